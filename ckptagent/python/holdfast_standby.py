@@ -430,7 +430,8 @@ def _await_store():
     end = time.monotonic() + _STORE_LIMIT
     while time.monotonic() < end:
         try:
-            socket.create_connection((address, int(port)), timeout=_STORE_LIMIT).close()
+            # As bytes: text would have Python import a codec, which a rank that is started cold does not have.
+            socket.create_connection((address.encode(), int(port)), timeout=_STORE_LIMIT).close()
             return
         except OSError:
             time.sleep(0.003)

@@ -73,6 +73,8 @@ var allowed = []allowance{
 	{is(`hooks`), is(`\[false,true,true,true\]`), "sys.excepthook also writes the traceback for the agent"},
 	{is(`descriptors\.\d+`), is(`".*/run/page-\d closed .*"`), "the page that the rank tells its steps and imports on; children do not inherit it"},
 	{is(`oom`), is(`"100\\n"`), "the kernel takes a rank for memory before it takes the agent"},
+	{is(`state\.finders`), is(`\["Finder",.*`), "the site hook sees which modules a rank imports, for standbys"},
+	{is(`state\.modules\._holdfast_(site|imports|page|steps)`), is(`true`), "the site hook; a standby's own modules are gone"},
 	{is(`handlers\.SIGUSR1|status\.SigIgn`), is(`.*`), "the Go runtime of the stand-in takes all signals over before it can be seen which ones a shell had ignored"},
 	{is(`env\.TORCHELASTIC_SIGNALS_TO_HANDLE`), is(`"SIGTERM,SIGINT,SIGHUP,SIGQUIT"`), older + "newer ones set it"},
 }
@@ -176,8 +178,8 @@ func file(t *testing.T, name string) {
 	}
 }
 
-// TestRanks: what a rank can see of how it was started is the same under torchrun and under the agent, cold and from a standby, but for
-// what is named.
+// TestRanks: what a rank can see of how it was started, and what its imports have left in the process, is the same under torchrun and under
+// the agent, cold and from a standby, but for what is named; and no two ranks of one or two generations draw the same random numbers.
 func TestRanks(t *testing.T) {
 	python(t)
 	used := map[string]bool{}
@@ -196,9 +198,22 @@ func TestRanks(t *testing.T) {
 	defer syscall.Close(left)
 	underTorchrun(t, folder[false])
 	underAgent(t, folder[true])
+	drawn := map[string]string{}
 	for attempt, how := range []string{"cold", "from a standby"} {
 		for rank := range 2 {
 			ours, theirs := readFacts(t, folder[true], rank, attempt), readFacts(t, folder[false], rank, attempt)
+			for at, v := range ours {
+				if !strings.HasPrefix(at, "draws.") {
+					continue
+				}
+				me := fmt.Sprintf("rank %d, %s", rank, how)
+				if other, both := drawn[at+v]; both {
+					t.Errorf("%s and %s: both draw %s %s", other, me, at, v)
+				}
+				drawn[at+v] = me
+				delete(ours, at)
+				delete(theirs, at)
+			}
 			for at, v := range ours {
 				ours[at] = strings.ReplaceAll(v, folder[true], folder[false])
 			}

@@ -66,6 +66,36 @@ def facts():
     }  # fmt: skip
 
 
+def state():
+    """What imports may change, and what libraries keep for the process."""
+    import atexit, faulthandler, locale, logging, multiprocessing, socket, tempfile, warnings
+    import numpy
+
+    return {
+        "warnings": [str(f) for f in warnings.filters], "atexit": atexit._ncallbacks(), "faulthandler": faulthandler.is_enabled(), "locale": locale.setlocale(locale.LC_ALL),
+        "logging": [logging.root.level, [type(h).__name__ for h in logging.root.handlers], logging.root.manager.disable], "start method": multiprocessing.get_start_method(allow_none=True),
+        "process": [multiprocessing.current_process().name, multiprocessing.parent_process() is None, multiprocessing.current_process().daemon, len(multiprocessing.active_children())],
+        "timeout": socket.getdefaulttimeout(), "tempdir": tempfile.tempdir, "switch interval": sys.getswitchinterval(), "digits": sys.get_int_max_str_digits(), "wakeup": signal.set_wakeup_fd(-1),
+        "timers": [signal.getitimer(t) for t in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)], "gc": [gc.isenabled(), gc.get_threshold(), len(gc.callbacks)],
+        "finders": [getattr(f, "__name__", type(f).__name__) for f in sys.meta_path], "path hooks": [getattr(h, "__qualname__", str(h)) for h in sys.path_hooks], "dont_write_bytecode": sys.dont_write_bytecode,
+        "threads": [t.name for t in threading.enumerate()], "tasks": len(os.listdir("/proc/self/task")), "children": read("task/%d/children" % os.getpid()), "core": read("coredump_filter"), "priority": read("stat").rpartition(")")[2].split()[15:17],
+        "numpy": [str(numpy.geterr()), numpy.get_printoptions()["precision"]], "modules": {name: True for name in sys.modules},
+        "torch": [torch.get_num_threads(), torch.get_num_interop_threads(), str(torch.get_default_dtype()), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled(), torch.initial_seed() == torch.default_generator.initial_seed(),
+                  str(torch.get_default_device()), torch.multiprocessing.get_sharing_strategy(), torch.cuda.is_initialized(), torch.distributed.is_initialized(), torch.get_float32_matmul_precision()],
+    }  # fmt: skip
+
+
+def draws():
+    """What each process has of its own."""
+    import multiprocessing, random, secrets, uuid
+    import numpy
+
+    return {
+        "random": random.random(), "generator": random.Random().random(), "numpy": numpy.random.rand(), "numpy generator": numpy.random.default_rng().random(), "uuid": str(uuid.uuid4()),
+        "secrets": secrets.token_hex(), "authkey": bytes(multiprocessing.current_process().authkey).hex(), "pid": os.getpid(), "torch": torch.rand(1).item(),
+    }  # fmt: skip
+
+
 def umask():
     mask = os.umask(0o077)
     os.umask(mask)
@@ -78,12 +108,13 @@ seen = facts()  # before anything else is imported
 
 import torch
 
+torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1).step()  # the first step, from which on the agent makes standbys
+seen["draws"], seen["state"] = draws(), state()
 name = os.path.join(folder, "seen-%s-%s" % (os.environ["RANK"], attempt))
 with open(name + ".new", "w") as f:
     json.dump(seen, f)
 os.rename(name + ".new", name)
 if attempt == "0":
-    torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1).step()  # the first step, from which on the agent makes standbys
-    while os.environ["RANK"] != "0" or not os.path.exists(os.path.join(folder, "go")):
+    while os.environ["RANK"] != "0" or not all(os.path.exists(os.path.join(folder, name)) for name in ("go", "seen-1-0")):
         time.sleep(0.05)
     os.kill(os.getpid(), signal.SIGKILL)
