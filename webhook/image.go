@@ -27,8 +27,6 @@ type ImageProcess struct {
 // ImageQuery asks what an image starts.
 type ImageQuery struct {
 	Image string
-	// Found is the digest by which the image was read before, empty where it was not.
-	Found string
 	// Architecture of the nodes that the pods go to, where they name one.
 	Architecture string
 	// Namespace, PullSecrets and ServiceAccount say what the pods pull with.
@@ -57,10 +55,6 @@ func WantsImage(ctx context.Context, job *batchv1.Job) (ImageQuery, bool) {
 	}
 	for _, s := range spec.ImagePullSecrets {
 		q.PullSecrets = append(q.PullSecrets, s.Name)
-	}
-	var found ImageProcess
-	if json.Unmarshal([]byte(job.Spec.Template.Annotations[v1alpha1.AnnotationImageCommand]), &found) == nil {
-		q.Found = found.Image
 	}
 	return q, true
 }

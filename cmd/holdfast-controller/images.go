@@ -7,7 +7,8 @@ import (
 	"github.com/spf13/pflag"
 	// The controller's own image holds no authorities.
 	_ "golang.org/x/crypto/x509roots/fallback"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"holdfast.dev/holdfast/webhook"
 	"holdfast.dev/holdfast/webhook/image"
@@ -29,7 +30,7 @@ func (o *imageOptions) flags(f *pflag.FlagSet) {
 }
 
 // images reads what images start, nil where that is off.
-func (o *imageOptions) images(live client.Reader, log logr.Logger) (webhook.Images, error) {
+func (o *imageOptions) images(cluster *rest.Config, log logr.Logger) (webhook.Images, error) {
 	if !o.read {
 		if o.pullSecrets || o.authorities != "" || len(o.insecure) > 0 {
 			return nil, fmt.Errorf("--image-pull-secrets, --registry-ca-file and --insecure-registries do nothing with --read-images=false: remove them")
@@ -45,7 +46,9 @@ func (o *imageOptions) images(live client.Reader, log logr.Logger) (webhook.Imag
 	}
 	options := image.Options{Transport: transport, Insecure: o.insecure, Log: log}
 	if o.pullSecrets {
-		options.PullSecrets = live
+		if options.PullSecrets, err = kubernetes.NewForConfig(cluster); err != nil {
+			return nil, err
+		}
 	}
 	return image.New(options).Process, nil
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
 )
 
 func TestImageOptions(t *testing.T) {
@@ -30,7 +31,7 @@ func TestImageOptions(t *testing.T) {
 		"insecure for nothing": {o: imageOptions{insecure: []string{"a.b"}}, want: "do nothing with --read-images=false"},
 		"secrets, well chosen": {o: imageOptions{read: true, pullSecrets: true}, read: true},
 	} {
-		images, err := c.o.images(nil, logr.Discard())
+		images, err := c.o.images(&rest.Config{}, logr.Discard())
 		if (c.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) || (images != nil) != c.read {
 			t.Errorf("%s: %v", name, err)
 		}

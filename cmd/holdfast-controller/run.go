@@ -201,7 +201,7 @@ func metricsOptions(address string, secure func(*tls.Config)) metricsserver.Opti
 
 // addWebhooks answers admission on every replica.
 func addWebhooks(mgr manager.Manager, rotator *certs.Rotator, o options) error {
-	images, err := o.images.images(mgr.GetAPIReader(), mgr.GetLogger().WithName("images"))
+	images, err := o.images.images(mgr.GetConfig(), mgr.GetLogger().WithName("images"))
 	if err != nil {
 		return err
 	}

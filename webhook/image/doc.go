@@ -5,6 +5,6 @@
 //   - no registry makes it read more than 256 KiB;
 //   - it speaks plain HTTP, and reaches addresses that only this process should reach, for no registry but those that
 //     flags name, and no answer tells what the cluster's network holds;
-//   - what was read with a Job's credentials serves nobody who lacks them, and without the right to read pull secrets
+//   - each Job's image is read by itself, with the credentials of that Job alone, and without the right to read pull secrets
 //     none is asked for.
 package image

@@ -13,12 +13,11 @@ import (
 	"net/url"
 	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
 
@@ -26,46 +25,33 @@ import (
 // real one. Decoded, lists of empty objects take a hundred times as much memory, in as many readings as run at once.
 const mostBytes = 256 << 10
 
-// mostRequests are made for one image: ping, token, index, manifest and configuration, each tried twice and sent on
-// a few times.
-const mostRequests = 32
-
 // userError is an error whose text is for people as it stands.
 type userError string
 
 func (e userError) Error() string { return string(e) }
 
+// errTooMuch ends what a registry sends.
+const errTooMuch = userError("its registry sends more than 256Ki about it")
+
 // guard stands between one reading of an image and the network.
 type guard struct {
 	inner    http.RoundTripper
-	registry name.Registry
-	// insecure: the controller's flags name this registry, so that it may be on this machine and speak plain HTTP.
+	registry string
+	// insecure: the controller's flags name this registry, so that it may speak plain HTTP.
 	insecure bool
-	left     int64
-	requests int64
+	// read counts what came, of all answers.
+	read atomic.Int64
 }
 
-// RoundTrip refuses plain HTTP and this machine to anything but a registry that the controller's flags name: whoever
-// may create a Job chooses what is asked here, from inside the cluster.
+// RoundTrip speaks plain HTTP to nothing but a registry that the controller's flags name: whoever may create a Job chooses what is asked
+// here, from inside the cluster.
 func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
-	registry := g.registry.RegistryStr()
-	home := req.URL.Host == registry
-	switch {
-	case atomic.AddInt64(&g.requests, 1) > mostRequests:
-		return nil, userError(fmt.Sprintf("registry %s redirects too often", registry))
-	case home && g.insecure:
-	case home && ofThisMachine(req.URL.Hostname()):
-		return nil, userError(fmt.Sprintf("registry %s is on the machine that asks: holdfast-controller asks it where --insecure-registries names it", registry))
-	case home && req.URL.Scheme != "https":
-		return nil, unreachable(registry)
-	case req.URL.Scheme != "https":
-		return nil, userError(fmt.Sprintf("registry %s redirects to plain HTTP, which is not followed", registry))
-	case ofThisMachine(req.URL.Hostname()):
-		return nil, userError(fmt.Sprintf("registry %s redirects to %s, which is not followed", registry, shorten(req.URL.Hostname(), 64)))
+	if req.URL.Scheme != "https" && !(g.insecure && req.URL.Host == g.registry) {
+		return nil, unreachable(g.registry)
 	}
 	resp, err := g.inner.RoundTrip(req)
 	if err == nil {
-		resp.Body = &bounded{ReadCloser: resp.Body, left: &g.left}
+		resp.Body = &bounded{resp.Body, &g.read}
 	}
 	return resp, err
 }
@@ -73,13 +59,13 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 // bounded is a body that ends with an error once all bodies together have given what they may.
 type bounded struct {
 	io.ReadCloser
-	left *int64
+	read *atomic.Int64
 }
 
 func (b *bounded) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if atomic.AddInt64(b.left, -int64(n)) < 0 {
-		return 0, userError("its registry sends more than 256Ki about it")
+	if b.read.Add(int64(n)) > mostBytes {
+		return 0, errTooMuch
 	}
 	return n, err
 }
@@ -97,17 +83,8 @@ func CheckRegistries(names []string) error {
 // NewTransport reaches registries, each by the address that its name has in DNS, and those on this machine that are
 // named as insecure. Besides the machine's own authorities those in the PEM file are trusted, where one is named.
 func NewTransport(authorities string, insecure []string) (http.RoundTripper, error) {
-	t := &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment,
-		DialContext:            dialer(insecure),
-		ForceAttemptHTTP2:      true,
-		MaxIdleConns:           32,
-		MaxIdleConnsPerHost:    4,
-		IdleConnTimeout:        30 * time.Second,
-		TLSHandshakeTimeout:    Timeout,
-		ResponseHeaderTimeout:  Timeout,
-		MaxResponseHeaderBytes: 256 << 10,
-	}
+	t := remote.DefaultTransport.(*http.Transport).Clone()
+	t.DialContext, t.TLSHandshakeTimeout, t.ResponseHeaderTimeout, t.MaxResponseHeaderBytes = dialer(insecure), Timeout, Timeout, mostBytes
 	if authorities == "" {
 		return t, nil
 	}
@@ -147,51 +124,40 @@ func dialer(insecure []string) func(context.Context, string, string) (net.Conn, 
 	}
 }
 
-// ofThisMachine says whether the host's very name means this machine.
-func ofThisMachine(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || strings.HasSuffix(host, ".localhost") || err == nil && ip.Unmap().IsLoopback()
-}
-
 // unreachable is the one answer for whatever keeps the controller from talking TLS with a registry, or the registry
 // from answering in time. Different texts would tell whoever creates Jobs what the cluster's network holds.
 func unreachable(registry string) error {
 	return userError(fmt.Sprintf("registry %s did not answer over TLS, with a certificate that is trusted here, within %s: the log of holdfast-controller says why; plain HTTP is spoken to what --insecure-registries names", registry, Timeout))
 }
 
-// reason puts an error into words that hold nothing which a server has sent, and logs what they leave out.
-func (r *Reader) reason(ctx context.Context, ref name.Reference, g *guard, pull credentials, err error) error {
-	registry := ref.Context().RegistryStr()
+// reason puts an error into words that hold nothing which a server has sent. missing is why credentials may be, "": none is.
+func reason(ctx context.Context, g *guard, missing string, err error) error {
 	var own userError
 	var answer *transport.Error
 	var call *url.Error
 	var wire net.Error
-	r.o.Log.Info("an image could not be read", "image", shorten(ref.Name(), 300), "error", shorten(err.Error(), 1000))
 	switch {
 	case errors.As(err, &own):
 		return own
-	case atomic.LoadInt64(&g.left) < 0:
-		return userError("its registry sends more than 256Ki about it")
+	case g.read.Load() > mostBytes:
+		return errTooMuch
 	case errors.As(err, &answer):
-		return refusedBy(registry, answer.StatusCode, pull)
+		return refusedBy(g.registry, answer.StatusCode, missing)
 	case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), errors.As(err, &call), errors.As(err, &wire):
-		return unreachable(registry)
+		return unreachable(g.registry)
 	}
-	return fmt.Errorf("registry %s: %s", registry, shorten(err.Error(), 200))
+	return fmt.Errorf("registry %s: %s", g.registry, shorten(err.Error(), 200))
 }
 
 // refusedBy says what a registry's status means.
-func refusedBy(registry string, status int, pull credentials) error {
-	switch status {
-	case http.StatusNotFound:
+func refusedBy(registry string, status int, missing string) error {
+	unauthorized := status == http.StatusUnauthorized || status == http.StatusForbidden
+	switch {
+	case status == http.StatusNotFound:
 		return fmt.Errorf("registry %s has no such image", registry)
-	case http.StatusUnauthorized, http.StatusForbidden:
-		switch {
-		case pull.off:
-			return fmt.Errorf("registry %s wants credentials, and holdfast-controller may not read pull secrets (--image-pull-secrets)", registry)
-		case pull.missing != "":
-			return fmt.Errorf("registry %s wants credentials, and not all could be read: %s", registry, pull.missing)
-		}
+	case unauthorized && missing != "":
+		return fmt.Errorf("registry %s wants credentials, and %s", registry, missing)
+	case unauthorized:
 		return fmt.Errorf("registry %s refuses the credentials of the pull secrets", registry)
 	}
 	return fmt.Errorf("registry %s answers %d", registry, status)

@@ -7,17 +7,17 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-containerregistry/pkg/authn"
+	kauth "github.com/google/go-containerregistry/pkg/authn/kubernetes"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
-	"golang.org/x/sync/singleflight"
-	"k8s.io/apimachinery/pkg/util/cache"
-	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"golang.org/x/sync/semaphore"
+	"k8s.io/client-go/kubernetes"
 
 	"holdfast.dev/holdfast/webhook"
 )
@@ -27,15 +27,16 @@ const (
 	Timeout = 3 * time.Second
 	// mostProcess is how long ENTRYPOINT and CMD may be together: they become an annotation.
 	mostProcess = 32 << 10
-	// tagLife is how long a tag is taken to mean the same image, digestLife how long what an image holds, which
-	// never changes, is kept.
-	tagLife    = 30 * time.Second
-	digestLife = time.Hour
-	// mostCached entries are kept.
-	mostCached = 1024
 	// mostImages is how many images an index may list.
 	mostImages = 256
+	// mostSecrets is how many of the pull secrets that a Job names are read.
+	mostSecrets = 16
+	// mostAtOnce images are read at once, mostOfNamespace for the Jobs of one namespace: hosts that never answer hold up the Jobs of
+	// the namespace that names them, and no others.
+	mostAtOnce, mostOfNamespace = 8, 1
 )
+
+const busy = userError("holdfast-controller reads as many images as it may, for this namespace or for all: try again")
 
 // Options of a Reader.
 type Options struct {
@@ -47,140 +48,101 @@ type Options struct {
 	Log logr.Logger
 	// PullSecrets reads the Secrets that a Job's pods pull with, and their service account; nil: images are read
 	// without credentials.
-	PullSecrets client.Reader
+	PullSecrets kubernetes.Interface
 	// Timeout for one image; 0: Timeout.
 	Timeout time.Duration
-	// Clock; nil: the machine's.
-	Clock clock.Clock
 }
 
 // Reader reads what images start.
 type Reader struct {
-	o Options
-	// tags: what a tag means; processes: what an image starts on a platform. Both by who may see it.
-	tags, processes *cache.LRUExpireCache
-	flight          singleflight.Group
-	slots           *slots
+	o     Options
+	slots *slots
 }
 
-// New returns a Reader that has read nothing yet.
+// slots bound what is read at once.
+type slots struct {
+	all *semaphore.Weighted
+	of  sync.Map // *semaphore.Weighted by namespace
+}
+
+// New returns a Reader.
 func New(o Options) *Reader {
 	if o.Timeout == 0 {
 		o.Timeout = Timeout
 	}
-	if o.Clock == nil {
-		o.Clock = clock.RealClock{}
-	}
-	return &Reader{o: o, slots: newSlots(),
-		tags: cache.NewLRUExpireCacheWithClock(mostCached, o.Clock), processes: cache.NewLRUExpireCacheWithClock(mostCached, o.Clock)}
+	return &Reader{o, &slots{all: semaphore.NewWeighted(mostAtOnce)}}
 }
 
-// Process says what the image starts. The error is for people.
-func (r *Reader) Process(ctx context.Context, q webhook.ImageQuery) (webhook.ImageProcess, error) {
-	ref, err := r.reference(q)
+// Process returns what the image starts. The error is for people.
+func (r *Reader) Process(ctx context.Context, q webhook.ImageQuery) (p webhook.ImageProcess, err error) {
+	ref, err := name.ParseReference(q.Image)
 	if err != nil {
-		return webhook.ImageProcess{}, fmt.Errorf("%q is no image name", q.Image)
+		return p, fmt.Errorf("%q is no image name", q.Image)
+	}
+	registry := ref.Context().RegistryStr()
+	insecure := slices.Contains(r.o.Insecure, registry)
+	if insecure {
+		ref, _ = name.ParseReference(q.Image, name.Insecure) // the same name
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.o.Timeout)
 	defer cancel()
-	pull, err := r.credentials(ctx, q)
+	leave, err := r.slots.take(ctx, q.Namespace, r.o.Timeout/2)
 	if err != nil {
-		return webhook.ImageProcess{}, err
-	}
-	arch := q.Architecture
-	if arch == "" {
-		arch = "amd64"
-	}
-	done := r.flight.DoChan(strings.Join([]string{q.Namespace, pull.id, ref.Name(), arch}, " "), func() (any, error) {
-		// Whoever asked first may go away; the others wait on.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.o.Timeout)
-		defer cancel()
-		return r.read(ctx, ref, arch, q.Namespace, pull)
-	})
-	select {
-	case <-ctx.Done():
-		return webhook.ImageProcess{}, unreachable(ref.Context().RegistryStr())
-	case got := <-done:
-		if got.Err != nil {
-			return webhook.ImageProcess{}, got.Err
-		}
-		return got.Val.(webhook.ImageProcess), nil
-	}
-}
-
-// reference is the image by the digest that was found for it before, else as it is named.
-func (r *Reader) reference(q webhook.ImageQuery) (name.Reference, error) {
-	ref, err := name.ParseReference(q.Image)
-	if err != nil {
-		return nil, err
-	}
-	var options []name.Option
-	if r.insecure(ref) {
-		options = append(options, name.Insecure)
-		if ref, err = name.ParseReference(q.Image, options...); err != nil {
-			return nil, err
-		}
-	}
-	if before, err := name.NewDigest(q.Found, options...); err == nil && before.Context() == ref.Context() {
-		if _, pinned := ref.(name.Digest); !pinned {
-			return before, nil
-		}
-	}
-	return ref, nil
-}
-
-// insecure says whether the image's registry is named as such.
-func (r *Reader) insecure(ref name.Reference) bool {
-	return slices.Contains(r.o.Insecure, ref.Context().RegistryStr())
-}
-
-// read answers from what is known, else asks the registry.
-func (r *Reader) read(ctx context.Context, ref name.Reference, arch, namespace string, pull credentials) (webhook.ImageProcess, error) {
-	tag := pull.id + " " + ref.Name()
-	if known, ok := r.tags.Get(tag); ok {
-		ref = known.(name.Digest)
-	}
-	if digest, ok := ref.(name.Digest); ok {
-		if p, ok := r.processes.Get(processKey(pull, digest, arch)); ok {
-			return p.(webhook.ImageProcess), nil
-		}
-	}
-	leave, err := r.slots.take(ctx, namespace, r.o.Timeout/2)
-	if err != nil {
-		return webhook.ImageProcess{}, err
+		return p, err
 	}
 	defer leave()
-	guarded := &guard{inner: r.o.Transport, registry: ref.Context().Registry, insecure: r.insecure(ref), left: mostBytes}
-	desc, err := remote.Get(ref, remote.WithContext(ctx), remote.WithTransport(guarded), remote.WithAuthFromKeychain(pull.keychain),
+	keychain, missing := r.keychain(ctx, q)
+	guarded := &guard{inner: r.o.Transport, registry: registry, insecure: insecure}
+	desc, err := remote.Get(ref, remote.WithContext(ctx), remote.WithTransport(guarded), remote.WithAuthFromKeychain(keychain),
 		remote.WithRetryBackoff(remote.Backoff{Duration: 200 * time.Millisecond, Factor: 1, Steps: 2}))
+	if err == nil {
+		p, err = process(desc, q.Architecture)
+	}
 	if err != nil {
-		return webhook.ImageProcess{}, r.reason(ctx, ref, guarded, pull, err)
+		r.o.Log.Info("an image could not be read", "image", shorten(ref.Name(), 300), "error", shorten(err.Error(), 1000))
+		return webhook.ImageProcess{}, reason(ctx, guarded, missing, err)
 	}
-	digest := ref.Context().Digest(desc.Digest.String())
-	p, err := process(desc, arch)
-	if err != nil {
-		return webhook.ImageProcess{}, r.reason(ctx, ref, guarded, pull, err)
-	}
-	p.Image = digest.String()
-	if _, pinned := ref.(name.Digest); !pinned {
-		r.tags.Add(tag, digest, tagLife)
-	}
-	r.processes.Add(processKey(pull, digest, arch), p, digestLife)
+	p.Image = ref.Context().Digest(desc.Digest.String()).String()
 	return p, nil
 }
 
-func processKey(pull credentials, digest name.Digest, arch string) string {
-	return strings.Join([]string{pull.id, digest.Name(), arch}, " ")
+// take waits for a slot of the namespace's and one of all. It does not wait so long that no time is left to read.
+func (s *slots) take(ctx context.Context, namespace string, wait time.Duration) (leave func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	of, _ := s.of.LoadOrStore(namespace, semaphore.NewWeighted(mostOfNamespace))
+	own := of.(*semaphore.Weighted)
+	if own.Acquire(ctx, 1) != nil {
+		return nil, busy
+	}
+	if s.all.Acquire(ctx, 1) != nil {
+		own.Release(1)
+		return nil, busy
+	}
+	return func() { s.all.Release(1); own.Release(1) }, nil
+}
+
+// keychain returns what the Job's pods pull with: the secrets that they name, else those of their service account, as the API server
+// fills them in; and why it has not all of it.
+func (r *Reader) keychain(ctx context.Context, q webhook.ImageQuery) (k authn.Keychain, missing string) {
+	none := authn.NewMultiKeychain()
+	if r.o.PullSecrets == nil {
+		return none, "holdfast-controller may not read pull secrets (--image-pull-secrets)"
+	}
+	o := kauth.Options{Namespace: q.Namespace, ServiceAccountName: q.ServiceAccount, ImagePullSecrets: q.PullSecrets[:min(len(q.PullSecrets), mostSecrets)]}
+	if len(q.PullSecrets) > 0 {
+		o.ServiceAccountName = kauth.NoServiceAccount
+	}
+	k, err := kauth.New(ctx, r.o.PullSecrets, o)
+	if err != nil {
+		return none, "its pull secrets cannot be read: " + shorten(err.Error(), 200)
+	}
+	return k, ""
 }
 
 // process reads the configuration of the image for nodes of the architecture.
 func process(desc *remote.Descriptor, arch string) (p webhook.ImageProcess, err error) {
-	var img v1.Image
-	if desc.MediaType.IsIndex() {
-		img, err = ofIndex(desc, arch)
-	} else {
-		img, err = desc.Image()
-	}
+	img, err := imageFor(desc, arch)
 	if err != nil {
 		return p, err
 	}
@@ -196,7 +158,7 @@ func process(desc *remote.Descriptor, arch string) (p webhook.ImageProcess, err 
 	}
 	p.Entrypoint, p.Cmd = config.Config.Entrypoint, config.Config.Cmd
 	size := 0
-	for _, s := range append(append([]string{}, p.Entrypoint...), p.Cmd...) {
+	for _, s := range slices.Concat(p.Entrypoint, p.Cmd) {
 		if strings.Contains(s, "\x00") {
 			return p, userError("its ENTRYPOINT or CMD holds a zero byte")
 		}
@@ -208,8 +170,11 @@ func process(desc *remote.Descriptor, arch string) (p webhook.ImageProcess, err 
 	return p, nil
 }
 
-// ofIndex picks the image of the architecture, or the only one for Linux that there is.
-func ofIndex(desc *remote.Descriptor, arch string) (v1.Image, error) {
+// imageFor picks the image of the architecture, amd64 where none is named, or the only one for Linux that there is.
+func imageFor(desc *remote.Descriptor, arch string) (v1.Image, error) {
+	if !desc.MediaType.IsIndex() {
+		return desc.Image()
+	}
 	var list struct{ Manifests []struct{} }
 	if err := json.Unmarshal(desc.Manifest, &list); err != nil || len(list.Manifests) > mostImages {
 		return nil, userError("its index cannot be decoded, or lists more than 256 images")
@@ -222,35 +187,26 @@ func ofIndex(desc *remote.Descriptor, arch string) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	var linux []v1.Descriptor
+	if arch == "" {
+		arch = "amd64"
+	}
+	var linux []v1.Hash
 	var have []string
 	for _, m := range manifest.Manifests {
 		p := v1.Platform{OS: "linux", Architecture: "amd64"} // what a manifest without one is taken for
 		if m.Platform != nil {
 			p = *m.Platform
 		}
-		if p.OS == "linux" && p.Architecture == arch {
+		if p.OS != "linux" {
+			continue
+		}
+		if p.Architecture == arch {
 			return index.Image(m.Digest)
 		}
-		if p.OS == "linux" {
-			linux = append(linux, m)
-			if len(have) < 8 {
-				have = append(have, shorten(p.Architecture, 32))
-			}
-		}
+		linux, have = append(linux, m.Digest), append(have, shorten(p.Architecture, 32))
 	}
 	if len(linux) == 1 {
-		return index.Image(linux[0].Digest)
+		return index.Image(linux[0])
 	}
-	return nil, userError(fmt.Sprintf("it is there for linux/{%s} and not for linux/%s: set nodeSelector kubernetes.io/arch in the pod template", strings.Join(have, ","), arch))
-}
-
-// credentials are what a Job's pods pull with.
-type credentials struct {
-	// id tells those apart that may see different images.
-	id       string
-	keychain authn.Keychain
-	// missing says which secrets could not be read, and why; off: none is read at all.
-	missing string
-	off     bool
+	return nil, userError(fmt.Sprintf("it is there for linux/{%s} and not for linux/%s: set nodeSelector kubernetes.io/arch in the pod template", strings.Join(have[:min(len(have), 8)], ","), arch))
 }

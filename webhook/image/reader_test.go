@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -12,8 +13,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
-	"runtime"
+	goruntime "runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -27,8 +29,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clocktesting "k8s.io/utils/clock/testing"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/webhook"
@@ -37,7 +40,6 @@ import (
 // store is a registry over TLS, reached as example.com.
 type store struct {
 	transport *http.Transport
-	asked     atomic.Int64
 	// in front of the registry, where set; requests of the test before may still be served.
 	front atomic.Value // of front
 }
@@ -50,7 +52,6 @@ func newStore(t *testing.T) *store {
 	s := &store{}
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.asked.Add(1)
 		if f, _ := s.front.Load().(front); f == nil || !f(w, r) {
 			inner.ServeHTTP(w, r)
 		}
@@ -125,20 +126,13 @@ func ask(r *Reader, image string, change ...func(*webhook.ImageQuery)) (webhook.
 	return r.Process(context.Background(), q)
 }
 
-func TestReadsOnce(t *testing.T) {
+func TestReads(t *testing.T) {
 	s := newStore(t)
 	at := s.push(t, "example.com/team/train:1", image(t, []string{"python3"}, []string{"train.py"}))
-	r := s.reader()
 	want := webhook.ImageProcess{Image: at, Entrypoint: []string{"python3"}, Cmd: []string{"train.py"}}
-	var before int64
-	for i, as := range []string{"example.com/team/train:1", "example.com/team/train:1", at} {
-		if got, err := ask(r, as); err != nil || !reflect.DeepEqual(got, want) {
-			t.Fatalf("%s: %+v, %v", as, got, err)
-		}
-		if asked := s.asked.Load(); i == 0 {
-			before = asked
-		} else if asked != before {
-			t.Errorf("%s is known and was asked for", as)
+	for _, as := range []string{"example.com/team/train:1", at} {
+		if got, err := ask(s.reader(), as); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, %v", as, got, err)
 		}
 	}
 }
@@ -159,28 +153,6 @@ func TestArchitectures(t *testing.T) {
 			t.Errorf("%s for %q: %v, %v", c.image, c.arch, got.Entrypoint, err)
 		}
 	}
-}
-
-func TestTagThatMoves(t *testing.T) {
-	s := newStore(t)
-	old := s.push(t, "example.com/train:latest", image(t, []string{"old"}, nil))
-	now := clocktesting.NewFakeClock(time.Now())
-	r := New(Options{Transport: s.transport, Timeout: eventually.Timeout, Clock: now})
-	starts := func(want string, change ...func(*webhook.ImageQuery)) {
-		t.Helper()
-		if got, err := ask(r, "example.com/train:latest", change...); err != nil || got.Entrypoint[0] != want {
-			t.Errorf("%v, %v; want %s", got.Entrypoint, err, want)
-		}
-	}
-	starts("old")
-	s.push(t, "example.com/train:latest", image(t, []string{"new"}, nil))
-	starts("old")
-	now.Step(tagLife + time.Second)
-	starts("new")
-	// A Job that was answered before gets that answer again, also from a replica that does not know of it.
-	r = s.reader()
-	starts("old", func(q *webhook.ImageQuery) { q.Found = old })
-	starts("new", func(q *webhook.ImageQuery) { q.Found = strings.Replace(old, "train@", "other@", 1) })
 }
 
 // TestReasons: whatever keeps an image from being read ends soon, in words, and in none of the server's.
@@ -218,9 +190,8 @@ func TestReasons(t *testing.T) {
 		"teapot":         {front: status(418), want: "registry example.com answers 418"},
 		"long command":   {image: "example.com/wide", want: "its ENTRYPOINT and CMD are longer than 32Ki"},
 		"large config":   {image: "example.com/vast", want: "its registry sends more than 256Ki about it"},
-		"to plain HTTP":  {front: redirect("http://metadata.internal/x"), want: "registry example.com redirects to plain HTTP, which is not followed"},
-		"to ourselves":   {front: redirect("https://localhost:8443/x"), want: "registry example.com redirects to localhost, which is not followed"},
-		"to a loop":      {front: redirect("/v2/example/blobs/x"), want: "registry example.com redirects too often"},
+		"to plain HTTP":  {front: redirect("http://metadata.internal/x"), want: unreachable("example.com").Error()},
+		"to a loop":      {front: redirect("/v2/example/blobs/x"), want: errTooMuch.Error()},
 		"says nothing":   {front: func(http.ResponseWriter, *http.Request) bool { <-release; return true }, want: unreachable("example.com").Error()},
 		"sends for ever": {front: endless, want: "its registry sends more than 256Ki about it"},
 		"sends rubbish": {front: func(w http.ResponseWriter, r *http.Request) bool {
@@ -290,8 +261,8 @@ func TestPullSecrets(t *testing.T) {
 		}
 		return a
 	}
-	api := fake.NewClientBuilder().WithObjects(secret("team", "good", "u"), secret("team", "bad", "v"), secret("other", "bad", "v"),
-		account("team", "default", "good"), account("other", "default", "bad", "absent"), account("team", "poor")).Build()
+	api := fake.NewClientset(secret("team", "good", "u"), secret("team", "bad", "v"), secret("other", "bad", "v"),
+		account("team", "default", "good"), account("other", "default", "bad", "absent"), account("team", "poor"))
 	r := New(Options{Transport: s.transport, Timeout: eventually.Timeout, PullSecrets: api})
 	for _, c := range []struct {
 		namespace, account string
@@ -309,6 +280,78 @@ func TestPullSecrets(t *testing.T) {
 				t.Errorf("%+v: %v", c, err)
 			}
 		}
+	}
+}
+
+// TestPullSecretsThatCannotBeRead are named where the registry wants credentials.
+func TestPullSecretsThatCannotBeRead(t *testing.T) {
+	s := newStore(t)
+	s.push(t, "example.com/open", image(t, []string{"a"}, nil))
+	s.push(t, "example.com/private", image(t, []string{"a"}, nil))
+	s.front.Store(front(func(w http.ResponseWriter, r *http.Request) bool {
+		if private := strings.Contains(r.URL.Path, "/private"); private {
+			w.WriteHeader(http.StatusUnauthorized)
+			return true
+		}
+		return false
+	}))
+	api := fake.NewClientset()
+	api.PrependReactor("get", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("no right") })
+	r := New(Options{Transport: s.transport, Timeout: eventually.Timeout, PullSecrets: api})
+	if _, err := ask(r, "example.com/open"); err != nil {
+		t.Errorf("an image that anybody may read: %v", err)
+	}
+	const want = "registry example.com wants credentials, and its pull secrets cannot be read: no right"
+	if _, err := ask(r, "example.com/private"); err == nil || err.Error() != want {
+		t.Error(err)
+	}
+}
+
+// TestOneTenantHoldsUpItself: registries that do not answer, all named by one namespace, keep no other from reading,
+// not even from the same registry.
+func TestOneTenantHoldsUpItself(t *testing.T) {
+	s := newStore(t)
+	s.push(t, "example.com/train", image(t, []string{"a"}, nil))
+	release, asked := make(chan struct{}), make(chan struct{}, 10*mostAtOnce)
+	let := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(let)
+	s.front.Store(front(func(w http.ResponseWriter, r *http.Request) bool {
+		if strings.Contains(r.URL.Path, "/slow") {
+			asked <- struct{}{}
+			<-release
+			w.WriteHeader(http.StatusNotFound)
+			return true
+		}
+		return false
+	}))
+	r := New(Options{Transport: s.transport, Timeout: 2 * eventually.Timeout}) // all wait until the registry answers
+	of := func(namespace string) func(*webhook.ImageQuery) {
+		return func(q *webhook.ImageQuery) { q.Namespace = namespace }
+	}
+	var wg sync.WaitGroup
+	for i := range 2 * mostAtOnce {
+		wg.Go(func() { _, _ = ask(r, fmt.Sprintf("example.com/slow%d", i), of("greedy")) })
+	}
+	eventually.Holds(t, "the registry to be asked", func() (bool, any) { return len(asked) > 0, nil })
+	sharing := func(timeout time.Duration) *Reader {
+		return &Reader{Options{Transport: s.transport, Timeout: timeout}, r.slots}
+	}
+	for _, namespace := range []string{"team", "other"} {
+		if _, err := ask(sharing(eventually.Timeout/5), "example.com/train", of(namespace)); err != nil {
+			t.Errorf("%s: %v", namespace, err)
+		}
+	}
+	eventually.Holds(t, "the namespace to be refused", func() (bool, any) { // a busy machine may leave no time for that
+		_, err := ask(sharing(300*time.Millisecond), "example.com/slow", of("greedy"))
+		return err != nil && err.Error() == busy.Error(), err
+	})
+	if n := len(asked); n != mostOfNamespace {
+		t.Errorf("the registry is asked for %d images at once", n)
+	}
+	let()
+	wg.Wait()
+	if !r.slots.all.TryAcquire(mostAtOnce) {
+		t.Error("a slot is kept")
 	}
 }
 
@@ -363,7 +406,7 @@ func TestPlainHTTPToNamedRegistriesAlone(t *testing.T) {
 	}
 	here := plain.Listener.Addr().String()
 	for _, transport := range []*http.Transport{to(plain.Listener.Addr())} {
-		if _, err := ask(New(Options{Transport: transport, Timeout: eventually.Timeout}), here+"/x:1"); err == nil || !strings.Contains(err.Error(), "is on the machine that asks") {
+		if _, err := ask(New(Options{Transport: transport, Timeout: eventually.Timeout}), here+"/x:1"); err == nil || err.Error() != unreachable(here).Error() {
 			t.Error(err)
 		}
 	}
@@ -400,12 +443,12 @@ func TestEmptyObjects(t *testing.T) {
 			fmt.Fprint(w, body)
 			return true
 		}))
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
+		var before, after goruntime.MemStats
+		goruntime.ReadMemStats(&before)
 		if _, err := ask(s.reader(), "example.com/train"); err == nil {
 			t.Error("read")
 		}
-		runtime.ReadMemStats(&after)
+		goruntime.ReadMemStats(&after)
 		if grown := (after.TotalAlloc - before.TotalAlloc) >> 20; grown > 100 {
 			t.Errorf("one reading took %d MiB", grown)
 		} else {
