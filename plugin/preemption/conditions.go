@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -58,7 +59,8 @@ func (s *whatIf) choose() (choice, error) {
 	case preemption.Protected:
 		c.why = someOf(s.names(t.victims)) + " would have to leave, which a disruption budget does not allow now"
 	case preemption.Unfinished:
-		c.why = "which pods of lower priority would have to leave was not found in " + checksFor.String() + ", so none is preempted"
+		c.why = fmt.Sprintf("which pods of lower priority would have to leave was not found within %d questions and %v: none is preempted",
+			checksAtMost, checksFor)
 	case preemption.Futile:
 		c.why = "preempting pods of lower priority would not help: without them, " + t.refusal
 	}
