@@ -114,9 +114,19 @@ func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, plain 
 		return h.SharedDRAManager() != nil && claims.Awaited(pod) // where nobody makes them they are refused instead
 	}})
 	p.rejections, p.reservations, p.queueKeys = newRejections(), preemption.NewHeldRooms(), &queueKeys{of: map[types.UID]gangcache.QueueKey{}}
-	p.planner = planner.New(planner.Config{Framework: h, Args: args, Gangs: p.gangs, Health: p.rejections, Reserved: p.reservations.HeldAgainst, Freed: p.reservations.Freed, Wake: p.wake,
-		BoundVolumes: planner.BoundVolumes(h.SharedInformerFactory().Core().V1().PersistentVolumeClaims().Lister(), h.SharedInformerFactory().Core().V1().PersistentVolumes().Lister()),
-		Metrics:      m.planner, Tiers: func() *external.Tiers { return book.Tiers(logger) }})
+	core := h.SharedInformerFactory().Core().V1()
+	p.planner = planner.New(planner.Config{
+		Framework:    h,
+		Args:         args,
+		Gangs:        p.gangs,
+		Health:       p.rejections,
+		BoundVolumes: planner.BoundVolumes(core.PersistentVolumeClaims().Lister(), core.PersistentVolumes().Lister()),
+		Tiers:        func() *external.Tiers { return book.Tiers(logger) },
+		Reserved:     p.reservations.HeldAgainst,
+		TakeFreed:    p.reservations.TakeFreed,
+		Wake:         p.wake,
+		Metrics:      m.planner,
+	})
 	p.claims = claims.NewReleaser(h.ClientSet(), h.SharedDRAManager(), p.gangs, p.wake)
 	p.status = newPublisher(gangs, p.standing)
 	if *args.MarkUnschedulable {

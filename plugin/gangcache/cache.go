@@ -133,7 +133,7 @@ func (c *Cache) NoteTerminating(key types.NamespacedName, pod *v1.Pod) (broken b
 	if s := SlotOf(pod); g != nil && s.Known && pod.Spec.NodeName != "" {
 		g.terminating[pod.UID] = gang.Gap{Slot: s.N, Terminating: pod.Name, Node: pod.Spec.NodeName}
 	}
-	return c.dropped(key, pod.UID)
+	return c.dropMember(key, pod.UID)
 }
 
 // Forget drops a pod that is gone, or is a member no more.
@@ -144,14 +144,14 @@ func (c *Cache) Forget(key types.NamespacedName, uid types.UID) (broken bool) {
 	if g := c.groups[key]; g != nil {
 		delete(g.terminating, uid)
 	}
-	broken = c.dropped(key, uid)
+	broken = c.dropMember(key, uid)
 	c.exclusive.forget(uid)
 	return broken
 }
 
-// dropped reports whether an open plan must be given up: its entry for the pod is void, or it was made for a complete
+// dropMember drops a pod and reports whether an open plan must be given up: its entry for the pod is void, or it was made for a complete
 // gang and members that wait to follow it may be held back again.
-func (c *Cache) dropped(key types.NamespacedName, uid types.UID) (broken bool) {
+func (c *Cache) dropMember(key types.NamespacedName, uid types.UID) (broken bool) {
 	g := c.groups[key]
 	if g == nil || g.members[uid] == nil {
 		return false

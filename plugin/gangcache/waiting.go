@@ -99,8 +99,8 @@ func (c *Cache) WaitingInput(key types.NamespacedName) (Snapshot, bool) {
 	return g.snapshot(), true
 }
 
-// Released lists nodes on which plans gave room back since it was asked last.
-func (c *Cache) Released() []string {
+// TakeReleased returns, once, the nodes on which plans gave room back.
+func (c *Cache) TakeReleased() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	all := c.released

@@ -72,8 +72,8 @@ func (r *refused) recheck(g *gained, tree *topology.Tree, version, pending int, 
 
 // noteFreed notes where room was given back that nodes do not show.
 func (p *Planner) noteFreed() {
-	p.gained.add(p.config.Gangs.Released()...)
-	if p.config.Freed != nil {
-		p.gained.add(p.config.Freed()...)
+	p.gained.add(p.config.Gangs.TakeReleased()...)
+	if p.config.TakeFreed != nil {
+		p.gained.add(p.config.TakeFreed()...)
 	}
 }

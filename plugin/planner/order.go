@@ -98,7 +98,7 @@ func (p *Planner) GiveWay(ctx context.Context, nodes []fwk.NodeInfo, turn gangca
 		if o.vain <= 0 && (!w.Key.Degraded || o.vain <= -vainDegraded) {
 			continue
 		}
-		fits, err := p.wouldUse(ctx, nodes, w, taking)
+		fits, err := p.probe(ctx, nodes, w, taking)
 		if err != nil {
 			return nil, err
 		}
@@ -112,8 +112,8 @@ func (p *Planner) GiveWay(ctx context.Context, nodes []fwk.NodeInfo, turn gangca
 	return nil, nil
 }
 
-// wouldUse reports whether a gang that waits fits now, and could use room that is about to be given away.
-func (p *Planner) wouldUse(ctx context.Context, nodes []fwk.NodeInfo, w *gangcache.Waiting, taking []Taking) (bool, error) {
+// probe asks whether a gang that waits could use room that is about to be given away, and fits now; an answer of no is noted.
+func (p *Planner) probe(ctx context.Context, nodes []fwk.NodeInfo, w *gangcache.Waiting, taking []Taking) (bool, error) {
 	snapshot, ok := p.config.Gangs.WaitingInput(w.Key.Gang)
 	if !ok {
 		return false, nil
@@ -122,15 +122,15 @@ func (p *Planner) wouldUse(ctx context.Context, nodes []fwk.NodeInfo, w *gangcac
 	if err != nil || !uses {
 		return false, err
 	}
-	fits, err := p.fits(ctx, nodes, snapshot)
+	fits, err := p.askBriefly(ctx, nodes, snapshot)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Asking whether a gang that is ahead would fit", "gang", w.Key.Gang)
 	}
 	return fits && err == nil, nil
 }
 
-// fits reports whether a gang would be placed now.
-func (p *Planner) fits(ctx context.Context, nodes []fwk.NodeInfo, of gangcache.Snapshot) (bool, error) {
+// askBriefly reports whether a gang would be placed now, and notes an answer of no.
+func (p *Planner) askBriefly(ctx context.Context, nodes []fwk.NodeInfo, of gangcache.Snapshot) (bool, error) {
 	began := time.Now()
 	p.brief = true
 	placement, refusal, err := p.Answer(ctx, nodes, of)
@@ -138,12 +138,12 @@ func (p *Planner) fits(ctx context.Context, nodes []fwk.NodeInfo, of gangcache.S
 	if err != nil || refusal == nil {
 		return placement.Placed > 0, err
 	}
-	p.refused(of, refusal, time.Since(began))
+	p.noteRefused(of, refusal, time.Since(began))
 	return false, nil
 }
 
-// refused notes an answer, with what it takes to make it another one.
-func (p *Planner) refused(of gangcache.Snapshot, refusal *gang.Refusal, took time.Duration) {
+// noteRefused notes an answer, with what it takes to make it another one.
+func (p *Planner) noteRefused(of gangcache.Snapshot, refusal *gang.Refusal, took time.Duration) {
 	r := &refused{version: of.Version, seen: p.gained.now(), wanted: refusal.Wanted, fit: refusal.Fits, any: p.conditional || refusal.Undecided || len(refusal.Excluded) == 0}
 	if r.any {
 		r.until = time.Now().Add(askedAgain * took).UnixNano()
@@ -291,7 +291,7 @@ func (p *Planner) Decided(of gangcache.Snapshot, refusal *gang.Refusal, took tim
 		delete(o.answers, key)
 		delete(o.misfits, key)
 	default:
-		p.refused(of, refusal, took)
+		p.noteRefused(of, refusal, took)
 		if c != nil {
 			o.misfit(key, time.Now())
 		}

@@ -72,8 +72,8 @@ type Config struct {
 	Tiers func() *external.Tiers
 	// Reserved returns the room that a gang of that priority and end must keep out of; degraded: it lost members.
 	Reserved func(gang types.NamespacedName, priority int32, degraded bool, end time.Time) []topology.Assumed
-	// Freed lists nodes on which held room was given up since it was asked last; nil: none is held.
-	Freed func() []string
+	// TakeFreed returns, once, the nodes on which held room was given up; nil: none is held.
+	TakeFreed func() []string
 	// Wake has a gang planned.
 	Wake    func(klog.Logger, types.NamespacedName)
 	Metrics *Metrics
@@ -143,7 +143,7 @@ func (p *Planner) Answer(ctx context.Context, nodes []fwk.NodeInfo, r gangcache.
 	p.Follow(nodes)
 	p.config.Metrics.measure(p.tree, time.Now())
 	defer p.tree.Undo(p.tree.Mark())
-	expected, err := p.Expected(nodes, r)
+	expected, err := p.GatherExpected(nodes, r)
 	if err != nil {
 		return gang.Placement{}, nil, err
 	}
@@ -155,9 +155,9 @@ func (p *Planner) Answer(ctx context.Context, nodes []fwk.NodeInfo, r gangcache.
 	return placement, refusal, err
 }
 
-// Expected returns what is held for pods on their way to a node: members of open plans, as the gang cache knows them,
-// and pods of at least the gang's priority for which something was preempted.
-func (p *Planner) Expected(nodes []fwk.NodeInfo, r gangcache.Snapshot) ([]topology.Assumed, error) {
+// GatherExpected returns, and notes for the answer to come, what is held for pods on their way to a node: members of open plans, as the
+// gang cache knows them, and pods of at least the gang's priority for which something was preempted.
+func (p *Planner) GatherExpected(nodes []fwk.NodeInfo, r gangcache.Snapshot) ([]topology.Assumed, error) {
 	own := make(map[types.UID]bool, len(r.Members))
 	for _, m := range r.Members {
 		own[m.Pod.UID] = m.State == gangcache.Pending

@@ -199,8 +199,8 @@ func (h *HeldRooms) HeldAgainst(key types.NamespacedName, priority int32, degrad
 	return all
 }
 
-// Freed lists nodes on which room was held until now, since it was asked last.
-func (h *HeldRooms) Freed() []string {
+// TakeFreed returns, once, the nodes on which room was held until now.
+func (h *HeldRooms) TakeFreed() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	all := h.freed

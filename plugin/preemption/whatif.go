@@ -42,7 +42,7 @@ type whatIf struct {
 // newWhatIf evaluates the cluster without the preemptible units, by the framework's filters.
 func (p *Preemptor) newWhatIf(ctx context.Context, b *blocked, priority int32, now time.Time, may func(*preemption.Unit) bool) (*whatIf, error) {
 	s := &whatIf{p: p, b: b, nodes: b.nodes, ctx: ctx}
-	taken, err := p.config.Planner.Expected(b.nodes, b.snapshot)
+	taken, err := p.config.Planner.GatherExpected(b.nodes, b.snapshot)
 	if err != nil {
 		return nil, err
 	}
@@ -251,7 +251,7 @@ func (p *Preemptor) World(ctx context.Context) (preemption.World, error) {
 	// Nobody asks, of the lowest priority: all that is held is as good as taken.
 	nobody := gangcache.Snapshot{Members: []gangcache.Member{{Pod: &v1.Pod{Spec: v1.PodSpec{Priority: ptr.To[int32](math.MinInt32)}}, State: gangcache.Bound}}}
 	s := &whatIf{p: p, b: &blocked{}, nodes: nodes, ctx: ctx}
-	if s.assumed, err = p.config.Planner.Expected(nodes, nobody); err != nil {
+	if s.assumed, err = p.config.Planner.GatherExpected(nodes, nobody); err != nil {
 		return preemption.World{}, err
 	}
 	s.units(func(*preemption.Unit) bool { return true }, time.Now())
