@@ -78,7 +78,7 @@ type trial struct {
 // try asks the framework's filters about fewer and fewer units.
 func (s *whatIf) try() (t trial, err error) {
 	all := s.ctx
-	ctx, cancel := context.WithTimeout(all, checksFor)
+	ctx, cancel := context.WithDeadline(all, s.until)
 	defer cancel()
 	s.ctx = ctx
 	t.victims, t.verdict, err = preemption.TryVictims(s.world, s.gang, func(gone []int) (bool, error) {

@@ -1,6 +1,7 @@
 package preemption
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -247,6 +249,23 @@ func TestConditionsAreHeldAsRoomIs(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// NobodyForNothing: where too many would have to leave for filters to be asked about each, nobody does.
+func TestASearchByFiltersHasAnEnd(t *testing.T) {
+	const many = checksAtMost
+	var objects []runtime.Object
+	for i := range many {
+		name := fmt.Sprintf("n%03d", i)
+		objects = append(objects, node(name, 4), on(port(9999, prior(0, []*v1.Pod{pod("on-"+name, 1)}))[0], name))
+	}
+	s := newStage(t, objects...)
+	s.waits(port(9999, prior(5, gangOf("high", many, 1))))
+	s.seek("high", "NodePorts")
+	_, held := s.p.rooms.Get(key("high"))
+	if why := s.p.Why(key("high")); held || !strings.Contains(why, "was not found within 128 questions") {
+		t.Errorf("held %v, why %q", held, why)
 	}
 }
 

@@ -35,13 +35,15 @@ type whatIf struct {
 	assumed []topology.Assumed
 	adding  []planner.Taking
 	ctx     context.Context
+	// until is how long filters may be asked who would have to leave.
+	until time.Time
 	// reqs is what a member asks for, by name.
 	reqs map[string]topology.Resources
 }
 
 // newWhatIf evaluates the cluster without the preemptible units, by the framework's filters.
 func (p *Preemptor) newWhatIf(ctx context.Context, b *blocked, priority int32, now time.Time, may func(*preemption.Unit) bool) (*whatIf, error) {
-	s := &whatIf{p: p, b: b, nodes: b.nodes, ctx: ctx}
+	s := &whatIf{p: p, b: b, nodes: b.nodes, ctx: ctx, until: now.Add(checksFor)}
 	taken, err := p.config.Planner.GatherExpected(b.nodes, b.snapshot)
 	if err != nil {
 		return nil, err
