@@ -123,9 +123,9 @@ func TestAGangThatNoNodeHelpsIsNotMarked(t *testing.T) {
 	}
 }
 
-// A member that is tried while its gang has no new answer keeps what it was told last: who adds nodes would count it out and in again.
+// A member that is tried while its gang has no new answer keeps its condition: an autoscaler would count it out and in again.
 func TestAMarkStaysWhileTheGangIsUndecided(t *testing.T) {
-	w := newWorld(t, extras{follower: true}, node("a", 2)) // nobody decides
+	w := newWorld(t, extras{follower: true}, node("a", 2)) // it decides nothing
 	status := memberStatus{nil, w.plugin}
 	said := func(p *v1.Pod) *v1.PodCondition {
 		t.Helper()

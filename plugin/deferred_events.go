@@ -133,7 +133,7 @@ func (r recorder) Eventf(regarding, related runtime.Object, eventType, reason, a
 	tell()
 }
 
-// record defers an event about a member, or records what it says; tellNow: it is to be told now.
+// record defers an event about a member, or records what it says; tellNow: it is to be emitted now.
 func (r recorder) record(key types.NamespacedName, pod *v1.Pod, reason string, note func() string, tell func()) (tellNow bool) {
 	now := time.Now()
 	switch reason {

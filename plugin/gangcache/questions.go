@@ -142,8 +142,8 @@ type notice struct {
 	at   time.Time
 }
 
-// RecordNotice records what a gang is told by an event, and reports whether it was not told that before: it is planned again and
-// again, and an event each time would say nothing new.
+// RecordNotice records a refusal that an event is to say, and reports whether it is another one than the last: a gang is planned again
+// and again, and an event each time would say nothing new.
 func (c *Cache) RecordNotice(key types.NamespacedName, pod types.UID, note string, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

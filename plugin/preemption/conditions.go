@@ -31,8 +31,8 @@ const (
 	checksFor    = 2 * time.Second
 )
 
-// choice is who leaves for a gang and where it then goes. Where room is nil nobody does, and why, if set, says for people what more
-// than room it lacks.
+// choice is who leaves for a gang and where it then goes. Where room is nil no unit does, and why, if set, says for people what
+// more than room it lacks.
 type choice struct {
 	victims []int
 	room    *room
@@ -67,7 +67,7 @@ func (s *whatIf) choose() (choice, error) {
 	return c, err
 }
 
-// trial is the result of asking filters who would have to leave; refusal is what they answer where nobody's leaving would do.
+// trial is the result of asking filters who would have to leave; refusal is their first answer of no.
 type trial struct {
 	victims []int
 	verdict preemption.Verdict
@@ -122,7 +122,7 @@ func (s *whatIf) taking(assignments []gang.Assignment) []planner.Taking {
 // ofOtherPods are the filters whose answer hangs on which other pods are where.
 var ofOtherPods = []string{names.InterPodAffinity, names.PodTopologySpread, names.NodePorts, names.VolumeRestrictions}
 
-// explain notes who keeps away a gang for which nobody of lower priority may leave with success.
+// explain notes which units of no lower priority keep a gang away.
 func (p *Preemptor) explain(ctx context.Context, b *blocked, now time.Time) error {
 	kept := slices.ContainsFunc(slices.Collect(maps.Keys(b.refusal.Excluded)), func(c gang.Cause) bool {
 		return c.Kind == gang.Refused && slices.Contains(ofOtherPods, c.Name)

@@ -124,7 +124,7 @@ func zoned(name string, gpus int64) *v1.Node {
 }
 
 // kindsOfConditions are what may keep a gang away where there is room: two pods of a gang "low" are on a and b, beside one that is in
-// nobody's way, and "high" is to come.
+// no pod's way, and "high" is to come.
 var kindsOfConditions = map[string]struct {
 	cause     string
 	low, high func([]*v1.Pod) []*v1.Pod
@@ -194,7 +194,7 @@ func TestRoomAndConditionsLackBoth(t *testing.T) {
 	s.leaves("high", "gang ns/full", "gang ns/low")
 }
 
-// OnlyLower, BudgetsKept, NobodyForNothing: nobody leaves where those in the way may not, or where it is in vain; it is said why.
+// OnlyLower, BudgetsKept, NobodyForNothing: no unit leaves where those in the way may not, or where it is in vain; the message says why.
 func TestWhyNobodyLeaves(t *testing.T) {
 	for name, c := range map[string]struct {
 		low  int32
@@ -221,7 +221,7 @@ func TestWhyNobodyLeaves(t *testing.T) {
 			_, held := s.p.rooms.Get(key("high"))
 			_, why, _ := s.gangs.Waiting(key("high"))
 			if held || !strings.Contains(s.p.Why(key("high")), c.want) || !strings.Contains(why.Message, c.want) {
-				t.Errorf("held %v, why %q, told %q", held, s.p.Why(key("high")), why.Message)
+				t.Errorf("held %v, why %q, refused with %q", held, s.p.Why(key("high")), why.Message)
 			}
 		})
 	}
@@ -252,7 +252,7 @@ func TestConditionsAreHeldAsRoomIs(t *testing.T) {
 	}
 }
 
-// NobodyForNothing: where too many would have to leave for filters to be asked about each, nobody does.
+// NobodyForNothing: where too many would have to leave for filters to be asked about each, none does.
 func TestASearchByFiltersHasAnEnd(t *testing.T) {
 	const many = checksAtMost
 	var objects []runtime.Object

@@ -43,7 +43,7 @@ func keptAway(s *stage) {
 		s.running(cheap...)
 		evictions := s.evictions()
 		dear := s.ranked("dear", 2, c.dear)
-		s.until("the gang that keeps the other away to be told to leave", func() bool { return len(s.leaving()) == 2 })
+		s.until("the gang that keeps the other away to be evicted", func() bool { return len(s.leaving()) == 2 })
 		s.until("it to be said", s.saying(dear[0], "preempting gang default/cheap (2 pods)"))
 		s.t.Log(s.said(dear[0]))
 		var again []string
