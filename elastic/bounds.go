@@ -1,23 +1,20 @@
 package elastic
 
+import "holdfast.dev/holdfast/elastic/replacements"
+
 // What is stored must fit into one object of the API server (1.5 MiB with all else that a Gang tells), also where all of
-// 5,000 pods are evicted again and again. So pods are replaced by turns, and of those whose replacement has not begun, or
-// is over, only the first are stored, with the count of all. Of those that this package itself gave up more are: nobody tells
-// the next coordinator of them. Should there be more yet, it awaits their agents anew.
+// 5,000 pods are evicted again and again. So pods are replaced by turns, and of those whose replacement has not begun
+// (replacements.Shorten), or is over, only the first are stored, with the count of all.
 const (
 	// replacedAtOnce is how many pods are committed and not yet released at most: that these go must be known to the
 	// coordinator that comes next.
 	replacedAtOnce = 128
-	// keptPending is how many pods are told of beside those, keptGivenUp how many of those that were given up here, with
-	// message and node of the first keptPending; keptNewest of the newest recovery's and keptReplaced of each
-	// other's; keptRecoveries bounds the recoveries, keptMessage the message of each, keptTerminationMessage that of each pod.
-	keptPending            = 64
-	keptGivenUp            = 1024
-	keptNewest             = 64
-	keptReplaced           = 8
-	keptRecoveries         = 20
-	keptMessage            = 700
-	keptTerminationMessage = 300
+	// keptNewest is how many replaced pods are told of in the newest recovery, keptReplaced in each other one; keptRecoveries bounds the
+	// recoveries, keptMessage the message of each.
+	keptNewest     = 64
+	keptReplaced   = 8
+	keptRecoveries = 20
+	keptMessage    = 700
 )
 
 // mayCommit is how many more pods may be committed now.
@@ -60,25 +57,10 @@ func (r *Record) shorten() {
 		}
 	}
 	r.PendingPods = len(r.Terminations())
-	others, own := 0, 0
-	kept := r.PendingReplacements[:0:0]
-	for _, d := range r.PendingReplacements {
-		stays := true
-		switch {
-		case committed[d.Pod]:
-		case d.ownVerdict():
-			if own++; own > keptPending {
-				d.Message, d.Node = "", ""
-			}
-			stays = own <= keptGivenUp
-		default:
-			others++
-			stays = others <= keptPending
-		}
-		if stays {
-			kept = append(kept, d)
-		}
-	}
-	r.PendingReplacements = kept
-	r.Suspended = r.Suspended[:min(len(r.Suspended), max(0, keptPending-others))]
+	r.PendingReplacements, r.Suspended = replacements.Shorten(r.PendingReplacements, r.Suspended, func(pod string) bool { return committed[pod] })
+}
+
+// Terminations are the pods that must go, each once.
+func (r *Record) Terminations() []Termination {
+	return replacements.Merge(r.PendingReplacements, r.Suspended)
 }

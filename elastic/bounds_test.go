@@ -8,6 +8,7 @@ import (
 
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -53,7 +54,7 @@ func TestPodsGivenUpOutliveTheCoordinator(t *testing.T) {
 	s := New(pods, 0, Record{Generation: 1, Phase: Running, Progress: Progress{Seen: members.Seen{Ranks: pods}}})
 	s.becomeHalting(nil, false, now)
 	for i := range pods {
-		s.giveUpPod(Termination{Slot: Slot(i), Pod: fmt.Sprint("uid-", i), Name: fmt.Sprint("pod-", i), Cause: AgentUnreachable, Dead: true, At: now, Deadline: now,
+		s.replacements.GiveUp(Termination{Slot: Slot(i), Pod: fmt.Sprint("uid-", i), Name: fmt.Sprint("pod-", i), Cause: replacements.AgentUnreachable, Dead: true, At: now, Deadline: now,
 			Message: "its agent was unreachable for 10m0s while generation 1 was halting"}, now)
 	}
 	stored, waiting, released := Record{}, []string{}, map[string]bool{}
@@ -78,7 +79,7 @@ func TestPodsGivenUpOutliveTheCoordinator(t *testing.T) {
 			long++
 		}
 	}
-	if most := replacedAtOnce + keptPending; len(stored.PendingReplacements) != pods || long > most {
+	if most := replacedAtOnce + replacements.MaxListed; len(stored.PendingReplacements) != pods || long > most {
 		t.Errorf("%d of %d are stored, %d with a message, %d at most", len(stored.PendingReplacements), pods, long, most)
 	}
 	s, waiting = New(pods, 0, stored), nil
@@ -118,7 +119,7 @@ func TestAWholeGangGoesByTurns(t *testing.T) {
 					for _, rec := range stored.Recoveries {
 						notified += len(rec.Replaced)
 					}
-					if most := 2*replacedAtOnce + keptPending + keptNewest; notified > most {
+					if most := 2*replacedAtOnce + replacements.MaxListed + keptNewest; notified > most {
 						t.Fatalf("the record tells of %d pods, want %d at most", notified, most)
 					}
 				}

@@ -17,7 +17,7 @@ func TestForgetAnotherBranch(t *testing.T) {
 		Durable: &StoredStep{Mark: protocol.Mark{Step: 45, Generation: 5, Branch: 1}, At: at}, Older: &StoredStep{Mark: protocol.Mark{Step: 40, Generation: 3}, At: at},
 		Copies: []RankCopy{{Mark: protocol.Mark{Step: 46, Generation: 5, Branch: 1}}}})
 	s.forget(protocol.Point{Step: 50})
-	if r := s.Record; r.Durable == nil || r.Durable.Step != 40 || r.Older != nil || len(r.Copies) > 0 {
+	if r := s.rec(); r.Durable == nil || r.Durable.Step != 40 || r.Older != nil || len(r.Copies) > 0 {
 		t.Errorf("the record names %+v, %+v, %v", r.Durable, r.Older, r.Copies)
 	}
 }
@@ -67,7 +67,7 @@ func TestGoBackToAPinnedStep(t *testing.T) {
 	Step(s, Reported{Pod: Pod{UID: "a"}, Report: protocol.Report{Incarnation: 1, Storage: true, Ranks: 1, Generation: 5, State: protocol.StateRunning, StateBytes: 1,
 		Rank: []protocol.Rank{{Sealed: protocoltest.FirstBranch(45)}}}}, time.Unix(1, 0))
 	Step(s, GoBack{protocol.Point{Step: 10}}, time.Unix(2, 0))
-	if r := s.Record; len(r.Branches) != 1 || r.Durable == nil || r.Durable.Step != 10 || r.Older == nil || r.Older.Step != 8 || len(r.Pinned) != 2 {
+	if r := s.rec(); len(r.Branches) != 1 || r.Durable == nil || r.Durable.Step != 10 || r.Older == nil || r.Older.Step != 8 || len(r.Pinned) != 2 {
 		t.Errorf("the record names %+v, %+v, %v, %v", r.Durable, r.Older, r.Pinned, r.Branches)
 	}
 	if p := s.plan(members.NoneLost); p.Step != 10 {

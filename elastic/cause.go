@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/replacements"
 )
 
 // cause returns the first cause that one of these candidates can name. exit is the rank that failed first; it is nil
@@ -41,9 +42,9 @@ func followed(c cause.Cause, exit *cause.Cause) *cause.Cause {
 // terminatedPod returns the cause when a pod was terminated while no coordinator was running: its own ranks ended for
 // that reason, and its peers' failures are a consequence.
 func (s *State) terminatedPod(exit *cause.Cause) *cause.Cause {
-	for _, d := range s.uncommitted() {
+	for _, d := range s.replacements.Uncommitted() {
 		if m := s.members.At(d.Slot); !d.Dead && m.Pod().UID == d.Pod && m.EndedItself(s.Record.Generation) {
-			return followed(*s.lossOf(d), exit)
+			return followed(*d.Loss(s.baseRank(d.Slot)), exit)
 		}
 	}
 	return nil
@@ -61,7 +62,7 @@ func (s *State) explained(exit *cause.Cause) *cause.Cause {
 			known = s.lost(Slot(i))
 		}
 	}
-	if known == nil || exit != nil && !exit.Weak && peer == nil && !s.run.halting.ordered && !(known.Displaced() && s.terminationFor(Slot(exit.Slot)) != nil) {
+	if known == nil || exit != nil && !exit.Weak && peer == nil && !s.run.halting.ordered && !(known.Displaced() && s.replacements.For(Slot(exit.Slot)) != nil) {
 		return nil
 	}
 	return followed(*known, exit)
@@ -85,11 +86,11 @@ func (s *State) exited(exit *cause.Cause) *cause.Cause {
 // mayBeTerminating reports whether this coordinator has just started and a pod that ended its ranks itself may have
 // been terminated: the store has not said so yet.
 func (s *State) mayBeTerminating(now time.Time) bool {
-	if now.Sub(s.beganAt) >= haltTime {
+	if now.Sub(s.beganAt) >= replacements.HaltTime {
 		return false
 	}
 	for i := range s.members.Len() {
-		if s.members.At(Slot(i)).EndedItself(s.Record.Generation) && s.terminationFor(Slot(i)) == nil {
+		if s.members.At(Slot(i)).EndedItself(s.Record.Generation) && s.replacements.For(Slot(i)) == nil {
 			return true
 		}
 	}
@@ -100,12 +101,12 @@ func (s *State) mayBeTerminating(now time.Time) bool {
 // ranks lost their peer, whatever their tracebacks say. Counting that as a failure of the script would end a gang that
 // loses two nodes before its next step.
 func (s *State) deadPeer() *cause.Cause {
-	for _, d := range s.toReplace() {
+	for _, d := range s.replacements.ToReplace() {
 		if !d.Dead || !s.mayHaveRun(d) {
 			continue
 		}
 		if !s.reportedExit(d.Slot) {
-			return s.lossOf(d)
+			return d.Loss(s.baseRank(d.Slot))
 		}
 	}
 	return nil

@@ -19,5 +19,5 @@ func (s *State) trackMixed(now time.Time) {
 
 // leaves reports whether nothing that the pod of a slot says counts, or the pod must terminate.
 func (s *State) leaves(slot Slot) bool {
-	return s.Fenced(s.members.At(slot).Pod().UID) || s.terminationFor(slot) != nil
+	return s.replacements.Fenced(s.members.At(slot).Pod().UID) || s.replacements.For(slot) != nil
 }

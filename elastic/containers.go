@@ -27,7 +27,7 @@ func (s *State) containersAtFirst(r *protocol.Report) uint64 {
 // containerEnded counts a container that ended, and was started again, while the gang forms.
 func (s *State) containerEnded(slot Slot, now time.Time) {
 	m, f := s.members.At(slot), s.run.forming
-	if s.Record.Phase != Forming || s.terminationFor(slot) != nil || m.Report().Containers <= f.containers[slot]+f.deaths {
+	if s.Record.Phase != Forming || s.replacements.For(slot) != nil || m.Report().Containers <= f.containers[slot]+f.deaths {
 		return
 	}
 	f.deaths = m.Report().Containers - f.containers[slot]

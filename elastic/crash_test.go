@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -25,7 +26,7 @@ func TestCrashTable(t *testing.T) {
 			w.level = nil
 			for slot := range w.agents {
 				w.deleted(slot)
-				w.level[slot].Cause = JobSuspended
+				w.level[slot].Cause = replacements.JobSuspended
 			}
 			w.suspended = true
 		}},
@@ -101,13 +102,13 @@ func replaceWithCrash(t *testing.T, c crashCase, at int, arrives bool) int {
 		}
 	}
 	done := func() bool {
-		r := &w.state.Record
+		r := w.state.rec()
 		return r.Generation > before.Generation && r.Phase == Running && w.agents[0].gen == r.Generation && w.agents[1].gen == r.Generation &&
 			w.agents[0].state == protocol.StateRunning && w.agents[1].state == protocol.StateRunning && len(r.PendingReplacements) == 0 && len(w.level) == 0
 	}
 	for round := 0; !done(); round++ {
 		if round > 400 {
-			w.failf("every point leads to the end", "phase %s generation %d, pending %+v: %s", w.state.Record.Phase, w.state.Record.Generation, w.state.Record.PendingReplacements, w.state.waitsFor())
+			w.failf("every point leads to the end", "phase %s generation %d, pending %+v: %s", w.state.Record.Phase, w.state.Record.Generation, w.state.rec().PendingReplacements, w.state.waitsFor())
 		}
 		w.now = w.now.Add(c.pace)
 		w.turn(crash)

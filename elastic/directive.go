@@ -11,12 +11,12 @@ func (s *State) Directive(slot Slot, pod string) protocol.Directive {
 		Launch: 1}
 	launched := s.members.Launched() && !s.shouldStop(slot, pod)
 	d.WholeCommand = s.Record.Generation > 0 && s.members.WholeCommand() && !launched
-	fenced, holds, idle := s.Fenced(pod) && !s.Final(), s.members.Holds(slot, pod), s.nothingToAwait(slot)
+	fenced, holds, idle := s.replacements.Fenced(pod) && !s.Final(), s.members.Holds(slot, pod), s.nothingToAwait(slot)
 	if holds && !fenced {
 		d.Launch = s.passed()
 	}
 	switch {
-	case fenced && s.stage(pod) == replaceReleased:
+	case fenced && s.replacements.Released(pod):
 		exit(&d, exitLeft, "the pod is replaced by another one")
 	case holds && s.carriedOut() && !(s.Record.Phase == Finished && s.members.At(slot).Passes()):
 		exit(&d, s.Record.Verdict.ExitCode, string(s.Record.Verdict.Reason))
@@ -49,7 +49,7 @@ func exit(d *protocol.Directive, code int, reason string) {
 // shouldStop reports whether a pod is terminating, or no longer holds its slot.
 func (s *State) shouldStop(slot Slot, pod string) bool {
 	m := s.members.At(slot)
-	return s.Fenced(pod) || !s.members.Holds(slot, pod) || m.Known() && m.Report().Terminating
+	return s.replacements.Fenced(pod) || !s.members.Holds(slot, pod) || m.Known() && m.Report().Terminating
 }
 
 // nothingToAwait returns why terminating pods have nothing to wait for; "" where they do.
@@ -57,7 +57,7 @@ func (s *State) nothingToAwait(slot Slot) string {
 	switch {
 	case s.over:
 		return "the Job is over"
-	case s.storage <= 0 && s.suspended(slot):
+	case s.storage <= 0 && s.replacements.Suspended(slot):
 		return "the Job is suspended"
 	}
 	return ""
@@ -73,7 +73,7 @@ func (s *State) directPhase(d *protocol.Directive, slot Slot, pod string) {
 		s.directRunning(d, slot, pod)
 	case Halting:
 		s.directHalt(d)
-		d.HaltWithin = s.run.halting.within
+		d.HaltWithin = s.run.halting.watch.Within()
 		if d.Reason = s.Record.Progress.Waits; d.Reason == "" && s.run.halting.suspect != nil {
 			d.Reason = s.run.halting.suspect.Message
 		}
@@ -130,7 +130,7 @@ func (s *State) directStorage(d *protocol.Directive, slot Slot) {
 	if s.run.copying != nil && slot == 0 {
 		d.Manifest = s.run.copying.manifest
 	}
-	pending := s.terminationFor(slot) != nil
+	pending := s.replacements.For(slot) != nil
 	switch {
 	case s.Record.Phase != Running:
 		if pending {

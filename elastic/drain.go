@@ -7,6 +7,7 @@ import (
 
 	"holdfast.dev/holdfast/elastic/barrier"
 	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -47,7 +48,7 @@ func (s *State) advanceDrain(now time.Time) {
 		return
 	}
 	d.over = true
-	s.emit(EmitEvent{Notice{Reason: NoticeDrained, Message: fmt.Sprintf("step %d of %s is in storage", d.mark.Step, s.uncommittedNames())}})
+	s.emit(EmitEvent{Notice{Reason: NoticeDrained, Message: fmt.Sprintf("step %d of %s is in storage", d.mark.Step, s.replacements.Names())}})
 	s.save()
 }
 
@@ -58,10 +59,10 @@ func (s *State) allDrain() bool {
 
 // undrainable returns why a drain is useless, or is no longer useful; "" where it is useful.
 func (s *State) undrainable(now time.Time) string {
-	for _, d := range s.uncommitted() {
+	for _, d := range s.replacements.Uncommitted() {
 		m := s.members.At(d.Slot)
 		if d.Dead {
-			return fmt.Sprintf("%s is dead", d.where())
+			return fmt.Sprintf("%s is dead", d.Where())
 		}
 		if m.Known() && m.Pod().UID == d.Pod && !m.Report().Storage {
 			return fmt.Sprintf("pod %s has no storage to copy to", d.Name)
@@ -76,9 +77,9 @@ func (s *State) undrainable(now time.Time) string {
 		}
 	}
 	switch took := now.Sub(s.run.drain.since); {
-	case now.After(s.drainUntil()):
+	case now.After(s.replacements.DrainUntil()):
 		return fmt.Sprintf("it timed out after %s", took.Round(time.Millisecond))
-	case took > haltTime && !s.allDrain():
+	case took > replacements.HaltTime && !s.allDrain():
 		return "not all agents are connected"
 	}
 	return ""
@@ -87,31 +88,23 @@ func (s *State) undrainable(now time.Time) string {
 // abandonDrain ends the drain without a copy.
 func (s *State) abandonDrain(why string) {
 	s.run.drain.mark, s.run.drain.over = protocol.Mark{}, true
-	if s.storage <= 0 && s.allSuspended() {
+	if s.storage <= 0 && s.replacements.AllSuspended() {
 		return // people who suspend a Job without storage know what it costs
 	}
-	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeNotDrained, Message: fmt.Sprintf("%s ends without a drain: %s", s.uncommittedNames(), why)}})
-}
-
-func (s *State) uncommittedNames() string {
-	names := ""
-	for i, d := range s.uncommitted() {
-		if i > 0 {
-			names += ", "
-		}
-		names += "pod " + d.Name
-	}
-	return names
+	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeNotDrained, Message: fmt.Sprintf("%s ends without a drain: %s", s.replacements.Names(), why)}})
 }
 
 // advanceBarrier sets the barrier step, and moves it when ranks can no longer meet there.
 func (s *State) advanceBarrier(now time.Time) {
 	b := &s.run.drain.barrier
 	b.Note(s.members.Levels(), s.members.All(func(m *members.Member) bool { return m.Report().BarrierStep == b.Step() }), now)
-	if b.Move(s.tempo(), s.members.LowestNewest(), s.drainTime()/stuckShare, now) {
+	if b.Move(s.tempo(), s.members.LowestNewest(), s.drainTime()/replacements.StuckShare, now) {
 		s.emit(Broadcast{})
 	}
 }
+
+// drainTime is how long the drain may take in all.
+func (s *State) drainTime() time.Duration { return s.replacements.DrainUntil().Sub(s.run.drain.since) }
 
 func (s *State) tempo() barrier.Pace { return barrier.Pace{Step: s.pace, Interval: s.reportInterval} }
 
@@ -123,8 +116,8 @@ func (s *State) chooseMark(now time.Time) {
 	if d.mark != (protocol.Mark{}) && !s.possible(d.mark) {
 		d.mark = protocol.Mark{}
 	}
-	late := max(now.Sub(d.since), d.barrier.Ahead(s.tempo())) > all/lateShare
-	if d.mark == (protocol.Mark{}) && s.run.commonStep > 0 && (late || d.barrier.AtBarrier(s.tempo(), all/stuckShare, now)) {
+	late := max(now.Sub(d.since), d.barrier.Ahead(s.tempo())) > all/replacements.LateShare
+	if d.mark == (protocol.Mark{}) && s.run.commonStep > 0 && (late || d.barrier.AtBarrier(s.tempo(), all/replacements.StuckShare, now)) {
 		d.mark = s.markOf(s.run.commonStep)
 	}
 	if d.mark != before {
@@ -134,7 +127,7 @@ func (s *State) chooseMark(now time.Time) {
 
 // possible reports whether every pod that is to be replaced has copied the step or still can.
 func (s *State) possible(mark protocol.Mark) bool {
-	for _, d := range s.terminations() {
+	for _, d := range s.replacements.All() {
 		if m := s.members.At(d.Slot); m.Pod().UID == d.Pod && !m.CanWrite(mark) && !s.storedFor(d.Slot, mark.Point()) {
 			return false
 		}
@@ -144,17 +137,17 @@ func (s *State) possible(mark protocol.Mark) bool {
 
 // owesCopy reports whether storage still lacks a pod's part of a step, and the pod is not fenced.
 func (s *State) owesCopy(d Termination, mark protocol.Mark) bool {
-	return s.members.At(d.Slot).Pod().UID == d.Pod && !s.Fenced(d.Pod) && !s.storedFor(d.Slot, mark.Point())
+	return s.members.At(d.Slot).Pod().UID == d.Pod && !s.replacements.Fenced(d.Pod) && !s.storedFor(d.Slot, mark.Point())
 }
 
 // copied reports whether every pod that is to be replaced has copied the step; recordCopies records it.
 func (s *State) copied(mark protocol.Mark) bool {
-	return !slices.ContainsFunc(s.terminations(), func(d Termination) bool { return s.owesCopy(d, mark) && !s.members.At(d.Slot).Wrote(mark) })
+	return !slices.ContainsFunc(s.replacements.All(), func(d Termination) bool { return s.owesCopy(d, mark) && !s.members.At(d.Slot).Wrote(mark) })
 }
 
 // recordCopies records what pods to be replaced have copied of a step.
 func (s *State) recordCopies(mark protocol.Mark) {
-	for _, d := range s.terminations() {
+	for _, d := range s.replacements.All() {
 		if s.owesCopy(d, mark) && s.members.At(d.Slot).Wrote(mark) {
 			s.keep(d.Slot, mark)
 		}
@@ -171,7 +164,7 @@ func (s *State) copiedAfterHalt() bool {
 // copyAfterHalt has pods that are to be replaced and still live copy the step that the next generation needs, while
 // everything is halted, and records what they copied.
 func (s *State) copyAfterHalt(now time.Time) {
-	mark, late := protocol.Mark{}, now.After(s.drainUntil())
+	mark, late := protocol.Mark{}, now.After(s.replacements.DrainUntil())
 	awaits := !late && s.mayAttach(now)
 	if s.awaitsAgent && !awaits {
 		s.emit(Broadcast{})
@@ -195,7 +188,7 @@ func (s *State) copyAfterHalt(now time.Time) {
 		return
 	}
 	s.run.postHaltCopy = protocol.Mark{}
-	s.emit(EmitEvent{Notice{Reason: NoticeDrained, Message: fmt.Sprintf("step %d of %s is in storage", mark.Step, s.uncommittedNames())}})
+	s.emit(EmitEvent{Notice{Reason: NoticeDrained, Message: fmt.Sprintf("step %d of %s is in storage", mark.Step, s.replacements.Names())}})
 	s.save() // before any of these pods may go
 	s.emit(Broadcast{})
 }
@@ -203,8 +196,8 @@ func (s *State) copyAfterHalt(now time.Time) {
 // mayAttach reports whether this coordinator has just started and the agent of a pod that is to be replaced has not
 // attached yet: the state in its memory may be needed.
 func (s *State) mayAttach(now time.Time) bool {
-	return s.Record.Generation > 0 && now.Sub(s.beganAt) < haltTime &&
-		slices.ContainsFunc(s.uncommitted(), func(d Termination) bool { return !d.Dead && !s.members.At(d.Slot).Known() })
+	return s.Record.Generation > 0 && now.Sub(s.beganAt) < replacements.HaltTime &&
+		s.replacements.AnyUnknown()
 }
 
 // postHaltMark returns the step that pods to be replaced must copy before they are deleted; none where they need not or
@@ -215,7 +208,7 @@ func (s *State) postHaltMark() protocol.Mark {
 		return protocol.Mark{}
 	}
 	mark, need := protocol.Mark{Step: p.Step, Generation: s.Record.Generation, Branch: p.Branch}, false
-	for _, d := range s.terminations() {
+	for _, d := range s.replacements.All() {
 		if !s.owesCopy(d, mark) {
 			continue
 		}
@@ -233,7 +226,7 @@ func (s *State) postHaltMark() protocol.Mark {
 // absent reports whether the state in memory of a slot's pod is out of reach.
 func (s *State) absent(slot Slot) bool {
 	m := s.members.At(slot)
-	return !m.Known() || s.Fenced(m.Pod().UID)
+	return !m.Known() || s.replacements.Fenced(m.Pod().UID)
 }
 
 // completeCopies records a step as durable once every rank's copy of it is in storage.

@@ -27,7 +27,7 @@ func (s *State) verdictStored() bool { return s.Final() && s.storedRevision >= s
 // commands for too long; nil otherwise.
 func (s *State) refusal(now time.Time) *cause.Cause {
 	for i := range s.members.Len() {
-		if m := s.members.At(Slot(i)); m.Known() && m.Report().Refused != "" && s.terminationFor(Slot(i)) == nil {
+		if m := s.members.At(Slot(i)); m.Known() && m.Report().Refused != "" && s.replacements.For(Slot(i)) == nil {
 			return &cause.Cause{Code: cause.Code(ReasonRefused), Slot: i, ExitCode: protocol.ExitRefused, Message: m.Report().Refused}
 		}
 	}

@@ -15,7 +15,9 @@ func (s *State) stepForming(now time.Time) {
 	if s.copiedAfterHalt() {
 		s.commit()
 	}
-	s.requestCommitted()
+	if s.storedRevision >= s.revision {
+		s.request(s.replacements.RequestCommitted())
+	}
 	if s.waitsFor() != "" || !s.branchStored() {
 		return
 	}
@@ -57,11 +59,11 @@ func (s *State) waitsFor() string {
 	for i := range s.members.Len() {
 		m, r := s.members.At(Slot(i)), s.members.At(Slot(i)).Report()
 		switch {
-		case s.suspended(Slot(i)):
+		case s.replacements.Suspended(Slot(i)):
 			return "the Job is suspended; waits for its pods to be created again"
-		case s.terminationFor(Slot(i)) != nil:
-			return fmt.Sprintf("replaces %s of slot %d: %s", s.terminationFor(Slot(i)).where(), i, s.terminationFor(Slot(i)).why())
-		case m.Known() && s.Fenced(m.Pod().UID):
+		case s.replacements.For(Slot(i)) != nil:
+			return fmt.Sprintf("replaces %s of slot %d: %s", s.replacements.For(Slot(i)).Where(), i, s.replacements.For(Slot(i)).Why())
+		case m.Known() && s.replacements.Fenced(m.Pod().UID):
 			return fmt.Sprintf("waits for the pod that takes the place of pod %s in slot %d", m.Pod().Name, i)
 		case !m.Known() || !m.Attached():
 			return fmt.Sprintf("waits for the agent of slot %d", i)

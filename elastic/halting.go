@@ -1,16 +1,24 @@
 package elastic
 
-import "time"
+import (
+	"time"
+
+	"holdfast.dev/holdfast/elastic/replacements"
+)
 
 // stepHalting waits until nothing of the newest generation runs, then judges its failure.
 func (s *State) stepHalting(now time.Time) {
 	s.requestOrphans()
-	s.trackUnreachable(now)
-	s.watchStuck(now)
-	if !s.allHalted(now) {
+	h := s.run.halting
+	if due := h.watch.TrackUnreachable(now); len(due) > 0 && now.Sub(s.lookedUpAt) >= replacements.LookupEvery {
+		s.lookedUpAt = now
+		s.emit(LookupHolders{due})
+	}
+	s.gaveUp(h.watch.TrackStuck(now))
+	if !h.watch.AllHalted(now) {
 		return
 	}
-	if h := s.run.halting; h.haltedAt.IsZero() {
+	if h.haltedAt.IsZero() {
 		h.haltedAt = now
 	}
 	if s.mayBeTerminating(now) {
@@ -20,14 +28,4 @@ func (s *State) stepHalting(now time.Time) {
 	if s.copiedAfterHalt() {
 		s.judge(now)
 	}
-}
-
-// allHalted reports whether every pod has halted, except those that are not awaited.
-func (s *State) allHalted(now time.Time) bool {
-	for i := range s.members.Len() {
-		if !s.members.At(Slot(i)).Halted(s.Record.Generation) && !s.notAwaited(Slot(i), now) {
-			return false
-		}
-	}
-	return true
 }

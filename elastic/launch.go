@@ -67,7 +67,7 @@ func (s *State) noteLeft() {
 func (s *State) memberEnded(c cause.Cause) *cause.Cause {
 	for i := range s.members.Len() {
 		// A suspended Job makes a pod again that it has deleted, whatever its launcher had returned, and none that had ended.
-		if s.members.HasLeft(Slot(i), s.launch()) && !s.suspended(Slot(i)) {
+		if s.left(Slot(i)) && !s.replacements.Suspended(Slot(i)) {
 			c.Message = fmt.Sprintf("slot %d had ended with exit code 0 before, and the gang cannot run again without it: %s", i, c.Message)
 			return &c
 		}
@@ -88,10 +88,10 @@ func (s *State) stepLaunch() {
 	all := true
 	for i := range s.members.Len() {
 		m := s.members.At(Slot(i))
-		if m.Known() && !s.Fenced(m.Pod().UID) && m.Report().Ranks > 0 && m.Report().Launch <= protocol.MaxLaunch {
+		if m.Known() && !s.replacements.Fenced(m.Pod().UID) && m.Report().Ranks > 0 && m.Report().Launch <= protocol.MaxLaunch {
 			next = max(next, m.Report().Launch)
 		}
-		all = all && s.members.HasLeft(Slot(i), s.launch())
+		all = all && s.left(Slot(i))
 	}
 	if next > s.launch() && (over || all) && !s.over && s.Record.Phase != GivenUp {
 		s.becomeLaunch(next)

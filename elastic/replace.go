@@ -6,157 +6,105 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/replacements"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// replaceStage is how far the replacement of a pod has come.
-//
-//	pending ──── everything is halted, and what was to be copied is ────► committed ── stored ──► requested ── Released ──► released
-//	   └── the termination is withdrawn: the pod stays
-//
-// A pod of which nothing runs (an orphan), and any before the first generation, is requested at once. From committed on the pod
-// is fenced; a dead one is from the first.
-type replaceStage int
-
-const (
-	// replaceNone: the pod need not go.
-	replaceNone replaceStage = iota
-	// replacePending: it is in Record.PendingReplacements.
-	replacePending
-	// replaceCommitted: it is in the account of a recovery, and Replace follows once that is stored. A coordinator that has only
-	// begun is here again, so that Replace is emitted once in the life of each.
-	replaceCommitted
-	// replaceRequested: this coordinator has emitted Replace.
-	replaceRequested
-	// replaceReleased: the pod is out of its Job, and out of Record.PendingReplacements.
-	replaceReleased
-)
-
-// replacements are the pods that the record says are, or are about to be, replaced.
-func (r *Record) replacements() map[string]replaceStage {
-	out := map[string]replaceStage{}
-	for i := range r.Recoveries {
-		for _, o := range r.Recoveries[i].Replaced {
-			out[o.Pod] = replaceCommitted
-			if !o.ReleasedAt.IsZero() {
-				out[o.Pod] = replaceReleased
-			}
-		}
+// listed takes note that the lists of pods that must go were told again.
+func (s *State) listed(notes []replacements.Note, changed bool) {
+	s.announce(notes)
+	if changed {
+		s.refresh()
+		s.saveAndTell()
 	}
-	return out
 }
 
-// stage is how far the replacement of a pod has come.
-func (s *State) stage(pod string) replaceStage {
-	if at := s.stages[pod]; at != replaceNone || s.terminationOf(pod) == nil {
-		return at
+// gaveUp takes note of pods that were given up.
+func (s *State) gaveUp(notes []replacements.Note) {
+	s.announce(notes)
+	if len(notes) > 0 {
+		s.saveAndTell()
 	}
-	return replacePending
 }
 
-// Fenced reports whether nothing that the pod says counts any more: it was replaced, is about to be, or counts as dead.
-func (s *State) Fenced(pod string) bool {
-	if s.stages[pod] >= replaceCommitted {
-		return true
-	}
-	d := s.terminationOf(pod)
-	return d != nil && d.Dead
+// saveAndTell wants the record stored, of which agents are told.
+func (s *State) saveAndTell() {
+	s.save()
+	s.emit(Broadcast{})
 }
 
-// TakesOver reports whether a pod takes over its slot from old (package members).
-func (s *State) TakesOver(p, old Pod) bool { return s.members.TakesOver(p, old, s.Fenced(old.UID)) }
-
-// uncommitted returns the pods that must terminate and whose replacement is not committed yet.
-func (s *State) uncommitted() []Termination { return s.pending(s.terminations()) }
-
-// toReplace are those of them that are replaced.
-func (s *State) toReplace() []Termination { return s.pending(s.Record.PendingReplacements) }
-
-func (s *State) pending(terminations []Termination) []Termination {
-	pending := []Termination{}
-	for _, d := range terminations {
-		if s.stage(d.Pod) == replacePending {
-			pending = append(pending, d)
-		}
+// announce tells people of pods that must go.
+func (s *State) announce(notes []replacements.Note) {
+	for _, n := range notes {
+		s.emit(EmitEvent{Notice{Warning: n.Warning, Reason: NoticeReplacementPending, Message: n.Message}})
 	}
-	return pending
 }
 
 // commit carries out terminations while everything is halted: it writes them into the account of the recovery. Once
 // that is stored, Replace is emitted for each.
 func (s *State) commit() {
-	rec, terminations := s.openRecovery(), s.toReplace()
-	if rec != nil {
-		terminations = terminations[:min(len(terminations), s.mayCommit())] // the others when these are released
-	}
-	for _, d := range terminations {
-		if rec == nil { // before the first generation of a launcher
-			s.request(d)
-			continue
+	rec := s.openRecovery()
+	if rec == nil { // before the first generation of a launcher
+		if all := s.replacements.RequestAll(); len(all) > 0 {
+			s.request(all)
+			s.saveAndTell()
 		}
+		return
+	}
+	all := s.replacements.Commit(s.mayCommit())
+	for _, d := range all {
 		r := Replacement{Termination: d}
-		if m := s.members.At(d.Slot); m.Known() && m.Pod().UID != d.Pod {
-			r.By, r.NewNode = m.Pod().Name, m.Pod().Node
+		if s.members.Orphan(d.Slot, d.Pod) {
+			pod := s.members.At(d.Slot).Pod()
+			r.By, r.NewNode = pod.Name, pod.Node
 		}
 		rec.ReplacedPods = max(rec.ReplacedPods, len(rec.Replaced)) + 1
 		rec.Replaced = append(slices.Clone(rec.Replaced), r)
-		s.stages[d.Pod] = replaceCommitted
 		s.blame(rec, d)
 	}
-	if len(terminations) > 0 {
-		s.save()
-		s.emit(Broadcast{})
+	if len(all) > 0 {
+		s.saveAndTell()
 	}
 }
 
-// request has a pod replaced.
-func (s *State) request(d Termination) {
-	s.stages[d.Pod] = replaceRequested
-	s.emit(Replace{d})
-}
-
-// requestCommitted emits Replace for what is committed, once that is stored.
-func (s *State) requestCommitted() {
-	if s.storedRevision < s.revision {
-		return
-	}
-	for _, d := range s.Record.PendingReplacements {
-		if s.stage(d.Pod) == replaceCommitted {
-			s.request(d)
-		}
+// request has pods replaced.
+func (s *State) request(all []Termination) {
+	for _, d := range all {
+		s.emit(Replace{d})
 	}
 }
 
-// requestOrphans releases pods of which nothing runs: another pod holds the slot, or held it last. Where a newer pod
-// took over, the account of the recovery covers it instead.
+// requestOrphans releases pods of which nothing runs.
 func (s *State) requestOrphans() {
-	if s.storedRevision < s.revision {
-		return
+	if s.storedRevision >= s.revision {
+		s.request(s.replacements.RequestOrphans(s.isLost))
 	}
-	for _, d := range s.Record.PendingReplacements {
-		if s.orphan(d) && s.stage(d.Pod) < replaceRequested && (!s.members.Superseded(d.Pod) || s.lost(d.Slot) == nil) {
-			s.request(d)
-		}
+}
+
+// isLost reports whether the ranks that a slot should run are gone without an exit.
+func (s *State) isLost(slot Slot) bool { return s.lost(slot) != nil }
+
+// left reports whether a slot's pod takes part in no further generation of the gang's launcher.
+func (s *State) left(slot Slot) bool { return s.members.HasLeft(slot, s.launch()) }
+
+// terminationCause returns the failure that the terminations amount to; nil where there are none.
+func (s *State) terminationCause() *cause.Cause {
+	if d := s.replacements.Pressing(s.isLost, s.left); d != nil {
+		return d.Loss(s.baseRank(d.Slot))
 	}
+	return nil
 }
 
 // release takes note that a pod is out of its job.
-func (s *State) release(e Released, now time.Time) {
-	d := s.pendingOf(e.Pod)
-	if d == nil || s.stage(e.Pod) < replaceCommitted {
+func (s *State) release(e Released) {
+	if !s.replacements.NoteReleased(e.Pod) {
 		return
 	}
 	if r := s.Record.replacement(e.Pod); r != nil {
 		r.ReleasedAt = e.At
 	}
-	s.stages[e.Pod] = replaceReleased
-	s.Record.Replacements++
-	s.members.Detach(d.Slot, e.Pod)
-	released := func(o Termination) bool { return o.Pod == e.Pod }
-	s.Record.PendingReplacements = slices.DeleteFunc(slices.Clone(s.Record.PendingReplacements), released)
-	s.Record.Suspended = slices.DeleteFunc(slices.Clone(s.Record.Suspended), released)
 	s.refresh()
-	s.save()
-	s.emit(Broadcast{})
+	s.saveAndTell()
 }
 
 // replacement is the newest account of a pod's replacement.
@@ -176,10 +124,10 @@ func (r *Record) replacement(pod string) *Replacement {
 // a sick node. A pod that was given up here does not mean a sick node: what was counted stays so.
 func (s *State) blame(rec *Recovery, d Termination) {
 	c := &rec.Cause
-	if d.Cause == PodDeleted || d.givenUp() || d.Cause == HardwareSuspected || Slot(c.Slot) != d.Slot || c.Displaced() || c.Code == cause.PortConflict {
+	if !d.Blames() || Slot(c.Slot) != d.Slot || c.Displaced() || c.Code == cause.PortConflict {
 		return
 	}
-	c.Message = cause.Tail(fmt.Sprintf("%s: %s; seen first: %s: %s", d.where(), d.why(), c.Code, lastLine(c.Message)), keptMessage)
+	c.Message = cause.Tail(fmt.Sprintf("%s: %s; seen first: %s: %s", d.Where(), d.Why(), c.Code, lastLine(c.Message)), keptMessage)
 	c.Code = cause.PodReplaced
 	s.Record.refund()
 }
@@ -203,7 +151,49 @@ func (s *State) succeeded(slot Slot, now time.Time) {
 		if m.Pod().Node != "" {
 			where = " on node " + m.Pod().Node
 		}
-		s.emit(EmitEvent{Notice{Reason: NoticeReplaced, Message: fmt.Sprintf("%s of slot %d is replaced by pod %s%s", r.where(), slot, m.Pod().Name, where)}})
+		s.emit(EmitEvent{Notice{Reason: NoticeReplaced, Message: fmt.Sprintf("%s of slot %d is replaced by pod %s%s", r.Where(), slot, m.Pod().Name, where)}})
 		s.emit(PersistLater{})
 	}
+}
+
+// maySuspend reports whether a pod of a suspended Job has nothing left to do: everything is halted, what can be copied
+// is copied, and that is stored.
+func (s *State) maySuspend(slot Slot, pod string) bool {
+	m := s.members.At(slot)
+	return s.Record.Phase == Forming && s.replacements.Suspended(slot) && m.Is(pod) && m.Report().Terminating && m.Halted(s.Record.Generation) && s.run.postHaltCopy == (protocol.Mark{}) && !s.mayAttach(s.now) && s.storedRevision >= s.revision
+}
+
+// resumed begins the account of a suspension anew where the first pod after it comes: to be suspended costs no training.
+func (s *State) resumed(p Pod, now time.Time) {
+	if rec := s.openRecovery(); rec != nil && s.Record.Phase == Forming && rec.Cause.Code == cause.JobSuspended && p.Created.After(rec.DetectedAt) {
+		rec.DetectedAt, rec.Drain = now, NotReached
+	}
+}
+
+// TakesOver reports whether a pod takes over its slot from old (package members).
+func (s *State) TakesOver(p, old Pod) bool {
+	return s.members.TakesOver(p, old, s.replacements.Fenced(old.UID))
+}
+
+// Ticks says whether Tick is wanted every so often.
+func (s *State) Ticks() bool {
+	return (!s.replacements.None() || s.Record.Phase == Halting) && !s.Final() && !s.over
+}
+
+// holderKnown takes over the API server's answer about a slot whose agent is unreachable.
+func (s *State) holderKnown(e SlotHolder, now time.Time) {
+	if s.Record.Phase != Halting || !s.run.halting.watch.Silent(e.Slot) {
+		return
+	}
+	if e.Succeeded { // while no coordinator was there to learn it from its agent
+		s.members.Leave(e.Slot)
+		s.saveAndTell()
+		return
+	}
+	if old := s.members.At(e.Slot).Pod(); e.Pod.UID != "" && old.UID != "" && s.TakesOver(e.Pod, old) { // what ran there is gone
+		s.members.HandOver(e.Slot, e.Pod)
+		s.run.halting.forget(e.Slot)
+		s.emit(Broadcast{})
+	}
+	s.gaveUp(s.run.halting.watch.Holder(e.Slot, e.Pod, e.Runs, now))
 }

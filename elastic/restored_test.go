@@ -132,7 +132,7 @@ func (w *world) runAll() (waited int) {
 				w.replace(slot)
 			}
 		}
-		r := &w.state.Record
+		r := w.state.rec()
 		return r.Phase == Running && len(r.PendingReplacements) == 0 && !slices.ContainsFunc(w.agents, func(a *simAgent) bool {
 			return a.state != protocol.StateRunning || a.gen != r.Generation || a.dead
 		})

@@ -5,6 +5,7 @@ import (
 
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -71,27 +72,16 @@ type halting struct {
 	detected time.Time
 	// ordered: nothing had failed when suspect ended the generation. A rank whose peer was halted before it fails for that.
 	ordered bool
-	// within is how long ranks may take to end by themselves because pods are terminating; 0: as their launchers say.
-	within time.Duration
+	// watch follows which pods have yet to halt.
+	watch *replacements.Watch
 	// haltedAt is when all was halted; zero: it is not.
 	haltedAt time.Time
-	// silent is what is known of each slot that must halt and is not heard.
-	silent []unreachable
-	// stuck is what is known of each slot that must halt and is heard.
-	stuck []stuck
-	// stuckAt is when that was looked at last.
-	stuckAt time.Time
-	// unreachable counts these slots, and those given up for that; partitionSuspected: they are several, and more than the others. reachableSince
-	// is when that was last over.
-	unreachable        int
-	partitionSuspected bool
-	reachableSince     time.Time
 }
 
 // forget drops what is known of a slot: another pod holds it.
 func (h *halting) forget(slot Slot) {
 	if h != nil {
-		h.silent[slot], h.stuck[slot] = unreachable{}, stuck{}
+		h.watch.Forget(slot)
 	}
 }
 
@@ -122,7 +112,8 @@ func (s *State) becomeRunning(r run) {
 
 // becomeHalting ends the run; suspect is what is known of its failure beside exits, ordered that nothing had failed.
 func (s *State) becomeHalting(suspect *cause.Cause, ordered bool, now time.Time) {
-	s.run.halting = &halting{suspect: suspect, ordered: ordered, detected: now, within: s.haltWithin(now), silent: make([]unreachable, s.members.Len()), stuck: make([]stuck, s.members.Len())}
+	watch := replacements.NewWatch(s.members, s.replacements, s.Record.Generation, s.launch(), now)
+	s.run.halting = &halting{suspect: suspect, ordered: ordered, detected: now, watch: watch}
 	s.Record.Phase = Halting
 	s.emit(PersistLater{})
 }

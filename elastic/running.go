@@ -23,7 +23,7 @@ func (s *State) stepRunning(now time.Time) {
 	case failed:
 		if pending != nil {
 			s.run.drain = nil // what is done by now counts
-			if suspect == nil || suspect.Code == cause.RanksLost || suspect.Code == cause.ContainerRestarted || s.terminationFor(Slot(suspect.Slot)) != nil || suspect.Slot == pending.Slot {
+			if suspect == nil || suspect.Code == cause.RanksLost || suspect.Code == cause.ContainerRestarted || s.replacements.For(Slot(suspect.Slot)) != nil || suspect.Slot == pending.Slot {
 				suspect = pending
 			}
 		}
@@ -89,7 +89,7 @@ func (s *State) failure() (failed bool, lost *cause.Cause) {
 // allFinished: all ranks of the newest generation have ended with exit code 0.
 func (s *State) allFinished() bool {
 	for i := range s.members.Len() {
-		if !s.members.At(Slot(i)).Finished(s.Record.Generation) && !s.members.HasLeft(Slot(i), s.launch()) {
+		if !s.members.At(Slot(i)).Finished(s.Record.Generation) && !s.left(Slot(i)) {
 			return false
 		}
 	}
@@ -104,7 +104,7 @@ func (s *State) lost(slot Slot) *cause.Cause {
 	halted := r.State == protocol.StateHalted && r.Generation >= g
 	idle := r.State == protocol.StateIdle && r.Generation == g
 	switch {
-	case s.members.HasLeft(slot, s.launch()):
+	case s.left(slot):
 		return nil
 	case s.run.layout != nil && s.run.layout.Pods[slot] != m.Pod().UID:
 		c.Code, c.Message = cause.PodLost, fmt.Sprintf("pod %s took the place of the pod that ran slot %d", m.Pod().Name, slot)

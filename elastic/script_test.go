@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/internal/golden"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -107,7 +108,7 @@ func (s *stage) command(f []string) {
 		s.step(SlotHolder{Slot: Slot(s.number(f[1])), Pod: pod, Runs: len(f) == 3 && pod.UID != "", Succeeded: f[2] == "succeeded"})
 	case "unheard":
 		for end := s.at(f[2]); s.now.Before(end); {
-			s.now = s.now.Add(min(lookupEvery, end.Sub(s.now)))
+			s.now = s.now.Add(min(replacements.LookupEvery, end.Sub(s.now)))
 			s.quietly(Tick{})
 			for _, slot := range strings.Split(f[1], ",") {
 				s.step(SlotHolder{Slot: Slot(s.number(slot)), Pod: s.pods[s.number(slot)], Runs: true})
@@ -115,7 +116,7 @@ func (s *stage) command(f []string) {
 		}
 	case "ticks":
 		for end := s.at(f[1]); s.now.Before(end); {
-			s.now = s.now.Add(min(stuckEvery, end.Sub(s.now)))
+			s.now = s.now.Add(min(replacements.StuckEvery, end.Sub(s.now)))
 			s.quietly(Tick{})
 		}
 	case "tick":
@@ -145,7 +146,7 @@ func (s *stage) command(f []string) {
 				s.sayf("  drain %v, replace %v, fetch %v", rec.Drain, rec.Replace, rec.Fetch)
 			}
 			for _, p := range rec.Replaced {
-				s.sayf("  %s by %s, %s: %s, released %v, attached %v", p.Name, p.By, p.NewNode, p.why(), s.since(p.ReleasedAt), s.since(p.AttachedAt))
+				s.sayf("  %s by %s, %s: %s, released %v, attached %v", p.Name, p.By, p.NewNode, p.Why(), s.since(p.ReleasedAt), s.since(p.AttachedAt))
 			}
 			s.sayf("recovery %d: %s rank %d; %v %v %v %v %v; %s, %d/%d standbys", rec.Generation, rec.Cause.Code, rec.Cause.Rank, rec.Decide, rec.Stop, rec.Start, rec.Restore, rec.FirstStep, from(&rec), rec.Standbys, rec.Ranks)
 		}
@@ -374,13 +375,13 @@ func (s *stage) at(ms string) time.Time {
 }
 
 func (s *stage) step(e Event) {
-	was := s.state.Record
+	was := *s.state.rec()
 	s.show(e, &was, Step(s.state, e, s.now))
 }
 
 // quietly leaves out what is asked of the API server, as it comes every few seconds.
 func (s *stage) quietly(e Event) {
-	was := s.state.Record
+	was := *s.state.rec()
 	s.show(e, &was, slices.DeleteFunc(Step(s.state, e, s.now), func(e Effect) bool { _, seek := e.(LookupHolders); return seek }))
 }
 
@@ -406,7 +407,7 @@ func (s *stage) show(e Event, was *Record, effects []Effect) {
 		case GoBackRefused:
 			s.sayf("does not go back: %s", eff.Why)
 		case Replace:
-			s.sayf("replace %s of slot %d: %s", eff.Termination.Name, eff.Termination.Slot, eff.Termination.why())
+			s.sayf("replace %s of slot %d: %s", eff.Termination.Name, eff.Termination.Slot, eff.Termination.Why())
 		case LookupHolders:
 			s.sayf("look up the pods of slots %v", eff.Slots)
 		case Broadcast:

@@ -6,6 +6,7 @@ import (
 
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/replacements"
 )
 
 // State is one gang as the coordinator knows it. Step alone changes it.
@@ -22,10 +23,10 @@ import (
 //	| lives for       | fields                                                                                     |
 //	|-----------------|--------------------------------------------------------------------------------------------|
 //	| the gang        | Record (outlives every coordinator)                                                        |
-//	| the coordinator | stored revision storedRevision durableRevision branchRevision pinnedRevision verdictRevision sealedAt stages beganAt awaitsAgent lookedUpAt |
+//	| the coordinator | stored revision storedRevision durableRevision branchRevision pinnedRevision verdictRevision sealedAt beganAt awaitsAgent lookedUpAt |
 //	|                 | ended ending persistedCount persistedCountAt settled; of the gang, as far as this coordinator has learned it:  |
 //	|                 | storage retention over excused mixedSince pace reportInterval gap                                     |
-//	| a pod           | members, each slot of it                                                                   |
+//	| a pod           | members, replacements                                                                       |
 //	| the generation  | run, replaced whole by becomeRunning                                                       |
 //	| the phase       | run.halting, run.forming, replaced whole by becomeHalting and becomeForming                |
 //	| the event       | now effects                                                                                |
@@ -41,8 +42,6 @@ type State struct {
 	revision, storedRevision, durableRevision, branchRevision, pinnedRevision, verdictRevision int64
 	// sealedAt is when all ranks held Record.Durable sealed, until its record is stored; zero: that is not known, or told.
 	sealedAt time.Time
-	// stages are those of replacements from replaceCommitted on, by pod.
-	stages map[string]replaceStage
 	// beganAt is when this coordinator saw the gang first. awaitsAgent: a terminating pod may still attach to it.
 	beganAt     time.Time
 	awaitsAgent bool
@@ -71,8 +70,9 @@ type State struct {
 	pace, reportInterval time.Duration
 	gap                  int64
 
-	members *members.Members
-	run     run
+	members      *members.Members
+	replacements *replacements.Replacements
+	run          run
 
 	now     time.Time
 	effects []Effect
@@ -87,8 +87,12 @@ func New(pods int, storage time.Duration, r Record) *State {
 		run:     run{exits: map[exitOf]cause.Exit{}, exitBytes: map[Slot]int64{}},
 		stored:  r.Generation,
 		storage: storage,
-		stages:  r.replacements(),
 	}
+	var replaced []Replacement
+	for i := range r.Recoveries {
+		replaced = append(replaced, r.Recoveries[i].Replaced...)
+	}
+	s.replacements = replacements.New(s.members, r.PendingReplacements, r.Suspended, r.Replacements, replaced)
 	s.Record.Recoveries = slices.Clone(r.Recoveries)
 	for i := range s.Record.Recoveries {
 		s.Record.Recoveries[i].Replaced = slices.Clone(r.Recoveries[i].Replaced)

@@ -28,3 +28,9 @@ func TestLifetimes(t *testing.T) {
 		}
 	}
 }
+
+// rec is the record as it is now.
+func (s *State) rec() *Record {
+	r := s.Snapshot()
+	return &r
+}

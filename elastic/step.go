@@ -6,6 +6,7 @@ import (
 
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -40,13 +41,17 @@ func Step(s *State, e Event, now time.Time) []Effect {
 			s.emit(Broadcast{})
 		}
 	case ReplacementsPending:
-		s.setPending(e.Pods, now)
+		if !s.Final() && !s.over {
+			s.listed(s.replacements.SetPending(e.Pods, now))
+		}
 	case Suspended:
-		s.suspend(e.Pods, now)
+		if !s.Final() && !s.over {
+			s.listed(s.replacements.Suspend(e.Pods, now))
+		}
 	case Retain:
 		s.retain(e.Retention)
 	case Released:
-		s.release(e, now)
+		s.release(e)
 	case SlotHolder:
 		s.holderKnown(e, now)
 	case GoBack:
@@ -73,7 +78,7 @@ func (s *State) reported(e Reported, now time.Time) {
 	if !s.members.Has(slot) || r.Generation > protocol.MaxGeneration {
 		return
 	}
-	switch s.members.Admit(slot, e.Pod, r, s.Fenced) {
+	switch s.members.Admit(slot, e.Pod, r, s.replacements.Fenced) {
 	case members.Refused:
 		s.emit(Broadcast{}) // it gets its directive all the same
 		return
@@ -128,7 +133,7 @@ func (s *State) adopt(slot Slot) {
 
 // refresh brings what people see of the pods up to date.
 func (s *State) refresh() {
-	news := s.members.Refresh(s.Record.Generation, s.Fenced)
+	news := s.members.Refresh(s.Record.Generation, s.replacements.Fenced)
 	switch {
 	case news.Unprotected != "":
 		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeUnprotected, Message: news.Unprotected}})
@@ -174,7 +179,7 @@ func (s *State) accounted() time.Time {
 	case rec == nil:
 		return time.Time{}
 	case rec.Stop < 0:
-		return rec.DetectedAt.Add(haltTime)
+		return rec.DetectedAt.Add(replacements.HaltTime)
 	}
 	return rec.DetectedAt.Add(max(0, rec.Drain) + max(0, rec.Decide) + rec.Stop)
 }
@@ -236,7 +241,9 @@ func (s *State) snapshot() Record {
 	r.Recoveries = slices.Clone(r.Recoveries)
 	r.Progress.Seen, r.Left = s.members.Seen(), s.members.Left()
 	r.Kept, r.Pinned = slices.Clone(r.Kept), slices.Clone(r.Pinned)
-	r.PendingReplacements, r.Suspended, r.Copies, r.Moved = slices.Clone(r.PendingReplacements), slices.Clone(r.Suspended), slices.Clone(r.Copies), slices.Clone(r.Moved)
+	r.PendingReplacements, r.Suspended = s.replacements.Record()
+	r.Replacements = s.replacements.Count()
+	r.Copies, r.Moved = slices.Clone(r.Copies), slices.Clone(r.Moved)
 	r.Branches, r.Launch.Kept = slices.Clone(r.Branches), slices.Clone(r.Launch.Kept)
 	r.shorten()
 	return r

@@ -194,7 +194,7 @@ func (s *State) preserve(now time.Time) {
 func (s *State) confirm(now time.Time) {
 	c, m := s.run.copying, s.members.At(0)
 	ordered := c.ordered()
-	if slices.ContainsFunc(s.terminations(), func(d Termination) bool { return s.Fenced(d.Pod) }) {
+	if s.replacements.AnyFenced() {
 		if ordered {
 			s.run.copying = nil
 			s.emit(Broadcast{})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -16,7 +17,7 @@ func (s *State) shouldMove(c cause.Cause) bool {
 		return false
 	}
 	slot := s.atFault(c)
-	if s.terminationFor(slot) != nil || !s.members.At(slot).Known() {
+	if s.replacements.For(slot) != nil || !s.members.At(slot).Known() {
 		return false
 	}
 	return s.restartsLeft() <= 0 || s.suspectedBefore(c.Suspect) && s.survivesWithout(slot)
@@ -56,9 +57,9 @@ func (s *State) atFault(c cause.Cause) Slot {
 // move has the pod replaced in the recovery that is about to be opened.
 func (s *State) move(c cause.Cause, now time.Time) {
 	slot := s.atFault(c)
-	m := s.members.At(slot)
-	d := Termination{Slot: slot, Pod: m.Pod().UID, Name: m.Pod().Name, Node: m.Pod().Node, Cause: HardwareSuspected, At: now, Deadline: now.Add(terminationTime),
-		Message: fmt.Sprintf("%s came again without progress; the pod moves to another node in case this one is at fault", c.Suspect)}
+	pod := s.members.At(slot).Pod()
+	why := fmt.Sprintf("%s came again without progress; the pod moves to another node in case this one is at fault", c.Suspect)
 	s.Record.Moved = append(slices.Clone(s.Record.Moved), c.Suspect)
-	s.giveUpPod(d, now)
+	d := replacements.Move(Termination{Slot: slot, Pod: pod.UID, Name: pod.Name, Node: pod.Node, Message: why}, now)
+	s.announce([]replacements.Note{s.replacements.GiveUp(d, now)})
 }

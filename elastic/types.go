@@ -5,14 +5,17 @@ import (
 
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Slot and Pod are those of package members.
+// What events and the record name, of the packages that keep it.
 type (
-	Slot = members.Slot
-	Pod  = members.Pod
+	Slot        = members.Slot
+	Pod         = members.Pod
+	Termination = replacements.Termination
+	Replacement = replacements.Replacement
 )
 
 // Phase is what a gang does now.
@@ -82,39 +85,6 @@ type StoredStep struct {
 
 // RankCopy is one rank's part of a step in storage.
 type RankCopy = restore.Part
-
-// Termination says that a pod must be replaced, and why.
-type Termination struct {
-	Slot Slot
-	Pod  string // UID
-	Name string
-	Node string
-	// Cause is the node's cause, or PodDeleted.
-	Cause   string
-	Message string
-	// At is when that was decided; Deadline is how long the pod's state may be waited for (zero: as deadline.go says).
-	At, Deadline time.Time
-	// Dead: nothing there can be asked; the pod is fenced.
-	Dead bool
-}
-
-// JobSuspended is the cause of a Termination where the Job is suspended: its pods go and none is made in their place for now.
-const JobSuspended = "JobSuspended"
-
-// HardwareSuspected is the cause of a Termination where the pod first at fault tries another node.
-const HardwareSuspected = "HardwareSuspected"
-
-// PodDeleted is the cause of a Termination where somebody deletes or evicts the pod.
-const PodDeleted = "PodDeleted"
-
-// Replacement is a Termination that was carried out; what was not reached is zero.
-type Replacement struct {
-	Termination
-	ReleasedAt time.Time
-	// By is the new pod's name, Node where it is.
-	By, NewNode string
-	AttachedAt  time.Time
-}
 
 // Progress is what agents told last.
 type Progress struct {

@@ -14,7 +14,7 @@ func (s *State) wait(now time.Time) {
 			waits = s.fetchReason()
 		}
 	case Halting:
-		waits = s.awaitedWhileHalting(now)
+		waits = s.run.halting.watch.Waits(now)
 	case Running, Finished, GivenUp:
 	}
 	if p := &s.Record.Progress; waits != p.Waits {

@@ -175,7 +175,7 @@ func goBackWithCrash(t *testing.T, meanwhile func(*world), at int, arrives bool,
 	t.Helper()
 	w := newWorld(t, 1, 2)
 	running := func() bool {
-		r := &w.state.Record
+		r := w.state.rec()
 		return r.Phase == Running && len(r.PendingReplacements) == 0 && len(w.level) == 0 && !slices.ContainsFunc(w.agents, func(a *simAgent) bool {
 			return a.dead || a.state != protocol.StateRunning || a.gen != r.Generation
 		})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -275,7 +276,7 @@ func (w *world) outsideChaos(slot int) {
 		w.muted(slot)
 	case p < 60 && len(w.level) > 0: // a node heals
 		i := w.rng.Intn(len(w.level))
-		if w.level[i].Cause == PodDeleted { // nobody takes a deletion back
+		if w.level[i].Cause == replacements.PodDeleted { // nobody takes a deletion back
 			return
 		}
 		w.level = slices.Delete(slices.Clone(w.level), i, i+1)
@@ -287,7 +288,7 @@ func (w *world) outsideChaos(slot int) {
 		w.level = slices.DeleteFunc(slices.Clone(w.level), func(d Termination) bool { return d.Pod == a.pod.UID })
 		d := w.terminationOf(slot, true)
 		if a.leaving {
-			d.Cause = PodDeleted
+			d.Cause = replacements.PodDeleted
 		}
 		w.level = append(w.level, d)
 		if w.rng.Intn(2) == 0 {
@@ -325,7 +326,7 @@ func (w *world) terminationOf(slot int, dead bool) Termination {
 // deleted: somebody deletes a slot's pod; its agent hears so, and the API server says so.
 func (w *world) deleted(slot int) {
 	a, d := w.agents[slot], w.terminationOf(slot, false)
-	a.leaving, d.Cause = true, PodDeleted
+	a.leaving, d.Cause = true, replacements.PodDeleted
 	w.level = append(slices.DeleteFunc(slices.Clone(w.level), func(o Termination) bool { return o.Pod == d.Pod }), d)
 }
 
@@ -388,7 +389,7 @@ func (w *world) deliverLevel() {
 
 // level is what the controller tells of pods that must go.
 func level(pods []Termination) Event {
-	if len(pods) > 0 && pods[0].Cause == JobSuspended {
+	if len(pods) > 0 && pods[0].Cause == replacements.JobSuspended {
 		return Suspended{Pods: pods}
 	}
 	return ReplacementsPending{Pods: pods}
@@ -460,8 +461,8 @@ func (w *world) muted(slot int) {
 		for _, slot := range off {
 			w.apply(Detached{Slot: Slot(slot), Pod: w.agents[slot].pod.UID})
 		}
-		for range lookupStale / stuckGap { // all of it counts
-			w.now = w.now.Add(stuckGap)
+		for range replacements.LookupStale / replacements.StuckGap { // all of it counts
+			w.now = w.now.Add(replacements.StuckGap)
 			w.apply(Tick{})
 		}
 		w.seek()
@@ -481,7 +482,7 @@ func (w *world) muted(slot int) {
 				at = later
 			}
 		}
-		if known && w.silent(slot) && !w.agents[slot].dead && w.now.Sub(at) > partitionTime+2*lookupStale {
+		if known && w.silent(slot) && !w.agents[slot].dead && w.now.Sub(at) > replacements.PartitionTime+2*replacements.LookupStale {
 			w.failf("nobody is waited for without limit", "slot %d was not heard for %s", slot, w.now.Sub(at))
 		}
 	}
@@ -489,8 +490,8 @@ func (w *world) muted(slot int) {
 
 // noteStuck takes note of pods that were given up because they do not halt, of which the API server tells nothing.
 func (w *world) noteStuck() {
-	for _, d := range w.state.Record.PendingReplacements {
-		if d.Cause == HaltTimeout && !w.pendingOnce[d.Pod] {
+	for _, d := range w.state.rec().PendingReplacements {
+		if d.Cause == replacements.HaltTimeout && !w.pendingOnce[d.Pod] {
 			w.pendingOnce[d.Pod] = true
 			w.stuck++
 		}
@@ -500,14 +501,14 @@ func (w *world) noteStuck() {
 // silent: a slot keeps the gang from halting, and is not heard.
 func (w *world) silent(slot int) bool {
 	m := w.state.members.At(Slot(slot))
-	return w.state.Record.Phase == Halting && !m.Halted(w.state.Record.Generation) && !w.state.notAwaited(Slot(slot), w.now) && !m.Connected()
+	return w.state.Record.Phase == Halting && w.state.run.halting.watch.Awaited(Slot(slot), w.now) && !m.Connected()
 }
 
 // mostSilent: several agents keep the gang from halting, or were given up for it, and these are more than half.
 func (w *world) mostSilent() bool {
 	n := 0
 	for slot := range w.agents {
-		if d := w.state.terminationFor(Slot(slot)); w.silent(slot) || d != nil && d.Cause == AgentUnreachable {
+		if d := w.state.replacements.For(Slot(slot)); w.silent(slot) || d != nil && d.Cause == replacements.AgentUnreachable {
 			n++
 		}
 	}
@@ -519,18 +520,18 @@ func (w *world) seek() {
 	for len(w.seeks) > 0 {
 		slot := w.seeks[0]
 		w.seeks = w.seeks[1:]
-		before, most := len(w.state.Record.PendingReplacements), w.mostSilent()
+		before, most := len(w.state.rec().PendingReplacements), w.mostSilent()
 		a := w.agents[slot]
 		w.apply(SlotHolder{Slot: slot, Pod: a.pod, Runs: !a.dead})
-		if len(w.state.Record.PendingReplacements) == before {
+		if len(w.state.rec().PendingReplacements) == before {
 			continue
 		}
 		w.pendingOnce[a.pod.UID] = true
 		w.silenced++
-		need := unreachableTime
+		need := replacements.UnreachableTime
 		if most {
 			w.deafened++
-			need = partitionTime
+			need = replacements.PartitionTime
 		}
 		if at, known := w.heardAt[a.pod.UID]; known && w.now.Sub(at) < need {
 			w.failf("who may be heard again is waited for", "slot %d was heard %s ago, most are silent: %v", slot, w.now.Sub(at), most)

@@ -141,6 +141,7 @@ func (w *world) send(slot int) {
 // apply gives the core an event and carries its effects as far as the lines.
 func (w *world) apply(e Event) {
 	was, notified := w.state.Record, false
+	was.PendingReplacements, _ = w.state.replacements.Record()
 	switch e := e.(type) {
 	case Reported:
 		w.heardAt[e.Pod.UID] = w.now
@@ -530,7 +531,7 @@ func (w *world) checkVerdict(v Verdict) {
 }
 
 func (w *world) checkSettled() {
-	r := &w.state.Record
+	r := w.state.rec()
 	if r.Verdict != nil {
 		for slot, a := range w.agents {
 			if !a.exited && !a.dead {

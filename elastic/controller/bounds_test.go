@@ -15,6 +15,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/gang/status"
 	"holdfast.dev/holdfast/internal/protocol"
 	"holdfast.dev/holdfast/internal/settings"
@@ -48,7 +49,7 @@ func TestTheLargestGangFitsIntoItsObject(t *testing.T) {
 		level.Pods = append(level.Pods, termination(i))
 		if i%2 == 0 {
 			silent := termination(i)
-			silent.Cause, silent.Message = elastic.AgentUnreachable, "its agent was unreachable for 10m0s while generation 30 was halting"
+			silent.Cause, silent.Message = replacements.AgentUnreachable, "its agent was unreachable for 10m0s while generation 30 was halting"
 			record.PendingReplacements = append(record.PendingReplacements, silent)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/internal/membership"
 )
 
@@ -106,7 +107,7 @@ func deletion(pod *corev1.Pod) (at, deadline time.Time) {
 	if s := pod.DeletionGracePeriodSeconds; s != nil {
 		grace = time.Duration(*s) * time.Second
 	}
-	return kill.Add(-grace), elastic.BeforeKill(kill, grace)
+	return kill.Add(-grace), replacements.BeforeKill(kill, grace)
 }
 
 // deleter is what the pod says of who has it deleted.

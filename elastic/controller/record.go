@@ -9,6 +9,7 @@ import (
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -37,7 +38,7 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 			Generation: rec.Generation, Cause: causeStatus(rec.Cause), DetectedAt: metav1.NewMicroTime(rec.DetectedAt),
 			DecideMs: millis(rec.Decide), StopMs: millis(rec.Stop), StartMs: millis(rec.Start), RestoreMs: millis(rec.Restore), FirstStepMs: millis(rec.FirstStep),
 			RestoreStep: rec.RestoreStep, StepsRecomputed: known(rec.StepsRecomputed, rec.CostKnown()), Standbys: int32(rec.Standbys), Ranks: int32(rec.Ranks),
-			DrainMs: millis(rec.Drain), ReplaceMs: millis(rec.Replace), FetchMs: millis(rec.Fetch), Replaced: replacements(rec.Replaced), ReplacedPods: int32(rec.ReplacedPods), Waited: waited(rec.Waited),
+			DrainMs: millis(rec.Drain), ReplaceMs: millis(rec.Replace), FetchMs: millis(rec.Fetch), Replaced: replacementsStatus(rec.Replaced), ReplacedPods: int32(rec.ReplacedPods), Waited: waited(rec.Waited),
 			EndedAfter: rec.EndedAfter, ReachedStep: known(rec.Reached, rec.ReachedKnown), ResumedAt: known(rec.ResumedAt, rec.ResumeKnown),
 		})
 	}
@@ -147,7 +148,7 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 	}
 	for i := range s.PendingReplacements {
 		d := plainTermination(&s.PendingReplacements[i])
-		if d.Cause == elastic.JobSuspended {
+		if d.Cause == replacements.JobSuspended {
 			r.Suspended = append(r.Suspended, d)
 		} else {
 			r.PendingReplacements = append(r.PendingReplacements, d)
@@ -211,7 +212,7 @@ func plainTermination(d *v1alpha1.Termination) elastic.Termination {
 		At: d.At.Time, Deadline: plainTime(d.Deadline), Dead: d.Dead}
 }
 
-func replacements(all []elastic.Replacement) []v1alpha1.Replacement {
+func replacementsStatus(all []elastic.Replacement) []v1alpha1.Replacement {
 	var out []v1alpha1.Replacement
 	for _, r := range all {
 		out = append(out, v1alpha1.Replacement{Termination: termination(r.Termination), ReleasedAt: microTime(r.ReleasedAt), By: r.By, NewNode: r.NewNode, AttachedAt: microTime(r.AttachedAt)})

@@ -12,6 +12,7 @@ import (
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -103,7 +104,7 @@ func TestElasticWordsAreTheVocabulary(t *testing.T) {
 		string(cause.PodLost): v1alpha1.CausePodLost, string(cause.RanksLost): v1alpha1.CauseRanksLost, string(cause.ContainerRestarted): v1alpha1.CauseContainerRestarted,
 		string(cause.RestoreFailed):   v1alpha1.CauseRestoreFailed,
 		string(cause.LauncherStarted): v1alpha1.CauseLauncherStarted,
-		string(cause.PodReplaced):     v1alpha1.CausePodReplaced, elastic.PodDeleted: v1alpha1.CauseDeleted, elastic.AgentUnreachable: v1alpha1.CauseAgentUnreachable, elastic.HaltTimeout: v1alpha1.CauseHaltTimeout, elastic.JobSuspended: v1alpha1.CauseJobSuspended,
+		string(cause.PodReplaced):     v1alpha1.CausePodReplaced, replacements.PodDeleted: v1alpha1.CauseDeleted, replacements.AgentUnreachable: v1alpha1.CauseAgentUnreachable, replacements.HaltTimeout: v1alpha1.CauseHaltTimeout, replacements.JobSuspended: v1alpha1.CauseJobSuspended,
 		elastic.NoticeReplacementPending: v1alpha1.ReasonPodReplacementPending, elastic.NoticeDrained: v1alpha1.ReasonDrained, elastic.NoticeNotDrained: v1alpha1.ReasonNotDrained,
 		elastic.NoticeRecovering: v1alpha1.ReasonRecovering, elastic.NoticeRecovered: v1alpha1.ReasonRecovered,
 		elastic.NoticeStepUnreadable: v1alpha1.ReasonStepUnreadable, elastic.NoticeStepGivenUp: v1alpha1.ReasonStepGivenUp,

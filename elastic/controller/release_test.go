@@ -34,6 +34,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/internal/slim/slimtest"
 )
 
@@ -755,7 +756,7 @@ func TestASuspendedJob(t *testing.T) {
 	if _, err := b.reconcilePending(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(g)}); err != nil {
 		t.Fatal(err)
 	}
-	if !l.suspended || len(l.last) != 2 || l.last[0].Cause != elastic.JobSuspended || l.last[0].Deadline.IsZero() || !l.last[0].Deadline.Equal(l.last[1].Deadline) || l.last[0].Dead {
+	if !l.suspended || len(l.last) != 2 || l.last[0].Cause != replacements.JobSuspended || l.last[0].Deadline.IsZero() || !l.last[0].Deadline.Equal(l.last[1].Deadline) || l.last[0].Dead {
 		t.Errorf("told %+v", l.last)
 	}
 }

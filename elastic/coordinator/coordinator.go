@@ -132,7 +132,7 @@ type Server struct {
 
 	intake       *intake
 	kept         keptReports
-	replacements replacements
+	replacements replacementQueue
 	agents       atomic.Int64 // open streams
 	// contactTimeout is how long an agent may say nothing.
 	contactTimeout time.Duration

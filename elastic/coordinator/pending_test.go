@@ -12,6 +12,7 @@ import (
 
 	coordinatorv1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
@@ -200,7 +201,7 @@ func TestASilentPodIsLookedUp(t *testing.T) {
 	a[0].await(coordinatorv1.Order_ORDER_HALT, 1)
 	a[0].halted(1)
 	a[0].until("the name of who is awaited", func(d *coordinatorv1.Directive) bool {
-		return d.Order == coordinatorv1.Order_ORDER_HALT && strings.HasPrefix(d.Reason, elastic.AgentUnreachable) && strings.Contains(d.Reason, "pod "+p[1].Pod.Name+" in slot 1")
+		return d.Order == coordinatorv1.Order_ORDER_HALT && strings.HasPrefix(d.Reason, replacements.AgentUnreachable) && strings.Contains(d.Reason, "pod "+p[1].Pod.Name+" in slot 1")
 	})
 	eventually.Holds(t, "the same words in the record", func() (bool, any) {
 		h.store.mu.Lock()

@@ -22,11 +22,11 @@ type replacement struct {
 	termination elastic.Termination
 }
 
-// replacements are done first come, first served: what a gang has lost is released together, and gangs that came first form
+// replacementQueue is worked off first come, first served: what a gang has lost is released together, and gangs that came first form
 // again first. What does not succeed leaves its place to others until it is tried again.
-type replacements = workqueue.TypedRateLimitingInterface[replacement]
+type replacementQueue = workqueue.TypedRateLimitingInterface[replacement]
 
-func newReplacements() replacements {
+func newReplacements() replacementQueue {
 	return workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[replacement](retryFirst, retryMost))
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/elastic/replacements"
 )
 
 // Token is what the caller of an RPC shows; "" where it shows none.
@@ -173,7 +174,7 @@ func (s *Store) NoteTerminating(key coordinator.Key, pod elastic.Pod) bool {
 	}
 	level := slices.Clone(s.terminations[key])
 	if !slices.ContainsFunc(level, func(d elastic.Termination) bool { return d.Pod == pod.UID }) {
-		level = append(level, elastic.Termination{Slot: s.slot(key, pod), Pod: pod.UID, Name: pod.Name, Node: pod.Node, Cause: elastic.PodDeleted})
+		level = append(level, elastic.Termination{Slot: s.slot(key, pod), Pod: pod.UID, Name: pod.Name, Node: pod.Node, Cause: replacements.PodDeleted})
 	}
 	s.terminations[key] = level
 	s.mu.Unlock()

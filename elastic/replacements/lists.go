@@ -1,0 +1,182 @@
+package replacements
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/members"
+)
+
+// Note is a line for people about a termination.
+type Note struct {
+	Warning bool
+	Message string
+}
+
+// about tells people of a termination.
+func about(d Termination, warning bool, what string) Note {
+	return Note{warning, fmt.Sprintf("%s of slot %d %s", d.Where(), d.Slot, what)}
+}
+
+// SetPending takes over the level of pods to be replaced. It returns what people are to be told, and whether the lists have changed.
+func (rs *Replacements) SetPending(pods []Termination, now time.Time) (notes []Note, changed bool) {
+	next := []Termination{}
+	for _, d := range rs.pending {
+		if rs.irrevocable(d) && ofPod(pods, d.Pod) == nil {
+			next = append(next, d)
+		}
+	}
+	for _, d := range pods {
+		if !rs.mayTerminate(d) {
+			continue
+		}
+		d.Message = cause.Tail(d.Message, keptMessage)
+		switch old := ofPod(rs.pending, d.Pod); {
+		case old == nil:
+			notes = append(notes, announce(&d, now))
+		case old.GivenUp():
+			d = *old // what was given up stays so, whatever its node turns out to be
+		default:
+			d.At, d.Deadline = old.At, old.Deadline // it has the time that it was given first
+		}
+		next = append(next, d)
+	}
+	notes = append(notes, rs.withdrawn(func(d Termination) bool { return ofPod(next, d.Pod) != nil })...)
+	return notes, rs.recordLists(next, nil)
+}
+
+// mayTerminate reports whether the listed pod was not replaced yet.
+func (rs *Replacements) mayTerminate(d Termination) bool {
+	return rs.ms.Has(d.Slot) && !rs.Released(d.Pod) && (!rs.ms.Superseded(d.Pod) || rs.Of(d.Pod) != nil)
+}
+
+// recordLists takes over which pods are to be replaced, and which terminate because their Job is suspended.
+func (rs *Replacements) recordLists(pending, suspended []Termination) (changed bool) {
+	bySlot(pending)
+	bySlot(suspended)
+	if slices.Equal(pending, rs.pending) && slices.Equal(suspended, rs.suspended) {
+		return false
+	}
+	rs.pending, rs.suspended = pending, suspended
+	for _, d := range rs.All() {
+		if d.Dead {
+			rs.ms.Detach(d.Slot, d.Pod)
+		}
+	}
+	return true
+}
+
+// GiveUp has a pod replaced that the coordinator itself gives up.
+func (rs *Replacements) GiveUp(d Termination, now time.Time) Note {
+	note := announce(&d, now)
+	rs.pending = append(slices.Clone(rs.pending), d)
+	bySlot(rs.pending)
+	return note
+}
+
+// announce gives a new termination its times and tells people.
+func announce(d *Termination, now time.Time) Note {
+	if d.At.IsZero() {
+		d.At = now
+	}
+	if d.Deadline.IsZero() {
+		d.Deadline = now.Add(terminationTime) // the rules stand in deadline.go
+	}
+	return about(*d, true, "is to be replaced: "+d.Why())
+}
+
+// withdrawn tells people of each termination that is no longer wanted.
+func (rs *Replacements) withdrawn(leaves func(Termination) bool) (notes []Note) {
+	for _, d := range rs.pending {
+		if !leaves(d) {
+			notes = append(notes, about(d, false, fmt.Sprintf("is no longer to be replaced: %s is over", d.Cause)))
+		}
+	}
+	return notes
+}
+
+// irrevocable reports whether a termination cannot be withdrawn any more: it was carried out, the pod is being deleted,
+// or the coordinator itself gave the pod up.
+func (rs *Replacements) irrevocable(d Termination) bool {
+	m := rs.ms.At(d.Slot)
+	leaves := m.Known() && m.Is(d.Pod) && m.Report().Terminating
+	return rs.stage(d.Pod) >= committed || d.Cause == PodDeleted || d.OwnVerdict() || leaves
+}
+
+// None reports whether no pod must terminate.
+func (rs *Replacements) None() bool { return len(rs.pending)+len(rs.suspended) == 0 }
+
+// All returns all pods that must terminate, by slot.
+func (rs *Replacements) All() []Termination { return Merge(rs.pending, rs.suspended) }
+
+// Of is why a pod must go; nil: it need not.
+func (rs *Replacements) Of(pod string) *Termination {
+	if rs.None() {
+		return nil // as nearly always, and it is asked for each slot
+	}
+	return cmp.Or(ofPod(rs.pending, pod), ofPod(rs.suspended, pod))
+}
+
+// For returns why the pod that holds a slot must terminate; nil where it need not.
+func (rs *Replacements) For(slot members.Slot) *Termination {
+	if rs.None() {
+		return nil
+	}
+	return cmp.Or(rs.inSlot(rs.pending, slot), rs.inSlot(rs.suspended, slot))
+}
+
+// inSlot is that of the pod that holds a slot.
+func (rs *Replacements) inSlot(list []Termination, slot members.Slot) *Termination {
+	for i := range list {
+		if d := &list[i]; d.Slot == slot && !rs.ms.Orphan(d.Slot, d.Pod) {
+			return d
+		}
+	}
+	return nil
+}
+
+// Uncommitted returns the pods that must terminate and whose replacement is not committed yet.
+func (rs *Replacements) Uncommitted() []Termination { return rs.atPending(rs.All()) }
+
+// ToReplace are those of them that are replaced.
+func (rs *Replacements) ToReplace() []Termination { return rs.atPending(rs.pending) }
+
+func (rs *Replacements) atPending(terminations []Termination) []Termination {
+	out := []Termination{}
+	for _, d := range terminations {
+		if rs.stage(d.Pod) == pending {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// Names lists the uncommitted pods for people.
+func (rs *Replacements) Names() string {
+	names := ""
+	for i, d := range rs.Uncommitted() {
+		if i > 0 {
+			names += ", "
+		}
+		names += "pod " + d.Name
+	}
+	return names
+}
+
+// AnyFenced reports whether nothing counts of what some pod to be replaced says.
+func (rs *Replacements) AnyFenced() bool {
+	return slices.ContainsFunc(rs.All(), func(d Termination) bool { return rs.Fenced(d.Pod) })
+}
+
+// AnyUnknown reports whether the agent of a pod that is to be replaced has not attached yet, and may.
+func (rs *Replacements) AnyUnknown() bool {
+	return slices.ContainsFunc(rs.Uncommitted(), func(d Termination) bool { return !d.Dead && !rs.ms.At(d.Slot).Known() })
+}
+
+// Record is what is to be stored of the lists; it shares nothing with them.
+func (rs *Replacements) Record() (pending, suspended []Termination) {
+	return slices.Clone(rs.pending), slices.Clone(rs.suspended)
+}

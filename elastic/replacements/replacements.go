@@ -1,0 +1,143 @@
+// Package replacements keeps which pods of a gang must go, why, and how far the replacement of each has come. It promises: a pod that was
+// released is not listed again; a termination that cannot be withdrawn stays until it is carried out; from the moment that a replacement
+// is committed nothing that its pod says counts; and Replace is asked for once per pod and coordinator.
+package replacements
+
+import (
+	"slices"
+
+	"holdfast.dev/holdfast/elastic/members"
+)
+
+// stage is how far the replacement of a pod has come.
+//
+//	pending ──── everything is halted, and what was to be copied is ────► committed ── stored ──► requested ── NoteReleased ──► released
+//	   └── the termination is withdrawn: the pod stays
+//
+// A pod of which nothing runs (an orphan), and any before the first generation, is requested at once. From committed on the pod
+// is fenced; a dead one is from the first.
+type stage int
+
+const (
+	// none: the pod need not go.
+	none stage = iota
+	// pending: it is listed.
+	pending
+	// committed: it is in the account of a recovery, and Replace follows once that is stored. A coordinator that has only
+	// begun is here again, so that Replace is emitted once in the life of each.
+	committed
+	// requested: this coordinator has emitted Replace.
+	requested
+	// released: the pod is out of its Job, and out of the list.
+	released
+)
+
+// Replacements are the pods of a gang that must go.
+type Replacements struct {
+	ms *members.Members
+	// pending are those that must be replaced and were not yet, suspended those that go because their Job is suspended (suspend.go).
+	pending, suspended []Termination
+	// stages are those from committed on, by pod.
+	stages map[string]stage
+	// count is how many pods were replaced.
+	count int
+}
+
+// New returns what is recorded: the lists, how many pods were replaced, and which replacements were carried out or are about to be.
+func New(ms *members.Members, pending, suspended []Termination, count int, replaced []Replacement) *Replacements {
+	rs := &Replacements{ms: ms, pending: pending, suspended: suspended, stages: map[string]stage{}, count: count}
+	for _, o := range replaced {
+		rs.stages[o.Pod] = committed
+		if !o.ReleasedAt.IsZero() {
+			rs.stages[o.Pod] = released
+		}
+	}
+	return rs
+}
+
+// Count is how many pods were replaced.
+func (rs *Replacements) Count() int { return rs.count }
+
+// stage is how far the replacement of a pod has come.
+func (rs *Replacements) stage(pod string) stage {
+	if at := rs.stages[pod]; at != none || rs.Of(pod) == nil {
+		return at
+	}
+	return pending
+}
+
+// Fenced reports whether nothing that the pod says counts any more: it was replaced, is about to be, or counts as dead.
+func (rs *Replacements) Fenced(pod string) bool {
+	if rs.stages[pod] >= committed {
+		return true
+	}
+	d := rs.Of(pod)
+	return d != nil && d.Dead
+}
+
+// Released reports whether the pod is out of its Job.
+func (rs *Replacements) Released(pod string) bool { return rs.stages[pod] == released }
+
+// Commit carries out so many terminations at most, while everything is halted; they are to be written into the account of the recovery.
+// Once that is stored, RequestCommitted asks for each.
+func (rs *Replacements) Commit(most int) []Termination {
+	all := rs.ToReplace()
+	all = all[:min(len(all), most)] // the others when these are released
+	for _, d := range all {
+		rs.stages[d.Pod] = committed
+	}
+	return all
+}
+
+// RequestAll asks for all that are pending to be replaced: before the first generation of a launcher.
+func (rs *Replacements) RequestAll() []Termination { return rs.request(rs.ToReplace()) }
+
+// RequestCommitted asks for what is committed, once that is stored.
+func (rs *Replacements) RequestCommitted() []Termination {
+	return rs.request(slices.DeleteFunc(slices.Clone(rs.pending), func(d Termination) bool { return rs.stage(d.Pod) != committed }))
+}
+
+// RequestOrphans asks for pods of which nothing runs: another pod holds the slot, or held it last. Where a newer pod took over and ranks
+// are lost with it, the account of the recovery covers it instead.
+func (rs *Replacements) RequestOrphans(lost func(members.Slot) bool) []Termination {
+	return rs.request(slices.DeleteFunc(slices.Clone(rs.pending), func(d Termination) bool {
+		return !rs.ms.Orphan(d.Slot, d.Pod) || rs.stage(d.Pod) >= requested || rs.ms.Superseded(d.Pod) && lost(d.Slot)
+	}))
+}
+
+func (rs *Replacements) request(all []Termination) []Termination {
+	for _, d := range all {
+		rs.stages[d.Pod] = requested
+	}
+	return all
+}
+
+// NoteReleased takes note that a pod is out of its job; false: it was not about to be.
+func (rs *Replacements) NoteReleased(pod string) bool {
+	d := ofPod(rs.pending, pod)
+	if d == nil || rs.stage(pod) < committed {
+		return false
+	}
+	rs.ms.Detach(d.Slot, pod)
+	rs.stages[pod] = released
+	rs.count++
+	gone := func(o Termination) bool { return o.Pod == pod }
+	rs.pending = slices.DeleteFunc(slices.Clone(rs.pending), gone)
+	rs.suspended = slices.DeleteFunc(slices.Clone(rs.suspended), gone)
+	return true
+}
+
+// Pressing returns the first termination that ends the generation which runs; nil: none does. lost says whether ranks of a slot are lost,
+// left whether its pod takes part in no further generation.
+func (rs *Replacements) Pressing(lost, left func(members.Slot) bool) *Termination {
+	for _, d := range rs.All() {
+		if rs.ms.Orphan(d.Slot, d.Pod) && !lost(d.Slot) || rs.stage(d.Pod) >= committed {
+			continue
+		}
+		if left(d.Slot) && d.Cause != JobSuspended {
+			continue // none of its ranks runs, and the gang could not run again without them
+		}
+		return &d
+	}
+	return nil
+}

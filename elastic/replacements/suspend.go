@@ -1,0 +1,56 @@
+package replacements
+
+import (
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/members"
+)
+
+// A suspended Job. Its pods go, and none comes in their place for now: they are listed beside those that are replaced, and never among
+// them but where a replacement was committed before. What they hold is copied as that of replaced pods is (All). Then nothing is asked of
+// the store: whoever suspends a Job has its pods deleted, and lets them end. People are told of no pod, for they asked for all of it
+// themselves.
+
+// Suspend takes the level over. What is given up stays so, whatever becomes of its Job.
+func (rs *Replacements) Suspend(pods []Termination, now time.Time) (notes []Note, changed bool) {
+	pending, suspended := []Termination{}, []Termination{}
+	for _, d := range rs.pending {
+		if d.GivenUp() || rs.stage(d.Pod) >= committed || rs.irrevocable(d) && ofPod(pods, d.Pod) == nil {
+			pending = append(pending, d)
+		}
+	}
+	for _, d := range pods {
+		if old := rs.Of(d.Pod); !rs.mayTerminate(d) || old != nil && old.GivenUp() {
+			continue
+		}
+		d.Cause, d.Message = JobSuspended, cause.Tail(d.Message, keptMessage)
+		suspended = append(suspended, rs.suspendedAgain(d, now))
+	}
+	notes = rs.withdrawn(func(d Termination) bool { return ofPod(pods, d.Pod) != nil || slices.Contains(pending, d) })
+	return notes, rs.recordLists(pending, suspended)
+}
+
+// suspendedAgain gives a suspended pod its times. How long it may be waited for is known once it is deleted, and told again then.
+func (rs *Replacements) suspendedAgain(d Termination, now time.Time) Termination {
+	before := Termination{At: d.At, Deadline: now.Add(terminationTime)}
+	if old := ofPod(rs.suspended, d.Pod); old != nil {
+		before = *old
+	}
+	if d.At = before.At; d.At.IsZero() {
+		d.At = now
+	}
+	if d.Deadline.IsZero() {
+		d.Deadline = before.Deadline
+	}
+	return d
+}
+
+// Suspended reports whether the pod of a slot terminates because its Job is suspended.
+func (rs *Replacements) Suspended(slot members.Slot) bool {
+	return rs.inSlot(rs.suspended, slot) != nil
+}
+
+// AllSuspended: no pod has to be replaced.
+func (rs *Replacements) AllSuspended() bool { return len(rs.ToReplace()) == 0 }

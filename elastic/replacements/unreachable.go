@@ -1,0 +1,196 @@
+package replacements
+
+import (
+	"fmt"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/members"
+)
+
+const (
+	// UnreachableTime is how long a pod that runs may keep its gang from halting without a report of its agent.
+	UnreachableTime = 2 * time.Minute
+	// PartitionTime is the same where several are unreachable and these are more than half of the gang's. It outlasts what keeps a
+	// coordinator from receiving reports for a while; beyond it, what these pods hold is worth less than a gang that stands still.
+	PartitionTime = 10 * time.Minute
+	// LookupEvery is how often it is asked which pods hold the slots that are unreachable; after LookupStale without an answer
+	// nothing is known of what they did meanwhile.
+	LookupEvery = 10 * time.Second
+	LookupStale = 3 * LookupEvery
+	// haltQuietly is how long halting may take before people are told who is awaited.
+	haltQuietly = 3 * time.Second
+)
+
+// unreachable is what is known of a slot whose agent is unreachable while everything is being halted.
+type unreachable struct {
+	// since is from when it counts, of this holder; zero: the agent reports, or has halted.
+	since time.Time
+	// known: the holder was told, at answered for the last time.
+	known    bool
+	answered time.Time
+	// holder is the pod that the API server has in the slot, runs whether its container was started.
+	holder members.Pod
+	runs   bool
+}
+
+// Watch follows which pods keep a generation from halting, and gives up those that do for too long.
+type Watch struct {
+	ms *members.Members
+	rs *Replacements
+	// generation is the one that halts, of launcher launch; detected is when its failure was seen.
+	generation int64
+	launch     int
+	detected   time.Time
+	// within is how long ranks may take to end by themselves because pods are terminating; 0: as their launchers say.
+	within time.Duration
+	// silent is what is known of each slot that must halt and is unreachable, stuck of each that must halt and reports.
+	silent []unreachable
+	stuck  []stuck
+	// stuckAt is when stuck was looked at last.
+	stuckAt time.Time
+	// unreachable counts silent slots, and those given up for that; partitionSuspected: they are several, and more than the others.
+	// reachableSince is when that was last over.
+	unreachable        int
+	partitionSuspected bool
+	reachableSince     time.Time
+}
+
+// NewWatch begins with nothing known of any slot.
+func NewWatch(ms *members.Members, rs *Replacements, generation int64, launch int, now time.Time) *Watch {
+	return &Watch{
+		ms: ms, rs: rs, generation: generation, launch: launch, detected: now, within: rs.HaltWithin(now),
+		silent: make([]unreachable, ms.Len()), stuck: make([]stuck, ms.Len()),
+	}
+}
+
+// Within is how long ranks may take to end by themselves because pods are terminating; 0: as their launchers say.
+func (w *Watch) Within() time.Duration { return w.within }
+
+// Forget drops what is known of a slot: another pod holds it.
+func (w *Watch) Forget(slot members.Slot) { w.silent[slot], w.stuck[slot] = unreachable{}, stuck{} }
+
+// AllHalted reports whether every pod has halted, except those that are not awaited.
+func (w *Watch) AllHalted(now time.Time) bool {
+	for i := range w.ms.Len() {
+		if w.Awaited(members.Slot(i), now) {
+			return false
+		}
+	}
+	return true
+}
+
+// Awaited reports whether the pod of a slot has yet to halt, and is waited for: it is not where the pod is fenced or has left, nor where
+// it is to be replaced and its deadline has passed.
+func (w *Watch) Awaited(slot members.Slot, now time.Time) bool {
+	if w.ms.At(slot).Halted(w.generation) || w.ms.HasLeft(slot, w.launch) {
+		return false
+	}
+	d := w.rs.For(slot)
+	return d == nil || !w.rs.Fenced(d.Pod) && !(now.After(w.rs.Deadline(*d)) && now.Sub(w.detected) > HaltTime)
+}
+
+// TrackUnreachable records slots that must halt and whose agents are unreachable, and returns those of which it is to be looked up who
+// holds them. Where several agents are unreachable, and these are more than half, the network may be at fault rather than the agents;
+// those that were given up for it still count.
+func (w *Watch) TrackUnreachable(now time.Time) (lookUp []members.Slot) {
+	w.unreachable = 0
+	for _, d := range w.rs.pending {
+		if d.Cause == AgentUnreachable {
+			w.unreachable++
+		}
+	}
+	for i := range w.silent {
+		slot, q := members.Slot(i), &w.silent[i]
+		if w.ms.At(slot).Connected() || !w.Awaited(slot, now) {
+			*q = unreachable{}
+			continue
+		}
+		w.unreachable++
+		if q.since.IsZero() {
+			q.since = now
+		}
+		if q.known || now.Sub(q.since) >= haltQuietly {
+			lookUp = append(lookUp, slot)
+		}
+	}
+	partitioned := w.unreachable > 1 && 2*w.unreachable > len(w.silent)
+	if w.partitionSuspected && !partitioned {
+		w.reachableSince = now
+	}
+	w.partitionSuspected = partitioned
+	return lookUp
+}
+
+// timeout is how long a pod that runs and is unreachable since then may keep its gang from halting; 0: not any longer.
+// When most are reachable again each has UnreachableTime from then, within PartitionTime.
+func (w *Watch) timeout(since, now time.Time) time.Duration {
+	long, most := now.Sub(since), PartitionTime
+	if !w.partitionSuspected {
+		most = UnreachableTime + max(0, w.reachableSince.Sub(since))
+	}
+	return max(0, min(most, PartitionTime)-long)
+}
+
+// Silent reports whether a slot keeps the gang from halting and is unreachable.
+func (w *Watch) Silent(slot members.Slot) bool {
+	return w.ms.Has(slot) && !w.silent[slot].since.IsZero() && !w.ms.At(slot).Connected()
+}
+
+// Holder takes over the API server's answer about a silent slot, and gives up a pod that runs and was unreachable for too long. Such a
+// pod counts as dead: nothing that it says or copies counts any more.
+func (w *Watch) Holder(slot members.Slot, pod members.Pod, runs bool, now time.Time) (notes []Note) {
+	q := &w.silent[slot]
+	if q.holder.UID != pod.UID || q.runs != runs || now.Sub(q.answered) > LookupStale {
+		q.since = now // only what the API server was seen to say all the time counts
+	}
+	q.known, q.answered, q.holder, q.runs = true, now, pod, runs
+	if !q.runs || w.timeout(q.since, now) > 0 || w.rs.Of(pod.UID) != nil || w.rs.Released(pod.UID) {
+		return nil
+	}
+	long := now.Sub(q.since).Truncate(time.Minute)
+	return []Note{w.giveUp(slot, pod, AgentUnreachable, fmt.Sprintf("its agent was unreachable for %s while generation %d was halting", long, w.generation), now)}
+}
+
+func (w *Watch) giveUp(slot members.Slot, pod members.Pod, cause, message string, now time.Time) Note {
+	return w.rs.GiveUp(Termination{
+		Slot: slot, Pod: pod.UID, Name: pod.Name, Node: pod.Node, Cause: cause, At: now, Deadline: now, Dead: true, Message: message,
+	}, now)
+}
+
+// Waits returns, for people, which pod keeps the gang from halting; "" at first.
+func (w *Watch) Waits(now time.Time) string {
+	if now.Sub(w.detected) < haltQuietly {
+		return ""
+	}
+	for i := range w.silent {
+		slot, q := members.Slot(i), &w.silent[i]
+		if w.Awaited(slot, now) {
+			return w.waitsFor(slot, q)
+		}
+	}
+	return ""
+}
+
+func (w *Watch) waitsFor(slot members.Slot, q *unreachable) string {
+	switch {
+	case q.since.IsZero():
+		why := fmt.Sprintf("waits for pod %s of slot %d to end what it runs of generation %d", w.ms.At(slot).Pod().Name, slot, w.generation)
+		if k := w.stuck[slot]; k.heard >= stuckTime/4 && w.rs.Of(k.pod) == nil {
+			why += fmt.Sprintf("; if it does not within %s, the pod is replaced", w.mayHaltFor(slot, w.mostStuck()).Round(time.Second))
+		}
+		return why
+	case q.known && q.holder.UID == "":
+		return fmt.Sprintf("waits for a pod in slot %d: there is none", slot)
+	case q.known && !q.runs:
+		return fmt.Sprintf("waits for pod %s of slot %d, which does not run", q.holder.Name, slot)
+	case w.partitionSuspected:
+		return fmt.Sprintf("%s: %d of %d agents are unreachable, the first one in slot %d; as this is more than half of them, "+
+			"check the network between them and the coordinator; pods that stay unreachable for %s are replaced",
+			AgentUnreachable, w.unreachable, len(w.silent), slot, PartitionTime)
+	case q.known:
+		return fmt.Sprintf("%s: the agent of pod %s in slot %d is unreachable; if it stays so for %s, the pod is replaced",
+			AgentUnreachable, q.holder.Name, slot, UnreachableTime)
+	default:
+		return fmt.Sprintf("%s: the agent of slot %d is unreachable", AgentUnreachable, slot)
+	}
+}
