@@ -176,6 +176,10 @@ python-unit:
 test-conformance: ## ranks under torchrun and under the agent, with the oldest and the newest PyTorch and Python
 	@hack/conformance.sh --remove
 
+.PHONY: mutate
+mutate: ## changes of a core's code that its tests do not notice: make mutate PACKAGE=./elastic/barrier
+	@CGO_ENABLED=0 go run github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0 unleash --workers 2 --timeout-coefficient 20 $(or $(PACKAGE),./elastic/barrier)
+
 .PHONY: test-upgrade
 test-upgrade: ## the version that hack/upgrade-from names and today's under one running job, on real kubelets
 	@hack/test-upgrade.sh
