@@ -7,6 +7,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/test/bench/figure"
+	"holdfast.dev/holdfast/test/bench/lives"
 	standin "holdfast.dev/holdfast/test/devcluster/nvml"
 )
 
@@ -81,7 +82,7 @@ func deadNode(ctx context.Context, b *bench) error {
 			return fmt.Errorf("node %s killed: %w", node, err)
 		}
 		b.note("dead-node", f)
-		b.Add("dead-node", systemHoldfast, trainingAgain, "s", float64(f.resumption.recomputed)*f.stepMs/1000)
+		b.Add("dead-node", systemHoldfast, trainingAgain, "s", float64(f.resumption.Recomputed)*f.stepMs/1000)
 		return r.Node(node).Revive()
 	})
 }
@@ -113,7 +114,7 @@ func (b *bench) faults(ctx context.Context, kase string, times int, play func(co
 type suffered struct {
 	at                        time.Time
 	tainted, outage, released time.Time // zero: did not come
-	resumption                resumption
+	resumption                lives.Resumption
 	recovery                  *v1alpha1.Recovery // nil where no Gang tells of it
 	stepMs                    float64            // what a step took before
 }
@@ -134,8 +135,8 @@ func (t *trainer) suffer(ctx context.Context, node string, cause func() error) (
 	}
 	if err := t.r.Until(ctx, "first new step on all ranks", t.limit, func(context.Context) (bool, string) {
 		var ok bool
-		f.resumption, ok = t.rec.resumed(f.at)
-		return ok, t.rec.progress(f.at)
+		f.resumption, ok = t.rec.Resumed(ranks, f.at)
+		return ok, t.rec.Progress(ranks, f.at)
 	}); err != nil {
 		return f, t.explain(ctx, node, before, f.at, err)
 	}
@@ -152,7 +153,7 @@ func (t *trainer) suffer(ctx context.Context, node string, cause func() error) (
 	}
 	for _, p := range f.recovery.Replaced {
 		if p.ReleasedAt != nil {
-			f.released = later(f.released, p.ReleasedAt.Time)
+			f.released = lives.Later(f.released, p.ReleasedAt.Time)
 		}
 	}
 	return f, nil
@@ -167,7 +168,7 @@ func (t *trainer) explain(ctx context.Context, node string, before int64, fault 
 		return fmt.Errorf("the fault was not seen at all: node %s has no taint, the Gang is in generation %d as before, training never stopped: %w", node, now, err)
 	}
 	return fmt.Errorf("seen after %.0f s: taint %s %t, taint %s %t, generation %d of %d before: %w; last lines: %q", time.Since(fault).Seconds(),
-		v1alpha1.TaintUnhealthy, unhealthy, v1alpha1.TaintOutage, outage, now, before, err, t.rec.tail(8))
+		v1alpha1.TaintUnhealthy, unhealthy, v1alpha1.TaintOutage, outage, now, before, err, t.rec.Tail(8))
 }
 
 // drained is the fault that kubectl drain is; the node takes pods again afterwards.
@@ -201,11 +202,11 @@ func (b *bench) note(kase string, f suffered) {
 	since(faultToTaint, f.tainted)
 	since(faultToOutage, f.outage)
 	since(faultToReleased, f.released)
-	since(faultToStep, f.resumption.stepped)
+	since(faultToStep, f.resumption.Stepped)
 	if one, ok := b.Median("bare", systemTorchrun, podAndScript); ok && kase != "drain" { // a drained pod is waited for
-		add(stepVsBare, figure.Times, f.resumption.stepped.Sub(f.at).Seconds()/one)
+		add(stepVsBare, figure.Times, f.resumption.Stepped.Sub(f.at).Seconds()/one)
 	}
-	add(stepsRecomputed, "steps", float64(f.resumption.recomputed))
+	add(stepsRecomputed, "steps", float64(f.resumption.Recomputed))
 	since("phase_detect_s", f.recovery.DetectedAt.Time)
 	for _, p := range phases(f.recovery) {
 		add("phase_"+p.name+"_s", "s", p.took.Seconds())
@@ -223,7 +224,7 @@ func phases(r *v1alpha1.Recovery) (out []phase) {
 	var givenUp time.Time
 	for i := range r.Replaced {
 		if r.Replaced[i].Dead {
-			givenUp = later(givenUp, r.Replaced[i].At.Time)
+			givenUp = lives.Later(givenUp, r.Replaced[i].At.Time)
 		}
 	}
 	gone, wait := r.DetectedAt.Time, time.Duration(0)
@@ -304,15 +305,15 @@ func bare(ctx context.Context, b *bench) error {
 
 // coldStart is how long a new job takes from its last pod's first line to its last rank's first step.
 func (t *trainer) coldStart(ctx context.Context) (time.Duration, error) {
-	var began resumption
+	var began lives.Resumption
 	if err := t.r.Until(ctx, "first step of plain torchrun", stepLimit, func(context.Context) (bool, string) {
 		var ok bool
-		began, ok = t.rec.resumed(time.Time{})
-		return ok, t.rec.progress(time.Time{})
+		began, ok = t.rec.Resumed(ranks, time.Time{})
+		return ok, t.rec.Progress(ranks, time.Time{})
 	}); err != nil {
-		return 0, fmt.Errorf("%w; last lines: %q", err, t.rec.tail(8))
+		return 0, fmt.Errorf("%w; last lines: %q", err, t.rec.Tail(8))
 	}
-	return began.stepped.Sub(t.rec.lastBorn()), nil
+	return began.Stepped.Sub(t.rec.LastBorn()), nil
 }
 
 // plainDrained drains the node of the pod that does not serve torchrun's rendezvous. That training does not go on is a figure, too.
@@ -334,8 +335,8 @@ func (b *bench) plainDrained(ctx context.Context, t *trainer) error {
 		_, err := t.r.RunKubectl(ctx, "uncordon", node)
 		return err
 	}
-	b.Add("drain", systemTorchrun, faultToStep, "s", f.resumption.stepped.Sub(f.at).Seconds())
-	b.Add("drain", systemTorchrun, stepsRecomputed, "steps", float64(f.resumption.recomputed))
-	t.r.Say("  plain torchrun: %.2f s to the first new step", f.resumption.stepped.Sub(f.at).Seconds())
+	b.Add("drain", systemTorchrun, faultToStep, "s", f.resumption.Stepped.Sub(f.at).Seconds())
+	b.Add("drain", systemTorchrun, stepsRecomputed, "steps", float64(f.resumption.Recomputed))
+	t.r.Say("  plain torchrun: %.2f s to the first new step", f.resumption.Stepped.Sub(f.at).Seconds())
 	return nil
 }

@@ -15,13 +15,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/test/bench/lives"
 )
 
 // trainer is one job and what its pods say.
 type trainer struct {
 	r     *real
 	job   string
-	rec   *record
+	rec   *lives.Record
 	limit time.Duration      // how long a fault may take until it trains again
 	stop  context.CancelFunc // ends following its pods
 }
@@ -31,7 +32,7 @@ func (r *real) train(ctx context.Context, job string) (*trainer, error) {
 	if err := r.Client().Create(ctx, trainJob(job)); err != nil {
 		return nil, fmt.Errorf("creating job %s: %w", job, err)
 	}
-	t := &trainer{r: r, job: job, rec: newRecord(), limit: stepLimit}
+	t := &trainer{r: r, job: job, rec: lives.New(), limit: stepLimit}
 	ctx, t.stop = context.WithCancel(r.ctx)
 	go t.follow(ctx)
 	return t, nil
@@ -67,7 +68,7 @@ func (t *trainer) follow(ctx context.Context) {
 			followed[p.Name] = true
 			go func() {
 				// Where a node dies, so does this; what its pods said before was read.
-				_ = t.r.Follow(ctx, roomName, p.Name, container, func(line string) { t.rec.line(p.Name, line) })
+				_ = t.r.Follow(ctx, roomName, p.Name, container, func(line string) { t.rec.Line(p.Name, line) })
 			}()
 		}
 		select {
@@ -81,10 +82,10 @@ func (t *trainer) follow(ctx context.Context) {
 func (t *trainer) steady(ctx context.Context) (stepMs float64, err error) {
 	from := time.Now().Add(time.Second)
 	err = t.r.Until(ctx, t.job+" trains", stepLimit, func(ctx context.Context) (bool, string) {
-		var ok bool
-		stepMs, ok = t.rec.rateAfter(from)
+		rate, ok := t.rec.RateAfter(from)
+		stepMs = rate.StepMs
 		if !ok || t.job != jobHoldfast {
-			return ok, t.rec.progress(time.Time{})
+			return ok, t.rec.Progress(ranks, time.Time{})
 		}
 		run, err := t.run(ctx)
 		if err != nil {
@@ -95,7 +96,7 @@ func (t *trainer) steady(ctx context.Context) (stepMs float64, err error) {
 			fmt.Sprintf("generation %d %s, %d to be replaced, %d of %d standbys", run.Generation, run.State, len(run.PendingReplacements), warm, ranks)
 	})
 	if err != nil {
-		return 0, fmt.Errorf("%w; last lines: %q", err, t.rec.tail(8))
+		return 0, fmt.Errorf("%w; last lines: %q", err, t.rec.Tail(8))
 	}
 	return stepMs, nil
 }
@@ -201,17 +202,17 @@ func (r *real) podStart(ctx context.Context, name string) (time.Duration, error)
 	}); err != nil {
 		return 0, err
 	}
-	rec := newRecord()
+	rec := lives.New()
 	following, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() {
-		_ = r.Follow(following, roomName, name, container, func(line string) { rec.line(name, line) })
+		_ = r.Follow(following, roomName, name, container, func(line string) { rec.Line(name, line) })
 	}()
 	var born time.Time
 	if err := r.Until(ctx, "first line of pod "+name, stepLimit, func(context.Context) (bool, string) {
 		var ok bool
-		born, ok = rec.podBorn(name)
-		return ok, fmt.Sprintf("%q", rec.tail(1))
+		born, ok = rec.PodBorn(name)
+		return ok, fmt.Sprintf("%q", rec.Tail(1))
 	}); err != nil {
 		return 0, err
 	}

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/test/bench/figure"
+	"holdfast.dev/holdfast/test/bench/lives"
 	"holdfast.dev/holdfast/test/harness"
 )
 
@@ -127,7 +128,7 @@ func (b *bench) measure(ctx context.Context, turn turn, sh shape) (err error) {
 	b.w.Say("%s, %s", sh.name, turn.system)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	t := &trial{bench: b, system: systems[turn.system], shape: sh, rec: newRecord(), before: turn.after}
+	t := &trial{bench: b, system: systems[turn.system], shape: sh, rec: lives.New(), before: turn.after}
 	defer func() { err = errors.Join(err, b.remove(context.WithoutCancel(ctx), t.system.jobName(sh))) }()
 	if err := t.start(ctx); err != nil {
 		return err
@@ -175,16 +176,23 @@ func (t *trial) start(ctx context.Context) error {
 		return nil
 	}
 	if err := t.w.Until(ctx, "first steps", 2*time.Minute, func(context.Context) (bool, string) {
-		return len(t.rec.ratesBetween(time.Time{}, time.Now())) > 0, t.rec.progress(t.shape.ranks(), time.Time{})
+		return len(t.rec.RatesBetween(time.Time{}, time.Now())) > 0, t.rec.Progress(t.shape.ranks(), time.Time{})
 	}); err != nil {
-		return fmt.Errorf("%w; the job's last lines: %q", err, t.rec.tail(6))
+		return fmt.Errorf("%w; the job's last lines: %q", err, t.rec.Tail(6))
 	}
 	t.rested = time.Now()
 	return nil
 }
 
+// The kinds of lines that limit.py prints: processes that were forked, new ones all at once, and new ones each alone.
+const (
+	kindLimit      = "limit"
+	kindLimitCold  = "limit_cold"
+	kindLimitAlone = "limit_alone"
+)
+
 // follow waits for the job's pods and collects what they print.
-func (b *bench) follow(ctx context.Context, job string, sh shape, into *record) error {
+func (b *bench) follow(ctx context.Context, job string, sh shape, into *lives.Record) error {
 	var running []corev1.Pod
 	if err := b.w.Until(ctx, "pods of "+job+" running", 2*time.Minute, func(ctx context.Context) (bool, string) {
 		pods, err := b.w.Pods(ctx, namespace, job)
@@ -205,7 +213,7 @@ func (b *bench) follow(ctx context.Context, job string, sh shape, into *record) 
 	}
 	for _, p := range running {
 		go func() {
-			err := b.w.Follow(ctx, namespace, p.Name, training, func(line string) { into.line(p.Name, line) })
+			err := b.w.Follow(ctx, namespace, p.Name, training, func(line string) { into.Line(p.Name, line) })
 			if err != nil && ctx.Err() == nil {
 				b.w.Say("  reading the output of %s was cut: %v", p.Name, err)
 			}
@@ -249,18 +257,18 @@ func (b *bench) remove(ctx context.Context, job string) error {
 // limit notes what processes of no launcher took, in every case of the shape: no pause comes before a first step.
 func (t *trial) limit(ctx context.Context) error {
 	if err := t.w.Until(ctx, "processes of no launcher have stepped", 3*time.Minute, func(context.Context) (bool, string) {
-		forked, cold, alone := t.rec.limitTimes(kindLimit), t.rec.limitTimes(kindLimitCold), t.rec.limitTimes(kindLimitAlone)
-		return min(len(forked), len(cold), len(alone)) >= t.plan.kills, fmt.Sprintf("%d forked, %d cold, %d alone; last line: %q", len(forked), len(cold), len(alone), t.rec.tail(1))
+		forked, cold, alone := t.rec.Seconds(kindLimit), t.rec.Seconds(kindLimitCold), t.rec.Seconds(kindLimitAlone)
+		return min(len(forked), len(cold), len(alone)) >= t.plan.kills, fmt.Sprintf("%d forked, %d cold, %d alone; last line: %q", len(forked), len(cold), len(alone), t.rec.Tail(1))
 	}); err != nil {
 		return err
 	}
 	for _, l := range t.plan.loads {
-		t.results.Add(t.caseName(l), systemLimit, killToStep, "s", t.rec.limitTimes(kindLimit)...)
-		t.results.Add(t.caseName(l), systemLimitCold, killToStep, "s", t.rec.limitTimes(kindLimitCold)...)
-		t.results.Add(t.caseName(l), systemLimitCold, oneProcess, "s", t.rec.limitTimes(kindLimitAlone)...)
+		t.results.Add(t.caseName(l), systemLimit, killToStep, "s", t.rec.Seconds(kindLimit)...)
+		t.results.Add(t.caseName(l), systemLimitCold, killToStep, "s", t.rec.Seconds(kindLimitCold)...)
+		t.results.Add(t.caseName(l), systemLimitCold, oneProcess, "s", t.rec.Seconds(kindLimitAlone)...)
 	}
 	t.w.Say("  %s: a group joined and one step taken: by forked processes in %.2f s, by new ones in %.2f s, by one alone in %.2f s", t.shape.name,
-		figure.Median(t.rec.limitTimes(kindLimit)), figure.Median(t.rec.limitTimes(kindLimitCold)), figure.Median(t.rec.limitTimes(kindLimitAlone)))
+		figure.Median(t.rec.Seconds(kindLimit)), figure.Median(t.rec.Seconds(kindLimitCold)), figure.Median(t.rec.Seconds(kindLimitAlone)))
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/test/bench/lives"
 )
 
 // load is how busy the script keeps the cores between kills.
@@ -49,7 +50,7 @@ type trial struct {
 	*bench
 	system system
 	shape  shape
-	rec    *record
+	rec    *lives.Record
 	// generation is the newest that the Gang showed before the last kill.
 	generation int64
 	// rested is when the job last finished recovering, or took its first step; paced is when its pace last changed.
@@ -119,6 +120,13 @@ func (t *trial) underKill(ctx context.Context, l load, which string) error {
 	return fmt.Errorf("%s: standbys said to be ready were not used %d times", kase, redo)
 }
 
+// recovery is what one kill cost: times in seconds since the kill, each to the last rank.
+type recovery struct {
+	started, imported, joined, restored, stepped float64
+	loadMs                                       float64
+	recomputed                                   int64
+}
+
 func (t *trial) note(kase string, got recovery) {
 	for _, m := range []struct {
 		metric, unit string
@@ -167,7 +175,7 @@ func (t *trial) warm(ctx context.Context, kase string, l load) (time.Duration, e
 	if t.paced.After(from) {
 		from = t.paced
 	}
-	for _, e := range t.rec.ratesBetween(from, ready) {
+	for _, e := range t.rec.RatesBetween(from, ready) {
 		t.results.Add(kase, t.system.name, warmingMs, "ms", e.StepMs)
 	}
 	return took, nil
@@ -227,11 +235,11 @@ func (t *trial) usedColdRank(ctx context.Context) (string, error) {
 func (t *trial) calm(ctx context.Context, kase string) error {
 	from := time.Now()
 	if err := t.w.Until(ctx, "steady steps", recoverLimit, func(context.Context) (bool, string) {
-		return time.Since(from) >= calm && len(t.rec.ratesBetween(from, time.Now())) > 0, fmt.Sprintf("last line: %q", t.rec.tail(1))
+		return time.Since(from) >= calm && len(t.rec.RatesBetween(from, time.Now())) > 0, fmt.Sprintf("last line: %q", t.rec.Tail(1))
 	}); err != nil {
 		return err
 	}
-	for _, e := range t.rec.ratesBetween(from, time.Now()) {
+	for _, e := range t.rec.RatesBetween(from, time.Now()) {
 		t.results.Add(kase, t.system.name, stepMs, "ms", e.StepMs)
 		if !t.shape.plain() {
 			t.results.Add(kase, t.system.name, "save_ms", "ms", e.SaveMs)
@@ -261,22 +269,25 @@ func (t *trial) kill(ctx context.Context, rank int) (time.Time, error) {
 }
 
 func (t *trial) hostPID(ctx context.Context, rank int) (int, error) {
-	pod, pid, ok := t.rec.victim(rank)
+	pod, pid, ok := t.rec.Newest(rank)
 	if !ok {
 		return 0, fmt.Errorf("rank %d never said that it started", rank)
 	}
 	return t.w.HostPID(ctx, namespace, pod, training, pid)
 }
 
+// recovery says how the job goes on after a kill, in seconds since, each to the last rank.
 func (t *trial) recovery(ctx context.Context, killed time.Time, limit time.Duration) (recovery, error) {
-	var got recovery
+	var r lives.Resumption
 	err := t.w.Until(ctx, "first new step on all ranks", limit, func(context.Context) (bool, string) {
 		var ok bool
-		got, ok = t.rec.recovered(t.shape.ranks(), killed)
-		return ok, t.rec.progress(t.shape.ranks(), killed)
+		r, ok = t.rec.Resumed(t.shape.ranks(), killed)
+		return ok, t.rec.Progress(t.shape.ranks(), killed)
 	})
+	since := func(at time.Time) float64 { return max(0, at.Sub(killed).Seconds()) }
+	got := recovery{since(r.Started), since(r.Imported), since(r.Joined), since(r.Restored), since(r.Stepped), r.LoadMs, r.Recomputed}
 	if err != nil {
-		return got, fmt.Errorf("%w; the job's last lines: %q", err, t.rec.tail(6))
+		return got, fmt.Errorf("%w; the job's last lines: %q", err, t.rec.Tail(6))
 	}
 	return got, nil
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"reflect"
 	"strings"
@@ -20,63 +19,6 @@ import (
 	"holdfast.dev/holdfast/test/bench/figure"
 	"holdfast.dev/holdfast/test/bench/figure/figuretest"
 )
-
-// play lets a rank of a pod live from second t on: restored at t+3, its first step at t+4.
-func play(r *record, pod string, rank, t, step, reached int) {
-	r.line(pod, fmt.Sprintf(`{"bench":"started","rank":%d,"pid":7,"t":%d}`, rank, t))
-	r.line(pod, fmt.Sprintf(`{"bench":"imported","rank":%d,"t":%d}`, rank, t+1))
-	r.line(pod, fmt.Sprintf(`{"bench":"joined","rank":%d,"t":%d}`, rank, t+2))
-	r.line(pod, fmt.Sprintf(`{"bench":"restored","rank":%d,"t":%d,"step":%d,"reached":%d,"load_ms":1}`, rank, t+3, step, reached))
-	for i := 1; i <= 9; i++ {
-		r.line(pod, fmt.Sprintf(`{"bench":"step","rank":%d,"t":%d,"step":%d}`, rank, t+3+i, step+i))
-	}
-}
-
-func TestResumed(t *testing.T) {
-	r := newRecord()
-	r.line("a-1", `{"bench":"pod","t":99}`)
-	r.line("a-1", `{"bench":"pod","t":999}`)
-	for rank := range ranks {
-		play(r, fmt.Sprintf("a-%d", rank/ranksEach), rank, 100, 0, 0)
-	}
-	if at, ok := r.podBorn("a-1"); !ok || at.Unix() != 99 {
-		t.Errorf("pod a-1 was born at %v", at)
-	}
-	if got, ok := r.resumed(time.Unix(0, 0)); !ok || got.stepped.Unix() != 104 || got.recomputed != 0 {
-		t.Errorf("a fresh start: %+v, %t", got, ok)
-	}
-	fault := time.Unix(200, 0)
-	if got, ok := r.resumed(fault); ok {
-		t.Errorf("nothing has happened since the fault: %+v", got)
-	}
-	// One rank of the lost pod had reached 8, all others 9, and they go on from step 5; the new pod's first line comes late, the old
-	// pod's last line later still.
-	const late, short = ranks - 1, ranks - 2
-	play(r, "b-1", late, 210, 5, 9)
-	for rank := range short {
-		play(r, fmt.Sprintf("a-%d", rank/ranksEach), rank, 205, 5, 9)
-	}
-	if got, ok := r.resumed(fault); ok {
-		t.Errorf("rank %d is missing: %+v", short, got)
-	}
-	play(r, "b-1", short, 208, 5, 8)
-	r.line("a-1", fmt.Sprintf(`{"bench":"step","rank":%d,"t":199,"step":9}`, late))
-	got, ok := r.resumed(fault)
-	// Step 9 is the first that not all had finished: the late rank made it at 210+3+4.
-	if !ok || got.recomputed != 3 || got.stepped.Unix() != 217 || got.restored.Unix() != 213 || got.started.Unix() != 210 {
-		t.Errorf("got %+v, %t", got, ok)
-	}
-}
-
-func TestResumedNeedsNewStep(t *testing.T) {
-	r := newRecord()
-	for rank := range ranks {
-		play(r, "a", rank, 100, 5, 20) // reaches 14: all of it was done before
-	}
-	if got, ok := r.resumed(time.Unix(0, 0)); ok {
-		t.Errorf("steps that were done before count as new: %+v", got)
-	}
-}
 
 func TestMarks(t *testing.T) {
 	m := newMarks()

@@ -1,0 +1,248 @@
+// Package lives collects what the pods and ranks of one training job print. It promises that its answers depend only on the lines of each pod
+// and their order, not on when they were read nor on which pod's came first. Times are those of the lines: how output travels does not count.
+package lives
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Event is one line that a pod or the training script printed.
+type Event struct {
+	Kind    string  `json:"bench"`
+	Rank    int     `json:"rank"`
+	PID     int     `json:"pid"`
+	T       float64 `json:"t"`
+	Step    int64   `json:"step"`
+	Reached int64   `json:"reached"`
+	LoadMs  float64 `json:"load_ms"`
+	StepMs  float64 `json:"step_ms"`
+	SaveMs  float64 `json:"save_ms"`
+	Seconds float64 `json:"s"`
+
+	Pod string `json:"-"`
+}
+
+// At is when the line was printed.
+func (e Event) At() time.Time { return time.Unix(0, int64(e.T*1e9)) }
+
+// life is one process of one rank. Its times are zero until reached.
+type life struct {
+	pod                                 string
+	pid                                 int
+	started, imported, joined, restored time.Time
+	from, reached                       int64
+	loadMs                              float64
+	steps                               []Event
+}
+
+type assignment struct {
+	pod  string
+	rank int
+}
+
+// Record is of one job.
+type Record struct {
+	mu     sync.Mutex
+	born   map[string]time.Time
+	lives  map[assignment][]*life
+	rates  []Event
+	others map[string][]float64 // seconds, by kind of line
+	text   []string
+}
+
+// New is empty.
+func New() *Record {
+	return &Record{born: map[string]time.Time{}, lives: map[assignment][]*life{}, others: map[string][]float64{}}
+}
+
+// keptLines are the lines that are not events, kept for people.
+const keptLines = 200
+
+// Line takes one line of a pod's output.
+func (r *Record) Line(pod, text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var e Event
+	if !strings.HasPrefix(text, `{"bench":`) || json.Unmarshal([]byte(text), &e) != nil {
+		r.text = append(r.text[max(0, len(r.text)-keptLines):], pod+": "+text)
+		return
+	}
+	e.Pod = pod
+	s := assignment{pod, e.Rank}
+	switch e.Kind {
+	case "pod":
+		if _, ok := r.born[pod]; !ok { // the launcher may be started again
+			r.born[pod] = e.At()
+		}
+	case "rate":
+		r.rates = append(r.rates, e)
+	case "started":
+		r.lives[s] = append(r.lives[s], &life{pod: pod, pid: e.PID, started: e.At()})
+	case "imported", "joined", "restored", "step":
+		if all := r.lives[s]; len(all) > 0 {
+			all[len(all)-1].take(e)
+		}
+	default:
+		r.others[e.Kind] = append(r.others[e.Kind], e.Seconds)
+	}
+}
+
+func (l *life) take(e Event) {
+	switch e.Kind {
+	case "imported":
+		l.imported = e.At()
+	case "joined":
+		l.joined = e.At()
+	case "restored":
+		l.restored, l.from, l.reached, l.loadMs = e.At(), e.Step, e.Reached, e.LoadMs
+	case "step":
+		l.steps = append(l.steps, e)
+	}
+}
+
+// newest is the process of a rank that started last, whichever pod it is in; nil where there is none. The caller holds mu.
+func (r *Record) newest(rank int) *life {
+	var out *life
+	for s, all := range r.lives {
+		if l := all[len(all)-1]; s.rank == rank && (out == nil || l.started.After(out.started)) {
+			out = l
+		}
+	}
+	return out
+}
+
+// Resumption is how training came to go on: moments of the last rank, zero where no rank has one.
+type Resumption struct {
+	Started, Imported, Joined, Restored, Stepped time.Time
+	LoadMs                                       float64
+	Recomputed                                   int64
+}
+
+// Resumed says how training went on once every rank has, in a process that was started after a moment, finished a step that not all ranks had
+// finished before; of a plain script, which begins again, once every rank has finished a step. A step joins all ranks, so the newest process of
+// each is what counts, however many were started in between.
+func (r *Record) Resumed(ranks int, after time.Time) (Resumption, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]*life, ranks)
+	floor, from := int64(math.MaxInt64), int64(math.MaxInt64)
+	for rank := range all {
+		l := r.newest(rank)
+		if l == nil || l.started.Before(after) || l.joined.IsZero() { // a plain script restores nothing; no other steps before it has
+			return Resumption{}, false
+		}
+		all[rank] = l
+		floor, from = min(floor, l.reached), min(from, l.from)
+	}
+	out := Resumption{Recomputed: max(0, floor-from)}
+	for _, l := range all {
+		first := slices.IndexFunc(l.steps, func(e Event) bool { return e.Step > floor })
+		if first < 0 {
+			return Resumption{}, false
+		}
+		out.Started, out.Imported = Later(out.Started, l.started), Later(out.Imported, l.imported)
+		out.Joined, out.Restored = Later(out.Joined, l.joined), Later(out.Restored, l.restored)
+		out.Stepped, out.LoadMs = Later(out.Stepped, l.steps[first].At()), max(out.LoadMs, l.loadMs)
+	}
+	return out, true
+}
+
+// Later is the later of two moments.
+func Later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// Newest is the newest process of a rank.
+func (r *Record) Newest(rank int) (pod string, pid int, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l := r.newest(rank); l != nil {
+		return l.pod, l.pid, true
+	}
+	return "", 0, false
+}
+
+// Progress says in a few words how far the processes that were started after a moment have come.
+func (r *Record) Progress(ranks int, after time.Time) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var counts [4]int
+	for rank := range ranks {
+		l := r.newest(rank)
+		if l == nil || l.started.Before(after) {
+			continue
+		}
+		for i, at := range []time.Time{l.started, l.imported, l.joined, l.restored} {
+			if !at.IsZero() {
+				counts[i]++
+			}
+		}
+	}
+	return fmt.Sprintf("of %d ranks %d started, %d imported, %d joined, %d restored", ranks, counts[0], counts[1], counts[2], counts[3])
+}
+
+// PodBorn is when a pod's process printed its first line.
+func (r *Record) PodBorn(pod string) (time.Time, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at, ok := r.born[pod]
+	return at, ok
+}
+
+// LastBorn is when the last of all pods did.
+func (r *Record) LastBorn() (out time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, at := range r.born {
+		out = Later(out, at)
+	}
+	return out
+}
+
+// RateAfter is the newest rate that was printed after a moment: what a step took, pause and saving included.
+func (r *Record) RateAfter(at time.Time) (Event, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.rates) == 0 || !r.rates[len(r.rates)-1].At().After(at) {
+		return Event{}, false
+	}
+	return r.rates[len(r.rates)-1], true
+}
+
+// rateWindow is how long the script counts steps for one rate, with room for one slow step.
+const rateWindow = 700 * time.Millisecond
+
+// RatesBetween are the rates whose window (it ends at the line's time) lies within two moments.
+func (r *Record) RatesBetween(from, to time.Time) (out []Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.rates {
+		if e.At().Add(-rateWindow).After(from) && e.At().Before(to) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// Seconds are those of all lines of a kind that is none of the above.
+func (r *Record) Seconds(kind string) []float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.others[kind])
+}
+
+// Tail are the last lines that are no events.
+func (r *Record) Tail(n int) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.text[max(0, len(r.text)-n):])
+}
