@@ -5,7 +5,7 @@ import "time"
 // When a list of modules is taken for what standbys are to import. A script imports the last ones in its first step, where
 // compilers and collectives are loaded lazily; where none is seen, some time has to do.
 const (
-	quietAfterStep = 2 * time.Second
+	QuietAfterStep = 2 * time.Second
 	settledAnyway  = 10 * time.Second
 	quietOtherwise = 5 * time.Second
 	// neverQuiet bounds how long a script that goes on importing is waited for.
@@ -57,5 +57,5 @@ func (i Imports) Settled(now time.Time) bool {
 		return false
 	}
 	running, quiet := now.Sub(i.Began), now.Sub(i.Changed)
-	return i.Stepped && quiet >= quietAfterStep || running >= settledAnyway && quiet >= quietOtherwise || i.Published == 0 && running >= neverQuiet
+	return i.Stepped && quiet >= QuietAfterStep || running >= settledAnyway && quiet >= quietOtherwise || i.Published == 0 && running >= neverQuiet
 }

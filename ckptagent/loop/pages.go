@@ -14,7 +14,7 @@ import (
 )
 
 // A page is looked at as often as an arena, and more often until a rank that has just started tells of its first step, which
-// ends a recovery.
+// ends a recovery, and has been quiet, so that standbys can begin at once.
 const (
 	pageSoon    = 50 * time.Millisecond
 	pageSoonFor = time.Minute
@@ -40,18 +40,27 @@ func (a *Agent) followPages(ranks int) {
 func (a *Agent) followPage(local int) {
 	f := page.Follow(a.c.Root.PageFile(local))
 	var before page.Page
-	var entered time.Time
+	var entered, changed time.Time
+	names, quiet := 0, true
 	for {
 		p := f.Poll()
+		now := time.Now()
 		if p.Generation != before.Generation || p.PID != before.PID {
-			entered = time.Now()
+			entered = now
+		}
+		if len(f.Names) != names {
+			names, changed, quiet = len(f.Names), now, false
 		}
 		if p != before {
 			before = p
 			names := slices.Clip(f.Names)
-			a.do(func() { a.onPage(local, p, names, time.Now()) })
+			a.do(func() { a.onPage(local, p, names, now) })
 		}
-		if p.OptimizerSteps == 0 && time.Since(entered) < pageSoonFor {
+		if !quiet && now.Sub(changed) >= ckptagent.QuietAfterStep {
+			quiet = true
+			a.do(func() { a.settleModules(now) })
+		}
+		if (p.OptimizerSteps == 0 || !quiet) && now.Sub(entered) < pageSoonFor {
 			time.Sleep(pageSoon)
 		} else {
 			time.Sleep(pollEvery)
