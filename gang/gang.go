@@ -192,7 +192,7 @@ func named(kind, name string) string {
 
 // NoNodes is the answer where there is no node at all: what a level of the fabric is called is not known then.
 func NoNodes(wanted int) Refusal {
-	return Refusal{Reason: InsufficientNodes, Wanted: wanted, Message: fmt.Sprintf("%s wanted, 0 fit: there are no nodes", count(wanted, "pod", "pods"))}
+	return Refusal{Reason: InsufficientNodes, Wanted: wanted, Message: fmt.Sprintf("%s wanted, 0 fit: there are no nodes", Count(wanted, "pod", "pods"))}
 }
 
 // MemberCounts is who of a gang is there.
@@ -213,7 +213,7 @@ type Gap struct {
 
 // Incomplete is the answer while members are missing.
 func Incomplete(c MemberCounts) Refusal {
-	r := Refusal{Reason: WaitingForMembers, Wanted: c.Size - c.Ended - c.Bound, Message: fmt.Sprintf("%d of %s", c.Exist, count(c.Size, "pod exists", "pods exist"))}
+	r := Refusal{Reason: WaitingForMembers, Wanted: c.Size - c.Ended - c.Bound, Message: fmt.Sprintf("%d of %s", c.Exist, Count(c.Size, "pod exists", "pods exist"))}
 	if c.Ended > 0 {
 		r.Message += fmt.Sprintf(", %d ended well", c.Ended)
 	}
@@ -252,7 +252,8 @@ func awaited(gaps []Gap) string {
 	return text
 }
 
-func count(n int, one, many string) string {
+// Count is a number of things, as people write it.
+func Count(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}

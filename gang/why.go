@@ -219,7 +219,7 @@ func (s *search) levelCount(v *view, level, wanted, needed int) LevelCount {
 func (s *search) unblock(r *Refusal, v *view) string {
 	n := len(s.order)
 	if s.rules.slice > s.rules.required && len(s.rules.shares(n)) == 0 {
-		return fmt.Sprintf("%s cannot be parted into equal slices of %s", count(n, "pod", "pods"), s.unitText())
+		return fmt.Sprintf("%s cannot be parted into equal slices of %s", Count(n, "pod", "pods"), s.unitText())
 	}
 	if len(r.Levels) == 0 {
 		return ""
@@ -318,7 +318,7 @@ func scarcest(names []string) string {
 
 func (r *Refusal) text(g Gang, role Role) string {
 	var b strings.Builder
-	b.WriteString(count(r.Wanted, "pod wanted", "pods wanted"))
+	b.WriteString(Count(r.Wanted, "pod wanted", "pods wanted"))
 	if g.Min > 0 && g.Min < g.Size && r.Wanted == g.Size {
 		fmt.Fprintf(&b, " (%d at least)", g.Min)
 	}
@@ -333,7 +333,7 @@ func (r *Refusal) text(g Gang, role Role) string {
 	if r.Nodes == 0 {
 		return b.String() + "there are no nodes"
 	}
-	b.WriteString(count(r.Nodes, "node", "nodes"))
+	b.WriteString(Count(r.Nodes, "node", "nodes"))
 	for _, c := range sortedCauses(r.Excluded) {
 		nodes := r.Excluded[c]
 		fmt.Fprintf(&b, ", %d %s", len(nodes), c.phrase(role))

@@ -20,8 +20,15 @@ const (
 	Evict
 )
 
-func (a Action) String() string {
-	return [...]string{"None", "Watch", "Exclude", "Evict"}[a]
+// actions are the words of each, as the Node's annotation has them.
+var actions = [...]string{"None", "Watch", "Exclude", "Evict"}
+
+func (a Action) String() string { return actions[a] }
+
+// ParseAction returns the action of a word; ok is false where none has it.
+func ParseAction(word string) (a Action, ok bool) {
+	i := slices.Index(actions[:], word)
+	return Action(max(i, 0)), i >= 0
 }
 
 // Exit is how a cause goes away by itself. A reboot ends every cause: what is still so is seen again.

@@ -7,6 +7,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 // PreEnqueue does nothing where another plugin holds members back.
@@ -27,7 +29,7 @@ func (p *Plugin) queueGate(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	// This may come before our own handler has seen the pod.
 	seen := p.gangs.Enqueued(key, pod, func() bool {
 		now, err := p.pods.Pods(pod.Namespace).Get(pod.Name)
-		return err == nil && now.UID == pod.UID && now.DeletionTimestamp == nil && isMember(now) && !over(now)
+		return err == nil && now.UID == pod.UID && now.DeletionTimestamp == nil && isMember(now) && !membership.Ended(now)
 	})
 	if seen.Completed {
 		go p.wake(klog.FromContext(ctx), key)

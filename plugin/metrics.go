@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -73,11 +74,7 @@ func mostly(excluded map[gang.Cause][]string) string {
 		}
 		count[cause.String()] += len(nodes)
 	}
-	names := make([]string, 0, len(count))
-	for name := range count {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(a, b)) })
+	names := slices.SortedFunc(maps.Keys(count), func(a, b string) int { return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(a, b)) })
 	if len(names) == 0 {
 		return "none"
 	}

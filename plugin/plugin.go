@@ -173,11 +173,6 @@ func isMember(pod *v1.Pod) bool {
 	return ok
 }
 
-// over reports whether the pod has ended. The scheduler's informer reports that as a deletion.
-func over(pod *v1.Pod) bool {
-	return pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
-}
-
 func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
@@ -211,7 +206,7 @@ func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
 // podSeen records a pod's state, and wakes the leader once no member is missing any more, or once a plan is done that
 // left somebody out.
 func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
-	if over(pod) {
+	if membership.Ended(pod) { // the scheduler's informer reports that as a deletion
 		p.podGone(logger, pod) // noted once: its next news find no member any more
 		return
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"holdfast.dev/holdfast/gang/rejection"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/plugin/planner"
 )
@@ -151,7 +152,7 @@ func (p *Plugin) noteEnd(logger klog.Logger, key types.NamespacedName, pod *v1.P
 		p.rejected(logger, key, pod.Name, pod.Spec.NodeName, said)
 		return
 	}
-	if over(pod) {
+	if membership.Ended(pod) {
 		return
 	}
 	go func() {

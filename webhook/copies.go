@@ -3,6 +3,7 @@ package webhook
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,7 +66,7 @@ func isCopy(pod *corev1.Pod) bool {
 func asPlainPod(pod *corev1.Pod) (warning string) {
 	var removed []string
 	for _, keys := range []map[string]string{pod.Annotations, pod.Labels} {
-		for _, key := range sortedKeys(keys) {
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
 			if strings.HasPrefix(key, v1alpha1.Prefix) {
 				removed = append(removed, key)
 				delete(keys, key)

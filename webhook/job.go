@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -156,7 +157,7 @@ func namesReplacementPolicy(job *batchv1.Job) bool {
 // part of Holdfast or of Kubernetes would act on.
 func stampObserved(job *batchv1.Job) *batchv1.Job {
 	tmpl := &job.Spec.Template
-	for _, key := range sortedKeys(job.Annotations) {
+	for _, key := range slices.Sorted(maps.Keys(job.Annotations)) {
 		if _, own := tmpl.Annotations[key]; settings.IsUserKey(key) && !own && !settings.IsPins(key) {
 			tmpl.Annotations = setKey(tmpl.Annotations, key, job.Annotations[key])
 		}
@@ -169,7 +170,7 @@ func stampObserved(job *batchv1.Job) *batchv1.Job {
 // server has yet to generate gets its gang label on each pod, from the pod's owner.
 func stamp(job *batchv1.Job, container string) {
 	tmpl := &job.Spec.Template
-	for _, key := range sortedKeys(job.Annotations) {
+	for _, key := range slices.Sorted(maps.Keys(job.Annotations)) {
 		if _, own := tmpl.Annotations[key]; settings.IsUserKey(key) && !own && !settings.IsPins(key) {
 			tmpl.Annotations = setKey(tmpl.Annotations, key, job.Annotations[key])
 		}
@@ -302,7 +303,7 @@ func changedKeys(old, in map[string]string) []string {
 			}
 		}
 	}
-	return sortedKeys(both)
+	return slices.Sorted(maps.Keys(both))
 }
 
 func parallelism(job *batchv1.Job) int32 {

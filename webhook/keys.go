@@ -1,7 +1,8 @@
 package webhook
 
 import (
-	"sort"
+	"maps"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -15,7 +16,7 @@ const writtenByUs = "is written by holdfast alone: remove it"
 // checkSystemKeys refuses keys that only Holdfast writes, other than with the values in written.
 func checkSystemKeys(values, written map[string]string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	for _, key := range sortedKeys(values) {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
 		want, ours := written[key]
 		if settings.IsSystemKey(key) && (!ours || want != values[key]) {
 			errs = append(errs, field.Invalid(path.Key(key), values[key], writtenByUs))
@@ -27,7 +28,7 @@ func checkSystemKeys(values, written map[string]string, path *field.Path) field.
 // checkLabels refuses labels under our prefix other than those in written.
 func checkLabels(labels, written map[string]string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	for _, key := range sortedKeys(labels) {
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		if !strings.HasPrefix(key, v1alpha1.Prefix) {
 			continue
 		}
@@ -43,15 +44,6 @@ func checkLabels(labels, written map[string]string, path *field.Path) field.Erro
 		}
 	}
 	return errs
-}
-
-func sortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
 }
 
 // setKey returns m with the key set, making m if there is none.

@@ -108,7 +108,7 @@ type NodeOutage struct {
 	Decision NodeDecision `json:"decision"`
 	// Cause is the verdict's cause, or CauseNodeUnreachable.
 	Cause string `json:"cause"`
-	// Reason is what a node on hold waits for: HoldClusterBudget, HoldDomainBudget or HoldBreaker.
+	// Reason is what a node on hold waits for: ClusterBudget, DomainBudget or Breaker.
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
 	// Since is when this decision was first made.
@@ -118,16 +118,6 @@ type NodeOutage struct {
 	// Idle: no pod of a gang was there while this decision stood, so it spends nothing of the outage budget.
 	Idle bool `json:"idle,omitempty"`
 }
-
-// Values of NodeOutage.Reason.
-const (
-	// HoldClusterBudget: as many nodes are out as the cluster may miss.
-	HoldClusterBudget = "ClusterBudget"
-	// HoldDomainBudget: as many nodes are out as the node's failure domain may miss.
-	HoldDomainBudget = "DomainBudget"
-	// HoldBreaker: so many nodes are red at once that people are asked to look first.
-	HoldBreaker = "Breaker"
-)
 
 // CauseGPUsReleased: the daemon has let go of the GPUs for a repair. It is the condition's reason also where another cause is worse.
 const CauseGPUsReleased = "GPUsReleased"

@@ -2,7 +2,8 @@ package launch
 
 import (
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,12 +14,7 @@ import (
 // fill carries the values over, in the order of their names so that the first refusal is always the same.
 func (s *Spec) fill(values map[string]value) *Refusal {
 	s.Ranks, s.Role, s.RunID, s.ShutdownTimeout = 1, "default", "none", DefaultShutdownTimeout
-	names := make([]string, 0, len(values))
-	for name := range values {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
 		f, _ := byLong(name, true)
 		val := values[name]
 		if !known(val.v) {

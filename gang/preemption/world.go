@@ -7,6 +7,7 @@ package preemption
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -152,12 +153,7 @@ func (x *world) set(name string) {
 
 // unitsHere lists the units with pods on these nodes, by number.
 func (x *world) unitsHere() []int {
-	all := make([]int, 0, len(x.here))
-	for u := range x.here {
-		all = append(all, u)
-	}
-	slices.Sort(all)
-	return all
+	return slices.Sorted(maps.Keys(x.here))
 }
 
 // Cost is what is lost by who leaves; less is better.

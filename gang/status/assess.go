@@ -127,11 +127,11 @@ func (v View) placed(bound int) Condition {
 	c := Condition{Type: v1alpha1.ConditionPlaced, True: bound >= v.Size}
 	switch {
 	case c.True:
-		c.Reason, c.Message = v1alpha1.ReasonPlaced, fmt.Sprintf("all %s on nodes", count(v.Size, "pod is", "pods are"))
+		c.Reason, c.Message = v1alpha1.ReasonPlaced, fmt.Sprintf("all %s on nodes", gang.Count(v.Size, "pod is", "pods are"))
 	case !v.Answer.Placed && v.Answer.Reason != "" && !v.staleWait():
 		c.Reason, c.Message = v.Answer.Reason, v.Answer.Message
 	case len(v.Members) >= v.Size:
-		c.Reason, c.Message = v1alpha1.ReasonWaitingForMembers, fmt.Sprintf("%d of %s on nodes", bound, count(v.Size, "pod is", "pods are"))
+		c.Reason, c.Message = v1alpha1.ReasonWaitingForMembers, fmt.Sprintf("%d of %s on nodes", bound, gang.Count(v.Size, "pod is", "pods are"))
 	default:
 		r := gang.Incomplete(gang.MemberCounts{Size: v.Size, Exist: len(v.Members), Bound: bound, Gaps: v.gaps()})
 		c.Reason, c.Message = r.Reason, r.Message
@@ -170,7 +170,7 @@ func (v View) running(p v1alpha1.GangPhase, bound int) Condition {
 	c := Condition{Type: v1alpha1.ConditionRunning, True: p == v1alpha1.PhaseRunning, Reason: string(p)}
 	switch p {
 	case v1alpha1.PhaseRunning:
-		c.Message = fmt.Sprintf("generation %d: %s", v.Run.Generation, count(int(v.Run.Progress.Ranks), "rank runs", "ranks run"))
+		c.Message = fmt.Sprintf("generation %d: %s", v.Run.Generation, gang.Count(int(v.Run.Progress.Ranks), "rank runs", "ranks run"))
 		if v.Run.Progress.WholeCommand {
 			c.Message += ", each its pod's whole command, which is restarted as a whole"
 		}
@@ -252,7 +252,7 @@ func (v View) standbysReady() Condition {
 	case ranks > 0 && ready >= ranks:
 		c.True, c.Reason, c.Message = true, v1alpha1.ReasonStandbysReady, "every rank has a warm standby"
 	default:
-		c.Reason, c.Message = v1alpha1.ReasonStandbysWarming, fmt.Sprintf("%d of %s a warm standby", ready, count(ranks, "rank has", "ranks have"))
+		c.Reason, c.Message = v1alpha1.ReasonStandbysWarming, fmt.Sprintf("%d of %s a warm standby", ready, gang.Count(ranks, "rank has", "ranks have"))
 	}
 	return c
 }
@@ -263,7 +263,7 @@ func (v View) goodputKnown() Condition {
 	if !c.True {
 		c.Reason = v1alpha1.ReasonResumePointUnknown
 		c.Message = fmt.Sprintf("for %s the step at which training resumed is unknown, so no goodput is given: report each step with the client, attach() and step(n), or keep an optimizer or scheduler that counts its steps in the script's checkpoint",
-			count(int(v.Run.Progress.ResumeUnknown), "recovery", "recoveries"))
+			gang.Count(int(v.Run.Progress.ResumeUnknown), "recovery", "recoveries"))
 	}
 	return c
 }
@@ -277,7 +277,7 @@ func (v View) unprotected() Condition {
 			what = fmt.Sprintf("pod %s of slot %d: %s", u[0].Pod, u[0].Slot, u[0].Runs)
 		}
 		c.Message = fmt.Sprintf("in %s no rank was started under the agent, and nothing restarts what runs there: %s; start the ranks with torchrun, python -m torch.distributed.run or another launcher that docs/launchers.md lists, and create the job again",
-			count(int(v.Run.Progress.UnprotectedPods), "pod", "pods"), what)
+			gang.Count(int(v.Run.Progress.UnprotectedPods), "pod", "pods"), what)
 	}
 	return c
 }
@@ -307,11 +307,4 @@ func (v View) ended(p v1alpha1.GangPhase) (reason, message string) {
 		return cmp.Or(d.Reason, string(p)), verdictText(d)
 	}
 	return string(p), cmp.Or(v.JobMessage, "the job is over")
-}
-
-func count(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }

@@ -35,7 +35,7 @@ var cores = map[string][]string{
 	"ckptagent":            {"internal/protocol"},
 	"ckptagent/format":     {"internal/protocol"},
 	"ckptagent/launch":     {"internal/protocol"},
-	"nodehealth/budget":    {},
+	"nodehealth/budget":    {"nodehealth"},
 }
 
 // readers make values of Kubernetes objects, as pure as a core: beside what is listed they import the types of Kubernetes.

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"holdfast.dev/holdfast/nodehealth"
 )
 
 // contact is what silence says about a node.
@@ -30,7 +32,7 @@ type judged struct {
 
 // ours says whether the node is judged and counted: what stands on it keeps it so until it is well.
 func (j *judged) ours() bool {
-	return j.GPUs > 0 || j.GangPods > 0 || j.Verdict.Action != "" && j.Verdict.Action != ActionNone || j.want != None
+	return j.GPUs > 0 || j.GangPods > 0 || j.Verdict.Action != nodehealth.None || j.want != None
 }
 
 // Decide answers for all nodes at once.
@@ -79,11 +81,11 @@ func (j *judged) judge(c Config, v View, partitioned bool, now time.Time) {
 		j.contact = j.judgeContact(c, v, partitioned, now)
 	}
 	switch {
-	case j.Verdict.Action == ActionEvict:
+	case j.Verdict.Action == nodehealth.Evict:
 		j.want, j.red = Evict, j.Verdict.Since
 	case j.contact == dead:
 		j.want, j.red = Evict, latest(j.LeaseRenewed, v.Led)
-	case j.Verdict.Action == ActionExclude || j.contact == late:
+	case j.Verdict.Action == nodehealth.Exclude || j.contact == late:
 		j.want = Exclude
 	}
 }
@@ -230,7 +232,7 @@ func (s *spender) hold(n *judged) answer {
 // unsure says of a node that was called dead and is held that it was not silent for long enough since so many were
 // that the breaker held or nobody was heard: nodes that come back do so over seconds.
 func (s *spender) unsure(n *judged) bool {
-	if n.Stands.Outcome != Hold || n.Verdict.Action == ActionEvict {
+	if n.Stands.Outcome != Hold || n.Verdict.Action == nodehealth.Evict {
 		return false
 	}
 	v := s.view
@@ -295,7 +297,7 @@ func (n *judged) why(v View, now time.Time) (cause, message string) {
 			silence += " and no agent on it ever reported"
 		}
 	}
-	if n.Verdict.Action == ActionEvict || (n.Verdict.Action == ActionExclude && n.contact != dead) {
+	if n.Verdict.Action == nodehealth.Evict || (n.Verdict.Action == nodehealth.Exclude && n.contact != dead) {
 		return n.Verdict.Cause, join(n.Verdict.Message, silence)
 	}
 	return CauseUnreachable, silence

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/internal/seeds"
+	"holdfast.dev/holdfast/nodehealth"
 )
 
 // history is a random life of a cluster, with the plan carried out after each event.
@@ -58,7 +59,7 @@ func (h *history) event() {
 	n := &h.view.Nodes[h.r.Intn(len(h.view.Nodes))]
 	switch h.r.Intn(10) {
 	case 0, 1:
-		actions := []Action{ActionNone, ActionWatch, ActionExclude, ActionEvict, ActionEvict}
+		actions := []nodehealth.Action{nodehealth.None, nodehealth.Watch, nodehealth.Exclude, nodehealth.Evict, nodehealth.Evict}
 		n.Verdict = Verdict{Action: actions[h.r.Intn(len(actions))], Cause: []string{"X", "Y"}[h.r.Intn(2)], Since: h.now}
 		h.say("%s says %s", n.Name, n.Verdict.Action)
 	case 2, 3, 4:
@@ -161,7 +162,7 @@ func (h *history) sameWhateverTheOrder(p Plan) {
 func (h *history) neverBeyondBudget(p Plan, before []Node) {
 	out, outOf, size, fresh := 0, map[string]int{}, map[string]int{}, []Node{}
 	for i, d := range p.Decisions {
-		if n := before[i]; n.GPUs > 0 || n.GangPods > 0 || n.Verdict.Action != "" && n.Verdict.Action != ActionNone || d.Outcome != None {
+		if n := before[i]; n.GPUs > 0 || n.GangPods > 0 || n.Verdict.Action != nodehealth.None || d.Outcome != None {
 			size[n.Domain]++
 		}
 		if d.Outcome != Evict {
@@ -194,7 +195,7 @@ func (h *history) neverBeyondBudget(p Plan, before []Node) {
 func (h *history) nothingTakenBackForABudget(p Plan, before []Node) {
 	for i, d := range p.Decisions {
 		n := before[i]
-		bad := n.Verdict.Action == ActionEvict || n.Stands.Dead && !n.LeaseRenewed.After(n.Stands.Since)
+		bad := n.Verdict.Action == nodehealth.Evict || n.Stands.Dead && !n.LeaseRenewed.After(n.Stands.Since)
 		if n.Stands.Outcome == Evict && bad && d.Outcome != Evict {
 			h.t.Errorf("%s was given up and is %q though nothing got better", d.Node, d.Outcome)
 		}
@@ -206,7 +207,7 @@ func (h *history) nothingTakenBackForABudget(p Plan, before []Node) {
 func (h *history) neverWithoutReason(p Plan, before []Node) {
 	for i, d := range p.Decisions {
 		n := before[i]
-		asked := n.Verdict.Action == ActionEvict || n.Verdict.Action == ActionExclude || d.Cause == CauseUnreachable
+		asked := n.Verdict.Action == nodehealth.Evict || n.Verdict.Action == nodehealth.Exclude || d.Cause == CauseUnreachable
 		if d.Outcome != None && (!asked || d.Cause == "" || d.Since.IsZero()) {
 			h.t.Errorf("%s: %+v without a reason", d.Node, d.Outage)
 		}
@@ -289,7 +290,7 @@ func (h *history) healsCompletely() {
 	h.now = h.now.Add(time.Second)
 	for i := range h.view.Nodes {
 		n := &h.view.Nodes[i]
-		n.Verdict, n.Lease, n.LeaseRenewed, n.AgentContact = Verdict{Action: ActionNone}, true, h.now, h.now
+		n.Verdict, n.Lease, n.LeaseRenewed, n.AgentContact = Verdict{Action: nodehealth.None}, true, h.now, h.now
 	}
 	for _, d := range Decide(h.config, h.view, h.now).Decisions {
 		if d.Outcome != None {
@@ -363,7 +364,7 @@ func BenchmarkDecide(b *testing.B) {
 		v.Nodes = append(v.Nodes, Node{Name: fmt.Sprintf("n%04d", i), Domain: fmt.Sprintf("r%d", i/18), GPUs: 8, GangPods: 1, Agents: 1, Lease: true, LeaseRenewed: now, AgentContact: now})
 	}
 	for i := range 100 {
-		v.Nodes[i*37].Verdict = Verdict{Action: ActionEvict, Cause: "X", Since: now}
+		v.Nodes[i*37].Verdict = Verdict{Action: nodehealth.Evict, Cause: "X", Since: now}
 	}
 	for b.Loop() {
 		Decide(Defaults(), v, now)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/internal/golden"
+	"holdfast.dev/holdfast/nodehealth"
 )
 
 // TestScripts plays testdata/*.txt; the commands are
@@ -155,12 +156,16 @@ func (s *stage) change(f []string, n *Node) {
 	case "set":
 		s.set(n, f[2:])
 	case "verdict":
-		n.Verdict = Verdict{Action: Action(f[2]), Cause: f[3], Since: s.clock()}
+		action, ok := nodehealth.ParseAction(f[2])
+		if !ok {
+			s.t.Fatalf("%q is no action", f[2])
+		}
+		n.Verdict = Verdict{Action: action, Cause: f[3], Since: s.clock()}
 		if len(f) > 4 {
 			n.Verdict.Message = strings.ReplaceAll(f[4], "_", " ")
 		}
 	case "heal":
-		n.Verdict = Verdict{Action: ActionNone}
+		n.Verdict = Verdict{Action: nodehealth.None}
 	case "mute", "speak":
 		if s.mute == nil {
 			s.mute = map[string]bool{}
@@ -252,27 +257,27 @@ func TestDecide(t *testing.T) {
 		return all
 	}
 	lost := Outage{Outcome: Exclude, Cause: CauseUnreachable, Since: ago(time.Minute)}
-	sick := Verdict{Action: ActionExclude, Cause: "TooHot", Since: ago(time.Second)}
+	sick := Verdict{Action: nodehealth.Exclude, Cause: "TooHot", Since: ago(time.Second)}
 	for name, c := range map[string]struct {
 		nodes []Node
 		says  func(Plan) any
 		want  any
 	}{
 		"a node without GPUs is none of ours where its daemon finds nothing": {
-			nodes(3, Node{Verdict: Verdict{Action: ActionNone}, Lease: true}), func(p Plan) any { return []any{p.Of, p.Decisions[0].Outcome} }, []any{0, None}},
+			nodes(3, Node{Verdict: Verdict{Action: nodehealth.None}, Lease: true}), func(p Plan) any { return []any{p.Of, p.Decisions[0].Outcome} }, []any{0, None}},
 		"a node without GPUs is ours where its daemon watches something": {
-			nodes(3, Node{Verdict: Verdict{Action: ActionWatch}}), func(p Plan) any { return p.Of }, 3},
+			nodes(3, Node{Verdict: Verdict{Action: nodehealth.Watch}}), func(p Plan) any { return p.Of }, 3},
 		"a share of a domain is one of its nodes": {
-			nodes(15, Node{Domain: "rack", GPUs: 8, GangPods: 1, Verdict: Verdict{Action: ActionEvict}, Stands: Outage{Outcome: Hold}}), func(p Plan) any { return p.Domains["rack"] }, Use{Max: 3}},
+			nodes(15, Node{Domain: "rack", GPUs: 8, GangPods: 1, Verdict: Verdict{Action: nodehealth.Evict}, Stands: Outage{Outcome: Hold}}), func(p Plan) any { return p.Domains["rack"] }, Use{Max: 3}},
 		"another cause does not make an outage begin anew": {
 			nodes(1, Node{GPUs: 8, Verdict: sick, Stands: lost, LeaseRenewed: now}), func(p Plan) any { return []any{p.Decisions[0].Cause, p.Decisions[0].Since, p.Decisions[0].Changed} }, []any{"TooHot", lost.Since, true}},
 		"four silent leases of five are a partition": {
 			append(nodes(4, Node{GPUs: 8, Lease: true}), Node{Name: "heard", GPUs: 8, Lease: true, LeaseRenewed: now}), func(p Plan) any { return p.PartitionSuspected }, true},
 		"two red nodes of five hold all that is new": {
-			append(nodes(2, Node{GPUs: 8, Verdict: Verdict{Action: ActionEvict}}), Node{Name: "a", GPUs: 8}, Node{Name: "b", GPUs: 8}, Node{Name: "c", GPUs: 8}), func(p Plan) any { return p.Broken }, true},
+			append(nodes(2, Node{GPUs: 8, Verdict: Verdict{Action: nodehealth.Evict}}), Node{Name: "a", GPUs: 8}, Node{Name: "b", GPUs: 8}, Node{Name: "c", GPUs: 8}), func(p Plan) any { return p.Broken }, true},
 		"who is held because the cluster has lost enough is told so": {
-			append(nodes(20, Node{Domain: "rack", GPUs: 8, GangPods: 1}), Node{Name: "a", Domain: "rack", GPUs: 8, GangPods: 1, Verdict: Verdict{Action: ActionEvict}},
-				Node{Name: "b", Domain: "rack", GPUs: 8, GangPods: 1, Verdict: Verdict{Action: ActionEvict}}), func(p Plan) any { return []any{p.Decisions[0].Outcome, p.Decisions[1].Reason} }, []any{Evict, ClusterBudget}},
+			append(nodes(20, Node{Domain: "rack", GPUs: 8, GangPods: 1}), Node{Name: "a", Domain: "rack", GPUs: 8, GangPods: 1, Verdict: Verdict{Action: nodehealth.Evict}},
+				Node{Name: "b", Domain: "rack", GPUs: 8, GangPods: 1, Verdict: Verdict{Action: nodehealth.Evict}}), func(p Plan) any { return []any{p.Decisions[0].Outcome, p.Decisions[1].Reason} }, []any{Evict, ClusterBudget}},
 		"a lease that moves takes back what a leader whose clock was ahead decided": {
 			nodes(1, Node{GPUs: 8, Lease: true, LeaseRenewed: now, Stands: Outage{Outcome: Evict, Cause: CauseUnreachable, Dead: true, Since: now.Add(time.Hour)}}), func(p Plan) any { return p.Decisions[0].Outcome }, None},
 		"a lease that is gone takes back nothing that was decided from silence": {

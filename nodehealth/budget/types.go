@@ -5,20 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-)
 
-// Action is what the verdict on a node asks for; the words are those of the Node's annotation.
-type Action string
-
-const (
-	// ActionNone: nothing is wrong.
-	ActionNone Action = "None"
-	// ActionWatch: nothing is done.
-	ActionWatch Action = "Watch"
-	// ActionExclude: nothing new is placed on the node.
-	ActionExclude Action = "Exclude"
-	// ActionEvict: pods of gangs there are to be replaced.
-	ActionEvict Action = "Evict"
+	"holdfast.dev/holdfast/nodehealth"
 )
 
 // Outcome is what is decided about a node.
@@ -52,7 +40,7 @@ const CauseUnreachable = "NodeUnreachable"
 
 // Verdict is what the node's own daemon says.
 type Verdict struct {
-	Action  Action
+	Action  nodehealth.Action
 	Cause   string
 	Message string
 	Since   time.Time

@@ -13,6 +13,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/internal/membership"
+	"holdfast.dev/holdfast/nodehealth"
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
@@ -61,17 +62,15 @@ func budgetNode(node *corev1.Node, domainLabels []string) (budget.Node, error) {
 func nodeVerdict(node *corev1.Node) (budget.Verdict, error) {
 	text, ok := node.Annotations[v1alpha1.AnnotationHealth]
 	if !ok {
-		return budget.Verdict{Action: budget.ActionNone}, nil
+		return budget.Verdict{}, nil
 	}
 	path := field.NewPath("metadata", "annotations").Key(v1alpha1.AnnotationHealth)
 	var h v1alpha1.NodeHealth
 	if err := json.Unmarshal([]byte(text), &h); err != nil {
 		return budget.Verdict{}, field.Invalid(path, text, fmt.Sprintf("is not a verdict (%v): take the annotation away, the node's daemon writes it anew", err))
 	}
-	action := budget.Action(h.Action)
-	switch action {
-	case budget.ActionNone, budget.ActionWatch, budget.ActionExclude, budget.ActionEvict:
-	default:
+	action, ok := nodehealth.ParseAction(string(h.Action))
+	if !ok {
 		return budget.Verdict{}, field.NotSupported(path.Child("action"), h.Action,
 			[]v1alpha1.NodeAction{v1alpha1.ActionNone, v1alpha1.ActionWatch, v1alpha1.ActionExclude, v1alpha1.ActionEvict})
 	}
@@ -80,13 +79,13 @@ func nodeVerdict(node *corev1.Node) (budget.Verdict, error) {
 
 // unchanged is a verdict that asks for what stands.
 func unchanged(o budget.Outage) budget.Verdict {
-	v := budget.Verdict{Action: budget.ActionNone, Cause: o.Cause, Since: o.Since}
+	v := budget.Verdict{Cause: o.Cause, Since: o.Since}
 	switch {
 	case o.Cause == budget.CauseUnreachable: // not a daemon's word
 	case o.Outcome == budget.Exclude:
-		v.Action = budget.ActionExclude
+		v.Action = nodehealth.Exclude
 	case o.Outcome != budget.None:
-		v.Action = budget.ActionEvict
+		v.Action = nodehealth.Evict
 	}
 	return v
 }

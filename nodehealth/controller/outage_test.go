@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/nodehealth"
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
@@ -21,7 +22,7 @@ func TestBudgetNode(t *testing.T) {
 		Status: corev1.NodeStatus{Capacity: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8"), "cpu": resource.MustParse("4")}},
 	}
 	want := budget.Node{Name: "n1", Domain: "rack=r", GPUs: 8,
-		Verdict: budget.Verdict{Action: budget.ActionEvict, Cause: "GPULost", Message: "gone", Since: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)}}
+		Verdict: budget.Verdict{Action: nodehealth.Evict, Cause: "GPULost", Message: "gone", Since: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)}}
 	got, err := budgetNode(node, []string{"none", "rack", "zone"})
 	got.Verdict.Since = got.Verdict.Since.UTC()
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -62,7 +63,7 @@ func TestUnreadableWords(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
 		v1alpha1.AnnotationHealth: "{", v1alpha1.AnnotationOutage: `{"decision":"Evict","cause":"GPULost","since":"2026-01-02T03:04:05.000006Z"}`}}}
 	n, err := budgetNode(node, nil)
-	if err == nil || !strings.Contains(err.Error(), v1alpha1.AnnotationHealth) || n.Verdict.Action != budget.ActionEvict || n.Verdict.Cause != "GPULost" {
+	if err == nil || !strings.Contains(err.Error(), v1alpha1.AnnotationHealth) || n.Verdict.Action != nodehealth.Evict || n.Verdict.Cause != "GPULost" {
 		t.Errorf("%+v, %v", n.Verdict, err)
 	}
 	node.Annotations[v1alpha1.AnnotationOutage] = `{"decision":"Maybe"}`

@@ -10,14 +10,10 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-var actions = map[nodehealth.Action]v1alpha1.NodeAction{
-	nodehealth.None: v1alpha1.ActionNone, nodehealth.Watch: v1alpha1.ActionWatch, nodehealth.Exclude: v1alpha1.ActionExclude, nodehealth.Evict: v1alpha1.ActionEvict,
-}
-
 // Health is the verdict as the annotation carries it.
 func Health(v nodehealth.Verdict) v1alpha1.NodeHealth {
 	h := v1alpha1.NodeHealth{
-		Action: actions[v.Action], Cause: string(v.Cause), Message: v.Message, Next: v.Next,
+		Action: v1alpha1.NodeAction(v.Action.String()), Cause: string(v.Cause), Message: v.Message, Next: v.Next,
 		Since: metav1.NewMicroTime(v.Since), Devices: v.Devices, Boot: v.Boot, Settled: v.Settled,
 		Released: v.Released, Soft: v.Soft,
 	}
@@ -42,11 +38,7 @@ func Verdict(annotation string) (nodehealth.Verdict, error) {
 		return nodehealth.Verdict{}, fmt.Errorf("reading annotation %s: %w", v1alpha1.AnnotationHealth, err)
 	}
 	v := nodehealth.Verdict{Cause: nodehealth.Cause(h.Cause), Message: h.Message, Next: h.Next, Since: h.Since.Time, Devices: h.Devices, Boot: h.Boot, Settled: h.Settled, Known: true}
-	for a, name := range actions {
-		if name == h.Action {
-			v.Action = a
-		}
-	}
+	v.Action, _ = nodehealth.ParseAction(string(h.Action))
 	v.Seen.GPUs = max(0, int(h.Seen.GPUs))
 	for id, links := range h.Seen.NVLinks {
 		if v.Seen.Links == nil {

@@ -70,20 +70,12 @@ func (s *planCycle) dryRunReserve(c claims.Needs, placement gang.Placement) (ref
 		}
 		if undo == nil {
 			return &gang.Refusal{Reason: gang.InsufficientNodes, Wanted: placement.Placed, Fits: got, Nodes: len(s.nodes), Message: fmt.Sprintf(
-				"%s wanted: %d of those with resource claims get devices together, of which some are no node's own (driver %s); %s", pods(placement.Placed), got, driver, claims.NobodyLeaves)}, nil
+				"%s wanted: %d of those with resource claims get devices together, of which some are no node's own (driver %s); %s", gang.Count(placement.Placed, "pod", "pods"), got, driver, claims.NobodyLeaves)}, nil
 		}
 		defer undo()
 		got++
 	}
 	return nil, nil
-}
-
-// pods counts pods, as people write it.
-func pods(n int) string {
-	if n == 1 {
-		return "1 pod"
-	}
-	return fmt.Sprintf("%d pods", n)
 }
 
 // competitors returns members of other open plans that have no devices yet. The framework knows only those that are

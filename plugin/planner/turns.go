@@ -157,5 +157,5 @@ func (s *planCycle) takeTurn(t *turns) *gang.Refusal {
 	}
 	key, logger := s.key(), klog.FromContext(s.ctx)
 	return t.take(key, time.Now(), func() { s.p.config.Wake(logger, key) }, &gang.Refusal{Reason: gang.WaitingForMembers, Undecided: true, Wanted: wanted, Nodes: len(s.nodes),
-		Message: pods(wanted) + " wanted: a plan of so many kinds of pods, or rules among them, waits for its turn; give the pods the same shape and no rules among themselves, or wait"})
+		Message: gang.Count(wanted, "pod", "pods") + " wanted: a plan of so many kinds of pods, or rules among them, waits for its turn; give the pods the same shape and no rules among themselves, or wait"})
 }
