@@ -22,22 +22,24 @@ import (
 	"holdfast.dev/holdfast/plugin/serve"
 )
 
-// stamped is a bound pod with the stamp of a scheduler that was placing its gang.
-func stamped(p *v1.Pod, node string, youngest time.Time) *v1.Pod {
-	p.Annotations[v1alpha1.AnnotationInitialPlacement] = youngest.UTC().Format(time.RFC3339)
+// stamped is a bound pod with the stamp of a scheduler that was placing it with others.
+func stamped(p *v1.Pod, node string, youngest time.Time, others ...*v1.Pod) *v1.Pod {
+	p.Annotations[v1alpha1.AnnotationInitialPlacement] = gangcache.StampText(youngest, slices.Values(append(others, p)))
 	return on(p, node)
 }
 
 // A scheduler died between two bindings; the next one completes the gang where it can.
 func TestAHalfPlacementIsCompletedByTheNextScheduler(t *testing.T) {
 	then := at(1000)
-	w := newWorld(t, extras{}, node("a", 2), node("b", 2), created(stamped(memberPod("g", 0, 2, 2), "a", then), then), created(memberPod("g", 1, 2, 2), then))
+	first, second := created(memberPod("g", 0, 2, 2), then), created(memberPod("g", 1, 2, 2), then)
+	w := newWorld(t, extras{}, node("a", 2), node("b", 2), stamped(first, "a", then, second), second)
+	stamped := first.Annotations[v1alpha1.AnnotationInitialPlacement]
 	w.until("the other to be bound", w.boundTo(map[string]string{"g-0": "a", "g-1": "b"}))
 	w.until("the gang to be placed", func() bool { return w.placement("g").Placed })
 	if d := w.deleted(); len(d) != 0 {
 		t.Errorf("deleted %v", d)
 	}
-	if stamp := w.pod("g-1").Annotations[v1alpha1.AnnotationInitialPlacement]; stamp != then.UTC().Format(time.RFC3339) {
+	if stamp := w.pod("g-1").Annotations[v1alpha1.AnnotationInitialPlacement]; stamp != stamped {
 		t.Errorf("the second half carries the stamp %q", stamp)
 	}
 }
@@ -45,16 +47,18 @@ func TestAHalfPlacementIsCompletedByTheNextScheduler(t *testing.T) {
 // Where it cannot, it takes back what the other bound; but never from a gang that was whole before.
 func TestAHalfPlacementIsUndoneByTheNextScheduler(t *testing.T) {
 	then := at(1000)
+	planned := created(memberPod("g", 1, 2, 2), then)
 	for _, c := range []struct {
 		name   string
 		second *v1.Pod
 		undone bool
 	}{
-		{"a pod that was to be placed with it", created(memberPod("g", 1, 2, 2), then), true},
-		{"a pod that came in the place of another", created(memberPod("g", 1, 2, 2), then.Add(time.Minute)), false},
+		{"a pod that was to be placed with it", planned, true},
+		{"a pod that came in the place of another", created(again("g", 1, 2, 2), then.Add(time.Minute)), false},
+		{"a pod that came in the place of another within a second", created(again("g", 1, 2, 2), then), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, extras{}, node("a", 2), created(stamped(memberPod("g", 0, 2, 2), "a", then), then), c.second)
+			w := newWorld(t, extras{}, node("a", 2), stamped(created(memberPod("g", 0, 2, 2), then), "a", then, planned), c.second)
 			w.until("the refusal", w.says("g", "1 pod wanted (1 of 2 are on nodes), 0 fit"))
 			if c.undone {
 				w.until("the first half to be taken back", func() bool { return w.where("g-0") == "gone" })
@@ -73,7 +77,7 @@ func TestAMemberThatIsReplacedCarriesNoStamp(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
 	w.create(memberPod("g", 0, 2, 2), memberPod("g", 1, 2, 2))
 	w.until("both to be bound", w.boundTo(map[string]string{"g-0": "a", "g-1": "b"}))
-	if _, ok := gangcache.StampOf(w.pod("g-0")); !ok {
+	if _, _, ok := gangcache.StampOf(w.pod("g-0")); !ok {
 		t.Error("no stamp on a pod of a forming gang")
 	}
 	w.until("the gang to be placed", func() bool { return w.placement("g").Placed })
@@ -81,8 +85,8 @@ func TestAMemberThatIsReplacedCarriesNoStamp(t *testing.T) {
 	w.knows(1)
 	w.create(again("g", 1, 2, 2))
 	w.until("it to be bound", w.boundTo(map[string]string{"g-1-again": "b"}))
-	if stamp, ok := gangcache.StampOf(w.pod("g-1-again")); ok {
-		t.Errorf("stamped %v", stamp)
+	if _, stamp, ok := gangcache.StampOf(w.pod("g-1-again")); ok {
+		t.Errorf("stamped %q", stamp)
 	}
 }
 

@@ -153,8 +153,8 @@ const AnnotationAttempt = Prefix + "attempt"
 const AnnotationTopologyDomain = Prefix + "topology-domain"
 
 // AnnotationInitialPlacement is written by the scheduler with a pod's binding, where the pod got its node while its gang
-// was placed for the first time: the creation time of the youngest pod that was placed with it. A scheduler that
-// starts in the middle of that knows by it that the gang was never whole.
+// was placed for the first time: the creation time of the youngest pod that was placed with it, and a checksum of the UIDs of
+// those that were created in that second. A scheduler that starts in the middle of that knows by it that the gang was never whole.
 const AnnotationInitialPlacement = Prefix + "initial-placement"
 
 // LabelReplaced ("true") is put on a pod that was taken out of its gang because another one takes its

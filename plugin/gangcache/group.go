@@ -64,9 +64,10 @@ type group struct {
 	opened      time.Time
 	endedBefore int
 	// initialPlacement are the members with a node of a gang that never was whole, oldest first; youngest is when the last of the
-	// pods that it was first planned with was created.
+	// pods that it was first planned with was created, and stamp what their bindings carry.
 	initialPlacement []*v1.Pod
 	youngest         time.Time
+	stamp            string
 	// since is when all that is needed to place the missing members came to be there; zero once all have a node.
 	since time.Time
 	// lifted counts the members of which gates of others were seen to go.

@@ -2,7 +2,11 @@ package gangcache
 
 import (
 	"cmp"
+	"fmt"
+	"hash/fnv"
+	"iter"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -18,11 +22,41 @@ import (
 // its members run. This process knows which it is where it has seen the gang become whole or planned it; for
 // one that it found half bound, the stamps on the bound pods say so.
 
-// StampOf is the creation time of the youngest pod that was placed with this one; ok is false for a pod that
-// joined a gang which was whole before.
-func StampOf(pod *v1.Pod) (youngest time.Time, ok bool) {
-	youngest, err := time.Parse(time.RFC3339, pod.Annotations[v1alpha1.AnnotationInitialPlacement])
-	return youngest, err == nil
+// StampText is what the bindings of pods that are placed together for the first time carry: when the youngest was created, and a
+// checksum of the UIDs of all that were created in that second. Creation times have no fractions: by the checksum a pod that took
+// another one's place within the same second is told from the pods that were planned first.
+func StampText(youngest time.Time, pods iter.Seq[*v1.Pod]) string {
+	var uids []string
+	for pod := range pods {
+		if pod.CreationTimestamp.Time.Equal(youngest) {
+			uids = append(uids, string(pod.UID))
+		}
+	}
+	slices.Sort(uids)
+	sum := fnv.New32a()
+	for _, uid := range uids {
+		sum.Write([]byte(uid + "\n"))
+	}
+	return fmt.Sprintf("%s/%08x", youngest.UTC().Format(time.RFC3339), sum.Sum32())
+}
+
+// StampOf is the stamp of a pod, and the creation time in it; ok is false for a pod that joined a gang which was whole before.
+func StampOf(pod *v1.Pod) (youngest time.Time, stamp string, ok bool) {
+	stamp = pod.Annotations[v1alpha1.AnnotationInitialPlacement]
+	created, _, ok := strings.Cut(stamp, "/")
+	youngest, err := time.Parse(time.RFC3339, created)
+	return youngest, stamp, ok && err == nil
+}
+
+// pods are the pods of the members that are there.
+func (g *group) pods() iter.Seq[*v1.Pod] {
+	return func(yield func(*v1.Pod) bool) {
+		for _, m := range g.members {
+			if !yield(m.Pod) {
+				return
+			}
+		}
+	}
 }
 
 // Stamp returns what a pod's binding is to carry; "": nothing.
@@ -33,7 +67,7 @@ func (c *Cache) Stamp(key types.NamespacedName, uid types.UID) string {
 	if g == nil || !g.phase.initial() || g.members[uid] == nil {
 		return ""
 	}
-	return g.youngest.UTC().Format(time.RFC3339)
+	return g.stamp
 }
 
 // inferInitial decides whether a gang that this process found half bound was ever fully placed. It was not, if all
@@ -44,22 +78,24 @@ func (g *group) inferInitial() {
 	}
 	var half []Member
 	var youngest time.Time
+	var newest string
 	for _, m := range g.members {
 		if m.State != Bound {
 			continue
 		}
-		stamp, ok := StampOf(m.Pod)
+		created, stamp, ok := StampOf(m.Pod)
 		if !ok {
 			return
 		}
 		half = append(half, *m)
-		if stamp.After(youngest) {
-			youngest = stamp
+		if created.After(youngest) {
+			youngest, newest = created, stamp
 		}
 	}
-	left := false
+	left, same := false, newest == StampText(youngest, g.pods())
 	for _, m := range g.members {
-		left = left || (m.State != Bound && !m.Pod.CreationTimestamp.After(youngest))
+		created := m.Pod.CreationTimestamp.Time
+		left = left || m.State != Bound && (created.Before(youngest) || same && created.Equal(youngest))
 	}
 	if len(half) == 0 || !left {
 		return
@@ -86,6 +122,7 @@ func (g *group) begin(now time.Time) {
 			g.youngest = created
 		}
 	}
+	g.stamp = StampText(g.youngest, g.pods())
 }
 
 // rollback ends an initial placement: the returned pods, newest first, are to be deleted and no longer count.
