@@ -1,5 +1,5 @@
-// Package docs has only tests: pages that speak of words and figures of the code name all of them, and none
-// that is not there.
+// Package docs has only tests: pages name all words and figures of the code that they document, and none that does
+// not exist.
 package docs
 
 import (

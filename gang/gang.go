@@ -1,8 +1,7 @@
-// Package gang decides for pods that only make sense together. It promises one answer for the whole gang:
-// a Placement that names a node for every missing member, or a Refusal that says with counts why there
-// is none. Never half of it, never more on a node than is free there, never a node that was ruled out.
-// The same values in give the same answer out; the message of an answer is part of it, so condition,
-// event, metric and command line say the same.
+// Package gang places pods that are only useful together. It promises one answer for the whole gang: a Placement that
+// names a node for every missing member, or a Refusal with counts. Never a partial one, never more on a node than is
+// free there, never a node that was excluded. The same input gives the same answer; the message is part of the
+// answer, so condition, event, metric and command line agree.
 package gang
 
 import (

@@ -1,4 +1,4 @@
-// Package hack has only tests: a script that starts several things at once ends all of them where it ends.
+// Package hack has only tests: a script that starts several processes ends all of them when it ends.
 package hack
 
 import (

@@ -1,5 +1,5 @@
-// Package manifests has only tests: what `kubectl apply -k` makes of the manifests is what the code and
-// the documentation rely on.
+// Package manifests has only tests: the output of `kubectl apply -k` for the manifests is what the code and the
+// documentation rely on.
 package manifests
 
 import (

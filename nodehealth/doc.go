@@ -1,7 +1,7 @@
-// Package nodehealth turns what a node's GPUs and kernel say into one verdict: what was seen goes into
-// Fold as signals, Assess says what it means now. The catalogue is a table: one row per cause, with the
-// action, what to do about it and how it goes away again. Every cause has a way back.
+// Package nodehealth turns signals of a node's GPUs and kernel into one verdict: Fold takes the signals, Assess
+// returns the present verdict. The catalogue is a table with one row per cause: its action, the remedy, and the
+// condition under which it ends. Every cause can end.
 //
-// The driver comes first: where it says which recovery a GPU needs, that overrides what the catalogue
-// thinks of an Xid. The package stands alone: no Kubernetes, no clock, no I/O.
+// The driver comes first: its recovery action for a GPU overrides the catalogue's action for an Xid. The package
+// stands alone: no Kubernetes, no clock, no I/O.
 package nodehealth

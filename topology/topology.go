@@ -1,11 +1,11 @@
-// Package topology keeps what is free on the nodes of a cluster and in the domains of its fabric. It promises
-// that asking is cheap: for a shape that was asked about before, what a change of one node means for its
-// domains is carried up the tree at once, so nothing is counted anew; that trying is free: what was taken
-// since a Mark is given back exactly by Undo, and a node never goes below zero; and that nodes are always
-// visited in one order (by fabric domain, widest first, then by name), whatever order they were told in.
+// Package topology keeps the free resources of a cluster's nodes and of the domains of its fabric. It promises:
+// queries are cheap, because for a known shape the change of one node is carried up the tree at once and nothing is
+// counted again; trials are free, because Undo releases exactly what was taken since a Mark, and a node never goes
+// below zero; nodes are always visited in one order (by fabric domain, widest first, then by name), whatever the
+// order of the input.
 //
-// A quantity is a plain number by resource name (millicores, bytes, devices, pods). The package knows
-// nothing of pods or plugins: what else keeps a pod off a node is said by whoever asks.
+// A quantity is a plain number by resource name (millicores, bytes, devices, pods). The package does not use pods or
+// plugins: the caller adds all other reasons that exclude a node.
 package topology
 
 import (

@@ -1,9 +1,9 @@
-// Package webhook opts jobs in at admission. It promises: what carries none of our keys is never
-// touched; every setting acts or is refused with the field's path and a remedy; injecting twice equals
-// injecting once; a dry run has no effect; the user's mounts, QoS class and exit codes, but for 137, stay as they are.
+// Package webhook opts jobs in at admission. It promises: an object without a key of Holdfast's is never changed;
+// every setting acts or is refused with the field's path and a remedy; injecting twice equals injecting once; a dry
+// run has no side effect; the user's mounts, QoS class and exit codes, except 137, stay as they are.
 //
-// MutateJob, CheckJobUpdate and MutatePod are pure: an object and facts in, an object, warnings and refusals out.
-// The handlers decode, learn the facts and encode.
+// MutateJob, CheckJobUpdate and MutatePod are pure: they take an object and facts and return an object, warnings and
+// refusals. The handlers decode the request, gather the facts and encode the response.
 package webhook
 
 import (

@@ -1,8 +1,8 @@
 //go:build linux
 
-// Package arena keeps the shared memory of the ranks of one pod: it makes and opens the arena files,
-// seals what clients have copied, and lists what is sealed. What may be written when is decided by
-// ckptagent/format; here it is carried out, one record by one write, in the order given.
+// Package arena keeps the shared memory of the ranks of one pod: it creates and opens the arena files, seals complete
+// copies, and lists sealed steps. ckptagent/format decides what may be written when; this package carries it out, one
+// record by one write, in the given order.
 package arena
 
 import (

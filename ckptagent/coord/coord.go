@@ -1,6 +1,6 @@
-// Package coord is the agent's end of the conversation with the coordinator. It keeps trying for as long
-// as the agent lives, each time over a fresh connection with the token read anew; it sends the newest
-// report at once when something changed and every second, and hands on directives in the order they came.
+// Package coord is the agent's client of the coordinator. It retries for as long as the agent runs, each time over a
+// new connection with the token read again. It sends the newest report at once after a change and otherwise every
+// second, and returns directives in the order of their arrival.
 package coord
 
 import (

@@ -1,6 +1,7 @@
-// Package inspect says what lies in storage, as docs/formats/storage.md has it: which steps, how large, what of each is
-// not whole and why. It promises to change nothing, to read nothing outside the folder that it is given, to follow no
-// symbolic link in it, and to stay within its bounds whatever lies there; what it left out for that it says.
+// Package inspect lists the content of storage, as specified in docs/formats/storage.md: which steps, how large, and
+// which of their files are not whole and why. It promises to change nothing, to read nothing outside the given
+// folder, to follow no symbolic link in it, to stay within its bounds whatever the folder holds, and to report what
+// it left out.
 package inspect
 
 import (

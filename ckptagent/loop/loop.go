@@ -1,8 +1,8 @@
 //go:build linux
 
-// Package loop is the agent at work: it gathers what processes, arenas, launchers and the coordinator
-// tell, gives it to ckptagent.Step one event at a time, and has the adapters carry out what Step answers.
-// It promises that the state is stored before its effects are carried out, and takes no decisions.
+// Package loop is the agent's main loop: it gathers events from processes, arenas, launchers and the coordinator,
+// passes them to ckptagent.Step one at a time, and has the adapters carry out the effects. It promises that the state
+// is stored before its effects are carried out, and takes no decisions.
 package loop
 
 import (

@@ -1,8 +1,8 @@
 //go:build linux
 
-// Package page reads what a rank that knows nothing of Holdfast tells by its site hook: how many optimizer steps it
-// has finished, where they began, and which modules it has imported. It promises that a page that is being written, is
-// damaged or is missing is read as less, never as something else.
+// Package page reads the page that a rank's site hook writes without the client: the number of finished optimizer
+// steps, their start, and the imported modules. It promises that a page that is incomplete, damaged or missing yields
+// fewer facts, never wrong ones.
 package page
 
 import (

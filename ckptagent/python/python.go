@@ -1,6 +1,6 @@
-// Package python carries the Python files that Holdfast puts on PYTHONPATH in a training container: the
-// client that a script may import, the site hook and the standby that it turns into. It promises files
-// that need nothing but the standard library of Python 3.10 or newer. See docs/python.md.
+// Package python contains the Python files that Holdfast puts on PYTHONPATH in a training container: the client that
+// a script may import, the site hook and the standby. It promises that they need only the standard library of Python
+// 3.10 or newer. See docs/python.md.
 package python
 
 import (

@@ -1,9 +1,9 @@
 //go:build linux
 
-// Package store keeps steps of one job in a mounted folder: rank files and manifests, as
-// docs/formats/storage.md has them. It promises: a file that bears its final name is whole; what Put and
-// PutManifest have said yes to outlives a loss of power; Get gives what was put or an error; only files of
-// our own naming, of steps older than all that the gang's record names, are removed.
+// Package store keeps steps of one job in a mounted folder: rank files and manifests, as specified in
+// docs/formats/storage.md. It promises: a file with its final name is whole; after Put or PutManifest returned nil
+// the file survives a loss of power; Get returns the stored data or an error; only files with Holdfast's names, of
+// steps older than all in the gang's record, are removed.
 package store
 
 import (

@@ -1,6 +1,6 @@
-// Command holdfast-controller is the control plane of Holdfast in one process: it answers admission on
-// every replica, serves agents on every replica, and on the one that leads keeps Gangs true, decides
-// generations and carries them out. It may die at any time; training goes on.
+// Command holdfast-controller is the control plane of Holdfast in one process: every replica serves admission and
+// agents; the leading one keeps Gangs current, decides generations and carries them out. It may die at any time;
+// training continues.
 package main
 
 import (

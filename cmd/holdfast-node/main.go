@@ -1,5 +1,5 @@
-// Command holdfast-node is the daemon of one node: it listens to NVML and the kernel log, judges, and keeps
-// what stands on its own Node true. It may die at any time and comes back to the same verdict.
+// Command holdfast-node is the daemon of one node: it reads NVML and the kernel log, computes a verdict, and keeps
+// its own Node equal to it. It may die at any time; after a restart it comes to the same verdict.
 package main
 
 import (

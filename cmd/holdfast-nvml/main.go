@@ -1,5 +1,6 @@
-// Command holdfast-nvml asks NVIDIA's library how the GPUs are and tells standard output. It is holdfast-node's child, in
-// a program of its own: it may hang for ever, and it alone is built with cgo. It ends when standard input is closed.
+// Command holdfast-nvml queries NVIDIA's library for the state of the GPUs and writes the answers to standard output.
+// It is holdfast-node's child, in a program of its own: it may hang for ever, and it alone is built with cgo. It ends
+// when standard input is closed.
 package main
 
 import (

@@ -1,6 +1,6 @@
 // Holdfast-scheduler is kube-scheduler with the Holdfast plugin linked in: nothing of it is forked, every flag and
 // every KubeSchedulerConfiguration of kube-scheduler works. It schedules pods that name a profile of its
-// configuration; the default scheduler of the cluster goes on beside it. Several replicas elect one that acts.
+// configuration; the default scheduler of the cluster keeps running beside it. Several replicas elect one that acts.
 package main
 
 import (

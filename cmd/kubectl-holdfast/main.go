@@ -1,5 +1,5 @@
-// Command kubectl-holdfast is a kubectl plugin that says, from live objects, what happens to a job that
-// Holdfast keeps alive, and why.
+// Command kubectl-holdfast is a kubectl plugin that explains, from live objects, what happens to a job of Holdfast's,
+// and why.
 package main
 
 import (

@@ -1,6 +1,7 @@
-// Package barrier brings the ranks of a gang to one step and says when all of them stay there. It promises: the step
-// lies ahead of every rank when it is chosen; where it brings them together no more it is moved on, never back; and they are
-// taken to stay only once nothing has moved for long enough for word of the step to have come to all.
+// Package barrier brings the ranks of a gang to one step and reports when all of them stay there. It promises: the
+// step is ahead of every rank when it is chosen; it is only ever raised, when it can no longer bring the ranks
+// together; ranks count as staying only after nothing has moved for long enough that the step must have reached all
+// of them.
 package barrier
 
 import "time"

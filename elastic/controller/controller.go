@@ -1,8 +1,8 @@
-// Package controller carries the decisions of package elastic out at the API server. It writes a Gang's
-// status.run under its own field manager, makes the job of a gang that was given up fail, records on the
-// user's job what happened, reports to the coordinator which pods must be replaced, because of their node or because they
-// are being deleted, and which Jobs are over, takes pods to be replaced out of their Job and sees to it that they go. It takes no decisions, and each
-// thing it does may be done twice.
+// Package controller carries out the decisions of package elastic at the API server. It writes a Gang's status.run
+// under its own field manager, makes the job of a gang that was given up fail, and records events on the user's job.
+// It reports to the coordinator which pods must be replaced, because of their node or because they are being deleted,
+// and which Jobs are over; it releases pods to be replaced from their Job and makes sure that they are deleted. It
+// takes no decisions, and each of its actions may be done twice.
 package controller
 
 import (

@@ -1,7 +1,7 @@
-// Package coordinator serves the conversation with agents: it feeds what agents report to package elastic,
-// one gang at a time, and hands out what elastic decided once the store has it. It takes no decisions, and it
-// forgets everything when it ends: records and reports rebuild it. Who calls and where records are kept are
-// interfaces, so that the same server runs on a cluster and in tests.
+// Package coordinator serves agents: it passes their reports to package elastic, one gang at a time, and sends a
+// decision only after it is stored. It takes no decisions, and keeps no state across restarts: records and reports
+// rebuild it. Authentication of callers and storage of records are interfaces, so that the same server runs on a
+// cluster and in tests.
 package coordinator
 
 import (

@@ -1,6 +1,6 @@
-// Package restore finds the step from which a gang goes on: the newest that every rank holds in its memory or can read from
-// storage, as far as is recorded what lies there, and as far as it is on the gang's line of training. It promises that no rank is without
-// its part of that step, that none newer is whole, and that what was given up is not restored.
+// Package restore finds the step from which a gang continues: the newest on the gang's line of training that every
+// rank holds in its memory or can read from storage, as far as recorded. It promises that every rank has its part of
+// that step, that no newer step is whole, and that a given-up step is never restored.
 package restore
 
 import (

@@ -1,7 +1,7 @@
-// Package observe says what Holdfast would have done about failures of a job that it only watches, and what
-// time that would have saved. It promises that nothing is claimed that was not measured: each estimate is
-// the observed time until a pod was back, less the median of recoveries that really took place on this
-// cluster, and says so; without both there is no estimate.
+// Package observe computes what Holdfast would have done about failures of an observed job, and the time that it
+// would have saved. It promises to claim only measured values: each estimate is the observed time until a pod was
+// back, minus the median of real recoveries on this cluster, and is marked as such; without both there is no
+// estimate.
 package observe
 
 import (

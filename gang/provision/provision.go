@@ -1,6 +1,6 @@
-// Package provision decides about the request by which a gang asks an autoscaler for nodes for all of its pods, or for none: when it is
-// made, made again and removed, and what people read of it. It promises that one request at most stands for a gang, and that one which
-// failed is followed by another one after a pause that is bounded.
+// Package provision decides about the request by which a gang asks an autoscaler for nodes for all of its pods, or
+// for none: when it is created, created again and removed, and its text for users. It promises that a gang has at
+// most one request, and that a failed one is followed by another after a bounded pause.
 package provision
 
 import (

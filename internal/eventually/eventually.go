@@ -1,5 +1,5 @@
-// Package eventually waits in tests and tools for what comes about by itself. Whoever waits in vain is told what was seen last. One
-// patience bounds all waits of tests: it is only how long a failure takes to be said, never what the product promises.
+// Package eventually waits in tests and tools for a condition. A timeout prints the last observation. One timeout
+// bounds all waits of tests: it only decides how soon a failure is reported and is no promise of the product.
 package eventually
 
 import (

@@ -1,6 +1,6 @@
-// Package golden keeps what code is expected to answer in files beside its tests. It promises that a test fails where an
-// answer is another one than its file has, and that with -update the file is rewritten instead, so that the change is read
-// as a difference. Tests alone import it.
+// Package golden compares output with files beside the tests. It promises that a test fails if the output differs
+// from its file, and that with -update the file is rewritten instead, so that the change is reviewed as a diff. Only
+// tests import it.
 package golden
 
 import (

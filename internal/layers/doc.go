@@ -1,3 +1,3 @@
-// Package layers holds no code, only the tests that keep the import rules of docs/architecture.md:
-// cores stay pure, each foreign tree stays in its room, every package says what it promises.
+// Package layers has only the tests that enforce the import rules of docs/architecture.md: cores stay pure, each
+// external library is imported only in its packages, every package comment states what the package promises.
 package layers

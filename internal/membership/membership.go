@@ -1,5 +1,5 @@
-// Package membership says of a pod which gang it is of, which slot of it the pod holds, and which Job owns it, whichever
-// API puts pods together. It promises to read nothing of the pod but its metadata, its scheduler's name and group, and its phase.
+// Package membership reads from a pod its gang, its slot and its owning Job, for all APIs that group pods. It
+// promises to read only the pod's metadata, its scheduler's name and group, and its phase.
 package membership
 
 import (

@@ -1,8 +1,9 @@
-// Package protocol holds what an agent and the coordinator say to each other, as plain values: what each field means is said here, once.
-// Both cores decide on these values, and package wire makes messages of them. Either side states the whole present truth of itself, never
-// a command: a value that is lost, doubled or late changes nothing, and after a reconnect the first one is enough.
+// Package protocol has the messages between an agent and the coordinator, as plain values: the meaning of each field
+// is defined here, once. Both cores decide on these values, and package wire converts them to protobuf messages.
+// Either side states its whole present state, never a command: a value that is lost, doubled or late changes nothing,
+// and after a reconnect the first one is enough.
 //
-// What has JSON names is stored by the agent as well: a name, once given, stays.
+// Types with JSON names are also stored by the agent: a name never changes.
 package protocol
 
 import "time"

@@ -1,5 +1,5 @@
-// Package retry does a thing again until it is done. It promises to end with its context, and that what many met at the
-// same moment they do not answer at the same moment: all pauses have jitter.
+// Package retry repeats a call until it succeeds. It promises to end with its context. All delays are jittered, so
+// that clients do not retry in lockstep.
 package retry
 
 import (

@@ -1,5 +1,5 @@
-// Package seeds gives random tests their seeds: a fixed part, so that what was found once is found again, and a fresh part, so that no
-// two runs look at the same. A test that fails says at which seed, and HOLDFAST_SEED=<seed> has random tests try that one alone.
+// Package seeds gives random tests their seeds: a fixed part, so that a found failure is found again, and a fresh
+// part, so that each run tries new ones. A failing test prints its seed, and HOLDFAST_SEED=<seed> runs only that one.
 package seeds
 
 import (

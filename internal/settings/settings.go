@@ -1,5 +1,5 @@
-// Package settings reads what people ask for in annotations of Jobs and pods. It promises that what it cannot read is an
-// error with the field's path and a remedy, never a silent default, and that no other package parses these annotations.
+// Package settings reads users' annotations of Jobs and pods. It promises that an unreadable value is an error with
+// the field's path and a remedy, never a silent default, and that no other package parses these annotations.
 package settings
 
 import (

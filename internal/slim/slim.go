@@ -1,6 +1,6 @@
-// Package slim says what a cache keeps of objects that anybody may write, however large. It promises that each reader of the
-// cache finds all that it reads, and that what is kept of one object is some KiB at most. What it returns is never written
-// back: an update with it would erase the rest.
+// Package slim reduces objects that any tenant may write, however large, to the form that caches keep. It promises
+// that each reader of the cache finds all fields that it reads, and that at most some KiB of one object are kept. Its
+// result must never be written back: an update with it would erase the rest.
 package slim
 
 import (

@@ -1,4 +1,4 @@
-// Package words has only a test: names that were retired do not come back. It looks at what people and programs meet:
-// names of files, packages and declarations, JSON, protobuf and metric names, reasons, and what code is expected to
-// answer. Prose is free.
+// Package words has only a test: retired names do not come back. It reads names that users and programs meet: names
+// of files, packages and declarations, JSON, protobuf and metric names, reasons, and golden output. It does not check
+// prose.
 package words

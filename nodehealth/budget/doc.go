@@ -1,6 +1,6 @@
-// Package budget decides which sick or silent nodes are given up, and when a decision is taken back. It
-// promises that no more nodes with gangs on them are given up than the cluster and each failure domain can
-// spare, that silence is taken for death only where neither the node's lease nor any agent there was heard,
-// that a failure of its own hearing is taken for nothing, and that every decision has a way back. The same
-// view gives the same plan, in whatever order the nodes come.
+// Package budget decides which sick or silent nodes are given up, and when a decision is withdrawn. It promises: no
+// more nodes with gangs are given up than the budgets of the cluster and of each failure domain allow; a silent node
+// counts as dead only if its lease was not renewed and no agent on it reported; a suspected partition of the
+// controller itself leads to no decision; every decision can end. The same view gives the same plan, whatever the
+// order of the nodes.
 package budget

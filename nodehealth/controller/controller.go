@@ -1,8 +1,7 @@
-// Package controller spends the outage budget of the cluster: it gathers verdicts, leases, agents and gangs of all
-// nodes, has budget.Decide decide and writes each decision on its Node, annotation and taint in one patch. It
-// promises to write only where something changed, to leave others' taints alone, to remember nothing that
-// is not on the Nodes (so that a leader can die at any time), and to write nothing at all in a dry run, which
-// tells the same things.
+// Package controller applies the outage budget of the cluster: it gathers verdicts, leases, agents and gangs of all
+// nodes, calls budget.Decide and writes each decision on its Node, annotation and taint in one patch. It promises to
+// write only changes, to leave taints of other writers alone, to keep no state that is not on the Nodes (so that a
+// leader can die at any time), and to write nothing in a dry run, which reports the same decisions.
 package controller
 
 import (

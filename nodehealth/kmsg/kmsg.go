@@ -1,6 +1,6 @@
-// Package kmsg reads the kernel log and hands on what the GPU driver wrote there: first what this boot's log
-// still holds, then each record as it comes. A reader that was too slow goes on with what is left. Nobody but the
-// driver can make it hand anything on: neither programs that write into the log nor what tenants have the kernel quote.
+// Package kmsg reads the kernel log and returns the GPU driver's records: first those that the log of this boot still
+// holds, then each new one. A reader that was too slow continues with the oldest remaining record. Only the driver's
+// records are returned: neither text that programs write into the log nor text of tenants that the kernel quotes.
 package kmsg
 
 import (

@@ -1,5 +1,5 @@
-// Package metrics tells Prometheus what one node's daemon knows: its verdict, what it has seen, and when it last heard of
-// those that it asks. Nothing waits for whoever reads it.
+// Package metrics exports one node daemon's state to Prometheus: its verdict, its findings, and the times of the last
+// answers of the systems that it queries. No other part waits for a scrape.
 package metrics
 
 import (

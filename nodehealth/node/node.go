@@ -1,7 +1,7 @@
-// Package node keeps one Node object true to its daemon's verdict: the annotation with the whole of it, the
-// taint that keeps pods away, the condition for people. It publishes a level: the newest verdict is written
-// until it stands, whatever failed before, and what somebody else takes away comes back. Taints,
-// annotations and conditions of others are never touched. What people and operators write on the Node for its daemon is reported as it comes.
+// Package node keeps one Node object equal to its daemon's verdict: the annotation with the whole verdict, the taint
+// that keeps pods away, the condition for users. It publishes a level: the newest verdict is written until the write
+// succeeds, whatever failed before, and is written again if it was removed. Taints, annotations and conditions of
+// other writers are never changed. Requests of users and operators on the Node are passed to the daemon.
 package node
 
 import (

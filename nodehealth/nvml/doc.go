@@ -1,7 +1,7 @@
-// Package nvml asks NVIDIA's library how the GPUs are. All calls are made by a child process, which may
-// hang for ever: its parent gives it a deadline, kills it and says so, and is never blocked by it, not even
-// where it cannot be killed. That the library does not answer is a finding like any other.
+// Package nvml queries NVIDIA's library for the state of the GPUs. A child process makes all calls, because they may
+// hang for ever: its parent sets a deadline, kills it, reports it, and is never blocked by it, even if it cannot be
+// killed. A library that does not answer is a finding like any other.
 //
-// The only cgo is in this package, and of the programs only the child, holdfast-nvml, is built with it. Without it the child
-// says that it has no way to ask.
+// Only this package uses cgo, and of the programs only the child, holdfast-nvml, is built with it. Without cgo the
+// child reports that it cannot query.
 package nvml

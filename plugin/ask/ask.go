@@ -1,9 +1,9 @@
-// Package ask serves previews and the state of the fabric over HTTPS: it checks who asks and whether they may, reads the
-// question and writes the answer. It decides nothing about placement and keeps nothing.
+// Package ask serves previews and the state of the fabric over HTTPS: it authenticates and authorizes the caller,
+// reads the query and writes the answer. It decides nothing about placement and keeps nothing.
 //
-// The API server's proxy takes the header Authorization away, so the token comes in a header of its own. It must
-// be for this audience alone, so that a token which can do more is never sent here; the API server says whose it
-// is (TokenReview) and whether they may (SubjectAccessReview: post on v1alpha1.PreviewPath, get on v1alpha1.FabricPath).
+// The API server's proxy removes the header Authorization, so the token comes in a header of its own. It must be for
+// this audience alone, so that a token with more rights is never sent here; the API server reviews its account
+// (TokenReview) and its rights (SubjectAccessReview: post on v1alpha1.PreviewPath, get on v1alpha1.FabricPath).
 package ask
 
 import (

@@ -1,11 +1,11 @@
-// Package claims is what the scheduler's plugin knows of dynamic resource allocation: which claims a gang's members have, what
-// keeps members with claims from being placed together, and which devices earlier bindings left behind. It promises that
-// devices are only ever taken from a pod that is on no node and on its way to none.
+// Package claims handles dynamic resource allocation for the scheduler's plugin: which claims a gang's members have,
+// what prevents members with claims from being placed together, and which devices earlier bindings left behind. It
+// promises that devices are released only from a pod that is neither bound nor being bound.
 //
-// The framework's filter says of one pod and one node whether there are devices for its
-// claims, taints of devices included; it knows nothing of members that are planned and not reserved. So a node takes one
-// pod with claims at a time that is only planned: where devices are their node's own, what the filter said of each node
-// alone then holds for all together. Where they are not, a plan is tried on before it is believed.
+// The framework's filter decides for one pod and one node whether there are devices for its claims, taints of devices
+// included; it ignores members that are planned and not reserved. So a node takes one planned pod with claims at a
+// time: where all devices belong to one node each, the filter's answers for each node alone then hold for all
+// together. Where they do not, a plan is verified by a dry-run reserve.
 package claims
 
 import (

@@ -1,7 +1,7 @@
-// Package external reads what other people's APIs say of pods that belong together, PodGroups of scheduler-plugins, of Volcano
-// and of Kubernetes itself, and Volcano's HyperNodes, and writes back what users of these APIs expect. It promises to watch
-// an API only while the cluster serves it, whenever that begins or ends, to hold a group back for as long as it is not
-// known what its object says, and to write nothing but a status that differs.
+// Package external reads other APIs that group pods, PodGroups of scheduler-plugins, of Volcano and of Kubernetes
+// itself, and Volcano's HyperNodes, and writes the status that users of these APIs expect. It promises to watch an
+// API only while the cluster serves it, to hold a group back until its object was read, and to write only a status
+// that differs.
 package external
 
 import (

@@ -1,10 +1,11 @@
-// Package gangcache keeps what is known of each gang: its members, which of them have nodes, the plan that stands for the
-// others, and the last answer. It promises that all of it but the open plans follows from the pods it is told of, so that a
-// restarted scheduler knows it again as soon as it has seen them, and that counts and leader follow from the members at
-// every moment. It knows no scheduler: nothing here calls back into one while the cache is locked.
+// Package gangcache keeps the scheduler's state of each gang: its members, which of them have nodes, the open plan
+// for the others, and the last answer. It promises that everything except the open plans follows from the pods that
+// it receives, so that a restarted scheduler has it again as soon as it has received them, and that counts and leader
+// are always computed from the members. It has no reference to the scheduler: it calls nothing there while the cache
+// is locked.
 //
-// The cache's lock is a leaf but for that of the exclusive nodes. It is taken under the scheduling queue's lock; so nothing
-// that takes the queue's lock may be called from the functions of Config.
+// The cache's lock is a leaf except for that of the exclusive nodes. It is taken under the scheduling queue's lock;
+// so the functions of Config must not call anything that takes the queue's lock.
 package gangcache
 
 import (

@@ -1,7 +1,7 @@
-// Package planner finds a place for a gang on a scheduling cycle's snapshot, as things are or as they would be without some
-// pods. It promises that a node is named only if the framework's own filters accept it, beside all that open plans hold and
-// reservations keep, and that asking leaves nothing behind. It keeps all that follows a snapshot: the tree of free counts,
-// what filters said of nodes that did not change since, and plans that were tried on in vain.
+// Package planner finds a place for a gang on a scheduling cycle's snapshot, as it is or as if some pods were gone.
+// It promises that a node is named only if the framework's own filters accept it, beside the room of open plans and
+// reservations, and that a call has no side effects. It keeps what depends on a snapshot: the tree of free counts,
+// filter results for nodes that did not change since, and failed dry runs of plans.
 package planner
 
 import (

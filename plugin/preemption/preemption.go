@@ -1,7 +1,7 @@
 // Package preemption carries out gang/preemption: it preempts for a gang, or for a pod of no gang, and holds the room
-// that becomes free. It promises that whole gangs are preempted or none of their members; only units of lower priority,
-// or those that exceed their declared run time in reserved room; and nothing unless the gang fits afterwards by the
-// framework's own filters; and that the freed room is held for the gang that it was freed for.
+// that becomes free. It promises: a gang is preempted whole or not at all; only units of lower priority are
+// preempted, or those that exceed their declared run time in reserved room; nothing is preempted unless the gang fits
+// afterwards by the framework's own filters; the freed room is held for the gang that it was freed for.
 package preemption
 
 import (

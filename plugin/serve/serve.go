@@ -1,6 +1,6 @@
-// Package serve answers questions about what the scheduler's plugin would do, or did: where a gang would land, what a decision was
-// made from, how broken up the fabric is. It promises that each answer is of one moment, what planning itself would say then,
-// and that asking changes nothing; a replica that does not schedule answers nothing.
+// Package serve answers queries about the scheduler's plugin: where a gang would be placed, and how fragmented the
+// fabric is. It promises that each answer describes one moment, as planning itself would answer then, and that a
+// query changes nothing; a replica that does not schedule answers no query.
 package serve
 
 import (

@@ -1,5 +1,5 @@
-// Package harness is what tests, benchmarks and the demo share of a cluster with Holdfast on it: started, reached as its administrator,
-// furnished with the product's images and manifests, waited for, and its processes killed.
+// Package harness serves tests, benchmarks and the demo that need a cluster with Holdfast: it starts the cluster,
+// connects as its administrator, installs the product's images and manifests, waits for it, and kills its processes.
 package harness
 
 import (

@@ -1,3 +1,4 @@
-// Package hostile proves on a real kubelet that a tenant who may do what the role edit allows in one namespace neither disturbs a job
-// that trains in another one nor brings controller or scheduler down: each attack is refused with its reason, or its effect is bounded.
+// Package hostile tests on a real kubelet that a tenant with the rights of role edit in one namespace neither
+// disturbs a job that trains in another one nor brings controller or scheduler down: each attack is refused with its
+// reason, or its effect is bounded.
 package hostile

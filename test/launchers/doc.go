@@ -1,3 +1,3 @@
-// Package launchers has the tests that run real launchers and frameworks, with and without agents, and compare. The page
-// docs/launchers.md has the table that they fill.
+// Package launchers has the tests that run real launchers and frameworks, with and without agents, and compare the
+// results. They fill the table of docs/launchers.md.
 package launchers

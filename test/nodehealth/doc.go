@@ -1,3 +1,3 @@
-// Package nodehealth has only tests: the daemon that ships, on real kubelets, with a pretended driver that it loads as
-// it loads NVIDIA's.
+// Package nodehealth has only tests: the shipped daemon, on real kubelets, with a simulated driver that it loads like
+// NVIDIA's.
 package nodehealth

@@ -1,6 +1,7 @@
-// Package scheduling proves on a real API server, with simulated nodes and the scheduler's own binary, what a
-// fake one cannot: how long a replaced pod waits for its node, that two replicas place as one though the acting
-// one is killed at any moment, who leaves for whom and that nobody does for nothing, that room is held and reserved and
-// made free by who overstays there, that nodes which are not ready get nobody and those which reject pods are excluded, that devices of claims go to those who asked, that another scheduler on the same nodes
-// leaves no gang half placed, and that a preview is answered to those alone who may ask.
+// Package scheduling tests the scheduler's own binary on a real API server with simulated nodes, where a fake one is
+// not enough: the wait of a replaced pod for its node; two replicas that place as one although the acting one is
+// killed at any moment; selection of victims, and no preemption without need; held and reserved room, also against
+// jobs that exceed their run time; no pod on nodes that are not ready, and exclusion of nodes that reject pods;
+// devices of claims; no half placed gang beside another scheduler on the same nodes; previews only for accounts with
+// the right.
 package scheduling

@@ -1,5 +1,5 @@
-// Package trainer has the scripts that tests train with: a small one without torch, whose state shows by itself whether it is whole,
-// and one with torch, whose losses show it.
+// Package trainer has the training scripts of the tests: a small one without torch, whose state shows whether it is
+// whole, and one with torch, whose losses show it.
 package trainer
 
 import (

@@ -1,8 +1,7 @@
-// Package certs keeps the certificates of Holdfast's own servers in one Secret, signed by an authority of
-// its own, and tells the API server which authority to trust. It promises that a certificate is renewed
-// long before it ends and served without a restart, that an authority signs nothing before whoever trusts
-// its forerunner has had a month to hear of it, that replicas that start together agree on one authority,
-// and that it reads no Secret but the named one.
+// Package certs keeps the certificates of Holdfast's own servers in one Secret, signed by an authority of its own,
+// and writes the authority into the webhook's configuration. It promises: a certificate is renewed long before it
+// ends and served without a restart; a new authority signs only after clients of the old one have had a month to
+// receive it; replicas that start together agree on one authority; it reads only the named Secret.
 package certs
 
 import (

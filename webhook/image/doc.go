@@ -1,10 +1,10 @@
-// Package image reads from its registry what a container image starts, ENTRYPOINT and CMD, for containers that name no
-// command. It promises:
+// Package image reads the entry point of a container image, ENTRYPOINT and CMD, from its registry, for containers that
+// name no command. It promises:
 //
-//   - an answer, or a reason that people can act on, within a time well below that of an admission call;
-//   - no registry makes it read more than 256 KiB;
-//   - it speaks plain HTTP, and reaches addresses that only this process should reach, for no registry but those that
-//     flags name, and no answer tells what the cluster's network holds;
-//   - each Job's image is read by itself, with the credentials of that Job alone, and without the right to read pull secrets
-//     none is asked for.
+//   - an answer, or a reason with a remedy, well within the time of an admission call;
+//   - it reads at most 256 KiB, whatever a registry sends;
+//   - it uses plain HTTP, and addresses that only this process should reach, only for registries that flags name, and no
+//     message reveals the cluster's network;
+//   - each Job's image is read by itself, with the credentials of that Job alone; without the right to read pull secrets
+//     none is read.
 package image

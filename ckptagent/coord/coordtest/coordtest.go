@@ -1,5 +1,6 @@
-// Package coordtest serves agents under test. Over TLS, as on a cluster, it is the real coordinator for the pods of the gangs that
-// Lead leads; any other pod is told what the test sets by Direct. All that agents report is kept for the test to look at.
+// Package coordtest serves agents under test. Over TLS, as on a cluster, it is the real coordinator for the pods of
+// the gangs that Lead leads; any other pod receives the directive that the test sets by Direct. All reports are kept
+// for the test.
 package coordtest
 
 import (

@@ -1,7 +1,8 @@
 //go:build linux
 
-// Package proctest is a training container without the container, for tests: init, the real agent and the user's command as
-// processes of this machine. It promises that nothing of a container outlives its test, and shows what a failed one wrote.
+// Package proctest runs init, the real agent and the user's command as processes of this machine, like in a training
+// container, for tests. It promises that no process of such a container outlives its test, and prints the output of a
+// failed one.
 package proctest
 
 import (

@@ -1,9 +1,9 @@
 //go:build linux
 
-// Package child is the file system of storage by a process of its own. A thread that waits for a network file system may be one that
-// nothing ends, a kill included; a process of which one thread waits like that does not end either, keeps its sockets open, and nobody is
-// told of its death. It promises that this never becomes of the process that uses it: what is asked for waits, and the process itself can
-// end, be killed and be followed by the next one at any time.
+// Package child accesses storage's file system in a separate process. A thread that waits for a network file system
+// may be unkillable; its process then does not end either, keeps its sockets open, and its parent gets no exit. The
+// package promises that this never happens to the process that uses it: calls may wait, but that process can end, be
+// killed and be replaced at any time.
 package child
 
 import (

@@ -1,6 +1,6 @@
-// Package ckpt says which steps of a job lie in storage, how large and how old they are, which of them the Gang's record
-// names, which would be restored, and what is wrong with the others. It promises to go by what storage was seen to hold and
-// by the record alone, and to be as careful with either as with a stranger's words.
+// Package ckpt shows which steps of a job are in storage, their size and age, which of them the Gang's record names,
+// which would be restored, and the faults of the others. It promises to use only the content of storage and the
+// record, and to treat both as untrusted input.
 package ckpt
 
 import (

@@ -1,7 +1,6 @@
-// Package explain says in words what a Gang's status says in fields: where its pods are, what is kept in
-// memory and in storage, which pods are to be replaced and what they wait for, each recovery phase by phase
-// with its evidence, and the verdict. It promises that the same objects at the same time give the same
-// text, and that it reads nothing but what it is given.
+// Package explain formats a Gang's status as text: where its pods are, the state in memory and in storage, which pods
+// will be replaced and what they wait for, each recovery phase by phase with its evidence, and the verdict. It
+// promises that the same objects at the same time give the same text, and that it reads only its input.
 package explain
 
 import (

@@ -1,5 +1,5 @@
-// Package fabric says for people how broken up the fabric is and which moves would mend that. It promises to show what
-// the scheduler answered and nothing else.
+// Package fabric formats the fragmentation of the fabric and the moves that would reduce it. It promises to show only
+// the scheduler's answer.
 package fabric
 
 import (

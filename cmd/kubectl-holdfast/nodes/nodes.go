@@ -1,6 +1,6 @@
-// Package nodes says in a table what Holdfast knows of a cluster's nodes: the verdict of each node's daemon,
-// what the cluster decided, and what to do. It promises that the same objects at the same time give the same
-// text, that the worst comes first, and that what could not be read is said and never taken for healthy.
+// Package nodes shows a cluster's nodes in a table: the verdict of each node's daemon, the controller's decision, and
+// the remedy. It promises that the same objects at the same time give the same text, that the worst comes first, and
+// that unreadable data is reported and never taken for healthy.
 package nodes
 
 import (

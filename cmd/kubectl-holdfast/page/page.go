@@ -1,6 +1,6 @@
-// Package page lays out text for a terminal: lines, sections and tables whose columns are aligned, without
-// colour. It promises that a page is no wider than Width unless it is asked for everything, that what
-// was cut ends in "…", and that a terminal finds nothing in it to obey, whoever wrote what is shown.
+// Package page lays out text for a terminal: lines, sections and tables with aligned columns, without colour. It
+// promises that a page is no wider than Width unless all is requested, that cut text ends in "…", and that shown text
+// contains no control characters, whatever its source.
 package page
 
 import (

@@ -1,6 +1,6 @@
-// Package preview says what Holdfast would make of a Job before it is created: what changes in the Job and
-// in each of its pods, what memory is added, and where the pods would land now or why not. It promises to
-// show what the API server and the scheduler answered, and to read nothing but that.
+// Package preview shows what Holdfast would do with a Job before it is created: the changes in the Job and in each of
+// its pods, the added memory, and where the pods would be placed now or why not. It promises to show only the answers
+// of the API server and of the scheduler.
 package preview
 
 import (

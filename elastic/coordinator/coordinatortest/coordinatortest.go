@@ -1,5 +1,5 @@
-// Package coordinatortest is what a coordinator.Server needs beside it where there is no cluster: callers that are named by
-// their tokens, and a store in memory. Both do what the product's do on a cluster where nothing fails.
+// Package coordinatortest provides the parts that a coordinator.Server needs without a cluster: callers that are
+// named by their tokens, and a store in memory. Both behave like the product's on a cluster without failures.
 package coordinatortest
 
 import (

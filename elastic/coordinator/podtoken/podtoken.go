@@ -1,5 +1,5 @@
-// Package podtoken proves which pod an agent speaks for: by the pod's service account token, which the API server
-// reviews, and by the pod as the API server knows it. Nothing that the agent says of itself counts.
+// Package podtoken authenticates the pod of an agent: by the pod's service account token, which the API server
+// reviews, and by the pod object. The agent's own statements about its identity do not count.
 package podtoken
 
 import (

@@ -1,5 +1,5 @@
-// Package wire makes values of package protocol of the messages of api/coordinator/v1, and messages of values. It is the one place that
-// knows both, so that no core links protobuf. What a value holds its message holds, and the other way round.
+// Package wire converts values of package protocol to the messages of api/coordinator/v1, and back, without loss in
+// either direction. It is the only package that imports both, so that no core links protobuf.
 package wire
 
 import (

@@ -1,5 +1,5 @@
-// Package slimtest shows readers under test objects as the cache keeps them. It promises that a reader which needs what the
-// cache leaves out finds it missing, and that a test fails where such an object is written back.
+// Package slimtest gives readers under test objects in the form that the cache keeps. It promises that a field that
+// the cache drops is missing there too, and that a test fails if such an object is written back.
 package slimtest
 
 import (

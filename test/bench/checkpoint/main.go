@@ -1,8 +1,9 @@
 //go:build linux
 
-// Command bench-checkpoint measures what keeping and bringing back the state of a rank costs, next to memcpy of the same bytes and to
-// PyTorch's and DLRover's ways, in one run. It promises that all systems hold the same tensors, that they take turns within each round, that what
-// came back is compared value by value before its time counts, and that a missed goal is shown, never hidden.
+// Command bench-checkpoint measures the cost of saving and restoring the state of a rank, next to memcpy of the same
+// bytes and to PyTorch's and DLRover's methods, in one run. It promises that all systems hold the same tensors, that
+// they take turns within each round, that restored values are compared one by one before the time counts, and that a
+// missed goal is shown, never hidden.
 package main
 
 import (

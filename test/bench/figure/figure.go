@@ -1,6 +1,6 @@
-// Package figure collects what a benchmark measured and runs its command. It promises that rows come out in the order in which their first
-// sample came in, that each is the median of its samples, and that all benchmarks write rows of one form: one JSON object per line, which
-// is written whole or not at all.
+// Package figure collects a benchmark's measurements and runs its command. It promises that rows come out in the
+// order of their first samples, that each is the median of its samples, and that all benchmarks write rows of one
+// form: one JSON object per line, which is written whole or not at all.
 package figure
 
 import (

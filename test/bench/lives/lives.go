@@ -1,5 +1,6 @@
-// Package lives collects what the pods and ranks of one training job print. It promises that its answers depend only on the lines of each pod
-// and their order, not on when they were read nor on which pod's came first. Times are those of the lines: how output travels does not count.
+// Package lives collects the output of the pods and ranks of one training job. It promises that its answers depend
+// only on the lines of each pod and their order, not on the time of reading nor on the order of pods. Times are those
+// in the lines: delays of output do not count.
 package lives
 
 import (

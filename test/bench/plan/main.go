@@ -1,5 +1,5 @@
-// Bench-plan measures planning alone: gang.Place on a tree that stands, with eligibility known, as the scheduler asks
-// it; and the same cold, with the tree and its counts built anew.
+// Bench-plan measures planning alone: gang.Place on an existing tree, with eligibility known, as the scheduler calls
+// it; and the same cold, with the tree and its counts rebuilt.
 package main
 
 import (

@@ -1,6 +1,5 @@
-// Package dns is the dev cluster's name server: it answers for Services,
-// headless Services with their pods' host names, and ports (SRV), from
-// watched objects, and knows no name outside the cluster.
+// Package dns is the dev cluster's name server: it resolves Services, headless Services with their pods' host names,
+// and ports (SRV), from watched objects, and no name outside the cluster.
 package dns
 
 import (

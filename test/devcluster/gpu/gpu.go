@@ -1,6 +1,6 @@
-// Package gpu is a device plugin that pretends GPUs: it advertises a number of
-// devices on the kubelet's own socket and takes their health from a file, so
-// that a test can break a device of one node. Devices open nothing on the machine.
+// Package gpu is a device plugin with simulated GPUs: it advertises a number of devices on the kubelet's own socket
+// and reads their health from a file, so that a test can break a device of one node. The devices give access to
+// nothing on the machine.
 package gpu
 
 import (

@@ -1,7 +1,6 @@
-// Package host is the only one that changes the machine itself: it claims a
-// name, an address range, cgroups and a link for a cluster and gives all of
-// them back. Whatever it makes stands in the cluster's record before it is
-// made, and only what a record names is removed.
+// Package host is the only package that changes the machine itself: it claims a name, an address range, cgroups and a
+// link for a cluster and releases all of them. All that it creates is recorded in the cluster's record first, and
+// only what a record names is removed.
 package host
 
 import (

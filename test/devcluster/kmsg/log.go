@@ -1,5 +1,5 @@
-// Package kmsg is a kernel log of a node's own, in place of the one that all nodes of a machine share: a file that programs read,
-// write, seek and poll as they do the kernel's /dev/kmsg.
+// Package kmsg is a node's own kernel log, in place of the one that all nodes of a machine share: a file that
+// programs read, write, seek and poll like the kernel's /dev/kmsg.
 package kmsg
 
 import (

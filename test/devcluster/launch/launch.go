@@ -1,6 +1,5 @@
-// Package launch brings a cluster up from the machine's side: it claims a
-// place, writes certificates, starts the supervisor in namespaces of its own
-// and connects it with the machine. When it cannot, it takes all of it away.
+// Package launch starts a cluster from the machine's side: it claims a place, writes certificates, starts the
+// supervisor in namespaces of its own and connects it with the machine. If it fails, it removes all of it.
 package launch
 
 import (

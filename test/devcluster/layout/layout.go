@@ -1,7 +1,5 @@
-// Package layout says where everything of a dev cluster lies: its addresses,
-// directories and names, all computed from one small Spec that is written to
-// disk before anything else of the cluster exists. It does no I/O besides
-// reading and writing that record.
+// Package layout computes all addresses, directories and names of a dev cluster from one small Spec, which is written
+// to disk before anything else of the cluster exists. Its only I/O is reading and writing that record.
 package layout
 
 import (

@@ -1,5 +1,6 @@
-// Package logind pretends systemd's logind on a system bus of its own, as far as a kubelet asks it: a shutdown that is announced waits for
-// those who hold a lock against it. It listens at a socket and is bus and service in one, so that no daemon need be there.
+// Package logind simulates systemd's logind on a system bus of its own, as far as a kubelet uses it: an announced
+// shutdown waits for processes that hold a lock against it. It is bus and service in one, at one socket, so that no
+// daemon is needed.
 package logind
 
 import (

@@ -1,7 +1,6 @@
-// Package node is process 1 of a real node: in mount, process, network and
-// host name namespaces of its own it runs containerd, kubelet, kube-proxy and
-// a pretended GPU device plugin, and starts again whatever of them ends. When
-// it dies, all that runs on the node dies with it, as when a machine loses power.
+// Package node is process 1 of a real node: in mount, process, network and host name namespaces of its own it runs
+// containerd, kubelet, kube-proxy and a simulated GPU device plugin, and restarts those that end. When it dies, all
+// processes of the node die with it, as when a machine loses power.
 package node
 
 import (

@@ -1,6 +1,6 @@
-// Package nvml pretends the NVIDIA driver of a node: a library that is built from C with this machine's
-// compiler and loaded as the real one is, and the server that tells it how the node's GPUs are. A test, or a
-// person, has a GPU fail in all the ways at once in which it would: NVML, kernel log and device plugin.
+// Package nvml simulates the NVIDIA driver of a node: a library that is built from C with this machine's compiler and
+// loaded like the real one, and the server from which it reads the state of the node's GPUs. A test, or a user, makes
+// a GPU fail in NVML, kernel log and device plugin at once, as a real one would.
 package nvml
 
 import (

@@ -1,7 +1,6 @@
-// Package supervise is process 1 of a cluster. It runs in a process and a
-// network namespace that the cluster owns: the control plane's programs, the
-// nodes and the router between them are its children, and when it dies,
-// however it dies, the kernel ends all of them.
+// Package supervise is process 1 of a cluster. It runs in a process and a network namespace that the cluster owns:
+// the control plane's programs, the nodes and the router between them are its children, and when it dies, in any way,
+// the kernel ends all of them.
 package supervise
 
 import (

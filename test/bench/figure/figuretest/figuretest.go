@@ -1,4 +1,4 @@
-// Package figuretest tests what all benchmarks' commands promise.
+// Package figuretest tests the common promises of all benchmarks' commands.
 package figuretest
 
 import (
