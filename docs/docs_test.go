@@ -17,7 +17,7 @@ import (
 	"strings"
 	"testing"
 
-	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/internal/protocol"
 	"holdfast.dev/holdfast/nodehealth"
 )
 
@@ -309,7 +309,7 @@ func TestAnnotationsPage(t *testing.T) {
 // TestTheBudgetOfRestarts: pages that tell the number of restarts tell the one that the code has.
 func TestTheBudgetOfRestarts(t *testing.T) {
 	told := regexp.MustCompile(`(\w+)\s+restarts\s+(?:were |are )?without\s+progress`)
-	want, seen := strconv.Itoa(elastic.RestartsWithoutProgress), 0
+	want, seen := strconv.Itoa(protocol.RestartsWithoutProgress), 0
 	for _, name := range []string{"architecture.md", "runbooks.md"} {
 		for _, m := range told.FindAllStringSubmatch(page(t, name), -1) {
 			if number := m[1]; number == want {

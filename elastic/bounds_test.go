@@ -6,45 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/account"
 	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
-
-// TestTheRecordStaysSmall: however many pods are replaced however often, what is over is told of in part only, and what
-// is not over is kept.
-func TestTheRecordStaysSmall(t *testing.T) {
-	now := time.Unix(1000, 0)
-	s := New(2, 0, Record{Generation: 1, Phase: Forming})
-	for round := range 30 {
-		s.Record.Generation++
-		s.becomeHalting(nil, false, now)
-		s.open(cause.Cause{Code: cause.PodReplaced, Message: "a node died"})
-		rec := s.lastRecovery()
-		for i := range 1000 {
-			o := Replacement{Termination: Termination{Pod: fmt.Sprintf("%d-%d", round, i)}, ReleasedAt: now}
-			if i == 999 {
-				o.ReleasedAt = time.Time{} // it is in its Job yet
-			}
-			rec.Replaced = append(rec.Replaced, o)
-		}
-	}
-	notified := 0
-	for i, rec := range s.Record.Recoveries {
-		notified += len(rec.Replaced)
-		if i < len(s.Record.Recoveries)-1 && rec.Replaced[len(rec.Replaced)-1].Pod != fmt.Sprintf("%d-999", 10+i) {
-			t.Errorf("recovery %d does not tell of the pod that is about to go: %+v", i, rec.Replaced[len(rec.Replaced)-1])
-		}
-		if i < len(s.Record.Recoveries)-1 && rec.ReplacedPods != 1000 {
-			t.Errorf("recovery %d counts %d pods", i, rec.ReplacedPods)
-		}
-	}
-	if len(s.Record.Recoveries) != keptRecoveries || notified != 1000+(keptRecoveries-1)*(keptReplaced+1) {
-		t.Errorf("%d recoveries tell of %d pods", len(s.Record.Recoveries), notified)
-	}
-}
 
 // TestPodsGivenUpOutliveTheCoordinator: nobody but the record tells the next one of them, and their agents, which are not heard, say
 // nothing.
@@ -79,7 +46,7 @@ func TestPodsGivenUpOutliveTheCoordinator(t *testing.T) {
 			long++
 		}
 	}
-	if most := replacedAtOnce + replacements.MaxListed; len(stored.PendingReplacements) != pods || long > most {
+	if most := account.ReplacedAtOnce + replacements.MaxListed; len(stored.PendingReplacements) != pods || long > most {
 		t.Errorf("%d of %d are stored, %d with a message, %d at most", len(stored.PendingReplacements), pods, long, most)
 	}
 	s, waiting = New(pods, 0, stored), nil
@@ -119,18 +86,18 @@ func TestAWholeGangGoesByTurns(t *testing.T) {
 					for _, rec := range stored.Recoveries {
 						notified += len(rec.Replaced)
 					}
-					if most := 2*replacedAtOnce + replacements.MaxListed + keptNewest; notified > most {
+					if most := 2*account.ReplacedAtOnce + replacements.MaxListed + account.MaxNewest; notified > most {
 						t.Fatalf("the record tells of %d pods, want %d at most", notified, most)
 					}
 				}
 			}
 		}
-		if len(waiting) > replacedAtOnce {
+		if len(waiting) > account.ReplacedAtOnce {
 			t.Fatalf("%d pods go at once", len(waiting))
 		}
 	}
 	step(level)
-	if len(waiting) != replacedAtOnce || stored.PendingPods != pods || stored.Recoveries[0].ReplacedPods != replacedAtOnce {
+	if len(waiting) != account.ReplacedAtOnce || stored.PendingPods != pods || stored.Recoveries[0].ReplacedPods != account.ReplacedAtOnce {
 		t.Fatalf("%d pods go, %d are pending, %d in the account", len(waiting), stored.PendingPods, stored.Recoveries[0].ReplacedPods)
 	}
 	released := map[string]bool{}

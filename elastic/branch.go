@@ -34,7 +34,7 @@ func (s *State) goBackTo(to protocol.Point) {
 		s.emit(GoBackRefused{why})
 		return
 	}
-	s.Record.BestStep = min(s.Record.BestStep, to.Step)
+	s.account.Unlearn(to.Step)
 	s.branchAfter(to.Step)
 	s.unshelve(to)
 	s.saveBranch()
@@ -45,7 +45,7 @@ func (s *State) branchAfter(step int64) {
 	r := &s.Record
 	r.Branches = r.Branches.Begin(s.newestBranch()+1, step)
 	s.dropGivenUp()
-	r.Progress.SavedStep, r.Progress.Step = min(r.Progress.SavedStep, step), min(r.Progress.Step, step)
+	s.account.GiveUpAfter(step)
 	s.run.copying, s.run.drain, s.run.postHaltCopy = nil, nil, protocol.Mark{}
 	if f := s.run.forming; f != nil {
 		f.fetching = noPoint

@@ -1,14 +1,13 @@
 package elastic
 
 import (
-	"slices"
 	"time"
 
+	"holdfast.dev/holdfast/elastic/account"
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/restore"
 )
-
-// excusedInARow is how many generations in a row port conflicts and late launchers may cost before they count as failures.
-const excusedInARow = 5
 
 // judge finds the cause of the failure that ended the newest generation, and decides whether another
 // one is worth it.
@@ -27,34 +26,29 @@ const excusedInARow = 5
 // that many failures are followed by a restart, alike or not, with progress or without, and the next one ends the gang.
 func (s *State) judge(now time.Time) {
 	c := s.cause()
-	r := &s.Record
-	s.bestAtEnd(now)
-	s.credit()
-	free, givesUp := false, false
-	if c.Code == cause.PortConflict || c.Code == cause.LauncherStarted {
-		s.excused++
-		free = s.excused <= excusedInARow
-	} else {
-		s.excused = 0
-		restore := c.Code == cause.RestoreFailed
-		free, givesUp = restore || c.Displaced(), restore && s.failedToRestore()
+	if s.members.All(func(m *members.Member) bool { return m.Halted(s.Record.Generation) && m.Report().Ranks > 0 }) {
+		s.account.NoteLeftWith(restore.InMemory(s.members.Inventories(), s.Record.Branches).Step, now)
 	}
+	s.account.Credit(s.at(), s.run.halting.detected)
+	unrestorable := c.Code == cause.RestoreFailed
+	free := s.account.CountExcuse(c) || c.Code != cause.LauncherStarted && c.Displaced() || unrestorable
+	givesUp := unrestorable && s.account.FailedToRestore()
 	if ended := s.memberEnded(c); ended != nil {
 		s.becomeFinal(Verdict{Reason: ReasonMemberEnded, ExitCode: exitCode(c), Cause: ended, At: now}, GivenUp)
 		return
 	}
 	if !free {
 		reason := Reason("")
-		_, limited := s.members.MaxRestarts()
+		left, limited := s.restartsLeft()
 		switch {
-		case limited && s.restartsLeft() <= 0:
+		case limited && left <= 0:
 			reason = ReasonMaxRestarts
 		case s.shouldMove(c):
 			s.move(c, now)
 		case limited:
-		case !c.External() && !c.LostPeer && s.seenBefore(c):
+		case !c.External() && !c.LostPeer && s.account.SeenBefore(c):
 			reason = ReasonSameFailureTwice
-		case s.restartsLeft() <= 0:
+		case left <= 0:
 			reason = ReasonNoProgress
 		}
 		if reason == ReasonNoProgress && c.Restoring && s.canGiveUpStep() {
@@ -64,7 +58,7 @@ func (s *State) judge(now time.Time) {
 			s.becomeFinal(Verdict{Reason: reason, ExitCode: exitCode(c), Cause: &c, At: now}, GivenUp)
 			return
 		}
-		r.spend()
+		s.account.Spend()
 	}
 	s.members.Rejoin() // of a suspended Job's pods
 	s.open(c)
@@ -80,53 +74,26 @@ func (s *State) judge(now time.Time) {
 	}
 }
 
-// seenBefore says whether the same failure was repaired since the last progress that is sure.
-func (s *State) seenBefore(c cause.Cause) bool {
-	left := s.Record.sinceSure()
-	for i := len(s.Record.Recoveries) - 1; i >= 0 && left > 0; i-- {
-		old := s.Record.Recoveries[i].Cause
-		if old.Uncounted() {
-			continue
-		}
-		short := c
-		short.Message = cause.Tail(c.Message, keptMessage)
-		if cause.Same(old, short) {
-			return true
-		}
-		left--
-	}
-	return false
-}
-
 // open begins the account of a recovery; begin and track complete it.
 func (s *State) open(c cause.Cause) {
-	s.keepPace()
-	s.settle(s.run.halting.detected, false)
-	c.Message = cause.Tail(c.Message, keptMessage)
-	r := &s.Record
-	reached, known := s.reached()
-	if c.Code == cause.WentBack {
-		reached = min(reached, r.Progress.Step) // what is given up is not done again
+	h := s.run.halting
+	o := account.Opening{
+		Cause: c, EndedAt: h.detected, DetectedAt: h.detected, Waited: s.members.Waited(s.Record.Generation),
 	}
-	at := s.run.halting.detected
 	if first := s.members.FirstDetection(s.Record.Generation); !first.IsZero() {
-		at = first
+		o.DetectedAt = first
 	}
-	drained := NotReached
-	if s.run.drain != nil && s.run.drain.barrier.Step() > 0 {
-		at, drained = s.run.drain.since, s.run.halting.detected.Sub(s.run.drain.since)
+	if d := s.run.drain; d != nil && d.barrier.Step() > 0 {
+		o.DrainedSince = d.since
 	}
-	for i := range r.Recoveries {
-		r.Recoveries[i].shorten(keptReplaced)
+	if closed := s.account.Open(o, s.at()); closed != nil {
+		s.emit(Settled{*closed})
 	}
-	r.Recoveries = append(r.Recoveries, Recovery{
-		Generation: r.Generation + 1, Cause: c, DetectedAt: at,
-		Decide: NotReached, Stop: NotReached, Start: NotReached, Restore: NotReached, FirstStep: NotReached,
-		Drain: drained, Replace: NotReached, Fetch: NotReached,
-		EndedAfter: s.run.counted.Most, Reached: reached, ReachedKnown: known, Waited: s.members.Waited(s.Record.Generation),
-	})
-	if n := len(r.Recoveries) - keptRecoveries; n > 0 {
-		r.Recoveries = slices.Delete(r.Recoveries, 0, n)
-	}
-	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeRecovering, Message: recovering(r.Generation, c)}})
+	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeRecovering, Message: account.Recovering(s.Record.Generation, c)}})
+}
+
+// restartsLeft is how many restarts there may be yet; limited: people say how many.
+func (s *State) restartsLeft() (left int, limited bool) {
+	most, limited := s.members.MaxRestarts()
+	return s.account.RestartsLeft(most, limited, s.Record.Launch.Restarts), limited
 }

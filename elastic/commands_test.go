@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast.dev/holdfast/elastic/account"
 	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -29,16 +30,16 @@ func TestLateLaunchersAreBounded(t *testing.T) {
 	round := 1
 	for ; s.Record.Verdict == nil; round++ {
 		if round > 100 {
-			t.Fatalf("generation %d, %d restarts", s.Record.Generation, s.Record.Restarts)
+			t.Fatalf("generation %d, %d restarts", s.Record.Generation, s.rec().Restarts)
 		}
 		report(round, protocol.StateHalted, 1, true)
 		report(round, protocol.StateRunning, 1, true)
 		report(round, protocol.StateHalted, 0, false)
-		if free := min(round, excusedInARow); s.Record.Verdict == nil && s.Record.Restarts != round-free {
-			t.Fatalf("%d restarts after %d late launchers", s.Record.Restarts, round)
+		if free := min(round, account.MaxExcused); s.Record.Verdict == nil && s.rec().Restarts != round-free {
+			t.Fatalf("%d restarts after %d late launchers", s.rec().Restarts, round)
 		}
 	}
-	if v := s.Record.Verdict; v.Reason != ReasonNoProgress || round < RestartsWithoutProgress {
+	if v := s.Record.Verdict; v.Reason != ReasonNoProgress || round < protocol.RestartsWithoutProgress {
 		t.Fatalf("verdict %+v in round %d", v, round)
 	}
 }

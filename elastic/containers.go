@@ -32,11 +32,11 @@ func (s *State) containerEnded(slot Slot, now time.Time) {
 	}
 	f.deaths = m.Report().Containers - f.containers[slot]
 	c := cause.Cause{Code: cause.ContainerRestarted, Rank: -1, Slot: int(slot), Message: containerEnds(m.Pod(), slot, f.deaths, s.Record.Generation+1)}
-	reason, bound := ReasonNoProgress, fmt.Sprintf("%d restarts without progress", RestartsWithoutProgress)
+	reason, bound := ReasonNoProgress, fmt.Sprintf("%d restarts without progress", protocol.RestartsWithoutProgress)
 	if most, said := s.members.MaxRestarts(); said {
 		reason, bound = ReasonMaxRestarts, fmt.Sprintf("%d restarts", most)
 	}
-	if int(f.deaths) > s.restartsLeft() {
+	if left, _ := s.restartsLeft(); int(f.deaths) > left {
 		s.becomeFinal(Verdict{Reason: reason, ExitCode: exitCode(c), Cause: &c, At: now}, GivenUp)
 		s.emit(Broadcast{})
 		return

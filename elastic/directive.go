@@ -116,7 +116,7 @@ func (s *State) directRunning(d *protocol.Directive, slot Slot, pod string) {
 		d.Order = protocol.OrderRun
 		d.Run = protocol.Run{
 			Number: r.Generation, WorldSize: l.World, BaseRank: l.Base[slot], NodeRank: int(slot), Nodes: s.members.Len(),
-			MasterAddr: l.Addr, MasterPort: l.Port, RestoreStep: r.RestoreStep, RestartCount: r.Restarts - r.Launch.Restarts,
+			MasterAddr: l.Addr, MasterPort: l.Port, RestoreStep: r.RestoreStep, RestartCount: s.account.Restarts() - r.Launch.Restarts,
 			Branch: r.Branch, RestoreBranch: r.RestoreBranch,
 		}
 	}

@@ -98,15 +98,13 @@ func (s *State) abandonDrain(why string) {
 func (s *State) advanceBarrier(now time.Time) {
 	b := &s.run.drain.barrier
 	b.Note(s.members.Levels(), s.members.All(func(m *members.Member) bool { return m.Report().BarrierStep == b.Step() }), now)
-	if b.Move(s.tempo(), s.members.LowestNewest(), s.drainTime()/replacements.StuckShare, now) {
+	if b.Move(s.account.Pace(), s.members.LowestNewest(), s.drainTime()/replacements.StuckShare, now) {
 		s.emit(Broadcast{})
 	}
 }
 
 // drainTime is how long the drain may take in all.
 func (s *State) drainTime() time.Duration { return s.replacements.DrainUntil().Sub(s.run.drain.since) }
-
-func (s *State) tempo() barrier.Pace { return barrier.Pace{Step: s.pace, Interval: s.reportInterval} }
 
 // chooseMark chooses the step that pods to be replaced copy: the one at which all ranks stay or, if that takes longer
 // than half of the available time, the newest step that all ranks hold.
@@ -116,8 +114,8 @@ func (s *State) chooseMark(now time.Time) {
 	if d.mark != (protocol.Mark{}) && !s.possible(d.mark) {
 		d.mark = protocol.Mark{}
 	}
-	late := max(now.Sub(d.since), d.barrier.Ahead(s.tempo())) > all/replacements.LateShare
-	if d.mark == (protocol.Mark{}) && s.run.commonStep > 0 && (late || d.barrier.AtBarrier(s.tempo(), all/replacements.StuckShare, now)) {
+	late := max(now.Sub(d.since), d.barrier.Ahead(s.account.Pace())) > all/replacements.LateShare
+	if d.mark == (protocol.Mark{}) && s.run.commonStep > 0 && (late || d.barrier.AtBarrier(s.account.Pace(), all/replacements.StuckShare, now)) {
 		d.mark = s.markOf(s.run.commonStep)
 	}
 	if d.mark != before {

@@ -27,6 +27,9 @@ func (s *State) stepForming(now time.Time) {
 	}
 }
 
+// maxUnprotected bounds what is told of what runs in the place of a launcher.
+const maxUnprotected = 700
+
 // begin lays out the next generation; it is handed out once it is stored.
 func (s *State) begin() {
 	l := s.members.LayOut()
@@ -34,16 +37,9 @@ func (s *State) begin() {
 	from := restore.InMemory(s.members.Inventories(), s.Record.Branches)
 	r := &s.Record
 	s.enterBranch(from)
-	if rec := s.openRecovery(); rec != nil {
-		if from.Step > 0 {
-			rec.ResumedAt, rec.ResumeKnown, rec.StepsRecomputed = from.Step, true, max(0, rec.Reached-from.Step)
-		}
-		rec.Generation, rec.RestoreStep, rec.Ranks = r.Generation+1, from.Step, l.World
-		if len(rec.Replaced) > 0 && !s.run.forming.haltedAt.IsZero() {
-			rec.Replace = max(0, s.run.forming.readyAt.Sub(s.run.forming.haltedAt))
-		}
-	}
-	if from.Step == 0 && r.Progress.SavedStep > 0 {
+	f := s.run.forming
+	s.account.Began(r.Generation, from.Step, l.World, f.haltedAt, f.readyAt)
+	if from.Step == 0 && s.account.Figures().SavedStep > 0 {
 		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeRecovering, Message: "no step is left that all ranks hold, in memory or in storage: training starts from the beginning, or from the script's own checkpoint"}})
 	}
 	s.forget(from)
@@ -74,7 +70,7 @@ func (s *State) waitsFor() string {
 		case r.Ranks == 0:
 			text := fmt.Sprintf("waits for the launcher of slot %d", i)
 			if r.Unprotected != "" {
-				text += ": " + cause.Tail(r.Unprotected, keptMessage)
+				text += ": " + cause.Tail(r.Unprotected, maxUnprotected)
 			}
 			return text
 		case r.Port == 0:

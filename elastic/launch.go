@@ -106,14 +106,10 @@ func (s *State) becomeLaunch(number int) {
 		kept = append([]StoredStep{*r.Durable}, kept...)
 		kept = kept[:min(len(kept), keptLaunches)]
 	}
-	r.Launch = Launch{Number: number, After: r.Generation, Restarts: r.Restarts, Kept: kept}
+	r.Launch = Launch{Number: number, After: r.Generation, Restarts: s.account.Restarts(), Kept: kept}
 	r.Verdict = nil
 	s.members.Rejoin()
-	r.refill()
-	p := &r.Progress
-	r.BestStep, p.Step, p.SavedStep, p.StepTime = 0, 0, 0, 0
-	p.OptimizerSteps, p.ResumedAt, p.ResumeKnown = 0, 0, false
-	s.excused, s.pace, s.reportInterval, s.gap = 0, 0, 0, 0
+	s.account.BeginLaunch()
 	if r.Generation > 0 {
 		r.RestoreStep, r.RestoreBranch = 0, 0
 		r.Branches = r.Branches.Begin(s.newestBranch()+1, 0)

@@ -5,14 +5,17 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast.dev/holdfast/elastic/account"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // TestGuessesEnd: a plain script of which nobody knows where it resumes is killed again and again at places that differ. That it ran for a
 // while is taken for progress, but not for ever; ten minutes of running start anew.
 func TestGuessesEnd(t *testing.T) {
 	for _, c := range []struct{ long, want int }{
-		{0, 1 + unprovenMost + RestartsWithoutProgress},
-		{20, 20 + unprovenMost + RestartsWithoutProgress},
+		{0, 1 + account.MaxUnproven + protocol.RestartsWithoutProgress},
+		{20, 20 + account.MaxUnproven + protocol.RestartsWithoutProgress},
 	} {
 		s := &stage{t: t, now: time.Unix(1_700_000_000, 0).UTC(), out: &strings.Builder{}}
 		do := func(format string, args ...any) { s.command(strings.Fields(fmt.Sprintf(format, args...))) }

@@ -2,7 +2,6 @@ package elastic
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
@@ -43,24 +42,21 @@ func (s *State) announce(notes []replacements.Note) {
 // commit carries out terminations while everything is halted: it writes them into the account of the recovery. Once
 // that is stored, Replace is emitted for each.
 func (s *State) commit() {
-	rec := s.openRecovery()
-	if rec == nil { // before the first generation of a launcher
+	generation := s.Record.Generation
+	if !s.account.Repairs(generation) { // before the first generation of a launcher
 		if all := s.replacements.RequestAll(); len(all) > 0 {
 			s.request(all)
 			s.saveAndTell()
 		}
 		return
 	}
-	all := s.replacements.Commit(s.mayCommit())
+	all := s.replacements.Commit(s.account.MayReplace())
 	for _, d := range all {
-		r := Replacement{Termination: d}
+		by := Pod{}
 		if s.members.Orphan(d.Slot, d.Pod) {
-			pod := s.members.At(d.Slot).Pod()
-			r.By, r.NewNode = pod.Name, pod.Node
+			by = s.members.At(d.Slot).Pod()
 		}
-		rec.ReplacedPods = max(rec.ReplacedPods, len(rec.Replaced)) + 1
-		rec.Replaced = append(slices.Clone(rec.Replaced), r)
-		s.blame(rec, d)
+		s.account.Replace(generation, d, by)
 	}
 	if len(all) > 0 {
 		s.saveAndTell()
@@ -100,59 +96,19 @@ func (s *State) release(e Released) {
 	if !s.replacements.NoteReleased(e.Pod) {
 		return
 	}
-	if r := s.Record.replacement(e.Pod); r != nil {
-		r.ReleasedAt = e.At
-	}
+	s.account.NoteReleased(e.Pod, e.At)
 	s.refresh()
 	s.saveAndTell()
 }
 
-// replacement is the newest account of a pod's replacement.
-func (r *Record) replacement(pod string) *Replacement {
-	for i := len(r.Recoveries) - 1; i >= 0; i-- {
-		all := r.Recoveries[i].Replaced
-		for j := range all {
-			if all[j].Pod == pod {
-				return &all[j]
-			}
-		}
-	}
-	return nil
-}
-
-// blame attributes a failure to the node when it turns out, during the repair, that the rank which failed first was on
-// a sick node. A pod that was given up here does not mean a sick node: what was counted stays so.
-func (s *State) blame(rec *Recovery, d Termination) {
-	c := &rec.Cause
-	if !d.Blames() || Slot(c.Slot) != d.Slot || c.Displaced() || c.Code == cause.PortConflict {
-		return
-	}
-	c.Message = cause.Tail(fmt.Sprintf("%s: %s; seen first: %s: %s", d.Where(), d.Why(), c.Code, lastLine(c.Message)), keptMessage)
-	c.Code = cause.PodReplaced
-	s.Record.refund()
-}
-
 // succeeded records the pod that takes the place of a replaced one.
 func (s *State) succeeded(slot Slot, now time.Time) {
-	rec := s.lastRecovery()
-	if rec == nil {
-		return
+	pod, where := s.members.At(slot).Pod(), ""
+	if pod.Node != "" {
+		where = " on node " + pod.Node
 	}
-	m := s.members.At(slot)
-	for i := range rec.Replaced {
-		r := &rec.Replaced[i]
-		if r.Slot != slot || r.Pod == m.Pod().UID || !r.AttachedAt.IsZero() {
-			continue
-		}
-		rec.Replaced = slices.Clone(rec.Replaced)
-		r = &rec.Replaced[i]
-		r.By, r.NewNode, r.AttachedAt = m.Pod().Name, m.Pod().Node, now
-		where := ""
-		if m.Pod().Node != "" {
-			where = " on node " + m.Pod().Node
-		}
-		s.emit(EmitEvent{Notice{Reason: NoticeReplaced, Message: fmt.Sprintf("%s of slot %d is replaced by pod %s%s", r.Where(), slot, m.Pod().Name, where)}})
-		s.emit(PersistLater{})
+	for _, r := range s.account.NoteSuccessor(slot, pod, now) {
+		s.emit(EmitEvent{Notice{Reason: NoticeReplaced, Message: fmt.Sprintf("%s of slot %d is replaced by pod %s%s", r.Where(), slot, pod.Name, where)}})
 	}
 }
 
@@ -161,13 +117,6 @@ func (s *State) succeeded(slot Slot, now time.Time) {
 func (s *State) maySuspend(slot Slot, pod string) bool {
 	m := s.members.At(slot)
 	return s.Record.Phase == Forming && s.replacements.Suspended(slot) && m.Is(pod) && m.Report().Terminating && m.Halted(s.Record.Generation) && s.run.postHaltCopy == (protocol.Mark{}) && !s.mayAttach(s.now) && s.storedRevision >= s.revision
-}
-
-// resumed begins the account of a suspension anew where the first pod after it comes: to be suspended costs no training.
-func (s *State) resumed(p Pod, now time.Time) {
-	if rec := s.openRecovery(); rec != nil && s.Record.Phase == Forming && rec.Cause.Code == cause.JobSuspended && p.Created.After(rec.DetectedAt) {
-		rec.DetectedAt, rec.Drain = now, NotReached
-	}
 }
 
 // TakesOver reports whether a pod takes over its slot from old (package members).

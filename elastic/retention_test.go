@@ -364,7 +364,6 @@ func TestGoingBackPastTheNewest(t *testing.T) {
 // is stored, each step once.
 func TestGapFromSealedToDurable(t *testing.T) {
 	s, now := retained(), time.Unix(1_700_000_000, 0)
-	s.Record.StartedAt = now.Add(-time.Hour)
 	s.Record.Durable.At = now.Add(-time.Hour)
 	r := protocol.Report{Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: 1, State: protocol.StateRunning, Storage: true, StateBytes: 1 << 20, Rank: []protocol.Rank{{Step: 20, Sealed: protocoltest.FirstBranch(20)}}}
 	var gaps []time.Duration

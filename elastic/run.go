@@ -19,14 +19,6 @@ type run struct {
 	// exits outlive their pod, exitBytes is about what they take of each slot.
 	exits     map[exitOf]cause.Exit
 	exitBytes map[Slot]int64
-	// runningSince is when all ranks were first seen to run.
-	runningSince time.Time
-	// counted are the optimizer steps, reportedStep the newest step that all ranks told.
-	counted      members.Counted
-	reportedStep int64
-	// paceStep and paceAt are where the pace was measured last.
-	paceStep int64
-	paceAt   time.Time
 	// drain began while this generation ran with pods to be replaced; what it came to is asked for until the next one. postHaltCopy is
 	// what pods to be replaced are to copy while everything is halted.
 	drain        *drain
@@ -106,8 +98,7 @@ func (s *State) becomeRunning(r run) {
 	r.exits, r.exitBytes = map[exitOf]cause.Exit{}, map[Slot]int64{}
 	s.run = r
 	s.Record.Phase = Running
-	p := &s.Record.Progress
-	p.OptimizerSteps, p.ResumedAt, p.ResumeKnown = 0, 0, false
+	s.account.BeginGeneration()
 }
 
 // becomeHalting ends the run; suspect is what is known of its failure beside exits, ordered that nothing had failed.

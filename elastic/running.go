@@ -49,7 +49,7 @@ func (s *State) stepRunning(now time.Time) {
 // one out ended before the order had come here; no pod was seen to run it since, nor to take the place of another, whose command the others
 // may have met. To halt it would end the commands of all.
 func (s *State) missedFirst(m *members.Member) bool {
-	r, never := m.Report(), s.Record.StartedAt.IsZero() && s.Record.Restarts == 0 && s.Record.Generation == 1 && !s.members.AnySuperseded()
+	r, never := m.Report(), s.account.StartedAt().IsZero() && s.account.Restarts() == 0 && s.Record.Generation == 1 && !s.members.AnySuperseded()
 	return m.Known() && never && s.run.layout == nil && r.WholeCommand && r.Generation == 0 && r.Containers <= 1 && len(r.Rank) == 1 && r.Rank[0].Exit == nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/internal/golden"
 	"holdfast.dev/holdfast/internal/protocol"
@@ -445,7 +446,7 @@ func (s *stage) storage(r *Record) {
 func (s *stage) verdict(v Verdict) {
 	s.sayf("verdict %s, exit code %d", v.Reason, v.ExitCode)
 	if v.Cause != nil {
-		s.sayf("cause %s rank %d slot %d, cascade %d: %s", v.Cause.Code, v.Cause.Rank, v.Cause.Slot, v.Cause.Cascade, lastLine(v.Cause.Message))
+		s.sayf("cause %s rank %d slot %d, cascade %d: %s", v.Cause.Code, v.Cause.Rank, v.Cause.Slot, v.Cause.Cascade, cause.LastLine(v.Cause.Message))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast.dev/holdfast/elastic/account"
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/replacements"
@@ -60,7 +61,10 @@ func Step(s *State, e Event, now time.Time) []Effect {
 	}
 	s.advance(now)
 	s.wait(now)
-	s.persistLateCount(now)
+	s.account.RecordLateCount(now)
+	if s.account.TakeChange() {
+		s.emit(PersistLater{})
+	}
 	return s.effects
 }
 
@@ -100,7 +104,9 @@ func (s *State) reported(e Reported, now time.Time) {
 		members.HasLauncher(before, s.Record.Generation) != members.HasLauncher(r, s.Record.Generation) {
 		s.emit(Broadcast{})
 	}
-	s.resumed(e.Pod, now)
+	if s.Record.Phase == Forming {
+		s.account.Reopen(s.Record.Generation, e.Pod.Created, now)
+	}
 	s.replan()
 	if more != (protocol.Saves{}) {
 		s.emit(Saved{more})
@@ -165,23 +171,11 @@ func (s *State) keepExits(slot Slot) {
 	}
 	base := s.baseRank(slot)
 	for _, k := range r.Rank {
-		if k.Exit == nil || !s.members.At(slot).RanIn(s.Record.Generation) && !k.Exit.At.After(s.accounted()) {
+		if k.Exit == nil || !s.members.At(slot).RanIn(s.Record.Generation) && !k.Exit.At.After(s.account.Accounted()) {
 			continue
 		}
 		s.run.keepExit(exitOf{slot, k.Local}, cause.Exit{Rank: base + k.Local, Slot: int(slot), Exit: *k.Exit})
 	}
-}
-
-// accounted is the time up to which exits belong to what the newest generation repaired.
-func (s *State) accounted() time.Time {
-	rec := s.lastRecovery()
-	switch {
-	case rec == nil:
-		return time.Time{}
-	case rec.Stop < 0:
-		return rec.DetectedAt.Add(replacements.HaltTime)
-	}
-	return rec.DetectedAt.Add(max(0, rec.Drain) + max(0, rec.Decide) + rec.Stop)
 }
 
 // baseRank is the rank of a slot's first local rank; pods of one gang ask for the same number of ranks
@@ -238,13 +232,15 @@ func (s *State) Snapshot() Record { return s.snapshot() }
 
 func (s *State) snapshot() Record {
 	r := s.Record
-	r.Recoveries = slices.Clone(r.Recoveries)
+	a := s.account.Record()
+	r.Budget, r.Progress.Figures, r.BestStep, r.StartedAt, r.Recoveries, r.Moved = a.Budget, a.Figures, a.BestStep, a.StartedAt, a.Recoveries, a.Moved
 	r.Progress.Seen, r.Left = s.members.Seen(), s.members.Left()
 	r.Kept, r.Pinned = slices.Clone(r.Kept), slices.Clone(r.Pinned)
 	r.PendingReplacements, r.Suspended = s.replacements.Record()
 	r.Replacements = s.replacements.Count()
-	r.Copies, r.Moved = slices.Clone(r.Copies), slices.Clone(r.Moved)
+	r.Copies = slices.Clone(r.Copies)
 	r.Branches, r.Launch.Kept = slices.Clone(r.Branches), slices.Clone(r.Launch.Kept)
-	r.shorten()
+	r.PendingPods = len(r.Terminations())
+	r.PendingReplacements, r.Suspended = replacements.Shorten(r.PendingReplacements, r.Suspended, account.Unreleased(r.Recoveries))
 	return r
 }

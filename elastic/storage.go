@@ -95,8 +95,8 @@ func (s *State) gather(now time.Time) {
 	}
 	s.run.forming.fetching = p
 	s.announceUnreadable()
-	if rec := s.openRecovery(); rec != nil && s.run.forming.fetched && len(p.Fetch) == 0 {
-		rec.Fetch = max(0, now.Sub(s.run.forming.readyAt))
+	if s.run.forming.fetched && len(p.Fetch) == 0 {
+		s.account.NoteFetched(s.Record.Generation, now.Sub(s.run.forming.readyAt))
 	}
 	s.run.forming.fetched = s.run.forming.fetched || len(p.Fetch) > 0
 }
@@ -221,7 +221,7 @@ func (s *State) recordDurable(mark protocol.Mark, now time.Time) {
 
 // sealedBy is when all ranks held a step sealed, as far as this coordinator or the record knows.
 func (s *State) sealedBy(mark protocol.Mark) time.Time {
-	c, p := s.run.copying, &s.Record.Progress
+	c, p := s.run.copying, s.account.Figures()
 	switch {
 	case c != nil && c.mark == mark:
 		return c.sealedAt
@@ -259,7 +259,7 @@ func (s *State) lastDurable() time.Time {
 	if s.Record.Durable != nil {
 		return s.Record.Durable.At
 	}
-	return s.Record.StartedAt
+	return s.account.StartedAt()
 }
 
 // pick chooses the step that is copied next; there may be none yet.
@@ -268,7 +268,7 @@ func (s *State) pick() {
 	s.run.copying = nil
 	mark := s.markOf(s.run.commonStep)
 	if d := s.Record.Durable; mark.Step > 0 && (d == nil || mark.Point().Compare(d.Point()) > 0) {
-		s.run.copying = &copying{mark: mark, sealedAt: s.Record.Progress.SavedAt}
+		s.run.copying = &copying{mark: mark, sealedAt: s.account.Figures().SavedAt}
 	}
 	if before != s.run.copying {
 		s.emit(Broadcast{})

@@ -2,7 +2,6 @@ package elastic
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
@@ -13,14 +12,15 @@ import (
 // shouldMove reports whether a failure that hardware may have caused moves the pod that failed first: the same
 // suspicion came again without progress.
 func (s *State) shouldMove(c cause.Cause) bool {
-	if c.Suspect == "" || c.Slot < 0 || s.members.Len() == 1 || slices.Contains(s.Record.Moved, c.Suspect) {
+	if c.Suspect == "" || c.Slot < 0 || s.members.Len() == 1 || s.account.Moved(c.Suspect) {
 		return false
 	}
 	slot := s.atFault(c)
 	if s.replacements.For(slot) != nil || !s.members.At(slot).Known() {
 		return false
 	}
-	return s.restartsLeft() <= 0 || s.suspectedBefore(c.Suspect) && s.survivesWithout(slot)
+	left, _ := s.restartsLeft()
+	return left <= 0 || s.account.SuspectedBefore(c.Suspect) && s.survivesWithout(slot)
 }
 
 // survivesWithout reports whether the step that all ranks would restore is still available once the pod of a slot is
@@ -28,22 +28,6 @@ func (s *State) shouldMove(c cause.Cause) bool {
 func (s *State) survivesWithout(slot Slot) bool {
 	p := s.plan(s.absent)
 	return p.Step == 0 || s.storedFor(slot, p.Point) || s.members.At(slot).CanSave(s.Record.Generation, protocol.Mark{Step: p.Step, Generation: s.Record.Generation, Branch: p.Branch})
-}
-
-// suspectedBefore says whether there was the same suspicion since the last progress.
-func (s *State) suspectedBefore(by cause.Suspect) bool {
-	left := s.Record.WithoutProgress
-	for i := len(s.Record.Recoveries) - 1; i >= 0 && left > 0; i-- {
-		old := &s.Record.Recoveries[i].Cause
-		switch {
-		case old.Uncounted():
-		case old.Suspect == by:
-			return true
-		default:
-			left--
-		}
-	}
-	return false
 }
 
 // atFault returns the slot of the pod at fault: the one that several others lost, else that of the rank that failed first.
@@ -59,7 +43,7 @@ func (s *State) move(c cause.Cause, now time.Time) {
 	slot := s.atFault(c)
 	pod := s.members.At(slot).Pod()
 	why := fmt.Sprintf("%s came again without progress; the pod moves to another node in case this one is at fault", c.Suspect)
-	s.Record.Moved = append(slices.Clone(s.Record.Moved), c.Suspect)
+	s.account.NoteMoved(c.Suspect)
 	d := replacements.Move(Termination{Slot: slot, Pod: pod.UID, Name: pod.Name, Node: pod.Node, Message: why}, now)
 	s.announce([]replacements.Note{s.replacements.GiveUp(d, now)})
 }

@@ -3,6 +3,7 @@ package elastic
 import (
 	"time"
 
+	"holdfast.dev/holdfast/elastic/account"
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/replacements"
@@ -16,6 +17,8 @@ type (
 	Pod         = members.Pod
 	Termination = replacements.Termination
 	Replacement = replacements.Replacement
+	Budget      = account.Budget
+	Recovery    = account.Recovery
 )
 
 // Phase is what a gang does now.
@@ -86,61 +89,16 @@ type StoredStep struct {
 // RankCopy is one rank's part of a step in storage.
 type RankCopy = restore.Part
 
-// Progress is what agents told last.
+// Progress is what people see of a gang beside its recoveries.
 type Progress struct {
 	members.Seen
-	Step      int64
-	SavedStep int64
-	SavedAt   time.Time
-	// Lost is what recoveries cost; of ResumeUnknown of them it lacks the steps that were done again, because nobody knows where
-	// training resumed.
-	Lost          time.Duration
-	ResumeUnknown int
-	// OptimizerSteps are those that every rank has finished in the newest generation, ResumedAt how many the state held that they
-	// started from, where ResumeKnown. Scripts that tell no step of their own have these alone.
-	OptimizerSteps int64
-	ResumedAt      int64
-	ResumeKnown    bool
-	// StepTime is how long a step took before the newest failure; 0: not known.
-	StepTime time.Duration
+	account.Figures
 	// Waits is what the next generation waits for; "": nothing.
 	Waits string
 }
 
-// Recovery is one repaired failure. A negative duration was not reached (yet).
-type Recovery struct {
-	Generation      int64
-	Cause           cause.Cause
-	DetectedAt      time.Time
-	Decide          time.Duration
-	Stop            time.Duration
-	Start           time.Duration
-	Restore         time.Duration
-	FirstStep       time.Duration
-	RestoreStep     int64
-	StepsRecomputed int64
-	Standbys        int
-	Ranks           int
-	// EndedAfter is how many optimizer steps a rank had finished at most in the generation that failed, Reached the step up to which
-	// all had come, where ReachedKnown. ResumedAt is where training went on, where ResumeKnown. StepsRecomputed follows from the two.
-	EndedAfter   int64
-	Reached      int64
-	ReachedKnown bool
-	ResumedAt    int64
-	ResumeKnown  bool
-	// Drain comes before Stop and holds Decide; Replace and Fetch come after Stop.
-	Drain   time.Duration
-	Replace time.Duration
-	Fetch   time.Duration
-	// Waited is the pod whose ranks took longest to end by themselves, within Stop: they handle SIGTERM.
-	Waited members.Waited
-	// Replaced are the pods that it replaced. ReplacedPods counts them in what is stored, which lists the first (bounds.go).
-	Replaced     []Replacement
-	ReplacedPods int
-}
-
 // NotReached marks a phase of a Recovery that was not reached (yet).
-const NotReached time.Duration = -1
+const NotReached = account.NotReached
 
 // Reason says why a gang ended.
 type Reason string
@@ -161,4 +119,9 @@ type Verdict struct {
 	ExitCode int
 	Cause    *cause.Cause
 	At       time.Time
+}
+
+// Terminations are the pods that must go, each once.
+func (r *Record) Terminations() []Termination {
+	return replacements.Merge(r.PendingReplacements, r.Suspended)
 }

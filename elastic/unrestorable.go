@@ -19,16 +19,6 @@ import (
 //
 // Record.BestStep stays: what is trained again is no progress, so that a script which fails at one place is given up there.
 
-// failedToRestore reports whether the failure before this one, of those that count, was one to restore as well.
-func (s *State) failedToRestore() bool {
-	for i := len(s.Record.Recoveries) - 1; i >= 0; i-- {
-		if old := s.Record.Recoveries[i].Cause; old.Code != cause.PortConflict && !old.Displaced() {
-			return old.Code == cause.RestoreFailed
-		}
-	}
-	return false
-}
-
 // canGiveUpStep reports whether the newest generation is known to have restored a step, behind which another branch can begin.
 func (s *State) canGiveUpStep() bool {
 	return s.Record.RestoreStep > 0 && s.newestBranch() < protocol.MaxBranch
@@ -39,6 +29,6 @@ func (s *State) giveUpStep(c *cause.Cause) {
 	step := s.Record.RestoreStep
 	s.branchAfter(step - 1)
 	const next = "training goes on from an older step that all ranks can have, else from the beginning or the script's own checkpoint"
-	message := fmt.Sprintf("ranks fail to restore step %d: %s; it is restored no more: %s", step, lastLine(c.Message), next)
+	message := fmt.Sprintf("ranks fail to restore step %d: %s; it is restored no more: %s", step, cause.LastLine(c.Message), next)
 	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeStepGivenUp, Message: message}})
 }

@@ -499,7 +499,7 @@ type best struct {
 
 // fault counts one thing that may cost a restart.
 func (w *world) fault() {
-	if step := w.state.Record.BestStep; step > w.bests[len(w.bests)-1].step {
+	if step := w.state.rec().BestStep; step > w.bests[len(w.bests)-1].step {
 		w.bests = append(w.bests, best{step, w.done})
 	}
 	w.done++
@@ -519,7 +519,7 @@ func (w *world) checkVerdict(v Verdict) {
 		}
 	case ReasonNoProgress:
 		w.fault()
-		if last := w.bests[len(w.bests)-1]; w.done-last.done <= RestartsWithoutProgress {
+		if last := w.bests[len(w.bests)-1]; w.done-last.done <= protocol.RestartsWithoutProgress {
 			w.failf("no verdict without its reason", "%+v after %d faults since step %d", v, w.done-last.done, last.step)
 		}
 	default:

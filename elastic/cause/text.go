@@ -143,3 +143,8 @@ func signature(message string) string {
 	}
 	return strings.TrimSpace(s)
 }
+
+// LastLine is the last line of a message: of a traceback what was raised.
+func LastLine(s string) string {
+	return s[strings.LastIndexByte(s, '\n')+1:]
+}

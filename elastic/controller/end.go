@@ -20,6 +20,7 @@ import (
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // grace is how long the pods of a given-up job have to end by themselves, so that they remain as failed pods with their
@@ -151,7 +152,7 @@ func summary(v elastic.Verdict) string {
 	case elastic.ReasonSameFailureTwice:
 		line += ", twice in the same way without progress in between"
 	case elastic.ReasonNoProgress:
-		line += ", after 10 restarts without progress"
+		line += fmt.Sprintf(", after %d restarts without progress", protocol.RestartsWithoutProgress)
 	case elastic.ReasonMaxRestarts:
 		line += ", after as many restarts as max-restarts allows"
 	case elastic.ReasonMemberEnded:

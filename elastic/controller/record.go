@@ -7,6 +7,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/account"
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/replacements"
@@ -97,10 +98,18 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 				UnprotectedPods: int(s.Progress.UnprotectedPods),
 				WholeCommand:    s.Progress.WholeCommand,
 			},
-			Step: s.Progress.Step, SavedStep: s.Progress.SavedStep,
-			SavedAt: plainTime(s.Progress.SavedAt), Lost: time.Duration(s.Progress.LostMs) * time.Millisecond, Waits: s.Progress.Waits,
-			ResumeUnknown: int(s.Progress.ResumeUnknown), OptimizerSteps: s.Progress.OptimizerSteps, ResumedAt: plain(s.Progress.ResumedAt), ResumeKnown: s.Progress.ResumedAt != nil,
-			StepTime: time.Duration(s.Progress.StepMicros) * time.Microsecond,
+			Figures: account.Figures{
+				Step:           s.Progress.Step,
+				SavedStep:      s.Progress.SavedStep,
+				SavedAt:        plainTime(s.Progress.SavedAt),
+				Lost:           time.Duration(s.Progress.LostMs) * time.Millisecond,
+				ResumeUnknown:  int(s.Progress.ResumeUnknown),
+				OptimizerSteps: s.Progress.OptimizerSteps,
+				ResumedAt:      plain(s.Progress.ResumedAt),
+				ResumeKnown:    s.Progress.ResumedAt != nil,
+				StepTime:       time.Duration(s.Progress.StepMicros) * time.Microsecond,
+			},
+			Waits: s.Progress.Waits,
 		},
 	}
 	for _, slot := range s.Progress.Attached {

@@ -10,6 +10,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/account"
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/replacements"
@@ -35,8 +36,18 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 					UnprotectedPods: 9,
 					WholeCommand:    true,
 				},
-				Step: 13, SavedStep: 12, SavedAt: at, Lost: 1500 * time.Millisecond, Waits: "waits for the agent of slot 1",
-				ResumeUnknown: 2, OptimizerSteps: 70, ResumedAt: 0, ResumeKnown: true, StepTime: 1500 * time.Microsecond,
+				Figures: account.Figures{
+					Step:           13,
+					SavedStep:      12,
+					SavedAt:        at,
+					Lost:           1500 * time.Millisecond,
+					ResumeUnknown:  2,
+					OptimizerSteps: 70,
+					ResumedAt:      0,
+					ResumeKnown:    true,
+					StepTime:       1500 * time.Microsecond,
+				},
+				Waits: "waits for the agent of slot 1",
 			},
 			Recoveries: []elastic.Recovery{
 				{Generation: 2, Cause: c, DetectedAt: at, Decide: time.Millisecond, Stop: 0, Start: time.Second, Restore: elastic.NotReached, FirstStep: elastic.NotReached, RestoreStep: 9, StepsRecomputed: 1, Standbys: 3, Ranks: 4,

@@ -15,8 +15,8 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
-	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/gang/status"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // Explanation is what is known of a gang at one time; -o json and -o yaml print it as it is.
@@ -105,7 +105,7 @@ func (e Explanation) head(w *page.Page) {
 	}
 	e.storage(w, r)
 	if r.Verdict == nil && r.WithoutProgress > 0 {
-		w.Linef("  %s since the last progress; %d end the job", page.Count(int64(r.WithoutProgress), "restart", "restarts"), elastic.RestartsWithoutProgress)
+		w.Linef("  %s since the last progress; %d end the job", page.Count(int64(r.WithoutProgress), "restart", "restarts"), protocol.RestartsWithoutProgress)
 	}
 }
 

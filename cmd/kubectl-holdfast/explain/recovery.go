@@ -7,7 +7,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
-	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // tailLines is how much of a failing rank's last words is shown for a recovery; a verdict shows all.
@@ -190,7 +190,7 @@ func verdict(w *page.Page, v *v1alpha1.Verdict) {
 var meanings = map[string]string{
 	v1alpha1.ReasonFinished:         "all ranks ended with exit code 0",
 	v1alpha1.ReasonSameFailureTwice: "the same failure came twice without progress in between: a bug in the script, which a restart does not mend",
-	v1alpha1.ReasonNoProgress:       fmt.Sprintf("%d restarts without progress", elastic.RestartsWithoutProgress),
+	v1alpha1.ReasonNoProgress:       fmt.Sprintf("%d restarts without progress", protocol.RestartsWithoutProgress),
 	v1alpha1.ReasonMaxRestarts:      "as many restarts as --max-restarts or holdfast.dev/max-restarts allows",
 	v1alpha1.ReasonMemberEnded:      "ranks failed when other pods had ended with 0, without which the gang cannot run again",
 	v1alpha1.ReasonRefused:          "the launcher asked for something that cannot be honoured; change its command line as said below",

@@ -1,11 +1,9 @@
-package elastic
+package account
 
 import (
 	"slices"
 	"time"
 
-	"holdfast.dev/holdfast/elastic/members"
-	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -19,21 +17,19 @@ import (
 //     which more is known is never judged harder). Ranks count optimizer steps from 1 in every process: where the state says how
 //     many it held, the step that was reached must be newer than any that a generation on record reached. Where it does not, the
 //     generation must not have ended after as many steps as the one before it, give or take one, and that is a guess: it refills
-//     the budget for unprovenMost restarts at most, and a failure that was seen before it is not forgotten.
+//     the budget for MaxUnproven restarts at most, and a failure that was seen before it is not forgotten.
 //  4. Where not even that is known: a generation that ran for longRun. One that did is no guess under 3 either.
 //
 // What 1 and 2 compare is Record.BestStep; 3 and 4 are judged when a generation has ended.
 const (
-	// RestartsWithoutProgress is how often a gang is restarted without progress before it is given up (judge).
-	RestartsWithoutProgress = protocol.RestartsWithoutProgress
 	// stepsOutlast: a job that spends less than a quarter of its time on recoveries gets on.
 	stepsOutlast = 3
 	// recoveryUnknown stands for the median recovery before any is on record. A cold start of a plain script, up to its first step
 	// after a kill, took 12 to 14 s where torchrun's own took as long; a third is left for slower machines.
 	recoveryUnknown = 20 * time.Second
-	// unprovenMost is for how many restarts guesses refill the budget with nothing sure between: a job that is killed every five minutes
+	// MaxUnproven is for how many restarts guesses refill the budget with nothing sure between: a job that is killed every five minutes
 	// on average has a run of ten minutes among so many in all but a few of a thousand cases.
-	unprovenMost = 30
+	MaxUnproven = 30
 	// longRun counts as progress where nothing is known of what a script does.
 	longRun = 10 * time.Minute
 )
@@ -44,14 +40,6 @@ type Budget struct {
 	Restarts, WithoutProgress int
 	// Unproven are the restarts before those that were struck from WithoutProgress by a guess (rule 3).
 	Unproven int
-}
-
-// restartsLeft is how many restarts there may be yet: of as many as people allow this launcher, or else of those without progress.
-func (s *State) restartsLeft() int {
-	if most, said := s.members.MaxRestarts(); said {
-		return most - (s.Record.Restarts - s.Record.Launch.Restarts)
-	}
-	return RestartsWithoutProgress - s.Record.WithoutProgress
 }
 
 func (b *Budget) spend() { b.Restarts, b.WithoutProgress = b.Restarts+1, b.WithoutProgress+1 }
@@ -66,7 +54,7 @@ func (b *Budget) refill() { b.WithoutProgress, b.Unproven = 0, 0 }
 
 // guess: what may be progress.
 func (b *Budget) guess() {
-	if n := b.sinceSure(); n <= unprovenMost {
+	if n := b.sinceSure(); n <= MaxUnproven {
 		b.WithoutProgress, b.Unproven = 0, n
 	}
 }
@@ -74,66 +62,80 @@ func (b *Budget) guess() {
 // sinceSure are the restarts since the last progress that is sure.
 func (b *Budget) sinceSure() int { return b.WithoutProgress + b.Unproven }
 
-// best records a step that all ranks hold or finished (rules 1 and 2).
-func (s *State) best(step int64) {
-	if r := &s.Record; step > r.BestStep {
-		r.BestStep = step
-		r.refill()
+// RestartsLeft is how many restarts there may be yet: of as many as people allow this launcher, or else of those without progress.
+// before are the restarts of the launchers before.
+func (a *Account) RestartsLeft(most int, limited bool, before int) int {
+	if limited {
+		return most - (a.budget.Restarts - before)
+	}
+	return protocol.RestartsWithoutProgress - a.budget.WithoutProgress
+}
+
+// noteBest records a step that all ranks hold or finished (rules 1 and 2).
+func (a *Account) noteBest(step int64) {
+	if step > a.bestStep {
+		a.bestStep = step
+		a.budget.refill()
 	}
 }
 
-// bestAtEnd records the newest step that every rank is left with once all have halted.
-func (s *State) bestAtEnd(now time.Time) {
-	if !s.members.All(func(m *members.Member) bool { return m.Halted(s.Record.Generation) && m.Report().Ranks > 0 }) { // a pod whose launcher is not there has no ranks yet
-		return
+// NoteCommon records the newest step that all ranks hold while they run.
+func (a *Account) NoteCommon(step int64, now time.Time) {
+	f := &a.figures
+	if step != f.SavedStep {
+		if step > f.SavedStep {
+			f.SavedAt = now
+		}
+		f.SavedStep, a.changed = step, true
 	}
-	step := restore.InMemory(s.members.Inventories(), s.Record.Branches).Step
-	if p := &s.Record.Progress; step > p.SavedStep {
-		p.SavedStep, p.SavedAt = step, now
+	a.noteBest(step)
+}
+
+// NoteLeftWith records the newest step that every rank is left with once all have halted.
+func (a *Account) NoteLeftWith(step int64, now time.Time) {
+	if f := &a.figures; step > f.SavedStep {
+		f.SavedStep, f.SavedAt = step, now
 	}
-	s.best(step)
+	a.noteBest(step)
 }
 
 // reportsSteps reports whether the script has ever reported a step of its own.
-func (s *State) reportsSteps() bool {
-	return s.Record.BestStep > 0 || s.Record.Progress.Step > 0
-}
+func (a *Account) reportsSteps() bool { return a.bestStep > 0 || a.figures.Step > 0 }
 
-// credit refills the budget where the generation that has ended was progress for what it ran (rules 3 and 4).
-func (s *State) credit() {
-	r := &s.Record
-	switch progress, sure := s.ranOn(); {
+// Credit refills the budget where the generation that has ended was progress for what it ran (rules 3 and 4).
+func (a *Account) Credit(g Generation, endedAt time.Time) {
+	switch progress, sure := a.ranOn(g, endedAt); {
 	case progress && sure:
-		r.refill()
+		a.budget.refill()
 	case progress:
-		r.guess()
+		a.budget.guess()
 	}
 }
 
 // ranOn reports whether the generation that has ended was progress given how long it ran, and whether that is more than
 // a guess.
-func (s *State) ranOn() (progress, sure bool) {
-	if s.reportsSteps() || s.run.runningSince.IsZero() {
+func (a *Account) ranOn(g Generation, endedAt time.Time) (progress, sure bool) {
+	if a.reportsSteps() || a.gen.runningSince.IsZero() {
 		return false, false
 	}
-	ran := s.run.halting.detected.Sub(s.run.runningSince)
-	if s.run.counted.Lowest == 0 {
+	ran := endedAt.Sub(a.gen.runningSince)
+	if a.gen.counted.Lowest == 0 {
 		return ran >= longRun, true
 	}
-	if ran <= min(stepsOutlast*s.medianRecovery(), longRun) {
+	if ran <= min(stepsOutlast*a.medianRecovery(), longRun) {
 		return false, false
 	}
-	if at, known := s.reached(); known {
-		return at > s.bestReached(), true
+	if at, known := a.reached(g, endedAt); known {
+		return at > a.bestReached(), true
 	}
-	return !s.endedThere(), ran >= longRun
+	return !a.endedThere(g), ran >= longRun
 }
 
 // bestReached is the newest step at which a generation on record is known to have ended.
-func (s *State) bestReached() int64 {
+func (a *Account) bestReached() int64 {
 	best := int64(0)
-	for i := range s.Record.Recoveries {
-		if rec := &s.Record.Recoveries[i]; rec.ReachedKnown {
+	for i := range a.recoveries {
+		if rec := &a.recoveries[i]; rec.ReachedKnown {
 			best = max(best, rec.Reached)
 		}
 	}
@@ -141,10 +143,10 @@ func (s *State) bestReached() int64 {
 }
 
 // medianRecovery is the median, over the recoveries on record that came to their end, of the time from detection to first step.
-func (s *State) medianRecovery() time.Duration {
+func (a *Account) medianRecovery() time.Duration {
 	took := []time.Duration{}
-	for i := range s.Record.Recoveries {
-		if rec := &s.Record.Recoveries[i]; rec.FirstStep >= 0 {
+	for i := range a.recoveries {
+		if rec := &a.recoveries[i]; rec.FirstStep >= 0 {
 			took = append(took, rec.Total())
 		}
 	}
@@ -157,10 +159,10 @@ func (s *State) medianRecovery() time.Duration {
 
 // endedThere reports whether the generation ended where the one before it did: after the same number of optimizer
 // steps, plus or minus the one that ranks may be apart.
-func (s *State) endedThere() bool {
-	last := s.lastRecovery()
-	if last == nil || last.Generation != s.Record.Generation || last.EndedAfter == 0 {
+func (a *Account) endedThere(g Generation) bool {
+	last := a.last()
+	if last == nil || last.Generation != g.Number || last.EndedAfter == 0 {
 		return false
 	}
-	return max(s.run.counted.Most-last.EndedAfter, last.EndedAfter-s.run.counted.Most) <= 1
+	return max(a.gen.counted.Most-last.EndedAfter, last.EndedAfter-a.gen.counted.Most) <= 1
 }

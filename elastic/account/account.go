@@ -1,0 +1,445 @@
+// Package account keeps what failures and recoveries cost a gang: its progress, the budget of restarts, and what each recovery took. It
+// promises: progress alone refills the budget; each recovery is closed once, and counted once; and where it is not known what was done
+// again, that is said.
+package account
+
+import (
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/barrier"
+	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/replacements"
+)
+
+// Figures are what people see of a gang's progress, and what it has cost. They are recorded.
+type Figures struct {
+	Step      int64
+	SavedStep int64
+	SavedAt   time.Time
+	// Lost is what recoveries cost; of ResumeUnknown of them it lacks the steps that were done again, because it is not known where
+	// training resumed.
+	Lost          time.Duration
+	ResumeUnknown int
+	// OptimizerSteps are those that every rank has finished in the newest generation, ResumedAt how many the state held that they
+	// started from, where ResumeKnown. Scripts that tell no step of their own have these alone.
+	OptimizerSteps int64
+	ResumedAt      int64
+	ResumeKnown    bool
+	// StepTime is how long a step took before the newest failure; 0: not known.
+	StepTime time.Duration
+}
+
+// Recorded is what outlives a coordinator.
+type Recorded struct {
+	Budget     Budget
+	Figures    Figures
+	BestStep   int64
+	StartedAt  time.Time
+	Recoveries []Recovery // oldest first
+	// Moved are the suspicions for which a pod was moved.
+	Moved []cause.Suspect
+}
+
+// Generation is what the account is told of the newest generation.
+type Generation struct{ Number, RestoreStep, CommonStep int64 }
+
+// Account is that of one gang.
+type Account struct {
+	budget     Budget
+	figures    Figures
+	bestStep   int64
+	startedAt  time.Time
+	recoveries []Recovery
+	moved      []cause.Suspect
+	// settled is the newest generation whose recovery is accounted for in figures.Lost.
+	settled int64
+	// excused counts generations in a row that a port conflict or a launcher's start ended.
+	excused int
+	// pace is the time that a step takes, reportInterval the time from one step that is told to the next, which may be many steps later,
+	// both smoothed; gap is the fewest steps from one that is told to the next.
+	pace, reportInterval time.Duration
+	gap                  int64
+	// persistedCount is how many optimizer steps people were last to see, persistedCountAt when.
+	persistedCount   int64
+	persistedCountAt time.Time
+	gen              generation
+	// changed: people see something else since TakeChange.
+	changed bool
+}
+
+// generation is what is known of the newest one. The next one begins with another: nothing has to be reset.
+type generation struct {
+	// runningSince is when all ranks were first seen to run.
+	runningSince time.Time
+	// counted are the optimizer steps, reportedStep the newest step that all ranks told.
+	counted      members.Counted
+	reportedStep int64
+	// paceStep and paceAt are where the pace was measured last.
+	paceStep int64
+	paceAt   time.Time
+}
+
+// What is stored must fit into one object of the API server, and so does not grow with a gang's life.
+const (
+	// ReplacedAtOnce is how many pods are committed and not yet released at most: that these go must be known to the
+	// coordinator that comes next.
+	ReplacedAtOnce = 128
+	// MaxNewest is how many replaced pods are told of in the newest recovery, MaxReplaced in each other one; MaxRecoveries bounds the
+	// recoveries, maxMessage the message of each.
+	MaxNewest     = 64
+	MaxReplaced   = 8
+	MaxRecoveries = 20
+	maxMessage    = 700
+)
+
+// MaxExcused is how many generations in a row port conflicts and late launchers may cost before they count as failures.
+const MaxExcused = 5
+
+// New returns the account as it is recorded.
+func New(r Recorded) *Account {
+	f := &r.Figures
+	a := &Account{
+		budget: r.Budget, figures: r.Figures, bestStep: r.BestStep, startedAt: r.StartedAt, recoveries: slices.Clone(r.Recoveries), moved: r.Moved,
+		persistedCount: f.OptimizerSteps,
+		gen:            generation{counted: members.Counted{Lowest: f.OptimizerSteps, Most: f.OptimizerSteps, ResumedAt: f.ResumedAt, Known: f.ResumeKnown}},
+	}
+	for i := range a.recoveries {
+		a.recoveries[i].Replaced = slices.Clone(a.recoveries[i].Replaced)
+	}
+	if last := a.last(); last != nil && (last.FirstStep >= 0 || last.Start >= 0 && !a.countsSteps()) {
+		a.settled = last.Generation
+	}
+	return a
+}
+
+// Record is what is to be stored; it shares nothing with the account. Of the pods of recoveries that are out of their Job the first are
+// listed: their own label fences them.
+func (a *Account) Record() Recorded {
+	recoveries := slices.Clone(a.recoveries)
+	for i := range recoveries {
+		most := MaxReplaced
+		if i == len(recoveries)-1 {
+			most = MaxNewest
+		}
+		recoveries[i].shorten(most)
+	}
+	return Recorded{
+		Budget: a.budget, Figures: a.figures, BestStep: a.bestStep, StartedAt: a.startedAt, Recoveries: recoveries, Moved: slices.Clone(a.moved),
+	}
+}
+
+// TakeChange reports whether people see something else than when it was asked last.
+func (a *Account) TakeChange() bool {
+	changed := a.changed
+	a.changed = false
+	return changed
+}
+
+// Figures are what people see now.
+func (a *Account) Figures() Figures { return a.figures }
+
+// StartedAt is when ranks were first seen to run; zero: never.
+func (a *Account) StartedAt() time.Time { return a.startedAt }
+
+// Restarts are all that failures have cost.
+func (a *Account) Restarts() int { return a.budget.Restarts }
+
+// Pace is how long steps take.
+func (a *Account) Pace() barrier.Pace { return barrier.Pace{Step: a.pace, Interval: a.reportInterval} }
+
+func (a *Account) last() *Recovery {
+	if n := len(a.recoveries); n > 0 {
+		return &a.recoveries[n-1]
+	}
+	return nil
+}
+
+// open is the account of the repair that is under way; nil: none is.
+func (a *Account) open(generation int64) *Recovery {
+	if rec := a.last(); rec != nil && rec.Generation > generation {
+		return rec
+	}
+	return nil
+}
+
+// Repairs says whether the failure that ended a generation, the newest, is already accounted for.
+func (a *Account) Repairs(generation int64) bool { return a.open(generation) != nil }
+
+// Suspended says whether what ended a generation, the newest, is that its Job is suspended.
+func (a *Account) Suspended(generation int64) bool {
+	rec := a.open(generation)
+	return rec != nil && rec.Cause.Code == cause.JobSuspended
+}
+
+// Accounted is the time up to which exits belong to what the newest generation repaired.
+func (a *Account) Accounted() time.Time {
+	rec := a.last()
+	switch {
+	case rec == nil:
+		return time.Time{}
+	case rec.Stop < 0:
+		return rec.DetectedAt.Add(replacements.HaltTime)
+	}
+	return rec.DetectedAt.Add(max(0, rec.Drain) + max(0, rec.Decide) + rec.Stop)
+}
+
+// CountExcuse reports whether a failure is excused: a port conflict, or a launcher that comes late, unless there are too many in a row.
+func (a *Account) CountExcuse(c cause.Cause) bool {
+	if c.Code != cause.PortConflict && c.Code != cause.LauncherStarted {
+		a.excused = 0
+		return false
+	}
+	a.excused++
+	return a.excused <= MaxExcused
+}
+
+// Spend counts a restart.
+func (a *Account) Spend() { a.budget.spend() }
+
+// Opening is what is known of a failure as its recovery begins.
+type Opening struct {
+	Cause cause.Cause
+	// EndedAt is when the generation was ended, DetectedAt when the first agent saw why, by its clock.
+	EndedAt, DetectedAt time.Time
+	// DrainedSince is when the drain before it began; zero: there was none.
+	DrainedSince time.Time
+	Waited       members.Waited
+}
+
+// Open begins the account of a recovery, and closes the one before: it returns that where this had not been done.
+func (a *Account) Open(o Opening, g Generation) (closed *Recovery) {
+	a.keepPace(o.DetectedAt)
+	if rec := a.settle(g, o.EndedAt, false); rec != nil {
+		copied := *rec
+		closed = &copied
+	}
+	o.Cause.Message = cause.Tail(o.Cause.Message, maxMessage)
+	reached, known := a.reached(g, o.EndedAt)
+	if o.Cause.Code == cause.WentBack {
+		reached = min(reached, a.figures.Step) // what is given up is not done again
+	}
+	at, drained := o.DetectedAt, NotReached
+	if !o.DrainedSince.IsZero() {
+		at, drained = o.DrainedSince, o.EndedAt.Sub(o.DrainedSince)
+	}
+	for i := range a.recoveries {
+		a.recoveries[i].shorten(MaxReplaced)
+	}
+	a.recoveries = append(a.recoveries, Recovery{
+		Generation:   g.Number + 1,
+		Cause:        o.Cause,
+		DetectedAt:   at,
+		Drain:        drained,
+		Decide:       NotReached,
+		Stop:         NotReached,
+		Replace:      NotReached,
+		Fetch:        NotReached,
+		Start:        NotReached,
+		Restore:      NotReached,
+		FirstStep:    NotReached,
+		EndedAfter:   a.gen.counted.Most,
+		Reached:      reached,
+		ReachedKnown: known,
+		Waited:       o.Waited,
+	})
+	if n := len(a.recoveries) - MaxRecoveries; n > 0 {
+		a.recoveries = slices.Delete(a.recoveries, 0, n)
+	}
+	return closed
+}
+
+// Reopen begins the account of a suspension again where the first pod after it comes: to be suspended costs no training.
+func (a *Account) Reopen(generation int64, created, now time.Time) {
+	if rec := a.open(generation); rec != nil && a.Suspended(generation) && created.After(rec.DetectedAt) {
+		rec.DetectedAt, rec.Drain = now, NotReached
+	}
+}
+
+// NoteFetched records how long pods took to fetch the step that the next generation begins from.
+func (a *Account) NoteFetched(generation int64, took time.Duration) {
+	if rec := a.open(generation); rec != nil {
+		rec.Fetch = max(0, took)
+	}
+}
+
+// Began records that the recovery has led to the next generation, of so many ranks, which restores a step (0: none). From halted to ready
+// pods were replaced, where halted is known.
+func (a *Account) Began(generation, step int64, ranks int, halted, ready time.Time) {
+	rec := a.open(generation)
+	if rec == nil {
+		return
+	}
+	if step > 0 {
+		rec.ResumedAt, rec.ResumeKnown, rec.StepsRecomputed = step, true, max(0, rec.Reached-step)
+	}
+	rec.Generation, rec.RestoreStep, rec.Ranks = generation+1, step, ranks
+	if len(rec.Replaced) > 0 && !halted.IsZero() {
+		rec.Replace = max(0, ready.Sub(halted))
+	}
+}
+
+// BeginGeneration forgets what is known of the generation before.
+func (a *Account) BeginGeneration() {
+	a.gen = generation{}
+	a.figures.OptimizerSteps, a.figures.ResumedAt, a.figures.ResumeKnown = 0, 0, false
+}
+
+// BeginLaunch begins again for another launcher: nothing that its ranks do goes on from what those before did.
+func (a *Account) BeginLaunch() {
+	a.budget.refill()
+	f := &a.figures
+	a.bestStep, f.Step, f.SavedStep, f.StepTime = 0, 0, 0, 0
+	a.excused, a.pace, a.reportInterval, a.gap = 0, 0, 0, 0
+	a.BeginGeneration()
+}
+
+// GiveUpAfter takes back what was reached after a step that training goes on from; Unlearn takes back that it was progress, too.
+func (a *Account) GiveUpAfter(step int64) {
+	a.figures.SavedStep, a.figures.Step = min(a.figures.SavedStep, step), min(a.figures.Step, step)
+}
+
+// Unlearn has what comes after a step count as progress again.
+func (a *Account) Unlearn(step int64) { a.bestStep = min(a.bestStep, step) }
+
+// failures are the causes of recoveries that count as failures, newest first.
+func (a *Account) failures(yield func(cause.Cause) bool) {
+	for _, rec := range slices.Backward(a.recoveries) {
+		if !rec.Cause.Uncounted() && !yield(rec.Cause) {
+			return
+		}
+	}
+}
+
+// SeenBefore says whether the same failure was repaired since the last progress that is sure.
+func (a *Account) SeenBefore(c cause.Cause) bool {
+	c.Message = cause.Tail(c.Message, maxMessage)
+	left := a.budget.sinceSure()
+	for old := range a.failures {
+		if left <= 0 {
+			return false
+		}
+		if cause.Same(old, c) {
+			return true
+		}
+		left--
+	}
+	return false
+}
+
+// SuspectedBefore says whether there was the same suspicion since the last progress.
+func (a *Account) SuspectedBefore(by cause.Suspect) bool {
+	left := a.budget.WithoutProgress
+	for old := range a.failures {
+		if left <= 0 {
+			return false
+		}
+		if old.Suspect == by {
+			return true
+		}
+		left--
+	}
+	return false
+}
+
+// FailedToRestore reports whether the failure before this one, of those that count, was one to restore as well.
+func (a *Account) FailedToRestore() bool {
+	for _, rec := range slices.Backward(a.recoveries) {
+		if old := rec.Cause; old.Code != cause.PortConflict && !old.Displaced() {
+			return old.Code == cause.RestoreFailed
+		}
+	}
+	return false
+}
+
+// Moved says whether a pod was moved for a suspicion before.
+func (a *Account) Moved(by cause.Suspect) bool { return slices.Contains(a.moved, by) }
+
+// NoteMoved records that a pod moves for a suspicion.
+func (a *Account) NoteMoved(by cause.Suspect) { a.moved = append(slices.Clone(a.moved), by) }
+
+// MayReplace is how many more pods may be committed now.
+func (a *Account) MayReplace() int {
+	left := ReplacedAtOnce
+	for i := range a.recoveries {
+		for _, r := range a.recoveries[i].Replaced {
+			if r.ReleasedAt.IsZero() {
+				left--
+			}
+		}
+	}
+	return max(0, left)
+}
+
+// Replace writes a pod's replacement into the recovery that is under way. by is the pod that holds the slot by now; the zero Pod: none
+// does.
+func (a *Account) Replace(generation int64, d replacements.Termination, by members.Pod) {
+	rec := a.open(generation)
+	rec.ReplacedPods = max(rec.ReplacedPods, len(rec.Replaced)) + 1
+	rec.Replaced = append(slices.Clone(rec.Replaced), replacements.Replacement{Termination: d, By: by.Name, NewNode: by.Node})
+	a.blame(rec, d)
+}
+
+// blame attributes a failure to the node when it turns out, during the repair, that the rank which failed first was on
+// a sick node. A pod that was given up here does not mean a sick node: what was counted stays so.
+func (a *Account) blame(rec *Recovery, d replacements.Termination) {
+	c := &rec.Cause
+	if !d.Blames() || members.Slot(c.Slot) != d.Slot || c.Displaced() || c.Code == cause.PortConflict {
+		return
+	}
+	c.Message = cause.Tail(d.Where()+": "+d.Why()+"; seen first: "+string(c.Code)+": "+cause.LastLine(c.Message), maxMessage)
+	c.Code = cause.PodReplaced
+	a.budget.refund()
+}
+
+// NoteReleased records when a pod was out of its Job.
+func (a *Account) NoteReleased(pod string, at time.Time) {
+	for i := range slices.Backward(a.recoveries) {
+		for j := range a.recoveries[i].Replaced {
+			if o := &a.recoveries[i].Replaced[j]; o.Pod == pod {
+				o.ReleasedAt = at
+				return
+			}
+		}
+	}
+}
+
+// NoteSuccessor records the pod that takes the place of a slot's replaced ones, and returns these.
+func (a *Account) NoteSuccessor(slot members.Slot, by members.Pod, now time.Time) (replaced []replacements.Replacement) {
+	rec := a.last()
+	if rec == nil {
+		return nil
+	}
+	for i := range rec.Replaced {
+		r := &rec.Replaced[i]
+		if r.Slot != slot || r.Pod == by.UID || !r.AttachedAt.IsZero() {
+			continue
+		}
+		rec.Replaced = slices.Clone(rec.Replaced)
+		r = &rec.Replaced[i]
+		r.By, r.NewNode, r.AttachedAt = by.Name, by.Node, now
+		replaced, a.changed = append(replaced, *r), true
+	}
+	return replaced
+}
+
+// Unreleased reports of a pod whether recoveries tell of it and it is not out of its Job.
+func Unreleased(recoveries []Recovery) func(pod string) bool {
+	pods := map[string]bool{}
+	for i := range recoveries {
+		for _, o := range recoveries[i].Replaced {
+			pods[o.Pod] = o.ReleasedAt.IsZero()
+		}
+	}
+	return func(pod string) bool { return pods[pod] }
+}
+
+// Replaced lists the pods that recoveries have replaced, or are about to.
+func Replaced(recoveries []Recovery) []replacements.Replacement {
+	var all []replacements.Replacement
+	for i := range recoveries {
+		all = append(all, recoveries[i].Replaced...)
+	}
+	return all
+}

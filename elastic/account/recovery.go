@@ -1,0 +1,215 @@
+package account
+
+import (
+	"reflect"
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/replacements"
+)
+
+// Recovery is one repaired failure. A negative duration was not reached (yet).
+type Recovery struct {
+	Generation      int64
+	Cause           cause.Cause
+	DetectedAt      time.Time
+	Decide          time.Duration
+	Stop            time.Duration
+	Start           time.Duration
+	Restore         time.Duration
+	FirstStep       time.Duration
+	RestoreStep     int64
+	StepsRecomputed int64
+	Standbys        int
+	Ranks           int
+	// EndedAfter is how many optimizer steps a rank had finished at most in the generation that failed, Reached the step up to which
+	// all had come, where ReachedKnown. ResumedAt is where training went on, where ResumeKnown. StepsRecomputed follows from the two.
+	EndedAfter   int64
+	Reached      int64
+	ReachedKnown bool
+	ResumedAt    int64
+	ResumeKnown  bool
+	// Drain comes before Stop and holds Decide; Replace and Fetch come after Stop.
+	Drain   time.Duration
+	Replace time.Duration
+	Fetch   time.Duration
+	// Waited is the pod whose ranks took longest to end by themselves, within Stop: they handle SIGTERM.
+	Waited members.Waited
+	// Replaced are the pods that it replaced. ReplacedPods counts them in what is stored, which lists the first (MaxReplaced).
+	Replaced     []replacements.Replacement
+	ReplacedPods int
+}
+
+// NotReached marks a phase of a Recovery that was not reached (yet).
+const NotReached time.Duration = -1
+
+// TrackSteps takes over what ranks of the newest generation tell of their steps. staying: they stay at a step, and that is no pace.
+func (a *Account) TrackSteps(steps members.Steps, g Generation, staying bool, now time.Time) {
+	low := steps.Lowest
+	if steps.Running && a.gen.runningSince.IsZero() {
+		a.gen.runningSince = now
+		if at := steps.Started; !at.IsZero() && at.Before(now) {
+			a.gen.runningSince = at
+		}
+	}
+	if a.startedAt.IsZero() {
+		a.startedAt = a.gen.runningSince
+		a.changed = true
+	}
+	notified := a.countsSteps()
+	a.count(steps.Counted, now)
+	if !notified && (low > 0 || a.gen.counted.Most > 0) {
+		a.firstEver()
+	}
+	if !a.reportsSteps() && low <= 0 && a.gen.counted.Lowest > 0 {
+		a.measure(a.gen.counted.Lowest, g, staying, now)
+	}
+	if a.gen.reportedStep > 0 && low > a.gen.reportedStep && (a.gap == 0 || low-a.gen.reportedStep < a.gap) {
+		a.gap = low - a.gen.reportedStep
+	}
+	a.gen.reportedStep = max(a.gen.reportedStep, low)
+	p := &a.figures
+	if low <= 0 || low == p.Step {
+		return
+	}
+	a.measure(low, g, staying, now)
+	p.Step = low
+	if !steps.Keeps {
+		a.noteBest(low)
+	}
+	a.changed = true
+}
+
+// measure tracks how long a step takes. It starts with the first step of a generation: what comes before is start-up,
+// not step time.
+func (a *Account) measure(step int64, g Generation, staying bool, now time.Time) {
+	if step <= g.RestoreStep {
+		return
+	}
+	if staying {
+		a.gen.paceAt = time.Time{}
+		return
+	}
+	if n := step - a.gen.paceStep; !a.gen.paceAt.IsZero() && n > 0 && now.After(a.gen.paceAt) {
+		beat := now.Sub(a.gen.paceAt)
+		each := beat / time.Duration(n)
+		if a.pace == 0 {
+			a.pace, a.reportInterval = each, beat
+		}
+		a.pace += (each - a.pace) / 5
+		a.reportInterval += (beat - a.reportInterval) / 5
+	}
+	a.gen.paceStep, a.gen.paceAt = step, now
+}
+
+// TrackRecovery fills in when the newest recovery reached what, from agents that are in its generation. It returns the recovery where it
+// has come to its end.
+func (a *Account) TrackRecovery(ms *members.Members, g Generation, now time.Time) *Recovery {
+	rec := a.last()
+	if rec == nil || rec.Generation != g.Number || rec.FirstStep >= 0 {
+		return nil
+	}
+	l, ok := ms.Timeline(rec.Generation, rec.brings)
+	if !ok {
+		return nil
+	}
+	before := *rec
+	rec.Standbys = l.Standbys
+	if at := l.Detected.At; !at.IsZero() && rec.Drain < 0 {
+		rec.DetectedAt = at
+	}
+	rec.reach(ms.Len(), l)
+	if !reflect.DeepEqual(*rec, before) {
+		a.changed = true
+	}
+	if rec.FirstStep >= 0 || (rec.Start >= 0 && !l.Notified && !l.Keeps && !a.countsSteps()) {
+		return a.settle(g, now, true)
+	}
+	return nil
+}
+
+// reach sets how long each phase took. What happens before ranks start has happened once they run; what
+// comes after is reached when all n agents have reached it. Clocks of nodes differ, so that no phase is
+// shorter than nothing.
+func (r *Recovery) reach(n int, l members.Timeline) {
+	halt, restored := l.Halt, l.Restored
+	if l.First.N >= n && restored.N < n {
+		restored = l.Started // nothing was restored from memory
+	}
+	from := r.DetectedAt
+	if r.Drain >= 0 {
+		from, halt = from.Add(r.Drain), members.Moment{}
+	}
+	for _, p := range []struct {
+		d    *time.Duration
+		to   members.Moment
+		need int
+	}{{&r.Decide, halt, 0}, {&r.Stop, l.Stopped, 0}, {&r.Start, l.Started, n}, {&r.Restore, restored, n}, {&r.FirstStep, l.First, n}} {
+		if p.d == &r.Start {
+			from = from.Add(max(0, r.Replace) + max(0, r.Fetch))
+		}
+		switch {
+		case p.to.N < p.need:
+			return
+		case p.to.N == 0:
+			continue
+		}
+		*p.d = max(0, p.to.At.Sub(from))
+		if p.to.At.After(from) {
+			from = p.to.At
+		}
+	}
+}
+
+// brings says whether a pod came with this recovery.
+func (r *Recovery) brings(pod members.Pod) bool {
+	return slices.ContainsFunc(r.Replaced, func(o replacements.Replacement) bool { return o.By == pod.Name && o.Pod != pod.UID }) || pod.Created.After(r.DetectedAt)
+}
+
+// settle closes the account of the newest recovery and returns it; nil: that was done. ended: it came to its end.
+func (a *Account) settle(g Generation, now time.Time, ended bool) *Recovery {
+	rec := a.last()
+	if rec == nil || rec.Generation <= a.settled || rec.Generation > g.Number {
+		return nil
+	}
+	a.settled = rec.Generation
+	p := &a.figures
+	switch {
+	case rec.CostKnown() && (ended || a.stepped(g)):
+		p.Lost += a.recomputeTime(rec)
+	case !ended && !a.stepped(g) && a.countsSteps():
+		rec.StepsRecomputed = 0 // it ended before it did any again
+	default:
+		p.ResumeUnknown++
+	}
+	rest := rec.Total()
+	if rec.Start < 0 {
+		rest = max(0, now.Sub(rec.DetectedAt))
+	}
+	p.Lost += rest
+	a.changed = true
+	return rec
+}
+
+// Total is the time from the failure to the last phase that was reached.
+func (r *Recovery) Total() time.Duration {
+	total := time.Duration(0)
+	for _, d := range []time.Duration{r.Drain, r.Decide, r.Stop, r.Replace, r.Fetch, r.Start, r.Restore, r.FirstStep} {
+		total += max(0, d)
+	}
+	return total
+}
+
+// shorten leaves out pods that are out of their Job, beyond the first few: their own label fences them.
+func (r *Recovery) shorten(most int) {
+	r.ReplacedPods = max(r.ReplacedPods, len(r.Replaced))
+	kept := r.Replaced[:0:0]
+	for _, o := range r.Replaced {
+		if len(kept) < most || o.ReleasedAt.IsZero() {
+			kept = append(kept, o)
+		}
+	}
+	r.Replaced = kept
+}

@@ -1,0 +1,149 @@
+package account
+
+import (
+	"time"
+
+	"holdfast.dev/holdfast/elastic/members"
+)
+
+// countsSeen is how often a count that merely rises is stored for people to see: a plain script counts for as long as it runs, and what
+// decides upon the count is stored when a generation ends or begins.
+const countsSeen = 30 * time.Second
+
+// count takes over what ranks of the newest generation count, which only rises within it.
+func (a *Account) count(c members.Counted, now time.Time) {
+	if c.Lowest < a.gen.counted.Lowest || c.Most < a.gen.counted.Most || c.Most == 0 {
+		return // an agent that came back in the middle counts anew, or nobody counts
+	}
+	if c.Known = c.Known && c.Lowest > 0; !c.Known {
+		c.ResumedAt = 0
+	}
+	a.gen.counted = c
+	p := &a.figures
+	news := (p.OptimizerSteps == 0) != (c.Lowest == 0) || p.ResumeKnown != c.Known || p.ResumedAt != c.ResumedAt
+	p.OptimizerSteps, p.ResumedAt, p.ResumeKnown = c.Lowest, c.ResumedAt, c.Known
+	if news {
+		a.persistCount(now)
+	}
+}
+
+// RecordLateCount has a count stored that rose some time ago; it may have stopped since.
+func (a *Account) RecordLateCount(now time.Time) {
+	if a.persistedCount != a.figures.OptimizerSteps && now.Sub(a.persistedCountAt) >= countsSeen {
+		a.persistCount(now)
+	}
+}
+
+// persistCount has the count stored for people to see.
+func (a *Account) persistCount(now time.Time) {
+	a.persistedCount, a.persistedCountAt = a.figures.OptimizerSteps, now
+	a.changed = true
+}
+
+// reached returns the step that ranks had reached when the newest generation ended: the script's own, else the state's
+// optimizer steps. Where no rank finished a step since the last recovery, what that one had to do again is still to be
+// done. Where the script has reported nothing so far, a generation that ended early counts as having finished no step;
+// of a longer one nothing is known.
+func (a *Account) reached(g Generation, endedAt time.Time) (step int64, known bool) {
+	last := a.last()
+	switch p := &a.figures; {
+	case a.reportsSteps():
+		return max(p.Step, g.CommonStep), true
+	case a.gen.counted.Most > 0:
+		return a.gen.counted.ResumedAt + a.gen.counted.Lowest, a.gen.counted.Known
+	case last != nil && last.Generation == g.Number && (a.countsSteps() || !last.ReachedKnown):
+		return last.Reached, last.ReachedKnown
+	}
+	return 0, a.gen.runningSince.IsZero() || endedAt.Sub(a.gen.runningSince) <= stepsOutlast*a.medianRecovery()
+}
+
+// firstEver records the first step that is ever reported: earlier generations that ended early had finished none, so
+// nothing was done again after them.
+func (a *Account) firstEver() {
+	p, n := &a.figures, 0
+	for i := range a.recoveries {
+		if !a.recoveries[i].ReachedKnown {
+			n++
+		}
+	}
+	p.ResumeUnknown = min(p.ResumeUnknown, n)
+}
+
+// stepped says whether the newest generation is known to have finished a step.
+func (a *Account) stepped(g Generation) bool {
+	return a.gen.reportedStep > 0 || a.gen.counted.Most > 0 || g.CommonStep > max(0, g.RestoreStep)
+}
+
+// countsSteps reports whether ranks are known to report steps, so that a first one is to be expected.
+func (a *Account) countsSteps() bool {
+	if a.reportsSteps() || a.gen.counted.Most > 0 {
+		return true
+	}
+	for i := range a.recoveries {
+		if a.recoveries[i].EndedAfter > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// TrackResume finds out where training went on after the newest recovery. What was restored from memory is known when the
+// generation starts; a script that reports its steps says it by the first one, and one that does not by the state of
+// its optimizer or scheduler.
+func (a *Account) TrackResume(g Generation) {
+	rec := a.last()
+	if rec == nil || rec.Generation != g.Number || rec.ResumeKnown {
+		return
+	}
+	switch {
+	case g.RestoreStep > 0:
+		rec.ResumedAt = g.RestoreStep
+	case a.gen.reportedStep > 0:
+		rec.ResumedAt = max(0, a.gen.reportedStep-max(1, a.gap))
+	case !a.reportsSteps() && a.gen.counted.Known:
+		rec.ResumedAt = a.gen.counted.ResumedAt
+	default:
+		return
+	}
+	rec.ResumeKnown = true
+	if !rec.CostKnown() {
+		return
+	}
+	rec.StepsRecomputed = max(0, rec.Reached-rec.ResumedAt)
+	if p := &a.figures; rec.Generation <= a.settled { // it was closed without
+		p.ResumeUnknown = max(0, p.ResumeUnknown-1)
+		p.Lost += a.recomputeTime(rec)
+	}
+	a.changed = true
+}
+
+// CostKnown says whether it is known what was done again after a recovery.
+func (r *Recovery) CostKnown() bool { return r.ReachedKnown && r.ResumeKnown }
+
+// recomputeTime returns the time spent on steps that were done again after a recovery.
+func (a *Account) recomputeTime(rec *Recovery) time.Duration {
+	return time.Duration(rec.StepsRecomputed) * a.stepTime()
+}
+
+// stepTime is how long a step takes, as measured by this coordinator or one before it.
+func (a *Account) stepTime() time.Duration {
+	if a.pace > 0 {
+		return a.pace
+	}
+	return a.figures.StepTime
+}
+
+// keepPace notes how long steps took until the failure: on average where no pace was measured.
+func (a *Account) keepPace(until time.Time) {
+	p := &a.figures
+	n, since := a.gen.counted.Lowest, a.gen.runningSince
+	if a.reportsSteps() {
+		n, since = p.Step, a.startedAt.Add(p.Lost)
+	}
+	switch {
+	case a.pace > 0:
+		p.StepTime = a.pace
+	case p.StepTime == 0 && n > 0 && !a.startedAt.IsZero() && !since.IsZero() && until.After(since):
+		p.StepTime = until.Sub(since) / time.Duration(n)
+	}
+}

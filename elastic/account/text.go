@@ -1,0 +1,40 @@
+package account
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/cause"
+)
+
+// Recovering says for people why a generation has ended.
+func Recovering(generation int64, c cause.Cause) string {
+	what := string(c.Code)
+	if c.Rank >= 0 {
+		what += fmt.Sprintf(" of rank %d in slot %d", c.Rank, c.Slot)
+	}
+	if c.ExitCode != 0 {
+		what += fmt.Sprintf(" with exit code %d", c.ExitCode)
+	}
+	return fmt.Sprintf("generation %d has ended: %s: %s", generation, what, cause.LastLine(cause.Tail(c.Message, maxMessage)))
+}
+
+// Text says for people what a recovery that came to its end took.
+func (r *Recovery) Text() string {
+	parts := []string{}
+	for _, p := range []struct {
+		name string
+		d    time.Duration
+	}{{"drain", r.Drain}, {"decide", r.Decide}, {"stop", r.Stop}, {"replace", r.Replace}, {"fetch", r.Fetch}, {"start", r.Start}, {"restore", r.Restore}, {"first step", r.FirstStep}} {
+		if p.d >= 0 {
+			parts = append(parts, fmt.Sprintf("%s %s", p.name, p.d.Round(time.Millisecond)))
+		}
+	}
+	from := "from the beginning or the script's own checkpoint"
+	if r.CostKnown() {
+		from = fmt.Sprintf("from step %d, %d steps again", r.ResumedAt, r.StepsRecomputed)
+	}
+	return fmt.Sprintf("generation %d runs %s after %s of rank %d: %s; %s, %d of %d ranks in a warm standby",
+		r.Generation, r.Total().Round(time.Millisecond), r.Cause.Code, r.Cause.Rank, strings.Join(parts, ", "), from, r.Standbys, r.Ranks)
+}
