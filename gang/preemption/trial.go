@@ -13,7 +13,7 @@ type Check func(gone []int) (fits bool, err error)
 type Verdict int
 
 const (
-	// Unfinished: the checks were used up, or one broke, before it was known which units can stay.
+	// Unfinished: the checks or the time were used up, or a check broke, before it was known which units can stay.
 	Unfinished Verdict = iota
 	// Suffices: the gang fits without the victims, and does not fit if any of them stays.
 	Suffices
@@ -25,10 +25,11 @@ const (
 
 // TryVictims selects the units to preempt where room is not all that keeps the gang away, and only check knows the rest. It starts
 // without any unit and keeps the dearest first, many at a time, for as long as check passes; those that a budget keeps come before
-// all others. It asks check most times at most, and only where the counts of free resources allow an answer of yes.
-func TryVictims(w World, g gang.Gang, check Check, most int) (victims []int, verdict Verdict, err error) {
+// all others. It asks check most times at most, and only where the counts of free resources allow an answer of yes. It ends once late
+// says so: where many have to leave, the counts alone take long.
+func TryVictims(w World, g gang.Gang, check Check, most int, late func() bool) (victims []int, verdict Verdict, err error) {
 	s := &search{w: &w, by: w.index(), g: g, spent: map[int]int{}}
-	t := &trial{search: s, check: check, left: most}
+	t := &trial{search: s, check: check, late: late, left: most}
 	t.x = w.all(s.by)
 	for u := range w.Units {
 		if !w.Units[u].Terminating {
@@ -78,6 +79,7 @@ func (s *search) protected(u int) bool {
 type trial struct {
 	*search
 	check   Check
+	late    func() bool
 	next    int
 	left    int
 	stopped bool
@@ -105,6 +107,10 @@ func (t *trial) keep(low, high int, tooMany bool) {
 
 // tryKeeping puts units back, and takes them off again where the gang does not fit beside them.
 func (t *trial) tryKeeping(low, high int) bool {
+	if t.late() {
+		t.stopped = true
+		return false
+	}
 	for _, u := range t.order[low:high] {
 		t.x.put(u)
 	}

@@ -20,6 +20,29 @@ func repelled(sets ...[]int) Check {
 	}
 }
 
+func inTime() bool { return false }
+
+// TestTryVictimsEndsInTime: where every unit has to leave for room alone, no check is asked, and each unit costs a look at the nodes.
+func TestTryVictimsEndsInTime(t *testing.T) {
+	const nodes = 64
+	w := cluster(nodes, 1)
+	for i := range nodes {
+		w.Units = append(w.Units, unit(fmt.Sprint("u", i), 0, 1, 1, w.Nodes[i].Name))
+	}
+	fine := func([]int) (bool, error) { return true, nil }
+	looks := 0
+	late := func() bool { looks++; return looks > 5 }
+	if victims, verdict, err := TryVictims(w, wants(nodes, 1, gang.Topology{}), fine, 100, late); len(victims) > 0 || verdict != Unfinished || err != nil {
+		t.Errorf("%v leave, %v, %v", victims, verdict, err)
+	}
+	if looks > 6 {
+		t.Errorf("it went on for %d looks after its time", looks-6)
+	}
+	if victims, verdict, _ := TryVictims(w, wants(nodes, 1, gang.Topology{}), fine, 100, inTime); len(victims) != nodes || verdict != Suffices {
+		t.Errorf("with time: %d leave, %v", len(victims), verdict)
+	}
+}
+
 func TestTryVictims(t *testing.T) {
 	units := []Unit{unit("dear", 5, 9, 1, "n0"), unit("cheap", 0, 1, 1, "n0"), unit("worker", 0, 7, 1, "n1"), unit("idle", 0, 2, 1, "n2")}
 	terminating := slices.Clone(units)
@@ -64,7 +87,7 @@ func TestTryVictims(t *testing.T) {
 		if c.size == 4 {
 			w.Nodes[0].Free[gpu]++ // beside dear there is room for four
 		}
-		victims, verdict, err := TryVictims(w, g, c.check, c.most)
+		victims, verdict, err := TryVictims(w, g, c.check, c.most, inTime)
 		got := fmt.Sprint(append([]int{}, victims...), " ", []string{"Unfinished", "Suffices", "Futile", "Protected"}[verdict])
 		if err != nil {
 			got += " " + err.Error()
@@ -89,7 +112,7 @@ func TestTryVictimsAsksFew(t *testing.T) {
 			sets = append(sets, r.Perm(len(w.Units))[:1+r.Intn(min(3, len(w.Units)))])
 		}
 		check, asked := repelled(sets...), 0
-		got, verdict, err := TryVictims(w, wants(1, 1, gang.Topology{}), func(gone []int) (bool, error) { asked++; return check(gone) }, 1000)
+		got, verdict, err := TryVictims(w, wants(1, 1, gang.Topology{}), func(gone []int) (bool, error) { asked++; return check(gone) }, 1000, inTime)
 		s := &search{w: &w}
 		order := make([]int, len(w.Units))
 		for u := range order {

@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
@@ -90,7 +91,7 @@ func (s *whatIf) try() (t trial, err error) {
 			t.refusal = refusal.Message
 		}
 		return found != nil, err
-	}, checksAtMost)
+	}, checksAtMost, func() bool { return ctx.Err() != nil })
 	s.ctx = all
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) && all.Err() == nil {
 		return trial{}, nil
@@ -188,7 +189,8 @@ func (p *Preemptor) Disturbed(ctx context.Context, nodes []fwk.NodeInfo, own typ
 
 // disturbs reports whether a gang that fits once its victims are gone would not if pods were given nodes.
 func (p *Preemptor) disturbs(ctx context.Context, b *blocked, h HeldRoom, taking []planner.Taking) (bool, error) {
-	s, err := p.newWhatIf(ctx, b, h.Priority, time.Now(), func(u *preemption.Unit) bool { return slices.Contains(h.victims, u.Name) })
+	victims := sets.New(h.victims...)
+	s, err := p.newWhatIf(ctx, b, h.Priority, time.Now(), func(u *preemption.Unit) bool { return victims.Has(u.Name) })
 	if err != nil {
 		return false, err
 	}

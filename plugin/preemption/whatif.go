@@ -9,6 +9,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/ptr"
@@ -174,7 +175,8 @@ type room struct {
 // check asks the framework's filters where the gang fits without some units, given by index, and without terminating
 // ones, with all others there; room is nil where it does not fit, and refusal says why.
 func (s *whatIf) check(gone []int) (*room, *gang.Refusal, error) {
-	left, err := s.without(func(u int) bool { return s.world.Units[u].Terminating || slices.Contains(gone, u) })
+	away := sets.New(gone...)
+	left, err := s.without(func(u int) bool { return s.world.Units[u].Terminating || away.Has(u) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -220,8 +222,9 @@ type evictionPlan struct {
 }
 
 func (s *whatIf) departure(victims []int, assignments []gang.Assignment) (d evictionPlan) {
+	leave := sets.New(victims...)
 	for u := range s.world.Units {
-		chosen := slices.Contains(victims, u)
+		chosen := leave.Has(u)
 		if !chosen && !s.world.Units[u].Terminating {
 			continue
 		}
