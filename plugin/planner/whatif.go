@@ -94,12 +94,6 @@ func (p *Planner) Without(ctx context.Context, all []fwk.NodeInfo, pods []*v1.Po
 	return w, nil
 }
 
-// MayKeepAway reports whether pods that are about to be given nodes may keep a gang off nodes by more than the room that they take.
-func MayKeepAway(of gangcache.Snapshot, taking []Taking) bool {
-	return slices.ContainsFunc(taking, func(t Taking) bool { return touchesOthers(t.Pod) }) ||
-		slices.ContainsFunc(of.Members, func(m gangcache.Member) bool { return m.State == gangcache.Pending && relatesToPods(m.Pod) })
-}
-
 // Nodes is how a tree is told of the nodes.
 func (w *WhatIf) Nodes() []topology.Node {
 	all := w.p.Nodes(w.nodes)
