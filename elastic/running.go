@@ -45,9 +45,9 @@ func (s *State) stepRunning(now time.Time) {
 	}
 }
 
-// missedFirst: the pod's whole command is in its first run and belongs to no generation yet, because the coordinator that handed the first
-// one out ended before the order had come here; no pod was seen to run it since, nor to take the place of another, whose command the others
-// may have met. To halt it would end the commands of all.
+// missedFirst reports whether the pod's whole command is in its first run but never joined a generation: the earlier
+// coordinator stopped before its order arrived. Only true while no pod of the gang was replaced or seen running since;
+// halting now would end the commands of all pods.
 func (s *State) missedFirst(m *members.Member) bool {
 	r, never := m.Report(), s.account.StartedAt().IsZero() && s.account.Restarts() == 0 && s.Record.Generation == 1 && !s.members.AnySuperseded()
 	return m.Known() && never && s.run.layout == nil && r.WholeCommand && r.Generation == 0 && r.Containers <= 1 && len(r.Rank) == 1 && r.Rank[0].Exit == nil

@@ -125,16 +125,16 @@ func (s *State) dropWhole(gone func(protocol.Mark) bool) {
 	s.setDurable(slices.DeleteFunc(s.durable(), func(d StoredStep) bool { return gone(d.Mark) }))
 }
 
-// goBack decides for a step in storage of a record that lags behind: all that pods hold is newer, and given up. Then the record lags behind no
-// more, also for the next coordinator, which finds the step in the memory of pods that have fetched it by then.
+// goBack decides for a stored step of a record that lags behind: all steps that pods hold are newer, and given up. The
+// record then no longer lags behind, also for the next coordinator, which finds the step in the memory of pods.
 func (s *State) goBack(to protocol.Point) {
 	s.Record.RestoreStep, s.Record.RestoreBranch = to.Step, to.Branch
 	s.forget(to)
 	s.save()
 }
 
-// forgetPast drops what a record that lags behind has of a past that is given up: ranks that hold nothing as new as a step which all once had
-// were taken back behind it since.
+// forgetPast drops stored steps that the gang has since rolled back past: some rank holds only older steps than one that
+// all ranks once held.
 func (s *State) forgetPast() {
 	r := &s.Record
 	if r.RestoreStep != StepUnknown {

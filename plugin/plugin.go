@@ -1,13 +1,13 @@
 // Package plugin joins the gang core to an unforked kube-scheduler. It promises that the pods of a gang are
 // bound together or not at all: siblings wait at PreEnqueue until all exist, one leader plans for all in one
 // scheduling cycle on one snapshot, each member then follows its line of the plan, and where a line cannot be
-// followed the missing part is planned anew or what was placed is taken back, newest first. A node is named
-// only if the framework's own filters accept it, and never while Holdfast has put it aside. Only the replica
-// that schedules writes anything. A pod of no gang is kept out of what gangs hold, and has whole gangs make room
-// for it, never single members; nothing else is done for it.
+// followed the missing part is planned again or the placement is rolled back, newest first. A node is named
+// only if the framework's own filters accept it, and never while Holdfast excludes it. Only the replica
+// that schedules writes anything. A pod of no gang gets no room that gangs hold, and preempts whole gangs, never
+// single members; the plugin does nothing else for it.
 //
-// The root is the extension points, what is published, and the wiring. What is known of gangs, what decides and who answers are
-// packages below it, which know neither it nor those above them; internal/layers keeps that.
+// This package has the extension points, the publishing and the wiring. The state of gangs, the decisions and the answers
+// to queries are in packages below it, which import neither it nor those above them; internal/layers enforces that.
 //
 // PreEnqueue and queueing hints run under the scheduling queue's lock and take that of the gangs' cache; so nothing that takes
 // the queue's lock (Activate, nominations) is called while the cache's is held.
@@ -41,7 +41,7 @@ import (
 // Name is the plugin's name in a KubeSchedulerConfiguration.
 const Name = "Holdfast"
 
-// inspection is how often it is looked at what no event tells.
+// inspection is the interval of the periodic check for state that no event reports.
 const inspection = 5 * time.Second
 
 var (

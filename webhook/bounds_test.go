@@ -140,7 +140,7 @@ func TestNobodyWaitsForTheAnswer(t *testing.T) {
 		"a pod":           pods().Handle(gone, request(admissionv1.Create, raw(t, podOf(admitted(t, job(t)))), runtime.RawExtension{})),
 		"an admitted pod": pods().Handle(gone, request(admissionv1.Create, raw(t, injected(t, job(t))), runtime.RawExtension{})),
 	} {
-		if r.Allowed || r.Result.Code != http.StatusServiceUnavailable || !strings.Contains(r.Result.Message, "nobody waits for the answer any more") {
+		if r.Allowed || r.Result.Code != http.StatusServiceUnavailable || !strings.Contains(r.Result.Message, "was cancelled before it finished") {
 			t.Errorf("%s: %+v", what, r.AdmissionResponse)
 		}
 	}

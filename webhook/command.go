@@ -29,7 +29,7 @@ func readCommand(ctx context.Context, c *corev1.Container, at *field.Path) comma
 	x := &expander{vars: line.env, later: setLater}
 	resolve := func(s string, at *field.Path) string {
 		if err := ctx.Err(); err != nil {
-			line.errs = append(line.errs, field.InternalError(at, fmt.Errorf("was not read, for nobody waits for the answer any more: %w", err)))
+			line.errs = append(line.errs, field.InternalError(at, fmt.Errorf("was not read, because admission was cancelled: %w", err)))
 			return ""
 		}
 		out, err := x.expand(s)

@@ -126,10 +126,10 @@ func decode[T any](raw []byte) (*T, error) {
 
 // respond turns an outcome into the patch from in to its object. Both are encoded from the same Go type,
 // so fields that this build does not know are in neither and stay as they are.
-// Where the request's context has ended the outcome may be of half an object, and is told to nobody.
+// After the end of the request's context the outcome may be incomplete, and is not returned.
 func respond[T any](ctx context.Context, in *T, out Outcome[*T], req admission.Request) admission.Response {
 	if err := ctx.Err(); err != nil {
-		return admission.Errored(http.StatusServiceUnavailable, fmt.Errorf("the %T was not read to its end, for nobody waits for the answer any more: %w", in, err))
+		return admission.Errored(http.StatusServiceUnavailable, fmt.Errorf("admission of the %T was cancelled before it finished: %w", in, err))
 	}
 	if len(out.Errors) > 0 {
 		kind := schema.GroupKind{Group: req.Kind.Group, Kind: req.Kind.Kind}

@@ -120,12 +120,12 @@ func effectiveSpec(ctx context.Context, job *batchv1.Job, s settings.Settings, f
 	return spec
 }
 
-// replaceOnlyFailed has a pod that somebody deletes not be counted before it is gone, so that Holdfast can
-// take it out of the Job first. The API server writes the other policy where none is named before it asks
-// us; where the object still tells that somebody named it, it stays and is warned of.
+// replaceOnlyFailed sets podReplacementPolicy Failed: a deleted pod is counted only once it is gone, so that Holdfast
+// can release it first. The API server defaults the other policy before it calls the webhook; if the object's managed
+// fields show that a user named it, it stays, with a warning.
 func replaceOnlyFailed(job *batchv1.Job) (warnings []string) {
 	if p := job.Spec.PodReplacementPolicy; p != nil && *p == batchv1.TerminatingOrFailed && namesReplacementPolicy(job) {
-		return []string{"spec.podReplacementPolicy: with TerminatingOrFailed each pod that is deleted or drained uses up backoffLimit and is made anew only after a growing pause; write Failed, or remove the field"}
+		return []string{"spec.podReplacementPolicy: with TerminatingOrFailed each pod that is deleted or drained uses up backoffLimit and is re-created only after a growing back-off; write Failed, or remove the field"}
 	}
 	job.Spec.PodReplacementPolicy = ptr.To(batchv1.Failed)
 	return nil

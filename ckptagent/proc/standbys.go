@@ -51,9 +51,9 @@ type Standbys struct {
 	failures  []int
 	// sourceTook is the memory of the last source when it had imported, rankTook what imports took in a rank; 0: not known.
 	sourceTook, rankTook uint64
-	// measured is when the container's memory was looked at last.
+	// measured is when the container's memory was last read.
 	measured time.Time
-	// lost are ranks whose standby is gone, which has yet to be told.
+	// lost lists ranks whose standby died and whose callback has not run yet.
 	lost []int
 	// spent is the processor time that warming used between the last two looks, cost what the last source took in all.
 	spent, cost time.Duration

@@ -1,6 +1,6 @@
-// Package members keeps who holds the slots of a gang, and what each pod's agent reported last. It promises: a report that is
-// older than the one before it, or of a pod that does not hold its slot, changes nothing; a slot that is handed over knows nothing
-// of the pod before; and what one answer says of ranks that are not known is never more than they said.
+// Package members keeps which pods hold the slots of a gang, and the last report of each pod's agent. It promises: a
+// report that is older than the one before it, or of a pod that does not hold its slot, changes nothing; a slot that is
+// handed over keeps nothing of the earlier pod; and no answer about unknown ranks exceeds their reports.
 package members
 
 import (

@@ -1,6 +1,6 @@
-// Package replacements keeps which pods of a gang must go, why, and how far the replacement of each has come. It promises: a pod that was
-// released is not listed again; a termination that cannot be withdrawn stays until it is carried out; from the moment that a replacement
-// is committed nothing that its pod says counts; and Replace is asked for once per pod and coordinator.
+// Package replacements keeps which pods of a gang must be replaced, why, and the stage of each replacement. It promises:
+// a released pod is not listed again; a termination that cannot be withdrawn stays until it is carried out; once a
+// replacement is committed, reports of its pod do not count; and Replace is requested once per pod and coordinator.
 package replacements
 
 import (

@@ -35,10 +35,10 @@ type Stored struct {
 	// Whole are the steps of which it has every rank's part, newest first; Parts are of other steps.
 	Whole []protocol.Mark
 	Parts []Part
-	// World is how many ranks stored them; 0: not known. To a gang of another size they are of no use.
+	// World is the number of ranks that stored them; 0: unknown. A gang of another size cannot use them.
 	World int
-	// Apart is the newest generation whose steps a later one may have given up and made anew, unrecorded: such a step serves only where all
-	// that pods hold in memory is newer. 0: there is none.
+	// Apart: steps up to this generation may have been trained again later without a record. Use one only if every step
+	// held in memory is newer. 0: none.
 	Apart int64
 }
 

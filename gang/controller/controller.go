@@ -1,8 +1,7 @@
-// Package controller keeps one Gang per opted-in Job and its status true. It promises that a Gang is made
-// for a Job that was opted in at its creation and for no other, that it writes only its own part of the
-// status, that it forgets nothing by being restarted, because all it knows is read anew, and that people
-// hear on their Job and its Gang when the answer to "is it placed" changes. What the status says is decided by
-// status.Assess.
+// Package controller keeps one Gang per opted-in Job and its status current. It promises: a Gang is created only
+// for a Job that was opted in at its creation; it writes only its own part of the status; a restart loses nothing,
+// because all its state is read again; and events on the Job and its Gang report each change of the condition
+// Placed. status.Assess computes the content of the status.
 package controller
 
 import (

@@ -9,11 +9,10 @@ import (
 )
 
 const (
-	// effort bounds a search, in nodes looked at. The first half is for the domains, so that the whole cluster always
-	// has its turn.
+	// effort limits a search, in node visits. The first half is for the domains, so that the whole cluster is always tried.
 	effort = 400_000
-	// passes bounds what is looked at to find out whether a gang of several shapes fits beside those who are there, in times
-	// that each of its shapes looks at each node, or fewest where that is little. One that is stopped does not fit, for this search.
+	// passes limits one feasibility check of a gang of several shapes to so many visits per shape and node, at least
+	// fewest in all. A check that hits the limit counts as infeasible.
 	passes = 4
 	fewest = 10_000
 	// exactUnits is up to how many units all alternatives are looked at; of more the dear ones that can stay as a whole

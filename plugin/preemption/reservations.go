@@ -35,13 +35,13 @@ type HeldRoom struct {
 	// degraded: it is for members that are replaced in a gang that has others on nodes.
 	degraded bool
 	since    time.Time
-	// until is when a reservation ends that was not used.
+	// until is when an unused reservation ends.
 	until time.Time
-	// unusableSince is since when the gang lacks members, so that it cannot use the reservation.
+	// unusableSince is when the gang began to lack members, so that it cannot use the reservation.
 	unusableSince time.Time
 }
 
-// Text say for people what is held and why.
+// Text describes the held room and its reason for users.
 func (h *HeldRoom) Text() string {
 	where := h.domain
 	if where == "" {

@@ -74,11 +74,11 @@ func (b *blocked) degraded() bool { return b.snapshot.Degraded() }
 type attempt struct {
 	next   time.Time
 	delays wait.Backoff
-	// asked is when it was first asked what gangs would lose, for a search that was put off until that is read.
+	// asked is when this gang first waited for checkpoint ages to be read.
 	asked time.Time
-	// never: the last time that room was to be reserved there would have been none with everybody gone.
+	// never: the last attempt to reserve found no room even without any other pod.
 	never bool
-	// why says for people what the last search found out, where room alone is not what lacks.
+	// why is the result of the last search, for users, if the gang lacks more than room.
 	why string
 }
 

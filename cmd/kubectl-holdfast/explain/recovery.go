@@ -50,7 +50,7 @@ func (e Explanation) recovery(w *page.Page, r *v1alpha1.Recovery) {
 	case reached == "":
 		w.Linef("    no phase is known yet")
 	case r.FirstStepMs == nil:
-		w.Linef("    %-10s %7d ms  up to %s; no first step was told (yet)", "total", total, reached)
+		w.Linef("    %-10s %7d ms  up to %s; first step not reported yet", "total", total, reached)
 	default:
 		w.Linef("    %-10s %7d ms", "total", total)
 	}
@@ -101,7 +101,7 @@ func again(r *v1alpha1.Recovery) string {
 func detected(r *v1alpha1.Recovery) string {
 	switch c := r.Cause.Code; {
 	case c == v1alpha1.CauseWentBack:
-		return "people, who had it go back"
+		return "requested by a user"
 	case len(r.Replaced) > 0 && r.Replaced[0].Cause == v1alpha1.CauseHardwareSuspected:
 		return fmt.Sprintf("the agent in slot %d", r.Cause.Slot)
 	case c == v1alpha1.CauseRankKilled || c == v1alpha1.CauseRankFailed || c == v1alpha1.CauseRestoreFailed || c == v1alpha1.CausePortConflict || c == v1alpha1.CauseRanksLost || c == v1alpha1.CauseContainerRestarted || c == v1alpha1.CauseLauncherStarted:
@@ -112,7 +112,7 @@ func detected(r *v1alpha1.Recovery) string {
 	case len(r.Replaced) > 0 && r.Replaced[0].Cause == v1alpha1.CauseDeleted:
 		return fmt.Sprintf("the API server: pod %s is being deleted", r.Replaced[0].Pod)
 	case len(r.Replaced) > 0 && (r.Replaced[0].Cause == v1alpha1.CauseNodeShutdown || r.Replaced[0].Cause == v1alpha1.CauseEvicted):
-		return fmt.Sprintf("the agent of pod %s, which was told to end, and its node", r.Replaced[0].Pod)
+		return fmt.Sprintf("the agent of pod %s, which was ordered to end, and its node", r.Replaced[0].Pod)
 	case len(r.Replaced) > 0 && r.Replaced[0].Cause == v1alpha1.CauseAgentUnreachable:
 		return fmt.Sprintf("the coordinator: the agent of pod %s was not heard", r.Replaced[0].Pod)
 	case len(r.Replaced) > 0 && r.Replaced[0].Cause == v1alpha1.CauseHaltTimeout:
