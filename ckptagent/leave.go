@@ -33,6 +33,9 @@ func (s State) leaves(now time.Time) bool {
 		return false
 	case s.Phase == protocol.StateFinished:
 		waited := now.Sub(s.lastExit())
+		if s.Want.Order == protocol.OrderNone { // this incarnation has not received whether the gang goes on
+			waited = min(waited, s.disconnectedFor(now))
+		}
 		return waited >= 2*exitBarrier || waited >= exitBarrier && !s.storing()
 	}
 	failure := s.firstFailure()
