@@ -43,7 +43,7 @@ func newMeasures() *measures {
 		refusals:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_gang_refusals_total", Help: "Plans that found no place, by reason and by what keeps most nodes out."}, []string{"reason", "cause"}),
 		waited:     prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_queue_seconds", Help: "From all members of a gang being there to the plan that places those without a node.", Buckets: long}),
 		placed:     prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_placement_seconds", Help: "From all members of a gang being there to the last one bound.", Buckets: long}),
-		givenUp:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_plans_given_up_total", Help: "Plans that could not be followed to the end and were made anew."}),
+		givenUp:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_plans_given_up_total", Help: "Plans that could not be completed and were replaced by new ones."}),
 		rejected:   prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_members_rejected_total", Help: "Members that the node they were placed on did not take: not admitted, not to be bound there, or not started."}),
 		excluded:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_scheduler_nodes_excluded", Help: "Nodes that gangs are kept off for now because they keep rejecting members."}),
 		rolledBack: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_members_rolled_back_total", Help: "Members that had a node and were taken back, because the rest of their gang got none."}),

@@ -126,7 +126,7 @@ func (q question) ask(ctx context.Context, flags *genericclioptions.ConfigFlags)
 		return ckpt.Report{}, err
 	}
 	if in.Gang.UID != in.Before.UID {
-		return ckpt.Report{}, fmt.Errorf("the job was made anew meanwhile: ask again")
+		return ckpt.Report{}, fmt.Errorf("the job was re-created meanwhile: try again")
 	}
 	in.At = time.Now()
 	return ckpt.Of(in), nil

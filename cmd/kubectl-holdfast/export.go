@@ -52,7 +52,7 @@ func exportCommand(flags *genericclioptions.ConfigFlags, streams genericclioptio
 	cmd.Flags().StringVar(&e.to, "to", "", "dcp: a folder for torch.distributed.checkpoint.load; torch: a file for torch.load; safetensors: a file of tensors alone")
 	cmd.Flags().Int64Var(&e.step, "step", 0, "which step; the newest complete one if not given")
 	cmd.Flags().StringVar(&e.python, "python", "python3", "a Python with torch")
-	cmd.Flags().BoolVar(&e.trust, "trust", false, "unpickle whatever is there: only where nobody but the job can write to the folder")
+	cmd.Flags().BoolVar(&e.trust, "trust", false, "unpickle all objects: only if the job alone can write to the folder")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		e.out = args[len(args)-1]
 		if len(args) == 2 {

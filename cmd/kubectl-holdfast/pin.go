@@ -88,7 +88,7 @@ func (p pinning) carryOut(ctx context.Context, c client.Client, namespace string
 	}
 	named := fmt.Sprintf("step %d of generation %d", m.Step, m.Generation)
 	if run := g.Status.Run; run != nil && run.Verdict != nil {
-		return "the job is over: nothing removes its steps any more, pinned or not, and " + named + " stays until somebody removes the job's folder", nil
+		return "the job is over: nothing removes its steps any more, pinned or not, and " + named + " stays until the job's folder is removed", nil
 	}
 	wish, err := p.wish(ctx, c, g, m)
 	if err != nil {
@@ -136,7 +136,7 @@ func (p pinning) wish(ctx context.Context, c client.Client, g *v1alpha1.Gang, m 
 			return 0, explainJobError(err, g.Namespace, g.Spec.JobRef.Name)
 		}
 		if string(job.UID) != g.Spec.JobRef.UID {
-			return 0, errors.New("the job was made anew meanwhile: ask again")
+			return 0, errors.New("the job was re-created meanwhile: try again")
 		}
 		before, pins := job.DeepCopy(), settings.PinsOfJob(job)
 		switch there := slices.Contains(pins, m); {

@@ -80,7 +80,7 @@ func (c *Controller) write(ctx context.Context, cached *corev1.Node, o budget.Ou
 		if after != nil { // the newest, as the cache was behind
 			node = &corev1.Node{}
 			if err := c.Writer.Get(ctx, client.ObjectKeyFromObject(cached), node); err != nil {
-				return fmt.Errorf("reading it anew: %w", err)
+				return fmt.Errorf("reading it again: %w", err)
 			}
 			if node.UID != cached.UID {
 				return errors.New("it was replaced by another of its name")

@@ -67,7 +67,7 @@ func nodeVerdict(node *corev1.Node) (budget.Verdict, error) {
 	path := field.NewPath("metadata", "annotations").Key(v1alpha1.AnnotationHealth)
 	var h v1alpha1.NodeHealth
 	if err := json.Unmarshal([]byte(text), &h); err != nil {
-		return budget.Verdict{}, field.Invalid(path, text, fmt.Sprintf("is not a verdict (%v): take the annotation away, the node's daemon writes it anew", err))
+		return budget.Verdict{}, field.Invalid(path, text, fmt.Sprintf("is not a verdict (%v): remove the annotation, and the node's daemon writes it again", err))
 	}
 	action, ok := nodehealth.ParseAction(string(h.Action))
 	if !ok {

@@ -38,7 +38,7 @@ func New() *Metrics {
 		signals:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_node_signals_total", Help: "Things that were seen, by who saw them."}, []string{"source", "kind"}),
 		contact:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_node_contact_timestamp_seconds", Help: "When NVML or the API server last answered, in seconds since 1970."}, []string{"with"}),
 		gpus:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_node_gpus", Help: "GPUs that NVML lists."}),
-		expected: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_node_gpus_expected", Help: "GPUs that the node is to have: the most that its label said or NVML listed, or what people say; 0: nobody knows."}),
+		expected: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_node_gpus_expected", Help: "GPUs that the node should have: the most that its label or NVML gave, or what users set; 0: unknown."}),
 		rounds:   prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_node_nvml_round_seconds", Help: "How long NVML took to answer for all GPUs.", Buckets: prometheus.ExponentialBuckets(0.0005, 3, 10)}),
 		lines:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_node_kernel_lines_total", Help: "Records of the kernel log that were read, those of this boot's past included."}),
 	}

@@ -196,7 +196,7 @@ func (w *Writer) get(ctx context.Context, read string) (*object, error) {
 	return w.send(ctx, http.MethodGet, read, "", nil)
 }
 
-var errConflict = errors.New("somebody else wrote the Node at the same time")
+var errConflict = errors.New("another client wrote the Node at the same time")
 
 func (w *Writer) send(ctx context.Context, method, rest, kind string, body []byte) (*object, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)

@@ -96,7 +96,7 @@ type Metrics struct {
 // NewMetrics makes them; buckets are those of times that nobody is scheduled in.
 func NewMetrics(buckets []float64) *Metrics {
 	return &Metrics{
-		searchSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_preemption_search_seconds", Help: "How long it took to find out who makes room for a gang or a pod, or which room it waits for; nobody is scheduled meanwhile.", Buckets: buckets}),
+		searchSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_preemption_search_seconds", Help: "Time to find the victims for a gang or a pod, or the room that it waits for; no pod is scheduled meanwhile.", Buckets: buckets}),
 		preempted:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_preempted_pods_total", Help: "Pods that were told to leave so that a gang of higher priority fits."}),
 	}
 }

@@ -48,7 +48,7 @@ func (c *Callers) Identify(ctx context.Context) (coordinator.Caller, error) {
 	defer c.mu.Unlock()
 	caller, ok := c.byToken[Token(ctx)]
 	if !ok {
-		return coordinator.Caller{}, status.Error(codes.Unauthenticated, "nobody knows this token")
+		return coordinator.Caller{}, status.Error(codes.Unauthenticated, "unknown token")
 	}
 	return caller, nil
 }
