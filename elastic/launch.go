@@ -23,8 +23,15 @@ type Launch struct {
 	// After is the newest generation of the launchers before, Restarts what those cost.
 	After    int64
 	Restarts int
-	// Kept are the newest stored steps of the launchers before, newest first: they stay in storage, and nobody goes back to them.
+	// Kept are the newest stored steps of the launchers before, and first of all that of this one which ranks failed to restore
+	// (unrestorable.go), newest first: they stay in storage, and no generation begins from them.
 	Kept []StoredStep
+}
+
+// keep has a step stay before others.
+func (l *Launch) keep(d StoredStep, others []StoredStep) {
+	kept := append([]StoredStep{d}, others...)
+	l.Kept = kept[:min(len(kept), keptLaunches)]
 }
 
 // keptLaunches bounds Launch.Kept: each is a whole checkpoint of the gang.
@@ -101,12 +108,10 @@ func (s *State) stepLaunch() {
 // becomeLaunch prepares the first generation of a later launcher: nothing that its ranks do goes on from what those before did.
 func (s *State) becomeLaunch(number int) {
 	r := &s.Record
-	kept := r.Launch.Kept
 	if r.Durable != nil {
-		kept = append([]StoredStep{*r.Durable}, kept...)
-		kept = kept[:min(len(kept), keptLaunches)]
+		r.Launch.keep(*r.Durable, r.Launch.Kept)
 	}
-	r.Launch = Launch{Number: number, After: r.Generation, Restarts: s.account.Restarts(), Kept: kept}
+	r.Launch = Launch{Number: number, After: r.Generation, Restarts: s.account.Restarts(), Kept: r.Launch.Kept}
 	r.Verdict = nil
 	s.members.Rejoin()
 	s.account.BeginLaunch()

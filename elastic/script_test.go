@@ -131,7 +131,7 @@ func (s *stage) command(f []string) {
 		s.directives(true)
 	case "record":
 		r := s.state.Snapshot()
-		if l := r.Launch; l.Number > 1 {
+		if l := r.Launch; l.Number > 1 || len(l.Kept) > 0 {
 			s.sayf("launcher %d, after generation %d and %d restarts, kept %v", l.Number, l.After, l.Restarts, l.Kept)
 		}
 		s.sayf("generation %d from %d, %s, restarts %d, replacements %d, without progress %d, best %d", r.Generation, r.RestoreStep, r.Phase, r.Restarts, r.Replacements, r.WithoutProgress, r.BestStep)

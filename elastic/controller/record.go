@@ -43,8 +43,8 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 			EndedAfter: rec.EndedAfter, ReachedStep: known(rec.Reached, rec.ReachedKnown), ResumedAt: known(rec.ResumedAt, rec.ResumeKnown),
 		})
 	}
-	if l := r.Launch; l.Number > 1 {
-		s.Launch = &v1alpha1.RunLaunch{Number: int32(l.Number), After: l.After, Restarts: int32(l.Restarts)}
+	if l := r.Launch; l.Number > 1 || len(l.Kept) > 0 {
+		s.Launch = &v1alpha1.RunLaunch{Number: int32(max(1, l.Number)), After: l.After, Restarts: int32(l.Restarts)}
 		for _, d := range l.Kept {
 			s.Launch.Kept = append(s.Launch.Kept, *stored(&d))
 		}

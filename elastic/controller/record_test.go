@@ -24,6 +24,10 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 	pending := elastic.Termination{Slot: 1, Pod: "uid", Name: "p1", Node: "n1", Cause: "XidFatal", Message: "Xid 79", At: at, Deadline: at.Add(time.Minute), Dead: true}
 	for name, r := range map[string]elastic.Record{
 		"nothing yet": {Phase: elastic.Forming},
+		"a step that ranks failed to restore": {
+			Phase:  elastic.Running,
+			Launch: elastic.Launch{Number: 1, Kept: []elastic.StoredStep{{Mark: protocol.Mark{Step: 7, Generation: 3}, At: at}}},
+		},
 		"all": {
 			Generation: 4, RestoreStep: 9, Budget: elastic.Budget{Restarts: 3, WithoutProgress: 2, Unproven: 3}, BestStep: 12, StartedAt: at, Phase: elastic.GivenUp,
 			Progress: elastic.Progress{
@@ -87,6 +91,9 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 }
 
 func utc(r *elastic.Record) {
+	for i := range r.Launch.Kept {
+		r.Launch.Kept[i].At = r.Launch.Kept[i].At.UTC()
+	}
 	if r.StartedAt.IsZero() {
 		return
 	}
