@@ -28,9 +28,11 @@ type slotKey struct {
 type slotGap struct {
 	pod   string
 	since time.Time
-	// freed is when that pod was first seen to use nothing any more, asked how often the Job controller was asked for another one since.
-	freed time.Time
-	asked int
+	// freed is when that pod was first seen to use nothing any more, asked how often the Job controller was asked for another one since,
+	// askedAt when it was last.
+	freed   time.Time
+	asked   int
+	askedAt time.Time
 }
 
 // The Job controller makes the next pod as soon as one is taken out of the Job, while that one counts yet. Where a quota of the namespace
@@ -47,11 +49,14 @@ const (
 
 // refill is when the Job controller is to be asked for a pod of the slot; false: not any more.
 func (g slotGap) refill() (time.Time, bool) {
-	first := g.since.Add(usualGap)
-	if g.freed.After(first) {
-		first = g.freed
+	when := g.since.Add(usualGap)
+	if g.freed.After(when) {
+		when = g.freed
 	}
-	return first.Add(refillPause * (1<<g.asked - 1)), g.asked < mostRefills
+	if g.asked > 0 {
+		when = g.askedAt.Add(refillPause << (g.asked - 1))
+	}
+	return when, g.asked < mostRefills
 }
 
 // noteReleased records when a slot lost its pod; noteFilled measures how long the slot stayed empty.
@@ -125,7 +130,7 @@ func (c *Controller) refillsDue(key coordinator.Key, uses map[string]bool, now t
 		}
 		if when, more := gap.refill(); more && !when.After(now) {
 			due = true
-			gap.asked++
+			gap.asked, gap.askedAt = gap.asked+1, now
 		}
 		if when, more := gap.refill(); more {
 			again = sooner(again, when.Sub(now))

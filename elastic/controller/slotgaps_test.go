@@ -20,9 +20,10 @@ func TestRefills(t *testing.T) {
 	}{
 		"gone at once":  {slotGap{since: noon, freed: at(0.5)}, at(2), true},
 		"gone late":     {slotGap{since: noon, freed: at(30)}, at(30), true},
-		"asked once":    {slotGap{since: noon, freed: at(30), asked: 1}, at(32), true},
-		"asked twice":   {slotGap{since: noon, freed: at(30), asked: 2}, at(36), true},
-		"asked for all": {slotGap{since: noon, freed: at(30), asked: mostRefills}, at(92), false},
+		"asked once":    {slotGap{since: noon, freed: at(30), asked: 1, askedAt: at(30)}, at(32), true},
+		"asked late":    {slotGap{since: noon, freed: at(30), asked: 1, askedAt: at(50)}, at(52), true},
+		"asked twice":   {slotGap{since: noon, freed: at(30), asked: 2, askedAt: at(32)}, at(36), true},
+		"asked for all": {slotGap{since: noon, freed: at(30), asked: mostRefills, askedAt: at(60)}, at(92), false},
 	} {
 		if when, more := c.gap.refill(); !when.Equal(c.want) || more != c.more {
 			t.Errorf("%s: %v %v, want %v %v", name, when.Sub(noon), more, c.want.Sub(noon), c.more)
@@ -64,7 +65,8 @@ func TestAJobIsChangedWhereItsSlotStaysEmpty(t *testing.T) {
 	if again, note := look(31*time.Second, ended); again != refillPause-time.Second || note != first {
 		t.Errorf("too soon: again after %v, annotation %q", again, note)
 	}
-	if again, note := look(32*time.Second + 500*time.Millisecond); again <= 0 || note == first {
+	// A controller that is late, by more than the next pause, asks again after it.
+	if again, note := look(40 * time.Second); again != 2*refillPause || note == first {
 		t.Errorf("later: again after %v, annotation %q", again, note)
 	}
 	if again, note := look(time.Minute, member("b2", 1, "")); again != 0 || note == "" || len(b.slotGaps) != 0 {
