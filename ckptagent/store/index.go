@@ -35,11 +35,11 @@ func (s *Store) writeIndex(m format.Manifest) error {
 	}
 	defer in.Close()
 	read := bufio.NewReaderSize(in, 64<<10)
-	line, err := read.ReadString('\n')
+	line, err := read.ReadSlice('\n')
 	if err != nil {
 		return err
 	}
-	values, err := strconv.ParseInt(strings.TrimSuffix(line, "\n"), 10, 64)
+	values, err := strconv.ParseInt(strings.TrimSuffix(string(line), "\n"), 10, 64)
 	if err != nil {
 		return err
 	}

@@ -52,6 +52,7 @@ func TestAStepThatCannotBeNamedIsDurable(t *testing.T) {
 		"no process":        {func(format.Manifest, string) (io.ReadCloser, error) { return nil, why }, why.Error()},
 		"nothing is said":   {reading(""), why.Error()},
 		"no number":         {reading("many\nvalues"), "invalid syntax"},
+		"a number for ever": {reading(strings.Repeat("7", 1<<20)), "buffer full"},
 		"less than it says": {reading("7\nvalue"), why.Error()},
 		"half of the names": {reading("5\nvalueof all"), why.Error()},
 	} {

@@ -21,8 +21,10 @@ const (
 
 // Index starts a process that names to stock torch what lies in a step's rank files, and returns what it writes. Reading that ends well only
 // where the process did; else the error says why there is no index. The kernel ends this process before any other of the pod.
-func Index(cmd *exec.Cmd) (io.ReadCloser, error) {
-	p := &index{cmd: cmd}
+func Index(cmd *exec.Cmd) (io.ReadCloser, error) { return indexWithin(cmd, indexWait) }
+
+func indexWithin(cmd *exec.Cmd, within time.Duration) (io.ReadCloser, error) {
+	p := &index{cmd: cmd, within: within}
 	out, err := cmd.StdoutPipe()
 	cmd.Stderr, cmd.WaitDelay = &p.said, time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -32,17 +34,18 @@ func Index(cmd *exec.Cmd) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting the process that names its parts: %w", err)
 	}
-	p.out, p.late = out, time.AfterFunc(indexWait, func() { _ = cmd.Process.Kill() })
+	p.out, p.late = out, time.AfterFunc(within, p.kill)
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", cmd.Process.Pid), []byte("1000"), 0) // may have ended
 	return p, nil
 }
 
 type index struct {
-	cmd  *exec.Cmd
-	out  io.Reader
-	late *time.Timer
-	said head
-	end  error // io.EOF: the process has ended well
+	cmd    *exec.Cmd
+	out    io.Reader
+	within time.Duration
+	late   *time.Timer
+	said   head
+	end    error // io.EOF: the process has ended well
 }
 
 func (p *index) Read(b []byte) (int, error) {
@@ -62,7 +65,7 @@ func (p *index) wait() error {
 	err := p.cmd.Wait()
 	switch text := strings.TrimSpace(p.said.String()); {
 	case !p.late.Stop():
-		return fmt.Errorf("naming its parts took longer than %s", indexWait)
+		return fmt.Errorf("naming its parts took longer than %s", p.within)
 	case err == nil:
 		return io.EOF
 	case text != "":
@@ -71,10 +74,13 @@ func (p *index) wait() error {
 	return fmt.Errorf("the process that names its parts needs more memory or processor than it may have, or was killed: %w", err)
 }
 
+// kill ends the process and what it has started, which may hold its output open.
+func (p *index) kill() { _ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) }
+
 // Close ends the process.
 func (p *index) Close() error {
 	if p.end == nil {
-		_ = p.cmd.Process.Kill()
+		p.kill()
 		p.end = p.wait()
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestAnIndexEndsAlone: whatever becomes of the process is an error and nothing else, and the kernel ends it before anything else of the pod.
@@ -46,4 +47,12 @@ func TestAnIndexEndsAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = out.Close() // it would wait
+	// An interpreter may be a script that starts another one, which has the output open as well.
+	out, err = indexWithin(exec.Command("sh", "-c", "sleep 600 & wait"), 50*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(out); err == nil || !strings.Contains(err.Error(), "took longer than 50ms") {
+		t.Errorf("one that starts another: %v", err)
+	}
 }
