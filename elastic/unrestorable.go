@@ -11,9 +11,10 @@ import (
 // for it. Its bytes are not to blame: each copy was verified against its checksum, so that another copy of it would fail alike.
 //
 //  1. The first failure costs a generation and no restart: the next one restores the same step, for what lacked may have been momentary.
-//  2. The next failure to restore, with no other failure between, gives the step up, and all after it: the next generation begins a branch
-//     of training from an older step that all ranks can have, and where there is none without a step: from the beginning, or the
-//     script's own checkpoint. So it goes on until none is left; what then fails does so without our state, and counts as any failure of the script.
+//  2. The next failure to restore, with no other failure and no restored generation between, gives the step up, and all after it: the
+//     next generation begins a branch of training from an older step that all ranks can have, and where there is none without a step:
+//     from the beginning, or the script's own checkpoint. So it goes on until none is left; what then fails does so without our state,
+//     and counts as any failure of the script.
 //  3. A rank that is killed from outside as it restores may be so by chance. That spends restarts, and the step is given up where the gang
 //     would be for having no progress.
 //

@@ -343,9 +343,13 @@ func (a *Account) SuspectedBefore(by cause.Suspect) bool {
 	return false
 }
 
-// FailedToRestore reports whether the failure before this one, of those that count, was one to restore as well.
+// FailedToRestore reports whether the failure before this one, of those that count, was one to restore as well, and no generation since
+// was restored.
 func (a *Account) FailedToRestore() bool {
 	for _, rec := range slices.Backward(a.recoveries) {
+		if rec.Restore != NotReached || rec.FirstStep != NotReached {
+			return false
+		}
 		if old := rec.Cause; old.Code != cause.PortConflict && !old.Displaced() {
 			return old.Code == cause.RestoreFailed
 		}

@@ -91,6 +91,32 @@ func TestSeenBefore(t *testing.T) {
 	}
 }
 
+// TestFailedToRestore: a failure to restore counts until all have restored, however long ago it was and whatever pods left since.
+func TestFailedToRestore(t *testing.T) {
+	unrestorable, displaced := cause.Cause{Code: cause.RestoreFailed}, cause.Cause{Code: cause.PodReplaced}
+	a := New(Recorded{})
+	for generation, step := range []struct {
+		c              cause.Cause
+		restored, want bool
+	}{
+		{c: unrestorable, want: true},
+		{c: displaced, want: true},
+		{c: cause.Cause{Code: cause.PortConflict}, want: true},
+		{c: failed("at 13"), want: false},
+		{c: unrestorable, want: true},
+		{c: displaced, restored: true, want: false},
+		{c: displaced, want: false},
+	} {
+		fail(a, Generation{Number: int64(generation)}, step.c, start)
+		if step.restored {
+			a.last().Restore = time.Second
+		}
+		if got := a.FailedToRestore(); got != step.want {
+			t.Errorf("after failure %d: %v, want %v", generation, got, step.want)
+		}
+	}
+}
+
 // TestANodeIsToBlame: a failure in the slot of a pod whose node is sick is the node's, and costs no restart.
 func TestANodeIsToBlame(t *testing.T) {
 	for why, want := range map[string]cause.Code{
