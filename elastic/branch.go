@@ -20,13 +20,13 @@ import (
 // Until that is stored nothing is done that the branch before would not do, and levels rest, so that what it goes back to stays in memory.
 
 // branching says whether the line has a branch that no generation is of yet.
-func (s *State) branching() bool { return s.Record.Branches.Newest() > s.Record.Branch }
+func (s *State) branching() bool { return s.ledger.Line().Newest() > s.Record.Branch }
 
 // branchStored says whether the store has the line as it is.
-func (s *State) branchStored() bool { return s.storedRevision >= s.branchRevision }
+func (s *State) branchStored() bool { return s.ledger.LineStored() }
 
 // newestBranch is that which the next generation is of.
-func (s *State) newestBranch() int64 { return max(s.Record.Branch, s.Record.Branches.Newest()) }
+func (s *State) newestBranch() int64 { return max(s.Record.Branch, s.ledger.Line().Newest()) }
 
 // goBackTo begins the next branch after a step, or says why not.
 func (s *State) goBackTo(to protocol.Point) {
@@ -36,33 +36,24 @@ func (s *State) goBackTo(to protocol.Point) {
 	}
 	s.account.Unlearn(to.Step)
 	s.branchAfter(to.Step)
-	s.unshelve(to)
-	s.saveBranch()
+	s.ledger.Unshelve(to)
+	s.saveAndTell() // before that no generation begins
 }
 
 // branchAfter begins the next branch after a step.
 func (s *State) branchAfter(step int64) {
-	r := &s.Record
-	r.Branches = r.Branches.Begin(s.newestBranch()+1, step)
-	s.dropGivenUp()
+	s.ledger.BeginBranch(s.newestBranch()+1, step)
 	s.account.GiveUpAfter(step)
-	s.run.copying, s.run.drain, s.run.postHaltCopy = nil, nil, protocol.Mark{}
+	s.run.drain, s.run.postHaltCopy = nil, protocol.Mark{}
 	if f := s.run.forming; f != nil {
 		f.fetching = noPoint
 	}
 }
 
-// saveBranch has the line stored, before which no generation begins.
-func (s *State) saveBranch() {
-	s.branchRevision = s.revision + 1
-	s.save()
-	s.emit(Broadcast{})
-}
-
 // cannotGoBack is why the gang cannot go back to a step; "" where it can.
 func (s *State) cannotGoBack(to protocol.Point) string {
 	r := &s.Record
-	switch ended := r.Branches.Ended(to); {
+	switch ended := s.ledger.Line().Ended(to); {
 	case s.Final():
 		return fmt.Sprintf("the job has ended: %s", r.Verdict.Reason)
 	case s.over:
@@ -101,28 +92,12 @@ func (s *State) canHave(to protocol.Point) bool {
 			pods[i].Held[local] = slices.DeleteFunc(slices.Clone(held), func(p protocol.Point) bool { return p.Step != s.run.commonStep })
 		}
 	}
-	return s.reaches(to, pods)
-}
-
-// dropGivenUp takes out of the record what is on the line no more. What people pinned stays theirs: nobody goes on from it unasked.
-func (s *State) dropGivenUp() {
-	s.drop(func(m protocol.Mark) bool { return !s.Record.Branches.Has(m.Point()) })
-}
-
-// unshelve has a step that is only pinned serve as those do that training goes on from: people ask for it.
-func (s *State) unshelve(to protocol.Point) {
-	all := s.durable()
-	for _, d := range s.Record.Pinned {
-		if d.Point() == to && !slices.ContainsFunc(all, func(o StoredStep) bool { return o.Mark == d.Mark }) {
-			s.setDurable(append([]StoredStep{d}, all...)) // what is newer was given up
-			return
-		}
-	}
+	return s.ledger.Reaches(to, pods, s.generation())
 }
 
 // wentBack is the cause of a generation's end that is of no branch which goes on.
 func (s *State) wentBack() *cause.Cause {
-	l := s.Record.Branches
+	l := s.ledger.Line()
 	return &cause.Cause{Code: cause.WentBack, Rank: -1, Slot: -1, Message: fmt.Sprintf("branch %d of training begins after step %d", l.Newest(), l[len(l)-1].From)}
 }
 
@@ -144,7 +119,7 @@ func (s *State) markOf(step int64) protocol.Mark {
 func (s *State) enterBranch(from protocol.Point) {
 	r := &s.Record
 	if r.Branch = s.newestBranch(); from.Branch < r.Branch {
-		r.Branches = r.Branches.Begin(r.Branch, from.Step)
+		s.ledger.Extend(r.Branch, from.Step)
 	}
 }
 

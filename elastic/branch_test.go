@@ -9,19 +9,6 @@ import (
 	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 )
 
-// TestForgetAnotherBranch: who goes on from a step of an older branch, which only a lost record makes happen, gives up what storage has of the
-// newer one, whatever its number.
-func TestForgetAnotherBranch(t *testing.T) {
-	at := time.Unix(1, 0)
-	s := New(1, time.Second, Record{Generation: 5, Branch: 1, RestoreBranch: 1, RestoreStep: 41,
-		Durable: &StoredStep{Mark: protocol.Mark{Step: 45, Generation: 5, Branch: 1}, At: at}, Older: &StoredStep{Mark: protocol.Mark{Step: 40, Generation: 3}, At: at},
-		Copies: []RankCopy{{Mark: protocol.Mark{Step: 46, Generation: 5, Branch: 1}}}})
-	s.forget(protocol.Point{Step: 50})
-	if r := s.rec(); r.Durable == nil || r.Durable.Step != 40 || r.Older != nil || len(r.Copies) > 0 {
-		t.Errorf("the record names %+v, %+v, %v", r.Durable, r.Older, r.Copies)
-	}
-}
-
 // TestABranchThatTheStoreLost: agents that tell of it have it from a coordinator that had stored it, so that its number is not used again, whatever
 // they claim beyond all reason.
 func TestABranchThatTheStoreLost(t *testing.T) {
@@ -37,13 +24,13 @@ func TestABranchThatTheStoreLost(t *testing.T) {
 	}
 	report(3)
 	effects := Step(s, GoBack{protocol.Point{Branch: 3, Step: 9}}, time.Unix(2, 0))
-	if len(s.Record.Branches) != 1 || s.Record.Branches[0].Branch != 4 {
-		t.Errorf("the next branch: %+v, %+v", s.Record.Branches, effects)
+	if len(s.rec().Branches) != 1 || s.rec().Branches[0].Branch != 4 {
+		t.Errorf("the next branch: %+v, %+v", s.rec().Branches, effects)
 	}
 	s = New(1, 0, Record{Generation: 5, Phase: Running})
 	report(protocol.MaxBranch) // one more could not be reported
-	if effects := Step(s, GoBack{protocol.Point{Branch: protocol.MaxBranch, Step: 9}}, time.Unix(3, 0)); len(s.Record.Branches) > 0 {
-		t.Errorf("after the last branch: %+v, %+v", s.Record.Branches, effects)
+	if effects := Step(s, GoBack{protocol.Point{Branch: protocol.MaxBranch, Step: 9}}, time.Unix(3, 0)); len(s.rec().Branches) > 0 {
+		t.Errorf("after the last branch: %+v, %+v", s.rec().Branches, effects)
 	}
 }
 
@@ -53,7 +40,7 @@ func TestAManifestOfABranchThatIsToCome(t *testing.T) {
 		s := New(1, time.Second, Record{Generation: 5, Branch: 1, RestoreStep: 8, Phase: Running})
 		Step(s, Reported{Pod: Pod{UID: "a"}, Report: protocol.Report{Incarnation: 1, Storage: true, Ranks: 1, Generation: 5, State: protocol.StateRunning, StateBytes: 1,
 			Manifested: protocol.Mark{Step: 8, Generation: 5, Branch: branch}, Rank: []protocol.Rank{{}}}}, time.Unix(1, 0))
-		if got := s.Record.Durable != nil; got != recorded {
+		if got := s.rec().Durable != nil; got != recorded {
 			t.Errorf("a manifest of branch %d is recorded: %t", branch, got)
 		}
 	}

@@ -27,7 +27,7 @@ import (
 func (s *State) judge(now time.Time) {
 	c := s.cause()
 	if s.members.All(func(m *members.Member) bool { return m.Halted(s.Record.Generation) && m.Report().Ranks > 0 }) {
-		s.account.NoteLeftWith(restore.InMemory(s.members.Inventories(), s.Record.Branches).Step, now)
+		s.account.NoteLeftWith(restore.InMemory(s.members.Inventories(), s.ledger.Line()).Step, now)
 	}
 	s.account.Credit(s.at(), s.run.halting.detected)
 	unrestorable := c.Code == cause.RestoreFailed
@@ -68,7 +68,7 @@ func (s *State) judge(now time.Time) {
 	s.becomeForming()
 	switch {
 	case givesUp:
-		s.saveBranch()
+		s.saveAndTell() // before that no generation begins
 	case c.Code == cause.JobSuspended:
 		s.save() // the pods go; nobody else will know why
 	}

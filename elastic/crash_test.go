@@ -78,7 +78,7 @@ func replaceWithCrash(t *testing.T, c crashCase, at int, arrives bool) int {
 	for range 5 {
 		w.trainAll()
 	}
-	w.settleUntil(func() bool { return w.state.Record.Durable != nil })
+	w.settleUntil(func() bool { return w.state.rec().Durable != nil })
 	before := w.state.Snapshot()
 	c.prepare(w)
 	acked, events, midway := w.acked, 0, int64(0)

@@ -57,7 +57,7 @@ func (s *State) nothingToAwait(slot Slot) string {
 	switch {
 	case s.over:
 		return "the Job is over"
-	case s.storage <= 0 && s.replacements.Suspended(slot):
+	case !s.ledger.Copies() && s.replacements.Suspended(slot):
 		return "the Job is suspended"
 	}
 	return ""
@@ -125,10 +125,11 @@ func (s *State) directRunning(d *protocol.Directive, slot Slot, pod string) {
 // directStorage adds what agents of protocol 2 get beside the order: the barrier step, what is durable, and what to copy
 // to storage or fetch from it.
 func (s *State) directStorage(d *protocol.Directive, slot Slot) {
-	durable := s.durableStored()
+	durable := s.ledger.DurableStored()
 	d.DurableStep, d.DurableBranch = durable.Step, durable.Branch
-	if s.run.copying != nil && slot == 0 {
-		d.Manifest = s.run.copying.manifest
+	copying, manifest := s.ledger.Copying()
+	if slot == 0 {
+		d.Manifest = manifest
 	}
 	pending := s.replacements.For(slot) != nil
 	switch {
@@ -142,8 +143,8 @@ func (s *State) directStorage(d *protocol.Directive, slot Slot) {
 		if pending {
 			d.Copy = s.run.drain.mark
 		}
-	case s.run.copying != nil:
-		d.Copy = s.run.copying.mark
+	default:
+		d.Copy = copying
 	}
 }
 

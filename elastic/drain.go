@@ -88,7 +88,7 @@ func (s *State) undrainable(now time.Time) string {
 // abandonDrain ends the drain without a copy.
 func (s *State) abandonDrain(why string) {
 	s.run.drain.mark, s.run.drain.over = protocol.Mark{}, true
-	if s.storage <= 0 && s.replacements.AllSuspended() {
+	if !s.ledger.Copies() && s.replacements.AllSuspended() {
 		return // people who suspend a Job without storage know what it costs
 	}
 	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeNotDrained, Message: fmt.Sprintf("%s ends without a drain: %s", s.replacements.Names(), why)}})
@@ -147,10 +147,12 @@ func (s *State) copied(mark protocol.Mark) bool {
 func (s *State) recordCopies(mark protocol.Mark) {
 	for _, d := range s.replacements.All() {
 		if s.owesCopy(d, mark) && s.members.At(d.Slot).Wrote(mark) {
-			s.keep(d.Slot, mark)
+			s.ledger.KeepCopy(mark, s.baseRank(d.Slot), s.members.At(d.Slot).Report().Rank)
 		}
 	}
-	s.completeCopies(mark)
+	if s.ledger.TakeComplete(mark, s.members.World(), s.sealedAt(mark), s.now) {
+		s.emit(Broadcast{})
+	}
 }
 
 // copiedAfterHalt reports whether pods that are to be replaced and still live have copied what they were asked for, or
@@ -225,20 +227,4 @@ func (s *State) postHaltMark() protocol.Mark {
 func (s *State) absent(slot Slot) bool {
 	m := s.members.At(slot)
 	return !m.Known() || s.replacements.Fenced(m.Pod().UID)
-}
-
-// completeCopies records a step as durable once every rank's copy of it is in storage.
-func (s *State) completeCopies(mark protocol.Mark) {
-	n := 0
-	for _, c := range s.Record.Copies {
-		if c.Mark == mark {
-			n++
-		}
-	}
-	if n == 0 || n < s.members.World() {
-		return
-	}
-	s.recordDurable(mark, s.now)
-	s.Record.Copies, s.run.copying = nil, nil // what was on its way is older
-	s.emit(Broadcast{})
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -34,7 +35,7 @@ const maxUnprotected = 700
 func (s *State) begin() {
 	l := s.members.LayOut()
 	s.members.NoteLaunched(s.Record.Generation)
-	from := restore.InMemory(s.members.Inventories(), s.Record.Branches)
+	from := restore.InMemory(s.members.Inventories(), s.ledger.Line())
 	r := &s.Record
 	s.enterBranch(from)
 	f := s.run.forming
@@ -42,7 +43,7 @@ func (s *State) begin() {
 	if from.Step == 0 && s.account.Figures().SavedStep > 0 {
 		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeRecovering, Message: "no step is left that all ranks hold, in memory or in storage: training starts from the beginning, or from the script's own checkpoint"}})
 	}
-	s.forget(from)
+	s.ledger.Forget(from, s.members.Pods(members.NoneLost), s.generation())
 	r.Generation++
 	r.RestoreStep, r.RestoreBranch = from.Step, from.Branch
 	s.members.NoteWorld(l.World)
@@ -107,7 +108,7 @@ func (s *State) unreadable() string {
 	if s.Record.Phase != Forming || s.run.forming.readyAt.IsZero() {
 		return "" // it was not asked for
 	}
-	if d := s.Record.Durable; s.run.forming.fetching.Step == 0 && d != nil {
+	if d, durable := s.ledger.Newest(); s.run.forming.fetching.Step == 0 && durable {
 		what := fmt.Sprintf("%s: step %d of generation %d lies in storage", NoticeStepUnreadable, d.Step, d.Generation)
 		if n := s.members.Recorded(); n != s.members.World() {
 			return fmt.Sprintf("%s for %d ranks, and the gang has %d; set it back to that number, or %s", what, n, s.members.World(), anew)

@@ -2,7 +2,6 @@ package elastic
 
 import (
 	"fmt"
-	"slices"
 
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/members"
@@ -14,8 +13,8 @@ import (
 //	launcher n: all ranks have ended with 0 ── stored ──► launchers up to n return 0 ──► a pod reports launcher n+1 ── stored ──► generations of n+1
 //
 // The number only rises. A pod whose command begins again, or has only begun, is told it, and its launchers before return 0 at once, so
-// that it comes to the gang's; a failure restarts the ranks of the gang's launcher. What the launchers before sealed or stored is of another
-// script: each launcher begins a branch of training at step 0 (branch.go).
+// that it comes to the gang's; a failure restarts the ranks of the gang's launcher. What the launchers before sealed or stored is of
+// another script: each launcher begins a branch of training at step 0 (branch.go).
 
 // Launch is the launcher that a gang is at; the zero Launch is the first.
 type Launch struct {
@@ -27,15 +26,6 @@ type Launch struct {
 	// (unrestorable.go), newest first: they stay in storage, and no generation begins from them.
 	Kept []StoredStep
 }
-
-// keep has a step stay before others.
-func (l *Launch) keep(d StoredStep, others []StoredStep) {
-	kept := append([]StoredStep{d}, others...)
-	l.Kept = kept[:min(len(kept), keptLaunches)]
-}
-
-// keptLaunches bounds Launch.Kept: each is a whole checkpoint of the gang.
-const keptLaunches = 4
 
 // launch is the number of the launcher that the gang is at.
 func (s *State) launch() int { return max(1, s.Record.Launch.Number) }
@@ -86,6 +76,7 @@ func (s *State) memberEnded(c cause.Cause) *cause.Cause {
 func (s *State) adoptLaunch(r *protocol.Report) {
 	if r.Generation > s.Record.Generation && members.Ran(r.State) && r.Launch > s.launch() && r.Launch <= protocol.MaxLaunch && !s.Final() {
 		s.Record.Launch = Launch{Number: r.Launch, After: r.Generation - 1}
+		s.ledger.ForgetLaunches()
 	}
 }
 
@@ -108,33 +99,17 @@ func (s *State) stepLaunch() {
 // becomeLaunch prepares the first generation of a later launcher: nothing that its ranks do goes on from what those before did.
 func (s *State) becomeLaunch(number int) {
 	r := &s.Record
-	if r.Durable != nil {
-		r.Launch.keep(*r.Durable, r.Launch.Kept)
-	}
-	r.Launch = Launch{Number: number, After: r.Generation, Restarts: s.account.Restarts(), Kept: r.Launch.Kept}
+	s.ledger.BeginLaunch()
+	r.Launch = Launch{Number: number, After: r.Generation, Restarts: s.account.Restarts()}
 	r.Verdict = nil
 	s.members.Rejoin()
 	s.account.BeginLaunch()
 	if r.Generation > 0 {
 		r.RestoreStep, r.RestoreBranch = 0, 0
-		r.Branches = r.Branches.Begin(s.newestBranch()+1, 0)
-		s.dropGivenUp()
+		s.ledger.BeginBranch(s.newestBranch()+1, 0)
 	}
 	f := &forming{containers: s.members.Containers()}
 	s.run = run{exits: map[exitOf]cause.Exit{}, exitBytes: map[Slot]int64{}, forming: f}
 	r.Phase = Forming
-	s.branchRevision = s.revision + 1
-	s.save()
-	s.emit(Broadcast{})
-}
-
-// launchKept are the marks of steps of earlier launchers that stay.
-func (s *State) launchKept() []protocol.Mark {
-	var out []protocol.Mark
-	for _, d := range s.Record.Launch.Kept {
-		if !slices.Contains(out, d.Mark) {
-			out = append(out, d.Mark)
-		}
-	}
-	return out
+	s.saveAndTell()
 }

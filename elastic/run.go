@@ -23,8 +23,6 @@ type run struct {
 	// what pods to be replaced are to copy while everything is halted.
 	drain        *drain
 	postHaltCopy protocol.Mark
-	// copying is the step on its way to storage, from all ranks.
-	copying *copying
 
 	// halting and forming are what belongs to these phases; nil in any other. A verdict leaves them as they were. Running has
 	// nothing of its own: all that it learns is the generation's.
@@ -99,6 +97,7 @@ func (s *State) becomeRunning(r run) {
 	s.run = r
 	s.Record.Phase = Running
 	s.account.BeginGeneration()
+	s.ledger.BeginGeneration()
 }
 
 // becomeHalting ends the run; suspect is what is known of its failure beside exits, ordered that nothing had failed.

@@ -416,7 +416,7 @@ func (s *stage) show(e Event, was *Record, effects []Effect) {
 		case PersistLater, Settled:
 		}
 	}
-	s.promises.record(was, &s.state.Record)
+	s.promises.record(was, s.state.rec())
 	for i, p := range s.pods {
 		s.promises.directive(e, i, p.UID, s.state.Directive(Slot(i), p.UID), notified, s.stored.Generation)
 	}

@@ -5,6 +5,7 @@ import (
 
 	"holdfast.dev/holdfast/elastic/account"
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/ledger"
 	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/replacements"
 )
@@ -23,10 +24,9 @@ import (
 //	| lives for       | fields                                                                                     |
 //	|-----------------|--------------------------------------------------------------------------------------------|
 //	| the gang        | Record (outlives every coordinator)                                                        |
-//	| the coordinator | stored revision storedRevision durableRevision branchRevision pinnedRevision verdictRevision sealedAt beganAt awaitsAgent lookedUpAt |
-//	|                 | ended ending ; of the gang, as far as this coordinator has learned it:  |
-//	|                 | storage retention over mixedSince                                     |
-//	| a pod           | members, replacements, account                                                                   |
+//	| the coordinator | stored revision storedRevision verdictRevision beganAt awaitsAgent lookedUpAt ended ending over   |
+//	|                 | mixedSince                                                                                 |
+//	| as each says    | members replacements account ledger                                                        |
 //	| the generation  | run, replaced whole by becomeRunning                                                       |
 //	| the phase       | run.halting, run.forming, replaced whole by becomeHalting and becomeForming                |
 //	| the event       | now effects                                                                                |
@@ -36,12 +36,8 @@ type State struct {
 
 	// stored is the highest generation that the store has.
 	stored int64
-	// revision counts effects Persist; storedRevision is the newest that the store has, durableRevision the first that has Record.Durable,
-	// branchRevision the first that has the newest branch, pinnedRevision the first that has the pins that people ask for, verdictRevision the
-	// first that has the verdict.
-	revision, storedRevision, durableRevision, branchRevision, pinnedRevision, verdictRevision int64
-	// sealedAt is when all ranks held Record.Durable sealed, until its record is stored; zero: that is not known, or told.
-	sealedAt time.Time
+	// revision counts effects Persist; storedRevision is the newest that the store has, verdictRevision the first that has the verdict.
+	revision, storedRevision, verdictRevision int64
 	// beganAt is when this coordinator saw the gang first. awaitsAgent: a terminating pod may still attach to it.
 	beganAt     time.Time
 	awaitsAgent bool
@@ -50,10 +46,6 @@ type State struct {
 	// ended: the job of a given-up gang makes no pods any more; ending: it was asked to.
 	ended, ending bool
 
-	// storage is how often steps are copied to storage; 0: there is none.
-	storage time.Duration
-	// retention is what the job asks to be kept there.
-	retention Retention
 	// over: the Job has ended or is being deleted. Nothing is repaired or replaced from then on.
 	over bool
 	// mixedSince is when some pods were first seen to run their whole command while others have launchers; zero: they do not.
@@ -62,6 +54,7 @@ type State struct {
 	members      *members.Members
 	replacements *replacements.Replacements
 	account      *account.Account
+	ledger       *ledger.Ledger
 	run          run
 
 	now     time.Time
@@ -76,9 +69,18 @@ func New(pods int, storage time.Duration, r Record) *State {
 		members: members.New(pods, r.Progress.Seen, r.Left, r.Generation > 0 && !r.Progress.WholeCommand),
 		run:     run{exits: map[exitOf]cause.Exit{}, exitBytes: map[Slot]int64{}},
 		stored:  r.Generation,
-		storage: storage,
 	}
 	s.replacements = replacements.New(s.members, r.PendingReplacements, r.Suspended, r.Replacements, account.Replaced(r.Recoveries))
+	s.ledger = ledger.New(storage, ledger.Recorded{
+		Durable:  r.Durable,
+		Older:    r.Older,
+		Kept:     r.Kept,
+		Copies:   r.Copies,
+		Pinned:   r.Pinned,
+		PinWish:  r.PinWish,
+		Line:     r.Branches,
+		Launches: r.Launch.Kept,
+	})
 	s.account = account.New(account.Recorded{
 		Budget:     r.Budget,
 		Figures:    r.Progress.Figures,

@@ -34,3 +34,14 @@ func (s *State) rec() *Record {
 	r := s.Snapshot()
 	return &r
 }
+
+// durable are the steps that the record names as whole, newest first.
+func (r *Record) durable() []StoredStep {
+	out := []StoredStep(nil)
+	for _, d := range []*StoredStep{r.Durable, r.Older} {
+		if d != nil {
+			out = append(out, *d)
+		}
+	}
+	return append(out, r.Kept...)
+}

@@ -1,7 +1,6 @@
 package elastic
 
 import (
-	"slices"
 	"time"
 
 	"holdfast.dev/holdfast/elastic/account"
@@ -32,7 +31,9 @@ func Step(s *State, e Event, now time.Time) []Effect {
 		s.stored = max(s.stored, min(e.Generation, s.Record.Generation))
 		s.emit(Broadcast{})
 		s.storedRevision = max(s.storedRevision, min(e.Revision, s.revision))
-		s.tellGap(now)
+		if gap, known := s.ledger.NoteStored(s.storedRevision, now); known {
+			s.emit(MadeDurable{gap})
+		}
 	case Ended:
 		s.ended = true
 		s.emit(Broadcast{})
@@ -50,7 +51,9 @@ func Step(s *State, e Event, now time.Time) []Effect {
 			s.listed(s.replacements.Suspend(e.Pods, now))
 		}
 	case Retain:
-		s.retain(e.Retention)
+		if !s.over && !s.Final() && s.ledger.TakeRetention(e.Retention) { // of a gang that has ended nothing is removed any more
+			s.save()
+		}
 	case Released:
 		s.release(e)
 	case SlotHolder:
@@ -73,6 +76,7 @@ func (s *State) emit(e Effect) { s.effects = append(s.effects, e) }
 // save wants the record as it is now stored at once.
 func (s *State) save() {
 	s.revision++
+	s.ledger.NoteRevision(s.revision)
 	s.emit(Persist{s.revision, s.snapshot()})
 }
 
@@ -127,7 +131,8 @@ func (s *State) adopt(slot Slot) {
 	m := s.members.At(slot)
 	s.adoptLaunch(m.Report())
 	if r := m.Report(); r.Generation > s.Record.Generation && !s.Final() { // what drained pods left was for a generation that has begun since
-		s.Record.Generation, s.Record.RestoreStep, s.Record.Copies = r.Generation, StepUnknown, nil
+		s.Record.Generation, s.Record.RestoreStep = r.Generation, StepUnknown
+		s.ledger.ForgetCopies()
 		s.becomeRunning(run{}) // until an agent says otherwise
 		s.save()
 	}
@@ -235,11 +240,11 @@ func (s *State) snapshot() Record {
 	a := s.account.Record()
 	r.Budget, r.Progress.Figures, r.BestStep, r.StartedAt, r.Recoveries, r.Moved = a.Budget, a.Figures, a.BestStep, a.StartedAt, a.Recoveries, a.Moved
 	r.Progress.Seen, r.Left = s.members.Seen(), s.members.Left()
-	r.Kept, r.Pinned = slices.Clone(r.Kept), slices.Clone(r.Pinned)
 	r.PendingReplacements, r.Suspended = s.replacements.Record()
 	r.Replacements = s.replacements.Count()
-	r.Copies = slices.Clone(r.Copies)
-	r.Branches, r.Launch.Kept = slices.Clone(r.Branches), slices.Clone(r.Launch.Kept)
+	l := s.ledger.Record()
+	r.Durable, r.Older, r.Kept, r.Copies, r.Pinned, r.PinWish = l.Durable, l.Older, l.Kept, l.Copies, l.Pinned, l.PinWish
+	r.Branches, r.Launch.Kept = l.Line, l.Launches
 	r.PendingPods = len(r.Terminations())
 	r.PendingReplacements, r.Suspended = replacements.Shorten(r.PendingReplacements, r.Suspended, account.Unreleased(r.Recoveries))
 	return r

@@ -5,10 +5,10 @@ import (
 
 	"holdfast.dev/holdfast/elastic/account"
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/ledger"
 	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/elastic/restore"
-	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // What events and the record name, of the packages that keep it.
@@ -19,6 +19,10 @@ type (
 	Replacement = replacements.Replacement
 	Budget      = account.Budget
 	Recovery    = account.Recovery
+	StoredStep  = ledger.StoredStep
+	RankCopy    = restore.Part
+	Storage     = ledger.Storage
+	Retention   = ledger.Retention
 )
 
 // Phase is what a gang does now.
@@ -79,15 +83,6 @@ type Record struct {
 	Suspended           []Termination
 	PendingPods         int
 }
-
-// StoredStep is a step in storage, and when it was whole there.
-type StoredStep struct {
-	protocol.Mark
-	At time.Time
-}
-
-// RankCopy is one rank's part of a step in storage.
-type RankCopy = restore.Part
 
 // Progress is what people see of a gang beside its recoveries.
 type Progress struct {

@@ -31,25 +31,9 @@ func (s *State) canGiveUpStep() bool {
 // giveUpStep has no later generation restore the step that the newest one restored, or one after it.
 func (s *State) giveUpStep(c *cause.Cause) {
 	step := s.Record.RestoreStep
-	s.shelve(step)
+	s.ledger.KeepGivenUp(step, s.Record.Launch.After)
 	s.branchAfter(step - 1)
 	const next = "training goes on from an older step that all ranks can have, else from the beginning or the script's own checkpoint"
 	message := fmt.Sprintf("ranks fail to restore step %d: %s; it is restored no more: %s", step, cause.LastLine(c.Message), next)
 	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeStepGivenUp, Message: message}})
-}
-
-// shelve has the newest stored step stay in storage if it is given up with all from a step on, unless the launcher has a newer one there.
-func (s *State) shelve(from int64) {
-	r := &s.Record
-	if r.Durable == nil || r.Durable.Step < from {
-		return
-	}
-	kept := r.Launch.Kept
-	if len(kept) > 0 && kept[0].Generation > r.Launch.After {
-		if kept[0].Step >= r.Durable.Step {
-			return
-		}
-		kept = kept[1:]
-	}
-	r.Launch.keep(*r.Durable, kept)
 }

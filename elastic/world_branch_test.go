@@ -44,7 +44,7 @@ func (w *world) givenUp(p protocol.Point) int64 {
 // goBack has people go back to any step: one that is there, mostly, else one that was given up, or never was.
 func (w *world) goBack() {
 	steps := []protocol.Point{{Step: w.state.run.commonStep, Branch: w.state.markOf(w.state.run.commonStep).Branch}}
-	for _, d := range w.state.durable() {
+	for _, d := range w.state.rec().durable() {
 		steps = append(steps, d.Point())
 	}
 	for _, b := range w.branches.begun {
@@ -124,7 +124,7 @@ func (w *world) checkBranch(slot int, d protocol.Directive) {
 		w.failf("nothing of a branch before it is stored", "slot %d is told %+v, branch %d is stored", slot, d, newest)
 	}
 	for _, p := range []protocol.Point{d.Fetch.Point(), d.Manifest.Point()} {
-		if b := w.givenUp(p); b > 0 && w.state.branchStored() {
+		if b := w.givenUp(p); b > 0 && w.state.ledger.LineStored() {
 			w.failf("no step that was given up", "slot %d is told of %v, which branch %d gave up", slot, p, b)
 		}
 	}
@@ -184,11 +184,11 @@ func goBackWithCrash(t *testing.T, meanwhile func(*world), at int, arrives bool,
 	for range 5 {
 		w.trainAll()
 	}
-	w.settleUntil(func() bool { return w.state.Record.Durable != nil && running() })
+	w.settleUntil(func() bool { return w.state.rec().Durable != nil && running() })
 	for range 3 {
 		w.turn(func() {})
 	}
-	to := w.state.Record.Durable.Point()
+	to := w.state.rec().Durable.Point()
 	generation, events := w.state.Record.Generation, 0
 	crash := func() {
 		if events++; events-1 != at {

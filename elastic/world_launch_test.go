@@ -162,7 +162,7 @@ func launchWithCrash(t *testing.T, at int, arrives bool, failures int, then func
 	for range 5 {
 		w.trainAll()
 	}
-	w.settleUntil(func() bool { return w.state.Record.Durable != nil && runs(1) })
+	w.settleUntil(func() bool { return w.state.rec().Durable != nil && runs(1) })
 	before, events, midway := w.state.Snapshot(), 0, 0
 	crash := func() {
 		if events++; events-1 != at {

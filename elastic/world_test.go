@@ -21,6 +21,8 @@ type world struct {
 	rng     *rand.Rand
 	now     time.Time
 	state   *State
+	was     *Record // of wasOf, after the event before
+	wasOf   *State
 	stored  Record
 	pending []Persist // on their way to the store
 	agents  []*simAgent
@@ -140,8 +142,10 @@ func (w *world) send(slot int) {
 
 // apply gives the core an event and carries its effects as far as the lines.
 func (w *world) apply(e Event) {
-	was, notified := w.state.Record, false
-	was.PendingReplacements, _ = w.state.replacements.Record()
+	if w.wasOf != w.state {
+		w.was, w.wasOf = w.state.rec(), w.state
+	}
+	was, notified := *w.was, false
 	switch e := e.(type) {
 	case Reported:
 		w.heardAt[e.Pod.UID] = w.now
@@ -172,8 +176,10 @@ func (w *world) apply(e Event) {
 		case PersistLater, EmitEvent, Settled:
 		}
 	}
-	w.promises.record(&was, &w.state.Record)
-	w.noteLaunch(&was, &w.state.Record)
+	now := w.state.rec()
+	w.was = now
+	w.promises.record(&was, now)
+	w.noteLaunch(&was, now)
 	w.noteStuck()
 	for slot := range w.agents {
 		if n := w.state.members.At(Slot(slot)).FailedFetches(); n > members.MaxFailedFetches {

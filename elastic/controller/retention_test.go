@@ -14,6 +14,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/ledger"
 	"holdfast.dev/holdfast/internal/protocol"
 	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 )
@@ -62,7 +63,7 @@ func TestWhatStaysIsBounded(t *testing.T) {
 	}{
 		"by number": {elastic.Retention{Keep: 500}, v1alpha1.MaxKept}, "by time": {elastic.Retention{Every: time.Hour}, v1alpha1.MaxKeptEvery}, "not said": {elastic.Retention{}, v1alpha1.MinKept},
 	} {
-		if got := len(elastic.Kept(recorded, c.r)); got != c.want {
+		if got := len(ledger.Kept(recorded, c.r)); got != c.want {
 			t.Errorf("%s: %d stay, want %d", name, got, c.want)
 		}
 	}

@@ -1,4 +1,4 @@
-package elastic
+package ledger
 
 import (
 	"cmp"
@@ -70,47 +70,6 @@ func Kept(recorded []StoredStep, r Retention) []StoredStep {
 	return out
 }
 
-// setDurable records the steps of all ranks that stay, newest first.
-func (s *State) setDurable(all []StoredStep) {
-	r := &s.Record
-	r.Durable, r.Older, r.Kept = nil, nil, nil
-	if len(all) > 0 {
-		r.Durable = &all[0]
-	}
-	if len(all) > 1 {
-		r.Older = &all[1]
-	}
-	if len(all) > 2 {
-		r.Kept = slices.Clone(all[2:])
-	}
-}
-
-// retain takes over what the job asks for, unless something newer is known. Of a gang that has ended nothing is removed any more.
-func (s *State) retain(r Retention) {
-	if s.over || s.Final() || r.Gang == s.retention.Gang && r.Version < s.retention.Version {
-		return
-	}
-	s.retention = r
-	changed := s.pin()
-	if changed {
-		s.pinnedRevision = s.revision + 1
-	}
-	if changed || r.PinWish != s.Record.PinWish {
-		s.Record.PinWish = r.PinWish
-		s.save()
-	}
-}
-
-// pin brings the record's pins in line with what the job asks for; it says whether that changes the record.
-func (s *State) pin() bool {
-	pinned := Pinned(s.retention.Pins, s.Record.Pinned, slices.Concat(s.durable(), s.Record.Launch.Kept))
-	if slices.EqualFunc(pinned, s.Record.Pinned, func(a, b StoredStep) bool { return a.Mark == b.Mark }) {
-		return false
-	}
-	s.Record.Pinned = pinned
-	return true
-}
-
 // Pinned are the wishes that can be promised: steps that were pinned before, and those that the record names now. Of any other
 // nobody knows whether its removal was ordered.
 func Pinned(wishes []protocol.Mark, before, recorded []StoredStep) []StoredStep {
@@ -129,11 +88,48 @@ func Pinned(wishes []protocol.Mark, before, recorded []StoredStep) []StoredStep 
 // sameFiles says whether two marks name the same files: people name a step by number and generation alone.
 func sameFiles(a, b protocol.Mark) bool { return a.Step == b.Step && a.Generation == b.Generation }
 
-// kept are the marks that no removal may touch: what the record names, and what people wish to be pinned although it does not
-// know them, as where the Gang was made anew.
-func (s *State) kept() []protocol.Mark {
-	out := s.recorded()
-	for _, m := range slices.Concat(s.retention.Pins, s.launchKept()) { // Record.Pinned are among them
+// TakeRetention takes over what the job asks for, unless something newer is known; it reports whether the record has to be stored.
+func (l *Ledger) TakeRetention(r Retention) bool {
+	if r.Gang == l.retention.Gang && r.Version < l.retention.Version {
+		return false
+	}
+	l.retention = r
+	changed := l.pin()
+	if changed {
+		l.pinnedSince = l.revision + 1
+	}
+	changed = changed || r.PinWish != l.pinWish
+	l.pinWish = r.PinWish
+	return changed
+}
+
+// pin brings the pins in line with what the job asks for; it says whether that changes them.
+func (l *Ledger) pin() bool {
+	pinned := Pinned(l.retention.Pins, l.pinned, slices.Concat(l.steps, l.launches))
+	same := slices.EqualFunc(pinned, l.pinned, func(a, b StoredStep) bool { return a.Mark == b.Mark })
+	if !same {
+		l.pinned = pinned
+	}
+	return !same
+}
+
+// spared are the marks that no removal may touch: what the record names, and what people wish to be pinned although it does not
+// know them, as where the Gang was made again.
+func (l *Ledger) spared() []protocol.Mark {
+	out := []protocol.Mark{}
+	for _, d := range l.steps {
+		out = append(out, d.Mark)
+	}
+	for _, c := range l.copies {
+		if !slices.Contains(out, c.Mark) {
+			out = append(out, c.Mark)
+		}
+	}
+	more := slices.Clone(l.retention.Pins) // pinned steps are among them
+	for _, d := range l.launches {
+		more = append(more, d.Mark)
+	}
+	for _, m := range more {
 		if !slices.ContainsFunc(out, func(o protocol.Mark) bool { return sameFiles(o, m) }) {
 			out = append(out, m)
 		}
@@ -141,15 +137,13 @@ func (s *State) kept() []protocol.Mark {
 	return out
 }
 
-// removedBelow is the mark below which nothing is needed that is not kept; none where the record names no step.
-func (s *State) removedBelow() protocol.Mark {
+// removedBelow is the mark below which nothing is needed that is not spared; none where the record names no step.
+func (l *Ledger) removedBelow() protocol.Mark {
 	var marks []protocol.Mark
-	for _, d := range []*StoredStep{s.Record.Durable, s.Record.Older} {
-		if d != nil {
-			marks = append(marks, d.Mark)
-		}
+	for _, d := range l.steps[:min(len(l.steps), keptLeast)] {
+		marks = append(marks, d.Mark)
 	}
-	for _, c := range s.Record.Copies {
+	for _, c := range l.copies {
 		marks = append(marks, c.Mark)
 	}
 	if len(marks) == 0 {
