@@ -39,11 +39,11 @@ func followed(c cause.Cause, exit *cause.Cause) *cause.Cause {
 	return &c
 }
 
-// terminatedPod returns the cause when a pod was terminated while no coordinator was running: its own ranks ended for
-// that reason, and its peers' failures are a consequence.
+// terminatedPod returns the cause when a pod was terminated and its ranks ended before the gang was halted for it: they ended for
+// that reason, and their peers' failures are a consequence.
 func (s *State) terminatedPod(exit *cause.Cause) *cause.Cause {
 	for _, d := range s.replacements.Uncommitted() {
-		if m := s.members.At(d.Slot); !d.Dead && m.Pod().UID == d.Pod && m.EndedItself(s.Record.Generation) {
+		if m := s.members.At(d.Slot); !d.Dead && m.Pod().UID == d.Pod && s.endedWithPod(d.Slot, exit) {
 			return followed(*d.Loss(s.baseRank(d.Slot)), exit)
 		}
 	}
@@ -83,18 +83,26 @@ func (s *State) exited(exit *cause.Cause) *cause.Cause {
 	return &c
 }
 
-// mayBeTerminating reports whether this coordinator has just started and a pod that ended its ranks itself may have
-// been terminated: the store has not said so yet.
+// mayBeTerminating reports whether a pod has ended for a reason that the API server has not given yet: the agent's report may
+// arrive before the pod's deletion. The next generation waits for that pod's successor anyway.
 func (s *State) mayBeTerminating(now time.Time) bool {
-	if now.Sub(s.beganAt) >= replacements.HaltTime {
+	if now.Sub(s.run.halting.haltedAt) >= replacements.HaltTime {
 		return false
 	}
+	exit := s.firstExit()
 	for i := range s.members.Len() {
-		if s.members.At(Slot(i)).EndedItself(s.Record.Generation) && s.replacements.For(Slot(i)) == nil {
+		if s.endedWithPod(Slot(i), exit) && s.replacements.For(Slot(i)) == nil {
 			return true
 		}
 	}
 	return false
+}
+
+// endedWithPod reports whether a terminating pod ended its ranks itself, or one of them was killed before any other rank failed.
+func (s *State) endedWithPod(slot Slot, exit *cause.Cause) bool {
+	m := s.members.At(slot)
+	killed := exit != nil && exit.Slot == int(slot) && exit.Code == cause.RankKilled
+	return m.EndedItself(s.Record.Generation) || killed && m.Known() && m.Report().Terminating
 }
 
 // deadPeer returns the cause when a dead pod ran the newest generation and no exit of its ranks was reported: the other

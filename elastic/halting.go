@@ -21,11 +21,8 @@ func (s *State) stepHalting(now time.Time) {
 	if h.haltedAt.IsZero() {
 		h.haltedAt = now
 	}
-	if s.mayBeTerminating(now) {
-		return
-	}
 	s.copyAfterHalt(now)
-	if s.copiedAfterHalt() {
+	if s.copiedAfterHalt() && !s.mayBeTerminating(now) {
 		s.judge(now)
 	}
 }
