@@ -353,6 +353,9 @@ func (s *stage) timeline(r *protocol.Report, value string) {
 		k, v, _ := strings.Cut(kv, ":")
 		*fields[k] = time.Unix(1_700_000_000, 0).UTC().Add(time.Duration(s.number(v)) * time.Millisecond)
 	}
+	if t := &r.Timeline; !t.Started.IsZero() && t.RunReceived.IsZero() {
+		t.RunReceived = t.Started
+	}
 }
 
 func branched(branch int64) string {

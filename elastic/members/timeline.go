@@ -37,8 +37,8 @@ type Timeline struct {
 	Standbys int
 }
 
-// Timeline is that of a generation in which all pods run ranks; false: one does not, or has ended them, so that its times are of what comes
-// next. came says of a pod that it came with the generation: it had nothing to halt.
+// Timeline is that of a generation in which all pods run ranks; false: one does not, ends them, or has ended them, so that its times are of
+// what comes next. came says of a pod that it came with the generation: it had nothing to halt.
 func (ms *Members) Timeline(generation int64, came func(Pod) bool) (Timeline, bool) {
 	var l Timeline
 	for i := range ms.slots {
@@ -47,6 +47,9 @@ func (ms *Members) Timeline(generation int64, came func(Pod) bool) (Timeline, bo
 			return Timeline{}, false
 		}
 		t := &m.report.Timeline
+		if t.HaltReceived.After(t.RunReceived) {
+			return Timeline{}, false
+		}
 		l.Detected.earliest(t.Detected)
 		if !came(m.pod) {
 			l.Halt.latest(t.HaltReceived)
