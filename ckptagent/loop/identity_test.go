@@ -94,6 +94,36 @@ raise ValueError("the traceback of " + os.environ["RANK"])
 	}
 }
 
+// TestStandbysOfAnotherUser: an agent with no more capabilities than container runtimes leave to root by default, and so without the right to
+// look at other users' processes, believes the standbys of a launcher that runs as
+// another user or group, and starts the next generation from them.
+func TestStandbysOfAnotherUser(t *testing.T) {
+	needRoot(t)
+	for name, prefix := range map[string]string{
+		"another user":  "setpriv --reuid=65534 --regid=65534 --clear-groups",
+		"another group": "setpriv --regid=65534 --clear-groups",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := coordtest.Start(t)
+			p := newPod(t, c, "a")
+			p.Env["PATH"], p.Env["HOLDFAST_STANDBYS"] = "/usr/bin:/bin:/usr/sbin:/sbin", "auto"
+			p.Within = append(p.Within, "setpriv", "--bounding-set=-all,+chown,+dac_override,+fowner,+kill,+setgid,+setuid,+setpcap")
+			p.File("train.py", modest)
+			os.Chmod(p.Dir, 0o777)
+			os.Chmod(filepath.Dir(p.Dir), 0o755)
+			c.Lead("a")
+			p.Start("bash", "-c", prefix+" torchrun --nproc-per-node=2 train.py")
+			first := c.Await(t, "a", "has standbys", func(r *v1.Report) bool {
+				return len(r.Rank) == 2 && r.Rank[0].StandbyReady && r.Rank[1].StandbyReady
+			})
+			kill(t, int(first.Rank[0].Pid), syscall.SIGKILL)
+			if second := c.Await(t, "a", "runs generation 2", runs(2, 2)); !second.Rank[0].FromStandby || !second.Rank[1].FromStandby {
+				t.Errorf("generation 2 was started cold: %v", second.Rank)
+			}
+		})
+	}
+}
+
 // TestStraysOfAnotherUser are ended as well: their environment is shown to that user alone where the agent has not all rights.
 func TestStraysOfAnotherUser(t *testing.T) {
 	needRoot(t)

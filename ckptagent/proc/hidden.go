@@ -5,6 +5,7 @@ package proc
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -29,9 +30,27 @@ func (j Job) Hidden() map[int]uint64 {
 	return found
 }
 
-// asRanks runs this program with one word and an input as the user as whom ranks run; false where that is this process's, or it cannot be run.
+// ownSession finds a process that leads a session and carries the job's mark; false where there is none of that pid.
+func (j Job) ownSession(pid int) (Process, bool) {
+	st, err := readStat(pid)
+	if err != nil || pid <= 1 || st.session != pid {
+		return Process{}, false
+	}
+	own, err := isMarked(pid, st, j.Mark)
+	if errors.Is(err, os.ErrPermission) {
+		start, ok := j.Hidden()[pid]
+		own = ok && start == st.start
+	}
+	return Process{PID: pid, Start: st.start}, own
+}
+
+// asRanks runs this program with one word and an input as the user and group as whom ranks run; false where those are this process's, or it
+// cannot be run.
 func (j Job) asRanks(word, input string) ([]byte, bool) {
-	if j.Launch == nil || j.Launch.Limits.Identity.UID == uint32(os.Geteuid()) {
+	if j.Launch == nil {
+		return nil, false
+	}
+	if who := j.Launch.Limits.Identity; who.UID == uint32(os.Geteuid()) && who.GID == uint32(os.Getegid()) {
 		return nil, false
 	}
 	who, err := json.Marshal(j.Launch.Limits)

@@ -58,23 +58,27 @@ func (s *Standbys) onStandbyMessage(b *standby, said readyLine) {
 		return
 	}
 	s.mu.Lock()
-	src := b.source
+	src, job := b.source, *s.job
+	s.mu.Unlock()
+	copied, isCopy := Process{}, false
+	if said.PID != src.process.PID {
+		copied, isCopy = job.ownSession(said.PID) // it may start a program
+	}
+	s.mu.Lock()
 	if !src.lives() {
 		s.mu.Unlock()
 		return
 	}
 	rank := src.process
-	if said.PID == rank.PID && !src.shared() {
-		src.enter(sourceAlone)
-	} else {
-		st, err := readStat(said.PID)
-		own, _ := isMarked(said.PID, st, s.job.Mark)
-		if err != nil || said.PID <= 1 || st.session != said.PID || !own || said.PID == rank.PID {
-			s.mu.Unlock() // it is gone again, and its source forks another one; or it is another process's
-			return
-		}
-		rank = Process{PID: said.PID, Start: st.start}
+	switch {
+	case isCopy:
+		rank = copied
 		go s.watch(b, rank)
+	case said.PID == rank.PID && !src.shared():
+		src.enter(sourceAlone)
+	default:
+		s.mu.Unlock() // it is gone again, and its source forks another one; or it is another process's
+		return
 	}
 	if said.Learned < src.begun { // forked before, read after what its source says of having learned more
 		b.enter(standbyStale, rank)
