@@ -117,7 +117,7 @@ func (c *Controller) emitPlaced(job *batchv1.Job, g *v1alpha1.Gang, after v1alph
 		return
 	case now.Status == metav1.ConditionTrue:
 		kind = corev1.EventTypeNormal
-	case now.Reason == v1alpha1.ReasonWaitingForMembers:
+	case now.Reason == v1alpha1.ReasonWaitingForMembers, after.Phase == v1alpha1.PhaseFinished, after.Phase == v1alpha1.PhaseFailed:
 		return
 	}
 	if !c.noteNews(client.ObjectKeyFromObject(job), string(job.UID)+now.Reason+now.Message) {

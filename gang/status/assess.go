@@ -124,10 +124,14 @@ func (v View) begun() bool {
 }
 
 func (v View) placed(bound int) Condition {
+	p := v.phase(bound)
 	c := Condition{Type: v1alpha1.ConditionPlaced, True: bound >= v.Size}
 	switch {
 	case c.True:
 		c.Reason, c.Message = v1alpha1.ReasonPlaced, fmt.Sprintf("all %s on nodes", gang.Count(v.Size, "pod is", "pods are"))
+	case p == v1alpha1.PhaseFinished || p == v1alpha1.PhaseFailed:
+		c.Reason, c.Message = string(p), fmt.Sprintf("the job is over and waits for no pod: %d of %s on nodes", bound, gang.Count(v.Size, "pod is", "pods are"))
+		return c
 	case !v.Answer.Placed && v.Answer.Reason != "" && !v.staleWait():
 		c.Reason, c.Message = v.Answer.Reason, v.Answer.Message
 	case len(v.Members) >= v.Size:

@@ -35,10 +35,11 @@ func TestAssess(t *testing.T) {
 		{"halting", View{Size: 2, Members: on("a", "b"), Run: v1alpha1.RunStatus{State: v1alpha1.RunHalting, Generation: 1}}, v1alpha1.PhaseRecovering, "2/2", "Placed", ""},
 		{"a member lost while running", View{Size: 2, Members: on("a"), Run: v1alpha1.RunStatus{State: v1alpha1.RunRunning, Generation: 3}}, v1alpha1.PhaseRecovering, "1/2", "MemberLost", "1 of 2"},
 		{"forming again", View{Size: 2, Members: on("a", "b"), Run: v1alpha1.RunStatus{State: v1alpha1.RunForming, Generation: 3}}, v1alpha1.PhaseRecovering, "2/2", "Placed", ""},
-		{"finished, pods are gone", View{Size: 2, Run: v1alpha1.RunStatus{State: v1alpha1.RunFinished, Generation: 1}}, v1alpha1.PhaseFinished, "0/2", "WaitingForMembers", ""},
+		{"finished, pods are gone", View{Size: 2, Run: v1alpha1.RunStatus{State: v1alpha1.RunFinished, Generation: 1}}, v1alpha1.PhaseFinished, "0/2", "Finished", "waits for no pod: 0 of 2 pods are on nodes"},
 		{"given up", View{Size: 2, Members: on("a", "b"), Run: v1alpha1.RunStatus{State: v1alpha1.RunGivenUp, Verdict: &v1alpha1.Verdict{Reason: "NoProgress"}}}, v1alpha1.PhaseFailed, "2/2", "Placed", ""},
-		{"the job failed without a verdict", View{Size: 1, JobEnded: true, JobFailed: true, JobMessage: "deadline"}, v1alpha1.PhaseFailed, "0/1", "WaitingForMembers", ""},
-		{"the job completed without a verdict", View{Size: 1, JobEnded: true}, v1alpha1.PhaseFinished, "0/1", "WaitingForMembers", ""},
+		{"the job failed without a verdict", View{Size: 1, JobEnded: true, JobFailed: true, JobMessage: "deadline"}, v1alpha1.PhaseFailed, "0/1", "Failed", "waits for no pod"},
+		{"the job completed without a verdict", View{Size: 1, JobEnded: true}, v1alpha1.PhaseFinished, "0/1", "Finished", "waits for no pod"},
+		{"the job completed, and one pod is left", View{Size: 2, Members: on("a"), JobEnded: true}, v1alpha1.PhaseFinished, "1/2", "Finished", "1 of 2 pods are on nodes"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := Assess(tc.v)

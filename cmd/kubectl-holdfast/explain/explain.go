@@ -157,7 +157,7 @@ func (e Explanation) conditions(w *page.Page) {
 // refused says what the scheduler counted.
 func (e Explanation) refused(w *page.Page) {
 	p := e.Status.Placement
-	if p == nil || p.Placed {
+	if p == nil || p.Placed || e.Status.Phase == v1alpha1.PhaseFinished || e.Status.Phase == v1alpha1.PhaseFailed {
 		return
 	}
 	if p.Reason != v1alpha1.ReasonWaitingForMembers && p.Reason != v1alpha1.ReasonMemberLost { // else no room was looked for
