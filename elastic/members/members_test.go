@@ -2,6 +2,7 @@ package members
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -117,6 +118,16 @@ func TestLevels(t *testing.T) {
 		if c, r := ms.CommonStep(), ms.ReclaimBelow(ms.CommonStep()); c != tt.common || r != tt.reclaimBelow {
 			t.Errorf("%s: common %d, reclaim below %d; want %d, %d", name, c, r, tt.common, tt.reclaimBelow)
 		}
+	}
+}
+
+// TestUnprotectedKeepsItsRemedy: the agent's text ends in what to do, after up to three command lines.
+func TestUnprotectedKeepsItsRemedy(t *testing.T) {
+	ms := New(1, Seen{}, nil, false)
+	runs := strings.Repeat("bash -c 'source venv/bin/activate' ", 12) + "write torchrun"
+	take(ms, 0, podAt("a", 0), protocol.Report{Unprotected: runs}, noneFenced)
+	if news := ms.Refresh(1, noneFenced); !strings.Contains(news.Unprotected, runs) || ms.Seen().Unprotected[0].Runs != runs {
+		t.Errorf("event %q, status %+v", news.Unprotected, ms.Seen().Unprotected)
 	}
 }
 

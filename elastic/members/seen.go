@@ -29,8 +29,8 @@ type Unprotected struct {
 }
 
 // maxNotes bounds the notes that are recorded, maxUnprotected the pods that are listed: usually all pods of a gang have the same
-// command. maxText bounds the text of each.
-const maxNotes, maxUnprotected, maxText = 10, 4, 200
+// command. maxNote bounds the text of a note, maxRuns what is said of such a pod: two or three command lines and the remedy.
+const maxNotes, maxUnprotected, maxNote, maxRuns = 10, 4, 200, 700
 
 // Seen is what people see of the pods now; it shares nothing with them.
 func (ms *Members) Seen() Seen {
@@ -69,7 +69,7 @@ func (ms *Members) Refresh(generation int64, fenced func(pod string) bool) News 
 		launched = launched || HasLauncher(&m.report, generation)
 		if runs := m.report.Unprotected; runs != "" {
 			if next.UnprotectedPods++; next.UnprotectedPods <= maxUnprotected {
-				next.Unprotected = append(next.Unprotected, Unprotected{Slot(i), m.pod.Name, cause.Tail(runs, maxText)})
+				next.Unprotected = append(next.Unprotected, Unprotected{Slot(i), m.pod.Name, cause.Tail(runs, maxRuns)})
 			}
 		}
 	}
@@ -101,7 +101,7 @@ func (s *Seen) see(slot Slot, m *Member) {
 		s.Attached = append(s.Attached, slot)
 	}
 	for _, n := range m.report.Notes {
-		if n = cause.Tail(n, maxText); len(s.Notes) < maxNotes && !slices.Contains(s.Notes, n) {
+		if n = cause.Tail(n, maxNote); len(s.Notes) < maxNotes && !slices.Contains(s.Notes, n) {
 			s.Notes = append(s.Notes, n)
 		}
 	}
