@@ -72,6 +72,10 @@ func (e CommandEnded) apply(m *machine) {
 	case m.s.provisional():
 		m.s.Rank[0].Alive, m.s.Rank[0].Exit = false, &exit
 	case !m.s.Whole && !m.s.adoptable(m.now):
+		if m.s.bypassed() {
+			m.emit(Notice{fmt.Sprintf("the command names a launcher and ended with code %d before any launcher came to Holdfast; where one ran, keep "+
+				"/run/holdfast/shims first on PATH and /run/holdfast/python on PYTHONPATH", exit.Code)})
+		}
 		Signalled{Signal: sigterm}.apply(m) // nothing is left that the container would stay for
 	}
 }
@@ -97,6 +101,12 @@ func (e CommandSeen) apply(m *machine) {
 	}
 	m.s.Unprotected = text
 	m.emit(Notice{text})
+}
+
+// bypassed reports whether the command failed, names a launcher, and none came to the agent.
+func (s State) bypassed() bool {
+	c := s.Command
+	return c.Exit != nil && c.Exit.Code != 0 && c.Timeout < 0 && s.Launcher == "" && s.Refused == "" && s.Returned == nil && !s.Terminating
 }
 
 // adoptable reports whether the command becomes the rank of this pod now. It does not where a launcher ran here: the
