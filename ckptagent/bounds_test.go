@@ -33,7 +33,7 @@ func full(ranks, modules int) State {
 	return s
 }
 
-// TestEveryReportFits: however many ranks a pod has and whatever they say; of the tracebacks those of the ranks that ended first are told,
+// TestEveryReportFits: however many ranks a pod has and whatever they say; it has the tracebacks of the ranks that ended first,
 // and of modules as many as are said to be known.
 func TestEveryReportFits(t *testing.T) {
 	for _, c := range []struct{ ranks, modules, least int }{{1, 10, 10}, {8, 5000, 5000}, {8, 20000, 5000}, {200, 20000, 3000}, {protocol.MaxRanks, 20000, 100}} {

@@ -61,7 +61,7 @@ type Tick struct{}
 type GoBack struct{ To protocol.Point }
 
 // SlotHolder answers LookupHolders for one slot: the pod that the API server has in the slot (the zero Pod where it has
-// none), and whether its container was started and nobody deletes it. Succeeded: there is none, for the newest has ended well.
+// none), and whether its container was started and it is not being deleted. Succeeded: there is none, for the newest has ended well.
 type SlotHolder struct {
 	Slot      Slot
 	Pod       Pod

@@ -28,7 +28,7 @@ func (s *State) stepForming(now time.Time) {
 	}
 }
 
-// maxUnprotected bounds what is told of what runs in the place of a launcher.
+// maxUnprotected bounds the text about what runs in the place of a launcher.
 const maxUnprotected = 700
 
 // begin lays out the next generation; it is handed out once it is stored.

@@ -9,7 +9,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// listed takes note that the lists of pods that must go were told again.
+// listed takes note that the lists of pods that must go were received again.
 func (s *State) listed(notes []replacements.Note, changed bool) {
 	s.announce(notes)
 	if changed {
@@ -26,7 +26,7 @@ func (s *State) gaveUp(notes []replacements.Note) {
 	}
 }
 
-// saveAndTell wants the record stored, of which agents are told.
+// saveAndTell wants the record stored, which directives depend on.
 func (s *State) saveAndTell() {
 	s.save()
 	s.emit(Broadcast{})

@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// generation is the newest one, as the ledger is told of it.
+// generation is the newest one, as the ledger receives it.
 func (s *State) generation() ledger.Generation {
 	return ledger.Generation{
 		Number: s.Record.Generation, Branch: s.Record.Branch, World: s.members.Recorded(), Unknown: s.Record.RestoreStep == StepUnknown,

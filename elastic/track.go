@@ -7,7 +7,7 @@ import (
 	"holdfast.dev/holdfast/elastic/members"
 )
 
-// at is the newest generation, as the account is told of it.
+// at is the newest generation, as the account receives it.
 func (s *State) at() account.Generation {
 	return account.Generation{Number: s.Record.Generation, RestoreStep: s.Record.RestoreStep, CommonStep: s.run.commonStep}
 }

@@ -46,7 +46,7 @@ type Progress struct {
 	Generation int64
 	Attached   bool
 	Restored   bool
-	// Restoring: the client has begun to restore, has not done it, and has told of no step since.
+	// Restoring: the client has begun to restore, has not finished, and has reported no step since.
 	Restoring bool
 	Step      int64
 	// Saves counts what became of this process's saves.

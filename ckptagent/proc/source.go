@@ -27,7 +27,7 @@ type source struct {
 	// standbys are those that it serves: of all ranks of the pod, or of one.
 	standbys []*standby
 	ended    chan protocol.Exit // closed after its one value
-	// modules is what it was told to import, begun how often it was.
+	// modules is what it was sent to import, begun how often it was.
 	modules []string
 	begun   int
 	// generation is the one that it was started in; 0: none had run here, so it lacks the variables that name ranks.

@@ -38,7 +38,7 @@ type Standbys struct {
 	pace       pace
 	modules    []string
 	proof      proof
-	// known are the names that others may be told.
+	// known are the names that other pods may receive.
 	known []string
 	// without are modules that sources found unfit for standbys, and withoutWhy what is said of the first.
 	without    []string
@@ -96,7 +96,7 @@ func (s *Standbys) Configure(job Job, off string) {
 }
 
 // SetModules says what standbys import, and how many bytes that took in a rank (0: not known). Sources that are there import what is new,
-// and their standbys are made anew, once they may; a list that is not longer changes nothing.
+// and their standbys are forked again, once they may; a list that is not longer changes nothing.
 func (s *Standbys) SetModules(modules []string, memory uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

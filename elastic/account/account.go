@@ -42,7 +42,7 @@ type Recorded struct {
 	Moved []cause.Suspect
 }
 
-// Generation is what the account is told of the newest generation.
+// Generation is what the account receives about the newest generation.
 type Generation struct{ Number, RestoreStep, CommonStep int64 }
 
 // Account is that of one gang.
@@ -57,8 +57,8 @@ type Account struct {
 	settled int64
 	// excused counts generations in a row that a port conflict or a launcher's start ended.
 	excused int
-	// pace is the time that a step takes, reportInterval the time from one step that is told to the next, which may be many steps later,
-	// both smoothed; gap is the fewest steps from one that is told to the next.
+	// pace is the time that a step takes, reportInterval the time from one reported step to the next, which may be many steps later,
+	// both smoothed; gap is the fewest steps from one reported step to the next.
 	pace, reportInterval time.Duration
 	gap                  int64
 	// persistedCount is how many optimizer steps people were last to see, persistedCountAt when.
@@ -73,7 +73,7 @@ type Account struct {
 type generation struct {
 	// runningSince is when all ranks were first seen to run.
 	runningSince time.Time
-	// counted are the optimizer steps, reportedStep the newest step that all ranks told.
+	// counted are the optimizer steps, reportedStep the newest step that all ranks reported.
 	counted      members.Counted
 	reportedStep int64
 	// paceStep and paceAt are where the pace was measured last.
@@ -86,7 +86,7 @@ const (
 	// ReplacedAtOnce is how many pods are committed and not yet released at most: that these go must be known to the
 	// coordinator that comes next.
 	ReplacedAtOnce = 128
-	// MaxNewest is how many replaced pods are told of in the newest recovery, MaxReplaced in each other one; MaxRecoveries bounds the
+	// MaxNewest is how many replaced pods the newest recovery lists, MaxReplaced in each other one; MaxRecoveries bounds the
 	// recoveries, maxMessage the message of each.
 	MaxNewest     = 64
 	MaxReplaced   = 8

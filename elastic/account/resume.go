@@ -13,7 +13,7 @@ const countsSeen = 30 * time.Second
 // count takes over what ranks of the newest generation count, which only rises within it.
 func (a *Account) count(c members.Counted, now time.Time) {
 	if c.Lowest < a.gen.counted.Lowest || c.Most < a.gen.counted.Most || c.Most == 0 {
-		return // an agent that came back in the middle counts anew, or nobody counts
+		return // an agent that came back in the middle counts again from zero, or no agent counts
 	}
 	if c.Known = c.Known && c.Lowest > 0; !c.Known {
 		c.ResumedAt = 0

@@ -37,7 +37,7 @@ type Recorded struct {
 	Launches []StoredStep
 }
 
-// Generation is what the ledger is told of the newest generation.
+// Generation is what the ledger receives about the newest generation.
 type Generation struct {
 	Number, Branch int64
 	// World is how many ranks it has, as is recorded.
@@ -61,7 +61,7 @@ type Ledger struct {
 	// the newest step, the pins that people ask for, and the newest branch.
 	revision, stored                      int64
 	durableSince, pinnedSince, branchedAt int64
-	// sealedAt is when all ranks held the newest step sealed, until its record is stored; zero: that is not known, or told.
+	// sealedAt is when all ranks held the newest step sealed, until its record is stored; zero: that is unknown, or was returned.
 	sealedAt time.Time
 	// copying is the step on its way to storage, from all ranks of the newest generation; nil: none is.
 	copying *copying
@@ -110,7 +110,7 @@ func (l *Ledger) Record() Recorded {
 	return r
 }
 
-// NoteRevision takes note that the record is stored anew as this revision.
+// NoteRevision takes note that the record is stored again, as this revision.
 func (l *Ledger) NoteRevision(revision int64) { l.revision = revision }
 
 // NoteStored takes note that the store has a revision. Where that is the first with the newest step, it returns how long the step took from
@@ -300,7 +300,7 @@ type Candidate struct {
 }
 
 // TakeNext copies a step of all ranks to storage every so often: the newest that all hold, each rank's file first, then the manifest,
-// then the record. began is when the gang did. It reports whether agents are to be told something else.
+// then the record. began is when the gang did. It reports whether directives change.
 func (l *Ledger) TakeNext(ms *members.Members, newest func() Candidate, began, now time.Time) bool {
 	switch c := l.copying; {
 	case c == nil:

@@ -143,7 +143,7 @@ func (m *Member) FailedFetches() int { return len(m.failed) }
 // FailedFetch says whether the pod could not do a fetch.
 func (m *Member) FailedFetch(mark protocol.Mark) bool { return slices.Contains(m.failed, mark) }
 
-// MaxFailedFetches is how many fetches that a pod could not do are remembered. An agent is told to fetch only what is recorded of
+// MaxFailedFetches is how many fetches that a pod could not do are remembered. An agent is ordered to fetch only what is recorded of
 // its own ranks: restore.MostWhole steps of all, and one that was copied when their pod was to go.
 const MaxFailedFetches = 16
 

@@ -45,7 +45,7 @@ type Members struct {
 	seen Seen
 	// launched: a pod starts its ranks with a launcher, or all did in the newest generation, so that they may again.
 	launched bool
-	// numbered is how ranks would be numbered by what pods have told, until one tells anything else.
+	// numbered is how ranks would be numbered by what pods have reported, until one reports something else.
 	numbered *numbering
 }
 
@@ -109,7 +109,7 @@ func (ms *Members) Take(slot Slot, pod Pod, r *protocol.Report, generation int64
 	m := &ms.slots[slot]
 	was, ms.numbered = *m, nil
 	more = m.countSaves(r, now)
-	// An agent in a new container is idle until its launcher comes, which may be before it is heard.
+	// An agent in a new container is idle until its launcher comes, which may be before its report arrives.
 	another := m.report.Containers > 0 && r.Containers > m.report.Containers
 	if m.known && Ran(m.report.State) && (another || r.State == protocol.StateIdle) {
 		m.restartedIn = generation

@@ -38,7 +38,7 @@ func (ms *Members) NoteWorld(ranks int) { ms.seen.Ranks, ms.numbered = ranks, ni
 // Recorded is how many ranks the newest generation has, as is recorded; 0: not known.
 func (ms *Members) Recorded() int { return ms.seen.Ranks }
 
-// numbering is how ranks would be numbered by what pods have told, where no layout says it.
+// numbering is how ranks would be numbered by what pods have reported, where no layout says it.
 type numbering struct {
 	base  []int
 	world int
@@ -180,7 +180,7 @@ func (ms *Members) Levels() barrier.Levels {
 
 // Steps is what the ranks of a generation tell of their steps.
 type Steps struct {
-	// Lowest is the lowest of the steps that scripts told last; Keeps: some pod keeps state in memory; Running: no rank was halted.
+	// Lowest is the lowest of the steps that scripts reported last; Keeps: some pod keeps state in memory; Running: no rank was halted.
 	Lowest         int64
 	Keeps, Running bool
 	// Counted is what ranks count themselves.
@@ -193,7 +193,7 @@ type Steps struct {
 type Counted struct {
 	// Lowest and Most are the fewest and the most that a rank has finished.
 	Lowest, Most int64
-	// ResumedAt is how many the state held that each rank started from, where Known: all told the same.
+	// ResumedAt is how many the state held that each rank started from, where Known: all reported the same.
 	ResumedAt int64
 	Known     bool
 }

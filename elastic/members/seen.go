@@ -44,9 +44,9 @@ func (ms *Members) WholeCommand() bool { return ms.seen.WholeCommand }
 
 // News is what Refresh has changed.
 type News struct {
-	// People see something else; Orders: what agents are told may change as well.
+	// People see something else; Orders: directives may change as well.
 	People, Orders bool
-	// Unprotected is what people are to be told; "": nothing. Mended: no pod is unprotected any more.
+	// Unprotected is the text for people; "": none. Mended: no pod is unprotected any more.
 	Unprotected string
 	Mended      bool
 }

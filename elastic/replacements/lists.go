@@ -21,7 +21,7 @@ func about(d Termination, warning bool, what string) Note {
 	return Note{warning, fmt.Sprintf("%s of slot %d %s", d.Where(), d.Slot, what)}
 }
 
-// SetPending takes over the level of pods to be replaced. It returns what people are to be told, and whether the lists have changed.
+// SetPending takes over the level of pods to be replaced. It returns the notes for people, and whether the lists have changed.
 func (rs *Replacements) SetPending(pods []Termination, now time.Time) (notes []Note, changed bool) {
 	next := []Termination{}
 	for _, d := range rs.pending {

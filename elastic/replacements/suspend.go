@@ -32,7 +32,7 @@ func (rs *Replacements) Suspend(pods []Termination, now time.Time) (notes []Note
 	return notes, rs.recordLists(pending, suspended)
 }
 
-// suspendedAgain gives a suspended pod its times. How long it may be waited for is known once it is deleted, and told again then.
+// suspendedAgain gives a suspended pod its times. How long it may be waited for is known once it is deleted, and received again then.
 func (rs *Replacements) suspendedAgain(d Termination, now time.Time) Termination {
 	before := Termination{At: d.At, Deadline: now.Add(terminationTime)}
 	if old := ofPod(rs.suspended, d.Pod); old != nil {

@@ -119,14 +119,14 @@ func ofPod(terminations []Termination, pod string) *Termination {
 // again and again. Those that the coordinator itself gave up are listed first: nothing tells the next coordinator of them. Should there be
 // more yet, it awaits their agents again.
 const (
-	// MaxListed is how many pods are told of beside those that are committed, keptGivenUp how many of those that were given up here, with
+	// MaxListed is how many pods are listed beside those that are committed, keptGivenUp how many of those that were given up here, with
 	// message and node of the first MaxListed; keptMessage bounds the message of each.
 	MaxListed   = 64
 	keptGivenUp = 1024
 	keptMessage = 300
 )
 
-// Shorten leaves out what the coordinator that comes next can do without: it is told again which pods must go, but must
+// Shorten leaves out what the coordinator that comes next can do without: it receives again which pods must go, but must
 // know which of them are about to.
 func Shorten(pending, suspended []Termination, committed func(pod string) bool) (shortPending, shortSuspended []Termination) {
 	others, own := 0, 0

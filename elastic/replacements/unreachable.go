@@ -17,7 +17,7 @@ const (
 	// nothing is known of what they did meanwhile.
 	LookupEvery = 10 * time.Second
 	LookupStale = 3 * LookupEvery
-	// haltQuietly is how long halting may take before people are told who is awaited.
+	// haltQuietly is how long halting may take before a note for people names the awaited pods.
 	haltQuietly = 3 * time.Second
 )
 

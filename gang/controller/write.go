@@ -135,7 +135,7 @@ func (c *Controller) emitEvents(job *batchv1.Job, g *v1alpha1.Gang, related runt
 	c.Recorder.Eventf(g, related, kind, reason, action, "%s", note)
 }
 
-// noteNews says whether people have not just heard this, and takes it as heard.
+// noteNews reports whether this was not just written for people, and records that it is.
 func (c *Controller) noteNews(job types.NamespacedName, what string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

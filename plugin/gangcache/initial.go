@@ -24,7 +24,7 @@ import (
 
 // StampText is what the bindings of pods that are placed together for the first time carry: when the youngest was created, and a
 // checksum of the UIDs of all that were created in that second. Creation times have no fractions: by the checksum a pod that took
-// another one's place within the same second is told from the pods that were planned first.
+// another one's place within the same second is distinguished from the pods that were planned first.
 func StampText(youngest time.Time, pods iter.Seq[*v1.Pod]) string {
 	var uids []string
 	for pod := range pods {
@@ -132,7 +132,7 @@ func (c *Cache) rollback(g *group) (undo []*v1.Pod) {
 		return nil
 	}
 	undo = g.initialPlacement
-	if g.external() { // a pod that nobody makes again stays
+	if g.external() { // a pod that no controller re-creates stays
 		undo = slices.DeleteFunc(undo, func(pod *v1.Pod) bool { return metav1.GetControllerOf(pod) == nil })
 	}
 	slices.Reverse(undo)

@@ -43,7 +43,7 @@ type guard struct {
 	read atomic.Int64
 }
 
-// RoundTrip speaks plain HTTP to nothing but a registry that the controller's flags name: whoever may create a Job chooses what is asked
+// RoundTrip speaks plain HTTP to nothing but a registry that the controller's flags name: a user who may create a Job chooses what is asked
 // here, from inside the cluster.
 func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Scheme != "https" && !(g.insecure && req.URL.Host == g.registry) {
