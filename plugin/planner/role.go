@@ -70,16 +70,7 @@ func touchesOthers(pod *v1.Pod) bool {
 	if a := spec.Affinity; a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil) {
 		return true
 	}
-	for _, list := range [][]v1.Container{spec.InitContainers, spec.Containers} {
-		for _, c := range list {
-			for _, port := range c.Ports {
-				if port.HostPort != 0 {
-					return true
-				}
-			}
-		}
-	}
-	return false
+	return len(hostPorts(pod)) > 0
 }
 
 // relatesToPods reports whether the pod's rules refer to other pods, so that filters must be told of each one placed.
