@@ -37,10 +37,13 @@ func TryVictims(w World, g gang.Gang, check Check, most int, late func() bool) (
 		}
 	}
 	slices.SortStableFunc(t.order, func(a, b int) int {
-		if p, q := s.protected(a), s.protected(b); p != q {
-			return flag(q) - flag(p)
+		switch p, q := s.protected(a), s.protected(b); {
+		case p == q:
+			return s.dearer(a, b)
+		case p:
+			return -1
 		}
-		return s.dearer(a, b)
+		return 1
 	})
 	if fits := t.ask(); !fits && t.err == nil && !t.stopped {
 		return nil, Futile, nil
@@ -56,13 +59,6 @@ func TryVictims(w World, g gang.Gang, check Check, most int, late func() bool) (
 		}
 	}
 	return victims, verdict, nil
-}
-
-func flag(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // protected reports whether budgets do not allow a unit to leave, even alone.
