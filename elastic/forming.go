@@ -62,7 +62,7 @@ func (s *State) waitsFor() string {
 			return fmt.Sprintf("replaces %s of slot %d: %s", s.replacements.For(Slot(i)).Where(), i, s.replacements.For(Slot(i)).Why())
 		case m.Known() && s.replacements.Fenced(m.Pod().UID):
 			return fmt.Sprintf("waits for the pod that takes the place of pod %s in slot %d", m.Pod().Name, i)
-		case !m.Known() || !m.Attached():
+		case !m.Attached():
 			return fmt.Sprintf("waits for the agent of slot %d", i)
 		case r.Terminating:
 			return fmt.Sprintf("pod %s of slot %d is terminating; waits for its replacement", m.Pod().Name, i)

@@ -104,7 +104,7 @@ func (s *State) reported(e Reported, now time.Time) {
 	if f := s.run.forming; f != nil && !was.Known() {
 		f.containers[slot] = s.containersAtFirst(r)
 	}
-	if !was.Connected() || before.Generation != r.Generation || before.State != r.State || before.Terminating != r.Terminating ||
+	if !was.Attached() || before.Generation != r.Generation || before.State != r.State || before.Terminating != r.Terminating ||
 		members.HasLauncher(before, s.Record.Generation) != members.HasLauncher(r, s.Record.Generation) {
 		s.emit(Broadcast{})
 	}
@@ -121,7 +121,7 @@ func (s *State) reported(e Reported, now time.Time) {
 	s.containerEnded(slot, now)
 	s.succeeded(slot, now)
 	s.track(now)
-	if !was.Connected() || !members.SameToPeople(before, r) {
+	if !was.Attached() || !members.SameToPeople(before, r) {
 		s.refresh()
 	}
 }

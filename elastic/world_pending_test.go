@@ -501,7 +501,7 @@ func (w *world) noteStuck() {
 // silent: a slot keeps the gang from halting, and is not heard.
 func (w *world) silent(slot int) bool {
 	m := w.state.members.At(Slot(slot))
-	return w.state.Record.Phase == Halting && w.state.run.halting.watch.Awaited(Slot(slot), w.now) && !m.Connected()
+	return w.state.Record.Phase == Halting && w.state.run.halting.watch.Awaited(Slot(slot), w.now) && !m.Attached()
 }
 
 // mostSilent: several agents keep the gang from halting, or were given up for it, and these are more than half.

@@ -29,7 +29,7 @@ type Member struct {
 // Known says whether the agent of the slot's pod has reported to this coordinator.
 func (m *Member) Known() bool { return m.known }
 
-// Attached says whether it is connected.
+// Attached says whether it is connected, so that its reports come in; one that is has reported.
 func (m *Member) Attached() bool { return m.attached }
 
 // Pod is the pod that holds the slot; the zero Pod: none is known.
@@ -43,7 +43,7 @@ func (m *Member) Is(pod string) bool { return m.pod.UID == pod }
 
 // RecordRepeat reports whether a report says nothing else than the known one, and takes its number over.
 func (m *Member) RecordRepeat(r *protocol.Report) bool {
-	if !m.known || !m.attached {
+	if !m.attached {
 		return false
 	}
 	old := m.report
@@ -53,9 +53,6 @@ func (m *Member) RecordRepeat(r *protocol.Report) bool {
 	m.report.Sequence = r.Sequence
 	return true
 }
-
-// Connected says whether reports of the pod come in.
-func (m *Member) Connected() bool { return m.known && m.attached }
 
 // Ran says whether ranks of the agent's generation were started.
 func Ran(a protocol.AgentState) bool {

@@ -75,7 +75,7 @@ func TestHandOver(t *testing.T) {
 	if ms.Holds(0, "old") || !ms.Superseded("old") || !ms.Orphan(0, "old") || ms.TakesOver(old, heir, true) {
 		t.Error("the pod before may hold the slot again")
 	}
-	if ms.Detach(0, "old") || !ms.Detach(0, "heir") || ms.At(0).Connected() {
+	if ms.Detach(0, "old") || !ms.Detach(0, "heir") || ms.At(0).Attached() {
 		t.Error("the end of another pod's stream counts")
 	}
 }

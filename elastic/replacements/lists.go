@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
@@ -156,14 +157,11 @@ func (rs *Replacements) atPending(terminations []Termination) []Termination {
 
 // Names lists the uncommitted pods for people.
 func (rs *Replacements) Names() string {
-	names := ""
-	for i, d := range rs.Uncommitted() {
-		if i > 0 {
-			names += ", "
-		}
-		names += "pod " + d.Name
+	var names []string
+	for _, d := range rs.Uncommitted() {
+		names = append(names, "pod "+d.Name)
 	}
-	return names
+	return strings.Join(names, ", ")
 }
 
 // AnyFenced reports whether nothing counts of what some pod to be replaced says.

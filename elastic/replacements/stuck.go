@@ -54,7 +54,7 @@ func (w *Watch) TrackStuck(now time.Time) (notes []Note) {
 		switch m := w.ms.At(slot); {
 		case !w.Awaited(slot, now):
 			*k = stuck{}
-		case m.Connected():
+		case m.Attached():
 			k.count(m.Pod().UID, now)
 		default:
 			k.at = time.Time{}

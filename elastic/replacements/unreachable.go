@@ -101,7 +101,7 @@ func (w *Watch) TrackUnreachable(now time.Time) (lookUp []members.Slot) {
 	}
 	for i := range w.silent {
 		slot, q := members.Slot(i), &w.silent[i]
-		if w.ms.At(slot).Connected() || !w.Awaited(slot, now) {
+		if w.ms.At(slot).Attached() || !w.Awaited(slot, now) {
 			*q = unreachable{}
 			continue
 		}
@@ -133,7 +133,7 @@ func (w *Watch) timeout(since, now time.Time) time.Duration {
 
 // Silent reports whether a slot keeps the gang from halting and is unreachable.
 func (w *Watch) Silent(slot members.Slot) bool {
-	return w.ms.Has(slot) && !w.silent[slot].since.IsZero() && !w.ms.At(slot).Connected()
+	return w.ms.Has(slot) && !w.silent[slot].since.IsZero() && !w.ms.At(slot).Attached()
 }
 
 // Holder takes over the API server's answer about a silent slot, and gives up a pod that runs and was unreachable for too long. Such a
