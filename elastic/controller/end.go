@@ -137,7 +137,7 @@ func (c *Controller) patch(ctx context.Context, job *batchv1.Job, status bool, c
 		err = c.Client.Patch(ctx, target, p, client.FieldOwner(FieldManager))
 	}
 	if err = client.IgnoreNotFound(err); err != nil {
-		return fmt.Errorf("making job %s/%s fail: %w", job.Namespace, job.Name, err)
+		return fmt.Errorf("patching job %s/%s: %w", job.Namespace, job.Name, err)
 	}
 	return nil
 }

@@ -2,15 +2,11 @@ package controller
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
@@ -105,14 +101,9 @@ func (c *Controller) refill(ctx context.Context, key coordinator.Key, pods []cor
 		return 0, err
 	}
 	notes := map[string]string{v1alpha1.AnnotationMadeRoom: now.UTC().Format(time.RFC3339)}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": job.UID, "annotations": notes}})
+	err = c.patch(ctx, job, false, map[string]any{"metadata": map[string]any{"uid": job.UID, "annotations": notes}})
 	if err != nil {
-		return 0, fmt.Errorf("encoding a change of job %s/%s: %w", job.Namespace, job.Name, err)
-	}
-	target := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name}}
-	err = c.Client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), client.FieldOwner(FieldManager))
-	if client.IgnoreNotFound(err) != nil {
-		return 0, fmt.Errorf("having job %s/%s make a pod again: %w", job.Namespace, job.Name, err)
+		return 0, fmt.Errorf("asking for a pod again: %w", err)
 	}
 	return again, nil
 }
