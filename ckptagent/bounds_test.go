@@ -22,10 +22,23 @@ func full(ranks, modules int) State {
 	}
 	for i := range ranks {
 		sealed := []protocol.Point{{Branch: 100, Step: 1 << 40}, {Branch: 100, Step: 1<<40 + 1}, {Branch: 100, Step: 1<<40 + 2}}
-		s.Rank = append(s.Rank, Rank{PID: 1 << 22, FromStandby: true, StandbyReady: true, Step: 1<<40 + 2, Sealed: sealed,
-			Exit:           &protocol.Exit{Code: 255, Signal: 64, At: at.Add(-time.Duration(i) * time.Second), Traceback: text},
-			Copied:         protocol.Copied{Mark: protocol.Mark{Step: 1 << 40, Generation: 1 << 30, Branch: 100}, Length: 1 << 44, Checksum: 1<<32 - 1},
-			OptimizerSteps: 1 << 40, ResumedAt: 1 << 40, ResumeKnown: true, Saves: &protocol.Saves{Copied: 1 << 30, Overlapped: 1 << 30, Dropped: 1 << 30, Skipped: 1 << 30, Refused: 1 << 30}})
+		s.Rank = append(s.Rank, Rank{
+			PID:          1 << 22,
+			FromStandby:  true,
+			StandbyReady: true,
+			Step:         1<<40 + 2,
+			Sealed:       sealed,
+			Exit:         &protocol.Exit{Code: 255, Signal: 64, At: at.Add(-time.Duration(i) * time.Second), Traceback: text},
+			Copied: protocol.Copied{
+				Mark:     protocol.Mark{Step: 1 << 40, Generation: 1 << 30, Branch: 100},
+				Length:   1 << 44,
+				Checksum: 1<<32 - 1,
+			},
+			OptimizerSteps: 1 << 40,
+			ResumedAt:      1 << 40,
+			ResumeKnown:    true,
+			Saves:          &protocol.Saves{Copied: 1 << 30, Overlapped: 1 << 30, Dropped: 1 << 30, Skipped: 1 << 30, Refused: 1 << 30},
+		})
 	}
 	for range modules {
 		s.Modules = append(s.Modules, "torch.distributed.some_module")
@@ -36,7 +49,13 @@ func full(ranks, modules int) State {
 // TestEveryReportFits: however many ranks a pod has and whatever they say; it has the tracebacks of the ranks that ended first,
 // and of modules as many as are said to be known.
 func TestEveryReportFits(t *testing.T) {
-	for _, c := range []struct{ ranks, modules, least int }{{1, 10, 10}, {8, 5000, 5000}, {8, 20000, 5000}, {200, 20000, 3000}, {protocol.MaxRanks, 20000, 100}} {
+	for _, c := range []struct{ ranks, modules, least int }{
+		{1, 10, 10},
+		{8, 5000, 5000},
+		{8, 20000, 5000},
+		{200, 20000, 3000},
+		{protocol.MaxRanks, 20000, 100},
+	} {
 		r := full(c.ranks, c.modules).Report()
 		if size := proto.Size(wire.ReportMessage(r)); size > protocol.MaxReport {
 			t.Errorf("%d ranks: %d bytes", c.ranks, size)

@@ -34,8 +34,8 @@ type CommandBegan struct{ Command Command }
 // CommandEnded says that the run of the command that init began has ended.
 type CommandEnded struct{ Exit protocol.Exit }
 
-// CommandSeen answers InspectCommand: Command is what the container was told to run, Now what its newest process is. PassedBy is a launcher that
-// runs and that the site hook has not met; "": there is none.
+// CommandSeen answers InspectCommand: Command is what the container was told to run, Now what its newest process is. PassedBy is a launcher
+// that runs and that the site hook has not met; "": there is none.
 type CommandSeen struct{ Command, Now, PassedBy string }
 
 // Adopt says that the container's command is the one rank of this pod from now on: its end does not end the container.

@@ -182,7 +182,15 @@ func (w *container) happen() {
 // ended; and in the end the container ends, with the code that it was told or its own.
 func TestRandomHistoriesOfACommand(t *testing.T) {
 	for seed := range seeds.All(t, uint64(1000)) {
-		w := &container{t: t, rnd: rand.New(rand.NewPCG(seed, 2)), now: time.Unix(0, 0), procs: map[int]bool{1: true}, nextPID: 1, started: map[int64]bool{}, state: New()}
+		w := &container{
+			t:       t,
+			rnd:     rand.New(rand.NewPCG(seed, 2)),
+			now:     time.Unix(0, 0),
+			procs:   map[int]bool{1: true},
+			nextPID: 1,
+			started: map[int64]bool{},
+			state:   New(),
+		}
 		w.log = append(w.log, fmt.Sprintf("seed %d", seed))
 		w.command = Command{PID: 1, BeganAt: w.now, Timeout: time.Duration(w.rnd.IntN(2)) * time.Minute}
 		w.stored, _ = json.Marshal(w.state)

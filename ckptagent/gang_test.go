@@ -245,7 +245,8 @@ func TestLateLaunchers(t *testing.T) {
 			}
 		}
 		r := g.coord.Snapshot()
-		if run := g.pods[0].agent.Run; r.Phase != elastic.Running || run.WorldSize != 2*members || g.pods[0].agent.Phase != protocol.StateRunning {
+		if run := g.pods[0].agent.Run; r.Phase != elastic.Running || run.WorldSize != 2*members ||
+			g.pods[0].agent.Phase != protocol.StateRunning {
 			g.fail("in the end %s, generation %d of %d ranks, waits %q", r.Phase, r.Generation, run.WorldSize, r.Progress.Waits)
 		}
 		if leaders <= 1 && r.Restarts > min(lost, 1) {

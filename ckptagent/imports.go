@@ -57,5 +57,6 @@ func (i Imports) Settled(now time.Time) bool {
 		return false
 	}
 	running, quiet := now.Sub(i.Began), now.Sub(i.Changed)
-	return i.Stepped && quiet >= QuietAfterStep || running >= settledAnyway && quiet >= quietOtherwise || i.Published == 0 && running >= neverQuiet
+	return i.Stepped && quiet >= QuietAfterStep || running >= settledAnyway && quiet >= quietOtherwise ||
+		i.Published == 0 && running >= neverQuiet
 }

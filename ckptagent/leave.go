@@ -11,8 +11,8 @@ const (
 	// exitBarrier is how long a launcher whose ranks have all ended well waits for those of the other pods, as torchrun's agents do for one
 	// another (exit_barrier_timeout). It waits as long again for a step that is on its way to storage.
 	exitBarrier = 300 * time.Second
-	// abandonedAfter is how long a rank that has failed, and what runs beside it, wait for a coordinator that is away, and how long a launcher or
-	// a whole command does of which nothing runs: torchrun's rendezvous fails after as long (join_timeout).
+	// abandonedAfter is how long a rank that has failed, and what runs beside it, wait for a coordinator that is away, and how long a launcher
+	// or a whole command does of which nothing runs: torchrun's rendezvous fails after as long (join_timeout).
 	abandonedAfter = 10 * time.Minute
 	// exitUnmet is the exit code of torchrun where its rendezvous fails.
 	exitUnmet = 1

@@ -14,17 +14,35 @@ import (
 // The protocol's version, the pod's address and the number of the report are for the conversation to fill in.
 func (s State) Report() protocol.Report {
 	r := protocol.Report{
-		Incarnation: s.Incarnation, Containers: s.Containers, Port: s.Port, Generation: s.Generation, State: s.Phase,
-		StateBytes: s.StateBytes, Notes: s.Notes, Refused: s.Refused, Terminating: s.Terminating, Timeline: s.Timeline,
-		Storage: s.Storage, Grace: s.Grace, Manifested: s.Manifested, FetchFailed: s.FetchFailed, CopyTook: s.CopyTook, BarrierStep: s.BarrierStep,
-		WholeCommand: s.Whole, LeftForLauncher: s.LeftForLauncher, Unprotected: s.Unprotected,
-		Launch: max(1, s.Launch), Waited: s.Waited, WaitedFor: s.WaitedFor,
+		Incarnation:     s.Incarnation,
+		Containers:      s.Containers,
+		Port:            s.Port,
+		Generation:      s.Generation,
+		State:           s.Phase,
+		StateBytes:      s.StateBytes,
+		Notes:           s.Notes,
+		Refused:         s.Refused,
+		Terminating:     s.Terminating,
+		Timeline:        s.Timeline,
+		Storage:         s.Storage,
+		Grace:           s.Grace,
+		Manifested:      s.Manifested,
+		FetchFailed:     s.FetchFailed,
+		CopyTook:        s.CopyTook,
+		BarrierStep:     s.BarrierStep,
+		WholeCommand:    s.Whole,
+		LeftForLauncher: s.LeftForLauncher,
+		Unprotected:     s.Unprotected,
+		Launch:          max(1, s.Launch),
+		Waited:          s.Waited,
+		WaitedFor:       s.WaitedFor,
 	}
 	if r.MaxRestarts = s.MaxRestarts; s.Launcher == "" {
 		r.MaxRestarts = s.Command.MaxRestarts
 	}
 	r.Returned = r.Launch - 1
-	if s.Returned != nil && s.Returned.Code == 0 && (!s.Terminating || s.Phase == protocol.StateFinished) { // a command may answer SIGTERM by ending with 0
+	if s.Returned != nil && s.Returned.Code == 0 &&
+		(!s.Terminating || s.Phase == protocol.StateFinished) { // a command may answer SIGTERM by ending with 0
 		r.Returned = r.Launch
 	}
 	if s.Known && !(s.Unsure && s.Clean) {

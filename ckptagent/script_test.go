@@ -88,7 +88,11 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 	d.DurableStep = int64(num("durable"))
 	d.BarrierStep, d.Copy, d.Fetch = int64(num("barrier")), mark(opts["copy"]), mark(opts["fetch"])
 	if m := mark(opts["manifest"]); m.Step != 0 {
-		d.Manifest = protocol.Manifest{Mark: m, Ranks: []protocol.ManifestRank{{Length: 9, Checksum: 7}}, Recorded: []protocol.Mark{{Step: 1, Generation: 1}}}
+		d.Manifest = protocol.Manifest{
+			Mark:     m,
+			Ranks:    []protocol.ManifestRank{{Length: 9, Checksum: 7}},
+			Recorded: []protocol.Mark{{Step: 1, Generation: 1}},
+		}
 	}
 	d.WantModules, d.Modules = opts["want"] == "modules", modules(num("modules"))
 	d.Launch = num("launch")
@@ -366,7 +370,16 @@ func showReport(r protocol.Report) string {
 	for _, p := range []struct {
 		name string
 		at   time.Time
-	}{{"detected", tl.Detected}, {"halt", tl.HaltReceived}, {"stopped", tl.Stopped}, {"verified", tl.Verified}, {"run", tl.RunReceived}, {"started", tl.Started}, {"restored", tl.Restored}, {"first", tl.FirstStep}} {
+	}{
+		{"detected", tl.Detected},
+		{"halt", tl.HaltReceived},
+		{"stopped", tl.Stopped},
+		{"verified", tl.Verified},
+		{"run", tl.RunReceived},
+		{"started", tl.Started},
+		{"restored", tl.Restored},
+		{"first", tl.FirstStep},
+	} {
 		if !p.at.IsZero() {
 			fmt.Fprintf(&b, " %s@%d", p.name, p.at.Unix())
 		}

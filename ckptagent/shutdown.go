@@ -11,7 +11,9 @@ import (
 //
 //	TerminatingAt ── trains on ──▶ StopBy ── ranks end, within gentle ──▶ ── waits to be released ──▶ ReleaseBy ── exitMargin ──▶ killed
 //
-//	StopBy = TerminatingAt + grace − ShutdownMargin; ranks end by TerminatingAt + grace − ShutdownMargin/2; ReleaseBy = TerminatingAt + grace − exitMargin
+//	StopBy = TerminatingAt + grace − ShutdownMargin
+//	ranks end by TerminatingAt + grace − ShutdownMargin/2
+//	ReleaseBy = TerminatingAt + grace − exitMargin
 //
 // It trains on for as long as the coordinator wants it to, which halts it in time to have its state copied (elastic/deadline.go).
 // Each stage is over early where nobody is there to wait for.
@@ -26,8 +28,8 @@ const (
 	releaseTimeout = time.Minute
 	// exitMargin is what is left of the grace when such a pod exits by itself instead of being killed.
 	exitMargin = 2 * time.Second
-	// haltGentle is how long ranks of a terminating pod may take to end while the whole gang waits for them to have their state copied, heldGentle
-	// the same in a pod that stays and holds the state of all its ranks: what a handler of SIGTERM could save is there already.
+	// haltGentle is how long ranks of a terminating pod may take to end while the whole gang waits for them to have their state copied,
+	// heldGentle the same in a pod that stays and holds the state of all its ranks: what a handler of SIGTERM could save is there already.
 	haltGentle = 5 * time.Second
 	heldGentle = 2 * time.Second
 	// launcherTimeout is how long a signal that only the launcher reported waits for the pod's own: the kubelet signals
@@ -136,7 +138,8 @@ func (s State) copyable() bool {
 
 // awaitRelease reports whether a terminating pod that has halted waits to be released from its Job.
 func (s State) awaitRelease(now time.Time) bool {
-	disconnected := min(s.disconnectedFor(now), now.Sub(s.TerminatingAt)) // who could do it may have been away for long before: it may be back just in time
+	// who could do it may have been away for long before: it may be back just in time
+	disconnected := min(s.disconnectedFor(now), now.Sub(s.TerminatingAt))
 	return !s.DetachedFromJob && now.Before(s.ReleaseBy) && disconnected < releaseTimeout
 }
 
@@ -169,7 +172,8 @@ func (s State) haltTime() End {
 	return end
 }
 
-// answersHalt reports whether a rank ended because the agent asked it to: how a handler of SIGTERM ends, and what it raises, tells of no failure.
+// answersHalt reports whether a rank ended because the agent asked it to: how a handler of SIGTERM ends, and what it raises, tells of no
+// failure.
 func (s State) answersHalt(e Exited) bool {
 	return e.Signal == 0 && s.haltedBefore(e.At) && (e.Traceback == "" || s.haltedBefore(e.TracebackAt))
 }

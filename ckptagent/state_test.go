@@ -69,7 +69,11 @@ func TestSavesAreThoseOfTheRun(t *testing.T) {
 	}
 	s, _ = Step(s, Resumed{SameContainer: true}, now)
 	s.Clean, s.Inventoried, s.Attached = true, true, true
-	s, _ = Step(s, Directed{protocol.Directive{Generation: 3, Order: protocol.OrderRun, Run: protocol.Run{Number: 3, Nodes: 1, WorldSize: 1}}}, now)
+	s, _ = Step(
+		s,
+		Directed{protocol.Directive{Generation: 3, Order: protocol.OrderRun, Run: protocol.Run{Number: 3, Nodes: 1, WorldSize: 1}}},
+		now,
+	)
 	if r := s.Report(); r.Generation != 3 || r.Rank[0].Saves != nil {
 		t.Errorf("of generation %d are told %+v", r.Generation, r.Rank[0].Saves)
 	}
@@ -103,7 +107,10 @@ func TestGentle(t *testing.T) {
 	const grace = 60 * time.Second
 	now := time.Unix(1_700_000_000, 0)
 	all := grace - protocol.ShutdownMargin(grace)/2
-	terminating := State{Durable: Durable{Rank: []Rank{{Sealed: protocoltest.FirstBranch(1)}}}, Volatile: Volatile{Grace: grace, Storage: true}}
+	terminating := State{
+		Durable:  Durable{Rank: []Rank{{Sealed: protocoltest.FirstBranch(1)}}},
+		Volatile: Volatile{Grace: grace, Storage: true},
+	}
 	terminating.TerminatingAt = now.Add(-10 * time.Second)
 	for name, c := range map[string]struct {
 		change func(*State)

@@ -92,7 +92,10 @@ func metricsIn(f *ast.File, into map[string]metric) {
 				continue
 			}
 			if name := text(kv.Value); metricName.MatchString(name) {
-				into[name] = metric{strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(fun.Sel.Name, "New"), "Vec"), "Func")), labelsOf(call)}
+				into[name] = metric{
+					strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(fun.Sel.Name, "New"), "Vec"), "Func")),
+					labelsOf(call),
+				}
 			}
 		}
 		return true

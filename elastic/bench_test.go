@@ -43,7 +43,15 @@ type crowd struct {
 func newCrowd(pods int) *crowd {
 	g := &crowd{s: New(pods, time.Minute, Record{}), now: time.Unix(1_700_000_000, 0)}
 	for i := range pods {
-		r := protocol.Report{Incarnation: 1, Ranks: 8, Address: fmt.Sprint("10.0.0.", i), Port: 4000, State: protocol.StateIdle, StateBytes: 1 << 30, Storage: true}
+		r := protocol.Report{
+			Incarnation: 1,
+			Ranks:       8,
+			Address:     fmt.Sprint("10.0.0.", i),
+			Port:        4000,
+			State:       protocol.StateIdle,
+			StateBytes:  1 << 30,
+			Storage:     true,
+		}
 		for local := range 8 {
 			r.Rank = append(r.Rank, protocol.Rank{Local: local})
 		}

@@ -21,8 +21,19 @@ func TestPodsGivenUpOutliveTheCoordinator(t *testing.T) {
 	s := New(pods, 0, Record{Generation: 1, Phase: Running, Progress: Progress{Seen: members.Seen{Ranks: pods}}})
 	s.becomeHalting(nil, false, now)
 	for i := range pods {
-		s.replacements.GiveUp(Termination{Slot: Slot(i), Pod: fmt.Sprint("uid-", i), Name: fmt.Sprint("pod-", i), Cause: replacements.AgentUnreachable, Dead: true, At: now, Deadline: now,
-			Message: "its agent was unreachable for 10m0s while generation 1 was halting"}, now)
+		s.replacements.GiveUp(
+			Termination{
+				Slot:     Slot(i),
+				Pod:      fmt.Sprint("uid-", i),
+				Name:     fmt.Sprint("pod-", i),
+				Cause:    replacements.AgentUnreachable,
+				Dead:     true,
+				At:       now,
+				Deadline: now,
+				Message:  "its agent was unreachable for 10m0s while generation 1 was halting",
+			},
+			now,
+		)
 	}
 	stored, waiting, released := Record{}, []string{}, map[string]bool{}
 	step := func(e Event) {
@@ -131,7 +142,17 @@ func TestAWholeGangGoesByTurns(t *testing.T) {
 func TestFetchesThatCouldNotBeDoneAreBounded(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	newest, older := protocol.Mark{Step: 20, Generation: 1}, protocol.Mark{Step: 10, Generation: 1}
-	s := New(1, time.Minute, Record{Generation: 1, Phase: Running, Progress: Progress{Seen: members.Seen{Ranks: 1}}, Durable: &StoredStep{Mark: newest}, Older: &StoredStep{Mark: older}})
+	s := New(
+		1,
+		time.Minute,
+		Record{
+			Generation: 1,
+			Phase:      Running,
+			Progress:   Progress{Seen: members.Seen{Ranks: 1}},
+			Durable:    &StoredStep{Mark: newest},
+			Older:      &StoredStep{Mark: older},
+		},
+	)
 	r := protocol.Report{Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: 1, State: protocol.StateHalted, Storage: true}
 	say := func(failed protocol.Mark) restore.Point {
 		r.Sequence++

@@ -77,8 +77,8 @@ func (s *State) cannotGoBack(to protocol.Point) string {
 	return ""
 }
 
-// canHave says whether all ranks can have a step, and will until everything is halted: of what ranks that run hold in memory the gang's common
-// step alone is sure to stay.
+// canHave says whether all ranks can have a step, and will until everything is halted: of what ranks that run hold in memory the gang's
+// common step alone is sure to stay.
 func (s *State) canHave(to protocol.Point) bool {
 	if to.Step == 0 {
 		return true
@@ -114,8 +114,8 @@ func (s *State) markOf(step int64) protocol.Mark {
 	return protocol.Mark{Step: step, Generation: s.Record.Generation, Branch: branch}
 }
 
-// enterBranch has the next generation be of the newest branch. One that goes back behind where that began, because nothing newer is left, gives up
-// what is between.
+// enterBranch has the next generation be of the newest branch. One that goes back behind where that began, because nothing newer is left,
+// gives up what is between.
 func (s *State) enterBranch(from protocol.Point) {
 	r := &s.Record
 	if r.Branch = s.newestBranch(); from.Branch < r.Branch {

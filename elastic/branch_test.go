@@ -9,13 +9,20 @@ import (
 	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 )
 
-// TestABranchThatTheStoreLost: agents that tell of it have it from a coordinator that had stored it, so that its number is not used again, whatever
-// they claim beyond all reason.
+// TestABranchThatTheStoreLost: agents that tell of it have it from a coordinator that had stored it, so that its number is not used again,
+// whatever they claim beyond all reason.
 func TestABranchThatTheStoreLost(t *testing.T) {
 	s := New(1, 0, Record{Generation: 5, Phase: Running})
 	report := func(branch int64) {
-		Step(s, Reported{Pod: Pod{UID: "a"}, Report: protocol.Report{Incarnation: 1, Ranks: 1, Generation: 5, State: protocol.StateRunning, StateBytes: 1,
-			Rank: []protocol.Rank{{Sealed: []protocol.Point{{Branch: branch, Step: 9}}}}}}, time.Unix(1, 0))
+		Step(
+			s,
+			Reported{
+				Pod: Pod{UID: "a"},
+				Report: protocol.Report{Incarnation: 1, Ranks: 1, Generation: 5, State: protocol.StateRunning, StateBytes: 1,
+					Rank: []protocol.Rank{{Sealed: []protocol.Point{{Branch: branch, Step: 9}}}}},
+			},
+			time.Unix(1, 0),
+		)
 	}
 	for _, c := range []struct{ told, want int64 }{{3, 3}, {2, 3}, {protocol.MaxBranch + 1, 3}} {
 		if report(c.told); s.Record.Branch != c.want {
@@ -38,23 +45,43 @@ func TestABranchThatTheStoreLost(t *testing.T) {
 func TestAManifestOfABranchThatIsToCome(t *testing.T) {
 	for branch, recorded := range map[int64]bool{0: true, 1: true, 2: false, protocol.MaxBranch: false, -1: false} {
 		s := New(1, time.Second, Record{Generation: 5, Branch: 1, RestoreStep: 8, Phase: Running})
-		Step(s, Reported{Pod: Pod{UID: "a"}, Report: protocol.Report{Incarnation: 1, Storage: true, Ranks: 1, Generation: 5, State: protocol.StateRunning, StateBytes: 1,
-			Manifested: protocol.Mark{Step: 8, Generation: 5, Branch: branch}, Rank: []protocol.Rank{{}}}}, time.Unix(1, 0))
+		Step(
+			s,
+			Reported{
+				Pod: Pod{UID: "a"},
+				Report: protocol.Report{Incarnation: 1, Storage: true, Ranks: 1, Generation: 5, State: protocol.StateRunning, StateBytes: 1,
+					Manifested: protocol.Mark{Step: 8, Generation: 5, Branch: branch}, Rank: []protocol.Rank{{}}},
+			},
+			time.Unix(1, 0),
+		)
 		if got := s.rec().Durable != nil; got != recorded {
 			t.Errorf("a manifest of branch %d is recorded: %t", branch, got)
 		}
 	}
 }
 
-// TestGoBackToAPinnedStep: nobody goes on from a step that is only pinned, unless people ask for it; what is pinned and given up stays pinned.
+// TestGoBackToAPinnedStep: nobody goes on from a step that is only pinned, unless people ask for it; what is pinned and given up stays
+// pinned.
 func TestGoBackToAPinnedStep(t *testing.T) {
 	pinned := func(step int64) StoredStep { return StoredStep{Mark: protocol.Mark{Step: step, Generation: 1}} }
 	newest := pinned(40)
-	s := New(1, time.Second, Record{Generation: 5, RestoreStep: 30, Durable: &newest, Kept: []StoredStep{pinned(8)}, Pinned: []StoredStep{pinned(10), pinned(20)}})
-	Step(s, Reported{Pod: Pod{UID: "a"}, Report: protocol.Report{Incarnation: 1, Storage: true, Ranks: 1, Generation: 5, State: protocol.StateRunning, StateBytes: 1,
-		Rank: []protocol.Rank{{Sealed: protocoltest.FirstBranch(45)}}}}, time.Unix(1, 0))
+	s := New(
+		1,
+		time.Second,
+		Record{Generation: 5, RestoreStep: 30, Durable: &newest, Kept: []StoredStep{pinned(8)}, Pinned: []StoredStep{pinned(10), pinned(20)}},
+	)
+	Step(
+		s,
+		Reported{
+			Pod: Pod{UID: "a"},
+			Report: protocol.Report{Incarnation: 1, Storage: true, Ranks: 1, Generation: 5, State: protocol.StateRunning, StateBytes: 1,
+				Rank: []protocol.Rank{{Sealed: protocoltest.FirstBranch(45)}}},
+		},
+		time.Unix(1, 0),
+	)
 	Step(s, GoBack{protocol.Point{Step: 10}}, time.Unix(2, 0))
-	if r := s.rec(); len(r.Branches) != 1 || r.Durable == nil || r.Durable.Step != 10 || r.Older == nil || r.Older.Step != 8 || len(r.Pinned) != 2 {
+	if r := s.rec(); len(r.Branches) != 1 || r.Durable == nil || r.Durable.Step != 10 || r.Older == nil || r.Older.Step != 8 ||
+		len(r.Pinned) != 2 {
 		t.Errorf("the record names %+v, %+v, %v, %v", r.Durable, r.Older, r.Pinned, r.Branches)
 	}
 	if p := s.plan(members.NoneLost); p.Step != 10 {

@@ -62,7 +62,8 @@ func (s *State) explained(exit *cause.Cause) *cause.Cause {
 			known = s.lost(Slot(i))
 		}
 	}
-	if known == nil || exit != nil && !exit.Weak && peer == nil && !s.run.halting.ordered && !(known.Displaced() && s.replacements.For(Slot(exit.Slot)) != nil) {
+	if known == nil ||
+		exit != nil && !exit.Weak && peer == nil && !s.run.halting.ordered && !(known.Displaced() && s.replacements.For(Slot(exit.Slot)) != nil) {
 		return nil
 	}
 	return followed(*known, exit)

@@ -70,7 +70,11 @@ func TestAnotherLeaderHandsTheFirstGenerationOutAgain(t *testing.T) {
 			{State: protocol.StateRunning, Generation: 1, Ranks: 1, Rank: make([]protocol.Rank, 1), WholeCommand: true, Containers: 1},
 		} {
 			r.Incarnation, r.Sequence, r.Address, r.Port = 1, 1, "a", 1
-			for _, f := range Step(s, Reported{Slot: Slot(slot), Pod: Pod{UID: string(rune('a' + slot)), Name: "p", Created: time.Unix(1, 0)}, Report: r}, now) {
+			for _, f := range Step(s, Reported{
+				Slot:   Slot(slot),
+				Pod:    Pod{UID: string(rune('a' + slot)), Name: "p", Created: time.Unix(1, 0)},
+				Report: r,
+			}, now) {
 				if p, ok := f.(Persist); ok {
 					Step(s, Stored{Revision: p.Revision, Generation: p.Record.Generation}, now)
 				}
@@ -80,7 +84,8 @@ func TestAnotherLeaderHandsTheFirstGenerationOutAgain(t *testing.T) {
 			}
 		}
 		d := s.Directive(0, "a")
-		if d.Order != tt.want || d.Order == protocol.OrderRun && (d.Run.Number != 1 || d.Run.Nodes != 3 || d.Run.WorldSize != 3 || d.Run.RestartCount != 0) {
+		if d.Order != tt.want ||
+			d.Order == protocol.OrderRun && (d.Run.Number != 1 || d.Run.Nodes != 3 || d.Run.WorldSize != 3 || d.Run.RestartCount != 0) {
 			t.Errorf("%s: %+v", tt.name, d)
 		}
 		if d := s.Directive(1, "b"); d.Order != tt.want {
@@ -89,8 +94,8 @@ func TestAnotherLeaderHandsTheFirstGenerationOutAgain(t *testing.T) {
 	}
 }
 
-// TestWhoHasNotMissedTheFirstGeneration: another leader hands it out again neither to a pod that is to go, nor where a pod has taken the place of
-// another, whose command is gone, nor beside one that came back without its ranks.
+// TestWhoHasNotMissedTheFirstGeneration: another leader hands it out again neither to a pod that is to go, nor where a pod has taken the
+// place of another, whose command is gone, nor beside one that came back without its ranks.
 func TestWhoHasNotMissedTheFirstGeneration(t *testing.T) {
 	type told struct {
 		slot    Slot
@@ -110,9 +115,27 @@ func TestWhoHasNotMissedTheFirstGeneration(t *testing.T) {
 		"in the place of one that ran it":           {[]told{{0, "a", 1, runs}, {0, "a2", 9, missed}, {1, "b", 1, runs}}, protocol.OrderHalt},
 		"beside one that came back without its own": {[]told{{0, "a", 1, missed}, {1, "b", 1, func(r *protocol.Report) { r.State = protocol.StateIdle }}}, protocol.OrderHalt},
 	} {
-		s, now := New(2, 0, Record{Generation: 1, Phase: Running, Progress: Progress{Seen: members.Seen{WholeCommand: true, Ranks: 2}}}), time.Unix(1_700_000_000, 0)
+		s, now := New(
+			2,
+			0,
+			Record{Generation: 1, Phase: Running, Progress: Progress{Seen: members.Seen{WholeCommand: true, Ranks: 2}}},
+		), time.Unix(
+			1_700_000_000,
+			0,
+		)
 		for _, of := range c.told {
-			r := protocol.Report{State: protocol.StateRunning, Generation: 1, Ranks: 1, Rank: make([]protocol.Rank, 1), WholeCommand: true, Containers: 1, Incarnation: 1, Sequence: 1, Address: "a", Port: 1}
+			r := protocol.Report{
+				State:        protocol.StateRunning,
+				Generation:   1,
+				Ranks:        1,
+				Rank:         make([]protocol.Rank, 1),
+				WholeCommand: true,
+				Containers:   1,
+				Incarnation:  1,
+				Sequence:     1,
+				Address:      "a",
+				Port:         1,
+			}
 			of.change(&r)
 			for _, f := range Step(s, Reported{Slot: of.slot, Pod: Pod{UID: of.pod, Name: "p", Created: time.Unix(of.created, 0)}, Report: r}, now) {
 				if p, ok := f.(Persist); ok {

@@ -31,7 +31,12 @@ func (s *State) containerEnded(slot Slot, now time.Time) {
 		return
 	}
 	f.deaths = m.Report().Containers - f.containers[slot]
-	c := cause.Cause{Code: cause.ContainerRestarted, Rank: -1, Slot: int(slot), Message: containerEnds(m.Pod(), slot, f.deaths, s.Record.Generation+1)}
+	c := cause.Cause{
+		Code:    cause.ContainerRestarted,
+		Rank:    -1,
+		Slot:    int(slot),
+		Message: containerEnds(m.Pod(), slot, f.deaths, s.Record.Generation+1),
+	}
 	reason, bound := ReasonNoProgress, fmt.Sprintf("%d restarts without progress", protocol.RestartsWithoutProgress)
 	if most, said := s.members.MaxRestarts(); said {
 		reason, bound = ReasonMaxRestarts, fmt.Sprintf("%d restarts", most)

@@ -104,7 +104,8 @@ func replaceWithCrash(t *testing.T, c crashCase, at int, arrives bool) int {
 	done := func() bool {
 		r := w.state.rec()
 		return r.Generation > before.Generation && r.Phase == Running && w.agents[0].gen == r.Generation && w.agents[1].gen == r.Generation &&
-			w.agents[0].state == protocol.StateRunning && w.agents[1].state == protocol.StateRunning && len(r.PendingReplacements) == 0 && len(w.level) == 0
+			w.agents[0].state == protocol.StateRunning && w.agents[1].state == protocol.StateRunning && len(r.PendingReplacements) == 0 &&
+			len(w.level) == 0
 	}
 	for round := 0; !done(); round++ {
 		if round > 400 {

@@ -86,9 +86,9 @@ func (s *State) directPhase(d *protocol.Directive, slot Slot, pod string) {
 	}
 }
 
-// directHalt orders the end of the newest generation. A pod that never ran it holds steps of an older history: those
-// above the step that the generation restored, or of another branch, are useless. Where that step is unknown, the order does not name it, and
-// the pod keeps everything.
+// directHalt orders the end of the newest generation. A pod that never ran it holds steps of an older history: those above the step that
+// the generation restored, or of another branch, are useless. Where that step is unknown, the order does not name it, and the pod keeps
+// everything.
 func (s *State) directHalt(d *protocol.Directive) {
 	if d.Generation == 0 {
 		return
@@ -109,7 +109,12 @@ func (s *State) directRunning(d *protocol.Directive, slot Slot, pod string) {
 	case l == nil:
 		// Handed out by an earlier coordinator. An agent that has it goes on, and takes the levels over.
 		if m := s.members.At(slot); m.Known() && m.Pod().UID == pod && m.Report().Generation == r.Generation && members.Ran(m.Report().State) {
-			d.Order, d.Run = protocol.OrderRun, protocol.Run{Number: r.Generation, RestoreStep: max(0, r.RestoreStep), Branch: r.Branch, RestoreBranch: r.RestoreBranch}
+			d.Order, d.Run = protocol.OrderRun, protocol.Run{
+				Number:        r.Generation,
+				RestoreStep:   max(0, r.RestoreStep),
+				Branch:        r.Branch,
+				RestoreBranch: r.RestoreBranch,
+			}
 		}
 	case l.Pods[slot] != pod:
 	default:

@@ -115,7 +115,8 @@ func (s *State) chooseMark(now time.Time) {
 		d.mark = protocol.Mark{}
 	}
 	late := max(now.Sub(d.since), d.barrier.Ahead(s.account.Pace())) > all/replacements.LateShare
-	if d.mark == (protocol.Mark{}) && s.run.commonStep > 0 && (late || d.barrier.AtBarrier(s.account.Pace(), all/replacements.StuckShare, now)) {
+	if d.mark == (protocol.Mark{}) && s.run.commonStep > 0 &&
+		(late || d.barrier.AtBarrier(s.account.Pace(), all/replacements.StuckShare, now)) {
 		d.mark = s.markOf(s.run.commonStep)
 	}
 	if d.mark != before {
@@ -140,7 +141,10 @@ func (s *State) owesCopy(d Termination, mark protocol.Mark) bool {
 
 // copied reports whether every pod that is to be replaced has copied the step; recordCopies records it.
 func (s *State) copied(mark protocol.Mark) bool {
-	return !slices.ContainsFunc(s.replacements.All(), func(d Termination) bool { return s.owesCopy(d, mark) && !s.members.At(d.Slot).Wrote(mark) })
+	return !slices.ContainsFunc(
+		s.replacements.All(),
+		func(d Termination) bool { return s.owesCopy(d, mark) && !s.members.At(d.Slot).Wrote(mark) },
+	)
 }
 
 // recordCopies records what pods to be replaced have copied of a step.

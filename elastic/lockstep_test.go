@@ -57,7 +57,13 @@ type lockWord struct {
 const lockWait = time.Second // how long a save waits for a slot
 
 func newLockstep(t *testing.T, members int) *lockstep {
-	l := &lockstep{t: t, pace: 100 * time.Millisecond, seal: 30 * time.Millisecond, now: time.Unix(1_700_000_000, 0), state: New(members, time.Hour, Record{})}
+	l := &lockstep{
+		t:     t,
+		pace:  100 * time.Millisecond,
+		seal:  30 * time.Millisecond,
+		now:   time.Unix(1_700_000_000, 0),
+		state: New(members, time.Hour, Record{}),
+	}
 	for i := range members {
 		l.pods = append(l.pods, &lockPod{pod: Pod{UID: fmt.Sprint("uid-", i), Name: fmt.Sprint("pod-", i)}, does: "train", since: l.now})
 	}

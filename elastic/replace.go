@@ -116,7 +116,11 @@ func (s *State) succeeded(slot Slot, now time.Time) {
 // is copied, and that is stored.
 func (s *State) maySuspend(slot Slot, pod string) bool {
 	m := s.members.At(slot)
-	return s.Record.Phase == Forming && s.replacements.Suspended(slot) && m.Is(pod) && m.Report().Terminating && m.Halted(s.Record.Generation) && s.run.postHaltCopy == (protocol.Mark{}) && !s.mayAttach(s.now) && s.storedRevision >= s.revision
+	return s.Record.Phase == Forming && s.replacements.Suspended(slot) && m.Is(pod) && m.Report().Terminating &&
+		m.Halted(s.Record.Generation) &&
+		s.run.postHaltCopy == (protocol.Mark{}) &&
+		!s.mayAttach(s.now) &&
+		s.storedRevision >= s.revision
 }
 
 // TakesOver reports whether a pod takes over its slot from old (package members).

@@ -11,8 +11,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// scenes are the histories that backups are taken of. In each a generation goes back behind a step that is recorded, so that steps of the same
-// numbers are made anew.
+// scenes are the histories that backups are taken of. In each a generation goes back behind a step that is recorded, so that steps of the
+// same numbers are made anew.
 var scenes = map[string]func(*world, int){
 	"a file is torn as a node dies": func(w *world, turn int) { w.tear(turn, func() { w.die(0) }) },
 	"a file is torn as a node restarts": func(w *world, turn int) {
@@ -50,7 +50,10 @@ const sceneTurns = 66
 // die has a pod die with its node.
 func (w *world) die(slot int) {
 	w.dies(slot)
-	w.level = append(slices.DeleteFunc(slices.Clone(w.level), func(d Termination) bool { return int(d.Slot) == slot }), w.terminationOf(slot, true))
+	w.level = append(
+		slices.DeleteFunc(slices.Clone(w.level), func(d Termination) bool { return int(d.Slot) == slot }),
+		w.terminationOf(slot, true),
+	)
 }
 
 func (w *world) play(scene func(*world, int), from, to int) {
@@ -102,8 +105,8 @@ func (w *world) tellNot(record Record) {
 	}
 }
 
-// within is the newest step that all ranks can have: all in memory, or from storage where the record says so. Where it lags behind, a step of
-// the record serves only where all that pods hold is newer: nobody knows whether it is of the same past.
+// within is the newest step that all ranks can have: all in memory, or from storage where the record says so. Where it lags behind, a step
+// of the record serves only where all that pods hold is newer: nobody knows whether it is of the same past.
 func (w *world) within(behind bool) protocol.Point {
 	for _, step := range w.acknowledged() {
 		storage, older, whole := false, false, true
@@ -112,7 +115,10 @@ func (w *world) within(behind bool) protocol.Point {
 				memory := !a.dead && slices.ContainsFunc(k.sealed, func(s seal) bool { return s.point() == step })
 				older = older || !a.dead && slices.ContainsFunc(k.sealed, func(s seal) bool { return s.point().Compare(step) <= 0 })
 				storage = storage || !memory
-				whole = whole && (memory || w.recorded(step, rankOf(slot, i)) && !(behind && slices.ContainsFunc(w.stored.Copies, func(c RankCopy) bool { return c.Point() == step })))
+				whole = whole &&
+					(memory ||
+						w.recorded(step, rankOf(slot, i)) &&
+							!(behind && slices.ContainsFunc(w.stored.Copies, func(c RankCopy) bool { return c.Point() == step })))
 			}
 		}
 		if whole && !(behind && storage && older) {
@@ -141,8 +147,8 @@ func (w *world) runAll() (waited int) {
 }
 
 // TestRestoredBackup: the API server's memory is replaced by that of an earlier time, for any two moments of a history. Whatever the record
-// lags behind, no number of a generation is used again that a living pod has seen, all ranks go on from one and the same past, from the newest
-// step that they can have, then and in what happens next, and a gang whose pods are all of before the backup goes on where it is.
+// lags behind, no number of a generation is used again that a living pod has seen, all ranks go on from one and the same past, from the
+// newest step that they can have, then and in what happens next, and a gang whose pods are all of before the backup goes on where it is.
 func TestRestoredBackup(t *testing.T) {
 	undisturbed, behind, lost, waited := 0, 0, 0, 0
 	for name, scene := range scenes {

@@ -109,7 +109,10 @@ func TestPinsOutliveAllRemovals(t *testing.T) {
 			w := newWorld(t, seed, 1+int(seed%3))
 			w.unstored = false
 			w.state = New(len(w.agents), w.interval(), Record{})
-			w.shelf = &shelf{promised: map[protocol.Mark]bool{}, wish: Retention{Keep: int(seed % 5), Every: time.Duration(seed%4) * 5 * time.Second}}
+			w.shelf = &shelf{
+				promised: map[protocol.Mark]bool{},
+				wish:     Retention{Keep: int(seed % 5), Every: time.Duration(seed%4) * 5 * time.Second},
+			}
 			w.tell(w.wish)
 			for range 8 {
 				for range 400 {
@@ -147,7 +150,11 @@ func stepAt(step, generation int64) StoredStep {
 func retained() *State {
 	durable, older := stepAt(20, 1), stepAt(10, 1)
 	durable.At = durable.At.Add(-time.Hour)
-	return New(1, time.Minute, Record{Generation: 1, Phase: Running, Progress: Progress{Seen: members.Seen{Ranks: 1}}, Durable: &durable, Older: &older})
+	return New(
+		1,
+		time.Minute,
+		Record{Generation: 1, Phase: Running, Progress: Progress{Seen: members.Seen{Ranks: 1}}, Durable: &durable, Older: &older},
+	)
 }
 
 // TestAWishThatIsOlderChangesNothing: a controller's cache may tell what people wished before they pinned.
@@ -204,7 +211,17 @@ func TestPinsAreStoredAtOnce(t *testing.T) {
 // is stored, each step once.
 func TestGapFromSealedToDurable(t *testing.T) {
 	s, now := retained(), time.Unix(1_700_000_000, 0)
-	r := protocol.Report{Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: 1, State: protocol.StateRunning, Storage: true, StateBytes: 1 << 20, Rank: []protocol.Rank{{Step: 20, Sealed: protocoltest.FirstBranch(20)}}}
+	r := protocol.Report{
+		Incarnation: 1,
+		Ranks:       1,
+		Address:     "10.0.0.1",
+		Port:        4000,
+		Generation:  1,
+		State:       protocol.StateRunning,
+		Storage:     true,
+		StateBytes:  1 << 20,
+		Rank:        []protocol.Rank{{Step: 20, Sealed: protocoltest.FirstBranch(20)}},
+	}
 	var gaps []time.Duration
 	say := func(after time.Duration, change func()) (revision int64) {
 		now = now.Add(after)

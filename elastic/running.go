@@ -23,7 +23,9 @@ func (s *State) stepRunning(now time.Time) {
 	case failed:
 		if pending != nil {
 			s.run.drain = nil // what is done by now counts
-			if suspect == nil || suspect.Code == cause.RanksLost || suspect.Code == cause.ContainerRestarted || s.replacements.For(Slot(suspect.Slot)) != nil || suspect.Slot == pending.Slot {
+			if suspect == nil || suspect.Code == cause.RanksLost || suspect.Code == cause.ContainerRestarted ||
+				s.replacements.For(Slot(suspect.Slot)) != nil ||
+				suspect.Slot == pending.Slot {
 				suspect = pending
 			}
 		}
@@ -49,8 +51,10 @@ func (s *State) stepRunning(now time.Time) {
 // coordinator stopped before its order arrived. Only true while no pod of the gang was replaced or seen running since;
 // halting now would end the commands of all pods.
 func (s *State) missedFirst(m *members.Member) bool {
-	r, never := m.Report(), s.account.StartedAt().IsZero() && s.account.Restarts() == 0 && s.Record.Generation == 1 && !s.members.AnySuperseded()
-	return m.Known() && never && s.run.layout == nil && r.WholeCommand && r.Generation == 0 && r.Containers <= 1 && len(r.Rank) == 1 && r.Rank[0].Exit == nil
+	r, never := m.Report(), s.account.StartedAt().IsZero() && s.account.Restarts() == 0 && s.Record.Generation == 1 &&
+		!s.members.AnySuperseded()
+	return m.Known() && never && s.run.layout == nil && r.WholeCommand && r.Generation == 0 && r.Containers <= 1 && len(r.Rank) == 1 &&
+		r.Rank[0].Exit == nil
 }
 
 // handOutAgain hands the first generation out to pods that missed it, once it is known that all others run it.

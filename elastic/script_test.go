@@ -149,7 +149,20 @@ func (s *stage) command(f []string) {
 			for _, p := range rec.Replaced {
 				s.sayf("  %s by %s, %s: %s, released %v, attached %v", p.Name, p.By, p.NewNode, p.Why(), s.since(p.ReleasedAt), s.since(p.AttachedAt))
 			}
-			s.sayf("recovery %d: %s rank %d; %v %v %v %v %v; %s, %d/%d standbys", rec.Generation, rec.Cause.Code, rec.Cause.Rank, rec.Decide, rec.Stop, rec.Start, rec.Restore, rec.FirstStep, from(&rec), rec.Standbys, rec.Ranks)
+			s.sayf(
+				"recovery %d: %s rank %d; %v %v %v %v %v; %s, %d/%d standbys",
+				rec.Generation,
+				rec.Cause.Code,
+				rec.Cause.Rank,
+				rec.Decide,
+				rec.Stop,
+				rec.Start,
+				rec.Restore,
+				rec.FirstStep,
+				from(&rec),
+				rec.Standbys,
+				rec.Ranks,
+			)
 		}
 	default:
 		s.t.Fatalf("unknown command %q", f[0])
@@ -213,7 +226,13 @@ func (s *stage) number(v string) int {
 	return n
 }
 
-var agentStates = map[string]protocol.AgentState{"idle": protocol.StateIdle, "running": protocol.StateRunning, "failed": protocol.StateFailed, "halted": protocol.StateHalted, "finished": protocol.StateFinished}
+var agentStates = map[string]protocol.AgentState{
+	"idle":     protocol.StateIdle,
+	"running":  protocol.StateRunning,
+	"failed":   protocol.StateFailed,
+	"halted":   protocol.StateHalted,
+	"finished": protocol.StateFinished,
+}
 
 func (s *stage) change(slot int, key, value string) {
 	r := &s.reports[slot]
@@ -460,7 +479,19 @@ func (s *stage) directives(notified bool) {
 		d := s.state.Directive(Slot(i), p.UID)
 		line := fmt.Sprintf("%s %d", names[d.Order], d.Generation)
 		if r := d.Run; r.WorldSize > 0 {
-			line += fmt.Sprintf(" (world %d, base %d, node %d/%d, %s:%d, %sfrom %s%d, restart %d)", r.WorldSize, r.BaseRank, r.NodeRank, r.Nodes, r.MasterAddr, r.MasterPort, branched(r.Branch), of(r.RestoreBranch), r.RestoreStep, r.RestartCount)
+			line += fmt.Sprintf(
+				" (world %d, base %d, node %d/%d, %s:%d, %sfrom %s%d, restart %d)",
+				r.WorldSize,
+				r.BaseRank,
+				r.NodeRank,
+				r.Nodes,
+				r.MasterAddr,
+				r.MasterPort,
+				branched(r.Branch),
+				of(r.RestoreBranch),
+				r.RestoreStep,
+				r.RestartCount,
+			)
 		} else if r != (protocol.Run{}) {
 			line += fmt.Sprintf(" (%sfrom %s%d)", branched(r.Branch), of(r.RestoreBranch), r.RestoreStep)
 		}

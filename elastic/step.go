@@ -238,7 +238,8 @@ func (s *State) Snapshot() Record { return s.snapshot() }
 func (s *State) snapshot() Record {
 	r := s.Record
 	a := s.account.Record()
-	r.Budget, r.Progress.Figures, r.BestStep, r.StartedAt, r.Recoveries, r.Moved = a.Budget, a.Figures, a.BestStep, a.StartedAt, a.Recoveries, a.Moved
+	r.Budget, r.Progress.Figures, r.BestStep = a.Budget, a.Figures, a.BestStep
+	r.StartedAt, r.Recoveries, r.Moved = a.StartedAt, a.Recoveries, a.Moved
 	r.Progress.Seen, r.Left = s.members.Seen(), s.members.Left()
 	r.PendingReplacements, r.Suspended = s.replacements.Record()
 	r.Replacements = s.replacements.Count()

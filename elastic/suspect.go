@@ -27,7 +27,8 @@ func (s *State) shouldMove(c cause.Cause) bool {
 // gone.
 func (s *State) survivesWithout(slot Slot) bool {
 	p := s.plan(s.absent)
-	return p.Step == 0 || s.storedFor(slot, p.Point) || s.members.At(slot).CanSave(s.Record.Generation, protocol.Mark{Step: p.Step, Generation: s.Record.Generation, Branch: p.Branch})
+	return p.Step == 0 || s.storedFor(slot, p.Point) ||
+		s.members.At(slot).CanSave(s.Record.Generation, protocol.Mark{Step: p.Step, Generation: s.Record.Generation, Branch: p.Branch})
 }
 
 // atFault returns the slot of the pod at fault: the one that several others lost, else that of the rank that failed first.

@@ -15,7 +15,16 @@ import (
 func TestLevelsCountOnlyTheNewestGeneration(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	report := func(generation int64, state protocol.AgentState, steps ...int64) protocol.Report {
-		return protocol.Report{Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: generation, State: state, StateBytes: 1, Rank: []protocol.Rank{{Sealed: protocoltest.FirstBranch(steps...), Step: 6}}}
+		return protocol.Report{
+			Incarnation: 1,
+			Ranks:       1,
+			Address:     "10.0.0.1",
+			Port:        4000,
+			Generation:  generation,
+			State:       state,
+			StateBytes:  1,
+			Rank:        []protocol.Rank{{Sealed: protocoltest.FirstBranch(steps...), Step: 6}},
+		}
 	}
 	for name, tt := range map[string]struct {
 		other []protocol.Report

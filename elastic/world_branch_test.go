@@ -79,8 +79,8 @@ func (w *world) goBackTo(to protocol.Point) {
 	w.notef("goes back to %v, branch %d", to, branch+1)
 }
 
-// noteBranch takes note of a branch once it is stored: from then on nothing that it gives up may come back, and what it goes back to may not be
-// lost, as long as it is there.
+// noteBranch takes note of a branch once it is stored: from then on nothing that it gives up may come back, and what it goes back to may
+// not be lost, as long as it is there.
 func (w *world) noteBranch() {
 	newest := w.stored.Branches.Newest()
 	if n := len(w.branches.begun); newest == 0 || n > 0 && w.branches.begun[n-1].branch >= newest {
@@ -136,9 +136,9 @@ func (w *world) checkBranch(slot int, d protocol.Directive) {
 	}
 }
 
-// TestCrashWhileABranchBegins ends the coordinator at every event from the moment that people go back, before and after what was on its way to
-// the store has arrived, while nothing else happens, while a pod dies, and while a pod is away. Either the branch is stored, and all go on from
-// the step that it goes back to, or the one before goes on and has lost nothing.
+// TestCrashWhileABranchBegins ends the coordinator at every event from the moment that people go back, before and after what was on its way
+// to the store has arrived, while nothing else happens, while a pod dies, and while a pod is away. Either the branch is stored, and all go
+// on from the step that it goes back to, or the one before goes on and has lost nothing.
 func TestCrashWhileABranchBegins(t *testing.T) {
 	for name, meanwhile := range map[string]func(*world){
 		"nothing else": func(*world) {},
@@ -176,9 +176,10 @@ func goBackWithCrash(t *testing.T, meanwhile func(*world), at int, arrives bool,
 	w := newWorld(t, 1, 2)
 	running := func() bool {
 		r := w.state.rec()
-		return r.Phase == Running && len(r.PendingReplacements) == 0 && len(w.level) == 0 && !slices.ContainsFunc(w.agents, func(a *simAgent) bool {
-			return a.dead || a.state != protocol.StateRunning || a.gen != r.Generation
-		})
+		return r.Phase == Running && len(r.PendingReplacements) == 0 && len(w.level) == 0 &&
+			!slices.ContainsFunc(w.agents, func(a *simAgent) bool {
+				return a.dead || a.state != protocol.StateRunning || a.gen != r.Generation
+			})
 	}
 	w.settleUntil(running)
 	for range 5 {

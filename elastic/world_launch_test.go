@@ -27,7 +27,8 @@ func newLaunches(most int) launches {
 // finish lets the script end well on a slot, where it is to end.
 func (w *world) finish(slot int) {
 	a := w.agents[slot]
-	if a.dead || a.exited || a.launch != w.ending || a.state != protocol.StateRunning || slices.ContainsFunc(a.ranks, func(k simRank) bool { return !k.alive }) {
+	if a.dead || a.exited || a.launch != w.ending || a.state != protocol.StateRunning ||
+		slices.ContainsFunc(a.ranks, func(k simRank) bool { return !k.alive }) {
 		return
 	}
 	a.state = protocol.StateFinished
@@ -114,8 +115,8 @@ func (w *world) noteLaunch(was, now *Record) {
 	}
 }
 
-// TestCrashBetweenLaunchers ends the coordinator, an agent or a pod at every event from the moment that the first launcher's scripts end until
-// the second one's ranks run on all pods, before and after what was on its way to the store has arrived. Whatever the point, each
+// TestCrashBetweenLaunchers ends the coordinator, an agent or a pod at every event from the moment that the first launcher's scripts end
+// until the second one's ranks run on all pods, before and after what was on its way to the store has arrived. Whatever the point, each
 // launcher returns once all of its ranks have finished, the second begins at step 0 on all pods together, and nothing counts as a failure
 // but what is one.
 func TestCrashBetweenLaunchers(t *testing.T) {

@@ -232,7 +232,8 @@ func (w *world) checkReplace(d Termination) {
 	switch {
 	case !w.pendingOnce[d.Pod]:
 		w.failf("a pod is replaced only while that is pending", "%+v was never", d)
-	case w.state.Record.begun() && !committed && !listed && !leaving && !orphan && slices.ContainsFunc(w.agents, func(a *simAgent) bool { return a.pod.UID == d.Pod }):
+	case w.state.Record.begun() && !committed && !listed && !leaving && !orphan &&
+		slices.ContainsFunc(w.agents, func(a *simAgent) bool { return a.pod.UID == d.Pod }):
 		w.failf("healed before release is not replaced", "%+v", d)
 	case w.state.Record.begun() && !committed && !orphan:
 		w.failf("replaced only once that is stored", "%+v", d)
@@ -250,7 +251,9 @@ func (w *world) checkCopies(was, now *Record) {
 			continue
 		}
 		w.drains++
-		if i := slices.IndexFunc(was.PendingReplacements, func(d Termination) bool { return int(d.Slot) == c.Rank/2 }); i >= 0 && was.PendingReplacements[i].Dead && w.agents[c.Rank/2].pod.UID == was.PendingReplacements[i].Pod {
+		if i := slices.IndexFunc(was.PendingReplacements, func(d Termination) bool { return int(d.Slot) == c.Rank/2 }); i >= 0 &&
+			was.PendingReplacements[i].Dead &&
+			w.agents[c.Rank/2].pod.UID == was.PendingReplacements[i].Pod {
 			w.failf("a fenced pod's copies are never recorded", "%+v of %+v", c, was.PendingReplacements[i])
 		}
 	}

@@ -81,7 +81,15 @@ type simAgent struct {
 func newWorld(t *testing.T, seed int64, members int) *world {
 	w := &world{t: t, rng: rand.New(rand.NewSource(seed)), now: time.Unix(1_700_000_000, 0)}
 	w.promises, w.faults = newPromises(w.failf), faults{bugs: map[int]int{}, bests: []best{{}}}
-	w.outside = outside{unstored: seed%5 == 4, mute: seed%7 == 3, babbles: seed%6 == 5, files: map[protocol.Mark]map[int]seal{}, torn: map[protocol.Mark]bool{}, pendingOnce: map[string]bool{}, heardAt: map[string]time.Time{}}
+	w.outside = outside{
+		unstored:    seed%5 == 4,
+		mute:        seed%7 == 3,
+		babbles:     seed%6 == 5,
+		files:       map[protocol.Mark]map[int]seal{},
+		torn:        map[protocol.Mark]bool{},
+		pendingOnce: map[string]bool{},
+		heardAt:     map[string]time.Time{},
+	}
 	w.branches = branches{asked: map[int64]protocol.Point{}}
 	w.launches = newLaunches(0)
 	if seed%3 == 0 {
@@ -98,7 +106,13 @@ func newWorld(t *testing.T, seed int64, members int) *world {
 
 func (w *world) newAgent(slot int) *simAgent {
 	w.pods++
-	return &simAgent{pod: Pod{UID: fmt.Sprint("uid-", w.pods), Name: fmt.Sprint("pod-", slot), Created: w.now}, inc: 1, launch: 1, state: protocol.StateIdle, ranks: make([]simRank, 2)}
+	return &simAgent{
+		pod:    Pod{UID: fmt.Sprint("uid-", w.pods), Name: fmt.Sprint("pod-", slot), Created: w.now},
+		inc:    1,
+		launch: 1,
+		state:  protocol.StateIdle,
+		ranks:  make([]simRank, 2),
+	}
 }
 
 func (w *world) notef(format string, args ...any) {
@@ -116,7 +130,16 @@ func (w *world) failf(property, format string, args ...any) {
 
 func (w *world) report(a *simAgent) protocol.Report {
 	a.seq++
-	r := protocol.Report{Incarnation: a.inc, Sequence: a.seq, Ranks: len(a.ranks), Address: "10.0.0.1", Port: 1024 + int(a.inc), Generation: a.gen, State: a.state, StateBytes: 1 << 20}
+	r := protocol.Report{
+		Incarnation: a.inc,
+		Sequence:    a.seq,
+		Ranks:       len(a.ranks),
+		Address:     "10.0.0.1",
+		Port:        1024 + int(a.inc),
+		Generation:  a.gen,
+		State:       a.state,
+		StateBytes:  1 << 20,
+	}
 	for i, k := range a.ranks {
 		rank := protocol.Rank{Local: i, Step: k.step, Exit: k.exit, Copied: protocol.Copied{Mark: k.copied}}
 		for _, s := range k.sealed {
@@ -265,7 +288,8 @@ func (a *simAgent) discard(restore protocol.Point) {
 	}
 }
 
-// checkSameBirth: all ranks restore the same training's step, not another one's of the same number, nor one that a later generation gave up.
+// checkSameBirth: all ranks restore the same training's step, not another one's of the same number, nor one that a later generation gave
+// up.
 func (w *world) checkSameBirth(run protocol.Run) {
 	born := int64(-1)
 	for _, a := range w.agents {
@@ -280,8 +304,17 @@ func (w *world) checkSameBirth(run protocol.Run) {
 					}
 					born = s.born
 					for number, other := range w.promises.runs {
-						if s.born < number && number < run.Number && other.RestoreStep < s.step && !w.untold[protocol.Mark{Step: s.step, Generation: s.born}] {
-							w.failf("what is given up stays so", "generation %d restores step %d of generation %d, generation %d restored %d", run.Number, s.step, s.born, number, other.RestoreStep)
+						if s.born < number && number < run.Number && other.RestoreStep < s.step &&
+							!w.untold[protocol.Mark{Step: s.step, Generation: s.born}] {
+							w.failf(
+								"what is given up stays so",
+								"generation %d restores step %d of generation %d, generation %d restored %d",
+								run.Number,
+								s.step,
+								s.born,
+								number,
+								other.RestoreStep,
+							)
 						}
 					}
 				}
@@ -304,7 +337,10 @@ func (w *world) train(slot, local int) {
 	}
 	if len(k.sealed) < 3 {
 		k.sealed = append(k.sealed, s)
-	} else if i := slices.IndexFunc(k.sealed, func(o seal) bool { return o.step != a.commonStep && o.step != a.copy.Step && o.step < a.reclaimBelow }); i >= 0 {
+	} else if i := slices.IndexFunc(
+		k.sealed,
+		func(o seal) bool { return o.step != a.commonStep && o.step != a.copy.Step && o.step < a.reclaimBelow },
+	); i >= 0 {
 		k.sealed[i] = s
 	}
 	w.acknowledge()
@@ -584,8 +620,22 @@ func TestProperties(t *testing.T) {
 			silenced, deafened, stuck, full = silenced+w.silenced, deafened+w.deafened, stuck+w.stuck, full+w.full
 		})
 	}
-	t.Logf("%d generations, %d failures, %d verdicts; %d steps made durable, %d fetched, %d pods replaced, %d parts drained, %d times files mended, %d silent pods given up, %d of them more than half of their gang, %d that did not halt", generations, failures, verdicts, durable, fetches, replaced, drains, mended, silenced, deafened, stuck)
-	if !seeds.One() && (durable < 500 || fetches < 200 || replaced < 500 || drains < 200 || silenced < 20 || deafened < 20 || stuck < 20 || full < 20) {
+	t.Logf(
+		"%d generations, %d failures, %d verdicts; %d steps made durable, %d fetched, %d pods replaced, %d parts drained, %d times files mended, %d silent pods given up, %d of them more than half of their gang, %d that did not halt",
+		generations,
+		failures,
+		verdicts,
+		durable,
+		fetches,
+		replaced,
+		drains,
+		mended,
+		silenced,
+		deafened,
+		stuck,
+	)
+	if !seeds.One() &&
+		(durable < 500 || fetches < 200 || replaced < 500 || drains < 200 || silenced < 20 || deafened < 20 || stuck < 20 || full < 20) {
 		t.Errorf("storage, pending replacements and agents that babble are too rare to show anything")
 	}
 	t.Logf("%d branches begun, %d times refused; %d times a step of an older branch was fetched", begun, refused, fromStorage)

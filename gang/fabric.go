@@ -78,7 +78,17 @@ func (t Topology) check(r rules) error {
 func (t Topology) resolve(tree *topology.Tree) (rules, error) {
 	levels := tree.Levels()
 	narrowest := len(levels) - 1
-	r := rules{required: -1, near: len(levels), slice: -1, size: t.SliceSize, block: max(1, t.Block), uneven: t.Uneven, spares: t.Spares, sparesAt: narrowest, whole: t.Whole}
+	r := rules{
+		required: -1,
+		near:     len(levels),
+		slice:    -1,
+		size:     t.SliceSize,
+		block:    max(1, t.Block),
+		uneven:   t.Uneven,
+		spares:   t.Spares,
+		sparesAt: narrowest,
+		whole:    t.Whole,
+	}
 	sliced := t.SliceLevel != "" || t.SliceSize > 0 || t.Block > 1
 	if (sliced || t.Spares > 0) && narrowest < 0 {
 		return r, unknownLevel{t.SliceLevel, levels}

@@ -27,7 +27,12 @@ func randomFabric(rng *rand.Rand) fabric {
 	role := Role{Requests: topology.Resources{"gpu": 1}, Out: map[string]Cause{}}
 	width := 1 + rng.Intn(3)
 	for i := range 1 + rng.Intn(7) {
-		n := topology.Node{Name: fmt.Sprint("n", i), Free: topology.Resources{"gpu": int64(rng.Intn(4))}, Used: rng.Intn(3) == 0, Tenants: rng.Intn(2)}
+		n := topology.Node{
+			Name:    fmt.Sprint("n", i),
+			Free:    topology.Resources{"gpu": int64(rng.Intn(4))},
+			Used:    rng.Intn(3) == 0,
+			Tenants: rng.Intn(2),
+		}
 		if width == 1 {
 			n.Free["gpu"] = min(1, n.Free["gpu"])
 		}

@@ -248,7 +248,16 @@ func FuzzPlace(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed int64, size, block, spares, least, lost int, required, preferred, slice string) {
 		w := randomFabric(rand.New(rand.NewSource(seed)))
 		w.g.Min = least
-		w.g.Topology = Topology{Required: required, Preferred: preferred, SliceLevel: slice, SliceSize: size, Block: block, Spares: spares, Uneven: seed%2 == 0, Whole: seed%3 == 0}
+		w.g.Topology = Topology{
+			Required:   required,
+			Preferred:  preferred,
+			SliceLevel: slice,
+			SliceSize:  size,
+			Block:      block,
+			Spares:     spares,
+			Uneven:     seed%2 == 0,
+			Whole:      seed%3 == 0,
+		}
 		for i := range w.g.Members {
 			if lost > 0 && i%lost == 0 {
 				w.g.Members[i].Node = fmt.Sprint("n", i) // known or not

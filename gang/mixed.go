@@ -330,7 +330,16 @@ func (s *search) descend(k int) bool {
 		}
 		mark := s.tree.Mark()
 		s.tree.Take(i, s.g.Roles[m.Role].Requests)
-		s.at, s.pos, s.assignments = append(s.at, i), append(s.pos, pos), append(s.assignments, Assignment{Slot: m.Slot, Member: m.Name, Node: s.tree.Name(i)})
+		s.at, s.pos, s.assignments = append(
+			s.at,
+			i,
+		), append(
+			s.pos,
+			pos,
+		), append(
+			s.assignments,
+			Assignment{Slot: m.Slot, Member: m.Name, Node: s.tree.Name(i)},
+		)
 		if s.descend(k + 1) {
 			return true
 		}

@@ -134,8 +134,8 @@ func checkPlacement(t *testing.T, seed int64, tree *topology.Tree, g Gang, p Pla
 	}
 }
 
-// lawful says what is wrong with the assignments of a placement, whatever was asked for: members have one assignment each, those that had a node keep
-// it, and the others have room where nothing rules them out.
+// lawful says what is wrong with the assignments of a placement, whatever was asked for: members have one assignment each, those that had a
+// node keep it, and the others have room where nothing rules them out.
 func lawful(tree *topology.Tree, g Gang, p Placement) error {
 	defer tree.Undo(tree.Mark())
 	var placed []Assignment
@@ -247,13 +247,20 @@ func BenchmarkPlace(b *testing.B) {
 func TestRulesAmongMembersWidenTheSearch(t *testing.T) {
 	var nodes []topology.Node
 	for i := range 32 {
-		nodes = append(nodes, topology.Node{Name: fmt.Sprintf("n%02d", i), Domain: []string{"zone", fmt.Sprint("rack", i/16)}, Free: topology.Resources{"gpu": 8}})
+		nodes = append(
+			nodes,
+			topology.Node{Name: fmt.Sprintf("n%02d", i), Domain: []string{"zone", fmt.Sprint("rack", i/16)}, Free: topology.Resources{"gpu": 8}},
+		)
 	}
 	asked := 0
-	g := Gang{Size: 20, Roles: []Role{{Requests: topology.Resources{"gpu": 1}}}, Agree: func(m int, node string, assignments []Assignment) (Cause, bool) {
-		asked++
-		return oneEach(m, node, assignments)
-	}}
+	g := Gang{
+		Size:  20,
+		Roles: []Role{{Requests: topology.Resources{"gpu": 1}}},
+		Agree: func(m int, node string, assignments []Assignment) (Cause, bool) {
+			asked++
+			return oneEach(m, node, assignments)
+		},
+	}
 	for slot := range g.Size {
 		g.Members = append(g.Members, Member{Slot: slot, Name: fmt.Sprintf("p%02d", slot)})
 	}

@@ -16,7 +16,8 @@ func promised(tree *topology.Tree, f fabric, p Placement, r *Refusal) error {
 		for _, nodes := range r.Excluded {
 			excluded += len(nodes)
 		}
-		if len(p.Assignments) > 0 || r.Reason == "" || r.Message == "" || r.Fits > r.Wanted || r.Wanted > max(f.g.Size, len(f.g.Members)) || excluded > r.Nodes {
+		if len(p.Assignments) > 0 || r.Reason == "" || r.Message == "" || r.Fits > r.Wanted || r.Wanted > max(f.g.Size, len(f.g.Members)) ||
+			excluded > r.Nodes {
 			return fmt.Errorf("%d assignments beside the refusal %+v", len(p.Assignments), r)
 		}
 		return nil

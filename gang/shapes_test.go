@@ -10,7 +10,14 @@ import (
 
 // shapes is a gang of a launcher, which asks for no GPUs, and of workers; every second of them asks for half a node where two.
 func shapes(size int, two bool) Gang {
-	g := Gang{Size: size, Roles: []Role{{Requests: topology.Resources{"gpu": 8, "cpu": 8}}, {Requests: topology.Resources{"cpu": 4}}, {Requests: topology.Resources{"gpu": 4, "cpu": 4}}}}
+	g := Gang{
+		Size: size,
+		Roles: []Role{
+			{Requests: topology.Resources{"gpu": 8, "cpu": 8}},
+			{Requests: topology.Resources{"cpu": 4}},
+			{Requests: topology.Resources{"gpu": 4, "cpu": 4}},
+		},
+	}
 	for slot := range size {
 		m := Member{Slot: slot, Name: fmt.Sprintf("p%04d", slot)}
 		switch {
@@ -71,10 +78,14 @@ func TestRulesAreAskedSeldom(t *testing.T) {
 	for name, c := range map[string]struct{ free, most int }{
 		"room for all": {nodes, 2 * (nodes + size)}, "one node too few": {size - 1, maxAsks + 3*(nodes+size)}} {
 		asked := 0
-		g := Gang{Size: size, Roles: []Role{{Requests: topology.Resources{"gpu": 1}}}, Agree: func(m int, node string, assignments []Assignment) (Cause, bool) {
-			asked++
-			return oneEach(m, node, assignments)
-		}}
+		g := Gang{
+			Size:  size,
+			Roles: []Role{{Requests: topology.Resources{"gpu": 1}}},
+			Agree: func(m int, node string, assignments []Assignment) (Cause, bool) {
+				asked++
+				return oneEach(m, node, assignments)
+			},
+		}
 		for slot := range size {
 			g.Members = append(g.Members, Member{Slot: slot, Name: fmt.Sprintf("p%04d", slot)})
 		}
@@ -92,10 +103,15 @@ func TestRulesAreAskedSeldom(t *testing.T) {
 func TestRulesAreAskedSeldomOfFewer(t *testing.T) {
 	const nodes, size, free = 1000, 1000, 300
 	asked := 0
-	g := Gang{Size: size, Min: 1, Roles: []Role{{Requests: topology.Resources{"gpu": 1}}}, Agree: func(m int, node string, assignments []Assignment) (Cause, bool) {
-		asked++
-		return oneEach(m, node, assignments)
-	}}
+	g := Gang{
+		Size:  size,
+		Min:   1,
+		Roles: []Role{{Requests: topology.Resources{"gpu": 1}}},
+		Agree: func(m int, node string, assignments []Assignment) (Cause, bool) {
+			asked++
+			return oneEach(m, node, assignments)
+		},
+	}
 	for slot := range size {
 		g.Members = append(g.Members, Member{Slot: slot, Name: fmt.Sprintf("p%04d", slot)})
 	}

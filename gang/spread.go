@@ -217,7 +217,10 @@ func (s *spread) filling(d int, parts []part, u int) []part {
 	var chosen []part
 	rounds := [][]part{parts}
 	if !s.closenessFirst(d) {
-		rounds = [][]part{slices.DeleteFunc(slices.Clone(parts), s.whole), slices.DeleteFunc(slices.Clone(parts), func(p part) bool { return !s.whole(p) })}
+		rounds = [][]part{
+			slices.DeleteFunc(slices.Clone(parts), s.whole),
+			slices.DeleteFunc(slices.Clone(parts), func(p part) bool { return !s.whole(p) }),
+		}
 	}
 	for _, round := range rounds {
 		slices.SortStableFunc(round, func(a, b part) int {

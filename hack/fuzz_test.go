@@ -20,8 +20,8 @@ echo "$package $6" >>"$FUZZED"
 [ "$6" != "^$BROKEN\$" ]
 `
 
-// TestEveryFuzzTargetIsRun: fuzz.sh runs each target of the tree, also after one that fails, which it names; each has a corpus that is kept, so
-// that unit tests try what fuzzing has found; and no corpus is left of a target that is no more.
+// TestEveryFuzzTargetIsRun: fuzz.sh runs each target of the tree, also after one that fails, which it names; each has a corpus that is
+// kept, so that unit tests try what fuzzing has found; and no corpus is left of a target that is no more.
 func TestEveryFuzzTargetIsRun(t *testing.T) {
 	const broken = "FuzzClaims"
 	dir := t.TempDir()

@@ -220,7 +220,8 @@ func TestPullSecretsAreForWhoBindsThem(t *testing.T) {
 func TestDeploymentsNameNoUser(t *testing.T) {
 	for _, name := range []string{"holdfast-controller", "holdfast-scheduler"} {
 		spec := find[appsv1.Deployment](t, name).Spec.Template.Spec
-		if pod := spec.SecurityContext; pod == nil || !ptr.Deref(pod.RunAsNonRoot, false) || pod.RunAsUser != nil || pod.RunAsGroup != nil || pod.FSGroup != nil {
+		if pod := spec.SecurityContext; pod == nil || !ptr.Deref(pod.RunAsNonRoot, false) || pod.RunAsUser != nil || pod.RunAsGroup != nil ||
+			pod.FSGroup != nil {
 			t.Errorf("%s: %+v", name, pod)
 		}
 		for _, c := range spec.Containers {
@@ -258,7 +259,9 @@ func asked(t *testing.T, hook string, kind schema.GroupVersionKind, obj, old run
 			continue
 		}
 		accessor := webhook.NewMutatingWebhookAccessor(string(types.UID("1")), config.Name, h)
-		matcher := accessor.GetCompiledMatcher(admissioncel.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())))
+		matcher := accessor.GetCompiledMatcher(
+			admissioncel.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())),
+		)
 		operation := admission.Create
 		if old != nil {
 			operation = admission.Update
@@ -322,7 +325,10 @@ func TestWebhookIsAskedAboutPodsOfOursAlone(t *testing.T) {
 }
 
 func jobOf(meta, template metav1.ObjectMeta) *batchv1.Job {
-	return &batchv1.Job{ObjectMeta: meta, Spec: batchv1.JobSpec{Parallelism: ptr.To[int32](2), Template: corev1.PodTemplateSpec{ObjectMeta: template}}}
+	return &batchv1.Job{
+		ObjectMeta: meta,
+		Spec:       batchv1.JobSpec{Parallelism: ptr.To[int32](2), Template: corev1.PodTemplateSpec{ObjectMeta: template}},
+	}
 }
 
 func TestWebhookIsAskedAboutJobsOfOursAlone(t *testing.T) {

@@ -169,12 +169,17 @@ func TestNetworkPolicies(t *testing.T) {
 	for who, pod := range map[string]struct {
 		of   metav1.ObjectMeta
 		spec corev1.PodSpec
-	}{"controller": {at(controller.Namespace, controller.Spec.Template), controller.Spec.Template.Spec}, "scheduler": {at(scheduler.Namespace, scheduler.Spec.Template), scheduler.Spec.Template.Spec},
-		"node": {at(node.Namespace, node.Spec.Template), node.Spec.Template.Spec}} {
+	}{
+		"controller": {at(controller.Namespace, controller.Spec.Template), controller.Spec.Template.Spec},
+		"scheduler":  {at(scheduler.Namespace, scheduler.Spec.Template), scheduler.Spec.Template.Spec},
+		"node":       {at(node.Namespace, node.Spec.Template), node.Spec.Template.Spec},
+	} {
 		for _, port := range pod.spec.Containers[0].Ports {
 			var may []string
 			for name, open := range map[string]bool{
-				"gang": opens(t, all, pod.of, port.Name, "team", gang), "any": opens(t, all, pod.of, port.Name, "team", nil), "monitoring": opens(t, all, pod.of, port.Name, "monitoring", nil),
+				"gang":       opens(t, all, pod.of, port.Name, "team", gang),
+				"any":        opens(t, all, pod.of, port.Name, "team", nil),
+				"monitoring": opens(t, all, pod.of, port.Name, "monitoring", nil),
 			} {
 				if open {
 					may = append(may, name)
@@ -258,16 +263,27 @@ func TestAuditPolicy(t *testing.T) {
 		{controllerAccount, "watch", "", "pods", "", "", audit.LevelNone},
 		{"kubernetes-admin", "delete", "admissionregistration.k8s.io", "validatingadmissionpolicies", "", "holdfast-pod-keys", audit.LevelRequest},
 	} {
-		got := rules.EvaluatePolicyRule(authorizer.AttributesRecord{User: &user.DefaultInfo{Name: c.by}, Verb: c.verb, APIGroup: c.group, APIVersion: "v1", Resource: c.resource, Subresource: c.sub,
-			Namespace: "holdfast-system", Name: c.name, ResourceRequest: true})
+		got := rules.EvaluatePolicyRule(
+			authorizer.AttributesRecord{
+				User:            &user.DefaultInfo{Name: c.by},
+				Verb:            c.verb,
+				APIGroup:        c.group,
+				APIVersion:      "v1",
+				Resource:        c.resource,
+				Subresource:     c.sub,
+				Namespace:       "holdfast-system",
+				Name:            c.name,
+				ResourceRequest: true,
+			},
+		)
 		if got.Level != c.want {
 			t.Errorf("%s %s %s/%s: %s, want %s", c.by, c.verb, c.resource, c.sub, got.Level, c.want)
 		}
 	}
 }
 
-// TestAuditPolicyKeepsWhoChangesAdmission: whoever changes or takes away one of our policies, their bindings or the webhook's configuration,
-// of the base or of a component, by its name or with all others, is kept.
+// TestAuditPolicyKeepsWhoChangesAdmission: whoever changes or takes away one of our policies, their bindings or the webhook's
+// configuration, of the base or of a component, by its name or with all others, is kept.
 func TestAuditPolicyKeepsWhoChangesAdmission(t *testing.T) {
 	p, err := auditpolicy.LoadPolicyFromFile("apiserver/audit-policy.yaml")
 	if err != nil {
@@ -280,7 +296,15 @@ func TestAuditPolicyKeepsWhoChangesAdmission(t *testing.T) {
 	}
 	for _, o := range ours {
 		for _, verb := range []string{"create", "update", "patch", "delete", "deletecollection"} {
-			a := authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "kubernetes-admin"}, Verb: verb, APIGroup: "admissionregistration.k8s.io", APIVersion: "v1", Resource: o[0], Name: o[1], ResourceRequest: true}
+			a := authorizer.AttributesRecord{
+				User:            &user.DefaultInfo{Name: "kubernetes-admin"},
+				Verb:            verb,
+				APIGroup:        "admissionregistration.k8s.io",
+				APIVersion:      "v1",
+				Resource:        o[0],
+				Name:            o[1],
+				ResourceRequest: true,
+			}
 			if verb == "create" || verb == "deletecollection" { // the API server finds names in paths
 				a.Name = ""
 			}
@@ -340,7 +364,8 @@ func TestMetricsAreScrapedByAccount(t *testing.T) {
 	}
 }
 
-// TestNodeComponents: GKE's place of the library is mounted beside the others; or NVIDIA's runtime puts it there, and nothing keeps that away.
+// TestNodeComponents: GKE's place of the library is mounted beside the others; or NVIDIA's runtime puts it there, and nothing keeps that
+// away.
 func TestNodeComponents(t *testing.T) {
 	spec := func(name string) corev1.PodSpec {
 		d := &appsv1.DaemonSet{}

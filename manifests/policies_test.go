@@ -63,9 +63,22 @@ func judgeBy(t *testing.T, p *admissionregistrationv1.ValidatingAdmissionPolicy)
 	for _, v := range p.Spec.Validations {
 		validations = append(validations, &validating.ValidationCondition{Expression: v.Expression, Message: v.Message, Reason: v.Reason})
 	}
-	matcher := matchconditions.NewMatcher(compiler.CompileCondition(conditions, declared, environment.StoredExpressions), p.Spec.FailurePolicy, "policy", "validate", p.Name)
+	matcher := matchconditions.NewMatcher(
+		compiler.CompileCondition(conditions, declared, environment.StoredExpressions),
+		p.Spec.FailurePolicy,
+		"policy",
+		"validate",
+		p.Name,
+	)
 	none := compiler.CompileCondition(nil, declared, environment.StoredExpressions)
-	validator := validating.NewValidator(compiler.CompileCondition(validations, declared, environment.StoredExpressions), matcher, none, none, p.Spec.FailurePolicy, nil)
+	validator := validating.NewValidator(
+		compiler.CompileCondition(validations, declared, environment.StoredExpressions),
+		matcher,
+		none,
+		none,
+		p.Spec.FailurePolicy,
+		nil,
+	)
 
 	return func(r request) string {
 		operation := admission.Update
@@ -78,7 +91,15 @@ func judgeBy(t *testing.T, p *admissionregistrationv1.ValidatingAdmissionPolicy)
 		versioned := &admission.VersionedAttributes{Attributes: attr, VersionedKind: r.kind}
 		versioned.VersionedObject.Set(r.obj)
 		versioned.VersionedOldObject.Set(r.old)
-		result := validator.Validate(context.Background(), gvr, versioned, nil, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns", Labels: r.labels}}, cel.RuntimeCELCostBudget, nil)
+		result := validator.Validate(
+			context.Background(),
+			gvr,
+			versioned,
+			nil,
+			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns", Labels: r.labels}},
+			cel.RuntimeCELCostBudget,
+			nil,
+		)
 		for _, d := range result.Decisions {
 			if d.Action == validating.ActionDeny {
 				return d.Message
@@ -278,7 +299,12 @@ func TestTheControllerAsksForGangsAlone(t *testing.T) {
 	refusal := judge(t, "holdfast-controller-requests")
 	kind := schema.GroupVersionKind{Version: "v1", Kind: "PodTemplate"}
 	of := func(name, version, kind, owner string, controls bool) *corev1.PodTemplate {
-		return &corev1.PodTemplate{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{{APIVersion: version, Kind: kind, Name: owner, Controller: &controls}}}}
+		return &corev1.PodTemplate{
+			ObjectMeta: metav1.ObjectMeta{
+				Name:            name,
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: version, Kind: kind, Name: owner, Controller: &controls}},
+			},
+		}
 	}
 	gangs := of("holdfast-llama", "holdfast.dev/v1alpha1", "Gang", "llama", true)
 	for name, c := range map[string]struct {
@@ -292,7 +318,8 @@ func TestTheControllerAsksForGangsAlone(t *testing.T) {
 		"not in control":  {of("holdfast-llama", "holdfast.dev/v1alpha1", "Gang", "llama", false), "of a Gang alone"},
 		"another API's":   {of("holdfast-llama", "example.com/v1", "Gang", "llama", true), "of a Gang alone"},
 	} {
-		if got := refusal(request{by: controllerAccount, kind: kind, resource: "podtemplates", obj: c.object}); (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
+		if got := refusal(request{by: controllerAccount, kind: kind, resource: "podtemplates", obj: c.object}); (c.want == "") != (got == "") ||
+			!strings.Contains(got, c.want) {
 			t.Errorf("%s: %q", name, got)
 		}
 		if got := refusal(request{by: "kubernetes-admin", kind: kind, resource: "podtemplates", obj: c.object}); got != "" {
@@ -335,7 +362,8 @@ func TestPoliciesMatchTheAccountsThatShip(t *testing.T) {
 		if !ok {
 			continue
 		}
-		if b := find[admissionregistrationv1.ValidatingAdmissionPolicyBinding](t, p.Name); b.Spec.PolicyName != p.Name || fmt.Sprint(b.Spec.ValidationActions) != "[Deny]" {
+		if b := find[admissionregistrationv1.ValidatingAdmissionPolicyBinding](t, p.Name); b.Spec.PolicyName != p.Name ||
+			fmt.Sprint(b.Spec.ValidationActions) != "[Deny]" {
 			t.Errorf("policy %s is not in force: %+v", p.Name, b.Spec)
 		}
 	}

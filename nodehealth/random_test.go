@@ -218,7 +218,18 @@ func TestBounded(t *testing.T) {
 	r := rand.New(rand.NewPCG(seeds.Fresh(t), 2))
 	for i := range 5000 {
 		now = now.Add(time.Millisecond)
-		s = Fold(s, Signal{At: now, Kind: Xid, Source: Kmsg, Device: fmt.Sprint("p", r.IntN(1000)), Code: r.IntN(200), Text: fmt.Sprintf("%0*d", r.IntN(2000), i)}, now)
+		s = Fold(
+			s,
+			Signal{
+				At:     now,
+				Kind:   Xid,
+				Source: Kmsg,
+				Device: fmt.Sprint("p", r.IntN(1000)),
+				Code:   r.IntN(200),
+				Text:   fmt.Sprintf("%0*d", r.IntN(2000), i),
+			},
+			now,
+		)
 		s = Fold(s, Signal{At: now, Kind: Read, Readings: []Reading{randomReading(r, fmt.Sprint("d", r.IntN(1000)))}}, now)
 		if err := bounded(s, Assess(s, now)); err != nil {
 			t.Fatal(err)
@@ -228,7 +239,8 @@ func TestBounded(t *testing.T) {
 
 // bounded says what of a state, or of what it means, is too large or too little.
 func bounded(s State, v Verdict) error {
-	if len(s.findings) > maxFindings || len(s.devices) > maxDevices || len(s.returns) > maxReturns || len(v.Evidence) > MaxEvidence || len(v.Devices) > maxFindings {
+	if len(s.findings) > maxFindings || len(s.devices) > maxDevices || len(s.returns) > maxReturns || len(v.Evidence) > MaxEvidence ||
+		len(v.Devices) > maxFindings {
 		return fmt.Errorf("%d findings, %d devices, %d returns, %d evidence", len(s.findings), len(s.devices), len(s.returns), len(v.Evidence))
 	}
 	for _, e := range v.Evidence {
@@ -297,7 +309,20 @@ func TestCatalogue(t *testing.T) {
 			seen[x] = row.Cause
 		}
 	}
-	for code, want := range map[int]Cause{79: OffTheBus, 119: GSPTimeout, 13: ApplicationRepeats, 31: ApplicationRepeats, 39: ApplicationRepeats, 41: ApplicationRepeats, 42: UnknownXid, 43: Noted, 95: GPUFault, 63: RowRemapPending, 64: RowRemapFailed, 9999: UnknownXid} {
+	for code, want := range map[int]Cause{
+		79:   OffTheBus,
+		119:  GSPTimeout,
+		13:   ApplicationRepeats,
+		31:   ApplicationRepeats,
+		39:   ApplicationRepeats,
+		41:   ApplicationRepeats,
+		42:   UnknownXid,
+		43:   Noted,
+		95:   GPUFault,
+		63:   RowRemapPending,
+		64:   RowRemapFailed,
+		9999: UnknownXid,
+	} {
 		if got := ofXid(code); got != want {
 			t.Errorf("Xid %d is %s, want %s", code, got, want)
 		}

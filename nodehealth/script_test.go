@@ -186,7 +186,8 @@ func (s *stage) verdict() {
 	s.last = text
 }
 
-// kept says what the state that a script led to breaks of what random histories hold: bounds, further signs that heal nothing, the way back.
+// kept says what the state that a script led to breaks of what random histories hold: bounds, further signs that heal nothing, the way
+// back.
 func (s *stage) kept() error {
 	v := Assess(s.state, s.now)
 	if err := bounded(s.state, v); err != nil {
@@ -224,9 +225,18 @@ func (s *stage) signs() (all []Signal) {
 				all = append(all, Signal{At: s.now, Kind: Xid, Source: NVML, Device: device, Code: code})
 			}
 		}
-		all = append(all, Signal{At: s.now, Kind: OffBus, Source: Kmsg, Device: device}, Signal{At: s.now, Kind: RecoveryChanged, Source: Kmsg, Device: device, Code: RecoveryNodeReboot})
+		all = append(
+			all,
+			Signal{At: s.now, Kind: OffBus, Source: Kmsg, Device: device},
+			Signal{At: s.now, Kind: RecoveryChanged, Source: Kmsg, Device: device, Code: RecoveryNodeReboot},
+		)
 	}
-	return append(all, Signal{At: s.now, Kind: SXid, Source: Kmsg, Device: "switch", Code: 22013, Fatal: true}, Signal{At: s.now, Kind: Hang, Source: Probe}, Signal{At: s.now, Kind: Released, Source: Probe})
+	return append(
+		all,
+		Signal{At: s.now, Kind: SXid, Source: Kmsg, Device: "switch", Code: 22013, Fatal: true},
+		Signal{At: s.now, Kind: Hang, Source: Probe},
+		Signal{At: s.now, Kind: Released, Source: Probe},
+	)
 }
 
 // allWell are good readings of all devices that were listed, and of as many more as the node is to have.
@@ -247,5 +257,8 @@ func (s *stage) allWell(state State, at time.Time) Signal {
 
 // listed says whether NVML has listed every device of which something was found.
 func (s *stage) listed(state State) bool {
-	return !slices.ContainsFunc(state.findings, func(f finding) bool { return f.device != "" && f.cause != SwitchError && state.device(f.device) == nil })
+	return !slices.ContainsFunc(
+		state.findings,
+		func(f finding) bool { return f.device != "" && f.cause != SwitchError && state.device(f.device) == nil },
+	)
 }

@@ -205,7 +205,10 @@ func (s *State) touch(c Cause, sig Signal) *finding {
 	if len(s.findings) == maxFindings {
 		s.dropWeakest()
 	}
-	s.findings = append(s.findings, finding{cause: c, device: sig.Device, source: sig.Source, text: text, first: sig.At, last: sig.At, count: 1, seq: sig.Seq})
+	s.findings = append(
+		s.findings,
+		finding{cause: c, device: sig.Device, source: sig.Source, text: text, first: sig.At, last: sig.At, count: 1, seq: sig.Seq},
+	)
 	return &s.findings[len(s.findings)-1]
 }
 

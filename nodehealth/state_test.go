@@ -7,7 +7,14 @@ import (
 )
 
 func TestSwitchErrorsThatAreAlwaysFatal(t *testing.T) {
-	for code, want := range map[int]Cause{10003: SwitchError, 10004: SwitchReport, 23000: SwitchReport, 23001: SwitchError, 23017: SwitchError, 23018: SwitchReport} {
+	for code, want := range map[int]Cause{
+		10003: SwitchError,
+		10004: SwitchReport,
+		23000: SwitchReport,
+		23001: SwitchError,
+		23017: SwitchError,
+		23018: SwitchReport,
+	} {
 		if got := ofSXid(code, false); got != want || ofSXid(code, true) != SwitchError {
 			t.Errorf("SXid %d is %s, not %s", code, got, want)
 		}

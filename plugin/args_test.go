@@ -31,7 +31,8 @@ func TestDocumentedArguments(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(example), &config); err != nil || len(config.Profiles) != 1 || len(config.Profiles[0].PluginConfig) != 1 {
 		t.Fatalf("%v in\n%s", err, example)
 	}
-	if args, err := readArgs(&runtime.Unknown{Raw: config.Profiles[0].PluginConfig[0].Args.Raw}); err != nil || args.InitialPlacementTimeout.Duration != 2*time.Minute {
+	if args, err := readArgs(&runtime.Unknown{Raw: config.Profiles[0].PluginConfig[0].Args.Raw}); err != nil ||
+		args.InitialPlacementTimeout.Duration != 2*time.Minute {
 		t.Errorf("%+v, %v in\n%s", args, err, example)
 	}
 }
@@ -61,7 +62,9 @@ func TestArguments(t *testing.T) {
 				t.Fatal(err)
 			case c.problem != "" && (err == nil || !strings.Contains(err.Error(), c.problem) || !strings.Contains(err.Error(), "plugin Holdfast")):
 				t.Fatalf("%v, want %q", err, c.problem)
-			case c.name == "set" && (args.InitialPlacementTimeout.Duration != 2*time.Minute || args.EventTimeout.Duration != 0 || args.PlanTimeout.Duration != 30*time.Second):
+			case c.name == "set" &&
+				(args.InitialPlacementTimeout.Duration != 2*time.Minute || args.EventTimeout.Duration != 0 ||
+					args.PlanTimeout.Duration != 30*time.Second):
 				t.Errorf("%+v", args)
 			}
 		})

@@ -24,13 +24,19 @@ const driver = "gpu.example.com"
 
 func deviceClass() *resourcev1.DeviceClass {
 	return &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: driver},
-		Spec: resourcev1.DeviceClassSpec{Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: fmt.Sprintf("device.driver == %q", driver)}}}}}
+		Spec: resourcev1.DeviceClassSpec{
+			Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: fmt.Sprintf("device.driver == %q", driver)}}},
+		}}
 }
 
 // devices are n devices on a node; without one they can be had from every node.
 func devices(node string, n int, taints ...resourcev1.DeviceTaint) *resourcev1.ResourceSlice {
 	s := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "devices-" + node},
-		Spec: resourcev1.ResourceSliceSpec{Driver: driver, NodeName: &node, Pool: resourcev1.ResourcePool{Name: "pool-" + node, ResourceSliceCount: 1}}}
+		Spec: resourcev1.ResourceSliceSpec{
+			Driver:   driver,
+			NodeName: &node,
+			Pool:     resourcev1.ResourcePool{Name: "pool-" + node, ResourceSliceCount: 1},
+		}}
 	if node == "" {
 		s.Spec.NodeName, s.Spec.AllNodes = nil, ptr.To(true)
 	}
@@ -86,8 +92,17 @@ func (w *world) allocated(name string) string {
 func TestMembersGetTheDevicesOfTheirClaims(t *testing.T) {
 	pods, objects := claiming("g", 2)
 	late, more := claiming("late", 1)
-	objects = append(append(objects, more...), deviceClass(), devices("a", 1), devices("b", 1), devices("c", 1, resourcev1.DeviceTaint{Key: "xid", Effect: resourcev1.DeviceTaintEffectNoSchedule}),
-		node("a", 0), node("b", 0), node("c", 0), node("d", 0))
+	objects = append(
+		append(objects, more...),
+		deviceClass(),
+		devices("a", 1),
+		devices("b", 1),
+		devices("c", 1, resourcev1.DeviceTaint{Key: "xid", Effect: resourcev1.DeviceTaintEffectNoSchedule}),
+		node("a", 0),
+		node("b", 0),
+		node("c", 0),
+		node("d", 0),
+	)
 	w := newWorld(t, versioned, objects...)
 	w.attempted()
 	big, err := w.instances.Preview(w.ctx, gangOf("none", 5, 0))
@@ -218,7 +233,9 @@ func TestDevicesOfAllNodesAreNotPromisedTwice(t *testing.T) {
 	two, more := claiming("two", 1)
 	objects = append(append(objects, more...), deviceClass(), devices("", 2), node("a", 0), node("b", 0), node("c", 0))
 	stop, x := &stopper{pod: "one-1"}, versioned
-	x.plugins = map[string]frameworkruntime.PluginFactory{"Stopper": func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return stop, nil }}
+	x.plugins = map[string]frameworkruntime.PluginFactory{
+		"Stopper": func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return stop, nil },
+	}
 	w := newWorld(t, x, objects...)
 	stop.plugin.Store(w.plugin)
 	w.create(one...)

@@ -163,8 +163,11 @@ func (c *memberConditions) of(key types.NamespacedName, now time.Time) *marks {
 
 func (c *memberConditions) patch(ctx context.Context, pod *v1.Pod, want waiting) error {
 	status := pod.Status.DeepCopy()
-	podutil.UpdatePodCondition(status, &v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: want.reason, Message: want.message,
-		ObservedGeneration: podutil.CalculatePodConditionObservedGeneration(&pod.Status, pod.Generation, v1.PodScheduled)})
+	podutil.UpdatePodCondition(
+		status,
+		&v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: want.reason, Message: want.message,
+			ObservedGeneration: podutil.CalculatePodConditionObservedGeneration(&pod.Status, pod.Generation, v1.PodScheduled)},
+	)
 	_, condition := podutil.GetPodCondition(status, v1.PodScheduled)
 	text, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion},
@@ -173,7 +176,14 @@ func (c *memberConditions) patch(ctx context.Context, pod *v1.Pod, want waiting)
 	if err != nil {
 		return fmt.Errorf("encoding the condition of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	if _, err := c.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, text, metav1.PatchOptions{}, "status"); err != nil {
+	if _, err := c.client.CoreV1().Pods(pod.Namespace).Patch(
+		ctx,
+		pod.Name,
+		types.StrategicMergePatchType,
+		text,
+		metav1.PatchOptions{},
+		"status",
+	); err != nil {
 		return fmt.Errorf("writing the condition of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil

@@ -46,7 +46,8 @@ func (p *Plugin) queueGate(ctx context.Context, pod *v1.Pod) *fwk.Status {
 
 // EventsToRegister names what may make a refused gang fit. Only the leader is woken; it plans for all.
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
-	nodeChanges := fwk.Add | fwk.UpdateNodeAllocatable | fwk.UpdateNodeLabel | fwk.UpdateNodeTaint | fwk.UpdateNodeCondition | fwk.UpdateNodeAnnotation
+	nodeChanges := fwk.Add | fwk.UpdateNodeAllocatable |
+		fwk.UpdateNodeLabel | fwk.UpdateNodeTaint | fwk.UpdateNodeCondition | fwk.UpdateNodeAnnotation
 	events := []fwk.ClusterEvent{
 		{Resource: fwk.Node, ActionType: nodeChanges},
 		{Resource: fwk.AssignedPod, ActionType: fwk.Add | fwk.Delete | fwk.UpdatePodLabel | fwk.UpdatePodScaleDown},

@@ -87,7 +87,14 @@ func TestAnOpenPlanPromisesItsSpares(t *testing.T) {
 			t.Errorf("another gang is told %+v, %v", answer.Placement, err)
 		}
 	})
-	w = newWorld(t, s.extras(), labelled(node("a", 2), clique, "x"), labelled(node("b", 2), clique, "x"), labelled(node("c", 2), clique, "y"), labelled(node("d", 2), clique, "y"))
+	w = newWorld(
+		t,
+		s.extras(),
+		labelled(node("a", 2), clique, "x"),
+		labelled(node("b", 2), clique, "x"),
+		labelled(node("c", 2), clique, "y"),
+		labelled(node("d", 2), clique, "y"),
+	)
 	for _, p := range gangOf("g", 2, 2) {
 		w.create(asking(asking(p, v1alpha1.AnnotationSpares, "1"), v1alpha1.AnnotationSliceSize, "1"))
 	}

@@ -71,7 +71,12 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, no
 
 // PostFilter runs when a pod found no node. It never preempts for a single member: room is made for the whole gang or
 // not at all. A member that could not follow its plan ends the plan. A pod of no gang is treated as a gang of one.
-func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+func (p *Plugin) PostFilter(
+	ctx context.Context,
+	state fwk.CycleState,
+	pod *v1.Pod,
+	_ fwk.NodeToStatusReader,
+) (*fwk.PostFilterResult, *fwk.Status) {
 	key, ok := p.gangOf(pod)
 	if !ok {
 		return p.preemption.MakeRoomForOne(ctx, pod, p.noRoom(state, pod))

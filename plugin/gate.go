@@ -12,10 +12,10 @@ import (
 	schedulerapi "k8s.io/kubernetes/pkg/scheduler/apis/config"
 )
 
-// GateName is the name of the plugin that holds members back, in a KubeSchedulerConfiguration. It does what the plugin Name
-// would do at PreEnqueue, and is another one for the queue's sake: at each change of the cluster the queue asks a plugin
-// about every pod that it holds back, one after another under its lock, unless it registered no event of that kind. This one is
-// woken by the cache of gangs, and by a change of the pod itself. Without it Name holds members back itself, and large gangs that wait slow down the others.
+// GateName is the name of the plugin that holds members back, in a KubeSchedulerConfiguration. It does what the plugin Name would do at
+// PreEnqueue, and is another one for the queue's sake: at each change of the cluster the queue asks a plugin about every pod that it holds
+// back, one after another under its lock, unless it registered no event of that kind. This one is woken by the cache of gangs, and by a
+// change of the pod itself. Without it Name holds members back itself, and large gangs that wait slow down the others.
 const GateName = "HoldfastGate"
 
 var (

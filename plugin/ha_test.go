@@ -201,7 +201,15 @@ func (w *world) succeed() {
 func TestAReservationIsMadeAgainByTheNextScheduler(t *testing.T) {
 	busy, now := on(pod("busy", 2), "a"), metav1.Now()
 	busy.Spec.ActiveDeadlineSeconds, busy.Status.StartTime = ptr.To(int64(3600)), &now
-	w := newWorld(t, extras{}, node("a", 2), node("b", 2), busy, created(memberPod("big", 0, 2, 2), at(1000)), created(memberPod("big", 1, 2, 2), at(1000)))
+	w := newWorld(
+		t,
+		extras{},
+		node("a", 2),
+		node("b", 2),
+		busy,
+		created(memberPod("big", 0, 2, 2), at(1000)),
+		created(memberPod("big", 1, 2, 2), at(1000)),
+	)
 	reserved := w.says("big", "is reserved for it, expected to be free at")
 	w.until("room to be reserved", reserved)
 	w.create(created(pod("late", 2), at(2000)))

@@ -59,7 +59,13 @@ func NewInstances() *Instances {
 
 func newInstances(clients func(fwk.Handle) (dynamic.Interface, error)) *Instances {
 	leading := make(chan struct{})
-	return &Instances{Server: serve.NewServer(leading), clients: clients, measures: newMeasures(), leading: leading, plugins: map[string]*Plugin{}}
+	return &Instances{
+		Server:   serve.NewServer(leading),
+		clients:  clients,
+		measures: newMeasures(),
+		leading:  leading,
+		plugins:  map[string]*Plugin{},
+	}
 }
 
 // Metrics are what the instances measure, to be registered once.
@@ -102,7 +108,10 @@ func (s *Instances) Start(ctx context.Context, sched *scheduler.Scheduler) {
 	}
 	s.deferEvents(sched)
 	failed := sched.FailureHandler
-	sched.FailureHandler = func(ctx context.Context, f framework.Framework, pod *framework.QueuedPodInfo, status *fwk.Status, nominating *fwk.NominatingInfo, start time.Time) {
+	sched.FailureHandler = func(
+		ctx context.Context, f framework.Framework, pod *framework.QueuedPodInfo, status *fwk.Status,
+		nominating *fwk.NominatingInfo, start time.Time,
+	) {
 		if p := s.of(f.ProfileName()); p != nil && errors.Is(status.AsError(), scheduler.ErrNoNodesAvailable) {
 			p.noNodes(ctx, pod.Pod)
 		}

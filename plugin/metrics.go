@@ -51,7 +51,17 @@ func newMeasures() *measures {
 }
 
 func (m *measures) all() []prometheus.Collector {
-	return append(append(m.planner.Collectors(), m.preemption.Collectors()...), m.plans, m.refusals, m.waited, m.placed, m.givenUp, m.rolledBack, m.rejected, m.excluded)
+	return append(
+		append(m.planner.Collectors(), m.preemption.Collectors()...),
+		m.plans,
+		m.refusals,
+		m.waited,
+		m.placed,
+		m.givenUp,
+		m.rolledBack,
+		m.rejected,
+		m.excluded,
+	)
 }
 
 // planned notes one answer.

@@ -103,7 +103,15 @@ type Plugin struct {
 
 // newPlugin wires an instance, which watches and answers but writes nothing by itself before act. The given
 // client only ever writes the status of Gangs.
-func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, plain fwk.Handle, gangs dynamic.Interface, book *external.Book, terms func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error), m *measures) (_ *Plugin, err error) {
+func newPlugin(
+	ctx context.Context,
+	args schedulingv1alpha1.HoldfastArgs,
+	plain fwk.Handle,
+	gangs dynamic.Interface,
+	book *external.Book,
+	terms func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error),
+	m *measures,
+) (_ *Plugin, err error) {
 	h, ok := plain.(handle)
 	if !ok {
 		return nil, fmt.Errorf("plugin %s: the handle (%T) cannot run PreFilter plugins: this is not the Kubernetes version that the plugin was built for", Name, plain)
@@ -135,9 +143,12 @@ func newPlugin(ctx context.Context, args schedulingv1alpha1.HoldfastArgs, plain 
 	}
 	p.status.external = external.NewWriter(book, h.ClientSet(), h.ProfileName(), p.emitGroupEvent)
 	book.Subscribe(func(key types.NamespacedName) { p.revise(logger, key) }, func(resource string) { p.reviseAll(logger, resource) })
-	p.preemption = preemption.New(preemption.Config{Framework: h, Args: &p.args, Planner: p.planner, Gangs: p.gangs, Health: p.rejections, Pods: p.pods,
-		Budgets: h.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister(), Stored: p.status.gangs,
-		Wake: p.wake, Activate: p.activate, Publish: p.status.soon, Metrics: m.preemption}, p.reservations)
+	p.preemption = preemption.New(
+		preemption.Config{Framework: h, Args: &p.args, Planner: p.planner, Gangs: p.gangs, Health: p.rejections, Pods: p.pods,
+			Budgets: h.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister(), Stored: p.status.gangs,
+			Wake: p.wake, Activate: p.activate, Publish: p.status.soon, Metrics: m.preemption},
+		p.reservations,
+	)
 	p.answers = &serve.Instance{Framework: h, Gangs: p.gangs, Planner: p.planner, Preemption: p.preemption, Terms: terms}
 	p.deferredEvents = &deferredEvents{timeout: args.EventTimeout.Duration, placing: p.gangs.AnyOpen}
 	if p.watched, err = informer.Informer().AddEventHandler(p.podEvents(logger)); err != nil {

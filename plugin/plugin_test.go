@@ -28,7 +28,8 @@ func TestBlockerHoldsTwoOfThreeNodes(t *testing.T) {
 		t.Fatalf("half placed: %q %q", a, b)
 	}
 	p := w.placement("g")
-	if p.Placed || p.Reason != v1alpha1.ReasonInsufficientNodes || p.Fits != 1 || p.Wanted != 2 || p.Excluded["insufficient "+gpu] != 2 || p.ObservedAt.IsZero() {
+	if p.Placed || p.Reason != v1alpha1.ReasonInsufficientNodes || p.Fits != 1 || p.Wanted != 2 || p.Excluded["insufficient "+gpu] != 2 ||
+		p.ObservedAt.IsZero() {
 		t.Errorf("status %+v", p)
 	}
 	w.until("the event", func() bool { return len(w.failures("g-0", "g-1")) > 0 })

@@ -21,7 +21,12 @@ import (
 
 // PreFilter narrows a member to its planned node. The leader, which has none yet, plans for the whole gang
 // first, on this cycle's snapshot.
-func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+func (p *Plugin) PreFilter(
+	ctx context.Context,
+	state fwk.CycleState,
+	pod *v1.Pod,
+	nodes []fwk.NodeInfo,
+) (*fwk.PreFilterResult, *fwk.Status) {
 	key, ok := p.gangOf(pod)
 	switch {
 	case planner.IsNested(state):
@@ -119,7 +124,14 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 }
 
 // giveWay refuses a plan where a gang that is ahead could use its room.
-func (p *Plugin) giveWay(ctx context.Context, key types.NamespacedName, leader *v1.Pod, of gangcache.Snapshot, placement gang.Placement, nodes []fwk.NodeInfo) (*gang.Refusal, error) {
+func (p *Plugin) giveWay(
+	ctx context.Context,
+	key types.NamespacedName,
+	leader *v1.Pod,
+	of gangcache.Snapshot,
+	placement gang.Placement,
+	nodes []fwk.NodeInfo,
+) (*gang.Refusal, error) {
 	turn, ok := p.gangs.GangTurn(key)
 	if !ok || placement.Placed == 0 {
 		return nil, nil // it changed: the plan will not be opened
@@ -164,7 +176,13 @@ func (p *Plugin) keepOff(ctx context.Context, nodes []fwk.NodeInfo, own types.Na
 }
 
 // adopt opens the plan, holds the other members' places against pods that come between, and lets them in.
-func (p *Plugin) adopt(ctx context.Context, key types.NamespacedName, leader *v1.Pod, r gangcache.Snapshot, placement gang.Placement) error {
+func (p *Plugin) adopt(
+	ctx context.Context,
+	key types.NamespacedName,
+	leader *v1.Pod,
+	r gangcache.Snapshot,
+	placement gang.Placement,
+) error {
 	logger := klog.FromContext(ctx)
 	plan := make(map[types.UID]string, placement.Placed)
 	var siblings []*v1.Pod

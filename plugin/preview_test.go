@@ -29,7 +29,8 @@ func TestAPreviewSaysWhatHappens(t *testing.T) {
 	}
 	for _, a := range w.client.Actions() {
 		patch, ok := a.(clienttesting.PatchAction)
-		if a.GetVerb() != "watch" && a.GetResource().Resource != "events" && (!ok || !strings.HasPrefix(patch.GetName(), "probe")) { // informers may begin to watch late; patches and events are of the probe before
+		if a.GetVerb() != "watch" && a.GetResource().Resource != "events" &&
+			(!ok || !strings.HasPrefix(patch.GetName(), "probe")) { // informers may begin to watch late; patches and events are of the probe before
 			t.Errorf("a preview did %v", a)
 		}
 	}
@@ -44,7 +45,9 @@ func TestAPreviewSaysWhatHappens(t *testing.T) {
 		w.create(p)
 	}
 	w.until("the same refusal", w.says("g", refusal.Placement.Message))
-	if p := w.placement("g"); p.Reason != refusal.Placement.Reason || p.Fits != refusal.Placement.Fits || p.Wanted != refusal.Placement.Wanted || !reflect.DeepEqual(p.Excluded, refusal.Placement.Excluded) {
+	if p := w.placement("g"); p.Reason != refusal.Placement.Reason || p.Fits != refusal.Placement.Fits ||
+		p.Wanted != refusal.Placement.Wanted ||
+		!reflect.DeepEqual(p.Excluded, refusal.Placement.Excluded) {
 		t.Errorf("said %+v, was %+v", refusal.Placement, p)
 	}
 	if !yes.Placement.Placed || len(yes.Assignments) != 2 {

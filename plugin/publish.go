@@ -165,7 +165,10 @@ func (p *publisher) apply(ctx context.Context, key types.NamespacedName, uid typ
 	u.SetName(key.Name)
 	u.SetNamespace(key.Namespace)
 	u.SetUID(uid)
-	if _, err := p.gangs.Namespace(key.Namespace).ApplyStatus(ctx, key.Name, u, metav1.ApplyOptions{FieldManager: fieldManager, Force: true}); err != nil {
+	if _, err := p.gangs.Namespace(key.Namespace).ApplyStatus(ctx, key.Name, u, metav1.ApplyOptions{
+		FieldManager: fieldManager,
+		Force:        true,
+	}); err != nil {
 		return fmt.Errorf("applying the placement of Gang %s: %w", key, err)
 	}
 	return nil

@@ -25,7 +25,10 @@ func TestAnswersAreWrittenOncePerGang(t *testing.T) {
 	var gets, patches, absent atomic.Int32
 	absent.Store(3)
 	uid := "first"
-	c := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{v1alpha1.GroupVersion.WithResource("gangs"): "GangList"})
+	c := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(
+		runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{v1alpha1.GroupVersion.WithResource("gangs"): "GangList"},
+	)
 	c.PrependReactor("get", "gangs", func(clienttesting.Action) (bool, runtime.Object, error) {
 		gets.Add(1)
 		if absent.Add(-1) >= 0 {
@@ -73,7 +76,10 @@ func TestAnswersAreWrittenOncePerGang(t *testing.T) {
 
 // Nobody waits for the publisher, whatever the API server does.
 func TestCallersDoNotWaitForTheAPIServer(t *testing.T) {
-	c := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{v1alpha1.GroupVersion.WithResource("gangs"): "GangList"})
+	c := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(
+		runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{v1alpha1.GroupVersion.WithResource("gangs"): "GangList"},
+	)
 	stuck, release := make(chan struct{}, 1), make(chan struct{})
 	c.PrependReactor("get", "gangs", func(clienttesting.Action) (bool, runtime.Object, error) {
 		select {

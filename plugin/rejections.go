@@ -145,7 +145,9 @@ func refusedByKubelet(pod *v1.Pod) (said string, ok bool) {
 // failure as the deletion of the pod as it was before, so it is read where it never ran. Only a pod that this scheduler put
 // there counts: anybody may name a node in a pod of their own.
 func (p *Plugin) noteEnd(logger klog.Logger, key types.NamespacedName, pod *v1.Pod) {
-	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || pod.Status.Phase == v1.PodRunning || pod.Status.Phase == v1.PodSucceeded || !p.rejections.acts() || !p.gangs.Placed(key, pod) {
+	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || pod.Status.Phase == v1.PodRunning || pod.Status.Phase == v1.PodSucceeded ||
+		!p.rejections.acts() ||
+		!p.gangs.Placed(key, pod) {
 		return
 	}
 	if said, ok := refusedByKubelet(pod); ok {

@@ -126,7 +126,10 @@ func TestOwnFaultsOfPods(t *testing.T) {
 	}
 	for reason, own := range map[string]bool{"ErrImagePull": true, "ImagePullBackOff": true, "InvalidImageName": true, "CreateContainerConfigError": true, "CrashLoopBackOff": true,
 		"ContainerCreating": false, "PodInitializing": false} {
-		for where, status := range map[string]v1.PodStatus{"container": {ContainerStatuses: []v1.ContainerStatus{waits(reason)}}, "init container": {InitContainerStatuses: []v1.ContainerStatus{waits(reason)}}} {
+		for where, status := range map[string]v1.PodStatus{
+			"container":      {ContainerStatuses: []v1.ContainerStatus{waits(reason)}},
+			"init container": {InitContainerStatuses: []v1.ContainerStatus{waits(reason)}},
+		} {
 			if startsNowhere(&v1.Pod{Status: status}) != own {
 				t.Errorf("%s of %s: own fault: %v", reason, where, !own)
 			}

@@ -26,7 +26,10 @@ func (p *Plugin) rollBack(ctx context.Context, key types.NamespacedName, pods []
 		p.handle.EventRecorder().WithLogger(logger).Eventf(pod, nil, v1.EventTypeWarning, v1alpha1.ReasonRolledBack, "Unplacing", "rolled back, because the rest of gang %s got no nodes: %s", key.Name, why)
 		backoff := rollbackBackoff
 		err := wait.ExponentialBackoffWithContext(ctx, backoff, func(ctx context.Context) (bool, error) {
-			err := p.handle.ClientSet().CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+			err := p.handle.ClientSet().
+				CoreV1().
+				Pods(pod.Namespace).
+				Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
 			return err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err), nil
 		})
 		if err == nil {

@@ -148,7 +148,10 @@ func TestFreedRoomIsHeld(t *testing.T) {
 	if m := w.placement("high").Message; !strings.Contains(m, "preempting gang ns/low (2 pods)") {
 		t.Error(m)
 	}
-	if h := w.placement("high").Held; h == nil || h.Kind != v1alpha1.HeldNomination || strings.Join(h.Nodes, " ") != "a b" || strings.Join(h.Victims, " ") != "gang ns/low" || h.VictimPods != 2 || h.Until == nil {
+	if h := w.placement("high").Held; h == nil || h.Kind != v1alpha1.HeldNomination || strings.Join(h.Nodes, " ") != "a b" ||
+		strings.Join(h.Victims, " ") != "gang ns/low" ||
+		h.VictimPods != 2 ||
+		h.Until == nil {
 		t.Errorf("held: %+v", h)
 	}
 	w.remove("low-0") // the first is gone, the other not yet
@@ -179,7 +182,9 @@ func TestAReservationIsFilledInOnly(t *testing.T) {
 	}
 	w.create(prior(0, gangOf("big", 3, 2)...)...)
 	w.until("room to be reserved", w.says("big", "is reserved for it, expected to be free at"))
-	if h := w.placement("big").Held; h == nil || h.Kind != v1alpha1.HeldReservation || strings.Join(h.Nodes, " ") != "a b c" || h.ExpectedAt == nil || h.ExpectedAt.Sub(now.Time).Round(time.Minute) != 2*time.Hour {
+	if h := w.placement("big").Held; h == nil || h.Kind != v1alpha1.HeldReservation || strings.Join(h.Nodes, " ") != "a b c" ||
+		h.ExpectedAt == nil ||
+		h.ExpectedAt.Sub(now.Time).Round(time.Minute) != 2*time.Hour {
 		t.Errorf("held: %+v", h)
 	}
 	long, short := pod("long", 2), pod("short", 2)

@@ -33,13 +33,20 @@ func got(o runtime.Object, node string, by ...runtime.Object) {
 	claim := o.(*resourcev1.ResourceClaim)
 	claim.Finalizers = []string{resourcev1.Finalizer}
 	claim.Status = resourcev1.ResourceClaimStatus{Allocation: &resourcev1.AllocationResult{
-		Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{{Request: claim.Spec.Devices.Requests[0].Name, Driver: driver, Pool: "pool-" + node, Device: "d0"}}},
+		Devices: resourcev1.DeviceAllocationResult{
+			Results: []resourcev1.DeviceRequestAllocationResult{
+				{Request: claim.Spec.Devices.Requests[0].Name, Driver: driver, Pool: "pool-" + node, Device: "d0"},
+			},
+		},
 		NodeSelector: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{MatchFields: []v1.NodeSelectorRequirement{
 			{Key: metav1.ObjectNameField, Operator: v1.NodeSelectorOpIn, Values: []string{node}}}}}},
 	}}
 	for _, b := range by {
 		p := b.(*v1.Pod)
-		claim.Status.ReservedFor = append(claim.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: p.Name, UID: p.UID})
+		claim.Status.ReservedFor = append(
+			claim.Status.ReservedFor,
+			resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: p.Name, UID: p.UID},
+		)
 	}
 }
 
@@ -57,8 +64,18 @@ func TestDevicesThatAreLeftOverAreGivenBack(t *testing.T) {
 	got(objects[1], "b", pods[1])
 	got(objects[2], "d", pods[2])
 	on(pods[2].(*v1.Pod), "d")
-	objects = append(objects, deviceClass(), devices("a", 1), devices("b", 1), devices("d", 1), devices("e", 1, resourcev1.DeviceTaint{Key: "xid", Effect: resourcev1.DeviceTaintEffectNoSchedule}),
-		sick(node("a", 0)), node("b", 0), node("d", 0), node("e", 0))
+	objects = append(
+		objects,
+		deviceClass(),
+		devices("a", 1),
+		devices("b", 1),
+		devices("d", 1),
+		devices("e", 1, resourcev1.DeviceTaint{Key: "xid", Effect: resourcev1.DeviceTaintEffectNoSchedule}),
+		sick(node("a", 0)),
+		node("b", 0),
+		node("d", 0),
+		node("e", 0),
+	)
 	w := newWorld(t, versioned, append(objects, pods...)...)
 	w.until("the two that wait to have no devices", func() bool { return w.allocated("g-0") == "" && w.allocated("g-1") == "" })
 	if at := w.allocated("g-2"); at != "pool-d" {
@@ -228,7 +245,8 @@ func (a *asker) PreFilter(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ 
 
 func (*asker) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// Members of a large gang that are all tied to nodes by their claims are no shapes of their own, for each of which all nodes would be looked at.
+// Members of a large gang that are all tied to nodes by their claims are no shapes of their own, for each of which all nodes would be
+// looked at.
 func TestManyThatAreTiedGiveBackFirst(t *testing.T) {
 	const size = 100
 	pods, objects := claiming("g", size)
@@ -239,7 +257,9 @@ func TestManyThatAreTiedGiveBackFirst(t *testing.T) {
 		objects = append(objects, devices(at, 1), node(at, 0))
 	}
 	count, x := &asker{}, versioned
-	x.plugins = map[string]frameworkruntime.PluginFactory{"Asker": func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return count, nil }}
+	x.plugins = map[string]frameworkruntime.PluginFactory{
+		"Asker": func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return count, nil },
+	}
 	w := newWorld(t, x, objects...)
 	w.create(pods...)
 	all := map[string]string{}

@@ -37,7 +37,11 @@ type saboteur struct {
 
 func (s *saboteur) extras() extras {
 	s.spoilt = map[string]bool{}
-	return extras{plugins: map[string]frameworkruntime.PluginFactory{"Saboteur": func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return s, nil }}}
+	return extras{
+		plugins: map[string]frameworkruntime.PluginFactory{
+			"Saboteur": func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return s, nil },
+		},
+	}
 }
 
 func (s *saboteur) Name() string { return "Saboteur" }
@@ -356,7 +360,11 @@ func TestPostFilterEndsTheChain(t *testing.T) {
 	for _, c := range []struct {
 		pod  *v1.Pod
 		want fwk.Code
-	}{{memberPod("g", 0, 1, 1), fwk.UnschedulableAndUnresolvable}, {pod("plain", 1), fwk.UnschedulableAndUnresolvable}, {claims, fwk.Unschedulable}} {
+	}{
+		{memberPod("g", 0, 1, 1), fwk.UnschedulableAndUnresolvable},
+		{pod("plain", 1), fwk.UnschedulableAndUnresolvable},
+		{claims, fwk.Unschedulable},
+	} {
 		if _, status := w.plugin.PostFilter(w.ctx, visited, c.pod, nil); status.Code() != c.want {
 			t.Errorf("%s: %v, want %v", c.pod.Name, status.Code(), c.want)
 		}

@@ -31,7 +31,11 @@ type usher struct {
 
 func (u *usher) extras() extras {
 	u.gated, u.fails = map[string]bool{}, map[string]int{}
-	return extras{plugins: map[string]frameworkruntime.PluginFactory{"Usher": func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return u, nil }}}
+	return extras{
+		plugins: map[string]frameworkruntime.PluginFactory{
+			"Usher": func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) { return u, nil },
+		},
+	}
 }
 
 func (u *usher) Name() string { return "Usher" }

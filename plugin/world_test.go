@@ -108,8 +108,15 @@ type extras struct {
 func newWorld(t testing.TB, x extras, objects ...runtime.Object) *world {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	w := &world{t: t, ctx: ctx, client: fake.NewClientset(objects...), events: map[string][]string{}, placements: map[string][]v1alpha1.PlacementStatus{},
-		conditions: map[string]int{}, refuseBind: map[string]int{}}
+	w := &world{
+		t:          t,
+		ctx:        ctx,
+		client:     fake.NewClientset(objects...),
+		events:     map[string][]string{},
+		placements: map[string][]v1alpha1.PlacementStatus{},
+		conditions: map[string]int{},
+		refuseBind: map[string]int{},
+	}
 	w.client.PrependReactor("create", "pods", w.bind)
 	w.client.PrependReactor("create", "events", w.event)
 	w.client.PrependReactor("patch", "pods", w.condition)
@@ -188,7 +195,10 @@ func testProfile(t testing.TB, x extras) schedulerapi.KubeSchedulerProfile {
 
 // gangs is a client that has a Gang of every name asked for, and notes what is applied.
 func (w *world) gangs() *dynamicfake.FakeDynamicClient {
-	c := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{v1alpha1.GroupVersion.WithResource("gangs"): "GangList"})
+	c := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(
+		runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{v1alpha1.GroupVersion.WithResource("gangs"): "GangList"},
+	)
 	c.PrependReactor("get", "gangs", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		get, ok := a.(clienttesting.GetAction)
 		if !ok {

@@ -97,7 +97,11 @@ func (t *Tree) leafOf(place []string) int32 {
 }
 
 func (t *Tree) child(d, level int32, name string) int32 {
-	at, found := slices.BinarySearchFunc(t.domains[d].children, name, func(c int32, name string) int { return compare(t.domains[c].name, name) })
+	at, found := slices.BinarySearchFunc(
+		t.domains[d].children,
+		name,
+		func(c int32, name string) int { return compare(t.domains[c].name, name) },
+	)
 	if found {
 		return t.domains[d].children[at]
 	}

@@ -65,8 +65,15 @@ func TestIndexesKeepUp(t *testing.T) {
 				tree.Remove(name)
 				delete(known, name)
 			default:
-				n := Node{Name: name, Domain: []string{fmt.Sprint(rng.Intn(2)), fmt.Sprint(rng.Intn(3))}, Used: rng.Intn(2) == 0, Tenants: rng.Intn(2), Exclusive: rng.Intn(5) == 0,
-					Spares: rng.Intn(2), Free: Resources{"gpu": int64(rng.Intn(5)), "cpu": int64(rng.Intn(7) - 1)}}
+				n := Node{
+					Name:      name,
+					Domain:    []string{fmt.Sprint(rng.Intn(2)), fmt.Sprint(rng.Intn(3))},
+					Used:      rng.Intn(2) == 0,
+					Tenants:   rng.Intn(2),
+					Exclusive: rng.Intn(5) == 0,
+					Spares:    rng.Intn(2),
+					Free:      Resources{"gpu": int64(rng.Intn(5)), "cpu": int64(rng.Intn(7) - 1)},
+				}
 				tree.Set(n)
 				known[name] = n
 			}

@@ -95,7 +95,12 @@ type occupancy struct {
 
 // New returns a Tree of the given nodes. Two nodes of one name are a broken invariant.
 func New(levels []Level, nodes ...Node) *Tree {
-	t := &Tree{levels: slices.Clone(levels), at: make(map[string]int32, len(nodes)), columns: map[string]int{}, domains: []domain{{parent: -1, level: -1}}}
+	t := &Tree{
+		levels:  slices.Clone(levels),
+		at:      make(map[string]int32, len(nodes)),
+		columns: map[string]int{},
+		domains: []domain{{parent: -1, level: -1}},
+	}
 	t.nodes = make([]node, 0, len(nodes))
 	sorted := slices.Clone(nodes)
 	slices.SortStableFunc(sorted, order) // so that each is put last among its like

@@ -316,9 +316,16 @@ func TestIndexesAreKept(t *testing.T) {
 
 // TestDomains: domains of a level in order, those of nodes without its label apart, and what they are called.
 func TestDomains(t *testing.T) {
-	tree := New([]Level{{"zone", "z"}, {"rack", "r"}},
-		Node{Name: "c", Domain: []string{"b", "1"}}, Node{Name: "a", Domain: []string{"a", "2"}}, Node{Name: "b", Domain: []string{"a", ""}, Exclusive: true},
-		Node{Name: "d", Domain: []string{"", ""}})
+	tree := New(
+		[]Level{{"zone", "z"}, {"rack", "r"}},
+		Node{
+			Name:   "c",
+			Domain: []string{"b", "1"},
+		},
+		Node{Name: "a", Domain: []string{"a", "2"}},
+		Node{Name: "b", Domain: []string{"a", ""}, Exclusive: true},
+		Node{Name: "d", Domain: []string{"", ""}},
+	)
 	paths := func(domains []int) (all []string) {
 		for _, d := range domains {
 			all = append(all, fmt.Sprint(tree.Path(d), tree.Size(d), tree.Named(d), tree.Claimed(d)))

@@ -127,7 +127,8 @@ func startsPython(argv []string) bool {
 	case strings.HasPrefix(name, "python"):
 		return true
 	case name == "sh" || name == "bash" || name == "dash":
-		return slices.ContainsFunc(argv[1:], func(a string) bool { return strings.HasPrefix(a, "-") && strings.HasSuffix(a, "c") }) && strings.Contains(strings.Join(argv, " "), "python")
+		return slices.ContainsFunc(argv[1:], func(a string) bool { return strings.HasPrefix(a, "-") && strings.HasSuffix(a, "c") }) &&
+			strings.Contains(strings.Join(argv, " "), "python")
 	}
 	return false
 }

@@ -26,7 +26,8 @@ func TestASidecarFirst(t *testing.T) {
 	before := podOf(j)
 	pod := injected(t, j)
 	proxy, main := pod.Spec.Containers[0], pod.Spec.Containers[1]
-	if proxy.Command[0] != "bash" || len(proxy.Env) > 0 || !proxy.Resources.Requests.Memory().Equal(*before.Spec.Containers[0].Resources.Requests.Memory()) {
+	if proxy.Command[0] != "bash" || len(proxy.Env) > 0 ||
+		!proxy.Resources.Requests.Memory().Equal(*before.Spec.Containers[0].Resources.Requests.Memory()) {
 		t.Errorf("the sidecar was changed: %s", asYAML(t, proxy))
 	}
 	if main.Command[0] != agentPath || main.Resources.Limits.Memory().Cmp(*before.Spec.Containers[1].Resources.Limits.Memory()) <= 0 {

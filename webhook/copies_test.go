@@ -44,7 +44,8 @@ func TestExportedJobs(t *testing.T) {
 	annotate(v1alpha1.AnnotationEnabled, "false")(off)
 	annotateTemplate(v1alpha1.AnnotationEnabled, "false")(off)
 	out := MutateJob(t.Context(), off, Facts{})
-	if _, sized := out.Object.Spec.Template.Annotations[v1alpha1.AnnotationGangSize]; len(out.Errors) > 0 || sized || out.Object.Spec.Template.Labels[v1alpha1.LabelGang] != "" {
+	if _, sized := out.Object.Spec.Template.Annotations[v1alpha1.AnnotationGangSize]; len(out.Errors) > 0 || sized ||
+		out.Object.Spec.Template.Labels[v1alpha1.LabelGang] != "" {
 		t.Errorf("opted out: %s\n%s", said(out), asYAML(t, out.Object.Spec.Template.ObjectMeta))
 	}
 }

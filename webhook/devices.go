@@ -14,8 +14,8 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// deviceResources are the extended resources of which a rank usually has one; * stands for any characters but a slash. Their device plugins'
-// pages name them.
+// deviceResources are the extended resources of which a rank usually has one; * stands for any characters but a slash. Their device
+// plugins' pages name them.
 var deviceResources = []string{
 	"nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*", "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe", "habana.ai/gaudi",
 	"huawei.com/Ascend*", "aws.amazon.com/neuroncore", "google.com/tpu",
@@ -25,7 +25,8 @@ var deviceResources = []string{
 func CheckDevices(added []string) error {
 	for _, name := range added {
 		domain, rest, qualified := strings.Cut(name, "/")
-		if _, err := path.Match(name, ""); err != nil || !qualified || domain == "" || rest == "" || strings.ContainsAny(domain, "*?[") || strings.Contains(rest, "/") {
+		if _, err := path.Match(name, ""); err != nil || !qualified || domain == "" || rest == "" || strings.ContainsAny(domain, "*?[") ||
+			strings.Contains(rest, "/") {
 			return fmt.Errorf("%q names no extended resource: write one such as example.com/gpu, or example.com/gpu-*", name)
 		}
 	}

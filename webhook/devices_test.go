@@ -13,8 +13,8 @@ import (
 // gpuResource is the most usual of all.
 const gpuResource = corev1.ResourceName("nvidia.com/gpu")
 
-// TestRanksOfDevices: memory is counted for as many ranks as devices tell, whoever made them, or as launchers ask for; where neither tells it the error
-// names the annotation.
+// TestRanksOfDevices: memory is counted for as many ranks as devices tell, whoever made them, or as launchers ask for; where neither tells
+// it the error names the annotation.
 func TestRanksOfDevices(t *testing.T) {
 	for name, c := range map[string]struct {
 		asks    map[string]string
@@ -47,7 +47,14 @@ func TestRanksOfDevices(t *testing.T) {
 			box.Resources.Claims = []corev1.ResourceClaim{{Name: "gpus"}}
 		}
 		s := settings.Settings{StateBytes: 1 << 30}
-		tr, errs := findTraining(t.Context(), &corev1.PodSpec{Containers: []corev1.Container{box}}, nil, specPath, s, settings.MetadataAnnotations.Key)
+		tr, errs := findTraining(
+			t.Context(),
+			&corev1.PodSpec{Containers: []corev1.Container{box}},
+			nil,
+			specPath,
+			s,
+			settings.MetadataAnnotations.Key,
+		)
 		if len(errs) > 0 {
 			t.Fatal(errs)
 		}

@@ -104,7 +104,11 @@ func TestExpand(t *testing.T) {
 // TestExpandIsBounded: no text takes long or grows large, whatever it holds.
 func TestExpandIsBounded(t *testing.T) {
 	for name, s := range map[string]string{
-		"open for ever": strings.Repeat("$(", 3<<20), "open once": strings.Repeat("$(A", 1<<20) + ")", "many small": strings.Repeat("$(A)", 1<<20), "one long": "$(" + strings.Repeat("b", 3<<20) + ")", "few large": strings.Repeat("$(B)", 2000),
+		"open for ever": strings.Repeat("$(", 3<<20),
+		"open once":     strings.Repeat("$(A", 1<<20) + ")",
+		"many small":    strings.Repeat("$(A)", 1<<20),
+		"one long":      "$(" + strings.Repeat("b", 3<<20) + ")",
+		"few large":     strings.Repeat("$(B)", 2000),
 	} {
 		x := &expander{vars: map[string]string{"A": "", "B": strings.Repeat("b", 100<<10)}, later: setLater}
 		if got, err := x.expand(s); err == nil || len(got) > 0 {

@@ -79,7 +79,8 @@ func TestDamagedObjects(t *testing.T) {
 			pod := &corev1.Pod{}
 			damage(t, r, from, pod)
 			if once := MutatePod(t.Context(), pod, config); len(once.Errors) == 0 {
-				if twice := MutatePod(t.Context(), once.Object, config); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once.Object, twice.Object) {
+				if twice := MutatePod(t.Context(), once.Object, config); len(twice.Errors) > 0 ||
+					!equality.Semantic.DeepEqual(once.Object, twice.Object) {
 					t.Fatalf("seed %d: injecting twice differs: %s", seed, said(twice))
 				}
 			}
@@ -88,7 +89,8 @@ func TestDamagedObjects(t *testing.T) {
 		damage(t, r, job(t), j)
 		WantsImage(t.Context(), j)
 		if once := MutateJob(t.Context(), j, Facts{}); len(once.Errors) == 0 {
-			if twice := MutateJob(t.Context(), once.Object, Facts{}); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once.Object, twice.Object) {
+			if twice := MutateJob(t.Context(), once.Object, Facts{}); len(twice.Errors) > 0 ||
+				!equality.Semantic.DeepEqual(once.Object, twice.Object) {
 				t.Fatalf("seed %d: admitting twice differs: %s", seed, said(twice))
 			}
 		}

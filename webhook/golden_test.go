@@ -31,7 +31,9 @@ func TestGoldenJob(t *testing.T) {
 // TestMemoryThatExceedsTheJobs: who asks for little is told what is added; standbys are counted once per pod.
 func TestMemoryThatExceedsTheJobs(t *testing.T) {
 	small := trainer(func(c *corev1.Container) {
-		c.Resources = corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("512Mi"), gpuResource: resource.MustParse("4")}}
+		c.Resources = corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("512Mi"), gpuResource: resource.MustParse("4")},
+		}
 	})
 	out := MutateJob(t.Context(), job(t, small), Facts{})
 	if want := "warning: holdfast adds 1346Mi of memory to the 512Mi of each pod: 4 ranks need 770Mi for state in memory and 512Mi for standbys\n"; said(out) != want {
@@ -48,7 +50,8 @@ func TestMemoryThatKueueDoesNotCount(t *testing.T) {
 		change []func(*batchv1.Job)
 		warned bool
 	}{"queued": {[]func(*batchv1.Job){queued}, true}, "not queued": {nil, false}, "no memory": {[]func(*batchv1.Job){queued, nothingSet}, false}} {
-		if text := said(MutateJob(t.Context(), job(t, c.change...), Facts{})); strings.Contains(text, want) != c.warned || strings.Contains(text, "Kueue") != c.warned {
+		if text := said(MutateJob(t.Context(), job(t, c.change...), Facts{})); strings.Contains(text, want) != c.warned ||
+			strings.Contains(text, "Kueue") != c.warned {
 			t.Errorf("%s: %s", name, text)
 		}
 	}
@@ -56,7 +59,18 @@ func TestMemoryThatKueueDoesNotCount(t *testing.T) {
 
 func TestGoldenPods(t *testing.T) {
 	noResources := trainer(func(c *corev1.Container) { c.Resources = corev1.ResourceRequirements{} })
-	golden.File(t, "testdata/pod.image.yaml", asYAML(t, MutatePod(t.Context(), podOf(MutateJob(t.Context(), job(t, bare()), readAs([]string{"torchrun"}, []string{"--nproc-per-node=2", "train.py"})).Object), config).Object))
+	golden.File(
+		t,
+		"testdata/pod.image.yaml",
+		asYAML(
+			t,
+			MutatePod(
+				t.Context(),
+				podOf(MutateJob(t.Context(), job(t, bare()), readAs([]string{"torchrun"}, []string{"--nproc-per-node=2", "train.py"})).Object),
+				config,
+			).Object,
+		),
+	)
 	for name, change := range map[string][]func(*batchv1.Job){
 		"guaranteed": nil,
 		"no-state": {func(j *batchv1.Job) { delete(j.Annotations, v1alpha1.AnnotationStateSize) },

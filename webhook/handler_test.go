@@ -60,7 +60,10 @@ func TestPatchIsTheMutation(t *testing.T) {
 	pod := podOf(admitted(t, job(t)))
 	in := raw(t, pod)
 	got := &corev1.Pod{}
-	if err := json.Unmarshal(applied(t, in.Raw, pods().Handle(context.Background(), request(admissionv1.Create, in, runtime.RawExtension{}))), got); err != nil {
+	if err := json.Unmarshal(
+		applied(t, in.Raw, pods().Handle(context.Background(), request(admissionv1.Create, in, runtime.RawExtension{}))),
+		got,
+	); err != nil {
 		t.Fatal(err)
 	}
 	if want := MutatePod(t.Context(), pod, config).Object; !equality.Semantic.DeepEqual(got, want) {

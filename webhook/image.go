@@ -49,7 +49,12 @@ func WantsImage(ctx context.Context, job *batchv1.Job) (ImageQuery, bool) {
 	if len(errs) > 0 || len(t.container().Command) > 0 || t.container().Image == "" {
 		return ImageQuery{}, false
 	}
-	q := ImageQuery{Image: t.container().Image, Namespace: job.Namespace, Architecture: spec.NodeSelector[corev1.LabelArchStable], ServiceAccount: spec.ServiceAccountName}
+	q := ImageQuery{
+		Image:          t.container().Image,
+		Namespace:      job.Namespace,
+		Architecture:   spec.NodeSelector[corev1.LabelArchStable],
+		ServiceAccount: spec.ServiceAccountName,
+	}
 	if q.ServiceAccount == "" {
 		q.ServiceAccount = "default"
 	}
@@ -124,7 +129,8 @@ func useImage(ctx context.Context, pod *corev1.Pod, s settings.Settings) {
 	if json.Unmarshal([]byte(pod.Annotations[v1alpha1.AnnotationImageCommand]), &p) != nil {
 		return
 	}
-	if t, errs := findTraining(ctx, &pod.Spec, pod.Annotations, specPath, s, settings.TemplateAnnotations.Key); len(errs) == 0 && len(t.container().Command) == 0 {
+	if t, errs := findTraining(ctx, &pod.Spec, pod.Annotations, specPath, s, settings.TemplateAnnotations.Key); len(errs) == 0 &&
+		len(t.container().Command) == 0 {
 		p.into(t.container())
 	}
 }

@@ -60,7 +60,8 @@ func TestImageCommand(t *testing.T) {
 			continue
 		}
 		got := pod.Object.Spec.Containers[0]
-		if !reflect.DeepEqual(got.Command, append(append(list{}, wrapper...), c.command...)) || strings.Join(got.Args, "|") != strings.Join(c.arguments, "|") {
+		if !reflect.DeepEqual(got.Command, append(append(list{}, wrapper...), c.command...)) ||
+			strings.Join(got.Args, "|") != strings.Join(c.arguments, "|") {
 			t.Errorf("%s: %q %q", name, got.Command, got.Args)
 		}
 		if again := MutatePod(t.Context(), pod.Object, config); len(again.Errors) > 0 || !equality.Semantic.DeepEqual(pod.Object, again.Object) {
@@ -134,7 +135,8 @@ func TestImageIsAskedFor(t *testing.T) {
 	asked = nil
 	waits := func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }
 	after := handle(job(t, bare(), waits), raw(t, job(t, bare(), waits, func(j *batchv1.Job) { j.Annotations = nil })))
-	if len(asked) != 1 || after.Spec.Template.Annotations[v1alpha1.AnnotationImageCommand] == "" || len(after.Spec.Template.Spec.Containers[0].Command) > 0 {
+	if len(asked) != 1 || after.Spec.Template.Annotations[v1alpha1.AnnotationImageCommand] == "" ||
+		len(after.Spec.Template.Spec.Containers[0].Command) > 0 {
 		t.Errorf("asked %+v, template %v", asked, after.Spec.Template.Annotations)
 	}
 	// What it was stamped with serves its further changes, also of one that names its file's keys alone.

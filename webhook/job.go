@@ -114,7 +114,8 @@ func effectiveSpec(ctx context.Context, job *batchv1.Job, s settings.Settings, f
 		return spec
 	}
 	spec = spec.DeepCopy()
-	if t, errs := findTraining(ctx, spec, job.Spec.Template.Annotations, templatePath, s, settings.TemplateAnnotations.Key); len(errs) == 0 && len(t.container().Command) == 0 {
+	if t, errs := findTraining(ctx, spec, job.Spec.Template.Annotations, templatePath, s, settings.TemplateAnnotations.Key); len(errs) == 0 &&
+		len(t.container().Command) == 0 {
 		facts.Image.into(t.container())
 	}
 	return spec

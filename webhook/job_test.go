@@ -300,11 +300,20 @@ func TestJobAdmissionIsIdempotent(t *testing.T) {
 
 // TestPinsStayOffTheTemplate: pods would carry for ever what their Job says now.
 func TestPinsStayOffTheTemplate(t *testing.T) {
-	got := admitted(t, job(t, annotate(v1alpha1.AnnotationStorageClaim, "ckpt"), annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@3"), annotate(v1alpha1.AnnotationPinWish, "1")))
+	got := admitted(
+		t,
+		job(
+			t,
+			annotate(v1alpha1.AnnotationStorageClaim, "ckpt"),
+			annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@3"),
+			annotate(v1alpha1.AnnotationPinWish, "1"),
+		),
+	)
 	if _, there := got.Spec.Template.Annotations[v1alpha1.AnnotationPinWish]; there {
 		t.Errorf("the template has %v", got.Spec.Template.Annotations)
 	}
-	if _, there := got.Spec.Template.Annotations[v1alpha1.AnnotationPinnedCheckpoints]; there || got.Annotations[v1alpha1.AnnotationPinnedCheckpoints] != "120@3" {
+	if _, there := got.Spec.Template.Annotations[v1alpha1.AnnotationPinnedCheckpoints]; there ||
+		got.Annotations[v1alpha1.AnnotationPinnedCheckpoints] != "120@3" {
 		t.Errorf("the template has %v", got.Spec.Template.Annotations)
 	}
 }

@@ -174,7 +174,12 @@ func (c *limitCheck) checkRange(name string, item corev1.LimitRangeItem) {
 		}
 	case corev1.LimitTypePod:
 		none := resourcehelper.PodResourcesOptions{}
-		c.within(name, item, corev1.ResourceRequirements{Requests: resourcehelper.PodRequests(c.pod, none), Limits: resourcehelper.PodLimits(c.pod, none)}, templateSpec.Child("resources"))
+		c.within(
+			name,
+			item,
+			corev1.ResourceRequirements{Requests: resourcehelper.PodRequests(c.pod, none), Limits: resourcehelper.PodLimits(c.pod, none)},
+			templateSpec.Child("resources"),
+		)
 	}
 }
 

@@ -30,7 +30,15 @@ func ranged(items ...corev1.LimitRangeItem) Limits {
 }
 
 func quota(used corev1.ResourceList, scopes []corev1.ResourceQuotaScope, hard ...string) Limits {
-	return Limits{Quotas: []corev1.ResourceQuota{{ObjectMeta: metav1.ObjectMeta{Name: "q"}, Spec: corev1.ResourceQuotaSpec{Hard: list(hard...), Scopes: scopes}, Status: corev1.ResourceQuotaStatus{Used: used}}}}
+	return Limits{
+		Quotas: []corev1.ResourceQuota{
+			{
+				ObjectMeta: metav1.ObjectMeta{Name: "q"},
+				Spec:       corev1.ResourceQuotaSpec{Hard: list(hard...), Scopes: scopes},
+				Status:     corev1.ResourceQuotaStatus{Used: used},
+			},
+		},
+	}
 }
 
 // TestPodsThatTheNamespaceRefuses: each of two pods asks for 1 CPU, 1 GiB and 962 MiB that are added, and 2 GPUs.
@@ -75,7 +83,8 @@ func TestPodsThatTheNamespaceRefuses(t *testing.T) {
 		}
 		out := MutateJob(t.Context(), job(t, changes...), Facts{Limits: c.limits})
 		text := said(out)
-		if (c.refused != "") != (len(out.Errors) == 1) || !strings.Contains(text, c.refused) || !strings.Contains(text, c.warned) || (c.warned != "") != strings.Contains(text, "ResourceQuota") && c.refused == "" {
+		if (c.refused != "") != (len(out.Errors) == 1) || !strings.Contains(text, c.refused) || !strings.Contains(text, c.warned) ||
+			(c.warned != "") != strings.Contains(text, "ResourceQuota") && c.refused == "" {
 			t.Errorf("%s: %s", name, text)
 		}
 	}
@@ -86,11 +95,19 @@ func TestPodsThatTheNamespaceRefuses(t *testing.T) {
 
 // TestInstallFits: the init container takes what LimitRanges admit, and the pod stays of its quality of service.
 func TestInstallFits(t *testing.T) {
-	item := corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Min: list("cpu", "750m", "memory", "128Mi"), Max: list("memory", "8Gi"), MaxLimitRequestRatio: list("ephemeral-storage", "1")}
+	item := corev1.LimitRangeItem{
+		Type:                 corev1.LimitTypeContainer,
+		Min:                  list("cpu", "750m", "memory", "128Mi"),
+		Max:                  list("memory", "8Gi"),
+		MaxLimitRequestRatio: list("ephemeral-storage", "1"),
+	}
 	disk := trainer(func(c *corev1.Container) {
 		c.Resources.Requests["ephemeral-storage"], c.Resources.Limits["ephemeral-storage"] = resource.MustParse("1Gi"), resource.MustParse("1Gi")
 	})
-	small := ranged(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Max: list("cpu", "1", "memory", "8Gi")}, corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Max: list("memory", "4Gi", "cpu", "1")})
+	small := ranged(
+		corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Max: list("cpu", "1", "memory", "8Gi")},
+		corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Max: list("memory", "4Gi", "cpu", "1")},
+	)
 	for name, c := range map[string]struct {
 		limits Limits
 		want   string
@@ -99,16 +116,22 @@ func TestInstallFits(t *testing.T) {
 		if got := out.Object.Spec.Template.Annotations[v1alpha1.AnnotationInstallResources]; len(out.Errors) > 0 || got != c.want {
 			t.Fatalf("%s: %q, %s", name, got, said(out))
 		}
-		if again := MutateJob(t.Context(), out.Object, Facts{Limits: c.limits}); len(again.Errors) > 0 || again.Object.Spec.Template.Annotations[v1alpha1.AnnotationInstallResources] != c.want {
+		if again := MutateJob(t.Context(), out.Object, Facts{Limits: c.limits}); len(again.Errors) > 0 ||
+			again.Object.Spec.Template.Annotations[v1alpha1.AnnotationInstallResources] != c.want {
 			t.Errorf("%s, again: %s", name, said(again))
 		}
 		pod := MutatePod(t.Context(), podOf(out.Object), config)
 		install := pod.Object.Spec.InitContainers[0].Resources
-		if c.want != "" && (install.Requests.Cpu().String() != "750m" || install.Limits.Memory().String() != "128Mi" || install.Limits.StorageEphemeral().String() != "256Mi") || qosClass(&pod.Object.Spec) != corev1.PodQOSGuaranteed {
+		if c.want != "" &&
+			(install.Requests.Cpu().String() != "750m" || install.Limits.Memory().String() != "128Mi" || install.Limits.StorageEphemeral().String() != "256Mi") ||
+			qosClass(&pod.Object.Spec) != corev1.PodQOSGuaranteed {
 			t.Errorf("%s: %s, %+v", name, said(pod), install)
 		}
 	}
-	if out := MutateJob(t.Context(), job(t, annotateTemplate(v1alpha1.AnnotationInstallResources, `{"cpu":"1"}`)), Facts{}); len(out.Errors) > 0 || out.Object.Spec.Template.Annotations[v1alpha1.AnnotationInstallResources] != "" {
+	if out := MutateJob(t.Context(), job(t, annotateTemplate(v1alpha1.AnnotationInstallResources, `{"cpu":"1"}`)), Facts{}); len(
+		out.Errors,
+	) > 0 ||
+		out.Object.Spec.Template.Annotations[v1alpha1.AnnotationInstallResources] != "" {
 		t.Errorf("of another namespace: %s", said(out))
 	}
 }
@@ -118,7 +141,11 @@ func TestLimitsAreReadForJobsThatAreOptedIn(t *testing.T) {
 	for name, c := range map[string]struct {
 		job  *batchv1.Job
 		want int
-	}{"opted in": {job(t), 1}, "off": {job(t, annotate(v1alpha1.AnnotationEnabled, "false")), 0}, "observed": {job(t, annotate(v1alpha1.AnnotationMode, v1alpha1.ModeObserve)), 0}} {
+	}{
+		"opted in": {job(t), 1},
+		"off":      {job(t, annotate(v1alpha1.AnnotationEnabled, "false")), 0},
+		"observed": {job(t, annotate(v1alpha1.AnnotationMode, v1alpha1.ModeObserve)), 0},
+	} {
 		asked := 0
 		h := Jobs(Cluster{Limits: func(_ context.Context, namespace string) (Limits, error) {
 			if asked++; namespace != "team" {

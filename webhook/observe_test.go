@@ -24,7 +24,9 @@ func TestObservedIsLeftAlone(t *testing.T) {
 			t.Errorf("%s: %s", name, said(out))
 			continue
 		}
-		if !equality.Semantic.DeepEqual(out.Object.Spec.Template.Spec, in.Spec.Template.Spec) || out.Object.Spec.Template.Labels[v1alpha1.LabelGang] != "" || out.Object.Spec.PodReplacementPolicy != in.Spec.PodReplacementPolicy {
+		if !equality.Semantic.DeepEqual(out.Object.Spec.Template.Spec, in.Spec.Template.Spec) ||
+			out.Object.Spec.Template.Labels[v1alpha1.LabelGang] != "" ||
+			out.Object.Spec.PodReplacementPolicy != in.Spec.PodReplacementPolicy {
 			t.Errorf("%s: touched", name)
 		}
 		if j, ok := settings.AdmittedJob(out.Object); !ok || !j.Settings.Observe || j.Members != *in.Spec.Parallelism {

@@ -60,7 +60,11 @@ func (t *training) addParts(cfg Config, d demand, s settings.Settings, job types
 		t.spec.Volumes = appendNew(t.spec.Volumes, v, func(v corev1.Volume) string { return v.Name })
 	}
 	for _, name := range cfg.PullSecrets {
-		t.spec.ImagePullSecrets = appendNew(t.spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name}, func(r corev1.LocalObjectReference) string { return r.Name })
+		t.spec.ImagePullSecrets = appendNew(
+			t.spec.ImagePullSecrets,
+			corev1.LocalObjectReference{Name: name},
+			func(r corev1.LocalObjectReference) string { return r.Name },
+		)
 	}
 	t.spec.InitContainers = appendNew(t.spec.InitContainers, t.install(cfg, install), func(c corev1.Container) string { return c.Name })
 	for _, m := range mounts {

@@ -50,7 +50,12 @@ func MutatePod(ctx context.Context, in *corev1.Pod, cfg Config) Outcome[*corev1.
 	if owner != nil && s.Enabled {
 		// The Job's own admission checked or stamped these.
 		written = map[string]string{v1alpha1.LabelGang: owner.Name, v1alpha1.AnnotationGangSize: size}
-		for _, key := range []string{v1alpha1.AnnotationInjected, v1alpha1.AnnotationInjection, v1alpha1.AnnotationImageCommand, v1alpha1.AnnotationInstallResources} {
+		for _, key := range []string{
+			v1alpha1.AnnotationInjected,
+			v1alpha1.AnnotationInjection,
+			v1alpha1.AnnotationImageCommand,
+			v1alpha1.AnnotationInstallResources,
+		} {
 			written[key] = pod.Annotations[key]
 		}
 	}
@@ -72,8 +77,17 @@ func MutatePod(ctx context.Context, in *corev1.Pod, cfg Config) Outcome[*corev1.
 			"%s: Job %s was not admitted by holdfast when it was created, so its pods stay as they are; delete the Job and create it anew", enabled, owner.Name)}}
 	}
 	if _, ok := gangSize(size); !ok {
-		return Outcome[*corev1.Pod]{Object: pod, Errors: field.ErrorList{field.Invalid(settings.MetadataAnnotations.Key(v1alpha1.AnnotationGangSize), size,
-			fmt.Sprintf("a gang has from 1 to %d pods, and the Job's admission writes how many: create the Job with so many, and leave the annotation to it", v1alpha1.MaxMembers))}}
+		return Outcome[*corev1.Pod]{
+			Object: pod,
+			Errors: field.ErrorList{field.Invalid(
+				settings.MetadataAnnotations.Key(v1alpha1.AnnotationGangSize),
+				size,
+				fmt.Sprintf(
+					"a gang has from 1 to %d pods, and the Job's admission writes how many: create the Job with so many, and leave the annotation to it",
+					v1alpha1.MaxMembers,
+				),
+			)},
+		}
 	}
 	return inject(ctx, pod, cfg, s, owner)
 }

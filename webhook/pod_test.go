@@ -109,7 +109,15 @@ func TestPodsThatAreNotTouched(t *testing.T) {
 // A pod of a PodGroup, which is placed and no more, may say what it asks of the fabric.
 func TestPodsOfGroups(t *testing.T) {
 	pod := func(scheduler string, annotations map[string]string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", Labels: map[string]string{"scheduling.x-k8s.io/pod-group": "g"}, Annotations: annotations}, Spec: corev1.PodSpec{SchedulerName: scheduler}}
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace:   "ns",
+				Name:        "p",
+				Labels:      map[string]string{"scheduling.x-k8s.io/pod-group": "g"},
+				Annotations: annotations,
+			},
+			Spec: corev1.PodSpec{SchedulerName: scheduler},
+		}
 	}
 	rack := map[string]string{v1alpha1.AnnotationTopologyRequired: "rack"}
 	in := pod(v1alpha1.SchedulerName, rack)
@@ -307,7 +315,8 @@ func promises(before, after *corev1.Pod) error {
 			return fmt.Errorf("arguments or hooks of %s changed", b.Name)
 		}
 		for _, m := range a.VolumeMounts[len(b.VolumeMounts):] {
-			if m.MountPath == shmPath && (before.Spec.HostIPC || slices.ContainsFunc(b.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == shmPath })) {
+			if m.MountPath == shmPath &&
+				(before.Spec.HostIPC || slices.ContainsFunc(b.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == shmPath })) {
 				return fmt.Errorf("/dev/shm was mounted over what was there")
 			}
 		}
@@ -378,7 +387,11 @@ func randomJob(t *testing.T, r *rand.Rand) *batchv1.Job {
 	if r.IntN(4) == 0 {
 		spec.Resources = ptr.To(resources())
 	}
-	spec.SecurityContext = []*corev1.PodSecurityContext{nil, {RunAsUser: ptr.To[int64](0)}, {RunAsUser: ptr.To[int64](1000), FSGroup: ptr.To[int64](5)}}[r.IntN(3)]
+	spec.SecurityContext = []*corev1.PodSecurityContext{
+		nil,
+		{RunAsUser: ptr.To[int64](0)},
+		{RunAsUser: ptr.To[int64](1000), FSGroup: ptr.To[int64](5)},
+	}[r.IntN(3)]
 	annotate(v1alpha1.AnnotationStandbys, []string{"auto", "off"}[r.IntN(2)])(j)
 	if r.IntN(3) == 0 {
 		delete(j.Annotations, v1alpha1.AnnotationStateSize)
@@ -423,13 +436,15 @@ func TestPrivateRegistries(t *testing.T) {
 		s.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "mine"}, {Name: "mirror"}}
 	}))))
 	out := MutatePod(t.Context(), pod, cfg)
-	if got := fmt.Sprint(out.Object.Spec.ImagePullSecrets); got != "[{mine} {mirror} {registry}]" || out.Object.Spec.InitContainers[0].ImagePullPolicy != corev1.PullAlways {
+	if got := fmt.Sprint(out.Object.Spec.ImagePullSecrets); got != "[{mine} {mirror} {registry}]" ||
+		out.Object.Spec.InitContainers[0].ImagePullPolicy != corev1.PullAlways {
 		t.Errorf("%s, %s", got, out.Object.Spec.InitContainers[0].ImagePullPolicy)
 	}
 	if twice := MutatePod(t.Context(), out.Object, cfg); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(out.Object, twice.Object) {
 		t.Errorf("the second call changes the pod: %s", said(twice))
 	}
-	if plain := injected(t, job(t)); len(plain.Spec.ImagePullSecrets) > 0 || plain.Spec.InitContainers[0].ImagePullPolicy != corev1.PullIfNotPresent {
+	if plain := injected(t, job(t)); len(plain.Spec.ImagePullSecrets) > 0 ||
+		plain.Spec.InitContainers[0].ImagePullPolicy != corev1.PullIfNotPresent {
 		t.Errorf("without any: %+v", plain.Spec.ImagePullSecrets)
 	}
 }

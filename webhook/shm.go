@@ -53,7 +53,10 @@ func (t *training) hasShm() bool {
 // ownsShm says whether no other container, nor another pod, has this container's /dev/shm, as mounted in the end: containers of a pod share
 // the runtime's.
 func (t *training) ownsShm() bool {
-	others := slices.DeleteFunc(slices.Concat(t.spec.Containers, t.spec.InitContainers), func(c corev1.Container) bool { return c.Name == t.container().Name })
+	others := slices.DeleteFunc(
+		slices.Concat(t.spec.Containers, t.spec.InitContainers),
+		func(c corev1.Container) bool { return c.Name == t.container().Name },
+	)
 	for _, m := range t.container().VolumeMounts {
 		if path.Clean(m.MountPath) != shmPath {
 			continue

@@ -53,7 +53,11 @@ func TestSharedMemory(t *testing.T) {
 		"mounted elsewhere":          {[]func(*batchv1.Job){set("", "64Gi"), mounted("/dev/shm/mine")}, 4 << 30},
 		"the node's":                 {[]func(*batchv1.Job){set("", "64Gi"), podSpec(func(s *corev1.PodSpec) { s.HostIPC = true })}, 0},
 	} {
-		plain := []func(*batchv1.Job){withoutShm, annotate(v1alpha1.AnnotationStandbys, "off"), func(j *batchv1.Job) { delete(j.Annotations, v1alpha1.AnnotationStateSize) }}
+		plain := []func(*batchv1.Job){
+			withoutShm,
+			annotate(v1alpha1.AnnotationStandbys, "off"),
+			func(j *batchv1.Job) { delete(j.Annotations, v1alpha1.AnnotationStateSize) },
+		}
 		before := job(t, append(plain, c.change...)...)
 		pod := injected(t, before)
 		var said v1alpha1.Injection
@@ -127,7 +131,8 @@ func TestOwnSharedMemory(t *testing.T) {
 		}
 	}
 	pod := injected(t, job(t, withoutShm, off))
-	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "proxy", Image: "proxy"}) // by another webhook, after which ours is asked again
+	// by another webhook, after which ours is asked again
+	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "proxy", Image: "proxy"})
 	out := MutatePod(t.Context(), pod, config)
 	if len(out.Errors) > 0 {
 		t.Fatal(out.Errors)

@@ -36,7 +36,14 @@ type training struct {
 }
 
 // findTraining finds the container that trains. annotations are those of the pod or of its template.
-func findTraining(ctx context.Context, spec *corev1.PodSpec, annotations map[string]string, specPath *field.Path, s settings.Settings, keyPath func(string) *field.Path) (*training, field.ErrorList) {
+func findTraining(
+	ctx context.Context,
+	spec *corev1.PodSpec,
+	annotations map[string]string,
+	specPath *field.Path,
+	s settings.Settings,
+	keyPath func(string) *field.Path,
+) (*training, field.ErrorList) {
 	index, err := chooseContainer(ctx, spec, s.Container, annotations[defaultContainerKey], keyPath(v1alpha1.AnnotationContainer))
 	if err != nil {
 		return nil, field.ErrorList{err}
@@ -75,8 +82,12 @@ func (t *training) checkFresh(members int32, s settings.Settings, unread error) 
 	for i, v := range t.spec.Volumes {
 		// The names of storage and shared memory are ours only where they are added: pods of jobs that were admitted before
 		// there were any may carry them.
-		if v.Name == volumeRun || v.Name == volumeMemory || v.Name == volumeToken || v.Name == volumeStorage && s.StorageClaim != "" || v.Name == volumeShm && t.sharedMemory(s) > 0 {
-			errs = append(errs, field.Invalid(t.specPath.Child("volumes").Index(i).Child("name"), v.Name, "is a volume that holdfast adds: rename or remove it"))
+		if v.Name == volumeRun || v.Name == volumeMemory || v.Name == volumeToken || v.Name == volumeStorage && s.StorageClaim != "" ||
+			v.Name == volumeShm && t.sharedMemory(s) > 0 {
+			errs = append(
+				errs,
+				field.Invalid(t.specPath.Child("volumes").Index(i).Child("name"), v.Name, "is a volume that holdfast adds: rename or remove it"),
+			)
 		}
 	}
 	for i, ic := range t.spec.InitContainers {

@@ -25,7 +25,8 @@ const exitKilled = 137
 // dies whole. Rules that the user wrote stay as they are. In pods that restart their containers anyway there is no need.
 func (t *training) restartWhole(minor int) {
 	c := t.container()
-	if minor < restartRulesSince || t.spec.RestartPolicy != corev1.RestartPolicyNever || c.RestartPolicy != nil || len(c.RestartPolicyRules) > 0 {
+	if minor < restartRulesSince || t.spec.RestartPolicy != corev1.RestartPolicyNever || c.RestartPolicy != nil ||
+		len(c.RestartPolicyRules) > 0 {
 		return
 	}
 	c.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyNever)
@@ -41,7 +42,8 @@ func (t *training) restartWhole(minor int) {
 // have them switched off. Where they do no pod ends by 137, and nothing is left for this to ignore.
 func ignoreKills(job, old *batchv1.Job, container string) {
 	spec := &job.Spec
-	if spec.PodFailurePolicy != nil || spec.Template.Spec.RestartPolicy != corev1.RestartPolicyNever || ptr.Deref(spec.PodReplacementPolicy, "") != batchv1.Failed {
+	if spec.PodFailurePolicy != nil || spec.Template.Spec.RestartPolicy != corev1.RestartPolicyNever ||
+		ptr.Deref(spec.PodReplacementPolicy, "") != batchv1.Failed {
 		return
 	}
 	if old == nil {
@@ -60,7 +62,11 @@ func ignoredKills(container string) *batchv1.PodFailurePolicy {
 		{Action: batchv1.PodFailurePolicyActionIgnore,
 			OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}}},
 		{Action: batchv1.PodFailurePolicyActionIgnore,
-			OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{ContainerName: ptr.To(container), Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{exitKilled}}},
+			OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{
+				ContainerName: ptr.To(container),
+				Operator:      batchv1.PodFailurePolicyOnExitCodesOpIn,
+				Values:        []int32{exitKilled},
+			}},
 	}}
 }
 

@@ -51,18 +51,21 @@ func TestRestartRules(t *testing.T) {
 		if got := out.Object.Spec.Containers[0].RestartPolicyRules; (len(got) == 1) != c.want {
 			t.Errorf("%s: %+v", name, got)
 		}
-		if twice := MutatePod(t.Context(), out.Object, onVersion(c.minor)); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(out.Object, twice.Object) {
+		if twice := MutatePod(t.Context(), out.Object, onVersion(c.minor)); len(twice.Errors) > 0 ||
+			!equality.Semantic.DeepEqual(out.Object, twice.Object) {
 			t.Errorf("%s: injecting twice differs: %s", name, said(twice))
 		}
 		// A server that is upgraded between two calls for one pod makes no other pod of it.
-		if later := MutatePod(t.Context(), out.Object, onVersion(34)); len(later.Errors) > 0 || !equality.Semantic.DeepEqual(out.Object, later.Object) {
+		if later := MutatePod(t.Context(), out.Object, onVersion(34)); len(later.Errors) > 0 ||
+			!equality.Semantic.DeepEqual(out.Object, later.Object) {
 			t.Errorf("%s: another version undoes it: %s", name, said(later))
 		}
 	}
 	golden.File(t, "testdata/pod.restart-rules.yaml", asYAML(t, MutatePod(t.Context(), podOf(admitted(t, job(t))), onVersion(35)).Object))
 }
 
-// TestIgnoreKills: whatever the API server's version and the nodes' kubelets, what is not the training's own failure is not counted against the Job.
+// TestIgnoreKills: whatever the API server's version and the nodes' kubelets, what is not the training's own failure is not counted against
+// the Job.
 func TestIgnoreKills(t *testing.T) {
 	named := annotate(corev1.LastAppliedConfigAnnotation, `{"spec":{"podReplacementPolicy":"TerminatingOrFailed"}}`)
 	other := func(j *batchv1.Job) {
@@ -86,7 +89,8 @@ func TestIgnoreKills(t *testing.T) {
 		if got := out.Object.Spec.PodFailurePolicy; !equality.Semantic.DeepEqual(got, in.Spec.PodFailurePolicy) != c.want {
 			t.Errorf("%s: %+v", name, got)
 		}
-		if twice := MutateJob(t.Context(), out.Object, Facts{Minor: c.minor}); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(out.Object, twice.Object) {
+		if twice := MutateJob(t.Context(), out.Object, Facts{Minor: c.minor}); len(twice.Errors) > 0 ||
+			!equality.Semantic.DeepEqual(out.Object, twice.Object) {
 			t.Errorf("%s: the second call differs: %s", name, said(twice))
 		}
 	}

@@ -44,8 +44,8 @@ const (
 	// AnnotationPinnedCheckpoints lists steps that stay in storage until they are taken off it, as STEP@GENERATION with commas
 	// between. It stands on the Job itself and may change at any time; at most MaxPins.
 	AnnotationPinnedCheckpoints = Prefix + "pinned-checkpoints"
-	// AnnotationPinWish numbers what AnnotationPinnedCheckpoints says: kubectl holdfast ckpt raises it whenever it changes that, so that it can
-	// tell the answer to this wish from one to an earlier wish.
+	// AnnotationPinWish numbers what AnnotationPinnedCheckpoints says: kubectl holdfast ckpt raises it whenever it changes that, so that it
+	// can tell the answer to this wish from one to an earlier wish.
 	AnnotationPinWish = Prefix + "pin-wish"
 	// AnnotationMode is ModeAct (default) or ModeObserve.
 	AnnotationMode = Prefix + "mode"
@@ -134,7 +134,8 @@ const (
 	AnnotationInjection = Prefix + "injection"
 )
 
-// Keys of the autoscaler, which the webhook puts on pods of a job with AnnotationProvisioningClass: it adds no nodes for these pods one by one.
+// Keys of the autoscaler, which the webhook puts on pods of a job with AnnotationProvisioningClass: it adds no nodes for these pods one by
+// one.
 const (
 	// AnnotationConsumesRequest names the ProvisioningRequest that a pod takes its room of.
 	AnnotationConsumesRequest = "autoscaling.x-k8s.io/consume-provisioning-request"

@@ -15,7 +15,9 @@ func TestWordsOnANode(t *testing.T) {
 	if h, err := NodeHealthOf(node(nil)); h != nil || err != nil {
 		t.Errorf("a node that says nothing: %v, %v", h, err)
 	}
-	if h, err := NodeHealthOf(node(map[string]string{AnnotationHealth: `{"action":"Evict","cause":"GPULost"}`})); err != nil || h == nil || h.Action != ActionEvict || h.Cause != "GPULost" {
+	if h, err := NodeHealthOf(node(map[string]string{AnnotationHealth: `{"action":"Evict","cause":"GPULost"}`})); err != nil || h == nil ||
+		h.Action != ActionEvict ||
+		h.Cause != "GPULost" {
 		t.Errorf("health: %+v, %v", h, err)
 	}
 	if o, err := NodeOutageOf(node(map[string]string{AnnotationOutage: `{"decision":"Hold","cause":"GPULost"}`})); err != nil || o == nil || o.Decision != DecisionHold {

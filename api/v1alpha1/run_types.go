@@ -149,9 +149,9 @@ type Recovery struct {
 	Cause Cause `json:"cause"`
 	// DetectedAt is when the first agent saw the failure.
 	DetectedAt metav1.MicroTime `json:"detectedAt"`
-	// Decide: failure seen to halt order received by the last agent. Stop: to the last process gone.
-	// Start: to the last rank running or, where scripts use the client, attached, so that imports are over. Restore: to the last rank's state restored.
-	// FirstStep: to the last rank's first step. All in milliseconds; absent while not reached.
+	// Decide: failure seen to halt order received by the last agent. Stop: to the last process gone. Start: to the last rank running or, where
+	// scripts use the client, attached, so that imports are over. Restore: to the last rank's state restored. FirstStep: to the last rank's
+	// first step. All in milliseconds; absent while not reached.
 	DecideMs    *int64 `json:"decideMs,omitempty"`
 	StopMs      *int64 `json:"stopMs,omitempty"`
 	StartMs     *int64 `json:"startMs,omitempty"`
@@ -273,7 +273,17 @@ const CauseAgentUnreachable = "AgentUnreachable"
 const CauseHaltTimeout = "HaltTimeout"
 
 // ControllerCauses are the causes that controllers write; all others are the node daemon's, which its catalogue lists.
-var ControllerCauses = []string{CauseNodeUnreachable, CauseNodeGone, CauseDeleted, CauseAgentUnreachable, CauseHaltTimeout, CauseHardwareSuspected, CauseNodeShutdown, CauseEvicted, CauseJobSuspended}
+var ControllerCauses = []string{
+	CauseNodeUnreachable,
+	CauseNodeGone,
+	CauseDeleted,
+	CauseAgentUnreachable,
+	CauseHaltTimeout,
+	CauseHardwareSuspected,
+	CauseNodeShutdown,
+	CauseEvicted,
+	CauseJobSuspended,
+}
 
 // Replacement is a pod that was replaced: the termination, and what came of it. Times are the API server's and
 // the controller's; a time that is absent was not reached.

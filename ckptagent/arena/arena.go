@@ -62,7 +62,10 @@ type Progress struct {
 func Open(dir string, ranks int, slots uint32, stateBytes uint64, podUID string, now time.Time) (*Set, error) {
 	s := &Set{}
 	for local := range ranks {
-		a, err := open(path(dir, local), format.Header{Slots: slots, LocalRank: uint32(local), StateBytes: stateBytes, CreatedAt: now.UnixNano(), PodUID: podUID})
+		a, err := open(
+			path(dir, local),
+			format.Header{Slots: slots, LocalRank: uint32(local), StateBytes: stateBytes, CreatedAt: now.UnixNano(), PodUID: podUID},
+		)
 		if err != nil {
 			s.Close()
 			return nil, err
@@ -121,7 +124,9 @@ func reopen(file string, h format.Header) (*Arena, error) {
 	if err == nil {
 		a.book, err = format.Open(meta)
 	}
-	if err == nil && (a.book.Header.StateBytes != h.StateBytes || a.book.Header.Slots != h.Slots || a.book.Header.PodUID != h.PodUID || a.book.Header.LocalRank != h.LocalRank) {
+	if err == nil &&
+		(a.book.Header.StateBytes != h.StateBytes || a.book.Header.Slots != h.Slots || a.book.Header.PodUID != h.PodUID ||
+			a.book.Header.LocalRank != h.LocalRank) {
 		err = errors.New("of another pod")
 	}
 	if err != nil {
@@ -211,9 +216,20 @@ func (a *Arena) client() (format.Client, bool) {
 
 func progressOf(c format.Client) Progress {
 	return Progress{
-		Generation: c.Generation, Attached: c.Attached, Restored: c.Restored, Step: max(c.Step, c.CopyStep), Restoring: c.Restoring && c.Step == 0,
-		Saves:  protocol.Saves{Copied: count(c.Saves), Overlapped: count(c.Overlapped), Dropped: count(c.Dropped), Skipped: count(c.Skipped), Refused: count(c.Refused)},
-		Needed: c.Needed, Blocks: c.Reason,
+		Generation: c.Generation,
+		Attached:   c.Attached,
+		Restored:   c.Restored,
+		Step:       max(c.Step, c.CopyStep),
+		Restoring:  c.Restoring && c.Step == 0,
+		Saves: protocol.Saves{
+			Copied:     count(c.Saves),
+			Overlapped: count(c.Overlapped),
+			Dropped:    count(c.Dropped),
+			Skipped:    count(c.Skipped),
+			Refused:    count(c.Refused),
+		},
+		Needed: c.Needed,
+		Blocks: c.Reason,
 	}
 }
 

@@ -79,7 +79,8 @@ func (c *client) save(step int64) bool {
 		c.t.Fatal(err)
 	}
 	c.page.Seq++
-	c.page.Generation, c.page.Slot, c.page.Grant, c.page.CopyStep, c.page.Length, c.page.Step = control.Generation, control.Slot, control.Grant, step, 4, step
+	c.page.Generation, c.page.Slot, c.page.Grant = control.Generation, control.Slot, control.Grant
+	c.page.CopyStep, c.page.Length, c.page.Step = step, 4, step
 	at := int64(format.ClientOffset)
 	if c.page.Seq%2 == 1 {
 		at += format.PageSize / 2
@@ -318,7 +319,15 @@ func TestChecksumsLeaveTheAgentSmall(t *testing.T) {
 	c := attach(t, dir, "rank-0.arena")
 	before := mapped(t)
 	control := c.control()
-	c.page = format.Client{Seq: 1, Generation: control.Generation, Slot: control.Slot, Grant: control.Grant, CopyStep: 1, Step: 1, Length: size}
+	c.page = format.Client{
+		Seq:        1,
+		Generation: control.Generation,
+		Slot:       control.Slot,
+		Grant:      control.Grant,
+		CopyStep:   1,
+		Step:       1,
+		Length:     size,
+	}
 	if _, err := c.file.WriteAt(c.page.Encode(), format.ClientOffset+format.PageSize/2); err != nil {
 		t.Fatal(err)
 	}
@@ -360,7 +369,18 @@ func mapped(t *testing.T) int {
 
 // TestReadersShareAnEighthOfTheCores: whatever the ranks of a pod seal at once, training keeps the rest.
 func TestReadersShareAnEighthOfTheCores(t *testing.T) {
-	for _, c := range []struct{ cores, ranks, want int }{{1, 1, 1}, {2, 8, 1}, {15, 1, 1}, {16, 1, 2}, {32, 1, 4}, {192, 1, 4}, {192, 8, 3}, {224, 8, 3}, {64, 8, 1}, {64, 0, 4}} {
+	for _, c := range []struct{ cores, ranks, want int }{
+		{1, 1, 1},
+		{2, 8, 1},
+		{15, 1, 1},
+		{16, 1, 2},
+		{32, 1, 4},
+		{192, 1, 4},
+		{192, 8, 3},
+		{224, 8, 3},
+		{64, 8, 1},
+		{64, 0, 4},
+	} {
 		if got := readersOf(c.cores, c.ranks); got != c.want {
 			t.Errorf("%d cores, %d ranks: %d readers, want %d", c.cores, c.ranks, got, c.want)
 		}

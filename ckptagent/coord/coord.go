@@ -57,9 +57,9 @@ type Options struct {
 	TokenFile string
 	// Address is where other pods reach this one.
 	Address string
-	// Directed is called with each directive, Disconnected with why the conversation ended, or what of it could not be kept, for the log. Contact is
-	// called when the coordinator is there and when it was lost, DetachedFromJob where it says that nothing depends on
-	// this pod any more.
+	// Directed is called with each directive, Disconnected with why the conversation ended, or what of it could not be kept, for the log.
+	// Contact is called when the coordinator is there and when it was lost, DetachedFromJob where it says that nothing depends on this pod any
+	// more.
 	Directed        func(protocol.Directive)
 	Disconnected    func(error)
 	Contact         func(up bool)

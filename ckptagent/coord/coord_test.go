@@ -34,7 +34,12 @@ type talk struct {
 
 func dial(t *testing.T, c *coordtest.Coordinator, change ...func(*coord.Options)) *talk {
 	t.Helper()
-	k := &talk{token: filepath.Join(t.TempDir(), "token"), directives: make(chan protocol.Directive, 100), lost: make(chan error, 1000), done: make(chan struct{})}
+	k := &talk{
+		token:      filepath.Join(t.TempDir(), "token"),
+		directives: make(chan protocol.Directive, 100),
+		lost:       make(chan error, 1000),
+		done:       make(chan struct{}),
+	}
 	write(t, k.token, "one")
 	o := coord.Options{
 		Target: c.Address(), CA: c.CA, TokenFile: k.token, Address: "10.0.0.7",
@@ -94,7 +99,10 @@ func TestReportsAndDirectivesArrive(t *testing.T) {
 		t.Errorf("report %v", r)
 	}
 	c.Direct("one", &v1.Directive{Generation: 7, Order: v1.Order_ORDER_HALT, BarrierStep: 9})
-	if got, want := k.await(t, 7), (protocol.Directive{Generation: 7, Order: protocol.OrderHalt, BarrierStep: 9}); !reflect.DeepEqual(got, want) {
+	if got, want := k.await(t, 7), (protocol.Directive{Generation: 7, Order: protocol.OrderHalt, BarrierStep: 9}); !reflect.DeepEqual(
+		got,
+		want,
+	) {
 		t.Errorf("directive %+v, want %+v", got, want)
 	}
 }

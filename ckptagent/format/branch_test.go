@@ -99,8 +99,8 @@ func TestTheBranchOutlivesATornControlPage(t *testing.T) {
 	}
 }
 
-// TestFillLooksAtTheBranch: a step that is fetched is not taken for one of the same number that another branch made, which goes, as does what is
-// newer by number or by branch. What is older stays, should the fetch come to nothing.
+// TestFillLooksAtTheBranch: a step that is fetched is not taken for one of the same number that another branch made, which goes, as does
+// what is newer by number or by branch. What is older stays, should the fetch come to nothing.
 func TestFillLooksAtTheBranch(t *testing.T) {
 	at := func(branch, step, generation int64) Slot {
 		return Slot{Branch: branch, Step: step, Generation: generation}
@@ -139,7 +139,13 @@ func TestDurableLooksAtTheBranch(t *testing.T) {
 	for _, c := range []struct {
 		at   Point
 		told bool
-	}{{Point{Step: 80}, true}, {Point{Step: 70}, false}, {Point{Branch: 1, Step: 60}, true}, {Point{Step: 90}, false}, {Point{Branch: 1, Step: 61}, true}} {
+	}{
+		{Point{Step: 80}, true},
+		{Point{Step: 70}, false},
+		{Point{Branch: 1, Step: 60}, true},
+		{Point{Step: 90}, false},
+		{Point{Branch: 1, Step: 61}, true},
+	} {
 		if told := b.SetDurable(c.at) != nil; told != c.told {
 			t.Errorf("%+v is told: %v", c.at, told)
 		}

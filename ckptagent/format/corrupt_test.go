@@ -11,9 +11,9 @@ import (
 // damages are what becomes of a byte.
 var damages = []byte{0x01, 0x03, 0x80, 0xff}
 
-// TestEveryDamagedByteOfTheMetadata: each byte before the data is changed, in arenas of three and two slots and at every point of a save. A byte of
-// the header makes the arena one to be made anew; one of a record makes that record torn: the older word of a page with two stands, a
-// slot is not sealed; any other is ignored. Nothing else changes, and no grant is handed out twice.
+// TestEveryDamagedByteOfTheMetadata: each byte before the data is changed, in arenas of three and two slots and at every point of a save. A
+// byte of the header makes the arena one to be made anew; one of a record makes that record torn: the older word of a page with two stands,
+// a slot is not sealed; any other is ignored. Nothing else changes, and no grant is handed out twice.
 func TestEveryDamagedByteOfTheMetadata(t *testing.T) {
 	for _, slots := range []uint32{Slots, MinSlots} {
 		for name, mem := range goldenArenas(slots) {
@@ -96,7 +96,9 @@ func (was readings) compare(mem []byte, at int) error {
 	if err == nil && !slices.Contains(was.clients, c) {
 		return fmt.Errorf("the client's page is read as %+v, it was %+v", c, was.client)
 	}
-	if inClient := at >= ClientOffset && at < ClientOffset+PageSize; err != nil && len(was.clients) > 0 && !(inClient && len(was.clients) == 1) || !inClient && c != was.client {
+	if inClient := at >= ClientOffset && at < ClientOffset+PageSize; err != nil && len(was.clients) > 0 &&
+		!(inClient && len(was.clients) == 1) ||
+		!inClient && c != was.client {
 		return fmt.Errorf("the client's page is read as %+v, %w", c, err)
 	}
 	if copied, ok := b.Announced(c); ok && (!was.isCopied || copied != was.copied) {

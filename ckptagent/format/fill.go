@@ -71,7 +71,9 @@ func (b *Book) CommitFill(h Fill, crc uint32, sealedAt int64) (ws []Write, ok bo
 	if b.Control.Generation != h.began || b.Slot[h.Slot].Grant != h.Grant {
 		return nil, false
 	}
-	return []Write{b.seal(h.Copy, Slot{Generation: h.Generation, Branch: h.Branch, Flags: SlotFromStorage | SlotUnauthenticated}, crc, sealedAt)}, true
+	return []Write{
+		b.seal(h.Copy, Slot{Generation: h.Generation, Branch: h.Branch, Flags: SlotFromStorage | SlotUnauthenticated}, crc, sealedAt),
+	}, true
 }
 
 // AbortFill ends a fill whose slot was not filled.

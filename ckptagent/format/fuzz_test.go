@@ -9,7 +9,16 @@ import (
 
 // whole gives every record of an arena's pages the checksum that its bytes have, so that what a fuzzer writes is read.
 func whole(meta []byte) {
-	for _, at := range []int64{HeaderOffset, ControlOffset, ControlOffset + secondRecord, ClientOffset, ClientOffset + secondRecord, SlotHeaderOffset(0), SlotHeaderOffset(1), SlotHeaderOffset(2)} {
+	for _, at := range []int64{
+		HeaderOffset,
+		ControlOffset,
+		ControlOffset + secondRecord,
+		ClientOffset,
+		ClientOffset + secondRecord,
+		SlotHeaderOffset(0),
+		SlotHeaderOffset(1),
+		SlotHeaderOffset(2),
+	} {
 		seal(meta[at : at+RecordSize])
 	}
 }
@@ -49,7 +58,8 @@ func FuzzOpen(f *testing.F) {
 			b.promises(t)
 		}
 		again, err := Open(meta)
-		if err != nil || !slices.Equal(again.Sealed(), b.Sealed()) || again.Control.Generation != b.Control.Generation || again.Control.Slot != b.Control.Slot {
+		if err != nil || !slices.Equal(again.Sealed(), b.Sealed()) || again.Control.Generation != b.Control.Generation ||
+			again.Control.Slot != b.Control.Slot {
 			t.Fatalf("written %+v\nread    %+v, %v", b, again, err)
 		}
 	})
@@ -70,7 +80,14 @@ func (b *Book) do(op byte, i int, meta []byte) []Write {
 	case 4:
 		return b.Abandon(b.Control.Generation+1, Point{Branch: b.Control.Branch, Step: int64(op)})
 	case 5: // a client that plays by the rules
-		client = Client{Generation: b.Control.Generation, Branch: b.Control.Branch, Slot: b.Control.Slot, Grant: b.Control.Grant, CopyStep: int64(op) + 1, Length: min(uint64(i)+1, b.Header.StateBytes)}
+		client = Client{
+			Generation: b.Control.Generation,
+			Branch:     b.Control.Branch,
+			Slot:       b.Control.Slot,
+			Grant:      b.Control.Grant,
+			CopyStep:   int64(op) + 1,
+			Length:     min(uint64(i)+1, b.Header.StateBytes),
+		}
 	}
 	if c, ok := b.Announced(client); ok {
 		return b.Seal(c, uint32(op), int64(i))
@@ -101,8 +118,18 @@ func (b *Book) promises(t *testing.T) {
 			t.Fatalf("step %d is held and found in slot %d", step, slot)
 		}
 	}
-	c, ok := b.Announced(Client{Generation: b.Control.Generation, Branch: b.Control.Branch, Slot: b.Control.Slot, Grant: b.Control.Grant, CopyStep: 1, Length: b.Header.StateBytes})
-	if end := DataOffset(c.Slot, b.Header.StateBytes) + int64(c.Length); ok && (c.Offset != DataOffset(c.Slot, b.Header.StateBytes) || uint64(end) > FileSize(b.Header.StateBytes, b.Header.Slots)) {
+	c, ok := b.Announced(
+		Client{
+			Generation: b.Control.Generation,
+			Branch:     b.Control.Branch,
+			Slot:       b.Control.Slot,
+			Grant:      b.Control.Grant,
+			CopyStep:   1,
+			Length:     b.Header.StateBytes,
+		},
+	)
+	if end := DataOffset(c.Slot, b.Header.StateBytes) + int64(c.Length); ok &&
+		(c.Offset != DataOffset(c.Slot, b.Header.StateBytes) || uint64(end) > FileSize(b.Header.StateBytes, b.Header.Slots)) {
 		t.Fatalf("announced: %+v", c)
 	}
 }

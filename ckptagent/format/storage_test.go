@@ -54,7 +54,8 @@ func TestRankFileAndManifest(t *testing.T) {
 	m := Manifest{Step: 12, Generation: 4, Ranks: []ManifestRank{{9, 1}, {8, 2}}}
 	for _, branch := range []int64{0, 5} {
 		m.Branch = branch
-		if got, err := DecodeManifest(m.Encode()); err != nil || got.Step != 12 || got.Generation != 4 || got.Branch != branch || !slices.Equal(got.Ranks, m.Ranks) {
+		if got, err := DecodeManifest(m.Encode()); err != nil || got.Step != 12 || got.Generation != 4 || got.Branch != branch ||
+			!slices.Equal(got.Ranks, m.Ranks) {
 			t.Errorf("%+v, %v", got, err)
 		}
 	}

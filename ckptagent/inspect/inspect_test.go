@@ -54,7 +54,15 @@ func writeOf(t *testing.T, dir string, branch, generation, step int64, ranks ...
 	m := format.Manifest{Step: step, Generation: generation, Branch: branch}
 	for _, rank := range ranks {
 		b := data(step, rank)
-		f := format.RankFile{Rank: uint32(rank), WorldSize: world, Step: step, Generation: generation, Branch: branch, Length: uint64(len(b)), Checksum: format.Checksum(b)}
+		f := format.RankFile{
+			Rank:       uint32(rank),
+			WorldSize:  world,
+			Step:       step,
+			Generation: generation,
+			Branch:     branch,
+			Length:     uint64(len(b)),
+			Checksum:   format.Checksum(b),
+		}
 		if err := s.Put(t.Context(), f, bytes.NewReader(b)); err != nil {
 			t.Fatal(err)
 		}
@@ -211,7 +219,10 @@ func TestEveryDamageIsNamed(t *testing.T) {
 				} else if !found {
 					continue
 				}
-				if len(got.Files) != 3 || got.Files[1].Status != c.status || !strings.Contains(got.Files[1].Why, c.why) || got.Good != 3 || got.Bad != 1 || got.Has(1) || !got.Has(2) {
+				if len(got.Files) != 3 || got.Files[1].Status != c.status || !strings.Contains(got.Files[1].Why, c.why) || got.Good != 3 ||
+					got.Bad != 1 ||
+					got.Has(1) ||
+					!got.Has(2) {
 					t.Errorf("deep %v: %+v; want %s: %s", deep, got, c.status, c.why)
 				}
 			}
@@ -250,7 +261,9 @@ func TestManifestsThatAreNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := only(t, lookAt(t, dir, Options{}))
-	if len(got.Files) != 4 || got.Files[1].Status != Missing || got.Files[1].Rank != 2 || got.Files[3].Status != Mismatch || got.Files[3].Why != "the manifest names 4 ranks" || got.Complete() {
+	if len(got.Files) != 4 || got.Files[1].Status != Missing || got.Files[1].Rank != 2 || got.Files[3].Status != Mismatch ||
+		got.Files[3].Why != "the manifest names 4 ranks" ||
+		got.Complete() {
 		t.Errorf("one rank is missing, one is too many: %+v", got)
 	}
 }
@@ -274,7 +287,10 @@ func TestNothingIsFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, step := range []string{"step-7.dcp", "step-6.dcp"} { // of a step that is there, and of one that was removed
-		if err := errors.Join(os.Mkdir(filepath.Join(dir, "gen-3", step), 0o755), os.WriteFile(filepath.Join(dir, "gen-3", step, ".metadata"), nil, 0o600)); err != nil {
+		if err := errors.Join(
+			os.Mkdir(filepath.Join(dir, "gen-3", step), 0o755),
+			os.WriteFile(filepath.Join(dir, "gen-3", step, ".metadata"), nil, 0o600),
+		); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -305,7 +321,8 @@ func TestBounds(t *testing.T) {
 		}
 	}
 	got := lookAt(t, dir, Options{})
-	if steps := got.Folders[0].Steps; len(steps) != maxSteps || steps[0].Step != maxSteps+100 || len(got.Notes) != 1 || !strings.Contains(got.Notes[0], "100 older steps") {
+	if steps := got.Folders[0].Steps; len(steps) != maxSteps || steps[0].Step != maxSteps+100 || len(got.Notes) != 1 ||
+		!strings.Contains(got.Notes[0], "100 older steps") {
 		t.Errorf("%d steps, notes %q", len(steps), got.Notes)
 	}
 	l := &look{ctx: t.Context(), entries: 50, files: 30, runs: 10}
@@ -326,7 +343,9 @@ func TestBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if step := l.step(root, &found{step: 5000, generation: 1, manifest: true}); len(step.Files) != 10 || step.Bad != 30 || step.Untold != 20 || step.Unlooked != 70 || step.Complete() {
+	if step := l.step(root, &found{step: 5000, generation: 1, manifest: true}); len(step.Files) != 10 || step.Bad != 30 || step.Untold != 20 ||
+		step.Unlooked != 70 ||
+		step.Complete() {
 		t.Errorf("%d runs, %d bad, %d untold, %d unlooked", len(step.Files), step.Bad, step.Untold, step.Unlooked)
 	}
 }
@@ -336,7 +355,10 @@ func TestTheNewestIsLookedAtFirst(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "train-uid")
 	write(t, dir, 10, 7, 0, 1, 2, 3)
 	for rank := range 20 {
-		if err := errors.Join(os.MkdirAll(filepath.Join(dir, "gen-2"), 0o700), os.WriteFile(filepath.Join(dir, "gen-2", format.RankFileName(5, uint32(rank))), nil, 0o600)); err != nil {
+		if err := errors.Join(
+			os.MkdirAll(filepath.Join(dir, "gen-2"), 0o700),
+			os.WriteFile(filepath.Join(dir, "gen-2", format.RankFileName(5, uint32(rank))), nil, 0o600),
+		); err != nil {
 			t.Fatal(err)
 		}
 	}

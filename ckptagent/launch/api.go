@@ -53,8 +53,20 @@ func parseAPI(args []string) (Spec, error) {
 		return Spec{}, r
 	}
 	s := Spec{
-		NoPython: true, Exact: true, Script: args[1], Args: args[2:], Ranks: c.Ranks, Nodes: c.MaxNodes, NodesFlag: fmt.Sprintf("LaunchConfig.max_nodes=%d", c.MaxNodes),
-		NodesRemedy: remedyNodes, Role: c.Role, RunID: c.RunID, MaxRestarts: c.MaxRestarts, Logs: c.Logs, VirtualLocalRank: c.VirtualLocalRank, ShutdownTimeout: DefaultShutdownTimeout,
+		NoPython:         true,
+		Exact:            true,
+		Script:           args[1],
+		Args:             args[2:],
+		Ranks:            c.Ranks,
+		Nodes:            c.MaxNodes,
+		NodesFlag:        fmt.Sprintf("LaunchConfig.max_nodes=%d", c.MaxNodes),
+		NodesRemedy:      remedyNodes,
+		Role:             c.Role,
+		RunID:            c.RunID,
+		MaxRestarts:      c.MaxRestarts,
+		Logs:             c.Logs,
+		VirtualLocalRank: c.VirtualLocalRank,
+		ShutdownTimeout:  DefaultShutdownTimeout,
 	}
 	if c.ShutdownTimeout != nil {
 		s.ShutdownTimeout = time.Duration(*c.ShutdownTimeout * float64(time.Second))

@@ -28,9 +28,18 @@ var deepSpeedLaunchOptions = map[string]bool{
 
 const remedyPods = "without a hostfile this is a separate training on each pod: give --hostfile with all pods of the job, or use torchrun before the script"
 
-// parseDeepSpeed reads the command line of deepspeed.launcher.launch, after its name. Who leads and which node this is the coordinator decides.
+// parseDeepSpeed reads the command line of deepspeed.launcher.launch, after its name. Who leads and which node this is the coordinator
+// decides.
 func parseDeepSpeed(python, args []string) (Spec, error) {
-	s := Spec{Python: python[:1], Role: "default", RunID: "none", ShutdownTimeout: DefaultShutdownTimeout, NodesFlag: "deepspeed", NodesRemedy: remedyPods, DeepSpeed: &DeepSpeed{}}
+	s := Spec{
+		Python:          python[:1],
+		Role:            "default",
+		RunID:           "none",
+		ShutdownTimeout: DefaultShutdownTimeout,
+		NodesFlag:       "deepspeed",
+		NodesRemedy:     remedyPods,
+		DeepSpeed:       &DeepSpeed{},
+	}
 	given, rest, err := deepSpeedLaunchFlags(args)
 	if err != nil {
 		return Spec{}, err

@@ -51,7 +51,8 @@ func FuzzParse(f *testing.F) {
 // started holds what would be started to what an agent does with it.
 func started(t *testing.T, s Spec) {
 	t.Helper()
-	if s.Ranks < 0 || s.Ranks > protocol.MaxRanks || s.Ranks == RanksAuto && s.RanksFrom == "" || s.Nodes < 0 || s.MaxRestarts < 0 || s.ShutdownTimeout < 0 {
+	if s.Ranks < 0 || s.Ranks > protocol.MaxRanks || s.Ranks == RanksAuto && s.RanksFrom == "" || s.Nodes < 0 || s.MaxRestarts < 0 ||
+		s.ShutdownTimeout < 0 {
 		t.Fatalf("taken: %+v", s)
 	}
 	if s.Module && s.NoPython {

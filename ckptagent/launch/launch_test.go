@@ -44,8 +44,16 @@ func TestParse(t *testing.T) {
 		{"cluster and neutral values", "torchrun -mr 0 -t0 --redirects=0 pkg.train", nil, with(func(s *Spec) { s.Module, s.Script = true, "pkg.train" })},
 		{"logs", "torchrun --log-dir=/x -t3 -r 0:1,1:2 --local_ranks_filter 0,1 --duplicate-stdout-filters a,,b,c --duplicate-stderr-filters= train.py", nil,
 			with(func(s *Spec) {
-				s.Logs = Logs{Dir: "/x", DirFlag: "--log-dir=/x", Tee: Streams{All: 3}, Redirects: Streams{Of: map[int]int{0: 1, 1: 2}}, Ranks: []int{0, 1}, OutFilters: []string{"a,b", "c"}}
-			})},
+				s.Logs = Logs{
+					Dir:        "/x",
+					DirFlag:    "--log-dir=/x",
+					Tee:        Streams{All: 3},
+					Redirects:  Streams{Of: map[int]int{0: 1, 1: 2}},
+					Ranks:      []int{0, 1},
+					OutFilters: []string{"a,b", "c"},
+				}
+			}),
+		},
 		{"logs by the environment", "torchrun train.py", map[string]string{"PET_TEE": "1", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${rank}:"},
 			with(func(s *Spec) { s.Logs = Logs{Tee: Streams{All: 1}, Prefix: "${rank}:"} })},
 		{"run path", "torchrun --run-path --no-python /a/train.py", nil, with(func(s *Spec) { s.Script, s.Superseded = "/a/train.py", []string{"--run-path"} })},
@@ -294,7 +302,14 @@ func TestFiles(t *testing.T) {
 	if s.Logs.Asked() {
 		t.Error("nothing was asked for")
 	}
-	s.Logs = Logs{Dir: "logs", Tee: Streams{All: 1}, Redirects: Streams{Of: map[int]int{1: 2}}, Ranks: []int{0}, Prefix: "${hostname}:${rank}:${local_rank}:${x} ", OutFilters: []string{"x"}}
+	s.Logs = Logs{
+		Dir:        "logs",
+		Tee:        Streams{All: 1},
+		Redirects:  Streams{Of: map[int]int{1: 2}},
+		Ranks:      []int{0},
+		Prefix:     "${hostname}:${rank}:${local_rank}:${x} ",
+		OutFilters: []string{"x"},
+	}
 	got = s.Files(a)
 	at := "logs/none_01234567/attempt_2"
 	want = Files{Run: "logs/none_01234567", Dir: at, FilteredOut: at + "/filtered_stdout.log", Rank: []RankFiles{
@@ -320,8 +335,20 @@ func TestParseDeepSpeed(t *testing.T) {
 	line := "/v/python3 -u -m deepspeed.launcher.launch " + world(`{"a": [0, 1], "b": [0, 1]}`) +
 		" --master_addr=10.0.0.1 --master_port=29500 --node_rank=1 --enable_each_rank_log=None --log_level=info train.py --lr $$1"
 	got, err := Parse(strings.Fields(line), map[string]string{"PET_NPROC_PER_NODE": "8"})
-	want := Spec{Python: []string{"/v/python3"}, Script: "train.py", Args: []string{"--lr", "$$1"}, Ranks: 2, Nodes: 2, NodesFlag: "deepspeed", NodesRemedy: remedyPods, Role: "default",
-		RunID: "none", ShutdownTimeout: DefaultShutdownTimeout, DeepSpeed: &DeepSpeed{Devices: "0,1"}, Superseded: []string{"--node_rank=1", "--master_addr=10.0.0.1", "--master_port=29500"}}
+	want := Spec{
+		Python:          []string{"/v/python3"},
+		Script:          "train.py",
+		Args:            []string{"--lr", "$$1"},
+		Ranks:           2,
+		Nodes:           2,
+		NodesFlag:       "deepspeed",
+		NodesRemedy:     remedyPods,
+		Role:            "default",
+		RunID:           "none",
+		ShutdownTimeout: DefaultShutdownTimeout,
+		DeepSpeed:       &DeepSpeed{Devices: "0,1"},
+		Superseded:      []string{"--node_rank=1", "--master_addr=10.0.0.1", "--master_port=29500"},
+	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v, %v\nwant %+v", got, err, want)
 	}

@@ -19,8 +19,9 @@ import (
 // keeper is a saver that skips no step: where the test is slow to say what is common, it waits for a slot.
 const keeper = "import holdfast._client\nholdfast._client._SAVE_WAIT = 3600\n" + saver
 
-// TestABranchInMemoryAndStorage is a real rank in a generation of branch 1: what it saves is reported, copied and listed in a manifest as of that
-// branch, and the pod that takes its place, which may hold a step of the same number of the first branch, fetches it and restores it.
+// TestABranchInMemoryAndStorage is a real rank in a generation of branch 1: what it saves is reported, copied and listed in a manifest as
+// of that branch, and the pod that takes its place, which may hold a step of the same number of the first branch, fetches it and restores
+// it.
 func TestABranchInMemoryAndStorage(t *testing.T) {
 	c, p := savingPod(t)
 	p.File("train.py", keeper)

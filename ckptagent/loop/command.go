@@ -25,7 +25,9 @@ func (a *Agent) followCommand() {
 	if err != nil {
 		a.logf("%v", err)
 	}
-	a.take(ckptagent.CommandBegan{Command: ckptagent.Command{PID: c.Process.PID, BeganAt: c.Began, Timeout: timeout, MaxRestarts: a.c.MaxRestarts}})
+	a.take(
+		ckptagent.CommandBegan{Command: ckptagent.Command{PID: c.Process.PID, BeganAt: c.Began, Timeout: timeout, MaxRestarts: a.c.MaxRestarts}},
+	)
 	go func() {
 		exit := proc.Traced(c.Process.Wait(a.exits), a.c.Root, 0, 0)
 		a.do(func() {

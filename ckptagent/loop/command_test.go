@@ -239,7 +239,10 @@ func runAnew(t *testing.T, command ...string) (*coordtest.Coordinator, *proctest
 	p.Start(command...)
 	c.Await(t, "a", "is adopted", func(r *v1.Report) bool { return r.WholeCommand })
 	p.Out.Lines(t, 1)
-	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_RUN, Run: &v1.Generation{Number: 1, WorldSize: 1, Nodes: 1, RestartCount: 1}})
+	c.Direct(
+		"a",
+		&v1.Directive{Generation: 1, Order: v1.Order_ORDER_RUN, Run: &v1.Generation{Number: 1, WorldSize: 1, Nodes: 1, RestartCount: 1}},
+	)
 	c.Await(t, "a", "runs it anew", runs(1, 1))
 	p.Out.Lines(t, 2)
 	return c, p
@@ -327,7 +330,10 @@ func TestAgentDiesBeforeItStartsACommand(t *testing.T) {
 	p.File(file, string(raw))
 	p.File("finish", "")
 	kill(t, p.Init.Process.Pid, syscall.SIGCONT)
-	c.Direct("a", &v1.Directive{Generation: 2, Order: v1.Order_ORDER_RUN, Run: &v1.Generation{Number: 2, WorldSize: 1, Nodes: 1, RestartCount: 1}})
+	c.Direct(
+		"a",
+		&v1.Directive{Generation: 2, Order: v1.Order_ORDER_RUN, Run: &v1.Generation{Number: 2, WorldSize: 1, Nodes: 1, RestartCount: 1}},
+	)
 	r := c.Await(t, "a", "has ended", func(r *v1.Report) bool {
 		return r.Incarnation == 2 && (r.State == v1.State_STATE_FINISHED || r.State == v1.State_STATE_FAILED)
 	})

@@ -23,8 +23,8 @@ accelerator = xpu = npu = device
 print("what a backend says on standard output")
 `
 
-// TestDevicesOfTheInterpreter: how many ranks --nproc-per-node=auto and the like mean is what the torch of the interpreter that trains sees, as it is for
-// torchrun. Where that sees none, auto means one rank per processor.
+// TestDevicesOfTheInterpreter: how many ranks --nproc-per-node=auto and the like mean is what the torch of the interpreter that trains
+// sees, as it is for torchrun. Where that sees none, auto means one rank per processor.
 func TestDevicesOfTheInterpreter(t *testing.T) {
 	needPython(t)
 	if found, _ := filepath.Glob("/dev/nvidia[0-9]*"); len(found) > 0 {

@@ -89,7 +89,14 @@ func (a *Agent) peek() {
 }
 
 func progress(local int, p arena.Progress) ckptagent.Progress {
-	return ckptagent.Progress{Generation: p.Generation, Local: local, Attached: p.Attached, Restored: p.Restored, Restoring: p.Restoring, Step: p.Step}
+	return ckptagent.Progress{
+		Generation: p.Generation,
+		Local:      local,
+		Attached:   p.Attached,
+		Restored:   p.Restored,
+		Restoring:  p.Restoring,
+		Step:       p.Step,
+	}
 }
 
 // start starts the ranks of a generation, once what is gained by waiting for standbys has been waited for.
@@ -158,8 +165,8 @@ func (a *Agent) startRanks(e ckptagent.Start) {
 	a.logf("generation %d: ranks %d to %d of %d started (%d warm), from step %d", run.Number, run.BaseRank, run.BaseRank+e.Ranks-1, run.WorldSize, warm, run.RestoreStep)
 }
 
-// longestShutdown bounds how long a launcher may have its ranks waited for where the whole gang waits: from two minutes on the coordinator takes
-// them for stuck.
+// longestShutdown bounds how long a launcher may have its ranks waited for where the whole gang waits: from two minutes on the coordinator
+// takes them for stuck.
 const longestShutdown = 90 * time.Second
 
 // exitNotFound is the exit code of what could not be started, as shells have it.
@@ -167,7 +174,13 @@ const exitNotFound = 127
 
 // unstartable reports a rank that could not be started, as if it had ended with that code.
 func (a *Agent) unstartable(run protocol.Run, local, code int, err error) {
-	a.later(ckptagent.Exited{Generation: run.Number, Local: local, Exit: protocol.Exit{Code: code, At: time.Now(), Traceback: "holdfast: " + err.Error()}})
+	a.later(
+		ckptagent.Exited{
+			Generation: run.Number,
+			Local:      local,
+			Exit:       protocol.Exit{Code: code, At: time.Now(), Traceback: "holdfast: " + err.Error()},
+		},
+	)
 }
 
 func (a *Agent) clearErrors() {
@@ -289,8 +302,11 @@ func (a *Agent) outcome(r ckptagent.Returned) proc.Outcome {
 	}
 	for local, rank := range a.state.Rank {
 		if rank.Exit != nil && rank.Exit.Code != 0 {
-			o.Failures = append(o.Failures, proc.Failure{Local: local, PID: rank.PID, Code: rank.Exit.Code, Signal: rank.Exit.Signal, At: rank.Exit.At.Unix(),
-				ErrorFile: a.job.ErrorFile(a.state.Run, local)})
+			o.Failures = append(
+				o.Failures,
+				proc.Failure{Local: local, PID: rank.PID, Code: rank.Exit.Code, Signal: rank.Exit.Signal, At: rank.Exit.At.Unix(),
+					ErrorFile: a.job.ErrorFile(a.state.Run, local)},
+			)
 		}
 	}
 	return o

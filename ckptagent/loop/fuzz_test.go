@@ -32,13 +32,19 @@ func FuzzDatagram(f *testing.F) {
 			return
 		}
 		before := ckptagent.New()
-		before.Phase, before.Clean, before.Generation, before.Run, before.Ranks = protocol.StateRunning, false, 3, protocol.Run{Number: 3, WorldSize: 2, Nodes: 1, RestoreStep: 4}, 2
+		before.Phase, before.Clean, before.Generation, before.Run, before.Ranks = protocol.StateRunning, false, 3, protocol.Run{
+			Number:      3,
+			WorldSize:   2,
+			Nodes:       1,
+			RestoreStep: 4,
+		}, 2
 		before.Rank = []ckptagent.Rank{{PID: 7, Alive: true, Step: 5}, {PID: 8, Alive: true}}
 		was := slices.Clone(before.Rank)
 		after, _ := ckptagent.Step(before, p, time.Unix(1000, 0))
 		for local, r := range after.Rank {
 			mine := d.Gen == 3 && local == d.Rank
-			if !mine && !reflect.DeepEqual(r, was[local]) || r.Step < was[local].Step || r.Step != was[local].Step && r.Step != d.Step || r.PID != was[local].PID {
+			if !mine && !reflect.DeepEqual(r, was[local]) || r.Step < was[local].Step || r.Step != was[local].Step && r.Step != d.Step ||
+				r.PID != was[local].PID {
 				t.Fatalf("%s makes %+v of rank %d, %+v before", text, r, local, was[local])
 			}
 		}

@@ -28,8 +28,8 @@ open("saved-" + os.environ["RANK"], "w").close()
 os._exit(0)
 `
 
-// TestWhoSavesWhenAskedHasTheGrace: pod a is deleted, and the ranks of both pods save for long when they are asked by SIGTERM, in each form of
-// command. Both have the time that the terminating pod has.
+// TestWhoSavesWhenAskedHasTheGrace: pod a is deleted, and the ranks of both pods save for long when they are asked by SIGTERM, in each form
+// of command. Both have the time that the terminating pod has.
 func TestWhoSavesWhenAskedHasTheGrace(t *testing.T) {
 	needPython(t)
 	const seconds = 20
@@ -83,8 +83,8 @@ func TestWhoSavesWhenAskedHasTheGrace(t *testing.T) {
 	}
 }
 
-// ownSharedMemory gives a container processes and shared memory of its own, as containers have them; it returns the folder that is its shared
-// memory.
+// ownSharedMemory gives a container processes and shared memory of its own, as containers have them; it returns the folder that is its
+// shared memory.
 func ownSharedMemory(t *testing.T, p *proctest.Container) string {
 	t.Helper()
 	shm := filepath.Join(p.Dir, "shm")
@@ -163,8 +163,8 @@ time.sleep(1000)
 	}
 }
 
-// TestAPathOfTheUsersOwn: a line that sets PYTHONPATH, or gives the launcher an environment of its own, takes neither the client nor the site hook
-// from ranks.
+// TestAPathOfTheUsersOwn: a line that sets PYTHONPATH, or gives the launcher an environment of its own, takes neither the client nor the
+// site hook from ranks.
 func TestAPathOfTheUsersOwn(t *testing.T) {
 	needPython(t)
 	for name, before := range map[string]string{

@@ -42,8 +42,8 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// TestRanksRunAsTheirLauncher: what an image's entry point gives up, or takes on, before it runs the launcher is what ranks have, cold and from
-// a standby.
+// TestRanksRunAsTheirLauncher: what an image's entry point gives up, or takes on, before it runs the launcher is what ranks have, cold and
+// from a standby.
 func TestRanksRunAsTheirLauncher(t *testing.T) {
 	needRoot(t)
 	for name, prefix := range map[string]string{
@@ -94,9 +94,9 @@ raise ValueError("the traceback of " + os.environ["RANK"])
 	}
 }
 
-// TestStandbysOfAnotherUser: an agent with no more capabilities than container runtimes leave to root by default, and so without the right to
-// look at other users' processes, believes the standbys of a launcher that runs as
-// another user or group, and starts the next generation from them.
+// TestStandbysOfAnotherUser: an agent with no more capabilities than container runtimes leave to root by default, and so without the right
+// to look at other users' processes, believes the standbys of a launcher that runs as another user or group, and starts the next generation
+// from them.
 func TestStandbysOfAnotherUser(t *testing.T) {
 	needRoot(t)
 	for name, prefix := range map[string]string{
@@ -150,8 +150,8 @@ time.sleep(1000)
 	}
 }
 
-// TestSharedMemoryOfAnotherUser: an agent without the right to look at another user's processes removes what that user's ranks left, not what
-// another process of that user has open; when the container is started again all of it goes.
+// TestSharedMemoryOfAnotherUser: an agent without the right to look at another user's processes removes what that user's ranks left, not
+// what another process of that user has open; when the container is started again all of it goes.
 func TestSharedMemoryOfAnotherUser(t *testing.T) {
 	needRoot(t)
 	c := coordtest.Start(t)
@@ -198,8 +198,8 @@ time.sleep(1000)
 	}
 }
 
-// TestOtherUsersCommandNothing: once a launcher is served, a process of another user can start no program by the agent, announce no step, and replace
-// none of the files that init and the agent believe.
+// TestOtherUsersCommandNothing: once a launcher is served, a process of another user can start no program by the agent, announce no step,
+// and replace none of the files that init and the agent believe.
 func TestOtherUsersCommandNothing(t *testing.T) {
 	needRoot(t)
 	c := coordtest.Start(t)

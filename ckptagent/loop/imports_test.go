@@ -16,7 +16,13 @@ func TestWhyThereAreNoStandbys(t *testing.T) {
 	now := time.Unix(1000, 0)
 	running := func(change func(*Agent)) *Agent {
 		a := &Agent{pages: make([]rankPage, 2)}
-		a.state = ckptagent.State{Durable: ckptagent.Durable{Phase: protocol.StateRunning, Run: protocol.Run{Number: 3}, Timeline: protocol.Timeline{Started: now.Add(-30 * time.Second)}}}
+		a.state = ckptagent.State{
+			Durable: ckptagent.Durable{
+				Phase:    protocol.StateRunning,
+				Run:      protocol.Run{Number: 3},
+				Timeline: protocol.Timeline{Started: now.Add(-30 * time.Second)},
+			},
+		}
 		a.state.Rank = []ckptagent.Rank{{Alive: true}, {Alive: true}}
 		change(a)
 		return a

@@ -28,9 +28,9 @@ for step in range(start + 1, start + 6): ck.save(step)
 with open(os.path.join(sys.argv[1], "prepared-" + os.environ["RANK"]), "a") as f: f.write("%d of %s restart %s\n" % (start, os.environ["WORLD_SIZE"], os.environ["TORCHELASTIC_RESTART_COUNT"]))
 `
 
-// TestLaunchersAfterOneAnother: a command's launchers are served one after another, over all pods together and with other numbers of ranks. A later
-// one restores nothing of those before. A killed rank, agent or container costs what it costs in one launcher: the container's command
-// begins with its first launcher, which runs no rank again.
+// TestLaunchersAfterOneAnother: a command's launchers are served one after another, over all pods together and with other numbers of ranks.
+// A later one restores nothing of those before. A killed rank, agent or container costs what it costs in one launcher: the container's
+// command begins with its first launcher, which runs no rank again.
 func TestLaunchersAfterOneAnother(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)

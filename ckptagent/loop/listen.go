@@ -98,7 +98,14 @@ func (a *Agent) acceptLauncher(l *proc.Launch) {
 		return
 	}
 	limit := a.limitRestarts(&job.Spec)
-	launched := ckptagent.Launched{ID: l.ID, MaxRestarts: limit, Ranks: job.Spec.Ranks, Nodes: job.Spec.Nodes, NodesFlag: job.Spec.NodesFlag, NodesRemedy: job.Spec.NodesRemedy}
+	launched := ckptagent.Launched{
+		ID:          l.ID,
+		MaxRestarts: limit,
+		Ranks:       job.Spec.Ranks,
+		Nodes:       job.Spec.Nodes,
+		NodesFlag:   job.Spec.NodesFlag,
+		NodesRemedy: job.Spec.NodesRemedy,
+	}
 	if ok, why := a.state.Matches(launched); !ok {
 		l.Close()
 		l.Refuse(why)
@@ -138,7 +145,8 @@ func (a *Agent) acceptLauncher(l *proc.Launch) {
 	a.startAgain()
 }
 
-// limitRestarts is how many restarts there may be, which ranks are told: as the job says, else as the launcher does; nil where neither does.
+// limitRestarts is how many restarts there may be, which ranks are told: as the job says, else as the launcher does; nil where neither
+// does.
 func (a *Agent) limitRestarts(spec *launch.Spec) *int {
 	said, flag := a.c.MaxRestarts, spec.MaxRestarts
 	switch {
@@ -212,8 +220,8 @@ func (a *Agent) receive(conn *net.UnixConn) {
 	}
 }
 
-// trusts says whether a process of that user may command this agent: those of the container's own user, of root, and of the user as whom the
-// container's first launcher ran. Others, such as a sandbox for code that a model wrote, may not.
+// trusts says whether a process of that user may command this agent: those of the container's own user, of root, and of the user as whom
+// the container's first launcher ran. Others, such as a sandbox for code that a model wrote, may not.
 func (a *Agent) trusts(user uint32) bool {
 	return user == 0 || user == uint32(os.Geteuid()) || a.user != nil && user == *a.user
 }

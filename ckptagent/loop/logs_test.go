@@ -51,7 +51,8 @@ while True:
 			t.Errorf("%s: %v", name, files)
 			continue
 		}
-		if raw, err := os.ReadFile(files[0]); err != nil || !strings.HasSuffix(string(raw), want) || strings.Count(string(raw), "0\n")+strings.Count(string(raw), "1\n") != strings.Count(want, "\n") {
+		if raw, err := os.ReadFile(files[0]); err != nil || !strings.HasSuffix(string(raw), want) ||
+			strings.Count(string(raw), "0\n")+strings.Count(string(raw), "1\n") != strings.Count(want, "\n") {
 			t.Errorf("%s holds %q, %v; want %q", name, raw, err, want)
 		}
 	}

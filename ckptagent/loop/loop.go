@@ -119,12 +119,24 @@ type Agent struct {
 // newAgent is an incarnation that knows of nothing yet.
 func newAgent(c Config) (a *Agent, err error) {
 	a = &Agent{
-		c: c, state: ckptagent.New(), inbox: make(chan func(), 256), signals: make(chan os.Signal, 8), ranks: map[int]proc.Process{}, blocks: map[int]format.Reason{}, watchers: &sync.WaitGroup{},
-		exits: proc.NewExits(c.Root, c.Poke), ready: make(chan struct{}),
+		c:        c,
+		state:    ckptagent.New(),
+		inbox:    make(chan func(), 256),
+		signals:  make(chan os.Signal, 8),
+		ranks:    map[int]proc.Process{},
+		blocks:   map[int]format.Reason{},
+		watchers: &sync.WaitGroup{},
+		exits:    proc.NewExits(c.Root, c.Poke),
+		ready:    make(chan struct{}),
 	}
 	a.standbys = proc.NewStandbys(a.exits, func(local int, ready bool) { a.post(ckptagent.StandbyChanged{Local: local, Ready: ready}) })
 	a.client, err = coord.New(coord.Options{
-		Target: c.Coordinator, Addresses: c.Addresses, CA: c.CA, TokenFile: c.Root.Token(), AuthoritiesFile: c.Root.AuthoritiesFile(), Address: c.PodIP,
+		Target:          c.Coordinator,
+		Addresses:       c.Addresses,
+		CA:              c.CA,
+		TokenFile:       c.Root.Token(),
+		AuthoritiesFile: c.Root.AuthoritiesFile(),
+		Address:         c.PodIP,
 		Directed:        func(d protocol.Directive) { a.post(ckptagent.Directed{Directive: d}) },
 		Disconnected:    a.lost(),
 		Contact:         func(up bool) { a.post(ckptagent.Contact{Up: up}) },
@@ -290,7 +302,15 @@ type persisted struct {
 // machine, so there is no fsync. While it cannot be written nothing is carried out and nothing told; each
 // event, of which there is one a second at least, tries again.
 func (a *Agent) store() {
-	k := persisted{Container: a.c.Container, State: a.state.Stored(), Ranks: a.ranks, RanksOf: a.ranksOf, Standbys: a.standbys.Processes(), Shim: a.shim, User: a.user}
+	k := persisted{
+		Container: a.c.Container,
+		State:     a.state.Stored(),
+		Ranks:     a.ranks,
+		RanksOf:   a.ranksOf,
+		Standbys:  a.standbys.Processes(),
+		Shim:      a.shim,
+		User:      a.user,
+	}
 	raw, err := json.Marshal(k)
 	if err != nil {
 		panic(fmt.Sprintf("encoding the agent's state: %v", err)) // plain values

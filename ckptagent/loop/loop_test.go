@@ -305,7 +305,8 @@ func TestExitsAreReported(t *testing.T) {
 				kill(t, int(r.Rank[0].Pid), tt.sig)
 				r = c.Await(t, "a", "failed", func(r *v1.Report) bool { return r.State == v1.State_STATE_FAILED })
 				e := r.Rank[0].Exit
-				if e.GetCode() != tt.code || e.GetSignal() != tt.by || !strings.Contains(e.GetTraceback(), tt.traceback) || (tt.traceback == "") != (e.GetTraceback() == "") {
+				if e.GetCode() != tt.code || e.GetSignal() != tt.by || !strings.Contains(e.GetTraceback(), tt.traceback) ||
+					(tt.traceback == "") != (e.GetTraceback() == "") {
 					t.Errorf("exit %v", e)
 				}
 				c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_EXIT, ExitCode: e.GetCode()})
@@ -588,7 +589,10 @@ func TestPortConflictIsReported(t *testing.T) {
 	if halted.Port == run.MasterPort || halted.Port == 0 {
 		t.Errorf("port %d is offered again", halted.Port)
 	}
-	c.Direct("a", &v1.Directive{Generation: 2, Order: v1.Order_ORDER_RUN, Run: &v1.Generation{Number: 2, WorldSize: 1, Nodes: 1, MasterPort: halted.Port}})
+	c.Direct(
+		"a",
+		&v1.Directive{Generation: 2, Order: v1.Order_ORDER_RUN, Run: &v1.Generation{Number: 2, WorldSize: 1, Nodes: 1, MasterPort: halted.Port}},
+	)
 	p.Out.Await(t, "generation 2")
 }
 

@@ -89,7 +89,13 @@ func (a *Agent) optimizerSteps(local int, p page.Page) ckptagent.OptimizerSteps 
 	if generation == 0 && a.state.FirstRun { // init began the command, before there was a generation
 		generation = a.state.Run.Number
 	}
-	return ckptagent.OptimizerSteps{Generation: generation, Local: local, Steps: p.OptimizerSteps, ResumedAt: p.ResumedAt, ResumeKnown: p.ResumeKnown}
+	return ckptagent.OptimizerSteps{
+		Generation:  generation,
+		Local:       local,
+		Steps:       p.OptimizerSteps,
+		ResumedAt:   p.ResumedAt,
+		ResumeKnown: p.ResumeKnown,
+	}
 }
 
 // settleModules has standbys import what a rank has imported, once that is quiet.

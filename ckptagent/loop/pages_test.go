@@ -143,7 +143,9 @@ func TestOptimizerStepsOfAWholeCommand(t *testing.T) {
 	p.Start("python3", "train.py")
 	stepped := func(generation, incarnation uint64) func(*v1.Report) bool {
 		return func(r *v1.Report) bool {
-			return r.Generation == generation && r.Incarnation == incarnation && r.WholeCommand && len(r.Rank) == 1 && r.Rank[0].OptimizerSteps > 5 && r.Timeline.FirstStep != 0
+			return r.Generation == generation && r.Incarnation == incarnation && r.WholeCommand && len(r.Rank) == 1 &&
+				r.Rank[0].OptimizerSteps > 5 &&
+				r.Timeline.FirstStep != 0
 		}
 	}
 	c.Await(t, "a", "tells steps", stepped(1, 1))

@@ -32,7 +32,11 @@ func TestWhatAnOrderRemoves(t *testing.T) {
 			if err := k.store.Put(t.Context(), f, bytes.NewReader(data)); err != nil {
 				t.Fatal(err)
 			}
-			if err := k.store.PutManifest(format.Manifest{Step: step, Generation: 1, Ranks: []format.ManifestRank{{Length: f.Length, Checksum: f.Checksum}}}); err != nil {
+			if err := k.store.PutManifest(format.Manifest{
+				Step:       step,
+				Generation: 1,
+				Ranks:      []format.ManifestRank{{Length: f.Length, Checksum: f.Checksum}},
+			}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -47,7 +47,16 @@ func announced(t *testing.T, c Config) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		said := format.Client{Seq: step + 1, Attached: true, Generation: 1, Slot: control.Slot, Grant: control.Grant, CopyStep: int64(step + 1), Step: int64(step + 1), Length: c.StateBytes}
+		said := format.Client{
+			Seq:        step + 1,
+			Attached:   true,
+			Generation: 1,
+			Slot:       control.Slot,
+			Grant:      control.Grant,
+			CopyStep:   int64(step + 1),
+			Step:       int64(step + 1),
+			Length:     c.StateBytes,
+		}
 		if _, err := f.WriteAt(said.Encode(), format.ClientOffset+int64(said.Seq%2)*format.PageSize/2); err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +67,16 @@ func announced(t *testing.T, c Config) {
 // taken aside, and told when it is known.
 func TestResumesWithoutVerifying(t *testing.T) {
 	coordinator := coordtest.Start(t)
-	c := Config{Root: proc.Root(t.TempDir()), Container: "c1", Coordinator: coordinator.Address(), CA: coordinator.CA, PodUID: "uid", Slots: format.Slots, StateBytes: 1 << 20, Log: io.Discard}
+	c := Config{
+		Root:        proc.Root(t.TempDir()),
+		Container:   "c1",
+		Coordinator: coordinator.Address(),
+		CA:          coordinator.CA,
+		PodUID:      "uid",
+		Slots:       format.Slots,
+		StateBytes:  1 << 20,
+		Log:         io.Discard,
+	}
 	for _, dir := range []string{c.Root.Run(), c.Root.Memory()} {
 		if err := os.MkdirAll(dir, 0o777); err != nil {
 			t.Fatal(err)
@@ -66,7 +84,11 @@ func TestResumesWithoutVerifying(t *testing.T) {
 	}
 	announced(t, c)
 	before := ckptagent.New()
-	before.Incarnation, before.Generation, before.Phase, before.Run, before.Clean, before.Known = 1, 1, protocol.StateFailed, protocol.Run{Number: 1, WorldSize: 1, Nodes: 1}, false, true
+	before.Incarnation, before.Generation, before.Phase, before.Run, before.Clean, before.Known = 1, 1, protocol.StateFailed, protocol.Run{
+		Number:    1,
+		WorldSize: 1,
+		Nodes:     1,
+	}, false, true
 	before.Ranks, before.Rank = 1, []ckptagent.Rank{{Exit: &protocol.Exit{Code: 1}}}
 	raw, err := json.Marshal(persisted{Container: c.Container, State: before.Durable})
 	if err != nil {
@@ -82,7 +104,8 @@ func TestResumesWithoutVerifying(t *testing.T) {
 	}
 	a.resume() // whatever is found aside is taken in by a.loop, which this test is
 	first := a.state.Report()
-	if len(first.Rank) != 1 || first.Incarnation != 2 || first.Rank[0].Step != 3 || !slices.Equal(protocol.Steps(first.Rank[0].Sealed), []int64{1, 2}) {
+	if len(first.Rank) != 1 || first.Incarnation != 2 || first.Rank[0].Step != 3 ||
+		!slices.Equal(protocol.Steps(first.Rank[0].Sealed), []int64{1, 2}) {
 		t.Fatalf("it begins with %+v", first)
 	}
 	limit := time.After(time.Minute)
@@ -130,7 +153,11 @@ func TestRanksOfTheGenerationBefore(t *testing.T) {
 	}
 	defer func() { _ = sleep.Process.Kill(); _ = sleep.Wait() }()
 	left := ckptagent.New()
-	left.Incarnation, left.Generation, left.Phase, left.Run, left.Clean, left.Known = 1, 2, protocol.StateRunning, protocol.Run{Number: 2, WorldSize: 1, Nodes: 1}, false, true
+	left.Incarnation, left.Generation, left.Phase, left.Run, left.Clean, left.Known = 1, 2, protocol.StateRunning, protocol.Run{
+		Number:    2,
+		WorldSize: 1,
+		Nodes:     1,
+	}, false, true
 	left.Ranks, left.Rank = 1, []ckptagent.Rank{{}}
 	for of, known := range map[int64]bool{1: false, 2: true} {
 		a := resumed(t, persisted{Container: "c1", State: left.Durable, Ranks: map[int]proc.Process{0: {PID: sleep.Process.Pid}}, RanksOf: of})
@@ -157,7 +184,11 @@ func TestCommandThatCannotBeRead(t *testing.T) {
 	left := ckptagent.New()
 	left.Incarnation, left.Whole, left.Ranks, left.Rank = 1, true, 1, []ckptagent.Rank{{}}
 	a := resumed(t, persisted{Container: "c1", State: left.Durable})
-	for _, e := range []ckptagent.Effect{ckptagent.InspectCommand{}, ckptagent.Adopt{}, ckptagent.Start{Run: protocol.Run{Number: 1}, Ranks: 1, FirstRun: true}} {
+	for _, e := range []ckptagent.Effect{
+		ckptagent.InspectCommand{},
+		ckptagent.Adopt{},
+		ckptagent.Start{Run: protocol.Run{Number: 1}, Ranks: 1, FirstRun: true},
+	} {
 		a.carryOut(e)
 	}
 	if e, ok := a.queue[0].(ckptagent.Exited); len(a.queue) != 1 || !ok || e.Code != 127 {

@@ -250,12 +250,16 @@ func (k *uploader) copy(e ckptagent.CopyStep) {
 			}
 			defer func() { <-free }()
 			f := format.RankFile{
-				Rank: uint32(e.BaseRank + local), WorldSize: uint32(e.World), Step: e.Mark.Step, Generation: e.Mark.Generation, Branch: pinned.Seal.Branch,
+				Rank: uint32(
+					e.BaseRank + local,
+				), WorldSize: uint32(e.World), Step: e.Mark.Step, Generation: e.Mark.Generation, Branch: pinned.Seal.Branch,
 				Length: pinned.Seal.Length, Checksum: pinned.Seal.CRC,
 			}
 			err := k.again(ctx, fmt.Sprintf("copying step %d of rank %d", f.Step, f.Rank), 0, func() error { return k.store.Put(ctx, f, pinned.Data()) })
 			if err == nil {
-				k.post(ckptagent.Copied{Local: local, Copy: protocol.Copied{Mark: e.Mark, Length: f.Length, Checksum: f.Checksum}, Took: time.Since(start)})
+				k.post(
+					ckptagent.Copied{Local: local, Copy: protocol.Copied{Mark: e.Mark, Length: f.Length, Checksum: f.Checksum}, Took: time.Since(start)},
+				)
 			}
 		})
 	}

@@ -14,9 +14,10 @@ import (
 	"holdfast.dev/holdfast/ckptagent/launch"
 )
 
-// asked lists which of the living processes that a first one and its descendants are get SIGTERM before all are killed: the first one where it
-// handles that signal; where it is a shell, or has ended, what handles it below. Where it does neither the kernel would end it, and nothing is
-// asked. A process that runs the program of one above it that is asked is its worker, such as a data loader's: it is left to that one.
+// asked lists which of the living processes that a first one and its descendants are get SIGTERM before all are killed: the first one where
+// it handles that signal; where it is a shell, or has ended, what handles it below. Where it does neither the kernel would end it, and
+// nothing is asked. A process that runs the program of one above it that is asked is its worker, such as a data loader's: it is left to
+// that one.
 func asked(first int, living map[int]stat) []int {
 	_, there := living[first]
 	if there && !handlesTERM(first) && !isShellProcess(first) {

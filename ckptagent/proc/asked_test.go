@@ -50,8 +50,8 @@ note(name + "-ready")
 while True: time.sleep(0.01)
 `
 
-// TestWhoIsAsked: what handles SIGTERM has its time to save, in each form in which a rank is started. Its workers are left to it, and a rank
-// without a handler is not waited for.
+// TestWhoIsAsked: what handles SIGTERM has its time to save, in each form in which a rank is started. Its workers are left to it, and a
+// rank without a handler is not waited for.
 func TestWhoIsAsked(t *testing.T) {
 	for name, c := range map[string]struct {
 		script string
@@ -97,7 +97,8 @@ func TestAHandlerThatHangs(t *testing.T) {
 	}
 }
 
-// TestTrackersRemoveWhatTheyTrack: a rank that is killed leaves its segments to Python's tracker of resources, which removes them once it is gone.
+// TestTrackersRemoveWhatTheyTrack: a rank that is killed leaves its segments to Python's tracker of resources, which removes them once it
+// is gone.
 func TestTrackersRemoveWhatTheyTrack(t *testing.T) {
 	name := fmt.Sprintf("holdfast-test-%d", time.Now().UnixNano())
 	out := filepath.Join(t.TempDir(), "out")

@@ -133,13 +133,16 @@ func (c Command) Start(root Root, mark string, run protocol.Run) (Process, error
 			file = filepath.Join(dir, file)
 		}
 	}
-	list := setEnv(withErrorFile(c.env, c.Argv, root, run.Number), map[string]string{EnvMark: mark, EnvGeneration: strconv.FormatInt(run.Number, 10)})
+	list := setEnv(
+		withErrorFile(c.env, c.Argv, root, run.Number),
+		map[string]string{EnvMark: mark, EnvGeneration: strconv.FormatInt(run.Number, 10)},
+	)
 	return start(command{file: file, argv: c.Argv, env: list, files: [3]*os.File{os.Stdin, os.Stdout, os.Stderr}})
 }
 
-// EndBelow ends all that descends from init but this process, which is all that the command has started: whoever lost its
-// parent is init's child. With grace the command, or what handles SIGTERM below it where it is a shell, is asked by SIGTERM first, and waited
-// for; the command itself is not asked again where init has done so. waited says that something was.
+// EndBelow ends all that descends from init but this process, which is all that the command has started: whoever lost its parent is init's
+// child. With grace the command, or what handles SIGTERM below it where it is a shell, is asked by SIGTERM first, and waited for; the
+// command itself is not asked again where init has done so. waited says that something was.
 //
 // init is the pid of the process that started this one. Where that has ended nothing is killed: this process is then the child of
 // some other reaper, below which other containers of the pod may run.

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestGreetingsNameNobody: of who a launcher is the kernel's word counts, and nothing is started where it has none: not for what connects and then
-// becomes another program, which may be another user's, or ends.
+// TestGreetingsNameNobody: of who a launcher is the kernel's word counts, and nothing is started where it has none: not for what connects
+// and then becomes another program, which may be another user's, or ends.
 func TestGreetingsNameNobody(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "s")
@@ -47,7 +47,8 @@ func TestGreetingsNameNobody(t *testing.T) {
 
 	for name, pid := range map[string]int{"another user's": os.Getpid(), "ended": ended(t)} {
 		l.Limits = said
-		if l.Invalid = l.Limits.confirm(pid, unix.Ucred{Uid: 1234, Gid: 1234}); l.Invalid == nil || l.Limits.Identity.UID != 1234 || l.Limits.Identity.GID != 1234 {
+		if l.Invalid = l.Limits.confirm(pid, unix.Ucred{Uid: 1234, Gid: 1234}); l.Invalid == nil || l.Limits.Identity.UID != 1234 ||
+			l.Limits.Identity.GID != 1234 {
 			t.Errorf("%s: runs as %+v, %v", name, l.Limits.Identity, l.Invalid)
 		}
 		l.CountDevices(Root(dir))

@@ -76,8 +76,8 @@ type devices struct {
 	err error
 }
 
-// CountDevices asks the interpreter that will train for its devices, where the launcher leaves the number of ranks to them. NVIDIA's are counted
-// without: importing torch takes seconds.
+// CountDevices asks the interpreter that will train for its devices, where the launcher leaves the number of ranks to them. NVIDIA's are
+// counted without: importing torch takes seconds.
 func (l *Launch) CountDevices(root Root) {
 	spec, err := launch.Parse(l.Argv, l.Env)
 	kind := spec.AsksDevices()
@@ -102,7 +102,10 @@ func (l *Launch) askInterpreter(root Root, spec launch.Spec, kind string) (int, 
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), countTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, root.Binary(), slices.Concat([]string{"exec", string(limits), "--"}, python, []string{"-c", countProgram, kind})...)
+	cmd := exec.CommandContext(
+		ctx,
+		root.Binary(),
+		slices.Concat([]string{"exec", string(limits), "--"}, python, []string{"-c", countProgram, kind})...)
 	cmd.Dir, cmd.Env, cmd.WaitDelay = l.Dir, l.environ(nil), time.Second
 	var said strings.Builder
 	cmd.Stderr = &said

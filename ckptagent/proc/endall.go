@@ -20,8 +20,8 @@ import (
 // those of the spared sessions, and returns when none is left. With grace it asks those of the sessions that handle SIGTERM
 // first (asked) and waits for them; all else is not asked and not waited for. It returns the pids of the ranks that were.
 //
-// A process escapes only by leaving both its session and its environment behind, by not showing its environment to this one, or by
-// being between two programs for longer than execTimeout outside of its session. hidden lists, with their starts, those that carry the mark and
+// A process escapes only by leaving both its session and its environment behind, by not showing its environment to this one, or by being
+// between two programs for longer than execTimeout outside of its session. hidden lists, with their starts, those that carry the mark and
 // show it to another user alone.
 func EndAll(mark string, ranks []Process, spared []int, grace time.Duration, hidden ...func() map[int]uint64) (waited []int) {
 	var sessions []int
@@ -133,9 +133,9 @@ const blind = 10 * time.Millisecond
 // execTimeout bounds how long a process that shows no environment is waited for after the last end of another: some never show one.
 const execTimeout = time.Second
 
-// killUntilNone kills what look finds until two looks in a row find nothing: a process that was born behind the back of the
-// first has an ancestor that either was seen by it or is seen, with its descendants, by the second. A look that could not see
-// everything, which it says by false, found something. What removes what the others leave (keeps) is killed last, and has keeperTimeout before.
+// killUntilNone kills what look finds until two looks in a row find nothing: a process that was born behind the back of the first has an
+// ancestor that either was seen by it or is seen, with its descendants, by the second. A look that could not see everything, which it says
+// by false, found something. What removes what the others leave (keeps) is killed last, and has keeperTimeout before.
 func killUntilNone(look func() ([]int, bool)) {
 	var until time.Time // keepers are spared; zero: all others live yet
 	for empty := 0; empty < 2; {

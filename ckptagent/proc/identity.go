@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Identity is who a process runs as and how it is scheduled. Of a launcher it is what the kernel says, never what the launcher does: ranks are
-// started with it by an agent that may be root.
+// Identity is who a process runs as and how it is scheduled. Of a launcher it is what the kernel says, never what the launcher does: ranks
+// are started with it by an agent that may be root.
 type Identity struct {
 	UID    uint32 `json:"uid"`
 	GID    uint32 `json:"gid"`
@@ -52,7 +52,8 @@ func identityOf(pid int) (Identity, error) {
 	for name, set := range map[string]*uint64{"CapBnd": &id.Bounding, "CapInh": &id.Inheritable, "CapAmb": &id.Ambient} {
 		*set = statusMask(who, name)
 	}
-	if attr, err := unix.SchedGetAttr(pid, 0); err == nil && attr.Flags&unix.SCHED_FLAG_RESET_ON_FORK == 0 && attr.Policy != unix.SCHED_DEADLINE {
+	if attr, err := unix.SchedGetAttr(pid, 0); err == nil && attr.Flags&unix.SCHED_FLAG_RESET_ON_FORK == 0 &&
+		attr.Policy != unix.SCHED_DEADLINE {
 		id.Policy, id.Priority = attr.Policy, attr.Priority
 	}
 	if raw, err := unix.Getpriority(unix.PRIO_PROCESS, pid); err == nil {
@@ -179,7 +180,8 @@ func (i Identity) schedule(own Identity) error {
 	return nil
 }
 
-// changeUser changes the calling thread's user and groups: Go's own functions change all threads, which end where one becomes another program.
+// changeUser changes the calling thread's user and groups: Go's own functions change all threads, which end where one becomes another
+// program.
 func (i Identity) changeUser(own Identity) error {
 	if !slices.Equal(i.Groups, own.Groups) {
 		groups := make([]uint32, len(i.Groups)+1) // one more, for an address
@@ -227,7 +229,8 @@ func (i Identity) keepCapabilities() error {
 	return nil
 }
 
-// MemoryPolicy is a process's own NUMA policy, which it alone can say: set_mempolicy(2) lets it choose among the nodes that its container has.
+// MemoryPolicy is a process's own NUMA policy, which it alone can say: set_mempolicy(2) lets it choose among the nodes that its container
+// has.
 type MemoryPolicy struct {
 	Mode  int        `json:"mode"`
 	Nodes [16]uint64 `json:"nodes"`
@@ -238,7 +241,15 @@ const policyNodes = 16 * 64
 func readMemoryPolicy() MemoryPolicy {
 	var p MemoryPolicy
 	var mode int32
-	_, _, errno := unix.RawSyscall6(unix.SYS_GET_MEMPOLICY, uintptr(unsafe.Pointer(&mode)), uintptr(unsafe.Pointer(&p.Nodes[0])), policyNodes, 0, 0, 0)
+	_, _, errno := unix.RawSyscall6(
+		unix.SYS_GET_MEMPOLICY,
+		uintptr(unsafe.Pointer(&mode)),
+		uintptr(unsafe.Pointer(&p.Nodes[0])),
+		policyNodes,
+		0,
+		0,
+		0,
+	)
 	if errno != 0 {
 		return MemoryPolicy{}
 	}

@@ -22,8 +22,8 @@ const (
 	indexNice = 10
 )
 
-// Index is the command that names to stock torch what lies in the files of so many ranks, called so up to the rank: the client, by the interpreter
-// of the ranks and as their user, with nothing but the standard library.
+// Index is the command that names to stock torch what lies in the files of so many ranks, called so up to the rank: the client, by the
+// interpreter of the ranks and as their user, with nothing but the standard library.
 func (j Job) Index(files string, ranks int) (*exec.Cmd, error) {
 	if j.Launch == nil {
 		return nil, errors.New("no launcher has come to this pod's agent yet, so no interpreter is known")

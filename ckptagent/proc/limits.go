@@ -89,7 +89,9 @@ func softFiles() uint64 {
 }
 
 func (l Limits) equal(o Limits) bool {
-	return l.Umask == o.Umask && maps.Equal(l.Resource, o.Resource) && l.Files == o.Files && slices.Equal(l.CPUs, o.CPUs) && l.Nice == o.Nice && l.Blocked == o.Blocked &&
+	return l.Umask == o.Umask && maps.Equal(l.Resource, o.Resource) && l.Files == o.Files && slices.Equal(l.CPUs, o.CPUs) &&
+		l.Nice == o.Nice &&
+		l.Blocked == o.Blocked &&
 		l.Memory == o.Memory && l.Identity.equal(o.Identity)
 }
 

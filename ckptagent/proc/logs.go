@@ -22,7 +22,9 @@ func (j Job) files(run protocol.Run) launch.Files {
 	host, _ := os.Hostname()
 	env := j.Launch.Env
 	temp := cmp.Or(env["TMPDIR"], env["TEMP"], env["TMP"], "/tmp")
-	return j.Spec.Files(launch.Attempt{ID: fmt.Sprintf("%-16s", j.Launch.ID), Temp: temp, Hostname: host, Restarts: run.RestartCount, FirstRank: run.BaseRank})
+	return j.Spec.Files(
+		launch.Attempt{ID: fmt.Sprintf("%-16s", j.Launch.ID), Temp: temp, Hostname: host, Restarts: run.RestartCount, FirstRank: run.BaseRank},
+	)
 }
 
 func (j Job) abs(path string) string {
@@ -160,10 +162,30 @@ func (j Job) Tail(run protocol.Run, again bool) *Tails {
 	var all []*tail
 	for local, r := range f.Rank {
 		if r.TeeStdout {
-			all = append(all, &tail{path: j.abs(r.Stdout), prefix: r.Prefix, console: j.Launch.Files[1], filters: j.Spec.Logs.OutFilters, slot: int64(local) * 16, tails: t})
+			all = append(
+				all,
+				&tail{
+					path:    j.abs(r.Stdout),
+					prefix:  r.Prefix,
+					console: j.Launch.Files[1],
+					filters: j.Spec.Logs.OutFilters,
+					slot:    int64(local) * 16,
+					tails:   t,
+				},
+			)
 		}
 		if r.TeeStderr {
-			all = append(all, &tail{path: j.abs(r.Stderr), prefix: r.Prefix, console: j.Launch.Files[2], filters: j.Spec.Logs.ErrFilters, slot: int64(local)*16 + 8, tails: t})
+			all = append(
+				all,
+				&tail{
+					path:    j.abs(r.Stderr),
+					prefix:  r.Prefix,
+					console: j.Launch.Files[2],
+					filters: j.Spec.Logs.ErrFilters,
+					slot:    int64(local)*16 + 8,
+					tails:   t,
+				},
+			)
 		}
 	}
 	if len(all) == 0 {

@@ -38,8 +38,16 @@ func TestTails(t *testing.T) {
 	if err := os.MkdirAll(root.Run(), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	j := Job{Root: root, Spec: launch.Spec{Ranks: 1, Role: "r", RunID: "id", Logs: launch.Logs{Dir: "logs", Tee: launch.Streams{All: 1}, OutFilters: []string{"b", "d"}}},
-		Launch: &Launch{ID: "0123456789abcdef", Dir: dir, Files: [3]*os.File{nil, console, console}}}
+	j := Job{
+		Root: root,
+		Spec: launch.Spec{
+			Ranks: 1,
+			Role:  "r",
+			RunID: "id",
+			Logs:  launch.Logs{Dir: "logs", Tee: launch.Streams{All: 1}, OutFilters: []string{"b", "d"}},
+		},
+		Launch: &Launch{ID: "0123456789abcdef", Dir: dir, Files: [3]*os.File{nil, console, console}},
+	}
 	run := protocol.Run{Number: 3}
 	if j.Tail(run, true) != nil {
 		t.Fatal("goes on where nobody has begun")
@@ -124,7 +132,8 @@ func TestOutputOfColdRanks(t *testing.T) {
 	}
 }
 
-// TestLogsWithTheLaunchersRights: where the agent is root and the launcher is not, what the launcher names for logs is used as its user could.
+// TestLogsWithTheLaunchersRights: where the agent is root and the launcher is not, what the launcher names for logs is used as its user
+// could.
 func TestLogsWithTheLaunchersRights(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can use files as another user")
@@ -132,8 +141,20 @@ func TestLogsWithTheLaunchersRights(t *testing.T) {
 	dir := t.TempDir()
 	secret, theirs := filepath.Join(dir, "root"), filepath.Join(dir, "theirs")
 	own, err := identityOf(os.Getpid())
-	if err = errors.Join(err, os.MkdirAll(secret, 0o700), os.WriteFile(filepath.Join(secret, "file"), []byte("kept"), 0o600), os.Mkdir(theirs, 0o755), os.Chown(theirs, 65534, 65534),
-		os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755), os.Symlink(secret, filepath.Join(theirs, "link")), os.Symlink(filepath.Join(secret, "file"), filepath.Join(theirs, "file"))); err != nil {
+	if err = errors.Join(
+		err,
+		os.MkdirAll(
+			secret,
+			0o700,
+		),
+		os.WriteFile(filepath.Join(secret, "file"), []byte("kept"), 0o600),
+		os.Mkdir(theirs, 0o755),
+		os.Chown(theirs, 65534, 65534),
+		os.Chmod(dir, 0o755),
+		os.Chmod(filepath.Dir(dir), 0o755),
+		os.Symlink(secret, filepath.Join(theirs, "link")),
+		os.Symlink(filepath.Join(secret, "file"), filepath.Join(theirs, "file")),
+	); err != nil {
 		t.Fatal(err)
 	}
 	l := &Launch{ID: "0123456789abcdef", Dir: theirs, Env: map[string]string{}, Limits: Limits{Identity: Identity{UID: 65534, GID: 65534}}}

@@ -399,8 +399,30 @@ func hideThenSleep(dir string) {
 	brk, _, _ := unix.Syscall(unix.SYS_BRK, 0, 0, 0)
 	// prctl_mm_map, of linux/prctl.h: all as it is, but that the environment is where there is no memory.
 	const nowhere = 1 << 16
-	layout := []uint64{at(26), at(27), at(45), at(46), at(47), uint64(brk), at(28), at(48), at(49), nowhere, nowhere + 4096, 0, uint64(math.MaxUint32) << 32}
-	_, _, errno := unix.Syscall6(unix.SYS_PRCTL, unix.PR_SET_MM, unix.PR_SET_MM_MAP, uintptr(unsafe.Pointer(&layout[0])), uintptr(8*len(layout)), 0, 0)
+	layout := []uint64{
+		at(26),
+		at(27),
+		at(45),
+		at(46),
+		at(47),
+		uint64(brk),
+		at(28),
+		at(48),
+		at(49),
+		nowhere,
+		nowhere + 4096,
+		0,
+		uint64(math.MaxUint32) << 32,
+	}
+	_, _, errno := unix.Syscall6(
+		unix.SYS_PRCTL,
+		unix.PR_SET_MM,
+		unix.PR_SET_MM_MAP,
+		uintptr(unsafe.Pointer(&layout[0])),
+		uintptr(8*len(layout)),
+		0,
+		0,
+	)
 	if errno != 0 {
 		panic(errno)
 	}
@@ -639,7 +661,18 @@ func TestCountGPUs(t *testing.T) {
 func TestRankEnvironment(t *testing.T) {
 	spec := launch.Spec{Ranks: 2, Role: "r", RunID: "id", MaxRestarts: 4, Python: []string{"python3"}, Script: "t.py"}
 	j := Job{Root: "/r", Mark: "m", Spec: spec, Arena: true, Launch: &Launch{Env: map[string]string{"A": "b", "RANK": "old"}}}
-	run := protocol.Run{Number: 7, WorldSize: 4, BaseRank: 2, NodeRank: 1, Nodes: 2, MasterAddr: "10.0.0.1", MasterPort: 4000, RestoreStep: 9, RestoreBranch: 4, RestartCount: 3}
+	run := protocol.Run{
+		Number:        7,
+		WorldSize:     4,
+		BaseRank:      2,
+		NodeRank:      1,
+		Nodes:         2,
+		MasterAddr:    "10.0.0.1",
+		MasterPort:    4000,
+		RestoreStep:   9,
+		RestoreBranch: 4,
+		RestartCount:  3,
+	}
 	env := j.env(run, 1)
 	for name, want := range map[string]string{
 		"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "ROLE_RANK": "3", "ROLE_WORLD_SIZE": "4",
@@ -677,7 +710,8 @@ func TestRankEnvironment(t *testing.T) {
 			}
 		}
 	}
-	if own := j.own(run); slices.ContainsFunc(single, func(name string) bool { return !slices.Contains(own, name) }) || slices.Contains(own, "GROUP_RANK") {
+	if own := j.own(run); slices.ContainsFunc(single, func(name string) bool { return !slices.Contains(own, name) }) ||
+		slices.Contains(own, "GROUP_RANK") {
 		t.Errorf("ranks of a pod differ in %v", own)
 	}
 	j.Spec.VirtualLocalRank = true

@@ -52,7 +52,15 @@ func readStat(pid int) (stat, error) {
 	if len(f) > 48 && f[23] != "0" && f[23] != "1" { // where its code is: the kernel notes it last, and says 1 to who may not know
 		environ = atoi(f[48]) - atoi(f[47])
 	}
-	return stat{state: f[0][0], parent: atoi(f[1]), session: atoi(f[3]), threads: atoi(f[17]), start: start, kernel: atoi(f[6])&ofKernel != 0, environ: environ}, err
+	return stat{
+		state:   f[0][0],
+		parent:  atoi(f[1]),
+		session: atoi(f[3]),
+		threads: atoi(f[17]),
+		start:   start,
+		kernel:  atoi(f[6])&ofKernel != 0,
+		environ: environ,
+	}, err
 }
 
 // Process is one process that was started here, by this or an earlier incarnation of the agent.

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// protect keeps what this process and the agent run, read and believe from other users of the container, where they are root: volumes come open to
-// all. Who is no root cannot, and need not: other users come by root alone.
+// protect keeps what this process and the agent run, read and believe from other users of the container, where they are root: volumes come
+// open to all. Who is no root cannot, and need not: other users come by root alone.
 func (r Root) protect() error {
 	_ = os.Chmod(r.Ranks(), 0o777|fs.ModeSticky) // until it is known who ranks run as
 	if os.Geteuid() != 0 {

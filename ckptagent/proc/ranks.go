@@ -204,7 +204,8 @@ func Traced(e protocol.Exit, root Root, generation int64, local int) protocol.Ex
 
 // ReadTraceback reads what a rank wrote about an exception that nothing caught.
 func ReadTraceback(root Root, generation int64, local int) (ckptagent.Traceback, bool) {
-	f, err := os.OpenFile(root.ErrorFile(generation, local), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0) // it lies in a folder of the ranks' user
+	// it lies in a folder of the ranks' user
+	f, err := os.OpenFile(root.ErrorFile(generation, local), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return ckptagent.Traceback{}, false
 	}

@@ -31,8 +31,8 @@ func guaranteed(within time.Duration, missing int, cost, used, ago time.Duration
 	return min(max(float64(need)/float64(max(within-ago, within/10)), leastShare), mostShare)
 }
 
-// share says which part of one processor warming may use now: a guaranteed part, or half of what would be idle without it where that is more:
-// the rest is left for the moments in which ranks that wait for one another all want to run.
+// share says which part of one processor warming may use now: a guaranteed part, or half of what would be idle without it where that is
+// more: the rest is left for the moments in which ranks that wait for one another all want to run.
 type share struct {
 	// idle is for how long all processors together have been idle; false: unknown, or this pod may not use them all.
 	idle  func() (time.Duration, bool)

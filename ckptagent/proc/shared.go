@@ -26,9 +26,9 @@ type sharedNote struct {
 	Users []uint32 `json:"users"`
 }
 
-// NoteShared notes what lies in shared memory before a launcher, or the container's command, starts its ranks: that stays. users are as whom
-// ranks run besides this process's own. Where other containers, or with hostIPC other pods, share it, nothing is noted: files of theirs look
-// like those that ranks have left.
+// NoteShared notes what lies in shared memory before a launcher, or the container's command, starts its ranks: that stays. users are as
+// whom ranks run besides this process's own. Where other containers, or with hostIPC other pods, share it, nothing is noted: files of
+// theirs look like those that ranks have left.
 func NoteShared(root Root, users ...uint32) error {
 	if os.Getenv(EnvShm) != "own" {
 		return nil
@@ -48,9 +48,9 @@ func NoteShared(root Root, users ...uint32) error {
 	return nil
 }
 
-// ClearShared removes the segments and semaphores that ended ranks have left in shared memory: files of theirs that came after NoteShared and
-// that no process has open or mapped; none where nothing was noted. It returns their names, and those of files that it leaves because a process
-// of this container that may use them does not show what it has open. Folders stay: nothing of POSIX makes any.
+// ClearShared removes the segments and semaphores that ended ranks have left in shared memory: files of theirs that came after NoteShared
+// and that no process has open or mapped; none where nothing was noted. It returns their names, and those of files that it leaves because a
+// process of this container that may use them does not show what it has open. Folders stay: nothing of POSIX makes any.
 func ClearShared(root Root, use SharedUse) (removed, kept []string) {
 	raw, err := os.ReadFile(root.SharedFile())
 	var noted sharedNote

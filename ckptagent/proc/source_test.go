@@ -74,9 +74,19 @@ func newWarmed(t *testing.T, ranks int, modules ...string) *warmed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &warmed{t: t, out: out, ready: map[int]bool{}, run: protocol.Run{Number: 1, WorldSize: ranks, Nodes: 1, MasterAddr: "127.0.0.1", MasterPort: 4000}}
+	w := &warmed{
+		t:     t,
+		out:   out,
+		ready: map[int]bool{},
+		run:   protocol.Run{Number: 1, WorldSize: ranks, Nodes: 1, MasterAddr: "127.0.0.1", MasterPort: 4000},
+	}
 	w.job = Job{
-		Root: Root(dir), Mark: newMark(), Own: readLimits(), Spec: launch.Spec{Ranks: ranks, Script: script, Python: []string{strings.TrimSpace(string(python))}},
+		Root: Root(
+			dir,
+		),
+		Mark: newMark(),
+		Own:  readLimits(),
+		Spec: launch.Spec{Ranks: ranks, Script: script, Python: []string{strings.TrimSpace(string(python))}},
 		Launch: &Launch{Files: [3]*os.File{null, write, os.Stderr}, Limits: readLimits(), Dir: dir,
 			Env: map[string]string{"PATH": os.Getenv("PATH"), "PYTHONPATH": hook + ":" + dir, "PYTHONDONTWRITEBYTECODE": "1"}},
 	}

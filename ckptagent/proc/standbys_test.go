@@ -31,7 +31,13 @@ func TestStandbysAreOffWhereMemoryIsShort(t *testing.T) {
 	run := protocol.Run{Number: 1, WorldSize: 2, Nodes: 1, MasterAddr: "127.0.0.1", MasterPort: 4000}
 	room := uint64(ampleMemory - 1<<20)
 	// Without the loop: looks are taken here, one at a time.
-	s := &Standbys{changed: func(int, bool) {}, share: newShare(), room: func() (uint64, bool) { return room, true }, cost: warmCost, wake: make(chan struct{}, 1)}
+	s := &Standbys{
+		changed: func(int, bool) {},
+		share:   newShare(),
+		room:    func() (uint64, bool) { return room, true },
+		cost:    warmCost,
+		wake:    make(chan struct{}, 1),
+	}
 	t.Cleanup(s.Close)
 	s.Configure(job, "")
 	s.serving, s.servingWhy = servesRank, "a module reads RANK"
@@ -111,7 +117,13 @@ func bare(t *testing.T, shell string) *Standbys {
 	if err := os.MkdirAll(string(job.Root)+"/run", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s := &Standbys{changed: func(int, bool) {}, share: newShare(), room: func() (uint64, bool) { return 0, false }, cost: warmCost, wake: make(chan struct{}, 1)}
+	s := &Standbys{
+		changed: func(int, bool) {},
+		share:   newShare(),
+		room:    func() (uint64, bool) { return 0, false },
+		cost:    warmCost,
+		wake:    make(chan struct{}, 1),
+	}
 	t.Cleanup(func() {
 		s.Close()
 		EndAll(job.Mark, nil, nil, 0)

@@ -12,8 +12,8 @@ import (
 // lowest is the priority of what can wait for training.
 const lowest = 19
 
-// background are threads of the lowest priority that have nothing to do. None ever ends: a priority that was given up cannot be had back, so
-// they are of no other use, and a child that is to die with its parent dies with the thread that started it, whatever that did since.
+// background are threads of the lowest priority that have nothing to do. None ever ends: a priority that was given up cannot be had back,
+// so they are of no other use, and a child that is to die with its parent dies with the thread that started it, whatever that did since.
 var background struct {
 	sync.Mutex
 	idle []chan func()

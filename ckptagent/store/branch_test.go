@@ -13,7 +13,18 @@ import (
 // TestRemovalKnowsMarksOfBranches: a removal names what stays with its branch, and what lies there is found by step and generation.
 func TestRemovalKnowsMarksOfBranches(t *testing.T) {
 	s := newStore(OS{}, t.TempDir(), "a")
-	first, older, newer := protocol.Mark{Step: 80, Generation: 1}, protocol.Mark{Step: 55, Generation: 2, Branch: 1}, protocol.Mark{Step: 60, Generation: 2, Branch: 1}
+	first, older, newer := protocol.Mark{
+		Step:       80,
+		Generation: 1,
+	}, protocol.Mark{
+		Step:       55,
+		Generation: 2,
+		Branch:     1,
+	}, protocol.Mark{
+		Step:       60,
+		Generation: 2,
+		Branch:     1,
+	}
 	for _, m := range []protocol.Mark{first, older, newer} {
 		all := manifestOf(m)
 		all.Branch = m.Branch
@@ -56,7 +67,14 @@ func TestManifestIsOfTheBranchOfItsFiles(t *testing.T) {
 		named int64
 		want  int64
 		ok    bool
-	}{{[2]int64{1, 1}, 1, 1, true}, {[2]int64{1, 1}, 0, 1, true}, {[2]int64{1, 1}, 2, 0, false}, {[2]int64{1, 2}, 0, 0, false}, {[2]int64{0, 1}, 0, 0, false}, {[2]int64{0, 0}, 0, 0, true}} {
+	}{
+		{[2]int64{1, 1}, 1, 1, true},
+		{[2]int64{1, 1}, 0, 1, true},
+		{[2]int64{1, 1}, 2, 0, false},
+		{[2]int64{1, 2}, 0, 0, false},
+		{[2]int64{0, 1}, 0, 0, false},
+		{[2]int64{0, 0}, 0, 0, true},
+	} {
 		s := newStore(OS{}, t.TempDir(), "a")
 		for rank := range uint32(2) {
 			f := fileOf(m, rank)

@@ -39,7 +39,18 @@ func folders(t *testing.T) map[string]string {
 // time; what is shorter, longer or other than its header says leaves nothing behind.
 func TestRealFolders(t *testing.T) {
 	for name, dir := range folders(t) {
-		for i, length := range []int{0, 1, block - 1, block, block + 1, chunk - block - 1, chunk - block, chunk - block + 1, 2*chunk - block, 3*chunk + 5} {
+		for i, length := range []int{
+			0,
+			1,
+			block - 1,
+			block,
+			block + 1,
+			chunk - block - 1,
+			chunk - block,
+			chunk - block + 1,
+			2*chunk - block,
+			3*chunk + 5,
+		} {
 			t.Run(fmt.Sprintf("%s/%d", name, length), func(t *testing.T) {
 				s, data := newStore(OS{}, filepath.Join(dir, "job"), "w"), make([]byte, length)
 				for at := range data {
@@ -47,7 +58,12 @@ func TestRealFolders(t *testing.T) {
 				}
 				m := protocol.Mark{Step: int64(i + 1), Generation: 1}
 				f := format.RankFile{WorldSize: 1, Step: m.Step, Generation: 1, Length: uint64(length), Checksum: format.Checksum(data)}
-				for what, wrong := range map[string]io.Reader{"longer": bytes.NewReader(append(bytes.Clone(data), 1)), "shorter": bytes.NewReader(data[:max(length-1, 0)]), "other": bytes.NewReader(bytes.Repeat([]byte{3}, length)), "unreadable": iotest.ErrReader(unix.EIO)} {
+				for what, wrong := range map[string]io.Reader{
+					"longer":     bytes.NewReader(append(bytes.Clone(data), 1)),
+					"shorter":    bytes.NewReader(data[:max(length-1, 0)]),
+					"other":      bytes.NewReader(bytes.Repeat([]byte{3}, length)),
+					"unreadable": iotest.ErrReader(unix.EIO),
+				} {
 					if length == 0 && (what == "shorter" || what == "other") {
 						continue
 					}
@@ -66,7 +82,8 @@ func TestRealFolders(t *testing.T) {
 					t.Fatal(err)
 				}
 				var got bytes.Buffer
-				if _, err := s.Get(context.Background(), m, 0, func(format.RankFile) (io.Writer, error) { return &got, nil }); err != nil || !bytes.Equal(got.Bytes(), data) {
+				if _, err := s.Get(context.Background(), m, 0, func(format.RankFile) (io.Writer, error) { return &got, nil }); err != nil ||
+					!bytes.Equal(got.Bytes(), data) {
 					t.Errorf("it came back as %d bytes: %v", got.Len(), err)
 				}
 			})
@@ -116,7 +133,8 @@ func TestPutEndsWithItsContext(t *testing.T) {
 		return len(p), nil
 	})
 	s := newStore(OS{}, filepath.Join(folders(t)["memory"], "job"), "w")
-	if err := s.Put(ctx, format.RankFile{WorldSize: 1, Step: 1, Generation: 1, Length: 1 << 40}, data); !errors.Is(err, context.Canceled) || reads > 6 {
+	if err := s.Put(ctx, format.RankFile{WorldSize: 1, Step: 1, Generation: 1, Length: 1 << 40}, data); !errors.Is(err, context.Canceled) ||
+		reads > 6 {
 		t.Errorf("%v after %d reads", err, reads)
 	}
 }

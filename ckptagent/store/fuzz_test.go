@@ -27,7 +27,10 @@ func FuzzFolder(f *testing.F) {
 	f.Add("gen-2", "notes.txt", []byte("mine"))
 	f.Add("gen-02", ".step-1.rank-0.x.part", []byte{})
 	f.Fuzz(func(t *testing.T, folder, name string, content []byte) {
-		if folder == "" || name == "" || strings.ContainsAny(folder+name, "/\x00") || strings.Trim(folder, ".") == "" || strings.Trim(name, ".") == "" || len(folder) > 64 || len(name) > 64 {
+		if folder == "" || name == "" || strings.ContainsAny(folder+name, "/\x00") || strings.Trim(folder, ".") == "" ||
+			strings.Trim(name, ".") == "" ||
+			len(folder) > 64 ||
+			len(name) > 64 {
 			return // no name of a file
 		}
 		disk := newMemFS(nil, 0)
@@ -50,7 +53,12 @@ func FuzzFolder(f *testing.F) {
 		kind, step := format.ParseFileName(name)
 		if generation, ok := format.ParseGenerationFolder(folder); ok && kind == format.FileRank {
 			var out bytes.Buffer
-			got, err := s.Get(context.Background(), protocol.Mark{Step: step, Generation: generation}, 1, func(format.RankFile) (io.Writer, error) { return &out, nil })
+			got, err := s.Get(
+				context.Background(),
+				protocol.Mark{Step: step, Generation: generation},
+				1,
+				func(format.RankFile) (io.Writer, error) { return &out, nil },
+			)
 			if err == nil && (uint64(out.Len()) != got.Length || got.Length > uint64(len(content)) || format.Checksum(out.Bytes()) != got.Checksum) {
 				t.Fatalf("read as a rank's file: %+v, %d bytes of %d", got, out.Len(), len(content))
 			}
@@ -78,7 +86,9 @@ func complete(t *testing.T, s *Store, m protocol.Mark, folder, name string, cont
 	}
 	for _, other := range marks {
 		have, err := format.DecodeManifest(content)
-		if other != m && (err != nil || have.Step != other.Step || have.Generation != other.Generation || name != format.ManifestName(other.Step) || folder != format.GenerationFolder(other.Generation)) {
+		if other != m &&
+			(err != nil || have.Step != other.Step || have.Generation != other.Generation || name != format.ManifestName(other.Step) ||
+				folder != format.GenerationFolder(other.Generation)) {
 			t.Fatalf("%v counts as complete by %s/%s %q", other, folder, name, content)
 		}
 	}

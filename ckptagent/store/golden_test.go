@@ -13,8 +13,8 @@ import (
 	"holdfast.dev/holdfast/internal/golden"
 )
 
-// TestGoldenJob writes a state of the Python client as two ranks of one step, of the first branch and of a later one. The client's tests export the
-// same files.
+// TestGoldenJob writes a state of the Python client as two ranks of one step, of the first branch and of a later one. The client's tests
+// export the same files.
 func TestGoldenJob(t *testing.T) {
 	for folder, branch := range map[string]int64{"job-uid": 0, "branch-uid": 2} {
 		writeGoldenStep(t, folder, branch)
@@ -45,7 +45,15 @@ func writeGoldenStep(t *testing.T, folder string, branch int64) {
 	s := New(OS{}, dir, "test")
 	m := format.Manifest{Step: announced.Step, Generation: 7, Branch: branch}
 	for rank := range uint32(2) {
-		f := format.RankFile{Rank: rank, WorldSize: 2, Step: m.Step, Generation: m.Generation, Branch: branch, Length: uint64(len(data)), Checksum: format.Checksum(data)}
+		f := format.RankFile{
+			Rank:       rank,
+			WorldSize:  2,
+			Step:       m.Step,
+			Generation: m.Generation,
+			Branch:     branch,
+			Length:     uint64(len(data)),
+			Checksum:   format.Checksum(data),
+		}
 		if err := s.Put(context.Background(), f, bytes.NewReader(data)); err != nil {
 			t.Fatal(err)
 		}

@@ -17,8 +17,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Indexer begins to name to stock torch what lies in the rank files of a manifest, which are called so up to the rank. What it returns reads as
-// the number of bytes of the file of values, a newline, these bytes, and .metadata; the error says why the step cannot be named.
+// Indexer begins to name to stock torch what lies in the rank files of a manifest, which are called so up to the rank. What it returns
+// reads as the number of bytes of the file of values, a newline, these bytes, and .metadata; the error says why the step cannot be named.
 type Indexer func(m format.Manifest, files string) (io.ReadCloser, error)
 
 // IndexBy has f name each step that gets a manifest. failed is called for each that has no index, with the reason.
@@ -71,7 +71,8 @@ func (s *Store) removeIndex(dir string) error {
 	}
 	for _, name := range names {
 		whole := name == format.IndexValues || name == format.IndexMetadata
-		part := strings.HasSuffix(name, format.PartSuffix) && (strings.HasPrefix(name, format.IndexValues+".") || strings.HasPrefix(name, format.IndexMetadata+"."))
+		part := strings.HasSuffix(name, format.PartSuffix) &&
+			(strings.HasPrefix(name, format.IndexValues+".") || strings.HasPrefix(name, format.IndexMetadata+"."))
 		if whole || part {
 			err = errors.Join(err, s.remove(path.Join(dir, name)))
 		}

@@ -150,8 +150,16 @@ func (s *Store) PutManifest(m format.Manifest) error {
 		if rank == 0 && given == 0 {
 			m.Branch = f.Branch // a coordinator that knows none has named none
 		}
-		if f.Point() != (format.Point{Branch: m.Branch, Step: m.Step}) || f.Generation != m.Generation || f.Rank != uint32(rank) || f.Length != want.Length || f.Checksum != want.Checksum {
-			return fmt.Errorf("the file of rank %d, step %d, generation %d is another than the manifest says: %w", rank, m.Step, m.Generation, ErrUseless)
+		if f.Point() != (format.Point{Branch: m.Branch, Step: m.Step}) || f.Generation != m.Generation || f.Rank != uint32(rank) ||
+			f.Length != want.Length ||
+			f.Checksum != want.Checksum {
+			return fmt.Errorf(
+				"the file of rank %d, step %d, generation %d is another than the manifest says: %w",
+				rank,
+				m.Step,
+				m.Generation,
+				ErrUseless,
+			)
 		}
 	}
 	if err := s.makeFolder(s.folder(m.Generation)); err != nil {
@@ -170,7 +178,12 @@ func (s *Store) PutManifest(m format.Manifest) error {
 
 // Get reads a rank's file into what to returns for it, and checks all of it. The error is ErrUseless where
 // trying again cannot help.
-func (s *Store) Get(ctx context.Context, m protocol.Mark, rank uint32, to func(format.RankFile) (io.Writer, error)) (format.RankFile, error) {
+func (s *Store) Get(
+	ctx context.Context,
+	m protocol.Mark,
+	rank uint32,
+	to func(format.RankFile) (io.Writer, error),
+) (format.RankFile, error) {
 	in, err := s.fs.Open(path.Join(s.folder(m.Generation), format.RankFileName(m.Step, rank)), 0)
 	if err != nil {
 		return format.RankFile{}, useless(err)

@@ -36,7 +36,14 @@ func content(m protocol.Mark, rank uint32) []byte {
 
 func fileOf(m protocol.Mark, rank uint32) format.RankFile {
 	data := content(m, rank)
-	return format.RankFile{Rank: rank, WorldSize: 2, Step: m.Step, Generation: m.Generation, Length: uint64(len(data)), Checksum: format.Checksum(data)}
+	return format.RankFile{
+		Rank:       rank,
+		WorldSize:  2,
+		Step:       m.Step,
+		Generation: m.Generation,
+		Length:     uint64(len(data)),
+		Checksum:   format.Checksum(data),
+	}
 }
 
 func put(s *Store, m protocol.Mark, rank uint32) error {
@@ -107,7 +114,15 @@ type acknowledged struct {
 	manifests []protocol.Mark
 }
 
-var marks = []protocol.Mark{{Step: 10, Generation: 1}, {Step: 20, Generation: 1}, {Step: 30, Generation: 1}, {Step: 25, Generation: 2}, {Step: 35, Generation: 2}, {Step: 45, Generation: 2}, {Step: 45, Generation: 4}}
+var marks = []protocol.Mark{
+	{Step: 10, Generation: 1},
+	{Step: 20, Generation: 1},
+	{Step: 30, Generation: 1},
+	{Step: 25, Generation: 2},
+	{Step: 35, Generation: 2},
+	{Step: 45, Generation: 2},
+	{Step: 45, Generation: 4},
+}
 
 func history(s *Store) (ack acknowledged, err error) {
 	ack.files = map[protocol.Mark][2]bool{}
@@ -246,7 +261,8 @@ func TestPruneRemovesWhatIsOlderThanTheRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	complete, err := s.Complete()
-	if want := []protocol.Mark{{Step: 35, Generation: 2}, {Step: 45, Generation: 2}, {Step: 45, Generation: 4}}; err != nil || !slices.Equal(complete, want) {
+	if want := []protocol.Mark{{Step: 35, Generation: 2}, {Step: 45, Generation: 2}, {Step: 45, Generation: 4}}; err != nil ||
+		!slices.Equal(complete, want) {
 		t.Errorf("complete are %v, %v; want %v", complete, err, want)
 	}
 	for _, f := range foreign {
@@ -265,7 +281,13 @@ func TestPruneRemovesWhatIsOlderThanTheRecord(t *testing.T) {
 // those that it names, and take nothing of theirs away, whoever removes.
 func TestPruneKeepsWhatIsRecorded(t *testing.T) {
 	s := newStore(newMemFS(rand.New(rand.NewPCG(0, 0)), 0), jobFolder, "a")
-	for _, m := range []protocol.Mark{{Step: 10, Generation: 1}, {Step: 20, Generation: 1}, {Step: 25, Generation: 2}, {Step: 27, Generation: 3}, {Step: 29, Generation: 4}} {
+	for _, m := range []protocol.Mark{
+		{Step: 10, Generation: 1},
+		{Step: 20, Generation: 1},
+		{Step: 25, Generation: 2},
+		{Step: 27, Generation: 3},
+		{Step: 29, Generation: 4},
+	} {
 		for rank := range uint32(2) {
 			if err := put(s, m, rank); err != nil {
 				t.Fatal(err)
@@ -373,7 +395,13 @@ func TestWhatIsNotWholeIsOfNoUse(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := s.Put(ctx, fileOf(protocol.Mark{Step: 9, Generation: 3}, 0), bytes.NewReader(content(protocol.Mark{Step: 9, Generation: 3}, 0))); !errors.Is(err, context.Canceled) {
+	if err := s.Put(ctx, fileOf(protocol.Mark{
+		Step:       9,
+		Generation: 3,
+	}, 0), bytes.NewReader(content(protocol.Mark{Step: 9, Generation: 3}, 0))); !errors.Is(
+		err,
+		context.Canceled,
+	) {
 		t.Errorf("a copy that nobody wants: %v", err)
 	}
 	names, err := os.ReadDir(filepath.Join(dir, "gen-3"))

@@ -25,7 +25,11 @@ func TestCkptAnswersAboutItsJobAlone(t *testing.T) {
 		if err := s.Put(t.Context(), f, bytes.NewReader(state)); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.PutManifest(format.Manifest{Step: 5, Generation: 1, Ranks: []format.ManifestRank{{Length: f.Length, Checksum: f.Checksum}}}); err != nil {
+		if err := s.PutManifest(format.Manifest{
+			Step:       5,
+			Generation: 1,
+			Ranks:      []format.ManifestRank{{Length: f.Length, Checksum: f.Checksum}},
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -44,7 +48,8 @@ func TestCkptAnswersAboutItsJobAlone(t *testing.T) {
 	defer hold.Close()
 	for _, args := range [][]string{{"ls"}, {"verify"}, {"verify", "5"}} {
 		got, err := ask(open, args...)
-		if err != nil || got.Verified != (args[0] == "verify") || len(got.Folders) != 1 || got.Folders[0].Name != "train-uid" || !got.Folders[0].Steps[0].Complete() {
+		if err != nil || got.Verified != (args[0] == "verify") || len(got.Folders) != 1 || got.Folders[0].Name != "train-uid" ||
+			!got.Folders[0].Steps[0].Complete() {
 			t.Errorf("%v: %+v, %v", args, got, err)
 		}
 	}

@@ -135,10 +135,27 @@ func config(root proc.Root) loop.Config {
 		}
 	}
 	c := loop.Config{
-		Root: root, Container: os.Getenv(proc.EnvContainer), Init: initPID, Coordinator: os.Getenv(proc.EnvCoordinator), Addresses: addresses, Ports: ports, CA: os.Getenv(proc.EnvCA),
-		PodIP: os.Getenv(proc.EnvPodIP), PodUID: os.Getenv(proc.EnvPodUID), Ranks: ranks, StateBytes: state, Slots: uint32(slots),
-		Standbys: os.Getenv(proc.EnvStandbys) != "off", Log: os.Stderr,
-		Storage: os.Getenv(proc.EnvStorage), Gang: os.Getenv(proc.EnvGang), JobUID: os.Getenv(proc.EnvJobUID), Grace: time.Duration(grace) * time.Second, MaxRestarts: restarts,
+		Root:        root,
+		Container:   os.Getenv(proc.EnvContainer),
+		Init:        initPID,
+		Coordinator: os.Getenv(proc.EnvCoordinator),
+		Addresses:   addresses,
+		Ports:       ports,
+		CA:          os.Getenv(proc.EnvCA),
+		PodIP:       os.Getenv(proc.EnvPodIP),
+		PodUID:      os.Getenv(proc.EnvPodUID),
+		Ranks:       ranks,
+		StateBytes:  state,
+		Slots:       uint32(slots),
+		Standbys:    os.Getenv(proc.EnvStandbys) != "off",
+		Log:         os.Stderr,
+		Storage: os.Getenv(
+			proc.EnvStorage,
+		),
+		Gang:        os.Getenv(proc.EnvGang),
+		JobUID:      os.Getenv(proc.EnvJobUID),
+		Grace:       time.Duration(grace) * time.Second,
+		MaxRestarts: restarts,
 	}
 	if c.Container != "" { // started by init, which left its pipe open for us and for nobody below
 		syscall.CloseOnExec(proc.PokeFD)

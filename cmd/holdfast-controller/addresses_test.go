@@ -17,7 +17,10 @@ func TestCoordinatorAddresses(t *testing.T) {
 		"headless":         {[]string{"None"}, nil},
 		"none yet":         {nil, nil},
 	} {
-		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.Namespace, Name: coordinatorService}, Spec: corev1.ServiceSpec{ClusterIPs: c.has}}
+		service := &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.Namespace, Name: coordinatorService},
+			Spec:       corev1.ServiceSpec{ClusterIPs: c.has},
+		}
 		got, err := coordinatorAddresses(t.Context(), fake.NewClientBuilder().WithObjects(service).Build())
 		if err != nil || !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, %v", name, got, err)

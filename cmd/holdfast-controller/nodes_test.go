@@ -52,7 +52,8 @@ func TestNodeFlagsAct(t *testing.T) {
 	}
 	want := budget.Defaults()
 	want.MaxOut, want.MaxOutPerDomain, want.BreakerPercent = budget.Limit{Count: 7}, budget.Limit{Percent: 30}, 60
-	want.LeaseTimeout, want.AgentTimeout, want.LeaseAloneTimeout, want.LeaseLate = 30*time.Second, 9*time.Second, 50*time.Second, 30*time.Second
+	want.LeaseTimeout, want.AgentTimeout = 30*time.Second, 9*time.Second
+	want.LeaseAloneTimeout, want.LeaseLate = 50*time.Second, 30*time.Second
 	if got, err := o.config(); err != nil || got != want {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}

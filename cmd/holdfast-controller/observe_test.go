@@ -90,7 +90,14 @@ func TestObservingSetsUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rotator := certs.New(certs.Options{Client: mgr.GetClient(), Secret: types.NamespacedName{Namespace: v1alpha1.Namespace, Name: secretName}, Webhook: webhookConfig, Names: []string{"a"}})
+	rotator := certs.New(
+		certs.Options{
+			Client:  mgr.GetClient(),
+			Secret:  types.NamespacedName{Namespace: v1alpha1.Namespace, Name: secretName},
+			Webhook: webhookConfig,
+			Names:   []string{"a"},
+		},
+	)
 	if err := addControllers(mgr, rotator, o); err != nil {
 		t.Fatal(err)
 	}

@@ -71,7 +71,16 @@ type options struct {
 }
 
 func defaults() options {
-	return options{webhookAddress: ":9443", coordinatorAddress: ":" + strconv.Itoa(coordinatorPort), healthAddress: ":8081", metricsAddress: ":8443", maxGangs: defaultGangs, agent: agentDefaults(), nodes: nodeDefaults(), images: imageDefaults()}
+	return options{
+		webhookAddress:     ":9443",
+		coordinatorAddress: ":" + strconv.Itoa(coordinatorPort),
+		healthAddress:      ":8081",
+		metricsAddress:     ":8443",
+		maxGangs:           defaultGangs,
+		agent:              agentDefaults(),
+		nodes:              nodeDefaults(),
+		images:             imageDefaults(),
+	}
 }
 
 // settled are the options with what follows from --observe-only.
@@ -196,7 +205,12 @@ func managerOptions(o options, secure func(*tls.Config), server ctrlwebhook.Serv
 
 // metricsOptions serve metrics to whoever may get the path /metrics: they name jobs and nodes of all namespaces.
 func metricsOptions(address string, secure func(*tls.Config)) metricsserver.Options {
-	return metricsserver.Options{BindAddress: address, SecureServing: true, TLSOpts: []func(*tls.Config){secure}, FilterProvider: filters.WithAuthenticationAndAuthorization}
+	return metricsserver.Options{
+		BindAddress:    address,
+		SecureServing:  true,
+		TLSOpts:        []func(*tls.Config){secure},
+		FilterProvider: filters.WithAuthenticationAndAuthorization,
+	}
 }
 
 // addWebhooks answers admission on every replica.
@@ -230,7 +244,16 @@ func addWebhooks(mgr manager.Manager, rotator *certs.Rotator, o options) error {
 		}, err
 	}
 	mgr.GetWebhookServer().Register(webhook.PathPods, &admission.Webhook{Handler: webhook.Pods(config)})
-	mgr.GetWebhookServer().Register(webhook.PathJobs, &admission.Webhook{Handler: webhook.Jobs(webhook.Cluster{Images: images, Minor: version.minor, Gangs: gangsIn(mgr.GetClient()), MaxGangs: o.maxGangs, Limits: limitsOf(mgr.GetAPIReader()), ObserveOnly: o.observeOnly, Devices: o.devices})})
+	mgr.GetWebhookServer().
+		Register(webhook.PathJobs, &admission.Webhook{Handler: webhook.Jobs(webhook.Cluster{
+			Images:      images,
+			Minor:       version.minor,
+			Gangs:       gangsIn(mgr.GetClient()),
+			MaxGangs:    o.maxGangs,
+			Limits:      limitsOf(mgr.GetAPIReader()),
+			ObserveOnly: o.observeOnly,
+			Devices:     o.devices,
+		})})
 	return nil
 }
 
@@ -276,7 +299,13 @@ func limitsOf(live client.Reader) func(context.Context, string) (webhook.Limits,
 // addControllers adds what works on the leader, and the coordinator, which listens on every replica.
 func addControllers(mgr manager.Manager, rotator *certs.Rotator, o options) error {
 	gangs := gangcontroller.New(gangcontroller.Options{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), ByGang: elasticcontroller.PodsByGang, MaxGangs: o.maxGangs, Recorder: mgr.GetEventRecorder("holdfast-gang"), Now: time.Now})
+		Client:   mgr.GetClient(),
+		Live:     mgr.GetAPIReader(),
+		ByGang:   elasticcontroller.PodsByGang,
+		MaxGangs: o.maxGangs,
+		Recorder: mgr.GetEventRecorder("holdfast-gang"),
+		Now:      time.Now,
+	})
 	if err := gangs.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("setting up the gang controller: %w", err)
 	}

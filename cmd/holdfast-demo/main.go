@@ -1,5 +1,5 @@
-// Command holdfast-demo starts a one-machine cluster, installs Holdfast by its manifests, plays the story of one job and many failures, and shows a
-// summary and a page. It cleans up after itself; if it was killed, its next run removes what was left.
+// Command holdfast-demo starts a one-machine cluster, installs Holdfast by its manifests, plays the story of one job and many failures, and
+// shows a summary and a page. It cleans up after itself; if it was killed, its next run removes what was left.
 package main
 
 import (

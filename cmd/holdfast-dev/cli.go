@@ -49,7 +49,16 @@ func rootCommand(w *where) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(upCommand(w), downCommand(w), statusCommand(w), kubeconfigCommand(w), imageCommand(w), nodeCommand(w), controlCommand(w), runCommand(w))
+	root.AddCommand(
+		upCommand(w),
+		downCommand(w),
+		statusCommand(w),
+		kubeconfigCommand(w),
+		imageCommand(w),
+		nodeCommand(w),
+		controlCommand(w),
+		runCommand(w),
+	)
 	return root
 }
 

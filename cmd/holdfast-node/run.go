@@ -64,11 +64,13 @@ func run(ctx context.Context, o options) error {
 		}
 	}
 	asked := &wishes{}
-	writer := node.New(node.Options{Client: client, Server: strings.TrimSuffix(cfg.Host, "/"), Node: o.node, Log: log, Answered: figures.Answered,
-		Expected: func(gpus int, by string, final bool) {
-			emit(nodehealth.Signal{At: time.Now(), Source: nodehealth.API, Kind: nodehealth.Expected, Code: gpus, Text: by, Final: final})
-		},
-		Released: func(by string) { asked.released.Store(&by) }})
+	writer := node.New(
+		node.Options{Client: client, Server: strings.TrimSuffix(cfg.Host, "/"), Node: o.node, Log: log, Answered: figures.Answered,
+			Expected: func(gpus int, by string, final bool) {
+				emit(nodehealth.Signal{At: time.Now(), Source: nodehealth.API, Kind: nodehealth.Expected, Code: gpus, Text: by, Final: final})
+			},
+			Released: func(by string) { asked.released.Store(&by) }},
+	)
 	before, err := writer.Load(ctx)
 	if err != nil {
 		return nil // told to end before the API server answered
@@ -131,7 +133,13 @@ func openLog(o options, log *slog.Logger) (*kmsg.Log, error) {
 // judge folds signals and publishes the verdict whenever it changes, until ctx ends. What an earlier daemon
 // published stands until NVML's first word, or until there is worse to say: the log that is read again speaks of
 // devices by addresses which only NVML can tell apart.
-func judge(ctx context.Context, state nodehealth.State, signals <-chan nodehealth.Signal, publish func(nodehealth.Verdict), log *slog.Logger) {
+func judge(
+	ctx context.Context,
+	state nodehealth.State,
+	signals <-chan nodehealth.Signal,
+	publish func(nodehealth.Verdict),
+	log *slog.Logger,
+) {
 	tick := time.NewTicker(assessEvery)
 	defer tick.Stop()
 	var last nodehealth.Verdict
@@ -150,7 +158,8 @@ func judge(ctx context.Context, state nodehealth.State, signals <-chan nodehealt
 		}
 		now := time.Now()
 		state = nodehealth.Fold(state, sig, now)
-		heard = heard || sig.Kind == nodehealth.Read || sig.Kind == nodehealth.Blind || sig.Kind == nodehealth.Hang || sig.Kind == nodehealth.Released
+		heard = heard || sig.Kind == nodehealth.Read || sig.Kind == nodehealth.Blind || sig.Kind == nodehealth.Hang ||
+			sig.Kind == nodehealth.Released
 		v := nodehealth.Assess(state, now)
 		if !heard && v.Action <= standing || published && reflect.DeepEqual(v, last) {
 			continue

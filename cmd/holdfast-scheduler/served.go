@@ -56,10 +56,17 @@ func missing(gates featuregate.FeatureGate, served []metav1.APIResource) map[fea
 
 // switchOff switches gates off, and all that depend on them. Version is asked to be that of unlocked where a gate is locked
 // in the present one.
-func switchOff(gates featuregate.MutableVersionedFeatureGate, effective basecompatibility.MutableEffectiveVersion, lacks map[featuregate.Feature]string) error {
+func switchOff(
+	gates featuregate.MutableVersionedFeatureGate,
+	effective basecompatibility.MutableEffectiveVersion,
+	lacks map[featuregate.Feature]string,
+) error {
 	if _, all := lacks[features.DynamicResourceAllocation]; all && effective.EmulationVersion().GreaterThan(unlocked) {
 		effective.SetEmulationVersion(unlocked)
-		if err := gates.SetEmulationVersionAndMinCompatibilityVersion(effective.EmulationVersion(), effective.MinCompatibilityVersion()); err != nil {
+		if err := gates.SetEmulationVersionAndMinCompatibilityVersion(
+			effective.EmulationVersion(),
+			effective.MinCompatibilityVersion(),
+		); err != nil {
 			return fmt.Errorf("emulating version %s, the last in which %s may be off: %w", unlocked, features.DynamicResourceAllocation, err)
 		}
 	}
@@ -116,7 +123,8 @@ func adapt(ctx context.Context, opts *options.Options, gates featuregate.Feature
 		logger.Info("The API server does not serve what a feature gate needs: it is switched off, and what depends on it", "gate", gate, "missing", what)
 	}
 	mutable, ok := gates.(featuregate.MutableVersionedFeatureGate)
-	effective, also := opts.ComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent).(basecompatibility.MutableEffectiveVersion)
+	version := opts.ComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
+	effective, also := version.(basecompatibility.MutableEffectiveVersion)
 	if !ok || !also {
 		return fmt.Errorf("feature gates are %T, the version is %T: this is not the Kubernetes version that the scheduler was built for", gates, effective)
 	}

@@ -50,7 +50,9 @@ func TestGatesFollowWhatIsServed(t *testing.T) {
 			if len(missing(gates, c.served)) > 0 {
 				t.Error("something is watched that is not served")
 			}
-			if len(c.off) < 2 && (!gates.Enabled(features.DynamicResourceAllocation) || !effective.EmulationVersion().EqualTo(apiversion.MajorMinor(effective.BinaryVersion().Major(), effective.BinaryVersion().Minor()))) {
+			if len(c.off) < 2 &&
+				(!gates.Enabled(features.DynamicResourceAllocation) ||
+					!effective.EmulationVersion().EqualTo(apiversion.MajorMinor(effective.BinaryVersion().Major(), effective.BinaryVersion().Minor()))) {
 				t.Error("more is off than must be")
 			}
 			if !gates.Enabled(features.SchedulerAsyncPreemption) || gates.Enabled(features.NominatedNodeNameForExpectation) {

@@ -54,13 +54,24 @@ func askFabric(ctx context.Context, cfg *rest.Config, level string, most int) (f
 
 // askScheduler puts a question to the replica that leads and decodes the answer. Where it may not or cannot be asked,
 // unasked says why.
-func askScheduler(ctx context.Context, cfg *rest.Config, question func(rest.Interface) *rest.Request, path string, answer any) (unasked string, err error) {
+func askScheduler(
+	ctx context.Context,
+	cfg *rest.Config,
+	question func(rest.Interface) *rest.Request,
+	path string,
+	answer any,
+) (unasked string, err error) {
 	kube, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		return "", fmt.Errorf("connecting to the cluster: %w", err)
 	}
-	token, err := kube.CoreV1().ServiceAccounts(v1alpha1.Namespace).CreateToken(ctx, v1alpha1.PreviewServiceAccount, &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{v1alpha1.PreviewAudience}, ExpirationSeconds: ptr.To[int64](600)}}, metav1.CreateOptions{})
+	token, err := kube.CoreV1().
+		ServiceAccounts(v1alpha1.Namespace).
+		CreateToken(ctx, v1alpha1.PreviewServiceAccount, &authenticationv1.TokenRequest{
+			Spec: authenticationv1.TokenRequestSpec{
+				Audiences:         []string{v1alpha1.PreviewAudience},
+				ExpirationSeconds: ptr.To[int64](600),
+			}}, metav1.CreateOptions{})
 	if err != nil {
 		return whyUnasked(err), nil
 	}

@@ -36,7 +36,14 @@ func ask(t *testing.T, followers int, token, last *metav1.Status) (*v1alpha1.Pre
 		case strings.HasSuffix(r.URL.Path, "/serviceaccounts/holdfast-preview/token") && token != nil:
 			status(w, *token)
 		case strings.HasSuffix(r.URL.Path, "/serviceaccounts/holdfast-preview/token"):
-			write(w, http.StatusCreated, authenticationv1.TokenRequest{TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenRequest"}, Status: authenticationv1.TokenRequestStatus{Token: "secret"}})
+			write(
+				w,
+				http.StatusCreated,
+				authenticationv1.TokenRequest{
+					TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenRequest"},
+					Status:   authenticationv1.TokenRequestStatus{Token: "secret"},
+				},
+			)
 		case r.URL.Path != "/api/v1/namespaces/holdfast-system/services/https:holdfast-scheduler-preview:preview/proxy/holdfast/preview" || r.Method != http.MethodPost || r.Header.Get(v1alpha1.PreviewTokenHeader) != "secret":
 			t.Errorf("asked %s %s", r.Method, r.URL.Path)
 		case json.NewDecoder(r.Body).Decode(&question) != nil || len(question.Pods) != 1:

@@ -76,7 +76,9 @@ func TestCkptOfAFolder(t *testing.T) {
 	}
 	out, said, code := holdfast(t, "ckpt", "verify", "--dir", claim, "-o", "json")
 	var r ckpt.Report
-	if err := errors.Join(json.Unmarshal([]byte(out), &r)); err != nil || code != 1 || said != "" || len(r.Wrong) != 1 || r.Folders[0].Steps[0].State != ckpt.Damaged || r.Folders[0].Steps[1].State != ckpt.Complete {
+	if err := errors.Join(json.Unmarshal([]byte(out), &r)); err != nil || code != 1 || said != "" || len(r.Wrong) != 1 ||
+		r.Folders[0].Steps[0].State != ckpt.Damaged ||
+		r.Folders[0].Steps[1].State != ckpt.Complete {
 		t.Errorf("verify: code %d, %s, %v\n%s", code, said, err, out)
 	}
 	if out, _, code := holdfast(t, "ckpt", "verify", "--dir", claim, "--step", "10"); code != 0 || strings.Contains(out, "Step 20") {

@@ -57,7 +57,10 @@ func hasStorage(c *corev1.Container) bool {
 }
 
 func running(pod *corev1.Pod, container string) bool {
-	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == container && s.State.Running != nil })
+	return slices.ContainsFunc(
+		pod.Status.ContainerStatuses,
+		func(s corev1.ContainerStatus) bool { return s.Name == container && s.State.Running != nil },
+	)
 }
 
 // askAgent runs the agent's binary in a container and returns what it printed. Its input stays open as long as somebody waits.
@@ -67,7 +70,13 @@ func askAgent(ctx context.Context, cfg *rest.Config, pod *corev1.Pod, container 
 		return nil, fmt.Errorf("connecting to the cluster: %w", err)
 	}
 	url := kube.CoreV1().RESTClient().Post().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{Container: container.Name, Command: append([]string{container.Command[0]}, words...), Stdin: true, Stdout: true, Stderr: true},
+		VersionedParams(&corev1.PodExecOptions{
+			Container: container.Name,
+			Command:   append([]string{container.Command[0]}, words...),
+			Stdin:     true,
+			Stdout:    true,
+			Stderr:    true,
+		},
 			clientscheme.ParameterCodec).URL()
 	old, err := remotecommand.NewSPDYExecutor(cfg, "POST", url)
 	if err != nil {
@@ -77,7 +86,11 @@ func askAgent(ctx context.Context, cfg *rest.Config, pod *corev1.Pod, container 
 	if err != nil {
 		return nil, fmt.Errorf("preparing to ask pod %s: %w", pod.Name, err)
 	}
-	both, err := remotecommand.NewFallbackExecutor(ws, old, func(err error) bool { return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err) })
+	both, err := remotecommand.NewFallbackExecutor(
+		ws,
+		old,
+		func(err error) bool { return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err) },
+	)
 	if err != nil {
 		return nil, fmt.Errorf("preparing to ask pod %s: %w", pod.Name, err)
 	}

@@ -50,7 +50,9 @@ func TestPodToAsk(t *testing.T) {
 	if err != nil || p.Name != "train-4" || c.Name != "train" {
 		t.Errorf("%v, %v, %v", p, c, err)
 	}
-	if _, _, err := podToAsk(t.Context(), fake.NewClientBuilder().WithScheme(s).WithObjects(others...).Build(), g); err == nil || !strings.Contains(err.Error(), "mount claim steps") || !strings.Contains(err.Error(), "--dir") {
+	if _, _, err := podToAsk(t.Context(), fake.NewClientBuilder().WithScheme(s).WithObjects(others...).Build(), g); err == nil ||
+		!strings.Contains(err.Error(), "mount claim steps") ||
+		!strings.Contains(err.Error(), "--dir") {
 		t.Errorf("where no pod runs: %v", err)
 	}
 	g.Spec.Storage = nil
@@ -145,10 +147,18 @@ func TestAgentsThatDoNotAnswer(t *testing.T) {
 	forbidden := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusForbidden)
-		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: 403, Reason: metav1.StatusReasonForbidden, Message: `pods "train-0" is forbidden: User "alice" cannot get resource "pods/exec" in API group "" in the namespace "team-a"`})
+		_ = json.NewEncoder(w).
+			Encode(metav1.Status{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+				Status:   metav1.StatusFailure,
+				Code:     403,
+				Reason:   metav1.StatusReasonForbidden,
+				Message:  `pods "train-0" is forbidden: User "alice" cannot get resource "pods/exec" in API group "" in the namespace "team-a"`,
+			})
 	}))
 	defer forbidden.Close()
-	if _, err := askAgent(t.Context(), &rest.Config{Host: forbidden.URL}, p, &p.Spec.Containers[1], nil); err == nil || !strings.Contains(err.Error(), "ClusterRole edit") {
+	if _, err := askAgent(t.Context(), &rest.Config{Host: forbidden.URL}, p, &p.Spec.Containers[1], nil); err == nil ||
+		!strings.Contains(err.Error(), "ClusterRole edit") {
 		t.Errorf("without the right: %v", err)
 	}
 }

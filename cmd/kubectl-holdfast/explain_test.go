@@ -47,12 +47,14 @@ func TestFind(t *testing.T) {
 		job("again", enabled, admitted), gangOf("again", "u-0"),
 		job("young", enabled, admitted), job("late", enabled, nil), job("plain", nil, nil),
 	}
-	absent := interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-		if _, ok := o.(*v1alpha1.Gang); ok {
-			return &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "holdfast.dev", Kind: "Gang"}}
-		}
-		return c.Get(ctx, key, o, opts...)
-	}}
+	absent := interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if _, ok := o.(*v1alpha1.Gang); ok {
+				return &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "holdfast.dev", Kind: "Gang"}}
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+	}
 	for name, c := range map[string]struct {
 		what, want string
 		funcs      interceptor.Funcs

@@ -81,8 +81,8 @@ func TestTheCarriedClientIsWhole(t *testing.T) {
 	}
 }
 
-// TestExportImportsNothingFromWherePeopleAre: who exports stands in the claim as often as not, where each job's pods may write what they like.
-// What is named by where people are is found all the same.
+// TestExportImportsNothingFromWherePeopleAre: who exports stands in the claim as often as not, where each job's pods may write what they
+// like. What is named by where people are is found all the same.
 func TestExportImportsNothingFromWherePeopleAre(t *testing.T) {
 	t.Setenv("PYTHONPATH", "")
 	claim := t.TempDir()

@@ -64,6 +64,12 @@ func command(streams genericclioptions.IOStreams) *cobra.Command {
 		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
 	})
 	flags.AddFlags(root.PersistentFlags())
-	root.AddCommand(explainCommand(flags, streams), nodesCommand(flags, streams), previewCommand(flags, streams), fabricCommand(flags, streams), ckptCommand(flags, streams))
+	root.AddCommand(
+		explainCommand(flags, streams),
+		nodesCommand(flags, streams),
+		previewCommand(flags, streams),
+		fabricCommand(flags, streams),
+		ckptCommand(flags, streams),
+	)
 	return root
 }

@@ -35,12 +35,13 @@ func TestReadNodes(t *testing.T) {
 		"no nodes":  {func(l client.ObjectList) bool { _, ok := l.(*corev1.NodeList); return ok }, 0, "ClusterRole holdfast-nodes-view"},
 	} {
 		api := fake.NewClientBuilder().WithScheme(s).WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}).
-			WithInterceptorFuncs(interceptor.Funcs{List: func(ctx context.Context, w client.WithWatch, l client.ObjectList, o ...client.ListOption) error {
-				if c.denied(l) {
-					return forbidden
-				}
-				return w.List(ctx, l, o...)
-			}}).Build()
+			WithInterceptorFuncs(interceptor.Funcs{
+				List: func(ctx context.Context, w client.WithWatch, l client.ObjectList, o ...client.ListOption) error {
+					if c.denied(l) {
+						return forbidden
+					}
+					return w.List(ctx, l, o...)
+				}}).Build()
 		in, err := readNodes(t.Context(), api)
 		switch {
 		case c.err != "":

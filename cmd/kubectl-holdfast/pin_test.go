@@ -39,24 +39,29 @@ func pins(t *testing.T, annotation string, answer func(g *v1alpha1.Gang, pinned 
 			g.Status.Run.Pinned = append(g.Status.Run.Pinned, storedStep(m.Step, m.Generation))
 		}
 	}
-	return fake.NewClientBuilder().WithScheme(s).WithObjects(g, job).WithInterceptorFuncs(interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, opts ...client.PatchOption) error {
-		if err := c.Patch(ctx, obj, p, opts...); err != nil || answer == nil {
-			return err
-		}
-		var pinned []v1alpha1.StoredStep
-		for _, m := range settings.PinsOfJob(obj.(*batchv1.Job)) {
-			pinned = append(pinned, storedStep(m.Step, m.Generation))
-		}
-		now := &v1alpha1.Gang{}
-		if err := c.Get(ctx, client.ObjectKeyFromObject(obj), now); err != nil {
-			return err
-		}
-		if now.Status.Run != nil {
-			now.Status.Run.PinWish = settings.PinWishOfJob(obj.(*batchv1.Job))
-		}
-		answer(now, pinned)
-		return c.Update(ctx, now)
-	}}).Build()
+	return fake.NewClientBuilder().
+		WithScheme(s).
+		WithObjects(g, job).
+		WithInterceptorFuncs(interceptor.Funcs{
+			Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, opts ...client.PatchOption) error {
+				if err := c.Patch(ctx, obj, p, opts...); err != nil || answer == nil {
+					return err
+				}
+				var pinned []v1alpha1.StoredStep
+				for _, m := range settings.PinsOfJob(obj.(*batchv1.Job)) {
+					pinned = append(pinned, storedStep(m.Step, m.Generation))
+				}
+				now := &v1alpha1.Gang{}
+				if err := c.Get(ctx, client.ObjectKeyFromObject(obj), now); err != nil {
+					return err
+				}
+				if now.Status.Run != nil {
+					now.Status.Run.PinWish = settings.PinWishOfJob(obj.(*batchv1.Job))
+				}
+				answer(now, pinned)
+				return c.Update(ctx, now)
+			}}).
+		Build()
 }
 
 // TestPinOfAJobThatIsOver: nobody would answer, and nothing is written.
@@ -74,11 +79,14 @@ func TestPinOfAJobThatIsOver(t *testing.T) {
 	if err := api.Update(t.Context(), g); err != nil {
 		t.Fatal(err)
 	}
-	if said, err := (pinning{what: "job/train", step: 5, off: true, wait: time.Minute}).carryOut(t.Context(), api, g.Namespace); err != nil || !strings.Contains(said, "is pinned no more") {
+	if said, err := (pinning{what: "job/train", step: 5, off: true, wait: time.Minute}).carryOut(t.Context(), api, g.Namespace); err != nil ||
+		!strings.Contains(said, "is pinned no more") {
 		t.Errorf("of one that has no record yet: %q, %v", said, err)
 	}
 	job := &batchv1.Job{}
-	if more := api.Get(t.Context(), client.ObjectKeyFromObject(g), job); more != nil || err != nil || !strings.Contains(said, "nothing removes its steps any more") || len(job.Annotations) > 0 {
+	if more := api.Get(t.Context(), client.ObjectKeyFromObject(g), job); more != nil || err != nil ||
+		!strings.Contains(said, "nothing removes its steps any more") ||
+		len(job.Annotations) > 0 {
 		t.Errorf("%q, %v, the job says %v, %v", said, err, job.Annotations, more)
 	}
 }
@@ -132,15 +140,17 @@ func TestPin(t *testing.T) {
 			if has := job.Annotations[v1alpha1.AnnotationPinnedCheckpoints]; has != c.has {
 				t.Errorf("the job says %q, want %q", has, c.has)
 			}
-			if changed := c.has != c.had || c.answer != nil && strings.Contains(c.says, "may be gone"); changed != (job.Annotations[v1alpha1.AnnotationPinWish] != "") {
+			if changed := c.has != c.had ||
+				c.answer != nil && strings.Contains(c.says, "may be gone"); changed != (job.Annotations[v1alpha1.AnnotationPinWish] != "") {
 				t.Errorf("the wish has number %q", job.Annotations[v1alpha1.AnnotationPinWish])
 			}
 		})
 	}
 }
 
-// TestPinRightAfterUnpin: while the coordinator has not heard of the unpin yet, the promise to the pin before it still stands in the record. It is
-// no answer to this one, which may come after the step has gone, or, where both are heard at once, be that the promise goes on standing.
+// TestPinRightAfterUnpin: while the coordinator has not heard of the unpin yet, the promise to the pin before it still stands in the
+// record. It is no answer to this one, which may come after the step has gone, or, where both are heard at once, be that the promise goes
+// on standing.
 func TestPinRightAfterUnpin(t *testing.T) {
 	for name, c := range map[string]struct {
 		hears func(run *v1alpha1.RunStatus)
@@ -161,18 +171,23 @@ func TestPinRightAfterUnpin(t *testing.T) {
 				t.Fatal(err)
 			}
 			looks := 0
-			watched := interceptor.NewClient(api.(client.WithWatch), interceptor.Funcs{Get: func(ctx context.Context, cl client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
-				if g, ok := obj.(*v1alpha1.Gang); ok {
-					if err := cl.Get(ctx, key, g, opts...); err != nil {
-						return err
-					}
-					if looks++; looks == 4 { // once to find it, twice to no avail
-						c.hears(g.Status.Run)
-						return cl.Update(ctx, g)
-					}
-				}
-				return cl.Get(ctx, key, obj, opts...)
-			}})
+			watched := interceptor.NewClient(
+				api.(client.WithWatch),
+				interceptor.Funcs{
+					Get: func(ctx context.Context, cl client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+						if g, ok := obj.(*v1alpha1.Gang); ok {
+							if err := cl.Get(ctx, key, g, opts...); err != nil {
+								return err
+							}
+							if looks++; looks == 4 { // once to find it, twice to no avail
+								c.hears(g.Status.Run)
+								return cl.Update(ctx, g)
+							}
+						}
+						return cl.Get(ctx, key, obj, opts...)
+					},
+				},
+			)
 			said, err := pinning{what: "job/train", step: 5, wait: time.Minute}.carryOut(t.Context(), watched, job.Namespace)
 			if err != nil {
 				said = err.Error()

@@ -147,7 +147,12 @@ func (w *warned) HandleWarningHeaderWithContext(_ context.Context, code int, _, 
 
 // readJob reads the one Job of a file, which may hold other objects as well.
 func readJob(file string) (*unstructured.Unstructured, error) {
-	infos, err := resource.NewLocalBuilder().Unstructured().FilenameParam(false, &resource.FilenameOptions{Filenames: []string{file}}).Flatten().Do().Infos()
+	infos, err := resource.NewLocalBuilder().
+		Unstructured().
+		FilenameParam(false, &resource.FilenameOptions{Filenames: []string{file}}).
+		Flatten().
+		Do().
+		Infos()
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", file, err)
 	}

@@ -120,7 +120,8 @@ func TestDryRunCreatesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a.Plain == nil || a.Pod == nil || a.PlainPod == nil || len(a.PlainPod.Annotations) != 1 || a.Pod.Annotations[v1alpha1.AnnotationGangSize] != "2" {
+	if a.Plain == nil || a.Pod == nil || a.PlainPod == nil || len(a.PlainPod.Annotations) != 1 ||
+		a.Pod.Annotations[v1alpha1.AnnotationGangSize] != "2" {
 		t.Errorf("%+v", a)
 	}
 	if ref := metav1.GetControllerOf(a.Pod); ref == nil || ref.UID != "made-up" || ref.Name != "train" {
@@ -189,7 +190,8 @@ func TestDryRunErrors(t *testing.T) {
 	}
 	plain := theJob(t)
 	plain.SetAnnotations(nil)
-	if _, err := dryRun(t.Context(), server(t, func(*unstructured.Unstructured) error { return nil }), plain); err == nil || !strings.Contains(err.Error(), "not opted in") {
+	if _, err := dryRun(t.Context(), server(t, func(*unstructured.Unstructured) error { return nil }), plain); err == nil ||
+		!strings.Contains(err.Error(), "not opted in") {
 		t.Errorf("a Job that is not opted in: %v", err)
 	}
 }
@@ -201,13 +203,17 @@ func TestNodesFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	var refused error
-	c := fake.NewClientBuilder().WithScheme(s).WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}).WithInterceptorFuncs(interceptor.Funcs{
-		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			if refused != nil {
-				return refused
-			}
-			return c.List(ctx, list, opts...)
-		}}).Build()
+	c := fake.NewClientBuilder().
+		WithScheme(s).
+		WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}).
+		WithInterceptorFuncs(interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+				if refused != nil {
+					return refused
+				}
+				return c.List(ctx, list, opts...)
+			}}).
+		Build()
 	keeps := job("train", map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Gi"}, nil)
 	if nodes, unread, err := nodesFor(t.Context(), c, keeps); err != nil || unread != "" || len(nodes) != 1 {
 		t.Errorf("%v, %q, %v", nodes, unread, err)
@@ -220,7 +226,8 @@ func TestNodesFor(t *testing.T) {
 	if _, _, err := nodesFor(t.Context(), c, keeps); err == nil {
 		t.Error("a broken answer is none")
 	}
-	if _, unread, err := nodesFor(t.Context(), c, job("train", map[string]string{v1alpha1.AnnotationEnabled: "true"}, nil)); err != nil || unread != "" {
+	if _, unread, err := nodesFor(t.Context(), c, job("train", map[string]string{v1alpha1.AnnotationEnabled: "true"}, nil)); err != nil ||
+		unread != "" {
 		t.Errorf("nodes were asked for without need: %q, %v", unread, err)
 	}
 }

@@ -101,9 +101,16 @@ const MaxExcused = 5
 func New(r Recorded) *Account {
 	f := &r.Figures
 	a := &Account{
-		budget: r.Budget, figures: r.Figures, bestStep: r.BestStep, startedAt: r.StartedAt, recoveries: slices.Clone(r.Recoveries), moved: r.Moved,
+		budget:         r.Budget,
+		figures:        r.Figures,
+		bestStep:       r.BestStep,
+		startedAt:      r.StartedAt,
+		recoveries:     slices.Clone(r.Recoveries),
+		moved:          r.Moved,
 		persistedCount: f.OptimizerSteps,
-		gen:            generation{counted: members.Counted{Lowest: f.OptimizerSteps, Most: f.OptimizerSteps, ResumedAt: f.ResumedAt, Known: f.ResumeKnown}},
+		gen: generation{
+			counted: members.Counted{Lowest: f.OptimizerSteps, Most: f.OptimizerSteps, ResumedAt: f.ResumedAt, Known: f.ResumeKnown},
+		},
 	}
 	for i := range a.recoveries {
 		a.recoveries[i].Replaced = slices.Clone(a.recoveries[i].Replaced)

@@ -165,7 +165,8 @@ func (r *Recovery) reach(n int, l members.Timeline) {
 
 // brings says whether a pod came with this recovery.
 func (r *Recovery) brings(pod members.Pod) bool {
-	return slices.ContainsFunc(r.Replaced, func(o replacements.Replacement) bool { return o.By == pod.Name && o.Pod != pod.UID }) || pod.Created.After(r.DetectedAt)
+	return slices.ContainsFunc(r.Replaced, func(o replacements.Replacement) bool { return o.By == pod.Name && o.Pod != pod.UID }) ||
+		pod.Created.After(r.DetectedAt)
 }
 
 // settle closes the account of the newest recovery and returns it; nil: that was done. ended: it came to its end.

@@ -90,7 +90,8 @@ func (b *Barrier) Ahead(pace Pace) time.Duration {
 func (b *Barrier) AtBarrier(pace Pace, most time.Duration, now time.Time) bool {
 	rest := RestConfirmed
 	switch {
-	case b.confirmedAt == unconfirmed, b.confirmedAt >= b.step && pace.Interval == 0: // a coordinator that began in the middle knows of no beat
+	case b.confirmedAt == unconfirmed,
+		b.confirmedAt >= b.step && pace.Interval == 0: // a coordinator that began in the middle knows of no beat
 		rest = max(2*pace.Interval, restUnconfirmed)
 	case b.confirmedAt >= b.step:
 		rest = max(2*pace.Interval, RestConfirmed)

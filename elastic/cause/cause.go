@@ -187,7 +187,8 @@ func (c Cause) External() bool {
 	return false
 }
 
-// Displaced says whether pods had to leave their places, ranks took the place of others, or people went back: that is no failure, of whatever ran in them.
+// Displaced says whether pods had to leave their places, ranks took the place of others, or people went back: that is no failure, of
+// whatever ran in them.
 func (c Cause) Displaced() bool {
 	return c.Code == PodReplaced || c.Code == JobSuspended || c.Code == LauncherStarted || c.Code == WentBack
 }

@@ -23,7 +23,11 @@ func text(t *testing.T, name string) string {
 
 // exit is a rank's end at a time that its node's clock showed.
 func exit(rank, code, signal, atMs int, traceback string) Exit {
-	return Exit{rank, rank / 2, protocol.Exit{Code: code, Signal: signal, At: t0.Add(time.Duration(atMs) * time.Millisecond), Traceback: traceback}}
+	return Exit{
+		rank,
+		rank / 2,
+		protocol.Exit{Code: code, Signal: signal, At: t0.Add(time.Duration(atMs) * time.Millisecond), Traceback: traceback},
+	}
 }
 
 // The tracebacks under testdata were written by PyTorch 2.15 with gloo on three ranks.
@@ -304,7 +308,14 @@ func TestDisplaced(t *testing.T) {
 }
 
 func TestExternal(t *testing.T) {
-	for code, want := range map[Code]bool{RankKilled: true, PodLost: true, PodReplaced: true, RanksLost: true, PortConflict: true, RankFailed: false} {
+	for code, want := range map[Code]bool{
+		RankKilled:   true,
+		PodLost:      true,
+		PodReplaced:  true,
+		RanksLost:    true,
+		PortConflict: true,
+		RankFailed:   false,
+	} {
 		if got := (Cause{Code: code}).External(); got != want {
 			t.Errorf("%s: External = %v, want %v", code, got, want)
 		}

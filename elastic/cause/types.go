@@ -24,7 +24,8 @@ const (
 	RanksLost Code = "RanksLost"
 	// ContainerRestarted: a container ended whole, agent and all, and was started again in its pod.
 	ContainerRestarted Code = "ContainerRestarted"
-	// LauncherStarted: a command that counted as one rank has started a launcher, whose ranks take its place; no failure, unless it comes again and again.
+	// LauncherStarted: a command that counted as one rank has started a launcher, whose ranks take its place; no failure, unless it comes
+	// again and again.
 	LauncherStarted Code = "LauncherStarted"
 	// WentBack: people had the gang go back to a step, from which a new branch of training begins; no failure.
 	WentBack Code = "WentBack"

@@ -21,8 +21,9 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// TestTheLargestGangFitsIntoItsObject: all pods of the largest gang are evicted at once, half of them given up before because
-// nobody heard their agents, after all of them were replaced again and again, their names are long, each had something to say, and all ranks' state was copied by drained pods.
+// TestTheLargestGangFitsIntoItsObject: all pods of the largest gang are evicted at once, half of them given up before because nobody heard
+// their agents, after all of them were replaced again and again, their names are long, each had something to say, and all ranks' state was
+// copied by drained pods.
 func TestTheLargestGangFitsIntoItsObject(t *testing.T) {
 	const most = 3 << 19 // what etcd takes: 1.5 MiB
 	at := time.Unix(1_700_000_000, 0)
@@ -32,9 +33,23 @@ func TestTheLargestGangFitsIntoItsObject(t *testing.T) {
 	name := func(i int) string { return long("pod", i, 63) }
 	node := func(i int) string { return long("node", i, 120) }
 	termination := func(i int) elastic.Termination {
-		return elastic.Termination{Slot: elastic.Slot(i), Pod: fmt.Sprintf("01234567-89ab-cdef-0123-%012d", i), Name: name(i), Node: node(i), Cause: v1alpha1.CauseNodeGone, Message: strings.Repeat("why ", 500), At: at, Deadline: at, Dead: true}
+		return elastic.Termination{
+			Slot:     elastic.Slot(i),
+			Pod:      fmt.Sprintf("01234567-89ab-cdef-0123-%012d", i),
+			Name:     name(i),
+			Node:     node(i),
+			Cause:    v1alpha1.CauseNodeGone,
+			Message:  strings.Repeat("why ", 500),
+			At:       at,
+			Deadline: at,
+			Dead:     true,
+		}
 	}
-	record := elastic.Record{Generation: 30, Phase: elastic.Running, Progress: elastic.Progress{Seen: members.Seen{Ranks: 8 * v1alpha1.MaxMembers}}}
+	record := elastic.Record{
+		Generation: 30,
+		Phase:      elastic.Running,
+		Progress:   elastic.Progress{Seen: members.Seen{Ranks: 8 * v1alpha1.MaxMembers}},
+	}
 	for rank := range 8 * v1alpha1.MaxMembers {
 		if rank/8%2 == 0 {
 			record.Copies = append(record.Copies, elastic.RankCopy{Rank: rank, Mark: protocol.Mark{Step: 123_456, Generation: 29}})
@@ -58,7 +73,10 @@ func TestTheLargestGangFitsIntoItsObject(t *testing.T) {
 		for slot := range v1alpha1.MaxMembers {
 			d := termination(slot)
 			d.Pod, d.Message = fmt.Sprint(i, d.Pod), d.Message[:300]
-			rec.Replaced = append(rec.Replaced, elastic.Replacement{Termination: d, ReleasedAt: at, By: name(slot), NewNode: node(slot), AttachedAt: at})
+			rec.Replaced = append(
+				rec.Replaced,
+				elastic.Replacement{Termination: d, ReleasedAt: at, By: name(slot), NewNode: node(slot), AttachedAt: at},
+			)
 		}
 		record.Recoveries = append(record.Recoveries, rec)
 	}
@@ -78,8 +96,17 @@ func TestTheLargestGangFitsIntoItsObject(t *testing.T) {
 	for i := range v1alpha1.MaxMembers {
 		run.Progress.Attached = append(run.Progress.Attached, int32(i))
 		nodes = append(nodes, node(i))
-		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name(i), UID: "u", Annotations: map[string]string{batchv1.JobCompletionIndexAnnotation: fmt.Sprint(i)},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", UID: "job", Controller: ptr.To(true)}}}, Spec: corev1.PodSpec{NodeName: node(i)}}
+		pod := corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Name:        name(i),
+				UID:         "u",
+				Annotations: map[string]string{batchv1.JobCompletionIndexAnnotation: fmt.Sprint(i)},
+				OwnerReferences: []metav1.OwnerReference{
+					{APIVersion: "batch/v1", Kind: "Job", UID: "job", Controller: ptr.To(true)},
+				},
+			},
+			Spec: corev1.PodSpec{NodeName: node(i)},
+		}
 		old := pod.DeepCopy() // may not be evicted
 		old.Labels, old.Annotations[v1alpha1.AnnotationEvictionRefused] = map[string]string{v1alpha1.LabelReplaced: "true"}, strings.Repeat("because ", 100)
 		pods = append(pods, pod, *old)
@@ -98,11 +125,19 @@ func TestTheLargestGangFitsIntoItsObject(t *testing.T) {
 	if room := most - len(wire); room < 64<<10 { // for what is not of the status
 		t.Errorf("the Gang has %d bytes, %d are left", len(wire), room)
 	}
-	for what, part := range map[string]any{"pending": run.PendingReplacements, "recoveries": run.Recoveries, "copies": run.Copies, "members": g.Status.Members, "notes": g.Status.Notes, "nodes": placed.Nodes} {
+	for what, part := range map[string]any{
+		"pending":    run.PendingReplacements,
+		"recoveries": run.Recoveries,
+		"copies":     run.Copies,
+		"members":    g.Status.Members,
+		"notes":      g.Status.Notes,
+		"nodes":      placed.Nodes,
+	} {
 		wire, _ := json.Marshal(part)
 		t.Logf("%s: %d bytes", what, len(wire))
 	}
-	if back := recordOf(run); len(back.Copies) != len(record.Copies) || back.Copies[len(back.Copies)-1] != record.Copies[len(record.Copies)-1] {
+	if back := recordOf(run); len(back.Copies) != len(record.Copies) ||
+		back.Copies[len(back.Copies)-1] != record.Copies[len(record.Copies)-1] {
 		t.Errorf("%d copies are read back, want %d", len(back.Copies), len(record.Copies))
 	}
 }

@@ -78,7 +78,19 @@ var _ coordinator.Store = (*Controller)(nil)
 
 // New returns a Controller. Hand it to coordinator.Options.Store and call SetupWithManager.
 func New(o Options) *Controller {
-	return &Controller{Options: o, counts: newCounts(), writer: newWriter(), recentEvictions: newRecentEvictions(), seenPods: newRecentEvictions(), freed: make(chan event.GenericEvent, recentEvictionsKept), noticed: make(chan event.GenericEvent, recentEvictionsKept), terminating: map[types.UID]time.Time{}, notified: map[coordinator.Key]bool{}, over: map[coordinator.Key]bool{}, slotGaps: map[slotKey]slotGap{}}
+	return &Controller{
+		Options:         o,
+		counts:          newCounts(),
+		writer:          newWriter(),
+		recentEvictions: newRecentEvictions(),
+		seenPods:        newRecentEvictions(),
+		freed:           make(chan event.GenericEvent, recentEvictionsKept),
+		noticed:         make(chan event.GenericEvent, recentEvictionsKept),
+		terminating:     map[types.UID]time.Time{},
+		notified:        map[coordinator.Key]bool{},
+		over:            map[coordinator.Key]bool{},
+		slotGaps:        map[slotKey]slotGap{},
+	}
 }
 
 // Load reads the Gang from the API server itself: a process that has just begun to lead must not trust

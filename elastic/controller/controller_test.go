@@ -61,21 +61,30 @@ func newBench(t *testing.T, all ...client.Object) *bench {
 		}
 	}
 	b := &bench{recorder: &recorder{}}
-	b.api = fake.NewClientBuilder().WithScheme(scheme).WithObjects(all...).WithStatusSubresource(&v1alpha1.Gang{}, &batchv1.Job{}).WithReturnManagedFields().
-		WithIndex(&corev1.Pod{}, PodsByGang, gangNamed).WithIndex(&corev1.Pod{}, podNode, nodeOf).WithInterceptorFuncs(interceptor.Funcs{
-		SubResourceApply: func(ctx context.Context, c client.Client, sub string, ac runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
-			if b.before != nil {
-				b.before()
-			}
-			return c.SubResource(sub).Apply(ctx, ac, opts...)
-		},
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-			if _, ok := o.(*batchv1.Job); ok && b.refuse {
-				return apierrors.NewInvalid(batchv1.SchemeGroupVersion.WithKind("Job").GroupKind(), o.GetName(), nil)
-			}
-			return c.Patch(ctx, o, p, opts...)
-		},
-	}).Build()
+	b.api = fake.NewClientBuilder().
+		WithScheme(scheme).
+		WithObjects(all...).
+		WithStatusSubresource(&v1alpha1.Gang{}, &batchv1.Job{}).
+		WithReturnManagedFields().
+		WithIndex(&corev1.Pod{}, PodsByGang, gangNamed).
+		WithIndex(&corev1.Pod{}, podNode, nodeOf).
+		WithInterceptorFuncs(interceptor.Funcs{
+			SubResourceApply: func(
+				ctx context.Context, c client.Client, sub string, ac runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption,
+			) error {
+				if b.before != nil {
+					b.before()
+				}
+				return c.SubResource(sub).Apply(ctx, ac, opts...)
+			},
+			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+				if _, ok := o.(*batchv1.Job); ok && b.refuse {
+					return apierrors.NewInvalid(batchv1.SchemeGroupVersion.WithKind("Job").GroupKind(), o.GetName(), nil)
+				}
+				return c.Patch(ctx, o, p, opts...)
+			},
+		}).
+		Build()
 	b.Controller = New(Options{Client: slimtest.Client(t, b.api), Live: b.api, Recorder: b.recorder, Log: testr.New(t)})
 	return b
 }
@@ -153,7 +162,14 @@ func TestPersistAndLoad(t *testing.T) {
 
 // TestGangsBeyondTheLimitAreNotLoaded: one may be of a definition without it.
 func TestGangsBeyondTheLimitAreNotLoaded(t *testing.T) {
-	for members, taken := range map[int32]bool{-1: false, 0: false, 1: true, v1alpha1.MaxMembers: true, v1alpha1.MaxMembers + 1: false, math.MaxInt32: false} {
+	for members, taken := range map[int32]bool{
+		-1:                      false,
+		0:                       false,
+		1:                       true,
+		v1alpha1.MaxMembers:     true,
+		v1alpha1.MaxMembers + 1: false,
+		math.MaxInt32:           false,
+	} {
 		g, job := objects(corev1.RestartPolicyNever, 6)
 		g.Spec.Members = members
 		got, _, _, err := newBench(t, g, job).Load(t.Context(), key)

@@ -14,7 +14,8 @@ import (
 	"holdfast.dev/holdfast/elastic/coordinator"
 )
 
-// TestNodeEndsAPod: an agent's word that it was told to end terminations its pod once the node says that it shuts down, and never by itself.
+// TestNodeEndsAPod: an agent's word that it was told to end terminations its pod once the node says that it shuts down, and never by
+// itself.
 func TestNodeEndsAPod(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 0)
 	a, p := on(member("a", 0, "n1")), on(member("b", 1, "n2"))
@@ -48,7 +49,9 @@ func TestNodeEndsAPod(t *testing.T) {
 	if err := b.Client.Status().Update(t.Context(), n2); err != nil {
 		t.Fatal(err)
 	}
-	if res := look(); l.calls != 1 || len(l.last) != 1 || l.last[0].Pod != string(p.UID) || l.last[0].Cause != v1alpha1.CauseNodeShutdown || l.last[0].Dead || res.RequeueAfter != notifyAgain {
+	if res := look(); l.calls != 1 || len(l.last) != 1 || l.last[0].Pod != string(p.UID) || l.last[0].Cause != v1alpha1.CauseNodeShutdown ||
+		l.last[0].Dead ||
+		res.RequeueAfter != notifyAgain {
 		t.Errorf("%d calls, %+v, again after %s", l.calls, l.last, res.RequeueAfter)
 	}
 }

@@ -22,7 +22,11 @@ import (
 // they go at once. What goes with the Job is not needed for that: neither its Gang, nor its record.
 
 // reportOver tells the coordinator which Jobs of a gang's pods are over, and returns them.
-func (c *Controller) reportOver(ctx context.Context, gang types.NamespacedName, pods []corev1.Pod) (closed map[coordinator.Key]bool, err error) {
+func (c *Controller) reportOver(
+	ctx context.Context,
+	gang types.NamespacedName,
+	pods []corev1.Pod,
+) (closed map[coordinator.Key]bool, err error) {
 	closed = map[coordinator.Key]bool{}
 	deleted := map[coordinator.Key]bool{}
 	for i := range pods {

@@ -19,13 +19,36 @@ import (
 // time, to the millisecond.
 func runStatus(r elastic.Record) v1alpha1.RunStatus {
 	s := v1alpha1.RunStatus{
-		Generation: r.Generation, RestoreStep: r.RestoreStep, Branch: r.Branch, RestoreBranch: r.RestoreBranch, Restarts: int32(r.Restarts), StartedAt: microTime(r.StartedAt),
-		Replacements: int32(r.Replacements), WithoutProgress: int32(r.WithoutProgress), Unproven: int32(r.Unproven), BestStep: r.BestStep, State: v1alpha1.RunState(r.Phase),
+		Generation:    r.Generation,
+		RestoreStep:   r.RestoreStep,
+		Branch:        r.Branch,
+		RestoreBranch: r.RestoreBranch,
+		Restarts:      int32(r.Restarts),
+		StartedAt:     microTime(r.StartedAt),
+		Replacements: int32(
+			r.Replacements,
+		),
+		WithoutProgress: int32(r.WithoutProgress),
+		Unproven:        int32(r.Unproven),
+		BestStep:        r.BestStep,
+		State:           v1alpha1.RunState(r.Phase),
 		Progress: v1alpha1.Progress{
-			Ranks: int32(r.Progress.Ranks), StandbysReady: int32(r.Progress.StandbysReady), Step: r.Progress.Step, SavedStep: r.Progress.SavedStep,
-			SavedAt: microTime(r.Progress.SavedAt), LostMs: r.Progress.Lost.Milliseconds(), Notes: r.Progress.Notes, Waits: r.Progress.Waits,
-			ResumeUnknown: int32(r.Progress.ResumeUnknown), OptimizerSteps: r.Progress.OptimizerSteps, ResumedAt: known(r.Progress.ResumedAt, r.Progress.ResumeKnown),
-			StepMicros: r.Progress.StepTime.Microseconds(), UnprotectedPods: int32(r.Progress.UnprotectedPods), WholeCommand: r.Progress.WholeCommand,
+			Ranks:         int32(r.Progress.Ranks),
+			StandbysReady: int32(r.Progress.StandbysReady),
+			Step:          r.Progress.Step,
+			SavedStep:     r.Progress.SavedStep,
+			SavedAt:       microTime(r.Progress.SavedAt),
+			LostMs:        r.Progress.Lost.Milliseconds(),
+			Notes:         r.Progress.Notes,
+			Waits:         r.Progress.Waits,
+			ResumeUnknown: int32(
+				r.Progress.ResumeUnknown,
+			),
+			OptimizerSteps:  r.Progress.OptimizerSteps,
+			ResumedAt:       known(r.Progress.ResumedAt, r.Progress.ResumeKnown),
+			StepMicros:      r.Progress.StepTime.Microseconds(),
+			UnprotectedPods: int32(r.Progress.UnprotectedPods),
+			WholeCommand:    r.Progress.WholeCommand,
 		},
 	}
 	for _, slot := range r.Progress.Attached {
@@ -36,11 +59,34 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 	}
 	for _, rec := range r.Recoveries {
 		s.Recoveries = append(s.Recoveries, v1alpha1.Recovery{
-			Generation: rec.Generation, Cause: causeStatus(rec.Cause), DetectedAt: metav1.NewMicroTime(rec.DetectedAt),
-			DecideMs: millis(rec.Decide), StopMs: millis(rec.Stop), StartMs: millis(rec.Start), RestoreMs: millis(rec.Restore), FirstStepMs: millis(rec.FirstStep),
-			RestoreStep: rec.RestoreStep, StepsRecomputed: known(rec.StepsRecomputed, rec.CostKnown()), Standbys: int32(rec.Standbys), Ranks: int32(rec.Ranks),
-			DrainMs: millis(rec.Drain), ReplaceMs: millis(rec.Replace), FetchMs: millis(rec.Fetch), Replaced: replacementsStatus(rec.Replaced), ReplacedPods: int32(rec.ReplacedPods), Waited: waited(rec.Waited),
-			EndedAfter: rec.EndedAfter, ReachedStep: known(rec.Reached, rec.ReachedKnown), ResumedAt: known(rec.ResumedAt, rec.ResumeKnown),
+			Generation: rec.Generation,
+			Cause:      causeStatus(rec.Cause),
+			DetectedAt: metav1.NewMicroTime(rec.DetectedAt),
+			DecideMs: millis(
+				rec.Decide,
+			),
+			StopMs:      millis(rec.Stop),
+			StartMs:     millis(rec.Start),
+			RestoreMs:   millis(rec.Restore),
+			FirstStepMs: millis(rec.FirstStep),
+			RestoreStep: rec.RestoreStep,
+			StepsRecomputed: known(
+				rec.StepsRecomputed,
+				rec.CostKnown(),
+			),
+			Standbys: int32(rec.Standbys),
+			Ranks:    int32(rec.Ranks),
+			DrainMs: millis(
+				rec.Drain,
+			),
+			ReplaceMs:    millis(rec.Replace),
+			FetchMs:      millis(rec.Fetch),
+			Replaced:     replacementsStatus(rec.Replaced),
+			ReplacedPods: int32(rec.ReplacedPods),
+			Waited:       waited(rec.Waited),
+			EndedAfter:   rec.EndedAfter,
+			ReachedStep:  known(rec.Reached, rec.ReachedKnown),
+			ResumedAt:    known(rec.ResumedAt, rec.ResumeKnown),
 		})
 	}
 	if l := r.Launch; l.Number > 1 || len(l.Kept) > 0 {
@@ -120,11 +166,33 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 	}
 	for _, rec := range s.Recoveries {
 		r.Recoveries = append(r.Recoveries, elastic.Recovery{
-			Generation: rec.Generation, Cause: plainCause(rec.Cause), DetectedAt: rec.DetectedAt.Time,
-			Decide: duration(rec.DecideMs), Stop: duration(rec.StopMs), Start: duration(rec.StartMs), Restore: duration(rec.RestoreMs), FirstStep: duration(rec.FirstStepMs),
-			RestoreStep: rec.RestoreStep, StepsRecomputed: plain(rec.StepsRecomputed), Standbys: int(rec.Standbys), Ranks: int(rec.Ranks),
-			Drain: duration(rec.DrainMs), Replace: duration(rec.ReplaceMs), Fetch: duration(rec.FetchMs), Replaced: plainReplacements(rec.Replaced), ReplacedPods: int(rec.ReplacedPods), Waited: plainWaited(rec.Waited),
-			EndedAfter: rec.EndedAfter, Reached: plain(rec.ReachedStep), ReachedKnown: rec.ReachedStep != nil, ResumedAt: plain(rec.ResumedAt), ResumeKnown: rec.ResumedAt != nil,
+			Generation: rec.Generation,
+			Cause:      plainCause(rec.Cause),
+			DetectedAt: rec.DetectedAt.Time,
+			Decide: duration(
+				rec.DecideMs,
+			),
+			Stop:            duration(rec.StopMs),
+			Start:           duration(rec.StartMs),
+			Restore:         duration(rec.RestoreMs),
+			FirstStep:       duration(rec.FirstStepMs),
+			RestoreStep:     rec.RestoreStep,
+			StepsRecomputed: plain(rec.StepsRecomputed),
+			Standbys:        int(rec.Standbys),
+			Ranks:           int(rec.Ranks),
+			Drain: duration(
+				rec.DrainMs,
+			),
+			Replace:      duration(rec.ReplaceMs),
+			Fetch:        duration(rec.FetchMs),
+			Replaced:     plainReplacements(rec.Replaced),
+			ReplacedPods: int(rec.ReplacedPods),
+			Waited:       plainWaited(rec.Waited),
+			EndedAfter:   rec.EndedAfter,
+			Reached:      plain(rec.ReachedStep),
+			ReachedKnown: rec.ReachedStep != nil,
+			ResumedAt:    plain(rec.ResumedAt),
+			ResumeKnown:  rec.ResumedAt != nil,
 		})
 	}
 	if l := s.Launch; l != nil {
@@ -149,7 +217,10 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 	r.PinWish = s.PinWish
 	for _, c := range s.Copies {
 		for i := range max(1, c.Ranks) {
-			r.Copies = append(r.Copies, elastic.RankCopy{Rank: int(c.Rank + i), Mark: protocol.Mark{Step: c.Step, Generation: c.Generation, Branch: c.Branch}})
+			r.Copies = append(
+				r.Copies,
+				elastic.RankCopy{Rank: int(c.Rank + i), Mark: protocol.Mark{Step: c.Step, Generation: c.Generation, Branch: c.Branch}},
+			)
 		}
 	}
 	for _, by := range s.Moved {
@@ -179,7 +250,8 @@ func copies(all []elastic.RankCopy) []v1alpha1.RankCopy {
 	var out []v1alpha1.RankCopy
 	for _, c := range all {
 		if n := len(out); n > 0 {
-			if last := &out[n-1]; last.Step == c.Step && last.Generation == c.Generation && last.Branch == c.Branch && int(last.Rank+max(1, last.Ranks)) == c.Rank {
+			if last := &out[n-1]; last.Step == c.Step && last.Generation == c.Generation && last.Branch == c.Branch &&
+				int(last.Rank+max(1, last.Ranks)) == c.Rank {
 				last.Ranks = max(1, last.Ranks) + 1
 				continue
 			}
@@ -204,11 +276,27 @@ func plainStored(d *v1alpha1.StoredStep) *elastic.StoredStep {
 }
 
 func causeStatus(c cause.Cause) v1alpha1.Cause {
-	return v1alpha1.Cause{Code: string(c.Code), Rank: int32(c.Rank), Slot: int32(c.Slot), ExitCode: int32(c.ExitCode), Message: c.Message, Cascade: int32(c.Cascade), Suspect: string(c.Suspect)}
+	return v1alpha1.Cause{
+		Code:     string(c.Code),
+		Rank:     int32(c.Rank),
+		Slot:     int32(c.Slot),
+		ExitCode: int32(c.ExitCode),
+		Message:  c.Message,
+		Cascade:  int32(c.Cascade),
+		Suspect:  string(c.Suspect),
+	}
 }
 
 func plainCause(c v1alpha1.Cause) cause.Cause {
-	return cause.Cause{Code: cause.Code(c.Code), Rank: int(c.Rank), Slot: int(c.Slot), ExitCode: int(c.ExitCode), Message: c.Message, Cascade: int(c.Cascade), Suspect: cause.Suspect(c.Suspect)}
+	return cause.Cause{
+		Code:     cause.Code(c.Code),
+		Rank:     int(c.Rank),
+		Slot:     int(c.Slot),
+		ExitCode: int(c.ExitCode),
+		Message:  c.Message,
+		Cascade:  int(c.Cascade),
+		Suspect:  cause.Suspect(c.Suspect),
+	}
 }
 
 func termination(d elastic.Termination) v1alpha1.Termination {
@@ -224,7 +312,16 @@ func plainTermination(d *v1alpha1.Termination) elastic.Termination {
 func replacementsStatus(all []elastic.Replacement) []v1alpha1.Replacement {
 	var out []v1alpha1.Replacement
 	for _, r := range all {
-		out = append(out, v1alpha1.Replacement{Termination: termination(r.Termination), ReleasedAt: microTime(r.ReleasedAt), By: r.By, NewNode: r.NewNode, AttachedAt: microTime(r.AttachedAt)})
+		out = append(
+			out,
+			v1alpha1.Replacement{
+				Termination: termination(r.Termination),
+				ReleasedAt:  microTime(r.ReleasedAt),
+				By:          r.By,
+				NewNode:     r.NewNode,
+				AttachedAt:  microTime(r.AttachedAt),
+			},
+		)
 	}
 	return out
 }
@@ -233,7 +330,16 @@ func plainReplacements(all []v1alpha1.Replacement) []elastic.Replacement {
 	var out []elastic.Replacement
 	for i := range all {
 		r := &all[i]
-		out = append(out, elastic.Replacement{Termination: plainTermination(&r.Termination), ReleasedAt: plainTime(r.ReleasedAt), By: r.By, NewNode: r.NewNode, AttachedAt: plainTime(r.AttachedAt)})
+		out = append(
+			out,
+			elastic.Replacement{
+				Termination: plainTermination(&r.Termination),
+				ReleasedAt:  plainTime(r.ReleasedAt),
+				By:          r.By,
+				NewNode:     r.NewNode,
+				AttachedAt:  plainTime(r.AttachedAt),
+			},
+		)
 	}
 	return out
 }

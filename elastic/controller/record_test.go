@@ -21,7 +21,17 @@ import (
 func TestRecordSurvivesTheGang(t *testing.T) {
 	at := time.UnixMicro(1_700_000_000_123_456).UTC()
 	c := cause.Cause{Code: cause.RankFailed, Rank: 3, Slot: 1, ExitCode: 7, Message: "ValueError: x", Cascade: 2, Suspect: cause.SuspectMemory}
-	pending := elastic.Termination{Slot: 1, Pod: "uid", Name: "p1", Node: "n1", Cause: "XidFatal", Message: "Xid 79", At: at, Deadline: at.Add(time.Minute), Dead: true}
+	pending := elastic.Termination{
+		Slot:     1,
+		Pod:      "uid",
+		Name:     "p1",
+		Node:     "n1",
+		Cause:    "XidFatal",
+		Message:  "Xid 79",
+		At:       at,
+		Deadline: at.Add(time.Minute),
+		Dead:     true,
+	}
 	for name, r := range map[string]elastic.Record{
 		"nothing yet": {Phase: elastic.Forming},
 		"a step that ranks failed to restore": {
@@ -29,7 +39,16 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 			Launch: elastic.Launch{Number: 1, Kept: []elastic.StoredStep{{Mark: protocol.Mark{Step: 7, Generation: 3}, At: at}}},
 		},
 		"all": {
-			Generation: 4, RestoreStep: 9, Budget: elastic.Budget{Restarts: 3, WithoutProgress: 2, Unproven: 3}, BestStep: 12, StartedAt: at, Phase: elastic.GivenUp,
+			Generation:  4,
+			RestoreStep: 9,
+			Budget: elastic.Budget{
+				Restarts:        3,
+				WithoutProgress: 2,
+				Unproven:        3,
+			},
+			BestStep:  12,
+			StartedAt: at,
+			Phase:     elastic.GivenUp,
 			Progress: elastic.Progress{
 				Seen: members.Seen{
 					Ranks:           4,
@@ -54,12 +73,48 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 				Waits: "waits for the agent of slot 1",
 			},
 			Recoveries: []elastic.Recovery{
-				{Generation: 2, Cause: c, DetectedAt: at, Decide: time.Millisecond, Stop: 0, Start: time.Second, Restore: elastic.NotReached, FirstStep: elastic.NotReached, RestoreStep: 9, StepsRecomputed: 1, Standbys: 3, Ranks: 4,
-					Drain: elastic.NotReached, Replace: time.Minute, Fetch: 2 * time.Second, Replaced: []elastic.Replacement{{Termination: pending}, {Termination: pending, ReleasedAt: at, By: "p2", NewNode: "n2", AttachedAt: at}},
-					EndedAfter: 7, Reached: 17, ReachedKnown: true, ResumedAt: 0, ResumeKnown: true, Waited: members.Waited{Slot: 1, Ranks: 2, For: time.Second}},
+				{
+					Generation:      2,
+					Cause:           c,
+					DetectedAt:      at,
+					Decide:          time.Millisecond,
+					Stop:            0,
+					Start:           time.Second,
+					Restore:         elastic.NotReached,
+					FirstStep:       elastic.NotReached,
+					RestoreStep:     9,
+					StepsRecomputed: 1,
+					Standbys:        3,
+					Ranks:           4,
+					Drain:           elastic.NotReached,
+					Replace:         time.Minute,
+					Fetch:           2 * time.Second,
+					Replaced: []elastic.Replacement{
+						{Termination: pending},
+						{Termination: pending, ReleasedAt: at, By: "p2", NewNode: "n2", AttachedAt: at},
+					},
+					EndedAfter:   7,
+					Reached:      17,
+					ReachedKnown: true,
+					ResumedAt:    0,
+					ResumeKnown:  true,
+					Waited:       members.Waited{Slot: 1, Ranks: 2, For: time.Second},
+				},
 			},
-			Replacements: 5, Branch: 2, RestoreBranch: 1, Branches: restore.Line{{Branch: 1, From: 3}, {Branch: 2, From: 6}}, Durable: &elastic.StoredStep{Mark: protocol.Mark{Step: 7, Generation: 3, Branch: 2}, At: at}, Older: &elastic.StoredStep{Mark: protocol.Mark{Step: 5, Generation: 3}, At: at}, Copies: []elastic.RankCopy{{Mark: protocol.Mark{Step: 8, Generation: 3}, Rank: 1}, {Mark: protocol.Mark{Step: 8, Generation: 3, Branch: 2}, Rank: 2}},
-			Kept:                []elastic.StoredStep{{Mark: protocol.Mark{Step: 4, Generation: 2}, At: at}, {Mark: protocol.Mark{Step: 3, Generation: 2}, At: at}},
+			Replacements:  5,
+			Branch:        2,
+			RestoreBranch: 1,
+			Branches:      restore.Line{{Branch: 1, From: 3}, {Branch: 2, From: 6}},
+			Durable:       &elastic.StoredStep{Mark: protocol.Mark{Step: 7, Generation: 3, Branch: 2}, At: at},
+			Older:         &elastic.StoredStep{Mark: protocol.Mark{Step: 5, Generation: 3}, At: at},
+			Copies: []elastic.RankCopy{
+				{Mark: protocol.Mark{Step: 8, Generation: 3}, Rank: 1},
+				{Mark: protocol.Mark{Step: 8, Generation: 3, Branch: 2}, Rank: 2},
+			},
+			Kept: []elastic.StoredStep{
+				{Mark: protocol.Mark{Step: 4, Generation: 2}, At: at},
+				{Mark: protocol.Mark{Step: 3, Generation: 2}, At: at},
+			},
 			Pinned:              []elastic.StoredStep{{Mark: protocol.Mark{Step: 2, Generation: 1}, At: at}},
 			PinWish:             3,
 			Moved:               []cause.Suspect{cause.SuspectWatchdog, cause.SuspectBus},
@@ -97,13 +152,18 @@ func utc(r *elastic.Record) {
 	if r.StartedAt.IsZero() {
 		return
 	}
-	r.StartedAt, r.Progress.SavedAt, r.Durable.At, r.Older.At = r.StartedAt.UTC(), r.Progress.SavedAt.UTC(), r.Durable.At.UTC(), r.Older.At.UTC()
+	r.StartedAt, r.Progress.SavedAt = r.StartedAt.UTC(), r.Progress.SavedAt.UTC()
+	r.Durable.At, r.Older.At = r.Durable.At.UTC(), r.Older.At.UTC()
 	for _, all := range [][]elastic.StoredStep{r.Kept, r.Pinned} {
 		for i := range all {
 			all[i].At = all[i].At.UTC()
 		}
 	}
-	for _, d := range []*elastic.Termination{&r.PendingReplacements[0], &r.Recoveries[0].Replaced[0].Termination, &r.Recoveries[0].Replaced[1].Termination} {
+	for _, d := range []*elastic.Termination{
+		&r.PendingReplacements[0],
+		&r.Recoveries[0].Replaced[0].Termination,
+		&r.Recoveries[0].Replaced[1].Termination,
+	} {
 		d.At, d.Deadline = d.At.UTC(), d.Deadline.UTC()
 	}
 	p := &r.Recoveries[0].Replaced[1]
@@ -113,19 +173,34 @@ func utc(r *elastic.Record) {
 
 func TestElasticWordsAreTheVocabulary(t *testing.T) {
 	for got, want := range map[string]string{
-		string(elastic.Forming): string(v1alpha1.RunForming), string(elastic.Running): string(v1alpha1.RunRunning), string(elastic.Halting): string(v1alpha1.RunHalting),
+		string(elastic.Forming):                string(v1alpha1.RunForming),
+		string(elastic.Running):                string(v1alpha1.RunRunning),
+		string(elastic.Halting):                string(v1alpha1.RunHalting),
 		string(elastic.GivenUp):                string(v1alpha1.RunGivenUp),
 		string(elastic.ReasonFinished):         v1alpha1.ReasonFinished, // the word of the phase as well
 		string(elastic.ReasonSameFailureTwice): v1alpha1.ReasonSameFailureTwice,
-		string(elastic.ReasonNoProgress):       v1alpha1.ReasonNoProgress, string(elastic.ReasonRefused): v1alpha1.ReasonRefused,
-		string(cause.RankKilled): v1alpha1.CauseRankKilled, string(cause.RankFailed): v1alpha1.CauseRankFailed, string(cause.PortConflict): v1alpha1.CausePortConflict,
-		string(cause.PodLost): v1alpha1.CausePodLost, string(cause.RanksLost): v1alpha1.CauseRanksLost, string(cause.ContainerRestarted): v1alpha1.CauseContainerRestarted,
-		string(cause.RestoreFailed):   v1alpha1.CauseRestoreFailed,
-		string(cause.LauncherStarted): v1alpha1.CauseLauncherStarted,
-		string(cause.PodReplaced):     v1alpha1.CausePodReplaced, replacements.PodDeleted: v1alpha1.CauseDeleted, replacements.AgentUnreachable: v1alpha1.CauseAgentUnreachable, replacements.HaltTimeout: v1alpha1.CauseHaltTimeout, replacements.JobSuspended: v1alpha1.CauseJobSuspended,
-		elastic.NoticeReplacementPending: v1alpha1.ReasonPodReplacementPending, elastic.NoticeDrained: v1alpha1.ReasonDrained, elastic.NoticeNotDrained: v1alpha1.ReasonNotDrained,
-		elastic.NoticeRecovering: v1alpha1.ReasonRecovering, elastic.NoticeRecovered: v1alpha1.ReasonRecovered,
-		elastic.NoticeStepUnreadable: v1alpha1.ReasonStepUnreadable, elastic.NoticeStepGivenUp: v1alpha1.ReasonStepGivenUp,
+		string(elastic.ReasonNoProgress):       v1alpha1.ReasonNoProgress,
+		string(elastic.ReasonRefused):          v1alpha1.ReasonRefused,
+		string(cause.RankKilled):               v1alpha1.CauseRankKilled,
+		string(cause.RankFailed):               v1alpha1.CauseRankFailed,
+		string(cause.PortConflict):             v1alpha1.CausePortConflict,
+		string(cause.PodLost):                  v1alpha1.CausePodLost,
+		string(cause.RanksLost):                v1alpha1.CauseRanksLost,
+		string(cause.ContainerRestarted):       v1alpha1.CauseContainerRestarted,
+		string(cause.RestoreFailed):            v1alpha1.CauseRestoreFailed,
+		string(cause.LauncherStarted):          v1alpha1.CauseLauncherStarted,
+		string(cause.PodReplaced):              v1alpha1.CausePodReplaced,
+		replacements.PodDeleted:                v1alpha1.CauseDeleted,
+		replacements.AgentUnreachable:          v1alpha1.CauseAgentUnreachable,
+		replacements.HaltTimeout:               v1alpha1.CauseHaltTimeout,
+		replacements.JobSuspended:              v1alpha1.CauseJobSuspended,
+		elastic.NoticeReplacementPending:       v1alpha1.ReasonPodReplacementPending,
+		elastic.NoticeDrained:                  v1alpha1.ReasonDrained,
+		elastic.NoticeNotDrained:               v1alpha1.ReasonNotDrained,
+		elastic.NoticeRecovering:               v1alpha1.ReasonRecovering,
+		elastic.NoticeRecovered:                v1alpha1.ReasonRecovered,
+		elastic.NoticeStepUnreadable:           v1alpha1.ReasonStepUnreadable,
+		elastic.NoticeStepGivenUp:              v1alpha1.ReasonStepGivenUp,
 	} {
 		if got != want {
 			t.Errorf("the core says %q, the vocabulary %q", got, want)
@@ -136,7 +211,14 @@ func TestElasticWordsAreTheVocabulary(t *testing.T) {
 // TestNothingIsWrittenAsNull: the API server refuses a null where a time is wanted, and nothing else of the record would be stored.
 func TestNothingIsWrittenAsNull(t *testing.T) {
 	d := elastic.Termination{Slot: 1, Pod: "uid", Name: "p", Cause: "XidFatal", At: time.Now()}
-	wire, err := json.Marshal(runStatus(elastic.Record{PendingReplacements: []elastic.Termination{d}, Recoveries: []elastic.Recovery{{DetectedAt: time.Now(), Replaced: []elastic.Replacement{{Termination: d}}}}}))
+	wire, err := json.Marshal(
+		runStatus(
+			elastic.Record{
+				PendingReplacements: []elastic.Termination{d},
+				Recoveries:          []elastic.Recovery{{DetectedAt: time.Now(), Replaced: []elastic.Replacement{{Termination: d}}}},
+			},
+		),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

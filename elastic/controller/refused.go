@@ -17,8 +17,8 @@ const (
 // Tune makes a configuration that of the manager whose clients are Options.Client and Options.Live.
 func Tune(c *rest.Config) {
 	c.QPS, c.Burst = apiQPS, apiBurst
-	// Since Kubernetes 1.37 (WatchListCompression) an API server compresses each event of a watch, for each watcher anew, which costs it most when it has
-	// most to do. Its own controllers ask for none either.
+	// Since Kubernetes 1.37 (WatchListCompression) an API server compresses each event of a watch, for each watcher anew, which costs it most
+	// when it has most to do. Its own controllers ask for none either.
 	c.DisableCompression = true
 	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return refusedAtOnce{next} })
 }

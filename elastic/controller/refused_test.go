@@ -31,7 +31,10 @@ func TestARefusalIsHeardAtOnce(t *testing.T) {
 		w.WriteHeader(http.StatusTooManyRequests)
 		refused := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 10)
 		refused.ErrStatus.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-		refused.ErrStatus.Details.Causes = append(refused.ErrStatus.Details.Causes, metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: says})
+		refused.ErrStatus.Details.Causes = append(
+			refused.ErrStatus.Details.Causes,
+			metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: says},
+		)
 		if err := json.NewEncoder(w).Encode(refused.ErrStatus); err != nil {
 			t.Error(err)
 		}

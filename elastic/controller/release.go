@@ -77,7 +77,8 @@ func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic
 // plain reports whether the cached pod is the one that is meant, lives, and belongs to its Job.
 func (c *Controller) plain(key coordinator.Key, d elastic.Termination, pod *corev1.Pod) bool {
 	owner := membership.OwningJob(pod)
-	return string(pod.UID) == d.Pod && pod.DeletionTimestamp == nil && !membership.Replaced(pod) && owner != nil && string(owner.UID) == key.Job
+	return string(pod.UID) == d.Pod && pod.DeletionTimestamp == nil && !membership.Replaced(pod) && owner != nil &&
+		string(owner.UID) == key.Job
 }
 
 // release is the one patch that releases the pod from its Job; where a version is given, it applies to that version

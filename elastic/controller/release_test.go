@@ -201,9 +201,11 @@ func TestReplaceLeavesPodsOfASuspendedJob(t *testing.T) {
 
 // budget answers evictions as the API server does where a disruption budget allows none.
 func budgetSays(text string) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
-		Message: "Cannot evict pod as it would violate the pod's disruption budget.",
-		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause, Message: text}}}}}
+	return &apierrors.StatusError{
+		ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
+			Message: "Cannot evict pod as it would violate the pod's disruption budget.",
+			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause, Message: text}}}},
+	}
 }
 
 func TestAReplacedPodGoes(t *testing.T) {
@@ -249,7 +251,9 @@ func TestAReplacedPodGoes(t *testing.T) {
 			b := newBench(t, g, job, &c.pod, c.node)
 			evicted, grace := 0, []int64(nil)
 			b.Client = interceptor.NewClient(b.Client.(client.WithWatch), interceptor.Funcs{
-				SubResourceCreate: func(_ context.Context, _ client.Client, sub string, o client.Object, e client.Object, _ ...client.SubResourceCreateOption) error {
+				SubResourceCreate: func(
+					_ context.Context, _ client.Client, sub string, o, e client.Object, _ ...client.SubResourceCreateOption,
+				) error {
 					if opts := e.(*policyv1.Eviction).DeleteOptions; sub != "eviction" || opts.Preconditions == nil || *opts.Preconditions.UID != o.GetUID() {
 						t.Errorf("%s of %s with %+v", sub, o.GetName(), opts)
 					}
@@ -480,7 +484,10 @@ func TestAJobThatIsOver(t *testing.T) {
 			}
 			for _, p := range c.pods {
 				p.SetFinalizers(nil)
-				if err := client.IgnoreNotFound(errors.Join(b.Client.Update(t.Context(), p), client.IgnoreNotFound(b.Client.Delete(t.Context(), p)))); err != nil {
+				if err := client.IgnoreNotFound(errors.Join(
+					b.Client.Update(t.Context(), p),
+					client.IgnoreNotFound(b.Client.Delete(t.Context(), p)),
+				)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -653,7 +660,9 @@ func TestAPodThatWasTakenOutGoesAtOnce(t *testing.T) {
 			}
 			return c.Get(ctx, key, o, opts...)
 		},
-		SubResourceCreate: func(_ context.Context, _ client.Client, _ string, pod client.Object, _ client.Object, _ ...client.SubResourceCreateOption) error {
+		SubResourceCreate: func(
+			_ context.Context, _ client.Client, _ string, pod, _ client.Object, _ ...client.SubResourceCreateOption,
+		) error {
 			told = append(told, pod.GetName())
 			return nil
 		},
@@ -670,7 +679,10 @@ func TestAPodThatWasTakenOutGoesAtOnce(t *testing.T) {
 		t.Error("nobody is told that the pod was taken out")
 	}
 	for _, name := range []string{"a", "b"} {
-		if _, err := b.reconcileReplaced(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: name}}); err != nil {
+		if _, err := b.reconcileReplaced(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{
+			Namespace: p.Namespace,
+			Name:      name,
+		}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -756,7 +768,9 @@ func TestASuspendedJob(t *testing.T) {
 	if _, err := b.reconcilePending(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(g)}); err != nil {
 		t.Fatal(err)
 	}
-	if !l.suspended || len(l.last) != 2 || l.last[0].Cause != replacements.JobSuspended || l.last[0].Deadline.IsZero() || !l.last[0].Deadline.Equal(l.last[1].Deadline) || l.last[0].Dead {
+	if !l.suspended || len(l.last) != 2 || l.last[0].Cause != replacements.JobSuspended || l.last[0].Deadline.IsZero() ||
+		!l.last[0].Deadline.Equal(l.last[1].Deadline) ||
+		l.last[0].Dead {
 		t.Errorf("told %+v", l.last)
 	}
 }

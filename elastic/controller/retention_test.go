@@ -29,14 +29,22 @@ func TestPinsAreTold(t *testing.T) {
 	if _, err := b.reconcileRetention(t.Context(), req); err != nil || l.calls != 0 {
 		t.Errorf("without storage: %d calls, %v", l.calls, err)
 	}
-	g.Spec.Storage = &v1alpha1.GangStorage{Claim: "steps", IntervalSeconds: 60, Pins: []v1alpha1.Checkpoint{{Step: 120, Generation: 3}}, PinWish: 4, Keep: 5, KeepEverySeconds: 3600}
+	g.Spec.Storage = &v1alpha1.GangStorage{
+		Claim:            "steps",
+		IntervalSeconds:  60,
+		Pins:             []v1alpha1.Checkpoint{{Step: 120, Generation: 3}},
+		PinWish:          4,
+		Keep:             5,
+		KeepEverySeconds: 3600,
+	}
 	b = newBench(t, g, job)
 	b.Coordinator = l
 	want := elastic.Retention{Gang: "gang-uid", Version: 7, Pins: []protocol.Mark{{Step: 120, Generation: 3}}, PinWish: 4, Keep: 5, Every: time.Hour}
 	if _, err := b.reconcileRetention(t.Context(), req); err != nil || l.key != key || !reflect.DeepEqual(l.retention, want) {
 		t.Errorf("told is %+v of %v, %v", l.retention, l.key, err)
 	}
-	if _, storage, _, err := b.Load(t.Context(), key); err != nil || !reflect.DeepEqual(storage.Retention, want) || storage.Every.Seconds() != 60 {
+	if _, storage, _, err := b.Load(t.Context(), key); err != nil || !reflect.DeepEqual(storage.Retention, want) ||
+		storage.Every.Seconds() != 60 {
 		t.Errorf("loaded is %+v, %v", storage, err)
 	}
 	l.err = errors.New("busy")
@@ -114,8 +122,8 @@ func (k *keeper) copies(step int64) protocol.Manifest {
 	return d.Manifest
 }
 
-// TestAStepStaysByTime: what a Gang asks for is read with its record. No order to remove names a step that stays by time, and each next record
-// names it, also that of a coordinator which comes after.
+// TestAStepStaysByTime: what a Gang asks for is read with its record. No order to remove names a step that stays by time, and each next
+// record names it, also that of a coordinator which comes after.
 func TestAStepStaysByTime(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 0)
 	begun := time.Unix(1_700_000_000, 0)
@@ -125,14 +133,32 @@ func TestAStepStaysByTime(t *testing.T) {
 	started := metav1.NewMicroTime(begun)
 	g.Spec.Members, g.Spec.StateBytes = 1, 1<<20
 	g.Spec.Storage = &v1alpha1.GangStorage{Claim: "steps", IntervalSeconds: 60, KeepEverySeconds: 3600}
-	g.Status.Run = &v1alpha1.RunStatus{Generation: 1, StartedAt: &started, State: v1alpha1.RunState(elastic.Running), Durable: step(20, 10*time.Minute), Older: step(10, 0)}
-	k := &keeper{t: t, b: newBench(t, g, job), now: begun.Add(20 * time.Minute), report: protocol.Report{Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: 1,
-		State: protocol.StateRunning, Storage: true, StateBytes: 1 << 20, Rank: []protocol.Rank{{}}}}
+	g.Status.Run = &v1alpha1.RunStatus{
+		Generation: 1,
+		StartedAt:  &started,
+		State:      v1alpha1.RunState(elastic.Running),
+		Durable:    step(20, 10*time.Minute),
+		Older:      step(10, 0),
+	}
+	k := &keeper{
+		t:   t,
+		b:   newBench(t, g, job),
+		now: begun.Add(20 * time.Minute),
+		report: protocol.Report{Incarnation: 1, Ranks: 1, Address: "10.0.0.1", Port: 4000, Generation: 1,
+			State: protocol.StateRunning, Storage: true, StateBytes: 1 << 20, Rank: []protocol.Rank{{}}},
+	}
 	for _, c := range []struct {
 		step   int64
 		spared []int64 // by the order to write the manifest
 		kept   []int64 // in the record then
-	}{{30, []int64{20, 10}, []int64{10}}, {40, []int64{30, 20, 10}, []int64{10}}, {50, []int64{40, 30, 10}, []int64{10}}, {110, []int64{50, 40, 10}, []int64{10}}, {120, []int64{110, 50, 10}, []int64{10}}, {130, []int64{120, 110, 10}, []int64{110, 10}}} {
+	}{
+		{30, []int64{20, 10}, []int64{10}},
+		{40, []int64{30, 20, 10}, []int64{10}},
+		{50, []int64{40, 30, 10}, []int64{10}},
+		{110, []int64{50, 40, 10}, []int64{10}},
+		{120, []int64{110, 50, 10}, []int64{10}},
+		{130, []int64{120, 110, 10}, []int64{110, 10}},
+	} {
 		members, storage, record, err := k.b.Load(t.Context(), key)
 		if err != nil {
 			t.Fatal(err)

@@ -39,7 +39,8 @@ var _ Coordinator = (*coordinator.Server)(nil)
 const (
 	// podNode is the index of pods by node.
 	podNode = "spec.nodeName"
-	// PodsByGang is the index of pods by gang, for whoever shares the manager: a label alone would be compared with those of all pods of the namespace.
+	// PodsByGang is the index of pods by gang, for whoever shares the manager: a label alone would be compared with those of all pods of the
+	// namespace.
 	PodsByGang = v1alpha1.LabelGang
 	// notifyAgain is how often an unchanged level is repeated: the coordinator forgets a gang without agents.
 	notifyAgain = 30 * time.Second
@@ -135,7 +136,8 @@ var podTurned = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*corev1.Pod)
 		after, ok2 := e.ObjectNew.(*corev1.Pod)
-		return !ok || !ok2 || before.UID != after.UID || before.Spec.NodeName != after.Spec.NodeName || before.Status.Phase != after.Status.Phase ||
+		return !ok || !ok2 || before.UID != after.UID || before.Spec.NodeName != after.Spec.NodeName ||
+			before.Status.Phase != after.Status.Phase ||
 			!before.DeletionTimestamp.Equal(after.DeletionTimestamp) || !maps.Equal(before.Labels, after.Labels) ||
 			ownerUID(before) != ownerUID(after)
 	},
@@ -185,7 +187,13 @@ func (c *Controller) podsOn(each handler.MapFunc) handler.MapFunc {
 // the gang's pods are the cache's own, which nobody may change.
 func (c *Controller) reconcilePending(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	pods := &corev1.PodList{}
-	if err := c.Client.List(ctx, pods, client.InNamespace(req.Namespace), client.MatchingFields{PodsByGang: req.Name}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := c.Client.List(
+		ctx,
+		pods,
+		client.InNamespace(req.Namespace),
+		client.MatchingFields{PodsByGang: req.Name},
+		client.UnsafeDisableDeepCopy,
+	); err != nil {
 		return ctrl.Result{}, fmt.Errorf("listing the pods of gang %s: %w", req, err)
 	}
 	closed, err := c.reportOver(ctx, req.NamespacedName, pods.Items)
@@ -218,7 +226,12 @@ func (c *Controller) reconcilePending(ctx context.Context, req ctrl.Request) (ct
 }
 
 // tellPending tells the coordinator which pods of one gang must be replaced; again, where set, is when to repeat it.
-func (c *Controller) tellPending(ctx context.Context, key coordinator.Key, g *v1alpha1.Gang, pods []corev1.Pod) (again time.Duration, err error) {
+func (c *Controller) tellPending(
+	ctx context.Context,
+	key coordinator.Key,
+	g *v1alpha1.Gang,
+	pods []corev1.Pod,
+) (again time.Duration, err error) {
 	terminations, suspends, err := c.terminations(ctx, g, pods)
 	if err != nil {
 		return 0, err
@@ -251,7 +264,11 @@ func sooner(a, b time.Duration) time.Duration {
 
 // terminations gathers the view of one gang. Nothing is replaced where its Job creates no more pods: whoever deletes,
 // suspends or ends a Job has its pods deleted, too. The state of a suspended Job's pods is stored first.
-func (c *Controller) terminations(ctx context.Context, g *v1alpha1.Gang, pods []corev1.Pod) (terminations []elastic.Termination, suspends bool, err error) {
+func (c *Controller) terminations(
+	ctx context.Context,
+	g *v1alpha1.Gang,
+	pods []corev1.Pod,
+) (terminations []elastic.Termination, suspends bool, err error) {
 	if g.DeletionTimestamp != nil || g.Status.Run != nil && g.Status.Run.Verdict != nil {
 		return nil, false, nil
 	}

@@ -155,7 +155,17 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{Options: o, metrics: m, gangs: map[Key]*gang{}, contacts: lru.New(contactMost), polls: rate.NewLimiter(pollsPerSecond, pollsBurst), intake: newIntake(), replacements: newReplacements(), contactTimeout: contactTimeout, ctx: context.Background()}, nil
+	return &Server{
+		Options:        o,
+		metrics:        m,
+		gangs:          map[Key]*gang{},
+		contacts:       lru.New(contactMost),
+		polls:          rate.NewLimiter(pollsPerSecond, pollsBurst),
+		intake:         newIntake(),
+		replacements:   newReplacements(),
+		contactTimeout: contactTimeout,
+		ctx:            context.Background(),
+	}, nil
 }
 
 // NeedLeaderElection says that the server runs on every replica: agents that reach one that does not

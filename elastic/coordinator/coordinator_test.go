@@ -65,7 +65,13 @@ type memory struct {
 }
 
 func newMemory() *memory {
-	return &memory{members: map[Key]int{}, records: map[Key]elastic.Record{}, ended: map[Key]elastic.Verdict{}, notices: map[Key][]elastic.Notice{}, writes: make(chan elastic.Record, 1000)}
+	return &memory{
+		members: map[Key]int{},
+		records: map[Key]elastic.Record{},
+		ended:   map[Key]elastic.Verdict{},
+		notices: map[Key][]elastic.Notice{},
+		writes:  make(chan elastic.Record, 1000),
+	}
 }
 
 func (m *memory) Load(_ context.Context, key Key) (int, elastic.Storage, elastic.Record, error) {
@@ -206,7 +212,9 @@ func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, DNSNames: []string{"coordinator"},
-		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature}
+		NotAfter: time.Now().
+			Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -297,7 +305,9 @@ type agent struct {
 
 func (h *house) dial(token string, more ...grpc.DialOption) *agent {
 	h.t.Helper()
-	conn, err := grpc.NewClient(h.addr, append(more, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: h.pool, ServerName: "coordinator"})))...)
+	conn, err := grpc.NewClient(
+		h.addr,
+		append(more, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: h.pool, ServerName: "coordinator"})))...)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -306,12 +316,21 @@ func (h *house) dial(token string, more ...grpc.DialOption) *agent {
 	if token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
-	rpc, err := coordinatorv1.NewCoordinatorClient(conn).Attach(ctx, grpc.WaitForReady(true)) // also where a busy machine is late in a handshake
+	// also where a busy machine is late in a handshake
+	rpc, err := coordinatorv1.NewCoordinatorClient(conn).Attach(ctx, grpc.WaitForReady(true))
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	a := &agent{t: h.t, rpc: rpc, conn: conn, orders: make(chan *coordinatorv1.Directive, 100), ended: make(chan error, 1),
-		report: &coordinatorv1.Report{Protocol: protocol.Version, Incarnation: 1, Ranks: 2, Address: "10.0.0.1", Port: 4000, State: coordinatorv1.State_STATE_IDLE, StateBytes: 1}}
+		report: &coordinatorv1.Report{
+			Protocol:    protocol.Version,
+			Incarnation: 1,
+			Ranks:       2,
+			Address:     "10.0.0.1",
+			Port:        4000,
+			State:       coordinatorv1.State_STATE_IDLE,
+			StateBytes:  1,
+		}}
 	for i := range uint32(2) {
 		a.report.Rank = append(a.report.Rank, &coordinatorv1.Rank{LocalRank: i})
 	}
@@ -613,7 +632,8 @@ func TestGivenUp(t *testing.T) {
 			t.Errorf("slot %d is told to exit with %d", i, d.ExitCode)
 		}
 	}
-	if v := h.store.verdictAtEnd(key); v.Reason != elastic.ReasonSameFailureTwice || v.Cause.Rank != 3 || !strings.HasSuffix(v.Cause.Message, `bad\x1b[2J`) {
+	if v := h.store.verdictAtEnd(key); v.Reason != elastic.ReasonSameFailureTwice || v.Cause.Rank != 3 ||
+		!strings.HasSuffix(v.Cause.Message, `bad\x1b[2J`) {
 		t.Errorf("the job was ended for %+v, %+v", v, v.Cause)
 	}
 }

@@ -77,7 +77,8 @@ func TestDecodingTakesLittle(t *testing.T) {
 			if took, most := after.TotalAlloc-before.TotalAlloc, uint64(2*len(c.raw)); took > most {
 				t.Errorf("%d KiB were allocated for a message of %d KiB, %d at most", took>>10, len(c.raw)>>10, most>>10)
 			}
-			if said := status.Convert(in.refused); c.says == "" != (in.refused == nil) || !strings.Contains(said.Message(), c.says) || c.says != "" && said.Code() != codes.InvalidArgument {
+			if said := status.Convert(in.refused); c.says == "" != (in.refused == nil) || !strings.Contains(said.Message(), c.says) ||
+				c.says != "" && said.Code() != codes.InvalidArgument {
 				t.Errorf("refused with %v, want %q", in.refused, c.says)
 			}
 		})
@@ -118,13 +119,30 @@ func TestAllThatRepeatsIsCounted(t *testing.T) {
 // fullest is about the most that an agent says.
 func fullest() protocol.Report {
 	text := strings.Repeat("x", protocol.MaxText)
-	r := protocol.Report{Protocol: protocol.Version, Incarnation: 1 << 40, Ranks: protocol.MaxRanks, Address: "10.0.0.1", Port: 65535, Generation: protocol.MaxGeneration,
-		State: protocol.StateFailed, StateBytes: 1 << 44, Refused: text, Terminating: true}
+	r := protocol.Report{
+		Protocol:    protocol.Version,
+		Incarnation: 1 << 40,
+		Ranks:       protocol.MaxRanks,
+		Address:     "10.0.0.1",
+		Port:        65535,
+		Generation:  protocol.MaxGeneration,
+		State:       protocol.StateFailed,
+		StateBytes:  1 << 44,
+		Refused:     text,
+		Terminating: true,
+	}
 	for range maxNotes {
 		r.Notes = append(r.Notes, text[:500])
 	}
 	for local := range protocol.MaxRanks {
-		k := protocol.Rank{Local: local, Sealed: []protocol.Point{{Step: 1 << 30}, {Step: 1<<30 + 1}, {Step: 1<<30 + 2}}, Step: 1 << 30, Exit: &protocol.Exit{Code: 255, Signal: 64}, StandbyReady: true, PID: 1 << 22}
+		k := protocol.Rank{
+			Local:        local,
+			Sealed:       []protocol.Point{{Step: 1 << 30}, {Step: 1<<30 + 1}, {Step: 1<<30 + 2}},
+			Step:         1 << 30,
+			Exit:         &protocol.Exit{Code: 255, Signal: 64},
+			StandbyReady: true,
+			PID:          1 << 22,
+		}
 		k.FromStandby, k.OptimizerSteps, k.ResumedAt, k.ResumeKnown = true, 1<<30, 1<<30, true
 		k.Copied = protocol.Copied{Mark: protocol.Mark{Step: 1 << 30, Generation: 1 << 20}, Length: 1 << 44, Checksum: 1<<32 - 1}
 		if local < 16 {
@@ -212,8 +230,16 @@ func FuzzEntries(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	for _, raw := range [][]byte{honest, nested(8, nested(2, []byte{1, 2, 3, 4})), bytes.Repeat(nested(10, nil), 33), bytes.Repeat(nested(13, nil), 2),
-		nested(8, nested(4, nested(4, []byte("x")))), protowire.AppendTag(nil, 99, protowire.StartGroupType), {8}, nil} {
+	for _, raw := range [][]byte{
+		honest,
+		nested(8, nested(2, []byte{1, 2, 3, 4})),
+		bytes.Repeat(nested(10, nil), 33),
+		bytes.Repeat(nested(13, nil), 2),
+		nested(8, nested(4, nested(4, []byte("x")))),
+		protowire.AppendTag(nil, 99, protowire.StartGroupType),
+		{8},
+		nil,
+	} {
 		f.Add(raw)
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {

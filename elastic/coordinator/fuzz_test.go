@@ -78,7 +78,8 @@ func refusal(t *testing.T, err error) {
 // kept holds what grows with a report to its bounds.
 func kept(t *testing.T, r protocol.Report, addresses []string) {
 	t.Helper()
-	if r.Ranks < 0 || r.Ranks > protocol.MaxRanks || len(r.Rank) > protocol.MaxRanks || len(r.Notes) > maxNotes || r.Port < 0 || r.Port > 65535 {
+	if r.Ranks < 0 || r.Ranks > protocol.MaxRanks || len(r.Rank) > protocol.MaxRanks || len(r.Notes) > maxNotes || r.Port < 0 ||
+		r.Port > 65535 {
 		t.Fatalf("taken: %+v", r)
 	}
 	if r.Generation < 0 || r.Generation > protocol.MaxGeneration || len(addresses) > 0 && r.Address != "" && r.Address != addresses[0] {

@@ -64,7 +64,16 @@ var errOver = status.Error(codes.NotFound, "the Job is over, and its gang with i
 
 func newGang(s *Server, key Key) *gang {
 	ctx, cancel := context.WithCancel(s.ctx)
-	g := &gang{key: key, server: s, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), streams: map[*stream]bool{}, current: map[elastic.Slot]*stream{}, kept: keptBySlot{}}
+	g := &gang{
+		key:     key,
+		server:  s,
+		ctx:     ctx,
+		cancel:  cancel,
+		wake:    make(chan struct{}, 1),
+		streams: map[*stream]bool{},
+		current: map[elastic.Slot]*stream{},
+		kept:    keptBySlot{},
+	}
 	context.AfterFunc(ctx, g.forgetKept)
 	context.AfterFunc(ctx, g.forgetGaps)
 	return g

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// keptOfNamespace bounds what reports of one namespace keep here in all, the newest of each pod and how ranks ended: a tenant with many pods must not fill the memory
-	// that recoveries of others need. From keptTexts on reports are kept without what is for people, so that it is not
-	// tracebacks of one tenant that shut his own agents out.
+	// keptOfNamespace bounds what reports of one namespace keep here in all, the newest of each pod and how ranks ended: a tenant with many
+	// pods must not fill the memory that recoveries of others need. From keptTexts on reports are kept without what is for people, so that it
+	// is not tracebacks of one tenant that shut his own agents out.
 	keptOfNamespace = 128 << 20
 	keptTexts       = 64 << 20
 	// reportBytes and rankBytes are what a report and each rank in it take, beside their texts.

@@ -40,7 +40,17 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 	if registry == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.agents, m.generations, m.recoveries, m.verdicts, m.phases, m.recomputed, m.storing, m.gaps, m.saves} {
+	for _, c := range []prometheus.Collector{
+		m.agents,
+		m.generations,
+		m.recoveries,
+		m.verdicts,
+		m.phases,
+		m.recomputed,
+		m.storing,
+		m.gaps,
+		m.saves,
+	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the coordinator's metrics: %w", err)
 		}

@@ -63,7 +63,9 @@ func TestPendingPodIsDrainedAndReplaced(t *testing.T) {
 		a[i].holds(1, 2)
 	}
 	a[0].until("common 2", func(d *coordinatorv1.Directive) bool { return d.CommonStep == 2 })
-	termination := []elastic.Termination{{Slot: 1, Pod: p[1].Pod.UID, Name: p[1].Pod.Name, Node: "n1", Cause: "XidFatal", Message: "Xid 79", Deadline: time.Now().Add(time.Hour)}}
+	termination := []elastic.Termination{
+		{Slot: 1, Pod: p[1].Pod.UID, Name: p[1].Pod.Name, Node: "n1", Cause: "XidFatal", Message: "Xid 79", Deadline: time.Now().Add(time.Hour)},
+	}
 	if err := h.server.SetPendingReplacements(t.Context(), key, termination); err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +113,9 @@ func TestPendingPodIsDrainedAndReplaced(t *testing.T) {
 	h.store.mu.Lock()
 	defer h.store.mu.Unlock()
 	r := h.store.records[key]
-	if len(r.Recoveries) != 1 || len(r.Recoveries[0].Replaced) != 1 || r.Recoveries[0].Replaced[0].By != "train-1-b" || r.Recoveries[0].Replaced[0].NewNode != "n2" || r.Replacements != 1 {
+	if len(r.Recoveries) != 1 || len(r.Recoveries[0].Replaced) != 1 || r.Recoveries[0].Replaced[0].By != "train-1-b" ||
+		r.Recoveries[0].Replaced[0].NewNode != "n2" ||
+		r.Replacements != 1 {
 		t.Errorf("the record is %+v", r)
 	}
 }
@@ -129,7 +133,13 @@ func TestPendingReplacementsLoadAGangThatIsNotKnown(t *testing.T) {
 	p := pod("team-a", "train", 0, "a0")
 	h := open(t, leading())
 	h.store.members[p.Key] = 1
-	if err := h.server.SetPendingReplacements(t.Context(), p.Key, []elastic.Termination{{Slot: 0, Pod: "a0", Name: p.Pod.Name, Cause: "NodeUnreachable", Dead: true}}); err != nil {
+	if err := h.server.SetPendingReplacements(t.Context(), p.Key, []elastic.Termination{{
+		Slot:  0,
+		Pod:   "a0",
+		Name:  p.Pod.Name,
+		Cause: "NodeUnreachable",
+		Dead:  true,
+	}}); err != nil {
 		t.Fatal(err)
 	}
 	eventually.Holds(t, "the replacement of a pod that no agent ever spoke for", func() (bool, any) { got := h.store.replacedPods(); return len(got) == 1, got })
@@ -201,7 +211,8 @@ func TestASilentPodIsLookedUp(t *testing.T) {
 	a[0].await(coordinatorv1.Order_ORDER_HALT, 1)
 	a[0].halted(1)
 	a[0].until("the name of who is awaited", func(d *coordinatorv1.Directive) bool {
-		return d.Order == coordinatorv1.Order_ORDER_HALT && strings.HasPrefix(d.Reason, replacements.AgentUnreachable) && strings.Contains(d.Reason, "pod "+p[1].Pod.Name+" in slot 1")
+		return d.Order == coordinatorv1.Order_ORDER_HALT && strings.HasPrefix(d.Reason, replacements.AgentUnreachable) &&
+			strings.Contains(d.Reason, "pod "+p[1].Pod.Name+" in slot 1")
 	})
 	eventually.Holds(t, "the same words in the record", func() (bool, any) {
 		h.store.mu.Lock()
@@ -251,7 +262,8 @@ func TestPodsOfAJobThatIsOver(t *testing.T) {
 	}
 }
 
-// TestTerminatingIsNotedUntilItIsTaken: a store that cannot take the word now hears it again, and a container that was started anew takes it back.
+// TestTerminatingIsNotedUntilItIsTaken: a store that cannot take the word now hears it again, and a container that was started anew takes
+// it back.
 func TestTerminatingIsNotedUntilItIsTaken(t *testing.T) {
 	h, p, a, _ := pair(t)
 	start(a, 1)

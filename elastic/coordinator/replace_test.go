@@ -20,7 +20,16 @@ func (h *house) setAllPending(job string, n int) Key {
 	h.store.mu.Unlock()
 	terminations := []elastic.Termination{}
 	for i := range n {
-		terminations = append(terminations, elastic.Termination{Slot: elastic.Slot(i), Pod: fmt.Sprintf("%s-%d", job, i), Name: fmt.Sprintf("%s-%d", job, i), Cause: "NodeUnreachable", Dead: true})
+		terminations = append(
+			terminations,
+			elastic.Termination{
+				Slot:  elastic.Slot(i),
+				Pod:   fmt.Sprintf("%s-%d", job, i),
+				Name:  fmt.Sprintf("%s-%d", job, i),
+				Cause: "NodeUnreachable",
+				Dead:  true,
+			},
+		)
 	}
 	if err := h.server.SetPendingReplacements(h.t.Context(), key, terminations); err != nil {
 		h.t.Fatal(err)
@@ -49,7 +58,13 @@ func TestReplacementsAtOnce(t *testing.T) {
 	eventually.Holds(t, "a replacement by each replacer, while all others wait", func() (bool, any) {
 		mu.Lock()
 		defer mu.Unlock()
-		return len(begun) == replacers && h.server.replacements.Len() == pods-replacers, fmt.Sprint(len(begun), " begun, ", h.server.replacements.Len(), " wait")
+		return len(begun) == replacers &&
+				h.server.replacements.Len() == pods-replacers, fmt.Sprint(
+				len(begun),
+				" begun, ",
+				h.server.replacements.Len(),
+				" wait",
+			)
 	})
 	mu.Lock()
 	for slot := range begun {

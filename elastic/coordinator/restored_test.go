@@ -9,15 +9,16 @@ import (
 	"holdfast.dev/holdfast/elastic"
 )
 
-// TestTheRecordOfABackup: a coordinator that begins with a record which lags behind its agents goes on from their generation. What runs is not
-// halted, nor is a pod replaced that need not go any more, and a failure is repaired in the next generation, from the newest step.
+// TestTheRecordOfABackup: a coordinator that begins with a record which lags behind its agents goes on from their generation. What runs is
+// not halted, nor is a pod replaced that need not go any more, and a failure is repaired in the next generation, from the newest step.
 func TestTheRecordOfABackup(t *testing.T) {
 	h, p, a, key := pair(t)
 	start(a, 1)
 	h.store.mu.Lock()
 	backup := h.store.records[key]
 	h.store.mu.Unlock()
-	backup.PendingReplacements = []elastic.Termination{{Slot: 1, Pod: "a1", Name: "train-1", Cause: "GPUFellOff"}} // whose node has healed since
+	// whose node has healed since
+	backup.PendingReplacements = []elastic.Termination{{Slot: 1, Pod: "a1", Name: "train-1", Cause: "GPUFellOff"}}
 	again := func(generation uint64) {
 		a[1].fails(0, &coordinatorv1.Exit{Code: 137, Signal: 9})
 		for i := range a {

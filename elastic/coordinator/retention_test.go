@@ -24,7 +24,11 @@ func TestPinsReachTheRecord(t *testing.T) {
 	wish := func(step int64) elastic.Retention {
 		return elastic.Retention{Version: step, Pins: []protocol.Mark{{Step: step, Generation: 1}}}
 	}
-	older, durable := elastic.StoredStep{Mark: protocol.Mark{Step: 1, Generation: 1}}, elastic.StoredStep{Mark: protocol.Mark{Step: 2, Generation: 1}}
+	older, durable := elastic.StoredStep{
+		Mark: protocol.Mark{Step: 1, Generation: 1},
+	}, elastic.StoredStep{
+		Mark: protocol.Mark{Step: 2, Generation: 1},
+	}
 	h.store.mu.Lock()
 	h.store.members[p.Key], h.store.retention = 1, wish(1)
 	h.store.records[p.Key] = elastic.Record{Generation: 1, Phase: elastic.Running, Durable: &durable, Older: &older}
@@ -76,8 +80,19 @@ func TestSavesOfAGang(t *testing.T) {
 		g.state = elastic.New(1, 0, elastic.Record{Generation: 1, Phase: elastic.Running})
 		st := &stream{peer: Caller{Pod: elastic.Pod{UID: "uid"}}, next: make(chan message, 1)}
 		g.streams[st], g.current[0] = true, st
-		for sequence, saves := range []*protocol.Saves{{Copied: 7}, {Copied: 10, Overlapped: 1, Dropped: 2, Refused: uint32(5 * i)}, {Copied: 11, Overlapped: 2, Dropped: 2, Skipped: 4, Refused: uint32(5 * i)}} {
-			r := protocol.Report{Incarnation: 1, Sequence: uint64(sequence), Ranks: 1, Generation: 1, State: protocol.StateRunning, Rank: []protocol.Rank{{Saves: saves}}}
+		for sequence, saves := range []*protocol.Saves{
+			{Copied: 7},
+			{Copied: 10, Overlapped: 1, Dropped: 2, Refused: uint32(5 * i)},
+			{Copied: 11, Overlapped: 2, Dropped: 2, Skipped: 4, Refused: uint32(5 * i)},
+		} {
+			r := protocol.Report{
+				Incarnation: 1,
+				Sequence:    uint64(sequence),
+				Ranks:       1,
+				Generation:  1,
+				State:       protocol.StateRunning,
+				Rank:        []protocol.Rank{{Saves: saves}},
+			}
 			if err := g.reported(st, r); err != nil {
 				t.Fatal(err)
 			}
@@ -122,7 +137,13 @@ func TestGapsOfAGang(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	train, other := newGang(&Server{metrics: m, ctx: ctx}, Key{Namespace: "team", Name: "train"}), newGang(&Server{metrics: m, ctx: ctx}, Key{Namespace: "team", Name: "other"})
+	train, other := newGang(
+		&Server{metrics: m, ctx: ctx},
+		Key{Namespace: "team", Name: "train"},
+	), newGang(
+		&Server{metrics: m, ctx: ctx},
+		Key{Namespace: "team", Name: "other"},
+	)
 	for _, gap := range []time.Duration{3 * time.Second, 40 * time.Second} {
 		train.madeDurable(gap)
 	}

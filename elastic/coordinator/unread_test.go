@@ -25,13 +25,26 @@ const soonEnough = time.Minute
 // readsNothing dials as a pod's agent that reads nothing, and reports until its connection ends, which closes the channel.
 func (h *house) readsNothing(token string) <-chan struct{} {
 	h.t.Helper()
-	conn, err := grpc.NewClient(h.addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: h.pool, ServerName: "coordinator"})), grpc.WithStaticStreamWindowSize(64<<10))
+	conn, err := grpc.NewClient(
+		h.addr,
+		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: h.pool, ServerName: "coordinator"})),
+		grpc.WithStaticStreamWindowSize(64<<10),
+	)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(context.Background(), "authorization", "Bearer "+token))
 	h.t.Cleanup(func() { cancel(); _ = conn.Close() })
-	report := &coordinatorv1.Report{Protocol: protocol.Version, Incarnation: 1, Ranks: 2, Address: "10.0.0.1", Port: 4000, State: coordinatorv1.State_STATE_IDLE, StateBytes: 1, Rank: []*coordinatorv1.Rank{{}, {LocalRank: 1}}}
+	report := &coordinatorv1.Report{
+		Protocol:    protocol.Version,
+		Incarnation: 1,
+		Ranks:       2,
+		Address:     "10.0.0.1",
+		Port:        4000,
+		State:       coordinatorv1.State_STATE_IDLE,
+		StateBytes:  1,
+		Rank:        []*coordinatorv1.Rank{{}, {LocalRank: 1}},
+	}
 	for range 10 {
 		rpc, err := coordinatorv1.NewCoordinatorClient(conn).Attach(ctx, grpc.WaitForReady(true))
 		if err != nil {

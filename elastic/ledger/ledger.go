@@ -250,7 +250,10 @@ func (l *Ledger) Forget(from protocol.Point, pods []restore.Pod, g Generation) {
 func (l *Ledger) ForgetPast(pods []restore.Pod, g Generation) {
 	behind := func(d StoredStep) bool {
 		return d.Generation < g.Number && slices.ContainsFunc(pods, func(p restore.Pod) bool {
-			return slices.ContainsFunc(p.Held, func(held []protocol.Point) bool { return len(held) > 0 && restore.Last(held).Compare(d.Point()) < 0 })
+			return slices.ContainsFunc(
+				p.Held,
+				func(held []protocol.Point) bool { return len(held) > 0 && restore.Last(held).Compare(d.Point()) < 0 },
+			)
 		})
 	}
 	for g.Unknown && len(l.steps) > 0 && behind(l.steps[0]) {

@@ -114,7 +114,8 @@ func TestKeptForLong(t *testing.T) {
 					t.Fatalf("seed %d, step %d: %+v stay", seed, step, recorded)
 				}
 			}
-			if newest := min(len(before), keptMost, max(keptLeast, r.Keep)); len(recorded) > most || !slices.Equal(recorded[:newest], before[:newest]) {
+			if newest := min(len(before), keptMost, max(keptLeast, r.Keep)); len(recorded) > most ||
+				!slices.Equal(recorded[:newest], before[:newest]) {
 				t.Fatalf("seed %d, step %d: %d stay, %+v", seed, step, len(recorded), recorded)
 			}
 		}

@@ -38,7 +38,9 @@ func (w *savesTold) say(after time.Duration, pod string, generation int64, saves
 		return
 	}
 	_, more := w.ms.Take(0, p, &r, 1, w.now)
-	w.told.Copied, w.told.Overlapped, w.told.Dropped = w.told.Copied+more.Copied, w.told.Overlapped+more.Overlapped, w.told.Dropped+more.Dropped
+	w.told.Copied += more.Copied
+	w.told.Overlapped += more.Overlapped
+	w.told.Dropped += more.Dropped
 	w.told.Skipped, w.told.Refused = w.told.Skipped+more.Skipped, w.told.Refused+more.Refused
 }
 

@@ -5,8 +5,8 @@ import "time"
 // How long a pod to be replaced's state is waited for. What is waited for is decided by package elastic, in drain.go, while the gang
 // trains, and by copyAfterHalt, while it is halted; a drain ends at the earliest deadline of all pods to be replaced.
 //
-//  1. The component that has a pod replaced may name its deadline. For a pod that is being deleted it is BeforeKill; pods of a suspended Job
-//     all have that of the first one. Where none is named it is terminationTime.
+//  1. The component that has a pod replaced may name its deadline. For a pod that is being deleted it is BeforeKill; pods of a
+//     suspended Job all have that of the first one. Where none is named it is terminationTime.
 //  2. A terminating pod whose deadline is not shorter has what its grace leaves beside the share that its agent keeps for ending
 //     processes (protocol.ShutdownMargin).
 //  3. Of that time a step is to be chosen within a half (LateShare); for a sixth of it ranks may be stuck (StuckShare).

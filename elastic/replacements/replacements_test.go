@@ -16,7 +16,13 @@ var start = time.Unix(1_700_000_000, 0)
 func gang(names ...string) (*members.Members, *Replacements) {
 	ms := members.New(len(names), members.Seen{}, nil, true)
 	for i, name := range names {
-		ms.Take(members.Slot(i), members.Pod{UID: name, Name: name}, &protocol.Report{Generation: 1, State: protocol.StateRunning, Ranks: 1}, 1, start)
+		ms.Take(
+			members.Slot(i),
+			members.Pod{UID: name, Name: name},
+			&protocol.Report{Generation: 1, State: protocol.StateRunning, Ranks: 1},
+			1,
+			start,
+		)
 	}
 	return ms, New(ms, nil, nil, 0, nil)
 }

@@ -36,8 +36,8 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// TestWhatIsGivenUpStaysSo: whatever begins, what was ever given up is on no later line; all else is, but for what lies further back than a line
-// remembers. A line rises in both columns and stays short.
+// TestWhatIsGivenUpStaysSo: whatever begins, what was ever given up is on no later line; all else is, but for what lies further back than a
+// line remembers. A line rises in both columns and stays short.
 func TestWhatIsGivenUpStaysSo(t *testing.T) {
 	short := 0
 	for seed := range seeds.All(t, int64(400)) {
@@ -46,7 +46,10 @@ func TestWhatIsGivenUpStaysSo(t *testing.T) {
 		for branch := int64(1); branch <= 60; branch++ {
 			from := rng.Int63n(20) + branch*rng.Int63n(30)
 			line = line.Begin(branch, from)
-			if starts = append(starts, Start{branch, from}); len(line) > mostStarts || !slices.IsSortedFunc(line, func(a, b Start) int { return int(a.Branch - b.Branch) }) ||
+			if starts = append(starts, Start{
+				branch,
+				from,
+			}); len(line) > mostStarts || !slices.IsSortedFunc(line, func(a, b Start) int { return int(a.Branch - b.Branch) }) ||
 				!slices.IsSortedFunc(line, func(a, b Start) int { return int(a.From - b.From) }) || line.Newest() != branch {
 				t.Fatalf("seed %d: %v", seed, line)
 			}
@@ -68,7 +71,8 @@ func TestWhatIsGivenUpStaysSo(t *testing.T) {
 	for branch := range int64(100) {
 		long = long.Begin(branch+1, 10*branch+10)
 	}
-	if len(long) != mostStarts || long.Has(protocol.Point{Step: 11}) || !long.Has(protocol.Point{Step: 10}) || !long.Has(protocol.Point{Branch: 99, Step: 1000}) {
+	if len(long) != mostStarts || long.Has(protocol.Point{Step: 11}) || !long.Has(protocol.Point{Step: 10}) ||
+		!long.Has(protocol.Point{Branch: 99, Step: 1000}) {
 		t.Errorf("a hundred branches, each after the one before: %v", long)
 	}
 }

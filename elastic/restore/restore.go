@@ -70,8 +70,8 @@ func find(pods []Pod, stored Stored, line Line, insist bool) Point {
 	return Point{}
 }
 
-// candidates are all steps on the line that every rank may have, newest first. What storage has no part of every rank holds in memory, so that
-// one rank tells of all such: what others tell, and nobody else holds, costs nothing.
+// candidates are all steps on the line that every rank may have, newest first. What storage has no part of every rank holds in memory, so
+// that one rank tells of all such: what others tell, and nobody else holds, costs nothing.
 func candidates(pods []Pod, stored Stored, line Line) []protocol.Point {
 	var steps []protocol.Point
 	add := func(p protocol.Point) { // these are few
@@ -162,7 +162,8 @@ func InMemory(inventories [][]protocol.Point, line Line) protocol.Point {
 		return newest
 	}
 	for _, p := range inventories[0] {
-		if p.Compare(newest) > 0 && line.Has(p) && !slices.ContainsFunc(inventories[1:], func(inv []protocol.Point) bool { return !Holds(inv, p) }) {
+		if p.Compare(newest) > 0 && line.Has(p) &&
+			!slices.ContainsFunc(inventories[1:], func(inv []protocol.Point) bool { return !Holds(inv, p) }) {
 			newest = p
 		}
 	}

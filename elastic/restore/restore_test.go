@@ -58,7 +58,13 @@ func reachable(step protocol.Point, pods []Pod, stored Stored, line Line, insist
 
 func TestFindIsTheNewestThatAllReach(t *testing.T) {
 	found, fetched, later := 0, 0, 0
-	newestFirst := append([]protocol.Point{}, protocol.Point{Branch: 1, Step: 4}, protocol.Point{Branch: 1, Step: 3}, protocol.Point{Branch: 1, Step: 2}, protocol.Point{Branch: 1, Step: 1})
+	newestFirst := append(
+		[]protocol.Point{},
+		protocol.Point{Branch: 1, Step: 4},
+		protocol.Point{Branch: 1, Step: 3},
+		protocol.Point{Branch: 1, Step: 2},
+		protocol.Point{Branch: 1, Step: 1},
+	)
 	newestFirst = append(newestFirst, protocoltest.FirstBranch(4, 3, 2, 1)...)
 	for seed := range seeds.All(t, int64(20_000)) {
 		rng := rand.New(rand.NewSource(seed))
@@ -132,8 +138,8 @@ func TestFindIsTheNewestThatAllReach(t *testing.T) {
 	}
 }
 
-// TestWhatNobodyElseHoldsCostsNothing: agents may tell of as many steps and branches as they like, three for each rank, and each that could be restored
-// is looked for in all ranks.
+// TestWhatNobodyElseHoldsCostsNothing: agents may tell of as many steps and branches as they like, three for each rank, and each that could
+// be restored is looked for in all ranks.
 func TestWhatNobodyElseHoldsCostsNothing(t *testing.T) {
 	pods, next := make([]Pod, 20), int64(0)
 	for i := range pods {
@@ -143,7 +149,10 @@ func TestWhatNobodyElseHoldsCostsNothing(t *testing.T) {
 			next += 2
 		}
 	}
-	stored := Stored{Whole: []protocol.Mark{{Step: 7, Generation: 1}, {Step: 5, Generation: 1}}, Parts: []Part{{Mark: protocol.Mark{Step: 6, Generation: 1}}}}
+	stored := Stored{
+		Whole: []protocol.Mark{{Step: 7, Generation: 1}, {Step: 5, Generation: 1}},
+		Parts: []Part{{Mark: protocol.Mark{Step: 6, Generation: 1}}},
+	}
 	if got := candidates(pods, stored, nil); len(got) != 5 {
 		t.Errorf("%d steps are looked for", len(got))
 	}
@@ -173,7 +182,12 @@ func TestInMemory(t *testing.T) {
 }
 
 func TestLast(t *testing.T) {
-	for want, inventory := range map[protocol.Point][]protocol.Point{{}: nil, {Step: 7}: first(7), {Step: 9}: first(3, 7, 9), {Branch: 1, Step: 6}: {{Branch: 0, Step: 5}, {Branch: 1, Step: 6}}} {
+	for want, inventory := range map[protocol.Point][]protocol.Point{
+		{}:                   nil,
+		{Step: 7}:            first(7),
+		{Step: 9}:            first(3, 7, 9),
+		{Branch: 1, Step: 6}: {{Branch: 0, Step: 5}, {Branch: 1, Step: 6}},
+	} {
 		if got := Last(inventory); got != want {
 			t.Errorf("the last of %v is %v, want %v", inventory, got, want)
 		}

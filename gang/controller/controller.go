@@ -87,8 +87,15 @@ type Controller struct {
 
 // New returns a Controller.
 func New(o Options) *Controller {
-	return &Controller{Options: o, metrics: newMetrics(), written: map[types.UID]time.Time{}, notified: map[types.NamespacedName]string{}, had: map[types.NamespacedName]types.UID{},
-		refusals: map[types.NamespacedName]refusal{}, requests: map[types.NamespacedName]asked{}}
+	return &Controller{
+		Options:  o,
+		metrics:  newMetrics(),
+		written:  map[types.UID]time.Time{},
+		notified: map[types.NamespacedName]string{},
+		had:      map[types.NamespacedName]types.UID{},
+		refusals: map[types.NamespacedName]refusal{},
+		requests: map[types.NamespacedName]asked{},
+	}
 }
 
 // SetupWithManager registers the reconciler; it runs on the leader alone.
@@ -153,7 +160,13 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return c.observe(ctx, g, job, j)
 	}
 	pods := &corev1.PodList{} // the cache's own, which nobody may change
-	if err := c.Client.List(ctx, pods, client.InNamespace(job.Namespace), client.MatchingFields{c.ByGang: job.Name}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := c.Client.List(
+		ctx,
+		pods,
+		client.InNamespace(job.Namespace),
+		client.MatchingFields{c.ByGang: job.Name},
+		client.UnsafeDisableDeepCopy,
+	); err != nil {
 		return reconcile.Result{}, fmt.Errorf("listing the pods of Job %s: %w", req, err)
 	}
 	now := c.Now()

@@ -66,10 +66,16 @@ func newWorld(t *testing.T, objs ...client.Object) *world {
 	}
 	w := &world{t: t, events: notified{}, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	byGang := func(o client.Object) []string { return []string{o.GetLabels()[v1alpha1.LabelGang]} }
-	w.client = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.Gang{}).WithObjects(objs...).WithIndex(&corev1.Pod{}, podsByGang, byGang).
+	w.client = fake.NewClientBuilder().
+		WithScheme(scheme).
+		WithStatusSubresource(&v1alpha1.Gang{}).
+		WithObjects(objs...).
+		WithIndex(&corev1.Pod{}, podsByGang, byGang).
 		WithIndex(&corev1.Event{}, "involvedObject.uid", func(o client.Object) []string { return []string{string(o.(*corev1.Event).InvolvedObject.UID)} }).
 		WithIndex(&corev1.Event{}, "reason", func(o client.Object) []string { return []string{o.(*corev1.Event).Reason} }).
-		WithInterceptorFuncs(interceptor.Funcs{SubResourceApply: func(ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+		WithInterceptorFuncs(interceptor.Funcs{SubResourceApply: func(
+			ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption,
+		) error {
 			w.mu.Lock()
 			w.writes++
 			w.mu.Unlock()
@@ -91,7 +97,15 @@ func newWorld(t *testing.T, objs ...client.Object) *world {
 
 // restart puts a controller in place that remembers nothing.
 func (w *world) restart() {
-	w.c = New(Options{Client: slimtest.Client(w.t, w.client), Live: w.client, ByGang: podsByGang, Recorder: w.events, Now: func() time.Time { return w.now }})
+	w.c = New(
+		Options{
+			Client:   slimtest.Client(w.t, w.client),
+			Live:     w.client,
+			ByGang:   podsByGang,
+			Recorder: w.events,
+			Now:      func() time.Time { return w.now },
+		},
+	)
 }
 
 func (w *world) reconcile() reconcile.Result {
@@ -119,7 +133,12 @@ func (w *world) others(manager string, status map[string]any) {
 	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Gang"))
 	u.SetNamespace(key.Namespace)
 	u.SetName(key.Name)
-	if err := w.client.Status().Apply(context.Background(), client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(manager), client.ForceOwnership); err != nil {
+	if err := w.client.Status().Apply(
+		context.Background(),
+		client.ApplyConfigurationFromUnstructured(u),
+		client.FieldOwner(manager),
+		client.ForceOwnership,
+	); err != nil {
 		w.t.Fatal(err)
 	}
 	w.writes = 0
@@ -221,7 +240,12 @@ func TestPinsFollowTheJob(t *testing.T) {
 		pins, wish string
 		want       []v1alpha1.Checkpoint
 		number     int64
-	}{{"120@3,180@4", "", []v1alpha1.Checkpoint{{Step: 120, Generation: 3}, {Step: 180, Generation: 4}}, 0}, {"180@4", "2", []v1alpha1.Checkpoint{{Step: 180, Generation: 4}}, 2}, {"", "3", nil, 3}, {"", "many", nil, 0}} {
+	}{
+		{"120@3,180@4", "", []v1alpha1.Checkpoint{{Step: 120, Generation: 3}, {Step: 180, Generation: 4}}, 0},
+		{"180@4", "2", []v1alpha1.Checkpoint{{Step: 180, Generation: 4}}, 2},
+		{"", "3", nil, 3},
+		{"", "many", nil, 0},
+	} {
 		j := job(annotations)
 		if err := w.client.Get(context.Background(), key, j); err != nil {
 			t.Fatal(err)
@@ -289,7 +313,8 @@ func TestAStoryFromWaitingToTheEnd(t *testing.T) {
 	if told := w.told(); len(told) != 1 || !strings.HasPrefix(told[0], "Normal Placed") {
 		t.Errorf("told %q", told)
 	}
-	if g := w.gang(); g.Status.Phase != v1alpha1.PhaseStarting || g.Status.Nodes != "2/2" || g.Status.Placement == nil || g.Status.Placement.Reason != "InsufficientNodes" {
+	if g := w.gang(); g.Status.Phase != v1alpha1.PhaseStarting || g.Status.Nodes != "2/2" || g.Status.Placement == nil ||
+		g.Status.Placement.Reason != "InsufficientNodes" {
 		t.Errorf("phase %s, nodes %s, placement %+v", g.Status.Phase, g.Status.Nodes, g.Status.Placement)
 	}
 	w.runs(t)
@@ -304,7 +329,9 @@ func (w *world) runs(t *testing.T) {
 	w.now = w.now.Add(figuresEvery)
 	w.reconcile()
 	s := w.gang().Status
-	if s.Phase != v1alpha1.PhaseRunning || s.Step != 120 || s.SavedStep != 119 || s.SavedAt == nil || s.SavedAt.UTC() != time.Date(2026, 1, 2, 3, 3, 56, 0, time.UTC) || ptr.Deref(s.GoodputPercent, 0) != 99 {
+	if s.Phase != v1alpha1.PhaseRunning || s.Step != 120 || s.SavedStep != 119 || s.SavedAt == nil ||
+		s.SavedAt.UTC() != time.Date(2026, 1, 2, 3, 3, 56, 0, time.UTC) ||
+		ptr.Deref(s.GoodputPercent, 0) != 99 {
 		t.Errorf("phase %s, step %d, saved step %d, saved %v, goodput %v", s.Phase, s.Step, s.SavedStep, s.SavedAt, s.GoodputPercent)
 	}
 	if !slices.Equal(s.Notes, []string{"a", "b", "no memory set"}) {
@@ -484,7 +511,8 @@ func TestGangThatItsJobLeftBehind(t *testing.T) {
 func TestListsAreIndexedAndNotCopied(t *testing.T) {
 	w := newWorld(t, job(admitted()), pod(0, "n0"), pod(1, "n1"))
 	w.reconcile()
-	if len(w.lists) != 1 || w.lists[0].FieldSelector == nil || w.lists[0].LabelSelector != nil || !ptr.Deref(w.lists[0].UnsafeDisableDeepCopy, false) {
+	if len(w.lists) != 1 || w.lists[0].FieldSelector == nil || w.lists[0].LabelSelector != nil ||
+		!ptr.Deref(w.lists[0].UnsafeDisableDeepCopy, false) {
 		t.Errorf("listed were %+v", w.lists)
 	}
 }

@@ -44,7 +44,9 @@ holdfast_gangs{namespace="team"} 1
 	if n, err := testutil.GatherAndCount(registry, "holdfast_gang_goodput_ratio", "holdfast_gang_step"); n != 0 || err != nil {
 		t.Errorf("%d figures that nobody knows, %v", n, err)
 	}
-	if c := w.condition(v1alpha1.ConditionGoodputKnown); !strings.Contains(c, v1alpha1.ReasonResumePointUnknown) || w.gang().Status.GoodputPercent != nil || w.gang().Status.Step != 0 {
+	if c := w.condition(v1alpha1.ConditionGoodputKnown); !strings.Contains(c, v1alpha1.ReasonResumePointUnknown) ||
+		w.gang().Status.GoodputPercent != nil ||
+		w.gang().Status.Step != 0 {
 		t.Errorf("condition %+v, goodput %v, step %d", c, w.gang().Status.GoodputPercent, w.gang().Status.Step)
 	}
 	if err := w.client.Delete(t.Context(), job(admitted())); err != nil {

@@ -46,7 +46,10 @@ func (c *Controller) observe(ctx context.Context, g *v1alpha1.Gang, job *batchv1
 	}
 	for _, f := range observe.News(known.Findings, g.Status.Notes) {
 		c.metrics.wouldHave.WithLabelValues(f.Reason).Inc()
-		pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: f.Pod}}
+		pod := &corev1.Pod{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: f.Pod},
+		}
 		c.emitEvents(job, g, pod, corev1.EventTypeNormal, f.Reason, "Observe", f.Text())
 	}
 	if !known.View.JobEnded && result.RequeueAfter == 0 {

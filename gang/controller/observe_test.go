@@ -19,7 +19,9 @@ func watched(slot int, node string, change func(*corev1.Pod)) *corev1.Pod {
 		delete(p.Labels, v1alpha1.LabelGang)
 		p.Labels[batchv1.JobNameLabel] = key.Name
 		p.Status.Phase = corev1.PodRunning
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "train", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at(100)}}}}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{
+			{Name: "train", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at(100)}}},
+		}
 		change(p)
 	})
 }
@@ -39,7 +41,11 @@ func TestObserve(t *testing.T) {
 	settings[v1alpha1.AnnotationMode] = v1alpha1.ModeObserve
 	crashing := watched(0, "n1", func(p *corev1.Pod) {
 		p.Status.ContainerStatuses[0].State = corev1.ContainerState{}
-		p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled", FinishedAt: at(40)}
+		p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{
+			ExitCode:   137,
+			Reason:     "OOMKilled",
+			FinishedAt: at(40),
+		}
 	})
 	w := newWorld(t, job(settings), other, sick, crashing, watched(1, "n2", func(*corev1.Pod) {}))
 	if r := w.reconcile(); r.RequeueAfter == 0 {

@@ -66,7 +66,10 @@ func (c *Controller) lastRefusal(ctx context.Context, job *batchv1.Job, now time
 		return last, nil
 	}
 	list := &corev1.EventList{}
-	if err := c.Live.List(ctx, list, client.InNamespace(job.Namespace), client.MatchingFields{"involvedObject.uid": string(job.UID), "reason": failedCreate}); err != nil {
+	if err := c.Live.List(ctx, list, client.InNamespace(job.Namespace), client.MatchingFields{
+		"involvedObject.uid": string(job.UID),
+		"reason":             failedCreate,
+	}); err != nil {
 		return refusal{}, fmt.Errorf("listing the events of Job %s: %w", key, err)
 	}
 	last = refusal{job: job.UID, askedAt: now}

@@ -24,8 +24,13 @@ func TestWhyAPodIsMissing(t *testing.T) {
 	}
 	w := newWorld(t, job(admitted()), pod(0, "n0", func(p *corev1.Pod) { p.CreationTimestamp = at(-time.Minute) }))
 	said := func(n int, uid types.UID, reason, text string, when metav1.Time) client.Object {
-		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: fmt.Sprint("e", n)}, InvolvedObject: corev1.ObjectReference{UID: uid},
-			Reason: reason, Message: text, LastTimestamp: when}
+		return &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{Namespace: key.Namespace, Name: fmt.Sprint("e", n)},
+			InvolvedObject: corev1.ObjectReference{UID: uid},
+			Reason:         reason,
+			Message:        text,
+			LastTimestamp:  when,
+		}
 	}
 	message := func(kind string) string { return meta.FindStatusCondition(w.gang().Status.Conditions, kind).Message }
 	w.add(said(1, "job-1", "FailedCreate", `Error creating: pods "llama-1-old" is forbidden: of yesterday`, at(-2*time.Minute)))

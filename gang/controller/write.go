@@ -25,7 +25,13 @@ import (
 const maxNote = 1024
 
 // write brings the Gang's status to what is wanted, then tells people what changed.
-func (c *Controller) write(ctx context.Context, g *v1alpha1.Gang, job *batchv1.Job, want v1alpha1.GangStatus, now time.Time) (reconcile.Result, error) {
+func (c *Controller) write(
+	ctx context.Context,
+	g *v1alpha1.Gang,
+	job *batchv1.Job,
+	want v1alpha1.GangStatus,
+	now time.Time,
+) (reconcile.Result, error) {
 	result := reconcile.Result{}
 	if want.Phase == v1alpha1.PhaseRunning || want.Phase == v1alpha1.PhaseRecovering {
 		result.RequeueAfter = refreshEvery
@@ -42,7 +48,12 @@ func (c *Controller) write(ctx context.Context, g *v1alpha1.Gang, job *batchv1.J
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := c.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(patch), client.FieldOwner(FieldManager), client.ForceOwnership); err != nil {
+	if err := c.Client.Status().Apply(
+		ctx,
+		client.ApplyConfigurationFromUnstructured(patch),
+		client.FieldOwner(FieldManager),
+		client.ForceOwnership,
+	); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			return reconcile.Result{}, nil // collected meanwhile
 		}

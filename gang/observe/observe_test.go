@@ -38,7 +38,10 @@ func parse(t *testing.T, script string) (failures []Failure, known Figures) {
 			}
 			continue
 		}
-		failures = append(failures, Failure{Kind: kinds[w[0]], Pod: w[1], Node: w[2], At: moment(t, w[3]), Back: moment(t, w[4]), Cause: strings.Join(w[5:], " ")})
+		failures = append(
+			failures,
+			Failure{Kind: kinds[w[0]], Pod: w[1], Node: w[2], At: moment(t, w[3]), Back: moment(t, w[4]), Cause: strings.Join(w[5:], " ")},
+		)
 	}
 	return failures, known
 }

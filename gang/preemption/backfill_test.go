@@ -60,7 +60,14 @@ func TestReserve(t *testing.T) {
 			units: []Unit{until(unit("a", 0, 0, 4, "n0"), in(30)), unit("b", 0, 0, 1, "n1"), unit("c", 0, 0, 2, "n2"), unit("d", 0, 0, 2, "n3")},
 			g:     wants(2, 4, gang.Topology{Required: "rack"}), domain: "rack z0/r0", ended: []int{0, 1}},
 		"nobody says anything, nobody has devices: where fewer pods are in the way": {
-			units: []Unit{{Name: "a", Pods: []Pod{{Node: "n0", Resources: topology.Resources{gpu: 2}}, {Node: "n0", Resources: topology.Resources{gpu: 2}}, {Node: "n1", Resources: topology.Resources{gpu: 4}}}},
+			units: []Unit{{
+				Name: "a",
+				Pods: []Pod{
+					{Node: "n0", Resources: topology.Resources{gpu: 2}},
+					{Node: "n0", Resources: topology.Resources{gpu: 2}},
+					{Node: "n1", Resources: topology.Resources{gpu: 4}},
+				},
+			},
 				{Name: "b", Pods: []Pod{{Node: "n2", Resources: topology.Resources{gpu: 4}}}}, {Name: "c", Pods: []Pod{{Node: "n3", Resources: topology.Resources{gpu: 4}}}}},
 			g: wants(2, 4, gang.Topology{Required: "rack"}), domain: "rack z0/r1", ended: []int{1, 2}},
 		"overdue is as good as nothing said": {units: []Unit{until(unit("a", 0, 0, 4, "n0", "n1"), in(-1)), until(unit("b", 0, 0, 4, "n2", "n3"), in(50))},
@@ -72,7 +79,8 @@ func TestReserve(t *testing.T) {
 		w := cluster(4, 4)
 		w.Units = c.units
 		r, ok := Reserve(w, c.g, start)
-		if ok == c.no || r.Domain != c.domain || !r.At.Equal(c.at) || (ok && len(r.Assignments) != c.g.Size) || !slices.Equal(slices.Sorted(slices.Values(r.Ended)), c.ended) {
+		if ok == c.no || r.Domain != c.domain || !r.At.Equal(c.at) || (ok && len(r.Assignments) != c.g.Size) ||
+			!slices.Equal(slices.Sorted(slices.Values(r.Ended)), c.ended) {
 			t.Errorf("%s: %v %+v", name, ok, r)
 		}
 	}
@@ -202,7 +210,13 @@ func TestNobodyStarves(t *testing.T) {
 		var bigs []*job
 		for k := range 30 + bound {
 			for range min(rng.Intn(6), 25-len(s.waiting)) {
-				j := &job{name: fmt.Sprintf("s%d-%d", k, rng.Int()), g: wants(1+rng.Intn(2), int64(1+rng.Intn(2)), gang.Topology{}), came: s.tick, runs: 1 + rng.Intn(longest), priority: 1}
+				j := &job{
+					name:     fmt.Sprintf("s%d-%d", k, rng.Int()),
+					g:        wants(1+rng.Intn(2), int64(1+rng.Intn(2)), gang.Topology{}),
+					came:     s.tick,
+					runs:     1 + rng.Intn(longest),
+					priority: 1,
+				}
 				if rng.Intn(2) == 0 {
 					j.declared = j.runs + rng.Intn(longest-j.runs+1)
 				}
@@ -230,7 +244,10 @@ func TestWithoutReservationItStarves(t *testing.T) {
 	big := &job{name: "big", g: wants(8, 4, gang.Topology{}), came: 20, runs: 1, priority: 1}
 	for k := range 300 {
 		for range min(6, 25-len(s.waiting)) {
-			s.waiting = append(s.waiting, &job{name: fmt.Sprint(k, rng.Int()), g: wants(1, 2, gang.Topology{}), came: s.tick, runs: 1 + rng.Intn(20), priority: 1})
+			s.waiting = append(
+				s.waiting,
+				&job{name: fmt.Sprint(k, rng.Int()), g: wants(1, 2, gang.Topology{}), came: s.tick, runs: 1 + rng.Intn(20), priority: 1},
+			)
 		}
 		if k == 20 {
 			s.waiting = append(s.waiting, big)

@@ -15,13 +15,33 @@ import (
 func crowded(nodes, span, share int) World {
 	w := World{Levels: levels}
 	for i := range nodes {
-		w.Nodes = append(w.Nodes, topology.Node{Name: fmt.Sprintf("n%06d", i), Domain: []string{fmt.Sprintf("z%03d", i/256), fmt.Sprintf("r%05d", i/16)}, Free: topology.Resources{gpu: 8, "cpu": 100}})
+		w.Nodes = append(
+			w.Nodes,
+			topology.Node{
+				Name:   fmt.Sprintf("n%06d", i),
+				Domain: []string{fmt.Sprintf("z%03d", i/256), fmt.Sprintf("r%05d", i/16)},
+				Free:   topology.Resources{gpu: 8, "cpu": 100},
+			},
+		)
 	}
 	for i := 0; i < nodes; i += span {
 		for k := range share {
-			u := Unit{Name: fmt.Sprintf("u%06d-%d", i, k), Priority: int32(i * 7 % 3), LostWork: int64((i*31 + k) % 9973), End: start.Add(time.Duration((i*13)%5000) * time.Minute)}
+			u := Unit{
+				Name:     fmt.Sprintf("u%06d-%d", i, k),
+				Priority: int32(i * 7 % 3),
+				LostWork: int64((i*31 + k) % 9973),
+				End:      start.Add(time.Duration((i*13)%5000) * time.Minute),
+			}
 			for j := i; j < min(i+span, nodes); j++ { // spread over the cluster
-				u.Pods = append(u.Pods, Pod{Node: w.Nodes[(j*7919)%nodes].Name, Resources: topology.Resources{gpu: int64(8 / share), "cpu": int64(50 / share)}, Devices: true, Tenant: true})
+				u.Pods = append(
+					u.Pods,
+					Pod{
+						Node:      w.Nodes[(j*7919)%nodes].Name,
+						Resources: topology.Resources{gpu: int64(8 / share), "cpu": int64(50 / share)},
+						Devices:   true,
+						Tenant:    true,
+					},
+				)
 			}
 			w.Units = append(w.Units, u)
 		}

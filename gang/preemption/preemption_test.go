@@ -23,7 +23,14 @@ var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 func cluster(nodes int, gpus int64) World {
 	w := World{Levels: levels}
 	for i := range nodes {
-		w.Nodes = append(w.Nodes, topology.Node{Name: fmt.Sprintf("n%d", i), Domain: []string{fmt.Sprintf("z%d", i/4), fmt.Sprintf("r%d", i/2)}, Free: topology.Resources{gpu: gpus}})
+		w.Nodes = append(
+			w.Nodes,
+			topology.Node{
+				Name:   fmt.Sprintf("n%d", i),
+				Domain: []string{fmt.Sprintf("z%d", i/4), fmt.Sprintf("r%d", i/2)},
+				Free:   topology.Resources{gpu: gpus},
+			},
+		)
 	}
 	return w
 }
@@ -97,15 +104,22 @@ func TestSelectVictimsForTheRest(t *testing.T) {
 	g := wants(2, 4, gang.Topology{Required: "rack"})
 	g.Members[0].Node = "n0"
 	got, ok := SelectVictims(w, g)
-	if said := names(w, got); !ok || said != "[a]" || len(got.Assignments) != 1 || got.Assignments[0].Member != "m1" || got.Assignments[0].Node != "n1" {
+	if said := names(w, got); !ok || said != "[a]" || len(got.Assignments) != 1 || got.Assignments[0].Member != "m1" ||
+		got.Assignments[0].Node != "n1" {
 		t.Errorf("%v %s %+v, want a to leave for m1", ok, said, got)
 	}
 }
 
 // TestDomainOf: the narrowest that has a name.
 func TestDomainOf(t *testing.T) {
-	tree := topology.New(levels, topology.Node{Name: "a", Domain: []string{"z0", "r0"}}, topology.Node{Name: "b", Domain: []string{"z0", "r0"}}, topology.Node{Name: "c", Domain: []string{"z0", "r1"}},
-		topology.Node{Name: "d", Domain: []string{"z1", ""}}, topology.Node{Name: "e"})
+	tree := topology.New(
+		levels,
+		topology.Node{Name: "a", Domain: []string{"z0", "r0"}},
+		topology.Node{Name: "b", Domain: []string{"z0", "r0"}},
+		topology.Node{Name: "c", Domain: []string{"z0", "r1"}},
+		topology.Node{Name: "d", Domain: []string{"z1", ""}},
+		topology.Node{Name: "e"},
+	)
 	for want, nodes := range map[string][]string{"rack z0/r0": {"a", "b"}, "zone z0": {"c", "b", "a"}, "zone z1": {"d"}, "": {"e"}} {
 		var all []gang.Assignment
 		for _, n := range nodes {
@@ -138,7 +152,10 @@ func randomWorld(rng *rand.Rand) World {
 				continue
 			}
 			left[n] -= each
-			u.Pods = append(u.Pods, Pod{Node: n, Resources: topology.Resources{gpu: each}, Devices: true, Tenant: true, Exclusive: rng.Intn(12) == 0})
+			u.Pods = append(
+				u.Pods,
+				Pod{Node: n, Resources: topology.Resources{gpu: each}, Devices: true, Tenant: true, Exclusive: rng.Intn(12) == 0},
+			)
 		}
 		if len(u.Pods) == 0 {
 			continue
@@ -225,7 +242,8 @@ func TestSelectVictimsAgainstEverySubset(t *testing.T) {
 		if !ok {
 			continue
 		}
-		if c, kept := costOf(&w, got.Victims); !kept || c.Compare(*best) != 0 || got.Cost.Compare(*best) != 0 || !fitsWith(&w, g, got.Victims) || len(got.Assignments) != g.Size {
+		if c, kept := costOf(&w, got.Victims); !kept || c.Compare(*best) != 0 || got.Cost.Compare(*best) != 0 || !fitsWith(&w, g, got.Victims) ||
+			len(got.Assignments) != g.Size {
 			t.Fatalf("seed %d: %+v kept %v, best %+v\n%+v\n%+v", seed, got, kept, *best, w, g)
 		}
 		chosen += min(1, len(got.Victims))
@@ -266,7 +284,14 @@ func TestSelectVictimsIsTheSameWhateverTheOrder(t *testing.T) {
 func TestSelectVictimsInALargeCluster(t *testing.T) {
 	w := World{Levels: levels}
 	for i := range 2000 {
-		w.Nodes = append(w.Nodes, topology.Node{Name: fmt.Sprintf("n%04d", i), Domain: []string{fmt.Sprintf("z%d", i/500), fmt.Sprintf("r%03d", i/20)}, Free: topology.Resources{gpu: 8}})
+		w.Nodes = append(
+			w.Nodes,
+			topology.Node{
+				Name:   fmt.Sprintf("n%04d", i),
+				Domain: []string{fmt.Sprintf("z%d", i/500), fmt.Sprintf("r%03d", i/20)},
+				Free:   topology.Resources{gpu: 8},
+			},
+		)
 		w.Units = append(w.Units, unit(fmt.Sprintf("u%04d", i), int32(i%3), int64(i%97), 8, fmt.Sprintf("n%04d", i)))
 	}
 	for size, highest := range map[int]int32{300: 1, 100: 0} {

@@ -32,13 +32,15 @@ func TestTryVictimsEndsInTime(t *testing.T) {
 	fine := func([]int) (bool, error) { return true, nil }
 	looks := 0
 	late := func() bool { looks++; return looks > 5 }
-	if victims, verdict, err := TryVictims(w, wants(nodes, 1, gang.Topology{}), fine, 100, late); len(victims) > 0 || verdict != Unfinished || err != nil {
+	if victims, verdict, err := TryVictims(w, wants(nodes, 1, gang.Topology{}), fine, 100, late); len(victims) > 0 || verdict != Unfinished ||
+		err != nil {
 		t.Errorf("%v leave, %v, %v", victims, verdict, err)
 	}
 	if looks > 6 {
 		t.Errorf("it went on for %d looks after its time", looks-6)
 	}
-	if victims, verdict, _ := TryVictims(w, wants(nodes, 1, gang.Topology{}), fine, 100, inTime); len(victims) != nodes || verdict != Suffices {
+	if victims, verdict, _ := TryVictims(w, wants(nodes, 1, gang.Topology{}), fine, 100, inTime); len(victims) != nodes ||
+		verdict != Suffices {
 		t.Errorf("with time: %d leave, %v", len(victims), verdict)
 	}
 }
@@ -112,7 +114,13 @@ func TestTryVictimsAsksFew(t *testing.T) {
 			sets = append(sets, r.Perm(len(w.Units))[:1+r.Intn(min(3, len(w.Units)))])
 		}
 		check, asked := repelled(sets...), 0
-		got, verdict, err := TryVictims(w, wants(1, 1, gang.Topology{}), func(gone []int) (bool, error) { asked++; return check(gone) }, 1000, inTime)
+		got, verdict, err := TryVictims(
+			w,
+			wants(1, 1, gang.Topology{}),
+			func(gone []int) (bool, error) { asked++; return check(gone) },
+			1000,
+			inTime,
+		)
 		s := &search{w: &w}
 		order := make([]int, len(w.Units))
 		for u := range order {

@@ -140,7 +140,12 @@ func (s *search) among(x *world) {
 
 func (s *search) dearer(a, b int) int {
 	u, v := &s.w.Units[a], &s.w.Units[b]
-	return cmp.Or(cmp.Compare(v.Priority, u.Priority), cmp.Compare(v.LostWork, u.LostWork), cmp.Compare(len(v.Pods), len(u.Pods)), cmp.Compare(u.Name, v.Name))
+	return cmp.Or(
+		cmp.Compare(v.Priority, u.Priority),
+		cmp.Compare(v.LostWork, u.LostWork),
+		cmp.Compare(len(v.Pods), len(u.Pods)),
+		cmp.Compare(u.Name, v.Name),
+	)
 }
 
 // protectCostly puts back the most expensive units for as long as the gang still fits beside all of them, and returns

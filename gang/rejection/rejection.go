@@ -144,7 +144,10 @@ func (b *Tracker) Excluded(now time.Time, nodes int) (excluded []Exclusion) {
 	by := map[string][]Exclusion{}
 	for at, e := range b.entries {
 		if now.Before(e.until) {
-			by[at.namespace] = append(by[at.namespace], Exclusion{Node: at.node, Namespace: at.namespace, Message: e.message, Times: e.times, Until: e.until})
+			by[at.namespace] = append(
+				by[at.namespace],
+				Exclusion{Node: at.node, Namespace: at.namespace, Message: e.message, Times: e.times, Until: e.until},
+			)
 		}
 	}
 	most := max(alwaysExcludable, nodes/excludableShare)

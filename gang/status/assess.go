@@ -263,7 +263,12 @@ func (v View) standbysReady() Condition {
 
 // goodputKnown says whether a figure of what recoveries cost can be given: one that left the steps out that were done again would be wrong.
 func (v View) goodputKnown() Condition {
-	c := Condition{Type: v1alpha1.ConditionGoodputKnown, True: v.Run.Progress.ResumeUnknown == 0, Reason: v1alpha1.ReasonResumePointKnown, Message: "the cost of every recovery is known"}
+	c := Condition{
+		Type:    v1alpha1.ConditionGoodputKnown,
+		True:    v.Run.Progress.ResumeUnknown == 0,
+		Reason:  v1alpha1.ReasonResumePointKnown,
+		Message: "the cost of every recovery is known",
+	}
 	if !c.True {
 		c.Reason = v1alpha1.ReasonResumePointUnknown
 		c.Message = fmt.Sprintf("for %s the step at which training resumed is unknown, so no goodput is given: report each step with the client, attach() and step(n), or keep an optimizer or scheduler that counts its steps in the script's checkpoint",
@@ -273,7 +278,12 @@ func (v View) goodputKnown() Condition {
 }
 
 func (v View) unprotected() Condition {
-	c := Condition{Type: v1alpha1.ConditionUnprotected, True: v.Run.Progress.UnprotectedPods > 0, Reason: v1alpha1.ReasonProtected, Message: "all that is known to run was started under the pods' agents"}
+	c := Condition{
+		Type:    v1alpha1.ConditionUnprotected,
+		True:    v.Run.Progress.UnprotectedPods > 0,
+		Reason:  v1alpha1.ReasonProtected,
+		Message: "all that is known to run was started under the pods' agents",
+	}
 	if c.True {
 		c.Reason = v1alpha1.ReasonUnprotected
 		what := ""

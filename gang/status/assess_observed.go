@@ -28,11 +28,21 @@ func (v View) observed(bound int) Status {
 	default:
 		s.Phase = v1alpha1.PhaseStarting
 	}
-	placed := Condition{Type: v1alpha1.ConditionPlaced, True: bound >= v.Size, Reason: v1alpha1.ReasonPlaced, Message: fmt.Sprintf("%d of %s on nodes", bound, gang.Count(v.Size, "pod is", "pods are"))}
+	placed := Condition{
+		Type:    v1alpha1.ConditionPlaced,
+		True:    bound >= v.Size,
+		Reason:  v1alpha1.ReasonPlaced,
+		Message: fmt.Sprintf("%d of %s on nodes", bound, gang.Count(v.Size, "pod is", "pods are")),
+	}
 	if !placed.True {
 		placed.Reason = v1alpha1.ReasonWaitingForMembers
 	}
-	runs := Condition{Type: v1alpha1.ConditionRunning, True: s.Phase == v1alpha1.PhaseRunning, Reason: string(s.Phase), Message: fmt.Sprintf("observed: %d of %s", running, gang.Count(v.Size, "pod runs", "pods run"))}
+	runs := Condition{
+		Type:    v1alpha1.ConditionRunning,
+		True:    s.Phase == v1alpha1.PhaseRunning,
+		Reason:  string(s.Phase),
+		Message: fmt.Sprintf("observed: %d of %s", running, gang.Count(v.Size, "pod runs", "pods run")),
+	}
 	if s.Phase == v1alpha1.PhaseWaiting {
 		runs.Reason = v1alpha1.ReasonWaitingForMembers
 	}

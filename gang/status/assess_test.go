@@ -71,7 +71,11 @@ func TestAssess(t *testing.T) {
 
 // TestRecoveringSaysWhoIsAwaited: people see which member is missing and why it has no place.
 func TestRecoveringSaysWhoIsAwaited(t *testing.T) {
-	run := v1alpha1.RunStatus{State: v1alpha1.RunForming, Generation: 3, PendingReplacements: []v1alpha1.Termination{{Pod: "p-1", Node: "n2", Cause: "NodeUnreachable"}}}
+	run := v1alpha1.RunStatus{
+		State:               v1alpha1.RunForming,
+		Generation:          3,
+		PendingReplacements: []v1alpha1.Termination{{Pod: "p-1", Node: "n2", Cause: "NodeUnreachable"}},
+	}
 	refused := v1alpha1.PlacementStatus{Reason: gang.InsufficientNodes, Message: "1 pod wanted, 0 fit"}
 	for _, tc := range []struct {
 		name string
@@ -104,7 +108,12 @@ func TestRecoveringSaysWhoIsAwaited(t *testing.T) {
 }
 
 func TestAssessFeatures(t *testing.T) {
-	v := View{Size: 1, State: Feature{Reason: "NoStateSize", Message: "no annotation"}, Standbys: Feature{On: true}, Run: v1alpha1.RunStatus{Progress: v1alpha1.Progress{Ranks: 2, StandbysReady: 1}}}
+	v := View{
+		Size:     1,
+		State:    Feature{Reason: "NoStateSize", Message: "no annotation"},
+		Standbys: Feature{On: true},
+		Run:      v1alpha1.RunStatus{Progress: v1alpha1.Progress{Ranks: 2, StandbysReady: 1}},
+	}
 	byType := map[string]Condition{}
 	for _, c := range Assess(v).Conditions {
 		byType[c.Type] = c
@@ -137,11 +146,21 @@ func TestAssessCommands(t *testing.T) {
 	if c := of(v1alpha1.RunStatus{State: v1alpha1.RunForming}, "Unprotected"); c.True || c.Reason != "Protected" {
 		t.Errorf("%+v", c)
 	}
-	c := of(v1alpha1.RunStatus{State: v1alpha1.RunForming, Progress: v1alpha1.Progress{UnprotectedPods: 2, Unprotected: []v1alpha1.UnprotectedPod{{Pod: "a", Runs: "mpirun -n 8"}}}}, "Unprotected")
-	if !c.True || c.Reason != "Unprotected" || !strings.Contains(c.Message, "in 2 pods no rank was started") || !strings.Contains(c.Message, "mpirun -n 8") || !strings.Contains(c.Message, "torchrun") {
+	c := of(
+		v1alpha1.RunStatus{
+			State:    v1alpha1.RunForming,
+			Progress: v1alpha1.Progress{UnprotectedPods: 2, Unprotected: []v1alpha1.UnprotectedPod{{Pod: "a", Runs: "mpirun -n 8"}}},
+		},
+		"Unprotected",
+	)
+	if !c.True || c.Reason != "Unprotected" || !strings.Contains(c.Message, "in 2 pods no rank was started") ||
+		!strings.Contains(c.Message, "mpirun -n 8") ||
+		!strings.Contains(c.Message, "torchrun") {
 		t.Errorf("%+v", c)
 	}
-	if c := of(v1alpha1.RunStatus{State: v1alpha1.RunRunning, Progress: v1alpha1.Progress{WholeCommand: true}}, "LauncherRestarts"); !c.True || c.Reason != "WholeCommand" || !strings.Contains(c.Message, "torchrun") {
+	if c := of(v1alpha1.RunStatus{State: v1alpha1.RunRunning, Progress: v1alpha1.Progress{WholeCommand: true}}, "LauncherRestarts"); !c.True ||
+		c.Reason != "WholeCommand" ||
+		!strings.Contains(c.Message, "torchrun") {
 		t.Errorf("%+v", c)
 	}
 	if c := of(v1alpha1.RunStatus{State: v1alpha1.RunRunning}, "LauncherRestarts"); c.True || c.Reason != "RanksRestart" {
@@ -150,7 +169,9 @@ func TestAssessCommands(t *testing.T) {
 	if c := of(v1alpha1.RunStatus{State: v1alpha1.RunRunning, Generation: 1}, "GoodputKnown"); !c.True || c.Reason != "ResumePointKnown" {
 		t.Errorf("%+v", c)
 	}
-	if c := of(v1alpha1.RunStatus{State: v1alpha1.RunRunning, Generation: 3, Progress: v1alpha1.Progress{ResumeUnknown: 2}}, "GoodputKnown"); c.True || c.Reason != "ResumePointUnknown" || !strings.Contains(c.Message, "2 recoveries") {
+	if c := of(v1alpha1.RunStatus{State: v1alpha1.RunRunning, Generation: 3, Progress: v1alpha1.Progress{ResumeUnknown: 2}}, "GoodputKnown"); c.True ||
+		c.Reason != "ResumePointUnknown" ||
+		!strings.Contains(c.Message, "2 recoveries") {
 		t.Errorf("%+v", c)
 	}
 }

@@ -74,7 +74,8 @@ func TestFiguresStandStillAfterTheEnd(t *testing.T) {
 	}
 	var s v1alpha1.GangStatus
 	Figures(&s, run, start.Add(24*time.Hour))
-	if s.Step != 10 || s.SavedStep != 9 || !s.SavedAt.Equal(&metav1.Time{Time: start.Add(50 * time.Second)}) || ptr.Deref(s.GoodputPercent, -1) != 90 {
+	if s.Step != 10 || s.SavedStep != 9 || !s.SavedAt.Equal(&metav1.Time{Time: start.Add(50 * time.Second)}) ||
+		ptr.Deref(s.GoodputPercent, -1) != 90 {
 		t.Errorf("%+v", s)
 	}
 	Figures(&s, nil, start)

@@ -58,7 +58,10 @@ func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j settings.Job, pods []co
 		if !membership.Gone(pod) || out.View.JobEnded { // what has ended stays where it was
 			out.View.Members = append(out.View.Members, MemberView{Slot: int(slot), Pod: pod.Name, Node: pod.Spec.NodeName})
 		}
-		out.Members = append(out.Members, v1alpha1.MemberStatus{Slot: slot, Pod: pod.Name, Node: pod.Spec.NodeName, Ranks: ranks, Attached: attached[slot]})
+		out.Members = append(
+			out.Members,
+			v1alpha1.MemberStatus{Slot: slot, Pod: pod.Name, Node: pod.Spec.NodeName, Ranks: ranks, Attached: attached[slot]},
+		)
 	}
 	if run := g.Status.Run; run != nil {
 		for _, n := range run.Progress.Notes {

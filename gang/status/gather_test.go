@@ -18,7 +18,10 @@ import (
 // A replaced pod is no member; that it may not go is still told.
 func TestNoteOfARefusedEviction(t *testing.T) {
 	pod := func(name, refused string, replaced bool) corev1.Pod {
-		p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}, Annotations: map[string]string{}}, Spec: corev1.PodSpec{NodeName: "n1"}}
+		p := corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}, Annotations: map[string]string{}},
+			Spec:       corev1.PodSpec{NodeName: "n1"},
+		}
 		if refused != "" {
 			p.Annotations[v1alpha1.AnnotationEvictionRefused] = refused
 		}
@@ -42,9 +45,15 @@ func TestSlotsWithoutPodsTakeNothing(t *testing.T) {
 	for _, slot := range []int{7, 4321} {
 		pods = append(pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p-", slot), Annotations: map[string]string{
 			batchv1.JobCompletionIndexAnnotation: fmt.Sprint(slot), v1alpha1.AnnotationInjection: `{"ranks":8}`},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", UID: "job", Controller: ptr.To(true)}}}, Spec: corev1.PodSpec{NodeName: "n"}})
+			OwnerReferences: []metav1.OwnerReference{
+				{APIVersion: "batch/v1", Kind: "Job", UID: "job", Controller: ptr.To(true)},
+			}}, Spec: corev1.PodSpec{NodeName: "n"}})
 	}
-	run := &v1alpha1.RunStatus{Generation: 1, State: v1alpha1.RunForming, Progress: v1alpha1.Progress{Attached: []int32{-1, 8, 4321, 4999, 1 << 30}}}
+	run := &v1alpha1.RunStatus{
+		Generation: 1,
+		State:      v1alpha1.RunForming,
+		Progress:   v1alpha1.Progress{Attached: []int32{-1, 8, 4321, 4999, 1 << 30}},
+	}
 	j := settings.Job{Members: v1alpha1.MaxMembers}
 	for name, got := range map[string]JobGang{
 		"acted on": GatherJobGang(&v1alpha1.Gang{Status: v1alpha1.GangStatus{Run: run}}, job, j, pods),
@@ -54,7 +63,10 @@ func TestSlotsWithoutPodsTakeNothing(t *testing.T) {
 		if name == "watched" {
 			ranks, attached = 0, false
 		}
-		want := []v1alpha1.MemberStatus{{Slot: 7, Pod: "p-7", Node: "n", Ranks: ranks}, {Slot: 4321, Pod: "p-4321", Node: "n", Ranks: ranks, Attached: attached}}
+		want := []v1alpha1.MemberStatus{
+			{Slot: 7, Pod: "p-7", Node: "n", Ranks: ranks},
+			{Slot: 4321, Pod: "p-4321", Node: "n", Ranks: ranks, Attached: attached},
+		}
 		if !slices.Equal(got.Members, want) {
 			t.Errorf("%s: %d members are listed, want two: %+v", name, len(got.Members), got.Members[:min(3, len(got.Members))])
 		}

@@ -27,7 +27,13 @@ type Observed struct {
 
 // GatherObserved puts together what the pods of an observed Job say, with the outages of nodes by name and
 // what recoveries of other gangs took. Its findings are the last of its notes.
-func GatherObserved(job *batchv1.Job, j settings.Job, pods []corev1.Pod, outages map[string]v1alpha1.NodeOutage, known observe.Figures) Observed {
+func GatherObserved(
+	job *batchv1.Job,
+	j settings.Job,
+	pods []corev1.Pod,
+	outages map[string]v1alpha1.NodeOutage,
+	known observe.Figures,
+) Observed {
 	out := Observed{JobGang: JobGang{View: View{Size: int(j.Members), Observed: true}}}
 	out.View.JobEnded, out.View.JobFailed, out.View.JobMessage = jobEnd(job)
 	own := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool {
@@ -41,7 +47,10 @@ func GatherObserved(job *batchv1.Job, j settings.Job, pods []corev1.Pod, outages
 			continue
 		}
 		if !membership.Gone(pod) || out.View.JobEnded {
-			out.View.Members = append(out.View.Members, MemberView{Slot: int(slot), Pod: pod.Name, Node: pod.Spec.NodeName, Running: !running(pod).IsZero()})
+			out.View.Members = append(
+				out.View.Members,
+				MemberView{Slot: int(slot), Pod: pod.Name, Node: pod.Spec.NodeName, Running: !running(pod).IsZero()},
+			)
 		}
 		out.Members = append(out.Members, v1alpha1.MemberStatus{Slot: slot, Pod: pod.Name, Node: pod.Spec.NodeName})
 	}
@@ -65,7 +74,10 @@ func failuresOf(pods []corev1.Pod, i int, outages map[string]v1alpha1.NodeOutage
 	var failures []observe.Failure
 	for _, c := range pod.Status.ContainerStatuses {
 		if end := c.LastTerminationState.Terminated; end != nil && end.ExitCode != 0 {
-			failures = append(failures, observe.Failure{Pod: pod.Name, Node: pod.Spec.NodeName, Cause: ended(end), At: end.FinishedAt.Time, Back: running(pod)})
+			failures = append(
+				failures,
+				observe.Failure{Pod: pod.Name, Node: pod.Spec.NodeName, Cause: ended(end), At: end.FinishedAt.Time, Back: running(pod)},
+			)
 		}
 	}
 	switch o, out := outages[pod.Spec.NodeName]; {
@@ -81,7 +93,16 @@ func failuresOf(pods []corev1.Pod, i int, outages map[string]v1alpha1.NodeOutage
 		}
 		failures = append(failures, f)
 	case out && o.Decision != v1alpha1.DecisionExclude && pod.Status.Phase == corev1.PodRunning:
-		failures = append(failures, observe.Failure{Kind: observe.Replace, Pod: pod.Name, Node: pod.Spec.NodeName, Cause: "was on a sick node (" + o.Cause + ")", At: o.Since.Time})
+		failures = append(
+			failures,
+			observe.Failure{
+				Kind:  observe.Replace,
+				Pod:   pod.Name,
+				Node:  pod.Spec.NodeName,
+				Cause: "was on a sick node (" + o.Cause + ")",
+				At:    o.Since.Time,
+			},
+		)
 	}
 	return failures
 }

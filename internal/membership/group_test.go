@@ -52,8 +52,13 @@ func TestGroupOf(t *testing.T) {
 }
 
 func TestKeysOfOthers(t *testing.T) {
-	for ours, theirs := range map[string]string{coschedulingGroup: coscheduling.PodGroupLabel, kubeGroup: vcscheduling.KubeGroupNameAnnotationKey,
-		volcanoGroup: vcscheduling.VolcanoGroupNameAnnotationKey, volcanoTask: vcbatch.TaskSpecKey, volcanoIndex: vcbatch.TaskIndex} {
+	for ours, theirs := range map[string]string{
+		coschedulingGroup: coscheduling.PodGroupLabel,
+		kubeGroup:         vcscheduling.KubeGroupNameAnnotationKey,
+		volcanoGroup:      vcscheduling.VolcanoGroupNameAnnotationKey,
+		volcanoTask:       vcbatch.TaskSpecKey,
+		volcanoIndex:      vcbatch.TaskIndex,
+	} {
 		if ours != theirs {
 			t.Errorf("%q is written down, %q is the key", ours, theirs)
 		}

@@ -20,7 +20,9 @@ func TestHolders(t *testing.T) {
 	pod := func(uid string, made metav1.Time, phase corev1.PodPhase, change ...func(*corev1.Pod)) corev1.Pod {
 		yes := true
 		p := corev1.Pod{Status: corev1.PodStatus{Phase: phase}, ObjectMeta: metav1.ObjectMeta{
-			UID: types.UID(uid), CreationTimestamp: made, Annotations: map[string]string{batchv1.JobCompletionIndexAnnotation: "1"}, Labels: map[string]string{},
+			UID: types.UID(
+				uid,
+			), CreationTimestamp: made, Annotations: map[string]string{batchv1.JobCompletionIndexAnnotation: "1"}, Labels: map[string]string{},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "job", UID: "job", Controller: &yes}},
 		}}
 		for _, c := range change {

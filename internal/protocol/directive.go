@@ -27,8 +27,9 @@ type Directive struct {
 	// restore step alone. So it does with OrderHalt: an agent that never ran that generation discards its sealed steps above the restore
 	// step before it reports StateHalted, for the others of the gang may have sealed the same steps anew meanwhile.
 	Run Run
-	// CommonStep is the newest step that every rank of the gang holds sealed; 0: none is known yet. ReclaimBelow is the lowest, over all ranks, of
-	// the newest sealed step, or the one after it where some rank has sealed a newer one without it: sealed steps below it other than CommonStep are of no use. Within a generation both only rise.
+	// CommonStep is the newest step that every rank of the gang holds sealed; 0: none is known yet. ReclaimBelow is the lowest, over all
+	// ranks, of the newest sealed step, or the one after it where some rank has sealed a newer one without it: sealed steps below it other
+	// than CommonStep are of no use. Within a generation both only rise.
 	CommonStep, ReclaimBelow int64
 	// ExitCode is what the user's launcher must return on this pod, for OrderExit.
 	ExitCode int

@@ -70,7 +70,8 @@ type Report struct {
 	Returned int
 	// MaxRestarts is how many restarts of its ranks, or of the whole command, the launcher or the job allows; nil: nobody has said.
 	MaxRestarts *int
-	// Waited counts the ranks that handle SIGTERM and were waited for when the newest generation was ended in this pod, WaitedFor says how long.
+	// Waited counts the ranks that handle SIGTERM and were waited for when the newest generation was ended in this pod, WaitedFor says how
+	// long.
 	Waited    int
 	WaitedFor time.Duration
 }

@@ -29,10 +29,40 @@ func TestSettings(t *testing.T) {
 		"high opts out": {m{v1alpha1.AnnotationEnabled: "true"}, m{v1alpha1.AnnotationEnabled: "false"}, Settings{Standbys: true, StandbyBytes: 512 << 20}, nil},
 		"all": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1.5Gi", v1alpha1.AnnotationStandbys: "off", v1alpha1.AnnotationStandbyMemory: "2G", v1alpha1.AnnotationContainer: "c"}, nil,
 			Settings{Enabled: true, StateBytes: 3 << 29, StandbyBytes: 2e9, Container: "c"}, nil},
-		"storage": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Gi", v1alpha1.AnnotationStorageClaim: "ckpt", v1alpha1.AnnotationMode: "observe"}, nil,
-			Settings{Enabled: true, StateBytes: 1 << 30, StorageClaim: "ckpt", StorageInterval: time.Minute, Observe: true, Standbys: true, StandbyBytes: 512 << 20}, nil},
-		"steps kept": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Gi", v1alpha1.AnnotationStorageClaim: "ckpt", v1alpha1.AnnotationKeepCheckpoints: "5"}, m{v1alpha1.AnnotationKeepCheckpointEvery: "90m"},
-			Settings{Enabled: true, StateBytes: 1 << 30, StorageClaim: "ckpt", StorageInterval: time.Minute, Keep: 5, KeepEvery: 90 * time.Minute, Standbys: true, StandbyBytes: 512 << 20}, nil},
+		"storage": {
+			m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Gi", v1alpha1.AnnotationStorageClaim: "ckpt", v1alpha1.AnnotationMode: "observe"},
+			nil,
+			Settings{
+				Enabled:         true,
+				StateBytes:      1 << 30,
+				StorageClaim:    "ckpt",
+				StorageInterval: time.Minute,
+				Observe:         true,
+				Standbys:        true,
+				StandbyBytes:    512 << 20,
+			},
+			nil,
+		},
+		"steps kept": {
+			m{
+				v1alpha1.AnnotationEnabled:         "true",
+				v1alpha1.AnnotationStateSize:       "1Gi",
+				v1alpha1.AnnotationStorageClaim:    "ckpt",
+				v1alpha1.AnnotationKeepCheckpoints: "5",
+			},
+			m{v1alpha1.AnnotationKeepCheckpointEvery: "90m"},
+			Settings{
+				Enabled:         true,
+				StateBytes:      1 << 30,
+				StorageClaim:    "ckpt",
+				StorageInterval: time.Minute,
+				Keep:            5,
+				KeepEvery:       90 * time.Minute,
+				Standbys:        true,
+				StandbyBytes:    512 << 20,
+			},
+			nil,
+		},
 		"no restart":       {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationMaxRestarts: "0"}, nil, Settings{Enabled: true, LimitRestarts: true, Standbys: true, StandbyBytes: 512 << 20}, nil},
 		"restarts":         {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationMaxRestarts: "0"}, m{v1alpha1.AnnotationMaxRestarts: "7"}, Settings{Enabled: true, MaxRestarts: 7, LimitRestarts: true, Standbys: true, StandbyBytes: 512 << 20}, nil},
 		"less than none":   {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationMaxRestarts: "-1"}, nil, Settings{Enabled: true, Standbys: true, StandbyBytes: 512 << 20}, []string{"low[holdfast.dev/max-restarts]"}},
@@ -49,8 +79,19 @@ func TestSettings(t *testing.T) {
 		"shared memory, off":      {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationShmSize: "8Gi"}, m{v1alpha1.AnnotationShmSize: "off"}, Settings{Enabled: true, NoShm: true, Standbys: true, StandbyBytes: 512 << 20}, nil},
 		"shared memory of a byte": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationShmSize: "1"}, nil, Settings{Enabled: true, Standbys: true, StandbyBytes: 512 << 20}, []string{"low[holdfast.dev/shm-size]"}},
 		"slots kept while off":    {m{v1alpha1.AnnotationEnabled: "false", v1alpha1.AnnotationSlots: "2"}, nil, Settings{Slots: 2, Standbys: true, StandbyBytes: 512 << 20}, nil},
-		"storage, how often": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Gi", v1alpha1.AnnotationStorageInterval: "90s"}, m{v1alpha1.AnnotationStorageClaim: "ckpt"},
-			Settings{Enabled: true, StateBytes: 1 << 30, StorageClaim: "ckpt", StorageInterval: 90 * time.Second, Standbys: true, StandbyBytes: 512 << 20}, nil},
+		"storage, how often": {
+			m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Gi", v1alpha1.AnnotationStorageInterval: "90s"},
+			m{v1alpha1.AnnotationStorageClaim: "ckpt"},
+			Settings{
+				Enabled:         true,
+				StateBytes:      1 << 30,
+				StorageClaim:    "ckpt",
+				StorageInterval: 90 * time.Second,
+				Standbys:        true,
+				StandbyBytes:    512 << 20,
+			},
+			nil,
+		},
 		"errors are ordered": {m{"holdfast.dev/z": "", "holdfast.dev/a": "", v1alpha1.AnnotationEnabled: "true"}, m{v1alpha1.AnnotationRanks: "x"}, Settings{Enabled: true, Standbys: true, StandbyBytes: 512 << 20},
 			[]string{"low[holdfast.dev/a]", "low[holdfast.dev/z]", "high[holdfast.dev/ranks]"}},
 		"a long value": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationContainer: strings.Repeat("c", maxValue+1), v1alpha1.AnnotationStandbys: "off"}, nil, Settings{Enabled: true, StandbyBytes: 512 << 20},
@@ -95,7 +136,11 @@ func TestAdmittedJob(t *testing.T) {
 func TestObservedJobOfAnySize(t *testing.T) {
 	for parallelism, want := range map[int32]int32{7: 7, v1alpha1.MaxMembers: v1alpha1.MaxMembers, math.MaxInt32: v1alpha1.MaxMembers} {
 		job := &batchv1.Job{Spec: batchv1.JobSpec{Parallelism: &parallelism}}
-		job.Spec.Template.Annotations = map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationMode: "observe", v1alpha1.AnnotationGangSize: "4"}
+		job.Spec.Template.Annotations = map[string]string{
+			v1alpha1.AnnotationEnabled:  "true",
+			v1alpha1.AnnotationMode:     "observe",
+			v1alpha1.AnnotationGangSize: "4",
+		}
 		if j, ok := AdmittedJob(job); !ok || j.Members != want {
 			t.Errorf("parallelism %d: %d members, %t", parallelism, j.Members, ok)
 		}

@@ -71,7 +71,13 @@ func (s *Settings) checkTopology(at map[string]*field.Path) field.ErrorList {
 	case t.SliceSize > 0 && t.Block > 1 && t.SliceSize%t.Block != 0:
 		return field.ErrorList{field.Invalid(size, strconv.Itoa(t.SliceSize), fmt.Sprintf("must be a multiple of %s (%d): a slice is made of whole blocks", v1alpha1.AnnotationBlockSize, t.Block))}
 	case shape != nil && t.SliceLevel == "" && t.SliceSize == 0 && t.Block < 2 && s.Enabled:
-		return field.ErrorList{field.Invalid(shape, map[bool]string{true: v1alpha1.SliceUneven, false: v1alpha1.SliceEven}[t.Uneven], "has no effect without slices: set "+v1alpha1.AnnotationSliceLevel+", "+v1alpha1.AnnotationSliceSize+" or "+v1alpha1.AnnotationBlockSize+", or remove the key")}
+		return field.ErrorList{
+			field.Invalid(
+				shape,
+				map[bool]string{true: v1alpha1.SliceUneven, false: v1alpha1.SliceEven}[t.Uneven],
+				"has no effect without slices: set "+v1alpha1.AnnotationSliceLevel+", "+v1alpha1.AnnotationSliceSize+" or "+v1alpha1.AnnotationBlockSize+", or remove the key",
+			),
+		}
 	}
 	return nil
 }
@@ -120,6 +126,12 @@ func CheckAsks(pod *corev1.Pod) field.ErrorList {
 
 // topologyKeys are those that setTopology reads.
 var topologyKeys = map[string]bool{
-	v1alpha1.AnnotationTopologyRequired: true, v1alpha1.AnnotationTopologyPreferred: true, v1alpha1.AnnotationSliceLevel: true, v1alpha1.AnnotationSliceSize: true,
-	v1alpha1.AnnotationSliceShape: true, v1alpha1.AnnotationBlockSize: true, v1alpha1.AnnotationSpares: true, v1alpha1.AnnotationWholeNodes: true,
+	v1alpha1.AnnotationTopologyRequired:  true,
+	v1alpha1.AnnotationTopologyPreferred: true,
+	v1alpha1.AnnotationSliceLevel:        true,
+	v1alpha1.AnnotationSliceSize:         true,
+	v1alpha1.AnnotationSliceShape:        true,
+	v1alpha1.AnnotationBlockSize:         true,
+	v1alpha1.AnnotationSpares:            true,
+	v1alpha1.AnnotationWholeNodes:        true,
 }

@@ -12,7 +12,12 @@ import (
 
 // A pod of a group may say what it asks of the fabric, and nothing else.
 func TestKeysOnPodsOfGroups(t *testing.T) {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"scheduling.x-k8s.io/pod-group": "x"}, Annotations: map[string]string{v1alpha1.AnnotationTopologyRequired: "rack"}}}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Labels:      map[string]string{"scheduling.x-k8s.io/pod-group": "x"},
+			Annotations: map[string]string{v1alpha1.AnnotationTopologyRequired: "rack"},
+		},
+	}
 	if membership.OnlyPlaced(p) {
 		t.Error("a pod of the default scheduler is taken for one of ours")
 	}

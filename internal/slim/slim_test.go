@@ -35,7 +35,10 @@ func large(annotations map[string]string) *batchv1.Job {
 		job.Spec.Template.Annotations[k] = v
 	}
 	job.Spec.Template.Spec.Containers = []corev1.Container{{Name: "c", Args: []string{much, much}}}
-	job.Status = batchv1.JobStatus{CompletedIndexes: much, Conditions: []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, Reason: "R", Message: "M"}}}
+	job.Status = batchv1.JobStatus{
+		CompletedIndexes: much,
+		Conditions:       []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, Reason: "R", Message: "M"}},
+	}
 	return job
 }
 
@@ -78,7 +81,8 @@ func TestJobsAreKeptSmall(t *testing.T) {
 		if is, ok := settings.AdmittedJob(got); ok != admitted || is != want {
 			t.Errorf("%s: %+v, %v is read of what is kept, want %+v, %v", name, is, ok, want, admitted)
 		}
-		if got.UID != "u" || got.Name != "train" || got.Namespace != "ns" || got.ResourceVersion != "7" || !*got.Spec.Suspend || !reflect.DeepEqual(got.Status.Conditions, job.Status.Conditions) {
+		if got.UID != "u" || got.Name != "train" || got.Namespace != "ns" || got.ResourceVersion != "7" || !*got.Spec.Suspend ||
+			!reflect.DeepEqual(got.Status.Conditions, job.Status.Conditions) {
 			t.Errorf("%s: kept is %+v", name, got)
 		}
 		for k := range got.Spec.Selector.MatchLabels {
@@ -133,7 +137,8 @@ func TestWhatIsNoJobIsKept(t *testing.T) {
 	if got, err := Job(pod); err != nil || got != any(pod) {
 		t.Errorf("%v, %v", got, err)
 	}
-	if got := kept(t, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now}}); !got.DeletionTimestamp.Equal(&now) || got.Spec.Selector != nil {
+	if got := kept(t, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now}}); !got.DeletionTimestamp.Equal(&now) ||
+		got.Spec.Selector != nil {
 		t.Errorf("kept is %+v", got)
 	}
 }

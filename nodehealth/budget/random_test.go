@@ -36,8 +36,15 @@ func TestRandomHistories(t *testing.T) {
 		}
 		h.view.Led = h.now
 		for i := range 1 + r.Intn(14) {
-			n := Node{Name: fmt.Sprintf("n%02d", i), Domain: []string{"", "a", "b"}[r.Intn(3)], GPUs: r.Intn(2) * 8, GangPods: r.Intn(3), Lease: r.Intn(8) > 0, LeaseRenewed: h.now,
-				LeaseDuration: []time.Duration{0, 10, 40, 60, 120, 300, 1e6}[r.Intn(7)] * time.Second}
+			n := Node{
+				Name:          fmt.Sprintf("n%02d", i),
+				Domain:        []string{"", "a", "b"}[r.Intn(3)],
+				GPUs:          r.Intn(2) * 8,
+				GangPods:      r.Intn(3),
+				Lease:         r.Intn(8) > 0,
+				LeaseRenewed:  h.now,
+				LeaseDuration: []time.Duration{0, 10, 40, 60, 120, 300, 1e6}[r.Intn(7)] * time.Second,
+			}
 			n.Agents = r.Intn(n.GangPods + 1)
 			h.view.Nodes = append(h.view.Nodes, n)
 		}
@@ -251,7 +258,16 @@ func TestLeasesAtRest(t *testing.T) {
 		next := make([]time.Time, 1+r.Intn(12))
 		holds := time.Duration(10+r.Intn(590)) * time.Second
 		for i := range next {
-			n := Node{Name: fmt.Sprintf("n%02d", i), GPUs: 8, GangPods: 1, Agents: r.Intn(2), Lease: true, LeaseRenewed: now, AgentContact: now, LeaseDuration: holds}
+			n := Node{
+				Name:          fmt.Sprintf("n%02d", i),
+				GPUs:          8,
+				GangPods:      1,
+				Agents:        r.Intn(2),
+				Lease:         true,
+				LeaseRenewed:  now,
+				AgentContact:  now,
+				LeaseDuration: holds,
+			}
 			v.Nodes = append(v.Nodes, n)
 		}
 		for range 700 {
@@ -264,7 +280,8 @@ func TestLeasesAtRest(t *testing.T) {
 					next[i] = now.Add(rests + time.Duration(r.Int63n(int64(rests/25))))
 				}
 			}
-			if p := Decide(Defaults(), v, now); p.PartitionSuspected || slices.ContainsFunc(p.Decisions, func(d Decision) bool { return d.Outcome != None }) {
+			if p := Decide(Defaults(), v, now); p.PartitionSuspected ||
+				slices.ContainsFunc(p.Decisions, func(d Decision) bool { return d.Outcome != None }) {
 				t.Fatalf("seed %d: leases of %s at rest: %+v", seed, holds, p)
 			}
 		}
@@ -361,7 +378,19 @@ func BenchmarkDecide(b *testing.B) {
 	now := time.Unix(1_700_000_000, 0)
 	v := View{Led: now}
 	for i := range 5000 {
-		v.Nodes = append(v.Nodes, Node{Name: fmt.Sprintf("n%04d", i), Domain: fmt.Sprintf("r%d", i/18), GPUs: 8, GangPods: 1, Agents: 1, Lease: true, LeaseRenewed: now, AgentContact: now})
+		v.Nodes = append(
+			v.Nodes,
+			Node{
+				Name:         fmt.Sprintf("n%04d", i),
+				Domain:       fmt.Sprintf("r%d", i/18),
+				GPUs:         8,
+				GangPods:     1,
+				Agents:       1,
+				Lease:        true,
+				LeaseRenewed: now,
+				AgentContact: now,
+			},
+		)
 	}
 	for i := range 100 {
 		v.Nodes[i*37].Verdict = Verdict{Action: nodehealth.Evict, Cause: "X", Since: now}

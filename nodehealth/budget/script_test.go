@@ -264,26 +264,65 @@ func TestDecide(t *testing.T) {
 		want  any
 	}{
 		"a node without GPUs is none of ours where its daemon finds nothing": {
-			nodes(3, Node{Verdict: Verdict{Action: nodehealth.None}, Lease: true}), func(p Plan) any { return []any{p.Of, p.Decisions[0].Outcome} }, []any{0, None}},
+			nodes(3, Node{Verdict: Verdict{Action: nodehealth.None}, Lease: true}),
+			func(p Plan) any { return []any{p.Of, p.Decisions[0].Outcome} },
+			[]any{0, None},
+		},
 		"a node without GPUs is ours where its daemon watches something": {
 			nodes(3, Node{Verdict: Verdict{Action: nodehealth.Watch}}), func(p Plan) any { return p.Of }, 3},
 		"a share of a domain is one of its nodes": {
-			nodes(15, Node{Domain: "rack", GPUs: 8, GangPods: 1, Verdict: Verdict{Action: nodehealth.Evict}, Stands: Outage{Outcome: Hold}}), func(p Plan) any { return p.Domains["rack"] }, Use{Max: 3}},
+			nodes(15, Node{Domain: "rack", GPUs: 8, GangPods: 1, Verdict: Verdict{Action: nodehealth.Evict}, Stands: Outage{Outcome: Hold}}),
+			func(p Plan) any { return p.Domains["rack"] },
+			Use{Max: 3},
+		},
 		"another cause does not make an outage begin anew": {
-			nodes(1, Node{GPUs: 8, Verdict: sick, Stands: lost, LeaseRenewed: now}), func(p Plan) any { return []any{p.Decisions[0].Cause, p.Decisions[0].Since, p.Decisions[0].Changed} }, []any{"TooHot", lost.Since, true}},
+			nodes(1, Node{GPUs: 8, Verdict: sick, Stands: lost, LeaseRenewed: now}),
+			func(p Plan) any { return []any{p.Decisions[0].Cause, p.Decisions[0].Since, p.Decisions[0].Changed} },
+			[]any{"TooHot", lost.Since, true},
+		},
 		"four silent leases of five are a partition": {
-			append(nodes(4, Node{GPUs: 8, Lease: true}), Node{Name: "heard", GPUs: 8, Lease: true, LeaseRenewed: now}), func(p Plan) any { return p.PartitionSuspected }, true},
+			append(nodes(4, Node{GPUs: 8, Lease: true}), Node{Name: "heard", GPUs: 8, Lease: true, LeaseRenewed: now}),
+			func(p Plan) any { return p.PartitionSuspected },
+			true,
+		},
 		"two red nodes of five hold all that is new": {
-			append(nodes(2, Node{GPUs: 8, Verdict: Verdict{Action: nodehealth.Evict}}), Node{Name: "a", GPUs: 8}, Node{Name: "b", GPUs: 8}, Node{Name: "c", GPUs: 8}), func(p Plan) any { return p.Broken }, true},
+			append(nodes(2, Node{
+				GPUs:    8,
+				Verdict: Verdict{Action: nodehealth.Evict},
+			}), Node{Name: "a", GPUs: 8}, Node{Name: "b", GPUs: 8}, Node{Name: "c", GPUs: 8}),
+			func(p Plan) any { return p.Broken },
+			true,
+		},
 		"who is held because the cluster has lost enough is told so": {
-			append(nodes(20, Node{Domain: "rack", GPUs: 8, GangPods: 1}), Node{Name: "a", Domain: "rack", GPUs: 8, GangPods: 1, Verdict: Verdict{Action: nodehealth.Evict}},
-				Node{Name: "b", Domain: "rack", GPUs: 8, GangPods: 1, Verdict: Verdict{Action: nodehealth.Evict}}), func(p Plan) any { return []any{p.Decisions[0].Outcome, p.Decisions[1].Reason} }, []any{Evict, ClusterBudget}},
+			append(nodes(20, Node{
+				Domain:   "rack",
+				GPUs:     8,
+				GangPods: 1,
+			}), Node{Name: "a", Domain: "rack", GPUs: 8, GangPods: 1, Verdict: Verdict{Action: nodehealth.Evict}},
+				Node{Name: "b", Domain: "rack", GPUs: 8, GangPods: 1, Verdict: Verdict{Action: nodehealth.Evict}}),
+			func(p Plan) any { return []any{p.Decisions[0].Outcome, p.Decisions[1].Reason} },
+			[]any{Evict, ClusterBudget},
+		},
 		"a lease that moves takes back what a leader whose clock was ahead decided": {
-			nodes(1, Node{GPUs: 8, Lease: true, LeaseRenewed: now, Stands: Outage{Outcome: Evict, Cause: CauseUnreachable, Dead: true, Since: now.Add(time.Hour)}}), func(p Plan) any { return p.Decisions[0].Outcome }, None},
+			nodes(1, Node{
+				GPUs:         8,
+				Lease:        true,
+				LeaseRenewed: now,
+				Stands:       Outage{Outcome: Evict, Cause: CauseUnreachable, Dead: true, Since: now.Add(time.Hour)},
+			}),
+			func(p Plan) any { return p.Decisions[0].Outcome },
+			None,
+		},
 		"a lease that is gone takes back nothing that was decided from silence": {
-			nodes(1, Node{GPUs: 8, Agents: 1, Stands: lost}), func(p Plan) any { return []any{p.PartitionSuspected, p.Decisions[0].Outage} }, []any{false, lost}},
+			nodes(1, Node{GPUs: 8, Agents: 1, Stands: lost}),
+			func(p Plan) any { return []any{p.PartitionSuspected, p.Decisions[0].Outage} },
+			[]any{false, lost},
+		},
 		"a partition takes back nothing that was decided from silence": {
-			nodes(1, Node{GPUs: 8, Lease: true, LeaseRenewed: ago(5 * time.Minute), Agents: 1, Stands: lost}), func(p Plan) any { return []any{p.PartitionSuspected, p.Decisions[0].Outage} }, []any{true, lost}},
+			nodes(1, Node{GPUs: 8, Lease: true, LeaseRenewed: ago(5 * time.Minute), Agents: 1, Stands: lost}),
+			func(p Plan) any { return []any{p.PartitionSuspected, p.Decisions[0].Outage} },
+			[]any{true, lost},
+		},
 	} {
 		p := Decide(Defaults(), View{Nodes: c.nodes, Led: ago(time.Hour)}, now)
 		if got := c.says(p); !reflect.DeepEqual(got, c.want) {

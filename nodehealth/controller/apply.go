@@ -76,24 +76,33 @@ func (c *Controller) write(ctx context.Context, cached *corev1.Node, o budget.Ou
 	defer cancel()
 	node, after := cached, (*corev1.Node)(nil)
 	pauses := retry.AfterConflict()
-	err := retry.Do(ctx, func(err error) (time.Duration, bool) { return pauses.Step(), apierrors.IsConflict(err) }, func(ctx context.Context) error {
-		if after != nil { // the newest, as the cache was behind
-			node = &corev1.Node{}
-			if err := c.Writer.Get(ctx, client.ObjectKeyFromObject(cached), node); err != nil {
-				return fmt.Errorf("reading it again: %w", err)
+	err := retry.Do(
+		ctx,
+		func(err error) (time.Duration, bool) { return pauses.Step(), apierrors.IsConflict(err) },
+		func(ctx context.Context) error {
+			if after != nil { // the newest, as the cache was behind
+				node = &corev1.Node{}
+				if err := c.Writer.Get(ctx, client.ObjectKeyFromObject(cached), node); err != nil {
+					return fmt.Errorf("reading it again: %w", err)
+				}
+				if node.UID != cached.UID {
+					return errors.New("it was replaced by another of its name")
+				}
 			}
-			if node.UID != cached.UID {
-				return errors.New("it was replaced by another of its name")
+			after = node.DeepCopy()
+			changed, err := putOutage(after, o)
+			if err != nil || !changed {
+				return err
 			}
-		}
-		after = node.DeepCopy()
-		changed, err := putOutage(after, o)
-		if err != nil || !changed {
-			return err
-		}
-		err = c.Writer.Patch(ctx, after, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{}), client.FieldOwner(FieldManager))
-		return client.IgnoreNotFound(err)
-	})
+			err = c.Writer.Patch(
+				ctx,
+				after,
+				client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{}),
+				client.FieldOwner(FieldManager),
+			)
+			return client.IgnoreNotFound(err)
+		},
+	)
 	if err != nil {
 		return written{}, fmt.Errorf("patching Node %s: %w", cached.Name, err)
 	}
@@ -101,12 +110,33 @@ func (c *Controller) write(ctx context.Context, cached *corev1.Node, o budget.Ou
 }
 
 // words name a decision in events.
-var words = map[budget.Outcome]string{budget.None: "NodeFreed", budget.Exclude: "NodeExcluded", budget.Hold: "NodeHeld", budget.Evict: "NodeGivenUp"}
+var words = map[budget.Outcome]string{
+	budget.None:    "NodeFreed",
+	budget.Exclude: "NodeExcluded",
+	budget.Hold:    "NodeHeld",
+	budget.Evict:   "NodeGivenUp",
+}
 
 // announce says on the Node, in the log and in a counter what was decided.
 func (c *Controller) announce(node *corev1.Node, d budget.Decision) {
 	c.metrics.decided(d)
-	c.Log.Info("decided", "node", d.Node, "decision", cmp.Or(string(d.Outcome), "None"), "cause", d.Cause, "reason", d.Reason, "dead", d.Dead, "message", d.Message, "dryRun", c.DryRun)
+	c.Log.Info(
+		"decided",
+		"node",
+		d.Node,
+		"decision",
+		cmp.Or(string(d.Outcome), "None"),
+		"cause",
+		d.Cause,
+		"reason",
+		d.Reason,
+		"dead",
+		d.Dead,
+		"message",
+		d.Message,
+		"dryRun",
+		c.DryRun,
+	)
 	kind, note := corev1.EventTypeWarning, d.Cause
 	if d.Message != "" {
 		note += ": " + d.Message

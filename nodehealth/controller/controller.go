@@ -87,7 +87,14 @@ func New(o Options) (*Controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Controller{Options: o, leases: newLeases(o.Now), metrics: m, wake: make(chan struct{}, 1), written: map[string]written{}, notified: map[string]string{}}, nil
+	return &Controller{
+		Options:  o,
+		leases:   newLeases(o.Now),
+		metrics:  m,
+		wake:     make(chan struct{}, 1),
+		written:  map[string]written{},
+		notified: map[string]string{},
+	}, nil
 }
 
 // SetupWithManager has the manager start the controller on the leader.

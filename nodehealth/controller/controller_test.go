@@ -59,7 +59,13 @@ func (w *world) LastContact(uid string) (time.Time, bool) {
 
 func newWorld(t *testing.T, nodes int) *world {
 	t.Helper()
-	w := &world{t: t, events: events.NewFakeRecorder(1000), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), agents: map[string]time.Time{}, before: func(string) {}}
+	w := &world{
+		t:      t,
+		events: events.NewFakeRecorder(1000),
+		now:    time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		agents: map[string]time.Time{},
+		before: func(string) {},
+	}
 	b := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithInterceptorFuncs(interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
 			data, err := patch.Data(obj)
@@ -76,9 +82,14 @@ func newWorld(t *testing.T, nodes int) *world {
 			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "example.com/theirs", Effect: corev1.TaintEffectNoExecute}}},
 			Status:     corev1.NodeStatus{Capacity: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}},
 		}, &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p" + name, UID: types.UID("pod-" + name), Labels: map[string]string{v1alpha1.LabelGang: "llama"}},
-			Spec:       corev1.PodSpec{NodeName: name},
-			Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "team",
+				Name:      "p" + name,
+				UID:       types.UID("pod-" + name),
+				Labels:    map[string]string{v1alpha1.LabelGang: "llama"},
+			},
+			Spec:   corev1.PodSpec{NodeName: name},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning},
 		})
 	}
 	w.client = b.Build()
@@ -92,7 +103,18 @@ func newWorld(t *testing.T, nodes int) *world {
 // lead puts a controller in place that remembers nothing.
 func (w *world) lead() {
 	w.t.Helper()
-	c, err := New(Options{Reader: w.client, Writer: w.client, Recorder: w.events, Contacts: w, Now: func() time.Time { return w.now }, Log: logr.Discard(), Budget: budget.Defaults(), DryRun: w.dryRun})
+	c, err := New(
+		Options{
+			Reader:   w.client,
+			Writer:   w.client,
+			Recorder: w.events,
+			Contacts: w,
+			Now:      func() time.Time { return w.now },
+			Log:      logr.Discard(),
+			Budget:   budget.Defaults(),
+			DryRun:   w.dryRun,
+		},
+	)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -234,7 +256,9 @@ func TestPodsThatRepairMayCome(t *testing.T) {
 		soft bool
 		want corev1.TaintEffect
 	}{{false, corev1.TaintEffectNoSchedule}, {true, corev1.TaintEffectPreferNoSchedule}, {false, corev1.TaintEffectNoSchedule}} {
-		text, err := json.Marshal(v1alpha1.NodeHealth{Action: v1alpha1.ActionEvict, Cause: "GPUNeedsReset", Since: metav1.NewMicroTime(w.now), Soft: step.soft})
+		text, err := json.Marshal(
+			v1alpha1.NodeHealth{Action: v1alpha1.ActionEvict, Cause: "GPUNeedsReset", Since: metav1.NewMicroTime(w.now), Soft: step.soft},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -378,7 +402,8 @@ func TestSilentNode(t *testing.T) {
 	}
 	w.expect(map[string]string{"n1": "Evict", "n2": ""})
 	var o v1alpha1.NodeOutage
-	if err := json.Unmarshal([]byte(w.node("n1").Annotations[v1alpha1.AnnotationOutage]), &o); err != nil || !o.Dead || o.Cause != v1alpha1.CauseNodeUnreachable {
+	if err := json.Unmarshal([]byte(w.node("n1").Annotations[v1alpha1.AnnotationOutage]), &o); err != nil || !o.Dead ||
+		o.Cause != v1alpha1.CauseNodeUnreachable {
 		t.Errorf("outage %+v, %v", o, err)
 	}
 	w.renew("n1")

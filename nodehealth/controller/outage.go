@@ -108,7 +108,15 @@ func outageOf(node *corev1.Node) (budget.Outage, error) {
 		return budget.Outage{}, field.NotSupported(path.Child("decision"), o.Decision,
 			[]v1alpha1.NodeDecision{v1alpha1.DecisionEvict, v1alpha1.DecisionHold, v1alpha1.DecisionExclude})
 	}
-	return budget.Outage{Outcome: outcome, Cause: o.Cause, Reason: budget.Reason(o.Reason), Message: o.Message, Since: o.Since.UTC(), Dead: o.Dead, Idle: o.Idle}, nil
+	return budget.Outage{
+		Outcome: outcome,
+		Cause:   o.Cause,
+		Reason:  budget.Reason(o.Reason),
+		Message: o.Message,
+		Since:   o.Since.UTC(),
+		Dead:    o.Dead,
+		Idle:    o.Idle,
+	}, nil
 }
 
 // hasOutage says whether a decision, or a part of one, stands on the Node.
@@ -130,7 +138,10 @@ func putOutage(node *corev1.Node, o budget.Outage) (bool, error) {
 	}
 	text, err := json.Marshal(v1alpha1.NodeOutage{
 		Decision: v1alpha1.NodeDecision(o.Outcome), Cause: o.Cause, Reason: string(o.Reason),
-		Message: strings.ToValidUTF8(o.Message[:min(len(o.Message), maxMessage)], ""), Since: metav1.NewMicroTime(o.Since), Dead: o.Dead, Idle: o.Idle,
+		Message: strings.ToValidUTF8(
+			o.Message[:min(len(o.Message), maxMessage)],
+			"",
+		), Since: metav1.NewMicroTime(o.Since), Dead: o.Dead, Idle: o.Idle,
 	})
 	if err != nil {
 		return false, fmt.Errorf("writing the outage of Node %s: %w", node.Name, err)

@@ -32,7 +32,10 @@ func TestBudgetNode(t *testing.T) {
 
 // TestOutageRoundTrip: what is put on a Node is what is read from it, put twice it changes nothing, taken away nothing is left.
 func TestOutageRoundTrip(t *testing.T) {
-	theirs := []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoExecute}, {Key: v1alpha1.TaintUnhealthy, Value: "x", Effect: corev1.TaintEffectNoSchedule}}
+	theirs := []corev1.Taint{
+		{Key: "a", Effect: corev1.TaintEffectNoExecute},
+		{Key: v1alpha1.TaintUnhealthy, Value: "x", Effect: corev1.TaintEffectNoSchedule},
+	}
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 	for _, o := range []budget.Outage{
 		{Outcome: budget.Evict, Cause: "GPULost", Message: "gone", Since: at},
@@ -40,7 +43,9 @@ func TestOutageRoundTrip(t *testing.T) {
 		{Outcome: budget.Hold, Cause: budget.CauseUnreachable, Reason: budget.DomainBudget, Since: at, Dead: true},
 		{Outcome: budget.Exclude, Cause: "a cause, with what no label takes: " + strings.Repeat("x", 80), Since: at},
 	} {
-		node := &corev1.Node{Spec: corev1.NodeSpec{Taints: append([]corev1.Taint{{Key: v1alpha1.TaintOutage, Effect: corev1.TaintEffectNoExecute}}, theirs...)}}
+		node := &corev1.Node{
+			Spec: corev1.NodeSpec{Taints: append([]corev1.Taint{{Key: v1alpha1.TaintOutage, Effect: corev1.TaintEffectNoExecute}}, theirs...)},
+		}
 		for i, want := range []bool{true, false} {
 			if changed, err := putOutage(node, o); err != nil || changed != want {
 				t.Errorf("put %d of %+v: %v, %v", i, o, changed, err)
@@ -49,10 +54,12 @@ func TestOutageRoundTrip(t *testing.T) {
 		if got, err := outageOf(node); err != nil || got != o {
 			t.Errorf("read %+v, %v, want %+v", got, err, o)
 		}
-		if n := len(node.Spec.Taints); n != 3 || len(node.Spec.Taints[2].Value) > 63 || node.Spec.Taints[2].Effect != corev1.TaintEffectNoSchedule {
+		if n := len(node.Spec.Taints); n != 3 || len(node.Spec.Taints[2].Value) > 63 ||
+			node.Spec.Taints[2].Effect != corev1.TaintEffectNoSchedule {
 			t.Errorf("taints %v", node.Spec.Taints)
 		}
-		if changed, err := putOutage(node, budget.Outage{}); err != nil || !changed || hasOutage(node) || !reflect.DeepEqual(node.Spec.Taints, theirs) {
+		if changed, err := putOutage(node, budget.Outage{}); err != nil || !changed || hasOutage(node) ||
+			!reflect.DeepEqual(node.Spec.Taints, theirs) {
 			t.Errorf("taken away: %v, %v, taints %v", changed, err, node.Spec.Taints)
 		}
 	}
@@ -63,7 +70,8 @@ func TestUnreadableWords(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
 		v1alpha1.AnnotationHealth: "{", v1alpha1.AnnotationOutage: `{"decision":"Evict","cause":"GPULost","since":"2026-01-02T03:04:05.000006Z"}`}}}
 	n, err := budgetNode(node, nil)
-	if err == nil || !strings.Contains(err.Error(), v1alpha1.AnnotationHealth) || n.Verdict.Action != nodehealth.Evict || n.Verdict.Cause != "GPULost" {
+	if err == nil || !strings.Contains(err.Error(), v1alpha1.AnnotationHealth) || n.Verdict.Action != nodehealth.Evict ||
+		n.Verdict.Cause != "GPULost" {
 		t.Errorf("%+v, %v", n.Verdict, err)
 	}
 	node.Annotations[v1alpha1.AnnotationOutage] = `{"decision":"Maybe"}`

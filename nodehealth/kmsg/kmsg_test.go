@@ -35,25 +35,26 @@ func said(entry string) string {
 // TestParse: what drivers have printed, as the device hands it out.
 func TestParse(t *testing.T) {
 	for text, want := range map[string]string{
-		"NVRM: Xid (PCI:0000:07:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.":                                                               "xid 79 0000:07:00",
-		"NVRM: Xid (PCI:0000:AF:00): 13, Graphics Exception":                                                                                                         "xid 13 0000:af:00",
-		"NVRM: Xid (PCI:00000000:AF:00.0): 31":                                                                                                                       "xid 31 0000:af:00",
-		"NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)":                                                   "recovery 1 0000:3b:00",
-		"NVRM: Xid (PCI:0000:3b:00): 154, pid=7, name=python3, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)":                            "recovery 2 0000:3b:00",
-		"NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)":                                                   "recovery 0 0000:3b:00",
-		"NVRM: Xid (PCI:0000:3b:00): 154, something else":                                                                                                            "xid 154 0000:3b:00",
-		"NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9). RST: No, D-RST: No":                                                    "xid 94 0000:01:00",
-		"NVRM: Xid (PCI:0000:3b:00 GPU-I:05 GPU-CI:00): 48, pid=7, name=python3, DBE":                                                                                "xid 48 0000:3b:00",
-		"NVRM: Xid (PCI:0000:3b:00 GPU-CI:00): 48, x":                                                                                                                "", // the driver prints no such line
-		"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Fatal, Link 28 Minion Link":                                                                               "sxid 22013 0000:c1:00 fatal",
-		"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 28":                                                                                       "sxid 12028 0000:c1:00",
-		"NVRM: GPU 0000:07:00.0: GPU has fallen off the bus.":                                                                                                        "off-bus 0 0000:07:00",
+		"NVRM: Xid (PCI:0000:07:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.":                                    "xid 79 0000:07:00",
+		"NVRM: Xid (PCI:0000:AF:00): 13, Graphics Exception":                                                                              "xid 13 0000:af:00",
+		"NVRM: Xid (PCI:00000000:AF:00.0): 31":                                                                                            "xid 31 0000:af:00",
+		"NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)":                        "recovery 1 0000:3b:00",
+		"NVRM: Xid (PCI:0000:3b:00): 154, pid=7, name=python3, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)": "recovery 2 0000:3b:00",
+		"NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)":                        "recovery 0 0000:3b:00",
+		"NVRM: Xid (PCI:0000:3b:00): 154, something else":                                                                                 "xid 154 0000:3b:00",
+		"NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9). RST: No, D-RST: No":                         "xid 94 0000:01:00",
+		"NVRM: Xid (PCI:0000:3b:00 GPU-I:05 GPU-CI:00): 48, pid=7, name=python3, DBE":                                                     "xid 48 0000:3b:00",
+		// The driver prints no such line.
+		"NVRM: Xid (PCI:0000:3b:00 GPU-CI:00): 48, x":                                  "",
+		"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Fatal, Link 28 Minion Link": "sxid 22013 0000:c1:00 fatal",
+		"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 28":         "sxid 12028 0000:c1:00",
+		"NVRM: GPU 0000:07:00.0: GPU has fallen off the bus.":                          "off-bus 0 0000:07:00",
 		`NVRM: The NVIDIA GPU 0000:07:00.0\x0aNVRM: (PCI ID: 10de:2330) installed in this system has\x0aNVRM: fallen off the bus and is not responding to commands.`: "off-bus 0 0000:07:00",
 		`NVRM: The NVIDIA GPU 0000:07:00.0 (PCI ID: 10de:2330)\x0aNVRM: installed in this system has\x0aNVRM: fallen off the bus and is not responding to commands.`: "off-bus 0 0000:07:00",
 		`NVRM: The NVIDIA GPU 0000:07:00.0 (PCI ID: 10de:2330)\x0aNVRM: installed in this system is not supported by the\x0aNVRM: NVIDIA 570.00 driver release.`:     "",
-		"NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.00":                                                                                                     "",
-		"NVRM: Xid (PCI:zzzz): 79, x": "",
-		"":                            "",
+		"NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.00": "",
+		"NVRM: Xid (PCI:zzzz): 79, x":                            "",
+		"":                                                       "",
 	} {
 		for _, flag := range []string{"-", "c", "-,caller=T1"} { // old drivers mark what they print as a continuation
 			entry := "3,100,5000000," + flag + ";" + text + "\n SUBSYSTEM=pci\n DEVICE=+pci:0000:07:00.0\n"

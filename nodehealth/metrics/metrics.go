@@ -42,7 +42,16 @@ func New() *Metrics {
 		rounds:   prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_node_nvml_round_seconds", Help: "How long NVML took to answer for all GPUs.", Buckets: prometheus.ExponentialBuckets(0.0005, 3, 10)}),
 		lines:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_node_kernel_lines_total", Help: "Records of the kernel log that were read, those of this boot's past included."}),
 	}
-	m.registry.MustRegister(m.verdict, m.signals, m.contact, m.gpus, m.expected, m.rounds, m.lines, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(
+		m.verdict,
+		m.signals,
+		m.contact,
+		m.gpus,
+		m.expected,
+		m.rounds,
+		m.lines,
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
 	return m
 }
 

@@ -19,10 +19,22 @@ func TestExpected(t *testing.T) {
 	c := &clocked{node: corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}
 	var told []string
 	answers := 0
-	w := New(Options{Client: &http.Client{Transport: c}, Server: "http://server", Node: "n1", Log: slog.New(slog.DiscardHandler),
-		Expected: func(gpus int, by string, final bool) { told = append(told, fmt.Sprint(gpus, " ", by, " ", final)) }, Answered: func() { answers++ }})
+	w := New(Options{
+		Client:   &http.Client{Transport: c},
+		Server:   "http://server",
+		Node:     "n1",
+		Log:      slog.New(slog.DiscardHandler),
+		Expected: func(gpus int, by string, final bool) { told = append(told, fmt.Sprint(gpus, " ", by, " ", final)) },
+		Answered: func() { answers++ },
+	})
 	labels := []map[string]string{
-		nil, {labelCount: "8"}, {labelCount: "8", labelStrategy: "mixed"}, {labelCount: "56", labelStrategy: "single"}, {labelCount: "7"}, {labelCount: "many"}, {labelCount: "-1"},
+		nil,
+		{labelCount: "8"},
+		{labelCount: "8", labelStrategy: "mixed"},
+		{labelCount: "56", labelStrategy: "single"},
+		{labelCount: "7"},
+		{labelCount: "many"},
+		{labelCount: "-1"},
 	}
 	look := func() {
 		if _, err := w.Load(context.Background()); err != nil {

@@ -117,7 +117,9 @@ func start(t *testing.T) (*server, *Writer) {
 	s := &server{t: t, node: corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1", ResourceVersion: "5", Annotations: map[string]string{"x": "y"}},
 		Spec:       corev1.NodeSpec{PodCIDR: "10.0.0.0/24", Taints: others},
-		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "R", Message: "m"}}},
+		Status: corev1.NodeStatus{
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "R", Message: "m"}},
+		},
 	}}
 	web := httptest.NewServer(s)
 	t.Cleanup(web.Close)
@@ -147,7 +149,10 @@ func stands(t *testing.T, s *server, v nodehealth.Verdict) bool {
 	}
 	want := others
 	if v.Action >= nodehealth.Exclude {
-		want = append(append([]corev1.Taint{}, others...), corev1.Taint{Key: v1alpha1.TaintUnhealthy, Value: string(v.Cause), Effect: corev1.TaintEffectNoSchedule})
+		want = append(
+			append([]corev1.Taint{}, others...),
+			corev1.Taint{Key: v1alpha1.TaintUnhealthy, Value: string(v.Cause), Effect: corev1.TaintEffectNoSchedule},
+		)
 	}
 	if len(n.Status.Conditions) != 2 {
 		return false
@@ -181,7 +186,13 @@ func taintsOf(in []corev1.Taint) string {
 
 func TestVerdictComesAndGoes(t *testing.T) {
 	s, w := start(t)
-	for _, v := range []nodehealth.Verdict{fine, sick(nodehealth.GPULost, nodehealth.Exclude), sick(nodehealth.OffTheBus, nodehealth.Evict), sick(nodehealth.UnknownXid, nodehealth.Watch), fine} {
+	for _, v := range []nodehealth.Verdict{
+		fine,
+		sick(nodehealth.GPULost, nodehealth.Exclude),
+		sick(nodehealth.OffTheBus, nodehealth.Evict),
+		sick(nodehealth.UnknownXid, nodehealth.Watch),
+		fine,
+	} {
 		w.Publish(v)
 		eventually.Holds(t, fmt.Sprint("the Node says ", v.Action), func() (bool, any) { return stands(t, s, v), s.now().ObjectMeta.Annotations })
 	}

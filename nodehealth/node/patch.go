@@ -116,7 +116,14 @@ func conditionPatch(n *object, v nodehealth.Verdict, now time.Time) ([]byte, err
 }
 
 func conditionOf(v nodehealth.Verdict, now metav1.Time) condition {
-	c := condition{Type: v1alpha1.ConditionHealthy, Status: "True", Reason: "Healthy", Message: v.Message, LastTransitionTime: now, LastHeartbeatTime: now}
+	c := condition{
+		Type:               v1alpha1.ConditionHealthy,
+		Status:             "True",
+		Reason:             "Healthy",
+		Message:            v.Message,
+		LastTransitionTime: now,
+		LastHeartbeatTime:  now,
+	}
 	switch {
 	case v.Action != nodehealth.None:
 		c.Status, c.Reason = "False", string(v.Cause)

@@ -102,7 +102,15 @@ func TestFollow(t *testing.T) {
 	web := httptest.NewServer(s)
 	defer web.Close()
 	reported := make(chan string, 10)
-	w := New(Options{Client: web.Client(), Server: web.URL, Node: "n1", Log: slog.New(slog.DiscardHandler), Released: func(by string) { reported <- by }})
+	w := New(
+		Options{
+			Client:   web.Client(),
+			Server:   web.URL,
+			Node:     "n1",
+			Log:      slog.New(slog.DiscardHandler),
+			Released: func(by string) { reported <- by },
+		},
+	)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { w.Follow(ctx); close(done) }()
@@ -171,11 +179,18 @@ func TestPodsThatRepair(t *testing.T) {
 		if err := json.Unmarshal(raw[0], &taint); err != nil || taint.Key != v1alpha1.TaintUnhealthy {
 			t.Fatalf("%s: %s, %v", name, raw[0], err)
 		}
-		if _, away := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), []corev1.Taint{taint}, operators, keepsAway, false); away == c.come {
+		if _, away := corev1helpers.FindMatchingUntoleratedTaint(
+			klog.Background(),
+			[]corev1.Taint{taint},
+			operators,
+			keepsAway,
+			false,
+		); away == c.come {
 			t.Errorf("%s: %s keeps the operator's pods away: %v", name, raw[0], away)
 		}
 	}
-	if c := conditionOf(fold(sick, released), metav1.Now()); c.Reason != v1alpha1.CauseGPUsReleased || c.Status != "False" || !strings.Contains(c.Message, "reset of the GPU; GPUs released: a word") {
+	if c := conditionOf(fold(sick, released), metav1.Now()); c.Reason != v1alpha1.CauseGPUsReleased || c.Status != "False" ||
+		!strings.Contains(c.Message, "reset of the GPU; GPUs released: a word") {
 		t.Errorf("%+v", c)
 	}
 	if h := Health(fold(sick, released)); !h.Soft || h.Released != "a word" || h.Cause != string(nodehealth.GPUNeedsReset) {

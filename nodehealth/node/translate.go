@@ -18,7 +18,10 @@ func Health(v nodehealth.Verdict) v1alpha1.NodeHealth {
 		Released: v.Released, Soft: v.Soft,
 	}
 	for _, e := range v.Evidence {
-		h.Evidence = append(h.Evidence, v1alpha1.NodeEvidence{At: metav1.NewMicroTime(e.At), Source: string(e.Source), Device: e.Device, Cause: string(e.Cause), Text: e.Text})
+		h.Evidence = append(
+			h.Evidence,
+			v1alpha1.NodeEvidence{At: metav1.NewMicroTime(e.At), Source: string(e.Source), Device: e.Device, Cause: string(e.Cause), Text: e.Text},
+		)
 	}
 	h.Seen.GPUs = int32(v.Seen.GPUs)
 	for id, links := range v.Seen.Links {
@@ -37,7 +40,16 @@ func Verdict(annotation string) (nodehealth.Verdict, error) {
 	if err := json.Unmarshal([]byte(annotation), &h); err != nil {
 		return nodehealth.Verdict{}, fmt.Errorf("reading annotation %s: %w", v1alpha1.AnnotationHealth, err)
 	}
-	v := nodehealth.Verdict{Cause: nodehealth.Cause(h.Cause), Message: h.Message, Next: h.Next, Since: h.Since.Time, Devices: h.Devices, Boot: h.Boot, Settled: h.Settled, Known: true}
+	v := nodehealth.Verdict{
+		Cause:   nodehealth.Cause(h.Cause),
+		Message: h.Message,
+		Next:    h.Next,
+		Since:   h.Since.Time,
+		Devices: h.Devices,
+		Boot:    h.Boot,
+		Settled: h.Settled,
+		Known:   true,
+	}
 	v.Action, _ = nodehealth.ParseAction(string(h.Action))
 	v.Seen.GPUs = max(0, int(h.Seen.GPUs))
 	for id, links := range h.Seen.NVLinks {
@@ -47,7 +59,16 @@ func Verdict(annotation string) (nodehealth.Verdict, error) {
 		v.Seen.Links[id] = int(links)
 	}
 	for _, e := range h.Evidence {
-		v.Evidence = append(v.Evidence, nodehealth.Evidence{At: e.At.Time, Source: nodehealth.Source(e.Source), Device: e.Device, Cause: nodehealth.Cause(e.Cause), Text: e.Text})
+		v.Evidence = append(
+			v.Evidence,
+			nodehealth.Evidence{
+				At:     e.At.Time,
+				Source: nodehealth.Source(e.Source),
+				Device: e.Device,
+				Cause:  nodehealth.Cause(e.Cause),
+				Text:   e.Text,
+			},
+		)
 	}
 	return v, nil
 }

@@ -177,8 +177,9 @@ func (r *runner) child(ctx context.Context) {
 	r.listen(ctx, cmd, lines, ended)
 }
 
-// listen hands on what the child says. Its silence is told again and again, until it ends. The silence is counted in looks: while this process
-// has no core a ticker ticks once at most, so the child still has its time to speak. A daemon that is always short of a core takes longer.
+// listen hands on what the child says. Its silence is told again and again, until it ends. The silence is counted in looks: while this
+// process has no core a ticker ticks once at most, so the child still has its time to speak. A daemon that is always short of a core takes
+// longer.
 func (r *runner) listen(ctx context.Context, cmd *exec.Cmd, lines <-chan line, ended <-chan error) {
 	limit, silent := r.Start, 0
 	look := time.NewTicker(limit / looks)
@@ -239,7 +240,16 @@ func (r *runner) onMessage(l line) {
 		}
 		r.Emit(nodehealth.Signal{At: at, Source: nodehealth.NVML, Kind: nodehealth.Read, Readings: l.Readings})
 	case l.Xid != 0:
-		r.Emit(nodehealth.Signal{At: at, Source: nodehealth.NVML, Kind: nodehealth.Xid, Device: l.Device, Code: l.Xid, Text: fmt.Sprintf("Xid %d", l.Xid)})
+		r.Emit(
+			nodehealth.Signal{
+				At:     at,
+				Source: nodehealth.NVML,
+				Kind:   nodehealth.Xid,
+				Device: l.Device,
+				Code:   l.Xid,
+				Text:   fmt.Sprintf("Xid %d", l.Xid),
+			},
+		)
 	case l.Blind != "":
 		r.hung = false
 		r.blind(l.Blind)

@@ -57,8 +57,8 @@ func await(t *testing.T, from <-chan nodehealth.Signal, kind nodehealth.Kind) no
 	}
 }
 
-// TestSilentChildIsFollowed: the first child says one thing and then nothing, the second never a word, the third is well. A busy machine may
-// have the first one killed before its word is heard; then the next one is the first.
+// TestSilentChildIsFollowed: the first child says one thing and then nothing, the second never a word, the third is well. A busy machine
+// may have the first one killed before its word is heard; then the next one is the first.
 func TestSilentChildIsFollowed(t *testing.T) {
 	from, dir := watch(t, 2*time.Second, `
 if ! [ -e "$1/heard" ]; then echo '{"read":true,"readings":[{"Device":"GPU-a","Recovery":2}]}'; exec sleep 600; fi
@@ -114,7 +114,11 @@ func TestReleased(t *testing.T) {
 				w.Deadline, w.Released = 20*time.Second, func() string { return *by.Load() }
 			})
 			begun := func(n int) {
-				eventually.Holds(t, fmt.Sprint(n, " children"), func() (bool, any) { all, alive := children(t, dir); return len(all) == n && len(alive) == 1, all })
+				eventually.Holds(
+					t,
+					fmt.Sprint(n, " children"),
+					func() (bool, any) { all, alive := children(t, dir); return len(all) == n && len(alive) == 1, all },
+				)
 			}
 			begun(1)
 			for round, text := range []string{"annotation", "label"} {

@@ -198,13 +198,21 @@ func (h *Handler) admit(ctx context.Context, w http.ResponseWriter, r *http.Requ
 		refuse(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "the token is not valid for audience "+v1alpha1.PreviewAudience)
 		return false
 	}
-	may, why, err := h.Authorizer.Authorize(ctx, authorizer.AttributesRecord{User: who.User, Verb: strings.ToLower(r.Method), Path: r.URL.Path})
+	may, why, err := h.Authorizer.Authorize(
+		ctx,
+		authorizer.AttributesRecord{User: who.User, Verb: strings.ToLower(r.Method), Path: r.URL.Path},
+	)
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "asking the API server what the token may do: "+err.Error())
 		return false
 	}
 	if may != authorizer.DecisionAllow {
-		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf("%s may not %s on %s: %s", who.User.GetName(), strings.ToLower(r.Method), r.URL.Path, why))
+		refuse(
+			w,
+			http.StatusForbidden,
+			metav1.StatusReasonForbidden,
+			fmt.Sprintf("%s may not %s on %s: %s", who.User.GetName(), strings.ToLower(r.Method), r.URL.Path, why),
+		)
 		return false
 	}
 	return true

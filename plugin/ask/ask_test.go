@@ -101,13 +101,16 @@ func TestWhoMayAskAndWhat(t *testing.T) {
 			}
 			if c.code == 200 {
 				var got v1alpha1.PreviewResponse
-				if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || got.Nodes != 7 || len(got.Assignments) != 1 || len(s.asked) != 1 || s.asked[0].Name != "p" {
+				if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || got.Nodes != 7 || len(got.Assignments) != 1 || len(s.asked) != 1 ||
+					s.asked[0].Name != "p" {
 					t.Errorf("answer %s, asked %v, %v", w.Body, s.asked, err)
 				}
 				return
 			}
 			var got metav1.Status
-			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || got.Kind != "Status" || got.Reason != c.reason || got.Code != int32(c.code) || !strings.Contains(got.Message, c.says) {
+			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || got.Kind != "Status" || got.Reason != c.reason ||
+				got.Code != int32(c.code) ||
+				!strings.Contains(got.Message, c.says) {
 				t.Errorf("status %s, %v", w.Body, err)
 			}
 			if c.err == nil && s.asked != nil {
@@ -159,7 +162,11 @@ func TestTokensAreForThisAlone(t *testing.T) {
 			_ = json.NewDecoder(q.Body).Decode(&r)
 			for _, wanted := range r.Spec.Audiences {
 				if r.Spec.Token == "for-"+wanted {
-					r.Status = authenticationv1.TokenReviewStatus{Authenticated: true, Audiences: []string{wanted}, User: authenticationv1.UserInfo{Username: "reader"}}
+					r.Status = authenticationv1.TokenReviewStatus{
+						Authenticated: true,
+						Audiences:     []string{wanted},
+						User:          authenticationv1.UserInfo{Username: "reader"},
+					}
 				}
 			}
 			if len(r.Spec.Audiences) == 0 { // the API server takes that for its own

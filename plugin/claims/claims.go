@@ -147,7 +147,8 @@ func AsksClass(manager fwk.SharedDRAManager, pod *v1.Pod) bool {
 // Settled says whether all that a pod gets by claims it has.
 func Settled(manager fwk.SharedDRAManager, pod *v1.Pod) bool {
 	all, err := Of(manager, pod)
-	return err == nil && !AsksClass(manager, pod) && !slices.ContainsFunc(all, func(c *resourcev1.ResourceClaim) bool { return c.Status.Allocation == nil })
+	return err == nil && !AsksClass(manager, pod) &&
+		!slices.ContainsFunc(all, func(c *resourcev1.ResourceClaim) bool { return c.Status.Allocation == nil })
 }
 
 // Elsewhere says whether there are devices that are no node's own, and names their driver.

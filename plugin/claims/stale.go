@@ -67,14 +67,20 @@ type Gangs interface {
 }
 
 // NewReleaser makes a Releaser; wake has a gang planned.
-func NewReleaser(client kubernetes.Interface, manager fwk.SharedDRAManager, gangs Gangs, wake func(klog.Logger, types.NamespacedName)) *Releaser {
+func NewReleaser(
+	client kubernetes.Interface,
+	manager fwk.SharedDRAManager,
+	gangs Gangs,
+	wake func(klog.Logger, types.NamespacedName),
+) *Releaser {
 	return &Releaser{client: client, manager: manager, gangs: gangs, wake: wake}
 }
 
 // Release has what is left over from earlier bindings given back, aside. One round for a gang is under way at a time, and the gang
 // is not planned meanwhile: a member that got its node would lose its devices there.
 func (r *Releaser) Release(ctx context.Context, key types.NamespacedName, of gangcache.Snapshot, infos []fwk.NodeInfo) {
-	if r.manager == nil || !slices.ContainsFunc(of.Members, func(m gangcache.Member) bool { return m.State == gangcache.Pending && Has(r.manager, m.Pod) }) {
+	if r.manager == nil ||
+		!slices.ContainsFunc(of.Members, func(m gangcache.Member) bool { return m.State == gangcache.Pending && Has(r.manager, m.Pod) }) {
 		return
 	}
 	over, free := r.rounds.begin(key)
@@ -167,7 +173,8 @@ func tied(manager fwk.SharedDRAManager, r gangcache.Snapshot, nodes []*v1.Node) 
 		for _, claim := range claims {
 			if m.State != gangcache.Pending {
 				used[claim.UID] = true
-			} else if isStale(claim, m.Pod) && manager.ResourceClaims().GetPendingAllocation(claim.UID) == nil && ties(claim.Status.Allocation, nodes) {
+			} else if isStale(claim, m.Pod) && manager.ResourceClaims().GetPendingAllocation(claim.UID) == nil &&
+				ties(claim.Status.Allocation, nodes) {
 				all = append(all, stale{pod: m.Pod, claim: claim})
 			}
 		}

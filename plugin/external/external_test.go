@@ -104,7 +104,11 @@ func (s *shelf) times(what string) (n int) {
 func (s *shelf) create(gv schema.GroupVersion, resource string, object map[string]any) {
 	s.t.Helper()
 	u := &unstructured.Unstructured{Object: object}
-	if _, err := s.dynamic.Resource(gv.WithResource(resource)).Namespace(u.GetNamespace()).Create(s.ctx, u, metav1.CreateOptions{}); err != nil {
+	if _, err := s.dynamic.Resource(gv.WithResource(resource)).Namespace(u.GetNamespace()).Create(
+		s.ctx,
+		u,
+		metav1.CreateOptions{},
+	); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -173,10 +177,13 @@ func TestHyperNodesAreRead(t *testing.T) {
 		t.Error("there are tiers of nothing")
 	}
 	s.create(hyperNodes.GroupVersion(), "hypernodes", map[string]any{"apiVersion": hyperNodes.GroupVersion().String(), "kind": "HyperNode",
-		"metadata": map[string]any{"name": "leaf"}, "spec": map[string]any{"tier": int64(1), "members": []any{map[string]any{"type": "Node", "selector": map[string]any{"exactMatch": map[string]any{"name": "n1"}}}}}})
+		"metadata": map[string]any{
+			"name": "leaf",
+		}, "spec": map[string]any{"tier": int64(1), "members": []any{map[string]any{"type": "Node", "selector": map[string]any{"exactMatch": map[string]any{"name": "n1"}}}}}})
 	s.serve(hyperNodes.GroupVersion(), "hypernodes")
 	s.until("the tier to be seen", func() bool { return len(s.book.Tiers(klog.Background()).Levels()) == 1 })
-	s.until("the HyperNode to be told, and that all are known", func() bool { return s.times("all hypernodes.topology.volcano.sh") >= 2 }) // each has them read anew
+	// each has them read anew
+	s.until("the HyperNode to be told, and that all are known", func() bool { return s.times("all hypernodes.topology.volcano.sh") >= 2 })
 	if tiers := s.book.Tiers(klog.Background()); tiers != s.book.Tiers(klog.Background()) {
 		t.Error("the tiers are read anew though nothing changed")
 	}
@@ -186,7 +193,12 @@ func TestHyperNodesAreRead(t *testing.T) {
 func TestStatusIsWrittenOnce(t *testing.T) {
 	s := newShelf(t)
 	var told []string
-	w := NewWriter(s.book, s.kube, v1alpha1.SchedulerName, func(o *corev1.ObjectReference, reason, _ string) { told = append(told, o.Name+" "+reason) })
+	w := NewWriter(
+		s.book,
+		s.kube,
+		v1alpha1.SchedulerName,
+		func(o *corev1.ObjectReference, reason, _ string) { told = append(told, o.Name+" "+reason) },
+	)
 	s.create(coscheduling.SchemeGroupVersion, "podgroups", podGroup("g", map[string]any{"minMember": int64(1)}))
 	s.serve(coscheduling.SchemeGroupVersion, "podgroups", "podgroups/status")
 	s.until("the group to be read", func() bool { _, err := s.book.Terms(key("g"), nil); return err == nil })
@@ -231,7 +243,11 @@ func TestStatusIsWrittenOnce(t *testing.T) {
 	if len(told) != 1 || told[0] != "g "+v1alpha1.ReasonInsufficientNodes {
 		t.Errorf("told %q", told)
 	}
-	if err := s.dynamic.Resource(coscheduling.SchemeGroupVersion.WithResource("podgroups")).Namespace("ns").Delete(s.ctx, "g", metav1.DeleteOptions{}); err != nil {
+	if err := s.dynamic.Resource(coscheduling.SchemeGroupVersion.WithResource("podgroups")).Namespace("ns").Delete(
+		s.ctx,
+		"g",
+		metav1.DeleteOptions{},
+	); err != nil {
 		t.Fatal(err)
 	}
 	s.until("the group to be gone", func() bool { _, _, err := s.book.get(key("g")); return err != nil })

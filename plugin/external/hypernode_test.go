@@ -23,11 +23,16 @@ func TestTiers(t *testing.T) {
 	regex := func(kind vctopology.MemberType, pattern string) vctopology.MemberSpec {
 		return vctopology.MemberSpec{Type: kind, Selector: vctopology.MemberSelector{RegexMatch: &vctopology.RegexMatch{Pattern: pattern}}}
 	}
-	rack := vctopology.MemberSpec{Type: vctopology.MemberTypeNode, Selector: vctopology.MemberSelector{LabelMatch: &metav1.LabelSelector{MatchLabels: map[string]string{"rack": "r9"}}}}
+	rack := vctopology.MemberSpec{
+		Type:     vctopology.MemberTypeNode,
+		Selector: vctopology.MemberSelector{LabelMatch: &metav1.LabelSelector{MatchLabels: map[string]string{"rack": "r9"}}},
+	}
 	top := hyper("top", 5, regex(vctopology.MemberTypeHyperNode, "^leaf"), exact(vctopology.MemberTypeHyperNode, "top"))
 	top.Spec.TierName = "spine"
-	tiers, wrong := tiersOf([]*vctopology.HyperNode{top, hyper("leaf-a", 1, exact(vctopology.MemberTypeNode, "n1"), exact(vctopology.MemberTypeNode, "n2")),
-		hyper("leaf-b", 1, regex(vctopology.MemberTypeNode, "^n[23]$"), rack), hyper("broken", 1, regex(vctopology.MemberTypeNode, "("))})
+	tiers, wrong := tiersOf(
+		[]*vctopology.HyperNode{top, hyper("leaf-a", 1, exact(vctopology.MemberTypeNode, "n1"), exact(vctopology.MemberTypeNode, "n2")),
+			hyper("leaf-b", 1, regex(vctopology.MemberTypeNode, "^n[23]$"), rack), hyper("broken", 1, regex(vctopology.MemberTypeNode, "("))},
+	)
 	if len(wrong) != 1 || !strings.Contains(wrong[0], "HyperNode broken") {
 		t.Errorf("what is wrong: %q", wrong)
 	}

@@ -83,7 +83,12 @@ func ownersOf(pods []*corev1.Pod) string {
 
 // volcanoStatus is the status of Volcano's PodGroup: phase and counts as Volcano's own scheduler sets them, and what this
 // one says as its condition. A group that is ours is in the queue at once: there are no queues here.
-func volcanoStatus(pg *vcscheduling.PodGroup, pods []*corev1.Pod, answer *v1alpha1.PlacementStatus, now metav1.Time) vcscheduling.PodGroupStatus {
+func volcanoStatus(
+	pg *vcscheduling.PodGroup,
+	pods []*corev1.Pod,
+	answer *v1alpha1.PlacementStatus,
+	now metav1.Time,
+) vcscheduling.PodGroupStatus {
 	s, h := *pg.Status.DeepCopy(), headOf(pods)
 	s.Running, s.Succeeded, s.Failed = h.Running, h.Succeeded, h.Failed
 	least := max(1, pg.Spec.MinMember)
@@ -101,7 +106,12 @@ func volcanoStatus(pg *vcscheduling.PodGroup, pods []*corev1.Pod, answer *v1alph
 	if answer == nil {
 		return s
 	}
-	c := vcscheduling.PodGroupCondition{Type: vcscheduling.PodGroupScheduled, Status: corev1.ConditionTrue, Reason: "tasks in gang are ready to be scheduled", Message: answer.Message}
+	c := vcscheduling.PodGroupCondition{
+		Type:    vcscheduling.PodGroupScheduled,
+		Status:  corev1.ConditionTrue,
+		Reason:  "tasks in gang are ready to be scheduled",
+		Message: answer.Message,
+	}
 	drop := vcscheduling.PodGroupUnschedulableType
 	if !answer.Placed {
 		c.Type, drop, c.Reason = vcscheduling.PodGroupUnschedulableType, vcscheduling.PodGroupScheduled, vcscheduling.NotEnoughResourcesReason
@@ -128,7 +138,14 @@ func nativeCondition(pg *schedulingv1beta1.PodGroup, answer *v1alpha1.PlacementS
 	if answer == nil {
 		return c, false
 	}
-	c = metav1.Condition{Type: schedulingv1beta1.PodGroupInitiallyScheduled, Status: metav1.ConditionTrue, Reason: "Scheduled", Message: answer.Message, ObservedGeneration: pg.Generation, LastTransitionTime: now}
+	c = metav1.Condition{
+		Type:               schedulingv1beta1.PodGroupInitiallyScheduled,
+		Status:             metav1.ConditionTrue,
+		Reason:             "Scheduled",
+		Message:            answer.Message,
+		ObservedGeneration: pg.Generation,
+		LastTransitionTime: now,
+	}
 	if !answer.Placed {
 		c.Status, c.Reason = metav1.ConditionFalse, schedulingv1beta1.PodGroupReasonUnschedulable
 	}

@@ -17,7 +17,13 @@ import (
 func TestCoschedulingStatus(t *testing.T) {
 	pods := func(phases ...corev1.PodPhase) (all []*corev1.Pod) {
 		for _, phase := range phases {
-			all = append(all, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", OwnerReferences: []metav1.OwnerReference{{Name: "job"}}}, Status: corev1.PodStatus{Phase: phase}})
+			all = append(
+				all,
+				&corev1.Pod{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "ns", OwnerReferences: []metav1.OwnerReference{{Name: "job"}}},
+					Status:     corev1.PodStatus{Phase: phase},
+				},
+			)
 		}
 		return all
 	}

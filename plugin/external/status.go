@@ -53,8 +53,20 @@ type sent struct {
 }
 
 // NewWriter makes a Writer for one scheduler's groups.
-func NewWriter(book *Book, client kubernetes.Interface, profile string, tell func(object *corev1.ObjectReference, reason, note string)) *Writer {
-	return &Writer{book: book, pods: client, profile: profile, emit: tell, written: map[types.NamespacedName]sent{}, notified: map[types.NamespacedName]notified{}}
+func NewWriter(
+	book *Book,
+	client kubernetes.Interface,
+	profile string,
+	tell func(object *corev1.ObjectReference, reason, note string),
+) *Writer {
+	return &Writer{
+		book:     book,
+		pods:     client,
+		profile:  profile,
+		emit:     tell,
+		written:  map[types.NamespacedName]sent{},
+		notified: map[types.NamespacedName]notified{},
+	}
 }
 
 // Write brings a group's status up to date. answer is what the scheduler says of it, nil: nothing; member says that it
@@ -107,7 +119,13 @@ func (w *Writer) ours(pods []*corev1.Pod, member bool) bool {
 
 // volcano is the new status of Volcano's PodGroup, nil: none. Volcano's job controller makes a job's pods only once the
 // group is in the queue, so that the job itself must tell whose it is.
-func (w *Writer) volcano(ctx context.Context, key types.NamespacedName, pg *vcscheduling.PodGroup, answer *v1alpha1.PlacementStatus, member bool) (any, error) {
+func (w *Writer) volcano(
+	ctx context.Context,
+	key types.NamespacedName,
+	pg *vcscheduling.PodGroup,
+	answer *v1alpha1.PlacementStatus,
+	member bool,
+) (any, error) {
 	owner := metav1.GetControllerOf(pg)
 	a := w.book.of(membership.Volcano)
 	isJob := owner != nil && owner.Kind == "Job" && owner.APIVersion == vcbatch.SchemeGroupVersion.String()
@@ -123,7 +141,9 @@ func (w *Writer) volcano(ctx context.Context, key types.NamespacedName, pg *vcsc
 		if len(pods) > 0 || !isJob || (pg.Status.Phase != "" && pg.Status.Phase != vcscheduling.PodGroupPending) {
 			return nil, nil
 		}
-		job, err := w.book.client.Resource(vcbatch.SchemeGroupVersion.WithResource("jobs")).Namespace(key.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
+		job, err := w.book.client.Resource(vcbatch.SchemeGroupVersion.WithResource("jobs")).
+			Namespace(key.Namespace).
+			Get(ctx, owner.Name, metav1.GetOptions{})
 		if err != nil {
 			return nil, fmt.Errorf("asking job %s/%s for its scheduler: %w", key.Namespace, owner.Name, client404(err))
 		}
@@ -187,7 +207,9 @@ func (w *Writer) patch(ctx context.Context, key types.NamespacedName, a *api, ob
 	}
 	a.mu.Unlock()
 	_, name, _ := membership.External(key)
-	_, err = w.book.client.Resource(a.gvr).Namespace(key.Namespace).Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: fieldManager}, subresources...)
+	_, err = w.book.client.Resource(a.gvr).
+		Namespace(key.Namespace).
+		Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: fieldManager}, subresources...)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return nil // it is gone, or another one
@@ -205,7 +227,13 @@ type object interface {
 }
 
 func (a *api) reference(o object) *corev1.ObjectReference {
-	return &corev1.ObjectReference{APIVersion: a.gvr.GroupVersion().String(), Kind: "PodGroup", Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID()}
+	return &corev1.ObjectReference{
+		APIVersion: a.gvr.GroupVersion().String(),
+		Kind:       "PodGroup",
+		Namespace:  o.GetNamespace(),
+		Name:       o.GetName(),
+		UID:        o.GetUID(),
+	}
 }
 
 // keyOf is the group that an object is.

@@ -22,7 +22,10 @@ func TestTermsOfGroups(t *testing.T) {
 		return volcanoTerms(&vcscheduling.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Spec: s})
 	}
 	tier := func(mode vcscheduling.NetworkTopologyMode, tier *int, name string) vcscheduling.PodGroupSpec {
-		return vcscheduling.PodGroupSpec{MinMember: 2, NetworkTopology: &vcscheduling.NetworkTopologySpec{Mode: mode, HighestTierAllowed: tier, HighestTierName: name}}
+		return vcscheduling.PodGroupSpec{
+			MinMember:       2,
+			NetworkTopology: &vcscheduling.NetworkTopologySpec{Mode: mode, HighestTierAllowed: tier, HighestTierName: name},
+		}
 	}
 	native := func(s schedulingv1beta1.PodGroupSpec) (gangcache.Terms, error) {
 		return nativeTerms(&schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Spec: s})
@@ -42,7 +45,10 @@ func TestTermsOfGroups(t *testing.T) {
 		}, "spec.minResources of g asks for 9E of cpu, which no cluster has: write less, or leave it out"},
 		"nothing is one": {func() (gangcache.Terms, error) { return coschedulingTerms(&coscheduling.PodGroup{}) }, "size 1 min 1 free map[] patience 0s"},
 		"our key on it": {func() (gangcache.Terms, error) {
-			return coschedulingTerms(&coscheduling.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "g", Annotations: map[string]string{v1alpha1.AnnotationSpares: "1"}}})
+			return coschedulingTerms(&coscheduling.PodGroup{ObjectMeta: metav1.ObjectMeta{
+				Name:        "g",
+				Annotations: map[string]string{v1alpha1.AnnotationSpares: "1"},
+			}})
 		}, "annotation holdfast.dev/spares on podgroups.scheduling.x-k8s.io/g is not read: write it on the pods of the group"},
 		"tasks above the least": {func() (gangcache.Terms, error) {
 			return vc(vcscheduling.PodGroupSpec{MinMember: 2, MinTaskMember: map[string]int32{"a": 1, "b": 4, "none": 0}, Queue: "default"})
@@ -59,7 +65,10 @@ func TestTermsOfGroups(t *testing.T) {
 		"no tier":   {func() (gangcache.Terms, error) { return vc(tier("hard", nil, "")) }, "required  preferred "},
 		"two tiers": {func() (gangcache.Terms, error) { return vc(tier("hard", ptr.To(1), "leaf")) }, "networkTopology has highestTierAllowed and highestTierName: leave one of them"},
 		"native": {func() (gangcache.Terms, error) {
-			return native(schedulingv1beta1.PodGroupSpec{SchedulingPolicy: four, SchedulingConstraints: &schedulingv1beta1.PodGroupSchedulingConstraints{Topology: []schedulingv1beta1.TopologyConstraint{{Key: "rack"}}}})
+			return native(schedulingv1beta1.PodGroupSpec{
+				SchedulingPolicy:      four,
+				SchedulingConstraints: &schedulingv1beta1.PodGroupSchedulingConstraints{Topology: []schedulingv1beta1.TopologyConstraint{{Key: "rack"}}},
+			})
 		}, "size 4 min 4 required rack"},
 		"basic": {func() (gangcache.Terms, error) { return native(schedulingv1beta1.PodGroupSpec{}) }, "size 1 min 1"},
 		"composite": {func() (gangcache.Terms, error) {

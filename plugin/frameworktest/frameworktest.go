@@ -44,7 +44,12 @@ type Framework struct {
 }
 
 // RunFilterPluginsWithNominatedPods counts.
-func (f *Framework) RunFilterPluginsWithNominatedPods(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+func (f *Framework) RunFilterPluginsWithNominatedPods(
+	ctx context.Context,
+	state fwk.CycleState,
+	pod *v1.Pod,
+	node fwk.NodeInfo,
+) *fwk.Status {
 	f.Filtered.Add(1)
 	return f.Framework.RunFilterPluginsWithNominatedPods(ctx, state, pod, node)
 }
@@ -56,9 +61,16 @@ func New(t testing.TB, objects ...runtime.Object) *Framework {
 	f := &Framework{t: t, Client: fake.NewClientset(), cache: cache.New(t.Context(), nil, false, false), view: cache.NewEmptySnapshot()}
 	recorder := events.NewFakeRecorder(1000)
 	var err error
-	f.Framework, err = frameworkruntime.NewFramework(t.Context(), plugins.NewInTreeRegistry(), profile(t), frameworkruntime.WithClientSet(f.Client), frameworkruntime.WithEventRecorder(recorder),
-		frameworkruntime.WithInformerFactory(informers.NewSharedInformerFactory(f.Client, 0)), frameworkruntime.WithSnapshotSharedLister(f.view),
-		frameworkruntime.WithPodNominator(queue.NewTestQueue(t.Context(), nil)))
+	f.Framework, err = frameworkruntime.NewFramework(
+		t.Context(),
+		plugins.NewInTreeRegistry(),
+		profile(t),
+		frameworkruntime.WithClientSet(f.Client),
+		frameworkruntime.WithEventRecorder(recorder),
+		frameworkruntime.WithInformerFactory(informers.NewSharedInformerFactory(f.Client, 0)),
+		frameworkruntime.WithSnapshotSharedLister(f.view),
+		frameworkruntime.WithPodNominator(queue.NewTestQueue(t.Context(), nil)),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,13 @@ type Cache struct {
 
 // New returns an empty Cache.
 func New(config Config) *Cache {
-	return &Cache{config: config, groups: map[types.NamespacedName]*group{}, waiting: map[types.NamespacedName]*group{}, terminating: map[types.UID]bool{}, exclusive: newExclusive()}
+	return &Cache{
+		config:      config,
+		groups:      map[types.NamespacedName]*group{},
+		waiting:     map[types.NamespacedName]*group{},
+		terminating: map[types.UID]bool{},
+		exclusive:   newExclusive(),
+	}
 }
 
 // Change is what an observation brought about.

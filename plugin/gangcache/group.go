@@ -355,7 +355,9 @@ func flag(b bool) int {
 }
 
 func (g *group) incomplete() gang.Refusal {
-	r := gang.Incomplete(gang.MemberCounts{Size: g.size, Exist: g.present() - g.gated, Bound: g.counts[Bound], Ended: g.over(), Gaps: g.gaps()})
+	r := gang.Incomplete(
+		gang.MemberCounts{Size: g.size, Exist: g.present() - g.gated, Bound: g.counts[Bound], Ended: g.over(), Gaps: g.gaps()},
+	)
 	claimless := 0
 	for _, m := range g.members {
 		claimless += flag(m.gated && g.config.AwaitsClaims(m.Pod))

@@ -29,7 +29,12 @@ func (t QueueKey) Compare(o QueueKey) int {
 		}
 		return 1
 	}
-	return cmp.Or(t.Since.Compare(o.Since), cmp.Compare(t.Gang.Namespace, o.Gang.Namespace), cmp.Compare(t.Gang.Name, o.Gang.Name), cmp.Compare(t.Slot, o.Slot))
+	return cmp.Or(
+		t.Since.Compare(o.Since),
+		cmp.Compare(t.Gang.Namespace, o.Gang.Namespace),
+		cmp.Compare(t.Gang.Name, o.Gang.Name),
+		cmp.Compare(t.Slot, o.Slot),
+	)
 }
 
 // QueueKey is what a member's place in the queue goes by as things are now.

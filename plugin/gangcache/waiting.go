@@ -22,7 +22,10 @@ func (t Turn) Compare(o Turn) int {
 
 // TurnOf is the place of a pod of no gang, which counts as a gang of one.
 func TurnOf(pod *v1.Pod) Turn {
-	return Turn{corev1helpers.PodPriority(pod), QueueKey{Since: pod.CreationTimestamp.Time, Gang: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}}}
+	return Turn{
+		corev1helpers.PodPriority(pod),
+		QueueKey{Since: pod.CreationTimestamp.Time, Gang: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}},
+	}
 }
 
 // Waiting is a gang that has all it needs but room, wherever the scheduling queue keeps its pods.
@@ -63,7 +66,10 @@ func (c *Cache) Ahead(of Turn, but types.NamespacedName) []Waiting {
 
 // turn is the place of the gang's first pod that waits.
 func (g *group) turn() Turn {
-	return Turn{corev1helpers.PodPriority(g.first().Pod), QueueKey{Degraded: g.degraded(), Since: g.began(), Gang: g.key, Slot: g.first().Slot.N}}
+	return Turn{
+		corev1helpers.PodPriority(g.first().Pod),
+		QueueKey{Degraded: g.degraded(), Since: g.began(), Gang: g.key, Slot: g.first().Slot.N},
+	}
 }
 
 // GangTurn is a gang's place in the order as things are now; ok is false where none of its pods waits.

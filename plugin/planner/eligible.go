@@ -76,7 +76,15 @@ type planCycle struct {
 }
 
 func newPlanCycle(ctx context.Context, p *Planner, nodes []fwk.NodeInfo, r gangcache.Snapshot) *planCycle {
-	s := &planCycle{ctx: ctx, p: p, nodes: nodes, tree: p.tree, snapshot: r, byName: make(map[string]fwk.NodeInfo, len(nodes)), at: make(map[string]int, len(r.Members))}
+	s := &planCycle{
+		ctx:      ctx,
+		p:        p,
+		nodes:    nodes,
+		tree:     p.tree,
+		snapshot: r,
+		byName:   make(map[string]fwk.NodeInfo, len(nodes)),
+		at:       make(map[string]int, len(r.Members)),
+	}
 	for _, n := range nodes {
 		s.byName[n.Node().Name] = n
 	}
@@ -205,7 +213,10 @@ func (s *planCycle) role(member int) (gang.Role, error) {
 	}
 	var open []fwk.NodeInfo
 	for _, n := range s.nodes {
-		if cause, sick := s.p.config.Health.Unhealthy(n.Node(), info.GetPod().Namespace); sick { // a node is excluded, and back, without any change of it
+		if cause, sick := s.p.config.Health.Unhealthy(
+			n.Node(),
+			info.GetPod().Namespace,
+		); sick { // a node is excluded, and back, without any change of it
 			role.Out[n.Node().Name] = gang.Cause{Kind: gang.Unhealthy, Name: cause}
 			s.conditional = s.conditional || cause == RejectingNode // it ends by time
 			continue
@@ -224,7 +235,8 @@ func (s *planCycle) role(member int) (gang.Role, error) {
 			statuses[i] = s.p.config.Framework.RunFilterPluginsWithNominatedPods(s.ctx, state, info.GetPod(), open[i])
 			return
 		}
-		statuses[i] = fwk.NewStatus(fwk.UnschedulableAndUnresolvable).WithPlugin(strings.Join(slices.Sorted(slices.Values(by.UnsortedList())), "+"))
+		statuses[i] = fwk.NewStatus(fwk.UnschedulableAndUnresolvable).
+			WithPlugin(strings.Join(slices.Sorted(slices.Values(by.UnsortedList())), "+"))
 	}, "Holdfast")
 	if err := s.ctx.Err(); err != nil {
 		return role, err
@@ -269,13 +281,20 @@ func devicesLost(node *v1.Node, device v1.ResourceName, asked int64) bool {
 // causeOn is causeOf with the taint's key, and with what the node says of its devices.
 func causeOn(node *v1.Node, pod *v1.Pod, status *fwk.Status, role gang.Role) gang.Cause {
 	cause := causeOf(status, role)
-	if cause.Kind == gang.Insufficient && claims.IsExtended(cause.Name) && devicesLost(node, v1.ResourceName(cause.Name), role.Requests[cause.Name]) {
+	if cause.Kind == gang.Insufficient && claims.IsExtended(cause.Name) &&
+		devicesLost(node, v1.ResourceName(cause.Name), role.Requests[cause.Name]) {
 		return gang.Cause{Kind: gang.Unhealthy, Name: causeDevicesLost}
 	}
 	if cause.Kind == gang.Tainted {
-		taint, found := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, pod.Spec.Tolerations, func(t *v1.Taint) bool {
-			return t.Effect == v1.TaintEffectNoSchedule || t.Effect == v1.TaintEffectNoExecute
-		}, true)
+		taint, found := corev1helpers.FindMatchingUntoleratedTaint(
+			klog.Background(),
+			node.Spec.Taints,
+			pod.Spec.Tolerations,
+			func(t *v1.Taint) bool {
+				return t.Effect == v1.TaintEffectNoSchedule || t.Effect == v1.TaintEffectNoExecute
+			},
+			true,
+		)
 		if found {
 			cause.Name = taint.Key
 		}
@@ -408,11 +427,13 @@ func (s *planCycle) ask(member int, assignments []gang.Assignment) {
 // each their own.
 func (s *planCycle) extends(member int, assignments []gang.Assignment) bool {
 	last := s.asked
-	if last.state == nil || s.coarse || s.like[last.member] != s.like[member] || len(last.assignments) > len(assignments) || !last.status.IsSuccess() {
+	if last.state == nil || s.coarse || s.like[last.member] != s.like[member] || len(last.assignments) > len(assignments) ||
+		!last.status.IsSuccess() {
 		return false
 	}
 	pod := s.infos[member].GetPod()
-	return s.p.fabric.asked(s.infos[member])[claims.Slot] == 0 && len(pod.Spec.ResourceClaims) == 0 && len(judgedVolumes(pod.Spec.Volumes)) == 0 &&
+	return s.p.fabric.asked(s.infos[member])[claims.Slot] == 0 && len(pod.Spec.ResourceClaims) == 0 &&
+		len(judgedVolumes(pod.Spec.Volumes)) == 0 &&
 		slices.Equal(last.assignments, assignments[:len(last.assignments)])
 }
 

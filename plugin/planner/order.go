@@ -65,7 +65,12 @@ type misfit struct {
 }
 
 func newOrder() *order {
-	return &order{answers: map[types.NamespacedName]*refused{}, misfits: map[types.NamespacedName]misfit{}, vain: vainMost, called: map[types.NamespacedName]*called{}}
+	return &order{
+		answers: map[types.NamespacedName]*refused{},
+		misfits: map[types.NamespacedName]misfit{},
+		vain:    vainMost,
+		called:  map[types.NamespacedName]*called{},
+	}
 }
 
 // Taking is a pod that is about to be given a node.
@@ -76,7 +81,13 @@ type Taking struct {
 
 // GiveWay returns the gang that is ahead in the documented order, waits, fits now, and could use room that is about to be given
 // away; nil: there is none, and the room may be given. That gang is woken, and again is called once it had its turn.
-func (p *Planner) GiveWay(ctx context.Context, nodes []fwk.NodeInfo, turn gangcache.Turn, taking []Taking, again func()) (*gangcache.Waiting, error) {
+func (p *Planner) GiveWay(
+	ctx context.Context,
+	nodes []fwk.NodeInfo,
+	turn gangcache.Turn,
+	taking []Taking,
+	again func(),
+) (*gangcache.Waiting, error) {
 	own, _ := p.gangOf(taking[0].Pod)
 	ahead := p.config.Gangs.Ahead(turn, own)
 	if len(ahead) == 0 {
@@ -144,7 +155,13 @@ func (p *Planner) askBriefly(ctx context.Context, nodes []fwk.NodeInfo, of gangc
 
 // noteRefused notes an answer, with what it takes to make it another one.
 func (p *Planner) noteRefused(of gangcache.Snapshot, refusal *gang.Refusal, took time.Duration) {
-	r := &refused{version: of.Version, seen: p.gained.now(), wanted: refusal.Wanted, fit: refusal.Fits, any: p.conditional || refusal.Undecided || len(refusal.Excluded) == 0}
+	r := &refused{
+		version: of.Version,
+		seen:    p.gained.now(),
+		wanted:  refusal.Wanted,
+		fit:     refusal.Fits,
+		any:     p.conditional || refusal.Undecided || len(refusal.Excluded) == 0,
+	}
 	if r.any {
 		r.until = time.Now().Add(askedAgain * took).UnixNano()
 	}

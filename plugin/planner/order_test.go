@@ -180,7 +180,11 @@ func (h *history) entities() []entity {
 			}
 		}
 		if e.pod != nil {
-			e.turn.Priority, e.turn.Key.Gang, e.turn.Key.Degraded, e.turn.Key.Slot = *e.pod.Spec.Priority, key(name), on > 0, gangcache.SlotOf(e.pod).N
+			e.turn.Priority, e.turn.Key.Gang, e.turn.Key.Degraded, e.turn.Key.Slot = *e.pod.Spec.Priority, key(
+				name,
+			), on > 0, gangcache.SlotOf(
+				e.pod,
+			).N
 			all = append(all, e)
 		}
 	}

@@ -124,8 +124,17 @@ func TestEphemeralVolumesMakeNoKinds(t *testing.T) {
 	if got := kinds(); got != 1 {
 		t.Errorf("%d kinds of pods of one template", got)
 	}
-	claims, volumes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}), cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
-	s.planner.config.BoundVolumes = BoundVolumes(corelisters.NewPersistentVolumeClaimLister(claims), corelisters.NewPersistentVolumeLister(volumes))
+	claims, volumes := cache.NewIndexer(
+		cache.MetaNamespaceKeyFunc,
+		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
+	), cache.NewIndexer(
+		cache.MetaNamespaceKeyFunc,
+		nil,
+	)
+	s.planner.config.BoundVolumes = BoundVolumes(
+		corelisters.NewPersistentVolumeClaimLister(claims),
+		corelisters.NewPersistentVolumeLister(volumes),
+	)
 	add := func(to cache.Indexer, obj any) {
 		if err := to.Add(obj); err != nil {
 			t.Fatal(err)
@@ -136,7 +145,10 @@ func TestEphemeralVolumesMakeNoKinds(t *testing.T) {
 		claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name + "-scratch"}}
 		if i < 3 {
 			claim.Spec.VolumeName = name
-			add(volumes, &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelTopologyZone: fmt.Sprint(i % 2)}}})
+			add(
+				volumes,
+				&v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelTopologyZone: fmt.Sprint(i % 2)}}},
+			)
 		}
 		add(claims, claim)
 	}
@@ -338,7 +350,15 @@ func TestHowBrokenUpTheFabricIs(t *testing.T) {
 		return topology.Node{Name: name, Domain: []string{rack}, Free: topology.Resources{gpu: 8}, Used: used}
 	}
 	m, now := NewMetrics(), time.Now()
-	tree := topology.New([]topology.Level{{Name: "rack", Key: "r"}}, free("a", "1", false), free("b", "1", true), free("c", "1", false), free("d", "2", false), free("e", "2", false), free("f", "2", false))
+	tree := topology.New(
+		[]topology.Level{{Name: "rack", Key: "r"}},
+		free("a", "1", false),
+		free("b", "1", true),
+		free("c", "1", false),
+		free("d", "2", false),
+		free("e", "2", false),
+		free("f", "2", false),
+	)
 	m.measure(tree, now)
 	if got := testutil.ToFloat64(m.broken.WithLabelValues("rack")); got != 0.4 {
 		t.Errorf("%v of the unused nodes are said to be in a broken rack, 2 of 5 are", got)
@@ -373,7 +393,10 @@ func TestRolesTellOnlyRelevantDifferencesApart(t *testing.T) {
 		"label":      func(p *v1.Pod) { p.Labels["role"] = "launcher" },
 		"claim":      func(p *v1.Pod) { p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "c"}} },
 		"volume": func(p *v1.Pod) {
-			p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "x"}}}}
+			p.Spec.Volumes = []v1.Volume{{
+				Name:         "v",
+				VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "x"}},
+			}}
 		},
 	} {
 		other := memberPod("g", 1, 2, 2)
@@ -408,8 +431,10 @@ func BenchmarkEligibility(b *testing.B) {
 		}
 	}
 	apart := memberPod("apart", 0, 1, 8)
-	apart.Spec.Affinity = &v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []v1.PodAffinityTerm{
-		{TopologyKey: v1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "apart"}}}}}}
+	apart.Spec.Affinity = &v1.Affinity{
+		PodAntiAffinity: &v1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []v1.PodAffinityTerm{
+			{TopologyKey: v1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "apart"}}}}},
+	}
 	for _, c := range []struct {
 		name   string
 		pod    *v1.Pod

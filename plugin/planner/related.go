@@ -73,8 +73,9 @@ func selects(terms []fwk.AffinityTerm, pod *v1.Pod) bool {
 
 // counts reports whether a pod must be spread among pods of which the other is one.
 func counts(pod, other *v1.Pod) bool {
-	return pod.Namespace == other.Namespace && slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, func(c v1.TopologySpreadConstraint) bool {
-		selector, err := metav1.LabelSelectorAsSelector(c.LabelSelector)
-		return c.WhenUnsatisfiable == v1.DoNotSchedule && (err != nil || selector.Matches(labels.Set(other.Labels)))
-	})
+	return pod.Namespace == other.Namespace &&
+		slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, func(c v1.TopologySpreadConstraint) bool {
+			selector, err := metav1.LabelSelectorAsSelector(c.LabelSelector)
+			return c.WhenUnsatisfiable == v1.DoNotSchedule && (err != nil || selector.Matches(labels.Set(other.Labels)))
+		})
 }

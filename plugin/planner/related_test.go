@@ -20,7 +20,9 @@ func podWith(labels map[string]string, set func(*v1.PodSpec)) *v1.Pod {
 func away(app string, in *metav1.LabelSelector) func(*v1.PodSpec) {
 	return func(s *v1.PodSpec) {
 		term := v1.PodAffinityTerm{LabelSelector: selecting(app), TopologyKey: v1.LabelHostname, NamespaceSelector: in}
-		s.Affinity = &v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []v1.PodAffinityTerm{term}}}
+		s.Affinity = &v1.Affinity{
+			PodAntiAffinity: &v1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []v1.PodAffinityTerm{term}},
+		}
 	}
 }
 
@@ -33,7 +35,12 @@ func near(app string) func(*v1.PodSpec) {
 
 func spreadAmong(app string, unsatisfied v1.UnsatisfiableConstraintAction) func(*v1.PodSpec) {
 	return func(s *v1.PodSpec) {
-		c := v1.TopologySpreadConstraint{MaxSkew: 1, TopologyKey: v1.LabelTopologyZone, WhenUnsatisfiable: unsatisfied, LabelSelector: selecting(app)}
+		c := v1.TopologySpreadConstraint{
+			MaxSkew:           1,
+			TopologyKey:       v1.LabelTopologyZone,
+			WhenUnsatisfiable: unsatisfied,
+			LabelSelector:     selecting(app),
+		}
 		s.TopologySpreadConstraints = []v1.TopologySpreadConstraint{c}
 	}
 }

@@ -44,8 +44,17 @@ func withoutLabels(role string) string { return role[:min(len(role), sha256.Size
 func judged(containers []v1.Container) []v1.Container {
 	kept := make([]v1.Container, len(containers))
 	for i, c := range containers {
-		kept[i] = v1.Container{Name: c.Name, Resources: c.Resources, ResizePolicy: c.ResizePolicy, RestartPolicy: c.RestartPolicy, RestartPolicyRules: c.RestartPolicyRules,
-			Ports: c.Ports, SecurityContext: c.SecurityContext, Lifecycle: c.Lifecycle, VolumeDevices: c.VolumeDevices}
+		kept[i] = v1.Container{
+			Name:               c.Name,
+			Resources:          c.Resources,
+			ResizePolicy:       c.ResizePolicy,
+			RestartPolicy:      c.RestartPolicy,
+			RestartPolicyRules: c.RestartPolicyRules,
+			Ports:              c.Ports,
+			SecurityContext:    c.SecurityContext,
+			Lifecycle:          c.Lifecycle,
+			VolumeDevices:      c.VolumeDevices,
+		}
 	}
 	return kept
 }
@@ -54,7 +63,8 @@ func judged(containers []v1.Container) []v1.Container {
 func judgedVolumes(volumes []v1.Volume) []v1.Volume {
 	var kept []v1.Volume
 	for _, v := range volumes {
-		if v.EmptyDir == nil && v.ConfigMap == nil && v.Secret == nil && v.DownwardAPI == nil && v.Projected == nil && v.HostPath == nil && v.NFS == nil {
+		if v.EmptyDir == nil && v.ConfigMap == nil && v.Secret == nil && v.DownwardAPI == nil && v.Projected == nil && v.HostPath == nil &&
+			v.NFS == nil {
 			kept = append(kept, v)
 		}
 	}

@@ -40,10 +40,12 @@ func newStage(t testing.TB, objects ...runtime.Object) *stage {
 	s := &stage{Framework: frameworktest.New(t, objects...), t: t}
 	var args schedulingv1alpha1.HoldfastArgs
 	args.Default()
-	s.planner = New(Config{Framework: s.Framework, Args: args, Health: frameworktest.Well{}, Metrics: NewMetrics(), Gangs: frameworktest.Cache(),
-		Reserved: func(types.NamespacedName, int32, bool, time.Time) []topology.Assumed { return nil },
-		Wake:     func(klog.Logger, types.NamespacedName) {},
-	})
+	s.planner = New(
+		Config{Framework: s.Framework, Args: args, Health: frameworktest.Well{}, Metrics: NewMetrics(), Gangs: frameworktest.Cache(),
+			Reserved: func(types.NamespacedName, int32, bool, time.Time) []topology.Assumed { return nil },
+			Wake:     func(klog.Logger, types.NamespacedName) {},
+		},
+	)
 	return s
 }
 

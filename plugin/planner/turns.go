@@ -125,7 +125,11 @@ func (t *turns) pick(now time.Time, asks types.NamespacedName) types.NamespacedN
 		return t.called
 	}
 	first := slices.MinFunc(waiting, func(a, b types.NamespacedName) int {
-		return cmp.Or(t.served[a.Namespace].Compare(t.served[b.Namespace]), t.of[a].since.Compare(t.of[b].since), cmp.Compare(a.String(), b.String()))
+		return cmp.Or(
+			t.served[a.Namespace].Compare(t.served[b.Namespace]),
+			t.of[a].since.Compare(t.of[b].since),
+			cmp.Compare(a.String(), b.String()),
+		)
 	})
 	if first != asks {
 		t.called, t.passes = first, now.Add(comes)
@@ -156,6 +160,15 @@ func (s *planCycle) takeTurn(t *turns) *gang.Refusal {
 		}
 	}
 	key, logger := s.key(), klog.FromContext(s.ctx)
-	return t.take(key, time.Now(), func() { s.p.config.Wake(logger, key) }, &gang.Refusal{Reason: gang.WaitingForMembers, Undecided: true, Wanted: wanted, Nodes: len(s.nodes),
-		Message: gang.Count(wanted, "pod", "pods") + " wanted: a plan of so many kinds of pods, or rules among them, waits for its turn; give the pods the same shape and no rules among themselves, or wait"})
+	return t.take(
+		key,
+		time.Now(),
+		func() { s.p.config.Wake(logger, key) },
+		&gang.Refusal{Reason: gang.WaitingForMembers, Undecided: true, Wanted: wanted, Nodes: len(s.nodes),
+			Message: gang.Count(
+				wanted,
+				"pod",
+				"pods",
+			) + " wanted: a plan of so many kinds of pods, or rules among them, waits for its turn; give the pods the same shape and no rules among themselves, or wait"},
+	)
 }

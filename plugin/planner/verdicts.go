@@ -15,7 +15,15 @@ import (
 const keptRoles = 8
 
 // byNodeAlone are filters whose answer follows from the pod and the node that is asked about, and from nothing else.
-var byNodeAlone = sets.New(names.NodeName, names.NodeUnschedulable, names.TaintToleration, names.NodeAffinity, names.NodePorts, names.NodeResourcesFit, names.NodeDeclaredFeatures)
+var byNodeAlone = sets.New(
+	names.NodeName,
+	names.NodeUnschedulable,
+	names.TaintToleration,
+	names.NodeAffinity,
+	names.NodePorts,
+	names.NodeResourcesFit,
+	names.NodeDeclaredFeatures,
+)
 
 // verdicts remember what filters said of nodes for a role while a node does not change: a gang that is refused again
 // and again, and one that is like the last one, cost what changed since. Nothing is remembered of a role where any

@@ -21,7 +21,8 @@ type supposed struct {
 	node fwk.NodeInfo
 }
 
-// simulate tells plugins that the removed pods are gone, and that the added ones are there, as far as either side has a rule about the other.
+// simulate tells plugins that the removed pods are gone, and that the added ones are there, as far as either side has a rule about the
+// other.
 func (s *planCycle) simulate(state fwk.CycleState, pod *v1.Pod) error {
 	all := relatesToPods(pod) || len(judgedVolumes(pod.Spec.Volumes)) > 0
 	for _, r := range s.removed {
@@ -55,7 +56,13 @@ type WhatIf struct {
 }
 
 // Without returns the cluster as it would be if pods were not on their nodes, others were added, and others held what is assumed.
-func (p *Planner) Without(ctx context.Context, all []fwk.NodeInfo, pods []*v1.Pod, adding []Taking, taken []topology.Assumed) (*WhatIf, error) {
+func (p *Planner) Without(
+	ctx context.Context,
+	all []fwk.NodeInfo,
+	pods []*v1.Pod,
+	adding []Taking,
+	taken []topology.Assumed,
+) (*WhatIf, error) {
 	w := &WhatIf{ctx: ctx, p: p, nodes: slices.Clone(all), assumed: taken}
 	at := make(map[string]int, len(all))
 	for i, n := range all {

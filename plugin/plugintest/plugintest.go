@@ -20,8 +20,16 @@ const GPU = "nvidia.com/gpu"
 
 // Node is a node with so many devices.
 func Node(name string, gpus int64) *v1.Node {
-	list := v1.ResourceList{GPU: *resource.NewQuantity(gpus, resource.DecimalSI), v1.ResourceCPU: resource.MustParse("64"), v1.ResourceMemory: resource.MustParse("64Gi"), v1.ResourcePods: resource.MustParse("110")}
-	return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelHostname: name}}, Status: v1.NodeStatus{Allocatable: list, Capacity: list}}
+	list := v1.ResourceList{
+		GPU:               *resource.NewQuantity(gpus, resource.DecimalSI),
+		v1.ResourceCPU:    resource.MustParse("64"),
+		v1.ResourceMemory: resource.MustParse("64Gi"),
+		v1.ResourcePods:   resource.MustParse("110"),
+	}
+	return &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelHostname: name}},
+		Status:     v1.NodeStatus{Allocatable: list, Capacity: list},
+	}
 }
 
 // Labelled puts a label on a node.
@@ -44,7 +52,9 @@ func Pod(name string, gpus int64) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: uid, ResourceVersion: "1"},
 		Spec: v1.PodSpec{SchedulerName: v1alpha1.SchedulerName, Containers: []v1.Container{{Name: "c", Resources: v1.ResourceRequirements{
-			Requests: v1.ResourceList{GPU: *resource.NewQuantity(gpus, resource.DecimalSI)}, Limits: v1.ResourceList{GPU: *resource.NewQuantity(gpus, resource.DecimalSI)}}}}},
+			Requests: v1.ResourceList{
+				GPU: *resource.NewQuantity(gpus, resource.DecimalSI),
+			}, Limits: v1.ResourceList{GPU: *resource.NewQuantity(gpus, resource.DecimalSI)}}}}},
 	}
 }
 

@@ -56,7 +56,9 @@ func (p *Preemptor) evict(ctx context.Context, e eviction) {
 			if corev1helpers.PodPriority(pod) >= e.priority {
 				why = ", whose reserved room it occupies beyond its declared run time"
 			}
-			p.config.Framework.EventRecorder().WithLogger(logger).Eventf(pod, nil, v1.EventTypeNormal, reasonPreempted, "Preempting", "makes room for %s%s%s", e.beneficiary, why, with)
+			p.config.Framework.EventRecorder().
+				WithLogger(logger).
+				Eventf(pod, nil, v1.EventTypeNormal, reasonPreempted, "Preempting", "makes room for %s%s%s", e.beneficiary, why, with)
 		}
 	}
 	left, batch := e.pods, true
@@ -79,7 +81,10 @@ func (p *Preemptor) evictAll(ctx context.Context, beneficiary string, pods []*v1
 	refusal := make([]bool, len(pods))
 	workqueue.ParallelizeUntil(ctx, evictAtOnce, len(pods), func(i int) {
 		pod := pods[i]
-		eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}}
+		eviction := &policyv1.Eviction{
+			ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}},
+		}
 		err := p.config.Framework.ClientSet().PolicyV1().Evictions(pod.Namespace).Evict(ctx, eviction)
 		if refusal[i] = err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err); refusal[i] {
 			logger.V(2).Info("Evicting a preempted pod; will be retried", "for", beneficiary, "pod", klog.KObj(pod), "reason", err)

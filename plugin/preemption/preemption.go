@@ -69,7 +69,13 @@ type Preemptor struct {
 
 // New makes a Preemptor that holds room in the given HeldRooms.
 func New(c Config, r *HeldRooms) *Preemptor {
-	return &Preemptor{config: c, rooms: r, singlePods: &singlePods{of: map[types.UID]*nomination{}}, lastCheckpoints: &lastCheckpoints{gangs: c.Stored}, tried: map[types.NamespacedName]attempt{}}
+	return &Preemptor{
+		config:          c,
+		rooms:           r,
+		singlePods:      &singlePods{of: map[types.UID]*nomination{}},
+		lastCheckpoints: &lastCheckpoints{gangs: c.Stored},
+		tried:           map[types.NamespacedName]attempt{},
+	}
 }
 
 // Block records the gang that was refused in this cycle for lack of room, and the nodes that were seen; Unblock records

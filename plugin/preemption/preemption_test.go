@@ -56,20 +56,56 @@ type stage struct {
 
 func newStage(t testing.TB, objects ...runtime.Object) *stage {
 	t.Helper()
-	s := &stage{Framework: frameworktest.New(t, objects...), t: t, gangs: frameworktest.Cache(), woken: make(chan types.NamespacedName, 100), tried: make(chan string, 100)}
+	s := &stage{
+		Framework: frameworktest.New(t, objects...),
+		t:         t,
+		gangs:     frameworktest.Cache(),
+		woken:     make(chan types.NamespacedName, 100),
+		tried:     make(chan string, 100),
+	}
 	var args schedulingv1alpha1.HoldfastArgs
 	args.Default()
 	r, wake := NewHeldRooms(), func(_ klog.Logger, key types.NamespacedName) { s.woken <- key }
-	plans := planner.New(planner.Config{Framework: s.Framework, Args: args, Health: frameworktest.Well{}, Metrics: planner.NewMetrics(), Gangs: s.gangs, Reserved: r.HeldAgainst, Wake: wake})
-	gangs := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{v1alpha1.GroupVersion.WithResource("gangs"): "GangList"})
+	plans := planner.New(
+		planner.Config{
+			Framework: s.Framework,
+			Args:      args,
+			Health:    frameworktest.Well{},
+			Metrics:   planner.NewMetrics(),
+			Gangs:     s.gangs,
+			Reserved:  r.HeldAgainst,
+			Wake:      wake,
+		},
+	)
+	gangs := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(
+		runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{v1alpha1.GroupVersion.WithResource("gangs"): "GangList"},
+	)
 	informers := s.SharedInformerFactory()
-	s.p = New(Config{Framework: s.Framework, Args: &args, Planner: plans, Gangs: s.gangs, Health: frameworktest.Well{}, Pods: informers.Core().V1().Pods().Lister(),
-		Budgets: informers.Policy().V1().PodDisruptionBudgets().Lister(), Stored: gangs.Resource(v1alpha1.GroupVersion.WithResource("gangs")), Metrics: NewMetrics(nil),
-		Wake: wake, Publish: func(types.NamespacedName) {}, Activate: func(_ klog.Logger, pods []*v1.Pod) {
-			for _, p := range pods {
-				s.tried <- p.Name
-			}
-		}}, r)
+	s.p = New(
+		Config{
+			Framework: s.Framework,
+			Args:      &args,
+			Planner:   plans,
+			Gangs:     s.gangs,
+			Health:    frameworktest.Well{},
+			Pods:      informers.Core().V1().Pods().Lister(),
+			Budgets: informers.Policy().
+				V1().
+				PodDisruptionBudgets().
+				Lister(),
+			Stored:  gangs.Resource(v1alpha1.GroupVersion.WithResource("gangs")),
+			Metrics: NewMetrics(nil),
+			Wake:    wake,
+			Publish: func(types.NamespacedName) {},
+			Activate: func(_ klog.Logger, pods []*v1.Pod) {
+				for _, p := range pods {
+					s.tried <- p.Name
+				}
+			},
+		},
+		r,
+	)
 	return s
 }
 
@@ -121,7 +157,15 @@ func TestARefusedEvictionIsNotTriedForNothing(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		s.p.evict(t.Context(), eviction{beneficiary: "gang ns/g", pods: []*v1.Pod{on(pod("low", 2), "a")}, until: nomination.until, stands: func() bool { return s.p.rooms.stands(key("g"), nomination) }})
+		s.p.evict(
+			t.Context(),
+			eviction{
+				beneficiary: "gang ns/g",
+				pods:        []*v1.Pod{on(pod("low", 2), "a")},
+				until:       nomination.until,
+				stands:      func() bool { return s.p.rooms.stands(key("g"), nomination) },
+			},
+		)
 	}()
 	eventually.Holds(t, "the eviction to be tried again", func() (bool, any) { n := tries.Load(); return n >= 2, n })
 	newer := nomination

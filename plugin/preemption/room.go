@@ -139,7 +139,8 @@ func (p *Preemptor) searched(key types.NamespacedName, began time.Time, what sea
 			a.asked = began
 		}
 	}
-	if turns := min(time.Duration(others)*planner.Cooldown(took+took/5), searchersAtMost); others > 0 && a.next.Before(p.nextSearch.Add(turns)) {
+	if turns := min(time.Duration(others)*planner.Cooldown(took+took/5), searchersAtMost); others > 0 &&
+		a.next.Before(p.nextSearch.Add(turns)) {
 		a.next = p.nextSearch.Add(turns)
 	}
 	p.tried[key] = a
@@ -264,7 +265,17 @@ func (p *Preemptor) reserve(ctx context.Context, b *blocked, priority int32, pre
 		return false, err
 	}
 	p.endReservations(ctx, b)
-	p.keepRoom(ctx, b, HeldRoom{Holding: preemption.Holding{Priority: priority, Reserved: true, At: r.At, Preempts: preempts}, assignments: s.assume(room.assignments), domain: room.domain, degraded: b.degraded(), since: now})
+	p.keepRoom(
+		ctx,
+		b,
+		HeldRoom{
+			Holding:     preemption.Holding{Priority: priority, Reserved: true, At: r.At, Preempts: preempts},
+			assignments: s.assume(room.assignments),
+			domain:      room.domain,
+			degraded:    b.degraded(),
+			since:       now,
+		},
+	)
 	return true, nil
 }
 
@@ -283,7 +294,8 @@ func orOverdue(may func(*preemption.Unit) bool, priority int32, reserved []strin
 		if may(u) {
 			return true
 		}
-		overdue := u.Priority <= priority && !u.End.IsZero() && now.Sub(u.End) >= overrunLimit && slices.ContainsFunc(u.Pods, func(pod preemption.Pod) bool { return slices.Contains(reserved, pod.Node) })
+		overdue := u.Priority <= priority && !u.End.IsZero() && now.Sub(u.End) >= overrunLimit &&
+			slices.ContainsFunc(u.Pods, func(pod preemption.Pod) bool { return slices.Contains(reserved, pod.Node) })
 		if overdue {
 			u.Name += " (beyond its declared run time)"
 		}
@@ -323,7 +335,16 @@ func (p *Preemptor) nominate(ctx context.Context, b *blocked, s *whatIf, priorit
 	}
 	p.keepRoom(ctx, b, h)
 	p.config.Metrics.preempted.Add(float64(len(d.pods)))
-	go p.evict(context.WithoutCancel(ctx), eviction{beneficiary: "gang " + b.key.String(), priority: priority, pods: d.pods, until: h.until, stands: func() bool { return p.rooms.stands(b.key, h) }})
+	go p.evict(
+		context.WithoutCancel(ctx),
+		eviction{
+			beneficiary: "gang " + b.key.String(),
+			priority:    priority,
+			pods:        d.pods,
+			until:       h.until,
+			stands:      func() bool { return p.rooms.stands(b.key, h) },
+		},
+	)
 	return true, nil
 }
 

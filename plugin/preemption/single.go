@@ -118,10 +118,20 @@ func hasBelow(n fwk.NodeInfo, priority int32) bool {
 }
 
 // roomForOne chooses who leaves, and tells them.
-func (p *Preemptor) roomForOne(ctx context.Context, key types.NamespacedName, pod *v1.Pod, nodes []fwk.NodeInfo, again func()) (node string, what searchResult, err error) {
+func (p *Preemptor) roomForOne(
+	ctx context.Context,
+	key types.NamespacedName,
+	pod *v1.Pod,
+	nodes []fwk.NodeInfo,
+	again func(),
+) (node string, what searchResult, err error) {
 	p.config.Planner.Follow(nodes)
 	priority, now := corev1helpers.PodPriority(pod), time.Now()
-	b := &blocked{key: key, nodes: nodes, snapshot: gangcache.Snapshot{Size: 1, Members: []gangcache.Member{{Pod: pod, Role: planner.RoleOf(pod)}}}}
+	b := &blocked{
+		key:      key,
+		nodes:    nodes,
+		snapshot: gangcache.Snapshot{Size: 1, Members: []gangcache.Member{{Pod: pod, Role: planner.RoleOf(pod)}}},
+	}
 	s, err := p.newWhatIf(ctx, b, priority, now, below(priority))
 	if err != nil || len(s.world.Units) == 0 {
 		return "", foundNone, err
@@ -147,10 +157,16 @@ func (p *Preemptor) roomForOne(ctx context.Context, key types.NamespacedName, po
 	klog.FromContext(ctx).Info("Preempting for a pod", "pod", klog.KObj(pod), "node", at, "leave", someOf(d.units), "pods", len(d.pods))
 	if len(d.pods) > 0 {
 		p.config.Metrics.preempted.Add(float64(len(d.pods)))
-		e := eviction{beneficiary: "pod " + klog.KObj(pod).String(), priority: priority, pods: d.pods, until: now.Add(d.grace + p.config.Args.NominationTimeout.Duration), stands: func() bool {
-			mine, err := p.config.Pods.Pods(pod.Namespace).Get(pod.Name)
-			return err == nil && mine.UID == pod.UID && mine.Spec.NodeName == ""
-		}}
+		e := eviction{
+			beneficiary: "pod " + klog.KObj(pod).String(),
+			priority:    priority,
+			pods:        d.pods,
+			until:       now.Add(d.grace + p.config.Args.NominationTimeout.Duration),
+			stands: func() bool {
+				mine, err := p.config.Pods.Pods(pod.Namespace).Get(pod.Name)
+				return err == nil && mine.UID == pod.UID && mine.Spec.NodeName == ""
+			},
+		}
 		one := nomination{node: at, until: e.until, evicting: true}
 		for _, pod := range d.pods {
 			one.evicted = append(one.evicted, pod.UID)

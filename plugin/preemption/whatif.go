@@ -43,7 +43,13 @@ type whatIf struct {
 }
 
 // newWhatIf evaluates the cluster without the preemptible units, by the framework's filters.
-func (p *Preemptor) newWhatIf(ctx context.Context, b *blocked, priority int32, now time.Time, may func(*preemption.Unit) bool) (*whatIf, error) {
+func (p *Preemptor) newWhatIf(
+	ctx context.Context,
+	b *blocked,
+	priority int32,
+	now time.Time,
+	may func(*preemption.Unit) bool,
+) (*whatIf, error) {
 	s := &whatIf{p: p, b: b, nodes: b.nodes, ctx: ctx, until: now.Add(checksFor)}
 	taken, err := p.config.Planner.GatherExpected(b.nodes, b.snapshot)
 	if err != nil {
@@ -110,7 +116,15 @@ func (s *whatIf) add(u int, pod *v1.Pod, info fwk.PodInfo, plain bool, now time.
 	unit := &s.world.Units[u]
 	as := s.p.config.Planner.Usage(info)
 	delete(as.Resources, claims.Slot) // what is on its node the filter knows
-	one := preemption.Pod{Node: pod.Spec.NodeName, Resources: as.Resources, Devices: plain, Tenant: as.Tenant, Exclusive: as.Exclusive, Spares: as.Spares, SparesAt: as.SparesAt}
+	one := preemption.Pod{
+		Node:      pod.Spec.NodeName,
+		Resources: as.Resources,
+		Devices:   plain,
+		Tenant:    as.Tenant,
+		Exclusive: as.Exclusive,
+		Spares:    as.Spares,
+		SparesAt:  as.SparesAt,
+	}
 	for name := range as.Resources {
 		one.Devices = one.Devices || strings.Contains(name, "/")
 	}
@@ -208,7 +222,10 @@ func (s *whatIf) assume(assignments []gang.Assignment) []topology.Assumed {
 		if s.gang.Topology.Whole {
 			what = whole[assignment.Node]
 		}
-		all = append(all, topology.Assumed{Node: assignment.Node, Usage: topology.Usage{Resources: what, Tenant: true, Exclusive: s.gang.Topology.Whole}})
+		all = append(
+			all,
+			topology.Assumed{Node: assignment.Node, Usage: topology.Usage{Resources: what, Tenant: true, Exclusive: s.gang.Topology.Whole}},
+		)
 	}
 	return all
 }
@@ -254,7 +271,9 @@ func (p *Preemptor) World(ctx context.Context) (preemption.World, error) {
 	}
 	p.config.Planner.Follow(nodes)
 	// Nobody asks, of the lowest priority: all that is held is as good as taken.
-	nobody := gangcache.Snapshot{Members: []gangcache.Member{{Pod: &v1.Pod{Spec: v1.PodSpec{Priority: ptr.To[int32](math.MinInt32)}}, State: gangcache.Bound}}}
+	nobody := gangcache.Snapshot{
+		Members: []gangcache.Member{{Pod: &v1.Pod{Spec: v1.PodSpec{Priority: ptr.To[int32](math.MinInt32)}}, State: gangcache.Bound}},
+	}
 	s := &whatIf{p: p, b: &blocked{}, nodes: nodes, ctx: ctx}
 	if s.assumed, err = p.config.Planner.GatherExpected(nodes, nobody); err != nil {
 		return preemption.World{}, err

@@ -48,10 +48,22 @@ func newWorld(t testing.TB, held []topology.Assumed, objects ...runtime.Object) 
 	f, gangs := frameworktest.New(t, objects...), frameworktest.Cache()
 	var args schedulingv1alpha1.HoldfastArgs
 	args.Default()
-	plans := planner.New(planner.Config{Framework: f, Args: args, Gangs: gangs, Health: frameworktest.Well{}, Metrics: planner.NewMetrics(),
-		Reserved: func(types.NamespacedName, int32, bool, time.Time) []topology.Assumed { return held }, Wake: func(klog.Logger, types.NamespacedName) {}})
+	plans := planner.New(planner.Config{
+		Framework: f,
+		Args:      args,
+		Gangs:     gangs,
+		Health:    frameworktest.Well{},
+		Metrics:   planner.NewMetrics(),
+		Reserved:  func(types.NamespacedName, int32, bool, time.Time) []topology.Assumed { return held },
+		Wake:      func(klog.Logger, types.NamespacedName) {},
+	})
 	room := preemption.New(preemption.Config{Framework: f, Args: &args, Planner: plans, Gangs: gangs, Health: frameworktest.Well{},
-		Budgets: f.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister(), Metrics: preemption.NewMetrics(nil)}, preemption.NewHeldRooms())
+		Budgets: f.SharedInformerFactory().
+			Policy().
+			V1().
+			PodDisruptionBudgets().
+			Lister(),
+		Metrics: preemption.NewMetrics(nil)}, preemption.NewHeldRooms())
 	leading := make(chan struct{})
 	s := NewServer(leading)
 	s.Add(&Instance{Framework: f, Gangs: gangs, Planner: plans, Preemption: room, Terms: frameworktest.Terms})

@@ -69,16 +69,23 @@ type crashes struct {
 	state      int
 	generation uint64
 	start      uint64
-	newest     uint64          // step ever seen of all ranks: a job that gets no further, restart after restart, is given up, so every third kill is beyond
-	asked      int             // kills within each window
-	timeout    time.Duration   // how long is waited for the window that is tried, restarts aside
-	stale      map[string]bool // files in storage that an earlier kill may have left
-	outcomes   map[string]int
+	// step ever seen of all ranks: a job that gets no further, restart after restart, is given up, so every third kill is beyond
+	newest   uint64
+	asked    int             // kills within each window
+	timeout  time.Duration   // how long is waited for the window that is tried, restarts aside
+	stale    map[string]bool // files in storage that an earlier kill may have left
+	outcomes map[string]int
 }
 
 func newCrashes(t *testing.T, perPod, state int, command ...string) *crashes {
 	mount := t.TempDir()
-	c := &crashes{gang: newGang(t, perPod, state+65536, mount, command...), mount: mount, state: state, stale: map[string]bool{}, outcomes: map[string]int{}}
+	c := &crashes{
+		gang:     newGang(t, perPod, state+65536, mount, command...),
+		mount:    mount,
+		state:    state,
+		stale:    map[string]bool{},
+		outcomes: map[string]int{},
+	}
 	c.generation, _ = c.running(0)
 	return c
 }

@@ -36,10 +36,15 @@ func TestDirectWritesArePassedOn(t *testing.T) {
 			continue
 		}
 		var got bytes.Buffer
-		if _, err := s.Get(context.Background(), m, 0, func(format.RankFile) (io.Writer, error) { return &got, nil }); err != nil || !bytes.Equal(got.Bytes(), data) {
+		if _, err := s.Get(context.Background(), m, 0, func(format.RankFile) (io.Writer, error) { return &got, nil }); err != nil ||
+			!bytes.Equal(got.Bytes(), data) {
 			t.Errorf("%d bytes came back as %d, %v", length, got.Len(), err)
 		}
-		if err := s.PutManifest(format.Manifest{Step: m.Step, Generation: 1, Ranks: []format.ManifestRank{{Length: f.Length, Checksum: f.Checksum}}}); err != nil {
+		if err := s.PutManifest(format.Manifest{
+			Step:       m.Step,
+			Generation: 1,
+			Ranks:      []format.ManifestRank{{Length: f.Length, Checksum: f.Checksum}},
+		}); err != nil {
 			t.Error(err)
 		}
 	}

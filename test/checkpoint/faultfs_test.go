@@ -145,7 +145,12 @@ func (n *faultyNode) Rename(ctx context.Context, name string, to fs.InodeEmbedde
 	return n.folder.befall("rename", func() syscall.Errno { return n.LoopbackNode.Rename(ctx, name, to, newName, flags) })
 }
 
-func (n *faultyNode) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (made *fs.Inode, fh fs.FileHandle, how uint32, errno syscall.Errno) {
+func (n *faultyNode) Create(
+	ctx context.Context,
+	name string,
+	flags, mode uint32,
+	out *fuse.EntryOut,
+) (made *fs.Inode, fh fs.FileHandle, how uint32, errno syscall.Errno) {
 	errno = n.folder.befall("create", func() (errno syscall.Errno) {
 		made, fh, how, errno = n.LoopbackNode.Create(ctx, name, flags, mode, out)
 		return errno

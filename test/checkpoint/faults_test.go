@@ -46,7 +46,17 @@ func newFaulty(t *testing.T) *faulty {
 		t.Skipf("SKIPPED: storage that fails: it needs root and /dev/fuse (%v)", err)
 	}
 	f := &faulty{folder: newFaultyFolder(t)}
-	f.gang = newGangOf(t, 1, 1, faultState+16384, f.folder.mount, interpreter, trainer.File(t, trainer.Script), fmt.Sprint(faultPause.Seconds()), fmt.Sprint(faultState))
+	f.gang = newGangOf(
+		t,
+		1,
+		1,
+		faultState+16384,
+		f.folder.mount,
+		interpreter,
+		trainer.File(t, trainer.Script),
+		fmt.Sprint(faultPause.Seconds()),
+		fmt.Sprint(faultState),
+	)
 	f.running(0)
 	f.awaitManifest(1)
 	return f

@@ -67,8 +67,16 @@ func newGangOf(t *testing.T, pods, perPod, stateBytes int, storage string, comma
 		s = uint64(time.Now().UnixNano())
 	}
 	t.Logf("seed %d", s)
-	g := &gang{t: t, c: coordtest.Start(t), log: filepath.Join(t.TempDir(), "log"), rng: rand.New(rand.NewPCG(s, 1)), how: map[string]int{}, told: map[uint64]*told{},
-		perPod: perPod, ranks: pods * perPod}
+	g := &gang{
+		t:      t,
+		c:      coordtest.Start(t),
+		log:    filepath.Join(t.TempDir(), "log"),
+		rng:    rand.New(rand.NewPCG(s, 1)),
+		how:    map[string]int{},
+		told:   map[uint64]*told{},
+		perPod: perPod,
+		ranks:  pods * perPod,
+	}
 	command = append([]string{command[0], "-m", "torch.distributed.run", fmt.Sprintf("--nproc-per-node=%d", perPod)}, command[1:]...)
 	env := map[string]string{"HOLDFAST_RANKS": fmt.Sprint(perPod), "HOLDFAST_STATE_BYTES": fmt.Sprint(stateBytes), "HOLDFAST_STANDBYS": "off",
 		"HOLDFAST_GRACE_SECONDS": "5"} // nobody replaces these pods: one that is told to go waits for that until its grace is over

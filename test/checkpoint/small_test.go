@@ -75,7 +75,8 @@ func (g *gang) checkMemory() {
 	}
 }
 
-// resident is what the pod's agent, and what reaches storage for it, hold in memory but for arenas: by mapping, as an arena on a disk counts as any file does.
+// resident is what the pod's agent, and what reaches storage for it, hold in memory but for arenas: by mapping, as an arena on a disk
+// counts as any file does.
 func (p *pod) resident(t *testing.T) (bytes int) {
 	t.Helper()
 	eventually.Holds(t, "an agent of pod "+p.Name, func() (bool, any) {

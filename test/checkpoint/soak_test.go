@@ -138,5 +138,9 @@ func middle(all []usage) usage {
 		slices.Sort(sorted)
 		return sorted[len(sorted)/2]
 	}
-	return usage{of(func(u usage) int { return u.bytes }), of(func(u usage) int { return u.descriptors }), of(func(u usage) int { return u.threads })}
+	return usage{
+		of(func(u usage) int { return u.bytes }),
+		of(func(u usage) int { return u.descriptors }),
+		of(func(u usage) int { return u.threads }),
+	}
 }

@@ -113,8 +113,8 @@ func (g *gang) readStep(s *store.Store, m protocol.Mark) error {
 	return nil
 }
 
-// checkSaves wants saves to be skipped rarely, also while steps are copied: in the best stretch of each generation's ranks, as a busy machine may
-// hold sealing up now and then, but not all the time.
+// checkSaves wants saves to be skipped rarely, also while steps are copied: in the best stretch of each generation's ranks, as a busy
+// machine may hold sealing up now and then, but not all the time.
 func (g *gang) checkSaves() {
 	g.t.Helper()
 	raw, err := os.ReadFile(g.log)

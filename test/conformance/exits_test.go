@@ -111,8 +111,9 @@ func endUnderAgent(t *testing.T, how []string, warm bool) (e end) {
 	return e
 }
 
-// TestEnds: however a rank ends, started cold or from a standby, its exit code, output and error file are those that torchrun leaves. The launcher's exit code is the
-// rank's, 128 and the signal where one ended it: torchrun's is 1 for all that is not 0, which says less to who reads it.
+// TestEnds: however a rank ends, started cold or from a standby, its exit code, output and error file are those that torchrun leaves. The
+// launcher's exit code is the rank's, 128 and the signal where one ended it: torchrun's is 1 for all that is not 0, which says less to who
+// reads it.
 func TestEnds(t *testing.T) {
 	python(t)
 	ends := []string{"plain 0", "plain 1", "plain 3", "plain killed", "plain text", "plain exception", "record text", "record exception"}

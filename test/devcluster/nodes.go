@@ -113,7 +113,8 @@ func (n *Node) StartKubelet() error { return host.StartComponent(n.c.record, n.i
 // KillKubelet ends the kubelet, which the node starts again.
 func (n *Node) KillKubelet() error { return host.KillComponent(n.c.record, n.index, "kubelet") }
 
-// ConfigureKubelet changes fields of the kubelet's configuration file, or removes those that are nil, and has the kubelet start anew with it.
+// ConfigureKubelet changes fields of the kubelet's configuration file, or removes those that are nil, and has the kubelet start anew with
+// it.
 func (n *Node) ConfigureKubelet(ctx context.Context, fields map[string]any) error {
 	text, err := n.Exec(ctx, "cat", kubeletConfig)
 	if err != nil {

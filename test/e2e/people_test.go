@@ -234,7 +234,8 @@ func observe(ctx context.Context, u user) {
 		return code == 0 && strings.Contains(text, "only observed") && strings.Contains(text, "WouldRestart: pod watched-0-") && strings.Contains(text, "exit code 7"), text
 	})
 	pods := &corev1.PodList{}
-	if err := u.Client().List(ctx, pods, client.InNamespace("team-a"), client.MatchingLabels{batchv1.JobNameLabel: "watched"}); err != nil || len(pods.Items) != 1 {
+	if err := u.Client().List(ctx, pods, client.InNamespace("team-a"), client.MatchingLabels{batchv1.JobNameLabel: "watched"}); err != nil ||
+		len(pods.Items) != 1 {
 		u.t.Fatalf("%d pods: %v", len(pods.Items), err)
 	}
 	if p := pods.Items[0]; len(p.Spec.InitContainers) != 0 || p.Spec.SchedulerName != corev1.DefaultSchedulerName || p.Labels["holdfast.dev/gang"] != "" {

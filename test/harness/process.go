@@ -51,7 +51,16 @@ func (w *World) Processes(ctx context.Context, namespace, pod, container string)
 		}
 		name, _ := os.ReadFile(dir + "/comm")
 		cmdline, _ := os.ReadFile(dir + "/cmdline")
-		out = append(out, Process{Host: host, Inside: inside, Name: strings.TrimSpace(string(name)), State: stateOf(dir), Args: strings.Split(strings.TrimRight(string(cmdline), "\x00"), "\x00")})
+		out = append(
+			out,
+			Process{
+				Host:   host,
+				Inside: inside,
+				Name:   strings.TrimSpace(string(name)),
+				State:  stateOf(dir),
+				Args:   strings.Split(strings.TrimRight(string(cmdline), "\x00"), "\x00"),
+			},
+		)
 	}
 	return out, nil
 }

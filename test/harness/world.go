@@ -113,8 +113,8 @@ func (w *World) Pods(ctx context.Context, namespace, job string) ([]corev1.Pod, 
 	return list.Items, nil
 }
 
-// Leader is the pod that holds a lease of ours; nil: none that is there does. Who leaves in order gives it up first, so that nobody holds it until
-// another replica asks for it.
+// Leader is the pod that holds a lease of ours; nil: none that is there does. Who leaves in order gives it up first, so that nobody holds
+// it until another replica asks for it.
 func (w *World) Leader(ctx context.Context, lease string) (*corev1.Pod, error) {
 	l, err := w.kube.CoordinationV1().Leases(v1alpha1.Namespace).Get(ctx, lease, metav1.GetOptions{})
 	if err != nil {

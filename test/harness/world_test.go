@@ -16,7 +16,10 @@ func TestLeader(t *testing.T) {
 	const lease = "holdfast-controller"
 	for holder, want := range map[string]string{"holdfast-controller-1_uid": "holdfast-controller-1", "holdfast-controller-1": "holdfast-controller-1", "": "", "holdfast-controller-0_uid": ""} {
 		w := &World{kube: fake.NewClientset(
-			&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.Namespace, Name: lease}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}},
+			&coordinationv1.Lease{
+				ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.Namespace, Name: lease},
+				Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder},
+			},
 			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.Namespace, Name: "holdfast-controller"}},
 			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.Namespace, Name: "holdfast-controller-1"}})}
 		got, err := w.Leader(t.Context(), lease)

@@ -217,9 +217,15 @@ func forgedOwner(ctx context.Context, m *tenant) (string, error) {
 		return "", err
 	}
 	p := pod("forged", func(p *corev1.Pod) {
-		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: owner.Name, UID: owner.UID, Controller: ptr.To(true)}}
-		p.Annotations = map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStandbys: "off", v1alpha1.AnnotationGangSize: fmt.Sprint(huge),
-			batchv1.JobCompletionIndexAnnotation: "0"}
+		p.OwnerReferences = []metav1.OwnerReference{
+			{APIVersion: "batch/v1", Kind: "Job", Name: owner.Name, UID: owner.UID, Controller: ptr.To(true)},
+		}
+		p.Annotations = map[string]string{
+			v1alpha1.AnnotationEnabled:           "true",
+			v1alpha1.AnnotationStandbys:          "off",
+			v1alpha1.AnnotationGangSize:          fmt.Sprint(huge),
+			batchv1.JobCompletionIndexAnnotation: "0",
+		}
 	})
 	return refused(m.api.Create(ctx, p))
 }
@@ -308,7 +314,9 @@ func grouped(spec map[string]any) func(context.Context, *tenant) (string, error)
 // shapes makes a group of which no two pods are alike.
 func shapes(ctx context.Context, m *tenant) (string, error) {
 	return m.tooMany(ctx, "shapes", "kinds", func(i int, p *corev1.Pod) {
-		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(int64(i+1), resource.DecimalSI)}
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{
+			corev1.ResourceCPU: *resource.NewMilliQuantity(int64(i+1), resource.DecimalSI),
+		}
 	})
 }
 
@@ -321,10 +329,18 @@ func ownVolumes(ctx context.Context, m *tenant) (string, error) {
 		return "", err
 	}
 	return m.tooMany(ctx, "volumes", "pods wanted", func(_ int, p *corev1.Pod) {
-		p.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
-			Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: &class.Name,
-				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}}},
-		}}}}}
+		p.Spec.Volumes = []corev1.Volume{
+			{
+				Name: "scratch",
+				VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
+					Spec: corev1.PersistentVolumeClaimSpec{
+						AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+						StorageClassName: &class.Name,
+						Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}},
+					},
+				}}},
+			},
+		}
 		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1000")}
 	})
 }

@@ -90,7 +90,12 @@ func fetches(ctx context.Context, m *tenant) (string, error) {
 			return "", err
 		}
 		for i := range uint64(n) {
-			if err := stream.Send(&coordinatorv1.Report{Protocol: protocol.Version, Ranks: 1, Storage: true, FetchFailed: &coordinatorv1.Mark{Step: i + 1, Generation: 1}}); err != nil {
+			if err := stream.Send(&coordinatorv1.Report{
+				Protocol:    protocol.Version,
+				Ranks:       1,
+				Storage:     true,
+				FetchFailed: &coordinatorv1.Mark{Step: i + 1, Generation: 1},
+			}); err != nil {
 				return "", fmt.Errorf("after %d reports: %w", i, err)
 			}
 		}
@@ -118,7 +123,9 @@ func newLeaders(ctx context.Context, m *tenant) (string, error) {
 	const name = "leaders"
 	one := func(i int) *corev1.Pod {
 		return pod(fmt.Sprintf("%s-%03d", name, i), inGroup(name), func(p *corev1.Pod) {
-			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(int64(1_000_000+i), resource.DecimalSI)}
+			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{
+				corev1.ResourceCPU: *resource.NewMilliQuantity(int64(1_000_000+i), resource.DecimalSI),
+			}
 		})
 	}
 	if err := m.crowd(ctx, name, n, one); err != nil {
@@ -241,7 +248,8 @@ func (f flushed) Write(p []byte) (int, error) {
 func fullReports(ctx context.Context, m *tenant) (string, error) {
 	const n = 16
 	j := job("full", func(j *batchv1.Job) {
-		j.Spec.Suspend, j.Spec.Parallelism, j.Spec.Completions = nil, ptr.To[int32](n+1), ptr.To[int32](n+1) // one does not attach, so nothing begins
+		// one does not attach, so nothing begins
+		j.Spec.Suspend, j.Spec.Parallelism, j.Spec.Completions = nil, ptr.To[int32](n+1), ptr.To[int32](n+1)
 		j.Spec.Template.Spec.NodeSelector = map[string]string{"nowhere": "yes"}
 	})
 	if err := m.api.Create(ctx, j); err != nil {
@@ -296,8 +304,12 @@ func fullReport() *coordinatorv1.Report {
 // reportsAs attaches as a pod's agent and sends a report, and says what became of it. The stream stays open until end is called.
 func (m *tenant) reportsAs(ctx context.Context, address string, p *corev1.Pod, report *coordinatorv1.Report) (end func(), how string) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	token, err := m.kube.CoreV1().ServiceAccounts(mallory).CreateToken(ctx, "default", &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		Audiences: []string{v1alpha1.TokenAudience}, BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID}}}, metav1.CreateOptions{})
+	token, err := m.kube.CoreV1().
+		ServiceAccounts(mallory).
+		CreateToken(ctx, "default", &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+			Audiences: []string{
+				v1alpha1.TokenAudience,
+			}, BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID}}}, metav1.CreateOptions{})
 	if err != nil {
 		return cancel, err.Error()
 	}

@@ -272,7 +272,12 @@ var ofAttack = client.MatchingLabels{"attack": "yes"}
 func job(name string, change func(*batchv1.Job)) *batchv1.Job {
 	one, zero, yes, indexed := int32(1), int32(0), true, batchv1.IndexedCompletion
 	j := &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{Namespace: mallory, Name: name, Labels: ofAttack, Annotations: map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStandbys: "off"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   mallory,
+			Name:        name,
+			Labels:      ofAttack,
+			Annotations: map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStandbys: "off"},
+		},
 		Spec: batchv1.JobSpec{Completions: &one, Parallelism: &one, BackoffLimit: &zero, CompletionMode: &indexed, Suspend: &yes,
 			Template: corev1.PodTemplateSpec{Spec: *pod("").Spec.DeepCopy()}},
 	}
@@ -298,7 +303,14 @@ func pod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 func (m *tenant) clear(ctx context.Context, t *testing.T) {
 	t.Helper()
 	for _, of := range []client.Object{&batchv1.Job{}, &corev1.Pod{}, group("", nil)} {
-		if err := m.Client().DeleteAllOf(ctx, of, client.InNamespace(mallory), ofAttack, client.GracePeriodSeconds(0), client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+		if err := m.Client().DeleteAllOf(
+			ctx,
+			of,
+			client.InNamespace(mallory),
+			ofAttack,
+			client.GracePeriodSeconds(0),
+			client.PropagationPolicy(metav1.DeletePropagationBackground),
+		); err != nil {
 			t.Error(err)
 		}
 	}

@@ -104,7 +104,14 @@ func (m *tenant) ask(ctx context.Context, method, url string, header http.Header
 
 // token is one of the service account that all may use in mallory's namespace.
 func (m *tenant) token(ctx context.Context, namespace, account string, audiences ...string) (string, error) {
-	r, err := m.kube.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}, metav1.CreateOptions{})
+	r, err := m.kube.CoreV1().
+		ServiceAccounts(namespace).
+		CreateToken(
+			ctx,
+			account,
+			&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}},
+			metav1.CreateOptions{},
+		)
 	if err != nil {
 		return "", err
 	}
@@ -200,7 +207,13 @@ func (l line) attach(ctx context.Context, token string, report *coordinatorv1.Re
 }
 
 // attachFor is attach where the end may take longer.
-func (l line) attachFor(ctx context.Context, most time.Duration, token string, report *coordinatorv1.Report, options ...grpc.CallOption) error {
+func (l line) attachFor(
+	ctx context.Context,
+	most time.Duration,
+	token string,
+	report *coordinatorv1.Report,
+	options ...grpc.CallOption,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	if token != "" {

@@ -118,7 +118,11 @@ func taint(n *corev1.Node) string {
 }
 
 // until waits until the Node is so, and returns it and its verdict.
-func (w *world) until(t *testing.T, name, what string, holds func(*corev1.Node, v1alpha1.NodeHealth) bool) (*corev1.Node, v1alpha1.NodeHealth) {
+func (w *world) until(
+	t *testing.T,
+	name, what string,
+	holds func(*corev1.Node, v1alpha1.NodeHealth) bool,
+) (*corev1.Node, v1alpha1.NodeHealth) {
 	t.Helper()
 	var n *corev1.Node
 	var h v1alpha1.NodeHealth
@@ -376,7 +380,9 @@ func (w *world) refusals(t *testing.T) {
 	daemon, nowhere, controller := as(daemonUser, "n1"), as(daemonUser, ""), as("system:serviceaccount:holdfast-system:holdfast-controller", "n1")
 	// The API server may know of a right a moment after it has taken it.
 	eventually.Succeeds(t, "the controller may patch Nodes", func() error {
-		_, err := controller.CoreV1().Nodes().Patch(w.ctx, "n2", types.MergePatchType, []byte(`{"metadata":{"annotations":{"holdfast.dev/outage":"{}"}}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := controller.CoreV1().
+			Nodes().
+			Patch(w.ctx, "n2", types.MergePatchType, []byte(`{"metadata":{"annotations":{"holdfast.dev/outage":"{}"}}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	})
 	health := `{"metadata":{"annotations":{"holdfast.dev/health":"{}"}}}`
@@ -412,7 +418,9 @@ func (w *world) refusals(t *testing.T) {
 		if c.subresource != "" {
 			sub = []string{c.subresource}
 		}
-		_, err := c.as.CoreV1().Nodes().Patch(w.ctx, c.node, c.kind, []byte(c.patch), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, sub...)
+		_, err := c.as.CoreV1().
+			Nodes().
+			Patch(w.ctx, c.node, c.kind, []byte(c.patch), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, sub...)
 		switch {
 		case c.refused == "" && err != nil:
 			t.Errorf("%s: refused: %v", c.what, err)

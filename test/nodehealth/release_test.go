@@ -42,7 +42,8 @@ func (w *world) repairs(t *testing.T, n *devcluster.Node) {
 	})
 	released := func(cause string) func(*corev1.Node, v1alpha1.NodeHealth) bool {
 		return func(node *corev1.Node, h v1alpha1.NodeHealth) bool {
-			return reason(node) == v1alpha1.CauseGPUsReleased && h.Released != "" && h.Cause == cause && effect(node) == corev1.TaintEffectPreferNoSchedule
+			return reason(node) == v1alpha1.CauseGPUsReleased && h.Released != "" && h.Cause == cause &&
+				effect(node) == corev1.TaintEffectPreferNoSchedule
 		}
 	}
 	began := time.Now()

@@ -36,7 +36,9 @@ func jobsOfGangsAlone(w *world, c *devcluster.Cluster) {
 	w.jobNamed("plain", nil, nil)
 	w.jobNamed("watched", nil, optedIn(map[string]string{v1alpha1.AnnotationMode: v1alpha1.ModeObserve}))
 	patch := func(job, patch string, subresource ...string) error {
-		_, err := try.kube.BatchV1().Jobs("default").Patch(w.ctx, job, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{DryRun: dry}, subresource...)
+		_, err := try.kube.BatchV1().
+			Jobs("default").
+			Patch(w.ctx, job, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{DryRun: dry}, subresource...)
 		return err
 	}
 	try.inForce("holdfast-controller-jobs", func() error { return patch("plain", `{"metadata":{"labels":{"x":"y"}}}`) })
@@ -106,8 +108,14 @@ func (w *world) gives(c *devcluster.Cluster, config *rest.Config, policy corev1.
 	gang := &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 		Spec: v1alpha1.GangSpec{Members: 1, JobRef: v1alpha1.JobReference{APIVersion: "batch/v1", Kind: "Job", Name: name, UID: string(job.UID)}}}
 	eventually.Succeeds(w.t, "the Gang of Job "+name, func() error { return client.IgnoreAlreadyExists(own.Create(w.ctx, gang)) })
-	store := elasticcontroller.New(elasticcontroller.Options{Client: own, Live: own, Recorder: events.NewFakeRecorder(20), Log: logr.Discard()})
-	if err := store.End(w.ctx, coordinator.Key{Namespace: "default", Name: name, Job: string(job.UID)}, elastic.Verdict{Reason: elastic.ReasonNoProgress, ExitCode: 1}); err != nil {
+	store := elasticcontroller.New(
+		elasticcontroller.Options{Client: own, Live: own, Recorder: events.NewFakeRecorder(20), Log: logr.Discard()},
+	)
+	if err := store.End(w.ctx, coordinator.Key{
+		Namespace: "default",
+		Name:      name,
+		Job:       string(job.UID),
+	}, elastic.Verdict{Reason: elastic.ReasonNoProgress, ExitCode: 1}); err != nil {
 		w.t.Fatalf("with its own rights the controller cannot make a Job with restartPolicy %s fail: %v", policy, err)
 	}
 	eventually.Succeeds(w.t, "the end of Job "+name, func() error {

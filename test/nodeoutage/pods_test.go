@@ -112,13 +112,17 @@ func (w *world) replaces(config *rest.Config, pod *corev1.Pod) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	store := elasticcontroller.New(elasticcontroller.Options{Client: api, Live: api, Recorder: events.NewFakeRecorder(20), Log: logr.Discard()})
+	store := elasticcontroller.New(
+		elasticcontroller.Options{Client: api, Live: api, Recorder: events.NewFakeRecorder(20), Log: logr.Discard()},
+	)
 	key := coordinator.Key{Namespace: pod.Namespace, Name: "a-gang", Job: string(metav1.GetControllerOf(pod).UID)}
 	if err := store.Replace(w.ctx, key, elastic.Termination{Pod: string(pod.UID), Name: pod.Name, Cause: v1alpha1.CauseNodeGone}); err != nil {
 		w.t.Fatalf("with its own rights the controller cannot replace a pod: %v", err)
 	}
 	eventually.Succeeds(w.t, "the Job makes its pod anew", func() error {
-		list, err := w.direct.CoreV1().Pods("default").List(w.ctx, metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=a-gang," + v1alpha1.LabelReplaced + "!=true"})
+		list, err := w.direct.CoreV1().
+			Pods("default").
+			List(w.ctx, metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=a-gang," + v1alpha1.LabelReplaced + "!=true"})
 		if err != nil || len(list.Items) != 1 {
 			return errors.Join(err, fmt.Errorf("%d pods", len(list.Items)))
 		}
@@ -163,7 +167,13 @@ func (t *tries) patch(pod, patch string) error {
 }
 
 func (t *tries) delete(pod *corev1.Pod) error {
-	return t.kube.CoreV1().Pods("default").Delete(t.ctx, pod.Name, metav1.DeleteOptions{DryRun: dry, GracePeriodSeconds: ptr.To[int64](0), Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+	return t.kube.CoreV1().
+		Pods("default").
+		Delete(t.ctx, pod.Name, metav1.DeleteOptions{
+			DryRun:             dry,
+			GracePeriodSeconds: ptr.To[int64](0),
+			Preconditions:      &metav1.Preconditions{UID: &pod.UID},
+		})
 }
 
 func (t *tries) evict(namespace, pod string, uid *types.UID) error {
@@ -171,7 +181,9 @@ func (t *tries) evict(namespace, pod string, uid *types.UID) error {
 	if uid != nil {
 		o.Preconditions = &metav1.Preconditions{UID: uid}
 	}
-	return t.kube.PolicyV1().Evictions(namespace).Evict(t.ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod}, DeleteOptions: o})
+	return t.kube.PolicyV1().
+		Evictions(namespace).
+		Evict(t.ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod}, DeleteOptions: o})
 }
 
 func (t *tries) expect(what string, err error, refused string) {

@@ -142,16 +142,31 @@ func (w *world) lead(config budget.Config, dryRun bool) (stop func()) {
 		default:
 		}
 	}, funcr.Options{})
-	mgr, err := ctrl.NewManager(w.through(), ctrl.Options{Scheme: clientgoscheme.Scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"},
-		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
-			&corev1.Node{}:          {Transform: nodecontroller.SlimNode},
-			&coordinationv1.Lease{}: {Transform: nodecontroller.SlimLease, Namespaces: map[string]cache.Config{corev1.NamespaceNodeLease: {}}},
-		}}})
+	mgr, err := ctrl.NewManager(
+		w.through(),
+		ctrl.Options{Scheme: clientgoscheme.Scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"},
+			Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+				&corev1.Node{}:          {Transform: nodecontroller.SlimNode},
+				&coordinationv1.Lease{}: {Transform: nodecontroller.SlimLease, Namespaces: map[string]cache.Config{corev1.NamespaceNodeLease: {}}},
+			}}},
+	)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	nodes, err := nodecontroller.New(nodecontroller.Options{Informers: mgr.GetCache(), Reader: mgr.GetCache(), Writer: mgr.GetClient(), Recorder: mgr.GetEventRecorder("holdfast-nodes"),
-		Contacts: w, Now: time.Now, Log: logger, Budget: config, DomainLabels: []string{"rack"}, DryRun: dryRun})
+	nodes, err := nodecontroller.New(
+		nodecontroller.Options{
+			Informers:    mgr.GetCache(),
+			Reader:       mgr.GetCache(),
+			Writer:       mgr.GetClient(),
+			Recorder:     mgr.GetEventRecorder("holdfast-nodes"),
+			Contacts:     w,
+			Now:          time.Now,
+			Log:          logger,
+			Budget:       config,
+			DomainLabels: []string{"rack"},
+			DryRun:       dryRun,
+		},
+	)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -176,20 +191,30 @@ func (w *world) nodes(n int) {
 	w.t.Helper()
 	at := metav1.Now()
 	for i := 1; i <= n; i++ {
-		gpus := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8"), "cpu": resource.MustParse("8"), "memory": resource.MustParse("1Gi"), "pods": resource.MustParse("10")}
+		gpus := corev1.ResourceList{
+			"nvidia.com/gpu": resource.MustParse("8"),
+			"cpu":            resource.MustParse("8"),
+			"memory":         resource.MustParse("1Gi"),
+			"pods":           resource.MustParse("10"),
+		}
 		node, err := w.direct.CoreV1().Nodes().Create(w.ctx, &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name(i), Labels: map[string]string{"rack": fmt.Sprintf("r%d", i%2)}},
 			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "example.com/theirs", Effect: corev1.TaintEffectNoSchedule}}},
 			Status: corev1.NodeStatus{Capacity: gpus, Allocatable: gpus,
-				Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Test", LastHeartbeatTime: at, LastTransitionTime: at}}},
+				Conditions: []corev1.NodeCondition{
+					{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Test", LastHeartbeatTime: at, LastTransitionTime: at},
+				}},
 		}, metav1.CreateOptions{})
 		if err != nil {
 			w.t.Fatal(err)
 		}
 		holder, now := node.Name, metav1.NewMicroTime(time.Now())
 		if _, err := w.direct.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(w.ctx, &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}},
-			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: &now},
+			ObjectMeta: metav1.ObjectMeta{
+				Name:            node.Name,
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}},
+			},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: &now},
 		}, metav1.CreateOptions{}); err != nil {
 			w.t.Fatal(err)
 		}

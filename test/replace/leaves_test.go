@@ -9,8 +9,8 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// testLeaves: a kubelet ends a pod that nobody deletes, because its node is shut down gracefully, and because it is short of memory. Both go
-// the planned way: what the pod holds is copied to storage, it is replaced, no step is done again, and the Job counts nothing.
+// testLeaves: a kubelet ends a pod that nobody deletes, because its node is shut down gracefully, and because it is short of memory. Both
+// go the planned way: what the pod holds is copied to storage, it is replaced, no step is done again, and the Job counts nothing.
 func testLeaves(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "leaves"
 	s := w.start(ctx, t, training{name: job, nodes: nodes, grace: enough, pause: pause, annotations: inStorage(interval)})

@@ -46,7 +46,8 @@ func testAgentSilent(ctx context.Context, t *testing.T, w *world, nodes []string
 	switch {
 	case given < least:
 		t.Errorf("its pod was given up after %s", given)
-	case len(r.Replaced) != 1 || r.Replaced[0].Pod != quiet.pod || r.Replaced[0].Cause != v1alpha1.CauseAgentUnreachable || !r.Replaced[0].Dead:
+	case len(r.Replaced) != 1 || r.Replaced[0].Pod != quiet.pod || r.Replaced[0].Cause != v1alpha1.CauseAgentUnreachable ||
+		!r.Replaced[0].Dead:
 		t.Errorf("replaced were %+v", r.Replaced)
 	case r.RestoreStep == 0 || now.Restarts != was.Restarts+1 || now.Replacements != was.Replacements+1:
 		t.Errorf("restored step %d; %d restarts and %d replacements became %d and %d", r.RestoreStep, was.Restarts, was.Replacements, now.Restarts, now.Replacements)

@@ -92,8 +92,11 @@ func testTerminationInRecovery(ctx context.Context, t *testing.T, w *world, node
 func testBudget(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "budgeted"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
-	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "keep-all"}, Spec: policyv1.PodDisruptionBudgetSpec{
-		MaxUnavailable: ptr.To(intstr.FromInt32(0)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelGang: job}}}}
+	budget := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "keep-all"},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: ptr.To(intstr.FromInt32(0)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelGang: job}}},
+	}
 	if err := w.Client().Create(ctx, budget); err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +118,8 @@ func testBudget(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		}), fmt.Sprint(len(events.Items), err)
 	})
 	pod := &corev1.Pod{}
-	if err := w.Client().Get(ctx, client.ObjectKey{Namespace: namespace, Name: kept.pod}, pod); err != nil || string(pod.UID) != kept.uid || pod.DeletionTimestamp != nil {
+	if err := w.Client().Get(ctx, client.ObjectKey{Namespace: namespace, Name: kept.pod}, pod); err != nil || string(pod.UID) != kept.uid ||
+		pod.DeletionTimestamp != nil {
 		t.Errorf("the budget was not respected: %v, pod %s deleted at %v", err, pod.UID, pod.DeletionTimestamp)
 	}
 	w.trains(ctx, t, job, 10)
@@ -183,12 +187,15 @@ func testSilent(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		o, err := w.outage(ctx, node)
 		return err == nil && o.Decision != "", fmt.Sprintf("%+v %v", o, err)
 	})
-	if o, err := w.outage(ctx, node); err != nil || o.Decision != v1alpha1.DecisionExclude || o.Cause != v1alpha1.CauseNodeUnreachable || o.Dead {
+	if o, err := w.outage(ctx, node); err != nil || o.Decision != v1alpha1.DecisionExclude || o.Cause != v1alpha1.CauseNodeUnreachable ||
+		o.Dead {
 		t.Errorf("decided was %+v, %v", o, err)
 	}
 	w.told(ctx, t, job, v1alpha1.CauseNodeUnreachable+": "+string(v1alpha1.DecisionExclude))
 	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "plain"}, Spec: corev1.PodSpec{
-		Affinity: oneOf([]string{node}), TerminationGracePeriodSeconds: ptr.To(int64(0)), SecurityContext: &corev1.PodSecurityContext{RunAsUser: ptr.To(int64(1000))},
+		Affinity: oneOf(
+			[]string{node},
+		), TerminationGracePeriodSeconds: ptr.To(int64(0)), SecurityContext: &corev1.PodSecurityContext{RunAsUser: ptr.To(int64(1000))},
 		Containers: []corev1.Container{{Name: "sleep", Image: layout.BaseImage, Command: []string{"sleep", "600"}}}}}
 	if err := w.Client().Create(ctx, plain); err != nil {
 		t.Fatal(err)

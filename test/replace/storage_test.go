@@ -125,7 +125,8 @@ func testStorage(ctx context.Context, t *testing.T, w *world, nodes []string) {
 func (w *world) verified(ctx context.Context, t *testing.T, job string) {
 	t.Helper()
 	for _, verb := range []string{"ls", "verify"} {
-		if text, err := w.Holdfast(ctx, "ckpt", verb, "job/"+job, "-n", namespace); err != nil || !strings.Contains(text, "durable") || !strings.Contains(text, "training would go on from step") {
+		if text, err := w.Holdfast(ctx, "ckpt", verb, "job/"+job, "-n", namespace); err != nil || !strings.Contains(text, "durable") ||
+			!strings.Contains(text, "training would go on from step") {
 			t.Errorf("ckpt %s: %v\n%s", verb, err, text)
 		}
 	}
@@ -162,7 +163,15 @@ func (w *world) pinned(ctx context.Context, t *testing.T, job string) {
 	}
 	w.until(ctx, t, "a step is kept beside the two newest", func(ctx context.Context) (bool, string) {
 		steps, err := look(ctx) // which may come between two of them
-		return err == nil && slices.ContainsFunc(slices.Collect(maps.Values(steps)), func(s ckpt.Step) bool { return s.Record == ckpt.Kept && s.State == ckpt.Complete }), fmt.Sprintf("%+v, %v", steps, err)
+		return err == nil &&
+				slices.ContainsFunc(
+					slices.Collect(maps.Values(steps)),
+					func(s ckpt.Step) bool { return s.Record == ckpt.Kept && s.State == ckpt.Complete },
+				), fmt.Sprintf(
+				"%+v, %v",
+				steps,
+				err,
+			)
 	})
 	if steps, err := look(ctx); err != nil || steps[pin].State != ckpt.Complete || steps[pin].Record != ckpt.Pinned || len(report.Wrong) > 0 {
 		t.Errorf("step %d is %+v, %v; wrong is %q", pin, steps[pin], err, report.Wrong)

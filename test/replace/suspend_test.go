@@ -34,8 +34,16 @@ func testSuspended(ctx context.Context, t *testing.T, w *world, nodes []string) 
 	after := w.runs(ctx, t, job, before.generation+1)
 	w.unharmed(ctx, t, job)
 	r, now := w.last(ctx, t, job), w.record(ctx, t, job)
-	w.Say("  suspended at step %d, went on at %d, %d steps again; its pods went in %s", rests.Durable.Step, r.RestoreStep, ptr.Deref(r.StepsRecomputed, -1), took.Round(time.Millisecond))
-	if r.RestoreStep != rests.Durable.Step || ptr.Deref(r.StepsRecomputed, -1) != 0 || after.generation != before.generation+1 || now.Restarts != was.Restarts || now.Replacements != was.Replacements {
+	w.Say(
+		"  suspended at step %d, went on at %d, %d steps again; its pods went in %s",
+		rests.Durable.Step,
+		r.RestoreStep,
+		ptr.Deref(r.StepsRecomputed, -1),
+		took.Round(time.Millisecond),
+	)
+	if r.RestoreStep != rests.Durable.Step || ptr.Deref(r.StepsRecomputed, -1) != 0 || after.generation != before.generation+1 ||
+		now.Restarts != was.Restarts ||
+		now.Replacements != was.Replacements {
 		t.Errorf("generation %d restored step %d of %d, %d steps were done again; %d restarts, %d replacements",
 			after.generation, r.RestoreStep, rests.Durable.Step, ptr.Deref(r.StepsRecomputed, -1), now.Restarts, now.Replacements)
 	}

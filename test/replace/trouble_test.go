@@ -79,7 +79,8 @@ func checkSilences(t *testing.T, message string) {
 	}
 	lease, err1 := time.ParseDuration(found[1])
 	agents, err2 := time.ParseDuration(found[2])
-	if d := budget.Defaults(); err1 != nil || err2 != nil || lease < d.LeaseTimeout || lease >= d.LeaseAloneTimeout || agents < d.AgentTimeout {
+	if d := budget.Defaults(); err1 != nil || err2 != nil || lease < d.LeaseTimeout || lease >= d.LeaseAloneTimeout ||
+		agents < d.AgentTimeout {
 		t.Errorf("a node that is cut off was given up because %q", message)
 	}
 }
@@ -291,7 +292,10 @@ func testAway(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.sicken(ctx, t, sick)
 	w.until(ctx, t, "the new pod waits for a node", func(ctx context.Context) (bool, string) {
 		members, _, err := w.pods(ctx, job)
-		return err == nil && len(members) == 2 && slices.ContainsFunc(members, func(p corev1.Pod) bool { return p.Spec.NodeName == "" }), fmt.Sprint(err)
+		return err == nil && len(members) == 2 &&
+				slices.ContainsFunc(members, func(p corev1.Pod) bool { return p.Spec.NodeName == "" }), fmt.Sprint(
+				err,
+			)
 	})
 	step := w.record(ctx, t, other).Progress.Step
 	if err := w.StopProgram("kube-apiserver"); err != nil {

@@ -75,7 +75,10 @@ func install(ctx context.Context, t *testing.T, name string, nodes int) *world {
 		w.onNode(ctx, t, c.Nodes()[i].Name, func(n *corev1.Node) { n.Labels[labelControl] = "true" })
 	}
 	// Each node gets the images that it needs: to give all of them all costs most of a minute on two cores.
-	if err := errors.Join(w.LoadImagesInto(ctx, w.Nodes()[:control], harness.ControlPlane...), w.LoadImagesInto(ctx, w.Nodes(), harness.Injected...)); err != nil {
+	if err := errors.Join(
+		w.LoadImagesInto(ctx, w.Nodes()[:control], harness.ControlPlane...),
+		w.LoadImagesInto(ctx, w.Nodes(), harness.Injected...),
+	); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Apply(ctx, manifests(t, w.Source)); err != nil {
@@ -83,9 +86,12 @@ func install(ctx context.Context, t *testing.T, name string, nodes int) *world {
 		t.Fatal(err)
 	}
 	claim := func(name, class string, mode corev1.PersistentVolumeAccessMode) client.Object {
-		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{mode}, StorageClassName: ptr.To(class),
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}}
+		return &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{mode}, StorageClassName: ptr.To(class),
+				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}},
+		}
 	}
 	for _, o := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
@@ -149,16 +155,30 @@ func (j training) job() *batchv1.Job {
 		"--master-addr=none --master-port=29500 %s %v 65536", members, script, j.pause.Seconds())
 	maps.Copy(all, j.annotations)
 	indexed := batchv1.IndexedCompletion
-	limits := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("192Mi"), "nvidia.com/gpu": *resource.NewQuantity(cmp.Or(j.gpus, 2), resource.DecimalSI)}
+	limits := corev1.ResourceList{
+		corev1.ResourceMemory: resource.MustParse("192Mi"),
+		"nvidia.com/gpu":      *resource.NewQuantity(cmp.Or(j.gpus, 2), resource.DecimalSI),
+	}
 	requests := limits.DeepCopy()
 	requests[corev1.ResourceCPU] = resource.MustParse("50m")
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: j.name, Annotations: all},
-		Spec: batchv1.JobSpec{Completions: ptr.To(int32(members)), Parallelism: ptr.To(int32(members)), CompletionMode: &indexed, BackoffLimit: ptr.To(int32(0)),
+		Spec: batchv1.JobSpec{
+			Completions:    ptr.To(int32(members)),
+			Parallelism:    ptr.To(int32(members)),
+			CompletionMode: &indexed,
+			BackoffLimit:   ptr.To(int32(0)),
 			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 				PriorityClassName: j.priority,
-				RestartPolicy:     cmp.Or(j.policy, corev1.RestartPolicyNever), TerminationGracePeriodSeconds: ptr.To(cmp.Or(j.grace, grace)), Affinity: oneOf(j.nodes),
-				SecurityContext: &corev1.PodSecurityContext{RunAsUser: ptr.To(int64(1000)), RunAsGroup: ptr.To(int64(1000)), RunAsNonRoot: ptr.To(true)},
+				RestartPolicy: cmp.Or(
+					j.policy,
+					corev1.RestartPolicyNever,
+				), TerminationGracePeriodSeconds: ptr.To(cmp.Or(j.grace, grace)), Affinity: oneOf(j.nodes),
+				SecurityContext: &corev1.PodSecurityContext{
+					RunAsUser:    ptr.To(int64(1000)),
+					RunAsGroup:   ptr.To(int64(1000)),
+					RunAsNonRoot: ptr.To(true),
+				},
 				Containers: []corev1.Container{{
 					Name: container, Image: layout.BaseImage, Command: []string{"bash", "-c", command},
 					Resources: corev1.ResourceRequirements{Requests: requests, Limits: limits},
@@ -176,7 +196,9 @@ func (j training) job() *batchv1.Job {
 // oneOf keeps a pod to some nodes.
 func oneOf(nodes []string) *corev1.Affinity {
 	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: nodes}}}}}}}
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{
+			{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: nodes}}},
+		}}}}
 }
 
 // shape is what a job's members are at one moment, by slot.
@@ -254,8 +276,20 @@ func (w *world) runs(ctx context.Context, t *testing.T, job string, generation i
 			return false, "no generation yet: " + says(g)
 		}
 		full := !slices.ContainsFunc(s.assignments, func(s assignment) bool { return s.container == "" })
-		seen := fmt.Sprintf("generation %d %s step %d restored %d, phase %s, pending %d, assignments %+v: %s", r.Generation, r.State, r.Progress.Step, r.RestoreStep, g.Status.Phase, len(r.PendingReplacements), s.assignments, says(g))
-		return full && r.Generation >= generation && r.State == v1alpha1.RunRunning && len(r.PendingReplacements) == 0 && r.Progress.Step > r.RestoreStep && g.Status.Phase == v1alpha1.PhaseRunning, seen
+		seen := fmt.Sprintf(
+			"generation %d %s step %d restored %d, phase %s, pending %d, assignments %+v: %s",
+			r.Generation,
+			r.State,
+			r.Progress.Step,
+			r.RestoreStep,
+			g.Status.Phase,
+			len(r.PendingReplacements),
+			s.assignments,
+			says(g),
+		)
+		return full && r.Generation >= generation && r.State == v1alpha1.RunRunning && len(r.PendingReplacements) == 0 &&
+			r.Progress.Step > r.RestoreStep &&
+			g.Status.Phase == v1alpha1.PhaseRunning, seen
 	})
 	return s
 }
@@ -269,7 +303,8 @@ func (w *world) shape(ctx context.Context, g *v1alpha1.Gang) (shape, error) {
 	members, _, err := w.pods(ctx, g.Name)
 	for _, p := range members {
 		i, err := strconv.Atoi(p.Labels[batchv1.JobCompletionIndexAnnotation])
-		if err != nil || i >= len(s.assignments) || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning || len(p.Status.ContainerStatuses) == 0 {
+		if err != nil || i >= len(s.assignments) || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning ||
+			len(p.Status.ContainerStatuses) == 0 {
 			continue
 		}
 		c := p.Status.ContainerStatuses[0]
@@ -405,7 +440,14 @@ func (w *world) well(ctx context.Context, t *testing.T, nodes ...string) {
 			n := &corev1.Node{}
 			err := w.Client().Get(ctx, client.ObjectKey{Name: node}, n)
 			gpus := n.Status.Allocatable["nvidia.com/gpu"]
-			return err == nil && n.Annotations[v1alpha1.AnnotationOutage] == "" && len(n.Spec.Taints) == 0 && gpus.Value() == 2, fmt.Sprintf("%v %v %v GPUs, %v", n.Annotations, n.Spec.Taints, gpus.String(), err)
+			return err == nil && n.Annotations[v1alpha1.AnnotationOutage] == "" && len(n.Spec.Taints) == 0 &&
+					gpus.Value() == 2, fmt.Sprintf(
+					"%v %v %v GPUs, %v",
+					n.Annotations,
+					n.Spec.Taints,
+					gpus.String(),
+					err,
+				)
 		})
 	}
 }

@@ -44,8 +44,15 @@ func testYields(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	after := w.runs(ctx, t, job, before.generation+1)
 	w.replacedOnce(ctx, t, job, before, after, 0, 1)
 	r, now := w.last(ctx, t, job), w.record(ctx, t, job)
-	w.Say("  left at step %d or later, went on at %d, %d steps again; the other trained after %s", was.Progress.Step, r.RestoreStep, ptr.Deref(r.StepsRecomputed, -1), took.Round(time.Millisecond))
-	if r.RestoreStep < was.Progress.Step || ptr.Deref(r.StepsRecomputed, -1) != 0 || now.Restarts != was.Restarts || now.Replacements != was.Replacements+2 {
+	w.Say(
+		"  left at step %d or later, went on at %d, %d steps again; the other trained after %s",
+		was.Progress.Step,
+		r.RestoreStep,
+		ptr.Deref(r.StepsRecomputed, -1),
+		took.Round(time.Millisecond),
+	)
+	if r.RestoreStep < was.Progress.Step || ptr.Deref(r.StepsRecomputed, -1) != 0 || now.Restarts != was.Restarts ||
+		now.Replacements != was.Replacements+2 {
 		t.Errorf("at step %d it was told to leave; restored step %d, %d steps were done again; %d restarts and %d replacements became %d and %d",
 			was.Progress.Step, r.RestoreStep, ptr.Deref(r.StepsRecomputed, -1), was.Restarts, was.Replacements, now.Restarts, now.Replacements)
 	}

@@ -85,9 +85,16 @@ func onPool(gpus int64) func(*corev1.Pod) {
 // kept makes a node that kwok keeps.
 func (s *stage) kept(name string, labels map[string]string) {
 	s.t.Helper()
-	room := corev1.ResourceList{gpu: resource.MustParse("8"), corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("110")}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, simnode.AliveLabel: "true"}},
-		Status: corev1.NodeStatus{Allocatable: room, Capacity: room}}
+	room := corev1.ResourceList{
+		gpu:                   resource.MustParse("8"),
+		corev1.ResourceCPU:    resource.MustParse("64"),
+		corev1.ResourceMemory: resource.MustParse("64Gi"),
+		corev1.ResourcePods:   resource.MustParse("110"),
+	}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, simnode.AliveLabel: "true"}},
+		Status:     corev1.NodeStatus{Allocatable: room, Capacity: room},
+	}
 	maps.Copy(node.Labels, labels)
 	if _, err := s.client.CoreV1().Nodes().Create(s.ctx, node, metav1.CreateOptions{}); err != nil {
 		s.t.Fatal(err)

@@ -21,28 +21,41 @@ const (
 )
 
 // oneDevice is what a claim asks for.
-var oneDevice = resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "device", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: driver}}}}}
+var oneDevice = resourcev1.ResourceClaimSpec{
+	Devices: resourcev1.DeviceClaim{
+		Requests: []resourcev1.DeviceRequest{{Name: "device", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: driver}}},
+	},
+}
 
 // claimed: pods whose GPUs are devices of resource claims (dynamic resource allocation). One of four nodes has a tainted
 // device, which is not used until the taint is gone.
 func claimed(s *stage) {
 	s.plain(4)
 	api := s.client.ResourceV1()
-	class := &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: resourcev1.DeviceClassSpec{ExtendedResourceName: ptr.To(backed),
-		Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: fmt.Sprintf("device.driver == %q", driver)}}}}}
+	class := &resourcev1.DeviceClass{
+		ObjectMeta: metav1.ObjectMeta{Name: driver},
+		Spec: resourcev1.DeviceClassSpec{ExtendedResourceName: ptr.To(backed),
+			Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: fmt.Sprintf("device.driver == %q", driver)}}}},
+	}
 	if _, err := api.DeviceClasses().Create(s.ctx, class, metav1.CreateOptions{}); err != nil {
 		s.t.Fatal(err)
 	}
-	template := &resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "device"}, Spec: resourcev1.ResourceClaimTemplateSpec{
-		Spec: oneDevice}}
+	template := &resourcev1.ResourceClaimTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "device"},
+		Spec: resourcev1.ResourceClaimTemplateSpec{
+			Spec: oneDevice},
+	}
 	if _, err := api.ResourceClaimTemplates("default").Create(s.ctx, template, metav1.CreateOptions{}); err != nil {
 		s.t.Fatal(err)
 	}
 	var tainted *resourcev1.ResourceSlice
 	for i := range 4 {
 		node := fmt.Sprintf("plain-%d-%d", s.plains, i)
-		slice := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "devices-" + node}, Spec: resourcev1.ResourceSliceSpec{Driver: driver, NodeName: &node,
-			Pool: resourcev1.ResourcePool{Name: node, ResourceSliceCount: 1}, Devices: []resourcev1.Device{{Name: "d0"}}}}
+		slice := &resourcev1.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: "devices-" + node},
+			Spec: resourcev1.ResourceSliceSpec{Driver: driver, NodeName: &node,
+				Pool: resourcev1.ResourcePool{Name: node, ResourceSliceCount: 1}, Devices: []resourcev1.Device{{Name: "d0"}}},
+		}
 		if i == 1 {
 			slice.Spec.Devices[0].Taints = []resourcev1.DeviceTaint{{Key: "example.com/xid", Effect: resourcev1.DeviceTaintEffectNoSchedule}}
 		}
@@ -96,10 +109,14 @@ func claimed(s *stage) {
 	extended(one)
 	s.create(one)
 	one = s.pods()[one.Name]
-	s.leftOver("extended-left", fmt.Sprintf("plain-%d-0", s.plains), func(c *resourcev1.ResourceClaim) { // as a scheduler leaves it that ends between the claim and the binding
-		c.Annotations = map[string]string{resourcev1.ExtendedResourceClaimAnnotation: "true"}
-		c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: one.Name, UID: one.UID, Controller: ptr.To(true)}}
-	})
+	s.leftOver(
+		"extended-left",
+		fmt.Sprintf("plain-%d-0", s.plains),
+		func(c *resourcev1.ResourceClaim) { // as a scheduler leaves it that ends between the claim and the binding
+			c.Annotations = map[string]string{resourcev1.ExtendedResourceClaimAnnotation: "true"}
+			c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: one.Name, UID: one.UID, Controller: ptr.To(true)}}
+		},
+	)
 	for slot := range 2 {
 		p := member("extended", slot+1, 3, fmt.Sprintf("extended-%d", slot+1))
 		extended(p)
@@ -137,7 +154,10 @@ func (s *stage) givenBack() {
 // leftOver makes a claim that has the device of a node already, if one is named.
 func (s *stage) leftOver(name, node string, change func(*resourcev1.ResourceClaim)) {
 	s.t.Helper()
-	claim := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Finalizers: []string{resourcev1.Finalizer}}, Spec: oneDevice}
+	claim := &resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Finalizers: []string{resourcev1.Finalizer}},
+		Spec:       oneDevice,
+	}
 	if change != nil {
 		change(claim)
 	}
@@ -150,7 +170,9 @@ func (s *stage) leftOver(name, node string, change func(*resourcev1.ResourceClai
 		return
 	}
 	made.Status.Allocation = &resourcev1.AllocationResult{
-		Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{{Request: "device", Driver: driver, Pool: node, Device: "d0"}}},
+		Devices: resourcev1.DeviceAllocationResult{
+			Results: []resourcev1.DeviceRequestAllocationResult{{Request: "device", Driver: driver, Pool: node, Device: "d0"}},
+		},
 		NodeSelector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
 			{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}}}}},
 	}

@@ -108,7 +108,8 @@ func (s *stage) freedByMoves() {
 			continue
 		}
 		move := f.Moves[0].Pods[0]
-		if from := of[move.From]; at[f.Moves[0].Unit] != move.From || !strings.HasSuffix(f.Domain, from) || of[move.To] == from || of[move.To] == "c2" {
+		if from := of[move.From]; at[f.Moves[0].Unit] != move.From || !strings.HasSuffix(f.Domain, from) || of[move.To] == from ||
+			of[move.To] == "c2" {
 			s.t.Errorf("freed %+v", f)
 		}
 	}
@@ -124,7 +125,11 @@ func (s *stage) freedByMoves() {
 // evenSlices: 24 pods are 12 and 12, in the order of the tree, and each pod is told where it is.
 func (s *stage) evenSlices() []string {
 	s.t.Helper()
-	names := s.gang("even", 24, map[string]string{v1alpha1.AnnotationSliceLevel: "nvlink", v1alpha1.AnnotationBlockSize: "4", v1alpha1.AnnotationSpares: "2"})
+	names := s.gang(
+		"even",
+		24,
+		map[string]string{v1alpha1.AnnotationSliceLevel: "nvlink", v1alpha1.AnnotationBlockSize: "4", v1alpha1.AnnotationSpares: "2"},
+	)
 	s.until("24 pods to be placed", s.bound(names...))
 	pods, of := s.pods(), s.cliqueOf()
 	for slot, name := range names {

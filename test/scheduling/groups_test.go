@@ -256,7 +256,8 @@ func volcanoed(s *stage) {
 	}
 	s.until("the group to run", func() bool {
 		got := read[vcscheduling.PodGroup](s, vcscheduling.SchemeGroupVersion, "train-x").Status
-		return got.Phase == vcscheduling.PodGroupRunning && got.Running == 5 && len(got.Conditions) == 1 && got.Conditions[0].Type == vcscheduling.PodGroupScheduled
+		return got.Phase == vcscheduling.PodGroupRunning && got.Running == 5 && len(got.Conditions) == 1 &&
+			got.Conditions[0].Type == vcscheduling.PodGroupScheduled
 	})
 	s.until("the queue to be said to be of no use", func() bool { return s.event("train-x", v1alpha1.ReasonSettingsIgnored) })
 	s.clear()
@@ -266,7 +267,8 @@ func volcanoed(s *stage) {
 	s.until("five to be too many for a leaf of four", s.saying("wide-worker-0", "tier-1: 0 of 2 have room for 5"))
 	s.until("the group to hear it", func() bool {
 		got := read[vcscheduling.PodGroup](s, vcscheduling.SchemeGroupVersion, "wide-x").Status
-		return len(got.Conditions) == 1 && got.Conditions[0].Type == vcscheduling.PodGroupUnschedulableType && strings.Contains(got.Conditions[0].Message, "tier-1: 0 of 2")
+		return len(got.Conditions) == 1 && got.Conditions[0].Type == vcscheduling.PodGroupUnschedulableType &&
+			strings.Contains(got.Conditions[0].Message, "tier-1: 0 of 2")
 	})
 	s.clear()
 	if out, err := s.cluster.Kubectl(s.ctx, "delete", "hypernodes.topology.volcano.sh", "--all"); err != nil {
@@ -308,7 +310,10 @@ func natively(s *stage) {
 	s.apply("{apiVersion: scheduling.k8s.io/v1beta1, kind: PodGroup, metadata: {name: own, namespace: default}, spec: {schedulingPolicy: {gang: {minCount: 3}}}}")
 	s.grow("own", 0, 2, in)
 	s.until("the group to wait", func() bool {
-		c := meta.FindStatusCondition(read[schedulingv1beta1.PodGroup](s, schedulingv1beta1.SchemeGroupVersion, "own").Status.Conditions, schedulingv1beta1.PodGroupInitiallyScheduled)
+		c := meta.FindStatusCondition(
+			read[schedulingv1beta1.PodGroup](s, schedulingv1beta1.SchemeGroupVersion, "own").Status.Conditions,
+			schedulingv1beta1.PodGroupInitiallyScheduled,
+		)
 		return c != nil && c.Status == metav1.ConditionFalse && strings.Contains(c.Message, "2 of 3 pods exist")
 	})
 	if n := s.onNodes("own-"); n != 0 {
@@ -317,7 +322,10 @@ func natively(s *stage) {
 	s.grow("own", 2, 3, in)
 	s.until("three to be placed", s.bound("own-0", "own-1", "own-2"))
 	s.until("the group to hear it", func() bool {
-		return meta.IsStatusConditionTrue(read[schedulingv1beta1.PodGroup](s, schedulingv1beta1.SchemeGroupVersion, "own").Status.Conditions, schedulingv1beta1.PodGroupInitiallyScheduled)
+		return meta.IsStatusConditionTrue(
+			read[schedulingv1beta1.PodGroup](s, schedulingv1beta1.SchemeGroupVersion, "own").Status.Conditions,
+			schedulingv1beta1.PodGroupInitiallyScheduled,
+		)
 	})
 	s.clear()
 }

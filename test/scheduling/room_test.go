@@ -53,13 +53,26 @@ func slowly(p *corev1.Pod) {
 func (s *stage) plain(n int) {
 	s.t.Helper()
 	s.plains++
-	room := corev1.ResourceList{gpu: resource.MustParse("8"), corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("110")}
+	room := corev1.ResourceList{
+		gpu:                   resource.MustParse("8"),
+		corev1.ResourceCPU:    resource.MustParse("64"),
+		corev1.ResourceMemory: resource.MustParse("64Gi"),
+		corev1.ResourcePods:   resource.MustParse("110"),
+	}
 	for i := range n {
 		name := fmt.Sprintf("plain-%d-%d", s.plains, i)
 		node := &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{plainLabel: "true", corev1.LabelHostname: name}},
 			Status: corev1.NodeStatus{Allocatable: room, Capacity: room,
-				Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Plain", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}},
+				Conditions: []corev1.NodeCondition{
+					{
+						Type:               corev1.NodeReady,
+						Status:             corev1.ConditionTrue,
+						Reason:             "Plain",
+						LastHeartbeatTime:  metav1.Now(),
+						LastTransitionTime: metav1.Now(),
+					},
+				}},
 		}
 		if _, err := s.client.CoreV1().Nodes().Create(s.ctx, node, metav1.CreateOptions{}); err != nil {
 			s.t.Fatal(err)
@@ -69,7 +82,11 @@ func (s *stage) plain(n int) {
 	s.t.Cleanup(func() {
 		s.clear()
 		stop()
-		if err := s.client.CoreV1().Nodes().DeleteCollection(s.ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: plainLabel + "=true"}); err != nil {
+		if err := s.client.CoreV1().Nodes().DeleteCollection(
+			s.ctx,
+			metav1.DeleteOptions{},
+			metav1.ListOptions{LabelSelector: plainLabel + "=true"},
+		); err != nil {
 			s.t.Error(err)
 		}
 		token := s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience)
@@ -127,7 +144,14 @@ func (s *stage) running(names ...string) {
 	s.until("the gang to be placed", s.bound(names...))
 	at := metav1.Now()
 	for _, name := range names {
-		s.report(name, corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &at, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: at}}})
+		s.report(
+			name,
+			corev1.PodStatus{
+				Phase:      corev1.PodRunning,
+				StartTime:  &at,
+				Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: at}},
+			},
+		)
 	}
 }
 
@@ -334,8 +358,14 @@ func storedLeaves(s *stage) {
 			s.report(n, corev1.PodStatus{StartTime: &at})
 		}
 	}
-	s.apply("{apiVersion: holdfast.dev/v1alpha1, kind: Gang, metadata: {name: stored, namespace: default}, spec: {members: 4, jobRef: {apiVersion: batch/v1, kind: Job, name: stored, uid: none}}}")
-	status, err := json.Marshal(map[string]any{"status": map[string]any{"run": v1alpha1.RunStatus{State: v1alpha1.RunRunning, Durable: &v1alpha1.StoredStep{At: metav1.NowMicro()}}}})
+	s.apply(
+		"{apiVersion: holdfast.dev/v1alpha1, kind: Gang, metadata: {name: stored, namespace: default}, spec: {members: 4, jobRef: {apiVersion: batch/v1, kind: Job, name: stored, uid: none}}}",
+	)
+	status, err := json.Marshal(
+		map[string]any{
+			"status": map[string]any{"run": v1alpha1.RunStatus{State: v1alpha1.RunRunning, Durable: &v1alpha1.StoredStep{At: metav1.NowMicro()}}},
+		},
+	)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -447,15 +477,20 @@ func (s *stage) forbid(names []string) (allow func()) {
 		ObjectMeta: metav1.ObjectMeta{Name: policy},
 		Spec: admissionv1.ValidatingAdmissionPolicySpec{
 			FailurePolicy: ptr.To(admissionv1.Fail),
-			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
-				Operations: []admissionv1.OperationType{admissionv1.Create},
-				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/eviction"}},
-			}}}},
+			MatchConstraints: &admissionv1.MatchResources{
+				ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+					Operations: []admissionv1.OperationType{admissionv1.Create},
+					Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/eviction"}},
+				}}},
+			},
 			Validations: []admissionv1.Validation{{Expression: "!(request.name in [" + strings.Join(quoted, ", ") + "])", Message: "not now"}},
 		},
 	}
 	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: policy},
-		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: policy, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}}}
+		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName:        policy,
+			ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+		}}
 	api := s.client.AdmissionregistrationV1()
 	if _, err := api.ValidatingAdmissionPolicies().Create(s.ctx, rules, metav1.CreateOptions{}); err != nil {
 		s.t.Fatal(err)
@@ -465,7 +500,17 @@ func (s *stage) forbid(names []string) (allow func()) {
 	}
 	refused := func() bool {
 		eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: names[0]}}
-		err := s.client.CoreV1().RESTClient().Post().Namespace("default").Resource("pods").Name(names[0]).SubResource("eviction").Param("dryRun", metav1.DryRunAll).Body(eviction).Do(s.ctx).Error()
+		err := s.client.CoreV1().
+			RESTClient().
+			Post().
+			Namespace("default").
+			Resource("pods").
+			Name(names[0]).
+			SubResource("eviction").
+			Param("dryRun", metav1.DryRunAll).
+			Body(eviction).
+			Do(s.ctx).
+			Error()
 		return err != nil && strings.Contains(err.Error(), "not now")
 	}
 	s.until("evictions to be refused", refused)
@@ -528,7 +573,9 @@ func (s *stage) metric(of rest.Interface, begins string, has ...string) int {
 
 func (s *stage) priorities() {
 	s.t.Helper()
-	_, err := s.client.SchedulingV1().PriorityClasses().Create(s.ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: high}, Value: 1000}, metav1.CreateOptions{})
+	_, err := s.client.SchedulingV1().
+		PriorityClasses().
+		Create(s.ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: high}, Value: 1000}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		s.t.Fatal(err)
 	}
@@ -545,7 +592,10 @@ func (s *stage) budget(gang string, size int) {
 	s.t.Helper()
 	all := intstr.FromInt(size)
 	pdb := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: gang},
-		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &all, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelGang: gang}}}}
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MinAvailable: &all,
+			Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelGang: gang}},
+		}}
 	if _, err := s.client.PolicyV1().PodDisruptionBudgets("default").Create(s.ctx, pdb, metav1.CreateOptions{}); err != nil {
 		s.t.Fatal(err)
 	}
@@ -553,7 +603,8 @@ func (s *stage) budget(gang string, size int) {
 }
 
 func (s *stage) unbudget(gang string) {
-	if err := s.client.PolicyV1().PodDisruptionBudgets("default").Delete(s.ctx, gang, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	if err := s.client.PolicyV1().PodDisruptionBudgets("default").Delete(s.ctx, gang, metav1.DeleteOptions{}); err != nil &&
+		!apierrors.IsNotFound(err) {
 		s.t.Error(err)
 	}
 }

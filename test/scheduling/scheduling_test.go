@@ -102,7 +102,9 @@ func replaced(s *stage) {
 // timed creates a pod and returns how long it took until the API server said that it has a node.
 func (s *stage) timed(p *corev1.Pod) time.Duration {
 	s.t.Helper()
-	w, err := s.client.CoreV1().Pods(p.Namespace).Watch(s.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + p.Name, TimeoutSeconds: ptr.To(int64(eventually.Timeout.Seconds()))})
+	w, err := s.client.CoreV1().
+		Pods(p.Namespace).
+		Watch(s.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + p.Name, TimeoutSeconds: ptr.To(int64(eventually.Timeout.Seconds()))})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -120,7 +122,11 @@ func (s *stage) timed(p *corev1.Pod) time.Duration {
 
 func (s *stage) clear() {
 	s.t.Helper()
-	if err := s.client.CoreV1().Pods("default").DeleteCollection(s.ctx, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, metav1.ListOptions{}); err != nil {
+	if err := s.client.CoreV1().Pods("default").DeleteCollection(
+		s.ctx,
+		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)},
+		metav1.ListOptions{},
+	); err != nil {
 		s.t.Fatal(err)
 	}
 	s.until("all pods to be gone", func() bool { return len(s.pods()) == 0 })
@@ -167,7 +173,8 @@ func previewed(s *stage) {
 	}
 	var fabric v1alpha1.FabricResponse
 	code, text = leader.fabric(s.t, good)
-	if err := json.Unmarshal(text, &fabric); code != http.StatusOK || err != nil || fabric.Nodes != nodes || len(fabric.Levels) != 1 || fabric.Levels[0].Free != nodes {
+	if err := json.Unmarshal(text, &fabric); code != http.StatusOK || err != nil || fabric.Nodes != nodes || len(fabric.Levels) != 1 ||
+		fabric.Levels[0].Free != nodes {
 		s.t.Errorf("code %d: %s", code, text)
 	}
 	if len(s.pods()) != 0 {

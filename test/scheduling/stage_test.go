@@ -76,8 +76,8 @@ func newStage(t *testing.T, nodes int, args ...string) *stage {
 	return s
 }
 
-// lease is how the replicas of a test elect: faster than what is shipped, for the test's sake, but no faster than a busy machine, which may stand
-// still for some seconds, lets a leader renew.
+// lease is how the replicas of a test elect: faster than what is shipped, for the test's sake, but no faster than a busy machine, which may
+// stand still for some seconds, lets a leader renew.
 var lease = regexp.MustCompile(`leaseDuration: \S+ renewDeadline: \S+ retryPeriod: \S+`)
 
 // patient is what is appended to the shipped configuration: a gang has room reserved after a second rather than a minute.
@@ -219,7 +219,9 @@ func (r *replica) request(t *testing.T, token, method, path string, body io.Read
 func (s *stage) token(account string, audiences ...string) string {
 	s.t.Helper()
 	r, err := s.client.CoreV1().ServiceAccounts(v1alpha1.Namespace).CreateToken(s.ctx, account,
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences, ExpirationSeconds: ptr.To[int64](600)}}, metav1.CreateOptions{})
+		&authenticationv1.TokenRequest{
+			Spec: authenticationv1.TokenRequestSpec{Audiences: audiences, ExpirationSeconds: ptr.To[int64](600)},
+		}, metav1.CreateOptions{})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -143,7 +143,8 @@ func (r *run) lateComes(ctx context.Context, late *batchv1.Job) ([]string, error
 		if err != nil || len(pods) == 0 {
 			return false, fmt.Sprintf("no pod, %v", err)
 		}
-		return pods[0].Annotations[v1alpha1.AnnotationInjected] != "" && pods[0].Status.Phase == corev1.PodRunning, fmt.Sprintf("%s, %v", pods[0].Status.Phase, pods[0].Annotations)
+		return pods[0].Annotations[v1alpha1.AnnotationInjected] != "" &&
+			pods[0].Status.Phase == corev1.PodRunning, fmt.Sprintf("%s, %v", pods[0].Status.Phase, pods[0].Annotations)
 	}); err != nil {
 		return nil, err
 	}

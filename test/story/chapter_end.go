@@ -64,7 +64,12 @@ func (r *run) unchanged(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	r.follow(ctx, pod.Name, steps)
-	if err := r.Until(ctx, "it steps", 2*time.Minute, func(context.Context) (bool, string) { return steps.Lowest(2) > 2, fmt.Sprint(steps.Tail(3)) }); err != nil {
+	if err := r.Until(
+		ctx,
+		"it steps",
+		2*time.Minute,
+		func(context.Context) (bool, string) { return steps.Lowest(2) > 2, fmt.Sprint(steps.Tail(3)) },
+	); err != nil {
 		return nil, err
 	}
 	other := &run{World: r.World, steps: steps}
@@ -87,7 +92,11 @@ func (r *run) unchanged(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	return []string{"its Gang says: " + why, "rank 0 was killed: it was restarted in place, from the beginning"},
-		r.Client().Delete(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: unchangedName, Namespace: Namespace}}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+		r.Client().
+			Delete(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{
+				Name:      unchangedName,
+				Namespace: Namespace,
+			}}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 }
 
 // othersTold tells of the job whose rank 1 raises the same error again and again, and of the one whose pod was refused while the
@@ -135,7 +144,8 @@ func (w *World) Bug(ctx context.Context, policy corev1.RestartPolicy, backoffLim
 		pods, err := w.Pods(ctx, Namespace, job.Name)
 		live := 0
 		for _, p := range pods {
-			if p.Status.Phase == corev1.PodPending || p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil && time.Since(failed) > 3*time.Second {
+			if p.Status.Phase == corev1.PodPending ||
+				p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil && time.Since(failed) > 3*time.Second {
 				live++
 			}
 		}
@@ -198,7 +208,8 @@ func (r *run) compareLater(ctx context.Context) {
 	})
 }
 
-// Undisturbed runs the example's script under plain torchrun on this machine, with no part of ours but the client, which does nothing there.
+// Undisturbed runs the example's script under plain torchrun on this machine, with no part of ours but the client, which does nothing
+// there.
 func (w *World) Undisturbed(ctx context.Context) ([]Loss, error) {
 	dir := filepath.Join(w.Source, "examples/pytorch-ddp")
 	args, err := exampleArgs(filepath.Join(dir, "job.yaml"))
@@ -271,14 +282,30 @@ func (r *run) collect(ctx context.Context) error {
 	}
 	explained = strings.Join(strings.Fields(explained), " ")
 	for _, rec := range gang.Status.Run.Recoveries {
-		out := Recovery{What: rec.Cause.Code, RestoreStep: rec.RestoreStep, StepsRecomputed: ptr.Deref(rec.StepsRecomputed, -1), Standbys: rec.Standbys, Ranks: rec.Ranks, Generation: rec.Generation}
+		out := Recovery{
+			What:            rec.Cause.Code,
+			RestoreStep:     rec.RestoreStep,
+			StepsRecomputed: ptr.Deref(rec.StepsRecomputed, -1),
+			Standbys:        rec.Standbys,
+			Ranks:           rec.Ranks,
+			Generation:      rec.Generation,
+		}
 		for _, k := range r.kills {
 			if k.after == rec.Generation-1 {
 				out.What = k.what
 				out.add("detect", float64(rec.DetectedAt.Sub(k.at).Microseconds())/1000)
 			}
 		}
-		for i, ms := range []*int64{rec.DecideMs, rec.DrainMs, rec.StopMs, rec.ReplaceMs, rec.FetchMs, rec.StartMs, rec.RestoreMs, rec.FirstStepMs} {
+		for i, ms := range []*int64{
+			rec.DecideMs,
+			rec.DrainMs,
+			rec.StopMs,
+			rec.ReplaceMs,
+			rec.FetchMs,
+			rec.StartMs,
+			rec.RestoreMs,
+			rec.FirstStepMs,
+		} {
 			if ms != nil {
 				out.add(PhaseNames[i+1], float64(*ms))
 			}

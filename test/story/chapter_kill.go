@@ -111,7 +111,11 @@ func (r *run) standbysReady(ctx context.Context, limit time.Duration) error {
 			return false, fmt.Sprint(err)
 		}
 		p := gang.Status.Run.Progress
-		return p.Ranks == ranks && p.StandbysReady == ranks, strings.Join(append([]string{fmt.Sprintf("%d of %d", p.StandbysReady, p.Ranks)}, p.Notes...), "; ")
+		return p.Ranks == ranks &&
+				p.StandbysReady == ranks, strings.Join(
+				append([]string{fmt.Sprintf("%d of %d", p.StandbysReady, p.Ranks)}, p.Notes...),
+				"; ",
+			)
 	})
 	if err != nil {
 		return fmt.Errorf("%w; standbys: %s", err, r.standbys(context.WithoutCancel(ctx)))
@@ -261,7 +265,8 @@ func (r *run) agentKilled(ctx context.Context) ([]string, error) {
 		if err != nil {
 			return false, err.Error()
 		}
-		return r.steps.Lowest(ranks) >= at+20 && len(gang.Status.Run.Progress.Attached) == members, fmt.Sprintf("step %d, attached %v", r.steps.Lowest(ranks), gang.Status.Run.Progress.Attached)
+		return r.steps.Lowest(ranks) >= at+20 &&
+			len(gang.Status.Run.Progress.Attached) == members, fmt.Sprintf("step %d, attached %v", r.steps.Lowest(ranks), gang.Status.Run.Progress.Attached)
 	}); err != nil {
 		return nil, err
 	}

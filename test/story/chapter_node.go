@@ -172,8 +172,15 @@ func (r *run) replaced(ctx context.Context, slot int, what string, cause func(co
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s on %s was replaced by %s on %s; the other pod kept its container; from step %d, %d steps again",
-		before[slot].Name, before[slot].Spec.NodeName, after[slot].Name, after[slot].Spec.NodeName, last.RestoreStep, ptr.Deref(last.StepsRecomputed, -1)), nil
+	return fmt.Sprintf(
+		"%s on %s was replaced by %s on %s; the other pod kept its container; from step %d, %d steps again",
+		before[slot].Name,
+		before[slot].Spec.NodeName,
+		after[slot].Name,
+		after[slot].Spec.NodeName,
+		last.RestoreStep,
+		ptr.Deref(last.StepsRecomputed, -1),
+	), nil
 }
 
 // says is what Job and Gang tell of themselves.

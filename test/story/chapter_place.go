@@ -131,7 +131,8 @@ func bound(pods []corev1.Pod) int {
 // ourAnnotation is a line that sets one of our annotations in YAML.
 var ourAnnotation = regexp.MustCompile(`^\s+` + regexp.QuoteMeta(v1alpha1.Prefix) + `[a-z-]+: `)
 
-// HalfPlaced shows what the stock scheduler does to the same job without our annotations: it binds one pod, which holds its GPUs and waits for ever.
+// HalfPlaced shows what the stock scheduler does to the same job without our annotations: it binds one pod, which holds its GPUs and waits
+// for ever.
 func HalfPlaced(ctx context.Context, w *World) error {
 	w.Say("the same job, without Holdfast, under the stock scheduler")
 	if err := w.LoadImages(ctx); err != nil {

@@ -41,18 +41,39 @@ func BugJob(policy corev1.RestartPolicy, backoffLimit int32) *batchv1.Job {
 	indexed := batchv1.IndexedCompletion
 	no := false
 	return &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{Name: "bug-" + strings.ToLower(string(policy)), Namespace: Namespace, Annotations: map[string]string{v1alpha1.AnnotationEnabled: "true"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        "bug-" + strings.ToLower(string(policy)),
+			Namespace:   Namespace,
+			Annotations: map[string]string{v1alpha1.AnnotationEnabled: "true"},
+		},
 		Spec: batchv1.JobSpec{Completions: &one, Parallelism: &one, CompletionMode: &indexed, BackoffLimit: &backoffLimit,
 			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 				RestartPolicy: policy,
 				SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes, RunAsUser: ptr.To(int64(1000)),
 					SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 				Containers: []corev1.Container{{Name: Training, Image: layout.BaseImage,
-					Command:         []string{"/opt/holdfast-python/venv/bin/torchrun", "--nproc-per-node=2", "--no-python", "/opt/holdfast-python/venv/bin/python3", "-c", bugScript},
-					SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
-					VolumeMounts:    []corev1.VolumeMount{{Name: "python", MountPath: "/opt/holdfast-python", ReadOnly: true}},
+					Command: []string{
+						"/opt/holdfast-python/venv/bin/torchrun",
+						"--nproc-per-node=2",
+						"--no-python",
+						"/opt/holdfast-python/venv/bin/python3",
+						"-c",
+						bugScript,
+					},
+					SecurityContext: &corev1.SecurityContext{
+						AllowPrivilegeEscalation: &no,
+						Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+					},
+					VolumeMounts: []corev1.VolumeMount{{Name: "python", MountPath: "/opt/holdfast-python", ReadOnly: true}},
 				}},
-				Volumes: []corev1.Volume{{Name: "python", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "python", ReadOnly: true}}}},
+				Volumes: []corev1.Volume{
+					{
+						Name: "python",
+						VolumeSource: corev1.VolumeSource{
+							PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "python", ReadOnly: true},
+						},
+					},
+				},
 			}}},
 	}
 }

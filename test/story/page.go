@@ -75,7 +75,13 @@ func curves(l Losses, width, height float64) chart {
 		}
 		return b.String()
 	}
-	c := chart{Undisturbed: points(l.Undisturbed), Disturbed: points(l.Disturbed), Low: fmt.Sprintf("%.3f", low), High: fmt.Sprintf("%.3f", high), Steps: steps}
+	c := chart{
+		Undisturbed: points(l.Undisturbed),
+		Disturbed:   points(l.Disturbed),
+		Low:         fmt.Sprintf("%.3f", low),
+		High:        fmt.Sprintf("%.3f", high),
+		Steps:       steps,
+	}
 	for _, s := range l.RestartedAt {
 		c.Restarts = append(c.Restarts, at(int(s)))
 	}

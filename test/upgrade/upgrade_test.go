@@ -78,9 +78,12 @@ func (w *world) must(err error) {
 func (w *world) start(ctx context.Context) {
 	w.Helper()
 	claim := func(name, class string, mode corev1.PersistentVolumeAccessMode) client.Object {
-		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{mode}, StorageClassName: ptr.To(class),
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}}
+		return &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{mode}, StorageClassName: ptr.To(class),
+				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}},
+		}
 	}
 	for _, o := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
@@ -114,14 +117,29 @@ func training() *batchv1.Job {
 	const command = "PATH=$PATH:/opt/holdfast-python/venv/bin exec torchrun --nnodes=2 --nproc-per-node=1 --node-rank=$JOB_COMPLETION_INDEX " +
 		"--master-addr=none --master-port=29500 --no-python /opt/holdfast-python/venv/bin/python3 -u /trainer/trainer.py 0.2 65536 /shared/log"
 	return &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: job, Annotations: map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Mi",
-			v1alpha1.AnnotationStandbys: "off", v1alpha1.AnnotationStorageClaim: "shared", v1alpha1.AnnotationStorageInterval: "1s"}},
-		Spec: batchv1.JobSpec{Completions: ptr.To[int32](2), Parallelism: ptr.To[int32](2), CompletionMode: &indexed, BackoffLimit: ptr.To[int32](0),
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace,
+			Name:      job,
+			Annotations: map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Mi",
+				v1alpha1.AnnotationStandbys: "off", v1alpha1.AnnotationStorageClaim: "shared", v1alpha1.AnnotationStorageInterval: "1s"},
+		},
+		Spec: batchv1.JobSpec{
+			Completions:    ptr.To[int32](2),
+			Parallelism:    ptr.To[int32](2),
+			CompletionMode: &indexed,
+			BackoffLimit:   ptr.To[int32](0),
 			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 				RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: ptr.To[int64](10),
-				SecurityContext: &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](1000), RunAsGroup: ptr.To[int64](1000), RunAsNonRoot: ptr.To(true)},
+				SecurityContext: &corev1.PodSecurityContext{
+					RunAsUser:    ptr.To[int64](1000),
+					RunAsGroup:   ptr.To[int64](1000),
+					RunAsNonRoot: ptr.To(true),
+				},
 				Containers: []corev1.Container{{
-					Name: container, Image: layout.BaseImage, Command: []string{"bash", "-c", command}, Resources: corev1.ResourceRequirements{Requests: requests, Limits: limits},
+					Name:         container,
+					Image:        layout.BaseImage,
+					Command:      []string{"bash", "-c", command},
+					Resources:    corev1.ResourceRequirements{Requests: requests, Limits: limits},
 					VolumeMounts: []corev1.VolumeMount{{Name: "trainer", MountPath: "/trainer"}, {Name: "python", MountPath: "/opt/holdfast-python", ReadOnly: true}, {Name: "shared", MountPath: "/shared"}},
 				}},
 				Volumes: []corev1.Volume{

@@ -70,7 +70,16 @@ func Decide(data map[string][]byte, names []string, now time.Time) Renewal {
 	}
 	if signing.until.Sub(now) < renewAhead {
 		next, ok := span(data[dataNext])
-		if good, err := rotator.ValidCert(data[dataNext], data[dataNext], data[dataNextKey], authorityName, nil, now.Add(renewAhead)); err != nil || !good || !ok {
+		if good, err := rotator.ValidCert(
+			data[dataNext],
+			data[dataNext],
+			data[dataNextKey],
+			authorityName,
+			nil,
+			now.Add(renewAhead),
+		); err != nil ||
+			!good ||
+			!ok {
 			return Announce
 		}
 		if now.Sub(next.from) >= announced || signing.until.Sub(now) < lastDay {
@@ -112,7 +121,13 @@ func span(bundle []byte) (lifetime, bool) {
 // Renew returns the Secret's data with what r names made anew. An authority that still holds stays trusted behind its
 // successor.
 func Renew(data map[string][]byte, r Renewal, names []string, now time.Time) (map[string][]byte, error) {
-	maker := &rotator.CertRotator{CAName: authorityName, CAOrganization: "holdfast.dev", DNSName: names[0], ExtraDNSNames: names[1:], ExtKeyUsages: &serverAuth}
+	maker := &rotator.CertRotator{
+		CAName:         authorityName,
+		CAOrganization: "holdfast.dev",
+		DNSName:        names[0],
+		ExtraDNSNames:  names[1:],
+		ExtKeyUsages:   &serverAuth,
+	}
 	out := maps.Clone(data)
 	if out == nil {
 		out = map[string][]byte{}

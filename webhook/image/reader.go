@@ -129,7 +129,11 @@ func (r *Reader) keychain(ctx context.Context, q webhook.ImageQuery) (k authn.Ke
 	if r.o.PullSecrets == nil {
 		return none, "holdfast-controller may not read pull secrets (--image-pull-secrets)"
 	}
-	o := kauth.Options{Namespace: q.Namespace, ServiceAccountName: q.ServiceAccount, ImagePullSecrets: q.PullSecrets[:min(len(q.PullSecrets), mostSecrets)]}
+	o := kauth.Options{
+		Namespace:          q.Namespace,
+		ServiceAccountName: q.ServiceAccount,
+		ImagePullSecrets:   q.PullSecrets[:min(len(q.PullSecrets), mostSecrets)],
+	}
 	if len(q.PullSecrets) > 0 {
 		o.ServiceAccountName = kauth.NoServiceAccount
 	}

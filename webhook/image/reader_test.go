@@ -59,9 +59,12 @@ func newStore(t *testing.T) *store {
 	t.Cleanup(server.Close)
 	pool := x509.NewCertPool()
 	pool.AddCert(server.Certificate())
-	s.transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, network, server.Listener.Addr().String())
-	}}
+	s.transport = &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: pool},
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, server.Listener.Addr().String())
+		},
+	}
 	return s
 }
 
@@ -406,7 +409,8 @@ func TestPlainHTTPToNamedRegistriesAlone(t *testing.T) {
 	}
 	here := plain.Listener.Addr().String()
 	for _, transport := range []*http.Transport{to(plain.Listener.Addr())} {
-		if _, err := ask(New(Options{Transport: transport, Timeout: eventually.Timeout}), here+"/x:1"); err == nil || err.Error() != unreachable(here).Error() {
+		if _, err := ask(New(Options{Transport: transport, Timeout: eventually.Timeout}), here+"/x:1"); err == nil ||
+			err.Error() != unreachable(here).Error() {
 			t.Error(err)
 		}
 	}
@@ -424,7 +428,8 @@ func TestPlainHTTPToNamedRegistriesAlone(t *testing.T) {
 	if err := remote.Write(ref, image(t, []string{"a"}, nil)); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := ask(New(Options{Transport: transport, Timeout: eventually.Timeout, Insecure: []string{here}}), here+"/x:1"); err != nil || got.Entrypoint[0] != "a" {
+	if got, err := ask(New(Options{Transport: transport, Timeout: eventually.Timeout, Insecure: []string{here}}), here+"/x:1"); err != nil ||
+		got.Entrypoint[0] != "a" {
 		t.Errorf("a registry that is named: %+v, %v", got, err)
 	}
 }

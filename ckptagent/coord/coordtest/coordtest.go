@@ -58,8 +58,16 @@ type Coordinator struct {
 // Start serves on a free port of this machine until the test ends.
 func Start(t testing.TB) *Coordinator {
 	t.Helper()
-	c := &Coordinator{reports: map[string][]*v1.Report{}, sent: map[string]*v1.Directive{}, directives: map[string]*v1.Directive{}, gangs: map[string]*Gang{},
-		lives: map[string]int{}, cut: map[string]context.CancelFunc{}, changed: make(chan struct{}), callers: &coordinatortest.Callers{}}
+	c := &Coordinator{
+		reports:    map[string][]*v1.Report{},
+		sent:       map[string]*v1.Directive{},
+		directives: map[string]*v1.Directive{},
+		gangs:      map[string]*Gang{},
+		lives:      map[string]int{},
+		cut:        map[string]context.CancelFunc{},
+		changed:    make(chan struct{}),
+		callers:    &coordinatortest.Callers{},
+	}
 	c.store = &coordinatortest.Store{Callers: c.callers}
 	c.CA, c.cert = certificate(t)
 	c.serve(t, "127.0.0.1:0")
@@ -79,7 +87,9 @@ func certificate(t testing.TB) (ca string, cert tls.Certificate) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{Name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		IPAddresses: []net.IP{
+			net.IPv4(127, 0, 0, 1),
+		}, DNSNames: []string{Name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
@@ -110,8 +120,10 @@ func (c *Coordinator) serve(t testing.TB, addr string) {
 	t.Helper()
 	leads := make(chan struct{})
 	close(leads)
-	server, err := coordinator.New(coordinator.Options{Listen: addr, TLS: &tls.Config{Certificates: []tls.Certificate{c.cert}, NextProtos: []string{"h2"}},
-		Authorities: c.authorities, Callers: c.callers, Store: c.store, Elected: leads, Log: logr.Discard()})
+	server, err := coordinator.New(
+		coordinator.Options{Listen: addr, TLS: &tls.Config{Certificates: []tls.Certificate{c.cert}, NextProtos: []string{"h2"}},
+			Authorities: c.authorities, Callers: c.callers, Store: c.store, Elected: leads, Log: logr.Discard()},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,9 +137,13 @@ func (c *Coordinator) serve(t testing.TB, addr string) {
 	c.stop, c.stopped = cancel, stopped
 	go func() {
 		defer close(stopped)
-		_ = server.Serve(ctx, listener, grpc.ChainStreamInterceptor(func(srv any, rpc grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-			return c.attach(ctx, srv, rpc, next)
-		}))
+		_ = server.Serve(
+			ctx,
+			listener,
+			grpc.ChainStreamInterceptor(func(srv any, rpc grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+				return c.attach(ctx, srv, rpc, next)
+			}),
+		)
 	}()
 }
 

@@ -97,11 +97,23 @@ func TestAStoreOverAChild(t *testing.T) {
 	for rank, size := range sizes {
 		go func() {
 			data := random(size)
-			f := format.RankFile{Rank: uint32(rank), WorldSize: uint32(len(sizes)), Step: 7, Generation: 2, Length: uint64(size), Checksum: format.Checksum(data)}
+			f := format.RankFile{
+				Rank:       uint32(rank),
+				WorldSize:  uint32(len(sizes)),
+				Step:       7,
+				Generation: 2,
+				Length:     uint64(size),
+				Checksum:   format.Checksum(data),
+			}
 			err := s.Put(context.Background(), f, bytes.NewReader(data))
 			var got bytes.Buffer
 			if err == nil {
-				_, err = s.Get(context.Background(), protocol.Mark{Step: 7, Generation: 2}, uint32(rank), func(format.RankFile) (io.Writer, error) { return &got, nil })
+				_, err = s.Get(
+					context.Background(),
+					protocol.Mark{Step: 7, Generation: 2},
+					uint32(rank),
+					func(format.RankFile) (io.Writer, error) { return &got, nil },
+				)
 			}
 			if err == nil && !bytes.Equal(got.Bytes(), data) {
 				err = errors.New("it is not what was put")
@@ -120,8 +132,8 @@ func TestAStoreOverAChild(t *testing.T) {
 	}
 }
 
-// TestTheChildCopies: a state that lies in a file is read, checksummed and written by the child; one that is no file of that name any more, by
-// this process.
+// TestTheChildCopies: a state that lies in a file is read, checksummed and written by the child; one that is no file of that name any more,
+// by this process.
 func TestTheChildCopies(t *testing.T) {
 	dir, at := t.TempDir(), int64(17)
 	s := store.New(newFS(t), filepath.Join(dir, "job"), "w")
@@ -169,7 +181,12 @@ func TestTheChildCopies(t *testing.T) {
 func same(t *testing.T, s *store.Store, f format.RankFile, data []byte) {
 	t.Helper()
 	var got bytes.Buffer
-	have, err := s.Get(context.Background(), protocol.Mark{Step: f.Step, Generation: f.Generation}, f.Rank, func(format.RankFile) (io.Writer, error) { return &got, nil })
+	have, err := s.Get(
+		context.Background(),
+		protocol.Mark{Step: f.Step, Generation: f.Generation},
+		f.Rank,
+		func(format.RankFile) (io.Writer, error) { return &got, nil },
+	)
 	if err != nil || have != f || !bytes.Equal(got.Bytes(), data) {
 		t.Errorf("of %d bytes %d came back, %+v, %v", len(data), got.Len(), have, err)
 	}
@@ -187,7 +204,13 @@ func TestFilesAsTheyAre(t *testing.T) {
 	if n, err := out.Write(data); n != len(data) || err != nil {
 		t.Fatalf("wrote %d: %v", n, err)
 	}
-	if err := errors.Join(out.Sync(), out.Close(), f.Rename(name, name+"b"), f.SyncDir(dir), f.MkdirAll(filepath.Join(dir, "c", "d"))); err != nil {
+	if err := errors.Join(
+		out.Sync(),
+		out.Close(),
+		f.Rename(name, name+"b"),
+		f.SyncDir(dir),
+		f.MkdirAll(filepath.Join(dir, "c", "d")),
+	); err != nil {
 		t.Fatal(err)
 	}
 	in, err := f.Open(name+"b", 0)

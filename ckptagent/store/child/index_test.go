@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// TestAnIndexEndsAlone: whatever becomes of the process is an error and nothing else, and the kernel ends it before anything else of the pod.
+// TestAnIndexEndsAlone: whatever becomes of the process is an error and nothing else, and the kernel ends it before anything else of the
+// pod.
 func TestAnIndexEndsAlone(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo all": "",

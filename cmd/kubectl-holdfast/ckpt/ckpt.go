@@ -245,8 +245,17 @@ func recordOf(g *v1alpha1.Gang) *record {
 		return nil
 	}
 	r := g.Status.Run
-	return &record{generation: r.Generation, saved: r.Progress.SavedStep, durable: r.Durable, older: r.Older, kept: r.Kept, pinned: r.Pinned, copies: r.Copies,
-		world: int(r.Progress.Ranks), members: int(g.Spec.Members)}
+	return &record{
+		generation: r.Generation,
+		saved:      r.Progress.SavedStep,
+		durable:    r.Durable,
+		older:      r.Older,
+		kept:       r.Kept,
+		pinned:     r.Pinned,
+		copies:     r.Copies,
+		world:      int(r.Progress.Ranks),
+		members:    int(g.Spec.Members),
+	}
 }
 
 // whole are the recorded steps of all ranks, newest first, with their names.
@@ -289,10 +298,14 @@ func (r *record) mark(steps []Step, before *record, only int64) []Step {
 	for i, d := range whole {
 		s := at(steps, markOf(d))
 		switch {
-		case s == nil && (only > 0 && d.Step != only || !slices.ContainsFunc(known, func(k *v1alpha1.StoredStep) bool { return markOf(k) == markOf(d) })):
+		case s == nil &&
+			(only > 0 && d.Step != only || !slices.ContainsFunc(known, func(k *v1alpha1.StoredStep) bool { return markOf(k) == markOf(d) })):
 			continue
 		case s == nil:
-			steps = append(steps, Step{Step: inspect.Step{Step: d.Step, Generation: d.Generation, Branch: d.Branch, Manifest: inspect.Missing}, State: NotThere})
+			steps = append(
+				steps,
+				Step{Step: inspect.Step{Step: d.Step, Generation: d.Generation, Branch: d.Branch, Manifest: inspect.Missing}, State: NotThere},
+			)
 			s = &steps[len(steps)-1]
 		}
 		s.Record, s.RecordedAt = names[i], &d.At
@@ -318,10 +331,15 @@ func (r *record) markPinned(steps []Step, before *record, only int64) []Step {
 		d := &r.pinned[i]
 		s := at(steps, markOf(d))
 		switch {
-		case s == nil && (only > 0 && d.Step != only || before == nil || !slices.ContainsFunc(before.pinned, func(k v1alpha1.StoredStep) bool { return markOf(&k) == markOf(d) })):
+		case s == nil &&
+			(only > 0 && d.Step != only || before == nil ||
+				!slices.ContainsFunc(before.pinned, func(k v1alpha1.StoredStep) bool { return markOf(&k) == markOf(d) })):
 			continue
 		case s == nil:
-			steps = append(steps, Step{Step: inspect.Step{Step: d.Step, Generation: d.Generation, Branch: d.Branch, Manifest: inspect.Missing}, State: NotThere})
+			steps = append(
+				steps,
+				Step{Step: inspect.Step{Step: d.Step, Generation: d.Generation, Branch: d.Branch, Manifest: inspect.Missing}, State: NotThere},
+			)
 			s = &steps[len(steps)-1]
 		}
 		s.Branch = cmp.Or(s.Branch, d.Branch)
@@ -387,7 +405,10 @@ func (r *record) restored(steps []Step) protocol.Mark {
 	}
 	for _, c := range r.copies {
 		for rank := int(c.Rank); rank < min(world, int(c.Rank)+max(1, int(c.Ranks))); rank++ {
-			stored.Parts = append(stored.Parts, restore.Part{Mark: protocol.Mark{Step: c.Step, Generation: c.Generation, Branch: c.Branch}, Rank: rank})
+			stored.Parts = append(
+				stored.Parts,
+				restore.Part{Mark: protocol.Mark{Step: c.Step, Generation: c.Generation, Branch: c.Branch}, Rank: rank},
+			)
 		}
 	}
 	per := 1

@@ -153,7 +153,15 @@ func TestWhatWouldBeRestored(t *testing.T) {
 
 // drained: pods left step 30 of the first ranks.
 func drained(in *Input, ranks int) {
-	s := inspect.Step{Step: 30, Generation: 2, Ranks: 4, Bytes: 4, Manifest: inspect.Missing, Good: ranks, Files: []inspect.Run{{Ranks: ranks, Status: inspect.OK}}}
+	s := inspect.Step{
+		Step:       30,
+		Generation: 2,
+		Ranks:      4,
+		Bytes:      4,
+		Manifest:   inspect.Missing,
+		Good:       ranks,
+		Files:      []inspect.Run{{Ranks: ranks, Status: inspect.OK}},
+	}
 	in.Storage.Folders[0].Steps = append([]inspect.Step{s}, in.Storage.Folders[0].Steps...)
 	in.Gang.Status.Run.Copies = []v1alpha1.RankCopy{{Ranks: int32(ranks), Step: 30, Generation: 2}}
 }
@@ -164,7 +172,8 @@ func TestVerifyOfOneStep(t *testing.T) {
 	in.Storage.Verified, in.Step = true, 10
 	in.Storage.Folders[0].Steps = in.Storage.Folders[0].Steps[1:]
 	r := Of(in)
-	if text := r.Verification(false); r.Wrong != nil || strings.Contains(text, "20") || strings.Contains(text, "go on from") || !strings.Contains(text, "as it was written") {
+	if text := r.Verification(false); r.Wrong != nil || strings.Contains(text, "20") || strings.Contains(text, "go on from") ||
+		!strings.Contains(text, "as it was written") {
 		t.Errorf("wrong is %q:\n%s", r.Wrong, text)
 	}
 	in.Step, in.Storage.Folders[0].Steps = 15, nil

@@ -39,7 +39,10 @@ func Parse(b []byte) (inspect.Storage, error) {
 
 // check refuses figures that no folder has.
 func check(s *inspect.Step) error {
-	if s.Step < 0 || s.Generation < 0 || s.Branch < 0 || s.Bytes < 0 || s.Good < 0 || s.Bad < 0 || s.Untold < 0 || s.Unlooked < 0 || s.Unfinished < 0 || s.Ranks < 0 || !slices.Contains(inspect.Statuses, s.Manifest) {
+	if s.Step < 0 || s.Generation < 0 || s.Branch < 0 || s.Bytes < 0 || s.Good < 0 || s.Bad < 0 || s.Untold < 0 || s.Unlooked < 0 ||
+		s.Unfinished < 0 ||
+		s.Ranks < 0 ||
+		!slices.Contains(inspect.Statuses, s.Manifest) {
 		return fmt.Errorf("the agent's answer about step %d makes no sense", s.Step)
 	}
 	last := int64(-1)

@@ -63,8 +63,8 @@ func notPinned(g *v1alpha1.Gang) []string {
 // IsPinned says whether the coordinator has recorded that a step stays.
 func IsPinned(g *v1alpha1.Gang, m protocol.Mark) bool { return slices.Contains(pinnedSteps(g), m) }
 
-// NextWish is the number of a wish that is newer than what the Job says and than all that was answered: who puts a Job's file in place of it
-// may have taken its number away.
+// NextWish is the number of a wish that is newer than what the Job says and than all that was answered: who puts a Job's file in place of
+// it may have taken its number away.
 func NextWish(g *v1alpha1.Gang, ofJob int64) int64 {
 	newest := ofJob
 	if g.Spec.Storage != nil {

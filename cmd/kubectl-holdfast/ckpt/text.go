@@ -90,7 +90,17 @@ func (f Folder) table(w *page.Page, now time.Time, wide bool) {
 		if s.Restored {
 			restored = "yes"
 		}
-		row := []string{fmt.Sprint(s.Step.Step), fmt.Sprint(s.Generation), s.ranks(), page.Bytes(s.Bytes), age, page.Dash(s.Record), restored, string(s.State), page.Dash(s.Why)}
+		row := []string{
+			fmt.Sprint(s.Step.Step),
+			fmt.Sprint(s.Generation),
+			s.ranks(),
+			page.Bytes(s.Bytes),
+			age,
+			page.Dash(s.Record),
+			restored,
+			string(s.State),
+			page.Dash(s.Why),
+		}
 		if branches {
 			row = slices.Insert(row, branchColumn, fmt.Sprint(s.Branch))
 		}

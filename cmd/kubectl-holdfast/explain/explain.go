@@ -89,7 +89,13 @@ func (e Explanation) head(w *page.Page) {
 		w.Linef("  no generation has run yet; the gang has %s", page.Count(int64(e.Members), "pod", "pods"))
 		return
 	}
-	w.Linef("  generation %d, %s on %s, %s so far", r.Generation, page.Count(int64(r.Progress.Ranks), "rank", "ranks"), page.Count(int64(e.Members), "pod", "pods"), page.Count(int64(r.Restarts), "restart", "restarts"))
+	w.Linef(
+		"  generation %d, %s on %s, %s so far",
+		r.Generation,
+		page.Count(int64(r.Progress.Ranks), "rank", "ranks"),
+		page.Count(int64(e.Members), "pod", "pods"),
+		page.Count(int64(r.Restarts), "restart", "restarts"),
+	)
 	parts := []string{}
 	if s.Step > 0 {
 		parts = append(parts, fmt.Sprintf("all ranks finished step %d", s.Step))
@@ -131,8 +137,13 @@ var titles = []struct{ condition, title string }{
 }
 
 // quiet are conditions that need no word where they are so.
-var quiet = map[string]metav1.ConditionStatus{v1alpha1.ConditionComplete: metav1.ConditionFalse, v1alpha1.ConditionFailed: metav1.ConditionFalse, v1alpha1.ConditionGoodputKnown: metav1.ConditionTrue,
-	v1alpha1.ConditionUnprotected: metav1.ConditionFalse, v1alpha1.ConditionLauncherRestarts: metav1.ConditionFalse}
+var quiet = map[string]metav1.ConditionStatus{
+	v1alpha1.ConditionComplete:         metav1.ConditionFalse,
+	v1alpha1.ConditionFailed:           metav1.ConditionFalse,
+	v1alpha1.ConditionGoodputKnown:     metav1.ConditionTrue,
+	v1alpha1.ConditionUnprotected:      metav1.ConditionFalse,
+	v1alpha1.ConditionLauncherRestarts: metav1.ConditionFalse,
+}
 
 func (e Explanation) conditions(w *page.Page) {
 	if len(e.Status.Conditions) > 0 {
@@ -189,7 +200,18 @@ func (e Explanation) members(w *page.Page) {
 		if m.Attached {
 			agent = "attached"
 		}
-		rows = append(rows, []string{fmt.Sprint(m.Slot), page.Dash(m.Pod), page.Dash(m.Node), fmt.Sprint(m.Ranks), fmt.Sprint(m.StandbysReady), agent, page.Dash(e.words(m.Node).Line())})
+		rows = append(
+			rows,
+			[]string{
+				fmt.Sprint(m.Slot),
+				page.Dash(m.Pod),
+				page.Dash(m.Node),
+				fmt.Sprint(m.Ranks),
+				fmt.Sprint(m.StandbysReady),
+				agent,
+				page.Dash(e.words(m.Node).Line()),
+			},
+		)
 	}
 	w.Table("", []string{"Slot", "Pod", "Node", "Ranks", "Standbys", "Agent", "Verdict on the node"}, rows, false)
 	if without := e.unlisted(); without != "" {

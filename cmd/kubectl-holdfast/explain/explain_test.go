@@ -36,7 +36,12 @@ func TestText(t *testing.T) {
 
 // TestWhoSawASilentPod: nobody says that its node is at fault.
 func TestWhoSawASilentPod(t *testing.T) {
-	r := &v1alpha1.Recovery{Cause: v1alpha1.Cause{Code: v1alpha1.CausePodLost}, Replaced: []v1alpha1.Replacement{{Termination: v1alpha1.Termination{Pod: "train-1", Node: "n1", Cause: v1alpha1.CauseAgentUnreachable, Dead: true}}}}
+	r := &v1alpha1.Recovery{
+		Cause: v1alpha1.Cause{Code: v1alpha1.CausePodLost},
+		Replaced: []v1alpha1.Replacement{
+			{Termination: v1alpha1.Termination{Pod: "train-1", Node: "n1", Cause: v1alpha1.CauseAgentUnreachable, Dead: true}},
+		},
+	}
 	if got := detected(r); got != "the coordinator: the agent of pod train-1 was not heard" {
 		t.Error(got)
 	}

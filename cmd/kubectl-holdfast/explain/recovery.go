@@ -104,7 +104,11 @@ func detected(r *v1alpha1.Recovery) string {
 		return "requested by a user"
 	case len(r.Replaced) > 0 && r.Replaced[0].Cause == v1alpha1.CauseHardwareSuspected:
 		return fmt.Sprintf("the agent in slot %d", r.Cause.Slot)
-	case c == v1alpha1.CauseRankKilled || c == v1alpha1.CauseRankFailed || c == v1alpha1.CauseRestoreFailed || c == v1alpha1.CausePortConflict || c == v1alpha1.CauseRanksLost || c == v1alpha1.CauseContainerRestarted || c == v1alpha1.CauseLauncherStarted:
+	case c == v1alpha1.CauseRankKilled || c == v1alpha1.CauseRankFailed || c == v1alpha1.CauseRestoreFailed ||
+		c == v1alpha1.CausePortConflict ||
+		c == v1alpha1.CauseRanksLost ||
+		c == v1alpha1.CauseContainerRestarted ||
+		c == v1alpha1.CauseLauncherStarted:
 		if r.Cause.Slot < 0 {
 			return "the coordinator"
 		}

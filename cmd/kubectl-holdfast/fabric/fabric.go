@@ -25,7 +25,10 @@ func Text(f v1alpha1.FabricResponse, wide bool) string {
 		if l.Free > 0 {
 			share = fmt.Sprintf("%d%%", 100*int64(l.Broken)/int64(l.Free))
 		}
-		rows = append(rows, []string{l.Level, fmt.Sprint(l.Domains), fmt.Sprint(l.Whole), fmt.Sprint(l.Free), fmt.Sprint(l.Broken), share, fmt.Sprint(l.Largest)})
+		rows = append(
+			rows,
+			[]string{l.Level, fmt.Sprint(l.Domains), fmt.Sprint(l.Whole), fmt.Sprint(l.Free), fmt.Sprint(l.Broken), share, fmt.Sprint(l.Largest)},
+		)
 	}
 	w.Table("", []string{"LEVEL", "DOMAINS", "UNUSED", "FREE-NODES", "IN-BROKEN", "SHARE", "LARGEST"}, rows, wide)
 	moves(w, f, wide)

@@ -17,6 +17,10 @@ func TestText(t *testing.T) {
 		}}}}
 	golden.File(t, "testdata/full.txt", Text(full, false))
 	golden.File(t, "testdata/none.txt", Text(v1alpha1.FabricResponse{Nodes: 1}, false))
-	stopped := v1alpha1.FabricResponse{Nodes: 2, Levels: []v1alpha1.FabricLevel{{Level: "rack", Domains: 2, Whole: 1, Free: 1, Largest: 1}}, Stopped: true}
+	stopped := v1alpha1.FabricResponse{
+		Nodes:   2,
+		Levels:  []v1alpha1.FabricLevel{{Level: "rack", Domains: 2, Whole: 1, Free: 1, Largest: 1}},
+		Stopped: true,
+	}
 	golden.File(t, "testdata/stopped.txt", Text(stopped, false))
 }

@@ -139,7 +139,12 @@ func (r Row) state(node *corev1.Node) State {
 		}
 	}
 	if h := r.Health; h != nil && (own != Unknown || h.Action != v1alpha1.ActionNone) {
-		own = map[v1alpha1.NodeAction]State{v1alpha1.ActionNone: Healthy, v1alpha1.ActionWatch: Watch, v1alpha1.ActionExclude: Exclude, v1alpha1.ActionEvict: Evict}[h.Action]
+		own = map[v1alpha1.NodeAction]State{
+			v1alpha1.ActionNone:    Healthy,
+			v1alpha1.ActionWatch:   Watch,
+			v1alpha1.ActionExclude: Exclude,
+			v1alpha1.ActionEvict:   Evict,
+		}[h.Action]
 		if own == "" {
 			own = Unreadable // an action of a newer version
 		}
@@ -147,7 +152,8 @@ func (r Row) state(node *corev1.Node) State {
 	if own == Unknown && r.Health != nil && r.Health.Seen.GPUs == 0 && !hasNVIDIA(node) {
 		own = NoDriver
 	}
-	silent := r.Outage != nil && r.Outage.Cause == v1alpha1.CauseNodeUnreachable || r.LeaseSeconds != nil && *r.LeaseSeconds > r.leaseHolds.Seconds()
+	silent := r.Outage != nil && r.Outage.Cause == v1alpha1.CauseNodeUnreachable ||
+		r.LeaseSeconds != nil && *r.LeaseSeconds > r.leaseHolds.Seconds()
 	switch {
 	case r.Outage != nil && r.Outage.Dead:
 		return Dead

@@ -22,7 +22,15 @@ func diff[T any](kind string, text func(*T) (string, error), before, after *T) (
 	if err != nil {
 		return "", err
 	}
-	d, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{A: difflib.SplitLines(a), B: difflib.SplitLines(b), FromFile: kind + " without Holdfast", ToFile: kind + " with Holdfast", Context: 2})
+	d, err := difflib.GetUnifiedDiffString(
+		difflib.UnifiedDiff{
+			A:        difflib.SplitLines(a),
+			B:        difflib.SplitLines(b),
+			FromFile: kind + " without Holdfast",
+			ToFile:   kind + " with Holdfast",
+			Context:  2,
+		},
+	)
 	if err != nil {
 		return "", fmt.Errorf("comparing: %w", err)
 	}

@@ -100,7 +100,12 @@ func shapes(a Answers, asked corev1.ResourceList, needed int64) (types []NodeTyp
 		types = append(types, *t)
 	}
 	slices.SortFunc(types, func(a, b NodeType) int {
-		return cmp.Or(cmp.Compare(b.Pods, a.Pods), cmp.Compare(b.Memory, a.Memory), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Devices, b.Devices))
+		return cmp.Or(
+			cmp.Compare(b.Pods, a.Pods),
+			cmp.Compare(b.Memory, a.Memory),
+			cmp.Compare(a.Name, b.Name),
+			cmp.Compare(a.Devices, b.Devices),
+		)
 	})
 	return types
 }
@@ -167,7 +172,17 @@ func (s *State) text(w *page.Page) {
 		if i == maxTypes {
 			break
 		}
-		rows = append(rows, []string{page.Cut(page.Dash(t.Name), 40), fmt.Sprint(t.Nodes), page.Bytes(t.Memory), fmt.Sprint(t.Pods), page.Dash(t.Devices), page.Dash(t.Why)})
+		rows = append(
+			rows,
+			[]string{
+				page.Cut(page.Dash(t.Name), 40),
+				fmt.Sprint(t.Nodes),
+				page.Bytes(t.Memory),
+				fmt.Sprint(t.Pods),
+				page.Dash(t.Devices),
+				page.Dash(t.Why),
+			},
+		)
 	}
 	w.Table("    ", []string{"TYPE", "NODES", "MEMORY", "PODS-PER-NODE", "DEVICES", "WHY"}, rows, false)
 	if more := len(s.NodeTypes) - len(rows); more > 0 {

@@ -27,9 +27,16 @@ func TestNodeTypes(t *testing.T) {
 	other := node("n9", "big", "4Ti", "8")
 	other.Labels["pool"] = "serve"
 	a := Answers{Job: &batchv1.Job{}, Pod: &corev1.Pod{}, Nodes: []corev1.Node{
-		node("n1", "big", "2Ti", "8"), node("n2", "big", "2040Gi", "8"), node("n3", "small", "900Gi", "8"), node("n4", "", "1500Gi", "4"), node("n5", "", "1000Gi", "16"), node("n6", "", "1000Gi", "16"), other}}
+		node(
+			"n1",
+			"big",
+			"2Ti",
+			"8",
+		), node("n2", "big", "2040Gi", "8"), node("n3", "small", "900Gi", "8"), node("n4", "", "1500Gi", "4"), node("n5", "", "1000Gi", "16"), node("n6", "", "1000Gi", "16"), other}}
 	a.Pod.Spec.NodeSelector = map[string]string{"pool": "train"}
-	a.Pod.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}}}}
+	a.Pod.Spec.Containers = []corev1.Container{
+		{Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}}},
+	}
 	p := Preview{Injection: &v1alpha1.Injection{StateBytes: 40 << 30, Ranks: 8}}
 	check := func(needed string, want ...NodeType) {
 		t.Helper()

@@ -37,9 +37,15 @@ func Plain(job *unstructured.Unstructured) *unstructured.Unstructured {
 func PodOf(job *batchv1.Job, slot int) *corev1.Pod {
 	t := job.Spec.Template.DeepCopy()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: job.Namespace, Name: podName(job.Name, slot), Labels: t.Labels, Annotations: t.Annotations, Finalizers: []string{batchv1.JobTrackingFinalizer},
+		Namespace:   job.Namespace,
+		Name:        podName(job.Name, slot),
+		Labels:      t.Labels,
+		Annotations: t.Annotations,
+		Finalizers:  []string{batchv1.JobTrackingFinalizer},
 		// blockOwnerDeletion, which the Job controller sets as well, takes a right that people do not need otherwise.
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job", Name: job.Name, UID: job.UID, Controller: ptr.To(true)}},
+		OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job", Name: job.Name, UID: job.UID, Controller: ptr.To(true)},
+		},
 	}, Spec: t.Spec}
 	if job.Spec.CompletionMode != nil && *job.Spec.CompletionMode == batchv1.IndexedCompletion {
 		index := strconv.Itoa(slot)

@@ -63,7 +63,15 @@ type Preview struct {
 
 // Of is the preview that follows from what was answered.
 func Of(a Answers) (Preview, error) {
-	p := Preview{Namespace: a.Job.Namespace, Job: a.Job.Name, Members: 1, Unshown: a.Unshown, Warnings: slices.Compact(slices.Clone(a.Warnings)), Where: a.Where, Unasked: a.Unasked}
+	p := Preview{
+		Namespace: a.Job.Namespace,
+		Job:       a.Job.Name,
+		Members:   1,
+		Unshown:   a.Unshown,
+		Warnings:  slices.Compact(slices.Clone(a.Warnings)),
+		Where:     a.Where,
+		Unasked:   a.Unasked,
+	}
 	if a.Job.Spec.Parallelism != nil {
 		p.Members = *a.Job.Spec.Parallelism
 	}

@@ -64,7 +64,9 @@ func TestMembers(t *testing.T) {
 	}
 	for i, pod := range pods {
 		want := PodOf(job, i)
-		if pod.Name != want.Name || pod.Annotations[batchv1.JobCompletionIndexAnnotation] != want.Annotations[batchv1.JobCompletionIndexAnnotation] || pod.Spec.Hostname != want.Spec.Hostname {
+		if pod.Name != want.Name ||
+			pod.Annotations[batchv1.JobCompletionIndexAnnotation] != want.Annotations[batchv1.JobCompletionIndexAnnotation] ||
+			pod.Spec.Hostname != want.Spec.Hostname {
 			t.Errorf("member %d: %+v", i, pod.ObjectMeta)
 		}
 	}

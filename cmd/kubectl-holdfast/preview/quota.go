@@ -44,7 +44,10 @@ func Quotas(quotas []corev1.ResourceQuota, pod *corev1.Pod, members int32) []Sho
 
 // quotaUse is what pods count for, by the names that quotas have.
 func quotaUse(pod *corev1.Pod, members int64) corev1.ResourceList {
-	use := corev1.ResourceList{corev1.ResourcePods: *apiresource.NewQuantity(members, apiresource.DecimalSI), "count/pods": *apiresource.NewQuantity(members, apiresource.DecimalSI)}
+	use := corev1.ResourceList{
+		corev1.ResourcePods: *apiresource.NewQuantity(members, apiresource.DecimalSI),
+		"count/pods":        *apiresource.NewQuantity(members, apiresource.DecimalSI),
+	}
 	count := func(of corev1.ResourceList, names func(corev1.ResourceName) []corev1.ResourceName) {
 		for name, q := range of {
 			all := q.DeepCopy()

@@ -28,7 +28,11 @@ func (p Preview) storage(a Answers) *Storage {
 	if p.Injection == nil || len(errs) > 0 || s.StorageClaim == "" {
 		return nil
 	}
-	out := &Storage{Claim: s.StorageClaim, Step: p.Injection.StateBytes * int64(p.Injection.Ranks) * int64(p.Members), Steps: max(v1alpha1.MinKept, int64(s.Keep)) + 2}
+	out := &Storage{
+		Claim: s.StorageClaim,
+		Step:  p.Injection.StateBytes * int64(p.Injection.Ranks) * int64(p.Members),
+		Steps: max(v1alpha1.MinKept, int64(s.Keep)) + 2,
+	}
 	out.Room = out.Step * out.Steps
 	if s.KeepEvery > 0 {
 		out.Every, out.EveryMost = s.KeepEvery, v1alpha1.MaxKeptEvery

@@ -72,7 +72,8 @@ func (c *Callers) holder(key coordinator.Key, slot elastic.Slot) (elastic.Pod, b
 type Store struct {
 	// Callers are the pods that there are.
 	Callers *Callers
-	// SetPendingReplacements is told which pods of a gang were told to end (coordinator.Server.SetPendingReplacements), as if somebody had deleted them.
+	// SetPendingReplacements is told which pods of a gang were told to end (coordinator.Server.SetPendingReplacements), as if somebody had
+	// deleted them.
 	SetPendingReplacements func(ctx context.Context, key coordinator.Key, pods []elastic.Termination) error
 
 	mu           sync.Mutex
@@ -174,7 +175,10 @@ func (s *Store) NoteTerminating(key coordinator.Key, pod elastic.Pod) bool {
 	}
 	level := slices.Clone(s.terminations[key])
 	if !slices.ContainsFunc(level, func(d elastic.Termination) bool { return d.Pod == pod.UID }) {
-		level = append(level, elastic.Termination{Slot: s.slot(key, pod), Pod: pod.UID, Name: pod.Name, Node: pod.Node, Cause: replacements.PodDeleted})
+		level = append(
+			level,
+			elastic.Termination{Slot: s.slot(key, pod), Pod: pod.UID, Name: pod.Name, Node: pod.Node, Cause: replacements.PodDeleted},
+		)
 	}
 	s.terminations[key] = level
 	s.mu.Unlock()

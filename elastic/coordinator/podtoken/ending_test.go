@@ -12,8 +12,13 @@ import (
 
 func TestContainerEnd(t *testing.T) {
 	killed := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "OOMKilled", ExitCode: 137}}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.AnnotationContainer: "train"}}, Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever},
-		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "logs", RestartCount: 9, LastTerminationState: killed}, {Name: "train"}}}}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.AnnotationContainer: "train"}},
+		Spec:       corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever},
+		Status: corev1.PodStatus{
+			ContainerStatuses: []corev1.ContainerStatus{{Name: "logs", RestartCount: 9, LastTerminationState: killed}, {Name: "train"}},
+		},
+	}
 	if got := containerEnd(pod); got != "" {
 		t.Errorf("a container that runs since it was made: %q", got)
 	}

@@ -14,8 +14,8 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// FuzzClaims reads claims, and where there are none a whole token. What the API server may be asked about is a token of a pod for our audience
-// that has not expired; the rest is refused with a code that the agent knows and a reason.
+// FuzzClaims reads claims, and where there are none a whole token. What the API server may be asked about is a token of a pod for our
+// audience that has not expired; the rest is refused with a code that the agent knows and a reason.
 func FuzzClaims(f *testing.F) {
 	now := time.Unix(1_700_000_000, 0)
 	ours := fmt.Sprintf(`{"aud":[%q],"exp":1700000100,"kubernetes.io":{"namespace":"a","pod":{"name":"p","uid":"u"}}}`, v1alpha1.TokenAudience)
@@ -32,12 +32,15 @@ func FuzzClaims(f *testing.F) {
 		}
 		c, err := unverified(token, now)
 		if err != nil {
-			if s := status.Convert(err); s.Code() != codes.Unauthenticated && s.Code() != codes.PermissionDenied || s.Message() == "" || len(s.Message()) > 1024 {
+			if s := status.Convert(err); s.Code() != codes.Unauthenticated && s.Code() != codes.PermissionDenied || s.Message() == "" ||
+				len(s.Message()) > 1024 {
 				t.Fatalf("refused with %s: %q", s.Code(), s.Message())
 			}
 			return
 		}
-		if len(token) > maxToken || strings.Count(token, ".") != 2 || !slices.Contains(c.Audience, v1alpha1.TokenAudience) || c.Kubernetes.Pod.Name == "" || c.Kubernetes.Pod.UID == "" {
+		if len(token) > maxToken || strings.Count(token, ".") != 2 || !slices.Contains(c.Audience, v1alpha1.TokenAudience) ||
+			c.Kubernetes.Pod.Name == "" ||
+			c.Kubernetes.Pod.UID == "" {
 			t.Fatalf("the API server would be asked about %+v", c)
 		}
 		if c.Expires > 0 && c.Expires < 1<<40 {

@@ -94,10 +94,14 @@ func showing(t *testing.T, token string) context.Context {
 }
 
 func bound(namespace, name, uid string) authenticationv1.TokenReviewStatus {
-	return authenticationv1.TokenReviewStatus{Authenticated: true, Audiences: []string{v1alpha1.TokenAudience}, User: authenticationv1.UserInfo{
-		Username: "system:serviceaccount:" + namespace + ":default",
-		Extra:    map[string]authenticationv1.ExtraValue{extraPodName: {name}, extraPodUID: {uid}},
-	}}
+	return authenticationv1.TokenReviewStatus{
+		Authenticated: true,
+		Audiences:     []string{v1alpha1.TokenAudience},
+		User: authenticationv1.UserInfo{
+			Username: "system:serviceaccount:" + namespace + ":default",
+			Extra:    map[string]authenticationv1.ExtraValue{extraPodName: {name}, extraPodUID: {uid}},
+		},
+	}
 }
 
 func TestWhoIsWho(t *testing.T) {
@@ -157,7 +161,10 @@ func TestAReplacedPodKeepsItsStream(t *testing.T) {
 	member := pod("team-a", "train", "0", "a0")
 	api := fake.NewClientBuilder().WithObjects(member).Build()
 	v := New(api, api)
-	caller := coordinator.Caller{Key: coordinator.Key{Namespace: "team-a", Name: "train", Job: "team-a-train"}, Pod: elastic.Pod{UID: string(member.UID), Name: member.Name}}
+	caller := coordinator.Caller{
+		Key: coordinator.Key{Namespace: "team-a", Name: "train", Job: "team-a-train"},
+		Pod: elastic.Pod{UID: string(member.UID), Name: member.Name},
+	}
 	if addresses, err := v.Check(t.Context(), caller); err != nil || len(addresses) != 1 || addresses[0] != "10.0.0.1" {
 		t.Fatalf("a member is refused, or its address not known: %v, %v", addresses, err)
 	}

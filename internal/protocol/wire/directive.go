@@ -13,9 +13,19 @@ func Directive(m *v1.Directive) protocol.Directive {
 	d := protocol.Directive{
 		Generation: int64(m.GetGeneration()), Order: protocol.Order(m.GetOrder()),
 		Run: protocol.Run{
-			Number: int64(r.GetNumber()), WorldSize: int(r.GetWorldSize()), BaseRank: int(r.GetBaseRank()), NodeRank: int(r.GetNodeRank()), Nodes: int(r.GetNodes()),
-			MasterAddr: r.GetMasterAddr(), MasterPort: int(r.GetMasterPort()), RestoreStep: int64(r.GetRestoreStep()), RestartCount: int(r.GetRestartCount()),
-			Branch: int64(r.GetBranch()), RestoreBranch: int64(r.GetRestoreBranch()),
+			Number: int64(
+				r.GetNumber(),
+			),
+			WorldSize:     int(r.GetWorldSize()),
+			BaseRank:      int(r.GetBaseRank()),
+			NodeRank:      int(r.GetNodeRank()),
+			Nodes:         int(r.GetNodes()),
+			MasterAddr:    r.GetMasterAddr(),
+			MasterPort:    int(r.GetMasterPort()),
+			RestoreStep:   int64(r.GetRestoreStep()),
+			RestartCount:  int(r.GetRestartCount()),
+			Branch:        int64(r.GetBranch()),
+			RestoreBranch: int64(r.GetRestoreBranch()),
 		},
 		CommonStep: int64(m.GetCommonStep()), ReclaimBelow: int64(m.GetReclaimBelow()), ExitCode: int(m.GetExitCode()), Reason: m.GetReason(),
 	}
@@ -38,7 +48,9 @@ func DirectiveMessage(d protocol.Directive) *v1.Directive {
 	}
 	if r := d.Run; r != (protocol.Run{}) {
 		m.Run = &v1.Generation{
-			Number: uint64(r.Number), WorldSize: uint32(r.WorldSize), BaseRank: uint32(r.BaseRank), NodeRank: uint32(r.NodeRank), Nodes: uint32(r.Nodes),
+			Number: uint64(
+				r.Number,
+			), WorldSize: uint32(r.WorldSize), BaseRank: uint32(r.BaseRank), NodeRank: uint32(r.NodeRank), Nodes: uint32(r.Nodes),
 			MasterAddr: r.MasterAddr, MasterPort: uint32(r.MasterPort), RestoreStep: uint64(r.RestoreStep), RestartCount: uint32(r.RestartCount),
 			Branch: uint64(r.Branch), RestoreBranch: uint64(r.RestoreBranch),
 		}

@@ -27,17 +27,46 @@ func state(m v1.State) protocol.AgentState {
 func Report(m *v1.Report) protocol.Report {
 	t := m.GetTimeline()
 	r := protocol.Report{
-		Protocol: int(m.GetProtocol()), Incarnation: m.GetIncarnation(), Sequence: m.GetSequence(), Containers: m.GetContainers(),
-		Ranks: int(m.GetRanks()), Address: m.GetAddress(), Port: int(m.GetPort()), Generation: int64(m.GetGeneration()), State: state(m.GetState()),
-		StateBytes: m.GetStateBytes(), Notes: m.GetNotes(), Refused: m.GetRefused(), Terminating: m.GetTerminating(),
+		Protocol:    int(m.GetProtocol()),
+		Incarnation: m.GetIncarnation(),
+		Sequence:    m.GetSequence(),
+		Containers:  m.GetContainers(),
+		Ranks: int(
+			m.GetRanks(),
+		),
+		Address:     m.GetAddress(),
+		Port:        int(m.GetPort()),
+		Generation:  int64(m.GetGeneration()),
+		State:       state(m.GetState()),
+		StateBytes:  m.GetStateBytes(),
+		Notes:       m.GetNotes(),
+		Refused:     m.GetRefused(),
+		Terminating: m.GetTerminating(),
 		Timeline: protocol.Timeline{
 			Detected: at(t.GetDetected()), HaltReceived: at(t.GetHaltReceived()), Stopped: at(t.GetStopped()), RunReceived: at(t.GetRunReceived()),
 			Started: at(t.GetStarted()), Restored: at(t.GetRestored()), FirstStep: at(t.GetFirstStep()), Verified: at(t.GetVerified()),
 		},
-		Storage: m.GetStorage(), Grace: time.Duration(m.GetGraceSeconds()) * time.Second, CopyTook: time.Duration(m.GetCopyMs()) * time.Millisecond,
-		Manifested: mark(m.GetManifested()), FetchFailed: mark(m.GetFetchFailed()), BarrierStep: int64(m.GetBarrierStep()), WholeCommand: m.GetWholeCommand(),
-		LeftForLauncher: int64(m.GetLeftForLauncher()), Unprotected: m.GetUnprotected(), ModulesKnown: int(m.GetModulesKnown()), Modules: m.GetModules(),
-		Launch: int(m.GetLaunch()), Returned: int(m.GetReturned()), Waited: int(m.GetWaited()), WaitedFor: time.Duration(m.GetWaitedMs()) * time.Millisecond,
+		Storage:  m.GetStorage(),
+		Grace:    time.Duration(m.GetGraceSeconds()) * time.Second,
+		CopyTook: time.Duration(m.GetCopyMs()) * time.Millisecond,
+		Manifested: mark(
+			m.GetManifested(),
+		),
+		FetchFailed:  mark(m.GetFetchFailed()),
+		BarrierStep:  int64(m.GetBarrierStep()),
+		WholeCommand: m.GetWholeCommand(),
+		LeftForLauncher: int64(
+			m.GetLeftForLauncher(),
+		),
+		Unprotected:  m.GetUnprotected(),
+		ModulesKnown: int(m.GetModulesKnown()),
+		Modules:      m.GetModules(),
+		Launch: int(
+			m.GetLaunch(),
+		),
+		Returned:  int(m.GetReturned()),
+		Waited:    int(m.GetWaited()),
+		WaitedFor: time.Duration(m.GetWaitedMs()) * time.Millisecond,
 	}
 	for _, k := range m.GetRank() {
 		r.Rank = append(r.Rank, rank(k))
@@ -51,16 +80,30 @@ func Report(m *v1.Report) protocol.Report {
 
 func rank(m *v1.Rank) protocol.Rank {
 	r := protocol.Rank{
-		Local: int(m.GetLocalRank()), Sealed: points(m.GetSealed(), m.GetSealedBranch()), Step: int64(m.GetStep()), StandbyReady: m.GetStandbyReady(),
+		Local: int(
+			m.GetLocalRank(),
+		), Sealed: points(m.GetSealed(), m.GetSealedBranch()), Step: int64(m.GetStep()), StandbyReady: m.GetStandbyReady(),
 		PID: int(m.GetPid()), FromStandby: m.GetFromStandby(), Copied: protocol.Copied{Mark: mark(m.GetCopied().GetMark()),
 			Length: m.GetCopied().GetLength(), Checksum: m.GetCopied().GetChecksum()},
 		OptimizerSteps: int64(m.GetOptimizerSteps()), ResumedAt: int64(m.GetResumedAt()), ResumeKnown: m.ResumedAt != nil,
 	}
 	if c := m.GetSaves(); c != nil {
-		r.Saves = &protocol.Saves{Copied: c.GetCopied(), Overlapped: c.GetOverlapped(), Dropped: c.GetDropped(), Skipped: c.GetSkipped(), Refused: c.GetRefused()}
+		r.Saves = &protocol.Saves{
+			Copied:     c.GetCopied(),
+			Overlapped: c.GetOverlapped(),
+			Dropped:    c.GetDropped(),
+			Skipped:    c.GetSkipped(),
+			Refused:    c.GetRefused(),
+		}
 	}
 	if e := m.GetExit(); e != nil {
-		r.Exit = &protocol.Exit{Code: int(e.GetCode()), Signal: int(e.GetSignal()), At: at(e.GetAt()), Traceback: e.GetTraceback(), Restoring: e.GetRestoring()}
+		r.Exit = &protocol.Exit{
+			Code:      int(e.GetCode()),
+			Signal:    int(e.GetSignal()),
+			At:        at(e.GetAt()),
+			Traceback: e.GetTraceback(),
+			Restoring: e.GetRestoring(),
+		}
 	}
 	return r
 }
@@ -77,7 +120,9 @@ func ReportMessage(r protocol.Report) *v1.Report {
 			Started: nanos(t.Started), Restored: nanos(t.Restored), FirstStep: nanos(t.FirstStep), Verified: nanos(t.Verified),
 		},
 		Storage: r.Storage, GraceSeconds: uint32(r.Grace / time.Second), CopyMs: uint32(r.CopyTook.Milliseconds()),
-		Manifested: markMessage(r.Manifested), FetchFailed: markMessage(r.FetchFailed), BarrierStep: uint64(r.BarrierStep), WholeCommand: r.WholeCommand,
+		Manifested: markMessage(
+			r.Manifested,
+		), FetchFailed: markMessage(r.FetchFailed), BarrierStep: uint64(r.BarrierStep), WholeCommand: r.WholeCommand,
 		LeftForLauncher: uint64(r.LeftForLauncher), Unprotected: r.Unprotected, ModulesKnown: uint32(r.ModulesKnown), Modules: r.Modules,
 		Launch: uint32(r.Launch), Returned: uint32(r.Returned), Waited: uint32(r.Waited), WaitedMs: uint32(r.WaitedFor.Milliseconds()),
 	}

@@ -144,7 +144,15 @@ func (t *turn) prepare() (err error) {
 		return err
 	}
 	if slices.Contains(t.chosen, holdfast) {
-		if t.holder, err = newHolder(string(t.python), t.client(), t.memory, t.disk, t.ranks, cmp.Or(t.slots, format.Slots), t.bytes+t.bytes/16+16*mib); err != nil {
+		if t.holder, err = newHolder(
+			string(t.python),
+			t.client(),
+			t.memory,
+			t.disk,
+			t.ranks,
+			cmp.Or(t.slots, format.Slots),
+			t.bytes+t.bytes/16+16*mib,
+		); err != nil {
 			return err
 		}
 	}

@@ -138,7 +138,14 @@ func (h *holder) persist(ctx context.Context, step int64) (at int64, err error) 
 				return
 			}
 			defer pinned.Release()
-			f := format.RankFile{Rank: uint32(local), WorldSize: uint32(ranks), Step: step, Generation: h.generation, Length: pinned.Seal.Length, Checksum: pinned.Seal.CRC}
+			f := format.RankFile{
+				Rank:       uint32(local),
+				WorldSize:  uint32(ranks),
+				Step:       step,
+				Generation: h.generation,
+				Length:     pinned.Seal.Length,
+				Checksum:   pinned.Seal.CRC,
+			}
 			manifest.Ranks[local] = format.ManifestRank{Length: f.Length, Checksum: f.Checksum}
 			errs[local] = h.store.Put(ctx, f, pinned.Data())
 		})

@@ -66,7 +66,11 @@ const (
 )
 
 var (
-	full = []shape{{name: "1GiB", ranks: 1, bytes: gib, memory: 17 * gib}, {name: "4x512MiB", ranks: 4, bytes: 512 * mib, memory: 12 * gib, alone: true}, little}
+	full = []shape{
+		{name: "1GiB", ranks: 1, bytes: gib, memory: 17 * gib},
+		{name: "4x512MiB", ranks: 4, bytes: 512 * mib, memory: 12 * gib, alone: true},
+		little,
+	}
 	// little is what kills of more are compared with.
 	little = shape{name: "1MiB", ranks: 1, bytes: mib, memory: 4 * gib, killsOnly: true}
 	quick  = []shape{{name: "64MiB", ranks: 1, bytes: 64 * mib, memory: 4 * gib}}
@@ -94,8 +98,21 @@ func main() {
 
 // command writes lines to out and what is for people to progress.
 func command(out, progress io.Writer) *cobra.Command {
-	o := options{systems: figure.OneOf(systems...), cases: figure.OneOf(full[0].name, full[1].name, little.name, quick[0].name, deviceShapes[0].name, deviceShapes[1].name, deviceShapes[2].name),
-		python: "/opt/holdfast-python/venv/bin/python3", dlroverPython: "/opt/holdfast-dlrover/bin/python3", disk: "/var/tmp"}
+	o := options{
+		systems: figure.OneOf(systems...),
+		cases: figure.OneOf(
+			full[0].name,
+			full[1].name,
+			little.name,
+			quick[0].name,
+			deviceShapes[0].name,
+			deviceShapes[1].name,
+			deviceShapes[2].name,
+		),
+		python:        "/opt/holdfast-python/venv/bin/python3",
+		dlroverPython: "/opt/holdfast-dlrover/bin/python3",
+		disk:          "/var/tmp",
+	}
 	cmd := &cobra.Command{
 		Use:   "bench-checkpoint",
 		Short: "Measure saves and restores of a rank's state, next to memcpy, torch.save, DCP and DLRover",
@@ -127,7 +144,11 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 		return err
 	}
 	err := b.run(ctx, figure.Chosen(usual, slices.Concat(full, quick, deviceShapes), func(s shape) string { return s.name }, o.cases))
-	return b.set.Conclude(out, progress, figure.Result{Common: &o.Common, Rows: rows(b.set), Verdicts: verdicts(b.set, o.Quick), Began: began, Limit: timeLimit, Broken: err})
+	return b.set.Conclude(
+		out,
+		progress,
+		figure.Result{Common: &o.Common, Rows: rows(b.set), Verdicts: verdicts(b.set, o.Quick), Began: began, Limit: timeLimit, Broken: err},
+	)
 }
 
 // goal is a bound of a ratio: a metric of holdfast as a multiple of the same or another metric of another system.

@@ -46,7 +46,9 @@ func TestRatiosAreOfMediansOfOneRun(t *testing.T) {
 	s.Add("c", "ours", "m", "s", 2, 1, 9)
 	s.Add("c", "theirs", "m", "s", 4, 4, 4, 4, 4)
 	s.Add("c", "early", "m", "s", -1)
-	if got := s.Ratio("c", "m", "ours", "theirs", "m_vs_theirs", Times); len(got) != 1 || got[0].Value != 0.5 || got[0].N != 3 || got[0].Metric != "m_vs_theirs" || got[0].Unit != Times {
+	if got := s.Ratio("c", "m", "ours", "theirs", "m_vs_theirs", Times); len(got) != 1 || got[0].Value != 0.5 || got[0].N != 3 ||
+		got[0].Metric != "m_vs_theirs" ||
+		got[0].Unit != Times {
 		t.Errorf("%+v", got)
 	}
 	s.Add("c", "at once", "m", "s", 0)

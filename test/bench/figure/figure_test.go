@@ -63,7 +63,10 @@ func TestConcludeShowsWhatWasMissed(t *testing.T) {
 			t.Errorf("%d lines", n)
 		}
 		text := progress.String()
-		if !strings.Contains(text, "reached  n is 1") || !strings.Contains(text, "not measured  o: at most 4") || strings.Contains(text, "MISSED   m is 2") != (c.r.Missed != nil) || !strings.Contains(text, "1–3") || !strings.Contains(text, "the run took") {
+		if !strings.Contains(text, "reached  n is 1") || !strings.Contains(text, "not measured  o: at most 4") ||
+			strings.Contains(text, "MISSED   m is 2") != (c.r.Missed != nil) ||
+			!strings.Contains(text, "1–3") ||
+			!strings.Contains(text, "the run took") {
 			t.Errorf("the table is\n%s", text)
 		}
 	}

@@ -37,7 +37,8 @@ func TestNothingPassesForNotGiven(t *testing.T) {
 		{"--profile=", "give a path, or leave the flag out"},
 	} {
 		name, _, _ := strings.Cut(c.flag, "=")
-		if _, err := parse(c.flag); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), c.remedy) || !strings.Contains(err.Error(), "leave the flag out") {
+		if _, err := parse(c.flag); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), c.remedy) ||
+			!strings.Contains(err.Error(), "leave the flag out") {
 			t.Errorf("%s: %v, want %q of %s", c.flag, err, c.remedy, name)
 		}
 	}
@@ -65,7 +66,8 @@ func TestFlagsAct(t *testing.T) {
 		if got := fmt.Sprint(Chosen(all[:1], all, itself, g.names)); got != c.systems || string(g.path) != c.path {
 			t.Errorf("%q: %s, path %q", c.args, got, g.path)
 		}
-		if got := g.names.Include("plain"); got != (c.args == nil || slices.ContainsFunc(c.args, func(a string) bool { return strings.HasSuffix(a, "plain") })) {
+		if got := g.names.Include("plain"); got != (c.args == nil ||
+			slices.ContainsFunc(c.args, func(a string) bool { return strings.HasSuffix(a, "plain") })) {
 			t.Errorf("%q: plain %t", c.args, got)
 		}
 	}

@@ -236,7 +236,19 @@ func TestPageQuotesRecordedRuns(t *testing.T) {
 }
 
 func TestRenderedFigures(t *testing.T) {
-	r := Run{Header: Header{Recorded: "b", Command: "bench-b", Commit: "abc", Date: "2026-01-02", Machine: "2 cores", Load: "0.1 0.2 0.3", Seconds: 609, Missed: []string{"a: m is 2", "b: m is 3"}, Broken: "c: no figures"}}
+	r := Run{
+		Header: Header{
+			Recorded: "b",
+			Command:  "bench-b",
+			Commit:   "abc",
+			Date:     "2026-01-02",
+			Machine:  "2 cores",
+			Load:     "0.1 0.2 0.3",
+			Seconds:  609,
+			Missed:   []string{"a: m is 2", "b: m is 3"},
+			Broken:   "c: no figures",
+		},
+	}
 	r.Rows = []Figure{
 		{Case: "a", System: "ours", Metric: "m", Value: 1.23456, Unit: "s", N: 3, Samples: []float64{2.5, 1.23456, 0.1}},
 		{Case: "a", System: "ours", Metric: "m_vs", Value: 0.00002, Unit: Times, N: 3},

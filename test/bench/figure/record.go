@@ -48,8 +48,8 @@ func (r Run) Find(k Key) (Figure, bool) {
 	return Figure{}, false
 }
 
-// ParseRun reads a recorded run of a benchmark. What it does not know is an error: a figure that was renamed is not to pass for one that was
-// not measured.
+// ParseRun reads a recorded run of a benchmark. What it does not know is an error: a figure that was renamed is not to pass for one that
+// was not measured.
 func ParseRun(bench string, text []byte) (Run, error) {
 	var r Run
 	lines := bufio.NewScanner(bytes.NewReader(text))
@@ -109,7 +109,11 @@ func RecordedIn(source, bench string) string {
 
 // headerOf says of a run that begins now what its file is to say.
 func headerOf(source, bench string) (Header, error) {
-	h := Header{Recorded: bench, Command: strings.Join(append([]string{filepath.Base(os.Args[0])}, os.Args[1:]...), " "), Date: time.Now().UTC().Format(time.DateOnly)}
+	h := Header{
+		Recorded: bench,
+		Command:  strings.Join(append([]string{filepath.Base(os.Args[0])}, os.Args[1:]...), " "),
+		Date:     time.Now().UTC().Format(time.DateOnly),
+	}
 	git := func(args ...string) (string, error) {
 		out, err := exec.Command("git", append([]string{"-C", source}, args...)...).Output()
 		return strings.TrimSpace(string(out)), err

@@ -125,9 +125,9 @@ type Resumption struct {
 	Recomputed                                   int64
 }
 
-// Resumed says how training went on once every rank has, in a process that was started after a moment, finished a step that not all ranks had
-// finished before; of a plain script, which begins again, once every rank has finished a step. A step joins all ranks, so the newest process of
-// each is what counts, however many were started in between.
+// Resumed says how training went on once every rank has, in a process that was started after a moment, finished a step that not all ranks
+// had finished before; of a plain script, which begins again, once every rank has finished a step. A step joins all ranks, so the newest
+// process of each is what counts, however many were started in between.
 func (r *Record) Resumed(ranks int, after time.Time) (Resumption, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

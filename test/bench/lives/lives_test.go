@@ -46,7 +46,8 @@ func TestResumed(t *testing.T) {
 			play(r, "pod", rank, 1000, c.from[rank], c.reached[rank])
 		}
 		got, ok := r.Resumed(2, time.Unix(1000, 0))
-		if !ok || math.Abs(seconds(got.Stepped, 1000)-c.want) > 1e-6 || got.Recomputed != c.recomputed || got.LoadMs != 1 || math.Abs(seconds(got.Imported, 1000)-1) > 1e-6 {
+		if !ok || math.Abs(seconds(got.Stepped, 1000)-c.want) > 1e-6 || got.Recomputed != c.recomputed || got.LoadMs != 1 ||
+			math.Abs(seconds(got.Imported, 1000)-1) > 1e-6 {
 			t.Errorf("%s: %+v, %t; want %v s and %d steps again", c.name, got, ok, c.want, c.recomputed)
 		}
 		if _, ok := r.Resumed(3, time.Unix(1000, 0)); ok {
@@ -77,7 +78,8 @@ func TestResumedInAnotherPod(t *testing.T) {
 	play(r, "b-1", 1, 208, 5, 8) // it had reached 8, all others 9
 	r.Line("a-2", `{"bench":"step","rank":2,"t":199,"step":9}`)
 	// Step 9 is the first that not all had finished: the late rank made it at 210+4+3.
-	if got, ok := r.Resumed(3, time.Unix(200, 0)); !ok || got.Recomputed != 3 || got.Stepped.Unix() != 217 || got.Restored.Unix() != 213 || got.Started.Unix() != 210 {
+	if got, ok := r.Resumed(3, time.Unix(200, 0)); !ok || got.Recomputed != 3 || got.Stepped.Unix() != 217 || got.Restored.Unix() != 213 ||
+		got.Started.Unix() != 210 {
 		t.Errorf("got %+v, %t", got, ok)
 	}
 }

@@ -155,7 +155,11 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 		}
 	}
 	err = errors.Join(err, b.down())
-	return b.Conclude(out, progress, figure.Result{Common: &o.Common, Rows: b.lines(), Verdicts: b.verdicts(), Began: began, Limit: timeLimit, Broken: err})
+	return b.Conclude(
+		out,
+		progress,
+		figure.Result{Common: &o.Common, Rows: b.lines(), Verdicts: b.verdicts(), Began: began, Limit: timeLimit, Broken: err},
+	)
 }
 
 // lines are the figures and what is compared with another system's.

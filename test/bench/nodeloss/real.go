@@ -136,7 +136,10 @@ func (r *real) watch(ctx context.Context) (*marks, error) {
 			m.look(n, time.Now())
 		}
 	}
-	if _, err := informer.AddEventHandler(clientcache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, obj any) { look(obj) }}); err != nil {
+	if _, err := informer.AddEventHandler(clientcache.ResourceEventHandlerFuncs{
+		AddFunc:    look,
+		UpdateFunc: func(_, obj any) { look(obj) },
+	}); err != nil {
 		return nil, err
 	}
 	go informer.Run(ctx.Done())

@@ -46,7 +46,10 @@ func (b *bench) simulate(ctx context.Context) (*sim, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := devcluster.Up(ctx, devcluster.Options{SimNodes: b.nodes.Or(b.Quick, 60, 1500), Binary: filepath.Join(source, "bin/holdfast-dev"), Out: b.progress})
+	c, err := devcluster.Up(
+		ctx,
+		devcluster.Options{SimNodes: b.nodes.Or(b.Quick, 60, 1500), Binary: filepath.Join(source, "bin/holdfast-dev"), Out: b.progress},
+	)
 	if err != nil {
 		return nil, fmt.Errorf("starting a cluster: %w", err)
 	}

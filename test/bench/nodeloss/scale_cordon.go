@@ -71,7 +71,9 @@ func cordon(ctx context.Context, b *bench) (err error) {
 type taints struct{ watch map[string]*seen }
 
 func (s *sim) watchTaints(ctx context.Context) (*taints, error) {
-	t := &taints{watch: map[string]*seen{v1alpha1.TaintUnhealthy: newSeen(len(s.nodes) * 2 / 3), v1alpha1.TaintOutage: newSeen(len(s.nodes) * 2 / 3)}}
+	t := &taints{
+		watch: map[string]*seen{v1alpha1.TaintUnhealthy: newSeen(len(s.nodes) * 2 / 3), v1alpha1.TaintOutage: newSeen(len(s.nodes) * 2 / 3)},
+	}
 	for _, n := range s.nodes[len(s.nodes)*2/3:] { // the single ones
 		t.watch[n] = newSeen(1)
 	}
@@ -91,7 +93,10 @@ func (s *sim) watchTaints(ctx context.Context) (*taints, error) {
 		}
 	}
 	informer := factory.Core().V1().Nodes().Informer()
-	if _, err := informer.AddEventHandler(clientcache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, obj any) { look(obj) }}); err != nil {
+	if _, err := informer.AddEventHandler(clientcache.ResourceEventHandlerFuncs{
+		AddFunc:    look,
+		UpdateFunc: func(_, obj any) { look(obj) },
+	}); err != nil {
 		return nil, err
 	}
 	factory.Start(ctx.Done())

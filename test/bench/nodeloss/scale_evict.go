@@ -126,7 +126,11 @@ func (s *sim) pods(ctx context.Context, selector string, running, going *seen) (
 		}
 	}
 	informer := factory.Core().V1().Pods().Informer()
-	if _, err := informer.AddEventHandler(clientcache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, obj any) { look(obj) }, DeleteFunc: gone}); err != nil {
+	if _, err := informer.AddEventHandler(clientcache.ResourceEventHandlerFuncs{
+		AddFunc:    look,
+		UpdateFunc: func(_, obj any) { look(obj) },
+		DeleteFunc: gone,
+	}); err != nil {
 		cancel()
 		return nil, err
 	}
@@ -160,7 +164,10 @@ func (s *sim) evictAlone(ctx context.Context, count int) (float64, error) {
 	}
 	began := time.Now()
 	if err := each(names, func(name string) error {
-		return s.client.PolicyV1().Evictions(namespace).Evict(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
+		return s.client.PolicyV1().Evictions(namespace).Evict(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace,
+			Name:      name,
+		}})
 	}); err != nil {
 		return 0, err
 	}
@@ -193,8 +200,12 @@ func (s *sim) gangs(ctx context.Context, jobs int) error {
 	if err := each(numbers, func(i int) error {
 		name := fmt.Sprintf("gang-%03d", i)
 		_, err := s.client.BatchV1().Jobs(namespace).Create(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: batchv1.JobSpec{
-			Parallelism: ptr.To[int32](podsPerJob), Completions: ptr.To[int32](podsPerJob), CompletionMode: ptr.To(batchv1.IndexedCompletion), BackoffLimit: ptr.To[int32](0),
-			PodReplacementPolicy: ptr.To(batchv1.Failed), Template: template(map[string]string{v1alpha1.LabelGang: name}),
+			Parallelism:          ptr.To[int32](podsPerJob),
+			Completions:          ptr.To[int32](podsPerJob),
+			CompletionMode:       ptr.To(batchv1.IndexedCompletion),
+			BackoffLimit:         ptr.To[int32](0),
+			PodReplacementPolicy: ptr.To(batchv1.Failed),
+			Template:             template(map[string]string{v1alpha1.LabelGang: name}),
 		}}, metav1.CreateOptions{})
 		return err
 	}); err != nil {
@@ -253,10 +264,18 @@ func (s *sim) leave(ctx context.Context, take func(corev1.Pod) error) (p pace, e
 // bare does by two calls of its own what the product does, with nothing to decide and nothing to watch.
 func (s *sim) bare(ctx context.Context, pod corev1.Pod) error {
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"labels":{%q:"true","controller-uid":null,%q:null}}}`, pod.UID, v1alpha1.LabelReplaced, batchv1.ControllerUidLabel)
-	if _, err := s.client.CoreV1().Pods(namespace).Patch(ctx, pod.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	if _, err := s.client.CoreV1().Pods(namespace).Patch(
+		ctx,
+		pod.Name,
+		types.MergePatchType,
+		[]byte(patch),
+		metav1.PatchOptions{},
+	); err != nil {
 		return err
 	}
-	return s.client.PolicyV1().Evictions(namespace).Evict(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod.Name}})
+	return s.client.PolicyV1().
+		Evictions(namespace).
+		Evict(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod.Name}})
 }
 
 // replace has the product's elastic controller replace every pod of the gangs, as if the coordinator had told it to.
@@ -309,11 +328,21 @@ func (s *sim) elastic(ctx context.Context, calls *atomic.Int64) (*elasticcontrol
 		Controller: config.Controller{SkipNameValidation: ptr.To(true)}, // it is started anew for each sample
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject:         map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: ofGangs}, &corev1.Node{}: {Transform: nodecontroller.SlimNode}}}})
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Pod{}:  {Label: ofGangs},
+				&corev1.Node{}: {Transform: nodecontroller.SlimNode},
+			}}})
 	if err != nil {
 		return nil, nil, err
 	}
-	store := elasticcontroller.New(elasticcontroller.Options{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("holdfast-elastic"), Log: logr.Discard()})
+	store := elasticcontroller.New(
+		elasticcontroller.Options{
+			Client:   mgr.GetClient(),
+			Live:     mgr.GetAPIReader(),
+			Recorder: mgr.GetEventRecorder("holdfast-elastic"),
+			Log:      logr.Discard(),
+		},
+	)
 	if err := store.SetupWithManager(mgr, ignorant{}); err != nil {
 		return nil, nil, err
 	}

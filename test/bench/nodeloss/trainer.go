@@ -39,8 +39,13 @@ func line(job string) string {
 func trainJob(name string) *batchv1.Job {
 	job := &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: roomName},
-		Spec: batchv1.JobSpec{Completions: ptr.To[int32](pods), Parallelism: ptr.To[int32](pods), CompletionMode: ptr.To(batchv1.IndexedCompletion),
-			BackoffLimit: ptr.To[int32](100), Template: corev1.PodTemplateSpec{Spec: podOf(name, line(name))}},
+		Spec: batchv1.JobSpec{
+			Completions:    ptr.To[int32](pods),
+			Parallelism:    ptr.To[int32](pods),
+			CompletionMode: ptr.To(batchv1.IndexedCompletion),
+			BackoffLimit:   ptr.To[int32](100),
+			Template:       corev1.PodTemplateSpec{Spec: podOf(name, line(name))},
+		},
 	}
 	if name == jobHoldfast {
 		job.Annotations = map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Mi",
@@ -59,13 +64,21 @@ func barePod(name string) *corev1.Pod {
 func podOf(job, line string) corev1.PodSpec {
 	memory := resource.MustParse("4Gi")
 	claim := func(name, of string, readOnly bool) corev1.Volume {
-		return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: of, ReadOnly: readOnly}}}
+		return corev1.Volume{
+			Name:         name,
+			VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: of, ReadOnly: readOnly}},
+		}
 	}
 	return corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, Subdomain: job, TerminationGracePeriodSeconds: ptr.To[int64](20),
 		AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
-		SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](1000), RunAsGroup: ptr.To[int64](1000), FSGroup: ptr.To[int64](1000),
-			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+		SecurityContext: &corev1.PodSecurityContext{
+			RunAsNonRoot:   ptr.To(true),
+			RunAsUser:      ptr.To[int64](1000),
+			RunAsGroup:     ptr.To[int64](1000),
+			FSGroup:        ptr.To[int64](1000),
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
 		Containers: []corev1.Container{{
 			Name: container, Image: layout.BaseImage, Command: []string{"bash", "-c", line},
 			Env: []corev1.EnvVar{
@@ -77,12 +90,24 @@ func podOf(job, line string) corev1.PodSpec {
 				Requests: corev1.ResourceList{corev1.ResourceMemory: memory, corev1.ResourceCPU: resource.MustParse("200m")},
 				Limits:   corev1.ResourceList{corev1.ResourceMemory: memory, layout.GPUResource: *resource.NewQuantity(ranksEach, resource.DecimalSI)},
 			},
-			SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
-			VolumeMounts: []corev1.VolumeMount{{Name: "bench", MountPath: "/bench", ReadOnly: true}, {Name: "python", MountPath: pythonHome, ReadOnly: true},
-				{Name: "shared", MountPath: "/shared"}, {Name: "tmp", MountPath: "/tmp"}},
+			SecurityContext: &corev1.SecurityContext{
+				AllowPrivilegeEscalation: ptr.To(false),
+				Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			},
+			VolumeMounts: []corev1.VolumeMount{
+				{Name: "bench", MountPath: "/bench", ReadOnly: true},
+				{Name: "python", MountPath: pythonHome, ReadOnly: true},
+				{Name: "shared", MountPath: "/shared"},
+				{Name: "tmp", MountPath: "/tmp"},
+			},
 		}},
 		Volumes: []corev1.Volume{
-			{Name: "bench", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "scripts"}}}},
+			{
+				Name: "bench",
+				VolumeSource: corev1.VolumeSource{
+					ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "scripts"}},
+				},
+			},
 			claim("python", "python", true), claim("shared", "files-"+job, false),
 			{Name: "tmp", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		},

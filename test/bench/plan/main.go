@@ -188,7 +188,11 @@ func run(ctx context.Context, o figure.Common, out, progress io.Writer) (err err
 			err = errors.Join(err, fmt.Errorf("%s: no figures: %w", q.name, failed))
 		}
 	}
-	return set.Conclude(out, progress, figure.Result{Common: &o, Rows: rows(set), Verdicts: verdicts(set, o.Quick), Began: began, Limit: timeLimit, Broken: err})
+	return set.Conclude(
+		out,
+		progress,
+		figure.Result{Common: &o, Rows: rows(set), Verdicts: verdicts(set, o.Quick), Began: began, Limit: timeLimit, Broken: err},
+	)
 }
 
 // rows are the figures and each answer as a multiple of one look at all nodes.

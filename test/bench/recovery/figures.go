@@ -99,7 +99,8 @@ func newResults() *results { return &results{figure.NewSet(benchName)} }
 // limits are the systems that a system is compared with, beside torchrun: what no launcher can beat that has processes ready, or has none.
 var limits = map[string]string{systemHoldfast: systemLimit, systemCold: systemLimitCold, systemTorchrun: systemLimitCold}
 
-// figures are the rows: every median, the kills before standbys, then every ratio against torchrun, the limits and the script with the client.
+// figures are the rows: every median, the kills before standbys, then every ratio against torchrun, the limits and the script with the
+// client.
 func (r *results) figures() []figure.Figure {
 	out := r.Figures()
 	for _, kase := range r.Cases() {
@@ -243,7 +244,12 @@ func (r *results) row(kase, system string) []string {
 	samples := r.Samples(kase, system, killToStep)
 	switch never, asked := r.Median(kase, system, recoveredAny); {
 	case len(samples) > 0:
-		cells = append(cells, fmt.Sprint(len(samples)), fmt.Sprintf("%.2f s", figure.Median(samples)), fmt.Sprintf("%.2f–%.2f", slices.Min(samples), slices.Max(samples)))
+		cells = append(
+			cells,
+			fmt.Sprint(len(samples)),
+			fmt.Sprintf("%.2f s", figure.Median(samples)),
+			fmt.Sprintf("%.2f–%.2f", slices.Min(samples), slices.Max(samples)),
+		)
 	case asked && never == 0:
 		waited, _ := r.Median(kase, system, "waited_s")
 		cells = append(cells, "1", "never", fmt.Sprintf("waited %.0f s", waited))

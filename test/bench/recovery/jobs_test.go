@@ -22,7 +22,9 @@ func TestSystemsRunInTheSamePods(t *testing.T) {
 		for _, name := range []string{systemHoldfast, systemCold, systemAsComes} {
 			got := jobFor(systems[name], sh, 5)
 			for key := range got.Annotations {
-				if sh.plain() && key != v1alpha1.AnnotationEnabled || key != v1alpha1.AnnotationEnabled && key != v1alpha1.AnnotationStateSize && key != v1alpha1.AnnotationRanks && key != v1alpha1.AnnotationStandbys {
+				if sh.plain() && key != v1alpha1.AnnotationEnabled ||
+					key != v1alpha1.AnnotationEnabled && key != v1alpha1.AnnotationStateSize && key != v1alpha1.AnnotationRanks &&
+						key != v1alpha1.AnnotationStandbys {
 					t.Errorf("%s: annotation %s", name, key)
 				}
 			}
@@ -35,7 +37,8 @@ func TestSystemsRunInTheSamePods(t *testing.T) {
 				of.Containers[0].Env = slices.DeleteFunc(slices.Clone(of.Containers[0].Env), func(e corev1.EnvVar) bool { return e.Name == "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" })
 			}
 			if systems[name].holdfast() {
-				pod.Containers[0].Env = append(slices.Clone(pod.Containers[0].Env), systems[systemTorchrun].env...) // nothing of torchrun's store is there
+				// nothing of torchrun's store is there
+				pod.Containers[0].Env = append(slices.Clone(pod.Containers[0].Env), systems[systemTorchrun].env...)
 			}
 			pod.Subdomain, of.Subdomain = "", ""
 			pod.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].LabelSelector = nil

@@ -193,7 +193,11 @@ func TestUnfinishedTrialsHaveNoFigures(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for _, want := range []string{"[other]", "[]"} {
-		b := &bench{Set: figure.NewSet("scheduler"), progress: io.Discard, options: options{repeat: 2, Common: figure.Common{Source: figure.Path(t.TempDir())}}}
+		b := &bench{
+			Set:      figure.NewSet("scheduler"),
+			progress: io.Discard,
+			options:  options{repeat: 2, Common: figure.Common{Source: figure.Path(t.TempDir())}},
+		}
 		b.Add("k", "other", lastBound, "s", 1)
 		b.Add("k", systemRaw, lastBound, "s", 1)
 		err := b.run(ctx, kase{name: "k"}, []system{{name: systemRaw}})
@@ -216,7 +220,8 @@ func TestWhatASystemCannotIsSaid(t *testing.T) {
 	if err := b.run(t.Context(), kase{name: "k", cannot: map[string]string{systemPlain: noGangs}}, []system{plain}); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.Figures(); len(got) != 1 || got[0].System != systemPlain || got[0].Metric != "can" || got[0].Value != 0 || !strings.Contains(progress.String(), "cannot: "+noGangs) {
+	if got := b.Figures(); len(got) != 1 || got[0].System != systemPlain || got[0].Metric != "can" || got[0].Value != 0 ||
+		!strings.Contains(progress.String(), "cannot: "+noGangs) {
 		t.Errorf("%+v\n%s", got, &progress)
 	}
 	for _, k := range cases(false) {
@@ -281,7 +286,10 @@ func TestRefusalsCountFromTheGangsLastPod(t *testing.T) {
 		w.refused[name] = tr.whole[name].Add(after)
 	}
 	tr.whole["never-001"] = tr.whole["never-001"].Add(time.Minute)
-	for want, whole := range map[time.Duration]map[string]time.Time{2 * time.Second: tr.whole, -time.Minute - time.Second: {"never-001": tr.whole["never-001"]}} {
+	for want, whole := range map[time.Duration]map[string]time.Time{
+		2 * time.Second:            tr.whole,
+		-time.Minute - time.Second: {"never-001": tr.whole["never-001"]},
+	} {
 		if got, err := w.allRefused(t.Context(), whole); err != nil || got != want {
 			t.Errorf("the longest wait of %v was %s, want %s, %v", whole, got, want, err)
 		}

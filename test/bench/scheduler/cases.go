@@ -75,7 +75,12 @@ func cases(quick bool) []kase {
 		{name: "100x16-racks", what: "the same, each gang in one rack: every rack is filled by one", nodes: 1600 / f, groups: inRacks(gangs(100/f, rackSize, "gang")),
 			cannot: map[string]string{systemPlain: noGangs, systemCoscheduling: "its gangs ask for no domain"}},
 		{name: "mix", what: "gangs of 16 and 8 pods and pods of no gang, among gangs of which no pod fits", nodes: 1250 / f,
-			groups: slices.Concat(gangsOf(max(1, 5/f), 16, 2*gpusPerNode, "never"), gangs(max(1, 30/f), 16, "large"), gangs(max(1, 40/f), 8, "small"), []group{{size: 200 / f, gpus: gpusPerNode}})},
+			groups: slices.Concat(
+				gangsOf(max(1, 5/f), 16, 2*gpusPerNode, "never"),
+				gangs(max(1, 30/f), 16, "large"),
+				gangs(max(1, 40/f), 8, "small"),
+				[]group{{size: 200 / f, gpus: gpusPerNode}},
+			)},
 		{name: "refused", what: "one pod more than 4,999 nodes take: how soon that is said, with how many writes", nodes: 5000/f - 1,
 			groups: []group{{name: "gang-000", size: 5000 / f, gpus: gpusPerNode}},
 			cannot: map[string]string{systemRaw: "it decides nothing", systemPlain: noGangs + ": it binds all pods but one"}},
@@ -101,7 +106,9 @@ func gangsOf(n, size int, gpus int64, name string) []group {
 func node(i int, now time.Time) *corev1.Node {
 	name := fmt.Sprintf("node-%05d", i)
 	has := corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("192"), corev1.ResourceMemory: resource.MustParse("2Ti"), corev1.ResourceEphemeralStorage: resource.MustParse("4Ti"),
+		corev1.ResourceCPU: resource.MustParse(
+			"192",
+		), corev1.ResourceMemory: resource.MustParse("2Ti"), corev1.ResourceEphemeralStorage: resource.MustParse("4Ti"),
 		corev1.ResourcePods: resource.MustParse("110"), gpu: *resource.NewQuantity(gpusPerNode, resource.DecimalSI),
 	}
 	rack := i / rackSize

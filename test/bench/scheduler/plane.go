@@ -87,7 +87,9 @@ func (p *plane) connect(ctx context.Context, port int) error {
 	if err := p.api.until(ctx, func() error { return p.client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error() }); err != nil {
 		return errors.Join(err, p.stop())
 	}
-	_, err = p.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	_, err = p.client.CoreV1().
+		Namespaces().
+		Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
 	if err != nil {
 		return errors.Join(err, p.stop())
 	}

@@ -86,7 +86,10 @@ func (p *process) tail() string {
 }
 
 // insecure talks to children of this program on the loopback, whose certificates are made up at each start.
-var insecure = &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // see above
+var insecure = &http.Client{
+	Timeout:   time.Minute,
+	Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
+} //nolint:gosec // see above
 
 // get fetches a page of a child.
 func get(ctx context.Context, port int, path string) ([]byte, error) {

@@ -128,11 +128,17 @@ func holdfastConfig(source string) (string, error) {
 }
 
 func nativeGroup(ctx context.Context, p *plane, g group) error {
-	spec := schedulingv1beta1.PodGroupSpec{SchedulingPolicy: schedulingv1beta1.PodGroupSchedulingPolicy{Gang: &schedulingv1beta1.GangSchedulingPolicy{MinCount: int32(g.size)}}}
-	if g.rack {
-		spec.SchedulingConstraints = &schedulingv1beta1.PodGroupSchedulingConstraints{Topology: []schedulingv1beta1.TopologyConstraint{{Key: labelRack}}}
+	spec := schedulingv1beta1.PodGroupSpec{
+		SchedulingPolicy: schedulingv1beta1.PodGroupSchedulingPolicy{Gang: &schedulingv1beta1.GangSchedulingPolicy{MinCount: int32(g.size)}},
 	}
-	_, err := p.client.SchedulingV1beta1().PodGroups(namespace).Create(ctx, &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: g.name}, Spec: spec}, metav1.CreateOptions{})
+	if g.rack {
+		spec.SchedulingConstraints = &schedulingv1beta1.PodGroupSchedulingConstraints{
+			Topology: []schedulingv1beta1.TopologyConstraint{{Key: labelRack}},
+		}
+	}
+	_, err := p.client.SchedulingV1beta1().
+		PodGroups(namespace).
+		Create(ctx, &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: g.name}, Spec: spec}, metav1.CreateOptions{})
 	return err
 }
 

@@ -209,14 +209,28 @@ func (t *trial) bindAll(ctx context.Context) error {
 		}
 	}
 	if err := each(binders(), all, func(p *corev1.Pod) error {
-		b := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: p.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: at[p.Name]}}
+		b := &corev1.Binding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: p.Name},
+			Target:     corev1.ObjectReference{Kind: "Node", Name: at[p.Name]},
+		}
 		return t.plane.client.CoreV1().Pods(namespace).Bind(ctx, b, metav1.CreateOptions{})
 	}); err != nil {
 		return err
 	}
 	return each(binders(), all, func(p *corev1.Pod) error {
-		_, err := t.plane.client.CoreV1().Events(namespace).Create(ctx, &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: p.Name}, Reason: scheduledReason, Type: corev1.EventTypeNormal,
-			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: p.Name}, Message: "Successfully assigned " + p.Name + " to " + at[p.Name]}, metav1.CreateOptions{})
+		_, err := t.plane.client.CoreV1().
+			Events(namespace).
+			Create(ctx, &corev1.Event{
+				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: p.Name},
+				Reason:     scheduledReason,
+				Type:       corev1.EventTypeNormal,
+				InvolvedObject: corev1.ObjectReference{
+					Kind:      "Pod",
+					Namespace: namespace,
+					Name:      p.Name,
+				},
+				Message: "Successfully assigned " + p.Name + " to " + at[p.Name],
+			}, metav1.CreateOptions{})
 		return err
 	})
 }
@@ -224,7 +238,8 @@ func (t *trial) bindAll(ctx context.Context) error {
 // settle is how long further writes about a refusal are waited for.
 const settle = 2 * time.Second
 
-// refusals waits until every gang that does not fit is told so on an object of it. For plain kube-scheduler and the limit there are no gangs.
+// refusals waits until every gang that does not fit is told so on an object of it. For plain kube-scheduler and the limit there are no
+// gangs.
 func (t *trial) refusals(ctx context.Context, before writes, port int) (outcome, error) {
 	if len(t.whole) == 0 || t.sys.group == nil {
 		return nil, nil

@@ -42,7 +42,10 @@ type watched struct {
 func (p *plane) watch(ctx context.Context, system string, left map[string]bool) (*watched, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watched{cancel: cancel, left: left, untold: maps.Clone(left), refused: map[string]time.Time{}, news: make(chan struct{}, 1)}
-	err := errors.Join(w.follow(ctx, p.client.CoreV1().Pods(namespace).Watch, w.pod), w.follow(ctx, p.client.CoreV1().Events(namespace).Watch, w.event))
+	err := errors.Join(
+		w.follow(ctx, p.client.CoreV1().Pods(namespace).Watch, w.pod),
+		w.follow(ctx, p.client.CoreV1().Events(namespace).Watch, w.event),
+	)
 	switch system {
 	case systemHoldfast:
 		err = errors.Join(err, w.follow(ctx, p.dynamic.Resource(gangsResource).Namespace(namespace).Watch, w.gang))
@@ -54,7 +57,11 @@ func (p *plane) watch(ctx context.Context, system string, left map[string]bool) 
 
 // follow notes what a watch tells, what there is already first. A watch that ends begins anew: the API server ends
 // those of a kind that was just defined.
-func (w *watched) follow(ctx context.Context, begin func(context.Context, metav1.ListOptions) (watch.Interface, error), note func(any)) error {
+func (w *watched) follow(
+	ctx context.Context,
+	begin func(context.Context, metav1.ListOptions) (watch.Interface, error),
+	note func(any),
+) error {
 	stream, err := begin(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err

@@ -75,7 +75,8 @@ func KwokArgs(s *layout.Spec, config string) []string {
 	}
 }
 
-// KwokConfig is what kwok is to do: initialise nodes, start and delete pods. The stage that completes a Job's pods is left out: training goes on.
+// KwokConfig is what kwok is to do: initialise nodes, start and delete pods. The stage that completes a Job's pods is left out: training
+// goes on.
 func KwokConfig() (string, error) {
 	options, err := json.Marshal(map[string]any{
 		"apiVersion": "config.kwok.x-k8s.io/v1alpha1", "kind": "KwokConfiguration",

@@ -106,7 +106,12 @@ func (o offer) takeBack(ctx context.Context, c kubernetes.Interface, s *layout.S
 }
 
 // volumeFor is bound to one claim and usable on all real nodes.
-func volumeFor(s *layout.Spec, claim *corev1.PersistentVolumeClaim, name string, source corev1.PersistentVolumeSource) *corev1.PersistentVolume {
+func volumeFor(
+	s *layout.Spec,
+	claim *corev1.PersistentVolumeClaim,
+	name string,
+	source corev1.PersistentVolumeSource,
+) *corev1.PersistentVolume {
 	var nodes []string
 	for i := range s.Nodes {
 		nodes = append(nodes, s.NodeName(i))
@@ -116,8 +121,14 @@ func volumeFor(s *layout.Spec, claim *corev1.PersistentVolumeClaim, name string,
 		Spec: corev1.PersistentVolumeSpec{
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, // it is taken back here
 			StorageClassName:              *claim.Spec.StorageClassName,
-			ClaimRef:                      &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
-			PersistentVolumeSource:        source,
+			ClaimRef: &corev1.ObjectReference{
+				APIVersion: "v1",
+				Kind:       "PersistentVolumeClaim",
+				Namespace:  claim.Namespace,
+				Name:       claim.Name,
+				UID:        claim.UID,
+			},
+			PersistentVolumeSource: source,
 			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: nodes}},
 			}}}},
@@ -145,7 +156,12 @@ func makeShared(s *layout.Spec, claim *corev1.PersistentVolumeClaim) (*corev1.Pe
 		return nil, err
 	}
 	must := corev1.HostPathDirectory
-	v := volumeFor(s, claim, name, corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: filepath.Join(layout.SharedDir, name), Type: &must}})
+	v := volumeFor(
+		s,
+		claim,
+		name,
+		corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: filepath.Join(layout.SharedDir, name), Type: &must}},
+	)
 	v.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany, corev1.ReadWriteOnce, corev1.ReadOnlyMany}
 	v.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: claim.Spec.Resources.Requests[corev1.ResourceStorage]}
 	return v, nil

@@ -1,0 +1,60 @@
+package words
+
+import (
+	"go/ast"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// widest is how many columns a line of Go may have, so that a difference shows what has changed.
+const widest = 140
+
+var (
+	inQuotes   = regexp.MustCompile(`"(\\.|[^"\\])*"` + "|`[^`]*`")
+	rowOfTable = regexp.MustCompile(`^\s*("[^"]*":\s*)?\{`)
+	drawing    = regexp.MustCompile(`^\s*//(\t|  )`)
+)
+
+// TestWidthOfCode reads every line. Strings do not count, nor do rows of a test's table, nor drawings and tables in comments.
+func TestWidthOfCode(t *testing.T) {
+	all, _ := sources(t)
+	for _, s := range all {
+		if ast.IsGenerated(s.file) {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join("..", "..", s.path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw := rawLines(s)
+		for i, line := range strings.Split(string(text), "\n") {
+			if utf8.RuneCountInString(line) <= widest || raw[i+1] || drawing.MatchString(line) {
+				continue
+			}
+			row := strings.HasSuffix(s.path, "_test.go") && rowOfTable.MatchString(line)
+			if columns := utf8.RuneCountInString(inQuotes.ReplaceAllString(line, `""`)); columns > widest && !row {
+				t.Errorf("%s:%d has %d columns beside its strings; break it at %d", s.path, i+1, columns, widest)
+			}
+		}
+	}
+}
+
+// rawLines are the lines of a file that a raw string of several lines is on.
+func rawLines(s source) map[int]bool {
+	lines := map[int]bool{}
+	ast.Inspect(s.file, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+			first, last := s.fset.Position(lit.Pos()).Line, s.fset.Position(lit.End()).Line
+			for l := first; l <= last && first < last; l++ {
+				lines[l] = true
+			}
+		}
+		return true
+	})
+	return lines
+}
