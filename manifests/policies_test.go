@@ -56,12 +56,17 @@ func judgeBy(t *testing.T, p *admissionregistrationv1.ValidatingAdmissionPolicy)
 		variables = append(variables, &validating.Variable{Name: p.Spec.Variables[i].Name, Expression: p.Spec.Variables[i].Expression})
 	}
 	compiler.CompileAndStoreVariables(variables, declared, environment.StoredExpressions)
-	var conditions, validations []admissioncel.ExpressionAccessor
+	var conditions, validations, messages []admissioncel.ExpressionAccessor
 	for i := range p.Spec.MatchConditions {
 		conditions = append(conditions, (*matchconditions.MatchCondition)(&p.Spec.MatchConditions[i]))
 	}
 	for _, v := range p.Spec.Validations {
 		validations = append(validations, &validating.ValidationCondition{Expression: v.Expression, Message: v.Message, Reason: v.Reason})
+		var message admissioncel.ExpressionAccessor
+		if v.MessageExpression != "" {
+			message = &validating.MessageExpressionCondition{MessageExpression: v.MessageExpression}
+		}
+		messages = append(messages, message)
 	}
 	matcher := matchconditions.NewMatcher(
 		compiler.CompileCondition(conditions, declared, environment.StoredExpressions),
@@ -75,7 +80,7 @@ func judgeBy(t *testing.T, p *admissionregistrationv1.ValidatingAdmissionPolicy)
 		compiler.CompileCondition(validations, declared, environment.StoredExpressions),
 		matcher,
 		none,
-		none,
+		compiler.CompileCondition(messages, admissioncel.OptionalVariableDeclarations{}, environment.StoredExpressions),
 		p.Spec.FailurePolicy,
 		nil,
 	)

@@ -208,7 +208,7 @@ func checkShape(job *batchv1.Job) field.ErrorList {
 		errs = append(errs, field.Invalid(spec.Child("completions"), *job.Spec.Completions, fmt.Sprintf("must equal parallelism (%d): all pods of a gang run together", n)))
 	}
 	if ref := metav1.GetControllerOf(job); ref != nil && ref.Kind != "CronJob" {
-		errs = append(errs, field.Invalid(keyPath(job, v1alpha1.AnnotationEnabled), "true", fmt.Sprintf("the Job is a part of %s %s, a kind that holdfast does not know yet: remove the annotation there", ref.Kind, ref.Name)))
+		errs = append(errs, field.Invalid(keyPath(job, v1alpha1.AnnotationEnabled), "true", fmt.Sprintf("the Job is a part of %s %s (%s), and holdfast does not support that kind yet: remove the annotation there", ref.Kind, ref.Name, ref.APIVersion)))
 	}
 	return errs
 }

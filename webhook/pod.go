@@ -69,8 +69,7 @@ func MutatePod(ctx context.Context, in *corev1.Pod, cfg Config) Outcome[*corev1.
 	}
 	enabled := settings.MetadataAnnotations.Key(v1alpha1.AnnotationEnabled)
 	if owner == nil {
-		return Outcome[*corev1.Pod]{Object: pod, Errors: field.ErrorList{field.Invalid(enabled, "true",
-			"only pods of a batch Job (Indexed) can be opted in: annotate the Job, or remove the annotation here")}}
+		return Outcome[*corev1.Pod]{Object: pod, Errors: field.ErrorList{field.Invalid(enabled, "true", onlyJobs(pod))}}
 	}
 	if size == "" {
 		return Outcome[*corev1.Pod]{Object: pod, Warnings: []string{fmt.Sprintf(
@@ -90,6 +89,15 @@ func MutatePod(ctx context.Context, in *corev1.Pod, cfg Config) Outcome[*corev1.
 		}
 	}
 	return inject(ctx, pod, cfg, s, owner)
+}
+
+// onlyJobs says why a pod that no batch Job owns cannot be opted in, and names the kind of its owner.
+func onlyJobs(pod *corev1.Pod) string {
+	if ref := metav1.GetControllerOf(pod); ref != nil {
+		return fmt.Sprintf("the pod is a part of %s %s (%s), and holdfast does not support that kind yet: "+
+			"train in an Indexed batch Job and annotate that, or remove the annotation from the pod template there", ref.Kind, ref.Name, ref.APIVersion)
+	}
+	return "only pods of a batch Job (Indexed) can be opted in: annotate the Job, or remove the annotation here"
 }
 
 // inject adds to the pod all that its training container needs.

@@ -168,6 +168,16 @@ func TestPodRefusals(t *testing.T) {
 	}
 }
 
+// TestOtherKindsAreNamed: who reads why a pod is not created learns whose template has the annotation.
+func TestOtherKindsAreNamed(t *testing.T) {
+	pod := podOf(admitted(t, job(t)))
+	pod.Labels, pod.Annotations = nil, map[string]string{v1alpha1.AnnotationEnabled: "true"}
+	pod.OwnerReferences[0].Kind, pod.OwnerReferences[0].APIVersion, pod.OwnerReferences[0].Name = "Job", "batch.volcano.sh/v1alpha1", "llama"
+	if got := said(MutatePod(t.Context(), pod, config)); !strings.Contains(got, "Job llama (batch.volcano.sh/v1alpha1), and holdfast does not support that kind yet") {
+		t.Error(got)
+	}
+}
+
 func TestGeneratedJobNameReachesThePod(t *testing.T) {
 	j := admitted(t, job(t, func(j *batchv1.Job) { j.Name, j.GenerateName = "", "llama-" }))
 	j.Name = "llama-x7k"

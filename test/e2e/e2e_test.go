@@ -35,6 +35,7 @@ func others(ctx context.Context, t *testing.T, w *story.World) error {
 	}{
 		{"BugUnderOnFailure", testBugOnFailure},
 		{"Refusals", testRefusals},
+		{"UnknownKinds", testUnknownKinds},
 		{"RefusalInsideShell", testShellRefusal},
 		{"Untouched", testUntouched},
 		{"People", testPeople},

@@ -1,0 +1,181 @@
+package manifests
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/predicates/rules"
+	"sigs.k8s.io/yaml"
+)
+
+// ask reads an object and makes of it the request that creates it, or that changes it from old where that is not empty.
+func ask(t *testing.T, text, old string) request {
+	t.Helper()
+	read := func(text string) *unstructured.Unstructured {
+		var u unstructured.Unstructured
+		if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
+			t.Fatalf("%v in %s", err, text)
+		}
+		return &u
+	}
+	obj := read(text)
+	r := request{by: "someone", kind: obj.GroupVersionKind(), resource: strings.ToLower(obj.GetKind()) + "s", obj: obj}
+	if old != "" {
+		r.old = runtime.Object(read(old))
+	}
+	return r
+}
+
+// What the policy says; %s is the kind.
+const (
+	notYet    = "Holdfast does not support the kind %s yet: train in an Indexed batch Job and annotate that, or remove"
+	notAKind  = "%s is no kind of job that Holdfast knows: annotate the Indexed batch Job that trains"
+	inTheJobs = "has no effect on a CronJob itself: write it in spec.jobTemplate.metadata.annotations"
+)
+
+// unknownKinds has one row per place where the annotation can stand: on the object, and where each kind has its pod templates. ON is the
+// metadata that has it.
+var unknownKinds = []struct{ apiVersion, kind, rest, want string }{
+	{"apps/v1", "StatefulSet", "ON", notYet},
+	{"apps/v1", "Deployment", "spec: {template: {ON}}", notYet},
+	{"apps/v1", "Deployment", `metadata: {annotations: {holdfast.dev/enabled: "yes"}}`, notYet},
+	{"apps/v1", "Deployment", `metadata: {annotations: {holdfast.dev/enabled: "false"}}`, ""},
+	{"apps/v1", "Deployment", "spec: {template: {metadata: {annotations: {a: b}}}}", ""},
+	{"apps/v1", "ReplicaSet", "ON", notYet},
+	{"apps/v1", "ReplicaSet",
+		`metadata: {annotations: {holdfast.dev/enabled: "true"}, ownerReferences: [{kind: Deployment, controller: true}]}`, ""},
+	{"v1", "ReplicationController", "ON", notYet},
+	{"batch.volcano.sh/v1alpha1", "Job", "ON", notYet},
+	{"batch.volcano.sh/v1alpha1", "Job", "spec: {tasks: [{name: m}, {template: {ON}}]}", notYet},
+	{"batch.volcano.sh/v1alpha1", "Job", "spec: {tasks: [{template: {metadata: {annotations: {holdfast.dev/topology-required: rack}}}}]}", ""},
+	{"jobset.x-k8s.io/v1alpha2", "JobSet", "ON", notYet},
+	{"jobset.x-k8s.io/v1alpha2", "JobSet", "spec: {replicatedJobs: [{template: {ON}}]}", notYet},
+	{"jobset.x-k8s.io/v1alpha2", "JobSet", "spec: {replicatedJobs: [{template: {spec: {template: {ON}}}}]}", notYet},
+	{"kubeflow.org/v1", "PyTorchJob", "ON", notYet},
+	{"kubeflow.org/v1", "PyTorchJob",
+		"spec: {runPolicy: {a: b}, pytorchReplicaSpecs: {Master: {replicas: 1}, Worker: {template: {ON}}}}", notYet},
+	{"kubeflow.org/v2beta1", "MPIJob", "spec: {mpiReplicaSpecs: {Launcher: {template: {ON}}}}", notYet},
+	{"trainer.kubeflow.org/v1alpha1", "TrainJob", "ON", notYet},
+	{"trainer.kubeflow.org/v1alpha1", "TrainJob", "spec: {runtimePatches: [{trainingRuntimeSpec: {template: {ON}}}]}", notYet},
+	{"trainer.kubeflow.org/v1alpha1", "TrainJob",
+		"spec: {runtimePatches: [{trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{template: {spec: {template: {ON}}}}]}}}}]}", notYet},
+	{"leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "spec: {leaderWorkerTemplate: {workerTemplate: {ON}}}", notYet},
+	{"ray.io/v1", "RayCluster", "spec: {workerGroupSpecs: [{template: {ON}}]}", notYet},
+	{"ray.io/v1", "RayJob", "spec: {rayClusterSpec: {headGroupSpec: {template: {ON}}}}", notYet},
+	{"example.com/v1", "TrainingTask", "ON", notAKind},
+	{"example.com/v1", "Text", `ON, spec: {template: "not an object"}`, notAKind},
+	{"example.com/v1", "Text", `spec: {template: "not an object"}`, ""},
+	{"tekton.dev/v1", "Pipeline", "spec: {tasks: [{name: a}]}", ""},
+	{"v1", "Namespace", "ON", notAKind},
+	{"batch/v1", "CronJob", "ON", inTheJobs},
+	{"batch/v1", "CronJob", "ON, spec: {jobTemplate: {ON}}", ""},
+	{"batch/v1", "CronJob", "spec: {jobTemplate: {ON}}", ""},
+	{"batch/v1", "CronJob", "spec: {jobTemplate: {spec: {template: {ON}}}}", ""},
+}
+
+// TestUnknownKindsAreDenied: the annotation that opts in is denied where it has no effect, and the message names the kind. What carries
+// it already can be changed otherwise.
+func TestUnknownKindsAreDenied(t *testing.T) {
+	refusal := judge(t, "holdfast-unknown-kinds")
+	for _, c := range unknownKinds {
+		rest := c.rest
+		if !strings.HasPrefix(rest, "ON") && !strings.HasPrefix(rest, "metadata") {
+			rest = "metadata: {name: x}, " + rest
+		}
+		object := fmt.Sprintf("{apiVersion: %s, kind: %s, %s}", c.apiVersion, c.kind,
+			strings.ReplaceAll(rest, "ON", `metadata: {annotations: {holdfast.dev/enabled: "true"}}`))
+		want, kind := c.want, c.kind
+		if group, _, has := strings.Cut(c.apiVersion, "/"); has {
+			kind += " (" + group + ")"
+		}
+		if strings.Contains(want, "%s") {
+			want = fmt.Sprintf(want, kind)
+		}
+		if got := refusal(ask(t, object, "")); (want == "") != (got == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", object, got, want)
+		}
+		if got := refusal(ask(t, object, object)); got != "" {
+			t.Errorf("a change of %s, which carries it already: %s", object, got)
+		}
+		if want == "" {
+			continue
+		}
+		without := fmt.Sprintf("{apiVersion: %s, kind: %s, metadata: {name: x}}", c.apiVersion, c.kind)
+		if got := refusal(ask(t, object, without)); !strings.Contains(got, want) {
+			t.Errorf("a change that puts it on %s: %q, want %q", object, got, want)
+		}
+		if got := refusal(ask(t, without, object)); got != "" {
+			t.Errorf("a change that removes it from %s: %s", object, got)
+		}
+	}
+}
+
+// TestUnknownKindsSpareWhatIsOften: about these, and about what the webhook is asked about, the policy is not even evaluated.
+func TestUnknownKindsSpareWhatIsOften(t *testing.T) {
+	p := find[admissionregistrationv1.ValidatingAdmissionPolicy](t, "holdfast-unknown-kinds")
+	for resource, want := range map[schema.GroupVersionResource]bool{
+		{Version: "v1", Resource: "pods"}:                                                false,
+		{Version: "v1", Resource: "nodes"}:                                               false,
+		{Version: "v1", Resource: "events"}:                                              false,
+		{Version: "v1", Resource: "configmaps"}:                                          false,
+		{Group: "batch", Version: "v1", Resource: "jobs"}:                                false,
+		{Group: "events.k8s.io", Version: "v1", Resource: "events"}:                      false,
+		{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}:                false,
+		{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices"}:           false,
+		{Group: "resource.k8s.io", Version: "v1", Resource: "resourceslices"}:            false,
+		{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"}: false,
+		{Group: "holdfast.dev", Version: "v1alpha1", Resource: "gangs"}:                  false,
+		{Group: "batch", Version: "v1", Resource: "cronjobs"}:                            true,
+		{Group: "batch.volcano.sh", Version: "v1alpha1", Resource: "jobs"}:               true,
+		{Group: "apps", Version: "v1", Resource: "statefulsets"}:                         true,
+		{Version: "v1", Resource: "namespaces"}:                                          true,
+		{Version: "v1", Resource: "podtemplates"}:                                        true,
+		{Group: "example.com", Version: "v1", Resource: "trainingtasks"}:                 true,
+	} {
+		for sub, want := range map[string]bool{"": want, "status": false} {
+			for _, op := range []admission.Operation{admission.Create, admission.Update} {
+				attr := admission.NewAttributesRecord(nil, nil, schema.GroupVersionKind{}, "ns", "name", resource, sub, op, nil, false, nil)
+				matches := func(all []admissionregistrationv1.NamedRuleWithOperations) bool {
+					for _, r := range all {
+						if (&rules.Matcher{Rule: r.RuleWithOperations, Attr: attr}).Matches() {
+							return true
+						}
+					}
+					return false
+				}
+				if got := matches(p.Spec.MatchConstraints.ResourceRules) && !matches(p.Spec.MatchConstraints.ExcludeResourceRules); got != want {
+					t.Errorf("%s %s/%s: %v, want %v", op, resource, sub, got, want)
+				}
+			}
+		}
+	}
+}
+
+// TestUnknownKindsHaveTwoBindings: each namespace has one of them, by a label that tenants cannot put on it.
+func TestUnknownKindsHaveTwoBindings(t *testing.T) {
+	for name, want := range map[string]struct {
+		action     admissionregistrationv1.ValidationAction
+		in, notSet bool
+	}{
+		"holdfast-unknown-kinds":      {admissionregistrationv1.Deny, false, true},
+		"holdfast-unknown-kinds-warn": {admissionregistrationv1.Warn, true, false},
+	} {
+		b := find[admissionregistrationv1.ValidatingAdmissionPolicyBinding](t, name)
+		s, err := metav1.LabelSelectorAsSelector(b.Spec.MatchResources.NamespaceSelector)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b.Spec.PolicyName != "holdfast-unknown-kinds" || fmt.Sprint(b.Spec.ValidationActions) != fmt.Sprintf("[%s]", want.action) ||
+			s.Matches(labels.Set{"holdfast.dev/unknown-kinds": "warn"}) != want.in || s.Matches(labels.Set{}) != want.notSet {
+			t.Errorf("%s: %+v", name, b.Spec)
+		}
+	}
+}
