@@ -32,6 +32,7 @@ func (s *State) Directive(slot Slot, pod string) protocol.Directive {
 		d.Order, d.Reason = protocol.OrderHalt, "the pod is replaced by another one"
 	case !holds:
 		d.Order, d.Reason = protocol.OrderHalt, "a newer pod has taken this place in the gang"
+		s.nameRestored(&d)
 	default:
 		s.directPhase(&d, slot, pod)
 	}
@@ -86,15 +87,21 @@ func (s *State) directPhase(d *protocol.Directive, slot Slot, pod string) {
 	}
 }
 
-// directHalt orders the end of the newest generation. A pod that never ran it holds steps of an older history: those above the step that
-// the generation restored, or of another branch, are useless. Where that step is unknown, the order does not name it, and the pod keeps
-// everything.
+// directHalt orders the end of the newest generation.
 func (s *State) directHalt(d *protocol.Directive) {
 	if d.Generation == 0 {
 		return
 	}
 	d.Order = protocol.OrderHalt
-	if s.stored == s.Record.Generation && s.Record.RestoreStep != StepUnknown {
+	s.nameRestored(d)
+}
+
+// nameRestored adds to an order to halt what the newest generation restored. A pod that never ran it holds steps of an older history: those
+// above that step, or of another branch, are useless. Where that step is unknown, the order does not name it, and the pod keeps everything.
+// A pod that does not hold its slot receives it too: HALTED of a generation says that these steps are discarded, and the pod may hold the
+// slot later, as where the pod before it reported first to this coordinator.
+func (s *State) nameRestored(d *protocol.Directive) {
+	if d.Generation > 0 && s.stored == s.Record.Generation && s.Record.RestoreStep != StepUnknown {
 		d.Run = protocol.Run{Number: s.stored, RestoreStep: s.Record.RestoreStep, Branch: s.Record.Branch, RestoreBranch: s.Record.RestoreBranch}
 	}
 }
