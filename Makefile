@@ -254,28 +254,25 @@ bench-scheduler: ## large gangs to their last binding, next to other schedulers,
 
 .PHONY: bench-plan
 bench-plan: ## planning alone: gangs on 5,000 and 100,000 nodes in three levels
-	@go build -o bin/bench-plan ./test/bench/plan >&2 && bin/bench-plan
-	@set -o pipefail; go test ./plugin/planner -run '^$$' -bench Eligibility -benchmem 2>&1 | grep -E '^(Benchmark|---|FAIL|panic)' >&2
+	@go test ./gang ./plugin/planner -run '^$$' -bench '^BenchmarkPlace$$|Eligibility' -benchmem
 
 # No cluster, no root: real arenas and storage, real clients.
 .PHONY: bench-checkpoint
-bench-checkpoint: ## saves and restores of a rank's state, next to memcpy, torch.save, DCP and DLRover, in one run
+bench-checkpoint: ## saves and restores of a rank's state, next to memcpy, torch.save and DCP, in one run
 	@hack/prepare.sh >&2
-	@hack/dlrover.sh >&2
 	@go build -o bin/bench-checkpoint ./test/bench/checkpoint >&2 && bin/bench-checkpoint
 
 # One after the other: each measures. What they say is of no use but that they ran; one that fails does not keep the others from running.
-BENCHES := recovery node-loss scheduler plan checkpoint
+BENCHES := recovery node-loss scheduler checkpoint
 .PHONY: bench-quick
 bench-quick: ## every benchmark, small: shows that they run
 	@hack/ready.sh >&2
 	@$(PEER)
 	@go build -o bin/bench-recovery ./test/bench/recovery && go build -o bin/bench-node-loss ./test/bench/nodeloss
-	@go build -o bin/bench-scheduler ./test/bench/scheduler && go build -o bin/bench-plan ./test/bench/plan
-	@go build -o bin/bench-checkpoint ./test/bench/checkpoint
+	@go build -o bin/bench-scheduler ./test/bench/scheduler && go build -o bin/bench-checkpoint ./test/bench/checkpoint
 	@failed=; for name in $(BENCHES); do echo "bench-$$name --quick" >&2; bin/bench-$$name --quick || failed="$$failed bench-$$name"; done; \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
-	@go test ./plugin/planner -run '^$$' -bench Eligibility -benchtime 1x
+	@go test ./gang ./plugin/planner -run '^$$' -bench '^BenchmarkPlace$$|Eligibility' -benchtime 1x
 
 .PHONY: generate
 generate: $(CONTROLLER_GEN) $(PROTOC_GEN_GO) $(PROTOC_GEN_GO_GRPC) ## regenerate deepcopy, CRD and protobuf code

@@ -223,26 +223,6 @@ func snapshot(tree *topology.Tree) map[string][2]int64 {
 	return all
 }
 
-func BenchmarkPlace(b *testing.B) {
-	for _, size := range []struct{ pods, nodes, free int }{{1000, 5000, 8}, {5000, 5000, 8}, {1000, 5000, 0}} {
-		var nodes []topology.Node
-		for i := range size.nodes {
-			free := topology.Resources{"cpu": 64000, "memory": 1 << 40, "nvidia.com/gpu": int64(size.free), "pods": 100}
-			nodes = append(nodes, topology.Node{Name: fmt.Sprintf("node-%05d", i), Domain: []string{fmt.Sprint("r", i/18)}, Free: free})
-		}
-		tree := topology.New(someLevels(nodes), nodes...)
-		g := Gang{Size: size.pods, Roles: []Role{{Requests: topology.Resources{"cpu": 8000, "memory": 1 << 30, "nvidia.com/gpu": 8, "pods": 1}}}}
-		for i := range size.pods {
-			g.Members = append(g.Members, Member{Slot: i, Name: fmt.Sprintf("p-%05d", i)})
-		}
-		b.Run(fmt.Sprintf("%dpods_%dnodes_%dfree", size.pods, size.nodes, size.free), func(b *testing.B) {
-			for b.Loop() {
-				Place(tree, g)
-			}
-		})
-	}
-}
-
 // TestRulesAmongMembersWidenTheSearch: by counts one rack has room for all, but only one member may stand on a node.
 func TestRulesAmongMembersWidenTheSearch(t *testing.T) {
 	var nodes []topology.Node

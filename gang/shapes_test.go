@@ -136,17 +136,3 @@ func TestPlaceWithinALimit(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkPlaceSeveralShapes(b *testing.B) {
-	for name, c := range map[string]struct {
-		g     Gang
-		taken int
-	}{"fits": {shapes(1000, true), 3000}, "no": {shapes(1000, true), 4500}} {
-		tree := racked(5000, c.taken)
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				Place(tree, c.g)
-			}
-		})
-	}
-}

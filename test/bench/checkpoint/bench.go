@@ -34,25 +34,6 @@ type bench struct {
 	chosen   []string // systems
 }
 
-// choose refuses a run without a rival that is to be in it; a quick one goes on without DLRover, and says so.
-func (b *bench) choose() error {
-	for _, system := range systems {
-		if !b.systems.Include(system) {
-			continue
-		}
-		if system == dlrover {
-			if _, err := os.Stat(string(b.dlroverPython)); err != nil && (b.systems.Given() || !b.Quick) {
-				return fmt.Errorf("%s: %w: run hack/dlrover.sh, name an interpreter with --dlrover-python, or leave it out of --systems", dlrover, err)
-			} else if err != nil {
-				fmt.Fprintf(b.progress, "%s is left out: %v: hack/dlrover.sh installs it\n", dlrover, err)
-				continue
-			}
-		}
-		b.chosen = append(b.chosen, system)
-	}
-	return nil
-}
-
 func (b *bench) run(ctx context.Context, shapes []shape) (err error) {
 	for _, s := range shapes {
 		if ctx.Err() != nil {
@@ -94,9 +75,7 @@ type turn struct {
 	shape
 	memory, disk string
 	holder       *holder
-	saver        *saver
 	step         int
-	began        bool // there are figures of it
 }
 
 // measure takes turns: in each every system begins anew, and within each save after save goes to one system after another, in an order
@@ -109,21 +88,12 @@ func (b *bench) measure(ctx context.Context, s shape) error {
 		for range n % len(order) {
 			order = append(order[1:], order[0])
 		}
-		err := b.turn(ctx, s, order, n == turns-1)
-		if never := (*neverBegan)(nil); errors.As(err, &never) && ctx.Err() == nil {
-			fmt.Fprintf(b.progress, "%s: turn %d begins anew: %v\n", s.name, n+1, err)
-			err = b.turn(ctx, s, order, n == turns-1)
-		}
-		if err != nil {
+		if err := b.turn(ctx, s, order, n == turns-1); err != nil {
 			return err
 		}
 	}
 	return nil
 }
-
-// neverBegan is a turn of which there are no figures, because a system did not start. DLRover's ranks wait now and then for a socket
-// that its agent never makes.
-type neverBegan struct{ error }
 
 func (b *bench) turn(ctx context.Context, s shape, order []string, last bool) error {
 	t := &turn{bench: b, shape: s}
@@ -156,18 +126,12 @@ func (t *turn) prepare() (err error) {
 			return err
 		}
 	}
-	if slices.Contains(t.chosen, dlrover) {
-		t.saver, err = startSaver(string(t.dlroverPython), filepath.Base(t.memory))
-	}
-	return err
+	return nil
 }
 
 func (t *turn) clean() error {
 	if t.holder != nil {
 		t.holder.close()
-	}
-	if t.saver != nil {
-		t.saver.close()
 	}
 	return errors.Join(os.RemoveAll(t.memory), os.RemoveAll(t.disk))
 }
@@ -199,12 +163,8 @@ func (t *turn) savesAndKills(ctx context.Context, order []string) error {
 	groups, stop, err := t.start(ctx, order)
 	defer func() { stop() }()
 	if err != nil {
-		if !t.began {
-			err = &neverBegan{err}
-		}
 		return err
 	}
-	t.began = true
 	if err := t.saves(ctx, order, groups); err != nil {
 		return err
 	}
@@ -275,18 +235,14 @@ func (t *turn) group(ctx context.Context, system string, restore int) (*group, e
 	g := &group{system: system}
 	for rank := range t.ranks {
 		env := t.environment()
-		python := string(t.python)
-		switch system {
-		case holdfast:
+		if system == holdfast {
 			env = append(env, t.holder.environment(rank, int64(restore))...)
-		case dlrover:
-			env, python = append(env, t.saver.environment(rank, t.ranks)...), string(t.dlroverPython)
 		}
 		args := []string{system, strconv.FormatInt(t.bytes, 10), t.memory, t.disk, strconv.Itoa(rank), strconv.Itoa(t.ranks)}
 		if restore > 0 {
 			args = append(args, "restore", strconv.Itoa(restore))
 		}
-		w, err := startWorker(ctx, python, env, args...)
+		w, err := startWorker(ctx, string(t.python), env, args...)
 		if err != nil {
 			return g, fmt.Errorf("starting %s with --python: %w", system, err)
 		}

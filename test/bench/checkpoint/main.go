@@ -1,7 +1,7 @@
 //go:build linux
 
 // Command bench-checkpoint measures the cost of saving and restoring the state of a rank, next to memcpy of the same
-// bytes and to PyTorch's and DLRover's methods, in one run. It promises that all systems hold the same tensors, that
+// bytes and to PyTorch's methods, in one run. It promises that all systems hold the same tensors, that
 // they take turns within each round, that restored values are compared one by one before the time counts, and that a
 // missed goal is shown, never hidden.
 package main
@@ -35,14 +35,15 @@ const (
 	torchSave = "torch.save"
 	torchSync = "torch.save+fsync"
 	dcpThread = "dcp-thread"
-	dcpProc   = "dcp-process"
-	dlrover   = "dlrover"
 )
 
-var systems = []string{memcpy, holdfast, torchSave, torchSync, dcpThread, dcpProc, dlrover, direct}
+var systems = []string{memcpy, holdfast, torchSave, torchSync, dcpThread, direct}
+
+// rivals are those that keep a state, beside ours.
+var rivals = []string{torchSave, torchSync, dcpThread}
 
 // restores are the systems whose processes are killed and bring a state back.
-var restores = map[string]bool{memcpy: true, holdfast: true, torchSave: true, dlrover: true}
+var restores = map[string]bool{memcpy: true, holdfast: true, torchSave: true}
 
 // shape is a case: so many ranks with so many bytes each.
 type shape struct {
@@ -81,7 +82,6 @@ type options struct {
 	systems, cases figure.Names
 	turns, many    figure.Count
 	python         figure.Path
-	dlroverPython  figure.Path
 	disk           figure.Path
 }
 
@@ -109,13 +109,12 @@ func command(out, progress io.Writer) *cobra.Command {
 			deviceShapes[1].name,
 			deviceShapes[2].name,
 		),
-		python:        "/opt/holdfast-python/venv/bin/python3",
-		dlroverPython: "/opt/holdfast-dlrover/bin/python3",
-		disk:          "/var/tmp",
+		python: "/opt/holdfast-python/venv/bin/python3",
+		disk:   "/var/tmp",
 	}
 	cmd := &cobra.Command{
 		Use:   "bench-checkpoint",
-		Short: "Measure saves and restores of a rank's state, next to memcpy, torch.save, DCP and DLRover",
+		Short: "Measure saves and restores of a rank's state, next to memcpy, torch.save and DCP",
 		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, out, progress) },
 	}
 	f := cmd.Flags()
@@ -125,7 +124,6 @@ func command(out, progress io.Writer) *cobra.Command {
 	f.Var(&o.turns, "turns", "how often every system's processes are started anew (default 5, 1 with --quick)")
 	f.Var(&o.many, "saves", "how many saves the p95 is of, holdfast and memcpy only (default 200, 5 with --quick)")
 	f.Var(&o.python, "python", "an interpreter with PyTorch")
-	f.Var(&o.dlroverPython, "dlrover-python", "an interpreter with DLRover and its PyTorch, as hack/dlrover.sh installs it")
 	f.Var(&o.disk, "disk", "a folder on the disk that durable copies go to")
 	return cmd
 }
@@ -139,16 +137,11 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 	if o.Quick {
 		usual = quick
 	}
-	b := &bench{options: o, set: figure.NewSet(benchName), progress: progress}
-	if err := b.choose(); err != nil {
-		return err
-	}
+	chosen := figure.Chosen(systems, systems, func(s string) string { return s }, o.systems)
+	b := &bench{options: o, set: figure.NewSet(benchName), progress: progress, chosen: chosen}
 	err := b.run(ctx, figure.Chosen(usual, slices.Concat(full, quick, deviceShapes), func(s shape) string { return s.name }, o.cases))
-	return b.set.Conclude(
-		out,
-		progress,
-		figure.Result{Common: &o.Common, Rows: rows(b.set), Verdicts: verdicts(b.set, o.Quick), Began: began, Limit: timeLimit, Broken: err},
-	)
+	result := figure.Result{Common: &o.Common, Rows: rows(b.set), Goals: goalsFor(b.set), Began: began, Limit: timeLimit, Broken: err}
+	return result.Conclude(out, progress)
 }
 
 // goal is a bound of a ratio: a metric of holdfast as a multiple of the same or another metric of another system.
@@ -176,70 +169,47 @@ var parts = []goal{
 // mostBeyond is how much longer a kill may cost with the state of a shape than with little.
 const mostBeyond = 1.5
 
-// beyondLittle is how much longer a kill costs with the state of a case than with little.
-func beyondLittle(set *figure.Set, kase string) []figure.Figure {
-	mine, ok := set.Median(kase, holdfast, "kill_to_step")
-	base, known := set.Median(little.name, holdfast, "kill_to_step")
-	if !ok || !known || kase == little.name {
-		return nil
-	}
-	n := min(len(set.Samples(kase, holdfast, "kill_to_step")), len(set.Samples(little.name, holdfast, "kill_to_step")))
-	return []figure.Figure{set.Figure(figure.Key{Case: kase, System: holdfast, Metric: "kill_to_step_beyond_" + little.name}, mine-base, "s", n)}
+// key is the row of one of ours.
+func key(kase, metric string) figure.Key {
+	return figure.Key{Case: kase, System: holdfast, Metric: metric}
 }
+
+const beyondLittle = "kill_to_step_beyond_1MiB"
 
 // rows are the figures, and ours as multiples of the others'.
 func rows(set *figure.Set) []figure.Figure {
 	all := set.Figures()
 	for _, kase := range set.Cases() {
 		for _, g := range slices.Concat(goalsOf(kase), parts) {
-			all = append(all, ratio(set, kase, g)...)
+			all = append(all, set.Ratio(key(kase, g.metric), figure.Key{Case: kase, System: g.system, Metric: g.of}, g.name, figure.Times)...)
 		}
-		all = append(all, set.Ratio(kase, "save_cpu", holdfast, memcpy, "save_cpu_vs_memcpy", figure.Times)...)
+		all = append(all, set.Ratio(key(kase, "save_cpu"), figure.Key{Case: kase, System: memcpy, Metric: "save_cpu"}, "save_cpu_vs_memcpy", figure.Times)...)
 		for _, metric := range []string{"blocking_stall", "durable", "kill_to_step"} {
-			for _, other := range systems[2:] {
-				if other != direct {
-					all = append(all, set.Ratio(kase, metric, holdfast, other, metric+"_vs_"+other, figure.Times)...)
-				}
+			for _, other := range rivals {
+				all = append(all, set.Ratio(key(kase, metric), figure.Key{Case: kase, System: other, Metric: metric}, metric+"_vs_"+other, figure.Times)...)
 			}
 		}
-		all = append(all, beyondLittle(set, kase)...)
+		mine, ok := set.Median(kase, holdfast, "kill_to_step")
+		base, known := set.Median(little.name, holdfast, "kill_to_step")
+		if ok && known && kase != little.name {
+			all = append(all, set.Figure(key(kase, beyondLittle), mine-base, "s", len(set.Samples(kase, holdfast, "kill_to_step"))))
+		}
 	}
 	return all
 }
 
-func ratio(set *figure.Set, kase string, g goal) []figure.Figure {
-	mine, ok := set.Median(kase, holdfast, g.metric)
-	theirs, known := set.Median(kase, g.system, g.of)
-	if !ok || !known || theirs <= 0 {
-		return nil
-	}
-	n := min(len(set.Samples(kase, holdfast, g.metric)), len(set.Samples(kase, g.system, g.of)))
-	return []figure.Figure{set.Figure(figure.Key{Case: kase, System: holdfast, Metric: g.name}, mine/theirs, figure.Times, n)}
-}
-
-// verdicts says of every goal what became of it. One turn says nothing.
-func verdicts(set *figure.Set, quick bool) (v figure.Verdicts) {
+// goalsFor are the goals of the cases that were measured.
+func goalsFor(set *figure.Set) (all []figure.Goal) {
 	for _, kase := range set.Cases() {
 		if kase == little.name { // what others are compared with
 			continue
 		}
 		for _, g := range goalsOf(kase) {
-			got := ratio(set, kase, g)
-			if len(got) == 0 || quick {
-				v.Unmeasured = append(v.Unmeasured, fmt.Sprintf("%s: %s, the goal is at most %.3g", kase, g.name, g.most))
-				continue
-			}
-			v.Say(got[0].Value <= g.most, fmt.Sprintf("%s: %s is %.3g, the goal is at most %.3g", kase, g.name, got[0].Value, g.most))
+			all = append(all, figure.Goal{Key: key(kase, g.name), Bound: g.most})
 		}
-		if isOnDevice(kase) {
-			continue
-		}
-		name := "kill_to_step beyond that of " + little.name
-		if got := beyondLittle(set, kase); len(got) == 0 || quick {
-			v.Unmeasured = append(v.Unmeasured, fmt.Sprintf("%s: %s, the goal is at most %g s", kase, name, mostBeyond))
-		} else {
-			v.Say(got[0].Value <= mostBeyond, fmt.Sprintf("%s: %s is %.3g s, the goal is at most %g s", kase, name, got[0].Value, mostBeyond))
+		if !isOnDevice(kase) {
+			all = append(all, figure.Goal{Key: key(kase, beyondLittle), Bound: mostBeyond})
 		}
 	}
-	return v
+	return all
 }

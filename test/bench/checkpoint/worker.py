@@ -247,8 +247,6 @@ class TorchSave:
 class DcpThread:
     """async_save as its manual has it for speed: staging memory and plans that are kept. Pinned memory needs a GPU."""
 
-    group = False  # whether one rank alone needs a process group
-
     def __init__(self, o):
         import warnings
 
@@ -257,7 +255,7 @@ class DcpThread:
 
         warnings.simplefilter("ignore")
         self.dcp, self.folder, self.last = dcp, o.disk, None
-        if o.world > 1 or self.group:
+        if o.world > 1:
             torch.distributed.init_process_group("gloo", init_method="file://" + os.path.join(o.folder, o.system + "-store"), rank=o.rank, world_size=o.world)
         self.alone = o.world == 1
         self.planner = dcp.DefaultSavePlanner(enable_plan_caching=True)
@@ -281,70 +279,6 @@ class DcpThread:
         return {"durable": now() - self.began}
 
 
-class DcpProcess(DcpThread):
-    """The same by another process, which gets the state through shared memory."""
-
-    group = True
-
-    def __init__(self, o):
-        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-        os.environ.setdefault("MASTER_PORT", "0")
-        super().__init__(o)
-        from torch.distributed.checkpoint import staging
-        from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
-
-        self.kind = AsyncCheckpointerType.PROCESS
-        shared = staging.StagingOptions(use_pinned_memory=False, use_shared_memory=True, use_async_staging=False, use_non_blocking_copy=False)
-        self.stager = staging.DefaultStager(shared)
-
-    def save(self, step):
-        self.began = now()
-        self.last = self.dcp.async_save(self.state(), storage_writer=self.writer, async_checkpointer_type=self.kind, async_stager=self.stager)
-        return now() - self.began
-
-
-class DLRover:
-    """Flash checkpoint as its manual has it. Every rank is a shard of its own, and every save goes on to the disk."""
-
-    def __init__(self, o):
-        import logging
-
-        logging.disable(logging.INFO)
-        from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer, StorageType
-
-        if o.world > 1:
-            torch.distributed.init_process_group("gloo", init_method="file://" + os.path.join(o.folder, "dlrover-store-%d" % o.restore), rank=o.rank, world_size=o.world)
-        self.folder, self.disk = os.path.join(o.disk, "dlrover"), StorageType.DISK
-        self.ck = DdpCheckpointer(self.folder, local_shard_num=o.world, global_shard_num=o.world)
-        if not o.restore:
-            self.script = Script(o.size).trained()
-
-    def save(self, step):
-        self.began, self.step = now(), step
-        self.ck.save_checkpoint(step, self.script.state_dict(), storage_type=self.disk)
-        return now() - self.began
-
-    def settle(self):
-        """Durable is when the tracker names the step. Files are not synced."""
-        tracker = os.path.join(self.folder, "dlrover_latest.txt")
-        while now() - self.began < 120:
-            try:
-                with open(tracker) as f:
-                    if f.read().strip() == str(self.step):
-                        return {"durable": now() - self.began}
-            except OSError:
-                pass
-            time.sleep(0.005)
-        raise SystemExit("step %d did not come to the disk within 2 minutes" % self.step)
-
-    def restore(self, script, step):
-        began = now()
-        state = self.ck.load_checkpoint()
-        script.model.load_state_dict(state["model"])
-        script.optimizer.load_state_dict(state["optimizer"])
-        return {"restore": now() - began}
-
-
 class Options:
     def __init__(self, argv):
         self.system, self.size, self.folder, self.disk, self.rank, self.world = argv[0], int(argv[1]), argv[2], argv[3], int(argv[4]), int(argv[5])
@@ -356,7 +290,7 @@ def make(o):
         return TorchSave(o, o.folder, False)
     if o.system == "torch.save+fsync":
         return TorchSave(o, o.disk, True)
-    return {"holdfast": Holdfast, "memcpy": Memcpy, "dcp-thread": DcpThread, "dcp-process": DcpProcess, "dlrover": DLRover}[o.system](o)
+    return {"holdfast": Holdfast, "memcpy": Memcpy, "dcp-thread": DcpThread}[o.system](o)
 
 
 def main():

@@ -14,22 +14,17 @@ import (
 type Common struct {
 	// Quick is a small run.
 	Quick bool
-	// Check makes an error of a missed goal, of a run that took too long, and of a ratio that is worse than the recorded one.
-	Check bool
 	// Record is a file that the run is kept in.
 	Record Path
 	// Source is the root of the source tree as it was given; empty where it was not, for which Root has the default.
 	Source Path
 
-	bench    string
-	recorded Run
-	header   Header
+	header Header
 }
 
 // AddFlags defines them; quick says what a small run is.
 func (c *Common) AddFlags(f *pflag.FlagSet, quick string) {
 	f.BoolVar(&c.Quick, "quick", false, quick+": shows that everything works, not how fast it is")
-	f.BoolVar(&c.Check, "check", false, fmt.Sprintf("fail when a goal is missed, the run takes too long, or a ratio is more than %g times worse than in docs/benchmarks/", worseBy))
 	f.Var(&c.Record, "record", "a file that the run is kept in, with machine and commit in its first line")
 	f.Var(&c.Source, "source", "root of the source tree, with its binaries built (default .)")
 }
@@ -37,26 +32,10 @@ func (c *Common) AddFlags(f *pflag.FlagSet, quick string) {
 // Root is the root of the source tree: the working directory where none was given.
 func (c *Common) Root() string { return cmp.Or(string(c.Source), ".") }
 
-// Begin refuses what would do nothing and reads what the run is to be compared with. It comes before anything is started.
+// Begin refuses what would do nothing, and a file that cannot be written. It comes before anything is started.
 func (c *Common) Begin(bench string) error {
-	c.bench = bench
-	switch {
-	case c.Check && c.Quick:
-		return errors.New("--check: figures of a --quick run are compared with nothing: leave one of them out")
-	case c.Record != "" && c.Quick:
+	if c.Record != "" && c.Quick {
 		return errors.New("--record: figures of a --quick run are not worth keeping: leave one of them out")
-	case c.Check && c.Record != "":
-		return errors.New("--record: a run is compared with the recorded one, or becomes it: leave out --record or --check")
-	}
-	if c.Check {
-		file := RecordedIn(c.Root(), bench)
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return fmt.Errorf("--check: %w: make such a file by --record=%s", err, file)
-		}
-		if c.recorded, err = ParseRun(bench, text); err != nil {
-			return fmt.Errorf("--check: %s: %w", file, err)
-		}
 	}
 	if c.Record == "" {
 		return nil

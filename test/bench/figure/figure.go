@@ -29,6 +29,13 @@ type Figure struct {
 // Key names a row.
 type Key struct{ Case, System, Metric string }
 
+func (f Figure) key() Key { return Key{f.Case, f.System, f.Metric} }
+
+// Has is whether one of the rows is that of a key.
+func Has(rows []Figure, k Key) bool {
+	return slices.ContainsFunc(rows, func(f Figure) bool { return f.key() == k })
+}
+
 // Set collects the samples of one benchmark.
 type Set struct {
 	bench   string

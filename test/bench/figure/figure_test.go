@@ -38,36 +38,56 @@ func TestLinesAreMediansInOrder(t *testing.T) {
 func TestConcludeShowsWhatWasMissed(t *testing.T) {
 	s := NewSet("b")
 	s.Add("c", "x", "m", "s", 1, 3)
-	rows := append(s.Figures(), s.Figure(Key{"c", "x", "m_vs_y"}, 0.5, "x", 1))
+	s.Add("c", "y", "m", "s", 4)
+	m := Key{"c", "x", "m"}
+	rows := append(s.Figures(), s.Ratio(m, Key{"c", "y", "m"}, "m_vs_y", Times)...)
 	for _, c := range []struct {
-		r    Result
-		want string
+		common       Common
+		goal         Goal
+		began        time.Duration // before now
+		broken       error
+		word, missed string
 	}{
-		{Result{Common: &Common{}}, ""},
-		{Result{Common: &Common{Check: true}}, ""},
-		{Result{Common: &Common{}, Verdicts: Verdicts{Missed: []string{"m is 2"}}}, ""},
-		{Result{Common: &Common{Check: true}, Verdicts: Verdicts{Missed: []string{"m is 2"}}}, "m is 2"},
-		{Result{Common: &Common{Check: true}, Began: time.Now().Add(-2 * time.Hour)}, "the run took 7200 s, the goal is at most 3600"},
-		{Result{Common: &Common{}, Broken: errors.New("d: no figures")}, "d: no figures"},
+		{goal: Goal{Key: m, Bound: 2}, word: "reached"},
+		{goal: Goal{Key: m, Bound: 1.9}, word: "MISSED", missed: "c: m of x is 2, the goal is at most 1.9"},
+		{goal: Goal{Key: m, Bound: 2, Least: true}, word: "reached"},
+		{goal: Goal{Key: m, Bound: 2.1, Least: true}, word: "MISSED", missed: "c: m of x is 2, the goal is at least 2.1"},
+		{goal: Goal{Key: m, Bound: 2.9, Each: true}, word: "MISSED", missed: "c: m of x is 3 at worst, the goal is at most 2.9"},
+		{goal: Goal{Key: Key{"c", "x", "m_vs_y"}, Bound: 0.5}, word: "reached"},
+		{goal: Goal{Key: Key{"d", "x", "m"}, Bound: 1}, word: "not measured"},
+		{goal: Goal{Key: m, Bound: 1}, common: Common{Quick: true}, word: "not measured"},
+		{goal: Goal{Key: m, Bound: 2}, began: 2 * time.Hour, word: "reached", missed: "the run took 7200 s, the goal is at most 3600"},
+		{goal: Goal{Key: m, Bound: 2}, broken: errors.New("d: no figures"), word: "reached", missed: "d: no figures"},
 	} {
-		if c.r.Began.IsZero() {
-			c.r.Began = time.Now()
-		}
-		c.r.Rows, c.r.Reached, c.r.Unmeasured, c.r.Limit = rows, []string{"n is 1"}, []string{"o: at most 4"}, time.Hour
+		r := Result{Common: &c.common, Rows: rows, Goals: []Goal{c.goal}, Began: time.Now().Add(-c.began), Limit: time.Hour, Broken: c.broken}
 		var out, progress bytes.Buffer
-		err := s.Conclude(&out, &progress, c.r)
-		if got := fmt.Sprint(err); c.want == "" && err != nil || c.want != "" && got != c.want {
-			t.Errorf("%+v: %v, want %q", c.r, err, c.want)
+		err := r.Conclude(&out, &progress)
+		if got := fmt.Sprint(err); c.missed == "" && err != nil || c.missed != "" && got != c.missed {
+			t.Errorf("%+v: %v, want %q", c, err, c.missed)
 		}
-		if n := strings.Count(out.String(), "\n"); n != 2 {
+		if n := strings.Count(out.String(), "\n"); n != len(rows) {
 			t.Errorf("%d lines", n)
 		}
-		text := progress.String()
-		if !strings.Contains(text, "reached  n is 1") || !strings.Contains(text, "not measured  o: at most 4") ||
-			strings.Contains(text, "MISSED   m is 2") != (c.r.Missed != nil) ||
-			!strings.Contains(text, "1–3") ||
-			!strings.Contains(text, "the run took") {
+		if text := progress.String(); !strings.Contains(text, c.word+" ") || !strings.Contains(text, "1–3") || !strings.Contains(text, "the run took") {
 			t.Errorf("the table is\n%s", text)
+		}
+	}
+}
+
+func TestRatiosAreOfMediansOfOneRun(t *testing.T) {
+	s := NewSet("b")
+	s.Add("c", "ours", "m", "s", 2, 1, 9)
+	s.Add("c", "theirs", "m", "s", 4, 4, 4, 4, 4)
+	s.Add("c", "early", "m", "s", -1)
+	s.Add("c", "at once", "m", "s", 0)
+	of := func(system string) Key { return Key{"c", system, "m"} }
+	if got := s.Ratio(of("ours"), of("theirs"), "m_vs_theirs", Times); len(got) != 1 || got[0].Value != 0.5 || got[0].N != 3 ||
+		got[0].Metric != "m_vs_theirs" || got[0].Unit != Times {
+		t.Errorf("%+v", got)
+	}
+	for _, none := range [][2]string{{"ours", "early"}, {"ours", "at once"}, {"ours", "absent"}, {"early", "theirs"}, {"absent", "theirs"}} {
+		if got := s.Ratio(of(none[0]), of(none[1]), "m_vs", Times); got != nil {
+			t.Errorf("%s against %s: %+v", none[0], none[1], got)
 		}
 	}
 }

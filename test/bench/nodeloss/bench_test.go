@@ -65,18 +65,6 @@ func TestSystemsDifferByAnnotations(t *testing.T) {
 	}
 }
 
-func TestGoals(t *testing.T) {
-	b := &bench{Set: newFigures()}
-	b.Add("gpu-lost", systemHoldfast, faultToTaint, "s", 2)
-	b.Add("dead-node", systemHoldfast, faultToReleased, "s", 19)
-	b.Add("drain", systemHoldfast, stepsRecomputed, "steps", 0, 3, 0)
-	b.Add("evict", systemHoldfast, "vs_limit", "", 0.9)
-	v := b.verdicts()
-	if len(v.Missed) != 2 || len(v.Reached) != 2 || len(v.Unmeasured) != len(goals)-4 {
-		t.Errorf("%+v of %d goals", v, len(goals))
-	}
-}
-
 // Every option acts or is refused, before anything is started.
 func TestRefusedOptions(t *testing.T) {
 	figuretest.Refused(t, command, []figuretest.Option{
@@ -90,7 +78,6 @@ func TestRefusedOptions(t *testing.T) {
 		{Args: []string{"--repeat=2", "--cases=bare,cordon"}, Want: "--repeat=2: case bare, with which others are compared, is measured at least 3 times"},
 		{Args: []string{"--cases=flood"}, Want: `there is no "flood": name some of bare, gpu-lost,`},
 		{Args: []string{"--cases="}, Want: `there is no ""`},
-		{Args: []string{"--quick", "--check"}, Want: "--check: figures of a --quick run are compared with nothing"},
 		{Args: []string{"--source="}, Want: `for "--source" flag: give a path`},
 		{Args: []string{"drain"}, Want: `unknown command "drain"`},
 	})

@@ -48,22 +48,19 @@ var cases = []kase{
 // timeLimit is what the whole run may take.
 const timeLimit = 16 * time.Minute
 
-// goal is a bound of a metric's median, or of its worst sample where each must hold.
-type goal struct {
-	kase, metric string
-	bound        float64
-	least, each  bool
+var goals = []figure.Goal{
+	{Key: ours("cordon", nodesPerSecond), Bound: 50, Least: true},
+	{Key: ours("evict", "vs_limit"), Bound: 0.8, Least: true},
+	{Key: ours("gpu-lost", faultToTaint), Bound: 1},
+	{Key: ours("gpu-lost", stepVsBare), Bound: 0.8},
+	{Key: ours("drain", stepsRecomputed), Bound: 0, Each: true},
+	{Key: ours("dead-node", faultToReleased), Bound: 20},
+	// One interval, and the write that was under way.
+	{Key: ours("dead-node", trainingAgain), Bound: storeSeconds + 2},
 }
 
-var goals = []goal{
-	{kase: "cordon", metric: nodesPerSecond, bound: 50, least: true},
-	{kase: "evict", metric: "vs_limit", bound: 0.8, least: true},
-	{kase: "gpu-lost", metric: faultToTaint, bound: 1},
-	{kase: "gpu-lost", metric: stepVsBare, bound: 0.8},
-	{kase: "drain", metric: stepsRecomputed, bound: 0, each: true},
-	{kase: "dead-node", metric: faultToReleased, bound: 20},
-	// One interval, and the write that was under way.
-	{kase: "dead-node", metric: trainingAgain, bound: storeSeconds + 2},
+func ours(kase, metric string) figure.Key {
+	return figure.Key{Case: kase, System: systemHoldfast, Metric: metric}
 }
 
 type options struct {
@@ -155,17 +152,15 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 		}
 	}
 	err = errors.Join(err, b.down())
-	return b.Conclude(
-		out,
-		progress,
-		figure.Result{Common: &o.Common, Rows: b.lines(), Verdicts: b.verdicts(), Began: began, Limit: timeLimit, Broken: err},
-	)
+	return figure.Result{Common: &o.Common, Rows: b.lines(), Goals: goals, Began: began, Limit: timeLimit, Broken: err}.Conclude(out, progress)
 }
 
 // lines are the figures and what is compared with another system's.
 func (b *bench) lines() []figure.Figure {
-	all := append(b.Figures(), b.Ratio("drain", faultToStep, systemHoldfast, systemTorchrun, faultToStep+"_vs_torchrun", figure.Times)...)
-	return append(all, b.Ratio("cordon", nodesPerSecond, systemHoldfast, systemLimit, "vs_limit", figure.Share)...)
+	plain, limit := ours("drain", faultToStep), ours("cordon", nodesPerSecond)
+	plain.System, limit.System = systemTorchrun, systemLimit
+	all := append(b.Figures(), b.Ratio(ours("drain", faultToStep), plain, faultToStep+"_vs_torchrun", figure.Times)...)
+	return append(all, b.Ratio(ours("cordon", nodesPerSecond), limit, "vs_limit", figure.Share)...)
 }
 
 // measure runs one case. Of one that fails or is broken off there are no figures.
@@ -188,24 +183,3 @@ func (b *bench) measure(ctx context.Context, c kase) error {
 const benchName = "node-loss"
 
 func newFigures() *figure.Set { return figure.NewSet(benchName) }
-
-// verdicts says of every goal what became of it.
-func (b *bench) verdicts() (v figure.Verdicts) {
-	for _, g := range goals {
-		samples := b.Samples(g.kase, systemHoldfast, g.metric)
-		if len(samples) == 0 {
-			v.Unmeasured = append(v.Unmeasured, fmt.Sprintf("%s: %s, the goal is %s %g", g.kase, g.metric, map[bool]string{true: "at least", false: "at most"}[g.least], g.bound))
-			continue
-		}
-		got, how, word := figure.Median(samples), "", "at most"
-		if g.each {
-			got, how = slices.Max(samples), " at worst"
-		}
-		ok := got <= g.bound
-		if g.least {
-			ok, word = got >= g.bound, "at least"
-		}
-		v.Say(ok, fmt.Sprintf("%s: %s is %.3g%s, the goal is %s %g", g.kase, g.metric, got, how, word, g.bound))
-	}
-	return v
-}

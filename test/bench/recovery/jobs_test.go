@@ -74,7 +74,6 @@ func TestRefusedOptions(t *testing.T) {
 		{Args: []string{"--shapes="}, Want: `there is no "": name some of 1x4, 2x2, plain`},
 		{Args: []string{"--shapes=plain", "--systems=limit"}, Want: "--systems: a plain script is measured under holdfast and torchrun"},
 		{Args: []string{"--kubeconfig="}, Want: `for "--kubeconfig" flag: give a path`},
-		{Args: []string{"--quick", "--check"}, Want: "--check: figures of a --quick run are compared with nothing"},
 		{Args: []string{"--source="}, Want: `for "--source" flag: give a path`},
 		{Args: []string{"--kubeconfig=k", "--keep"}, Want: "--keep: no cluster is started"},
 		{Args: []string{"--kubeconfig=k", "--source=."}, Want: "--source: nothing is started"},

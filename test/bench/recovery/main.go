@@ -74,9 +74,15 @@ func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
 	defer func() { err = errors.Join(err, done()) }()
 	b := &bench{w: w, plan: p, results: newResults()}
 	broken := b.run(ctx)
-	result := figure.Result{Common: &o.Common, Rows: b.results.figures(), Began: began, Limit: timeLimit, Broken: broken}
-	result.Missed = b.results.missed()
-	return result.End(out, progress, b.results.writeTable)
+	result := figure.Result{
+		Common: &o.Common,
+		Rows:   b.results.figures(),
+		Goals:  b.results.goals(),
+		Began:  began,
+		Limit:  timeLimit,
+		Broken: broken,
+	}
+	return result.Conclude(out, progress)
 }
 
 func (o options) plan() (plan, error) {
@@ -90,7 +96,7 @@ func (o options) plan() (plan, error) {
 	switch {
 	case o.kubeconfig != "" && o.keep:
 		return p, errors.New("--keep: no cluster is started, and none removed, with --kubeconfig: leave one of them out")
-	case o.kubeconfig != "" && o.Source != "" && !o.Check && o.Record == "":
+	case o.kubeconfig != "" && o.Source != "" && o.Record == "":
 		return p, errors.New("--source: nothing is started from it with --kubeconfig: leave one of them out")
 	case o.shapes.Given() && slices.ContainsFunc(p.shapes, shape.plain) && len(p.turns(plain)) == 0:
 		return p, fmt.Errorf("--systems: a plain script is measured under %s: name one of them", strings.Join(plainSystems, " and "))
@@ -98,16 +104,6 @@ func (o options) plan() (plan, error) {
 		return p, fmt.Errorf("--kills: one kill shows that %s does not recover: leave the flag out, or name another of --systems", systemAsComes)
 	}
 	return p, nil
-}
-
-// missed names every goal that was not reached.
-func (r *results) missed() (out []string) {
-	for _, v := range r.verdicts() {
-		if !v.reached() {
-			out = append(out, fmt.Sprintf("missed: %s, %s: %s", v.kase, v.system, v.text))
-		}
-	}
-	return out
 }
 
 // connect reaches the given cluster, or starts one and installs Holdfast in it; done takes away what was started.

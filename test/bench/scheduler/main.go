@@ -92,11 +92,7 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 			break
 		}
 	}
-	return b.Conclude(
-		out,
-		progress,
-		figure.Result{Common: &o.Common, Rows: b.lines(), Verdicts: b.verdicts(), Began: began, Limit: timeLimit, Broken: err},
-	)
+	return figure.Result{Common: &o.Common, Rows: b.lines(), Goals: goals, Began: began, Limit: timeLimit, Broken: err}.Conclude(out, progress)
 }
 
 // refused is an error where an option would do nothing, or a file could not be written when all is measured.
