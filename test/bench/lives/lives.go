@@ -1,6 +1,6 @@
-// Package lives collects the output of the pods and ranks of one training job. It promises that its answers depend
-// only on the lines of each pod and their order, not on the time of reading nor on the order of pods. Times are those
-// in the lines: delays of output do not count.
+// Package lives makes the training jobs of benchmarks, in pods of one template, and collects the output of their pods
+// and ranks. It promises that its answers depend only on the lines of each pod and their order, not on the time of
+// reading nor on the order of pods. Times are those in the lines: delays of output do not count.
 package lives
 
 import (

@@ -9,10 +9,8 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/test/bench/lives"
@@ -34,7 +32,7 @@ func (r *real) train(ctx context.Context, job string) (*trainer, error) {
 	}
 	t := &trainer{r: r, job: job, rec: lives.New(), limit: stepLimit}
 	ctx, t.stop = context.WithCancel(r.ctx)
-	go t.follow(ctx)
+	go t.rec.Follow(ctx, r.World, roomName, job)
 	return t, nil
 }
 
@@ -55,27 +53,6 @@ func (r *real) holdfast(ctx context.Context) (*trainer, error) {
 	}
 	r.trainer = t
 	return t, nil
-}
-
-func (t *trainer) follow(ctx context.Context) {
-	followed := map[string]bool{}
-	for ctx.Err() == nil {
-		all, _ := t.r.Pods(ctx, roomName, t.job) // asked again at once
-		for _, p := range all {
-			if followed[p.Name] || p.Status.Phase != corev1.PodRunning {
-				continue
-			}
-			followed[p.Name] = true
-			go func() {
-				// Where a node dies, so does this; what its pods said before was read.
-				_ = t.r.Follow(ctx, roomName, p.Name, container, func(line string) { t.rec.Line(p.Name, line) })
-			}()
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(200 * time.Millisecond):
-		}
-	}
 }
 
 // steady waits until the job trains, under Holdfast with a warm standby for every rank, and says what a step takes.
@@ -114,14 +91,7 @@ func (t *trainer) stored(ctx context.Context, age time.Duration) error {
 }
 
 func (t *trainer) run(ctx context.Context) (*v1alpha1.RunStatus, error) {
-	var g v1alpha1.Gang
-	if err := t.r.Client().Get(ctx, client.ObjectKey{Namespace: roomName, Name: t.job}, &g); err != nil {
-		return nil, fmt.Errorf("reading the gang: %w", err)
-	}
-	if g.Status.Run == nil {
-		return &v1alpha1.RunStatus{}, nil
-	}
-	return g.Status.Run, nil
+	return lives.Run(ctx, t.r.World, roomName, t.job)
 }
 
 // generation is the newest that the Gang shows; 0 for a job without one.
@@ -206,7 +176,7 @@ func (r *real) podStart(ctx context.Context, name string) (time.Duration, error)
 	following, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() {
-		_ = r.Follow(following, roomName, name, container, func(line string) { rec.Line(name, line) })
+		_ = r.Follow(following, roomName, name, lives.Container, func(line string) { rec.Line(name, line) })
 	}()
 	var born time.Time
 	if err := r.Until(ctx, "first line of pod "+name, stepLimit, func(context.Context) (bool, string) {
@@ -222,16 +192,8 @@ func (r *real) podStart(ctx context.Context, name string) (time.Duration, error)
 	return born.Sub(began), nil
 }
 
-// remove deletes a job and waits until its pods are gone: the next one gets the machine for itself.
+// remove ends following a job, and the job.
 func (r *real) remove(ctx context.Context, t *trainer) error {
 	t.stop()
-	background := metav1.DeletePropagationBackground
-	err := r.Kube().BatchV1().Jobs(roomName).Delete(ctx, t.job, metav1.DeleteOptions{PropagationPolicy: &background})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("deleting job %s: %w", t.job, err)
-	}
-	return r.Until(ctx, "pods of "+t.job+" gone", stepLimit, func(ctx context.Context) (bool, string) {
-		all, err := r.Pods(ctx, roomName, t.job)
-		return err == nil && len(all) == 0, fmt.Sprintf("%d pods, %v", len(all), err)
-	})
+	return lives.Remove(ctx, r.World, roomName, t.job, stepLimit)
 }

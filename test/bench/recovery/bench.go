@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/test/bench/figure"
@@ -114,8 +113,7 @@ func (b *bench) run(ctx context.Context) error {
 }
 
 func (b *bench) prepare(ctx context.Context) error {
-	ns, scripts, claim := room()
-	for _, o := range []client.Object{ns, scripts, claim} {
+	for _, o := range lives.Room(namespace, map[string]string{trainFile: trainScript, plainFile: plainScript, "limit.py": limitScript}) {
 		if err := b.w.Client().Create(ctx, o); err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("creating %s: %w", o.GetName(), err)
 		}
@@ -164,7 +162,7 @@ func (s shape) loads(of []load) []load {
 // start creates a system's job and returns when it trains.
 func (t *trial) start(ctx context.Context) error {
 	name := t.system.jobName(t.shape)
-	for _, o := range []client.Object{serviceFor(name), jobFor(t.system, t.shape, t.plan.kills)} {
+	for _, o := range []client.Object{lives.Service(namespace, name), jobFor(t.system, t.shape, t.plan.kills)} {
 		if err := t.w.Client().Create(ctx, o); err != nil {
 			return fmt.Errorf("creating job %s: %w", name, err)
 		}
@@ -193,32 +191,24 @@ const (
 
 // follow waits for the job's pods and collects what they print.
 func (b *bench) follow(ctx context.Context, job string, sh shape, into *lives.Record) error {
-	var running []corev1.Pod
 	if err := b.w.Until(ctx, "pods of "+job+" running", 2*time.Minute, func(ctx context.Context) (bool, string) {
 		pods, err := b.w.Pods(ctx, namespace, job)
 		if err != nil {
 			return false, err.Error()
 		}
-		running = running[:0]
+		running := 0
 		var seen []string
 		for _, p := range pods {
 			seen = append(seen, describe(p))
 			if p.Status.Phase == corev1.PodRunning {
-				running = append(running, p)
+				running++
 			}
 		}
-		return len(running) == sh.pods, strings.Join(seen, "; ")
+		return running == sh.pods, strings.Join(seen, "; ")
 	}); err != nil {
 		return err
 	}
-	for _, p := range running {
-		go func() {
-			err := b.w.Follow(ctx, namespace, p.Name, training, func(line string) { into.Line(p.Name, line) })
-			if err != nil && ctx.Err() == nil {
-				b.w.Say("  reading the output of %s was cut: %v", p.Name, err)
-			}
-		}()
-	}
+	go into.Follow(ctx, b.w, namespace, job)
 	return nil
 }
 
@@ -238,20 +228,10 @@ func describe(p corev1.Pod) string {
 	return out[:min(len(out), 220)]
 }
 
-// remove deletes a job and waits until its pods are gone: the next system gets the machine for itself.
+// remove deletes a job with its Service.
 func (b *bench) remove(ctx context.Context, job string) error {
-	background := metav1.DeletePropagationBackground
-	err := b.w.Kube().BatchV1().Jobs(namespace).Delete(ctx, job, metav1.DeleteOptions{PropagationPolicy: &background})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("deleting job %s: %w", job, err)
-	}
-	if err := b.w.Kube().CoreV1().Services(namespace).Delete(ctx, job, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("deleting service %s: %w", job, err)
-	}
-	return b.w.Until(ctx, "pods of "+job+" gone", time.Minute, func(ctx context.Context) (bool, string) {
-		pods, err := b.w.Pods(ctx, namespace, job)
-		return err == nil && len(pods) == 0, fmt.Sprintf("%d pods, %v", len(pods), err)
-	})
+	err := b.w.Client().Delete(ctx, lives.Service(namespace, job))
+	return errors.Join(client.IgnoreNotFound(err), lives.Remove(ctx, b.w, namespace, job, time.Minute))
 }
 
 // limit notes what processes of no launcher took, in every case of the shape: no pause comes before a first step.

@@ -9,8 +9,6 @@ import (
 	"syscall"
 	"time"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/test/bench/lives"
 )
@@ -193,14 +191,7 @@ func (t *trial) standbysReady(ctx context.Context) (bool, string) {
 }
 
 func (t *trial) run(ctx context.Context) (*v1alpha1.RunStatus, error) {
-	var g v1alpha1.Gang
-	if err := t.w.Client().Get(ctx, client.ObjectKey{Namespace: namespace, Name: t.system.jobName(t.shape)}, &g); err != nil {
-		return nil, fmt.Errorf("reading the gang: %w", err)
-	}
-	if g.Status.Run == nil {
-		return &v1alpha1.RunStatus{}, nil
-	}
-	return g.Status.Run, nil
+	return lives.Run(ctx, t.w, namespace, t.system.jobName(t.shape))
 }
 
 // usedColdRank says, in words, that a kill met standbys that were not all ready after all; empty where they were, or are not asked for.
@@ -273,7 +264,7 @@ func (t *trial) hostPID(ctx context.Context, rank int) (int, error) {
 	if !ok {
 		return 0, fmt.Errorf("rank %d never said that it started", rank)
 	}
-	return t.w.HostPID(ctx, namespace, pod, training, pid)
+	return t.w.HostPID(ctx, namespace, pod, lives.Container, pid)
 }
 
 // recovery says how the job goes on after a kill, in seconds since, each to the last rank.
@@ -304,7 +295,7 @@ func (t *trial) setPace(ctx context.Context, l load) error {
 		if err != nil {
 			return err
 		}
-		if err := writePage(fmt.Sprintf("/proc/%d/root/state/pace", pid), bits[:]); err != nil {
+		if err := writePage(fmt.Sprintf("/proc/%d/root%s/pace", pid, lives.StateAt), bits[:]); err != nil {
 			return fmt.Errorf("setting the script's pace: %w", err)
 		}
 	}
