@@ -102,15 +102,7 @@ func Decide(v View, now time.Time) Decision {
 	return Decision{Action: Make, Attempt: r.Attempt + 1}
 }
 
-func pause(attempt int) time.Duration {
-	d := firstPause
-	for range attempt - 1 {
-		if d = min(2*d, longestPause); d == longestPause {
-			break
-		}
-	}
-	return d
-}
+func pause(attempt int) time.Duration { return min(firstPause<<min(attempt-1, 5), longestPause) }
 
 // Text is what people read of a request that stands.
 func Text(r Request, d Decision) string {

@@ -106,15 +106,7 @@ func (e *entry) judge(said string, now time.Time, again int) bool {
 }
 
 // pause returns for how long a node is excluded the nth time in a row.
-func pause(n int) time.Duration {
-	d := firstPause
-	for range n - 1 {
-		if d *= 2; d >= longestPause {
-			return longestPause
-		}
-	}
-	return d
-}
+func pause(n int) time.Duration { return min(firstPause<<min(n-1, 5), longestPause) }
 
 // NoteStarted notes that a pod of a namespace started on a node: whatever it rejected before, it works for that namespace, and
 // not for nobody. It reports whether that ends its being excluded.

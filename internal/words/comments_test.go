@@ -4,14 +4,17 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
-	"os"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"holdfast.dev/holdfast/internal/tree"
 )
+
+const root = "../.."
 
 // fieldTerms are words of comments that look like names of code and are none of this tree: names of Kubernetes and of the field.
 var fieldTerms = strings.Fields(`
@@ -36,52 +39,26 @@ var (
 // source is a Go file with its comments; used are the identifiers and the words of strings in it.
 type source struct {
 	path string
+	text string
 	file *ast.File
 	fset *token.FileSet
 	used map[string]bool
 }
 
-// sources parses all Go files of the tree, and collects the words of files in other languages.
-func sources(t *testing.T) (all []source, elsewhere map[string]bool) {
+// sources parses all Go files of the tree, in order.
+func sources(t *testing.T, files map[string]string) (all []source) {
 	t.Helper()
-	root := filepath.Join("..", "..")
-	elsewhere = map[string]bool{}
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+	for _, path := range slices.Sorted(maps.Keys(files)) {
+		if filepath.Ext(path) != ".go" {
+			continue
 		}
-		if d.IsDir() && (path == filepath.Join(root, "bin") || strings.HasPrefix(d.Name(), ".") && path != root) {
-			return filepath.SkipDir
+		s := source{path: path, text: files[path], fset: token.NewFileSet(), used: map[string]bool{}}
+		var err error
+		if s.file, err = parser.ParseFile(s.fset, path, s.text, parser.ParseComments); err != nil {
+			t.Fatal(err)
 		}
-		if !d.Type().IsRegular() {
-			return nil
-		}
-		switch filepath.Ext(path) {
-		case ".go":
-		case ".py", ".yaml", ".proto", ".sh", ".txt":
-			text, err := os.ReadFile(path)
-			for _, w := range anyWord.FindAllString(string(text), -1) {
-				elsewhere[w] = true
-			}
-			return err
-		case ".md": // designs name promises that tests refer to
-			text, err := os.ReadFile(path)
-			for _, m := range inBackticks.FindAllStringSubmatch(string(text), -1) {
-				if strings.HasPrefix(path, filepath.Join(root, "docs", "designs")) {
-					elsewhere[m[1]] = true
-				}
-			}
-			return err
-		default:
-			return nil
-		}
-		s := source{path: strings.TrimPrefix(path, root+"/"), fset: token.NewFileSet(), used: map[string]bool{}}
-		if s.file, err = parser.ParseFile(s.fset, path, nil, parser.ParseComments); err != nil {
-			return err
-		}
-		all = append(all, s)
-		if strings.HasPrefix(s.path, "internal/words/") {
-			return nil
+		if all = append(all, s); strings.HasPrefix(path, "internal/words/") {
+			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {
 			switch n := n.(type) {
@@ -94,18 +71,35 @@ func sources(t *testing.T) (all []source, elsewhere map[string]bool) {
 			}
 			return true
 		})
-		return nil
-	})
-	if err != nil || len(all) < 500 {
-		t.Fatalf("parsed %d files, %v", len(all), err)
 	}
-	return all, elsewhere
+	return all
+}
+
+// elsewhere are the words of files in other languages, and what designs name in backticks: promises that tests refer to.
+func elsewhere(files map[string]string) map[string]bool {
+	words := map[string]bool{}
+	for path, text := range files {
+		switch filepath.Ext(path) {
+		case ".py", ".yaml", ".proto", ".sh", ".txt":
+			for _, w := range anyWord.FindAllString(text, -1) {
+				words[w] = true
+			}
+		case ".md":
+			for _, m := range inBackticks.FindAllStringSubmatch(text, -1) {
+				if strings.HasPrefix(path, "docs/designs/") {
+					words[m[1]] = true
+				}
+			}
+		}
+	}
+	return words
 }
 
 // TestCommentsNameWhatThereIs: a word of a comment that looks like a name, by a capital inside it or in mid-sentence, is a name of this
 // tree, and so is the subject of a clause in lower case in the comment of a field, parameter or function.
 func TestCommentsNameWhatThereIs(t *testing.T) {
-	all, known := sources(t)
+	files := tree.Read(t, root)
+	all, known := sources(t, files), elsewhere(files)
 	folders := map[string]map[string]bool{}
 	for _, s := range all {
 		folder := filepath.Dir(s.path)

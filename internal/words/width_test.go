@@ -3,12 +3,12 @@ package words
 import (
 	"go/ast"
 	"go/token"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"holdfast.dev/holdfast/internal/tree"
 )
 
 // widest is how many columns a line of Go may have, so that a difference shows what has changed.
@@ -22,17 +22,12 @@ var (
 
 // TestWidthOfCode reads every line. Strings do not count, nor do rows of a test's table, nor drawings and tables in comments.
 func TestWidthOfCode(t *testing.T) {
-	all, _ := sources(t)
-	for _, s := range all {
+	for _, s := range sources(t, tree.Read(t, root)) {
 		if ast.IsGenerated(s.file) {
 			continue
 		}
-		text, err := os.ReadFile(filepath.Join("..", "..", s.path))
-		if err != nil {
-			t.Fatal(err)
-		}
 		raw := rawLines(s)
-		for i, line := range strings.Split(string(text), "\n") {
+		for i, line := range strings.Split(s.text, "\n") {
 			if utf8.RuneCountInString(line) <= widest || raw[i+1] || drawing.MatchString(line) {
 				continue
 			}

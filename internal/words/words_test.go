@@ -4,14 +4,14 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"holdfast.dev/holdfast/internal/tree"
 )
 
 // everywhere is the scope of a word that is retired in all places this test looks at.
@@ -52,45 +52,27 @@ func TestRetiredWordsStayAway(t *testing.T) {
 	if len(retired) > 30 {
 		t.Errorf("%d words are retired: keep those that a name would hold only by relapse", len(retired))
 	}
-	files := 0
-	root := filepath.Join("..", "..")
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+	for path, text := range tree.Read(t, root) {
+		if strings.HasPrefix(path, "internal/words/") {
+			continue
 		}
-		if d.IsDir() && (path == filepath.Join(root, "bin") || path == filepath.Join(root, "shared") || strings.HasPrefix(d.Name(), ".") && path != root) {
-			return filepath.SkipDir
-		}
-		rel, err := filepath.Rel(root, path)
-		if err != nil || !d.Type().IsRegular() || strings.HasPrefix(rel, "internal/words/") {
-			return err
-		}
-		files++
-		for _, name := range append(names(t, path), filepath.Base(rel)) {
+		for _, name := range append(names(t, path, text), filepath.Base(path)) {
 			for _, word := range split(name) {
 				r, found := retired[word]
-				if found && (r.under == everywhere || strings.HasPrefix(rel, r.under+"/")) {
-					t.Errorf("%s: %q: instead of %q this project says %q; see docs/glossary.md", rel, name, word, r.instead)
+				if found && (r.under == everywhere || strings.HasPrefix(path, r.under+"/")) {
+					t.Errorf("%s: %q: instead of %q this project says %q; see docs/glossary.md", path, name, word, r.instead)
 				}
 			}
 		}
-		return nil
-	})
-	if err != nil || files < 500 {
-		t.Fatalf("looked at %d files, %v", files, err)
 	}
 }
 
 // names are those of a file that people or programs meet.
-func names(t *testing.T, path string) []string {
+func names(t *testing.T, path, text string) []string {
 	t.Helper()
 	golden := slices.Contains(strings.Split(filepath.ToSlash(path), "/"), "testdata")
 	if !golden && filepath.Ext(path) != ".go" && filepath.Ext(path) != ".proto" {
 		return nil
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
 	}
 	switch filepath.Ext(path) {
 	case ".go":
@@ -100,9 +82,9 @@ func names(t *testing.T, path string) []string {
 		}
 		return declared(f)
 	case ".proto":
-		return uncommented(string(text), "//")
+		return uncommented(text, "//")
 	case ".txt", ".yaml", ".json":
-		return uncommented(string(text), "#")
+		return uncommented(text, "#")
 	}
 	return nil
 }

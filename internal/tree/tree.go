@@ -1,0 +1,38 @@
+// Package tree reads the source tree for tests of what is written in it. It leaves out what is built or hidden, and the
+// folder shared.
+package tree
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// fewest is how many files there are at least, so that a test which looks in the wrong place fails.
+const fewest = 500
+
+// Read returns the text of every regular file below root, by its path from there.
+func Read(t testing.TB, root string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || path == root {
+			return err
+		}
+		if d.IsDir() && (filepath.Dir(path) == root && (d.Name() == "bin" || d.Name() == "shared") || strings.HasPrefix(d.Name(), ".")) {
+			return filepath.SkipDir
+		}
+		if !d.Type().IsRegular() {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		all[strings.TrimPrefix(path, root+"/")] = string(text)
+		return err
+	})
+	if err != nil || len(all) < fewest {
+		t.Fatalf("read %d files, %v", len(all), err)
+	}
+	return all
+}
