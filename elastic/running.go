@@ -23,8 +23,8 @@ func (s *State) stepRunning(now time.Time) {
 	case failed:
 		if pending != nil {
 			s.run.drain = nil // what is done by now counts
-			if suspect == nil || suspect.Code == cause.RanksLost || suspect.Code == cause.ContainerRestarted ||
-				s.replacements.For(Slot(suspect.Slot)) != nil ||
+			if suspect == nil || suspect.Code == cause.RanksLost || suspect.Code == cause.StartInterrupted ||
+				suspect.Code == cause.ContainerRestarted || s.replacements.For(Slot(suspect.Slot)) != nil ||
 				suspect.Slot == pending.Slot {
 				suspect = pending
 			}
@@ -114,6 +114,8 @@ func (s *State) lost(slot Slot) *cause.Cause {
 		c.Code, c.Message = cause.PodLost, fmt.Sprintf("pod %s took the place of the pod that ran slot %d", m.Pod().Name, slot)
 	case s.missedFirst(m):
 		return nil
+	case s.run.layout == nil && r.Generation < g && (r.Generation > 0 || !s.account.RanOnAll(g)):
+		c.Code, c.Message = cause.StartInterrupted, fmt.Sprintf("the controller changed before pod %s in slot %d had started generation %d", m.Pod().Name, slot, g)
 	case s.run.layout == nil && r.Generation < g:
 		c.Message = fmt.Sprintf("pod %s in slot %d does not run generation %d", m.Pod().Name, slot, g)
 	case halted && members.LeftForLauncher(r, s.Record.Generation):

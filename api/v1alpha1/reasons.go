@@ -107,6 +107,8 @@ const (
 	CauseContainerRestarted = "ContainerRestarted"
 	// CauseLauncherStarted: a command that counted as one rank has started a launcher, whose ranks take its place.
 	CauseLauncherStarted = "LauncherStarted"
+	// CauseStartInterrupted: the controller changed before a pod had started a generation.
+	CauseStartInterrupted = "StartInterrupted"
 	// CauseWentBack: people had the job go back to an earlier step, from which a new branch of training begins.
 	CauseWentBack = "WentBack"
 )

@@ -150,6 +150,14 @@ func (a *Account) Figures() Figures { return a.figures }
 // StartedAt is when ranks were first seen to run; zero: never.
 func (a *Account) StartedAt() time.Time { return a.startedAt }
 
+// RanOnAll reports whether all ranks of the newest generation are known to have run.
+func (a *Account) RanOnAll(generation int64) bool {
+	if rec := a.last(); rec != nil && rec.Generation == generation {
+		return rec.Start >= 0
+	}
+	return !a.startedAt.IsZero()
+}
+
 // Restarts are all that failures have cost.
 func (a *Account) Restarts() int { return a.budget.Restarts }
 

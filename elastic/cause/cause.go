@@ -180,17 +180,22 @@ func (c Cause) External() bool {
 		return true
 	}
 	switch c.Code {
-	case RankKilled, PodLost, PodReplaced, RanksLost, ContainerRestarted, PortConflict, LauncherStarted, WentBack:
+	case RankKilled, PodLost, PodReplaced, RanksLost, StartInterrupted, ContainerRestarted, PortConflict, LauncherStarted, WentBack:
 		return true
 	case RankFailed, RestoreFailed:
 	}
 	return false
 }
 
-// Displaced says whether pods had to leave their places, ranks took the place of others, or people went back: that is no failure, of
-// whatever ran in them.
+// Displaced says whether pods had to leave their places, ranks took the place of others or had yet to start, or people went back: that is
+// no failure, of whatever ran in them.
 func (c Cause) Displaced() bool {
-	return c.Code == PodReplaced || c.Code == JobSuspended || c.Code == LauncherStarted || c.Code == WentBack
+	switch c.Code {
+	case PodReplaced, JobSuspended, LauncherStarted, WentBack, StartInterrupted:
+		return true
+	default:
+		return false
+	}
 }
 
 // Uncounted says whether such a failure spends no restart, so that nothing follows from its having been there before.

@@ -22,6 +22,8 @@ const (
 	JobSuspended Code = "JobSuspended"
 	// RanksLost: a container or an agent came back without the ranks that it had run.
 	RanksLost Code = "RanksLost"
+	// StartInterrupted: the coordinator changed before a pod had started a generation; no failure.
+	StartInterrupted Code = "StartInterrupted"
 	// ContainerRestarted: a container ended whole, agent and all, and was started again in its pod.
 	ContainerRestarted Code = "ContainerRestarted"
 	// LauncherStarted: a command that counted as one rank has started a launcher, whose ranks take its place; no failure, unless it comes
