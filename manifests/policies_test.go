@@ -336,6 +336,46 @@ func TestTheControllerAsksForGangsAlone(t *testing.T) {
 	}
 }
 
+// TestTheControllerMakesGroupsOfGangsAlone: it makes no PodGroup of Volcano's but that of a gang, and changes none.
+func TestTheControllerMakesGroupsOfGangsAlone(t *testing.T) {
+	refusal := judge(t, "holdfast-controller-groups")
+	kind := schema.GroupVersionKind{Group: "scheduling.volcano.sh", Version: "v1beta1", Kind: "PodGroup"}
+	of := func(name, gang, version, kind, owner string, controls bool) *metav1.PartialObjectMetadata {
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			Name:            name,
+			Labels:          map[string]string{"holdfast.dev/gang": gang},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: version, Kind: kind, Name: owner, Controller: &controls}},
+		}}
+	}
+	gangs := of("llama", "llama", "batch/v1", "Job", "llama", true)
+	for name, c := range map[string]struct {
+		object *metav1.PartialObjectMetadata
+		want   string
+	}{
+		"a gang's":           {gangs, ""},
+		"without an owner":   {&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "llama"}}, "of a gang alone"},
+		"of another label":   {of("llama", "mistral", "batch/v1", "Job", "llama", true), "of a gang alone"},
+		"of another owner":   {of("llama", "llama", "batch/v1", "Job", "mistral", true), "of a gang alone"},
+		"of another kind":    {of("llama", "llama", "apps/v1", "ReplicaSet", "llama", true), "of a gang alone"},
+		"of a Volcano Job":   {of("llama", "llama", "batch.volcano.sh/v1alpha1", "Job", "llama", true), "of a gang alone"},
+		"not controlled":     {of("llama", "llama", "batch/v1", "Job", "llama", false), "of a gang alone"},
+		"of another Job too": {of("mistral", "llama", "batch/v1", "Job", "llama", true), "of a gang alone"},
+	} {
+		if got := refusal(request{by: controllerAccount, kind: kind, resource: "podgroups", obj: c.object}); (c.want == "") != (got == "") ||
+			!strings.Contains(got, c.want) {
+			t.Errorf("%s: %q", name, got)
+		}
+		if got := refusal(request{by: "kubernetes-admin", kind: kind, resource: "podgroups", obj: c.object}); got != "" {
+			t.Errorf("%s: people may not: %s", name, got)
+		}
+	}
+	for _, resource := range []string{"podgroups", "podgroups/status"} {
+		if got := refusal(request{by: controllerAccount, kind: kind, resource: resource, obj: gangs, old: gangs}); !strings.Contains(got, "neither change nor delete") {
+			t.Errorf("a change of %s: %q", resource, got)
+		}
+	}
+}
+
 // TestPoliciesMatchTheAccountsThatShip: where a policy matches nobody, all is allowed.
 func TestPoliciesMatchTheAccountsThatShip(t *testing.T) {
 	accounts := map[string]bool{}

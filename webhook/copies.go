@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang/handover"
 	"holdfast.dev/holdfast/internal/settings"
 )
 
@@ -65,6 +66,10 @@ func isCopy(pod *corev1.Pod) bool {
 // what the agent's init needs, which then becomes the user's command.
 func asPlainPod(pod *corev1.Pod) (warning string) {
 	var removed []string
+	if _, grouped := pod.Annotations[handover.GroupKey]; grouped && handover.Is(pod) {
+		removed = append(removed, handover.GroupKey) // or Volcano counts it as one of the gang
+		delete(pod.Annotations, handover.GroupKey)
+	}
 	for _, keys := range []map[string]string{pod.Annotations, pod.Labels} {
 		for _, key := range slices.Sorted(maps.Keys(keys)) {
 			if strings.HasPrefix(key, v1alpha1.Prefix) {

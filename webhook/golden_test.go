@@ -79,8 +79,11 @@ func TestGoldenPods(t *testing.T) {
 			podSpec(func(s *corev1.PodSpec) { s.TerminationGracePeriodSeconds = ptr.To[int64](5) })},
 		"shared-memory": {withoutShm, annotate(v1alpha1.AnnotationShmSize, "2Gi")},
 		"two-slots":     {annotate(v1alpha1.AnnotationSlots, "2")},
-		"max-restarts":  {annotate(v1alpha1.AnnotationMaxRestarts, "0")},
-		"best-effort":   {noResources, annotate(v1alpha1.AnnotationRanks, "4")},
+		"volcano": {scheduledBy("volcano"), func(j *batchv1.Job) {
+			j.Annotations["scheduling.volcano.sh/queue-name"], j.Annotations["volcano.sh/preemptable"] = "research", "false"
+		}},
+		"max-restarts": {annotate(v1alpha1.AnnotationMaxRestarts, "0")},
+		"best-effort":  {noResources, annotate(v1alpha1.AnnotationRanks, "4")},
 		"request-only-root-second-container": {podSpec(func(s *corev1.PodSpec) {
 			s.SecurityContext = &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](0)}
 			s.SchedulerName = "default-scheduler"

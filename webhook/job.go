@@ -82,6 +82,8 @@ func mutateJob(ctx context.Context, in, old *batchv1.Job, facts Facts) Outcome[*
 				settings.TemplateAnnotations.Key(key))))
 	}
 	errs = append(errs, checkSlices(s, parallelism(job), at)...)
+	unplaced, elsewhere := checkScheduler(job, s)
+	errs = append(errs, unplaced...)
 	effective := effectiveSpec(ctx, job, s, facts)
 	t, more := findTraining(ctx, effective, job.Spec.Template.Annotations, templatePath.Child("spec"), s, at)
 	errs = append(errs, more...)
@@ -100,7 +102,7 @@ func mutateJob(ctx context.Context, in, old *batchv1.Job, facts Facts) Outcome[*
 	if len(errs) > 0 {
 		return Outcome[*batchv1.Job]{Object: job, Errors: errs}
 	}
-	warnings := append(append(t.memoryWarnings(s), t.launcherWarnings()...), replaceOnlyFailed(job)...)
+	warnings := append(append(append(elsewhere, t.memoryWarnings(s)...), t.launcherWarnings()...), replaceOnlyFailed(job)...)
 	warnings = append(append(warnings, unfit...), t.queueWarnings(job, s)...)
 	warnings = append(warnings, wholeWarnings(job, t.container().Name, facts.Minor)...)
 	ignoreKills(job, old, t.container().Name)
@@ -176,6 +178,7 @@ func stamp(job *batchv1.Job, container string) {
 			tmpl.Annotations = setKey(tmpl.Annotations, key, job.Annotations[key])
 		}
 	}
+	stampVolcano(job)
 	if container != "" { // without a name the Job is invalid, which is not ours to say
 		tmpl.Annotations = setKey(tmpl.Annotations, v1alpha1.AnnotationContainer, container)
 	}

@@ -6,12 +6,14 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang/handover"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/settings"
 )
@@ -128,6 +130,9 @@ func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Setting
 	defaults := map[string]string{defaultContainerKey: t.container().Name, doNotDisruptKey: "true", safeToEvictKey: "false"}
 	if _, own := consumed(pod.Annotations); s.ProvisioningClass != "" && !own {
 		defaults[v1alpha1.AnnotationConsumesRequest], defaults[v1alpha1.AnnotationRequestClass] = v1alpha1.RequestName(gang), s.ProvisioningClass
+	}
+	if handover.Is(pod) {
+		maps.Copy(defaults, handover.Stamps(gang))
 	}
 	for key, value := range defaults {
 		if _, set := pod.Annotations[key]; !set {

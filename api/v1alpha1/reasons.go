@@ -32,6 +32,13 @@ const (
 	ReasonInvalidTopology = "InvalidTopology"
 	// ReasonUnsupported: the pods ask for something that is not counted for a gang.
 	ReasonUnsupported = "Unsupported"
+	// ReasonVolcanoQueued and ReasonVolcanoUnschedulable: Volcano, which places the pods, has not let their PodGroup into its queue, or finds
+	// no nodes for it. ReasonVolcanoBelowMinimum: a pod takes the place of one that is gone, and Volcano has no node for it yet.
+	// ReasonVolcanoNoGroup: there is no PodGroup.
+	ReasonVolcanoQueued        = "VolcanoQueued"
+	ReasonVolcanoUnschedulable = "VolcanoUnschedulable"
+	ReasonVolcanoBelowMinimum  = "VolcanoBelowMinimum"
+	ReasonVolcanoNoGroup       = "VolcanoNoGroup"
 	// ReasonRolledBack: a pod was deleted because the rest of its gang got no nodes.
 	ReasonRolledBack = "RolledBack"
 	// ReasonSettingsIgnored: a group asks for something that this scheduler does not do.

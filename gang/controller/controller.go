@@ -83,6 +83,8 @@ type Controller struct {
 	refusals map[types.NamespacedName]refusal
 	// requests by Job, as they were looked at last. Guarded by mu; to lose them costs a look.
 	requests map[types.NamespacedName]asked
+	// groups are the PodGroups of gangs that Volcano places, by Job, as they were looked at last. Guarded by mu; to lose them costs a look.
+	groups map[types.NamespacedName]handed
 }
 
 // New returns a Controller.
@@ -95,6 +97,7 @@ func New(o Options) *Controller {
 		had:      map[types.NamespacedName]types.UID{},
 		refusals: map[types.NamespacedName]refusal{},
 		requests: map[types.NamespacedName]asked{},
+		groups:   map[types.NamespacedName]handed{},
 	}
 }
 
@@ -180,6 +183,12 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	var again time.Duration
 	known.View.Provisioning, again = c.provision(ctx, g, job, j.Settings.ProvisioningClass, known.View, pods.Items, now)
+	if answer, note, look := c.handOver(ctx, g, job, known.View, pods.Items, now); answer != nil {
+		known.View.Answer, again = *answer, look
+		if note != "" {
+			known.Notes = append(known.Notes, note)
+		}
+	}
 	result, err := c.write(ctx, g, job, statusOf(g, known, status.Assess(known.View), now), now)
 	if missing && (again == 0 || again > refusedAgain) {
 		again = refusedAgain

@@ -162,6 +162,7 @@ func (c *Controller) forget(job types.NamespacedName) {
 	delete(c.had, job)
 	delete(c.refusals, job)
 	delete(c.requests, job)
+	delete(c.groups, job)
 }
 
 // noteGang notes that a Job has its Gang.

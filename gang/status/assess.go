@@ -103,7 +103,7 @@ func (v View) phase(bound int) v1alpha1.GangPhase {
 		return v1alpha1.PhaseFailed
 	case v.Run.State == v1alpha1.RunFinished || v.JobEnded:
 		return v1alpha1.PhaseFinished
-	case v.begun() && (bound < v.Size || v.Run.State != v1alpha1.RunRunning):
+	case v.Begun() && (bound < v.Size || v.Run.State != v1alpha1.RunRunning):
 		return v1alpha1.PhaseRecovering
 	case bound < v.Size:
 		return v1alpha1.PhaseWaiting
@@ -114,8 +114,8 @@ func (v View) phase(bound int) v1alpha1.GangPhase {
 	}
 }
 
-// begun says whether a generation of the launcher that the gang is at was handed out.
-func (v View) begun() bool {
+// Begun says whether a generation of the launcher that the gang is at was handed out.
+func (v View) Begun() bool {
 	after := int64(0)
 	if l := v.Run.Launch; l != nil {
 		after = l.After

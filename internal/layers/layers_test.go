@@ -42,6 +42,7 @@ var cores = map[string][]string{
 
 // readers make values of Kubernetes objects, as pure as a core: beside what is listed they import the types of Kubernetes.
 var readers = map[string][]string{
+	"gang/handover":       {"api/v1alpha1", "elastic/cause", "gang"},
 	"gang/status":         {"api/v1alpha1", "gang", "gang/observe", "internal/membership", "internal/settings"},
 	"internal/membership": {"api/v1alpha1"},
 	"internal/settings":   {"api/v1alpha1", "gang", "internal/protocol"},
@@ -49,7 +50,7 @@ var readers = map[string][]string{
 }
 
 // kubernetesTypes are the trees that readers may import.
-var kubernetesTypes = []string{"k8s.io/api", "k8s.io/apimachinery"}
+var kubernetesTypes = []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/component-helpers/resource"}
 
 // impure are standard packages that a core must not see: they do I/O or hide a clock or a seed.
 var impure = []string{"os", "os/exec", "net", "net/http", "syscall", "log", "log/slog", "math/rand", "io/ioutil", "time/tzdata"}
@@ -65,7 +66,7 @@ var only = []struct {
 		[]string{"internal/protocol/wire", "elastic/coordinator", "ckptagent/coord", "ckptagent/loop", "test"}},
 	{"github.com/NVIDIA/go-nvml", "only one program is built with cgo, and its calls may hang for ever", []string{"nodehealth/nvml"}},
 	{"sigs.k8s.io/scheduler-plugins", "its types are read in one place, and the rest of it is another scheduler", []string{"internal/membership", "plugin/external", "test"}},
-	{"volcano.sh/apis", "its types are read in one place", []string{"internal/membership", "plugin/external", "test"}},
+	{"volcano.sh/apis", "its types are read in one place", []string{"gang/handover", "internal/membership", "plugin/external", "test"}},
 	{"github.com/google/go-containerregistry", "what strangers' registries send is bounded in one place", []string{"webhook/image", "test"}},
 	{"go.etcd.io/etcd", "the product keeps no database", []string{"cmd/holdfast-dev"}},
 }
@@ -197,7 +198,7 @@ var never = []struct {
 }{
 	{"cmd/kubectl-holdfast", "it asks the API what is and why, and never schedules", []string{module + "plugin", "k8s.io/kubernetes/pkg/scheduler"}},
 	{"cmd/holdfast-agent", "it runs in every pod and knows the coordinator alone", []string{"k8s.io", "sigs.k8s.io"}},
-	{"cmd/holdfast-controller", "only the scheduler reads objects of other APIs", []string{"volcano.sh", "sigs.k8s.io/scheduler-plugins"}},
+	{"cmd/holdfast-controller", "it reads and makes PodGroups by field, and only the scheduler links other projects' APIs", []string{"volcano.sh", "sigs.k8s.io/scheduler-plugins"}},
 }
 
 func TestProgramsLinkOnlyTheirPart(t *testing.T) {

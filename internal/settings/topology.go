@@ -2,6 +2,8 @@ package settings
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -123,6 +125,9 @@ func CheckAsks(pod *corev1.Pod) field.ErrorList {
 	}
 	return errs
 }
+
+// TopologyKeys lists the keys that ask for a place, sorted.
+func TopologyKeys() []string { return slices.Sorted(maps.Keys(topologyKeys)) }
 
 // topologyKeys are those that setTopology reads.
 var topologyKeys = map[string]bool{

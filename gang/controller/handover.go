@@ -1,0 +1,170 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/gang/handover"
+	"holdfast.dev/holdfast/gang/status"
+	"holdfast.dev/holdfast/internal/membership"
+)
+
+// A gang that Volcano's scheduler places has a PodGroup: the user's, or one that is made here, after the first of its pods. Volcano's API
+// may come and go, so that nothing watches it: the group is looked at while a pod waits for a node, each change of which pod Volcano
+// writes on the pod too.
+
+const (
+	// groupAgain is how often the group of a gang that waits is looked at, groupSoonest how often at most when its pods change.
+	groupAgain   = 10 * time.Second
+	groupSoonest = 2 * time.Second
+)
+
+var errVolcanoNotServed = errors.New("the cluster serves no " + handover.Kind.GroupVersion().String() +
+	": install Volcano, or create the job without schedulerName: " + handover.Scheduler)
+
+// handed is what was seen of a gang's group, and when.
+type handed struct {
+	job     types.UID
+	name    string
+	at      time.Time
+	group   *handover.Group
+	problem string
+	// queue is what Volcano said last of the group's queue.
+	queue string
+}
+
+// handOver sees to the PodGroup of a gang that Volcano places; is says that it is one. answer is why it is not placed, note what is wrong
+// with the group, again when to look again.
+func (c *Controller) handOver(
+	ctx context.Context, g *v1alpha1.Gang, job *batchv1.Job, known status.View, pods []corev1.Pod, now time.Time,
+) (answer *v1alpha1.PlacementStatus, note string, again time.Duration) {
+	like, waiting := volcanoPods(membership.Holders(job.UID, known.Size, pods))
+	if like == nil || known.JobEnded || ptr.Deref(job.Spec.Suspend, false) {
+		return nil, "", 0
+	}
+	view := handover.View{
+		Name:    like.Annotations[handover.GroupKey],
+		Size:    known.Size,
+		OnNodes: known.OnNodes(),
+		Begun:   known.Begun(),
+	}
+	placed := view.OnNodes >= view.Size
+	key := client.ObjectKeyFromObject(job)
+	c.mu.Lock()
+	last := c.groups[key]
+	c.mu.Unlock()
+	done := placed && last.group != nil && last.group.MinMember >= int64(view.Size)
+	if last.job != job.UID || last.name != view.Name || !done && now.Sub(last.at) >= groupSoonest {
+		last = c.lookAtGroup(ctx, g, job, view, like, now)
+		c.mu.Lock()
+		c.groups[key] = last
+		c.mu.Unlock()
+	}
+	view.Group, view.Problem, view.Queue = last.group, last.problem, last.queue
+	if waiting != nil {
+		view.Pod = handover.PodText(waiting)
+	}
+	if note = view.Note(); !placed || last.group == nil || note != "" {
+		again = groupAgain
+	}
+	said := view.Answer()
+	return &said, note, again
+}
+
+// volcanoPods are a pod of the gang, if Volcano places them, and one of them that waits for a node.
+func volcanoPods(holders []*corev1.Pod) (like, waiting *corev1.Pod) {
+	for _, pod := range holders {
+		if pod == nil || !handover.Is(pod) || pod.Annotations[handover.GroupKey] == "" {
+			continue
+		}
+		if like == nil {
+			like = pod
+		}
+		if waiting == nil && pod.Spec.NodeName == "" {
+			waiting = pod
+		}
+	}
+	return like, waiting
+}
+
+// lookAtGroup reads the group, which is made if there is none.
+func (c *Controller) lookAtGroup(
+	ctx context.Context, g *v1alpha1.Gang, job *batchv1.Job, v handover.View, like *corev1.Pod, now time.Time,
+) handed {
+	out := handed{job: job.UID, name: v.Name, at: now}
+	u, err := c.groupOf(ctx, g, job, v.Name, like)
+	if err != nil {
+		out.problem = handover.Text(err.Error())
+		return out
+	}
+	group := handover.Read(u)
+	out.group = &group
+	if group.Waiting {
+		out.queue, err = c.saidOfQueue(ctx, u)
+		if err != nil { // all else is said without
+			out.queue = ""
+		}
+	}
+	return out
+}
+
+// groupOf returns the group of that name, which is made if there is none and the gang's pods name none of the user's.
+func (c *Controller) groupOf(
+	ctx context.Context, g *v1alpha1.Gang, job *batchv1.Job, name string, like *corev1.Pod,
+) (*unstructured.Unstructured, error) {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(handover.Kind)
+	err := c.Live.Get(ctx, types.NamespacedName{Namespace: g.Namespace, Name: name}, u)
+	switch {
+	case meta.IsNoMatchError(err):
+		return nil, errVolcanoNotServed
+	case err == nil && u.GetLabels()[v1alpha1.LabelGang] != "" && metav1.GetControllerOf(u) != nil && !metav1.IsControlledBy(u, job):
+		return nil, errors.New("the one that exists belongs to an earlier job of this name, and is deleted with it")
+	case err == nil || !apierrors.IsNotFound(err):
+		return u, err
+	case name != g.Name:
+		return nil, errors.New("it does not exist, and the pods name it: create it")
+	}
+	u = handover.PodGroup(g.Name, g.Spec.Members, like)
+	if err := controllerutil.SetControllerReference(job, u, c.Client.Scheme(), controllerutil.WithBlockOwnerDeletion(false)); err != nil {
+		return nil, fmt.Errorf("making Job %s its owner: %w", job.Name, err)
+	}
+	if err := c.Client.Create(ctx, u, client.FieldOwner(FieldManager)); err != nil {
+		return nil, fmt.Errorf("creating it: %w", err)
+	}
+	return u, nil
+}
+
+// saidOfQueue is what Volcano said last of a group that it has not let into its queue: its events alone say that.
+func (c *Controller) saidOfQueue(ctx context.Context, u *unstructured.Unstructured) (string, error) {
+	list := &corev1.EventList{}
+	if err := c.Live.List(ctx, list, client.InNamespace(u.GetNamespace()), client.MatchingFields{
+		"involvedObject.uid": string(u.GetUID()),
+		"reason":             handover.EventReason,
+	}); err != nil {
+		return "", fmt.Errorf("listing the events of PodGroup %s: %w", u.GetName(), err)
+	}
+	var said string
+	var at time.Time
+	for i := range list.Items {
+		e := &list.Items[i]
+		if seen := lastSeen(e); e.Type == corev1.EventTypeNormal && !seen.Before(at) { // the others repeat the condition
+			at, said = seen, handover.Text(e.Message)
+		}
+	}
+	return said, nil
+}

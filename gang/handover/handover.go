@@ -1,0 +1,119 @@
+// Package handover says what Volcano must know of a gang that its scheduler places, and what Volcano says of it: it makes
+// the gang's PodGroup from one of its pods, and reads that group or the user's own. It promises to be pure: the same
+// objects give the same group and the same text, and what Volcano says in another order each time is put in one.
+package handover
+
+import (
+	"maps"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	resourcehelper "k8s.io/component-helpers/resource"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// Scheduler is the name of Volcano's scheduler on pods.
+const Scheduler = "volcano"
+
+// Kind is Volcano's PodGroup.
+var Kind = schema.GroupVersionKind{Group: "scheduling.volcano.sh", Version: "v1beta1", Kind: "PodGroup"}
+
+// Volcano's keys, written down here because the controller does not link Volcano's API.
+const (
+	// GroupKey is the annotation by which a pod names its PodGroup.
+	GroupKey = "scheduling.k8s.io/group-name"
+	// MinMemberKey is the annotation of a Job by which people ask Volcano for a minimum, where Volcano makes the group.
+	MinMemberKey = "scheduling.volcano.sh/group-min-member"
+	// QueueKey is the annotation that names the queue.
+	QueueKey = "scheduling.volcano.sh/queue-name"
+	// ModeKey and TierKey are the annotations that ask for a place in the fabric.
+	ModeKey = "volcano.sh/network-topology-mode"
+	TierKey = "volcano.sh/network-topology-highest-tier"
+
+	taskKey = "volcano.sh/task-spec"
+	prefix  = "volcano.sh/"
+)
+
+// task is what the pods of a job with one role are called.
+const task = "worker"
+
+// ofPods are Volcano's annotations that say something of one pod, or that are fields of the group.
+var ofPods = map[string]bool{taskKey: true, "volcano.sh/task-index": true, ModeKey: true, TierKey: true}
+
+// labelsOfGroups are Volcano's keys that it reads as labels of a group too.
+var labelsOfGroups = []string{"volcano.sh/preemptable", "volcano.sh/cooldown-time"}
+
+// Is says whether Volcano places a pod.
+func Is(pod *corev1.Pod) bool { return pod.Spec.SchedulerName == Scheduler }
+
+// Stamps are the annotations of a pod of a gang that Volcano places, where the pod has none of its own under these keys.
+func Stamps(gang string) map[string]string { return map[string]string{GroupKey: gang, taskKey: task} }
+
+// Inherited says whether an annotation of a Job is one that Volcano reads of the Job's pods or takes over to their group.
+func Inherited(key string) bool { return key == QueueKey || strings.HasPrefix(key, prefix) }
+
+// PodGroup is the group of a gang, made after one of its pods, which all come of one template.
+func PodGroup(gang string, size int32, like *corev1.Pod) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{Object: map[string]any{}}
+	u.SetGroupVersionKind(Kind)
+	u.SetNamespace(like.Namespace)
+	u.SetName(gang)
+	labels, annotations := map[string]string{v1alpha1.LabelGang: gang}, map[string]string{}
+	for _, key := range labelsOfGroups {
+		if value, is := like.Labels[key]; is {
+			labels[key] = value
+		}
+	}
+	maps.Copy(annotations, like.Annotations)
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return !strings.HasPrefix(key, prefix) || ofPods[key] })
+	u.SetLabels(labels)
+	if len(annotations) > 0 {
+		u.SetAnnotations(annotations)
+	}
+	spec := map[string]any{"minMember": int64(size), "minResources": resources(size, like)}
+	if role := like.Annotations[taskKey]; role != "" {
+		spec["minTaskMember"] = map[string]any{role: int64(size)}
+	}
+	if queue := like.Annotations[QueueKey]; queue != "" {
+		spec["queue"] = queue
+	}
+	if class := like.Spec.PriorityClassName; class != "" {
+		spec["priorityClassName"] = class
+	}
+	if place := networkTopology(like.Annotations); place != nil {
+		spec["networkTopology"] = place
+	}
+	u.Object["spec"] = spec
+	return u
+}
+
+// resources are what so many pods request.
+func resources(size int32, like *corev1.Pod) map[string]any {
+	all := map[string]any{}
+	for name, one := range resourcehelper.PodRequests(like, resourcehelper.PodResourcesOptions{}) {
+		one.Mul(int64(size))
+		all[string(name)] = one.String()
+	}
+	return all
+}
+
+// networkTopology is what a pod's annotations ask of the fabric, read as Volcano reads them; nil: nothing.
+func networkTopology(annotations map[string]string) map[string]any {
+	mode, hasMode := annotations[ModeKey]
+	tier, hasTier := annotations[TierKey]
+	if !hasMode && !hasTier {
+		return nil
+	}
+	place := map[string]any{"mode": "hard"}
+	if strings.EqualFold(mode, "soft") {
+		place["mode"] = "soft"
+	}
+	if n, err := strconv.Atoi(tier); err == nil {
+		place["highestTierAllowed"] = int64(n)
+	}
+	return place
+}
