@@ -1,6 +1,7 @@
 package elastic
 
 import (
+	"fmt"
 	"time"
 
 	"holdfast.dev/holdfast/elastic/account"
@@ -62,7 +63,7 @@ func Step(s *State, e Event, now time.Time) []Effect {
 		s.goBackTo(e.To)
 	case Tick:
 	}
-	s.advance(now)
+	s.advance(maxTransitions, now)
 	s.wait(now)
 	s.account.RecordLateCount(now)
 	if s.account.TakeChange() {
@@ -192,9 +193,13 @@ func (s *State) baseRank(slot Slot) int {
 	return s.members.Base(slot)
 }
 
-// advance does what the levels ask for, until nothing changes. Of a Job that is over people are owed the verdict, and nothing else.
-func (s *State) advance(now time.Time) {
-	for range 4 {
+// maxTransitions bounds the phases that a gang goes through in one event: halted, formed and running again, and a verdict on that.
+const maxTransitions = 4
+
+// advance carries out what the state asks for, until the phase stays, in `most` transitions. Of a Job that is over only the verdict is
+// carried out. It panics where the phase does not settle: to stop halfway would leave agents with the orders of a phase that is over.
+func (s *State) advance(most int, now time.Time) {
+	for range most {
 		before := s.Record.Phase
 		s.stepLaunch()
 		s.noteLeft()
@@ -216,6 +221,7 @@ func (s *State) advance(now time.Time) {
 		}
 		s.emit(Broadcast{})
 	}
+	panic(fmt.Sprintf("elastic: generation %d is %s, not settled after %d transitions", s.Record.Generation, s.Record.Phase, most))
 }
 
 // stepPhase does what the phase asks for. Only a phase's own step leads to another one, by one of the becomes in run.go.
