@@ -13,7 +13,6 @@ import (
 	"holdfast.dev/holdfast/elastic/account"
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/members"
-	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -169,43 +168,6 @@ func utc(r *elastic.Record) {
 	p := &r.Recoveries[0].Replaced[1]
 	p.ReleasedAt, p.AttachedAt = p.ReleasedAt.UTC(), p.AttachedAt.UTC()
 	r.Recoveries[0].DetectedAt, r.Verdict.At = r.Recoveries[0].DetectedAt.UTC(), r.Verdict.At.UTC()
-}
-
-func TestElasticWordsAreTheVocabulary(t *testing.T) {
-	for got, want := range map[string]string{
-		string(elastic.Forming):                string(v1alpha1.RunForming),
-		string(elastic.Running):                string(v1alpha1.RunRunning),
-		string(elastic.Halting):                string(v1alpha1.RunHalting),
-		string(elastic.GivenUp):                string(v1alpha1.RunGivenUp),
-		string(elastic.ReasonFinished):         v1alpha1.ReasonFinished, // the word of the phase as well
-		string(elastic.ReasonSameFailureTwice): v1alpha1.ReasonSameFailureTwice,
-		string(elastic.ReasonNoProgress):       v1alpha1.ReasonNoProgress,
-		string(elastic.ReasonRefused):          v1alpha1.ReasonRefused,
-		string(cause.RankKilled):               v1alpha1.CauseRankKilled,
-		string(cause.RankFailed):               v1alpha1.CauseRankFailed,
-		string(cause.PortConflict):             v1alpha1.CausePortConflict,
-		string(cause.PodLost):                  v1alpha1.CausePodLost,
-		string(cause.RanksLost):                v1alpha1.CauseRanksLost,
-		string(cause.ContainerRestarted):       v1alpha1.CauseContainerRestarted,
-		string(cause.RestoreFailed):            v1alpha1.CauseRestoreFailed,
-		string(cause.LauncherStarted):          v1alpha1.CauseLauncherStarted,
-		string(cause.PodReplaced):              v1alpha1.CausePodReplaced,
-		replacements.PodDeleted:                v1alpha1.CauseDeleted,
-		replacements.AgentUnreachable:          v1alpha1.CauseAgentUnreachable,
-		replacements.HaltTimeout:               v1alpha1.CauseHaltTimeout,
-		replacements.JobSuspended:              v1alpha1.CauseJobSuspended,
-		elastic.NoticeReplacementPending:       v1alpha1.ReasonPodReplacementPending,
-		elastic.NoticeDrained:                  v1alpha1.ReasonDrained,
-		elastic.NoticeNotDrained:               v1alpha1.ReasonNotDrained,
-		elastic.NoticeRecovering:               v1alpha1.ReasonRecovering,
-		elastic.NoticeRecovered:                v1alpha1.ReasonRecovered,
-		elastic.NoticeStepUnreadable:           v1alpha1.ReasonStepUnreadable,
-		elastic.NoticeStepGivenUp:              v1alpha1.ReasonStepGivenUp,
-	} {
-		if got != want {
-			t.Errorf("the core says %q, the vocabulary %q", got, want)
-		}
-	}
 }
 
 // TestNothingIsWrittenAsNull: the API server refuses a null where a time is wanted, and nothing else of the record would be stored.
