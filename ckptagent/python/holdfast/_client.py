@@ -10,16 +10,15 @@ import functools
 import gc
 import json
 import os
-import random
 import socket
 import sys
 import threading
 import time
 import traceback
 
-from . import _arena, _device, _memory, _overlap, _sharded
+from . import _arena, _device, _memory, _overlap, _rng, _sharded
 from ._arena import Arena, ArenaError, Client
-from ._kinds import RestoreError
+from ._kinds import GroupsDiffer, RestoreError, same_groups
 from ._prove import prove
 from ._saved import Saved
 from ._state import Flat, Packer, UnknownKind, Unpacker, Unsupported, assign
@@ -216,20 +215,20 @@ class Checkpoint:
         for name in self._tracked:
             try:
                 self._bring_back(state, name, placer)
-            except (_sharded.LayoutDiffers, UnknownKind, _GroupsDiffer) as e:
+            except (_sharded.LayoutDiffers, UnknownKind, GroupsDiffer) as e:
                 raise RestoreError("restoring step %d: %s" % (step, e)) from e
             except RestoreError:
                 raise
             except Exception as e:  # of the object's own load_state_dict, which knows no name
                 raise RestoreError("restoring step %d: %s does not take it: %s: %s" % (step, name, type(e).__name__, e)) from e
         if self._rng:
-            _set_rng(state.value(_RNG))
+            _rng.put(state.value(_RNG))
 
     def _bring_back(self, state, name, placer):
         current = self._tracked[name]
         borrow = _copies_from_views(current)
         saved = placer.place(state.value(name, borrow), current, name)
-        _same_groups(name, current, saved)
+        same_groups(name, current, saved)
         if borrow:
             current.load_state_dict(saved)
         elif assign(current, saved) is not current:
@@ -461,34 +460,11 @@ class Checkpoint:
             for name, value in self._tracked.items():
                 flat.add(name, value)
             if self._rng:
-                flat.add(_RNG, _get_rng())
+                flat.add(_RNG, _rng.get())
             return flat
         finally:
             if collecting:
                 gc.enable()
-
-
-class _GroupsDiffer(Exception):
-    """An optimizer has other parameter groups than the one that was saved."""
-
-
-def _same_groups(name, current, saved):
-    """An optimizer takes no state of other groups, and says neither which one it is nor how many it has."""
-    groups = getattr(current, "param_groups", None)
-    was = saved.get("param_groups") if isinstance(saved, dict) else None
-    if not isinstance(groups, list) or not isinstance(was, list):
-        return
-    remedy = (
-        "groups and parameters that come in during training (add_param_group, unfreezing) must be there before restore(): "
-        "ask resume_step how far training was, and add those that it had by then first"
-    )
-    if len(groups) != len(was):
-        raise _GroupsDiffer("%s has %d parameter groups and was saved with %d; %s" % (name, len(groups), len(was), remedy))
-    for i, (now, old) in enumerate(zip(groups, was)):
-        if len(now["params"]) != len(old["params"]):
-            raise _GroupsDiffer(
-                "%s has %d parameters in group %d and was saved with %d; %s" % (name, len(now["params"]), i, len(old["params"]), remedy)
-            )
 
 
 def _of(branch):
@@ -510,25 +486,3 @@ def _copies_from_views(value):
         type(m).set_extra_state is plain.set_extra_state and type(m)._load_from_state_dict is plain._load_from_state_dict
         for m in value.modules()
     )
-
-
-def _get_rng():
-    state = {"python": random.getstate()}
-    torch, np = sys.modules.get("torch"), sys.modules.get("numpy")
-    if torch is not None:
-        state["torch"] = torch.get_rng_state()
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            state["cuda"] = torch.cuda.get_rng_state_all()
-    if np is not None:
-        state["numpy"] = np.random.get_state()
-    return state
-
-
-def _set_rng(state):
-    random.setstate(state["python"])
-    if "torch" in state:
-        __import__("torch").set_rng_state(state["torch"])
-    if "cuda" in state:
-        __import__("torch").cuda.set_rng_state_all(state["cuda"])
-    if "numpy" in state:
-        __import__("numpy").random.set_state(state["numpy"])

@@ -115,3 +115,26 @@ def give(v, saved):
     v.optim.load_state_dict(saved[OPTIM])
     for group, was in zip(v.param_groups, saved["groups"]):
         group.update(was)
+
+
+class GroupsDiffer(Exception):
+    """An optimizer has other parameter groups than the one that was saved."""
+
+
+def same_groups(name, current, saved):
+    """An optimizer takes no state of other groups, and says neither which one it is nor how many it has."""
+    groups = getattr(current, "param_groups", None)
+    was = saved.get("param_groups") if isinstance(saved, dict) else None
+    if not isinstance(groups, list) or not isinstance(was, list):
+        return
+    remedy = (
+        "groups and parameters that come in during training (add_param_group, unfreezing) must be there before restore(): "
+        "ask resume_step how far training was, and add those that it had by then first"
+    )
+    if len(groups) != len(was):
+        raise GroupsDiffer("%s has %d parameter groups and was saved with %d; %s" % (name, len(groups), len(was), remedy))
+    for i, (now, old) in enumerate(zip(groups, was)):
+        if len(now["params"]) != len(old["params"]):
+            raise GroupsDiffer(
+                "%s has %d parameters in group %d and was saved with %d; %s" % (name, len(now["params"]), i, len(old["params"]), remedy)
+            )

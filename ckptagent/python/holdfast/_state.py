@@ -59,10 +59,11 @@ class Leaf:
 _names = {}  # dtype -> its name
 
 
-def _torch_leaf(torch, t):
+def torch_leaf(t):
+    torch = _torch()
     if type(t) is not torch.Tensor and type(t) is not torch.nn.Parameter:
         if _sharded.is_dtensor(t):
-            return _shard_leaf(torch, t)
+            return _shard_leaf(t)
         why = _plain.why_not(torch, t)
         if why:
             raise Unsupported(why)
@@ -86,12 +87,8 @@ def _torch_leaf(torch, t):
     return Leaf(("torch", name, tuple(t.shape), strides), t.nbytes, t)
 
 
-def torch_leaf(t):
-    return _torch_leaf(_torch(), t)
-
-
-def _shard_leaf(torch, t):
-    whole = _torch_leaf(torch, _sharded.local(t))
+def _shard_leaf(t):
+    whole = torch_leaf(_sharded.local(t))
     _, dtype, shape, strides = whole.spec
     try:
         part = _sharded.part(t, strides)
@@ -166,16 +163,13 @@ class Flat:
     def _leaf_or_object(self, v):
         torch = _torch()
         if torch is not None and isinstance(v, torch.Tensor):
-            return {"T": self._tensor(torch, v)}
+            return {"T": self.tensor(torch_leaf(v))}
         leaf = _plain_leaf(v)
         if leaf is not None:
             return {"T": self._once(id(v), leaf)}
         if hasattr(v, "state_dict") and hasattr(v, "load_state_dict"):
             return self._walk(self._state_of(v))
         return {"p": self._object(v)}
-
-    def _tensor(self, torch, t):
-        return self.tensor(_torch_leaf(torch, t))
 
     def tensor(self, leaf):
         """The number of a tensor's leaf, which is the same for the same memory."""

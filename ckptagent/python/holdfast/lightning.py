@@ -14,7 +14,7 @@ import importlib
 import sys
 import warnings
 
-from . import _client, _kinds
+from . import _client, _kinds, _rng
 from ._trainers import refuse
 
 pl = sys.modules.get("lightning.pytorch") or sys.modules.get("pytorch_lightning") or importlib.import_module("lightning.pytorch")
@@ -75,7 +75,7 @@ class Callback(pl.Callback):
 
         def load_combined_loader_states():
             theirs()
-            self._epoch_rng = _client._get_rng()
+            self._epoch_rng = _rng.get()
 
         return load_combined_loader_states
 
@@ -85,7 +85,7 @@ class Callback(pl.Callback):
         for part in (progress["total"], progress["current"]):
             part["ready"] = part["completed"]  # the batch that begins is not done
         progress["is_last_batch"] = False
-        return {"checkpoint": checkpoint, "rng": _client._get_rng(), "epoch_rng": self._epoch_rng}
+        return {"checkpoint": checkpoint, "rng": _rng.get(), "epoch_rng": self._epoch_rng}
 
     def _bring(self, saved):
         self._saved = saved
@@ -109,7 +109,7 @@ class Callback(pl.Callback):
         for loader in loaders:
             _set_sampler_epoch(loader, loop.epoch_progress.current.processed)
         self._epoch_rng = self._saved["epoch_rng"]
-        _client._set_rng(self._epoch_rng)
+        _rng.put(self._epoch_rng)
         fetcher = iter(loop._data_fetcher)
         for _ in range(done):
             next(fetcher)
@@ -118,14 +118,14 @@ class Callback(pl.Callback):
 
     def on_train_epoch_start(self, trainer, pl_module):
         if self._on and trainer.current_epoch > 0:  # the data of the first epoch has begun before
-            self._epoch_rng = _client._get_rng()
+            self._epoch_rng = _rng.get()
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
         if not self._on:
             return
         if self._saved:
             trainer.fit_loop.epoch_loop._batches_that_stepped = self._saved["checkpoint"]["loops"]["fit_loop"]["epoch_loop.state_dict"]["_batches_that_stepped"]
-            _client._set_rng(self._saved["rng"])
+            _rng.put(self._saved["rng"])
             self._saved = None
         elif trainer.global_step > self._kept:
             self._kept = trainer.global_step

@@ -13,7 +13,7 @@ import tempfile
 import transformers
 from transformers.trainer_callback import ExportableState
 
-from . import _client
+from . import _client, _rng
 from ._kinds import RestoreError
 from ._trainers import Log, refuse
 
@@ -82,7 +82,7 @@ class _Callback(transformers.TrainerCallback):
         self._restore()
 
     def _load_rng(self, folder):
-        self._theirs["_load_rng_state"](folder) if folder != self._folder else _client._set_rng(self._rng)
+        self._theirs["_load_rng_state"](folder) if folder != self._folder else _rng.put(self._rng)
 
     def _restore(self):
         t, self._tracked = self._trainer, True
@@ -99,7 +99,7 @@ class _Callback(transformers.TrainerCallback):
             "log": self._log.lines(t.state.log_history),
             "callbacks": [[type(c).__name__, c.state()["attributes"]] for c in self._stateful()],
             "meters": {name: getattr(t, name) for name in _METERS if hasattr(t, name)},
-            "rng": _client._get_rng(),
+            "rng": _rng.get(),
             "epoch_rng": self._epoch_rng,
         }
 
@@ -129,10 +129,10 @@ class _Callback(transformers.TrainerCallback):
         first = self._epoch_rng is None
         if self._resumed:
             self._resumed = False
-            return _client._set_rng(self._epoch_rng)
+            return _rng.put(self._epoch_rng)
         if not first and state.epoch % 1:
             self._stop("an epoch ended before its data did, or the data has no length, so that the Trainer's resume would not find its place; set max_steps and let the data last that long")
-        self._epoch_rng = _client._get_rng()
+        self._epoch_rng = _rng.get()
         if not first:
             self._keep(state)
 
