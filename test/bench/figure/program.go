@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 )
 
 // Main runs a benchmark's command until it ends or is interrupted. A failure is printed, and ends the process with code 1.
@@ -75,4 +76,14 @@ func table(w io.Writer, rows []Figure, v Verdicts) error {
 		}
 	}
 	return tw.Flush()
+}
+
+// Each does the same for all, so many at a time, and returns the first error.
+func Each[T any](parallel int, all []T, do func(T) error) error {
+	var g errgroup.Group
+	g.SetLimit(parallel)
+	for _, v := range all {
+		g.Go(func() error { return do(v) })
+	}
+	return g.Wait()
 }

@@ -24,7 +24,6 @@ const (
 	systemHoldfast = "holdfast"
 	systemTorchrun = "torchrun"
 	systemLimit    = "limit"
-	systemEviction = "eviction alone"
 )
 
 type kase struct {
@@ -34,15 +33,13 @@ type kase struct {
 	simulated, repeated bool
 }
 
-// cases are all that can be measured. Those on real nodes share a cluster, and so do those on simulated nodes.
+// cases are all that can be measured. Those on real nodes share a cluster.
 var cases = []kase{
 	{"bare", "a bare pod, the script's cold start and a drain, all without Holdfast", bare, false, true},
 	{"gpu-lost", "a GPU falls off the bus under a pod of the job", gpuLost, false, true},
 	{"drain", "kubectl drain of a node with a pod of the job", drain, false, true},
 	{"dead-node", "everything on a node of the job is killed", deadNode, false, true},
-	// This one first: the Jobs of the other go on making pods long after it was measured.
 	{"cordon", "simulated nodes with a fatal verdict to outage and taint", cordon, true, false},
-	{"evict", "pods of gangs on simulated nodes taken out of their Jobs and evicted by the elastic controller, with no coordinator", evict, true, true},
 }
 
 // timeLimit is what the whole run may take.
@@ -50,7 +47,6 @@ const timeLimit = 16 * time.Minute
 
 var goals = []figure.Goal{
 	{Key: ours("cordon", nodesPerSecond), Bound: 50, Least: true},
-	{Key: ours("evict", "vs_limit"), Bound: 0.8, Least: true},
 	{Key: ours("gpu-lost", faultToTaint), Bound: 1},
 	{Key: ours("gpu-lost", stepVsBare), Bound: 0.8},
 	{Key: ours("drain", stepsRecomputed), Bound: 0, Each: true},
@@ -98,7 +94,7 @@ func command(out, progress io.Writer) *cobra.Command {
 	o.AddFlags(f, "few nodes and pods")
 	f.Var(&o.cases, "cases", "measure these cases only: "+strings.Join(caseNames(), ", "))
 	f.Var(&o.nodes, "nodes", fmt.Sprintf("simulated nodes, at least %d, %d with --quick (default 1500, 60 with --quick)", leastNodes, leastNodesQuick))
-	f.Var(&o.repeat, "repeat", fmt.Sprintf("how often a bare pod and job, each fault on real nodes and evictions are repeated (default 3, 1 with --quick; bare at least %d)", leastReferences))
+	f.Var(&o.repeat, "repeat", fmt.Sprintf("how often a bare pod and job, and each fault on real nodes are repeated (default 3, 1 with --quick; bare at least %d)", leastReferences))
 	return cmd
 }
 
@@ -111,8 +107,6 @@ func caseNames() (all []string) {
 	return all
 }
 
-// Pods of evict go to the nodes that cordon leaves alone: a third of all but for 20, of 110 pods each. At a time there are up to 1,200,
-// 60 in a quick run.
 const leastNodes, leastNodesQuick = 100, 10
 
 // refused is an error where an option would do nothing, or there are too few nodes for a figure.
@@ -125,7 +119,7 @@ func (o options) refused(chosen []kase) error {
 	case o.nodes > 0 && !slices.ContainsFunc(chosen, func(c kase) bool { return c.simulated }):
 		return errors.New("--nodes: none of the --cases has simulated nodes: leave the flag out")
 	case o.nodes > 0 && int(o.nodes) < least:
-		return fmt.Errorf("--nodes=%d: give at least %d, or %d with --quick: pods need nodes that are not out", o.nodes, leastNodes, leastNodesQuick)
+		return fmt.Errorf("--nodes=%d: give at least %d, or %d with --quick", o.nodes, leastNodes, leastNodesQuick)
 	case o.repeat > 0 && !slices.ContainsFunc(chosen, func(c kase) bool { return c.repeated }):
 		return errors.New("--repeat: none of the --cases is repeated: leave the flag out")
 	case o.repeat > 0 && o.repeat < leastReferences && !slices.ContainsFunc(chosen, func(c kase) bool { return c.repeated && c.name != "bare" }):

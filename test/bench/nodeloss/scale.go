@@ -15,14 +15,8 @@ import (
 	"holdfast.dev/holdfast/test/devcluster"
 )
 
-// What the cases on simulated nodes measure.
 const (
 	nodesPerSecond = "nodes_per_s"
-	podsPerSecond  = "pods_per_s"
-	wholePerSecond = "whole_per_s"
-)
-
-const (
 	// parallel is how many requests a measurement of the limit has under way, as many as the product.
 	parallel = 32
 	// timeout is how long anything may take before the case is given up.
@@ -79,40 +73,14 @@ func (s *sim) reach(ctx context.Context) (err error) {
 	return nil
 }
 
-// crd installs the Gang's definition, as the manifests have it.
-func (s *sim) crd(ctx context.Context, source string) error {
-	_, err := s.Kubectl(ctx, "apply", "--server-side", "-f", filepath.Join(source, "manifests/crd/holdfast.dev_gangs.yaml"))
-	if err == nil {
-		_, err = s.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout=60s", "crd/gangs.holdfast.dev")
-	}
-	return err
-}
-
-// each does the same for all, some at a time, and returns all errors.
-func each[T any](all []T, do func(T) error) error {
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, parallel)
-	errs := make([]error, len(all))
-	for i, v := range all {
-		slots <- struct{}{}
-		wg.Go(func() {
-			errs[i] = do(v)
-			<-slots
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
-}
-
 // seen counts names that a watch has shown and closes all when there are enough.
 type seen struct {
-	counts func(name string) bool // nil: every name does
-	mu     sync.Mutex
-	want   int
-	names  map[string]bool
-	first  time.Time
-	last   time.Time
-	all    chan struct{}
+	mu    sync.Mutex
+	want  int
+	names map[string]bool
+	first time.Time
+	last  time.Time
+	all   chan struct{}
 }
 
 func newSeen(want int) *seen {
@@ -122,7 +90,7 @@ func newSeen(want int) *seen {
 func (s *seen) mark(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.names[name] || len(s.names) == s.want || s.counts != nil && !s.counts(name) {
+	if s.names[name] || len(s.names) == s.want {
 		return
 	}
 	s.last = time.Now()

@@ -24,6 +24,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/nodehealth/budget"
 	nodecontroller "holdfast.dev/holdfast/nodehealth/controller"
+	"holdfast.dev/holdfast/test/bench/figure"
 )
 
 // writeQPS and writeBurst are those of the product (cmd/holdfast-controller).
@@ -46,7 +47,7 @@ func cordon(ctx context.Context, b *bench) (err error) {
 	}
 	// The limit first, on nodes that nobody watches for verdicts.
 	rate, err := s.rate(ctx, tainted, v1alpha1.TaintUnhealthy, bad, func() error {
-		return each(bad, func(node string) error { return s.patch(ctx, node, v1alpha1.ActionEvict, true) })
+		return figure.Each(parallel, bad, func(node string) error { return s.patch(ctx, node, v1alpha1.ActionEvict, true) })
 	})
 	if err != nil {
 		return fmt.Errorf("the limit: %w", err)

@@ -180,9 +180,6 @@ func TestRefusedOptions(t *testing.T) {
 		{Args: []string{"--cases=1x1"}, Want: `there is no "1x1": name some of 1250x1250,`},
 		{Args: []string{"--systems=volcano"}, Want: `there is no "volcano": name some of raw, plain,`},
 		{Args: []string{"--cases=mix,refused", "--systems=raw,plain"}, Want: "--systems: none of them can be asked for case refused, raw: it decides nothing"},
-		{Args: []string{"--profile="}, Want: `for "--profile" flag: give a path`},
-		{Args: []string{"--profile=p", "--systems=raw,coscheduling"}, Want: "--profile: there are profiles of holdfast, plain, native only"},
-		{Args: []string{"--profile=no/such/folder"}, Want: "--profile: open no/such/folder"},
 		{Args: []string{"--source="}, Want: `for "--source" flag: give a path`},
 		{Args: []string{"mix"}, Want: `unknown command "mix"`},
 	})

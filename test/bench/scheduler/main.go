@@ -27,7 +27,6 @@ const timeLimit = 75 * time.Minute
 
 type options struct {
 	figure.Common
-	profile        figure.Path
 	cases, systems figure.Names
 	repeat         figure.Count
 }
@@ -57,7 +56,6 @@ func command(out, progress io.Writer) *cobra.Command {
 	f.Var(&o.cases, "cases", "measure these cases only: "+strings.Join(names(cases(false), kase.String), ", "))
 	f.Var(&o.systems, "systems", "measure these systems only: "+strings.Join(names(systems, system.String), ", "))
 	f.Var(&o.repeat, "repeat", "how often each system runs each case (default 3, 1 with --quick)")
-	f.Var(&o.profile, "profile", "a file for a processor profile of the last scheduler that was measured; it disturbs the figures")
 	return cmd
 }
 
@@ -95,24 +93,14 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 	return figure.Result{Common: &o.Common, Rows: b.lines(), Goals: goals, Began: began, Limit: timeLimit, Broken: err}.Conclude(out, progress)
 }
 
-// refused is an error where an option would do nothing, or a file could not be written when all is measured.
+// refused is an error where an option would do nothing.
 func (o options) refused(kases []kase, compared []system) error {
 	for _, k := range kases {
 		if o.cases.Given() && !slices.ContainsFunc(compared, k.asks) {
 			return fmt.Errorf("--systems: none of them can be asked for case %s, %s: %s: name another, or leave the case out", k.name, compared[0].name, k.cannot[compared[0].name])
 		}
 	}
-	if o.profile == "" {
-		return nil
-	}
-	if !slices.ContainsFunc(compared, system.profiled) {
-		return fmt.Errorf("--profile: there are profiles of %s only: name one of them with --systems, or leave the flag out", strings.Join(profiled, ", "))
-	}
-	file, err := os.OpenFile(string(o.profile), os.O_WRONLY|os.O_CREATE, 0o600)
-	if err != nil {
-		return fmt.Errorf("--profile: %w: give a file that can be written", err)
-	}
-	return file.Close()
+	return nil
 }
 
 // asks is whether the case is measured for a system.
@@ -133,7 +121,7 @@ func (b *bench) run(ctx context.Context, k kase, compared []system) (err error) 
 			if !k.asks(s) || broken[s.name] {
 				continue
 			}
-			t := &trial{k: k, sys: s, source: b.Root(), profile: string(b.profile)}
+			t := &trial{k: k, sys: s, source: b.Root()}
 			out, failed := t.run(ctx)
 			if ctx.Err() != nil {
 				b.say("  broken off: no figures of %s", k.name)

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +14,7 @@ import (
 
 	schedulingv1alpha1 "holdfast.dev/holdfast/api/scheduling/v1alpha1"
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/test/bench/figure"
 )
 
 const (
@@ -29,8 +29,6 @@ type trial struct {
 	k      kase
 	sys    system
 	source string
-	// profile, where set, is a file for the scheduler's processor profile, from the last pod created to the last bound.
-	profile string
 
 	plane *plane
 	seen  *watched
@@ -96,7 +94,7 @@ func (t *trial) prepare(ctx context.Context) error {
 	for i := range nodes {
 		nodes[i] = node(i, now)
 	}
-	if err := each(creators, nodes, func(n *corev1.Node) error {
+	if err := figure.Each(creators, nodes, func(n *corev1.Node) error {
 		_, err := t.plane.client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{})
 		return err
 	}); err != nil {
@@ -141,7 +139,7 @@ func (t *trial) names(bound bool) map[string]bool {
 func (t *trial) create(ctx context.Context) error {
 	t.first, t.whole = time.Now(), map[string]time.Time{}
 	never := t.names(false)
-	err := each(creators, t.pods, func(p *corev1.Pod) error {
+	err := figure.Each(creators, t.pods, func(p *corev1.Pod) error {
 		_, err := t.plane.client.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{})
 		if gang := p.Labels[v1alpha1.LabelGang]; gang != "" && never[p.Name] {
 			t.mu.Lock()
@@ -159,7 +157,6 @@ func (t *trial) create(ctx context.Context) error {
 
 func (t *trial) measure(ctx context.Context, child *process, port int) (outcome, error) {
 	out := outcome{{"create", "s", t.last.Sub(t.first).Seconds()}}
-	profiled := t.startProfile(ctx, port)
 	var before writes
 	if child != nil {
 		var err error
@@ -183,9 +180,6 @@ func (t *trial) measure(ctx context.Context, child *process, port int) (outcome,
 	}
 	more, err := t.refusals(ctx, before, port)
 	out = append(out, more...)
-	if err := <-profiled; err != nil {
-		return out, err
-	}
 	if child != nil {
 		after, err := scrape(ctx, port)
 		if err != nil {
@@ -208,7 +202,7 @@ func (t *trial) bindAll(ctx context.Context) error {
 			all = append(all, p)
 		}
 	}
-	if err := each(binders(), all, func(p *corev1.Pod) error {
+	if err := figure.Each(binders(), all, func(p *corev1.Pod) error {
 		b := &corev1.Binding{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: p.Name},
 			Target:     corev1.ObjectReference{Kind: "Node", Name: at[p.Name]},
@@ -217,7 +211,7 @@ func (t *trial) bindAll(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	return each(binders(), all, func(p *corev1.Pod) error {
+	return figure.Each(binders(), all, func(p *corev1.Pod) error {
 		_, err := t.plane.client.CoreV1().
 			Events(namespace).
 			Create(ctx, &corev1.Event{
@@ -320,20 +314,4 @@ func binders() int {
 	var args schedulingv1alpha1.HoldfastArgs
 	args.Default()
 	return int(*args.ParallelBindings)
-}
-
-// each does the same for all, so many at a time.
-func each[T any](workers int, all []T, do func(T) error) error {
-	var wg sync.WaitGroup
-	var next atomic.Int64
-	errs := make([]error, workers)
-	for w := range workers {
-		wg.Go(func() {
-			for i := int(next.Add(1) - 1); i < len(all) && errs[w] == nil; i = int(next.Add(1) - 1) {
-				errs[w] = do(all[i])
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
 }

@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"regexp"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -250,29 +248,4 @@ func scrape(ctx context.Context, port int) (w writes, err error) {
 		}
 	}
 	return w, nil
-}
-
-// profileSeconds is how long a processor profile goes.
-const profileSeconds = 4
-
-// profiled are the systems of which there are profiles.
-var profiled = []string{systemHoldfast, systemPlain, systemNative}
-
-func (s system) profiled() bool { return slices.Contains(profiled, s.name) }
-
-// startProfile fetches a processor profile of the scheduler aside, where one is wanted; the channel says when it is there.
-func (t *trial) startProfile(ctx context.Context, port int) <-chan error {
-	done := make(chan error, 1)
-	if t.profile == "" || port == 0 || !t.sys.profiled() {
-		done <- nil
-		return done
-	}
-	go func() {
-		text, err := get(ctx, port, fmt.Sprintf("/debug/pprof/profile?seconds=%d", profileSeconds))
-		if err == nil {
-			err = os.WriteFile(t.profile, text, 0o600)
-		}
-		done <- err
-	}()
-	return done
 }
