@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,23 +10,24 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/kinds"
 	"holdfast.dev/holdfast/internal/settings"
 )
 
 const (
-	anew      = "delete the Job and create it anew"
-	withoutUs = "remove " + v1alpha1.AnnotationEnabled
+	anew = "delete the Job and create it anew"
 )
 
 var (
-	metadataLabels = field.NewPath("metadata", "labels")
-	templatePath   = field.NewPath("spec", "template")
-	templateLabels = field.NewPath("spec", "template", "metadata", "labels")
+	metadataLabels  = field.NewPath("metadata", "labels")
+	templatePath    = field.NewPath("spec", "template")
+	templateLabels  = field.NewPath("spec", "template", "metadata", "labels")
+	parallelismPath = field.NewPath("spec", "parallelism")
 )
 
 // MutateJob answers about a Job that is created: it checks every key of ours and stamps the pod
@@ -67,7 +67,7 @@ func mutateJob(ctx context.Context, in, old *batchv1.Job, facts Facts) Outcome[*
 		return Outcome[*batchv1.Job]{Object: job, Errors: errs}
 	}
 	if s.Observe || facts.ObserveOnly {
-		out := Outcome[*batchv1.Job]{Object: stampObserved(job), Errors: checkSize(job, withoutUs)}
+		out := Outcome[*batchv1.Job]{Object: stampObserved(job), Errors: kinds.CheckSize(parallelism(job), parallelismPath, kinds.WithoutUs)}
 		if !s.Observe {
 			job.Spec.Template.Annotations = setKey(job.Spec.Template.Annotations, v1alpha1.AnnotationMode, v1alpha1.ModeObserve)
 			out.Warnings = []string{"Holdfast only observes now (--observe-only of holdfast-controller): the pods of this Job are left as they are, also when it acts again; to have it act then " + anew}
@@ -75,7 +75,8 @@ func mutateJob(ctx context.Context, in, old *batchv1.Job, facts Facts) Outcome[*
 		return out
 	}
 	at := func(key string) *field.Path { return keyPath(job, key) }
-	errs = append(errs, checkShape(job)...)
+	read, more := batchJob.Read(asObject(job))
+	errs = append(errs, more...)
 	if key, own := consumed(job.Spec.Template.Annotations); s.ProvisioningClass != "" && own {
 		errs = append(errs, field.Invalid(at(v1alpha1.AnnotationProvisioningClass), s.ProvisioningClass,
 			fmt.Sprintf("has no effect beside %s, which names the request that the pods consume; remove one of the two",
@@ -102,11 +103,39 @@ func mutateJob(ctx context.Context, in, old *batchv1.Job, facts Facts) Outcome[*
 	if len(errs) > 0 {
 		return Outcome[*batchv1.Job]{Object: job, Errors: errs}
 	}
-	warnings := append(append(append(elsewhere, t.memoryWarnings(s)...), t.launcherWarnings()...), replaceOnlyFailed(job)...)
-	warnings = append(append(warnings, unfit...), t.queueWarnings(job, s)...)
-	warnings = append(warnings, wholeWarnings(job, t.container().Name, facts.Minor)...)
-	ignoreKills(job, old, t.container().Name)
+	warnings := slices.Concat(elsewhere, t.memoryWarnings(s), t.launcherWarnings(), unfit, t.queueWarnings(job, s))
+	read.Roles[0].Container = t.container().Name
+	warnings = append(warnings, admitKind(job, kinds.Admission{Job: read, Old: asObject(old), Minor: facts.Minor})...)
 	return Outcome[*batchv1.Job]{Object: job, Warnings: warnings}
+}
+
+// batchJob is the kind of the objects that are admitted here.
+var batchJob kinds.BatchJob
+
+// asObject is a Job as the kinds read it; nil: there is none.
+func asObject(job *batchv1.Job) *unstructured.Unstructured {
+	if job == nil {
+		return nil
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(job)
+	if err != nil {
+		panic(err) // every Job converts
+	}
+	obj := &unstructured.Unstructured{Object: content}
+	obj.SetGroupVersionKind(batchJob.GroupVersionKind())
+	return obj
+}
+
+// admitKind writes on the Job what its kind needs.
+func admitKind(job *batchv1.Job, a kinds.Admission) (warnings []string) {
+	obj := asObject(job)
+	warnings = batchJob.Admit(obj, a)
+	admitted := &batchv1.Job{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(obj.Object, admitted); err != nil {
+		panic(err) // it was a Job before
+	}
+	job.Spec.PodReplacementPolicy, job.Spec.PodFailurePolicy = admitted.Spec.PodReplacementPolicy, admitted.Spec.PodFailurePolicy
+	return warnings
 }
 
 // effectiveSpec is the spec of the Job's pods with what the image starts in place of the command that is missing.
@@ -121,39 +150,6 @@ func effectiveSpec(ctx context.Context, job *batchv1.Job, s settings.Settings, f
 		facts.Image.into(t.container())
 	}
 	return spec
-}
-
-// replaceOnlyFailed sets podReplacementPolicy Failed: a deleted pod is counted only once it is gone, so that Holdfast
-// can release it first. The API server defaults the other policy before it calls the webhook; if the object's managed
-// fields show that a user named it, it stays, with a warning.
-func replaceOnlyFailed(job *batchv1.Job) (warnings []string) {
-	if p := job.Spec.PodReplacementPolicy; p != nil && *p == batchv1.TerminatingOrFailed && namesReplacementPolicy(job) {
-		return []string{"spec.podReplacementPolicy: with TerminatingOrFailed each pod that is deleted or drained uses up backoffLimit and is re-created only after a growing back-off; write Failed, or remove the field"}
-	}
-	job.Spec.PodReplacementPolicy = ptr.To(batchv1.Failed)
-	return nil
-}
-
-// namesReplacementPolicy says whether what was applied names the policy, by the records that client-side and
-// server-side apply leave.
-func namesReplacementPolicy(job *batchv1.Job) bool {
-	type applied struct {
-		Spec map[string]json.RawMessage `json:"spec"`
-	}
-	var client applied
-	if json.Unmarshal([]byte(job.Annotations[corev1.LastAppliedConfigAnnotation]), &client) == nil && client.Spec["podReplacementPolicy"] != nil {
-		return true
-	}
-	for _, m := range job.ManagedFields {
-		var server struct {
-			Spec map[string]json.RawMessage `json:"f:spec"`
-		}
-		if m.Operation == metav1.ManagedFieldsOperationApply && m.FieldsV1 != nil &&
-			json.Unmarshal(m.FieldsV1.GetRawBytes(), &server) == nil && server.Spec["f:podReplacementPolicy"] != nil {
-			return true
-		}
-	}
-	return false
 }
 
 // stampObserved writes on the template of a Job that is only watched what tells so, and nothing that any
@@ -188,42 +184,6 @@ func stamp(job *batchv1.Job, container string) {
 	}
 }
 
-// checkShape refuses Jobs whose pods do not make up one gang with fixed slots.
-func checkShape(job *batchv1.Job) field.ErrorList {
-	var errs field.ErrorList
-	spec := field.NewPath("spec")
-	if job.Spec.CompletionMode == nil || *job.Spec.CompletionMode != batchv1.IndexedCompletion {
-		mode := batchv1.NonIndexedCompletion
-		if job.Spec.CompletionMode != nil {
-			mode = *job.Spec.CompletionMode
-		}
-		errs = append(errs, field.Invalid(spec.Child("completionMode"), mode, "must be Indexed: each pod of a gang has a place of its own; set it, with completions equal to parallelism"))
-	}
-	errs = append(errs, checkSize(job, withoutUs)...)
-	n := parallelism(job)
-	if n < 1 {
-		errs = append(errs, field.Invalid(spec.Child("parallelism"), n, "must be at least 1; to create the Job without running it set spec.suspend"))
-	}
-	switch {
-	case job.Spec.Completions == nil:
-		errs = append(errs, field.Required(spec.Child("completions"), fmt.Sprintf("all pods of a gang run together: set it to %d, as parallelism", n)))
-	case *job.Spec.Completions != n:
-		errs = append(errs, field.Invalid(spec.Child("completions"), *job.Spec.Completions, fmt.Sprintf("must equal parallelism (%d): all pods of a gang run together", n)))
-	}
-	if ref := metav1.GetControllerOf(job); ref != nil && ref.Kind != "CronJob" {
-		errs = append(errs, field.Invalid(keyPath(job, v1alpha1.AnnotationEnabled), "true", fmt.Sprintf("the Job is a part of %s %s (%s), and holdfast does not support that kind yet: remove the annotation there", ref.Kind, ref.Name, ref.APIVersion)))
-	}
-	return errs
-}
-
-// checkSize refuses more pods than a gang can have; otherwise is what else can be done.
-func checkSize(job *batchv1.Job, otherwise string) field.ErrorList {
-	if n := parallelism(job); n > v1alpha1.MaxMembers {
-		return field.ErrorList{field.Invalid(field.NewPath("spec", "parallelism"), n, fmt.Sprintf("a gang has at most %d pods: ask for fewer, with more GPUs each, or %s", v1alpha1.MaxMembers, otherwise))}
-	}
-	return nil
-}
-
 // checkSlices refuses slices and blocks that so many pods cannot be parted into; keyPath says where a key stands.
 func checkSlices(s settings.Settings, pods int32, keyPath func(key string) *field.Path) field.ErrorList {
 	for _, unit := range []struct {
@@ -250,7 +210,7 @@ func CheckJobUpdate(ctx context.Context, old, in *batchv1.Job, facts Facts) Outc
 			fmt.Sprintf("the gang was formed with %d pods and cannot change its size yet: %s", admitted.Members, anew)))
 	}
 	if wasAdmitted && admitted.Settings.Observe && parallelism(in) > parallelism(old) { // one that was larger before there was a limit may end
-		out.Errors = append(out.Errors, checkSize(in, anew+" without "+v1alpha1.AnnotationEnabled)...)
+		out.Errors = append(out.Errors, kinds.CheckSize(parallelism(in), parallelismPath, anew+" without "+v1alpha1.AnnotationEnabled)...)
 	}
 	changed := changedKeys(old.Annotations, in.Annotations)
 	if len(changed) == 0 {

@@ -15,6 +15,7 @@ import (
 // alsoRead are rooms that look at an annotation that people write themselves, and why.
 var alsoRead = map[string]string{
 	"webhook AnnotationEnabled":                        "it says what an annotation that comes too late does",
+	"internal/kinds AnnotationEnabled":                 "a refusal names where it is written",
 	"internal/membership AnnotationEnabled":            "a pod that is opted in is not one that is only placed",
 	"elastic/coordinator/podtoken AnnotationContainer": "the webhook has stamped it on the template",
 }

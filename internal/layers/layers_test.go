@@ -44,6 +44,7 @@ var cores = map[string][]string{
 var readers = map[string][]string{
 	"gang/handover":       {"api/v1alpha1", "elastic/cause", "gang"},
 	"gang/status":         {"api/v1alpha1", "gang", "gang/observe", "internal/membership", "internal/settings"},
+	"internal/kinds":      {"api/v1alpha1"},
 	"internal/membership": {"api/v1alpha1"},
 	"internal/settings":   {"api/v1alpha1", "gang", "internal/protocol"},
 	"internal/slim":       {"api/v1alpha1", "internal/settings"},
@@ -66,7 +67,8 @@ var only = []struct {
 		[]string{"internal/protocol/wire", "elastic/coordinator", "ckptagent/coord", "ckptagent/loop", "test"}},
 	{"github.com/NVIDIA/go-nvml", "only one program is built with cgo, and its calls may hang for ever", []string{"nodehealth/nvml"}},
 	{"sigs.k8s.io/scheduler-plugins", "its types are read in one place, and the rest of it is another scheduler", []string{"internal/membership", "plugin/external", "test"}},
-	{"volcano.sh/apis", "its types are read in one place", []string{"gang/handover", "internal/membership", "plugin/external", "test"}},
+	{"volcano.sh/apis", "its types are read in one place",
+		[]string{"gang/handover", "internal/kinds", "internal/membership", "plugin/external", "test"}},
 	{"github.com/google/go-containerregistry", "what strangers' registries send is bounded in one place", []string{"webhook/image", "test"}},
 	{"go.etcd.io/etcd", "the product keeps no database", []string{"cmd/holdfast-dev"}},
 }

@@ -1,0 +1,152 @@
+package kinds
+
+import (
+	"fmt"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// BatchJob is Kubernetes' own Job (1.37: pkg/controller/job).
+type BatchJob struct{}
+
+// GroupVersionKind implements Kind.
+func (BatchJob) GroupVersionKind() schema.GroupVersionKind {
+	return batchv1.SchemeGroupVersion.WithKind("Job")
+}
+
+// Resource implements Kind.
+func (BatchJob) Resource() string { return "jobs" }
+
+// Read implements Kind: a Job is one role, whose pods have completion indexes.
+func (BatchJob) Read(obj *unstructured.Unstructured) (Job, field.ErrorList) {
+	job, err := decode[batchv1.Job](obj)
+	if err != nil {
+		return Job{}, unreadable(obj, err)
+	}
+	spec := field.NewPath("spec")
+	n, errs := indexed(&job.Spec, spec, false)
+	template := spec.Child("template")
+	errs = append(errs, checkOwner(obj, []corev1.PodTemplateSpec{job.Spec.Template}, []*field.Path{template}, "CronJob")...)
+	if len(errs) > 0 {
+		return Job{}, errs
+	}
+	return Job{Roles: []Role{{Template: template, Pod: job.Spec.Template, Count: spec.Child("parallelism"), Replicas: 1, Each: n}}}, nil
+}
+
+// indexed refuses a Job, or the template of one, whose pods have no fixed slots, and returns their number.
+func indexed(job *batchv1.JobSpec, spec *field.Path, byDefault bool) (n int32, errs field.ErrorList) {
+	mode := batchv1.NonIndexedCompletion
+	if byDefault {
+		mode = batchv1.IndexedCompletion
+	}
+	if job.CompletionMode != nil {
+		mode = *job.CompletionMode
+	}
+	if mode != batchv1.IndexedCompletion {
+		errs = append(errs, field.Invalid(spec.Child("completionMode"), mode,
+			"must be Indexed: each pod of a gang has a place of its own; set it, with completions equal to parallelism"))
+	}
+	n = 1
+	if job.Parallelism != nil {
+		n = *job.Parallelism
+	}
+	errs = append(errs, CheckSize(n, spec.Child("parallelism"), WithoutUs)...)
+	if n < 1 {
+		errs = append(errs, field.Invalid(spec.Child("parallelism"), n,
+			"must be at least 1; to create the Job without running it set spec.suspend"))
+	}
+	switch {
+	case job.Completions == nil && byDefault && job.Parallelism == nil: // the API server defaults both to 1
+	case job.Completions == nil:
+		errs = append(errs, field.Required(spec.Child("completions"),
+			fmt.Sprintf("all pods of a gang run together: set it to %d, as parallelism", n)))
+	case *job.Completions != n:
+		errs = append(errs, field.Invalid(spec.Child("completions"), *job.Completions,
+			fmt.Sprintf("must equal parallelism (%d): all pods of a gang run together", n)))
+	}
+	return n, errs
+}
+
+// Place implements Kind.
+func (k BatchJob) Place(pod *corev1.Pod) (Place, bool) {
+	ref := madeBy(pod, k.GroupVersionKind())
+	if ref == nil || pod.Labels[jobSetUID] != "" {
+		return Place{}, false
+	}
+	i, ok := index(pod, batchv1.JobCompletionIndexAnnotation)
+	return Place{Maker: ref.UID, Index: i}, ok
+}
+
+// Release implements Kind: a pod that its Job's selector does not match any more is released. The Job controller removes its
+// owner reference and its finalizer, counts nothing and creates the index in the same sync, with no back-off and whatever
+// backoffLimit says, also for a pod that is being deleted (getPodsForJob; pkg/controller/controller_ref_manager.go).
+func (BatchJob) Release(_ *corev1.Pod, obj *unstructured.Unstructured) Release {
+	r := Release{Remove: []string{"controller-uid", batchv1.ControllerUidLabel}}
+	if obj == nil {
+		return r
+	}
+	selector, _, _ := unstructured.NestedMap(obj.Object, "spec", "selector", "matchLabels")
+	for _, key := range sortedKeys(selector) {
+		if key != v1alpha1.LabelGang && key != r.Remove[0] && key != r.Remove[1] {
+			r.Remove = append(r.Remove, key)
+		}
+	}
+	return r
+}
+
+// State implements Kind.
+func (BatchJob) State(obj *unstructured.Unstructured) State {
+	c, err := decode[conditioned](obj)
+	if err != nil {
+		return State{}
+	}
+	failed := c.isTrue(string(batchv1.JobFailureTarget), string(batchv1.JobFailed))
+	return State{
+		Ended:     failed || c.isTrue(string(batchv1.JobComplete), string(batchv1.JobSuccessCriteriaMet)) || obj.GetDeletionTimestamp() != nil,
+		Failed:    failed,
+		Suspended: c.Spec.Suspend,
+	}
+}
+
+// Fail implements Kind. Both ways are the Job controller's own (syncJob):
+//
+//   - spec.backoffLimit may be changed at any time. Lowered to the number of pods that failed so far, the next pod that fails
+//     ends the Job in the same sync that counts it, before a replacement is created. The failed pods stay, so that their
+//     logs and exit codes can be read. This serves restartPolicy Never, where a pod fails when its container ends.
+//   - status condition FailureTarget, once true, is final: the Job controller deletes all pods that are left, creates no
+//     more, and turns it into Failed with our reason and message. With restartPolicy OnFailure a container that ends starts
+//     again, so that this comes at once; with Never it comes after some seconds, for pods that did not end or whose
+//     failure a podFailurePolicy ignores.
+//
+// activeDeadlineSeconds would do as well, but shows people a deadline that they never set.
+func (BatchJob) Fail(obj *unstructured.Unstructured, f Failure) Write {
+	job, err := decode[batchv1.Job](obj)
+	if err == nil && !f.Now && job.Spec.Template.Spec.RestartPolicy == corev1.RestartPolicyNever {
+		limit := job.Status.Failed
+		if u := job.Status.UncountedTerminatedPods; u != nil {
+			limit += int32(len(u.Failed))
+		}
+		if job.Spec.BackoffLimit != nil && *job.Spec.BackoffLimit <= limit {
+			return Write{}
+		}
+		return Write{Type: types.StrategicMergePatchType, Patch: map[string]any{"spec": map[string]any{"backoffLimit": int64(limit)}}}
+	}
+	at := f.At.UTC().Format(timeFormat)
+	condition := map[string]any{
+		"type":               string(batchv1.JobFailureTarget),
+		"status":             string(corev1.ConditionTrue),
+		"reason":             f.Reason,
+		"message":            f.Message,
+		"lastProbeTime":      at,
+		"lastTransitionTime": at,
+	}
+	patch := map[string]any{"status": map[string]any{"conditions": []any{condition}}}
+	return Write{Status: true, Type: types.StrategicMergePatchType, Patch: patch}
+}

@@ -1,0 +1,160 @@
+package kinds
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// What a Job needs so that a pod can be replaced, and a container that dies whole restarted, without the Job's own policy. The
+// kernel's out-of-memory kill takes all of a container's processes (cgroup v2), or its first process is killed: no agent is
+// left to restart anything, so this is settled at admission.
+
+const (
+	// RestartRulesSince is the minor version of Kubernetes from which the API has restart rules of containers unless they are
+	// switched off, where it drops them. Servers before 1.34 refuse a pod that carries any.
+	RestartRulesSince = 35
+	// ExitKilled is how a container ends that dies whole. The agent's init never ends with it by itself.
+	ExitKilled = 137
+	// leastRestarts is the limit of restarts below which a job with restartPolicy OnFailure is warned of.
+	leastRestarts = 10
+)
+
+// Admit implements Kind.
+func (k BatchJob) Admit(obj *unstructured.Unstructured, a Admission) []string {
+	var was *batchv1.JobSpec
+	if a.Old != nil {
+		if old, err := decode[batchv1.Job](a.Old); err == nil {
+			was = &old.Spec
+		}
+	}
+	return admitSpec(obj, []string{"spec"}, was, a.Job.Roles[0], a.Minor, namesReplacementPolicy(obj))
+}
+
+// admitSpec writes the two policies into a Job's spec, which is at a path of the object. named is true where its user wrote a
+// podReplacementPolicy.
+func admitSpec(obj *unstructured.Unstructured, at []string, was *batchv1.JobSpec, role Role, minor int, named bool) (warnings []string) {
+	m, _, _ := unstructured.NestedFieldNoCopy(obj.Object, at...)
+	fields, is := m.(map[string]any)
+	spec := &batchv1.JobSpec{}
+	if !is || runtime.DefaultUnstructuredConverter.FromUnstructured(fields, spec) != nil {
+		return nil // Read refuses it
+	}
+	path := field.NewPath(at[0], at[1:]...)
+	if named && spec.PodReplacementPolicy != nil && *spec.PodReplacementPolicy == batchv1.TerminatingOrFailed {
+		warnings = append(warnings, fmt.Sprintf("%s: with TerminatingOrFailed each pod that is deleted or drained uses up backoffLimit and is re-created "+
+			"only after a growing back-off; write Failed, or remove the field", path.Child("podReplacementPolicy")))
+	} else {
+		failed := batchv1.Failed
+		spec.PodReplacementPolicy = &failed
+		fields["podReplacementPolicy"] = string(failed)
+	}
+	warnings = append(warnings, wholeWarnings(spec, path, role, minor)...)
+	if ignoreKills(spec, was, role.Container) {
+		policy, err := runtime.DefaultUnstructuredConverter.ToUnstructured(spec.PodFailurePolicy)
+		if err != nil {
+			panic(err) // plain numbers and strings always convert
+		}
+		fields["podFailurePolicy"] = policy
+	}
+	return warnings
+}
+
+// namesReplacementPolicy says whether what was applied names the policy, by the records that client-side and server-side apply
+// leave. The API server defaults the policy of a Job, not that of a template, before it calls the webhook.
+func namesReplacementPolicy(obj *unstructured.Unstructured) bool {
+	type applied struct {
+		Spec map[string]json.RawMessage `json:"spec"`
+	}
+	var client applied
+	if json.Unmarshal([]byte(obj.GetAnnotations()[corev1.LastAppliedConfigAnnotation]), &client) == nil && client.Spec["podReplacementPolicy"] != nil {
+		return true
+	}
+	for _, m := range obj.GetManagedFields() {
+		var server struct {
+			Spec map[string]json.RawMessage `json:"f:spec"`
+		}
+		if m.Operation == metav1.ManagedFieldsOperationApply && m.FieldsV1 != nil &&
+			json.Unmarshal(m.FieldsV1.GetRawBytes(), &server) == nil && server.Spec["f:podReplacementPolicy"] != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// ignoreKills has a Job not count pods whose training container died whole, or that the cluster took away, so that
+// backoffLimit is left for failures that are the Job's own: a training that fails again and again is ended by its
+// coordinator. was is the Job before the change, nil where it is created: the field cannot change later, so that a
+// change only keeps what creation wrote. It asks for podReplacementPolicy Failed, which such a Job has already. Every
+// version gets it: whether restart rules act is the node's matter, whose kubelet may be older than the API server or
+// have them switched off. Where they do no pod ends by 137, and nothing is left for this to ignore.
+func ignoreKills(spec, was *batchv1.JobSpec, container string) (written bool) {
+	if spec.PodFailurePolicy != nil || spec.Template.Spec.RestartPolicy != corev1.RestartPolicyNever ||
+		spec.PodReplacementPolicy == nil || *spec.PodReplacementPolicy != batchv1.Failed {
+		return false
+	}
+	if was == nil {
+		spec.PodFailurePolicy = ignoredKills(container)
+		return true
+	}
+	if p := was.PodFailurePolicy; p != nil && slices.ContainsFunc(was.Template.Spec.Containers, func(c corev1.Container) bool {
+		return equality.Semantic.DeepEqual(p, ignoredKills(c.Name))
+	}) {
+		spec.PodFailurePolicy = p.DeepCopy()
+		return true
+	}
+	return false
+}
+
+func ignoredKills(container string) *batchv1.PodFailurePolicy {
+	return &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{
+		{Action: batchv1.PodFailurePolicyActionIgnore,
+			OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}}},
+		{Action: batchv1.PodFailurePolicyActionIgnore,
+			OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{
+				ContainerName: &container,
+				Operator:      batchv1.PodFailurePolicyOnExitCodesOpIn,
+				Values:        []int32{ExitKilled},
+			}},
+	}}
+}
+
+// wholeWarnings name a limit at which the Job ends though its training could go on, and rules of the user's that may have
+// nothing left to act on.
+func wholeWarnings(job *batchv1.JobSpec, spec *field.Path, role Role, minor int) (warnings []string) {
+	least := max(leastRestarts, role.Each)
+	limit := int32(6)
+	if job.BackoffLimit != nil {
+		limit = *job.BackoffLimit
+	}
+	if job.Template.Spec.RestartPolicy == corev1.RestartPolicyOnFailure && limit < least {
+		warnings = append(warnings, fmt.Sprintf("%s: with restartPolicy OnFailure the Job ends once its containers were killed whole (out of memory) %d times, in all pods together; write %d or more, or restartPolicy Never",
+			spec.Child("backoffLimit"), max(limit, 1), least))
+	}
+	c := slices.IndexFunc(job.Template.Spec.Containers, func(c corev1.Container) bool { return c.Name == role.Container })
+	if minor < RestartRulesSince || job.Template.Spec.RestartPolicy != corev1.RestartPolicyNever || job.PodFailurePolicy == nil ||
+		c < 0 || job.Template.Spec.Containers[c].RestartPolicy != nil {
+		return warnings
+	}
+	for i, rule := range job.PodFailurePolicy.Rules {
+		if names(rule.OnExitCodes, role.Container, ExitKilled) && rule.Action != batchv1.PodFailurePolicyActionIgnore {
+			warnings = append(warnings, fmt.Sprintf("%s: container %s may be started again in its pod where it ends with %d, if its node's kubelet has restart rules, and then the rule does not see it; set restartPolicy: Never on the container to have the rule decide",
+				spec.Child("podFailurePolicy", "rules").Index(i), role.Container, ExitKilled))
+		}
+	}
+	return warnings
+}
+
+// names says whether the user's rule was written for this exit code of the container.
+func names(rule *batchv1.PodFailurePolicyOnExitCodesRequirement, container string, code int32) bool {
+	return rule != nil && (rule.ContainerName == nil || *rule.ContainerName == container) &&
+		rule.Operator == batchv1.PodFailurePolicyOnExitCodesOpIn && slices.Contains(rule.Values, code)
+}

@@ -1,0 +1,119 @@
+package kinds
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// timeFormat is how times are written in objects.
+const timeFormat = time.RFC3339
+
+// sortedKeys are the keys of a map, in order.
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// decode reads of an object the fields that T has. The error names the field that has the wrong type.
+func decode[T any](obj *unstructured.Unstructured) (*T, error) {
+	text, err := json.Marshal(obj.Object)
+	if err != nil {
+		return nil, err
+	}
+	out := new(T)
+	return out, json.Unmarshal(text, out)
+}
+
+// unreadable refuses an object that cannot be decoded.
+func unreadable(obj *unstructured.Unstructured, err error) field.ErrorList {
+	return field.ErrorList{field.Invalid(field.NewPath("spec"), obj.GetKind(),
+		fmt.Sprintf("cannot be read: %v; correct the field's type", err))}
+}
+
+// madeBy returns the controller of a pod where it is of this kind.
+func madeBy(pod *corev1.Pod, kind schema.GroupVersionKind) *metav1.OwnerReference {
+	ref := metav1.GetControllerOfNoCopy(pod)
+	if ref == nil || ref.Kind != kind.Kind || ref.APIVersion != kind.GroupVersion().String() {
+		return nil
+	}
+	return ref
+}
+
+// index reads a number from 0 that a controller wrote on a pod as a label, an annotation or both.
+func index(pod *corev1.Pod, key string) (n int32, ok bool) {
+	text, is := pod.Labels[key]
+	if !is {
+		text = pod.Annotations[key]
+	}
+	v, err := strconv.ParseInt(text, 10, 32)
+	return int32(v), err == nil && v >= 0
+}
+
+// conditioned is the part of a status that has conditions, as most kinds keep them.
+type conditioned struct {
+	Spec struct {
+		Suspend   bool `json:"suspend"`
+		RunPolicy struct {
+			Suspend bool `json:"suspend"`
+		} `json:"runPolicy"`
+	} `json:"spec"`
+	Status struct {
+		Conditions []struct {
+			Type   string `json:"type"`
+			Status string `json:"status"`
+		} `json:"conditions"`
+	} `json:"status"`
+}
+
+// isTrue says whether one of these conditions is true.
+func (c *conditioned) isTrue(kinds ...string) bool {
+	for _, have := range c.Status.Conditions {
+		for _, kind := range kinds {
+			if have.Type == kind && have.Status == string(metav1.ConditionTrue) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// failedCondition is the patch of a status that sets condition Failed in a list that cannot be merged by type: the whole list,
+// for the version of the object that was read. off are conditions that end with it.
+func failedCondition(obj *unstructured.Unstructured, f Failure, stamps []string, off ...string) map[string]any {
+	at := f.At.UTC().Format(timeFormat)
+	failed := map[string]any{"type": "Failed", "status": "True", "reason": f.Reason, "message": f.Message}
+	for _, key := range stamps {
+		failed[key] = at
+	}
+	conditions := []any{}
+	had, _, _ := unstructured.NestedSlice(obj.Object, "status", "conditions")
+	for _, c := range had {
+		m, is := c.(map[string]any)
+		if !is || m["type"] == "Failed" {
+			continue
+		}
+		for _, kind := range off {
+			if m["type"] == kind {
+				m["status"] = "False"
+			}
+		}
+		conditions = append(conditions, m)
+	}
+	return map[string]any{
+		"metadata": map[string]any{"resourceVersion": obj.GetResourceVersion()},
+		"status":   map[string]any{"conditions": append(conditions, failed)},
+	}
+}
+
+// statusPatch is a merge patch of the status.
+func statusPatch(patch map[string]any) Write {
+	return Write{Status: true, Type: types.MergePatchType, Patch: patch}
+}

@@ -1,0 +1,168 @@
+package kinds
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// PyTorchJob is the kind of training-operator (v1.9.3: pkg/controller.v1/pytorch, pkg/core).
+type PyTorchJob struct{}
+
+// The operator's keys.
+const (
+	kubeflowName  = "training.kubeflow.org/job-name"
+	kubeflowRole  = "training.kubeflow.org/replica-type"
+	kubeflowIndex = "training.kubeflow.org/replica-index"
+)
+
+type pyTorchJob struct {
+	Spec struct {
+		RunPolicy struct {
+			BackoffLimit     *int32 `json:"backoffLimit"`
+			SchedulingPolicy struct {
+				MinAvailable *int32 `json:"minAvailable"`
+			} `json:"schedulingPolicy"`
+		} `json:"runPolicy"`
+		ElasticPolicy *struct{} `json:"elasticPolicy"`
+		Replicas      map[string]struct {
+			Replicas      *int32                 `json:"replicas"`
+			RestartPolicy string                 `json:"restartPolicy"`
+			Template      corev1.PodTemplateSpec `json:"template"`
+		} `json:"pytorchReplicaSpecs"`
+	} `json:"spec"`
+}
+
+// GroupVersionKind implements Kind.
+func (PyTorchJob) GroupVersionKind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "kubeflow.org", Version: "v1", Kind: "PyTorchJob"}
+}
+
+// Resource implements Kind.
+func (PyTorchJob) Resource() string { return "pytorchjobs" }
+
+// Read implements Kind: the master is the first role, then come the workers, as the RANK that the operator gives them.
+func (PyTorchJob) Read(obj *unstructured.Unstructured) (Job, field.ErrorList) {
+	p, err := decode[pyTorchJob](obj)
+	if err != nil {
+		return Job{}, unreadable(obj, err)
+	}
+	spec := field.NewPath("spec")
+	all := spec.Child("pytorchReplicaSpecs")
+	var errs field.ErrorList
+	if p.Spec.ElasticPolicy != nil {
+		errs = append(errs, field.Forbidden(spec.Child("elasticPolicy"),
+			"changes the ranks' variables and when the job has succeeded: remove it; Holdfast restarts ranks without it, and the number of pods is fixed"))
+	}
+	roles := map[string]Role{}
+	var templates []corev1.PodTemplateSpec
+	var paths []*field.Path
+	for _, key := range sortedKeys(p.Spec.Replicas) {
+		r, at, name := p.Spec.Replicas[key], all.Key(key), strings.ToLower(key)
+		role := Role{
+			Name:      name,
+			Template:  at.Child("template"),
+			Pod:       r.Template,
+			Count:     at.Child("replicas"),
+			Replicas:  1,
+			Each:      1,
+			Container: "pytorch",
+		}
+		if r.Replicas != nil {
+			role.Each = *r.Replicas
+		}
+		_, twice := roles[name]
+		switch {
+		case name != "master" && name != "worker" || twice:
+			errs = append(errs, field.Invalid(at, key, "must be Master or Worker, once each"))
+		case name == "master" && role.Each != 1:
+			errs = append(errs, field.Invalid(role.Count, role.Each, "must be 1: the master is rank 0"))
+		case role.Each < 0 || role.Each > v1alpha1.MaxMembers:
+			errs = append(errs, field.Invalid(role.Count, role.Each, fmt.Sprintf("must be from 0 to %d", v1alpha1.MaxMembers)))
+		}
+		roles[name] = role
+		templates, paths = append(templates, role.Pod), append(paths, role.Template)
+	}
+	var job Job
+	for _, name := range []string{"master", "worker"} {
+		if role, is := roles[name]; is {
+			job.Roles = append(job.Roles, role)
+		}
+	}
+	errs = append(errs, checkOwner(obj, templates, paths)...)
+	return sized(job, all, errs)
+}
+
+// Admit implements Kind. Nothing is written; restart policies stay.
+func (PyTorchJob) Admit(obj *unstructured.Unstructured, a Admission) (warnings []string) {
+	p, err := decode[pyTorchJob](obj)
+	if err != nil {
+		return nil // Read refuses it
+	}
+	run := field.NewPath("spec", "runPolicy")
+	n := a.Job.Members()
+	if least := p.Spec.RunPolicy.SchedulingPolicy.MinAvailable; least != nil && *least < n {
+		warnings = append(warnings, fmt.Sprintf("%s: the operator's group may be placed with %d of %d pods, and no rank starts before all are there; write %d",
+			run.Child("schedulingPolicy", "minAvailable"), *least, n, n))
+	}
+	limit, least := p.Spec.RunPolicy.BackoffLimit, max(leastRestarts, n)
+	for _, key := range sortedKeys(p.Spec.Replicas) {
+		policy := p.Spec.Replicas[key].RestartPolicy
+		if limit != nil && *limit < least && slices.Contains([]string{"OnFailure", "Always", "ExitCode"}, policy) {
+			return append(warnings, fmt.Sprintf("%s: with restartPolicy %s the job ends once its containers were killed whole (out of memory) %d times, in all pods together; write %d or more, or restartPolicy Never",
+				run.Child("backoffLimit"), policy, max(*limit, 1), least))
+		}
+	}
+	return warnings
+}
+
+// Place implements Kind.
+func (k PyTorchJob) Place(pod *corev1.Pod) (Place, bool) {
+	ref := madeBy(pod, k.GroupVersionKind())
+	i, ok := index(pod, kubeflowIndex)
+	if ref == nil || !ok {
+		return Place{}, false
+	}
+	return Place{Maker: ref.UID, Role: pod.Labels[kubeflowRole], Index: i}, true
+}
+
+// Release implements Kind: the operator finds its pods by labels, and counts a pod that is being deleted as failed, which ends
+// the job under restartPolicy Never. Without its job's name the pod is none of the job's, under any policy; creating the same
+// name again fails until the pod is gone, which wakes the operator, as owner and role stay.
+func (PyTorchJob) Release(*corev1.Pod, *unstructured.Unstructured) Release {
+	return Release{Remove: []string{kubeflowName}, After: true}
+}
+
+// State implements Kind.
+func (PyTorchJob) State(obj *unstructured.Unstructured) State {
+	c, err := decode[conditioned](obj)
+	if err != nil {
+		return State{}
+	}
+	failed := c.isTrue("Failed")
+	return State{
+		Ended:     failed || c.isTrue("Succeeded") || obj.GetDeletionTimestamp() != nil,
+		Failed:    failed,
+		Suspended: c.Spec.RunPolicy.Suspend,
+	}
+}
+
+// Fail implements Kind: after condition Failed the operator creates nothing more. cleanPodPolicy None, the default, leaves pods
+// that the kubelet restarts for ever, so that they are evicted; the time of completion is what ttlSecondsAfterFinished counts
+// from.
+func (PyTorchJob) Fail(obj *unstructured.Unstructured, f Failure) Write {
+	patch := failedCondition(obj, f, []string{"lastUpdateTime", "lastTransitionTime"}, "Running")
+	if _, has, _ := unstructured.NestedString(obj.Object, "status", "completionTime"); !has {
+		patch["status"].(map[string]any)["completionTime"] = f.At.UTC().Format(timeFormat)
+	}
+	w := statusPatch(patch)
+	w.Evict = true
+	return w
+}

@@ -1,0 +1,244 @@
+package kinds
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// VolcanoJob is Volcano's Job (v1.14.1: pkg/controllers/job; the rules used here are the same from 1.10 on).
+type VolcanoJob struct{}
+
+// Volcano's keys.
+const (
+	volcanoTask    = "volcano.sh/task-spec"
+	volcanoIndex   = "volcano.sh/task-index"
+	volcanoVersion = "volcano.sh/job-version"
+)
+
+type volcanoJob struct {
+	Spec struct {
+		Scheduler    string              `json:"schedulerName"`
+		MinAvailable int32               `json:"minAvailable"`
+		Tasks        []volcanoRole       `json:"tasks"`
+		Policies     []volcanoPolicy     `json:"policies"`
+		Plugins      map[string][]string `json:"plugins"`
+	} `json:"spec"`
+	Status struct {
+		State struct {
+			Phase string `json:"phase"`
+		} `json:"state"`
+	} `json:"status"`
+}
+
+type volcanoRole struct {
+	Name            string                 `json:"name"`
+	Replicas        int32                  `json:"replicas"`
+	Template        corev1.PodTemplateSpec `json:"template"`
+	Policies        []volcanoPolicy        `json:"policies"`
+	DependsOn       *struct{}              `json:"dependsOn"`
+	PartitionPolicy *struct{}              `json:"partitionPolicy"`
+}
+
+type volcanoPolicy struct {
+	Action string   `json:"action"`
+	Event  string   `json:"event"`
+	Events []string `json:"events"`
+}
+
+func (p volcanoPolicy) on(event string) bool {
+	return p.Event == event || slices.Contains(p.Events, event)
+}
+
+// GroupVersionKind implements Kind.
+func (VolcanoJob) GroupVersionKind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "batch.volcano.sh", Version: "v1alpha1", Kind: "Job"}
+}
+
+// Resource implements Kind.
+func (VolcanoJob) Resource() string { return "jobs" }
+
+// Read implements Kind: each task is a role, in the order of the file; the master of plugin pytorch is the first, as its RANK.
+func (VolcanoJob) Read(obj *unstructured.Unstructured) (Job, field.ErrorList) {
+	v, err := decode[volcanoJob](obj)
+	if err != nil {
+		return Job{}, unreadable(obj, err)
+	}
+	spec := field.NewPath("spec")
+	errs := v.refused(spec)
+	var job Job
+	var templates []corev1.PodTemplateSpec
+	var paths []*field.Path
+	for i, t := range v.Spec.Tasks {
+		at := spec.Child("tasks").Index(i)
+		role := Role{
+			Name:     t.Name,
+			Template: at.Child("template"),
+			Pod:      t.Template,
+			Count:    at.Child("replicas"),
+			Replicas: 1,
+			Each:     t.Replicas,
+		}
+		if t.Name == "" {
+			role.Name = fmt.Sprintf("default%d", i)
+		}
+		if role.Each < 0 || role.Each > v1alpha1.MaxMembers {
+			errs = append(errs, field.Invalid(role.Count, role.Each, fmt.Sprintf("must be from 0 to %d", v1alpha1.MaxMembers)))
+			continue
+		}
+		templates, paths = append(templates, role.Pod), append(paths, role.Template)
+		if role.Name == v.master() {
+			job.Roles = slices.Insert(job.Roles, 0, role)
+		} else {
+			job.Roles = append(job.Roles, role)
+		}
+	}
+	errs = append(errs, checkOwner(obj, templates, paths, "CronJob", "JobFlow")...)
+	return sized(job, spec.Child("tasks"), errs)
+}
+
+// master is the task that plugin pytorch gives RANK 0; "": there is no such plugin.
+func (v *volcanoJob) master() string {
+	arguments, is := v.Spec.Plugins["pytorch"]
+	if !is {
+		return ""
+	}
+	for i, a := range arguments {
+		flag := strings.TrimLeft(a, "-")
+		if value, ok := strings.CutPrefix(flag, "master="); ok && flag != a {
+			return value
+		}
+		if flag == "master" && flag != a && i+1 < len(arguments) {
+			return arguments[i+1]
+		}
+	}
+	return "master"
+}
+
+// refused are the settings under which Volcano would restart the job at a replacement, or not start all pods together, and what
+// Holdfast does not support yet.
+func (v *volcanoJob) refused(spec *field.Path) (errs field.ErrorList) {
+	policies := func(at *field.Path, all []volcanoPolicy) {
+		for i, p := range all {
+			for _, event := range []string{"Unknown", "*"} {
+				if p.on(event) {
+					errs = append(errs, field.Invalid(at.Index(i), event, fmt.Sprintf(
+						"Volcano reports event Unknown whenever one pod of a running job is replaced, and would do %s then: name PodFailed and PodEvicted instead", p.Action)))
+				}
+			}
+		}
+	}
+	policies(spec.Child("policies"), v.Spec.Policies)
+	for _, plugin := range []string{"mpi", "tensorflow", "ray"} {
+		if _, is := v.Spec.Plugins[plugin]; is {
+			errs = append(errs, field.Forbidden(spec.Child("plugins").Key(plugin),
+				"its tasks wait for other pods' commands, and holdfast does not support them yet: train with plugin pytorch, svc or env, or "+WithoutUs))
+		}
+	}
+	for i, t := range v.Spec.Tasks {
+		at := spec.Child("tasks").Index(i)
+		policies(at.Child("policies"), t.Policies)
+		if t.DependsOn != nil {
+			errs = append(errs, field.Forbidden(at.Child("dependsOn"),
+				"waits for another task's pods, and Holdfast starts none before all are there: remove it; ranks start together"))
+		}
+		if t.PartitionPolicy != nil {
+			errs = append(errs, field.Forbidden(at.Child("partitionPolicy"),
+				"places the task in parts, and a gang is placed whole: remove it; "+v1alpha1.AnnotationSliceSize+" keeps pods together"))
+		}
+		for c := range t.Template.Spec.Containers {
+			words := strings.Fields(strings.Join(slices.Concat(t.Template.Spec.Containers[c].Command, t.Template.Spec.Containers[c].Args), " "))
+			if slices.ContainsFunc(words, isSSHD) {
+				errs = append(errs, field.Forbidden(at.Child("template", "spec", "containers").Index(c),
+					"starts sshd, so that its ranks are started by another pod, which holdfast does not support yet: start them by torchrun, or "+WithoutUs))
+			}
+		}
+	}
+	return errs
+}
+
+func isSSHD(word string) bool {
+	word = strings.TrimRight(word, ";&")
+	return word == "sshd" || strings.HasSuffix(word, "/sshd")
+}
+
+// Admit implements Kind. Nothing is written; the user's policies stay.
+func (VolcanoJob) Admit(obj *unstructured.Unstructured, a Admission) (warnings []string) {
+	v, err := decode[volcanoJob](obj)
+	if err != nil {
+		return nil // Read refuses it
+	}
+	if n := a.Job.Members(); v.Spec.Scheduler != v1alpha1.SchedulerName && v.Spec.MinAvailable > 0 && v.Spec.MinAvailable < n {
+		warnings = append(warnings, fmt.Sprintf("spec.minAvailable: Volcano's scheduler may place %d pods and leave the other %d waiting, without which no rank starts; write %d",
+			v.Spec.MinAvailable, n-v.Spec.MinAvailable, n))
+	}
+	policies := func(at *field.Path, all []volcanoPolicy) {
+		for i, p := range all {
+			restarts := strings.HasPrefix(p.Action, "Restart") || p.Action == "AbortJob" || p.Action == "TerminateJob"
+			switch {
+			case restarts && (p.on("PodEvicted") || p.on("PodFailed")):
+				warnings = append(warnings, fmt.Sprintf(
+					"%s: %s does not act on a pod that Holdfast replaces; on a pod that fails or is evicted before Holdfast can replace it, it does", at.Index(i), p.Action))
+			case restarts && p.on("TaskFailed"):
+				warnings = append(warnings, fmt.Sprintf(
+					"%s: %s acts once the containers of a task were restarted as often as its maxRetry says (3), also where they were killed whole and restarted in their pods", at.Index(i), p.Action))
+			}
+		}
+	}
+	spec := field.NewPath("spec")
+	policies(spec.Child("policies"), v.Spec.Policies)
+	for i, t := range v.Spec.Tasks {
+		policies(spec.Child("tasks").Index(i).Child("policies"), t.Policies)
+	}
+	return warnings
+}
+
+// Place implements Kind.
+func (k VolcanoJob) Place(pod *corev1.Pod) (Place, bool) {
+	ref := madeBy(pod, k.GroupVersionKind())
+	i, ok := index(pod, volcanoIndex)
+	if ref == nil || !ok {
+		return Place{}, false
+	}
+	return Place{Maker: ref.UID, Role: pod.Annotations[volcanoTask], Index: i}, true
+}
+
+// Release implements Kind: what a pod of a version of the job before the present one does is answered by a sync alone, which
+// creates the missing pod; no policy fires, nothing is counted, and the PodGroup stays (job_controller_util.go).
+// It holds for a pod that is being deleted already.
+func (VolcanoJob) Release(*corev1.Pod, *unstructured.Unstructured) Release {
+	return Release{Annotate: map[string]string{volcanoVersion: "-1"}, After: true}
+}
+
+// State implements Kind.
+func (VolcanoJob) State(obj *unstructured.Unstructured) State {
+	v, err := decode[volcanoJob](obj)
+	if err != nil {
+		return State{}
+	}
+	phase := v.Status.State.Phase
+	failed := slices.Contains([]string{"Failed", "Terminating", "Terminated"}, phase)
+	return State{
+		Ended:     failed || phase == "Completing" || phase == "Completed" || obj.GetDeletionTimestamp() != nil,
+		Failed:    failed,
+		Suspended: phase == "Aborting" || phase == "Aborted",
+	}
+}
+
+// Fail implements Kind: in phase Failed the controller ends what runs, keeps the pods that failed and the reason, and creates
+// no more. There is no waiting: on a pod that failed meanwhile the user's policies would act.
+func (VolcanoJob) Fail(_ *unstructured.Unstructured, f Failure) Write {
+	return statusPatch(map[string]any{"status": map[string]any{"state": map[string]any{
+		"phase":              "Failed",
+		"reason":             f.Reason,
+		"message":            f.Message,
+		"lastTransitionTime": f.At.UTC().Format(timeFormat),
+	}}})
+}
