@@ -20,6 +20,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/preview"
+	"holdfast.dev/holdfast/gang/handover"
 	"holdfast.dev/holdfast/internal/settings"
 )
 
@@ -97,6 +98,8 @@ func previewOf(ctx context.Context, flags *genericclioptions.ConfigFlags, file s
 	switch s, _ := settings.JobSettings(a.Job); {
 	case s.Observe:
 		a.Unasked = "the job is only observed: its own scheduler places its pods"
+	case a.Pod != nil && handover.Is(a.Pod):
+		a.Unasked = "Volcano places the pods (schedulerName: volcano), and only Holdfast's scheduler answers previews"
 	case a.Pod != nil:
 		var pods []corev1.Pod
 		if pods, a.Unasked = preview.Members(a.Pod, a.Job); a.Unasked != "" {

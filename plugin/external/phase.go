@@ -82,7 +82,8 @@ func ownersOf(pods []*corev1.Pod) string {
 }
 
 // volcanoStatus is the status of Volcano's PodGroup: phase and counts as Volcano's own scheduler sets them, and what this
-// one says as its condition. A group that is ours is in the queue at once: there are no queues here.
+// one says as its condition. A group that is ours is in the queue at once: there are no queues here. Where Volcano's
+// scheduler writes the group as well, as transition IDs say, all but that is left to it, or each would undo the other's work.
 func volcanoStatus(
 	pg *vcscheduling.PodGroup,
 	pods []*corev1.Pod,
@@ -90,6 +91,13 @@ func volcanoStatus(
 	now metav1.Time,
 ) vcscheduling.PodGroupStatus {
 	s, h := *pg.Status.DeepCopy(), headOf(pods)
+	if slices.ContainsFunc(s.Conditions, ofVolcano) {
+		if s.Phase == "" || s.Phase == vcscheduling.PodGroupPending {
+			s.Phase = vcscheduling.PodGroupInqueue
+		}
+		s.Conditions = slices.DeleteFunc(s.Conditions, func(c vcscheduling.PodGroupCondition) bool { return !ofVolcano(c) })
+		return s
+	}
 	s.Running, s.Succeeded, s.Failed = h.Running, h.Succeeded, h.Failed
 	least := max(1, pg.Spec.MinMember)
 	ended := h.Succeeded + h.Failed
@@ -131,6 +139,9 @@ func volcanoStatus(
 	}
 	return s
 }
+
+// ofVolcano says whether Volcano's scheduler wrote a condition: it names the session that did.
+func ofVolcano(c vcscheduling.PodGroupCondition) bool { return c.TransitionID != "" }
 
 // nativeCondition is what Kubernetes's own PodGroup is told: whether it was ever placed, which stays true. ok is false
 // where there is nothing new to say.

@@ -88,6 +88,32 @@ func TestVolcanoStatus(t *testing.T) {
 	}
 }
 
+// TestVolcanoWritesToo: where Volcano's scheduler writes a group's status, a group of this scheduler is only let in, and what this one
+// said before goes; the two come to rest.
+func TestVolcanoWritesToo(t *testing.T) {
+	pods := []*corev1.Pod{{Spec: corev1.PodSpec{NodeName: "a"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}}
+	condition := func(kind vcscheduling.PodGroupConditionType, session, message string) vcscheduling.PodGroupCondition {
+		return vcscheduling.PodGroupCondition{Type: kind, Status: corev1.ConditionTrue, TransitionID: session, Message: message}
+	}
+	ours := condition(vcscheduling.PodGroupUnschedulableType, "", "no room")
+	theirs := condition(vcscheduling.PodGroupScheduled, "session", "")
+	for _, c := range []struct{ phase, want vcscheduling.PodGroupPhase }{
+		{"", "Inqueue"}, {"Pending", "Inqueue"}, {"Inqueue", "Inqueue"}, {"Unknown", "Unknown"}, {"Running", "Running"}, {"Completed", "Completed"},
+	} {
+		pg := &vcscheduling.PodGroup{Spec: vcscheduling.PodGroupSpec{MinMember: 2}, Status: vcscheduling.PodGroupStatus{
+			Phase: c.phase, Running: 7, Conditions: []vcscheduling.PodGroupCondition{ours, theirs},
+		}}
+		want := vcscheduling.PodGroupStatus{Phase: c.want, Running: 7, Conditions: []vcscheduling.PodGroupCondition{theirs}}
+		pg.Status = volcanoStatus(pg, pods, &v1alpha1.PlacementStatus{Placed: true, Message: "all"}, metav1.Now())
+		if !reflect.DeepEqual(pg.Status, want) {
+			t.Errorf("%s: %+v, want %+v", c.phase, pg.Status, want)
+		}
+		if again := volcanoStatus(pg, pods, nil, metav1.Now()); !reflect.DeepEqual(again, want) {
+			t.Errorf("%s: not at rest: %+v", c.phase, again)
+		}
+	}
+}
+
 // Once placed, for ever told so.
 func TestNativeCondition(t *testing.T) {
 	pg := &schedulingv1beta1.PodGroup{}

@@ -91,6 +91,9 @@ func (w *Writer) Write(ctx context.Context, key types.NamespacedName, answer *v1
 		w.explain(a, pg, answer)
 		status = difference(pg.Status, coschedulingStatus(pg, pods))
 	case *vcscheduling.PodGroup:
+		if handedOver(pg) {
+			return nil
+		}
 		status, err = w.volcano(ctx, key, pg, answer, member)
 		if err != nil {
 			return err

@@ -11,6 +11,7 @@ import (
 	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 	vcscheduling "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
 
+	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/settings"
@@ -71,6 +72,9 @@ func volcanoTerms(pg *vcscheduling.PodGroup) (gangcache.Terms, error) {
 	if err := noKeysOfOurs(membership.Volcano, pg.Name, pg.Annotations); err != nil {
 		return gangcache.Terms{}, err
 	}
+	if handedOver(pg) {
+		return gangcache.Terms{}, fmt.Errorf("%s/%s is of gang %s, which Volcano places: write schedulerName: volcano on the pod, or take the group off it", membership.Volcano, pg.Name, pg.Labels[v1alpha1.LabelGang])
+	}
 	if len(pg.Spec.SubGroupPolicy) > 0 {
 		return gangcache.Terms{}, fmt.Errorf("spec.subGroupPolicy of %s/%s is not known to this scheduler: remove it, and write holdfast.dev/slice-level and holdfast.dev/slice-size on the pods", membership.Volcano, pg.Name)
 	}
@@ -99,6 +103,9 @@ func volcanoTerms(pg *vcscheduling.PodGroup) (gangcache.Terms, error) {
 	t.Topology, err = networkTopology(pg.Spec.NetworkTopology)
 	return t, err
 }
+
+// handedOver says whether Holdfast's controller made a group for a gang that Volcano places: nothing of it is Holdfast's scheduler's.
+func handedOver(pg *vcscheduling.PodGroup) bool { return pg.Labels[v1alpha1.LabelGang] != "" }
 
 // networkTopology: hard is a level that must hold, soft one at which closeness counts. A tier that is not named is the
 // lowest that holds the gang, which is what is sought anyway.

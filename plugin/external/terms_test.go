@@ -56,6 +56,9 @@ func TestTermsOfGroups(t *testing.T) {
 		"queue": {func() (gangcache.Terms, error) {
 			return vc(vcscheduling.PodGroupSpec{MinMember: 1, Queue: "q", PriorityClassName: "high"})
 		}, "unheeded [queue q: this scheduler has no queues, pods go by their priority priorityClassName high"},
+		"handed over": {func() (gangcache.Terms, error) {
+			return volcanoTerms(&vcscheduling.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "g", Labels: map[string]string{v1alpha1.LabelGang: "g"}}})
+		}, "podgroups.scheduling.volcano.sh/g is of gang g, which Volcano places: write schedulerName: volcano on the pod"},
 		"subgroups": {func() (gangcache.Terms, error) {
 			return vc(vcscheduling.PodGroupSpec{SubGroupPolicy: make([]vcscheduling.SubGroupPolicySpec, 1)})
 		}, "spec.subGroupPolicy of podgroups.scheduling.volcano.sh/g is not known"},

@@ -8,6 +8,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/nodes"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
@@ -149,9 +152,13 @@ func (e Explanation) held(pending []v1alpha1.Termination) []v1alpha1.MemberStatu
 func (e Explanation) waitsFor(d *v1alpha1.Termination) string {
 	present := slices.ContainsFunc(e.Status.Members, func(m v1alpha1.MemberStatus) bool { return m.Pod == d.Pod })
 	run := e.Status.Run
+	c := cmp.Or(meta.FindStatusCondition(e.Status.Conditions, v1alpha1.ConditionPlaced), &metav1.Condition{Status: metav1.ConditionTrue})
+	placed := c.Status == metav1.ConditionTrue
 	switch p := e.Status.Placement; {
 	case !present && p != nil && !p.Placed:
 		return fmt.Sprintf("a node for the new pod: %s: %s", p.Reason, p.Message)
+	case !present && p == nil && !placed:
+		return fmt.Sprintf("a node for the new pod: %s: %s", c.Reason, c.Message)
 	case !present:
 		return "the new pod's agent"
 	case run.State == v1alpha1.RunRunning && !d.Dead:
