@@ -143,6 +143,9 @@ func TestKeysOfPodsAreWrittenOnce(t *testing.T) {
 		"out of its gang":          {of(gang, nil), of(nil, nil), says},
 		"annotated":                {of(nil, theirs), of(nil, with(theirs, "holdfast.dev/whole-nodes", "true")), says},
 		"another size":             {of(nil, map[string]string{"holdfast.dev/gang-size": "2"}), of(nil, map[string]string{"holdfast.dev/gang-size": "3"}), says},
+		"another slot":             {of(nil, map[string]string{"holdfast.dev/gang-slot": "2"}), of(nil, map[string]string{"holdfast.dev/gang-slot": "3"}), says},
+		"another role":             {of(nil, map[string]string{"holdfast.dev/gang-role": "a"}), of(nil, map[string]string{"holdfast.dev/gang-role": "b"}), says},
+		"a slot":                   {of(gang, nil), of(gang, map[string]string{"holdfast.dev/gang-slot": "3"}), says},
 		"an annotation less":       {of(nil, ours), of(nil, nil), says},
 	} {
 		for _, resource := range []string{"pods", "pods/status", "pods/resize"} {

@@ -109,6 +109,8 @@ func TestJobRefusals(t *testing.T) {
 		{"gang size that is none", annotateTemplate(v1alpha1.AnnotationGangSize, "5001")},
 		{"image command that is none", annotateTemplate(v1alpha1.AnnotationImageCommand, `{"image":"x"}`)},
 		{"gang size on the job", annotate(v1alpha1.AnnotationGangSize, "2")},
+		{"slot on the template", annotateTemplate(v1alpha1.AnnotationGangSlot, "0")},
+		{"role on the job", annotate(v1alpha1.AnnotationGangRole, "worker")},
 		{"injected by hand", annotateTemplate(v1alpha1.AnnotationInjected, "v1:0")},
 		{"not indexed", func(j *batchv1.Job) { j.Spec.CompletionMode = nil }},
 		{"more completions than pods", func(j *batchv1.Job) { j.Spec.Completions = ptr.To[int32](8) }},

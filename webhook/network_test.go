@@ -30,7 +30,7 @@ func TestPodsOnTheirNodesNetwork(t *testing.T) {
 		}
 	}
 	if !slices.ContainsFunc(env, func(e corev1.EnvVar) bool {
-		return e.Name == "HOLDFAST_SLOT" && e.ValueFrom.FieldRef.FieldPath == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+		return e.Name == "HOLDFAST_SLOT" && e.ValueFrom.FieldRef.FieldPath == "metadata.annotations['holdfast.dev/gang-slot']"
 	}) {
 		t.Errorf("the pod's slot is missing: %v", env)
 	}

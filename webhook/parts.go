@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
@@ -16,6 +15,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/settings"
 )
 
@@ -148,7 +148,7 @@ func (t *training) environment(cfg Config, s settings.Settings, job types.UID) [
 		{Name: "HOLDFAST_STATE_BYTES", Value: strconv.FormatInt(s.StateBytes, 10)},
 		{Name: "HOLDFAST_STANDBYS", Value: standbys},
 		{Name: "HOLDFAST_GRACE_SECONDS", Value: strconv.FormatInt(grace, 10)},
-		{Name: "HOLDFAST_JOB_UID", Value: string(job)},
+		{Name: membership.JobVariable, Value: string(job)},
 	}
 	if t.ownsShm() {
 		env = append(env, corev1.EnvVar{Name: shmVariable, Value: "own"})
@@ -158,7 +158,7 @@ func (t *training) environment(cfg Config, s settings.Settings, job types.UID) [
 	}
 	if s.MasterPorts != (settings.Ports{}) {
 		env = append(env, corev1.EnvVar{Name: "HOLDFAST_MASTER_PORT", Value: s.MasterPorts.String()},
-			from("HOLDFAST_SLOT", "metadata.annotations['"+batchv1.JobCompletionIndexAnnotation+"']"))
+			from("HOLDFAST_SLOT", "metadata.annotations['"+v1alpha1.AnnotationGangSlot+"']"))
 	}
 	if s.StandbySkip != "" && s.Standbys {
 		env = append(env, corev1.EnvVar{Name: "HOLDFAST_STANDBY_SKIP_MODULES", Value: s.StandbySkip})

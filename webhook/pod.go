@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"strconv"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -43,26 +45,14 @@ func MutatePod(ctx context.Context, in *corev1.Pod, cfg Config) Outcome[*corev1.
 		return Outcome[*corev1.Pod]{Object: pod, Errors: append(errs, checkSystemKeys(pod.Annotations, nil, settings.MetadataAnnotations)...)}
 	}
 	s, errs := settings.PodSettings(pod)
-	written := map[string]string{}
 	owner := membership.OwningJob(pod)
 	size := pod.Annotations[v1alpha1.AnnotationGangSize]
 	if owner == nil && isCopy(pod) {
 		return Outcome[*corev1.Pod]{Object: pod, Warnings: []string{asPlainPod(pod)}}
 	}
-	if owner != nil && s.Enabled {
-		// The Job's own admission checked or stamped these.
-		written = map[string]string{v1alpha1.LabelGang: owner.Name, v1alpha1.AnnotationGangSize: size}
-		for _, key := range []string{
-			v1alpha1.AnnotationInjected,
-			v1alpha1.AnnotationInjection,
-			v1alpha1.AnnotationImageCommand,
-			v1alpha1.AnnotationInstallResources,
-		} {
-			written[key] = pod.Annotations[key]
-		}
-	}
-	errs = append(errs, checkLabels(pod.Labels, written, metadataLabels)...)
-	errs = append(errs, checkSystemKeys(pod.Annotations, written, settings.MetadataAnnotations)...)
+	labels, annotations := systemKeys(pod, owner, s)
+	errs = append(errs, checkLabels(pod.Labels, labels, metadataLabels)...)
+	errs = append(errs, checkSystemKeys(pod.Annotations, annotations, settings.MetadataAnnotations)...)
 	if len(errs) > 0 || !s.Enabled {
 		return Outcome[*corev1.Pod]{Object: pod, Errors: errs}
 	}
@@ -90,7 +80,53 @@ func MutatePod(ctx context.Context, in *corev1.Pod, cfg Config) Outcome[*corev1.
 			)},
 		}
 	}
+	if err := checkIndex(pod); err != nil {
+		return Outcome[*corev1.Pod]{Object: pod, Errors: field.ErrorList{err}}
+	}
 	return inject(ctx, pod, cfg, s, owner)
+}
+
+// systemKeys are the keys of Holdfast's own that a pod may have when it is created: what its Job's admission stamped on the
+// template, and where it is a member what pod admission itself wrote in an earlier call for it.
+func systemKeys(pod *corev1.Pod, owner *metav1.OwnerReference, s settings.Settings) (labels, annotations map[string]string) {
+	if owner == nil || !s.Enabled {
+		return nil, nil
+	}
+	labels, annotations = map[string]string{}, map[string]string{}
+	if pod.Annotations[v1alpha1.AnnotationGangSize] != "" && !s.Observe {
+		labels, annotations = stampOf(pod, owner).Keys()
+	}
+	for _, key := range []string{
+		v1alpha1.AnnotationGangSize,
+		v1alpha1.AnnotationInjected,
+		v1alpha1.AnnotationInjection,
+		v1alpha1.AnnotationImageCommand,
+		v1alpha1.AnnotationInstallResources,
+	} {
+		annotations[key] = pod.Annotations[key]
+	}
+	return labels, annotations
+}
+
+// stampOf is the stamp of a pod that a Job made: all its pods have one role, and each its index as its slot.
+func stampOf(pod *corev1.Pod, job *metav1.OwnerReference) membership.Stamp {
+	return membership.Stamp{
+		Gang: job.Name,
+		Size: pod.Annotations[v1alpha1.AnnotationGangSize],
+		Role: v1alpha1.RoleWorker,
+		Slot: pod.Annotations[batchv1.JobCompletionIndexAnnotation],
+	}
+}
+
+// checkIndex refuses a pod of a Job whose index is no slot of a gang of that size.
+func checkIndex(pod *corev1.Pod) *field.Error {
+	value := pod.Annotations[batchv1.JobCompletionIndexAnnotation]
+	size, _ := gangSize(pod.Annotations[v1alpha1.AnnotationGangSize])
+	if n, err := strconv.Atoi(value); err == nil && n >= 0 && n < size && strconv.Itoa(n) == value {
+		return nil
+	}
+	return field.Invalid(settings.MetadataAnnotations.Key(batchv1.JobCompletionIndexAnnotation), value,
+		fmt.Sprintf("a pod of this gang has an index from 0 to %d, and the Job's controller writes which: create the Job, and leave its pods to it", size-1))
 }
 
 // onlyJobs says why a pod that no batch Job owns cannot be opted in, and names the kind of its owner.
@@ -126,7 +162,11 @@ func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Setting
 		}
 		describe(pod, t, d, s, marker)
 	}
-	pod.Labels = setKey(pod.Labels, v1alpha1.LabelGang, gang)
+	labels, annotations := stampOf(pod, owner).Keys()
+	for key, value := range labels {
+		pod.Labels = setKey(pod.Labels, key, value)
+	}
+	maps.Copy(pod.Annotations, annotations)
 	defaults := map[string]string{defaultContainerKey: t.container().Name, doNotDisruptKey: "true", safeToEvictKey: "false"}
 	if _, own := consumed(pod.Annotations); s.ProvisioningClass != "" && !own {
 		defaults[v1alpha1.AnnotationConsumesRequest], defaults[v1alpha1.AnnotationRequestClass] = v1alpha1.RequestName(gang), s.ProvisioningClass
@@ -143,6 +183,9 @@ func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Setting
 		pod.Spec.SchedulerName = v1alpha1.SchedulerName
 	}
 	t.addParts(cfg, d, s, owner.UID, again, installOverrides(pod.Annotations))
+	if out.Errors = t.checkJobVariable(string(owner.UID)); len(out.Errors) > 0 {
+		return out
+	}
 	excuseVolumes(pod)
 	return out
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -18,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
@@ -155,10 +157,19 @@ func TestPodRefusals(t *testing.T) {
 		"of a replica set": func(p *corev1.Pod) {
 			p.OwnerReferences[0].Kind, p.OwnerReferences[0].APIVersion = "ReplicaSet", "apps/v1"
 		},
-		"of another gang":      func(p *corev1.Pod) { p.Labels[v1alpha1.LabelGang] = "other" },
-		"gang without opt-in":  func(p *corev1.Pod) { p.Annotations = nil },
-		"marked by hand":       func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationInjected] = "v1:0123456789abcdef" },
-		"no command after all": func(p *corev1.Pod) { p.Spec.Containers[0].Command = nil },
+		"of another gang":  func(p *corev1.Pod) { p.Labels[v1alpha1.LabelGang] = "other" },
+		"in another slot":  func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationGangSlot] = "1" },
+		"in another role":  func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationGangRole] = "master" },
+		"without an index": func(p *corev1.Pod) { delete(p.Annotations, batchv1.JobCompletionIndexAnnotation) },
+		"index as a label": func(p *corev1.Pod) {
+			p.Labels[batchv1.JobCompletionIndexAnnotation] = "0"
+			delete(p.Annotations, batchv1.JobCompletionIndexAnnotation)
+		},
+		"watched, with a place":   func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationMode] = v1alpha1.ModeObserve },
+		"not admitted, in a gang": func(p *corev1.Pod) { delete(p.Annotations, v1alpha1.AnnotationGangSize) },
+		"gang without opt-in":     func(p *corev1.Pod) { p.Annotations = nil },
+		"marked by hand":          func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationInjected] = "v1:0123456789abcdef" },
+		"no command after all":    func(p *corev1.Pod) { p.Spec.Containers[0].Command = nil },
 	} {
 		pod := podOf(admitted(t, job(t)))
 		change(pod)
@@ -175,6 +186,52 @@ func TestOtherKindsAreNamed(t *testing.T) {
 	pod.OwnerReferences[0].Kind, pod.OwnerReferences[0].APIVersion, pod.OwnerReferences[0].Name = "Job", "batch.volcano.sh/v1alpha1", "llama"
 	if got := said(MutatePod(t.Context(), pod, config)); !strings.Contains(got, "Job llama (batch.volcano.sh/v1alpha1), and holdfast does not support that kind yet") {
 		t.Error(got)
+	}
+}
+
+// TestIndexesAreSlots: a pod has its Job's index as its slot, and none has a slot that its gang does not have.
+func TestIndexesAreSlots(t *testing.T) {
+	for index, want := range map[string]bool{"0": true, "1": true, "2": false, "-1": false, "01": false, "+1": false, "x": false, "": false, "99999999999999999999": false} {
+		pod := podOf(admitted(t, job(t)))
+		pod.Annotations[batchv1.JobCompletionIndexAnnotation] = index
+		out := MutatePod(t.Context(), pod, config)
+		if !want {
+			if says := "metadata.annotations[batch.kubernetes.io/job-completion-index]: Invalid value: \"" + index + "\": a pod of this gang has an index from 0 to 1"; !strings.Contains(said(out), says) {
+				t.Errorf("%q: %s", index, said(out))
+			}
+			continue
+		}
+		slot, ok := membership.GangSlot(out.Object)
+		size, err := membership.GangSize(out.Object)
+		if len(out.Errors) > 0 || !ok || strconv.Itoa(slot) != index || size != 2 || err != nil ||
+			membership.GangRole(out.Object) != v1alpha1.RoleWorker || string(membership.JobUID(out.Object)) != "uid-of-job" {
+			t.Errorf("%q: slot %d, size %d, %s: %s", index, slot, size, membership.JobUID(out.Object), said(out))
+		}
+	}
+}
+
+// TestOnlyAdmissionNamesTheJob: no container says that its pod was made for another job, neither in a Job nor in a pod that looks as if
+// it was injected before.
+func TestOnlyAdmissionNamesTheJob(t *testing.T) {
+	variable := corev1.EnvVar{Name: membership.JobVariable, Value: "another"}
+	side := func(j *batchv1.Job) {
+		spec := &j.Spec.Template.Spec
+		spec.Containers = append([]corev1.Container{{Name: "side", Image: "i", Env: []corev1.EnvVar{variable}}}, spec.Containers...)
+		j.Annotations[v1alpha1.AnnotationContainer] = spec.Containers[1].Name
+	}
+	const says = "spec.containers[0].env[0]: Invalid value: \"another\": HOLDFAST_JOB_UID names the job of a pod and is written by holdfast alone: remove it"
+	if out := MutateJob(t.Context(), job(t, side), Facts{}); !strings.Contains(said(out), "spec.template."+says) {
+		t.Errorf("in a Job: %s", said(out))
+	}
+	again := injected(t, job(t))
+	env := again.Spec.Containers[0].Env
+	if out := MutatePod(t.Context(), again, config); len(out.Errors) > 0 {
+		t.Errorf("an injected pod: %s", said(out))
+	}
+	again.Spec.Containers[0].Env = append([]corev1.EnvVar{variable},
+		slices.DeleteFunc(slices.Clone(env), func(e corev1.EnvVar) bool { return e.Name == membership.JobVariable })...)
+	if out := MutatePod(t.Context(), again, config); !strings.Contains(said(out), says) {
+		t.Errorf("in a pod that says that it was injected: %s", said(out))
 	}
 }
 

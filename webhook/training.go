@@ -12,6 +12,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/ckptagent/launch"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/settings"
 )
 
@@ -100,6 +101,7 @@ func (t *training) checkFresh(members int32, s settings.Settings, unread error) 
 			errs = append(errs, field.Invalid(t.path.Child("volumeMounts").Index(i).Child("mountPath"), m.MountPath, "lies under "+runPath+", which holdfast uses: mount elsewhere"))
 		}
 	}
+	errs = append(errs, t.checkJobVariable("")...)
 	for i, e := range c.Env {
 		at := t.path.Child("env").Index(i)
 		if settings.IsOurVariable(e.Name) {
@@ -109,6 +111,21 @@ func (t *training) checkFresh(members int32, s settings.Settings, unread error) 
 		if value := t.line.env[e.Name]; e.ValueFrom == nil && !strings.Contains(value, launch.Later) { // else its reader says what is wrong
 			if problem := settings.CheckVariable(e.Name, value); problem != "" {
 				errs = append(errs, field.Invalid(at.Child("value"), value, problem))
+			}
+		}
+	}
+	return errs
+}
+
+// checkJobVariable refuses a variable by which a container names another job than its pod's. Where the job is not known yet, "", the
+// training container's own variables are checked by checkFresh.
+func (t *training) checkJobVariable(job string) field.ErrorList {
+	var errs field.ErrorList
+	for i, c := range t.spec.Containers {
+		for j, e := range c.Env {
+			if e.Name == membership.JobVariable && e.Value != job && (job != "" || i != t.index) {
+				errs = append(errs, field.Invalid(t.specPath.Child("containers").Index(i).Child("env").Index(j), e.Value,
+					membership.JobVariable+" names the job of a pod and is written by holdfast alone: remove it"))
 			}
 		}
 	}

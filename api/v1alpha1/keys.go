@@ -121,6 +121,11 @@ const (
 	LabelGang = Prefix + "gang"
 	// AnnotationGangSize is the number of pods that are placed together.
 	AnnotationGangSize = Prefix + "gang-size"
+	// AnnotationGangRole is the role of the pod in its Gang; pods of one role come from one template. All pods of a batch Job have
+	// RoleWorker.
+	AnnotationGangRole = Prefix + "gang-role"
+	// AnnotationGangSlot is the slot of the pod in its Gang, from 0. At most one pod of a Gang holds a slot.
+	AnnotationGangSlot = Prefix + "gang-slot"
 	// AnnotationImageCommand is what the training container's image starts, as JSON, where the container names no
 	// command: read when the Job was admitted.
 	AnnotationImageCommand = Prefix + "image-command"
@@ -133,6 +138,9 @@ const (
 	// (type Injection); the Gang repeats it.
 	AnnotationInjection = Prefix + "injection"
 )
+
+// RoleWorker is the role of all pods of a batch Job.
+const RoleWorker = "worker"
 
 // Keys of the autoscaler, which the webhook puts on pods of a job with AnnotationProvisioningClass: it adds no nodes for these pods one by
 // one.

@@ -37,8 +37,7 @@ func podToAsk(ctx context.Context, c client.Reader, g *v1alpha1.Gang) (*corev1.P
 	slices.SortFunc(list.Items, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	for i := range list.Items {
 		pod := &list.Items[i]
-		job := membership.OwningJob(pod)
-		if job == nil || string(job.UID) != g.Spec.JobRef.UID || pod.DeletionTimestamp != nil {
+		if string(membership.JobUID(pod)) != g.Spec.JobRef.UID || membership.Orphaned(pod) || pod.DeletionTimestamp != nil {
 			continue
 		}
 		for j := range pod.Spec.Containers {

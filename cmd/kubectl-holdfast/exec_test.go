@@ -22,13 +22,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 // pod of a job trains with a claim.
 func pod(name string, job types.UID) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, Labels: map[string]string{v1alpha1.LabelGang: "train"},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "train", UID: job, Controller: ptr.To(true)}}}}
-	p.Spec.Containers = []corev1.Container{{Name: "sidecar"}, {Name: "train", Command: []string{"/run/holdfast/bin/holdfast-agent", "init"}, Env: []corev1.EnvVar{{Name: "HOLDFAST_STORAGE", Value: "/run/holdfast/storage"}}}}
+	p.Spec.Containers = []corev1.Container{{Name: "sidecar"}, {Name: "train", Command: []string{"/run/holdfast/bin/holdfast-agent", "init"}, Env: []corev1.EnvVar{
+		{Name: "HOLDFAST_STORAGE", Value: "/run/holdfast/storage"}, {Name: membership.JobVariable, Value: string(job)}}}}
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "train", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 	return p
 }
@@ -41,7 +43,7 @@ func TestPodToAsk(t *testing.T) {
 	ended, going, bare := pod("train-0", "u-1"), pod("train-1", "u-1"), pod("train-2", "u-1")
 	ended.Status.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
 	going.DeletionTimestamp, going.Finalizers = &metav1.Time{Time: time.Now()}, []string{"a/b"}
-	bare.Spec.Containers[1].Env = nil
+	bare.Spec.Containers[1].Env = bare.Spec.Containers[1].Env[1:]
 	others := []client.Object{ended, going, bare, pod("train-3", "u-0")}
 	g := gangOf("train", "u-1")
 	g.Spec.Storage = &v1alpha1.GangStorage{Claim: "steps"}

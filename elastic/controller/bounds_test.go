@@ -100,12 +100,12 @@ func TestTheLargestGangFitsIntoItsObject(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{
 				Name:        name(i),
 				UID:         "u",
-				Annotations: map[string]string{batchv1.JobCompletionIndexAnnotation: fmt.Sprint(i)},
+				Annotations: map[string]string{v1alpha1.AnnotationGangSlot: fmt.Sprint(i)},
 				OwnerReferences: []metav1.OwnerReference{
 					{APIVersion: "batch/v1", Kind: "Job", UID: "job", Controller: ptr.To(true)},
 				},
 			},
-			Spec: corev1.PodSpec{NodeName: node(i)},
+			Spec: corev1.PodSpec{NodeName: node(i), Containers: madeFor("job")},
 		}
 		old := pod.DeepCopy() // may not be evicted
 		old.Labels, old.Annotations[v1alpha1.AnnotationEvictionRefused] = map[string]string{v1alpha1.LabelReplaced: "true"}, strings.Repeat("because ", 100)

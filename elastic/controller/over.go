@@ -30,9 +30,9 @@ func (c *Controller) reportOver(
 	closed = map[coordinator.Key]bool{}
 	deleted := map[coordinator.Key]bool{}
 	for i := range pods {
-		owner := membership.OwningJob(&pods[i])
-		if _, member := membership.GangOf(&pods[i]); member && owner != nil && owner.Name == gang.Name && !membership.Ended(&pods[i]) {
-			key := coordinator.Key{Namespace: gang.Namespace, Name: gang.Name, Job: string(owner.UID)}
+		job := membership.JobUID(&pods[i])
+		if _, member := membership.GangOf(&pods[i]); member && job != "" && !membership.Ended(&pods[i]) {
+			key := coordinator.Key{Namespace: gang.Namespace, Name: gang.Name, Job: string(job)}
 			deleted[key] = deleted[key] || pods[i].DeletionTimestamp != nil
 		}
 	}
@@ -68,6 +68,11 @@ func (c *Controller) knownOver(gang types.NamespacedName, pods map[coordinator.K
 	return maps.Clone(c.over)
 }
 
+// jobName names the Job of a gang, which is named as it is.
+func jobName(key coordinator.Key) types.NamespacedName {
+	return types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
+}
+
 // Over says whether the Job is gone, has ended or is being deleted.
 func (c *Controller) Over(ctx context.Context, key coordinator.Key) (bool, error) {
 	return c.isOver(ctx, key, true)
@@ -76,7 +81,7 @@ func (c *Controller) Over(ctx context.Context, key coordinator.Key) (bool, error
 // isOver asks the API server itself where a pod of the Job is being deleted or the cache shows the Job's end: the cache
 // may be stale, and the consequence is final.
 func (c *Controller) isOver(ctx context.Context, key coordinator.Key, going bool) (bool, error) {
-	name := types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
+	name := jobName(key)
 	if !going {
 		job := &batchv1.Job{}
 		err := c.Client.Get(ctx, name, job)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -24,16 +25,22 @@ func member(name string, slot int, node string, change ...func(*corev1.Pod)) cor
 			Namespace: "team-a", Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.NewTime(noon),
 			Labels: map[string]string{v1alpha1.LabelGang: "train", batchv1.JobCompletionIndexAnnotation: fmt.Sprint(slot),
 				"controller-uid": "job-uid", batchv1.ControllerUidLabel: "job-uid", "app": "llama"},
+			Annotations:     map[string]string{v1alpha1.AnnotationGangSlot: fmt.Sprint(slot)},
 			Finalizers:      []string{batchv1.JobTrackingFinalizer},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "train", UID: "job-uid", Controller: ptr.To(true)}},
 		},
-		Spec:   corev1.PodSpec{NodeName: node},
+		Spec:   corev1.PodSpec{NodeName: node, Containers: madeFor("job-uid")},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
 	for _, f := range change {
 		f(&p)
 	}
 	return p
+}
+
+// madeFor is the training container of a pod that was made for a job.
+func madeFor(job string) []corev1.Container {
+	return []corev1.Container{{Name: "train", Env: []corev1.EnvVar{{Name: membership.JobVariable, Value: job}}}}
 }
 
 func later(minutes int) func(*corev1.Pod) {
@@ -61,7 +68,7 @@ func TestPendingReplacements(t *testing.T) {
 	hold.Decision, deadHold.Decision = v1alpha1.DecisionHold, v1alpha1.DecisionHold
 	exclude := evict
 	exclude.Decision = v1alpha1.DecisionExclude
-	other := func(p *corev1.Pod) { p.OwnerReferences[0].UID = "a former job" }
+	other := func(p *corev1.Pod) { p.Spec.Containers = madeFor("a former job") }
 	for name, c := range map[string]struct {
 		pods    []corev1.Pod
 		outages map[string]v1alpha1.NodeOutage

@@ -58,12 +58,11 @@ func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic
 	case membership.Replaced(pod):
 		return nil
 	}
-	owner := membership.OwningJob(pod)
-	if owner == nil || string(owner.UID) != key.Job {
+	if !belongs(key, pod) {
 		return nil // somebody else took it out
 	}
 	if pod.DeletionTimestamp != nil {
-		job, err := c.live(ctx, types.NamespacedName{Namespace: key.Namespace, Name: owner.Name}, key.Job)
+		job, err := c.live(ctx, jobName(key), key.Job)
 		if err != nil {
 			return err
 		}
@@ -76,16 +75,19 @@ func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic
 
 // plain reports whether the cached pod is the one that is meant, lives, and belongs to its Job.
 func (c *Controller) plain(key coordinator.Key, d elastic.Termination, pod *corev1.Pod) bool {
-	owner := membership.OwningJob(pod)
-	return string(pod.UID) == d.Pod && pod.DeletionTimestamp == nil && !membership.Replaced(pod) && owner != nil &&
-		string(owner.UID) == key.Job
+	return string(pod.UID) == d.Pod && pod.DeletionTimestamp == nil && !membership.Replaced(pod) && belongs(key, pod)
+}
+
+// belongs says whether the pod is one of the gang's job, which controls it yet.
+func belongs(key coordinator.Key, pod *corev1.Pod) bool {
+	return string(membership.JobUID(pod)) == key.Job && !membership.Orphaned(pod)
 }
 
 // release is the one patch that releases the pod from its Job; where a version is given, it applies to that version
 // only.
 func (c *Controller) release(ctx context.Context, key coordinator.Key, d elastic.Termination, pod *corev1.Pod, version string) error {
 	name := client.ObjectKeyFromObject(pod)
-	keys, err := c.selected(ctx, types.NamespacedName{Namespace: key.Namespace, Name: membership.OwningJob(pod).Name})
+	keys, err := c.selected(ctx, jobName(key))
 	if err != nil {
 		return err
 	}
@@ -270,10 +272,10 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) (ctrl.Result, e
 	return ctrl.Result{}, fmt.Errorf("evicting pod %s/%s: %w", pod.Namespace, pod.Name, err)
 }
 
-// left reports whether the Job of a released pod is gone or over, so that no work depends on the pod. The pod has no
-// owner any more; its injected environment still names its Job.
+// left reports whether the Job of a released pod is gone or over, so that no work depends on the pod. The pod may
+// have no owner any more; its environment still names its Job.
 func (c *Controller) left(ctx context.Context, pod *corev1.Pod) (bool, error) {
-	g, uid := &v1alpha1.Gang{}, injectedJob(pod)
+	g, uid := &v1alpha1.Gang{}, string(membership.JobUID(pod))
 	err := c.Live.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[v1alpha1.LabelGang]}, g)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -285,19 +287,6 @@ func (c *Controller) left(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	}
 	job, err := c.job(ctx, g)
 	return err == nil && (job == nil || over(job)), err
-}
-
-// injectedJob returns the UID of the Job that a pod was injected for, even after the pod was released from it; "" where
-// it is not known.
-func injectedJob(pod *corev1.Pod) string {
-	for i := range pod.Spec.Containers {
-		for _, e := range pod.Spec.Containers[i].Env {
-			if e.Name == "HOLDFAST_JOB_UID" {
-				return e.Value
-			}
-		}
-	}
-	return ""
 }
 
 // delete ends a pod in its own time.

@@ -68,7 +68,7 @@ func (b *bench) pod(t *testing.T, name string) *corev1.Pod {
 
 // injected names the pod's Job, as the webhook does.
 func injected(p *corev1.Pod) {
-	p.Spec.Containers = []corev1.Container{{Name: "train", Env: []corev1.EnvVar{{Name: "HOLDFAST_JOB_UID", Value: key.Job}}}}
+	p.Spec.Containers = madeFor(key.Job)
 }
 
 func terminationOf(p *corev1.Pod) elastic.Termination {
@@ -99,7 +99,7 @@ func TestReplaceTakesAPodOutOfItsJob(t *testing.T) {
 func TestReplaceLeavesOthersAlone(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 0)
 	successor, adopted := on(member("b", 1, "n2")), on(member("c", 1, "n2"))
-	adopted.OwnerReferences[0].UID = "another job"
+	adopted.Spec.Containers = madeFor("another job")
 	b := newBench(t, g, job, successor, adopted)
 	former := terminationOf(successor)
 	former.Pod = "the uid of a pod that had this name before"
@@ -141,7 +141,7 @@ func TestReplaceFromTheCache(t *testing.T) {
 		"something else was written":       {func(p *corev1.Pod) { p.Labels["x"] = "y" }, true, 1},
 		"somebody else took it out":        {func(p *corev1.Pod) { p.OwnerReferences = nil }, false, 1},
 		"an earlier leader took it out":    {func(p *corev1.Pod) { p.Labels[v1alpha1.LabelReplaced] = "true" }, true, 1},
-		"its Job was ended and deletes it": {func(p *corev1.Pod) { p.Annotations = map[string]string{"deleted": ""} }, false, 1},
+		"its Job was ended and deletes it": {func(p *corev1.Pod) { p.Annotations["deleted"] = "" }, false, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, job := objects(corev1.RestartPolicyNever, 0)
@@ -149,7 +149,8 @@ func TestReplaceFromTheCache(t *testing.T) {
 			p.Finalizers = []string{batchv1.JobTrackingFinalizer}
 			b := newBench(t, g, job, p)
 			old, newer := b.pod(t, "b"), b.pod(t, "b")
-			if c.now(newer); newer.Annotations != nil {
+			c.now(newer)
+			if _, deleted := newer.Annotations["deleted"]; deleted {
 				job := b.readJob(t)
 				job.Spec.Suspend = new(bool)
 				*job.Spec.Suspend = true
@@ -702,7 +703,7 @@ func TestPodTurned(t *testing.T) {
 		"node":         {func(p *corev1.Pod) { p.Spec.NodeName = "n3" }, true},
 		"deletion":     {deleted, true},
 		"taken out":    {replaced, true},
-		"another's":    {func(p *corev1.Pod) { p.OwnerReferences = nil }, true},
+		"left behind":  {func(p *corev1.Pod) { p.OwnerReferences = nil }, true},
 		"another pod":  {func(p *corev1.Pod) { p.UID = "another" }, true},
 		"shorter time": {func(p *corev1.Pod) { deleted(p); p.DeletionTimestamp.Time = p.DeletionTimestamp.Add(-time.Second) }, true},
 	} {

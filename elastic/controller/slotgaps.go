@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
@@ -96,7 +95,7 @@ func (c *Controller) refill(ctx context.Context, key coordinator.Key, pods []cor
 	if !due {
 		return again, nil
 	}
-	job, err := c.live(ctx, types.NamespacedName{Namespace: key.Namespace, Name: key.Name}, key.Job)
+	job, err := c.live(ctx, jobName(key), key.Job)
 	if err != nil || job == nil || over(job) || suspended(job) {
 		return 0, err
 	}

@@ -139,15 +139,8 @@ var podTurned = predicate.Funcs{
 		return !ok || !ok2 || before.UID != after.UID || before.Spec.NodeName != after.Spec.NodeName ||
 			before.Status.Phase != after.Status.Phase ||
 			!before.DeletionTimestamp.Equal(after.DeletionTimestamp) || !maps.Equal(before.Labels, after.Labels) ||
-			ownerUID(before) != ownerUID(after)
+			membership.Orphaned(before) != membership.Orphaned(after)
 	},
-}
-
-func ownerUID(pod *corev1.Pod) types.UID {
-	if owner := membership.OwningJob(pod); owner != nil {
-		return owner.UID
-	}
-	return ""
 }
 
 func gangOfPod(_ context.Context, o client.Object) []reconcile.Request {

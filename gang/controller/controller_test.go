@@ -34,6 +34,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/status"
 	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/slim/slimtest"
 )
 
@@ -197,10 +198,12 @@ func pod(slot int, node string, change ...func(*corev1.Pod)) *corev1.Pod {
 			Labels: map[string]string{v1alpha1.LabelGang: key.Name},
 			Annotations: map[string]string{
 				batchv1.JobCompletionIndexAnnotation: fmt.Sprint(slot),
+				v1alpha1.AnnotationGangSlot:          fmt.Sprint(slot),
 				v1alpha1.AnnotationInjection:         `{"ranks":4,"notes":["no memory set"]}`},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: key.Name, UID: "job-1", Controller: ptr.To(true)}},
 		},
-		Spec: corev1.PodSpec{NodeName: node},
+		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{
+			{Name: "train", Env: []corev1.EnvVar{{Name: membership.JobVariable, Value: "job-1"}}}}},
 	}
 	for _, f := range change {
 		f(p)
@@ -392,9 +395,9 @@ func TestFiguresAloneAreWrittenNowAndThen(t *testing.T) {
 }
 
 func TestOnlyPodsOfThisJobCount(t *testing.T) {
-	former := func(p *corev1.Pod) { p.OwnerReferences[0].UID = "job-0" }
+	former := func(p *corev1.Pod) { p.Spec.Containers[0].Env[0].Value = "job-0" }
 	released := func(p *corev1.Pod) { p.OwnerReferences = nil }
-	beyond := func(p *corev1.Pod) { p.Annotations[batchv1.JobCompletionIndexAnnotation] = "2" }
+	beyond := func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationGangSlot] = "2" }
 	failed := func(p *corev1.Pod) { p.Name += "-old"; p.Status.Phase = corev1.PodFailed }
 	replaced := func(p *corev1.Pod) { p.Name += "-old"; p.Labels[v1alpha1.LabelReplaced] = "true" }
 	for name, c := range map[string]struct {

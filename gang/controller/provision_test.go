@@ -32,12 +32,12 @@ func asking(t *testing.T) *world {
 	j.Spec.Template.Annotations[v1alpha1.AnnotationProvisioningClass] = atomicClass
 	waits := func(p *corev1.Pod) {
 		p.Annotations[v1alpha1.AnnotationConsumesRequest] = requestKey.Name
-		p.Spec = corev1.PodSpec{Hostname: "h", SchedulerName: "s", NodeSelector: map[string]string{"pool": "gpu"}}
+		p.Spec.Hostname, p.Spec.SchedulerName, p.Spec.NodeSelector = "h", "s", map[string]string{"pool": "gpu"}
 		p.Spec.Containers = []corev1.Container{{
 			Name:         "train",
 			Image:        "i",
 			Command:      []string{"torchrun"},
-			Env:          []corev1.EnvVar{{Name: "TOKEN", Value: "secret"}},
+			Env:          append(p.Spec.Containers[0].Env, corev1.EnvVar{Name: "TOKEN", Value: "secret"}),
 			VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}},
 			Resources:    corev1.ResourceRequirements{Requests: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}},
 		}}

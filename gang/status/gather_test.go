@@ -12,6 +12,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/observe"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/settings"
 )
 
@@ -44,10 +45,12 @@ func TestSlotsWithoutPodsTakeNothing(t *testing.T) {
 	var pods []corev1.Pod
 	for _, slot := range []int{7, 4321} {
 		pods = append(pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p-", slot), Annotations: map[string]string{
-			batchv1.JobCompletionIndexAnnotation: fmt.Sprint(slot), v1alpha1.AnnotationInjection: `{"ranks":8}`},
+			batchv1.JobCompletionIndexAnnotation: fmt.Sprint(slot), v1alpha1.AnnotationGangSlot: fmt.Sprint(slot),
+			v1alpha1.AnnotationInjection: `{"ranks":8}`},
 			OwnerReferences: []metav1.OwnerReference{
 				{APIVersion: "batch/v1", Kind: "Job", UID: "job", Controller: ptr.To(true)},
-			}}, Spec: corev1.PodSpec{NodeName: "n"}})
+			}}, Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{
+			{Name: "train", Env: []corev1.EnvVar{{Name: membership.JobVariable, Value: "job"}}}}}})
 	}
 	run := &v1alpha1.RunStatus{
 		Generation: 1,

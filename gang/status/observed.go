@@ -40,7 +40,7 @@ func GatherObserved(
 		owner := membership.OwningJob(&p)
 		return owner == nil || owner.UID != job.UID
 	})
-	holders := membership.Holders(job.UID, int(j.Members), own)
+	holders := membership.WatchedHolders(int(j.Members), own)
 	for slot := range j.Members {
 		pod := holders[slot]
 		if pod == nil {
@@ -144,9 +144,9 @@ func running(pod *corev1.Pod) time.Time {
 
 // successor is when the next pod in the same slot ran; zero: not yet, or slots are not known.
 func successor(younger []corev1.Pod, of *corev1.Pod) time.Time {
-	slot, ok := membership.GangSlot(of)
+	slot, ok := membership.Index(of)
 	for i := range younger {
-		if other, known := membership.GangSlot(&younger[i]); ok && known && other == slot {
+		if other, known := membership.Index(&younger[i]); ok && known && other == slot {
 			return running(&younger[i])
 		}
 	}

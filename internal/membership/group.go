@@ -2,7 +2,6 @@ package membership
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -93,17 +92,10 @@ func External(key types.NamespacedName) (api, name string, ok bool) {
 // GroupSlot is the pod's index, and whether no two members of its gang have the same one. In groups of other APIs it
 // only gives the order: pods of two jobs, or of two tasks, may be in one group.
 func GroupSlot(pod *corev1.Pod) (n int, unique bool) {
-	n, ok := GangSlot(pod)
 	if pod.Labels[v1alpha1.LabelGang] != "" {
-		return n, ok
+		return GangSlot(pod)
 	}
-	if !ok {
-		for _, from := range []map[string]string{pod.Labels, pod.Annotations} {
-			if i, err := strconv.Atoi(from[volcanoIndex]); err == nil && i >= 0 {
-				return i, false
-			}
-		}
-	}
+	n, _ = Index(pod)
 	return n, false
 }
 

@@ -1,8 +1,11 @@
 package membership
 
 import (
+	"maps"
+	"strings"
 	"testing"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -32,23 +35,56 @@ func TestGangOfPod(t *testing.T) {
 	if _, ok := GangOf(pod); ok {
 		t.Error("a pod without the label belongs to a gang")
 	}
-	pod.Labels = map[string]string{v1alpha1.LabelGang: "g", "batch.kubernetes.io/job-completion-index": "3"}
+	pod.Labels = map[string]string{v1alpha1.LabelGang: "g"}
 	if key, ok := GangOf(pod); !ok || key.String() != "ns/g" {
 		t.Errorf("gang %v, %v", key, ok)
 	}
-	if slot, ok := GangSlot(pod); !ok || slot != 3 {
-		t.Errorf("slot %d, %v", slot, ok)
+	pod.Spec.Containers = []corev1.Container{{Name: "side"}, {Name: "train", Env: []corev1.EnvVar{{Name: JobVariable, Value: "u"}}}}
+	if _, ok := GangOf(pod); ok || JobUID(pod) != "u" {
+		t.Errorf("a pod that its job %q left behind belongs to a gang", JobUID(pod))
 	}
-	pod.Labels["batch.kubernetes.io/controller-uid"] = "a Job that is gone"
-	if _, ok := GangOf(pod); ok {
-		t.Error("a pod that its Job left behind belongs to a gang")
-	}
-	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "g", Controller: ptr.To(true)}}
+	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Anything", Name: "other", Controller: ptr.To(true)}}
 	if _, ok := GangOf(pod); !ok {
-		t.Error("a pod of a Job belongs to no gang")
+		t.Error("a pod that is controlled belongs to no gang")
 	}
 	pod.Labels[v1alpha1.LabelReplaced] = "true"
 	if _, ok := GangOf(pod); ok {
 		t.Error("a pod that was replaced belongs to a gang")
+	}
+}
+
+// TestMembersAreReadByTheirStamp: what controllers write on pods, and whoever imitates them, gives a member no place.
+func TestMembersAreReadByTheirStamp(t *testing.T) {
+	theirs := map[string]string{batchv1.JobCompletionIndexAnnotation: "3", "apps.kubernetes.io/pod-index": "3", volcanoIndex: "3", volcanoTask: "master"}
+	pod := groupPod(maps.Clone(theirs), maps.Clone(theirs), "")
+	if n, unique := GroupSlot(pod); n != 3 || unique {
+		t.Errorf("a pod of no gang has index %d, its own: %t", n, unique)
+	}
+	pod.Labels[v1alpha1.LabelGang] = "g"
+	if n, ok := GangSlot(pod); ok || GangRole(pod) != "" || JobUID(pod) != "" {
+		t.Errorf("slot %d %t, role %q, job %q without a stamp", n, ok, GangRole(pod), JobUID(pod))
+	}
+	if _, err := GangSize(pod); err == nil || !strings.Contains(err.Error(), "not made through the webhook") {
+		t.Errorf("a size without a stamp: %v", err)
+	}
+	labels, annotations := Stamp{Gang: "g", Size: "5", Role: "worker", Slot: "4"}.Keys()
+	maps.Copy(pod.Labels, labels)
+	maps.Copy(pod.Annotations, annotations)
+	n, ok := GangSlot(pod)
+	size, err := GangSize(pod)
+	if of, unique := GroupSlot(pod); !ok || n != 4 || of != 4 || !unique || size != 5 || err != nil || GangRole(pod) != "worker" {
+		t.Errorf("slot %d %d %t %t, size %d %v, role %q", n, of, ok, unique, size, err, GangRole(pod))
+	}
+	for _, value := range []string{"", "-1", "x", "99999999999999999999"} {
+		pod.Annotations[v1alpha1.AnnotationGangSlot] = value
+		if n, ok := GangSlot(pod); ok {
+			t.Errorf("slot %q is %d", value, n)
+		}
+	}
+	for _, value := range []string{"", "0", "-1", "x", "99999999999999999999"} {
+		pod.Annotations[v1alpha1.AnnotationGangSize] = value
+		if size, err := GangSize(pod); err == nil {
+			t.Errorf("size %q is %d", value, size)
+		}
 	}
 }

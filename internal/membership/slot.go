@@ -5,14 +5,25 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Holders are the pods of a Job that hold its slots, by slot; nil where none does.
+// Holders are the members of a job's gang that hold its slots, by slot; nil where none does.
 func Holders(job types.UID, members int, pods []corev1.Pod) []*corev1.Pod {
+	return holders(members, pods, func(pod *corev1.Pod) (int, bool) {
+		slot, ok := GangSlot(pod)
+		return slot, ok && JobUID(pod) == job && !Replaced(pod) && !Orphaned(pod)
+	})
+}
+
+// WatchedHolders are the same of a Job that is only watched, whose pods carry no stamp.
+func WatchedHolders(members int, pods []corev1.Pod) []*corev1.Pod {
+	return holders(members, pods, Index)
+}
+
+func holders(members int, pods []corev1.Pod, slotOf func(*corev1.Pod) (int, bool)) []*corev1.Pod {
 	holders := make([]*corev1.Pod, members)
 	for i := range pods {
 		pod := &pods[i]
-		owner := OwningJob(pod)
-		slot, ok := GangSlot(pod)
-		if owner == nil || owner.UID != job || !ok || slot >= members || Replaced(pod) {
+		slot, ok := slotOf(pod)
+		if !ok || slot >= members {
 			continue
 		}
 		if have := holders[slot]; have == nil || holds(pod, have) {

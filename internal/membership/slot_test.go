@@ -20,11 +20,13 @@ func TestHolders(t *testing.T) {
 	pod := func(uid string, made metav1.Time, phase corev1.PodPhase, change ...func(*corev1.Pod)) corev1.Pod {
 		yes := true
 		p := corev1.Pod{Status: corev1.PodStatus{Phase: phase}, ObjectMeta: metav1.ObjectMeta{
-			UID: types.UID(
-				uid,
-			), CreationTimestamp: made, Annotations: map[string]string{batchv1.JobCompletionIndexAnnotation: "1"}, Labels: map[string]string{},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "job", UID: "job", Controller: &yes}},
+			UID:               types.UID(uid),
+			CreationTimestamp: made,
+			Annotations:       map[string]string{v1alpha1.AnnotationGangSlot: "1", batchv1.JobCompletionIndexAnnotation: "0"},
+			Labels:            map[string]string{},
+			OwnerReferences:   []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "job", UID: "job", Controller: &yes}},
 		}}
+		p.Spec.Containers = []corev1.Container{{Name: "side"}, {Name: "train", Env: []corev1.EnvVar{{Name: membership.JobVariable, Value: "job"}}}}
 		for _, c := range change {
 			c(&p)
 		}
@@ -32,7 +34,8 @@ func TestHolders(t *testing.T) {
 	}
 	deleted := func(p *corev1.Pod) { p.DeletionTimestamp = &later }
 	replaced := func(p *corev1.Pod) { p.Labels[v1alpha1.LabelReplaced] = "true" }
-	others := func(p *corev1.Pod) { p.OwnerReferences[0].UID = "another" }
+	left := func(p *corev1.Pod) { p.OwnerReferences = nil }
+	others := func(p *corev1.Pod) { p.Spec.Containers[1].Env[0].Value = "another" }
 	for name, tt := range map[string]struct {
 		a, b corev1.Pod
 		want string
@@ -44,7 +47,8 @@ func TestHolders(t *testing.T) {
 		"the newer of two that are over":  {pod("a", now, corev1.PodSucceeded), pod("b", later, corev1.PodRunning, deleted), "b"},
 		"of one second, always the same":  {pod("a", now, corev1.PodRunning), pod("b", now, corev1.PodRunning), "b"},
 		"not one that is replaced":        {pod("a", now, corev1.PodRunning), pod("b", later, corev1.PodRunning, replaced), "a"},
-		"not one of another Job":          {pod("a", now, corev1.PodRunning), pod("b", later, corev1.PodRunning, others), "a"},
+		"not one made for another Job":    {pod("a", now, corev1.PodRunning), pod("b", later, corev1.PodRunning, others), "a"},
+		"not one that its Job left":       {pod("a", now, corev1.PodRunning), pod("b", later, corev1.PodRunning, left), "a"},
 		"one that succeeded, and no more": {pod("a", now, corev1.PodSucceeded), pod("b", later, corev1.PodRunning, others), "a"},
 	} {
 		for _, pods := range [][]corev1.Pod{{tt.a, tt.b}, {tt.b, tt.a}} {

@@ -121,6 +121,8 @@ var userKeys = map[string]string{
 var systemKeys = map[string]bool{
 	v1alpha1.LabelGang:                  true,
 	v1alpha1.AnnotationGangSize:         true,
+	v1alpha1.AnnotationGangRole:         true,
+	v1alpha1.AnnotationGangSlot:         true,
 	v1alpha1.AnnotationInjected:         true,
 	v1alpha1.AnnotationImageCommand:     true,
 	v1alpha1.AnnotationInstallResources: true,

@@ -36,7 +36,7 @@ func selectorOf(key types.NamespacedName) string {
 }
 
 // Succeeded lists the pods of a gang that ended well: the informer of a scheduler does not know pods that have ended. In a gang of
-// ours they are of the same owner as a member that there is; in a group of another API all count, as Volcano counts them.
+// ours they were made for the same job as a member that there is; in a group of another API all count, as Volcano counts them.
 func Succeeded(ctx context.Context, client kubernetes.Interface, key types.NamespacedName, member *v1.Pod) ([]*v1.Pod, error) {
 	list, err := client.CoreV1().Pods(key.Namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: selectorOf(key),
@@ -45,14 +45,14 @@ func Succeeded(ctx context.Context, client kubernetes.Interface, key types.Names
 	if err != nil {
 		return nil, fmt.Errorf("listing pods of gang %s: %w", key, err)
 	}
-	owner := metav1.GetControllerOf(member)
+	job := membership.JobUID(member)
 	var ended []*v1.Pod
 	for i := range list.Items {
 		pod := &list.Items[i]
 		if of, ok := membership.GroupOf(pod); !ok || of != key || pod.Status.Phase != v1.PodSucceeded || pod.DeletionTimestamp != nil {
 			continue
 		}
-		if by := metav1.GetControllerOf(pod); Is(key) || (by == nil) == (owner == nil) && (by == nil || by.UID == owner.UID) {
+		if Is(key) || membership.JobUID(pod) == job {
 			ended = append(ended, pod)
 		}
 	}

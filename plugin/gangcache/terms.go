@@ -1,14 +1,12 @@
 package gangcache
 
 import (
-	"fmt"
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/settings"
 	"holdfast.dev/holdfast/topology"
 )
@@ -31,9 +29,10 @@ type Terms struct {
 	Ignored []string
 }
 
-// OwnTerms are those of a gang of ours, as any of its pods says.
+// OwnTerms are those of a gang of ours, as any of its pods says; whoever gives Terms to a Cache refuses too many pods
+// (external.Book.Terms).
 func OwnTerms(pod *corev1.Pod) (Terms, error) {
-	size, err := gangSize(pod)
+	size, err := membership.GangSize(pod)
 	return Terms{Size: size}, err
 }
 
@@ -47,17 +46,4 @@ func Asks(pod *corev1.Pod, t Terms) (gang.Topology, error) {
 		asks.Required, asks.Preferred = t.Topology.Required, t.Topology.Preferred
 	}
 	return asks, nil
-}
-
-// gangSize is how many members a pod says that its Gang has; whoever gives Terms to a Cache refuses too many (external.Book.Terms).
-func gangSize(pod *corev1.Pod) (int, error) {
-	value, ok := pod.Annotations[v1alpha1.AnnotationGangSize]
-	if !ok {
-		return 0, fmt.Errorf("pod %s has label %s but no annotation %s: it was not made through the webhook", pod.Name, v1alpha1.LabelGang, v1alpha1.AnnotationGangSize)
-	}
-	size, err := strconv.Atoi(value)
-	if err != nil || size < 1 {
-		return 0, fmt.Errorf("annotation %s of pod %s is %q: a number of pods from 1 is needed", v1alpha1.AnnotationGangSize, pod.Name, value)
-	}
-	return size, nil
 }

@@ -5,10 +5,9 @@ import (
 	"encoding/json"
 
 	v1 "k8s.io/api/core/v1"
-)
 
-// perPod are labels that tell pods of one template apart. No rule that selects pods of a gang selects by them.
-var perPod = []string{"batch.kubernetes.io/job-completion-index", "apps.kubernetes.io/pod-index", "statefulset.kubernetes.io/pod-name"}
+	"holdfast.dev/holdfast/internal/membership"
+)
 
 // RoleOf is equal for pods that every filter judges alike: it covers all of the pod's labels and spec but
 // what only the kubelet and the container read. Pods that differ needlessly only cost time. What a generic ephemeral volume
@@ -16,10 +15,9 @@ var perPod = []string{"batch.kubernetes.io/job-completion-index", "apps.kubernet
 func RoleOf(pod *v1.Pod) string {
 	labels := make(map[string]string, len(pod.Labels))
 	for k, v := range pod.Labels {
-		labels[k] = v
-	}
-	for _, k := range perPod {
-		delete(labels, k)
+		if !membership.IsPerPod(k) {
+			labels[k] = v
+		}
 	}
 	spec := pod.Spec
 	spec.NodeName, spec.Hostname, spec.Subdomain, spec.ServiceAccountName, spec.ImagePullSecrets = "", "", "", "", nil

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 // GPU is the device that pods ask for.
@@ -62,7 +63,7 @@ func Pod(name string, gpus int64) *v1.Pod {
 func Member(gangName string, slot, size int, gpus int64) *v1.Pod {
 	p := Pod(fmt.Sprintf("%s-%d", gangName, slot), gpus)
 	p.Labels = map[string]string{v1alpha1.LabelGang: gangName, "batch.kubernetes.io/job-completion-index": fmt.Sprint(slot)}
-	p.Annotations = map[string]string{v1alpha1.AnnotationGangSize: fmt.Sprint(size)}
+	p.Annotations = map[string]string{v1alpha1.AnnotationGangSize: fmt.Sprint(size), v1alpha1.AnnotationGangSlot: fmt.Sprint(slot)}
 	return p
 }
 
@@ -93,10 +94,11 @@ func Created(p *v1.Pod, at time.Time) *v1.Pod {
 	return p
 }
 
-// OwnedBy has a Job own a pod, by the Job's UID.
+// OwnedBy has a Job own a pod that was made for it, by the Job's UID.
 func OwnedBy(job string, p *v1.Pod) *v1.Pod {
 	yes := true
 	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "j", UID: types.UID(job), Controller: &yes}}
+	p.Spec.Containers[0].Env = []v1.EnvVar{{Name: membership.JobVariable, Value: job}}
 	return p
 }
 

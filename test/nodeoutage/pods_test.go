@@ -24,6 +24,7 @@ import (
 	elasticcontroller "holdfast.dev/holdfast/elastic/controller"
 	"holdfast.dev/holdfast/elastic/coordinator"
 	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/test/devcluster"
 )
 
@@ -62,7 +63,10 @@ func (w *world) jobNamed(name string, change func(*batchv1.Job), annotations map
 // job makes such a Job, and returns its pod.
 func (w *world) job(name string, labels map[string]string) *corev1.Pod {
 	w.t.Helper()
-	w.jobNamed(name, func(j *batchv1.Job) { j.Spec.Template.Labels = labels }, nil)
+	w.jobNamed(name, func(j *batchv1.Job) {
+		j.Spec.Template.Labels = labels
+		j.Spec.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: membership.JobVariable, Value: "stamped"}}
+	}, nil)
 	var pod *corev1.Pod
 	eventually.Succeeds(w.t, "a pod of Job "+name, func() error {
 		list, err := w.direct.CoreV1().Pods("default").List(w.ctx, metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=" + name})
@@ -115,7 +119,7 @@ func (w *world) replaces(config *rest.Config, pod *corev1.Pod) {
 	store := elasticcontroller.New(
 		elasticcontroller.Options{Client: api, Live: api, Recorder: events.NewFakeRecorder(20), Log: logr.Discard()},
 	)
-	key := coordinator.Key{Namespace: pod.Namespace, Name: "a-gang", Job: string(metav1.GetControllerOf(pod).UID)}
+	key := coordinator.Key{Namespace: pod.Namespace, Name: "a-gang", Job: string(membership.JobUID(pod))}
 	if err := store.Replace(w.ctx, key, elastic.Termination{Pod: string(pod.UID), Name: pod.Name, Cause: v1alpha1.CauseNodeGone}); err != nil {
 		w.t.Fatalf("with its own rights the controller cannot replace a pod: %v", err)
 	}

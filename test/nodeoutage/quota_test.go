@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -26,6 +27,7 @@ import (
 	elasticcontroller "holdfast.dev/holdfast/elastic/controller"
 	"holdfast.dev/holdfast/elastic/coordinator"
 	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/slim"
 	"holdfast.dev/holdfast/test/devcluster"
 )
@@ -55,7 +57,8 @@ func madeWithinAQuota(w *world, c *devcluster.Cluster) {
 		return err
 	})
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name}, Spec: batchv1.JobSpec{
-		Completions: ptr.To[int32](1), CompletionMode: ptr.To(batchv1.IndexedCompletion), PodReplacementPolicy: ptr.To(batchv1.Failed),
+		Parallelism: ptr.To[int32](0), Completions: ptr.To[int32](1),
+		CompletionMode: ptr.To(batchv1.IndexedCompletion), PodReplacementPolicy: ptr.To(batchv1.Failed),
 	}}
 	template := &job.Spec.Template
 	template.Annotations, template.Labels = optedIn(nil), map[string]string{v1alpha1.LabelGang: name}
@@ -65,7 +68,11 @@ func madeWithinAQuota(w *world, c *devcluster.Cluster) {
 	key.Job = string(job.UID)
 	w.create(&v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name},
 		Spec: v1alpha1.GangSpec{Members: 1, JobRef: v1alpha1.JobReference{APIVersion: "batch/v1", Kind: "Job", Name: name, UID: key.Job}}})
-	first := w.podOf(name, "")
+	first := w.stamped(job)
+	one := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"parallelism":1}}`))
+	if err := w.all().Patch(w.ctx, job, one); err != nil {
+		w.t.Fatal(err)
+	}
 	termination := elastic.Termination{Pod: string(first.UID), Name: first.Name, Node: first.Spec.NodeName, Cause: "Test"}
 	if err := store.Replace(w.ctx, key, termination); err != nil {
 		w.t.Fatal(err)
@@ -115,13 +122,32 @@ func (w *world) podOf(job, not string) (pod *corev1.Pod) {
 	return pod
 }
 
-// create makes an object by all rights.
-func (w *world) create(o client.Object) {
+// stamped makes the pod that the Job controller would make of a Job and admission would stamp.
+func (w *world) stamped(job *batchv1.Job) *corev1.Pod {
+	w.t.Helper()
+	pod := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: *job.Spec.Template.Spec.DeepCopy()}
+	pod.Namespace, pod.Name, pod.Finalizers = job.Namespace, job.Name+"-0", []string{batchv1.JobTrackingFinalizer}
+	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))}
+	pod.Annotations[batchv1.JobCompletionIndexAnnotation], pod.Annotations[v1alpha1.AnnotationGangSlot] = "0", "0"
+	pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: membership.JobVariable, Value: string(job.UID)}}
+	w.create(pod)
+	return pod
+}
+
+// all is a client with all rights.
+func (w *world) all() client.Client {
 	w.t.Helper()
 	all, err := client.New(w.config, client.Options{Scheme: ours(w)})
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	return all
+}
+
+// create makes an object by all rights.
+func (w *world) create(o client.Object) {
+	w.t.Helper()
+	all := w.all()
 	eventually.Succeeds(w.t, fmt.Sprintf("%T %s", o, o.GetName()), func() error { return all.Create(w.ctx, o) })
 }
 

@@ -252,7 +252,7 @@ func member(gang string, slot, size int, name string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
 			Labels:      map[string]string{v1alpha1.LabelGang: gang, "batch.kubernetes.io/job-completion-index": fmt.Sprint(slot)},
-			Annotations: map[string]string{v1alpha1.AnnotationGangSize: fmt.Sprint(size)}},
+			Annotations: map[string]string{v1alpha1.AnnotationGangSize: fmt.Sprint(size), v1alpha1.AnnotationGangSlot: fmt.Sprint(slot)}},
 		Spec: corev1.PodSpec{
 			SchedulerName:                 v1alpha1.SchedulerName,
 			TerminationGracePeriodSeconds: ptr.To[int64](0),

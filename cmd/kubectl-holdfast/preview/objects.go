@@ -70,6 +70,7 @@ func Members(first *corev1.Pod, job *batchv1.Job) (pods []corev1.Pod, unasked st
 		pod.Name, pod.UID = podName(job.Name, slot), types.UID(fmt.Sprintf("%s-%d", first.UID, slot))
 		pod.Labels = with(pod.Labels, batchv1.JobCompletionIndexAnnotation, strconv.Itoa(slot))
 		pod.Annotations = with(pod.Annotations, batchv1.JobCompletionIndexAnnotation, strconv.Itoa(slot))
+		pod.Annotations = with(pod.Annotations, v1alpha1.AnnotationGangSlot, strconv.Itoa(slot))
 		pod.Spec.Hostname = fmt.Sprintf("%s-%d", job.Name, slot)
 		pods[slot] = *pod
 	}

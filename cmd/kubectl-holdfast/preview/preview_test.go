@@ -1,6 +1,7 @@
 package preview
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -66,6 +67,7 @@ func TestMembers(t *testing.T) {
 		want := PodOf(job, i)
 		if pod.Name != want.Name ||
 			pod.Annotations[batchv1.JobCompletionIndexAnnotation] != want.Annotations[batchv1.JobCompletionIndexAnnotation] ||
+			pod.Annotations[v1alpha1.AnnotationGangSlot] != strconv.Itoa(i) ||
 			pod.Spec.Hostname != want.Spec.Hostname {
 			t.Errorf("member %d: %+v", i, pod.ObjectMeta)
 		}

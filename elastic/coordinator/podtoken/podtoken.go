@@ -230,20 +230,18 @@ func (v *Verifier) identify(ctx context.Context, name types.NamespacedName, uid 
 		return coordinator.Caller{}, errReplaced
 	}
 	gangName, ok := membership.GangOf(pod)
-	job := membership.OwningJob(pod)
+	job := membership.JobUID(pod)
 	slot, indexed := membership.GangSlot(pod)
 	switch {
 	case membership.Orphaned(pod):
 		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s was left behind by its Job (deleted with --cascade=orphan): its ranks train on, and nothing restarts them", name)
 	case !ok:
 		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s is in no gang: its job was not opted in when it was created", name)
-	case job == nil || job.Name != gangName.Name:
-		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s is labelled with gang %s but is not a pod of that job", name, gangName.Name)
-	case !indexed:
-		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s has no completion index: the job must be an Indexed one", name)
+	case job == "" || !indexed:
+		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s is labelled with gang %s but was not made through the webhook: create the job again", name, gangName.Name)
 	}
 	id := coordinator.Caller{
-		Key: coordinator.Key{Namespace: gangName.Namespace, Name: gangName.Name, Job: string(job.UID)}, Slot: elastic.Slot(slot),
+		Key: coordinator.Key{Namespace: gangName.Namespace, Name: gangName.Name, Job: string(job)}, Slot: elastic.Slot(slot),
 		Pod: elastic.Pod{UID: string(pod.UID), Name: pod.Name, Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.Time,
 			Restarted: containerEnd(pod), Charged: charged(pod)},
 	}

@@ -27,6 +27,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 func pod(namespace, job string, slot string, uid string) *corev1.Pod {
@@ -34,8 +35,10 @@ func pod(namespace, job string, slot string, uid string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: job + "-" + slot, UID: types.UID(uid), CreationTimestamp: metav1.Now(),
 			Labels:          map[string]string{v1alpha1.LabelGang: job, batchv1.JobCompletionIndexAnnotation: slot},
+			Annotations:     map[string]string{v1alpha1.AnnotationGangSlot: slot},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: job, UID: types.UID(namespace + "-" + job), Controller: &yes}}},
-		Spec:   corev1.PodSpec{NodeName: "n1"},
+		Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{
+			{Name: "train", Env: []corev1.EnvVar{{Name: membership.JobVariable, Value: namespace + "-" + job}}}}},
 		Status: corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}}},
 	}
 }
@@ -109,7 +112,10 @@ func TestWhoIsWho(t *testing.T) {
 	plain := pod("team-a", "plain", "0", "p0")
 	delete(plain.Labels, v1alpha1.LabelGang)
 	forged := pod("team-a", "forged", "0", "f0")
-	forged.Labels[v1alpha1.LabelGang] = "train" // labels itself into another job's gang
+	// A batch Job's pod with every word of its controller and the gang's label, without what pod admission alone writes.
+	forged.Labels[v1alpha1.LabelGang], forged.OwnerReferences, forged.Spec.Containers = "train", mine.OwnerReferences, nil
+	unplaced := pod("team-a", "unplaced", "0", "l0")
+	delete(unplaced.Annotations, v1alpha1.AnnotationGangSlot)
 	replaced := pod("team-a", "train", "1", "a1")
 	replaced.Labels[v1alpha1.LabelReplaced] = "true"
 	wrong, node := bound("team-a", "train-3", "a3"), bound("team-a", "train-3", "a3")
@@ -117,13 +123,13 @@ func TestWhoIsWho(t *testing.T) {
 	node.User.Username = "system:node:n1"
 	tokens := map[string]string{"mine": ours("team-a", "train-3", "a3"), "wrong": ours("team-a", "train-3", "a3") + "w", "unbound": ours("team-a", "train-3", "a3") + "u",
 		"node": ours("team-a", "train-3", "a3") + "n", "stolen": ours("team-a", "train-3", "a-pod-that-is-gone"), "elsewhere": ours("team-b", "train-3", "a3"),
-		"plain": ours("team-a", "plain-0", "p0"), "forged": ours("team-a", "forged-0", "f0"), "replaced": ours("team-a", "train-1", "a1"), "who": ours("team-a", "train-3", "a3") + "x"}
+		"plain": ours("team-a", "plain-0", "p0"), "forged": ours("team-a", "forged-0", "f0"), "unplaced": ours("team-a", "unplaced-0", "l0"), "replaced": ours("team-a", "train-1", "a1"), "who": ours("team-a", "train-3", "a3") + "x"}
 	r := &reviewer{tokens: map[string]authenticationv1.TokenReviewStatus{
 		tokens["mine"]: bound("team-a", "train-3", "a3"), tokens["wrong"]: wrong, tokens["unbound"]: bound("team-a", "", ""), tokens["node"]: node,
 		tokens["stolen"]: bound("team-a", "train-3", "a-pod-that-is-gone"), tokens["elsewhere"]: bound("team-b", "train-3", "a3"),
-		tokens["plain"]: bound("team-a", "plain-0", "p0"), tokens["forged"]: bound("team-a", "forged-0", "f0"), tokens["replaced"]: bound("team-a", "train-1", "a1"),
+		tokens["plain"]: bound("team-a", "plain-0", "p0"), tokens["forged"]: bound("team-a", "forged-0", "f0"), tokens["unplaced"]: bound("team-a", "unplaced-0", "l0"), tokens["replaced"]: bound("team-a", "train-1", "a1"),
 	}}
-	api := r.client(t, mine, plain, forged, replaced)
+	api := r.client(t, mine, plain, forged, unplaced, replaced)
 	v := New(api, api)
 	for name, c := range map[string]struct {
 		token string
@@ -137,7 +143,8 @@ func TestWhoIsWho(t *testing.T) {
 		"a token of the pod's predecessor": {"stolen", codes.PermissionDenied},
 		"a pod name in another namespace":  {"elsewhere", codes.PermissionDenied},
 		"a pod whose job is not opted in":  {"plain", codes.PermissionDenied},
-		"a pod of another job":             {"forged", codes.PermissionDenied},
+		"a pod that was made for no job":   {"forged", codes.PermissionDenied},
+		"a pod without a slot":             {"unplaced", codes.PermissionDenied},
 		"a pod that was replaced":          {"replaced", codes.NotFound},
 	} {
 		t.Run(name, func(t *testing.T) {

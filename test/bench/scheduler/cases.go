@@ -144,7 +144,7 @@ func pod(g group, slot int) *corev1.Pod {
 		// What a Job of so many indexes and our webhook write. To the other systems it means nothing.
 		p.Labels["batch.kubernetes.io/job-completion-index"] = fmt.Sprint(slot)
 		p.Labels[v1alpha1.LabelGang] = g.name
-		p.Annotations = map[string]string{v1alpha1.AnnotationGangSize: fmt.Sprint(g.size)}
+		p.Annotations = map[string]string{v1alpha1.AnnotationGangSize: fmt.Sprint(g.size), v1alpha1.AnnotationGangSlot: fmt.Sprint(slot)}
 		if g.rack {
 			p.Annotations[v1alpha1.AnnotationTopologyRequired] = labelRack
 		}
