@@ -30,6 +30,7 @@ import (
 //	released POD | over | tick
 //	goback POINT                 people want that: a POINT is a step of the first branch, or BRANCH/STEP, as in sealed and copied
 //	detach SLOT | stored | ended | at MS | restart | record
+//	written                      what people see is in the store as it is now
 func TestScripts(t *testing.T) {
 	golden.Scripts(t, "testdata/*.txt", func(t *testing.T, out *strings.Builder) func(string) {
 		s := &stage{t: t, now: time.Unix(1_700_000_000, 0).UTC(), out: out}
@@ -89,6 +90,8 @@ func (s *stage) command(f []string) {
 		p := s.pending[len(s.pending)-1]
 		s.pending, s.stored = nil, p.Record
 		s.step(Stored{Revision: p.Revision, Generation: p.Record.Generation})
+	case "written":
+		s.stored = s.state.Snapshot()
 	case "ended":
 		s.step(Ended{})
 	case "pending":

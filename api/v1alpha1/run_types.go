@@ -170,6 +170,8 @@ type Recovery struct {
 	ReachedStep *int64 `json:"reachedStep,omitempty"`
 	// +optional
 	ResumedAt *int64 `json:"resumedAt,omitempty"`
+	// Closed: what it cost is in progress.lostMs, and no event Recovered follows.
+	Closed bool `json:"closed,omitempty"`
 	// Standbys counts ranks that continued in a warm standby; Ranks counts all.
 	Standbys int32 `json:"standbys"`
 	Ranks    int32 `json:"ranks"`

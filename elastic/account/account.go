@@ -53,8 +53,6 @@ type Account struct {
 	startedAt  time.Time
 	recoveries []Recovery
 	moved      []cause.Suspect
-	// settled is the newest generation whose recovery is accounted for in figures.Lost.
-	settled int64
 	// excused counts generations in a row that a port conflict or a launcher's start ended.
 	excused int
 	// pace is the time that a step takes, reportInterval the time from one reported step to the next, which may be many steps later,
@@ -114,9 +112,6 @@ func New(r Recorded) *Account {
 	}
 	for i := range a.recoveries {
 		a.recoveries[i].Replaced = slices.Clone(a.recoveries[i].Replaced)
-	}
-	if last := a.last(); last != nil && (last.FirstStep >= 0 || last.Start >= 0 && !a.countsSteps()) {
-		a.settled = last.Generation
 	}
 	return a
 }

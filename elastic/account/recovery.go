@@ -31,6 +31,8 @@ type Recovery struct {
 	ReachedKnown bool
 	ResumedAt    int64
 	ResumeKnown  bool
+	// Closed: it is accounted for in Figures.Lost, and not reported again.
+	Closed bool
 	// Drain comes before Stop and holds Decide; Replace and Fetch come after Stop.
 	Drain   time.Duration
 	Replace time.Duration
@@ -172,10 +174,10 @@ func (r *Recovery) brings(pod members.Pod) bool {
 // settle closes the account of the newest recovery and returns it; nil: that was done. ended: it came to its end.
 func (a *Account) settle(g Generation, now time.Time, ended bool) *Recovery {
 	rec := a.last()
-	if rec == nil || rec.Generation <= a.settled || rec.Generation > g.Number {
+	if rec == nil || rec.Closed || rec.Generation > g.Number {
 		return nil
 	}
-	a.settled = rec.Generation
+	rec.Closed = true
 	p := &a.figures
 	switch {
 	case rec.CostKnown() && (ended || a.stepped(g)):

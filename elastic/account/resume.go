@@ -110,7 +110,7 @@ func (a *Account) TrackResume(g Generation) {
 		return
 	}
 	rec.StepsRecomputed = max(0, rec.Reached-rec.ResumedAt)
-	if p := &a.figures; rec.Generation <= a.settled { // it was closed without
+	if p := &a.figures; rec.Closed { // it was closed without
 		p.ResumeUnknown = max(0, p.ResumeUnknown-1)
 		p.Lost += a.recomputeTime(rec)
 	}

@@ -87,6 +87,7 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 			EndedAfter:   rec.EndedAfter,
 			ReachedStep:  known(rec.Reached, rec.ReachedKnown),
 			ResumedAt:    known(rec.ResumedAt, rec.ResumeKnown),
+			Closed:       rec.Closed,
 		})
 	}
 	if l := r.Launch; l.Number > 1 || len(l.Kept) > 0 {
@@ -193,6 +194,7 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 			ReachedKnown: rec.ReachedStep != nil,
 			ResumedAt:    plain(rec.ResumedAt),
 			ResumeKnown:  rec.ResumedAt != nil,
+			Closed:       rec.Closed,
 		})
 	}
 	if l := s.Launch; l != nil {
