@@ -18,17 +18,13 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/test/devcluster"
-	"holdfast.dev/holdfast/test/devcluster/layout"
 	"holdfast.dev/holdfast/test/harness"
-	"holdfast.dev/holdfast/test/trainer"
 )
 
 const (
@@ -85,20 +81,7 @@ func install(ctx context.Context, t *testing.T, name string, nodes int) *world {
 		w.dump(ctx)
 		t.Fatal(err)
 	}
-	claim := func(name, class string, mode corev1.PersistentVolumeAccessMode) client.Object {
-		return &corev1.PersistentVolumeClaim{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-			Spec: corev1.PersistentVolumeClaimSpec{
-				AccessModes: []corev1.PersistentVolumeAccessMode{mode}, StorageClassName: ptr.To(class),
-				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}},
-		}
-	}
-	for _, o := range []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "trainer"}, Data: map[string]string{"trainer.py": trainer.Script}},
-		claim("python", "holdfast-python", corev1.ReadOnlyMany),
-		claim("shared", layout.SharedStorageClass, corev1.ReadWriteMany),
-	} {
+	for _, o := range harness.TrainerRoom(namespace) {
 		if err := w.Client().Create(ctx, o); err != nil {
 			t.Fatal(err)
 		}
@@ -151,46 +134,12 @@ func (j training) job() *batchv1.Job {
 		script = "/trainer/trainer.py"
 		all[v1alpha1.AnnotationStandbys] = "auto"
 	}
-	command := fmt.Sprintf("PATH=$PATH:/opt/holdfast-python/venv/bin exec torchrun --nnodes=%d --nproc-per-node=1 --node-rank=$JOB_COMPLETION_INDEX "+
+	line := fmt.Sprintf("torchrun --nnodes=%d --nproc-per-node=1 --node-rank=$JOB_COMPLETION_INDEX "+
 		"--master-addr=none --master-port=29500 %s %v 65536", members, script, j.pause.Seconds())
 	maps.Copy(all, j.annotations)
-	indexed := batchv1.IndexedCompletion
-	limits := corev1.ResourceList{
-		corev1.ResourceMemory: resource.MustParse("192Mi"),
-		"nvidia.com/gpu":      *resource.NewQuantity(cmp.Or(j.gpus, 2), resource.DecimalSI),
-	}
-	requests := limits.DeepCopy()
-	requests[corev1.ResourceCPU] = resource.MustParse("50m")
-	return &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: j.name, Annotations: all},
-		Spec: batchv1.JobSpec{
-			Completions:    ptr.To(int32(members)),
-			Parallelism:    ptr.To(int32(members)),
-			CompletionMode: &indexed,
-			BackoffLimit:   ptr.To(int32(0)),
-			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-				PriorityClassName: j.priority,
-				RestartPolicy: cmp.Or(
-					j.policy,
-					corev1.RestartPolicyNever,
-				), TerminationGracePeriodSeconds: ptr.To(cmp.Or(j.grace, grace)), Affinity: oneOf(j.nodes),
-				SecurityContext: &corev1.PodSecurityContext{
-					RunAsUser:    ptr.To(int64(1000)),
-					RunAsGroup:   ptr.To(int64(1000)),
-					RunAsNonRoot: ptr.To(true),
-				},
-				Containers: []corev1.Container{{
-					Name: container, Image: layout.BaseImage, Command: []string{"bash", "-c", command},
-					Resources: corev1.ResourceRequirements{Requests: requests, Limits: limits},
-					VolumeMounts: []corev1.VolumeMount{{Name: "trainer", MountPath: "/trainer"},
-						{Name: "python", MountPath: "/opt/holdfast-python", ReadOnly: true}},
-				}},
-				Volumes: []corev1.Volume{
-					{Name: "trainer", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "trainer"}}}},
-					{Name: "python", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "python", ReadOnly: true}}},
-				},
-			}}},
-	}
+	pod := harness.TrainerPod(line, cmp.Or(j.grace, grace), cmp.Or(j.gpus, 2))
+	pod.PriorityClassName, pod.RestartPolicy, pod.Affinity = j.priority, cmp.Or(j.policy, pod.RestartPolicy), oneOf(j.nodes)
+	return harness.Job(namespace, j.name, int32(members), 0, all, pod)
 }
 
 // oneOf keeps a pod to some nodes.

@@ -7,12 +7,12 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/test/devcluster/layout"
+	"holdfast.dev/holdfast/test/harness"
 )
 
 const (
@@ -37,45 +37,29 @@ raise RuntimeError("Connection closed by peer [10.0.0.1]:1234")
 
 // BugJob is an opted-in job of one pod and two ranks that runs bugScript.
 func BugJob(policy corev1.RestartPolicy, backoffLimit int32) *batchv1.Job {
-	yes, one := true, int32(1)
-	indexed := batchv1.IndexedCompletion
-	no := false
-	return &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:        "bug-" + strings.ToLower(string(policy)),
-			Namespace:   Namespace,
-			Annotations: map[string]string{v1alpha1.AnnotationEnabled: "true"},
-		},
-		Spec: batchv1.JobSpec{Completions: &one, Parallelism: &one, CompletionMode: &indexed, BackoffLimit: &backoffLimit,
-			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-				RestartPolicy: policy,
-				SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes, RunAsUser: ptr.To(int64(1000)),
-					SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
-				Containers: []corev1.Container{{Name: Training, Image: layout.BaseImage,
-					Command: []string{
-						"/opt/holdfast-python/venv/bin/torchrun",
-						"--nproc-per-node=2",
-						"--no-python",
-						"/opt/holdfast-python/venv/bin/python3",
-						"-c",
-						bugScript,
-					},
-					SecurityContext: &corev1.SecurityContext{
-						AllowPrivilegeEscalation: &no,
-						Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-					},
-					VolumeMounts: []corev1.VolumeMount{{Name: "python", MountPath: "/opt/holdfast-python", ReadOnly: true}},
-				}},
-				Volumes: []corev1.Volume{
-					{
-						Name: "python",
-						VolumeSource: corev1.VolumeSource{
-							PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "python", ReadOnly: true},
-						},
-					},
-				},
-			}}},
+	pod := corev1.PodSpec{
+		RestartPolicy: policy,
+		SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To(int64(1000)),
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+		Containers: []corev1.Container{{Name: Training, Image: layout.BaseImage,
+			Command: []string{
+				"/opt/holdfast-python/venv/bin/torchrun",
+				"--nproc-per-node=2",
+				"--no-python",
+				"/opt/holdfast-python/venv/bin/python3",
+				"-c",
+				bugScript,
+			},
+			SecurityContext: &corev1.SecurityContext{
+				AllowPrivilegeEscalation: ptr.To(false),
+				Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			},
+			VolumeMounts: []corev1.VolumeMount{{Name: "python", MountPath: "/opt/holdfast-python", ReadOnly: true}},
+		}},
+		Volumes: []corev1.Volume{harness.ClaimVolume("python", true)},
 	}
+	name := "bug-" + strings.ToLower(string(policy))
+	return harness.Job(Namespace, name, 1, backoffLimit, map[string]string{v1alpha1.AnnotationEnabled: "true"}, pod)
 }
 
 // lateJob is an opted-in job of one pod whose two ranks sleep; it waits until it is resumed.

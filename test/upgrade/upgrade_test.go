@@ -12,17 +12,12 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/test/devcluster"
-	"holdfast.dev/holdfast/test/devcluster/layout"
 	"holdfast.dev/holdfast/test/harness"
-	"holdfast.dev/holdfast/test/trainer"
 )
 
 const namespace, job, container = "upgrade", "llama", "trainer"
@@ -77,19 +72,7 @@ func (w *world) must(err error) {
 // start creates the job and waits until it trains.
 func (w *world) start(ctx context.Context) {
 	w.Helper()
-	claim := func(name, class string, mode corev1.PersistentVolumeAccessMode) client.Object {
-		return &corev1.PersistentVolumeClaim{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-			Spec: corev1.PersistentVolumeClaimSpec{
-				AccessModes: []corev1.PersistentVolumeAccessMode{mode}, StorageClassName: ptr.To(class),
-				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}},
-		}
-	}
-	for _, o := range []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "trainer"}, Data: map[string]string{"trainer.py": trainer.Script}},
-		claim("python", layout.PythonStorageClass, corev1.ReadOnlyMany), claim("shared", layout.SharedStorageClass, corev1.ReadWriteMany), training(),
-	} {
+	for _, o := range append(harness.TrainerRoom(namespace), training()) {
 		w.must(w.today.Client().Create(ctx, o))
 	}
 	w.today.Say("the old version trains")
@@ -110,45 +93,13 @@ func (w *world) start(ctx context.Context) {
 
 // training is a job of two pods with a rank each, which keeps its state in memory and in storage.
 func training() *batchv1.Job {
-	indexed := batchv1.IndexedCompletion
-	limits := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("192Mi"), "nvidia.com/gpu": resource.MustParse("1")}
-	requests := limits.DeepCopy()
-	requests[corev1.ResourceCPU] = resource.MustParse("50m")
-	const command = "PATH=$PATH:/opt/holdfast-python/venv/bin exec torchrun --nnodes=2 --nproc-per-node=1 --node-rank=$JOB_COMPLETION_INDEX " +
-		"--master-addr=none --master-port=29500 --no-python /opt/holdfast-python/venv/bin/python3 -u /trainer/trainer.py 0.2 65536 /shared/log"
-	return &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace,
-			Name:      job,
-			Annotations: map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Mi",
-				v1alpha1.AnnotationStandbys: "off", v1alpha1.AnnotationStorageClaim: "shared", v1alpha1.AnnotationStorageInterval: "1s"},
-		},
-		Spec: batchv1.JobSpec{
-			Completions:    ptr.To[int32](2),
-			Parallelism:    ptr.To[int32](2),
-			CompletionMode: &indexed,
-			BackoffLimit:   ptr.To[int32](0),
-			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-				RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: ptr.To[int64](10),
-				SecurityContext: &corev1.PodSecurityContext{
-					RunAsUser:    ptr.To[int64](1000),
-					RunAsGroup:   ptr.To[int64](1000),
-					RunAsNonRoot: ptr.To(true),
-				},
-				Containers: []corev1.Container{{
-					Name:         container,
-					Image:        layout.BaseImage,
-					Command:      []string{"bash", "-c", command},
-					Resources:    corev1.ResourceRequirements{Requests: requests, Limits: limits},
-					VolumeMounts: []corev1.VolumeMount{{Name: "trainer", MountPath: "/trainer"}, {Name: "python", MountPath: "/opt/holdfast-python", ReadOnly: true}, {Name: "shared", MountPath: "/shared"}},
-				}},
-				Volumes: []corev1.Volume{
-					{Name: "trainer", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "trainer"}}}},
-					{Name: "python", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "python", ReadOnly: true}}},
-					{Name: "shared", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "shared"}}},
-				},
-			}}},
-	}
+	const line = "torchrun --nnodes=2 --nproc-per-node=1 --node-rank=$JOB_COMPLETION_INDEX --master-addr=none --master-port=29500 " +
+		"--no-python /opt/holdfast-python/venv/bin/python3 -u /trainer/trainer.py 0.2 65536 /shared/log"
+	pod := harness.TrainerPod(line, 10, 1)
+	pod.Containers[0].VolumeMounts = append(pod.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "shared", MountPath: "/shared"})
+	pod.Volumes = append(pod.Volumes, harness.ClaimVolume("shared", false))
+	return harness.Job(namespace, job, 2, 0, map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Mi",
+		v1alpha1.AnnotationStandbys: "off", v1alpha1.AnnotationStorageClaim: "shared", v1alpha1.AnnotationStorageInterval: "1s"}, pod)
 }
 
 func (w *world) until(what string, holds func() (bool, any)) {

@@ -30,7 +30,6 @@ const (
 // Pod is the one template: what every system gets, and each GPUs for its ranks.
 func Pod(job, line string, grace, gpus int64, state corev1.VolumeSource, env ...corev1.EnvVar) corev1.PodSpec {
 	memory := resource.MustParse("4Gi")
-	scripts := corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "scripts"}}}
 	return corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, Subdomain: job, TerminationGracePeriodSeconds: &grace,
 		AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
@@ -56,32 +55,13 @@ func Pod(job, line string, grace, gpus int64, state corev1.VolumeSource, env ...
 				Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 			},
 			VolumeMounts: []corev1.VolumeMount{
-				{Name: "bench", MountPath: "/bench", ReadOnly: true}, {Name: "python", MountPath: pythonHome, ReadOnly: true},
+				{Name: "scripts", MountPath: "/bench", ReadOnly: true}, {Name: "python", MountPath: pythonHome, ReadOnly: true},
 				{Name: "state", MountPath: StateAt}, {Name: "tmp", MountPath: "/tmp"},
 			},
 		}},
 		Volumes: []corev1.Volume{
-			{Name: "bench", VolumeSource: scripts}, {Name: "python", VolumeSource: ClaimVolume("python", true)},
+			harness.ConfigVolume("scripts"), harness.ClaimVolume("python", true),
 			{Name: "state", VolumeSource: state}, {Name: "tmp", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-		},
-	}
-}
-
-// ClaimVolume is a volume of a claim.
-func ClaimVolume(claim string, readOnly bool) corev1.VolumeSource {
-	return corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim, ReadOnly: readOnly}}
-}
-
-// Job is an indexed one of so many pods.
-func Job(namespace, name string, pods, backoff int32, annotations map[string]string, spec corev1.PodSpec) *batchv1.Job {
-	return &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Annotations: annotations},
-		Spec: batchv1.JobSpec{
-			Completions:    &pods,
-			Parallelism:    &pods,
-			CompletionMode: ptr.To(batchv1.IndexedCompletion),
-			BackoffLimit:   &backoff,
-			Template:       corev1.PodTemplateSpec{Spec: spec},
 		},
 	}
 }
@@ -91,16 +71,8 @@ func Room(namespace string, scripts map[string]string) []client.Object {
 	return []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "scripts", Namespace: namespace}, Data: scripts},
-		Claim(namespace, "python", layout.PythonStorageClass, corev1.ReadOnlyMany),
+		harness.Claim(namespace, "python", layout.PythonStorageClass, corev1.ReadOnlyMany),
 	}
-}
-
-// Claim is a claim of 1 GiB.
-func Claim(namespace, name, class string, mode corev1.PersistentVolumeAccessMode) client.Object {
-	meta := metav1.ObjectMeta{Name: name, Namespace: namespace}
-	return &corev1.PersistentVolumeClaim{ObjectMeta: meta, Spec: corev1.PersistentVolumeClaimSpec{
-		AccessModes: []corev1.PersistentVolumeAccessMode{mode}, StorageClassName: &class,
-		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}}
 }
 
 // Service gives the pods of a job names that torchrun's rendezvous can find.

@@ -11,6 +11,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/test/bench/lives"
 	"holdfast.dev/holdfast/test/devcluster/layout"
+	"holdfast.dev/holdfast/test/harness"
 )
 
 // The one job that every system runs.
@@ -38,7 +39,7 @@ func trainJob(name string) *batchv1.Job {
 		annotations = map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Mi",
 			v1alpha1.AnnotationStorageClaim: "storage", v1alpha1.AnnotationStorageInterval: fmt.Sprintf("%ds", storeSeconds)}
 	}
-	return lives.Job(roomName, name, pods, 100, annotations, podOf(name, line(name)))
+	return harness.Job(roomName, name, pods, 100, annotations, podOf(name, line(name)))
 }
 
 // barePod is a pod of the same template that nothing but the kubelet has to do with.
@@ -49,15 +50,15 @@ func barePod(name string) *corev1.Pod {
 
 func podOf(job, line string) corev1.PodSpec {
 	own := corev1.EnvVar{Name: "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", Value: "1"}
-	return lives.Pod(job, line, 20, ranksEach, lives.ClaimVolume("files-"+job, false), own)
+	return lives.Pod(job, line, 20, ranksEach, harness.ClaimVolume("files-"+job, false).VolumeSource, own)
 }
 
 // room is everything that the jobs share, and what each has for itself.
 func room(script string) []client.Object {
 	out := lives.Room(roomName, map[string]string{"train.py": script})
-	out = append(out, lives.Claim(roomName, "storage", layout.SharedStorageClass, corev1.ReadWriteMany))
+	out = append(out, harness.Claim(roomName, "storage", layout.SharedStorageClass, corev1.ReadWriteMany))
 	for _, job := range []string{jobTorchrun, jobHoldfast} {
-		out = append(out, lives.Claim(roomName, "files-"+job, layout.SharedStorageClass, corev1.ReadWriteMany), lives.Service(roomName, job))
+		out = append(out, harness.Claim(roomName, "files-"+job, layout.SharedStorageClass, corev1.ReadWriteMany), lives.Service(roomName, job))
 	}
 	return out
 }

@@ -13,6 +13,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/test/bench/lives"
+	"holdfast.dev/holdfast/test/harness"
 )
 
 //go:embed train.py
@@ -100,5 +101,5 @@ func jobFor(s system, sh shape, times int) *batchv1.Job {
 		PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
 			TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{batchv1.JobNameLabel: name}}}}},
 	}
-	return lives.Job(namespace, name, int32(sh.pods), 0, annotations, pod)
+	return harness.Job(namespace, name, int32(sh.pods), 0, annotations, pod)
 }
