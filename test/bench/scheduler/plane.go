@@ -2,11 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -22,6 +17,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/keyutil"
 	"sigs.k8s.io/yaml"
 )
 
@@ -98,11 +94,7 @@ func (p *plane) connect(ctx context.Context, port int) error {
 
 // secrets writes what the API server and its clients need to know of each other.
 func (p *plane) secrets(port int) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	der, err := x509.MarshalECPrivateKey(key)
+	key, err := keyutil.MakeEllipticPrivateKeyPEM()
 	if err != nil {
 		return err
 	}
@@ -114,7 +106,7 @@ contexts: [{name: bench, context: {cluster: bench, user: bench}}]
 current-context: bench
 `, port, token)
 	return errors.Join(
-		os.WriteFile(filepath.Join(p.dir, "sa.key"), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600),
+		os.WriteFile(filepath.Join(p.dir, "sa.key"), key, 0o600),
 		// system:masters is exempt from priority and fairness: no system is held back by the share of its user.
 		os.WriteFile(filepath.Join(p.dir, "tokens"), []byte(token+`,bench,bench,"system:masters"`+"\n"), 0o600),
 		os.WriteFile(p.kubeconfig, []byte(kubeconfig), 0o600))

@@ -1,154 +1,186 @@
-// Package pki is a dev cluster's own certificate authority: it issues the
-// certificates and kubeconfigs of one cluster into one directory, for 30 days.
+// Package pki issues the authorities, certificates and kubeconfigs of one dev cluster, for 30 days.
 package pki
 
 import (
-	"bytes"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/base64"
-	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
+
+	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
 const validity = 30 * 24 * time.Hour
 
-// CA signs certificates.
-type CA struct {
+// issuer writes what a cluster needs, valid from an hour before now.
+type issuer struct {
+	s   *layout.Spec
+	now time.Time
+	ca  pair
+}
+
+// pair is a certificate with its key.
+type pair struct {
 	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	pem  []byte
+	key  crypto.Signer
 }
 
-// Pair is a certificate with its key, both PEM.
-type Pair struct{ Cert, Key []byte }
-
-// NewCA makes a self-signed authority that is valid from an hour before now.
-func NewCA(name string, now time.Time) (*CA, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	tmpl := template(pkix.Name{CommonName: name}, now)
-	tmpl.IsCA, tmpl.BasicConstraintsValid = true, true
-	tmpl.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
-	tmpl.ExtKeyUsage = nil
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
-	if err != nil {
-		return nil, fmt.Errorf("signing authority %s: %w", name, err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, err
-	}
-	return &CA{cert: cert, key: key, pem: encode("CERTIFICATE", der)}, nil
-}
-
-// Cert is the authority's certificate, PEM.
-func (c *CA) Cert() []byte { return c.pem }
-
-// KeyPEM is the authority's key.
-func (c *CA) KeyPEM() ([]byte, error) { return keyPEM(c.key) }
-
-// Issue signs a certificate for a user or server. Hosts are names and addresses.
-func (c *CA) Issue(user string, groups, hosts []string, now time.Time) (Pair, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return Pair{}, err
-	}
-	tmpl := template(pkix.Name{CommonName: user, Organization: groups}, now)
-	for _, h := range hosts {
-		if ip := net.ParseIP(h); ip != nil {
-			tmpl.IPAddresses = append(tmpl.IPAddresses, ip)
-		} else {
-			tmpl.DNSNames = append(tmpl.DNSNames, h)
-		}
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, c.cert, key.Public(), c.key)
-	if err != nil {
-		return Pair{}, fmt.Errorf("signing certificate of %s: %w", user, err)
-	}
-	k, err := keyPEM(key)
-	return Pair{Cert: encode("CERTIFICATE", der), Key: k}, err
-}
-
-// NewKeyPair makes a signing key and its public half, for service account tokens.
-func NewKeyPair() (Pair, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return Pair{}, err
-	}
-	pub, err := x509.MarshalPKIXPublicKey(key.Public())
-	if err != nil {
-		return Pair{}, err
-	}
-	k, err := keyPEM(key)
-	return Pair{Cert: encode("PUBLIC KEY", pub), Key: k}, err
-}
-
-// Write stores the pair as base.crt and base.key.
-func (p Pair) Write(dir, base string) error {
-	if err := os.WriteFile(filepath.Join(dir, base+".crt"), p.Cert, 0o644); err != nil {
+// WriteCluster issues everything that a cluster needs: authorities, serving and client certificates and kubeconfigs,
+// under the places that layout names.
+func WriteCluster(s *layout.Spec, now time.Time) (err error) {
+	w := &issuer{s: s, now: now}
+	if w.ca, err = w.authority("holdfast-dev " + s.Name); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, base+".key"), p.Key, 0o600)
+	if err := w.controlPlane(s.Path("pki")); err != nil {
+		return err
+	}
+	for user, file := range map[string]string{
+		"system:kube-controller-manager": s.PKI("controller-manager.kubeconfig"),
+		"system:kube-scheduler":          s.PKI("scheduler.kubeconfig"),
+		"system:kube-proxy":              s.PKI("proxy.kubeconfig"),
+		"holdfast-dev-dns":               s.PKI("dns.kubeconfig"),
+	} {
+		if err := w.kubeconfig(file, user); err != nil {
+			return err
+		}
+	}
+	if err := w.kubeconfig(s.Kubeconfig(), "holdfast-dev-admin", "system:masters"); err != nil {
+		return err
+	}
+	for i := range s.Nodes {
+		if err := w.node(i); err != nil {
+			return fmt.Errorf("certificates of node %s: %w", s.NodeName(i), err)
+		}
+	}
+	return nil
 }
 
-// Kubeconfig is a kubeconfig that holds the pair itself and needs no other file.
-func (c *CA) Kubeconfig(cluster, server, user string, p Pair) []byte {
-	b64 := base64.StdEncoding.EncodeToString
-	var b bytes.Buffer
-	fmt.Fprintf(&b, `apiVersion: v1
-kind: Config
-clusters:
-- name: %[1]s
-  cluster:
-    server: %[2]s
-    certificate-authority-data: %[3]s
-users:
-- name: %[4]s
-  user:
-    client-certificate-data: %[5]s
-    client-key-data: %[6]s
-contexts:
-- name: %[1]s
-  context: {cluster: %[1]s, user: %[4]q}
-current-context: %[1]s
-`, cluster, server, b64(c.pem), user, b64(p.Cert), b64(p.Key))
-	return b.Bytes()
+func (w *issuer) controlPlane(dir string) error {
+	front, err := w.authority("holdfast-dev front proxy " + w.s.Name)
+	if err != nil {
+		return err
+	}
+	tokens, err := keyutil.MakeEllipticPrivateKeyPEM()
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		os.MkdirAll(dir, 0o700),
+		w.ca.write(dir, "ca"),
+		certutil.WriteCert(filepath.Join(dir, "front-proxy-ca.crt"), front.pem()),
+		keyutil.WriteKey(filepath.Join(dir, "sa.key"), tokens),
+		w.write(dir, "apiserver", w.ca, "kube-apiserver", nil, "localhost", "127.0.0.1", w.s.ControlIP(), w.s.KubernetesServiceIP(),
+			"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc."+layout.ClusterDomain),
+		w.write(dir, "kubelet-client", w.ca, "kube-apiserver-kubelet-client", []string{"system:masters"}),
+		w.write(dir, "front-proxy", front, "front-proxy-client", nil),
+	)
 }
 
-func template(name pkix.Name, now time.Time) *x509.Certificate {
+// node puts a node's own files where its /etc will be.
+func (w *issuer) node(i int) error {
+	dir, name := w.s.NodePath(i, "etc", "kubernetes"), w.s.NodeName(i)
+	if err := os.MkdirAll(dir, 0o755); err != nil { // containers of the node read it
+		return err
+	}
+	return errors.Join(
+		certutil.WriteCert(filepath.Join(dir, "ca.crt"), w.ca.pem()),
+		w.write(dir, "kubelet", w.ca, "system:node:"+name, []string{"system:nodes"}, name, w.s.NodeIP(i), "127.0.0.1"),
+		w.kubeconfig(dir+"/kubelet.kubeconfig", "system:node:"+name, "system:nodes"),
+		w.kubeconfig(dir+"/proxy.kubeconfig", "system:kube-proxy"),
+	)
+}
+
+func (w *issuer) authority(name string) (p pair, err error) {
+	if p.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		return p, err
+	}
+	p.cert, err = certutil.NewSelfSignedCACert(certutil.Config{CommonName: name, NotBefore: w.now.Add(-time.Hour)}, p.key)
+	return p, err
+}
+
+// issue signs a certificate for a user or server; hosts are names and addresses.
+func (w *issuer) issue(by pair, name string, groups []string, hosts ...string) (p pair, err error) {
+	if p.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		return p, err
+	}
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
-		panic(err) // the system has no randomness; nothing can go on
+		return p, err
 	}
-	return &x509.Certificate{
+	c := &x509.Certificate{
 		SerialNumber: serial,
-		Subject:      name,
-		NotBefore:    now.Add(-time.Hour),
-		NotAfter:     now.Add(validity),
+		Subject:      pkix.Name{CommonName: name, Organization: groups},
+		NotBefore:    w.now.Add(-time.Hour),
+		NotAfter:     w.now.Add(validity),
 		KeyUsage:     x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 	}
-}
-
-func encode(kind string, der []byte) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
-}
-
-func keyPEM(key *ecdsa.PrivateKey) ([]byte, error) {
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return nil, err
+	for _, h := range hosts {
+		if ip := net.ParseIP(h); ip != nil {
+			c.IPAddresses = append(c.IPAddresses, ip)
+		} else {
+			c.DNSNames = append(c.DNSNames, h)
+		}
 	}
-	return encode("EC PRIVATE KEY", der), nil
+	der, err := x509.CreateCertificate(rand.Reader, c, by.cert, p.key.Public(), by.key)
+	if err != nil {
+		return p, fmt.Errorf("signing certificate of %s: %w", name, err)
+	}
+	p.cert, err = x509.ParseCertificate(der)
+	return p, err
+}
+
+func (p pair) pem() []byte {
+	text, _ := certutil.EncodeCertificates(p.cert) // into memory
+	return text
+}
+
+func (p pair) write(dir, base string) error {
+	key, err := keyutil.MarshalPrivateKeyToPEM(p.key)
+	if err != nil {
+		return err
+	}
+	return errors.Join(certutil.WriteCert(filepath.Join(dir, base+".crt"), p.pem()), keyutil.WriteKey(filepath.Join(dir, base+".key"), key))
+}
+
+func (w *issuer) write(dir, base string, by pair, name string, groups []string, hosts ...string) error {
+	p, err := w.issue(by, name, groups, hosts...)
+	if err != nil {
+		return err
+	}
+	return p.write(dir, base)
+}
+
+// kubeconfig writes one that holds a user's certificate itself and needs no other file.
+func (w *issuer) kubeconfig(file, user string, groups ...string) error {
+	p, err := w.issue(w.ca, user, groups)
+	if err != nil {
+		return err
+	}
+	key, err := keyutil.MarshalPrivateKeyToPEM(p.key)
+	if err != nil {
+		return err
+	}
+	name := w.s.Name
+	return clientcmd.WriteToFile(api.Config{
+		Clusters:       map[string]*api.Cluster{name: {Server: w.s.APIURL(), CertificateAuthorityData: w.ca.pem()}},
+		AuthInfos:      map[string]*api.AuthInfo{user: {ClientCertificateData: p.pem(), ClientKeyData: key}},
+		Contexts:       map[string]*api.Context{name: {Cluster: name, AuthInfo: user}},
+		CurrentContext: name,
+	}, file)
 }

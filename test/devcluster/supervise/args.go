@@ -29,7 +29,7 @@ func apiServerCommand(s *layout.Spec) command {
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
 		"--service-cluster-ip-range=" + s.ServiceCIDR(),
 		"--service-account-issuer=https://kubernetes.default.svc." + layout.ClusterDomain,
-		"--service-account-key-file=" + s.PKI("sa.crt"), "--service-account-signing-key-file=" + s.PKI("sa.key"),
+		"--service-account-key-file=" + s.PKI("sa.key"), "--service-account-signing-key-file=" + s.PKI("sa.key"),
 		"--client-ca-file=" + s.PKI("ca.crt"),
 		"--tls-cert-file=" + s.PKI("apiserver.crt"), "--tls-private-key-file=" + s.PKI("apiserver.key"),
 		"--kubelet-client-certificate=" + s.PKI("kubelet-client.crt"), "--kubelet-client-key=" + s.PKI("kubelet-client.key"),
