@@ -78,7 +78,7 @@ func newBench(t *testing.T, all ...client.Object) *bench {
 				return c.SubResource(sub).Apply(ctx, ac, opts...)
 			},
 			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-				if _, ok := o.(*batchv1.Job); ok && b.refuse {
+				if isJob(o) && b.refuse {
 					return apierrors.NewInvalid(batchv1.SchemeGroupVersion.WithKind("Job").GroupKind(), o.GetName(), nil)
 				}
 				return c.Patch(ctx, o, p, opts...)
@@ -87,6 +87,12 @@ func newBench(t *testing.T, all ...client.Object) *bench {
 		Build()
 	b.Controller = New(Options{Client: slimtest.Client(t, b.api), Live: b.api, Recorder: b.recorder, Log: testr.New(t)})
 	return b
+}
+
+// isJob says whether an object is a Job, decoded or not.
+func isJob(o client.Object) bool {
+	_, decoded := o.(*batchv1.Job)
+	return decoded || o.GetObjectKind().GroupVersionKind() == batchJob.GroupVersionKind()
 }
 
 func (b *bench) gang(t *testing.T) *v1alpha1.Gang {

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/internal/kinds"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/settings"
 )
@@ -85,12 +86,12 @@ func (c *Controller) isOver(ctx context.Context, key coordinator.Key, going bool
 	if !going {
 		job := &batchv1.Job{}
 		err := c.Client.Get(ctx, name, job)
-		if err == nil && string(job.UID) == key.Job && !over(job) || err != nil && !apierrors.IsNotFound(err) {
+		if err == nil && string(job.UID) == key.Job && !kinds.JobState(job).Ended || err != nil && !apierrors.IsNotFound(err) {
 			return false, nil
 		}
 	}
-	job, err := c.live(ctx, name, key.Job)
-	return err == nil && (job == nil || over(job)), err
+	j, err := c.live(ctx, name, key.Job)
+	return err == nil && (j == nil || j.over()), err
 }
 
 // jobTurned passes changes that decide whether a gang's pods are wanted: its Job ends, is deleted, suspended or
@@ -99,7 +100,11 @@ var jobTurned = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false }, // it has no pods yet, or they are looked at
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, after, ok := jobs(e.ObjectOld, e.ObjectNew)
-		return ok && (over(before) != over(after) || suspended(before) != suspended(after))
+		if !ok {
+			return false
+		}
+		was, is := kinds.JobState(before), kinds.JobState(after)
+		return was.Ended != is.Ended || was.Suspended != is.Suspended
 	},
 	DeleteFunc:  func(event.DeleteEvent) bool { return true },
 	GenericFunc: func(event.GenericEvent) bool { return false },

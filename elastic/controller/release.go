@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,15 +26,12 @@ import (
 	"holdfast.dev/holdfast/internal/membership"
 )
 
-// How one pod is replaced while its Job goes on (1.37: pkg/controller/job/job_controller.go, getPodsForJob;
-// pkg/controller/controller_ref_manager.go):
+// A pod is replaced in two steps, whatever the kind of its job:
 //
-//   - A pod that its Job's selector does not match any more is released: the Job controller takes its owner
-//     reference and its finalizer away, counts nothing and makes the index anew in the same sync, with no
-//     back-off and whatever backoffLimit says. It does so also for a pod that is being deleted.
-//   - From then on the pod is nobody's, so it must be told to go: that is a level of its own. Whatever carries
-//     LabelReplaced is evicted or, where its node is dead, deleted at once. So a leader that dies between the
-//     two leaves nothing behind, and a budget of the user's may refuse for as long as it likes.
+//   - It leaves its job, as the job's kind releases it: the kind's controller counts nothing, and creates another one.
+//   - From then on nothing but LabelReplaced ends it: whatever carries it is evicted or, where its node is dead, deleted at
+//     once. So a leader that ends between the two leaves nothing behind, and a budget of the user's may refuse for as long
+//     as it likes.
 
 // Replace releases a pod from its Job. It may be called again, and for a pod that an earlier leader released. When a
 // rack fails, these are hundreds of pods: so the cache serves where it shows the plain case, and the patch is
@@ -62,11 +58,11 @@ func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic
 		return nil // somebody else took it out
 	}
 	if pod.DeletionTimestamp != nil {
-		job, err := c.live(ctx, jobName(key), key.Job)
+		j, err := c.live(ctx, jobName(key), key.Job)
 		if err != nil {
 			return err
 		}
-		if job == nil || over(job) || suspended(job) {
+		if j == nil || j.over() || j.suspended() {
 			return nil // the Job ends or rests, and its pods with it: none is made in this one's place
 		}
 	}
@@ -87,15 +83,18 @@ func belongs(key coordinator.Key, pod *corev1.Pod) bool {
 // only.
 func (c *Controller) release(ctx context.Context, key coordinator.Key, d elastic.Termination, pod *corev1.Pod, version string) error {
 	name := client.ObjectKeyFromObject(pod)
-	keys, err := c.selected(ctx, jobName(key))
+	change, err := c.released(ctx, jobName(key), pod)
 	if err != nil {
 		return err
 	}
 	labels := map[string]any{v1alpha1.LabelReplaced: "true"}
-	for _, k := range keys {
+	for _, k := range change.Remove {
 		labels[k] = nil
 	}
 	metadata := map[string]any{"uid": pod.UID, "labels": labels}
+	if len(change.Annotate) > 0 {
+		metadata["annotations"] = change.Annotate
+	}
 	if version != "" {
 		metadata["resourceVersion"] = version
 	}
@@ -142,24 +141,6 @@ func (c *Controller) Holders(ctx context.Context, key coordinator.Key, slots []e
 		}
 	}
 	return out, nil
-}
-
-// selected returns the labels by which a Job selects its pods: its own, and those of a manual selector.
-func (c *Controller) selected(ctx context.Context, name types.NamespacedName) ([]string, error) {
-	keys := []string{"controller-uid", batchv1.ControllerUidLabel}
-	job := &batchv1.Job{}
-	if err := c.Client.Get(ctx, name, job); err != nil {
-		return keys, client.IgnoreNotFound(err)
-	}
-	if job.Spec.Selector == nil {
-		return keys, nil
-	}
-	for k := range job.Spec.Selector.MatchLabels {
-		if k != v1alpha1.LabelGang && !slices.Contains(keys, k) {
-			keys = append(keys, k)
-		}
-	}
-	return keys, nil
 }
 
 const (
@@ -285,8 +266,8 @@ func (c *Controller) left(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	case g.DeletionTimestamp != nil || uid != "" && g.Spec.JobRef.UID != uid:
 		return true, nil
 	}
-	job, err := c.job(ctx, g)
-	return err == nil && (job == nil || over(job)), err
+	j, err := c.job(ctx, g)
+	return err == nil && (j == nil || j.over()), err
 }
 
 // delete ends a pod in its own time.

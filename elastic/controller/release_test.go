@@ -463,7 +463,7 @@ func TestAJobThatIsOver(t *testing.T) {
 			b.Coordinator = l
 			b.Live = interceptor.NewClient(b.api, interceptor.Funcs{
 				Get: func(ctx context.Context, cl client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-					if _, ok := o.(*batchv1.Job); ok {
+					if isJob(o) {
 						live++
 					}
 					return cl.Get(ctx, key, o, opts...)

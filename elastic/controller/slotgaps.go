@@ -6,10 +6,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/internal/kinds"
 	"holdfast.dev/holdfast/internal/membership"
 )
 
@@ -95,13 +97,13 @@ func (c *Controller) refill(ctx context.Context, key coordinator.Key, pods []cor
 	if !due {
 		return again, nil
 	}
-	job, err := c.live(ctx, jobName(key), key.Job)
-	if err != nil || job == nil || over(job) || suspended(job) {
+	j, err := c.live(ctx, jobName(key), key.Job)
+	if err != nil || j == nil || j.over() || j.suspended() {
 		return 0, err
 	}
 	notes := map[string]string{v1alpha1.AnnotationMadeRoom: now.UTC().Format(time.RFC3339)}
-	err = c.patch(ctx, job, false, map[string]any{"metadata": map[string]any{"uid": job.UID, "annotations": notes}})
-	if err != nil {
+	patch := map[string]any{"metadata": map[string]any{"uid": j.obj.GetUID(), "annotations": notes}}
+	if err := c.write(ctx, j, kinds.Write{Type: types.MergePatchType, Patch: patch}); err != nil {
 		return 0, fmt.Errorf("asking for a pod again: %w", err)
 	}
 	return again, nil

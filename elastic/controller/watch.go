@@ -278,20 +278,18 @@ func (c *Controller) terminations(
 	if len(terminations) == 0 {
 		return nil, false, nil
 	}
-	job, err := c.job(ctx, g) // as it is now: its pods' end may be seen before its own
+	j, err := c.job(ctx, g) // as it is now: its pods' end may be seen before its own
 	if err != nil {
 		return nil, false, err
 	}
 	switch {
-	case job == nil || over(job):
+	case j == nil || j.over():
 		return nil, false, nil
-	case suspended(job):
+	case j.suspended():
 		return Suspended(view), true, nil
 	}
 	return terminations, false, nil
 }
-
-func suspended(job *batchv1.Job) bool { return job.Spec.Suspend != nil && *job.Spec.Suspend }
 
 // nodes are the decisions on the nodes that pods are on, and those of the nodes that exist no more.
 func (c *Controller) nodes(ctx context.Context, pods []corev1.Pod) (map[string]v1alpha1.NodeOutage, map[string]bool, error) {

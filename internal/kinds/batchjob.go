@@ -103,16 +103,29 @@ func (BatchJob) Release(_ *corev1.Pod, obj *unstructured.Unstructured) Release {
 
 // State implements Kind.
 func (BatchJob) State(obj *unstructured.Unstructured) State {
-	c, err := decode[conditioned](obj)
+	job, err := decode[batchv1.Job](obj)
 	if err != nil {
 		return State{}
 	}
-	failed := c.isTrue(string(batchv1.JobFailureTarget), string(batchv1.JobFailed))
-	return State{
-		Ended:     failed || c.isTrue(string(batchv1.JobComplete), string(batchv1.JobSuccessCriteriaMet)) || obj.GetDeletionTimestamp() != nil,
-		Failed:    failed,
-		Suspended: c.Spec.Suspend,
+	return JobState(job)
+}
+
+// JobState is the state of a batch Job that is decoded already, as caches have it.
+func JobState(job *batchv1.Job) State {
+	s := State{Ended: job.DeletionTimestamp != nil, Suspended: job.Spec.Suspend != nil && *job.Spec.Suspend}
+	for _, c := range job.Status.Conditions {
+		if c.Status != corev1.ConditionTrue {
+			continue
+		}
+		switch c.Type {
+		case batchv1.JobFailureTarget, batchv1.JobFailed:
+			s.Ended, s.Failed = true, true
+		case batchv1.JobComplete, batchv1.JobSuccessCriteriaMet:
+			s.Ended = true
+		case batchv1.JobSuspended:
+		}
 	}
+	return s
 }
 
 // Fail implements Kind. Both ways are the Job controller's own (syncJob):
