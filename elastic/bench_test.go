@@ -111,7 +111,7 @@ func (g *crowd) bring(b *testing.B, phase string) {
 	if phase == "running" {
 		return
 	}
-	g.s.ledger.RecordManifest(protocol.Mark{Step: 4, Generation: 1}, g.s.generation(), time.Time{}, g.now)
+	g.s.ledger.RecordManifest(protocol.Mark{Step: 4, Generation: 1}, g.s.generation.Stored(), time.Time{}, g.now)
 	g.reports[0].State = protocol.StateFailed
 	g.reports[0].Rank[0].Exit = &protocol.Exit{Code: 137, Signal: 9, At: g.now}
 	g.say(0)

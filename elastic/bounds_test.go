@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/account"
+	"holdfast.dev/holdfast/elastic/generation"
 	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/elastic/restore"
@@ -19,7 +20,7 @@ func TestPodsGivenUpOutliveTheCoordinator(t *testing.T) {
 	const pods = 1000
 	now := time.Unix(1_700_000_000, 0)
 	s := New(pods, 0, Record{Generation: 1, Phase: Running, Progress: Progress{Seen: members.Seen{Ranks: pods}}})
-	s.becomeHalting(nil, false, now)
+	s.becomeHalting(generation.Suspect{}, now)
 	for i := range pods {
 		s.replacements.GiveUp(
 			Termination{
@@ -159,7 +160,7 @@ func TestFetchesThatCouldNotBeDoneAreBounded(t *testing.T) {
 		r.FetchFailed = failed
 		now = now.Add(time.Millisecond)
 		Step(s, Reported{Pod: Pod{UID: "uid", Name: "pod", Created: now}, Report: r}, now)
-		return s.plan(members.NoneLost)
+		return s.ledger.Plan(s.members.Pods(members.NoneLost), s.generation.Stored(), false)
 	}
 	if p := say(protocol.Mark{}); p.Step != newest.Step {
 		t.Fatalf("goes on from %+v, want the newest step", p)
@@ -180,23 +181,5 @@ func TestFetchesThatCouldNotBeDoneAreBounded(t *testing.T) {
 	}
 	if p := say(older); p.Step != newest.Step || s.Record.Phase != Forming {
 		t.Errorf("goes on from %+v in phase %s: nothing began, so the step that was forgotten is to be asked for", p, s.Record.Phase)
-	}
-}
-
-// TestExitsAreThoseOfRanks: where nobody knows how a generation was laid out a pod that says ever other numbers of ranks has no
-// more exits than it may have ranks.
-func TestExitsAreThoseOfRanks(t *testing.T) {
-	const slot, most = 99, 64
-	now := time.Unix(1_700_000_000, 0)
-	s := New(slot+1, 0, Record{Generation: 1, Phase: Running})
-	for n := 1; n <= most; n++ {
-		r := protocol.Report{Incarnation: 1, Sequence: uint64(n), Ranks: n, Generation: 1, State: protocol.StateFailed}
-		for i := range n {
-			r.Rank = append(r.Rank, protocol.Rank{Local: i, Exit: &protocol.Exit{Code: 1, Traceback: "ValueError: x", At: now}})
-		}
-		Step(s, Reported{Slot: slot, Pod: Pod{UID: "uid", Name: "pod", Created: now}, Report: r}, now)
-	}
-	if _, bytes := s.Held(slot); len(s.run.exits) != most || bytes != most*int64(exitBytes+len("ValueError: x")) {
-		t.Errorf("%d exits are kept, said to be %d bytes, want %d exits", len(s.run.exits), bytes, most)
 	}
 }

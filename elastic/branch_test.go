@@ -25,8 +25,8 @@ func TestABranchThatTheStoreLost(t *testing.T) {
 		)
 	}
 	for _, c := range []struct{ told, want int64 }{{3, 3}, {2, 3}, {protocol.MaxBranch + 1, 3}} {
-		if report(c.told); s.Record.Branch != c.want {
-			t.Errorf("told of branch %d: it is %d", c.told, s.Record.Branch)
+		if report(c.told); s.generation.Branch != c.want {
+			t.Errorf("told of branch %d: it is %d", c.told, s.generation.Branch)
 		}
 	}
 	report(3)
@@ -84,7 +84,7 @@ func TestGoBackToAPinnedStep(t *testing.T) {
 		len(r.Pinned) != 2 {
 		t.Errorf("the record names %+v, %+v, %v, %v", r.Durable, r.Older, r.Pinned, r.Branches)
 	}
-	if p := s.plan(members.NoneLost); p.Step != 10 {
+	if p := s.ledger.Plan(s.members.Pods(members.NoneLost), s.generation.Stored(), false); p.Step != 10 {
 		t.Errorf("all go on from %+v", p)
 	}
 }

@@ -1,12 +1,12 @@
 package elastic
 
 import (
+	"cmp"
 	"time"
 
 	"holdfast.dev/holdfast/elastic/account"
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/members"
-	"holdfast.dev/holdfast/elastic/restore"
 )
 
 // judge finds the cause of the failure that ended the newest generation, and decides whether another
@@ -26,16 +26,16 @@ import (
 // holdfast.dev/max-restarts), that many failures are followed by a restart, alike or not, with progress or without, and the next one ends
 // the gang.
 func (s *State) judge(now time.Time) {
-	c := s.cause()
-	if s.members.All(func(m *members.Member) bool { return m.Halted(s.Record.Generation) && m.Report().Ranks > 0 }) {
-		s.account.NoteLeftWith(restore.InMemory(s.members.Inventories(), s.ledger.Line()).Step, now)
+	c := s.generation.Cause(s.run.halting.suspect)
+	if s.members.All(func(m *members.Member) bool { return m.Halted(s.generation.Number) && m.Report().Ranks > 0 }) {
+		s.account.NoteLeftWith(s.generation.InMemory().Step, now)
 	}
-	s.account.Credit(s.at(), s.run.halting.detected)
+	s.account.Credit(s.generation.Cost(), s.run.halting.detected)
 	unrestorable := c.Code == cause.RestoreFailed
 	free := s.account.CountExcuse(c) || c.Code != cause.LauncherStarted && c.Displaced() || unrestorable
 	givesUp := unrestorable && s.account.FailedToRestore()
-	if ended := s.memberEnded(c); ended != nil {
-		s.becomeFinal(Verdict{Reason: ReasonMemberEnded, ExitCode: exitCode(c), Cause: ended, At: now}, GivenUp)
+	if ended := s.generation.Ended(c); ended != nil {
+		s.becomeFinal(Verdict{Reason: ReasonMemberEnded, ExitCode: cmp.Or(c.ExitCode, 1), Cause: ended, At: now}, GivenUp)
 		return
 	}
 	if !free {
@@ -52,11 +52,11 @@ func (s *State) judge(now time.Time) {
 		case left <= 0:
 			reason = ReasonNoProgress
 		}
-		if reason == ReasonNoProgress && c.Restoring && s.canGiveUpStep() {
+		if reason == ReasonNoProgress && c.Restoring && s.generation.CanGiveUpStep() {
 			reason, givesUp = "", true
 		}
 		if reason != "" {
-			s.becomeFinal(Verdict{Reason: reason, ExitCode: exitCode(c), Cause: &c, At: now}, GivenUp)
+			s.becomeFinal(Verdict{Reason: reason, ExitCode: cmp.Or(c.ExitCode, 1), Cause: &c, At: now}, GivenUp)
 			return
 		}
 		s.account.Spend()
@@ -79,22 +79,22 @@ func (s *State) judge(now time.Time) {
 func (s *State) open(c cause.Cause) {
 	h := s.run.halting
 	o := account.Opening{
-		Cause: c, EndedAt: h.detected, DetectedAt: h.detected, Waited: s.members.Waited(s.Record.Generation),
+		Cause: c, EndedAt: h.detected, DetectedAt: h.detected, Waited: s.members.Waited(s.generation.Number),
 	}
-	if first := s.members.FirstDetection(s.Record.Generation); !first.IsZero() {
+	if first := s.members.FirstDetection(s.generation.Number); !first.IsZero() {
 		o.DetectedAt = first
 	}
 	if d := s.run.drain; d != nil && d.barrier.Step() > 0 {
 		o.DrainedSince = d.since
 	}
-	if closed := s.account.Open(o, s.at()); closed != nil {
+	if closed := s.account.Open(o, s.generation.Cost()); closed != nil {
 		s.emit(Settled{*closed})
 	}
-	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeRecovering, Message: account.Recovering(s.Record.Generation, c)}})
+	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeRecovering, Message: account.Recovering(s.generation.Number, c)}})
 }
 
 // restartsLeft is how many restarts there may be yet; limited: people say how many.
 func (s *State) restartsLeft() (left int, limited bool) {
 	most, limited := s.members.MaxRestarts()
-	return s.account.RestartsLeft(most, limited, s.Record.Launch.Restarts), limited
+	return s.account.RestartsLeft(most, limited), limited
 }

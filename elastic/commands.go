@@ -9,7 +9,7 @@ const mixedTimeout = 15 * time.Minute
 
 // trackMixed records since when commands have been finally mixed.
 func (s *State) trackMixed(now time.Time) {
-	switch mixed := s.members.MixedFinally(s.Record.Generation, s.leaves) != ""; {
+	switch mixed := s.members.MixedFinally(s.generation.Number, s.leaves) != ""; {
 	case !mixed:
 		s.mixedSince = time.Time{}
 	case s.mixedSince.IsZero():

@@ -17,9 +17,9 @@ func TestLateLaunchersAreBounded(t *testing.T) {
 		seq++
 		now = now.Add(time.Second)
 		r := protocol.Report{Incarnation: uint64(containers), Containers: uint64(containers), Sequence: seq, Address: "a", Port: 1, State: state,
-			Generation: s.Record.Generation, Ranks: ranks, Rank: make([]protocol.Rank, ranks), WholeCommand: whole}
+			Generation: s.generation.Number, Ranks: ranks, Rank: make([]protocol.Rank, ranks), WholeCommand: whole}
 		if state == protocol.StateHalted && !whole {
-			r.LeftForLauncher = s.Record.Generation
+			r.LeftForLauncher = s.generation.Number
 		}
 		for _, f := range Step(s, Reported{Pod: Pod{UID: "u", Name: "p", Created: time.Unix(1, 0)}, Report: r}, now) {
 			if p, ok := f.(Persist); ok {
@@ -30,7 +30,7 @@ func TestLateLaunchersAreBounded(t *testing.T) {
 	round := 1
 	for ; s.Record.Verdict == nil; round++ {
 		if round > 100 {
-			t.Fatalf("generation %d, %d restarts", s.Record.Generation, s.rec().Restarts)
+			t.Fatalf("generation %d, %d restarts", s.generation.Number, s.rec().Restarts)
 		}
 		report(round, protocol.StateHalted, 1, true)
 		report(round, protocol.StateRunning, 1, true)
@@ -143,8 +143,8 @@ func TestWhoHasNotMissedTheFirstGeneration(t *testing.T) {
 				}
 			}
 		}
-		if d := s.Directive(1, "b"); d.Order != c.want || s.run.layout != nil {
-			t.Errorf("%s: %+v, handed out again: %t", name, d, s.run.layout != nil)
+		if d := s.Directive(1, "b"); d.Order != c.want || d.Run.WorldSize != 0 {
+			t.Errorf("%s: %+v", name, d)
 		}
 	}
 }

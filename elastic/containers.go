@@ -1,6 +1,7 @@
 package elastic
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 // Before the first generation all of them count; later those that ended before this coordinator started may have been
 // counted already.
 func (s *State) containersAtFirst(r *protocol.Report) uint64 {
-	if s.Record.Generation == 0 {
+	if s.generation.Number == 0 {
 		return 1
 	}
 	return r.Containers
@@ -35,14 +36,14 @@ func (s *State) containerEnded(slot Slot, now time.Time) {
 		Code:    cause.ContainerRestarted,
 		Rank:    -1,
 		Slot:    int(slot),
-		Message: containerEnds(m.Pod(), slot, f.deaths, s.Record.Generation+1),
+		Message: containerEnds(m.Pod(), slot, f.deaths, s.generation.Number+1),
 	}
 	reason, bound := ReasonNoProgress, fmt.Sprintf("%d restarts without progress", protocol.RestartsWithoutProgress)
 	if most, said := s.members.MaxRestarts(); said {
 		reason, bound = ReasonMaxRestarts, fmt.Sprintf("%d restarts", most)
 	}
 	if left, _ := s.restartsLeft(); int(f.deaths) > left {
-		s.becomeFinal(Verdict{Reason: reason, ExitCode: exitCode(c), Cause: &c, At: now}, GivenUp)
+		s.becomeFinal(Verdict{Reason: reason, ExitCode: cmp.Or(c.ExitCode, 1), Cause: &c, At: now}, GivenUp)
 		s.emit(Broadcast{})
 		return
 	}

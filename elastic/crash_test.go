@@ -109,7 +109,7 @@ func replaceWithCrash(t *testing.T, c crashCase, at int, arrives bool) int {
 	}
 	for round := 0; !done(); round++ {
 		if round > 400 {
-			w.failf("every point leads to the end", "phase %s generation %d, pending %+v: %s", w.state.Record.Phase, w.state.Record.Generation, w.state.rec().PendingReplacements, w.state.waitsFor())
+			w.failf("every point leads to the end", "phase %s generation %d, pending %+v: %s", w.state.Record.Phase, w.state.generation.Number, w.state.rec().PendingReplacements, w.state.waitsFor())
 		}
 		w.now = w.now.Add(c.pace)
 		w.turn(crash)
@@ -173,7 +173,7 @@ func (w *world) resume() {
 func (w *world) settleUntil(done func() bool) {
 	for round := 0; !done(); round++ {
 		if round > 200 {
-			w.failf("it begins", "phase %s generation %d: %s", w.state.Record.Phase, w.state.Record.Generation, w.state.waitsFor())
+			w.failf("it begins", "phase %s generation %d: %s", w.state.Record.Phase, w.state.generation.Number, w.state.waitsFor())
 		}
 		w.turn(func() {})
 	}

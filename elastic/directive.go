@@ -7,13 +7,16 @@ import (
 
 // Directive returns what the agent of a slot's pod must do now: the first rule that applies decides.
 func (s *State) Directive(slot Slot, pod string) protocol.Directive {
-	d := protocol.Directive{Generation: s.stored, Order: protocol.OrderWait, CommonStep: s.run.commonStep, ReclaimBelow: s.run.reclaimBelow,
-		Launch: 1}
+	d := protocol.Directive{Generation: s.stored, Order: protocol.OrderWait, Launch: 1}
+	d.CommonStep, d.ReclaimBelow = s.generation.Levels()
 	launched := s.members.Launched() && !s.shouldStop(slot, pod)
-	d.WholeCommand = s.Record.Generation > 0 && s.members.WholeCommand() && !launched
+	d.WholeCommand = s.generation.Number > 0 && s.members.WholeCommand() && !launched
 	fenced, holds, idle := s.replacements.Fenced(pod) && !s.Final(), s.members.Holds(slot, pod), s.nothingToAwait(slot)
 	if holds && !fenced {
-		d.Launch = s.passed()
+		d.Launch = s.members.Launch()
+		if s.Record.Phase == Finished && s.carriedOut() {
+			d.Launch++ // the gang's own is known to be over: it returns 0 as well
+		}
 	}
 	switch {
 	case fenced && s.replacements.Released(pod):
@@ -36,7 +39,7 @@ func (s *State) Directive(slot Slot, pod string) protocol.Directive {
 	default:
 		s.directPhase(&d, slot, pod)
 	}
-	d.Launched = launched && d.Order == protocol.OrderHalt && !members.HasLauncher(s.members.At(slot).Report(), s.Record.Generation)
+	d.Launched = launched && d.Order == protocol.OrderHalt && !members.HasLauncher(s.members.At(slot).Report(), s.generation.Number)
 	return d
 }
 
@@ -75,25 +78,24 @@ func (s *State) directPhase(d *protocol.Directive, slot Slot, pod string) {
 	case Halting:
 		s.directHalt(d)
 		d.HaltWithin = s.run.halting.watch.Within()
-		if d.Reason = s.Record.Progress.Waits; d.Reason == "" && s.run.halting.suspect != nil {
+		if d.Reason = s.Record.Progress.Waits; d.Reason == "" && s.run.halting.suspect.Cause != nil {
 			d.Reason = s.run.halting.suspect.Message
 		}
 	case GivenUp:
 		s.directHalt(d)
 	case Finished:
 	}
-	if m := s.members.At(slot); m.Known() && s.stored >= s.Record.Generation && !s.Final() {
+	if m := s.members.At(slot); m.Known() && s.stored >= s.generation.Number && !s.Final() {
 		s.directStorage(d, slot)
 	}
 }
 
 // directHalt orders the end of the newest generation.
 func (s *State) directHalt(d *protocol.Directive) {
-	if d.Generation == 0 {
-		return
+	if d.Generation > 0 {
+		d.Order = protocol.OrderHalt
+		s.nameRestored(d)
 	}
-	d.Order = protocol.OrderHalt
-	s.nameRestored(d)
 }
 
 // nameRestored adds to an order to halt what the newest generation restored. A pod that never ran it holds steps of an older history: those
@@ -101,36 +103,20 @@ func (s *State) directHalt(d *protocol.Directive) {
 // A pod that does not hold its slot receives it too: HALTED of a generation says that these steps are discarded, and the pod may hold the
 // slot later, as where the pod before it reported first to this coordinator.
 func (s *State) nameRestored(d *protocol.Directive) {
-	if d.Generation > 0 && s.stored == s.Record.Generation && s.Record.RestoreStep != StepUnknown {
-		d.Run = protocol.Run{Number: s.stored, RestoreStep: s.Record.RestoreStep, Branch: s.Record.Branch, RestoreBranch: s.Record.RestoreBranch}
+	if s.stored == s.generation.Number {
+		d.Run = s.generation.Restored()
 	}
 }
 
 func (s *State) directRunning(d *protocol.Directive, slot Slot, pod string) {
-	r, l := &s.Record, s.run.layout
-	switch {
-	case s.stored < r.Generation: // not handed out before it is stored
+	if s.stored < s.generation.Number { // not handed out before it is stored
 		if s.stored > 0 {
 			d.Order = protocol.OrderHalt
 		}
-	case l == nil:
-		// Handed out by an earlier coordinator. An agent that has it goes on, and takes the levels over.
-		if m := s.members.At(slot); m.Known() && m.Pod().UID == pod && m.Report().Generation == r.Generation && members.Ran(m.Report().State) {
-			d.Order, d.Run = protocol.OrderRun, protocol.Run{
-				Number:        r.Generation,
-				RestoreStep:   max(0, r.RestoreStep),
-				Branch:        r.Branch,
-				RestoreBranch: r.RestoreBranch,
-			}
-		}
-	case l.Pods[slot] != pod:
-	default:
-		d.Order = protocol.OrderRun
-		d.Run = protocol.Run{
-			Number: r.Generation, WorldSize: l.World, BaseRank: l.Base[slot], NodeRank: int(slot), Nodes: s.members.Len(),
-			MasterAddr: l.Addr, MasterPort: l.Port, RestoreStep: r.RestoreStep, RestartCount: s.account.Restarts() - r.Launch.Restarts,
-			Branch: r.Branch, RestoreBranch: r.RestoreBranch,
-		}
+		return
+	}
+	if run, takesPart := s.generation.Run(slot, pod); takesPart {
+		d.Order, d.Run = protocol.OrderRun, run
 	}
 }
 
@@ -169,6 +155,6 @@ func (s *State) directFetch(d *protocol.Directive, slot Slot) {
 	if mark == (protocol.Mark{}) {
 		return
 	}
-	d.Fetch = mark
-	d.Run.BaseRank, d.Run.WorldSize = s.baseRank(slot), s.members.World() // a pod that never ran does not know whose files are its own
+	d.Fetch = mark // a pod that never ran does not know whose files are its own
+	d.Run.BaseRank, d.Run.WorldSize = s.generation.BaseRank(slot), s.members.World()
 }

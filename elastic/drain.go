@@ -54,7 +54,7 @@ func (s *State) advanceDrain(now time.Time) {
 
 // allDrain reports whether the agents of all pods can be given a barrier step.
 func (s *State) allDrain() bool {
-	return s.members.All(func(m *members.Member) bool { return m.Drains(s.Record.Generation) })
+	return s.members.All(func(m *members.Member) bool { return m.Drains(s.generation.Number) })
 }
 
 // undrainable returns why a drain is useless, or is no longer useful; "" where it is useful.
@@ -115,9 +115,9 @@ func (s *State) chooseMark(now time.Time) {
 		d.mark = protocol.Mark{}
 	}
 	late := max(now.Sub(d.since), d.barrier.Ahead(s.account.Pace())) > all/replacements.LateShare
-	if d.mark == (protocol.Mark{}) && s.run.commonStep > 0 &&
+	if d.mark == (protocol.Mark{}) && s.generation.CommonStep() > 0 &&
 		(late || d.barrier.AtBarrier(s.account.Pace(), all/replacements.StuckShare, now)) {
-		d.mark = s.markOf(s.run.commonStep)
+		d.mark = s.generation.Mark(s.generation.CommonStep())
 	}
 	if d.mark != before {
 		s.emit(Broadcast{})
@@ -127,7 +127,7 @@ func (s *State) chooseMark(now time.Time) {
 // possible reports whether every pod that is to be replaced has copied the step or still can.
 func (s *State) possible(mark protocol.Mark) bool {
 	for _, d := range s.replacements.All() {
-		if m := s.members.At(d.Slot); m.Pod().UID == d.Pod && !m.CanWrite(mark) && !s.storedFor(d.Slot, mark.Point()) {
+		if m := s.members.At(d.Slot); m.Pod().UID == d.Pod && !m.CanWrite(mark) && !s.generation.HasPart(d.Slot, mark.Point()) {
 			return false
 		}
 	}
@@ -136,7 +136,7 @@ func (s *State) possible(mark protocol.Mark) bool {
 
 // owesCopy reports whether storage still lacks a pod's part of a step, and the pod is not fenced.
 func (s *State) owesCopy(d Termination, mark protocol.Mark) bool {
-	return s.members.At(d.Slot).Pod().UID == d.Pod && !s.replacements.Fenced(d.Pod) && !s.storedFor(d.Slot, mark.Point())
+	return s.members.At(d.Slot).Pod().UID == d.Pod && !s.replacements.Fenced(d.Pod) && !s.generation.HasPart(d.Slot, mark.Point())
 }
 
 // copied reports whether every pod that is to be replaced has copied the step; recordCopies records it.
@@ -151,10 +151,10 @@ func (s *State) copied(mark protocol.Mark) bool {
 func (s *State) recordCopies(mark protocol.Mark) {
 	for _, d := range s.replacements.All() {
 		if s.owesCopy(d, mark) && s.members.At(d.Slot).Wrote(mark) {
-			s.ledger.KeepCopy(mark, s.baseRank(d.Slot), s.members.At(d.Slot).Report().Rank)
+			s.ledger.KeepCopy(mark, s.generation.BaseRank(d.Slot), s.members.At(d.Slot).Report().Rank)
 		}
 	}
-	if s.ledger.TakeComplete(mark, s.members.World(), s.sealedAt(mark), s.now) {
+	if s.ledger.TakeComplete(mark, s.members.World(), s.account.SealedAt(mark.Step), s.now) {
 		s.emit(Broadcast{})
 	}
 }
@@ -200,23 +200,23 @@ func (s *State) copyAfterHalt(now time.Time) {
 // mayAttach reports whether this coordinator has just started and the agent of a pod that is to be replaced has not
 // attached yet: the state in its memory may be needed.
 func (s *State) mayAttach(now time.Time) bool {
-	return s.Record.Generation > 0 && now.Sub(s.beganAt) < replacements.HaltTime &&
+	return s.generation.Number > 0 && now.Sub(s.beganAt) < replacements.HaltTime &&
 		s.replacements.AnyUnknown()
 }
 
 // postHaltMark returns the step that pods to be replaced must copy before they are deleted; none where they need not or
 // cannot.
 func (s *State) postHaltMark() protocol.Mark {
-	p := s.plan(s.absent)
+	p := s.generation.Plan()
 	if p.Step == 0 {
 		return protocol.Mark{}
 	}
-	mark, need := protocol.Mark{Step: p.Step, Generation: s.Record.Generation, Branch: p.Branch}, false
+	mark, need := protocol.Mark{Step: p.Step, Generation: s.generation.Number, Branch: p.Branch}, false
 	for _, d := range s.replacements.All() {
 		if !s.owesCopy(d, mark) {
 			continue
 		}
-		if !s.members.At(d.Slot).CanSave(s.Record.Generation, mark) {
+		if !s.members.At(d.Slot).CanSave(s.generation.Number, mark) {
 			return protocol.Mark{} // this step will be gone with the pod
 		}
 		need = true
@@ -225,10 +225,4 @@ func (s *State) postHaltMark() protocol.Mark {
 		return protocol.Mark{}
 	}
 	return mark
-}
-
-// absent reports whether the state in memory of a slot's pod is out of reach.
-func (s *State) absent(slot Slot) bool {
-	m := s.members.At(slot)
-	return !m.Known() || s.replacements.Fenced(m.Pod().UID)
 }

@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
-	"holdfast.dev/holdfast/elastic/members"
-	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -33,21 +31,11 @@ const maxUnprotected = 700
 
 // begin lays out the next generation; it is handed out once it is stored.
 func (s *State) begin() {
-	l := s.members.LayOut()
-	s.members.NoteLaunched(s.Record.Generation)
-	from := restore.InMemory(s.members.Inventories(), s.ledger.Line())
-	r := &s.Record
-	s.enterBranch(from)
-	f := s.run.forming
-	s.account.Began(r.Generation, from.Step, l.World, f.haltedAt, f.readyAt)
+	from := s.generation.Begin(s.run.forming.haltedAt, s.run.forming.readyAt)
 	if from.Step == 0 && s.account.Figures().SavedStep > 0 {
 		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeRecovering, Message: "no step is left that all ranks hold, in memory or in storage: training starts from the beginning, or from the script's own checkpoint"}})
 	}
-	s.ledger.Forget(from, s.members.Pods(members.NoneLost), s.generation())
-	r.Generation++
-	r.RestoreStep, r.RestoreBranch = from.Step, from.Branch
-	s.members.NoteWorld(l.World)
-	s.becomeRunning(run{layout: l, commonStep: from.Step, reclaimBelow: from.Step})
+	s.becomeRunning()
 	s.save()
 }
 
@@ -66,8 +54,9 @@ func (s *State) waitsFor() string {
 			return fmt.Sprintf("waits for the agent of slot %d", i)
 		case r.Terminating:
 			return fmt.Sprintf("pod %s of slot %d is terminating; waits for its replacement", m.Pod().Name, i)
-		case s.behind(r):
-			return s.behindText(Slot(i))
+		case s.members.Behind(Slot(i)):
+			return fmt.Sprintf("pod %s of slot %d is at launcher %d of its command, the gang at launcher %d: waits until all pods are at the same",
+				m.Pod().Name, i, max(1, r.Launch), s.members.Launch())
 		case r.Ranks == 0:
 			text := fmt.Sprintf("waits for the launcher of slot %d", i)
 			if r.Unprotected != "" {
@@ -78,8 +67,8 @@ func (s *State) waitsFor() string {
 			return fmt.Sprintf("waits for a free port for pod %s of slot %d", m.Pod().Name, i)
 		case r.Address == "":
 			return fmt.Sprintf("waits for the address of pod %s of slot %d", m.Pod().Name, i)
-		case s.Record.Generation > 0 && !m.Halted(s.Record.Generation):
-			return fmt.Sprintf("waits for slot %d to halt generation %d", i, s.Record.Generation)
+		case s.generation.Number > 0 && !m.Halted(s.generation.Number):
+			return fmt.Sprintf("waits for slot %d to halt generation %d", i, s.generation.Number)
 		}
 	}
 	return s.members.Mixed(s.leaves)
@@ -113,7 +102,7 @@ func (s *State) unreadable() string {
 		if n := s.members.Recorded(); n != s.members.World() {
 			return fmt.Sprintf("%s for %d ranks, and the gang has %d; set it back to that number, or %s", what, n, s.members.World(), anew)
 		}
-		if s.Record.RestoreStep == StepUnknown {
+		if s.generation.RestoreStep == StepUnknown {
 			return fmt.Sprintf("%s, from before the record was lost, and pods hold steps as old, which may be of another past; delete these pods, so that all read it from storage, or %s", what, anew)
 		}
 		return fmt.Sprintf("%s, and an agent of this gang is too old to fetch it; delete its pods, so that they get this version's, or %s", what, anew)

@@ -22,7 +22,7 @@ func (s *State) stepHalting(now time.Time) {
 		h.haltedAt = now
 	}
 	s.copyAfterHalt(now)
-	if s.copiedAfterHalt() && !s.mayBeTerminating(now) {
+	if s.copiedAfterHalt() && !(now.Sub(h.haltedAt) < replacements.HaltTime && s.generation.MayBeTerminating()) {
 		s.judge(now)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -42,7 +41,7 @@ func (s *State) announce(notes []replacements.Note) {
 // commit carries out terminations while everything is halted: it writes them into the account of the recovery. Once
 // that is stored, Replace is emitted for each.
 func (s *State) commit() {
-	generation := s.Record.Generation
+	generation := s.generation.Number
 	if !s.account.Repairs(generation) { // before the first generation of a launcher
 		if all := s.replacements.RequestAll(); len(all) > 0 {
 			s.request(all)
@@ -73,22 +72,8 @@ func (s *State) request(all []Termination) {
 // requestOrphans releases pods of which nothing runs.
 func (s *State) requestOrphans() {
 	if s.storedRevision >= s.revision {
-		s.request(s.replacements.RequestOrphans(s.isLost))
+		s.request(s.replacements.RequestOrphans(s.generation.Lost))
 	}
-}
-
-// isLost reports whether the ranks that a slot should run are gone without an exit.
-func (s *State) isLost(slot Slot) bool { return s.lost(slot) != nil }
-
-// left reports whether a slot's pod takes part in no further generation of the gang's launcher.
-func (s *State) left(slot Slot) bool { return s.members.HasLeft(slot, s.launch()) }
-
-// terminationCause returns the failure that the terminations amount to; nil where there are none.
-func (s *State) terminationCause() *cause.Cause {
-	if d := s.replacements.Pressing(s.isLost, s.left); d != nil {
-		return d.Loss(s.baseRank(d.Slot))
-	}
-	return nil
 }
 
 // release takes note that a pod is out of its job.
@@ -117,7 +102,7 @@ func (s *State) succeeded(slot Slot, now time.Time) {
 func (s *State) maySuspend(slot Slot, pod string) bool {
 	m := s.members.At(slot)
 	return s.Record.Phase == Forming && s.replacements.Suspended(slot) && m.Is(pod) && m.Report().Terminating &&
-		m.Halted(s.Record.Generation) &&
+		m.Halted(s.generation.Number) &&
 		s.run.postHaltCopy == (protocol.Mark{}) &&
 		!s.mayAttach(s.now) &&
 		s.storedRevision >= s.revision

@@ -198,8 +198,8 @@ func (w *world) afterwards(what int) (waited int) {
 		before := w.acked
 		w.level = []Termination{w.terminationOf(1, false)}
 		w.deliverLevel()
-		if waited += w.runAll(); waited == 0 && w.state.Record.RestoreStep < before.Step {
-			w.failf("what is drained is not lost", "restored step %d after %v", w.state.Record.RestoreStep, before)
+		if waited += w.runAll(); waited == 0 && w.state.generation.RestoreStep < before.Step {
+			w.failf("what is drained is not lost", "restored step %d after %v", w.state.generation.RestoreStep, before)
 		}
 	case 1:
 		w.kill(0, 0, protocol.Exit{Code: 137, Signal: 9})

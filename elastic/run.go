@@ -3,22 +3,14 @@ package elastic
 import (
 	"time"
 
-	"holdfast.dev/holdfast/elastic/cause"
-	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/generation"
 	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// run is what is known of the newest generation. The next one begins with another run: nothing has to be reset.
+// run is what is done about the newest generation. The next one begins with another run: nothing has to be reset.
 type run struct {
-	// layout is who takes part; nil where an earlier coordinator handed the generation out.
-	layout *members.Layout
-	// commonStep and reclaimBelow as in Directive; they only rise.
-	commonStep, reclaimBelow int64
-	// exits outlive their pod, exitBytes is about what they take of each slot.
-	exits     map[exitOf]cause.Exit
-	exitBytes map[Slot]int64
 	// drain began while this generation ran with pods to be replaced; what it came to is asked for until the next one. postHaltCopy is
 	// what pods to be replaced are to copy while everything is halted.
 	drain        *drain
@@ -30,38 +22,17 @@ type run struct {
 	forming *forming
 }
 
-// exitOf says whose exit it is: not by rank, which others' words can move where nobody knows the layout, so that a pod has as
-// many exits as it may have ranks, and no more.
-type exitOf struct {
-	slot  Slot
-	local int
-}
-
-// exitBytes is about what an exit takes, beside its traceback.
-const exitBytes = 256
-
-// keepExit remembers an exit in the place of the one that the same rank had before.
-func (r *run) keepExit(of exitOf, e cause.Exit) {
-	if old, had := r.exits[of]; had {
-		r.exitBytes[of.slot] -= exitBytes + int64(len(old.Traceback))
-	}
-	r.exits[of] = e
-	r.exitBytes[of.slot] += exitBytes + int64(len(e.Traceback))
-}
-
 // Held is what is kept of a slot's reports: the newest that counted, and about how many bytes of exits, which stay until the
 // next generation, whatever reports say after.
 func (s *State) Held(slot Slot) (newest *protocol.Report, exits int64) {
-	return s.members.At(slot).Report(), s.run.exitBytes[slot]
+	return s.members.At(slot).Report(), s.generation.ExitBytes(slot)
 }
 
 // halting is what is known while everything of a generation is being ended.
 type halting struct {
 	// suspect is what is known of the failure that no exit tells of; detected is when it was seen, by our clock.
-	suspect  *cause.Cause
+	suspect  generation.Suspect
 	detected time.Time
-	// ordered: nothing had failed when suspect ended the generation. A rank whose peer was halted before it fails for that.
-	ordered bool
 	// watch follows which pods have yet to halt.
 	watch *replacements.Watch
 	// haltedAt is when all was halted; zero: it is not.
@@ -91,19 +62,13 @@ type forming struct {
 	deaths     uint64
 }
 
-// becomeRunning begins the run of Record.Generation, which is handed out once it is stored.
-func (s *State) becomeRunning(r run) {
-	r.exits, r.exitBytes = map[exitOf]cause.Exit{}, map[Slot]int64{}
-	s.run = r
-	s.Record.Phase = Running
-	s.account.BeginGeneration()
-	s.ledger.BeginGeneration()
-}
+// becomeRunning begins the run of the newest generation, which is handed out once it is stored.
+func (s *State) becomeRunning() { s.run, s.Record.Phase = run{}, Running }
 
-// becomeHalting ends the run; suspect is what is known of its failure beside exits, ordered that nothing had failed.
-func (s *State) becomeHalting(suspect *cause.Cause, ordered bool, now time.Time) {
-	watch := replacements.NewWatch(s.members, s.replacements, s.Record.Generation, s.launch(), now)
-	s.run.halting = &halting{suspect: suspect, ordered: ordered, detected: now, watch: watch}
+// becomeHalting ends the run; suspect is what is known of its failure beside exits.
+func (s *State) becomeHalting(suspect generation.Suspect, now time.Time) {
+	watch := replacements.NewWatch(s.members, s.replacements, s.generation.Number, now)
+	s.run.halting = &halting{suspect: suspect, detected: now, watch: watch}
 	s.Record.Phase = Halting
 	s.emit(PersistLater{})
 }

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/account"
-	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/generation"
 	"holdfast.dev/holdfast/elastic/ledger"
 	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/replacements"
@@ -26,12 +26,12 @@ import (
 //	| the gang        | Record (outlives every coordinator)                                                        |
 //	| the coordinator | stored revision storedRevision verdictRevision beganAt awaitsAgent lookedUpAt ended ending over   |
 //	|                 | mixedSince                                                                                 |
-//	| as each says    | members replacements account ledger                                                        |
+//	| as each says    | members replacements account ledger generation                                                        |
 //	| the generation  | run, replaced whole by becomeRunning                                                       |
 //	| the phase       | run.halting, run.forming, replaced whole by becomeHalting and becomeForming                |
 //	| the event       | now effects                                                                                |
 type State struct {
-	// Record is what is decided; its Generation never falls.
+	// Record is what is decided, as far as it is not kept by the owners below (Snapshot).
 	Record Record
 
 	// stored is the highest generation that the store has.
@@ -55,6 +55,7 @@ type State struct {
 	replacements *replacements.Replacements
 	account      *account.Account
 	ledger       *ledger.Ledger
+	generation   *generation.Generation
 	run          run
 
 	now     time.Time
@@ -65,10 +66,13 @@ type State struct {
 // record that the store has of it.
 func New(pods int, storage time.Duration, r Record) *State {
 	s := &State{
-		Record:  r,
-		members: members.New(pods, r.Progress.Seen, r.Left, r.Generation > 0 && !r.Progress.WholeCommand),
-		run:     run{exits: map[exitOf]cause.Exit{}, exitBytes: map[Slot]int64{}},
-		stored:  r.Generation,
+		Record: r,
+		members: members.New(
+			pods,
+			members.Recorded{Seen: r.Progress.Seen, Launch: r.Launch.Number, Left: r.Left},
+			r.Generation > 0 && !r.Progress.WholeCommand,
+		),
+		stored: r.Generation,
 	}
 	s.replacements = replacements.New(s.members, r.PendingReplacements, r.Suspended, r.Replacements, account.Replaced(r.Recoveries))
 	s.ledger = ledger.New(storage, ledger.Recorded{
@@ -87,8 +91,13 @@ func New(pods int, storage time.Duration, r Record) *State {
 		BestStep:   r.BestStep,
 		StartedAt:  r.StartedAt,
 		Recoveries: r.Recoveries,
+		Before:     r.Launch.Restarts,
 		Moved:      r.Moved,
 	})
+	g := generation.Recorded{
+		Number: r.Generation, RestoreStep: r.RestoreStep, Branch: r.Branch, RestoreBranch: r.RestoreBranch, After: r.Launch.After,
+	}
+	s.generation = generation.New(g, s.members, s.replacements, s.ledger, s.account)
 	s.Record.Progress.Waits = ""
 	switch {
 	case r.Verdict != nil:
@@ -96,7 +105,7 @@ func New(pods int, storage time.Duration, r Record) *State {
 		if r.Verdict.Reason == ReasonFinished {
 			s.Record.Phase = Finished
 		}
-	case r.Generation == 0 || s.account.Repairs(r.Generation) || !r.begun():
+	case r.Generation == 0 || s.account.Repairs(r.Generation) || !s.generation.Begun():
 		s.Record.Phase, s.run.forming = Forming, &forming{containers: make([]uint64, pods)}
 	default:
 		s.Record.Phase = Running // until an agent says otherwise

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/account"
-	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/internal/protocol"
@@ -29,7 +28,7 @@ func Step(s *State, e Event, now time.Time) []Effect {
 			s.emit(Broadcast{}) // what all were to do together may be off
 		}
 	case Stored:
-		s.stored = max(s.stored, min(e.Generation, s.Record.Generation))
+		s.stored = max(s.stored, min(e.Generation, s.generation.Number))
 		s.emit(Broadcast{})
 		s.storedRevision = max(s.storedRevision, min(e.Revision, s.revision))
 		if gap, known := s.ledger.NoteStored(s.storedRevision, now); known {
@@ -78,7 +77,7 @@ func (s *State) emit(e Effect) { s.effects = append(s.effects, e) }
 func (s *State) save() {
 	s.revision++
 	s.ledger.NoteRevision(s.revision)
-	s.emit(Persist{s.revision, s.snapshot()})
+	s.emit(Persist{s.revision, s.Snapshot()})
 }
 
 // reported takes a report over, unless it does not count.
@@ -100,25 +99,25 @@ func (s *State) reported(e Reported, now time.Time) {
 	if s.members.At(slot).RecordRepeat(r) {
 		return // time alone has passed
 	}
-	was, more := s.members.Take(slot, e.Pod, r, s.Record.Generation, now)
+	was, more := s.members.Take(slot, e.Pod, r, s.generation.Number, now)
 	before := was.Report()
 	if f := s.run.forming; f != nil && !was.Known() {
 		f.containers[slot] = s.containersAtFirst(r)
 	}
 	if !was.Attached() || before.Generation != r.Generation || before.State != r.State || before.Terminating != r.Terminating ||
-		members.HasLauncher(before, s.Record.Generation) != members.HasLauncher(r, s.Record.Generation) {
+		members.HasLauncher(before, s.generation.Number) != members.HasLauncher(r, s.generation.Number) {
 		s.emit(Broadcast{})
 	}
 	if s.Record.Phase == Forming {
-		s.account.Reopen(s.Record.Generation, e.Pod.Created, now)
+		s.account.Reopen(s.generation.Number, e.Pod.Created, now)
 	}
 	s.replan()
 	if more != (protocol.Saves{}) {
 		s.emit(Saved{more})
 	}
 	s.adopt(slot)
-	s.members.NoteRan(slot, s.Record.Generation)
-	s.keepExits(slot)
+	s.members.NoteRan(slot, s.generation.Number)
+	s.generation.KeepExits(slot)
 	s.containerEnded(slot, now)
 	s.succeeded(slot, now)
 	s.track(now)
@@ -130,22 +129,23 @@ func (s *State) reported(e Reported, now time.Time) {
 // adopt takes over what an agent knows and the store has lost: numbers that agents have seen are never used again.
 func (s *State) adopt(slot Slot) {
 	m := s.members.At(slot)
-	s.adoptLaunch(m.Report())
-	if r := m.Report(); r.Generation > s.Record.Generation && !s.Final() { // what drained pods left was for a generation that has begun since
-		s.Record.Generation, s.Record.RestoreStep = r.Generation, StepUnknown
-		s.ledger.ForgetCopies()
-		s.becomeRunning(run{}) // until an agent says otherwise
-		s.save()
+	if r := m.Report(); !s.Final() {
+		s.generation.AdoptLaunch(r)
+		if r.Generation > s.generation.Number {
+			s.generation.Adopt(r.Generation)
+			s.becomeRunning() // until an agent says otherwise
+			s.save()
+		}
 	}
-	if newest := m.NewestBranch(); newest > s.newestBranch() { // none has one that was not stored before
-		s.Record.Branch = newest
+	if newest := m.NewestBranch(); newest > s.generation.NewestBranch() { // none has one that was not stored before
+		s.generation.Branch = newest
 		s.save()
 	}
 }
 
 // refresh brings what people see of the pods up to date.
 func (s *State) refresh() {
-	news := s.members.Refresh(s.Record.Generation, s.replacements.Fenced)
+	news := s.members.Refresh(s.generation.Number, s.replacements.Fenced)
 	switch {
 	case news.Unprotected != "":
 		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeUnprotected, Message: news.Unprotected}})
@@ -167,32 +167,6 @@ func (s *State) replan() {
 	}
 }
 
-// keepExits remembers how ranks of the newest generation ended. A pod that has not been seen to run it
-// tells of an older one, which is accounted for; where an earlier coordinator handed it out, the time of
-// the exit says which one it was.
-func (s *State) keepExits(slot Slot) {
-	r := s.members.At(slot).Report()
-	if r.Generation != s.Record.Generation || !s.members.At(slot).RanIn(s.Record.Generation) && s.run.layout != nil {
-		return
-	}
-	base := s.baseRank(slot)
-	for _, k := range r.Rank {
-		if k.Exit == nil || !s.members.At(slot).RanIn(s.Record.Generation) && !k.Exit.At.After(s.account.Accounted()) {
-			continue
-		}
-		s.run.keepExit(exitOf{slot, k.Local}, cause.Exit{Rank: base + k.Local, Slot: int(slot), Exit: *k.Exit})
-	}
-}
-
-// baseRank is the rank of a slot's first local rank; pods of one gang ask for the same number of ranks
-// where an earlier coordinator laid the generation out and not all slots are known.
-func (s *State) baseRank(slot Slot) int {
-	if s.run.layout != nil {
-		return s.run.layout.Base[slot]
-	}
-	return s.members.Base(slot)
-}
-
 // maxTransitions bounds the phases that a gang goes through in one event: halted, formed and running again, and a verdict on that.
 const maxTransitions = 4
 
@@ -212,7 +186,7 @@ func (s *State) advance(most int, now time.Time) {
 		switch {
 		case s.Final():
 			s.stepFinal()
-		case s.over, s.stored < s.Record.Generation:
+		case s.over, s.stored < s.generation.Number:
 		default:
 			s.stepPhase(now)
 		}
@@ -221,7 +195,7 @@ func (s *State) advance(most int, now time.Time) {
 		}
 		s.emit(Broadcast{})
 	}
-	panic(fmt.Sprintf("elastic: generation %d is %s, not settled after %d transitions", s.Record.Generation, s.Record.Phase, most))
+	panic(fmt.Sprintf("elastic: generation %d is %s, not settled after %d transitions", s.generation.Number, s.Record.Phase, most))
 }
 
 // stepPhase does what the phase asks for. Only a phase's own step leads to another one, by one of the becomes in run.go.
@@ -239,14 +213,16 @@ func (s *State) stepPhase(now time.Time) {
 }
 
 // Snapshot is what is to be stored of the record as it is now; it shares nothing with the state.
-func (s *State) Snapshot() Record { return s.snapshot() }
-
-func (s *State) snapshot() Record {
+func (s *State) Snapshot() Record {
 	r := s.Record
 	a := s.account.Record()
 	r.Budget, r.Progress.Figures, r.BestStep = a.Budget, a.Figures, a.BestStep
 	r.StartedAt, r.Recoveries, r.Moved = a.StartedAt, a.Recoveries, a.Moved
-	r.Progress.Seen, r.Left = s.members.Seen(), s.members.Left()
+	m := s.members.Record()
+	r.Progress.Seen, r.Left = m.Seen, m.Left
+	g := s.generation.Recorded
+	r.Generation, r.RestoreStep, r.Branch, r.RestoreBranch = g.Number, g.RestoreStep, g.Branch, g.RestoreBranch
+	r.Launch = Launch{Number: m.Launch, After: g.After, Restarts: a.Before}
 	r.PendingReplacements, r.Suspended = s.replacements.Record()
 	r.Replacements = s.replacements.Count()
 	l := s.ledger.Record()

@@ -11,18 +11,6 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// generation is the newest one, as the ledger receives it.
-func (s *State) generation() ledger.Generation {
-	return ledger.Generation{
-		Number: s.Record.Generation, Branch: s.Record.Branch, World: s.members.Recorded(), Unknown: s.Record.RestoreStep == StepUnknown,
-	}
-}
-
-// plan is the newest step that every rank can have. The memory of a lost slot's pod does not count.
-func (s *State) plan(lost func(Slot) bool) restore.Point {
-	return s.ledger.Plan(s.members.Pods(lost), s.generation(), false)
-}
-
 // noPoint: nothing is to be restored.
 var noPoint restore.Point
 
@@ -49,14 +37,14 @@ func (s *State) gather(now time.Time) {
 	f.fetching = p
 	s.announceUnreadable()
 	if f.fetched && len(p.Fetch) == 0 {
-		s.account.NoteFetched(s.Record.Generation, now.Sub(f.readyAt))
+		s.account.NoteFetched(s.generation.Number, now.Sub(f.readyAt))
 	}
 	f.fetched = f.fetched || len(p.Fetch) > 0
 }
 
 // planAll plans for pods that are all there.
 func (s *State) planAll() restore.Point {
-	pods, g := s.members.Pods(members.NoneLost), s.generation()
+	pods, g := s.members.Pods(members.NoneLost), s.generation.Stored()
 	s.ledger.ForgetPast(pods, g)
 	p := s.ledger.Plan(pods, g, false)
 	if p.Step == 0 {
@@ -66,8 +54,8 @@ func (s *State) planAll() restore.Point {
 	if g.Unknown && slices.ContainsFunc(slices.Collect(maps.Values(p.Fetch)), older) {
 		// A step in storage of a record that lags behind: all that pods hold is newer, and given up. Then the record lags behind no
 		// more, also for the next coordinator, which finds the step in the memory of pods that have fetched it by then.
-		s.Record.RestoreStep, s.Record.RestoreBranch = p.Step, p.Branch
-		s.ledger.Forget(p.Point, pods, s.generation())
+		s.generation.RestoreStep, s.generation.RestoreBranch = p.Step, p.Branch
+		s.ledger.Forget(p.Point, pods, s.generation.Stored())
 		s.save()
 	}
 	return p
@@ -75,11 +63,11 @@ func (s *State) planAll() restore.Point {
 
 // preserve copies a step of all ranks to storage every so often.
 func (s *State) preserve(now time.Time) {
-	if !s.ledger.Copies() || !s.members.All(func(m *members.Member) bool { return m.UsesStorage(s.Record.Generation) }) {
+	if !s.ledger.Copies() || !s.members.All(func(m *members.Member) bool { return m.UsesStorage(s.generation.Number) }) {
 		return
 	}
 	newest := func() ledger.Candidate {
-		return ledger.Candidate{Mark: s.markOf(s.run.commonStep), SealedAt: s.account.Figures().SavedAt}
+		return ledger.Candidate{Mark: s.generation.Mark(s.generation.CommonStep()), SealedAt: s.account.Figures().SavedAt}
 	}
 	if s.ledger.TakeNext(s.members, newest, s.account.StartedAt(), now) {
 		s.emit(Broadcast{})
@@ -96,20 +84,7 @@ func (s *State) confirm(now time.Time) {
 		return
 	}
 	m := s.members.At(0)
-	if mark := m.Report().Manifested; m.Known() && s.ledger.RecordManifest(mark, s.generation(), s.sealedAt(mark), now) {
+	if mark := m.Report().Manifested; m.Known() && s.ledger.RecordManifest(mark, s.generation.Stored(), s.account.SealedAt(mark.Step), now) {
 		s.saveAndTell()
 	}
-}
-
-// sealedAt is when all ranks held a step sealed, as far as the account knows.
-func (s *State) sealedAt(mark protocol.Mark) time.Time {
-	if f := s.account.Figures(); f.SavedStep == mark.Step {
-		return f.SavedAt
-	}
-	return time.Time{}
-}
-
-// storedFor says whether storage has a slot's part of a step.
-func (s *State) storedFor(slot Slot, step protocol.Point) bool {
-	return s.ledger.HasPart(step, s.generation(), s.baseRank(slot), s.members.Ranks(slot), s.members.World())
 }

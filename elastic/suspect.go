@@ -6,7 +6,6 @@ import (
 
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/replacements"
-	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // shouldMove reports whether a failure that hardware may have caused moves the pod that failed first: the same
@@ -20,15 +19,7 @@ func (s *State) shouldMove(c cause.Cause) bool {
 		return false
 	}
 	left, _ := s.restartsLeft()
-	return left <= 0 || s.account.SuspectedBefore(c.Suspect) && s.survivesWithout(slot)
-}
-
-// survivesWithout reports whether the step that all ranks would restore is still available once the pod of a slot is
-// gone.
-func (s *State) survivesWithout(slot Slot) bool {
-	p := s.plan(s.absent)
-	return p.Step == 0 || s.storedFor(slot, p.Point) ||
-		s.members.At(slot).CanSave(s.Record.Generation, protocol.Mark{Step: p.Step, Generation: s.Record.Generation, Branch: p.Branch})
+	return left <= 0 || s.account.SuspectedBefore(c.Suspect) && s.generation.SurvivesWithout(slot)
 }
 
 // atFault returns the slot of the pod at fault: the one that several others lost, else that of the rank that failed first.

@@ -5,6 +5,7 @@ import (
 
 	"holdfast.dev/holdfast/elastic/account"
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/generation"
 	"holdfast.dev/holdfast/elastic/ledger"
 	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/replacements"
@@ -42,7 +43,7 @@ const (
 )
 
 // StepUnknown is Record.RestoreStep where the store lost the record of a generation that agents have run.
-const StepUnknown = -1
+const StepUnknown = generation.StepUnknown
 
 // Record is all that must outlive a coordinator. It is what a Gang's status.run holds.
 type Record struct {

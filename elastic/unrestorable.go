@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"holdfast.dev/holdfast/elastic/cause"
-	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // A step that ranks fail to restore: their objects do not take it, as where a parameter group came in mid-training, or there is no memory
@@ -23,14 +22,9 @@ import (
 //
 // Record.BestStep stays: what is trained again is no progress, so that a script which fails at one place is given up there.
 
-// canGiveUpStep reports whether the newest generation is known to have restored a step, behind which another branch can begin.
-func (s *State) canGiveUpStep() bool {
-	return s.Record.RestoreStep > 0 && s.newestBranch() < protocol.MaxBranch
-}
-
 // giveUpStep has no later generation restore the step that the newest one restored, or one after it.
 func (s *State) giveUpStep(c *cause.Cause) {
-	step := s.Record.RestoreStep
+	step := s.generation.RestoreStep
 	s.ledger.KeepGivenUp(step, s.Record.Launch.After)
 	s.branchAfter(step - 1)
 	const next = "training goes on from an older step that all ranks can have, else from the beginning or the script's own checkpoint"

@@ -43,7 +43,7 @@ func (w *world) givenUp(p protocol.Point) int64 {
 
 // goBack has people go back to any step: one that is there, mostly, else one that was given up, or never was.
 func (w *world) goBack() {
-	steps := []protocol.Point{{Step: w.state.run.commonStep, Branch: w.state.markOf(w.state.run.commonStep).Branch}}
+	steps := []protocol.Point{{Step: w.state.generation.CommonStep(), Branch: w.state.generation.Mark(w.state.generation.CommonStep()).Branch}}
 	for _, d := range w.state.rec().durable() {
 		steps = append(steps, d.Point())
 	}
@@ -61,10 +61,10 @@ func (w *world) goBack() {
 
 func (w *world) goBackTo(to protocol.Point) {
 	w.fault()
-	refused, branch := w.refused, w.state.newestBranch()
+	refused, branch := w.refused, w.state.generation.NewestBranch()
 	w.apply(GoBack{to})
 	if w.refused > refused {
-		if w.state.newestBranch() != branch {
+		if w.state.generation.NewestBranch() != branch {
 			w.failf("who is refused changes nothing", "to %v", to)
 		}
 		return
@@ -72,8 +72,8 @@ func (w *world) goBackTo(to protocol.Point) {
 	switch given := w.givenUp(to); {
 	case given > 0:
 		w.failf("what is given up stays so", "went back to %v, which branch %d gave up", to, given)
-	case w.state.newestBranch() != branch+1:
-		w.failf("each has a branch of its own", "branch %d after %d", w.state.newestBranch(), branch)
+	case w.state.generation.NewestBranch() != branch+1:
+		w.failf("each has a branch of its own", "branch %d after %d", w.state.generation.NewestBranch(), branch)
 	}
 	w.asked[branch+1] = to
 	w.notef("goes back to %v, branch %d", to, branch+1)
@@ -190,7 +190,7 @@ func goBackWithCrash(t *testing.T, meanwhile func(*world), at int, arrives bool,
 		w.turn(func() {})
 	}
 	to := w.state.rec().Durable.Point()
-	generation, events := w.state.Record.Generation, 0
+	generation, events := w.state.generation.Number, 0
 	crash := func() {
 		if events++; events-1 != at {
 			return
@@ -210,7 +210,7 @@ func goBackWithCrash(t *testing.T, meanwhile func(*world), at int, arrives bool,
 	}
 	for round := 0; !done() || round < 3; round++ {
 		if round > 400 {
-			w.failf("every point leads to the end", "phase %s generation %d: %s", w.state.Record.Phase, w.state.Record.Generation, w.state.waitsFor())
+			w.failf("every point leads to the end", "phase %s generation %d: %s", w.state.Record.Phase, w.state.generation.Number, w.state.waitsFor())
 		}
 		w.turn(crash)
 	}

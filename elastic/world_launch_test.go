@@ -50,7 +50,7 @@ func (w *world) finish(slot int) {
 // endScripts has the scripts of the present launcher end from now on.
 func (w *world) endScripts() {
 	if w.most > 0 {
-		w.ending = w.state.launch()
+		w.ending = w.state.members.Launch()
 	}
 }
 
@@ -156,7 +156,7 @@ func launchWithCrash(t *testing.T, at int, arrives bool, failures int, then func
 	w.launches = newLaunches(2)
 	runs := func(launch int) bool {
 		return w.state.Record.Phase == Running && !slices.ContainsFunc(w.agents, func(a *simAgent) bool {
-			return a.dead || a.launch != launch || a.state != protocol.StateRunning || a.gen != w.state.Record.Generation
+			return a.dead || a.launch != launch || a.state != protocol.StateRunning || a.gen != w.state.generation.Number
 		})
 	}
 	w.settleUntil(func() bool { return runs(1) })
@@ -179,9 +179,9 @@ func launchWithCrash(t *testing.T, at int, arrives bool, failures int, then func
 	}
 	for round := 0; !runs(2) || events <= at; round++ {
 		if round > 400 {
-			w.failf("every point leads to the second launcher", "phase %s launcher %d generation %d: %s", w.state.Record.Phase, w.state.launch(), w.state.Record.Generation, w.state.waitsFor())
+			w.failf("every point leads to the second launcher", "phase %s launcher %d generation %d: %s", w.state.Record.Phase, w.state.members.Launch(), w.state.generation.Number, w.state.waitsFor())
 		}
-		if w.state.launch() == 1 {
+		if w.state.members.Launch() == 1 {
 			w.endScripts() // again where the coordinator did not learn that all had ended
 		}
 		for slot := range w.agents {

@@ -160,7 +160,7 @@ func (w *world) lose() {
 
 // obtainable is the newest step that was acknowledged and that all ranks truly hold, in living memory or in storage as it is recorded.
 func (w *world) obtainable() protocol.Point {
-	if w.state.Record.RestoreStep == StepUnknown {
+	if w.state.generation.RestoreStep == StepUnknown {
 		return w.within(true)
 	}
 	for _, p := range w.acknowledged() {
@@ -232,10 +232,10 @@ func (w *world) checkReplace(d Termination) {
 	switch {
 	case !w.pendingOnce[d.Pod]:
 		w.failf("a pod is replaced only while that is pending", "%+v was never", d)
-	case w.state.Record.begun() && !committed && !listed && !leaving && !orphan &&
+	case w.state.generation.Begun() && !committed && !listed && !leaving && !orphan &&
 		slices.ContainsFunc(w.agents, func(a *simAgent) bool { return a.pod.UID == d.Pod }):
 		w.failf("healed before release is not replaced", "%+v", d)
-	case w.state.Record.begun() && !committed && !orphan:
+	case w.state.generation.Begun() && !committed && !orphan:
 		w.failf("replaced only once that is stored", "%+v", d)
 	}
 	w.replaced++

@@ -349,7 +349,7 @@ func (w *world) train(slot, local int) {
 func (w *world) acknowledge() {
 	inventories := [][]protocol.Point{}
 	for _, a := range w.agents {
-		if a.gen != w.agents[0].gen || !members.Ran(a.state) || a.launch != w.state.launch() {
+		if a.gen != w.agents[0].gen || !members.Ran(a.state) || a.launch != w.state.members.Launch() {
 			return
 		}
 		for _, k := range w.report(a).Rank {
@@ -611,7 +611,7 @@ func TestProperties(t *testing.T) {
 				}
 			}
 			w.deleteJob()
-			generations += w.state.Record.Generation
+			generations += w.state.generation.Number
 			failures += w.failures
 			verdicts += w.verdicts
 			durable, fetches, replaced, drains, mended = durable+w.durable, fetches+w.fetches, replaced+w.replaced, drains+w.drains, mended+w.mended

@@ -38,6 +38,8 @@ type Recorded struct {
 	BestStep   int64
 	StartedAt  time.Time
 	Recoveries []Recovery // oldest first
+	// Before are the restarts of launchers before the gang's.
+	Before int
 	// Moved are the suspicions for which a pod was moved.
 	Moved []cause.Suspect
 }
@@ -53,6 +55,8 @@ type Account struct {
 	startedAt  time.Time
 	recoveries []Recovery
 	moved      []cause.Suspect
+	// before are the restarts of launchers before the gang's.
+	before int
 	// excused counts generations in a row that a port conflict or a launcher's start ended.
 	excused int
 	// pace is the time that a step takes, reportInterval the time from one reported step to the next, which may be many steps later,
@@ -105,6 +109,7 @@ func New(r Recorded) *Account {
 		startedAt:      r.StartedAt,
 		recoveries:     slices.Clone(r.Recoveries),
 		moved:          r.Moved,
+		before:         r.Before,
 		persistedCount: f.OptimizerSteps,
 		gen: generation{
 			counted: members.Counted{Lowest: f.OptimizerSteps, Most: f.OptimizerSteps, ResumedAt: f.ResumedAt, Known: f.ResumeKnown},
@@ -128,7 +133,8 @@ func (a *Account) Record() Recorded {
 		recoveries[i].shorten(most)
 	}
 	return Recorded{
-		Budget: a.budget, Figures: a.figures, BestStep: a.bestStep, StartedAt: a.startedAt, Recoveries: recoveries, Moved: slices.Clone(a.moved),
+		Budget: a.budget, Figures: a.figures, BestStep: a.bestStep, StartedAt: a.startedAt, Recoveries: recoveries, Before: a.before,
+		Moved: slices.Clone(a.moved),
 	}
 }
 
@@ -142,6 +148,14 @@ func (a *Account) TakeChange() bool {
 // Figures are what people see now.
 func (a *Account) Figures() Figures { return a.figures }
 
+// SealedAt is when all ranks held a step sealed; zero: that is not known.
+func (a *Account) SealedAt(step int64) time.Time {
+	if a.figures.SavedStep != step {
+		return time.Time{}
+	}
+	return a.figures.SavedAt
+}
+
 // StartedAt is when ranks were first seen to run; zero: never.
 func (a *Account) StartedAt() time.Time { return a.startedAt }
 
@@ -153,8 +167,14 @@ func (a *Account) RanOnAll(generation int64) bool {
 	return !a.startedAt.IsZero()
 }
 
-// Restarts are all that failures have cost.
+// Restarts are all that failures have cost, LaunchRestarts those of the gang's launcher.
 func (a *Account) Restarts() int { return a.budget.Restarts }
+
+// LaunchRestarts are those of the gang's launcher.
+func (a *Account) LaunchRestarts() int { return a.budget.Restarts - a.before }
+
+// ForgetLaunches counts all restarts to the gang's launcher: the store lost what those before cost.
+func (a *Account) ForgetLaunches() { a.before = 0 }
 
 // Pace is how long steps take.
 func (a *Account) Pace() barrier.Pace { return barrier.Pace{Step: a.pace, Interval: a.reportInterval} }
@@ -299,6 +319,7 @@ func (a *Account) BeginGeneration() {
 // BeginLaunch begins again for another launcher: nothing that its ranks do goes on from what those before did.
 func (a *Account) BeginLaunch() {
 	a.budget.refill()
+	a.before = a.budget.Restarts
 	f := &a.figures
 	a.bestStep, f.Step, f.SavedStep, f.StepTime = 0, 0, 0, 0
 	a.excused, a.pace, a.reportInterval, a.gap = 0, 0, 0, 0

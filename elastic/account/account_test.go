@@ -53,8 +53,8 @@ func TestTheRecordStaysSmall(t *testing.T) {
 
 // TestProgressRefills: a step that is newer than any before refills the budget, and what people allow is counted apart.
 func TestProgressRefills(t *testing.T) {
-	a := New(Recorded{Budget: Budget{Restarts: 7, WithoutProgress: 4}, BestStep: 20})
-	if left := a.RestartsLeft(0, false, 0); left != 6 {
+	a := New(Recorded{Budget: Budget{Restarts: 7, WithoutProgress: 4}, BestStep: 20, Before: 6})
+	if left := a.RestartsLeft(0, false); left != 6 {
 		t.Errorf("%d restarts are left, want 6", left)
 	}
 	a.NoteCommon(20, start)
@@ -65,7 +65,7 @@ func TestProgressRefills(t *testing.T) {
 		t.Errorf("a new step is no progress: %+v", a.budget)
 	}
 	a.Spend()
-	if left := a.RestartsLeft(5, true, 6); left != 3 {
+	if left := a.RestartsLeft(5, true); left != 3 {
 		t.Errorf("of 5 that people allow this launcher %d are left, want 3: 2 were spent", left)
 	}
 	if a.BeginLaunch(); a.reportsSteps() || a.budget.WithoutProgress != 0 || a.Restarts() != 8 {

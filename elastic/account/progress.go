@@ -63,10 +63,9 @@ func (b *Budget) guess() {
 func (b *Budget) sinceSure() int { return b.WithoutProgress + b.Unproven }
 
 // RestartsLeft is how many restarts there may be yet: of as many as people allow this launcher, or else of those without progress.
-// before are the restarts of the launchers before.
-func (a *Account) RestartsLeft(most int, limited bool, before int) int {
+func (a *Account) RestartsLeft(most int, limited bool) int {
 	if limited {
-		return most - (a.budget.Restarts - before)
+		return most - a.LaunchRestarts()
 	}
 	return protocol.RestartsWithoutProgress - a.budget.WithoutProgress
 }

@@ -198,6 +198,11 @@ func (c Cause) Displaced() bool {
 	}
 }
 
+// Unexplained says whether ranks are gone, if it is known at all, and not why.
+func (c *Cause) Unexplained() bool {
+	return c == nil || c.Code == RanksLost || c.Code == StartInterrupted || c.Code == ContainerRestarted
+}
+
 // Uncounted says whether such a failure spends no restart, so that nothing follows from its having been there before.
 func (c Cause) Uncounted() bool {
 	return c.Code == PortConflict || c.Code == RestoreFailed || c.Displaced()

@@ -32,7 +32,7 @@ func retained(steps ...StoredStep) *Ledger {
 
 // pod is a gang of one pod and rank that runs and has copied step 40.
 func pod() *members.Members {
-	ms := members.New(1, members.Seen{Ranks: 1}, nil, true)
+	ms := members.New(1, members.Recorded{Seen: members.Seen{Ranks: 1}}, true)
 	ms.Take(0, members.Pod{UID: "uid"}, &protocol.Report{
 		Ranks: 1, Generation: 1, State: protocol.StateRunning, Storage: true,
 		Rank: []protocol.Rank{{Sealed: protocoltest.FirstBranch(40), Copied: protocol.Copied{Mark: mark(40, 1)}}},

@@ -40,20 +40,34 @@ type Members struct {
 	slots []Member
 	// superseded are pods that a newer pod took the slot over from.
 	superseded map[string]bool
-	// left are the slots whose pods take part in no further generation of the gang's launcher, as is recorded.
-	left []Slot
-	seen Seen
+	// launch is the number of the launcher that the gang is at; 0: the first. left are the slots whose pods take part in no further
+	// generation of it, as is recorded.
+	launch int
+	left   []Slot
+	seen   Seen
 	// launched: a pod starts its ranks with a launcher, or all did in the newest generation, so that they may again.
 	launched bool
 	// numbered is how ranks would be numbered by what pods have reported, until one reports something else.
 	numbered *numbering
 }
 
+// Recorded is what outlives a coordinator.
+type Recorded struct {
+	Seen
+	Launch int
+	Left   []Slot
+}
+
 // New returns n slots whose pods are not known yet, with what an earlier coordinator recorded of them; launched: pods started their
 // ranks with launchers.
-func New(n int, recorded Seen, left []Slot, launched bool) *Members {
-	recorded.Attached = nil
-	return &Members{slots: make([]Member, n), superseded: map[string]bool{}, seen: recorded, left: left, launched: launched}
+func New(n int, r Recorded, launched bool) *Members {
+	r.Attached = nil
+	return &Members{slots: make([]Member, n), superseded: map[string]bool{}, seen: r.Seen, launch: r.Launch, left: r.Left, launched: launched}
+}
+
+// Record is what is to be stored; it shares nothing with the members.
+func (ms *Members) Record() Recorded {
+	return Recorded{Seen: ms.Seen(), Launch: ms.launch, Left: slices.Clone(ms.left)}
 }
 
 // Len is the number of slots.
@@ -65,10 +79,19 @@ func (ms *Members) Has(slot Slot) bool { return slot >= 0 && int(slot) < len(ms.
 // At is what is known of a slot.
 func (ms *Members) At(slot Slot) *Member { return &ms.slots[slot] }
 
+// Each yields every slot with what is known of it.
+func (ms *Members) Each(yield func(Slot, *Member) bool) {
+	for i := range ms.slots {
+		if !yield(Slot(i), &ms.slots[i]) {
+			return
+		}
+	}
+}
+
 // All says whether something holds for every slot.
 func (ms *Members) All(is func(*Member) bool) bool {
-	for i := range ms.slots {
-		if !is(&ms.slots[i]) {
+	for _, m := range ms.Each {
+		if !is(m) {
 			return false
 		}
 	}
@@ -167,20 +190,44 @@ func (ms *Members) Orphan(slot Slot, pod string) bool {
 	return m.known && m.pod.UID != pod
 }
 
-// HasLeft says whether a slot's pod takes part in no further generation of a launcher: that has returned 0 there, because it had waited
-// for the others as long as torchrun does, or a whole command has ended with 0, and its pod with it.
-func (ms *Members) HasLeft(slot Slot, launch int) bool {
-	m := &ms.slots[slot]
-	return m.known && m.report.Returned >= launch || slices.Contains(ms.left, slot)
+// Launch is the number of the launcher that the gang is at.
+func (ms *Members) Launch() int { return max(1, ms.launch) }
+
+// BeginLaunch has the gang go on to another launcher, in which all take part.
+func (ms *Members) BeginLaunch(number int) { ms.launch, ms.left = number, nil }
+
+// AdoptLaunch takes over the launcher of a generation that goes on, where the store lost its record.
+func (ms *Members) AdoptLaunch(number int) { ms.launch = number }
+
+// Behind says whether a pod's command has yet to come to the gang's launcher.
+func (ms *Members) Behind(slot Slot) bool { return max(1, ms.slots[slot].report.Launch) < ms.Launch() }
+
+// NextLaunch is the newest launcher that a pod of which reports count has come to, and whether all have left the gang's.
+func (ms *Members) NextLaunch(fenced func(pod string) bool) (next int, left bool) {
+	next, left = ms.Launch(), true
+	for slot, m := range ms.Each {
+		if m.known && !fenced(m.pod.UID) && m.report.Ranks > 0 && m.report.Launch <= protocol.MaxLaunch {
+			next = max(next, m.report.Launch)
+		}
+		left = left && ms.HasLeft(slot)
+	}
+	return next, left
 }
 
-// NoteLeft takes note of slots that left a launcher; it reports whether there are more: another coordinator would wait for a pod that is
+// HasLeft says whether a slot's pod takes part in no further generation of the launcher: that has returned 0 there, because it had waited
+// for the others as long as torchrun does, or a whole command has ended with 0, and its pod with it.
+func (ms *Members) HasLeft(slot Slot) bool {
+	m := &ms.slots[slot]
+	return m.known && m.report.Returned >= ms.Launch() || slices.Contains(ms.left, slot)
+}
+
+// NoteLeft takes note of slots that left the launcher; it reports whether there are more: another coordinator would wait for a pod that is
 // over.
-func (ms *Members) NoteLeft(launch int) bool {
+func (ms *Members) NoteLeft() bool {
 	left := []Slot(nil)
-	for i := range ms.slots {
-		if ms.HasLeft(Slot(i), launch) {
-			left = append(left, Slot(i))
+	for slot := range ms.Each {
+		if ms.HasLeft(slot) {
+			left = append(left, slot)
 		}
 	}
 	if len(left) <= len(ms.left) {
@@ -198,10 +245,7 @@ func (ms *Members) Leave(slot Slot) {
 	}
 }
 
-// Left are the slots that are recorded to have left.
-func (ms *Members) Left() []Slot { return slices.Clone(ms.left) }
-
-// Rejoin: another launcher begins, in which all take part.
+// Rejoin has all take part in the launcher again.
 func (ms *Members) Rejoin() { ms.left = nil }
 
 // MaxRestarts is how many restarts people allow: the fewest, where pods say different numbers.

@@ -50,7 +50,7 @@ func TestAdmit(t *testing.T) {
 		"of the same second, it is not":           {podAt("a", 0), protocol.Report{}, "", Refused},
 		"of the same second, by name":             {twin, protocol.Report{}, "", Succeeds},
 	} {
-		ms := New(1, Seen{}, nil, false)
+		ms := New(1, Recorded{}, false)
 		take(ms, 0, old, protocol.Report{Incarnation: 1, Sequence: 5, Ranks: 1}, noneFenced)
 		if got := take(ms, 0, tt.pod, tt.r, fences(tt.fenced)); got != tt.want {
 			t.Errorf("%s: %d, want %d", name, got, tt.want)
@@ -63,7 +63,7 @@ func TestAdmit(t *testing.T) {
 
 // TestHandOver: a slot that is handed over knows nothing of the pod before, which never holds it again.
 func TestHandOver(t *testing.T) {
-	ms, old, heir := New(2, Seen{}, nil, false), podAt("old", 0), podAt("heir", 1)
+	ms, old, heir := New(2, Recorded{}, false), podAt("old", 0), podAt("heir", 1)
 	take(ms, 0, old, protocol.Report{Generation: 1, State: protocol.StateRunning, Ranks: 3, FetchFailed: protocol.Mark{Step: 1}}, noneFenced)
 	if !ms.At(0).RanIn(1) || ms.World() != 6 {
 		t.Fatalf("ran: %t, world %d: slot 1 is taken to be as large", ms.At(0).RanIn(1), ms.World())
@@ -82,7 +82,7 @@ func TestHandOver(t *testing.T) {
 
 // TestFailedFetchesAreBounded: whatever an agent says that it could not fetch, the newest few are remembered.
 func TestFailedFetchesAreBounded(t *testing.T) {
-	ms := New(1, Seen{}, nil, false)
+	ms := New(1, Recorded{}, false)
 	last := protocol.Mark{Step: 10_000}
 	for i := range last.Step {
 		take(ms, 0, podAt("a", 0), protocol.Report{Sequence: uint64(i), FetchFailed: protocol.Mark{Step: i + 1}}, noneFenced)
@@ -105,7 +105,7 @@ func TestLevels(t *testing.T) {
 		"nothing in common":      {1, [][]int64{{5}, {4}}, 0, 5},
 		"a rank that is unknown": {2, [][]int64{{5}, {5}}, 0, 0},
 	} {
-		ms := New(2, Seen{}, nil, false)
+		ms := New(2, Recorded{}, false)
 		for slot, sealed := range tt.sealed {
 			take(
 				ms,
@@ -123,7 +123,7 @@ func TestLevels(t *testing.T) {
 
 // TestUnprotectedKeepsItsRemedy: the agent's text ends in what to do, after up to three command lines.
 func TestUnprotectedKeepsItsRemedy(t *testing.T) {
-	ms := New(1, Seen{}, nil, false)
+	ms := New(1, Recorded{}, false)
 	runs := strings.Repeat("bash -c 'source venv/bin/activate' ", 12) + "write torchrun"
 	take(ms, 0, podAt("a", 0), protocol.Report{Unprotected: runs}, noneFenced)
 	if news := ms.Refresh(1, noneFenced); !strings.Contains(news.Unprotected, runs) || ms.Seen().Unprotected[0].Runs != runs {
@@ -139,7 +139,7 @@ func TestRefreshUnknownPods(t *testing.T) {
 		Unprotected:     []Unprotected{{Slot: 1, Pod: "b", Runs: "mpirun"}},
 		Attached:        []Slot{1},
 	}
-	ms := New(2, recorded, nil, false)
+	ms := New(2, Recorded{Seen: recorded}, false)
 	take(ms, 0, podAt("a", 0), protocol.Report{Ranks: 1, Notes: []string{"n"}}, noneFenced)
 	news := ms.Refresh(1, noneFenced)
 	if s := ms.Seen(); !news.People || !s.WholeCommand || s.UnprotectedPods != 2 || !slices.Equal(s.Attached, []Slot{0}) ||

@@ -86,6 +86,20 @@ func (ms *Members) Pods(lost func(Slot) bool) []restore.Pod {
 	return pods
 }
 
+// PodsKeeping are all slots where ranks that run keep nothing in memory but one step.
+func (ms *Members) PodsKeeping(step int64) []restore.Pod {
+	pods := ms.Pods(NoneLost)
+	for slot, m := range ms.Each {
+		if !Ran(m.report.State) {
+			continue
+		}
+		for local, held := range pods[slot].Held {
+			pods[slot].Held[local] = slices.DeleteFunc(slices.Clone(held), func(p protocol.Point) bool { return p.Step != step })
+		}
+	}
+	return pods
+}
+
 // NoneLost: the memory of every pod counts.
 func NoneLost(Slot) bool { return false }
 

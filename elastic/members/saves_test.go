@@ -18,7 +18,7 @@ type savesTold struct {
 }
 
 func newSavesTold() *savesTold {
-	return &savesTold{ms: New(1, Seen{}, nil, true), now: time.Unix(1_700_000_000, 0)}
+	return &savesTold{ms: New(1, Recorded{}, true), now: time.Unix(1_700_000_000, 0)}
 }
 
 func (w *savesTold) say(after time.Duration, pod string, generation int64, saves ...*protocol.Saves) {

@@ -127,14 +127,14 @@ func (rs *Replacements) NoteReleased(pod string) bool {
 	return true
 }
 
-// Pressing returns the first termination that ends the generation which runs; nil: none does. lost says whether ranks of a slot are lost,
-// left whether its pod takes part in no further generation.
-func (rs *Replacements) Pressing(lost, left func(members.Slot) bool) *Termination {
+// Pressing returns the first termination that ends the generation which runs; nil: none does. lost says whether ranks of a slot are
+// lost.
+func (rs *Replacements) Pressing(lost func(members.Slot) bool) *Termination {
 	for _, d := range rs.All() {
 		if rs.ms.Orphan(d.Slot, d.Pod) && !lost(d.Slot) || rs.stage(d.Pod) >= committed {
 			continue
 		}
-		if left(d.Slot) && d.Cause != JobSuspended {
+		if rs.ms.HasLeft(d.Slot) && d.Cause != JobSuspended {
 			continue // none of its ranks runs, and the gang could not run again without them
 		}
 		return &d

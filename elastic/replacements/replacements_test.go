@@ -14,7 +14,7 @@ var start = time.Unix(1_700_000_000, 0)
 
 // gang is a gang of pods, each named by its slot ("a" in slot 0), that run generation 1.
 func gang(names ...string) (*members.Members, *Replacements) {
-	ms := members.New(len(names), members.Seen{}, nil, true)
+	ms := members.New(len(names), members.Recorded{}, true)
 	for i, name := range names {
 		ms.Take(
 			members.Slot(i),
@@ -102,13 +102,14 @@ func TestOrphans(t *testing.T) {
 
 // TestPressing: the first pod that must go ends the generation, unless it is committed, has left, or holds its slot no more.
 func TestPressing(t *testing.T) {
-	_, rs := gang("a", "b")
+	ms, rs := gang("a", "b")
 	rs.SetPending([]Termination{terminate(0, "a", "XidFatal"), terminate(1, "b", "XidFatal")}, start)
 	rs.Commit(1)
-	if d := rs.Pressing(never, never); d == nil || d.Pod != "b" {
+	if d := rs.Pressing(never); d == nil || d.Pod != "b" {
 		t.Errorf("pressing is %+v", d)
 	}
-	if d := rs.Pressing(never, always); d != nil {
+	ms.Leave(1)
+	if d := rs.Pressing(never); d != nil {
 		t.Errorf("pressing is %+v, of a gang that has left", d)
 	}
 }
@@ -183,7 +184,7 @@ func TestWatch(t *testing.T) {
 	} {
 		names := []string{"a", "b", "c"}
 		ms, rs := gang(names...)
-		w, now := NewWatch(ms, rs, 1, 1, start), start
+		w, now := NewWatch(ms, rs, 1, start), start
 		for i, name := range names {
 			if i >= tt.unreachable+tt.stuck {
 				ms.Take(members.Slot(i), members.Pod{UID: name}, &protocol.Report{Generation: 1, State: protocol.StateHalted}, 1, start)

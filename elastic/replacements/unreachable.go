@@ -37,9 +37,8 @@ type unreachable struct {
 type Watch struct {
 	ms *members.Members
 	rs *Replacements
-	// generation is the one that halts, of launcher launch; detected is when its failure was seen.
+	// generation is the one that halts; detected is when its failure was seen.
 	generation int64
-	launch     int
 	detected   time.Time
 	// within is how long ranks may take to end by themselves because pods are terminating; 0: as their launchers say.
 	within time.Duration
@@ -56,9 +55,9 @@ type Watch struct {
 }
 
 // NewWatch begins with nothing known of any slot.
-func NewWatch(ms *members.Members, rs *Replacements, generation int64, launch int, now time.Time) *Watch {
+func NewWatch(ms *members.Members, rs *Replacements, generation int64, now time.Time) *Watch {
 	return &Watch{
-		ms: ms, rs: rs, generation: generation, launch: launch, detected: now, within: rs.HaltWithin(now),
+		ms: ms, rs: rs, generation: generation, detected: now, within: rs.HaltWithin(now),
 		silent: make([]unreachable, ms.Len()), stuck: make([]stuck, ms.Len()),
 	}
 }
@@ -82,7 +81,7 @@ func (w *Watch) AllHalted(now time.Time) bool {
 // Awaited reports whether the pod of a slot has yet to halt, and is waited for: it is not where the pod is fenced or has left, nor where
 // it is to be replaced and its deadline has passed.
 func (w *Watch) Awaited(slot members.Slot, now time.Time) bool {
-	if w.ms.At(slot).Halted(w.generation) || w.ms.HasLeft(slot, w.launch) {
+	if w.ms.At(slot).Halted(w.generation) || w.ms.HasLeft(slot) {
 		return false
 	}
 	d := w.rs.For(slot)

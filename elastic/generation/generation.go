@@ -1,0 +1,259 @@
+// Package generation keeps the newest generation of a gang: what it began from, who takes part, what its ranks hold, how they ended and
+// why. It promises: its number and its branch of training never fall; what is known of one generation is never taken for the next one's;
+// and every generation that ends has one cause, which does not depend on the order of reports.
+package generation
+
+import (
+	"time"
+
+	"holdfast.dev/holdfast/elastic/account"
+	"holdfast.dev/holdfast/elastic/ledger"
+	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/replacements"
+	"holdfast.dev/holdfast/elastic/restore"
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// StepUnknown is Recorded.RestoreStep where the store lost the record of a generation that agents have run.
+const StepUnknown = -1
+
+// Recorded is what outlives a coordinator.
+type Recorded struct {
+	Number, RestoreStep int64
+	// Branch is the line of training that the generation is of, RestoreBranch that of RestoreStep.
+	Branch, RestoreBranch int64
+	// After is the newest generation of the launchers before the gang's.
+	After int64
+}
+
+// Generation is the newest one of a gang.
+type Generation struct {
+	Recorded
+	ms      *members.Members
+	rs      *replacements.Replacements
+	ledger  *ledger.Ledger
+	account *account.Account
+	run
+}
+
+// run is what is known of one generation. The next one begins with another: nothing has to be reset.
+type run struct {
+	// layout is who takes part; nil where an earlier coordinator handed the generation out.
+	layout *members.Layout
+	// commonStep and reclaimBelow as in protocol.Directive; they only rise.
+	commonStep, reclaimBelow int64
+	// exits outlive their pod, exitBytes is about what they take of each slot.
+	exits     map[exitOf]exit
+	exitBytes map[members.Slot]int64
+}
+
+// New returns the newest generation as it is recorded.
+func New(r Recorded, ms *members.Members, rs *replacements.Replacements, l *ledger.Ledger, a *account.Account) *Generation {
+	g := &Generation{Recorded: r, ms: ms, rs: rs, ledger: l, account: a}
+	g.renew()
+	return g
+}
+
+func (g *Generation) renew() {
+	g.run = run{exits: map[exitOf]exit{}, exitBytes: map[members.Slot]int64{}}
+}
+
+// Begin lays out the next generation, of the pods that are there, and returns the step that it restores; it is handed out once it is
+// stored. Pods had halted the one before at halted, where that is known, and were all there at ready. Where nothing newer is left than what
+// is behind the beginning of its branch, what is between is given up.
+func (g *Generation) Begin(halted, ready time.Time) protocol.Point {
+	l, from := g.ms.LayOut(), g.InMemory()
+	g.ms.NoteLaunched(g.Number)
+	if g.Branch = g.NewestBranch(); from.Branch < g.Branch {
+		g.ledger.Extend(g.Branch, from.Step)
+	}
+	g.account.Began(g.Number, from.Step, l.World, halted, ready)
+	g.ledger.Forget(from, g.ms.Pods(members.NoneLost), g.Stored())
+	g.Number++
+	g.RestoreStep, g.RestoreBranch = from.Step, from.Branch
+	g.ms.NoteWorld(l.World)
+	g.begin()
+	g.layout, g.commonStep, g.reclaimBelow = l, from.Step, from.Step
+	return from
+}
+
+func (g *Generation) begin() {
+	g.renew()
+	g.account.BeginGeneration()
+	g.ledger.BeginGeneration()
+}
+
+// Adopt takes over a generation that agents have run and the store has lost. What drained pods left was for one that has begun since.
+func (g *Generation) Adopt(number int64) {
+	g.Number, g.RestoreStep = number, StepUnknown
+	g.ledger.ForgetCopies()
+	g.begin()
+}
+
+// AdoptLaunch takes over the launcher of a generation that goes on, where the store lost its record.
+func (g *Generation) AdoptLaunch(r *protocol.Report) {
+	if r.Generation > g.Number && members.Ran(r.State) && r.Launch > g.ms.Launch() && r.Launch <= protocol.MaxLaunch {
+		g.ms.AdoptLaunch(r.Launch)
+		g.After = r.Generation - 1
+		g.account.ForgetLaunches()
+		g.ledger.ForgetLaunches()
+	}
+}
+
+// BeginLaunch has nothing that the ranks of another launcher do go on from what those before did.
+func (g *Generation) BeginLaunch(number int) {
+	g.ledger.BeginLaunch()
+	g.ms.BeginLaunch(number)
+	g.account.BeginLaunch()
+	if g.After = g.Number; g.Number > 0 {
+		g.RestoreStep, g.RestoreBranch = 0, 0
+		g.ledger.BeginBranch(g.NewestBranch()+1, 0)
+	}
+	g.renew()
+}
+
+// Begun says whether a generation of the gang's launcher was handed out.
+func (g *Generation) Begun() bool { return g.Number > g.After }
+
+// Stored is the generation as the ledger receives it.
+func (g *Generation) Stored() ledger.Generation {
+	return ledger.Generation{Number: g.Number, Branch: g.Branch, World: g.ms.Recorded(), Unknown: g.RestoreStep == StepUnknown}
+}
+
+// Cost is the generation as the account receives it.
+func (g *Generation) Cost() account.Generation {
+	return account.Generation{Number: g.Number, RestoreStep: g.RestoreStep, CommonStep: g.commonStep}
+}
+
+// Branching says whether the line has a branch that no generation is of yet.
+func (g *Generation) Branching() bool { return g.ledger.Line().Newest() > g.Branch }
+
+// NewestBranch is that which the next generation is of.
+func (g *Generation) NewestBranch() int64 { return max(g.Branch, g.ledger.Line().Newest()) }
+
+// CanGiveUpStep reports whether the generation is known to have restored a step, behind which another branch can begin.
+func (g *Generation) CanGiveUpStep() bool {
+	return g.RestoreStep > 0 && g.NewestBranch() < protocol.MaxBranch
+}
+
+// Mark names a step that the generation holds, where it copies it to.
+func (g *Generation) Mark(step int64) protocol.Mark {
+	branch, held := g.ms.BranchOf(step, g.Number)
+	switch {
+	case held:
+	case step > g.RestoreStep:
+		branch = g.Branch
+	default:
+		branch = g.RestoreBranch
+	}
+	return protocol.Mark{Step: step, Generation: g.Number, Branch: branch}
+}
+
+// CommonStep is the newest step that all ranks have held sealed.
+func (g *Generation) CommonStep() int64 { return g.commonStep }
+
+// Levels are the common step and below which step agents may reclaim, as in protocol.Directive.
+func (g *Generation) Levels() (commonStep, reclaimBelow int64) { return g.commonStep, g.reclaimBelow }
+
+// NoteSealed follows what ranks have sealed; it reports whether the levels have risen.
+func (g *Generation) NoteSealed(now time.Time) bool {
+	common, reclaimBelow := g.ms.CommonStep(), g.ms.ReclaimBelow(g.commonStep)
+	risen := common > g.commonStep || reclaimBelow > g.reclaimBelow
+	g.commonStep, g.reclaimBelow = max(g.commonStep, common), max(g.reclaimBelow, reclaimBelow)
+	g.account.NoteCommon(g.commonStep, now)
+	return risen
+}
+
+// InMemory is the step that ranks which are halted can restore without storage.
+func (g *Generation) InMemory() protocol.Point {
+	return restore.InMemory(g.ms.Inventories(), g.ledger.Line())
+}
+
+// Plan is the newest step that every rank can have when pods that are fenced or not known are gone.
+func (g *Generation) Plan() restore.Point {
+	absent := func(slot members.Slot) bool {
+		m := g.ms.At(slot)
+		return !m.Known() || g.rs.Fenced(m.Pod().UID)
+	}
+	return g.ledger.Plan(g.ms.Pods(absent), g.Stored(), false)
+}
+
+// HasPart says whether storage has a slot's part of a step.
+func (g *Generation) HasPart(slot members.Slot, step protocol.Point) bool {
+	return g.ledger.HasPart(step, g.Stored(), g.BaseRank(slot), g.ms.Ranks(slot), g.ms.World())
+}
+
+// SurvivesWithout reports whether the step that all ranks would restore is still available once the pod of a slot is gone.
+func (g *Generation) SurvivesWithout(slot members.Slot) bool {
+	p := g.Plan()
+	mark := protocol.Mark{Step: p.Step, Generation: g.Number, Branch: p.Branch}
+	return p.Step == 0 || g.HasPart(slot, p.Point) || g.ms.At(slot).CanSave(g.Number, mark)
+}
+
+// CanHave says whether all ranks can have a step, and will until everything is halted: of what ranks that run hold in memory the common
+// step alone is sure to stay.
+func (g *Generation) CanHave(to protocol.Point) bool {
+	return to.Step == 0 || g.ledger.Reaches(to, g.ms.PodsKeeping(g.commonStep), g.Stored())
+}
+
+// BaseRank is the rank of a slot's first local rank; pods of one gang ask for the same number of ranks where an earlier coordinator laid
+// the generation out and not all slots are known.
+func (g *Generation) BaseRank(slot members.Slot) int {
+	if g.layout != nil {
+		return g.layout.Base[slot]
+	}
+	return g.ms.Base(slot)
+}
+
+// Restored is what the generation restored, for orders to halt; the zero Run: that is unknown.
+func (g *Generation) Restored() protocol.Run {
+	if g.RestoreStep == StepUnknown {
+		return protocol.Run{}
+	}
+	return protocol.Run{Number: g.Number, RestoreStep: g.RestoreStep, Branch: g.Branch, RestoreBranch: g.RestoreBranch}
+}
+
+// Run is what a pod has to run; false: it takes no part. Where an earlier coordinator handed the generation out, an agent that has it goes
+// on, and takes the levels over.
+func (g *Generation) Run(slot members.Slot, pod string) (protocol.Run, bool) {
+	l, m := g.layout, g.ms.At(slot)
+	r := protocol.Run{Number: g.Number, RestoreStep: max(0, g.RestoreStep), Branch: g.Branch, RestoreBranch: g.RestoreBranch}
+	switch {
+	case l == nil:
+		if !m.Known() || m.Pod().UID != pod || m.Report().Generation != g.Number || !members.Ran(m.Report().State) {
+			return protocol.Run{}, false
+		}
+	case l.Pods[slot] != pod:
+		return protocol.Run{}, false
+	default:
+		r.WorldSize, r.BaseRank, r.NodeRank, r.Nodes = l.World, l.Base[slot], int(slot), g.ms.Len()
+		r.MasterAddr, r.MasterPort, r.RestartCount = l.Addr, l.Port, g.account.LaunchRestarts()
+	}
+	return r, true
+}
+
+// missedFirst reports whether the pod's whole command is in its first run but never joined a generation: the earlier coordinator stopped
+// before its order arrived. Only true while no pod of the gang was replaced or seen running since; halting now would end the commands of
+// all pods.
+func (g *Generation) missedFirst(m *members.Member) bool {
+	r, never := m.Report(), g.account.StartedAt().IsZero() && g.account.Restarts() == 0 && g.Number == 1 && !g.ms.AnySuperseded()
+	return m.Known() && never && g.layout == nil && r.WholeCommand && r.Generation == 0 && r.Containers <= 1 && len(r.Rank) == 1 &&
+		r.Rank[0].Exit == nil
+}
+
+// TakeMissed hands the first generation out to pods that missed it, once it is known that all others run it; it reports whether it did.
+func (g *Generation) TakeMissed() bool {
+	missed := false
+	for _, m := range g.ms.Each {
+		switch {
+		case g.missedFirst(m) && m.Attached() && !m.Report().Terminating:
+			missed = true
+		case !m.Known() || !m.Report().WholeCommand || !m.Current(g.Number) || !members.Ran(m.Report().State):
+			return false
+		}
+	}
+	if missed {
+		g.layout = g.ms.LayOut()
+	}
+	return missed
+}
