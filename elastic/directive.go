@@ -146,9 +146,10 @@ func (s *State) directStorage(d *protocol.Directive, slot Slot) {
 	}
 }
 
-// directFetch has an agent fetch from storage what its ranks lack, before the next generation starts.
+// directFetch has an agent fetch from storage what its ranks lack, before the next generation starts: only what the stored record names.
+// Another coordinator would order an older step, for which the agent gives up the one that it has fetched.
 func (s *State) directFetch(d *protocol.Directive, slot Slot) {
-	if s.run.forming == nil || !s.members.At(slot).Report().Storage {
+	if s.run.forming == nil || !s.ledger.StepsStored() || !s.members.At(slot).Report().Storage {
 		return
 	}
 	mark := s.run.forming.fetching.Fetch[int(slot)]

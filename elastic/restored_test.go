@@ -71,7 +71,7 @@ func (w *world) restore(record Record, then []Pod, comeBack bool) (ended int) {
 	clear(w.torn)
 	w.state = New(len(w.agents), w.interval(), record)
 	w.promises.successor()
-	w.forgetBests()
+	w.forgetBests(w.stored.BestStep)
 	survivors := int64(0)
 	for slot, a := range w.agents {
 		if a.pod.UID == then[slot].UID && !a.dead {

@@ -76,6 +76,7 @@ func (w *world) goBackTo(to protocol.Point) {
 		w.failf("each has a branch of its own", "branch %d after %d", w.state.generation.NewestBranch(), branch)
 	}
 	w.asked[branch+1] = to
+	w.forgetBests(w.state.rec().BestStep)
 	w.notef("goes back to %v, branch %d", to, branch+1)
 }
 

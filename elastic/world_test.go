@@ -443,13 +443,14 @@ func (w *world) replace(slot int) {
 
 // crash ends the coordinator; what was on its way to the store arrives or not.
 func (w *world) crash() {
+	w.noteBest()
 	if w.rng.Intn(2) == 0 {
 		w.store()
 	}
 	w.pending = nil
 	w.crashReplacing()
 	w.state = New(len(w.agents), w.interval(), w.stored)
-	w.forgetBests()
+	w.forgetBests(w.stored.BestStep)
 	w.promises.successor()
 	if w.shelf != nil {
 		w.tell(w.wish)
@@ -541,15 +542,23 @@ type best struct {
 
 // fault counts one thing that may cost a restart.
 func (w *world) fault() {
-	if step := w.state.rec().BestStep; step > w.bests[len(w.bests)-1].step {
-		w.bests = append(w.bests, best{step, w.done})
-	}
+	w.noteBest()
 	w.done++
 }
 
-// forgetBests: a coordinator that starts anew counts from the best step that is stored.
-func (w *world) forgetBests() {
-	w.bests = slices.DeleteFunc(w.bests, func(b best) bool { return b.step > w.stored.BestStep })
+func (w *world) noteBest() {
+	if step := w.state.rec().BestStep; step > w.bests[len(w.bests)-1].step {
+		w.bests = append(w.bests, best{step, w.done})
+	}
+}
+
+// forgetBests: another coordinator counts from the best step that is stored, and a gang that goes back from the step it goes back to. That
+// is no progress.
+func (w *world) forgetBests(step int64) {
+	w.bests = slices.DeleteFunc(w.bests, func(b best) bool { return b.step > step })
+	if last := w.bests[len(w.bests)-1]; last.step < step {
+		w.bests = append(w.bests, best{step, last.done})
+	}
 }
 
 // checkVerdict: a gang is given up for what happened to it alone: a script that failed twice, or as many restarts without progress.

@@ -58,9 +58,9 @@ type Ledger struct {
 	copies           []restore.Part
 	line             restore.Line
 	// revision is the newest revision of the record, stored the newest that the store has. The others are the first revisions that have
-	// the newest step, the pins that people ask for, and the newest branch.
-	revision, stored                      int64
-	durableSince, pinnedSince, branchedAt int64
+	// the newest step, the newest copy, the pins that people ask for, and the newest branch.
+	revision, stored                                   int64
+	durableSince, copiedSince, pinnedSince, branchedAt int64
 	// sealedAt is when all ranks held the newest step sealed, until its record is stored; zero: that is unknown, or was returned.
 	sealedAt time.Time
 	// copying is the step on its way to storage, from all ranks of the newest generation; nil: none is.
@@ -186,6 +186,9 @@ func (l *Ledger) Newest() (StoredStep, bool) {
 	}
 	return l.steps[0], true
 }
+
+// StepsStored says whether the stored record names every step and copy that the ledger names.
+func (l *Ledger) StepsStored() bool { return l.stored >= max(l.durableSince, l.copiedSince) }
 
 // DurableStored is the newest durable step that the stored record names; the zero Point: none, or it is not known to be stored yet.
 func (l *Ledger) DurableStored() protocol.Point {
@@ -404,7 +407,7 @@ func (l *Ledger) KeepCopy(mark protocol.Mark, base int, ranks []protocol.Rank) {
 		copies = append(copies, restore.Part{Mark: mark, Rank: rank})
 	}
 	slices.SortFunc(copies, func(a, b restore.Part) int { return cmp.Compare(a.Rank, b.Rank) })
-	l.copies = copies
+	l.copies, l.copiedSince = copies, l.revision+1
 }
 
 // TakeComplete records a step as durable once the copy of each of so many ranks is in storage; false: it is not.
