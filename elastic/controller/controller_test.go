@@ -1,7 +1,9 @@
 package controller
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -48,6 +50,8 @@ type bench struct {
 	recorder *recorder
 	// before runs ahead of each write of a Gang's status.
 	before func()
+	// beforePatch runs ahead of each patch of a Job.
+	beforePatch func()
 	// refuse makes patches of Job specs fail.
 	refuse bool
 }
@@ -77,7 +81,18 @@ func newBench(t *testing.T, all ...client.Object) *bench {
 				}
 				return c.SubResource(sub).Apply(ctx, ac, opts...)
 			},
+			SubResourcePatch: func(
+				ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption,
+			) error {
+				if err := b.admitPatch(ctx, o, p); err != nil {
+					return err
+				}
+				return c.SubResource(sub).Patch(ctx, o, p, opts...)
+			},
 			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+				if err := b.admitPatch(ctx, o, p); err != nil {
+					return err
+				}
 				if isJob(o) && b.refuse {
 					return apierrors.NewInvalid(batchv1.SchemeGroupVersion.WithKind("Job").GroupKind(), o.GetName(), nil)
 				}
@@ -93,6 +108,25 @@ func newBench(t *testing.T, all ...client.Object) *bench {
 func isJob(o client.Object) bool {
 	_, decoded := o.(*batchv1.Job)
 	return decoded || o.GetObjectKind().GroupVersionKind() == batchJob.GroupVersionKind()
+}
+
+// admitPatch refuses a patch of a Job with another UID, as the API server does: the field is immutable.
+func (b *bench) admitPatch(ctx context.Context, o client.Object, p client.Patch) error {
+	if !isJob(o) {
+		return nil
+	}
+	if b.beforePatch != nil {
+		b.beforePatch()
+	}
+	body, err := p.Data(o)
+	patch, job := metav1.PartialObjectMetadata{}, &batchv1.Job{}
+	if err := cmp.Or(err, json.Unmarshal(body, &patch), b.api.Get(ctx, client.ObjectKeyFromObject(o), job)); err != nil {
+		return err
+	}
+	if patch.UID != "" && patch.UID != job.UID {
+		return apierrors.NewInvalid(batchv1.SchemeGroupVersion.WithKind("Job").GroupKind(), o.GetName(), nil)
+	}
+	return nil
 }
 
 func (b *bench) gang(t *testing.T) *v1alpha1.Gang {
@@ -345,6 +379,40 @@ func TestEndOfAJobThatIsGone(t *testing.T) {
 	}
 	if got := *b.readJob(t).Spec.BackoffLimit; got != 6 {
 		t.Errorf("another job of the same name was touched: backoffLimit %d", got)
+	}
+}
+
+// TestEndOfAJobThatIsMadeAgain: the Job is deleted and created again under its name between the moment it is read and the patch.
+func TestEndOfAJobThatIsMadeAgain(t *testing.T) {
+	for name, policy := range map[string]corev1.RestartPolicy{
+		"its backoffLimit is lowered": corev1.RestartPolicyNever, "it is failed": corev1.RestartPolicyOnFailure,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, job := objects(policy, 6)
+			b := newBench(t, g, job)
+			b.beforePatch = func() {
+				if b.readJob(t).UID != "job-uid" {
+					return
+				}
+				if err := b.api.Delete(t.Context(), b.readJob(t)); err != nil {
+					t.Error(err)
+				}
+				_, again := objects(policy, 6)
+				again.UID = "a newer job"
+				if err := b.api.Create(t.Context(), again); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := b.End(t.Context(), key, verdict(time.Now())); err == nil {
+				t.Error("the patch was accepted")
+			}
+			if after := b.readJob(t); after.UID != "a newer job" || *after.Spec.BackoffLimit != 6 || failureTarget(after) != nil {
+				t.Errorf("another job of the same name was touched: %s, backoffLimit %d, conditions %+v", after.UID, *after.Spec.BackoffLimit, after.Status.Conditions)
+			}
+			if err := b.End(t.Context(), key, verdict(time.Now())); err != nil {
+				t.Errorf("it is not known that the job is gone: %v", err)
+			}
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -49,12 +50,18 @@ func (c *Controller) live(ctx context.Context, name types.NamespacedName, uid st
 	return &job{kind: batchJob, obj: obj}, nil
 }
 
-// write patches the job. One that is gone needs no patch any more.
+// write patches this job, and none that was created under its name since. One that is gone needs no patch any more.
 func (c *Controller) write(ctx context.Context, j *job, w kinds.Write) error {
 	if w.Patch == nil {
 		return nil
 	}
-	body, err := json.Marshal(w.Patch)
+	patch := maps.Clone(w.Patch)
+	metadata, _ := patch["metadata"].(map[string]any)
+	if metadata = maps.Clone(metadata); metadata == nil {
+		metadata = map[string]any{}
+	}
+	metadata["uid"], patch["metadata"] = j.obj.GetUID(), metadata
+	body, err := json.Marshal(patch)
 	if err != nil {
 		return fmt.Errorf("encoding a patch of job %s/%s: %w", j.obj.GetNamespace(), j.obj.GetName(), err)
 	}
