@@ -10,7 +10,7 @@ type Client struct {
 	PID        uint32
 	Attached   bool
 	Restored   bool
-	// Restoring: the client has begun to restore the generation's step and is not done. It stays where that fails.
+	// Restoring: the client has begun to restore the generation's step and is not done. Where that fails it stays until a step is finished.
 	Restoring bool
 	// RestoredStep is what was restored, if Restored; 0: the client started from the beginning.
 	RestoredStep int64

@@ -120,6 +120,8 @@ class Checkpoint:
     def _publish(self, **changes):
         with self._publishing:  # holdfast.dcp saves in a thread of torch's
             self._record = self._record._replace(seq=self._record.seq + 1, **changes)
+            if changes.get("step"):  # it trains, also where it has caught a RestoreError
+                self._record = self._record._replace(flags=self._record.flags & ~_arena.FLAG_RESTORING)
             self._arena.publish(self._record)
 
     def _send(self, event, **fields):

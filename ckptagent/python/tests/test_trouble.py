@@ -42,6 +42,26 @@ class RefusedRestores(ClientCase):
         with self.assertRaisesRegex(holdfast.RestoreError, r"restoring step 9: the arena holds \[4\]"):
             ck.restore()
 
+    def caught(self):
+        agent = self.saved(s=bytearray(1))
+        agent.restore_step = 9
+        ck = self.attach(agent)
+        ck.track(s=bytearray(1))
+        with self.assertRaises(holdfast.RestoreError):
+            ck.restore()
+        self.assertTrue(agent.client().flags & A.FLAG_RESTORING)  # a script that ends here failed to restore
+        return agent, ck
+
+    def test_a_script_that_catches_the_error_and_trains_is_restoring_no_more(self):
+        agent, ck = self.caught()
+        ck.step(1)
+        self.assertFalse(agent.client().flags & A.FLAG_RESTORING)
+
+    def test_nor_is_one_that_saves(self):
+        agent, ck = self.caught()
+        ck.save(1)
+        self.assertFalse(agent.client().flags & A.FLAG_RESTORING)
+
     def test_a_granted_slot_is_never_read(self):
         agent = self.saved(s=bytearray(1))
         for i in range(A.SLOTS):
