@@ -40,7 +40,10 @@ func TestConformanceIsOfWhatWasTried(t *testing.T) {
 		"tests fail":        {fail: "1", ran: all, says: "FAILED: 3.13/2.15.0: ckptagent/python/tests"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := conformance(t)
+			dir := folder(t, "conformance.sh", map[string]string{
+				"ckptagent/python/none": "", "bin/python3.10": interpreter, "bin/python3.13": interpreter, "bin/python3.14": interpreter,
+				"hack/gotest.sh": "#!/bin/bash\nvenv=${HOLDFAST_CONFORMANCE_PYTHON%/bin/python3}\necho \"${venv##*/}\" >>ran\n",
+			})
 			cmd := exec.Command("bash", append([]string{filepath.Join(dir, "hack/conformance.sh")}, c.args...)...)
 			cmd.Env = append(os.Environ(), "ABSENT="+c.absent, "NOTORCH="+c.noTorch, "FAIL="+c.fail, "PYENV_ROOT="+dir, "HOLDFAST_CONFORMANCE_DIR="+filepath.Join(dir, "venvs"),
 				"PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"))
@@ -54,27 +57,4 @@ func TestConformanceIsOfWhatWasTried(t *testing.T) {
 			}
 		})
 	}
-}
-
-// conformance is a folder with conformance.sh and what stands in for what it calls.
-func conformance(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	script, err := os.ReadFile("conformance.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for path, text := range map[string]string{
-		"hack/conformance.sh": string(script), "ckptagent/python/none": "", "bin/python3.10": interpreter, "bin/python3.13": interpreter, "bin/python3.14": interpreter,
-		"hack/gotest.sh": "#!/bin/bash\nvenv=${HOLDFAST_CONFORMANCE_PYTHON%/bin/python3}\necho \"${venv##*/}\" >>ran\n",
-	} {
-		file := filepath.Join(dir, path)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
 }

@@ -1,16 +1,15 @@
 package hack
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"holdfast.dev/holdfast/internal/tree"
 )
 
 // goTool stands in for go: it writes down what is to be fuzzed, and fails for one target.
@@ -60,43 +59,22 @@ func TestEveryFuzzTargetIsRun(t *testing.T) {
 	}
 }
 
+var fuzzTarget = regexp.MustCompile(`(?m)^func (Fuzz\w+)\(`)
+
 // fuzzTargets are the targets of the tree's tests and those that have a corpus, each as "./package FuzzName".
 func fuzzTargets(t *testing.T) (targets, corpora []string) {
 	t.Helper()
-	files := token.NewFileSet()
-	if err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-		name := d.Name()
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && strings.HasPrefix(name, ".") && path != "..":
-			return filepath.SkipDir
-		case !d.IsDir() && filepath.Base(filepath.Dir(filepath.Dir(path))) == "fuzz":
+	for path, text := range tree.Read(t, "..") {
+		if filepath.Base(filepath.Dir(filepath.Dir(path))) == "fuzz" {
 			target := filepath.Dir(path)
-			corpora = append(corpora, packageOf(target, 3)+" "+filepath.Base(target))
-		case strings.HasSuffix(name, "_test.go"):
-			file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
-			if err != nil {
-				return err
-			}
-			for _, decl := range file.Decls {
-				if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Fuzz") {
-					targets = append(targets, packageOf(path, 1)+" "+f.Name.Name)
-				}
+			corpora = append(corpora, "./"+filepath.Join(path, "../../../..")+" "+filepath.Base(target))
+		}
+		for _, m := range fuzzTarget.FindAllStringSubmatch(text, -1) {
+			if strings.HasSuffix(path, "_test.go") {
+				targets = append(targets, "./"+filepath.Dir(path)+" "+m[1])
 			}
 		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
 	}
 	slices.Sort(corpora)
 	return targets, slices.Compact(corpora)
-}
-
-// packageOf is the package's folder, so many levels above a path, as seen from the tree's root.
-func packageOf(path string, levels int) string {
-	for range levels {
-		path = filepath.Dir(path)
-	}
-	return "./" + strings.TrimPrefix(path, "../")
 }

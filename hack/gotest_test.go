@@ -11,26 +11,10 @@ import (
 // TestKeptBinaries: where packages' names end alike their binaries go into different folders, always the same ones, so that what was
 // built for all is what one of them runs; what has no tests is left out; one that fails does not stop the others.
 func TestKeptBinaries(t *testing.T) {
-	dir := t.TempDir()
-	script, err := os.ReadFile("gotest.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for file, text := range map[string]string{
-		"hack/gotest.sh": string(script), "a/x/x_test.go": "", "b/x/x_test.go": "", "c/c_test.go": "", "none/none.go": "",
-		"bin/go": "echo \"${@:4}\" >>calls\n[ -z \"$RACE\" ] || [ $CGO_ENABLED = 1 ] || exit 1\n[ -z \"$FAIL\" ] || exit 1\n",
-	} {
-		file = filepath.Join(dir, file)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if filepath.Base(file) == "go" {
-			text = "#!/bin/bash\n" + text
-		}
-		if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
+	dir := folder(t, "gotest.sh", map[string]string{
+		"a/x/x_test.go": "", "b/x/x_test.go": "", "c/c_test.go": "", "none/none.go": "",
+		"bin/go": "#!/bin/bash\necho \"${@:4}\" >>calls\n[ -z \"$RACE\" ] || [ $CGO_ENABLED = 1 ] || exit 1\n[ -z \"$FAIL\" ] || exit 1\n",
+	})
 	const module = "holdfast.dev/holdfast/"
 	kept := filepath.Join(dir, ".cache/test-binaries")
 	for _, c := range []struct {

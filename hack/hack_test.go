@@ -4,6 +4,7 @@ package hack
 import (
 	"bufio"
 	"context"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -90,23 +91,7 @@ func TestReadyLeavesNothing(t *testing.T) {
 // ready starts ready.sh on what stands in, with a process group of its own as a shell would give it.
 func ready(t *testing.T, name string) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
-	dir := t.TempDir()
-	script, err := os.ReadFile("ready.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for file, text := range map[string]string{"hack/ready.sh": string(script), "hack/prepare.sh": prepare, "bin/make": build} {
-		file = filepath.Join(dir, file)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		syscall.ForkLock.RLock() // what another test forks just now would have the file open for writing, and nothing could run it
-		err := os.WriteFile(file, []byte(text), 0o755)
-		syscall.ForkLock.RUnlock()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	dir := folder(t, "ready.sh", map[string]string{"hack/prepare.sh": prepare, "bin/make": build})
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -137,4 +122,29 @@ func word(t *testing.T, said *bufio.Scanner) string {
 		t.Fatalf("something that was started lives yet, or never spoke: %v", err)
 	}
 	return ""
+}
+
+// folder is one with a script of this folder below hack, and with files that stand in for what it calls.
+func folder(t *testing.T, script string, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	text, err := os.ReadFile(script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = maps.Clone(files)
+	files["hack/"+script] = string(text)
+	for file, text := range files {
+		file = filepath.Join(dir, file)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		syscall.ForkLock.RLock() // what another test forks just now would have the file open for writing, and nothing could run it
+		err := os.WriteFile(file, []byte(text), 0o755)
+		syscall.ForkLock.RUnlock()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
 }
