@@ -65,16 +65,14 @@ func TestPreviewsWhilePlacing(t *testing.T) {
 	w.attempted()
 	var wg sync.WaitGroup
 	for range 4 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			for range 25 {
 				got, err := w.instances.Preview(w.ctx, gangOf("asked", 2, 8))
 				if err != nil || got.Nodes != 2 || (got.Placement.Placed && strings.Join(got.Placement.Nodes, " ") != "a b") {
 					t.Errorf("answer %+v, %v", got, err)
 				}
 			}
-		}()
+		})
 	}
 	for i := range 4 {
 		for slot := range 2 {

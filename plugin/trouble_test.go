@@ -247,8 +247,7 @@ func TestRacesLeaveNoGangHalfPlaced(t *testing.T) {
 			rng.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 			var wg sync.WaitGroup
 			for _, p := range pods {
-				wg.Add(1)
-				go func() { defer wg.Done(); w.create(p) }()
+				wg.Go(func() { w.create(p) })
 			}
 			wg.Wait()
 			w.until("two gangs to be placed and two refused", func() bool {

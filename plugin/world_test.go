@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -139,9 +140,7 @@ func (w *world) start(ctx context.Context, cancel context.CancelFunc, x extras) 
 	instances := newInstances(func(fwk.Handle) (dynamic.Interface, error) { return gangs, nil })
 	instances.terms = x.terms
 	registry := frameworkruntime.Registry{Name: instances.New, GateName: instances.NewGate}
-	for name, f := range x.plugins {
-		registry[name] = f
-	}
+	maps.Copy(registry, x.plugins)
 	sched, err := scheduler.New(ctx, w.client, factory, nil, profile.NewRecorderFactory(broadcaster),
 		scheduler.WithProfiles(testProfile(w.t, x)), scheduler.WithFrameworkOutOfTreeRegistry(registry), scheduler.WithPodMaxBackoffSeconds(1))
 	if err != nil {

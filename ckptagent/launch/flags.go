@@ -85,12 +85,7 @@ func (f *flag) envName() string {
 
 // passes reports whether v is a value of a refused option that changes nothing.
 func (f *flag) passes(v string) bool {
-	for _, n := range f.neutral {
-		if v == n {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(f.neutral, v)
 }
 
 // byLong finds the option that a long spelling (without the leading hyphens) names, in full or, as

@@ -5,6 +5,7 @@ package loop_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -185,9 +186,7 @@ func TestNotes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := coordtest.Start(t)
 			p := newPod(t, c, "a")
-			for k, v := range tt.env {
-				p.Env[k] = v
-			}
+			maps.Copy(p.Env, tt.env)
 			p.File("train.py", `
 import holdfast, time
 ck = holdfast.attach()

@@ -196,12 +196,7 @@ func cgroupDir(controller string) string {
 }
 
 func hasWord(list, word string) bool {
-	for _, w := range strings.Split(list, ",") {
-		if w == word {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(strings.Split(list, ","), word)
 }
 
 func readNumber(file string) (uint64, bool) {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"strings"
@@ -181,12 +182,8 @@ func (l *Launch) Close() {
 // environ is the launcher's environment as a list.
 func (l *Launch) environ(set map[string]string) []string {
 	env := make(map[string]string, len(l.Env)+len(set))
-	for k, v := range l.Env {
-		env[k] = v
-	}
-	for k, v := range set {
-		env[k] = v
-	}
+	maps.Copy(env, l.Env)
+	maps.Copy(env, set)
 	return sortedEnv(env)
 }
 

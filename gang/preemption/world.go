@@ -130,9 +130,7 @@ func (x *world) take(u int) {
 func (x *world) set(name string) {
 	n := *x.base[name]
 	free := make(topology.Resources, len(n.Free))
-	for what, v := range n.Free {
-		free[what] = v
-	}
+	maps.Copy(free, n.Free)
 	n.Free = free
 	for _, h := range x.on[name] {
 		p := &x.of.Units[h.unit].Pods[h.pod]

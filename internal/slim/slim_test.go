@@ -3,6 +3,7 @@ package slim
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"strings"
 	"testing"
@@ -31,9 +32,7 @@ func large(annotations map[string]string) *batchv1.Job {
 		ManagedFields: []metav1.ManagedFieldsEntry{{FieldsV1: &metav1.FieldsV1{Raw: []byte(`"` + much + `"`)}}}}}
 	job.Spec = batchv1.JobSpec{Parallelism: ptr.To(int32(3)), Suspend: ptr.To(true), Selector: &metav1.LabelSelector{MatchLabels: many}}
 	job.Spec.Template.Labels, job.Spec.Template.Annotations = many, map[string]string{"example.com/a": much}
-	for k, v := range annotations {
-		job.Spec.Template.Annotations[k] = v
-	}
+	maps.Copy(job.Spec.Template.Annotations, annotations)
 	job.Spec.Template.Spec.Containers = []corev1.Container{{Name: "c", Args: []string{much, much}}}
 	job.Status = batchv1.JobStatus{
 		CompletedIndexes: much,
