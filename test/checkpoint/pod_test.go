@@ -4,6 +4,7 @@ package checkpoint
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -31,9 +32,7 @@ func startPod(t *testing.T, c *coordtest.Coordinator, name string, env map[strin
 	p.Coordinator(c.Address(), c.CA)
 	p.Env["PATH"], p.Env["HOME"], p.Env["HOLDFAST_ROOT"], p.Env["PYTHONDONTWRITEBYTECODE"] = os.Getenv("PATH"), p.Dir, p.Root, "1"
 	p.Env["TRAINER_KEEPS"] = os.Getenv("TRAINER_KEEPS")
-	for k, v := range env {
-		p.Env[k] = v
-	}
+	maps.Copy(p.Env, env)
 	p.start()
 	t.Cleanup(func() { p.end(t) })
 	return p

@@ -3,6 +3,7 @@ package scheduling
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -57,9 +58,7 @@ func (s *stage) gang(name string, size int, asks map[string]string) []string {
 	var names []string
 	for slot := range size {
 		p := member(name, slot, size, fmt.Sprintf("%s-%d", name, slot))
-		for k, v := range asks {
-			p.Annotations[k] = v
-		}
+		maps.Copy(p.Annotations, asks)
 		names = append(names, p.Name)
 		s.create(p)
 	}

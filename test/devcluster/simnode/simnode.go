@@ -44,9 +44,7 @@ func each(n, parallel int, do func(int) error) error {
 	next := make(chan int)
 	errs := make(chan error, parallel)
 	for range parallel {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			for i := range next {
 				if err := do(i); err != nil {
 					select {
@@ -55,7 +53,7 @@ func each(n, parallel int, do func(int) error) error {
 					}
 				}
 			}
-		}()
+		})
 	}
 	for i := range n {
 		next <- i
