@@ -14,11 +14,11 @@ import (
 	"holdfast.dev/holdfast/ckptagent/launch"
 )
 
-// commandLine is what a container starts, as far as it is known at admission: what is not holds launch.Later.
+// commandLine is what a container starts, as far as admission knows it: an unknown value is launch.Later.
 type commandLine struct {
 	argv []string
 	env  map[string]string
-	// errs: expansion would produce more than any process can be started with, or nobody waits for it. Then argv is empty.
+	// errs: expansion exceeds the size with which a process can start, or admission was cancelled. Then argv is empty.
 	errs field.ErrorList
 }
 
@@ -86,7 +86,7 @@ func userParts(c *corev1.Container) (command, args []string) {
 	return c.Command, c.Args
 }
 
-// wrapperIn is where the wrapper stands among words, with a command behind it; -1: nowhere.
+// wrapperIn is the index of the wrapper among words, with a command after it; -1: there is none.
 func wrapperIn(words []string) int {
 	for i := range max(len(words)-len(wrapper), 0) {
 		if slices.Equal(words[i:i+len(wrapper)], wrapper) {
@@ -96,19 +96,19 @@ func wrapperIn(words []string) int {
 	return -1
 }
 
-// wrapped says whether the container starts the agent by a word of its command.
+// wrapped reports whether the container starts the agent by a word of its command.
 func wrapped(c *corev1.Container) bool {
 	return slices.Contains(c.Command, agentPath) || slices.Contains(c.Args, agentPath)
 }
 
-// mentionsAgent says the same also of texts that hold the agent's path, such as that of a shell which another webhook put
-// around a command that was wrapped.
+// mentionsAgent reports the same for texts that hold the agent's path, such as the text of a shell that another webhook put around
+// a wrapped command.
 func mentionsAgent(c *corev1.Container) bool {
 	mentions := func(word string) bool { return strings.Contains(word, agentPath) }
 	return slices.ContainsFunc(c.Command, mentions) || slices.ContainsFunc(c.Args, mentions)
 }
 
-// launcherIn is argv from a launcher on: what stands before it starts it, as env, numactl or a fetcher of secrets does.
+// launcherIn is argv from the launcher on: the words before it start it, such as env, numactl or a program that fetches secrets.
 func launcherIn(argv []string) []string {
 	for i := range min(len(argv), mostBefore) {
 		if launch.IsLauncher(argv[i:]) {
@@ -121,7 +121,7 @@ func launcherIn(argv []string) []string {
 // mostBefore is how many words are looked at for a launcher.
 const mostBefore = 16
 
-// startsPython says whether the command is a Python interpreter, or a shell that is given a text which names one.
+// startsPython reports whether the command is a Python interpreter, or a shell that is given a text which names one.
 func startsPython(argv []string) bool {
 	switch name := path.Base(argv[0]); {
 	case strings.HasPrefix(name, "python"):

@@ -46,11 +46,11 @@ func chooseContainer(ctx context.Context, spec *corev1.PodSpec, named, ofKubectl
 	if len(launchers) == 1 {
 		return launchers[0], nil
 	}
-	return 0, field.Required(keyPath, "names the container that trains, which neither devices nor "+defaultContainerKey+" nor a launcher in one command tell: "+
+	return 0, field.Required(keyPath, "must name the container that trains, because neither devices nor "+defaultContainerKey+" nor a launcher in one command identify it: "+
 		choices+" into annotation "+v1alpha1.AnnotationContainer)
 }
 
-// asksForDevices says whether the container asks for an extended resource, such as nvidia.com/gpu, or for a claim.
+// asksForDevices reports whether the container requests an extended resource, such as nvidia.com/gpu, or for a claim.
 func asksForDevices(c *corev1.Container) bool {
 	if len(c.Resources.Claims) > 0 {
 		return true

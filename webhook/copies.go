@@ -16,10 +16,10 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// Objects are exported and applied again, restored from backups and copied, with all that admission wrote into them.
+// Objects that users export and apply again, restore from backups or copy hold all that admission wrote into them.
 
-// unstamp takes off a pod template that is created what only admission writes there, so that it is written for this Job.
-// Values that admission never writes stay, and are refused.
+// unstamp removes from the pod template of a new Job what only admission writes there, so that it is written for this Job. Values
+// that admission never writes stay, and are refused.
 func unstamp(template *corev1.PodTemplateSpec) {
 	for key, value := range template.Annotations {
 		if isStamp(key, value) {
@@ -31,7 +31,7 @@ func unstamp(template *corev1.PodTemplateSpec) {
 	}
 }
 
-// isStamp says whether admission writes such a value under the key of some Job's template.
+// isStamp reports whether admission writes such a value under the key of some Job's template.
 func isStamp(key, value string) bool {
 	switch key {
 	case v1alpha1.LabelGang:
@@ -54,7 +54,7 @@ func gangSize(value string) (n int, ok bool) {
 	return n, err == nil && n >= 1 && n <= v1alpha1.MaxMembers
 }
 
-// isCopy says whether a pod that no Job owns was injected as a pod of one: what kubectl debug --copy-to makes, and a
+// isCopy reports whether a pod that no Job owns was injected as a pod of one: what kubectl debug --copy-to makes, and a
 // restored backup.
 func isCopy(pod *corev1.Pod) bool {
 	_, marked := pod.Annotations[v1alpha1.AnnotationInjected]
@@ -62,8 +62,8 @@ func isCopy(pod *corev1.Pod) bool {
 		slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return wrapped(&c) })
 }
 
-// asPlainPod makes a copy a pod of nobody's gang: without a key of ours, so that no part takes it for a member, and without
-// what the agent's init needs, which then becomes the user's command.
+// asPlainPod makes a copy a plain pod: without Holdfast's keys, so that no component takes it for a member, and without the agent's
+// environment, so that the agent's init becomes the user's command.
 func asPlainPod(pod *corev1.Pod) (warning string) {
 	var removed []string
 	if _, grouped := pod.Annotations[handover.GroupKey]; grouped && handover.Is(pod) {

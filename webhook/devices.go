@@ -21,7 +21,7 @@ var deviceResources = []string{
 	"huawei.com/Ascend*", "aws.amazon.com/neuroncore", "google.com/tpu",
 }
 
-// CheckDevices says what is wrong with resources that an installation adds to those that are known; nil: nothing.
+// CheckDevices returns what is wrong with the resources that an installation adds to the known ones; nil: nothing.
 func CheckDevices(added []string) error {
 	for _, name := range added {
 		domain, rest, qualified := strings.Cut(name, "/")
@@ -33,7 +33,7 @@ func CheckDevices(added []string) error {
 	return nil
 }
 
-// countDevices is how many devices a container asks for, by the resources that are known and those that an installation added.
+// countDevices is how many devices a container requests, by the known resources and those that the installation added.
 func countDevices(c *corev1.Container, added []string) int32 {
 	n := int64(0)
 	for _, list := range []corev1.ResourceList{c.Resources.Limits, c.Resources.Requests} {
@@ -58,7 +58,8 @@ func isDevice(name string, patterns []string) bool {
 	return false
 }
 
-// count says how many ranks the pod will have, as far as can be known at admission: of several launchers that of the one that starts most.
+// count sets how many ranks the pod will have, as far as admission knows: if the command has several launchers, the number of the
+// one that starts most.
 func (t *training) count(s settings.Settings, added []string) {
 	if t.ranks = s.Ranks; t.ranks > 0 {
 		return
@@ -92,6 +93,6 @@ func (t *training) checkCounted(s settings.Settings) *field.Error {
 	if !t.ranksUnknown || s.StateBytes == 0 {
 		return nil
 	}
-	return field.Required(t.keyPath(v1alpha1.AnnotationRanks), "memory is needed for each rank, and what devices container "+t.container().Name+
-		" asks for tells no number of ranks: write how many ranks each pod starts, or have the cluster's administrator name the resource by holdfast-controller's flag --device-resource")
+	return field.Required(t.keyPath(v1alpha1.AnnotationRanks), "memory is needed for each rank, and the devices that container "+t.container().Name+
+		" requests do not determine their number: write how many ranks each pod starts, or have the cluster's administrator add the resource to holdfast-controller's flag --device-resource")
 }

@@ -11,29 +11,28 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Outcome is the answer about one object: with Errors it is refused, else Object takes its place.
+// Outcome is the result for one object: with Errors it is refused, otherwise Object replaces it.
 type Outcome[T any] struct {
 	Object   T
 	Warnings []string
 	Errors   field.ErrorList
 }
 
-// Facts are what admission has learnt about a Job beside the object.
+// Facts are what admission knows about a Job beside the object.
 type Facts struct {
-	// Image is what the training container's image starts; nil: not asked for, or not learnt, for the reason in
-	// ImageError.
+	// Image is what the training container's image starts; nil: not needed, or unknown for the reason in ImageError.
 	Image      *ImageProcess
 	ImageError error
-	// Devices are extended resources, of which a rank has one, beside those that are known.
+	// Devices are extended resources, one per rank, beside the known ones.
 	Devices []string
-	// Minor is N of the API server's Kubernetes 1.N; 0: not known.
+	// Minor is N of the API server's Kubernetes 1.N; 0: unknown.
 	Minor int
-	// Gangs counts those of the Job's namespace, of which there may be MaxGangs; 0: as many as there are.
+	// Gangs counts the Gangs in the Job's namespace, MaxGangs is its limit; 0: no limit.
 	Gangs, MaxGangs int
-	// Limits are what the Job's namespace allows its pods; LimitsError: why that is not known.
+	// Limits are what the Job's namespace allows its pods; LimitsError: why they are unknown.
 	Limits      Limits
 	LimitsError error
-	// ObserveOnly: Holdfast acts on nothing now, so that a Job that is opted in is only observed.
+	// ObserveOnly: the controller acts on no job, so that a Job that is opted in is only observed.
 	ObserveOnly bool
 }
 
@@ -41,18 +40,18 @@ type Facts struct {
 type Config struct {
 	// AgentImage is the image that holds the agent.
 	AgentImage string
-	// PullPolicy is that of AgentImage; empty: IfNotPresent.
+	// PullPolicy is the pull policy of AgentImage; empty: IfNotPresent.
 	PullPolicy corev1.PullPolicy
 	// PullSecrets are names of secrets, in the pod's own namespace, that AgentImage is pulled with.
 	PullSecrets []string
 	// Coordinator is the address, host and port, that agents dial.
 	Coordinator string
-	// CoordinatorAddresses are its Service's, which are dialed where that name leads nowhere.
+	// CoordinatorAddresses are the addresses of its Service, which agents dial if the name does not resolve to it.
 	CoordinatorAddresses []string
-	// Devices is as in Facts.
+	// Devices is the same as Facts.Devices.
 	Devices []string
 	// CoordinatorCA is the PEM of the certificate authority that agents trust for it.
 	CoordinatorCA string
-	// Minor is N of the API server's Kubernetes 1.N; 0: not known.
+	// Minor is N of the API server's Kubernetes 1.N; 0: unknown.
 	Minor int
 }

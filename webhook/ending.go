@@ -11,11 +11,11 @@ import (
 	"holdfast.dev/holdfast/ckptagent/launch"
 )
 
-// localVolumesKey lists the volumes of a pod for which the cluster autoscaler keeps no node.
+// localVolumesKey lists the volumes of a pod that do not keep the cluster autoscaler from removing its node.
 const localVolumesKey = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
 
-// excuseVolumes adds the volumes that injection added to those that may go with their node: what they hold is copied
-// before, or made again. Whether the pod as a whole may be moved is another annotation's to say.
+// excuseVolumes adds the injected volumes to those that may be lost with their node: their content is copied before, or created
+// again. Another annotation reports whether the pod may be moved.
 func excuseVolumes(pod *corev1.Pod) {
 	var names []string
 	for name := range strings.SplitSeq(pod.Annotations[localVolumesKey], ",") {
@@ -37,15 +37,15 @@ func excuseVolumes(pod *corev1.Pod) {
 // leastGrace, in seconds, is what the kubelet leaves between SIGTERM and SIGKILL however long preStop took.
 const leastGrace = 2
 
-// graceAfterHook is how long the training container has between SIGTERM and SIGKILL: the kubelet runs preStop before, within
-// the pod's grace. A hook that does not tell how long it takes is counted as nothing, and note says so.
+// graceAfterHook is how long the training container has between SIGTERM and SIGKILL: the kubelet runs preStop before, within the
+// pod's grace. A hook of unknown duration counts as zero, and note says so.
 func (t *training) graceAfterHook() (seconds int64, note string) {
 	grace := graceSeconds(t.spec)
 	if c := t.container(); c.Lifecycle != nil && c.Lifecycle.PreStop != nil {
 		took, known := hookSeconds(c.Lifecycle.PreStop)
 		if !known {
-			return grace, fmt.Sprintf("lifecycle.preStop of container %s takes a time that nobody knows beforehand, and takes it off terminationGracePeriodSeconds (%d): "+
-				"what is copied when a pod terminates may come too late; write preStop as sleep, or make the grace longer by what the hook takes", c.Name, grace)
+			return grace, fmt.Sprintf("lifecycle.preStop of container %s takes an unknown part of terminationGracePeriodSeconds (%d): "+
+				"the copy of a terminating pod's state may not finish; write preStop as sleep, or raise the grace period by the hook's duration", c.Name, grace)
 		}
 		if took > 0 {
 			return max(grace-took, min(grace, leastGrace)), ""
@@ -54,7 +54,7 @@ func (t *training) graceAfterHook() (seconds int64, note string) {
 	return grace, ""
 }
 
-// hookSeconds is how long a hook takes, where it plainly sleeps.
+// hookSeconds is how long a hook takes, if it only sleeps.
 func hookSeconds(h *corev1.LifecycleHandler) (seconds int64, known bool) {
 	switch {
 	case h.Sleep != nil:
@@ -75,10 +75,10 @@ func hookSeconds(h *corev1.LifecycleHandler) (seconds int64, known bool) {
 	return seconds, known
 }
 
-// hooksShare says what of a grace is preStop's.
+// hooksShare names the part of the grace period that preStop uses.
 func hooksShare(seconds int64) string {
 	if seconds == 0 {
 		return ""
 	}
-	return fmt.Sprintf(", of which preStop takes %d", seconds)
+	return fmt.Sprintf(", of which preStop uses %d", seconds)
 }

@@ -25,13 +25,13 @@ func TestPreStopTakesOfTheGrace(t *testing.T) {
 		"none":                   {60, corev1.LifecycleHandler{}, "60", ""},
 		"sleep":                  {60, corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 20}}, "40", ""},
 		"no sleep":               {60, corev1.LifecycleHandler{Sleep: &corev1.SleepAction{}}, "60", ""},
-		"sleep for all of it":    {30, corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 30}}, "2", "terminationGracePeriodSeconds is 30, of which preStop takes 28: too short to copy the newest step to storage when a pod terminates; set it to 38 or more"},
+		"sleep for all of it":    {30, corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 30}}, "2", "terminationGracePeriodSeconds is 30, of which preStop uses 28: too short to copy the newest step to storage when a pod terminates; set it to 38 or more"},
 		"a program that sleeps":  {60, exec("/bin/sleep", "15"), "45", ""},
 		"a shell that sleeps":    {60, exec("/bin/sh", "-c", "sleep 5; sleep 10s"), "45", ""},
-		"a shell with more":      {60, exec("/bin/sh", "-c", "sleep 5; curl -X POST localhost/stop"), "60", "takes a time that nobody knows beforehand"},
-		"a request":              {60, corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{}}, "60", "takes a time that nobody knows beforehand"},
+		"a shell with more":      {60, exec("/bin/sh", "-c", "sleep 5; curl -X POST localhost/stop"), "60", "takes an unknown part of terminationGracePeriodSeconds"},
+		"a request":              {60, corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{}}, "60", "takes an unknown part of terminationGracePeriodSeconds"},
 		"a grace that is none":   {0, corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}}, "0", "terminationGracePeriodSeconds is 0: too short"},
-		"a sleep of no duration": {60, exec("sleep", "infinity"), "60", "takes a time that nobody knows beforehand"},
+		"a sleep of no duration": {60, exec("sleep", "infinity"), "60", "takes an unknown part of terminationGracePeriodSeconds"},
 	} {
 		pod := injected(t, job(t, storage("ckpt"), podSpec(func(s *corev1.PodSpec) {
 			s.TerminationGracePeriodSeconds = ptr.To(c.grace)

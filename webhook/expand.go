@@ -9,16 +9,16 @@ import (
 	"holdfast.dev/holdfast/ckptagent/launch"
 )
 
-// What a string may be, and what expansion may produce. Linux starts no process with an argument or a variable of
-// 128 KiB or more, nor with 2 MiB of them. So nobody's command is read for long.
+// Bounds of a string, and of what expansion may produce. Linux starts no process with an argument or a variable of 128 KiB or more,
+// nor with 2 MiB of them.
 const (
 	mostString     = 128 << 10
 	mostCommand    = 1 << 20
 	mostReferences = 10_000
 )
 
-// expander resolves $(NAME) as the kubelet does: $$ is a dollar sign, and a name that nobody sets stays as it
-// is. A value that is not known at admission becomes launch.Later.
+// expander resolves $(NAME) as the kubelet does: $$ is a dollar sign, and an unknown name stays as it is. A value that admission
+// does not know becomes launch.Later.
 type expander struct {
 	vars map[string]string
 	// later says of a name that is not in vars whether something sets it after admission.
@@ -27,7 +27,7 @@ type expander struct {
 	bytes, references int
 }
 
-// expand returns s with its references resolved. The error says which bound it passes.
+// expand returns s with its references resolved. The error names the exceeded bound.
 func (x *expander) expand(s string) (string, error) {
 	if len(s) > mostString { // references only make it longer, but for those to nothing
 		return "", errTooLong
@@ -69,12 +69,12 @@ func (x *expander) expand(s string) (string, error) {
 		return "", errTooLong
 	}
 	if x.bytes += b.Len(); x.bytes > mostCommand {
-		return "", errors.New("and what stands before it are longer than 1Mi with their references resolved, and no process can be started with that: pass them in a file")
+		return "", errors.New("and the fields before it are longer than 1Mi with their references resolved, too long to start a process: pass them in a file")
 	}
 	return b.String(), nil
 }
 
-var errTooLong = errors.New("is longer than 128Ki with its references resolved, and no process can be started with that: pass it in a file")
+var errTooLong = errors.New("is longer than 128Ki with its references resolved, too long to start a process: pass it in a file")
 
 func (x *expander) value(name string) string {
 	if v, ok := x.vars[name]; ok {
@@ -89,7 +89,7 @@ func (x *expander) value(name string) string {
 // ofService matches the variables that the kubelet makes of the namespace's Services.
 var ofService = regexp.MustCompile(`^[A-Z0-9_]+_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// setLater says whether a variable that the container does not name may be set once the pod is made: by the
+// setLater reports whether a variable that the container does not name may be set once the pod is made: by the
 // Job controller, by injection, by the kubelet.
 func setLater(name string) bool {
 	return name == "JOB_COMPLETION_INDEX" || strings.HasPrefix(name, "HOLDFAST_") || ofService.MatchString(name)

@@ -143,7 +143,7 @@ func TestRanksKnownLater(t *testing.T) {
 	later := trainer(func(c *corev1.Container) {
 		c.Command, c.Args = []string{"torchrun"}, []string{"--nproc-per-node=$(JOB_COMPLETION_INDEX)", "train.py"}
 	})
-	if out := MutateJob(t.Context(), job(t, later), Facts{}); len(out.Errors) > 0 || !strings.Contains(said(out), "memory is counted for 2, by the devices; write the number into annotation holdfast.dev/ranks") {
+	if out := MutateJob(t.Context(), job(t, later), Facts{}); len(out.Errors) > 0 || !strings.Contains(said(out), "memory is counted for 2, the number of devices; write the number of ranks into annotation holdfast.dev/ranks") {
 		t.Error(said(out))
 	}
 	if out := MutateJob(t.Context(), job(t, later, annotate(v1alpha1.AnnotationRanks, "4")), Facts{}); strings.Contains(said(out), "memory is counted") {

@@ -17,18 +17,18 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// Paths that the API server calls, as the manifests name them.
+// Paths that the API server calls, as in the manifests.
 const (
 	PathPods = "/mutate-pods"
 	PathJobs = "/mutate-jobs"
 )
 
-// Pods handles the admission of pods; config is asked for each call and its namespace, because certificates are renewed.
+// Pods handles the admission of pods. It reads config in each call, for the pod's namespace, because certificates are renewed.
 func Pods(config func(ctx context.Context, namespace string) (Config, error)) admission.Handler {
 	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
 		cfg, err := config(ctx, req.Namespace)
 		if err != nil {
-			return admission.Errored(http.StatusServiceUnavailable, fmt.Errorf("asking for the coordinator's certificate authority: %w", err))
+			return admission.Errored(http.StatusServiceUnavailable, fmt.Errorf("reading the coordinator's certificate authority: %w", err))
 		}
 		pod, err := decode[corev1.Pod](req.Object.Raw)
 		if err != nil {
@@ -41,20 +41,20 @@ func Pods(config func(ctx context.Context, namespace string) (Config, error)) ad
 	})
 }
 
-// Cluster is where a handler learns what an object does not tell.
+// Cluster provides the facts that an object does not hold.
 type Cluster struct {
 	// Images reads what images start; nil: none is read.
 	Images Images
-	// Minor says N of the API server's Kubernetes 1.N, 0 where it is not known; nil: it is not.
+	// Minor returns N of the API server's Kubernetes 1.N, 0: unknown; nil: unknown.
 	Minor func(context.Context) int
-	// Gangs counts a namespace's Gangs, of which there may be MaxGangs. They are not counted where that is 0.
+	// Gangs counts a namespace's Gangs, and MaxGangs is their limit; 0: they are not counted.
 	Gangs    func(ctx context.Context, namespace string) (int, error)
 	MaxGangs int
-	// Limits reads what a namespace allows its pods; nil: it is not read.
+	// Limits reads the limits of a namespace; nil: they are not read.
 	Limits func(ctx context.Context, namespace string) (Limits, error)
-	// Devices is as in Facts.
+	// Devices is the same as Facts.Devices.
 	Devices []string
-	// ObserveOnly: no Job that has not started yet is acted on.
+	// ObserveOnly: Jobs that have not started yet are only observed.
 	ObserveOnly bool
 }
 
@@ -83,8 +83,8 @@ func Jobs(cluster Cluster) admission.Handler {
 	})
 }
 
-// gatherFacts gathers the facts about a Job; its image is read where the Job leaves to it what is started, and where old, the
-// Job before a change, does not tell that already.
+// gatherFacts gathers the facts about a Job. It reads the image if the Job leaves the command to it, unless old, the Job before a
+// change, holds the command already.
 func (c Cluster) gatherFacts(ctx context.Context, job, old *batchv1.Job, namespace string) (f Facts) {
 	if c.Minor != nil {
 		f.Minor = c.Minor(ctx)
@@ -143,15 +143,15 @@ func respond[T any](ctx context.Context, in *T, out Outcome[*T], req admission.R
 	}
 	after, err := json.Marshal(out.Object)
 	if err != nil {
-		return admission.Errored(http.StatusInternalServerError, fmt.Errorf("encoding the answer of admission: %w", err))
+		return admission.Errored(http.StatusInternalServerError, fmt.Errorf("encoding the admission response: %w", err))
 	}
 	return admission.PatchResponseFromRaw(before, after).WithWarnings(out.Warnings...)
 }
 
-// mostQuoted is how much of a value stands in a refusal, before what is wrong with it.
+// mostQuoted limits how much of a value a refusal quotes before it says what is wrong.
 const mostQuoted = 1 << 10
 
-// readable cuts values that people would have to look past for the reason.
+// readable shortens long values, so that the reason is visible.
 func readable(errs field.ErrorList) field.ErrorList {
 	for _, e := range errs {
 		if v, ok := e.BadValue.(string); ok && len(v) > mostQuoted {

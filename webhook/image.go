@@ -14,31 +14,31 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// ImageProcess is what an image starts where the container says nothing else. It is read once, at the Job's
-// admission, and stands in an annotation of the pod template, so that all pods of the Job start the same, whatever
-// becomes of the tag; the user's own fields stay as they were applied.
+// ImageProcess is what an image starts if the container names no command. It is read once, at the Job's admission, and kept in an
+// annotation of the pod template, so that all pods of the Job start the same also after the tag moves. The user's own fields stay
+// as they were applied.
 type ImageProcess struct {
-	// Image is the image by its digest.
+	// Image is the image with its digest.
 	Image      string   `json:"image"`
 	Entrypoint []string `json:"entrypoint,omitempty"`
 	Cmd        []string `json:"cmd,omitempty"`
 }
 
-// ImageQuery asks what an image starts.
+// ImageQuery names the image whose command is read.
 type ImageQuery struct {
 	Image string
-	// Architecture of the nodes that the pods go to, where they name one.
+	// Architecture of the nodes that the pods select; empty: any.
 	Architecture string
-	// Namespace, PullSecrets and ServiceAccount say what the pods pull with.
+	// Namespace, PullSecrets and ServiceAccount give the credentials of the pull.
 	Namespace      string
 	PullSecrets    []string
 	ServiceAccount string
 }
 
-// Images says what an image starts; the error is for people, and a part of a sentence.
+// Images returns what an image starts. The error text is a part of a sentence in a message to users.
 type Images func(context.Context, ImageQuery) (ImageProcess, error)
 
-// WantsImage says whether what the Job starts can be known from its image alone, and what to ask.
+// WantsImage reports whether the Job's command is known only from its image, and returns the query for it.
 func WantsImage(ctx context.Context, job *batchv1.Job) (ImageQuery, bool) {
 	s, errs := settings.JobSettings(job)
 	if len(errs) > 0 || !s.Enabled || s.Observe {
@@ -64,8 +64,8 @@ func WantsImage(ctx context.Context, job *batchv1.Job) (ImageQuery, bool) {
 	return q, true
 }
 
-// readBefore is what the Job was stamped with, where its change leaves the image and the architecture as they were: no
-// registry that is down may keep people from changing a Job that waits.
+// readBefore is the image command that the Job was stamped with, if its change keeps the image and the architecture: an unreachable
+// registry must not block changes of a waiting Job.
 func readBefore(ctx context.Context, old *batchv1.Job, now ImageQuery) *ImageProcess {
 	if old == nil {
 		return nil
@@ -88,8 +88,8 @@ func (p ImageProcess) text() string {
 	return string(text)
 }
 
-// into writes into a container without a command what the kubelet's runtime would start: ENTRYPOINT with the
-// container's args, or with CMD where it has none.
+// into writes into a container without a command what the container runtime would start: ENTRYPOINT with the container's args, or
+// with CMD if it has none.
 func (p ImageProcess) into(c *corev1.Container) {
 	switch {
 	case len(p.Entrypoint) > 0:
@@ -104,7 +104,7 @@ func (p ImageProcess) into(c *corev1.Container) {
 	}
 }
 
-// unread is why what the image starts is not known, where it was asked for.
+// unread is why the image's command is unknown although it was needed.
 func (f Facts) unread() error {
 	if f.Image != nil && len(f.Image.Entrypoint)+len(f.Image.Cmd) == 0 {
 		return errors.New("it has neither ENTRYPOINT nor CMD")

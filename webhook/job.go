@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	anew = "delete the Job and create it anew"
+	anew = "delete the Job and create it again"
 )
 
 var (
@@ -30,13 +30,12 @@ var (
 	parallelismPath = field.NewPath("spec", "parallelism")
 )
 
-// MutateJob answers about a Job that is created: it checks every key of ours and stamps the pod
-// template of a Job that is opted in.
+// MutateJob admits a Job that is created: it checks every key of Holdfast's and stamps the pod template of a Job that is opted in.
 func MutateJob(ctx context.Context, in *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 	return mutateJob(ctx, in, nil, facts)
 }
 
-// mutateJob answers about a Job whose template may be written: old is what it was, nil where it is created.
+// mutateJob admits a Job whose template may be written: old is the Job before the change, nil for a new one.
 func mutateJob(ctx context.Context, in, old *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 	job := in.DeepCopy()
 	if old == nil {
@@ -70,7 +69,7 @@ func mutateJob(ctx context.Context, in, old *batchv1.Job, facts Facts) Outcome[*
 		out := Outcome[*batchv1.Job]{Object: stampObserved(job), Errors: kinds.CheckSize(parallelism(job), parallelismPath, kinds.WithoutUs)}
 		if !s.Observe {
 			job.Spec.Template.Annotations = setKey(job.Spec.Template.Annotations, v1alpha1.AnnotationMode, v1alpha1.ModeObserve)
-			out.Warnings = []string{"Holdfast only observes now (--observe-only of holdfast-controller): the pods of this Job are left as they are, also when it acts again; to have it act then " + anew}
+			out.Warnings = []string{"holdfast-controller runs with --observe-only: the pods of this Job are not injected, also after the flag is removed; to opt the Job in then " + anew}
 		}
 		return out
 	}
@@ -79,7 +78,7 @@ func mutateJob(ctx context.Context, in, old *batchv1.Job, facts Facts) Outcome[*
 	errs = append(errs, more...)
 	if key, own := consumed(job.Spec.Template.Annotations); s.ProvisioningClass != "" && own {
 		errs = append(errs, field.Invalid(at(v1alpha1.AnnotationProvisioningClass), s.ProvisioningClass,
-			fmt.Sprintf("has no effect beside %s, which names the request that the pods consume; remove one of the two",
+			fmt.Sprintf("has no effect together with %s, which names the request that the pods consume; remove one of the two",
 				settings.TemplateAnnotations.Key(key))))
 	}
 	errs = append(errs, checkSlices(s, parallelism(job), at)...)
@@ -175,7 +174,7 @@ func stamp(job *batchv1.Job, container string) {
 		}
 	}
 	stampVolcano(job)
-	if container != "" { // without a name the Job is invalid, which is not ours to say
+	if container != "" { // without a name the Job is invalid, and the API server refuses it
 		tmpl.Annotations = setKey(tmpl.Annotations, v1alpha1.AnnotationContainer, container)
 	}
 	tmpl.Annotations = setKey(tmpl.Annotations, v1alpha1.AnnotationGangSize, strconv.Itoa(int(parallelism(job))))
@@ -191,14 +190,14 @@ func checkSlices(s settings.Settings, pods int32, keyPath func(key string) *fiel
 		n   int
 	}{{v1alpha1.AnnotationSliceSize, s.Topology.SliceSize}, {v1alpha1.AnnotationBlockSize, s.Topology.Block}} {
 		if unit.n > 1 && int(pods)%unit.n != 0 {
-			return field.ErrorList{field.Invalid(keyPath(unit.key), strconv.Itoa(unit.n), fmt.Sprintf("%d pods cannot be parted into groups of %d: choose a number that divides spec.parallelism", pods, unit.n))}
+			return field.ErrorList{field.Invalid(keyPath(unit.key), strconv.Itoa(unit.n), fmt.Sprintf("%d pods cannot be divided into groups of %d: choose a number that divides spec.parallelism", pods, unit.n))}
 		}
 	}
 	return nil
 }
 
-// CheckJobUpdate answers about a change of a Job that exists. Its pods keep what they were created
-// with, so a change of our keys is answered with a warning that says what to do.
+// CheckJobUpdate checks a change of an existing Job. Its pods keep the settings that they were created with, so a change of
+// Holdfast's keys returns a warning with a remedy.
 func CheckJobUpdate(ctx context.Context, old, in *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 	if neverStarted(old) && neverStarted(in) {
 		return mutateJob(ctx, withoutStamp(old, in), old, facts)
@@ -228,7 +227,7 @@ func CheckJobUpdate(ctx context.Context, old, in *batchv1.Job, facts Facts) Outc
 		return out // which works at once
 	}
 	if wasAdmitted {
-		out.Warnings = append(out.Warnings, fmt.Sprintf("%s: the change does nothing, pods keep the settings that Job %s was created with; to use it %s",
+		out.Warnings = append(out.Warnings, fmt.Sprintf("%s: the change has no effect, because pods keep the settings that Job %s was created with; to apply it %s",
 			strings.Join(changed, ", "), in.Name, anew))
 	} else if in.Annotations[v1alpha1.AnnotationEnabled] == "true" {
 		out.Warnings = append(out.Warnings, fmt.Sprintf("%s: Job %s exists already and its pod template cannot change, so this opts in none of its pods; %s with the annotation in its file",
@@ -237,7 +236,7 @@ func CheckJobUpdate(ctx context.Context, old, in *batchv1.Job, facts Facts) Outc
 	return out
 }
 
-// withoutStamp returns the Job without the stamps that it already had, so that they are made anew.
+// withoutStamp returns the Job without its stamps, so that they are written again.
 func withoutStamp(old, in *batchv1.Job) *batchv1.Job {
 	job := in.DeepCopy()
 	was, now := &old.Spec.Template, &job.Spec.Template
@@ -252,7 +251,7 @@ func withoutStamp(old, in *batchv1.Job) *batchv1.Job {
 	return job
 }
 
-// neverStarted says whether the Job is suspended and never had a pod, so that its template may change.
+// neverStarted reports whether the Job is suspended and never had a pod, so that its template may change.
 func neverStarted(job *batchv1.Job) bool {
 	return job.Spec.Suspend != nil && *job.Spec.Suspend && job.Status.StartTime == nil
 }
@@ -277,7 +276,7 @@ func parallelism(job *batchv1.Job) int32 {
 	return *job.Spec.Parallelism
 }
 
-// keyPath is where the Job carries a setting: on its template, which wins, or on itself.
+// keyPath is the path of a setting's key: on the template, which takes precedence, or on the Job.
 func keyPath(job *batchv1.Job, key string) *field.Path {
 	if _, ok := job.Spec.Template.Annotations[key]; ok {
 		return settings.TemplateAnnotations.Key(key)

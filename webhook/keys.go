@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-const writtenByUs = "is written by holdfast alone: remove it"
+const writtenByUs = "is written only by holdfast: remove it"
 
 // checkSystemKeys refuses keys that only Holdfast writes, other than with the values in written.
 func checkSystemKeys(values, written map[string]string, path *field.Path) field.ErrorList {

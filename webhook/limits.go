@@ -20,21 +20,21 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// Limits are what a namespace allows its pods. Kubernetes asks them about each pod when it is made, which is too late for
-// whoever creates a Job, and after injection.
+// Limits are the LimitRanges and quotas of a namespace. Kubernetes checks them when a pod is created: after injection, and after
+// the Job's creator has gone on.
 type Limits struct {
 	Ranges []corev1.LimitRange
 	Quotas []corev1.ResourceQuota
 }
 
-// installStorage is what the install container asks for where a LimitRange speaks of ephemeral storage.
+// installStorage is what the install container requests if a LimitRange restricts ephemeral storage.
 const installStorage = "256Mi"
 
-// fitLimits refuses a Job whose pods could never be made in its namespace, once they are injected; where the install container
-// alone would not fit, the template gets what it is to ask for.
+// fitLimits refuses a Job whose injected pods can never be created in its namespace. If only the install container does not fit,
+// the template gets the resources that it must request.
 func fitLimits(ctx context.Context, job *batchv1.Job, s settings.Settings, facts Facts) (field.ErrorList, []string) {
 	if facts.LimitsError != nil {
-		return nil, []string{fmt.Sprintf("whether the namespace's LimitRanges and quotas admit the pods is not known: %v", facts.LimitsError)}
+		return nil, []string{fmt.Sprintf("whether the namespace's LimitRanges and quotas admit the pods is unknown: %v", facts.LimitsError)}
 	}
 	if len(facts.Limits.Ranges)+len(facts.Limits.Quotas) == 0 {
 		return nil, nil
@@ -58,7 +58,7 @@ func fitLimits(ctx context.Context, job *batchv1.Job, s settings.Settings, facts
 	}
 	out := inject(ctx, pod, Config{Minor: facts.Minor, Devices: facts.Devices}, s, &metav1.OwnerReference{Name: job.Name})
 	if len(out.Errors) > 0 {
-		return nil, nil // of a template that cannot be injected admission says so by itself
+		return nil, nil // admission itself refuses a template that cannot be injected
 	}
 	facts.Limits.setDefaults(&out.Object.Spec)
 	c := limitCheck{pod: out.Object, members: parallelism(job), added: t.demand(s).total()}
@@ -146,7 +146,7 @@ func (l Limits) fitInstall(base corev1.ResourceList) corev1.ResourceList {
 	return changed
 }
 
-// limitCheck holds a pod as it would be made against limits.
+// limitCheck compares a pod, as it would be created, with limits.
 type limitCheck struct {
 	pod     *corev1.Pod
 	members int32
@@ -156,7 +156,7 @@ type limitCheck struct {
 	warnings []string
 }
 
-// templateSpec is where people write what the pod has.
+// templateSpec is the path of the pod spec that users write.
 var templateSpec = templatePath.Child("spec")
 
 func (c *limitCheck) checkRange(name string, item corev1.LimitRangeItem) {
@@ -183,7 +183,7 @@ func (c *limitCheck) checkRange(name string, item corev1.LimitRangeItem) {
 	}
 }
 
-// within refuses what lies outside of one item of a LimitRange; where is the field that requests and limits stand in.
+// within refuses what lies outside of one item of a LimitRange; where is the field of requests and limits.
 func (c *limitCheck) within(name string, item corev1.LimitRangeItem, has corev1.ResourceRequirements, where *field.Path) {
 	refuse := func(kind corev1.ResourceName, list, bound string, value, of resource.Quantity) {
 		text := fmt.Sprintf("LimitRange %s has %s of %s per %s", name, bound, of.String(), item.Type)
@@ -193,7 +193,7 @@ func (c *limitCheck) within(name string, item corev1.LimitRangeItem, has corev1.
 		c.errs = append(c.errs, field.Invalid(where.Child(list).Key(string(kind)), value.String(), text+": change the value, or have the LimitRange changed"))
 	}
 	missing := func(kind corev1.ResourceName, list string) {
-		c.errs = append(c.errs, field.Required(where.Child(list).Key(string(kind)), fmt.Sprintf("LimitRange %s has one for each %s: write it, or have the LimitRange give a default", name, item.Type)))
+		c.errs = append(c.errs, field.Required(where.Child(list).Key(string(kind)), fmt.Sprintf("LimitRange %s requires one for each %s: write it, or have the LimitRange give a default", name, item.Type)))
 	}
 	for _, kind := range slices.Sorted(maps.Keys(item.Min)) {
 		least := item.Min[kind]
@@ -229,14 +229,14 @@ func (c *limitCheck) within(name string, item corev1.LimitRangeItem, has corev1.
 	}
 }
 
-// onEach are the kinds that a quota has every container name.
+// onEach are the kinds that every container must set if a quota counts them.
 var onEach = map[corev1.ResourceName][2]string{
 	corev1.ResourceCPU: {"requests", "cpu"}, corev1.ResourceRequestsCPU: {"requests", "cpu"}, corev1.ResourceLimitsCPU: {"limits", "cpu"},
 	corev1.ResourceMemory: {"requests", "memory"}, corev1.ResourceRequestsMemory: {"requests", "memory"}, corev1.ResourceLimitsMemory: {"limits", "memory"},
 }
 
-// checkQuota refuses a pod that alone is more than the quota, and warns of a gang that is. Quotas of scopes that the pod does
-// not tell are left out.
+// checkQuota refuses a pod that alone is more than the quota, and warns of a gang that is. Quotas whose scopes the pod does not
+// show are skipped.
 func (c *limitCheck) checkQuota(q corev1.ResourceQuota) {
 	if !c.inScope(q.Spec) {
 		return
@@ -249,7 +249,7 @@ func (c *limitCheck) checkQuota(q corev1.ResourceQuota) {
 				list := map[string]corev1.ResourceList{"requests": cc.Resources.Requests, "limits": cc.Resources.Limits}[each[0]]
 				if _, set := list[corev1.ResourceName(each[1])]; !set {
 					c.errs = append(c.errs, field.Required(templateSpec.Child("containers").Index(i).Child("resources", each[0]).Key(each[1]),
-						fmt.Sprintf("ResourceQuota %s counts %s, which has every container name it: write it, or have a LimitRange give a default", q.Name, name)))
+						fmt.Sprintf("ResourceQuota %s counts %s, so every container must set it: write it, or have a LimitRange give a default", q.Name, name)))
 				}
 			}
 		}
@@ -278,16 +278,16 @@ func (c *limitCheck) checkQuota(q corev1.ResourceQuota) {
 		}
 		switch {
 		case one.Cmp(hard) > 0 && list == "":
-			c.errs = append(c.errs, field.Forbidden(field.NewPath("spec", "parallelism"), text+": no pod may be made; have the quota raised"))
+			c.errs = append(c.errs, field.Forbidden(field.NewPath("spec", "parallelism"), text+": no pod can be created; have the quota raised"))
 		case one.Cmp(hard) > 0:
-			c.errs = append(c.errs, field.Invalid(templateSpec.Child("resources", list).Key(kind), one.String(), "is what one pod asks for in all; "+text+": ask for less, or have the quota raised"))
+			c.errs = append(c.errs, field.Invalid(templateSpec.Child("resources", list).Key(kind), one.String(), "is the total request of one pod; "+text+": request less, or have the quota raised"))
 		case withUsed.Cmp(hard) > 0:
-			c.warnings = append(c.warnings, fmt.Sprintf("%s; the %d pods ask for %s, and %s is used: the gang waits until there is room for all of them, or the quota is raised", text, c.members, all.String(), cmp.Or(used.String(), "0")))
+			c.warnings = append(c.warnings, fmt.Sprintf("%s; the %d pods request %s, and %s is used: the gang waits until there is room for all of them, or the quota is raised", text, c.members, all.String(), cmp.Or(used.String(), "0")))
 		}
 	}
 }
 
-// inScope says whether a quota counts the pod, as far as the pod tells.
+// inScope reports whether a quota counts the pod, as far as the pod shows.
 func (c *limitCheck) inScope(spec corev1.ResourceQuotaSpec) bool {
 	scopes := slices.Clone(spec.Scopes)
 	if spec.ScopeSelector != nil {

@@ -61,17 +61,17 @@ func TestPodsThatTheNamespaceRefuses(t *testing.T) {
 		"memory that is added":        {limits: of(corev1.LimitTypeContainer, nil, list("memory", "1536Mi"), nil), refused: memory + `"2032704Ki": LimitRange lr has a maximum of 1536Mi per Container, and holdfast adds 962Mi`},
 		"less than the least":         {limits: of(corev1.LimitTypeContainer, list("cpu", "2"), nil, nil), refused: "containers[0].resources.requests[cpu]: Invalid value: \"1\": LimitRange lr has a minimum of 2 per Container"},
 		"a ratio":                     {limits: of(corev1.LimitTypeContainer, nil, nil, list("cpu", "4")), change: burst, refused: "limits[cpu]: Invalid value: \"1\": LimitRange lr has a maximum ratio of limit to request of 4"},
-		"a kind that is not named":    {limits: of(corev1.LimitTypeContainer, list("ephemeral-storage", "1Gi"), nil, nil), refused: "containers[0].resources.requests[ephemeral-storage]: Required value: LimitRange lr has one for each Container"},
+		"a kind that is not named":    {limits: of(corev1.LimitTypeContainer, list("ephemeral-storage", "1Gi"), nil, nil), refused: "containers[0].resources.requests[ephemeral-storage]: Required value: LimitRange lr requires one for each Container"},
 		"that has a default":          {limits: ranged(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Min: list("ephemeral-storage", "1Gi"), DefaultRequest: list("ephemeral-storage", "1Gi")})},
 		"a default that is too small": {limits: ranged(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Max: list("memory", "1Gi"), Default: list("memory", "512Mi"), DefaultRequest: list("memory", "512Mi")}), change: noMemory, refused: memory},
 		"the pod as a whole":          {limits: of(corev1.LimitTypePod, nil, list("memory", "1Gi"), nil), refused: "spec.template.spec.resources.limits[memory]: Invalid value: "},
 		"claims":                      {limits: of(corev1.LimitTypePersistentVolumeClaim, list("storage", "1Gi"), nil, nil)},
 		"a quota":                     {limits: quota(nil, nil, "requests.memory", "64Gi", "requests.nvidia.com/gpu", "4", "pods", "2", "services", "0")},
-		"one pod is more":             {limits: quota(nil, nil, "requests.memory", "1Gi"), refused: "spec.template.spec.resources.requests[memory]: Invalid value: \"2032704Ki\": is what one pod asks for in all; ResourceQuota q has 1Gi of requests.memory, and holdfast adds 962Mi"},
-		"one pod has more GPUs":       {limits: quota(nil, nil, "requests.nvidia.com/gpu", "1"), refused: "requests[nvidia.com/gpu]: Invalid value: \"2\": is what one pod asks for in all; ResourceQuota q has 1 of requests.nvidia.com/gpu"},
+		"one pod is more":             {limits: quota(nil, nil, "requests.memory", "1Gi"), refused: "spec.template.spec.resources.requests[memory]: Invalid value: \"2032704Ki\": is the total request of one pod; ResourceQuota q has 1Gi of requests.memory, and holdfast adds 962Mi"},
+		"one pod has more GPUs":       {limits: quota(nil, nil, "requests.nvidia.com/gpu", "1"), refused: "requests[nvidia.com/gpu]: Invalid value: \"2\": is the total request of one pod; ResourceQuota q has 1 of requests.nvidia.com/gpu"},
 		"no pod at all":               {limits: quota(nil, nil, "pods", "0"), refused: "spec.parallelism: Forbidden: ResourceQuota q has 0 of pods"},
-		"the gang is more":            {limits: quota(nil, nil, "limits.cpu", "1"), warned: "ResourceQuota q has 1 of limits.cpu; the 2 pods ask for 2, and 0 is used: the gang waits"},
-		"with what is used":           {limits: quota(list("pods", "3"), nil, "pods", "4"), warned: "the 2 pods ask for 2, and 3 is used"},
+		"the gang is more":            {limits: quota(nil, nil, "limits.cpu", "1"), warned: "ResourceQuota q has 1 of limits.cpu; the 2 pods request 2, and 0 is used: the gang waits"},
+		"with what is used":           {limits: quota(list("pods", "3"), nil, "pods", "4"), warned: "the 2 pods request 2, and 3 is used"},
 		"a quota that must be named":  {limits: quota(nil, nil, "limits.memory", "64Gi"), change: noMemory, refused: "containers[0].resources.limits[memory]: Required value: ResourceQuota q counts limits.memory"},
 		"of pods that end":            {limits: quota(nil, []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeTerminating}, "pods", "0")},
 		"of pods that end, it does":   {limits: quota(nil, []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeTerminating}, "pods", "0"), change: deadline, refused: "spec.parallelism: Forbidden"},
@@ -88,7 +88,7 @@ func TestPodsThatTheNamespaceRefuses(t *testing.T) {
 			t.Errorf("%s: %s", name, text)
 		}
 	}
-	if text := said(MutateJob(t.Context(), job(t), Facts{LimitsError: errors.New("away")})); text != "warning: whether the namespace's LimitRanges and quotas admit the pods is not known: away\n" {
+	if text := said(MutateJob(t.Context(), job(t), Facts{LimitsError: errors.New("away")})); text != "warning: whether the namespace's LimitRanges and quotas admit the pods is unknown: away\n" {
 		t.Errorf("not read: %s", text)
 	}
 }

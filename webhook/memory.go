@@ -21,8 +21,8 @@ const volumeSlack = 1 << 20
 type demand struct {
 	// Volume is the size of the memory volume: one arena per rank. 0: state in memory is off.
 	Volume int64
-	// Standbys is for standby processes: for one that imports, whose copies share its memory until they train. Where the
-	// script needs one for each rank, which only shows once it runs, the agent starts as many as there is room for and says so.
+	// Standbys is for standby processes: for one that imports, whose forks share its memory until they train. If the script needs
+	// one per rank, which is known only at run time, the agent starts as many as memory allows and reports that.
 	Standbys int64
 	// Shm is the size of the volume at /dev/shm; 0: none is added.
 	Shm int64
@@ -42,7 +42,7 @@ func (t *training) demand(s settings.Settings) demand {
 func (d demand) total() int64 { return d.Volume + d.Standbys + d.Shm + agentBytes }
 
 // addMemory adds n bytes to each memory request and limit that the user set, on the container and on
-// the pod as a whole, and says whether there was any. Requests and limits that were equal stay equal.
+// the pod as a whole, and reports whether there was any. Requests and limits that were equal stay equal.
 func addMemory(c *corev1.Container, spec *corev1.PodSpec, n int64) bool {
 	added := false
 	lists := []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits}
@@ -80,12 +80,12 @@ func notReserved(container string, d demand) string {
 	return fmt.Sprintf("container %s sets neither a memory request nor a limit: nothing was added for the %s that holdfast may use%s; set them to reserve it", container, mebibytes(d.total()-d.Shm), shm)
 }
 
-// memoryWarnings tells what the job will need, where that is more than it asks for itself or unreserved.
+// memoryWarnings returns what the job will need, if that is more than it requests or is not reserved.
 func (t *training) memoryWarnings(s settings.Settings) (warnings []string) {
 	d := t.demand(s)
 	set := memorySet(t.container(), t.spec)
 	if t.ranksLater {
-		warnings = append(warnings, fmt.Sprintf("%s: how many ranks it starts is known only once the pod runs: memory is counted for %d, by the devices; write the number into annotation %s",
+		warnings = append(warnings, fmt.Sprintf("%s: the number of ranks is unknown until the pod runs: memory is counted for %d, the number of devices; write the number of ranks into annotation %s",
 			t.path.Child("command"), t.ranks, v1alpha1.AnnotationRanks))
 	}
 	switch {
@@ -105,11 +105,11 @@ func (t *training) memoryWarnings(s settings.Settings) (warnings []string) {
 // queueKey names the Kueue queue that a Job waits in.
 const queueKey = "kueue.x-k8s.io/queue-name"
 
-// queueWarnings tells what Kueue, which counts the Job's template, does not count.
+// queueWarnings returns what Kueue, which counts the Job's template, does not count.
 func (t *training) queueWarnings(job *batchv1.Job, s settings.Settings) []string {
 	if queue := job.Labels[queueKey]; queue != "" && memorySet(t.container(), t.spec) > 0 {
 		each := t.demand(s).total()
-		return []string{fmt.Sprintf("%s: Kueue counts the pod template, and holdfast adds %s of memory to each pod (%s in all) when the pods are made: leave so much of the nodes' memory out of the quota of queue %s",
+		return []string{fmt.Sprintf("%s: Kueue counts the pod template, and holdfast adds %s of memory to each pod (%s in all) when the pods are created: subtract this amount from the memory quota of queue %s",
 			metadataLabels.Key(queueKey), mebibytes(each), mebibytes(each*int64(parallelism(job))), queue)}
 	}
 	return nil
@@ -126,7 +126,7 @@ func mebibytes(n int64) string { return quantity((n + (1 << 20) - 1) >> 20 << 20
 
 func quantity(n int64) string { return resource.NewQuantity(n, resource.BinarySI).String() }
 
-// sharesBudget says whether the pod as a whole has requests or limits.
+// sharesBudget reports whether the pod as a whole has requests or limits.
 func sharesBudget(spec *corev1.PodSpec) bool {
 	return spec.Resources != nil && len(spec.Resources.Requests)+len(spec.Resources.Limits) > 0
 }

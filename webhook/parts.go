@@ -39,7 +39,7 @@ const (
 // tokenSeconds is how long one token is good for; the kubelet renews the file at 80 % of it.
 const tokenSeconds = 3600
 
-// nobody is who the install container runs as where the trainer is root.
+// nobody is the user of the install container if the trainer runs as root.
 const nobody = 65532
 
 // wrapper stands before the user's command.
@@ -50,9 +50,9 @@ func arenaBytes(s settings.Settings) int64 {
 	return int64(format.FileSize(uint64(s.StateBytes), cmp.Or(uint32(s.Slots), format.Slots)))
 }
 
-// addParts adds what is not there yet: volumes, pull secrets, the install container, mounts, environment, the wrapped
-// command. Everything goes to the end of its list, so that what others put there keeps its place. again: the pod was injected
-// before, and others may have put what they start before ours.
+// addParts adds what is not there yet: volumes, pull secrets, the install container, mounts, environment, the wrapped command.
+// Everything is appended to its list, so that items of other webhooks keep their index. again: the pod was injected before, and
+// another webhook may have put its own command before ours.
 func (t *training) addParts(cfg Config, d demand, s settings.Settings, job types.UID, again bool, install corev1.ResourceList) {
 	c := t.container()
 	volumes, mounts := parts(d, s.StorageClaim)
@@ -70,7 +70,7 @@ func (t *training) addParts(cfg Config, d demand, s settings.Settings, job types
 	for _, m := range mounts {
 		c.VolumeMounts = appendNew(c.VolumeMounts, m, func(m corev1.VolumeMount) string { return m.MountPath })
 	}
-	if !t.ownsShm() { // any more: others may have added containers since
+	if !t.ownsShm() { // any more: other webhooks may have added containers since
 		c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == shmVariable })
 	}
 	for _, e := range t.environment(cfg, s, job) {
@@ -125,7 +125,7 @@ func inMemory(name string, size int64) corev1.Volume {
 		EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: resource.NewQuantity(size, resource.BinarySI)}}}
 }
 
-// environment is what the agent finds in its environment.
+// environment is the agent's environment.
 func (t *training) environment(cfg Config, s settings.Settings, job types.UID) []corev1.EnvVar {
 	standbys := "off"
 	if s.Standbys {
@@ -175,7 +175,7 @@ func (t *training) environment(cfg Config, s settings.Settings, job types.UID) [
 	return env
 }
 
-// graceSeconds is how long the pod has from its deletion to SIGKILL, unless whoever deletes it says otherwise.
+// graceSeconds is the time from the pod's deletion to SIGKILL, unless the deletion sets another one.
 func graceSeconds(spec *corev1.PodSpec) int64 {
 	if spec.TerminationGracePeriodSeconds == nil {
 		return corev1.DefaultTerminationGracePeriodSeconds
@@ -205,8 +205,8 @@ func (t *training) install(cfg Config, resources corev1.ResourceList) corev1.Con
 	}
 }
 
-// identity is who the install container runs as: as the training container does, or nobody where that
-// is root. Nil leaves it to the pod's own setting or the agent image's user.
+// identity is the user of the install container: that of the training container, or nobody if that is root. Nil leaves it to the
+// pod's own setting or the agent image's user.
 func (t *training) identity() (user, group *int64) {
 	var podUser *int64
 	if pc := t.spec.SecurityContext; pc != nil {
@@ -248,7 +248,7 @@ func (t *training) installResources(instead corev1.ResourceList) corev1.Resource
 	return corev1.ResourceRequirements{Requests: list(), Limits: list()}
 }
 
-// maxInstallResources is how long that annotation may be: digits are read in a time that grows with their square.
+// maxInstallResources limits that annotation: the time to parse digits grows with their square.
 const maxInstallResources = 512
 
 // installOverrides are what the Job's admission wrote for the install container; none where it wrote nothing.

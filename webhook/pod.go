@@ -26,7 +26,7 @@ const injectionVersion = "v1"
 // defaultContainerKey tells kubectl logs and exec which container is meant.
 const defaultContainerKey = "kubectl.kubernetes.io/default-container"
 
-// Who consolidates or scales down takes no node from under a pod that carries these.
+// The autoscalers that consolidate or scale down keep the node of a pod with these annotations.
 const (
 	doNotDisruptKey = "karpenter.sh/do-not-disrupt"
 	safeToEvictKey  = "cluster-autoscaler.kubernetes.io/safe-to-evict"
@@ -37,7 +37,7 @@ const enoughGrace = 10
 
 var specPath = field.NewPath("spec")
 
-// MutatePod answers about a pod that is created: one that is opted in comes back injected.
+// MutatePod admits a pod that is created: it injects one that is opted in.
 func MutatePod(ctx context.Context, in *corev1.Pod, cfg Config) Outcome[*corev1.Pod] {
 	pod := in.DeepCopy()
 	if membership.OnlyPlaced(pod) {
@@ -65,7 +65,7 @@ func MutatePod(ctx context.Context, in *corev1.Pod, cfg Config) Outcome[*corev1.
 	}
 	if size == "" {
 		return Outcome[*corev1.Pod]{Object: pod, Warnings: []string{fmt.Sprintf(
-			"%s: Job %s was not admitted by holdfast when it was created, so its pods stay as they are; delete the Job and create it anew", enabled, owner.Name)}}
+			"%s: Job %s was not admitted by holdfast when it was created, so its pods stay as they are; delete the Job and create it again", enabled, owner.Name)}}
 	}
 	if _, ok := gangSize(size); !ok {
 		return Outcome[*corev1.Pod]{
@@ -74,7 +74,7 @@ func MutatePod(ctx context.Context, in *corev1.Pod, cfg Config) Outcome[*corev1.
 				settings.MetadataAnnotations.Key(v1alpha1.AnnotationGangSize),
 				size,
 				fmt.Sprintf(
-					"a gang has from 1 to %d pods, and the Job's admission writes how many: create the Job with so many, and leave the annotation to it",
+					"must be from 1 to %d, and admission of the Job writes it: remove the annotation and set parallelism of the Job",
 					v1alpha1.MaxMembers,
 				),
 			)},
@@ -190,7 +190,7 @@ func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Setting
 	return out
 }
 
-// consumed names the annotation by which a pod consumes a ProvisioningRequest, and that request; false: it consumes none.
+// consumed returns the annotation by which a pod consumes a ProvisioningRequest, and that request; false: it consumes none.
 func consumed(annotations map[string]string) (key string, is bool) {
 	for _, key := range []string{v1alpha1.AnnotationConsumesRequest, "cluster-autoscaler.kubernetes.io/consume-provisioning-request"} {
 		if _, is := annotations[key]; is {
@@ -200,7 +200,7 @@ func consumed(annotations map[string]string) (key string, is bool) {
 	return "", false
 }
 
-// describe adds the memory, which must happen once, and writes down what was done.
+// describe adds the memory, which must happen once, and records what was done.
 func describe(pod *corev1.Pod, t *training, d demand, s settings.Settings, marker string) {
 	done := v1alpha1.Injection{StateBytes: s.StateBytes, Slots: s.Slots, Ranks: t.ranks, Standbys: s.Standbys, ShmBytes: d.Shm}
 	if addMemory(t.container(), t.spec, d.total()) {
@@ -225,9 +225,9 @@ func describe(pod *corev1.Pod, t *training, d demand, s settings.Settings, marke
 	pod.Annotations = setKey(pod.Annotations, v1alpha1.AnnotationInjection, string(text))
 }
 
-// markerOf is what AnnotationInjected says: the version and a digest of all that decides the injection.
-// The certificate authority is not among it, because it may be renewed between two calls for one pod, nor is what the
-// command tells, such as the ranks, because another webhook may have put its own before it.
+// markerOf is the value of AnnotationInjected: the version and a digest of all that decides the injection. It leaves out the
+// certificate authority, which may be renewed between two calls for one pod, and what follows from the command, such as the ranks,
+// because another webhook may have put its own command before it.
 func markerOf(cfg Config, s settings.Settings, gang string, t *training) string {
 	text, err := json.Marshal([]any{cfg.AgentImage, cfg.Coordinator, s, gang, t.container().Name})
 	if err != nil {

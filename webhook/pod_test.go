@@ -139,7 +139,7 @@ func TestPodsOfGroups(t *testing.T) {
 }
 
 func TestPodRefusals(t *testing.T) {
-	const counts = "metadata.annotations[holdfast.dev/gang-size]: Invalid value: %q: a gang has from 1 to 5000 pods, and the Job's admission writes how many: create the Job with so many, and leave the annotation to it"
+	const counts = "metadata.annotations[holdfast.dev/gang-size]: Invalid value: %q: must be from 1 to 5000, and admission of the Job writes it: remove the annotation and set parallelism of the Job"
 	for name, size := range map[string]string{"more than a gang can have": "5001", "more than anybody can count": "2147483647", "more than a number": "99999999999999999999", "none": "0", "less": "-1", "no number": "two"} {
 		pod := podOf(admitted(t, job(t)))
 		pod.Annotations[v1alpha1.AnnotationGangSize] = size

@@ -9,21 +9,21 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// shmPath is where processes of a container share memory: data loaders and NCCL. Container runtimes put 64 MiB there.
+// shmPath is where the processes of a container share memory: data loaders and NCCL. Container runtimes mount 64 MiB there.
 const shmPath = "/dev/shm"
 
-// shmVariable is by which the agent knows that no other container has its /dev/shm.
+// shmVariable states to the agent that no other container shares its /dev/shm.
 const shmVariable = "HOLDFAST_SHM"
 
-// Without a word about it /dev/shm has this share of the container's memory, within these bounds; where no memory is set
-// nothing is reserved either, and it may have the most.
+// Without the annotation /dev/shm gets this share of the container's memory, within these bounds. If no memory is set, nothing is
+// reserved, and it may use the upper bound.
 const (
 	shmShare = 16
 	leastShm = 64 << 20
 	mostShm  = 8 << 30
 )
 
-// sharedMemory is the size of what is mounted at /dev/shm; 0: nothing is.
+// sharedMemory is the size of the volume at /dev/shm; 0: none is mounted.
 func (t *training) sharedMemory(s settings.Settings) int64 {
 	switch set := memorySet(t.container(), t.spec); {
 	case s.NoShm || t.hasShm():
@@ -37,7 +37,7 @@ func (t *training) sharedMemory(s settings.Settings) int64 {
 	}
 }
 
-// hasShm says whether the container has a /dev/shm that is not ours: a mount there or of the whole of /dev, or the node's.
+// hasShm reports whether the container has a /dev/shm that is not ours: a mount there or of the whole of /dev, or the node's.
 func (t *training) hasShm() bool {
 	if t.spec.HostIPC {
 		return true
@@ -50,8 +50,8 @@ func (t *training) hasShm() bool {
 	return false
 }
 
-// ownsShm says whether no other container, nor another pod, has this container's /dev/shm, as mounted in the end: containers of a pod share
-// the runtime's.
+// ownsShm reports whether no other container, nor another pod, has this container's /dev/shm, as mounted in the end: containers of a
+// pod share the runtime's.
 func (t *training) ownsShm() bool {
 	others := slices.DeleteFunc(
 		slices.Concat(t.spec.Containers, t.spec.InitContainers),

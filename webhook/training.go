@@ -28,11 +28,11 @@ type training struct {
 	line commandLine
 	// ranks per pod that memory is counted for.
 	ranks int32
-	// ranksLater: the command tells how many ranks there are, by a value that is not known at admission.
+	// ranksLater: the number of ranks is in the command, in a value that admission does not know.
 	ranksLater bool
-	// ranksUnknown: devices are asked for, and neither they nor the command tell how many ranks there are.
+	// ranksUnknown: devices are requested, and neither they nor the command give the number of ranks.
 	ranksUnknown bool
-	// keyPath says where an annotation stands, or would.
+	// keyPath returns the path of an annotation, present or not.
 	keyPath func(key string) *field.Path
 }
 
@@ -56,8 +56,7 @@ func findTraining(
 
 func (t *training) container() *corev1.Container { return &t.spec.Containers[t.index] }
 
-// checkFresh refuses what stands in the way of injection into a pod that was not injected yet. unread is why what
-// the image starts could not be learnt.
+// checkFresh refuses what prevents injection into a pod that was not injected yet. unread is why the image's command is unknown.
 func (t *training) checkFresh(members int32, s settings.Settings, unread error) field.ErrorList {
 	c := t.container()
 	var errs field.ErrorList
@@ -65,15 +64,15 @@ func (t *training) checkFresh(members int32, s settings.Settings, unread error) 
 		errs = append(errs, err)
 	}
 	if len(c.Command) == 0 {
-		text := `holdfast starts the container's command and cannot know the image's ENTRYPOINT: write it out, for example ["torchrun"], ["python", "-m", "torch.distributed.run"] or ["bash", "-c"]`
+		text := `holdfast starts the container's command and does not know the image's ENTRYPOINT: write it out, for example ["torchrun"], ["python", "-m", "torch.distributed.run"] or ["bash", "-c"]`
 		if unread != nil {
 			text += fmt.Sprintf("; image %s could not be read: %v", c.Image, unread)
 		}
 		errs = append(errs, field.Required(t.path.Child("command"), text))
 	} else if i := slices.Index(c.Command, agentPath); i >= 0 {
-		errs = append(errs, field.Invalid(t.path.Child("command").Index(i), agentPath, "is put there by holdfast: write your own command alone"))
+		errs = append(errs, field.Invalid(t.path.Child("command").Index(i), agentPath, "is added by holdfast: write only your own command"))
 	} else if i := slices.Index(c.Args, agentPath); i >= 0 {
-		errs = append(errs, field.Invalid(t.path.Child("args").Index(i), agentPath, "is put there by holdfast: write your own command alone"))
+		errs = append(errs, field.Invalid(t.path.Child("args").Index(i), agentPath, "is added by holdfast: write only your own command"))
 	} else {
 		errs = append(errs, t.checkLauncher(members)...)
 	}
@@ -105,7 +104,7 @@ func (t *training) checkFresh(members int32, s settings.Settings, unread error) 
 	for i, e := range c.Env {
 		at := t.path.Child("env").Index(i)
 		if settings.IsOurVariable(e.Name) {
-			errs = append(errs, field.Invalid(at.Child("name"), e.Name, "is written by holdfast alone, as all variables named HOLDFAST_* but "+strings.Join(settings.Variables(), ", ")+": rename or remove it"))
+			errs = append(errs, field.Invalid(at.Child("name"), e.Name, "is written only by holdfast, as are all variables HOLDFAST_* except "+strings.Join(settings.Variables(), ", ")+": rename or remove it"))
 			continue
 		}
 		if value := t.line.env[e.Name]; e.ValueFrom == nil && !strings.Contains(value, launch.Later) { // else its reader says what is wrong
@@ -125,7 +124,7 @@ func (t *training) checkJobVariable(job string) field.ErrorList {
 		for j, e := range c.Env {
 			if e.Name == membership.JobVariable && e.Value != job && (job != "" || i != t.index) {
 				errs = append(errs, field.Invalid(t.specPath.Child("containers").Index(i).Child("env").Index(j), e.Value,
-					membership.JobVariable+" names the job of a pod and is written by holdfast alone: remove it"))
+					membership.JobVariable+" names the job of a pod and is written only by holdfast: remove it"))
 			}
 		}
 	}
@@ -152,17 +151,17 @@ func (t *training) checkLauncher(members int32) field.ErrorList {
 	return field.ErrorList{field.Invalid(t.flagPath(flag), flag, text)}
 }
 
-// launcherWarnings says where the command plainly starts its processes by itself, so that they are restarted all together.
-// What a script of the image's does cannot be known here, and a program may start a launcher that is served.
+// launcherWarnings warns of a command that plainly starts its processes itself, so that they are restarted all together. Admission
+// does not read scripts in the image, and a program may start a launcher that is served.
 func (t *training) launcherWarnings() []string {
 	argv := t.line.argv
 	if len(argv) == 0 || launch.CommandTimeout(argv) == launch.NeverWhole {
 		return nil
 	}
-	const whole = "restarted as a whole, on all pods, when it ends badly on one (condition LauncherRestarts); to restart ranks alone write torchrun (or python -m torch.distributed.run)"
+	const whole = "restarted as a whole, on all pods, when it fails on one (condition LauncherRestarts); to restart only ranks write torchrun (or python -m torch.distributed.run)"
 	for _, command := range launch.Plain(argv) {
 		if launch.CommandTimeout(command) == 0 {
-			return []string{fmt.Sprintf("%s: %s starts its processes itself, without holdfast: the command is %s in its place", t.path.Child("command"), path.Base(command[0]), whole)}
+			return []string{fmt.Sprintf("%s: %s starts its processes itself, without holdfast: the command is %s instead", t.path.Child("command"), path.Base(command[0]), whole)}
 		}
 	}
 	if startsPython(argv) && !launch.Hands(argv) {
@@ -171,10 +170,10 @@ func (t *training) launcherWarnings() []string {
 	return nil
 }
 
-// hostsPath is where deepspeed looks for the hosts of a job unasked.
+// hostsPath is where deepspeed reads the hosts of a job by default.
 const hostsPath = "/job/hostfile"
 
-// checkDeepSpeed refuses a deepspeed that plainly trains on each pod by itself, or on other machines past us.
+// checkDeepSpeed refuses a deepspeed that plainly trains on each pod alone, or starts ranks on other machines without Holdfast.
 func (t *training) checkDeepSpeed(members int32) field.ErrorList {
 	hosts := slices.ContainsFunc(t.container().VolumeMounts, func(m corev1.VolumeMount) bool {
 		return m.MountPath == hostsPath || strings.TrimRight(m.MountPath, "/") == path.Dir(hostsPath)

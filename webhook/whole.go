@@ -7,8 +7,8 @@ import (
 	"holdfast.dev/holdfast/internal/kinds"
 )
 
-// What becomes of a container that dies whole: the kernel's out-of-memory kill takes all of a container's processes
-// (cgroup v2), or its first process is killed. No agent is left to restart anything, so this is settled at admission.
+// A container ends whole if the kernel's out-of-memory kill takes all of its processes (cgroup v2), or its first process is killed.
+// No agent is left to restart anything, so admission decides what happens.
 
 // restartWhole has the kubelet start the training container again in its pod, with all of the pod's volumes, where it
 // dies whole. Rules that the user wrote stay as they are. In pods that restart their containers anyway there is no need.

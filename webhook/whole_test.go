@@ -132,12 +132,12 @@ func TestWholeWarnings(t *testing.T) {
 		change []func(*batchv1.Job)
 		want   string
 	}{
-		"none":                 {[]func(*batchv1.Job){limit(0)}, "killed whole (out of memory) 1 times, in all pods together; write 10 or more, or restartPolicy Never"},
-		"the usual":            {[]func(*batchv1.Job){onFailure, func(j *batchv1.Job) { j.Spec.BackoffLimit = nil }}, "(out of memory) 6 times"},
+		"none":                 {[]func(*batchv1.Job){limit(0)}, "fails after 1 out-of-memory kills of its containers, counted over all pods; write 10 or more, or restartPolicy Never"},
+		"the usual":            {[]func(*batchv1.Job){onFailure, func(j *batchv1.Job) { j.Spec.BackoffLimit = nil }}, "after 6 out-of-memory kills"},
 		"enough":               {[]func(*batchv1.Job){limit(10)}, ""},
 		"not for so many pods": {[]func(*batchv1.Job){limit(10), func(j *batchv1.Job) { j.Spec.Parallelism, j.Spec.Completions = ptr.To[int32](64), ptr.To[int32](64) }}, "write 64 or more"},
 		"never":                {nil, ""},
-		"a rule for kills":     {[]func(*batchv1.Job){failurePolicy(batchv1.PodFailurePolicyActionFailJob, 137)}, "spec.podFailurePolicy.rules[0]: container trainer may be started again in its pod where it ends with 137, if its node's kubelet has restart rules"},
+		"a rule for kills":     {[]func(*batchv1.Job){failurePolicy(batchv1.PodFailurePolicyActionFailJob, 137)}, "spec.podFailurePolicy.rules[0]: where the node's kubelet supports restart rules, it restarts container trainer in its pod after exit code 137"},
 		"a rule that ignores":  {[]func(*batchv1.Job){failurePolicy(batchv1.PodFailurePolicyActionIgnore, 137)}, ""},
 		"a rule for others":    {[]func(*batchv1.Job){failurePolicy(batchv1.PodFailurePolicyActionFailJob, 3)}, ""},
 		"both of the user's": {[]func(*batchv1.Job){failurePolicy(batchv1.PodFailurePolicyActionFailJob, 137), trainer(func(c *corev1.Container) {

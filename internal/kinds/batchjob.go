@@ -51,7 +51,7 @@ func indexed(job *batchv1.JobSpec, spec *field.Path, byDefault bool) (n int32, e
 	}
 	if mode != batchv1.IndexedCompletion {
 		errs = append(errs, field.Invalid(spec.Child("completionMode"), mode,
-			"must be Indexed: each pod of a gang has a place of its own; set it, with completions equal to parallelism"))
+			"must be Indexed: each pod of a gang has its own index; set it, with completions equal to parallelism"))
 	}
 	n = 1
 	if job.Parallelism != nil {

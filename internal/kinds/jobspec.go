@@ -136,7 +136,7 @@ func wholeWarnings(job *batchv1.JobSpec, spec *field.Path, role Role, minor int)
 		limit = *job.BackoffLimit
 	}
 	if job.Template.Spec.RestartPolicy == corev1.RestartPolicyOnFailure && limit < least {
-		warnings = append(warnings, fmt.Sprintf("%s: with restartPolicy OnFailure the Job ends once its containers were killed whole (out of memory) %d times, in all pods together; write %d or more, or restartPolicy Never",
+		warnings = append(warnings, fmt.Sprintf("%s: with restartPolicy OnFailure the Job fails after %d out-of-memory kills of its containers, counted over all pods; write %d or more, or restartPolicy Never",
 			spec.Child("backoffLimit"), max(limit, 1), least))
 	}
 	c := slices.IndexFunc(job.Template.Spec.Containers, func(c corev1.Container) bool { return c.Name == role.Container })
@@ -146,7 +146,7 @@ func wholeWarnings(job *batchv1.JobSpec, spec *field.Path, role Role, minor int)
 	}
 	for i, rule := range job.PodFailurePolicy.Rules {
 		if names(rule.OnExitCodes, role.Container, ExitKilled) && rule.Action != batchv1.PodFailurePolicyActionIgnore {
-			warnings = append(warnings, fmt.Sprintf("%s: container %s may be started again in its pod where it ends with %d, if its node's kubelet has restart rules, and then the rule does not see it; set restartPolicy: Never on the container to have the rule decide",
+			warnings = append(warnings, fmt.Sprintf("%s: where the node's kubelet supports restart rules, it restarts container %s in its pod after exit code %d, and this rule does not apply; set restartPolicy: Never on the container to apply it",
 				spec.Child("podFailurePolicy", "rules").Index(i), role.Container, ExitKilled))
 		}
 	}

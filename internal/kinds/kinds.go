@@ -167,7 +167,7 @@ func CheckSize(n int32, at *field.Path, otherwise string) field.ErrorList {
 		return nil
 	}
 	return field.ErrorList{field.Invalid(at, n, fmt.Sprintf(
-		"a gang has at most %d pods: ask for fewer, with more GPUs each, or %s", v1alpha1.MaxMembers, otherwise))}
+		"a gang has at most %d pods: request fewer, with more GPUs each, or %s", v1alpha1.MaxMembers, otherwise))}
 }
 
 // WithoutUs is the remedy that is always left.

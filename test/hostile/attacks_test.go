@@ -41,9 +41,9 @@ type attack struct {
 
 // attacks is what a tenant can do, and what docs/threat-model.md says that he cannot.
 func attacks() []attack {
-	forever := []string{"spec.parallelism", "a gang has at most 5000 pods: ask for fewer, with more GPUs each"}
-	written := []string{"metadata.annotations[holdfast.dev/gang-size]", "is written by holdfast alone: remove it"}
-	asWere := []string{"labels and annotations under holdfast.dev/ stay as they were when the pod was created", "change them in the Job and create it anew"}
+	forever := []string{"spec.parallelism", "a gang has at most 5000 pods: request fewer, with more GPUs each"}
+	written := []string{"metadata.annotations[holdfast.dev/gang-size]", "is written only by holdfast: remove it"}
+	asWere := []string{"labels and annotations under holdfast.dev/ stay as they were when the pod was created", "change them in the Job and create it again"}
 	held := []string{"holdfast.dev/whole-nodes and holdfast.dev/spares", "only namespaces labelled holdfast.dev/held-nodes=allowed may ask: remove the annotation"}
 	return []attack{
 		{"variables that double", refusedJob(doubling), []string{"spec.template.spec.containers[0]", "longer than 128Ki with its references resolved", "pass it in a file"}},
@@ -56,12 +56,12 @@ func attacks() []attack {
 			j.Spec.Parallelism = ptr.To[int32](huge)
 		}), forever},
 		{"a watched job that grows beyond count", growing, forever},
-		{"a watched job that runs and grows beyond count", growingRun, []string{"spec.parallelism", "a gang has at most 5000 pods: ask for fewer, with more GPUs each", "create it anew without holdfast.dev/enabled"}},
+		{"a watched job that runs and grows beyond count", growingRun, []string{"spec.parallelism", "a gang has at most 5000 pods: request fewer, with more GPUs each", "create it again without holdfast.dev/enabled"}},
 		{"settings of 250 KB", refusedJob(func(j *batchv1.Job) { j.Annotations[v1alpha1.AnnotationStateSize] = strings.Repeat("9", 250_000) }),
 			[]string{"metadata.annotations[holdfast.dev/state-size]"}},
 		{"annotations of 250 KB", admittedJob(func(j *batchv1.Job) { j.Annotations["note"] = strings.Repeat("9", 250_000) }), nil},
 		{"a gang's size on a pod of nobody's", refusedPod(func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationGangSize] = fmt.Sprint(huge) }), written},
-		{"a gang's size behind a forged owner", forgedOwner, []string{"metadata.annotations[holdfast.dev/gang-size]", "a gang has from 1 to 5000 pods", "leave the annotation to it"}},
+		{"a gang's size behind a forged owner", forgedOwner, []string{"metadata.annotations[holdfast.dev/gang-size]", "must be from 1 to 5000", "remove the annotation"}},
 		{"a pod patched into a gang", patched(`{"metadata":{"labels":{"holdfast.dev/gang":"train"}}}`), asWere},
 		{"a pod patched out of its gang", patched(`{"metadata":{"labels":{"holdfast.dev/replaced":"true"}}}`), asWere},
 		{"a pod patched into a gang by its status", patchedStatus(`{"metadata":{"labels":{"holdfast.dev/gang":"train"}}}`), asWere},
@@ -79,7 +79,7 @@ func attacks() []attack {
 		{"more gangs than a namespace may have", manyGangs, []string{"metadata.namespace", fmt.Sprintf("may have %d: delete Jobs that are over", maxGangs)}},
 		{"the largest gangs, as many as there may be", largestGangs, []string{"its Gang has 5000 members"}},
 		{"large Jobs that are not ours", largeJobs, nil},
-		{"a registry that never ends its answer", endlessRegistry, []string{"spec.template.spec.containers[0].command", "sends more than 256Ki about it", "within 3s"}},
+		{"a registry that never ends its answer", endlessRegistry, []string{"spec.template.spec.containers[0].command", "sends more than 256Ki for it", "within 3s"}},
 		{"a group of more pods than can be counted", grouped(map[string]any{"minMember": int64(huge)}), []string{fmt.Sprintf("is to have %d pods: 5000 is the most", huge)}},
 		{"a group that needs all there is", grouped(map[string]any{"minMember": int64(1), "minResources": map[string]any{"cpu": "9E", "memory": "9E", gpu: "9E"}}), []string{"spec.minResources", "which no cluster has: write less"}},
 		{"a group of more shapes than are planned", shapes, []string{"its pods are of 1100 kinds, and 1024 can be placed together", "give them the same requests", "or make several gangs of them"}},

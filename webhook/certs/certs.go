@@ -22,15 +22,15 @@ const (
 	authorityLife = 10 * 365 * 24 * time.Hour
 	serverLife    = 365 * 24 * time.Hour
 	renewAhead    = 90 * 24 * time.Hour
-	// announced is how long the next authority is told of before it signs; agents hear of it with each stream.
+	// announced is how long the next authority is announced before it signs. Agents receive it with each stream.
 	announced = 30 * 24 * time.Hour
 	backdate  = time.Hour
 )
 
 const authorityName = "holdfast-ca"
 
-// Keys of the Secret. DataAuthority is all that are trusted: the one that signs, whose key is in dataAuthorityKey, and behind
-// it the next one, which is in dataNext by itself as well, or the one before.
+// Keys of the Secret. DataAuthority holds all trusted authorities: first the one that signs, whose key is in dataAuthorityKey, then
+// the next one, which dataNext holds too, or the previous one.
 const (
 	dataAuthority    = "ca.crt"
 	dataAuthorityKey = "ca.key"
@@ -40,25 +40,25 @@ const (
 	dataNextKey      = "next.key"
 )
 
-// Renewal is what must be made anew.
+// Renewal names which certificates must be issued again.
 type Renewal int
 
 const (
-	// Keep: all is good for long enough.
+	// Keep: no certificate ends soon.
 	Keep Renewal = iota
-	// RenewServer: the server's certificate alone.
+	// RenewServer: only the server's certificate.
 	RenewServer
-	// Announce: there is to be a next authority, which does not sign yet.
+	// Announce: create the next authority, which does not sign yet.
 	Announce
 	// Promote: the next authority signs from now on, the server's certificate first.
 	Promote
-	// RenewAll: the authority at once. Whoever trusts the one before is lost, unless that still holds.
+	// RenewAll: replace the authority at once. Clients that trust only the previous one fail, unless it is still valid.
 	RenewAll
 )
 
 var serverAuth = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 
-// Decide says what of the Secret's data must be made anew for servers with the DNS names.
+// Decide returns which certificates in the Secret's data must be issued again for servers with the DNS names.
 func Decide(data map[string][]byte, names []string, now time.Time) Renewal {
 	authority, key := data[dataAuthority], data[dataAuthorityKey]
 	if ok, err := rotator.ValidCert(authority, authority, key, authorityName, nil, now); err != nil || !ok {
@@ -99,10 +99,10 @@ func Decide(data map[string][]byte, names []string, now time.Time) Renewal {
 	return Keep
 }
 
-// lastDay is when the next authority signs however lately it was announced.
+// lastDay is when the next authority signs at the latest, whenever it was announced.
 const lastDay = 24 * time.Hour
 
-// lifetime is from when until when a certificate holds.
+// lifetime is the time in which a certificate is valid.
 type lifetime struct{ from, until time.Time }
 
 // span is that of the first certificate of a PEM bundle.
@@ -118,8 +118,7 @@ func span(bundle []byte) (lifetime, bool) {
 	return lifetime{cert.NotBefore, cert.NotAfter}, true
 }
 
-// Renew returns the Secret's data with what r names made anew. An authority that still holds stays trusted behind its
-// successor.
+// Renew returns the Secret's data after the renewal r. An authority that is still valid stays trusted, after its successor.
 func Renew(data map[string][]byte, r Renewal, names []string, now time.Time) (map[string][]byte, error) {
 	maker := &rotator.CertRotator{
 		CAName:         authorityName,

@@ -105,7 +105,7 @@ func TestRenewedAuthorityKeepsItsForerunnerWhileThatHolds(t *testing.T) {
 	}
 }
 
-// trusts says whether somebody who trusts a bundle would trust the server of a Secret at a time.
+// trusts reports whether somebody who trusts a bundle would trust the server of a Secret at a time.
 func trusts(t *testing.T, bundle []byte, secret map[string][]byte, at time.Time) bool {
 	t.Helper()
 	pool := x509.NewCertPool()

@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// checkEvery is how often the certificates' ends are looked at.
+// checkEvery is the interval at which the certificates' ends are checked.
 const checkEvery = 12 * time.Hour
 
 // Options of a Rotator; all must be set.
@@ -44,7 +44,7 @@ type Options struct {
 type Rotator struct {
 	Options
 	serving atomic.Pointer[serving]
-	// trusted says whether the API server was told the authority.
+	// trusted reports whether the webhook configuration holds the authority.
 	trusted atomic.Bool
 }
 
@@ -70,7 +70,8 @@ func (k *Rotator) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(k)
 }
 
-// Reconcile renews what must be renewed, serves what the Secret holds, and has the API server trust it.
+// Reconcile renews the certificates that end soon, serves those in the Secret, and writes the authority into the webhook
+// configuration.
 func (k *Rotator) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if req.NamespacedName != k.Secret {
 		return reconcile.Result{}, nil
@@ -97,8 +98,8 @@ func (k *Rotator) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 	return reconcile.Result{RequeueAfter: checkEvery}, nil
 }
 
-// renew writes new certificates. Of several replicas that try at once one wins; the Secret's next event
-// brings its result to all.
+// renew writes new certificates. If several replicas try at once, one succeeds, and the others receive its result with the Secret's
+// next event.
 func (k *Rotator) renew(ctx context.Context, secret *corev1.Secret, r Renewal) error {
 	data, err := Renew(secret.Data, r, k.Names, time.Now())
 	if err != nil {
@@ -112,11 +113,11 @@ func (k *Rotator) renew(ctx context.Context, secret *corev1.Secret, r Renewal) e
 	return nil
 }
 
-// trust writes the authority into the webhook configuration where it is not there yet.
+// trust writes the authority into the webhook configuration if it is missing there.
 func (k *Rotator) trust(ctx context.Context, authority []byte) error {
 	hooks := &admissionregistrationv1.MutatingWebhookConfiguration{}
 	if err := k.Client.Get(ctx, types.NamespacedName{Name: k.Webhook}, hooks); err != nil {
-		// Without a configuration the API server calls nobody, so there is nobody to be trusted by.
+		// Without a configuration the API server calls no webhook.
 		k.trusted.Store(apierrors.IsNotFound(err))
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -158,7 +159,7 @@ func trustPatch(hooks *admissionregistrationv1.MutatingWebhookConfiguration, aut
 	return json.Marshal(ops)
 }
 
-// Serve makes a server always present the newest certificate.
+// Serve makes a server present the newest certificate in each handshake.
 func (k *Rotator) Serve(c *tls.Config) {
 	c.MinVersion = tls.VersionTLS13
 	c.GetCertificate = k.GetCertificate

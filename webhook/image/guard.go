@@ -21,30 +21,30 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
 
-// mostBytes is what a registry may send about one image: tokens, index, manifest and configuration, some tens of KiB of a
-// real one. Decoded, lists of empty objects take a hundred times as much memory, in as many readings as run at once.
+// mostBytes limits what a registry may send for one image: tokens, index, manifest and configuration. A real one sends tens of KiB.
+// Decoded lists of empty objects take a hundred times as much memory, in each concurrent read.
 const mostBytes = 256 << 10
 
-// userError is an error whose text is for people as it stands.
+// userError is an error whose text is shown to users unchanged.
 type userError string
 
 func (e userError) Error() string { return string(e) }
 
-// errTooMuch ends what a registry sends.
-const errTooMuch = userError("its registry sends more than 256Ki about it")
+// errTooMuch ends a response that exceeds mostBytes.
+const errTooMuch = userError("its registry sends more than 256Ki for it")
 
-// guard stands between one reading of an image and the network.
+// guard limits what one read of an image can send and receive.
 type guard struct {
 	inner    http.RoundTripper
 	registry string
 	// insecure: the controller's flags name this registry, so that it may speak plain HTTP.
 	insecure bool
-	// read counts what came, of all answers.
+	// read counts the bytes of all responses.
 	read atomic.Int64
 }
 
-// RoundTrip speaks plain HTTP to nothing but a registry that the controller's flags name: a user who may create a Job chooses what is asked
-// here, from inside the cluster.
+// RoundTrip uses plain HTTP only for registries that the controller's flags name: a user who may create a Job chooses the host that
+// is queried from inside the cluster.
 func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Scheme != "https" && !(g.insecure && req.URL.Host == g.registry) {
 		return nil, unreachable(g.registry)
@@ -70,7 +70,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// CheckRegistries says which of the names, if any, is no registry as image names have it.
+// CheckRegistries returns an error for the first name that is not a registry in the form that image names use.
 func CheckRegistries(names []string) error {
 	for _, registry := range names {
 		if at, err := name.NewRegistry(registry, name.StrictValidation); err != nil || at.RegistryStr() != registry {
@@ -80,8 +80,8 @@ func CheckRegistries(names []string) error {
 	return nil
 }
 
-// NewTransport reaches registries, each by the address that its name has in DNS, and those on this machine that are
-// named as insecure. Besides the machine's own authorities those in the PEM file are trusted, where one is named.
+// NewTransport connects to registries, each at the address that its name has in DNS, and to those on this machine only if they are
+// named as insecure. It trusts the machine's authorities and those in the PEM file, if one is named.
 func NewTransport(authorities string, insecure []string) (http.RoundTripper, error) {
 	t := remote.DefaultTransport.(*http.Transport).Clone()
 	t.DialContext, t.TLSHandshakeTimeout, t.ResponseHeaderTimeout, t.MaxResponseHeaderBytes = dialer(insecure), Timeout, Timeout, mostBytes
@@ -103,8 +103,8 @@ func NewTransport(authorities string, insecure []string) (http.RoundTripper, err
 	return t, nil
 }
 
-// dialer refuses addresses that a name in public DNS has no business to lead to: the cloud's metadata service and
-// this machine, but for a registry that is named as insecure. Private networks are where many registries are.
+// dialer refuses addresses that a public DNS name must not resolve to: the cloud's metadata service and this machine, unless the
+// registry is named as insecure. Private networks are allowed, because many registries are there.
 func dialer(insecure []string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		host, port, _ := net.SplitHostPort(address)
@@ -116,7 +116,7 @@ func dialer(insecure []string) func(context.Context, string, string) (net.Conn, 
 			}
 			ip := at.Addr().Unmap()
 			if ip.IsLinkLocalUnicast() || ip.IsMulticast() || ip.IsUnspecified() || ip.IsLoopback() && !asked {
-				return fmt.Errorf("%s has address %s, which is not asked", shorten(host, 64), ip)
+				return fmt.Errorf("%s has address %s, which images are not read from", shorten(host, 64), ip)
 			}
 			return nil
 		}}
@@ -124,13 +124,13 @@ func dialer(insecure []string) func(context.Context, string, string) (net.Conn, 
 	}
 }
 
-// unreachable is the one answer for whatever keeps the controller from talking TLS with a registry, or the registry
-// from answering in time. Different texts would tell whoever creates Jobs what the cluster's network holds.
+// unreachable is the one message for every failure to reach a registry over TLS in time. Different texts would reveal the cluster's
+// network to users who create Jobs.
 func unreachable(registry string) error {
-	return userError(fmt.Sprintf("registry %s did not answer over TLS, with a certificate that is trusted here, within %s: the log of holdfast-controller says why; plain HTTP is spoken to what --insecure-registries names", registry, Timeout))
+	return userError(fmt.Sprintf("registry %s did not answer over TLS, with a trusted certificate, within %s: holdfast-controller logs the cause; plain HTTP is used only for registries in --insecure-registries", registry, Timeout))
 }
 
-// reason puts an error into words that hold nothing which a server has sent. missing is why credentials may be, "": none is.
+// reason turns an error into text that holds nothing a server has sent. missing is why credentials may be missing, "": none is.
 func reason(ctx context.Context, g *guard, missing string, err error) error {
 	var own userError
 	var answer *transport.Error
@@ -149,18 +149,18 @@ func reason(ctx context.Context, g *guard, missing string, err error) error {
 	return fmt.Errorf("registry %s: %s", g.registry, shorten(err.Error(), 200))
 }
 
-// refusedBy says what a registry's status means.
+// refusedBy describes a registry's status code.
 func refusedBy(registry string, status int, missing string) error {
 	unauthorized := status == http.StatusUnauthorized || status == http.StatusForbidden
 	switch {
 	case status == http.StatusNotFound:
 		return fmt.Errorf("registry %s has no such image", registry)
 	case unauthorized && missing != "":
-		return fmt.Errorf("registry %s wants credentials, and %s", registry, missing)
+		return fmt.Errorf("registry %s requires credentials, and %s", registry, missing)
 	case unauthorized:
-		return fmt.Errorf("registry %s refuses the credentials of the pull secrets", registry)
+		return fmt.Errorf("registry %s rejects the credentials of the pull secrets", registry)
 	}
-	return fmt.Errorf("registry %s answers %d", registry, status)
+	return fmt.Errorf("registry %s returns status %d", registry, status)
 }
 
 // shorten is as much of s as a message holds.

@@ -23,31 +23,30 @@ import (
 )
 
 const (
-	// Timeout is the time for one image in all, where Options names none. The API server waits 5 s for the webhook.
+	// Timeout is the total time for one image if Options sets none. The API server waits 5 s for the webhook.
 	Timeout = 3 * time.Second
-	// mostProcess is how long ENTRYPOINT and CMD may be together: they become an annotation.
+	// mostProcess is the maximal length of ENTRYPOINT and CMD together: they become an annotation.
 	mostProcess = 32 << 10
 	// mostImages is how many images an index may list.
 	mostImages = 256
 	// mostSecrets is how many of the pull secrets that a Job names are read.
 	mostSecrets = 16
-	// mostAtOnce images are read at once, mostOfNamespace for the Jobs of one namespace: hosts that never answer hold up the Jobs of
-	// the namespace that names them, and no others.
+	// mostAtOnce images are read at once, mostOfNamespace for the Jobs of one namespace: hosts that never answer delay only the
+	// Jobs of the namespace that names them.
 	mostAtOnce, mostOfNamespace = 8, 1
 )
 
-const busy = userError("holdfast-controller reads as many images as it may, for this namespace or for all: try again")
+const busy = userError("holdfast-controller is already reading as many images as it may, in this namespace or in all: try again")
 
 // Options of a Reader.
 type Options struct {
 	// Transport reaches registries; see NewTransport.
 	Transport http.RoundTripper
-	// Insecure registries, HOST or HOST:PORT, may speak plain HTTP and be on this machine; see NewTransport as well.
+	// Insecure registries, HOST or HOST:PORT, may use plain HTTP and be on this machine; see NewTransport.
 	Insecure []string
-	// Log takes why an image could not be read, which no answer tells in full.
+	// Log receives the full error of each failed read.
 	Log logr.Logger
-	// PullSecrets reads the Secrets that a Job's pods pull with, and their service account; nil: images are read
-	// without credentials.
+	// PullSecrets reads the pull secrets of a Job's pods, and their service account; nil: images are read without credentials.
 	PullSecrets kubernetes.Interface
 	// Timeout for one image; 0: Timeout.
 	Timeout time.Duration
@@ -73,7 +72,7 @@ func New(o Options) *Reader {
 	return &Reader{o, &slots{all: semaphore.NewWeighted(mostAtOnce)}}
 }
 
-// Process returns what the image starts. The error is for people.
+// Process returns what the image starts. The error text is for users.
 func (r *Reader) Process(ctx context.Context, q webhook.ImageQuery) (p webhook.ImageProcess, err error) {
 	ref, err := name.ParseReference(q.Image)
 	if err != nil {
@@ -106,7 +105,7 @@ func (r *Reader) Process(ctx context.Context, q webhook.ImageQuery) (p webhook.I
 	return p, nil
 }
 
-// take waits for a slot of the namespace's and one of all. It does not wait so long that no time is left to read.
+// take waits for a slot of the namespace and one of all. It stops waiting while there is still time to read.
 func (s *slots) take(ctx context.Context, namespace string, wait time.Duration) (leave func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -122,8 +121,8 @@ func (s *slots) take(ctx context.Context, namespace string, wait time.Duration) 
 	return func() { s.all.Release(1); own.Release(1) }, nil
 }
 
-// keychain returns what the Job's pods pull with: the secrets that they name, else those of their service account, as the API server
-// fills them in; and why it has not all of it.
+// keychain returns the credentials of the Job's pods: the secrets that they name, else those of their service account, which the
+// API server fills in; and an error if some are missing.
 func (r *Reader) keychain(ctx context.Context, q webhook.ImageQuery) (k authn.Keychain, missing string) {
 	none := authn.NewMultiKeychain()
 	if r.o.PullSecrets == nil {
@@ -212,5 +211,5 @@ func imageFor(desc *remote.Descriptor, arch string) (v1.Image, error) {
 	if len(linux) == 1 {
 		return index.Image(linux[0])
 	}
-	return nil, userError(fmt.Sprintf("it is there for linux/{%s} and not for linux/%s: set nodeSelector kubernetes.io/arch in the pod template", strings.Join(have[:min(len(have), 8)], ","), arch))
+	return nil, userError(fmt.Sprintf("it exists for linux/{%s} and not for linux/%s: set nodeSelector kubernetes.io/arch in the pod template", strings.Join(have[:min(len(have), 8)], ","), arch))
 }

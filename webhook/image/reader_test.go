@@ -44,7 +44,7 @@ type store struct {
 	front atomic.Value // of front
 }
 
-// front says whether it has answered.
+// front reports whether it has answered.
 type front func(http.ResponseWriter, *http.Request) (answered bool)
 
 func newStore(t *testing.T) *store {
@@ -149,7 +149,7 @@ func TestArchitectures(t *testing.T) {
 	r := s.reader()
 	for _, c := range []struct{ image, arch, want, err string }{
 		{image: "example.com/both", want: "amd"}, {image: "example.com/both", arch: "arm64", want: "arm"}, {image: "example.com/one", want: "arm"},
-		{image: "example.com/others", err: "it is there for linux/{s390x,arm64} and not for linux/amd64: set nodeSelector kubernetes.io/arch in the pod template"},
+		{image: "example.com/others", err: "it exists for linux/{s390x,arm64} and not for linux/amd64: set nodeSelector kubernetes.io/arch in the pod template"},
 	} {
 		got, err := ask(r, c.image, func(q *webhook.ImageQuery) { q.Architecture = c.arch })
 		if c.err != "" && (err == nil || err.Error() != c.err) || c.err == "" && (err != nil || got.Entrypoint[0] != c.want) {
@@ -188,15 +188,15 @@ func TestReasons(t *testing.T) {
 	}{
 		"no image":       {image: "example.com/absent:1", want: "registry example.com has no such image"},
 		"no name":        {image: "Example.com/UPPER CASE", want: `"Example.com/UPPER CASE" is no image name`},
-		"credentials":    {front: status(401), want: "registry example.com wants credentials, and holdfast-controller may not read pull secrets (--image-pull-secrets)"},
-		"out of order":   {front: status(502), want: "registry example.com answers 502"},
-		"teapot":         {front: status(418), want: "registry example.com answers 418"},
+		"credentials":    {front: status(401), want: "registry example.com requires credentials, and holdfast-controller may not read pull secrets (--image-pull-secrets)"},
+		"out of order":   {front: status(502), want: "registry example.com returns status 502"},
+		"teapot":         {front: status(418), want: "registry example.com returns status 418"},
 		"long command":   {image: "example.com/wide", want: "its ENTRYPOINT and CMD are longer than 32Ki"},
-		"large config":   {image: "example.com/vast", want: "its registry sends more than 256Ki about it"},
+		"large config":   {image: "example.com/vast", want: "its registry sends more than 256Ki for it"},
 		"to plain HTTP":  {front: redirect("http://metadata.internal/x"), want: unreachable("example.com").Error()},
 		"to a loop":      {front: redirect("/v2/example/blobs/x"), want: errTooMuch.Error()},
 		"says nothing":   {front: func(http.ResponseWriter, *http.Request) bool { <-release; return true }, want: unreachable("example.com").Error()},
-		"sends for ever": {front: endless, want: "its registry sends more than 256Ki about it"},
+		"sends for ever": {front: endless, want: "its registry sends more than 256Ki for it"},
 		"sends rubbish": {front: func(w http.ResponseWriter, r *http.Request) bool {
 			w.Header().Set("Content-Type", "application/vnd.oci.image.index.v1+json")
 			fmt.Fprint(w, `{"manifests":[{}]}`)
@@ -279,7 +279,7 @@ func TestPullSecrets(t *testing.T) {
 			_, err := ask(r, as, func(q *webhook.ImageQuery) {
 				q.Namespace, q.ServiceAccount, q.PullSecrets = c.namespace, c.account, c.secrets
 			})
-			if (err == nil) != c.ok || err != nil && err.Error() != "registry example.com refuses the credentials of the pull secrets" {
+			if (err == nil) != c.ok || err != nil && err.Error() != "registry example.com rejects the credentials of the pull secrets" {
 				t.Errorf("%+v: %v", c, err)
 			}
 		}
@@ -304,7 +304,7 @@ func TestPullSecretsThatCannotBeRead(t *testing.T) {
 	if _, err := ask(r, "example.com/open"); err != nil {
 		t.Errorf("an image that anybody may read: %v", err)
 	}
-	const want = "registry example.com wants credentials, and its pull secrets cannot be read: no right"
+	const want = "registry example.com requires credentials, and its pull secrets cannot be read: no right"
 	if _, err := ask(r, "example.com/private"); err == nil || err.Error() != want {
 		t.Error(err)
 	}
@@ -368,7 +368,7 @@ func TestDialRefusesWhatIsNotForRegistries(t *testing.T) {
 		if conn != nil {
 			_ = conn.Close()
 		}
-		if refused != (err != nil && strings.Contains(err.Error(), "which is not asked")) {
+		if refused != (err != nil && strings.Contains(err.Error(), "which images are not read from")) {
 			t.Errorf("%s: %v", host, err)
 		}
 	}
