@@ -50,20 +50,20 @@ func (s *State) cannotGoBack(to protocol.Point) string {
 	case s.over:
 		return "the Job is over"
 	case !s.branchStored():
-		return fmt.Sprintf("branch %d of training is about to begin and not stored yet: ask again in a moment", s.generation.NewestBranch())
+		return fmt.Sprintf("branch %d of training is being stored: try again in a moment", s.generation.NewestBranch())
 	case to.Step < 0 || to.Branch < 0 || to.Branch > s.generation.NewestBranch():
 		return fmt.Sprintf("step %d of branch %d was never trained: the newest branch is %d", to.Step, to.Branch, s.generation.NewestBranch())
 	case ended.Branch > 0:
-		return fmt.Sprintf("step %d of branch %d was given up when branch %d began after step %d; name a step of what goes on", to.Step, to.Branch, ended.Branch, ended.From)
+		return fmt.Sprintf("step %d of branch %d was given up when branch %d began after step %d; name a step of the present line", to.Step, to.Branch, ended.Branch, ended.From)
 	case s.generation.Number == 0:
 		return "nothing was trained yet"
 	case s.generation.NewestBranch() >= protocol.MaxBranch:
-		return fmt.Sprintf("an agent told of branch %d, and there is none after that: create the job again", s.generation.NewestBranch())
+		return fmt.Sprintf("an agent reports branch %d, the highest number possible: create the job again", s.generation.NewestBranch())
 	case s.generation.RestoreStep == StepUnknown:
-		return "the record was lost, and it is not known what went on from where; wait until the next generation runs"
+		return "the record was lost, so the present line of training is unknown; wait until the next generation runs"
 	}
 	if !s.generation.CanHave(to) {
-		return fmt.Sprintf("not every rank has step %d of branch %d: it is neither the newest that all hold in memory nor recorded as whole in storage", to.Step, to.Branch)
+		return fmt.Sprintf("step %d of branch %d is not available to every rank: it is neither the newest that all hold in memory nor recorded as complete in storage", to.Step, to.Branch)
 	}
 	return ""
 }

@@ -57,7 +57,7 @@ func containerEnds(p Pod, slot Slot, times uint64, next int64) string {
 		often = fmt.Sprintf("%d times", times)
 	}
 	if p.Restarted != "" {
-		how = ", the last time known as " + p.Restarted
+		how = ", most recently with " + p.Restarted
 	}
-	return fmt.Sprintf("the container of pod %s in slot %d has ended %s before generation %d could begin%s", p.Name, slot, often, next, how)
+	return fmt.Sprintf("the container of pod %s in slot %d ended %s before generation %d began%s", p.Name, slot, often, next, how)
 }

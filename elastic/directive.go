@@ -20,7 +20,7 @@ func (s *State) Directive(slot Slot, pod string) protocol.Directive {
 	}
 	switch {
 	case fenced && s.replacements.Released(pod):
-		exit(&d, exitLeft, "the pod is replaced by another one")
+		exit(&d, exitLeft, "another pod replaces this one")
 	case holds && s.carriedOut() && !(s.Record.Phase == Finished && s.members.At(slot).Passes()):
 		exit(&d, s.Record.Verdict.ExitCode, string(s.Record.Verdict.Reason))
 	case holds && !fenced && s.maySuspend(slot, pod):
@@ -32,9 +32,9 @@ func (s *State) Directive(slot Slot, pod string) protocol.Directive {
 			d.ExitCode = v.ExitCode
 		}
 	case fenced:
-		d.Order, d.Reason = protocol.OrderHalt, "the pod is replaced by another one"
+		d.Order, d.Reason = protocol.OrderHalt, "another pod replaces this one"
 	case !holds:
-		d.Order, d.Reason = protocol.OrderHalt, "a newer pod has taken this place in the gang"
+		d.Order, d.Reason = protocol.OrderHalt, "a newer pod holds this slot"
 		s.nameRestored(&d)
 	default:
 		s.directPhase(&d, slot, pod)

@@ -48,7 +48,7 @@ func (s *State) advanceDrain(now time.Time) {
 		return
 	}
 	d.over = true
-	s.emit(EmitEvent{Notice{Reason: NoticeDrained, Message: fmt.Sprintf("step %d of %s is in storage", d.mark.Step, s.replacements.Names())}})
+	s.emit(EmitEvent{Notice{Reason: NoticeDrained, Message: fmt.Sprintf("step %d is in storage, copied by %s", d.mark.Step, s.replacements.Names())}})
 	s.save()
 }
 
@@ -91,7 +91,7 @@ func (s *State) abandonDrain(why string) {
 	if !s.ledger.Copies() && s.replacements.AllSuspended() {
 		return // people who suspend a Job without storage know what it costs
 	}
-	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeNotDrained, Message: fmt.Sprintf("%s ends without a drain: %s", s.replacements.Names(), why)}})
+	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeNotDrained, Message: fmt.Sprintf("no drain of %s: %s", s.replacements.Names(), why)}})
 }
 
 // advanceBarrier sets the barrier step, and moves it when ranks can no longer meet there.
@@ -192,7 +192,7 @@ func (s *State) copyAfterHalt(now time.Time) {
 		return
 	}
 	s.run.postHaltCopy = protocol.Mark{}
-	s.emit(EmitEvent{Notice{Reason: NoticeDrained, Message: fmt.Sprintf("step %d of %s is in storage", mark.Step, s.replacements.Names())}})
+	s.emit(EmitEvent{Notice{Reason: NoticeDrained, Message: fmt.Sprintf("step %d is in storage, copied by %s", mark.Step, s.replacements.Names())}})
 	s.save() // before any of these pods may go
 	s.emit(Broadcast{})
 }

@@ -6,7 +6,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Event is what can happen to a gang.
+// Event is an input of Step.
 type Event interface{ event() }
 
 // Reported is an agent's report. Reports of one agent may arrive in any order, or not at all: incarnation and sequence
@@ -17,8 +17,7 @@ type Reported struct {
 	Report protocol.Report
 }
 
-// Detached says that the agent of a pod is not connected any more; what it last reported stays true until
-// it says otherwise.
+// Detached says that the agent of a pod is disconnected; its last report stays valid until the next.
 type Detached struct {
 	Slot Slot
 	Pod  string
@@ -30,38 +29,38 @@ type Stored struct {
 	Generation int64
 }
 
-// Ended says that the job of a gang that was given up makes no pods any more.
+// Ended says that the job of a gang that was given up creates no pods any more.
 type Ended struct{}
 
-// Over says that the gang's Job has ended or is being deleted: its pods are meant to end, and none replaces them.
+// Over says that the gang's Job has ended or is being deleted: its pods end and are not replaced.
 type Over struct{}
 
-// ReplacementsPending is a level: every pod of the gang that must be replaced now. A pod that is no longer listed and
-// was not released yet stays.
+// ReplacementsPending is a level: every pod of the gang that must be replaced now. A pod that is no longer listed stays, unless it
+// was released.
 type ReplacementsPending struct{ Pods []Termination }
 
-// Suspended is a level: the Job is suspended, all its pods terminate, and none replaces them for now.
-// ReplacementsPending says that the Job goes on.
+// Suspended is a level: the Job is suspended, all its pods terminate, and are not replaced for now. ReplacementsPending resumes the
+// Job.
 type Suspended struct{ Pods []Termination }
 
-// Released answers Replace: the pod is out of its job, and evicted or deleted.
+// Released answers Replace: the pod is released from its job, and evicted or deleted.
 type Released struct {
 	Pod string
 	At  time.Time
 }
 
-// Retain is a level: what the job asks to be kept in storage.
+// Retain is a level: the job's retention settings.
 type Retain struct{ Retention Retention }
 
-// Tick says that time has passed; it is wanted while State.Ticks says so.
+// Tick says that time has passed; it is needed while State.Ticks is true.
 type Tick struct{}
 
-// GoBack asks for a new branch of training that begins after a step: what was trained after it is given up. GoBackRefused answers where
-// that cannot be.
+// GoBack requests a rollback: a new branch of training begins after a step, and what was trained after it is given up. GoBackRefused
+// answers if that is impossible.
 type GoBack struct{ To protocol.Point }
 
-// SlotHolder answers LookupHolders for one slot: the pod that the API server has in the slot (the zero Pod where it has
-// none), and whether its container was started and it is not being deleted. Succeeded: there is none, for the newest has ended well.
+// SlotHolder answers LookupHolders for one slot: the pod that the API server has there (the zero Pod: none), and whether its
+// container was started and it is not being deleted. Succeeded: there is no pod, because the newest ended with success.
 type SlotHolder struct {
 	Slot      Slot
 	Pod       Pod
@@ -82,45 +81,44 @@ func (Retain) event()              {}
 func (Tick) event()                {}
 func (GoBack) event()              {}
 
-// Effect is what must be done.
+// Effect is an output of Step: an action for the caller.
 type Effect interface{ effect() }
 
-// Persist asks for the record to be stored now; Stored answers. Until then no new generation is handed out.
+// Persist requests to store the record now; Stored answers. Until then no agent receives a new generation.
 type Persist struct {
 	Revision int64
 	Record   Record
 }
 
-// PersistLater asks for the record to be stored when convenient: only what people see has changed.
+// PersistLater requests to store the record some time later: only what users see has changed.
 type PersistLater struct{}
 
-// Broadcast says that Directive may have a new answer for any slot.
+// Broadcast says that Directive may return another message for any slot.
 type Broadcast struct{}
 
-// End asks for the gang's job to fail such that it creates no more pods; Ended answers.
+// End requests that the gang's job fails and creates no more pods; Ended answers.
 type End struct{ Verdict Verdict }
 
-// EmitEvent wants people told, on the gang's job.
+// EmitEvent requests a Kubernetes event on the gang's job.
 type EmitEvent struct{ Notice Notice }
 
-// Replace asks for the pod to be released from its Job and evicted or, where it is dead, deleted; Released answers. It
-// is emitted again for the same pod after a restart.
+// Replace requests that the pod is released from its Job and evicted or, if it is dead, deleted; Released answers. It is emitted
+// again for the same pod after a restart.
 type Replace struct{ Termination Termination }
 
-// GoBackRefused answers GoBack: the gang goes on as it did, and why.
+// GoBackRefused answers GoBack: the gang continues unchanged, and why.
 type GoBackRefused struct{ Why string }
 
-// Settled says that the account of a recovery is closed; phases that it never reached stay so.
+// Settled says that the account of a recovery is closed; phases that it did not reach stay empty.
 type Settled struct{ Recovery Recovery }
 
-// MadeDurable says that the stored record names a new durable step, so long after all ranks held it sealed.
+// MadeDurable says that the stored record names a new durable step, and the time since all ranks held it sealed.
 type MadeDurable struct{ Gap time.Duration }
 
-// Saved says what became of saves that were told of for the first time, of all ranks together.
+// Saved counts saves that were reported for the first time, by result, of all ranks together.
 type Saved struct{ Saves protocol.Saves }
 
-// LookupHolders asks which pods hold the slots of unreachable agents; SlotHolder answers for each slot, or nothing
-// does.
+// LookupHolders queries which pods hold the slots of unreachable agents; SlotHolder answers for each slot, unless the query fails.
 type LookupHolders struct{ Slots []Slot }
 
 func (LookupHolders) effect() {}
@@ -143,15 +141,15 @@ const (
 	NoticeDrained            = "Drained"
 	NoticeNotDrained         = "NotDrained"
 	NoticeReplaced           = "PodReplaced"
-	// NoticeUnprotected tells of pods in which no rank runs under the agent, and that this is over.
+	// NoticeUnprotected reports pods in which no rank runs under the agent, and the end of that state.
 	NoticeUnprotected = "Unprotected"
-	// NoticeStepUnreadable begins what a gang waits for that cannot have a step which lies in storage.
+	// NoticeStepUnreadable is the start of the text about a stored step that a gang waits for and cannot read.
 	NoticeStepUnreadable = "StepUnreadable"
-	// NoticeStepGivenUp tells of a step that ranks failed to restore.
+	// NoticeStepGivenUp reports a step that ranks failed to restore.
 	NoticeStepGivenUp = "StepGivenUp"
 )
 
-// Notice is one line for people, on the user's job.
+// Notice is one line for users, on their job.
 type Notice struct {
 	Warning bool
 	Reason  string

@@ -20,7 +20,7 @@ func (s *State) carriedOut() bool {
 	return s.verdictStored() && (s.Record.Phase == Finished || s.ended)
 }
 
-// verdictStored says whether the store has the verdict.
+// verdictStored reports whether the store has the verdict.
 func (s *State) verdictStored() bool { return s.Final() && s.storedRevision >= s.verdictRevision }
 
 // refusal returns why the gang is given up for what its pods start: a launcher that cannot be honoured, or mixed

@@ -33,7 +33,7 @@ const maxUnprotected = 700
 func (s *State) begin() {
 	from := s.generation.Begin(s.run.forming.haltedAt, s.run.forming.readyAt)
 	if from.Step == 0 && s.account.Figures().SavedStep > 0 {
-		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeRecovering, Message: "no step is left that all ranks hold, in memory or in storage: training starts from the beginning, or from the script's own checkpoint"}})
+		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeRecovering, Message: "no step is available to all ranks, in memory or in storage: training starts from the beginning, or from the script's own checkpoint"}})
 	}
 	s.becomeRunning()
 	s.save()
@@ -45,17 +45,17 @@ func (s *State) waitsFor() string {
 		m, r := s.members.At(Slot(i)), s.members.At(Slot(i)).Report()
 		switch {
 		case s.replacements.Suspended(Slot(i)):
-			return "the Job is suspended; waits for its pods to be created again"
+			return "the Job is suspended; waits for its pods to be re-created"
 		case s.replacements.For(Slot(i)) != nil:
 			return fmt.Sprintf("replaces %s of slot %d: %s", s.replacements.For(Slot(i)).Where(), i, s.replacements.For(Slot(i)).Why())
 		case m.Known() && s.replacements.Fenced(m.Pod().UID):
-			return fmt.Sprintf("waits for the pod that takes the place of pod %s in slot %d", m.Pod().Name, i)
+			return fmt.Sprintf("waits for the replacement of pod %s in slot %d", m.Pod().Name, i)
 		case !m.Attached():
 			return fmt.Sprintf("waits for the agent of slot %d", i)
 		case r.Terminating:
 			return fmt.Sprintf("pod %s of slot %d is terminating; waits for its replacement", m.Pod().Name, i)
 		case s.members.Behind(Slot(i)):
-			return fmt.Sprintf("pod %s of slot %d is at launcher %d of its command, the gang at launcher %d: waits until all pods are at the same",
+			return fmt.Sprintf("pod %s of slot %d is at launcher %d of its command, the gang at launcher %d: waits until all pods are at the same launcher",
 				m.Pod().Name, i, max(1, r.Launch), s.members.Launch())
 		case r.Ranks == 0:
 			text := fmt.Sprintf("waits for the launcher of slot %d", i)
@@ -84,7 +84,7 @@ func (s *State) fetchReason() string {
 	}
 	for i := range s.members.Len() {
 		if m := s.members.At(Slot(i)); s.run.forming.fetching.Fetch[i] != (protocol.Mark{}) && !m.Report().Storage {
-			return fmt.Sprintf("waits for storage to answer in pod %s of slot %d: step %d lies there", m.Pod().Name, i, s.run.forming.fetching.Step)
+			return fmt.Sprintf("waits for storage in pod %s of slot %d, to read step %d", m.Pod().Name, i, s.run.forming.fetching.Step)
 		}
 	}
 	return fmt.Sprintf("fetches step %d from storage for %d of %d pods", s.run.forming.fetching.Step, len(s.run.forming.fetching.Fetch), s.members.Len())
@@ -93,19 +93,19 @@ func (s *State) fetchReason() string {
 // unreadable returns which recorded step cannot be read, in which pod, and what people can do; "" where all can be read
 // or an older step serves.
 func (s *State) unreadable() string {
-	const anew = "create the job again, which begins without it"
+	const anew = "create the job again, which starts without that step"
 	if s.Record.Phase != Forming || s.run.forming.readyAt.IsZero() {
 		return "" // it was not asked for
 	}
 	if d, durable := s.ledger.Newest(); s.run.forming.fetching.Step == 0 && durable {
-		what := fmt.Sprintf("%s: step %d of generation %d lies in storage", NoticeStepUnreadable, d.Step, d.Generation)
+		what := fmt.Sprintf("%s: step %d of generation %d is in storage", NoticeStepUnreadable, d.Step, d.Generation)
 		if n := s.members.Recorded(); n != s.members.World() {
 			return fmt.Sprintf("%s for %d ranks, and the gang has %d; set it back to that number, or %s", what, n, s.members.World(), anew)
 		}
 		if s.generation.RestoreStep == StepUnknown {
-			return fmt.Sprintf("%s, from before the record was lost, and pods hold steps as old, which may be of another past; delete these pods, so that all read it from storage, or %s", what, anew)
+			return fmt.Sprintf("%s, older than the lost record, and pods hold steps of the same age that may belong to another line of training; delete these pods, so that all read it from storage, or %s", what, anew)
 		}
-		return fmt.Sprintf("%s, and an agent of this gang is too old to fetch it; delete its pods, so that they get this version's, or %s", what, anew)
+		return fmt.Sprintf("%s, and an agent of this gang is too old to fetch it; delete the gang's pods, so that they get the present agent, or %s", what, anew)
 	}
 	for i := range s.members.Len() {
 		m, mark := s.members.At(Slot(i)), s.run.forming.fetching.Fetch[i]

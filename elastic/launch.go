@@ -8,14 +8,14 @@ package elastic
 // that it comes to the gang's; a failure restarts the ranks of the gang's launcher. What the launchers before sealed or stored is of
 // another script: each launcher begins a branch of training at step 0 (branch.go).
 
-// Launch is the launcher that a gang is at; the zero Launch is the first.
+// Launch is the present launcher of a gang; the zero Launch is the first.
 type Launch struct {
 	Number int
-	// After is the newest generation of the launchers before, Restarts what those cost.
+	// After is the newest generation of earlier launchers, Restarts the number of their restarts.
 	After    int64
 	Restarts int
-	// Kept are the newest stored steps of the launchers before, and first of all that of this one which ranks failed to restore
-	// (unrestorable.go), newest first: they stay in storage, and no generation begins from them.
+	// Kept are steps that stay in storage and from which no generation begins, newest first: the step of this launcher that ranks
+	// failed to restore (unrestorable.go), then the newest stored steps of earlier launchers.
 	Kept []StoredStep
 }
 

@@ -113,7 +113,7 @@ func (s *State) TakesOver(p, old Pod) bool {
 	return s.members.TakesOver(p, old, s.replacements.Fenced(old.UID))
 }
 
-// Ticks says whether Tick is wanted every so often.
+// Ticks reports whether Tick is needed at intervals.
 func (s *State) Ticks() bool {
 	return (!s.replacements.None() || s.Record.Phase == Halting) && !s.Final() && !s.over
 }

@@ -131,7 +131,7 @@ func (w *world) within(behind bool) protocol.Point {
 // runAll plays on until every pod runs the newest generation. Where the gang waits for people, they do what it says; waited counts that.
 func (w *world) runAll() (waited int) {
 	w.settleUntil(func() bool {
-		if w.state.waitsFor() == "" && strings.Contains(w.state.unreadable(), "which may be of another past; delete these pods") {
+		if w.state.waitsFor() == "" && strings.Contains(w.state.unreadable(), "that may belong to another line of training; delete these pods") {
 			waited++
 			for slot, a := range w.agents {
 				w.apply(Detached{Slot: Slot(slot), Pod: a.pod.UID})

@@ -62,8 +62,7 @@ type State struct {
 	effects []Effect
 }
 
-// New returns the state of a gang of so many pods that copies steps to storage so often (0: never), with the
-// record that the store has of it.
+// New returns the state of a gang of a number of pods that copies steps to storage at an interval (0: never), with its stored record.
 func New(pods int, storage time.Duration, r Record) *State {
 	s := &State{
 		Record: r,
@@ -116,8 +115,8 @@ func New(pods int, storage time.Duration, r Record) *State {
 // Members is the number of pods.
 func (s *State) Members() int { return s.members.Len() }
 
-// Final says whether a verdict was reached.
+// Final reports whether a verdict was reached.
 func (s *State) Final() bool { return s.Record.Verdict != nil }
 
-// Over says whether the Job has ended or is being deleted.
+// Over reports whether the Job has ended or is being deleted.
 func (s *State) Over() bool { return s.over }

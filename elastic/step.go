@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Step applies one event and returns what must be done, in order.
+// Step applies one event and returns the effects, in order.
 func Step(s *State, e Event, now time.Time) []Effect {
 	s.effects, s.now = nil, now
 	if s.beganAt.IsZero() {

@@ -34,7 +34,7 @@ func (s *State) atFault(c cause.Cause) Slot {
 func (s *State) move(c cause.Cause, now time.Time) {
 	slot := s.atFault(c)
 	pod := s.members.At(slot).Pod()
-	why := fmt.Sprintf("%s came again without progress; the pod moves to another node in case this one is at fault", c.Suspect)
+	why := fmt.Sprintf("%s occurred again without progress; the pod moves to another node, because this one may be at fault", c.Suspect)
 	s.account.NoteMoved(c.Suspect)
 	d := replacements.Move(Termination{Slot: slot, Pod: pod.UID, Name: pod.Name, Node: pod.Node, Message: why}, now)
 	s.announce([]replacements.Note{s.replacements.GiveUp(d, now)})

@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/elastic/restore"
 )
 
-// What events and the record name, of the packages that keep it.
+// Names that events and the record use, from the packages that define them.
 type (
 	Slot        = members.Slot
 	Pod         = members.Pod
@@ -26,34 +26,34 @@ type (
 	Retention   = ledger.Retention
 )
 
-// Phase is what a gang does now.
+// Phase is the state of a gang's run.
 type Phase string
 
 const (
 	// Forming waits until every slot holds an agent that can start the next generation.
 	Forming Phase = "Forming"
-	// Running has handed the newest generation out.
+	// Running: agents have received the newest generation.
 	Running Phase = "Running"
-	// Halting has seen a failure and ends every process of the newest generation.
+	// Halting: a failure ended the newest generation, and its processes are being ended.
 	Halting Phase = "Halting"
 	// Finished is final: all ranks ended with exit code 0.
 	Finished Phase = "Finished"
-	// GivenUp is final: the verdict says why.
+	// GivenUp is final: the verdict has the reason.
 	GivenUp Phase = "GivenUp"
 )
 
 // StepUnknown is Record.RestoreStep where the store lost the record of a generation that agents have run.
 const StepUnknown = generation.StepUnknown
 
-// Record is all that must outlive a coordinator. It is what a Gang's status.run holds.
+// Record is all that must outlive a coordinator: a Gang's status.run.
 type Record struct {
 	Generation  int64
 	RestoreStep int64
-	// Branch is the line of training that Generation is of, RestoreBranch that of RestoreStep. Branches is the line itself; where it has a
-	// newer branch than Generation's, the next generation begins that one.
+	// Branch is Generation's branch of training, RestoreBranch that of RestoreStep. Branches is the line itself; if it has a newer
+	// branch than Generation's, the next generation begins that one.
 	Branch, RestoreBranch int64
 	Branches              restore.Line
-	// Launch is the launcher that the gang is at, Left the slots whose pods take part in no further generation of it.
+	// Launch is the present launcher, Left the slots whose pods take part in no further generation of it.
 	Launch Launch
 	Left   []Slot
 	Budget
@@ -65,27 +65,27 @@ type Record struct {
 	Verdict    *Verdict
 	// Replacements counts pods that were replaced.
 	Replacements int
-	// Durable is the newest step that lies whole in storage, Older the one recorded before it; nil: none. Copies
-	// are parts of steps that drained pods left there.
+	// Durable is the newest step that is complete in storage, Older the one recorded before it; nil: none. Copies are parts of steps
+	// that drained pods left there.
 	Durable *StoredStep
 	Older   *StoredStep
 	Copies  []RankCopy
 	// Kept are steps before Older that stay in storage, newest first.
 	Kept []StoredStep
-	// Pinned are steps that stay in storage because people said so. Nobody goes back to them unasked.
+	// Pinned are steps that stay in storage because a user pinned them. They are restored only on a user's request.
 	Pinned []StoredStep
 	// PinWish is the newest Retention.PinWish that Pinned answers.
 	PinWish int64
 	// Moved are the suspicions for which a pod was moved.
 	Moved []cause.Suspect
-	// PendingReplacements are pods that must be replaced and were not yet, Suspended those that go because their Job is suspended
-	// (suspend.go). PendingPods counts both in what is stored, which lists the first (bounds.go).
+	// PendingReplacements are pods that must be replaced and are not yet, Suspended those that terminate because their Job is
+	// suspended (suspend.go). In the stored record both list the first pods only (bounds.go), and PendingPods counts all.
 	PendingReplacements []Termination
 	Suspended           []Termination
 	PendingPods         int
 }
 
-// Progress is what people see of a gang beside its recoveries.
+// Progress is what users see of a gang beside its recoveries.
 type Progress struct {
 	members.Seen
 	account.Figures
@@ -93,7 +93,7 @@ type Progress struct {
 	Waits string
 }
 
-// NotReached marks a phase of a Recovery that was not reached (yet).
+// NotReached marks a phase of a Recovery that is not reached (yet).
 const NotReached = account.NotReached
 
 // Reason says why a gang ended.
@@ -109,7 +109,7 @@ const (
 	ReasonMaxRestarts      Reason = "MaxRestarts"
 )
 
-// Verdict ends a gang; it never changes, but that all have finished is withdrawn where a later launcher comes (launch.go).
+// Verdict ends a gang; it never changes, except that Finished is withdrawn if a later launcher starts (launch.go).
 type Verdict struct {
 	Reason   Reason
 	ExitCode int
@@ -117,7 +117,7 @@ type Verdict struct {
 	At       time.Time
 }
 
-// Terminations are the pods that must go, each once.
+// Terminations are the pods that must terminate, each once.
 func (r *Record) Terminations() []Termination {
 	return replacements.Merge(r.PendingReplacements, r.Suspended)
 }

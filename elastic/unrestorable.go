@@ -27,7 +27,7 @@ func (s *State) giveUpStep(c *cause.Cause) {
 	step := s.generation.RestoreStep
 	s.ledger.KeepGivenUp(step, s.Record.Launch.After)
 	s.branchAfter(step - 1)
-	const next = "training goes on from an older step that all ranks can have, else from the beginning or the script's own checkpoint"
-	message := fmt.Sprintf("ranks fail to restore step %d: %s; it is restored no more: %s", step, cause.LastLine(c.Message), next)
+	const next = "training continues from an older step that is available to all ranks, else from the beginning or the script's own checkpoint"
+	message := fmt.Sprintf("ranks fail to restore step %d: %s; it is not restored again: %s", step, cause.LastLine(c.Message), next)
 	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeStepGivenUp, Message: message}})
 }

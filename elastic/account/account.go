@@ -1,6 +1,6 @@
-// Package account keeps what failures and recoveries cost a gang: its progress, the budget of restarts, and what each recovery took. It
-// promises: progress alone refills the budget; each recovery is closed once, and counted once; and where it is not known what was done
-// again, that is said.
+// Package account keeps what failures and recoveries cost a gang: its progress, the budget of restarts, and what each recovery took.
+// It promises: progress alone refills the budget; each recovery is closed once, and counted once; and unknown recomputed steps are
+// reported as unknown.
 package account
 
 import (
@@ -13,21 +13,21 @@ import (
 	"holdfast.dev/holdfast/elastic/replacements"
 )
 
-// Figures are what people see of a gang's progress, and what it has cost. They are recorded.
+// Figures are a gang's progress and its cost, as users see them. They are recorded.
 type Figures struct {
 	Step      int64
 	SavedStep int64
 	SavedAt   time.Time
-	// Lost is what recoveries cost; of ResumeUnknown of them it lacks the steps that were done again, because it is not known where
-	// training resumed.
+	// Lost is the cost of recoveries. For ResumeUnknown of them the recomputed steps are missing, because the step where training
+	// resumed is unknown.
 	Lost          time.Duration
 	ResumeUnknown int
-	// OptimizerSteps are those that every rank has finished in the newest generation, ResumedAt how many the state held that they
-	// started from, where ResumeKnown. Scripts that tell no step of their own have these alone.
+	// OptimizerSteps are those that every rank has finished in the newest generation; ResumedAt is how many the restored state held,
+	// if ResumeKnown. Scripts that report no step have only these.
 	OptimizerSteps int64
 	ResumedAt      int64
 	ResumeKnown    bool
-	// StepTime is how long a step took before the newest failure; 0: not known.
+	// StepTime is how long a step took before the newest failure; 0: unknown.
 	StepTime time.Duration
 }
 
@@ -44,10 +44,10 @@ type Recorded struct {
 	Moved []cause.Suspect
 }
 
-// Generation is what the account receives about the newest generation.
+// Generation is what the account needs to know about the newest generation.
 type Generation struct{ Number, RestoreStep, CommonStep int64 }
 
-// Account is that of one gang.
+// Account is the account of one gang.
 type Account struct {
 	budget     Budget
 	figures    Figures
@@ -83,10 +83,9 @@ type generation struct {
 	paceAt   time.Time
 }
 
-// What is stored must fit into one object of the API server, and so does not grow with a gang's life.
+// What is stored must fit into one object of the API server, so it is bounded for any lifetime of a gang.
 const (
-	// ReplacedAtOnce is how many pods are committed and not yet released at most: that these go must be known to the
-	// coordinator that comes next.
+	// ReplacedAtOnce limits the pods that are committed and not yet released: the next coordinator must know these.
 	ReplacedAtOnce = 128
 	// MaxNewest is how many replaced pods the newest recovery lists, MaxReplaced in each other one; MaxRecoveries bounds the
 	// recoveries, maxMessage the message of each.
@@ -96,10 +95,10 @@ const (
 	maxMessage    = 700
 )
 
-// MaxExcused is how many generations in a row port conflicts and late launchers may cost before they count as failures.
+// MaxExcused is how many generations in a row may end by port conflicts and late launchers before they count as failures.
 const MaxExcused = 5
 
-// New returns the account as it is recorded.
+// New returns an account from its record.
 func New(r Recorded) *Account {
 	f := &r.Figures
 	a := &Account{
@@ -121,8 +120,8 @@ func New(r Recorded) *Account {
 	return a
 }
 
-// Record is what is to be stored; it shares nothing with the account. Of the pods of recoveries that are out of their Job the first are
-// listed: their own label fences them.
+// Record returns what must be stored; it shares nothing with the account. Of the replaced pods that are out of their Job only the
+// first are listed: their own label fences them.
 func (a *Account) Record() Recorded {
 	recoveries := slices.Clone(a.recoveries)
 	for i := range recoveries {
@@ -138,14 +137,14 @@ func (a *Account) Record() Recorded {
 	}
 }
 
-// TakeChange reports whether people see something else than when it was asked last.
+// TakeChange reports whether the figures changed since it was last called.
 func (a *Account) TakeChange() bool {
 	changed := a.changed
 	a.changed = false
 	return changed
 }
 
-// Figures are what people see now.
+// Figures returns the present figures.
 func (a *Account) Figures() Figures { return a.figures }
 
 // SealedAt is when all ranks held a step sealed; zero: that is not known.
@@ -194,10 +193,10 @@ func (a *Account) open(generation int64) *Recovery {
 	return nil
 }
 
-// Repairs says whether the failure that ended a generation, the newest, is already accounted for.
+// Repairs reports whether the failure that ended a generation, the newest, is already accounted for.
 func (a *Account) Repairs(generation int64) bool { return a.open(generation) != nil }
 
-// Suspended says whether what ended a generation, the newest, is that its Job is suspended.
+// Suspended reports whether the newest generation ended because its Job is suspended.
 func (a *Account) Suspended(generation int64) bool {
 	rec := a.open(generation)
 	return rec != nil && rec.Cause.Code == cause.JobSuspended
@@ -215,7 +214,7 @@ func (a *Account) Accounted() time.Time {
 	return rec.DetectedAt.Add(max(0, rec.Drain) + max(0, rec.Decide) + rec.Stop)
 }
 
-// CountExcuse reports whether a failure is excused: a port conflict, or a launcher that comes late, unless there are too many in a row.
+// CountExcuse reports whether a failure is excused: a port conflict, or a late launcher, unless there are too many in a row.
 func (a *Account) CountExcuse(c cause.Cause) bool {
 	if c.Code != cause.PortConflict && c.Code != cause.LauncherStarted {
 		a.excused = 0
@@ -228,17 +227,17 @@ func (a *Account) CountExcuse(c cause.Cause) bool {
 // Spend counts a restart.
 func (a *Account) Spend() { a.budget.spend() }
 
-// Opening is what is known of a failure as its recovery begins.
+// Opening is what is known of a failure when its recovery begins.
 type Opening struct {
 	Cause cause.Cause
-	// EndedAt is when the generation was ended, DetectedAt when the first agent saw why, by its clock.
+	// EndedAt is when the generation was ended, DetectedAt when the first agent detected the cause, by its clock.
 	EndedAt, DetectedAt time.Time
-	// DrainedSince is when the drain before it began; zero: there was none.
+	// DrainedSince is when the drain before it began; zero: no drain.
 	DrainedSince time.Time
 	Waited       members.Waited
 }
 
-// Open begins the account of a recovery, and closes the one before: it returns that where this had not been done.
+// Open begins the account of a recovery, and closes the one before: it returns the previous one if that was still open.
 func (a *Account) Open(o Opening, g Generation) (closed *Recovery) {
 	a.keepPace(o.DetectedAt)
 	if rec := a.settle(g, o.EndedAt, false); rec != nil {
@@ -280,7 +279,7 @@ func (a *Account) Open(o Opening, g Generation) (closed *Recovery) {
 	return closed
 }
 
-// Reopen begins the account of a suspension again where the first pod after it comes: to be suspended costs no training.
+// Reopen begins the account of a suspension again when the first pod after it arrives: suspended time is no lost training.
 func (a *Account) Reopen(generation int64, created, now time.Time) {
 	if rec := a.open(generation); rec != nil && a.Suspended(generation) && created.After(rec.DetectedAt) {
 		rec.DetectedAt, rec.Drain = now, NotReached
@@ -294,8 +293,8 @@ func (a *Account) NoteFetched(generation int64, took time.Duration) {
 	}
 }
 
-// Began records that the recovery has led to the next generation, of so many ranks, which restores a step (0: none). From halted to ready
-// pods were replaced, where halted is known.
+// Began records that the recovery has led to the next generation with its number of ranks and the step that it restores (0: none).
+// Pods were replaced from halted to ready, if halted is known.
 func (a *Account) Began(generation, step int64, ranks int, halted, ready time.Time) {
 	rec := a.open(generation)
 	if rec == nil {
@@ -310,13 +309,13 @@ func (a *Account) Began(generation, step int64, ranks int, halted, ready time.Ti
 	}
 }
 
-// BeginGeneration forgets what is known of the generation before.
+// BeginGeneration drops what is known of the previous generation.
 func (a *Account) BeginGeneration() {
 	a.gen = generation{}
 	a.figures.OptimizerSteps, a.figures.ResumedAt, a.figures.ResumeKnown = 0, 0, false
 }
 
-// BeginLaunch begins again for another launcher: nothing that its ranks do goes on from what those before did.
+// BeginLaunch starts again for another launcher: its ranks continue nothing that earlier ones did.
 func (a *Account) BeginLaunch() {
 	a.budget.refill()
 	a.before = a.budget.Restarts
@@ -326,12 +325,12 @@ func (a *Account) BeginLaunch() {
 	a.BeginGeneration()
 }
 
-// GiveUpAfter takes back what was reached after a step that training goes on from; Unlearn takes back that it was progress, too.
+// GiveUpAfter withdraws what was reached after the step from which training continues; Unlearn also withdraws that it was progress.
 func (a *Account) GiveUpAfter(step int64) {
 	a.figures.SavedStep, a.figures.Step = min(a.figures.SavedStep, step), min(a.figures.Step, step)
 }
 
-// Unlearn has what comes after a step count as progress again.
+// Unlearn makes steps after this one count as progress again.
 func (a *Account) Unlearn(step int64) { a.bestStep = min(a.bestStep, step) }
 
 // failures are the causes of recoveries that count as failures, newest first.
@@ -343,7 +342,7 @@ func (a *Account) failures(yield func(cause.Cause) bool) {
 	}
 }
 
-// SeenBefore says whether the same failure was repaired since the last progress that is sure.
+// SeenBefore reports whether the same failure was repaired since the last certain progress.
 func (a *Account) SeenBefore(c cause.Cause) bool {
 	c.Message = cause.Tail(c.Message, maxMessage)
 	left := a.budget.sinceSure()
@@ -359,7 +358,7 @@ func (a *Account) SeenBefore(c cause.Cause) bool {
 	return false
 }
 
-// SuspectedBefore says whether there was the same suspicion since the last progress.
+// SuspectedBefore reports whether the same hardware was suspected since the last progress.
 func (a *Account) SuspectedBefore(by cause.Suspect) bool {
 	left := a.budget.WithoutProgress
 	for old := range a.failures {
@@ -374,8 +373,7 @@ func (a *Account) SuspectedBefore(by cause.Suspect) bool {
 	return false
 }
 
-// FailedToRestore reports whether the failure before this one, of those that count, was one to restore as well, and no generation since
-// was restored.
+// FailedToRestore reports whether the previous counted failure was also a failed restore, with no restored generation since.
 func (a *Account) FailedToRestore() bool {
 	for _, rec := range slices.Backward(a.recoveries) {
 		if rec.Restore != NotReached || rec.FirstStep != NotReached {
@@ -388,13 +386,13 @@ func (a *Account) FailedToRestore() bool {
 	return false
 }
 
-// Moved says whether a pod was moved for a suspicion before.
+// Moved reports whether a pod was already moved for a suspicion.
 func (a *Account) Moved(by cause.Suspect) bool { return slices.Contains(a.moved, by) }
 
 // NoteMoved records that a pod moves for a suspicion.
 func (a *Account) NoteMoved(by cause.Suspect) { a.moved = append(slices.Clone(a.moved), by) }
 
-// MayReplace is how many more pods may be committed now.
+// MayReplace returns how many more pods may be committed now.
 func (a *Account) MayReplace() int {
 	left := ReplacedAtOnce
 	for i := range a.recoveries {
@@ -407,8 +405,7 @@ func (a *Account) MayReplace() int {
 	return max(0, left)
 }
 
-// Replace writes a pod's replacement into the recovery that is under way. by is the pod that holds the slot by now; the zero Pod: none
-// does.
+// Replace writes a pod's replacement into the open recovery. by is the pod that holds the slot now; the zero Pod: none.
 func (a *Account) Replace(generation int64, d replacements.Termination, by members.Pod) {
 	rec := a.open(generation)
 	rec.ReplacedPods = max(rec.ReplacedPods, len(rec.Replaced)) + 1
@@ -423,12 +420,12 @@ func (a *Account) blame(rec *Recovery, d replacements.Termination) {
 	if !d.Blames() || members.Slot(c.Slot) != d.Slot || c.Displaced() || c.Code == cause.PortConflict {
 		return
 	}
-	c.Message = cause.Tail(d.Where()+": "+d.Why()+"; seen first: "+string(c.Code)+": "+cause.LastLine(c.Message), maxMessage)
+	c.Message = cause.Tail(d.Where()+": "+d.Why()+"; first observed as: "+string(c.Code)+": "+cause.LastLine(c.Message), maxMessage)
 	c.Code = cause.PodReplaced
 	a.budget.refund()
 }
 
-// NoteReleased records when a pod was out of its Job.
+// NoteReleased records when a pod was released from its Job.
 func (a *Account) NoteReleased(pod string, at time.Time) {
 	for i := range slices.Backward(a.recoveries) {
 		for j := range a.recoveries[i].Replaced {
@@ -440,7 +437,7 @@ func (a *Account) NoteReleased(pod string, at time.Time) {
 	}
 }
 
-// NoteSuccessor records the pod that takes the place of a slot's replaced ones, and returns these.
+// NoteSuccessor records the pod that takes the slot of replaced ones, and returns these.
 func (a *Account) NoteSuccessor(slot members.Slot, by members.Pod, now time.Time) (replaced []replacements.Replacement) {
 	rec := a.last()
 	if rec == nil {
@@ -459,7 +456,7 @@ func (a *Account) NoteSuccessor(slot members.Slot, by members.Pod, now time.Time
 	return replaced
 }
 
-// Unreleased reports of a pod whether recoveries tell of it and it is not out of its Job.
+// Unreleased reports whether a recovery lists the pod and it is not released from its Job yet.
 func Unreleased(recoveries []Recovery) func(pod string) bool {
 	pods := map[string]bool{}
 	for i := range recoveries {

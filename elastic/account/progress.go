@@ -27,18 +27,18 @@ const (
 	// recoveryUnknown stands for the median recovery before any is on record. A cold start of a plain script, up to its first step
 	// after a kill, took 12 to 14 s where torchrun's own took as long; a third is left for slower machines.
 	recoveryUnknown = 20 * time.Second
-	// MaxUnproven is for how many restarts guesses refill the budget with nothing sure between: a job that is killed every five minutes
-	// on average has a run of ten minutes among so many in all but a few of a thousand cases.
+	// MaxUnproven limits the restarts for which guesses refill the budget without certain progress: a job that is killed every five
+	// minutes on average has a run of ten minutes among so many in all but a few of a thousand cases.
 	MaxUnproven = 30
 	// longRun counts as progress where nothing is known of what a script does.
 	longRun = 10 * time.Minute
 )
 
-// Budget counts restarts. It is spent by failures (judge), and refilled by progress.
+// Budget counts restarts. Failures spend it (judge), progress refills it.
 type Budget struct {
-	// Restarts are all there were, WithoutProgress those since the last progress.
+	// Restarts counts all, WithoutProgress those since the last progress.
 	Restarts, WithoutProgress int
-	// Unproven are the restarts before those that were struck from WithoutProgress by a guess (rule 3).
+	// Unproven counts the restarts before those that a guess removed from WithoutProgress (rule 3).
 	Unproven int
 }
 
@@ -90,7 +90,7 @@ func (a *Account) NoteCommon(step int64, now time.Time) {
 	a.noteBest(step)
 }
 
-// NoteLeftWith records the newest step that every rank is left with once all have halted.
+// NoteLeftWith records the newest step that every rank holds after all have halted.
 func (a *Account) NoteLeftWith(step int64, now time.Time) {
 	if f := &a.figures; step > f.SavedStep {
 		f.SavedStep, f.SavedAt = step, now
@@ -101,7 +101,7 @@ func (a *Account) NoteLeftWith(step int64, now time.Time) {
 // reportsSteps reports whether the script has ever reported a step of its own.
 func (a *Account) reportsSteps() bool { return a.bestStep > 0 || a.figures.Step > 0 }
 
-// Credit refills the budget where the generation that has ended was progress for what it ran (rules 3 and 4).
+// Credit refills the budget if the generation that ended made progress (rules 3 and 4).
 func (a *Account) Credit(g Generation, endedAt time.Time) {
 	switch progress, sure := a.ranOn(g, endedAt); {
 	case progress && sure:

@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/elastic/replacements"
 )
 
-// Recovery is one repaired failure. A negative duration was not reached (yet).
+// Recovery is one repaired failure. A negative duration is not reached (yet).
 type Recovery struct {
 	Generation      int64
 	Cause           cause.Cause
@@ -24,8 +24,8 @@ type Recovery struct {
 	StepsRecomputed int64
 	Standbys        int
 	Ranks           int
-	// EndedAfter is how many optimizer steps a rank had finished at most in the generation that failed, Reached the step up to which
-	// all had come, where ReachedKnown. ResumedAt is where training went on, where ResumeKnown. StepsRecomputed follows from the two.
+	// EndedAfter is the highest count of optimizer steps that a rank finished in the failed generation, Reached the step that all
+	// ranks had reached, if ReachedKnown. ResumedAt is where training resumed, if ResumeKnown. StepsRecomputed follows from the two.
 	EndedAfter   int64
 	Reached      int64
 	ReachedKnown bool
@@ -37,9 +37,9 @@ type Recovery struct {
 	Drain   time.Duration
 	Replace time.Duration
 	Fetch   time.Duration
-	// Waited is the pod whose ranks took longest to end by themselves, within Stop: they handle SIGTERM.
+	// Waited is the pod whose ranks took longest to end by themselves during Stop: they handle SIGTERM.
 	Waited members.Waited
-	// Replaced are the pods that it replaced. ReplacedPods counts them in what is stored, which lists the first (MaxReplaced).
+	// Replaced lists the pods that it replaced. In the stored record it has the first MaxReplaced, and ReplacedPods counts all.
 	Replaced     []replacements.Replacement
 	ReplacedPods int
 }
@@ -47,7 +47,8 @@ type Recovery struct {
 // NotReached marks a phase of a Recovery that was not reached (yet).
 const NotReached time.Duration = -1
 
-// TrackSteps takes over what ranks of the newest generation tell of their steps. staying: they stay at a step, and that is no pace.
+// TrackSteps records the steps that ranks of the newest generation report. staying: they wait at a step, so their pace is not
+// measured.
 func (a *Account) TrackSteps(steps members.Steps, g Generation, staying bool, now time.Time) {
 	low := steps.Lowest
 	if steps.Running && a.gen.runningSince.IsZero() {
@@ -106,8 +107,8 @@ func (a *Account) measure(step int64, g Generation, staying bool, now time.Time)
 	a.gen.paceStep, a.gen.paceAt = step, now
 }
 
-// TrackRecovery fills in when the newest recovery reached what, from agents that are in its generation. It returns the recovery where it
-// has come to its end.
+// TrackRecovery fills in the times of the newest recovery's phases from agents that are in its generation. It returns the recovery
+// when it is complete.
 func (a *Account) TrackRecovery(ms *members.Members, g Generation, now time.Time) *Recovery {
 	rec := a.last()
 	if rec == nil || rec.Generation != g.Number || rec.FirstStep >= 0 {
@@ -165,7 +166,7 @@ func (r *Recovery) reach(n int, l members.Timeline) {
 	}
 }
 
-// brings says whether a pod came with this recovery.
+// brings reports whether a pod came with this recovery.
 func (r *Recovery) brings(pod members.Pod) bool {
 	return slices.ContainsFunc(r.Replaced, func(o replacements.Replacement) bool { return o.By == pod.Name && o.Pod != pod.UID }) ||
 		pod.Created.After(r.DetectedAt)

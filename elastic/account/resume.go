@@ -27,7 +27,7 @@ func (a *Account) count(c members.Counted, now time.Time) {
 	}
 }
 
-// RecordLateCount has a count stored that rose some time ago; it may have stopped since.
+// RecordLateCount stores a count that rose some time ago and may have stopped since.
 func (a *Account) RecordLateCount(now time.Time) {
 	if a.persistedCount != a.figures.OptimizerSteps && now.Sub(a.persistedCountAt) >= countsSeen {
 		a.persistCount(now)
@@ -69,7 +69,7 @@ func (a *Account) firstEver() {
 	p.ResumeUnknown = min(p.ResumeUnknown, n)
 }
 
-// stepped says whether the newest generation is known to have finished a step.
+// stepped reports whether the newest generation is known to have finished a step.
 func (a *Account) stepped(g Generation) bool {
 	return a.gen.reportedStep > 0 || a.gen.counted.Most > 0 || g.CommonStep > max(0, g.RestoreStep)
 }
@@ -87,9 +87,8 @@ func (a *Account) countsSteps() bool {
 	return false
 }
 
-// TrackResume finds out where training went on after the newest recovery. What was restored from memory is known when the
-// generation starts; a script that reports its steps says it by the first one, and one that does not by the state of
-// its optimizer or scheduler.
+// TrackResume finds where training resumed after the newest recovery. A restore from memory is known when the generation starts. A
+// script that reports its steps shows it with the first one; otherwise the state of its optimizer or scheduler does.
 func (a *Account) TrackResume(g Generation) {
 	rec := a.last()
 	if rec == nil || rec.Generation != g.Number || rec.ResumeKnown {
@@ -117,7 +116,7 @@ func (a *Account) TrackResume(g Generation) {
 	a.changed = true
 }
 
-// CostKnown says whether it is known what was done again after a recovery.
+// CostKnown reports whether the recomputed steps of a recovery are known.
 func (r *Recovery) CostKnown() bool { return r.ReachedKnown && r.ResumeKnown }
 
 // recomputeTime returns the time spent on steps that were done again after a recovery.

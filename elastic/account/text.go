@@ -8,7 +8,7 @@ import (
 	"holdfast.dev/holdfast/elastic/cause"
 )
 
-// Recovering says for people why a generation has ended.
+// Recovering returns the text of why a generation ended.
 func Recovering(generation int64, c cause.Cause) string {
 	what := string(c.Code)
 	if c.Rank >= 0 {
@@ -17,10 +17,10 @@ func Recovering(generation int64, c cause.Cause) string {
 	if c.ExitCode != 0 {
 		what += fmt.Sprintf(" with exit code %d", c.ExitCode)
 	}
-	return fmt.Sprintf("generation %d has ended: %s: %s", generation, what, cause.LastLine(cause.Tail(c.Message, maxMessage)))
+	return fmt.Sprintf("generation %d ended: %s: %s", generation, what, cause.LastLine(cause.Tail(c.Message, maxMessage)))
 }
 
-// Text says for people what a recovery that came to its end took.
+// Text returns the text of a completed recovery: its phases, and where training resumed.
 func (r *Recovery) Text() string {
 	parts := []string{}
 	for _, p := range []struct {
@@ -33,8 +33,8 @@ func (r *Recovery) Text() string {
 	}
 	from := "from the beginning or the script's own checkpoint"
 	if r.CostKnown() {
-		from = fmt.Sprintf("from step %d, %d steps again", r.ResumedAt, r.StepsRecomputed)
+		from = fmt.Sprintf("from step %d, %d steps recomputed", r.ResumedAt, r.StepsRecomputed)
 	}
-	return fmt.Sprintf("generation %d runs %s after %s of rank %d: %s; %s, %d of %d ranks in a warm standby",
+	return fmt.Sprintf("generation %d runs %s after %s of rank %d: %s; %s, %d of %d ranks started in warm standbys",
 		r.Generation, r.Total().Round(time.Millisecond), r.Cause.Code, r.Cause.Rank, strings.Join(parts, ", "), from, r.Standbys, r.Ranks)
 }

@@ -7,21 +7,21 @@ package barrier
 import "time"
 
 const (
-	// LeadTime is how far ahead of the newest step that was told a hold is set, so that it comes to every
-	// rank before the rank is there; leadMost bounds it in steps, leadUnknown is for a pace not known yet.
+	// LeadTime is how far ahead of the newest reported step the barrier is set, so that every rank receives it before reaching it;
+	// leadMost bounds it in steps, leadUnknown is used while the pace is unknown.
 	LeadTime    = 300 * time.Millisecond
 	leadMost    = 1000
 	leadUnknown = 2
-	// RestConfirmed is how long nothing may have moved before ranks are believed to stay where they are, restUnconfirmed the same where not
-	// all agents say that they have passed the hold on, as those that were built before they could say it.
+	// RestConfirmed is how long no rank may have moved before they count as staying; restUnconfirmed is the same while some agent has
+	// not confirmed that it passed the step on, such as an agent of an earlier version.
 	RestConfirmed, restUnconfirmed = 100 * time.Millisecond, time.Second
 )
 
-// Levels are how far the ranks of a gang are: the newest step that any told, the lowest of what each told, the newest that any holds, the
-// newest that all hold.
+// Levels are how far the ranks of a gang are: the newest step that any reports, the lowest of the steps that each reports, the newest
+// that any holds, the newest that all hold.
 type Levels struct{ Reported, LowestReported, Newest, CommonStep int64 }
 
-// Pace is how long a step takes, and the time from one that is told to the next, which may be many steps later; 0: not known.
+// Pace is how long a step takes, and the time from one report to the next, which may be many steps later; 0: unknown.
 type Pace struct{ Step, Interval time.Duration }
 
 // lead is how many steps ahead a hold is set.
@@ -32,7 +32,7 @@ func (p Pace) lead() int64 {
 	return min(1+int64((LeadTime+p.Step-1)/p.Step), leadMost)
 }
 
-// Barrier is the step from which on ranks stay; none is chosen in the zero Barrier.
+// Barrier is the step at which ranks stay; the zero Barrier has none yet.
 type Barrier struct {
 	step   int64
 	raised bool
@@ -80,13 +80,13 @@ func (b *Barrier) stalled(pace Pace, timeout time.Duration, now time.Time) bool 
 	return held && b.seen.CommonStep < b.seen.Reported && now.Sub(b.still) > max(timeout, 2*pace.Step)
 }
 
-// Ahead estimates how long ranks take to reach the barrier step; 0 where that is not known.
+// Ahead estimates how long ranks take to reach the barrier step; 0: unknown.
 func (b *Barrier) Ahead(pace Pace) time.Duration {
 	return pace.Step * time.Duration(b.step-b.seen.Reported)
 }
 
-// AtBarrier reports whether all ranks stay at one step. Ranks that learn of the barrier late finish their current step
-// first. After `most` we assume that they have stopped.
+// AtBarrier reports whether all ranks stay at one step. Ranks that receive the barrier late finish their current step first. After
+// most without movement they count as stopped.
 func (b *Barrier) AtBarrier(pace Pace, most time.Duration, now time.Time) bool {
 	rest := RestConfirmed
 	switch {

@@ -46,9 +46,8 @@ var connectionErrors = []string{"ConnectionError", "ConnectionResetError", "Conn
 
 var waitedWords = []string{"timed out", "timeout", "deadline exceeded", "wait timeout"}
 
-// First returns the exit that came first and what it was. ok is false where no exit is other than 0.
-// Which exit is named does not depend on their order; what a rank says outweighs when it ended, because
-// clocks of nodes differ.
+// First returns the exit that came first and its cause. ok is false if every exit code is 0. The result does not depend on the order
+// of exits; what a rank reports outweighs its time, because clocks of nodes differ.
 func First(exits []Exit) (c Cause, ok bool) {
 	bad := make([]Exit, 0, len(exits))
 	for _, e := range exits {
@@ -66,7 +65,7 @@ func First(exits []Exit) (c Cause, ok bool) {
 	if c.Suspect = suspect(first, bad); c.Suspect == SuspectWatchdog {
 		c.Weak = true // who waited, not who was waited for
 		if first.Traceback == "" {
-			c.Message += ": it waited for others in a collective, and NCCL's watchdog ended it"
+			c.Message += ": it waited for other ranks in a collective, and NCCL's watchdog ended it"
 		}
 	}
 	if c.Suspect != "" {
@@ -148,7 +147,7 @@ func classify(e Exit) class {
 	}
 }
 
-// lostByType says whether the exception is of a type that Python has for connections, whatever the script says in it.
+// lostByType reports whether the exception is of a type that Python has for connections, whatever the script says in it.
 func lostByType(last string) bool {
 	kind, _, _ := strings.Cut(last, ":")
 	return slices.Contains(connectionErrors, kind[strings.LastIndex(kind, ".")+1:])
@@ -163,7 +162,7 @@ func silent(e Exit) class {
 	return own
 }
 
-// outside says whether a signal comes from outside the process as a rule: an operator, the kernel short
+// outside reports whether a signal comes from outside the process as a rule: an operator, the kernel short
 // of memory, a pod that is being shut down.
 func outside(signal int) bool {
 	switch signal {
@@ -173,8 +172,8 @@ func outside(signal int) bool {
 	return false
 }
 
-// External says whether the failure came from outside the script, or may have, so that seeing it again says nothing
-// about the script.
+// External reports whether the failure came, or may have come, from outside the script, so that a repetition does not blame the
+// script.
 func (c Cause) External() bool {
 	if c.Suspect != "" {
 		return true
@@ -187,8 +186,8 @@ func (c Cause) External() bool {
 	return false
 }
 
-// Displaced says whether pods had to leave their places, ranks took the place of others or had yet to start, or people went back: that is
-// no failure, of whatever ran in them.
+// Displaced reports whether pods had to leave their nodes, ranks replaced others or had yet to start, or a user requested a rollback:
+// that is no failure of the script.
 func (c Cause) Displaced() bool {
 	switch c.Code {
 	case PodReplaced, JobSuspended, LauncherStarted, WentBack, StartInterrupted:

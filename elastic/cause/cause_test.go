@@ -253,7 +253,7 @@ func TestFirstOfSilentOnes(t *testing.T) {
 
 // TestWeak: what only follows from something else says so, and in the watchdog's case what it waited for.
 func TestWeak(t *testing.T) {
-	const waits = "it waited for others in a collective"
+	const waits = "it waited for other ranks in a collective"
 	for name, c := range map[string]struct {
 		exits []Exit
 		weak  bool

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// Suspect says which hardware, rather than the script, may be to blame for a failure; "": the script itself, or what is outside.
+// Suspect returns which hardware, rather than the script, may have caused a failure; "": the script itself, or something outside.
 type Suspect string
 
-// What hardware is suspected by. A failure that is the script's own also where such words follow from it is none of these: a
-// device-side assert, an illegal memory access, a CUDA that is out of memory, NCCL that is not used as it must be.
+// The suspected hardware. The script's own failures are none of these, even if such words follow: a device-side assert, an illegal
+// memory access, CUDA out of memory, wrong use of NCCL.
 const (
-	// SuspectMemory: a GPU reports an error that its memory or its links could not correct.
+	// SuspectMemory: a GPU reports an uncorrectable error of its memory or its links.
 	SuspectMemory Suspect = "UncorrectableError"
 	// SuspectRemote: NCCL lost a peer, or the network to it.
 	SuspectRemote Suspect = "NCCLRemoteError"
@@ -20,9 +20,9 @@ const (
 	SuspectSystem Suspect = "NCCLSystemError"
 	// SuspectWatchdog: a collective did not end in time, and NCCL's watchdog ended the process.
 	SuspectWatchdog Suspect = "NCCLWatchdog"
-	// SuspectInstruction: SIGILL. A program that was built for another processor ends so everywhere.
+	// SuspectInstruction: SIGILL. A program that was built for another processor ends with it on every node.
 	SuspectInstruction Suspect = "IllegalInstruction"
-	// SuspectBus: SIGBUS. A full /dev/shm ends a process so as well.
+	// SuspectBus: SIGBUS. A full /dev/shm causes it too.
 	SuspectBus Suspect = "BusError"
 )
 
@@ -69,7 +69,7 @@ func suspect(e Exit, all []Exit) Suspect {
 	return ""
 }
 
-// byWatchdog says whether ranks that aborted without a word were ended by NCCL's watchdog.
+// byWatchdog reports whether ranks that aborted without a word were ended by NCCL's watchdog.
 func byWatchdog(all []Exit) bool {
 	silent := 0
 	for _, e := range all {

@@ -26,13 +26,13 @@ var (
 	frame = regexp.MustCompile(`^\s*File "([^"]*)", line \d+, in `)
 )
 
-// Clean strips what PyTorch puts before each line, and blank ends.
+// Clean removes PyTorch's prefix of each line, and blank ends.
 func Clean(traceback string) string {
 	return strings.TrimSpace(rankPrefix.ReplaceAllString(strings.ToValidUTF8(traceback, "?"), ""))
 }
 
-// Printable is text as a terminal may show it: of what does not print only line ends and tabs stay. All else, such as the escape
-// that moves the cursor or sets a title, is written out, as in Go.
+// Printable makes text safe for a terminal: line ends and tabs stay, and other unprintable characters, such as the escape that moves
+// the cursor or sets a title, are written as in Go.
 func Printable(text string) string {
 	var b strings.Builder
 	for i, r := range text {
@@ -50,8 +50,7 @@ func Printable(text string) string {
 	return b.String()
 }
 
-// Tail returns the last whole lines of text that fit into limit bytes; of a last line that alone is
-// longer, its beginning.
+// Tail returns the last whole lines of text that fit into limit bytes; if the last line alone is longer, its beginning.
 func Tail(text string, limit int) string {
 	text = strings.TrimRight(text, "\n ")
 	if len(text) <= limit {
@@ -114,9 +113,8 @@ func lastError(block string) string {
 // signatureLimit bounds what of a message counts for Same.
 const signatureLimit = 300
 
-// Same says whether two failures are one bug seen twice: the same code, exit code and message, the
-// message without what changes from run to run. Which rank it hit counts only where there is no
-// traceback: a bug in the script may show on another rank first.
+// Same reports whether two failures are one bug seen twice: the same code, exit code and message, without the parts of the message
+// that change from run to run. The rank counts only if there is no traceback: a bug in the script may appear on another rank first.
 func Same(a, b Cause) bool {
 	if a.Code != b.Code || a.ExitCode != b.ExitCode {
 		return false
@@ -144,7 +142,7 @@ func signature(message string) string {
 	return strings.TrimSpace(s)
 }
 
-// LastLine is the last line of a message: of a traceback what was raised.
+// LastLine is the last line of a message: in a traceback, the exception.
 func LastLine(s string) string {
 	return s[strings.LastIndexByte(s, '\n')+1:]
 }

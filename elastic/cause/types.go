@@ -2,7 +2,7 @@ package cause
 
 import "holdfast.dev/holdfast/internal/protocol"
 
-// Code names a cause; a Gang's recoveries, events and metrics carry the same word.
+// Code names a cause; a Gang's recoveries, events and metrics use the same word.
 type Code string
 
 const (
@@ -10,26 +10,26 @@ const (
 	RankKilled Code = "RankKilled"
 	// RankFailed: the script or its native code ended the process.
 	RankFailed Code = "RankFailed"
-	// RestoreFailed: the script ended the process as it brought the step back from which its generation starts.
+	// RestoreFailed: the script ended the process while it restored its generation's step.
 	RestoreFailed Code = "RestoreFailed"
-	// PortConflict: the port for rank 0's store was taken meanwhile.
+	// PortConflict: the port for rank 0's store was in use.
 	PortConflict Code = "PortConflict"
-	// PodLost: the pod was replaced, is leaving or fell silent.
+	// PodLost: the pod was replaced, is being shut down, or its agent stopped reporting.
 	PodLost Code = "PodLost"
 	// PodReplaced: the pod had to leave its node and was replaced; no fault of the script.
 	PodReplaced Code = "PodReplaced"
 	// JobSuspended: the Job is suspended; no fault of the script.
 	JobSuspended Code = "JobSuspended"
-	// RanksLost: a container or an agent came back without the ranks that it had run.
+	// RanksLost: a container or an agent restarted without its ranks.
 	RanksLost Code = "RanksLost"
 	// StartInterrupted: the coordinator changed before a pod had started a generation; no failure.
 	StartInterrupted Code = "StartInterrupted"
-	// ContainerRestarted: a container ended whole, agent and all, and was started again in its pod.
+	// ContainerRestarted: a whole container ended, with its agent, and was restarted in its pod.
 	ContainerRestarted Code = "ContainerRestarted"
-	// LauncherStarted: a command that counted as one rank has started a launcher, whose ranks take its place; no failure, unless it comes
-	// again and again.
+	// LauncherStarted: a command that counted as one rank has started a launcher, whose ranks replace it; no failure, unless it
+	// repeats.
 	LauncherStarted Code = "LauncherStarted"
-	// WentBack: people had the gang go back to a step, from which a new branch of training begins; no failure.
+	// WentBack: a user rolled the gang back to a step, after which a new branch of training begins; no failure.
 	WentBack Code = "WentBack"
 )
 
@@ -44,15 +44,15 @@ type Cause struct {
 	Message string
 	// Cascade counts further ranks that ended because of this one.
 	Cascade int
-	// Suspect is the hardware that may be to blame rather than the script.
+	// Suspect is the hardware that may have caused it rather than the script.
 	Suspect Suspect
-	// Accused is the address of the peer that several pods say they lost, where hardware is suspected. It is not recorded.
+	// Accused is the address of the peer that several pods report as lost, if hardware is suspected. It is not recorded.
 	Accused string
-	// Weak says that this rank, too, only lost another one: what came first is not among the exits.
+	// Weak: this rank, too, only lost another one; the first failure is not among the exits.
 	Weak bool
-	// Restoring says that the rank had begun to restore its generation's step and had not done it. It is not recorded.
+	// Restoring: the rank had begun to restore its generation's step and not finished. It is not recorded.
 	Restoring bool
-	// LostPeer says that the rank itself says so. It is not recorded.
+	// LostPeer: the rank itself reports that. It is not recorded.
 	LostPeer bool
 }
 

@@ -34,7 +34,7 @@ const FieldManager = "holdfast-elastic"
 // noteLimit is what the API server takes as an event's note, less some room.
 const noteLimit = 1000
 
-// ErrSuperseded says that the Gang has a record that this process neither wrote nor read.
+// ErrSuperseded:  the Gang has a record that this process neither wrote nor read.
 var ErrSuperseded = coordinator.ErrSuperseded
 
 // Options of New. All fields but Metrics must be set.
@@ -43,18 +43,18 @@ type Options struct {
 	Client client.Client
 	// Live reads from the API server itself.
 	Live client.Reader
-	// Recorder writes events, such as mgr.GetEventRecorder("holdfast-elastic").
+	// Recorder writes events; for example mgr.GetEventRecorder("holdfast-elastic").
 	Recorder events.EventRecorder
 	Log      logr.Logger
 	// Metrics registers this package's metrics; nil: nowhere.
 	Metrics prometheus.Registerer
 }
 
-// Controller is the coordinator's store. It also reconciles: the job of a gang that was given up fails, the coordinator
-// knows which pods are to be replaced, and a pod that was released from its gang is evicted.
+// Controller is the coordinator's store. It also reconciles: it makes the job of a given-up gang fail, reports the pods to be
+// replaced to the coordinator, and evicts released pods.
 type Controller struct {
 	Options
-	// Coordinator is told of terminations; set by SetupWithManager.
+	// Coordinator receives terminations; set by SetupWithManager.
 	Coordinator Coordinator
 	counts      counts
 	writer      *writer
@@ -76,7 +76,7 @@ type Controller struct {
 
 var _ coordinator.Store = (*Controller)(nil)
 
-// New returns a Controller. Hand it to coordinator.Options.Store and call SetupWithManager.
+// New returns a Controller. Pass it as coordinator.Options.Store and call SetupWithManager.
 func New(o Options) *Controller {
 	return &Controller{
 		Options:         o,
@@ -93,15 +93,14 @@ func New(o Options) *Controller {
 	}
 }
 
-// Load reads the Gang from the API server itself: a process that has just begun to lead must not trust
-// an older copy.
+// Load reads the Gang from the API server, not from the cache: a new leader must not use an older copy.
 func (c *Controller) Load(ctx context.Context, key coordinator.Key) (int, elastic.Storage, elastic.Record, error) {
 	g, err := c.gang(ctx, c.Live, key)
 	if err != nil {
 		return 0, elastic.Storage{}, elastic.Record{}, err
 	}
 	if n := g.Spec.Members; n < 1 || n > v1alpha1.MaxMembers { // a Gang of a definition without the limit
-		return 0, elastic.Storage{}, elastic.Record{}, fmt.Errorf("gang %s/%s has %d members: 1 to %d can be had", key.Namespace, key.Name, n, v1alpha1.MaxMembers)
+		return 0, elastic.Storage{}, elastic.Record{}, fmt.Errorf("gang %s/%s has %d members: must be 1 to %d", key.Namespace, key.Name, n, v1alpha1.MaxMembers)
 	}
 	c.writer.loaded(key, g.Status.Run)
 	storage := elastic.Storage{Retention: retentionOf(g)}
@@ -118,15 +117,14 @@ func (c *Controller) gang(ctx context.Context, from client.Reader, key coordinat
 		return nil, fmt.Errorf("reading gang %s/%s: %w", key.Namespace, key.Name, err)
 	}
 	if g.Spec.JobRef.UID != key.Job {
-		return nil, fmt.Errorf("gang %s/%s is of job %s, not %s: %w", key.Namespace, key.Name, g.Spec.JobRef.UID, key.Job,
+		return nil, fmt.Errorf("gang %s/%s belongs to job %s, not %s: %w", key.Namespace, key.Name, g.Spec.JobRef.UID, key.Job,
 			apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("gangs").GroupResource(), key.Name))
 	}
 	return g, nil
 }
 
-// Persist applies status.run. The write holds only for the version of the Gang that was looked at, and only over
-// a record that this process wrote or read, so that a process which has lost its lead without knowing can
-// neither lower a generation nor undo what was decided within one.
+// Persist applies status.run. The write succeeds only on the Gang's version that was read, and only over a record that this process
+// wrote or read: a process that lost its lead without noticing can neither lower a generation nor undo a decision.
 func (c *Controller) Persist(ctx context.Context, key coordinator.Key, r elastic.Record) error {
 	for cached := true; ; cached = false {
 		from := c.Live
@@ -139,7 +137,7 @@ func (c *Controller) Persist(ctx context.Context, key coordinator.Key, r elastic
 		}
 		switch may := c.writer.may(key, g.Status.Run); {
 		case g.Status.Run != nil && g.Status.Run.Generation > r.Generation, !may && !cached:
-			return fmt.Errorf("gang %s/%s has generation %d of another process, this one knows %d: %w", g.Namespace, g.Name, g.Status.Run.Generation, r.Generation, ErrSuperseded)
+			return fmt.Errorf("gang %s/%s has generation %d, written by another process; this process has %d: %w", g.Namespace, g.Name, g.Status.Run.Generation, r.Generation, ErrSuperseded)
 		case !may:
 			continue // the cache may be behind
 		}
@@ -195,7 +193,7 @@ func dropNulls(value any) {
 func (c *Controller) Announce(ctx context.Context, key coordinator.Key, n elastic.Notice) {
 	g, err := c.gang(ctx, c.Client, key)
 	if err != nil {
-		c.Log.Info("an event is left out", "gang", key, "reason", n.Reason, "message", n.Message, "because", err.Error())
+		c.Log.Info("an event was dropped", "gang", key, "reason", n.Reason, "message", n.Message, "because", err.Error())
 		return
 	}
 	kind := corev1.EventTypeNormal

@@ -216,7 +216,7 @@ func TestGangsBeyondTheLimitAreNotLoaded(t *testing.T) {
 		if taken && (err != nil || got != int(members)) {
 			t.Errorf("%d members: %d, %v", members, got, err)
 		}
-		if want := fmt.Sprintf("gang team-a/train has %d members: 1 to 5000 can be had", members); !taken && (err == nil || err.Error() != want) {
+		if want := fmt.Sprintf("gang team-a/train has %d members: must be 1 to 5000", members); !taken && (err == nil || err.Error() != want) {
 			t.Errorf("%d members: %v, want %s", members, err, want)
 		}
 	}

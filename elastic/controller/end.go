@@ -73,15 +73,15 @@ func summary(v elastic.Verdict) string {
 	line := fmt.Sprintf("rank %d in slot %d failed first, with exit code %d (%s)", v.Cause.Rank, v.Cause.Slot, v.Cause.ExitCode, v.Cause.Code)
 	switch v.Reason {
 	case elastic.ReasonSameFailureTwice:
-		line += ", twice in the same way without progress in between"
+		line += ", twice with the same error and no progress in between"
 	case elastic.ReasonNoProgress:
 		line += fmt.Sprintf(", after %d restarts without progress", protocol.RestartsWithoutProgress)
 	case elastic.ReasonMaxRestarts:
-		line += ", after as many restarts as max-restarts allows"
+		line += ", after all restarts that max-restarts allows"
 	case elastic.ReasonMemberEnded:
-		line += ", and other pods had ended with 0 by then"
+		line += ", after other pods had ended with exit code 0"
 	case elastic.ReasonRefused:
-		line = fmt.Sprintf("the launcher in slot %d was refused", v.Cause.Slot)
+		line = fmt.Sprintf("the agent refused the launcher in slot %d", v.Cause.Slot)
 	case elastic.ReasonFinished:
 	}
 	if v.Cause.Cascade > 0 {
@@ -99,7 +99,7 @@ func verdictNote(v elastic.Verdict) string {
 	return line + "\n" + cause.Tail(v.Cause.Message, noteLimit-len(line)-1)
 }
 
-// SetupWithManager registers the reconcilers; they run on the leader alone.
+// SetupWithManager registers the reconcilers; they run only on the leader.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager, told Coordinator) error {
 	c.Coordinator = told
 	if err := c.counts.register(c.Metrics); err != nil {
@@ -120,8 +120,7 @@ func givenUp(g *v1alpha1.Gang) bool {
 	return g.Status.Run != nil && g.Status.Run.Verdict != nil && g.Status.Run.Verdict.Reason != v1alpha1.ReasonFinished
 }
 
-// Reconcile makes sure that the job of a given-up gang fails, also where the coordinator that gave it up
-// is gone.
+// Reconcile makes sure that the job of a given-up gang fails, also after the coordinator that gave it up has ended.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	g := &v1alpha1.Gang{}
 	if err := c.Client.Get(ctx, req.NamespacedName, g); err != nil {

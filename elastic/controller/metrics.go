@@ -19,9 +19,9 @@ type counts struct {
 
 func newCounts() counts {
 	return counts{
-		replacements: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_replacements_total", Help: "Pods that were taken out of their Job so that another one takes their place, by why."}, []string{"cause", "dead"}),
-		recreated:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_replacement_recreated_seconds", Help: "From a pod taken out of its Job to the new pod in its place.", Buckets: prometheus.ExponentialBuckets(0.05, 2, 12)}),
-		refusals:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_evictions_refused_total", Help: "Evictions of replaced pods that a disruption budget refused; each is asked again."}),
+		replacements: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_replacements_total", Help: "Pods that were taken out of their Job so that another one replaces them, by cause."}, []string{"cause", "dead"}),
+		recreated:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_replacement_recreated_seconds", Help: "Time from the release of a pod to the creation of its replacement.", Buckets: prometheus.ExponentialBuckets(0.05, 2, 12)}),
+		refusals:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_evictions_refused_total", Help: "Evictions of replaced pods that a disruption budget refused; each is retried."}),
 	}
 }
 

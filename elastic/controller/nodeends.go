@@ -20,7 +20,7 @@ var pressures = []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.Nod
 func nodeEnds(node *corev1.Node) (cause, message string) {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue && strings.Contains(strings.ToLower(c.Message), shuttingDown) {
-			return v1alpha1.CauseNodeShutdown, fmt.Sprintf("node %s says: %s", node.Name, c.Message)
+			return v1alpha1.CauseNodeShutdown, fmt.Sprintf("node %s reports: %s", node.Name, c.Message)
 		}
 	}
 	for _, c := range node.Status.Conditions {

@@ -23,7 +23,7 @@ func TestNodeEnds(t *testing.T) {
 		cause, say string
 	}{
 		"all is well":             {[]corev1.NodeCondition{fine, ready}, "", ""},
-		"it shuts down":           {[]corev1.NodeCondition{fine, down}, v1alpha1.CauseNodeShutdown, "node n1 says: node is shutting down"},
+		"it shuts down":           {[]corev1.NodeCondition{fine, down}, v1alpha1.CauseNodeShutdown, "node n1 reports: node is shutting down"},
 		"it shuts down, and more": {[]corev1.NodeCondition{short, down}, v1alpha1.CauseNodeShutdown, "shutting down"},
 		"it is not ready":         {[]corev1.NodeCondition{fine, broken}, "", ""},
 		"it is short of memory":   {[]corev1.NodeCondition{short, ready}, v1alpha1.CauseEvicted, "node n1 has MemoryPressure: kubelet has insufficient memory available"},

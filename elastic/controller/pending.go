@@ -15,28 +15,28 @@ import (
 
 // View is what is known of a gang's pods and of the nodes that they are on.
 type View struct {
-	// Job is the Job that the gang was made for.
+	// Job is the gang's Job.
 	Job types.UID
-	// Members is how many slots there are.
+	// Members is the number of slots.
 	Members int
-	// Pods are all that carry the gang's label.
+	// Pods are all pods with the gang's label.
 	Pods []corev1.Pod
-	// Outages are the decisions that stand, by node; Gone are nodes that exist no more.
+	// Outages are the decisions in force, by node; Gone are nodes that do not exist any more.
 	Outages map[string]v1alpha1.NodeOutage
 	Gone    map[string]bool
-	// Ends are the pods, by UID, that their nodes end although nobody deletes them, and why.
+	// Ends are the pods, by UID, that their nodes end without a deletion, and why.
 	Ends map[types.UID]Ending
 }
 
 // Ending is why a node ends a pod.
 type Ending struct {
 	Cause, Message string
-	// At is when the pod's agent was told.
+	// At is when the pod's agent received SIGTERM.
 	At time.Time
 }
 
-// PendingReplacements returns the level: the pods that must be replaced, by slot. Only the pod that holds a slot
-// counts: one that has a successor is not replaced again, and one that has ended is the Job's business.
+// PendingReplacements returns the level: the pods that must be replaced, by slot. Only the pod that holds a slot counts: a pod that
+// has a successor is not replaced again, and the Job handles one that has ended.
 func PendingReplacements(v View) []elastic.Termination {
 	var terminations []elastic.Termination
 	for slot, pod := range membership.Holders(v.Job, v.Members, v.Pods) {
@@ -51,8 +51,8 @@ func PendingReplacements(v View) []elastic.Termination {
 	return terminations
 }
 
-// Suspended returns all pods of a suspended Job. Where there is storage, what they hold is stored before they are
-// deleted, until the deadline of the first one.
+// Suspended returns all pods of a suspended Job. With storage, their state is copied there before they are deleted, until the
+// earliest deadline.
 func Suspended(v View) []elastic.Termination {
 	var terminations []elastic.Termination
 	first := time.Time{}
@@ -87,7 +87,7 @@ func (v View) termination(pod *corev1.Pod) (elastic.Termination, bool) {
 	}
 	switch {
 	case node != "" && v.Gone[node]:
-		return elastic.Termination{Cause: v1alpha1.CauseNodeGone, Message: "there is no node " + node + " any more", Dead: true}, true
+		return elastic.Termination{Cause: v1alpha1.CauseNodeGone, Message: "node " + node + " does not exist any more", Dead: true}, true
 	case o.Decision == v1alpha1.DecisionEvict:
 		return elastic.Termination{Cause: o.Cause, Message: o.Message, At: o.Since.Time, Dead: o.Dead}, true
 	case pod.DeletionTimestamp != nil:
@@ -117,5 +117,5 @@ func deleter(pod *corev1.Pod) string {
 			return fmt.Sprintf("%s: %s", c.Reason, c.Message)
 		}
 	}
-	return "somebody deletes the pod"
+	return "the pod is being deleted"
 }

@@ -14,7 +14,7 @@ const (
 	apiBurst = 2000
 )
 
-// Tune makes a configuration that of the manager whose clients are Options.Client and Options.Live.
+// Tune sets a manager's configuration for the clients Options.Client and Options.Live.
 func Tune(c *rest.Config) {
 	c.QPS, c.Burst = apiQPS, apiBurst
 	// Since Kubernetes 1.37 (WatchListCompression) an API server compresses each event of a watch, for each watcher anew, which costs it most

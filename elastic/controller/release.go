@@ -33,9 +33,9 @@ import (
 //     once. So a leader that ends between the two leaves nothing behind, and a budget of the user's may refuse for as long
 //     as it likes.
 
-// Replace releases a pod from its Job. It may be called again, and for a pod that an earlier leader released. When a
-// rack fails, these are hundreds of pods: so the cache serves where it shows the plain case, and the patch is
-// conditional on the version that the cache shows. In any other case the API server is asked.
+// Replace releases a pod from its Job. It may be called again, and for a pod that an earlier leader released. A failed rack releases
+// hundreds of pods at once. So in the plain case it reads the pod from the cache, and the patch is conditional on the cached version.
+// In any other case it queries the API server.
 func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic.Termination) error {
 	pod := &corev1.Pod{}
 	name := types.NamespacedName{Namespace: key.Namespace, Name: d.Name}
@@ -123,8 +123,7 @@ func (c *Controller) evictNow(pod *corev1.Pod) {
 	}
 }
 
-// Holders reads the pods of a gang from the API server itself, once for all slots: the consequence may be the end of a
-// pod.
+// Holders reads the pods of a gang from the API server, not from the cache, once for all slots: the answer may end a pod.
 func (c *Controller) Holders(ctx context.Context, key coordinator.Key, slots []elastic.Slot) ([]elastic.SlotHolder, error) {
 	pods := &corev1.PodList{}
 	if err := c.Live.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingLabels{v1alpha1.LabelGang: key.Name}); err != nil {
@@ -304,19 +303,19 @@ func (c *Controller) noteRefused(ctx context.Context, pod *corev1.Pod, why strin
 	}
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": map[string]any{v1alpha1.AnnotationEvictionRefused: why}}})
 	if err != nil {
-		return fmt.Errorf("encoding what keeps pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return fmt.Errorf("encoding the refused eviction of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
 	err = c.Client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), client.FieldOwner(FieldManager))
 	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
-		return fmt.Errorf("noting what keeps pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return fmt.Errorf("recording the refused eviction of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil
 }
 
 // emitRefused emits an event on Job and Gang that names the budget which prevents the eviction of a replaced pod.
 func (c *Controller) emitRefused(ctx context.Context, pod *corev1.Pod, why string) {
-	note := fmt.Sprintf("pod %s on node %s was replaced but may not be evicted yet: %s; it is asked again every %s", pod.Name, pod.Spec.NodeName, why, evictAgain)
+	note := fmt.Sprintf("pod %s on node %s was replaced but its eviction is refused: %s; retrying every %s", pod.Name, pod.Spec.NodeName, why, evictAgain)
 	g := &v1alpha1.Gang{}
 	if err := c.Client.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[v1alpha1.LabelGang]}, g); err != nil {
 		c.Log.Info(note, "pod", client.ObjectKeyFromObject(pod))

@@ -39,7 +39,7 @@ func (c *Controller) reconcileRetention(ctx context.Context, req ctrl.Request) (
 	}
 	key := coordinator.Key{Namespace: g.Namespace, Name: g.Name, Job: g.Spec.JobRef.UID}
 	if err := c.Coordinator.SetRetention(ctx, key, retentionOf(g)); err != nil {
-		return ctrl.Result{}, fmt.Errorf("telling the coordinator what gang %s asks to be kept in storage: %w", req, err)
+		return ctrl.Result{}, fmt.Errorf("sending the retention settings of gang %s to the coordinator: %w", req, err)
 	}
 	return ctrl.Result{}, nil
 }

@@ -104,7 +104,7 @@ func (c *Controller) refill(ctx context.Context, key coordinator.Key, pods []cor
 	notes := map[string]string{v1alpha1.AnnotationMadeRoom: now.UTC().Format(time.RFC3339)}
 	patch := map[string]any{"metadata": map[string]any{"annotations": notes}}
 	if err := c.write(ctx, j, kinds.Write{Type: types.MergePatchType, Patch: patch}); err != nil {
-		return 0, fmt.Errorf("asking for a pod again: %w", err)
+		return 0, fmt.Errorf("querying a pod again: %w", err)
 	}
 	return again, nil
 }

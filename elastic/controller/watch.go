@@ -26,7 +26,7 @@ import (
 	"holdfast.dev/holdfast/internal/membership"
 )
 
-// Coordinator is told which pods of a gang must be replaced, and that its Job is over.
+// Coordinator receives which pods of a gang must be replaced, and that its Job is over.
 type Coordinator interface {
 	SetPendingReplacements(ctx context.Context, key coordinator.Key, pods []elastic.Termination) error
 	Suspended(ctx context.Context, key coordinator.Key, pods []elastic.Termination) error
@@ -39,8 +39,7 @@ var _ Coordinator = (*coordinator.Server)(nil)
 const (
 	// podNode is the index of pods by node.
 	podNode = "spec.nodeName"
-	// PodsByGang is the index of pods by gang, for whoever shares the manager: a label alone would be compared with those of all pods of the
-	// namespace.
+	// PodsByGang is the index of pods by gang in the manager's cache: a label selector would compare all pods of the namespace.
 	PodsByGang = v1alpha1.LabelGang
 	// notifyAgain is how often an unchanged level is repeated: the coordinator forgets a gang without agents.
 	notifyAgain = 30 * time.Second
@@ -93,7 +92,7 @@ func (c *Controller) watch(mgr ctrl.Manager) error {
 	return nil
 }
 
-// IndexPods has the manager's cache index pods, as SetupWithManager has.
+// IndexPods adds that index to the manager's cache, as SetupWithManager does.
 func IndexPods(mgr ctrl.Manager) error {
 	for key, of := range indexes {
 		if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, key, of); err != nil {
@@ -238,7 +237,7 @@ func (c *Controller) tellPending(
 		tell = c.Coordinator.Suspended
 	}
 	if err := tell(ctx, key, terminations); err != nil {
-		return 0, fmt.Errorf("telling the coordinator of %d pending replacements of gang %s/%s: %w", len(terminations), g.Namespace, g.Name, err)
+		return 0, fmt.Errorf("sending %d pending replacements of gang %s/%s to the coordinator: %w", len(terminations), g.Namespace, g.Name, err)
 	}
 	c.stands(key, len(terminations) > 0)
 	if len(terminations) > 0 && again == 0 {
@@ -314,7 +313,7 @@ func (c *Controller) nodes(ctx context.Context, pods []corev1.Pod) (map[string]v
 		}
 		outage, err := v1alpha1.NodeOutageOf(node)
 		if err != nil {
-			c.Log.Error(err, "a decision on a node cannot be read and is ignored", "node", name)
+			c.Log.Error(err, "a node's outage decision cannot be decoded and is ignored", "node", name)
 		}
 		if outage != nil {
 			outages[name] = *outage

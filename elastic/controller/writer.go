@@ -51,7 +51,7 @@ func (w *writer) wrote(key coordinator.Key) {
 	delete(w.read, key)
 }
 
-// may says whether this process may write over a record.
+// may reports whether this process may write over a record.
 func (w *writer) may(key coordinator.Key, run *v1alpha1.RunStatus) bool {
 	if run == nil || run.Writer == "" || strings.HasPrefix(run.Writer, w.id+"/") {
 		return true

@@ -74,7 +74,7 @@ type message struct {
 	modules *moduleList
 }
 
-// Attach is one agent's conversation.
+// Attach serves the stream of one agent.
 func (s *Server) Attach(rpc coordinatorv1.Coordinator_AttachServer) error {
 	if !s.leads() {
 		return errNotLeader
@@ -114,15 +114,15 @@ func (s *Server) Attach(rpc coordinatorv1.Coordinator_AttachServer) error {
 	case err := <-ends:
 		return err
 	case <-g.ctx.Done():
-		return status.Error(codes.Unavailable, "the record of the gang is being read again: dial again")
+		return status.Error(codes.Unavailable, "the coordinator is reading the gang's record: dial again")
 	case <-st.gone:
-		return status.Error(codes.Aborted, "another stream of this pod has taken over")
+		return status.Error(codes.Aborted, "a newer stream of this pod is open")
 	case <-ctx.Done():
 		return errEnds
 	}
 }
 
-var errEnds = status.Error(codes.Unavailable, "the coordinator ends: dial again")
+var errEnds = status.Error(codes.Unavailable, "the coordinator is stopping: dial again")
 
 // send hands directives on until the stream ends. It waits for as long as the agent reads nothing, so that nobody may wait for it.
 func (s *Server) send(ctx context.Context, st *stream, rpc coordinatorv1.Coordinator_AttachServer) error {
@@ -152,7 +152,7 @@ func (s *Server) authorities() string {
 	}
 	pem, err := s.Authorities()
 	if err != nil {
-		s.Log.Error(err, "agents are not told whom to trust next")
+		s.Log.Error(err, "agents do not receive the next certificate authority")
 	}
 	return pem
 }
@@ -213,16 +213,16 @@ func (s *Server) watch(ctx context.Context, st *stream) error {
 		case <-quiet.C:
 			reports, sends := st.reports.Load(), st.sends.Load()
 			if reports == heard {
-				return status.Errorf(codes.Unavailable, "no report came for %s: dial again", s.contactTimeout)
+				return status.Errorf(codes.Unavailable, "no report received for %s: dial again", s.contactTimeout)
 			}
 			if sends == sent && sends%2 == 1 {
-				return status.Errorf(codes.Unavailable, "nothing was read for %s: dial again", s.contactTimeout)
+				return status.Errorf(codes.Unavailable, "the agent read nothing for %s: dial again", s.contactTimeout)
 			}
 			heard, sent = reports, sends
 		case <-ctx.Done():
 			return errEnds
 		case <-age.C:
-			return status.Error(codes.Unavailable, "the token that this stream was opened with is old: dial again with a fresh one")
+			return status.Error(codes.Unavailable, "the token of this stream has expired: dial again with a new one")
 		case <-ticker.C:
 			addresses, err := s.Callers.Check(ctx, st.peer)
 			if err != nil {
@@ -239,7 +239,7 @@ func (s *Server) watch(ctx context.Context, st *stream) error {
 // check refuses what no agent of ours would say.
 func check(r *protocol.Report, pod string, addresses []string) error {
 	if v := r.Protocol; v != protocol.Version {
-		return status.Errorf(codes.FailedPrecondition, "the agent speaks version %d of the protocol and the coordinator %d: recreate the pod, so that it gets the agent of this version", v, protocol.Version)
+		return status.Errorf(codes.FailedPrecondition, "the agent uses version %d of the protocol and the coordinator version %d: re-create the pod to get the matching agent", v, protocol.Version)
 	}
 	texts := append([]string{r.Refused, r.Unprotected}, r.Notes...)
 	for i := range r.Rank {
@@ -248,7 +248,7 @@ func check(r *protocol.Report, pod string, addresses []string) error {
 			texts = append(texts, k.Exit.Traceback)
 		}
 		if k.Local != i { // exits and copies are kept by rank
-			return status.Errorf(codes.InvalidArgument, "entry %d is of local rank %d: one for each, in order", i, k.Local)
+			return status.Errorf(codes.InvalidArgument, "entry %d has local rank %d: entries must be in order, one per rank", i, k.Local)
 		}
 		if n := len(k.Sealed); n > maxSealed {
 			return status.Errorf(codes.InvalidArgument, "local rank %d holds %d steps, %d at most", i, n, maxSealed)
@@ -263,7 +263,7 @@ func check(r *protocol.Report, pod string, addresses []string) error {
 	case r.Ranks > protocol.MaxRanks || len(r.Rank) > protocol.MaxRanks:
 		return status.Errorf(codes.InvalidArgument, "%d ranks on one pod, %d at most", r.Ranks, protocol.MaxRanks)
 	case len(r.Rank) > r.Ranks:
-		return status.Errorf(codes.InvalidArgument, "rank: %d entries, ranks: %d: at most one for each", len(r.Rank), r.Ranks)
+		return status.Errorf(codes.InvalidArgument, "rank: %d entries for ranks: %d: at most one for each", len(r.Rank), r.Ranks)
 	case len(r.Notes) > maxNotes:
 		return status.Errorf(codes.InvalidArgument, "%d notes, %d at most", len(r.Notes), maxNotes)
 	case r.Port > 65535:
@@ -284,7 +284,7 @@ func check(r *protocol.Report, pod string, addresses []string) error {
 	return nil
 }
 
-// isAddress says whether a text is an IP address. A zone may be any text, and no pod's address has one.
+// isAddress reports whether a text is an IP address. A zone may be any text, and no pod's address has one.
 func isAddress(text string) bool {
 	ip, err := netip.ParseAddr(text)
 	return err == nil && ip.Zone() == ""

@@ -31,56 +31,56 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Key names a gang: the Gang object of one job. A job that is made anew under the same name is another one.
+// Key names a gang: the Gang object of one job. A job that is re-created with the same name has another key.
 type Key struct{ Namespace, Name, Job string }
 
-// ErrSuperseded is what Store.Persist says where the record that stands was neither written nor read by this
-// process: another one leads, or did meanwhile.
+// ErrSuperseded is Store.Persist's error if this process neither wrote nor read the stored record: another process leads, or led
+// meanwhile.
 var ErrSuperseded = errors.New("the stored record was written by another process")
 
 // Store keeps what must outlive a coordinator (elastic/controller.Controller).
 type Store interface {
-	// Load returns the number of members of a gang, what it asks of storage and its record; an error that
-	// apierrors.IsNotFound knows where there is no such Gang (yet).
+	// Load returns the number of members of a gang, its storage settings and its record; an error for which apierrors.IsNotFound is
+	// true if there is no such Gang (yet).
 	Load(ctx context.Context, key Key) (members int, storage elastic.Storage, r elastic.Record, err error)
-	// Over says whether the gang's Job is gone, has ended or is being deleted.
+	// Over reports whether the gang's Job is gone, has ended or is being deleted.
 	Over(ctx context.Context, key Key) (bool, error)
-	// Persist stores the record; it refuses to lower a generation, and with ErrSuperseded to write over what
-	// another process wrote since Load.
+	// Persist stores the record. It refuses to lower a generation, and refuses with ErrSuperseded to overwrite what another process
+	// wrote since Load.
 	Persist(ctx context.Context, key Key, r elastic.Record) error
-	// End makes the gang's job fail for the verdict's reason, such that no further pod of it is made.
+	// End makes the gang's job fail for the verdict's reason, so that it creates no further pod.
 	End(ctx context.Context, key Key, v elastic.Verdict) error
-	// Replace takes the pod out of its job and evicts it or, where it is dead, deletes it. It may be asked
-	// again for the same pod; one that is gone already is a success.
+	// Replace releases the pod from its job and evicts it or, if it is dead, deletes it. It may be called again for the same pod; a
+	// pod that does not exist any more is a success.
 	Replace(ctx context.Context, key Key, d elastic.Termination) error
-	// Holders says which pods hold the slots, and whether their containers were started and nobody deletes them; the zero
-	// Pod where there is none.
+	// Holders returns which pods hold the slots, and whether their containers were started and they are not being deleted; the zero
+	// Pod for an empty slot.
 	Holders(ctx context.Context, key Key, slots []elastic.Slot) ([]elastic.SlotHolder, error)
-	// NoteTerminating records that the agent of a pod reported that it is terminating. If its node ends the pod and
-	// nobody deletes it, SetPendingReplacements will list it. False: repeat it with the agent's next report.
+	// NoteTerminating records that the agent of a pod reported that it is terminating. If its node ends the pod without a deletion,
+	// SetPendingReplacements will list it. False: call it again with the agent's next report.
 	NoteTerminating(key Key, pod elastic.Pod) bool
 	// ForgetTerminating records that the agent of a pod runs and is not terminating: the container may have been
 	// started again since NoteTerminating.
 	ForgetTerminating(pod elastic.Pod)
-	// Announce tells people, on the gang's job.
+	// Announce writes an event on the gang's job.
 	Announce(ctx context.Context, key Key, n elastic.Notice)
 }
 
-// Caller is who an agent speaks for: a pod, and the gang and the slot that it is of.
+// Caller is the pod of an agent, with its gang and slot.
 type Caller struct {
 	Key  Key
 	Slot elastic.Slot
 	Pod  elastic.Pod
-	// Addresses are the pod's; empty: they are not known yet, and what the agent says is believed until they are.
+	// Addresses are the pod's; empty: unknown yet, and the agent's own statement counts until they are known.
 	Addresses []string
 }
 
-// Callers proves who calls (podtoken.Verifier). Errors are gRPC statuses: UNAVAILABLE says nothing about the caller, NOT_FOUND that
-// nothing depends on its pod any more, so that its agent waits for no order to exit.
+// Callers authenticates agents (podtoken.Verifier). Errors are gRPC statuses: UNAVAILABLE means that the caller is unknown for now,
+// NOT_FOUND that nothing depends on its pod any more, so that its agent need not wait for an order to exit.
 type Callers interface {
-	// Identify answers who opened the stream with this context.
+	// Identify returns the caller that opened the stream with this context.
 	Identify(ctx context.Context) (Caller, error)
-	// Check answers why a caller may not go on with the stream that it has; nil: it may, and its pod has these addresses, as far as is known.
+	// Check returns why a caller must not continue its stream; nil: it may, and its pod has these addresses, as far as is known.
 	Check(ctx context.Context, c Caller) (addresses []string, err error)
 }
 
@@ -102,13 +102,13 @@ type Options struct {
 	Listen string
 	// TLS is the server's side; its GetCertificate may rotate certificates.
 	TLS *tls.Config
-	// Authorities are those that agents are to trust, in PEM; nil: those that their pods were made with.
+	// Authorities are the certificate authorities that agents must trust, in PEM; nil: those that their pods were created with.
 	Authorities func() (string, error)
 	// Callers is podtoken's Verifier.
 	Callers Callers
 	// Store is elastic/controller's Controller.
 	Store Store
-	// Elected is closed when this process leads (mgr.Elected()); until then agents are told to dial again.
+	// Elected is closed when this process leads (mgr.Elected()); until then agents must dial again.
 	Elected <-chan struct{}
 	Log     logr.Logger
 	// Metrics registers the coordinator's metrics (controller-runtime's metrics.Registry).
@@ -145,11 +145,11 @@ func (s *Server) attached(change int64) int64 { return s.agents.Add(change) }
 func New(o Options) (*Server, error) {
 	switch {
 	case o.Listen == "":
-		return nil, errors.New("coordinator: an address to listen at is needed")
+		return nil, errors.New("coordinator: Listen must be set")
 	case o.TLS == nil:
-		return nil, errors.New("coordinator: TLS is needed: agents send tokens")
+		return nil, errors.New("coordinator: TLS must be set: agents send tokens")
 	case o.Callers == nil || o.Store == nil || o.Elected == nil:
-		return nil, errors.New("coordinator: Callers, Store and Elected are needed")
+		return nil, errors.New("coordinator: Callers, Store and Elected must be set")
 	}
 	m, err := newMetrics(o.Metrics)
 	if err != nil {
@@ -168,8 +168,7 @@ func New(o Options) (*Server, error) {
 	}, nil
 }
 
-// NeedLeaderElection says that the server runs on every replica: agents that reach one that does not
-// lead must hear so.
+// NeedLeaderElection returns false: the server runs on every replica, so that agents receive an error from one that does not lead.
 func (s *Server) NeedLeaderElection() bool { return false }
 
 // Start serves until ctx ends.
@@ -181,7 +180,7 @@ func (s *Server) Start(ctx context.Context) error {
 	return s.Serve(ctx, listener)
 }
 
-// Serve serves at the listener until ctx ends; more comes after the options of Start.
+// Serve serves at the listener until ctx ends; more is appended to the options of Start.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, more ...grpc.ServerOption) error {
 	s.mu.Lock()
 	s.ctx = ctx // terminations may be told before agents are served
@@ -224,7 +223,7 @@ func (s *Server) leads() bool {
 	}
 }
 
-var errNotLeader = status.Error(codes.Unavailable, "this replica does not lead: dial again")
+var errNotLeader = status.Error(codes.Unavailable, "this replica is not the leader: dial again")
 
 // gang returns the gang of the key, loading its record where it is not known.
 func (s *Server) gang(ctx context.Context, key Key) (*gang, error) {

@@ -39,7 +39,8 @@ type incoming struct {
 // reportCodec decodes no report that would take much more memory than its message.
 type reportCodec struct{ encoding.CodecV2 }
 
-// Unmarshal implements encoding.CodecV2. Its own error would reach agents as one of gRPC's, so that a refusal is left in the report.
+// Unmarshal implements encoding.CodecV2. It puts a refusal into the report, because its own error would reach agents as an error of
+// gRPC's.
 func (c reportCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	in, ok := v.(*incoming)
 	if !ok {
@@ -113,7 +114,7 @@ func entriesIn(f protoreflect.FieldDescriptor, kind protowire.Type, value []byte
 func tooMany(f protoreflect.FieldDescriptor, n int) error {
 	switch {
 	case !f.IsList() && n > 1:
-		return fmt.Errorf("%s: it stands there twice, which no agent sends", f.Name())
+		return fmt.Errorf("%s: occurs twice, which no agent sends", f.Name())
 	case f.IsList() && n > mostEntries[f.FullName()]:
 		return fmt.Errorf("%s: more than %d entries, which no agent sends", f.Name(), mostEntries[f.FullName()])
 	}
@@ -121,10 +122,10 @@ func tooMany(f protoreflect.FieldDescriptor, n int) error {
 }
 
 func malformed(of protoreflect.MessageDescriptor, code int) error {
-	return fmt.Errorf("%s: it cannot be decoded: %w", of.Name(), protowire.ParseError(code))
+	return fmt.Errorf("%s: cannot be decoded: %w", of.Name(), protowire.ParseError(code))
 }
 
-// compressed says whether what a stream sends is: a few bytes would become a whole message. Agents compress nothing.
+// compressed reports whether what a stream sends is: a few bytes would become a whole message. Agents compress nothing.
 func compressed(ctx context.Context) bool {
 	s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ RecvCompress() string })
 	return ok && s.RecvCompress() != "" && s.RecvCompress() != encoding.Identity

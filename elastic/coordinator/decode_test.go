@@ -56,8 +56,8 @@ func TestDecodingTakesLittle(t *testing.T) {
 		"steps, packed":             {nested(rank, nested(sealed, many(1))), "rank[0].sealed: more than 3 entries"},
 		"steps, each by itself":     {nested(rank, many(append(varint(sealed), 1)...)), "rank[0].sealed: more than 3 entries"},
 		"steps of the last rank":    {append(bytes.Repeat(nested(rank, nil), 1023), nested(rank, nested(sealed, many(1)))...), "rank[1023].sealed: more than 3 entries"},
-		"exits of one rank":         {nested(rank, many(nested(exit, nested(4, []byte("x")))...)), "rank[0].exit: it stands there twice"},
-		"timelines":                 {many(nested(timeline, nil)...), "timeline: it stands there twice"},
+		"exits of one rank":         {nested(rank, many(nested(exit, nested(4, []byte("x")))...)), "rank[0].exit: occurs twice"},
+		"timelines":                 {many(nested(timeline, nil)...), "timeline: occurs twice"},
 		"groups in groups":          {many(protowire.AppendTag(nil, unknown, protowire.StartGroupType)...), "field 99 of Report"},
 		"fields that nobody knows":  {many(nested(unknown, []byte("x"))...), ""},
 		"numbers that nobody knows": {many(append(varint(unknown), 1)...), ""},
@@ -200,7 +200,7 @@ func TestCompressedReportsAreRefused(t *testing.T) {
 	}
 }
 
-// within says whether no list in a message has more entries than it may.
+// within reports whether no list in a message has more entries than it may.
 func within(m protoreflect.Message) bool {
 	ok := true
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {

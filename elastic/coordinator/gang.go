@@ -60,7 +60,7 @@ type gang struct {
 }
 
 // errOver: there is no gang any more, and nothing depends on its pods' end.
-var errOver = status.Error(codes.NotFound, "the Job is over, and its gang with it")
+var errOver = status.Error(codes.NotFound, "the Job is over")
 
 func newGang(s *Server, key Key) *gang {
 	ctx, cancel := context.WithCancel(s.ctx)
@@ -123,7 +123,7 @@ func (g *gang) load(ctx context.Context) error {
 		case <-time.After(pauses.Step()):
 		}
 		if err := g.server.polls.Wait(ctx); err != nil {
-			return status.Errorf(codes.Unavailable, "there is no Gang %s for this job yet: dial again", g.key)
+			return status.Errorf(codes.Unavailable, "Gang %s of this job does not exist yet: dial again", g.key)
 		}
 	}
 }

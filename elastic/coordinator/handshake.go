@@ -14,8 +14,8 @@ import (
 const (
 	// handshakesPerSecond and handshakesBurst bound TLS handshakes, each some milliseconds of a processor, in all.
 	handshakesPerSecond, handshakesBurst = 500, 1000
-	// SourcePerSecond and SourceBurst bound those of one source, and by the same figures how many new tokens of it are reviewed: an
-	// agent needs one of each, and all agents of a node, or of a cluster behind one gateway, may come from one address.
+	// SourcePerSecond and SourceBurst limit the connections of one source, and also how many of its new tokens are reviewed: an agent
+	// needs one of each, and all agents of a node, or of a cluster behind one gateway, may share an address.
 	SourcePerSecond, SourceBurst = 10, 64
 	// handshakeWait is how long a handshake waits for its turn: much less than agents wait for one, or each turn would be
 	// spent on a caller that has given up. handshakeTime is how long it and the first words of HTTP/2 may then take.
@@ -36,7 +36,7 @@ func limited(tls credentials.TransportCredentials, in *intake) *handshakes {
 	return &handshakes{tls, rate.NewLimiter(handshakesPerSecond, handshakesBurst), NewPerSource(), in}
 }
 
-// ServerHandshake closes connections of a source that opens too many, before anything is worked out for them.
+// ServerHandshake closes connections of a source that opens too many, before any work is done for them.
 func (h *handshakes) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if source := Source(c.RemoteAddr()); !h.perSource.Take(source) {
 		_ = c.Close()
@@ -64,7 +64,7 @@ func (h *handshakes) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo
 	return in, counted{info, in}, nil
 }
 
-// Clone implements credentials.TransportCredentials; the limits stay the same ones.
+// Clone implements credentials.TransportCredentials; the clone shares the limits.
 func (h *handshakes) Clone() credentials.TransportCredentials {
 	return &handshakes{h.TransportCredentials.Clone(), h.inAll, h.perSource, h.intake}
 }

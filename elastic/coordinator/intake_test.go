@@ -125,7 +125,7 @@ func TestAHalfSentReportEndsItsStream(t *testing.T) {
 	}))
 	a.report = wire.ReportMessage(fullest())
 	go a.say()
-	if err := <-a.ended; status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no report came for 2s") {
+	if err := <-a.ended; status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no report received for 2s") {
 		t.Errorf("ended with %v", err)
 	}
 }

@@ -85,7 +85,7 @@ func (g *gang) keep(slot elastic.Slot, r *protocol.Report) error {
 	if g.countKept(slot, r, keptOfNamespace) {
 		return nil
 	}
-	return status.Errorf(codes.ResourceExhausted, "rank: reports of namespace %s keep %d MiB, which is all that it may: run fewer pods there at once, or move jobs to another namespace",
+	return status.Errorf(codes.ResourceExhausted, "rank: reports of namespace %s use %d MiB, the limit of a namespace: run fewer pods there at once, or move jobs to another namespace",
 		g.key.Namespace, keptOfNamespace>>20)
 }
 

@@ -184,7 +184,7 @@ func TestWhatANamespaceKeepsIsBounded(t *testing.T) {
 			gangs[len(gangs)-1].state = elastic.New(v1alpha1.MaxMembers, 0, elastic.Record{})
 		}
 		if err := say(gangs[len(gangs)-1], protocol.MaxRanks, protocol.MaxText); err != nil {
-			if !strings.Contains(err.Error(), "reports of namespace team-a keep 128 MiB") || !strings.Contains(err.Error(), "run fewer pods there at once") {
+			if !strings.Contains(err.Error(), "reports of namespace team-a use 128 MiB") || !strings.Contains(err.Error(), "run fewer pods there at once") {
 				t.Error(err)
 			}
 			break

@@ -29,13 +29,13 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 		agents:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_agents_attached", Help: "Agents with an open stream to this replica."}),
 		generations: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_generations_total", Help: "Generations that were stored and handed out."}),
 		recoveries:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_recoveries_total", Help: "Repaired failures by their first cause."}, []string{"cause"}),
-		verdicts:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_verdicts_total", Help: "Gangs that ended, by why."}, []string{"reason"}),
+		verdicts:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_verdicts_total", Help: "Gangs that ended, by reason."}, []string{"reason"}),
 		phases:      prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_recovery_phase_seconds", Help: "How long each phase of a recovery took.", Buckets: phases}, []string{"phase"}),
-		recomputed:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_steps_recomputed_total", Help: "Finished steps that were done again after recoveries, by the recovery's first cause."}, []string{"cause"}),
-		storing:     prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_generation_store_seconds", Help: "How long it took to store a generation or verdict before it was handed out.", Buckets: phases}),
-		gaps: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_gang_durable_gap_seconds", Help: "From a step that all ranks hold sealed to the stored record that names it durable.",
+		recomputed:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_steps_recomputed_total", Help: "Finished steps that were recomputed after recoveries, by the recovery's first cause."}, []string{"cause"}),
+		storing:     prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_generation_store_seconds", Help: "Time to store a generation or verdict before agents receive it.", Buckets: phases}),
+		gaps: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_gang_durable_gap_seconds", Help: "Time from a step that all ranks hold sealed to the stored record that lists it as durable.",
 			Buckets: prometheus.ExponentialBuckets(0.25, 2, 14)}, []string{"namespace", "gang"}), // 0.25 s to 34 min
-		saves: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_gang_saves_total", Help: "Saves of ranks by what became of them."}, []string{"namespace", "gang", "result"}),
+		saves: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_gang_saves_total", Help: "Saves of ranks, by result."}, []string{"namespace", "gang", "result"}),
 	}
 	if registry == nil {
 		return m, nil

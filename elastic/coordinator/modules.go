@@ -23,7 +23,7 @@ func (g *gang) recordModules(st *stream, knows int, names []string) (news bool) 
 		g.sender, st.sent, news = nil, knows, true
 		if err := checkModules(names); err != nil {
 			if g.refusedLists++; g.refusedLists&(g.refusedLists-1) == 0 { // a pod may send them for ever, on one stream or on many
-				g.server.Log.Info("the list of modules is not taken", "gang", g.key, "pod", st.peer.Pod.Name, "because", err.Error(), "refused", g.refusedLists)
+				g.server.Log.Info("the list of modules is ignored", "gang", g.key, "pod", st.peer.Pod.Name, "because", err.Error(), "refused", g.refusedLists)
 			}
 		} else if g.modules == nil || len(names) > len(g.modules.names) {
 			g.modules = &moduleList{names: names}
@@ -46,7 +46,7 @@ func checkModules(names []string) error {
 	}
 	for _, name := range names {
 		if !moduleName.MatchString(name) {
-			return fmt.Errorf("modules: %.100q is no name of a module: letters, digits, _ and . only", name)
+			return fmt.Errorf("modules: %.100q is not a module name: only letters, digits, _ and . are allowed", name)
 		}
 	}
 	return nil

@@ -98,9 +98,9 @@ func TestListsOfModulesThatAreNotTaken(t *testing.T) {
 	}{
 		"good":       {[]string{"os", "torch._C._x", "Q7"}, ""},
 		"too many":   {slices.Repeat([]string{"a"}, maxModules+1), "8193 names, 8192 at most"},
-		"no name":    {[]string{"os", ""}, "is no name"},
-		"two lines":  {[]string{"os\n"}, "is no name"},
-		"other text": {[]string{"os.päth"}, "is no name"},
+		"no name":    {[]string{"os", ""}, "is not a module name"},
+		"two lines":  {[]string{"os\n"}, "is not a module name"},
+		"other text": {[]string{"os.päth"}, "is not a module name"},
 	} {
 		err := checkModules(tc.names)
 		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {

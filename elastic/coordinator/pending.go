@@ -17,8 +17,8 @@ const (
 	contactMost = 1 << 17
 )
 
-// SetPendingReplacements takes over the level for a gang: every pod of it that must be replaced now. A gang that is not
-// in memory is loaded. It is UNAVAILABLE where this process does not lead.
+// SetPendingReplacements takes over the level for a gang: every pod of it that must be replaced now. A gang that is not in memory is
+// loaded. It returns UNAVAILABLE if this process does not lead.
 func (s *Server) SetPendingReplacements(ctx context.Context, key Key, pods []elastic.Termination) error {
 	return s.level(ctx, key, elastic.ReplacementsPending{Pods: pods})
 }
@@ -29,7 +29,7 @@ func (s *Server) Suspended(ctx context.Context, key Key, pods []elastic.Terminat
 	return s.level(ctx, key, elastic.Suspended{Pods: pods})
 }
 
-// SetRetention takes over what a gang's job asks to be kept in storage. A gang that is not in memory reads it when it is loaded.
+// SetRetention takes over the retention settings of a gang's job. A gang that is not in memory reads it when it is loaded.
 func (s *Server) SetRetention(ctx context.Context, key Key, r elastic.Retention) error {
 	s.mu.Lock()
 	known := s.gangs[key] != nil
@@ -59,7 +59,7 @@ func (s *Server) level(ctx context.Context, key Key, e elastic.Event) error {
 	return nil
 }
 
-// Over tells a gang that its Job has ended or is being deleted. One that is not known has no agents here.
+// Over records that a gang's Job has ended or is being deleted. An unknown gang has no agents here.
 func (s *Server) Over(key Key) {
 	s.mu.Lock()
 	g := s.gangs[key]
@@ -74,7 +74,7 @@ func (s *Server) Over(key Key) {
 	}
 }
 
-// LastContact says when the agent of a pod last said anything here.
+// LastContact returns when the agent of a pod last sent anything to this process.
 func (s *Server) LastContact(podUID string) (time.Time, bool) {
 	at, ok := s.contacts.Get(podUID)
 	if !ok {
@@ -92,7 +92,7 @@ func (g *gang) lookUpHolders(slots []elastic.Slot) {
 	defer cancel()
 	answers, err := g.server.Store.Holders(ctx, g.key, slots)
 	if err != nil {
-		g.server.Log.Info("looking up which pods hold the slots of unreachable agents", "gang", g.key, "slots", slots, "because", err.Error())
+		g.server.Log.Info("querying which pods hold the slots of unreachable agents", "gang", g.key, "slots", slots, "because", err.Error())
 		return
 	}
 	g.mu.Lock()

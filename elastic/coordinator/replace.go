@@ -46,7 +46,7 @@ func (s *Server) replaces() {
 	}
 }
 
-// replace asks the store for a pod's replacement, the first time or once more, and tells the core; it says whether there is nothing
+// replace asks the store for a pod's replacement, the first time or once more, and tells the core; it reports whether there is nothing
 // left to do.
 func (g *gang) replace(d elastic.Termination, tries int) bool {
 	if g.ctx.Err() != nil {

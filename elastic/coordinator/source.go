@@ -20,7 +20,7 @@ type PerSource struct {
 // NewPerSource allows each source SourcePerSecond, and SourceBurst at once.
 func NewPerSource() *PerSource { return &PerSource{limiters: lru.New(sourcesKept)} }
 
-// Take takes one of the source's; false: it has none left.
+// Take uses one event of the source's allowance; false: it is used up.
 func (p *PerSource) Take(source string) bool {
 	p.mu.Lock()
 	l, ok := p.limiters.Get(source)

@@ -1,5 +1,6 @@
-// Package ledger keeps what lies in storage and what of it training may go on from. It promises: it names no step as whole before
-// every rank's part and the manifest are there; what is given up is named no more; and it has nothing removed that the stored record names.
+// Package ledger keeps which steps are in storage and which of them training may continue from. It promises: it lists a step as
+// complete only after every rank's part and the manifest are there; it never lists a given-up step; and it requests no removal of a
+// step that the stored record names.
 package ledger
 
 import (
@@ -12,7 +13,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// StoredStep is a step in storage, and when it was whole there.
+// StoredStep is a step in storage, and when it was complete there.
 type StoredStep struct {
 	protocol.Mark
 	At time.Time
@@ -20,33 +21,33 @@ type StoredStep struct {
 
 // Recorded is what outlives a coordinator.
 type Recorded struct {
-	// Durable is the newest step that lies whole in storage, Older the one recorded before it; nil: none. Kept are steps before Older that
-	// stay in storage, newest first.
+	// Durable is the newest step that is complete in storage, Older the one recorded before it; nil: none. Kept are steps before
+	// Older that stay in storage, newest first.
 	Durable, Older *StoredStep
 	Kept           []StoredStep
 	// Copies are parts of steps that drained pods left there.
 	Copies []restore.Part
-	// Pinned are steps that stay in storage because people said so: training goes on from them only where people ask for it. PinWish is
-	// the newest Retention.PinWish that they answer.
+	// Pinned are steps that stay in storage because a user pinned them: training continues from them only on a user's request.
+	// PinWish is the newest Retention.PinWish that they answer.
 	Pinned  []StoredStep
 	PinWish int64
-	// Line is the line of training: what is on it may be restored.
+	// Line is the line of training: steps on it may be restored.
 	Line restore.Line
-	// Launches are the newest steps of launchers before the gang's, and first of all that of its own which ranks failed to restore, newest
-	// first: they stay in storage, and no generation begins from them.
+	// Launches are steps that stay in storage and from which no generation begins, newest first: the step of this launcher that ranks
+	// failed to restore, then the newest steps of earlier launchers.
 	Launches []StoredStep
 }
 
-// Generation is what the ledger receives about the newest generation.
+// Generation is what the ledger needs to know about the newest generation.
 type Generation struct {
 	Number, Branch int64
-	// World is how many ranks it has, as is recorded.
+	// World is its recorded number of ranks.
 	World int
-	// Unknown: the store lost its record, and it is not known what it restored.
+	// Unknown: the store lost its record, and the step that it restored is unknown.
 	Unknown bool
 }
 
-// Ledger is that of one gang.
+// Ledger is the ledger of one gang.
 type Ledger struct {
 	// every is how often steps are copied to storage; 0: there is none.
 	every     time.Duration
@@ -79,7 +80,7 @@ type copying struct {
 // maxLaunches bounds Recorded.Launches: each is a whole checkpoint of the gang.
 const maxLaunches = 4
 
-// New returns the ledger as it is recorded, of a gang that copies steps to storage so often (0: never).
+// New returns a ledger from its record, for a gang that copies steps to storage at an interval (0: never).
 func New(every time.Duration, r Recorded) *Ledger {
 	l := &Ledger{every: every, pinned: r.Pinned, launches: r.Launches, pinWish: r.PinWish, copies: r.Copies, line: r.Line}
 	for _, d := range []*StoredStep{r.Durable, r.Older} {
@@ -91,7 +92,7 @@ func New(every time.Duration, r Recorded) *Ledger {
 	return l
 }
 
-// Record is what is to be stored; it shares nothing with the ledger.
+// Record returns what must be stored; it shares nothing with the ledger.
 func (l *Ledger) Record() Recorded {
 	r := Recorded{
 		Copies: slices.Clone(l.copies), Pinned: slices.Clone(l.pinned), PinWish: l.pinWish,
@@ -110,11 +111,11 @@ func (l *Ledger) Record() Recorded {
 	return r
 }
 
-// NoteRevision takes note that the record is stored again, as this revision.
+// NoteRevision records the revision as which the record is stored next.
 func (l *Ledger) NoteRevision(revision int64) { l.revision = revision }
 
-// NoteStored takes note that the store has a revision. Where that is the first with the newest step, it returns how long the step took from
-// sealed to durable, if that is known.
+// NoteStored records that the store has a revision. If that is the first with the newest step, it returns the time from sealed to
+// durable, if known.
 func (l *Ledger) NoteStored(revision int64, now time.Time) (gap time.Duration, known bool) {
 	l.stored = max(l.stored, revision)
 	if l.stored < l.durableSince || l.sealedAt.IsZero() {
@@ -128,10 +129,10 @@ func (l *Ledger) NoteStored(revision int64, now time.Time) (gap time.Duration, k
 // Line is the gang's line of training.
 func (l *Ledger) Line() restore.Line { return l.line }
 
-// LineStored says whether the store has the line as it is.
+// LineStored reports whether the store has the present line.
 func (l *Ledger) LineStored() bool { return l.stored >= l.branchedAt }
 
-// BeginBranch begins a branch of training after a step, which the next revision has: what it gives up is named no more.
+// BeginBranch begins a branch of training after a step, with the next revision. Given-up steps are no longer listed.
 func (l *Ledger) BeginBranch(branch, after int64) {
 	l.line = l.line.Begin(branch, after)
 	l.drop(func(m protocol.Mark) bool { return !l.line.Has(m.Point()) })
@@ -139,10 +140,10 @@ func (l *Ledger) BeginBranch(branch, after int64) {
 	l.branchedAt = l.revision + 1
 }
 
-// Extend has a branch that a generation is of begin after a step: because nothing newer is left, it goes back behind where that began.
+// Extend moves the start of a generation's branch back to a step: nothing newer is left to restore.
 func (l *Ledger) Extend(branch, after int64) { l.line = l.line.Begin(branch, after) }
 
-// BeginLaunch keeps the newest step of the launcher that is over. The next one begins once that is stored.
+// BeginLaunch keeps the newest step of the launcher that ended. The next launcher begins once that is stored.
 func (l *Ledger) BeginLaunch() {
 	if len(l.steps) > 0 {
 		l.keepNewest(l.launches)
@@ -157,8 +158,8 @@ func (l *Ledger) keepNewest(others []StoredStep) {
 	l.launches = kept[:min(len(kept), maxLaunches)]
 }
 
-// KeepGivenUp has the newest step stay in storage if it is given up with all from a step on, unless the launcher, which is that of all
-// generations after one, has a newer one there.
+// KeepGivenUp keeps the newest step in storage although it is given up with all steps from one on, unless the present launcher, whose
+// generations begin after a number, has a newer one there.
 func (l *Ledger) KeepGivenUp(from, after int64) {
 	if len(l.steps) == 0 || l.steps[0].Step < from {
 		return
@@ -173,13 +174,13 @@ func (l *Ledger) KeepGivenUp(from, after int64) {
 	l.keepNewest(kept)
 }
 
-// ForgetLaunches drops what is kept of launchers before: the store lost which these were.
+// ForgetLaunches drops the kept steps of earlier launchers: the store lost their record.
 func (l *Ledger) ForgetLaunches() { l.launches = nil }
 
-// BeginGeneration forgets what was on its way to storage.
+// BeginGeneration drops the step that was being copied to storage.
 func (l *Ledger) BeginGeneration() { l.copying = nil }
 
-// Newest is the newest durable step; false: none is recorded.
+// Newest is the newest durable step; false: none.
 func (l *Ledger) Newest() (StoredStep, bool) {
 	if len(l.steps) == 0 {
 		return StoredStep{}, false
@@ -198,7 +199,7 @@ func (l *Ledger) DurableStored() protocol.Point {
 	return l.steps[0].Point()
 }
 
-// Stored is what is recorded of storage, as package restore asks for it.
+// Stored returns what is recorded of storage, in the form of package restore.
 func (l *Ledger) Stored(g Generation) restore.Stored {
 	out := restore.Stored{Parts: l.copies, World: g.World}
 	if g.Unknown { // so are those of the generations that the store lost
@@ -210,7 +211,7 @@ func (l *Ledger) Stored(g Generation) restore.Stored {
 	return out
 }
 
-// Plan is the newest step that every rank can have (package restore). insist: what could not be read counts as well.
+// Plan returns the newest step that is available to every rank (package restore). insist: steps that failed to be read count as well.
 func (l *Ledger) Plan(pods []restore.Pod, g Generation, insist bool) restore.Point {
 	if insist {
 		return restore.Insist(pods, l.Stored(g), l.line)
@@ -218,7 +219,7 @@ func (l *Ledger) Plan(pods []restore.Pod, g Generation, insist bool) restore.Poi
 	return restore.Find(pods, l.Stored(g), l.line)
 }
 
-// Reaches says whether pods can have a step, from memory or from any that the record names.
+// Reaches reports whether a step is available to all pods, from memory or from the recorded storage.
 func (l *Ledger) Reaches(p protocol.Point, pods []restore.Pod, g Generation) bool {
 	stored := l.Stored(g)
 	stored.Whole = nil
@@ -228,7 +229,7 @@ func (l *Ledger) Reaches(p protocol.Point, pods []restore.Pod, g Generation) boo
 	return restore.Reaches(p, pods, stored, l.line)
 }
 
-// HasPart says whether storage has a step's parts of ranks from base on, of a gang of so many ranks.
+// HasPart reports whether storage has the parts of a step of a slot's ranks, of which base is the first, in a gang of world ranks.
 func (l *Ledger) HasPart(step protocol.Point, g Generation, base, ranks, world int) bool {
 	stored := l.Stored(g)
 	for local := range ranks {
@@ -239,8 +240,8 @@ func (l *Ledger) HasPart(step protocol.Point, g Generation, base, ranks, world i
 	return true
 }
 
-// Forget drops what storage has of a past that is given up: of a step's own line all above it, whichever branch that is of. Where
-// the generation is not known, pods that go on from memory may hold another step of the same number.
+// Forget drops stored steps of a past that is given up: of the step's own line all above it, of any branch. If the generation is
+// unknown, pods that continue from memory may hold another step of the same number.
 func (l *Ledger) Forget(from protocol.Point, pods []restore.Pod, g Generation) {
 	l.drop(func(m protocol.Mark) bool { return m.Step > from.Step || m.Branch > from.Branch })
 	if g.Unknown {
@@ -248,8 +249,8 @@ func (l *Ledger) Forget(from protocol.Point, pods []restore.Pod, g Generation) {
 	}
 }
 
-// ForgetPast drops what a record that lags behind has of a past that is given up: ranks that hold nothing as new as a step which all once
-// had were taken back behind it since.
+// ForgetPast drops given-up steps from a record that lags behind: if ranks hold nothing as new as a step that all once held, training
+// was rolled back past it since.
 func (l *Ledger) ForgetPast(pods []restore.Pod, g Generation) {
 	behind := func(d StoredStep) bool {
 		return d.Generation < g.Number && slices.ContainsFunc(pods, func(p restore.Pod) bool {
@@ -264,7 +265,7 @@ func (l *Ledger) ForgetPast(pods []restore.Pod, g Generation) {
 	}
 }
 
-// ForgetCopies drops what drained pods left.
+// ForgetCopies drops the copies of drained pods.
 func (l *Ledger) ForgetCopies() { l.copies = nil }
 
 // drop drops what the record says that storage has.
@@ -278,7 +279,7 @@ func (l *Ledger) dropWhole(gone func(protocol.Mark) bool) {
 	l.steps = slices.DeleteFunc(slices.Clone(l.steps), func(d StoredStep) bool { return gone(d.Mark) })
 }
 
-// Unshelve has a step that is only pinned serve as those do that training goes on from: people ask for it.
+// Unshelve makes a step that is only pinned available to training again: a user requests it.
 func (l *Ledger) Unshelve(to protocol.Point) {
 	for _, d := range l.pinned {
 		if d.Point() == to && !slices.ContainsFunc(l.steps, func(o StoredStep) bool { return o.Mark == d.Mark }) {
@@ -305,8 +306,8 @@ type Candidate struct {
 	SealedAt time.Time
 }
 
-// TakeNext copies a step of all ranks to storage every so often: the newest that all hold, each rank's file first, then the manifest,
-// then the record. began is when the gang did. It reports whether directives change.
+// TakeNext copies a step of all ranks to storage at the interval: the newest that all hold, first each rank's file, then the
+// manifest, then the record. began is when the gang began. It reports whether directives change.
 func (l *Ledger) TakeNext(ms *members.Members, newest func() Candidate, began, now time.Time) bool {
 	switch c := l.copying; {
 	case c == nil:
@@ -341,10 +342,10 @@ func (l *Ledger) take(next Candidate) bool {
 	return had || l.copying != nil
 }
 
-// Copies says whether steps are copied to storage.
+// Copies reports whether steps are copied to storage.
 func (l *Ledger) Copies() bool { return l.every > 0 }
 
-// Copying is the step on its way to storage, and its manifest once that is ordered; the zero Mark: none is.
+// Copying is the step that is being copied to storage, and its manifest once that is ordered; the zero Mark: none.
 func (l *Ledger) Copying() (protocol.Mark, protocol.Manifest) {
 	if l.copying == nil {
 		return protocol.Mark{}, protocol.Manifest{}
@@ -352,7 +353,7 @@ func (l *Ledger) Copying() (protocol.Mark, protocol.Manifest) {
 	return l.copying.mark, l.copying.manifest
 }
 
-// DropOrder has an ordered manifest count no more; it reports whether one was.
+// DropOrder withdraws an ordered manifest; it reports whether there was one.
 func (l *Ledger) DropOrder() bool {
 	ordered := l.copying != nil && l.copying.manifest.Step > 0
 	if ordered {
@@ -361,8 +362,8 @@ func (l *Ledger) DropOrder() bool {
 	return ordered
 }
 
-// RecordManifest records a step as durable once its manifest is written, as ordered here or by a coordinator that ended before it recorded
-// that; false: it was not.
+// RecordManifest records a step as durable once its manifest is written, as ordered by this coordinator or by one that ended before
+// it recorded that; false: it was not.
 func (l *Ledger) RecordManifest(mark protocol.Mark, g Generation, sealedAt, now time.Time) bool {
 	c := l.copying
 	ordered := c != nil && c.manifest.Step > 0 && mark == c.mark
@@ -395,7 +396,7 @@ func (l *Ledger) manifest(mark protocol.Mark, ms *members.Members) protocol.Mani
 	return out
 }
 
-// KeepCopy records what a pod to be replaced has copied, the newest step of each rank; base is the first of them.
+// KeepCopy records what a pod to be replaced has copied: the newest step of each rank; base is its first rank.
 func (l *Ledger) KeepCopy(mark protocol.Mark, base int, ranks []protocol.Rank) {
 	copies := slices.Clone(l.copies)
 	for _, k := range ranks {
@@ -410,7 +411,7 @@ func (l *Ledger) KeepCopy(mark protocol.Mark, base int, ranks []protocol.Rank) {
 	l.copies, l.copiedSince = copies, l.revision+1
 }
 
-// TakeComplete records a step as durable once the copy of each of so many ranks is in storage; false: it is not.
+// TakeComplete records a step as durable once the parts of all ranks are in storage; false: some are missing.
 func (l *Ledger) TakeComplete(mark protocol.Mark, world int, sealedAt, now time.Time) bool {
 	n := 0
 	for _, c := range l.copies {

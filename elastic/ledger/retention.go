@@ -13,23 +13,23 @@ import (
 // newer than all that it names, or goes on naming what it does. So an order may be obeyed however late, by whomever: what is
 // recorded now, and older than what that order spares, was recorded when it was given, and is named in it.
 
-// Storage is what a job asks of storage.
+// Storage is a job's storage settings.
 type Storage struct {
 	// Every is how often a step is copied there; 0: never.
 	Every time.Duration
 	Retention
 }
 
-// Retention is what a job asks to be kept there.
+// Retention is which steps a job keeps in storage.
 type Retention struct {
-	// Gang and Version tell a newer wish from an older one: the UID of the object that says so, and the generation of its spec.
+	// Gang and Version order the settings: the UID of the object that holds them, and the generation of its spec.
 	Gang    string
 	Version int64
-	// Pins are the steps that people keep until they say otherwise.
+	// Pins are the steps that users keep until they release them.
 	Pins []protocol.Mark
-	// PinWish numbers Pins, so that who asked knows the answer from one to an earlier wish; 0: nobody numbered them.
+	// PinWish numbers Pins, so that a client can match the answer to its request; 0: no number.
 	PinWish int64
-	// Keep is how many of the newest steps stay; below two: two. Every has one step per such a time stay besides; 0: none.
+	// Keep is how many of the newest steps stay, at least two. Every keeps one more step per interval; 0: none.
 	Keep  int
 	Every time.Duration
 }
@@ -42,9 +42,9 @@ const (
 	keptEveryMost = 48
 )
 
-// Kept are those of recorded steps that stay, in the same order: newest first. By number these are the newest, by time the first of all
-// and then each that is so much later than the one before it. So one that stays by time goes on staying, until there are too
-// many of them: then the oldest goes. Times are those of the record; a clock that was set back keeps no step off.
+// Kept returns which recorded steps stay, newest first: the newest by number, and by time the first and each that is one interval
+// later than the one before it. A step that stays by time keeps staying until there are too many; then the oldest is dropped. Times
+// are those in the record; a clock that was set back drops no step.
 func Kept(recorded []StoredStep, r Retention) []StoredStep {
 	stays := make([]bool, len(recorded))
 	for i := range min(len(recorded), keptMost, max(keptLeast, r.Keep)) {
@@ -70,8 +70,8 @@ func Kept(recorded []StoredStep, r Retention) []StoredStep {
 	return out
 }
 
-// Pinned are the wishes that can be promised: steps that were pinned before, and those that the record names now. Of any other
-// nobody knows whether its removal was ordered.
+// Pinned returns the pins that can be promised: steps pinned before, and steps that the record names now. Whether the removal of any
+// other step was ordered is unknown.
 func Pinned(wishes []protocol.Mark, before, recorded []StoredStep) []StoredStep {
 	var out []StoredStep
 	for _, m := range wishes {
@@ -85,10 +85,10 @@ func Pinned(wishes []protocol.Mark, before, recorded []StoredStep) []StoredStep 
 	return out
 }
 
-// sameFiles says whether two marks name the same files: people name a step by number and generation alone.
+// sameFiles reports whether two marks name the same files: people name a step by number and generation alone.
 func sameFiles(a, b protocol.Mark) bool { return a.Step == b.Step && a.Generation == b.Generation }
 
-// TakeRetention takes over what the job asks for, unless something newer is known; it reports whether the record has to be stored.
+// TakeRetention takes over the job's settings, unless newer ones are known; it reports whether the record must be stored.
 func (l *Ledger) TakeRetention(r Retention) bool {
 	if r.Gang == l.retention.Gang && r.Version < l.retention.Version {
 		return false
@@ -103,7 +103,7 @@ func (l *Ledger) TakeRetention(r Retention) bool {
 	return changed
 }
 
-// pin brings the pins in line with what the job asks for; it says whether that changes them.
+// pin brings the pins in line with what the job asks for; it reports whether that changes them.
 func (l *Ledger) pin() bool {
 	pinned := Pinned(l.retention.Pins, l.pinned, slices.Concat(l.steps, l.launches))
 	same := slices.EqualFunc(pinned, l.pinned, func(a, b StoredStep) bool { return a.Mark == b.Mark })

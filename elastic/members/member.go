@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Member is what is known of a slot: the agent's truth as last reported.
+// Member is what is known of a slot, as its agent last reported.
 type Member struct {
 	known    bool
 	attached bool
@@ -26,22 +26,22 @@ type Member struct {
 	saves  savesSeen
 }
 
-// Known says whether the agent of the slot's pod has reported to this coordinator.
+// Known reports whether the agent of the slot's pod has reported to this coordinator.
 func (m *Member) Known() bool { return m.known }
 
-// Attached says whether it is connected, so that its reports come in; one that is has reported.
+// Attached reports whether the agent is connected; then it has reported.
 func (m *Member) Attached() bool { return m.attached }
 
-// Pod is the pod that holds the slot; the zero Pod: none is known.
+// Pod is the pod that holds the slot; the zero Pod: unknown.
 func (m *Member) Pod() Pod { return m.pod }
 
-// Report is the newest report that counted, to be read.
+// Report is the newest report that counted; callers only read it.
 func (m *Member) Report() *protocol.Report { return &m.report }
 
-// Is says whether the pod holds the slot, as far as is known.
+// Is reports whether the pod is the known holder of the slot.
 func (m *Member) Is(pod string) bool { return m.pod.UID == pod }
 
-// RecordRepeat reports whether a report says nothing else than the known one, and takes its number over.
+// RecordRepeat reports whether a report repeats the known one, and takes over its sequence number.
 func (m *Member) RecordRepeat(r *protocol.Report) bool {
 	if !m.attached {
 		return false
@@ -54,7 +54,7 @@ func (m *Member) RecordRepeat(r *protocol.Report) bool {
 	return true
 }
 
-// Ran says whether ranks of the agent's generation were started.
+// Ran reports whether ranks of the agent's generation were started.
 func Ran(a protocol.AgentState) bool {
 	return a == protocol.StateRunning || a == protocol.StateFailed || a == protocol.StateFinished
 }
@@ -65,10 +65,10 @@ func (m *Member) Current(generation int64) bool {
 		(Ran(m.report.State) || m.report.State == protocol.StateHalted && m.RanIn(generation))
 }
 
-// RanIn reports whether the pod has said that it ran a generation.
+// RanIn reports whether the pod has reported that it ran a generation.
 func (m *Member) RanIn(generation int64) bool { return m.ranIn > 0 && m.ranIn == generation }
 
-// RestartedIn reports whether the pod's container ended whole, and was started again, while a generation was the newest.
+// RestartedIn reports whether the pod's whole container restarted while a generation was the newest.
 func (m *Member) RestartedIn(generation int64) bool { return m.restartedIn == generation }
 
 // Halted: every process of a generation on this pod is gone and its inventory is final.
@@ -84,17 +84,18 @@ func (m *Member) Finished(generation int64) bool {
 // Drains reports whether the agent can be given a barrier step of a generation and reports how far its ranks are.
 func (m *Member) Drains(generation int64) bool { return m.attached && m.Current(generation) }
 
-// EndedItself says whether a terminating pod has ended its ranks without an order to halt.
+// EndedItself reports whether a terminating pod has ended its ranks without an order to halt.
 func (m *Member) EndedItself(generation int64) bool {
 	t := &m.report.Timeline
 	return m.known && m.report.Terminating && m.Halted(generation) && !t.HaltReceived.After(t.RunReceived)
 }
 
-// Passes says whether the pod's launcher returns by number when all have finished, as far as is known: it may be one of several.
+// Passes reports whether the pod's launcher returns by its number when all have finished: it may be one of several launchers of the
+// command.
 func (m *Member) Passes() bool { return !m.known || m.report.Launch > 0 && !m.report.WholeCommand }
 
-// GraceEnds is until when a terminating pod's state may be waited for, which keeps part of its grace for ending its processes; false: the
-// pod does not terminate.
+// GraceEnds is until when the coordinator may wait for a terminating pod's state; the rest of its grace is for ending its processes.
+// False: the pod does not terminate.
 func (m *Member) GraceEnds() (time.Time, bool) {
 	grace := cmp.Or(m.report.Grace, protocol.DefaultGrace)
 	return m.terminatingAt.Add(grace - protocol.ShutdownMargin(grace)), !m.terminatingAt.IsZero()
@@ -105,13 +106,13 @@ func (m *Member) UsesStorage(generation int64) bool {
 	return m.Drains(generation) && Ran(m.report.State) && m.report.Storage && m.report.Ranks > 0
 }
 
-// Wrote: every rank of the pod has copied that very step.
+// Wrote: every rank of the pod has copied this step.
 func (m *Member) Wrote(mark protocol.Mark) bool {
 	return len(m.report.Rank) == m.report.Ranks &&
 		!slices.ContainsFunc(m.report.Rank, func(k protocol.Rank) bool { return k.Copied.Mark != mark })
 }
 
-// CanWrite: every rank of the pod has copied that step or still holds it.
+// CanWrite: every rank of the pod has copied this step or still holds it.
 func (m *Member) CanWrite(mark protocol.Mark) bool {
 	return !slices.ContainsFunc(
 		m.report.Rank,
@@ -119,12 +120,12 @@ func (m *Member) CanWrite(mark protocol.Mark) bool {
 	)
 }
 
-// CanSave reports whether the pod, which is halted, can copy that step to storage before it is deleted.
+// CanSave reports whether a halted pod can copy a step to storage before it is deleted.
 func (m *Member) CanSave(generation int64, mark protocol.Mark) bool {
 	return m.attached && m.report.Storage && m.Halted(generation) && m.CanWrite(mark)
 }
 
-// holdsAll says whether every rank of the pod holds a step; one that the agent does not know holds nothing.
+// holdsAll reports whether every rank of the pod holds a step; one that the agent does not know holds nothing.
 func (m *Member) holdsAll(step int64) bool {
 	for i := range m.report.Rank {
 		if m.report.Rank[i].Local != i || !m.report.Rank[i].Holds(step) {
@@ -134,14 +135,14 @@ func (m *Member) holdsAll(step int64) bool {
 	return len(m.report.Rank) >= m.report.Ranks
 }
 
-// FailedFetches is how many fetches of the pod are remembered to have failed, FailedFetch whether that one is.
+// FailedFetches counts the remembered failed fetches of the pod, FailedFetch reports whether a fetch is one of them.
 func (m *Member) FailedFetches() int { return len(m.failed) }
 
-// FailedFetch says whether the pod could not do a fetch.
+// FailedFetch reports whether the pod failed to do a fetch.
 func (m *Member) FailedFetch(mark protocol.Mark) bool { return slices.Contains(m.failed, mark) }
 
-// MaxFailedFetches is how many fetches that a pod could not do are remembered. An agent is ordered to fetch only what is recorded of
-// its own ranks: restore.MostWhole steps of all, and one that was copied when their pod was to go.
+// MaxFailedFetches limits the remembered failed fetches of a pod. An agent is ordered to fetch only recorded steps of its own ranks:
+// restore.MostWhole steps of all ranks, and one that was copied before their pod was replaced.
 const MaxFailedFetches = 16
 
 // noteFailed remembers the newest fetches that the pod could not do. One that was forgotten is asked for again, fails again and
@@ -156,7 +157,7 @@ func (m *Member) noteFailed(f protocol.Mark) {
 	m.failed = append(m.failed, f)
 }
 
-// before says whether the agent that sent known had sent this report before it.
+// before reports whether the agent that sent known had sent this report before it.
 func before(r, known *protocol.Report) bool {
 	return cmp.Or(cmp.Compare(r.Incarnation, known.Incarnation), cmp.Compare(r.Sequence, known.Sequence)) < 0
 }

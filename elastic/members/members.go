@@ -1,6 +1,6 @@
-// Package members keeps which pods hold the slots of a gang, and the last report of each pod's agent. It promises: a
-// report that is older than the one before it, or of a pod that does not hold its slot, changes nothing; a slot that is
-// handed over keeps nothing of the earlier pod; and no answer about unknown ranks exceeds their reports.
+// Package members keeps which pods hold the slots of a gang, and the last report of each pod's agent. It promises: a report that is
+// older than the one before it, or of a pod that does not hold its slot, changes nothing; a slot that is handed over keeps nothing of
+// the earlier pod; and what is not reported stays unknown.
 package members
 
 import (
@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Slot is the place of one pod in its gang, from 0.
+// Slot is the number of a pod's place in its gang, from 0.
 type Slot int
 
 // Pod names one incarnation of a slot's pod.
@@ -19,12 +19,12 @@ type Pod struct {
 	Name    string
 	Node    string
 	Created time.Time
-	// Restarted is how its container ended last, as far as that was known when its agent attached; Charged what a container that
-	// ends whole costs the Job. Both are for people.
+	// Restarted is how its container last ended, if known when its agent attached; Charged is what a restart of the whole container
+	// costs the Job. Both are texts for users.
 	Restarted, Charged string
 }
 
-// Newer says whether the pod takes the slot over from old.
+// Newer reports whether the pod takes the slot over from old.
 func (p Pod) Newer(old Pod) bool {
 	if p.UID == old.UID {
 		return false
@@ -73,10 +73,10 @@ func (ms *Members) Record() Recorded {
 // Len is the number of slots.
 func (ms *Members) Len() int { return len(ms.slots) }
 
-// Has says whether there is such a slot.
+// Has reports whether the slot exists.
 func (ms *Members) Has(slot Slot) bool { return slot >= 0 && int(slot) < len(ms.slots) }
 
-// At is what is known of a slot.
+// At returns what is known of a slot.
 func (ms *Members) At(slot Slot) *Member { return &ms.slots[slot] }
 
 // Each yields every slot with what is known of it.
@@ -98,13 +98,13 @@ func (ms *Members) All(is func(*Member) bool) bool {
 	return true
 }
 
-// Admission says what becomes of a report.
+// Admission says how a report is handled.
 type Admission int
 
 const (
-	// Refused: its pod does not hold the slot, or nothing that it says counts.
+	// Refused: its pod does not hold the slot, or is fenced.
 	Refused Admission = iota
-	// Stale: the same agent has said something newer.
+	// Stale: the same agent has sent a newer one.
 	Stale
 	// Admitted: it counts.
 	Admitted
@@ -112,7 +112,8 @@ const (
 	Succeeds
 )
 
-// Admit decides whether a report counts, and hands the slot to a pod that takes it over. fenced says of which pods nothing counts.
+// Admit decides whether a report counts, and hands the slot to a pod that takes it over. fenced reports whether the reports of a pod
+// are ignored.
 func (ms *Members) Admit(slot Slot, pod Pod, r *protocol.Report, fenced func(pod string) bool) Admission {
 	m := &ms.slots[slot]
 	switch holder := m.known && m.pod.UID == pod.UID; {
@@ -127,7 +128,7 @@ func (ms *Members) Admit(slot Slot, pod Pod, r *protocol.Report, fenced func(pod
 	return Admitted
 }
 
-// Take takes an admitted report over and returns what was known before, and how many more saves it tells of. generation is the newest.
+// Take stores an admitted report and returns the previous one, and how many more saves it reports. generation is the newest.
 func (ms *Members) Take(slot Slot, pod Pod, r *protocol.Report, generation int64, now time.Time) (was Member, more protocol.Saves) {
 	m := &ms.slots[slot]
 	was, ms.numbered = *m, nil
@@ -153,7 +154,7 @@ func (ms *Members) NoteRan(slot Slot, generation int64) {
 }
 
 // TakesOver reports whether a pod takes over its slot from old. A pod that is replaced at once may have been created in the same
-// second as its successor: then it counts that the old one was fenced. For pods in the API server membership.Holders decides.
+// second as its successor: then the fenced one is the old one. For pods in the API server membership.Holders decides.
 func (ms *Members) TakesOver(p, old Pod, oldFenced bool) bool {
 	return p.Newer(old) || p.UID != old.UID && oldFenced && p.Created.Equal(old.Created) && !ms.superseded[p.UID]
 }
@@ -165,7 +166,7 @@ func (ms *Members) HandOver(slot Slot, to Pod) {
 	ms.numbered = nil
 }
 
-// Detach takes note that the agent of a pod is not connected any more; what it last reported stays true until it says otherwise.
+// Detach records that the agent of a pod is disconnected; its last report stays valid until the next.
 func (ms *Members) Detach(slot Slot, pod string) bool {
 	m := &ms.slots[slot]
 	was := m.attached && m.pod.UID == pod
@@ -248,7 +249,7 @@ func (ms *Members) Leave(slot Slot) {
 // Rejoin has all take part in the launcher again.
 func (ms *Members) Rejoin() { ms.left = nil }
 
-// MaxRestarts is how many restarts people allow: the fewest, where pods say different numbers.
+// MaxRestarts is how many restarts the user allows: the lowest number if pods report different ones.
 func (ms *Members) MaxRestarts() (most int, said bool) {
 	for i := range ms.slots {
 		m := &ms.slots[i]
@@ -259,7 +260,7 @@ func (ms *Members) MaxRestarts() (most int, said bool) {
 	return most, said
 }
 
-// Containers is how many each pod has had.
+// Containers counts the containers that each pod has had.
 func (ms *Members) Containers() []uint64 {
 	out := make([]uint64, len(ms.slots))
 	for i := range ms.slots {

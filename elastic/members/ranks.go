@@ -19,7 +19,7 @@ type Layout struct {
 	Port         int
 }
 
-// LayOut is the next generation of the pods that are there.
+// LayOut returns the layout of the next generation from the present pods.
 func (ms *Members) LayOut() *Layout {
 	l := &Layout{Addr: ms.slots[0].report.Address, Port: ms.slots[0].report.Port}
 	for i := range ms.slots {
@@ -35,7 +35,7 @@ func (ms *Members) LayOut() *Layout {
 // NoteWorld records how many ranks the newest generation has.
 func (ms *Members) NoteWorld(ranks int) { ms.seen.Ranks, ms.numbered = ranks, nil }
 
-// Recorded is how many ranks the newest generation has, as is recorded; 0: not known.
+// Recorded is the recorded number of ranks of the newest generation; 0: unknown.
 func (ms *Members) Recorded() int { return ms.seen.Ranks }
 
 // numbering is how ranks would be numbered by what pods have reported, where no layout says it.
@@ -57,13 +57,13 @@ func (ms *Members) number() *numbering {
 	return ms.numbered
 }
 
-// Base is the rank of a slot's first local rank; pods of one gang ask for the same number of ranks where not all slots are known.
+// Base is the rank of a slot's first local rank; if not all slots are known, each pod counts with the same number of ranks.
 func (ms *Members) Base(slot Slot) int { return ms.number().base[slot] }
 
-// World is how many ranks all slots have.
+// World is the number of ranks in all slots.
 func (ms *Members) World() int { return ms.number().world }
 
-// Ranks is how many ranks a slot has; a slot whose pod is not known has as many as the others.
+// Ranks is the number of ranks of a slot; a slot whose pod is unknown counts with as many as the others.
 func (ms *Members) Ranks(slot Slot) int {
 	if n := ms.slots[slot].report.Ranks; n > 0 {
 		return n
@@ -76,7 +76,7 @@ func (ms *Members) Ranks(slot Slot) int {
 	return ms.seen.Ranks / len(ms.slots)
 }
 
-// Pods are all slots as package restore asks for them. The memory of a lost slot's pod does not count.
+// Pods are all slots in the form of package restore. The memory of a lost slot's pod does not count.
 func (ms *Members) Pods(lost func(Slot) bool) []restore.Pod {
 	pods := make([]restore.Pod, len(ms.slots))
 	for i := range ms.slots {
@@ -114,7 +114,7 @@ func inventory(r *protocol.Report) [][]protocol.Point {
 	return out
 }
 
-// Inventories list what each rank holds, of all pods.
+// Inventories list the steps that each rank holds, over all pods.
 func (ms *Members) Inventories() [][]protocol.Point {
 	var out [][]protocol.Point
 	for i := range ms.slots {
@@ -146,9 +146,9 @@ func (ms *Members) holdAll(step int64) bool {
 	return true
 }
 
-// ReclaimBelow is the lowest step that may be common one day beside those that are: the lowest of all ranks' newest steps, or
-// the one after it where a rank has gone past it without. Arenas of two slots would otherwise be full for good once ranks hold
-// different steps beside the common one.
+// ReclaimBelow is the lowest step that all ranks may yet hold, beside those that they hold: the lowest of all ranks' newest steps, or
+// the one after it if a rank has skipped that one. Otherwise arenas of two slots would stay full once ranks hold different steps
+// beside the common one.
 func (ms *Members) ReclaimBelow(commonStep int64) int64 {
 	low := ms.LowestNewest()
 	if low > commonStep && !ms.holdAll(low) {
@@ -192,27 +192,28 @@ func (ms *Members) Levels() barrier.Levels {
 	return l
 }
 
-// Steps is what the ranks of a generation tell of their steps.
+// Steps is what the ranks of a generation report of their steps.
 type Steps struct {
-	// Lowest is the lowest of the steps that scripts reported last; Keeps: some pod keeps state in memory; Running: no rank was halted.
+	// Lowest is the lowest of the steps that scripts last reported; Keeps: some pod keeps state in memory; Running: no rank was
+	// halted.
 	Lowest         int64
 	Keeps, Running bool
-	// Counted is what ranks count themselves.
+	// Counted is what the site hook of each rank counts.
 	Counted Counted
-	// Started is when the first of the pods started its ranks, as their agents say; zero: none says it.
+	// Started is when the first of the pods started its ranks, as their agents report; zero: unknown.
 	Started time.Time
 }
 
-// Counted is what the ranks of a generation tell of optimizer steps.
+// Counted is the reported optimizer steps of a generation's ranks.
 type Counted struct {
-	// Lowest and Most are the fewest and the most that a rank has finished.
+	// Lowest and Most are the lowest and highest count of finished steps of a rank.
 	Lowest, Most int64
-	// ResumedAt is how many the state held that each rank started from, where Known: all reported the same.
+	// ResumedAt is the count in the state that each rank started from, if Known: all reported the same.
 	ResumedAt int64
 	Known     bool
 }
 
-// Steps are those of a generation; false: not all ranks have reported of it.
+// Steps returns those of a generation; false: not all ranks have reported them.
 func (ms *Members) Steps(generation int64) (Steps, bool) {
 	s := Steps{Lowest: -1, Running: true, Counted: Counted{Lowest: -1, Known: true}}
 	c, first := &s.Counted, true
@@ -241,7 +242,7 @@ func (ms *Members) Steps(generation int64) (Steps, bool) {
 	return s, true
 }
 
-// FirstDetection is when the first agent saw a failure of a generation, by its clock.
+// FirstDetection is when the first agent detected a failure of a generation, by its clock.
 func (ms *Members) FirstDetection(generation int64) time.Time {
 	first := time.Time{}
 	for i := range ms.slots {
@@ -254,7 +255,7 @@ func (ms *Members) FirstDetection(generation int64) time.Time {
 	return first
 }
 
-// Waited says for how many ranks of a slot was waited until they had answered SIGTERM, and how long; no ranks: for none.
+// Waited returns how many ranks of a slot ran on after SIGTERM until they ended, and how long; no ranks: none did.
 type Waited struct {
 	Slot  Slot
 	Ranks int
@@ -285,7 +286,7 @@ func (m *Member) NewestBranch() int64 {
 	return newest
 }
 
-// BranchOf is the branch of a step that ranks of a generation hold; false: none holds it.
+// BranchOf is the branch of a step that ranks of a generation hold; false: no rank holds it.
 func (ms *Members) BranchOf(step, generation int64) (int64, bool) {
 	for i := range ms.slots {
 		m := &ms.slots[i]

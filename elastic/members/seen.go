@@ -8,20 +8,20 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Seen is what people see of a gang's pods. It is recorded.
+// Seen is what users see of a gang's pods. It is recorded.
 type Seen struct {
 	Ranks         int
 	StandbysReady int
 	Attached      []Slot
 	Notes         []string
-	// Unprotected are the first of the UnprotectedPods in which something runs and no rank does; WholeCommand says that each pod's
-	// one rank is its whole command.
+	// Unprotected are the first of the UnprotectedPods in which processes run but no rank does; WholeCommand says that each pod's one
+	// rank is its whole command.
 	Unprotected     []Unprotected
 	UnprotectedPods int
 	WholeCommand    bool
 }
 
-// Unprotected is a pod in which no rank runs under its agent, and what runs there.
+// Unprotected is a pod in which no rank runs under its agent, and the command that runs there.
 type Unprotected struct {
 	Slot Slot
 	Pod  string
@@ -32,27 +32,27 @@ type Unprotected struct {
 // command. maxNote bounds the text of a note, maxRuns what is said of such a pod: two or three command lines and the remedy.
 const maxNotes, maxUnprotected, maxNote, maxRuns = 10, 4, 200, 700
 
-// Seen is what people see of the pods now; it shares nothing with them.
+// Seen returns what users see of the pods now; it shares nothing with them.
 func (ms *Members) Seen() Seen {
 	s := ms.seen
 	s.Attached, s.Notes, s.Unprotected = slices.Clone(s.Attached), slices.Clone(s.Notes), slices.Clone(s.Unprotected)
 	return s
 }
 
-// WholeCommand says whether each pod's one rank is its whole command.
+// WholeCommand reports whether each pod's one rank is its whole command.
 func (ms *Members) WholeCommand() bool { return ms.seen.WholeCommand }
 
 // News is what Refresh has changed.
 type News struct {
-	// People see something else; Orders: directives may change as well.
+	// People: users see something else; Orders: directives may change as well.
 	People, Orders bool
-	// Unprotected is the text for people; "": none. Mended: no pod is unprotected any more.
+	// Unprotected is the text for users; "": none. Mended: no pod is unprotected any more.
 	Unprotected string
 	Mended      bool
 }
 
-// Refresh brings what people see up to date. Until all agents have reported to this coordinator, what the previous one recorded of commands
-// stays. fenced says of which pods nothing counts.
+// Refresh updates what users see. Until all agents have reported to this coordinator, what the previous one recorded of commands
+// stays. fenced reports whether the reports of a pod are ignored.
 func (ms *Members) Refresh(generation int64, fenced func(pod string) bool) News {
 	next, all, launched := Seen{Ranks: ms.seen.Ranks, Attached: []Slot{}, Notes: []string{}}, true, ms.launched
 	for i := range ms.slots {
@@ -119,7 +119,7 @@ func standbysReady(r *protocol.Report) (n int) {
 	return n
 }
 
-// SameToPeople says whether two reports differ in nothing that Refresh looks at.
+// SameToPeople reports whether two reports are equal in all that Refresh reads.
 func SameToPeople(a, b *protocol.Report) bool {
 	return slices.Equal(a.Notes, b.Notes) && standbysReady(a) == standbysReady(b) && a.Unprotected == b.Unprotected &&
 		a.WholeCommand == b.WholeCommand && (a.Ranks > 0) == (b.Ranks > 0) &&
@@ -132,15 +132,15 @@ func unprotected(u Unprotected, pods int) string {
 	if pods > 1 {
 		more = fmt.Sprintf(" (and %d more)", pods-1)
 	}
-	return fmt.Sprintf("pod %s of slot %d%s: no rank was started under its agent, and nothing restarts what runs there: %s; "+
+	return fmt.Sprintf("pod %s of slot %d%s: the agent started no rank, and nothing restarts the processes that run there: %s; "+
 		"start the ranks with torchrun, python -m torch.distributed.run or another launcher that docs/launchers.md lists, "+
 		"and create the job again", u.Pod, u.Slot, more, u.Runs)
 }
 
-// Launched says whether a pod starts its ranks with a launcher, or all did in the newest generation, so that they may again.
+// Launched reports whether the newest generation's ranks were started with launchers, so that they may be again.
 func (ms *Members) Launched() bool { return ms.launched }
 
-// NoteLaunched records how the ranks of the generation that begins are started: all pods are alike.
+// NoteLaunched records how the ranks of a new generation are started: all pods use the same way.
 func (ms *Members) NoteLaunched(generation int64) {
 	ms.launched = HasLauncher(&ms.slots[0].report, generation)
 }
@@ -189,6 +189,6 @@ func (ms *Members) Mixed(leaves func(Slot) bool) string {
 	if whole < 0 || launched < 0 {
 		return ""
 	}
-	return fmt.Sprintf("pod %s of slot %d runs its whole command as one rank, and pod %s of slot %d starts its ranks with a launcher: "+
+	return fmt.Sprintf("pod %s of slot %d runs its command as one rank, and pod %s of slot %d starts its ranks with a launcher: "+
 		"give all pods of the job the same command", ms.slots[whole].pod.Name, whole, ms.slots[launched].pod.Name, launched)
 }

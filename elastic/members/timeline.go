@@ -6,7 +6,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Moment is the time at which a number of agents had reached something: the first of them, or the last.
+// Moment is when the agents reached a point: the first of them, or the last.
 type Moment struct {
 	At time.Time
 	N  int
@@ -27,18 +27,18 @@ func (m *Moment) earliest(t time.Time) {
 	}
 }
 
-// Timeline is when the agents of a generation had reached what, on their clocks.
+// Timeline is when the agents of a generation reached each point, by their clocks.
 type Timeline struct {
-	// Detected is the earliest, each other one the latest.
+	// Detected is the earliest time, each other one the latest.
 	Detected, Halt, Stopped, Started, Restored, First Moment
-	// Notified: some agent has said when a rank restored or finished its first step; Keeps: some pod keeps state in memory.
+	// Notified: some agent has reported when a rank restored or finished its first step; Keeps: some pod keeps state in memory.
 	Notified, Keeps bool
 	// Standbys counts ranks that were started in a warm standby.
 	Standbys int
 }
 
-// Timeline is that of a generation in which all pods run ranks; false: one does not, ends them, or has ended them, so that its times are of
-// what comes next. came says of a pod that it came with the generation: it had nothing to halt.
+// Timeline returns that of a generation in which all pods run ranks; false: one does not yet, is ending them or has ended them, so
+// that its times belong to the next generation. came reports whether a pod is new in the generation, so that it had nothing to halt.
 func (ms *Members) Timeline(generation int64, came func(Pod) bool) (Timeline, bool) {
 	var l Timeline
 	for i := range ms.slots {

@@ -25,7 +25,7 @@ const (
 	killShare  = 4
 )
 
-// BeforeKill returns how long the state of a pod may be waited for that is killed at the end of its grace.
+// BeforeKill returns until when the coordinator may wait for the state of a pod that is killed at the end of its grace.
 func BeforeKill(kill time.Time, grace time.Duration) time.Time {
 	return kill.Add(-min(killMargin, grace/killShare))
 }
@@ -36,8 +36,8 @@ func Move(d Termination, now time.Time) Termination {
 	return d
 }
 
-// Deadline returns how long the state of a pod that is to be replaced may be waited for. A terminating pod keeps part
-// of its grace for ending its processes.
+// Deadline returns until when the coordinator may wait for the state of a pod that must be replaced. A terminating pod keeps part of
+// its grace for ending its processes.
 func (rs *Replacements) Deadline(d Termination) time.Time {
 	m := rs.ms.At(d.Slot)
 	if at, terminates := m.GraceEnds(); terminates && m.Is(d.Pod) && at.Before(d.Deadline) {
@@ -57,8 +57,8 @@ func (rs *Replacements) DrainUntil() time.Time {
 	return until
 }
 
-// HaltWithin is how long ranks may take to end by themselves where pods are terminating: all that the one with the longest grace has left.
-// A script saves its state in a handler of SIGTERM, which all ranks may have to do together.
+// HaltWithin is how long ranks may take to end by themselves while pods are terminating: the longest remaining grace. A script may
+// save its state in a handler of SIGTERM, which all ranks may have to do together.
 func (rs *Replacements) HaltWithin(now time.Time) time.Duration {
 	var within time.Duration
 	for _, d := range rs.Uncommitted() {

@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/elastic/members"
 )
 
-// Note is a line for people about a termination.
+// Note is a line for users about a termination.
 type Note struct {
 	Warning bool
 	Message string
@@ -22,7 +22,7 @@ func about(d Termination, warning bool, what string) Note {
 	return Note{warning, fmt.Sprintf("%s of slot %d %s", d.Where(), d.Slot, what)}
 }
 
-// SetPending takes over the level of pods to be replaced. It returns the notes for people, and whether the lists have changed.
+// SetPending takes over the level of pods to be replaced. It returns the notes for users, and whether the lists have changed.
 func (rs *Replacements) SetPending(pods []Termination, now time.Time) (notes []Note, changed bool) {
 	next := []Termination{}
 	for _, d := range rs.pending {
@@ -70,7 +70,7 @@ func (rs *Replacements) recordLists(pending, suspended []Termination) (changed b
 	return true
 }
 
-// GiveUp has a pod replaced that the coordinator itself gives up.
+// GiveUp requests the replacement of a pod that the coordinator itself gives up.
 func (rs *Replacements) GiveUp(d Termination, now time.Time) Note {
 	note := announce(&d, now)
 	rs.pending = append(slices.Clone(rs.pending), d)
@@ -86,14 +86,14 @@ func announce(d *Termination, now time.Time) Note {
 	if d.Deadline.IsZero() {
 		d.Deadline = now.Add(terminationTime) // the rules stand in deadline.go
 	}
-	return about(*d, true, "is to be replaced: "+d.Why())
+	return about(*d, true, "must be replaced: "+d.Why())
 }
 
 // withdrawn tells people of each termination that is no longer wanted.
 func (rs *Replacements) withdrawn(leaves func(Termination) bool) (notes []Note) {
 	for _, d := range rs.pending {
 		if !leaves(d) {
-			notes = append(notes, about(d, false, fmt.Sprintf("is no longer to be replaced: %s is over", d.Cause)))
+			notes = append(notes, about(d, false, fmt.Sprintf("no longer needs a replacement: %s is over", d.Cause)))
 		}
 	}
 	return notes
@@ -113,7 +113,7 @@ func (rs *Replacements) None() bool { return len(rs.pending)+len(rs.suspended) =
 // All returns all pods that must terminate, by slot.
 func (rs *Replacements) All() []Termination { return Merge(rs.pending, rs.suspended) }
 
-// Of is why a pod must go; nil: it need not.
+// Of returns why a pod must terminate; nil: it need not.
 func (rs *Replacements) Of(pod string) *Termination {
 	if rs.None() {
 		return nil // as nearly always, and it is asked for each slot
@@ -142,7 +142,7 @@ func (rs *Replacements) inSlot(list []Termination, slot members.Slot) *Terminati
 // Uncommitted returns the pods that must terminate and whose replacement is not committed yet.
 func (rs *Replacements) Uncommitted() []Termination { return rs.atPending(rs.All()) }
 
-// ToReplace are those of them that are replaced.
+// ToReplace returns those of them that get a replacement.
 func (rs *Replacements) ToReplace() []Termination { return rs.atPending(rs.pending) }
 
 func (rs *Replacements) atPending(terminations []Termination) []Termination {
@@ -155,7 +155,7 @@ func (rs *Replacements) atPending(terminations []Termination) []Termination {
 	return out
 }
 
-// Names lists the uncommitted pods for people.
+// Names lists the uncommitted pods for users.
 func (rs *Replacements) Names() string {
 	var names []string
 	for _, d := range rs.Uncommitted() {
@@ -164,7 +164,7 @@ func (rs *Replacements) Names() string {
 	return strings.Join(names, ", ")
 }
 
-// AnyFenced reports whether nothing counts of what some pod to be replaced says.
+// AnyFenced reports whether some pod to be replaced is fenced.
 func (rs *Replacements) AnyFenced() bool {
 	return slices.ContainsFunc(rs.All(), func(d Termination) bool { return rs.Fenced(d.Pod) })
 }
@@ -174,7 +174,7 @@ func (rs *Replacements) AnyUnknown() bool {
 	return slices.ContainsFunc(rs.Uncommitted(), func(d Termination) bool { return !d.Dead && !rs.ms.At(d.Slot).Known() })
 }
 
-// Record is what is to be stored of the lists; it shares nothing with them.
+// Record returns what must be stored of the lists; it shares nothing with them.
 func (rs *Replacements) Record() (pending, suspended []Termination) {
 	return slices.Clone(rs.pending), slices.Clone(rs.suspended)
 }

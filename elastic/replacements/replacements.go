@@ -32,7 +32,7 @@ const (
 	released
 )
 
-// Replacements are the pods of a gang that must go.
+// Replacements are the pods of a gang that must terminate.
 type Replacements struct {
 	ms *members.Members
 	// pending are those that must be replaced and were not yet, suspended those that go because their Job is suspended (suspend.go).
@@ -43,7 +43,7 @@ type Replacements struct {
 	count int
 }
 
-// New returns what is recorded: the lists, how many pods were replaced, and which replacements were carried out or are about to be.
+// New returns the recorded state: the lists, how many pods were replaced, and which replacements are carried out or committed.
 func New(ms *members.Members, pending, suspended []Termination, count int, replaced []Replacement) *Replacements {
 	rs := &Replacements{ms: ms, pending: pending, suspended: suspended, stages: map[string]stage{}, count: count}
 	for _, o := range replaced {
@@ -55,7 +55,7 @@ func New(ms *members.Members, pending, suspended []Termination, count int, repla
 	return rs
 }
 
-// Count is how many pods were replaced.
+// Count is the number of replaced pods.
 func (rs *Replacements) Count() int { return rs.count }
 
 // stage is how far the replacement of a pod has come.
@@ -66,7 +66,7 @@ func (rs *Replacements) stage(pod string) stage {
 	return pending
 }
 
-// Fenced reports whether nothing that the pod says counts any more: it was replaced, is about to be, or counts as dead.
+// Fenced reports whether the reports of the pod are ignored: it was replaced, is about to be, or counts as dead.
 func (rs *Replacements) Fenced(pod string) bool {
 	if rs.stages[pod] >= committed {
 		return true
@@ -75,11 +75,11 @@ func (rs *Replacements) Fenced(pod string) bool {
 	return d != nil && d.Dead
 }
 
-// Released reports whether the pod is out of its Job.
+// Released reports whether the pod is released from its Job.
 func (rs *Replacements) Released(pod string) bool { return rs.stages[pod] == released }
 
-// Commit carries out so many terminations at most, while everything is halted; they are to be written into the account of the recovery.
-// Once that is stored, RequestCommitted asks for each.
+// Commit commits terminations, up to a number, while everything is halted; the caller writes them into the account of the recovery.
+// After that is stored, RequestCommitted requests each.
 func (rs *Replacements) Commit(most int) []Termination {
 	all := rs.ToReplace()
 	all = all[:min(len(all), most)] // the others when these are released
@@ -89,16 +89,16 @@ func (rs *Replacements) Commit(most int) []Termination {
 	return all
 }
 
-// RequestAll asks for all that are pending to be replaced: before the first generation of a launcher.
+// RequestAll requests the replacement of all pending pods: before the first generation of a launcher.
 func (rs *Replacements) RequestAll() []Termination { return rs.request(rs.ToReplace()) }
 
-// RequestCommitted asks for what is committed, once that is stored.
+// RequestCommitted requests the committed replacements after they are stored.
 func (rs *Replacements) RequestCommitted() []Termination {
 	return rs.request(slices.DeleteFunc(slices.Clone(rs.pending), func(d Termination) bool { return rs.stage(d.Pod) != committed }))
 }
 
-// RequestOrphans asks for pods of which nothing runs: another pod holds the slot, or held it last. Where a newer pod took over and ranks
-// are lost with it, the account of the recovery covers it instead.
+// RequestOrphans requests the replacement of pods in which nothing runs: another pod holds the slot, or held it last. If a newer pod
+// took over and ranks are lost with it, the account of the recovery lists it instead.
 func (rs *Replacements) RequestOrphans(lost func(members.Slot) bool) []Termination {
 	return rs.request(slices.DeleteFunc(slices.Clone(rs.pending), func(d Termination) bool {
 		return !rs.ms.Orphan(d.Slot, d.Pod) || rs.stage(d.Pod) >= requested || rs.ms.Superseded(d.Pod) && lost(d.Slot)
@@ -112,7 +112,7 @@ func (rs *Replacements) request(all []Termination) []Termination {
 	return all
 }
 
-// NoteReleased takes note that a pod is out of its job; false: it was not about to be.
+// NoteReleased records that a pod is released from its job; false: its replacement was not requested.
 func (rs *Replacements) NoteReleased(pod string) bool {
 	d := ofPod(rs.pending, pod)
 	if d == nil || rs.stage(pod) < committed {

@@ -13,8 +13,8 @@ import (
 // within PartitionTime.
 const stuckTime = 2 * time.Minute
 
-// StuckEvery is how often it is looked which slots these are: there are many reports while a large gang halts. Of the time between two
-// looks StuckGap counts at most: in a longer one the coordinator itself stood still, and received nothing.
+// StuckEvery is how often these slots are checked: a halting large gang sends many reports. Between two checks at most StuckGap
+// counts: in a longer gap the coordinator itself stood still and received nothing.
 const (
 	StuckEvery = time.Second
 	StuckGap   = 2 * StuckEvery
@@ -42,8 +42,8 @@ func (k *stuck) count(pod string, now time.Time) {
 	k.at = now
 }
 
-// TrackStuck takes note of slots whose agents report and that do not halt, and gives up those that had their time: they count as dead, so
-// that nothing that they say or copy counts any more.
+// TrackStuck records slots whose agents report and that do not halt, and gives up those that took too long: they count as dead, so
+// that their reports and copies are ignored.
 func (w *Watch) TrackStuck(now time.Time) (notes []Note) {
 	if now.Sub(w.stuckAt) < StuckEvery {
 		return nil
@@ -71,7 +71,7 @@ func (w *Watch) TrackStuck(now time.Time) (notes []Note) {
 		if k.at.IsZero() || k.heard < w.mayHaltFor(slot, most) || w.rs.Of(k.pod) != nil {
 			continue
 		}
-		message := fmt.Sprintf("what it runs of generation %d did not end within %s", w.generation, k.heard.Truncate(time.Second))
+		message := fmt.Sprintf("its processes of generation %d did not end within %s", w.generation, k.heard.Truncate(time.Second))
 		notes = append(notes, w.giveUp(slot, w.ms.At(slot).Pod(), HaltTimeout, message, now))
 	}
 	return notes

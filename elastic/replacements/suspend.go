@@ -13,7 +13,7 @@ import (
 // the store: whoever suspends a Job has its pods deleted, and lets them end. People are told of no pod, for they asked for all of it
 // themselves.
 
-// Suspend takes the level over. What is given up stays so, whatever becomes of its Job.
+// Suspend takes over the level. A given-up pod stays given up.
 func (rs *Replacements) Suspend(pods []Termination, now time.Time) (notes []Note, changed bool) {
 	pending, suspended := []Termination{}, []Termination{}
 	for _, d := range rs.pending {

@@ -19,37 +19,37 @@ type Termination struct {
 	// Cause is the node's cause, or one of those below.
 	Cause   string
 	Message string
-	// At is when that was decided; Deadline is how long the pod's state may be waited for (zero: as deadline.go says).
+	// At is when that was decided; Deadline is until when the coordinator may wait for the pod's state (zero: see deadline.go).
 	At, Deadline time.Time
-	// Dead: nothing there can be asked; the pod is fenced.
+	// Dead: nothing on the pod's node answers; the pod is fenced.
 	Dead bool
 }
 
 // Causes of a Termination beside those of nodes.
 const (
-	// JobSuspended: the Job is suspended; its pods go and none is made in their place for now.
+	// JobSuspended: the Job is suspended; its pods terminate and are not replaced for now.
 	JobSuspended = string(cause.JobSuspended)
-	// HardwareSuspected: the pod first at fault tries another node.
+	// HardwareSuspected: the pod that failed first moves to another node.
 	HardwareSuspected = "HardwareSuspected"
 	// PodDeleted: the pod is being deleted or evicted.
 	PodDeleted = "PodDeleted"
-	// AgentUnreachable: no report of the pod's agent arrives while everything must halt.
+	// AgentUnreachable: the pod's agent sends no report while everything must halt.
 	AgentUnreachable = "AgentUnreachable"
-	// HaltTimeout: the agent reports, and what its pod runs does not end, while everything must halt: a rank that the kernel cannot end,
-	// or an agent that can carry nothing out.
+	// HaltTimeout: the agent reports, but the pod's processes do not end while everything must halt: the kernel cannot end a rank, or
+	// the agent can carry nothing out.
 	HaltTimeout = "HaltTimeout"
 )
 
-// Replacement is a Termination that was carried out; what was not reached is zero.
+// Replacement is a Termination that was carried out; a time that is not reached is zero.
 type Replacement struct {
 	Termination
 	ReleasedAt time.Time
-	// By is the new pod's name, Node where it is.
+	// By is the new pod's name, Node its node.
 	By, NewNode string
 	AttachedAt  time.Time
 }
 
-// Where names the pod and its node.
+// Where returns the pod and its node.
 func (d Termination) Where() string {
 	if d.Node == "" {
 		return "pod " + d.Name
@@ -57,7 +57,7 @@ func (d Termination) Where() string {
 	return fmt.Sprintf("pod %s on node %s", d.Name, d.Node)
 }
 
-// Why is the cause with its message.
+// Why returns the cause with its message.
 func (d Termination) Why() string {
 	if d.Message == "" {
 		return d.Cause
@@ -65,17 +65,17 @@ func (d Termination) Why() string {
 	return d.Cause + ": " + d.Message
 }
 
-// OwnVerdict: the coordinator itself decided that the pod must go, and none tells of it again.
+// OwnVerdict: the coordinator itself decided that the pod must go, so no other component reports it again.
 func (d Termination) OwnVerdict() bool { return d.GivenUp() || d.Cause == HardwareSuspected }
 
-// GivenUp: the coordinator itself has given the pod up as dead, because no report of it arrives or it does not halt.
+// GivenUp: the coordinator itself has given the pod up as dead, because it sends no report or does not halt.
 func (d Termination) GivenUp() bool { return d.Cause == AgentUnreachable || d.Cause == HaltTimeout }
 
-// Blames says whether the termination explains a failure that began in its slot: the node was sick. A pod that is deleted, moved or was
-// given up does not mean a sick node.
+// Blames reports whether the termination explains a failure that began in its slot: the node was sick. A pod that is deleted, moved
+// or was given up does not mean a sick node.
 func (d Termination) Blames() bool { return d.Cause != PodDeleted && !d.OwnVerdict() }
 
-// Loss returns the cause of a generation's end that a termination amounts to. rank is the first of the slot.
+// Loss returns the cause of a generation's end that a termination is. rank is the first of the slot.
 func (d Termination) Loss(rank int) *cause.Cause {
 	c := &cause.Cause{Code: cause.PodReplaced, Slot: int(d.Slot), Rank: rank, Message: fmt.Sprintf("%s: %s", d.Where(), d.Why())}
 	switch {
@@ -87,7 +87,7 @@ func (d Termination) Loss(rank int) *cause.Cause {
 	return c
 }
 
-// Merge returns the pods that must go, each once, by slot: those that are replaced, and those whose Job is suspended.
+// Merge returns the pods that must terminate, each once, by slot: those to be replaced, and those whose Job is suspended.
 func Merge(pending, suspended []Termination) []Termination {
 	if len(suspended) == 0 {
 		return pending
@@ -115,9 +115,9 @@ func ofPod(terminations []Termination, pod string) *Termination {
 	return nil
 }
 
-// What a record lists of pods to be replaced. It must fit into one object of the API server, also where all of 5,000 pods are evicted
-// again and again. Those that the coordinator itself gave up are listed first: nothing tells the next coordinator of them. Should there be
-// more yet, it awaits their agents again.
+// Bounds of the recorded pods to be replaced. The record must fit into one object of the API server even if all of 5,000 pods are
+// evicted repeatedly. Those that the coordinator itself gave up are listed first: the next coordinator does not receive them from
+// elsewhere. If there are more, it waits for their agents again.
 const (
 	// MaxListed is how many pods are listed beside those that are committed, keptGivenUp how many of those that were given up here, with
 	// message and node of the first MaxListed; keptMessage bounds the message of each.
@@ -126,8 +126,7 @@ const (
 	keptMessage = 300
 )
 
-// Shorten leaves out what the coordinator that comes next can do without: it receives again which pods must go, but must
-// know which of them are about to.
+// Shorten drops what the next coordinator does not need: it receives the pods to be replaced again, but must know the committed ones.
 func Shorten(pending, suspended []Termination, committed func(pod string) bool) (shortPending, shortSuspended []Termination) {
 	others, own := 0, 0
 	kept := pending[:0:0]

@@ -8,13 +8,14 @@ import (
 )
 
 const (
-	// UnreachableTime is how long a pod that runs may keep its gang from halting without a report of its agent.
+	// UnreachableTime is how long a running pod without reports may keep its gang from halting.
 	UnreachableTime = 2 * time.Minute
-	// PartitionTime is the same where several are unreachable and these are more than half of the gang's. It outlasts what keeps a
-	// coordinator from receiving reports for a while; beyond it, what these pods hold is worth less than a gang that stands still.
+	// PartitionTime is the same if several agents are unreachable and these are more than half of the gang. It is longer than a usual
+	// interruption of the coordinator's network; after it, the state in these pods is worth less than the time of a gang that stands
+	// still.
 	PartitionTime = 10 * time.Minute
-	// LookupEvery is how often it is asked which pods hold the slots that are unreachable; after LookupStale without an answer
-	// nothing is known of what they did meanwhile.
+	// LookupEvery is how often the coordinator queries which pods hold the unreachable slots; LookupStale without an answer makes
+	// their state unknown.
 	LookupEvery = 10 * time.Second
 	LookupStale = 3 * LookupEvery
 	// haltQuietly is how long halting may take before a note for people names the awaited pods.
@@ -33,7 +34,7 @@ type unreachable struct {
 	runs   bool
 }
 
-// Watch follows which pods keep a generation from halting, and gives up those that do for too long.
+// Watch follows which pods keep a generation from halting, and gives up those that take too long.
 type Watch struct {
 	ms *members.Members
 	rs *Replacements
@@ -62,10 +63,10 @@ func NewWatch(ms *members.Members, rs *Replacements, generation int64, now time.
 	}
 }
 
-// Within is how long ranks may take to end by themselves because pods are terminating; 0: as their launchers say.
+// Within is how long ranks may take to end by themselves because pods are terminating; 0: as their launchers set it.
 func (w *Watch) Within() time.Duration { return w.within }
 
-// Forget drops what is known of a slot: another pod holds it.
+// Forget drops what is known of a slot after another pod took it.
 func (w *Watch) Forget(slot members.Slot) { w.silent[slot], w.stuck[slot] = unreachable{}, stuck{} }
 
 // AllHalted reports whether every pod has halted, except those that are not awaited.
@@ -78,8 +79,8 @@ func (w *Watch) AllHalted(now time.Time) bool {
 	return true
 }
 
-// Awaited reports whether the pod of a slot has yet to halt, and is waited for: it is not where the pod is fenced or has left, nor where
-// it is to be replaced and its deadline has passed.
+// Awaited reports whether the pod of a slot must still halt and the gang waits for it: not if the pod is fenced or has left, nor if
+// it must be replaced and its deadline has passed.
 func (w *Watch) Awaited(slot members.Slot, now time.Time) bool {
 	if w.ms.At(slot).Halted(w.generation) || w.ms.HasLeft(slot) {
 		return false
@@ -88,9 +89,9 @@ func (w *Watch) Awaited(slot members.Slot, now time.Time) bool {
 	return d == nil || !w.rs.Fenced(d.Pod) && !(now.After(w.rs.Deadline(*d)) && now.Sub(w.detected) > HaltTime)
 }
 
-// TrackUnreachable records slots that must halt and whose agents are unreachable, and returns those of which it is to be looked up who
-// holds them. Where several agents are unreachable, and these are more than half, the network may be at fault rather than the agents;
-// those that were given up for it still count.
+// TrackUnreachable records slots that must halt and whose agents are unreachable, and returns those whose holders must be queried.
+// Where several agents are unreachable, and these are more than half, the network may be at fault rather than the agents; those that
+// were given up for it still count.
 func (w *Watch) TrackUnreachable(now time.Time) (lookUp []members.Slot) {
 	w.unreachable = 0
 	for _, d := range w.rs.pending {
@@ -135,8 +136,8 @@ func (w *Watch) Silent(slot members.Slot) bool {
 	return w.ms.Has(slot) && !w.silent[slot].since.IsZero() && !w.ms.At(slot).Attached()
 }
 
-// Holder takes over the API server's answer about a silent slot, and gives up a pod that runs and was unreachable for too long. Such a
-// pod counts as dead: nothing that it says or copies counts any more.
+// Holder takes over the API server's answer about a silent slot, and gives up a pod that runs and was unreachable for too long. Such
+// a pod counts as dead: its reports and copies are ignored.
 func (w *Watch) Holder(slot members.Slot, pod members.Pod, runs bool, now time.Time) (notes []Note) {
 	q := &w.silent[slot]
 	if q.holder.UID != pod.UID || q.runs != runs || now.Sub(q.answered) > LookupStale {
@@ -156,7 +157,7 @@ func (w *Watch) giveUp(slot members.Slot, pod members.Pod, cause, message string
 	}, now)
 }
 
-// Waits returns, for people, which pod keeps the gang from halting; "" at first.
+// Waits returns the text of which pod keeps the gang from halting; "" at first.
 func (w *Watch) Waits(now time.Time) string {
 	if now.Sub(w.detected) < haltQuietly {
 		return ""
@@ -173,17 +174,17 @@ func (w *Watch) Waits(now time.Time) string {
 func (w *Watch) waitsFor(slot members.Slot, q *unreachable) string {
 	switch {
 	case q.since.IsZero():
-		why := fmt.Sprintf("waits for pod %s of slot %d to end what it runs of generation %d", w.ms.At(slot).Pod().Name, slot, w.generation)
+		why := fmt.Sprintf("waits for pod %s of slot %d to end its processes of generation %d", w.ms.At(slot).Pod().Name, slot, w.generation)
 		if k := w.stuck[slot]; k.heard >= stuckTime/4 && w.rs.Of(k.pod) == nil {
 			why += fmt.Sprintf("; if it does not within %s, the pod is replaced", w.mayHaltFor(slot, w.mostStuck()).Round(time.Second))
 		}
 		return why
 	case q.known && q.holder.UID == "":
-		return fmt.Sprintf("waits for a pod in slot %d: there is none", slot)
+		return fmt.Sprintf("waits for a pod in slot %d, which has none", slot)
 	case q.known && !q.runs:
-		return fmt.Sprintf("waits for pod %s of slot %d, which does not run", q.holder.Name, slot)
+		return fmt.Sprintf("waits for pod %s of slot %d to run", q.holder.Name, slot)
 	case w.partitionSuspected:
-		return fmt.Sprintf("%s: %d of %d agents are unreachable, the first one in slot %d; as this is more than half of them, "+
+		return fmt.Sprintf("%s: %d of %d agents are unreachable, the first in slot %d; this is more than half, so "+
 			"check the network between them and the coordinator; pods that stay unreachable for %s are replaced",
 			AgentUnreachable, w.unreachable, len(w.silent), slot, PartitionTime)
 	case q.known:

@@ -6,8 +6,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Line is a gang's line of training: where each branch after the first began. Its order is that of the branches, and the later began
-// after the higher step, because of two the earlier is of no use where it did not.
+// Line is a gang's line of training: where each branch after the first began, ordered by branch. A later branch began after a higher
+// step, because a branch that began at or before an earlier one's start makes that one useless.
 type Line []Start
 
 // Start says that a branch began after step From of an older one. 0: at the beginning.
@@ -16,10 +16,10 @@ type Start struct{ Branch, From int64 }
 // mostStarts bounds a line: the object that it is stored in must not grow with a gang's life.
 const mostStarts = 32
 
-// Has says whether a step is on the line. One that is not was given up and is never restored, whoever still holds it.
+// Has reports whether a step is on the line. A step that is not was given up and is never restored.
 func (l Line) Has(p protocol.Point) bool { return l.endOf(p) == nil }
 
-// Ended says which branch gave up a step, and after which step that began; the zero Start: none.
+// Ended returns which branch gave up a step, and after which step that branch began; the zero Start: none.
 func (l Line) Ended(p protocol.Point) Start {
 	if s := l.endOf(p); s != nil {
 		return *s
@@ -36,7 +36,7 @@ func (l Line) endOf(p protocol.Point) *Start {
 	return nil
 }
 
-// Newest is the newest branch that the line names; 0: the first.
+// Newest is the newest branch on the line; 0: the first.
 func (l Line) Newest() int64 {
 	if len(l) == 0 {
 		return 0
@@ -44,10 +44,9 @@ func (l Line) Newest() int64 {
 	return l[len(l)-1].Branch
 }
 
-// Begin is the line on which a branch, none of those on it being newer, begins after a step. What the line gives up it gives up ever after.
-//
-// Where there are too many starts, the second oldest branch counts as begun where the oldest did: of branches so long past that gives up a
-// few steps more, and none again.
+// Begin returns the line after a new branch begins after a step. A step that a line gives up stays given up. If there are too many
+// starts, the second oldest branch counts as begun where the oldest did: that gives up a few more steps of very old branches, and
+// makes none available again.
 func (l Line) Begin(branch, from int64) Line {
 	out := slices.DeleteFunc(slices.Clone(l), func(s Start) bool { return s.From >= from || s.Branch >= branch })
 	for _, s := range l { // a branch that began before does not begin later

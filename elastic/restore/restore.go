@@ -11,17 +11,16 @@ import (
 
 // Pod is what is known of the pod of one slot.
 type Pod struct {
-	// Ranks is how many it has; Held is what each holds in memory, ascending. One without an entry holds nothing.
+	// Ranks is its number of ranks; Held lists the steps that each holds in memory, ascending. A rank without an entry holds nothing.
 	Ranks int
 	Held  [][]protocol.Point
-	// Gone: its memory does not count, and the pod that takes its place is expected to read storage.
+	// Gone: its memory does not count, and its replacement is expected to read storage.
 	Gone bool
-	// Failed are the marks that it could not read from storage.
+	// Failed are the steps that it failed to read from storage.
 	Failed []protocol.Mark
 }
 
-// MostWhole is how many steps of which storage holds every rank's part are ever tried, the newest ones: a pod's failures to read
-// are remembered for a few.
+// MostWhole is how many complete stored steps are ever tried, the newest ones: only a few failed reads per pod are remembered.
 const MostWhole = 8
 
 // Part is one rank's part of a step in storage.
@@ -32,7 +31,7 @@ type Part struct {
 
 // Stored is what is recorded of storage.
 type Stored struct {
-	// Whole are the steps of which it has every rank's part, newest first; Parts are of other steps.
+	// Whole are the steps with every rank's part, newest first; Parts are parts of other steps.
 	Whole []protocol.Mark
 	Parts []Part
 	// World is the number of ranks that stored them; 0: unknown. A gang of another size cannot use them.
@@ -42,7 +41,7 @@ type Stored struct {
 	Apart int64
 }
 
-// Point is a step, and what each slot has to fetch from storage before all have it. The zero Point: there is none.
+// Point is a step, and what each slot must fetch from storage so that every rank has it. The zero Point: none.
 type Point struct {
 	protocol.Point
 	Fetch map[int]protocol.Mark
@@ -51,11 +50,11 @@ type Point struct {
 // Find is the newest point on the line that the pods, one for each slot, can reach.
 func Find(pods []Pod, stored Stored, line Line) Point { return find(pods, stored, line, false) }
 
-// Insist is Find where what could not be read counts as well: to be asked for again and again where there is no other point. To
-// begin anew over it would throw away what people stored.
+// Insist is Find, but also with steps that failed to be read: they are tried again while there is no other step. To start from the
+// beginning would discard what users stored.
 func Insist(pods []Pod, stored Stored, line Line) Point { return find(pods, stored, line, true) }
 
-// Reaches says whether the pods can have a step, if it is on the line, from memory or from storage.
+// Reaches reports whether a step on the line is available to all pods, from memory or from storage.
 func Reaches(p protocol.Point, pods []Pod, stored Stored, line Line) bool {
 	_, ok := sources(p, pods, stored, false)
 	return ok && line.Has(p)
@@ -136,7 +135,7 @@ func Reached(pods []Pod, step protocol.Point) bool {
 
 func (s Stored) apart(m protocol.Mark) bool { return s.Apart > 0 && m.Generation <= s.Apart }
 
-// Find says where storage has a rank's part of a step of a gang with so many ranks, as far as that did not fail to be read.
+// Find returns where storage has a rank's part of a step of a gang with this number of ranks, without parts that failed to be read.
 func (s Stored) Find(step protocol.Point, rank, world int, failed []protocol.Mark) (protocol.Mark, bool) {
 	if s.World > 0 && s.World != world {
 		return protocol.Mark{}, false
@@ -170,12 +169,12 @@ func InMemory(inventories [][]protocol.Point, line Line) protocol.Point {
 	return newest
 }
 
-// Holds says whether an inventory has a step.
+// Holds reports whether an inventory has a step.
 func Holds(inventory []protocol.Point, step protocol.Point) bool {
 	return slices.Contains(inventory, step)
 }
 
-// Last is the newest step of an inventory; the zero Point: it has none.
+// Last is the newest step of an inventory; the zero Point: it is empty.
 func Last(inventory []protocol.Point) protocol.Point {
 	last := protocol.Point{}
 	for _, p := range inventory {

@@ -73,8 +73,8 @@ func reports(ctx context.Context, m *tenant) (string, error) {
 			options []grpc.CallOption
 			says    string
 		}{
-			{&coordinatorv1.Report{Protocol: 99}, nil, "recreate the pod, so that it gets the agent of this version"},
-			{&coordinatorv1.Report{Rank: []*coordinatorv1.Rank{{LocalRank: 1 << 31}}}, nil, "one for each, in order"},
+			{&coordinatorv1.Report{Protocol: 99}, nil, "re-create the pod to get the matching agent"},
+			{&coordinatorv1.Report{Rank: []*coordinatorv1.Rank{{LocalRank: 1 << 31}}}, nil, "entries must be in order, one per rank"},
 			{&coordinatorv1.Report{Rank: []*coordinatorv1.Rank{{Sealed: make([]uint64, 4)}}}, nil, "rank[0].sealed: more than 3 entries"},
 			{&coordinatorv1.Report{Ranks: 1 << 20}, nil, "ranks on one pod, 1024 at most"},
 			{&coordinatorv1.Report{Notes: make([]string, 33)}, nil, "notes: more than 32 entries"},
@@ -147,9 +147,9 @@ func halfSent(ctx context.Context, m *tenant) (string, error) {
 					_ = l.Close()
 				}
 				switch {
-				case err != nil && strings.Contains(err.Error(), "no report came for 10s"):
+				case err != nil && strings.Contains(err.Error(), "no report received for 10s"):
 					late.Add(1)
-				case err != nil && strings.Contains(err.Error(), "another stream of this pod has taken over"):
+				case err != nil && strings.Contains(err.Error(), "a newer stream of this pod is open"):
 					followed.Add(1)
 				default:
 					mu.Lock()

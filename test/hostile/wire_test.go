@@ -283,7 +283,7 @@ func tokens(ctx context.Context, m *tenant) (string, error) {
 		return "", err
 	}
 	defer l.Close()
-	const throttled = "shows too many new tokens: try again"
+	const throttled = "sends too many new tokens: try again"
 	began, told := time.Now(), atomic.Int64{}
 	each(n, func(i int) {
 		claims := fmt.Sprintf(`{"aud":[%q],"exp":%d,"jti":"%d","kubernetes.io":{"namespace":%q,"pod":{"name":%q,"uid":%q}}}`,

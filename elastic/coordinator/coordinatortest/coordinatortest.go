@@ -20,19 +20,19 @@ import (
 	"holdfast.dev/holdfast/elastic/replacements"
 )
 
-// Token is what the caller of an RPC shows; "" where it shows none.
+// Token is the token in the caller's context; "": none.
 func Token(ctx context.Context) string {
 	md, _ := metadata.FromIncomingContext(ctx)
 	return strings.TrimPrefix(strings.Join(md.Get("authorization"), ""), "Bearer ")
 }
 
-// Callers knows callers by their tokens; it implements coordinator.Callers. The zero value knows nobody.
+// Callers knows callers by their tokens; it implements coordinator.Callers. The zero value knows no caller.
 type Callers struct {
 	mu      sync.Mutex
 	byToken map[string]coordinator.Caller
 }
 
-// Set says whose token it is from now on. Streams that are open keep the caller that opened them.
+// Set assigns a caller to a token. Open streams keep the caller that opened them.
 func (c *Callers) Set(token string, caller coordinator.Caller) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,7 +42,7 @@ func (c *Callers) Set(token string, caller coordinator.Caller) {
 	c.byToken[token] = caller
 }
 
-// Identify answers whose token the caller shows.
+// Identify returns the caller of the token.
 func (c *Callers) Identify(ctx context.Context) (coordinator.Caller, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,7 +53,7 @@ func (c *Callers) Identify(ctx context.Context) (coordinator.Caller, error) {
 	return caller, nil
 }
 
-// Check lets every stream go on.
+// Check accepts every stream.
 func (c *Callers) Check(context.Context, coordinator.Caller) ([]string, error) { return nil, nil }
 
 // holder is the pod that has a slot now.
@@ -70,10 +70,10 @@ func (c *Callers) holder(key coordinator.Key, slot elastic.Slot) (elastic.Pod, b
 
 // Store keeps gangs in memory; it implements coordinator.Store.
 type Store struct {
-	// Callers are the pods that there are.
+	// Callers are the existing pods.
 	Callers *Callers
-	// SetPendingReplacements is told which pods of a gang were told to end (coordinator.Server.SetPendingReplacements), as if somebody had
-	// deleted them.
+	// SetPendingReplacements receives the pods of a gang that terminate (coordinator.Server.SetPendingReplacements), as after their
+	// deletion.
 	SetPendingReplacements func(ctx context.Context, key coordinator.Key, pods []elastic.Termination) error
 
 	mu           sync.Mutex
@@ -81,7 +81,7 @@ type Store struct {
 	terminations map[coordinator.Key][]elastic.Termination // pods that were told to end and are not replaced yet
 }
 
-// Gang is what is kept of one.
+// Gang is the stored state of one gang.
 type Gang struct {
 	Members int
 	// Storage is how often steps are copied to storage; 0: never.
@@ -102,7 +102,7 @@ func (s *Store) Add(key coordinator.Key, g Gang) {
 	s.gangs[key] = &g
 }
 
-// Gang is what is kept of a gang now.
+// Gang returns the stored state of a gang.
 func (s *Store) Gang(key coordinator.Key) Gang {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,10 +145,10 @@ func (s *Store) Persist(_ context.Context, key coordinator.Key, r elastic.Record
 	return nil
 }
 
-// End implements coordinator.Store; nothing makes pods here.
+// End implements coordinator.Store; no Job creates pods here.
 func (s *Store) End(context.Context, coordinator.Key, elastic.Verdict) error { return nil }
 
-// Replace implements coordinator.Store; the one who calls Callers.Set makes the next pod.
+// Replace implements coordinator.Store; the test creates the next pod with Callers.Set.
 func (s *Store) Replace(_ context.Context, key coordinator.Key, d elastic.Termination) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +166,7 @@ func (s *Store) Holders(_ context.Context, key coordinator.Key, slots []elastic.
 	return out, nil
 }
 
-// NoteTerminating implements coordinator.Store: a pod that was told to end is being deleted.
+// NoteTerminating implements coordinator.Store: a terminating pod is being deleted.
 func (s *Store) NoteTerminating(key coordinator.Key, pod elastic.Pod) bool {
 	s.mu.Lock()
 	if s.gangs[key] == nil {

@@ -59,11 +59,11 @@ func unverified(token string, now time.Time) (claims, error) {
 	case err != nil:
 		return c, errNoToken
 	case !slices.Contains(c.Audience, v1alpha1.TokenAudience):
-		return c, status.Errorf(codes.Unauthenticated, "the token is not meant for audience %s", v1alpha1.TokenAudience)
+		return c, status.Errorf(codes.Unauthenticated, "the token is not for audience %s", v1alpha1.TokenAudience)
 	case c.Expires > 0 && now.Unix() > c.Expires:
 		return c, status.Error(codes.Unauthenticated, "the token has expired")
 	case c.Kubernetes.Pod.Name == "" || c.Kubernetes.Pod.UID == "":
-		return c, status.Error(codes.PermissionDenied, "the token is not bound to a pod: a projected service account token is needed")
+		return c, status.Error(codes.PermissionDenied, "the token is not bound to a pod: use a projected service account token")
 	}
 	return c, nil
 }

@@ -32,7 +32,7 @@ func containerEnd(pod *corev1.Pod) string {
 // charged says what a container that ends whole costs the Job.
 func charged(pod *corev1.Pod) string {
 	if pod.Spec.RestartPolicy == corev1.RestartPolicyOnFailure {
-		return "restartPolicy is OnFailure, so that each such restart counts against the Job's backoffLimit"
+		return "restartPolicy is OnFailure, so each such restart counts against the Job's backoffLimit"
 	}
 	return "it is started again by the pod's restartPolicyRules, which the Job does not count; the kubelet waits longer before each further one"
 }

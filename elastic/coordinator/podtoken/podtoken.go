@@ -74,7 +74,7 @@ func New(c client.Client, live client.Reader) *Verifier {
 		peers: coordinator.NewPerSource(), unknown: rate.NewLimiter(unknownPerSecond, unknownBurst)}
 }
 
-// Identify answers who the caller of an RPC is, or why it is nobody.
+// Identify returns the caller of an RPC, or why it is rejected.
 func (v *Verifier) Identify(ctx context.Context) (coordinator.Caller, error) {
 	token, err := bearer(ctx)
 	if err != nil {
@@ -96,10 +96,10 @@ func (v *Verifier) Identify(ctx context.Context) (coordinator.Caller, error) {
 }
 
 // errReplaced: the pod is a member no more.
-var errReplaced = status.Error(codes.NotFound, "the pod was taken out of its gang: another one takes its place")
+var errReplaced = status.Error(codes.NotFound, "the pod was released from its Job: another pod replaces it")
 
-// Check answers whether the caller is yet who it was, and at which addresses. A pod that was replaced may tell its last words on the
-// stream that it has, until that ends; it gets no new one.
+// Check returns whether the caller's identity still holds, and the pod's addresses. A replaced pod may send its last reports on its
+// open stream; it gets no new one.
 func (v *Verifier) Check(ctx context.Context, c coordinator.Caller) ([]string, error) {
 	now, err := v.identify(ctx, types.NamespacedName{Namespace: c.Key.Namespace, Name: c.Pod.Name}, types.UID(c.Pod.UID))
 	switch {
@@ -119,7 +119,7 @@ func bearer(ctx context.Context) (string, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	values := md.Get("authorization")
 	if len(values) != 1 || !strings.HasPrefix(values[0], "Bearer ") {
-		return "", status.Error(codes.Unauthenticated, `no token: metadata "authorization: Bearer ..." is needed`)
+		return "", status.Error(codes.Unauthenticated, `no token: metadata "authorization: Bearer ..." must be set`)
 	}
 	if len(values[0]) > maxToken {
 		return "", errNoToken // unread
@@ -169,7 +169,7 @@ func (v *Verifier) keep(digest [sha256.Size]byte, r review) review {
 // afford says why the API server is not asked about a token now; nil: it is.
 func (v *Verifier) afford(ctx context.Context, c claims) error {
 	if p, ok := peer.FromContext(ctx); ok && !v.peers.Take(coordinator.Source(p.Addr)) {
-		return status.Errorf(codes.ResourceExhausted, "%s shows too many new tokens: try again", coordinator.Source(p.Addr))
+		return status.Errorf(codes.ResourceExhausted, "%s sends too many new tokens: try again", coordinator.Source(p.Addr))
 	}
 	pod := &corev1.Pod{}
 	name := types.NamespacedName{Namespace: c.Kubernetes.Namespace, Name: c.Kubernetes.Pod.Name}
@@ -177,7 +177,7 @@ func (v *Verifier) afford(ctx context.Context, c claims) error {
 		return nil
 	}
 	if !v.unknown.Allow() { // the cache may be behind, or somebody may make such tokens
-		return status.Error(codes.ResourceExhausted, "too many tokens of pods that are not known yet: try again")
+		return status.Error(codes.ResourceExhausted, "too many tokens of unknown pods: try again")
 	}
 	return nil
 }
@@ -191,14 +191,14 @@ func (v *Verifier) ask(ctx context.Context, token string) review {
 	st := &tr.Status
 	switch {
 	case !st.Authenticated:
-		return review{err: status.Error(codes.Unauthenticated, "the API server does not know this token: "+st.Error)}
+		return review{err: status.Error(codes.Unauthenticated, "the API server rejects this token: "+st.Error)}
 	case !slices.Contains(st.Audiences, v1alpha1.TokenAudience):
-		return review{err: status.Errorf(codes.Unauthenticated, "the token is not meant for audience %s", v1alpha1.TokenAudience)}
+		return review{err: status.Errorf(codes.Unauthenticated, "the token is not for audience %s", v1alpha1.TokenAudience)}
 	}
 	namespace, _, ok := strings.Cut(strings.TrimPrefix(st.User.Username, userPrefix), ":")
 	name, uid := only(st.User.Extra[extraPodName]), only(st.User.Extra[extraPodUID])
 	if !ok || !strings.HasPrefix(st.User.Username, userPrefix) || name == "" || uid == "" {
-		return review{err: status.Error(codes.PermissionDenied, "the token is not bound to a pod: a projected service account token is needed")}
+		return review{err: status.Error(codes.PermissionDenied, "the token is not bound to a pod: use a projected service account token")}
 	}
 	return review{pod: types.NamespacedName{Namespace: namespace, Name: name}, uid: types.UID(uid)}
 }
@@ -224,7 +224,7 @@ func (v *Verifier) identify(ctx context.Context, name types.NamespacedName, uid 
 	case err != nil:
 		return coordinator.Caller{}, status.Errorf(codes.Unavailable, "reading pod %s: %v", name, err)
 	case pod.UID != uid:
-		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s is another one than the token was made for", name)
+		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s is not the pod that the token was issued for", name)
 	}
 	if membership.Replaced(pod) {
 		return coordinator.Caller{}, errReplaced
@@ -234,9 +234,9 @@ func (v *Verifier) identify(ctx context.Context, name types.NamespacedName, uid 
 	slot, indexed := membership.GangSlot(pod)
 	switch {
 	case membership.Orphaned(pod):
-		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s was left behind by its Job (deleted with --cascade=orphan): its ranks train on, and nothing restarts them", name)
+		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s has no Job any more (deleted with --cascade=orphan): its ranks continue, and nothing restarts them", name)
 	case !ok:
-		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s is in no gang: its job was not opted in when it was created", name)
+		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s belongs to no gang: its job was not opted in when it was created", name)
 	case job == "" || !indexed:
 		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s is labelled with gang %s but was not made through the webhook: create the job again", name, gangName.Name)
 	}
