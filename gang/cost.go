@@ -63,7 +63,7 @@ func (c cost) add(d cost) {
 
 func (c cost) less(d cost) bool { return slices.Compare(c, d) < 0 }
 
-// sumLess says whether a+b is less than c.
+// sumLess reports whether a+b is less than c.
 func sumLess(a, b, c cost) bool {
 	for i := range c {
 		if sum := a[i] + b[i]; sum != c[i] {

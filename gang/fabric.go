@@ -7,28 +7,27 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// Topology is what a gang asks of the fabric. Levels are named as the tree names them, or by their label key.
-// The zero value asks for nothing: members are put as close together as they fit.
+// Topology is a gang's constraints on the fabric. A level is named as in the tree, or by its label key. The zero value has none:
+// members are placed as close together as they fit.
 type Topology struct {
 	// Required: all members are in one domain of this level.
 	Required string
-	// Preferred is the narrowest level at which closeness counts; below it whole domains are spared rather
-	// than nodes kept close. Empty: down to the node.
+	// Preferred is the narrowest level at which closeness counts; below it whole domains are kept free rather than nodes kept
+	// close. Empty: down to the node.
 	Preferred string
-	// SliceLevel: each domain of this level that is used gets the same number of members, a slice. Empty: the
-	// narrowest level where SliceSize or Block is set, else members are spread as they fit.
+	// SliceLevel: each used domain of this level gets the same number of members, a slice. Empty: the narrowest level if SliceSize
+	// or Block is set, otherwise members are spread as they fit.
 	SliceLevel string
 	// SliceSize is how many members a slice has; 0: as many as fit, so that there are few.
 	SliceSize int
-	// Block is a number of members that are never parted (tensor times pipeline parallelism): a slice is made
-	// of whole blocks. 0: 1.
+	// Block is a number of members that stay together (tensor times pipeline parallelism): a slice consists of whole blocks. 0: 1.
 	Block int
-	// Uneven: slices may differ, as long as they are made of whole blocks.
+	// Uneven: slices may differ, as long as they consist of whole blocks.
 	Uneven bool
-	// Spares is how many nodes stay free in each domain of SliceLevel (or the narrowest level) that is used;
-	// nodes that are cordoned or sick count as spares that are spent. A member that is replaced may use them.
+	// Spares is how many nodes stay free in each domain of SliceLevel (or the narrowest level) that is used; cordoned and sick
+	// nodes count as used spares. A replaced member may use them.
 	Spares int
-	// Whole: only nodes without pods of others.
+	// Whole: only nodes without other jobs' pods.
 	Whole bool
 }
 
@@ -56,10 +55,10 @@ func (u unknownLevel) Error() string {
 	}
 	exist := "there are " + strings.Join(have, ", ")
 	if len(have) == 0 {
-		exist = "no node carries a label that names its place in the fabric"
+		exist = "no node has a label with its place in the fabric"
 	}
 	if u.asked == "" {
-		return "slices and spares need a topology level, and " + exist
+		return "slices and spares require a topology level, and " + exist
 	}
 	return fmt.Sprintf("there is no topology level %q: %s", u.asked, exist)
 }

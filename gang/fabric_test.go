@@ -187,7 +187,7 @@ func (s *slow) cost(n []int) cost {
 	return c
 }
 
-// allowed says whether a distribution is one of slices of a size in one required domain.
+// allowed reports whether a distribution is one of slices of a size in one required domain.
 func (s *slow) allowed(n []int, size int) bool {
 	in := map[string]bool{}
 	per := map[string]int{}

@@ -13,21 +13,20 @@ import (
 
 // Gang is what must be placed together.
 type Gang struct {
-	// Size is how many members there are when all are there; Min is with how many on nodes it can do where not all
-	// fit, 0: with all.
+	// Size is the full number of members; Min is the number with which it can run if not all fit, 0: all.
 	Size, Min int
-	// Topology is what it asks of the fabric.
+	// Topology is its constraints on the fabric.
 	Topology Topology
-	// Members are those that exist, by slot.
+	// Members are the existing ones, by slot.
 	Members []Member
 	// Roles are the different shapes of members.
 	Roles []Role
-	// Free is what must be free on all nodes together before anybody is placed; FreeShown is how people write it.
+	// Free is what must be free on all nodes together before any member is placed; FreeShown is its form in messages.
 	Free      topology.Resources
 	FreeShown map[string]string
-	// Agree, where set, is asked before a member is put on a node beside the members placed so far (assignments,
-	// in the order in which they were placed). It is for rules among members that counts cannot express,
-	// such as anti-affinity, and must answer the same to the same question.
+	// Agree, if set, is called before a member is put on a node beside the members placed so far (assignments, in the order of
+	// placement). It is for rules among members that counts cannot express, such as anti-affinity, and must return the same for the
+	// same arguments.
 	Agree func(member int, node string, assignments []Assignment) (Cause, bool)
 }
 
@@ -39,10 +38,9 @@ type Member struct {
 	Name string
 	// Role is an index in Gang.Roles.
 	Role int
-	// Node is where the member is already; empty: it must be placed. What it holds there is not free in the
-	// tree.
+	// Node is where the member already is; empty: it must be placed. What it uses there is not free in the tree.
 	Node string
-	// Essential: it is not among those that are left out where not all fit.
+	// Essential: it is placed even if not all members fit.
 	Essential bool
 }
 
@@ -50,11 +48,11 @@ type Member struct {
 type Role struct {
 	// Requests is what one member takes from a node.
 	Requests topology.Resources
-	// Shown is how people write the requests, by resource; a missing one is shown as its plain number.
+	// Shown is the requests' form in messages, by resource; a missing one is shown as its plain number.
 	Shown map[string]string
-	// Out names the nodes that are ruled out for this role, and why.
+	// Out names the nodes that are excluded for this role, and why.
 	Out map[string]Cause
-	// OutAll, where set, rules out every node: the pod itself cannot run anywhere now.
+	// OutAll, if set, excludes every node: the pod itself cannot run anywhere now.
 	OutAll *Cause
 }
 
@@ -65,11 +63,11 @@ type Assignment struct {
 	Node   string
 }
 
-// Placement is the plan: an assignment for every member, by slot, those that were there before included. Members that do
-// not fit, where Gang.Min allows that, have none; they are those of the highest slots, essential ones never.
+// Placement is an assignment for every member, by slot, including those that were placed before. If Gang.Min allows it, members
+// that do not fit have none: those of the highest slots, never essential ones.
 type Placement struct {
 	Assignments []Assignment
-	// Placed counts the assignments that are new.
+	// Placed counts the new assignments.
 	Placed int
 }
 
@@ -99,18 +97,17 @@ type Refusal struct {
 	Wanted, Fits int
 	// Nodes counts all nodes.
 	Nodes int
-	// Excluded lists the nodes on which not even one member fits, by why, in the tree's order.
+	// Excluded lists the nodes on which not even one member fits, by cause, in the tree's order.
 	Excluded map[Cause][]string
-	// Levels say what was looked for in one domain of a level, widest level first; none where the gang asks
-	// nothing of the fabric.
+	// Levels are the searched topology levels, widest first; none if the gang has no constraints on the fabric.
 	Levels []LevelCount
-	// Unblock is what would let the gang be placed; empty where nothing short can be said.
+	// Unblock is what would let the gang be placed; empty if there is no short answer.
 	Unblock string
-	// Message says all of it for people.
+	// Message is the text of all of it.
 	Message string
-	// NoNodeHelps: however many nodes like those of the cluster were added, the answer would stay.
+	// NoNodeHelps: more nodes like those of the cluster would not change the answer.
 	NoNodeHelps bool
-	// Undecided: nothing was looked at yet, and it will be.
+	// Undecided: the search has not run yet, and will.
 	Undecided bool
 }
 
@@ -119,16 +116,16 @@ const (
 	WaitingForMembers = "WaitingForMembers"
 	MemberLost        = "MemberLost"
 	InsufficientNodes = "InsufficientNodes"
-	// InvalidTopology: the gang names a topology level that the cluster does not have, or a value that makes no sense.
+	// InvalidTopology: the gang names a topology level that the cluster does not have, or an invalid value.
 	InvalidTopology = "InvalidTopology"
-	// Unsupported: the pods ask for something that is not counted for a gang.
+	// Unsupported: the pods request something that Holdfast does not count for a gang.
 	Unsupported = "Unsupported"
 )
 
-// Cause is why one node is out.
+// Cause is why one node is excluded.
 type Cause struct {
 	Kind Kind
-	// Name is the resource that is lacking, or the rule that refused.
+	// Name is the missing resource, or the rule that refused.
 	Name string
 }
 
@@ -142,21 +139,21 @@ const (
 	Cordoned
 	// Tainted: the node has the taint Name, which the member does not tolerate; Name may be empty.
 	Tainted
-	// Unhealthy: Holdfast, or the node's own kubelet, found the node to be of no use; Name is the cause, such as "XidOffBus".
+	// Unhealthy: Holdfast, or the node's own kubelet, found the node unusable; Name is the cause, such as "XidOffBus".
 	Unhealthy
-	// Refused: the rule Name says no.
+	// Refused: the rule Name refuses the node.
 	Refused
 	// InUse: other pods are there, and the gang wants whole nodes.
 	InUse
-	// Whole: a gang that wants whole nodes has it.
+	// Whole: a gang with exclusive nodes uses it.
 	Whole
-	// Spare: it is left free for members that are to be replaced.
+	// Spare: it is left free for replaced members.
 	Spare
-	// Unlabelled: it is in no domain of level Name, in which spares are to be left.
+	// Unlabelled: it is in no domain of level Name, at which spares are kept.
 	Unlabelled
 )
 
-// String is the cause's short name, as it stands in a status and as a metric label.
+// String is the cause's short name, as in a status and a metric label.
 func (c Cause) String() string {
 	switch c.Kind {
 	case Insufficient:
@@ -189,32 +186,32 @@ func named(kind, name string) string {
 	return kind + " (" + name + ")"
 }
 
-// NoNodes is the answer where there is no node at all: what a level of the fabric is called is not known then.
+// NoNodes is the refusal if there is no node at all: then the fabric's levels are unknown.
 func NoNodes(wanted int) Refusal {
-	return Refusal{Reason: InsufficientNodes, Wanted: wanted, Message: fmt.Sprintf("%s wanted, 0 fit: there are no nodes", Count(wanted, "pod", "pods"))}
+	return Refusal{Reason: InsufficientNodes, Wanted: wanted, Message: fmt.Sprintf("%s wanted, 0 fit: the cluster has no nodes", Count(wanted, "pod", "pods"))}
 }
 
-// MemberCounts is who of a gang is there.
+// MemberCounts counts the members of a gang.
 type MemberCounts struct {
-	// Size is how many members there must be, Exist how many do, Bound how many of these are on nodes, Ended
-	// how many ended well and are not needed any more.
+	// Size is the full number of members, Exist how many exist, Bound how many of these are on nodes, Ended how many succeeded and
+	// are not needed any more.
 	Size, Exist, Bound, Ended int
-	// Gaps are the slots that nobody holds, by slot; none where slots are unknown.
+	// Gaps are the slots without a pod, by slot; none where slots are unknown.
 	Gaps []Gap
 }
 
-// Gap is a slot that nobody holds.
+// Gap is a slot without a pod.
 type Gap struct {
 	Slot int
-	// Terminating names the pod that held the slot and is still ending, Node where; empty: there is none.
+	// Terminating is the pod that held the slot and is still terminating, Node its node; empty: none.
 	Terminating, Node string
 }
 
-// Incomplete is the answer while members are missing.
+// Incomplete is the refusal while members are missing.
 func Incomplete(c MemberCounts) Refusal {
 	r := Refusal{Reason: WaitingForMembers, Wanted: c.Size - c.Ended - c.Bound, Message: fmt.Sprintf("%d of %s", c.Exist, Count(c.Size, "pod exists", "pods exist"))}
 	if c.Ended > 0 {
-		r.Message += fmt.Sprintf(", %d ended well", c.Ended)
+		r.Message += fmt.Sprintf(", %d succeeded", c.Ended)
 	}
 	if c.Bound > 0 {
 		r.Reason = MemberLost
@@ -228,13 +225,13 @@ const shownNames = 3
 
 func awaited(gaps []Gap) string {
 	if len(gaps) == 0 {
-		return "the others to be created again"
+		return "the others to be re-created"
 	}
 	var slots, leaving []string
 	for _, g := range gaps[:min(len(gaps), shownNames)] {
 		slots = append(slots, fmt.Sprint(g.Slot))
 		if g.Terminating != "" {
-			leaving = append(leaving, fmt.Sprintf("pod %s is still ending on node %s", g.Terminating, g.Node))
+			leaving = append(leaving, fmt.Sprintf("pod %s is still terminating on node %s", g.Terminating, g.Node))
 		}
 	}
 	text := "slot " + strings.Join(slots, ", ")
@@ -244,14 +241,14 @@ func awaited(gaps []Gap) string {
 	if more := len(gaps) - len(slots); more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
-	text += " to be created again"
+	text += " to be re-created"
 	if len(leaving) > 0 {
 		text += " (" + strings.Join(leaving, ", ") + ")"
 	}
 	return text
 }
 
-// Count is a number of things, as people write it.
+// Count is a number of things, as text.
 func Count(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one

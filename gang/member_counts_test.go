@@ -13,13 +13,13 @@ func TestIncompleteSaysWhatIsAwaited(t *testing.T) {
 		message      string
 	}{
 		{MemberCounts{Size: 2, Exist: 1}, WaitingForMembers, 2, "1 of 2 pods exist"},
-		{MemberCounts{Size: 3, Exist: 2, Bound: 1}, MemberLost, 2, "2 of 3 pods exist, 1 on nodes: waiting for the others to be created again"},
-		{MemberCounts{Size: 3, Exist: 2, Bound: 2, Gaps: []Gap{{Slot: 2}}}, MemberLost, 1, "2 of 3 pods exist, 2 on nodes: waiting for slot 2 to be created again"},
+		{MemberCounts{Size: 3, Exist: 2, Bound: 1}, MemberLost, 2, "2 of 3 pods exist, 1 on nodes: waiting for the others to be re-created"},
+		{MemberCounts{Size: 3, Exist: 2, Bound: 2, Gaps: []Gap{{Slot: 2}}}, MemberLost, 1, "2 of 3 pods exist, 2 on nodes: waiting for slot 2 to be re-created"},
 		{MemberCounts{Size: 3, Exist: 1, Bound: 1, Gaps: []Gap{{Slot: 0, Terminating: "g-0-x", Node: "n7"}, {Slot: 2}}}, MemberLost, 2,
-			"1 of 3 pods exist, 1 on nodes: waiting for slots 0, 2 to be created again (pod g-0-x is still ending on node n7)"},
+			"1 of 3 pods exist, 1 on nodes: waiting for slots 0, 2 to be re-created (pod g-0-x is still terminating on node n7)"},
 		{MemberCounts{Size: 8, Exist: 3, Bound: 3, Gaps: []Gap{{Slot: 1}, {Slot: 2}, {Slot: 3}, {Slot: 4}, {Slot: 6}}}, MemberLost, 5,
-			"3 of 8 pods exist, 3 on nodes: waiting for slots 1, 2, 3 and 2 more to be created again"},
-		{MemberCounts{Size: 3, Exist: 1, Bound: 1, Ended: 1, Gaps: []Gap{{Slot: 2}}}, MemberLost, 1, "1 of 3 pods exist, 1 ended well, 1 on nodes: waiting for slot 2 to be created again"},
+			"3 of 8 pods exist, 3 on nodes: waiting for slots 1, 2, 3 and 2 more to be re-created"},
+		{MemberCounts{Size: 3, Exist: 1, Bound: 1, Ended: 1, Gaps: []Gap{{Slot: 2}}}, MemberLost, 1, "1 of 3 pods exist, 1 succeeded, 1 on nodes: waiting for slot 2 to be re-created"},
 	} {
 		r := Incomplete(c.memberCounts)
 		if r.Reason != c.reason || r.Wanted != c.wanted || r.Message != c.message {

@@ -369,12 +369,12 @@ func (s *search) from(k int) int {
 	return s.pos[k-1]
 }
 
-// alike says whether order[k] is of the role and domain of the member before it.
+// alike reports whether order[k] is of the role and domain of the member before it.
 func (s *search) alike(k int) bool {
 	return k > 0 && s.within[k] == s.within[k-1] && s.g.Members[s.order[k]].Role == s.g.Members[s.order[k-1]].Role
 }
 
-// continues says whether order[k] need not look where the member before it did not find a place.
+// continues reports whether order[k] need not look where the member before it did not find a place.
 func (s *search) continues(k int) bool { return s.g.Agree == nil && s.alike(k) }
 
 func (s *search) agree(k, node int) bool {

@@ -22,19 +22,17 @@ const maxAsks = 20_000
 // noLimit is the limit of who asks once.
 const noLimit = math.MaxInt
 
-// Place answers for the whole gang. The tree is as it was when Place returns.
-//
-// A gang of one shape is placed by counts: whether it fits is exact, and so is the cost (see cost) up to
-// maxCells. A gang of several shapes, or with rules among members, is searched with backtracking, up to
-// maxTries, domain by domain. Slots follow the tree's order, so that neighbours by slot are neighbours in the
-// fabric. Members that come back go to where their neighbours are, or as near as there is room.
+// Place places the whole gang. It leaves the tree unchanged. A gang of one shape is placed by counts: whether it fits is exact, and
+// so is the cost (see cost) up to maxCells. A gang of several shapes, or with rules among members, is searched with backtracking,
+// up to maxTries, domain by domain. Slots follow the tree's order, so that neighbours by slot are neighbours in the fabric.
+// Replaced members are placed near their neighbours, as near as there is room.
 func Place(tree *topology.Tree, g Gang) (Placement, *Refusal) {
 	p, refusal, _ := PlaceWithin(tree, g, noLimit)
 	return p, refusal
 }
 
-// PlaceWithin is Place for those who ask many times: where the gang is searched, no more than so many nodes are looked at
-// in all, and it says how many were. A refusal may then be for lack of effort.
+// PlaceWithin is Place with a budget, for callers that search many times: a search visits at most this many nodes, and returns how
+// many it visited. A refusal may then mean that the budget was too small.
 func PlaceWithin(tree *topology.Tree, g Gang, limit int) (p Placement, refusal *Refusal, visited int) {
 	if exist := len(g.Members); exist < g.Size {
 		r := Incomplete(MemberCounts{Size: g.Size, Exist: exist, Bound: exist - len(g.missing())})
@@ -73,14 +71,14 @@ func (s *search) tooLittleFree() *Refusal {
 			free += max(0, s.tree.Free(i, name))
 		}
 		if free < wanted {
-			lacks = append(lacks, fmt.Sprintf("%s (%s asked)", name, cmp.Or(s.g.FreeShown[name], fmt.Sprint(wanted))))
+			lacks = append(lacks, fmt.Sprintf("%s (%s requested)", name, cmp.Or(s.g.FreeShown[name], fmt.Sprint(wanted))))
 		}
 	}
 	if len(lacks) == 0 {
 		return nil
 	}
 	slices.Sort(lacks)
-	return &Refusal{Reason: InsufficientNodes, Wanted: len(s.order), Nodes: s.tree.Len(), Message: "less is free in all than the group's least resources: " + strings.Join(lacks, ", ")}
+	return &Refusal{Reason: InsufficientNodes, Wanted: len(s.order), Nodes: s.tree.Len(), Message: "the cluster has less free than the group's minResources: " + strings.Join(lacks, ", ")}
 }
 
 // missing lists the members to be placed, by slot and name.

@@ -131,7 +131,7 @@ func TestPlaceWithinALimit(t *testing.T) {
 		if (refusal == nil) != (limit == 10_000) || visited > limit {
 			t.Errorf("limit %d: %d nodes were looked at: %+v", limit, visited, refusal)
 		}
-		if refusal != nil && !strings.HasSuffix(refusal.Message, "the search was stopped at its limit") {
+		if refusal != nil && !strings.HasSuffix(refusal.Message, "the search reached its limit") {
 			t.Error(refusal.Message)
 		}
 	}

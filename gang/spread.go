@@ -84,7 +84,7 @@ type part struct {
 	pos int
 }
 
-// above says whether d is wider than the level of units, so that it is counted in units.
+// above reports whether d is wider than the level of units, so that it is counted in units.
 func (s *spread) above(d int) bool { return s.tree.LevelOf(d) < s.unitAt }
 
 // holds is how much d takes, in units or members.
@@ -190,7 +190,7 @@ func (s *spread) firstOnes(parts []part, u int) []part {
 	return parts
 }
 
-// closenessFirst says whether the number of parts of d comes before anything else.
+// closenessFirst reports whether the number of parts of d comes before anything else.
 func (s *spread) closenessFirst(d int) bool { return s.tree.LevelOf(d)+1 <= s.near }
 
 // best is the part that takes all of u at the least cost, the first of equals. Nodes that are in no domain of the

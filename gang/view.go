@@ -56,7 +56,7 @@ func newView(tree *topology.Tree, g Gang, role int, r rules) *view {
 	return v
 }
 
-// standing says whether any member is on a node already.
+// standing reports whether any member is on a node already.
 func (g Gang) standing() bool {
 	return slices.ContainsFunc(g.Members, func(m Member) bool { return m.Node != "" })
 }
@@ -135,7 +135,7 @@ func sickIn(tree *topology.Tree, role Role, level int) map[int]int {
 	return sick
 }
 
-// sick says whether a node that is out for the cause will come back by being repaired.
+// sick reports whether a node that is out for the cause will come back by being repaired.
 func (c Cause) sick() bool {
 	return c.Kind == Cordoned || c.Kind == Unhealthy || (c.Kind == Tainted && strings.HasPrefix(c.Name, "node.kubernetes.io/"))
 }

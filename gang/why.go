@@ -9,7 +9,7 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// LevelCount says of one level in how many domains there is room for what must be in one.
+// LevelCount counts, at one level, the domains with room for what must be in one domain.
 type LevelCount struct {
 	// Level is the level's name. Each of Needed domains must take Wanted members; Enough of Domains could.
 	Level           string
@@ -43,12 +43,12 @@ func (s *search) refuse() *Refusal {
 	}
 	r.Message = r.text(s.g, s.g.Roles[blocked])
 	if s.tries < 0 {
-		r.Message += "; the search was stopped at its limit"
+		r.Message += "; the search reached its limit"
 	}
 	return r
 }
 
-// noNodeHelps says whether the answer stays however many nodes are added: the members cannot be parted as they ask, or each NVLink
+// noNodeHelps reports whether the answer stays however many nodes are added: the members cannot be parted as they ask, or each NVLink
 // domain is too small though it is empty and well. A domain of other levels may grow; how many accelerators are wired together does not.
 func (s *search) noNodeHelps(r *Refusal, v *view) bool {
 	shares := s.rules.shares(len(s.order))
@@ -68,7 +68,7 @@ func (s *search) noNodeHelps(r *Refusal, v *view) bool {
 	return false
 }
 
-// empty says whether no node in a domain of a level is used or out of order, so that what fits now is all that ever would.
+// empty reports whether no node in a domain of a level is used or out of order, so that what fits now is all that ever would.
 func (s *search) empty(v *view, level int) bool {
 	for _, d := range s.tree.Domains(level) {
 		for i := range s.tree.Within(d) {
@@ -219,7 +219,7 @@ func (s *search) levelCount(v *view, level, wanted, needed int) LevelCount {
 func (s *search) unblock(r *Refusal, v *view) string {
 	n := len(s.order)
 	if s.rules.slice > s.rules.required && len(s.rules.shares(n)) == 0 {
-		return fmt.Sprintf("%s cannot be parted into equal slices of %s", Count(n, "pod", "pods"), s.unitText())
+		return fmt.Sprintf("%s cannot be divided into equal slices of %s", Count(n, "pod", "pods"), s.unitText())
 	}
 	if len(r.Levels) == 0 {
 		return ""
@@ -289,7 +289,7 @@ func (s *search) disagreements(r *Refusal, blocked int) {
 	}
 }
 
-// excluded says whether not even one member of the role fits on a node for its own sake, and why.
+// excluded reports whether not even one member of the role fits on a node for its own sake, and why.
 func excluded(tree *topology.Tree, i int, role Role) (Cause, bool) {
 	if role.OutAll != nil {
 		return *role.OutAll, true
@@ -331,7 +331,7 @@ func (r *Refusal) text(g Gang, role Role) string {
 	}
 	fmt.Fprintf(&b, ", %d %s: ", r.Fits, fits)
 	if r.Nodes == 0 {
-		return b.String() + "there are no nodes"
+		return b.String() + "the cluster has no nodes"
 	}
 	b.WriteString(Count(r.Nodes, "node", "nodes"))
 	for _, c := range sortedCauses(r.Excluded) {
@@ -380,7 +380,7 @@ func (c Cause) phrase(role Role) string {
 		if !ok {
 			shown = fmt.Sprint(role.Requests[c.Name])
 		}
-		return fmt.Sprintf("without free %s (%s asked)", c.Name, shown)
+		return fmt.Sprintf("without free %s (%s requested)", c.Name, shown)
 	case Refused:
 		return "refused by " + c.Name
 	default:

@@ -57,7 +57,7 @@ func TestAGangWithoutAnyNodeIsMarkedWhole(t *testing.T) {
 	gang := gangOf("g", 4, 2)
 	w.createAll(gang)
 	w.until("all to be marked", w.allMarked(gang, v1.PodReasonUnschedulable))
-	w.until("the reason on the Gang", w.says("g", "4 pods wanted, 0 fit: there are no nodes"))
+	w.until("the reason on the Gang", w.says("g", "4 pods wanted, 0 fit: the cluster has no nodes"))
 	for _, name := range []string{"a", "b", "c", "d"} {
 		w.create(node(name, 2))
 	}

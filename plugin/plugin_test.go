@@ -19,7 +19,7 @@ func TestBlockerHoldsTwoOfThreeNodes(t *testing.T) {
 		t.Errorf("reason %s", got)
 	}
 	w.create(memberPod("g", 1, 2, 2))
-	const why = "2 pods wanted, 1 fits: 3 nodes, 2 without free nvidia.com/gpu (2 asked)"
+	const why = "2 pods wanted, 1 fits: 3 nodes, 2 without free nvidia.com/gpu (2 requested)"
 	w.until("the reason with counts", w.says("g", why))
 	for range 5 {
 		w.attempted()
@@ -124,7 +124,7 @@ func TestANodeThatAFilterRefusesIsNeverPlanned(t *testing.T) {
 		m.Spec.NodeSelector = map[string]string{"kind": "training"}
 		w.create(m)
 	}
-	w.until("every cause to be counted", w.says("g", "2 pods wanted, 0 fit: 4 nodes, 1 without free nvidia.com/gpu (2 asked), 1 cordoned, 2 refused by NodeAffinity"))
+	w.until("every cause to be counted", w.says("g", "2 pods wanted, 0 fit: 4 nodes, 1 without free nvidia.com/gpu (2 requested), 1 cordoned, 2 refused by NodeAffinity"))
 	for _, name := range []string{"b", "d"} {
 		n, err := w.client.CoreV1().Nodes().Get(w.ctx, name, metav1.GetOptions{})
 		if err != nil {

@@ -46,7 +46,7 @@ func TestANodeThatRejectsIsSetAside(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2), node("d", 2))
 	w.aRejectsTwice()
 	w.create(memberPod("big", 0, 3, 2), memberPod("big", 1, 3, 2), memberPod("big", 2, 3, 2))
-	w.until("the reason", w.says("big", "3 pods wanted, 2 fit: 4 nodes, 1 without free nvidia.com/gpu (2 asked), 1 unhealthy (RejectsPods): a"))
+	w.until("the reason", w.says("big", "3 pods wanted, 2 fit: 4 nodes, 1 without free nvidia.com/gpu (2 requested), 1 unhealthy (RejectsPods): a"))
 	w.plugin.noteStuck(klog.Background(), time.Now())
 	w.attempted()
 	if w.where("big-0") != "" {

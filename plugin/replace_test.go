@@ -71,7 +71,7 @@ func TestAReleasedPodIsReplacedWhileItEnds(t *testing.T) {
 	w.release("g-1")
 	w.knows(1)
 	w.create(again("g", 1, 2, 2))
-	w.until("the old pod's node to be taken still", w.says("g", "1 pod wanted (1 of 2 are on nodes), 0 fit: 2 nodes, 2 without free nvidia.com/gpu (2 asked)"))
+	w.until("the old pod's node to be taken still", w.says("g", "1 pod wanted (1 of 2 are on nodes), 0 fit: 2 nodes, 2 without free nvidia.com/gpu (2 requested)"))
 	w.attempted()
 	if at := w.where("g-1-again"); at != "" {
 		t.Fatalf("bound to %s beside the old pod", at)
@@ -96,7 +96,7 @@ func TestTwoLostMembersArePlacedTogetherOrNotAtAll(t *testing.T) {
 	w.release("g-1", "g-2")
 	w.knows(1)
 	w.create(again("g", 1, 3, 2))
-	w.until("the other to be awaited", w.says("g", "2 of 3 pods exist, 1 on nodes: waiting for slot 2 to be created again"))
+	w.until("the other to be awaited", w.says("g", "2 of 3 pods exist, 1 on nodes: waiting for slot 2 to be re-created"))
 	w.attempted()
 	if at := w.where("g-1-again"); at != "" {
 		t.Fatalf("g-1 was placed on %s without g-2", at)
@@ -254,7 +254,7 @@ func TestALostMemberIsToldThoughNobodyWaits(t *testing.T) {
 	w.knows(1)
 	w.until("the loss to be told", func() bool {
 		w.plugin.inspectAt(w.ctx, time.Now())
-		return w.says("g", "1 of 2 pods exist, 1 on nodes: waiting for slot 1 to be created again (pod g-1 is still ending on node b)")()
+		return w.says("g", "1 of 2 pods exist, 1 on nodes: waiting for slot 1 to be re-created (pod g-1 is still terminating on node b)")()
 	})
 	if r := w.placement("g").Reason; r != v1alpha1.ReasonMemberLost {
 		t.Errorf("reason %s", r)

@@ -55,12 +55,12 @@ var sideBySide = controller.Options{MaxConcurrentReconciles: workers}
 // Options of New; all must be set.
 type Options struct {
 	Client client.Client
-	// Live reads past the cache, which holds only pods of gangs that are acted on.
+	// Live reads past the cache, which holds only pods of gangs that are not only observed.
 	Live client.Reader
-	// ByGang is the index of the cache's pods by gang: a label alone would be compared with those of all pods of the namespace.
+	// ByGang is the index of the cache's pods by gang: a label selector would compare all pods of the namespace.
 	ByGang string
-	// MaxGangs is how many Gangs a namespace may have; 0: as many as there are Jobs. Admission refuses Jobs beyond it, this package
-	// those that came side by side.
+	// MaxGangs limits the Gangs of a namespace; 0: no limit. Admission refuses Jobs beyond it, and this package those that were
+	// created at the same time.
 	MaxGangs int
 	Recorder events.EventRecorder
 	// Now is the clock.
@@ -101,7 +101,7 @@ func New(o Options) *Controller {
 	}
 }
 
-// SetupWithManager registers the reconciler; it runs on the leader alone.
+// SetupWithManager registers the reconciler; it runs only on the leader.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	if err := c.metrics.register(ctrlmetrics.Registry); err != nil {
 		return err
@@ -132,7 +132,7 @@ func jobOfPod(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[v1alpha1.LabelGang]}}}
 }
 
-// Reconcile gathers what is known of one Job's gang, has it assessed and writes the result.
+// Reconcile reads the objects of one Job's gang, computes its status and writes it.
 func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	job := &batchv1.Job{}
 	if err := c.Client.Get(ctx, req.NamespacedName, job); err != nil {
@@ -178,7 +178,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	missing := !known.View.JobEnded && !ptr.Deref(job.Spec.Suspend, false) && len(known.View.Members) < known.View.Size
 	if missing {
 		if known.View.Refused, err = c.refused(ctx, job, pods.Items, now); err != nil { // all else is said without
-			log.FromContext(ctx).Error(err, "asking why a pod is missing")
+			log.FromContext(ctx).Error(err, "querying why a pod is missing")
 		}
 	}
 	var again time.Duration
@@ -255,7 +255,7 @@ func (c *Controller) collect(ctx context.Context, name types.NamespacedName, liv
 }
 
 // errFull: the namespace has as many Gangs as it may have.
-var errFull = errors.New("the namespace has no room for another Gang")
+var errFull = errors.New("the namespace has reached its limit of Gangs")
 
 // room is errFull, and tells the Job's user, where the namespace has as many Gangs as it may have. A Job that had its Gang may
 // be running: it gets another one, for without it nobody sees to its ranks.
@@ -271,7 +271,7 @@ func (c *Controller) room(ctx context.Context, job *batchv1.Job) error {
 		return nil
 	}
 	if c.noteNews(client.ObjectKeyFromObject(job), v1alpha1.ReasonTooManyGangs) {
-		c.Recorder.Eventf(job, nil, corev1.EventTypeWarning, v1alpha1.ReasonTooManyGangs, "Create", "there is no Gang for this Job, and its ranks do not start: the namespace has %d and may have %d; delete Jobs that are over", len(gangs.Items), c.MaxGangs)
+		c.Recorder.Eventf(job, nil, corev1.EventTypeWarning, v1alpha1.ReasonTooManyGangs, "Create", "this Job has no Gang, and its ranks do not start: the namespace has %d Gangs, the limit is %d; delete Jobs that are over", len(gangs.Items), c.MaxGangs)
 	}
 	return errFull
 }

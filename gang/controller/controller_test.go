@@ -596,7 +596,7 @@ func TestAFullNamespaceGetsNoGang(t *testing.T) {
 	if err := w.client.Get(t.Context(), key, &v1alpha1.Gang{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the Gang was made: %v", err)
 	}
-	if all := w.events["*v1.Job"]; len(all) != 1 || !strings.Contains(all[0], "Warning TooManyGangs") || !strings.Contains(all[0], "has 1 and may have 1") {
+	if all := w.events["*v1.Job"]; len(all) != 1 || !strings.Contains(all[0], "Warning TooManyGangs") || !strings.Contains(all[0], "has 1 Gangs, the limit is 1") {
 		t.Errorf("told %q", all)
 	}
 	if err := w.client.Delete(t.Context(), other); err != nil {

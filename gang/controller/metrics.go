@@ -27,10 +27,10 @@ func newMetrics() *metrics {
 	return &metrics{
 		counts:    map[string]map[string]bool{},
 		gangs:     prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gangs", Help: "Gangs of a namespace, those that are over included."}, []string{"namespace"}),
-		goodput:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_goodput_ratio", Help: "Share of the time since the first start that was spent on steps that were kept; absent where that is not known."}, []string{"namespace", "gang"}),
+		goodput:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_goodput_ratio", Help: "Share of the time since the first start that was spent on steps that were kept; absent where unknown."}, []string{"namespace", "gang"}),
 		lost:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_lost_seconds", Help: "Training time lost to recoveries so far."}, []string{"namespace", "gang"}),
-		step:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_step", Help: "Newest step that all ranks finished; absent where that is not known."}, []string{"namespace", "gang"}),
-		wouldHave: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_would_have_total", Help: "Times that people were told what would have been done about a failure of an observed job, by reason."}, []string{"reason"}),
+		step:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_step", Help: "Newest step that all ranks finished; absent where unknown."}, []string{"namespace", "gang"}),
+		wouldHave: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_would_have_total", Help: "Events about what would have been done after a failure of an observed job, by reason."}, []string{"reason"}),
 	}
 }
 

@@ -22,13 +22,13 @@ func TestGangMetrics(t *testing.T) {
 		"progress": map[string]any{"step": 12, "lostMs": 1000}}})
 	w.reconcile()
 	const want = `
-# HELP holdfast_gang_goodput_ratio Share of the time since the first start that was spent on steps that were kept; absent where that is not known.
+# HELP holdfast_gang_goodput_ratio Share of the time since the first start that was spent on steps that were kept; absent where unknown.
 # TYPE holdfast_gang_goodput_ratio gauge
 holdfast_gang_goodput_ratio{gang="llama",namespace="team"} 0.8
 # HELP holdfast_gang_lost_seconds Training time lost to recoveries so far.
 # TYPE holdfast_gang_lost_seconds gauge
 holdfast_gang_lost_seconds{gang="llama",namespace="team"} 1
-# HELP holdfast_gang_step Newest step that all ranks finished; absent where that is not known.
+# HELP holdfast_gang_step Newest step that all ranks finished; absent where unknown.
 # TYPE holdfast_gang_step gauge
 holdfast_gang_step{gang="llama",namespace="team"} 12
 # HELP holdfast_gangs Gangs of a namespace, those that are over included.

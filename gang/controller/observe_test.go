@@ -73,7 +73,7 @@ func TestObserve(t *testing.T) {
 	}
 	w.now = w.now.Add(time.Minute)
 	w.reconcile()
-	if told := w.told(); len(told) != 1 || !strings.Contains(told[0], "exit code 137 (OOMKilled)") || !strings.Contains(told[0], "back after 1m0s") || !strings.Contains(told[0], "an estimated 59s saved") {
+	if told := w.told(); len(told) != 1 || !strings.Contains(told[0], "exit code 137 (OOMKilled)") || !strings.Contains(told[0], "ran again after 1m0s") || !strings.Contains(told[0], "an estimated 59s saved") {
 		t.Errorf("told %q", told)
 	}
 	if g := w.gang(); g.Status.Phase != v1alpha1.PhaseRunning || len(g.Status.Notes) != 3 {

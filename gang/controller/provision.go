@@ -73,7 +73,7 @@ func (c *Controller) provision(
 	next := asked{job: job.UID, at: now}
 	var err error
 	if next.request, err = c.settle(ctx, g, view, waiting, now); err != nil {
-		next.problem = "no ProvisioningRequest is made: " + cause.Tail(cause.Printable(err.Error()), maxRefusal)
+		next.problem = "no ProvisioningRequest is created: " + cause.Tail(cause.Printable(err.Error()), maxRefusal)
 	}
 	c.setAsked(key, next)
 	if next.request == nil && next.problem == "" {
@@ -88,7 +88,7 @@ func (c *Controller) settle(
 ) (*provision.Request, error) {
 	if len(waiting) > 0 {
 		if others := waiting[0].Annotations[v1alpha1.AnnotationConsumesRequest]; others != v1alpha1.RequestName(g.Name) {
-			return nil, fmt.Errorf("pod %s consumes %q, which is not of this gang", waiting[0].Name, others)
+			return nil, fmt.Errorf("pod %s consumes %q, which belongs to another gang", waiting[0].Name, others)
 		}
 	}
 	u := newRequest(g)
@@ -101,7 +101,7 @@ func (c *Controller) settle(
 	case metav1.IsControlledBy(u, g):
 		v.Request = requestOf(u)
 	case !v.Done:
-		return nil, fmt.Errorf("ProvisioningRequest %s is not of this gang: remove it", u.GetName())
+		return nil, fmt.Errorf("ProvisioningRequest %s belongs to no Gang of this Job: remove it", u.GetName())
 	}
 	switch d := provision.Decide(v, now); d.Action {
 	case provision.Remove:
@@ -146,7 +146,7 @@ func short(v status.View, holders []*corev1.Pod) []*corev1.Pod {
 	return waiting
 }
 
-// absent says whether an object, or its kind, does not exist.
+// absent reports whether an object, or its kind, does not exist.
 func absent(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) }
 
 // requestOf reads what of a request matters. Anybody may write it who may write requests: what cannot be read is left out.
@@ -197,7 +197,7 @@ func (c *Controller) withdraw(ctx context.Context, g *v1alpha1.Gang) error {
 			continue
 		}
 		if err == nil && !metav1.IsControlledBy(o, g) {
-			err = errors.New("it is not of this gang")
+			err = errors.New("it belongs to another gang")
 		}
 		if err == nil {
 			uid := o.GetUID()

@@ -129,11 +129,11 @@ func TestAGangAsksForItsNodes(t *testing.T) {
 		reason, want string
 	}{
 		{"Accepted", true, "Accepted", "for 2 pods was accepted: Accepted: m"},
-		{"Provisioned", false, "CapacityIsNotFound", "for 2 pods is tried again: CapacityIsNotFound: m"},
+		{"Provisioned", false, "CapacityIsNotFound", "for 2 pods is retried: CapacityIsNotFound: m"},
 		{"Provisioned", true, "CapacityIsProvisioned", "for 2 pods was provisioned: CapacityIsProvisioned: m"},
-		{"BookingExpired", true, "ReservationExpired", "for 2 pods expired: ReservationExpired: m; the next one is made at "},
-		{"CapacityRevoked", true, "Taken", "for 2 pods was revoked: Taken: m; the next one is made at "},
-		{"Failed", true, "Expired", "for 2 pods failed: Expired: m; the next one is made at "},
+		{"BookingExpired", true, "ReservationExpired", "for 2 pods expired: ReservationExpired: m; the next one is created at "},
+		{"CapacityRevoked", true, "Taken", "for 2 pods was revoked: Taken: m; the next one is created at "},
+		{"Failed", true, "Expired", "for 2 pods failed: Expired: m; the next one is created at "},
 	} {
 		w.now = w.now.Add(requestAgain)
 		w.answers(c.condition, c.is, c.reason)
@@ -168,7 +168,7 @@ func TestNoRequestIsMade(t *testing.T) {
 		want   string
 	}{
 		"no API": {func(w *world) { w.c.Live = unserved{w.client} },
-			"; no ProvisioningRequest is made: the cluster serves no autoscaling.x-k8s.io/v1: run Cluster Autoscaler"},
+			"; no ProvisioningRequest is created: the cluster serves no autoscaling.x-k8s.io/v1: run Cluster Autoscaler"},
 		"pods of Kueue's": {func(w *world) {
 			p := pod(0, "")
 			if err := w.client.Get(context.Background(), client.ObjectKeyFromObject(p), p); err != nil {
@@ -178,14 +178,14 @@ func TestNoRequestIsMade(t *testing.T) {
 			if err := w.client.Update(context.Background(), p); err != nil {
 				t.Fatal(err)
 			}
-		}, `; no ProvisioningRequest is made: pod llama-0 consumes "kueue-1", which is not of this gang`},
+		}, `; no ProvisioningRequest is created: pod llama-0 consumes "kueue-1", which belongs to another gang`},
 		"another's request": {func(w *world) {
 			u := &unstructured.Unstructured{Object: map[string]any{}}
 			u.SetGroupVersionKind(requestKind)
 			u.SetNamespace(requestKey.Namespace)
 			u.SetName(requestKey.Name)
 			w.add(u)
-		}, "; no ProvisioningRequest is made: ProvisioningRequest holdfast-llama is not of this gang: remove it"},
+		}, "; no ProvisioningRequest is created: ProvisioningRequest holdfast-llama belongs to no Gang of this Job: remove it"},
 		"pods that no node would help": {func(w *world) {
 			for slot := range 2 {
 				p := pod(slot, "")

@@ -36,14 +36,14 @@ func TestWhyAPodIsMissing(t *testing.T) {
 	w.add(said(1, "job-1", "FailedCreate", `Error creating: pods "llama-1-old" is forbidden: of yesterday`, at(-2*time.Minute)))
 	w.add(said(2, "job-0", "FailedCreate", "another Job's", at(0)))
 	w.add(said(3, "job-1", "SuccessfulCreate", "Created pod", at(0)))
-	if result := w.reconcile(); result.RequeueAfter != refusedAgain || message(v1alpha1.ConditionPlaced) != "1 of 2 pods exist, 1 on nodes: waiting for slot 1 to be created again" {
+	if result := w.reconcile(); result.RequeueAfter != refusedAgain || message(v1alpha1.ConditionPlaced) != "1 of 2 pods exist, 1 on nodes: waiting for slot 1 to be re-created" {
 		t.Errorf("again after %s: %s", result.RequeueAfter, message(v1alpha1.ConditionPlaced))
 	}
 	const quota = "exceeded quota: team, requested: requests.nvidia.com/gpu=2, used: requests.nvidia.com/gpu=2, limited: requests.nvidia.com/gpu=3"
 	w.now = w.now.Add(refusedAgain)
 	w.add(said(4, "job-1", "FailedCreate", `Error creating: pods "llama-1-x7k" is forbidden: `+quota+"\x1b[2J", at(-30*time.Second)))
 	w.reconcile()
-	if got := message(v1alpha1.ConditionPlaced); !strings.HasSuffix(got, "; the Job controller cannot make a pod: "+quota+`\x1b[2J`) || w.condition(v1alpha1.ConditionPlaced) != "False MemberLost" {
+	if got := message(v1alpha1.ConditionPlaced); !strings.HasSuffix(got, "; the Job controller cannot create a pod: "+quota+`\x1b[2J`) || w.condition(v1alpha1.ConditionPlaced) != "False MemberLost" {
 		t.Errorf("%s: %s", w.condition(v1alpha1.ConditionPlaced), got)
 	}
 	w.add(pod(1, "n1", func(p *corev1.Pod) { p.CreationTimestamp = at(0) }))

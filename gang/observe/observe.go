@@ -16,7 +16,7 @@ import (
 type Kind int
 
 const (
-	// Restart: all ranks start anew in the pods they have.
+	// Restart: all ranks are restarted in their present pods.
 	Restart Kind = iota
 	// Replace: the one pod is replaced, the others stay.
 	Replace
@@ -31,18 +31,18 @@ const (
 // kept bounds the findings.
 const kept = 10
 
-// Failure is one failure that was seen from outside.
+// Failure is one failure observed from outside the pod.
 type Failure struct {
 	Kind      Kind
 	Pod, Node string
-	// Cause says what happened, for people.
+	// Cause is the text of what happened.
 	Cause string
-	// At is when, Back when a pod ran again in its place; zero: not yet, or not known.
+	// At is when, Back when its replacement ran; zero: not yet, or unknown.
 	At, Back time.Time
 }
 
-// Figures are the lengths of recoveries, first failure seen to first new step, that Holdfast measured on
-// other jobs of this cluster.
+// Figures are the durations of recoveries, from the first observed failure to the first new step, that Holdfast measured on other
+// jobs of this cluster.
 type Figures struct{ Restarts, Replacements []time.Duration }
 
 // Finding is what would have been done about one failure.
@@ -52,10 +52,10 @@ type Finding struct {
 	Head, Tail string
 }
 
-// Text is the finding for people.
+// Text is the whole finding as one sentence.
 func (f Finding) Text() string { return f.Head + ": " + f.Tail }
 
-// Of are the findings on failures, oldest first, the newest kept.
+// Of returns the findings on failures, oldest first; only the newest are kept.
 func Of(failures []Failure, known Figures) []Finding {
 	failures = slices.Clone(failures)
 	slices.SortStableFunc(failures, func(a, b Failure) int {
@@ -73,15 +73,15 @@ func Of(failures []Failure, known Figures) []Finding {
 
 func (f Failure) finding(known Figures) Finding {
 	out := Finding{Reason: WouldRestart, Pod: f.Pod}
-	does, measured := "all ranks would have been started anew in the pods that they have", known.Restarts
+	does, measured := "all ranks would have been restarted in their present pods", known.Restarts
 	if f.Kind == Replace {
 		out.Reason, measured = WouldReplace, known.Replacements
-		does = "this one pod would be replaced on another node and the others kept, within the outage budget"
+		does = "only this pod would be replaced, on another node, within the outage budget"
 	}
 	out.Head = fmt.Sprintf("%s: pod %s on node %s %s at %s", out.Reason, f.Pod, cmp.Or(f.Node, "?"), f.Cause, f.At.UTC().Format("2006-01-02 15:04:05Z"))
 	away := f.Back.Sub(f.At)
 	if back := !f.Back.IsZero() && away >= 0; back {
-		out.Head += fmt.Sprintf(" and was back after %s", short(away))
+		out.Head += fmt.Sprintf(" and ran again after %s", short(away))
 	} else {
 		away = -1
 	}
@@ -92,7 +92,7 @@ func (f Failure) finding(known Figures) Finding {
 // estimate is what would have been saved, with its basis; away below 0: not known.
 func estimate(away time.Duration, measured []time.Duration) string {
 	if len(measured) == 0 {
-		return "; no such recovery was measured on this cluster yet, so there is no estimate"
+		return "; no estimate: no such recovery was measured on this cluster yet"
 	}
 	m := median(measured)
 	basis := fmt.Sprintf("about %s, the median of %d measured on this cluster", short(m), len(measured))
@@ -119,7 +119,7 @@ func short(d time.Duration) string {
 	return d.Round(100 * time.Millisecond).String()
 }
 
-// News are the findings of which people have not heard; heard are texts of earlier findings.
+// News are the findings that were not published yet; heard are the texts of earlier findings.
 func News(findings []Finding, heard []string) []Finding {
 	var news []Finding
 	for _, f := range findings {

@@ -9,20 +9,19 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// Holding is room that is held for one gang: a nomination after preemption, or a reservation.
+// Holding is room that the scheduler keeps for one gang: a nomination after preemption, or a reservation.
 type Holding struct {
 	// Priority is the gang's.
 	Priority int32
-	// Reserved: the gang waits for the room, nothing was preempted for it; others may backfill it if they end in time.
+	// Reserved: the gang waits for the room without preemption; other jobs may backfill it if they end in time.
 	Reserved bool
-	// At is when a reservation is expected to be free; zero: nobody knows.
+	// At is when a reservation is expected to be free; zero: unknown.
 	At time.Time
-	// Preempts: the gang may have units of lower priority leave.
+	// Preempts: the gang may preempt units of lower priority.
 	Preempts bool
 }
 
-// Excludes reports whether a newcomer must stay out of the room. end is when the newcomer will be over if it starts
-// now; zero where that is unknown.
+// Excludes reports whether a newcomer must stay out of the room. end is when the newcomer will end if it starts now; zero: unknown.
 func (h Holding) Excludes(priority int32, end time.Time) bool {
 	switch {
 	case priority > h.Priority:
@@ -38,17 +37,17 @@ func (h Holding) Excludes(priority int32, end time.Time) bool {
 // Reservation is the room that a gang waits for.
 type Reservation struct {
 	Assignments []gang.Assignment
-	// Domain is where they are, such as "rack a/r1"; empty: in no one domain.
+	// Domain is the narrowest one that holds all assignments, such as "rack a/r1"; empty: none.
 	Domain string
-	// At is when it is expected to be free; zero: nobody knows.
+	// At is when it is expected to be free; zero: unknown.
 	At time.Time
-	// Ended are the units that are over by then, by their index.
+	// Ended are the units that will have ended by then, by index.
 	Ended []int
 }
 
-// Reserve returns the room that the gang gets first: where it fits at the earliest time, once all units that declared
-// their end by then are over and terminating ones are gone. If there is no such time, it is the room in which units
-// that declared no end use the fewest devices. ok is false where the gang does not fit a cluster without any unit.
+// Reserve returns the room that the gang can have first: where it fits at the earliest time, after all units with a declared end by
+// then have ended and terminating ones are gone. If there is no such time, it is the room in which units without a declared end use
+// the fewest devices. ok is false if the gang does not fit even into an empty cluster.
 func Reserve(w World, g gang.Gang, now time.Time) (Reservation, bool) {
 	if r, ok := earliest(w, g, now); ok {
 		return r, true

@@ -14,26 +14,25 @@ type Freed struct {
 	Level, Domain string
 	// Nodes is how many nodes the domain has, Used how many of them are used now.
 	Nodes, Used int
-	// Moves say who would go where.
+	// Moves are the moves that free it.
 	Moves []Move
-	// Pods is how many pods that are.
+	// Pods is the number of moved pods.
 	Pods int
 }
 
-// Move is what one unit would have to do.
+// Move is the move of one unit.
 type Move struct {
 	Unit string
-	// Assignments are its pods' new places; Member is the node that the pod is on now.
+	// Assignments are its pods' new nodes; Member.Node is the present one.
 	Assignments []gang.Assignment
 }
 
 // moveEffort bounds a search for moves, in nodes looked at.
 const moveEffort = 4_000_000
 
-// Defragment lists, by level from the widest, the domains that moves could free entirely: those with the fewest pods to
-// move first, at most so many for a level. Pods move to domains that are not entirely free. It uses counts only:
-// whether a node takes a pod for other reasons, and whether its gang may be spread so, is not checked. Where a level is
-// named, only that level is searched.
+// Defragment lists, by level from the widest, the domains that moves could free entirely: those with the fewest pods to move first,
+// at most a number per level. Pods move to domains that are not entirely free. It uses counts only: it does not check other reasons for
+// which a node refuses a pod, nor the topology constraints of the moved gangs. If a level is named, only that one is searched.
 func Defragment(w World, of string, most int) (freed []Freed, stopped bool) {
 	x := w.all(w.index())
 	for u := range w.Units {

@@ -181,7 +181,7 @@ func randomGang(rng *rand.Rand) gang.Gang {
 	return g
 }
 
-// fitsWith says whether the gang fits while the given units, and those who are leaving, are gone.
+// fitsWith reports whether the gang fits while the given units, and those who are leaving, are gone.
 func fitsWith(w *World, g gang.Gang, gone []int) bool {
 	x := w.all(w.index())
 	for u := range w.Units {

@@ -6,14 +6,14 @@ import (
 	"holdfast.dev/holdfast/gang"
 )
 
-// Check reports whether the gang fits without some units, given by index, and without terminating ones, with all others there.
+// Check reports whether the gang fits without some units, given by index, and without terminating ones, while all others stay.
 type Check func(gone []int) (fits bool, err error)
 
 // Verdict is the result of a trial.
 type Verdict int
 
 const (
-	// Unfinished: the checks or the time were used up, or a check broke, before it was known which units can stay.
+	// Unfinished: the limit of checks or time was reached, or a check failed, before it was known which units can stay.
 	Unfinished Verdict = iota
 	// Suffices: the gang fits without the victims, and does not fit if any of them stays.
 	Suffices
@@ -23,10 +23,10 @@ const (
 	Protected
 )
 
-// TryVictims selects the units to preempt where room is not all that keeps the gang away, and only check knows the rest. It starts
-// without any unit and keeps the dearest first, many at a time, for as long as check passes; those that a budget keeps come before
-// all others. It asks check most times at most, and only where the counts of free resources allow an answer of yes. It ends once late
-// says so: where many have to leave, the counts alone take long.
+// TryVictims selects the units to preempt if not only free room keeps the gang from being placed, and only check knows the rest. It
+// starts without any unit and returns units while check passes, the most expensive first, many at a time; units that a budget
+// protects come first. It calls check at most most times, and only if the counts of free resources allow success. It stops when
+// late returns true.
 func TryVictims(w World, g gang.Gang, check Check, most int, late func() bool) (victims []int, verdict Verdict, err error) {
 	s := &search{w: &w, by: w.index(), g: g, spent: map[int]int{}}
 	t := &trial{search: s, check: check, late: late, left: most}

@@ -20,21 +20,21 @@ const (
 	exactUnits = 12
 )
 
-// Selection is who leaves, and where the gang then goes.
+// Selection is the units to preempt, and the gang's placement after that.
 type Selection struct {
-	// Victims are the units to preempt, by index; none where it is enough that terminating units end.
+	// Victims are the units to preempt, by index; none if it is enough that terminating units end.
 	Victims []int
 	// Assignments are the gang's new ones, by slot.
 	Assignments []gang.Assignment
-	// Domain is where they are, such as "rack a/r1"; empty: in no one domain.
+	// Domain is the narrowest one that holds all assignments, such as "rack a/r1"; empty: none.
 	Domain string
 	Cost   Cost
 	// Truncated: the search reached its limit, so there may be a cheaper selection.
 	Truncated bool
 }
 
-// SelectVictims selects the units to preempt so that the gang fits. ok is false where it does not fit even without all
-// units, or only by violating a disruption budget.
+// SelectVictims selects the units to preempt so that the gang fits. ok is false if it does not fit even without all units, or only
+// by violating a disruption budget.
 func SelectVictims(w World, g gang.Gang) (Selection, bool) {
 	s := &search{w: &w, by: w.index(), g: g, left: effort / 2}
 	all := w.all(s.by)
@@ -71,7 +71,7 @@ type search struct {
 	best  Selection
 }
 
-// tryPlace says whether the gang has a place now.
+// tryPlace reports whether the gang has a place now.
 func (s *search) tryPlace(x *world) bool {
 	pass := max(1, len(s.g.Roles)) * x.tree.Len()
 	_, refusal, looked := gang.PlaceWithin(x.tree, s.g, max(fewest, passes*(pass+len(s.g.Members))))

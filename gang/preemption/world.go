@@ -15,37 +15,37 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// World is a cluster as it would be if none of Units were there.
+// World is the cluster without any of Units.
 type World struct {
 	Levels []topology.Level
 	Nodes  []topology.Node
 	// Units are the preemptible ones; all other pods are counted in Nodes.
 	Units []Unit
-	// Allowed is how many pods disruption budgets allow to leave now, by budget.
+	// Allowed is how many pods each disruption budget allows to be evicted now.
 	Allowed []int
 }
 
-// Unit is what leaves together: a whole gang, or one pod.
+// Unit is a whole gang or one pod, preempted as one.
 type Unit struct {
-	// Name is for people, such as "gang ns/train"; it is unique in a World.
+	// Name is for messages, such as "gang ns/train"; it is unique in a World.
 	Name     string
 	Priority int32
 	// LostWork is the work lost by preempting the unit, in device seconds; at least 1 is counted.
 	LostWork int64
-	// Terminating: it is being deleted already, and costs nothing.
+	// Terminating: it is already being deleted, and costs nothing.
 	Terminating bool
-	// End is when the unit will be over, as it declared; zero where unknown.
+	// End is when the unit will end, as it declared; zero: unknown.
 	End time.Time
 	// Budgets counts its pods by disruption budget, an index in World.Allowed.
 	Budgets map[int]int
 	Pods    []Pod
 }
 
-// Pod is what one pod of a unit is to its node.
+// Pod is what one pod of a unit uses on its node.
 type Pod struct {
 	Node      string
 	Resources topology.Resources
-	// Devices says that it takes devices, so that the node is used.
+	// Devices: it uses devices, so that the node counts as used.
 	Devices bool
 	// Tenant, Exclusive, Spares and SparesAt are as in topology.Node.
 	Tenant, Exclusive bool
@@ -154,7 +154,7 @@ func (x *world) unitsHere() []int {
 	return slices.Sorted(maps.Keys(x.here))
 }
 
-// Cost is what is lost by who leaves; less is better.
+// Cost is what a selection of victims loses; less is better.
 type Cost struct {
 	// Lost is the work lost by priority, the highest first.
 	Lost []Loss
@@ -177,7 +177,7 @@ func (c Cost) with(u *Unit) Cost {
 	return Cost{Lost: lost, Pods: c.Pods + len(u.Pods)}
 }
 
-// Compare is below 0 where c is the better one.
+// Compare is negative if c is lower.
 func (c Cost) Compare(d Cost) int {
 	for i := 0; i < len(c.Lost) || i < len(d.Lost); i++ {
 		switch {
@@ -205,7 +205,7 @@ func assignments(g *gang.Gang, p gang.Placement) []gang.Assignment {
 	return slices.DeleteFunc(slices.Clone(p.Assignments), func(s gang.Assignment) bool { return stands[s.Member] })
 }
 
-// DomainOf names the narrowest domain that all assignments are in, with its level, such as "rack a/r1"; empty: there is none.
+// DomainOf names the narrowest domain that all assignments are in, with its level, such as "rack a/r1"; empty: none.
 func DomainOf(tree *topology.Tree, assignments []gang.Assignment) string {
 	common := -1
 	for _, s := range assignments {

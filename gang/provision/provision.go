@@ -8,65 +8,65 @@ import (
 	"time"
 )
 
-// Phase is what the autoscaler says of a request.
+// Phase is the autoscaler's state of a request.
 type Phase string
 
 const (
-	// Made: nothing yet.
+	// Made: the autoscaler has not answered yet.
 	Made Phase = "was made"
-	// Accepted: it looks for nodes.
+	// Accepted: it searches nodes.
 	Accepted Phase = "was accepted"
-	// Retried: it found none, and tries again by itself.
-	Retried Phase = "is tried again"
+	// Retried: it found none, and retries by itself.
+	Retried Phase = "is retried"
 	// Provisioned: the nodes are there, or on their way.
 	Provisioned Phase = "was provisioned"
-	// Failed, Expired and Revoked are final: no nodes, not used in time, taken back.
+	// Failed, Expired and Revoked are final: no nodes found, not used in time, withdrawn.
 	Failed  Phase = "failed"
 	Expired Phase = "expired"
 	Revoked Phase = "was revoked"
 )
 
-// over says whether the autoscaler does nothing more for the request.
+// over reports whether the autoscaler does nothing more for the request.
 func (p Phase) over() bool { return p == Failed || p == Expired || p == Revoked }
 
-// Request is one that stands.
+// Request is an existing request.
 type Request struct {
-	// Name is the object's, Class how the autoscaler is to find nodes, Pods for how many.
+	// Name is the object's name, Class how the autoscaler provisions nodes, Pods the number of pods.
 	Name, Class string
 	Pods        int
-	// Attempt counts from 1 those that were made for the same lack.
+	// Attempt numbers, from 1, the requests for the same lack of nodes.
 	Attempt int
 	Phase   Phase
-	// Why is what the autoscaler says to it, Since from when on.
+	// Why is the autoscaler's message about it, Since its time.
 	Why   string
 	Since time.Time
 }
 
-// View is what is known of a gang that asks in this way.
+// View is what is known of a gang that requests nodes.
 type View struct {
-	// Class is the one that its job names.
+	// Class is the provisioning class of its job.
 	Class string
-	// Short is how many pods wait for lack of room where more nodes would do; 0: that is not what the gang waits for.
+	// Short is how many pods wait because of a lack of room that more nodes would remove; 0: the gang does not wait for that.
 	Short int
-	// Done: all pods are on nodes, or none is to be any more.
+	// Done: all pods are on nodes, or none is needed any more.
 	Done bool
-	// Request is nil where none stands.
+	// Request is the existing request, or nil.
 	Request *Request
 }
 
-// Action is what is to be done.
+// Action is what the controller must do.
 type Action string
 
 const (
-	// Keep leaves all as it is.
+	// Keep changes nothing.
 	Keep Action = "keep"
-	// Make makes a request, and removes the one that stands.
+	// Make creates a request, and removes the existing one.
 	Make Action = "make"
-	// Remove removes it.
+	// Remove removes the existing request.
 	Remove Action = "remove"
 )
 
-// Decision is an Action; Attempt is that of the request to make, Again when a failed one is to be followed.
+// Decision is an Action; Attempt is that of the request to create, Again when the next request follows a failed one.
 type Decision struct {
 	Action  Action
 	Attempt int
@@ -79,7 +79,7 @@ const (
 	longestPause = 30 * time.Minute
 )
 
-// Decide says what is to be done about a gang's request.
+// Decide returns what to do about a gang's request.
 func Decide(v View, now time.Time) Decision {
 	r := v.Request
 	switch {
@@ -104,7 +104,7 @@ func Decide(v View, now time.Time) Decision {
 
 func pause(attempt int) time.Duration { return min(firstPause<<min(attempt-1, 5), longestPause) }
 
-// Text is what people read of a request that stands.
+// Text is the text of an existing request, for conditions.
 func Text(r Request, d Decision) string {
 	attempt := ""
 	if r.Attempt > 1 {
@@ -115,7 +115,7 @@ func Text(r Request, d Decision) string {
 		text += ": " + r.Why
 	}
 	if !d.Again.IsZero() {
-		text += "; the next one is made at " + d.Again.UTC().Format(time.TimeOnly) + " UTC"
+		text += "; the next one is created at " + d.Again.UTC().Format(time.TimeOnly) + " UTC"
 	}
 	return text
 }

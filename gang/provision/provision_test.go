@@ -60,8 +60,8 @@ func TestText(t *testing.T) {
 		again   time.Time
 	}{
 		" was made":                        {Request{Attempt: 1, Phase: Made}, time.Time{}},
-		" is tried again: NotFound: later": {Request{Attempt: 1, Phase: Retried, Why: "NotFound: later"}, time.Time{}},
-		", attempt 3, failed: Expired: x; the next one is made at 12:00:00 UTC": {Request{Attempt: 3, Phase: Failed, Why: "Expired: x"}, noon},
+		" is retried: NotFound: later": {Request{Attempt: 1, Phase: Retried, Why: "NotFound: later"}, time.Time{}},
+		", attempt 3, failed: Expired: x; the next one is created at 12:00:00 UTC": {Request{Attempt: 3, Phase: Failed, Why: "Expired: x"}, noon},
 	} {
 		c.request.Name, c.request.Class, c.request.Pods = "holdfast-llama", "c", 4
 		want = "ProvisioningRequest holdfast-llama (c) for 4 pods" + want

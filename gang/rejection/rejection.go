@@ -1,8 +1,8 @@
-// Package rejection counts nodes that report Ready and then reject pods. It promises that a node is excluded only after
-// it rejected pods repeatedly with no pod started there in between, for a bounded time that doubles each time; that the
-// exclusion ends by itself; that rejections of one namespace's pods exclude a node for that namespace only, and for all
-// only where pods of two met them; and that no node is excluded where so many reject that the fault is not theirs. The
-// same history gives the same answer.
+// Package rejection counts nodes that report Ready and then reject pods. It promises that a node is excluded only after it rejected
+// pods repeatedly with no pod started there in between, for a bounded time that doubles each time; that the exclusion ends by
+// itself; that rejections of one namespace's pods exclude a node for that namespace only, and for all only if pods of two
+// namespaces were rejected; and that no node is excluded while so many nodes reject that the pods must be at fault. The same
+// history gives the same answer.
 package rejection
 
 import (
@@ -30,7 +30,7 @@ const (
 // everybody is the namespace under which is kept what holds for all.
 const everybody = ""
 
-// Tracker is what is known of nodes that rejected. The zero value is ready for use; it is not safe for concurrent use.
+// Tracker records which nodes rejected pods. The zero value is ready for use; it is not safe for concurrent use.
 type Tracker struct {
 	entries map[place]*entry
 }
@@ -56,16 +56,16 @@ type strike struct {
 	at        time.Time
 }
 
-// Exclusion is a node that is excluded for pods of a namespace; none: for all.
+// Exclusion is a node that is excluded for the pods of a namespace; empty: for all.
 type Exclusion struct {
 	Node, Namespace string
-	// Message is what the last rejection was.
+	// Message is that of the last rejection.
 	Message string
 	Times   int
 	Until   time.Time
 }
 
-// Reject records that a node rejected a pod of a namespace, and reports whether that excludes it for anybody.
+// Reject records that a node rejected a pod of a namespace, and reports whether that excludes the node.
 func (b *Tracker) Reject(node, namespace, said string, now time.Time) bool {
 	if b.entries == nil {
 		b.entries = map[place]*entry{}
@@ -108,8 +108,8 @@ func (e *entry) judge(said string, now time.Time, again int) bool {
 // pause returns for how long a node is excluded the nth time in a row.
 func pause(n int) time.Duration { return min(firstPause<<min(n-1, 5), longestPause) }
 
-// NoteStarted notes that a pod of a namespace started on a node: whatever it rejected before, it works for that namespace, and
-// not for nobody. It reports whether that ends its being excluded.
+// NoteStarted records that a pod of a namespace started on a node: its exclusions for that namespace and for all end. It reports
+// whether one did.
 func (b *Tracker) NoteStarted(node, namespace string, now time.Time) (back bool) {
 	for _, at := range []place{{node, namespace}, {node, everybody}} {
 		if e := b.entries[at]; e != nil {
@@ -120,7 +120,7 @@ func (b *Tracker) NoteStarted(node, namespace string, now time.Time) (back bool)
 	return back
 }
 
-// Forget drops what is known of a node that is no more.
+// Forget drops what is known of a deleted node.
 func (b *Tracker) Forget(node string) {
 	maps.DeleteFunc(b.entries, func(at place, _ *entry) bool { return at.node == node })
 }
@@ -130,8 +130,8 @@ func (b *Tracker) forget(now time.Time) {
 	maps.DeleteFunc(b.entries, func(_ place, e *entry) bool { return now.Sub(e.last) >= forgetAfter && !now.Before(e.until) })
 }
 
-// Excluded lists the nodes that are excluded now, by name, of a cluster of so many nodes. Where there would be so many
-// that the fault is not theirs, it lists none: for all, or for the namespace that met them.
+// Excluded lists the nodes that are excluded now, by name, in a cluster with this number of nodes. If there would be so many that
+// the pods must be at fault, it lists none: for all, or for the namespace of those pods.
 func (b *Tracker) Excluded(now time.Time, nodes int) (excluded []Exclusion) {
 	by := map[string][]Exclusion{}
 	for at, e := range b.entries {

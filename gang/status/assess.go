@@ -13,22 +13,22 @@ import (
 
 // View is what is known of a gang when its status is written.
 type View struct {
-	// Size is how many members there must be.
+	// Size is the full number of members.
 	Size int
-	// Members are the pods that exist and are not on their way out.
+	// Members are the pods that exist and are not terminating.
 	Members []MemberView
-	// Answer is what the scheduler said last; the zero value: nothing.
+	// Answer is the scheduler's newest answer; the zero value: none.
 	Answer v1alpha1.PlacementStatus
-	// Refused is why the Job controller could not make a pod when it tried last; "": it could, or has not said.
+	// Refused is why the Job controller's last attempt to create a pod failed; "": it did not, or is unknown.
 	Refused string
-	// Provisioning is what is said of the request by which the gang asks an autoscaler for nodes; "": nothing.
+	// Provisioning is the text of the gang's request to an autoscaler; "": none.
 	Provisioning string
-	// Run is the coordinator's record; the zero value: it has said nothing yet.
+	// Run is the coordinator's record; the zero value: none yet.
 	Run v1alpha1.RunStatus
-	// State and Standbys say what was injected.
+	// State and Standbys describe what was injected.
 	State    Feature
 	Standbys Feature
-	// Observed: nothing is done to the pods, so that neither scheduler nor coordinator says anything of them.
+	// Observed: the job is only observed, so that neither scheduler nor coordinator reports anything about it.
 	Observed bool
 	// JobEnded is set once the job itself is over; JobFailed says how.
 	JobEnded, JobFailed bool
@@ -43,11 +43,11 @@ type MemberView struct {
 	Pod string
 	// Node is where the pod is; empty: nowhere yet.
 	Node string
-	// Running is asked of observed gangs alone: all containers of the pod run.
+	// Running: all containers of the pod run; set only for observed gangs.
 	Running bool
 }
 
-// Feature is something that may be off, with the reason why and words for people.
+// Feature is something that may be off, with the reason and its text.
 type Feature struct {
 	On              bool
 	Reason, Message string
@@ -68,7 +68,7 @@ type Condition struct {
 	Reason, Message string
 }
 
-// Assess says what the status of a gang is.
+// Assess computes the status of a gang.
 func Assess(v View) Status {
 	bound := v.OnNodes()
 	if v.Observed {
@@ -86,7 +86,7 @@ func Assess(v View) Status {
 	return s
 }
 
-// OnNodes is how many members are on nodes.
+// OnNodes is the number of members on nodes.
 func (v View) OnNodes() int {
 	n := 0
 	for _, m := range v.Members {
@@ -114,7 +114,7 @@ func (v View) phase(bound int) v1alpha1.GangPhase {
 	}
 }
 
-// Begun says whether a generation of the launcher that the gang is at was handed out.
+// Begun reports whether agents received a generation of the gang's present launcher.
 func (v View) Begun() bool {
 	after := int64(0)
 	if l := v.Run.Launch; l != nil {
@@ -141,7 +141,7 @@ func (v View) placed(bound int) Condition {
 		c.Reason, c.Message = r.Reason, r.Message
 	}
 	if v.Refused != "" && !c.True && len(v.Members) < v.Size {
-		c.Message += "; the Job controller cannot make a pod: " + v.Refused
+		c.Message += "; the Job controller cannot create a pod: " + v.Refused
 	}
 	if v.Provisioning != "" && !c.True {
 		c.Message += "; " + v.Provisioning
@@ -176,7 +176,7 @@ func (v View) running(p v1alpha1.GangPhase, bound int) Condition {
 	case v1alpha1.PhaseRunning:
 		c.Message = fmt.Sprintf("generation %d: %s", v.Run.Generation, gang.Count(int(v.Run.Progress.Ranks), "rank runs", "ranks run"))
 		if v.Run.Progress.WholeCommand {
-			c.Message += ", each its pod's whole command, which is restarted as a whole"
+			c.Message += ", each the whole command of its pod, restarted as a whole"
 		}
 	case v1alpha1.PhaseWaiting:
 		c.Reason, c.Message = v.placed(bound).Reason, "not all pods are on nodes"
@@ -203,14 +203,14 @@ func (v View) repair() string {
 	if who := v.awaited(); who != "" {
 		parts = append(parts, who)
 		if v.Refused != "" {
-			parts = append(parts, "the Job controller cannot make it: "+v.Refused)
+			parts = append(parts, "the Job controller cannot create it: "+v.Refused)
 		}
 		if !v.Answer.Placed && v.Answer.Message != "" && !v.staleWait() {
-			parts = append(parts, "the scheduler says: "+v.Answer.Message)
+			parts = append(parts, "the scheduler reports: "+v.Answer.Message)
 		}
 	}
 	if len(parts) == 0 {
-		return "its ranks are being started again"
+		return "its ranks are restarting"
 	}
 	return strings.Join(parts, "; ")
 }
@@ -239,7 +239,7 @@ func (v View) awaited() string {
 		}
 	}
 	if more > 0 {
-		slots = append(slots, fmt.Sprintf("%d more are awaited", more))
+		slots = append(slots, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(slots, "; ")
 }
@@ -261,7 +261,8 @@ func (v View) standbysReady() Condition {
 	return c
 }
 
-// goodputKnown says whether a figure of what recoveries cost can be given: one that left the steps out that were done again would be wrong.
+// goodputKnown reports whether a figure of what recoveries cost can be given: one that left the steps out that were done again would
+// be wrong.
 func (v View) goodputKnown() Condition {
 	c := Condition{
 		Type:    v1alpha1.ConditionGoodputKnown,
@@ -282,7 +283,7 @@ func (v View) unprotected() Condition {
 		Type:    v1alpha1.ConditionUnprotected,
 		True:    v.Run.Progress.UnprotectedPods > 0,
 		Reason:  v1alpha1.ReasonProtected,
-		Message: "all that is known to run was started under the pods' agents",
+		Message: "agents started all ranks",
 	}
 	if c.True {
 		c.Reason = v1alpha1.ReasonUnprotected
@@ -290,7 +291,7 @@ func (v View) unprotected() Condition {
 		if u := v.Run.Progress.Unprotected; len(u) > 0 {
 			what = fmt.Sprintf("pod %s of slot %d: %s", u[0].Pod, u[0].Slot, u[0].Runs)
 		}
-		c.Message = fmt.Sprintf("in %s no rank was started under the agent, and nothing restarts what runs there: %s; start the ranks with torchrun, python -m torch.distributed.run or another launcher that docs/launchers.md lists, and create the job again",
+		c.Message = fmt.Sprintf("in %s the agent started no rank, and nothing restarts the processes that run there: %s; start the ranks with torchrun, python -m torch.distributed.run or another launcher that docs/launchers.md lists, and create the job again",
 			gang.Count(int(v.Run.Progress.UnprotectedPods), "pod", "pods"), what)
 	}
 	return c
@@ -298,9 +299,9 @@ func (v View) unprotected() Condition {
 
 func (v View) launcherRestarts() Condition {
 	if v.Run.Progress.WholeCommand {
-		return Condition{Type: v1alpha1.ConditionLauncherRestarts, True: true, Reason: v1alpha1.ReasonWholeCommand, Message: "the whole command is restarted on all pods when it ends badly on one; to restart ranks alone use torchrun, python -m torch.distributed.run or another launcher that docs/launchers.md lists"}
+		return Condition{Type: v1alpha1.ConditionLauncherRestarts, True: true, Reason: v1alpha1.ReasonWholeCommand, Message: "the whole command is restarted on all pods when it fails on one; to restart only ranks use torchrun, python -m torch.distributed.run or another launcher that docs/launchers.md lists"}
 	}
-	return Condition{Type: v1alpha1.ConditionLauncherRestarts, Reason: v1alpha1.ReasonRanksRestart, Message: "a failure restarts ranks; the launcher goes on"}
+	return Condition{Type: v1alpha1.ConditionLauncherRestarts, Reason: v1alpha1.ReasonRanksRestart, Message: "a failure restarts ranks; the launcher continues"}
 }
 
 // over are two conditions, as a Job has them: kubectl wait --for=condition=Complete must not succeed on a job that failed.

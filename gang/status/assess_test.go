@@ -83,15 +83,15 @@ func TestRecoveringSaysWhoIsAwaited(t *testing.T) {
 		want string
 	}{
 		{"no new pod yet", View{Size: 2, Members: []MemberView{{Slot: 0, Pod: "p-0", Node: "n1"}}, Run: run},
-			"generation 3: pod p-1 on node n2 is to be replaced: NodeUnreachable; slot 1 waits for a new pod"},
+			"generation 3: pod p-1 on node n2 must be replaced: NodeUnreachable; slot 1 waits for a new pod"},
 		{"no node for it", View{Size: 2, Members: []MemberView{{Slot: 0, Pod: "p-0", Node: "n1"}, {Slot: 1, Pod: "p-1b"}}, Run: v1alpha1.RunStatus{State: v1alpha1.RunForming, Generation: 3}, Answer: refused},
-			"generation 3: ended; the next one waits for all agents; pod p-1b of slot 1 waits for a node; the scheduler says: 1 pod wanted, 0 fit"},
+			"generation 3: ended; the next one waits for all agents; pod p-1b of slot 1 waits for a node; the scheduler reports: 1 pod wanted, 0 fit"},
 		{"an answer of before", View{Size: 2, Members: []MemberView{{Slot: 0, Pod: "p-0", Node: "n1"}}, Run: v1alpha1.RunStatus{Generation: 3}, Answer: refused},
 			"generation 3: slot 1 waits for a new pod"},
 		{"many", View{Size: 7, Members: []MemberView{{Slot: 6, Node: "n1"}}, Run: v1alpha1.RunStatus{Generation: 1}},
-			"generation 1: slot 0 waits for a new pod; slot 1 waits for a new pod; slot 2 waits for a new pod; slot 3 waits for a new pod; 2 more are awaited"},
+			"generation 1: slot 0 waits for a new pod; slot 1 waits for a new pod; slot 2 waits for a new pod; slot 3 waits for a new pod; and 2 more"},
 		{"all are there", View{Size: 1, Members: []MemberView{{Slot: 0, Node: "n1"}}, Run: v1alpha1.RunStatus{Generation: 2}},
-			"generation 2: its ranks are being started again"},
+			"generation 2: its ranks are restarting"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := Assess(tc.v)
@@ -153,7 +153,7 @@ func TestAssessCommands(t *testing.T) {
 		},
 		"Unprotected",
 	)
-	if !c.True || c.Reason != "Unprotected" || !strings.Contains(c.Message, "in 2 pods no rank was started") ||
+	if !c.True || c.Reason != "Unprotected" || !strings.Contains(c.Message, "in 2 pods the agent started no rank") ||
 		!strings.Contains(c.Message, "mpirun -n 8") ||
 		!strings.Contains(c.Message, "torchrun") {
 		t.Errorf("%+v", c)

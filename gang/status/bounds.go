@@ -30,7 +30,7 @@ func first[T any](all []T, bytes int, size func(T) int) []T {
 // memberSize is how much of the object an entry takes, with all that JSON adds.
 func memberSize(m v1alpha1.MemberStatus) int { return 90 + len(m.Pod) + len(m.Node) }
 
-// Names are as many of a list of nodes, pods or gangs as are listed.
+// Names lists the first nodes, pods or gangs of a list, up to a bound.
 func Names(all []string) []string {
 	return first(all, nameBytes, func(name string) int { return len(name) + len(`"",`) })
 }
@@ -43,7 +43,7 @@ func notesOf(all []string) []string {
 		}
 	}
 	if len(all) > keptNotes {
-		all = append(all[:keptNotes-1:keptNotes-1], fmt.Sprintf("%d more notes are left out", len(all)-keptNotes+1))
+		all = append(all[:keptNotes-1:keptNotes-1], fmt.Sprintf("%d more notes", len(all)-keptNotes+1))
 	}
 	return all
 }

@@ -17,7 +17,7 @@ func TestNotesAreBounded(t *testing.T) {
 		size += len(n)
 	}
 	if len(got) != keptNotes || size > keptNotes*(noteBytes+3) ||
-		got[keptNotes-1] != fmt.Sprintf("%d more notes are left out", 5000-keptNotes+1) ||
+		got[keptNotes-1] != fmt.Sprintf("%d more notes", 5000-keptNotes+1) ||
 		strings.Contains(got[0], "\ufffd") {
 		t.Errorf("%d notes of %d bytes, the last one %q", len(got), size, got[len(got)-1])
 	}

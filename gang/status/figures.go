@@ -23,8 +23,7 @@ func percent(share float64) int32 {
 	return int32(100*share + 1e-9) // 0.57 is a little less in binary
 }
 
-// Figures fills in the parts of a Gang's status that count: steps, goodput. They stand still once
-// the gang has ended.
+// Figures fills in steps and goodput of a Gang's status. They stop changing when the gang has ended.
 func Figures(s *v1alpha1.GangStatus, r *v1alpha1.RunStatus, now time.Time) {
 	if r == nil {
 		return
@@ -57,8 +56,8 @@ func step(r *v1alpha1.RunStatus) int64 {
 	return 0
 }
 
-// Goodput is the share of time that was spent on steps that were kept; ok is false before the first start, and where it is not known
-// what was lost.
+// Goodput is the share of time that was spent on steps that were kept; ok is false before the first start, and if the loss is
+// unknown.
 func Goodput(r *v1alpha1.RunStatus, now time.Time) (share float64, ok bool) {
 	if r == nil || r.StartedAt == nil || r.Progress.ResumeUnknown > 0 {
 		return 0, false

@@ -15,17 +15,17 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// JobGang is what Gang, Job and pods say about a gang now.
+// JobGang is what Gang, Job and pods show about a gang now.
 type JobGang struct {
 	View View
-	// Members has one entry per slot that a pod holds, or for the first of these (bounds.go).
+	// Members has one entry per slot that a pod holds, or for the first slots (bounds.go).
 	Members []v1alpha1.MemberStatus
-	// Notes are what injection, agents and replaced pods that may not go say about things that are off, each once, sorted.
+	// Notes are the notes of admission and agents, and about refused evictions of replaced pods, each once, sorted.
 	Notes []string
 }
 
-// GatherJobGang puts together what is known of a Job's gang. Pods of other owners are left out; of two
-// pods in one slot the one that is not on its way out counts, else the newer one.
+// GatherJobGang combines what is known of a Job's gang. Pods of other owners are left out; of two pods in one slot the one that is
+// not terminating counts, else the newer one.
 func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j settings.Job, pods []corev1.Pod) JobGang {
 	out := JobGang{View: View{
 		Size:     int(j.Members),
@@ -70,7 +70,7 @@ func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j settings.Job, pods []co
 	}
 	for i := range pods {
 		if why := pods[i].Annotations[v1alpha1.AnnotationEvictionRefused]; why != "" && membership.Replaced(&pods[i]) {
-			notes[fmt.Sprintf("pod %s on node %s was replaced but cannot be evicted yet: %s", pods[i].Name, pods[i].Spec.NodeName, why)] = true
+			notes[fmt.Sprintf("pod %s on node %s was replaced but its eviction is refused: %s", pods[i].Name, pods[i].Spec.NodeName, why)] = true
 		}
 	}
 	for n := range notes {
@@ -89,7 +89,7 @@ func injected(pod *corev1.Pod) (ranks int32, notes []string) {
 	}
 	var done v1alpha1.Injection
 	if err := json.Unmarshal([]byte(text), &done); err != nil {
-		return 0, []string{fmt.Sprintf("pod %s: its annotation %s cannot be read: %v", pod.Name, v1alpha1.AnnotationInjection, err)}
+		return 0, []string{fmt.Sprintf("pod %s: its annotation %s cannot be decoded: %v", pod.Name, v1alpha1.AnnotationInjection, err)}
 	}
 	return done.Ranks, done.Notes
 }
@@ -97,7 +97,7 @@ func injected(pod *corev1.Pod) (ranks int32, notes []string) {
 func stateFeature(s settings.Settings) Feature {
 	if s.StateBytes == 0 {
 		return Feature{Reason: v1alpha1.ReasonNoStateSize, Message: "no state is kept in memory, because the job has no annotation " + v1alpha1.AnnotationStateSize +
-			`; to turn it on create the job with it: the size of what one rank saves, such as "40Gi"`}
+			`; to turn it on create the job with the size of what one rank saves, such as "40Gi"`}
 	}
 	copies := "three"
 	if s.Slots == 2 {
@@ -138,9 +138,9 @@ func trouble(r *v1alpha1.RunStatus) string {
 	case r.State == v1alpha1.RunHalting && r.Progress.Waits != "", strings.HasPrefix(r.Progress.Waits, v1alpha1.ReasonStepUnreadable):
 		return r.Progress.Waits
 	case r.State == v1alpha1.RunHalting:
-		return "a failure was seen, its processes are being ended"
+		return "a rank failed; its other processes are being ended"
 	case r.State == v1alpha1.RunForming && r.Generation == 0 && r.Progress.UnprotectedPods == 0 && strings.Contains(r.Progress.Waits, "launcher"):
-		return r.Progress.Waits + ": its container has to run torchrun, or python -m torch.distributed.run"
+		return r.Progress.Waits + ": its container must run torchrun or python -m torch.distributed.run"
 	case r.State == v1alpha1.RunForming && r.Generation == 0:
 		return r.Progress.Waits
 	case r.State == v1alpha1.RunForming:
@@ -155,7 +155,7 @@ func pendingText(d v1alpha1.Termination, all int) string {
 	if d.Node != "" {
 		text += " on node " + d.Node
 	}
-	text += " is to be replaced: " + d.Cause
+	text += " must be replaced: " + d.Cause
 	if n := all - 1; n > 0 {
 		text += fmt.Sprintf("; %d more", n)
 	}
@@ -166,7 +166,7 @@ func verdictText(d *v1alpha1.Verdict) string {
 	if d.Cause == nil {
 		return fmt.Sprintf("ended with exit code %d", d.ExitCode)
 	}
-	text := fmt.Sprintf("ended with exit code %d: %s, rank %d on slot %d", d.ExitCode, d.Cause.Code, d.Cause.Rank, d.Cause.Slot)
+	text := fmt.Sprintf("ended with exit code %d: %s, rank %d in slot %d", d.ExitCode, d.Cause.Code, d.Cause.Rank, d.Cause.Slot)
 	if d.Cause.Cascade > 0 {
 		text += fmt.Sprintf("; %d further ranks ended because of it", d.Cause.Cascade)
 	}

@@ -34,7 +34,7 @@ func TestNoteOfARefusedEviction(t *testing.T) {
 	got := GatherJobGang(&v1alpha1.Gang{}, &batchv1.Job{}, settings.Job{}, []corev1.Pod{
 		pod("goes", "", true), pod("stays", "budget keep needs 2 healthy pods", true), pod("member", "left over", false),
 	})
-	if want := []string{"pod stays on node n1 was replaced but cannot be evicted yet: budget keep needs 2 healthy pods"}; !slices.Equal(got.Notes, want) {
+	if want := []string{"pod stays on node n1 was replaced but its eviction is refused: budget keep needs 2 healthy pods"}; !slices.Equal(got.Notes, want) {
 		t.Errorf("notes %q, want %q", got.Notes, want)
 	}
 }

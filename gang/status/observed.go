@@ -17,16 +17,16 @@ import (
 )
 
 // observedNote says on the Gang why it shows so little.
-const observedNote = "the job is only observed (" + v1alpha1.AnnotationMode + ": " + v1alpha1.ModeObserve + "): nothing is done to its pods"
+const observedNote = "the job is observed (" + v1alpha1.AnnotationMode + ": " + v1alpha1.ModeObserve + "): its pods are left unchanged"
 
-// Observed is what is known of a gang that is only watched.
+// Observed is what is known of a gang that is only observed.
 type Observed struct {
 	JobGang
 	Findings []observe.Finding
 }
 
-// GatherObserved puts together what the pods of an observed Job say, with the outages of nodes by name and
-// what recoveries of other gangs took. Its findings are the last of its notes.
+// GatherObserved combines what the pods of an observed Job show with the outages of nodes by name and the durations of other gangs'
+// recoveries. Its findings are the last of its notes.
 func GatherObserved(
 	job *batchv1.Job,
 	j settings.Job,
@@ -153,7 +153,7 @@ func successor(younger []corev1.Pod, of *corev1.Pod) time.Time {
 	return time.Time{}
 }
 
-// RecoveryFigures are the lengths of all recoveries that these gangs tell of and that were brought to the end.
+// RecoveryFigures are the durations of all completed recoveries in these gangs' status.
 func RecoveryFigures(gangs []v1alpha1.Gang) observe.Figures {
 	var known observe.Figures
 	for i := range gangs {

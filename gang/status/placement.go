@@ -33,7 +33,7 @@ func Refused(r gang.Refusal) v1alpha1.PlacementStatus {
 	return s
 }
 
-// SamePlacement says whether two answers are the same, whenever they were given.
+// SamePlacement reports whether two answers are equal except for their time.
 func SamePlacement(a, b v1alpha1.PlacementStatus) bool {
 	a.ObservedAt, b.ObservedAt = metav1.MicroTime{}, metav1.MicroTime{}
 	return a.Placed == b.Placed && a.Reason == b.Reason && a.Message == b.Message && a.Fits == b.Fits && a.Wanted == b.Wanted &&

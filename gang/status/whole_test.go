@@ -18,7 +18,7 @@ func TestCommandsWithoutALauncher(t *testing.T) {
 		return ""
 	}
 	whole := message(v1alpha1.RunStatus{State: v1alpha1.RunRunning, Generation: 1, Progress: v1alpha1.Progress{Ranks: 1, WholeCommand: true}})
-	if !strings.Contains(whole, "1 rank runs, each its pod's whole command, which is restarted as a whole") {
+	if !strings.Contains(whole, "1 rank runs, each the whole command of its pod, restarted as a whole") {
 		t.Error(whole)
 	}
 	waits := "waits for the launcher of slot 0: no launcher has started a rank since the command began: ./run.sh"

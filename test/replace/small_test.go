@@ -109,7 +109,7 @@ func testBudget(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.sicken(ctx, t, kept.node)
 	after := w.runs(ctx, t, job, before.generation+1)
 	w.replacedOnce(ctx, t, job, before, after, 1)
-	w.told(ctx, t, job, fmt.Sprintf("pod %s on node %s was replaced but cannot be evicted yet", kept.pod, kept.node), "keep-all")
+	w.told(ctx, t, job, fmt.Sprintf("pod %s on node %s was replaced but its eviction is refused", kept.pod, kept.node), "keep-all")
 	w.until(ctx, t, "an event on the Job says so", func(ctx context.Context) (bool, string) {
 		events := &corev1.EventList{}
 		err := w.Client().List(ctx, events, client.InNamespace(namespace))

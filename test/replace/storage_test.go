@@ -233,7 +233,7 @@ func testNoSpare(ctx context.Context, t *testing.T, w *world, nodes []string) {
 			return false, err.Error()
 		}
 		text := says(g)
-		return g.Status.Phase == v1alpha1.PhaseRecovering && strings.Contains(text, "of slot 0 waits for a node; the scheduler says: "), string(g.Status.Phase) + ": " + text
+		return g.Status.Phase == v1alpha1.PhaseRecovering && strings.Contains(text, "of slot 0 waits for a node; the scheduler reports: "), string(g.Status.Phase) + ": " + text
 	})
 	w.run(ctx, t, "uncordon", spare)
 	after := w.runs(ctx, t, job, before.generation+1)

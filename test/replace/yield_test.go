@@ -35,7 +35,7 @@ func testYields(ctx context.Context, t *testing.T, w *world, nodes []string) {
 			return false, fmt.Sprint(err)
 		}
 		p, text := g.Status.Placement, says(g)
-		return !p.Placed && p.Wanted == 2 && p.Fits == 0 && g.Status.Phase == v1alpha1.PhaseRecovering && strings.Contains(text, "waits for a node; the scheduler says: "),
+		return !p.Placed && p.Wanted == 2 && p.Fits == 0 && g.Status.Phase == v1alpha1.PhaseRecovering && strings.Contains(text, "waits for a node; the scheduler reports: "),
 			fmt.Sprintf("%s: %s: %+v", g.Status.Phase, text, *p)
 	})
 	w.trains(ctx, t, other, 10)

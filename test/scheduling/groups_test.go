@@ -193,7 +193,7 @@ func coscheduled(s *stage) {
 
 	s.apply("{apiVersion: scheduling.x-k8s.io/v1alpha1, kind: PodGroup, metadata: {name: rich, namespace: default}, spec: {minMember: 1, minResources: {nvidia.com/gpu: 65}}}")
 	s.grow("rich", 0, 1, in("rich"))
-	s.until("what is free to be too little", s.saying("rich-0", "less is free in all than the group's least resources: nvidia.com/gpu (65 asked)"))
+	s.until("what is free to be too little", s.saying("rich-0", "the cluster has less free than the group's minResources: nvidia.com/gpu (65 requested)"))
 	s.clear()
 }
 

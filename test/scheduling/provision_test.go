@@ -55,7 +55,7 @@ func TestProvisioningRequest(t *testing.T) {
 	a.leader = a.start()
 	a.controls()
 	a.jobThatAsks("quad")
-	a.saying("quad", "no ProvisioningRequest is made: the cluster serves no autoscaling.x-k8s.io/v1")
+	a.saying("quad", "no ProvisioningRequest is created: the cluster serves no autoscaling.x-k8s.io/v1")
 	a.applyFile(requestsDefinition)
 	first := a.standing("quad", "")
 	template := &corev1.PodTemplate{}
@@ -92,7 +92,7 @@ func TestProvisioningRequest(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	a.jobThatAsks("late")
-	a.saying("late", "no ProvisioningRequest is made: the cluster serves no autoscaling.x-k8s.io/v1")
+	a.saying("late", "no ProvisioningRequest is created: the cluster serves no autoscaling.x-k8s.io/v1")
 	late := client.ObjectKey{Namespace: "default", Name: v1alpha1.RequestName("late")}
 	if err := a.api.Get(a.ctx, late, template); !apierrors.IsNotFound(err) {
 		t.Errorf("a template is left of no request: %v", err)
