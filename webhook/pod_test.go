@@ -219,7 +219,7 @@ func TestOnlyAdmissionNamesTheJob(t *testing.T) {
 		spec.Containers = append([]corev1.Container{{Name: "side", Image: "i", Env: []corev1.EnvVar{variable}}}, spec.Containers...)
 		j.Annotations[v1alpha1.AnnotationContainer] = spec.Containers[1].Name
 	}
-	const says = "spec.containers[0].env[0]: Invalid value: \"another\": HOLDFAST_JOB_UID names the job of a pod and is written by holdfast alone: remove it"
+	const says = "spec.containers[0].env[0]: Invalid value: \"another\": HOLDFAST_JOB_UID names the job of a pod and is written only by holdfast: remove it"
 	if out := MutateJob(t.Context(), job(t, side), Facts{}); !strings.Contains(said(out), "spec.template."+says) {
 		t.Errorf("in a Job: %s", said(out))
 	}
