@@ -59,7 +59,7 @@ func TestText(t *testing.T) {
 		request Request
 		again   time.Time
 	}{
-		" was made":                        {Request{Attempt: 1, Phase: Made}, time.Time{}},
+		" was made":                    {Request{Attempt: 1, Phase: Made}, time.Time{}},
 		" is retried: NotFound: later": {Request{Attempt: 1, Phase: Retried, Why: "NotFound: later"}, time.Time{}},
 		", attempt 3, failed: Expired: x; the next one is created at 12:00:00 UTC": {Request{Attempt: 3, Phase: Failed, Why: "Expired: x"}, noon},
 	} {
