@@ -130,8 +130,10 @@ lint: $(STATICCHECK)
 	@CGO_ENABLED=1 $(STATICCHECK) $(CGO_PACKAGES)
 
 # Not part of make test: the other projects' schedulers are made for another Kubernetes, which would be compiled for this alone.
+PEER_MODULES := test/peers test/peers/jobset test/peers/training-operator test/karpenter
 .PHONY: vet-peers
-vet-peers: ## vet of the schedulers that benchmarks compare with
+vet-peers: ## vet and tidiness of the modules of other projects' schedulers and controllers
+	@for m in $(PEER_MODULES); do (cd $$m && go mod tidy -diff) || exit 1; done
 	@cd test/peers && GOGC=400 go vet ./...
 
 # Not part of make test: it asks a database on the network. VULNDB may be a copy of it, file:///….
@@ -192,6 +194,12 @@ test-autoscaler: ## Karpenter adds nodes for gangs and takes none from under the
 	@(cd test/karpenter && ../../hack/gobuild.sh -ldflags '-s -w' -o ../../bin/test-karpenter sigs.k8s.io/karpenter/kwok)
 	@hack/gotest.sh run -v -count=1 -timeout 10m -run '^TestAutoscaled$$' -karpenter $(CURDIR)/bin/test-karpenter \
 		-karpenter-source "$$(cd test/karpenter && go list -m -f '{{.Dir}}' sigs.k8s.io/karpenter)" -- ./test/scheduling
+
+# Other projects' controllers, from modules of their own, each with the Kubernetes that it was made for.
+.PHONY: peers
+peers: ## build Volcano, JobSet and training-operator into bin/peers/ (the first time 10 minutes on two cores)
+	@for m in volcano=. jobset=jobset training-operator=training-operator; do mkdir -p bin/peers/$${m%=*} && \
+	(cd test/peers/$${m#*=} && $(CURDIR)/hack/gobuild.sh -ldflags '-s -w' -o $(CURDIR)/bin/peers/$${m%=*}/ tool) || exit 1; done
 
 .PHONY: fuzz
 fuzz: ## what reads words of tenants and agents, FUZZTIME (20s) for each target; KEEP=1 keeps more inputs

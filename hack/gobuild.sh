@@ -5,7 +5,7 @@ set -euo pipefail
 export GOGC=400
 compiled=0 said=0 total=
 # of says how many packages there are; what the cache has is not compiled.
-of() { go list -deps $(printf '%s\n' "$@" | grep -x '\./[^= ]*') 2>/dev/null | wc -l || true; }
+of() { go list -deps $(printf '%s\n' "$@" | grep -xE '\./[^= ]*|tool') 2>/dev/null | wc -l || true; }
 go build -v "$@" 2>&1 | while IFS= read -r line; do
 	case $line in
 	*[[:space:]]*) printf '%s\n' "$line" ;; # what the compiler has to say
