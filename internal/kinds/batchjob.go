@@ -37,7 +37,14 @@ func (BatchJob) Read(obj *unstructured.Unstructured) (Job, field.ErrorList) {
 	if len(errs) > 0 {
 		return Job{}, errs
 	}
-	return Job{Roles: []Role{{Template: template, Pod: job.Spec.Template, Count: spec.Child("parallelism"), Replicas: 1, Each: n}}}, nil
+	return Job{Roles: []Role{{
+		Name:     v1alpha1.RoleWorker,
+		Template: template,
+		Pod:      job.Spec.Template,
+		Count:    spec.Child("parallelism"),
+		Replicas: 1,
+		Each:     n,
+	}}}, nil
 }
 
 // indexed refuses a Job, or the template of one, whose pods have no fixed slots, and returns their number.
@@ -81,7 +88,7 @@ func (k BatchJob) Place(pod *corev1.Pod) (Place, bool) {
 		return Place{}, false
 	}
 	i, ok := index(pod, batchv1.JobCompletionIndexAnnotation)
-	return Place{Maker: ref.UID, Index: i}, ok
+	return Place{Maker: ref.UID, Role: v1alpha1.RoleWorker, Index: i}, ok
 }
 
 // Release implements Kind: a pod that its Job's selector does not match any more is released. The Job controller removes its

@@ -149,6 +149,10 @@ func (v *volcanoJob) refused(spec *field.Path) (errs field.ErrorList) {
 			errs = append(errs, field.Forbidden(at.Child("dependsOn"),
 				"waits for another task's pods, and Holdfast starts none before all are there: remove it; ranks start together"))
 		}
+		if t.Name == "ps" || t.Name == "pserver" {
+			errs = append(errs, field.Invalid(at.Child("name"), t.Name,
+				"a parameter server has no rank, and holdfast does not support such tasks yet: train without one, or "+WithoutUs))
+		}
 		if t.PartitionPolicy != nil {
 			errs = append(errs, field.Forbidden(at.Child("partitionPolicy"),
 				"places the task in parts, and a gang is placed whole: remove it; "+v1alpha1.AnnotationSliceSize+" keeps pods together"))
