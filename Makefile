@@ -39,7 +39,7 @@ LAUNCHERS_SHORT := ^(TestLaunchers|TestHooks|TestPage)$$/^(accelerate|deepspeed|
 # Cores start no goroutine (internal/layers tests that, and compares this list with its own): the race detector has nothing to find in them,
 # and makes their random histories take ten times as long.
 CORES := topology nodehealth nodehealth/budget gang gang/rejection gang/observe gang/provision gang/preemption internal/protocol elastic \
-	elastic/account elastic/barrier elastic/cause elastic/generation elastic/ledger elastic/members elastic/replacements elastic/restore \
+	elastic/account elastic/barrier elastic/cause elastic/drain elastic/generation elastic/ledger elastic/members elastic/replacements elastic/restore \
 	ckptagent ckptagent/format ckptagent/launch
 # Other packages whose tests do not link Kubernetes: their unit tests run once, with the race detector. Compiling Kubernetes for it takes
 # as long as for all else; make race does. So it does with manifests, whose tests evaluate millions of the API server's expressions,

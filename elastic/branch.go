@@ -36,7 +36,7 @@ func (s *State) goBackTo(to protocol.Point) {
 func (s *State) branchAfter(step int64) {
 	s.ledger.BeginBranch(s.generation.NewestBranch()+1, step)
 	s.account.GiveUpAfter(step)
-	s.run.drain, s.run.postHaltCopy = nil, protocol.Mark{}
+	s.drain.Drop()
 	if f := s.run.forming; f != nil {
 		f.fetching = noPoint
 	}

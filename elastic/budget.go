@@ -79,13 +79,10 @@ func (s *State) judge(now time.Time) {
 func (s *State) open(c cause.Cause) {
 	h := s.run.halting
 	o := account.Opening{
-		Cause: c, EndedAt: h.detected, DetectedAt: h.detected, Waited: s.members.Waited(s.generation.Number),
+		Cause: c, EndedAt: h.detected, DetectedAt: h.detected, DrainedSince: s.drain.Since(), Waited: s.members.Waited(s.generation.Number),
 	}
 	if first := s.members.FirstDetection(s.generation.Number); !first.IsZero() {
 		o.DetectedAt = first
-	}
-	if d := s.run.drain; d != nil && d.barrier.Step() > 0 {
-		o.DrainedSince = d.since
 	}
 	if closed := s.account.Open(o, s.generation.Cost()); closed != nil {
 		s.emit(Settled{*closed})

@@ -133,13 +133,12 @@ func (s *State) directStorage(d *protocol.Directive, slot Slot) {
 	switch {
 	case s.Record.Phase != Running:
 		if pending {
-			d.Copy = s.run.postHaltCopy
+			d.Copy = s.drain.Halted()
 		}
 		s.directFetch(d, slot)
-	case s.run.drain != nil:
-		d.BarrierStep = s.run.drain.barrier.Step()
-		if pending {
-			d.Copy = s.run.drain.mark
+	case s.drain.Begun():
+		if d.BarrierStep, copying = s.drain.Barrier(); pending {
+			d.Copy = copying
 		}
 	default:
 		d.Copy = copying

@@ -10,8 +10,8 @@ import (
 
 // stepForming waits for every slot to hold an agent that can start the next generation, and begins it.
 func (s *State) stepForming(now time.Time) {
-	s.copyAfterHalt(now)
-	if s.copiedAfterHalt() {
+	s.drained(s.drain.AdvanceHalted(now))
+	if s.drain.HaltedOver() {
 		s.commit()
 	}
 	if s.storedRevision >= s.revision {

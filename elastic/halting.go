@@ -21,8 +21,8 @@ func (s *State) stepHalting(now time.Time) {
 	if h.haltedAt.IsZero() {
 		h.haltedAt = now
 	}
-	s.copyAfterHalt(now)
-	if s.copiedAfterHalt() && !(now.Sub(h.haltedAt) < replacements.HaltTime && s.generation.MayBeTerminating()) {
+	s.drained(s.drain.AdvanceHalted(now))
+	if s.drain.HaltedOver() && !(now.Sub(h.haltedAt) < replacements.HaltTime && s.generation.MayBeTerminating()) {
 		s.judge(now)
 	}
 }

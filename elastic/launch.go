@@ -41,6 +41,7 @@ func (s *State) stepLaunch() {
 // becomeLaunch prepares the first generation of a later launcher: nothing that its ranks do goes on from what those before did.
 func (s *State) becomeLaunch(number int) {
 	s.generation.BeginLaunch(number)
+	s.drain.Drop()
 	s.run = run{forming: &forming{containers: s.members.Containers()}}
 	s.Record.Phase, s.Record.Verdict = Forming, nil
 	s.saveAndTell()

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/replacements"
-	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // listed takes note that the lists of pods that must go were received again.
@@ -103,8 +102,7 @@ func (s *State) maySuspend(slot Slot, pod string) bool {
 	m := s.members.At(slot)
 	return s.Record.Phase == Forming && s.replacements.Suspended(slot) && m.Is(pod) && m.Report().Terminating &&
 		m.Halted(s.generation.Number) &&
-		s.run.postHaltCopy == (protocol.Mark{}) &&
-		!s.mayAttach(s.now) &&
+		s.drain.NothingOwed(s.now) &&
 		s.storedRevision >= s.revision
 }
 

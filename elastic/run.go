@@ -11,11 +11,6 @@ import (
 
 // run is what is done about the newest generation. The next one begins with another run: nothing has to be reset.
 type run struct {
-	// drain began while this generation ran with pods to be replaced; what it came to is asked for until the next one. postHaltCopy is
-	// what pods to be replaced are to copy while everything is halted.
-	drain        *drain
-	postHaltCopy protocol.Mark
-
 	// halting and forming are what belongs to these phases; nil in any other. A verdict leaves them as they were. Running has
 	// nothing of its own: all that it learns is the generation's.
 	halting *halting
@@ -63,7 +58,10 @@ type forming struct {
 }
 
 // becomeRunning begins the run of the newest generation, which is handed out once it is stored.
-func (s *State) becomeRunning() { s.run, s.Record.Phase = run{}, Running }
+func (s *State) becomeRunning() {
+	s.drain.Drop()
+	s.run, s.Record.Phase = run{}, Running
+}
 
 // becomeHalting ends the run; suspect is what is known of its failure beside exits.
 func (s *State) becomeHalting(suspect generation.Suspect, now time.Time) {

@@ -3,6 +3,7 @@ package elastic
 import (
 	"time"
 
+	"holdfast.dev/holdfast/elastic/drain"
 	"holdfast.dev/holdfast/elastic/generation"
 )
 
@@ -21,15 +22,14 @@ func (s *State) stepRunning(now time.Time) {
 	switch {
 	case failed:
 		if pending != nil {
-			s.run.drain = nil // what is done by now counts
+			s.drain.Drop() // what is done by now counts
 			suspect = s.generation.Blame(suspect, pending)
 		}
 	case pending != nil:
-		s.advanceDrain(now)
-		failed, suspect, ordered = s.run.drain.over, pending, true
+		s.drained(s.drain.Advance(now))
+		failed, suspect, ordered = s.drain.Over(), pending, true
 	}
-	if pending == nil && s.run.drain != nil {
-		s.run.drain = nil
+	if pending == nil && s.drain.Drop() {
 		s.emit(Broadcast{})
 	}
 	switch {
@@ -37,7 +37,24 @@ func (s *State) stepRunning(now time.Time) {
 		s.becomeHalting(generation.Suspect{Cause: suspect, Ordered: ordered}, now)
 	case s.generation.Finished():
 		s.becomeFinal(Verdict{Reason: ReasonFinished, At: now}, Finished)
-	case s.run.drain == nil:
+	case !s.drain.Begun():
 		s.preserve(now)
+	}
+}
+
+// drained carries out what follows from a drain.
+func (s *State) drained(o drain.Outcome) {
+	if n := o.Note; n != nil {
+		reason := NoticeDrained
+		if n.Warning {
+			reason = NoticeNotDrained
+		}
+		s.emit(EmitEvent{Notice{Warning: n.Warning, Reason: reason, Message: n.Message}})
+	}
+	if o.Save {
+		s.save()
+	}
+	if o.Directives {
+		s.emit(Broadcast{})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/account"
+	"holdfast.dev/holdfast/elastic/drain"
 	"holdfast.dev/holdfast/elastic/generation"
 	"holdfast.dev/holdfast/elastic/ledger"
 	"holdfast.dev/holdfast/elastic/members"
@@ -24,9 +25,8 @@ import (
 //	| lives for       | fields                                                                                     |
 //	|-----------------|--------------------------------------------------------------------------------------------|
 //	| the gang        | Record (outlives every coordinator)                                                        |
-//	| the coordinator | stored revision storedRevision verdictRevision beganAt awaitsAgent lookedUpAt ended ending over   |
-//	|                 | mixedSince                                                                                 |
-//	| as each says    | members replacements account ledger generation                                                        |
+//	| the coordinator | stored revision storedRevision verdictRevision lookedUpAt ended ending over mixedSince             |
+//	| as each says    | members replacements account ledger generation drain                                        |
 //	| the generation  | run, replaced whole by becomeRunning                                                       |
 //	| the phase       | run.halting, run.forming, replaced whole by becomeHalting and becomeForming                |
 //	| the event       | now effects                                                                                |
@@ -38,9 +38,6 @@ type State struct {
 	stored int64
 	// revision counts effects Persist; storedRevision is the newest that the store has, verdictRevision the first that has the verdict.
 	revision, storedRevision, verdictRevision int64
-	// beganAt is when this coordinator saw the gang first. awaitsAgent: a terminating pod may still attach to it.
-	beganAt     time.Time
-	awaitsAgent bool
 	// lookedUpAt is when it was last asked who holds silent slots.
 	lookedUpAt time.Time
 	// ended: the job of a given-up gang makes no pods any more; ending: it was asked to.
@@ -56,6 +53,7 @@ type State struct {
 	account      *account.Account
 	ledger       *ledger.Ledger
 	generation   *generation.Generation
+	drain        *drain.Drain
 	run          run
 
 	now     time.Time
@@ -97,6 +95,7 @@ func New(pods int, storage time.Duration, r Record) *State {
 		Number: r.Generation, RestoreStep: r.RestoreStep, Branch: r.Branch, RestoreBranch: r.RestoreBranch, After: r.Launch.After,
 	}
 	s.generation = generation.New(g, s.members, s.replacements, s.ledger, s.account)
+	s.drain = drain.New(s.members, s.replacements, s.ledger, s.account, s.generation)
 	s.Record.Progress.Waits = ""
 	switch {
 	case r.Verdict != nil:

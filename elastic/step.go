@@ -13,9 +13,7 @@ import (
 // Step applies one event and returns the effects, in order.
 func Step(s *State, e Event, now time.Time) []Effect {
 	s.effects, s.now = nil, now
-	if s.beganAt.IsZero() {
-		s.beganAt = now
-	}
+	s.drain.NoteStart(now)
 	if _, report := e.(Reported); !report {
 		s.replan()
 	}

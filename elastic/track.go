@@ -17,7 +17,7 @@ func (s *State) track(now time.Time) {
 		}
 	}
 	if steps, ok := s.members.Steps(s.generation.Number); ok {
-		s.account.TrackSteps(steps, s.generation.Cost(), s.run.drain != nil, now)
+		s.account.TrackSteps(steps, s.generation.Cost(), s.drain.Begun(), now)
 	}
 	s.account.TrackResume(s.generation.Cost())
 	if rec := s.account.TrackRecovery(s.members, s.generation.Cost(), now); rec != nil {

@@ -2,8 +2,8 @@ package replacements
 
 import "time"
 
-// How long a pod to be replaced's state is waited for. What is waited for is decided by package elastic, in drain.go, while the gang
-// trains, and by copyAfterHalt, while it is halted; a drain ends at the earliest deadline of all pods to be replaced.
+// How long the state of a pod to be replaced is waited for. What is waited for is decided by package drain; a drain ends at the earliest
+// deadline of all pods to be replaced.
 //
 //  1. The component that has a pod replaced may name its deadline. For a pod that is being deleted it is BeforeKill; pods of a
 //     suspended Job all have that of the first one. Where none is named it is terminationTime.
