@@ -73,10 +73,7 @@ func TestRefusedOptions(t *testing.T) {
 		{Args: []string{"--systems=volcano"}, Want: `there is no "volcano": name some of limit, torchrun,`},
 		{Args: []string{"--shapes="}, Want: `there is no "": name some of 1x4, 2x2, plain`},
 		{Args: []string{"--shapes=plain", "--systems=limit"}, Want: "--systems: a plain script is measured under holdfast and torchrun"},
-		{Args: []string{"--kubeconfig="}, Want: `for "--kubeconfig" flag: give a path`},
 		{Args: []string{"--source="}, Want: `for "--source" flag: give a path`},
-		{Args: []string{"--kubeconfig=k", "--keep"}, Want: "--keep: no cluster is started"},
-		{Args: []string{"--kubeconfig=k", "--source=."}, Want: "--source: nothing is started"},
 		{Args: []string{"--kills=2", "--systems=torchrun as it comes"}, Want: "--kills: one kill"},
 		{Args: []string{"1x4"}, Want: `unknown command "1x4"`},
 	})

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"holdfast.dev/holdfast/test/bench/figure"
+	"holdfast.dev/holdfast/test/devcluster"
 	"holdfast.dev/holdfast/test/harness"
 )
 
@@ -29,8 +31,6 @@ const timeLimit = 25 * time.Minute
 
 type options struct {
 	figure.Common
-	keep            bool
-	kubeconfig      figure.Path
 	systems, shapes figure.Names
 	kills           figure.Count
 }
@@ -50,8 +50,6 @@ func command(out, progress io.Writer) *cobra.Command {
 	}
 	f := cmd.Flags()
 	o.AddFlags(f, "one case and one kill per system")
-	f.BoolVar(&o.keep, "keep", false, "leave the cluster up")
-	f.Var(&o.kubeconfig, "kubeconfig", "use this cluster, where Holdfast is installed, instead of starting one; its nodes must run on this machine")
 	f.Var(&o.systems, "systems", "measure these systems only: "+strings.Join(full.systems, ", "))
 	f.Var(&o.shapes, "shapes", "measure these shapes only: "+onePod.name+", "+twoPods.name+", "+plain.name+" (a script that does not know Holdfast, on one pod)")
 	f.Var(&o.kills, "kills", fmt.Sprintf("kills per case and system (default %d, %d with --quick)", full.kills, quick.kills))
@@ -67,12 +65,12 @@ func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	w, done, err := connect(ctx, o, progress)
+	c, err := startCluster(ctx, o.Root(), progress)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, done()) }()
-	b := &bench{w: w, plan: p, results: newResults()}
+	defer func() { err = errors.Join(err, c.Down()) }()
+	b := &bench{w: c.World, plan: p, results: newResults()}
 	broken := b.run(ctx)
 	result := figure.Result{
 		Common: &o.Common,
@@ -94,10 +92,6 @@ func (o options) plan() (plan, error) {
 	p.systems = figure.Chosen(p.systems, full.systems, func(s string) string { return s }, o.systems)
 	p.shapes = figure.Chosen(p.shapes, full.shapes, func(s shape) string { return s.name }, o.shapes)
 	switch {
-	case o.kubeconfig != "" && o.keep:
-		return p, errors.New("--keep: no cluster is started, and none removed, with --kubeconfig: leave one of them out")
-	case o.kubeconfig != "" && o.Source != "" && o.Record == "":
-		return p, errors.New("--source: nothing is started from it with --kubeconfig: leave one of them out")
 	case o.shapes.Given() && slices.ContainsFunc(p.shapes, shape.plain) && len(p.turns(plain)) == 0:
 		return p, fmt.Errorf("--systems: a plain script is measured under %s: name one of them", strings.Join(plainSystems, " and "))
 	case o.kills > 0 && slices.Equal(p.systems, []string{systemAsComes}):
@@ -106,11 +100,18 @@ func (o options) plan() (plan, error) {
 	return p, nil
 }
 
-// connect reaches the given cluster, or starts one and installs Holdfast in it; done takes away what was started.
-func connect(ctx context.Context, o options, progress io.Writer) (*harness.World, func() error, error) {
-	if o.kubeconfig != "" {
-		w, err := harness.Connect(string(o.kubeconfig), progress)
-		return w, func() error { return nil }, err
+// startCluster starts a one-machine cluster of two real nodes and installs Holdfast in it by the manifests that a user would apply.
+func startCluster(ctx context.Context, root string, progress io.Writer) (*harness.Cluster, error) {
+	source, err := filepath.Abs(root)
+	if err != nil {
+		return nil, err
 	}
-	return startCluster(ctx, o, progress)
+	c, err := harness.Up(ctx, source, devcluster.Options{Name: "bench", Nodes: 2, Replace: true, Out: progress})
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Install(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("installing Holdfast: %w", err), c.Down())
+	}
+	return c, nil
 }
