@@ -163,6 +163,37 @@ func TestKeysOfPodsAreWrittenOnce(t *testing.T) {
 	}
 }
 
+// TestBindingsWriteNoStamps: a binding's labels and annotations come onto its pod, by whomever it is made.
+func TestBindingsWriteNoStamps(t *testing.T) {
+	refusal := judge(t, "holdfast-binding-keys")
+	kind := schema.GroupVersionKind{Version: "v1", Kind: "Binding"}
+	for name, c := range map[string]struct {
+		labels, annotations map[string]string
+		refused             bool
+	}{
+		"nothing":                               {nil, nil, false},
+		"others' keys":                          {theirs, theirs, false},
+		"the scheduler's own":                   {nil, map[string]string{"holdfast.dev/topology-domain": "zone=a", "holdfast.dev/initial-placement": "x"}, false},
+		"a slot":                                {nil, map[string]string{"holdfast.dev/gang-slot": "0"}, true},
+		"another size":                          {nil, map[string]string{"holdfast.dev/topology-domain": "zone=a", "holdfast.dev/gang-size": "1"}, true},
+		"into a gang":                           {map[string]string{"holdfast.dev/gang": "g"}, nil, true},
+		"out of its gang":                       {map[string]string{"holdfast.dev/replaced": "true"}, nil, true},
+		"a label of ours that is an annotation": {map[string]string{"holdfast.dev/topology-domain": "a"}, nil, true},
+	} {
+		binding := &corev1.Binding{ObjectMeta: meta(c.labels, c.annotations)}
+		for _, by := range []string{"someone", "system:kube-scheduler", "system:serviceaccount:holdfast-system:holdfast-scheduler", controllerAccount} {
+			got := refusal(request{by: by, kind: kind, resource: "pods/binding", obj: binding})
+			if c.refused != strings.Contains(got, "a binding may write no label or annotation under holdfast.dev/ but") || !c.refused && got != "" {
+				t.Errorf("%s by %s: %q", name, by, got)
+			}
+		}
+	}
+	p := find[admissionregistrationv1.ValidatingAdmissionPolicy](t, "holdfast-binding-keys")
+	if got := fmt.Sprint(p.Spec.MatchConstraints.ResourceRules[0].Resources); got != "[pods/binding bindings]" {
+		t.Errorf("it is about %s", got)
+	}
+}
+
 // manyKeys are so many that to look at each costs more than a condition may, and half of what the API server lets in: the time that
 // CEL itself takes to count the cost grows with their square.
 func manyKeys() map[string]string {

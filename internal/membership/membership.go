@@ -18,7 +18,8 @@ import (
 // cannot change.
 const JobVariable = "HOLDFAST_JOB_UID"
 
-// Stamp is what pod admission writes on a member besides JobVariable. Nothing of it changes afterwards (policy holdfast-pod-keys).
+// Stamp is what pod admission writes on a member besides JobVariable. Nothing of it changes afterwards (policies holdfast-pod-keys and
+// holdfast-binding-keys).
 type Stamp struct {
 	Gang string
 	Size string
