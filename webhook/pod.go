@@ -172,7 +172,7 @@ func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Setting
 		defaults[v1alpha1.AnnotationConsumesRequest], defaults[v1alpha1.AnnotationRequestClass] = v1alpha1.RequestName(gang), s.ProvisioningClass
 	}
 	if handover.Is(pod) {
-		maps.Copy(defaults, handover.Stamps(gang))
+		maps.Copy(defaults, handover.Stamps(gang, annotations[v1alpha1.AnnotationGangRole]))
 	}
 	for key, value := range defaults {
 		if _, set := pod.Annotations[key]; !set {

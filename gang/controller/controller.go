@@ -181,14 +181,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 			log.FromContext(ctx).Error(err, "querying why a pod is missing")
 		}
 	}
-	var again time.Duration
-	known.View.Provisioning, again = c.provision(ctx, g, job, j.Settings.ProvisioningClass, known.View, pods.Items, now)
-	if answer, note, look := c.handOver(ctx, g, job, known.View, pods.Items, now); answer != nil {
-		known.View.Answer, again = *answer, look
-		if note != "" {
-			known.Notes = append(known.Notes, note)
-		}
-	}
+	again := c.outside(ctx, g, job, j, &known, pods.Items, now)
 	result, err := c.write(ctx, g, job, statusOf(g, known, status.Assess(known.View), now), now)
 	if missing && (again == 0 || again > refusedAgain) {
 		again = refusedAgain
@@ -197,6 +190,22 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		result.RequeueAfter = again
 	}
 	return result, err
+}
+
+// outside sees to what a gang has in other projects' APIs, and adds to what is known of it what they say; again is when to look again.
+func (c *Controller) outside(
+	ctx context.Context, g *v1alpha1.Gang, job *batchv1.Job, j settings.Job, known *status.JobGang, pods []corev1.Pod, now time.Time,
+) (again time.Duration) {
+	known.View.Provisioning, again = c.provision(ctx, g, job, j.Settings.ProvisioningClass, known.View, pods, now)
+	answer, note, look := c.handOver(ctx, g, job, known.View, pods, now)
+	if answer == nil {
+		return again
+	}
+	known.View.Answer = *answer
+	if note != "" {
+		known.Notes = append(known.Notes, note)
+	}
+	return look
 }
 
 // ensure returns the Job's Gang, made or corrected if need be; nil while the name is held by another's.

@@ -38,9 +38,6 @@ const (
 	prefix  = "volcano.sh/"
 )
 
-// task is what the pods of a job with one role are called.
-const task = "worker"
-
 // ofPods are Volcano's annotations that say something of one pod, or that are fields of the group.
 var ofPods = map[string]bool{taskKey: true, "volcano.sh/task-index": true, ModeKey: true, TierKey: true}
 
@@ -51,7 +48,9 @@ var labelsOfGroups = []string{"volcano.sh/preemptable", "volcano.sh/cooldown-tim
 func Is(pod *corev1.Pod) bool { return pod.Spec.SchedulerName == Scheduler }
 
 // Stamps are the annotations of a pod of a gang that Volcano places, where the pod has none of its own under these keys.
-func Stamps(gang string) map[string]string { return map[string]string{GroupKey: gang, taskKey: task} }
+func Stamps(gang, role string) map[string]string {
+	return map[string]string{GroupKey: gang, taskKey: role}
+}
 
 // Inherited says whether an annotation of a Job is one that Volcano reads of the Job's pods or takes over to their group.
 func Inherited(key string) bool { return key == QueueKey || strings.HasPrefix(key, prefix) }

@@ -31,6 +31,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	elasticcontroller "holdfast.dev/holdfast/elastic/controller"
 	gangcontroller "holdfast.dev/holdfast/gang/controller"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/slim"
 )
 
@@ -45,15 +46,21 @@ type asked struct {
 	api client.Client
 }
 
-// TestProvisioningRequest: a gang that is refused for lack of room asks for all of its nodes at once, where and while the API is served.
-// The test answers in the autoscaler's place.
-func TestProvisioningRequest(t *testing.T) {
+// TestObjectsOfGangs: what the gang controller makes for a gang in other projects' APIs.
+func TestObjectsOfGangs(t *testing.T) {
 	a := &asked{stage: newStage(t, 1)}
 	if err := a.client.CoreV1().Nodes().DeleteCollection(a.ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	a.leader = a.start()
 	a.controls()
+	a.testProvisioningRequest(t)
+	a.testHandOver(t)
+}
+
+// testProvisioningRequest: a gang that is refused for lack of room asks for all of its nodes at once, where and while the API is served.
+// The test answers in the autoscaler's place.
+func (a *asked) testProvisioningRequest(t *testing.T) {
 	a.jobThatAsks("quad")
 	a.saying("quad", "no ProvisioningRequest is created: the cluster serves no autoscaling.x-k8s.io/v1")
 	a.applyFile(requestsDefinition)
@@ -145,21 +152,39 @@ func (a *asked) controls() {
 	})
 }
 
-// jobThatAsks makes a Job as admission leaves it.
+// jobThatAsks makes a Job whose gang asks for its nodes.
 func (a *asked) jobThatAsks(name string) {
 	a.t.Helper()
-	pod := member(name, 0, squad, "")
-	delete(pod.Labels, batchv1.JobCompletionIndexAnnotation)
-	pod.Annotations[v1alpha1.AnnotationEnabled] = "true"
-	pod.Annotations[v1alpha1.AnnotationProvisioningClass] = requestClass
-	pod.Annotations[v1alpha1.AnnotationConsumesRequest] = v1alpha1.RequestName(name)
-	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
-	indexed := batchv1.IndexedCompletion
+	a.jobOf(name, func(pod *corev1.Pod) {
+		pod.Annotations[v1alpha1.AnnotationProvisioningClass] = requestClass
+		pod.Annotations[v1alpha1.AnnotationConsumesRequest] = v1alpha1.RequestName(name)
+	})
+}
+
+// jobOf makes a Job and its pods as admission leaves them, in place of the Job controller: here is no webhook.
+func (a *asked) jobOf(name string, change func(*corev1.Pod)) {
+	a.t.Helper()
+	like := member(name, 0, squad, "")
+	like.Annotations[v1alpha1.AnnotationEnabled] = "true"
+	like.Spec.RestartPolicy = corev1.RestartPolicyNever
+	change(like)
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: batchv1.JobSpec{
-		Parallelism: ptr.To[int32](squad), Completions: ptr.To[int32](squad), CompletionMode: &indexed,
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels, Annotations: pod.Annotations}, Spec: pod.Spec}}}
+		Parallelism:    ptr.To[int32](squad),
+		Completions:    ptr.To[int32](squad),
+		CompletionMode: ptr.To(batchv1.IndexedCompletion),
+		ManagedBy:      ptr.To("holdfast.dev/test"),
+		Template:       corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Annotations: like.Annotations}, Spec: like.Spec},
+	}}
 	if err := a.api.Create(a.ctx, job); err != nil {
 		a.t.Fatal(err)
+	}
+	for slot := range squad {
+		pod := member(name, slot, squad, fmt.Sprintf("%s-%d", name, slot))
+		pod.Annotations[v1alpha1.AnnotationEnabled] = "true"
+		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))}
+		pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: membership.JobVariable, Value: string(job.UID)}}
+		change(pod)
+		a.create(pod)
 	}
 }
 
