@@ -115,29 +115,29 @@ type Row struct {
 
 const (
 	reset  = "Drain the node and reset the GPU (nvidia-smi --gpu-reset), or reboot the node. "
-	again  = "If it comes again, have the GPU examined."
-	letGo  = " Before a reset have the daemon let go of the GPUs: kubectl annotate node NAME holdfast.dev/release-gpus=reset; holdfast.dev/release-gpus- ends that."
-	byself = " The mark goes away by itself once the GPU has been read well for the hold-off."
+	again  = "If it recurs, have the GPU examined."
+	letGo  = " Before a reset make the daemon release the GPUs: kubectl annotate node NAME holdfast.dev/release-gpus=reset; holdfast.dev/release-gpus- ends that."
+	byself = " The mark ends by itself after the GPU was healthy for the hold-off."
 )
 
 // Catalogue has one row per cause, in the order of the constants. The codes are those of NVIDIA's Xid catalogue.
 var Catalogue = []Row{
-	{OffTheBus, Evict, []int{79}, "the GPU has fallen off the bus", "Reboot the node; a power cycle is surer. The second time, have GPU, riser and power examined." + byself, ExitReads, 0, true},
+	{OffTheBus, Evict, []int{79}, "the GPU has fallen off the bus", "Reboot the node; a power cycle is more reliable. The second time, have GPU, riser and power examined." + byself, ExitReads, 0, true},
 	{GPULost, Evict, nil, "the GPU does not answer the driver any more", "Reboot the node. The second time, have the GPU examined." + byself, ExitReads, 0, false},
-	{RowRemapFailed, Evict, []int{64}, "a broken memory row could not be replaced: no spare rows are left", "Have the GPU replaced. A reset shows whether the mark stands." + letGo, ExitReads, 0, false},
+	{RowRemapFailed, Evict, []int{64}, "a broken memory row could not be replaced: no spare rows are left", "Have the GPU replaced. A reset shows whether the fault persists." + letGo, ExitReads, 0, false},
 	{DoubleBitECC, Evict, []int{48}, "memory error that could not be corrected", reset + again + letGo, ExitReads, 0, true},
-	{GSPTimeout, Evict, []int{119, 120}, "the GPU's system processor does not answer", reset + "If it comes again, update driver and firmware." + letGo, ExitReads, 0, true},
+	{GSPTimeout, Evict, []int{119, 120}, "the GPU's system processor does not answer", reset + "If it recurs, update driver and firmware." + letGo, ExitReads, 0, true},
 	{NVLinkError, Evict, []int{74, 149}, "an NVLink has failed", reset + "If the same link fails again, have it examined." + letGo, ExitReads, 0, true},
-	{SwitchError, Evict, nil, "an NVSwitch reported a fatal error", "Reboot the node; all GPUs of the switch are concerned. If it comes again, have the switch examined.", ExitReads, 0, false},
+	{SwitchError, Evict, nil, "an NVSwitch reported a fatal error", "Reboot the node; all GPUs of the switch are affected. If it recurs, have the switch examined.", ExitReads, 0, false},
 	{PowerCable, Evict, []int{54}, "the GPU lacks power: a cable is not connected", "Have the power cables of the GPU examined.", ExitReads, 0, true},
-	{GPUNeedsReset, Evict, nil, "the driver asks for a reset of the GPU", reset + again + letGo, ExitReads, 0, false},
-	{NodeNeedsReboot, Evict, nil, "the driver asks for a reboot of the node", "Reboot the node. " + again, ExitReads, 0, false},
+	{GPUNeedsReset, Evict, nil, "the driver requests a reset of the GPU", reset + again + letGo, ExitReads, 0, false},
+	{NodeNeedsReboot, Evict, nil, "the driver requests a reboot of the node", "Reboot the node. " + again, ExitReads, 0, false},
 	{
 		DrainPeers,
 		Evict,
 		nil,
-		"the driver asks that everything which talks to the GPU be stopped",
-		"Stop all processes on the GPUs of the node and look whether the driver asks for more.",
+		"the driver requests that all processes on the GPU are stopped",
+		"Stop all processes on the GPUs of the node and check whether the driver requests more.",
 		ExitReads,
 		0,
 		false,
@@ -166,8 +166,8 @@ var Catalogue = []Row{
 		DriverGone,
 		Exclude,
 		nil,
-		"the driver was loaded and is gone",
-		"Look whether the driver is being updated; else load it or reboot the node. Pods that bring a driver are let in.",
+		"the driver was loaded and is not any more",
+		"Check whether the driver is being updated; else load it or reboot the node. Pods that install a driver may still start here.",
 		ExitCleared,
 		0,
 		false,
@@ -176,8 +176,8 @@ var Catalogue = []Row{
 		GPUsReleased,
 		Exclude,
 		nil,
-		"the daemon has let go of the GPUs for a repair, so their health is not read",
-		"Nothing while the repair lasts. The daemon takes them again by itself: kubectl annotate node NAME holdfast.dev/release-gpus-, or the GPU Operator's labels say that it is done.",
+		"the daemon has released the GPUs for a repair, so their health is not read",
+		"Nothing while the repair lasts. The daemon opens them again after kubectl annotate node NAME holdfast.dev/release-gpus-, or when the GPU Operator's labels show the end of the repair.",
 		ExitCleared,
 		0,
 		false,
@@ -186,8 +186,8 @@ var Catalogue = []Row{
 		GPUMissing,
 		Exclude,
 		nil,
-		"the driver lists fewer GPUs than the node is to have",
-		"Look for the missing GPU (lspci, kernel log) and reboot the node. Where the node really has fewer now, say so: kubectl annotate node NAME holdfast.dev/gpus=NUMBER.",
+		"the driver lists fewer GPUs than the node should have",
+		"Look for the missing GPU (lspci, kernel log) and reboot the node. If the node really has fewer now, run kubectl annotate node NAME holdfast.dev/gpus=NUMBER.",
 		ExitCleared,
 		0,
 		false,
@@ -197,7 +197,7 @@ var Catalogue = []Row{
 		Exclude,
 		nil,
 		"fewer NVLinks are active than before, or than on the other GPUs of the node",
-		"Look at the fabric manager and at nvidia-smi nvlink -s; reset the GPU when the node is empty. If the same link stays down, have it examined." + letGo,
+		"Check the fabric manager and nvidia-smi nvlink -s; reset the GPU when the node is empty. If the same link stays down, have it examined." + letGo,
 		ExitCleared,
 		0,
 		false,
@@ -206,8 +206,8 @@ var Catalogue = []Row{
 		FabricRecovery,
 		Exclude,
 		nil,
-		"the driver asks for a recovery of the fabric's domain",
-		"Look at the fabric manager and the IMEX service of the domain; the node itself may stay.",
+		"the driver requests a recovery of the fabric's domain",
+		"Check the fabric manager and the IMEX service of the domain; the node itself may stay.",
 		ExitReads,
 		0,
 		false,
@@ -217,7 +217,7 @@ var Catalogue = []Row{
 		Exclude,
 		[]int{63},
 		"a broken memory row waits for a reset to be replaced",
-		"Reset the GPU when the node is empty; what runs may end first." + letGo,
+		"Reset the GPU when the node is empty; running jobs may end first." + letGo,
 		ExitReads,
 		0,
 		false,
@@ -227,20 +227,20 @@ var Catalogue = []Row{
 		Exclude,
 		[]int{94},
 		"memory error that could not be corrected, contained to one process",
-		"Reset the GPU when the node is empty; what runs may end first." + letGo,
+		"Reset the GPU when the node is empty; running jobs may end first." + letGo,
 		ExitReads,
 		0,
 		false,
 	},
-	{ECCRate, Exclude, []int{92, 93}, "memory errors come often", "Have the GPU examined when the node is empty.", ExitReads, 0, false},
-	{GPUDegraded, Exclude, []int{157, 168}, "the GPU works with less than it should", "Have the GPU examined when the node is empty.", ExitReads, 0, false},
+	{ECCRate, Exclude, []int{92, 93}, "memory errors are frequent", "Have the GPU examined when the node is empty.", ExitReads, 0, false},
+	{GPUDegraded, Exclude, []int{157, 168}, "the GPU works with reduced memory, links or power", "Have the GPU examined when the node is empty.", ExitReads, 0, false},
 	{UncorrectableECC, Watch, nil, "memory errors could not be corrected since the driver was loaded", "Check whether rows are being replaced; a reset restarts the count." + letGo, ExitCleared, 0, false},
-	{PCIeDegraded, Watch, nil, "the GPU uses less of its PCIe slot than both could", "Nothing, unless jobs on the node are slow. Have the GPU reseated when the node is empty.", ExitCleared, 0, false},
+	{PCIeDegraded, Watch, nil, "the GPU uses less of its PCIe slot than both support", "Nothing, unless jobs on the node are slow. Have the GPU reseated when the node is empty.", ExitCleared, 0, false},
 	{NVLinkReport, Watch, []int{144, 145, 146, 147, 148, 150}, "an NVLink reported an error that the driver did not act on", "Nothing, unless jobs on the node fail.", ExitQuiet, 0, false},
-	{SwitchReport, Watch, nil, "an NVSwitch reported an error that is not fatal", "Nothing, unless it comes often.", ExitQuiet, 0, false},
+	{SwitchReport, Watch, nil, "an NVSwitch reported an error that is not fatal", "Nothing, unless it is frequent.", ExitQuiet, 0, false},
 	{GPUReport, Watch, []int{78, 142, 162, 163, 164, 165}, "the GPU reported a condition worth knowing", "Look the number up in NVIDIA's Xid catalogue.", ExitQuiet, 0, false},
 	{UnknownXid, Watch, nil, "the GPU reported an error that this catalogue does not know", "Look the number up in NVIDIA's Xid catalogue.", ExitQuiet, 0, false},
-	{ApplicationRepeats, None, application(), "errors of applications keep coming on one GPU", "If they come with different jobs, have the GPU examined; else it is the job.", ExitQuiet, 5, false},
+	{ApplicationRepeats, None, application(), "application errors recur on one GPU", "If they occur with different jobs, have the GPU examined; otherwise the job is at fault.", ExitQuiet, 5, false},
 	{Noted, None, []int{37, 38, 43, 44, 45, 66, 67, 106, 107, 108, 121, 137, 141, 154, 160, 161, 171, 172}, "follows from another error or needs nothing", "Nothing.", ExitQuiet, 0, false},
 }
 
@@ -320,5 +320,5 @@ func recoveryText(code int) string {
 	if n, ok := names[code]; ok {
 		return "the driver's recovery action is: " + n
 	}
-	return fmt.Sprintf("the driver's recovery action is %d, which is not known here", code)
+	return fmt.Sprintf("the driver's recovery action is %d, which this version does not know", code)
 }

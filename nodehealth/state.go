@@ -271,7 +271,7 @@ func (s *State) round(sig Signal) {
 	}
 	switch n := len(sig.Readings); {
 	case n < s.gpus:
-		s.sign(GPUMissing, "", sig.At, fmt.Sprintf("GPUs that NVML lists: %d, that the node is to have: %d (%s)", n, s.gpus, s.gpusBy))
+		s.sign(GPUMissing, "", sig.At, fmt.Sprintf("GPUs that NVML lists: %d, that the node should have: %d (%s)", n, s.gpus, s.gpusBy))
 	case !s.declared && n > s.gpus:
 		s.gpus, s.gpusBy = n, "as many were listed before"
 	}
@@ -290,25 +290,25 @@ func (s *State) expect(sig Signal) {
 func (s *State) reading(r Reading, at time.Time) {
 	s.note(r, at)
 	if r.Lost {
-		s.sign(GPULost, r.Device, at, "NVML answers that the GPU is lost")
+		s.sign(GPULost, r.Device, at, "NVML reports that the GPU is lost")
 	}
 	if r.ResetRequired {
-		s.sign(GPUNeedsReset, r.Device, at, "NVML answers that the GPU must be reset")
+		s.sign(GPUNeedsReset, r.Device, at, "NVML reports that the GPU must be reset")
 	}
 	if r.Recovery > RecoveryNone {
 		s.sign(ofRecovery(r.Recovery), r.Device, at, recoveryText(r.Recovery))
 	}
 	if r.RemapPending {
-		s.sign(RowRemapPending, r.Device, at, "NVML answers that a row remapping is pending")
+		s.sign(RowRemapPending, r.Device, at, "NVML reports that a row remapping is pending")
 	}
 	if r.RemapFailed {
-		s.sign(RowRemapFailed, r.Device, at, "NVML answers that a row remapping has failed")
+		s.sign(RowRemapFailed, r.Device, at, "NVML reports that a row remapping has failed")
 	}
 	if r.Uncorrected > 0 {
 		s.sign(UncorrectableECC, r.Device, at, fmt.Sprintf("NVML counts %d memory errors that could not be corrected", r.Uncorrected))
 	}
 	if r.Width > 0 && r.Width < r.MaxWidth || r.Speed > 0 && r.Speed < r.MaxSpeed {
-		s.sign(PCIeDegraded, r.Device, at, fmt.Sprintf("NVML answers PCIe generation %d of %d with %d of %d lanes", r.Speed, r.MaxSpeed, r.Width, r.MaxWidth))
+		s.sign(PCIeDegraded, r.Device, at, fmt.Sprintf("NVML reports PCIe generation %d of %d with %d of %d lanes", r.Speed, r.MaxSpeed, r.Width, r.MaxWidth))
 	}
 	if r.bad() {
 		s.confirm(r.Device)

@@ -135,7 +135,7 @@ func (s State) message(row Row, action Action, live []finding) string {
 	switch {
 	case !row.Confirm || action == row.Action:
 	case s.blind != "" && s.unread():
-		text.WriteString("; no driver can be asked, so the mark ends when nothing more comes of it")
+		text.WriteString("; no driver answers, so the mark ends when the fault does not recur")
 	default:
 		text.WriteString("; waiting for the driver to say what it asks for")
 	}

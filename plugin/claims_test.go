@@ -143,7 +143,7 @@ func TestDevicesOfAllNodesAreNotGivenTwice(t *testing.T) {
 	objects = append(append(objects, more...), deviceClass(), devices("", 2), node("a", 0), node("b", 0), node("c", 0))
 	w := newWorld(t, versioned, objects...)
 	w.create(three...)
-	w.until("three to be refused", w.says("three", "3 pods wanted: 2 of those with resource claims get devices together, of which some are no node's own (driver gpu.example.com)"))
+	w.until("three to be refused", w.says("three", "3 pods wanted: 2 of those with resource claims get devices together, some of which belong to no single node (driver gpu.example.com)"))
 	w.attempted()
 	for _, name := range []string{"three-0", "three-1", "three-2"} {
 		if at := w.where(name); at != "" {
@@ -172,7 +172,7 @@ func TestClaimsThatCannotBeMet(t *testing.T) {
 		p.(*v1.Pod).Status.ResourceClaimStatuses = nil
 	}
 	got, err := w.instances.Preview(w.ctx, []*v1.Pod{unborn[0].(*v1.Pod), unborn[1].(*v1.Pod)})
-	if err != nil || got.Placement.Reason != v1alpha1.ReasonUnsupported || !strings.Contains(got.Placement.Message, "a preview cannot tell which devices pod unborn-0 would get") {
+	if err != nil || got.Placement.Reason != v1alpha1.ReasonUnsupported || !strings.Contains(got.Placement.Message, "a preview does not know which devices pod unborn-0 would get") {
 		t.Errorf("%+v, %v", got.Placement, err)
 	}
 }
@@ -188,7 +188,7 @@ func TestAGangWaitsForItsClaims(t *testing.T) {
 		p.Status.ResourceClaimStatuses = nil
 		w.create(p)
 	}
-	w.until("the gang to be known", w.says("g", "0 of 2 pods exist; 2 more wait for kube-controller-manager to make their resource claims"))
+	w.until("the gang to be known", w.says("g", "0 of 2 pods exist; 2 more wait for kube-controller-manager to create their resource claims"))
 	w.attempted()
 	for i, o := range objects {
 		claim := o.(*resourcev1.ResourceClaim)

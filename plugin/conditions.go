@@ -100,7 +100,7 @@ func (c *memberConditions) next(ctx context.Context) bool {
 	again, err := c.write(ctx, key, time.Now())
 	switch {
 	case err != nil:
-		klog.FromContext(ctx).V(3).Info("Writing why members of a gang wait; will be tried again", "gang", key, "reason", err)
+		klog.FromContext(ctx).V(3).Info("Writing why members of a gang wait failed; retrying", "gang", key, "reason", err)
 		c.queue.AddRateLimited(key)
 		return true
 	case again > 0:

@@ -44,7 +44,7 @@ func (p *Plugin) rejectIntruded(key types.NamespacedName, pod *v1.Pod, node fwk.
 		case member && settings.WantsWholeNode(other):
 			return heldWhole(theirs)
 		case whole:
-			return fwk.NewStatus(fwk.Unschedulable, "pod "+other.Namespace+"/"+other.Name+" is on a node that the gang wants exclusively")
+			return fwk.NewStatus(fwk.Unschedulable, "pod "+other.Namespace+"/"+other.Name+" is on a node that the gang needs exclusively")
 		}
 	}
 	return nil

@@ -31,7 +31,7 @@ func (p *Plugin) inspectAt(ctx context.Context, now time.Time) {
 	for _, q := range p.gangs.SweepUnexplained() {
 		ended, err := external.Succeeded(ctx, p.handle.ClientSet(), q.Key, q.Member)
 		if err != nil {
-			logger.Info("Looking up which members of a gang succeeded; will be retried", "gang", q.Key, "reason", err)
+			logger.Info("Querying which members of a gang succeeded; will be retried", "gang", q.Key, "reason", err)
 			continue
 		}
 		if p.gangs.Explain(q, ended).Completed {

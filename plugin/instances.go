@@ -79,7 +79,7 @@ func (s *Instances) New(ctx context.Context, obj runtime.Object, h fwk.Handle) (
 	}
 	client, err := s.clients(h)
 	if err != nil {
-		return nil, fmt.Errorf("plugin %s: making a client for Gangs: %w", Name, err)
+		return nil, fmt.Errorf("plugin %s: creating a client for Gangs: %w", Name, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -39,14 +39,14 @@ func newMeasures() *measures {
 	return &measures{
 		planner:    planner.NewMetrics(),
 		preemption: preemption.NewMetrics(short),
-		plans:      prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_gang_plan_seconds", Help: "How long it took to plan a whole gang, by the answer.", Buckets: short}, []string{"answer"}),
-		refusals:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_gang_refusals_total", Help: "Plans that found no place, by reason and by what keeps most nodes out."}, []string{"reason", "cause"}),
-		waited:     prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_queue_seconds", Help: "From all members of a gang being there to the plan that places those without a node.", Buckets: long}),
-		placed:     prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_placement_seconds", Help: "From all members of a gang being there to the last one bound.", Buckets: long}),
+		plans:      prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_gang_plan_seconds", Help: "Time to plan a whole gang, by result.", Buckets: short}, []string{"answer"}),
+		refusals:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_gang_refusals_total", Help: "Plans that found no placement, by reason and by what excludes most nodes."}, []string{"reason", "cause"}),
+		waited:     prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_queue_seconds", Help: "Time from the existence of all members of a gang to the plan that places those without a node.", Buckets: long}),
+		placed:     prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_placement_seconds", Help: "Time from the existence of all members of a gang to the binding of the last.", Buckets: long}),
 		givenUp:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_plans_given_up_total", Help: "Plans that could not be completed and were replaced by new ones."}),
-		rejected:   prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_members_rejected_total", Help: "Members that the node they were placed on did not take: not admitted, not to be bound there, or not started."}),
-		excluded:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_scheduler_nodes_excluded", Help: "Nodes that gangs are kept off for now because they keep rejecting members."}),
-		rolledBack: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_members_rolled_back_total", Help: "Members that had a node and were taken back, because the rest of their gang got none."}),
+		rejected:   prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_members_rejected_total", Help: "Members that their node rejected: not admitted, not bound, or not started."}),
+		excluded:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_scheduler_nodes_excluded", Help: "Nodes that are excluded for now because they repeatedly reject members."}),
+		rolledBack: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_members_rolled_back_total", Help: "Members that had a node and were rolled back, because the rest of their gang got none."}),
 	}
 }
 

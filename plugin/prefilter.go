@@ -48,7 +48,7 @@ func (p *Plugin) PreFilter(
 			return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, message)
 		}
 		if node, ok = p.gangs.PlannedNode(key, pod.UID); !ok && p.gangs.IsOpen(key) {
-			return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "there is no room for this pod beside the others of its gang, which goes ahead without it")
+			return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "this pod does not fit beside the others of its gang, which are placed without it")
 		} else if !ok {
 			go p.wake(klog.FromContext(ctx), key)
 			return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "the gang changed while it was being planned")
@@ -172,7 +172,7 @@ func (p *Plugin) keepOff(ctx context.Context, nodes []fwk.NodeInfo, own types.Na
 		return "", err
 	}
 	p.reservations.KeepOut(leader)
-	return "others leave for gang " + of.String() + ", which would not fit beside this", nil
+	return "pods are preempted for gang " + of.String() + ", which would not fit beside this", nil
 }
 
 // adopt opens the plan, holds the other members' places against pods that come between, and lets them in.

@@ -90,7 +90,7 @@ func (p *publisher) run(ctx context.Context) {
 			return
 		}
 		if err := p.publish(ctx, key); err != nil {
-			klog.FromContext(ctx).V(3).Info("Writing the placement of a Gang; will be tried again", "gang", key, "reason", err)
+			klog.FromContext(ctx).V(3).Info("Writing the placement of a Gang failed; retrying", "gang", key, "reason", err)
 			p.queue.AddRateLimited(key)
 		} else {
 			p.queue.Forget(key)
@@ -139,7 +139,7 @@ func (p *publisher) publish(ctx context.Context, key types.NamespacedName) error
 func (p *publisher) read(ctx context.Context, key types.NamespacedName) (written, error) {
 	u, err := p.gangs.Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return written{}, fmt.Errorf("there is no Gang %s yet", key)
+		return written{}, fmt.Errorf("Gang %s does not exist yet", key)
 	}
 	if err != nil {
 		return written{}, fmt.Errorf("reading Gang %s: %w", key, err)

@@ -294,7 +294,7 @@ func TestAFormingGangThatLostAMemberForGoodGivesItsNodesBack(t *testing.T) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return slices.ContainsFunc(w.events["g-0"], func(e string) bool {
-			return strings.HasPrefix(e, "RolledBack: ") && strings.Contains(e, "it was never fully placed and is rolled back")
+			return strings.HasPrefix(e, "RolledBack: ") && strings.Contains(e, "the initial placement is rolled back")
 		})
 	})
 }

@@ -192,7 +192,7 @@ func TestClaimsThatNobodyServes(t *testing.T) {
 			}
 			w.create(p)
 		}
-		w.until("the gang to be refused", w.says(name, `nobody would give pod `+name+`-0 the devices of its resource claim "device": the API server does not serve resource.k8s.io/v1`))
+		w.until("the gang to be refused", w.says(name, `pod `+name+`-0 cannot get the devices of its resource claim "device": the API server does not serve resource.k8s.io/v1`))
 		if got := w.placement(name).Reason; got != v1alpha1.ReasonUnsupported {
 			t.Errorf("reason %s", got)
 		}

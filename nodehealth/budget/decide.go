@@ -220,7 +220,7 @@ func (s *spender) hold(n *judged) answer {
 	p, domain := s.plan, s.domain(n)
 	switch {
 	case p.Broken:
-		return answer{outcome: Hold, reason: Breaker, text: fmt.Sprintf("%d of %d nodes are red at once, %d %% or more hold everything new", p.Red, p.Of, s.config.BreakerPercent)}
+		return answer{outcome: Hold, reason: Breaker, text: fmt.Sprintf("%d of %d nodes are sick at once, and from %d %% on no new decision is made", p.Red, p.Of, s.config.BreakerPercent)}
 	case s.unsure(n):
 		return answer{outcome: Hold, reason: n.Stands.Reason}
 	case n.Domain != "" && domain.Out >= domain.Max:
@@ -287,7 +287,7 @@ func settle(n *judged, a answer, v View, now time.Time) Decision {
 func (n *judged) why(v View, now time.Time) (cause, message string) {
 	var silence string
 	if n.contact != inContact {
-		silence = fmt.Sprintf("the node's lease has not moved for %s", now.Sub(latest(n.LeaseRenewed, v.Led)).Round(time.Second))
+		silence = fmt.Sprintf("the node's lease was not renewed for %s", now.Sub(latest(n.LeaseRenewed, v.Led)).Round(time.Second))
 		switch {
 		case n.contact == late:
 			silence += ", though agents on it report"

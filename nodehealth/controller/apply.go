@@ -43,7 +43,7 @@ func (c *Controller) apply(ctx context.Context, objects map[string]*corev1.Node,
 		c.metrics.wrote(errs[i])
 		if errs[i] != nil {
 			if ctx.Err() == nil {
-				c.Log.Error(errs[i], "writing a decision failed; it will be decided again", "node", d.Node)
+				c.Log.Error(errs[i], "writing a decision failed; retrying", "node", d.Node)
 			}
 			continue
 		}
@@ -86,7 +86,7 @@ func (c *Controller) write(ctx context.Context, cached *corev1.Node, o budget.Ou
 					return fmt.Errorf("reading it again: %w", err)
 				}
 				if node.UID != cached.UID {
-					return errors.New("it was replaced by another of its name")
+					return errors.New("it was re-created under its name")
 				}
 			}
 			after = node.DeepCopy()
@@ -145,7 +145,7 @@ func (c *Controller) announce(node *corev1.Node, d budget.Decision) {
 		kind, note = corev1.EventTypeNormal, "the node is healthy: it takes new pods again"
 	}
 	if c.DryRun {
-		note = "dry run, nothing was done: " + note
+		note = "dry run, nothing was changed: " + note
 	}
 	c.Recorder.Eventf(node, nil, kind, words[d.Outcome], "Decide", "%s", note[:min(len(note), maxNote)])
 }

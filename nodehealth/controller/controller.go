@@ -180,7 +180,7 @@ func (c *Controller) decide(ctx context.Context) error {
 func (c *Controller) remember(plan budget.Plan, now time.Time) {
 	if plan.PartitionSuspected != c.was.PartitionSuspected {
 		c.Log.Info("contact", "partitionSuspected", plan.PartitionSuspected, "message", map[bool]string{
-			true: "nearly no node's lease moves: nothing is decided from silence", false: "leases move again"}[plan.PartitionSuspected])
+			true: "nearly no node renews its lease: silent nodes are not evicted", false: "leases are renewed again"}[plan.PartitionSuspected])
 	}
 	if plan.Broken != c.was.Broken {
 		c.Log.Info("breaker", "holds", plan.Broken, "red", plan.Red, "of", plan.Of)

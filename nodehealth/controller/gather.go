@@ -87,7 +87,7 @@ func (c *Controller) unreadable(node string, err error) {
 		delete(c.notified, node)
 	case c.notified[node] != err.Error():
 		c.notified[node] = err.Error()
-		c.Log.Error(err, "a node's annotations cannot be read; the earlier decision stands", "node", node)
+		c.Log.Error(err, "a node's annotations cannot be decoded; the earlier decision stays", "node", node)
 	}
 }
 

@@ -28,14 +28,14 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
 	m := &metrics{
-		nodes:              prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_nodes", Help: "Nodes by the decision that stands on them."}, []string{"decision"}),
-		holds:              prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_nodes_held", Help: "Nodes on hold by what they wait for."}, []string{"reason"}),
+		nodes:              prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_nodes", Help: "Nodes by the present decision on them."}, []string{"decision"}),
+		holds:              prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_nodes_held", Help: "Nodes on hold, by what they wait for."}, []string{"reason"}),
 		decisions:          prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_node_decisions_total", Help: "Decisions about nodes, by decision and cause."}, []string{"decision", "cause"}),
-		writes:             prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_node_writes_total", Help: "Writes of decisions on Nodes by whether they went well."}, []string{"result"}),
-		out:                gauge("holdfast_nodes_out", "Nodes that were given up with pods of gangs on them and are not yet well, which the cluster's outage budget counts."),
+		writes:             prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_node_writes_total", Help: "Writes of decisions on Nodes, by result."}, []string{"result"}),
+		out:                gauge("holdfast_nodes_out", "Nodes that were given up with pods of gangs on them and are not healthy yet, which the cluster's outage budget counts."),
 		max:                gauge("holdfast_nodes_out_max", "Nodes that the cluster's outage budget allows to be out."),
-		partitionSuspected: gauge("holdfast_nodes_partition_suspected", "1 while nearly no node's lease moves, so that nothing is decided from silence."),
-		broken:             gauge("holdfast_nodes_breaker", "1 while so many nodes are red at once that everything new is held."),
+		partitionSuspected: gauge("holdfast_nodes_partition_suspected", "1 while nearly no node renews its lease, so that silent nodes are not evicted."),
+		broken:             gauge("holdfast_nodes_breaker", "1 while so many nodes are sick at once that no new decision is made."),
 	}
 	if registry == nil {
 		return m, nil

@@ -99,7 +99,7 @@ func outageOf(node *corev1.Node) (budget.Outage, error) {
 	path := field.NewPath("metadata", "annotations").Key(v1alpha1.AnnotationOutage)
 	var o v1alpha1.NodeOutage
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
-		return budget.Outage{}, field.Invalid(path, text, fmt.Sprintf("is not a decision (%v): take the annotation away", err))
+		return budget.Outage{}, field.Invalid(path, text, fmt.Sprintf("is not a decision (%v): remove the annotation", err))
 	}
 	outcome := budget.Outcome(o.Decision)
 	switch outcome {

@@ -34,13 +34,13 @@ type Metrics struct {
 func New() *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
-		verdict:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_node_verdict", Help: "1 for the verdict that stands."}, []string{"action", "cause"}),
-		signals:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_node_signals_total", Help: "Things that were seen, by who saw them."}, []string{"source", "kind"}),
+		verdict:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_node_verdict", Help: "1 for the present verdict."}, []string{"action", "cause"}),
+		signals:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_node_signals_total", Help: "Signals that the daemon received, by source."}, []string{"source", "kind"}),
 		contact:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_node_contact_timestamp_seconds", Help: "When NVML or the API server last answered, in seconds since 1970."}, []string{"with"}),
 		gpus:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_node_gpus", Help: "GPUs that NVML lists."}),
 		expected: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_node_gpus_expected", Help: "GPUs that the node should have: the most that its label or NVML gave, or what users set; 0: unknown."}),
 		rounds:   prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_node_nvml_round_seconds", Help: "How long NVML took to answer for all GPUs.", Buckets: prometheus.ExponentialBuckets(0.0005, 3, 10)}),
-		lines:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_node_kernel_lines_total", Help: "Records of the kernel log that were read, those of this boot's past included."}),
+		lines:    prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_node_kernel_lines_total", Help: "Records of the kernel log that were read, including earlier ones of this boot."}),
 	}
 	m.registry.MustRegister(
 		m.verdict,

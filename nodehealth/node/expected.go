@@ -36,7 +36,7 @@ func expected(n *object) (expectation, error) {
 func counted(by, text string, final bool) (expectation, error) {
 	gpus, err := strconv.Atoi(text)
 	if err != nil || gpus < 0 {
-		return expectation{}, fmt.Errorf("%s of the Node is %q: give the number of GPUs, or take it away", by, text)
+		return expectation{}, fmt.Errorf("%s of the Node is %q: write the number of GPUs, or remove it", by, text)
 	}
 	return expectation{gpus, by, final}, nil
 }
@@ -48,7 +48,7 @@ func (w *Writer) count(n *object) {
 	}
 	now, err := expected(n)
 	if err != nil && err.Error() != w.wrong {
-		w.Log.Warn("how many GPUs the node is to have is not known", "error", err)
+		w.Log.Warn("the expected number of GPUs of the node is unknown", "error", err)
 	}
 	w.wrong = ""
 	if err != nil {

@@ -86,7 +86,7 @@ func (w *Writer) take(n *object) {
 	w.count(n)
 	if by := releasedBy(n); w.Released != nil && by != w.released {
 		w.released = by
-		w.Log.Info("the Node says of its GPUs", "released", by)
+		w.Log.Info("the Node's settings for its GPUs", "released", by)
 		w.Released(by)
 	}
 }

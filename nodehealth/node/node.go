@@ -86,7 +86,7 @@ func (w *Writer) Load(ctx context.Context) (nodehealth.Verdict, error) {
 	}
 	v, err := Verdict(text)
 	if err != nil {
-		w.Log.Warn("the Node's annotation cannot be read; starting from nothing", "error", err)
+		w.Log.Warn("the Node's annotation cannot be decoded; starting without history", "error", err)
 	}
 	return v, nil
 }

@@ -121,7 +121,7 @@ func round(lib library, out *json.Encoder, last map[string]nodehealth.Reading, t
 		r.Width, r.MaxWidth, r.Speed, r.MaxSpeed = was.Width, was.MaxWidth, was.Speed, was.MaxSpeed
 	}
 	if err := out.Encode(line{Read: true, Readings: readings, Took: took}); err != nil {
-		return lost, fmt.Errorf("telling the parent: %w", err)
+		return lost, fmt.Errorf("writing to the parent: %w", err)
 	}
 	return lost, nil
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // errReopen: the driver has gone or was changed under the library.
-var errReopen = errors.New("the driver has gone")
+var errReopen = errors.New("the driver was unloaded")
 
 type loaded struct {
 	lib     nvml.Interface

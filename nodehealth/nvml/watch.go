@@ -67,7 +67,7 @@ func (w *Watch) Run(ctx context.Context) {
 	r := &runner{Watch: w, gone: make(chan struct{}, maxStuck+1), retry: firstRetry}
 	for ctx.Err() == nil {
 		if r.stuck >= maxStuck {
-			r.hang("no probe can be started any more: those before hang and cannot be killed")
+			r.hang("no further probe can be started: earlier ones hang and cannot be killed")
 			r.pause(ctx, sayHangEvery)
 			continue
 		}
@@ -82,7 +82,7 @@ func (w *Watch) Run(ctx context.Context) {
 // release has no child at work until by is not said any more. One that cannot be ended still has the GPUs open, so they are not released.
 func (r *runner) release(ctx context.Context, by string) {
 	if r.stuck > 0 {
-		r.hang("the GPUs are to be let go of, and a probe that hangs cannot be killed")
+		r.hang("the GPUs must be released, and a probe that hangs cannot be killed")
 		r.pause(ctx, sayHangEvery)
 		return
 	}
@@ -258,7 +258,7 @@ func (r *runner) onMessage(l line) {
 
 func (r *runner) blind(why string) {
 	if why != r.quiet {
-		r.Log.Info("there is no NVML to ask", "why", why)
+		r.Log.Info("NVML is not loaded", "why", why)
 	}
 	r.quiet = why
 	r.Emit(nodehealth.Signal{At: time.Now(), Source: nodehealth.Probe, Kind: nodehealth.Blind, Text: why})
@@ -268,7 +268,7 @@ func (r *runner) blind(why string) {
 func (r *runner) ended(ctx context.Context, err error, heard bool) {
 	r.Log.Warn("the probe has ended", "error", err)
 	if !heard && !r.hung {
-		r.blind(fmt.Sprintf("the probe ends before it says anything: %v", err))
+		r.blind(fmt.Sprintf("the probe ends before its first answer: %v", err))
 	}
 	r.pause(ctx, r.retry)
 	r.retry = min(2*r.retry, longestRetry)

@@ -89,7 +89,7 @@ func Delegate(client kubernetes.Interface) (authenticator.Request, authorizer.Au
 		WebhookRetryBackoff: options.DefaultAuthWebhookRetryBackoff(),
 	}.New()
 	if err != nil {
-		return nil, nil, fmt.Errorf("making an authorizer: %w", err)
+		return nil, nil, fmt.Errorf("creating an authorizer: %w", err)
 	}
 	return authn, authz, nil
 }
@@ -104,7 +104,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf("only %s and %s are served here", v1alpha1.PreviewPath, v1alpha1.FabricPath))
 		return
 	case verb != r.Method:
-		refuse(w, http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, r.URL.Path+" is asked for by "+verb)
+		refuse(w, http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, r.URL.Path+" must be requested with "+verb)
 		return
 	case !h.admit(ctx, w, r):
 		return
@@ -153,7 +153,7 @@ func (h *Handler) read(ctx context.Context, w http.ResponseWriter, r *http.Reque
 		size = maxBytes
 	}
 	if size > maxBytes {
-		return nil, func() {}, badQuestion{fmt.Errorf("reading the question: %d bytes, %d at most", size, maxBytes)}
+		return nil, func() {}, badQuestion{fmt.Errorf("reading the query: %d bytes, %d at most", size, maxBytes)}
 	}
 	if err := h.bodies.Acquire(ctx, size); err != nil {
 		return nil, func() {}, err
@@ -161,7 +161,7 @@ func (h *Handler) read(ctx context.Context, w http.ResponseWriter, r *http.Reque
 	free = func() { h.bodies.Release(size) }
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTime)) // a recorder in a test has none
 	if body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, size)); err != nil {
-		err = badQuestion{fmt.Errorf("reading the question: %w", err)}
+		err = badQuestion{fmt.Errorf("reading the query: %w", err)}
 	}
 	return body, free, err
 }
@@ -203,7 +203,7 @@ func (h *Handler) admit(ctx context.Context, w http.ResponseWriter, r *http.Requ
 		authorizer.AttributesRecord{User: who.User, Verb: strings.ToLower(r.Method), Path: r.URL.Path},
 	)
 	if err != nil {
-		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "asking the API server what the token may do: "+err.Error())
+		refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "querying the rights of the token: "+err.Error())
 		return false
 	}
 	if may != authorizer.DecisionAllow {
@@ -222,15 +222,15 @@ func (h *Handler) admit(ctx context.Context, w http.ResponseWriter, r *http.Requ
 func question(body []byte) ([]*corev1.Pod, error) {
 	var q v1alpha1.PreviewRequest
 	if err := json.Unmarshal(body, &q); err != nil {
-		return nil, fmt.Errorf("reading the question: %w", err)
+		return nil, fmt.Errorf("reading the query: %w", err)
 	}
 	if n := len(q.Pods); n == 0 || n > v1alpha1.MaxPreviewPods {
-		return nil, fmt.Errorf("pods: %d pods are asked about, 1 to %d are needed", n, v1alpha1.MaxPreviewPods)
+		return nil, fmt.Errorf("pods: the query has %d pods, must be 1 to %d", n, v1alpha1.MaxPreviewPods)
 	}
 	pods := make([]*corev1.Pod, len(q.Pods))
 	for i := range q.Pods {
 		if len(q.Pods[i].Spec.Containers) == 0 {
-			return nil, errors.New("pods[" + fmt.Sprint(i) + "].spec.containers: a pod has at least one")
+			return nil, errors.New("pods[" + fmt.Sprint(i) + "].spec.containers: must have at least one")
 		}
 		pods[i] = &q.Pods[i]
 	}

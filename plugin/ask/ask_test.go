@@ -81,7 +81,7 @@ func TestWhoMayAskAndWhat(t *testing.T) {
 		{"no token", "POST", "/holdfast/preview", "", onePod, nil, 401, "Unauthorized", "Holdfast-Preview-Token"},
 		{"a bad token", "POST", "/holdfast/preview", "bad", onePod, nil, 401, "Unauthorized", "audience"},
 		{"no right", "POST", "/holdfast/preview", "weak", onePod, nil, 403, "Forbidden", "stranger may not"},
-		{"no JSON", "POST", "/holdfast/preview", "good", "pods", nil, 400, "BadRequest", "reading the question"},
+		{"no JSON", "POST", "/holdfast/preview", "good", "pods", nil, 400, "BadRequest", "reading the query"},
 		{"no pods", "POST", "/holdfast/preview", "good", `{"pods":[]}`, nil, 400, "BadRequest", "0 pods"},
 		{"an empty pod", "POST", "/holdfast/preview", "good", `{"pods":[{}]}`, nil, 400, "BadRequest", "pods[0].spec.containers"},
 		{"a replica that does not lead", "POST", "/holdfast/preview", "good", onePod, errAway, 503, "NotLeading", "away"},

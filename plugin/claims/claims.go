@@ -31,7 +31,7 @@ import (
 const Slot = "resource-claims"
 
 // NobodyLeaves is added to a refusal for lack of such devices: they stay with their claims while it is looked for who could leave.
-const NobodyLeaves = "nothing is preempted, and no room is reserved, for devices of resource claims"
+const NobodyLeaves = "devices of resource claims are neither preempted nor reserved"
 
 // Needs are the claims of members to be placed.
 type Needs struct {
@@ -60,7 +60,7 @@ func Read(manager fwk.SharedDRAManager, of gangcache.Snapshot, nodes int) (Needs
 		}
 		if manager == nil {
 			return n, refusal(gang.Unsupported, fmt.Sprintf(
-				"nobody would give pod %s the devices of its resource claim %q: the API server does not serve resource.k8s.io/v1 (resourceclaims, resourceslices, deviceclasses), or feature gate DynamicResourceAllocation is off: have it served and start the scheduler again", m.Pod.Name, m.Pod.Spec.ResourceClaims[0].Name))
+				"pod %s cannot get the devices of its resource claim %q: the API server does not serve resource.k8s.io/v1 (resourceclaims, resourceslices, deviceclasses), or feature gate DynamicResourceAllocation is off: enable both and restart the scheduler", m.Pod.Name, m.Pod.Spec.ResourceClaims[0].Name))
 		}
 		all, err := Of(manager, m.Pod)
 		if err != nil {
@@ -76,7 +76,7 @@ func Read(manager fwk.SharedDRAManager, of gangcache.Snapshot, nodes int) (Needs
 			n.Settled[m.Pod.Name] = false
 			if other := users[claim.UID]; other != "" && other != m.Pod.Name {
 				return n, refusal(gang.Unsupported, fmt.Sprintf(
-					"pods %s and %s share resource claim %s, which has no devices yet: let one pod of no gang have it first, or give each pod its own by resourceClaimTemplateName", other, m.Pod.Name, claim.Name))
+					"pods %s and %s share resource claim %s, which has no devices yet: let a pod outside of gangs use it first, or give each pod its own by resourceClaimTemplateName", other, m.Pod.Name, claim.Name))
 			}
 			users[claim.UID] = m.Pod.Name
 			text = append(text, claim.Spec)
@@ -110,13 +110,13 @@ func Of(manager fwk.SharedDRAManager, pod *v1.Pod) ([]*resourcev1.ResourceClaim,
 		name, _, err := resourceclaim.Name(pod, ref)
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("resource claim %q of pod %s does not exist yet: kube-controller-manager makes it once the pod is there", ref.Name, pod.Name)
+			return nil, fmt.Errorf("resource claim %q of pod %s does not exist yet: kube-controller-manager creates it after the pod", ref.Name, pod.Name)
 		case name == nil:
 			continue // it was found that none is needed
 		}
 		claim, err := manager.ResourceClaims().Get(pod.Namespace, *name)
 		if apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("there is no resource claim %s, which pod %s names in spec.resourceClaims: create it", *name, pod.Name)
+			return nil, fmt.Errorf("resource claim %s, which pod %s names in spec.resourceClaims, does not exist: create it", *name, pod.Name)
 		} else if err != nil {
 			return nil, fmt.Errorf("reading resource claim %s of pod %s: %w", *name, pod.Name, err)
 		}

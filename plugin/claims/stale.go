@@ -284,7 +284,7 @@ func (r *Releaser) clear(ctx context.Context, l stale) error {
 	if i := slices.Index(claim.Finalizers, resourcev1.Finalizer); i >= 0 {
 		claim.Finalizers = slices.Delete(claim.Finalizers, i, i+1)
 		if _, err := api.Update(ctx, claim, metav1.UpdateOptions{}); err != nil {
-			return fmt.Errorf("taking its finalizer away: %w", err)
+			return fmt.Errorf("removing its finalizer: %w", err)
 		}
 	}
 	if err := api.Delete(ctx, claim.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &claim.UID}}); err != nil {

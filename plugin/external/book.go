@@ -106,7 +106,7 @@ func (b *Book) look(ctx context.Context) {
 	for _, a := range b.apis {
 		list, err := b.discovery.ServerResourcesForGroupVersion(a.gvr.GroupVersion().String())
 		if err != nil && !apierrors.IsNotFound(err) {
-			klog.FromContext(ctx).V(2).Info("Asking whether an API is served; will be asked again", "api", a.gvr, "reason", err)
+			klog.FromContext(ctx).V(2).Info("Querying whether an API is served failed; retrying", "api", a.gvr, "reason", err)
 			continue
 		}
 		found, subresource := false, false
@@ -216,19 +216,19 @@ func (b *Book) get(key types.NamespacedName) (runtime.Object, *api, error) {
 	resource, name, _ := membership.External(key)
 	a := b.of(resource)
 	if a == nil {
-		return nil, nil, fmt.Errorf("no API %s is known", resource)
+		return nil, nil, fmt.Errorf("API %s is unknown", resource)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
 	case a.state == absent:
-		return nil, a, fmt.Errorf("the pod is in group %s of %s, in version %s, which this cluster does not serve: install it, or take the group off the pod", name, resource, a.gvr.Version)
+		return nil, a, fmt.Errorf("the pod is in group %s of %s, in version %s, which this cluster does not serve: install it, or remove the group from the pod", name, resource, a.gvr.Version)
 	case a.state == unasked || a.synced == nil || !a.synced():
 		return nil, a, gangcache.ErrTermsUnknown
 	}
 	obj, exists, err := a.objects.GetByKey(key.Namespace + "/" + name)
 	if err != nil || !exists {
-		return nil, a, fmt.Errorf("there is no %s/%s in namespace %s: create it", resource, name, key.Namespace)
+		return nil, a, fmt.Errorf("%s/%s does not exist in namespace %s: create it", resource, name, key.Namespace)
 	}
 	object, ok := obj.(runtime.Object)
 	if !ok {
@@ -242,7 +242,7 @@ func (b *Book) get(key types.NamespacedName) (runtime.Object, *api, error) {
 func (b *Book) Terms(key types.NamespacedName, pod *corev1.Pod) (gangcache.Terms, error) {
 	t, err := b.terms(key, pod)
 	if n := max(t.Size, t.Min); err == nil && n > v1alpha1.MaxMembers {
-		return gangcache.Terms{}, fmt.Errorf("gang %s is to have %d pods: %d is the most", key, n, v1alpha1.MaxMembers)
+		return gangcache.Terms{}, fmt.Errorf("gang %s requests %d pods: the limit is %d", key, n, v1alpha1.MaxMembers)
 	}
 	return t, err
 }
@@ -263,7 +263,7 @@ func (b *Book) terms(key types.NamespacedName, pod *corev1.Pod) (gangcache.Terms
 	case *schedulingv1beta1.PodGroup:
 		return nativeTerms(pg)
 	}
-	return gangcache.Terms{}, fmt.Errorf("%s cannot be read: it is not of the form that its API has", key)
+	return gangcache.Terms{}, fmt.Errorf("%s cannot be decoded: it does not match its API", key)
 }
 
 func (b *Book) spoil() {
@@ -294,7 +294,7 @@ func (b *Book) Tiers(logger klog.Logger) *Tiers {
 	var wrong []string
 	b.tiers, wrong = tiersOf(all)
 	for _, w := range wrong {
-		logger.Info("Part of a HyperNode is left out", "reason", w)
+		logger.Info("Part of a HyperNode is ignored", "reason", w)
 	}
 	return b.tiers
 }

@@ -148,7 +148,7 @@ func (w *Writer) volcano(
 			Namespace(key.Namespace).
 			Get(ctx, owner.Name, metav1.GetOptions{})
 		if err != nil {
-			return nil, fmt.Errorf("asking job %s/%s for its scheduler: %w", key.Namespace, owner.Name, client404(err))
+			return nil, fmt.Errorf("reading the scheduler's name of job %s/%s: %w", key.Namespace, owner.Name, client404(err))
 		}
 		if name, _, err := unstructured.NestedString(job.Object, "spec", "schedulerName"); err != nil || name != w.profile {
 			return nil, nil
@@ -285,7 +285,7 @@ func (w *Writer) confess(a *api, o object) {
 	}
 	n.unheeded = said
 	w.notified[key] = n
-	w.emit(a.reference(o), v1alpha1.ReasonSettingsIgnored, "not heeded: "+said)
+	w.emit(a.reference(o), v1alpha1.ReasonSettingsIgnored, "ignored: "+said)
 }
 
 // fieldManager owns what is written.

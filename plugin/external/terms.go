@@ -49,14 +49,14 @@ func resourcesOf(group string, list corev1.ResourceList) (topology.Resources, er
 	r := topology.Resources{}
 	for name, q := range list {
 		if q.Sign() < 0 {
-			return nil, fmt.Errorf("spec.minResources of %s asks for %s of %s: write zero or more, or leave it out", group, q.String(), name)
+			return nil, fmt.Errorf("spec.minResources of %s requests %s of %s: write zero or more, or remove it", group, q.String(), name)
 		}
 		most := int64(math.MaxInt64) // more would be counted as less
 		if name == corev1.ResourceCPU {
 			most /= 1000
 		}
 		if q.CmpInt64(most) > 0 {
-			return nil, fmt.Errorf("spec.minResources of %s asks for %s of %s, which no cluster has: write less, or leave it out", group, q.String(), name)
+			return nil, fmt.Errorf("spec.minResources of %s requests %s of %s, which no cluster has: write less, or remove it", group, q.String(), name)
 		}
 		if name == corev1.ResourceCPU {
 			r[string(name)] = q.MilliValue()
@@ -73,10 +73,10 @@ func volcanoTerms(pg *vcscheduling.PodGroup) (gangcache.Terms, error) {
 		return gangcache.Terms{}, err
 	}
 	if handedOver(pg) {
-		return gangcache.Terms{}, fmt.Errorf("%s/%s is of gang %s, which Volcano places: write schedulerName: volcano on the pod, or take the group off it", membership.Volcano, pg.Name, pg.Labels[v1alpha1.LabelGang])
+		return gangcache.Terms{}, fmt.Errorf("%s/%s belongs to gang %s, which Volcano places: write schedulerName: volcano on the pod, or remove the group from it", membership.Volcano, pg.Name, pg.Labels[v1alpha1.LabelGang])
 	}
 	if len(pg.Spec.SubGroupPolicy) > 0 {
-		return gangcache.Terms{}, fmt.Errorf("spec.subGroupPolicy of %s/%s is not known to this scheduler: remove it, and write holdfast.dev/slice-level and holdfast.dev/slice-size on the pods", membership.Volcano, pg.Name)
+		return gangcache.Terms{}, fmt.Errorf("spec.subGroupPolicy of %s/%s is not supported by this scheduler: remove it, and write holdfast.dev/slice-level and holdfast.dev/slice-size on the pods", membership.Volcano, pg.Name)
 	}
 	least := max(1, int(pg.Spec.MinMember))
 	t := gangcache.Terms{Size: least, Min: least, Tasks: map[string]int{}}
@@ -95,10 +95,10 @@ func volcanoTerms(pg *vcscheduling.PodGroup) (gangcache.Terms, error) {
 		}
 	}
 	if q := pg.Spec.Queue; q != "" && q != "default" {
-		t.Ignored = append(t.Ignored, fmt.Sprintf("queue %s: this scheduler has no queues, pods go by their priority", q))
+		t.Ignored = append(t.Ignored, fmt.Sprintf("queue %s: this scheduler has no queues; pods are ordered by priority", q))
 	}
 	if c := pg.Spec.PriorityClassName; c != "" {
-		t.Ignored = append(t.Ignored, fmt.Sprintf("priorityClassName %s of the group: that of the pods counts", c))
+		t.Ignored = append(t.Ignored, fmt.Sprintf("priorityClassName %s of the group is ignored: the pods' own applies", c))
 	}
 	t.Topology, err = networkTopology(pg.Spec.NetworkTopology)
 	return t, err
@@ -116,7 +116,7 @@ func networkTopology(n *vcscheduling.NetworkTopologySpec) (gang.Topology, error)
 	level := n.HighestTierName
 	switch {
 	case level != "" && n.HighestTierAllowed != nil:
-		return gang.Topology{}, fmt.Errorf("networkTopology has highestTierAllowed and highestTierName: leave one of them")
+		return gang.Topology{}, fmt.Errorf("networkTopology has highestTierAllowed and highestTierName: remove one of them")
 	case n.HighestTierAllowed != nil:
 		level = tierKey(*n.HighestTierAllowed)
 	case level == "":
@@ -139,7 +139,7 @@ func nativeTerms(pg *schedulingv1beta1.PodGroup) (gangcache.Terms, error) {
 		return gangcache.Terms{}, err
 	}
 	if pg.Spec.ParentCompositePodGroupName != nil {
-		return gangcache.Terms{}, fmt.Errorf("%s/%s is part of composite group %s, which this scheduler does not know: remove spec.parentCompositePodGroupName", membership.Native, pg.Name, *pg.Spec.ParentCompositePodGroupName)
+		return gangcache.Terms{}, fmt.Errorf("%s/%s is part of composite group %s, which this scheduler does not support: remove spec.parentCompositePodGroupName", membership.Native, pg.Name, *pg.Spec.ParentCompositePodGroupName)
 	}
 	if len(pg.Spec.ResourceClaims) > 0 {
 		return gangcache.Terms{}, fmt.Errorf("%s/%s shares resource claims among its pods, which this scheduler does not count: remove spec.resourceClaims", membership.Native, pg.Name)
@@ -154,7 +154,7 @@ func nativeTerms(pg *schedulingv1beta1.PodGroup) (gangcache.Terms, error) {
 		}
 	}
 	if c := pg.Spec.PriorityClassName; c != "" {
-		t.Ignored = append(t.Ignored, fmt.Sprintf("priorityClassName %s of the group: that of the pods counts", c))
+		t.Ignored = append(t.Ignored, fmt.Sprintf("priorityClassName %s of the group is ignored: the pods' own applies", c))
 	}
 	return t, nil
 }

@@ -42,7 +42,7 @@ func TestTermsOfGroups(t *testing.T) {
 		"more than can be counted": {func() (gangcache.Terms, error) {
 			return coschedulingTerms(&coscheduling.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "g"},
 				Spec: coscheduling.PodGroupSpec{MinResources: corev1.ResourceList{"cpu": resource.MustParse("9E")}}})
-		}, "spec.minResources of g asks for 9E of cpu, which no cluster has: write less, or leave it out"},
+		}, "spec.minResources of g requests 9E of cpu, which no cluster has: write less, or remove it"},
 		"nothing is one": {func() (gangcache.Terms, error) { return coschedulingTerms(&coscheduling.PodGroup{}) }, "size 1 min 1 free map[] patience 0s"},
 		"our key on it": {func() (gangcache.Terms, error) {
 			return coschedulingTerms(&coscheduling.PodGroup{ObjectMeta: metav1.ObjectMeta{
@@ -55,7 +55,7 @@ func TestTermsOfGroups(t *testing.T) {
 		}, "size 5 min 5 tasks map[a:1 b:4]"},
 		"queue": {func() (gangcache.Terms, error) {
 			return vc(vcscheduling.PodGroupSpec{MinMember: 1, Queue: "q", PriorityClassName: "high"})
-		}, "unheeded [queue q: this scheduler has no queues, pods go by their priority priorityClassName high"},
+		}, "unheeded [queue q: this scheduler has no queues; pods are ordered by priority priorityClassName high"},
 		"handed over": {func() (gangcache.Terms, error) {
 			return volcanoTerms(&vcscheduling.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "g", Labels: map[string]string{v1alpha1.LabelGang: "g"}}})
 		}, "podgroups.scheduling.volcano.sh/g is of gang g, which Volcano places: write schedulerName: volcano on the pod"},
@@ -66,7 +66,7 @@ func TestTermsOfGroups(t *testing.T) {
 		"no mode":   {func() (gangcache.Terms, error) { return vc(tier("", ptr.To(2), "")) }, "required topology.volcano.sh/tier-2 preferred "},
 		"soft":      {func() (gangcache.Terms, error) { return vc(tier("soft", nil, "leaf")) }, "required  preferred leaf"},
 		"no tier":   {func() (gangcache.Terms, error) { return vc(tier("hard", nil, "")) }, "required  preferred "},
-		"two tiers": {func() (gangcache.Terms, error) { return vc(tier("hard", ptr.To(1), "leaf")) }, "networkTopology has highestTierAllowed and highestTierName: leave one of them"},
+		"two tiers": {func() (gangcache.Terms, error) { return vc(tier("hard", ptr.To(1), "leaf")) }, "networkTopology has highestTierAllowed and highestTierName: remove one of them"},
 		"native": {func() (gangcache.Terms, error) {
 			return native(schedulingv1beta1.PodGroupSpec{
 				SchedulingPolicy:      four,

@@ -32,7 +32,7 @@ type Config struct {
 }
 
 // ErrTermsUnknown is the answer while it is not known yet what the object of a gang says.
-var ErrTermsUnknown = errors.New("what the group's object says is not known yet")
+var ErrTermsUnknown = errors.New("the group's object was not read yet")
 
 // Cache is what is known of each gang.
 type Cache struct {

@@ -363,7 +363,7 @@ func (g *group) incomplete() gang.Refusal {
 		claimless += flag(m.gated && g.config.AwaitsClaims(m.Pod))
 	}
 	if claimless > 0 {
-		r.Message += fmt.Sprintf("; %d more wait for kube-controller-manager to make their resource claims", claimless)
+		r.Message += fmt.Sprintf("; %d more wait for kube-controller-manager to create their resource claims", claimless)
 	}
 	return r
 }

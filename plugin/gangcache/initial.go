@@ -169,7 +169,7 @@ func (c *Cache) SweepLapsed(now time.Time, timeout time.Duration) []Lapse {
 			g.gapSince = now
 		case now.Sub(g.gapSince) >= cmp.Or(g.terms.Timeout, timeout) && g.counts[Reserved] == 0:
 			r := g.incomplete()
-			r.Message += ", for " + now.Sub(g.gapSince).Round(time.Second).String() + " by now: it was never fully placed and is rolled back"
+			r.Message += ", for " + now.Sub(g.gapSince).Round(time.Second).String() + ": the initial placement is rolled back"
 			g.refusal = &r
 			all = append(all, Lapse{Key: key, RollBack: c.rollback(g), Why: r.Message})
 			c.sweep(key, g)

@@ -70,7 +70,7 @@ func (s *planCycle) dryRunReserve(c claims.Needs, placement gang.Placement) (ref
 		}
 		if undo == nil {
 			return &gang.Refusal{Reason: gang.InsufficientNodes, Wanted: placement.Placed, Fits: got, Nodes: len(s.nodes), Message: fmt.Sprintf(
-				"%s wanted: %d of those with resource claims get devices together, of which some are no node's own (driver %s); %s", gang.Count(placement.Placed, "pod", "pods"), got, driver, claims.NobodyLeaves)}, nil
+				"%s wanted: %d of those with resource claims get devices together, some of which belong to no single node (driver %s); %s", gang.Count(placement.Placed, "pod", "pods"), got, driver, claims.NobodyLeaves)}, nil
 		}
 		defer undo()
 		got++

@@ -46,7 +46,7 @@ func (s *planCycle) sort() *gang.Refusal {
 		}
 		if s.coarse {
 			return &gang.Refusal{Reason: gang.Unsupported, Wanted: wanted, Nodes: len(s.nodes), Message: fmt.Sprintf(
-				"its pods are of %d kinds, and %d can be placed together among %d nodes: give them the same requests, selectors, tolerations, affinity and volumes, as pods of one template have, or make several gangs of them", len(seen), most, len(s.nodes))}
+				"its pods have %d different shapes, and at most %d are possible with %d nodes: give them the same requests, selectors, tolerations, affinity and volumes, as pods of one template have, or split the gang", len(seen), most, len(s.nodes))}
 		}
 		s.coarse = true
 	}

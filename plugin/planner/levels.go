@@ -49,8 +49,8 @@ type Metrics struct {
 // NewMetrics makes them.
 func NewMetrics() *Metrics {
 	return &Metrics{
-		broken:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_fabric_fragmentation_ratio", Help: "Share of unused nodes that lie in domains of which other nodes are used, by level."}, []string{"level"}),
-		largest: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_fabric_largest_free_nodes", Help: "The most unused nodes that lie in one domain, by level."}, []string{"level"}),
+		broken:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_fabric_fragmentation_ratio", Help: "Share of unused nodes in domains whose other nodes are used, by level."}, []string{"level"}),
+		largest: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_fabric_largest_free_nodes", Help: "Highest number of unused nodes in one domain, by level."}, []string{"level"}),
 	}
 }
 

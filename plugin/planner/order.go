@@ -135,7 +135,7 @@ func (p *Planner) probe(ctx context.Context, nodes []fwk.NodeInfo, w *gangcache.
 	}
 	fits, err := p.askBriefly(ctx, nodes, snapshot)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Asking whether a gang that is ahead would fit", "gang", w.Key.Gang)
+		klog.FromContext(ctx).Error(err, "Checking whether a gang that is ahead would fit failed", "gang", w.Key.Gang)
 	}
 	return fits && err == nil, nil
 }

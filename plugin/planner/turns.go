@@ -169,6 +169,6 @@ func (s *planCycle) takeTurn(t *turns) *gang.Refusal {
 				wanted,
 				"pod",
 				"pods",
-			) + " wanted: a plan of so many kinds of pods, or rules among them, waits for its turn; give the pods the same shape and no rules among themselves, or wait"},
+			) + " wanted: a plan with so many shapes of pods, or rules among them, waits for its turn; to plan it at once give the pods the same shape and no rules among themselves"},
 	)
 }

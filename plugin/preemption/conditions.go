@@ -58,9 +58,9 @@ func (s *whatIf) choose() (choice, error) {
 	case preemption.Suffices:
 		c.victims, c.room = t.victims, t.room
 	case preemption.Protected:
-		c.why = someOf(s.names(t.victims)) + " would have to leave, which a disruption budget does not allow now"
+		c.why = someOf(s.names(t.victims)) + " would have to be preempted, which a disruption budget does not allow now"
 	case preemption.Unfinished:
-		c.why = fmt.Sprintf("which pods of lower priority would have to leave was not found within %d questions and %v: none is preempted",
+		c.why = fmt.Sprintf("the search for pods to preempt reached its limit of %d checks or %v: none is preempted",
 			checksAtMost, checksFor)
 	case preemption.Futile:
 		c.why = "preempting pods of lower priority would not help: without them, " + t.refusal
@@ -145,7 +145,7 @@ func (p *Preemptor) explain(ctx context.Context, b *blocked, now time.Time) erro
 	}
 	unpreemptible := slices.DeleteFunc(t.victims, func(u int) bool { return s.world.Units[u].Priority < priority })
 	if len(unpreemptible) > 0 {
-		p.noteWhy(b.key, someOf(s.names(unpreemptible))+" would have to leave, which is not done: the priority is not lower")
+		p.noteWhy(b.key, someOf(s.names(unpreemptible))+" would have to be preempted, but its priority is not lower")
 	}
 	return nil
 }

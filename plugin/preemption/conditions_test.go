@@ -202,8 +202,8 @@ func TestWhyNobodyLeaves(t *testing.T) {
 		pdb  bool
 		want string
 	}{
-		"of the same priority":    {low: 5, size: 2, want: "gang ns/low would have to leave, which is not done: the priority is not lower"},
-		"under a budget":          {low: 0, size: 2, pdb: true, want: "gang ns/low would have to leave, which a disruption budget does not"},
+		"of the same priority":    {low: 5, size: 2, want: "gang ns/low would have to be preempted, but its priority is not lower"},
+		"under a budget":          {low: 0, size: 2, pdb: true, want: "gang ns/low would have to be preempted, which a disruption budget does not"},
 		"too many want that port": {low: 0, size: 3, want: "preempting pods of lower priority would not help: without them, 3 pods wanted"},
 	} {
 		t.Run(name, func(t *testing.T) {

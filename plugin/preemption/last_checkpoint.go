@@ -74,7 +74,7 @@ func (w *lastCheckpoints) read(ctx context.Context) {
 			}
 		}
 	} else {
-		klog.FromContext(ctx).Info("Reading what gangs have stored; the time since their pods started counts", "reason", err)
+		klog.FromContext(ctx).Info("Reading the stored steps of gangs failed; the time since their pods started counts as lost work", "reason", err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -102,8 +102,8 @@ type Metrics struct {
 // NewMetrics makes them; buckets are those of times that nobody is scheduled in.
 func NewMetrics(buckets []float64) *Metrics {
 	return &Metrics{
-		searchSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_preemption_search_seconds", Help: "Time to find the victims for a gang or a pod, or the room that it waits for; no pod is scheduled meanwhile.", Buckets: buckets}),
-		preempted:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_preempted_pods_total", Help: "Pods that were told to leave so that a gang of higher priority fits."}),
+		searchSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_preemption_search_seconds", Help: "Time to find the victims for a gang or a pod, or the room that it waits for, during which no pod is scheduled.", Buckets: buckets}),
+		preempted:     prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_gang_preempted_pods_total", Help: "Pods that were preempted so that a gang of higher priority fits."}),
 	}
 }
 

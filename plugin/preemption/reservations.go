@@ -314,9 +314,9 @@ func (p *Preemptor) Lapse(logger klog.Logger, now time.Time) {
 		switch {
 		case !p.config.Gangs.Wants(key):
 		case !h.Reserved && now.After(h.until):
-			logger.Info("Room was held for a gang and not used in time", "gang", key, "room", h.Text())
+			logger.Info("A nomination ended because it was not used in time", "gang", key, "room", h.Text())
 		case h.Reserved && unusable >= p.config.Args.InitialPlacementTimeout.Duration:
-			logger.Info("Room was reserved for a gang that lacks members", "gang", key, "room", h.Text())
+			logger.Info("A reservation ended because its gang lacks members", "gang", key, "room", h.Text())
 		default:
 			continue
 		}

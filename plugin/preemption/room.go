@@ -179,7 +179,7 @@ func (p *Preemptor) MakeRoom(ctx context.Context, key types.NamespacedName) {
 	before := p.Why(key)
 	what, err := p.lookForRoom(ctx, b, now)
 	if err != nil {
-		logger.Error(err, "Looking for room for a gang", "gang", key)
+		logger.Error(err, "Searching room for a gang", "gang", key)
 	}
 	if why := p.Why(key); what == foundNone && why != "" && why != before {
 		refusal := b.refusal
@@ -331,7 +331,7 @@ func (p *Preemptor) nominate(ctx context.Context, b *blocked, s *whatIf, priorit
 		until:       now.Add(d.grace + p.config.Args.NominationTimeout.Duration),
 	}
 	if len(d.pods) == 0 {
-		h.victims = []string{"pods that end already"}
+		h.victims = []string{"pods that are already terminating"}
 	}
 	p.keepRoom(ctx, b, h)
 	p.config.Metrics.preempted.Add(float64(len(d.pods)))

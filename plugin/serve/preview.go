@@ -64,14 +64,14 @@ func (i *Instance) unmade(r gangcache.Snapshot) *gang.Refusal {
 		return nil
 	}
 	return &gang.Refusal{Reason: gang.Unsupported, Wanted: r.Size, Message: fmt.Sprintf(
-		"a preview cannot tell which devices pod %s would get: its resource claims are made from a template once the pod is there: leave spec.resourceClaims out to ask about all else", r.Members[first].Pod.Name)}
+		"a preview does not know which devices pod %s would get, because its resource claims are created from a template after the pod: remove spec.resourceClaims to preview the rest", r.Members[first].Pod.Name)}
 }
 
 // hypothetical is the snapshot of the gang if the pods existed: they come beside the members that do.
 func (i *Instance) hypothetical(pods []*v1.Pod) (gangcache.Snapshot, error) {
 	key, ok := i.gangOf(pods[0])
 	if !ok {
-		return gangcache.Snapshot{}, invalid("pod %s is in no gang, it has no label %s and names no PodGroup: preview a job that Holdfast places", pods[0].Name, v1alpha1.LabelGang)
+		return gangcache.Snapshot{}, invalid("pod %s belongs to no gang: it has no label %s and names no PodGroup: preview a job that Holdfast places", pods[0].Name, v1alpha1.LabelGang)
 	}
 	terms, err := i.Terms(key, pods[0])
 	if err != nil {
@@ -85,7 +85,7 @@ func (i *Instance) hypothetical(pods []*v1.Pod) (gangcache.Snapshot, error) {
 	}
 	for n, pod := range pods {
 		if other, ok := i.gangOf(pod); !ok || other != key {
-			return gangcache.Snapshot{}, invalid("pod %s is not of gang %s, as pod %s is: preview one gang at a time", pod.Name, key.Name, pods[0].Name)
+			return gangcache.Snapshot{}, invalid("pod %s does not belong to gang %s, as pod %s does: preview one gang at a time", pod.Name, key.Name, pods[0].Name)
 		}
 		pod = pod.DeepCopy()
 		pod.Spec.NodeName, pod.UID = "", types.UID(fmt.Sprintf("preview-%d", n))

@@ -32,7 +32,7 @@ func invalid(format string, args ...any) error {
 }
 
 // ErrNotLeading is the answer of a replica that does not schedule.
-var ErrNotLeading = errors.New("this replica of the scheduler does not lead: ask again, another one does")
+var ErrNotLeading = errors.New("this replica of the scheduler is not the leader: try again, another one is")
 
 // Framework is what is asked of the scheduling framework.
 type Framework interface {
@@ -125,7 +125,7 @@ func (s *Server) between(ctx context.Context, instance func() (*Instance, error)
 	select {
 	case s.questions <- q:
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for the scheduler to be between two cycles: %w", ctx.Err())
+		return fmt.Errorf("waiting for the end of a scheduling cycle: %w", ctx.Err())
 	}
 	return <-q.done
 }
@@ -148,7 +148,7 @@ func (q Question) answer(c cache.Cache) error {
 		return fmt.Errorf("the scheduler's snapshot is a %T: this is not the Kubernetes version that the plugin was built for", i.Framework.SnapshotSharedLister())
 	}
 	if err := c.UpdateSnapshot(klog.FromContext(q.ctx), snapshot); err != nil {
-		return fmt.Errorf("bringing the snapshot up to date: %w", err)
+		return fmt.Errorf("updating the snapshot: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(q.ctx, previewTime)
 	defer cancel()

@@ -67,7 +67,7 @@ func testCut(ctx context.Context, t *testing.T, w *world, nodes []string) {
 }
 
 // silences are what the decision that a node is dead says of how long nobody there was heard.
-var silences = regexp.MustCompile(`^the node's lease has not moved for (\S+) and no agent on it reported for (\S+)$`)
+var silences = regexp.MustCompile(`^the node's lease was not renewed for (\S+) and no agent on it reported for (\S+)$`)
 
 // checkSilences demands that a node was given up for both silences together, neither shorter than is promised nor as long as where
 // nobody there was ever heard. They are by the leader's own clock, whatever else the machine has to do.

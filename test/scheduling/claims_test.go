@@ -94,7 +94,7 @@ func claimed(s *stage) {
 	s.devicesAreTheirs(4)
 	late := s.ranked("late", 1, byClaim)
 	s.until("a fifth to hear why, and that nobody leaves for it", func() bool {
-		return s.saying(late[0], "refused by DynamicResources")() && s.saying(late[0], "nothing is preempted, and no room is reserved, for devices of resource claims")()
+		return s.saying(late[0], "refused by DynamicResources")() && s.saying(late[0], "devices of resource claims are neither preempted nor reserved")()
 	})
 	s.end(four[0])
 	s.until("it to get the device that is given back", s.bound(late...))

@@ -54,7 +54,7 @@ func keptAway(s *stage) {
 			s.create(p)
 		}
 		late := s.ranked("late", 2, c.late)
-		s.until("the third gang to be kept out", s.saying(late[0], "others leave for gang default/dear, which would not fit beside this"))
+		s.until("the third gang to be kept out", s.saying(late[0], "pods are preempted for gang default/dear, which would not fit beside this"))
 		s.end(cheap...)
 		s.until("the gang to be placed", s.bound(dear...))
 		for _, first := range []string{again[0], late[0]} {

@@ -159,7 +159,7 @@ func coscheduled(s *stage) {
 	early := s.grow("early", 0, 6, in("early"))
 	s.until("the API to be missed", s.saying(early[0], "which this cluster does not serve: install it"))
 	s.applyFile(filepath.Join(source, "test/peers/podgroups.yaml"))
-	s.until("the group to be missed", s.saying(early[0], "there is no podgroups.scheduling.x-k8s.io/early in namespace default: create it"))
+	s.until("the group to be missed", s.saying(early[0], "podgroups.scheduling.x-k8s.io/early does not exist in namespace default: create it"))
 	const group = "{apiVersion: scheduling.x-k8s.io/v1alpha1, kind: PodGroup, metadata: {name: %s, namespace: default}, spec: {minMember: %d}}\n"
 	s.apply(fmt.Sprintf(group, "early", 4))
 	s.until("all six, of which four are needed, to be placed", s.bound(early...))
