@@ -95,7 +95,7 @@ func (e CommandSeen) apply(m *machine) {
 	case m.s.Refused != "":
 		text += "; its launcher was refused: " + m.s.Refused
 	case m.s.Command.Timeout < 0:
-		text += "; what runs is protected once its launcher starts: where that takes no launcher at all, leave its name out of the command, which is then restarted whole"
+		text += "; the processes are protected after their launcher starts: if the command needs no launcher, remove its name from the command, which is then restarted as a whole"
 	default:
 		text += fmt.Sprintf("; it is protected once its launcher starts, or as a whole once it has run for %s", m.s.Command.Timeout)
 	}
@@ -188,7 +188,7 @@ func (s State) fits(run protocol.Run) bool {
 // is over.
 func (m *machine) skip(run protocol.Run) {
 	if m.s.Whole {
-		m.emit(Notice{fmt.Sprintf("generation %d has %d ranks in %d pods: others of the gang run a launcher, and the command of this pod has started none; give all pods the same command", run.Number, run.WorldSize, run.Nodes)})
+		m.emit(Notice{fmt.Sprintf("generation %d has %d ranks in %d pods: other pods of the gang run a launcher, and the command of this pod started none; give all pods the same command", run.Number, run.WorldSize, run.Nodes)})
 		if !m.s.provisional() || m.s.Command.Exit != nil {
 			m.conclude()
 			return

@@ -193,7 +193,7 @@ func (s State) Serves(id string) (bool, string) {
 	case s.Returned != nil:
 		return false, fmt.Sprintf("the launcher before it has ended with exit code %d, and nothing is started after that: let the command end with it", s.Returned.Code)
 	default:
-		return false, "a launcher runs in this container already, and holdfast runs one at a time; run them one after another, or ask the one for more ranks (--nproc-per-node)"
+		return false, "a launcher runs in this container already, and holdfast runs one at a time; run them one after another, or start more ranks with one (--nproc-per-node)"
 	}
 }
 
@@ -207,7 +207,7 @@ func (e Launched) fits(run protocol.Run) (bool, string) {
 		return true, ""
 	}
 	remedy := cmp.Or(e.NodesRemedy, "leave the flag out, or make it equal to the job's parallelism")
-	return false, fmt.Sprintf("%s: asks for %d, the gang has %d pods; %s", e.NodesFlag, e.Nodes, run.Nodes, remedy)
+	return false, fmt.Sprintf("%s: requests %d, the gang has %d pods; %s", e.NodesFlag, e.Nodes, run.Nodes, remedy)
 }
 
 // Stored is what must be stored: the durable part without what rises with each step while ranks run and stands

@@ -158,7 +158,7 @@ func (m *machine) exit() {
 	m.s.Generation = m.s.Want.Generation
 	code, why := m.s.Want.ExitCode, ""
 	if m.s.Launch > 1 && m.s.Want.Launch == 0 {
-		code, why = protocol.ExitRefused, fmt.Sprintf("this is launcher %d of the container's command, and the coordinator is of a version that knows one: upgrade holdfast-controller", m.s.Launch)
+		code, why = protocol.ExitRefused, fmt.Sprintf("this is launcher %d of the container's command, and the coordinator's version supports only one: upgrade holdfast-controller", m.s.Launch)
 	}
 	if m.s.Phase != protocol.StateFinished && m.s.settled() {
 		m.s.Phase = protocol.StateHalted

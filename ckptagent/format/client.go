@@ -68,7 +68,7 @@ func (r Reason) String() string {
 	if words, ok := reasons[r]; ok {
 		return words
 	}
-	return fmt.Sprintf("reason %d, which this agent does not know", uint32(r))
+	return fmt.Sprintf("reason %d, unknown to this agent", uint32(r))
 }
 
 const (

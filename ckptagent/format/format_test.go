@@ -250,7 +250,7 @@ func TestReasons(t *testing.T) {
 			t.Errorf("docs/formats/checkpoint.md has no row %q", row)
 		}
 	}
-	if got := Reason(99).String(); got != "reason 99, which this agent does not know" {
+	if got := Reason(99).String(); got != "reason 99, unknown to this agent" {
 		t.Error(got)
 	}
 }

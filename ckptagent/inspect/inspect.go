@@ -381,7 +381,7 @@ func header(in io.Reader, info fs.FileInfo) (f format.RankFile, status Status, w
 	n, err := io.ReadFull(in, b)
 	switch {
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-		return f, Torn, fmt.Sprintf("%d bytes, its header alone has %d", n, len(b))
+		return f, Torn, fmt.Sprintf("%d bytes, shorter than its header of %d", n, len(b))
 	case err != nil:
 		return f, Unreadable, reason(err)
 	}

@@ -187,7 +187,7 @@ func TestEveryDamageIsNamed(t *testing.T) {
 		"a byte of the header": {func(b []byte) []byte { b[20] ^= 1; return b }, Torn, "rank file", false},
 		"cut":                  {func(b []byte) []byte { return b[:len(b)-1] }, Torn, "1499999 bytes of data, its header says 1500000", false},
 		"longer":               {func(b []byte) []byte { return append(b, 0) }, Torn, "1500001 bytes of data", false},
-		"cut in the header":    {func(b []byte) []byte { return b[:100] }, Torn, "100 bytes, its header alone has 4096", false},
+		"cut in the header":    {func(b []byte) []byte { return b[:100] }, Torn, "100 bytes, shorter than its header of 4096", false},
 		"empty":                {func([]byte) []byte { return nil }, Torn, "0 bytes", false},
 		"of another version": {func(b []byte) []byte {
 			b[8] = 9

@@ -46,7 +46,7 @@ func parseAPI(args []string) (Spec, error) {
 	case c.Ranks < 1:
 		return Spec{}, refuse(fmt.Sprintf("LaunchConfig.nproc_per_node=%d", c.Ranks), "is not a number of processes", "give a number from 1 on")
 	case c.MinNodes != c.MaxNodes || c.MinNodes < 1:
-		return Spec{}, refuse(fmt.Sprintf("LaunchConfig.min_nodes=%d, max_nodes=%d", c.MinNodes, c.MaxNodes), "asks for a changing number of nodes, which is not honoured",
+		return Spec{}, refuse(fmt.Sprintf("LaunchConfig.min_nodes=%d, max_nodes=%d", c.MinNodes, c.MaxNodes), "requests a varying number of nodes, which is not supported",
 			"give the number of pods of the job for both")
 	}
 	if r := tooMany(fmt.Sprintf("LaunchConfig.nproc_per_node=%d", c.Ranks), c.Ranks); r != nil {

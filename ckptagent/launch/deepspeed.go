@@ -44,7 +44,7 @@ func CheckDeepSpeed(argv []string, pods int, hosts bool) error {
 	if pods < 2 || file || hosts || open {
 		return nil
 	}
-	return refuse("deepspeed", fmt.Sprintf("knows of no other pod: this is %d separate trainings, one per pod", pods),
+	return refuse("deepspeed", fmt.Sprintf("does not include the other pods: it would start %d separate trainings, one per pod", pods),
 		"give --no_ssh, --hostfile with all pods of the job, --node_rank=$(JOB_COMPLETION_INDEX) and --master_addr; or use torchrun before the script")
 }
 

@@ -6,7 +6,7 @@ import (
 )
 
 func TestCheckDeepSpeed(t *testing.T) {
-	const apart, past = "deepspeed: knows of no other pod: this is 3 separate trainings, one per pod", "starts ranks on other machines without holdfast"
+	const apart, past = "deepspeed: does not include the other pods: it would start 3 separate trainings, one per pod", "starts ranks on other machines without holdfast"
 	for argv, want := range map[string]string{
 		"deepspeed train.py": apart, "/opt/bin/deepspeed --num_gpus 8 train.py --no_ssh": apart, "deepspeed --num_gpus=8 -- train.py": apart,
 		"python3 -u -m deepspeed.launcher.runner --num_nodes=3 train.py": apart, "python -mdeepspeed train.py": apart,

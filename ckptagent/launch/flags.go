@@ -33,7 +33,7 @@ type flag struct {
 }
 
 const (
-	remedyLogs  = "leave it out, and say with --log-dir, --redirects and --tee where the output of ranks goes"
+	remedyLogs  = "remove it, and direct the output of ranks with --log-dir, --redirects and --tee"
 	remedyDrop  = "leave it out"
 	remedyPlain = "leave it out, or take the annotation holdfast.dev/enabled off the job to run it with plain torchrun"
 )

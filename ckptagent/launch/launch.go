@@ -186,5 +186,5 @@ func (s Spec) CheckNodes(pods int) error {
 	if remedy == "" {
 		remedy = "leave the flag out, or make it equal to the job's parallelism"
 	}
-	return refuse(s.NodesFlag, fmt.Sprintf("asks for %d, the gang has %d pods", s.Nodes, pods), remedy)
+	return refuse(s.NodesFlag, fmt.Sprintf("requests %d, the gang has %d pods", s.Nodes, pods), remedy)
 }

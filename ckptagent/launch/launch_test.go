@@ -120,10 +120,10 @@ func TestParseRefuses(t *testing.T) {
 		{"torchrun --nproc-per-node train.py", nil, "--nproc-per-node=train.py: is not a number of processes"},
 		{"torchrun --nproc-per-node", nil, "--nproc-per-node: expects a value"},
 		{"torchrun --nproc-per-node=0 t.py", nil, "--nproc-per-node=0: is not a number of processes"},
-		{"torchrun --nproc-per-node=4294967297 t.py", nil, "--nproc-per-node=4294967297: asks for 4294967297 processes on one pod"},
-		{"torchrun --nproc-per-node=1025 t.py", nil, "--nproc-per-node=1025: asks for 1025 processes on one pod"},
+		{"torchrun --nproc-per-node=4294967297 t.py", nil, "--nproc-per-node=4294967297: requests 4294967297 processes on one pod"},
+		{"torchrun --nproc-per-node=1025 t.py", nil, "--nproc-per-node=1025: requests 1025 processes on one pod"},
 		{"torchrun --nproc-per-node=tpus t.py", nil, "--nproc-per-node=tpus: is not a number of processes"},
-		{"torchrun --nnodes=1:4 t.py", nil, "--nnodes=1:4: asks for a changing number"},
+		{"torchrun --nnodes=1:4 t.py", nil, "--nnodes=1:4: requests a varying number"},
 		{"torchrun --nnodes=x t.py", nil, "--nnodes=x: is not a number of nodes"},
 		{"torchrun --rdzv t.py", nil, "--rdzv: is ambiguous: it could be --rdzv-backend, --rdzv-endpoint, --rdzv-id, --rdzv-conf"},
 		{"torchrun --frobnicate t.py", nil, "--frobnicate: is not a flag of torchrun that holdfast knows"},
@@ -238,7 +238,7 @@ func TestCheckNodes(t *testing.T) {
 		t.Error(err)
 	}
 	err := Spec{Nodes: 1, NodesFlag: "--standalone"}.CheckNodes(2)
-	if err == nil || !strings.HasPrefix(err.Error(), "--standalone: asks for 1, the gang has 2 pods") {
+	if err == nil || !strings.HasPrefix(err.Error(), "--standalone: requests 1, the gang has 2 pods") {
 		t.Error(err)
 	}
 }
@@ -277,8 +277,8 @@ func TestParseAPI(t *testing.T) {
 		`{}`:                            "torch.distributed.launcher.api: lacks its configuration or its entrypoint",
 		`{"nproc_per_node":"x"} python`: "torch.distributed.launcher.api: has a configuration that cannot be read",
 		`{"min_nodes":1,"max_nodes":1,"nproc_per_node":0} python`:                                 "LaunchConfig.nproc_per_node=0: is not a number",
-		`{"min_nodes":0,"max_nodes":0,"nproc_per_node":1} python`:                                 "LaunchConfig.min_nodes=0, max_nodes=0: asks for a changing number",
-		`{"min_nodes":1,"max_nodes":2,"nproc_per_node":1} python`:                                 "LaunchConfig.min_nodes=1, max_nodes=2: asks for a changing number",
+		`{"min_nodes":0,"max_nodes":0,"nproc_per_node":1} python`:                                 "LaunchConfig.min_nodes=0, max_nodes=0: requests a varying number",
+		`{"min_nodes":1,"max_nodes":2,"nproc_per_node":1} python`:                                 "LaunchConfig.min_nodes=1, max_nodes=2: requests a varying number",
 		`{"min_nodes":1,"max_nodes":1,"nproc_per_node":1,"refused":["numa_options=node"]} python`: "LaunchConfig.numa_options=node: is not honoured",
 	} {
 		_, err := Parse(append([]string{APICommand}, strings.Fields(args)...), nil)

@@ -117,7 +117,7 @@ func tooMany(as string, ranks int) *Refusal {
 	if ranks <= protocol.MaxRanks {
 		return nil
 	}
-	return refuse(as, fmt.Sprintf("asks for %d processes on one pod", ranks), fmt.Sprintf("give at most %d, and use more pods", protocol.MaxRanks))
+	return refuse(as, fmt.Sprintf("requests %d processes on one pod", ranks), fmt.Sprintf("give at most %d, and use more pods", protocol.MaxRanks))
 }
 
 func (s *Spec) setNodes(val value) *Refusal {
@@ -131,7 +131,7 @@ func (s *Spec) setNodes(val value) *Refusal {
 		return refuse(val.as, "is not a number of nodes", "give the number of pods of the job")
 	}
 	if lo != hi {
-		return refuse(val.as, "asks for a changing number of nodes, which is not honoured", "give the number of pods of the job, or leave the flag out")
+		return refuse(val.as, "requests a varying number of nodes, which is not supported", "give the number of pods of the job, or leave the flag out")
 	}
 	s.Nodes, s.NodesFlag = lo, val.as
 	return nil

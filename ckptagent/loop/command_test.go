@@ -456,7 +456,7 @@ func TestLateLauncher(t *testing.T) {
 		c.Await(t, "a", "runs", runs(1, 1))
 		p.File("prepared", "")
 		p.Out.Await(t, "code 2")
-		p.Errs.Await(t, "--nnodes=2: asks for 2, the gang has 1 pods")
+		p.Errs.Await(t, "--nnodes=2: requests 2, the gang has 1 pods")
 		p.File("finish", "")
 		if code, n := p.Wait(), d.Restarts(); code != 0 || n != 0 {
 			t.Errorf("exit code %d, %d failures counted", code, n)

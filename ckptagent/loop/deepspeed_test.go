@@ -53,7 +53,7 @@ func TestDeepSpeedIsRefused(t *testing.T) {
 	needPython(t)
 	for line, want := range map[string]string{
 		"python3 ./deepspeed --hostfile h --launcher slurm t.py": "--launcher slurm: starts ranks on other machines",
-		"python3 ./deepspeed --num_gpus 2 t.py":                  "deepspeed: asks for 1, the gang has 2 pods; without a hostfile this is a separate training on each pod",
+		"python3 ./deepspeed --num_gpus 2 t.py":                  "deepspeed: requests 1, the gang has 2 pods; without a hostfile this is a separate training on each pod",
 	} {
 		c := coordtest.Start(t)
 		pods := []*proctest.Container{newPod(t, c, "a"), newPod(t, c, "b")}

@@ -323,7 +323,7 @@ func (a *Agent) store() {
 			a.logf("storing the agent's state, without which nothing is done; trying again: %v", err)
 		}
 		a.unstored = true
-		a.unstoredWhy = fmt.Sprintf("the agent cannot store its state, and does nothing until it can: %v; make room where volume holdfast lies, or delete the pod", err)
+		a.unstoredWhy = fmt.Sprintf("the agent cannot store its state and waits until it can: %v; free space in volume holdfast, or delete the pod", err)
 		return
 	}
 	if a.stored == "" {
@@ -336,7 +336,7 @@ func (a *Agent) store() {
 func (a *Agent) blocking() string {
 	for _, local := range slices.Sorted(maps.Keys(a.blocks)) {
 		if why := a.blocks[local]; why != 0 {
-			return "checkpoints are copied inside save, not beside training: " + why.String()
+			return "checkpoints are copied inside save, not in the background: " + why.String()
 		}
 	}
 	return ""

@@ -228,7 +228,7 @@ time.sleep(1000)
 `)
 	c.Lead("a")
 	p.Start("torchrun", "--nproc-per-node=2", "train.py")
-	const want = "checkpoints are copied inside save, not beside training: a closure runs forward and backward within the optimizer's step"
+	const want = "checkpoints are copied inside save, not in the background: a closure runs forward and backward within the optimizer's step"
 	c.Await(t, "a", "says why", func(r *v1.Report) bool { return slices.Contains(r.Notes, want) })
 	p.File("enough", "")
 	c.Await(t, "a", "says so no more", func(r *v1.Report) bool { return !slices.Contains(r.Notes, want) })
@@ -623,7 +623,7 @@ while not os.path.exists("over"): time.sleep(0.01)
 	b.Start("torchrun", "train.py")
 	c.Await(t, "b", "says that there is no port", func(r *v1.Report) bool {
 		return r.Ranks == 1 && r.Port == 0 && slices.ContainsFunc(r.Notes, func(n string) bool {
-			return strings.Contains(n, fmt.Sprintf("rank 0 has no port to listen on: port %d of holdfast.dev/master-port: none is free", port.Number))
+			return strings.Contains(n, fmt.Sprintf("rank 0 has no port to listen on: port %d of holdfast.dev/master-port: no port is free", port.Number))
 		})
 	})
 	kill(t, int(first.Rank[0].Pid), syscall.SIGKILL)

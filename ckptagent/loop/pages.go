@@ -141,7 +141,7 @@ func (a *Agent) noHook(now time.Time) string {
 // preparePage makes the page of a rank that is about to start. Without one it tells no steps and gets no standby.
 func (a *Agent) preparePage(local int) {
 	if err := page.Prepare(a.c.Root.PageFile(local)); err != nil {
-		a.pageOff = fmt.Sprintf("making the page of a rank, where it tells its imports and steps: %v", err)
+		a.pageOff = fmt.Sprintf("creating the page of a rank for its imports and steps: %v", err)
 		a.logf("%s", a.pageOff)
 	}
 }

@@ -92,7 +92,7 @@ func (k *uploader) tellNotNamed(m protocol.Mark, why error) {
 	defer k.mu.Unlock()
 	if before := k.notNamed; before != why.Error() {
 		k.notNamed = why.Error()
-		k.logf("stock torch cannot read step %d where it lies in storage, export it instead: %v", m.Step, why)
+		k.logf("torch cannot read step %d in place in storage, export it instead: %v", m.Step, why)
 	}
 }
 

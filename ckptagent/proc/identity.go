@@ -40,7 +40,7 @@ func identityOf(pid int) (Identity, error) {
 	who := strconv.Itoa(pid)
 	users, groups := numbers(statusField(who, "Uid")), numbers(statusField(who, "Gid"))
 	if len(users) != 4 || len(groups) != 4 {
-		return id, fmt.Errorf("reading who process %d runs as: %w", pid, os.ErrNotExist)
+		return id, fmt.Errorf("reading the user of process %d: %w", pid, os.ErrNotExist)
 	}
 	differ := func(of []int) bool { return slices.ContainsFunc(of, func(n int) bool { return n != of[0] }) }
 	if differ(users) || differ(groups) {

@@ -26,7 +26,7 @@ const (
 // interpreter of the ranks and as their user, with nothing but the standard library.
 func (j Job) Index(files string, ranks int) (*exec.Cmd, error) {
 	if j.Launch == nil {
-		return nil, errors.New("no launcher has come to this pod's agent yet, so no interpreter is known")
+		return nil, errors.New("no launcher has attached to this pod's agent yet, so the interpreter is unknown")
 	}
 	interpreter, err := j.Launch.python(j.Spec)
 	if err != nil {

@@ -44,7 +44,7 @@ func TestIndexCommand(t *testing.T) {
 	if own := l.Limits.Resource[unix.RLIMIT_DATA]; own == [2]uint64{indexMemory, indexMemory} {
 		t.Error("ranks are bound as well")
 	}
-	if _, err := (Job{}).Index("", 1); err == nil || !strings.Contains(err.Error(), "no interpreter is known") {
+	if _, err := (Job{}).Index("", 1); err == nil || !strings.Contains(err.Error(), "the interpreter is unknown") {
 		t.Errorf("no launcher: %v", err)
 	}
 }

@@ -100,7 +100,7 @@ func containerCode(code int) int {
 	if code != exitKilled {
 		return code
 	}
-	fmt.Fprintln(os.Stderr, "holdfast: init: the command ended with 137 (SIGKILL); the container ends with 1, because 137 says of a container that it was killed whole")
+	fmt.Fprintln(os.Stderr, "holdfast: init: the command ended with 137 (SIGKILL); the container ends with 1, because 137 means that a whole container was killed")
 	return 1
 }
 

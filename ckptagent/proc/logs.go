@@ -45,7 +45,7 @@ func (j *Job) logsFolder() error {
 		return nil
 	}
 	if j.Spec.Logs.Asked() {
-		return &launch.Refusal{Flag: cmp.Or(j.Spec.Logs.DirFlag, "--log-dir"), Why: "the folder for logs cannot be made: " + err.Error(),
+		return &launch.Refusal{Flag: cmp.Or(j.Spec.Logs.DirFlag, "--log-dir"), Why: "the folder for logs cannot be created: " + err.Error(),
 			Remedy: "name one with --log-dir that the container's user can write"}
 	}
 	j.Spec.Logs.Dir = os.DevNull

@@ -109,7 +109,7 @@ func TestFolderForLogs(t *testing.T) {
 		return &Launch{ID: "0123456789abcdef", Dir: dir, Argv: argv, Env: map[string]string{"TMPDIR": filepath.Join(dir, "file")}}
 	}
 	_, err := NewJob("/r", "m", l("python3", "-m", "torch.distributed.run", "--log-dir=file/x", "t.py"))
-	if err == nil || !strings.HasPrefix(err.Error(), "--log-dir=file/x: the folder for logs cannot be made") {
+	if err == nil || !strings.HasPrefix(err.Error(), "--log-dir=file/x: the folder for logs cannot be created") {
 		t.Error(err)
 	}
 	j, err := NewJob("/r", "m", l("python3", "-m", "torch.distributed.run", "t.py"))

@@ -57,7 +57,7 @@ func OfferPort(allowed Ports, last int) (Port, error) {
 		}
 		why = err
 	}
-	return Port{}, fmt.Errorf("%s of holdfast.dev/master-port: none is free: %w", allowed, why)
+	return Port{}, fmt.Errorf("%s of holdfast.dev/master-port: no port is free: %w", allowed, why)
 }
 
 // claimPort keeps a port that is named by its number.

@@ -36,7 +36,7 @@ type Job struct {
 func NewJob(root Root, mark string, l *Launch) (Job, error) {
 	own := inherited()
 	if l.Invalid != nil {
-		return Job{}, fmt.Errorf("finding out who the launcher runs as: %w; start it as one user", l.Invalid)
+		return Job{}, fmt.Errorf("reading the user of the launcher: %w; start it as one user", l.Invalid)
 	}
 	if err := l.Limits.Identity.mayStart(own.Identity, effective()); err != nil {
 		return Job{}, err

@@ -43,7 +43,7 @@ func NoteShared(root Root, users ...uint32) error {
 	}
 	if err != nil {
 		_ = os.Remove(root.SharedFile()) // an older one would have what came since removed
-		return fmt.Errorf("noting what lies in %s, so that nothing there is removed: %w", sharedMemory, err)
+		return fmt.Errorf("recording the files in %s, which must not be removed: %w", sharedMemory, err)
 	}
 	return nil
 }

@@ -203,7 +203,7 @@ func (s *Standbys) leaveOut(said warmLine) {
 		}
 	}
 	if s.withoutWhy == "" {
-		s.withoutWhy = fmt.Sprintf("standbys leave modules out, which ranks import themselves: %s; name such modules in "+
+		s.withoutWhy = fmt.Sprintf("standbys do not import these modules, ranks import them: %s; name such modules in "+
 			"holdfast.dev/standby-skip-modules to spare sources the attempt", said.Why)
 	}
 	if len(s.without) == before || len(s.without) > maxWithout {

@@ -154,7 +154,7 @@ func (s *Store) PutManifest(m format.Manifest) error {
 			f.Length != want.Length ||
 			f.Checksum != want.Checksum {
 			return fmt.Errorf(
-				"the file of rank %d, step %d, generation %d is another than the manifest says: %w",
+				"the file of rank %d, step %d, generation %d does not match the manifest: %w",
 				rank,
 				m.Step,
 				m.Generation,

@@ -62,5 +62,5 @@ func ckptOptions(args []string) (o inspect.Options, err error) {
 		}
 		return inspect.Options{Deep: true, Step: step}, nil
 	}
-	return o, errors.New("say ckpt ls, ckpt verify or ckpt verify STEP")
+	return o, errors.New("use ckpt ls, ckpt verify or ckpt verify STEP")
 }

@@ -23,14 +23,14 @@ func agentDefaults() agentOptions {
 func (o *agentOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.image, "agent-image", "", "image of holdfast-agent that pods are injected with (required)")
 	f.StringVar(&o.pullPolicy, "agent-pull-policy", o.pullPolicy, "when nodes pull that image: IfNotPresent, Always or Never")
-	f.StringSliceVar(&o.pullSecrets, "agent-pull-secrets", nil, "secrets that nodes pull that image with, added to pods that do not name them; NAME in the pod's namespace, NAMESPACE/NAME for pods of that namespace alone; to be repeated")
+	f.StringSliceVar(&o.pullSecrets, "agent-pull-secrets", nil, "secrets that nodes pull that image with, added to pods that do not name them; NAME in the pod's namespace, NAMESPACE/NAME only for pods of that namespace; may be repeated")
 }
 
 func (o *agentOptions) check() error {
 	switch corev1.PullPolicy(o.pullPolicy) {
 	case corev1.PullIfNotPresent, corev1.PullAlways, corev1.PullNever:
 	default:
-		return fmt.Errorf("--agent-pull-policy: %q is none of IfNotPresent, Always, Never", o.pullPolicy)
+		return fmt.Errorf("--agent-pull-policy: %q must be IfNotPresent, Always or Never", o.pullPolicy)
 	}
 	for _, secret := range o.pullSecrets {
 		namespace, name, scoped := strings.Cut(secret, "/")

@@ -46,14 +46,14 @@ func nodeDefaults() nodeOptions {
 }
 
 func (o *nodeOptions) flags(f *pflag.FlagSet) {
-	f.StringVar(&o.mode, "nodes", o.mode, "what to do about sick and dead nodes: act, dry-run (decide and tell, change nothing) or off")
+	f.StringVar(&o.mode, "nodes", o.mode, "what to do about sick and dead nodes: act, dry-run (decide and report, change nothing) or off")
 	f.StringVar(&o.maxOut, "nodes-max-out", o.maxOut, "how many nodes may be given up at a time: a number, or a share (never less than one node)")
 	f.StringVar(&o.maxOutPerDomain, "nodes-max-out-per-domain", o.maxOutPerDomain, "the same for each failure domain")
 	f.StringSliceVar(&o.domainLabels, "nodes-domain-labels", o.domainLabels, "labels that name a node's failure domain; the first that a node has counts")
 	f.StringVar(&o.breaker, "nodes-breaker", o.breaker, "share of nodes (of five or more) red at once that holds everything new until people have looked; 100% all but turns it off")
 	f.DurationVar(&o.leaseTimeout, "nodes-lease-silent", o.leaseTimeout, "a node whose lease and whose agents are silent for this long and for --nodes-agent-silent is dead; longer where kubelets choose longer leases")
 	f.DurationVar(&o.agentTimeout, "nodes-agent-silent", o.agentTimeout, "see --nodes-lease-silent")
-	f.DurationVar(&o.leaseAloneTimeout, "nodes-lease-alone", o.leaseAloneTimeout, "a node on which no agent was ever heard is dead when its lease is silent for this long")
+	f.DurationVar(&o.leaseAloneTimeout, "nodes-lease-alone", o.leaseAloneTimeout, "a node whose agents never reported is dead when its lease was not renewed for this long")
 }
 
 // config checks the values; an error names the flag.

@@ -60,7 +60,7 @@ func run(cmd *cobra.Command, opts *options.Options, preview string) error {
 		return err
 	}
 	if gates.Enabled(features.GenericWorkload) {
-		return fmt.Errorf("feature gate %s is on: kube-scheduler would try the pods of a PodGroup one after another, which this scheduler plans together; leave the gate off here, PodGroups are read without it", features.GenericWorkload)
+		return fmt.Errorf("feature gate %s is on: kube-scheduler would schedule the pods of a PodGroup one after another, but this scheduler plans them together; turn the gate off here, PodGroups are read without it", features.GenericWorkload)
 	}
 	cliflag.PrintFlags(cmd.Flags())
 	if opts.InformerName == nil {

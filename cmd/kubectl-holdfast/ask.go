@@ -107,7 +107,7 @@ const noLeader = "no replica of holdfast-scheduler leads"
 func whyUnasked(err error) string {
 	switch {
 	case apierrors.IsForbidden(err):
-		return "you may not ask the scheduler: the Role " + previewRole + " in namespace " + v1alpha1.Namespace + ", bound with a RoleBinding, allows it"
+		return "you may not query the scheduler: the Role " + previewRole + " in namespace " + v1alpha1.Namespace + ", bound with a RoleBinding, allows it"
 	case apierrors.IsNotFound(err):
 		return "the cluster's holdfast-scheduler does not answer this: install the manifests of this version"
 	case apierrors.IsServiceUnavailable(err):

@@ -22,18 +22,18 @@ const exitWrong = 1
 func ckptCommand(flags *genericclioptions.ConfigFlags, streams genericclioptions.IOStreams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ckpt",
-		Short: "which steps of a job lie in storage, whether they are whole, and which stay there",
+		Short: "list, verify, pin and export the steps of a job in storage",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("unknown command %q: say ckpt ls, verify, pin, unpin or export", args[0])
+				return fmt.Errorf("unknown command %q: use ckpt ls, verify, pin, unpin or export", args[0])
 			}
-			return errors.New("say what to do: kubectl holdfast ckpt ls job/NAME, or ckpt verify job/NAME")
+			return errors.New("a command is missing: kubectl holdfast ckpt ls job/NAME, or ckpt verify job/NAME")
 		},
 		RunE: func(*cobra.Command, []string) error { return nil },
 	}
 	cmd.AddCommand(
-		ckptPart(flags, streams, false, "which steps lie in storage: how large, how old, which is recorded, which would be restored, what is incomplete and why"),
-		ckptPart(flags, streams, true, "read every byte of every rank's file and say how each is; exit code 1 where something is wrong"),
+		ckptPart(flags, streams, false, "list the steps in storage: size, age, which is recorded, which would be restored, what is incomplete and why"),
+		ckptPart(flags, streams, true, "read every byte of every rank's file and report its state; exit code 1 if something is wrong"),
 		pinCommand(flags, streams, false), pinCommand(flags, streams, true), exportCommand(flags, streams))
 	return cmd
 }
@@ -58,9 +58,9 @@ func ckptPart(flags *genericclioptions.ConfigFlags, streams genericclioptions.IO
 		},
 	}
 	out := outputFlag(cmd, "text", "wide")
-	cmd.Flags().StringVar(&q.dir, "dir", "", "the claim, or one job's folder in it, where it is mounted on this machine; without it a running pod is asked")
+	cmd.Flags().StringVar(&q.dir, "dir", "", "the claim, or one job's folder in it, where it is mounted on this machine; without it a running pod is queried")
 	if deep {
-		cmd.Flags().Int64Var(&q.step, "step", 0, "read this step alone")
+		cmd.Flags().Int64Var(&q.step, "step", 0, "read only this step")
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := out.check(); err != nil {
@@ -148,7 +148,7 @@ func (q question) lookHere(ctx context.Context, folder string) (inspect.Storage,
 	case folder == "" && len(storage.Folders) == 0:
 		return storage, fmt.Errorf("--dir %s holds no folder of a job (NAME-UID, with folders gen-N in it): give the folder where the claim is mounted, or one job's in it", q.dir)
 	case folder != "" && len(storage.Folders) > 0 && storage.Folders[0].Name != folder:
-		return storage, fmt.Errorf("--dir is the folder %s, and that of the job is named %s: give the folder where the claim is mounted, or leave the job's name out", storage.Folders[0].Name, folder)
+		return storage, fmt.Errorf("--dir is the folder %s, and that of the job is named %s: give the folder where the claim is mounted, or omit the job's name", storage.Folders[0].Name, folder)
 	}
 	return ckpt.Clean(storage), nil
 }
@@ -165,7 +165,7 @@ func (q question) lookThere(ctx context.Context, c client.Reader, cfg *rest.Conf
 	}
 	storage, err := ckpt.Parse(answer)
 	if err == nil && storage.Verified != q.deep {
-		err = errors.New("the agent did not do what it was asked")
+		err = errors.New("the agent did not carry out the request")
 	}
 	return ckpt.Clean(storage), "pod " + pod.Name, err
 }

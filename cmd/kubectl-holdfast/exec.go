@@ -46,7 +46,7 @@ func podToAsk(ctx context.Context, c client.Reader, g *v1alpha1.Gang) (*corev1.P
 			}
 		}
 	}
-	return nil, nil, fmt.Errorf("no pod of job %s runs that could be asked: mount claim %s on some machine and name its folder, kubectl holdfast ckpt … job/%s --dir DIR",
+	return nil, nil, fmt.Errorf("no running pod of job %s can be queried: mount claim %s on a machine and name its folder, kubectl holdfast ckpt … job/%s --dir DIR",
 		g.Spec.JobRef.Name, g.Spec.Storage.Claim, g.Spec.JobRef.Name)
 }
 
@@ -79,11 +79,11 @@ func askAgent(ctx context.Context, cfg *rest.Config, pod *corev1.Pod, container 
 			clientscheme.ParameterCodec).URL()
 	old, err := remotecommand.NewSPDYExecutor(cfg, "POST", url)
 	if err != nil {
-		return nil, fmt.Errorf("preparing to ask pod %s: %w", pod.Name, err)
+		return nil, fmt.Errorf("preparing to query pod %s: %w", pod.Name, err)
 	}
 	ws, err := remotecommand.NewWebSocketExecutor(cfg, "GET", url.String())
 	if err != nil {
-		return nil, fmt.Errorf("preparing to ask pod %s: %w", pod.Name, err)
+		return nil, fmt.Errorf("preparing to query pod %s: %w", pod.Name, err)
 	}
 	both, err := remotecommand.NewFallbackExecutor(
 		ws,
@@ -91,7 +91,7 @@ func askAgent(ctx context.Context, cfg *rest.Config, pod *corev1.Pod, container 
 		func(err error) bool { return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err) },
 	)
 	if err != nil {
-		return nil, fmt.Errorf("preparing to ask pod %s: %w", pod.Name, err)
+		return nil, fmt.Errorf("preparing to query pod %s: %w", pod.Name, err)
 	}
 	in, hold := io.Pipe()
 	defer hold.Close()
@@ -114,7 +114,7 @@ func unanswered(pod *corev1.Pod, err error, said string) error {
 	case strings.Contains(err.Error(), `resource "pods/exec"`): // of a refused upgrade only the text is left
 		return fmt.Errorf("you may not run commands in pods of namespace %s, which asking one takes: what ClusterRole edit allows, or use --dir: %w", pod.Namespace, err)
 	case errors.As(err, &ended) && ended.Code == 2 && strings.HasPrefix(said, "usage:"):
-		return fmt.Errorf("the agent in pod %s is of a version that does not answer this yet: use --dir", pod.Name)
+		return fmt.Errorf("the agent in pod %s has a version without this query: use --dir", pod.Name)
 	case errors.As(err, &ended) && said != "":
 		return fmt.Errorf("pod %s: %s", pod.Name, said)
 	}

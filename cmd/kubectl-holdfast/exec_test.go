@@ -123,7 +123,7 @@ func TestAskAgent(t *testing.T) {
 func TestAgentsThatDoNotAnswer(t *testing.T) {
 	p := pod("train-0", "u-1")
 	for want, agent := range map[string]func(command []string, in io.Reader, out, said io.Writer) int{
-		"of a version that does not answer": func(_ []string, _ io.Reader, _, said io.Writer) int {
+		"has a version without this query": func(_ []string, _ io.Reader, _, said io.Writer) int {
 			_, _ = io.WriteString(said, "usage:\n  holdfast-agent install DIR\n")
 			return 2
 		},

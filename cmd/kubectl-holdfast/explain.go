@@ -78,7 +78,7 @@ func nodesOf(ctx context.Context, c client.Reader, g *v1alpha1.Gang) (nodes []co
 		case apierrors.IsNotFound(err):
 			unread = append(unread, fmt.Sprintf("node %s is not in the cluster any more", name))
 		case apierrors.IsForbidden(err):
-			return nil, []string{"you may not read nodes, so what is said of them is left out: the ClusterRole holdfast-nodes-view, bound with a ClusterRoleBinding, allows it"}, nil
+			return nil, []string{"you may not read nodes, so their state is left out: the ClusterRole holdfast-nodes-view, bound with a ClusterRoleBinding, allows it"}, nil
 		default:
 			return nil, nil, fmt.Errorf("reading node %s: %w", name, err)
 		}
@@ -101,13 +101,13 @@ func find(ctx context.Context, c client.Reader, namespace, what string) (*v1alph
 		}
 	case "gang", "gangs", "gang.holdfast.dev", "gangs.holdfast.dev":
 	default:
-		return nil, fmt.Errorf("cannot explain a %q: ask for job/NAME or gang/NAME", kind)
+		return nil, fmt.Errorf("cannot explain a %q: use job/NAME or gang/NAME", kind)
 	}
 	g := &v1alpha1.Gang{}
 	err := c.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, g)
 	switch {
 	case err == nil && job != nil && g.Spec.JobRef.UID != string(job.UID):
-		return nil, fmt.Errorf("gang %s in namespace %s is of an older job of the same name; the controller will replace it in a moment, ask again", name, namespace)
+		return nil, fmt.Errorf("gang %s in namespace %s belongs to an older job of the same name; the controller will replace it in a moment, try again", name, namespace)
 	case err == nil:
 		return g, nil
 	case meta.IsNoMatchError(err):
@@ -130,7 +130,7 @@ func explainJobError(err error, namespace, name string) error {
 // noGang says why a job has none and what to do.
 func noGang(job *batchv1.Job) error {
 	if _, admitted := settings.AdmittedJob(job); admitted {
-		return fmt.Errorf("job %s has no Gang yet: ask again in a moment; if that does not help, look whether holdfast-controller runs in namespace %s", job.Name, v1alpha1.Namespace)
+		return fmt.Errorf("job %s has no Gang yet: try again in a moment; if that does not help, check whether holdfast-controller runs in namespace %s", job.Name, v1alpha1.Namespace)
 	}
 	if s, errs := settings.JobSettings(job); s.Enabled && len(errs) == 0 {
 		return fmt.Errorf(`job %s was annotated with %s: "true" after it was created, and its pods cannot change any more: delete it and create it again with the annotation`, job.Name, v1alpha1.AnnotationEnabled)

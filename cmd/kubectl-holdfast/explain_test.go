@@ -68,7 +68,7 @@ func TestFind(t *testing.T) {
 		"not opted in":    {"job/plain", `create it with the annotation holdfast.dev/enabled: "true"`, interceptor.Funcs{}},
 		"opted in late":   {"job/late", "delete it and create it again", interceptor.Funcs{}},
 		"not yet":         {"job/young", "whether holdfast-controller runs", interceptor.Funcs{}},
-		"of an older job": {"job/again", "ask again", interceptor.Funcs{}},
+		"of an older job": {"job/again", "try again", interceptor.Funcs{}},
 		"not installed":   {"job/good", "install Holdfast", absent},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -78,7 +78,7 @@ func (e exporting) check() error {
 		return errors.New("--dir: name where the job's claim is mounted on this machine. A step is not exported in a pod that trains: it would take the memory of its ranks; " +
 			"where the claim can be mounted nowhere else, start a pod with it and with the job's image (docs/checkpoints.md)")
 	case !slices.Contains(formats, e.to):
-		return fmt.Errorf("--to %q: say one of %s", e.to, strings.Join(formats, ", "))
+		return fmt.Errorf("--to %q: must be one of %s", e.to, strings.Join(formats, ", "))
 	case e.step < 0:
 		return fmt.Errorf("--step %d: give the number of a step", e.step)
 	}
@@ -159,7 +159,7 @@ func (e exporting) run(ctx context.Context, folder string, streams genericcliopt
 	case errors.As(err, &ended) && ended.ExitCode() == 1:
 		return &exitError{code: 1} // it said why
 	case errors.As(err, &ended):
-		return fmt.Errorf("%s -m holdfast.export ended with %s; what it said stands above. It needs Python 3.10 or newer with torch 2.4 or newer: --python names another one", e.python, ended.ProcessState)
+		return fmt.Errorf("%s -m holdfast.export ended with %s; its output is above. It needs Python 3.10 or newer with torch 2.4 or newer: --python names another one", e.python, ended.ProcessState)
 	case err != nil:
 		return fmt.Errorf("--python %s: %w: name a Python 3.10 or newer with torch 2.4 or newer, such as the one that trains", e.python, cmp.Or(errors.Unwrap(err), err))
 	}

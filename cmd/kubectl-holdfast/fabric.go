@@ -17,7 +17,7 @@ func fabricCommand(flags *genericclioptions.ConfigFlags, streams genericclioptio
 	level, most := "", 3
 	cmd := &cobra.Command{
 		Use:   "fabric",
-		Short: "how broken up the fabric is, level by level, and which moves would make which domain whole again",
+		Short: "show how fragmented the fabric is, level by level, and which moves would free a domain",
 		Example: `  kubectl holdfast fabric
   kubectl holdfast fabric --level nvlink --most 10`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -28,7 +28,7 @@ func fabricCommand(flags *genericclioptions.ConfigFlags, streams genericclioptio
 		},
 	}
 	out := outputFlag(cmd, "text", "wide")
-	cmd.Flags().StringVar(&level, "level", level, "show this level alone, such as rack")
+	cmd.Flags().StringVar(&level, "level", level, "show only this level, such as rack")
 	cmd.Flags().IntVar(&most, "most", most, fmt.Sprintf("look for moves for so many domains of each level, 0 to %d", v1alpha1.MaxFabricMoves))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := out.check(); err != nil {

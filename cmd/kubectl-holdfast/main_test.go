@@ -26,7 +26,7 @@ func TestWrongWords(t *testing.T) {
 		{"fabric --most 101", "--most 101: use 0 to 100"},
 		{"nosuch", "unknown command"},
 		{"ckpt", "ckpt ls job/NAME"},
-		{"ckpt rm", "say ckpt ls, verify, pin, unpin or export"},
+		{"ckpt rm", "use ckpt ls, verify, pin, unpin or export"},
 		{"ckpt ls", "--dir DIR"},
 		{"ckpt ls job train", "kubectl holdfast ckpt ls job/train"},
 		{"ckpt verify job/a job/b", "one job or gang at a time"},

@@ -60,7 +60,7 @@ func readNodes(ctx context.Context, c client.Reader) (nodes.Input, error) {
 	list := &corev1.NodeList{}
 	if err := c.List(ctx, list); err != nil {
 		if apierrors.IsForbidden(err) {
-			return in, fmt.Errorf("you may not list nodes (%w): ask for a ClusterRoleBinding to the ClusterRole holdfast-nodes-view", err)
+			return in, fmt.Errorf("you may not list nodes (%w): request a ClusterRoleBinding to the ClusterRole holdfast-nodes-view", err)
 		}
 		return in, fmt.Errorf("listing nodes: %w", err)
 	}
@@ -70,7 +70,7 @@ func readNodes(ctx context.Context, c client.Reader) (nodes.Input, error) {
 	case err == nil:
 		in.Leases = leases.Items
 	case unreadable(err):
-		in.Notes = append(in.Notes, "you may not list leases in namespace "+corev1.NamespaceNodeLease+": how old each is, is not known")
+		in.Notes = append(in.Notes, "you may not list leases in namespace "+corev1.NamespaceNodeLease+": its age is unknown")
 	default:
 		return in, fmt.Errorf("listing node leases: %w", err)
 	}
@@ -79,7 +79,7 @@ func readNodes(ctx context.Context, c client.Reader) (nodes.Input, error) {
 	case err == nil:
 		in.Gangs = append([]v1alpha1.Gang{}, gangs.Items...)
 	case unreadable(err):
-		in.Notes = append(in.Notes, "there are no Gangs on this cluster, or you may not list them in all namespaces: GANG-PODS is not known")
+		in.Notes = append(in.Notes, "there are no Gangs on this cluster, or you may not list them in all namespaces: GANG-PODS is unknown")
 	default:
 		return in, fmt.Errorf("listing Gangs: %w", err)
 	}

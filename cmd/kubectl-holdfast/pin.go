@@ -54,7 +54,7 @@ func pinCommand(flags *genericclioptions.ConfigFlags, streams genericclioptions.
 			return nil
 		},
 	}
-	cmd.Flags().Int64Var(&p.generation, "generation", 0, "which generation's, where several made a step of that number")
+	cmd.Flags().Int64Var(&p.generation, "generation", 0, "generation of the step, if several wrote a step of that number")
 	cmd.Flags().DurationVar(&p.wait, "timeout", pinTime, "how long to wait for the coordinator's answer")
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		p.what = args[0]
@@ -113,14 +113,14 @@ func (p pinning) carryOut(ctx context.Context, c client.Client, namespace string
 		off := p
 		off.off = true
 		_, more := off.wish(context.WithoutCancel(ctx), c, g, m)
-		return "", errors.Join(fmt.Errorf("%s was superseded before the coordinator heard of the pin, and may be gone: %s", named, ckpt.Choices(now)), more)
+		return "", errors.Join(fmt.Errorf("%s was superseded before the coordinator received the pin, and may be removed: %s", named, ckpt.Choices(now)), more)
 	case wait.Interrupted(err):
-		return "", fmt.Errorf("annotation %s of job %s says so, and the coordinator has not answered within %s: do not count on it yet. It hears of it while a pod of the job is attached; see kubectl holdfast ckpt ls",
+		return "", fmt.Errorf("annotation %s of job %s requests it, and the coordinator has not answered within %s: it is not promised yet. The coordinator receives it while a pod of the job is attached; see kubectl holdfast ckpt ls",
 			v1alpha1.AnnotationPinnedCheckpoints, g.Spec.JobRef.Name, p.wait)
 	case err != nil:
 		return "", fmt.Errorf("waiting for the coordinator's answer: %w", err)
 	case p.off:
-		return named + " is pinned no more: it goes once newer ones supersede it", nil
+		return named + " is not pinned any more: it is removed after newer steps supersede it", nil
 	}
 	return named + " is pinned: it stays in storage until it is unpinned", nil
 }

@@ -80,7 +80,7 @@ func TestPinOfAJobThatIsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	if said, err := (pinning{what: "job/train", step: 5, off: true, wait: time.Minute}).carryOut(t.Context(), api, g.Namespace); err != nil ||
-		!strings.Contains(said, "is pinned no more") {
+		!strings.Contains(said, "is not pinned any more") {
 		t.Errorf("of one that has no record yet: %q, %v", said, err)
 	}
 	job := &batchv1.Job{}
@@ -115,12 +115,12 @@ func TestPin(t *testing.T) {
 		"a pinned one":               {"5@1", pinning{step: 5}, nil, "step 5 of generation 1 is pinned", false, "5@1"},
 		"one that is not recorded":   {"", pinning{step: 15}, obliging, "those that can be pinned are step 20 of generation 2, step 10 of generation 1", true, ""},
 		"of another generation":      {"", pinning{step: 10, generation: 2}, obliging, "step 10 is not recorded as complete", true, ""},
-		"of two generations":         {"20@1", pinning{step: 20}, obliging, "say --generation", true, "20@1"},
+		"of two generations":         {"20@1", pinning{step: 20}, obliging, "give --generation", true, "20@1"},
 		"beyond the limit":           {sixteen, pinning{step: 10}, obliging, v1alpha1.AnnotationPinnedCheckpoints + ": 16 steps are pinned, and that is the most: unpin one", true, sixteen},
-		"superseded meanwhile":       {"5@1", pinning{step: 10}, passed, "may be gone: those that can be pinned are step 30 of generation 2, step 20 of generation 2", true, "5@1"},
-		"nobody answers":             {"", pinning{step: 10, wait: 10 * time.Millisecond}, nil, "do not count on it yet", true, "10@1"},
-		"unpinned":                   {"5@1,10@1", pinning{step: 5, off: true}, obliging, "is pinned no more", false, "10@1"},
-		"the last one unpinned":      {"5@1", pinning{step: 5, off: true}, obliging, "is pinned no more", false, ""},
+		"superseded meanwhile":       {"5@1", pinning{step: 10}, passed, "may be removed: those that can be pinned are step 30 of generation 2, step 20 of generation 2", true, "5@1"},
+		"nobody answers":             {"", pinning{step: 10, wait: 10 * time.Millisecond}, nil, "it is not promised yet", true, "10@1"},
+		"unpinned":                   {"5@1,10@1", pinning{step: 5, off: true}, obliging, "is not pinned any more", false, "10@1"},
+		"the last one unpinned":      {"5@1", pinning{step: 5, off: true}, obliging, "is not pinned any more", false, ""},
 		"unpinned, though it is not": {"5@1", pinning{step: 10, off: true}, obliging, "step 10 is not pinned; pinned are step 5", true, "5@1"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestPin(t *testing.T) {
 				t.Errorf("the job says %q, want %q", has, c.has)
 			}
 			if changed := c.has != c.had ||
-				c.answer != nil && strings.Contains(c.says, "may be gone"); changed != (job.Annotations[v1alpha1.AnnotationPinWish] != "") {
+				c.answer != nil && strings.Contains(c.says, "may be removed"); changed != (job.Annotations[v1alpha1.AnnotationPinWish] != "") {
 				t.Errorf("the wish has number %q", job.Annotations[v1alpha1.AnnotationPinWish])
 			}
 		})
@@ -156,7 +156,7 @@ func TestPinRightAfterUnpin(t *testing.T) {
 		hears func(run *v1alpha1.RunStatus)
 		says  string
 	}{
-		"the unpin is heard first": {func(run *v1alpha1.RunStatus) { run.PinWish, run.Pinned = 7, nil }, "may be gone"},
+		"the unpin is heard first": {func(run *v1alpha1.RunStatus) { run.PinWish, run.Pinned = 7, nil }, "may be removed"},
 		"both are heard at once":   {func(run *v1alpha1.RunStatus) { run.PinWish = 8 }, "step 5 of generation 1 is pinned"},
 	} {
 		t.Run(name, func(t *testing.T) {

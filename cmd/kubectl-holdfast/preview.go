@@ -36,7 +36,7 @@ func previewCommand(flags *genericclioptions.ConfigFlags, streams genericcliopti
 	file := ""
 	cmd := &cobra.Command{
 		Use:   "preview -f FILE",
-		Short: "what Holdfast would make of a job and where its pods would land, without creating anything",
+		Short: "show what admission would change in a job and where its pods would be placed, without creating it",
 		Long: `What Holdfast would make of a job and where its pods would land, without creating anything: the API server
 is asked by dry runs, the scheduler by a question. Exit code 0: the job would be admitted and placed (or the
 scheduler was not asked, and the text says why); 1: an error; 2: admission refuses it; 3: its pods would not
@@ -185,7 +185,7 @@ func readJob(file string) (*unstructured.Unstructured, error) {
 func settleNamespace(job *unstructured.Unstructured, namespace string, asked bool) error {
 	own := job.GetNamespace()
 	if own != "" && asked && own != namespace {
-		return fmt.Errorf("the Job says namespace %s and -n says %s: leave one of them out", own, namespace)
+		return fmt.Errorf("the Job has namespace %s and -n gives %s: remove one of them", own, namespace)
 	}
 	if own == "" {
 		job.SetNamespace(namespace)
@@ -210,9 +210,9 @@ func dryRun(ctx context.Context, c client.Client, file *unstructured.Unstructure
 	a.Job = job
 	if _, admitted := settings.AdmittedJob(job); !admitted {
 		if s, errs := settings.JobSettings(job); s.Enabled && len(errs) == 0 {
-			return a, fmt.Errorf("the cluster admits the Job, but Holdfast's webhook was not asked: look whether Holdfast is installed (kubectl -n %s get pods)", v1alpha1.Namespace)
+			return a, fmt.Errorf("the cluster admits the Job, but did not call Holdfast's webhook: check whether Holdfast is installed (kubectl -n %s get pods)", v1alpha1.Namespace)
 		}
-		return a, fmt.Errorf(`the Job is not opted in, Holdfast would leave it as it is: annotate it with %s: "true"`, v1alpha1.AnnotationEnabled)
+		return a, fmt.Errorf(`the Job is not opted in, so Holdfast would not change it: annotate it with %s: "true"`, v1alpha1.AnnotationEnabled)
 	}
 	if a.Plain, err = try[batchv1.Job](ctx, c, preview.Plain(file)); err != nil {
 		return a, refusal("the Job without Holdfast", "jobs", file.GetNamespace(), err)
@@ -233,7 +233,7 @@ func dryRun(ctx context.Context, c client.Client, file *unstructured.Unstructure
 		if notAllowed(err) {
 			a.Pod, a.PlainPod = nil, nil
 			a.Unshown = fmt.Sprintf("you may not create pods in namespace %s, which a dry run of one needs", file.GetNamespace())
-			a.Unasked = "the scheduler is asked with the pods, which could not be made"
+			a.Unasked = "the query of the scheduler needs the pods, which could not be created"
 			return a, nil
 		}
 		if err != nil {
@@ -273,5 +273,5 @@ func refusal(what, resource, namespace string, err error) error {
 	case strings.Contains(err.Error(), "failed calling webhook"):
 		return fmt.Errorf("an admission webhook does not answer, so that nothing can be created either (Holdfast's: kubectl -n %s get pods): %w", v1alpha1.Namespace, err)
 	}
-	return fmt.Errorf("asking the API server what it would make of %s: %w", what, err)
+	return fmt.Errorf("dry run of %s at the API server: %w", what, err)
 }

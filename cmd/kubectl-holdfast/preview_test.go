@@ -73,7 +73,7 @@ func TestReadJob(t *testing.T) {
 	if err := settleNamespace(job, "a", false); err != nil || job.GetNamespace() != "a" {
 		t.Errorf("%s, %v", job.GetNamespace(), err)
 	}
-	if err := settleNamespace(job, "b", true); err == nil || !strings.Contains(err.Error(), "-n says b") {
+	if err := settleNamespace(job, "b", true); err == nil || !strings.Contains(err.Error(), "-n gives b") {
 		t.Errorf("two namespaces: %v", err)
 	}
 }

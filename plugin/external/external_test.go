@@ -152,10 +152,10 @@ func TestAPIsComeAndGo(t *testing.T) {
 	if _, err := s.book.Terms(key("none"), nil); err == nil || !strings.Contains(err.Error(), "create it") {
 		t.Errorf("no such group: %v", err)
 	}
-	if _, err := s.book.Terms(key("odd"), nil); err == nil || !strings.Contains(err.Error(), "cannot be read") {
+	if _, err := s.book.Terms(key("odd"), nil); err == nil || !strings.Contains(err.Error(), "cannot be decoded") {
 		t.Errorf("one of another form: %v", err)
 	}
-	if _, err := s.book.Terms(key("huge"), nil); err == nil || !strings.Contains(err.Error(), "5000 is the most") {
+	if _, err := s.book.Terms(key("huge"), nil); err == nil || !strings.Contains(err.Error(), "the limit is 5000") {
 		t.Errorf("one of more pods than a gang can have: %v", err)
 	}
 	own := types.NamespacedName{Namespace: "ns", Name: "own"}

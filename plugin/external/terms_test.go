@@ -58,10 +58,10 @@ func TestTermsOfGroups(t *testing.T) {
 		}, "unheeded [queue q: this scheduler has no queues; pods are ordered by priority priorityClassName high"},
 		"handed over": {func() (gangcache.Terms, error) {
 			return volcanoTerms(&vcscheduling.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "g", Labels: map[string]string{v1alpha1.LabelGang: "g"}}})
-		}, "podgroups.scheduling.volcano.sh/g is of gang g, which Volcano places: write schedulerName: volcano on the pod"},
+		}, "podgroups.scheduling.volcano.sh/g belongs to gang g, which Volcano places: write schedulerName: volcano on the pod"},
 		"subgroups": {func() (gangcache.Terms, error) {
 			return vc(vcscheduling.PodGroupSpec{SubGroupPolicy: make([]vcscheduling.SubGroupPolicySpec, 1)})
-		}, "spec.subGroupPolicy of podgroups.scheduling.volcano.sh/g is not known"},
+		}, "spec.subGroupPolicy of podgroups.scheduling.volcano.sh/g is not supported"},
 		"hard":      {func() (gangcache.Terms, error) { return vc(tier("hard", ptr.To(2), "")) }, "required topology.volcano.sh/tier-2 preferred "},
 		"no mode":   {func() (gangcache.Terms, error) { return vc(tier("", ptr.To(2), "")) }, "required topology.volcano.sh/tier-2 preferred "},
 		"soft":      {func() (gangcache.Terms, error) { return vc(tier("soft", nil, "leaf")) }, "required  preferred leaf"},

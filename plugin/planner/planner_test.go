@@ -176,7 +176,7 @@ func TestKindsOfPodsAreBounded(t *testing.T) {
 		p.Spec.NodeSelector = map[string]string{"x": fmt.Sprint(i)}
 	}
 	before := s.Filtered.Load()
-	if _, refusal := s.answer(many); refusal == nil || refusal.Reason != gang.Unsupported || !strings.Contains(refusal.Message, "its pods are of 1025 kinds, and 1024 can be placed together") {
+	if _, refusal := s.answer(many); refusal == nil || refusal.Reason != gang.Unsupported || !strings.Contains(refusal.Message, "its pods have 1025 different shapes, and at most 1024 are possible") {
 		t.Errorf("%+v", refusal)
 	}
 	if got := s.Filtered.Load() - before; got != 0 {

@@ -264,7 +264,7 @@ func TestASearchByFiltersHasAnEnd(t *testing.T) {
 	s.waits(port(9999, prior(5, gangOf("high", many, 1))))
 	s.seek("high", "NodePorts")
 	_, held := s.p.rooms.Get(key("high"))
-	if why := s.p.Why(key("high")); held || !strings.Contains(why, "was not found within 128 questions") {
+	if why := s.p.Why(key("high")); held || !strings.Contains(why, "reached its limit of 128 checks") {
 		t.Errorf("held %v, why %q", held, why)
 	}
 }

@@ -149,7 +149,7 @@ func TestAPreviewRefusesWhatItCannotAnswer(t *testing.T) {
 	unsized[0].Annotations = nil
 	for says, pods := range map[string][]*v1.Pod{
 		"has no label holdfast.dev/gang":       {pod("plain", 1)},
-		"is not of gang g":                     {memberPod("g", 0, 2, 1), memberPod("h", 1, 2, 1)},
+		"does not belong to gang g":            {memberPod("g", 0, 2, 1), memberPod("h", 1, 2, 1)},
 		"two pods are named g-0":               twin,
 		"no annotation holdfast.dev/gang-size": unsized,
 		`names scheduler "other"`:              {func() *v1.Pod { p := memberPod("g", 0, 1, 1); p.Spec.SchedulerName = "other"; return p }()},

@@ -179,7 +179,7 @@ func (w *world) pinned(ctx context.Context, t *testing.T, job string) {
 	if text, err := w.Holdfast(ctx, "ckpt", "pin", "job/"+job, "1", "-n", namespace); err == nil || !strings.Contains(text, "those that can be pinned are step ") {
 		t.Errorf("a step that nobody stored is pinned: %v\n%s", err, text)
 	}
-	say("unpin", pin, "is pinned no more")
+	say("unpin", pin, "is not pinned any more")
 	w.until(ctx, t, "the step that is pinned no more goes", func(ctx context.Context) (bool, string) {
 		steps, err := look(ctx)
 		_, there := steps[pin]

@@ -59,7 +59,7 @@ func Serve(under store.FS, in io.Reader, out io.Writer) error {
 		if err := asked.Decode(&r); errors.Is(err, io.EOF) || errors.Is(err, fs.ErrClosed) {
 			return nil
 		} else if err != nil {
-			return fmt.Errorf("reading what the agent asks for: %w", err)
+			return fmt.Errorf("reading the agent's request: %w", err)
 		}
 		go func() {
 			got, err := s.do(r)

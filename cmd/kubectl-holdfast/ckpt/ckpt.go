@@ -139,7 +139,7 @@ func Of(in Input) Report {
 		r.Wrong = append(r.Wrong, rec.copiesLost(r.Folders[0].Steps, recordOf(in.Before), in.Step)...)
 	}
 	if r.Verified && len(r.Notes) > 0 {
-		r.Wrong = append(r.Wrong, "not all was looked at, as the notes say")
+		r.Wrong = append(r.Wrong, "not everything was read, see the notes")
 	}
 	return r
 }
@@ -192,7 +192,7 @@ func (s *Step) unfinished(rec *record) string {
 	case s.Record != "":
 		return why + "; what drained pods left"
 	case s.Generation < rec.generation || rec.durable != nil && s.Generation == rec.durable.Generation && s.Step.Step < rec.durable.Step:
-		return why + "; given up, goes with a later removal"
+		return why + "; given up, a later removal deletes it"
 	}
 	return why + "; being written"
 }

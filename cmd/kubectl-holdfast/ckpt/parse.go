@@ -25,7 +25,7 @@ func Parse(b []byte) (inspect.Storage, error) {
 		return s, fmt.Errorf("the agent's answer is of version %d, this build knows %d: use the kubectl-holdfast of the version that the cluster runs, or --dir", s.Version, inspect.Version)
 	}
 	if len(s.Folders) > 1 {
-		return s, fmt.Errorf("the agent answered about %d jobs, and was asked about one", len(s.Folders))
+		return s, fmt.Errorf("the agent's answer has %d jobs, not one", len(s.Folders))
 	}
 	for i := range s.Folders {
 		for j := range s.Folders[i].Steps {
@@ -43,12 +43,12 @@ func check(s *inspect.Step) error {
 		s.Unfinished < 0 ||
 		s.Ranks < 0 ||
 		!slices.Contains(inspect.Statuses, s.Manifest) {
-		return fmt.Errorf("the agent's answer about step %d makes no sense", s.Step)
+		return fmt.Errorf("the agent's answer about step %d is inconsistent", s.Step)
 	}
 	last := int64(-1)
 	for _, f := range s.Files {
 		if int64(f.Rank) <= last || f.Ranks < 1 || f.Ranks > maxWorld || f.Bytes < 0 || !slices.Contains(inspect.Statuses, f.Status) {
-			return fmt.Errorf("the agent's answer about the files of step %d makes no sense", s.Step)
+			return fmt.Errorf("the agent's answer about the files of step %d is inconsistent", s.Step)
 		}
 		last = int64(f.Rank) + int64(f.Ranks) - 1
 	}

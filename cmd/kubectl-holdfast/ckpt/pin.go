@@ -126,5 +126,5 @@ func Choose(g *v1alpha1.Gang, step, generation int64, unpin bool) (protocol.Mark
 	case 1:
 		return found[0], nil
 	}
-	return protocol.Mark{}, fmt.Errorf("there are several: say --generation, of %s", marksText(found))
+	return protocol.Mark{}, fmt.Errorf("several generations have it: give --generation, one of %s", marksText(found))
 }

@@ -107,7 +107,7 @@ func (f Folder) table(w *page.Page, now time.Time, wide bool) {
 		rows = append(rows, row)
 	}
 	if len(rows) == 0 {
-		w.Linef("no step lies in folder %s", f.Name)
+		w.Linef("no step in folder %s", f.Name)
 	} else {
 		w.Table("", columns, rows, wide)
 	}
@@ -161,7 +161,7 @@ func (s *Step) detail(w *page.Page, folder string, named, wide bool) {
 		rows = append(rows, []string{"others", fmt.Sprint(s.Unlooked), "not looked at"})
 	}
 	if s.Untold > 0 {
-		rows = append(rows, []string{"others", fmt.Sprint(s.Untold), "not told one by one"})
+		rows = append(rows, []string{"others", fmt.Sprint(s.Untold), "not listed one by one"})
 	}
 	w.Table("  ", []string{"FILES", "STATUS", "WHY"}, rows, wide)
 }
@@ -173,9 +173,9 @@ func (r Report) foot(w *page.Page) {
 	case r.Job != "" && r.Step == 0:
 		r.restored(w)
 	case r.Job == "":
-		w.Wrapf("", "Which steps are recorded, how old they are and which would be restored only the Gang knows: name the job beside --dir, as job/NAME, where a cluster can be asked.")
+		w.Wrapf("", "Only the Gang shows which steps are recorded, their age and which would be restored: give job/NAME beside --dir where a cluster is reachable.")
 	}
-	list(w, "Asked to be pinned, and not promised: no record named them", r.NotPinned)
+	list(w, "Requested pins that are not promised: no record listed them", r.NotPinned)
 	list(w, "Not looked at", r.Notes)
 	list(w, "Wrong", r.Wrong)
 	if r.Verified && len(r.Wrong) == 0 {
@@ -188,7 +188,7 @@ func (r Report) restored(w *page.Page) {
 		if s.Restored {
 			headers := ""
 			if !r.Verified {
-				headers = ", as far as headers tell (verify reads every byte)"
+				headers = ", according to the headers (verify reads every byte)"
 			}
 			w.Wrapf("", "Without any pod's memory training would go on from step %d of generation %d%s.", s.Step.Step, s.Generation, headers)
 			r.memory(w)
@@ -196,11 +196,11 @@ func (r Report) restored(w *page.Page) {
 		}
 	}
 	if len(r.Notes) > 0 {
-		w.Wrapf("", "Not all was looked at, so that it is not known from which step training would go on without any pod's memory.")
+		w.Wrapf("", "Not everything was read, so the step from which training would continue without any pod's memory is unknown.")
 	} else if slices.ContainsFunc(r.Folders[0].Steps, func(s Step) bool { return s.Record != "" }) {
 		w.Wrapf("", "No recorded step is whole for all ranks: without any pod's memory training would wait (StepUnreadable in the runbooks).")
 	} else {
-		w.Wrapf("", "The Gang's record names no step here: without any pod's memory training would begin with the script's own checkpoint, or anew.")
+		w.Wrapf("", "The Gang's record lists no step here: without any pod's memory training would start from the script's own checkpoint or the beginning.")
 	}
 	r.memory(w)
 }

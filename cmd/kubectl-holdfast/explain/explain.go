@@ -81,7 +81,7 @@ func (e Explanation) head(w *page.Page) {
 	s := &e.Status
 	phase := string(s.Phase)
 	if phase == "" {
-		phase = "not looked at yet"
+		phase = "not checked yet"
 	}
 	w.Linef("%s %s/%s: %s", e.Job.Kind, e.Namespace, e.Job.Name, phase)
 	r := s.Run

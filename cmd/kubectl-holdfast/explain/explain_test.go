@@ -42,7 +42,7 @@ func TestWhoSawASilentPod(t *testing.T) {
 			{Termination: v1alpha1.Termination{Pod: "train-1", Node: "n1", Cause: v1alpha1.CauseAgentUnreachable, Dead: true}},
 		},
 	}
-	if got := detected(r); got != "the coordinator: the agent of pod train-1 was not heard" {
+	if got := detected(r); got != "the coordinator: the agent of pod train-1 did not report" {
 		t.Error(got)
 	}
 }

@@ -48,7 +48,7 @@ func (e Explanation) recovery(w *page.Page, r *v1alpha1.Recovery) {
 	}
 	switch {
 	case reached == "":
-		w.Linef("    no phase is known yet")
+		w.Linef("    no phase reported yet")
 	case r.FirstStepMs == nil:
 		w.Linef("    %-10s %7d ms  up to %s; first step not reported yet", "total", total, reached)
 	default:
@@ -72,7 +72,7 @@ func phases(r *v1alpha1.Recovery) []phase {
 	return []phase{
 		{"drain", r.DrainMs, nil, fmt.Sprintf("until the state of %s was copied to storage", page.Count(max(len(r.Replaced), int(r.ReplacedPods)), "pod to be replaced", "pods to be replaced"))},
 		decide,
-		{"stop", r.StopMs, nil, "until the last process was gone" + waited(r.Waited)},
+		{"stop", r.StopMs, nil, "until the last process ended" + waited(r.Waited)},
 		{"replace", r.ReplaceMs, nil, "until the agent of the last new pod was attached; the other pods kept their containers"},
 		{"fetch", r.FetchMs, nil, fmt.Sprintf("until step %d was brought from storage", r.RestoreStep)},
 		{"start", r.StartMs, nil, fmt.Sprintf("%d of %s continued in a warm standby", r.Standbys, page.Count(int64(r.Ranks), "rank", "ranks"))},
@@ -92,7 +92,7 @@ func waited(w *v1alpha1.Waited) string {
 // again says how many steps were done again, where that is known.
 func again(r *v1alpha1.Recovery) string {
 	if r.StepsRecomputed == nil {
-		return "it is not known how many steps were done again"
+		return "the number of recomputed steps is unknown"
 	}
 	return page.Count(*r.StepsRecomputed, "step", "steps") + " done again"
 }
@@ -118,15 +118,15 @@ func detected(r *v1alpha1.Recovery) string {
 	case len(r.Replaced) > 0 && (r.Replaced[0].Cause == v1alpha1.CauseNodeShutdown || r.Replaced[0].Cause == v1alpha1.CauseEvicted):
 		return fmt.Sprintf("the agent of pod %s, which was ordered to end, and its node", r.Replaced[0].Pod)
 	case len(r.Replaced) > 0 && r.Replaced[0].Cause == v1alpha1.CauseAgentUnreachable:
-		return fmt.Sprintf("the coordinator: the agent of pod %s was not heard", r.Replaced[0].Pod)
+		return fmt.Sprintf("the coordinator: the agent of pod %s did not report", r.Replaced[0].Pod)
 	case len(r.Replaced) > 0 && r.Replaced[0].Cause == v1alpha1.CauseHaltTimeout:
 		return fmt.Sprintf("the coordinator: what pod %s ran did not end", r.Replaced[0].Pod)
 	case len(r.Replaced) > 0 && r.Replaced[0].Dead:
-		return fmt.Sprintf("the controller: neither node %s nor an agent on it was heard", r.Replaced[0].Node)
+		return fmt.Sprintf("the controller: neither node %s nor an agent on it reported", r.Replaced[0].Node)
 	case len(r.Replaced) > 0:
 		return fmt.Sprintf("holdfast-node on %s, and the outage budget let its pods go", r.Replaced[0].Node)
 	case c == v1alpha1.CausePodLost:
-		return fmt.Sprintf("the coordinator: the pod of slot %d is gone", r.Cause.Slot)
+		return fmt.Sprintf("the coordinator: the pod of slot %d does not exist any more", r.Cause.Slot)
 	}
 	return "the coordinator"
 }
@@ -197,7 +197,7 @@ var meanings = map[string]string{
 	v1alpha1.ReasonNoProgress:       fmt.Sprintf("%d restarts without progress", protocol.RestartsWithoutProgress),
 	v1alpha1.ReasonMaxRestarts:      "as many restarts as --max-restarts or holdfast.dev/max-restarts allows",
 	v1alpha1.ReasonMemberEnded:      "ranks failed when other pods had ended with 0, without which the gang cannot run again",
-	v1alpha1.ReasonRefused:          "the launcher asked for something that cannot be honoured; change its command line as said below",
+	v1alpha1.ReasonRefused:          "the launcher requests something that is not supported; change its command line as shown below",
 }
 
 func causeLine(c *v1alpha1.Cause) string {

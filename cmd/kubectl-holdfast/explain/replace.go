@@ -91,7 +91,7 @@ func (e Explanation) why(d *v1alpha1.Termination) string {
 		text += ": " + d.Message
 	}
 	if d.Dead {
-		text += "; nothing there could be asked, the pod is fenced"
+		text += "; its node did not answer, the pod is fenced"
 	}
 	if h := e.words(d.Node).Health; h != nil && h.Cause == d.Cause && len(h.Evidence) > 0 {
 		text += "; " + nodes.Evidence(&h.Evidence[len(h.Evidence)-1])
@@ -164,7 +164,7 @@ func (e Explanation) waitsFor(d *v1alpha1.Termination) string {
 	case run.State == v1alpha1.RunRunning && !d.Dead:
 		return "its state to be copied out, or the deadline"
 	case run.State == v1alpha1.RunHalting:
-		return "the last process of the gang to be gone"
+		return "the last process of the gang to end"
 	}
-	return "being taken out of its job and evicted; a PodDisruptionBudget that stands against it is told as event EvictionRefused on the job"
+	return "being released from its job and evicted; if a PodDisruptionBudget refuses that, the job has event EvictionRefused"
 }

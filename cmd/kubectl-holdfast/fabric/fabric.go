@@ -15,7 +15,7 @@ func Text(f v1alpha1.FabricResponse, wide bool) string {
 	w := &page.Page{}
 	w.Linef("%s", page.Count(f.Nodes, "node", "nodes"))
 	if len(f.Levels) == 0 {
-		w.Linef("No levels are known: nodes carry none of the labels that docs/designs/placement.md lists")
+		w.Linef("The fabric has no levels: nodes have none of the labels that docs/designs/placement.md lists")
 		return w.String()
 	}
 	w.Linef("")
@@ -34,7 +34,7 @@ func Text(f v1alpha1.FabricResponse, wide bool) string {
 	moves(w, f, wide)
 	if f.Stopped {
 		w.Linef("")
-		w.Linef("The search took too long and was stopped: there may be more. Name a level with --level")
+		w.Linef("The search reached its time limit: there may be more. Name a level with --level")
 	}
 	return w.String()
 }
@@ -58,6 +58,6 @@ func moves(w *page.Page, f v1alpha1.FabricResponse, wide bool) {
 		return
 	}
 	w.Linef("")
-	w.Linef("Would be whole if pods were elsewhere (by counts of resources alone; nothing is moved)")
+	w.Linef("Domains that moves would free (by counts of resources only; nothing is moved)")
 	w.Table("  ", []string{"LEVEL", "DOMAIN", "USED", "PODS", "MOVES"}, rows, wide)
 }

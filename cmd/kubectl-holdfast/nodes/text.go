@@ -74,7 +74,7 @@ func summary(n int, counts map[State]int) string {
 	}
 	line := page.Count(n, "node", "nodes") + ": " + strings.Join(parts, ", ")
 	if counts[Unwatched] == n {
-		return fmt.Sprintf("%s: nothing is known to be wrong; there is no verdict on any, because holdfast-node runs on none", page.Count(n, "node", "nodes"))
+		return fmt.Sprintf("%s: no known fault; no node has a verdict, because holdfast-node runs on none", page.Count(n, "node", "nodes"))
 	}
 	if counts[Unwatched]+counts[NoDriver]+counts[Healthy] == n {
 		line += ", nothing is wrong"

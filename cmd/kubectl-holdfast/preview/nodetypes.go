@@ -160,7 +160,7 @@ func fits(types []NodeType) (n int) {
 func (s *State) text(w *page.Page) {
 	w.Linef("  state in memory: %d × %s × %s = %s", s.Slots, page.Bytes(s.Bytes), page.Count(s.Ranks, "rank", "ranks"), page.Bytes(s.Total))
 	if s.Unread != "" {
-		w.Wrapf("    ", "which nodes have that is not known: %s", s.Unread)
+		w.Wrapf("    ", "which nodes have it is unknown: %s", s.Unread)
 	}
 	if len(s.NodeTypes) == 0 {
 		return

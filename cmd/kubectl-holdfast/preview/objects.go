@@ -61,7 +61,7 @@ func PodOf(job *batchv1.Job, slot int) *corev1.Pod {
 func Members(first *corev1.Pod, job *batchv1.Job) (pods []corev1.Pod, unasked string) {
 	n := int(ptr.Deref(job.Spec.Parallelism, 1))
 	if n > v1alpha1.MaxPreviewPods {
-		return nil, fmt.Sprintf("the Job has %d pods, a preview asks about %d at most", n, v1alpha1.MaxPreviewPods)
+		return nil, fmt.Sprintf("the Job has %d pods, a preview takes at most %d", n, v1alpha1.MaxPreviewPods)
 	}
 	pods = make([]corev1.Pod, n)
 	for slot := range pods {

@@ -186,7 +186,7 @@ func (p Preview) stateTotal() int64 {
 
 func (p Preview) where(w *page.Page) {
 	if p.Where == nil {
-		w.Wrapf("Where: ", "not asked: %s", p.Unasked)
+		w.Wrapf("Where: ", "not queried: %s", p.Unasked)
 		return
 	}
 	r := p.Where

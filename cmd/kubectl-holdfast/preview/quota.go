@@ -73,5 +73,5 @@ func (s Short) text() string {
 	if s.Resource == "" {
 		return fmt.Sprintf("quota %s is only for some pods, and was not compared", s.Quota)
 	}
-	return fmt.Sprintf("quota %s has too little %s now: the pods ask for %s, %s is left", s.Quota, s.Resource, s.Asked, s.Left)
+	return fmt.Sprintf("quota %s has too little %s now: the pods request %s, %s is free", s.Quota, s.Resource, s.Asked, s.Left)
 }
