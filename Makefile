@@ -35,6 +35,8 @@ AGENT_TESTS := ./ckptagent/loop ./ckptagent/proc ./test/conformance
 LAUNCHER_TESTS := ./test/launchers
 # Needs another version's binaries.
 UPGRADE_TEST := ./test/upgrade
+# Needs other projects' controllers.
+KINDS_TEST := ./test/kinds
 LAUNCHERS_SHORT := ^(TestLaunchers|TestHooks|TestPage)$$/^(accelerate|deepspeed|transformers)$$/^kill$$
 # Cores start no goroutine (internal/layers tests that, and compares this list with its own): the race detector has nothing to find in them,
 # and makes their random histories take ten times as long.
@@ -50,7 +52,7 @@ CORE_PACKAGES := $(CORES:%=holdfast.dev/holdfast/%)
 UNIT_RACE = $(filter-out $(CORE_PACKAGES) %/manifests holdfast.dev/holdfast/test/%,$(filter $(RACE_PACKAGES),$(GO_PACKAGES)))
 AGENT_PACKAGES = $(shell go list $(AGENT_TESTS))
 AGENT_RACE = $(filter-out holdfast.dev/holdfast/test/%,$(AGENT_PACKAGES))
-GO_PACKAGES = $(shell go list ./... | grep -vxF "$$(go list $(CLUSTER_TESTS:%=./test/%) $(KILL_TESTS) $(AGENT_TESTS) $(LAUNCHER_TESTS) $(UPGRADE_TEST))")
+GO_PACKAGES = $(shell go list ./... | grep -vxF "$$(go list $(CLUSTER_TESTS:%=./test/%) $(KILL_TESTS) $(AGENT_TESTS) $(LAUNCHER_TESTS) $(UPGRADE_TEST) $(KINDS_TEST))")
 
 .PHONY: help
 help: ## list the verbs
@@ -200,6 +202,11 @@ test-autoscaler: ## Karpenter adds nodes for gangs and takes none from under the
 peers: ## build Volcano, JobSet and training-operator into bin/peers/ (the first time 10 minutes on two cores)
 	@for m in volcano=. jobset=jobset training-operator=training-operator; do mkdir -p bin/peers/$${m%=*} && \
 	(cd test/peers/$${m#*=} && $(CURDIR)/hack/gobuild.sh -ldflags '-s -w' -o $(CURDIR)/bin/peers/$${m%=*}/ tool) || exit 1; done
+
+# Not part of make test: these controllers are made for other versions of Kubernetes, which would be compiled for this alone.
+.PHONY: test-kinds
+test-kinds: build peers ## jobs of other kinds, with their real controllers, on real kubelets
+	@hack/gotest.sh run -v -count=1 -timeout 60m -- $(KINDS_TEST)
 
 .PHONY: fuzz
 fuzz: ## what reads words of tenants and agents, FUZZTIME (20s) for each target; KEEP=1 keeps more inputs
