@@ -33,7 +33,7 @@ func (s *State) judge(now time.Time) {
 	s.account.Credit(s.generation.Cost(), s.run.halting.detected)
 	unrestorable := c.Code == cause.RestoreFailed
 	free := s.account.CountExcuse(c) || c.Code != cause.LauncherStarted && c.Displaced() || unrestorable
-	givesUp := unrestorable && s.account.FailedToRestore()
+	givesUp := unrestorable && s.account.FailsToRestore(s.generation.RestoreStep, c)
 	if ended := s.generation.Ended(c); ended != nil {
 		s.becomeFinal(Verdict{Reason: ReasonMemberEnded, ExitCode: cmp.Or(c.ExitCode, 1), Cause: ended, At: now}, GivenUp)
 		return

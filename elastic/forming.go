@@ -10,6 +10,9 @@ import (
 
 // stepForming waits for every slot to hold an agent that can start the next generation, and begins it.
 func (s *State) stepForming(now time.Time) {
+	if f := s.run.forming; f.since.IsZero() {
+		f.since = now
+	}
 	s.drained(s.drain.AdvanceHalted(now))
 	if s.drain.HaltedOver() {
 		s.commit()
@@ -70,6 +73,9 @@ func (s *State) waitsFor() string {
 		case s.generation.Number > 0 && !m.Halted(s.generation.Number):
 			return fmt.Sprintf("waits for slot %d to halt generation %d", i, s.generation.Number)
 		}
+	}
+	if at := s.restoresAt(); s.now.Before(at) {
+		return fmt.Sprintf("waits until %s to restore step %d again, which failed", at.UTC().Format(time.TimeOnly), s.generation.RestoreStep)
 	}
 	return s.members.Mixed(s.leaves)
 }

@@ -43,6 +43,8 @@ func (h *halting) forget(slot Slot) {
 
 // forming is what is known while the next generation is being prepared.
 type forming struct {
+	// since is when this coordinator began to prepare it.
+	since time.Time
 	// haltedAt is when all of the generation before was halted; zero: nobody saw it. readyAt is when all pods were there.
 	haltedAt, readyAt time.Time
 	// fetching is what comes from storage, fetched whether something did; planned: it follows from what was told last.

@@ -373,17 +373,36 @@ func (a *Account) SuspectedBefore(by cause.Suspect) bool {
 	return false
 }
 
-// FailedToRestore reports whether the previous counted failure was also a failed restore, with no restored generation since.
-func (a *Account) FailedToRestore() bool {
-	for _, rec := range slices.Backward(a.recoveries) {
-		if rec.Restore != NotReached || rec.FirstStep != NotReached {
+// restoreTries is how often ranks try to restore a step where each try fails for another reason.
+const restoreTries = 3
+
+// FailsToRestore reports whether a failure to restore a step is one too many: no generation since was restored, of those failures that
+// count the ones before it were of the same step, and one of them was the same failure.
+func (a *Account) FailsToRestore(step int64, c cause.Cause) bool {
+	c.Message = cause.Tail(c.Message, maxMessage)
+	for i, tries := len(a.recoveries)-1, 1; i >= 0; i-- {
+		rec := &a.recoveries[i]
+		switch old := rec.Cause; {
+		case rec.Restore != NotReached || rec.FirstStep != NotReached:
 			return false
+		case old.Code == cause.PortConflict || old.Displaced():
+			continue
+		case old.Code != cause.RestoreFailed || i > 0 && a.recoveries[i-1].RestoreStep != step:
+			return false
+		case cause.Same(old, c):
+			return true
 		}
-		if old := rec.Cause; old.Code != cause.PortConflict && !old.Displaced() {
-			return old.Code == cause.RestoreFailed
+		if tries++; tries == restoreTries {
+			return true
 		}
 	}
 	return false
+}
+
+// RestoresAgain reports whether what ended a generation, the newest, is a failure to restore.
+func (a *Account) RestoresAgain(generation int64) bool {
+	rec := a.open(generation)
+	return rec != nil && rec.Cause.Code == cause.RestoreFailed
 }
 
 // Moved reports whether a pod was already moved for a suspicion.

@@ -91,27 +91,36 @@ func TestSeenBefore(t *testing.T) {
 	}
 }
 
-// TestFailedToRestore: a failure to restore counts until all have restored, however long ago it was and whatever pods left since.
-func TestFailedToRestore(t *testing.T) {
-	unrestorable, displaced := cause.Cause{Code: cause.RestoreFailed}, cause.Cause{Code: cause.PodReplaced}
+// TestFailsToRestore: a step is given up where the same failure to restore it comes again before all have restored, however long ago it was
+// and whatever pods left since; where each try fails for another reason, after three.
+func TestFailsToRestore(t *testing.T) {
+	grew, full := cause.Cause{Code: cause.RestoreFailed, Message: "RestoreError: groups"}, cause.Cause{Code: cause.RestoreFailed, Message: "MemoryError: full"}
+	away, displaced := cause.Cause{Code: cause.RestoreFailed, Message: "OSError: away"}, cause.Cause{Code: cause.PodReplaced}
 	a := New(Recorded{})
+	a.recoveries = []Recovery{{Generation: 1, RestoreStep: 12, Restore: NotReached, FirstStep: NotReached, Cause: failed("killed")}}
 	for generation, step := range []struct {
-		c              cause.Cause
-		restored, want bool
+		c        cause.Cause
+		begins   int64 // the step from which the next generation begins
+		restored bool
+		want     bool // that it is given up where grew is next
 	}{
-		{c: unrestorable, want: true},
-		{c: displaced, want: true},
-		{c: cause.Cause{Code: cause.PortConflict}, want: true},
-		{c: failed("at 13"), want: false},
-		{c: unrestorable, want: true},
-		{c: displaced, restored: true, want: false},
-		{c: displaced, want: false},
+		{c: grew, begins: 12, want: true},
+		{c: displaced, begins: 12, want: true},
+		{c: cause.Cause{Code: cause.PortConflict}, begins: 12, want: true},
+		{c: grew, begins: 8, want: false},
+		{c: away, begins: 8, want: false},
+		{c: full, begins: 8, want: true},
+		{c: failed("at 13"), begins: 8, want: false},
+		{c: grew, begins: 8, want: true},
+		{c: displaced, begins: 8, restored: true, want: false},
+		{c: displaced, begins: 8, want: false},
 	} {
-		fail(a, Generation{Number: int64(generation)}, step.c, start)
-		if step.restored {
-			a.last().Restore = time.Second
+		fail(a, Generation{Number: int64(generation) + 1}, step.c, start)
+		rec := a.last()
+		if rec.RestoreStep = step.begins; step.restored {
+			rec.Restore = time.Second
 		}
-		if got := a.FailedToRestore(); got != step.want {
+		if got := a.FailsToRestore(step.begins, grew); got != step.want {
 			t.Errorf("after failure %d: %v, want %v", generation, got, step.want)
 		}
 	}
