@@ -223,7 +223,8 @@ type RunLaunch struct {
 	After int64 `json:"after,omitempty"`
 	// Restarts are those of the launchers before.
 	Restarts int32 `json:"restarts,omitempty"`
-	// Kept are the newest stored steps of the launchers before, which stay in storage: newest first.
+	// Kept are steps that stay in storage and from which no generation begins, newest first: of this launcher the newest that was given up
+	// because ranks failed to restore it (its generation is above After), and the newest of each launcher before.
 	// +listType=atomic
 	// +optional
 	Kept []StoredStep `json:"kept,omitempty"`

@@ -52,6 +52,9 @@ const (
 	Durable = "durable"
 	Older   = "older"
 	Kept    = "kept"
+	// GivenUp and Earlier stay, and no generation begins from them (status.run.launch.kept).
+	GivenUp = "given up: ranks failed to restore it"
+	Earlier = "of an earlier launcher"
 )
 
 // Step is one step of one generation.
@@ -234,9 +237,32 @@ type record struct {
 	generation, saved int64
 	durable, older    *v1alpha1.StoredStep
 	kept              []v1alpha1.StoredStep
-	pinned            []v1alpha1.StoredStep
+	stays             []staying
 	copies            []v1alpha1.RankCopy
 	world, members    int
+}
+
+// staying is a step that the record names and that is never restored unasked, and why it stays.
+type staying struct {
+	*v1alpha1.StoredStep
+	why string
+}
+
+// stays are such steps of a record.
+func stays(r *v1alpha1.RunStatus) (all []staying) {
+	if r.Launch != nil {
+		for i := range r.Launch.Kept {
+			d, why := &r.Launch.Kept[i], Earlier
+			if d.Generation > r.Launch.After {
+				why = GivenUp
+			}
+			all = append(all, staying{d, why})
+		}
+	}
+	for i := range r.Pinned {
+		all = append(all, staying{&r.Pinned[i], Pinned})
+	}
+	return all
 }
 
 // recordOf reads it; nil where there is none.
@@ -251,7 +277,7 @@ func recordOf(g *v1alpha1.Gang) *record {
 		durable:    r.Durable,
 		older:      r.Older,
 		kept:       r.Kept,
-		pinned:     r.Pinned,
+		stays:      stays(r),
 		copies:     r.Copies,
 		world:      int(r.Progress.Ranks),
 		members:    int(g.Spec.Members),
@@ -311,7 +337,7 @@ func (r *record) mark(steps []Step, before *record, only int64) []Step {
 		s.Record, s.RecordedAt = names[i], &d.At
 		s.Branch = cmp.Or(s.Branch, d.Branch) // an agent may be too old to tell it
 	}
-	steps = r.markPinned(steps, before, only)
+	steps = r.markStaying(steps, before, only)
 	for _, m := range r.copied() {
 		if s := at(steps, m); s != nil && s.Record == "" {
 			s.Record = "copies of " + page.Count(r.copiesOf(m), "rank", "ranks")
@@ -325,15 +351,14 @@ func (r *record) mark(steps []Step, before *record, only int64) []Step {
 	return steps
 }
 
-// markPinned does the same for pinned steps, of which none that is pinned alone is ever restored unasked.
-func (r *record) markPinned(steps []Step, before *record, only int64) []Step {
-	for i := range r.pinned {
-		d := &r.pinned[i]
-		s := at(steps, markOf(d))
+// markStaying does the same for steps that are never restored unasked.
+func (r *record) markStaying(steps []Step, before *record, only int64) []Step {
+	for _, d := range r.stays {
+		s := at(steps, markOf(d.StoredStep))
 		switch {
 		case s == nil &&
 			(only > 0 && d.Step != only || before == nil ||
-				!slices.ContainsFunc(before.pinned, func(k v1alpha1.StoredStep) bool { return markOf(&k) == markOf(d) })):
+				!slices.ContainsFunc(before.stays, func(k staying) bool { return markOf(k.StoredStep) == markOf(d.StoredStep) })):
 			continue
 		case s == nil:
 			steps = append(
@@ -346,7 +371,7 @@ func (r *record) markPinned(steps []Step, before *record, only int64) []Step {
 		if s.RecordedAt = &d.At; s.Record != "" {
 			s.Record += ", "
 		}
-		s.Record += Pinned
+		s.Record += d.why
 	}
 	return steps
 }

@@ -24,6 +24,11 @@ func recordedSteps(g *v1alpha1.Gang) []protocol.Mark {
 	for _, d := range whole {
 		out = append(out, nameOf(d))
 	}
+	if g.Status.Run != nil && g.Status.Run.Launch != nil {
+		for i := range g.Status.Run.Launch.Kept {
+			out = append(out, nameOf(&g.Status.Run.Launch.Kept[i]))
+		}
+	}
 	return out
 }
 
