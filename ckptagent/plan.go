@@ -62,6 +62,8 @@ func (s State) goal(now time.Time) goal {
 // runGoal is what the order to run a generation asks for.
 func (s State) runGoal() goal {
 	switch run := s.Want.Run; {
+	case run.Number == s.Run.Number && s.Clean && s.Phase == protocol.StateRunning:
+		return goalHalt // an earlier coordinator had its ranks ended, and this one does not know
 	case run.Number <= s.Generation && (run.Number != s.Run.Number || s.Clean):
 		return goalNone // it has run
 	case run.Number <= s.Generation:
