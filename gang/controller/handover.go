@@ -28,10 +28,14 @@ import (
 // writes on the pod too.
 
 const (
-	// groupAgain is how often the group of a gang that waits is looked at, groupSoonest how often at most when its pods change.
+	// groupAgain is how often the group of a gang that waits is read, and the events about it, which are in no cache of the API server;
+	// groupSoonest is how often at most the group is read when its pods change.
 	groupAgain   = 10 * time.Second
 	groupSoonest = 2 * time.Second
 )
+
+// errGroupNotRead: whether there is a group is not known.
+var errGroupNotRead = errors.New("reading it")
 
 var errVolcanoNotServed = errors.New("the cluster serves no " + handover.Kind.GroupVersion().String() +
 	": install Volcano, or create the job without schedulerName: " + handover.Scheduler)
@@ -43,8 +47,9 @@ type handed struct {
 	at      time.Time
 	group   *handover.Group
 	problem string
-	// queue is what Volcano said last of the group's queue.
-	queue string
+	// queue is what Volcano said last of the group's queue, queueAt when that was listed.
+	queue   string
+	queueAt time.Time
 }
 
 // handOver sees to the PodGroup of a gang that Volcano places; is says that it is one. answer is why it is not placed, note what is wrong
@@ -69,7 +74,10 @@ func (c *Controller) handOver(
 	c.mu.Unlock()
 	done := placed && last.group != nil && last.group.MinMember >= int64(view.Size)
 	if last.job != job.UID || last.name != view.Name || !done && now.Sub(last.at) >= groupSoonest {
-		last = c.lookAtGroup(ctx, g, job, view, like, now)
+		if last.job != job.UID || last.name != view.Name {
+			last = handed{job: job.UID, name: view.Name}
+		}
+		last = c.lookAtGroup(ctx, g, job, last, like, now)
 		c.mu.Lock()
 		c.groups[key] = last
 		c.mu.Unlock()
@@ -101,22 +109,29 @@ func volcanoPods(holders []*corev1.Pod) (like, waiting *corev1.Pod) {
 	return like, waiting
 }
 
-// lookAtGroup reads the group, which is made if there is none.
+// lookAtGroup reads the group, which is created if there is none. What was read last stays where it cannot be read now.
 func (c *Controller) lookAtGroup(
-	ctx context.Context, g *v1alpha1.Gang, job *batchv1.Job, v handover.View, like *corev1.Pod, now time.Time,
+	ctx context.Context, g *v1alpha1.Gang, job *batchv1.Job, last handed, like *corev1.Pod, now time.Time,
 ) handed {
-	out := handed{job: job.UID, name: v.Name, at: now}
-	u, err := c.groupOf(ctx, g, job, v.Name, like)
+	out := handed{job: last.job, name: last.name, at: now}
+	u, err := c.groupOf(ctx, g, job, last.name, like)
+	if errors.Is(err, errGroupNotRead) && last.group != nil {
+		last.at = now
+		return last
+	}
 	if err != nil {
 		out.problem = handover.Text(err.Error())
 		return out
 	}
 	group := handover.Read(u)
 	out.group = &group
-	if group.Waiting {
-		out.queue, err = c.saidOfQueue(ctx, u)
-		if err != nil { // all else is said without
-			out.queue = ""
+	if !group.Waiting {
+		return out
+	}
+	if out.queue, out.queueAt = last.queue, last.queueAt; now.Sub(last.queueAt) >= groupAgain {
+		out.queueAt = now
+		if said, err := c.saidOfQueue(ctx, u); err == nil { // all else is said without
+			out.queue = said
 		}
 	}
 	return out
@@ -134,8 +149,10 @@ func (c *Controller) groupOf(
 		return nil, errVolcanoNotServed
 	case err == nil && u.GetLabels()[v1alpha1.LabelGang] != "" && metav1.GetControllerOf(u) != nil && !metav1.IsControlledBy(u, job):
 		return nil, errors.New("the one that exists belongs to an earlier job of this name, and is deleted with it")
-	case err == nil || !apierrors.IsNotFound(err):
-		return u, err
+	case err == nil:
+		return u, nil
+	case !apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("%w: %w", errGroupNotRead, err)
 	case name != g.Name:
 		return nil, errors.New("it does not exist, and the pods name it: create it")
 	}

@@ -83,6 +83,7 @@ func TestAGangIsHandedToVolcano(t *testing.T) {
 		Reason:         "Unschedulable", Type: corev1.EventTypeNormal, Message: "queue resource quota insufficient: insufficient cpu",
 		LastTimestamp: metav1.NewTime(w.now),
 	})
+	w.now = w.now.Add(groupAgain)
 	if again := w.reconcile().RequeueAfter; again != groupAgain {
 		t.Errorf("again after %v", again)
 	}
@@ -262,5 +263,61 @@ func TestGroupsAreLookedAtNowAndThen(t *testing.T) {
 	}
 	if looks != 0 {
 		t.Errorf("looked %d times at the group of a gang that is placed", looks)
+	}
+}
+
+// TestAGroupThatCannotBeReadStaysKnown: an API server that does not answer is no group that is missing.
+func TestAGroupThatCannotBeReadStaysKnown(t *testing.T) {
+	w := newWorld(t, job(admitted()), pod(0, "", ofVolcano("llama")), pod(1, "", ofVolcano("llama")))
+	var failure error
+	w.client = interceptor.NewClient(w.client, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, name client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if o.GetObjectKind().GroupVersionKind() == handover.Kind && failure != nil {
+				return failure
+			}
+			return c.Get(ctx, name, o, opts...)
+		},
+	})
+	failure = apierrors.NewTimeoutError("the server is busy", 1)
+	w.restart()
+	w.reconcile()
+	if got := w.condition("Placed"); got != "False VolcanoNoGroup" || !strings.Contains(w.placedMessage(), "reading it: ") {
+		t.Errorf("never read: %s: %s", got, w.placedMessage())
+	}
+	failure = nil
+	w.now = w.now.Add(groupSoonest)
+	w.reconcile()
+	w.volcanoSays("Inqueue", "Unschedulable", "no room")
+	w.reconcile()
+	failure = apierrors.NewTimeoutError("the server is busy", 1)
+	w.now = w.now.Add(groupAgain)
+	w.reconcile()
+	if got := w.condition("Placed"); got != "False VolcanoUnschedulable" || !strings.HasSuffix(w.placedMessage(), "no room") {
+		t.Errorf("read before: %s: %s", got, w.placedMessage())
+	}
+}
+
+// TestEventsOfGroupsAreListedNowAndThen: each list of events reads all of the namespace from the API server's store.
+func TestEventsOfGroupsAreListedNowAndThen(t *testing.T) {
+	w := newWorld(t, job(admitted()), pod(0, "", ofVolcano("llama")), pod(1, "", ofVolcano("llama")))
+	lists := 0
+	w.client = interceptor.NewClient(w.client, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if _, is := list.(*corev1.EventList); is {
+				lists++
+			}
+			return c.List(ctx, list, opts...)
+		},
+	})
+	w.restart()
+	for range groupAgain / groupSoonest {
+		w.reconcile()
+		w.now = w.now.Add(groupSoonest)
+	}
+	if lists != 1 {
+		t.Errorf("listed %d times in %v", lists, groupAgain)
+	}
+	if w.reconcile(); lists != 2 {
+		t.Errorf("listed %d times after %v", lists, groupAgain)
 	}
 }

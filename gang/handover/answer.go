@@ -33,7 +33,7 @@ type View struct {
 	Problem string
 	// Size is how many pods the gang has, OnNodes how many are on nodes.
 	Size, OnNodes int
-	// Begun: the gang's ranks have run, so that a pod without a node replaces one that is gone.
+	// Begun: the gang's ranks have run, so that where other pods are on nodes, one without replaces one that is gone.
 	Begun bool
 	// Queue is what Volcano said of the group's queue last, Pod of a pod that waits; empty: nothing.
 	Queue, Pod string
@@ -116,7 +116,7 @@ func (v View) Answer() v1alpha1.PlacementStatus {
 		said = cmp.Or(v.Queue, said)
 	}
 	switch {
-	case v.Begun:
+	case v.Begun && v.OnNodes > 0: // else the job was suspended, and waits as a whole
 		return v1alpha1.PlacementStatus{
 			Reason: v1alpha1.ReasonVolcanoBelowMinimum,
 			Message: fmt.Sprintf("%d of %s on nodes; Volcano holds no room for the rest, and another job may take it: %s",

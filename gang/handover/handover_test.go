@@ -50,6 +50,7 @@ func TestAnswers(t *testing.T) {
 			{Pod: "0/3 nodes are available: 3 Insufficient cpu."},
 			{Queue: "queue resource quota insufficient: insufficient cpu"},
 			{OnNodes: 3, Begun: true},
+			{Begun: true},
 		} {
 			v.Name, v.Group, v.Size = "llama", &g, 4
 			a := v.Answer()
