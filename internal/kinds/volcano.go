@@ -238,11 +238,15 @@ func (VolcanoJob) State(obj *unstructured.Unstructured) State {
 
 // Fail implements Kind: in phase Failed the controller ends what runs, keeps the pods that failed and the reason, and creates
 // no more. There is no waiting: on a pod that failed meanwhile the user's policies would act.
-func (VolcanoJob) Fail(_ *unstructured.Unstructured, f Failure) Write {
-	return statusPatch(map[string]any{"status": map[string]any{"state": map[string]any{
+func (VolcanoJob) Fail(obj *unstructured.Unstructured, f Failure) Write {
+	state := map[string]any{
 		"phase":              "Failed",
 		"reason":             f.Reason,
 		"message":            f.Message,
 		"lastTransitionTime": f.At.UTC().Format(timeFormat),
-	}}})
+	}
+	return statusPatch(map[string]any{
+		"metadata": map[string]any{"resourceVersion": obj.GetResourceVersion()}, // or a job that has completed since would be failed
+		"status":   map[string]any{"state": state},
+	})
 }
