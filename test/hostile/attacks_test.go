@@ -61,7 +61,10 @@ func attacks() []attack {
 			[]string{"metadata.annotations[holdfast.dev/state-size]"}},
 		{"annotations of 250 KB", admittedJob(func(j *batchv1.Job) { j.Annotations["note"] = strings.Repeat("9", 250_000) }), nil},
 		{"a gang's size on a pod of nobody's", refusedPod(func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationGangSize] = fmt.Sprint(huge) }), written},
-		{"a gang's size behind a forged owner", forgedOwner, []string{"metadata.annotations[holdfast.dev/gang-size]", "must be from 1 to 5000", "remove the annotation"}},
+		{"a gang's size behind a forged owner", forgedOwner(v1alpha1.AnnotationGangSize, fmt.Sprint(huge)), []string{"metadata.annotations[holdfast.dev/gang-size]", "must be from 1 to 5000", "remove the annotation"}},
+		{"a slot behind a forged owner", forgedOwner(v1alpha1.AnnotationGangSlot, "1"), []string{"metadata.annotations[holdfast.dev/gang-slot]", "is written by holdfast alone: remove it"}},
+		{"an index past the gang's size behind a forged owner", forgedOwner(batchv1.JobCompletionIndexAnnotation, "2"), []string{"metadata.annotations[batch.kubernetes.io/job-completion-index]", "an index from 0 to 1", "create the Job, and leave its pods to it"}},
+		{"a pod patched into a slot", patched(`{"metadata":{"annotations":{"holdfast.dev/gang-slot":"0"}}}`), asWere},
 		{"a pod patched into a gang", patched(`{"metadata":{"labels":{"holdfast.dev/gang":"train"}}}`), asWere},
 		{"a pod patched out of its gang", patched(`{"metadata":{"labels":{"holdfast.dev/replaced":"true"}}}`), asWere},
 		{"a pod patched into a gang by its status", patchedStatus(`{"metadata":{"labels":{"holdfast.dev/gang":"train"}}}`), asWere},
@@ -210,24 +213,27 @@ func growingRun(ctx context.Context, m *tenant) (string, error) {
 	return refused(grow(huge))
 }
 
-// forgedOwner makes a pod that looks as if a Job had made it, of a gang that nobody can count.
-func forgedOwner(ctx context.Context, m *tenant) (string, error) {
-	owner := job("front", func(j *batchv1.Job) { j.Annotations = nil })
-	if err := m.api.Create(ctx, owner); err != nil {
-		return "", err
+// forgedOwner makes a pod that looks as if a Job had made it, of a gang of two, with an annotation that no such pod has.
+func forgedOwner(key, value string) func(context.Context, *tenant) (string, error) {
+	return func(ctx context.Context, m *tenant) (string, error) {
+		owner := job("front", func(j *batchv1.Job) { j.Annotations = nil })
+		if err := m.api.Create(ctx, owner); err != nil {
+			return "", err
+		}
+		p := pod("forged", func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{
+				{APIVersion: "batch/v1", Kind: "Job", Name: owner.Name, UID: owner.UID, Controller: ptr.To(true)},
+			}
+			p.Annotations = map[string]string{
+				v1alpha1.AnnotationEnabled:           "true",
+				v1alpha1.AnnotationStandbys:          "off",
+				v1alpha1.AnnotationGangSize:          "2",
+				batchv1.JobCompletionIndexAnnotation: "0",
+			}
+			p.Annotations[key] = value
+		})
+		return refused(m.api.Create(ctx, p))
 	}
-	p := pod("forged", func(p *corev1.Pod) {
-		p.OwnerReferences = []metav1.OwnerReference{
-			{APIVersion: "batch/v1", Kind: "Job", Name: owner.Name, UID: owner.UID, Controller: ptr.To(true)},
-		}
-		p.Annotations = map[string]string{
-			v1alpha1.AnnotationEnabled:           "true",
-			v1alpha1.AnnotationStandbys:          "off",
-			v1alpha1.AnnotationGangSize:          fmt.Sprint(huge),
-			batchv1.JobCompletionIndexAnnotation: "0",
-		}
-	})
-	return refused(m.api.Create(ctx, p))
 }
 
 // waits is why a pod of mallory's is not placed; it must not be.
