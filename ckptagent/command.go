@@ -22,7 +22,7 @@ type Command struct {
 	BeganAt time.Time `json:"beganAt,omitzero"`
 	// Timeout is how long it may run without a launcher until it counts as the one rank of its pod; below zero: always.
 	Timeout time.Duration `json:"timeout,omitempty"`
-	// MaxRestarts is how many restarts the job allows it; nil: nobody has said.
+	// MaxRestarts is how many restarts the job allows it; nil: unknown.
 	MaxRestarts *int `json:"maxRestarts,omitempty"`
 	// Exit is how its run that init began ended.
 	Exit *protocol.Exit `json:"exit,omitempty"`
@@ -34,8 +34,8 @@ type CommandBegan struct{ Command Command }
 // CommandEnded says that the run of the command that init began has ended.
 type CommandEnded struct{ Exit protocol.Exit }
 
-// CommandSeen answers InspectCommand: Command is what the container was told to run, Now what its newest process is. PassedBy is a launcher
-// that runs and that the site hook has not met; "": there is none.
+// CommandSeen answers InspectCommand: Command is the container's command, Now the command of its newest process. PassedBy is a
+// running launcher without the site hook; "": none.
 type CommandSeen struct{ Command, Now, PassedBy string }
 
 // Adopt says that the container's command is the one rank of this pod from now on: its end does not end the container.
@@ -44,7 +44,7 @@ type Adopt struct{}
 // Release takes Adopt back.
 type Release struct{}
 
-// InspectCommand asks what runs in the container; CommandSeen answers.
+// InspectCommand queries what runs in the container; CommandSeen answers.
 type InspectCommand struct{}
 
 // Notice is a line for the pod's log.
@@ -171,7 +171,7 @@ func (m *machine) awaitLauncher(left int64) {
 	m.s.Command.Timeout = -1
 }
 
-// fits says whether a generation was made for the ranks that this pod has now. Every pod has at least one: a whole command can be
+// fits reports whether a generation was made for the ranks that this pod has now. Every pod has at least one: a whole command can be
 // no part of a generation that has more ranks than pods, whose ranks would wait for one that it never becomes; and a launcher that
 // came just now is not part of one that was ordered before.
 func (s State) fits(run protocol.Run) bool {
@@ -229,7 +229,7 @@ func (m *machine) endConcluded() {
 	}
 }
 
-// unprotected says whether a command runs and no rank does.
+// unprotected reports whether a command runs and no rank does.
 func (s State) unprotected() bool {
 	c := s.Command
 	return c.PID != 0 && c.Exit == nil && !s.Whole && s.Launcher == "" && !s.Terminating && s.Returned == nil

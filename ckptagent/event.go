@@ -13,7 +13,7 @@ type Event interface{ apply(*machine) }
 // false where the container started anew, so that no process of the old one can be left.
 type Resumed struct{ SameContainer bool }
 
-// Launched says that the user's launcher, named ID, asks for Ranks ranks; again after each incarnation.
+// Launched says that the user's launcher, named ID, requests Ranks ranks; it is repeated after each incarnation.
 type Launched struct {
 	ID          string
 	Ranks       int
@@ -91,14 +91,14 @@ type Saved struct {
 	Saves      protocol.Saves
 }
 
-// Sealed tells the steps that a rank's arena holds now.
+// Sealed lists the steps that a rank's arena holds now.
 type Sealed struct {
 	Generation int64
 	Local      int
 	Steps      []protocol.Point
 }
 
-// StandbyChanged says whether a rank's standby waits for its line.
+// StandbyChanged reports whether a rank's standby waits for its line.
 type StandbyChanged struct {
 	Local int
 	Ready bool
@@ -160,7 +160,7 @@ type OfferPort struct{}
 // SetModules hands on the modules that ranks of the gang import in other pods, where none are known here.
 type SetModules struct{ Modules []string }
 
-// Standbys says whether standbys may be warmed now. Where no generation has run here yet, nothing is in their way.
+// Standbys reports whether standbys may be warmed now. Where no generation has run here yet, nothing is in their way.
 type Standbys struct{ Warm bool }
 
 func (Start) effect()         {}

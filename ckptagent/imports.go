@@ -45,12 +45,12 @@ func (i Imports) Memory() uint64 {
 	return least
 }
 
-// Outgrown says whether a list of so many modules is worth having where one of known is there.
+// Outgrown reports whether a list of so many modules is worth having where one of known is there.
 func Outgrown(known, count int) bool {
 	return count > 0 && (known == 0 || count-known > max(20, known/20))
 }
 
-// Settled says whether the list is to be handed to standbys now: once it is quiet, and again where it has grown by so much
+// Settled reports whether the list is to be handed to standbys now: once it is quiet, and again where it has grown by so much
 // that standbys would miss it.
 func (i Imports) Settled(now time.Time) bool {
 	if !Outgrown(i.Published, i.Count) {

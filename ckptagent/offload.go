@@ -33,7 +33,7 @@ type Fetched struct {
 	Sealed [][]protocol.Point
 }
 
-// SetBarrier tells the arenas the barrier step: ranks stay in their save from that step on; 0 lets them go.
+// SetBarrier writes the barrier step into the arenas: ranks stay in their save from that step on; 0: none stays.
 type SetBarrier struct{ Step int64 }
 
 // CopyStep copies a step of every local rank to storage, for as long as that takes; answered by Copied for each.
@@ -45,8 +45,8 @@ type CopyStep struct {
 	World    int
 }
 
-// WriteManifest writes a manifest, for as long as that takes; answered by ManifestWritten. Then what is older
-// than everything that is recorded is removed. The zero Mark ends the one before.
+// WriteManifest writes a manifest and retries until it succeeds; ManifestWritten answers. Then steps that are older than all
+// recorded ones are removed. The zero Mark cancels the previous one.
 type WriteManifest struct{ Manifest protocol.Manifest }
 
 // Fetch fetches a step from storage into the arena of every local rank that lacks it; Fetched answers. The zero Mark

@@ -84,10 +84,10 @@ func (s State) directiveIsCurrent() bool {
 	return s.Want.Order != protocol.OrderNone && s.Want.Generation >= s.Generation
 }
 
-// haltWanted says whether the coordinator halts the generation.
+// haltWanted reports whether the coordinator halts the generation.
 func (s State) haltWanted() bool { return s.directiveIsCurrent() && s.Want.Order == protocol.OrderHalt }
 
-// settled says whether no process is left and the inventory is taken.
+// settled reports whether no process is left and the inventory is taken.
 func (s State) settled() bool { return s.Clean && (s.Inventoried || s.Ranks == 0) }
 
 // abandoned reports whether the agent has recorded which step the wanted generation restored, or knows it because that
@@ -96,7 +96,7 @@ func (s State) abandoned() bool {
 	return s.Want.Run.Number <= max(s.Generation, s.Abandoned.Generation)
 }
 
-// startable says whether a launcher, or a whole command, could start the ranks of a generation.
+// startable reports whether a launcher, or a whole command, could start the ranks of a generation.
 func (s State) startable() bool { return s.Attached && s.Ranks > 0 && !s.Terminating }
 
 // firstRunCounts reports whether the first run of a whole command counts as its rank's run: where others were
@@ -108,7 +108,7 @@ func (s State) fresh() bool {
 	return s.Run.Number == 0 && s.Ranks > 0 && s.Clean && s.Returned == nil
 }
 
-// warmWanted says whether standbys may be warmed: while a generation runs and is past its first step, and before the first one.
+// warmWanted reports whether standbys may be warmed: while a generation runs and is past its first step, and before the first one.
 func (s State) warmWanted(now time.Time) bool {
 	started := s.Timeline.Started
 	begun := !started.IsZero() && (!s.Timeline.FirstStep.IsZero() || now.Sub(started) >= warmAnyway)
@@ -116,7 +116,7 @@ func (s State) warmWanted(now time.Time) bool {
 	return warm && s.Attached && !s.Terminating && !s.Whole
 }
 
-// repairing says whether a repair is under way that has not led to a new generation yet.
+// repairing reports whether a repair is under way that has not led to a new generation yet.
 func (s State) repairing() bool {
 	t := s.Timeline
 	return t.RunReceived.IsZero() && (!t.Detected.IsZero() || !t.HaltReceived.IsZero())

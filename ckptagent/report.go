@@ -62,8 +62,8 @@ func (s State) Report() protocol.Report {
 	return r
 }
 
-// Urgent says whether the change from the old report to this one must be sent at once: anything but progress. A field that is new is urgent
-// unless withoutProgress leaves it out.
+// Urgent reports whether the change from the old report to this one must be sent at once: anything but progress. A field that is new
+// is urgent unless withoutProgress leaves it out.
 func Urgent(r, old protocol.Report) bool {
 	return !reflect.DeepEqual(withoutProgress(r), withoutProgress(old))
 }

@@ -42,25 +42,25 @@ type Shutdown struct {
 	// Terminating: the pod is being shut down, by this signal.
 	Terminating bool `json:"terminating,omitempty"`
 	Signal      int  `json:"signal,omitempty"`
-	// ByLauncher: only the launcher has told so.
+	// ByLauncher: only the launcher received the signal.
 	ByLauncher bool `json:"byLauncher,omitempty"`
-	// TerminatingAt is when the pod was told to terminate, StopBy when it stops training at the latest, ReleaseBy how
-	// long it then waits to be released from its Job; zero: at once.
+	// TerminatingAt is when the pod received SIGTERM, StopBy when it stops training at the latest, ReleaseBy how long it then waits
+	// to be released from its Job; zero: at once.
 	TerminatingAt time.Time `json:"terminatingAt,omitzero"`
 	StopBy        time.Time `json:"stopBy,omitzero"`
 	ReleaseBy     time.Time `json:"releaseBy,omitzero"`
 }
 
-// Signalled says that the pod is being shut down; or, by the Launcher alone, that somebody in the pod ends it.
+// Signalled says that the pod is being shut down; or, if only the Launcher received the signal, that a process in the pod ends it.
 type Signalled struct {
 	Signal   int
 	Launcher bool
 }
 
-// LauncherGone says that the launcher died without having been told to return.
+// LauncherGone says that the launcher died before the agent returned its exit code.
 type LauncherGone struct{}
 
-// Contact says whether the agent is connected to the coordinator.
+// Contact reports whether the agent is connected to the coordinator.
 type Contact struct{ Up bool }
 
 // DetachedFromJob says that the pod's end is no failure of its Job: the pod was released from it, or the Job is over.

@@ -66,7 +66,7 @@ type Durable struct {
 	Launcher string    `json:"launcher,omitempty"`
 	Returned *Returned `json:"returned,omitempty"`
 	Refused  string    `json:"refused,omitempty"`
-	// Command is the container's own command, as init began it; zero: nothing was told of it.
+	// Command is the container's own command, as init began it; zero: unknown.
 	Command Command `json:"command,omitzero"`
 	// Whole: the command counts as the one rank of this pod. FirstRun: the run that init started is the present one.
 	Whole           bool  `json:"whole,omitempty"`
@@ -86,10 +86,10 @@ type Durable struct {
 
 // Volatile is true of this incarnation only, or is learned again.
 type Volatile struct {
-	// CommonStep and ReclaimBelow are the gang's levels as the arenas were told them.
+	// CommonStep and ReclaimBelow are the gang's levels as written into the arenas.
 	CommonStep   int64
 	ReclaimBelow int64
-	// DurableStep is the newest durable step of the gang, as the arenas were told it in this generation.
+	// DurableStep is the newest durable step of the gang, as written into the arenas in this generation.
 	DurableStep protocol.Point
 
 	Want protocol.Directive
@@ -100,7 +100,7 @@ type Volatile struct {
 	// Ending, Counting and Inspecting: the effect is under way. EndingSince is when the newest end began.
 	Ending, Counting, Inspecting bool
 	EndingSince                  time.Time
-	// Copying, Manifesting and Fetching are what the store was told to do, Fetched and FetchFailed what came of it.
+	// Copying, Manifesting and Fetching are the store's present tasks, Fetched and FetchFailed the results of the last fetch.
 	Copying, Manifesting, Fetching protocol.Mark
 	Fetched, FetchFailed           protocol.Mark
 	// FetchFailedAt is when the newest fetch could not be done.
@@ -138,16 +138,16 @@ func abandonedBy(run protocol.Run) Abandoned {
 	return Abandoned{Generation: run.Number, Step: run.RestoreStep, Branch: run.RestoreBranch}
 }
 
-// Restores is the point that Generation restores.
+// Restores is the step from which Generation started.
 func (a Abandoned) Restores() protocol.Point { return protocol.Point{Branch: a.Branch, Step: a.Step} }
 
-// Returned is what the launcher was told to return.
+// Returned is the exit code that the launcher received.
 type Returned struct {
 	Code    int    `json:"code"`
 	Message string `json:"message,omitempty"`
 }
 
-// Rank is one local rank. What is reported of it means what protocol.Rank says of it.
+// Rank is one local rank. Its reported fields mean the same as in protocol.Rank.
 type Rank struct {
 	PID            int              `json:"pid,omitempty"`
 	Alive          bool             `json:"alive,omitempty"`
@@ -164,7 +164,7 @@ type Rank struct {
 	ResumedAt      int64            `json:"resumedAt,omitempty"`
 	ResumeKnown    bool             `json:"resumeKnown,omitempty"`
 	StandbyReady   bool             `json:"-"`
-	// Saves stand in the arena.
+	// Saves counts the saves in the arena.
 	Saves *protocol.Saves `json:"-"`
 }
 
@@ -175,8 +175,7 @@ func (r Rank) holds(step int64) bool {
 // New is the state of an agent in a fresh pod.
 func New() State { return State{Durable: Durable{Phase: protocol.StateIdle, Clean: true}} }
 
-// StateLost returns the state of an agent that finds that something ran before it and cannot read what. Processes may
-// be left, and a generation that the coordinator names may have run.
+// StateLost returns the state of an agent that finds traces of an earlier agent and cannot read its stored state.
 func StateLost(incarnation uint64) State {
 	return State{Durable: Durable{Phase: protocol.StateFailed, Incarnation: incarnation, StateLost: true}}
 }
@@ -201,7 +200,7 @@ func (s State) Serves(id string) (bool, string) {
 // that does not must not take a whole command out of its generation: the gang could not go on.
 func (s State) Matches(e Launched) (bool, string) { return e.fits(s.Run) }
 
-// fits says whether a launcher asks for as many pods as a generation has, and if not why.
+// fits reports whether a launcher asks for as many pods as a generation has, and if not why.
 func (e Launched) fits(run protocol.Run) (bool, string) {
 	if e.Nodes == 0 || run.Nodes == 0 || e.Nodes == run.Nodes {
 		return true, ""

@@ -21,7 +21,7 @@ type machine struct {
 	effects []Effect
 }
 
-// Step takes one event and says what is to be done.
+// Step takes one event and returns the effects.
 func Step(s State, e Event, now time.Time) (State, []Effect) {
 	m := machine{s: s.clone(), now: now}
 	e.apply(&m)

@@ -107,7 +107,7 @@ type Row struct {
 	// Meaning is what happened, Next what to do, both for people.
 	Meaning, Next string
 	Exit          Exit
-	// Repeat: a row of action None becomes Watch after so many on one device within RepeatWithin.
+	// Repeat: a row of action None becomes Watch after this many errors on one device within RepeatWithin.
 	Repeat int
 	// Confirm: while the driver can name a recovery action, the row only excludes until the driver agrees.
 	Confirm bool

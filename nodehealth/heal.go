@@ -50,7 +50,7 @@ func (s *State) holdOff(f finding) time.Duration {
 	return min(hold, HoldOffMax)
 }
 
-// gone says whether the finding's exit has been reached.
+// gone reports whether the finding's exit has been reached.
 func (s *State) gone(f finding, now time.Time) bool {
 	row := Catalogue[rank(f.cause)]
 	if row.Exit == ExitQuiet {

@@ -255,7 +255,7 @@ func (s *stage) allWell(state State, at time.Time) Signal {
 	return sig
 }
 
-// listed says whether NVML has listed every device of which something was found.
+// listed reports whether NVML has listed every device of which something was found.
 func (s *stage) listed(state State) bool {
 	return !slices.ContainsFunc(
 		state.findings,

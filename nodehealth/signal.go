@@ -97,10 +97,10 @@ type Reading struct {
 	Width, MaxWidth, Speed, MaxSpeed int
 }
 
-// bad says whether the device is of no use as it is.
+// bad reports whether the device is of no use as it is.
 func (r Reading) bad() bool {
 	return r.Lost || r.ResetRequired || r.Recovery > RecoveryNone
 }
 
-// WaitsForReset says whether a reset has to be made before the device reads well.
+// WaitsForReset reports whether a reset has to be made before the device reads well.
 func (r Reading) WaitsForReset() bool { return r.bad() || r.RemapPending || r.RemapFailed }

@@ -166,7 +166,7 @@ func (s *State) event(c Cause, sig Signal, now time.Time) {
 	f.confirmed = f.confirmed || !f.past && (!Catalogue[rank(c)].Confirm || !asked && !unasked)
 }
 
-// unread says whether no driver was ever read under this boot, so that errors have nothing to be compared with.
+// unread reports whether no driver was ever read under this boot, so that errors have nothing to be compared with.
 func (s *State) unread() bool { return s.read.IsZero() && len(s.devices) == 0 }
 
 // stopWaiting confirms what waits for a driver that says nothing about it. One that was never read is not waited for, and confirms nothing.

@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// marked says whether a pod carries that condition.
+// marked reports whether a pod carries that condition.
 func (w *world) marked(name, reason, message string) func() bool {
 	return func() bool {
 		p, err := w.client.CoreV1().Pods("ns").Get(w.ctx, name, metav1.GetOptions{})

@@ -36,7 +36,7 @@ const (
 type deferredEvents struct {
 	// timeout is how long an event is held at most.
 	timeout time.Duration
-	// placing says whether a gang is on its way.
+	// placing reports whether a gang is on its way.
 	placing func() bool
 
 	mu sync.Mutex

@@ -55,7 +55,7 @@ func (g *gate) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	return p.queueGate(ctx, pod)
 }
 
-// gated says whether GateName holds members back in this profile.
+// gated reports whether GateName holds members back in this profile.
 func (p *Plugin) gated() bool {
 	p.gateOnce.Do(func() {
 		p.gate = slices.ContainsFunc(p.handle.ListPlugins().PreEnqueue.Enabled, func(e schedulerapi.Plugin) bool { return e.Name == GateName })

@@ -173,12 +173,12 @@ func (p *Plugin) act(ctx context.Context) {
 // Name returns the plugin's name.
 func (p *Plugin) Name() string { return Name }
 
-// gangOf says whether the pod belongs to a gang that this scheduler places.
+// gangOf reports whether the pod belongs to a gang that this scheduler places.
 func (p *Plugin) gangOf(pod *v1.Pod) (types.NamespacedName, bool) {
 	return gangcache.GangOf(pod, p.handle.ProfileName())
 }
 
-// isMember says whether the pod belongs to any gang now.
+// isMember reports whether the pod belongs to any gang now.
 func isMember(pod *v1.Pod) bool {
 	_, ok := membership.GroupOf(pod)
 	return ok

@@ -221,7 +221,7 @@ func (p *Plugin) adopt(
 	return nil
 }
 
-// lacksClaimed says whether a gang was refused for lack of devices of claims.
+// lacksClaimed reports whether a gang was refused for lack of devices of claims.
 func lacksClaimed(refusal *gang.Refusal) bool {
 	for c := range refusal.Excluded {
 		if c.Kind == gang.Refused && c.Name == names.DynamicResources {

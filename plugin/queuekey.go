@@ -37,8 +37,8 @@ func (t *queueKeys) get(pod *v1.Pod) gangcache.QueueKey {
 	return gangcache.QueueKey{Since: pod.CreationTimestamp.Time, Gang: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}}
 }
 
-// Less says who goes first: by priority; who is waited for by others on nodes; the older gang; the lower slot. A pod of
-// no gang is a gang of one.
+// Less orders pods: by priority; then pods for which others wait on nodes; then the older gang; then the lower slot. A pod of no
+// gang is a gang of one.
 func (p *Plugin) Less(a, b fwk.QueuedEntityInfo) bool {
 	if one, other := a.GetPriority(), b.GetPriority(); one != other {
 		return one > other

@@ -81,7 +81,7 @@ func (r *rejections) refresh(now time.Time, nodes int) (count int, back bool) {
 // Observe is told how many nodes a snapshot has.
 func (r *rejections) Observe(nodes int) { r.refresh(time.Now(), nodes) }
 
-// Renew notes that a node of that name is gone: one that comes is another one, which rejected nobody.
+// Renew records that a node was deleted: a new node of the same name has rejected no pod.
 func (r *rejections) Renew(node string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,7 +95,7 @@ func (r *rejections) isExcluded(node, namespace string) bool {
 	return r.excluded[excludedFor{node, ""}] || r.excluded[excludedFor{node, namespace}]
 }
 
-// Unhealthy says whether nothing of a namespace's gangs may go to a node, and why: Holdfast has put it aside, or it rejects members.
+// Unhealthy reports whether nothing of a namespace's gangs may go to a node, and why: Holdfast has put it aside, or it rejects members.
 func (r *rejections) Unhealthy(node *v1.Node, namespace string) (cause string, sick bool) {
 	if cause, sick = unhealthy(node); !sick && r.isExcluded(node.Name, namespace) {
 		return causeRejecting, true
@@ -182,7 +182,7 @@ func (p *Plugin) noteBinding(logger klog.Logger, key types.NamespacedName, pod *
 var ownFault = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable",
 	"SignatureValidationFailed", "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"}
 
-// startsNowhere says whether a pod itself keeps its containers from starting.
+// startsNowhere reports whether a pod itself keeps its containers from starting.
 func startsNowhere(pod *v1.Pod) bool {
 	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses), func(c v1.ContainerStatus) bool {
 		return c.State.Waiting != nil && slices.Contains(ownFault, c.State.Waiting.Reason)

@@ -54,7 +54,7 @@ func (w *world) whoLeft() []string {
 	return all
 }
 
-// told says whether a pod was told something by an event.
+// told reports whether a pod was told something by an event.
 func (w *world) told(pod, text string) func() bool {
 	return func() bool {
 		w.mu.Lock()

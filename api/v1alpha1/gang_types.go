@@ -154,7 +154,7 @@ type MemberStatus struct {
 	Ranks int32  `json:"ranks,omitempty"`
 	// StandbysReady is how many warm standby processes wait on this pod.
 	StandbysReady int32 `json:"standbysReady,omitempty"`
-	// Attached says whether the pod's agent is connected to the coordinator.
+	// Attached reports whether the pod's agent is connected to the coordinator.
 	Attached bool `json:"attached,omitempty"`
 }
 

@@ -5,12 +5,11 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // NodeNamespace is where the manifests install the node daemon.
 const NodeNamespace = "holdfast-node"
 
-// What stands on a Node. The daemon of a node writes the first three of its own Node, the controller the
-// other two.
+// Annotations and taints of a Node. The node's daemon writes the first three on its own Node, the controller the other two.
 const (
 	// AnnotationHealth carries the daemon's verdict as JSON (type NodeHealth).
 	AnnotationHealth = Prefix + "health"
-	// TaintUnhealthy (NoSchedule, or PreferNoSchedule while NodeHealth.Soft; value: the cause) stands while the verdict's action is
+	// TaintUnhealthy (NoSchedule, or PreferNoSchedule while NodeHealth.Soft; value: the cause) exists while the verdict's action is
 	// Exclude or Evict.
 	TaintUnhealthy = Prefix + "unhealthy"
 	// ConditionHealthy is the verdict as a Node condition: False while the action is not None, Unknown while
@@ -22,17 +21,17 @@ const (
 	AnnotationGPUs = Prefix + "gpus"
 	// AnnotationReleaseGPUs is written by people: the daemon lets go of the GPUs for as long as it stands, whatever it says but "false".
 	AnnotationReleaseGPUs = Prefix + "release-gpus"
-	// TaintOutage (NoSchedule, or PreferNoSchedule while NodeHealth.Soft; value: the cause) stands while AnnotationOutage does.
+	// TaintOutage (NoSchedule, or PreferNoSchedule while NodeHealth.Soft; value: the cause) exists while AnnotationOutage does.
 	TaintOutage = Prefix + "outage"
 )
 
-// NodeAction is what a verdict asks for.
+// NodeAction is the action of a verdict.
 type NodeAction string
 
 const (
 	// ActionNone: nothing is wrong.
 	ActionNone NodeAction = "None"
-	// ActionWatch: something was seen that people may want to know; nothing is done.
+	// ActionWatch: a finding for users; nothing is done.
 	ActionWatch NodeAction = "Watch"
 	// ActionExclude: nothing new is placed on the node.
 	ActionExclude NodeAction = "Exclude"
@@ -57,7 +56,7 @@ type NodeHealth struct {
 	Evidence []NodeEvidence `json:"evidence,omitempty"`
 	// Released is at whose word the daemon has let go of the GPUs; empty: it has not.
 	Released string `json:"released,omitempty"`
-	// Soft: what repairs the node comes as pods, so the taints are PreferNoSchedule. Members of gangs do not come all the same.
+	// Soft: pods repair the node, so the taints are PreferNoSchedule. Members of gangs are still not placed there.
 	Soft bool `json:"soft,omitempty"`
 	// Boot is the boot id of the kernel that the verdict was made under.
 	Boot string `json:"boot,omitempty"`
@@ -103,7 +102,7 @@ const (
 	DecisionHold NodeDecision = "Hold"
 )
 
-// NodeOutage is what the controller decided about a node; it stands until the node is well again.
+// NodeOutage is what the controller decided about a node; it stays until the node is healthy again.
 type NodeOutage struct {
 	Decision NodeDecision `json:"decision"`
 	// Cause is the verdict's cause, or CauseNodeUnreachable.
@@ -125,5 +124,5 @@ const CauseGPUsReleased = "GPUsReleased"
 // CauseNodeUnreachable: a node's lease is not renewed.
 const CauseNodeUnreachable = "NodeUnreachable"
 
-// CauseNodeGone: there is no Node of that name any more; whoever took it away did not wait for its pods.
+// CauseNodeGone: the Node was deleted before its pods had ended.
 const CauseNodeGone = "NodeGone"

@@ -3,8 +3,8 @@ package v1alpha1
 // Prefix is the namespace of every label and annotation key that is ours.
 const Prefix = "holdfast.dev/"
 
-// Annotations that people write, on a job or on its pod template. Where both carry a key, the pod
-// template wins. A key under Prefix that is not listed in this file is refused at admission.
+// Annotations that users write, on a job or on its pod template. Where both carry a key, the pod template wins. A key under Prefix
+// that is not listed in this file is refused at admission.
 const (
 	// AnnotationEnabled opts a job in ("true") or explicitly out ("false").
 	AnnotationEnabled = Prefix + "enabled"
@@ -21,8 +21,8 @@ const (
 	AnnotationStandbyMemory = Prefix + "standby-memory"
 	// AnnotationStandbySkipModules lists Python modules, with commas between, that standbys do not import ahead.
 	AnnotationStandbySkipModules = Prefix + "standby-skip-modules"
-	// AnnotationRanks is the number of ranks (processes) per pod that memory is counted for; default: what
-	// a launcher in the container's own command asks for, else the GPUs that it asks for, else 1.
+	// AnnotationRanks is the number of ranks (processes) per pod that memory is counted for; default: the number in the container's
+	// launcher command, else its number of GPUs, else 1.
 	AnnotationRanks = Prefix + "ranks"
 	// AnnotationMaxRestarts is how many restarts there may be before a failure ends the job; default: what the launcher's
 	// --max-restarts says, else as many as there is progress between.
@@ -41,11 +41,11 @@ const (
 	AnnotationKeepCheckpoints = Prefix + "keep-checkpoints"
 	// AnnotationKeepCheckpointEvery has one step per such a time stay besides, a duration; the newest MaxKeptEvery of them.
 	AnnotationKeepCheckpointEvery = Prefix + "keep-checkpoint-every"
-	// AnnotationPinnedCheckpoints lists steps that stay in storage until they are taken off it, as STEP@GENERATION with commas
-	// between. It stands on the Job itself and may change at any time; at most MaxPins.
+	// AnnotationPinnedCheckpoints lists steps that stay in storage until they are removed from it, as STEP@GENERATION with commas
+	// between. It is on the Job itself and may change at any time; at most MaxPins.
 	AnnotationPinnedCheckpoints = Prefix + "pinned-checkpoints"
-	// AnnotationPinWish numbers what AnnotationPinnedCheckpoints says: kubectl holdfast ckpt raises it whenever it changes that, so that it
-	// can tell the answer to this wish from one to an earlier wish.
+	// AnnotationPinWish numbers the value of AnnotationPinnedCheckpoints: kubectl holdfast ckpt raises it with each change, to
+	// match the coordinator's answer to its request.
 	AnnotationPinWish = Prefix + "pin-wish"
 	// AnnotationMode is ModeAct (default) or ModeObserve.
 	AnnotationMode = Prefix + "mode"
@@ -73,10 +73,10 @@ const (
 	AnnotationBlockSize = Prefix + "block-size"
 	// AnnotationSpares is the number of nodes that stay free in each domain that is used, for pods that are replaced.
 	AnnotationSpares = Prefix + "spares"
-	// AnnotationProvisioningClass is the class of the ProvisioningRequest by which the gang asks an autoscaler for nodes for all of its
-	// pods or for none, while it is refused for lack of room. Absent: none is made.
+	// AnnotationProvisioningClass is the class of the ProvisioningRequest by which a gang that is refused for lack of room requests
+	// nodes for all of its pods from an autoscaler. Absent: none is created.
 	AnnotationProvisioningClass = Prefix + "provisioning-class"
-	// AnnotationWholeNodes ("true" or "false", the default) asks for nodes without pods of others.
+	// AnnotationWholeNodes ("true" or "false", the default) requests nodes without other jobs' pods.
 	AnnotationWholeNodes = Prefix + "whole-nodes"
 )
 
@@ -129,8 +129,8 @@ const (
 	// AnnotationImageCommand is what the training container's image starts, as JSON, where the container names no
 	// command: read when the Job was admitted.
 	AnnotationImageCommand = Prefix + "image-command"
-	// AnnotationInstallResources is what init container holdfast-install asks for, as JSON by kind, where the namespace's
-	// LimitRanges do not admit what it asks for else: written when the Job was admitted.
+	// AnnotationInstallResources holds the resources of init container holdfast-install, as JSON by kind, if the namespace's
+	// LimitRanges do not admit the default ones. Admission of the Job writes it.
 	AnnotationInstallResources = Prefix + "install-resources"
 	// AnnotationInjected marks an injected pod: version and digest of what was injected.
 	AnnotationInjected = Prefix + "injected"
@@ -174,8 +174,8 @@ const LabelReplaced = Prefix + "replaced"
 // controller looks at a Job that changes, and then makes the pod that a quota refused.
 const AnnotationMadeRoom = Prefix + "made-room"
 
-// AnnotationEvictionRefused is put on a pod with LabelReplaced that may not be evicted: what the disruption budget
-// that stands against it says. The Gang repeats it for as long as the pod is there.
+// AnnotationEvictionRefused is on a pod with LabelReplaced whose eviction is refused: the message of the disruption budget. The
+// Gang repeats it while the pod exists.
 const AnnotationEvictionRefused = Prefix + "eviction-refused"
 
 // SchedulerName is the scheduler that the webhook writes into pods that name none or the default one.
@@ -199,7 +199,7 @@ type Injection struct {
 	ShmBytes int64 `json:"shmBytes,omitempty"`
 	// MemoryAdded is what was added to the memory request or limit, in bytes.
 	MemoryAdded int64 `json:"memoryAdded,omitempty"`
-	// Standbys says whether standby processes are on.
+	// Standbys reports whether standby processes are on.
 	Standbys bool `json:"standbys,omitempty"`
 	// Notes explain, for people, what is off and why.
 	Notes []string `json:"notes,omitempty"`

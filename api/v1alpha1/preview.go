@@ -23,7 +23,7 @@ const (
 	MaxPreviewNames = 20
 )
 
-// PreviewRequest asks where the pods of one gang would land now, or why not. Nothing is reserved or written.
+// PreviewRequest queries where the pods of one gang would be placed now, or why not. Nothing is reserved or written.
 type PreviewRequest struct {
 	// Pods are the members to be placed, as the API server would store them (a server-side dry run gives
 	// them): with names, namespace, scheduler name, gang label, size annotation and, where their controller
@@ -78,11 +78,10 @@ type FabricResponse struct {
 // FabricLevel is one level of the fabric, the widest first.
 type FabricLevel struct {
 	Level string `json:"level"`
-	// Domains is how many there are, Whole how many of them nobody uses.
+	// Domains is the number of domains, Whole the number of unused ones.
 	Domains int32 `json:"domains"`
 	Whole   int32 `json:"whole"`
-	// Free is how many nodes nobody uses, Broken how many of them lie in domains that are not whole, Largest the most
-	// that lie in one domain.
+	// Free is the number of unused nodes, Broken those of them in partly used domains, Largest the most in one domain.
 	Free    int32 `json:"free"`
 	Broken  int32 `json:"broken"`
 	Largest int32 `json:"largest"`
@@ -90,8 +89,8 @@ type FabricLevel struct {
 	Freed []FreedDomain `json:"freed,omitempty"`
 }
 
-// FreedDomain is a domain that would be whole if some pods were elsewhere. It goes by counts of resources alone: whether
-// a node takes a pod for other reasons, and whether a gang can be moved in part, is not looked at.
+// FreedDomain is a domain that would be unused after some pods moved. It uses only counts of resources: other reasons for which a
+// node refuses a pod, and whether a gang can move in part, are not checked.
 type FreedDomain struct {
 	Domain string `json:"domain"`
 	// Nodes is how many nodes the domain has, Used how many of them are used.

@@ -41,7 +41,7 @@ const (
 	ReasonVolcanoNoGroup       = "VolcanoNoGroup"
 	// ReasonRolledBack: a pod was deleted because the rest of its gang got no nodes.
 	ReasonRolledBack = "RolledBack"
-	// ReasonSettingsIgnored: a group asks for something that this scheduler does not do.
+	// ReasonSettingsIgnored: a group has a setting that this scheduler does not support.
 	ReasonSettingsIgnored = "SettingsIgnored"
 
 	// ReasonTooManyGangs: the Job's namespace has as many Gangs as it may have.
@@ -52,7 +52,7 @@ const (
 	ReasonRecovering = "Recovering"
 	ReasonRecovered  = "Recovered"
 
-	// ReasonPodReplacementPending: a pod is to be replaced, for its node's sake or because somebody deletes it.
+	// ReasonPodReplacementPending: a pod must be replaced, because of its node or because it is being deleted.
 	ReasonPodReplacementPending = "PodReplacementPending"
 	// ReasonDrained and ReasonNotDrained: whether what a pod to be replaced had in memory was copied out.
 	ReasonDrained    = "Drained"
@@ -62,7 +62,7 @@ const (
 	// ReasonEvictionRefused: a disruption budget of the user's keeps a pod that was replaced; it is asked again.
 	ReasonEvictionRefused = "EvictionRefused"
 
-	// ReasonStepGivenUp: ranks failed to restore a step, and training goes on from an older one or from the beginning.
+	// ReasonStepGivenUp: ranks failed to restore a step, and training continues from an older one or from the beginning.
 	ReasonStepGivenUp = "StepGivenUp"
 	// ReasonStepUnreadable: a step lies in storage and cannot be read, and there is no other that all ranks can have.
 	ReasonStepUnreadable = "StepUnreadable"
@@ -81,13 +81,13 @@ const (
 	ReasonUnprotected = "Unprotected"
 	// ReasonProtected: nothing is known to run that the agent did not start.
 	ReasonProtected = "Protected"
-	// ReasonWholeCommand: no launcher was started that Holdfast can stand in for, so that the command is one rank.
+	// ReasonWholeCommand: the command starts no launcher that Holdfast supports, so that the command is one rank.
 	ReasonWholeCommand = "WholeCommand"
 	// ReasonRanksRestart: a failure restarts ranks alone.
 	ReasonRanksRestart = "RanksRestart"
 
 	ReasonResumePointKnown = "ResumePointKnown"
-	// ReasonResumePointUnknown: nobody knows at which step training resumed after a recovery.
+	// ReasonResumePointUnknown: the step at which training resumed after a recovery is unknown.
 	ReasonResumePointUnknown = "ResumePointUnknown"
 
 	ReasonFinished         = "Finished"
@@ -116,6 +116,6 @@ const (
 	CauseLauncherStarted = "LauncherStarted"
 	// CauseStartInterrupted: the controller changed before a pod had started a generation.
 	CauseStartInterrupted = "StartInterrupted"
-	// CauseWentBack: people had the job go back to an earlier step, from which a new branch of training begins.
+	// CauseWentBack: a user rolled the job back to an earlier step, from which a new branch of training begins.
 	CauseWentBack = "WentBack"
 )

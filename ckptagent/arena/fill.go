@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/format"
 )
 
-// Holds says whether a rank holds a step as generation or one before it left it.
+// Holds reports whether a rank holds a step as generation or one before it left it.
 func (s *Set) Holds(local int, at format.Point, generation int64) bool {
 	if local < 0 || local >= len(s.arenas) {
 		return false

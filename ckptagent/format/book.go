@@ -49,7 +49,7 @@ type Copy struct {
 	Length uint64
 }
 
-// Create starts the book of a new arena. The writes must be carried out before anybody is told of the file.
+// Create starts the book of a new arena. The writes must be carried out before the rank receives the file.
 func Create(h Header) (*Book, []Write) {
 	if h.Slots == 0 {
 		h.Slots = Slots
@@ -194,7 +194,7 @@ func (b *Book) Levels(commonStep, reclaimBelow int64) []Write {
 	return append(ws, b.publish())
 }
 
-// SetDurable tells the client the newest step that storage has whole and the gang's record names. Within a generation it
+// SetDurable writes for the client the newest step that is complete in storage and in the gang's record. Within a generation it
 // only rises. It returns nothing if nothing changed.
 func (b *Book) SetDurable(at Point) []Write {
 	if at.Compare(Point{Branch: b.Control.DurableBranch, Step: b.Control.DurableStep}) <= 0 {
@@ -204,15 +204,15 @@ func (b *Book) SetDurable(at Point) []Write {
 	return []Write{b.publish()}
 }
 
-// SetBarrier sets the step from which on clients stay in their save (0: they are let go) and writes the control
-// record anew each time: a client that hears nothing for long is held no more.
+// SetBarrier writes the step at which clients stay in their save (0: none) and rewrites the control record each time: a client
+// whose control record was not written for long stops waiting.
 func (b *Book) SetBarrier(step int64) []Write {
 	b.Control.BarrierStep = step
 	return []Write{b.publish()}
 }
 
-// Announced says whether a client record announces a complete copy under the open grant, and which. An
-// announcement under any other grant, or one that cannot be true, is no copy.
+// Announced reports whether a client record announces a complete copy under the open grant, and which. An announcement under any
+// other grant, or one that cannot be true, is no copy.
 func (b *Book) Announced(c Client) (Copy, bool) {
 	open := b.Control.Slot
 	if open == NoSlot || c.Grant == 0 || c.Grant != b.Control.Grant || c.Slot != open {

@@ -2,7 +2,7 @@ package format
 
 import "fmt"
 
-// Client is what the client tells the agent.
+// Client is what the client writes for the agent.
 type Client struct {
 	// Seq numbers the client's writes of this page.
 	Seq        uint64

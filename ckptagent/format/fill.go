@@ -10,7 +10,7 @@ type Fill struct {
 	began int64
 }
 
-// Holds says whether a step lies sealed here as generation, or one before it, left it. One that a later
+// Holds reports whether a step lies sealed here as generation, or one before it, left it. One that a later
 // generation made anew, or that is of another branch, is another state of the same number.
 func (b *Book) Holds(at Point, generation int64) bool {
 	return slices.ContainsFunc(b.Slot, func(s Slot) bool {

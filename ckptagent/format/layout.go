@@ -7,8 +7,7 @@ const Version = 1
 const (
 	// PageSize is the unit of the layout and of its alignment.
 	PageSize = 4096
-	// Slots is the number of slots in an arena where nobody asks for less: two sealed ones and a spare one being
-	// written.
+	// Slots is the default number of slots in an arena: two sealed ones and a spare one being written.
 	Slots = 3
 	// MinSlots is the least: the newest common step and a slot to write the next one in.
 	MinSlots = 2
@@ -26,7 +25,7 @@ const (
 	secondRecord     = PageSize / 2
 )
 
-// NoSlot is the slot number that stands for none.
+// NoSlot is the slot number that means none.
 const NoSlot = ^uint32(0)
 
 // Stride is the distance between the data of two slots: stateBytes rounded up to a page.

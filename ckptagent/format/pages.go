@@ -50,7 +50,7 @@ func DecodeHeader(b []byte) (Header, error) {
 	return h, nil
 }
 
-// Control is what the agent tells the client.
+// Control is what the agent writes for the client.
 type Control struct {
 	// Seq numbers the agent's writes of this page.
 	Seq uint64
@@ -60,7 +60,7 @@ type Control struct {
 	Grant      uint64
 	// CommonStep and ReclaimBelow are the coordinator's levels, for people.
 	CommonStep, ReclaimBelow int64
-	// BarrierStep: whoever has saved a step at or above it stays in that save; 0: nobody is held.
+	// BarrierStep: a client that has saved a step at or above it stays in that save; 0: none stays.
 	BarrierStep int64
 	// Branch is the generation's line of training.
 	Branch int64

@@ -134,7 +134,7 @@ const (
 // GenerationFolder names the folder of a generation.
 func GenerationFolder(generation int64) string { return fmt.Sprintf("gen-%d", generation) }
 
-// PartSuffix ends the name of a file that is not whole; what stands before it, after a dot, names its writer.
+// PartSuffix ends the name of an incomplete file; the part before it, after a dot, names the writer.
 const PartSuffix = ".part"
 
 // ParseGenerationFolder reads a name that GenerationFolder made.

@@ -85,7 +85,7 @@ func (s *Step) Complete() bool {
 	return s.Manifest == OK && s.Bad == 0 && s.Ranks > 0 && s.Good == s.Ranks
 }
 
-// Has says whether a rank's file is whole.
+// Has reports whether a rank's file is whole.
 func (s *Step) Has(rank int) bool {
 	for _, f := range s.Files {
 		if rank >= int(f.Rank) && rank < int(f.Rank)+f.Ranks {

@@ -68,7 +68,7 @@ func withoutComments(text string) string {
 	return strings.Join(kept, "")
 }
 
-// IsPythonScript says whether argv is a Python interpreter that runs a script or module of the user's.
+// IsPythonScript reports whether argv is a Python interpreter that runs a script or module of the user's.
 func IsPythonScript(argv []string) bool {
 	return len(argv) > 1 && pythonName.MatchString(path.Base(argv[0])) && !IsLauncher(argv)
 }
@@ -94,7 +94,7 @@ func pythonModule(argv []string) (string, bool) {
 
 var shellName = regexp.MustCompile(`^(ba|da|z|k|a)?sh$`)
 
-// IsShell says whether a word names a shell.
+// IsShell reports whether a word names a shell.
 func IsShell(word string) bool { return shellName.MatchString(path.Base(word)) }
 
 // ShellScripts names what among a program's arguments may be a shell script, whose text may name a launcher: what is given to
@@ -109,7 +109,7 @@ func ShellScripts(argv []string) (files []string) {
 	return files
 }
 
-// NamesLauncher says whether argv is a launcher, served or of its own, or a shell whose text names one that is served.
+// NamesLauncher reports whether argv is a launcher, served or of its own, or a shell whose text names one that is served.
 func NamesLauncher(argv []string) bool {
 	return len(argv) > 0 && CommandTimeout(argv) != commandTimeout
 }

@@ -2,9 +2,9 @@ package launch
 
 import "strings"
 
-// Later stands in an argument or a variable for text that nobody knows yet: admission reads a command line
-// before Kubernetes has put all values into it. No process can be given such a text, so for the agent it
-// never occurs. A flag whose value holds it is neither checked nor counted.
+// Later stands in an argument or a variable for unknown text: admission reads a command line before Kubernetes has put all values
+// into it. No process can have such an argument, so the agent never meets it. A flag whose value holds it is neither checked nor
+// counted.
 const Later = "\x00"
 
 // RanksLater is the value of Spec.RanksFrom where the number of ranks is not known yet.

@@ -9,7 +9,7 @@ import (
 // RanksAuto is the value of Spec.Ranks while the number of ranks hangs on the devices of the pod: see Resolve.
 const RanksAuto = 0
 
-// DefaultShutdownTimeout is how long torchrun lets ranks end by themselves when it is told to stop.
+// DefaultShutdownTimeout is how long torchrun lets ranks end by themselves after SIGTERM.
 const DefaultShutdownTimeout = 30 * time.Second
 
 // Spec is what the user's launcher was asked to run on one pod.
@@ -24,8 +24,8 @@ type Spec struct {
 	Args     []string `json:"args,omitempty"`
 	// Exact: Script and Args are the command line of a rank word for word, and the environment is the launcher's, with NoPython.
 	Exact bool `json:"exact,omitempty"`
-	// Ranks is the number of processes on this pod; RanksAuto until Resolve has counted the devices that
-	// RanksFrom ("auto", "cpu", "gpu" or another kind) names; with RanksLater nobody knows it yet.
+	// Ranks is the number of processes on this pod; RanksAuto until Resolve has counted the devices that RanksFrom ("auto", "cpu",
+	// "gpu" or another kind) names; with RanksLater it is unknown yet.
 	Ranks     int    `json:"ranks"`
 	RanksFrom string `json:"ranksFrom,omitempty"`
 	// Nodes is the number of pods that the launcher asked for; 0: it said nothing and the gang decides.
@@ -153,7 +153,7 @@ func (s Spec) AsksDevices() string {
 	return s.RanksFrom
 }
 
-// Resolve counts the ranks of a spec whose number hangs on devices: of the kind that it asks for there are so many.
+// Resolve sets the number of ranks of a spec that counts devices, from the number of devices of that kind.
 func (s Spec) Resolve(devices, cpus int) (Spec, error) {
 	if s.Ranks != RanksAuto {
 		return s, nil

@@ -24,7 +24,7 @@ func (s Streams) of(local int) int {
 
 // Logs is what becomes of the output of ranks, as torch's DefaultLogsSpecs has it. The zero value leaves it on the console.
 type Logs struct {
-	// Dir is the folder for logs; empty: one of its own in the folder for temporary files; /dev/null: none.
+	// Dir is the folder for logs; empty: a new one in the folder for temporary files; /dev/null: none.
 	Dir string `json:"dir,omitempty"`
 	// DirFlag is how Dir was asked for, for messages.
 	DirFlag string `json:"-"`
@@ -33,7 +33,7 @@ type Logs struct {
 	Tee       Streams `json:"tee,omitzero"`
 	// Ranks are the local ranks whose output is on the console; nil: all.
 	Ranks []int `json:"ranks,omitempty"`
-	// Prefix is the template of what stands before each line of a tee on the console; empty: [<role><local rank>]:
+	// Prefix is the template of the prefix of each line of a tee on the console; empty: [<role><local rank>]:
 	Prefix string `json:"prefix,omitempty"`
 	// OutFilters and ErrFilters: lines of a tee that hold one of them are also written to one file for all ranks.
 	OutFilters []string `json:"outFilters,omitempty"`

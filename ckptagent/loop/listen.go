@@ -162,7 +162,7 @@ func (a *Agent) limitRestarts(spec *launch.Spec) *int {
 	return said
 }
 
-// mayLaunch says whether a launcher is of a user whose launchers are served.
+// mayLaunch reports whether a launcher is of a user whose launchers are served.
 func (a *Agent) mayLaunch(l *proc.Launch) bool {
 	return a.user == nil || a.trusts(l.Limits.Identity.UID)
 }
@@ -220,7 +220,7 @@ func (a *Agent) receive(conn *net.UnixConn) {
 	}
 }
 
-// trusts says whether a process of that user may command this agent: those of the container's own user, of root, and of the user as whom
+// trusts reports whether a process of that user may command this agent: those of the container's own user, of root, and of the user as whom
 // the container's first launcher ran. Others, such as a sandbox for code that a model wrote, may not.
 func (a *Agent) trusts(user uint32) bool {
 	return user == 0 || user == uint32(os.Geteuid()) || a.user != nil && user == *a.user

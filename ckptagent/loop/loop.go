@@ -36,7 +36,7 @@ const (
 	refusalWait = 20 * time.Second
 )
 
-// Config is what the pod tells the agent.
+// Config is the agent's configuration from its pod.
 type Config struct {
 	Root        proc.Root
 	Container   string // names this start of the container
@@ -149,7 +149,7 @@ func newAgent(c Config) (a *Agent, err error) {
 	return a, nil
 }
 
-// Run is the agent until it is told to end by a signal, and all that it ran has ended.
+// Run runs the agent until a signal ends it and all its processes have ended.
 func Run(ctx context.Context, c Config) error {
 	a, err := newAgent(c)
 	if err != nil {

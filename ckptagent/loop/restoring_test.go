@@ -30,7 +30,7 @@ for step in range(start + 1, 10**9):
     time.sleep(0.005)
 `
 
-// TestARankThatFailsToRestore: the exit of a real rank says whether it was bringing its step back, however it ended.
+// TestARankThatFailsToRestore: the exit of a real rank reports whether it was bringing its step back, however it ended.
 func TestARankThatFailsToRestore(t *testing.T) {
 	for fails, want := range map[string]struct {
 		restoring bool

@@ -209,7 +209,7 @@ func TestKilledBetweenManifestAndReport(t *testing.T) {
 	}
 }
 
-// whole says whether a manifest is there and not torn.
+// whole reports whether a manifest is there and not torn.
 func whole(manifest string) bool {
 	raw, err := os.ReadFile(manifest)
 	if err == nil {

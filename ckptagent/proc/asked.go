@@ -45,7 +45,7 @@ func asked(first int, living map[int]stat) []int {
 	return out
 }
 
-// handlesTERM says whether a process has a handler for SIGTERM.
+// handlesTERM reports whether a process has a handler for SIGTERM.
 func handlesTERM(pid int) bool {
 	return statusMask(strconv.Itoa(pid), "SigCgt")&(1<<(uint(syscall.SIGTERM)-1)) != 0
 }
@@ -76,7 +76,7 @@ func program(pid int) string {
 	return file
 }
 
-// isShellProcess says whether a process runs a shell: busybox is one where it is called so.
+// isShellProcess reports whether a process runs a shell: busybox is one where it is called so.
 func isShellProcess(pid int) bool {
 	argv := commandLine(pid)
 	return launch.IsShell(filepath.Base(program(pid))) || len(argv) > 0 && launch.IsShell(strings.TrimPrefix(argv[0], "-"))
@@ -94,8 +94,8 @@ func ask(pids []int, grace time.Duration) {
 // keeperTimeout is how long a process is spared that removes what others have left, once these are gone.
 const keeperTimeout = time.Second
 
-// keeps says whether a process removes shared memory and semaphores of others when these are gone: Python's tracker of resources, PyTorch's
-// manager of files in shared memory. It ends by itself when no process holds its pipe or socket any more.
+// keeps reports whether a process removes shared memory and semaphores of others when these are gone: Python's tracker of resources,
+// PyTorch's manager of files in shared memory. It ends by itself when no process holds its pipe or socket any more.
 func keeps(pid int) bool {
 	argv := commandLine(pid)
 	return len(argv) > 0 && (filepath.Base(argv[0]) == "torch_shm_manager" || slices.ContainsFunc(argv[1:], func(a string) bool {

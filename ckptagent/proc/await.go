@@ -62,7 +62,7 @@ func (s *Standbys) Forgo() {
 	}
 }
 
-// worthwhile says whether there is a rank whose standby comes sooner than a cold start would have it where it then is. A fork of a warm
+// worthwhile reports whether there is a rank whose standby comes sooner than a cold start would have it where it then is. A fork of a warm
 // source does. A source that still imports does so for all its ranks, while cold ranks would each import the same beside one another:
 // it is waited for where it was begun in an empty pod for several ranks, at full speed, or has half behind it, and none before it has
 // failed.

@@ -197,7 +197,7 @@ func find(meant func(pid int, st stat) (bool, error)) (found []int, ok bool) {
 // errExec: the process starts another program, and shows neither that one's environment yet nor the one that it had.
 var errExec = errors.New("the process is starting another program")
 
-// isForNow says whether something may be there that could not be read just now, for lack of descriptors or memory or because the process
+// isForNow reports whether something may be there that could not be read just now, for lack of descriptors or memory or because the process
 // starts another program. Any other error lasts: the process has ended, or is not shown to this one.
 func isForNow(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM) || errors.Is(err, errExec)
@@ -206,7 +206,7 @@ func isForNow(err error) bool {
 // mostEnviron is more than any program is started with: the kernel allows 6 MiB, arguments included.
 const mostEnviron = 8 << 20
 
-// isMarked says whether a process carries the mark in its environment.
+// isMarked reports whether a process carries the mark in its environment.
 func isMarked(pid int, st stat, mark string) (bool, error) {
 	if st.environ > mostEnviron {
 		return false, nil // it has said so of itself

@@ -63,7 +63,7 @@ func (e *Exits) Wait(pid int, since time.Time, timeout time.Duration) (ws syscal
 	}
 }
 
-// Leaving is the newest signal by which the pod was told to go; ok is false where it was not.
+// Leaving is the newest signal by which the kubelet ends the pod; ok is false if there was none.
 func (e *Exits) Leaving() (sig int, ok bool) {
 	ws, _, ok := e.find(leavingPID, time.Time{})
 	return int(ws), ok

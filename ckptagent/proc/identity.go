@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Identity is who a process runs as and how it is scheduled. Of a launcher it is what the kernel says, never what the launcher does: ranks
-// are started with it by an agent that may be root.
+// Identity is the user of a process and how it is scheduled. For a launcher it comes from the kernel, never from the launcher
+// itself: an agent that may be root starts ranks with it.
 type Identity struct {
 	UID    uint32 `json:"uid"`
 	GID    uint32 `json:"gid"`
@@ -85,7 +85,7 @@ func (i Identity) equal(o Identity) bool {
 	return same && fmt.Sprint(i) == fmt.Sprint(o)
 }
 
-// sameUser says whether both run as the same user and groups.
+// sameUser reports whether both run as the same user and groups.
 func (i Identity) sameUser(o Identity) bool {
 	return i.UID == o.UID && i.GID == o.GID && slices.Equal(i.Groups, o.Groups)
 }
@@ -351,7 +351,7 @@ func (j Job) GiveFiles(arenas bool) error {
 	return err
 }
 
-// TellSenders has the kernel say of each datagram who sent it.
+// TellSenders makes the kernel attach the sender to each datagram.
 func TellSenders(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -367,7 +367,7 @@ func TellSenders(conn *net.UnixConn) error {
 	return nil
 }
 
-// ReadSent reads a datagram and who sent it; a user that is not said is none that there is.
+// ReadSent reads a datagram and its sender; an unknown user becomes one that does not exist.
 func ReadSent(conn *net.UnixConn, buf []byte) (n int, user uint32, err error) {
 	oob := make([]byte, unix.CmsgSpace(unix.SizeofUcred))
 	n, oobn, _, _, err := conn.ReadMsgUnix(buf, oob)

@@ -233,7 +233,7 @@ func (i *initProcess) loop() int {
 	}
 }
 
-// agentless says whether agents have not been able to live for long, so that none will have the container end.
+// agentless reports whether agents have not been able to live for long, so that none will have the container end.
 func (i *initProcess) agentless(now time.Time) bool {
 	lives := i.agent != 0 && now.Sub(i.agentStarted) >= steady
 	return !lives && now.Sub(i.lived) >= agentlessWait

@@ -159,7 +159,7 @@ func peer(conn *net.UnixConn) (Process, unix.Ucred, error) {
 	return Process{PID: int(cred.Pid), Start: st.start}, *cred, err
 }
 
-// Refuse tells the launcher why it is not honoured; it ends with exit code 2.
+// Refuse sends the launcher the reason of its refusal; it ends with exit code 2.
 func (l *Launch) Refuse(why string) { l.answer(answer{Refused: why}) }
 
 // Return lets the launcher return.

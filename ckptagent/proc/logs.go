@@ -230,14 +230,14 @@ func (j Job) openFiltered(path string, again bool) *os.File {
 	return f
 }
 
-// Finish says that nobody writes any more: what is there is shown to its end.
+// Finish says that no rank writes any more: the files are shown to their end.
 func (t *Tails) Finish() {
 	if t != nil {
 		t.finish.Do(func() { close(t.done) })
 	}
 }
 
-// Wait waits until all is shown after Finish, at most so long: a console that nobody reads must not hold up the end.
+// Wait waits until all is shown after Finish, up to a time limit: a console without a reader must not delay the end.
 func (t *Tails) Wait(atMost time.Duration) {
 	if t == nil {
 		return

@@ -119,7 +119,7 @@ func (p Port) Close() {
 	}
 }
 
-// CheckPort says whether a store could listen on the port now; the error is nil if so.
+// CheckPort reports whether a store could listen on the port now; the error is nil if so.
 func CheckPort(number int) error {
 	fd, sa, err := portSocket(number)
 	if err != nil {

@@ -124,13 +124,13 @@ func raiseOOMScore(pid int) {
 	_ = os.WriteFile("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", []byte(strconv.Itoa(score)), 0)
 }
 
-// Alive says whether the process is the one that was started and has not ended.
+// Alive reports whether the process is the one that was started and has not ended.
 func (p Process) Alive() bool {
 	st, err := readStat(p.PID)
 	return err == nil && st.start == p.Start && !st.dead()
 }
 
-// Hold tells init that this process runs the command, and that its end is not the container's.
+// Hold reports to init that this process runs the command, and that its end is not the container's.
 func (p Process) Hold(root Root) error {
 	raw, err := json.Marshal(p)
 	if err != nil {

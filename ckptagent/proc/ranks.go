@@ -18,13 +18,13 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Job is what is run on this pod: a launcher, what it asked for, and how ranks are started.
+// Job is what runs on this pod: a launcher, its options, and how ranks are started.
 type Job struct {
 	Root   Root
 	Mark   string
 	Launch *Launch
 	Spec   launch.Spec
-	// Arena says whether each rank has an arena.
+	// Arena reports whether each rank has an arena.
 	Arena bool
 	// Skip are modules that standbys leave out.
 	Skip []string
@@ -32,7 +32,7 @@ type Job struct {
 	Own Limits
 }
 
-// NewJob reads what a launcher asks for. The error is for people; a *launch.Refusal where a flag is to blame.
+// NewJob reads a launcher's request. The error text is for users; a *launch.Refusal if a flag causes it.
 func NewJob(root Root, mark string, l *Launch) (Job, error) {
 	own := inherited()
 	if l.Invalid != nil {

@@ -55,7 +55,7 @@ const (
 	// EnvStandbyFD is a source's own socket, EnvStandbyFDs those of the ranks that it serves.
 	EnvStandbyFD  = "HOLDFAST_STANDBY_FD"
 	EnvStandbyFDs = "HOLDFAST_STANDBY_FDS"
-	// EnvPage is where the rank's site hook tells its imports and steps.
+	// EnvPage is where the rank's site hook writes its imports and steps.
 	EnvPage = "HOLDFAST_PAGE"
 	// EnvStdout and EnvStderr name the files that a standby's output goes to from when it becomes the rank.
 	EnvStdout = "HOLDFAST_STDOUT"

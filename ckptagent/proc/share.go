@@ -97,7 +97,7 @@ func parseIdle(stat string) (time.Duration, error) {
 	return time.Duration(ticks) * 10 * time.Millisecond, nil
 }
 
-// cpuLimited says whether the container's control group has a CPU limit; unknown counts as one.
+// cpuLimited reports whether the container's control group has a CPU limit; unknown counts as one.
 func cpuLimited() bool {
 	if data, err := os.ReadFile("/sys/fs/cgroup/cpu.max"); err == nil {
 		return !strings.HasPrefix(string(data), "max")

@@ -88,7 +88,7 @@ func sharedNames() ([]string, error) {
 	return names, nil
 }
 
-// SharedUse is what one user can see of who uses shared memory.
+// SharedUse is what one user can see of the processes that use shared memory.
 type SharedUse struct {
 	// Names are the files that living processes have open or mapped.
 	Names []string `json:"names"`
@@ -96,7 +96,7 @@ type SharedUse struct {
 	Unseen map[int]uint32 `json:"unseen"`
 }
 
-// mayBeOf says whether a process that was not seen may use a file of an owner.
+// mayBeOf reports whether a process that was not seen may use a file of an owner.
 func (u SharedUse) mayBeOf(owner uint32, mode fs.FileMode) bool {
 	for _, user := range u.Unseen {
 		if user == 0 || user == owner || mode.Perm()&0o066 != 0 {

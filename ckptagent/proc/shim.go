@@ -73,8 +73,8 @@ const (
 	shimTimeout = 10 * time.Second
 )
 
-// Shim stands in for the launcher that argv names: it hands everything to the agent and returns the exit
-// code that the agent gives. An agent that dies meanwhile is told everything again when it is back.
+// Shim stands in for the launcher that argv names: it hands everything to the agent and returns the exit code that the agent gives.
+// An agent that restarts meanwhile receives everything again.
 func Shim(root Root, argv []string) int {
 	if python := os.Getenv(EnvRunnerPython); python != "" {
 		os.Unsetenv(EnvRunnerPython)

@@ -12,10 +12,10 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Standbys keeps one warm interpreter per local rank. They are copies of a source, which imports once for all ranks of the pod where
-// nothing that it imports asks for a variable of a single rank, else there is one source per rank. A source imports with a small share
-// of a processor: it is stopped and continued, which needs no privilege and can be undone at once. Where a fork is no faithful copy, the
-// source of one rank becomes that rank itself.
+// Standbys keeps one warm interpreter per local rank. They are forks of a source, which imports once for all ranks of the pod. If
+// an imported module reads a variable that differs between ranks, there is one source per rank. A source imports with a small share
+// of a processor: it is stopped and continued, which needs no privilege and can be undone at once. Where a fork is no faithful
+// copy, the source of one rank becomes that rank itself.
 //
 // Invariants: a standby that is ready sleeps and costs memory only; one that was taken is in no slot; at most one source imports; no
 // standby is ended, and none imports, while a generation starts or ends. The states of sources and standbys, and why one is of no use,
@@ -76,7 +76,7 @@ func NewStandbys(exits *Exits, changed func(local int, ready bool)) *Standbys {
 	return s
 }
 
-// Configure says what standbys are for; off, if not empty, why there are none.
+// Configure sets what standbys are for; off is the reason why there are none, "": there are.
 func (s *Standbys) Configure(job Job, off string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,8 +95,8 @@ func (s *Standbys) Configure(job Job, off string) {
 	s.poke()
 }
 
-// SetModules says what standbys import, and how many bytes that took in a rank (0: not known). Sources that are there import what is new,
-// and their standbys are forked again, once they may; a list that is not longer changes nothing.
+// SetModules sets what standbys import, and how many bytes that took in a rank (0: unknown). Existing sources import the new
+// modules, and their standbys are forked again, when they may; a list that is not longer changes nothing.
 func (s *Standbys) SetModules(modules []string, memory uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,8 +126,8 @@ func (s *Standbys) prove() {
 	}
 }
 
-// Known lists what standbys import, once a source has shown that it can and is copied; what is no name of a module, or too much, is
-// left out.
+// Known lists the modules that standbys import, after a source has imported them and was forked; invalid module names, and modules
+// beyond the limit, are left out.
 func (s *Standbys) Known() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +140,7 @@ func (s *Standbys) Known() []string {
 	return s.known
 }
 
-// SetWarm says whether standbys may be warmed now, for the generation that runs; with none, at full speed, before the first one.
+// SetWarm reports whether standbys may be warmed now, for the generation that runs; with none, at full speed, before the first one.
 func (s *Standbys) SetWarm(warm bool, run protocol.Run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -143,7 +143,7 @@ const (
 	unfitClosed        // the launcher has returned, or another one has come
 )
 
-// judge says whether a source is of no use by what it says once it has imported.
+// judge reports whether a source is of no use by what it says once it has imported.
 func judge(src *source, said warmLine) unfit {
 	switch {
 	case len(said.Without) > 0:

@@ -75,7 +75,7 @@ func (s *Standbys) look(now time.Time) time.Duration {
 	return 0
 }
 
-// yieldMemory ends all sources and standbys where the container's memory is nearly used up, and says whether it did.
+// yieldMemory ends all sources and standbys where the container's memory is nearly used up, and reports whether it did.
 func (s *Standbys) yieldMemory(now time.Time) bool {
 	every := memoryLook
 	if s.importing() != nil {
@@ -151,7 +151,7 @@ func (s *Standbys) lacksRoom() string {
 }
 
 // renew has one source import what it was not told of, and ends standbys that were forked before their source had imported that. It
-// says whether there was anything to do.
+// reports whether there was anything to do.
 func (s *Standbys) renew(now time.Time) bool {
 	for _, src := range s.sources() {
 		if !src.outdated(s.modules) {

@@ -52,7 +52,7 @@ func New(under FS, dir, writer string) *Store {
 	return &Store{fs: under, dir: dir, writer: writer}
 }
 
-// Probe says whether the folder can be written.
+// Probe reports whether the folder can be written.
 func (s *Store) Probe() error {
 	if err := s.fs.MkdirAll(s.dir); err != nil {
 		return fmt.Errorf("making the job's folder: %w", err)
@@ -66,7 +66,7 @@ func (s *Store) Probe() error {
 	return errors.Join(err, f.Sync(), f.Close(), s.fs.Remove(name))
 }
 
-// Answers says whether what lies in the folder can at least be read.
+// Answers reports whether what lies in the folder can at least be read.
 func (s *Store) Answers() bool {
 	_, err := s.fs.List(s.dir)
 	return err == nil
@@ -370,7 +370,7 @@ func (s *Store) PruneBelow(line protocol.Mark, recorded ...protocol.Mark) error 
 	return nil
 }
 
-// named says whether a file is of one of these marks: by step and generation, which is all that names in storage tell.
+// named reports whether a file is of one of these marks: by step and generation, which is all that names in storage tell.
 func named(marks []protocol.Mark, m protocol.Mark) bool {
 	return slices.ContainsFunc(marks, func(o protocol.Mark) bool { return o.Step == m.Step && o.Generation == m.Generation })
 }

@@ -59,7 +59,7 @@ func manifestOf(m protocol.Mark) format.Manifest {
 	return out
 }
 
-// get reads a rank's part and says whether it is what was put.
+// get reads a rank's part and reports whether it is what was put.
 func get(s *Store, m protocol.Mark, rank uint32) error {
 	var b bytes.Buffer
 	_, err := s.Get(context.Background(), m, rank, func(format.RankFile) (io.Writer, error) { return &b, nil })
@@ -81,7 +81,7 @@ func textOf(m format.Manifest, files string) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader(fmt.Sprintf("%d\n%s%s: %v", len(values), values, files, m.Ranks))), nil
 }
 
-// indexed says whether stock torch finds a step as it was put: all of it; or where it needs not, nothing of it.
+// indexed reports whether stock torch finds a step as it was put: all of it; or where it needs not, nothing of it.
 func indexed(s *Store, m protocol.Mark, must bool) error {
 	dir := path.Join(s.folder(m.Generation), format.IndexFolder(m.Step))
 	got, err := readAll(s, path.Join(dir, format.IndexMetadata))

@@ -67,7 +67,7 @@ func configured(flags *genericclioptions.ConfigFlags) error {
 	return errors.New("there is no kubeconfig that names a cluster: set KUBECONFIG to its file, or give --kubeconfig FILE")
 }
 
-// unreadable says whether an error means that something may not be read, or is not there to be read, by
+// unreadable reports whether an error means that something may not be read, or is not there to be read, by
 // this user on this cluster, rather than that the cluster is in trouble.
 func unreadable(err error) bool {
 	return apierrors.IsForbidden(err) || meta.IsNoMatchError(err) || apierrors.IsNotFound(err)

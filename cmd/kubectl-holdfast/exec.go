@@ -50,7 +50,7 @@ func podToAsk(ctx context.Context, c client.Reader, g *v1alpha1.Gang) (*corev1.P
 		g.Spec.JobRef.Name, g.Spec.Storage.Claim, g.Spec.JobRef.Name)
 }
 
-// hasStorage says whether a container is the one that trains, with its claim; its command begins with the agent's binary.
+// hasStorage reports whether a container is the one that trains, with its claim; its command begins with the agent's binary.
 func hasStorage(c *corev1.Container) bool {
 	return len(c.Command) > 0 && slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "HOLDFAST_STORAGE" && e.Value != "" })
 }

@@ -256,7 +256,7 @@ func try[T any](ctx context.Context, c client.Client, object *unstructured.Unstr
 	return out, nil
 }
 
-// notAllowed says whether the user lacks a right, as opposed to an object that admission forbids.
+// notAllowed reports whether the user lacks a right, as opposed to an object that admission forbids.
 func notAllowed(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "cannot create resource")
 }

@@ -119,8 +119,8 @@ func ofPod(terminations []Termination, pod string) *Termination {
 // evicted repeatedly. Those that the coordinator itself gave up are listed first: the next coordinator does not receive them from
 // elsewhere. If there are more, it waits for their agents again.
 const (
-	// MaxListed is how many pods are listed beside those that are committed, keptGivenUp how many of those that were given up here, with
-	// message and node of the first MaxListed; keptMessage bounds the message of each.
+	// MaxListed limits the listed pods beside the committed ones, keptGivenUp those that were given up here; only the first
+	// MaxListed of these keep message and node. keptMessage limits each message.
 	MaxListed   = 64
 	keptGivenUp = 1024
 	keptMessage = 300

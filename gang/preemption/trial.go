@@ -24,9 +24,9 @@ const (
 )
 
 // TryVictims selects the units to preempt if not only free room keeps the gang from being placed, and only check knows the rest. It
-// starts without any unit and returns units while check passes, the most expensive first, many at a time; units that a budget
-// protects come first. It calls check at most most times, and only if the counts of free resources allow success. It stops when
-// late returns true.
+// starts with all units preempted, and spares units while check still passes: those that a budget protects first, then the most
+// expensive, many at a time. It calls check at most most times, and only if the counts of free resources allow success. It stops
+// when late returns true.
 func TryVictims(w World, g gang.Gang, check Check, most int, late func() bool) (victims []int, verdict Verdict, err error) {
 	s := &search{w: &w, by: w.index(), g: g, spent: map[int]int{}}
 	t := &trial{search: s, check: check, late: late, left: most}

@@ -19,8 +19,8 @@ import (
 // left to restart anything, so this is settled at admission.
 
 const (
-	// RestartRulesSince is the minor version of Kubernetes from which the API has restart rules of containers unless they are
-	// switched off, where it drops them. Servers before 1.34 refuse a pod that carries any.
+	// RestartRulesSince is N of the first Kubernetes 1.N that has restart rules of containers by default. If they are switched off
+	// the API server drops them; servers before 1.34 refuse a pod with any.
 	RestartRulesSince = 35
 	// ExitKilled is how a container ends that dies whole. The agent's init never ends with it by itself.
 	ExitKilled = 137
@@ -68,7 +68,7 @@ func admitSpec(obj *unstructured.Unstructured, at []string, was *batchv1.JobSpec
 	return warnings
 }
 
-// namesReplacementPolicy says whether what was applied names the policy, by the records that client-side and server-side apply
+// namesReplacementPolicy reports whether what was applied names the policy, by the records that client-side and server-side apply
 // leave. The API server defaults the policy of a Job, not that of a template, before it calls the webhook.
 func namesReplacementPolicy(obj *unstructured.Unstructured) bool {
 	type applied struct {
@@ -153,7 +153,7 @@ func wholeWarnings(job *batchv1.JobSpec, spec *field.Path, role Role, minor int)
 	return warnings
 }
 
-// names says whether the user's rule was written for this exit code of the container.
+// names reports whether the user's rule was written for this exit code of the container.
 func names(rule *batchv1.PodFailurePolicyOnExitCodesRequirement, container string, code int32) bool {
 	return rule != nil && (rule.ContainerName == nil || *rule.ContainerName == container) &&
 		rule.Operator == batchv1.PodFailurePolicyOnExitCodesOpIn && slices.Contains(rule.Values, code)

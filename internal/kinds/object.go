@@ -73,7 +73,7 @@ type conditioned struct {
 	} `json:"status"`
 }
 
-// isTrue says whether one of these conditions is true.
+// isTrue reports whether one of these conditions is true.
 func (c *conditioned) isTrue(kinds ...string) bool {
 	for _, have := range c.Status.Conditions {
 		for _, kind := range kinds {

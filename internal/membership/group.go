@@ -76,15 +76,15 @@ func TwoGroups(pod *corev1.Pod) string {
 	return "the pod is in more than one group: " + strings.Join(said, ", ") + "; leave one of them"
 }
 
-// OnlyPlaced says whether a pod is to be placed with a group of another API, by a scheduler of its own choice, and asks
-// nothing else of us.
+// OnlyPlaced reports whether a pod has a scheduler of its own choice and is only placed with a group of another API, without
+// Holdfast's other features.
 func OnlyPlaced(pod *corev1.Pod) bool {
 	_, switched := pod.Annotations[v1alpha1.AnnotationEnabled]
 	return !switched && pod.Labels[v1alpha1.LabelGang] == "" && len(belongings(pod)) > 0 &&
 		pod.Spec.SchedulerName != "" && pod.Spec.SchedulerName != corev1.DefaultSchedulerName
 }
 
-// External parts a gang's name into the API that it comes from and the object's name; ok is false for gangs of ours.
+// External parts a gang's name into the API that it comes from and the object's name; ok is false for Holdfast's own gangs.
 func External(key types.NamespacedName) (api, name string, ok bool) {
 	return strings.Cut(key.Name, "/")
 }

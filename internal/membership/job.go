@@ -50,5 +50,5 @@ var perPod = []string{
 	"ray.io/replica-host-index",
 }
 
-// IsPerPod says whether a label tells pods of one template apart. No rule that selects pods of a gang selects by one.
+// IsPerPod reports whether a label differs between pods of one template. Rules that select pods of a gang do not use such labels.
 func IsPerPod(label string) bool { return slices.Contains(perPod, label) }

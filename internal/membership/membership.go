@@ -42,13 +42,13 @@ func GangOf(pod *corev1.Pod) (types.NamespacedName, bool) {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: name}, name != "" && !Replaced(pod) && !Orphaned(pod)
 }
 
-// Orphaned says whether the pod was made for a job and nothing controls it any more: the job was deleted with --cascade=orphan.
+// Orphaned reports whether the pod was made for a job and nothing controls it any more: the job was deleted with --cascade=orphan.
 // Another job of that name makes pods of its own.
 func Orphaned(pod *corev1.Pod) bool {
 	return metav1.GetControllerOfNoCopy(pod) == nil && JobUID(pod) != ""
 }
 
-// Replaced says whether the pod was taken out of its gang because another one takes its place.
+// Replaced reports whether the pod was taken out of its gang because another one takes its place.
 func Replaced(pod *corev1.Pod) bool { return pod.Labels[v1alpha1.LabelReplaced] == "true" }
 
 // GangSlot is the pod's slot in its Gang, from 0; false: none was stamped.

@@ -33,7 +33,7 @@ func holders(members int, pods []corev1.Pod, slotOf func(*corev1.Pod) (int, bool
 	return holders
 }
 
-// holds says whether pod a, rather than b, holds their slot: the one that has not ended and is not on its way out, else the newer one.
+// holds reports whether pod a, rather than b, holds their slot: the one that has not ended and is not on its way out, else the newer one.
 // Where both are there, elastic's State.TakesOver says the same of what the coordinator knows of them.
 func holds(a, b *corev1.Pod) bool {
 	if x, y := terminating(a), terminating(b); x != y {
@@ -47,12 +47,12 @@ func holds(a, b *corev1.Pod) bool {
 
 func terminating(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || Ended(pod) }
 
-// Ended says whether all that the pod was made for has ended, well or not.
+// Ended reports whether all that the pod was made for has ended, well or not.
 func Ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// Gone says whether the gang lacks the pod: it is being deleted, or has failed. One that succeeded did its part.
+// Gone reports whether the gang lacks the pod: it is being deleted, or has failed. One that succeeded did its part.
 func Gone(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed
 }

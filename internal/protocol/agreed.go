@@ -16,10 +16,10 @@ const (
 	MaxReport = 256 << 10
 	// MaxAuthorities is how many bytes of Directive.Authorities an agent takes: room for some ten.
 	MaxAuthorities = 16 << 10
-	// RestartsWithoutProgress is how often a gang is restarted without progress before it is given up, where nobody says how often it may be.
-	// People read it in kubectl holdfast explain, and in docs, whose tests compare it.
+	// RestartsWithoutProgress is how often a gang is restarted without progress before it is given up, if the user sets no number.
+	// kubectl holdfast explain and the docs show it.
 	RestartsWithoutProgress = 10
-	// MaxRestarts bounds what people may ask for.
+	// MaxRestarts bounds what users may set.
 	MaxRestarts = 1 << 30
 	// ExitRefused is the exit code of a launcher, or a command, that cannot be honoured.
 	ExitRefused = 2

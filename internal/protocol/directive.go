@@ -6,7 +6,7 @@ import "time"
 type Order int
 
 const (
-	// OrderNone is no order, or one that nobody here knows.
+	// OrderNone is no order, or an unknown one.
 	OrderNone Order = iota
 	// OrderWait: keep what runs.
 	OrderWait
@@ -35,7 +35,8 @@ type Directive struct {
 	ExitCode int
 	// Reason is for people.
 	Reason string
-	// BarrierStep: ranks that have copied a step at or above it stay in their save until they are ended or this is lifted; 0: nobody is held.
+	// BarrierStep: ranks that have copied a step at or above it stay in their save until they are ended or this is lifted; 0: none
+	// stay.
 	BarrierStep int64
 	// DurableStep is the newest step that lies whole in storage and is named by the gang's record as it is stored; 0: none is, or that is
 	// not known now. Of a generation that runs it belongs to that one's line. DurableBranch is its branch.
@@ -61,8 +62,8 @@ type Directive struct {
 	// Launch is the number of the launcher that the gang is at: launchers before it have ended well on all pods, and return 0 at once. 0: the
 	// coordinator is of a version that knows one launcher per container.
 	Launch int
-	// HaltWithin comes with OrderHalt: ranks that handle SIGTERM may take so long to end by themselves, where the launcher gives them less. 0:
-	// as the launcher says.
+	// HaltWithin comes with OrderHalt: ranks that handle SIGTERM may take this long to end by themselves, if their launcher sets
+	// less. 0: the launcher's time applies.
 	HaltWithin time.Duration
 	// Authorities, in PEM, are all that may sign the coordinator's certificate from now on, beside those that the pod was made with; "": no
 	// others than before. They come with the first directive of a stream, which those before them have proven.
@@ -98,8 +99,8 @@ type Manifest struct {
 	Mark
 	// Ranks has one entry per rank of the world, in order.
 	Ranks []ManifestRank
-	// Recorded are the marks that the gang's record names. Once the manifest is written, what is older than Below and not one of them is of
-	// no use any more and is removed; nothing is where none is named. An agent that does not know Below, or is told none, removes what is
+	// Recorded are the marks that the gang's record names. After the manifest is written, steps older than Below that are none of
+	// these are removed; if none is named, nothing is removed. An agent that does not know Below, or is told none, removes what is
 	// older than all of them.
 	Recorded []Mark
 	Below    Mark

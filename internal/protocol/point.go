@@ -20,8 +20,8 @@ func (p Point) Compare(o Point) int {
 	return cmp.Or(cmp.Compare(p.Branch, o.Branch), cmp.Compare(p.Step, o.Step))
 }
 
-// GivesUp says whether a generation that restores p gives up a step that is sealed in memory: it belongs to a history that ends there, or
-// to another branch, of which nothing is needed any more.
+// GivesUp reports whether a generation that restores p gives up a step that is sealed in memory: it belongs to a history that ends
+// there, or to another branch, of which nothing is needed any more.
 func (p Point) GivesUp(sealed Point) bool {
 	return sealed.Step > p.Step || sealed.Branch != p.Branch
 }

@@ -111,7 +111,7 @@ type Saves struct {
 	Skipped, Refused uint32
 }
 
-// Holds says whether the rank holds a step of that number.
+// Holds reports whether the rank holds a step of that number.
 func (r *Rank) Holds(step int64) bool {
 	return slices.ContainsFunc(r.Sealed, func(p Point) bool { return p.Step == step })
 }

@@ -34,13 +34,13 @@ const (
 
 // Settings are what a job's annotations ask for.
 type Settings struct {
-	// Enabled says whether the job is opted in.
+	// Enabled reports whether the job is opted in.
 	Enabled bool
 	// StateBytes is the size of the state that one rank keeps in memory; 0: off.
 	StateBytes int64
 	// Slots is how many states a rank's arena has room for; 0: not said, three.
 	Slots int32 `json:",omitzero"`
-	// Standbys says whether each rank has a warm standby, StandbyBytes what those of a pod may use.
+	// Standbys reports whether each rank has a warm standby, StandbyBytes what those of a pod may use.
 	Standbys     bool
 	StandbyBytes int64
 	// StandbySkip are the modules that standbys leave out, with commas between.
@@ -134,15 +134,15 @@ var systemKeys = map[string]bool{
 	v1alpha1.AnnotationMadeRoom:       true,
 }
 
-// IsUserKey says whether people may write the annotation key.
+// IsUserKey reports whether people may write the annotation key.
 func IsUserKey(key string) bool { return userKeys[key] != "" }
 
-// IsPins says whether the key is of pins, which stand on the Job alone and may change at any time.
+// IsPins reports whether the key is of pins, which stand on the Job alone and may change at any time.
 func IsPins(key string) bool {
 	return key == v1alpha1.AnnotationPinnedCheckpoints || key == v1alpha1.AnnotationPinWish
 }
 
-// IsSystemKey says whether only Holdfast writes the key.
+// IsSystemKey reports whether only Holdfast writes the key.
 func IsSystemKey(key string) bool { return systemKeys[key] }
 
 // ParseSettings reads the settings from places in rising priority. Unknown keys under our prefix and

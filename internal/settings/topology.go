@@ -96,7 +96,7 @@ func GangTopology(pod *corev1.Pod) (gang.Topology, error) {
 	return t, nil
 }
 
-// WantsWholeNode says whether a pod wants its node without pods of others.
+// WantsWholeNode reports whether a pod wants its node without pods of others.
 func WantsWholeNode(pod *corev1.Pod) bool {
 	return pod.Annotations[v1alpha1.AnnotationWholeNodes] == "true"
 }

@@ -42,7 +42,7 @@ func onOff(what string) func(string) string {
 	}
 }
 
-// IsOurVariable says whether Holdfast alone writes the environment variable.
+// IsOurVariable reports whether Holdfast alone writes the environment variable.
 func IsOurVariable(name string) bool {
 	return strings.HasPrefix(name, variablePrefix) && variables[name] == nil
 }

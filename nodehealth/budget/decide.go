@@ -30,7 +30,7 @@ type judged struct {
 	red time.Time
 }
 
-// ours says whether the node is judged and counted: what stands on it keeps it so until it is well.
+// ours reports whether the node is judged and counted: what stands on it keeps it so until it is well.
 func (j *judged) ours() bool {
 	return j.GPUs > 0 || j.GangPods > 0 || j.Verdict.Action != nodehealth.None || j.want != None
 }
@@ -57,7 +57,7 @@ func Decide(c Config, v View, now time.Time) Plan {
 	return p
 }
 
-// partitionSuspected says whether so many leases stand still that the fault is not the nodes'.
+// partitionSuspected reports whether so many leases stand still that the fault is not the nodes'.
 func partitionSuspected(c Config, v View, now time.Time) bool {
 	all, silent := 0, 0
 	for _, n := range v.Nodes {
@@ -117,7 +117,7 @@ func (j *judged) judgeContact(c Config, v View, partitioned bool, now time.Time)
 	return inContact
 }
 
-// unreachable says whether lease and agents together mean death.
+// unreachable reports whether lease and agents together mean death.
 func (j *judged) unreachable(c Config, v View, now time.Time) bool {
 	c = c.forLease(j.LeaseDuration)
 	lease := now.Sub(latest(j.LeaseRenewed, v.Led, v.PartitionSuspected))
@@ -204,7 +204,7 @@ func (s *spender) giveUp(n *judged) answer {
 	return a
 }
 
-// room says whether one more node may be given up.
+// room reports whether one more node may be given up.
 func (s *spender) room(n *judged) bool {
 	domain := s.domain(n)
 	switch {

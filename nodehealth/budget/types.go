@@ -72,18 +72,17 @@ type Node struct {
 	// GangPods on it that are not yet replaced.
 	GangPods int
 	Verdict  Verdict
-	// Lease says whether the node has one; without it silence means nothing.
+	// Lease reports whether the node has one; without it silence means nothing.
 	Lease bool
-	// LeaseRenewed is when the lease was last seen to move, by the clock that Decide is given; zero: not since
-	// View.Led.
+	// LeaseRenewed is when this process last observed a renewal of the lease, by Decide's clock; zero: not since View.Led.
 	LeaseRenewed time.Time
 	// LeaseDuration is for how long a renewal of the lease holds, by its own word; 0: it does not say.
 	LeaseDuration time.Duration
-	// Agents counts agents on it that were ever heard, or that may have been heard before View.Led;
-	// AgentContact is when the last of them was, zero: not since View.Led.
+	// Agents counts the agents on it that ever reported, or that may have reported before View.Led; AgentContact is when the last
+	// of them did, zero: not since View.Led.
 	Agents       int
 	AgentContact time.Time
-	// Stands is the decision that stands now.
+	// Stands is the present decision.
 	Stands Outage
 }
 

@@ -54,7 +54,7 @@ func (c *Controller) apply(ctx context.Context, objects map[string]*corev1.Node,
 	}
 }
 
-// due says whether a Node is to be written: the decision is new, or somebody has changed what stood.
+// due reports whether a Node is to be written: the decision is new, or somebody has changed what stood.
 func (c *Controller) due(node *corev1.Node, d budget.Decision) bool {
 	if _, behind := c.written[node.Name]; d.Changed || behind || c.DryRun {
 		return d.Changed

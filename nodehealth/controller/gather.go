@@ -20,7 +20,7 @@ type written struct {
 	outage  budget.Outage
 }
 
-// shown says whether the cached Node is as new as what was written, or newer.
+// shown reports whether the cached Node is as new as what was written, or newer.
 func (w written) shown(node *corev1.Node) bool {
 	if node.UID != w.uid {
 		return true

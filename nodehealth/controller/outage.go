@@ -17,7 +17,7 @@ import (
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
-// isGPU says whether an extended resource is GPUs, or parts or equals of them. Devices of other drivers, and those that
+// isGPU reports whether an extended resource is GPUs, or parts or equals of them. Devices of other drivers, and those that
 // claims ask for (DRA), are not
 // seen by it: their nodes are judged from when a pod of a gang is there.
 func isGPU(name string) bool {
@@ -119,7 +119,7 @@ func outageOf(node *corev1.Node) (budget.Outage, error) {
 	}, nil
 }
 
-// hasOutage says whether a decision, or a part of one, stands on the Node.
+// hasOutage reports whether a decision, or a part of one, stands on the Node.
 func hasOutage(node *corev1.Node) bool {
 	_, ok := node.Annotations[v1alpha1.AnnotationOutage]
 	return ok || slices.ContainsFunc(node.Spec.Taints, isOutage)
@@ -127,7 +127,7 @@ func hasOutage(node *corev1.Node) bool {
 
 func isOutage(t corev1.Taint) bool { return t.Key == v1alpha1.TaintOutage }
 
-// putOutage writes a decision on a Node, annotation and taint, and says whether that changed anything. Others'
+// putOutage writes a decision on a Node, annotation and taint, and reports whether that changed anything. Others'
 // annotations and taints stay as they are.
 func putOutage(node *corev1.Node, o budget.Outage) (bool, error) {
 	if o.Outcome == budget.None {

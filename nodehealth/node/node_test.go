@@ -140,7 +140,7 @@ func sick(c nodehealth.Cause, a nodehealth.Action) nodehealth.Verdict {
 
 var fine = nodehealth.Verdict{Known: true, Message: "nothing is wrong", Boot: "b"}
 
-// stands says whether the Node says exactly v, and all that is others' is untouched.
+// stands reports whether the Node says exactly v, and all that is others' is untouched.
 func stands(t *testing.T, s *server, v nodehealth.Verdict) bool {
 	n := s.now()
 	got, err := Verdict(n.Annotations[v1alpha1.AnnotationHealth])

@@ -100,7 +100,7 @@ func serve(paths []string, out *json.Encoder, open func([]string) (library, erro
 	}
 }
 
-// round asks once and tells the parent; lost says whether any device does not answer.
+// round asks once and tells the parent; lost reports whether any device does not answer.
 func round(lib library, out *json.Encoder, last map[string]nodehealth.Reading, thorough bool) (lost bool, err error) {
 	began := time.Now()
 	readings, err := lib.read(thorough)

@@ -50,11 +50,11 @@ var audiences = authenticator.Audiences{v1alpha1.PreviewAudience}
 // Scheduler answers questions.
 type Scheduler interface {
 	Preview(context.Context, []*corev1.Pod) (v1alpha1.PreviewResponse, error)
-	// Fabric says how broken up the fabric is, and which moves would mend that, at most so many domains of a level.
+	// Fabric returns how fragmented the fabric is, and which moves would free domains, up to a number per level.
 	Fabric(ctx context.Context, level string, most int) (v1alpha1.FabricResponse, error)
 }
 
-// Fault is an answer that is not the scheduler's failure: code and reason for whoever asked.
+// Fault is an error that the caller caused: its code and reason.
 type Fault struct {
 	Code   int
 	Reason metav1.StatusReason

@@ -30,7 +30,7 @@ import (
 // filter knows.
 const Slot = "resource-claims"
 
-// NobodyLeaves is added to a refusal for lack of such devices: they stay with their claims while it is looked for who could leave.
+// NobodyLeaves is added to a refusal for lack of such devices: they stay with their claims during a search for victims.
 const NobodyLeaves = "devices of resource claims are neither preempted nor reserved"
 
 // Needs are the claims of members to be placed.
@@ -91,7 +91,7 @@ func Read(manager fwk.SharedDRAManager, of gangcache.Snapshot, nodes int) (Needs
 	return n, nil
 }
 
-// Awaited says whether claims are yet to be made from a pod's templates: it is held back by kube-scheduler until then.
+// Awaited reports whether claims are yet to be made from a pod's templates: it is held back by kube-scheduler until then.
 func Awaited(pod *v1.Pod) bool {
 	for i := range pod.Spec.ResourceClaims {
 		ref := &pod.Spec.ResourceClaims[i]
@@ -125,12 +125,12 @@ func Of(manager fwk.SharedDRAManager, pod *v1.Pod) ([]*resourcev1.ResourceClaim,
 	return all, nil
 }
 
-// Has says whether a pod gets anything by claims.
+// Has reports whether a pod gets anything by claims.
 func Has(manager fwk.SharedDRAManager, pod *v1.Pod) bool {
 	return len(pod.Spec.ResourceClaims) > 0 || AsksClass(manager, pod)
 }
 
-// AsksClass says whether a pod asks for an extended resource that a device class serves.
+// AsksClass reports whether a pod asks for an extended resource that a device class serves.
 func AsksClass(manager fwk.SharedDRAManager, pod *v1.Pod) bool {
 	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
@@ -144,14 +144,14 @@ func AsksClass(manager fwk.SharedDRAManager, pod *v1.Pod) bool {
 	return false
 }
 
-// Settled says whether all that a pod gets by claims it has.
+// Settled reports whether all that a pod gets by claims it has.
 func Settled(manager fwk.SharedDRAManager, pod *v1.Pod) bool {
 	all, err := Of(manager, pod)
 	return err == nil && !AsksClass(manager, pod) &&
 		!slices.ContainsFunc(all, func(c *resourcev1.ResourceClaim) bool { return c.Status.Allocation == nil })
 }
 
-// Elsewhere says whether there are devices that are no node's own, and names their driver.
+// Elsewhere reports whether there are devices that are no node's own, and names their driver.
 func Elsewhere(manager fwk.SharedDRAManager) (driver string, are bool, err error) {
 	all, err := manager.ResourceSlices().ListWithDeviceTaintRules()
 	if err != nil {
@@ -165,5 +165,5 @@ func Elsewhere(manager fwk.SharedDRAManager) (driver string, are bool, err error
 	return "", false, nil
 }
 
-// IsExtended says whether a resource is an extended one, such as a device.
+// IsExtended reports whether a resource is an extended one, such as a device.
 func IsExtended(resource string) bool { return strings.Contains(resource, "/") }

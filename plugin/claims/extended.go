@@ -32,7 +32,7 @@ const lookAtNodesEvery = 5 * time.Second
 // NewExtended says so for one profile.
 func NewExtended(handle Handle) *Extended { return &Extended{handle: handle} }
 
-// ByClaim says whether pods get an extended resource by claims.
+// ByClaim reports whether pods get an extended resource by claims.
 func (s *Extended) ByClaim(name v1.ResourceName) bool {
 	manager := s.handle.SharedDRAManager()
 	if manager == nil || manager.DeviceClassResolver().GetDeviceClass(name) == nil {

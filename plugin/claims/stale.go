@@ -62,7 +62,7 @@ type Releaser struct {
 
 // Gangs says who may lose devices.
 type Gangs interface {
-	// IsPending says whether a member has no node and is on its way to none.
+	// IsPending reports whether a member has no node and is on its way to none.
 	IsPending(gang types.NamespacedName, uid types.UID) bool
 }
 
@@ -133,7 +133,7 @@ type rounds struct {
 	of map[types.NamespacedName]bool
 }
 
-// begin begins a round for a gang, if none is under way. over ends it, and says whether the gang was to be planned meanwhile.
+// begin begins a round for a gang, if none is under way. over ends it, and reports whether the gang was to be planned meanwhile.
 func (g *rounds) begin(key types.NamespacedName) (over func() bool, free bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -224,13 +224,13 @@ func theirs(manager fwk.SharedDRAManager, pod *v1.Pod) []*resourcev1.ResourceCla
 	return all
 }
 
-// isStale says whether a claim has devices, and nobody but the pod may use them.
+// isStale reports whether a claim has devices, and nobody but the pod may use them.
 func isStale(claim *resourcev1.ResourceClaim, pod *v1.Pod) bool {
 	by := claim.Status.ReservedFor
 	return claim.Status.Allocation != nil && claim.DeletionTimestamp == nil && (len(by) == 0 || (len(by) == 1 && by[0].UID == pod.UID))
 }
 
-// ties says whether devices keep a pod off a node, or may not become ready.
+// ties reports whether devices keep a pod off a node, or may not become ready.
 func ties(a *resourcev1.AllocationResult, nodes []*v1.Node) bool {
 	for i := range a.Devices.Results {
 		if len(a.Devices.Results[i].BindingConditions) > 0 {

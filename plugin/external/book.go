@@ -91,7 +91,7 @@ func NewBook(client dynamic.Interface, asking discovery.DiscoveryInterface) *Boo
 	}}
 }
 
-// Subscribe has somebody told of changes. It must be called before Run.
+// Subscribe registers a callback for changes. It must be called before Run.
 func (b *Book) Subscribe(one func(types.NamespacedName), all func(resource string)) {
 	b.changed, b.allChanged = append(b.changed, one), append(b.allChanged, all)
 }
@@ -237,8 +237,8 @@ func (b *Book) get(key types.NamespacedName) (runtime.Object, *api, error) {
 	return object, a, nil
 }
 
-// Terms says what is known of a gang besides its pods, of which one is given. It takes no locks but leaves. Whoever may create a pod
-// writes sizes: what is larger than a gang can be is refused, because what is asked of it takes time by its size.
+// Terms says what is known of a gang besides its pods, of which one is given. It takes no locks but leaves. Users who may create
+// pods write sizes: a size above that of a gang is refused, because the work grows with it.
 func (b *Book) Terms(key types.NamespacedName, pod *corev1.Pod) (gangcache.Terms, error) {
 	t, err := b.terms(key, pod)
 	if n := max(t.Size, t.Min); err == nil && n > v1alpha1.MaxMembers {

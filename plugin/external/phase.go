@@ -140,7 +140,7 @@ func volcanoStatus(
 	return s
 }
 
-// ofVolcano says whether Volcano's scheduler wrote a condition: it names the session that did.
+// ofVolcano reports whether Volcano's scheduler wrote a condition: it names the session that did.
 func ofVolcano(c vcscheduling.PodGroupCondition) bool { return c.TransitionID != "" }
 
 // nativeCondition is what Kubernetes's own PodGroup is told: whether it was ever placed, which stays true. ok is false

@@ -16,7 +16,7 @@ import (
 	"holdfast.dev/holdfast/internal/membership"
 )
 
-// Is says whether a gang is made by an object of another API.
+// Is reports whether a gang is made by an object of another API.
 func Is(key types.NamespacedName) bool {
 	_, _, foreign := membership.External(key)
 	return foreign

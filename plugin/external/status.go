@@ -69,8 +69,8 @@ func NewWriter(
 	}
 }
 
-// Write brings a group's status up to date. answer is what the scheduler says of it, nil: nothing; member says that it
-// has pods for this scheduler.
+// Write brings a group's status up to date. answer is the scheduler's newest answer, nil: none; member: it has pods for this
+// scheduler.
 func (w *Writer) Write(ctx context.Context, key types.NamespacedName, answer *v1alpha1.PlacementStatus, member bool) error {
 	object, a, err := w.book.get(key)
 	switch {
@@ -115,7 +115,7 @@ func others(all []metav1.Condition, kind string) []metav1.Condition {
 	return slices.DeleteFunc(slices.Clone(all), func(c metav1.Condition) bool { return c.Type == kind })
 }
 
-// ours says whether a group is this scheduler's: its pods are.
+// ours reports whether a group is this scheduler's: its pods are.
 func (w *Writer) ours(pods []*corev1.Pod, member bool) bool {
 	return member || slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Spec.SchedulerName == w.profile })
 }

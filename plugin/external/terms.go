@@ -104,7 +104,7 @@ func volcanoTerms(pg *vcscheduling.PodGroup) (gangcache.Terms, error) {
 	return t, err
 }
 
-// handedOver says whether Holdfast's controller made a group for a gang that Volcano places: nothing of it is Holdfast's scheduler's.
+// handedOver reports whether Holdfast's controller made a group for a gang that Volcano places: nothing of it is Holdfast's scheduler's.
 func handedOver(pg *vcscheduling.PodGroup) bool { return pg.Labels[v1alpha1.LabelGang] != "" }
 
 // networkTopology: hard is a level that must hold, soft one at which closeness counts. A tier that is not named is the

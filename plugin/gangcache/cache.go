@@ -63,17 +63,17 @@ func New(config Config) *Cache {
 
 // Change is what an observation brought about.
 type Change struct {
-	// Completed: the gang is complete and has members to be placed, which it was not before.
+	// Completed: all members of the gang exist for the first time, and some must be placed.
 	Completed bool
 	// Bound: the pod has a node now, which it had not before.
 	Bound bool
 	// Phase: the pod is in another phase of its life than it was.
 	Phase bool
-	// Waited is how long it took from all members being there until all have a node, where that came about now.
+	// Waited is the time from the existence of all members to the last one's node, if that was reached now.
 	Waited time.Duration
 }
 
-// Observe notes a pod that exists and is not on its way out.
+// Observe notes a pod that exists and is not terminating.
 func (c *Cache) Observe(key types.NamespacedName, pod *v1.Pod) Change {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,7 +182,7 @@ func (c *Cache) sweep(key types.NamespacedName, g *group) {
 	}
 }
 
-// Has says whether a pod is a member.
+// Has reports whether a pod is a member.
 func (c *Cache) Has(key types.NamespacedName, uid types.UID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -190,7 +190,7 @@ func (c *Cache) Has(key types.NamespacedName, uid types.UID) bool {
 	return g != nil && g.members[uid] != nil
 }
 
-// Knows says whether there are members of a gang.
+// Knows reports whether there are members of a gang.
 func (c *Cache) Knows(key types.NamespacedName) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -243,7 +243,7 @@ func (c *Cache) Leader(key types.NamespacedName) *v1.Pod {
 // nudgeEvery bounds how often the leader of a gang that lost members skips its backoff.
 const nudgeEvery = 100 * time.Millisecond
 
-// ClaimLead says whether the pod is the one that plans. It is cheap, because every gated pod asks at every event.
+// ClaimLead reports whether the pod is the one that plans. It is cheap, because every gated pod asks at every event.
 // hurry: the others of its gang wait for it on their nodes, so it is not to sit out its backoff; it is noted that it was sent past it.
 func (c *Cache) ClaimLead(key types.NamespacedName, uid types.UID, now time.Time) (leads, hurry bool) {
 	pod := c.Leader(key)
@@ -421,7 +421,7 @@ func (c *Cache) Restore(key types.NamespacedName, pod *v1.Pod) {
 	}
 }
 
-// AnyOpen says whether any gang is on its way to its nodes.
+// AnyOpen reports whether any gang is on its way to its nodes.
 func (c *Cache) AnyOpen() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

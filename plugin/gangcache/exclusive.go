@@ -93,7 +93,7 @@ func (c *exclusive) count(s nodeUse, by int) {
 	}
 }
 
-// any says whether any node may be closed.
+// any reports whether any node may be closed.
 func (c *exclusive) any() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -121,7 +121,7 @@ func (c *Cache) ObserveOther(pod *v1.Pod) { c.exclusive.seen(pod) }
 // ForgetOther notes that such a pod is gone.
 func (c *Cache) ForgetOther(uid types.UID) { c.exclusive.forget(uid) }
 
-// AnyExclusive says whether any node may be held whole.
+// AnyExclusive reports whether any node may be held whole.
 func (c *Cache) AnyExclusive() bool { return c.exclusive.any() }
 
 // Exclusive returns which gang has planned to use a node exclusively; look: a pod that does may be there, which the

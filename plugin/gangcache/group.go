@@ -146,7 +146,7 @@ func (c *Cache) newGroup(key types.NamespacedName) *group {
 	}
 }
 
-// external says whether another API than ours says who is in the gang.
+// external reports whether another API than ours says who is in the gang.
 func (g *group) external() bool {
 	_, _, external := membership.External(g.key)
 	return external
@@ -306,7 +306,7 @@ func (g *group) schedulable() bool {
 	return g.size > 0 && g.present()-g.gated+g.over() >= g.size
 }
 
-// queuedAll says whether the queue knows all members that it may be asked for.
+// queuedAll reports whether the queue knows all members that it may be asked for.
 func (g *group) queuedAll() bool {
 	if g.outside == 0 || g.gated == 0 {
 		return g.outside == 0
@@ -421,7 +421,7 @@ func (g *group) settle() {
 	}
 }
 
-// wanting says whether there are members to be placed, and all that is needed to do so.
+// wanting reports whether there are members to be placed, and all that is needed to do so.
 func (g *group) wanting() bool { return g.complete() && g.first() != nil }
 
 // markWaiting notes that the gang waits from now on, and reports that, where it is wanting and was not before.

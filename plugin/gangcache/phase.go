@@ -52,10 +52,10 @@ const (
 	rolledBack
 )
 
-// open says whether a plan stands which not all members have followed.
+// open reports whether a plan stands which not all members have followed.
 func (p phase) open() bool { return p == resuming || p == placing || p == repairing }
 
-// initial says whether the gang is known never to have been whole.
+// initial reports whether the gang is known never to have been whole.
 func (p phase) initial() bool { return p == partial || p == placing }
 
 // next is the phase after something has happened. What does not concern a phase leaves it as it is.

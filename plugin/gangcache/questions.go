@@ -12,8 +12,8 @@ import (
 	"holdfast.dev/holdfast/gang"
 )
 
-// Revise asks for a gang's terms again. again is the pod that was refused by the old ones, or for lack of room, and is to
-// ask once more; broken: an open plan is void.
+// Revise queries a gang's terms again. again is the pod that was refused under the old terms, or for lack of room, and must be
+// tried again; broken: an open plan is invalid.
 func (c *Cache) Revise(key types.NamespacedName) (did Change, again *v1.Pod, broken bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,7 +93,7 @@ func (c *Cache) keys(which func(types.NamespacedName, *group) bool) []types.Name
 	return keys
 }
 
-// IsOpen says whether a plan stands that not all have followed.
+// IsOpen reports whether a plan stands that not all have followed.
 func (c *Cache) IsOpen(key types.NamespacedName) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,7 +108,7 @@ func (c *Cache) Idle(before time.Time) []types.NamespacedName {
 	})
 }
 
-// Wants says whether a gang still has members to be placed.
+// Wants reports whether a gang still has members to be placed.
 func (c *Cache) Wants(key types.NamespacedName) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,7 +116,7 @@ func (c *Cache) Wants(key types.NamespacedName) bool {
 	return g != nil && g.counts[Pending] > 0
 }
 
-// Schedulable says whether as many members of a gang as it needs exist and are not held back by others.
+// Schedulable reports whether as many members of a gang as it needs exist and are not held back by others.
 func (c *Cache) Schedulable(key types.NamespacedName) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,7 +124,7 @@ func (c *Cache) Schedulable(key types.NamespacedName) bool {
 	return g != nil && g.schedulable()
 }
 
-// IsPending says whether a member has no node and is on its way to none.
+// IsPending reports whether a member has no node and is on its way to none.
 func (c *Cache) IsPending(key types.NamespacedName, uid types.UID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -158,7 +158,7 @@ func (c *Cache) RecordNotice(key types.NamespacedName, pod types.UID, note strin
 	return true
 }
 
-// Placed says whether this scheduler put a member on the node that it is on. One that took over from another says so of those
+// Placed reports whether this scheduler put a member on the node that it is on. One that took over from another says so of those
 // alone that it placed itself.
 func (c *Cache) Placed(key types.NamespacedName, pod *v1.Pod) bool {
 	c.mu.Lock()

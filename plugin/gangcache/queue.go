@@ -48,7 +48,7 @@ func (c *Cache) QueueKey(key types.NamespacedName, uid types.UID) (QueueKey, boo
 	return QueueKey{Degraded: g.degraded(), Since: g.began(), Gang: key, Slot: g.members[uid].Slot.N}, true
 }
 
-// degraded says whether members stand on nodes and wait for others that the gang needs, and it does not give its nodes back.
+// degraded reports whether members stand on nodes and wait for others that the gang needs, and it does not give its nodes back.
 func (g *group) degraded() bool {
 	enough := g.minimumPlaced() && (len(g.terms.Tasks) == 0 || g.snapshot().Enough())
 	return g.counts[Bound] > 0 && !g.phase.initial() && g.counts[Pending]+g.counts[Planned] > 0 && !enough

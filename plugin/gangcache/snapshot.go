@@ -56,12 +56,12 @@ func (s Snapshot) Essential() map[types.UID]bool {
 	return must
 }
 
-// Enough says whether an elastic gang has nodes for all that it needs: others only join.
+// Enough reports whether an elastic gang has nodes for all that it needs: others only join.
 func (s Snapshot) Enough() bool {
 	return s.Required > 0 && s.OnNodes() >= s.Required && len(s.Essential()) == 0
 }
 
-// Degraded says whether the gang was whole, members are on nodes, and it needs more.
+// Degraded reports whether the gang was whole, members are on nodes, and it needs more.
 func (s Snapshot) Degraded() bool {
 	return !s.Initial && !s.Enough() && slices.ContainsFunc(s.Members, func(m Member) bool { return m.State == Bound })
 }

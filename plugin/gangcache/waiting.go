@@ -39,7 +39,7 @@ type Waiting struct {
 // mostGivenUp is after how many plans in a row that could not be followed a gang keeps others waiting no more.
 const mostGivenUp = 3
 
-// AnyWaiting says whether any gang has members without a node.
+// AnyWaiting reports whether any gang has members without a node.
 func (c *Cache) AnyWaiting() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,11 +13,11 @@ import (
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
-// Filters are asked about every node for each kind of pods, while nobody else is scheduled. So a gang may have MaxKinds, and
-// in a large cluster only as many as come to MaxQuestions, but never fewer than are remembered. MaxQuestions take 3 to 5 s of
-// one processor (BenchmarkKinds), and filters share that among those that there are. A plan of more than pacedQuestions needs a
-// turn, so that all such plans together take at most a tenth of the time. Where pods have rules among themselves each question
-// about a member beside others counts as well, and each of those others (BenchmarkRules).
+// Filters check every node for each kind of pods, and no other pod is scheduled meanwhile. So a gang may have MaxKinds, and in a
+// large cluster only as many as come to MaxQuestions, but never fewer than are remembered. MaxQuestions take 3 to 5 s of one
+// processor (BenchmarkKinds), and filters share that among those that there are. A plan of more than pacedQuestions needs a turn,
+// so that all such plans together take at most a tenth of the time. Where pods have rules among themselves each question about a
+// member beside others counts as well, and each of those others (BenchmarkRules).
 const (
 	MaxKinds       = 1024
 	MaxQuestions   = 1_000_000

@@ -24,7 +24,7 @@ const kept = 10 * time.Minute
 // all of them together take no more time than searches for room may. Namespaces have them in turn, and gangs of a namespace in
 // the order in which they asked.
 type turns struct {
-	// exists says whether a gang is still there.
+	// exists reports whether a gang is still there.
 	exists func(types.NamespacedName) bool
 
 	mu   sync.Mutex

@@ -208,7 +208,7 @@ func (h *HeldRooms) TakeFreed() []string {
 	return all
 }
 
-// Any says whether any room is held at all.
+// Any reports whether any room is held at all.
 func (h *HeldRooms) Any() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -43,7 +43,7 @@ func (b *blocked) priority() (priority int32, preempts bool) {
 	return priority, preempts
 }
 
-// tolerates says whether one of the members that are to be placed could go to a node with its taints.
+// tolerates reports whether one of the members that are to be placed could go to a node with its taints.
 func (b *blocked) tolerates(logger klog.Logger, node *v1.Node) bool {
 	taints := node.Spec.Taints
 	if node.Spec.Unschedulable { // the taint follows a moment later
@@ -67,7 +67,7 @@ func (b *blocked) leader() *v1.Pod {
 	return b.snapshot.Members[max(0, at)].Pod
 }
 
-// degraded says whether members stand on nodes and wait for others that the gang needs.
+// degraded reports whether members stand on nodes and wait for others that the gang needs.
 func (b *blocked) degraded() bool { return b.snapshot.Degraded() }
 
 // attempt is when a search for room failed, and when it is retried.
@@ -381,7 +381,7 @@ func (p *Preemptor) stillGood(ctx context.Context, h *HeldRoom, b *blocked) bool
 	return len(left) == 0
 }
 
-// mayReserve says whether it is the gang's turn to have room reserved.
+// mayReserve reports whether it is the gang's turn to have room reserved.
 func (p *Preemptor) mayReserve(b *blocked, priority int32, now time.Time) bool {
 	if b.degraded() {
 		return true

@@ -112,7 +112,7 @@ func (p *Preemptor) explained(key types.NamespacedName, refusal *fwk.Status) *fw
 	return refusal
 }
 
-// hasBelow says whether a pod of lower priority is on a node.
+// hasBelow reports whether a pod of lower priority is on a node.
 func hasBelow(n fwk.NodeInfo, priority int32) bool {
 	return slices.ContainsFunc(n.GetPods(), func(info fwk.PodInfo) bool { return corev1helpers.PodPriority(info.GetPod()) < priority })
 }

@@ -82,7 +82,7 @@ func (s *Server) Add(i *Instance) {
 // Questions are to be answered in the scheduling goroutine, between two cycles.
 func (s *Server) Questions() <-chan Question { return s.questions }
 
-// Leads says whether this replica schedules.
+// Leads reports whether this replica schedules.
 func (s *Server) Leads() bool {
 	select {
 	case <-s.leading:

@@ -150,7 +150,7 @@ func (c *Coordinator) serve(t testing.TB, addr string) {
 // Address is where agents find it.
 func (c *Coordinator) Address() string { return c.addr }
 
-// Stop ends all conversations, as where the process ends; Again serves anew at the same address.
+// Stop ends all streams, as the end of the process would; Again serves again at the same address.
 func (c *Coordinator) Stop() {
 	c.stop()
 	<-c.stopped

@@ -173,7 +173,7 @@ func (c *Container) Processes() map[int]string {
 	return found
 }
 
-// Owns says whether a process is the container's. Pids are used again, so one that a file names may be anybody's by now.
+// Owns reports whether a process is the container's. Pids are used again, so one that a file names may be anybody's by now.
 func (c *Container) Owns(pid int) bool {
 	env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	return bytes.Contains(env, []byte("HOLDFAST_ROOT="+c.Root+"\x00"))

@@ -432,7 +432,7 @@ func (f *file) takeLane() int {
 	}
 }
 
-// settle waits for the write that is under way, and says whether all have succeeded.
+// settle waits for the write that is under way, and reports whether all have succeeded.
 func (f *file) settle() error {
 	if f.written != nil {
 		got := <-f.written

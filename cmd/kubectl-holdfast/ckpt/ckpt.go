@@ -464,7 +464,7 @@ func (r *record) restored(steps []Step) protocol.Mark {
 	return newest
 }
 
-// names says whether the record names a rank's file of a mark.
+// names reports whether the record names a rank's file of a mark.
 func (r *record) names(m protocol.Mark, rank int) bool {
 	whole, _ := r.whole()
 	return slices.ContainsFunc(whole, func(d *v1alpha1.StoredStep) bool { return markOf(d) == m }) ||

@@ -65,7 +65,7 @@ func notPinned(g *v1alpha1.Gang) []string {
 	return out
 }
 
-// IsPinned says whether the coordinator has recorded that a step stays.
+// IsPinned reports whether the coordinator has recorded that a step stays.
 func IsPinned(g *v1alpha1.Gang, m protocol.Mark) bool { return slices.Contains(pinnedSteps(g), m) }
 
 // NextWish is the number of a wish that is newer than what the Job says and than all that was answered: who puts a Job's file in place of
@@ -81,12 +81,12 @@ func NextWish(g *v1alpha1.Gang, ofJob int64) int64 {
 	return newest + 1
 }
 
-// Answers says whether the coordinator has heard a wish: what is pinned now is what it made of that one, or of a later one.
+// Answers reports whether the coordinator has heard a wish: what is pinned now is what it made of that one, or of a later one.
 func Answers(g *v1alpha1.Gang, wish int64) bool {
 	return g.Status.Run != nil && g.Status.Run.PinWish >= wish || wish == 0
 }
 
-// IsRecorded says whether the record names a step of all ranks.
+// IsRecorded reports whether the record names a step of all ranks.
 func IsRecorded(g *v1alpha1.Gang, m protocol.Mark) bool { return slices.Contains(recordedSteps(g), m) }
 
 // Choices says what can be pinned.

@@ -169,7 +169,7 @@ func (r Row) state(node *corev1.Node) State {
 	return own
 }
 
-// hasNVIDIA says whether anything on the Node says that it has GPUs of NVIDIA's: what it gives out, or a label.
+// hasNVIDIA reports whether anything on the Node says that it has GPUs of NVIDIA's: what it gives out, or a label.
 func hasNVIDIA(node *corev1.Node) bool {
 	for name := range node.Status.Capacity {
 		if strings.HasPrefix(string(name), "nvidia.com/") {

@@ -94,7 +94,7 @@ func Of(a Answers) (Preview, error) {
 	return p, err
 }
 
-// Fits says whether the pods would all be made and placed now; known is false where neither quotas nor the scheduler say no, and the
+// Fits reports whether the pods would all be made and placed now; known is false where neither quotas nor the scheduler say no, and the
 // scheduler was not asked.
 func (p Preview) Fits() (fits, known bool) {
 	if slices.ContainsFunc(p.Quotas, func(s Short) bool { return s.Resource != "" }) {

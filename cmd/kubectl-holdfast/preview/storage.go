@@ -12,8 +12,8 @@ import (
 // Storage is what the steps of a job take of its claim.
 type Storage struct {
 	Claim string `json:"claim"`
-	// Step is the most that one step of all ranks takes, Steps how many there may be at once without those that stay by time or
-	// because they are pinned: those that stay by number, one that they supersede and one that is written. Room is for those.
+	// Step is the largest size of one step of all ranks. Steps is how many steps are kept at once: those kept by number, one that
+	// they supersede and one that is being written, without those kept by time or pinned.
 	Step  int64 `json:"step"`
 	Steps int64 `json:"steps"`
 	Room  int64 `json:"room"`
