@@ -79,7 +79,7 @@ func (a *asked) testProvisioningRequest(t *testing.T) {
 	a.answer(first, "Accepted", metav1.ConditionTrue, "Accepted", time.Now())
 	a.saying("quad", "for 4 pods was accepted")
 	a.answer(first, "Provisioned", metav1.ConditionFalse, "CapacityIsNotFound", time.Now())
-	a.saying("quad", "for 4 pods is tried again: CapacityIsNotFound")
+	a.saying("quad", "for 4 pods is retried: CapacityIsNotFound")
 	a.answer(first, "Failed", metav1.ConditionTrue, "Expired", time.Now().Add(-time.Hour))
 	second := a.standing("quad", first.GetUID())
 	if n := second.GetAnnotations()[v1alpha1.AnnotationAttempt]; n != "2" {
