@@ -28,7 +28,7 @@ type Command struct {
 	Exit *protocol.Exit `json:"exit,omitempty"`
 }
 
-// CommandBegan says what init began; again after each incarnation.
+// CommandBegan says which command init began; it is repeated after each incarnation.
 type CommandBegan struct{ Command Command }
 
 // CommandEnded says that the run of the command that init began has ended.

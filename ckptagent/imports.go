@@ -24,7 +24,7 @@ type Imports struct {
 	Took []Took
 }
 
-// Took is how much memory a rank had when it had imported so many modules.
+// Took is how much memory a rank used after it had imported this number of modules.
 type Took struct {
 	Modules int
 	Bytes   uint64

@@ -14,7 +14,7 @@ const (
 	fetchRetry = 30 * time.Second
 )
 
-// Copied says that a rank's step lies whole and synced in storage.
+// Copied says that a rank's step is complete and synced in storage.
 type Copied struct {
 	Local int
 	Copy  protocol.Copied

@@ -111,7 +111,8 @@ type Volatile struct {
 	DetachedFromJob bool
 	// DisconnectedSince is when the coordinator was lost; zero: it is there.
 	DisconnectedSince time.Time
-	// WaitsSince is since when nothing runs of a launcher, or of a whole command, that waits for a generation; zero: something does.
+	// WaitsSince is since when nothing runs of a launcher, or of a whole command, that waits for a generation; zero: something
+	// runs.
 	WaitsSince time.Time
 	// Storage: it is mounted and can be written. Grace is the pod's, 0: unknown.
 	// Unsure: it is not known yet whether it is.

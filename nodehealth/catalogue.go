@@ -64,7 +64,7 @@ const (
 // Cause is one word, the same in taint, event, metric label and runbook.
 type Cause string
 
-// The causes, worst and most specific first: of several with the same action the first one is told.
+// The causes, worst and most specific first: of several with the same action the first one is reported.
 const (
 	OffTheBus          Cause = "GPUOffTheBus"
 	GPULost            Cause = "GPULost"

@@ -16,7 +16,7 @@ const (
 	API Source = "api"
 )
 
-// Kind says what a signal is about.
+// Kind is the type of a signal.
 type Kind string
 
 const (
@@ -38,8 +38,8 @@ const (
 	Blind Kind = "blind"
 	// Released: NVML is not asked by intention, and the GPUs' device files are closed; Text says at whose word.
 	Released Kind = "released"
-	// Expected: the node is to have Code GPUs, 0: nobody knows; Text says who says so. What labels say may only be too few,
-	// whoever counts for them sees no more than NVML does; what people say is Final.
+	// Expected: the node should have Code GPUs, 0: unknown; Text names the source. A label's number may be too low, if its writer
+	// sees no more than NVML does; a user's number is Final.
 	Expected Kind = "expected"
 )
 
@@ -76,7 +76,7 @@ const (
 	RecoverySystemReset = 7
 )
 
-// Reading is what NVML says of one device at one moment.
+// Reading is NVML's data of one device at one moment.
 type Reading struct {
 	// Device is the UUID, PCI the address (domain:bus:device), empty where not even that was answered.
 	Device, PCI string

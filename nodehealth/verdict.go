@@ -22,7 +22,7 @@ type Verdict struct {
 	Evidence []Evidence
 	// Known is false while nothing is wrong only because nothing can be asked; Message says why.
 	Known bool
-	// Released is at whose word the daemon has let go of the GPUs; empty: it has not.
+	// Released is the setting that made the daemon release the GPUs; empty: they are not released.
 	Released string
 	// Soft: what repairs the node comes as pods, which are to be let in; gangs stay away all the same.
 	Soft bool

@@ -44,7 +44,7 @@ func (t *Tree) Ancestor(d, level int) int {
 // which says nothing about their distance. The root is named.
 func (t *Tree) Named(d int) bool { return d == Root || t.domains[d].name != "" }
 
-// Size counts the nodes of a domain; Whole says that no devices of them are taken.
+// Size counts the nodes of a domain; Whole reports whether none of their devices is used.
 func (t *Tree) Size(d int) int   { return int(t.domains[d].size) }
 func (t *Tree) Whole(d int) bool { return t.domains[d].used == 0 }
 

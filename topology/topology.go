@@ -30,7 +30,7 @@ type Node struct {
 	Used bool
 	// Tenants counts the pods that keep a gang away which wants whole nodes.
 	Tenants int
-	// Exclusive says that a pod is there which wants the whole node: no other may come.
+	// Exclusive: a pod there needs the whole node, so no other may be placed.
 	Exclusive bool
 	// Spares are promised to somebody in the node's domain of level SparesAt: so many nodes stay free there.
 	Spares   int
@@ -280,7 +280,7 @@ func (t *Tree) Lacks(i int, r Resources) []string {
 	return lacks
 }
 
-// Used says whether devices of a node are taken; Tenants and Exclusive are those of Node.
+// Used reports whether devices of a node are used; Tenants and Exclusive are those of Node.
 func (t *Tree) Used(i int) bool      { return t.nodes[i].used() }
 func (t *Tree) Tenants(i int) int    { return t.nodes[i].Tenants }
 func (t *Tree) Exclusive(i int) bool { return t.nodes[i].Exclusive }

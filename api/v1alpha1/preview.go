@@ -14,8 +14,8 @@ const (
 	PreviewServiceAccount = "holdfast-preview"
 	PreviewAudience       = "holdfast-preview"
 	PreviewTokenHeader    = "Holdfast-Preview-Token"
-	// ReasonNotLeading is the metav1.Status reason, with code 503, of a replica that does not schedule: ask
-	// again, the proxy picks replicas at random.
+	// ReasonNotLeading is the metav1.Status reason, with code 503, of a replica that does not schedule: try again, the proxy picks
+	// replicas at random.
 	ReasonNotLeading = "NotLeading"
 	// MaxPreviewPods bounds PreviewRequest.Pods.
 	MaxPreviewPods = 5000

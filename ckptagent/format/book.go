@@ -68,8 +68,7 @@ func newBook(h Header) *Book {
 	return &Book{Header: h, Slot: make([]Slot, h.Slots), pins: make([]int, h.Slots)}
 }
 
-// Open reads the book from the first MetaBytes of an arena. An error means that the arena is of no use
-// and must be made anew.
+// Open reads the book from the first MetaBytes of an arena. An error means that the arena is unusable and must be created again.
 func Open(meta []byte) (*Book, error) {
 	if len(meta) < MetaBytes {
 		return nil, fmt.Errorf("arena of %d bytes: %w", len(meta), ErrTorn)

@@ -14,7 +14,7 @@ type Client struct {
 	Restoring bool
 	// RestoredStep is what was restored, if Restored; 0: the client started from the beginning.
 	RestoredStep int64
-	// Step is the newest finished step that the script told.
+	// Step is the newest finished step that the script reported.
 	Step int64
 
 	// Slot, Grant, CopyStep and Length announce the newest complete copy; Grant 0: none.

@@ -74,7 +74,7 @@ func DecodeRankFile(b []byte) (RankFile, error) {
 	return f, nil
 }
 
-// Manifest says that a step lies whole in storage: one entry per rank, in order.
+// Manifest says that a step is complete in storage: one entry per rank, in order.
 type Manifest struct {
 	Version    int            `json:"version"`
 	Step       int64          `json:"step"`

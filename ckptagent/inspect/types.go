@@ -46,7 +46,7 @@ type Step struct {
 	Generation int64 `json:"generation"`
 	// Branch is the line of training that it is of: by the manifest, else by the first whole header.
 	Branch int64 `json:"branch,omitempty"`
-	// Ranks is how many ranks it is of: by the manifest, else by the first whole header; 0: not known.
+	// Ranks is the number of ranks: from the manifest, else from the first complete header; 0: unknown.
 	Ranks int `json:"ranks,omitempty"`
 	// Bytes are those of the rank files.
 	Bytes int64 `json:"bytes"`
@@ -80,7 +80,7 @@ func (r Run) joins(next Run) bool {
 	return next.Rank == r.Rank+uint32(r.Ranks) && next.Status == r.Status && next.Why == r.Why
 }
 
-// Complete: a whole manifest, and all that it names.
+// Complete: a complete manifest, and all files that it lists.
 func (s *Step) Complete() bool {
 	return s.Manifest == OK && s.Bad == 0 && s.Ranks > 0 && s.Good == s.Ranks
 }

@@ -12,7 +12,7 @@ const RanksAuto = 0
 // DefaultShutdownTimeout is how long torchrun lets ranks end by themselves after SIGTERM.
 const DefaultShutdownTimeout = 30 * time.Second
 
-// Spec is what the user's launcher was asked to run on one pod.
+// Spec is what the user's launcher must run on one pod.
 type Spec struct {
 	// Python is the interpreter and the flags given to it, as written; empty where the launcher was called
 	// by its own name (torchrun) and the interpreter is the one that its installation belongs to.
@@ -43,7 +43,7 @@ type Spec struct {
 	VirtualLocalRank bool `json:"virtualLocalRank,omitempty"`
 	// DeepSpeed is set where deepspeed's launcher starts the ranks: they get its arguments and variables, none of torchrun's.
 	DeepSpeed *DeepSpeed `json:"deepSpeed,omitempty"`
-	// Logs says where the output of ranks goes.
+	// Logs configures where the output of ranks goes.
 	Logs Logs `json:"logs,omitzero"`
 	// ShutdownTimeout is how long ranks may take to end after SIGTERM.
 	ShutdownTimeout time.Duration `json:"shutdownTimeout"`
@@ -177,7 +177,7 @@ func (s Spec) Resolve(devices, cpus int) (Spec, error) {
 	return s, nil
 }
 
-// CheckNodes refuses a spec that asked for another number of pods than the gang has.
+// CheckNodes refuses a spec that requests another number of pods than the gang has.
 func (s Spec) CheckNodes(pods int) error {
 	if s.Nodes == 0 || s.Nodes == pods {
 		return nil

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EndAll ends every process that carries mark in its environment or belongs to the session of one of the ranks, except
-// those of the spared sessions, and returns when none is left. With grace it asks those of the sessions that handle SIGTERM
-// first (asked) and waits for them; all else is not asked and not waited for. It returns the pids of the ranks that were.
+// EndAll ends every process that carries mark in its environment or belongs to the session of one of the ranks, except those of the
+// spared sessions, and returns when none is left. With grace it first sends SIGTERM to those of the sessions that handle it
+// (asked), and waits for them; it does not wait for others. It returns the pids of the ranks that were.
 //
 // A process escapes only by leaving both its session and its environment behind, by not showing its environment to this one, or by being
 // between two programs for longer than execTimeout outside of its session. hidden lists, with their starts, those that carry the mark and

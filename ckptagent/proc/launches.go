@@ -28,7 +28,7 @@ type Launch struct {
 	Limits Limits
 	// Shim is the shim's process.
 	Shim Process
-	// Invalid says why the kernel's word on it is not that of one launcher of one user.
+	// Invalid says why the kernel's answer about it is not that of one launcher of one user.
 	Invalid error
 
 	devices devices
@@ -39,8 +39,7 @@ type Launch struct {
 // maxHello bounds what a shim may send: arguments and environment are below 6 MiB on Linux.
 const maxHello = 16 << 20
 
-// Launches takes shims in at the launch socket. For each it calls arrived, then signalled for each signal
-// that the shim was sent and left when it is gone; the calls for one launch come in order.
+// Launches accepts shims at the launch socket.
 func Launches(root Root, arrived func(*Launch), signalled func(*Launch, int), left func(*Launch)) (io.Closer, error) {
 	path := root.LaunchSocket()
 	_ = os.Remove(path)

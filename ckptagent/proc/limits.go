@@ -34,7 +34,7 @@ type Limits struct {
 	Nice int   `json:"nice,omitempty"`
 	// Blocked are the signals that wait, a bit each.
 	Blocked uint64 `json:"blocked,omitempty"`
-	// Identity is what the kernel says; a launcher says none.
+	// Identity comes from the kernel, never from the launcher.
 	Identity Identity     `json:"identity"`
 	Memory   MemoryPolicy `json:"memory"`
 }

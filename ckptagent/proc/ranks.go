@@ -223,7 +223,7 @@ func ReadTraceback(root Root, generation int64, local int) (ckptagent.Traceback,
 	return ckptagent.Traceback{Text: strings.ToValidUTF8(string(buf), "?"), At: st.ModTime()}, true
 }
 
-// Lost is the exit of a rank that was started by an agent that died before it could say so.
+// Lost is the exit of a rank whose agent died before it could report it.
 func Lost(generation int64, local int) ckptagent.Exited {
 	return ckptagent.Exited{Generation: generation, Local: local, Exit: lost()}
 }

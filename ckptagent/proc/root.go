@@ -92,7 +92,7 @@ func (r Root) Run() string    { return r.join("run") }
 func (r Root) LaunchSocket() string { return r.join("run", "launch.sock") }
 func (r Root) ClientSocket() string { return r.join("run", "agent.sock") }
 
-// SharedFile says what lay in shared memory before ranks were started.
+// SharedFile records the content of shared memory before ranks were started.
 func (r Root) SharedFile() string { return r.join("run", "shared.json") }
 
 // AuthoritiesFile has whom the coordinator said to trust, in PEM.

@@ -157,7 +157,7 @@ func (s *Standbys) SetWarm(warm bool, run protocol.Run) {
 	s.poke()
 }
 
-// Note says why there are no standbys, or what they leave out, for people.
+// Note is the text of why there are no standbys, or which modules they leave out.
 func (s *Standbys) Note() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

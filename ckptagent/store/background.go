@@ -19,9 +19,8 @@ var background struct {
 	idle []chan func()
 }
 
-// InBackground runs do on a thread that runs where nothing else of the pod wants the core, as does what do starts: a copy to storage takes
-// as long as it takes, a step of training does not wait for it. There are as many such threads as were ever needed at once. It is for what
-// has a process of its own, or starts one: elsewhere a thread that gets no core may hold what all others wait for.
+// InBackground runs do, and the processes that it starts, on a thread of lowest priority, so that a copy to storage never delays a
+// step of training.
 func InBackground(do func() error) (err error) {
 	background.Lock()
 	var thread chan func()

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FS is the seam under the store: what it asks of a file system, one call each.
+// FS is the store's interface to a file system, one method per call.
 type FS interface {
 	MkdirAll(dir string) error
-	// Create makes a file anew, or empties it.
+	// Create creates a file, or empties it.
 	Create(name string) (File, error)
 	// Open opens a file for reading, from a place in it on.
 	Open(name string, at int64) (io.ReadCloser, error)

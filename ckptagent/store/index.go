@@ -17,8 +17,9 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Indexer begins to name to stock torch what lies in the rank files of a manifest, which are called so up to the rank. What it returns
-// reads as the number of bytes of the file of values, a newline, these bytes, and .metadata; the error says why the step cannot be named.
+// Indexer starts to build the index with which torch reads the rank files of a manifest in place; name is their common prefix. What
+// it returns reads as the number of bytes of the file of values, a newline, these bytes, and .metadata; the error says why the step
+// cannot be named.
 type Indexer func(m format.Manifest, files string) (io.ReadCloser, error)
 
 // IndexBy has f name each step that gets a manifest. failed is called for each that has no index, with the reason.

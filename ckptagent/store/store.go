@@ -29,7 +29,7 @@ const chunk = 4 << 20
 // ErrUseless says that a step cannot be had: a file is missing, torn, of another size or another step.
 var ErrUseless = errors.New("of no use")
 
-// ErrChanged says that bytes are not those that were sealed.
+// ErrChanged: the bytes are not those that were sealed.
 var ErrChanged = errors.New("the bytes are not those that were sealed")
 
 // compare orders marks by when they were made: generations follow each other, and steps rise within one.

@@ -58,8 +58,8 @@ type Report struct {
 	// Unprotected says what runs in the container where no rank was started within a minute of the command's begin; "": ranks run, or it
 	// is too early to say. For people.
 	Unprotected string
-	// ModulesKnown is how many modules standbys of this pod import; 0: not known yet. Modules are their names, in the order of their
-	// imports, while the directive wants them.
+	// ModulesKnown is how many modules standbys of this pod import; 0: not known yet. Modules are the names of imported modules, in
+	// order, while the directive requests them.
 	ModulesKnown int
 	Modules      []string
 	// Launch is the number of the launcher that is served, or awaited, of those that the container's command runs one after another, from 1;

@@ -130,7 +130,7 @@ type Plan struct {
 type Config struct {
 	// MaxOut bounds nodes out of the cluster, MaxOutPerDomain of one failure domain.
 	MaxOut, MaxOutPerDomain Limit
-	// BreakerPercent of at least BreakerNodes nodes red at once hold everything new.
+	// BreakerPercent: while this share of nodes, at least BreakerNodes, are sick at once, no new decision is made.
 	BreakerPercent, BreakerNodes int
 	// LeaseTimeout and AgentTimeout together mean death where agents were heard; LeaseAloneTimeout means death where none ever was.
 	// These and LeaseLate are least values: forLease says what holds for a node.

@@ -43,7 +43,7 @@ type Options struct {
 	// corev1.NamespaceNodeLease and of pods of gangs.
 	Informers cache.Informers
 	Reader    client.Reader
-	// Writer writes Nodes, and reads one anew after a conflict; its limit is not shared with anybody.
+	// Writer writes Nodes, and reads a Node again after a conflict; its rate limit is its own.
 	Writer client.Client
 	// Recorder writes events, such as mgr.GetEventRecorder("holdfast-nodes").
 	Recorder events.EventRecorder

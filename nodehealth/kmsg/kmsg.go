@@ -46,7 +46,7 @@ func Open(path string, log *slog.Logger) (*Log, error) {
 // FromFD is the log that an earlier program opened.
 func FromFD(fd int, log *slog.Logger) *Log { return &Log{fd: fd, log: log} }
 
-// FD is the open file, for a program that goes on with it.
+// FD is the open file, for a program that continues to read it.
 func (l *Log) FD() int { return l.fd }
 
 // Follow reads until ctx ends or the log cannot be read any more. Emit is called from this goroutine.

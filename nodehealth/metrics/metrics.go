@@ -55,7 +55,7 @@ func New() *Metrics {
 	return m
 }
 
-// Verdict says what stands from now on.
+// Verdict sets the present verdict.
 func (m *Metrics) Verdict(v nodehealth.Verdict) {
 	m.verdict.Reset()
 	m.verdict.WithLabelValues(v.Action.String(), string(v.Cause)).Set(1)

@@ -69,8 +69,8 @@ type Writer struct {
 // New returns a Writer of which Run must be called.
 func New(o Options) *Writer { return &Writer{Options: o, wake: make(chan struct{}, 1)} }
 
-// Load reads what an earlier process wrote; a Node that was never written gives the zero Verdict. It tries
-// until it is answered or ctx ends: to begin without that knowledge would be to forget it.
+// Load reads what an earlier process wrote; a Node that was never written gives the zero Verdict. It tries until it is answered or
+// ctx ends: to start without the earlier verdict would lose it.
 func (w *Writer) Load(ctx context.Context) (nodehealth.Verdict, error) {
 	var n *object
 	err := retry.Do(ctx, w.pauses("reading the Node"), func(ctx context.Context) (err error) {

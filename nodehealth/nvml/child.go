@@ -42,8 +42,8 @@ func unfound(control string, paths int, why error) error {
 		"libnvidia-ml.so.1 and name it there (docs/node-outages.md, \"Where NVIDIA's library lies\")", control, paths)
 }
 
-// Serve is the child: it tells what it finds on out until out or in is closed, and ends when the library must be
-// loaded anew. The first of paths that can be loaded is the library.
+// Serve is the child: it writes what it finds to out until out or in is closed, and ends when the library must be loaded again. The
+// first of paths that can be loaded is the library.
 func Serve(paths []string, in io.Reader, out io.Writer) error {
 	ended := make(chan struct{})
 	go func() {

@@ -15,8 +15,8 @@ type Handle interface {
 	SnapshotSharedLister() fwk.SharedLister
 }
 
-// Extended says which extended resources pods get by claims: those of a device class that no node has by itself, as device
-// plugins give it. Where some nodes have it, it is counted there, and nodes of the class are not used.
+// Extended reports which extended resources pods get by claims: those of a device class that no node offers through a device
+// plugin. If some nodes do, the resource is counted there, and nodes of the class are not used.
 type Extended struct {
 	handle Handle
 

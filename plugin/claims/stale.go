@@ -60,9 +60,9 @@ type Releaser struct {
 	rounds  rounds
 }
 
-// Gangs says who may lose devices.
+// Gangs reports which members may lose devices.
 type Gangs interface {
-	// IsPending reports whether a member has no node and is on its way to none.
+	// IsPending reports whether a member has no node and no planned one.
 	IsPending(gang types.NamespacedName, uid types.UID) bool
 }
 

@@ -260,7 +260,7 @@ func (c *Cache) ClaimLead(key types.NamespacedName, uid types.UID, now time.Time
 	return true, true
 }
 
-// PlanInput returns what a plan is made of; ok is false while members are missing.
+// PlanInput returns the input of a plan; ok is false while members are missing.
 func (c *Cache) PlanInput(key types.NamespacedName) (r Snapshot, missing *gang.Refusal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

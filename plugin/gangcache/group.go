@@ -126,7 +126,7 @@ const (
 	Planned
 	// Reserved: the scheduler has assumed the pod on the node.
 	Reserved
-	// Bound: the API server says so.
+	// Bound: the API server has the binding.
 	Bound
 )
 

@@ -124,7 +124,7 @@ func (c *Cache) Schedulable(key types.NamespacedName) bool {
 	return g != nil && g.schedulable()
 }
 
-// IsPending reports whether a member has no node and is on its way to none.
+// IsPending reports whether a member has no node and no planned one.
 func (c *Cache) IsPending(key types.NamespacedName, uid types.UID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -25,12 +25,11 @@ type Terms struct {
 	Free topology.Resources
 	// Timeout is how long the gang may hold nodes while it lacks members and never was whole; 0: as configured.
 	Timeout time.Duration
-	// Ignored says what the object asks for that is not done, and why.
+	// Ignored lists the object's settings that are not supported, and why.
 	Ignored []string
 }
 
-// OwnTerms are those of a gang of ours, as any of its pods says; whoever gives Terms to a Cache refuses too many pods
-// (external.Book.Terms).
+// OwnTerms are those of a Holdfast gang, from any of its pods; the caller refuses too many pods (external.Book.Terms).
 func OwnTerms(pod *corev1.Pod) (Terms, error) {
 	size, err := membership.GangSize(pod)
 	return Terms{Size: size}, err

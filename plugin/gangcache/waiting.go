@@ -31,8 +31,8 @@ func TurnOf(pod *v1.Pod) Turn {
 // Waiting is a gang that has all it needs but room, wherever the scheduling queue keeps its pods.
 type Waiting struct {
 	Turn
-	// Version changes with who of the gang is there; Pending counts the members that could be placed; GivenUp plans in a row that could not
-	// be followed.
+	// Version changes with the set of members; Pending counts the members that could be placed; GivenUp counts the latest plans in
+	// a row that could not be followed.
 	Version, Pending, GivenUp int
 }
 

@@ -79,8 +79,8 @@ type Config struct {
 	Metrics *Metrics
 }
 
-// Planner plans for one scheduler profile. It belongs to the scheduling cycle, which is one at a time, but for Attendant, Free and
-// Requests, which filters ask at the same time.
+// Planner plans for one scheduler profile. Only the scheduling cycle calls it, and cycles do not overlap; but filters call
+// Attendant, Free and Requests concurrently.
 type Planner struct {
 	config Config
 	// tree follows the snapshot; seen says what was seen of each node in it, fabric where nodes are.
@@ -119,7 +119,7 @@ func (p *Planner) gangOf(pod *v1.Pod) (types.NamespacedName, bool) {
 // node.
 func (p *Planner) Attendant(pod *v1.Pod) bool { return p.fabric.attendant(pod) }
 
-// Location writes where in the fabric a node is, for people: "zone=a,nvlink=c7".
+// Location returns where in the fabric a node is, as text: "zone=a,nvlink=c7".
 func (p *Planner) Location(node *v1.Node) string { return p.fabric.place(node) }
 
 // Usage returns what a pod that is on its way to a node will use there.
@@ -138,7 +138,7 @@ func (p *Planner) Levels() []topology.Level { return p.fabric.levels }
 // of them together take at most a tenth of the time.
 func Cooldown(took time.Duration) time.Duration { return 10 * took }
 
-// Answer asks the core on this cycle's snapshot.
+// Answer computes the gang's placement on this cycle's snapshot.
 func (p *Planner) Answer(ctx context.Context, nodes []fwk.NodeInfo, r gangcache.Snapshot) (gang.Placement, *gang.Refusal, error) {
 	p.Follow(nodes)
 	p.config.Metrics.measure(p.tree, time.Now())

@@ -12,8 +12,8 @@ import (
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
-// MayKeepAway reports whether pods that are about to be given nodes may keep a gang off nodes by more than the room that they take. It is
-// asked for each pod that is placed while units leave for the gang, and what it cannot rule out costs two plans of the gang.
+// MayKeepAway reports whether pods that are about to be placed may exclude a gang from nodes for another reason than the resources
+// that they use.
 func MayKeepAway(of gangcache.Snapshot, taking []Taking) bool {
 	seen := map[string]bool{}
 	for _, m := range of.Members {

@@ -31,7 +31,7 @@ type Framework interface {
 	SnapshotSharedLister() fwk.SharedLister
 }
 
-// Health says of a node whether nothing of a namespace's gangs may go there, and why.
+// Health reports whether a node is excluded for a namespace's gangs, and why.
 type Health interface {
 	Unhealthy(node *v1.Node, namespace string) (cause string, ill bool)
 }
@@ -45,7 +45,7 @@ type Config struct {
 	Health    Health
 	Pods      corelisters.PodLister
 	Budgets   policylisters.PodDisruptionBudgetLister
-	// Stored are the Gangs, whose status says what they have stored.
+	// Stored are the Gangs, whose status lists their stored steps.
 	Stored dynamic.NamespaceableResourceInterface
 	// Wake has a gang planned, Activate has pods tried, Publish has a gang's status written.
 	Wake     func(klog.Logger, types.NamespacedName)

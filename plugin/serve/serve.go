@@ -47,7 +47,7 @@ type Instance struct {
 	Gangs      *gangcache.Cache
 	Planner    *planner.Planner
 	Preemption *preemption.Preemptor
-	// Terms says what is known of a gang besides its pods, of which one is given.
+	// Terms returns what is known of a gang besides its pods, of which one is given.
 	Terms func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error)
 }
 
@@ -101,7 +101,7 @@ type Question struct {
 	done     chan error
 }
 
-// Preview says where the pods of one gang would land now, or why not. Nothing is reserved or written.
+// Preview returns where the pods of one gang would be placed now, or why not.
 func (s *Server) Preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewResponse, error) {
 	var response v1alpha1.PreviewResponse
 	err := s.between(ctx, func() (*Instance, error) {

@@ -75,7 +75,7 @@ func Start(t testing.TB) *Coordinator {
 	return c
 }
 
-// Name is one that the certificate carries and nothing resolves.
+// Name is in the certificate and does not resolve.
 const Name = "coordinator.invalid"
 
 // certificate is one for this machine, signed by itself.

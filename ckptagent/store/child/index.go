@@ -19,8 +19,9 @@ const (
 	maxSaid   = 4 << 10
 )
 
-// Index starts a process that names to stock torch what lies in a step's rank files, and returns what it writes. Reading that ends well
-// only where the process did; else the error says why there is no index. The kernel ends this process before any other of the pod.
+// Index starts a process that names to stock torch what lies in a step's rank files, and returns what it writes. Reading it
+// succeeds only if the process did; otherwise the error says why there is no index. The kernel ends this process before any other
+// of the pod.
 func Index(cmd *exec.Cmd) (io.ReadCloser, error) { return indexWithin(cmd, indexWait) }
 
 func indexWithin(cmd *exec.Cmd, within time.Duration) (io.ReadCloser, error) {

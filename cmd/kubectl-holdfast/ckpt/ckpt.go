@@ -23,7 +23,7 @@ import (
 type Input struct {
 	// Gang is the job's, read after storage was looked into, and Before, read before that; nil: no cluster was asked.
 	Gang, Before *v1alpha1.Gang
-	// Source is who looked: a pod, or a folder of this machine.
+	// Source is where the steps were read: in a pod, or in a folder of this machine.
 	Source  string
 	Storage inspect.Storage
 	// Step is the only one that was looked at; 0: all.
@@ -47,7 +47,7 @@ const (
 	Removing Condition = "being removed"
 )
 
-// What the record says of a step.
+// What the record has of a step.
 const (
 	Durable = "durable"
 	Older   = "older"

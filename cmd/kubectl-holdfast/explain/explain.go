@@ -38,8 +38,7 @@ type Explanation struct {
 	At     time.Time `json:"at"`
 }
 
-// Of is the explanation of a Gang as of now. Nodes are those of NodesOf that could be read, unread says
-// what could not.
+// Of explains a Gang as of now. Nodes are those of NodesOf that could be read, unread why others could not.
 func Of(g *v1alpha1.Gang, nodes []corev1.Node, unread []string, now time.Time) Explanation {
 	e := Explanation{Namespace: g.Namespace, Job: g.Spec.JobRef, Gang: g.Name, Members: g.Spec.Members, StateBytes: g.Spec.StateBytes,
 		Storage: g.Spec.Storage, Status: *g.Status.DeepCopy(), Unread: unread, At: now}

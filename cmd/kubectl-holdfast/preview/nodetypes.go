@@ -43,7 +43,7 @@ type NodeType struct {
 	// Name is the instance type; empty where nodes have none.
 	Name  string `json:"name,omitempty"`
 	Nodes int32  `json:"nodes"`
-	// Memory is the least that one of them has, Devices what each has of the devices that the pod asks for.
+	// Memory is the lowest memory of one of them, Devices the number of requested devices on each.
 	Memory  int64  `json:"memory"`
 	Devices string `json:"devices,omitempty"`
 	// Pods is how many such pods fit on one by memory and devices; Why is what is too little where none does.
