@@ -101,7 +101,7 @@ type FreedDomain struct {
 	Moves []FabricMove `json:"moves"`
 }
 
-// FabricMove is what pods of one gang, or one pod of none, would do.
+// FabricMove is the move of the pods of one gang, or of one pod outside of gangs.
 type FabricMove struct {
 	// Unit is such as "gang team-a/train" or "pod team-a/web".
 	Unit string `json:"unit"`

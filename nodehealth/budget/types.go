@@ -58,7 +58,7 @@ type Outage struct {
 	// Dead: neither the node's lease nor any agent on it was heard.
 	Dead bool
 	// Idle: given up (Evict) when no pod of a gang was there, and none has been since: it hurt no gang and spends no
-	// budget. Once false it stays so while the outcome stands, whatever becomes of the pods.
+	// budget. Once false it stays false for this outcome, whatever happens to the pods.
 	Idle bool
 }
 
@@ -114,7 +114,7 @@ type Plan struct {
 	Decisions []Decision
 	// PartitionSuspected: nearly no lease moves, so it is us or the API server and not the nodes. Nothing is decided from silence.
 	PartitionSuspected bool
-	// Broken: the breaker holds.
+	// Broken: the breaker stops new decisions.
 	Broken bool
 	// Back: a node that was called dead is heard again, and others may be about to be: none of those that are held is
 	// given up on a silence that began before.
@@ -133,7 +133,7 @@ type Config struct {
 	// BreakerPercent: while this share of nodes, at least BreakerNodes, are sick at once, no new decision is made.
 	BreakerPercent, BreakerNodes int
 	// LeaseTimeout and AgentTimeout together mean death where agents were heard; LeaseAloneTimeout means death where none ever was.
-	// These and LeaseLate are least values: forLease says what holds for a node.
+	// These and LeaseLate are minimums: forLease returns the values of a node.
 	LeaseTimeout, AgentTimeout, LeaseAloneTimeout time.Duration
 	// LeaseLate excludes a node whose agents are heard.
 	LeaseLate time.Duration

@@ -37,7 +37,7 @@ const NobodyLeaves = "devices of resource claims are neither preempted nor reser
 type Needs struct {
 	// Kind tells members apart whose claims are not alike, by name; empty for one without claims.
 	Kind map[string]string
-	// Settled have devices for all their claims already, by name.
+	// Settled are the members whose claims all have devices, by name.
 	Settled map[string]bool
 }
 
