@@ -22,7 +22,7 @@ import (
 //     many restarts without progress.
 //   - Nor does what hardware may be to blame for; before it ends a gang, the pod first at fault moves (suspect.go).
 //
-// What counts as progress stands in progress.go. Where people say how many restarts there may be (--max-restarts,
+// What counts as progress is decided by package account. Where people say how many restarts there may be (--max-restarts,
 // holdfast.dev/max-restarts), that many failures are followed by a restart, alike or not, with progress or without, and the next one ends
 // the gang.
 func (s *State) judge(now time.Time) {

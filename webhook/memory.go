@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"fmt"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -8,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/internal/settings"
 )
 
@@ -171,4 +173,9 @@ func qosOf(all []corev1.ResourceRequirements, kinds []corev1.ResourceName) corev
 		return corev1.PodQOSGuaranteed
 	}
 	return corev1.PodQOSBurstable
+}
+
+// arenaBytes is the size of one rank's arena.
+func arenaBytes(s settings.Settings) int64 {
+	return int64(format.FileSize(uint64(s.StateBytes), cmp.Or(uint32(s.Slots), format.Slots)))
 }

@@ -14,7 +14,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/settings"
 )
@@ -44,11 +43,6 @@ const nobody = 65532
 
 // wrapper stands before the user's command.
 var wrapper = []string{agentPath, "init", "--"}
-
-// arenaBytes is the size of one rank's arena.
-func arenaBytes(s settings.Settings) int64 {
-	return int64(format.FileSize(uint64(s.StateBytes), cmp.Or(uint32(s.Slots), format.Slots)))
-}
 
 // addParts adds what is not there yet: volumes, pull secrets, the install container, mounts, environment, the wrapped command.
 // Everything is appended to its list, so that items of other webhooks keep their index. again: the pod was injected before, and

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Suspect returns which hardware, rather than the script, may have caused a failure; "": the script itself, or something outside.
+// Suspect is the hardware that, rather than the script, may have caused a failure; "": the script itself, or something outside.
 type Suspect string
 
 // The suspected hardware. The script's own failures are none of these, even if such words follow: a device-side assert, an illegal

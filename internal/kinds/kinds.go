@@ -148,7 +148,8 @@ type Write struct {
 	Evict bool
 }
 
-// all kinds, in the order in which people read of them.
+// all are the kinds that this package reads. The product serves BatchJob alone so far: webhook, gang/controller and
+// elastic/controller name it (docs/designs/kinds.md).
 var all = []Kind{BatchJob{}, VolcanoJob{}, JobSet{}, PyTorchJob{}}
 
 // Of returns the kind of an object; ok is false where Holdfast does not know it.

@@ -279,30 +279,6 @@ func (p *Preemptor) reserve(ctx context.Context, b *blocked, priority int32, pre
 	return true, nil
 }
 
-// below says of a unit that its priority is lower.
-func below(priority int32) func(*preemption.Unit) bool {
-	return func(u *preemption.Unit) bool { return u.Priority < priority }
-}
-
-// overrunLimit is how long a unit may exceed its declared end: units do not end to the second.
-const overrunLimit = time.Minute
-
-// orOverdue also allows units that are overdue in reserved room: the reservation relied on their declared end, and a
-// wrong one must not block the gang for ever. Units of higher priority are excepted: they would take the room back.
-func orOverdue(may func(*preemption.Unit) bool, priority int32, reserved []string, now time.Time) func(*preemption.Unit) bool {
-	return func(u *preemption.Unit) bool {
-		if may(u) {
-			return true
-		}
-		overdue := u.Priority <= priority && !u.End.IsZero() && now.Sub(u.End) >= overrunLimit &&
-			slices.ContainsFunc(u.Pods, func(pod preemption.Pod) bool { return slices.Contains(reserved, pod.Node) })
-		if overdue {
-			u.Name += " (beyond its declared run time)"
-		}
-		return overdue
-	}
-}
-
 // nominate preempts units, where that makes the gang fit, and holds the room that they free.
 func (p *Preemptor) nominate(ctx context.Context, b *blocked, s *whatIf, priority int32, now time.Time) (bool, error) {
 	c, err := s.choose()
