@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
 	"k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"sigs.k8s.io/yaml"
 )
@@ -36,6 +37,15 @@ type request struct {
 	obj, old runtime.Object
 	// labels are the namespace's.
 	labels map[string]string
+	// may says what the account is allowed to do; nil: nothing.
+	may func(authorizer.Attributes) bool
+}
+
+func (r request) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if r.may != nil && r.may(a) {
+		return authorizer.DecisionAllow, "", nil
+	}
+	return authorizer.DecisionNoOpinion, "", nil
 }
 
 // judge makes of a policy what it says of a request, as the API server's own code decides it; empty where it lets it pass.
@@ -103,7 +113,7 @@ func judgeBy(t *testing.T, p *admissionregistrationv1.ValidatingAdmissionPolicy)
 			nil,
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns", Labels: r.labels}},
 			cel.RuntimeCELCostBudget,
-			nil,
+			r,
 		)
 		for _, d := range result.Decisions {
 			if d.Action == validating.ActionDeny {
@@ -186,6 +196,21 @@ func TestBindingsWriteNoStamps(t *testing.T) {
 			if c.refused != strings.Contains(got, "a binding may write no label or annotation under holdfast.dev/ but") || !c.refused && got != "" {
 				t.Errorf("%s by %s: %q", name, by, got)
 			}
+		}
+	}
+	// Volcano repeats the pod's own annotations. Who may bind in one namespace alone is a tenant's.
+	repeats := request{
+		by:       "system:serviceaccount:volcano-system:volcano-scheduler",
+		kind:     kind,
+		resource: "pods/binding",
+		obj:      &corev1.Binding{ObjectMeta: meta(nil, map[string]string{"holdfast.dev/gang-slot": "0"})},
+	}
+	for of, refused := range map[string]bool{metav1.NamespaceAll: false, "ns": true} {
+		repeats.may = func(a authorizer.Attributes) bool {
+			return a.GetVerb() == "create" && a.GetResource() == "pods" && a.GetSubresource() == "binding" && a.GetNamespace() == of
+		}
+		if got := refusal(repeats); (got != "") != refused {
+			t.Errorf("an account that may bind in namespace %q: %q", of, got)
 		}
 	}
 	p := find[admissionregistrationv1.ValidatingAdmissionPolicy](t, "holdfast-binding-keys")
