@@ -62,7 +62,7 @@ func attacks() []attack {
 		{"annotations of 250 KB", admittedJob(func(j *batchv1.Job) { j.Annotations["note"] = strings.Repeat("9", 250_000) }), nil},
 		{"a gang's size on a pod of nobody's", refusedPod(func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationGangSize] = fmt.Sprint(huge) }), written},
 		{"a gang's size behind a forged owner", forgedOwner(v1alpha1.AnnotationGangSize, fmt.Sprint(huge)), []string{"metadata.annotations[holdfast.dev/gang-size]", "must be from 1 to 5000", "remove the annotation"}},
-		{"a slot behind a forged owner", forgedOwner(v1alpha1.AnnotationGangSlot, "1"), []string{"metadata.annotations[holdfast.dev/gang-slot]", "is written by holdfast alone: remove it"}},
+		{"a slot behind a forged owner", forgedOwner(v1alpha1.AnnotationGangSlot, "1"), []string{"metadata.annotations[holdfast.dev/gang-slot]", "is written only by holdfast: remove it"}},
 		{"an index past the gang's size behind a forged owner", forgedOwner(batchv1.JobCompletionIndexAnnotation, "2"), []string{"metadata.annotations[batch.kubernetes.io/job-completion-index]", "an index from 0 to 1", "create the Job, and leave its pods to it"}},
 		{"a pod patched into a slot", patched(`{"metadata":{"annotations":{"holdfast.dev/gang-slot":"0"}}}`), asWere},
 		{"a pod patched into a gang", patched(`{"metadata":{"labels":{"holdfast.dev/gang":"train"}}}`), asWere},
