@@ -31,7 +31,7 @@ import (
 //	| the phase       | run.halting, run.forming, replaced whole by becomeHalting and becomeForming                |
 //	| the event       | now effects                                                                                |
 type State struct {
-	// Record is what is decided, as far as it is not kept by the owners below (Snapshot).
+	// Record has only the phase, the verdict and Progress.Waits; all else is kept by the owners below (Snapshot).
 	Record Record
 
 	// stored is the highest generation that the store has.
@@ -63,7 +63,7 @@ type State struct {
 // New returns the state of a gang of a number of pods that copies steps to storage at an interval (0: never), with its stored record.
 func New(pods int, storage time.Duration, r Record) *State {
 	s := &State{
-		Record: r,
+		Record: Record{Verdict: r.Verdict},
 		members: members.New(
 			pods,
 			members.Recorded{Seen: r.Progress.Seen, Launch: r.Launch.Number, Left: r.Left},
@@ -96,7 +96,6 @@ func New(pods int, storage time.Duration, r Record) *State {
 	}
 	s.generation = generation.New(g, s.members, s.replacements, s.ledger, s.account)
 	s.drain = drain.New(s.members, s.replacements, s.ledger, s.account, s.generation)
-	s.Record.Progress.Waits = ""
 	switch {
 	case r.Verdict != nil:
 		s.Record.Phase = GivenUp

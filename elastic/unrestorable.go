@@ -39,7 +39,7 @@ func (s *State) restoresAt() time.Time {
 // giveUpStep has no later generation restore the step that the newest one restored, or one after it.
 func (s *State) giveUpStep(c *cause.Cause) {
 	step := s.generation.RestoreStep
-	s.ledger.KeepGivenUp(step, s.Record.Launch.After)
+	s.ledger.KeepGivenUp(step, s.generation.After)
 	s.branchAfter(step - 1)
 	const next = "training continues from an older step that is available to all ranks, else from the beginning or the script's own checkpoint"
 	message := fmt.Sprintf("ranks fail to restore step %d: %s; it is not restored again: %s", step, cause.LastLine(c.Message), next)
