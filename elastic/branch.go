@@ -17,9 +17,6 @@ import (
 //
 // Until that is stored nothing is done that the branch before would not do, and levels rest, so that what it goes back to stays in memory.
 
-// branchStored says whether the store has the line as it is.
-func (s *State) branchStored() bool { return s.ledger.LineStored() }
-
 // goBackTo begins the next branch after a step, or says why not.
 func (s *State) goBackTo(to protocol.Point) {
 	if why := s.cannotGoBack(to); why != "" {
@@ -49,7 +46,7 @@ func (s *State) cannotGoBack(to protocol.Point) string {
 		return fmt.Sprintf("the job has ended: %s", s.Record.Verdict.Reason)
 	case s.over:
 		return "the Job is over"
-	case !s.branchStored():
+	case !s.ledger.LineStored():
 		return fmt.Sprintf("branch %d of training is being stored: try again in a moment", s.generation.NewestBranch())
 	case to.Step < 0 || to.Branch < 0 || to.Branch > s.generation.NewestBranch():
 		return fmt.Sprintf("step %d of branch %d was never trained: the newest branch is %d", to.Step, to.Branch, s.generation.NewestBranch())
@@ -70,7 +67,7 @@ func (s *State) cannotGoBack(to protocol.Point) string {
 
 // haltForBranch ends a generation of a branch that goes on no more, once nothing can bring that one back.
 func (s *State) haltForBranch(now time.Time) {
-	if s.branchStored() {
+	if s.ledger.LineStored() {
 		failed, _ := s.generation.Failure()
 		s.becomeHalting(generation.Suspect{Cause: s.generation.WentBack(), Ordered: !failed}, now)
 	}

@@ -15,16 +15,6 @@ import (
 // OnFailure the Job counts as well, under backoffLimit. Of all pods the one whose container ended most often counts, for what ends one
 // may end many at once.
 
-// containersAtFirst returns the number from which on containers count for a pod whose agent reports for the first time.
-// Before the first generation all of them count; later those that ended before this coordinator started may have been
-// counted already.
-func (s *State) containersAtFirst(r *protocol.Report) uint64 {
-	if s.generation.Number == 0 {
-		return 1
-	}
-	return r.Containers
-}
-
 // containerEnded counts a container that ended, and was started again, while the gang forms.
 func (s *State) containerEnded(slot Slot, now time.Time) {
 	m, f := s.members.At(slot), s.run.forming

@@ -9,7 +9,7 @@ import (
 func (s *State) Directive(slot Slot, pod string) protocol.Directive {
 	d := protocol.Directive{Generation: s.stored, Order: protocol.OrderWait, Launch: 1}
 	d.CommonStep, d.ReclaimBelow = s.generation.Levels()
-	launched := s.members.Launched() && !s.shouldStop(slot, pod)
+	launched := s.members.Launched() && !s.replacements.Stops(slot, pod)
 	d.WholeCommand = s.generation.Number > 0 && s.members.WholeCommand() && !launched
 	fenced, holds, idle := s.replacements.Fenced(pod) && !s.Final(), s.members.Holds(slot, pod), s.nothingToAwait(slot)
 	if holds && !fenced {
@@ -25,7 +25,7 @@ func (s *State) Directive(slot Slot, pod string) protocol.Directive {
 		exit(&d, s.Record.Verdict.ExitCode, string(s.Record.Verdict.Reason))
 	case holds && !fenced && s.maySuspend(slot, pod):
 		exit(&d, exitLeft, s.Record.Progress.Waits)
-	case idle != "" && s.shouldStop(slot, pod):
+	case idle != "" && s.replacements.Stops(slot, pod):
 		d = protocol.Directive{Generation: d.Generation, Launch: d.Launch}
 		exit(&d, exitLeft, idle)
 		if v := s.Record.Verdict; v != nil {
@@ -48,12 +48,6 @@ const exitLeft = 143
 
 func exit(d *protocol.Directive, code int, reason string) {
 	d.Order, d.ExitCode, d.Reason = protocol.OrderExit, code, reason
-}
-
-// shouldStop reports whether a pod is terminating, or no longer holds its slot.
-func (s *State) shouldStop(slot Slot, pod string) bool {
-	m := s.members.At(slot)
-	return s.replacements.Fenced(pod) || !s.members.Holds(slot, pod) || m.Known() && m.Report().Terminating
 }
 
 // nothingToAwait returns why terminating pods have nothing to wait for; "" where they do.

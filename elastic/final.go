@@ -26,17 +26,14 @@ func (s *State) verdictStored() bool { return s.Final() && s.storedRevision >= s
 // refusal returns why the gang is given up for what its pods start: a launcher that cannot be honoured, or mixed
 // commands for too long; nil otherwise.
 func (s *State) refusal(now time.Time) *cause.Cause {
+	mixed := s.members.NoteMixed(s.generation.Number, s.replacements.Leaves, now)
 	for i := range s.members.Len() {
 		if m := s.members.At(Slot(i)); m.Known() && m.Report().Refused != "" && s.replacements.For(Slot(i)) == nil {
 			return &cause.Cause{Code: cause.Code(ReasonRefused), Slot: i, ExitCode: protocol.ExitRefused, Message: m.Report().Refused}
 		}
 	}
-	if !s.mixedSince.IsZero() && now.Sub(s.mixedSince) >= mixedTimeout {
-		return &cause.Cause{Code: cause.Code(ReasonRefused), ExitCode: protocol.ExitRefused, Message: s.members.Mixed(s.leaves)}
+	if mixed {
+		return &cause.Cause{Code: cause.Code(ReasonRefused), ExitCode: protocol.ExitRefused, Message: s.members.Mixed(s.replacements.Leaves)}
 	}
 	return nil
-}
-
-func (s *State) refuse(c *cause.Cause, now time.Time) {
-	s.becomeFinal(Verdict{Reason: ReasonRefused, ExitCode: c.ExitCode, Cause: c, At: now}, GivenUp)
 }

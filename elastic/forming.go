@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -20,7 +19,7 @@ func (s *State) stepForming(now time.Time) {
 	if s.storedRevision >= s.revision {
 		s.request(s.replacements.RequestCommitted())
 	}
-	if s.waitsFor() != "" || !s.branchStored() {
+	if s.waitsFor() != "" || !s.ledger.LineStored() {
 		return
 	}
 	s.gather(now)
@@ -28,9 +27,6 @@ func (s *State) stepForming(now time.Time) {
 		s.begin()
 	}
 }
-
-// maxUnprotected bounds the text about what runs in the place of a launcher.
-const maxUnprotected = 700
 
 // begin lays out the next generation; it is handed out once it is stored.
 func (s *State) begin() {
@@ -42,42 +38,18 @@ func (s *State) begin() {
 	s.save()
 }
 
-// waitsFor returns, for people, what the next generation waits for; "" when nothing.
+// waitsFor returns, for people, what the next generation waits for; "" when nothing. A step that ranks failed to restore is restored again
+// after a pause.
 func (s *State) waitsFor() string {
-	for i := range s.members.Len() {
-		m, r := s.members.At(Slot(i)), s.members.At(Slot(i)).Report()
-		switch {
-		case s.replacements.Suspended(Slot(i)):
-			return "the Job is suspended; waits for its pods to be re-created"
-		case s.replacements.For(Slot(i)) != nil:
-			return fmt.Sprintf("replaces %s of slot %d: %s", s.replacements.For(Slot(i)).Where(), i, s.replacements.For(Slot(i)).Why())
-		case m.Known() && s.replacements.Fenced(m.Pod().UID):
-			return fmt.Sprintf("waits for the replacement of pod %s in slot %d", m.Pod().Name, i)
-		case !m.Attached():
-			return fmt.Sprintf("waits for the agent of slot %d", i)
-		case r.Terminating:
-			return fmt.Sprintf("pod %s of slot %d is terminating; waits for its replacement", m.Pod().Name, i)
-		case s.members.Behind(Slot(i)):
-			return fmt.Sprintf("pod %s of slot %d is at launcher %d of its command, the gang at launcher %d: waits until all pods are at the same launcher",
-				m.Pod().Name, i, max(1, r.Launch), s.members.Launch())
-		case r.Ranks == 0:
-			text := fmt.Sprintf("waits for the launcher of slot %d", i)
-			if r.Unprotected != "" {
-				text += ": " + cause.Tail(r.Unprotected, maxUnprotected)
-			}
-			return text
-		case r.Port == 0:
-			return fmt.Sprintf("waits for a free port for pod %s of slot %d", m.Pod().Name, i)
-		case r.Address == "":
-			return fmt.Sprintf("waits for the address of pod %s of slot %d", m.Pod().Name, i)
-		case s.generation.Number > 0 && !m.Halted(s.generation.Number):
-			return fmt.Sprintf("waits for slot %d to halt generation %d", i, s.generation.Number)
+	if why := s.replacements.WaitsFor(s.generation.Number); why != "" {
+		return why
+	}
+	if f := s.run.forming; f != nil && s.account.RestoresAgain(s.generation.Number) && !s.generation.Branching() {
+		if at := f.since.Add(restorePause); s.now.Before(at) {
+			return fmt.Sprintf("waits until %s to restore step %d again, which failed", at.UTC().Format(time.TimeOnly), s.generation.RestoreStep)
 		}
 	}
-	if at := s.restoresAt(); s.now.Before(at) {
-		return fmt.Sprintf("waits until %s to restore step %d again, which failed", at.UTC().Format(time.TimeOnly), s.generation.RestoreStep)
-	}
-	return s.members.Mixed(s.leaves)
+	return s.members.Mixed(s.replacements.Leaves)
 }
 
 // fetchReason returns, for people, what a generation waits for once all pods are there.

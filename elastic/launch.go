@@ -19,16 +19,6 @@ type Launch struct {
 	Kept []StoredStep
 }
 
-// noteLeft takes note of slots that left while others go on: another coordinator would wait for a pod that is over.
-func (s *State) noteLeft() {
-	if s.Record.Phase != Running && s.Record.Phase != Halting {
-		return
-	}
-	if s.members.NoteLeft() {
-		s.save()
-	}
-}
-
 // stepLaunch has the gang go on to the launcher that a pod has come to, once the one before is over on all pods.
 func (s *State) stepLaunch() {
 	next, left := s.members.NextLaunch(s.replacements.Fenced)

@@ -59,6 +59,21 @@ type forming struct {
 	deaths     uint64
 }
 
+// replan has what comes from storage planned again.
+func (f *forming) replan() {
+	if f != nil {
+		f.planned = false
+	}
+}
+
+// noteFirst takes note of from which number on containers count for a pod whose agent reports for the first time. Before the first
+// generation all of them count; later those that ended before this coordinator started may have been counted already.
+func (f *forming) noteFirst(slot Slot, r *protocol.Report, generation int64) {
+	if f.containers[slot] = 1; generation > 0 {
+		f.containers[slot] = r.Containers
+	}
+}
+
 // becomeRunning begins the run of the newest generation, which is handed out once it is stored.
 func (s *State) becomeRunning() {
 	s.drain.Drop()

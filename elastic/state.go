@@ -25,7 +25,7 @@ import (
 //	| lives for       | fields                                                                                     |
 //	|-----------------|--------------------------------------------------------------------------------------------|
 //	| the gang        | Record (outlives every coordinator)                                                        |
-//	| the coordinator | stored revision storedRevision verdictRevision lookedUpAt ended ending over mixedSince             |
+//	| the coordinator | stored revision storedRevision verdictRevision lookedUpAt ended ending over                        |
 //	| as each says    | members replacements account ledger generation drain                                        |
 //	| the generation  | run, replaced whole by becomeRunning                                                       |
 //	| the phase       | run.halting, run.forming, replaced whole by becomeHalting and becomeForming                |
@@ -45,8 +45,6 @@ type State struct {
 
 	// over: the Job has ended or is being deleted. Nothing is repaired or replaced from then on.
 	over bool
-	// mixedSince is when some pods were first seen to run their whole command while others have launchers; zero: they do not.
-	mixedSince time.Time
 
 	members      *members.Members
 	replacements *replacements.Replacements

@@ -15,7 +15,7 @@ func Step(s *State, e Event, now time.Time) []Effect {
 	s.effects, s.now = nil, now
 	s.drain.NoteStart(now)
 	if _, report := e.(Reported); !report {
-		s.replan()
+		s.run.forming.replan()
 	}
 	switch e := e.(type) {
 	case Reported:
@@ -100,7 +100,7 @@ func (s *State) reported(e Reported, now time.Time) {
 	was, more := s.members.Take(slot, e.Pod, r, s.generation.Number, now)
 	before := was.Report()
 	if f := s.run.forming; f != nil && !was.Known() {
-		f.containers[slot] = s.containersAtFirst(r)
+		f.noteFirst(slot, r, s.generation.Number)
 	}
 	if !was.Attached() || before.Generation != r.Generation || before.State != r.State || before.Terminating != r.Terminating ||
 		members.HasLauncher(before, s.generation.Number) != members.HasLauncher(r, s.generation.Number) {
@@ -109,7 +109,7 @@ func (s *State) reported(e Reported, now time.Time) {
 	if s.Record.Phase == Forming {
 		s.account.Reopen(s.generation.Number, e.Pod.Created, now)
 	}
-	s.replan()
+	s.run.forming.replan()
 	if more != (protocol.Saves{}) {
 		s.emit(Saved{more})
 	}
@@ -158,13 +158,6 @@ func (s *State) refresh() {
 	}
 }
 
-// replan: what comes from storage must be thought over.
-func (s *State) replan() {
-	if f := s.run.forming; f != nil {
-		f.planned = false
-	}
-}
-
 // maxTransitions bounds the phases that a gang goes through in one event: halted, formed and running again, and a verdict on that.
 const maxTransitions = 4
 
@@ -174,11 +167,12 @@ func (s *State) advance(most int, now time.Time) {
 	for range most {
 		before := s.Record.Phase
 		s.stepLaunch()
-		s.noteLeft()
+		if (s.Record.Phase == Running || s.Record.Phase == Halting) && s.members.NoteLeft() {
+			s.save() // another coordinator would wait for a pod that is over
+		}
 		if !s.Final() {
-			s.trackMixed(now)
 			if c := s.refusal(now); c != nil {
-				s.refuse(c, now)
+				s.becomeFinal(Verdict{Reason: ReasonRefused, ExitCode: c.ExitCode, Cause: c, At: now}, GivenUp)
 			}
 		}
 		switch {

@@ -14,7 +14,7 @@ func (s *State) shouldMove(c cause.Cause) bool {
 	if c.Suspect == "" || c.Slot < 0 || s.members.Len() == 1 || s.account.Moved(c.Suspect) {
 		return false
 	}
-	slot := s.atFault(c)
+	slot := s.members.AtFault(c)
 	if s.replacements.For(slot) != nil || !s.members.At(slot).Known() {
 		return false
 	}
@@ -22,17 +22,9 @@ func (s *State) shouldMove(c cause.Cause) bool {
 	return left <= 0 || s.account.SuspectedBefore(c.Suspect) && s.generation.SurvivesWithout(slot)
 }
 
-// atFault returns the slot of the pod at fault: the one that several others lost, else that of the rank that failed first.
-func (s *State) atFault(c cause.Cause) Slot {
-	if slot, known := s.members.ByAddress(c.Accused); known {
-		return slot
-	}
-	return Slot(c.Slot)
-}
-
 // move has the pod replaced in the recovery that is about to be opened.
 func (s *State) move(c cause.Cause, now time.Time) {
-	slot := s.atFault(c)
+	slot := s.members.AtFault(c)
 	pod := s.members.At(slot).Pod()
 	why := fmt.Sprintf("%s occurred again without progress; the pod moves to another node, because this one may be at fault", c.Suspect)
 	s.account.NoteMoved(c.Suspect)

@@ -28,14 +28,6 @@ import (
 // restorePause is how long after a failure to restore a step the next generation restores it again.
 const restorePause = time.Minute
 
-// restoresAt is when the next generation may restore again a step that ranks failed to restore; the zero Time: there is none.
-func (s *State) restoresAt() time.Time {
-	if f := s.run.forming; f != nil && s.account.RestoresAgain(s.generation.Number) && !s.generation.Branching() {
-		return f.since.Add(restorePause)
-	}
-	return time.Time{}
-}
-
 // giveUpStep has no later generation restore the step that the newest one restored, or one after it.
 func (s *State) giveUpStep(c *cause.Cause) {
 	step := s.generation.RestoreStep

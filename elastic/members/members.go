@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -47,6 +48,8 @@ type Members struct {
 	seen   Seen
 	// launched: a pod starts its ranks with a launcher, or all did in the newest generation, so that they may again.
 	launched bool
+	// mixedSince is when some pods were first seen to run their whole command while others have launchers; zero: they do not.
+	mixedSince time.Time
 	// numbered is how ranks would be numbered by what pods have reported, until one reports something else.
 	numbered *numbering
 }
@@ -269,12 +272,12 @@ func (ms *Members) Containers() []uint64 {
 	return out
 }
 
-// ByAddress finds the slot of the pod with an address.
-func (ms *Members) ByAddress(address string) (Slot, bool) {
-	for i := range ms.slots {
-		if m := &ms.slots[i]; m.known && address != "" && m.report.Address == address {
-			return Slot(i), true
+// AtFault returns the slot of the pod at fault: the one that several others lost, else that of the rank that failed first.
+func (ms *Members) AtFault(c cause.Cause) Slot {
+	for slot, m := range ms.Each {
+		if m.known && c.Accused != "" && m.report.Address == c.Accused {
+			return slot
 		}
 	}
-	return 0, false
+	return Slot(c.Slot)
 }

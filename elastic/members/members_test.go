@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/internal/protocol"
 	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 )
@@ -153,5 +154,42 @@ func TestRefreshUnknownPods(t *testing.T) {
 	}
 	if news := ms.Refresh(1, noneFenced); news != (News{}) {
 		t.Errorf("nothing has changed, and it says %+v", news)
+	}
+}
+
+// TestMixed: whole commands beside launchers are given time, unless one of them may still start a launcher, or its pod leaves.
+func TestMixed(t *testing.T) {
+	ms, none := New(2, Recorded{}, false), func(Slot) bool { return false }
+	whole := protocol.Report{Ranks: 1, WholeCommand: true, Rank: []protocol.Rank{{}}}
+	take(ms, 0, podAt("a", 0), whole, noneFenced)
+	take(ms, 1, podAt("b", 0), protocol.Report{Ranks: 1}, noneFenced)
+	from := time.Unix(1, 0)
+	for _, c := range []struct {
+		generation int64
+		leaves     func(Slot) bool
+		after      time.Duration
+		want       bool
+	}{
+		{0, none, 0, false},
+		{0, none, mixedTimeout, false}, // its first run
+		{1, none, 2 * mixedTimeout, false},
+		{1, none, 3*mixedTimeout - 1, false},
+		{1, none, 3 * mixedTimeout, true},
+		{1, func(slot Slot) bool { return slot == 0 }, 4 * mixedTimeout, false},
+	} {
+		if got := ms.NoteMixed(c.generation, c.leaves, from.Add(c.after)); got != c.want {
+			t.Errorf("after %s in generation %d: too long: %t", c.after, c.generation, got)
+		}
+	}
+}
+
+// TestAtFault: the pod that others lost, where it is known, else that of the rank.
+func TestAtFault(t *testing.T) {
+	ms := New(2, Recorded{}, false)
+	take(ms, 1, podAt("b", 0), protocol.Report{Ranks: 1, Address: "10.0.0.2"}, noneFenced)
+	for address, want := range map[string]Slot{"10.0.0.2": 1, "10.0.0.9": 0, "": 0} {
+		if got := ms.AtFault(cause.Cause{Accused: address}); got != want {
+			t.Errorf("accused %q: slot %d", address, got)
+		}
 	}
 }

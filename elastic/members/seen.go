@@ -3,6 +3,7 @@ package members
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/internal/protocol"
@@ -162,15 +163,25 @@ func (m *Member) inFirstRun(generation int64) bool {
 	return generation == 0 && len(m.report.Rank) > 0 && m.report.Rank[0].Exit == nil
 }
 
-// MixedFinally returns why a mixed gang cannot run once none of its whole commands may still start a launcher; "" where
-// it may.
-func (ms *Members) MixedFinally(generation int64, leaves func(Slot) bool) string {
-	for i := range ms.slots {
-		if m := &ms.slots[i]; m.known && m.report.WholeCommand && m.inFirstRun(generation) {
-			return ""
-		}
+// mixedTimeout is how long a gang may be mixed: some pods start ranks with a launcher, and in others the whole command
+// is the one rank, whose first run is over, so that no launcher will start there. It is longer than agents wait for the
+// generation of a command that has ended.
+const mixedTimeout = 15 * time.Minute
+
+// NoteMixed records since when commands have been finally mixed, and reports whether that is for too long. leaves: see Mixed.
+func (ms *Members) NoteMixed(generation int64, leaves func(Slot) bool, now time.Time) (tooLong bool) {
+	switch mixed := ms.mixedFinally(generation, leaves); {
+	case !mixed:
+		ms.mixedSince = time.Time{}
+	case ms.mixedSince.IsZero():
+		ms.mixedSince = now
 	}
-	return ms.Mixed(leaves)
+	return !ms.mixedSince.IsZero() && now.Sub(ms.mixedSince) >= mixedTimeout
+}
+
+// mixedFinally reports whether a gang is mixed and none of its whole commands may still start a launcher.
+func (ms *Members) mixedFinally(generation int64, leaves func(Slot) bool) bool {
+	return ms.All(func(m *Member) bool { return !m.known || !m.report.WholeCommand || !m.inFirstRun(generation) }) && ms.Mixed(leaves) != ""
 }
 
 // Mixed returns why a gang cannot run in which the whole command is the one rank of some pods while others start ranks
