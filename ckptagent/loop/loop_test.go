@@ -530,7 +530,7 @@ func TestRefusedLauncher(t *testing.T) {
 	p.Start("bash", "-c", "torchrun --logs-specs mine train.py; echo code $?")
 	c.Await(t, "a", "is refused", func(r *v1.Report) bool { return strings.HasPrefix(r.Refused, "--logs-specs=mine: is not honoured") })
 	p.Out.Await(t, "code 2")
-	p.Errs.Await(t, "holdfast: --logs-specs=mine: is not honoured under holdfast; leave it out")
+	p.Errs.Await(t, "holdfast: --logs-specs=mine: is not honoured under holdfast; remove it")
 }
 
 func TestSecondLauncherIsRefused(t *testing.T) {
