@@ -139,7 +139,7 @@ func (p *publisher) publish(ctx context.Context, key types.NamespacedName) error
 func (p *publisher) read(ctx context.Context, key types.NamespacedName) (written, error) {
 	u, err := p.gangs.Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return written{}, fmt.Errorf("Gang %s does not exist yet", key)
+		return written{}, fmt.Errorf("reading Gang %s: it does not exist yet", key)
 	}
 	if err != nil {
 		return written{}, fmt.Errorf("reading Gang %s: %w", key, err)

@@ -135,7 +135,7 @@ func preview(ctx context.Context, u user) {
 		u.t.Errorf("exit code %d", code)
 	}
 	u.says("preview", text, "nothing was created", "holdfast.dev/gang: train", "name: holdfast-install", "schedulerName: holdfast-scheduler",
-		"+    - /run/holdfast/bin/holdfast-agent", "Memory: 128Mi more for each pod", "shared memory: 64Mi at /dev/shm", "Where: not asked: you may not ask the scheduler")
+		"+    - /run/holdfast/bin/holdfast-agent", "Memory: 128Mi more for each pod", "shared memory: 64Mi at /dev/shm", "Where: not queried: you may not query the scheduler")
 	if strings.Contains(text, "controller-uid: ") {
 		u.t.Error("preview shows as a difference what the API server makes up for each object")
 	}
@@ -231,7 +231,7 @@ func observe(ctx context.Context, u user) {
 		"restartPolicy: Never", "restartPolicy: OnFailure").Replace(job("watched", "1")), "apply", "-n", "team-a", "-f", "-")
 	eventually.Holds(u.t, "the Gang says what would have been done", func() (bool, any) {
 		text, code := u.holdfast(ctx, "", "explain", "job/watched")
-		return code == 0 && strings.Contains(text, "only observed") && strings.Contains(text, "WouldRestart: pod watched-0-") && strings.Contains(text, "exit code 7"), text
+		return code == 0 && strings.Contains(text, "the job is observed") && strings.Contains(text, "WouldRestart: pod watched-0-") && strings.Contains(text, "exit code 7"), text
 	})
 	pods := &corev1.PodList{}
 	if err := u.Client().List(ctx, pods, client.InNamespace("team-a"), client.MatchingLabels{batchv1.JobNameLabel: "watched"}); err != nil ||
