@@ -17,7 +17,7 @@ func TestAgentOptions(t *testing.T) {
 		"defaults":            {nil, "", nil, nil},
 		"a secret":            {[]string{"--agent-pull-secrets=registry", "--agent-pull-policy=Always"}, "", []string{"registry"}, []string{"registry"}},
 		"one of a namespace":  {[]string{"--agent-pull-secrets=team/own,registry"}, "", []string{"own", "registry"}, []string{"registry"}},
-		"a policy of no kind": {[]string{"--agent-pull-policy=Sometimes"}, `"Sometimes" is none of`, nil, nil},
+		"a policy of no kind": {[]string{"--agent-pull-policy=Sometimes"}, `"Sometimes" must be IfNotPresent, Always or Never`, nil, nil},
 		"a secret of no name": {[]string{"--agent-pull-secrets=team/"}, `"team/" is no secret`, nil, nil},
 		"of no namespace":     {[]string{"--agent-pull-secrets=/registry"}, `"/registry" is no secret`, nil, nil},
 		"a path":              {[]string{"--agent-pull-secrets=a/b/c"}, `"a/b/c" is no secret`, nil, nil},
