@@ -319,7 +319,7 @@ func grouped(spec map[string]any) func(context.Context, *tenant) (string, error)
 
 // shapes makes a group of which no two pods are alike.
 func shapes(ctx context.Context, m *tenant) (string, error) {
-	return m.tooMany(ctx, "shapes", "kinds", func(i int, p *corev1.Pod) {
+	return m.tooMany(ctx, "shapes", "different shapes", func(i int, p *corev1.Pod) {
 		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{
 			corev1.ResourceCPU: *resource.NewMilliQuantity(int64(i+1), resource.DecimalSI),
 		}
