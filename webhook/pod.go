@@ -59,29 +59,23 @@ func MutatePod(ctx context.Context, in *corev1.Pod, cfg Config) Outcome[*corev1.
 	if s.Observe { // a pod of an observed job is not touched
 		return Outcome[*corev1.Pod]{Object: pod}
 	}
+	refuse := func(err *field.Error) Outcome[*corev1.Pod] {
+		return Outcome[*corev1.Pod]{Object: pod, Errors: field.ErrorList{err}}
+	}
 	enabled := settings.MetadataAnnotations.Key(v1alpha1.AnnotationEnabled)
 	if owner == nil {
-		return Outcome[*corev1.Pod]{Object: pod, Errors: field.ErrorList{field.Invalid(enabled, "true", onlyJobs(pod))}}
+		return refuse(field.Invalid(enabled, "true", onlyJobs(pod)))
 	}
 	if size == "" {
 		return Outcome[*corev1.Pod]{Object: pod, Warnings: []string{fmt.Sprintf(
 			"%s: Job %s was not admitted by holdfast when it was created, so its pods stay as they are; delete the Job and create it again", enabled, owner.Name)}}
 	}
 	if _, ok := gangSize(size); !ok {
-		return Outcome[*corev1.Pod]{
-			Object: pod,
-			Errors: field.ErrorList{field.Invalid(
-				settings.MetadataAnnotations.Key(v1alpha1.AnnotationGangSize),
-				size,
-				fmt.Sprintf(
-					"must be from 1 to %d, and admission of the Job writes it: remove the annotation and set parallelism of the Job",
-					v1alpha1.MaxMembers,
-				),
-			)},
-		}
+		return refuse(field.Invalid(settings.MetadataAnnotations.Key(v1alpha1.AnnotationGangSize), size, fmt.Sprintf(
+			"must be from 1 to %d, and admission of the Job writes it: remove the annotation and set parallelism of the Job", v1alpha1.MaxMembers)))
 	}
 	if err := checkIndex(pod); err != nil {
-		return Outcome[*corev1.Pod]{Object: pod, Errors: field.ErrorList{err}}
+		return refuse(err)
 	}
 	return inject(ctx, pod, cfg, s, owner)
 }

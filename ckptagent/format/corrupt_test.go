@@ -12,7 +12,7 @@ import (
 var damages = []byte{0x01, 0x03, 0x80, 0xff}
 
 // TestEveryDamagedByteOfTheMetadata: each byte before the data is changed, in arenas of three and two slots and at every point of a save. A
-// byte of the header makes the arena one to be made anew; one of a record makes that record torn: the older word of a page with two stands,
+// byte of the header has the arena created again; one of a record makes that record torn: the older word of a page with two stands,
 // a slot is not sealed; any other is ignored. Nothing else changes, and no grant is handed out twice.
 func TestEveryDamagedByteOfTheMetadata(t *testing.T) {
 	for _, slots := range []uint32{Slots, MinSlots} {

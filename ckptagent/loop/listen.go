@@ -145,8 +145,7 @@ func (a *Agent) acceptLauncher(l *proc.Launch) {
 	a.startAgain()
 }
 
-// limitRestarts is how many restarts there may be, which ranks are told: as the job says, else as the launcher does; nil where neither
-// does.
+// limitRestarts returns the limit of restarts, which ranks receive: the job's, else the launcher's; nil where neither has one.
 func (a *Agent) limitRestarts(spec *launch.Spec) *int {
 	said, flag := a.c.MaxRestarts, spec.MaxRestarts
 	switch {

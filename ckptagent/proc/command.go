@@ -140,9 +140,9 @@ func (c Command) Start(root Root, mark string, run protocol.Run) (Process, error
 	return start(command{file: file, argv: c.Argv, env: list, files: [3]*os.File{os.Stdin, os.Stdout, os.Stderr}})
 }
 
-// EndBelow ends all that descends from init but this process, which is all that the command has started: whoever lost its parent is init's
-// child. With grace the command, or what handles SIGTERM below it where it is a shell, is asked by SIGTERM first, and waited for; the
-// command itself is not asked again where init has done so. waited says that something was.
+// EndBelow ends all descendants of init but this process, which are all that the command has started: a process that lost its parent is a
+// child of init. With grace the command, or where it is a shell the processes below it that handle SIGTERM, receive SIGTERM first, and
+// are waited for; the command itself does not receive it again where init has sent it. waited reports that some process was waited for.
 //
 // init is the pid of the process that started this one. Where that has ended nothing is killed: this process is then the child of
 // some other reaper, below which other containers of the pod may run.

@@ -161,31 +161,21 @@ func (j Job) Tail(run protocol.Run, again bool) *Tails {
 	t := &Tails{done: make(chan struct{}), open: j.open}
 	var all []*tail
 	for local, r := range f.Rank {
+		show := func(path string, console *os.File, filters []string, slot int64) {
+			all = append(all, &tail{
+				path:    j.abs(path),
+				prefix:  r.Prefix,
+				console: console,
+				filters: filters,
+				slot:    slot,
+				tails:   t,
+			})
+		}
 		if r.TeeStdout {
-			all = append(
-				all,
-				&tail{
-					path:    j.abs(r.Stdout),
-					prefix:  r.Prefix,
-					console: j.Launch.Files[1],
-					filters: j.Spec.Logs.OutFilters,
-					slot:    int64(local) * 16,
-					tails:   t,
-				},
-			)
+			show(r.Stdout, j.Launch.Files[1], j.Spec.Logs.OutFilters, int64(local)*16)
 		}
 		if r.TeeStderr {
-			all = append(
-				all,
-				&tail{
-					path:    j.abs(r.Stderr),
-					prefix:  r.Prefix,
-					console: j.Launch.Files[2],
-					filters: j.Spec.Logs.ErrFilters,
-					slot:    int64(local)*16 + 8,
-					tails:   t,
-				},
-			)
+			show(r.Stderr, j.Launch.Files[2], j.Spec.Logs.ErrFilters, int64(local)*16+8)
 		}
 	}
 	if len(all) == 0 {

@@ -14,8 +14,8 @@ import (
 )
 
 // TestEveryDamagedByteInStorage: a rank's file of which a byte is changed is not read, but for the page of the header behind its record,
-// which nobody reads. A manifest of which a byte is changed is not there, or says the same, or says of a rank's file what is not so: that
-// is found by whoever compares the two, and nobody restores by it: the gang's record names the step, the file says what it holds.
+// which no reader uses. A manifest of which a byte is changed is absent, or the same, or differs from a rank's file: a comparison of the
+// two finds that, and no restore depends on it, because the gang's record names the step and the file has what it holds.
 func TestEveryDamagedByteInStorage(t *testing.T) {
 	m := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
 	s := newStore(m, jobFolder, "a")

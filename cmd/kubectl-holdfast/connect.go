@@ -53,8 +53,8 @@ func connect(flags *genericclioptions.ConfigFlags, warn rest.WarningHandlerWithC
 	return c, cfg, namespace, nil
 }
 
-// configured refuses to guess where the cluster is: without a word on it the address would be one of this machine, where
-// nobody answers.
+// configured refuses to guess where the cluster is: without a configuration the address would be one of this machine, which
+// serves no cluster.
 func configured(flags *genericclioptions.ConfigFlags) error {
 	raw, err := flags.ToRawKubeConfigLoader().RawConfig()
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -37,7 +38,7 @@ func podToAsk(ctx context.Context, c client.Reader, g *v1alpha1.Gang) (*corev1.P
 	slices.SortFunc(list.Items, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	for i := range list.Items {
 		pod := &list.Items[i]
-		if string(membership.JobUID(pod)) != g.Spec.JobRef.UID || membership.Orphaned(pod) || pod.DeletionTimestamp != nil {
+		if !membership.MadeFor(pod, types.UID(g.Spec.JobRef.UID)) || pod.DeletionTimestamp != nil {
 			continue
 		}
 		for j := range pod.Spec.Containers {

@@ -54,7 +54,7 @@ func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic
 	case membership.Replaced(pod):
 		return nil
 	}
-	if !belongs(key, pod) {
+	if !membership.MadeFor(pod, types.UID(key.Job)) {
 		return nil // somebody else took it out
 	}
 	if pod.DeletionTimestamp != nil {
@@ -71,12 +71,7 @@ func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic
 
 // plain reports whether the cached pod is the one that is meant, lives, and belongs to its Job.
 func (c *Controller) plain(key coordinator.Key, d elastic.Termination, pod *corev1.Pod) bool {
-	return string(pod.UID) == d.Pod && pod.DeletionTimestamp == nil && !membership.Replaced(pod) && belongs(key, pod)
-}
-
-// belongs says whether the pod is one of the gang's job, which controls it yet.
-func belongs(key coordinator.Key, pod *corev1.Pod) bool {
-	return string(membership.JobUID(pod)) == key.Job && !membership.Orphaned(pod)
+	return string(pod.UID) == d.Pod && pod.DeletionTimestamp == nil && !membership.Replaced(pod) && membership.MadeFor(pod, types.UID(key.Job))
 }
 
 // release is the one patch that releases the pod from its Job; where a version is given, it applies to that version

@@ -52,8 +52,8 @@ type handed struct {
 	queueAt time.Time
 }
 
-// handOver sees to the PodGroup of a gang that Volcano places; is says that it is one. answer is why it is not placed, note what is wrong
-// with the group, again when to look again.
+// handOver creates the PodGroup of a gang that Volcano places, and reads it. answer is why the gang is not placed, nil where Volcano does
+// not place it; note is what is wrong with the group, again when to read it again.
 func (c *Controller) handOver(
 	ctx context.Context, g *v1alpha1.Gang, job *batchv1.Job, known status.View, pods []corev1.Pod, now time.Time,
 ) (answer *v1alpha1.PlacementStatus, note string, again time.Duration) {
@@ -73,8 +73,8 @@ func (c *Controller) handOver(
 	last := c.groups[key]
 	c.mu.Unlock()
 	done := placed && last.group != nil && last.group.MinMember >= int64(view.Size)
-	if last.job != job.UID || last.name != view.Name || !done && now.Sub(last.at) >= groupSoonest {
-		if last.job != job.UID || last.name != view.Name {
+	if another := last.job != job.UID || last.name != view.Name; another || !done && now.Sub(last.at) >= groupSoonest {
+		if another {
 			last = handed{job: job.UID, name: view.Name}
 		}
 		last = c.lookAtGroup(ctx, g, job, last, like, now)
@@ -130,8 +130,9 @@ func (c *Controller) lookAtGroup(
 	}
 	if out.queue, out.queueAt = last.queue, last.queueAt; now.Sub(last.queueAt) >= groupAgain {
 		out.queueAt = now
-		if said, err := c.saidOfQueue(ctx, u); err == nil { // all else is said without
-			out.queue = said
+		// Events alone have the reason. Those that warn repeat the condition; without any the rest of the answer stays.
+		if e, err := c.newestEvent(ctx, u, handover.EventReason, corev1.EventTypeNormal); err == nil {
+			out.queue = handover.Text(e.Message)
 		}
 	}
 	return out
@@ -164,24 +165,4 @@ func (c *Controller) groupOf(
 		return nil, fmt.Errorf("creating it: %w", err)
 	}
 	return u, nil
-}
-
-// saidOfQueue is what Volcano said last of a group that it has not let into its queue: its events alone say that.
-func (c *Controller) saidOfQueue(ctx context.Context, u *unstructured.Unstructured) (string, error) {
-	list := &corev1.EventList{}
-	if err := c.Live.List(ctx, list, client.InNamespace(u.GetNamespace()), client.MatchingFields{
-		"involvedObject.uid": string(u.GetUID()),
-		"reason":             handover.EventReason,
-	}); err != nil {
-		return "", fmt.Errorf("listing the events of PodGroup %s: %w", u.GetName(), err)
-	}
-	var said string
-	var at time.Time
-	for i := range list.Items {
-		e := &list.Items[i]
-		if seen := lastSeen(e); e.Type == corev1.EventTypeNormal && !seen.Before(at) { // the others repeat the condition
-			at, said = seen, handover.Text(e.Message)
-		}
-	}
-	return said, nil
 }

@@ -65,24 +65,34 @@ func (c *Controller) lastRefusal(ctx context.Context, job *batchv1.Job, now time
 	if known && last.job == job.UID && now.Sub(last.askedAt) < refusedAgain {
 		return last, nil
 	}
-	list := &corev1.EventList{}
-	if err := c.Live.List(ctx, list, client.InNamespace(job.Namespace), client.MatchingFields{
-		"involvedObject.uid": string(job.UID),
-		"reason":             failedCreate,
-	}); err != nil {
+	newest, err := c.newestEvent(ctx, job, failedCreate, "")
+	if err != nil {
 		return refusal{}, fmt.Errorf("listing the events of Job %s: %w", key, err)
 	}
-	last = refusal{job: job.UID, askedAt: now}
-	for i := range list.Items {
-		if at := lastSeen(&list.Items[i]); !at.Before(last.at) {
-			last.at, last.text = at, list.Items[i].Message
-		}
-	}
+	last = refusal{job: job.UID, askedAt: now, at: lastSeen(&newest), text: newest.Message}
 	last.text = cause.Tail(cause.Printable(attempt.ReplaceAllString(last.text, "")), maxRefusal)
 	c.mu.Lock()
 	c.refusals[key] = last
 	c.mu.Unlock()
 	return last, nil
+}
+
+// newestEvent reads, from the API server itself, the event about an object that was seen last, of a reason, and of a type where one is
+// named; the zero Event: there is none.
+func (c *Controller) newestEvent(ctx context.Context, about client.Object, reason, kind string) (newest corev1.Event, err error) {
+	list := &corev1.EventList{}
+	if err := c.Live.List(ctx, list, client.InNamespace(about.GetNamespace()), client.MatchingFields{
+		"involvedObject.uid": string(about.GetUID()),
+		"reason":             reason,
+	}); err != nil {
+		return corev1.Event{}, err
+	}
+	for i := range list.Items {
+		if e := &list.Items[i]; (kind == "" || e.Type == kind) && !lastSeen(e).Before(lastSeen(&newest)) {
+			newest = *e
+		}
+	}
+	return newest, nil
 }
 
 func lastSeen(e *corev1.Event) time.Time {

@@ -84,6 +84,9 @@ func JobUID(pod *corev1.Pod) types.UID {
 	return ""
 }
 
+// MadeFor reports whether the pod was made for this job, and has not been left behind by it.
+func MadeFor(pod *corev1.Pod, job types.UID) bool { return JobUID(pod) == job && !Orphaned(pod) }
+
 // index reads a number from 0.
 func index(value string) (int, bool) {
 	n, err := strconv.Atoi(value)

@@ -9,7 +9,7 @@ import (
 func Holders(job types.UID, members int, pods []corev1.Pod) []*corev1.Pod {
 	return holders(members, pods, func(pod *corev1.Pod) (int, bool) {
 		slot, ok := GangSlot(pod)
-		return slot, ok && JobUID(pod) == job && !Replaced(pod) && !Orphaned(pod)
+		return slot, ok && MadeFor(pod, job) && !Replaced(pod)
 	})
 }
 

@@ -81,7 +81,7 @@ func NextWish(g *v1alpha1.Gang, ofJob int64) int64 {
 	return newest + 1
 }
 
-// Answers reports whether the coordinator has heard a wish: what is pinned now is what it made of that one, or of a later one.
+// Answers reports whether the coordinator has read a wish: the pins in the status are its answer to that one, or to a later one.
 func Answers(g *v1alpha1.Gang, wish int64) bool {
 	return g.Status.Run != nil && g.Status.Run.PinWish >= wish || wish == 0
 }
