@@ -2,6 +2,7 @@ package scheduling
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -72,13 +73,16 @@ func keptAway(s *stage) {
 // there is room beside it.
 func stranded(s *stage) {
 	s.plain(3)
+	whole := func(p *corev1.Pod) { onPlain(p); p.Spec.Tolerations = nil }
+	preview := s.previewer(whole)
 	for round := range 4 {
-		whole := func(p *corev1.Pod) { onPlain(p); p.Spec.Tolerations = nil }
 		s.create(alone("filler", whole))
 		long := s.ranked("long", 2, whole)
 		s.running(append(long, "filler")...)
 		at := s.pods()[long[1]].Spec.NodeName
 		s.cordon(at, true)
+		// Nodes and pods reach the scheduler by two watches: it may see the new pod first.
+		s.until("the scheduler to see the cordon", func() bool { return strings.Contains(preview(1).Message, "1 cordoned") })
 		s.end(long[1])
 		lost := member("long", 1, 2, "long-1-again")
 		whole(lost)

@@ -168,13 +168,13 @@ func (s *stage) report(name string, status corev1.PodStatus) {
 }
 
 // previewer asks the acting scheduler where a gang of so many would go.
-func (s *stage) previewer() func(size int) v1alpha1.PlacementStatus {
+func (s *stage) previewer(change func(*corev1.Pod)) func(size int) v1alpha1.PlacementStatus {
 	token := s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience)
 	return func(size int) v1alpha1.PlacementStatus {
 		var pods []corev1.Pod
 		for slot := range size {
 			p := member("both", slot, size, fmt.Sprintf("both-%d", slot))
-			onPlain(p)
+			change(p)
 			pods = append(pods, *p)
 		}
 		code, text := s.acting().ask(s.t, token, pods...)
@@ -189,7 +189,7 @@ func (s *stage) previewer() func(size int) v1alpha1.PlacementStatus {
 // rejected: a node whose kubelet does not admit pods gets two of them, not all.
 func rejected(s *stage) {
 	s.plain(2)
-	preview := s.previewer()
+	preview := s.previewer(onPlain)
 	var first string
 	for round := range 2 {
 		s.until("both nodes to be free", func() bool { return preview(2).Placed })
@@ -227,7 +227,7 @@ func notReady(s *stage) {
 	}
 	bad := fmt.Sprintf("plain-%d-0", s.plains)
 	ready(bad, corev1.ConditionFalse)
-	named, preview := "1 unhealthy (NotReady): "+bad, s.previewer()
+	named, preview := "1 unhealthy (NotReady): "+bad, s.previewer(onPlain)
 	s.until("the scheduler to know it", func() bool { return strings.Contains(preview(2).Message, named) }) // pods come by another watch
 	both := s.ranked("both", 2, onPlain)
 	s.until("the gang to be refused, and the node named", s.saying(both[0], named))
