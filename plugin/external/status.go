@@ -13,13 +13,10 @@ import (
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
-	vcbatch "volcano.sh/apis/pkg/apis/batch/v1alpha1"
 	vcscheduling "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -120,8 +117,7 @@ func (w *Writer) ours(pods []*corev1.Pod, member bool) bool {
 	return member || slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Spec.SchedulerName == w.profile })
 }
 
-// volcano is the new status of Volcano's PodGroup, nil: none. Volcano's job controller makes a job's pods only once the
-// group is in the queue, so that the job itself must tell whose it is.
+// volcano is the new status of Volcano's PodGroup, nil: none.
 func (w *Writer) volcano(
 	ctx context.Context,
 	key types.NamespacedName,
@@ -129,41 +125,25 @@ func (w *Writer) volcano(
 	answer *v1alpha1.PlacementStatus,
 	member bool,
 ) (any, error) {
-	owner := metav1.GetControllerOf(pg)
-	a := w.book.of(membership.Volcano)
-	isJob := owner != nil && owner.Kind == "Job" && owner.APIVersion == vcbatch.SchemeGroupVersion.String()
+	o, ref := ownerOf(pg)
 	selector := ""
-	if isJob {
-		selector = labels.SelectorFromSet(labels.Set{vcbatch.JobNameKey: owner.Name}).String()
+	if ref != nil {
+		selector = o.selector(ref)
 	}
 	pods, err := w.members(ctx, key, selector)
 	if err != nil {
 		return nil, err
 	}
 	if !w.ours(pods, member) {
-		if len(pods) > 0 || !isJob || (pg.Status.Phase != "" && pg.Status.Phase != vcscheduling.PodGroupPending) {
+		if len(pods) > 0 {
 			return nil, nil
 		}
-		job, err := w.book.client.Resource(vcbatch.SchemeGroupVersion.WithResource("jobs")).
-			Namespace(key.Namespace).
-			Get(ctx, owner.Name, metav1.GetOptions{})
-		if err != nil {
-			return nil, fmt.Errorf("reading the scheduler's name of job %s/%s: %w", key.Namespace, owner.Name, client404(err))
-		}
-		if name, _, err := unstructured.NestedString(job.Object, "spec", "schedulerName"); err != nil || name != w.profile {
-			return nil, nil
+		if in, err := w.letsIn(ctx, pg, o, ref); !in {
+			return nil, err
 		}
 	}
-	w.confess(a, pg)
+	w.confess(w.book.of(membership.Volcano), pg)
 	return difference(pg.Status, volcanoStatus(pg, pods, answer, metav1.Now())), nil
-}
-
-// client404 says what a missing job means.
-func client404(err error) error {
-	if apierrors.IsNotFound(err) {
-		return errors.New("it is gone")
-	}
-	return err
 }
 
 // difference is the new status where it is another one.

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -36,7 +37,7 @@ func TestGroups(t *testing.T) {
 	for _, part := range []struct {
 		name string
 		test func(*stage)
-	}{{"Coscheduling", coscheduled}, {"Volcano", volcanoed}, {"Native", natively}, {"TwoGroups", twoGroups}} {
+	}{{"Coscheduling", coscheduled}, {"Volcano", volcanoed}, {"PyTorchJob", operated}, {"Native", natively}, {"TwoGroups", twoGroups}} {
 		t.Run(part.name, func(t *testing.T) {
 			s.t = t
 			part.test(s)
@@ -280,20 +281,64 @@ func volcanoed(s *stage) {
 func (s *stage) vcjob(name string, least, workers int) {
 	s.t.Helper()
 	s.apply(fmt.Sprintf("{apiVersion: batch.volcano.sh/v1alpha1, kind: Job, metadata: {name: %s, namespace: default}, spec: {schedulerName: %s}}", name, v1alpha1.SchedulerName))
-	uid, err := s.cluster.Kubectl(s.ctx, "get", "jobs.batch.volcano.sh", name, "-o", "jsonpath={.metadata.uid}")
+	s.groupOf(name+"-x", vcbatch.SchemeGroupVersion.WithKind("Job"), "jobs.batch.volcano.sh", name, vcscheduling.PodGroupSpec{
+		MinMember:       int32(least),
+		MinTaskMember:   map[string]int32{"worker": int32(workers)},
+		Queue:           "research",
+		NetworkTopology: &vcscheduling.NetworkTopologySpec{Mode: vcscheduling.HardNetworkTopologyMode, HighestTierAllowed: ptr.To(1)},
+	})
+}
+
+// groupOf creates a PodGroup of Volcano's that a job owns.
+func (s *stage) groupOf(name string, kind schema.GroupVersionKind, resource, job string, spec vcscheduling.PodGroupSpec) {
+	s.t.Helper()
+	uid, err := s.cluster.Kubectl(s.ctx, "get", resource, job, "-o", "jsonpath={.metadata.uid}")
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	pg := vcscheduling.PodGroup{TypeMeta: metav1.TypeMeta{APIVersion: vcscheduling.SchemeGroupVersion.String(), Kind: "PodGroup"},
-		ObjectMeta: metav1.ObjectMeta{Name: name + "-x", Namespace: "default", OwnerReferences: []metav1.OwnerReference{
-			{APIVersion: vcbatch.SchemeGroupVersion.String(), Kind: "Job", Name: name, UID: "U", Controller: ptr.To(true)}}},
-		Spec: vcscheduling.PodGroupSpec{MinMember: int32(least), MinTaskMember: map[string]int32{"worker": int32(workers)}, Queue: "research",
-			NetworkTopology: &vcscheduling.NetworkTopologySpec{Mode: vcscheduling.HardNetworkTopologyMode, HighestTierAllowed: ptr.To(1)}}}
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Name: job, UID: types.UID(uid), Controller: ptr.To(true)}}},
+		Spec: spec}
 	text, err := json.Marshal(pg)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.apply(strings.Replace(string(text), `"uid":"U"`, fmt.Sprintf(`"uid":%q`, uid), 1))
+	s.apply(string(text))
+}
+
+// operated: PyTorchJobs under training-operator's --gang-scheduler-name=volcano, of which the test makes what the operator would: a
+// PodGroup, and the pods only once that has left Pending. Volcano's scheduler does not run.
+func operated(s *stage) {
+	s.applyFile("testdata/pytorchjob.yaml")
+	if out, err := s.cluster.Kubectl(s.ctx, "wait", "--for=condition=Established", "crd/pytorchjobs.kubeflow.org", "--timeout=60s"); err != nil {
+		s.t.Fatalf("%v: %s", err, out)
+	}
+	phase := func(name string) vcscheduling.PodGroupPhase {
+		return read[vcscheduling.PodGroup](s, vcscheduling.SchemeGroupVersion, name).Status.Phase
+	}
+	for _, of := range [][2]string{{"theirs", "volcano"}, {"torch", v1alpha1.SchedulerName}} {
+		replica := fmt.Sprintf("{replicas: 1, template: {spec: {schedulerName: %s, containers: []}}}", of[1])
+		s.apply(fmt.Sprintf("{apiVersion: kubeflow.org/v1, kind: PyTorchJob, metadata: {name: %s, namespace: default}, spec: {pytorchReplicaSpecs: {Master: %s, Worker: %[2]s}}}",
+			of[0], replica))
+		s.groupOf(of[0], schema.GroupVersionKind{Group: "kubeflow.org", Version: "v1", Kind: "PyTorchJob"}, "pytorchjobs", of[0],
+			vcscheduling.PodGroupSpec{MinMember: 2, Queue: "default"})
+	}
+	s.until("the group to be let in, so that its pods are made", func() bool { return phase("torch") == vcscheduling.PodGroupInqueue })
+	if got := phase("theirs"); got != "" {
+		s.t.Errorf("the group of a PyTorchJob that Volcano places is %s", got)
+	}
+	replica := func(role string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Annotations[vcscheduling.KubeGroupNameAnnotationKey], p.Annotations[vcbatch.TaskSpecKey] = "torch", role
+			p.Labels["training.kubeflow.org/job-name"], p.Labels["training.kubeflow.org/replica-type"] = "torch", role
+		}
+	}
+	first := s.grow("torch-master", 0, 1, replica("master"))
+	s.until("the master to wait for the worker", s.saying(first[0], "1 of 2 pods exist"))
+	s.until("both to be placed", s.bound(append(first, s.grow("torch-worker", 0, 1, replica("worker"))...)...))
+	s.until("the group to run", func() bool { return phase("torch") == vcscheduling.PodGroupRunning })
+	s.clear()
 }
 
 // ofTask marks a pod as Volcano's job controller does.
