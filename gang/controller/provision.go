@@ -246,7 +246,7 @@ func newRequest(g *v1alpha1.Gang) *unstructured.Unstructured {
 func templateOf(pod *corev1.Pod) corev1.PodTemplateSpec {
 	out := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{}}, Spec: *pod.Spec.DeepCopy()}
 	for key, value := range pod.Labels {
-		if !membership.IsPerPod(key) {
+		if !membership.IsPerPod(pod, key) {
 			out.Labels[key] = value
 		}
 	}

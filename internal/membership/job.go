@@ -45,10 +45,21 @@ var perPod = []string{
 	"training.kubeflow.org/replica-index",
 	"jobset.sigs.k8s.io/job-index",
 	"jobset.sigs.k8s.io/job-global-index",
-	"jobset.sigs.k8s.io/job-key",
+	"jobset.sigs.k8s.io/job-group-index",
+	"jobset.sigs.k8s.io/job-restart-attempt",
+	jobSetJob,
 	"ray.io/worker-group-replica-index",
 	"ray.io/replica-host-index",
 }
 
-// IsPerPod reports whether a label differs between pods of one template. Rules that select pods of a gang do not use such labels.
-func IsPerPod(label string) bool { return slices.Contains(perPod, label) }
+// jobSetJob names one of a JobSet's Jobs.
+const jobSetJob = "jobset.sigs.k8s.io/job-key"
+
+// perJob are labels by which Jobs tell their pods from those of other Jobs. Jobs of one JobSet may have one template.
+var perJob = []string{"job-name", batchv1.JobNameLabel, "controller-uid", batchv1.ControllerUidLabel}
+
+// IsPerPod reports whether a label of a pod differs between pods of one template. Rules that select pods of a gang do not use such
+// labels.
+func IsPerPod(pod *corev1.Pod, label string) bool {
+	return slices.Contains(perPod, label) || pod.Labels[jobSetJob] != "" && slices.Contains(perJob, label)
+}

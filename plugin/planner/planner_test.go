@@ -386,6 +386,14 @@ func TestRolesTellOnlyRelevantDifferencesApart(t *testing.T) {
 	if RoleOf(base) != RoleOf(same) {
 		t.Error("pods that differ in index, environment and token volume are planned apart")
 	}
+	for i, p := range []*v1.Pod{base, same} {
+		source := v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}
+		p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: fmt.Sprint("random-", i), VolumeSource: source})
+	}
+	if RoleOf(base) != RoleOf(same) {
+		t.Error("pods whose volume of one claim has different names are planned apart")
+	}
+	base = memberPod("g", 0, 2, 2)
 	for name, change := range map[string]func(*v1.Pod){
 		"request":    func(p *v1.Pod) { *p = *memberPod("g", 1, 2, 1) },
 		"selector":   func(p *v1.Pod) { p.Spec.NodeSelector = map[string]string{"a": "b"} },

@@ -15,7 +15,7 @@ import (
 func RoleOf(pod *v1.Pod) string {
 	labels := make(map[string]string, len(pod.Labels))
 	for k, v := range pod.Labels {
-		if !membership.IsPerPod(k) {
+		if !membership.IsPerPod(pod, k) {
 			labels[k] = v
 		}
 	}
@@ -57,12 +57,16 @@ func judged(containers []v1.Container) []v1.Container {
 	return kept
 }
 
-// judgedVolumes leaves out volumes that no filter looks at; the one with the pod's token has a random name.
+// judgedVolumes leaves out volumes that no filter looks at, such as the one with the pod's token, whose name is random, and the names
+// of claims' volumes, which are random where Volcano mounts a job's claim into each pod.
 func judgedVolumes(volumes []v1.Volume) []v1.Volume {
 	var kept []v1.Volume
 	for _, v := range volumes {
 		if v.EmptyDir == nil && v.ConfigMap == nil && v.Secret == nil && v.DownwardAPI == nil && v.Projected == nil && v.HostPath == nil &&
 			v.NFS == nil {
+			if v.PersistentVolumeClaim != nil {
+				v.Name = ""
+			}
 			kept = append(kept, v)
 		}
 	}
