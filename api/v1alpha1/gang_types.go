@@ -4,8 +4,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Gang shows the pods of one training job that are placed together, restarted together and share one
-// generation. Holdfast creates it for an opted-in job; people read it and never need to write it.
+// Gang shows the pods of one training job: they are placed together, restarted together and share one generation. Holdfast creates and
+// writes it; users only read it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -37,52 +37,52 @@ type GangList struct {
 	Items           []Gang `json:"items"`
 }
 
-// MaxMembers is the most pods that a gang can have. Each is an entry of the Gang and of plans: the number, which anybody who may
-// create a pod can write, is refused at admission and wherever it is read, before anything of that size is made.
+// MaxMembers is the most pods that a gang can have: each is an entry of the Gang and of plans. Any user who may create a pod can write the
+// number, so it is checked at admission and at each read, before memory of that size is allocated.
 const MaxMembers = 5000
 
-// GangSpec is what the job asks for.
+// GangSpec is what the job's settings request. The gang controller writes it.
 type GangSpec struct {
-	// JobRef is the job that the Gang was made for.
+	// JobRef is the job that the Gang was created for.
 	JobRef JobReference `json:"jobRef"`
 	// Members is the number of pods that are placed together.
 	// +kubebuilder:validation:Maximum=5000
 	Members int32 `json:"members"`
-	// StateBytes is the size of the state that each rank keeps in memory; 0: off.
+	// StateBytes is the size of the state that each rank keeps in memory; 0: state in memory is off.
 	// +optional
 	StateBytes int64 `json:"stateBytes,omitempty"`
-	// Storage is where steps are copied to; nil: nowhere.
+	// Storage is where steps are copied to; nil: they are not copied.
 	// +optional
 	Storage *GangStorage `json:"storage,omitempty"`
 }
 
-// GangStorage names a claim and how often a step is copied to it.
+// GangStorage is the persistent volume claim that steps are copied to, how often, and which of them stay.
 type GangStorage struct {
 	Claim           string `json:"claim"`
 	IntervalSeconds int32  `json:"intervalSeconds"`
-	// Keep is how many of the newest steps stay there; absent: 2. KeepEverySeconds has one step per such a time stay besides; absent:
-	// none.
+	// Keep is the number of newest steps that stay in storage; absent: 2.
 	// +optional
 	Keep int32 `json:"keep,omitempty"`
+	// KeepEverySeconds: one more step per interval of this length stays in storage; absent: none.
 	// +optional
 	KeepEverySeconds int32 `json:"keepEverySeconds,omitempty"`
-	// Pins are the steps that people want to stay there. Those that RunStatus.Pinned names stay for sure.
+	// Pins are the steps that users pinned. They stay in storage once RunStatus.Pinned lists them.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	// +optional
 	Pins []Checkpoint `json:"pins,omitempty"`
-	// PinWish is the Job's AnnotationPinWish as it stood beside Pins; RunStatus.PinWish says when Pinned answers it.
+	// PinWish is the Job's AnnotationPinWish when Pins was read. RunStatus.PinWish reaches it once Pinned answers Pins.
 	// +optional
 	PinWish int64 `json:"pinWish,omitempty"`
 }
 
-// Checkpoint names a step that was copied to storage in a generation.
+// Checkpoint identifies a step in storage by its number and the generation that copied it.
 type Checkpoint struct {
 	Step       int64 `json:"step"`
 	Generation int64 `json:"generation"`
 }
 
-// JobReference names a job in the Gang's namespace.
+// JobReference identifies a job in the Gang's namespace.
 type JobReference struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -90,51 +90,49 @@ type JobReference struct {
 	UID        string `json:"uid"`
 }
 
-// GangStatus has one writer per part: the scheduler writes Placement, the coordinator writes Run, the
-// gang controller everything else. Each applies its own part under its own field manager.
+// GangStatus has one writer per part: the scheduler writes Placement, the coordinator Run, the gang controller all other fields. Each
+// applies its part under its own field manager.
 type GangStatus struct {
-	// Phase sums up the conditions for people.
+	// Phase is one word that summarizes the conditions.
 	Phase GangPhase `json:"phase,omitempty"`
-	// Nodes is "bound/wanted".
+	// Nodes is the number of bound pods and of all pods, as "bound/wanted".
 	Nodes string `json:"nodes,omitempty"`
-	// Step is the newest step that all ranks finished: the script's own where it tells them, else optimizer steps, counted from the
-	// state that training resumed from; absent where that is not known.
+	// Step is the newest step that all ranks finished: the number that the script reports, else the optimizer steps counted from the resume
+	// point; absent: unknown.
 	Step int64 `json:"step,omitempty"`
 	// SavedStep is the newest step that all ranks hold sealed.
 	SavedStep int64 `json:"savedStep,omitempty"`
-	// SavedAt is when all ranks held SavedStep.
+	// SavedAt is when SavedStep was first held by all ranks.
 	// +optional
 	SavedAt *metav1.Time `json:"savedAt,omitempty"`
-	// GoodputPercent is the share of time since the first start that was spent on steps that were kept, rounded down to whole
-	// percent; absent where condition GoodputKnown is false.
+	// GoodputPercent is the goodput since the first start, rounded down; absent while condition GoodputKnown is false.
 	// +optional
 	GoodputPercent *int32 `json:"goodputPercent,omitempty"`
-	// Members has one entry per slot that a pod holds, by slot; where the list would not fit into the object, for the
-	// first of these.
+	// Members has one entry per slot that a pod holds, by slot. Where all would exceed the object's size limit, it has the first ones.
 	// +listType=atomic
 	Members []MemberStatus `json:"members,omitempty"`
-	// Notes explain what is off or degraded and why; the last one counts those that are left out.
+	// Notes explain what is off or degraded and why. Where some were dropped, the last note gives their number.
 	Notes []string `json:"notes,omitempty"`
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// Placement is the scheduler's present answer.
+	// Placement is the scheduler's newest answer.
 	// +optional
 	Placement *PlacementStatus `json:"placement,omitempty"`
-	// Run is the coordinator's record; its generation never falls.
+	// Run is the coordinator's record. Its generation never decreases.
 	// +optional
 	Run *RunStatus `json:"run,omitempty"`
 }
 
-// GangPhase is one word for people.
+// GangPhase is one word that summarizes a gang's state.
 // +kubebuilder:validation:Enum=Waiting;Starting;Running;Recovering;Finished;Failed
 type GangPhase string
 
 const (
 	// PhaseWaiting: not all pods are bound.
 	PhaseWaiting GangPhase = "Waiting"
-	// PhaseStarting: bound, but no generation runs yet.
+	// PhaseStarting: all pods are bound, and no generation runs yet.
 	PhaseStarting GangPhase = "Starting"
 	// PhaseRunning: all ranks of the newest generation run.
 	PhaseRunning GangPhase = "Running"
@@ -152,7 +150,7 @@ type MemberStatus struct {
 	Pod   string `json:"pod,omitempty"`
 	Node  string `json:"node,omitempty"`
 	Ranks int32  `json:"ranks,omitempty"`
-	// StandbysReady is how many warm standby processes wait on this pod.
+	// StandbysReady is the number of warm standbys in the pod.
 	StandbysReady int32 `json:"standbysReady,omitempty"`
 	// Attached reports whether the pod's agent is connected to the coordinator.
 	Attached bool `json:"attached,omitempty"`
@@ -162,18 +160,18 @@ type MemberStatus struct {
 type PlacementStatus struct {
 	// Placed is true once every member has a node.
 	Placed bool `json:"placed"`
-	// Reason is a condition reason (ReasonPlaced, ReasonWaitingForMembers, ReasonInsufficientNodes, ...).
+	// Reason is a condition reason: ReasonPlaced, ReasonWaitingForMembers, ReasonInsufficientNodes or another.
 	Reason string `json:"reason"`
-	// Message is the same for people, with the counts.
+	// Message explains the reason in a sentence, with the counts.
 	Message string `json:"message"`
-	// Fits and Wanted count pods that would fit now, and pods that must be placed.
+	// Fits is the number of pods that would fit now, Wanted the number that must be placed.
 	Fits   int32 `json:"fits"`
 	Wanted int32 `json:"wanted"`
-	// Excluded counts nodes by why they were left out.
+	// Excluded is the number of excluded nodes by cause.
 	Excluded map[string]int32 `json:"excluded,omitempty"`
-	// Nodes is the plan, by slot, once there is one; of a gang so large that the list would not fit, for the first slots.
+	// Nodes is the plan: one node per slot, by slot. Where all would exceed the object's size limit, it has the first slots.
 	Nodes []string `json:"nodes,omitempty"`
-	// Held is the room that is kept for a gang while it waits; absent: none is.
+	// Held is the room held for the gang while it waits; absent: none.
 	// +optional
 	Held *HeldRoom `json:"held,omitempty"`
 	// ObservedAt is when the answer last changed.
@@ -182,22 +180,22 @@ type PlacementStatus struct {
 
 // HeldRoom is room that the scheduler keeps for one gang.
 type HeldRoom struct {
-	// Kind says how it came about.
+	// Kind is why the room is held.
 	Kind HeldKind `json:"kind"`
-	// Domain is where the room is, such as "rack a/r1"; empty: in no one domain.
+	// Domain is the topology domain that has the room, such as "rack a/r1"; empty: no single domain.
 	Domain string `json:"domain,omitempty"`
-	// Nodes are those on which it is.
+	// Nodes are the nodes that have the room.
 	// +listType=atomic
 	Nodes []string `json:"nodes"`
-	// Since is when it was named.
+	// Since is when the scheduler chose the room.
 	Since metav1.Time `json:"since"`
-	// ExpectedAt is when a reservation is expected to be free; absent: nobody knows.
+	// ExpectedAt is when the room of a reservation is expected to be free; absent: unknown.
 	// +optional
 	ExpectedAt *metav1.Time `json:"expectedAt,omitempty"`
-	// Until is when a claim ends that was not used.
+	// Until is when a nomination that was not used ends.
 	// +optional
 	Until *metav1.Time `json:"until,omitempty"`
-	// Victims names the gangs and single pods that were told to leave, VictimPods counts their pods.
+	// Victims are the gangs and single pods that were preempted, VictimPods is the number of their pods.
 	// +listType=atomic
 	Victims    []string `json:"victims,omitempty"`
 	VictimPods int32    `json:"victimPods,omitempty"`
@@ -208,7 +206,7 @@ type HeldRoom struct {
 type HeldKind string
 
 const (
-	// HeldNomination: others were told to leave the room for the gang.
+	// HeldNomination: other pods were preempted for the gang.
 	HeldNomination HeldKind = "Nomination"
 	// HeldReservation: the gang waits until the room is free.
 	HeldReservation HeldKind = "Reservation"

@@ -5,23 +5,23 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // NodeNamespace is where the manifests install the node daemon.
 const NodeNamespace = "holdfast-node"
 
-// Annotations and taints of a Node. The node's daemon writes the first three on its own Node, the controller the other two.
+// Annotations, taints and the condition of a Node. The node daemon writes AnnotationHealth, TaintUnhealthy and ConditionHealthy on its own
+// Node; the controller writes AnnotationOutage and TaintOutage.
 const (
 	// AnnotationHealth carries the daemon's verdict as JSON (type NodeHealth).
 	AnnotationHealth = Prefix + "health"
 	// TaintUnhealthy (NoSchedule, or PreferNoSchedule while NodeHealth.Soft; value: the cause) exists while the verdict's action is
 	// Exclude or Evict.
 	TaintUnhealthy = Prefix + "unhealthy"
-	// ConditionHealthy is the verdict as a Node condition: False while the action is not None, Unknown while
-	// nothing can be said.
+	// ConditionHealthy is the verdict as a Node condition: True for action None, False for any other, Unknown without a verdict.
 	ConditionHealthy = "HoldfastHealthy"
-	// AnnotationOutage carries what the cluster decided as JSON (type NodeOutage).
+	// AnnotationOutage carries the controller's decision as JSON (type NodeOutage).
 	AnnotationOutage = Prefix + "outage"
-	// AnnotationGPUs is written by people: how many GPUs the node really has, where it has fewer than it once had.
+	// AnnotationGPUs, which users write, is the number of GPUs that the node really has, if it has fewer than it once had.
 	AnnotationGPUs = Prefix + "gpus"
-	// AnnotationReleaseGPUs is written by people: the daemon lets go of the GPUs for as long as it stands, whatever it says but "false".
+	// AnnotationReleaseGPUs, which users write, makes the daemon release the GPUs while it exists with any value but "false".
 	AnnotationReleaseGPUs = Prefix + "release-gpus"
-	// TaintOutage (NoSchedule, or PreferNoSchedule while NodeHealth.Soft; value: the cause) exists while AnnotationOutage does.
+	// TaintOutage (NoSchedule, or PreferNoSchedule while NodeHealth.Soft; value: the cause) exists while AnnotationOutage exists.
 	TaintOutage = Prefix + "outage"
 )
 
@@ -31,78 +31,78 @@ type NodeAction string
 const (
 	// ActionNone: nothing is wrong.
 	ActionNone NodeAction = "None"
-	// ActionWatch: a finding for users; nothing is done.
+	// ActionWatch: a finding is shown to users; Holdfast does nothing about it.
 	ActionWatch NodeAction = "Watch"
-	// ActionExclude: nothing new is placed on the node.
+	// ActionExclude: no new pod is placed on the node.
 	ActionExclude NodeAction = "Exclude"
-	// ActionEvict: the node is of no use to what runs there; pods of gangs are replaced.
+	// ActionEvict: the node cannot run training; pods of gangs there are replaced.
 	ActionEvict NodeAction = "Evict"
 )
 
-// NodeHealth is a daemon's whole verdict on its node.
+// NodeHealth is a node daemon's verdict on its node.
 type NodeHealth struct {
 	Action NodeAction `json:"action"`
-	// Cause is one word, the same in taint, event, metric label and runbook; empty: healthy.
+	// Cause is one word, the same in taint, event, metric label and runbook; empty: the node is healthy.
 	Cause string `json:"cause,omitempty"`
-	// Message is the verdict in one line for people.
+	// Message is the verdict in one sentence.
 	Message string `json:"message,omitempty"`
-	// Next is what to do about it, for people.
+	// Next is what an administrator should do.
 	Next string `json:"next,omitempty"`
-	// Since is when the cause was first seen; null: healthy.
+	// Since is when the cause was first seen; null: the node is healthy.
 	Since metav1.MicroTime `json:"since"`
-	// Devices are the UUIDs of the GPUs concerned.
+	// Devices are the UUIDs of the affected GPUs.
 	Devices []string `json:"devices,omitempty"`
-	// Evidence is what was seen, oldest first, at most MaxEvidence.
+	// Evidence is what the daemon saw, oldest first, at most MaxEvidence entries.
 	Evidence []NodeEvidence `json:"evidence,omitempty"`
-	// Released is at whose word the daemon has let go of the GPUs; empty: it has not.
+	// Released is the annotation or label that made the daemon release the GPUs; empty: it has not released them.
 	Released string `json:"released,omitempty"`
 	// Soft: pods repair the node, so the taints are PreferNoSchedule. Members of gangs are still not placed there.
 	Soft bool `json:"soft,omitempty"`
-	// Boot is the boot id of the kernel that the verdict was made under.
+	// Boot is the kernel's boot ID when the verdict was made.
 	Boot string `json:"boot,omitempty"`
-	// Settled: records of that boot's kernel log up to this number were dealt with.
+	// Settled: the daemon has handled that boot's kernel log records up to this number.
 	Settled uint64 `json:"settled,omitempty"`
-	// Seen is what was there, by which a later daemon knows what is missing.
+	// Seen is the hardware that the daemon has seen; a restarted daemon finds missing hardware by it.
 	Seen NodeSeen `json:"seen,omitzero"`
 }
 
-// NodeSeen is what a daemon has seen of its node.
+// NodeSeen is the hardware that a daemon has seen in its node.
 type NodeSeen struct {
-	// GPUs is how many the node is to have: the most that its label said or that NVML listed, whatever boot it was under, or
-	// what AnnotationGPUs says.
+	// GPUs is the number that the node should have: the value of AnnotationGPUs, else the most that its label or NVML ever showed, over all
+	// boots.
 	GPUs int32 `json:"gpus,omitempty"`
-	// NVLinks are the most that were active under NodeHealth.Boot, by GPU; each GPU that NVML listed has its line.
+	// NVLinks is, by GPU, the most links that were active under NodeHealth.Boot. Each GPU that NVML listed has an entry.
 	NVLinks map[string]int32 `json:"nvlinks,omitempty"`
 }
 
 // MaxEvidence bounds NodeHealth.Evidence.
 const MaxEvidence = 8
 
-// NodeEvidence is one thing that was seen.
+// NodeEvidence is one observation.
 type NodeEvidence struct {
 	At metav1.MicroTime `json:"at"`
 	// Source is nvml, kmsg or probe.
 	Source string `json:"source"`
-	// Device is a UUID or a PCI address; empty: the node.
+	// Device is a UUID or a PCI address; empty: the whole node.
 	Device string `json:"device,omitempty"`
-	// Cause is what it was taken for.
+	// Cause is the cause that the daemon derived from it.
 	Cause string `json:"cause,omitempty"`
 	Text  string `json:"text"`
 }
 
-// NodeDecision is what the cluster decided about a node.
+// NodeDecision is a decision of the controller about a node.
 type NodeDecision string
 
 const (
-	// DecisionExclude: nothing new is placed there; what runs is left alone.
+	// DecisionExclude: no new pod is placed there; running pods stay.
 	DecisionExclude NodeDecision = "Exclude"
 	// DecisionEvict: pods of gangs there are replaced.
 	DecisionEvict NodeDecision = "Evict"
-	// DecisionHold: would evict, but may not now; the message says why.
+	// DecisionHold: the node should be evicted, and the outage budget does not allow it now; the message has the reason.
 	DecisionHold NodeDecision = "Hold"
 )
 
-// NodeOutage is what the controller decided about a node; it stays until the node is healthy again.
+// NodeOutage is the controller's decision about a node; it stands until the node is healthy again.
 type NodeOutage struct {
 	Decision NodeDecision `json:"decision"`
 	// Cause is the verdict's cause, or CauseNodeUnreachable.
@@ -112,13 +112,13 @@ type NodeOutage struct {
 	Message string `json:"message,omitempty"`
 	// Since is when this decision was first made.
 	Since metav1.MicroTime `json:"since"`
-	// Dead: neither the node's lease nor any agent on it was heard; nothing there can be asked.
+	// Dead: the node did not renew its lease and no agent on it reported in time, so that no process there can be reached.
 	Dead bool `json:"dead,omitempty"`
-	// Idle: no pod of a gang was there while this decision stood, so it spends nothing of the outage budget.
+	// Idle: no pod of a gang was there while this decision stood, so it does not count against the outage budget.
 	Idle bool `json:"idle,omitempty"`
 }
 
-// CauseGPUsReleased: the daemon has let go of the GPUs for a repair. It is the condition's reason also where another cause is worse.
+// CauseGPUsReleased: the daemon has released the GPUs for a repair. It is the condition's reason even where another cause is worse.
 const CauseGPUsReleased = "GPUsReleased"
 
 // CauseNodeUnreachable: a node's lease is not renewed.

@@ -7,17 +7,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// NodeHealthOf is the verdict that the daemon of a node wrote on it; nil: there is none.
+// NodeHealthOf returns the verdict that the node's daemon wrote; nil: there is none. An unreadable annotation is an error.
 func NodeHealthOf(node *corev1.Node) (*NodeHealth, error) {
-	return said[NodeHealth](node, AnnotationHealth)
+	return decodeAnnotation[NodeHealth](node, AnnotationHealth)
 }
 
-// NodeOutageOf is what the controller decided about a node; nil: nothing.
+// NodeOutageOf returns the controller's decision about a node; nil: there is none. An unreadable annotation is an error.
 func NodeOutageOf(node *corev1.Node) (*NodeOutage, error) {
-	return said[NodeOutage](node, AnnotationOutage)
+	return decodeAnnotation[NodeOutage](node, AnnotationOutage)
 }
 
-func said[T any](node *corev1.Node, key string) (*T, error) {
+func decodeAnnotation[T any](node *corev1.Node, key string) (*T, error) {
 	text, ok := node.Annotations[key]
 	if !ok {
 		return nil, nil

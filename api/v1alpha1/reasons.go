@@ -6,19 +6,19 @@ const (
 	ConditionPlaced = "Placed"
 	// ConditionRunning: all ranks of the newest generation run.
 	ConditionRunning = "Running"
-	// ConditionStateInMemory: state is kept in memory; False says why not.
+	// ConditionStateInMemory: state is kept in memory; False: the reason and message explain why not.
 	ConditionStateInMemory = "StateInMemory"
 	// ConditionStandbysReady: every rank has a warm standby.
 	ConditionStandbysReady = "StandbysReady"
-	// ConditionGoodputKnown: what recoveries cost is known; False says why no goodput is given.
+	// ConditionGoodputKnown: the cost of all recoveries is known; False: the goodput is unknown.
 	ConditionGoodputKnown = "GoodputKnown"
-	// ConditionUnprotected: in some pod something runs that was not started under the agent, so that nothing restarts it.
+	// ConditionUnprotected: in some pod runs a process that the agent did not start and does not restart.
 	ConditionUnprotected = "Unprotected"
-	// ConditionLauncherRestarts: a failure restarts the whole command of each pod, launcher and all.
+	// ConditionLauncherRestarts: a failure restarts the whole command of each pod, with its launcher.
 	ConditionLauncherRestarts = "LauncherRestarts"
 	// ConditionComplete: the job is over, and all ranks ended with exit code 0.
 	ConditionComplete = "Complete"
-	// ConditionFailed: the job was given up, or ended badly.
+	// ConditionFailed: the job was given up, or failed.
 	ConditionFailed = "Failed"
 )
 
@@ -28,9 +28,9 @@ const (
 	ReasonWaitingForMembers = "WaitingForMembers"
 	ReasonInsufficientNodes = "InsufficientNodes"
 	ReasonMemberLost        = "MemberLost"
-	// ReasonInvalidTopology: the job names a topology level that the cluster does not have, or a value that makes no sense.
+	// ReasonInvalidTopology: the job names a topology level that the cluster does not have, or an invalid value.
 	ReasonInvalidTopology = "InvalidTopology"
-	// ReasonUnsupported: the pods ask for something that is not counted for a gang.
+	// ReasonUnsupported: the pods request a resource that is not counted for a gang.
 	ReasonUnsupported = "Unsupported"
 	// ReasonVolcanoQueued and ReasonVolcanoUnschedulable: Volcano, which places the pods, has not let their PodGroup into its queue, or finds
 	// no nodes for it. ReasonVolcanoBelowMinimum: a pod takes the place of one that is gone, and Volcano has no node for it yet.
@@ -39,12 +39,12 @@ const (
 	ReasonVolcanoUnschedulable = "VolcanoUnschedulable"
 	ReasonVolcanoBelowMinimum  = "VolcanoBelowMinimum"
 	ReasonVolcanoNoGroup       = "VolcanoNoGroup"
-	// ReasonRolledBack: a pod was deleted because the rest of its gang got no nodes.
+	// ReasonRolledBack: a pod was deleted because the other pods of its gang got no nodes.
 	ReasonRolledBack = "RolledBack"
 	// ReasonSettingsIgnored: a group has a setting that this scheduler does not support.
 	ReasonSettingsIgnored = "SettingsIgnored"
 
-	// ReasonTooManyGangs: the Job's namespace has as many Gangs as it may have.
+	// ReasonTooManyGangs: the Job's namespace has reached its limit of Gangs.
 	ReasonTooManyGangs = "TooManyGangs"
 
 	ReasonStarting   = "Starting"
@@ -54,20 +54,20 @@ const (
 
 	// ReasonPodReplacementPending: a pod must be replaced, because of its node or because it is being deleted.
 	ReasonPodReplacementPending = "PodReplacementPending"
-	// ReasonDrained and ReasonNotDrained: whether what a pod to be replaced had in memory was copied out.
+	// ReasonDrained and ReasonNotDrained: whether the state in a pod to be replaced was copied to storage.
 	ReasonDrained    = "Drained"
 	ReasonNotDrained = "NotDrained"
-	// ReasonPodReplaced: a new pod has taken the place of a pod that is to be replaced.
+	// ReasonPodReplaced: a new pod has taken the slot of a pod to be replaced.
 	ReasonPodReplaced = "PodReplaced"
-	// ReasonEvictionRefused: a disruption budget of the user's keeps a pod that was replaced; it is asked again.
+	// ReasonEvictionRefused: a disruption budget refuses the eviction of a replaced pod; the eviction is retried.
 	ReasonEvictionRefused = "EvictionRefused"
 
 	// ReasonStepGivenUp: ranks failed to restore a step, and training continues from an older one or from the beginning.
 	ReasonStepGivenUp = "StepGivenUp"
-	// ReasonStepUnreadable: a step lies in storage and cannot be read, and there is no other that all ranks can have.
+	// ReasonStepUnreadable: a step in storage cannot be read, and no other step is available to all ranks.
 	ReasonStepUnreadable = "StepUnreadable"
 
-	// ReasonWouldRestart and ReasonWouldReplace: what would have been done about a failure of an observed job.
+	// ReasonWouldRestart and ReasonWouldReplace: what Holdfast would have done about a failure of an observed job.
 	ReasonWouldRestart = "WouldRestart"
 	ReasonWouldReplace = "WouldReplace"
 
@@ -79,11 +79,11 @@ const (
 	ReasonStandbysOff     = "StandbysOff"
 
 	ReasonUnprotected = "Unprotected"
-	// ReasonProtected: nothing is known to run that the agent did not start.
+	// ReasonProtected: the agent started all processes that are known.
 	ReasonProtected = "Protected"
-	// ReasonWholeCommand: the command starts no launcher that Holdfast supports, so that the command is one rank.
+	// ReasonWholeCommand: the command starts no launcher that Holdfast supports, so the whole command is one rank.
 	ReasonWholeCommand = "WholeCommand"
-	// ReasonRanksRestart: a failure restarts ranks alone.
+	// ReasonRanksRestart: a failure restarts only ranks.
 	ReasonRanksRestart = "RanksRestart"
 
 	ReasonResumePointKnown = "ResumePointKnown"
@@ -104,17 +104,17 @@ const (
 	CauseRankFailed   = "RankFailed"
 	CausePortConflict = "PortConflict"
 	CausePodLost      = "PodLost"
-	// CauseRestoreFailed: the script ended as it brought back the step from which its generation starts.
+	// CauseRestoreFailed: the script ended while it restored the step from which its generation starts.
 	CauseRestoreFailed = "RestoreFailed"
-	// CausePodReplaced: a pod had to leave its node and was replaced; the message begins with the node's cause.
+	// CausePodReplaced: a pod was replaced because of its node or its deletion; the message begins with the cause of that.
 	CausePodReplaced = "PodReplaced"
-	// CauseRanksLost: a container or an agent came back without the ranks that it had run.
+	// CauseRanksLost: a container or an agent restarted without the ranks that it had run.
 	CauseRanksLost = "RanksLost"
-	// CauseContainerRestarted: a container ended whole, agent and all, and was started again in its pod.
+	// CauseContainerRestarted: a container ended with its agent and was started again in its pod.
 	CauseContainerRestarted = "ContainerRestarted"
 	// CauseLauncherStarted: a command that counted as one rank has started a launcher, whose ranks take its place.
 	CauseLauncherStarted = "LauncherStarted"
-	// CauseStartInterrupted: the controller changed before a pod had started a generation.
+	// CauseStartInterrupted: the coordinator restarted before a pod had started a generation.
 	CauseStartInterrupted = "StartInterrupted"
 	// CauseWentBack: a user rolled the job back to an earlier step, from which a new branch of training begins.
 	CauseWentBack = "WentBack"

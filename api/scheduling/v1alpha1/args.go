@@ -1,5 +1,5 @@
-// Package v1alpha1 is the arguments of the scheduler plugin in a KubeSchedulerConfiguration. It promises that a field
-// which is not listed here, or a value that makes no sense, is refused when the scheduler starts, with its path.
+// Package v1alpha1 defines the arguments of the scheduler plugin in a KubeSchedulerConfiguration. The scheduler does not start with an
+// unknown field or an invalid value; its error names the field's path.
 //
 //	profiles:
 //	  - schedulerName: holdfast-scheduler
@@ -29,45 +29,43 @@ const Kind = "HoldfastArgs"
 // HoldfastArgs are the plugin's arguments. All fields have defaults.
 type HoldfastArgs struct {
 	metav1.TypeMeta `json:",inline"`
-	// PlanTimeout is how long a plan may stand without all members having followed it before it is given up
-	// and made anew, from 1s; default 30s.
+	// PlanTimeout is how long members may take to follow a plan; then the gang is planned again. From 1s; default 30s.
 	PlanTimeout metav1.Duration `json:"planTimeout,omitzero"`
-	// InitialPlacementTimeout is how long a gang that never was whole may hold nodes while it lacks members, before
-	// the nodes are taken back, and how long room may be reserved for a gang that lacks members; from 1s; default 1m.
+	// InitialPlacementTimeout is how long a gang in initial placement may hold nodes while it lacks members, before its pods are rolled
+	// back, and how long a reservation for a gang that lacks members stands. From 1s; default 1m.
 	InitialPlacementTimeout metav1.Duration `json:"initialPlacementTimeout,omitzero"`
-	// StartTimeout is how long the containers of a member may take to start while most of its gang run, before that
-	// counts as a rejection by the node, from 1s; default 5m.
+	// StartTimeout is how long the containers of a member may take to start while most of its gang run; then the node counts as having
+	// rejected the pod. From 1s; default 5m.
 	StartTimeout metav1.Duration `json:"startTimeout,omitzero"`
-	// NominationTimeout is how long room that others left for a gang is held for it beyond the time that they had to leave,
-	// from 1s; default 1m.
+	// NominationTimeout is how long preempted room stays held for its gang after the victims' time to end is over. From 1s; default 1m.
 	NominationTimeout metav1.Duration `json:"nominationTimeout,omitzero"`
-	// ReservationAfter is how long the first gang in order is refused before room is reserved for it, into which others
-	// go only if they are gone in time, from 1s; default 1m.
+	// ReservationAfter is how long the first gang in the queue is refused before the scheduler reserves room for it. Other pods may use
+	// that room only if they end in time (backfill). From 1s; default 1m.
 	ReservationAfter metav1.Duration `json:"reservationAfter,omitzero"`
-	// EventTimeout is how long "Scheduled" events of members are held back while gangs are on their way to
-	// their nodes: each is a write as dear as a binding. 0s: not at all; default 30s.
+	// EventTimeout is the longest that "Scheduled" events of members are deferred while gangs are being placed: writing an event costs the
+	// API server as much as a binding. 0s: not deferred; default 30s.
 	EventTimeout *metav1.Duration `json:"eventTimeout,omitempty"`
-	// ParallelBindings is how many bindings of members are under way at a time, from 1 to 1000; default 64.
+	// ParallelBindings is the most bindings of members at a time, from 1 to 1000; default 64.
 	ParallelBindings *int32 `json:"parallelBindings,omitempty"`
-	// TopologyLevels are the levels of the fabric, widest first; default: recognised from the labels of nodes.
+	// TopologyLevels are the levels of the fabric, widest first; default: derived from the nodes' labels.
 	TopologyLevels []TopologyLevel `json:"topologyLevels,omitempty"`
-	// MarkUnschedulable: all members of a gang that lacks room carry PodScheduled=False, Unschedulable, by which autoscalers
-	// add nodes, and none of a gang that no node would help; default true. Else the one pod that is tried carries it.
+	// MarkUnschedulable: where a gang lacks room and more nodes would help, all members get PodScheduled=False, reason Unschedulable, which
+	// makes autoscalers add nodes; default true. False: only the pod that is tried gets the condition.
 	MarkUnschedulable *bool `json:"markUnschedulable,omitempty"`
-	// AttendantNamespaces are namespaces whose pods, like those of DaemonSets, may share a node with a job that
-	// wants whole nodes; default: kube-system.
+	// AttendantNamespaces are namespaces whose pods, like those of DaemonSets, may share a node with a job that requests whole nodes;
+	// default: kube-system.
 	AttendantNamespaces []string `json:"attendantNamespaces,omitempty"`
 }
 
 // TopologyLevel is a level of the fabric.
 type TopologyLevel struct {
-	// Name is what people write in annotations, such as "rack".
+	// Name is the level's name in annotations, such as "rack".
 	Name string `json:"name"`
 	// NodeLabel is the label whose value names a node's domain.
 	NodeLabel string `json:"nodeLabel"`
 }
 
-// Default sets what is not set.
+// Default sets the default of each field that is not set.
 func (a *HoldfastArgs) Default() {
 	if a.PlanTimeout.Duration == 0 {
 		a.PlanTimeout.Duration = 30 * time.Second
@@ -100,10 +98,10 @@ func (a *HoldfastArgs) Default() {
 // mostLevels bounds TopologyLevels.
 const mostLevels = 16
 
-// longest bounds all durations: more than that is a slip of the pen.
+// longest bounds all durations: a longer one is taken for a typing error.
 const longest = 24 * time.Hour
 
-// Validate says what is wrong with arguments whose defaults are set.
+// Validate returns the errors in arguments whose defaults are set.
 func (a *HoldfastArgs) Validate(path *field.Path) field.ErrorList {
 	var all field.ErrorList
 	if n := *a.ParallelBindings; n < 1 || n > 1000 {
