@@ -12,10 +12,10 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// Bind binds members as the default binder does, with where in the fabric the node is, and a stamp while the gang is
-// forming: the API server puts a binding's annotations on the pod in the same write. All other pods are left to the
-// default binder, which must come after. So many are under way at a time: kube-scheduler itself sets no bound, and a
-// large gang would open connection after connection to an API server that is busy with the first of them.
+// Bind binds members as the default binder does. The binding carries annotations that the API server puts on the pod in the same write: the
+// node's topology domain, and a stamp in an initial placement. All other pods are left to the default binder, which must come after. The
+// number of bindings at a time is limited: kube-scheduler sets no limit, and a large gang would open hundreds of connections to a busy API
+// server.
 func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	key, ok := p.gangOf(pod)
 	if !ok {

@@ -26,13 +26,13 @@ const (
 	// conditionsPerSecond and conditionsAtOnce bound the writes of conditions, of all gangs together.
 	conditionsPerSecond = 200
 	conditionsAtOnce    = 500
-	// rewordEvery is how often members get other words for the same reason: autoscalers read the reason alone.
+	// rewordEvery is the shortest interval between two messages for the same reason: autoscalers read only the reason.
 	rewordEvery = time.Minute
-	// conditionWriters write side by side.
+	// conditionWriters is the number of concurrent writers.
 	conditionWriters = 8
-	// reasonPreempting is the reason of members for which others were told to leave.
+	// reasonPreempting is the reason of members for which other pods are being preempted.
 	reasonPreempting = "Preempting"
-	// reasonUndecided is the reason of a member that was tried while there is no answer for its gang.
+	// reasonUndecided is the reason of a member that was tried before there is an answer for its gang.
 	reasonUndecided = "Undecided"
 )
 
@@ -42,9 +42,9 @@ type waiting struct {
 	reason, message string
 }
 
-// memberConditions keeps the condition PodScheduled of members without a node as the gang's answer says: kube-scheduler writes that
-// of the one pod that it tries, and who adds nodes goes by all of them. It works aside from scheduling cycles, and only changes a
-// pod that is as it was seen, so that one that got its node meanwhile stays as it is.
+// memberConditions writes the gang's answer into condition PodScheduled of all members without a node: kube-scheduler writes only that of
+// the pod that it tries, and autoscalers read the condition of every pod. It runs beside scheduling cycles. Each write requires the pod's
+// resource version, so that a pod that got its node meanwhile is not changed.
 type memberConditions struct {
 	client  kubernetes.Interface
 	waiting func(types.NamespacedName) (waiting, bool)
@@ -52,15 +52,15 @@ type memberConditions struct {
 	limiter *rate.Limiter
 
 	mu sync.Mutex
-	// marks by gang, for as long as members wait. Guarded by mu; what one holds belongs to the worker that has its gang.
+	// marks by gang, while members wait. Guarded by mu; the content of one belongs to the worker that has its gang.
 	marks map[types.NamespacedName]*marks
 }
 
 // marks are what was written on a gang's members.
 type marks struct {
-	// reworded is when their words changed last.
+	// reworded is when their message last changed.
 	reworded time.Time
-	// from is each pod as it was when it was written last: until it is seen otherwise, that write is on its way here.
+	// from is each pod as it was at the last write: until the informer shows another version, that write is on its way.
 	from map[types.UID]*v1.Pod
 }
 
@@ -70,7 +70,7 @@ func newMemberConditions(client kubernetes.Interface, waits func(types.Namespace
 		limiter: rate.NewLimiter(conditionsPerSecond, conditionsAtOnce), marks: map[types.NamespacedName]*marks{}}
 }
 
-// soon has a gang's members looked at once news has gathered. It returns at once; a nil receiver writes nothing.
+// soon queues a gang's members for writing after a delay. It does not block; a nil receiver writes nothing.
 func (c *memberConditions) soon(key types.NamespacedName) {
 	if c != nil {
 		c.queue.AddAfter(key, gather)
@@ -110,7 +110,7 @@ func (c *memberConditions) next(ctx context.Context) bool {
 	return true
 }
 
-// write brings the members' conditions up to date; again, where set, is when to look again.
+// write updates the members' conditions. again, where set, is the delay until the next write.
 func (c *memberConditions) write(ctx context.Context, key types.NamespacedName, now time.Time) (again time.Duration, err error) {
 	want, ok := c.waiting(key)
 	if !ok {
@@ -189,8 +189,8 @@ func (c *memberConditions) patch(ctx context.Context, pod *v1.Pod, want waiting)
 	return nil
 }
 
-// waits says which members of a gang wait for a node, and why: Unschedulable where more nodes would do. Where they would not, no
-// autoscaler is to add any: members are missing, others leave for the gang, or what it asks for is in no such node.
+// waits returns the members of a gang that wait for a node, and why. The reason is Unschedulable only where more nodes would help: not if
+// members are missing, pods are being preempted for the gang, or no kind of node has what it requests.
 func (p *Plugin) waits(key types.NamespacedName) (waiting, bool) {
 	pods, why, ok := p.gangs.Waiting(key)
 	if !ok || len(pods) == 0 {
@@ -222,13 +222,13 @@ func (p *Plugin) noNodes(ctx context.Context, pod *v1.Pod) {
 	p.status.soon(key)
 }
 
-// memberStatus has kube-scheduler say of a member that it tried what is said of the others.
+// memberStatus makes kube-scheduler write the gang's condition on the member that it tried.
 type memberStatus struct {
 	fwk.APICacher
 	p *Plugin
 }
 
-// PatchPodStatus writes at once where kube-scheduler has no cache for that.
+// PatchPodStatus writes synchronously if kube-scheduler has no cache for API calls.
 func (s memberStatus) PatchPodStatus(pod *v1.Pod, conditions []*v1.PodCondition, nominating *fwk.NominatingInfo) (<-chan error, error) {
 	for i, one := range conditions {
 		key, member := s.p.gangOf(pod)
@@ -241,7 +241,7 @@ func (s memberStatus) PatchPodStatus(pod *v1.Pod, conditions []*v1.PodCondition,
 		switch {
 		case decided:
 			own.Reason, own.Message = w.reason, w.message
-		case last != nil && last.Status == v1.ConditionFalse: // the last answer stands, as on the others
+		case last != nil && last.Status == v1.ConditionFalse: // the last answer stands, as on the other members
 			own.Reason, own.Message = last.Reason, last.Message
 		default:
 			own.Reason = reasonUndecided

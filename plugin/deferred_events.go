@@ -18,29 +18,29 @@ import (
 )
 
 const (
-	// deferredEventEvery and deferredEventsAtOnce bound how fast events that were held are written: 500 a second.
+	// deferredEventEvery and deferredEventsAtOnce limit the rate at which deferred events are written: 500 a second.
 	deferredEventEvery   = 200 * time.Millisecond
 	deferredEventsAtOnce = 100
-	// lastNow is the same for the end, when the process has little time left.
+	// lastNow is the limit at the end, when the process has little time left.
 	lastNow = 200
 )
 
-// The reasons of the events by which kube-scheduler tells that a pod was bound, and that it was not.
+// The reasons of kube-scheduler's events for a pod that was bound, and for one that was not.
 const (
 	scheduled = "Scheduled"
 	failed    = "FailedScheduling"
 )
 
-// deferredEvents defers kube-scheduler's events about bound members until no gang is being placed: each is a write as
-// expensive as the binding itself. None is dropped, except by a process that dies before flush.
+// deferredEvents defers kube-scheduler's events about bound members until no gang is being placed: writing an event costs as much as a
+// binding. An event is lost only if the process dies before flush.
 type deferredEvents struct {
-	// timeout is how long an event is held at most.
+	// timeout is the longest that an event is deferred.
 	timeout time.Duration
-	// placing reports whether a gang is on its way.
+	// placing reports whether a gang is being placed.
 	placing func() bool
 
 	mu sync.Mutex
-	// queued are oldest first; ending: nothing is held any more. Guarded by mu.
+	// queued are oldest first; ending: no event is deferred any more. Guarded by mu.
 	queued []deferredEvent
 	ending bool
 }
@@ -50,7 +50,7 @@ type deferredEvent struct {
 	emit  func()
 }
 
-// deferEvent tells later; false: the caller is to tell now.
+// deferEvent queues an event; false: the caller must emit it now.
 func (n *deferredEvents) deferEvent(now time.Time, tell func()) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -61,7 +61,7 @@ func (n *deferredEvents) deferEvent(now time.Time, tell func()) bool {
 	return true
 }
 
-// flush tells all that is held, while the context lasts.
+// flush emits all queued events until the context ends.
 func (n *deferredEvents) flush(ctx context.Context) {
 	for {
 		n.mu.Lock()
@@ -74,7 +74,7 @@ func (n *deferredEvents) flush(ctx context.Context) {
 			one.emit()
 		}
 		select {
-		case <-time.After(deferredEventEvery): // recorders write aside
+		case <-time.After(deferredEventEvery): // recorders write asynchronously
 		case <-ctx.Done():
 			return
 		}
@@ -84,7 +84,7 @@ func (n *deferredEvents) flush(ctx context.Context) {
 	}
 }
 
-// run tells until the context ends.
+// run emits events until the context ends.
 func (n *deferredEvents) run(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(context.Context) {
 		for _, one := range n.due(time.Now()) {
@@ -93,7 +93,7 @@ func (n *deferredEvents) run(ctx context.Context) {
 	}, deferredEventEvery)
 }
 
-// due takes out what is to be told now.
+// due removes and returns the events to be emitted now.
 func (n *deferredEvents) due(now time.Time) []deferredEvent {
 	placing := n.placing()
 	n.mu.Lock()
@@ -109,7 +109,7 @@ func (n *deferredEvents) due(now time.Time) []deferredEvent {
 	return due
 }
 
-// recorder is a framework's recorder that holds events about members that were bound, and says no refusal twice.
+// recorder is a framework's event recorder. It defers events about bound members, and emits no refusal twice.
 type recorder struct {
 	events.EventRecorderLogger
 	p *Plugin
@@ -122,19 +122,19 @@ func (r recorder) WithLogger(logger klog.Logger) events.EventRecorderLogger {
 func (r recorder) Eventf(regarding, related runtime.Object, eventType, reason, action, note string, args ...any) {
 	tell := func() { r.EventRecorderLogger.Eventf(regarding, related, eventType, reason, action, note, args...) }
 	if pod, ok := regarding.(*v1.Pod); ok {
-		tellNow := true
+		emitNow := true
 		if key, member := r.p.gangOf(pod); member {
-			tellNow = r.record(key, pod, reason, func() string { return fmt.Sprintf(note, args...) }, tell)
+			emitNow = r.record(key, pod, reason, func() string { return fmt.Sprintf(note, args...) }, tell)
 		}
-		if !tellNow {
+		if !emitNow {
 			return
 		}
 	}
 	tell()
 }
 
-// record defers an event about a member, or records what it says; tellNow: it is to be emitted now.
-func (r recorder) record(key types.NamespacedName, pod *v1.Pod, reason string, note func() string, tell func()) (tellNow bool) {
+// record defers an event about a member or drops a repeated one; emitNow: the caller must emit it now.
+func (r recorder) record(key types.NamespacedName, pod *v1.Pod, reason string, note func() string, tell func()) (emitNow bool) {
 	now := time.Now()
 	switch reason {
 	case scheduled:
@@ -147,7 +147,7 @@ func (r recorder) record(key types.NamespacedName, pod *v1.Pod, reason string, n
 	}
 }
 
-// recording is a framework with such a recorder.
+// recording is a framework with a recorder.
 type recording struct {
 	framework.Framework
 	recorder events.EventRecorderLogger
@@ -156,7 +156,7 @@ type recording struct {
 
 func (f recording) EventRecorder() events.EventRecorderLogger { return f.recorder }
 
-// APICacher is where kube-scheduler leaves what it says of a pod that it tried.
+// APICacher returns the cache through which kube-scheduler writes the condition of a pod that it tried.
 func (f recording) APICacher() fwk.APICacher {
 	if f.p.conditions == nil {
 		return f.Framework.APICacher()
@@ -164,7 +164,7 @@ func (f recording) APICacher() fwk.APICacher {
 	return memberStatus{f.Framework.APICacher(), f.p}
 }
 
-// deferEvents puts our recorders into the scheduler's profiles.
+// deferEvents installs a recorder in each of the scheduler's profiles.
 func (s *Instances) deferEvents(sched *scheduler.Scheduler) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

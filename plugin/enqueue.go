@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/internal/membership"
 )
 
-// PreEnqueue does nothing where another plugin holds members back.
+// PreEnqueue does nothing where plugin GateName holds members back.
 func (p *Plugin) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	if p.gated() {
 		return nil
@@ -19,14 +19,14 @@ func (p *Plugin) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	return p.queueGate(ctx, pod)
 }
 
-// queueGate holds a pod until all of its gang exist, and then all but the one that plans. It runs under
-// the queue's lock.
+// queueGate holds a member back until its whole gang exists; then it admits only the leader, until a plan stands. It runs under the queue's
+// lock.
 func (p *Plugin) queueGate(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	key, ok := p.gangOf(pod)
 	if !ok {
 		return nil
 	}
-	// This may come before our own handler has seen the pod.
+	// The queue may call this before the plugin's own handler has seen the pod.
 	seen := p.gangs.Enqueued(key, pod, func() bool {
 		now, err := p.pods.Pods(pod.Namespace).Get(pod.Name)
 		return err == nil && now.UID == pod.UID && now.DeletionTimestamp == nil && isMember(now) && !membership.Ended(now)
@@ -44,7 +44,7 @@ func (p *Plugin) queueGate(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	return nil
 }
 
-// EventsToRegister names what may make a refused gang fit. Only the leader is woken; it plans for all.
+// EventsToRegister returns the events that may make a refused gang fit. They wake only the leader, which plans for all.
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	nodeChanges := fwk.Add | fwk.UpdateNodeAllocatable |
 		fwk.UpdateNodeLabel | fwk.UpdateNodeTaint | fwk.UpdateNodeCondition | fwk.UpdateNodeAnnotation
@@ -66,7 +66,7 @@ func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 	return append(hints, releases), nil
 }
 
-// releases are of pods that were held back or refused as members and are none any more.
+// releases are changes of pods that were gated or refused as members and are members no more.
 var releases = fwk.ClusterEventWithHint{
 	Event: fwk.ClusterEvent{Resource: fwk.TargetPod, ActionType: fwk.UpdatePodLabel},
 	QueueingHintFn: func(_ klog.Logger, _ *v1.Pod, _, now any) (fwk.QueueingHint, error) {
@@ -77,7 +77,7 @@ var releases = fwk.ClusterEventWithHint{
 	},
 }
 
-// leaderOnly runs under the queue's lock, after the scheduler's cache has taken the event in.
+// leaderOnly wakes a pod only if it leads. It runs under the queue's lock, after the scheduler's cache was updated.
 func (p *Plugin) leaderOnly(logger klog.Logger, pod *v1.Pod, _, _ any) (fwk.QueueingHint, error) {
 	key, ok := p.gangOf(pod)
 	if !ok {
@@ -93,7 +93,7 @@ func (p *Plugin) leaderOnly(logger klog.Logger, pod *v1.Pod, _, _ any) (fwk.Queu
 	return fwk.Queue, nil
 }
 
-// SignPod keeps results of one scheduling cycle from being reused for a member: its node is planned.
+// SignPod makes the scheduler reuse no result of one cycle for another member: each has its own planned node.
 func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
 	if _, ok := p.gangOf(pod); ok {
 		return nil, fwk.NewStatus(fwk.Unschedulable, "members of a gang follow a plan")

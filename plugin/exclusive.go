@@ -33,7 +33,7 @@ func heldWhole(gang types.NamespacedName) *fwk.Status {
 	return fwk.NewStatus(fwk.Unschedulable, "node is used exclusively by gang "+gang.String())
 }
 
-// rejectIntruded rejects a member from its planned node when another scheduler has placed a pod there since.
+// rejectIntruded rejects a member from its planned node if another scheduler has placed a pod there since.
 func (p *Plugin) rejectIntruded(key types.NamespacedName, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	whole := settings.WantsWholeNode(pod)
 	for _, info := range node.GetPods() {

@@ -8,11 +8,9 @@ import (
 	"holdfast.dev/holdfast/plugin/external"
 )
 
-// Gangs that other people's APIs make. What such an object says comes and changes by itself, apart from pods; all else is
-// as with any other gang.
+// Groups of other APIs. Their objects appear and change independently of their pods; otherwise they are gangs like any other.
 
-// revise takes over what a group's object says now, and updates the object's own status: some other controller may wait
-// for that before it creates pods.
+// revise reads a group's object again and updates the object's status: another controller may wait for the status before it creates pods.
 func (p *Plugin) revise(logger klog.Logger, key types.NamespacedName) {
 	change, again, broken := p.gangs.Revise(key)
 	if broken {
@@ -26,7 +24,7 @@ func (p *Plugin) revise(logger klog.Logger, key types.NamespacedName) {
 	p.status.soon(key)
 }
 
-// reviseAll revises all gangs of an API, and has refused gangs planned again where the fabric changed.
+// reviseAll revises all groups of an API. If the fabric changed, refused gangs are planned again.
 func (p *Plugin) reviseAll(logger klog.Logger, resource string) {
 	if resource == external.HyperNodes {
 		for _, key := range p.gangs.AllRefused() {

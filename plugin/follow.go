@@ -19,21 +19,21 @@ import (
 	"holdfast.dev/holdfast/plugin/planner"
 )
 
-// plannedKey is where PreFilter leaves the planned node for the rest of the cycle.
+// plannedKey is the key under which PreFilter stores the planned node for the rest of the cycle.
 const plannedKey fwk.StateKey = Name + "/planned"
 
-// placeKey is where PreFilter leaves where in the fabric that node is.
+// placeKey is the key under which PreFilter stores that node's topology domain.
 const placeKey fwk.StateKey = Name + "/place"
 
 type plannedNode string
 
 func (n plannedNode) Clone() fwk.StateData { return n }
 
-// causeNotReady is the cause of a node whose kubelet says that it is not ready, or says nothing.
+// causeNotReady is the cause of a node whose kubelet reports NotReady or has stopped reporting.
 const causeNotReady = "NotReady"
 
-// unhealthy returns whether Holdfast itself has marked the node, or its kubelet does not keep it, and the cause.
-// Tolerations do not count: a member there would be replaced at once or never start, and the gang would wait for it.
+// unhealthy reports whether Holdfast or the node's kubelet has marked the node unhealthy, and the cause. Tolerations do not count: a member
+// there would be replaced at once or never start, and the gang would wait for it.
 func unhealthy(node *v1.Node) (cause string, sick bool) {
 	for _, t := range node.Spec.Taints {
 		if t.Key == v1alpha1.TaintUnhealthy || (t.Key == v1alpha1.TaintOutage && !sick) {
@@ -48,8 +48,8 @@ func unhealthy(node *v1.Node) (cause string, sick bool) {
 	return cause, sick
 }
 
-// Filter refuses every node but the planned one: a nominated node is tried before PreFilter's narrowing. It
-// refuses the planned one, too, where Holdfast has put it aside since, or somebody came who must not be beside it.
+// Filter rejects every node but the planned one: the framework tries a nominated node before it applies PreFilter's result. It also rejects
+// the planned one if Holdfast has excluded it since, or if a pod came that must not share it.
 func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	key, ok := p.gangOf(pod)
 	if !ok {
@@ -69,8 +69,8 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, no
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) are not the planned one")
 }
 
-// PostFilter runs when a pod found no node. It never preempts for a single member: room is made for the whole gang or
-// not at all. A member that could not follow its plan ends the plan. A pod of no gang is treated as a gang of one.
+// PostFilter runs when a pod found no node. It never preempts for a single member, only for the whole gang. A member that could not follow
+// its plan ends the plan. A pod of no gang is treated as a gang of one.
 func (p *Plugin) PostFilter(
 	ctx context.Context,
 	state fwk.CycleState,
@@ -89,8 +89,8 @@ func (p *Plugin) PostFilter(
 	return nil, p.noRoom(state, pod)
 }
 
-// noRoom ends the framework's PostFilter chain, unless devices that the pod's claims hold on an unusable node may have
-// to be released.
+// noRoom ends the framework's PostFilter chain, unless the pod's claims may hold devices on an unusable node: then the framework's plugin
+// releases them.
 func (p *Plugin) noRoom(state fwk.CycleState, pod *v1.Pod) *fwk.Status {
 	if manager := p.handle.SharedDRAManager(); manager != nil && claims.Has(manager, pod) && claimsVisited(state) {
 		return fwk.NewStatus(fwk.Unschedulable)
@@ -98,11 +98,10 @@ func (p *Plugin) noRoom(state fwk.CycleState, pod *v1.Pod) *fwk.Status {
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
 }
 
-// Reserve checks once more that the node is the planned one. A pod of no gang gets its node unless a gang that is ahead could
-// use it.
+// Reserve checks again that the node is the planned one. A pod of no gang gets its node unless a gang that is ahead could use it.
 func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	key, ok := p.gangOf(pod)
-	if planner.IsNested(state) { // a plan is tried on
+	if planner.IsNested(state) { // a dry-run reserve of a plan
 		return nil
 	}
 	if !ok {
@@ -142,7 +141,7 @@ func (p *Plugin) singleGivesWay(ctx context.Context, pod *v1.Pod, node string) *
 	return nil
 }
 
-// Unreserve runs when a member that had its node could not be bound.
+// Unreserve runs when a reserved member could not be bound.
 func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ string) {
 	key, ok := p.gangOf(pod)
 	if !ok || planner.IsNested(state) {
@@ -154,14 +153,14 @@ func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Po
 }
 
 const (
-	// replanAfter is how long the second plan in a row waits after one that could not be followed; it doubles
-	// with each, up to replanAtMost. The first one does not wait.
+	// replanAfter is the delay of the second plan in a row after one that members could not follow. It doubles with each, up to
+	// replanAtMost. The first has no delay.
 	replanAfter  = 100 * time.Millisecond
 	replanAtMost = 10 * time.Second
 )
 
-// abandon ends the gang's plan and has the members without a node planned again, for instance on other nodes. If there
-// is no room for them, an incomplete initial placement is rolled back.
+// abandon ends the gang's plan. The members without a node are planned again. If there is no room for them, an incomplete initial placement
+// is rolled back.
 func (p *Plugin) abandon(logger klog.Logger, key types.NamespacedName, why string) {
 	released, inARow := p.gangs.GiveUp(key)
 	logger.V(2).Info("Plan of a gang is given up", "gang", key, "reason", why, "released", len(released), "inARow", inARow)
@@ -183,8 +182,7 @@ func replanDelay(inARow int) (delay time.Duration) {
 	return delay
 }
 
-// claimsVisited reports whether the framework's plugin for claims ran for the pod in this cycle: its PostFilter fails
-// otherwise.
+// claimsVisited reports whether the framework's plugin for claims ran for the pod in this cycle. Without that its PostFilter fails.
 func claimsVisited(state fwk.CycleState) bool {
 	_, err := state.Read(names.DynamicResources)
 	return err == nil

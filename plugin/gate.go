@@ -12,10 +12,10 @@ import (
 	schedulerapi "k8s.io/kubernetes/pkg/scheduler/apis/config"
 )
 
-// GateName is the name of the plugin that holds members back, in a KubeSchedulerConfiguration. It does what the plugin Name would do at
-// PreEnqueue, and is another one for the queue's sake: at each change of the cluster the queue asks a plugin about every pod that it holds
-// back, one after another under its lock, unless it registered no event of that kind. This one is woken by the cache of gangs, and by a
-// change of the pod itself. Without it Name holds members back itself, and large gangs that wait slow down the others.
+// GateName is the name, in a KubeSchedulerConfiguration, of the plugin that holds members back. It does at PreEnqueue what plugin Name
+// would do, and is separate for the queue's speed: at each change of the cluster the queue calls a plugin for every pod that it gates, one
+// after another under its lock, unless the plugin registered no event of that kind. The gang cache wakes this plugin's pods, and changes of
+// the pod itself. Without GateName, Name holds members back, and large waiting gangs slow down others.
 const GateName = "HoldfastGate"
 
 var (
@@ -43,7 +43,7 @@ func (g *gate) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, er
 // PreEnqueue runs under the queue's lock.
 func (g *gate) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	p := g.plugin.Load()
-	if p == nil { // plugins of a profile are made in no order
+	if p == nil { // the framework creates a profile's plugins in any order
 		g.instances.mu.Lock()
 		p = g.instances.plugins[g.profile]
 		g.instances.mu.Unlock()
@@ -55,7 +55,7 @@ func (g *gate) PreEnqueue(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	return p.queueGate(ctx, pod)
 }
 
-// gated reports whether GateName holds members back in this profile.
+// gated reports whether the profile has plugin GateName.
 func (p *Plugin) gated() bool {
 	p.gateOnce.Do(func() {
 		p.gate = slices.ContainsFunc(p.handle.ListPlugins().PreEnqueue.Enabled, func(e schedulerapi.Plugin) bool { return e.Name == GateName })

@@ -9,8 +9,8 @@ import (
 	"holdfast.dev/holdfast/plugin/external"
 )
 
-// inspect handles what no event reports: plans that members do not follow, for instance because another plugin gates
-// them; gangs that hold nodes and never complete; members that are missing because they succeeded.
+// inspect handles state that no event reports: plans that members do not follow, for instance because another plugin gates them; gangs that
+// hold nodes and never complete; members that are missing because they succeeded.
 func (p *Plugin) inspect(ctx context.Context) { p.inspectAt(ctx, time.Now()) }
 
 func (p *Plugin) inspectAt(ctx context.Context, now time.Time) {

@@ -25,21 +25,20 @@ import (
 	"holdfast.dev/holdfast/plugin/serve"
 )
 
-// Instances holds the plugin's instances of one process, one per profile, and says when they act. kube-scheduler
-// starts plugins and informers in every replica and takes the first pod from its queue only once it leads; a
-// replica that loses the lead ends. So the first time that a pod is asked for is when this replica begins to act,
-// and it acts until it ends.
+// Instances holds the plugin's instances of one process, one per profile, and starts them. kube-scheduler starts plugins and informers in
+// every replica, but takes the first pod from its queue only once it leads, and ends when it loses the lead. So a replica acts from its
+// first pod until it ends.
 type Instances struct {
-	// clients makes a client for Gangs.
+	// clients returns a client for Gangs.
 	clients func(fwk.Handle) (dynamic.Interface, error)
-	// Server answers questions in the scheduling goroutine, between two cycles.
+	// Server answers queries in the scheduling goroutine, between two cycles.
 	*serve.Server
 	measures *measures
-	// book is what is known of groups of other APIs; it is made with the first instance.
+	// book holds the groups of other APIs; it is created with the first instance.
 	book *external.Book
-	// terms, where a test sets it, takes the place of what the book says of gangs.
+	// terms, if a test sets it, replaces book.Terms.
 	terms func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error)
-	// leading is closed when this replica begins to act.
+	// leading is closed when this replica starts to act.
 	leading chan struct{}
 
 	mu sync.Mutex
@@ -68,7 +67,7 @@ func newInstances(clients func(fwk.Handle) (dynamic.Interface, error)) *Instance
 	}
 }
 
-// Metrics are what the instances measure, to be registered once.
+// Metrics returns the metrics of all instances, to be registered once.
 func (s *Instances) Metrics() []prometheus.Collector { return s.measures.all() }
 
 // New is the plugin's factory.
@@ -99,8 +98,8 @@ func (s *Instances) New(ctx context.Context, obj runtime.Object, h fwk.Handle) (
 	return p, nil
 }
 
-// Start has the instances act once the scheduler takes its first pod, and has questions answered where nothing
-// moves: in the scheduling goroutine, between two cycles. It must be called before the scheduler runs.
+// Start makes the instances act once the scheduler takes its first pod, and answers queries in the scheduling goroutine between two cycles.
+// Call it before the scheduler runs.
 func (s *Instances) Start(ctx context.Context, sched *scheduler.Scheduler) {
 	type popped struct {
 		entity framework.QueuedEntityInfo
@@ -144,14 +143,14 @@ func (s *Instances) Start(ctx context.Context, sched *scheduler.Scheduler) {
 	}
 }
 
-// of is the instance for a scheduler's name.
+// of returns the instance for a scheduler's name.
 func (s *Instances) of(name string) *Plugin {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.plugins[name]
 }
 
-// lead runs in the scheduling goroutine alone.
+// lead starts all instances. It runs in the scheduling goroutine.
 func (s *Instances) lead(ctx context.Context) {
 	select {
 	case <-s.leading:
@@ -166,7 +165,7 @@ func (s *Instances) lead(ctx context.Context) {
 	}
 }
 
-// Flush has events written that were held back, while the context lasts. The scheduler must run meanwhile.
+// Flush writes deferred events until the context ends. The scheduler must run meanwhile.
 func (s *Instances) Flush(ctx context.Context) {
 	s.mu.Lock()
 	plugins := slices.Collect(maps.Values(s.plugins))

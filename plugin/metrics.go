@@ -64,7 +64,7 @@ func (m *measures) all() []prometheus.Collector {
 	)
 }
 
-// planned notes one answer.
+// planned records one answer.
 func (m *measures) planned(took time.Duration, refusal *gang.Refusal) {
 	if refusal == nil {
 		m.plans.WithLabelValues(answerPlaced).Observe(took.Seconds())
@@ -74,8 +74,8 @@ func (m *measures) planned(took time.Duration, refusal *gang.Refusal) {
 	m.refusals.WithLabelValues(refusal.Reason, mostly(refusal.Excluded)).Inc()
 }
 
-// mostly is the cause that keeps most nodes out; "none" where every node takes a member, only not all of them.
-// Causes are named as in a Gang's status but for what comes from people, such as the keys of taints.
+// mostly returns the cause that excludes most nodes; "none" if every node takes some member. Causes have the names of a Gang's status,
+// except user-defined ones such as the keys of taints.
 func mostly(excluded map[gang.Cause][]string) string {
 	count := map[string]int{}
 	for cause, nodes := range excluded {

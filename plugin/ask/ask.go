@@ -1,9 +1,9 @@
-// Package ask serves previews and the state of the fabric over HTTPS: it authenticates and authorizes the caller,
-// reads the query and writes the answer. It decides nothing about placement and keeps nothing.
+// Package ask serves previews and the state of the fabric over HTTPS: it authenticates and authorizes the caller, passes the query to the
+// scheduler and writes the response. It decides nothing about placement and stores nothing.
 //
-// The API server's proxy removes the header Authorization, so the token comes in a header of its own. It must be for
-// this audience alone, so that a token with more rights is never sent here; the API server reviews its account
-// (TokenReview) and its rights (SubjectAccessReview: post on v1alpha1.PreviewPath, get on v1alpha1.FabricPath).
+// The API server's proxy removes the header Authorization, so the token is in a header of its own. Its only audience is this service, so
+// that clients send no token with more rights. The API server reviews the token's account (TokenReview) and rights (SubjectAccessReview:
+// post on v1alpha1.PreviewPath, get on v1alpha1.FabricPath).
 package ask
 
 import (
@@ -34,47 +34,47 @@ import (
 )
 
 const (
-	// timeout is how long a question waits for the scheduler, and an answer takes at most.
+	// timeout bounds how long a query waits for the scheduler, and how long writing a response takes.
 	timeout = 30 * time.Second
-	// maxBytes bounds a question, allBytes those that are read at a time; readTime is how long one may take to be read.
+	// maxBytes bounds a query's body, allBytes the bodies that are read at a time, readTime the time to read one.
 	maxBytes, allBytes = 64 << 20, 128 << 20
 	readTime           = 10 * time.Second
-	// fabricMoves is how many domains of a level are told where nobody says how many.
+	// fabricMoves is the number of domains per level in a response to a query without the parameter most.
 	fabricMoves = "3"
-	// remembered is how long the API server's word on a token or a right is relied on.
+	// remembered is how long a review of a token or a right by the API server is valid.
 	remembered = 10 * time.Second
 )
 
 var audiences = authenticator.Audiences{v1alpha1.PreviewAudience}
 
-// Scheduler answers questions.
+// Scheduler answers queries.
 type Scheduler interface {
 	Preview(context.Context, []*corev1.Pod) (v1alpha1.PreviewResponse, error)
-	// Fabric returns how fragmented the fabric is, and which moves would free domains, up to a number per level.
+	// Fabric returns how fragmented the fabric is, and which moves would free domains, at most that many per level.
 	Fabric(ctx context.Context, level string, most int) (v1alpha1.FabricResponse, error)
 }
 
-// Fault is an error that the caller caused: its code and reason.
+// Fault is an error that the caller caused, as HTTP status code and reason.
 type Fault struct {
 	Code   int
 	Reason metav1.StatusReason
 }
 
-// Handler answers on v1alpha1.PreviewPath and v1alpha1.FabricPath.
+// Handler serves v1alpha1.PreviewPath and v1alpha1.FabricPath.
 type Handler struct {
 	Scheduler Scheduler
-	// Fault says what an error of the scheduler means; ok is false where it is a failure.
+	// Fault translates an error of the scheduler; ok is false if the caller did not cause it.
 	Fault         func(error) (f Fault, ok bool)
 	Authenticator authenticator.Request
 	Authorizer    authorizer.UnconditionalAuthorizer
 
 	begin sync.Once
-	// bodies are the bytes that questions may take while they are read, turn is held by the one that is being answered: who sends
-	// slowly keeps nobody else from an answer.
+	// bodies limits the bytes of queries that are being read, turn is held by the query that is being answered: a client that sends slowly
+	// delays no other one.
 	bodies, turn *semaphore.Weighted
 }
 
-// Delegate makes authenticator and authorizer that ask the API server.
+// Delegate returns an authenticator and an authorizer that query the API server.
 func Delegate(client kubernetes.Interface) (authenticator.Request, authorizer.Authorizer, error) {
 	authn, _, err := authenticatorfactory.DelegatingAuthenticatorConfig{
 		TokenAccessReviewClient: client.AuthenticationV1(), TokenAccessReviewTimeout: timeout,
@@ -94,7 +94,7 @@ func Delegate(client kubernetes.Interface) (authenticator.Request, authorizer.Au
 	return authn, authz, nil
 }
 
-// ServeHTTP answers one question.
+// ServeHTTP answers one query.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
@@ -140,10 +140,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// badQuestion is one that cannot be read.
+// badQuestion is an error in the query's body.
 type badQuestion struct{ error }
 
-// read reads the body of a question that has one; free gives its room to others.
+// read returns the body of a POST query; free releases its memory budget.
 func (h *Handler) read(ctx context.Context, w http.ResponseWriter, r *http.Request) (body []byte, free func(), err error) {
 	if r.Method != http.MethodPost {
 		return nil, func() {}, nil
@@ -166,7 +166,7 @@ func (h *Handler) read(ctx context.Context, w http.ResponseWriter, r *http.Reque
 	return body, free, err
 }
 
-// ask puts the question to the scheduler.
+// ask passes the query to the scheduler.
 func (h *Handler) ask(ctx context.Context, r *http.Request, body []byte) (any, error) {
 	if r.URL.Path == v1alpha1.FabricPath {
 		most, err := strconv.Atoi(cmp.Or(r.URL.Query().Get("most"), fabricMoves))
@@ -182,7 +182,7 @@ func (h *Handler) ask(ctx context.Context, r *http.Request, body []byte) (any, e
 	return h.Scheduler.Preview(ctx, pods)
 }
 
-// admit says who asks and whether they may; if not, it has answered.
+// admit reports whether the caller may query. If not, admit has written the response.
 func (h *Handler) admit(ctx context.Context, w http.ResponseWriter, r *http.Request) bool {
 	token := r.Header.Get(v1alpha1.PreviewTokenHeader)
 	if token == "" {
@@ -190,8 +190,8 @@ func (h *Handler) admit(ctx context.Context, w http.ResponseWriter, r *http.Requ
 			v1alpha1.PreviewTokenHeader, v1alpha1.Namespace, v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience))
 		return false
 	}
-	bare := r.Clone(authenticator.WithAudiences(ctx, audiences)) // without this the API server would be asked for its own
-	bare.TLS = nil                                               // nobody is known by a certificate here
+	bare := r.Clone(authenticator.WithAudiences(ctx, audiences)) // without this the API server would check for its own audience
+	bare.TLS = nil                                               // client certificates authenticate nobody here
 	bare.Header = http.Header{"Authorization": {"Bearer " + token}}
 	who, ok, err := h.Authenticator.AuthenticateRequest(bare)
 	if err != nil || !ok {
@@ -218,7 +218,7 @@ func (h *Handler) admit(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	return true
 }
 
-// question reads the pods that are asked about.
+// question decodes the pods of a preview query.
 func question(body []byte) ([]*corev1.Pod, error) {
 	var q v1alpha1.PreviewRequest
 	if err := json.Unmarshal(body, &q); err != nil {

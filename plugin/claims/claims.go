@@ -1,11 +1,11 @@
-// Package claims handles dynamic resource allocation for the scheduler's plugin: which claims a gang's members have,
-// what prevents members with claims from being placed together, and which devices earlier bindings left behind. It
-// promises that devices are released only from a pod that is neither bound nor being bound.
+// Package claims handles dynamic resource allocation for the scheduler's plugin: which claims a gang's members have, why members with
+// claims cannot be placed together, and which devices earlier bindings left allocated. Devices are released only from a pod that is neither
+// bound nor being bound.
 //
-// The framework's filter decides for one pod and one node whether there are devices for its claims, taints of devices
-// included; it ignores members that are planned and not reserved. So a node takes one planned pod with claims at a
-// time: where all devices belong to one node each, the filter's answers for each node alone then hold for all
-// together. Where they do not, a plan is verified by a dry-run reserve.
+// The framework's filter decides for one pod and one node whether there are devices for the pod's claims, including device taints. It
+// ignores members that are planned and not reserved. So a node takes one planned pod with claims at a time: where each device belongs to
+// one node, the filter's answers for single nodes then hold for the whole plan. Where devices belong to no node, a plan is verified by a
+// dry-run reserve.
 package claims
 
 import (
@@ -26,22 +26,22 @@ import (
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
-// Slot is what a pod with claims takes of a node until it is reserved there: each node has one. What is reserved the
-// filter knows.
+// Slot is a resource that each node has once and that a planned pod with claims takes. A reserved pod takes none: the filter counts its
+// devices.
 const Slot = "resource-claims"
 
-// NobodyLeaves is added to a refusal for lack of such devices: they stay with their claims during a search for victims.
+// NobodyLeaves is added to a refusal for lack of such devices: preemption does not free them.
 const NobodyLeaves = "devices of resource claims are neither preempted nor reserved"
 
 // Needs are the claims of members to be placed.
 type Needs struct {
-	// Kind tells members apart whose claims are not alike, by name; empty for one without claims.
+	// Kind is, by member's name, a key that is equal for members with equal claims; empty: no claims.
 	Kind map[string]string
-	// Settled are the members whose claims all have devices, by name.
+	// Settled is the set of members, by name, whose claims are all allocated.
 	Settled map[string]bool
 }
 
-// Read looks at the claims of members to be placed; a refusal says what is wrong with them.
+// Read returns the claims of members to be placed, or a refusal if a claim is missing or cannot be used.
 func Read(manager fwk.SharedDRAManager, of gangcache.Snapshot, nodes int) (Needs, *gang.Refusal) {
 	n := Needs{Kind: map[string]string{}, Settled: map[string]bool{}}
 	wanted := 0
@@ -102,7 +102,7 @@ func Awaited(pod *v1.Pod) bool {
 	return false
 }
 
-// Of lists a pod's claims.
+// Of returns a pod's claims.
 func Of(manager fwk.SharedDRAManager, pod *v1.Pod) ([]*resourcev1.ResourceClaim, error) {
 	var all []*resourcev1.ResourceClaim
 	for i := range pod.Spec.ResourceClaims {
@@ -112,7 +112,7 @@ func Of(manager fwk.SharedDRAManager, pod *v1.Pod) ([]*resourcev1.ResourceClaim,
 		case err != nil:
 			return nil, fmt.Errorf("resource claim %q of pod %s does not exist yet: kube-controller-manager creates it after the pod", ref.Name, pod.Name)
 		case name == nil:
-			continue // it was found that none is needed
+			continue // its controller found that none is needed
 		}
 		claim, err := manager.ResourceClaims().Get(pod.Namespace, *name)
 		if apierrors.IsNotFound(err) {
@@ -125,12 +125,12 @@ func Of(manager fwk.SharedDRAManager, pod *v1.Pod) ([]*resourcev1.ResourceClaim,
 	return all, nil
 }
 
-// Has reports whether a pod gets anything by claims.
+// Has reports whether a pod gets any device by a claim.
 func Has(manager fwk.SharedDRAManager, pod *v1.Pod) bool {
 	return len(pod.Spec.ResourceClaims) > 0 || AsksClass(manager, pod)
 }
 
-// AsksClass reports whether a pod asks for an extended resource that a device class serves.
+// AsksClass reports whether a pod requests an extended resource that a device class serves.
 func AsksClass(manager fwk.SharedDRAManager, pod *v1.Pod) bool {
 	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
@@ -144,14 +144,14 @@ func AsksClass(manager fwk.SharedDRAManager, pod *v1.Pod) bool {
 	return false
 }
 
-// Settled reports whether all that a pod gets by claims it has.
+// Settled reports whether all of a pod's claims are allocated.
 func Settled(manager fwk.SharedDRAManager, pod *v1.Pod) bool {
 	all, err := Of(manager, pod)
 	return err == nil && !AsksClass(manager, pod) &&
 		!slices.ContainsFunc(all, func(c *resourcev1.ResourceClaim) bool { return c.Status.Allocation == nil })
 }
 
-// Elsewhere reports whether there are devices that are no node's own, and names their driver.
+// Elsewhere reports whether there are devices that belong to no node, and returns their driver.
 func Elsewhere(manager fwk.SharedDRAManager) (driver string, are bool, err error) {
 	all, err := manager.ResourceSlices().ListWithDeviceTaintRules()
 	if err != nil {

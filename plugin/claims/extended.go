@@ -9,27 +9,27 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// Handle is what is asked of the scheduling framework.
+// Handle is the part of the scheduling framework's handle that this package uses.
 type Handle interface {
 	SharedDRAManager() fwk.SharedDRAManager
 	SnapshotSharedLister() fwk.SharedLister
 }
 
-// Extended reports which extended resources pods get by claims: those of a device class that no node offers through a device
-// plugin. If some nodes do, the resource is counted there, and nodes of the class are not used.
+// Extended reports which extended resources pods get by claims: those of a device class, if no node has a device plugin for the resource.
+// If some node has, the resource is counted there, and nodes of the class are not used.
 type Extended struct {
 	handle Handle
 
 	mu sync.Mutex
-	// native says of resources whether a node has them, as of looked. Guarded by mu.
+	// native records, by resource, whether a node has it, as of looked. Guarded by mu.
 	native map[v1.ResourceName]bool
 	looked time.Time
 }
 
-// lookAtNodesEvery bounds how often all nodes are looked at for that.
+// lookAtNodesEvery is the shortest interval between two reads of all nodes for native.
 const lookAtNodesEvery = 5 * time.Second
 
-// NewExtended says so for one profile.
+// NewExtended returns an Extended for one profile.
 func NewExtended(handle Handle) *Extended { return &Extended{handle: handle} }
 
 // ByClaim reports whether pods get an extended resource by claims.

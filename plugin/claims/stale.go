@@ -23,50 +23,50 @@ import (
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
-// A binding writes devices to claims before it names the pod's node. Where it fails in between, or the scheduler ends there,
-// the pod stays tied to that node by its claims. The framework gives such devices back once a pod has found no node, a pod
-// and a claim at a time; a gang's members are not looked for nodes one by one, so it is done here for all of them, whenever
-// the gang was refused: what a member has that is on no node and on its way to none, nobody uses.
+// A binding allocates devices to claims before it names the pod's node. If the binding fails in between, or the scheduler ends, the claims
+// tie the pod to that node. The framework deallocates such devices when a pod has found no node, one pod and one claim at a time; it does
+// not try a gang's members one by one. So the Releaser does it for all members whenever the gang was refused: claims of a member that has
+// no node and no planned one are in use by no pod.
 
 const (
-	// releaseTime bounds one round, releaseAtOnce how many writes are under way.
+	// releaseTime bounds one round, releaseAtOnce the number of concurrent writes.
 	releaseTime   = 30 * time.Second
 	releaseAtOnce = 16
-	// planAgain is after how long a gang is planned for which devices are given back first.
+	// planAgain is the delay before a gang is planned whose devices are released first.
 	planAgain = time.Second
-	// mostTied is how many claims that tie members to nodes are planned around: each makes a shape of its own, for which filters are asked
-	// about every node, while nobody is scheduled.
+	// mostTied is the most claims that tie members to nodes with which a gang is still planned: each makes a kind of pods of its own, for
+	// which filters run on every node while no other pod is scheduled.
 	mostTied = 16
 )
 
-// ReleasedFirst is the answer to a member whose gang is not planned yet for that.
+// ReleasedFirst is the refusal of a member while devices of its gang are being released.
 const ReleasedFirst = "devices that the gang's resource claims still hold from an earlier binding are released first"
 
-// stale is a claim with devices of a member that has no node.
+// stale is an allocated claim of a member that has no node.
 type stale struct {
 	pod   *v1.Pod
 	claim *resourcev1.ResourceClaim
-	// special: kube-scheduler itself made the claim, for extended resources.
+	// special: kube-scheduler itself created the claim, for extended resources.
 	special bool
 }
 
-// Releaser gives stale claims' devices back.
+// Releaser deallocates stale claims.
 type Releaser struct {
 	client kubernetes.Interface
-	// manager is nil where nobody serves claims; then there is nothing to give back.
+	// manager is nil if the cluster serves no claims; then there is nothing to release.
 	manager fwk.SharedDRAManager
 	gangs   Gangs
 	wake    func(klog.Logger, types.NamespacedName)
 	rounds  rounds
 }
 
-// Gangs reports which members may lose devices.
+// Gangs reports which members' claims may be released.
 type Gangs interface {
 	// IsPending reports whether a member has no node and no planned one.
 	IsPending(gang types.NamespacedName, uid types.UID) bool
 }
 
-// NewReleaser makes a Releaser; wake has a gang planned.
+// NewReleaser returns a Releaser. wake makes the scheduler plan a gang.
 func NewReleaser(
 	client kubernetes.Interface,
 	manager fwk.SharedDRAManager,
@@ -76,8 +76,8 @@ func NewReleaser(
 	return &Releaser{client: client, manager: manager, gangs: gangs, wake: wake}
 }
 
-// Release has what is left over from earlier bindings given back, aside. One round for a gang is under way at a time, and the gang
-// is not planned meanwhile: a member that got its node would lose its devices there.
+// Release starts a goroutine that deallocates what earlier bindings left. Each gang has one round at a time and is not planned meanwhile: a
+// member that got its node would lose its devices there.
 func (r *Releaser) Release(ctx context.Context, key types.NamespacedName, of gangcache.Snapshot, infos []fwk.NodeInfo) {
 	if r.manager == nil ||
 		!slices.ContainsFunc(of.Members, func(m gangcache.Member) bool { return m.State == gangcache.Pending && Has(r.manager, m.Pod) }) {
@@ -101,8 +101,8 @@ func (r *Releaser) Release(ctx context.Context, key types.NamespacedName, of gan
 	}()
 }
 
-// ReleaseFirst reports whether the gang is to be planned later, because devices are given back, or because so many members are
-// tied by what they have that all of it is given back first, which it begins.
+// ReleaseFirst reports whether the gang must be planned later: a round is under way, or more than mostTied claims tie its members, and
+// ReleaseFirst has started a round for them.
 func (r *Releaser) ReleaseFirst(ctx context.Context, key types.NamespacedName, of gangcache.Snapshot, infos []fwk.NodeInfo) bool {
 	if r.rounds.await(key) {
 		return true
@@ -117,7 +117,7 @@ func (r *Releaser) ReleaseFirst(ctx context.Context, key types.NamespacedName, o
 	return true
 }
 
-// nodesOf are the nodes themselves: what they are part of changes with the next cycle.
+// nodesOf returns the Nodes: the NodeInfos change with the next cycle.
 func nodesOf(infos []fwk.NodeInfo) []*v1.Node {
 	nodes := make([]*v1.Node, len(infos))
 	for i, n := range infos {
@@ -126,14 +126,14 @@ func nodesOf(infos []fwk.NodeInfo) []*v1.Node {
 	return nodes
 }
 
-// rounds are the gangs for which devices are given back. Its lock is a leaf.
+// rounds are the gangs whose devices are being released. Its lock is a leaf.
 type rounds struct {
 	mu sync.Mutex
-	// of says of each whether it was to be planned meanwhile.
+	// of records for each gang whether it was to be planned meanwhile.
 	of map[types.NamespacedName]bool
 }
 
-// begin begins a round for a gang, if none is under way. over ends it, and reports whether the gang was to be planned meanwhile.
+// begin starts a round for a gang, unless one is under way. over ends it and reports whether the gang was to be planned meanwhile.
 func (g *rounds) begin(key types.NamespacedName) (over func() bool, free bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -153,7 +153,7 @@ func (g *rounds) begin(key types.NamespacedName) (over func() bool, free bool) {
 	}, true
 }
 
-// await reports whether a round for a gang is under way, which is then to be planned after it.
+// await reports whether a round for a gang is under way; if so, the gang is planned after the round.
 func (g *rounds) await(key types.NamespacedName) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -164,7 +164,7 @@ func (g *rounds) await(key types.NamespacedName) bool {
 	return busy
 }
 
-// tied lists what pending members have and cannot use on some node, less what members with a node have as well.
+// tied returns the claims of pending members that exclude some node, without claims that members with a node share.
 func tied(manager fwk.SharedDRAManager, r gangcache.Snapshot, nodes []*v1.Node) []stale {
 	var all []stale
 	used := map[types.UID]bool{}
@@ -182,7 +182,7 @@ func tied(manager fwk.SharedDRAManager, r gangcache.Snapshot, nodes []*v1.Node) 
 	return slices.DeleteFunc(all, func(l stale) bool { return used[l.claim.UID] })
 }
 
-// staleClaims are what ties pending members, and claims that were made for their extended resources.
+// staleClaims returns the claims that tie pending members, and claims created for their extended resources.
 func staleClaims(manager fwk.SharedDRAManager, r gangcache.Snapshot, nodes []*v1.Node) []stale {
 	all, owners := tied(manager, r, nodes), map[types.UID]*v1.Pod{}
 	for _, m := range r.Members {
@@ -195,7 +195,7 @@ func staleClaims(manager fwk.SharedDRAManager, r gangcache.Snapshot, nodes []*v1
 	}
 	list, err := manager.ResourceClaims().List()
 	if err != nil {
-		return all // it is asked for again after the next refusal
+		return all // retried after the next refusal
 	}
 	for _, claim := range list {
 		if claim.Annotations[resourcev1.ExtendedResourceClaimAnnotation] != "true" {
@@ -208,7 +208,7 @@ func staleClaims(manager fwk.SharedDRAManager, r gangcache.Snapshot, nodes []*v1
 	return all
 }
 
-// theirs are the claims that a pod names and that are its own, or anybody's.
+// theirs returns the claims that a pod names and that belong to the pod or have no owner.
 func theirs(manager fwk.SharedDRAManager, pod *v1.Pod) []*resourcev1.ResourceClaim {
 	var all []*resourcev1.ResourceClaim
 	for i := range pod.Spec.ResourceClaims {
@@ -224,13 +224,13 @@ func theirs(manager fwk.SharedDRAManager, pod *v1.Pod) []*resourcev1.ResourceCla
 	return all
 }
 
-// isStale reports whether a claim has devices, and nobody but the pod may use them.
+// isStale reports whether a claim is allocated and reserved for no other pod.
 func isStale(claim *resourcev1.ResourceClaim, pod *v1.Pod) bool {
 	by := claim.Status.ReservedFor
 	return claim.Status.Allocation != nil && claim.DeletionTimestamp == nil && (len(by) == 0 || (len(by) == 1 && by[0].UID == pod.UID))
 }
 
-// ties reports whether devices keep a pod off a node, or may not become ready.
+// ties reports whether an allocation excludes some node, or its devices may not become ready.
 func ties(a *resourcev1.AllocationResult, nodes []*v1.Node) bool {
 	for i := range a.Devices.Results {
 		if len(a.Devices.Results[i].BindingConditions) > 0 {
@@ -248,7 +248,7 @@ func (r *Releaser) releaseOne(ctx context.Context, key types.NamespacedName, l s
 	logger, done := klog.FromContext(ctx), false
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		if !r.gangs.IsPending(key, l.pod.UID) {
-			return nil // it is on its way to a node, with them
+			return nil // the pod is on its way to a node, with these devices
 		}
 		err := r.clear(ctx, l)
 		if apierrors.IsConflict(err) {
@@ -270,7 +270,7 @@ func (r *Releaser) releaseOne(ctx context.Context, key types.NamespacedName, l s
 	}
 }
 
-// clear does what the framework does with claims of a pod that found no node.
+// clear does to a claim what the framework does for a pod that found no node.
 func (r *Releaser) clear(ctx context.Context, l stale) error {
 	api := r.client.ResourceV1().ResourceClaims(l.claim.Namespace)
 	claim := l.claim.DeepCopy()

@@ -1,7 +1,6 @@
-// Package external reads other APIs that group pods, PodGroups of scheduler-plugins, of Volcano and of Kubernetes
-// itself, and Volcano's HyperNodes, and writes the status that users of these APIs expect. It promises to watch an
-// API only while the cluster serves it, to hold a group back until its object was read, and to write only a status
-// that differs.
+// Package external reads other APIs that group pods (PodGroups of scheduler-plugins, of Volcano and of Kubernetes itself) and Volcano's
+// HyperNodes, and writes the status that users of these APIs expect. It watches an API only while the cluster serves it, holds a group back
+// until its object was read, and writes a status only if it changed.
 package external
 
 import (
@@ -31,36 +30,36 @@ import (
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
-// look is how often it is asked which APIs are served.
+// look is the interval at which discovery is queried for the served APIs.
 const look = 10 * time.Second
 
-// Book is what is known of groups and HyperNodes.
+// Book holds the groups and HyperNodes that were read.
 type Book struct {
 	client    dynamic.Interface
 	discovery discovery.DiscoveryInterface
 	apis      []*api
-	// changed are told of a group that changed, allChanged of an API that is served now, or not any more, or of HyperNodes
-	// (HyperNodes). They are called without locks held.
+	// changed are called with a group that changed, allChanged with an API that became served or unserved, or with HyperNodes if those
+	// changed. They are called without locks held.
 	changed    []func(types.NamespacedName)
 	allChanged []func(resource string)
 
 	// mu is a leaf.
 	mu sync.Mutex
-	// stale: HyperNodes changed since tiers were read. Guarded by mu, with tiers.
+	// stale: HyperNodes changed since tiers was computed. Guarded by mu, with tiers.
 	stale bool
 	tiers *Tiers
 }
 
-// api is one kind of object.
+// api is one kind of object that may be watched.
 type api struct {
 	gvr schema.GroupVersionResource
-	// object makes an empty one.
+	// object returns an empty object of the kind.
 	object func() runtime.Object
 
 	mu sync.Mutex
-	// state, with all below, is guarded by mu.
+	// state and all below are guarded by mu.
 	state state
-	// subresource: the status is written by itself.
+	// subresource: the kind has the status subresource.
 	subresource bool
 	objects     cache.Indexer
 	synced      func() bool
@@ -70,18 +69,18 @@ type api struct {
 type state int
 
 const (
-	// unasked: it is not known whether the API is served.
+	// unasked: discovery was not queried yet.
 	unasked state = iota
 	absent
 	served
 )
 
-// HyperNodes is the resource that is named when HyperNodes changed.
+// HyperNodes is the argument of callbacks when HyperNodes changed.
 var HyperNodes = hyperNodes.GroupResource().String()
 
 var hyperNodes = vctopology.SchemeGroupVersion.WithResource("hypernodes")
 
-// NewBook makes an empty Book; Run fills it.
+// NewBook returns an empty Book; Run fills it.
 func NewBook(client dynamic.Interface, asking discovery.DiscoveryInterface) *Book {
 	return &Book{client: client, discovery: asking, apis: []*api{
 		{gvr: coscheduling.SchemeGroupVersion.WithResource("podgroups"), object: func() runtime.Object { return &coscheduling.PodGroup{} }},
@@ -101,7 +100,7 @@ func (b *Book) Run(ctx context.Context) {
 	wait.UntilWithContext(ctx, b.look, look)
 }
 
-// look asks which APIs are served, and begins or ends watching them.
+// look queries which APIs are served, and starts or ends watching them.
 func (b *Book) look(ctx context.Context) {
 	for _, a := range b.apis {
 		list, err := b.discovery.ServerResourcesForGroupVersion(a.gvr.GroupVersion().String())
@@ -143,7 +142,7 @@ func (b *Book) serve(ctx context.Context, a *api, found, subresource bool) {
 	}
 }
 
-// watch begins to watch an API. It is called with the api's lock held.
+// watch starts to watch an API. The caller holds the api's lock.
 func (b *Book) watch(ctx context.Context, a *api) {
 	ctx, a.stop = context.WithCancel(ctx)
 	informer, err := b.informer(a)
@@ -157,7 +156,7 @@ func (b *Book) watch(ctx context.Context, a *api) {
 		DeleteFunc: func(obj any) { b.notify(a, obj) },
 	}
 	registration, err := informer.AddEventHandler(handler)
-	if err != nil { // only one that has been stopped refuses
+	if err != nil { // only a stopped informer refuses
 		klog.FromContext(ctx).Error(err, "Watching an API", "api", a.gvr)
 		return
 	}
@@ -199,10 +198,10 @@ func (b *Book) notifyAll(a *api) {
 	}
 }
 
-// resource is how kubectl names the kind.
+// resource is the kind's name in kubectl.
 func (a *api) resource() string { return a.gvr.GroupResource().String() }
 
-// of finds an API; nil: there is none of that name.
+// of returns an API by its resource name; nil: unknown.
 func (b *Book) of(resource string) *api {
 	at := slices.IndexFunc(b.apis, func(a *api) bool { return a.resource() == resource })
 	if at < 0 {
@@ -211,7 +210,7 @@ func (b *Book) of(resource string) *api {
 	return b.apis[at]
 }
 
-// get returns an object; nil and an error that people can read where there is none.
+// get returns a group's object, or an error for users.
 func (b *Book) get(key types.NamespacedName) (runtime.Object, *api, error) {
 	resource, name, _ := membership.External(key)
 	a := b.of(resource)
@@ -237,8 +236,8 @@ func (b *Book) get(key types.NamespacedName) (runtime.Object, *api, error) {
 	return object, a, nil
 }
 
-// Terms says what is known of a gang besides its pods, of which one is given. It takes no locks but leaves. Users who may create
-// pods write sizes: a size above that of a gang is refused, because the work grows with it.
+// Terms returns the terms of a gang, of which one pod is given. It takes only leaf locks. Any user who may create pods can write a size, so
+// a size above v1alpha1.MaxMembers is an error: the scheduler's work grows with it.
 func (b *Book) Terms(key types.NamespacedName, pod *corev1.Pod) (gangcache.Terms, error) {
 	t, err := b.terms(key, pod)
 	if n := max(t.Size, t.Min); err == nil && n > v1alpha1.MaxMembers {
@@ -272,7 +271,7 @@ func (b *Book) spoil() {
 	b.stale = true
 }
 
-// Tiers are the levels that HyperNodes make; nil: there are none. The same value is returned until they change.
+// Tiers returns the levels that HyperNodes make; nil: there are none. It returns the same value until they change.
 func (b *Book) Tiers(logger klog.Logger) *Tiers {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// informer watches an API and keeps its objects in their own type. One that does not fit the type is kept as it came:
-// it is refused when it is asked for, and the others are not held up by it.
+// informer watches an API and decodes its objects into their Go type. An object that does not decode stays unstructured: get refuses it,
+// and the other objects are not affected.
 func (b *Book) informer(a *api) (cache.SharedIndexInformer, error) {
 	informer := dynamicinformer.NewFilteredDynamicInformer(b.client, a.gvr, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
 	err := informer.SetTransform(func(obj any) (any, error) {

@@ -15,25 +15,25 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// Tiers are Volcano's HyperNodes as levels of the fabric: a tier is a level, the highest the widest, and a HyperNode a
-// domain. A nil Tiers has no levels.
+// Tiers are Volcano's HyperNodes as levels of the fabric: each tier is a level, the highest tier the widest, and each HyperNode a domain. A
+// nil Tiers has no levels.
 type Tiers struct {
 	levels []topology.Level
 	at     map[int]int // level by tier
-	// direct lists the HyperNodes that name nodes; parents are those that name a HyperNode, by its name.
+	// direct lists the HyperNodes that name nodes; parents are, by name of a HyperNode, the HyperNodes that name it.
 	direct  []hyper
-	named   map[string][]string // HyperNodes by the node that they name exactly
+	named   map[string][]string // HyperNodes by the nodes that they name exactly
 	tier    map[string]int
 	parents map[string][]string
 }
 
-// hyper is a HyperNode that finds its nodes by a rule.
+// hyper is a HyperNode that selects its nodes by a rule.
 type hyper struct {
 	name    string
 	matches func(*corev1.Node) bool
 }
 
-// tiersOf reads HyperNodes. What cannot be read is left out and said.
+// tiersOf reads HyperNodes. It leaves out those that it cannot read and returns a note on each.
 func tiersOf(all []*vctopology.HyperNode) (*Tiers, []string) {
 	if len(all) == 0 {
 		return nil, nil
@@ -102,7 +102,7 @@ func (t *Tiers) member(name string, m vctopology.MemberSpec, all []*vctopology.H
 	return nil
 }
 
-// Levels are the tiers, the highest first.
+// Levels returns the tiers, highest first.
 func (t *Tiers) Levels() []topology.Level {
 	if t == nil {
 		return nil
@@ -110,8 +110,7 @@ func (t *Tiers) Levels() []topology.Level {
 	return t.levels
 }
 
-// Place names the HyperNode that a node is in, by level; "" where it is in none. Of two of one tier the first by name
-// counts.
+// Place returns the node's HyperNode in each level; "": none. If two of one tier contain the node, the first by name counts.
 func (t *Tiers) Place(node *corev1.Node) []string {
 	if t == nil {
 		return nil

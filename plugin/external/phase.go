@@ -13,10 +13,10 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// head counts the pods of a group.
+// head is the number of a group's pods by phase.
 type head struct{ Exist, OnNodes, Running, Succeeded, Failed int32 }
 
-// headOf counts pods.
+// headOf counts a group's pods.
 func headOf(pods []*corev1.Pod) head {
 	h := head{Exist: int32(len(pods))}
 	for _, p := range pods {
@@ -35,8 +35,8 @@ func headOf(pods []*corev1.Pod) head {
 	return h
 }
 
-// coschedulingStatus is what the controller of scheduler-plugins would write once it has come to rest, so that the two
-// do not undo one another's work where both run. Finished and Failed are for ever.
+// coschedulingStatus is the status that the controller of scheduler-plugins would settle on, so that the two do not overwrite each other
+// where both run. Finished and Failed are final.
 func coschedulingStatus(pg *coscheduling.PodGroup, pods []*corev1.Pod) coscheduling.PodGroupStatus {
 	s, least, h := pg.Status, pg.Spec.MinMember, headOf(pods)
 	if s.Phase == coscheduling.PodGroupFinished || s.Phase == coscheduling.PodGroupFailed {
@@ -68,7 +68,7 @@ func coschedulingStatus(pg *coscheduling.PodGroup, pods []*corev1.Pod) coschedul
 	return s
 }
 
-// ownersOf names the owners of the first pod, as NAMESPACE/NAME.
+// ownersOf returns the owners of the first pod, as NAMESPACE/NAME.
 func ownersOf(pods []*corev1.Pod) string {
 	if len(pods) == 0 {
 		return ""
@@ -81,9 +81,9 @@ func ownersOf(pods []*corev1.Pod) string {
 	return strings.Join(refs, ",")
 }
 
-// volcanoStatus is the status of Volcano's PodGroup: phase and counts as Volcano's own scheduler sets them, and what this
-// one says as its condition. A group that is ours is in the queue at once: there are no queues here. Where Volcano's
-// scheduler writes the group as well, as transition IDs say, all but that is left to it, or each would undo the other's work.
+// volcanoStatus is the status of Volcano's PodGroup: phase and counts as Volcano's scheduler sets them, and this scheduler's answer as a
+// condition. A group of this scheduler is in the queue at once: it has no queues. Where transition IDs show that Volcano's scheduler writes
+// the group as well, only the condition is written, so that the two do not overwrite each other.
 func volcanoStatus(
 	pg *vcscheduling.PodGroup,
 	pods []*corev1.Pod,
@@ -140,11 +140,11 @@ func volcanoStatus(
 	return s
 }
 
-// ofVolcano reports whether Volcano's scheduler wrote a condition: it names the session that did.
+// ofVolcano reports whether Volcano's scheduler wrote a condition: its conditions carry a session's ID.
 func ofVolcano(c vcscheduling.PodGroupCondition) bool { return c.TransitionID != "" }
 
-// nativeCondition is what Kubernetes's own PodGroup is told: whether it was ever placed, which stays true. ok is false
-// where there is nothing new to say.
+// nativeCondition returns the condition of Kubernetes's own PodGroup: whether it was ever placed, which stays true. ok is false if the
+// condition need not change.
 func nativeCondition(pg *schedulingv1beta1.PodGroup, answer *v1alpha1.PlacementStatus, now metav1.Time) (c metav1.Condition, ok bool) {
 	if answer == nil {
 		return c, false

@@ -16,14 +16,13 @@ import (
 	"holdfast.dev/holdfast/internal/membership"
 )
 
-// Is reports whether a gang is made by an object of another API.
+// Is reports whether a gang is a group of another API.
 func Is(key types.NamespacedName) bool {
 	_, _, foreign := membership.External(key)
 	return foreign
 }
 
-// selectorOf is what the pods of a gang have in common that the API server can look for; their namespace, where that is
-// no label.
+// selectorOf returns a label selector for the pods of a gang; empty: they have no label in common, and the namespace is listed.
 func selectorOf(key types.NamespacedName) string {
 	api, name, foreign := membership.External(key)
 	switch {
@@ -35,8 +34,8 @@ func selectorOf(key types.NamespacedName) string {
 	return ""
 }
 
-// Succeeded lists the pods of a gang that ended well: the informer of a scheduler does not know pods that have ended. In a gang of
-// ours they were made for the same job as a member that there is; in a group of another API all count, as Volcano counts them.
+// Succeeded queries the API server for the gang's pods that succeeded: a scheduler's informer drops pods that have ended. For a Holdfast
+// gang it counts pods of the same job as the given member; for a group of another API all count, as in Volcano.
 func Succeeded(ctx context.Context, client kubernetes.Interface, key types.NamespacedName, member *v1.Pod) ([]*v1.Pod, error) {
 	list, err := client.CoreV1().Pods(key.Namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: selectorOf(key),

@@ -24,32 +24,32 @@ import (
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
-// Writer keeps the status of groups true. It belongs to one goroutine.
+// Writer writes the status of groups. It belongs to one goroutine.
 type Writer struct {
 	book *Book
 	pods kubernetes.Interface
-	// profile is the scheduler whose groups it writes.
+	// profile is the scheduler whose groups are written.
 	profile string
-	// emit has people told of something about an object.
+	// emit emits an event on an object.
 	emit func(object *corev1.ObjectReference, reason, note string)
-	// written is the last patch of a group, so that it is not sent again before the watch shows it; notified is what people
-	// were told of it. Both are forgotten when the group is gone.
+	// written is the last patch of a group, so that it is not sent again before the watch shows it; notified is what events said about it.
+	// Both are dropped when the group is gone.
 	written  map[types.NamespacedName]sent
 	notified map[types.NamespacedName]notified
 }
 
-// notified is what people were told of a group last: why it is not placed, and what of it is not heeded.
+// notified is what events last said of a group: why it is not placed, and which settings are ignored.
 type notified struct {
 	uid              types.UID
 	answer, unheeded string
 }
 
 type sent struct {
-	version string // of the object that it was made from
+	version string // of the object that it was computed from
 	patch   string
 }
 
-// NewWriter makes a Writer for one scheduler's groups.
+// NewWriter returns a Writer for one scheduler's groups.
 func NewWriter(
 	book *Book,
 	client kubernetes.Interface,
@@ -66,17 +66,16 @@ func NewWriter(
 	}
 }
 
-// Write brings a group's status up to date. answer is the scheduler's newest answer, nil: none; member: it has pods for this
-// scheduler.
+// Write updates a group's status. answer is the scheduler's newest answer, nil: none; member: the group has pods of this scheduler.
 func (w *Writer) Write(ctx context.Context, key types.NamespacedName, answer *v1alpha1.PlacementStatus, member bool) error {
 	object, a, err := w.book.get(key)
 	switch {
 	case errors.Is(err, gangcache.ErrTermsUnknown):
-		return err // it will be tried again
+		return err // the caller retries
 	case err != nil:
 		delete(w.written, key)
 		delete(w.notified, key)
-		return nil // there is nothing to write on
+		return nil // no object to write on
 	}
 	var status any
 	switch pg := object.(type) {
@@ -107,17 +106,17 @@ func (w *Writer) Write(ctx context.Context, key types.NamespacedName, answer *v1
 	return w.patch(ctx, key, a, object, status)
 }
 
-// others are the conditions of other types, which a merge patch would drop.
+// others returns the conditions of other types, which a merge patch would drop.
 func others(all []metav1.Condition, kind string) []metav1.Condition {
 	return slices.DeleteFunc(slices.Clone(all), func(c metav1.Condition) bool { return c.Type == kind })
 }
 
-// ours reports whether a group is this scheduler's: its pods are.
+// ours reports whether this scheduler places a group's pods.
 func (w *Writer) ours(pods []*corev1.Pod, member bool) bool {
 	return member || slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Spec.SchedulerName == w.profile })
 }
 
-// volcano is the new status of Volcano's PodGroup, nil: none.
+// volcano returns the new status of Volcano's PodGroup, nil: unchanged.
 func (w *Writer) volcano(
 	ctx context.Context,
 	key types.NamespacedName,
@@ -146,7 +145,7 @@ func (w *Writer) volcano(
 	return difference(pg.Status, volcanoStatus(pg, pods, answer, metav1.Now())), nil
 }
 
-// difference is the new status where it is another one.
+// difference returns the wanted status if it differs from the present one.
 func difference[T any](have, want T) any {
 	if reflect.DeepEqual(have, want) {
 		return nil
@@ -154,8 +153,7 @@ func difference[T any](have, want T) any {
 	return want
 }
 
-// members lists a group's pods, those that have ended included, which no scheduler's informer knows. It is answered
-// from the API server's cache.
+// members lists a group's pods from the API server's cache, with those that have ended, which a scheduler's informer drops.
 func (w *Writer) members(ctx context.Context, key types.NamespacedName, selector string) ([]*corev1.Pod, error) {
 	list, err := w.pods.CoreV1().Pods(key.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector, ResourceVersion: "0"})
 	if err != nil {
@@ -195,7 +193,7 @@ func (w *Writer) patch(ctx context.Context, key types.NamespacedName, a *api, ob
 		Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: fieldManager}, subresources...)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return nil // it is gone, or another one
+		return nil // it is gone, or replaced by another object
 	case err != nil:
 		return fmt.Errorf("writing the status of %s: %w", key, err)
 	}
@@ -203,7 +201,7 @@ func (w *Writer) patch(ctx context.Context, key types.NamespacedName, a *api, ob
 	return nil
 }
 
-// object is what an API keeps with a name.
+// object is a namespaced API object.
 type object interface {
 	runtime.Object
 	metav1.Object
@@ -219,20 +217,20 @@ func (a *api) reference(o object) *corev1.ObjectReference {
 	}
 }
 
-// keyOf is the group that an object is.
+// keyOf returns the group of an object.
 func (a *api) keyOf(o object) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.GetNamespace(), Name: a.resource() + "/" + o.GetName()}
 }
 
-// told is what people were told of a group; of another one of its name they were told nothing.
-func (w *Writer) told(key types.NamespacedName, o object) notified {
+// eventsOf returns what events said of a group with the object's UID; nothing for another object of the same name.
+func (w *Writer) eventsOf(key types.NamespacedName, o object) notified {
 	if n := w.notified[key]; n.uid == o.GetUID() {
 		return n
 	}
 	return notified{uid: o.GetUID()}
 }
 
-// explain tells why a group is not placed, where its API has no room for that in the status: once per reason.
+// explain emits an event on why a group is not placed, where its status has no field for that: once per reason.
 func (w *Writer) explain(a *api, o object, answer *v1alpha1.PlacementStatus) {
 	if answer == nil {
 		return
@@ -241,7 +239,7 @@ func (w *Writer) explain(a *api, o object, answer *v1alpha1.PlacementStatus) {
 	if answer.Placed {
 		reason = ""
 	}
-	n := w.told(key, o)
+	n := w.eventsOf(key, o)
 	if n.answer == reason {
 		return
 	}
@@ -252,14 +250,14 @@ func (w *Writer) explain(a *api, o object, answer *v1alpha1.PlacementStatus) {
 	}
 }
 
-// confess tells what a group asks for that is not done.
+// confess emits an event on the group's settings that are ignored.
 func (w *Writer) confess(a *api, o object) {
 	key := a.keyOf(o)
 	terms, err := w.book.Terms(key, nil)
 	if err != nil {
 		return
 	}
-	n, said := w.told(key, o), strings.Join(terms.Ignored, "; ")
+	n, said := w.eventsOf(key, o), strings.Join(terms.Ignored, "; ")
 	if said == "" || n.unheeded == said {
 		return
 	}
@@ -268,11 +266,10 @@ func (w *Writer) confess(a *api, o object) {
 	w.emit(a.reference(o), v1alpha1.ReasonSettingsIgnored, "ignored: "+said)
 }
 
-// fieldManager owns what is written.
+// fieldManager owns the fields that Writer writes.
 const fieldManager = "holdfast-scheduler"
 
-// withZeros writes out counts that their types leave out where they are zero: a merge patch without them would leave
-// the old ones.
+// withZeros encodes a status with its zero counts, which their types omit: a merge patch without them would leave the old ones.
 func withZeros(status any) any {
 	switch s := status.(type) {
 	case coscheduling.PodGroupStatus:

@@ -19,7 +19,7 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// coschedulingTerms are those of a PodGroup of scheduler-plugins.
+// coschedulingTerms returns the terms of a PodGroup of scheduler-plugins.
 func coschedulingTerms(pg *coscheduling.PodGroup) (gangcache.Terms, error) {
 	if err := noKeysOfOurs(membership.Coscheduling, pg.Name, pg.Annotations); err != nil {
 		return gangcache.Terms{}, err
@@ -36,7 +36,7 @@ func coschedulingTerms(pg *coscheduling.PodGroup) (gangcache.Terms, error) {
 	return t, nil
 }
 
-// noKeysOfOurs refuses our annotations on an object of which they are not read.
+// noKeysOfOurs refuses Holdfast's annotations on a kind of object where they are not read.
 func noKeysOfOurs(api, name string, annotations map[string]string) error {
 	for _, key := range settings.OurKeys(annotations) {
 		return fmt.Errorf("annotation %s on %s/%s is not read: write it on the pods of the group", key, api, name)
@@ -44,14 +44,14 @@ func noKeysOfOurs(api, name string, annotations map[string]string) error {
 	return nil
 }
 
-// resourcesOf counts as nodes are counted: cores in thousandths.
+// resourcesOf converts resources to the units of nodes: cores in thousandths.
 func resourcesOf(group string, list corev1.ResourceList) (topology.Resources, error) {
 	r := topology.Resources{}
 	for name, q := range list {
 		if q.Sign() < 0 {
 			return nil, fmt.Errorf("spec.minResources of %s requests %s of %s: write zero or more, or remove it", group, q.String(), name)
 		}
-		most := int64(math.MaxInt64) // more would be counted as less
+		most := int64(math.MaxInt64) // a larger value would overflow
 		if name == corev1.ResourceCPU {
 			most /= 1000
 		}
@@ -67,7 +67,7 @@ func resourcesOf(group string, list corev1.ResourceList) (topology.Resources, er
 	return r, nil
 }
 
-// volcanoTerms are those of Volcano's PodGroup.
+// volcanoTerms returns the terms of Volcano's PodGroup.
 func volcanoTerms(pg *vcscheduling.PodGroup) (gangcache.Terms, error) {
 	if err := noKeysOfOurs(membership.Volcano, pg.Name, pg.Annotations); err != nil {
 		return gangcache.Terms{}, err
@@ -104,11 +104,11 @@ func volcanoTerms(pg *vcscheduling.PodGroup) (gangcache.Terms, error) {
 	return t, err
 }
 
-// handedOver reports whether Holdfast's controller made a group for a gang that Volcano places: nothing of it is Holdfast's scheduler's.
+// handedOver reports whether Holdfast's controller made a group for a gang that Volcano places: Holdfast's scheduler ignores it.
 func handedOver(pg *vcscheduling.PodGroup) bool { return pg.Labels[v1alpha1.LabelGang] != "" }
 
-// networkTopology: hard is a level that must hold, soft one at which closeness counts. A tier that is not named is the
-// lowest that holds the gang, which is what is sought anyway.
+// networkTopology translates Volcano's setting: hard is a required level, soft a preferred one. A setting that names no tier means the
+// lowest tier that can hold the gang, which placement prefers anyway.
 func networkTopology(n *vcscheduling.NetworkTopologySpec) (gang.Topology, error) {
 	if n == nil {
 		return gang.Topology{}, nil
@@ -128,12 +128,12 @@ func networkTopology(n *vcscheduling.NetworkTopologySpec) (gang.Topology, error)
 	return gang.Topology{Required: level}, nil
 }
 
-// tierKey names the level of a tier of HyperNodes, as a node label names others.
+// tierKey returns the key of the level of a HyperNode tier, in place of a node label.
 func tierKey(tier int) string { return tierPrefix + strconv.Itoa(tier) }
 
 const tierPrefix = "topology.volcano.sh/tier-"
 
-// nativeTerms are those of Kubernetes's own PodGroup. Pods of a group with the basic policy go each by itself.
+// nativeTerms returns the terms of Kubernetes's own PodGroup. Pods of a group with the basic policy are placed one by one.
 func nativeTerms(pg *schedulingv1beta1.PodGroup) (gangcache.Terms, error) {
 	if err := noKeysOfOurs(membership.Native, pg.Name, pg.Annotations); err != nil {
 		return gangcache.Terms{}, err

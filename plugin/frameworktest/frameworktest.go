@@ -1,5 +1,5 @@
-// Package frameworktest is kube-scheduler's framework for tests that need filters and no scheduler: the default profile over
-// nodes that only the test changes. It promises nothing to programs: only tests import it.
+// Package frameworktest is kube-scheduler's framework for tests that need filters and no scheduler: the default profile over nodes that
+// only the test changes.
 package frameworktest
 
 import (
@@ -30,12 +30,12 @@ import (
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
-// Framework is a framework over nodes and pods that the test puts there.
+// Framework is a framework over the nodes and pods that the test adds.
 type Framework struct {
 	framework.Framework
-	// Client is of an API server that has nothing.
+	// Client is the client of an empty API server.
 	Client *fake.Clientset
-	// Filtered counts nodes that filters were asked about.
+	// Filtered is the number of nodes on which filters ran.
 	Filtered atomic.Int64
 
 	t     testing.TB
@@ -43,7 +43,7 @@ type Framework struct {
 	view  *cache.Snapshot
 }
 
-// RunFilterPluginsWithNominatedPods counts.
+// RunFilterPluginsWithNominatedPods counts its calls in Filtered.
 func (f *Framework) RunFilterPluginsWithNominatedPods(
 	ctx context.Context,
 	state fwk.CycleState,
@@ -78,7 +78,7 @@ func New(t testing.TB, objects ...runtime.Object) *Framework {
 	return f
 }
 
-// profile is kube-scheduler's default one but for what needs a manager of claims or of volumes.
+// profile is kube-scheduler's default profile without plugins that need a manager of claims or of volumes.
 func profile(t testing.TB) *schedulerapi.KubeSchedulerProfile {
 	t.Helper()
 	obj, _, err := scheme.Codecs.UniversalDecoder().Decode([]byte(`{"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}`), nil, nil)
@@ -97,7 +97,7 @@ func profile(t testing.TB) *schedulerapi.KubeSchedulerProfile {
 	return &p
 }
 
-// Add puts nodes there, and pods on theirs.
+// Add adds nodes, and pods on their nodes.
 func (f *Framework) Add(objects ...runtime.Object) {
 	f.t.Helper()
 	for _, o := range objects {
@@ -114,10 +114,10 @@ func (f *Framework) Add(objects ...runtime.Object) {
 	}
 }
 
-// Cache is what the snapshot is made of.
+// Cache returns the cache behind the snapshot.
 func (f *Framework) Cache() cache.Cache { return f.cache }
 
-// Remove takes a node away.
+// Remove removes a node.
 func (f *Framework) Remove(node *v1.Node) {
 	f.t.Helper()
 	if err := f.cache.RemoveNode(klog.Background(), node); err != nil {
@@ -125,7 +125,7 @@ func (f *Framework) Remove(node *v1.Node) {
 	}
 }
 
-// Nodes are those of the snapshot, which is brought up to date.
+// Nodes updates the snapshot and returns its nodes.
 func (f *Framework) Nodes() []fwk.NodeInfo {
 	f.t.Helper()
 	if err := f.cache.UpdateSnapshot(klog.Background(), f.view); err != nil {
@@ -138,10 +138,10 @@ func (f *Framework) Nodes() []fwk.NodeInfo {
 	return all
 }
 
-// Well says of all nodes that gangs may go there.
+// Well is a planner.Health without excluded nodes.
 type Well struct{}
 
-// Unhealthy says of no node that it is.
+// Unhealthy returns false.
 func (Well) Unhealthy(*v1.Node, string) (string, bool) { return "", false }
 
 // Observe does nothing.
@@ -150,7 +150,7 @@ func (Well) Observe(int) {}
 // Renew does nothing.
 func (Well) Renew(string) {}
 
-// Cache is a cache of gangs that their pods alone tell of; every pod is a role of its own.
+// Cache returns a cache of gangs whose terms come from their pods alone; every pod is a role of its own.
 func Cache() *gangcache.Cache {
 	return gangcache.New(gangcache.Config{
 		Terms:        Terms,
@@ -159,7 +159,7 @@ func Cache() *gangcache.Cache {
 	})
 }
 
-// Terms are what a pod itself says of its gang.
+// Terms returns the terms in a pod's annotations.
 func Terms(_ types.NamespacedName, pod *v1.Pod) (gangcache.Terms, error) {
 	return gangcache.OwnTerms(pod)
 }

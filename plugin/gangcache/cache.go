@@ -1,11 +1,9 @@
-// Package gangcache keeps the scheduler's state of each gang: its members, which of them have nodes, the open plan
-// for the others, and the last answer. It promises that everything except the open plans follows from the pods that
-// it receives, so that a restarted scheduler has it again as soon as it has received them, and that counts and leader
-// are always computed from the members. It has no reference to the scheduler: it calls nothing there while the cache
-// is locked.
+// Package gangcache holds the scheduler's state of each gang: its members, which of them have nodes, the open plan for the others, and the
+// last answer. Everything except open plans follows from the pods, so that a restarted scheduler has it again once its informer has synced;
+// counts and leader are always computed from the members. The package calls nothing of the scheduler while the cache is locked.
 //
-// The cache's lock is a leaf except for that of the exclusive nodes. It is taken under the scheduling queue's lock;
-// so the functions of Config must not call anything that takes the queue's lock.
+// The cache's lock is a leaf except for the lock of the exclusive nodes. It is taken under the scheduling queue's lock, so the functions of
+// Config must not call anything that takes the queue's lock.
 package gangcache
 
 import (
@@ -21,32 +19,32 @@ import (
 	"holdfast.dev/holdfast/gang/status"
 )
 
-// Config is what a Cache is not told by pods alone. Its functions are called under the cache's lock and take leaf locks at most.
+// Config has what a Cache needs beside pods. Its functions are called under the cache's lock and take only leaf locks.
 type Config struct {
-	// Terms says what is known of a gang besides its pods, of which one is given; ErrTermsUnknown: nothing yet.
+	// Terms returns the terms of a gang, of which one pod is given; ErrTermsUnknown: they were not read yet.
 	Terms func(types.NamespacedName, *v1.Pod) (Terms, error)
-	// Role is equal for pods that every filter judges alike.
+	// Role returns a key that is equal for pods that every filter judges alike.
 	Role func(*v1.Pod) string
 	// AwaitsClaims reports whether a pod waits for its resource claims to be created.
 	AwaitsClaims func(*v1.Pod) bool
 }
 
-// ErrTermsUnknown is the answer while it is not known yet what the object of a gang says.
+// ErrTermsUnknown is returned until the object of a gang was read.
 var ErrTermsUnknown = errors.New("the group's object was not read yet")
 
-// Cache is what is known of each gang.
+// Cache is the state of all gangs.
 type Cache struct {
 	config Config
 
 	mu sync.Mutex
-	// groups by gang; one exists while a member does. Guarded by mu, with all that is in it.
+	// groups by gang; each exists while it has a member. Guarded by mu, with its content.
 	groups map[types.NamespacedName]*group
-	// waiting are the groups with members that have no node; released are nodes on which plans gave room back, until they are asked for.
+	// waiting are the groups with members that have no node; released are nodes on which plans released room, until TakeReleased.
 	waiting  map[types.NamespacedName]*group
 	released []string
 	// terminating are pods that are being rolled back and no longer count.
 	terminating map[types.UID]bool
-	// exclusive has a lock of its own, a leaf below mu.
+	// exclusive has its own lock, a leaf below mu.
 	exclusive *exclusive
 }
 
@@ -61,27 +59,27 @@ func New(config Config) *Cache {
 	}
 }
 
-// Change is what an observation brought about.
+// Change is what a call changed.
 type Change struct {
 	// Completed: all members of the gang exist for the first time, and some must be placed.
 	Completed bool
-	// Bound: the pod has a node now, which it had not before.
+	// Bound: the pod got its node.
 	Bound bool
-	// Phase: the pod is in another phase of its life than it was.
+	// Phase: the pod's phase changed.
 	Phase bool
-	// Waited is the time from the existence of all members to the last one's node, if that was reached now.
+	// Waited is the time from the existence of all members to the last one's node; zero: not reached by this call.
 	Waited time.Duration
 }
 
-// Observe notes a pod that exists and is not terminating.
+// Observe records a pod that exists and is not terminating.
 func (c *Cache) Observe(key types.NamespacedName, pod *v1.Pod) Change {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.note(key, pod)
 }
 
-// Enqueued notes that the scheduling queue takes the pod in, which may come before observe and be out of date:
-// alive is asked under the lock, so that a later forget is not overtaken.
+// Enqueued records that the scheduling queue received the pod, perhaps before Observe and with an outdated pod. alive is called under the
+// lock, so that a pod for which Forget was called is not added again.
 func (c *Cache) Enqueued(key types.NamespacedName, pod *v1.Pod, alive func() bool) Change {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,7 +130,7 @@ func (c *Cache) note(key types.NamespacedName, pod *v1.Pod) Change {
 	return did
 }
 
-// NoteTerminating drops a pod that is terminating.
+// NoteTerminating drops a terminating pod; broken: its gang's open plan must be given up.
 func (c *Cache) NoteTerminating(key types.NamespacedName, pod *v1.Pod) (broken bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,7 +141,7 @@ func (c *Cache) NoteTerminating(key types.NamespacedName, pod *v1.Pod) (broken b
 	return c.dropMember(key, pod.UID)
 }
 
-// Forget drops a pod that is gone, or is a member no more.
+// Forget drops a pod that is gone or no longer a member; broken: its gang's open plan must be given up.
 func (c *Cache) Forget(key types.NamespacedName, uid types.UID) (broken bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,8 +154,8 @@ func (c *Cache) Forget(key types.NamespacedName, uid types.UID) (broken bool) {
 	return broken
 }
 
-// dropMember drops a pod and reports whether an open plan must be given up: its entry for the pod is void, or it was made for a complete
-// gang and members that wait to follow it may be held back again.
+// dropMember drops a pod and reports whether an open plan must be given up: the plan named the pod, or it was made for a complete gang and
+// members that wait to follow it may be held back again.
 func (c *Cache) dropMember(key types.NamespacedName, uid types.UID) (broken bool) {
 	g := c.groups[key]
 	if g == nil || g.members[uid] == nil {
@@ -175,7 +173,7 @@ func (c *Cache) dropMember(key types.NamespacedName, uid types.UID) (broken bool
 	return broken
 }
 
-// sweep ends a gang without members.
+// sweep drops a gang without members.
 func (c *Cache) sweep(key types.NamespacedName, g *group) {
 	if len(g.members) == 0 {
 		delete(c.groups, key)
@@ -190,7 +188,7 @@ func (c *Cache) Has(key types.NamespacedName, uid types.UID) bool {
 	return g != nil && g.members[uid] != nil
 }
 
-// Knows reports whether there are members of a gang.
+// Knows reports whether a gang has members.
 func (c *Cache) Knows(key types.NamespacedName) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,17 +202,17 @@ func (c *Cache) Admit(key types.NamespacedName, uid types.UID) (wait string) {
 	g := c.groups[key]
 	switch {
 	case g == nil || g.members[uid] == nil:
-		return "" // it is gone; the scheduler finds out by itself
+		return "" // the pod is gone; the scheduler drops it
 	case g.sizeErr != nil:
 		if first := g.first(); g.external() && !errors.Is(g.sizeErr, ErrTermsUnknown) && first != nil && first.Pod.UID == uid {
-			return "" // it is refused where people see it
+			return "" // PreFilter refuses it with a message for users
 		}
 		return g.sizeErr.Error()
 	case !g.schedulable():
 		if first := g.first(); g.notified != "" && first != nil && first.Pod.UID == uid {
-			return "" // what it heard is not true any more
+			return "" // the refusal is outdated
 		}
-		return "members of the gang are missing" // nobody reads it: the Gang says which
+		return "members of the gang are missing" // not shown: the Gang lists the missing members
 	case !g.queuedAll():
 		return "the scheduling queue has not seen all of the gang yet"
 	case g.members[uid].State != Pending:
@@ -226,7 +224,7 @@ func (c *Cache) Admit(key types.NamespacedName, uid types.UID) (wait string) {
 	return ""
 }
 
-// Leader returns the pod that plans: the lowest slot without a node, once all members exist.
+// Leader returns the pod that plans: the pending member of the lowest slot, once all members exist; nil: none.
 func (c *Cache) Leader(key types.NamespacedName) *v1.Pod {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -243,8 +241,8 @@ func (c *Cache) Leader(key types.NamespacedName) *v1.Pod {
 // nudgeEvery bounds how often the leader of a gang that lost members skips its backoff.
 const nudgeEvery = 100 * time.Millisecond
 
-// ClaimLead reports whether the pod is the one that plans. It is cheap, because every gated pod asks at every event.
-// hurry: the others of its gang wait for it on their nodes, so it is not to sit out its backoff; it is noted that it was sent past it.
+// ClaimLead reports whether the pod is the one that plans. Every gated pod calls it at every event, so it is cheap. hurry: other members
+// wait for the pod on their nodes, so it skips its backoff; ClaimLead records that.
 func (c *Cache) ClaimLead(key types.NamespacedName, uid types.UID, now time.Time) (leads, hurry bool) {
 	pod := c.Leader(key)
 	if pod == nil || pod.UID != uid {
@@ -260,7 +258,7 @@ func (c *Cache) ClaimLead(key types.NamespacedName, uid types.UID, now time.Time
 	return true, true
 }
 
-// PlanInput returns the input of a plan; ok is false while members are missing.
+// PlanInput returns the input of a plan, or a refusal while members are missing.
 func (c *Cache) PlanInput(key types.NamespacedName) (r Snapshot, missing *gang.Refusal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -280,7 +278,7 @@ func (c *Cache) PlanInput(key types.NamespacedName) (r Snapshot, missing *gang.R
 	return g.snapshot(), nil
 }
 
-// Waited returns for how long the gang could have been placed.
+// Waited returns how long all that is needed to place the gang has existed.
 func (c *Cache) Waited(key types.NamespacedName, now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -290,8 +288,7 @@ func (c *Cache) Waited(key types.NamespacedName, now time.Time) time.Duration {
 	return 0
 }
 
-// Open starts a plan: nodes by pod, for all members that have none. It refuses where the gang has changed since the
-// plan was made.
+// Open opens a plan: nodes by pod, for all members without a node. It returns false if the gang has changed since the plan was computed.
 func (c *Cache) Open(key types.NamespacedName, nodes map[types.UID]string, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -323,7 +320,7 @@ func (c *Cache) PlannedNode(key types.NamespacedName, uid types.UID) (string, bo
 	return "", false
 }
 
-// Expected lists the members that are on their way to their planned node, by node.
+// Expected returns the members on their way to their planned node, by node.
 func (c *Cache) Expected() map[string][]*v1.Pod {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -341,7 +338,7 @@ func (c *Cache) Expected() map[string][]*v1.Pod {
 	return all
 }
 
-// Reserve notes that the scheduler assumed the pod on the node; false: that is not the plan.
+// Reserve records that the scheduler assumed the pod on the node; false: the plan names no such node.
 func (c *Cache) Reserve(key types.NamespacedName, pod *v1.Pod, node string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -361,7 +358,7 @@ func (c *Cache) Reserve(key types.NamespacedName, pod *v1.Pod, node string) bool
 	return true
 }
 
-// Unreserve reverts Reserve, and reports whether there was something to revert.
+// Unreserve reverts Reserve; false: the pod was not reserved.
 func (c *Cache) Unreserve(key types.NamespacedName, uid types.UID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -374,8 +371,7 @@ func (c *Cache) Unreserve(key types.NamespacedName, uid types.UID) bool {
 	return true
 }
 
-// GiveUp ends the open plan. It returns the members that had not followed it, and how many plans in a row were given up
-// by now.
+// GiveUp ends the open plan. It returns the members that had not followed it, and how many plans in a row were given up.
 func (c *Cache) GiveUp(key types.NamespacedName) (released []*v1.Pod, inARow int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -394,8 +390,8 @@ func (c *Cache) GiveUp(key types.NamespacedName) (released []*v1.Pod, inARow int
 	return released, g.givenUp
 }
 
-// Refuse records a refusal. It returns the members that must be rolled back where this was the initial placement,
-// newest first. One that decides nothing replaces no other, and takes nothing back.
+// Refuse records a refusal. In an initial placement it returns the members that must be rolled back, newest first. A refusal that is not
+// final replaces no other refusal and rolls nothing back.
 func (c *Cache) Refuse(key types.NamespacedName, r *gang.Refusal) (undo []*v1.Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -411,7 +407,7 @@ func (c *Cache) Refuse(key types.NamespacedName, r *gang.Refusal) (undo []*v1.Po
 	return undo
 }
 
-// Restore counts a pod again that could not be taken back.
+// Restore counts a pod again whose rollback failed.
 func (c *Cache) Restore(key types.NamespacedName, pod *v1.Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -421,7 +417,7 @@ func (c *Cache) Restore(key types.NamespacedName, pod *v1.Pod) {
 	}
 }
 
-// AnyOpen reports whether any gang is on its way to its nodes.
+// AnyOpen reports whether any gang has an open plan.
 func (c *Cache) AnyOpen() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -433,7 +429,7 @@ func (c *Cache) AnyOpen() bool {
 	return false
 }
 
-// Overdue lists gangs whose plan was opened before a time and was not followed by all members yet.
+// Overdue returns the gangs whose plan was opened before a time and is still open.
 func (c *Cache) Overdue(before time.Time) []types.NamespacedName {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -446,8 +442,8 @@ func (c *Cache) Overdue(before time.Time) []types.NamespacedName {
 	return keys
 }
 
-// Status is the gang's placement status as it should be; exists is false when the gang is gone, ok is
-// false when there is nothing new to say.
+// Status returns the placement status that the Gang should have; exists is false if the gang is gone, ok is false if the status need not
+// change.
 func (c *Cache) Status(key types.NamespacedName) (s v1alpha1.PlacementStatus, ok, exists bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -458,7 +454,7 @@ func (c *Cache) Status(key types.NamespacedName) (s v1alpha1.PlacementStatus, ok
 	case g.sizeErr != nil:
 		return status.Refused(gang.Refusal{Reason: gang.WaitingForMembers, Message: g.sizeErr.Error()}), true, true
 	case g.allBound():
-		// What ends well leaves a gang that is not to be called placed anew for that.
+		// A member that succeeds does not make the gang count as placed again.
 		return g.placedStatus(), len(g.ended) == 0 || g.endedBefore > 0, true
 	case g.refusal != nil:
 		return status.Refused(*g.refusal), true, true

@@ -10,28 +10,27 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// exclusive are the nodes that gangs want whole: from the moment on when a plan names them until the last pod that wants
-// them is gone. Most clusters have none, and then nobody looks at nodes for it. What is on a node the snapshot says;
-// events tell the cache of it a little earlier or later, and a pod that is let in or kept off by the cache alone would
-// not be tried again when the snapshot follows.
+// exclusive are the nodes that gangs use exclusively: from the plan that names them until the last such pod is gone. Most clusters have
+// none and then check no node. Only the snapshot decides which pods are on a node: events reach this cache earlier or later than the
+// snapshot, and a pod that was judged by this cache alone would not be retried when the snapshot follows.
 type exclusive struct {
 	mu sync.RWMutex
-	// uses has every pod that wants its node whole and has one. Guarded by mu, as is all that follows.
+	// uses has every pod that uses its node exclusively. Guarded by mu, with all below.
 	uses map[types.UID]nodeUse
-	// nodes counts the uses whose node is known, strays those whose node is not: pods of another scheduler, and members
-	// that were dropped and are not gone yet.
+	// nodes counts the uses whose node is known, strays the others: pods of another scheduler, and members that were dropped and are not
+	// gone yet.
 	nodes  map[string]exclusion
 	strays int
 }
 
-// nodeUse is where a pod is or will be; planned where the snapshot cannot show it yet. Without a node it is a stray.
+// nodeUse is the node of a pod; planned: the snapshot cannot show the pod yet. Without a node it is a stray.
 type nodeUse struct {
 	node    string
 	gang    types.NamespacedName
 	planned bool
 }
 
-// exclusion counts members of a gang, and those of them that are planned.
+// exclusion counts members of a gang on a node, and how many of them are planned.
 type exclusion struct {
 	gang             types.NamespacedName
 	members, planned int
@@ -41,7 +40,7 @@ func newExclusive() *exclusive {
 	return &exclusive{uses: map[types.UID]nodeUse{}, nodes: map[string]exclusion{}}
 }
 
-// put notes where a pod is now, in one step: whoever asks meanwhile finds the node closed by one use or by the other.
+// put records a pod's present node in one step: a concurrent reader finds the old use or the new one, never none.
 func (c *exclusive) put(uid types.UID, s nodeUse) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,10 +52,10 @@ func (c *exclusive) put(uid types.UID, s nodeUse) {
 	}
 }
 
-// stray notes a pod of which the cache does not know where it is.
+// stray records a pod whose node the cache does not know.
 func (c *exclusive) stray(uid types.UID) { c.put(uid, nodeUse{}) }
 
-// seen notes a pod that the cache does not have.
+// seen records a pod that is no member in the cache.
 func (c *exclusive) seen(pod *v1.Pod) {
 	if pod.Spec.NodeName != "" && closes(pod) {
 		c.stray(pod.UID)
@@ -65,7 +64,7 @@ func (c *exclusive) seen(pod *v1.Pod) {
 	}
 }
 
-// forget notes that a pod closes nothing.
+// forget drops a pod's use.
 func (c *exclusive) forget(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,15 +92,14 @@ func (c *exclusive) count(s nodeUse, by int) {
 	}
 }
 
-// any reports whether any node may be closed.
+// any reports whether any node may be used exclusively.
 func (c *exclusive) any() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return len(c.uses) > 0
 }
 
-// by returns which gang has planned for a node; look: a pod may be there that wants it exclusively, which the node's
-// pods show.
+// by returns which gang has planned for a node; look: the caller must also check the node's pods.
 func (c *exclusive) by(node string) (gang types.NamespacedName, planned, look bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -109,23 +107,22 @@ func (c *exclusive) by(node string) (gang types.NamespacedName, planned, look bo
 	return n.gang, n.planned > 0, n.members > 0 || c.strays > 0
 }
 
-// closes reports whether a pod wants its node exclusively, wherever it is.
+// closes reports whether a pod requests its node exclusively.
 func closes(pod *v1.Pod) bool {
 	_, member := membership.GroupOf(pod)
 	return member && settings.WantsWholeNode(pod)
 }
 
-// ObserveOther notes a pod that is no member of a gang of this scheduler.
+// ObserveOther records a pod that is no member of a gang of this scheduler.
 func (c *Cache) ObserveOther(pod *v1.Pod) { c.exclusive.seen(pod) }
 
-// ForgetOther notes that such a pod is gone.
+// ForgetOther drops such a pod.
 func (c *Cache) ForgetOther(uid types.UID) { c.exclusive.forget(uid) }
 
-// AnyExclusive reports whether any node may be held whole.
+// AnyExclusive reports whether any node may be used exclusively.
 func (c *Cache) AnyExclusive() bool { return c.exclusive.any() }
 
-// Exclusive returns which gang has planned to use a node exclusively; look: a pod that does may be there, which the
-// node's pods show.
+// Exclusive returns which gang has planned to use a node exclusively; look: the caller must also check the node's pods.
 func (c *Cache) Exclusive(node string) (gang types.NamespacedName, planned, look bool) {
 	return c.exclusive.by(node)
 }

@@ -24,59 +24,58 @@ type group struct {
 	key     types.NamespacedName
 	members map[types.UID]*Member
 	config  *Config
-	// waiting and released are the cache's: groups with pending members are entered there, and nodes that a plan gave back.
+	// waiting and released belong to the cache: the groups with pending members, and nodes on which plans released room.
 	waiting  map[types.NamespacedName]*group
 	released *[]string
-	// exclusive is the cache's: members that want whole nodes are entered there with theirs.
+	// exclusive belongs to the cache: the nodes that members use exclusively.
 	exclusive *exclusive
-	// counts of members by state, of gated ones, and of those that are to be placed and not in the queue yet;
-	// slots counts members by slot, unslotted those without one; lead is the pending member of the lowest
-	// slot, nil: to be found again. All follow from members and are kept by put, enter, set and drop alone.
+	// counts of members by state, of gated ones, and of those to be placed and not queued yet; slots counts members by slot, unslotted
+	// those without one; lead is the pending member of the lowest slot, nil: must be computed. All follow from members; only put, enter,
+	// set and drop change them.
 	counts    [Bound + 1]int
 	gated     int
 	outside   int
 	slots     map[int]int
 	unslotted int
 	lead      *Member
-	// oldest is when the first of the pods was created; zero: to be found again.
+	// oldest is when the first of the pods was created; zero: must be computed.
 	oldest time.Time
-	// size is how many must exist, as the gang's terms say; sizeErr is set where they say nothing usable.
+	// size is how many members must exist, from the gang's terms; sizeErr is set if these are invalid.
 	size    int
 	sizeErr error
 	terms   Terms
-	// lastNotice is the refusal that an event told last.
+	// lastNotice is the refusal in the newest event.
 	lastNotice notice
-	// ready counts members by task that no gate holds.
+	// ready is, by task, the number of members that are not gated.
 	ready map[string]int
-	// terminating are members that were told to end and still do; ended are pods that ended well, which nobody
-	// makes again. Their slots stand in them.
+	// terminating are members being deleted; ended are pods that succeeded and that no controller re-creates. The values have their slots.
 	terminating map[types.UID]gang.Gap
 	ended       map[types.UID]Slot
-	// version counts changes of who is there; calm is what it was at the last inspection, asked what it was
-	// when the API server last said who ended well.
+	// version counts changes of the set of members; calm is its value at the last inspection, asked at the last query to the API server for
+	// members that succeeded.
 	version, calm, asked int
-	// phase is changed by transition alone. Where no plan stands refusal is why, as the last plan said, and notified, as a pod was
-	// refused for what the gang's terms say; empty since a pod was not.
+	// phase is changed by transition alone. While no plan is open, refusal is the last plan's, and notified the last one for invalid terms;
+	// empty: none since.
 	phase    phase
 	refusal  *gang.Refusal
 	notified string
-	// opened is when the last plan was opened, and endedBefore how many members had ended well by then.
+	// opened is when the last plan was opened, endedBefore how many members had succeeded by then.
 	opened      time.Time
 	endedBefore int
-	// initialPlacement are the members with a node of a gang that never was whole, oldest first; youngest is when the last of the
-	// pods that it was first planned with was created, and stamp what their bindings carry.
+	// initialPlacement are the members with a node of a gang that was never complete, oldest first; youngest is the newest creation time of
+	// the pods in its first plan, stamp the stamp in their bindings.
 	initialPlacement []*v1.Pod
 	youngest         time.Time
 	stamp            string
-	// since is when all that is needed to place the missing members came to be there; zero once all have a node.
+	// since is when all that is needed to place the pending members existed; zero: all have a node.
 	since time.Time
-	// lifted counts the members of which gates of others were seen to go.
+	// lifted counts the members whose foreign scheduling gates were removed.
 	lifted int
-	// gapSince is since when a gang in its initial placement was seen to lack members.
+	// gapSince is when a gang in its initial placement was first seen to lack members.
 	gapSince time.Time
-	// givenUp counts plans in a row that could not be followed.
+	// givenUp counts plans in a row that members could not follow.
 	givenUp int
-	// nudged is when the leader was last sent past its backoff.
+	// nudged is when the leader last skipped its backoff.
 	nudged time.Time
 }
 
@@ -84,27 +83,25 @@ type group struct {
 type Member struct {
 	Pod  *v1.Pod
 	Slot Slot
-	// Role is what the pod looks like to filters; see Config. Task is its task in the words of Volcano.
+	// Role is Config.Role of the pod. Task is its task in Volcano's sense.
 	Role, Task string
 	State      State
-	// Node is the planned, reserved or bound one; ours: this scheduler reserved it.
+	// Node is the planned, reserved or bound node; ours: this scheduler reserved it.
 	Node string
 	ours bool
-	// gated: the pod has scheduling gates of others, or claims that are yet to be created; exclusive: it wants its node
-	// exclusively.
+	// gated: the pod has foreign scheduling gates, or claims that are still to be created; exclusive: it uses its node exclusively.
 	gated, exclusive bool
-	// queued: the scheduling queue knows the pod. Before that, it would drop a nomination.
+	// queued: the scheduling queue has the pod. Until then it would drop a nomination.
 	queued bool
 }
 
-// GangOf is the gang that a pod is in, if the scheduler of that name places it.
+// GangOf returns the gang of a pod, if the named scheduler places it.
 func GangOf(pod *v1.Pod, scheduler string) (types.NamespacedName, bool) {
 	key, ok := membership.GroupOf(pod)
 	return key, ok && pod.Spec.SchedulerName == scheduler
 }
 
-// Slot is a pod's place in its gang, where its controller gives it one; where it is not known to be the pod's own, it
-// says the order alone.
+// Slot is a pod's place in its gang, if its controller gives it one; if the slot is not known to be the pod's own, it only orders pods.
 type Slot struct {
 	N     int
 	Known bool
@@ -116,7 +113,7 @@ func SlotOf(pod *v1.Pod) Slot {
 	return Slot{N: n, Known: ok}
 }
 
-// State is how far a member is on its way to its node.
+// State is a member's progress towards its node.
 type State int
 
 const (
@@ -146,16 +143,16 @@ func (c *Cache) newGroup(key types.NamespacedName) *group {
 	}
 }
 
-// external reports whether another API than ours says who is in the gang.
+// external reports whether another API defines the gang.
 func (g *group) external() bool {
 	_, _, external := membership.External(g.key)
 	return external
 }
 
-// setTerms takes the gang's terms over.
+// setTerms sets the gang's terms.
 func (g *group) setTerms(t Terms, err error) { g.terms, g.size, g.sizeErr = t, t.Size, err }
 
-// put adds a member or brings what is known of it up to date.
+// put adds or updates a member.
 func (g *group) put(pod *v1.Pod) *Member {
 	m := g.members[pod.UID]
 	if m == nil {
@@ -178,7 +175,7 @@ func (g *group) put(pod *v1.Pod) *Member {
 		g.lead = nil
 	}
 	m.Pod, m.gated, m.exclusive = pod, gated, closes(pod)
-	if m.Node != "" { // else what was known of the pod holds until it is set on a node
+	if m.Node != "" { // else the former state holds until it is set on a node
 		g.close(m)
 	}
 	if m.gated {
@@ -189,7 +186,7 @@ func (g *group) put(pod *v1.Pod) *Member {
 	return m
 }
 
-// enter notes that a member is in the queue, or needs it no more.
+// enter records that a member is queued, or need not be any more.
 func (g *group) enter(m *Member) {
 	if !m.queued {
 		m.queued = true
@@ -197,14 +194,14 @@ func (g *group) enter(m *Member) {
 	}
 }
 
-// release notes that a member that is on its way to its node does not go there; of one that is bound the node's pods show it.
+// release records that a member does not go to its planned node; that of a bound member the node's pods show.
 func (g *group) release(m *Member) {
 	if m.State == Planned || m.State == Reserved {
 		*g.released = append(*g.released, m.Node)
 	}
 }
 
-// tally counts a member in a state, and enters the group where it waits.
+// tally counts a member in a state, and updates the cache's waiting groups.
 func (g *group) tally(s State, by int) {
 	g.counts[s] += by
 	if g.counts[Pending] > 0 {
@@ -259,7 +256,7 @@ func (g *group) drop(uid types.UID) {
 	delete(g.members, uid)
 }
 
-// close enters a member's node as exclusive, if it has one and wants it exclusively.
+// close records a member's node as exclusive, if it has one and uses it exclusively.
 func (g *group) close(m *Member) {
 	if m.exclusive && m.Node != "" {
 		g.exclusive.put(m.Pod.UID, nodeUse{node: m.Node, gang: g.key, planned: m.State == Planned})
@@ -272,28 +269,27 @@ func (g *group) leaveInitial(uid types.UID) {
 	g.initialPlacement = slices.DeleteFunc(g.initialPlacement, func(p *v1.Pod) bool { return p.UID == uid })
 }
 
-// present returns how many slots have a pod. Two pods in one slot, one of which terminates, count as one.
+// present returns the number of slots with a pod. Two pods in one slot, one of which terminates, count once.
 func (g *group) present() int { return len(g.slots) + g.unslotted }
 
-// over returns how many slots need no pod any more, because one there succeeded.
+// over returns the number of slots in which a pod succeeded.
 func (g *group) over() int {
 	n, slots := 0, map[int]bool{}
 	for _, s := range g.ended {
 		if !s.Known {
 			n++
 		} else if g.slots[s.N] == 0 {
-			slots[s.N] = true // two pods of one slot are one place
+			slots[s.N] = true // two pods of one slot count once
 		}
 	}
 	return n + len(slots)
 }
 
-// allExist reports whether all members exist; complete whether they can be planned as well: none is held back by
-// others, and the queue knows all.
+// allExist reports whether all members exist. complete also requires that no member is gated and the queue has all.
 func (g *group) allExist() bool { return g.size > 0 && g.present()+g.over() >= g.size }
 func (g *group) complete() bool { return g.schedulable() && g.queuedAll() }
 
-// schedulable reports whether as many members as are needed exist and are not held back by others.
+// schedulable reports whether enough members exist and are not gated.
 func (g *group) schedulable() bool {
 	if g.terms.Min == 0 {
 		return g.allExist() && g.gated == 0
@@ -306,7 +302,7 @@ func (g *group) schedulable() bool {
 	return g.size > 0 && g.present()-g.gated+g.over() >= g.size
 }
 
-// queuedAll reports whether the queue knows all members that it may be asked for.
+// queuedAll reports whether the queue has all members that are to be placed.
 func (g *group) queuedAll() bool {
 	if g.outside == 0 || g.gated == 0 {
 		return g.outside == 0
@@ -319,12 +315,12 @@ func (g *group) queuedAll() bool {
 	return true
 }
 
-// minimumPlaced reports whether the minimum of an elastic gang has nodes already: the other members only join.
+// minimumPlaced reports whether the minimum of an elastic gang has nodes, so that further members only join.
 func (g *group) minimumPlaced() bool {
 	return g.terms.Min > 0 && g.counts[Reserved]+g.counts[Bound]+g.over() >= g.terms.Min
 }
 
-// allBound reports whether all members exist and are bound, or as many as are needed and no other is on its way.
+// allBound reports whether all members exist and are bound, or enough are and no other is on its way.
 func (g *group) allBound() bool {
 	if g.terms.Min == 0 {
 		return g.present()+g.over() >= g.size && g.counts[Bound] == len(g.members)
@@ -368,7 +364,7 @@ func (g *group) incomplete() gang.Refusal {
 	return r
 }
 
-// gaps lists the slots that nobody holds, where all pods have one.
+// gaps lists the slots without a pod, if all pods have a slot.
 func (g *group) gaps() []gang.Gap {
 	if g.unslotted > 0 {
 		return nil
@@ -398,8 +394,8 @@ func (g *group) gaps() []gang.Gap {
 	return gaps
 }
 
-// first is the pending member with the lowest slot that no gate holds. It is asked for at every event: it looks at all members only
-// where it is not known who that is.
+// first returns the pending member with the lowest slot that is not gated. It is called at every event and searches only if the cached
+// result is invalid.
 func (g *group) first() *Member {
 	if g.lead == nil && g.counts[Pending] > 0 {
 		for _, m := range g.members {
@@ -421,10 +417,10 @@ func (g *group) settle() {
 	}
 }
 
-// wanting reports whether there are members to be placed, and all that is needed to do so.
+// wanting reports whether members are to be placed and all that is needed for that exists.
 func (g *group) wanting() bool { return g.complete() && g.first() != nil }
 
-// markWaiting notes that the gang waits from now on, and reports that, where it is wanting and was not before.
+// markWaiting records since when the gang waits, if it is wanting and was not before, and reports that.
 func (g *group) markWaiting(was bool) (began bool) {
 	if was || !g.wanting() {
 		return false
@@ -436,12 +432,11 @@ func (g *group) markWaiting(was bool) (began bool) {
 	return true
 }
 
-// foundLate is far longer than it takes to see a new pod: a gang whose newest pod is older was complete before this
-// replica started, and has waited since that pod was created. Otherwise the replica's own clock counts: the API's has
-// whole seconds.
+// foundLate is far longer than a new pod takes to be seen. A gang whose newest pod is older was complete before this replica started, and
+// has waited since that pod was created. For others the replica's own clock counts: the API's times are whole seconds.
 const foundLate = 10 * time.Second
 
-// newest is when the last of the gang's pods was created.
+// newest is the newest creation time of the gang's pods.
 func (g *group) newest() time.Time {
 	var last time.Time
 	for _, m := range g.members {
@@ -452,7 +447,7 @@ func (g *group) newest() time.Time {
 	return last
 }
 
-// nodesBySlot lists the nodes of members that have one.
+// nodesBySlot returns the nodes of members that have one, by slot.
 func (g *group) nodesBySlot() []string {
 	members := make([]Member, 0, len(g.members))
 	for _, m := range g.members {
@@ -468,12 +463,12 @@ func (g *group) nodesBySlot() []string {
 	return nodes
 }
 
-// BySlot orders members.
+// BySlot compares members by slot, then by name.
 func BySlot(a, b Member) int {
 	return cmp.Or(cmp.Compare(a.Slot.N, b.Slot.N), cmp.Compare(a.Pod.Name, b.Pod.Name))
 }
 
-// placedStatus is the status of a gang that is whole.
+// placedStatus is the status of a complete gang.
 func (g *group) placedStatus() v1alpha1.PlacementStatus {
 	s := status.Placed(g.nodesBySlot())
 	if more := len(g.members) - len(s.Nodes); more > 0 {

@@ -17,14 +17,13 @@ import (
 	"holdfast.dev/holdfast/gang"
 )
 
-// A gang that never was whole holds nodes for nothing unless it is completed: it is in its *initial placement*, and is taken back
-// when it is refused or lacks members for too long. A gang that was whole keeps its nodes whatever happens, for
-// its members run. This process knows which it is where it has seen the gang become whole or planned it; for
-// one that it found half bound, the stamps on the bound pods say so.
+// A gang that was never complete holds its nodes in vain unless the rest is placed: it is in its *initial placement*, and is rolled back
+// when it is refused or lacks members for too long. A gang that was complete keeps its nodes, because its members run. This process knows
+// the difference for a gang that it saw complete or planned; for one that it found half bound, the stamps in the bindings decide.
 
-// StampText is what the bindings of pods that are placed together for the first time carry: when the youngest was created, and a
-// checksum of the UIDs of all that were created in that second. Creation times have no fractions: by the checksum a pod that took
-// another one's place within the same second is distinguished from the pods that were planned first.
+// StampText is the annotation in the bindings of pods placed together in an initial placement: when the youngest was created, and a
+// checksum of the UIDs of all that were created in that second. Creation times have no fractions: the checksum distinguishes a pod that was
+// re-created within the same second from the pods that were planned first.
 func StampText(youngest time.Time, pods iter.Seq[*v1.Pod]) string {
 	var uids []string
 	for pod := range pods {
@@ -40,7 +39,7 @@ func StampText(youngest time.Time, pods iter.Seq[*v1.Pod]) string {
 	return fmt.Sprintf("%s/%08x", youngest.UTC().Format(time.RFC3339), sum.Sum32())
 }
 
-// StampOf is the stamp of a pod, and the creation time in it; ok is false for a pod that joined a gang which was whole before.
+// StampOf returns a pod's stamp and the creation time in it; ok is false for a pod that joined a complete gang.
 func StampOf(pod *v1.Pod) (youngest time.Time, stamp string, ok bool) {
 	stamp = pod.Annotations[v1alpha1.AnnotationInitialPlacement]
 	created, _, ok := strings.Cut(stamp, "/")
@@ -48,7 +47,7 @@ func StampOf(pod *v1.Pod) (youngest time.Time, stamp string, ok bool) {
 	return youngest, stamp, ok && err == nil
 }
 
-// pods are the pods of the members that are there.
+// pods yields the pods of the members.
 func (g *group) pods() iter.Seq[*v1.Pod] {
 	return func(yield func(*v1.Pod) bool) {
 		for _, m := range g.members {
@@ -59,7 +58,7 @@ func (g *group) pods() iter.Seq[*v1.Pod] {
 	}
 }
 
-// Stamp returns what a pod's binding is to carry; "": nothing.
+// Stamp returns the stamp for a pod's binding; "": none.
 func (c *Cache) Stamp(key types.NamespacedName, uid types.UID) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,8 +69,8 @@ func (c *Cache) Stamp(key types.NamespacedName, uid types.UID) string {
 	return g.stamp
 }
 
-// inferInitial decides whether a gang that this process found half bound was ever fully placed. It was not, if all
-// bound members carry a stamp and one that was to be placed with them still has no node.
+// inferInitial decides whether a gang that this process found half bound was ever complete. It was not, if all bound members have a stamp
+// and a member of that placement still has no node.
 func (g *group) inferInitial() {
 	if known := g.phase.initial() || g.phase == whole || g.phase == repairing; known || g.minimumPlaced() {
 		return
@@ -125,7 +124,7 @@ func (g *group) begin(now time.Time) {
 	g.stamp = StampText(g.youngest, g.pods())
 }
 
-// rollback ends an initial placement: the returned pods, newest first, are to be deleted and no longer count.
+// rollback ends an initial placement. The returned pods, newest first, must be deleted and no longer count.
 func (c *Cache) rollback(g *group) (undo []*v1.Pod) {
 	g.inferInitial()
 	if !g.phase.initial() || g.minimumPlaced() {
@@ -144,15 +143,14 @@ func (c *Cache) rollback(g *group) (undo []*v1.Pod) {
 	return undo
 }
 
-// Lapse is a gang in its initial placement whose missing members were not made again in time.
+// Lapse is a gang in its initial placement whose missing members were not re-created in time.
 type Lapse struct {
 	Key      types.NamespacedName
 	RollBack []*v1.Pod
 	Why      string
 }
 
-// SweepLapsed notes which gangs in their initial placement lack members, and gives up those that have lacked them for the
-// timeout.
+// SweepLapsed records which gangs in their initial placement lack members, and gives up those that have lacked them for the timeout.
 func (c *Cache) SweepLapsed(now time.Time, timeout time.Duration) []Lapse {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,15 +176,15 @@ func (c *Cache) SweepLapsed(now time.Time, timeout time.Duration) []Lapse {
 	return all
 }
 
-// Question asks whether members that a gang lacks ended well.
+// Question is a query for the members of a gang that succeeded.
 type Question struct {
 	Key     types.NamespacedName
 	Member  *v1.Pod
 	version int
 }
 
-// SweepUnexplained lists gangs that have lacked members since the last inspection, which this one is then. Each change of a gang is
-// listed until it is explained.
+// SweepUnexplained returns the gangs that have lacked members since the last call. A gang is returned again until Explain is called for its
+// present set of members.
 func (c *Cache) SweepUnexplained() []Question {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -203,7 +201,7 @@ func (c *Cache) SweepUnexplained() []Question {
 	return open
 }
 
-// Explain records the members that succeeded; the others that are missing did not.
+// Explain records the missing members that succeeded.
 func (c *Cache) Explain(q Question, ended []*v1.Pod) Change {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -214,7 +212,7 @@ func (c *Cache) Explain(q Question, ended []*v1.Pod) Change {
 	was := g.wanting()
 	g.asked = q.version
 	if g.external() {
-		clear(g.ended) // all that there are were listed; one that is deleted may be made again
+		clear(g.ended) // the answer lists all; a deleted one may be re-created
 	}
 	for _, pod := range ended {
 		g.ended[pod.UID] = SlotOf(pod)
@@ -222,7 +220,7 @@ func (c *Cache) Explain(q Question, ended []*v1.Pod) Change {
 	return Change{Completed: g.markWaiting(was)}
 }
 
-// missingMembers is the refusal of a gang whose missing members did not succeed.
+// missingMembers returns the refusal of a gang whose missing members did not succeed.
 func (g *group) missingMembers() (gang.Refusal, bool) {
 	if g.schedulable() {
 		return gang.Refusal{}, false

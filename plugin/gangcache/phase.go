@@ -2,7 +2,7 @@ package gangcache
 
 import "time"
 
-// phase is how far a gang is on its way to being whole, and whether a plan stands which not all members have followed:
+// phase is whether a gang was ever complete, and whether a plan is open:
 //
 //	no plan stands               a plan stands
 //
@@ -21,21 +21,21 @@ import "time"
 type phase int
 
 const (
-	// found: this process has not seen the gang whole, and opened no first plan for it: it may have been whole before.
+	// found: this process has neither seen the gang complete nor opened a first plan for it; it may have been complete before.
 	found phase = iota
-	// resuming: a plan stands for members of such a gang.
+	// resuming: a plan is open for members of such a gang.
 	resuming
-	// partial: the gang never was whole, and its first plan was followed or given up. It is taken back when it cannot be completed.
+	// partial: the gang was never complete, and its first plan ended. It is rolled back if it cannot be completed.
 	partial
-	// placing: a plan stands for a gang that never was whole.
+	// placing: a plan is open for a gang that was never complete.
 	placing
-	// whole: the gang was whole. It keeps its nodes, whatever it lacks.
+	// whole: the gang was complete. It keeps its nodes, even if members are missing.
 	whole
-	// repairing: a plan stands for members that a gang lacks which was whole.
+	// repairing: a plan is open for missing members of a gang that was complete.
 	repairing
 )
 
-// happening changes a phase.
+// happening is an event that may change a phase.
 type happening int
 
 const (
@@ -46,19 +46,19 @@ const (
 	planEnded
 	// completed: all members are bound.
 	completed
-	// stampsFound: the stamps on bound members say that the gang never was whole.
+	// stampsFound: the stamps of bound members show that the gang was never complete.
 	stampsFound
-	// rolledBack: members of an initial placement are to be deleted, and count no more.
+	// rolledBack: members of an initial placement are being deleted and no longer count.
 	rolledBack
 )
 
-// open reports whether a plan stands which not all members have followed.
+// open reports whether a plan is open.
 func (p phase) open() bool { return p == resuming || p == placing || p == repairing }
 
-// initial reports whether the gang is known never to have been whole.
+// initial reports whether the gang is known never to have been complete.
 func (p phase) initial() bool { return p == partial || p == placing }
 
-// next is the phase after something has happened. What does not concern a phase leaves it as it is.
+// next returns the phase after an event. An event without a rule for the phase does not change it.
 func (p phase) next(h happening) phase {
 	to := map[phase]phase{}
 	switch h {
@@ -81,7 +81,7 @@ func (p phase) next(h happening) phase {
 	return p
 }
 
-// transition is the one place where a group changes its phase, and drops what was known for the sake of the one before.
+// transition alone changes a group's phase. It drops the state that belongs to the former phase.
 func (g *group) transition(h happening) {
 	g.phase = g.phase.next(h)
 	switch h {

@@ -12,8 +12,8 @@ import (
 	"holdfast.dev/holdfast/gang"
 )
 
-// Revise queries a gang's terms again. again is the pod that was refused under the old terms, or for lack of room, and must be
-// tried again; broken: an open plan is invalid.
+// Revise reads a gang's terms again. again is the pod that was refused under the old terms or for lack of room, and must be retried;
+// broken: an open plan is invalid.
 func (c *Cache) Revise(key types.NamespacedName) (did Change, again *v1.Pod, broken bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,13 +36,12 @@ func (c *Cache) Revise(key types.NamespacedName) (did Change, again *v1.Pod, bro
 	return Change{Completed: g.markWaiting(was)}, again, g.phase.open() && !g.complete()
 }
 
-// AllRefused lists the gangs whose last answer was no, for whatever reason.
+// AllRefused returns the gangs whose last answer was a refusal.
 func (c *Cache) AllRefused() []types.NamespacedName {
 	return c.keys(func(_ types.NamespacedName, g *group) bool { return g.refusal != nil })
 }
 
-// Waiting lists the members that have no node, by slot, and says why; ok is false while that is not known. Those that others hold back
-// are left out.
+// Waiting returns the members without a node that are not gated, by slot, and the refusal; ok is false if there is none.
 func (c *Cache) Waiting(key types.NamespacedName) (pods []*v1.Pod, why gang.Refusal, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,12 +74,12 @@ func (c *Cache) Waiting(key types.NamespacedName) (pods []*v1.Pod, why gang.Refu
 	return pods, why, true
 }
 
-// OfResource lists the gangs that objects of another API make.
+// OfResource returns the gangs that are groups of a resource of another API.
 func (c *Cache) OfResource(resource string) []types.NamespacedName {
 	return c.keys(func(key types.NamespacedName, _ *group) bool { return strings.HasPrefix(key.Name, resource+"/") })
 }
 
-// keys lists gangs.
+// keys returns the gangs that match.
 func (c *Cache) keys(which func(types.NamespacedName, *group) bool) []types.NamespacedName {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,7 +92,7 @@ func (c *Cache) keys(which func(types.NamespacedName, *group) bool) []types.Name
 	return keys
 }
 
-// IsOpen reports whether a plan stands that not all have followed.
+// IsOpen reports whether a plan is open for a gang.
 func (c *Cache) IsOpen(key types.NamespacedName) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,14 +100,14 @@ func (c *Cache) IsOpen(key types.NamespacedName) bool {
 	return g != nil && g.phase.open()
 }
 
-// Idle lists gangs that could have been planned for some time and were not.
+// Idle returns gangs that could have been planned since a time and were not.
 func (c *Cache) Idle(before time.Time) []types.NamespacedName {
 	return c.keys(func(_ types.NamespacedName, g *group) bool {
 		return !g.phase.open() && g.refusal == nil && g.wanting() && !g.since.IsZero() && g.since.Before(before)
 	})
 }
 
-// Wants reports whether a gang still has members to be placed.
+// Wants reports whether a gang has members to be placed.
 func (c *Cache) Wants(key types.NamespacedName) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,7 +115,7 @@ func (c *Cache) Wants(key types.NamespacedName) bool {
 	return g != nil && g.counts[Pending] > 0
 }
 
-// Schedulable reports whether as many members of a gang as it needs exist and are not held back by others.
+// Schedulable reports whether enough members of a gang exist and are not gated.
 func (c *Cache) Schedulable(key types.NamespacedName) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,18 +131,18 @@ func (c *Cache) IsPending(key types.NamespacedName, uid types.UID) bool {
 	return g != nil && g.members[uid] != nil && g.members[uid].State == Pending
 }
 
-// noticeFor is how long a refusal is not said again in the same words: less than API servers keep events.
+// noticeFor is how long a refusal is not repeated in an event with the same text: less than API servers store events.
 const noticeFor = 30 * time.Minute
 
-// notice is the newest refusal that a gang was told by an event.
+// notice is a gang's newest refusal in an event.
 type notice struct {
 	pod  types.UID
 	note string
 	at   time.Time
 }
 
-// RecordNotice records a refusal that an event is to say, and reports whether it is another one than the last: a gang is planned again
-// and again, and an event each time would say nothing new.
+// RecordNotice records a refusal for an event, and reports whether it differs from the last one. A gang is planned again and again;
+// repeated events would add nothing.
 func (c *Cache) RecordNotice(key types.NamespacedName, pod types.UID, note string, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -158,8 +157,7 @@ func (c *Cache) RecordNotice(key types.NamespacedName, pod types.UID, note strin
 	return true
 }
 
-// Placed reports whether this scheduler put a member on the node that it is on. One that took over from another says so of those
-// alone that it placed itself.
+// Placed reports whether this scheduler process placed a member on its node. After a restart it is false for pods placed before.
 func (c *Cache) Placed(key types.NamespacedName, pod *v1.Pod) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -171,13 +169,13 @@ func (c *Cache) Placed(key types.NamespacedName, pod *v1.Pod) bool {
 	return m.ours && m.Node == pod.Spec.NodeName
 }
 
-// StuckMember is a member that has had its node for long and does not start there.
+// StuckMember is a member that has had its node for long and has not started there.
 type StuckMember struct {
 	Key types.NamespacedName
 	Pod *v1.Pod
 }
 
-// Stuck lists members that this scheduler put on their nodes before a time and that do not run, of gangs most of which run.
+// Stuck returns the members that this scheduler placed before a time and that do not run, of gangs of which most run.
 func (c *Cache) Stuck(before time.Time) []StuckMember {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,7 +202,7 @@ func (c *Cache) Stuck(before time.Time) []StuckMember {
 	return all
 }
 
-// boundAt is when a pod got its node.
+// boundAt returns when a pod got its node.
 func boundAt(pod *v1.Pod) time.Time {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == v1.PodScheduled && c.Status == v1.ConditionTrue {
@@ -214,14 +212,14 @@ func boundAt(pod *v1.Pod) time.Time {
 	return pod.CreationTimestamp.Time
 }
 
-// Refused lists the gangs whose last answer was no for lack of room.
+// Refused returns the gangs whose last answer was a refusal for lack of room.
 func (c *Cache) Refused() []types.NamespacedName {
 	return c.keys(func(_ types.NamespacedName, g *group) bool {
 		return g.refusal != nil && g.refusal.Reason == gang.InsufficientNodes
 	})
 }
 
-// BeingPlaced lists gangs that are being placed: they are not preempted now.
+// BeingPlaced returns the gangs with an open plan: they are not preempted now.
 func (c *Cache) BeingPlaced() map[types.NamespacedName]bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

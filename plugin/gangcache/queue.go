@@ -10,10 +10,10 @@ import (
 	"holdfast.dev/holdfast/gang"
 )
 
-// QueueKey is what a pod's place in the queue goes by, beside its priority. It is made when the pod enters the active queue
-// and stays as it is until it leaves it: the queue is a heap, in which the order of two pods must not change.
+// QueueKey is a pod's sort key in the scheduling queue, beside its priority. It is computed when the pod enters the active queue and does
+// not change until it leaves: the queue is a heap, in which the order of two pods must not change.
 type QueueKey struct {
-	// Degraded: others of its gang are on nodes and wait for it.
+	// Degraded: other members of its gang are on nodes and wait for the pod.
 	Degraded bool
 	// Since is when the first pod of its gang was created.
 	Since time.Time
@@ -21,7 +21,7 @@ type QueueKey struct {
 	Slot  int
 }
 
-// Compare is below zero where t goes first.
+// Compare returns a value below zero if t goes first.
 func (t QueueKey) Compare(o QueueKey) int {
 	if t.Degraded != o.Degraded {
 		if t.Degraded {
@@ -37,7 +37,7 @@ func (t QueueKey) Compare(o QueueKey) int {
 	)
 }
 
-// QueueKey is what a member's place in the queue goes by as things are now.
+// QueueKey returns a member's present sort key.
 func (c *Cache) QueueKey(key types.NamespacedName, uid types.UID) (QueueKey, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,7 +48,7 @@ func (c *Cache) QueueKey(key types.NamespacedName, uid types.UID) (QueueKey, boo
 	return QueueKey{Degraded: g.degraded(), Since: g.began(), Gang: key, Slot: g.members[uid].Slot.N}, true
 }
 
-// degraded reports whether members stand on nodes and wait for others that the gang needs, and it does not give its nodes back.
+// degraded reports whether members on nodes wait for others that the gang needs, and the gang is not rolled back.
 func (g *group) degraded() bool {
 	enough := g.minimumPlaced() && (len(g.terms.Tasks) == 0 || g.snapshot().Enough())
 	return g.counts[Bound] > 0 && !g.phase.initial() && g.counts[Pending]+g.counts[Planned] > 0 && !enough
@@ -67,8 +67,8 @@ func (g *group) began() time.Time {
 	return g.oldest
 }
 
-// FirstBlocked is the first gang in the queue's order of those that never were whole and are refused for lack of room, but
-// for those that stand back: what fits no cluster must not keep all others from having their room reserved.
+// FirstBlocked returns the first gang, in the queue's order, that was never complete and is refused for lack of room. It skips those for
+// which back is true: a gang that fits no cluster must not keep others from a reservation.
 func (c *Cache) FirstBlocked(back func(types.NamespacedName) bool) (first types.NamespacedName, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

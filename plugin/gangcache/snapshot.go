@@ -6,26 +6,26 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Snapshot is the gang as it stands when it is planned: copies, by slot.
+// Snapshot is a copy of the gang's state for one plan; members are sorted by slot.
 type Snapshot struct {
 	Size int
-	// Required is how many must be on nodes, 0: all.
+	// Required is how many members must be on nodes, 0: all.
 	Required int
 	Terms    Terms
 	Members  []Member
-	// Leader is set where the gang is planned, not asked about: the pod that plans.
+	// Leader is the pod that plans; empty for a query.
 	Leader types.UID
-	// Version changes with who of the gang is there.
+	// Version changes with the set of members.
 	Version int
-	// Initial: the gang never was whole, and gives its nodes back where it cannot be.
+	// Initial: the gang was never complete, and is rolled back if it cannot be.
 	Initial bool
 }
 
-// snapshot is what a plan is made of.
+// snapshot returns the input of a plan.
 func (g *group) snapshot() (r Snapshot) {
 	for _, m := range g.members {
 		if m.gated && m.State == Pending {
-			continue // the gang does without it
+			continue // the gang runs without it
 		}
 		r.Members = append(r.Members, *m)
 	}
@@ -38,7 +38,7 @@ func (g *group) snapshot() (r Snapshot) {
 	return r
 }
 
-// Essential names the members to be placed that must be, because their tasks need them: those of the lowest slots.
+// Essential returns the pending members that their tasks need: those of the lowest slots.
 func (s Snapshot) Essential() map[types.UID]bool {
 	if len(s.Terms.Tasks) == 0 {
 		return nil
@@ -56,17 +56,17 @@ func (s Snapshot) Essential() map[types.UID]bool {
 	return must
 }
 
-// Enough reports whether an elastic gang has nodes for all that it needs: others only join.
+// Enough reports whether an elastic gang has nodes for all that it needs, so that others only join.
 func (s Snapshot) Enough() bool {
 	return s.Required > 0 && s.OnNodes() >= s.Required && len(s.Essential()) == 0
 }
 
-// Degraded reports whether the gang was whole, members are on nodes, and it needs more.
+// Degraded reports whether the gang was complete, has members on nodes, and needs more.
 func (s Snapshot) Degraded() bool {
 	return !s.Initial && !s.Enough() && slices.ContainsFunc(s.Members, func(m Member) bool { return m.State == Bound })
 }
 
-// List returns the members that exist, whatever is missing.
+// List returns a snapshot of the members that exist, even if some are missing.
 func (c *Cache) List(key types.NamespacedName) Snapshot {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,7 +79,7 @@ func (c *Cache) List(key types.NamespacedName) Snapshot {
 	return r
 }
 
-// OnNodes counts the members that have a node.
+// OnNodes returns the number of members with a node.
 func (s Snapshot) OnNodes() int {
 	n := 0
 	for _, m := range s.Members {

@@ -9,18 +9,18 @@ import (
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 )
 
-// Turn is a place in the documented order: a higher priority first, then the queue key.
+// Turn is a place in the documented order of gangs: a higher priority first, then the queue key.
 type Turn struct {
 	Priority int32
 	Key      QueueKey
 }
 
-// Compare is below zero where t goes first.
+// Compare returns a value below zero if t goes first.
 func (t Turn) Compare(o Turn) int {
 	return cmp.Or(cmp.Compare(o.Priority, t.Priority), t.Key.Compare(o.Key))
 }
 
-// TurnOf is the place of a pod of no gang, which counts as a gang of one.
+// TurnOf returns the place of a pod of no gang, which counts as a gang of one.
 func TurnOf(pod *v1.Pod) Turn {
 	return Turn{
 		corev1helpers.PodPriority(pod),
@@ -28,15 +28,15 @@ func TurnOf(pod *v1.Pod) Turn {
 	}
 }
 
-// Waiting is a gang that has all it needs but room, wherever the scheduling queue keeps its pods.
+// Waiting is a gang that lacks only room, whether its pods are active, in backoff or unschedulable in the scheduling queue.
 type Waiting struct {
 	Turn
-	// Version changes with the set of members; Pending counts the members that could be placed; GivenUp counts the latest plans in
-	// a row that could not be followed.
+	// Version changes with the set of members. Pending counts the members that could be placed, GivenUp the latest plans in a row that
+	// members could not follow.
 	Version, Pending, GivenUp int
 }
 
-// mostGivenUp is after how many plans in a row that could not be followed a gang keeps others waiting no more.
+// mostGivenUp is the number of plans in a row that could not be followed after which other pods no longer wait for the gang.
 const mostGivenUp = 3
 
 // AnyWaiting reports whether any gang has members without a node.
@@ -46,7 +46,7 @@ func (c *Cache) AnyWaiting() bool {
 	return len(c.waiting) > 0
 }
 
-// Ahead lists the gangs but one that wait for room and have their turn before another, first to last.
+// Ahead returns the gangs, except one, that wait for room and go before a place, first to last.
 func (c *Cache) Ahead(of Turn, but types.NamespacedName) []Waiting {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,7 +64,7 @@ func (c *Cache) Ahead(of Turn, but types.NamespacedName) []Waiting {
 	return all
 }
 
-// turn is the place of the gang's first pod that waits.
+// turn returns the place of the gang's first waiting pod.
 func (g *group) turn() Turn {
 	return Turn{
 		corev1helpers.PodPriority(g.first().Pod),
@@ -72,7 +72,7 @@ func (g *group) turn() Turn {
 	}
 }
 
-// GangTurn is a gang's place in the order as things are now; ok is false where none of its pods waits.
+// GangTurn returns a gang's present place in the order; ok is false if none of its pods waits.
 func (c *Cache) GangTurn(key types.NamespacedName) (t Turn, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,7 +82,7 @@ func (c *Cache) GangTurn(key types.NamespacedName) (t Turn, ok bool) {
 	return Turn{}, false
 }
 
-// Why says for people why the gang goes before another one.
+// Why explains to users why the gang goes before another one.
 func (w Waiting) Why(than Turn) string {
 	why := "is older"
 	switch {
@@ -94,7 +94,7 @@ func (w Waiting) Why(than Turn) string {
 	return "gang " + w.Key.Gang.String() + " is ahead: it " + why + ", and fits now"
 }
 
-// WaitingInput is what a plan for a waiting gang is made of, whether the scheduling queue has seen all of it or not.
+// WaitingInput returns the input of a plan for a waiting gang, even if the scheduling queue lacks some of its pods.
 func (c *Cache) WaitingInput(key types.NamespacedName) (Snapshot, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,7 +105,7 @@ func (c *Cache) WaitingInput(key types.NamespacedName) (Snapshot, bool) {
 	return g.snapshot(), true
 }
 
-// TakeReleased returns, once, the nodes on which plans gave room back.
+// TakeReleased returns, once, the nodes on which plans released room.
 func (c *Cache) TakeReleased() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
