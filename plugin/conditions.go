@@ -205,7 +205,7 @@ func (p *Plugin) waits(key types.NamespacedName) (waiting, bool) {
 	return w, true
 }
 
-// noNodes refuses a gang that kube-scheduler does not ask about: there is no node at all.
+// noNodes refuses a gang for which kube-scheduler runs no plugin, because the cluster has no node.
 func (p *Plugin) noNodes(ctx context.Context, pod *v1.Pod) {
 	key, ok := p.gangOf(pod)
 	if !ok {

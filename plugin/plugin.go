@@ -1,16 +1,15 @@
-// Package plugin joins the gang core to an unforked kube-scheduler. It promises that the pods of a gang are
-// bound together or not at all: siblings wait at PreEnqueue until all exist, one leader plans for all in one
-// scheduling cycle on one snapshot, each member then follows its line of the plan, and where a line cannot be
-// followed the missing part is planned again or the placement is rolled back, newest first. A node is named
-// only if the framework's own filters accept it, and never while Holdfast excludes it. Only the replica
-// that schedules writes anything. A pod of no gang gets no room that gangs hold, and preempts whole gangs, never
-// single members; the plugin does nothing else for it.
+// Package plugin joins the gang core to an unforked kube-scheduler. The pods of a gang are bound together or not at all: members wait at
+// PreEnqueue until all exist, one leader plans for all in one scheduling cycle on one snapshot, and each member then follows its line of
+// the plan. If a line cannot be followed, the missing part is planned again or the placement is rolled back, newest pod first. A node is
+// named only if the framework's own filters accept it and Holdfast does not exclude it. Only the replica that schedules writes to the API
+// server. A pod of no gang gets no room that gangs hold, and preempts whole gangs, never single members; the plugin does nothing else for
+// it.
 //
-// This package has the extension points, the publishing and the wiring. The state of gangs, the decisions and the answers
-// to queries are in packages below it, which import neither it nor those above them; internal/layers enforces that.
+// This package has the extension points, the writing of statuses and the wiring. The state of gangs, the decisions and the answers to
+// queries are in packages below it, which import neither it nor those above them; internal/layers enforces that.
 //
-// PreEnqueue and queueing hints run under the scheduling queue's lock and take that of the gangs' cache; so nothing that takes
-// the queue's lock (Activate, nominations) is called while the cache's is held.
+// PreEnqueue and queueing hints run under the scheduling queue's lock and take that of the gang cache. So the plugin never calls what takes
+// the queue's lock (Activate, nominations) while it holds the cache's.
 package plugin
 
 import (
@@ -56,14 +55,14 @@ var (
 	_ fwk.SignPlugin        = (*Plugin)(nil)
 )
 
-// releaser gives devices back that earlier bindings left with claims of gangs that have no nodes.
+// releaser deallocates devices that earlier bindings left with claims of gangs that have no nodes.
 type releaser interface {
 	Release(ctx context.Context, gang types.NamespacedName, of gangcache.Snapshot, nodes []fwk.NodeInfo)
-	// ReleaseFirst reports whether the gang is to be planned later for that.
+	// ReleaseFirst reports whether the gang must be planned after such a release.
 	ReleaseFirst(ctx context.Context, gang types.NamespacedName, of gangcache.Snapshot, nodes []fwk.NodeInfo) bool
 }
 
-// handle is a plugin's handle with the parts of the framework that planning needs and that are not on it.
+// handle is a plugin's handle with further parts of the framework that planning uses.
 type handle interface {
 	fwk.Handle
 	planner.Framework
@@ -76,33 +75,32 @@ type Plugin struct {
 	pods   corelisters.PodLister
 	gangs  *gangcache.Cache
 	status *publisher
-	// conditions are of members without a node; nil: kube-scheduler's stand.
+	// conditions writes those of members without a node; nil: kube-scheduler's stay.
 	conditions *memberConditions
-	// watched says when all pods that there were have been seen.
+	// watched is synced once all pods that existed at the start were seen.
 	watched        cache.ResourceEventHandlerRegistration
 	deferredEvents *deferredEvents
 	measures       *measures
 	rejections     *rejections
-	// queueKeys are the places in the queue.
+	// queueKeys are the sort keys in the scheduling queue.
 	queueKeys *queueKeys
-	// binding holds an entry for each binding that is under way.
+	// binding has an entry for each binding under way.
 	binding chan struct{}
 
 	planner *planner.Planner
-	// preemption makes room; reservations are what is held, also for whom it is made.
+	// preemption preempts pods; reservations are all held room.
 	preemption   *preemption.Preemptor
 	reservations *preemption.HeldRooms
-	// answers are to questions about this instance.
+	// answers serves queries about this instance.
 	answers *serve.Instance
-	// claims gives back devices that earlier bindings left with claims.
+	// claims deallocates devices that earlier bindings left with claims.
 	claims releaser
 	// gate: another plugin of the profile holds members back.
 	gate     bool
 	gateOnce sync.Once
 }
 
-// newPlugin wires an instance, which watches and answers but writes nothing by itself before act. The given
-// client only ever writes the status of Gangs.
+// newPlugin wires an instance. It watches and answers, but starts no writes before act. The given client writes only the status of Gangs.
 func newPlugin(
 	ctx context.Context,
 	args schedulingv1alpha1.HoldfastArgs,
@@ -119,7 +117,7 @@ func newPlugin(
 	logger, informer := klog.FromContext(ctx), h.SharedInformerFactory().Core().V1().Pods()
 	p := &Plugin{args: args, measures: m, handle: h, pods: informer.Lister(), binding: make(chan struct{}, *args.ParallelBindings)}
 	p.gangs = gangcache.New(gangcache.Config{Terms: terms, Role: planner.RoleOf, AwaitsClaims: func(pod *v1.Pod) bool {
-		return h.SharedDRAManager() != nil && claims.Awaited(pod) // where nobody makes them they are refused instead
+		return h.SharedDRAManager() != nil && claims.Awaited(pod) // without a manager such claims are refused later
 	}})
 	p.rejections, p.reservations, p.queueKeys = newRejections(), preemption.NewHeldRooms(), &queueKeys{of: map[types.UID]gangcache.QueueKey{}}
 	core := h.SharedInformerFactory().Core().V1()
@@ -157,8 +155,8 @@ func newPlugin(
 	return p, nil
 }
 
-// act starts what writes aside from scheduling cycles. It comes before the first one and waits until all pods that there were have
-// been seen: a gang that is not known cannot have its turn.
+// act starts the goroutines that write beside scheduling cycles. It is called before the first cycle and waits until all existing pods were
+// seen: a gang that is not known has no turn.
 func (p *Plugin) act(ctx context.Context) {
 	cache.WaitForCacheSync(ctx.Done(), p.watched.HasSynced)
 	p.rejections.begin()
@@ -195,7 +193,7 @@ func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
 			was, _ := old.(*v1.Pod)
 			if pod, ok := obj.(*v1.Pod); ok {
 				if was != nil && !isMember(pod) {
-					p.podGone(logger, was) // it was released: it is a member no more, though it may run for a while
+					p.podGone(logger, was) // a released pod is no member, though it may still run
 				}
 				if was != nil && was.Status.Phase != v1.PodRunning && pod.Status.Phase == v1.PodRunning {
 					p.started(pod)
@@ -214,11 +212,10 @@ func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
 	}
 }
 
-// podSeen records a pod's state, and wakes the leader once no member is missing any more, or once a plan is done that
-// left somebody out.
+// podSeen records a pod's state. It wakes the leader once all members exist, or once a plan that left out a member is done.
 func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
 	if membership.Ended(pod) { // the scheduler's informer reports that as a deletion
-		p.podGone(logger, pod) // noted once: its next news find no member any more
+		p.podGone(logger, pod) // runs once: later updates find no member
 		return
 	}
 	key, ok := p.gangOf(pod)
@@ -233,7 +230,7 @@ func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
 	}
 	change := p.gangs.Observe(key, pod)
 	if claims.Awaited(pod) {
-		p.status.eventually(key) // it does not come to queueGate, where that is said otherwise
+		p.status.eventually(key) // queueGate, which writes the status otherwise, is not called for the pod
 	}
 	if change.Completed || change.Bound {
 		p.wake(logger, key)
@@ -262,25 +259,24 @@ func (p *Plugin) podGone(logger klog.Logger, pod *v1.Pod) {
 	p.memberRemoved(logger, key, p.gangs.Forget(key, pod.UID))
 }
 
-// memberRemoved handles the removal of a member; broken: an open plan is void.
+// memberRemoved handles the removal of a member; broken: an open plan is invalid.
 func (p *Plugin) memberRemoved(logger klog.Logger, key types.NamespacedName, broken bool) {
 	if broken {
 		p.abandon(logger, key, "a member went away")
 	} else {
-		p.wake(logger, key) // one that came in its place may have been held back by the plan
+		p.wake(logger, key) // the plan may have held its successor back
 	}
 	p.status.soon(key)
 }
 
-// wake activates the pod that plans for the gang, if there is one to be placed.
+// wake activates the pod that plans for the gang, if any.
 func (p *Plugin) wake(logger klog.Logger, key types.NamespacedName) {
 	if leader := p.gangs.Leader(key); leader != nil {
 		p.activate(logger, []*v1.Pod{leader})
 	}
 }
 
-// activate puts pods in front of the scheduler, past gate and backoff. It must not be called under the
-// queue's lock or that of the cache.
+// activate makes the scheduler try pods now, without gate and backoff. It must not be called under the queue's lock or the cache's.
 func (p *Plugin) activate(logger klog.Logger, pods []*v1.Pod) {
 	if len(pods) == 0 {
 		return

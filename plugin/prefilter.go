@@ -19,8 +19,7 @@ import (
 	"holdfast.dev/holdfast/plugin/planner"
 )
 
-// PreFilter narrows a member to its planned node. The leader, which has none yet, plans for the whole gang
-// first, on this cycle's snapshot.
+// PreFilter narrows a member to its planned node. If there is no plan, the leader first plans for the whole gang on this cycle's snapshot.
 func (p *Plugin) PreFilter(
 	ctx context.Context,
 	state fwk.CycleState,
@@ -36,7 +35,7 @@ func (p *Plugin) PreFilter(
 	case !ok && (p.planner.Attendant(pod) || !p.gangs.AnyExclusive() && !p.reservations.Any()):
 		return nil, fwk.NewStatus(fwk.Skip)
 	case !ok:
-		return nil, nil // Filter keeps it off nodes that are held whole
+		return nil, nil // Filter rejects exclusive nodes
 	}
 	node, ok := p.gangs.PlannedNode(key, pod.UID)
 	if !ok {
@@ -64,8 +63,7 @@ func (p *Plugin) PreFilter(
 // PreFilterExtensions returns nil: a plan does not depend on single pods of a node.
 func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// plan answers for the whole gang; a refusal is returned as its message. With "" a plan is open, unless the
-// gang changed meanwhile.
+// plan plans the whole gang and returns a refusal's message; "": a plan is open, unless the gang changed meanwhile.
 func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod, nodes []fwk.NodeInfo) (message string, err error) {
 	p.preemption.Unblock()
 	snapshot, missing := p.gangs.PlanInput(key)
@@ -73,7 +71,7 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 		return missing.Message, nil
 	}
 	if leader := p.gangs.Leader(key); leader == nil || leader.UID != pod.UID {
-		// It passed PreEnqueue while a plan stood that is given up by now. The leader is on its way.
+		// The pod passed PreEnqueue while a plan was open that has ended since; the leader was woken.
 		return "another pod plans for the gang", nil
 	}
 	if later := p.claims.ReleaseFirst(ctx, key, snapshot, nodes); later {
@@ -123,7 +121,7 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 	return "", p.adopt(ctx, key, pod, snapshot, placement)
 }
 
-// giveWay refuses a plan where a gang that is ahead could use its room.
+// giveWay refuses a plan if a gang that is ahead could use its room.
 func (p *Plugin) giveWay(
 	ctx context.Context,
 	key types.NamespacedName,
@@ -134,7 +132,7 @@ func (p *Plugin) giveWay(
 ) (*gang.Refusal, error) {
 	turn, ok := p.gangs.GangTurn(key)
 	if !ok || placement.Placed == 0 {
-		return nil, nil // it changed: the plan will not be opened
+		return nil, nil // the gang changed: adopt will not open the plan
 	}
 	at := placement.At()
 	var taking []planner.Taking
@@ -160,8 +158,8 @@ func (p *Plugin) giveWay(
 	return r, nil
 }
 
-// keepOff says for which gang others leave that would not fit any more beside pods that are about to be given nodes; "": there is none.
-// Those pods are tried again once that gang is placed.
+// keepOff names the gang, if any, for which pods were preempted and that would not fit beside pods about to get nodes. Those pods are
+// retried once that gang is placed.
 func (p *Plugin) keepOff(ctx context.Context, nodes []fwk.NodeInfo, own types.NamespacedName, leader *v1.Pod,
 	taking []planner.Taking) (string, error) {
 	if !p.reservations.Any() {
@@ -175,7 +173,7 @@ func (p *Plugin) keepOff(ctx context.Context, nodes []fwk.NodeInfo, own types.Na
 	return "pods are preempted for gang " + of.String() + ", which would not fit beside this", nil
 }
 
-// adopt opens the plan, holds the other members' places against pods that come between, and lets them in.
+// adopt opens the plan, nominates the other members' nodes, and activates the members.
 func (p *Plugin) adopt(
 	ctx context.Context,
 	key types.NamespacedName,
@@ -211,7 +209,7 @@ func (p *Plugin) adopt(
 		}
 		p.handle.AddNominatedPod(logger, info, &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: plan[pod.UID]})
 	}
-	// A plan that was given up meanwhile took the nominations back that there were by then.
+	// A plan that was given up meanwhile removed only the nominations that existed then.
 	for _, pod := range siblings {
 		if node, ok := p.gangs.PlannedNode(key, pod.UID); !ok || node != plan[pod.UID] {
 			p.handle.DeleteNominatedPodIfExists(pod)

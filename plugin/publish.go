@@ -22,26 +22,26 @@ import (
 const (
 	// fieldManager owns status.placement of a Gang.
 	fieldManager = "holdfast-scheduler"
-	// gather is how long news about members that come and go is gathered before it is written.
+	// gather is the delay in which changes of a gang's members are collected before a write.
 	gather = 250 * time.Millisecond
-	// gatherExternal is the same for groups of other APIs.
+	// gatherExternal is the delay for groups of other APIs.
 	gatherExternal = time.Second
-	// retryFirst and retryLast bound how often a write is tried again, for instance while there is no Gang.
+	// retryFirst and retryLast bound the delay between retries of a write, for instance while the Gang does not exist.
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 10 * time.Second
 )
 
-// publisher keeps status.placement of Gangs as the cache of gangs says. It works aside from scheduling: callers only
-// leave the Gang's name, the newest answer counts, and an answer that did not change is not written.
+// publisher writes status.placement of Gangs from the gang cache. It runs beside scheduling: callers only queue the Gang's name, the newest
+// answer is written, and an unchanged answer is not.
 type publisher struct {
 	gangs    dynamic.NamespaceableResourceInterface
 	standing func(types.NamespacedName) (s v1alpha1.PlacementStatus, ok, exists bool)
 	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	// external writes the status of groups of other APIs.
 	external *external.Writer
-	// conditions writes those of members; nil: nothing does.
+	// conditions writes those of members; nil: they are not written.
 	conditions *memberConditions
-	// written is what the API server has, as far as known. It belongs to run.
+	// written is the status that the API server has, as far as known. It belongs to run.
 	written map[types.NamespacedName]written
 }
 
@@ -60,10 +60,10 @@ func newPublisher(client dynamic.Interface, standing func(types.NamespacedName) 
 	}
 }
 
-// soon has the Gang looked at now, eventually after news has gathered. Both return at once.
+// soon queues a Gang for writing now, eventually after a delay. Neither blocks.
 func (p *publisher) soon(key types.NamespacedName) {
 	p.conditions.soon(key)
-	if external.Is(key) { // its pods are counted each time
+	if external.Is(key) { // each time counts the group's pods
 		p.queue.AddAfter(key, gatherExternal)
 		return
 	}
@@ -99,7 +99,7 @@ func (p *publisher) run(ctx context.Context) {
 	}
 }
 
-// publish writes the present answer, if the API server has another one.
+// publish writes the present answer if the API server has another one.
 func (p *publisher) publish(ctx context.Context, key types.NamespacedName) error {
 	want, ok, exists := p.standing(key)
 	if external.Is(key) {
@@ -129,7 +129,7 @@ func (p *publisher) publish(ctx context.Context, key types.NamespacedName) error
 	want.ObservedAt = metav1.NewMicroTime(time.Now())
 	err := p.apply(ctx, key, have.uid, want)
 	if err != nil {
-		delete(p.written, key) // it may be gone, or another of the same name
+		delete(p.written, key) // the Gang may be gone or replaced
 		return err
 	}
 	p.written[key] = written{uid: have.uid, status: want}
@@ -174,7 +174,7 @@ func (p *publisher) apply(ctx context.Context, key types.NamespacedName, uid typ
 	return nil
 }
 
-// standing is a gang's placement status as it should be, with the room that is held for it.
+// standing returns the placement status that a gang should have, with its held room.
 func (p *Plugin) standing(key types.NamespacedName) (s v1alpha1.PlacementStatus, ok, exists bool) {
 	s, ok, exists = p.gangs.Status(key)
 	if h, held := p.reservations.Get(key); held && ok && !s.Placed {

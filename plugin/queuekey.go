@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
-// queueKeys are those of members in the queue. It is asked under the queue's lock, so its own is a leaf.
+// queueKeys caches the keys of queued members. It is read under the queue's lock, so its own lock is a leaf.
 type queueKeys struct {
 	mu sync.Mutex
 	of map[types.UID]gangcache.QueueKey
@@ -37,8 +37,8 @@ func (t *queueKeys) get(pod *v1.Pod) gangcache.QueueKey {
 	return gangcache.QueueKey{Since: pod.CreationTimestamp.Time, Gang: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}}
 }
 
-// Less orders pods: by priority; then pods for which others wait on nodes; then the older gang; then the lower slot. A pod of no
-// gang is a gang of one.
+// Less orders pods: by priority; then pods that members on nodes wait for; then the older gang; then the lower slot. A pod of no gang is a
+// gang of one.
 func (p *Plugin) Less(a, b fwk.QueuedEntityInfo) bool {
 	if one, other := a.GetPriority(), b.GetPriority(); one != other {
 		return one > other

@@ -20,22 +20,22 @@ import (
 	"holdfast.dev/holdfast/plugin/planner"
 )
 
-// causeRejecting is the cause under which a node is counted that is excluded because it rejects members.
+// causeRejecting is the cause of a node that is excluded because it rejects members.
 const causeRejecting = planner.RejectingNode
 
-// rejections keeps the book of nodes that say they are ready and reject members.
+// rejections counts the members that ready nodes reject.
 type rejections struct {
 	mu sync.Mutex
-	// acting says that this replica schedules: others ask nothing. Guarded by mu, as all below.
+	// acting: this replica schedules; others record nothing. Guarded by mu, as all below.
 	acting  bool
 	tracker rejection.Tracker
-	// excluded are the nodes that were excluded at the last look.
+	// excluded are the nodes excluded at the last refresh.
 	excluded map[excludedFor]bool
-	// nodes is how many nodes there were then.
+	// nodes is the number of nodes at the last refresh.
 	nodes int
-	// stuck is when a member whose containers do not start was counted last.
+	// stuck is when a member whose containers do not start was last counted.
 	stuck map[types.UID]time.Time
-	// late is added to the time at a look; a test sets it.
+	// late is added to the time of a refresh; a test sets it.
 	late time.Duration
 }
 
@@ -58,8 +58,7 @@ func (r *rejections) acts() bool {
 	return r.acting
 }
 
-// refresh brings aside up to date and says how many nodes it holds; back says that a node is not excluded any more which was
-// at the last look.
+// refresh updates excluded and returns the number of excluded nodes; back: a node is no longer excluded.
 func (r *rejections) refresh(now time.Time, nodes int) (count int, back bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,7 +77,7 @@ func (r *rejections) refresh(now time.Time, nodes int) (count int, back bool) {
 	return len(names), back
 }
 
-// Observe is told how many nodes a snapshot has.
+// Observe receives the number of nodes in a snapshot.
 func (r *rejections) Observe(nodes int) { r.refresh(time.Now(), nodes) }
 
 // Renew records that a node was deleted: a new node of the same name has rejected no pod.
@@ -95,7 +94,7 @@ func (r *rejections) isExcluded(node, namespace string) bool {
 	return r.excluded[excludedFor{node, ""}] || r.excluded[excludedFor{node, namespace}]
 }
 
-// Unhealthy reports whether nothing of a namespace's gangs may go to a node, and why: Holdfast has put it aside, or it rejects members.
+// Unhealthy reports whether a namespace's gangs must not use the node, and why: Holdfast excludes it, or it rejects members.
 func (r *rejections) Unhealthy(node *v1.Node, namespace string) (cause string, sick bool) {
 	if cause, sick = unhealthy(node); !sick && r.isExcluded(node.Name, namespace) {
 		return causeRejecting, true
@@ -103,7 +102,7 @@ func (r *rejections) Unhealthy(node *v1.Node, namespace string) (cause string, s
 	return cause, sick
 }
 
-// rejected notes that a node rejected a member.
+// rejected records that a node rejected a member.
 func (p *Plugin) rejected(logger klog.Logger, key types.NamespacedName, pod, node, said string) {
 	if node == "" {
 		return
@@ -116,7 +115,7 @@ func (p *Plugin) rejected(logger klog.Logger, key types.NamespacedName, pod, nod
 	logger.Info("A node rejected a member of a gang", "gang", key, "pod", pod, "node", node, "said", said, "setAside", set)
 }
 
-// started notes that a member runs on the node that this scheduler gave it.
+// started records that a member runs on the node that this scheduler gave it.
 func (p *Plugin) started(pod *v1.Pod) {
 	key, ok := p.gangOf(pod)
 	if !ok || !p.gangs.Placed(key, pod) {
@@ -127,7 +126,7 @@ func (p *Plugin) started(pod *v1.Pod) {
 	p.rejections.tracker.NoteStarted(pod.Spec.NodeName, pod.Namespace, time.Now())
 }
 
-// refusedByKubelet is what a kubelet says that did not admit a pod; ok is false for a pod that ended otherwise.
+// refusedByKubelet returns the message of a kubelet that did not admit a pod; ok is false for a pod that ended otherwise.
 func refusedByKubelet(pod *v1.Pod) (said string, ok bool) {
 	if pod.Status.Phase != v1.PodFailed || pod.Spec.NodeName == "" {
 		return "", false
@@ -141,9 +140,9 @@ func refusedByKubelet(pod *v1.Pod) (said string, ok bool) {
 	return reason, strings.HasPrefix(reason, "OutOf") || slices.Contains([]string{"UnexpectedAdmissionError", "TopologyAffinityError", "NodeAffinity", "AdmissionError"}, reason)
 }
 
-// noteEnd looks at a member that is not there any more, or over: did its node reject it? A scheduler's informer tells a
-// failure as the deletion of the pod as it was before, so it is read where it never ran. Only a pod that this scheduler put
-// there counts: anybody may name a node in a pod of their own.
+// noteEnd checks whether the node of a member that is gone or has ended rejected it. A scheduler's informer reports a failure as the
+// deletion of the pod in its former state, so a pod that never ran is read from the API server. Only a pod that this scheduler placed
+// counts: any user can name a node in a pod.
 func (p *Plugin) noteEnd(logger klog.Logger, key types.NamespacedName, pod *v1.Pod) {
 	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || pod.Status.Phase == v1.PodRunning || pod.Status.Phase == v1.PodSucceeded ||
 		!p.rejections.acts() ||
@@ -162,7 +161,7 @@ func (p *Plugin) noteEnd(logger klog.Logger, key types.NamespacedName, pod *v1.P
 		defer cancel()
 		now, err := p.handle.ClientSet().CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if err != nil || now.UID != pod.UID {
-			return // it is gone, and nobody can say why
+			return // the pod is gone, so the cause is unknown
 		}
 		if said, ok := refusedByKubelet(now); ok {
 			p.rejected(logger, key, now.Name, now.Spec.NodeName, said)
@@ -170,27 +169,26 @@ func (p *Plugin) noteEnd(logger klog.Logger, key types.NamespacedName, pod *v1.P
 	}()
 }
 
-// noteBinding looks at a binding that failed. Only a no that is about this pod on this node counts: what is wrong with
-// the API server is wrong with all nodes.
+// noteBinding checks a failed binding. Only a refusal for this pod on this node counts: other errors of the API server concern all nodes.
 func (p *Plugin) noteBinding(logger klog.Logger, key types.NamespacedName, pod *v1.Pod, node string, err error) {
 	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
 		p.rejected(logger, key, pod.Name, node, "binding: "+string(apierrors.ReasonForError(err)))
 	}
 }
 
-// ownFault are reasons for which a container waits that are its image's or its pod's, on whichever node.
+// ownFault are reasons of waiting containers that are caused by the image or the pod, on any node.
 var ownFault = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable",
 	"SignatureValidationFailed", "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"}
 
-// startsNowhere reports whether a pod itself keeps its containers from starting.
+// startsNowhere reports whether the pod itself prevents its containers from starting.
 func startsNowhere(pod *v1.Pod) bool {
 	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses), func(c v1.ContainerStatus) bool {
 		return c.State.Waiting != nil && slices.Contains(ownFault, c.State.Waiting.Reason)
 	})
 }
 
-// noteStuck counts members whose containers do not start though most of their gang run, and wakes refused gangs once a
-// node is back.
+// noteStuck counts members whose containers do not start though most of their gang run. It wakes refused gangs once a node is no longer
+// excluded.
 func (p *Plugin) noteStuck(logger klog.Logger, now time.Time) {
 	stuck := p.gangs.Stuck(now.Add(-p.args.StartTimeout.Duration))
 	p.rejections.mu.Lock()

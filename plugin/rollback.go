@@ -14,12 +14,11 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// rollbackBackoff is how a deletion is tried again: for some 25 s in all. It has no Cap, because the first pause beyond a Cap
-// ends all tries.
+// rollbackBackoff retries a deletion for some 25 s. It has no Cap, because the first delay beyond a Cap ends all retries.
 var rollbackBackoff = wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Steps: 10}
 
-// rollBack deletes the members that a gang got nodes for before it turned out that the others get none, newest
-// first. A pod cannot be unbound; its controller makes a new one, and the gang waits whole.
+// rollBack deletes the members that got nodes when the others of their gang got none, newest first. A pod cannot be unbound; its controller
+// creates a new one, and the gang waits complete.
 func (p *Plugin) rollBack(ctx context.Context, key types.NamespacedName, pods []*v1.Pod, why string) {
 	logger := klog.FromContext(ctx)
 	for _, pod := range pods {

@@ -91,7 +91,7 @@ func Read(manager fwk.SharedDRAManager, of gangcache.Snapshot, nodes int) (Needs
 	return n, nil
 }
 
-// Awaited reports whether claims are yet to be made from a pod's templates: it is held back by kube-scheduler until then.
+// Awaited reports whether claims are still to be created from a pod's templates. kube-scheduler holds the pod back until then.
 func Awaited(pod *v1.Pod) bool {
 	for i := range pod.Spec.ResourceClaims {
 		ref := &pod.Spec.ResourceClaims[i]

@@ -208,7 +208,7 @@ func staleClaims(manager fwk.SharedDRAManager, r gangcache.Snapshot, nodes []*v1
 	return all
 }
 
-// theirs returns the claims that a pod names and that belong to the pod or have no owner.
+// theirs returns the claims that a pod names and that are its own or come from no template.
 func theirs(manager fwk.SharedDRAManager, pod *v1.Pod) []*resourcev1.ResourceClaim {
 	var all []*resourcev1.ResourceClaim
 	for i := range pod.Spec.ResourceClaims {

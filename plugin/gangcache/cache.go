@@ -390,8 +390,8 @@ func (c *Cache) GiveUp(key types.NamespacedName) (released []*v1.Pod, inARow int
 	return released, g.givenUp
 }
 
-// Refuse records a refusal. In an initial placement it returns the members that must be rolled back, newest first. A refusal that is not
-// final replaces no other refusal and rolls nothing back.
+// Refuse records a refusal. In an initial placement it returns the members that must be rolled back, newest first. An undecided
+// refusal replaces no other refusal and rolls nothing back.
 func (c *Cache) Refuse(key types.NamespacedName, r *gang.Refusal) (undo []*v1.Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

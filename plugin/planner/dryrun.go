@@ -15,15 +15,14 @@ import (
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
-// assignmentOf is a pod on the node that is planned for it.
+// assignmentOf is a pod and its planned node.
 type assignmentOf struct {
 	pod  *v1.Pod
 	node string
 }
 
-// dryRunReserve reserves the members of a plan one after the other by the framework's plugins, beside the members of
-// other open plans, where they may compete for devices that belong to no node; then it undoes all of it. A member that
-// cannot be reserved ends the plan.
+// dryRunReserve reserves the members of a plan one after the other by the framework's plugins, after members of other open plans where they
+// may compete for devices that belong to no node. Then it undoes all of it. It refuses the plan if a member cannot be reserved.
 func (s *planCycle) dryRunReserve(c claims.Needs, placement gang.Placement) (refusal *gang.Refusal, err error) {
 	at, got := placement.At(), 0
 	var own []assignmentOf
@@ -50,14 +49,14 @@ func (s *planCycle) dryRunReserve(c claims.Needs, placement gang.Placement) (ref
 		began := time.Now()
 		defer func() {
 			if refusal == nil {
-				began = time.Now() // what finds room is no work in vain
+				began = time.Now() // only a failed dry run counts against the time limit
 			}
 			s.p.trials.done(s.key(), refusal, began, time.Now())
 		}()
 	}
 	for _, other := range others {
 		if undo, err := s.reserve(other); err == nil && undo != nil {
-			defer undo() // one that gets nothing will find that out by itself
+			defer undo() // a competitor that cannot be reserved fails in its own cycle
 		}
 	}
 	for _, one := range own {
@@ -78,8 +77,7 @@ func (s *planCycle) dryRunReserve(c claims.Needs, placement gang.Placement) (ref
 	return nil, nil
 }
 
-// competitors returns members of other open plans that have no devices yet. The framework knows only those that are
-// reserved.
+// competitors returns the planned members of other open plans that have no devices yet. The framework counts only reserved ones.
 func (s *planCycle) competitors() []assignmentOf {
 	manager := s.p.config.Framework.SharedDRAManager()
 	key := s.key()

@@ -53,24 +53,23 @@ type planCycle struct {
 	// infos[i] is snapshot.Members[i] as the framework sees it; at finds i by the pod's name.
 	infos []fwk.PodInfo
 	at    map[string]int
-	// kind tells members apart whose claims are not alike.
+	// kind is, by member's name, a key that is equal for equal claims.
 	kind map[string]string
-	// like is equal for members that filters judge alike; coarse: as far as they do without labels.
+	// like is equal for members that filters judge alike, coarse for those that they judge alike apart from labels.
 	like   []string
 	coarse bool
-	// questions is how much was asked: kinds times nodes, and what is asked beside others. turn: the plan has its turn for it,
-	// waits is set where it was not given one.
+	// questions counts the nodes filtered for each kind, and the checks of members beside others. turn: the plan has its turn for them;
+	// waits: it must wait for one.
 	questions int
 	turn      bool
 	waits     *gang.Refusal
-	// brief: it is only asked whether the gang would fit, at little cost; conditional: more than what is free on nodes has a say.
+	// brief: only a quick answer is wanted whether the gang fits; conditional: more than free resources decides.
 	brief, conditional bool
-	// asked is the last thing put to agree; see there.
+	// asked is the filter state of agree's last call.
 	asked beside
-	// err is what broke inside agree.
+	// err is the error that stopped agree.
 	err error
-	// tree is what the core plans on; nodes are as in it. removed are pods that it does not contain any more, added those that
-	// only it contains.
+	// tree is what the core plans on, nodes are its nodes. removed are pods that the tree lacks, added pods that only the tree has.
 	tree           *topology.Tree
 	removed, added []supposed
 }
@@ -91,8 +90,8 @@ func newPlanCycle(ctx context.Context, p *Planner, nodes []fwk.NodeInfo, r gangc
 	return s
 }
 
-// place asks the core. Rules among members that counts cannot express are evaluated only if the first answer breaks
-// one: then members are placed one by one, each beside those before it.
+// place calls the core. Rules among members that counts cannot express are checked only if the first answer breaks one: then members are
+// placed one by one, each checked beside those before it.
 func (s *planCycle) place() (gang.Placement, *gang.Refusal, error) {
 	asks, err := gangcache.Asks(s.snapshot.Members[0].Pod, s.snapshot.Terms)
 	if err != nil {
@@ -123,7 +122,7 @@ func (s *planCycle) place() (gang.Placement, *gang.Refusal, error) {
 	return placement, refusal, err
 }
 
-// search asks the core for what the gang asks of the fabric.
+// search calls the core with the gang's topology request.
 func (s *planCycle) search(asks gang.Topology) (gang.Placement, *gang.Refusal, error) {
 	g, interPodRules, err := s.gang()
 	if err != nil {
@@ -209,16 +208,16 @@ func (s *planCycle) role(member int) (gang.Role, error) {
 	known := s.p.verdicts.of(s.snapshot.Members[member].Role, state, only, s.p.config.Framework.ListPlugins)
 	s.conditional = s.conditional || known == nil
 	if len(s.removed)+len(s.added) > 0 {
-		known = nil // these are not the nodes as they are
+		known = nil // remembered verdicts are about the nodes as they are, not about a what-if
 	}
 	var open []fwk.NodeInfo
 	for _, n := range s.nodes {
 		if cause, sick := s.p.config.Health.Unhealthy(
 			n.Node(),
 			info.GetPod().Namespace,
-		); sick { // a node is excluded, and back, without any change of it
+		); sick { // exclusion changes without a change of the Node
 			role.Out[n.Node().Name] = gang.Cause{Kind: gang.Unhealthy, Name: cause}
-			s.conditional = s.conditional || cause == RejectingNode // it ends by time
+			s.conditional = s.conditional || cause == RejectingNode // it ends after a time
 			continue
 		}
 		v, ok := known.find(n)
@@ -256,7 +255,7 @@ func (s *planCycle) role(member int) (gang.Role, error) {
 	return role, nil
 }
 
-// judge translates what filters said of a node.
+// judge translates a filter's status for a node.
 func judge(node *v1.Node, pod *v1.Pod, status *fwk.Status, role gang.Role) (verdict, error) {
 	switch {
 	case status.IsSuccess():
@@ -268,7 +267,7 @@ func judge(node *v1.Node, pod *v1.Pod, status *fwk.Status, role gang.Role) (verd
 	}
 }
 
-// causeDevicesLost is the cause of a node of which lost is true.
+// causeDevicesLost is the cause of a node for which devicesLost is true.
 const causeDevicesLost = "DevicesLost"
 
 // devicesLost reports whether a node has enough devices but its device plugin offers too few, because it found some of
@@ -278,7 +277,7 @@ func devicesLost(node *v1.Node, device v1.ResourceName, asked int64) bool {
 	return give.Value() < asked && asked <= have.Value()
 }
 
-// causeOn is causeOf with the taint's key, and with what the node says of its devices.
+// causeOn is causeOf with the taint's key and the state of the node's devices.
 func causeOn(node *v1.Node, pod *v1.Pod, status *fwk.Status, role gang.Role) gang.Cause {
 	cause := causeOf(status, role)
 	if cause.Kind == gang.Insufficient && claims.IsExtended(cause.Name) &&
@@ -302,10 +301,10 @@ func causeOn(node *v1.Node, pod *v1.Pod, status *fwk.Status, role gang.Role) gan
 	return cause
 }
 
-// insufficient is how the framework's resource filter starts its reasons.
+// insufficient is the prefix of the reasons of the framework's resource filter.
 const insufficient = "Insufficient "
 
-// causeOf translates a filter's rejection. The core finds out from the counts which resource is lacking.
+// causeOf translates a filter's rejection. The core derives from the counts which resource is lacking.
 func causeOf(status *fwk.Status, role gang.Role) gang.Cause {
 	switch status.Plugin() {
 	case names.NodeUnschedulable:
@@ -322,7 +321,7 @@ func causeOf(status *fwk.Status, role gang.Role) gang.Cause {
 	return gang.Cause{Kind: gang.Refused, Name: status.Plugin()}
 }
 
-// satisfiesRules checks a placement that was made by counts alone against the rules among members.
+// satisfiesRules checks a placement that was computed by counts alone against the rules among members.
 func (s *planCycle) satisfiesRules(p gang.Placement) bool {
 	var before []gang.Assignment
 	at := p.At()
@@ -339,7 +338,7 @@ func (s *planCycle) satisfiesRules(p gang.Placement) bool {
 	return true
 }
 
-// beside is a member's filter state next to others; it is kept because the core asks for one node after another.
+// beside is a member's filter state next to other members. It is reused, because the core checks one node after another.
 type beside struct {
 	member      int
 	assignments []gang.Assignment
@@ -348,7 +347,7 @@ type beside struct {
 	only        *fwk.PreFilterResult
 }
 
-// agree asks the framework's filters whether a member may be on a node beside members placed before.
+// agree runs the framework's filters for a member on a node beside the members placed before.
 func (s *planCycle) agree(member int, node string, assignments []gang.Assignment) (gang.Cause, bool) {
 	if s.err == nil {
 		s.err = s.ctx.Err() // a preview has a deadline
@@ -386,8 +385,8 @@ func (s *planCycle) agree(member int, node string, assignments []gang.Assignment
 	return causeOf(status, gang.Role{}), false
 }
 
-// ask tells the plugins of the members placed before a member. It goes on from what they were told for the one before it where
-// that is of the same kind, so that a gang of one kind costs what its pods are, not the square of it.
+// ask adds the members placed before a member to the plugins' state. If the member before had the same kind, ask reuses that state, so that
+// the cost for a gang of one kind is linear in its pods, not quadratic.
 func (s *planCycle) ask(member int, assignments []gang.Assignment) {
 	pod := s.infos[member].GetPod()
 	q := beside{member: member, state: NewNestedState()}
@@ -423,8 +422,7 @@ func (s *planCycle) ask(member int, assignments []gang.Assignment) {
 	s.asked = q
 }
 
-// extends reports whether what was asked last holds for a member as well, as far as it goes. Pods with claims or volumes have
-// each their own.
+// extends reports whether the state of the last call also holds for a member. Pods with claims or volumes each have a state of their own.
 func (s *planCycle) extends(member int, assignments []gang.Assignment) bool {
 	last := s.asked
 	if last.state == nil || s.coarse || s.like[last.member] != s.like[member] || len(last.assignments) > len(assignments) ||
@@ -437,7 +435,7 @@ func (s *planCycle) extends(member int, assignments []gang.Assignment) bool {
 		slices.Equal(last.assignments, assignments[:len(last.assignments)])
 }
 
-// besides is about how much is asked about n members beside one another, each once.
+// besides estimates the number of checks for n members beside one another.
 func (s *planCycle) besides(n int) int {
 	if n > 0 && s.alike() {
 		return 2 * n
@@ -464,7 +462,7 @@ func (s *planCycle) infoOf(assignment gang.Assignment) fwk.PodInfo {
 	return s.infos[s.at[assignment.Member]]
 }
 
-// shown writes resources as people do in a pod: "4" or "500m" cores, "2Gi", "8" devices.
+// shown formats resources as a pod's spec does: "4" or "500m" cores, "2Gi", "8" devices.
 func shown(r topology.Resources) map[string]string {
 	shown := make(map[string]string, len(r))
 	for name, n := range r {

@@ -16,21 +16,20 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// fabric translates nodes and their pods for the tree. Its levels are configured, or recognised from node labels.
+// fabric translates nodes and their pods for the tree. Its levels are configured, or derived from node labels.
 type fabric struct {
 	configured bool
 	levels     []topology.Level
-	// tiers are Volcano's HyperNodes, which take the place of labels narrower than a zone where there are any; nil: none
-	// are looked for. hyper are those in use, places what they say of nodes, as these were.
+	// tiers are Volcano's HyperNodes, which replace labels narrower than a zone if there are any; nil: unused. hyper are those in use,
+	// places caches their domains of a node.
 	tiers  func() *external.Tiers
 	hyper  *external.Tiers
 	places map[string]placed
-	// byClaim says of an extended resource that pods get it by a claim; nil: none.
+	// byClaim reports whether pods get an extended resource by a claim; nil: never.
 	byClaim func(v1.ResourceName) bool
-	// attendants are namespaces whose pods are in nobody's way.
+	// attendants are namespaces whose pods do not count as using a node.
 	attendants []string
-	// keys are the labels that are looked for; carried counts the nodes with each, labels says which a node has,
-	// a bit per key.
+	// keys are the labels that may be levels; carried counts the nodes with each, labels is a node's set of them, one bit per key.
 	keys    []string
 	carried map[string]int
 	labels  map[string]uint64
@@ -82,7 +81,7 @@ func (f *fabric) recognise() {
 	}
 }
 
-// forgetNode counts a node's labels no more.
+// forgetNode removes a node's labels from the counts.
 func (f *fabric) forgetNode(name string) {
 	for i, key := range f.keys {
 		f.carried[key] -= int(f.labels[name] >> i & 1)
@@ -91,7 +90,7 @@ func (f *fabric) forgetNode(name string) {
 	delete(f.places, name)
 }
 
-// left is what is left of a node.
+// left returns the free resources of a node.
 func (f *fabric) left(n fwk.NodeInfo) topology.Resources {
 	left, used := resources(n.GetAllocatable()), resources(n.GetRequested())
 	left[string(v1.ResourcePods)] = int64(n.GetAllocatable().GetAllowedPodNumber() - len(n.GetPods()))
@@ -102,7 +101,7 @@ func (f *fabric) left(n fwk.NodeInfo) topology.Resources {
 	return left
 }
 
-// node is what is left of a node, and where it is.
+// node returns the free resources of a node, its domains and its tenants.
 func (f *fabric) node(n fwk.NodeInfo) topology.Node {
 	left, used := resources(n.GetAllocatable()), resources(n.GetRequested())
 	left[string(v1.ResourcePods)] = int64(n.GetAllocatable().GetAllowedPodNumber())
@@ -144,8 +143,8 @@ func (f *fabric) usage(info fwk.PodInfo) topology.Usage {
 	return topology.Usage{Resources: f.asked(info), Tenant: tenant, Exclusive: n.Exclusive, Spares: n.Spares, SparesAt: n.SparesAt}
 }
 
-// tenant adds what a pod means to others: whether it occupies the node, wants it exclusively, or was promised spares.
-// Attendants are no tenants.
+// tenant adds to the node what a pod prevents there: that it uses the node, uses it exclusively, or was promised spares. Attendants count
+// for nothing.
 func (f *fabric) tenant(n *topology.Node, pod *v1.Pod) bool {
 	if f.attendant(pod) {
 		return false
@@ -177,7 +176,7 @@ func (f *fabric) attendant(pod *v1.Pod) bool {
 	return slices.Contains(f.attendants, pod.Namespace)
 }
 
-// place writes a node's domains for people: "zone=a,nvlink=c7".
+// place formats a node's domains for users: "zone=a,nvlink=c7".
 func (f *fabric) place(node *v1.Node) string {
 	var parts []string
 	for i, value := range f.domains(node) {
@@ -188,13 +187,13 @@ func (f *fabric) place(node *v1.Node) string {
 	return strings.Join(parts, ",")
 }
 
-// placed is where a node is, as it was when that was looked up.
+// placed is a node's place in the HyperNodes, and the Node for which it was computed.
 type placed struct {
 	node    *v1.Node
 	domains []string
 }
 
-// hypers are the HyperNodes as they are now.
+// hypers returns the present HyperNodes.
 func (f *fabric) hypers() *external.Tiers {
 	if f.tiers == nil {
 		return nil
@@ -202,7 +201,7 @@ func (f *fabric) hypers() *external.Tiers {
 	return f.tiers()
 }
 
-// found returns the levels that labels and HyperNodes make. Within a zone HyperNodes decide alone.
+// found returns the levels of labels and HyperNodes. Within a zone HyperNodes alone count.
 func (f *fabric) found() []topology.Level {
 	levels := topology.Recognise(f.carried)
 	tiers := f.hyper.Levels()
@@ -213,7 +212,7 @@ func (f *fabric) found() []topology.Level {
 	return append(levels, tiers...)
 }
 
-// domains names a node's domain in each level.
+// domains returns a node's domain in each level.
 func (f *fabric) domains(node *v1.Node) []string {
 	if have, ok := f.places[node.Name]; ok && have.node == node {
 		return have.domains
@@ -245,7 +244,7 @@ func resources(r fwk.Resource) topology.Resources {
 	return all
 }
 
-// asked is what a pod takes from a node, itself included.
+// asked returns what a pod takes from a node, with one pod of the node's pod count.
 func (f *fabric) asked(info fwk.PodInfo) topology.Resources {
 	all := resources(info.CalculateResource().Resource)
 	for name, v := range all {
@@ -257,7 +256,7 @@ func (f *fabric) asked(info fwk.PodInfo) topology.Resources {
 	return f.claimed(info.GetPod(), all)
 }
 
-// claimed moves what a pod gets by claims to the slot: its extended resources that a device class serves, and its claims.
+// claimed replaces what a pod gets by claims (extended resources of a device class, and its claims) by claims.Slot.
 func (f *fabric) claimed(pod *v1.Pod, asked topology.Resources) topology.Resources {
 	byClaim := len(pod.Spec.ResourceClaims) > 0
 	for name := range asked {

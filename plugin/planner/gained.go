@@ -2,18 +2,18 @@ package planner
 
 import "holdfast.dev/holdfast/topology"
 
-// mostGained bounds how many nodes that gained are remembered.
+// mostGained is the most nodes that are remembered.
 const mostGained = 4096
 
-// gained lists the nodes that may take more than they did, in the order in which that was seen. A refusal holds as long as no
-// node gained that the gang could use: all else only takes room.
+// gained lists the nodes whose free room may have grown, in order. A refusal holds until such a node could help the gang: all other changes
+// only take room.
 type gained struct {
 	nodes []string
-	// before is how many are not remembered any more.
+	// before is the number of nodes that were dropped from the list.
 	before int
 }
 
-// now is how many nodes gained up to now.
+// now is the number of nodes so far.
 func (g *gained) now() int { return g.before + len(g.nodes) }
 
 func (g *gained) add(nodes ...string) {
@@ -23,10 +23,10 @@ func (g *gained) add(nodes ...string) {
 	}
 }
 
-// all notes that anything may be otherwise than it was.
+// all records that every node may have changed.
 func (g *gained) all() { g.nodes, g.before = nil, g.now()+1 }
 
-// since lists the nodes that gained after a number of others had; ok is false where that is not known any more.
+// since returns the nodes after the first n; ok is false if some of them were dropped.
 func (g *gained) since(n int) (nodes []string, ok bool) {
 	if n < g.before {
 		return nil, false
@@ -34,21 +34,21 @@ func (g *gained) since(n int) (nodes []string, ok bool) {
 	return g.nodes[n-g.before:], true
 }
 
-// refused is a gang's last answer, and what it takes to make it another one.
+// refused is a gang's last refusal, and what may change it.
 type refused struct {
 	version, pending int
-	// seen is how many nodes had gained by then.
+	// seen is gained.now at the refusal.
 	seen int
-	// wanted members are to be placed, no more than fit could be. counted: fit grows by what a node that gained takes at most.
+	// wanted members are to be placed, at most fit would fit. counted: fit grows by what a gained node takes at most.
 	wanted, fit int
 	counted     bool
-	// any node that gains may change it, whatever fits there; so may time: then it is asked again after until, in nanoseconds.
+	// any: each gained node may change it. So may time: the gang is planned again after until, in nanoseconds.
 	any   bool
 	until int64
 	roles []topology.Resources
 }
 
-// recheck counts what nodes that gained since take at most, and reports whether the answer is the same still.
+// recheck adds what nodes gained since take at most, and reports whether the refusal still holds.
 func (r *refused) recheck(g *gained, tree *topology.Tree, version, pending int, now int64) bool {
 	nodes, ok := g.since(r.seen)
 	if !ok || r.version != version || r.pending != pending || r.until > 0 && now >= r.until || r.any && len(nodes) > 0 {
@@ -70,7 +70,7 @@ func (r *refused) recheck(g *gained, tree *topology.Tree, version, pending int, 
 	return true
 }
 
-// noteFreed notes where room was given back that nodes do not show.
+// noteFreed records nodes on which plans and reservations released room.
 func (p *Planner) noteFreed() {
 	p.gained.add(p.config.Gangs.TakeReleased()...)
 	if p.config.TakeFreed != nil {

@@ -13,22 +13,22 @@ import (
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
-// Filters check every node for each kind of pods, and no other pod is scheduled meanwhile. So a gang may have MaxKinds, and in a
-// large cluster only as many as come to MaxQuestions, but never fewer than are remembered. MaxQuestions take 3 to 5 s of one
-// processor (BenchmarkKinds), and filters share that among those that there are. A plan of more than pacedQuestions needs a turn,
-// so that all such plans together take at most a tenth of the time. Where pods have rules among themselves each question about a
-// member beside others counts as well, and each of those others (BenchmarkRules).
+// Filters check every node for each kind of pods, and no other pod is scheduled meanwhile. So a gang may have at most MaxKinds kinds, and
+// in a large cluster at most MaxQuestions divided by the nodes, but never fewer than keptRoles. MaxQuestions take 3 to 5 s of one processor
+// (BenchmarkKinds); filters use all processors. A plan of more than pacedQuestions needs a turn, so that all such plans together take at
+// most a tenth of the time. Where pods have rules among themselves, each check of a member beside others counts too, times the number of
+// others (BenchmarkRules).
 const (
 	MaxKinds       = 1024
 	MaxQuestions   = 1_000_000
 	pacedQuestions = 100_000
 )
 
-// mostKinds is how many kinds of pods a gang may have among so many nodes.
+// mostKinds returns the most kinds of pods that a gang may have among so many nodes.
 func mostKinds(nodes int) int { return max(keptRoles, min(MaxKinds, MaxQuestions/max(1, nodes))) }
 
-// sort tells kinds of pods apart among the members to be placed. Where there are too many, labels alone make no kind: then
-// each member is asked about by itself where the plan puts it.
+// sort groups the members to be placed by kind. If there are too many kinds, labels are ignored; then each member is checked by itself on
+// its planned node.
 func (s *planCycle) sort() *gang.Refusal {
 	for _, of := range []func(role string) string{func(role string) string { return role }, withoutLabels} {
 		wanted, seen := 0, map[string]bool{}
@@ -53,7 +53,7 @@ func (s *planCycle) sort() *gang.Refusal {
 	return nil
 }
 
-// takeTurnFor reports whether the plan may ask n more questions. For many it takes a turn, or has the plan wait for one.
+// takeTurnFor reports whether the plan may make n more checks. For many it takes a turn, or makes the plan wait for one.
 func (s *planCycle) takeTurnFor(n int) bool {
 	if s.waits != nil {
 		return false
@@ -70,8 +70,8 @@ func (s *planCycle) takeTurnFor(n int) bool {
 	return s.turn
 }
 
-// BoundVolumes tells pods apart whose generic ephemeral volumes are there already: where their volumes may be had on the same
-// nodes it is equal, and empty where all are yet to be made.
+// BoundVolumes returns a key for the generic ephemeral volumes of a pod that exist already: equal where the volumes are accessible from the
+// same nodes, empty where all are still to be created.
 func BoundVolumes(claims corelisters.PersistentVolumeClaimLister, volumes corelisters.PersistentVolumeLister) func(*v1.Pod) string {
 	return func(pod *v1.Pod) string {
 		var bound []any
@@ -81,10 +81,10 @@ func BoundVolumes(claims corelisters.PersistentVolumeClaimLister, volumes coreli
 			}
 			claim, err := claims.PersistentVolumeClaims(pod.Namespace).Get(ephemeral.VolumeClaimName(pod, &pod.Spec.Volumes[i]))
 			if err != nil {
-				continue // what it will be the pod's spec says
+				continue // the pod's spec describes a volume to be created
 			}
 			if claim.Spec.VolumeName == "" {
-				if node := claim.Annotations[volume.AnnSelectedNode]; node != "" { // where its volume is being made, and nowhere else
+				if node := claim.Annotations[volume.AnnSelectedNode]; node != "" { // the only node where its volume is being created
 					bound = append(bound, i, "selected", node)
 				}
 				continue
@@ -107,7 +107,7 @@ func BoundVolumes(claims corelisters.PersistentVolumeClaimLister, volumes coreli
 	}
 }
 
-// boundVolumes is what the configuration says, where it says it.
+// boundVolumes calls Config.BoundVolumes, if set.
 func (p *Planner) boundVolumes(pod *v1.Pod) string {
 	if p.config.BoundVolumes == nil {
 		return ""

@@ -9,7 +9,7 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// fragmentation returns how fragmented each level is. Nothing may be taken from the tree.
+// fragmentation returns how fragmented each level is. The tree must have no assumed usage.
 func fragmentation(t *topology.Tree) []v1alpha1.FabricLevel {
 	var all []v1alpha1.FabricLevel
 	for level, l := range t.Levels() {
@@ -38,15 +38,14 @@ func fragmentation(t *topology.Tree) []v1alpha1.FabricLevel {
 // Fragmentation returns how fragmented each level is now.
 func (p *Planner) Fragmentation() []v1alpha1.FabricLevel { return fragmentation(p.tree) }
 
-// Metrics are one set for all profiles of a process. They are of the tree, looked at when something is planned, at measuredAt
-// the last time.
+// Metrics are one set for all profiles of a process. They are computed from the tree when something is planned, last at measuredAt.
 type Metrics struct {
 	broken     *prometheus.GaugeVec
 	largest    *prometheus.GaugeVec
 	measuredAt time.Time // belongs to the scheduling goroutine
 }
 
-// NewMetrics makes them.
+// NewMetrics returns unregistered Metrics.
 func NewMetrics() *Metrics {
 	return &Metrics{
 		broken:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_fabric_fragmentation_ratio", Help: "Share of unused nodes in domains whose other nodes are used, by level."}, []string{"level"}),
@@ -54,15 +53,15 @@ func NewMetrics() *Metrics {
 	}
 }
 
-// Collectors are what is to be registered, once.
+// Collectors returns the metrics, to be registered once.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.broken, m.largest}
 }
 
-// measureEvery bounds how often the whole tree is traversed for two figures.
+// measureEvery is the shortest interval between two traversals of the whole tree.
 const measureEvery = 5 * time.Second
 
-// measure measures how fragmented the fabric is. Nothing may be taken from the tree.
+// measure updates the metrics. The tree must have no assumed usage.
 func (m *Metrics) measure(t *topology.Tree, now time.Time) {
 	if now.Sub(m.measuredAt) < measureEvery {
 		return

@@ -20,45 +20,45 @@ import (
 )
 
 const (
-	// mostMisfits is how often in a row a gang that others gave way to may be refused before they go on for a while: misfitRest,
-	// which doubles up to misfitRestMost.
+	// mostMisfits is how often in a row a gang that others gave way to may be refused. Then the others go on for misfitRest, which doubles
+	// up to misfitRestMost.
 	mostMisfits    = 3
 	misfitRest     = time.Second
 	misfitRestMost = 30 * time.Second
-	// vainShare of the time may be spent on asking for gangs ahead in vain, and no more than vainMost at a time; for gangs that lost
-	// members, which others of theirs wait for, ten times that.
+	// vainShare of the time, and at most vainMost at once, may be spent on checking in vain whether gangs ahead fit. For degraded gangs,
+	// whose running members wait, it is ten times that.
 	vainShare    = 0.2
 	vainMost     = 200 * time.Millisecond
 	vainDegraded = 10 * vainMost
-	// askedAgain is how many times as long as asking took an answer holds that conditions other than room may change.
+	// askedAgain: a refusal for other conditions than room holds for this many times the duration of its check.
 	askedAgain = 10
 )
 
-// order is whose turn it is among gangs that wait for room, wherever the scheduling queue keeps them. It belongs to the scheduling
-// cycle but for called.
+// order decides whose turn it is among gangs that wait for room, wherever the scheduling queue has them. It belongs to the scheduling cycle
+// except for called.
 type order struct {
 	answers map[types.NamespacedName]*refused
 	misfits map[types.NamespacedName]misfit
-	// vain is how much time there is to ask in vain, as it was at.
+	// vain is the remaining time for checks in vain, as of at.
 	vain time.Duration
 	at   time.Time
-	// kept is how much was left when it was last looked at what is gone.
+	// kept is the number of refusals after the last removal of gangs that are gone.
 	kept int
 
 	mu sync.Mutex
-	// called are gangs that others gave way to and that did not come yet. Guarded by mu.
+	// called are gangs that others gave way to and that were not planned yet. Guarded by mu.
 	called map[types.NamespacedName]*called
 }
 
 // called is a gang whose turn it is.
 type called struct {
-	// absent: it did not come in time, and keeps others waiting no more until it does.
+	// absent: it did not come in time; others do not wait for it until it comes.
 	absent bool
-	// after are those that gave way to it, by the pod that plans.
+	// after are the retries of those that gave way to it, by the pod that plans.
 	after map[types.UID]func()
 }
 
-// misfit counts refusals of a gang that was thought to fit, in a row.
+// misfit counts refusals in a row of a gang that was expected to fit.
 type misfit struct {
 	n     int
 	until time.Time
@@ -73,14 +73,14 @@ func newOrder() *order {
 	}
 }
 
-// Taking is a pod that is about to be given a node.
+// Taking is a pod that is about to get a node.
 type Taking struct {
 	Pod  *v1.Pod
 	Node string
 }
 
-// GiveWay returns the gang that is ahead in the documented order, waits, fits now, and could use room that is about to be given
-// away; nil: there is none, and the room may be given. That gang is woken, and again is called once it had its turn.
+// GiveWay returns the gang that is ahead in the documented order, waits, fits now, and could use the room that is about to be taken; nil:
+// there is none, and the room may be taken. GiveWay wakes that gang; again is called after the gang was planned.
 func (p *Planner) GiveWay(
 	ctx context.Context,
 	nodes []fwk.NodeInfo,
@@ -123,7 +123,7 @@ func (p *Planner) GiveWay(
 	return nil, nil
 }
 
-// probe asks whether a gang that waits could use room that is about to be given away, and fits now; an answer of no is noted.
+// probe reports whether a waiting gang could use the room and fits now; it records a refusal.
 func (p *Planner) probe(ctx context.Context, nodes []fwk.NodeInfo, w *gangcache.Waiting, taking []Taking) (bool, error) {
 	snapshot, ok := p.config.Gangs.WaitingInput(w.Key.Gang)
 	if !ok {
@@ -140,7 +140,7 @@ func (p *Planner) probe(ctx context.Context, nodes []fwk.NodeInfo, w *gangcache.
 	return fits && err == nil, nil
 }
 
-// askBriefly reports whether a gang would be placed now, and notes an answer of no.
+// askBriefly reports whether a gang would be placed now; it records a refusal.
 func (p *Planner) askBriefly(ctx context.Context, nodes []fwk.NodeInfo, of gangcache.Snapshot) (bool, error) {
 	began := time.Now()
 	p.brief = true
@@ -153,7 +153,7 @@ func (p *Planner) askBriefly(ctx context.Context, nodes []fwk.NodeInfo, of gangc
 	return false, nil
 }
 
-// noteRefused notes an answer, with what it takes to make it another one.
+// noteRefused records a refusal and what may change it.
 func (p *Planner) noteRefused(of gangcache.Snapshot, refusal *gang.Refusal, took time.Duration) {
 	r := &refused{
 		version: of.Version,
@@ -184,7 +184,7 @@ func (p *Planner) noteRefused(of gangcache.Snapshot, refusal *gang.Refusal, took
 	p.order.answers[key] = r
 }
 
-// asks lists what members to be placed ask of a node; whole: they want it exclusively.
+// asks returns what the members to be placed request of a node; whole: they use it exclusively.
 func (p *Planner) asks(of gangcache.Snapshot) (roles []topology.Resources, whole bool, err error) {
 	seen := map[string]bool{}
 	for _, m := range of.Members {
@@ -204,8 +204,8 @@ func (p *Planner) asks(of gangcache.Snapshot) (roles []topology.Resources, whole
 	return roles, whole, nil
 }
 
-// uses reports whether a gang could use room that is about to be given away: a node takes fewer of its members then, or other
-// conditions than room have a say.
+// uses reports whether a gang could use room that is about to be taken: the node would take fewer of its members afterwards, or more than
+// room decides.
 func (p *Planner) uses(of gangcache.Snapshot, taking []Taking) (bool, error) {
 	roles, whole, err := p.asks(of)
 	if err != nil || whole || p.tree.Claimed(topology.Root) {
@@ -245,7 +245,7 @@ func (p *Planner) uses(of gangcache.Snapshot, taking []Taking) (bool, error) {
 	return false, nil
 }
 
-// rooms is how many members of each kind a node takes.
+// rooms returns how many members of each kind a node takes.
 func (p *Planner) rooms(node int, roles []topology.Resources) []int {
 	rooms := make([]int, len(roles))
 	for k, asks := range roles {
@@ -254,8 +254,8 @@ func (p *Planner) rooms(node int, roles []topology.Resources) []int {
 	return rooms
 }
 
-// passed reports whether a gang keeps others waiting no more for now: it did not come when it was called, or it was refused
-// again and again though it was thought to fit.
+// passed reports whether others need not wait for a gang now: it did not come when it was called, or it was refused repeatedly though it
+// was expected to fit.
 func (o *order) passed(key types.NamespacedName, now time.Time) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -263,7 +263,7 @@ func (o *order) passed(key types.NamespacedName, now time.Time) bool {
 	return c != nil && c.absent || now.Before(o.misfits[key].until)
 }
 
-// call wakes a gang because it is its turn. One whose last plan could not be followed is planned again by itself.
+// call wakes a gang whose turn it is. A gang whose last plan could not be followed is planned again without a call.
 func (p *Planner) call(ctx context.Context, w gangcache.Waiting, by types.UID, again func()) {
 	o, key, logger := p.order, w.Key.Gang, klog.FromContext(ctx)
 	o.mu.Lock()
@@ -280,7 +280,7 @@ func (p *Planner) call(ctx context.Context, w gangcache.Waiting, by types.UID, a
 	}
 }
 
-// miss has others go on where a gang did not come in time.
+// miss retries the others if a gang did not come in time.
 func (o *order) miss(key types.NamespacedName, c *called) {
 	o.mu.Lock()
 	if o.called[key] != c {
@@ -295,7 +295,7 @@ func (o *order) miss(key types.NamespacedName, c *called) {
 	}
 }
 
-// Decided notes that a gang had its turn, refused or not, and has those tried again that gave way to it.
+// Decided records that a gang was planned, with its refusal or nil, and retries the pods that gave way to it.
 func (p *Planner) Decided(of gangcache.Snapshot, refusal *gang.Refusal, took time.Duration) {
 	key, _ := p.gangOf(of.Members[0].Pod)
 	o := p.order
@@ -332,7 +332,7 @@ func (o *order) misfit(key types.NamespacedName, now time.Time) {
 	o.misfits[key] = m
 }
 
-// forget forgets gangs that are gone, now and then.
+// forget drops gangs that are gone once their number has doubled.
 func (o *order) forget(exists func(types.NamespacedName) bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -1,7 +1,6 @@
-// Package planner finds a place for a gang on a scheduling cycle's snapshot, as it is or as if some pods were gone.
-// It promises that a node is named only if the framework's own filters accept it, beside the room of open plans and
-// reservations, and that a call has no side effects. It keeps what depends on a snapshot: the tree of free counts,
-// filter results for nodes that did not change since, and failed dry runs of plans.
+// Package planner computes a gang's placement on a scheduling cycle's snapshot, as it is or without some pods. It names a node only if the
+// framework's own filters accept it beside the room of open plans and reservations. A call has no side effects outside the package, which
+// caches what depends on a snapshot: the tree of free resources, filter results for unchanged nodes, and failed dry runs of plans.
 package planner
 
 import (
@@ -30,7 +29,7 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// Framework is what planning needs of the scheduling framework. Not all of it is on a plugin's handle.
+// Framework is the part of the scheduling framework that planning uses. Not all of it is on a plugin's handle.
 type Framework interface {
 	ProfileName() string
 	ListPlugins() *schedulerconfig.Plugins
@@ -48,60 +47,60 @@ type Framework interface {
 
 var _ Framework = framework.Framework(nil)
 
-// RejectingNode is the cause of a node that is excluded for a while because it rejects pods.
+// RejectingNode is the cause of a node that is excluded for a time because it rejects pods.
 const RejectingNode = "RejectsPods"
 
-// Health says which nodes are excluded from plans, whatever filters say.
+// Health reports nodes that are excluded from plans whatever filters return.
 type Health interface {
 	// Unhealthy reports whether a node is excluded for a namespace's gangs, and the cause.
 	Unhealthy(node *v1.Node, namespace string) (cause string, ill bool)
-	// Observe takes the number of nodes in a snapshot; Renew says which Node is gone or was recreated under its name.
+	// Observe receives the number of nodes in a snapshot; Renew receives a Node that is gone or was re-created under its name.
 	Observe(nodes int)
 	Renew(node string)
 }
 
-// Config is what a Planner plans with.
+// Config is what New needs.
 type Config struct {
 	Framework Framework
 	Args      schedulingv1alpha1.HoldfastArgs
 	Gangs     *gangcache.Cache
 	Health    Health
-	// BoundVolumes tells pods apart by volumes of their own that are there already; nil: none are.
+	// BoundVolumes returns a pod's key for volumes of its own that exist; nil: none is used. See the function BoundVolumes.
 	BoundVolumes func(*v1.Pod) string
-	// Tiers are Volcano's HyperNodes; nil: none are looked for.
+	// Tiers returns Volcano's HyperNodes; nil: they are not used.
 	Tiers func() *external.Tiers
-	// Reserved returns the room that a gang of that priority and end must keep out of; degraded: it lost members.
+	// Reserved returns the room that a gang of that priority and end must not use; degraded: the gang lost members.
 	Reserved func(gang types.NamespacedName, priority int32, degraded bool, end time.Time) []topology.Assumed
-	// TakeFreed returns, once, the nodes on which held room was given up; nil: none is held.
+	// TakeFreed returns, once, the nodes on which held room was released; nil: no room is held.
 	TakeFreed func() []string
-	// Wake has a gang planned.
+	// Wake makes the scheduler plan a gang.
 	Wake    func(klog.Logger, types.NamespacedName)
 	Metrics *Metrics
 }
 
-// Planner plans for one scheduler profile. Only the scheduling cycle calls it, and cycles do not overlap; but filters call
-// Attendant, Free and Requests concurrently.
+// Planner plans for one scheduler profile. Only the scheduling cycle calls it, and cycles do not overlap; but filters call Attendant, Free
+// and Requests concurrently.
 type Planner struct {
 	config Config
-	// tree follows the snapshot; seen says what was seen of each node in it, fabric where nodes are.
+	// tree follows the snapshot; seen is the version of each of its nodes, fabric translates nodes.
 	tree   *topology.Tree
 	seen   map[string]nodeVersion
 	fabric fabric
-	// verdicts are what filters said of nodes, awaited the nodes that pods are nominated for.
+	// verdicts are cached filter results, awaited the nodes for which pods are nominated.
 	verdicts verdicts
 	awaited  map[string]bool
-	// plans are turns for plans that ask much, trials those for trying a plan on.
+	// plans are turns for plans of many checks, trials those for dry-run reserves.
 	plans, trials *turns
-	// gained are the nodes that may take more than they did; order is whose turn it is among gangs that wait.
+	// gained are nodes whose free room may have grown; order decides whose turn it is.
 	gained gained
 	order  *order
-	// conditional: the last answer may change without a node that gained.
+	// conditional: the last answer may change without a gained node.
 	conditional bool
-	// brief: it is only asked whether a gang would fit.
+	// brief: the present plan only answers whether a gang fits.
 	brief bool
 }
 
-// New makes a Planner.
+// New returns a Planner without nodes.
 func New(c Config) *Planner {
 	p := &Planner{config: c, tree: topology.New(nil), seen: map[string]nodeVersion{}, fabric: newFabric(c.Args)}
 	p.order = newOrder()
@@ -110,32 +109,31 @@ func New(c Config) *Planner {
 	return p
 }
 
-// gangOf is the gang of this profile that a pod is in.
+// gangOf returns the gang of a pod in this profile.
 func (p *Planner) gangOf(pod *v1.Pod) (types.NamespacedName, bool) {
 	return gangcache.GangOf(pod, p.config.Framework.ProfileName())
 }
 
-// Attendant reports whether a pod belongs to its node rather than to a job, so that it does not count as using the
-// node.
+// Attendant reports whether a pod belongs to its node rather than to a job, so that it does not count as using the node.
 func (p *Planner) Attendant(pod *v1.Pod) bool { return p.fabric.attendant(pod) }
 
-// Location returns where in the fabric a node is, as text: "zone=a,nvlink=c7".
+// Location returns a node's topology domain as text: "zone=a,nvlink=c7".
 func (p *Planner) Location(node *v1.Node) string { return p.fabric.place(node) }
 
 // Usage returns what a pod that is on its way to a node will use there.
 func (p *Planner) Usage(info fwk.PodInfo) topology.Usage { return p.fabric.usage(info) }
 
-// Requests are what a pod takes from a node, itself included.
+// Requests returns what a pod takes from a node, with one pod of the node's pod count.
 func (p *Planner) Requests(info fwk.PodInfo) topology.Resources { return p.fabric.asked(info) }
 
-// Free is what is left of a node.
+// Free returns the free resources of a node.
 func (p *Planner) Free(n fwk.NodeInfo) topology.Resources { return p.fabric.left(n) }
 
-// Levels are those of the fabric, widest first.
+// Levels returns the levels of the fabric, widest first.
 func (p *Planner) Levels() []topology.Level { return p.fabric.levels }
 
-// Cooldown returns how long after a search no other is made, for any gang: nothing is scheduled during a search, so all
-// of them together take at most a tenth of the time.
+// Cooldown returns how long after a search no other search starts, for any gang: no pod is scheduled during a search, so all of them
+// together take at most a tenth of the time.
 func Cooldown(took time.Duration) time.Duration { return 10 * took }
 
 // Answer computes the gang's placement on this cycle's snapshot.
@@ -155,8 +153,8 @@ func (p *Planner) Answer(ctx context.Context, nodes []fwk.NodeInfo, r gangcache.
 	return placement, refusal, err
 }
 
-// GatherExpected returns, and notes for the answer to come, what is held for pods on their way to a node: members of open plans, as the
-// gang cache knows them, and pods of at least the gang's priority for which something was preempted.
+// GatherExpected returns, and stores for the next answer, the room held for pods on their way to a node: members of open plans, and pods of
+// at least the gang's priority for which pods were preempted.
 func (p *Planner) GatherExpected(nodes []fwk.NodeInfo, r gangcache.Snapshot) ([]topology.Assumed, error) {
 	own := make(map[types.UID]bool, len(r.Members))
 	for _, m := range r.Members {
@@ -192,13 +190,13 @@ func (p *Planner) GatherExpected(nodes []fwk.NodeInfo, r gangcache.Snapshot) ([]
 				continue
 			}
 			all = append(all, topology.Assumed{Node: name, Usage: p.fabric.usage(info)})
-			p.conditional = true // it may go without a trace on the node
+			p.conditional = true // the nomination may end without a change of the node
 		}
 	}
 	return all, nil
 }
 
-// take takes that from the tree.
+// take takes the expected usage from the tree.
 func (p *Planner) take(expected []topology.Assumed) {
 	for _, t := range expected {
 		if i, ok := p.tree.Find(t.Node); ok {

@@ -12,8 +12,7 @@ import (
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
-// MayKeepAway reports whether pods that are about to be placed may exclude a gang from nodes for another reason than the resources
-// that they use.
+// MayKeepAway reports whether pods that are about to be placed may exclude a gang from nodes by more than their resources.
 func MayKeepAway(of gangcache.Snapshot, taking []Taking) bool {
 	seen := map[string]bool{}
 	for _, m := range of.Members {
@@ -28,7 +27,7 @@ func MayKeepAway(of gangcache.Snapshot, taking []Taking) bool {
 	return false
 }
 
-// keepsOff reports whether a pod on some node may keep another one off nodes: by a port, a volume, or a rule of either side that selects
+// keepsOff reports whether a pod on some node may exclude another pod from nodes: by a port, a volume, or a rule of either pod that selects
 // the other.
 func keepsOff(there, pod *v1.Pod) bool {
 	ports := hostPorts(pod)
@@ -63,7 +62,7 @@ func hostPorts(pod *v1.Pod) (ports []int32) {
 	return ports
 }
 
-// selects reports whether one of the terms may select a pod: what labels its namespace has is not looked up.
+// selects reports whether a term may select a pod. It does not read the labels of the pod's namespace.
 func selects(terms []fwk.AffinityTerm, pod *v1.Pod) bool {
 	return slices.ContainsFunc(terms, func(term fwk.AffinityTerm) bool {
 		_, byLabels := term.NamespaceSelector.Requirements()
@@ -71,7 +70,7 @@ func selects(terms []fwk.AffinityTerm, pod *v1.Pod) bool {
 	})
 }
 
-// counts reports whether a pod must be spread among pods of which the other is one.
+// counts reports whether a spread constraint of a pod counts the other pod.
 func counts(pod, other *v1.Pod) bool {
 	return pod.Namespace == other.Namespace &&
 		slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, func(c v1.TopologySpreadConstraint) bool {

@@ -9,9 +9,9 @@ import (
 	"holdfast.dev/holdfast/internal/membership"
 )
 
-// RoleOf is equal for pods that every filter judges alike: it covers all of the pod's labels and spec but
-// what only the kubelet and the container read. Pods that differ needlessly only cost time. What a generic ephemeral volume
-// is bound to the pod does not say: see BoundVolumes.
+// RoleOf returns a key that is equal only for pods that every filter judges alike: a hash of all of the pod's labels and spec except what
+// only the kubelet and the container read. Different keys for equal pods only cost time. Bound generic ephemeral volumes are not in the
+// spec: see BoundVolumes.
 func RoleOf(pod *v1.Pod) string {
 	labels := make(map[string]string, len(pod.Labels))
 	for k, v := range pod.Labels {
@@ -35,10 +35,10 @@ func RoleOf(pod *v1.Pod) string {
 	return string(sum[:]) + string(labelled[:])
 }
 
-// withoutLabels is the part of a role that labels have no part in.
+// withoutLabels is the part of a role that does not depend on labels.
 func withoutLabels(role string) string { return role[:min(len(role), sha256.Size)] }
 
-// judged keeps what filters look at in containers.
+// judged returns the fields of containers that filters read.
 func judged(containers []v1.Container) []v1.Container {
 	kept := make([]v1.Container, len(containers))
 	for i, c := range containers {
@@ -73,7 +73,7 @@ func judgedVolumes(volumes []v1.Volume) []v1.Volume {
 	return kept
 }
 
-// touchesOthers reports whether pods of this shape may keep one another off a node by more than resources.
+// touchesOthers reports whether such pods may exclude one another from a node by more than resources.
 func touchesOthers(pod *v1.Pod) bool {
 	spec := &pod.Spec
 	if len(spec.TopologySpreadConstraints) > 0 || len(judgedVolumes(spec.Volumes)) > 0 {
@@ -85,7 +85,7 @@ func touchesOthers(pod *v1.Pod) bool {
 	return len(hostPorts(pod)) > 0
 }
 
-// relatesToPods reports whether the pod's rules refer to other pods, so that filters must be told of each one placed.
+// relatesToPods reports whether the pod's rules refer to other pods, so that filters need each placed pod.
 func relatesToPods(pod *v1.Pod) bool {
 	a := pod.Spec.Affinity
 	return len(pod.Spec.TopologySpreadConstraints) > 0 || (a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil))

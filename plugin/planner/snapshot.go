@@ -8,7 +8,7 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// nodeVersion is what was seen of a node: its generation in the snapshot, the Node, and the pods on it.
+// nodeVersion identifies the state of a node in the tree: its generation in the snapshot, the Node, and its pods.
 type nodeVersion struct {
 	generation int64
 	node       *v1.Node
@@ -23,7 +23,7 @@ func nodeVersionOf(n fwk.NodeInfo) nodeVersion {
 	return v
 }
 
-// gains reports whether a node may take more than it did: the Node is another one or was changed, a pod left, or one asks less.
+// gains reports whether a node's free room may have grown: the Node changed, a pod left, or a pod requests less.
 func (p *Planner) gains(was, is nodeVersion, now topology.Node) bool {
 	if was.node != is.node {
 		return true
@@ -74,7 +74,7 @@ func (p *Planner) Follow(nodes []fwk.NodeInfo) {
 	}
 }
 
-// dropGone removes nodes that are not in the snapshot any more.
+// dropGone removes nodes that the snapshot lacks.
 func (p *Planner) dropGone(nodes []fwk.NodeInfo) {
 	there := make(map[string]bool, len(nodes))
 	for _, n := range nodes {
@@ -107,7 +107,7 @@ func (p *Planner) rebuild(nodes []fwk.NodeInfo) {
 	p.gained.all()
 }
 
-// Nodes lists the nodes as the tree was told of them.
+// Nodes translates the snapshot's nodes for a tree.
 func (p *Planner) Nodes(nodes []fwk.NodeInfo) []topology.Node {
 	all := make([]topology.Node, len(nodes))
 	for i, n := range nodes {

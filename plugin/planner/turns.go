@@ -14,36 +14,36 @@ import (
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
-// comes is how long a turn is kept for a gang that was woken for it.
+// comes is how long a woken gang may take to come for its turn.
 const comes = 5 * time.Second
 
-// kept is how long it is known that a namespace had a turn, and what a gang heard at its last one.
+// kept is how long the time of a namespace's last turn and the refusal of a gang's last turn are stored.
 const kept = 10 * time.Minute
 
-// turns are of what takes long while nobody else is scheduled: after one there is no other until its cooldown is over, so that
-// all of them together take no more time than searches for room may. Namespaces have them in turn, and gangs of a namespace in
+// turns schedules work that takes long while no pod is scheduled: after each turn there is none until its cooldown is over, so that all
+// together take at most a tenth of the time. Namespaces have turns in rotation, gangs of a namespace in the order in which they asked.
 // the order in which they asked.
 type turns struct {
-	// exists reports whether a gang is still there.
+	// exists reports whether a gang still exists.
 	exists func(types.NamespacedName) bool
 
 	mu   sync.Mutex
-	next time.Time // when the next may begin
-	busy bool      // one goes on
+	next time.Time // when the next turn may begin
+	busy bool      // a turn is under way
 	of   map[types.NamespacedName]*turn
-	// served is when a namespace had its last turn.
+	// served is, by namespace, the time of its last turn.
 	served map[string]time.Time
-	// called is the gang that was woken for its turn, which passes to another one then.
+	// called is the gang that was woken for the next turn.
 	called types.NamespacedName
 	passes time.Time
 }
 
-// turn is what is known of a gang that asked for one.
+// turn is the state of a gang that asked for a turn.
 type turn struct {
-	// since is when it began to wait; zero: it does not. wake has it planned.
+	// since is when it began to wait; zero: it does not wait. wake makes the scheduler plan it.
 	since time.Time
 	wake  func()
-	// refusal is what it heard at its last turn, at that time.
+	// refusal is the result of its last turn, at that time.
 	refusal *gang.Refusal
 	at      time.Time
 }
@@ -52,8 +52,8 @@ func newTurns(exists func(types.NamespacedName) bool) *turns {
 	return &turns{exists: exists, of: map[types.NamespacedName]*turn{}, served: map[string]time.Time{}}
 }
 
-// take returns nil where the gang may begin; then done must be called. Otherwise it returns the gang's last answer, or one for
-// gangs without any, and the gang is woken when it is its turn.
+// take returns nil if the gang may begin; then done must be called. Otherwise it returns the gang's last refusal, or none if it has none,
+// and wakes the gang when its turn comes.
 func (t *turns) take(key types.NamespacedName, now time.Time, wake func(), none *gang.Refusal) *gang.Refusal {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -78,7 +78,7 @@ func (t *turns) take(key types.NamespacedName, now time.Time, wake func(), none 
 	return &last
 }
 
-// done ends a turn that began then; a refusal is what the gang hears until its next one.
+// done ends a turn that began at that time. take returns its refusal until the gang's next turn.
 func (t *turns) done(key types.NamespacedName, refusal *gang.Refusal, began, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,7 +96,7 @@ func (t *turns) done(key types.NamespacedName, refusal *gang.Refusal, began, now
 	}
 }
 
-// call wakes the gang whose turn it is, where nobody has one.
+// call wakes the gang whose turn it is, if no turn is under way.
 func (t *turns) call() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -105,7 +105,7 @@ func (t *turns) call() {
 	}
 }
 
-// pick says whose turn it is, and wakes it unless it is the one that asks. A gang that does not come has had its turn.
+// pick returns the gang whose turn it is, and wakes it unless it is the one that asks. A woken gang that does not come loses its turn.
 func (t *turns) pick(now time.Time, asks types.NamespacedName) types.NamespacedName {
 	if of := t.of[t.called]; of != nil && !of.since.IsZero() {
 		if now.Before(t.passes) {
@@ -139,19 +139,18 @@ func (t *turns) pick(now time.Time, asks types.NamespacedName) types.NamespacedN
 	return first
 }
 
-// key is the gang that is planned.
+// key is the gang being planned.
 func (s *planCycle) key() types.NamespacedName {
 	key, _ := s.p.gangOf(s.snapshot.Members[0].Pod)
 	return key
 }
 
-// paced reports whether turns are for this plan: it is no preview. What would be without some pods is asked for
-// seldom already.
+// paced reports whether the plan needs turns: not a preview, and not a what-if, which are rare.
 func (s *planCycle) paced() bool {
 	return s.snapshot.Leader != "" && s.tree == s.p.tree
 }
 
-// takeTurn returns why the gang may not go on yet.
+// takeTurn returns a refusal while the gang must wait for its turn.
 func (s *planCycle) takeTurn(t *turns) *gang.Refusal {
 	wanted := 0
 	for _, m := range s.snapshot.Members {

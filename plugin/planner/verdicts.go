@@ -11,10 +11,10 @@ import (
 	"holdfast.dev/holdfast/gang"
 )
 
-// keptRoles bounds of how many roles it is remembered what filters said.
+// keptRoles is the number of roles whose filter results are cached.
 const keptRoles = 8
 
-// byNodeAlone are filters whose answer follows from the pod and the node that is asked about, and from nothing else.
+// byNodeAlone are filters whose result depends only on the pod and the node.
 var byNodeAlone = sets.New(
 	names.NodeName,
 	names.NodeUnschedulable,
@@ -25,12 +25,12 @@ var byNodeAlone = sets.New(
 	names.NodeDeclaredFeatures,
 )
 
-// verdicts remember what filters said of nodes for a role while a node does not change: a gang that is refused again
-// and again, and one that is like the last one, cost what changed since. Nothing is remembered of a role where any
-// other filter than those of byNodeAlone has a say. They belong to the scheduling cycle.
+// verdicts caches the filter results of a role on a node until the node changes: a gang that is planned again, or one like the last gang,
+// needs filters only on changed nodes. A role for which any filter outside byNodeAlone runs is not cached. They belong to the scheduling
+// cycle.
 type verdicts struct {
-	roles []*roleVerdicts // the latest first
-	// filters are all that there are in the profile.
+	roles []*roleVerdicts // latest first
+	// filters are all filters of the profile.
 	filters []string
 }
 
@@ -39,14 +39,14 @@ type roleVerdicts struct {
 	nodes map[string]verdict
 }
 
-// verdict is what was said of a node as it was then.
+// verdict is a filter result for a version of a node.
 type verdict struct {
 	generation int64
 	out        bool
 	cause      gang.Cause
 }
 
-// of returns what is remembered of a role, nil where nothing may be: state and only are what PreFilter left.
+// of returns the cached results of a role, nil if they cannot be cached: state and only are PreFilter's results.
 func (v *verdicts) of(role string, state fwk.CycleState, only *fwk.PreFilterResult, list func() *schedulerconfig.Plugins) *roleVerdicts {
 	if v.filters == nil {
 		for _, f := range list().Filter.Enabled {
@@ -76,7 +76,7 @@ func (r *roleVerdicts) find(n fwk.NodeInfo) (verdict, bool) {
 	return known, ok && known.generation == n.GetGeneration()
 }
 
-// keep remembers a verdict. Of nodes that are gone it forgets all now and then.
+// keep caches a verdict. It drops results of nodes that are gone when they become too many.
 func (r *roleVerdicts) keep(n fwk.NodeInfo, v verdict, nodes int) {
 	if r == nil {
 		return

@@ -15,14 +15,13 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// supposed is a pod that is supposed to be gone from a node, or to be there.
+// supposed is a pod that is removed from a node or added to it for a what-if.
 type supposed struct {
 	info fwk.PodInfo
 	node fwk.NodeInfo
 }
 
-// simulate tells plugins that the removed pods are gone, and that the added ones are there, as far as either side has a rule about the
-// other.
+// simulate removes and adds the supposed pods in the plugins' state, if either side has a rule about the other.
 func (s *planCycle) simulate(state fwk.CycleState, pod *v1.Pod) error {
 	all := relatesToPods(pod) || len(judgedVolumes(pod.Spec.Volumes)) > 0
 	for _, r := range s.removed {
@@ -44,18 +43,18 @@ func (s *planCycle) simulate(state fwk.CycleState, pod *v1.Pod) error {
 	return nil
 }
 
-// WhatIf is the cluster as it would be without some pods, as filters judge it. It is good for one scheduling cycle.
+// WhatIf is a placement question on a cluster without some pods, judged by filters. It is valid for one scheduling cycle.
 type WhatIf struct {
 	ctx            context.Context
 	p              *Planner
 	nodes          []fwk.NodeInfo
 	removed, added []supposed
-	// assumed is what others hold; tree is of the nodes less that, made where it is asked for.
+	// assumed is room held for others; tree has the nodes without it, built on first use.
 	assumed []topology.Assumed
 	tree    *topology.Tree
 }
 
-// Without returns the cluster as it would be if pods were not on their nodes, others were added, and others held what is assumed.
+// Without returns the cluster without the given pods, with others added, and with the assumed room taken.
 func (p *Planner) Without(
 	ctx context.Context,
 	all []fwk.NodeInfo,
@@ -69,7 +68,7 @@ func (p *Planner) Without(
 		at[n.Node().Name] = i
 	}
 	copied := map[int]bool{}
-	own := func(name string) (i int, ok bool) { // finds a node, which is a copy then
+	own := func(name string) (i int, ok bool) { // returns a node's index, after it was copied
 		if i, ok = at[name]; ok && !copied[i] {
 			copied[i], w.nodes[i] = true, w.nodes[i].Snapshot()
 		}
@@ -101,7 +100,7 @@ func (p *Planner) Without(
 	return w, nil
 }
 
-// Nodes is how a tree is told of the nodes.
+// Nodes returns the nodes for a tree.
 func (w *WhatIf) Nodes() []topology.Node {
 	all := w.p.Nodes(w.nodes)
 	at := make(map[string]int, len(all))
@@ -128,7 +127,7 @@ func (w *WhatIf) Nodes() []topology.Node {
 	return all
 }
 
-// Tree is the fabric of those nodes.
+// Tree returns the fabric of those nodes.
 func (w *WhatIf) Tree() *topology.Tree {
 	if w.tree == nil {
 		w.tree = topology.New(w.p.fabric.levels, w.Nodes()...)
@@ -136,13 +135,13 @@ func (w *WhatIf) Tree() *topology.Tree {
 	return w.tree
 }
 
-// Gang is the gang as the core is asked about it, with the nodes that filters rule out; what it asks of the fabric is not in it.
+// Gang returns the core's input with the nodes that filters exclude, without the gang's topology request.
 func (w *WhatIf) Gang(of gangcache.Snapshot) (gang.Gang, error) {
 	g, _, err := w.planCycle(of).gang()
 	return g, err
 }
 
-// Place says where the gang would be.
+// Place returns where the gang would be placed.
 func (w *WhatIf) Place(of gangcache.Snapshot) (gang.Placement, *gang.Refusal, error) {
 	s := w.planCycle(of)
 	s.tree = w.Tree()

@@ -1,5 +1,4 @@
-// Package plugintest makes the pods and nodes that tests of the scheduler's plugin are about. It promises nothing to
-// programs: only tests import it.
+// Package plugintest builds pods and nodes for tests of the scheduler's plugin.
 package plugintest
 
 import (
@@ -16,10 +15,10 @@ import (
 	"holdfast.dev/holdfast/internal/membership"
 )
 
-// GPU is the device that pods ask for.
+// GPU is the device that pods request.
 const GPU = "nvidia.com/gpu"
 
-// Node is a node with so many devices.
+// Node returns a node with that many devices.
 func Node(name string, gpus int64) *v1.Node {
 	list := v1.ResourceList{
 		GPU:               *resource.NewQuantity(gpus, resource.DecimalSI),
@@ -33,7 +32,7 @@ func Node(name string, gpus int64) *v1.Node {
 	}
 }
 
-// Labelled puts a label on a node.
+// Labelled sets a label on a node.
 func Labelled(n *v1.Node, key, value string) *v1.Node {
 	n.Labels[key] = value
 	return n
@@ -44,7 +43,7 @@ var uids struct {
 	n int
 }
 
-// Pod is a pod of no gang that asks for so many devices, with a UID of its own.
+// Pod returns a pod of no gang, with its own UID, that requests that many devices.
 func Pod(name string, gpus int64) *v1.Pod {
 	uids.Lock()
 	uids.n++
@@ -59,7 +58,7 @@ func Pod(name string, gpus int64) *v1.Pod {
 	}
 }
 
-// Member is the pod of a gang's slot.
+// Member returns the pod of a gang's slot.
 func Member(gangName string, slot, size int, gpus int64) *v1.Pod {
 	p := Pod(fmt.Sprintf("%s-%d", gangName, slot), gpus)
 	p.Labels = map[string]string{v1alpha1.LabelGang: gangName, "batch.kubernetes.io/job-completion-index": fmt.Sprint(slot)}
@@ -67,7 +66,7 @@ func Member(gangName string, slot, size int, gpus int64) *v1.Pod {
 	return p
 }
 
-// Gang are all pods of a gang.
+// Gang returns all pods of a gang.
 func Gang(name string, size int, gpus int64) []*v1.Pod {
 	var pods []*v1.Pod
 	for slot := range size {
@@ -76,25 +75,25 @@ func Gang(name string, size int, gpus int64) []*v1.Pod {
 	return pods
 }
 
-// On puts a pod on a node before anybody scheduled it.
+// On sets a pod's node, as if another scheduler had bound it.
 func On(p *v1.Pod, node string) *v1.Pod {
 	p.Spec.NodeName = node
 	return p
 }
 
-// Asking puts an annotation on a pod.
+// Asking sets an annotation on a pod.
 func Asking(p *v1.Pod, key, value string) *v1.Pod {
 	p.Annotations[key] = value
 	return p
 }
 
-// Created sets when a pod was made.
+// Created sets a pod's creation time.
 func Created(p *v1.Pod, at time.Time) *v1.Pod {
 	p.CreationTimestamp.Time = at
 	return p
 }
 
-// OwnedBy has a Job own a pod that was made for it, by the Job's UID.
+// OwnedBy makes a Job, given by its UID, the owner of a pod.
 func OwnedBy(job string, p *v1.Pod) *v1.Pod {
 	yes := true
 	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "j", UID: types.UID(job), Controller: &yes}}
@@ -102,10 +101,10 @@ func OwnedBy(job string, p *v1.Pod) *v1.Pod {
 	return p
 }
 
-// Key names a gang of the namespace that all pods here are in.
+// Key returns the key of a gang in the namespace of all pods here.
 func Key(gang string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "ns", Name: gang}
 }
 
-// At is a moment.
+// At returns a time.
 func At(second int64) time.Time { return time.Unix(second, 0) }

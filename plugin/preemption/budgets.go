@@ -20,7 +20,7 @@ type budgets struct {
 type budget struct {
 	index int
 	of    labels.Selector
-	// done are pods that the budget counts as disrupted already.
+	// done are pods that the budget already counts as disrupted.
 	done map[string]metav1.Time
 }
 
@@ -28,7 +28,7 @@ func (p *Preemptor) budgets() *budgets {
 	return &budgets{lister: p.config.Budgets, in: map[string][]budget{}}
 }
 
-// count adds a pod to the budgets of its unit. One that cannot be read allows nothing.
+// count adds a pod to the budgets of its unit. A budget that cannot be read allows no disruption.
 func (b *budgets) count(u *preemption.Unit, pod *v1.Pod) {
 	all, known := b.in[pod.Namespace]
 	if !known {

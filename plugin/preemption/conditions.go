@@ -22,27 +22,27 @@ import (
 	"holdfast.dev/holdfast/plugin/planner"
 )
 
-// What keeps a gang away need not be a lack of room: a pod's anti-affinity, its host port, the spread of pods, a volume that one pod
-// may hold. Only the framework's filters know, so they are asked who would have to leave.
+// A gang may lack more than room: a pod's anti-affinity, its host port, the spread of pods, or a volume for one pod may exclude it. Only
+// the framework's filters decide about these, so they select the victims.
 
 const (
-	// checksAtMost and checksFor bound how often, and for how long, filters are asked that within one search; nothing is scheduled
-	// meanwhile. Asked once, they look at each node for each kind of the gang's pods.
+	// checksAtMost and checksFor bound the number and the time of such filter runs in one search; no pod is scheduled meanwhile. Each run
+	// filters every node for each kind of the gang's pods.
 	checksAtMost = 128
 	checksFor    = 2 * time.Second
 )
 
-// choice is who leaves for a gang and where it then goes. Where room is nil no unit does, and why, if set, says for people what
-// more than room it lacks.
+// choice is the selected victims and where the gang then goes. If room is nil there are none, and why, if set, explains to users what the
+// gang lacks beside room.
 type choice struct {
 	victims []int
 	room    *room
-	// conditions: counts alone did not say who leaves.
+	// conditions: filters, not counts alone, selected the victims.
 	conditions bool
 	why        string
 }
 
-// choose selects by counts of free resources, and by the framework's filters where those refuse that selection.
+// choose selects victims by counts of free resources, or by the framework's filters if these refuse that selection.
 func (s *whatIf) choose() (choice, error) {
 	selected, ok := preemption.SelectVictims(s.world, s.gang)
 	if !ok {
@@ -68,7 +68,7 @@ func (s *whatIf) choose() (choice, error) {
 	return c, err
 }
 
-// trial is the result of asking filters who would have to leave; refusal is their first answer of no.
+// trial is the result of a selection by filters; refusal is their first refusal.
 type trial struct {
 	victims []int
 	verdict preemption.Verdict
@@ -76,7 +76,7 @@ type trial struct {
 	refusal string
 }
 
-// try asks the framework's filters about fewer and fewer units.
+// try runs the framework's filters with fewer and fewer victims.
 func (s *whatIf) try() (t trial, err error) {
 	all := s.ctx
 	ctx, cancel := context.WithDeadline(all, s.until)
@@ -86,7 +86,7 @@ func (s *whatIf) try() (t trial, err error) {
 		found, refusal, err := s.check(gone)
 		switch {
 		case found != nil:
-			t.room = found // of the fewest that were found to be enough so far
+			t.room = found // with the smallest sufficient set so far
 		case refusal != nil && t.refusal == "":
 			t.refusal = refusal.Message
 		}
@@ -107,7 +107,7 @@ func (s *whatIf) names(units []int) []string {
 	return all
 }
 
-// taking are the pods of assignments.
+// taking returns the pods of assignments.
 func (s *whatIf) taking(assignments []gang.Assignment) []planner.Taking {
 	pods := make(map[string]*v1.Pod, len(s.b.snapshot.Members))
 	for _, m := range s.b.snapshot.Members {
@@ -120,10 +120,10 @@ func (s *whatIf) taking(assignments []gang.Assignment) []planner.Taking {
 	return all
 }
 
-// ofOtherPods are the filters whose answer hangs on which other pods are where.
+// ofOtherPods are the filters whose result depends on where other pods are.
 var ofOtherPods = []string{names.InterPodAffinity, names.PodTopologySpread, names.NodePorts, names.VolumeRestrictions}
 
-// explain notes which units of no lower priority keep a gang away.
+// explain records which units of equal or higher priority exclude a gang.
 func (p *Preemptor) explain(ctx context.Context, b *blocked, now time.Time) error {
 	kept := slices.ContainsFunc(slices.Collect(maps.Keys(b.refusal.Excluded)), func(c gang.Cause) bool {
 		return c.Kind == gang.Refused && slices.Contains(ofOtherPods, c.Name)
@@ -150,18 +150,18 @@ func (p *Preemptor) explain(ctx context.Context, b *blocked, now time.Time) erro
 	return nil
 }
 
-// noteWhy records what a search found out for people.
+// noteWhy records a search's explanation for users.
 func (p *Preemptor) noteWhy(key types.NamespacedName, why string) {
 	a := p.tried[key]
 	a.why = why
 	p.tried[key] = a
 }
 
-// Why says for people what more than room a gang or pod lacks, as the last search for room found out; "": nothing is known.
+// Why returns what a gang or pod lacks beside room, for users, from the last search; "": unknown.
 func (p *Preemptor) Why(key types.NamespacedName) string { return p.tried[key].why }
 
-// Disturbed returns a gang for which units leave and which would not fit any more beside pods that are about to be given nodes: holding
-// the room does not hold the conditions.
+// Disturbed returns a gang for which pods were preempted and which would not fit beside pods that are about to get nodes: held room does
+// not reserve conditions such as a host port.
 func (p *Preemptor) Disturbed(ctx context.Context, nodes []fwk.NodeInfo, own types.NamespacedName, leader *v1.Pod,
 	taking []planner.Taking) (of types.NamespacedName, disturbed bool, err error) {
 	priority, end := corev1helpers.PodPriority(leader), settings.WouldEnd(leader, time.Now())
@@ -187,7 +187,7 @@ func (p *Preemptor) Disturbed(ctx context.Context, nodes []fwk.NodeInfo, own typ
 	return types.NamespacedName{}, false, nil
 }
 
-// disturbs reports whether a gang that fits once its victims are gone would not if pods were given nodes.
+// disturbs reports whether a gang fits once its victims are gone, and would not beside the given pods.
 func (p *Preemptor) disturbs(ctx context.Context, b *blocked, h HeldRoom, taking []planner.Taking) (bool, error) {
 	victims := sets.New(h.victims...)
 	s, err := p.newWhatIf(ctx, b, h.Priority, time.Now(), func(u *preemption.Unit) bool { return victims.Has(u.Name) })
@@ -200,7 +200,7 @@ func (p *Preemptor) disturbs(ctx context.Context, b *blocked, h HeldRoom, taking
 	}
 	alone, _, err := s.check(all)
 	if alone == nil {
-		return false, err // something else has come between
+		return false, err // it does not fit for another reason
 	}
 	s.adding = taking
 	beside, _, err := s.check(all)

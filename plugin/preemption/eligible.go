@@ -7,9 +7,9 @@ import (
 	"holdfast.dev/holdfast/gang/preemption"
 )
 
-// Which units may be preempted at all. Package gang/preemption chooses among them.
+// These functions decide which units may be preempted at all. Package gang/preemption selects among them.
 
-// below says of a unit that its priority is lower.
+// below returns whether a unit's priority is lower.
 func below(priority int32) func(*preemption.Unit) bool {
 	return func(u *preemption.Unit) bool { return u.Priority < priority }
 }
@@ -17,8 +17,8 @@ func below(priority int32) func(*preemption.Unit) bool {
 // overrunLimit is how long a unit may exceed its declared end: units do not end to the second.
 const overrunLimit = time.Minute
 
-// orOverdue also allows units that are overdue in reserved room: the reservation relied on their declared end, and a
-// wrong one must not block the gang for ever. Units of higher priority are excepted: they would take the room back.
+// orOverdue also allows units that are overdue in reserved room: the reservation relied on their declared end, and a wrong one must not
+// block the gang for ever. It does not allow units of higher priority: they would preempt the gang in turn.
 func orOverdue(may func(*preemption.Unit) bool, priority int32, reserved []string, now time.Time) func(*preemption.Unit) bool {
 	return func(u *preemption.Unit) bool {
 		if may(u) {

@@ -18,27 +18,25 @@ import (
 )
 
 const (
-	// evictAtOnce is how many evictions are under way at a time; evictAgain is how long one waits that a disruption
-	// budget refused.
+	// evictAtOnce is the number of concurrent evictions; evictAgain is the delay before a refused eviction is retried.
 	evictAtOnce = 32
 	evictAgain  = time.Second
 )
 
-// eviction is a batch of pods that are told to leave.
+// eviction is a batch of pods to evict.
 type eviction struct {
-	// beneficiary they make room for, such as "gang ns/train".
+	// beneficiary is the gang or pod that gets the room, such as "gang ns/train".
 	beneficiary string
-	// priority is that of the gang: a victim whose priority is not lower exceeded its declared run time in reserved
-	// room.
+	// priority is the gang's. A victim of the same priority was overdue in reserved room.
 	priority int32
 	pods     []*v1.Pod
-	// until is when the eviction is given up; stands reports whether the room is still wanted.
+	// until is when the eviction is given up; stands reports whether the room is still held.
 	until  time.Time
 	stands func() bool
 }
 
-// evict evicts pods with their own grace. A gang of ours is drained by that, as by a node drain. Each pod is evicted
-// once, in one batch; a refused eviction is retried only while the room is still wanted.
+// evict evicts pods with their own grace period. A Holdfast gang is drained by that, as by a node drain. Each pod is evicted once, in one
+// batch; a refused eviction is retried only while the room is still held.
 func (p *Preemptor) evict(ctx context.Context, e eviction) {
 	ctx, cancel := context.WithDeadline(ctx, e.until)
 	defer cancel()
@@ -50,7 +48,7 @@ func (p *Preemptor) evict(ctx context.Context, e eviction) {
 		if !member {
 			unit, with = types.NamespacedName{Namespace: pod.Namespace, Name: "pod " + pod.Name}, ""
 		}
-		if !told[unit] { // once for a whole gang
+		if !told[unit] { // one event per gang
 			told[unit] = true
 			why := " of higher priority"
 			if corev1helpers.PodPriority(pod) >= e.priority {
@@ -98,5 +96,5 @@ func (p *Preemptor) evictAll(ctx context.Context, beneficiary string, pods []*v1
 	return refused
 }
 
-// reasonPreempted is kube-scheduler's own word for it.
+// reasonPreempted is the reason that kube-scheduler uses.
 const reasonPreempted = "Preempted"

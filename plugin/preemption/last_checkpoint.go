@@ -18,8 +18,7 @@ import (
 // checkpointsAge is how old the known checkpoints may be when victims are selected.
 const checkpointsAge = 10 * time.Second
 
-// lastCheckpoints knows since when gangs have work that is not stored: what preemption would lose. It is read on
-// demand.
+// lastCheckpoints caches the time of each gang's last stored step: preemption loses the work since then. It is read on demand.
 type lastCheckpoints struct {
 	gangs dynamic.NamespaceableResourceInterface
 
@@ -29,12 +28,12 @@ type lastCheckpoints struct {
 	stored  map[types.NamespacedName]time.Time
 }
 
-// firstRead bounds how long scheduling waits for the first reading.
+// firstRead is how long scheduling waits for the first read.
 const firstRead = 2 * time.Second
 
-// ensureKnown reports whether the checkpoints are known well enough: read recently, or since they were asked for, which may
-// be longer ago because a search waits for its turn. Otherwise it starts a read. The first read is waited for: a
-// replica that takes over in the middle of a batch must hold what becomes free before it plans others.
+// ensureKnown reports whether the checkpoints are recent: younger than checkpointsAge, or read since asked, which may be older because a
+// search waits for its turn. Otherwise it starts a read. It waits for the first read: a replica that takes over during a search must
+// reserve the room that becomes free before it plans other pods.
 func (w *lastCheckpoints) ensureKnown(ctx context.Context, now, asked time.Time) bool {
 	w.mu.Lock()
 	first := w.at.IsZero()
@@ -61,7 +60,7 @@ func (w *lastCheckpoints) ensureKnown(ctx context.Context, now, asked time.Time)
 	return false
 }
 
-// read asks the API server. Where a checkpoint cannot be read, lost work counts from when the pods started.
+// read lists the Gangs. If a checkpoint cannot be read, lost work counts from when the pods started.
 func (w *lastCheckpoints) read(ctx context.Context) {
 	list, err := w.gangs.List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	stored := map[types.NamespacedName]time.Time{}
@@ -84,7 +83,7 @@ func (w *lastCheckpoints) read(ctx context.Context) {
 	}
 }
 
-// since is from when on a pod's work would be lost.
+// since returns the time from which a pod's work would be lost.
 func (w *lastCheckpoints) since(pod *v1.Pod) time.Time {
 	from := pod.CreationTimestamp.Time
 	if pod.Status.StartTime != nil {

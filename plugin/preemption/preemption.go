@@ -1,7 +1,7 @@
-// Package preemption carries out gang/preemption: it preempts for a gang, or for a pod of no gang, and holds the room
-// that becomes free. It promises: a gang is preempted whole or not at all; only units of lower priority are
-// preempted, or those that exceed their declared run time in reserved room; nothing is preempted unless the gang fits
-// afterwards by the framework's own filters; the freed room is held for the gang that it was freed for.
+// Package preemption carries out the decisions of gang/preemption: it preempts for a gang, or for a pod of no gang, and holds the room that
+// becomes free. A gang is preempted whole or not at all. Only units of lower priority are preempted, or units that exceed their declared
+// run time in reserved room. Pods are preempted only if the gang fits afterwards by the framework's own filters. The freed room is held for
+// that gang.
 package preemption
 
 import (
@@ -24,7 +24,7 @@ import (
 	"holdfast.dev/holdfast/plugin/planner"
 )
 
-// Framework is what is asked of the scheduling framework.
+// Framework is the part of the scheduling framework that preemption uses.
 type Framework interface {
 	ClientSet() kubernetes.Interface
 	EventRecorder() events.EventRecorderLogger
@@ -36,7 +36,7 @@ type Health interface {
 	Unhealthy(node *v1.Node, namespace string) (cause string, ill bool)
 }
 
-// Config is what a Preemptor works with.
+// Config is what New needs.
 type Config struct {
 	Framework Framework
 	Args      *schedulingv1alpha1.HoldfastArgs
@@ -45,9 +45,9 @@ type Config struct {
 	Health    Health
 	Pods      corelisters.PodLister
 	Budgets   policylisters.PodDisruptionBudgetLister
-	// Stored are the Gangs, whose status lists their stored steps.
+	// Stored is the client for Gangs, whose status lists their stored steps.
 	Stored dynamic.NamespaceableResourceInterface
-	// Wake has a gang planned, Activate has pods tried, Publish has a gang's status written.
+	// Wake makes the scheduler plan a gang, Activate makes it try pods, Publish writes a gang's status.
 	Wake     func(klog.Logger, types.NamespacedName)
 	Activate func(klog.Logger, []*v1.Pod)
 	Publish  func(types.NamespacedName)
@@ -60,14 +60,14 @@ type Preemptor struct {
 	rooms           *HeldRooms
 	singlePods      *singlePods
 	lastCheckpoints *lastCheckpoints
-	// blocked is the gang that was refused in this cycle for lack of room; tried is when each gang last searched for
-	// room, nextSearch when any may search again. They belong to the scheduling cycle.
+	// blocked is the gang that was refused for lack of room in this cycle; tried is the last search of each gang, nextSearch when any gang
+	// may search again. They belong to the scheduling cycle.
 	blocked    *blocked
 	tried      map[types.NamespacedName]attempt
 	nextSearch time.Time
 }
 
-// New makes a Preemptor that holds room in the given HeldRooms.
+// New returns a Preemptor that holds room in the given HeldRooms.
 func New(c Config, r *HeldRooms) *Preemptor {
 	return &Preemptor{
 		config:          c,
@@ -78,16 +78,15 @@ func New(c Config, r *HeldRooms) *Preemptor {
 	}
 }
 
-// Block records the gang that was refused in this cycle for lack of room, and the nodes that were seen; Unblock records
-// that none was.
+// Block records the gang that was refused in this cycle for lack of room, and the cycle's nodes.
 func (p *Preemptor) Block(key types.NamespacedName, of gangcache.Snapshot, nodes []fwk.NodeInfo, refusal gang.Refusal) {
 	p.blocked = &blocked{key: key, snapshot: of, nodes: nodes, refusal: refusal}
 }
 
-// Unblock notes that no gang was refused yet in this cycle.
+// Unblock starts a cycle: no gang was refused yet.
 func (p *Preemptor) Unblock() { p.blocked = nil }
 
-// Placed ends what is held for a gang that has its places.
+// Placed releases the room held for a gang that was placed.
 func (p *Preemptor) Placed(logger klog.Logger, key types.NamespacedName) {
 	delete(p.tried, key)
 	p.releaseRoom(logger, key)
@@ -99,7 +98,7 @@ type Metrics struct {
 	preempted     prometheus.Counter
 }
 
-// NewMetrics makes them; buckets are those of times that nobody is scheduled in.
+// NewMetrics returns unregistered Metrics; buckets are those of the durations in which no pod is scheduled.
 func NewMetrics(buckets []float64) *Metrics {
 	return &Metrics{
 		searchSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_gang_preemption_search_seconds", Help: "Time to find the victims for a gang or a pod, or the room that it waits for, during which no pod is scheduled.", Buckets: buckets}),
@@ -107,7 +106,7 @@ func NewMetrics(buckets []float64) *Metrics {
 	}
 }
 
-// Collectors are what is to be registered, once.
+// Collectors returns the metrics, to be registered once.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.searchSeconds, m.preempted}
 }

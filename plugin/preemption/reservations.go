@@ -22,17 +22,17 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// HeldRoom is room that is kept for a gang.
+// HeldRoom is room held for a gang.
 type HeldRoom struct {
 	preemption.Holding
 	assignments []topology.Assumed
-	// domain is where that is, for people; victims names the preempted units, pods counts their pods.
+	// domain is where the room is, for users; victims are the names of the preempted units, pods counts their pods.
 	domain  string
 	victims []string
 	pods    int
-	// conditions: the gang lacked more than room, so what others place elsewhere may keep it away as well; see Disturbed.
+	// conditions: the gang lacked more than room, so pods on other nodes may exclude it as well; see Disturbed.
 	conditions bool
-	// degraded: it is for members that are replaced in a gang that has others on nodes.
+	// degraded: it is for replaced members of a gang that has others on nodes.
 	degraded bool
 	since    time.Time
 	// until is when an unused reservation ends.
@@ -57,7 +57,7 @@ func (h *HeldRoom) Text() string {
 	return text
 }
 
-// Status is the same for programs.
+// Status returns the held room for the Gang's status.
 func (h *HeldRoom) Status() *v1alpha1.HeldRoom {
 	room := &v1alpha1.HeldRoom{Kind: v1alpha1.HeldReservation, Domain: h.domain, Nodes: status.Names(h.nodes()), Since: whole(h.since)}
 	if !h.Reserved {
@@ -69,7 +69,7 @@ func (h *HeldRoom) Status() *v1alpha1.HeldRoom {
 	return room
 }
 
-// whole is a time as an API server keeps it.
+// whole truncates a time to seconds, as the API server does.
 func whole(t time.Time) metav1.Time { return metav1.NewTime(t.Truncate(time.Second)) }
 
 func (h *HeldRoom) nodes() []string {
@@ -93,27 +93,27 @@ func someOf(names []string) string {
 	return text
 }
 
-// HeldRooms is all room that is held, by gang. Its lock is a leaf.
+// HeldRooms is all held room, by gang. Its lock is a leaf.
 type HeldRooms struct {
 	mu sync.Mutex
 	of map[types.NamespacedName]*HeldRoom
-	// byNode finds holds by node.
+	// byNode is, by node, the gangs with room held there.
 	byNode map[string][]types.NamespacedName
-	// freed are nodes on which room is held no more, until they are asked for.
+	// freed are nodes on which held room was released, until TakeFreed.
 	freed []string
-	// kept are single pods that were kept out, to be tried again when room is held no more.
+	// kept are single pods that held room excluded, to be retried when room is released.
 	kept map[types.UID]*v1.Pod
 }
 
-// mostKept bounds the pods that are tried again at once; others have their turn with the next event.
+// mostKept bounds the pods that are retried at once; others are retried at their next event.
 const mostKept = 1000
 
-// NewHeldRooms returns an empty set.
+// NewHeldRooms returns an empty HeldRooms.
 func NewHeldRooms() *HeldRooms {
 	return &HeldRooms{of: map[types.NamespacedName]*HeldRoom{}, byNode: map[string][]types.NamespacedName{}, kept: map[types.UID]*v1.Pod{}}
 }
 
-// Get returns what is held for a gang.
+// Get returns the room held for a gang.
 func (h *HeldRooms) Get(key types.NamespacedName) (HeldRoom, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -129,7 +129,7 @@ func (h *HeldRooms) stands(key types.NamespacedName, nomination HeldRoom) bool {
 	return ok && !one.Reserved && one.since.Equal(nomination.since)
 }
 
-// keep holds room for a gang, in the place of what was held.
+// keep holds room for a gang and replaces what was held.
 func (h *HeldRooms) keep(key types.NamespacedName, one HeldRoom) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -140,7 +140,7 @@ func (h *HeldRooms) keep(key types.NamespacedName, one HeldRoom) {
 	}
 }
 
-// drop ends what is held for a gang and returns the single pods that were kept out by it.
+// drop releases the room held for a gang and returns the single pods that it excluded.
 func (h *HeldRooms) drop(key types.NamespacedName) (free []*v1.Pod, was bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -174,7 +174,7 @@ func (h *HeldRooms) remove(key types.NamespacedName) bool {
 	return true
 }
 
-// keys lists the gangs for which room is held.
+// keys returns a copy of all held room.
 func (h *HeldRooms) keys() map[types.NamespacedName]HeldRoom {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -185,8 +185,8 @@ func (h *HeldRooms) keys() map[types.NamespacedName]HeldRoom {
 	return all
 }
 
-// HeldAgainst lists the room that a gang must keep out of. One that lost a member is ahead of all of its priority that never were
-// whole: what is reserved for these is not against it.
+// HeldAgainst returns the room that a gang must not use. A degraded gang goes before all gangs of its priority that were never complete: it
+// may use what is reserved for these.
 func (h *HeldRooms) HeldAgainst(key types.NamespacedName, priority int32, degraded bool, end time.Time) []topology.Assumed {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -199,7 +199,7 @@ func (h *HeldRooms) HeldAgainst(key types.NamespacedName, priority int32, degrad
 	return all
 }
 
-// TakeFreed returns, once, the nodes on which room was held until now.
+// TakeFreed returns, once, the nodes on which held room was released.
 func (h *HeldRooms) TakeFreed() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -208,14 +208,14 @@ func (h *HeldRooms) TakeFreed() []string {
 	return all
 }
 
-// Any reports whether any room is held at all.
+// Any reports whether any room is held.
 func (h *HeldRooms) Any() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.of) > 0
 }
 
-// heldOn returns how much of a node is held against a pod, and for which gang.
+// heldOn returns how much of a node a pod must not use, and for which gang it is held.
 func (h *HeldRooms) heldOn(node string, priority int32, end time.Time) (held topology.Resources, beneficiary types.NamespacedName) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -239,7 +239,7 @@ func (h *HeldRooms) heldOn(node string, priority int32, end time.Time) (held top
 	return held, beneficiary
 }
 
-// KeepOut notes a pod that is kept out, to be tried again when room is held no more.
+// KeepOut records a pod that held room excludes, to be retried when room is released.
 func (h *HeldRooms) KeepOut(pod *v1.Pod) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -271,8 +271,8 @@ func (p *Preemptor) FilterHeld(pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	return nil
 }
 
-// releaseRoom ends what is held for a gang, and has pods tried again that were kept out: asynchronously, because the
-// caller may be in a scheduling cycle.
+// releaseRoom releases the room held for a gang, and retries the pods that it excluded: asynchronously, because the caller may be in a
+// scheduling cycle.
 func (p *Preemptor) releaseRoom(logger klog.Logger, key types.NamespacedName) {
 	free, was := p.rooms.drop(key)
 	if !was {
@@ -289,7 +289,7 @@ func (p *Preemptor) releaseRoom(logger klog.Logger, key types.NamespacedName) {
 	}()
 }
 
-// noteUnusable records whether a gang can use what is held for it now, and returns for how long it could not.
+// noteUnusable records whether a gang lacks members to use its held room, and returns how long it has lacked them.
 func (h *HeldRooms) noteUnusable(key types.NamespacedName, idle bool, now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -306,8 +306,8 @@ func (h *HeldRooms) noteUnusable(key types.NamespacedName, idle bool, now time.T
 	return now.Sub(one.unusableSince)
 }
 
-// Lapse ends what is held for gangs that are gone or placed, nominations that timed out, and reservations of gangs that
-// lack members for long.
+// Lapse releases the room of gangs that are gone or placed, nominations that timed out, and reservations of gangs that have lacked members
+// for too long.
 func (p *Preemptor) Lapse(logger klog.Logger, now time.Time) {
 	for key, h := range p.rooms.keys() {
 		unusable := p.rooms.noteUnusable(key, !p.config.Gangs.Schedulable(key), now)

@@ -20,7 +20,7 @@ import (
 	"holdfast.dev/holdfast/plugin/planner"
 )
 
-// blocked is a gang that was refused for lack of room, with what that was seen on.
+// blocked is a gang that was refused for lack of room, and the snapshot of that refusal.
 type blocked struct {
 	key      types.NamespacedName
 	snapshot gangcache.Snapshot
@@ -43,10 +43,10 @@ func (b *blocked) priority() (priority int32, preempts bool) {
 	return priority, preempts
 }
 
-// tolerates reports whether one of the members that are to be placed could go to a node with its taints.
+// tolerates reports whether a member to be placed tolerates the node's taints.
 func (b *blocked) tolerates(logger klog.Logger, node *v1.Node) bool {
 	taints := node.Spec.Taints
-	if node.Spec.Unschedulable { // the taint follows a moment later
+	if node.Spec.Unschedulable { // the taint follows later
 		taints = append(slices.Clone(taints), v1.Taint{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule})
 	}
 	binding := func(t *v1.Taint) bool {
@@ -61,13 +61,13 @@ func (b *blocked) tolerates(logger klog.Logger, node *v1.Node) bool {
 	})
 }
 
-// leader is the pod that is tried for all.
+// leader is the pod that plans.
 func (b *blocked) leader() *v1.Pod {
 	at := slices.IndexFunc(b.snapshot.Members, func(m gangcache.Member) bool { return m.Pod.UID == b.snapshot.Leader })
 	return b.snapshot.Members[max(0, at)].Pod
 }
 
-// degraded reports whether members stand on nodes and wait for others that the gang needs.
+// degraded reports whether members on nodes wait for others that the gang needs.
 func (b *blocked) degraded() bool { return b.snapshot.Degraded() }
 
 // attempt is when a search for room failed, and when it is retried.
@@ -83,29 +83,28 @@ type attempt struct {
 }
 
 const (
-	// searchRetry is how long a failed search waits; it doubles each time, up to searchRetryMax. A search may take a
-	// good part of a second.
+	// searchRetry is the delay after a failed search; it doubles each time, up to searchRetryMax. A search may take most of a second.
 	searchRetry    = time.Second
 	searchRetryMax = 30 * time.Second
-	// searchersAtMost bounds how long a gang waits after a search for the turns of all others.
+	// searchersAtMost bounds how long a gang waits after a search for the searches of all others.
 	searchersAtMost = 5 * time.Minute
 )
 
-// searchResult is what came of a search.
+// searchResult is the result of a search.
 type searchResult int
 
 const (
 	foundNone searchResult = iota
 	foundRoom
-	// unreadCheckpoints: it must be read first what gangs have stored.
+	// unreadCheckpoints: the gangs' stored steps must be read first.
 	unreadCheckpoints
 )
 
-// reserveSearch reports whether a gang or pod may search for room now. If not, it has its turn later: again is called then.
+// reserveSearch reports whether a gang or pod may search for room now. If not, again is called when it may.
 func (p *Preemptor) reserveSearch(key types.NamespacedName, now time.Time, again func()) bool {
 	a := p.tried[key]
 	switch {
-	case now.Before(a.next): // it is under way
+	case now.Before(a.next): // the retry is scheduled
 		return false
 	case now.Before(p.nextSearch):
 		a.next = p.nextSearch
@@ -116,8 +115,8 @@ func (p *Preemptor) reserveSearch(key types.NamespacedName, now time.Time, again
 	return true
 }
 
-// searched records a search for room and schedules the next one after the others had their turns: otherwise the first
-// in the queue's order would take every turn.
+// searched records a search for room and schedules the next one after those of the other searchers: otherwise the first gang in the queue's
+// order would take every turn.
 func (p *Preemptor) searched(key types.NamespacedName, began time.Time, what searchResult, again func()) {
 	now := time.Now()
 	took := now.Sub(began)
@@ -133,7 +132,7 @@ func (p *Preemptor) searched(key types.NamespacedName, began time.Time, what sea
 		a.next, a.asked = now.Add(a.delays.Step()), time.Time{}
 	case foundRoom:
 		a = attempt{next: now.Add(searchRetry)}
-	case unreadCheckpoints: // its turn is yet to come
+	case unreadCheckpoints: // it keeps its turn
 		a.next, others = now.Add(max(searchRetry, planner.Cooldown(took))), 0
 		if a.asked.IsZero() {
 			a.asked = began
@@ -148,7 +147,7 @@ func (p *Preemptor) searched(key types.NamespacedName, began time.Time, what sea
 	time.AfterFunc(a.next.Sub(now), again)
 }
 
-// otherSearchers counts the others that search for room; those that did not come when it was their time are dropped.
+// otherSearchers counts the others that search for room, and drops those that missed their turn.
 func (p *Preemptor) otherSearchers(but types.NamespacedName) int {
 	n := 0
 	for key, a := range p.tried {
@@ -159,8 +158,7 @@ func (p *Preemptor) otherSearchers(but types.NamespacedName) int {
 	return n
 }
 
-// MakeRoom preempts for the gang that was refused in this scheduling cycle for lack of room, or reserves the room that
-// it waits for.
+// MakeRoom preempts for the gang that was refused in this scheduling cycle for lack of room, or reserves room for it.
 func (p *Preemptor) MakeRoom(ctx context.Context, key types.NamespacedName) {
 	b, now, logger := p.blocked, time.Now(), klog.FromContext(ctx)
 	if b == nil || b.key != key {
@@ -190,7 +188,7 @@ func (p *Preemptor) MakeRoom(ctx context.Context, key types.NamespacedName) {
 	p.searched(key, now, what, again)
 }
 
-// forgetTried forgets those that nobody waits for any more.
+// forgetTried drops the searches of gangs and pods that no longer wait.
 func (p *Preemptor) forgetTried() {
 	if len(p.tried) > 2*len(p.config.Gangs.Refused())+16 {
 		now := time.Now()
@@ -200,7 +198,7 @@ func (p *Preemptor) forgetTried() {
 	}
 }
 
-// lookForRoom finds something where a hold was made, or stands.
+// lookForRoom nominates or reserves room; its result is found where room is held.
 func (p *Preemptor) lookForRoom(ctx context.Context, b *blocked, now time.Time) (searchResult, error) {
 	priority, preempts := b.priority()
 	h, reserved := p.rooms.Get(b.key)
@@ -233,7 +231,7 @@ func (p *Preemptor) lookForRoom(ctx context.Context, b *blocked, now time.Time) 
 		}
 	}
 	if reserved || !p.mayReserve(b, priority, now) {
-		return made(reserved), nil // units that overrun their time in reserved room are looked for every second, or as turns allow
+		return made(reserved), nil // units that overrun their time in reserved room are checked every second, or as turns allow
 	}
 	done, err := p.reserve(ctx, b, priority, preempts, now)
 	a := p.tried[b.key]
@@ -249,7 +247,7 @@ func made(done bool) searchResult {
 	return foundNone
 }
 
-// reserve reports whether it reserved room: not where the gang would not fit even with all units gone.
+// reserve reports whether it reserved room. It does not if the gang would not fit even without all units.
 func (p *Preemptor) reserve(ctx context.Context, b *blocked, priority int32, preempts bool, now time.Time) (bool, error) {
 	s, err := p.newWhatIf(ctx, b, priority, now, func(*preemption.Unit) bool { return true })
 	if err != nil {
@@ -259,7 +257,7 @@ func (p *Preemptor) reserve(ctx context.Context, b *blocked, priority int32, pre
 	if !ok {
 		return false, nil
 	}
-	// What filters would refuse even then is reserved for nobody: it would keep others out in vain.
+	// Room that filters would refuse even then is not reserved: it would exclude others in vain.
 	room, _, err := s.check(r.Ended)
 	if room == nil {
 		return false, err
@@ -279,7 +277,7 @@ func (p *Preemptor) reserve(ctx context.Context, b *blocked, priority int32, pre
 	return true, nil
 }
 
-// nominate preempts units, where that makes the gang fit, and holds the room that they free.
+// nominate preempts units, if the gang fits without them, and holds the room that they free.
 func (p *Preemptor) nominate(ctx context.Context, b *blocked, s *whatIf, priority int32, now time.Time) (bool, error) {
 	c, err := s.choose()
 	p.noteWhy(b.key, c.why)
@@ -290,7 +288,7 @@ func (p *Preemptor) nominate(ctx context.Context, b *blocked, s *whatIf, priorit
 	if err != nil {
 		return false, err
 	}
-	if disturbed { // it would not be let in: units would leave for nothing
+	if disturbed { // it could not be placed, so preempting would be in vain
 		p.rooms.KeepOut(b.leader())
 		return false, nil
 	}
@@ -324,7 +322,7 @@ func (p *Preemptor) nominate(ctx context.Context, b *blocked, s *whatIf, priorit
 	return true, nil
 }
 
-// keepRoom keeps room for a gang and says so.
+// keepRoom holds room for a gang and logs it.
 func (p *Preemptor) keepRoom(ctx context.Context, b *blocked, h HeldRoom) {
 	p.rooms.keep(b.key, h)
 	refusal := b.refusal
@@ -337,8 +335,7 @@ func (p *Preemptor) keepRoom(ctx context.Context, b *blocked, h HeldRoom) {
 	p.config.Publish(b.key)
 }
 
-// stillGood reports whether the nodes of a reservation can still take the gang one day: they exist, are healthy, and
-// members tolerate their taints.
+// stillGood reports whether a reservation's nodes can still take the gang: they exist, are healthy, and members tolerate their taints.
 func (p *Preemptor) stillGood(ctx context.Context, h *HeldRoom, b *blocked) bool {
 	left := map[string]bool{}
 	for _, name := range h.nodes() {
@@ -357,7 +354,7 @@ func (p *Preemptor) stillGood(ctx context.Context, h *HeldRoom, b *blocked) bool
 	return len(left) == 0
 }
 
-// mayReserve reports whether it is the gang's turn to have room reserved.
+// mayReserve reports whether room may be reserved for the gang now.
 func (p *Preemptor) mayReserve(b *blocked, priority int32, now time.Time) bool {
 	if b.degraded() {
 		return true
@@ -369,7 +366,7 @@ func (p *Preemptor) mayReserve(b *blocked, priority int32, now time.Time) bool {
 	return ok && first == b.key
 }
 
-// endReservations ends those for gangs that never were whole, before another one of them gets one.
+// endReservations ends those of other gangs that were never complete, before one of them gets a reservation.
 func (p *Preemptor) endReservations(ctx context.Context, b *blocked) {
 	for key, h := range p.rooms.keys() {
 		if h.Reserved && !h.degraded && !b.degraded() && key != b.key {

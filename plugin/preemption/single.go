@@ -20,7 +20,7 @@ import (
 	"holdfast.dev/holdfast/plugin/planner"
 )
 
-// singlePods records, for pods of no gang, which pods were evicted for them. Its lock is a leaf.
+// singlePods records, for pods of no gang, the pods that were evicted for them. Its lock is a leaf.
 type singlePods struct {
 	mu sync.Mutex
 	of map[types.UID]*nomination
@@ -31,7 +31,7 @@ type nomination struct {
 	node    string
 	evicted []types.UID
 	until   time.Time
-	// evicting: they are being told.
+	// evicting: the evictions are being sent.
 	evicting bool
 }
 
@@ -42,7 +42,7 @@ func (l *singlePods) keep(uid types.UID, one nomination, now time.Time) {
 	l.of[uid] = &one
 }
 
-// done notes that all have been told, or that it was given up.
+// done records that all evictions were sent or given up.
 func (l *singlePods) done(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -51,8 +51,8 @@ func (l *singlePods) done(uid types.UID) {
 	}
 }
 
-// awaits reports whether room for a pod is still to come: pods are being evicted for it or are still on the node. A
-// replica that has just taken over knows only that a pod of lower priority terminates on the nominated node.
+// awaits reports whether room for a pod is still to be freed: pods are being evicted for it or are still on the node. A replica that has
+// just taken over checks only whether a pod of lower priority terminates on the nominated node.
 func (l *singlePods) awaits(pod *v1.Pod, nodes []fwk.NodeInfo, priority int32, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,9 +71,8 @@ func (l *singlePods) awaits(pod *v1.Pod, nodes []fwk.NodeInfo, priority int32, n
 	})
 }
 
-// MakeRoomForOne preempts for a pod of no gang, as for a gang of one: whole gangs and single pods, but not single
-// members of gangs, as Kubernetes's own preemption would. The node is nominated, as Kubernetes does. refusal is the
-// answer where nothing is preempted.
+// MakeRoomForOne preempts for a pod of no gang, as for a gang of one: whole gangs and single pods, but not single members of gangs, as
+// Kubernetes's own preemption would. It nominates the node, as Kubernetes does. It returns refusal if it preempts nothing.
 func (p *Preemptor) MakeRoomForOne(ctx context.Context, pod *v1.Pod, refusal *fwk.Status) (*fwk.PostFilterResult, *fwk.Status) {
 	nodes, err := p.config.Framework.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
@@ -86,7 +85,7 @@ func (p *Preemptor) MakeRoomForOne(ctx context.Context, pod *v1.Pod, refusal *fw
 	case !slices.ContainsFunc(nodes, func(n fwk.NodeInfo) bool { return hasBelow(n, priority) }):
 		return framework.NewPostFilterResultWithNominatedNode(""), refusal
 	}
-	key := types.NamespacedName{Namespace: pod.Namespace, Name: "pod " + pod.Name} // no gang is named so
+	key := types.NamespacedName{Namespace: pod.Namespace, Name: "pod " + pod.Name} // not a valid gang name
 	logger, now := klog.FromContext(ctx), time.Now()
 	again := func() { p.config.Activate(logger, []*v1.Pod{pod}) }
 	if turn := p.reserveSearch(key, now, again); !turn {
@@ -104,7 +103,7 @@ func (p *Preemptor) MakeRoomForOne(ctx context.Context, pod *v1.Pod, refusal *fw
 	return framework.NewPostFilterResultWithNominatedNode(""), p.explained(key, refusal)
 }
 
-// explained adds to a refusal why the last search for room found none, where that is known.
+// explained adds to a refusal why the last search found no room, if known.
 func (p *Preemptor) explained(key types.NamespacedName, refusal *fwk.Status) *fwk.Status {
 	if why := p.Why(key); why != "" {
 		return fwk.NewStatus(refusal.Code(), why)
@@ -117,7 +116,7 @@ func hasBelow(n fwk.NodeInfo, priority int32) bool {
 	return slices.ContainsFunc(n.GetPods(), func(info fwk.PodInfo) bool { return corev1helpers.PodPriority(info.GetPod()) < priority })
 }
 
-// roomForOne chooses who leaves, and tells them.
+// roomForOne selects victims and evicts them.
 func (p *Preemptor) roomForOne(
 	ctx context.Context,
 	key types.NamespacedName,
@@ -148,7 +147,7 @@ func (p *Preemptor) roomForOne(
 	if err != nil {
 		return "", foundNone, err
 	}
-	if disturbed { // it would not be let in: units would leave for nothing
+	if disturbed { // it could not be placed, so preempting would be in vain
 		p.rooms.KeepOut(pod)
 		return "", foundNone, nil
 	}

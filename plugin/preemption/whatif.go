@@ -24,21 +24,21 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// whatIf is a cluster as it would be if some units were gone.
+// whatIf is the cluster without some units.
 type whatIf struct {
 	p     *Preemptor
 	b     *blocked
 	gang  gang.Gang
 	world preemption.World
-	// pods are those of each unit, nodes are those that they are on, assumed is what others hold, and adding is supposed to be on nodes.
+	// pods are those of each unit, nodes their nodes, assumed is room held for others, adding are pods supposed to be on nodes.
 	pods    [][]*v1.Pod
 	nodes   []fwk.NodeInfo
 	assumed []topology.Assumed
 	adding  []planner.Taking
 	ctx     context.Context
-	// until is how long filters may be asked who would have to leave.
+	// until is when filter runs that select victims end.
 	until time.Time
-	// reqs is what a member asks for, by name.
+	// reqs is what a member requests, by name.
 	reqs map[string]topology.Resources
 }
 
@@ -76,7 +76,7 @@ func (p *Preemptor) newWhatIf(
 	return s, err
 }
 
-// units sorts the pods on the nodes into what leaves together.
+// units groups the pods on the nodes by what is preempted together.
 func (s *whatIf) units(may func(*preemption.Unit) bool, now time.Time) {
 	fixed := s.p.config.Gangs.BeingPlaced()
 	budgets := s.p.budgets()
@@ -115,7 +115,7 @@ func (s *whatIf) units(may func(*preemption.Unit) bool, now time.Time) {
 func (s *whatIf) add(u int, pod *v1.Pod, info fwk.PodInfo, plain bool, now time.Time) {
 	unit := &s.world.Units[u]
 	as := s.p.config.Planner.Usage(info)
-	delete(as.Resources, claims.Slot) // what is on its node the filter knows
+	delete(as.Resources, claims.Slot) // the filter counts devices of bound pods
 	one := preemption.Pod{
 		Node:      pod.Spec.NodeName,
 		Resources: as.Resources,
@@ -137,7 +137,7 @@ func (s *whatIf) add(u int, pod *v1.Pod, info fwk.PodInfo, plain bool, now time.
 	s.pods[u] = append(s.pods[u], pod)
 }
 
-// weigh sets each unit's lost work. It is not ready while the gangs' checkpoints are being read.
+// weigh sets each unit's lost work; ready is false while the gangs' checkpoints are being read.
 func (s *whatIf) weigh(ctx context.Context, now time.Time) (ready bool) {
 	if known := s.p.lastCheckpoints.ensureKnown(ctx, now, s.p.tried[s.b.key].asked); !known {
 		return false
@@ -157,7 +157,7 @@ func (s *whatIf) weigh(ctx context.Context, now time.Time) (ready bool) {
 	return true
 }
 
-// without is the cluster as it would be without some units.
+// without returns the cluster without some units.
 func (s *whatIf) without(gone func(u int) bool) (*planner.WhatIf, error) {
 	var pods []*v1.Pod
 	for u := range s.world.Units {
@@ -168,7 +168,7 @@ func (s *whatIf) without(gone func(u int) bool) (*planner.WhatIf, error) {
 	return s.p.config.Planner.Without(s.ctx, s.nodes, pods, s.adding, s.assumed)
 }
 
-// keepOnly leaves out units that must stay.
+// keepOnly drops the units that must not be preempted.
 func (s *whatIf) keepOnly(may func(*preemption.Unit) bool) {
 	var units []preemption.Unit
 	var pods [][]*v1.Pod
@@ -180,14 +180,14 @@ func (s *whatIf) keepOnly(may func(*preemption.Unit) bool) {
 	s.world.Units, s.pods = units, pods
 }
 
-// room is where a gang is to be, and how that is called.
+// room is where a gang would be placed, and its domain's name.
 type room struct {
 	assignments []gang.Assignment
 	domain      string
 }
 
-// check asks the framework's filters where the gang fits without some units, given by index, and without terminating
-// ones, with all others there; room is nil where it does not fit, and refusal says why.
+// check runs the framework's filters: where does the gang fit without the units given by index and without terminating ones, with all
+// others present? room is nil if it does not fit; refusal has the reason.
 func (s *whatIf) check(gone []int) (*room, *gang.Refusal, error) {
 	away := sets.New(gone...)
 	left, err := s.without(func(u int) bool { return s.world.Units[u].Terminating || away.Has(u) })
@@ -208,7 +208,7 @@ func (s *whatIf) check(gone []int) (*room, *gang.Refusal, error) {
 	return r, nil, nil
 }
 
-// assume returns what assignments use. A gang that wants exclusive nodes uses all of each.
+// assume returns what assignments use. A gang with exclusive nodes uses all of each node.
 func (s *whatIf) assume(assignments []gang.Assignment) []topology.Assumed {
 	all := make([]topology.Assumed, 0, len(assignments))
 	whole := map[string]topology.Resources{}
@@ -230,8 +230,8 @@ func (s *whatIf) assume(assignments []gang.Assignment) []topology.Assumed {
 	return all
 }
 
-// evictionPlan is what a selection means: the victims' pods, their names, and the longest grace of these and of
-// terminating pods where the gang is to be.
+// evictionPlan is a selection to carry out: the victims' pods, their names, and the longest grace period of these and of terminating pods
+// on the gang's nodes.
 type evictionPlan struct {
 	pods  []*v1.Pod
 	units []string
@@ -262,15 +262,14 @@ func (s *whatIf) isOn(assignments []gang.Assignment, node string) bool {
 	return slices.ContainsFunc(assignments, func(assignment gang.Assignment) bool { return assignment.Node == node })
 }
 
-// World returns the cluster without all movable pods, as values. It belongs to the scheduling goroutine; its result
-// does not.
+// World returns the cluster without all movable pods, as values. Call it in the scheduling goroutine; its result may be used elsewhere.
 func (p *Preemptor) World(ctx context.Context) (preemption.World, error) {
 	nodes, err := p.config.Framework.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {
 		return preemption.World{}, fmt.Errorf("listing the snapshot's nodes: %w", err)
 	}
 	p.config.Planner.Follow(nodes)
-	// Nobody asks, of the lowest priority: all that is held is as good as taken.
+	// A query of the lowest priority: all held room counts as taken.
 	nobody := gangcache.Snapshot{
 		Members: []gangcache.Member{{Pod: &v1.Pod{Spec: v1.PodSpec{Priority: ptr.To[int32](math.MinInt32)}}, State: gangcache.Bound}},
 	}

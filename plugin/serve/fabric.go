@@ -9,8 +9,8 @@ import (
 	"holdfast.dev/holdfast/gang/preemption"
 )
 
-// Fabric says how broken up the fabric is, and which moves would make domains whole, at most so many for a level; level: of
-// this one alone, where it is not empty. The scheduler is stopped only while its view is read.
+// Fabric returns how fragmented the fabric is, and which moves would free domains, at most that many for a level; level: only this one, if
+// not empty. The scheduler waits only while its view is read.
 func (s *Server) Fabric(ctx context.Context, level string, most int) (v1alpha1.FabricResponse, error) {
 	var world preemption.World
 	var levels []v1alpha1.FabricLevel
@@ -57,7 +57,7 @@ func freedDomain(f preemption.Freed) v1alpha1.FreedDomain {
 	return d
 }
 
-// any is one of the instances: all see the same cluster. It is called with mu held.
+// any returns one of the instances: all see the same cluster. The caller holds mu.
 func (s *Server) any() (*Instance, error) {
 	for _, name := range slices.Sorted(maps.Keys(s.instances)) {
 		return s.instances[name], nil

@@ -18,8 +18,8 @@ import (
 	"holdfast.dev/holdfast/plugin/planner"
 )
 
-// Preview answers for a gang of the given pods on the present snapshot, as planning would: beside the members
-// that exist, and what other plans hold. It belongs to the scheduling goroutine.
+// Preview answers for a gang of the given pods on the present snapshot, as planning would: with the existing members, and with the room of
+// other plans. It belongs to the scheduling goroutine.
 func (i *Instance) Preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewResponse, error) {
 	r, err := i.hypothetical(pods)
 	if err != nil {
@@ -56,8 +56,8 @@ func (i *Instance) Preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.Previe
 	return out, nil
 }
 
-// unmade says so where an answer hangs on claims that are made from templates once the pods are there: the framework's filters
-// know of no other claims than those that exist.
+// unmade returns a refusal if the answer depends on claims that are created from templates with the pods: the framework's filters know only
+// existing claims.
 func (i *Instance) unmade(r gangcache.Snapshot) *gang.Refusal {
 	first := slices.IndexFunc(r.Members, func(m gangcache.Member) bool { return m.State == gangcache.Pending && claims.Awaited(m.Pod) })
 	if first < 0 || i.Framework.SharedDRAManager() == nil {
@@ -67,7 +67,7 @@ func (i *Instance) unmade(r gangcache.Snapshot) *gang.Refusal {
 		"a preview does not know which devices pod %s would get, because its resource claims are created from a template after the pod: remove spec.resourceClaims to preview the rest", r.Members[first].Pod.Name)}
 }
 
-// hypothetical is the snapshot of the gang if the pods existed: they come beside the members that do.
+// hypothetical returns the snapshot of the gang as if the pods existed, beside its existing members.
 func (i *Instance) hypothetical(pods []*v1.Pod) (gangcache.Snapshot, error) {
 	key, ok := i.gangOf(pods[0])
 	if !ok {
@@ -95,7 +95,7 @@ func (i *Instance) hypothetical(pods []*v1.Pod) (gangcache.Snapshot, error) {
 		}
 		m := gangcache.Member{Pod: pod, Slot: gangcache.SlotOf(pod), Role: planner.RoleOf(pod), Task: membership.TaskOf(pod)}
 		if taken[m.Slot] {
-			continue // somebody holds the slot
+			continue // another pod holds the slot
 		}
 		if names[pod.Name] {
 			return gangcache.Snapshot{}, invalid("two pods are named %s: give each a name", pod.Name)
@@ -110,7 +110,7 @@ func (i *Instance) hypothetical(pods []*v1.Pod) (gangcache.Snapshot, error) {
 	return r, nil
 }
 
-// askForLimits requests what is limited and not requested, as the API server does with a pod that it stores.
+// askForLimits sets requests that are missing to the limits, as the API server does.
 func askForLimits(pod *v1.Pod) {
 	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
@@ -128,7 +128,7 @@ func askForLimits(pod *v1.Pod) {
 	}
 }
 
-// excludedByCause lists excluded nodes by why, the most first.
+// excludedByCause returns excluded nodes by cause, the largest group first.
 func excludedByCause(r gang.Refusal) []v1alpha1.PreviewExcluded {
 	var all []v1alpha1.PreviewExcluded
 	for cause, nodes := range r.Excluded {

@@ -1,6 +1,5 @@
-// Package serve answers queries about the scheduler's plugin: where a gang would be placed, and how fragmented the
-// fabric is. It promises that each answer describes one moment, as planning itself would answer then, and that a
-// query changes nothing; a replica that does not schedule answers no query.
+// Package serve answers queries about the scheduler's plugin: where a gang would be placed, and how fragmented the fabric is. Each answer
+// describes one moment, as planning would answer then. A query changes nothing. A replica that does not schedule answers no query.
 package serve
 
 import (
@@ -22,7 +21,7 @@ import (
 	"holdfast.dev/holdfast/plugin/preemption"
 )
 
-// InvalidError says what is wrong with a question.
+// InvalidError is an error in a query, for the caller.
 type InvalidError struct{ text string }
 
 func (e *InvalidError) Error() string { return e.text }
@@ -31,34 +30,34 @@ func invalid(format string, args ...any) error {
 	return &InvalidError{text: fmt.Sprintf(format, args...)}
 }
 
-// ErrNotLeading is the answer of a replica that does not schedule.
+// ErrNotLeading is returned by a replica that does not schedule.
 var ErrNotLeading = errors.New("this replica of the scheduler is not the leader: try again, another one is")
 
-// Framework is what is asked of the scheduling framework.
+// Framework is the part of the scheduling framework that queries use.
 type Framework interface {
 	ProfileName() string
 	SharedDRAManager() fwk.SharedDRAManager
 	SnapshotSharedLister() fwk.SharedLister
 }
 
-// Instance is one profile that is asked. Its methods belong to the scheduling goroutine.
+// Instance is one profile that answers queries. Its methods belong to the scheduling goroutine.
 type Instance struct {
 	Framework  Framework
 	Gangs      *gangcache.Cache
 	Planner    *planner.Planner
 	Preemption *preemption.Preemptor
-	// Terms returns what is known of a gang besides its pods, of which one is given.
+	// Terms returns the terms of a gang, of which one pod is given.
 	Terms func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error)
 }
 
-// gangOf is the gang of this profile that a pod is in.
+// gangOf returns the gang of a pod in this profile.
 func (i *Instance) gangOf(pod *v1.Pod) (types.NamespacedName, bool) {
 	return gangcache.GangOf(pod, i.Framework.ProfileName())
 }
 
-// Server has questions answered.
+// Server passes queries to instances.
 type Server struct {
-	// leading is closed when this replica begins to act.
+	// leading is closed when this replica starts to act.
 	leading   <-chan struct{}
 	questions chan Question
 
@@ -67,19 +66,19 @@ type Server struct {
 	instances map[string]*Instance
 }
 
-// NewServer returns a Server that answers from when leading is closed.
+// NewServer returns a Server that answers once leading is closed.
 func NewServer(leading <-chan struct{}) *Server {
 	return &Server{leading: leading, questions: make(chan Question), instances: map[string]*Instance{}}
 }
 
-// Add has an instance asked.
+// Add adds an instance.
 func (s *Server) Add(i *Instance) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.instances[i.Framework.ProfileName()] = i
 }
 
-// Questions are to be answered in the scheduling goroutine, between two cycles.
+// Questions returns the channel of queries to be answered in the scheduling goroutine, between two cycles.
 func (s *Server) Questions() <-chan Question { return s.questions }
 
 // Leads reports whether this replica schedules.
@@ -92,7 +91,7 @@ func (s *Server) Leads() bool {
 	}
 }
 
-// Question is put in the scheduling goroutine, to one of the instances.
+// Question is a query to one of the instances.
 type Question struct {
 	ctx      context.Context
 	s        *Server
@@ -101,7 +100,7 @@ type Question struct {
 	done     chan error
 }
 
-// Preview returns where the pods of one gang would be placed now, or why not.
+// Preview returns where the pods of one gang would be placed now.
 func (s *Server) Preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewResponse, error) {
 	var response v1alpha1.PreviewResponse
 	err := s.between(ctx, func() (*Instance, error) {
@@ -116,7 +115,7 @@ func (s *Server) Preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.PreviewR
 	return response, err
 }
 
-// between has a question answered between two scheduling cycles.
+// between queues a query and waits for its answer.
 func (s *Server) between(ctx context.Context, instance func() (*Instance, error), ask func(context.Context, *Instance) error) error {
 	if !s.Leads() {
 		return ErrNotLeading
@@ -130,10 +129,10 @@ func (s *Server) between(ctx context.Context, instance func() (*Instance, error)
 	return <-q.done
 }
 
-// previewTime bounds how long pods wait behind a question.
+// previewTime bounds how long pods wait while a query is answered.
 const previewTime = 2 * time.Second
 
-// Answer answers the question. It runs in the scheduling goroutine, so that the framework's snapshot is this question's alone.
+// Answer answers the query. It runs in the scheduling goroutine, so that no cycle uses the framework's snapshot meanwhile.
 func (q Question) Answer(c cache.Cache) { q.done <- q.answer(c) }
 
 func (q Question) answer(c cache.Cache) error {
