@@ -7,20 +7,20 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// A report is one message of at most protocol.MaxReport bytes. What is for people, and what only saves time, is left out where it does
-// not fit; what a decision needs always does.
+// A report is one message of at most protocol.MaxReport bytes. Texts for users and optional data are dropped if they do not fit; data for
+// decisions always fits.
 const (
-	// mostTracebacks is how many ranks' tracebacks a report has: those of the ranks that ended first, one of which the gang's cause names.
-	// An exit without one is taken for that of a rank that says nothing of itself.
+	// mostTracebacks is how many ranks' tracebacks a report has: those of the ranks that ended first. The gang's cause names one of these;
+	// a failure without a traceback counts as that of a rank that reports no reason.
 	mostTracebacks = 16
-	// mostNotes and noteBytes bound what a report says to people.
+	// mostNotes and noteBytes bound a report's notes.
 	mostNotes, noteBytes = 16, 1 << 10
-	// headBytes is what a report takes without ranks and texts, rankBytes what each rank takes without its traceback, moduleBytes what a
-	// module takes beside its name.
+	// headBytes is the size of a report without ranks and texts, rankBytes that of a rank without its traceback, moduleBytes that of a
+	// module beside its name.
 	headBytes, rankBytes, moduleBytes = 4 << 10, 144, 4
 )
 
-// fit leaves out of a report what does not fit.
+// fit drops from a report what does not fit.
 func fit(r *protocol.Report, modules []string) {
 	notes := slices.Clone(r.Notes[:min(len(r.Notes), mostNotes)])
 	free := protocol.MaxReport - headBytes - len(r.Rank)*rankBytes
@@ -51,7 +51,7 @@ func fit(r *protocol.Report, modules []string) {
 	}
 }
 
-// cut returns the beginning of a text, of at most so many bytes, as valid UTF-8: a message takes nothing else.
+// cut returns the first bytes of a text, at most that many, as valid UTF-8: protobuf accepts no other.
 func cut(text string, bytes int) string {
 	return strings.ToValidUTF8(text[:min(len(text), bytes)], "")
 }

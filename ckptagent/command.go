@@ -7,12 +7,11 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Bounds of waiting for what a command becomes.
+// Timeouts for a container's command.
 const (
 	// unprotectedAfter is how long a command may run without a rank before the agent reports it as unprotected.
 	unprotectedAfter = time.Minute
-	// generationWait is how long a command that ended badly waits for the generation that restarts it: other pods of
-	// the gang may not be there yet, or may never come.
+	// generationWait is how long a command that failed waits for the generation that restarts it: other pods of the gang may be missing.
 	generationWait = 10 * time.Minute
 )
 
@@ -20,31 +19,31 @@ const (
 type Command struct {
 	PID     int       `json:"pid,omitempty"`
 	BeganAt time.Time `json:"beganAt,omitzero"`
-	// Timeout is how long it may run without a launcher until it counts as the one rank of its pod; below zero: always.
+	// Timeout is how long the command may run without a launcher before it counts as the one rank of its pod; negative: it never does.
 	Timeout time.Duration `json:"timeout,omitempty"`
 	// MaxRestarts is how many restarts the job allows it; nil: unknown.
 	MaxRestarts *int `json:"maxRestarts,omitempty"`
-	// Exit is how its run that init began ended.
+	// Exit is how the run that init began ended; nil: it runs.
 	Exit *protocol.Exit `json:"exit,omitempty"`
 }
 
-// CommandBegan says which command init began; it is repeated after each incarnation.
+// CommandBegan reports which command init began; it is repeated in each incarnation.
 type CommandBegan struct{ Command Command }
 
-// CommandEnded says that the run of the command that init began has ended.
+// CommandEnded reports that the run that init began has ended.
 type CommandEnded struct{ Exit protocol.Exit }
 
 // CommandSeen answers InspectCommand: Command is the container's command, Now the command of its newest process. PassedBy is a
 // running launcher without the site hook; "": none.
 type CommandSeen struct{ Command, Now, PassedBy string }
 
-// Adopt says that the container's command is the one rank of this pod from now on: its end does not end the container.
+// Adopt makes the container's command the one rank of this pod: its end no longer ends the container.
 type Adopt struct{}
 
-// Release takes Adopt back.
+// Release reverts Adopt.
 type Release struct{}
 
-// InspectCommand queries what runs in the container; CommandSeen answers.
+// InspectCommand queries what runs in the container; answered by CommandSeen.
 type InspectCommand struct{}
 
 // Notice is a line for the pod's log.
@@ -76,7 +75,7 @@ func (e CommandEnded) apply(m *machine) {
 			m.emit(Notice{fmt.Sprintf("the command names a launcher and ended with code %d before any launcher came to Holdfast; where one ran, keep "+
 				"/run/holdfast/shims first on PATH and /run/holdfast/python on PYTHONPATH", exit.Code)})
 		}
-		Signalled{Signal: sigterm}.apply(m) // nothing is left that the container would stay for
+		Signalled{Signal: sigterm}.apply(m) // no process needs the container any more
 	}
 }
 
@@ -103,14 +102,14 @@ func (e CommandSeen) apply(m *machine) {
 	m.emit(Notice{text})
 }
 
-// bypassed reports whether the command failed, names a launcher, and none came to the agent.
+// bypassed reports whether the command failed, names a launcher, and no launcher connected to the agent.
 func (s State) bypassed() bool {
 	c := s.Command
 	return c.Exit != nil && c.Exit.Code != 0 && c.Timeout < 0 && s.Launcher == "" && s.Refused == "" && s.Returned == nil && !s.Terminating
 }
 
-// adoptable reports whether the command becomes the rank of this pod now. It does not where a launcher ran here: the
-// command itself handles what that returned.
+// adoptable reports whether the command becomes the rank of this pod now. After a launcher ran here it does not: the command itself handles
+// the launcher's result.
 func (s State) adoptable(now time.Time) bool {
 	c := s.Command
 	switch {
@@ -121,12 +120,11 @@ func (s State) adoptable(now time.Time) bool {
 	case c.Exit != nil:
 		return c.Exit.Code != 0
 	}
-	// A pod that takes another's place keeps the others waiting, and waits itself where these have launchers.
+	// A replacement pod delays the others, so it becomes a whole command at once, but not where the others have launchers.
 	return s.Want.WholeCommand || !s.Want.Launched && now.Sub(c.BeganAt) >= c.Timeout
 }
 
-// adopt makes the command the one rank of this pod. The process that init started is then one that may have to be
-// ended.
+// adopt makes the command the one rank of this pod. The process that init started then belongs to a generation and may have to be ended.
 func (m *machine) adopt() {
 	if !m.s.adoptable(m.now) {
 		return
@@ -134,10 +132,10 @@ func (m *machine) adopt() {
 	c := m.s.Command
 	m.s.Whole, m.s.FirstRun, m.s.Attached = true, true, true
 	m.s.Ranks, m.s.Rank = 1, []Rank{{PID: c.PID, Alive: c.Exit == nil, Exit: c.Exit}}
-	if m.s.Generation > 0 { // the container came back; what it ran is gone
+	if m.s.Generation > 0 { // the container restarted, and its processes are gone
 		m.s.Phase = protocol.StateHalted
 	}
-	m.s.Clean, m.s.Inventoried, m.s.Known = false, false, true // it has no state in memory that would have to be looked at
+	m.s.Clean, m.s.Inventoried, m.s.Known = false, false, true // no state in memory to take inventory of
 	m.emit(Adopt{})
 }
 
@@ -146,15 +144,14 @@ func (s State) provisional() bool {
 	return s.Whole && s.FirstRun && s.Run.Number == 0 && !s.Ending && s.Concluded == nil
 }
 
-// releasable reports whether a launcher that starts now may still be served: the first run of the command is under way,
-// so nothing of the gang was restarted as a whole. If other pods are in a generation with it, the coordinator ends that
-// and has them released too.
+// releasable reports whether a launcher that starts now may still be served: the command is in its first run, so the gang was never
+// restarted as whole commands. If other pods are in a generation with it, the coordinator ends that and releases them too.
 func (s State) releasable() bool {
 	return s.Whole && s.FirstRun && s.Command.Exit == nil && !s.Ending && s.Concluded == nil
 }
 
-// release makes the command a process of the user's again, which belongs to no generation. A generation that it was
-// part of has no process here any more; left is the newest one that is over for it.
+// release makes the command an ordinary process again, which belongs to no generation. A generation that it belonged to has no process here
+// any more; left is the newest such generation.
 func (m *machine) release(left int64) {
 	if m.s.Phase == protocol.StateRunning || m.s.Phase == protocol.StateFailed {
 		m.s.Phase = protocol.StateHalted
@@ -165,15 +162,15 @@ func (m *machine) release(left int64) {
 	m.emit(Release{})
 }
 
-// awaitLauncher releases a command that may still start its launcher, and waits for that.
+// awaitLauncher releases a command that may still start its launcher, and waits for the launcher.
 func (m *machine) awaitLauncher(left int64) {
 	m.release(left)
 	m.s.Command.Timeout = -1
 }
 
-// fits reports whether a generation was made for the ranks that this pod has now. Every pod has at least one: a whole command can be
-// no part of a generation that has more ranks than pods, whose ranks would wait for one that it never becomes; and a launcher that
-// came just now is not part of one that was ordered before.
+// fits reports whether a generation was made for this pod's present ranks. Every pod has at least one. A whole command cannot be part of a
+// generation with more ranks than pods: its ranks would wait for one that the command never becomes. A launcher that has just connected is
+// not part of a generation that was ordered before.
 func (s State) fits(run protocol.Run) bool {
 	switch {
 	case run.Nodes == 0: // from a coordinator that does not say
@@ -184,8 +181,7 @@ func (s State) fits(run protocol.Run) bool {
 	return run.WorldSize >= run.Nodes-1+s.Ranks
 }
 
-// skip leaves a generation that does not fit. A whole command in its first run may still start its launcher; any other
-// is over.
+// skip leaves a generation that does not fit. A whole command in its first run may still start its launcher; any other ends.
 func (m *machine) skip(run protocol.Run) {
 	if m.s.Whole {
 		m.emit(Notice{fmt.Sprintf("generation %d has %d ranks in %d pods: other pods of the gang run a launcher, and the command of this pod started none; give all pods the same command", run.Number, run.WorldSize, run.Nodes)})
@@ -199,8 +195,8 @@ func (m *machine) skip(run protocol.Run) {
 	m.s.Phase = protocol.StateHalted
 }
 
-// generationTimeout reports whether a command whose first run has ended no longer waits for a generation. One that
-// ended well does not wait at all, as without us.
+// generationTimeout reports whether a command whose first run has ended no longer waits for a generation. A command that succeeded does not
+// wait at all, as without Holdfast.
 func (s State) generationTimeout(now time.Time) bool {
 	e := s.Command.Exit
 	return s.provisional() && e != nil && (e.Code == 0 || now.Sub(e.At) >= generationWait)
@@ -212,7 +208,7 @@ func (m *machine) stopWaiting() {
 	}
 }
 
-// conclude has the container end with the command's exit code, once no process of it is left.
+// conclude ends the container with the command's exit code once all its processes are gone.
 func (m *machine) conclude() {
 	code := protocol.ExitRefused
 	if e := m.s.Command.Exit; e != nil {
@@ -229,13 +225,13 @@ func (m *machine) endConcluded() {
 	}
 }
 
-// unprotected reports whether a command runs and no rank does.
+// unprotected reports whether a command runs without any rank.
 func (s State) unprotected() bool {
 	c := s.Command
 	return c.PID != 0 && c.Exit == nil && !s.Whole && s.Launcher == "" && !s.Terminating && s.Returned == nil
 }
 
-// inspectCommand has a command inspected that has run for long without a rank.
+// inspectCommand inspects a command that has run without a rank for unprotectedAfter.
 func (m *machine) inspectCommand() {
 	switch {
 	case !m.s.unprotected():

@@ -6,48 +6,48 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Event is something that happened; Step takes one at a time.
+// Event is an input of Step.
 type Event interface{ apply(*machine) }
 
-// Resumed starts an incarnation of the agent on the state that the one before left. SameContainer is
-// false where the container started anew, so that no process of the old one can be left.
+// Resumed starts an incarnation of the agent on the stored state of the previous one. SameContainer is false if the container was
+// restarted, so that no old process is left.
 type Resumed struct{ SameContainer bool }
 
-// Launched says that the user's launcher, named ID, requests Ranks ranks; it is repeated after each incarnation.
+// Launched reports that the user's launcher, named ID, requests Ranks ranks; it is repeated in each incarnation.
 type Launched struct {
 	ID          string
 	Ranks       int
 	Nodes       int
 	NodesFlag   string
 	NodesRemedy string
-	// MaxRestarts is how many restarts it allows; nil: it has not said.
+	// MaxRestarts is the launcher's limit of restarts; nil: none was given.
 	MaxRestarts *int
 }
 
-// LaunchRefused says that a launcher could not be honoured.
+// LaunchRefused reports that a launcher was refused.
 type LaunchRefused struct{ Message string }
 
-// Directed brings a directive.
+// Directed is a directive that was received.
 type Directed struct{ Directive protocol.Directive }
 
-// Started says that a rank's process runs.
+// Started reports that a rank's process runs.
 type Started struct {
 	Generation  int64
 	Local, PID  int
 	FromStandby bool
 }
 
-// Exited says that a rank's process ended, or could not be started.
+// Exited reports that a rank's process ended or could not be started.
 type Exited struct {
 	Generation int64
 	Local      int
-	// TracebackAt is when the traceback was written; zero: there is none, or that is not known.
+	// TracebackAt is when the traceback was written; zero: none, or unknown.
 	TracebackAt time.Time
 	protocol.Exit
 }
 
-// Gone answers End: no process of any generation is left. Tracebacks holds, by local rank, what ranks
-// that the agent ended had written before. Waited are the local ranks that handle SIGTERM and were waited for.
+// Gone answers End: no process of any generation is left. Tracebacks has, by local rank, what ranks wrote before the agent ended them.
+// Waited are the local ranks that handle SIGTERM and took time to end.
 type Gone struct {
 	Tracebacks map[int]Traceback
 	Waited     []int
@@ -62,20 +62,20 @@ type Traceback struct {
 // Inventoried answers TakeInventory: the sealed and verified steps of each local rank.
 type Inventoried struct{ Sealed [][]protocol.Point }
 
-// Progress is what a rank's client said, or what its arena holds.
+// Progress is what a rank's client reported, or what its arena holds.
 type Progress struct {
 	Generation int64
 	Local      int
-	// Attached: the script has got as far as the client's attach, which is after its imports.
+	// Attached: the script has called the client's attach, so its imports are over.
 	Attached bool
 	Restored bool
-	// Restoring: it has begun to restore the generation's step, and is not done.
+	// Restoring: it has begun to restore the generation's step and has not finished.
 	Restoring bool
 	Step      int64
 }
 
-// OptimizerSteps is what a rank's page holds: how many optimizer steps its process has finished and, where ResumeKnown,
-// how many the restored state held before.
+// OptimizerSteps is the content of a rank's page: the optimizer steps that its process has finished and, if ResumeKnown, the number in the
+// restored state.
 type OptimizerSteps struct {
 	Generation  int64
 	Local       int
@@ -84,30 +84,30 @@ type OptimizerSteps struct {
 	ResumeKnown bool
 }
 
-// Saved is what a rank's arena holds of what became of its process's saves.
+// Saved counts the outcomes of the saves of a rank's process.
 type Saved struct {
 	Generation int64
 	Local      int
 	Saves      protocol.Saves
 }
 
-// Sealed lists the steps that a rank's arena holds now.
+// Sealed lists the steps that a rank's arena now holds.
 type Sealed struct {
 	Generation int64
 	Local      int
 	Steps      []protocol.Point
 }
 
-// StandbyChanged reports whether a rank's standby waits for its line.
+// StandbyChanged reports whether a rank's standby is ready.
 type StandbyChanged struct {
 	Local int
 	Ready bool
 }
 
-// PortOffered names a port that rank 0's store could listen on.
+// PortOffered names a free port for rank 0's store.
 type PortOffered struct{ Port int }
 
-// Capabilities says what the adapters provide, with notes for people.
+// Capabilities reports what the adapters provide, with notes for users.
 type Capabilities struct {
 	StateBytes uint64
 	Storage    bool
@@ -115,52 +115,50 @@ type Capabilities struct {
 	// Unsure: storage has not answered yet.
 	Unsure bool
 	Notes  []string
-	// Modules are what standbys import, where that is known to work; none: not known.
+	// Modules are what standbys import, if known to import without error; none: unknown.
 	Modules []string
 }
 
-// Tick lets time pass.
+// Tick reports only that time has passed.
 type Tick struct{}
 
-// Effect is something to be done; effects are carried out in order.
+// Effect is a task for the adapters; effects are carried out in order.
 type Effect interface{ effect() }
 
-// Start starts the ranks of a generation, in standbys where they are ready; answered by Started or Exited
-// for each. Sealed steps above Run.RestoreStep are discarded first. FirstRun: nothing is started; the run of the
-// container's command that init began counts as the rank's.
+// Start starts the ranks of a generation, in standbys where these are ready; answered by Started or Exited for each. Sealed steps above
+// Run.RestoreStep are discarded first. FirstRun: no process is started; the run of the container's command that init began is the rank.
 type Start struct {
 	Run      protocol.Run
 	Ranks    int
 	FirstRun bool
 }
 
-// End ends every process of every generation and proves them gone; answered by Gone. What handles SIGTERM is asked by it first, and has
-// Within to end by itself, and where ByLauncher is set at least the launcher's shutdown timeout. What does not is not waited for.
+// End ends every process of every generation and proves them gone; answered by Gone. Processes that handle SIGTERM get it first and have
+// Within to end or, if ByLauncher is set, at least the launcher's shutdown timeout. The others are killed at once.
 type End struct {
 	Within     time.Duration
 	ByLauncher bool
 }
 
-// TakeInventory seals complete copies, discards what Abandoned names, verifies sealed slots and lists them;
-// answered by Inventoried.
+// TakeInventory seals complete copies, discards the steps in Abandoned, verifies sealed slots and lists them; answered by Inventoried.
 type TakeInventory struct{ Abandoned Abandoned }
 
-// Levels hands the gang's common step, its level reclaimBelow and its newest durable step to the arenas.
+// Levels passes the gang's common step, reclaimBelow and newest durable step to the arenas.
 type Levels struct {
 	CommonStep, ReclaimBelow int64
 	Durable                  protocol.Point
 }
 
-// Return lets the user's launcher return.
+// Return makes the user's launcher return.
 type Return struct{ Returned Returned }
 
 // OfferPort looks for a free port; answered by PortOffered.
 type OfferPort struct{}
 
-// SetModules hands on the modules that ranks of the gang import in other pods, where none are known here.
+// SetModules passes on the modules that ranks of the gang import in other pods, if none are known here.
 type SetModules struct{ Modules []string }
 
-// Standbys reports whether standbys may be warmed now. Where no generation has run here yet, nothing is in their way.
+// Standbys reports whether standbys may be warmed now. Before the first generation of the pod they always may.
 type Standbys struct{ Warm bool }
 
 func (Start) effect()         {}

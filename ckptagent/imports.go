@@ -2,36 +2,36 @@ package ckptagent
 
 import "time"
 
-// When a list of modules is taken for what standbys are to import. A script imports the last ones in its first step, where
-// compilers and collectives are loaded lazily; where none is seen, some time has to do.
+// These decide when a list of modules is complete enough for standbys. A script imports its last modules in its first step, when compilers
+// and collectives are loaded lazily; if no step is seen, a time decides.
 const (
 	QuietAfterStep = 2 * time.Second
 	settledAnyway  = 10 * time.Second
 	quietOtherwise = 5 * time.Second
-	// neverQuiet bounds how long a script that goes on importing is waited for.
+	// neverQuiet bounds the wait for a script that keeps importing.
 	neverQuiet = 40 * time.Second
 )
 
-// Imports is what is known of one rank's imports: how many modules, since when it runs, when the last one came, and whether
+// Imports is the state of one rank's imports: the number of modules, since when the rank runs, when it imported the last one, and whether
 // it has finished a step.
 type Imports struct {
 	Count          int
 	Began, Changed time.Time
 	Stepped        bool
-	// Published is how many there were when the list was last settled; 0: it never was.
+	// Published is the number of modules when the list was last settled; 0: never.
 	Published int
-	// Took is what the rank's memory was as the list grew.
+	// Took is the rank's memory while the list grew.
 	Took []Took
 }
 
-// Took is how much memory a rank used after it had imported this number of modules.
+// Took is a rank's memory after it had imported that many modules.
 type Took struct {
 	Modules int
 	Bytes   uint64
 }
 
-// Memory estimates what the imports alone take, 0 where that is not known: the least that the rank had from half of its modules on, in
-// proportion. Modules that it imports late it imports beside its model.
+// Memory estimates the memory of the imports alone, in bytes, 0: unknown. It scales the least memory that the rank had from half of its
+// modules on: later modules are imported beside the model.
 func (i Imports) Memory() uint64 {
 	var least uint64
 	for _, t := range i.Took {
@@ -45,13 +45,13 @@ func (i Imports) Memory() uint64 {
 	return least
 }
 
-// Outgrown reports whether a list of so many modules is worth having where one of known is there.
+// Outgrown reports whether a list of count modules should replace one of known modules.
 func Outgrown(known, count int) bool {
 	return count > 0 && (known == 0 || count-known > max(20, known/20))
 }
 
-// Settled reports whether the list is to be handed to standbys now: once it is quiet, and again where it has grown by so much
-// that standbys would miss it.
+// Settled reports whether to pass the list to standbys now: once it has stopped growing, and again after it has outgrown the published
+// list.
 func (i Imports) Settled(now time.Time) bool {
 	if !Outgrown(i.Published, i.Count) {
 		return false

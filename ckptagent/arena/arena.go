@@ -1,8 +1,7 @@
 //go:build linux
 
-// Package arena keeps the shared memory of the ranks of one pod: it creates and opens the arena files, seals complete
-// copies, and lists sealed steps. ckptagent/format decides what may be written when; this package carries it out, one
-// record by one write, in the given order.
+// Package arena manages the shared memory of the ranks of one pod: it creates and opens the arena files, seals complete copies, and lists
+// sealed steps. Package ckptagent/format decides what may be written when; this package writes each record by one call, in the given order.
 package arena
 
 import (
@@ -23,8 +22,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// pieces are buffers for what is read at once. They are kept: a new one for each save would be most of what a checksum of a small state
-// costs.
+// pieces are read buffers. They are pooled: allocating one for each save would dominate the cost of the checksum of a small state.
 var pieces = sync.Pool{New: func() any { return new([256 << 10]byte) }}
 
 // Set is the arenas of one pod, by local rank.
@@ -34,14 +32,14 @@ type Set struct{ arenas []*Arena }
 type Arena struct {
 	mu   sync.Mutex
 	book *format.Book
-	// file is read and written, not mapped: what a process maps and touches counts as its own where the kernel looks for one to kill
-	// for memory, and killing the agent frees none of it.
+	// file is read and written, not mapped: the kernel's OOM killer counts mapped pages against the process, and killing the agent would
+	// free none of them.
 	file *os.File
-	// readers are how many threads sum up a slot at once.
+	// readers is the number of threads that compute one slot's checksum.
 	readers int
 }
 
-// Progress is what a client said in its page.
+// Progress is what a client reports in its page.
 type Progress struct {
 	Generation int64
 	Attached   bool
@@ -49,16 +47,16 @@ type Progress struct {
 	// Restoring: the client has begun to restore, has not finished, and has reported no step since.
 	Restoring bool
 	Step      int64
-	// Saves counts what became of this process's saves.
+	// Saves counts the outcomes of this process's saves.
 	Saves protocol.Saves
-	// Needed is what the state needs when it did not fit.
+	// Needed is the size of the state in bytes, if it did not fit; else 0.
 	Needed uint64
-	// Blocks says why saves are copied inside save alone; 0: they overlap, or there is nothing that could.
+	// Blocks is why saves are copied only inside save; 0: they overlap, or nothing could.
 	Blocks format.Reason
 }
 
-// Open opens the arena of each rank in dir, or makes it: with all its memory, so that a lack of it is an
-// error here and not a signal to the training process later. One of another shape is made anew.
+// Open opens or creates the arena of each rank in dir. A new arena allocates all its memory, so that a lack of memory is an error here and
+// not a signal in the training process later. An arena of another shape is re-created.
 func Open(dir string, ranks int, slots uint32, stateBytes uint64, podUID string, now time.Time) (*Set, error) {
 	s := &Set{}
 	for local := range ranks {
@@ -80,7 +78,7 @@ func path(dir string, local int) string {
 	return filepath.Join(dir, "rank-"+strconv.Itoa(local)+".arena")
 }
 
-// open takes a file over as an earlier agent left it, if it is whole and of the size asked for.
+// open opens the file of an earlier agent, if it is complete and of the requested size.
 func open(file string, h format.Header) (*Arena, error) {
 	if a, err := reopen(file, h); err == nil {
 		return a, nil
@@ -136,8 +134,8 @@ func reopen(file string, h format.Header) (*Arena, error) {
 	return a, nil
 }
 
-// carryOut writes records in order. A write to shared memory that was taken in advance cannot fail but
-// for a bug, and then nothing here is worth keeping.
+// carryOut writes records in order. A write to allocated shared memory fails only through a bug; then the arena cannot be trusted, and
+// carryOut panics.
 func (a *Arena) carryOut(writes []format.Write) {
 	for _, w := range writes {
 		if _, err := a.file.WriteAt(w.Bytes, w.Offset); err != nil {
@@ -146,7 +144,7 @@ func (a *Arena) carryOut(writes []format.Write) {
 	}
 }
 
-// Close lets the mappings go; the files stay.
+// Close closes the files and does not remove them.
 func (s *Set) Close() {
 	for _, a := range s.arenas {
 		a.file.Close()
@@ -158,12 +156,12 @@ func (s *Set) Begin(generation, branch int64, restore format.Point) {
 	s.each(func(_ int, a *Arena) { a.carryOut(a.book.Begin(generation, branch, restore)) })
 }
 
-// Levels passes on the gang's common step and its level reclaimBelow.
+// Levels writes the gang's common step and reclaimBelow to all arenas.
 func (s *Set) Levels(commonStep, reclaimBelow int64) {
 	s.each(func(_ int, a *Arena) { a.carryOut(a.book.Levels(commonStep, reclaimBelow)) })
 }
 
-// SetDurable passes on the newest step that is durable.
+// SetDurable writes the newest durable step to all arenas.
 func (s *Set) SetDurable(at format.Point) {
 	s.each(func(_ int, a *Arena) { a.carryOut(a.book.SetDurable(at)) })
 }
@@ -176,8 +174,7 @@ func (s *Set) each(do func(int, *Arena)) {
 	}
 }
 
-// Poll reads a rank's client page and seals the copy that it announces, if any. It returns what the client said and the
-// steps that are sealed now.
+// Poll reads a rank's client page and seals the copy that it announces, if any. It returns the page's content and the sealed steps.
 func (s *Set) Poll(local int, now time.Time) (p Progress, sealed []format.Point) {
 	return s.poll(local, func(a *Arena) Progress { return a.seal(now) })
 }
@@ -201,7 +198,7 @@ func (s *Set) poll(local int, at func(*Arena) Progress) (p Progress, sealed []fo
 	return p, a.book.Held()
 }
 
-// client reads the client's page; false: it says nothing that can be read.
+// client reads the client's page; false: it has no complete record.
 func (a *Arena) client() (format.Client, bool) {
 	page := make([]byte, format.PageSize)
 	if _, err := a.file.ReadAt(page, format.ClientOffset); err != nil {
@@ -233,12 +230,11 @@ func progressOf(c format.Client) Progress {
 	}
 }
 
-// count is a client's count as reports have it.
+// count limits a client's count to the range of reports.
 func count(n uint64) uint32 { return uint32(min(n, math.MaxUint32)) }
 
-// seal seals an announced copy. The checksum is of the bytes as they lie there now, after the announcement.
-// It is taken without the lock, so that nothing waits behind a big slot: what was announced is not touched
-// any more, and Seal leaves a copy alone that is no longer the open one.
+// seal seals an announced copy. It computes the checksum without the lock, so that nothing waits for a big slot: the client does not write
+// to a copy after it announced it, and Seal ignores a copy whose grant has ended.
 func (a *Arena) seal(now time.Time) Progress {
 	c, ok := a.client()
 	if !ok {
@@ -258,14 +254,13 @@ func (a *Arena) seal(now time.Time) Progress {
 	return progressOf(c)
 }
 
-// readersOf says how many threads sum up one slot at once where so many ranks share the cores: more than one only where there are
-// many, an eighth of all.
+// readersOf returns the number of threads per slot: an eighth of the cores, shared by the ranks, at least 1 and at most 4.
 func readersOf(cores, ranks int) int { return max(1, min(4, cores/8/max(1, ranks))) }
 
-// partBytes is the least that one of them is worth.
+// partBytes is the least that one thread reads.
 const partBytes = 64 << 20
 
-// checksum is that of length bytes from offset on; an error where the file is shorter, which nobody may make it.
+// checksum returns the checksum of length bytes from offset on; an error if the file is shorter.
 func (a *Arena) checksum(offset int64, length uint64) (uint32, error) {
 	parts := max(1, min(uint64(a.readers), length/partBytes))
 	size := (length + parts - 1) / parts
@@ -292,9 +287,8 @@ func (a *Arena) checksumOf(offset int64, length uint64) (uint32, error) {
 	return sum.Sum32(), err
 }
 
-// Inventory seals complete copies, empties what a generation that never ran here gave up by restoring
-// a point (generation 0: none), verifies every sealed slot, empties those whose data is not what was sealed, and
-// lists the steps of each rank. No client may run.
+// Inventory seals complete copies, empties slots that a generation which never ran here gave up by restoring a point (generation 0: none),
+// verifies every sealed slot, empties those that do not verify, and returns the steps of each rank. No client may run.
 func (s *Set) Inventory(generation int64, restore format.Point, now time.Time) [][]format.Point {
 	out := make([][]format.Point, len(s.arenas))
 	var all sync.WaitGroup
@@ -320,7 +314,7 @@ func (s *Set) Inventory(generation int64, restore format.Point, now time.Time) [
 	return out
 }
 
-// Prune removes the arenas of ranks that there are no more.
+// Prune removes the arenas of ranks from the given number on.
 func Prune(dir string, ranks int) {
 	files, _ := filepath.Glob(filepath.Join(dir, "rank-*.arena*"))
 	for _, f := range files {
@@ -331,16 +325,15 @@ func Prune(dir string, ranks int) {
 	}
 }
 
-// SetBarrier tells clients to stay in the save of a step at or above step; 0 lets them go. It must be repeated every
-// second while it lasts.
+// SetBarrier makes clients stay in the save of the first step at or above step; 0 releases them. It must be repeated every second.
 func (s *Set) SetBarrier(step int64) {
 	s.each(func(_ int, a *Arena) { a.carryOut(a.book.SetBarrier(step)) })
 }
 
-// Len is the number of ranks.
+// Len returns the number of ranks.
 func (s *Set) Len() int { return len(s.arenas) }
 
-// Sealed lists the steps that each rank holds.
+// Sealed returns the steps that each rank holds.
 func (s *Set) Sealed() [][]format.Point {
 	out := make([][]format.Point, len(s.arenas))
 	s.each(func(i int, a *Arena) { out[i] = a.book.Held() })

@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/format"
 )
 
-// Holds reports whether a rank holds a step as generation or one before it left it.
+// Holds reports whether a rank holds the step as generation or an earlier one sealed it.
 func (s *Set) Holds(local int, at format.Point, generation int64) bool {
 	if local < 0 || local >= len(s.arenas) {
 		return false
@@ -21,7 +21,7 @@ func (s *Set) Holds(local int, at format.Point, generation int64) bool {
 	return a.book.Holds(at, generation)
 }
 
-// errNoRoom says that no slot may be filled.
+// errNoRoom is returned if no slot may be filled.
 var errNoRoom = errors.New("no slot is free for it")
 
 // Fill is a slot that is being filled from storage while no generation runs.
@@ -47,7 +47,7 @@ func (s *Set) BeginFill(local int, at format.Point, generation int64, length uin
 	return &Fill{a: a, h: h}, nil
 }
 
-// Write takes the next bytes of the step.
+// Write writes the next bytes of the step.
 func (h *Fill) Write(b []byte) (int, error) {
 	if h.written+uint64(len(b)) > h.h.Length {
 		return 0, fmt.Errorf("writing %d bytes beyond a step of %d", len(b), h.h.Length)
@@ -57,7 +57,7 @@ func (h *Fill) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Commit seals what was written and ends the fill; false if a generation started meanwhile.
+// Commit seals the slot and ends the fill; false if a generation started meanwhile.
 func (h *Fill) Commit(crc uint32, now time.Time) bool {
 	h.a.mu.Lock()
 	defer h.a.mu.Unlock()

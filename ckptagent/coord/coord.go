@@ -1,6 +1,5 @@
-// Package coord is the agent's client of the coordinator. It retries for as long as the agent runs, each time over a
-// new connection with the token read again. It sends the newest report at once after a change and otherwise every
-// second, and returns directives in the order of their arrival.
+// Package coord is the agent's client of the coordinator. It reconnects for as long as the agent runs, and reads the token again for each
+// connection. It sends the newest report at once after a change and otherwise every second, and returns directives in order.
 package coord
 
 import (
@@ -31,7 +30,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol/wire"
 )
 
-// Timing of the conversation.
+// Timing of the stream.
 const (
 	heartbeat = time.Second
 	coalesce  = 10 * time.Millisecond
@@ -46,46 +45,46 @@ const (
 
 // Options of New.
 type Options struct {
-	// Target is host:port of the coordinator; the host is the name that its certificate must carry. Addresses are dialed in turn with it
-	// where no connection comes about: a pod on its node's network may not know the cluster's names.
+	// Target is host:port of the coordinator; its certificate must be for this host. If the name cannot be reached, Addresses are dialed in
+	// turn: a pod on its node's network may not resolve the cluster's names.
 	Target    string
 	Addresses []netip.Addr
-	// CA is the PEM of the authorities that sign that certificate, as the pod was made with. AuthoritiesFile keeps those that the
-	// coordinator names since: both are trusted.
+	// CA is the PEM of the authorities for that certificate, from the pod's template. AuthoritiesFile stores those that the coordinator
+	// sent since. Both are trusted.
 	CA, AuthoritiesFile string
 	// TokenFile holds the projected token.
 	TokenFile string
-	// Address is where other pods reach this one.
+	// Address is this pod's address for other pods.
 	Address string
-	// Directed is called with each directive, Disconnected with why the conversation ended, or what of it could not be kept, for the log.
-	// Contact is called when the coordinator is there and when it was lost, DetachedFromJob where it says that nothing depends on this pod any
-	// more.
+	// Directed is called with each directive. Disconnected is called with the reason when a stream ends or authorities cannot be stored.
+	// Contact is called when the coordinator is reached and when it is lost, DetachedFromJob when the coordinator reports that the pod has
+	// left its job.
 	Directed        func(protocol.Directive)
 	Disconnected    func(error)
 	Contact         func(up bool)
 	DetachedFromJob func()
 }
 
-// Client keeps up the conversation.
+// Client maintains the stream to the coordinator.
 type Client struct {
 	o Options
-	// targets are what is dialed: first the name.
+	// targets are the addresses to dial: first Target.
 	targets []string
-	// tls, authorities, which is what was named last, and dialing, which of targets is dialed next, belong to Run.
+	// tls, authorities (the last that were sent) and dialing (the index of the next target) belong to Run.
 	tls         *tls.Config
 	authorities string
 	dialing     int
 
 	mu     sync.Mutex
 	report protocol.Report
-	seq    uint64 // of report
+	seq    uint64 // the report's number
 	known  bool
-	finish chan struct{} // closed: the last report is to be sent
-	urgent chan struct{} // something is to be sent at once
-	soon   chan struct{} // within coalesce
+	finish chan struct{} // closed: send the last report
+	urgent chan struct{} // send at once
+	soon   chan struct{} // send within coalesce
 }
 
-// New checks the options.
+// New returns a Client, or an error for invalid options.
 func New(o Options) (*Client, error) {
 	host, port, err := net.SplitHostPort(o.Target)
 	if err != nil {
@@ -104,13 +103,13 @@ func New(o Options) (*Client, error) {
 	if c.tls.RootCAs, err = pool(o.CA, ""); err != nil {
 		return nil, fmt.Errorf("reading the coordinator's CA: %w", err)
 	}
-	if both, err := pool(o.CA, c.authorities); err == nil { // else what was kept is damaged, and named again
+	if both, err := pool(o.CA, c.authorities); err == nil { // else the stored file is damaged, and the coordinator sends them again
 		c.tls.RootCAs = both
 	}
 	return c, nil
 }
 
-// pool holds the authorities that the pod was made with and those that were named since, of which there may be none.
+// pool returns the authorities of the pod's template and those sent since, which may be empty.
 func pool(made, named string) (*x509.CertPool, error) {
 	p := x509.NewCertPool()
 	if !p.AppendCertsFromPEM([]byte(made)) || named != "" && !p.AppendCertsFromPEM([]byte(named)) {
@@ -119,7 +118,7 @@ func pool(made, named string) (*x509.CertPool, error) {
 	return p, nil
 }
 
-// trust takes over whom the coordinator names, and keeps it for the agent that may come after this one.
+// trust adds the authorities that the coordinator sent, and stores them for the next agent.
 func (c *Client) trust(authorities string) error {
 	if authorities == "" || authorities == c.authorities {
 		return nil
@@ -133,7 +132,7 @@ func (c *Client) trust(authorities string) error {
 	}
 	c.tls = c.tls.Clone()
 	c.tls.RootCAs = both
-	if c.o.AuthoritiesFile != "" { // what could not be kept is tried again when it is named again
+	if c.o.AuthoritiesFile != "" { // a failed write is retried when they are sent again
 		part := c.o.AuthoritiesFile + ".part"
 		err := os.WriteFile(part, []byte(authorities), 0o600)
 		if err == nil {
@@ -147,7 +146,7 @@ func (c *Client) trust(authorities string) error {
 	return nil
 }
 
-// Update sets what is reported.
+// Update sets the report to send.
 func (c *Client) Update(r protocol.Report) {
 	c.mu.Lock()
 	wake := c.soon
@@ -163,13 +162,13 @@ func (c *Client) Update(r protocol.Report) {
 	}
 }
 
-// errFinished says that the last report was sent.
+// errFinished ends the stream after the last report.
 var errFinished = errors.New("finished")
 
-// Finish sends the newest report for the last time; Run returns once the other side has read it.
+// Finish sends the newest report for the last time; Run returns once the coordinator has read it.
 func (c *Client) Finish() { close(c.finish) }
 
-// Run talks until ctx ends, or after Finish.
+// Run keeps a stream open until ctx ends, or after Finish.
 func (c *Client) Run(ctx context.Context) {
 	pause := backoff
 	for ctx.Err() == nil {
@@ -209,7 +208,7 @@ func (c *Client) Run(ctx context.Context) {
 	}
 }
 
-// converse is one conversation; heard says that the other side answered.
+// converse runs one stream; heard: the coordinator answered.
 func (c *Client) converse(ctx context.Context) (heard bool, err error) {
 	token, err := os.ReadFile(c.o.TokenFile)
 	if err != nil {
@@ -228,7 +227,7 @@ func (c *Client) converse(ctx context.Context) (heard bool, err error) {
 	guard := time.AfterFunc(attach, cancel)
 	stream, err := v1.NewCoordinatorClient(conn).Attach(ctx)
 	guard.Stop()
-	if err != nil { // there is no connection
+	if err != nil { // no connection
 		c.dialing = (c.dialing + 1) % len(c.targets)
 		return false, err
 	}
@@ -240,7 +239,7 @@ func (c *Client) converse(ctx context.Context) (heard bool, err error) {
 	go func() {
 		err := c.send(ctx, stream)
 		sent <- err
-		if !errors.Is(err, errFinished) { // else the other side ends the stream, having read all of it
+		if !errors.Is(err, errFinished) { // else the coordinator ends the stream after it has read all of it
 			cancel()
 		}
 	}()
@@ -264,7 +263,7 @@ func (c *Client) converse(ctx context.Context) (heard bool, err error) {
 	}
 }
 
-// recvError is why a stream ended, which Send does not tell.
+// recvError returns why a stream ended; Send does not return that.
 func recvError(stream v1.Coordinator_AttachClient, err error) error {
 	if _, why := stream.Recv(); why != nil {
 		return why
@@ -280,7 +279,7 @@ func (c *Client) latest() *v1.Report {
 	return wire.ReportMessage(r)
 }
 
-// send sends the newest report whenever it is due.
+// send sends the newest report whenever one is due.
 func (c *Client) send(ctx context.Context, stream v1.Coordinator_AttachClient) error {
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
@@ -309,7 +308,7 @@ func (c *Client) send(ctx context.Context, stream v1.Coordinator_AttachClient) e
 	}
 }
 
-// dial connects such that a peer that vanished is noticed: a report is sent every second.
+// dial connects with a short timeout for unacknowledged data, so that a vanished peer is noticed: a report is sent every second.
 func dial(ctx context.Context, target string) (net.Conn, error) {
 	d := net.Dialer{Timeout: attach, Control: func(_, _ string, raw syscall.RawConn) error {
 		return raw.Control(func(fd uintptr) {

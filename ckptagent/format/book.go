@@ -8,17 +8,17 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Write is one record to be written at an offset of the arena, by one call. Writes are carried out in the
-// order given, each done before the next begins.
+// Write is one record to be written at an offset of the arena, by one call. Writes are carried out in the given order, each completed
+// before the next begins.
 type Write struct {
 	Offset int64
 	Bytes  []byte
 }
 
-// Book is the agent's knowledge of one arena.
+// Book is the agent's view of one arena.
 //
-// Invariants: at most one slot is granted, and it is the one that the control record names (once Begin
-// ran); grant numbers only rise; a sealed slot is granted again only by SlotReusable.
+// Invariants: at most one slot is granted, and it is the slot that the control record names (after Begin). Grant numbers only rise. A
+// sealed slot is granted again only if SlotReusable allows it.
 //
 //	         Begin, Levels: grant            Seal
 //	empty ─────────────────────────▶ granted ─────▶ sealed
@@ -35,12 +35,12 @@ type Book struct {
 	// Slot has one entry per slot of the arena.
 	Slot []Slot
 
-	// pins counts, for each slot, who reads or fills it aside from training. A pinned slot is never granted. It
-	// may be emptied, where its step is given up; its bytes stay. True of this process only.
+	// pins counts, for each slot, its readers and fillers beside training. A pinned slot is never granted. It may be emptied if its step is
+	// given up; its bytes stay. Pins are not stored.
 	pins []int
 }
 
-// Copy is a complete copy: what must be checksummed before Seal.
+// Copy is a complete copy whose checksum Seal requires.
 type Copy struct {
 	Slot   uint32
 	Grant  uint64
@@ -49,7 +49,7 @@ type Copy struct {
 	Length uint64
 }
 
-// Create starts the book of a new arena. The writes must be carried out before the rank receives the file.
+// Create returns the Book of a new arena. The writes must be carried out before the rank receives the file.
 func Create(h Header) (*Book, []Write) {
 	if h.Slots == 0 {
 		h.Slots = Slots
@@ -68,7 +68,7 @@ func newBook(h Header) *Book {
 	return &Book{Header: h, Slot: make([]Slot, h.Slots), pins: make([]int, h.Slots)}
 }
 
-// Open reads the book from the first MetaBytes of an arena. An error means that the arena is unusable and must be created again.
+// Open reads the Book from the first MetaBytes of an arena. After an error the arena is unusable and must be re-created.
 func Open(meta []byte) (*Book, error) {
 	if len(meta) < MetaBytes {
 		return nil, fmt.Errorf("arena of %d bytes: %w", len(meta), ErrTorn)
@@ -91,7 +91,7 @@ func Open(meta []byte) (*Book, error) {
 			continue
 		}
 		if s.State == SlotSealed && s.Length > h.StateBytes {
-			continue // whole but impossible: of no use
+			continue // complete but inconsistent: discarded
 		}
 		b.Slot[i] = s
 	}
@@ -100,10 +100,10 @@ func Open(meta []byte) (*Book, error) {
 	return b, nil
 }
 
-// reopenGrant makes slot headers and control record agree after a death between two writes.
+// reopenGrant makes slot headers and control record agree after the agent died between two writes.
 func (b *Book) reopenGrant(torn []bool, meta []byte) {
 	c := &b.Control
-	if c.Seq == 0 { // no whole control record: the slot headers are all there is
+	if c.Seq == 0 { // no complete control record: the slot headers alone count
 		c.Slot = NoSlot
 		for _, s := range b.Slot {
 			if s.Generation >= c.Generation {
@@ -111,14 +111,14 @@ func (b *Book) reopenGrant(torn []bool, meta []byte) {
 			}
 		}
 	}
-	// Cut while it was being sealed: it is still what control says it is.
+	// The agent died while it sealed the slot, so the control record still holds.
 	if c.Slot < b.Header.Slots && torn[c.Slot] {
 		b.Slot[c.Slot] = Slot{State: SlotGranted, Grant: c.Grant, Generation: c.Generation, Branch: c.Branch}
 	}
 	open := NoSlot
 	for i, s := range b.Slot {
 		c.Grant = max(c.Grant, s.Grant)
-		// A grant of another generation comes from a Begin that was cut; Begin will do it again.
+		// The agent died during Begin, which left a grant of another generation; Begin is repeated.
 		if s.State == SlotGranted && s.Generation == c.Generation &&
 			(open == NoSlot || s.Grant > b.Slot[open].Grant) {
 			open = uint32(i)
@@ -135,13 +135,12 @@ func (b *Book) reopenGrant(torn []bool, meta []byte) {
 		return
 	}
 	if cl, err := DecodeClient(meta[ClientOffset : ClientOffset+PageSize]); err == nil {
-		c.Grant = max(c.Grant, cl.Grant) // never hand out a number again that a client has seen
+		c.Grant = max(c.Grant, cl.Grant) // never reuse a number that a client has seen
 	}
 }
 
-// Begin prepares the arena for a generation of branch that restores a point (step 0: the beginning) and opens a
-// grant for it. Every process of older generations must be gone. For the generation that the book is
-// already at it returns what Publish returns.
+// Begin prepares the arena for a generation of branch that restores a point (step 0: the beginning) and opens a grant. Every process of
+// older generations must be gone. For the Book's present generation it returns what Publish returns.
 func (b *Book) Begin(generation, branch int64, restore Point) []Write {
 	if generation == b.Control.Generation && b.Control.Seq > 0 {
 		return b.Publish()
@@ -161,8 +160,8 @@ func (b *Book) Begin(generation, branch int64, restore Point) []Write {
 	return append(ws, b.publish())
 }
 
-// Abandon empties the sealed slots that a generation gives up by restoring a point, where the arena
-// was not prepared for that generation: it ran elsewhere and came to its end before it ran here.
+// Abandon empties the sealed slots that a generation gave up by restoring a point, if the generation never began in this arena because it
+// ran and ended elsewhere.
 func (b *Book) Abandon(generation int64, restore Point) []Write {
 	var ws []Write
 	for i, s := range b.Slot {
@@ -173,15 +172,14 @@ func (b *Book) Abandon(generation int64, restore Point) []Write {
 	return ws
 }
 
-// Publish writes the control record again: after Open, so that the client sees the open grant whatever
-// the death of the agent before left.
+// Publish writes the control record again: after Open, so that the client reads the open grant whatever state the previous agent left.
 func (b *Book) Publish() []Write {
 	ws := b.grant()
 	return append(ws, b.publish())
 }
 
-// Levels takes the gang's common step and its level reclaimBelow and opens a grant if there is none and a slot is free.
-// Both only rise within a generation, so lower ones are old news. It returns nothing if nothing changed.
+// Levels sets the gang's common step and reclaimBelow and opens a grant if there is none and a slot is free. Both only rise within a
+// generation; lower values are outdated and ignored. It returns nothing if nothing changed.
 func (b *Book) Levels(commonStep, reclaimBelow int64) []Write {
 	c := &b.Control
 	changed := commonStep > c.CommonStep || reclaimBelow > c.ReclaimBelow
@@ -193,8 +191,8 @@ func (b *Book) Levels(commonStep, reclaimBelow int64) []Write {
 	return append(ws, b.publish())
 }
 
-// SetDurable writes for the client the newest step that is complete in storage and in the gang's record. Within a generation it
-// only rises. It returns nothing if nothing changed.
+// SetDurable writes for the client the newest step that is complete in storage and recorded. Within a generation it only rises. It returns
+// nothing if nothing changed.
 func (b *Book) SetDurable(at Point) []Write {
 	if at.Compare(Point{Branch: b.Control.DurableBranch, Step: b.Control.DurableStep}) <= 0 {
 		return nil
@@ -203,15 +201,15 @@ func (b *Book) SetDurable(at Point) []Write {
 	return []Write{b.publish()}
 }
 
-// SetBarrier writes the step at which clients stay in their save (0: none) and rewrites the control record each time: a client
-// whose control record was not written for long stops waiting.
+// SetBarrier writes the step at which clients stay in their save (0: none) and rewrites the control record each time: a client stops
+// waiting if its control record was not rewritten for long.
 func (b *Book) SetBarrier(step int64) []Write {
 	b.Control.BarrierStep = step
 	return []Write{b.publish()}
 }
 
-// Announced reports whether a client record announces a complete copy under the open grant, and which. An announcement under any
-// other grant, or one that cannot be true, is no copy.
+// Announced returns the complete copy that a client record announces under the open grant. It ignores an announcement under any other grant
+// and one with impossible values.
 func (b *Book) Announced(c Client) (Copy, bool) {
 	open := b.Control.Slot
 	if open == NoSlot || c.Grant == 0 || c.Grant != b.Control.Grant || c.Slot != open {
@@ -227,8 +225,8 @@ func (b *Book) Announced(c Client) (Copy, bool) {
 	}, true
 }
 
-// Seal vouches for a copy whose bytes have checksum crc, then opens the next grant if a slot is free. A
-// copy that is no longer the open one is left alone.
+// Seal seals a copy whose bytes have checksum crc, then opens the next grant if a slot is free. It ignores a copy whose grant is no longer
+// open.
 func (b *Book) Seal(c Copy, crc uint32, sealedAt int64) []Write {
 	if c.Slot != b.Control.Slot || c.Grant != b.Control.Grant {
 		return nil
@@ -240,7 +238,7 @@ func (b *Book) Seal(c Copy, crc uint32, sealedAt int64) []Write {
 	return append(ws, b.publish())
 }
 
-// seal makes a slot sealed: its header says so, with what it holds; of is where that came from.
+// seal returns the header of a sealed slot; of holds the flags of its source.
 func (b *Book) seal(c Copy, of Slot, crc uint32, sealedAt int64) Write {
 	b.Slot[c.Slot] = Slot{
 		State: SlotSealed, Grant: c.Grant, Generation: of.Generation, Step: c.Step, Length: c.Length, CRC: crc, SealedAt: sealedAt,
@@ -259,7 +257,7 @@ func (b *Book) Drop(slot uint32) []Write {
 	return []Write{b.slotWrite(slot)}
 }
 
-// Held lists the steps that the arena holds, ascending by number.
+// Held returns the steps that the arena holds, ascending by number.
 func (b *Book) Held() []Point {
 	var held []Point
 	for _, s := range b.Slot {
@@ -271,10 +269,10 @@ func (b *Book) Held() []Point {
 	return held
 }
 
-// Sealed lists the numbers of these steps.
+// Sealed returns the numbers of these steps.
 func (b *Book) Sealed() []int64 { return slices.Compact(protocol.Steps(b.Held())) }
 
-// Find names the slot to restore step from: if two hold it, the one sealed under the higher grant.
+// Find returns the slot to restore step from: if two hold it, the one sealed under the higher grant.
 func (b *Book) Find(step int64) (uint32, bool) {
 	found := NoSlot
 	for i, s := range b.Slot {
@@ -300,7 +298,7 @@ func (b *Book) grant() []Write {
 	return []Write{b.slotWrite(slot)}
 }
 
-// free picks the slot to be written next: one that holds nothing, else the oldest reusable step.
+// free returns the slot to be written next: an empty one, else that of the oldest reusable step.
 func (b *Book) free() uint32 {
 	best := NoSlot
 	for i, s := range b.Slot {

@@ -10,9 +10,10 @@ type Client struct {
 	PID        uint32
 	Attached   bool
 	Restored   bool
-	// Restoring: the client has begun to restore the generation's step and is not done. Where that fails it stays until a step is finished.
+	// Restoring: the client has begun to restore the generation's step and has not finished. After a failure it stays set until a step is
+	// finished.
 	Restoring bool
-	// RestoredStep is what was restored, if Restored; 0: the client started from the beginning.
+	// RestoredStep is the restored step, if Restored; 0: the client started from the beginning.
 	RestoredStep int64
 	// Step is the newest finished step that the script reported.
 	Step int64
@@ -23,27 +24,27 @@ type Client struct {
 	CopyStep int64
 	Length   uint64
 
-	// Saves counts copies, Skipped saves without a free slot, Refused saves of a state that cannot be held.
+	// Saves counts copies, Skipped saves without a free slot, Refused saves of a state that cannot be stored.
 	Saves, Skipped, Refused uint64
-	// Needed is what the state needs, in bytes, when it did not fit.
+	// Needed is the size of the state in bytes, if it did not fit.
 	Needed uint64
 
 	// Branch of the newest complete copy.
 	Branch int64
-	// OverlapStep and OverlapGrant name an overlapped copy that is not compared yet; 0: none.
+	// OverlapStep and OverlapGrant name an overlapped copy that is not verified yet; 0: none.
 	OverlapStep  int64
 	OverlapGrant uint64
-	// Overlapped counts saves that were copied beside training, Dropped those given up because their source had changed.
+	// Overlapped counts saves copied during training, Dropped those given up because their source had changed.
 	Overlapped, Dropped uint64
-	// Blocking counts layouts whose saves are copied inside save from then on, Reason says why the newest of them is.
+	// Blocking counts layouts whose saves are copied only inside save, Reason is why the newest of them is.
 	Blocking uint64
 	Reason   Reason
 }
 
-// Reason says why saves of a layout are not overlapped.
+// Reason is why saves of a layout are not overlapped.
 type Reason uint32
 
-// The reasons that clients know; 0: none.
+// The reasons of clients; 0: none.
 const (
 	ReasonUnequal Reason = iota + 1
 	ReasonNoHook
@@ -53,7 +54,7 @@ const (
 	ReasonClosure
 )
 
-// reasons are the words for each, as docs/formats/checkpoint.md has them.
+// reasons are their texts, as in docs/formats/checkpoint.md.
 var reasons = map[Reason]string{
 	ReasonUnequal:    "the state was found changed between a save and the next optimizer step",
 	ReasonNoHook:     "no optimizer's hook fires in each step, as where torch.compile takes the whole step",
@@ -63,7 +64,7 @@ var reasons = map[Reason]string{
 	ReasonClosure:    "a closure runs forward and backward within the optimizer's step",
 }
 
-// String is for people. A newer client may know more reasons than we do.
+// String returns the text for users. A newer client may have reasons that this version does not know.
 func (r Reason) String() string {
 	if words, ok := reasons[r]; ok {
 		return words
@@ -147,7 +148,7 @@ func decodeClientRecord(b []byte) (Client, error) {
 	return c, nil
 }
 
-// DecodeClient reads the newer whole record of a client page.
+// DecodeClient returns the newer complete record of a client page.
 func DecodeClient(page []byte) (Client, error) {
 	c, err := newer(page, decodeClientRecord, func(c Client) uint64 { return c.Seq })
 	if err != nil {

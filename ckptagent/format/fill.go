@@ -2,25 +2,25 @@ package format
 
 import "slices"
 
-// Fill is a slot that is being filled from outside while no generation runs.
+// Fill is a slot that is being filled from storage while no generation runs.
 type Fill struct {
 	Copy
 	Generation, Branch int64
-	// began is the generation that the book was at: once another one began the hole is of no use.
+	// began is the Book's generation when the fill began: after another one began, the fill is invalid.
 	began int64
 }
 
-// Holds reports whether a step lies sealed here as generation, or one before it, left it. One that a later
-// generation made anew, or that is of another branch, is another state of the same number.
+// Holds reports whether a step is sealed here as the given generation or an earlier one made it. A step that a later generation or another
+// branch made is a different state with the same number.
 func (b *Book) Holds(at Point, generation int64) bool {
 	return slices.ContainsFunc(b.Slot, func(s Slot) bool {
 		return s.State == SlotSealed && s.point() == at && s.Generation <= generation
 	})
 }
 
-// BeginFill gives up sealed steps above a step, in number or branch, and that step itself if a later generation made it or
-// another branch did, and opens a hole for it: in a slot that holds nothing, else the oldest that is not common. No client may
-// run. The hole is pinned until CommitFill or AbortFill.
+// BeginFill gives up sealed steps above a step, in number or branch, and that step itself if a later generation or another branch made it.
+// Then it opens a fill in an empty slot, else in that of the oldest step that is not common. No client may run. The slot is pinned until
+// CommitFill or AbortFill.
 func (b *Book) BeginFill(at Point, generation int64, length uint64) (Fill, []Write, bool) {
 	if at.Step <= 0 || length == 0 || length > b.Header.StateBytes {
 		return Fill{}, nil, false
@@ -40,7 +40,7 @@ func (b *Book) BeginFill(at Point, generation int64, length uint64) (Fill, []Wri
 	b.Slot[slot] = Slot{Grant: b.Control.Grant, Generation: generation, Branch: at.Branch}
 	b.pins[slot]++
 	ws = append(ws, b.slotWrite(slot))
-	if slot == b.Control.Slot { // of a client that is gone
+	if slot == b.Control.Slot { // granted to a client that is gone
 		b.Control.Slot = NoSlot
 		ws = append(ws, b.publish())
 	}
@@ -64,8 +64,7 @@ func (b *Book) fillSlot() uint32 {
 	return best
 }
 
-// CommitFill seals a filled slot whose bytes have checksum crc, unless a generation started meanwhile, and ends the
-// fill.
+// CommitFill ends the fill and seals the slot, whose bytes have checksum crc, unless a generation started meanwhile.
 func (b *Book) CommitFill(h Fill, crc uint32, sealedAt int64) (ws []Write, ok bool) {
 	b.pins[h.Slot]--
 	if b.Control.Generation != h.began || b.Slot[h.Slot].Grant != h.Grant {
@@ -76,5 +75,5 @@ func (b *Book) CommitFill(h Fill, crc uint32, sealedAt int64) (ws []Write, ok bo
 	}, true
 }
 
-// AbortFill ends a fill whose slot was not filled.
+// AbortFill ends a fill without a sealed step.
 func (b *Book) AbortFill(h Fill) { b.pins[h.Slot]-- }

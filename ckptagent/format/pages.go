@@ -31,7 +31,7 @@ func (h Header) Encode() []byte {
 	return seal(b)
 }
 
-// DecodeHeader reads the record that starts an arena.
+// DecodeHeader decodes the record that starts an arena.
 func DecodeHeader(b []byte) (Header, error) {
 	if err := check(b, magicHeader); err != nil {
 		return Header{}, fmt.Errorf("arena header: %w", err)
@@ -54,20 +54,19 @@ func DecodeHeader(b []byte) (Header, error) {
 type Control struct {
 	// Seq numbers the agent's writes of this page.
 	Seq uint64
-	// Slot may be written under Grant by processes of Generation; NoSlot: none.
+	// Slot may be written by processes of Generation under Grant; NoSlot: none may.
 	Slot       uint32
 	Generation int64
 	Grant      uint64
-	// CommonStep and ReclaimBelow are the coordinator's levels, for people.
+	// CommonStep and ReclaimBelow are the coordinator's levels, for inspection by users.
 	CommonStep, ReclaimBelow int64
-	// BarrierStep: a client that has saved a step at or above it stays in that save; 0: none stays.
+	// BarrierStep: a client stays in its first save of a step at or above it; 0: none stays.
 	BarrierStep int64
-	// Branch is the generation's line of training.
+	// Branch is the generation's branch.
 	Branch int64
-	// DurableStep of DurableBranch is the newest step of this generation's line that lies whole in storage and is
-	// recorded; 0: none is known.
+	// DurableStep of DurableBranch is the newest step on this generation's line that is complete in storage and recorded; 0: none.
 	DurableStep, DurableBranch int64
-	// ReplicatedStep of ReplicatedBranch is the newest that lies in another node's memory as well; 0: none is known.
+	// ReplicatedStep of ReplicatedBranch is the newest that another node's memory also holds; 0: none.
 	ReplicatedStep, ReplicatedBranch int64
 }
 
@@ -110,7 +109,7 @@ func decodeControlRecord(b []byte) (Control, error) {
 	return c, nil
 }
 
-// DecodeControl reads the newer whole record of a control page.
+// DecodeControl returns the newer complete record of a control page.
 func DecodeControl(page []byte) (Control, error) {
 	c, err := newer(page, decodeControlRecord, func(c Control) uint64 { return c.Seq })
 	if err != nil {
@@ -119,7 +118,7 @@ func DecodeControl(page []byte) (Control, error) {
 	return c, nil
 }
 
-// newer picks the whole record with the higher number of the two on a page.
+// newer returns, of a page's two records, the complete one with the higher number.
 func newer[T any](page []byte, decode func([]byte) (T, error), seq func(T) uint64) (T, error) {
 	var none T
 	if len(page) < secondRecord+RecordSize {
@@ -141,7 +140,7 @@ func newer[T any](page []byte, decode func([]byte) (T, error), seq func(T) uint6
 	}
 }
 
-// recordOffset is where write number seq of a page with two records goes.
+// recordOffset returns where write number seq goes on a page with two records.
 func recordOffset(page int64, seq uint64) int64 {
 	if seq%2 == 0 {
 		return page

@@ -1,8 +1,7 @@
 package format
 
-// Pin keeps the slot that holds step from being granted until Unpin, so that it can be read aside from
-// training. It returns the slot's header. While another slot is pinned it is refused: with two of three at
-// rest training could save no more. busy says that this is why.
+// Pin prevents the slot that holds step from being granted until Unpin, so that it can be read during training. It returns the slot's
+// header. Only one slot can be pinned: with two of three pinned, training could save no more; busy: another one is.
 func (b *Book) Pin(step int64) (slot uint32, s Slot, ok, busy bool) {
 	slot, ok = b.Find(step)
 	if !ok {
@@ -17,7 +16,7 @@ func (b *Book) Pin(step int64) (slot uint32, s Slot, ok, busy bool) {
 	return slot, b.Slot[slot], true, false
 }
 
-// Unpin lets a slot go and opens a grant if there was none for want of it.
+// Unpin unpins a slot and opens a grant if none is open.
 func (b *Book) Unpin(slot uint32) []Write {
 	b.pins[slot]--
 	ws := b.grant()

@@ -8,26 +8,26 @@ import (
 	"hash/crc32"
 )
 
-// ErrTorn says that a record is not whole: never written, cut while being written, or damaged.
+// ErrTorn is returned for an incomplete record: never written, partly written, or damaged.
 var ErrTorn = errors.New("record is not whole")
 
-// ErrVersion says that a record is whole but of a version that this build does not know.
+// ErrVersion is returned for a complete record of an unknown version.
 var ErrVersion = errors.New("unknown format version")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// NewChecksum computes the CRC32C of data that is read piece by piece.
+// NewChecksum computes the CRC32C of data read in pieces.
 func NewChecksum() hash.Hash32 { return crc32.New(castagnoli) }
 
-// AddChecksum is the CRC32C of what has the checksum sum, 0 for nothing, followed by data.
+// AddChecksum returns the CRC32C of earlier data with checksum sum (0: no data), followed by data.
 func AddChecksum(sum uint32, data []byte) uint32 { return crc32.Update(sum, castagnoli, data) }
 
-// Checksum is the CRC32C of data.
+// Checksum returns the CRC32C of data.
 func Checksum(data []byte) uint32 { return crc32.Checksum(data, castagnoli) }
 
-// JoinChecksums is the CRC32C of two pieces of data one after the other, of which these are the checksums; the second one has n bytes.
+// JoinChecksums returns the CRC32C of two consecutive pieces of data from their checksums; the second has n bytes.
 func JoinChecksums(first, second uint32, n uint64) uint32 {
-	// A checksum is a polynomial over GF(2) modulo the generator; what follows multiplies it by x^(8n).
+	// A checksum is a polynomial over GF(2) modulo the generator; the loop multiplies it by x^(8n).
 	power, factor := uint32(1)<<31, uint32(1)<<23 // 1 and x^8: the highest bit is x^0
 	for ; n > 0; n >>= 1 {
 		if n&1 == 1 {
@@ -58,7 +58,7 @@ const (
 
 var le = binary.LittleEndian
 
-// newRecord returns a record that has magic and version; seal adds the checksum.
+// newRecord returns a record with magic and version; seal adds the checksum.
 func newRecord(magic string) []byte {
 	b := make([]byte, RecordSize)
 	copy(b, magic)
@@ -66,14 +66,14 @@ func newRecord(magic string) []byte {
 	return b
 }
 
-// seal puts the checksum at the end of a record.
+// seal writes the checksum at the end of a record.
 func seal(b []byte) []byte {
 	end := len(b) - 4
 	le.PutUint32(b[end:], Checksum(b[:end]))
 	return b
 }
 
-// check returns an error unless b starts with a whole record of the given kind.
+// check returns an error unless b starts with a complete record of the given kind.
 func check(b []byte, magic string) error {
 	if len(b) < RecordSize {
 		return fmt.Errorf("%w: %d bytes, want %d", ErrTorn, len(b), RecordSize)

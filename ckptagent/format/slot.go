@@ -2,15 +2,15 @@ package format
 
 import "fmt"
 
-// SlotState says what a slot's data is worth.
+// SlotState is the state of a slot's data.
 type SlotState uint32
 
 const (
-	// SlotEmpty: nothing of use.
+	// SlotEmpty: no usable data.
 	SlotEmpty SlotState = 0
-	// SlotGranted: the client may be writing; never to be read.
+	// SlotGranted: the client may be writing; the data is never read.
 	SlotGranted SlotState = 1
-	// SlotSealed: whole, as far as its checksum agrees.
+	// SlotSealed: complete if its checksum matches.
 	SlotSealed SlotState = 2
 )
 
@@ -19,21 +19,21 @@ type Slot struct {
 	State      SlotState
 	Grant      uint64
 	Generation int64
-	// Step, Length, CRC and SealedAt (Unix nanoseconds) are set in sealed slots only.
+	// Step, Length (bytes), CRC and SealedAt (Unix nanoseconds) are set only in sealed slots.
 	Step     int64
 	Length   uint64
 	CRC      uint32
 	SealedAt int64
-	// Branch is that of the grant, and of the step once it is sealed.
+	// Branch is the grant's branch, and the step's once it is sealed.
 	Branch int64
-	// Flags say where the data came from: SlotFromStorage, SlotUnauthenticated.
+	// Flags are SlotFromStorage and SlotUnauthenticated.
 	Flags uint32
 }
 
 const (
 	// SlotFromStorage marks a slot that was filled from storage.
 	SlotFromStorage = 1
-	// SlotUnauthenticated marks one that was not authenticated there.
+	// SlotUnauthenticated marks a slot whose data in storage was not authenticated.
 	SlotUnauthenticated = 2
 )
 
@@ -54,7 +54,7 @@ func (s Slot) Encode() []byte {
 	return seal(b)
 }
 
-// DecodeSlot reads a slot header.
+// DecodeSlot decodes a slot header.
 func DecodeSlot(b []byte) (Slot, error) {
 	if err := check(b, magicSlot); err != nil {
 		return Slot{}, fmt.Errorf("slot header: %w", err)

@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// MaxManifest is more than any manifest has bytes.
+// MaxManifest exceeds the size of any manifest, in bytes.
 const MaxManifest = 16 << 20
 
-// StorageVersion is that of what lies in storage (docs/formats/storage.md); rank files and manifests carry it.
+// StorageVersion is the version of the format in storage (docs/formats/storage.md), which rank files and manifests have.
 const StorageVersion = 1
 
-// RankFileData is where the data of a rank's file starts.
+// RankFileData is the offset of the data in a rank file.
 const RankFileData = PageSize
 
 const (
 	magicRankFile = "HFRANKFL"
-	// rankFileHead is where the head of a rank's file ends: the same in every version, so that a reader can say of one that
-	// it does not know that it is another.
+	// rankFileHead is the size of the fixed part of a rank file's header, which is the same in every version, so that a reader recognizes a
+	// version that it does not support.
 	rankFileHead = 128
 )
 
@@ -27,13 +27,13 @@ const (
 type RankFile struct {
 	Rank, WorldSize  uint32
 	Step, Generation int64
-	// Branch is that of the step.
+	// Branch is the step's branch.
 	Branch   int64
 	Length   uint64
 	Checksum uint32
 }
 
-// Point is the step that the file has.
+// Point returns the file's step.
 func (f RankFile) Point() Point { return Point{Branch: f.Branch, Step: f.Step} }
 
 // Encode returns the file's header, RankFileData bytes.
@@ -53,7 +53,7 @@ func (f RankFile) Encode() []byte {
 	return b
 }
 
-// DecodeRankFile reads the header of a rank's file.
+// DecodeRankFile decodes the header of a rank file.
 func DecodeRankFile(b []byte) (RankFile, error) {
 	if len(b) < rankFileHead || string(b[:8]) != magicRankFile {
 		return RankFile{}, fmt.Errorf("rank file: %w: it does not start as one", ErrTorn)
@@ -74,7 +74,7 @@ func DecodeRankFile(b []byte) (RankFile, error) {
 	return f, nil
 }
 
-// Manifest says that a step is complete in storage: one entry per rank, in order.
+// Manifest marks a step as complete in storage: one entry per rank, in order.
 type Manifest struct {
 	Version    int            `json:"version"`
 	Step       int64          `json:"step"`
@@ -83,7 +83,7 @@ type Manifest struct {
 	Ranks      []ManifestRank `json:"ranks"`
 }
 
-// ManifestRank is what one rank's file holds.
+// ManifestRank describes one rank's file.
 type ManifestRank struct {
 	Length   uint64 `json:"length"`
 	Checksum uint32 `json:"crc32c"`
@@ -99,7 +99,7 @@ func (m Manifest) Encode() []byte {
 	return append(b, '\n')
 }
 
-// DecodeManifest reads a manifest's file.
+// DecodeManifest decodes a manifest's file.
 func DecodeManifest(b []byte) (Manifest, error) {
 	var m Manifest
 	switch err := json.Unmarshal(b, &m); {
@@ -114,30 +114,30 @@ func DecodeManifest(b []byte) (Manifest, error) {
 	return m, nil
 }
 
-// RankFileName names the file of a rank.
+// RankFileName returns the file name of a rank's state.
 func RankFileName(step int64, rank uint32) string { return fmt.Sprintf("step-%d.rank-%d", step, rank) }
 
-// ManifestName names the manifest of a step.
+// ManifestName returns the file name of a step's manifest.
 func ManifestName(step int64) string { return fmt.Sprintf("step-%d.manifest.json", step) }
 
-// IndexFolder names the folder by which stock torch.distributed.checkpoint reads a step where it lies.
+// IndexFolder returns the name of the folder with which stock torch.distributed.checkpoint reads a step in place.
 func IndexFolder(step int64) string { return fmt.Sprintf("step-%d.dcp", step) }
 
-// What lies in it.
+// Files of that folder.
 const (
-	// IndexMetadata says where each tensor's bytes lie in the rank files.
+	// IndexMetadata has each tensor's place in the rank files.
 	IndexMetadata = ".metadata"
-	// IndexValues has all that is no tensor.
+	// IndexValues has all values that are not tensors.
 	IndexValues = "values"
 )
 
-// GenerationFolder names the folder of a generation.
+// GenerationFolder returns the name of a generation's folder.
 func GenerationFolder(generation int64) string { return fmt.Sprintf("gen-%d", generation) }
 
-// PartSuffix ends the name of an incomplete file; the part before it, after a dot, names the writer.
+// PartSuffix ends the name of an incomplete file; the part before the suffix, after a dot, names the writer.
 const PartSuffix = ".part"
 
-// ParseGenerationFolder reads a name that GenerationFolder made.
+// ParseGenerationFolder parses a name from GenerationFolder.
 func ParseGenerationFolder(name string) (generation int64, ok bool) {
 	digits, ok := strings.CutPrefix(name, "gen-")
 	if !ok {
@@ -147,24 +147,24 @@ func ParseGenerationFolder(name string) (generation int64, ok bool) {
 	return generation, err == nil && generation >= 0 && GenerationFolder(generation) == name
 }
 
-// FileKind says what a file of a generation's folder is.
+// FileKind is the kind of a file in a generation's folder.
 type FileKind int
 
 // The kinds of files.
 const (
-	// FileUnknown: not named by us; never touched.
+	// FileUnknown: not a name of Holdfast; never changed.
 	FileUnknown FileKind = iota
-	// FileRank is a rank's state, whole.
+	// FileRank is a rank's complete state.
 	FileRank
-	// FileManifest says that all of a step's files are there.
+	// FileManifest is a manifest: all files of the step are complete.
 	FileManifest
 	// FileIndex is the folder by which stock torch reads a step.
 	FileIndex
-	// FilePart is a rank's state or a manifest before it is whole.
+	// FilePart is an incomplete rank file or manifest.
 	FilePart
 )
 
-// ParseFileName says what a file of a generation's folder is, and of which step.
+// ParseFileName returns the kind and the step of a file in a generation's folder.
 func ParseFileName(name string) (kind FileKind, step int64) {
 	whole := name
 	if cut, ok := strings.CutSuffix(name, PartSuffix); ok {

@@ -1,7 +1,6 @@
-// Package inspect lists the content of storage, as specified in docs/formats/storage.md: which steps, how large, and
-// which of their files are not whole and why. It promises to change nothing, to read nothing outside the given
-// folder, to follow no symbolic link in it, to stay within its bounds whatever the folder holds, and to report what
-// it left out.
+// Package inspect lists the content of storage, as specified in docs/formats/storage.md: which steps there are, how large they are, and
+// which of their files are incomplete and why. It changes nothing, reads nothing outside the given folder, follows no symbolic link, stays
+// within its bounds whatever the folder holds, and reports what it left out.
 package inspect
 
 import (
@@ -19,31 +18,31 @@ import (
 	"holdfast.dev/holdfast/ckptagent/format"
 )
 
-// Bounds of one look.
+// Bounds of one inspection.
 const (
-	// maxEntries is how many names are read in all, and how many files are looked at.
+	// maxEntries is the most names that are read, and the most files that are checked.
 	maxEntries = 200_000
-	// maxFolders is how many folders of a claim are looked into for being a job's.
+	// maxFolders is the most folders of a claim that are checked for being a job's.
 	maxFolders = 1_000
-	// maxSteps is how many steps of a job are told, the newest ones.
+	// maxSteps is the most steps of a job in a result, the newest ones.
 	maxSteps = 1_000
-	// maxRuns is how many runs of files are told of a step, maxAllRuns of all.
+	// maxRuns is the most runs of files of a step in a result, maxAllRuns of all steps.
 	maxRuns    = 1_000
 	maxAllRuns = 10_000
 	maxNotes   = 32
 )
 
-// Options say what is looked at.
+// Options select what is inspected.
 type Options struct {
-	// Deep reads every byte of every rank file; else headers and lengths alone.
+	// Deep reads every byte of every rank file; otherwise only headers and lengths.
 	Deep bool
-	// Step is the only one that is looked at; 0: all.
+	// Step is the only step to inspect; 0: all.
 	Step int64
-	// Folder is the only job's folder of a claim that is looked at; empty: all.
+	// Folder is the only job's folder of a claim to inspect; empty: all.
 	Folder string
 }
 
-// Look looks into a job's folder, or into a claim with such folders.
+// Look inspects a job's folder, or a claim with such folders.
 func Look(ctx context.Context, dir string, o Options) (Storage, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -69,11 +68,11 @@ func Look(ctx context.Context, dir string, o Options) (Storage, error) {
 	return out, ctx.Err()
 }
 
-// look is one look under way.
+// look is one inspection.
 type look struct {
 	ctx     context.Context
 	options Options
-	// entries, files and runs are what is left of the bounds.
+	// entries, files and runs are what remains of the bounds.
 	entries, files, runs int
 	notes                []string
 }
@@ -89,7 +88,7 @@ func isGeneration(name string) bool {
 	return ok
 }
 
-// list names what lies in a folder, sorted, within the bound.
+// list returns the sorted names in a folder, within the bound.
 func (l *look) list(dir *os.Root) ([]string, error) {
 	d, err := dir.Open(".")
 	if err != nil {
@@ -115,7 +114,7 @@ func (l *look) list(dir *os.Root) ([]string, error) {
 	return names, l.ctx.Err()
 }
 
-// enter opens a folder that is one, and no link to one; nil where it is none.
+// enter opens a folder; nil: it is a link or no folder.
 func (l *look) enter(dir *os.Root, name string) *os.Root {
 	info, err := dir.Lstat(name)
 	if err != nil || !info.IsDir() {
@@ -129,7 +128,7 @@ func (l *look) enter(dir *os.Root, name string) *os.Root {
 	return sub
 }
 
-// claim looks into the jobs' folders of a claim.
+// claim inspects the jobs' folders of a claim.
 func (l *look) claim(root *os.Root, names []string) (out []Folder) {
 	looked := 0
 	for _, name := range names {
@@ -156,7 +155,7 @@ func (l *look) claim(root *os.Root, names []string) (out []Folder) {
 	return out
 }
 
-// found is what a generation's folder has of one step.
+// found are the files of one step in a generation's folder.
 type found struct {
 	step, generation int64
 	ranks            []uint32
@@ -164,7 +163,7 @@ type found struct {
 	parts            int
 }
 
-// folder looks into a job's folder.
+// folder inspects a job's folder.
 func (l *look) folder(root *os.Root, name string, names []string) Folder {
 	out := Folder{Name: name}
 	var steps []*found
@@ -177,7 +176,7 @@ func (l *look) folder(root *os.Root, name string, names []string) Folder {
 		}
 	}
 	slices.Sort(generations)
-	for _, generation := range slices.Backward(generations) { // where not all is looked at, the newest is
+	for _, generation := range slices.Backward(generations) { // newest first, in case a bound is reached
 		name := format.GenerationFolder(generation)
 		dir := l.enter(root, name)
 		if dir == nil {
@@ -214,7 +213,7 @@ func (l *look) folder(root *os.Root, name string, names []string) Folder {
 	return out
 }
 
-// group sorts the names of a generation's folder by step.
+// group groups the names of a generation's folder by step.
 func group(generation int64, names []string) (steps []*found, foreign int) {
 	by := map[int64]*found{}
 	for _, name := range names {
@@ -224,7 +223,7 @@ func group(generation int64, names []string) (steps []*found, foreign int) {
 			continue
 		}
 		if kind == format.FileIndex {
-			continue // it repeats what the step's files say
+			continue // an index repeats the content of the step's files
 		}
 		s := by[step]
 		if s == nil {
@@ -243,7 +242,7 @@ func group(generation int64, names []string) (steps []*found, foreign int) {
 	return steps, foreign
 }
 
-// step looks at the files of one step.
+// step inspects the files of one step.
 func (l *look) step(dir *os.Root, s *found) Step {
 	out := Step{Step: s.step, Generation: s.generation, Unfinished: s.parts, Manifest: Missing}
 	slices.Sort(s.ranks)
@@ -254,7 +253,7 @@ func (l *look) step(dir *os.Root, s *found) Step {
 		want = m.Ranks
 	}
 	ranks := s.ranks
-	if out.Manifest == OK { // all that it names, and what it does not name
+	if out.Manifest == OK { // all ranks that the manifest lists, present or not
 		ranks, out.Ranks, out.Branch = nil, len(want), m.Branch
 		for rank := range want {
 			ranks = append(ranks, uint32(rank))
@@ -276,7 +275,7 @@ func (l *look) step(dir *os.Root, s *found) Step {
 		l.files--
 		f := l.rank(dir, s, rank, want, &out)
 		if f.Status == Missing && out.Manifest != OK {
-			continue // only its name said that it was there, and it went meanwhile
+			continue // the file was removed after its name was read
 		}
 		l.add(&out, f)
 	}
@@ -285,12 +284,12 @@ func (l *look) step(dir *os.Root, s *found) Step {
 	}
 	if s.manifest && !out.Complete() {
 		_, err := dir.Lstat(format.ManifestName(s.step))
-		out.Removed = errors.Is(err, fs.ErrNotExist) // manifests go first
+		out.Removed = errors.Is(err, fs.ErrNotExist) // a manifest is removed first
 	}
 	return out
 }
 
-// add takes note of how a file is.
+// add adds a file's status to the result.
 func (l *look) add(out *Step, f Run) {
 	out.Bytes += f.Bytes
 	if f.Status == OK {
@@ -340,7 +339,7 @@ func (l *look) manifest(dir *os.Root, s *found) (format.Manifest, Status, string
 	return m, OK, ""
 }
 
-// rank looks at one rank's file; of how many ranks the step is, and of which branch, is set by the first one that says it.
+// rank inspects one rank's file; the first complete header sets the step's number of ranks and branch.
 func (l *look) rank(dir *os.Root, s *found, rank uint32, want []format.ManifestRank, of *Step) Run {
 	out := Run{Rank: rank, Ranks: 1}
 	in, info, status, why := open(dir, format.RankFileName(s.step, rank))
@@ -391,7 +390,7 @@ func header(in io.Reader, info fs.FileInfo) (f format.RankFile, status Status, w
 		return f, OtherVersion, err.Error()
 	case err != nil:
 		return f, Torn, err.Error()
-	case info.Size() < format.RankFileData: // it grew meanwhile
+	case info.Size() < format.RankFileData: // the file has grown since Stat
 		return f, Unreadable, "it changed while it was read"
 	}
 	return f, OK, ""

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// open opens a file that is one: no link, pipe or folder, whatever takes its place meanwhile. Where it cannot, in is nil
-// and status says how the file is.
+// open opens a regular file: no link, pipe or folder, even if the file is replaced meanwhile. On failure in is nil and status has the
+// cause.
 func open(dir *os.Root, name string) (in *os.File, info fs.FileInfo, status Status, why string) {
 	before, err := dir.Lstat(name)
 	switch {
@@ -36,7 +36,7 @@ func open(dir *os.Root, name string) (in *os.File, info fs.FileInfo, status Stat
 	return in, info, OK, ""
 }
 
-// reason is what went wrong, without the name that stands beside it.
+// reason returns an error's text without the file name, which is shown beside it.
 func reason(err error) string {
 	var path *fs.PathError
 	if errors.As(err, &path) {
@@ -45,7 +45,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// rankOf reads the rank of a name that is known to be a rank file's.
+// rankOf returns the rank in the name of a rank file.
 func rankOf(name string) uint32 {
 	_, digits, _ := strings.Cut(name, ".rank-")
 	rank, _ := strconv.ParseUint(digits, 10, 32)

@@ -1,6 +1,5 @@
-// Package coordtest serves agents under test. Over TLS, as on a cluster, it is the real coordinator for the pods of
-// the gangs that Lead leads; any other pod receives the directive that the test sets by Direct. All reports are kept
-// for the test.
+// Package coordtest serves agents under test. Over TLS, as on a cluster, it is the real coordinator for the pods of gangs created by Lead;
+// any other pod receives the directive that the test sets by Direct. It stores all reports for the test.
 package coordtest
 
 import (
@@ -29,33 +28,33 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// Coordinator serves agents; a pod is named by its token.
+// Coordinator serves agents; a pod's token is its name.
 type Coordinator struct {
-	// CA is what agents verify the certificate with.
+	// CA is the authority of its certificate.
 	CA string
 
 	cert    tls.Certificate
 	addr    string
 	callers *coordinatortest.Callers
 	store   *coordinatortest.Store
-	stop    context.CancelFunc // ends what serves now
-	stopped chan struct{}      // closed when it has ended
+	stop    context.CancelFunc // ends the present server
+	stopped chan struct{}      // closed when the server has ended
 
 	mu         sync.Mutex
-	reports    map[string][]*v1.Report // all that each pod sent, the newest last
+	reports    map[string][]*v1.Report // all reports of each pod, oldest first
 	sent       map[string]*v1.Directive
 	directives map[string]*v1.Directive
 	gangs      map[string]*Gang // by pod
-	lives      map[string]int   // how many pods there were of each name
-	led        int              // how many gangs were led
+	lives      map[string]int   // number of pods so far, by name
+	led        int              // number of gangs so far
 	cut        map[string]context.CancelFunc
-	tokens     []string // all that were shown
+	tokens     []string // all tokens received
 	deny       error
-	named      string // authorities that agents are told of
+	named      string // authorities sent to agents
 	changed    chan struct{}
 }
 
-// Start serves on a free port of this machine until the test ends.
+// Start serves on a free local port until the test ends.
 func Start(t testing.TB) *Coordinator {
 	t.Helper()
 	c := &Coordinator{
@@ -75,10 +74,10 @@ func Start(t testing.TB) *Coordinator {
 	return c
 }
 
-// Name is in the certificate and does not resolve.
+// Name is the certificate's host name, which does not resolve.
 const Name = "coordinator.invalid"
 
-// certificate is one for this machine, signed by itself.
+// certificate returns a self-signed certificate for Name.
 func certificate(t testing.TB) (ca string, cert tls.Certificate) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -99,8 +98,7 @@ func certificate(t testing.TB) (ca string, cert tls.Certificate) {
 	return ca, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// Announce has agents told of another authority, beside the one that they were made with; promote has that one sign, once the
-// coordinator serves again.
+// Announce sends agents a second authority. promote makes it sign the certificate once the coordinator serves again.
 func (c *Coordinator) Announce(t testing.TB) (promote func()) {
 	t.Helper()
 	ca, cert := certificate(t)
@@ -147,16 +145,16 @@ func (c *Coordinator) serve(t testing.TB, addr string) {
 	}()
 }
 
-// Address is where agents find it.
+// Address returns host:port for agents.
 func (c *Coordinator) Address() string { return c.addr }
 
-// Stop ends all streams, as the end of the process would; Again serves again at the same address.
+// Stop ends all streams, as the end of the process would; Again serves on the same address.
 func (c *Coordinator) Stop() {
 	c.stop()
 	<-c.stopped
 }
 
-// Again starts a stopped coordinator anew. Of gangs it knows what was stored, of reports nothing.
+// Again restarts a stopped coordinator. It has the stored records of gangs and no reports.
 func (c *Coordinator) Again(t testing.TB) {
 	c.mu.Lock()
 	c.reports = map[string][]*v1.Report{}
@@ -164,7 +162,7 @@ func (c *Coordinator) Again(t testing.TB) {
 	c.serve(t, c.addr)
 }
 
-// Deny has all further reports refused with the code; codes.OK: no more.
+// Deny refuses all further reports with the code; codes.OK: it accepts them again.
 func (c *Coordinator) Deny(code codes.Code) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,7 +172,7 @@ func (c *Coordinator) Deny(code codes.Code) {
 	}
 }
 
-// attach has the one speak with an agent who leads its pod: the real coordinator, or the test.
+// attach passes a stream to the real coordinator, if it leads the pod, or to the test.
 func (c *Coordinator) attach(serving context.Context, srv any, rpc grpc.ServerStream, next grpc.StreamHandler) error {
 	pod := coordinatortest.Token(rpc.Context())
 	ctx, cancel := context.WithCancel(rpc.Context())
@@ -195,7 +193,7 @@ func (c *Coordinator) attach(serving context.Context, srv any, rpc grpc.ServerSt
 	return s.follow()
 }
 
-// stream is one agent's conversation; what is said passes through it.
+// stream is one agent's stream; it records all messages.
 type stream struct {
 	grpc.ServerStream
 	c   *Coordinator
@@ -224,7 +222,7 @@ func (s *stream) SendMsg(m any) error {
 	return s.ServerStream.SendMsg(m)
 }
 
-// follow tells the agent what the test sets, until the stream ends.
+// follow sends the agent the test's directives until the stream ends.
 func (s *stream) follow() error {
 	done := make(chan struct{})
 	go func() {
@@ -274,7 +272,7 @@ func (c *Coordinator) Direct(pod string, d *v1.Directive) {
 	c.wake()
 }
 
-// Report is the newest report of a pod, nil if there is none.
+// Report returns the newest report of a pod, nil: none.
 func (c *Coordinator) Report(pod string) *v1.Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -288,7 +286,7 @@ func newest(reports []*v1.Report) *v1.Report {
 	return reports[len(reports)-1]
 }
 
-// Forget drops what a pod has told, for another takes its place: who shows its token from now on is another pod of that name.
+// Forget drops a pod's reports, because another pod replaces it: streams with its token now belong to the new pod.
 func (c *Coordinator) Forget(pod string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -298,15 +296,14 @@ func (c *Coordinator) Forget(pod string) {
 	}
 }
 
-// Tokens are all that were shown so far.
+// Tokens returns all tokens received so far.
 func (c *Coordinator) Tokens() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]string{}, c.tokens...)
 }
 
-// Await waits until a report of the pod is as asked for, and returns it: the newest, or one that comes after it, however soon
-// another follows.
+// Await waits for a report of the pod for which is returns true, and returns it. It checks the newest report and every later one.
 func (c *Coordinator) Await(t testing.TB, pod, what string, is func(*v1.Report) bool) *v1.Report {
 	t.Helper()
 	deadline := time.After(eventually.Timeout)
@@ -314,10 +311,10 @@ func (c *Coordinator) Await(t testing.TB, pod, what string, is func(*v1.Report) 
 		c.mu.Lock()
 		reports, changed := c.reports[pod], c.changed
 		c.mu.Unlock()
-		if seen < 0 || seen > len(reports) { // the first look, or what was seen is forgotten
+		if seen < 0 || seen > len(reports) { // the first check, or Forget was called
 			seen = len(reports)
 		}
-		for _, r := range reports[max(0, min(seen, len(reports)-1)):] { // the newest again: is may ask for more than it says
+		for _, r := range reports[max(0, min(seen, len(reports)-1)):] { // the newest again: is may also check other state
 			if is(r) {
 				return r
 			}

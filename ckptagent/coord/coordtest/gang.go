@@ -18,7 +18,7 @@ type Gang struct {
 	pods []string
 }
 
-// Lead has the real coordinator lead a gang of the pods, in this order. It never copies steps to storage.
+// Lead creates a gang of the pods, in this order, led by the real coordinator. It never copies steps to storage.
 func (c *Coordinator) Lead(pods ...string) *Gang { return c.lead(0, pods) }
 
 // LeadAndStore is Lead for a gang that copies steps to storage without a pause.
@@ -38,7 +38,7 @@ func (c *Coordinator) lead(storage time.Duration, pods []string) *Gang {
 	return g
 }
 
-// create makes another pod of that name. c.mu is held.
+// create makes another pod of that name. The caller holds c.mu.
 func (g *Gang) create(pod string) {
 	c := g.c
 	c.lives[pod]++
@@ -46,14 +46,14 @@ func (g *Gang) create(pod string) {
 		Pod: elastic.Pod{UID: fmt.Sprintf("%s-%d", pod, c.lives[pod]), Name: pod, Node: "node", Created: time.Now()}})
 }
 
-// redial has an agent dial again. c.mu is held.
+// redial makes an agent reconnect. The caller holds c.mu.
 func (c *Coordinator) redial(pod string) {
 	if cut := c.cut[pod]; cut != nil {
 		cut()
 	}
 }
 
-// Unlead ends the lead: the pods are told what the test sets by Direct.
+// Unlead ends the lead: the pods receive what the test sets by Direct.
 func (g *Gang) Unlead() {
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
@@ -63,10 +63,10 @@ func (g *Gang) Unlead() {
 	}
 }
 
-// Restarts is how many failures were counted.
+// Restarts returns the number of restarts.
 func (g *Gang) Restarts() int { return g.c.store.Gang(g.key).Record.Restarts }
 
-// GivenUp says why nothing of the gang will run any more, and what its failures were before; "": it may.
+// GivenUp returns why the gang ended and its earlier failures; "": it has not ended.
 func (g *Gang) GivenUp() string {
 	r := g.c.store.Gang(g.key).Record
 	if r.Verdict == nil {
@@ -79,10 +79,10 @@ func (g *Gang) GivenUp() string {
 	return text
 }
 
-// RestoreStep is where the newest generation started.
+// RestoreStep returns the step from which the newest generation started.
 func (g *Gang) RestoreStep() uint64 { return uint64(g.c.store.Gang(g.key).Record.RestoreStep) }
 
-// Durable is the newest step that is recorded as whole in storage, 0 for none, and how many were.
+// Durable returns the newest durable step, 0 for none, and the number of durable steps so far.
 func (g *Gang) Durable() (step uint64, manifests int) {
 	kept := g.c.store.Gang(g.key)
 	if d := kept.Record.Durable; d != nil {
@@ -91,7 +91,7 @@ func (g *Gang) Durable() (step uint64, manifests int) {
 	return step, kept.Manifests
 }
 
-// CommonStep is the newest step that agents were told all ranks hold.
+// CommonStep returns the newest common step that agents received.
 func (g *Gang) CommonStep() uint64 {
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
