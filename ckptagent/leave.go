@@ -8,19 +8,18 @@ import (
 )
 
 const (
-	// exitBarrier is how long a launcher whose ranks have all ended well waits for those of the other pods, as torchrun's agents do for one
-	// another (exit_barrier_timeout). It waits as long again for a step that is on its way to storage.
+	// exitBarrier is how long a launcher whose ranks have all succeeded waits for those of the other pods, like torchrun's agents
+	// (exit_barrier_timeout). It waits as long again for a step that is being copied to storage.
 	exitBarrier = 300 * time.Second
-	// abandonedAfter is how long a rank that has failed, and what runs beside it, wait for a coordinator that is away, and how long a launcher
-	// or a whole command does of which nothing runs: torchrun's rendezvous fails after as long (join_timeout).
+	// abandonedAfter is how long a pod waits for an absent coordinator once a rank has failed, and how long a launcher or a whole command
+	// without running ranks waits for a generation: torchrun's rendezvous has the same timeout (join_timeout).
 	abandonedAfter = 10 * time.Minute
-	// exitUnmet is the exit code of torchrun where its rendezvous fails.
+	// exitUnmet is torchrun's exit code after a failed rendezvous.
 	exitUnmet = 1
 )
 
-// leaves reports whether what runs here ends by itself, with no order: a whole command that has ended well, a launcher that
-// has waited for the others as long as torchrun does, and ranks that have failed, were halted, or were never started, to which no
-// coordinator says what is to become of them.
+// leaves reports whether the pod ends without an order: its whole command has succeeded, its launcher has waited for the others as long as
+// torchrun does, or its ranks have failed, were halted, or were never started and no coordinator gives an order.
 func (s State) leaves(now time.Time) bool {
 	switch {
 	case s.Terminating:
@@ -42,7 +41,7 @@ func (s State) leaves(now time.Time) bool {
 	return s.Phase == protocol.StateFailed && failure != nil && min(s.disconnectedFor(now), now.Sub(failure.At)) >= abandonedAfter
 }
 
-// storing reports whether this pod's part of a step, or a manifest, is on its way to storage.
+// storing reports whether this pod's part of a step, or a manifest, is being written to storage.
 func (s State) storing() bool {
 	copied := func(r Rank) bool { return r.Copied.Mark == s.Copying }
 	return s.Copying != (protocol.Mark{}) && !s.every(copied) || s.Manifesting != (protocol.Mark{}) && s.Manifesting != s.Manifested
@@ -58,7 +57,7 @@ func (s State) lastExit() (at time.Time) {
 	return at
 }
 
-// firstFailure is how the rank of this pod ended that failed first; nil: none has failed.
+// firstFailure returns the exit of this pod's rank that failed first; nil: none has failed.
 func (s State) firstFailure() (first *protocol.Exit) {
 	for _, r := range s.Rank {
 		if e := r.Exit; e != nil && e.Code != 0 && (first == nil || e.At.Before(first.At)) {
@@ -68,7 +67,7 @@ func (s State) firstFailure() (first *protocol.Exit) {
 	return first
 }
 
-// waits reports whether nothing runs of a launcher, or of a whole command, that waits for a generation.
+// waits reports whether a launcher or a whole command without running ranks waits for a generation.
 func (s State) waits() bool {
 	served := s.Launcher != "" || s.Whole && !s.provisional()
 	return served && s.Clean && s.Phase != protocol.StateFinished && s.Returned == nil && s.Concluded == nil
@@ -84,8 +83,8 @@ func (m *machine) noteWait() {
 	}
 }
 
-// leave ends what is left here, and then the launcher, or the container of a whole command: with 0 where all have ended well, else with the
-// code of the rank that failed, or that of a rendezvous that did.
+// leave ends the remaining processes, then the launcher, or a whole command's container: with 0 if all ranks have succeeded, else with the
+// code of the failed rank or of a failed rendezvous.
 func (m *machine) leave() {
 	code := 0
 	if m.s.Phase != protocol.StateFinished {

@@ -7,38 +7,35 @@ import (
 )
 
 const (
-	// barrierTimeout is how long ranks stay at the barrier while the coordinator is away.
+	// barrierTimeout is how long ranks stay at the barrier while the coordinator is unreachable.
 	barrierTimeout = 10 * time.Second
-	// fetchRetry is how long a failed fetch waits for its next attempt: the coordinator asks for it again only where no
-	// other step can replace it.
+	// fetchRetry is the delay after a failed fetch: the coordinator orders it again only if no other step can replace it.
 	fetchRetry = 30 * time.Second
 )
 
-// Copied says that a rank's step is complete and synced in storage.
+// Copied reports that a rank's step is complete and synced in storage.
 type Copied struct {
 	Local int
 	Copy  protocol.Copied
-	// Took is what copying it cost.
+	// Took is the time that the copy took.
 	Took time.Duration
 }
 
 // ManifestWritten answers WriteManifest.
 type ManifestWritten struct{ Mark protocol.Mark }
 
-// Fetched answers Fetch: the step lies sealed in every local rank's arena, or cannot be had. Sealed lists
-// what each rank holds now.
+// Fetched answers Fetch: the step is sealed in every local rank's arena, or is unavailable. Sealed lists what each rank now holds.
 type Fetched struct {
 	Mark   protocol.Mark
 	Failed bool
 	Sealed [][]protocol.Point
 }
 
-// SetBarrier writes the barrier step into the arenas: ranks stay in their save from that step on; 0: none stays.
+// SetBarrier writes the barrier step into the arenas: ranks stay in their first save from that step on; 0: none stays.
 type SetBarrier struct{ Step int64 }
 
-// CopyStep copies a step of every local rank to storage, for as long as that takes; answered by Copied for each.
-// It takes the place of the one before; the zero Mark ends that. The slots are pinned before any effect that
-// follows, so that levels that rose in the same directive do not give them away.
+// CopyStep copies a step of every local rank to storage; answered by Copied for each. It replaces the previous copy; the zero Mark cancels
+// it. The slots are pinned before any later effect, so that new levels in the same directive do not free them.
 type CopyStep struct {
 	Mark     protocol.Mark
 	BaseRank int
@@ -61,11 +58,11 @@ func (CopyStep) effect()      {}
 func (WriteManifest) effect() {}
 func (Fetch) effect()         {}
 
-// barrierWanted returns the barrier step that the gang wants; 0 while no coordinator could lift it.
+// barrierWanted returns the gang's barrier step; 0 if the coordinator is unreachable and so could not lift it.
 func (s State) barrierWanted(now time.Time) int64 {
 	switch {
 	case s.Clean:
-		return 0 // the next generation begins with nobody held
+		return 0 // the next generation begins without a barrier
 	case s.Ending:
 		return s.BarrierStep
 	case s.disconnectedFor(now) >= barrierTimeout:
@@ -76,7 +73,7 @@ func (s State) barrierWanted(now time.Time) int64 {
 	return s.BarrierStep
 }
 
-// setBarrier tells the arenas, which are nobody's once nothing runs.
+// setBarrier changes the barrier in the arenas, which may be closed while no rank runs.
 func (m *machine) setBarrier(step int64) {
 	told := step == m.s.BarrierStep || m.s.Clean
 	m.s.BarrierStep = step
@@ -85,10 +82,10 @@ func (m *machine) setBarrier(step int64) {
 	}
 }
 
-// copyWanted returns the step to copy: the one asked for, from when every local rank holds it until it is copied.
+// copyWanted returns the step to copy: the ordered one, from when every local rank holds it until it is copied.
 func (s State) copyWanted() protocol.Mark {
 	if !s.directiveIsCurrent() {
-		return s.Copying // what is under way goes on until somebody says otherwise
+		return s.Copying // a copy under way continues until a directive says otherwise
 	}
 	mark := s.Want.Copy
 	settled := !s.Clean || s.Inventoried
@@ -109,7 +106,7 @@ func (m *machine) copy(mark protocol.Mark) {
 	}
 }
 
-// manifestWanted returns the manifest that is to be written and was not yet.
+// manifestWanted returns the manifest that is still to be written.
 func (s State) manifestWanted() protocol.Manifest {
 	want := s.Want.Manifest
 	switch {
@@ -128,8 +125,8 @@ func (m *machine) writeManifest(want protocol.Manifest) {
 	}
 }
 
-// fetchWanted returns the step to fetch while no generation runs, and the first rank it is for. The directive says
-// which ranks these are, or else the generation that ran here.
+// fetchWanted returns the step to fetch while no generation runs, and the first of its ranks for this pod: from the directive, else from
+// the last generation that ran here.
 func (s State) fetchWanted(now time.Time) (mark protocol.Mark, base int) {
 	mark = s.Want.Fetch
 	switch {
@@ -148,10 +145,10 @@ func (m *machine) fetch(mark protocol.Mark, base int) {
 		return
 	}
 	if mark == m.s.FetchFailed {
-		m.s.FetchFailed = protocol.Mark{} // tried again, it may yet succeed
+		m.s.FetchFailed = protocol.Mark{} // the retry may succeed
 	}
 	if mark.Step > 0 {
-		m.s.Fetched = protocol.Mark{} // another step takes its place in memory
+		m.s.Fetched = protocol.Mark{} // the next one replaces it in memory
 	}
 	m.s.Fetching = mark
 	m.emit(Fetch{Mark: mark, BaseRank: base})

@@ -7,11 +7,11 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Report says what the state amounts to. Ranks stays 0 until the first inventory is taken, so that a
-// coordinator never decides on a pod whose sealed steps it does not know; and where nothing runs until storage
-// has answered, so that it does not go back behind what lies there.
+// Report returns the state's report. Ranks stays 0 until the first inventory is complete, so that the coordinator never decides about a pod
+// whose sealed steps it does not know. It also stays 0 while no rank runs and storage has not answered, so that the coordinator does not
+// restore an older step than storage has.
 //
-// The protocol's version, the pod's address and the number of the report are for the conversation to fill in.
+// The stream fills in the protocol's version, the pod's address and the report's number.
 func (s State) Report() protocol.Report {
 	r := protocol.Report{
 		Incarnation:     s.Incarnation,
@@ -42,7 +42,7 @@ func (s State) Report() protocol.Report {
 	}
 	r.Returned = r.Launch - 1
 	if s.Returned != nil && s.Returned.Code == 0 &&
-		(!s.Terminating || s.Phase == protocol.StateFinished) { // a command may answer SIGTERM by ending with 0
+		(!s.Terminating || s.Phase == protocol.StateFinished) { // a command may handle SIGTERM by exiting with 0
 		r.Returned = r.Launch
 	}
 	if s.Known && !(s.Unsure && s.Clean) {
@@ -62,14 +62,14 @@ func (s State) Report() protocol.Report {
 	return r
 }
 
-// Urgent reports whether the change from the old report to this one must be sent at once: anything but progress. A field that is new
-// is urgent unless withoutProgress leaves it out.
+// Urgent reports whether the change from the old report to this one must be sent at once: every change but progress. A new field is urgent
+// unless withoutProgress drops it.
 func Urgent(r, old protocol.Report) bool {
 	return !reflect.DeepEqual(withoutProgress(r), withoutProgress(old))
 }
 
-// withoutProgress leaves out what changes while all goes on as it did, and may wait for the next report that is sent anyway. Of what is
-// for people, and of modules, the number counts.
+// withoutProgress drops what changes in normal operation and may wait for the next regular report. Of notes and of modules only their
+// number counts.
 func withoutProgress(r protocol.Report) protocol.Report {
 	r.Grace, r.CopyTook = 0, 0
 	r.Notes, r.Modules = make([]string, len(r.Notes)), make([]string, len(r.Modules))

@@ -7,7 +7,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// The end of a terminating pod. From TerminatingAt on it has its grace, at the end of which the kubelet kills it:
+// The end of a terminating pod. It has its grace period from TerminatingAt on; then the kubelet kills it:
 //
 //	TerminatingAt ── trains on ──▶ StopBy ── ranks end, within gentle ──▶ ── waits to be released ──▶ ReleaseBy ── exitMargin ──▶ killed
 //
@@ -15,55 +15,53 @@ import (
 //	ranks end by TerminatingAt + grace − ShutdownMargin/2
 //	ReleaseBy = TerminatingAt + grace − exitMargin
 //
-// It trains on for as long as the coordinator wants it to, which halts it in time to have its state copied (elastic/deadline.go).
-// Each stage is over early where nobody is there to wait for.
+// It trains on until the coordinator halts it, early enough to copy its state (elastic/replacements/deadline.go). Without a coordinator
+// each stage ends early.
 const (
-	// stopTimeout is how long a terminating pod trains on without a coordinator. copyTimeout is the same where a
-	// coordinator that returns in time could have its state copied: one that died is replaced within its lease, 15 s,
-	// and some seconds.
+	// stopTimeout is how long a terminating pod trains on without a coordinator. copyTimeout is the same if a coordinator that returns in
+	// time could have the state copied: a dead one is replaced within its lease, 15 s, and some seconds.
 	stopTimeout = 5 * time.Second
 	copyTimeout = 20 * time.Second
-	// releaseTimeout is how long a terminating pod that has stopped training waits for a coordinator: unless the pod is
-	// released from its Job first, its end counts as a failure of the Job, which may not be allowed any.
+	// releaseTimeout is how long a terminating pod that has stopped training waits for a coordinator: unless the pod is released from its
+	// Job first, its end counts as a failure of the Job, which may not tolerate one.
 	releaseTimeout = time.Minute
-	// exitMargin is what is left of the grace when such a pod exits by itself instead of being killed.
+	// exitMargin is the rest of the grace period in which such a pod exits instead of being killed.
 	exitMargin = 2 * time.Second
-	// haltGentle is how long ranks of a terminating pod may take to end while the whole gang waits for them to have their state copied,
-	// heldGentle the same in a pod that stays and holds the state of all its ranks: what a handler of SIGTERM could save is there already.
+	// haltGentle is how long ranks of a terminating pod may take to end while the whole gang waits for their state to be copied. heldGentle
+	// is the same in a pod that stays and holds the state of all its ranks in memory: a SIGTERM handler has nothing more to save.
 	haltGentle = 5 * time.Second
 	heldGentle = 2 * time.Second
-	// launcherTimeout is how long a signal that only the launcher reported waits for the pod's own: the kubelet signals
-	// both.
+	// launcherTimeout is how long a signal that only the launcher reported waits for the pod's own: the kubelet signals both.
 	launcherTimeout = time.Second
 )
 
-// Shutdown is what is known of the end of a terminating pod.
+// Shutdown is the state of the end of a terminating pod.
 type Shutdown struct {
 	// Terminating: the pod is being shut down, by this signal.
 	Terminating bool `json:"terminating,omitempty"`
 	Signal      int  `json:"signal,omitempty"`
 	// ByLauncher: only the launcher received the signal.
 	ByLauncher bool `json:"byLauncher,omitempty"`
-	// TerminatingAt is when the pod received SIGTERM, StopBy when it stops training at the latest, ReleaseBy how long it then waits
-	// to be released from its Job; zero: at once.
+	// TerminatingAt is when the pod received SIGTERM, StopBy the latest time at which it stops training, ReleaseBy until when it then waits
+	// to be released from its Job; zero: it does not wait.
 	TerminatingAt time.Time `json:"terminatingAt,omitzero"`
 	StopBy        time.Time `json:"stopBy,omitzero"`
 	ReleaseBy     time.Time `json:"releaseBy,omitzero"`
 }
 
-// Signalled says that the pod is being shut down; or, if only the Launcher received the signal, that a process in the pod ends it.
+// Signalled reports that the pod is being shut down or, if only the Launcher received the signal, that a process in the pod ends it.
 type Signalled struct {
 	Signal   int
 	Launcher bool
 }
 
-// LauncherGone says that the launcher died before the agent returned its exit code.
+// LauncherGone reports that the launcher died before the agent returned its exit code.
 type LauncherGone struct{}
 
 // Contact reports whether the agent is connected to the coordinator.
 type Contact struct{ Up bool }
 
-// DetachedFromJob says that the pod's end is no failure of its Job: the pod was released from it, or the Job is over.
+// DetachedFromJob reports that the pod's end is no failure of its Job: the pod was released from it, or the Job is over.
 type DetachedFromJob struct{}
 
 func (e Signalled) apply(m *machine) {
@@ -72,20 +70,20 @@ func (e Signalled) apply(m *machine) {
 	switch {
 	case m.s.Terminating && (e.Launcher || !m.s.ByLauncher):
 		return
-	case m.s.Terminating: // the pod's own signal, behind that of its launcher
+	case m.s.Terminating: // the pod's own signal, after that of its launcher
 		m.s.ByLauncher = false
 	default:
 		m.s.Shutdown = Shutdown{Terminating: true, Signal: e.Signal, ByLauncher: e.Launcher, TerminatingAt: m.now}
 	}
 	if e.Launcher {
 		timeout = min(timeout, launcherTimeout)
-		stay = timeout // nobody knows of it, so nobody takes the pod out of its Job
+		stay = timeout // no controller knows of it, so none releases the pod from its Job
 	}
 	m.s.StopBy, m.s.ReleaseBy = m.s.TerminatingAt.Add(timeout), m.s.TerminatingAt.Add(stay)
 }
 
 func (e LauncherGone) apply(m *machine) {
-	if m.s.Returned != nil || m.s.Terminating && !m.s.ByLauncher { // shutting down does that to launchers
+	if m.s.Returned != nil || m.s.Terminating && !m.s.ByLauncher { // a shutdown ends launchers
 		return
 	}
 	m.s.Shutdown = Shutdown{Terminating: true, Signal: sigkill, TerminatingAt: m.s.TerminatingAt}
@@ -102,7 +100,7 @@ func (e Contact) apply(m *machine) {
 
 func (DetachedFromJob) apply(m *machine) { m.s.DetachedFromJob = true }
 
-// disconnectedFor returns how long there has been no coordinator.
+// disconnectedFor returns how long there has been no connection to a coordinator.
 func (s State) disconnectedFor(now time.Time) time.Duration {
 	if s.DisconnectedSince.IsZero() {
 		return 0
@@ -110,25 +108,25 @@ func (s State) disconnectedFor(now time.Time) time.Duration {
 	return now.Sub(s.DisconnectedSince)
 }
 
-// grace returns how long a terminating pod has in all.
+// grace returns the whole grace period of a terminating pod.
 func (s State) grace() time.Duration {
 	return cmp.Or(s.Grace, protocol.DefaultGrace)
 }
 
-// shouldStop reports whether a terminating pod ends what runs now.
+// shouldStop reports whether a terminating pod ends its ranks now.
 func (s State) shouldStop(now time.Time) bool {
 	if s.Whole {
-		return true // nothing of it could be copied, and what it does about the signal needs all of the grace
+		return true // no state can be copied, and its SIGTERM handler needs all of the grace period
 	}
 	return s.Clean || s.Ending || s.DetachedFromJob || s.haltWanted() || !now.Before(s.StopBy) || s.coordinatorTimeout(now)
 }
 
-// coordinatorTimeout reports whether a terminating pod no longer waits for a coordinator before it ends what runs.
+// coordinatorTimeout reports whether a terminating pod stops waiting for a coordinator and ends its ranks.
 func (s State) coordinatorTimeout(now time.Time) bool {
 	if s.copyable() {
 		return s.disconnectedFor(now) >= copyTimeout
 	}
-	return s.disconnectedFor(now) >= stopTimeout // nobody could save more than the script itself, which may want all of its grace for that
+	return s.disconnectedFor(now) >= stopTimeout // only the script can save its state, and may need all of the grace period
 }
 
 // copyable reports whether a coordinator could have the ranks' state copied.
@@ -138,29 +136,29 @@ func (s State) copyable() bool {
 
 // awaitRelease reports whether a terminating pod that has halted waits to be released from its Job.
 func (s State) awaitRelease(now time.Time) bool {
-	// who could do it may have been away for long before: it may be back just in time
+	// a coordinator that was away for long before may be back just in time
 	disconnected := min(s.disconnectedFor(now), now.Sub(s.TerminatingAt))
 	return !s.DetachedFromJob && now.Before(s.ReleaseBy) && disconnected < releaseTimeout
 }
 
-// gentle returns how long the ranks of a terminating pod may take to end by themselves.
+// gentle returns how long the ranks of a terminating pod have to end after SIGTERM.
 func (s State) gentle(now time.Time) time.Duration {
 	grace := s.grace()
 	if s.TerminatingAt.IsZero() {
-		return grace - protocol.ShutdownMargin(grace)/2 // the launcher is gone; nobody has set a time
+		return grace - protocol.ShutdownMargin(grace)/2 // the launcher is gone, so no time is set
 	}
 	left := s.TerminatingAt.Add(grace).Sub(now) - protocol.ShutdownMargin(grace)/2
 	if s.Whole {
 		return max(left, 0)
 	}
 	if s.copyable() && (s.haltWanted() || s.disconnectedFor(now) >= copyTimeout) {
-		left = min(left, haltGentle) // what is in memory is to be copied yet
+		left = min(left, haltGentle) // the state in memory must still be copied
 	}
 	return max(left, 0)
 }
 
-// haltTime is how long ranks of a pod that stays may take to end: as long as the launcher gives them, and where another pod of the gang is
-// terminating as long as that one has, because a script may save together.
+// haltTime returns how long ranks of a pod that stays have to end: the launcher's shutdown timeout and, if another pod of the gang is
+// terminating, at least that pod's, because a script may save collectively.
 func (s State) haltTime() End {
 	if s.held() {
 		return End{Within: heldGentle}
@@ -172,13 +170,12 @@ func (s State) haltTime() End {
 	return end
 }
 
-// answersHalt reports whether a rank ended because the agent asked it to: how a handler of SIGTERM ends, and what it raises, tells of no
-// failure.
+// answersHalt reports whether a rank ended because the agent sent SIGTERM: exit code and exception of its handler are no failure.
 func (s State) answersHalt(e Exited) bool {
 	return e.Signal == 0 && s.haltedBefore(e.At) && (e.Traceback == "" || s.haltedBefore(e.TracebackAt))
 }
 
-// haltedBefore reports whether the ranks of a pod that stays were being ended before that moment.
+// haltedBefore reports whether the ranks of a pod that stays were being ended before a time.
 func (s State) haltedBefore(at time.Time) bool {
 	return s.Ending && !s.Terminating && !at.IsZero() && at.After(s.EndingSince)
 }
@@ -186,8 +183,8 @@ func (s State) haltedBefore(at time.Time) bool {
 // held reports whether all state of the ranks is in memory.
 func (s State) held() bool { return s.every(func(r Rank) bool { return len(r.Sealed) > 0 }) }
 
-// terminationCode returns the exit code of a terminating pod: that of its command, as without us, where the command is
-// a rank and was not killed.
+// terminationCode returns the exit code of a terminating pod: that of its command, as without Holdfast, if the command is a rank and was
+// not killed.
 func (s State) terminationCode() int {
 	if s.Whole && len(s.Rank) > 0 {
 		e := s.Rank[0].Exit
@@ -201,8 +198,8 @@ func (s State) terminationCode() int {
 	return 128 + s.Signal
 }
 
-// terminate ends what runs, gently, because the pod is terminating. Then it waits to be ordered to exit, which happens
-// once the pod is released from its Job, so that its end is no failure of that Job; at most until ReleaseBy.
+// terminate ends the ranks of a terminating pod, with time for their handlers. Then it waits for the order to exit, which comes once the
+// pod is released from its Job, so that its end is no failure of that Job; at most until ReleaseBy.
 func (m *machine) terminate() {
 	halted := m.s.haltWanted()
 	if halted {

@@ -9,8 +9,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// State is all that the agent knows. A restart of the agent is the Durable part of the one before with a fresh Volatile. Its Phase is that
-// of the newest generation in this pod:
+// State is the whole state of the agent. After a restart it is the stored Durable part with a fresh Volatile. Phase is that of the newest
+// generation in this pod:
 //
 //	         start                 all exit 0
 //	Idle ───────────▶ Running ──────────────▶ Finished
@@ -20,63 +20,62 @@ import (
 //	  │      │ start     │ all gone, inventory    │
 //	  └──▶ Halted ◀──────┴────────────────────────┘
 //
-// Its methods have value receivers: they answer and change nothing. What changes a state is a method of machine.
+// Its methods have value receivers and change nothing. Methods of machine change a state.
 //
-// Invariants: Clean is false from before the first process of a generation is started until all are
-// proven gone; Generation never falls; Run.Number is the generation that the ranks belong to;
-// Launch never falls in a container, and Returned, once set for a launcher, never changes.
+// Invariants: Clean is false from before the first process of a generation is started until all are proven gone; Generation never
+// decreases; Run.Number is the generation of the ranks; Launch never decreases in a container; Returned, once set for a launcher, never
+// changes.
 type State struct {
 	Durable
 	Volatile `json:"-"`
 }
 
-// Durable is what must not be forgotten.
+// Durable is the part that must be stored.
 type Durable struct {
-	// What is reported as it stands here means what protocol.Report says of it.
+	// Fields that are reported unchanged have the meaning in protocol.Report.
 
 	Incarnation uint64 `json:"incarnation"`
 	Containers  uint64 `json:"containers,omitempty"`
-	// StateLost: the previous agent left nothing that can be read. The first generation that the coordinator names
-	// counts as one that ran here.
+	// StateLost: the previous agent left no readable state. The first generation that the coordinator orders counts as one that ran here.
 	StateLost  bool                `json:"stateLost,omitempty"`
 	Generation int64               `json:"generation"`
 	Phase      protocol.AgentState `json:"phase"`
 	Run        protocol.Run        `json:"run"`
 	// Clean: no process of any generation is left.
 	Clean bool `json:"clean"`
-	// Inventoried: the sealed steps of the ranks are final for what has run.
+	// Inventoried: the recorded sealed steps are final for the last generation that ran.
 	Inventoried bool `json:"inventoried"`
 	// Known: an inventory was taken in this container.
 	Known bool `json:"known"`
-	// Abandoned is where the gang's history last went back to, as far as this pod knows.
+	// Abandoned is the newest rollback of the gang's training that this pod knows.
 	Abandoned Abandoned `json:"abandoned"`
-	// Ranks is the number of ranks that the launcher asked for; 0: no launcher has run.
+	// Ranks is the number of ranks that the launcher requests; 0: no launcher has run.
 	Ranks int    `json:"ranks"`
 	Rank  []Rank `json:"rank,omitempty"`
-	// Nodes is the number of pods that the launcher asked for, and NodesFlag how; 0: it said nothing.
+	// Nodes is the number of pods that the launcher requests, NodesFlag the flag; 0: no request.
 	Nodes     int    `json:"nodes,omitempty"`
 	NodesFlag string `json:"nodesFlag,omitempty"`
-	// NodesRemedy is what to do where the gang has another number of pods, if it is not to leave the flag out.
+	// NodesRemedy is the remedy if the gang has another number of pods; empty: leave the flag out.
 	NodesRemedy string `json:"nodesRemedy,omitempty"`
-	// MaxRestarts is how many restarts the launcher allows; nil: it has not said.
+	// MaxRestarts is the launcher's limit of restarts; nil: none was given.
 	MaxRestarts *int `json:"maxRestarts,omitempty"`
-	// Launch counts the launchers that this container has served, Launcher names the process of the newest, Returned is what that was told:
-	// until then another one is refused.
+	// Launch counts the launchers that this container has served, Launcher identifies the newest, Returned is its result: until it is set,
+	// another launcher is refused.
 	Launch   int       `json:"launch,omitempty"`
 	Launcher string    `json:"launcher,omitempty"`
 	Returned *Returned `json:"returned,omitempty"`
 	Refused  string    `json:"refused,omitempty"`
-	// Command is the container's own command, as init began it; zero: unknown.
+	// Command is the container's command that init started; zero: unknown.
 	Command Command `json:"command,omitzero"`
 	// Whole: the command counts as the one rank of this pod. FirstRun: the run that init started is the present one.
 	Whole           bool  `json:"whole,omitempty"`
 	FirstRun        bool  `json:"firstRun,omitempty"`
 	LeftForLauncher int64 `json:"leftForLauncher,omitempty"`
-	// Concluded is how the container ends once nothing of its command is left.
+	// Concluded is the container's result once all processes of its command are gone.
 	Concluded   *Returned `json:"concluded,omitempty"`
 	Unprotected string    `json:"unprotected,omitempty"`
 	Shutdown
-	// Waited counts the ranks that handle SIGTERM and were waited for when the newest generation was ended here, WaitedFor says how long.
+	// Waited is the number of ranks that handled SIGTERM when the newest generation was ended here, WaitedFor how long they took.
 	Waited      int               `json:"waited,omitempty"`
 	WaitedFor   time.Duration     `json:"waitedFor,omitempty"`
 	Timeline    protocol.Timeline `json:"timeline"`
@@ -84,7 +83,7 @@ type Durable struct {
 	Manifested  protocol.Mark     `json:"manifested,omitzero"`
 }
 
-// Volatile is true of this incarnation only, or is learned again.
+// Volatile is the part that belongs to this incarnation or is received again.
 type Volatile struct {
 	// CommonStep and ReclaimBelow are the gang's levels as written into the arenas.
 	CommonStep   int64
@@ -93,9 +92,9 @@ type Volatile struct {
 	DurableStep protocol.Point
 
 	Want protocol.Directive
-	// Modules are what standbys import, where that is known to work, here or in other pods of the gang.
+	// Modules are what standbys import, if some pod of the gang has imported them without error.
 	Modules []string
-	// Attached: the launcher's command, environment and output are at hand.
+	// Attached: the agent has the launcher's command, environment and output.
 	Attached bool
 	// Ending, Counting and Inspecting: the effect is under way. EndingSince is when the newest end began.
 	Ending, Counting, Inspecting bool
@@ -103,19 +102,17 @@ type Volatile struct {
 	// Copying, Manifesting and Fetching are the store's present tasks, Fetched and FetchFailed the results of the last fetch.
 	Copying, Manifesting, Fetching protocol.Mark
 	Fetched, FetchFailed           protocol.Mark
-	// FetchFailedAt is when the newest fetch could not be done.
+	// FetchFailedAt is when the newest fetch failed.
 	FetchFailedAt time.Time
-	// CopyTook is what the newest copy cost.
+	// CopyTook is how long the newest copy took.
 	CopyTook time.Duration
-	// DetachedFromJob: the pod was taken out of its Job, or that is over.
+	// DetachedFromJob: the pod was released from its Job, or the Job is over.
 	DetachedFromJob bool
-	// DisconnectedSince is when the coordinator was lost; zero: it is there.
+	// DisconnectedSince is when the coordinator was lost; zero: it is connected.
 	DisconnectedSince time.Time
-	// WaitsSince is since when nothing runs of a launcher, or of a whole command, that waits for a generation; zero: something
-	// runs.
+	// WaitsSince is since when a launcher or a whole command without running ranks has waited for a generation; zero: it does not wait.
 	WaitsSince time.Time
-	// Storage: it is mounted and can be written. Grace is the pod's, 0: unknown.
-	// Unsure: it is not known yet whether it is.
+	// Storage: it is mounted and can be written. Unsure: it has not answered yet. Grace is the pod's grace period, 0: unknown.
 	Unsure  bool
 	Storage bool
 	Grace   time.Duration
@@ -126,7 +123,7 @@ type Volatile struct {
 	Notes      []string
 }
 
-// Abandoned says that Generation restores Step of Branch: what was sealed before Generation above it, or of another branch, is
+// Abandoned records that Generation restores Step of Branch: steps sealed before Generation above that step, or of another branch, are
 // discarded.
 type Abandoned struct {
 	Generation int64 `json:"generation,omitempty"`
@@ -134,12 +131,12 @@ type Abandoned struct {
 	Branch     int64 `json:"branch,omitempty"`
 }
 
-// abandonedBy is what a generation gives up.
+// abandonedBy returns what a generation gives up.
 func abandonedBy(run protocol.Run) Abandoned {
 	return Abandoned{Generation: run.Number, Step: run.RestoreStep, Branch: run.RestoreBranch}
 }
 
-// Restores is the step from which Generation started.
+// Restores returns the step from which Generation started.
 func (a Abandoned) Restores() protocol.Point { return protocol.Point{Branch: a.Branch, Step: a.Step} }
 
 // Returned is the exit code that the launcher received.
@@ -173,7 +170,7 @@ func (r Rank) holds(step int64) bool {
 	return slices.ContainsFunc(r.Sealed, func(p protocol.Point) bool { return p.Step == step })
 }
 
-// New is the state of an agent in a fresh pod.
+// New returns the state of an agent in a new pod.
 func New() State { return State{Durable: Durable{Phase: protocol.StateIdle, Clean: true}} }
 
 // StateLost returns the state of an agent that finds traces of an earlier agent and cannot read its stored state.
@@ -181,7 +178,7 @@ func StateLost(incarnation uint64) State {
 	return State{Durable: Durable{Phase: protocol.StateFailed, Incarnation: incarnation, StateLost: true}}
 }
 
-// Serves reports whether a launcher named id is the one that this pod serves, and why not.
+// Serves reports whether a launcher named id may be served, and if not why.
 func (s State) Serves(id string) (bool, string) {
 	switch {
 	case s.Whole && !s.releasable():
@@ -189,7 +186,7 @@ func (s State) Serves(id string) (bool, string) {
 	case s.Launcher == "" || s.Launcher == id:
 		return true, ""
 	case s.Returned != nil && s.Returned.Code == 0:
-		return true, "" // the next one
+		return true, "" // the next launcher
 	case s.Returned != nil:
 		return false, fmt.Sprintf("the launcher before it has ended with exit code %d, and nothing is started after that: let the command end with it", s.Returned.Code)
 	default:
@@ -197,11 +194,11 @@ func (s State) Serves(id string) (bool, string) {
 	}
 }
 
-// Matches reports whether a launcher asks for as many pods as the gang has, as far as that is known, and why not. One
-// that does not must not take a whole command out of its generation: the gang could not go on.
+// Matches reports whether a launcher requests as many pods as the gang has, if that is known, and if not why. A launcher that does not
+// match must not replace a whole command in its generation: the gang could not continue.
 func (s State) Matches(e Launched) (bool, string) { return e.fits(s.Run) }
 
-// fits reports whether a launcher asks for as many pods as a generation has, and if not why.
+// fits reports whether a launcher requests as many pods as a generation has, and if not why.
 func (e Launched) fits(run protocol.Run) (bool, string) {
 	if e.Nodes == 0 || run.Nodes == 0 || e.Nodes == run.Nodes {
 		return true, ""
@@ -210,8 +207,7 @@ func (e Launched) fits(run protocol.Run) (bool, string) {
 	return false, fmt.Sprintf("%s: requests %d, the gang has %d pods; %s", e.NodesFlag, e.Nodes, run.Nodes, remedy)
 }
 
-// Stored is what must be stored: the durable part without what rises with each step while ranks run and stands
-// in their arenas and on their pages.
+// Stored returns what must be stored: the durable part without values that change with each step and are in the arenas and pages.
 func (s State) Stored() Durable {
 	d := s.clone().Durable
 	for i := range d.Rank {

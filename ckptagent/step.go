@@ -8,20 +8,20 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// warmAnyway is how long after the start of a generation standbys are warmed although not every rank has reported a
-// first step: not every script reports steps.
+// warmAnyway is how long after the start of a generation standbys are warmed even if not every rank has reported a first step: not every
+// script reports steps.
 const warmAnyway = 15 * time.Second
 
 const sigkill, sigterm = 9, 15
 
-// machine is one Step under way.
+// machine is one call of Step.
 type machine struct {
 	s       State
 	now     time.Time
 	effects []Effect
 }
 
-// Step takes one event and returns the effects.
+// Step handles one event and returns the new state and the effects.
 func Step(s State, e Event, now time.Time) (State, []Effect) {
 	m := machine{s: s.clone(), now: now}
 	e.apply(&m)
@@ -31,7 +31,7 @@ func Step(s State, e Event, now time.Time) (State, []Effect) {
 
 func (m *machine) emit(e Effect) { m.effects = append(m.effects, e) }
 
-// advance does the next thing that the levels ask for, if any.
+// advance takes the next action that the levels require, if any.
 func (m *machine) advance() {
 	m.copy(m.s.copyWanted()) // before levels that rise with it
 	m.adopt()
@@ -45,7 +45,7 @@ func (m *machine) advance() {
 	m.noteWait()
 }
 
-// drive goes on with what is to be reached.
+// drive takes the next action towards a goal.
 func (m *machine) drive(g goal) {
 	switch g {
 	case goalTerminate:
@@ -70,14 +70,14 @@ func (m *machine) drive(g goal) {
 	}
 }
 
-// halt ends the generation here. A whole command whose first run goes on stays, where others of the gang have launchers.
+// halt ends the generation here. A whole command in its first run continues if other pods of the gang have launchers.
 func (m *machine) halt() {
 	if m.s.Want.Launched && m.s.releasable() {
 		m.awaitLauncher(m.s.Want.Generation)
 	}
 	m.abandon()
 	if !m.s.abandoned() {
-		return // an inventory that knows nothing of that is under way
+		return // an inventory without that is under way
 	}
 	m.settle(false)
 	if m.s.settled() {
@@ -85,16 +85,15 @@ func (m *machine) halt() {
 	}
 }
 
-// abandon records which step a generation restored that never ran here: what this pod sealed above that step belongs to
-// a discarded history, while the other pods may have sealed the same steps again. HALTED is reported only after an
-// inventory that knows this.
+// abandon records the restore step of a generation that never ran here: steps that this pod sealed above it were discarded, while the other
+// pods may have sealed the same numbers again. HALTED is reported only after an inventory that takes this into account.
 func (m *machine) abandon() {
 	if run := m.s.Want.Run; !m.s.abandoned() && !m.s.Counting {
 		m.s.Abandoned, m.s.Inventoried = abandonedBy(run), false
 	}
 }
 
-// start starts the wanted generation, once nothing of the one before is left.
+// start starts the wanted generation once all processes of the previous one are gone.
 func (m *machine) start() {
 	run, original := m.s.Want.Run, m.s.firstRunCounts()
 	if !original {
@@ -115,7 +114,7 @@ func (m *machine) start() {
 	m.passLevels()
 }
 
-// begin makes the state that of a generation whose ranks are about to run.
+// begin sets the state of a generation whose ranks are about to start.
 func (m *machine) begin(run protocol.Run) {
 	m.s.Generation, m.s.Run, m.s.Phase = run.Number, run, protocol.StateRunning
 	m.s.Clean, m.s.Inventoried = false, false
@@ -133,7 +132,7 @@ func (m *machine) begin(run protocol.Run) {
 	}
 }
 
-// passLevels passes commonStep, reclaimBelow and durableStep on as they rise.
+// passLevels passes commonStep, reclaimBelow and durableStep to the arenas when they rise.
 func (m *machine) passLevels() {
 	commonStep, reclaimBelow := max(m.s.CommonStep, m.s.Want.CommonStep), max(m.s.ReclaimBelow, m.s.Want.ReclaimBelow)
 	durableStep := m.s.DurableStep
@@ -147,9 +146,8 @@ func (m *machine) passLevels() {
 	m.emit(Levels{CommonStep: commonStep, ReclaimBelow: reclaimBelow, Durable: durableStep})
 }
 
-// exit ends what runs and lets the launcher return. In a pod that is being shut down anyway processes are asked first, as
-// without Holdfast: a script may use its grace. What is held in memory is of no use any more, so nothing is kept waiting to
-// verify it, and HALTED is not said of it.
+// exit ends all ranks and makes the launcher return. In a terminating pod processes get SIGTERM first, as without Holdfast: a script may
+// use the grace period. The state in memory is no longer needed, so it is not verified and HALTED is not reported.
 func (m *machine) exit() {
 	m.clear(m.s.Terminating)
 	if !m.s.Clean {
@@ -168,7 +166,7 @@ func (m *machine) exit() {
 	}
 }
 
-// pass lets a launcher return that the gang has left behind it: all its ranks have ended well, here or in the pod that was here before.
+// pass makes a launcher return that the gang has left behind: all its ranks succeeded, here or in the previous pod of the slot.
 func (m *machine) pass() {
 	if m.clear(false); m.s.Clean {
 		m.returnLauncher(0, "")
@@ -180,7 +178,7 @@ func (m *machine) returnLauncher(code int, message string) {
 	m.emit(Return{*m.s.Returned})
 }
 
-// settle goes on towards a state in which no process is left and the inventory is taken.
+// settle takes the next action towards a state without processes and with a complete inventory.
 func (m *machine) settle(gentle bool) {
 	m.clear(gentle)
 	if m.s.Clean && !m.s.settled() && !m.s.Counting {
@@ -189,7 +187,7 @@ func (m *machine) settle(gentle bool) {
 	}
 }
 
-// clear has every process ended, unless that is done or under way.
+// clear ends every process, unless that is done or under way.
 func (m *machine) clear(gentle bool) {
 	if m.s.Clean || m.s.Ending {
 		return
@@ -210,7 +208,7 @@ func (m *machine) warm(warm bool) {
 	}
 }
 
-// rank finds the rank that an event of a generation speaks of, nil if that is not the present one.
+// rank returns the rank of an event, nil if its generation is not the present one.
 func (m *machine) rank(generation int64, local int) *Rank {
 	if generation != m.s.Run.Number || m.s.Clean || local < 0 || local >= len(m.s.Rank) {
 		return nil
@@ -235,7 +233,7 @@ func (e Resumed) apply(m *machine) {
 
 func (e Launched) apply(m *machine) {
 	if m.s.Whole {
-		m.release(m.s.Generation) // Serves and Matches have allowed it
+		m.release(m.s.Generation) // Serves and Matches have checked it
 	}
 	if e.ID != m.s.Launcher {
 		m.nextLaunch()
@@ -250,7 +248,8 @@ func (e Launched) apply(m *machine) {
 	}
 }
 
-// nextLaunch begins with another launcher. Of the one before nothing runs any more; what its ranks have sealed is for the gang to give up.
+// nextLaunch starts with another launcher. The previous one has no process any more; the gang decides which of its sealed steps are given
+// up.
 func (m *machine) nextLaunch() {
 	d := &m.s.Durable
 	d.Launch++
@@ -279,7 +278,7 @@ func (e Directed) apply(m *machine) {
 	if m.s.StateLost {
 		m.s.StateLost, m.s.Generation = false, d.Generation
 	}
-	if d.Order != protocol.OrderHalt || m.s.Clean || m.s.Terminating && m.s.Ending { // it ends by itself
+	if d.Order != protocol.OrderHalt || m.s.Clean || m.s.Terminating && m.s.Ending { // the pod ends without it
 		return
 	}
 	if !m.s.repairing() {
@@ -372,7 +371,7 @@ func (e Inventoried) apply(m *machine) {
 	if m.s.repairing() {
 		m.s.Timeline.Verified = m.now
 	}
-	if m.s.Phase == protocol.StateIdle && m.s.Generation > 0 { // the container came back; what it ran is gone
+	if m.s.Phase == protocol.StateIdle && m.s.Generation > 0 { // the container restarted, and its processes are gone
 		m.s.Phase = protocol.StateHalted
 	}
 }
@@ -398,8 +397,8 @@ func (e Progress) apply(m *machine) {
 	m.noteFirstStep()
 }
 
-// noteFirstStep records when all ranks had finished a step of this generation. Where a script uses the client, the
-// client's report counts; one optimizer step may be part of a step, two are more than one.
+// noteFirstStep records when all ranks had finished a step of this generation. If a script uses the client, the client's report counts: one
+// optimizer step may be only a part of a step, two are more than one.
 func (m *machine) noteFirstStep() {
 	if m.s.Timeline.FirstStep.IsZero() && m.s.Phase == protocol.StateRunning && m.s.every(Rank.hasStepped) {
 		m.s.Timeline.FirstStep = m.now

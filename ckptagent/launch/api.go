@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// APICommand stands for the launcher's name where a Python process hands over a call of torch.distributed.launcher.api.launch_agent: what
-// follows is the configuration (APIConfig in JSON), the entrypoint and its arguments.
+// APICommand replaces the launcher's name if a Python process passes on a call of torch.distributed.launcher.api.launch_agent. The
+// configuration (APIConfig in JSON), the entrypoint and its arguments follow.
 const APICommand = "torch.distributed.launcher.api"
 
 // APIConfig is what the site hook reads from torch's LaunchConfig.
@@ -21,17 +21,17 @@ type APIConfig struct {
 	MaxRestarts     int      `json:"max_restarts"`
 	ShutdownTimeout *float64 `json:"shutdown_timeout"`
 	Logs            Logs     `json:"logs"`
-	// VirtualLocalRank is as in Spec.
+	// VirtualLocalRank: see Spec.
 	VirtualLocalRank bool `json:"virtual_local_rank"`
-	// Refused names what was set to something that cannot be honoured, with its value.
+	// Refused lists options with unsupported values, as name and value.
 	Refused []string `json:"refused"`
 }
 
-// remedyNodes is what to do where a launcher would train in each pod alone.
+// remedyNodes is the remedy for a launcher that would train in each pod alone.
 const remedyNodes = "each pod would be a training of its own: give the launcher the number of pods (accelerate launch --num_machines, torchrun --nnodes), " +
 	"or run the job with one pod"
 
-// parseAPI reads what the site hook has handed over.
+// parseAPI parses the site hook's request.
 func parseAPI(args []string) (Spec, error) {
 	if len(args) < 2 {
 		return Spec{}, refuse(APICommand, "lacks its configuration or its entrypoint", remedyPlain)
@@ -74,7 +74,7 @@ func parseAPI(args []string) (Spec, error) {
 	return s, nil
 }
 
-// StartsPython reports whether a rank is a Python interpreter as far as its command line shows, so that standbys can stand in for it.
+// StartsPython reports whether ranks are Python interpreters by their command line, so that standbys can replace them.
 func (s Spec) StartsPython() bool {
 	return !s.NoPython || s.Exact && pythonName.MatchString(path.Base(s.Script))
 }

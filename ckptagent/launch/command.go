@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// NeverWhole is the timeout of a command that names a launcher that is served: there is none.
+// NeverWhole is the timeout of a command that names a supported launcher: it never counts as a whole command.
 const NeverWhole time.Duration = -1
 
-// How long a command may run without a launcher until it counts as a launcher of its own.
+// How long a command may run without a launcher before it counts as a whole command.
 const (
 	commandTimeout = time.Minute
-	// adapterTimeout is for programs that may hand their ranks over, which they do once they have imported torch.
+	// adapterTimeout is for programs that may start their ranks through torch, which they do after they have imported torch.
 	adapterTimeout = 5 * time.Minute
 )
 
@@ -23,16 +23,15 @@ var own = map[string]bool{
 	"dlrover-run": true, "colossalai": true, "jsrun": true, "prun": true,
 }
 
-// adapters start their ranks through torch, or through nothing at all where one process is enough.
+// adapters start their ranks through torch, or without it if one process is enough.
 var adapters = map[string]bool{"accelerate": true, "tune": true, "deepspeed": true}
 
-// served finds launchers that are served, named in the text of a shell. Better one too many: a command that is waited for in
-// vain runs as it does without us, and is said to; one that is not waited for would be refused its launcher.
+// served finds the names of supported launchers in a shell's text. A false match costs only a note: the command runs as without Holdfast. A
+// miss would make the agent refuse the launcher.
 var served = regexp.MustCompile(`(^|[^\w.-])(torchrun|accelerate\s+launch|tune\s+run|deepspeed)($|[^\w-])|torch\.distributed\.(run|launch)|accelerate\.commands\.launch|deepspeed\.launcher`)
 
-// CommandTimeout is how long a container's command may run without a launcher until the whole command counts as the one
-// rank of its pod: NeverWhole where it names a launcher that is served, 0 where it plainly is another launcher. Texts are
-// those of the shell scripts that it runs.
+// CommandTimeout returns how long a container's command may run without a launcher before the whole command counts as the one rank of its
+// pod: NeverWhole if it names a supported launcher, 0 if it is another launcher. texts are the shell scripts that it runs.
 func CommandTimeout(argv []string, texts ...string) time.Duration {
 	if len(argv) == 0 || IsLauncher(argv) {
 		return NeverWhole
@@ -46,7 +45,7 @@ func CommandTimeout(argv []string, texts ...string) time.Duration {
 	if module, ok := pythonModule(argv); ok && served.MatchString(module) {
 		return adapterTimeout
 	}
-	if IsPythonScript(argv) { // what its arguments mean is its own; --strategy deepspeed is no launcher
+	if IsPythonScript(argv) { // its arguments are the script's: --strategy deepspeed is no launcher
 		return commandTimeout
 	}
 	for _, text := range append(texts, strings.Join(argv, " ")) {
@@ -57,7 +56,7 @@ func CommandTimeout(argv []string, texts ...string) time.Duration {
 	return commandTimeout
 }
 
-// withoutComments drops the lines of a shell script that only say something.
+// withoutComments drops the comment lines of a shell script.
 func withoutComments(text string) string {
 	var kept []string
 	for line := range strings.Lines(text) {
@@ -68,12 +67,12 @@ func withoutComments(text string) string {
 	return strings.Join(kept, "")
 }
 
-// IsPythonScript reports whether argv is a Python interpreter that runs a script or module of the user's.
+// IsPythonScript reports whether argv is a Python interpreter that runs a script or module of the user.
 func IsPythonScript(argv []string) bool {
 	return len(argv) > 1 && pythonName.MatchString(path.Base(argv[0])) && !IsLauncher(argv)
 }
 
-// pythonModule is the module of python -m.
+// pythonModule returns the module of python -m.
 func pythonModule(argv []string) (string, bool) {
 	if len(argv) == 0 || !pythonName.MatchString(path.Base(argv[0])) {
 		return "", false
@@ -94,11 +93,11 @@ func pythonModule(argv []string) (string, bool) {
 
 var shellName = regexp.MustCompile(`^(ba|da|z|k|a)?sh$`)
 
-// IsShell reports whether a word names a shell.
+// IsShell reports whether a program is a shell.
 func IsShell(word string) bool { return shellName.MatchString(path.Base(word)) }
 
-// ShellScripts names what among a program's arguments may be a shell script, whose text may name a launcher: what is given to
-// a shell, and what is called like one.
+// ShellScripts returns those of a program's arguments that may be shell scripts, whose text may name a launcher: a shell's script, and
+// files with the suffix of one.
 func ShellScripts(argv []string) (files []string) {
 	for i, arg := range argv {
 		ofShell := i > 0 && IsShell(argv[i-1]) && !strings.HasPrefix(arg, "-")
@@ -109,7 +108,7 @@ func ShellScripts(argv []string) (files []string) {
 	return files
 }
 
-// NamesLauncher reports whether argv is a launcher, served or of its own, or a shell whose text names one that is served.
+// NamesLauncher reports whether argv is a launcher, supported or not, or a shell whose text names a supported one.
 func NamesLauncher(argv []string) bool {
 	return len(argv) > 0 && CommandTimeout(argv) != commandTimeout
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// deepSpeedOptions are those of deepspeed's runner as of deepspeed 0.19; true: a value follows.
+// deepSpeedOptions are the options of deepspeed's runner as of deepspeed 0.19; true: a value follows.
 var deepSpeedOptions = map[string]bool{
 	"hostfile": true, "include": true, "exclude": true, "num_nodes": true, "min_elastic_nodes": true, "max_elastic_nodes": true, "num_gpus": true,
 	"num_accelerators": true, "master_port": true, "master_addr": true, "node_rank": true, "launcher": true, "launcher_args": true,
@@ -17,7 +17,7 @@ var deepSpeedOptions = map[string]bool{
 
 var deepSpeedShort = map[byte]string{'H': "hostfile", 'i': "include", 'e': "exclude", 'h': "help"}
 
-// Hands reports whether argv is a program that hands its ranks over once it runs, such as accelerate launch.
+// Hands reports whether argv is a program that may start its ranks through torch, such as accelerate launch.
 func Hands(argv []string) bool { return CommandTimeout(argv) == adapterTimeout }
 
 // IsDeepSpeed reports whether argv starts deepspeed's runner.
@@ -29,9 +29,9 @@ func IsDeepSpeed(argv []string) bool {
 	return path.Base(argv[0]) == "deepspeed" || module == "deepspeed.launcher.runner" || module == "deepspeed"
 }
 
-// CheckDeepSpeed refuses a command line of deepspeed that would not train on all pods together: one that starts its
-// ranks on other machines by a launcher of its own, and one that knows of no other pod. hosts says that a file may lie
-// where deepspeed looks for hosts unasked (/job/hostfile). pods is 0 where their number is not known.
+// CheckDeepSpeed refuses a command line of deepspeed that would not train on all pods together: one that starts its ranks on other machines
+// by a launcher of its own, and one that knows no other pod. hosts: a file may exist at deepspeed's default path for hosts (/job/hostfile).
+// pods is 0 if their number is unknown.
 func CheckDeepSpeed(argv []string, pods int, hosts bool) error {
 	given, open := deepSpeedFlags(argv)
 	if _, apart := given["no_ssh"]; apart {
@@ -48,7 +48,7 @@ func CheckDeepSpeed(argv []string, pods int, hosts bool) error {
 		"give --no_ssh, --hostfile with all pods of the job, --node_rank=$(JOB_COMPLETION_INDEX) and --master_addr; or use torchrun before the script")
 }
 
-// deepSpeedFlags reads the runner's options; open: others may hide in a text that is not known yet.
+// deepSpeedFlags parses the runner's options; open: a value that is not known yet may hold more options.
 func deepSpeedFlags(argv []string) (given map[string]value, open bool) {
 	given = map[string]value{}
 	args := argv[1:]
@@ -82,7 +82,7 @@ func deepSpeedFlags(argv []string) (given map[string]value, open bool) {
 	return given, false
 }
 
-// deepSpeedOption is the option that name stands for, in full or by a beginning that fits one alone.
+// deepSpeedOption returns the option that name means, in full or by an unambiguous prefix.
 func deepSpeedOption(name string) (full string, takes bool) {
 	if takes, ok := deepSpeedOptions[name]; ok || name == "" {
 		return name, takes

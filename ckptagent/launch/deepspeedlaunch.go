@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// deepSpeedLaunch is what deepspeed's runner starts on each node, and what starts the ranks there.
+// deepSpeedLaunch is the module that deepspeed's runner starts on each node and that starts the ranks there.
 const deepSpeedLaunch = "deepspeed.launcher.launch"
 
-// DeepSpeed is what deepspeed's launcher does otherwise than torch's.
+// DeepSpeed has what deepspeed's launcher does differently from torch's.
 type DeepSpeed struct {
-	// Devices are those that all ranks of a pod see, as CUDA_VISIBLE_DEVICES has them.
+	// Devices are those that all ranks of a pod see, in the form of CUDA_VISIBLE_DEVICES.
 	Devices string `json:"devices"`
-	// NoLocalRank: the script is not given --local_rank=N.
+	// NoLocalRank: the script does not get --local_rank=N.
 	NoLocalRank bool `json:"noLocalRank,omitempty"`
 }
 
@@ -28,8 +28,8 @@ var deepSpeedLaunchOptions = map[string]bool{
 
 const remedyPods = "without a hostfile this is a separate training on each pod: give --hostfile with all pods of the job, or use torchrun before the script"
 
-// parseDeepSpeed reads the command line of deepspeed.launcher.launch, after its name. Who leads and which node this is the coordinator
-// decides.
+// parseDeepSpeed parses the command line of deepspeed.launcher.launch, after its name. It ignores master address and node rank, which the
+// coordinator decides.
 func parseDeepSpeed(python, args []string) (Spec, error) {
 	s := Spec{
 		Python:          python[:1],
@@ -70,7 +70,7 @@ func parseDeepSpeed(python, args []string) (Spec, error) {
 	return s, nil
 }
 
-// setWorld takes nodes, ranks and devices from what deepspeed knows of its world.
+// setWorld sets nodes, ranks and devices from deepspeed's world info.
 func (s *Spec) setWorld(info value) *Refusal {
 	raw, err := base64.URLEncoding.DecodeString(info.v)
 	var world map[string][]int
@@ -96,7 +96,7 @@ func (s *Spec) setWorld(info value) *Refusal {
 	return tooMany("--hostfile", s.Ranks)
 }
 
-// deepSpeedLaunchFlags reads options up to the script.
+// deepSpeedLaunchFlags parses the options before the script.
 func deepSpeedLaunchFlags(args []string) (map[string]value, []string, *Refusal) {
 	given := map[string]value{}
 	for i := 0; i < len(args); i++ {
@@ -123,8 +123,8 @@ func deepSpeedLaunchFlags(args []string) (map[string]value, []string, *Refusal) 
 	return given, nil, nil
 }
 
-// DeepSpeedHere is the command line by which deepspeed's runner starts the ranks of this pod alone, where argv would have it reach the
-// other hosts by ssh: the agents of the other pods see to these. hosts says that a file lies where the runner looks for hosts unasked.
+// DeepSpeedHere returns the command line by which deepspeed's runner starts the ranks of this pod alone, if argv would make it connect to
+// other hosts by ssh: their agents start the ranks there. hosts: a file exists at the runner's default path for hosts.
 func DeepSpeedHere(argv []string, hosts bool) []string {
 	given, _ := deepSpeedFlags(argv)
 	_, file := given["hostfile"]
@@ -138,6 +138,6 @@ func DeepSpeedHere(argv []string, hosts bool) []string {
 		}
 		at = min(at+1, len(argv))
 	}
-	// What the user gives comes later, and so wins.
+	// The user's options follow and override these.
 	return append(append(append([]string{}, argv[:at]...), "--no_ssh", "--node_rank=0", "--master_addr=127.0.0.1"), argv[at:]...)
 }

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// OwnDevice is the environment by which a local rank sees its own device alone, as torchrun's --virtual-local-rank has it; env is the
+// OwnDevice returns the environment in which a local rank sees only its own device, as with torchrun's --virtual-local-rank; env is the
 // launcher's.
 func (s Spec) OwnDevice(env map[string]string, local int) (map[string]string, error) {
 	name := "CUDA_VISIBLE_DEVICES"
-	if env["HIP_VISIBLE_DEVICES"] != "" { // it counts before the other one
+	if env["HIP_VISIBLE_DEVICES"] != "" { // it overrides the other one
 		name = "HIP_VISIBLE_DEVICES"
 	}
 	device := strconv.Itoa(local)

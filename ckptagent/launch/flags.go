@@ -5,21 +5,20 @@ import (
 	"strings"
 )
 
-// handling says what becomes of a flag.
+// handling is what the agent does with a flag.
 type handling int
 
 const (
-	// honoured: the flag acts here as it does in torchrun.
-	//lint:ignore U1000 the zero value: what the table does not mark otherwise
+	// honoured: the flag acts as it does in torchrun.
+	//lint:ignore U1000 the zero value: flags without a handling in the table
 	honoured handling = iota
-	// superseded: the coordinator decides what the flag would; it is read and checked, then noted.
+	// superseded: the coordinator decides instead of the flag; its value is checked and reported.
 	superseded
-	// refused: neither; only the value that changes nothing (flag.neutral) passes.
+	// refused: only a value that changes nothing (flag.neutral) is accepted.
 	refused
 )
 
-// flag is one option of torchrun. The name is the option's longest spelling with hyphens; torchrun takes
-// underscores in its place for all of them.
+// flag is one option of torchrun. The name is the option's longest spelling with hyphens; torchrun also accepts underscores.
 type flag struct {
 	name    string
 	short   byte
@@ -27,7 +26,7 @@ type flag struct {
 	// noEnv marks the few options that torchrun does not read from PET_<NAME>.
 	noEnv    bool
 	handling handling
-	// neutral lists the values of a refused option that change nothing and so pass.
+	// neutral lists the values of a refused option that change nothing and are accepted.
 	neutral []string
 	remedy  string
 }
@@ -54,7 +53,7 @@ var flags = []*flag{
 	{name: "role"},
 	{name: "module", short: 'm', boolean: true},
 	{name: "no-python", boolean: true},
-	{name: "run-path", boolean: true, handling: superseded}, // each rank is an interpreter of its own, which runs the script
+	{name: "run-path", boolean: true, handling: superseded}, // each rank is its own interpreter, which runs the script
 	{name: "log-dir"},
 	{name: "redirects", short: 'r'},
 	{name: "tee", short: 't'},
@@ -75,21 +74,20 @@ var flags = []*flag{
 	{name: "help", short: 'h', boolean: true, noEnv: true, handling: refused, remedy: "ask the torchrun of the image by its full path"},
 }
 
-// useEnvFlag is the one option that torch.distributed.launch has and torchrun has not.
+// useEnvFlag is the one option that only torch.distributed.launch has.
 var useEnvFlag = &flag{name: "use-env", boolean: true, noEnv: true}
 
-// envName is the variable that torchrun reads the option's default from.
+// envName returns the variable from which torchrun reads the option's default.
 func (f *flag) envName() string {
 	return "PET_" + strings.ToUpper(strings.ReplaceAll(f.name, "-", "_"))
 }
 
-// passes reports whether v is a value of a refused option that changes nothing.
+// passes reports whether a refused option accepts the value v, which changes nothing.
 func (f *flag) passes(v string) bool {
 	return slices.Contains(f.neutral, v)
 }
 
-// byLong finds the option that a long spelling (without the leading hyphens) names, in full or, as
-// argparse takes it, by a prefix that fits one option alone.
+// byLong returns the option with a long spelling (without hyphens), in full or, like argparse, by an unambiguous prefix.
 func byLong(name string, deprecated bool) (*flag, []string) {
 	want := strings.ReplaceAll(name, "_", "-")
 	known := flags

@@ -8,8 +8,8 @@ import (
 
 var pythonName = regexp.MustCompile(`^python(\d+(\.\d+)*t?)?$`)
 
-// split separates the interpreter with its flags from the launcher's own command line; rest[0] is the
-// launcher's name ("torchrun", "torch.distributed.run" or "torch.distributed.launch").
+// split separates the interpreter and its flags from the launcher's command line; rest[0] is the launcher's name ("torchrun",
+// "torch.distributed.run" or "torch.distributed.launch").
 func split(argv []string) (python, rest []string, ok bool) {
 	if len(argv) == 0 {
 		return nil, nil, false
@@ -62,9 +62,8 @@ func split(argv []string) (python, rest []string, ok bool) {
 	return nil, nil, false
 }
 
-// pythonFlag reads one cluster of interpreter flags. module is set at -m: the text that follows it in
-// the same argument, or empty where the next argument names it; kept is what stood before it. takes
-// says that the next argument belongs to the cluster (-W, -X). A -c ends as a module that is no launcher.
+// pythonFlag parses one cluster of interpreter flags. module is set at -m: the rest of the argument, or empty if the next argument is the
+// module; kept is what precedes it. takes: the next argument belongs to the cluster (-W, -X). A -c yields a module that is no launcher.
 func pythonFlag(arg string) (kept string, module *string, takes bool) {
 	if strings.HasPrefix(arg, "--") {
 		return arg, nil, false
@@ -87,8 +86,7 @@ func pythonFlag(arg string) (kept string, module *string, takes bool) {
 	return arg, nil, false
 }
 
-// checkInterpreter refuses interpreter flags that hide PYTHONPATH or the site module, by which the
-// client and the standbys reach the ranks.
+// checkInterpreter refuses interpreter flags that disable PYTHONPATH or the site module, through which client and standbys are loaded.
 func checkInterpreter(python []string) *Refusal {
 	for i := 1; i < len(python); i++ {
 		arg := python[i]

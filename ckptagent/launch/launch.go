@@ -6,56 +6,56 @@ import (
 	"time"
 )
 
-// RanksAuto is the value of Spec.Ranks while the number of ranks hangs on the devices of the pod: see Resolve.
+// RanksAuto is the value of Spec.Ranks until Resolve has counted the pod's devices.
 const RanksAuto = 0
 
-// DefaultShutdownTimeout is how long torchrun lets ranks end by themselves after SIGTERM.
+// DefaultShutdownTimeout is how long torchrun waits for ranks to end after SIGTERM.
 const DefaultShutdownTimeout = 30 * time.Second
 
 // Spec is what the user's launcher must run on one pod.
 type Spec struct {
-	// Python is the interpreter and the flags given to it, as written; empty where the launcher was called
-	// by its own name (torchrun) and the interpreter is the one that its installation belongs to.
+	// Python is the interpreter with its flags, as written; empty if the launcher was called by its own name (torchrun): then it is the
+	// interpreter of that installation.
 	Python []string `json:"python,omitempty"`
 	// Module: Script names a module (python -m). NoPython: Script is a program, not a Python file.
 	Module   bool     `json:"module,omitempty"`
 	NoPython bool     `json:"noPython,omitempty"`
 	Script   string   `json:"script"`
 	Args     []string `json:"args,omitempty"`
-	// Exact: Script and Args are the command line of a rank word for word, and the environment is the launcher's, with NoPython.
+	// Exact: with NoPython, Script and Args are a rank's exact command line, and its environment is the launcher's.
 	Exact bool `json:"exact,omitempty"`
-	// Ranks is the number of processes on this pod; RanksAuto until Resolve has counted the devices that RanksFrom ("auto", "cpu",
-	// "gpu" or another kind) names; with RanksLater it is unknown yet.
+	// Ranks is the number of processes in this pod; RanksAuto until Resolve has counted the devices of kind RanksFrom ("auto", "cpu", "gpu"
+	// or another); with RanksLater it is unknown.
 	Ranks     int    `json:"ranks"`
 	RanksFrom string `json:"ranksFrom,omitempty"`
-	// Nodes is the number of pods that the launcher asked for; 0: it said nothing and the gang decides.
+	// Nodes is the number of pods that the launcher requests; 0: the gang decides.
 	Nodes int `json:"nodes,omitempty"`
-	// NodesFlag is how it asked, for messages ("--nnodes=2", "--standalone").
+	// NodesFlag is the flag that requests it, for messages ("--nnodes=2", "--standalone").
 	NodesFlag string `json:"nodesFlag,omitempty"`
-	// NodesRemedy is what to do where that is not what the gang has, if it is not to leave the flag out.
+	// NodesRemedy is the remedy for another number than the gang has; empty: leave the flag out.
 	NodesRemedy string `json:"nodesRemedy,omitempty"`
 	Role        string `json:"role"`
 	RunID       string `json:"runID"`
-	// MaxRestarts is how many restarts it allows; MaxRestartsSaid: by a flag or a variable, not by its default.
+	// MaxRestarts is the launcher's limit of restarts; MaxRestartsSaid: a flag or a variable sets it.
 	MaxRestarts     int  `json:"maxRestarts"`
 	MaxRestartsSaid bool `json:"maxRestartsSaid,omitempty"`
-	// VirtualLocalRank: each rank sees its own device alone, and itself as local rank 0.
+	// VirtualLocalRank: each rank sees only its own device, as local rank 0.
 	VirtualLocalRank bool `json:"virtualLocalRank,omitempty"`
-	// DeepSpeed is set where deepspeed's launcher starts the ranks: they get its arguments and variables, none of torchrun's.
+	// DeepSpeed is set if deepspeed's launcher starts the ranks: they get its arguments and variables instead of torchrun's.
 	DeepSpeed *DeepSpeed `json:"deepSpeed,omitempty"`
-	// Logs configures where the output of ranks goes.
+	// Logs configures the output of ranks.
 	Logs Logs `json:"logs,omitzero"`
 	// ShutdownTimeout is how long ranks may take to end after SIGTERM.
 	ShutdownTimeout time.Duration `json:"shutdownTimeout"`
-	// Superseded lists, in order, the flags and variables that were given and that the coordinator decides.
+	// Superseded lists, in order, the given flags and variables that the coordinator's decisions replace.
 	Superseded []string `json:"superseded,omitempty"`
 
 	runPath bool
 }
 
-// Refusal is the answer to a command line that cannot be honoured.
+// Refusal is the error for a command line that is not supported.
 type Refusal struct {
-	// Flag is the flag, variable or argument that is refused, as the user spelled it.
+	// Flag is the refused flag, variable or argument, as the user spelled it.
 	Flag   string
 	Why    string
 	Remedy string
@@ -71,21 +71,19 @@ func (r *Refusal) Error() string {
 
 func refuse(flag, why, remedy string) *Refusal { return &Refusal{Flag: flag, Why: why, Remedy: remedy} }
 
-// IsLauncher reports whether argv starts a launcher that Parse reads: torchrun by any path, a Python
-// interpreter that is given torchrun's file, -m torch.distributed.run, its predecessor -m torch.distributed.launch, or
-// -m deepspeed.launcher.launch.
+// IsLauncher reports whether argv starts a launcher that Parse supports: torchrun by any path, or a Python interpreter with torchrun's
+// file, -m torch.distributed.run, its predecessor -m torch.distributed.launch, or -m deepspeed.launcher.launch.
 func IsLauncher(argv []string) bool {
 	_, _, ok := split(argv)
 	return ok
 }
 
-// Parse reads the launcher's command line argv, its name included, and the PET_* and PYTHON_EXEC
-// variables of env. The error is a *Refusal.
+// Parse parses the launcher's command line argv, with its name, and the PET_* and PYTHON_EXEC variables of env. The error is a *Refusal.
 func Parse(argv []string, env map[string]string) (Spec, error) {
 	if len(argv) > 0 && argv[0] == APICommand {
 		return parseAPI(argv[1:])
 	}
-	if IsDeepSpeed(argv) { // handed over only where it cannot be served
+	if IsDeepSpeed(argv) { // the runner is passed on only if it is not supported
 		if err := CheckDeepSpeed(argv, 0, false); err != nil {
 			return Spec{}, err
 		}
@@ -127,7 +125,7 @@ func Parse(argv []string, env map[string]string) (Spec, error) {
 		return Spec{}, refuse("training_script", "is missing", "name the script (or with -m the module) to run")
 	}
 	spec.Script, spec.Args = positional[0], positional[1:]
-	if spec.runPath { // torch looks at neither flag then
+	if spec.runPath { // torch ignores both flags then
 		spec.Module, spec.NoPython, spec.runPath = false, false, false
 	}
 	if spec.Module && spec.NoPython {
@@ -142,10 +140,10 @@ func Parse(argv []string, env map[string]string) (Spec, error) {
 	return spec, nil
 }
 
-// deprecatedLauncher is torch's launcher of old: torchrun, but that it passes the local rank as an argument where --use-env is not given.
+// deprecatedLauncher is torch's old launcher: torchrun, except that without --use-env it passes the local rank as an argument.
 const deprecatedLauncher = "torch.distributed.launch"
 
-// AsksDevices is the kind of device that a spec's number of ranks hangs on; "": on none.
+// AsksDevices returns the kind of device by which ranks are counted; "": the number is given.
 func (s Spec) AsksDevices() string {
 	if s.Ranks != RanksAuto || s.RanksFrom == "cpu" || s.RanksFrom == RanksLater {
 		return ""
@@ -153,7 +151,7 @@ func (s Spec) AsksDevices() string {
 	return s.RanksFrom
 }
 
-// Resolve sets the number of ranks of a spec that counts devices, from the number of devices of that kind.
+// Resolve sets the number of ranks from the number of devices of the spec's kind.
 func (s Spec) Resolve(devices, cpus int) (Spec, error) {
 	if s.Ranks != RanksAuto {
 		return s, nil

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Streams says for which local ranks something is done with standard output (1), standard error (2) or both (3).
+// Streams selects, by local rank, standard output (1), standard error (2) or both (3).
 type Streams struct {
 	All int `json:"all,omitempty"`
-	// Of, where set, holds for the ranks that it names, and nothing for the others.
+	// Of, if set, applies to its ranks; the others have none.
 	Of map[int]int `json:"of,omitempty"`
 }
 
@@ -22,52 +22,52 @@ func (s Streams) of(local int) int {
 	return s.All
 }
 
-// Logs is what becomes of the output of ranks, as torch's DefaultLogsSpecs has it. The zero value leaves it on the console.
+// Logs configures the output of ranks like torch's DefaultLogsSpecs. The zero value leaves it on the console.
 type Logs struct {
-	// Dir is the folder for logs; empty: a new one in the folder for temporary files; /dev/null: none.
+	// Dir is the folder for logs; empty: a new temporary one; /dev/null: none.
 	Dir string `json:"dir,omitempty"`
-	// DirFlag is how Dir was asked for, for messages.
+	// DirFlag is the flag that set Dir, for messages.
 	DirFlag string `json:"-"`
-	// Redirects go to files alone, Tee to files and to the console.
+	// Redirects go only to files, Tee to files and the console.
 	Redirects Streams `json:"redirects,omitzero"`
 	Tee       Streams `json:"tee,omitzero"`
-	// Ranks are the local ranks whose output is on the console; nil: all.
+	// Ranks are the local ranks with output on the console; nil: all.
 	Ranks []int `json:"ranks,omitempty"`
-	// Prefix is the template of the prefix of each line of a tee on the console; empty: [<role><local rank>]:
+	// Prefix is the template for the start of each line of a tee on the console; empty: [<role><local rank>]:
 	Prefix string `json:"prefix,omitempty"`
-	// OutFilters and ErrFilters: lines of a tee that hold one of them are also written to one file for all ranks.
+	// OutFilters and ErrFilters: lines of a tee with one of these texts are also written to one file for all ranks.
 	OutFilters []string `json:"outFilters,omitempty"`
 	ErrFilters []string `json:"errFilters,omitempty"`
 }
 
-// devNull as a folder means that no logs are wanted; as a file that output is dropped.
+// devNull as a folder disables logs; as a file it drops output.
 const devNull = "/dev/null"
 
-// Attempt names one start of the ranks of a pod.
+// Attempt identifies one start of the ranks of a pod.
 type Attempt struct {
-	// ID has 16 letters or more, the same for all attempts of a launcher. Temp is the folder for temporary files.
+	// ID has at least 16 letters and is the same for all attempts of a launcher. Temp is the folder for temporary files.
 	ID, Temp, Hostname  string
 	Restarts, FirstRank int
 }
 
 // Files are the places of one attempt's logs.
 type Files struct {
-	// Run is the folder of all attempts, Dir that of this one; empty: none is wanted.
+	// Run is the folder of all attempts, Dir that of this one; empty: no logs.
 	Run, Dir string
 	Rank     []RankFiles
-	// FilteredOut and FilteredErr take the lines that filters choose; empty: no filters.
+	// FilteredOut and FilteredErr are the files for filtered lines; empty: no filters.
 	FilteredOut, FilteredErr string
 }
 
-// RankFiles are the places of one local rank's output. Stdout and Stderr are empty where the stream stays on the console.
+// RankFiles are the files of one local rank's output. Stdout and Stderr are empty if the stream stays on the console.
 type RankFiles struct {
 	Dir, Stdout, Stderr, Error string
-	// TeeStdout and TeeStderr: the file is also shown on the console, Prefix before each line.
+	// TeeStdout and TeeStderr: the file is also copied to the console, with Prefix before each line.
 	TeeStdout, TeeStderr bool
 	Prefix               string
 }
 
-// Files are the places of one attempt's logs, named as torch names them.
+// Files returns the files of one attempt's logs, named as torch names them.
 func (s Spec) Files(a Attempt) Files {
 	f := Files{Rank: make([]RankFiles, s.Ranks)}
 	if s.Logs.Dir == devNull {
@@ -120,7 +120,7 @@ func (s Spec) prefix(local int, a Attempt) string {
 	})
 }
 
-// Asked reports whether the user said anything about logs, so that they must not be left out.
+// Asked reports whether the user set any option about logs, so that a failure to write them is an error.
 func (l Logs) Asked() bool {
 	return l.Dir != "" && l.Dir != devNull || l.Redirects.All != 0 || l.Redirects.Of != nil || l.Tee.All != 0 || l.Tee.Of != nil
 }
@@ -145,7 +145,7 @@ func streams(val value) (s Streams, r *Refusal) {
 	return s, r
 }
 
-// set takes one option about logs.
+// set sets one option about logs.
 func (l *Logs) set(name string, val value) (r *Refusal) {
 	switch name {
 	case "log-dir":
@@ -175,7 +175,7 @@ func (l *Logs) set(name string, val value) (r *Refusal) {
 	return r
 }
 
-// filters splits at commas; two of them stand for one within a filter.
+// filters splits at commas; a double comma is a literal one.
 func filters(v string) []string {
 	if v == "" {
 		return nil

@@ -5,15 +5,14 @@ import (
 	"strings"
 )
 
-// value is one option as given: v, and how the user spelled it.
+// value is the value v of an option, and the option as the user spelled it.
 type value struct {
 	v, as string
 }
 
 var negativeNumber = regexp.MustCompile(`^-\d+$|^-\d*\.\d+$`)
 
-// isOption reports whether argparse takes arg for an option, known or not, and not for a value or the script: one with a space in it
-// only where it names one.
+// isOption reports whether argparse treats arg as an option, known or not: an argument with a space only if it names an option.
 func isOption(arg string, deprecated bool) bool {
 	switch {
 	case len(arg) < 2 || arg[0] != '-' || negativeNumber.MatchString(arg):
@@ -28,8 +27,8 @@ func isOption(arg string, deprecated bool) bool {
 	return f != nil || len(could) > 0
 }
 
-// options reads flags up to the first positional argument, which and all after which are the script's, but for one -- before or right
-// after it.
+// options parses flags up to the first positional argument. That argument and all later ones belong to the script, without one -- directly
+// before or after the first.
 func options(args []string, deprecated bool) (map[string]value, []string, *Refusal) {
 	given := map[string]value{}
 	for i := 0; i < len(args); i++ {
@@ -59,7 +58,7 @@ func options(args []string, deprecated bool) (map[string]value, []string, *Refus
 	return given, nil, nil
 }
 
-// long reads --name, --name=v or --name v and says how many further arguments it took.
+// long parses --name, --name=v or --name v and returns the number of further arguments used.
 func long(given map[string]value, arg string, next []string, deprecated bool) (int, *Refusal) {
 	name, v, inline := strings.Cut(arg[2:], "=")
 	f, could := byLong(name, deprecated)
@@ -88,7 +87,7 @@ func long(given map[string]value, arg string, next []string, deprecated bool) (i
 	return used, nil
 }
 
-// short reads a cluster such as -m, -t3, -mr 3.
+// short parses a cluster such as -m, -t3, -mr 3.
 func short(given map[string]value, arg string, next []string, deprecated bool) (int, *Refusal) {
 	for i := 1; i < len(arg); i++ {
 		as := "-" + string(arg[i])
@@ -113,7 +112,7 @@ func short(given map[string]value, arg string, next []string, deprecated bool) (
 	return 0, nil
 }
 
-// withEnvironment adds what PET_* variables say about options that the command line did not give.
+// withEnvironment adds PET_* variables for options that the command line lacks.
 func withEnvironment(given map[string]value, env map[string]string) map[string]value {
 	for _, f := range flags {
 		if _, ok := given[f.name]; ok || f.noEnv {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Plain are the commands that argv is sure to run: itself, or those of the text that a shell is given, where it has no
-// branches, loops or functions. A word that only the shell can make holds Later.
+// Plain returns the commands that argv certainly runs: argv itself, or those of a shell's text if it has no branches, loops or functions. A
+// word that only the shell can expand holds Later.
 func Plain(argv []string) [][]string {
 	if len(argv) == 0 {
 		return nil
@@ -26,7 +26,7 @@ func Plain(argv []string) [][]string {
 	return s.commands
 }
 
-// shellText is what stands after a shell's -c.
+// shellText returns the text of a shell's -c.
 func shellText(args []string) (string, bool) {
 	given := false
 	for i := 0; i < len(args); i++ {
@@ -38,22 +38,22 @@ func shellText(args []string) (string, bool) {
 			continue
 		}
 		given = given || arg[0] == '-' && strings.Contains(arg, "c")
-		if strings.HasSuffix(arg, "o") || strings.HasSuffix(arg, "O") { // its option is the next argument
+		if strings.HasSuffix(arg, "o") || strings.HasSuffix(arg, "O") { // the option's name is the next argument
 			i++
 		}
 	}
 	return "", false
 }
 
-// branching are the words by which a command may run or not.
+// branching are the words after which a command may or may not run.
 var branching = []string{"if", "then", "elif", "else", "fi", "for", "while", "until", "case", "esac", "do", "done", "function", "select", "{", "}", "!", "[", "[[", "test"}
 
-// passing are the words that run what follows them.
+// passing are the words that run the rest as a command.
 var passing = []string{"exec", "nohup", "time", "command"}
 
 var assignment = regexp.MustCompile(`^[A-Za-z_]\w*=`)
 
-// shellReader cuts a shell's text into commands and words.
+// shellReader splits a shell's text into commands and words.
 type shellReader struct {
 	text     string
 	at       int
@@ -61,7 +61,7 @@ type shellReader struct {
 	words    []string
 	word     strings.Builder
 	inWord   bool
-	// target: the next word is where output goes.
+	// target: the next word is a redirection's target.
 	target bool
 }
 
@@ -137,9 +137,9 @@ func (s *shellReader) endCommand() bool {
 	return !slices.Contains(branching, words[0])
 }
 
-// redirect passes over an operator such as 2>&1; the word after it is no argument.
+// redirect skips an operator such as 2>&1; the word after it is no argument.
 func (s *shellReader) redirect() {
-	if s.inWord && strings.Trim(s.word.String(), "0123456789") == "" { // a stream's number
+	if s.inWord && strings.Trim(s.word.String(), "0123456789") == "" { // a file descriptor
 		s.word.Reset()
 		s.inWord = false
 	}
@@ -150,7 +150,7 @@ func (s *shellReader) redirect() {
 	s.target = true
 }
 
-// readQuoted reads up to the quote that closes.
+// readQuoted reads up to the closing quote.
 func (s *shellReader) readQuoted(quote byte) bool {
 	s.inWord = true
 	for s.at++; s.at < len(s.text); s.at++ {
@@ -172,7 +172,7 @@ func (s *shellReader) readQuoted(quote byte) bool {
 	return false
 }
 
-// readSubstitution reads a variable or a substitution, whose text is not known, up to its last letter.
+// readSubstitution reads a variable or a substitution up to its end; its value is unknown.
 func (s *shellReader) readSubstitution() bool {
 	rest := s.text[s.at+1:]
 	end := 0
@@ -200,7 +200,7 @@ func (s *shellReader) readSubstitution() bool {
 	return end > 0
 }
 
-// closes is where what text begins with is closed, 0 where it is not.
+// closes returns where the bracket that text begins with is closed, 0: nowhere.
 func closes(text string, open, end byte) int {
 	depth := 0
 	for i := range len(text) {

@@ -5,10 +5,10 @@ import (
 	"strconv"
 )
 
-// placeholder is what Python's string.Template replaces.
+// placeholder matches what Python's string.Template replaces.
 var placeholder = regexp.MustCompile(`\$(?:\$|([_a-zA-Z][_a-zA-Z0-9]*)|\{([_a-zA-Z][_a-zA-Z0-9]*)\})`)
 
-// substitute does what safe_substitute of Python's string.Template does: an unknown name stays as it is.
+// substitute acts like safe_substitute of Python's string.Template: an unknown name is left unchanged.
 func substitute(text string, values map[string]string) string {
 	return placeholder.ReplaceAllStringFunc(text, func(found string) string {
 		if found == "$$" {
@@ -22,11 +22,11 @@ func substitute(text string, values map[string]string) string {
 	})
 }
 
-// localRankMacro stands in a script's arguments for the local rank of the process.
+// localRankMacro is the placeholder of the local rank in a script's arguments.
 const localRankMacro = "${local_rank}"
 
-// RankArgs are the arguments of one local rank's script. As torchrun does, it puts the local rank where an argument says so;
-// deepspeed puts it before all others.
+// RankArgs returns the arguments of one local rank's script. Like torchrun, it replaces the macro for the local rank; for deepspeed, it
+// puts the local rank first.
 func (s Spec) RankArgs(local int) []string {
 	if s.DeepSpeed != nil {
 		if s.DeepSpeed.NoLocalRank {

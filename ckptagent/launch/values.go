@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// fill carries the values over, in the order of their names so that the first refusal is always the same.
+// fill sets the values, in the order of their names so that the first refusal is always the same.
 func (s *Spec) fill(values map[string]value) *Refusal {
 	s.Ranks, s.Role, s.RunID, s.ShutdownTimeout = 1, "default", "none", DefaultShutdownTimeout
 	for _, name := range slices.Sorted(maps.Keys(values)) {
@@ -46,14 +46,14 @@ func (s *Spec) fill(values map[string]value) *Refusal {
 	return nil
 }
 
-// set takes one option that is honoured or superseded.
+// set sets one option that is honoured or superseded.
 func (s *Spec) set(name string, val value) *Refusal {
 	switch name {
 	case "nproc-per-node":
 		return s.setRanks(val)
 	case "nnodes":
 		return s.setNodes(val)
-	case "standalone": // read after nnodes: a rendezvous on localhost is one node, whatever else was said
+	case "standalone": // read after nnodes: a rendezvous on localhost has one node in any case
 		s.Nodes, s.NodesFlag = 1, val.as
 	case "role":
 		s.Role = val.v
@@ -71,7 +71,7 @@ func (s *Spec) set(name string, val value) *Refusal {
 		return s.Logs.set(name, val)
 	case "max-restarts":
 		n, r := number(val, 0)
-		n = min(n, protocol.MaxRestarts) // more are never reached
+		n = min(n, protocol.MaxRestarts) // the limit is never reached
 		s.MaxRestarts, s.MaxRestartsSaid = n, true
 		return r
 	case "shutdown-timeout":
@@ -112,7 +112,7 @@ func (s *Spec) setRanks(val value) *Refusal {
 	return tooMany(val.as, n)
 }
 
-// tooMany refuses more ranks than a pod can have.
+// tooMany refuses more ranks than the limit per pod.
 func tooMany(as string, ranks int) *Refusal {
 	if ranks <= protocol.MaxRanks {
 		return nil
@@ -137,7 +137,7 @@ func (s *Spec) setNodes(val value) *Refusal {
 	return nil
 }
 
-// checkPairs refuses what is no list of key=value with commas between them.
+// checkPairs refuses a value that is not a list of key=value separated by commas.
 func checkPairs(val value) *Refusal {
 	if strings.TrimSpace(val.v) == "" {
 		return nil

@@ -20,7 +20,7 @@ func (a *Agent) followCommand() {
 		return
 	}
 	a.command = &c
-	a.reportCapabilities() // the pod's grace, above all
+	a.reportCapabilities() // the pod's grace period, above all
 	timeout, err := c.Timeout()
 	if err != nil {
 		a.logf("%v", err)
@@ -37,7 +37,7 @@ func (a *Agent) followCommand() {
 	}()
 }
 
-// noteTerminating passes on the pod's termination before the command's reaction to it: init reports both at once.
+// noteTerminating passes on the pod's termination before the command's reaction to it: init reports both together.
 func (a *Agent) noteTerminating() {
 	if sig, ok := a.exits.Leaving(); ok && !a.signalled {
 		a.signalled = true
@@ -45,7 +45,7 @@ func (a *Agent) noteTerminating() {
 	}
 }
 
-// resumeCommand does again what an agent that died may have left undone.
+// resumeCommand repeats what an agent that died may have left undone.
 func (a *Agent) resumeCommand() {
 	if a.state.Whole {
 		a.followPages(1)
@@ -55,14 +55,14 @@ func (a *Agent) resumeCommand() {
 			a.writeExitCode(r.Code)
 		}
 	} else if !a.state.StateLost {
-		os.Remove(a.c.Root.HeldFile()) // of a release that was stored and not carried out
+		os.Remove(a.c.Root.HeldFile()) // left by a release that was stored and not carried out
 	}
 	if a.state.Whole || a.state.Launcher != "" {
 		a.noteTerminating()
 	}
 }
 
-// keepContainer keeps the container although its command ends. Init forwards signals to the process that now runs.
+// keepContainer keeps the container running when its command ends. Init forwards signals to the process that then runs.
 func (a *Agent) keepContainer(p proc.Process) {
 	if err := p.Hold(a.c.Root); err != nil {
 		a.logf("taking the command over: %v", err)
@@ -74,8 +74,8 @@ func (a *Agent) release() {
 	a.logf("the command is no longer a rank: launchers start its ranks")
 }
 
-// writeExitCode tells init the container's exit code, which init reads when this agent has ended. If it cannot be
-// written, this agent ends with an error and the next one tries again.
+// writeExitCode writes the container's exit code for init, which reads it once this agent has ended. After a failed write this agent ends
+// with an error and the next one retries.
 func (a *Agent) writeExitCode(code int) {
 	a.logf("the container ends with exit code %d", code)
 	a.noExitCode = nil
@@ -84,8 +84,8 @@ func (a *Agent) writeExitCode(code int) {
 	}
 }
 
-// startCommand starts the whole command as the rank of a generation; the run that init began counts as it where nothing had
-// to be ended before.
+// startCommand starts the whole command as the rank of a generation; the run that init began counts as the rank if nothing had to be ended
+// before.
 func (a *Agent) startCommand(e ckptagent.Start) {
 	run := e.Run
 	a.watchers, a.ranks, a.ranksOf = &sync.WaitGroup{}, map[int]proc.Process{}, run.Number
@@ -112,10 +112,9 @@ func (a *Agent) startCommand(e ckptagent.Start) {
 	a.logf("generation %d: the whole command, rank %d of %d, %s", run.Number, run.BaseRank, run.WorldSize, what)
 }
 
-// endCommand ends all that the command has started, and posts Gone when none of it is left and its exit has been passed
-// on.
+// endCommand ends all processes that the command started, and posts Gone when all are gone and its exit was reported.
 func (a *Agent) endCommand(e ckptagent.End) {
-	p, original, byInit := a.ranks[0], a.state.FirstRun, a.state.Terminating // by a signal, which init has passed on
+	p, original, byInit := a.ranks[0], a.state.FirstRun, a.state.Terminating // by a signal, which init has forwarded
 	if original && a.command != nil {
 		p = a.command.Process
 	}
@@ -141,7 +140,7 @@ func (a *Agent) endCommand(e ckptagent.End) {
 	}()
 }
 
-// wholeNote says what a whole command cannot have.
+// wholeNote returns a note on what a whole command does not get.
 func (a *Agent) wholeNote() string {
 	if !a.state.Whole || a.c.StateBytes == 0 && !a.c.Standbys {
 		return ""

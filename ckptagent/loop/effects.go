@@ -49,7 +49,7 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 		}
 	case ckptagent.Adopt:
 		if a.command == nil {
-			return // a later agent may be able to read what init began
+			return // a later agent may be able to read the command
 		}
 		a.keepContainer(a.command.Process)
 		a.logf("no launcher has come: the whole command is one rank of this pod and is restarted as a whole: %s", proc.Line(a.command.Argv))
@@ -66,7 +66,7 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 			a.writeExitCode(e.Returned.Code)
 		} else if a.launch != nil {
 			a.logf("the launcher returns %d", e.Returned.Code)
-			a.standbys.Close() // whoever reads the launcher's output waits for all that could write to it
+			a.standbys.Close() // readers of the launcher's output wait for all processes that have it open
 			a.returnLauncher(a.launch, a.outcome(e.Returned))
 		}
 	case ckptagent.OfferPort:
@@ -79,8 +79,8 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 	}
 }
 
-// peek reports the barrier together with how far ranks are that may not have seen it. Whoever follows an arena reports
-// a step once it is sealed, which takes seconds where the state is big.
+// peek reports the barrier together with the steps that ranks have reached without having read it. follow reports a step only once it is
+// sealed, which takes seconds for a big state.
 func (a *Agent) peek() {
 	for local := range a.state.Ranks {
 		p, _ := a.arenas.Peek(local)
@@ -99,7 +99,7 @@ func progress(local int, p arena.Progress) ckptagent.Progress {
 	}
 }
 
-// start starts the ranks of a generation, once what is gained by waiting for standbys has been waited for.
+// start starts the ranks of a generation, after a wait for standbys if it pays.
 func (a *Agent) start(e ckptagent.Start) {
 	if a.state.Whole {
 		a.startCommand(e)
@@ -121,15 +121,15 @@ func (a *Agent) start(e ckptagent.Start) {
 	go func() {
 		<-standbys
 		a.do(func() {
-			if a.starting == &e { // else it has been ended meanwhile
+			if a.starting == &e { // else the generation was ended meanwhile
 				a.startRanks(e)
-				a.take(ckptagent.Tick{}) // which brings what was put off
+				a.take(ckptagent.Tick{}) // handles what was deferred
 			}
 		})
 	}()
 }
 
-// startRanks starts the ranks: each in its standby where that is ready.
+// startRanks starts the ranks, each in its standby if that is ready.
 func (a *Agent) startRanks(e ckptagent.Start) {
 	run := e.Run
 	a.starting = nil
@@ -165,11 +165,11 @@ func (a *Agent) startRanks(e ckptagent.Start) {
 	a.logf("generation %d: ranks %d to %d of %d started (%d warm), from step %d", run.Number, run.BaseRank, run.BaseRank+e.Ranks-1, run.WorldSize, warm, run.RestoreStep)
 }
 
-// longestShutdown bounds how long a launcher may have its ranks waited for where the whole gang waits: from two minutes on the coordinator
-// takes them for stuck.
+// longestShutdown bounds the launcher's shutdown timeout while the whole gang waits: after two minutes the coordinator counts the ranks as
+// stuck.
 const longestShutdown = 90 * time.Second
 
-// exitNotFound is the exit code of what could not be started, as shells have it.
+// exitNotFound is a shell's exit code for a program that could not be started.
 const exitNotFound = 127
 
 // unstartable reports a rank that could not be started, as if it had ended with that code.
@@ -190,8 +190,7 @@ func (a *Agent) clearErrors() {
 	}
 }
 
-// end ends all processes off the agent's goroutine, and posts Gone when none is left and all their exits have been
-// passed on.
+// end ends all processes in another goroutine, and posts Gone when none is left and all their exits were reported.
 func (a *Agent) end(e ckptagent.End) {
 	if a.state.Whole {
 		a.endCommand(e)
@@ -232,7 +231,7 @@ func (a *Agent) end(e ckptagent.End) {
 	}()
 }
 
-// clearShared removes what ended ranks have left in shared memory, where the next ones would find it, and which is full one day.
+// clearShared removes what ended ranks have left in shared memory: the next ranks would open it, and it would fill up.
 func (a *Agent) clearShared(job proc.Job) {
 	removed, kept := proc.ClearShared(a.c.Root, job.SharedUse())
 	if len(removed) > 0 {
@@ -243,7 +242,7 @@ func (a *Agent) clearShared(job proc.Job) {
 	}
 }
 
-// gone records that nothing is left of the ranks that these watchers watched: their pids may be reused from now on.
+// gone records that the watchers' ranks are gone: their pids may be reused from now on.
 func (a *Agent) gone(e ckptagent.Gone, watchers *sync.WaitGroup) {
 	if a.watchers == watchers {
 		a.ranks = map[int]proc.Process{}
@@ -251,7 +250,7 @@ func (a *Agent) gone(e ckptagent.Gone, watchers *sync.WaitGroup) {
 	a.take(e)
 }
 
-// inventory takes stock of the arenas.
+// inventory takes the inventory of the arenas.
 func (a *Agent) inventory(past ckptagent.Abandoned) {
 	arenas := a.arenas
 	if arenas == nil {
@@ -263,11 +262,11 @@ func (a *Agent) inventory(past ckptagent.Abandoned) {
 	})
 }
 
-// offerPort keeps a fresh port; the one before is let go. Where there is none, it is tried again.
+// offerPort replaces the offered port. If there is no free one, it retries.
 func (a *Agent) offerPort() {
 	before := a.port
 	if a.c.Ports != (proc.Ports{}) {
-		before.Close() // it may be the only one
+		before.Close() // it may be the only free one
 	}
 	p, err := proc.OfferPort(a.c.Ports, before.Number)
 	if a.c.Ports == (proc.Ports{}) {
@@ -279,7 +278,7 @@ func (a *Agent) offerPort() {
 	a.later(ckptagent.PortOffered{Port: p.Number})
 }
 
-// returnLauncher lets the launcher return once all output of its ranks is shown.
+// returnLauncher makes the launcher return once all output of its ranks is on the console.
 func (a *Agent) returnLauncher(l *proc.Launch, o proc.Outcome) {
 	a.tails.Finish()
 	if a.tails == nil {
@@ -294,7 +293,7 @@ func (a *Agent) returnLauncher(l *proc.Launch, o proc.Outcome) {
 	})
 }
 
-// outcome is what the launcher returns: how the newest generation ended here.
+// outcome is the launcher's result: how the newest generation ended here.
 func (a *Agent) outcome(r ckptagent.Returned) proc.Outcome {
 	o := proc.Outcome{Exit: r.Code, Message: r.Message, BaseRank: a.state.Run.BaseRank, Ranks: len(a.state.Rank)}
 	if r.Code == 0 {

@@ -19,10 +19,10 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// pollEvery is how often an arena is polled where no datagram asks for it.
+// pollEvery is how often an arena is polled without a datagram.
 const pollEvery = 500 * time.Millisecond
 
-// maxDatagram is more than a unix datagram can hold by default.
+// maxDatagram exceeds the default limit of a unix datagram, in bytes.
 const maxDatagram = 256 << 10
 
 // listen opens both sockets.
@@ -44,7 +44,7 @@ func (a *Agent) listen() (func(), error) {
 			may := make(chan bool, 1)
 			a.do(func() { may <- a.mayLaunch(l) })
 			if <-may {
-				l.CountDevices(a.c.Root) // which starts a program and may take a while
+				l.CountDevices(a.c.Root) // it may start a program, which takes time
 			}
 			a.do(func() { a.acceptLauncher(l) })
 		},
@@ -69,7 +69,7 @@ func (a *Agent) listen() (func(), error) {
 	return func() { launches.Close(); datagrams.Close() }, nil
 }
 
-// acceptLauncher serves a launcher, or tells it why not.
+// acceptLauncher accepts a launcher, or refuses it with the reason.
 func (a *Agent) acceptLauncher(l *proc.Launch) {
 	user := l.Limits.Identity.UID
 	if !a.mayLaunch(l) {
@@ -82,7 +82,7 @@ func (a *Agent) acceptLauncher(l *proc.Launch) {
 		l.Refuse(why)
 		return
 	}
-	if r := a.state.Returned; r != nil && l.ID == a.state.Launcher { // told by the agent before, which died over it
+	if r := a.state.Returned; r != nil && l.ID == a.state.Launcher { // the previous agent died while it sent the result
 		if job, err := proc.NewJob(a.c.Root, a.c.Container, l); err == nil {
 			a.job = job
 			a.tails = job.Tail(a.state.Run, true)
@@ -111,7 +111,7 @@ func (a *Agent) acceptLauncher(l *proc.Launch) {
 		l.Refuse(why)
 		return
 	}
-	if a.arenas != nil && a.arenas.Len() != job.Spec.Ranks { // of the launcher before
+	if a.arenas != nil && a.arenas.Len() != job.Spec.Ranks { // of the previous launcher
 		a.closeArenas(func() { a.acceptLauncher(l) })
 		return
 	}
@@ -145,7 +145,7 @@ func (a *Agent) acceptLauncher(l *proc.Launch) {
 	a.startAgain()
 }
 
-// limitRestarts returns the limit of restarts, which ranks receive: the job's, else the launcher's; nil where neither has one.
+// limitRestarts returns the limit of restarts, which ranks receive: the job's, else the launcher's; nil: neither has one.
 func (a *Agent) limitRestarts(spec *launch.Spec) *int {
 	said, flag := a.c.MaxRestarts, spec.MaxRestarts
 	switch {
@@ -161,7 +161,7 @@ func (a *Agent) limitRestarts(spec *launch.Spec) *int {
 	return said
 }
 
-// mayLaunch reports whether a launcher is of a user whose launchers are served.
+// mayLaunch reports whether the launcher's user may command this agent.
 func (a *Agent) mayLaunch(l *proc.Launch) bool {
 	return a.user == nil || a.trusts(l.Limits.Identity.UID)
 }
@@ -176,7 +176,7 @@ func (a *Agent) standbysOff() string {
 	return ""
 }
 
-// openArenas opens or makes the arenas of this pod; where there are none it says why.
+// openArenas opens or creates the arenas of this pod; without arenas it returns why.
 func openArenas(c Config, ranks int, now time.Time) (*arena.Set, string) {
 	switch {
 	case c.StateBytes == 0:
@@ -193,7 +193,7 @@ func openArenas(c Config, ranks int, now time.Time) (*arena.Set, string) {
 	return set, ""
 }
 
-// datagram is what a client says; each only announces what stands in its arena.
+// datagram is a client's message; it only announces content of its arena.
 type datagram struct {
 	Rank int    `json:"rank"`
 	Gen  int64  `json:"gen"`
@@ -219,13 +219,13 @@ func (a *Agent) receive(conn *net.UnixConn) {
 	}
 }
 
-// trusts reports whether a process of that user may command this agent: those of the container's own user, of root, and of the user as whom
-// the container's first launcher ran. Others, such as a sandbox for code that a model wrote, may not.
+// trusts reports whether processes of a user may command this agent: the container's own user, root, and the user of the container's first
+// launcher. Others, such as a sandbox for generated code, may not.
 func (a *Agent) trusts(user uint32) bool {
 	return user == 0 || user == uint32(os.Geteuid()) || a.user != nil && user == *a.user
 }
 
-// progress is the event that a datagram announces, if any.
+// progress returns the event that a datagram announces, if any.
 func (d datagram) progress() (ckptagent.Progress, bool) {
 	switch d.Ev {
 	case "attached", "restored", "step", "copied":
@@ -246,13 +246,13 @@ func (a *Agent) onDatagram(d datagram) {
 	}
 }
 
-// knownModules is what a standby imports and how many bytes that takes; 0: it is not known.
+// knownModules are the modules that standbys import and the bytes that these take; 0: unknown.
 type knownModules struct {
 	Modules []string `json:"modules"`
 	Memory  uint64   `json:"memory,omitempty"`
 }
 
-// setModules has standbys import these modules, and keeps their names for the next agent.
+// setModules makes standbys import these modules, and stores their names for the next agent.
 func (a *Agent) setModules(modules []string, memory uint64) {
 	a.modules = modules
 	a.standbys.SetModules(modules, memory)
@@ -265,7 +265,7 @@ func (a *Agent) setModules(modules []string, memory uint64) {
 	}
 }
 
-// follow polls a rank's arena when a datagram asks for it, and regularly in case that was lost, until poll is closed.
+// follow polls a rank's arena at each datagram, and regularly in case one was lost, until poll is closed.
 func (a *Agent) follow(set *arena.Set, local int, poll <-chan struct{}) {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()

@@ -1,8 +1,8 @@
 //go:build linux
 
-// Package loop is the agent's main loop: it gathers events from processes, arenas, launchers and the coordinator,
-// passes them to ckptagent.Step one at a time, and has the adapters carry out the effects. It promises that the state
-// is stored before its effects are carried out, and takes no decisions.
+// Package loop is the agent's main loop: it collects events from processes, arenas, launchers and the coordinator, passes them to
+// ckptagent.Step one at a time, and carries out the effects through adapters. It stores the state before it carries out its effects, and
+// takes no decisions.
 package loop
 
 import (
@@ -27,10 +27,10 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// finishWait bounds how long the last report may take, refusalWait that of a launcher that is not honoured: nobody else
-// can say why, and a pod that was just started may have to look for the coordinator first.
+// finishWait bounds the time to send the last report, refusalWait to send that of a refused launcher: only this report has the reason, and
+// a pod that was just started may have to reach the coordinator first.
 const (
-	// tailsWait bounds how long a launcher waits for the rest of its ranks' output to be shown.
+	// tailsWait bounds how long a launcher waits for the rest of its ranks' output on the console.
 	tailsWait   = 5 * time.Second
 	finishWait  = time.Second
 	refusalWait = 20 * time.Second
@@ -46,16 +46,16 @@ type Config struct {
 	CA          string
 	PodIP       string
 	PodUID      string
-	// Ranks that memory was counted for; 0: unknown.
+	// Ranks is the number for which memory was counted; 0: unknown.
 	Ranks      int
 	StateBytes uint64
 	Slots      uint32 // of each arena
 	Standbys   bool
-	// Storage is where the claim is mounted; empty: none. Gang and JobUID name this job's folder there.
+	// Storage is the claim's mount point; empty: no storage. Gang and JobUID name this job's folder in it.
 	Storage, Gang, JobUID string
-	// Ports are those that rank 0's store may listen on, where this pod has it; the zero value: any.
+	// Ports are the ports that rank 0's store may use in this pod; the zero value: any.
 	Ports proc.Ports
-	// MaxRestarts is how many restarts the job allows; nil: it has not said, and a launcher may.
+	// MaxRestarts is the job's limit of restarts; nil: unset, the launcher's counts.
 	MaxRestarts *int
 	// Grace is how long the pod has between SIGTERM and SIGKILL; 0: unknown.
 	Grace time.Duration
@@ -66,8 +66,7 @@ type Config struct {
 
 // Agent is one incarnation.
 //
-// All fields are used by the goroutine of Run only, except where a type guards itself; everybody else
-// sends functions to inbox.
+// All fields belong to the goroutine of Run, except types with their own lock; other goroutines send functions to inbox.
 type Agent struct {
 	c     Config
 	state ckptagent.State
@@ -75,48 +74,48 @@ type Agent struct {
 	queue []ckptagent.Event
 
 	exits    *proc.Exits
-	command  *proc.Command // nil: no init began one
+	command  *proc.Command // nil: init began none
 	launch   *proc.Launch
-	shim     proc.Process // of the launcher that is served, by this agent or the one before
-	user     *uint32      // as whom the first launcher ran; nil: none has come
+	shim     proc.Process // of the present launcher, which this agent or an earlier one accepted
+	user     *uint32      // of the first launcher; nil: none has connected
 	job      proc.Job
 	ranks    map[int]proc.Process
 	ranksOf  int64           // the generation that ranks belong to
 	watchers *sync.WaitGroup // one for each rank process of the present generation
 	standbys *proc.Standbys
 	tails    *proc.Tails // of the newest generation; nil: its output is not shown by the agent
-	// returning are launchers that return as soon as the output is shown.
+	// returning are launchers that return once the output is on the console.
 	returning  sync.WaitGroup
 	arenas     *arena.Set
 	arenaOff   string                // why state in memory is off
-	needed     uint64                // what the state of a rank needs, where that is more than a slot holds
-	blocks     map[int]format.Reason // by local rank why its saves are copied inside save alone
+	needed     uint64                // size of a rank's state that exceeds a slot; 0: it fits
+	blocks     map[int]format.Reason // by local rank: why its saves are copied only inside save
 	polls      []chan struct{}
-	following  *sync.WaitGroup // those that read the arenas
+	following  *sync.WaitGroup // the goroutines that read the arenas
 	port       proc.Port
-	noPort     string // why there is none
+	noPort     string // why there is no port
 	client     *coord.Client
 	modules    []string
-	pages      []rankPage       // of all ranks, once a launcher has said how many
-	pageOff    string           // why a rank has none
-	starting   *ckptagent.Start // a generation whose ranks wait for their standbys; nil: none
-	unstarted  bool             // the agent before died before it had started the generation's ranks, as far as it wrote down
+	pages      []rankPage       // of all ranks, once a launcher has set their number
+	pageOff    string           // why a rank has no page
+	starting   *ckptagent.Start // the generation whose ranks wait for standbys; nil: none
+	unstarted  bool             // the stored state does not show that the previous agent started the generation's ranks
 	uploader   *uploader        // nil: no storage
-	noUploader string           // why
+	noUploader string           // why there is no storage
 
 	stored       string             // newest content of the state file
-	pendingTasks []ckptagent.Effect // not carried out, because the state could not be stored
+	pendingTasks []ckptagent.Effect // deferred because the state could not be stored
 	unstored     bool
-	// unstoredWhy says for people why the state is not stored; told is what was reported while it was.
+	// unstoredWhy is why the state is not stored, for users; told is the last report of a stored state.
 	unstoredWhy string
 	told        protocol.Report
-	noExitCode  error         // why the container's exit code could not be left; nil: it was, or there is none
-	ready       chan struct{} // closed once the state was stored for the first time
+	noExitCode  error         // why the container's exit code could not be written; nil: it was, or there is none
+	ready       chan struct{} // closed once the state was first stored
 	signals     chan os.Signal
 	signalled   bool
 }
 
-// newAgent is an incarnation that knows of nothing yet.
+// newAgent returns an incarnation without state.
 func newAgent(c Config) (a *Agent, err error) {
 	a = &Agent{
 		c:        c,
@@ -170,7 +169,7 @@ func Run(ctx context.Context, c Config) error {
 	go func() {
 		defer close(talking)
 		select {
-		case <-a.ready: // an incarnation that is not stored must not be heard of
+		case <-a.ready: // an incarnation that is not stored must not report
 			a.client.Run(talkCtx)
 		case <-talkCtx.Done():
 		}
@@ -182,7 +181,7 @@ func Run(ctx context.Context, c Config) error {
 		a.uploader.fs.Close()
 	}
 	wait := finishWait
-	if a.state.Refused != "" || a.state.Whole && a.state.Phase == protocol.StateFinished { // no other agent of this pod will say so
+	if a.state.Refused != "" || a.state.Whole && a.state.Phase == protocol.StateFinished { // no later agent of this pod will report it
 		wait = refusalWait
 	}
 	select {
@@ -192,7 +191,7 @@ func Run(ctx context.Context, c Config) error {
 	return a.noExitCode
 }
 
-// lost logs why the stream to the coordinator ended, once until the reason changes.
+// lost logs why the stream to the coordinator ended, once per reason.
 func (a *Agent) lost() func(error) {
 	last := ""
 	return func(err error) {
@@ -208,7 +207,7 @@ func (a *Agent) logf(format string, args ...any) {
 	fmt.Fprintf(a.c.Log, "holdfast: "+format+"\n", args...)
 }
 
-// do has the agent's goroutine call f; post has it take an event.
+// do runs f in the agent's goroutine; post passes an event to take there.
 func (a *Agent) do(f func())             { a.inbox <- f }
 func (a *Agent) post(e ckptagent.Event)  { a.do(func() { a.take(e) }) }
 func (a *Agent) later(e ckptagent.Event) { a.queue = append(a.queue, e) }
@@ -227,7 +226,7 @@ func (a *Agent) loop(ctx context.Context) {
 			a.take(ckptagent.Signalled{Signal: int(s.(syscall.Signal))})
 		case <-tick.C:
 			if a.state.BarrierStep != 0 && a.arenas != nil {
-				a.arenas.SetBarrier(a.state.BarrierStep) // it lasts only while somebody says so
+				a.arenas.SetBarrier(a.state.BarrierStep) // clients drop a barrier that is not repeated
 			}
 			a.settleModules(time.Now())
 			if a.port.Number == 0 {
@@ -239,8 +238,8 @@ func (a *Agent) loop(ctx context.Context) {
 	}
 }
 
-// done says that nothing that the agent runs is left, that what it owed is done, and that no launcher can ask it anything any
-// more: while the command runs, one may wait for its answer still. Without init only a signal says so.
+// done reports whether no process of the agent is left, its duties are done, and no launcher can connect: while the command runs, one may
+// still wait for its result. Without init only a signal decides that.
 func (a *Agent) done() bool {
 	switch {
 	case a.unstored || len(a.pendingTasks) > 0:
@@ -253,7 +252,7 @@ func (a *Agent) done() bool {
 	return a.state.Clean && (a.state.Launcher == "" || a.state.Returned != nil)
 }
 
-// take gives an event to the core and carries out what it answers, and the events that this brings.
+// take passes an event to the core and carries out the effects, and handles the events that these cause.
 func (a *Agent) take(e ckptagent.Event) {
 	a.later(e)
 	for len(a.queue) > 0 {
@@ -263,7 +262,7 @@ func (a *Agent) take(e ckptagent.Event) {
 		a.state, effects = ckptagent.Step(a.state, e, time.Now())
 		switch e.(type) {
 		case ckptagent.Progress, ckptagent.OptimizerSteps, ckptagent.Saved, ckptagent.Sealed, ckptagent.StandbyChanged:
-			// Stands in the arenas or on the pages, or is true of this incarnation only; but for when a recovery ended.
+			// These values are in the arenas or pages, or concern only this incarnation, except when a recovery ended.
 			if a.state.Timeline != before {
 				a.store()
 			}
@@ -280,14 +279,14 @@ func (a *Agent) take(e ckptagent.Event) {
 	if !a.unstored {
 		a.told = a.state.Report()
 		a.client.Update(a.told)
-	} else if a.told.Incarnation > 0 { // what was told stays true; that it cannot change any more is all that is new
+	} else if a.told.Incarnation > 0 { // repeat the last report, marked as final
 		r := a.told
 		r.Notes = append(slices.Clip(r.Notes), a.unstoredWhy)
 		a.client.Update(r)
 	}
 }
 
-// persisted is what the state file holds.
+// persisted is the content of the state file.
 type persisted struct {
 	Container string               `json:"container"`
 	State     ckptagent.Durable    `json:"state"`
@@ -298,9 +297,8 @@ type persisted struct {
 	User      *uint32              `json:"user,omitempty"`
 }
 
-// store writes the state file if it would change. The rename makes it whole; it need not survive the
-// machine, so there is no fsync. While it cannot be written nothing is carried out and nothing told; each
-// event, of which there is one a second at least, tries again.
+// store writes the state file if it changed. The rename makes the write atomic; the file need not survive the machine, so there is no
+// fsync. While it cannot be written, no effect is carried out and no report is sent; each event, at least one per second, retries.
 func (a *Agent) store() {
 	k := persisted{
 		Container: a.c.Container,
@@ -332,7 +330,7 @@ func (a *Agent) store() {
 	a.stored, a.unstored = string(raw), false
 }
 
-// blocking says why ranks copy inside save what could be copied beside training; of several reasons the lowest rank's.
+// blocking returns why ranks copy only inside save; of several reasons the lowest rank's.
 func (a *Agent) blocking() string {
 	for _, local := range slices.Sorted(maps.Keys(a.blocks)) {
 		if why := a.blocks[local]; why != 0 {
@@ -342,7 +340,7 @@ func (a *Agent) blocking() string {
 	return ""
 }
 
-// reportCapabilities gives the core what the adapters provide, with notes for people.
+// reportCapabilities passes to the core what the adapters provide, with notes for users.
 func (a *Agent) reportCapabilities() {
 	t := ckptagent.Capabilities{Grace: a.c.Grace, Modules: a.standbys.Known()}
 	if a.arenas != nil {
@@ -364,7 +362,7 @@ func (a *Agent) reportCapabilities() {
 		standbys = a.noHook(time.Now())
 	}
 	noPort := a.noPort
-	if !a.state.Clean { // the store of its own rank may have it
+	if !a.state.Clean { // the store of its own rank may use it
 		noPort = ""
 	}
 	for _, note := range []string{a.wholeNote(), a.arenaOff, tooSmall, a.blocking(), storage, standbys, noPort} {

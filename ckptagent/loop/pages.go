@@ -13,23 +13,23 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// A page is looked at as often as an arena, and more often until a rank that has just started tells of its first step, which
-// ends a recovery, and has been quiet, so that standbys can begin at once.
+// A page is read as often as an arena. After a rank's start it is read more often, until the rank has reported its first step, which ends a
+// recovery, and its imports have settled, so that standbys can begin at once.
 const (
 	pageSoon    = 50 * time.Millisecond
 	pageSoonFor = time.Minute
-	// noHookAfter is how long ranks run before the want of a site hook is put down to the script.
+	// noHookAfter is how long ranks run before a missing site hook is reported as the script's doing.
 	noHookAfter = 30 * time.Second
 )
 
-// rankPage is what a rank's page told last, and how its imports stand.
+// rankPage is the last content of a rank's page, and the state of its imports.
 type rankPage struct {
 	page    page.Page
 	names   []string
 	imports ckptagent.Imports
 }
 
-// followPages looks at the pages of all ranks from now on.
+// followPages starts to read the pages of all ranks.
 func (a *Agent) followPages(ranks int) {
 	for local := len(a.pages); local < ranks; local++ {
 		a.pages = append(a.pages, rankPage{})
@@ -68,7 +68,7 @@ func (a *Agent) followPage(local int) {
 	}
 }
 
-// onPage takes in what a page says.
+// onPage handles the content of a page.
 func (a *Agent) onPage(local int, p page.Page, names []string, now time.Time) {
 	r := &a.pages[local]
 	if p.Generation != r.page.Generation || p.PID != r.page.PID {
@@ -86,7 +86,7 @@ func (a *Agent) onPage(local int, p page.Page, names []string, now time.Time) {
 
 func (a *Agent) optimizerSteps(local int, p page.Page) ckptagent.OptimizerSteps {
 	generation := p.Generation
-	if generation == 0 && a.state.FirstRun { // init began the command, before there was a generation
+	if generation == 0 && a.state.FirstRun { // init began the command before the first generation
 		generation = a.state.Run.Number
 	}
 	return ckptagent.OptimizerSteps{
@@ -98,7 +98,7 @@ func (a *Agent) optimizerSteps(local int, p page.Page) ckptagent.OptimizerSteps 
 	}
 }
 
-// settleModules has standbys import what a rank has imported, once that is quiet.
+// settleModules makes standbys import what a rank has imported, once the list has settled.
 func (a *Agent) settleModules(now time.Time) {
 	for local := range a.pages {
 		r := &a.pages[local]
@@ -120,8 +120,7 @@ func (a *Agent) present(local int) bool {
 	return !a.state.Clean && local < len(a.state.Rank) && a.state.Rank[local].Alive && a.pages[local].page.Generation == a.state.Run.Number
 }
 
-// noHook returns why there are no standbys where no rank's site hook has reported imports; "" where one has, or still
-// may.
+// noHook returns why there are no standbys if no rank's site hook has reported imports in time; else "".
 func (a *Agent) noHook(now time.Time) string {
 	started := a.state.Timeline.Started
 	if a.state.Whole || a.state.Phase != protocol.StateRunning || started.IsZero() || now.Sub(started) < noHookAfter || len(a.modules) > 0 {
@@ -138,7 +137,7 @@ func (a *Agent) noHook(now time.Time) string {
 	return "standbys are off: no Python process of the ranks runs Holdfast's site hook, because they are no Python program, or their interpreter ignores PYTHONPATH (-I, -E, -S); ranks start cold"
 }
 
-// preparePage makes the page of a rank that is about to start. Without one it tells no steps and gets no standby.
+// preparePage creates the page of a rank that is about to start. Without a page the rank reports no steps and gets no standby.
 func (a *Agent) preparePage(local int) {
 	if err := page.Prepare(a.c.Root.PageFile(local)); err != nil {
 		a.pageOff = fmt.Sprintf("creating the page of a rank for its imports and steps: %v", err)

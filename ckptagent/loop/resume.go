@@ -15,7 +15,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// resume goes on from what the agent before left, if there was one.
+// resume continues from the previous agent's state, if there is one.
 func (a *Agent) resume() {
 	var k persisted
 	raw, err := os.ReadFile(a.c.Root.StateFile())
@@ -28,17 +28,17 @@ func (a *Agent) resume() {
 	}
 	if forgot {
 		a.logf("reading the state of the agent before, which is lost; what runs is ended: %v", err)
-		k.State = ckptagent.StateLost(uint64(time.Now().UnixNano())).Durable // above all that counted from 1, and above those before
+		k.State = ckptagent.StateLost(uint64(time.Now().UnixNano())).Durable // above all incarnations and sequence numbers used before
 	}
 	same := err == nil && k.Container == a.c.Container
 	a.state = ckptagent.State{Durable: k.State}
 	a.loadModules()
 	if same {
 		a.shim, a.user = k.Shim, k.User
-		if k.RanksOf == k.State.Run.Number { // else they were proven gone before the agent before took this generation
+		if k.RanksOf == k.State.Run.Number { // else the previous agent proved them gone before it accepted this generation
 			a.ranks, a.ranksOf = k.Ranks, k.RanksOf
 		}
-		for _, b := range k.Standbys { // they have lost the agent that they listened to
+		for _, b := range k.Standbys { // their socket to the previous agent is closed
 			b.Kill()
 		}
 	}
@@ -57,17 +57,17 @@ func (a *Agent) resume() {
 		a.followPages(a.state.Ranks)
 		a.openArenas(a.state.Ranks)
 		if a.arenas != nil && !a.state.Clean {
-			// The agent before may have died between storing this generation and preparing the arenas for it.
+			// The previous agent may have died between storing this generation and preparing the arenas for it.
 			run := a.state.Run
 			a.arenas.Begin(run.Number, run.Branch, run.Restores())
 			a.arenas.SetBarrier(a.state.BarrierStep)
-			// What was announced last has no checksum yet, and to take one of a big slot may last seconds, in which nobody would
-			// hear this agent: who follows the arena seals it aside, and tells.
+			// The newest announced copy has no checksum yet, which takes seconds for a big slot and would delay the first report. So follow
+			// seals it in another goroutine.
 			for local := range a.state.Ranks {
 				p, sealed := a.arenas.Peek(local)
 				a.take(progress(local, p))
 				a.take(ckptagent.Sealed{Generation: p.Generation, Local: local, Steps: sealed})
-				a.polls[local] <- struct{}{} // the first of all, and there is room for one
+				a.polls[local] <- struct{}{} // the channel is empty and has room for one
 			}
 		}
 	}
@@ -76,8 +76,8 @@ func (a *Agent) resume() {
 	}
 }
 
-// loadModules reads the list of modules that a rank told an agent before this one, in this container or
-// an earlier one of the pod. Others are told of it only where that agent has seen it imported.
+// loadModules reads the list of modules that an earlier agent of the pod stored. It is reported to others only if that agent has seen it
+// imported.
 func (a *Agent) loadModules() {
 	raw, err := os.ReadFile(a.c.Root.KnownModulesFile())
 	var known knownModules
@@ -91,7 +91,7 @@ func (a *Agent) loadModules() {
 	}
 }
 
-// adopt watches the ranks that still run and learns how the others ended.
+// adopt watches the ranks that still run and reads how the others ended.
 func (a *Agent) adopt() {
 	if a.state.Clean || a.state.Run.Number == 0 {
 		return
@@ -117,8 +117,8 @@ func (a *Agent) adopt() {
 	}
 }
 
-// startAgain starts the ranks of a generation that the agent before had taken and died over: those of a launcher once that has said
-// anew how. It may have started some of them: they are ended first.
+// startAgain starts the ranks of a generation that the previous agent accepted before it died: a launcher's once the launcher has sent its
+// request again. Ranks that the previous agent did start are ended first.
 func (a *Agent) startAgain() {
 	generation := a.state.Run.Number
 	due := func() bool {
@@ -139,13 +139,13 @@ func (a *Agent) startAgain() {
 		a.do(func() {
 			if due() {
 				a.start(ckptagent.Start{Run: a.state.Run, Ranks: a.state.Ranks})
-				a.take(ckptagent.Tick{}) // which brings what was put off
+				a.take(ckptagent.Tick{}) // handles what was deferred
 			}
 		})
 	}()
 }
 
-// watch tells the core when a rank's process has ended; ended brings it where somebody waits already.
+// watch reports the end of a rank's process to the core; ended delivers it if another goroutine waits for the process.
 func (a *Agent) watch(local int, p proc.Process, ended <-chan protocol.Exit) {
 	generation := a.state.Run.Number
 	watchers, original := a.watchers, a.state.FirstRun
@@ -183,7 +183,7 @@ func (a *Agent) watch(local int, p proc.Process, ended <-chan protocol.Exit) {
 	}()
 }
 
-// openArenas opens or makes the arenas, or notes why there are none.
+// openArenas opens or creates the arenas, or records why there are none.
 func (a *Agent) openArenas(ranks int) {
 	if a.arenas != nil {
 		return
@@ -201,7 +201,7 @@ func (a *Agent) openArenas(ranks int) {
 	}
 }
 
-// closeArenas lets the arenas go of a launcher that has returned, and then calls next, once nobody reads them any more.
+// closeArenas closes the arenas of a launcher that has returned, and calls next once no goroutine reads them.
 func (a *Agent) closeArenas(next func()) {
 	set, following := a.arenas, a.following
 	for _, poll := range a.polls {

@@ -22,27 +22,26 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Pace of what goes wrong in storage.
+// Timing of retries and notes about storage.
 const (
 	retryFirst = time.Second
 	retryMost  = 15 * time.Second
-	// probeEvery is how often storage that cannot be written is tried again.
+	// probeEvery is the interval between probes of storage that cannot be written.
 	probeEvery = 10 * time.Second
-	// answerTimeout is how long a pod is kept from joining for want of an answer of storage: joining without it
-	// would mean to go back to what lies in memory, or to the beginning.
+	// answerTimeout is how long a pod does not join while storage does not answer: joining would mean to restore a step from memory only,
+	// or to start from the beginning.
 	answerTimeout = 2 * time.Minute
-	// slowAfter is when people are told that a copy takes long, silentAfter that one call is not answered.
+	// slowAfter is when a note says that a copy takes long, silentAfter that one call has not returned.
 	slowAfter   = time.Minute
 	silentAfter = 20 * time.Second
-	// fetchTries is how often a file is looked for that is not there or not whole: a name that another machine
-	// has just made may take a moment to be seen.
+	// fetchTries is how often a missing or incomplete file is read: a name that another machine has just created may appear late.
 	fetchTries = 3
-	// streams bounds how many ranks are copied or fetched at once.
+	// streams is the most ranks that are copied or fetched at a time.
 	streams = 4
 )
 
-// uploader carries out the agent's tasks in storage off its goroutine: at most one task of each kind is wanted, the
-// newest. A task that is no longer wanted ends as soon as storage lets go of it; until then its slot stays pinned.
+// uploader carries out the agent's storage tasks in other goroutines: at most one of each kind, the newest. A cancelled task ends when its
+// call to storage returns; until then its slot stays pinned.
 type uploader struct {
 	store  *store.Store
 	fs     *child.FS
@@ -53,19 +52,19 @@ type uploader struct {
 	endCopy, endManifest, endFetch context.CancelFunc
 
 	mu sync.Mutex
-	// lastAnswer says that it is known whether storage is there, ok that it is. Once it was there it counts as
-	// there: what a later error means for a step is the coordinator's to find out, not to guess.
+	// lastAnswer: storage has answered; ok: it is there. Once it was there it counts as there: the coordinator decides what a later error
+	// means for a step.
 	lastAnswer, ok bool
-	probing        time.Time // since when an answer is waited for; zero: it is not
-	// unwritable and failing are why probe and tasks do not succeed, for people.
+	probing        time.Time // since when an answer is awaited; zero: it is not
+	// unwritable and failing are why probe and tasks fail, for users.
 	unwritable, failing string
-	notNamed            string   // why stock torch could not read a step in place
-	job                 proc.Job // whose interpreter names steps to stock torch
+	notNamed            string   // why stock torch cannot read a step in place
+	job                 proc.Job // its interpreter writes the index of a step
 	copying             protocol.Mark
-	since               time.Time // of copying; zero: nothing is under way
+	since               time.Time // of copying; zero: no copy is under way
 }
 
-// newUploader uses the storage that the pod was given; nil and why, where there is none.
+// newUploader returns the uploader for the pod's storage; nil and the reason if there is none.
 func newUploader(a *Agent) (*uploader, string) {
 	switch {
 	case a.c.Storage == "":
@@ -86,7 +85,7 @@ func newUploader(a *Agent) (*uploader, string) {
 	return k, ""
 }
 
-// tellNotNamed says why stock torch cannot read a step in place, each reason once.
+// tellNotNamed logs why stock torch cannot read a step in place, once per reason.
 func (k *uploader) tellNotNamed(m protocol.Mark, why error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -96,15 +95,15 @@ func (k *uploader) tellNotNamed(m protocol.Mark, why error) {
 	}
 }
 
-// storageProcess is what reaches storage for an agent. It has none of the agent's own descriptors: it may outlive the agent, and whoever
-// reads what the container writes waits for all that could write to it.
+// storageProcess returns the process that accesses storage for an agent. It inherits none of the agent's descriptors: it may outlive the
+// agent, and readers of the container's output wait for all processes that have it open.
 func (a *Agent) storageProcess() *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", "storage")
 	cmd.Args[0], cmd.Stderr = "holdfast-agent", struct{ io.Writer }{a.c.Log}
 	return cmd
 }
 
-// index names to stock torch where a step lies.
+// index returns the index by which stock torch reads a step.
 func (k *uploader) index(m format.Manifest, files string) (io.ReadCloser, error) {
 	k.mu.Lock()
 	job := k.job
@@ -116,8 +115,8 @@ func (k *uploader) index(m format.Manifest, files string) (io.ReadCloser, error)
 	return child.Index(cmd)
 }
 
-// probe finds out whether storage is there and can be written, again for as long as it cannot. One that can
-// only be read, because it is full or its server has made it so, is there: steps can be fetched.
+// probe checks whether storage is there and can be written, and repeats that until it can. Storage that can only be read (full or
+// read-only) is there: steps can be fetched.
 func (k *uploader) probe(tell func()) {
 	for tick := time.NewTicker(probeEvery); ; <-tick.C {
 		k.mu.Lock()
@@ -139,7 +138,7 @@ func (k *uploader) probe(tell func()) {
 	}
 }
 
-// why says, for people, what is wrong with storage.
+// why returns what is wrong with storage, for users.
 func why(err error) string {
 	switch {
 	case err == nil:
@@ -150,7 +149,7 @@ func why(err error) string {
 	return "storage cannot be used: " + err.Error()
 }
 
-// noteResult takes note of how a task fares.
+// noteResult records a task's result.
 func (k *uploader) noteResult(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -160,7 +159,7 @@ func (k *uploader) noteResult(err error) {
 	}
 }
 
-// status returns what the core and people are told of storage; known is false until it has answered, for a while.
+// status returns the state of storage for the core and for users; known is false until it has answered, at most for answerTimeout.
 func (k *uploader) status(now time.Time) (known, ok bool, note string) {
 	silent := k.fs.Unanswered()
 	k.mu.Lock()
@@ -182,7 +181,7 @@ func (k *uploader) status(now time.Time) (known, ok bool, note string) {
 	return known, k.ok, note
 }
 
-// again retries a task until it is done, useless, or no longer wanted.
+// again retries a task until it succeeds, is pointless, or is cancelled.
 func (k *uploader) again(ctx context.Context, what string, tries int, do func() error) error {
 	pause := retryFirst
 	for n := 1; ; n++ {
@@ -234,10 +233,10 @@ func (k *uploader) copy(e ckptagent.CopyStep) {
 	for local := range arenas.Len() {
 		pinned, ok, busy := arenas.Pin(local, e.Mark.Step)
 		if !ok && !busy {
-			continue // an agent that does not hold it does nothing
+			continue // an agent that lacks the step copies nothing
 		}
 		all.Go(func() {
-			if !ok { // a task that is over hangs in storage
+			if !ok { // a cancelled task has not returned from storage
 				if pinned, ok = k.await(ctx, arenas, local, e.Mark.Step); !ok {
 					return
 				}
@@ -273,7 +272,7 @@ func (k *uploader) copy(e ckptagent.CopyStep) {
 	}()
 }
 
-// await pins a slot once the one that is pinned is let go; false if the step is gone by then.
+// await pins a slot once the pinned one is released; false: the step is gone by then.
 func (k *uploader) await(ctx context.Context, arenas *arena.Set, local int, step int64) (*arena.Pinned, bool) {
 	for {
 		select {
@@ -287,7 +286,7 @@ func (k *uploader) await(ctx context.Context, arenas *arena.Set, local int, step
 	}
 }
 
-// manifest writes a manifest, then removes what is superseded.
+// manifest writes a manifest, then removes superseded steps.
 func (k *uploader) manifest(e ckptagent.WriteManifest, job proc.Job) {
 	k.endManifest()
 	k.mu.Lock()
@@ -314,8 +313,8 @@ func (k *uploader) manifest(e ckptagent.WriteManifest, job proc.Job) {
 	}()
 }
 
-// prune removes what is superseded: what is older than below and not recorded, or where a coordinator that knows no pins
-// tells no such line, what is older than all that is recorded.
+// prune removes superseded steps: unrecorded ones older than below or, for a coordinator that sends no below, those older than all recorded
+// ones.
 func (k *uploader) prune(below protocol.Mark, recorded []protocol.Mark) error {
 	if below.Step == 0 {
 		return k.store.Prune(recorded...)

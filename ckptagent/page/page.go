@@ -1,8 +1,7 @@
 //go:build linux
 
-// Package page reads the page that a rank's site hook writes without the client: the number of finished optimizer
-// steps, their start, and the imported modules. It promises that a page that is incomplete, damaged or missing yields
-// fewer facts, never wrong ones.
+// Package page reads the page that a rank's site hook writes without the client: the number of finished optimizer steps, their start, and
+// the imported modules. An incomplete, damaged or missing page yields fewer facts, never wrong ones.
 package page
 
 import (
@@ -14,8 +13,8 @@ import (
 	"strings"
 )
 
-// The layout, which docs/architecture.md describes. There is one writer, and all numbers are levels that only rise, so
-// that what was written in between is seen at the next look.
+// The layout, which docs/architecture.md describes. There is one writer, and all numbers only rise, so that a reader needs no intermediate
+// value.
 const (
 	Bytes     = 1 << 20
 	magic     = "HFPAGE01"
@@ -23,21 +22,21 @@ const (
 	namesAt   = 4096
 )
 
-// Page is what was read.
+// Page is the content of a page.
 type Page struct {
 	Generation int64
 	PID        int
 	// Hook: the site hook ran in a Python process of the rank.
 	Hook           bool
 	OptimizerSteps int64
-	// ResumedAt is how many optimizer steps the restored state held, where ResumeKnown.
+	// ResumedAt is the number of optimizer steps in the restored state, if ResumeKnown.
 	ResumedAt   int64
 	ResumeKnown bool
 	names       uint64 // bytes
 }
 
-// Prepare makes the page of a rank that is about to be started, in place of the one before. All of it is written: a rank
-// that met a full disk in a hole of its mapping would be killed.
+// Prepare replaces the page of a rank that is about to start. It writes all bytes: with a sparse file, a full disk would kill the rank at a
+// write to its mapping.
 func Prepare(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -48,7 +47,7 @@ func Prepare(path string) error {
 	}
 	_, err = f.Write(make([]byte, Bytes))
 	if err == nil {
-		err = f.Chmod(0o666) // whoever the script runs as
+		err = f.Chmod(0o666) // the script may run as any user
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		os.Remove(path)
@@ -56,7 +55,7 @@ func Prepare(path string) error {
 	return err
 }
 
-// Read reads a page; the zero Page where no site hook has entered it yet.
+// Read returns a page; the zero Page if no site hook has written to it yet.
 func Read(path string) (Page, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -86,7 +85,7 @@ func read(f *os.File) (p Page, ok bool, err error) {
 	return p, true, nil
 }
 
-// Follower reads a page again and again, and the names that came since.
+// Follower reads a page repeatedly, and accumulates the names.
 type Follower struct {
 	path string
 	of   Page // whose names were read
@@ -98,7 +97,7 @@ type Follower struct {
 // Follow returns a Follower of the page at a path.
 func Follow(path string) *Follower { return &Follower{path: path} }
 
-// Poll reads the page; the zero Page where there is none.
+// Poll returns the page; the zero Page if there is none.
 func (f *Follower) Poll() Page {
 	file, err := os.Open(f.path)
 	if err != nil {
@@ -119,8 +118,8 @@ func (f *Follower) Poll() Page {
 	return p
 }
 
-// more reads names up to an end. Where the number is seen before the bytes, which a machine may show in another order
-// than they were written in, there are zeros among them: these are read at the next look.
+// more reads names up to an end. Some machines show the new end before the bytes; then these read as zeros, and more reads them again the
+// next time.
 func (f *Follower) more(file *os.File, end uint64) {
 	buf := make([]byte, end-f.at)
 	if _, err := file.ReadAt(buf, int64(namesAt+f.at)); err != nil {

@@ -14,10 +14,9 @@ import (
 	"holdfast.dev/holdfast/ckptagent/launch"
 )
 
-// asked lists which of the living processes that a first one and its descendants are get SIGTERM before all are killed: the first one where
-// it handles that signal; where it is a shell, or has ended, what handles it below. Where it does neither the kernel would end it, and
-// nothing is asked. A process that runs the program of one above it that is asked is its worker, such as a data loader's: it is left to
-// that one.
+// asked returns which processes, of a first one and its descendants, get SIGTERM before all are killed. It is the first one if that handles
+// the signal. If it is a shell or has ended, it is those below it that handle it. Otherwise it is none, because SIGTERM would end the
+// process at once. A process that runs the program of an asked process above it is a worker, such as a data loader's; its parent ends it.
 func asked(first int, living map[int]stat) []int {
 	_, there := living[first]
 	if there && !handlesTERM(first) && !isShellProcess(first) {
@@ -50,13 +49,13 @@ func handlesTERM(pid int) bool {
 	return statusMask(strconv.Itoa(pid), "SigCgt")&(1<<(uint(syscall.SIGTERM)-1)) != 0
 }
 
-// statusMask is a set in /proc/WHO/status, of signals or capabilities; empty where it cannot be read.
+// statusMask returns a bit set in /proc/WHO/status, of signals or capabilities; empty if it cannot be read.
 func statusMask(who, name string) uint64 {
 	mask, _ := strconv.ParseUint(statusField(who, name), 16, 64)
 	return mask
 }
 
-// statusField is one line of /proc/WHO/status; "" where it cannot be read.
+// statusField returns one line of /proc/WHO/status; "" if it cannot be read.
 func statusField(who, name string) string {
 	raw, err := os.ReadFile("/proc/" + who + "/status")
 	if err != nil {
@@ -67,7 +66,7 @@ func statusField(who, name string) string {
 	return strings.TrimSpace(line)
 }
 
-// program is the file that a process runs; "" where that is not said.
+// program returns the file that a process runs; "": unknown.
 func program(pid int) string {
 	file, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/exe")
 	if err != nil {
@@ -76,13 +75,13 @@ func program(pid int) string {
 	return file
 }
 
-// isShellProcess reports whether a process runs a shell: busybox is one where it is called so.
+// isShellProcess reports whether a process runs a shell; busybox counts if it was started as one.
 func isShellProcess(pid int) bool {
 	argv := commandLine(pid)
 	return launch.IsShell(filepath.Base(program(pid))) || len(argv) > 0 && launch.IsShell(strings.TrimPrefix(argv[0], "-"))
 }
 
-// ask has processes asked by SIGTERM and waits until they have ended, at most for grace.
+// ask sends SIGTERM to processes and waits until they have ended, at most for grace.
 func ask(pids []int, grace time.Duration) {
 	for _, pid := range pids {
 		_ = syscall.Kill(pid, syscall.SIGTERM)
@@ -91,11 +90,11 @@ func ask(pids []int, grace time.Duration) {
 	awaitAll(pids, grace)
 }
 
-// keeperTimeout is how long a process is spared that removes what others have left, once these are gone.
+// keeperTimeout is how long a process that removes what others have left may run after these are gone.
 const keeperTimeout = time.Second
 
-// keeps reports whether a process removes shared memory and semaphores of others when these are gone: Python's tracker of resources,
-// PyTorch's manager of files in shared memory. It ends by itself when no process holds its pipe or socket any more.
+// keeps reports whether a process removes shared memory and semaphores of others after their end: Python's resource tracker, PyTorch's
+// shared memory manager. It ends when no process holds its pipe or socket any more.
 func keeps(pid int) bool {
 	argv := commandLine(pid)
 	return len(argv) > 0 && (filepath.Base(argv[0]) == "torch_shm_manager" || slices.ContainsFunc(argv[1:], func(a string) bool {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// as has do open, make and remove files with the rights of an identity, where paths are its own to name: links in them lead nowhere that it
-// could not go itself. do starts no process. It runs on a thread of its own, which ends with it.
+// as runs do with an identity's rights on files. The identity may choose the paths: their links lead nowhere that it could not go itself.
+// do must not start a process. It runs on its own thread, which ends afterwards.
 func (i Identity) as(do func() error) error {
 	own, err := identityOf(os.Getpid())
 	if err != nil || i.sameUser(own) {
@@ -20,9 +20,9 @@ func (i Identity) as(do func() error) error {
 	}
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked
+		runtime.LockOSThread() // never unlocked, so the thread ends
 		if unix.Gettid() == os.Getpid() {
-			defer runtime.UnlockOSThread() // by the first thread the process is known, and it never ends
+			defer runtime.UnlockOSThread() // the main thread never ends, so it must not be used
 			done <- i.as(do)
 			return
 		}
@@ -35,7 +35,7 @@ func (i Identity) as(do func() error) error {
 	return <-done
 }
 
-// takeFileRights has the calling thread use files as an identity does; the kernel takes root's power over files from it.
+// takeFileRights gives the calling thread an identity's rights on files; the kernel then removes root's.
 func (i Identity) takeFileRights(own Identity) error {
 	if !slices.Equal(i.Groups, own.Groups) {
 		groups := make([]uint32, len(i.Groups)+1) // one more, for an address
@@ -50,7 +50,7 @@ func (i Identity) takeFileRights(own Identity) error {
 		call uintptr
 		id   uint32
 	}{{unix.SYS_SETFSGID, i.GID}, {unix.SYS_SETFSUID, i.UID}} {
-		_, _, _ = unix.RawSyscall(set.call, uintptr(set.id), 0, 0) // which says what was, never whether it failed
+		_, _, _ = unix.RawSyscall(set.call, uintptr(set.id), 0, 0) // it returns the former ID and no error
 		if is, _, _ := unix.RawSyscall(set.call, ^uintptr(0), 0, 0); uint32(is) != set.id {
 			return os.NewSyscallError("setfsuid", unix.EPERM)
 		}

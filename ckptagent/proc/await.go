@@ -8,25 +8,24 @@ import (
 )
 
 const (
-	// forkTimeout is how long a copy of a warm source is waited for, which takes hundredths of a second on a machine with time to
-	// spare: a cold start takes seconds.
+	// forkTimeout is how long to wait for a fork of a warm source, which takes some 10 ms on an idle machine; a cold start takes seconds.
 	forkTimeout = time.Second
-	// importTimeout bounds the wait for a source that imports. A rank that starts cold would import the same.
+	// importTimeout bounds the wait for a source that imports. A cold rank would import the same modules.
 	importTimeout = time.Minute
-	// maxKnown and maxKnownBytes bound what others are told of modules, as the coordinator does.
+	// maxKnown and maxKnownBytes bound the modules in a report, as the coordinator does.
 	maxKnown, maxKnownBytes = 8192, 512 << 10
 )
 
 var moduleName = regexp.MustCompile(`^[A-Za-z0-9_.]+$`)
 
-// awaited is what a generation waits for.
+// awaited is the wait of a generation for standbys.
 type awaited struct {
 	since time.Time
 	over  chan struct{}
 }
 
-// Await has sources fork at once what the ranks of a generation lack. It returns a channel that is closed when no more standbys are
-// worth waiting for; nil where none is now.
+// Await makes sources fork the missing standbys of a generation at once. It returns a channel that is closed when waiting no longer pays;
+// nil if it does not pay now.
 func (s *Standbys) Await() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -35,7 +34,7 @@ func (s *Standbys) Await() <-chan struct{} {
 	}
 	now := time.Now()
 	if s.pace == paceFull && len(s.modules) > 0 && s.job != nil && s.importing() == nil {
-		s.fill(now) // the look that does so may be to come yet
+		s.fill(now) // the next tick may be late
 	}
 	s.awaited = &awaited{since: now, over: make(chan struct{})}
 	for _, src := range s.sources() {
@@ -51,7 +50,7 @@ func (s *Standbys) Await() <-chan struct{} {
 	return s.awaited.over
 }
 
-// Forgo ends the wait of a generation that is ended before its ranks have started.
+// Forgo ends the wait of a generation that ends before its ranks have started.
 func (s *Standbys) Forgo() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,10 +61,9 @@ func (s *Standbys) Forgo() {
 	}
 }
 
-// worthwhile reports whether there is a rank whose standby comes sooner than a cold start would have it where it then is. A fork of a warm
-// source does. A source that still imports does so for all its ranks, while cold ranks would each import the same beside one another:
-// it is waited for where it was begun in an empty pod for several ranks, at full speed, or has half behind it, and none before it has
-// failed.
+// worthwhile reports whether some rank's standby would be ready before a cold start had imported as much. A fork of a warm source is. A
+// source that still imports does so once for all its ranks, while cold ranks would each import at the same time: it is worth the wait if it
+// serves several ranks and began at full speed in a pod without ranks, or has imported half, and no source before it has failed.
 func (s *Standbys) worthwhile(now time.Time) bool {
 	waited := now.Sub(s.awaited.since)
 	for _, b := range s.slots {
@@ -80,13 +78,13 @@ func (s *Standbys) worthwhile(now time.Time) bool {
 	return false
 }
 
-// promising says that a source which still imports is worth waiting for.
+// promising reports whether a source that still imports is worth waiting for.
 func (s *Standbys) promising(b *standby) bool {
 	src := b.source
 	return src.imports() && s.failures[b.local] == 0 && (src.state == sourceHalfway || src.generation == 0 && src.shared())
 }
 
-// giveUp ends, at the end of a wait, a source that was waited for in vain: it hangs, and each generation would wait for it as long.
+// giveUp discards, at the end of a wait, a source that did not become ready: each generation would wait for it as long.
 func (s *Standbys) giveUp(now time.Time) {
 	if now.Sub(s.awaited.since) < importTimeout {
 		return
@@ -98,7 +96,7 @@ func (s *Standbys) giveUp(now time.Time) {
 	}
 }
 
-// sendable are the names that others may be told.
+// sendable returns the module names that a report may have.
 func sendable(modules []string) []string {
 	names, bytes := []string{}, 0
 	for _, name := range modules {

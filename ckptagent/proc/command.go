@@ -18,11 +18,11 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Command is the container's own command, as init began it.
+// Command is the container's command that init started.
 type Command struct {
 	Argv []string `json:"argv"`
-	File string   `json:"file"` // where argv[0] was found
-	// Process is the run that init began, at Began.
+	File string   `json:"file"` // the path of argv[0]
+	// Process is the run that init started, at Began.
 	Process Process   `json:"process"`
 	Began   time.Time `json:"began"`
 	env     []string
@@ -41,22 +41,22 @@ func commandEnv(root Root, inherited []string, container, path string) []string 
 	})
 }
 
-// withErrorFile has a command that is a Python script leave its traceback, and tell its optimizer steps. What a shell runs may
-// fail without the command's failing.
+// withErrorFile makes a command that is a Python script write its traceback and its optimizer steps to files. It does not for a shell: a
+// program that a shell runs may fail without the command's failing.
 func withErrorFile(env, argv []string, root Root, generation int64) []string {
 	if !launch.IsPythonScript(argv) {
 		return env
 	}
 	set := map[string]string{EnvErrorFile: root.ErrorFile(generation, 0)}
-	if page.Prepare(root.PageFile(0)) == nil { // without one no steps are told
+	if page.Prepare(root.PageFile(0)) == nil { // without a page it reports no steps
 		set[EnvPage] = root.PageFile(0)
 	}
 	return setEnv(env, set)
 }
 
-// keepCommand writes down what was begun, for each agent.
+// keepCommand writes the started command to a file, for each agent.
 func (i *initProcess) keepCommand(argv []string, file string) error {
-	st, err := readStat(i.user) // it is our child and not yet reaped
+	st, err := readStat(i.user) // our child, not yet reaped
 	if err != nil {
 		return fmt.Errorf("looking at the command that was started: %w", err)
 	}
@@ -70,7 +70,7 @@ func (i *initProcess) keepCommand(argv []string, file string) error {
 	return nil
 }
 
-// ReadCommand reads what init began in this container; ok is false where no init did.
+// ReadCommand returns the command that init started in this container; ok is false if there is no init.
 func ReadCommand(root Root, container string) (c Command, ok bool) {
 	raw, err := os.ReadFile(root.CommandFile())
 	if container == "" || err != nil || json.Unmarshal(raw, &c) != nil || len(c.Argv) == 0 {
@@ -84,11 +84,11 @@ func ReadCommand(root Root, container string) (c Command, ok bool) {
 	return c, true
 }
 
-// maxScript is how much of a shell script is read for the name of a launcher.
+// maxScript is how much of a shell script is searched for a launcher, in bytes.
 const maxScript = 256 << 10
 
-// Timeout is how long the command may run without a launcher until it counts as a rank. EnvTimeout sets it in seconds; the
-// error says why it does not.
+// Timeout returns how long the command may run without a launcher before it counts as a rank. EnvTimeout sets it in seconds; an invalid
+// value is an error.
 func (c Command) Timeout() (time.Duration, error) {
 	given := os.Getenv(EnvTimeout)
 	if n, err := strconv.ParseUint(given, 10, 31); err == nil {
@@ -125,7 +125,7 @@ func isShellScript(file string) bool {
 	return strings.HasPrefix(first, "#!") && slices.ContainsFunc(strings.Fields(first[2:]), func(w string) bool { return launch.IsShell(w) })
 }
 
-// Start runs the command again, for a generation. It has a session of its own, and what init gave to its first run.
+// Start runs the command again, for a generation, in its own session and with the limits of its first run.
 func (c Command) Start(root Root, mark string, run protocol.Run) (Process, error) {
 	file := c.File
 	if !filepath.IsAbs(file) && strings.Contains(file, "/") {
@@ -140,15 +140,15 @@ func (c Command) Start(root Root, mark string, run protocol.Run) (Process, error
 	return start(command{file: file, argv: c.Argv, env: list, files: [3]*os.File{os.Stdin, os.Stdout, os.Stderr}})
 }
 
-// EndBelow ends all descendants of init but this process, which are all that the command has started: a process that lost its parent is a
-// child of init. With grace the command, or where it is a shell the processes below it that handle SIGTERM, receive SIGTERM first, and
-// are waited for; the command itself does not receive it again where init has sent it. waited reports that some process was waited for.
+// EndBelow ends all descendants of init except this process. These are all that the command has started: init adopts orphans. With grace,
+// the command, or the processes below a shell that handle SIGTERM, get SIGTERM first and are waited for. byInit: init has already sent it
+// to the command. waited reports that some process was waited for.
 //
-// init is the pid of the process that started this one. Where that has ended nothing is killed: this process is then the child of
-// some other reaper, below which other containers of the pod may run.
+// init is the pid of the process that started this one. If that has ended, nothing is killed: this process is then the child of another
+// reaper, whose descendants may include other containers of the pod.
 func EndBelow(init int, command Process, byInit bool, grace time.Duration) (waited bool) {
 	if init <= 0 {
-		return false // no init began this process
+		return false // not started by init
 	}
 	if grace > 0 {
 		deadline, living := time.Now().Add(grace), map[int]stat{}
@@ -172,15 +172,15 @@ func EndBelow(init int, command Process, byInit bool, grace time.Duration) (wait
 	return waited
 }
 
-// below lists the living processes that descend from the ancestor, but for one, its child. What that has started counts. Where the
-// spared one is no longer the ancestor's child, the ancestor has ended and there are none: its pid may be anybody's.
+// below returns the living descendants of the ancestor, except spared, which is its child; the descendants of spared count. ok is false if
+// spared is no longer its child: the ancestor has ended and its pid may have been reused.
 func below(ancestor, spared int) (found []int, ok bool) {
 	parents := map[int]int{}
 	living, ok := find(func(pid int, st stat) (bool, error) {
 		parents[pid] = st.parent
 		return true, nil
 	})
-	st, err := readStat(spared) // looked at last: so long the ancestor lived
+	st, err := readStat(spared) // read last: the ancestor lived until then
 	if err != nil || st.parent != ancestor {
 		return nil, !isForNow(err)
 	}
@@ -198,11 +198,10 @@ func below(ancestor, spared int) (found []int, ok bool) {
 	return slices.DeleteFunc(living, func(pid int) bool { return pid == spared || pid == ancestor || !descends(pid) }), ok
 }
 
-// Running says in one line what the command runs now: itself or, where that is a shell, what that has started last; "" where
-// it has ended.
+// Running returns, in one line, what the command runs now: itself or, if it is a shell, its newest descendant; "" if it has ended.
 func (c Command) Running() string {
 	pid := c.Process.PID
-	for range 16 { // shells in shells
+	for range 16 { // nested shells
 		argv := commandLine(pid)
 		if len(argv) == 0 || !launch.IsShell(argv[0]) && !isShellScript(argv[0]) {
 			return Line(argv)
@@ -222,7 +221,7 @@ func (c Command) Running() string {
 	return Line(commandLine(pid))
 }
 
-// PassedBy is the command line of a Python launcher that runs without having become our shim; "" where none does.
+// PassedBy returns the command line of a running Python launcher that the site hook did not turn into a shim; "": there is none.
 func PassedBy() (line string) {
 	_, _ = find(func(pid int, _ stat) (bool, error) {
 		argv := commandLine(pid)
@@ -242,10 +241,10 @@ func commandLine(pid int) []string {
 	return strings.Split(strings.TrimRight(string(raw), "\x00"), "\x00")
 }
 
-// maxLine is how much of a command line is shown to people.
+// maxLine is the most of a command line that is shown.
 const maxLine = 120
 
-// Line is a command line for people: words that hold blanks in quotes, and not without end.
+// Line formats a command line for users: words with blanks in quotes, cut at maxLine.
 func Line(argv []string) string {
 	var words []string
 	for _, w := range argv {

@@ -20,15 +20,14 @@ import (
 
 var gpuFile = regexp.MustCompile(`^nvidia\d+$`)
 
-// countGPUs counts what torch.cuda.device_count would: the devices of the container, or those that
-// CUDA_VISIBLE_DEVICES names.
+// countGPUs counts like torch.cuda.device_count: the devices of the container, or those that CUDA_VISIBLE_DEVICES names.
 func countGPUs(env map[string]string) int {
 	if v, ok := env["CUDA_VISIBLE_DEVICES"]; ok {
 		n := 0
 		for _, d := range strings.Split(v, ",") {
 			d = strings.TrimSpace(d)
 			if d == "" || strings.HasPrefix(d, "-") {
-				break // as CUDA has it: what follows an invalid entry does not count
+				break // like CUDA, which ignores all after an invalid entry
 			}
 			n++
 		}
@@ -44,11 +43,11 @@ func countGPUs(env map[string]string) int {
 	return n
 }
 
-// countTimeout is how long an interpreter may take to count devices: it imports torch, from storage that may be slow.
+// countTimeout bounds the count of devices by an interpreter: it imports torch, perhaps from slow storage.
 const countTimeout = 2 * time.Minute
 
-// countProgram prints how many devices torch sees of a kind, as torchrun counts them. Backends that are no part of torch are imported where
-// they are there.
+// countProgram prints the number of devices of a kind that torch sees, as torchrun counts them. It imports backends outside of torch if
+// they are installed.
 const countProgram = `
 import sys
 kind = sys.argv[1]
@@ -69,19 +68,19 @@ else:
 print("\nholdfast-devices", n)
 `
 
-// devices are those that a launcher asks for.
+// devices is the count of the devices that a launcher requests.
 type devices struct {
 	n int
-	// why they could not be counted; nil: they were.
+	// err is why they could not be counted; nil: they were.
 	err error
 }
 
-// CountDevices asks the interpreter that will train for its devices, where the launcher leaves the number of ranks to them. NVIDIA's are
-// counted without: importing torch takes seconds.
+// CountDevices counts devices by the interpreter that will train, if the launcher derives the number of ranks from them. NVIDIA's are
+// counted without it: importing torch takes seconds.
 func (l *Launch) CountDevices(root Root) {
 	spec, err := launch.Parse(l.Argv, l.Env)
 	kind := spec.AsksDevices()
-	if err != nil || kind == "" || l.Invalid != nil { // as whom it would be asked is not known
+	if err != nil || kind == "" || l.Invalid != nil { // the interpreter's user is unknown
 		return
 	}
 	if n := countGPUs(l.Env); n > 0 && (kind == "gpu" || kind == "auto") {
@@ -122,10 +121,10 @@ func (l *Launch) askInterpreter(root Root, spec launch.Spec, kind string) (int, 
 	return 0, fmt.Errorf("asking %s for its devices: it printed no number", strings.Join(python, " "))
 }
 
-// deviceFiles are what drivers of accelerators show to a container.
+// deviceFiles are the device files that drivers of accelerators create in a container.
 var deviceFiles = []string{"/dev/nvidia[0-9]*", "/dev/kfd", "/dev/accel/accel*", "/dev/hl[0-9]*", "/dev/davinci[0-9]*", "/dev/neuron[0-9]*", "/dev/dri/renderD*"}
 
-// resolve counts the ranks of a launcher that leaves them to devices. One per processor is never meant where the pod has devices.
+// resolve sets the number of ranks from devices. It refuses one rank per processor if the pod has devices.
 func (l *Launch) resolve(spec launch.Spec) (launch.Spec, error) {
 	resolved, err := spec.Resolve(l.devices.n, len(l.Limits.CPUs))
 	kind := spec.AsksDevices()
@@ -148,7 +147,7 @@ func (l *Launch) resolve(spec launch.Spec) (launch.Spec, error) {
 	return resolved, err
 }
 
-// memoryRoom is how much more memory this container may use; known is false where nothing limits it.
+// memoryRoom returns how many more bytes this container may use; known is false without a limit.
 func memoryRoom() (room uint64, known bool) {
 	for _, g := range []struct {
 		dir, limit, usage string
@@ -162,7 +161,7 @@ func memoryRoom() (room uint64, known bool) {
 		if g.dir == "" || !ok || !ok2 || limit >= 1<<60 {
 			continue
 		}
-		for _, cache := range g.cache { // what the kernel takes back before it ends anything
+		for _, cache := range g.cache { // the kernel reclaims these before it kills
 			usage -= min(usage, statValue(filepath.Join(g.dir, "memory.stat"), cache))
 		}
 		return limit - min(limit, usage), true
@@ -170,8 +169,8 @@ func memoryRoom() (room uint64, known bool) {
 	return 0, false
 }
 
-// cgroupDir is the folder of this process's cgroup for a controller ("" for version 2), as seen from
-// inside a container, where it usually is the root of the mount.
+// cgroupDir returns the folder of this process's cgroup for a controller ("" for version 2), as seen in the container, where it usually is
+// the root of the mount.
 func cgroupDir(controller string) string {
 	mount, file := "/sys/fs/cgroup", "memory.max"
 	if controller != "" {

@@ -16,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EndAll ends every process that carries mark in its environment or belongs to the session of one of the ranks, except those of the
-// spared sessions, and returns when none is left. With grace it first sends SIGTERM to those of the sessions that handle it
-// (asked), and waits for them; it does not wait for others. It returns the pids of the ranks that were.
+// EndAll ends every process that has mark in its environment or belongs to the session of one of the ranks, except those in spared
+// sessions, and returns when none is left. With grace it first sends SIGTERM to those of the sessions that handle it (asked), and waits for
+// them only. It returns the pids of the ranks that it waited for.
 //
-// A process escapes only by leaving both its session and its environment behind, by not showing its environment to this one, or by being
-// between two programs for longer than execTimeout outside of its session. hidden lists, with their starts, those that carry the mark and
-// show it to another user alone.
+// A process escapes only if it has left its session and its environment, or hides its environment from this process, or execs outside of
+// its session for longer than execTimeout. hidden returns, with their starts, the processes whose marked environment only another user can
+// read.
 func EndAll(mark string, ranks []Process, spared []int, grace time.Duration, hidden ...func() map[int]uint64) (waited []int) {
 	var sessions []int
 	for _, p := range ranks {
@@ -30,7 +30,7 @@ func EndAll(mark string, ranks []Process, spared []int, grace time.Duration, hid
 		for ; isForNow(err); st, err = readStat(p.PID) {
 			time.Sleep(blind)
 		}
-		// No process gets the pid of a session that there is: where another one has it, nothing is left of the rank's.
+		// The kernel does not reuse the pid of a living session: if another process has it, the rank's session is gone.
 		if p.PID > 1 && (err != nil || st.start == p.Start) {
 			sessions = append(sessions, p.PID)
 		}
@@ -38,9 +38,9 @@ func EndAll(mark string, ranks []Process, spared []int, grace time.Duration, hid
 	if grace > 0 {
 		waited = askSessions(sessions, grace)
 	}
-	killSessions(sessions)    // the common case at once, before looking for strays
-	late := false             // no process between two programs is waited for any more
-	known := map[int]uint64{} // when strays were started: while they end they show nothing
+	killSessions(sessions)    // the common case first, before a search for strays
+	late := false             // execTimeout is over
+	known := map[int]uint64{} // strays by start: a dying one shows no environment
 	meant := func(pid int, st stat) (bool, error) {
 		if slices.Contains(spared, st.session) || st.kernel {
 			return false, nil
@@ -57,7 +57,7 @@ func EndAll(mark string, ranks []Process, spared []int, grace time.Duration, hid
 		}
 		return marked, err
 	}
-	var since time.Time // when a look first found nothing more
+	var since time.Time // when the search first found none
 	killUntilNone(func() ([]int, bool) {
 		late = !since.IsZero() && time.Since(since) > execTimeout
 		for _, look := range hidden {
@@ -75,7 +75,7 @@ func EndAll(mark string, ranks []Process, spared []int, grace time.Duration, hid
 	return waited
 }
 
-// askSessions asks what handles SIGTERM and waits for it. Sessions in which nothing does are killed at once.
+// askSessions sends SIGTERM to what handles it and waits for it. Sessions in which nothing does are killed at once.
 func askSessions(sessions []int, grace time.Duration) (waited []int) {
 	deadline := time.Now().Add(grace)
 	living := sessionsOf(sessions)
@@ -92,7 +92,7 @@ func askSessions(sessions []int, grace time.Duration) (waited []int) {
 	return waited
 }
 
-// sessionsOf lists the living processes of each session.
+// sessionsOf returns the living processes of each session.
 func sessionsOf(sessions []int) map[int]map[int]stat {
 	for {
 		living := map[int]map[int]stat{}
@@ -112,13 +112,13 @@ func sessionsOf(sessions []int) map[int]map[int]stat {
 	}
 }
 
-// killSessions kills all of each session but processes that have yet to remove what the others leave.
+// killSessions kills each session, but not yet the processes that remove what others leave (keeps).
 func killSessions(sessions []int) {
 	living := sessionsOf(sessions)
 	for _, s := range sessions {
 		pids := slices.Collect(maps.Keys(living[s]))
 		others := slices.DeleteFunc(slices.Clone(pids), keeps)
-		if len(others) == len(pids) { // at once, also what is being forked
+		if len(others) == len(pids) { // atomically, with what is being forked
 			others = []int{-s}
 		}
 		for _, pid := range others {
@@ -127,17 +127,17 @@ func killSessions(sessions []int) {
 	}
 }
 
-// blind is how long is waited where a look could not see everything.
+// blind is the pause after a look that could not read everything.
 const blind = 10 * time.Millisecond
 
-// execTimeout bounds how long a process that shows no environment is waited for after the last end of another: some never show one.
+// execTimeout bounds the wait, after the last other process has ended, for one that shows no environment: some never show it.
 const execTimeout = time.Second
 
-// killUntilNone kills what look finds until two looks in a row find nothing: a process that was born behind the back of the first has an
-// ancestor that either was seen by it or is seen, with its descendants, by the second. A look that could not see everything, which it says
-// by false, found something. What removes what the others leave (keeps) is killed last, and has keeperTimeout before.
+// killUntilNone kills what look finds until two looks in a row find nothing: a process that was forked unseen during the first has an
+// ancestor that the first saw, or is itself seen by the second. A look that returns false could not read everything and counts as having
+// found something. Processes that remove what others leave (keeps) are killed last, after keeperTimeout.
 func killUntilNone(look func() ([]int, bool)) {
-	var until time.Time // keepers are spared; zero: all others live yet
+	var until time.Time // until when keepers are spared; zero: others still live
 	for empty := 0; empty < 2; {
 		left, ok := look()
 		if ok && len(left) == 0 {
@@ -166,7 +166,7 @@ func killUntilNone(look func() ([]int, bool)) {
 	}
 }
 
-// find lists the living processes, but for this one, that are meant; false: there may be others.
+// find returns the living processes, except this one, for which meant is true; ok is false if some could not be read.
 func find(meant func(pid int, st stat) (bool, error)) (found []int, ok bool) {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -194,26 +194,26 @@ func find(meant func(pid int, st stat) (bool, error)) (found []int, ok bool) {
 	return found, ok
 }
 
-// errExec: the process starts another program, and shows neither that one's environment yet nor the one that it had.
+// errExec: the process is in execve, and shows neither its old nor its new environment.
 var errExec = errors.New("the process is starting another program")
 
-// isForNow reports whether something may be there that could not be read just now, for lack of descriptors or memory or because the process
-// starts another program. Any other error lasts: the process has ended, or is not shown to this one.
+// isForNow reports whether an error is temporary: no descriptors or memory, or the process is in execve. Any other error lasts: the process
+// has ended, or this process may not read it.
 func isForNow(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM) || errors.Is(err, errExec)
 }
 
-// mostEnviron is more than any program is started with: the kernel allows 6 MiB, arguments included.
+// mostEnviron exceeds any environment: the kernel allows 6 MiB, with arguments.
 const mostEnviron = 8 << 20
 
-// isMarked reports whether a process carries the mark in its environment.
+// isMarked reports whether a process has the mark in its environment.
 func isMarked(pid int, st stat, mark string) (bool, error) {
 	if st.environ > mostEnviron {
-		return false, nil // it has said so of itself
+		return false, nil // its environment is empty
 	}
 	f, err := os.Open(aliveThread(pid, st) + "/environ")
 	if errors.Is(err, syscall.ESRCH) {
-		return false, errExec // what ends shows none either, and is gone a moment later
+		return false, errExec // a dying process shows none either, and is soon gone
 	}
 	if err != nil {
 		return false, err
@@ -221,10 +221,10 @@ func isMarked(pid int, st stat, mark string) (bool, error) {
 	defer f.Close()
 	size := st.environ + 1
 	if st.environ < 0 {
-		size = 256 << 10 // where it is never said, as on kernels that are no Linux, few have more
+		size = 256 << 10 // on kernels that do not report the size; larger ones are rare
 	}
 	raw := make([]byte, size)
-	n, err := f.Read(raw) // in one go: what is read later may be another program's
+	n, err := f.Read(raw) // in one read: a second one may read another program's
 	if err != nil && err != io.EOF && !errors.Is(err, syscall.ESRCH) {
 		return false, err
 	}
@@ -234,13 +234,13 @@ func isMarked(pid int, st stat, mark string) (bool, error) {
 			return true, nil
 		}
 	}
-	if n == size || n == 0 && st.environ != 0 { // there is more by now, or for now there is nothing
+	if n == size || n == 0 && st.environ != 0 { // it has grown, or cannot be read for now
 		return false, errExec
 	}
 	return false, nil
 }
 
-// aliveThread is where /proc shows a thread that a process still has: its first one may have ended before the others.
+// aliveThread returns the /proc folder of a thread that a process still has: the first thread may have ended before the others.
 func aliveThread(pid int, st stat) string {
 	dir := "/proc/" + strconv.Itoa(pid)
 	if st.state == 'Z' {
@@ -251,7 +251,7 @@ func aliveThread(pid int, st stat) string {
 	return dir
 }
 
-// awaitAll waits until all of the processes have ended, or for as long as timeout.
+// awaitAll waits until all of the processes have ended, at most for timeout.
 func awaitAll(pids []int, timeout time.Duration) {
 	deadline := time.Now().Add(timeout)
 	for _, pid := range pids {
@@ -276,7 +276,7 @@ func awaitAll(pids []int, timeout time.Duration) {
 	}
 }
 
-// awaitByLooks is for kernels without pidfd_open(2), which came with Linux 5.3; zero: without end.
+// awaitByLooks polls, for kernels before Linux 5.3, which lack pidfd_open(2); a zero deadline: without end.
 func awaitByLooks(pid int, deadline time.Time) {
 	begun, err := readStat(pid)
 	for err == nil && !begun.dead() && (deadline.IsZero() || time.Now().Before(deadline)) {

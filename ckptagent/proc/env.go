@@ -31,12 +31,12 @@ func envMap(env []string) map[string]string {
 	return m
 }
 
-// constantEnv is what torchrun adds for a local rank and no generation changes.
+// constantEnv returns torchrun's variables of a local rank that no generation changes.
 func constantEnv(base map[string]string, spec launch.Spec, root Root, local int) map[string]string {
 	env := map[string]string{
 		"LOCAL_RANK": strconv.Itoa(local), "LOCAL_WORLD_SIZE": strconv.Itoa(spec.Ranks), "ROLE_NAME": spec.Role,
 		"TORCHELASTIC_MAX_RESTARTS": strconv.Itoa(spec.MaxRestarts), "TORCHELASTIC_RUN_ID": spec.RunID,
-		// Each generation has a store of its own, in rank 0's process.
+		// Each generation has its own store, in rank 0's process.
 		"TORCHELASTIC_USE_AGENT_STORE":    "False",
 		"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
 		"TORCHELASTIC_SIGNALS_TO_HANDLE":  "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
@@ -54,7 +54,7 @@ func constantEnv(base map[string]string, spec launch.Spec, root Root, local int)
 	return env
 }
 
-// generationEnv is what a local rank is told anew in each generation.
+// generationEnv returns a local rank's variables that change with each generation.
 func generationEnv(run protocol.Run, root Root, local int) map[string]string {
 	rank := strconv.Itoa(run.BaseRank + local)
 	world := strconv.Itoa(run.WorldSize)
@@ -71,7 +71,7 @@ func generationEnv(run protocol.Run, root Root, local int) map[string]string {
 	}
 }
 
-// asDeepSpeed leaves of torchrun's variables those that deepspeed sets as well, under the names that it gives them.
+// asDeepSpeed keeps those of torchrun's variables that deepspeed also sets, under deepspeed's names.
 func asDeepSpeed(env map[string]string, spec launch.Spec) {
 	env["CROSS_RANK"], env["CROSS_SIZE"], env["LOCAL_SIZE"] = env["GROUP_RANK"], env["GROUP_WORLD_SIZE"], env["LOCAL_WORLD_SIZE"]
 	env["CUDA_VISIBLE_DEVICES"] = spec.DeepSpeed.Devices
@@ -84,7 +84,7 @@ func asDeepSpeed(env map[string]string, spec launch.Spec) {
 	}
 }
 
-// ArenaFile is the arena of a local rank.
+// ArenaFile returns the path of a local rank's arena.
 func (r Root) ArenaFile(local int) string {
 	return filepath.Join(r.Memory(), "rank-"+strconv.Itoa(local)+".arena")
 }

@@ -13,7 +13,7 @@ import (
 // PokeFD is the read end of init's pipe in the agent.
 const PokeFD = 3
 
-// Exits reads what init recorded about the ends of orphans.
+// Exits reads init's records of how orphans ended.
 type Exits struct {
 	path string
 
@@ -21,7 +21,7 @@ type Exits struct {
 	changed chan struct{} // closed and replaced at each poke
 }
 
-// NewExits follows the exits file of root; poke is the pipe that init writes to (nil: look only once).
+// NewExits follows the exits file of root; poke is the pipe that init writes to (nil: read only once).
 func NewExits(root Root, poke *os.File) *Exits {
 	e := &Exits{path: root.ExitsFile(), changed: make(chan struct{})}
 	if poke != nil {
@@ -43,8 +43,8 @@ func (e *Exits) follow(poke *os.File) {
 	}
 }
 
-// Wait returns the wait status of an orphan that was alive at since, waiting up to timeout for init's
-// record. ok is false where init knows nothing: the process was not its child.
+// Wait returns the wait status of an orphan that was alive at since, waiting up to timeout for init's record. ok is false if there is no
+// record: the process was not init's child.
 func (e *Exits) Wait(pid int, since time.Time, timeout time.Duration) (ws syscall.WaitStatus, at time.Time, ok bool) {
 	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
@@ -63,7 +63,7 @@ func (e *Exits) Wait(pid int, since time.Time, timeout time.Duration) (ws syscal
 	}
 }
 
-// Leaving is the newest signal by which the kubelet ends the pod; ok is false if there was none.
+// Leaving returns the newest signal by which the kubelet ends the pod; ok is false if there was none.
 func (e *Exits) Leaving() (sig int, ok bool) {
 	ws, _, ok := e.find(leavingPID, time.Time{})
 	return int(ws), ok

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// Hidden lists the processes, with their starts, that carry the job's mark and whose environment the kernel does not show to this process:
-// another one looks, as the user whom ranks run as. Nil where that is this one.
+// Hidden returns the processes, with their starts, that have the job's mark in an environment that this process may not read: a process of
+// the ranks' user searches for them. Nil if this process runs as that user.
 func (j Job) Hidden() map[int]uint64 {
 	out, ok := j.asRanks("marked", j.Mark)
 	if !ok {
@@ -30,7 +30,7 @@ func (j Job) Hidden() map[int]uint64 {
 	return found
 }
 
-// ownSession finds a process that leads a session and carries the job's mark; false where there is none of that pid.
+// ownSession returns the process with that pid if it leads a session and has the job's mark; else false.
 func (j Job) ownSession(pid int) (Process, bool) {
 	st, err := readStat(pid)
 	if err != nil || pid <= 1 || st.session != pid {
@@ -44,7 +44,7 @@ func (j Job) ownSession(pid int) (Process, bool) {
 	return Process{PID: pid, Start: st.start}, own
 }
 
-// asRanks runs this program with one word and an input as the user and group as whom ranks run; false where those are this process's, or it
+// asRanks runs this program with one word and an input as the ranks' user and group; false if this process runs as these, or the program
 // cannot be run.
 func (j Job) asRanks(word, input string) ([]byte, bool) {
 	if j.Launch == nil {
@@ -63,7 +63,7 @@ func (j Job) asRanks(word, input string) ([]byte, bool) {
 	return out, err == nil
 }
 
-// Marked writes which processes carry the mark that is read: pid and start in each line.
+// Marked reads a mark and writes the processes that have it: pid and start in each line.
 func Marked(in *os.File, out *os.File) error {
 	mark, _ := bufio.NewReader(in).ReadString('\n')
 	_, _ = find(func(pid int, st stat) (bool, error) {

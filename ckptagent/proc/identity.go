@@ -16,25 +16,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Identity is the user of a process and how it is scheduled. For a launcher it comes from the kernel, never from the launcher
-// itself: an agent that may be root starts ranks with it.
+// Identity is the user and the scheduling of a process. A launcher's comes from the kernel, never from the launcher itself: an agent that
+// runs as root starts ranks with it.
 type Identity struct {
 	UID    uint32 `json:"uid"`
 	GID    uint32 `json:"gid"`
 	Groups []int  `json:"groups,omitempty"`
-	// NoNewPrivs, Bounding, Inheritable and Ambient are what a child keeps of privileges; the rest follows from who it runs as.
+	// NoNewPrivs, Bounding, Inheritable and Ambient are the privileges that a child keeps; the others follow from its user.
 	NoNewPrivs  bool   `json:"noNewPrivs,omitempty"`
 	Bounding    uint64 `json:"bounding,omitempty"`
 	Inheritable uint64 `json:"inheritable,omitempty"`
 	Ambient     uint64 `json:"ambient,omitempty"`
-	// Policy and Priority are those of the processor's scheduler, Nice and IO those of processor and disks.
+	// Policy and Priority are of CPU scheduling, Nice and IO of CPU and disk priority.
 	Policy   uint32 `json:"policy,omitempty"`
 	Priority uint32 `json:"priority,omitempty"`
 	Nice     int    `json:"nice,omitempty"`
 	IO       int    `json:"io,omitempty"`
 }
 
-// identityOf reads what the kernel says of a process.
+// identityOf reads a process's identity from the kernel.
 func identityOf(pid int) (Identity, error) {
 	var id Identity
 	who := strconv.Itoa(pid)
@@ -57,7 +57,7 @@ func identityOf(pid int) (Identity, error) {
 		id.Policy, id.Priority = attr.Policy, attr.Priority
 	}
 	if raw, err := unix.Getpriority(unix.PRIO_PROCESS, pid); err == nil {
-		id.Nice = 20 - raw // as the system call has it
+		id.Nice = 20 - raw // the system call returns it so
 	}
 	if io, _, errno := unix.Syscall(unix.SYS_IOPRIO_GET, ioprioProcess, uintptr(pid), 0); errno == 0 {
 		id.IO = int(io)
@@ -99,7 +99,7 @@ const (
 	capSetPCap = 8
 )
 
-// mayStart says why this process, own, cannot start and end processes of another identity; nil: it can.
+// mayStart returns why this process, own, cannot start and end processes of another identity; nil: it can.
 func (i Identity) mayStart(own Identity, effective uint64) error {
 	var missing []string
 	need := func(bit int, name string) {
@@ -126,10 +126,10 @@ func (i Identity) mayStart(own Identity, effective uint64) error {
 		i.UID, i.GID, i.Groups, own.UID, own.GID, own.Groups, strings.Join(missing, ", "))
 }
 
-// effective are the capabilities that this process has.
+// effective returns the capabilities of this process.
 func effective() uint64 { return statusMask(strconv.Itoa(os.Getpid()), "CapEff") }
 
-// become takes an identity on, for the thread that calls it, before that becomes another program.
+// become gives the calling thread an identity before it execs another program.
 func (i Identity) become(own Identity) error {
 	if err := i.schedule(own); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (i Identity) become(own Identity) error {
 	return nil
 }
 
-// schedule takes over how the launcher is scheduled.
+// schedule applies the launcher's scheduling.
 func (i Identity) schedule(own Identity) error {
 	if i.Nice != own.Nice {
 		if err := unix.Setpriority(unix.PRIO_PROCESS, 0, i.Nice); err != nil {
@@ -180,8 +180,7 @@ func (i Identity) schedule(own Identity) error {
 	return nil
 }
 
-// changeUser changes the calling thread's user and groups: Go's own functions change all threads, which end where one becomes another
-// program.
+// changeUser changes the calling thread's user and groups: Go's own functions change all threads, although only this one will exec.
 func (i Identity) changeUser(own Identity) error {
 	if !slices.Equal(i.Groups, own.Groups) {
 		groups := make([]uint32, len(i.Groups)+1) // one more, for an address
@@ -207,7 +206,7 @@ func (i Identity) changeUser(own Identity) error {
 	return nil
 }
 
-// keepCapabilities sets what another program inherits.
+// keepCapabilities sets the capabilities that an exec'd program inherits.
 func (i Identity) keepCapabilities() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -229,8 +228,8 @@ func (i Identity) keepCapabilities() error {
 	return nil
 }
 
-// MemoryPolicy is a process's own NUMA policy, which it alone can say: set_mempolicy(2) lets it choose among the nodes that its container
-// has.
+// MemoryPolicy is a process's NUMA policy, which only the process itself can read: set_mempolicy(2) selects among the nodes that its
+// container has.
 type MemoryPolicy struct {
 	Mode  int        `json:"mode"`
 	Nodes [16]uint64 `json:"nodes"`
@@ -275,9 +274,9 @@ var limitNames = map[string]int{
 	"Max processes": unix.RLIMIT_NPROC, "Max pending signals": unix.RLIMIT_SIGPENDING, "Max stack size": unix.RLIMIT_STACK, "Max open files": unix.RLIMIT_NOFILE,
 }
 
-// confirm replaces what a launcher says of itself by what the kernel says of its process, where more could be had by it.
+// confirm replaces limits that a launcher sent by those that the kernel reports for its process, where a false value would gain rights.
 func (l *Limits) confirm(pid int, user unix.Ucred) error {
-	l.Identity = Identity{UID: user.Uid, GID: user.Gid} // whatever follows, never what it says
+	l.Identity = Identity{UID: user.Uid, GID: user.Gid} // whatever happens next, never what the launcher sent
 	id, err := identityOf(pid)
 	if err != nil {
 		return err
@@ -303,7 +302,7 @@ func (l *Limits) confirm(pid int, user unix.Ucred) error {
 	return nil
 }
 
-// hardLimits are what /proc shows of a process's limits, as far as it does.
+// hardLimits returns the hard limits in /proc for a process, as far as they can be read.
 func hardLimits(pid int) map[int]uint64 {
 	raw, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/limits")
 	out := map[int]uint64{}
@@ -323,7 +322,7 @@ func hardLimits(pid int) map[int]uint64 {
 	return out
 }
 
-// give has a file belong to whom ranks run as.
+// give makes the ranks' user the owner of a file.
 func (j Job) give(path string) error { return j.Launch.Limits.Identity.give(path) }
 
 func (id Identity) give(path string) error {
@@ -337,7 +336,7 @@ func (id Identity) give(path string) error {
 	return err
 }
 
-// GiveFiles has what ranks write belong to whom they run as: the folder of their error files and, where there are some, their arenas.
+// GiveFiles makes the ranks' user the owner of what ranks write: the folder of their error files and, if they exist, their arenas.
 func (j Job) GiveFiles(arenas bool) error {
 	err := j.give(j.Root.Ranks())
 	if err == nil {
@@ -367,7 +366,7 @@ func TellSenders(conn *net.UnixConn) error {
 	return nil
 }
 
-// ReadSent reads a datagram and its sender; an unknown user becomes one that does not exist.
+// ReadSent reads a datagram and its sender; an unknown sender gets a user ID that no user has.
 func ReadSent(conn *net.UnixConn, buf []byte) (n int, user uint32, err error) {
 	oob := make([]byte, unix.CmsgSpace(unix.SizeofUcred))
 	n, oobn, _, _, err := conn.ReadMsgUnix(buf, oob)

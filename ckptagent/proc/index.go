@@ -14,16 +14,16 @@ import (
 	client "holdfast.dev/holdfast/ckptagent/python"
 )
 
-// What a state says decides how much is to be kept and done for its index: the process may take no more than this.
+// The content of a state decides how much work its index is; the index process is limited to this.
 const (
 	indexProcessor = 60 // seconds
 	indexMemory    = 512 << 20
-	// indexNice gives way to training, and ends all the same where training has every core.
+	// indexNice yields to training, but still makes progress if training uses every core.
 	indexNice = 10
 )
 
-// Index is the command that names to stock torch what lies in the files of so many ranks, called so up to the rank: the client, by the
-// interpreter of the ranks and as their user, with nothing but the standard library.
+// Index returns the command that computes stock torch's index of the files of that many ranks; the rank is appended to the path files. It
+// is the Python client, run by the ranks' interpreter and as their user, with only the standard library.
 func (j Job) Index(files string, ranks int) (*exec.Cmd, error) {
 	if j.Launch == nil {
 		return nil, errors.New("no launcher has attached to this pod's agent yet, so the interpreter is unknown")

@@ -26,24 +26,24 @@ import (
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// Exit codes of a command that could not be started, as shells have them.
+// Exit codes of a shell for a command that could not be started.
 const (
 	exitNotExecutable = 126
 	exitNotFound      = 127
 )
 
-// finishWait is how long init lets the agent end what it runs, and say why it refused to run it, once the user's command has
-// ended by itself and the agent has not taken it over.
+// finishWait is how long init waits for the agent to end its processes and send its last report once the user's command has ended and the
+// agent has not taken it over.
 const finishWait = 25 * time.Second
 
-// An agent that lived for steady can live; agentlessWait is how long a command that is held by an agent waits for such a one.
+// An agent that lived for steady counts as able to run; agentlessWait is how long a command that an agent has taken over waits for one.
 const (
 	steady        = 10 * time.Second
 	agentlessWait = 10 * time.Minute
 )
 
-// Init runs the user's command as the first process of a container, beside an agent that it starts again
-// whenever that dies, and returns the command's exit code, 1 for 137. Without a coordinator or a gang it becomes the command.
+// Init runs the user's command as the first process of a container, beside an agent that it restarts whenever the agent dies. It returns
+// the command's exit code, 1 for 137. Without a coordinator or a gang it execs the command.
 func Init(root Root, command []string) int {
 	if len(command) == 0 {
 		fmt.Fprintln(os.Stderr, "holdfast: init: no command given; write init -- COMMAND")
@@ -55,11 +55,11 @@ func Init(root Root, command []string) int {
 		os.Setenv("PATH", path)
 	}
 	gang, said := os.LookupEnv(EnvGang)
-	if os.Getenv(EnvCoordinator) == "" || said && gang == "" { // a copy of a pod has lost the label that names its gang
+	if os.Getenv(EnvCoordinator) == "" || said && gang == "" { // a copied pod lacks the label that names its gang
 		return become(command)
 	}
 	runtime.GOMAXPROCS(1)
-	runtime.LockOSThread() // the agent ends with the thread that started it
+	runtime.LockOSThread() // the agent gets SIGKILL when the thread that started it ends
 	debug.SetGCPercent(20)
 	i := &initProcess{root: root, signals: make(chan os.Signal, 64), restart: time.NewTimer(time.Hour), deadline: time.NewTimer(time.Hour)}
 	i.deadline.Stop()
@@ -69,7 +69,7 @@ func Init(root Root, command []string) int {
 	}
 	env := commandEnv(root, os.Environ(), i.container, path)
 	agentPath := os.Getenv("PATH")
-	os.Setenv("PATH", i.root.Shims()+":"+path) // a command that is a launcher itself is our shim
+	os.Setenv("PATH", i.root.Shims()+":"+path) // a command that is a launcher starts the shim
 	file, code := lookUp(command[0])
 	os.Setenv("PATH", agentPath)
 	if code != 0 {
@@ -91,8 +91,8 @@ func Init(root Root, command []string) int {
 	return containerCode(i.loop())
 }
 
-// exitKilled is how a container ends whose processes were all killed. What the webhook has Kubernetes do about that, to
-// start the container again or not to count it, must not befall a command that ended and is given up.
+// exitKilled is the exit code of a container whose processes were all killed. The webhook lets Kubernetes restart such a container or not
+// count it as failed; that must not happen to a command that ended and is given up.
 const exitKilled = 137
 
 // containerCode is the exit code of the container whose command ended with code.
@@ -104,7 +104,7 @@ func containerCode(code int) int {
 	return 1
 }
 
-// become replaces this process by the command.
+// become execs the command in this process.
 func become(command []string) int {
 	file, code := lookUp(command[0])
 	if code != 0 {
@@ -131,11 +131,11 @@ func lookUp(name string) (string, int) {
 
 // initProcess is the state of init.
 //
-// Invariants: every pid but the agent's that is reaped here has its record in the exits file before the agent is poked, and
-// so has a signal that ends the pod before anybody is sent it.
+// Invariants: each process that is reaped here, except the agent, is recorded in the exits file before the agent is poked. A signal that
+// ends the pod is recorded before it is forwarded.
 //
-// When the command has ended, its code is the container's as soon as the agent has ended in order. An agent that has taken
-// the command over (Root.HeldFile) runs it again as often as need be, and leaves the code in Root.CodeFile.
+// When the command has ended, its code is the container's once the agent has ended without error. An agent that has taken the command over
+// (Root.HeldFile) runs it again as often as needed, and writes the code to Root.CodeFile.
 type initProcess struct {
 	root      Root
 	container string
@@ -143,8 +143,8 @@ type initProcess struct {
 
 	user, agent  int
 	agentStarted time.Time
-	lived        time.Time // when the newest agent that had lived for long ended; at first when the first one was started
-	quick        int       // deaths of the agent in a row that came within a second of its start
+	lived        time.Time // when the newest steady agent ended; at first when the first agent started
+	quick        int       // deaths of the agent in a row within a second of its start
 	restart      *time.Timer
 
 	exits *os.File
@@ -153,8 +153,8 @@ type initProcess struct {
 	leaving   bool
 	userCode  int
 	userDone  bool
-	agentDone bool        // it has ended in order, and nothing is left to do
-	deadline  *time.Timer // for an agent that does not
+	agentDone bool        // it has ended without error and has nothing left to do
+	deadline  *time.Timer // for an agent that does not end
 }
 
 func (i *initProcess) prepare() error {
@@ -168,7 +168,7 @@ func (i *initProcess) prepare() error {
 		return fmt.Errorf("making the folder for sockets: %w", err)
 	}
 	for _, file := range []string{i.root.ExitsFile(), i.root.HeldFile(), i.root.CodeFile(), i.root.ErrorFile(0, 0)} {
-		_ = os.Remove(file) // of the container's start before
+		_ = os.Remove(file) // of an earlier start of the container
 	}
 	if err := os.MkdirAll(i.root.Ranks(), 0o777); err != nil {
 		return fmt.Errorf("making the folder for files of ranks: %w", err)
@@ -176,7 +176,7 @@ func (i *initProcess) prepare() error {
 	if err := i.root.protect(); err != nil && effective()&(1<<capSetUID) != 0 {
 		fmt.Fprintln(os.Stderr, "holdfast: init: other users of this container can replace files of Holdfast:", err)
 	}
-	ClearShared(i.root, SharedUse{Names: LookShared().Names}) // of the container's start before, of which no process is left
+	ClearShared(i.root, SharedUse{Names: LookShared().Names}) // left by an earlier start of the container, whose processes are gone
 	if err := NoteShared(i.root); err != nil {
 		fmt.Fprintln(os.Stderr, "holdfast: init:", err)
 	}
@@ -195,7 +195,7 @@ func (i *initProcess) prepare() error {
 func (i *initProcess) startAgent() {
 	i.agentStarted = time.Now()
 	env := setEnv(os.Environ(), map[string]string{EnvRoot: string(i.root), EnvContainer: i.container, EnvInit: strconv.Itoa(os.Getpid())})
-	// Without init nobody reaps for the agent or ends the container by its word, and the next container has an agent of its own.
+	// Without init no process reaps for the agent or ends the container, and the next container has its own agent.
 	attr := &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	pid, err := syscall.ForkExec(i.root.Binary(), []string{"holdfast-agent", "run"},
 		&syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2, uintptr(i.poke[0])}, Sys: attr})
@@ -220,10 +220,10 @@ func (i *initProcess) loop() int {
 		case <-i.deadline.C:
 			switch {
 			case !exists(i.root.HeldFile()):
-				return i.userCode // the agent had its time
+				return i.userCode // the agent's time is over
 			case i.agentless(time.Now()):
 				fmt.Fprintf(os.Stderr, "holdfast: init: no agent has lived for %s in the last %s, and the command is an agent's to restart; the container ends\n", steady, agentlessWait)
-				return cmp.Or(i.userCode, 1) // how its present run would end is not known
+				return cmp.Or(i.userCode, 1) // the exit code of its present run is unknown
 			}
 			i.deadline.Reset(finishWait)
 		}
@@ -233,13 +233,13 @@ func (i *initProcess) loop() int {
 	}
 }
 
-// agentless reports whether agents have not been able to live for long, so that none will have the container end.
+// agentless reports whether no agent has been steady for agentlessWait, so that none will end the container.
 func (i *initProcess) agentless(now time.Time) bool {
 	lives := i.agent != 0 && now.Sub(i.agentStarted) >= steady
 	return !lives && now.Sub(i.lived) >= agentlessWait
 }
 
-// code is the container's exit code: what the agent says, else what the command ended with.
+// code returns the container's exit code: the agent's, else the command's.
 func (i *initProcess) code() int {
 	raw, err := os.ReadFile(i.root.CodeFile())
 	if code, bad := strconv.Atoi(string(raw)); err == nil && bad == nil {
@@ -258,10 +258,10 @@ func (i *initProcess) onSignal(sig syscall.Signal) {
 	case syscall.SIGCHLD:
 		i.reap()
 	case syscall.SIGURG, syscall.SIGPIPE, syscall.SIGPROF, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU:
-		// The Go runtime's own, or about a terminal.
+		// Signals of the Go runtime or of a terminal.
 	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP:
 		i.leaving = true
-		i.line("%d %d %d\n", leavingPID, int(sig), time.Now().UnixNano()) // an agent that is yet to be started reads it
+		i.line("%d %d %d\n", leavingPID, int(sig), time.Now().UnixNano()) // for an agent that is not started yet
 		i.deadline.Stop()
 		i.signal(i.agent, sig)
 		i.signal(i.user, sig)
@@ -270,14 +270,14 @@ func (i *initProcess) onSignal(sig syscall.Signal) {
 	}
 }
 
-// present is the process that runs the command: the one that was begun here, or what the agent has started in its place; 0 where none does.
+// present returns the process that runs the command: init's child, or the agent's; 0: none.
 func (i *initProcess) present() int {
 	if i.user != 0 {
 		return i.user
 	}
 	var held Process
 	raw, err := os.ReadFile(i.root.HeldFile())
-	if err != nil || json.Unmarshal(raw, &held) != nil || !held.Alive() { // between two runs its pid may be anybody's
+	if err != nil || json.Unmarshal(raw, &held) != nil || !held.Alive() { // between two runs its pid may be reused
 		return 0
 	}
 	return held.PID
@@ -306,31 +306,30 @@ func (i *initProcess) reap() {
 		case i.user:
 			i.user, i.userDone = 0, true
 			i.userCode, _ = exitCode(ws)
-			if !i.leaving { // else as long as that takes: the kubelet bounds it
+			if !i.leaving { // else without a limit: the kubelet sets one
 				i.deadline.Reset(finishWait)
 			}
 		}
 		i.record(pid, ws)
-		_, _ = unix.Write(i.poke[1], []byte{1}) // full is fine: the agent looks at the file
+		_, _ = unix.Write(i.poke[1], []byte{1}) // a full pipe is enough: the agent then reads the file
 	}
 }
 
-// maxExits is how large the exits file gets, keptExits how much of its end is kept then. An agent asks for the
-// end of a process it knew within seconds.
+// maxExits is the size at which the exits file is shortened to the last keptExits bytes. An agent needs a record within seconds.
 const (
 	maxExits  = 256 << 10
 	keptExits = 64 << 10
 )
 
-// leavingPID stands in the exits file where the pod was told to go, with the signal.
+// leavingPID is the pid of a record of the signal that ends the pod.
 const leavingPID = 0
 
-// record notes the end of an orphan, or of the command.
+// record writes how an orphan, or the command, ended.
 func (i *initProcess) record(pid int, ws syscall.WaitStatus) {
 	i.line("%d %d %d\n", pid, uint32(ws), time.Now().UnixNano())
 }
 
-// line adds one to the exits file.
+// line appends a line to the exits file.
 func (i *initProcess) line(format string, args ...any) {
 	if st, err := i.exits.Stat(); err == nil && st.Size() >= maxExits {
 		i.shortenExits()
@@ -338,13 +337,13 @@ func (i *initProcess) line(format string, args ...any) {
 	fmt.Fprintf(i.exits, format, args...)
 }
 
-// shortenExits puts a file with the newest records in the place of the exits file; where it cannot, that stays.
+// shortenExits replaces the exits file by one with its newest records; on failure the old one stays.
 func (i *initProcess) shortenExits() {
 	raw, err := os.ReadFile(i.root.ExitsFile())
 	if err != nil {
 		return
 	}
-	_, kept, _ := bytes.Cut(raw[max(0, len(raw)-keptExits):], []byte("\n")) // the first one is cut
+	_, kept, _ := bytes.Cut(raw[max(0, len(raw)-keptExits):], []byte("\n")) // drop the first, which is incomplete
 	if Replace(i.root.ExitsFile(), kept) != nil {
 		return
 	}
@@ -354,7 +353,7 @@ func (i *initProcess) shortenExits() {
 	}
 }
 
-// agentEnded starts the agent again, unless it ended in order with nothing left to do.
+// agentEnded restarts the agent, unless it ended without error and has nothing left to do.
 func (i *initProcess) agentEnded(ws syscall.WaitStatus) {
 	i.agent = 0
 	if ws.Exited() && ws.ExitStatus() == 0 && (exists(i.root.CodeFile()) || i.userDone && !exists(i.root.HeldFile())) {
@@ -376,7 +375,7 @@ func (i *initProcess) agentEnded(ws syscall.WaitStatus) {
 	i.restart.Reset(10 * time.Millisecond << (i.quick - 1))
 }
 
-// exitCode is the code that a shell shows for a wait status, and the signal if one ended the process.
+// exitCode returns a shell's exit code for a wait status, and the signal that ended the process, if any.
 func exitCode(ws syscall.WaitStatus) (code, sig int) {
 	if ws.Signaled() {
 		return 128 + int(ws.Signal()), int(ws.Signal())

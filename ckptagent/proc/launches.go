@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Launch is a launcher that a shim stands in for.
+// Launch is a user's launcher whose place a shim has taken.
 type Launch struct {
 	ID     string
 	Argv   []string
@@ -28,7 +28,7 @@ type Launch struct {
 	Limits Limits
 	// Shim is the shim's process.
 	Shim Process
-	// Invalid says why the kernel's answer about it is not that of one launcher of one user.
+	// Invalid is an error in what the kernel reports about the connection: not one launcher of one user.
 	Invalid error
 
 	devices devices
@@ -36,7 +36,7 @@ type Launch struct {
 	once    sync.Once
 }
 
-// maxHello bounds what a shim may send: arguments and environment are below 6 MiB on Linux.
+// maxHello bounds a shim's request, in bytes: arguments and environment are below 6 MiB on Linux.
 const maxHello = 16 << 20
 
 // Launches accepts shims at the launch socket.
@@ -47,7 +47,7 @@ func Launches(root Root, arrived func(*Launch), signalled func(*Launch, int), le
 	if err != nil {
 		return nil, fmt.Errorf("listening for launchers: %w", err)
 	}
-	l.SetUnlinkOnClose(false) // the next agent has its own by then
+	l.SetUnlinkOnClose(false) // the next agent's socket has the same path
 	_ = os.Chmod(path, 0o777)
 	go func() {
 		for {
@@ -70,7 +70,7 @@ func serve(conn *net.UnixConn, arrived func(*Launch), signalled func(*Launch, in
 	arrived(launch)
 	r := bufio.NewReaderSize(conn, maxPublished)
 	for {
-		line, err := r.ReadSlice('\n') // what is longer is from no shim
+		line, err := r.ReadSlice('\n') // no shim sends a longer one
 		var w word
 		if err == nil && json.Unmarshal(line, &w) == nil && w.Signal > 0 {
 			signalled(launch, w.Signal)
@@ -103,7 +103,7 @@ func receive(conn *net.UnixConn) (*Launch, error) {
 	return l, nil
 }
 
-// read reads the greeting, of size bytes, and finds who sent it.
+// read reads the request, of size bytes, and identifies its sender.
 func (l *Launch) read(size uint32) (err error) {
 	body := make([]byte, min(size, maxHello))
 	if _, err := io.ReadFull(l.conn, body); err != nil {
@@ -140,7 +140,7 @@ func descriptors(oob []byte) (files [3]*os.File, err error) {
 	return files, nil
 }
 
-// peer finds the process at the other end, and whom it connected as.
+// peer returns the connected process and its user.
 func peer(conn *net.UnixConn) (Process, unix.Ucred, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -171,7 +171,7 @@ func (l *Launch) answer(a answer) {
 	})
 }
 
-// Close lets the launcher's descriptors go.
+// Close closes the launcher's descriptors.
 func (l *Launch) Close() {
 	for _, f := range l.Files {
 		f.Close()
@@ -186,8 +186,8 @@ func (l *Launch) environ(set map[string]string) []string {
 	return sortedEnv(env)
 }
 
-// interpreter finds the Python that the launcher would run: the one that its installation names in its
-// first line, else python3 or python on PATH.
+// interpreter returns the Python that the launcher would run: the one in the first line of its installation's script, else python3 or
+// python on PATH.
 func (l *Launch) interpreter() (string, error) {
 	if launcher := l.lookPath("torchrun"); launcher != "" {
 		if p := l.firstLine(launcher); p != "" {
@@ -202,7 +202,7 @@ func (l *Launch) interpreter() (string, error) {
 	return "", fmt.Errorf("finding the Python interpreter of torchrun: none on PATH=%s; write python -m torch.distributed.run, or put python3 on PATH", l.Env["PATH"])
 }
 
-// lookPath finds a program on the launcher's PATH, past our own shims.
+// lookPath finds a program on the launcher's PATH, without Holdfast's shims.
 func (l *Launch) lookPath(name string) string {
 	if strings.Contains(name, "/") {
 		return name
@@ -225,7 +225,7 @@ func (l *Launch) lookPath(name string) string {
 	return ""
 }
 
-// firstLine reads the interpreter of a script, also in the two-line form that pip writes for long paths.
+// firstLine returns the interpreter of a script, also from the two-line form that pip writes for long paths.
 func (l *Launch) firstLine(file string) string {
 	f, err := os.Open(file)
 	if err != nil {

@@ -21,25 +21,25 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Limits are what a process inherits besides its environment and a shell can change: they must reach the
-// ranks although these are not the launcher's children.
+// Limits are what a process inherits besides its environment and a shell can change. The agent applies them to the ranks, which are not the
+// launcher's children.
 type Limits struct {
 	Umask int `json:"umask"`
 	// Resource limits by number, soft and hard.
 	Resource map[int][2]uint64 `json:"resource"`
-	// Files is the soft limit of open files; 0: not known.
+	// Files is the soft limit of open files; 0: unknown.
 	Files uint64 `json:"files,omitempty"`
-	// CPUs that the process may run on.
+	// CPUs are the processors that the process may use.
 	CPUs []int `json:"cpus"`
 	Nice int   `json:"nice,omitempty"`
-	// Blocked are the signals that wait, a bit each.
+	// Blocked is the set of blocked signals, one bit each.
 	Blocked uint64 `json:"blocked,omitempty"`
 	// Identity comes from the kernel, never from the launcher.
 	Identity Identity     `json:"identity"`
 	Memory   MemoryPolicy `json:"memory"`
 }
 
-// resources are those that pods change; RLIMIT_NOFILE is treated apart.
+// resources are the limits that pods change; RLIMIT_NOFILE is handled separately.
 var resources = []int{unix.RLIMIT_AS, unix.RLIMIT_CORE, unix.RLIMIT_CPU, unix.RLIMIT_DATA, unix.RLIMIT_FSIZE, unix.RLIMIT_MEMLOCK,
 	unix.RLIMIT_MSGQUEUE, unix.RLIMIT_NPROC, unix.RLIMIT_SIGPENDING, unix.RLIMIT_STACK, unix.RLIMIT_NOFILE}
 
@@ -63,20 +63,20 @@ func readLimits() Limits {
 	return l
 }
 
-// inherited is what this process was started with.
+// inherited returns the limits that this process was started with.
 func inherited() Limits {
 	l := readLimits()
 	l.Files, l.Memory = softFiles(), readMemoryPolicy()
 	l.Identity, _ = identityOf(os.Getpid())
 	if raw, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil {
-		l.Nice = 20 - raw // as the system call has it
+		l.Nice = 20 - raw // the system call returns it so
 	}
 	l.Blocked = statusMask("thread-self", "SigBlk")
 	return l
 }
 
-// softFiles is the soft limit of open files that this process was started with, 0 where no shell can say it: the Go runtime has raised
-// its own to the hard one, and lowers it again in what it starts.
+// softFiles returns the soft limit of open files that this process was started with, 0: unknown. A shell reads it: the Go runtime has
+// raised its own to the hard limit, and lowers it again in child processes.
 func softFiles() uint64 {
 	said, err := exec.Command("/bin/sh", "-c", "ulimit -S -n").Output()
 	if err != nil {
@@ -95,12 +95,10 @@ func (l Limits) equal(o Limits) bool {
 		l.Memory == o.Memory && l.Identity.equal(o.Identity)
 }
 
-// DropDescriptors has nothing that this process starts inherit what it was given beyond the standard streams: ranks have those of their
-// launcher alone, as torchrun gives them.
+// DropDescriptors marks all descriptors but the standard streams close-on-exec: ranks get only those of their launcher, as under torchrun.
 func DropDescriptors() { _ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) }
 
-// Exec takes limits on and becomes the command: exec LIMITS DIR -- ARGV…. It is how ranks are started, so
-// that a rank has what the launcher had.
+// Exec applies limits and execs a command: exec LIMITS DIR -- ARGV…. Ranks are started through it, so that they have the launcher's limits.
 func Exec(args []string) int {
 	if len(args) < 3 || args[1] != "--" {
 		fmt.Fprintln(os.Stderr, "holdfast: exec: called by hand; it is for the agent only")
@@ -128,7 +126,7 @@ func Exec(args []string) int {
 	return exitNotExecutable
 }
 
-// apply takes the limits on, each as far as it can be: what the launcher had can be had. Who the launcher runs as must be.
+// apply applies the limits, each as far as possible. The launcher's identity is required.
 func (l Limits) apply() error {
 	syscall.Umask(l.Umask)
 	now := readLimits()
@@ -139,8 +137,8 @@ func (l Limits) apply() error {
 			case l.Files != 0:
 				want[0] = l.Files
 			case want[1] == have[1]:
-				continue // what this process was started with is lowered to again
-			default: // whoever changed the hard one set both
+				continue // lowered again to what this process was started with
+			default: // a process that changes the hard limit sets both
 				want[0] = want[1]
 			}
 			_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: want[0], Max: want[1]})

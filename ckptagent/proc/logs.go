@@ -17,7 +17,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// files are the places of the logs of one generation, absolute but for what ranks are told, which is as the launcher names it.
+// files returns the log files of one generation. Paths are absolute, except in ranks' variables, which use the launcher's spelling.
 func (j Job) files(run protocol.Run) launch.Files {
 	host, _ := os.Hostname()
 	env := j.Launch.Env
@@ -34,7 +34,7 @@ func (j Job) abs(path string) string {
 	return filepath.Join(j.Launch.Dir, path)
 }
 
-// logsFolder makes the folder of all attempts. Where none can be made and none was asked for, there are no logs.
+// logsFolder creates the folder of all attempts. If that fails and the user set no option about logs, there are no logs.
 func (j *Job) logsFolder() error {
 	f := j.files(protocol.Run{})
 	if f.Run == "" {
@@ -52,7 +52,7 @@ func (j *Job) logsFolder() error {
 	return nil
 }
 
-// MakeLogs makes the folders of one generation's logs; what an earlier one of the same name left is removed, as torch does.
+// MakeLogs creates the folders of one generation's logs. Like torch, it removes what an earlier generation of the same name left.
 func (j Job) MakeLogs(run protocol.Run) error {
 	f := j.files(run)
 	if f.Dir == "" {
@@ -71,10 +71,10 @@ func (j Job) MakeLogs(run protocol.Run) error {
 	})
 }
 
-// as has do use files as the launcher could: it names them.
+// as runs do with the launcher's rights on files, because the launcher chose their names.
 func (j Job) as(do func() error) error { return j.Launch.Limits.Identity.as(do) }
 
-// open opens a file that the launcher has named.
+// open opens a file that the launcher named.
 func (j Job) open(path string, flags int) (f *os.File, err error) {
 	err = j.as(func() (err error) {
 		f, err = os.OpenFile(path, flags, 0o644)
@@ -83,7 +83,7 @@ func (j Job) open(path string, flags int) (f *os.File, err error) {
 	return f, err
 }
 
-// logsEnv is what a rank is told of its logs: the file for its error, and where its own output goes if not to the console.
+// logsEnv returns a rank's variables for logs: its error file, and the files of its output if not the console.
 func (j Job) logsEnv(run protocol.Run, local int) map[string]string {
 	files := j.files(run).Rank
 	if local >= len(files) {
@@ -100,8 +100,8 @@ func (j Job) logsEnv(run protocol.Run, local int) map[string]string {
 	return env
 }
 
-// takeOutput opens the files that a rank's output goes to and takes their names out of its environment: a rank that is started
-// cold has them from the beginning, a standby opens them when it becomes the rank.
+// takeOutput opens the files of a rank's output and removes their names from its environment: a cold rank has the files from the beginning,
+// a standby opens them by name when it becomes the rank.
 func (j Job) takeOutput(env map[string]string, files *[3]*os.File) (opened []*os.File, err error) {
 	for fd, name := range map[int]string{1: EnvStdout, 2: EnvStderr} {
 		path := env[name]
@@ -119,7 +119,7 @@ func (j Job) takeOutput(env map[string]string, files *[3]*os.File) (opened []*os
 	return opened, nil
 }
 
-// ErrorFile is where torch's handler of errors leaves what a rank raised.
+// ErrorFile returns the file in which torch's error handler writes a rank's exception.
 func (j Job) ErrorFile(run protocol.Run, local int) string {
 	if local >= j.Spec.Ranks {
 		return ""
@@ -130,13 +130,13 @@ func (j Job) ErrorFile(run protocol.Run, local int) string {
 // Settings of tails.
 const (
 	tailEvery = 100 * time.Millisecond
-	// tailTimeout is how long the beginning of a line waits for its end.
+	// tailTimeout is how long an incomplete line waits for its end.
 	tailTimeout = time.Second
 	tailChunk   = 64 << 10
 )
 
-// Tails shows on the console what the ranks of one generation write to files, a prefix before each line. How far each is
-// shown stands in a file, by which the next agent goes on.
+// Tails copies the files of one generation's output to the console, with a prefix before each line. A file records the position of each,
+// from which the next agent continues.
 type Tails struct {
 	done     chan struct{}
 	finish   sync.Once
@@ -145,17 +145,17 @@ type Tails struct {
 	open     func(path string, flags int) (*os.File, error)
 }
 
-// tail is one file that is shown.
+// tail is one file that is copied.
 type tail struct {
 	path, prefix string
 	console      *os.File
 	filtered     *os.File // nil: no filters
 	filters      []string
-	slot         int64 // of the position; standard error's is the odd one
+	slot         int64 // of the position; odd for standard error
 	tails        *Tails
 }
 
-// Tail begins to show the output of a generation, or goes on where an agent before stopped. Nil where nothing is shown.
+// Tail starts to copy the output of a generation, or continues after an earlier agent; nil if no output is copied.
 func (j Job) Tail(run protocol.Run, again bool) *Tails {
 	f := j.files(run)
 	t := &Tails{done: make(chan struct{}), open: j.open}
@@ -192,7 +192,7 @@ func (j Job) Tail(run protocol.Run, again bool) *Tails {
 	}
 	var err error
 	if t.position, err = os.OpenFile(name, flags, 0o600); err != nil && again {
-		return nil // the agent before had not begun with this generation
+		return nil // the previous agent had not started on this generation
 	}
 	out, errs := j.openFiltered(j.abs(f.FilteredOut), again), j.openFiltered(j.abs(f.FilteredErr), again)
 	for _, one := range all {
@@ -220,14 +220,14 @@ func (j Job) openFiltered(path string, again bool) *os.File {
 	return f
 }
 
-// Finish says that no rank writes any more: the files are shown to their end.
+// Finish declares that all ranks have ended: the files are copied to their end.
 func (t *Tails) Finish() {
 	if t != nil {
 		t.finish.Do(func() { close(t.done) })
 	}
 }
 
-// Wait waits until all is shown after Finish, up to a time limit: a console without a reader must not delay the end.
+// Wait waits until all is copied after Finish, up to a time limit: a console without a reader must not block the end.
 func (t *Tails) Wait(atMost time.Duration) {
 	if t == nil {
 		return
@@ -246,13 +246,13 @@ func (t *Tails) Wait(atMost time.Duration) {
 func (t *tail) show() {
 	offset := t.from()
 	var f *os.File
-	var pending []byte // read and not yet shown
+	var pending []byte // read and not yet written
 	grown := time.Now()
 	buf := make([]byte, tailChunk)
 	for {
 		over := false
 		select {
-		case <-t.tails.done: // looked at before the file, so that what comes last is not missed
+		case <-t.tails.done: // checked before the file, so that its last lines are not missed
 			over = true
 		default:
 		}
@@ -289,8 +289,8 @@ func (t *tail) show() {
 	}
 }
 
-// wholeLines is how much of text is whole lines, or all of it. A carriage return ends a line as it does for torch, which reads
-// text; at the end it may be the first half of an end.
+// wholeLines returns the length of the complete lines in text, or of all of it. A carriage return ends a line, as in torch; at the end of
+// text it may be half of a line end.
 func wholeLines(text []byte, all bool) int {
 	if all {
 		return len(text)
@@ -302,7 +302,7 @@ func wholeLines(text []byte, all bool) int {
 	return end + 1
 }
 
-// write shows lines. Errors have nobody to go to: the console is what they would be told on.
+// write writes lines to the console. Errors are dropped: the console would be the place to report them.
 func (t *tail) write(text []byte) {
 	lines := strings.ReplaceAll(strings.ReplaceAll(strings.ToValidUTF8(string(text), "\uFFFD"), "\r\n", "\n"), "\r", "\n")
 	var console, filtered strings.Builder

@@ -10,21 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Port is a free TCP port that is kept from being handed out to anybody who does not ask for it by number.
+// Port is a reserved free TCP port: the kernel does not choose it for other sockets.
 //
-// It is a socket that is bound and does not listen. Linux lets another socket with SO_REUSEADDR, such as
-// the store's, bind and listen on the same port, while ports chosen by the kernel pass it by. Of agents that share a
-// network and are given the same numbers, one has a port: the other socket's abstract name is of that network.
+// It is a socket that is bound and does not listen. Linux lets another socket with SO_REUSEADDR, such as the store's, bind and listen on
+// the same port, while the kernel skips it when it chooses a port. If agents share a network and a port range, an abstract socket name,
+// which belongs to that network, gives each port to one agent.
 type Port struct {
 	Number  int
 	fd      int
 	claimed int // 0: none, the kernel chose the port
 }
 
-// Ports are those that may be offered; the zero value: any.
+// Ports is a range of ports that may be offered; the zero value: any.
 type Ports struct{ First, Last int }
 
-// ParsePorts reads what settings.Ports writes.
+// ParsePorts parses what settings.Ports formats.
 func ParsePorts(text string) (p Ports, err error) {
 	if _, err = fmt.Sscanf(text, "%d-%d", &p.First, &p.Last); err != nil {
 		return Ports{}, fmt.Errorf("reading %s=%q: %w", EnvMasterPort, text, err)
@@ -39,7 +39,7 @@ func (p Ports) String() string {
 	return fmt.Sprintf("ports %d to %d", p.First, p.Last)
 }
 
-// OfferPort finds a free port, of those that are allowed the first after the one that was offered last, and keeps it.
+// OfferPort reserves a free port: in a range, the first free one after last.
 func OfferPort(allowed Ports, last int) (Port, error) {
 	if allowed == (Ports{}) {
 		return bindPort(0)
@@ -60,7 +60,7 @@ func OfferPort(allowed Ports, last int) (Port, error) {
 	return Port{}, fmt.Errorf("%s of holdfast.dev/master-port: no port is free: %w", allowed, why)
 }
 
-// claimPort keeps a port that is named by its number.
+// claimPort reserves the port with a number.
 func claimPort(number int) (Port, error) {
 	claimed, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -109,7 +109,7 @@ func bindPort(number int) (Port, error) {
 	return p, nil
 }
 
-// Close lets the port go.
+// Close releases the port.
 func (p Port) Close() {
 	if p.Number != 0 {
 		unix.Close(p.fd)
@@ -119,11 +119,11 @@ func (p Port) Close() {
 	}
 }
 
-// CheckPort reports whether a store could listen on the port now; the error is nil if so.
+// CheckPort returns nil if a store could listen on the port now, else the error.
 func CheckPort(number int) error {
 	fd, sa, err := portSocket(number)
 	if err != nil {
-		return nil // the store may know a way
+		return nil // cannot be checked; the store may succeed
 	}
 	defer unix.Close(fd)
 	err = unix.Bind(fd, sa)

@@ -20,21 +20,21 @@ import (
 // tick is the unit of times in /proc/<pid>/stat; it is 100 per second on every Linux that Go runs on.
 const tick = 10 * time.Millisecond
 
-// stat is what this package needs of /proc/<pid>/stat.
+// stat is the part of /proc/<pid>/stat that this package uses.
 type stat struct {
 	state   byte
 	parent  int
 	session int
 	threads int
-	start   uint64 // ticks after boot; with the pid it names one process
-	kernel  bool   // it is a thread of the kernel's own
-	environ int    // bytes of its environment; -1: that is not said, as while it starts another program
+	start   uint64 // ticks after boot; with the pid it identifies a process
+	kernel  bool   // a kernel thread
+	environ int    // size of its environment in bytes; -1: unknown, as during execve
 }
 
 // ofKernel is the kernel's PF_KTHREAD, among the flags in /proc/<pid>/stat.
 const ofKernel = 0x00200000
 
-// dead says that a process has ended: a zombie whose other threads are gone too.
+// dead reports whether a process has ended: a zombie whose other threads are gone.
 func (s stat) dead() bool { return (s.state == 'Z' || s.state == 'X') && s.threads <= 1 }
 
 func readStat(pid int) (stat, error) {
@@ -42,14 +42,14 @@ func readStat(pid int) (stat, error) {
 	if err != nil {
 		return stat{}, err
 	}
-	end := bytes.LastIndexByte(raw, ')') // the name before it may hold anything
+	end := bytes.LastIndexByte(raw, ')') // the name before it may contain any character
 	f := strings.Fields(string(raw[end+1:]))
 	if end < 0 || len(f) < 20 {
 		return stat{}, fmt.Errorf("reading the state of process %d: %q is too short", pid, raw)
 	}
 	start, err := strconv.ParseUint(f[19], 10, 64)
 	environ := -1
-	if len(f) > 48 && f[23] != "0" && f[23] != "1" { // where its code is: the kernel notes it last, and says 1 to who may not know
+	if len(f) > 48 && f[23] != "0" && f[23] != "1" { // code address, which the kernel sets last; 1 without permission
 		environ = atoi(f[48]) - atoi(f[47])
 	}
 	return stat{
@@ -63,14 +63,14 @@ func readStat(pid int) (stat, error) {
 	}, err
 }
 
-// Process is one process that was started here, by this or an earlier incarnation of the agent.
+// Process is a process that this or an earlier incarnation of the agent started.
 type Process struct {
 	PID   int    `json:"pid"`
-	Start uint64 `json:"start"` // as in stat
+	Start uint64 `json:"start"` // stat.start
 	own   *os.Process
 }
 
-// command is what start needs.
+// command is the input of start.
 type command struct {
 	file  string // empty: argv[0]
 	argv  []string
@@ -80,7 +80,7 @@ type command struct {
 	extra []*os.File // from descriptor 3 on
 }
 
-// start starts a process in a session of its own, so that all that it starts can be found again.
+// start starts a process in its own session, so that all its descendants can be found.
 func start(c command) (Process, error) {
 	files := append([]*os.File{c.files[0], c.files[1], c.files[2]}, c.extra...)
 	if c.file == "" {
@@ -93,18 +93,18 @@ func start(c command) (Process, error) {
 		return Process{}, fmt.Errorf("starting %s: %w", c.file, err)
 	}
 	st, err := readStat(p.Pid)
-	if err != nil { // cannot be: it is our child and not yet reaped
+	if err != nil { // impossible: our child, not yet reaped
 		return Process{}, err
 	}
 	return Process{PID: p.Pid, Start: st.start, own: p}, nil
 }
 
-// sooner is by how much sooner ranks are killed for lack of memory than agent and init, in thousandths of the container's limit. The
-// agent needs a few MiB, so little is enough, and the pod keeps its place among others on the node.
+// sooner is added to the OOM score of ranks, in thousandths of the container's memory limit, so that they are killed before agent and init.
+// It is small, because the agent needs only a few MiB and the pod's score among others on the node should not change much.
 const sooner = 100
 
-// startRank starts a rank, or what becomes one. Where memory is short and the kernel kills single processes it takes a rank before the
-// agent, which can say of a rank what became of it; where it kills the container whole nothing of this matters.
+// startRank starts a rank or a standby. When the kernel kills single processes for memory, it kills a rank before the agent, which can
+// report the rank's end. When it kills the whole container this has no effect.
 func startRank(c command) (Process, error) {
 	p, err := start(c)
 	if err == nil {
@@ -113,7 +113,7 @@ func startRank(c command) (Process, error) {
 	return p, err
 }
 
-// raiseOOMScore is a wish: a process that may not be looked at keeps the agent's own score.
+// raiseOOMScore is best effort: a process that may not be changed keeps the agent's score.
 func raiseOOMScore(pid int) {
 	const highest = 1000
 	own, err := os.ReadFile("/proc/self/oom_score_adj")
@@ -124,13 +124,13 @@ func raiseOOMScore(pid int) {
 	_ = os.WriteFile("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", []byte(strconv.Itoa(score)), 0)
 }
 
-// Alive reports whether the process is the one that was started and has not ended.
+// Alive reports whether the process has not ended; another process with its pid does not count.
 func (p Process) Alive() bool {
 	st, err := readStat(p.PID)
 	return err == nil && st.start == p.Start && !st.dead()
 }
 
-// Hold reports to init that this process runs the command, and that its end is not the container's.
+// Hold makes init treat this process as the command and not end the container with it.
 func (p Process) Hold(root Root) error {
 	raw, err := json.Marshal(p)
 	if err != nil {
@@ -139,16 +139,16 @@ func (p Process) Hold(root Root) error {
 	return Replace(root.HeldFile(), raw)
 }
 
-// lost is the exit of a process of which nobody can say how it ended.
+// lost returns the exit of a process whose exit status is unknown.
 func lost() protocol.Exit {
 	return protocol.Exit{Code: 128 + int(syscall.SIGKILL), Signal: int(syscall.SIGKILL), At: time.Now()}
 }
 
-// Wait returns how the process has ended, once it has.
+// Wait waits until the process has ended and returns its exit.
 func (p Process) Wait(exits *Exits) protocol.Exit {
 	if p.own != nil {
-		// An agent that is killed while it sleeps in wait(2) may still take the status with it, and init would
-		// never see it; one that sleeps here leaves the dead to init.
+		// An agent that is killed while it blocks in wait(2) may still consume the status, and init would never see it. So this waits
+		// without reaping and leaves the status to init.
 		waitGone(p)
 		ps, err := p.own.Wait()
 		if err != nil {
@@ -187,7 +187,7 @@ func waitGone(p Process) {
 		return
 	}
 	defer unix.Close(fd)
-	if !p.Alive() { // the pid is somebody else's by now
+	if !p.Alive() { // the pid was reused
 		return
 	}
 	for {
@@ -198,7 +198,7 @@ func waitGone(p Process) {
 	}
 }
 
-// startTime is when a process started, a little early rather than late.
+// startTime returns when a process started, rounded down.
 func startTime(ticks uint64) time.Time {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -208,17 +208,17 @@ func startTime(ticks uint64) time.Time {
 	return time.Now().Add(-age - tick)
 }
 
-// cpuTime is the processor time that all threads of a process have used.
+// cpuTime returns the CPU time of all threads of a process.
 func cpuTime(pid int) (time.Duration, error) {
 	var ts unix.Timespec
-	clock := int32(^pid)<<3 | 2 // as clock_getcpuclockid(3) makes it
+	clock := int32(^pid)<<3 | 2 // the clock ID of clock_getcpuclockid(3)
 	if err := unix.ClockGettime(clock, &ts); err != nil {
 		return 0, fmt.Errorf("reading the processor time of process %d: %w", pid, err)
 	}
 	return time.Duration(ts.Nano()), nil
 }
 
-// OwnMemory is the memory that a process has for itself, without what it shares by way of files; 0 where that cannot be read.
+// OwnMemory returns a process's private memory in bytes, without files that it shares; 0 if it cannot be read.
 func OwnMemory(pid int) uint64 {
 	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
 	f := strings.Fields(string(raw))

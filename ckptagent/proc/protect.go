@@ -8,10 +8,10 @@ import (
 	"path/filepath"
 )
 
-// protect keeps what this process and the agent run, read and believe from other users of the container, where they are root: volumes come
-// open to all. Who is no root cannot, and need not: other users come by root alone.
+// protect makes what this process and the agent run, read and trust unwritable for other users of the container, if they run as root:
+// volumes are mounted writable for all. Without root it does nothing: then only root can start processes of other users.
 func (r Root) protect() error {
-	_ = os.Chmod(r.Ranks(), 0o777|fs.ModeSticky) // until it is known who ranks run as
+	_ = os.Chmod(r.Ranks(), 0o777|fs.ModeSticky) // until the ranks' user is known
 	if os.Geteuid() != 0 {
 		return nil
 	}

@@ -18,7 +18,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Job is what runs on this pod: a launcher, its options, and how ranks are started.
+// Job is a launcher's request, its options, and how its ranks are started.
 type Job struct {
 	Root   Root
 	Mark   string
@@ -26,13 +26,13 @@ type Job struct {
 	Spec   launch.Spec
 	// Arena reports whether each rank has an arena.
 	Arena bool
-	// Skip are modules that standbys leave out.
+	// Skip are modules that standbys do not import.
 	Skip []string
 	// Own are the agent's own limits; a rank is started through Exec only if the launcher's differ.
 	Own Limits
 }
 
-// NewJob reads a launcher's request. The error text is for users; a *launch.Refusal if a flag causes it.
+// NewJob parses a launcher's request. The error is for users; a *launch.Refusal if a flag causes it.
 func NewJob(root Root, mark string, l *Launch) (Job, error) {
 	own := inherited()
 	if l.Invalid != nil {
@@ -64,7 +64,7 @@ func NewJob(root Root, mark string, l *Launch) (Job, error) {
 	return j, j.logsFolder()
 }
 
-// python is the interpreter of ranks: the launcher's own, or the one that it names, or the job does.
+// python returns the interpreter of ranks: the launcher's own, or the one that the launcher or the job names.
 func (l *Launch) python(spec launch.Spec) ([]string, error) {
 	if len(spec.Python) > 0 {
 		return spec.Python, nil
@@ -76,7 +76,7 @@ func (l *Launch) python(spec launch.Spec) ([]string, error) {
 	return []string{python}, err
 }
 
-// argv is the command line of a local rank, as torchrun writes it.
+// argv returns the command line of a local rank, as torchrun writes it.
 func (j Job) argv(local int) []string {
 	args := j.Spec.RankArgs(local)
 	if j.Spec.NoPython {
@@ -89,7 +89,7 @@ func (j Job) argv(local int) []string {
 	return append(append(argv, j.Spec.Script), args...)
 }
 
-// command is how a local rank or its standby is started, env being what is set on top of the launcher's environment.
+// command returns how a local rank or its standby is started; env is added to the launcher's environment.
 func (j Job) command(local int, env map[string]string, extra ...*os.File) (command, error) {
 	argv := j.argv(local)
 	c := command{dir: j.Launch.Dir, env: j.Launch.environ(env), files: j.Launch.Files, extra: extra}
@@ -105,14 +105,14 @@ func (j Job) command(local int, env map[string]string, extra ...*os.File) (comma
 	if file == "" {
 		return command{}, fmt.Errorf("starting %s: not found on PATH=%s", argv[0], j.Launch.Env["PATH"])
 	}
-	if !j.Spec.NoPython { // as torchrun does: by its full path
+	if !j.Spec.NoPython { // by its full path, as torchrun does
 		argv[0] = file
 	}
 	c.file, c.argv = file, argv
 	return c, nil
 }
 
-// env is all that a rank is given on top of the launcher's environment.
+// env returns the variables that a rank gets on top of the launcher's environment.
 func (j Job) env(run protocol.Run, local int) map[string]string {
 	env := constantEnv(j.Launch.Env, j.Spec, j.Root, local)
 	maps.Copy(env, generationEnv(run, j.Root, local))
@@ -127,7 +127,8 @@ func (j Job) env(run protocol.Run, local int) map[string]string {
 	if j.Arena {
 		env[EnvArena] = j.Root.ArenaFile(local)
 	}
-	// A line of the user's may have taken our folder away (PYTHONPATH=/app torchrun …, env -i), and with it the client and the site hook.
+	// The user's command line may have removed Holdfast's folder (PYTHONPATH=/app torchrun …, env -i), and with it the client and the site
+	// hook.
 	path := j.Launch.Env["PYTHONPATH"]
 	if !slices.Contains(strings.Split(path, ":"), j.Root.Python()) {
 		env["PYTHONPATH"] = strings.TrimSuffix(j.Root.Python()+":"+path, ":")
@@ -139,8 +140,8 @@ func (j Job) env(run protocol.Run, local int) map[string]string {
 var later = []string{EnvGeneration, EnvRestoreStep, EnvRestoreBranch, EnvErrorFile, EnvPage, EnvArena, EnvStdout, EnvStderr,
 	"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE"}
 
-// sourceEnv is what a source of some local ranks is started with: all that these have in common but what belongs to one generation.
-// So a module that asks for a variable of a single rank misses it, and the source says so.
+// sourceEnv returns the environment of a source: what its local ranks have in common, without the variables of one generation. A module
+// that reads a variable of a single rank misses it, and the source reports that.
 func (j Job) sourceEnv(run protocol.Run, locals []int) map[string]string {
 	env := j.env(run, locals[0])
 	for _, name := range later {
@@ -154,7 +155,7 @@ func (j Job) sourceEnv(run protocol.Run, locals []int) map[string]string {
 	return env
 }
 
-// own names the variables in which local ranks of the pod differ; before the first generation also those that nobody knows yet.
+// own returns the variables that differ among local ranks of the pod and, before the first generation, those that are not known yet.
 func (j Job) own(run protocol.Run) []string {
 	var names []string
 	other, unknown := j.env(run, 1), map[string]bool{}
@@ -194,7 +195,7 @@ func (j Job) Start(run protocol.Run, local int) (Process, error) {
 	return startRank(c)
 }
 
-// Traced is how a rank's process ended, with the traceback that it left.
+// Traced returns a rank's exit with the traceback that the rank wrote.
 func Traced(e protocol.Exit, root Root, generation int64, local int) protocol.Exit {
 	if tb, ok := ReadTraceback(root, generation, local); ok && e.Code != 0 {
 		e.Traceback = tb.Text
@@ -202,9 +203,9 @@ func Traced(e protocol.Exit, root Root, generation int64, local int) protocol.Ex
 	return e
 }
 
-// ReadTraceback reads what a rank wrote about an exception that nothing caught.
+// ReadTraceback reads the uncaught exception that a rank wrote.
 func ReadTraceback(root Root, generation int64, local int) (ckptagent.Traceback, bool) {
-	// it lies in a folder of the ranks' user
+	// the ranks' user owns the folder
 	f, err := os.OpenFile(root.ErrorFile(generation, local), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return ckptagent.Traceback{}, false
@@ -217,7 +218,7 @@ func ReadTraceback(root Root, generation int64, local int) (ckptagent.Traceback,
 	buf := make([]byte, min(st.Size(), protocol.MaxText))
 	n, _ := f.ReadAt(buf, st.Size()-int64(len(buf)))
 	buf = buf[:n]
-	for len(buf) > 0 && !utf8.RuneStart(buf[0]) { // cut in the middle of a letter
+	for len(buf) > 0 && !utf8.RuneStart(buf[0]) { // drop a partial character
 		buf = buf[1:]
 	}
 	return ckptagent.Traceback{Text: strings.ToValidUTF8(string(buf), "?"), At: st.ModTime()}, true

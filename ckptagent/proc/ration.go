@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// ration is the processor time of a source that imports: its group is stopped when it has used its share, and continued when it has some
-// again.
+// ration limits the CPU time of a source that imports: its process group is stopped when it has used its share, and continued when it has
+// more.
 type ration struct {
 	pid     int
 	stopped bool
-	// credit is what it may use; used what it had used at the last look.
+	// credit is the time that it may use; used is its CPU time at the last check.
 	credit, used time.Duration
 	looked       time.Time
 }
@@ -35,11 +35,11 @@ func (r *ration) resume() {
 	_ = syscall.Kill(-r.pid, syscall.SIGCONT)
 }
 
-// duty stops and continues by a share of a processor. It returns what was used since the last look.
+// duty stops or continues the source by a share of a processor. It returns the CPU time used since the last check.
 func (r *ration) duty(now time.Time, share float64) time.Duration {
 	used, err := cpuTime(r.pid)
 	if err != nil {
-		return 0 // it has ended; reap knows
+		return 0 // it has ended; reap handles that
 	}
 	spent := used - r.used
 	r.credit += time.Duration(share*float64(now.Sub(r.looked))) - spent
@@ -49,14 +49,14 @@ func (r *ration) duty(now time.Time, share float64) time.Duration {
 	case r.credit < 0 && !r.stopped:
 		r.stop()
 	case r.credit > 0 && (r.stopped || spent == 0):
-		// Again where nothing goes on: a stop that comes while it forks a copy can outlast its end in the child, which only the
-		// agent can continue before it has left the group.
+		// Repeated while it makes no progress: a stop during a fork can outlast its end in the child, which only the agent can continue
+		// until the child has left the group.
 		r.resume()
 	}
 	return spent
 }
 
-// pause stops it while a generation ends or starts.
+// pause stops the source while a generation ends or starts.
 func (r *ration) pause(now time.Time) {
 	if !r.stopped {
 		r.stop()
@@ -64,10 +64,10 @@ func (r *ration) pause(now time.Time) {
 	r.looked, r.credit = now, 0
 }
 
-// goOn lets it run: it may import at full speed, or has imported.
+// goOn continues the source: it may import at full speed, or has imported.
 func (r *ration) goOn(now time.Time, imports bool) {
 	used, err := cpuTime(r.pid)
-	idle := err == nil && used == r.used // as in duty
+	idle := err == nil && used == r.used // see duty
 	r.used, r.looked = max(r.used, used), now
 	if r.stopped || imports && idle {
 		r.resume()

@@ -4,7 +4,7 @@ package proc
 
 import "os"
 
-// Replace writes a file completely or not at all.
+// Replace replaces a file atomically.
 func Replace(path string, content []byte) error {
 	part := path + ".new"
 	if err := os.WriteFile(part, content, 0o666); err != nil {

@@ -11,7 +11,7 @@ import (
 // Variables that init sets for everything below it.
 const (
 	EnvRoot        = "HOLDFAST_ROOT"
-	EnvContainer   = "HOLDFAST_CONTAINER" // names this start of the container
+	EnvContainer   = "HOLDFAST_CONTAINER" // identifies this start of the container
 	EnvInit        = "HOLDFAST_INIT"      // init's pid, for the agent
 	EnvCoordinator = "HOLDFAST_COORDINATOR"
 	EnvCA          = "HOLDFAST_COORDINATOR_CA"
@@ -31,18 +31,18 @@ const (
 	EnvGrace       = "HOLDFAST_GRACE_SECONDS"
 	EnvMaxRestarts = "HOLDFAST_MAX_RESTARTS"
 	EnvShm         = "HOLDFAST_SHM" // "own": no other container shares /dev/shm
-	// EnvRunnerPython is the interpreter of deepspeed's runner where its command line is to be read, EnvRunnerRead says that it was.
+	// EnvRunnerPython is the interpreter of deepspeed's runner, to parse its command line; EnvRunnerRead marks that it was parsed.
 	EnvRunnerPython = "HOLDFAST_RUNNER_PYTHON"
 	EnvRunnerRead   = "HOLDFAST_RUNNER_READ"
-	// EnvLaunchResult is the number of the descriptor that a shim writes the answer to.
+	// EnvLaunchResult is the descriptor to which a shim writes the result.
 	EnvLaunchResult = "HOLDFAST_LAUNCH_RESULT"
-	// EnvTimeout is how many seconds a command may run without a launcher until it counts as a rank, where the user sets it.
+	// EnvTimeout is how many seconds a command may run without a launcher before it counts as a rank, if the user sets it.
 	EnvTimeout = "HOLDFAST_LAUNCHER_TIMEOUT_SECONDS"
 )
 
 // Variables of ranks and standbys.
 const (
-	// EnvMark is set for each rank and standby, and so for all that descend from them.
+	// EnvMark is set for each rank and standby, and inherited by their descendants.
 	EnvMark        = "HOLDFAST_MARK"
 	EnvGeneration  = "HOLDFAST_GENERATION"
 	EnvRestoreStep = "HOLDFAST_RESTORE_STEP"
@@ -55,18 +55,17 @@ const (
 	// EnvStandbyFD is a source's own socket, EnvStandbyFDs those of the ranks that it serves.
 	EnvStandbyFD  = "HOLDFAST_STANDBY_FD"
 	EnvStandbyFDs = "HOLDFAST_STANDBY_FDS"
-	// EnvPage is where the rank's site hook writes its imports and steps.
+	// EnvPage is the file in which the rank's site hook writes its imports and steps.
 	EnvPage = "HOLDFAST_PAGE"
-	// EnvStdout and EnvStderr name the files that a standby's output goes to from when it becomes the rank.
+	// EnvStdout and EnvStderr are the files of a standby's output once it has become the rank.
 	EnvStdout = "HOLDFAST_STDOUT"
 	EnvStderr = "HOLDFAST_STDERR"
 )
 
-// Root is the folder that install made; all paths of one pod lie under it.
+// Root is the folder that install created; all paths of one pod are below it.
 type Root string
 
-// FindRoot returns the folder of this installation: what init said, else the parent of the folder that
-// this binary lies in.
+// FindRoot returns the folder of this installation: from init's variable, else the parent of this binary's folder.
 func FindRoot() (Root, error) {
 	if r := os.Getenv(EnvRoot); r != "" {
 		return Root(r), nil
@@ -82,28 +81,28 @@ func (r Root) join(parts ...string) string {
 	return filepath.Join(append([]string{string(r)}, parts...)...)
 }
 
-// Binary is the agent's own file; Shims the folder that goes first on PATH, Python on PYTHONPATH.
+// Binary is the agent's own file, Shims the folder that comes first on PATH, Python the one on PYTHONPATH.
 func (r Root) Binary() string { return r.join("bin", "holdfast-agent") }
 func (r Root) Shims() string  { return r.join("shims") }
 func (r Root) Python() string { return r.join("python") }
 func (r Root) Run() string    { return r.join("run") }
 
-// LaunchSocket takes launchers, ClientSocket the datagrams of ranks.
+// LaunchSocket accepts launchers, ClientSocket receives the datagrams of ranks.
 func (r Root) LaunchSocket() string { return r.join("run", "launch.sock") }
 func (r Root) ClientSocket() string { return r.join("run", "agent.sock") }
 
 // SharedFile records the content of shared memory before ranks were started.
 func (r Root) SharedFile() string { return r.join("run", "shared.json") }
 
-// AuthoritiesFile has whom the coordinator said to trust, in PEM.
+// AuthoritiesFile has the authorities that the coordinator sent, in PEM.
 func (r Root) AuthoritiesFile() string { return r.join("run", "authorities.pem") }
 
-// StateFile is what an agent leaves to the next one, ExitsFile what init keeps for it.
+// StateFile has an agent's state for the next agent, ExitsFile init's records.
 func (r Root) StateFile() string { return r.join("run", "agent.json") }
 func (r Root) ExitsFile() string { return r.join("run", "exits") }
 
-// CommandFile says what init began. HeldFile is there, with the process of the present run, while the agent has taken that
-// command over, so that its end is not the container's; CodeFile is then the container's exit code, at the end.
+// CommandFile has the command that init started. HeldFile exists, with the process of the present run, while the agent has taken that
+// command over, so that its end does not end the container. CodeFile then gets the container's exit code.
 func (r Root) CommandFile() string { return r.join("run", "command.json") }
 func (r Root) HeldFile() string    { return r.join("run", "held") }
 func (r Root) CodeFile() string    { return r.join("run", "code") }
@@ -112,23 +111,23 @@ func (r Root) CodeFile() string    { return r.join("run", "code") }
 func (r Root) Memory() string { return r.join("memory") }
 func (r Root) Token() string  { return r.join("token", "token") }
 
-// ErrorFile takes the traceback of one rank of one generation.
+// ErrorFile is the file for the traceback of one rank of one generation.
 func (r Root) ErrorFile(generation int64, local int) string {
 	return filepath.Join(r.Ranks(), fmt.Sprintf("error-%d-%d.txt", generation, local))
 }
 
-// Ranks is the folder of files that ranks make.
+// Ranks is the folder for files that ranks create.
 func (r Root) Ranks() string { return r.join("run", "ranks") }
 
-// TailFile says how far the output of a generation is shown on the console.
+// TailFile records how much of a generation's output was copied to the console.
 func (r Root) TailFile(generation int64) string {
 	return r.join("run", fmt.Sprintf("tail-%d", generation))
 }
 
-// KnownModulesFile keeps the list that standbys import.
+// KnownModulesFile has the list of modules that standbys import.
 func (r Root) KnownModulesFile() string { return r.join("run", "modules.json") }
 
-// ProvenModulesFile is there once these are known to be imported by a source that is copied.
+// ProvenModulesFile exists once a source that is copied has imported these.
 func (r Root) ProvenModulesFile() string { return r.join("run", "modules.proven") }
 
 // PageFile is the page of a local rank.

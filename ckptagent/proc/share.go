@@ -11,41 +11,41 @@ import (
 )
 
 const (
-	// leastShare and mostShare bound the part of one processor that a pod spends on warming however busy the machine is.
+	// leastShare and mostShare bound the part of one processor that a pod uses for warming on a busy machine.
 	leastShare, mostShare = 0.2, 0.6
-	// warmWithin is how soon all standbys of a pod are to be warm, warmEachWithin the same where each rank has a source of its own;
-	// within that, the slower the better.
+	// warmWithin is when all standbys of a pod should be warm, warmEachWithin the same if each rank has its own source; within that time,
+	// warming uses as little as possible.
 	warmWithin, warmEachWithin = 10 * time.Second, 50 * time.Second
-	// warmCost is the processor time that a standby is taken to need before one has shown it.
+	// warmCost is the assumed CPU time of a source before one was measured.
 	warmCost = 5 * time.Second
-	// spareShare is the part of what is idle that warming uses on top, up to one processor in all.
+	// spareShare is the part of the idle CPU time that warming may use, up to one processor in all.
 	spareShare = 0.5
-	// spareEvery is how often idleness is looked at: the kernel counts it in hundredths of a second.
+	// spareEvery is how often idle time is read: the kernel counts it in hundredths of a second.
 	spareEvery = 200 * time.Millisecond
 )
 
-// guaranteed is the part of one processor that makes the missing sources warm in time: each takes cost, the one that is being
-// warmed has used some of it, and the first one was begun some time ago. One that has used all of it needs more than was thought.
+// guaranteed returns the part of one processor that warms the missing sources in time: each costs cost, the present one has used some of
+// it, and the first was started some time ago. If the present one has used all of cost, it needs more than was assumed.
 func guaranteed(within time.Duration, missing int, cost, used, ago time.Duration) float64 {
 	need := time.Duration(missing-1)*cost + max(cost-used, cost/5)
 	return min(max(float64(need)/float64(max(within-ago, within/10)), leastShare), mostShare)
 }
 
-// share says which part of one processor warming may use now: a guaranteed part, or half of what would be idle without it where that is
-// more: the rest is left for the moments in which ranks that wait for one another all want to run.
+// share computes the part of one processor that warming may use now: the guaranteed part or, if more, half of the CPU time that would be
+// idle without warming. The rest is for moments in which all ranks of a collective want to run.
 type share struct {
-	// idle is for how long all processors together have been idle; false: unknown, or this pod may not use them all.
+	// idle returns the idle time of all processors together; false: unknown, or this pod may not use all of them.
 	idle  func() (time.Duration, bool)
 	part  float64
 	at    time.Time
 	idled time.Duration
-	// spent is what warming itself used since then: without it that would have been idle, too.
+	// spent is the CPU time of warming since then: without warming it would have been idle, too.
 	spent time.Duration
 }
 
 func newShare() share { return share{idle: idleTime, part: leastShare} }
 
-// now takes what warming used since the last call, and what it is to have in any case.
+// now receives the CPU time of warming since the last call and the guaranteed part, and returns the part to use.
 func (s *share) now(now time.Time, spent time.Duration, least float64) float64 {
 	s.spent += spent
 	since := now.Sub(s.at)
@@ -57,7 +57,7 @@ func (s *share) now(now time.Time, spent time.Duration, least float64) float64 {
 		s.part = least
 		return s.part
 	}
-	if since < 10*spareEvery { // else nothing is known of the last moment
+	if since < 10*spareEvery { // else the measurement is too old
 		free := float64(idled-s.idled+s.spent) / float64(since)
 		s.part = min(spareShare*free, 1)
 	}
@@ -65,8 +65,8 @@ func (s *share) now(now time.Time, spent time.Duration, least float64) float64 {
 	return max(s.part, least)
 }
 
-// idleTime reads for how long the machine's processors have been idle. Where the container may use only so much of them, their
-// idleness is none of its own.
+// idleTime returns the idle time of the machine's processors. It is unknown if the container has a CPU limit: then idle time is not its
+// own.
 func idleTime() (time.Duration, bool) {
 	if cpuLimited() {
 		return 0, false
@@ -79,7 +79,7 @@ func idleTime() (time.Duration, bool) {
 	return idle, err == nil
 }
 
-// parseIdle adds up idle and I/O wait of the first line of /proc/stat, which counts hundredths of a second.
+// parseIdle adds idle time and I/O wait in the first line of /proc/stat, in hundredths of a second.
 func parseIdle(stat string) (time.Duration, error) {
 	line, _, _ := strings.Cut(stat, "\n")
 	fields := strings.Fields(line)

@@ -17,18 +17,18 @@ import (
 	"syscall"
 )
 
-// sharedMemory is where POSIX shared memory and semaphores lie.
+// sharedMemory is the folder of POSIX shared memory and semaphores.
 const sharedMemory = "/dev/shm"
 
-// sharedNote is what Root.SharedFile has: what lay in shared memory before ranks were started, and which users' files ranks leave there.
+// sharedNote is the content of Root.SharedFile: what was in shared memory before ranks were started, and the users of ranks.
 type sharedNote struct {
 	Names []string `json:"names"`
 	Users []uint32 `json:"users"`
 }
 
-// NoteShared notes what lies in shared memory before a launcher, or the container's command, starts its ranks: that stays. users are as
-// whom ranks run besides this process's own. Where other containers, or with hostIPC other pods, share it, nothing is noted: files of
-// theirs look like those that ranks have left.
+// NoteShared records the content of shared memory before a launcher, or the container's command, starts its ranks: that is never removed.
+// users are those of ranks besides this process's own. If other containers, or with hostIPC other pods, share the memory, nothing is
+// recorded: their files look like those of ranks.
 func NoteShared(root Root, users ...uint32) error {
 	if os.Getenv(EnvShm) != "own" {
 		return nil
@@ -42,15 +42,15 @@ func NoteShared(root Root, users ...uint32) error {
 		err = Replace(root.SharedFile(), raw)
 	}
 	if err != nil {
-		_ = os.Remove(root.SharedFile()) // an older one would have what came since removed
+		_ = os.Remove(root.SharedFile()) // an older record would make newer files removable
 		return fmt.Errorf("recording the files in %s, which must not be removed: %w", sharedMemory, err)
 	}
 	return nil
 }
 
-// ClearShared removes the segments and semaphores that ended ranks have left in shared memory: files of theirs that came after NoteShared
-// and that no process has open or mapped; none where nothing was noted. It returns their names, and those of files that it leaves because a
-// process of this container that may use them does not show what it has open. Folders stay: nothing of POSIX makes any.
+// ClearShared removes the segments and semaphores that ended ranks have left in shared memory: their files that were created after
+// NoteShared and that no process has open or mapped; none if nothing was recorded. It returns their names, and those of files that it keeps
+// because some process of this container may use them and hides what it has open. Folders stay: POSIX functions create none.
 func ClearShared(root Root, use SharedUse) (removed, kept []string) {
 	raw, err := os.ReadFile(root.SharedFile())
 	var noted sharedNote
@@ -88,15 +88,15 @@ func sharedNames() ([]string, error) {
 	return names, nil
 }
 
-// SharedUse is what one user can see of the processes that use shared memory.
+// SharedUse is what one user can see about the users of shared memory.
 type SharedUse struct {
 	// Names are the files that living processes have open or mapped.
 	Names []string `json:"names"`
-	// Unseen are the processes of this container that do not show what they have open, with the users that they run as.
+	// Unseen are the processes of this container that hide what they have open, with their users.
 	Unseen map[int]uint32 `json:"unseen"`
 }
 
-// mayBeOf reports whether a process that was not seen may use a file of an owner.
+// mayBeOf reports whether an unseen process may use a file of an owner.
 func (u SharedUse) mayBeOf(owner uint32, mode fs.FileMode) bool {
 	for _, user := range u.Unseen {
 		if user == 0 || user == owner || mode.Perm()&0o066 != 0 {
@@ -106,17 +106,17 @@ func (u SharedUse) mayBeOf(owner uint32, mode fs.FileMode) bool {
 	return false
 }
 
-// and adds what another user sees.
+// and combines what two users see.
 func (u SharedUse) and(o SharedUse) SharedUse {
 	unseen := maps.Clone(u.Unseen)
 	maps.DeleteFunc(unseen, func(pid int, _ uint32) bool { _, neither := o.Unseen[pid]; return !neither })
 	return SharedUse{Names: append(u.Names, o.Names...), Unseen: unseen}
 }
 
-// LookShared looks as this process's user.
+// LookShared returns what this process's user sees.
 func LookShared() SharedUse {
 	use := SharedUse{Unseen: map[int]uint32{}}
-	container, _ := os.ReadFile("/proc/self/cgroup") // a debugger's, in the same namespace of processes, has another one
+	container, _ := os.ReadFile("/proc/self/cgroup") // a debug container in the same pid namespace has another one
 	note := func(path string) {
 		if name, ok := strings.CutPrefix(path, sharedMemory+"/"); ok && !slices.Contains(use.Names, name) {
 			use.Names = append(use.Names, name)
@@ -148,7 +148,7 @@ func LookShared() SharedUse {
 	return use
 }
 
-// SharedUse looks as this process's user, and as the one as whom ranks run, to whom alone their processes may be shown.
+// SharedUse combines what this process's user sees with what the ranks' user sees: a process may show its files only to its own user.
 func (j Job) SharedUse() SharedUse {
 	use := LookShared()
 	var theirs SharedUse

@@ -24,7 +24,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// hello is what a shim hands to the agent, with its three standard descriptors.
+// hello is a shim's request to the agent, sent with its three standard descriptors.
 type hello struct {
 	ID   string   `json:"id"`
 	Argv []string `json:"argv"`
@@ -34,47 +34,47 @@ type hello struct {
 	Limits Limits `json:"limits"`
 }
 
-// answer is what the agent tells a shim.
+// answer is the agent's result for a shim.
 type answer struct {
 	Refused string `json:"refused,omitempty"`
 	*Outcome
 }
 
-// Outcome is how what a launcher asked for has ended, as far as this pod knows.
+// Outcome is how a launcher's ranks ended, as far as this pod knows.
 type Outcome struct {
 	Exit    int    `json:"exit"`
 	Message string `json:"message,omitempty"`
-	// BaseRank is the first of the Ranks that ran in this pod.
+	// BaseRank is the first of the Ranks of this pod.
 	BaseRank int `json:"baseRank"`
 	Ranks    int `json:"ranks"`
-	// Failures are the ranks of this pod that ended badly by themselves.
+	// Failures are the ranks of this pod that failed before the agent ended them.
 	Failures []Failure `json:"failures,omitempty"`
 }
 
-// Failure is one rank that ended badly.
+// Failure is one failed rank.
 type Failure struct {
 	Local  int   `json:"local"`
 	PID    int   `json:"pid"`
 	Code   int   `json:"code"`
 	Signal int   `json:"signal,omitempty"`
 	At     int64 `json:"at"`
-	// ErrorFile is where torch's handler of errors would have written.
+	// ErrorFile is where torch's error handler would have written.
 	ErrorFile string `json:"errorFile,omitempty"`
 }
 
-// word is what a shim tells the agent afterwards.
+// word is a later message of a shim to the agent.
 type word struct {
 	Signal int `json:"signal"`
 }
 
-// shimRetry is how long a shim waits between attempts to reach the agent; shimTimeout after how long it says so.
+// shimRetry is the pause between a shim's attempts to reach the agent; shimTimeout is after how long it logs that.
 const (
 	shimRetry   = 20 * time.Millisecond
 	shimTimeout = 10 * time.Second
 )
 
-// Shim stands in for the launcher that argv names: it hands everything to the agent and returns the exit code that the agent gives.
-// An agent that restarts meanwhile receives everything again.
+// Shim replaces the launcher that argv names: it sends the request to the agent and returns the agent's exit code. If the agent restarts
+// meanwhile, the shim sends the request again.
 func Shim(root Root, argv []string) int {
 	if python := os.Getenv(EnvRunnerPython); python != "" {
 		os.Unsetenv(EnvRunnerPython)
@@ -100,11 +100,11 @@ func Shim(root Root, argv []string) int {
 	}
 }
 
-// hostfile is where deepspeed's runner looks for hosts unasked.
+// hostfile is where deepspeed's runner looks for hosts by default.
 const hostfile = "/job/hostfile"
 
-// deepSpeedRunner goes on as deepspeed's runner, which knows the devices of this machine and calls another shim where it would start
-// the ranks, if it can be served at all. ended is false where the agent is to say why not.
+// deepSpeedRunner runs deepspeed's runner, if it is supported. The runner knows the devices of this machine and calls another shim where it
+// would start the ranks. ended is false if the agent must refuse it.
 func deepSpeedRunner(python string, argv []string) (code int, ended bool) {
 	_, err := os.Stat(hostfile)
 	if launch.CheckDeepSpeed(argv, 0, err == nil) != nil {
@@ -123,8 +123,8 @@ type shim struct {
 	root    Root
 	hello   hello
 	signals chan os.Signal
-	result  *os.File       // nil: nobody reads it
-	last    syscall.Signal // the newest signal, told again to each agent
+	result  *os.File       // nil: no process reads it
+	last    syscall.Signal // the newest signal, repeated to each agent
 }
 
 func (s *shim) dial() *net.UnixConn {
@@ -162,7 +162,7 @@ func (s *shim) send(conn *net.UnixConn) error {
 	return err
 }
 
-// talk waits for the agent's answer; ok is false where the agent went away without one.
+// talk waits for the agent's result; ok is false if the agent ended without one.
 func (s *shim) talk(conn *net.UnixConn) (a answer, ok bool) {
 	defer conn.Close()
 	answers := make(chan answer, 1)
@@ -211,8 +211,8 @@ func (s *shim) end(a answer) int {
 	return a.Exit
 }
 
-// takeResult finds out whether a Python process waits for the answer: it reads it, in JSON, from a pipe, and ends what it has started
-// where it ends.
+// takeResult returns the pipe on which a Python process waits for the result, in JSON; nil: none waits. If that process ends, so do the
+// ranks.
 func takeResult() *os.File {
 	fd, err := strconv.Atoi(os.Getenv(EnvLaunchResult))
 	if err != nil {
@@ -220,7 +220,7 @@ func takeResult() *os.File {
 	}
 	os.Unsetenv(EnvLaunchResult)
 	syscall.CloseOnExec(fd)
-	runtime.LockOSThread() // the setting is the thread's
+	runtime.LockOSThread() // the setting belongs to the thread
 	_ = unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0, 0, 0)
 	return os.NewFile(uintptr(fd), "result")
 }

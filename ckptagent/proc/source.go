@@ -24,29 +24,29 @@ type source struct {
 	control *os.File
 	state   sourceState
 	ration  ration
-	// standbys are those that it serves: of all ranks of the pod, or of one.
+	// standbys are those of its ranks: all ranks of the pod, or one.
 	standbys []*standby
 	ended    chan protocol.Exit // closed after its one value
-	// modules is what it was sent to import, begun how often it was.
+	// modules is what it was sent to import, begun the number of times that it was.
 	modules []string
 	begun   int
-	// generation is the one that it was started in; 0: none had run here, so it lacks the variables that name ranks.
+	// generation is the one that it was started in; 0: before the first, so it lacks the variables that name ranks.
 	generation int64
 }
 
-// standby waits to become one local rank: a copy of its source or, where the source serves one rank and is not copied, the source.
+// standby waits to become one local rank. It is a fork of its source or, if the source serves one rank and cannot be copied, the source.
 type standby struct {
 	local  int
 	source *source
 	line   *os.File
 	state  standbyState
-	// rank is what waits, in ready and stale.
+	// rank is the process that waits, in ready and stale.
 	rank Process
-	// asked is when its source was last asked to fork one at once.
+	// asked is when its source was last told to fork one at once.
 	asked time.Time
 }
 
-// warmLine is what a source says of itself.
+// warmLine is a source's message about itself.
 type warmLine struct {
 	// Half: half of the modules are imported. Warm: all are.
 	Half bool `json:"half"`
@@ -54,22 +54,22 @@ type warmLine struct {
 	// Alone is why it forks no standbys; empty: it does.
 	Alone string `json:"alone"`
 	CUDA  bool   `json:"cuda"`
-	// Without names modules that no standby may have, because of Why: the source imports no more.
+	// Without lists modules that standbys must not have, because of Why: the source stops importing.
 	Without []string `json:"without"`
 	Why     string   `json:"why"`
-	// Memory is what the source has for itself, without files that it shares with ranks.
+	// Memory is the source's private memory in bytes, without files that it shares with ranks.
 	Memory uint64 `json:"memory"`
 }
 
-// readyLine is what a standby says when it waits for the line that makes it the rank.
+// readyLine is a standby's message that it waits to become the rank.
 type readyLine struct {
 	Ready bool `json:"ready"`
 	PID   int  `json:"pid"`
-	// Learned is how often its source had been told to import before.
+	// Learned is how often its source had been told to import before the fork.
 	Learned int `json:"learned"`
 }
 
-// newSource starts an interpreter that serves some local ranks.
+// newSource starts an interpreter for some local ranks.
 func newSource(job *Job, run protocol.Run, locals []int) (*source, error) {
 	src := &source{ended: make(chan protocol.Exit, 1), generation: run.Number}
 	var theirs []*os.File
@@ -107,11 +107,11 @@ func newSource(job *Job, run protocol.Run, locals []int) (*source, error) {
 	return src, nil
 }
 
-// socketpair makes a connection of which one end is ours and the other a child's.
+// socketpair returns a connection: one end for this process, the other for a child.
 func socketpair() (our, their *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err == nil {
-		err = unix.SetNonblock(fds[0], true) // so that closing it ends who reads from it
+		err = unix.SetNonblock(fds[0], true) // so that closing it unblocks its reader
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("making the socket to a standby: %w", err)
@@ -119,7 +119,7 @@ func socketpair() (our, their *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "standby"), os.NewFile(uintptr(fds[1]), "standby"), nil
 }
 
-// sendLine sends a source, or who waits at a standby's line, one JSON object.
+// sendLine sends one JSON object to a source or a standby.
 func sendLine(to *os.File, message map[string]any) error {
 	line, err := json.Marshal(message)
 	if err == nil {
@@ -128,11 +128,11 @@ func sendLine(to *os.File, message map[string]any) error {
 	return err
 }
 
-// maxPublished bounds a line from a process of the user's, which takes memory of the agent.
+// maxPublished bounds a line from a user's process, in bytes of the agent's memory.
 const maxPublished = 64 << 10
 
-// lines calls heard with each line until there are no more; false where what came is too long or no JSON object.
-func lines[T any](from *os.File, heard func(T)) bool {
+// lines calls handle with each line until the end; false if a line is too long or no JSON object.
+func lines[T any](from *os.File, handle func(T)) bool {
 	answers := bufio.NewReaderSize(from, maxPublished)
 	for {
 		answer, err := answers.ReadSlice('\n')
@@ -143,13 +143,13 @@ func lines[T any](from *os.File, heard func(T)) bool {
 		if json.Unmarshal(answer, &said) != nil {
 			return false
 		}
-		heard(said)
+		handle(said)
 	}
 }
 
-// listen hears what a source, or who waits at one of its lines, says; a source that says what cannot be taken in has failed.
-func listen[T any](s *Standbys, src *source, from *os.File, heard func(T)) {
-	if lines(from, heard) {
+// listen handles the messages of a source or its standbys; a source that sends an invalid one has failed.
+func listen[T any](s *Standbys, src *source, from *os.File, handle func(T)) {
+	if lines(from, handle) {
 		return
 	}
 	s.mu.Lock()
@@ -157,13 +157,13 @@ func listen[T any](s *Standbys, src *source, from *os.File, heard func(T)) {
 	s.discard(src, unfitDied, warmLine{}, time.Now())
 }
 
-// copies says that what waits is a copy of the source.
+// copies reports whether the standby is a fork of its source.
 func (b *standby) copies() bool { return b.waits() && b.rank.PID != b.source.process.PID }
 
-// shared says that several ranks have the source.
+// shared reports whether the source serves several ranks.
 func (src *source) shared() bool { return len(src.standbys) > 1 }
 
-// begin has it import.
+// begin makes the source import.
 func (src *source) begin(own, modules, skip []string, now time.Time) {
 	src.enter(sourceImporting)
 	src.ration.begin(now)
@@ -173,10 +173,10 @@ func (src *source) begin(own, modules, skip []string, now time.Time) {
 	if src.shared() || src.generation == 0 { // else it has them
 		message["own"] = own
 	}
-	go func() { _ = sendLine(src.control, message) }() // it may be slow to read a long list; where it has ended, reap knows
+	go func() { _ = sendLine(src.control, message) }() // it may read a long list slowly; if it has ended, reap handles that
 }
 
-// fork has it fork the standbys that are missing, at once.
+// fork makes the source fork the missing standbys at once.
 func (src *source) fork(now time.Time) {
 	var missing []int
 	for i, b := range src.standbys {
@@ -187,11 +187,11 @@ func (src *source) fork(now time.Time) {
 		}
 	}
 	if len(missing) > 0 {
-		_ = sendLine(src.control, map[string]any{"fork": missing}) // where it has ended, reap knows
+		_ = sendLine(src.control, map[string]any{"fork": missing}) // if it has ended, reap handles that
 	}
 }
 
-// outdated says that there are modules which it was not told of.
+// outdated reports whether there are modules that it was not sent.
 func (src *source) outdated(modules []string) bool { return !slices.Equal(src.modules, modules) }
 
 func (src *source) hangUp() {
@@ -203,7 +203,7 @@ func (src *source) hangUp() {
 	}
 }
 
-// kill ends the source and what it forked.
+// kill ends the source and its standbys.
 func (src *source) kill() {
 	if src.process.PID > 0 {
 		_ = syscall.Kill(-src.process.PID, syscall.SIGKILL)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// onSourceMessage takes in what a source says of itself.
+// onSourceMessage handles a source's message.
 func (s *Standbys) onSourceMessage(src *source, said warmLine) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,11 +48,11 @@ func (s *Standbys) onSourceMessage(src *source, said warmLine) {
 			b.enter(standbyStale, b.rank)
 		}
 	}
-	src.fork(now) // from now on it is not stopped
+	src.fork(now) // from now on the source is not stopped
 }
 
-// onStandbyMessage takes in that a standby waits for its line. A pid is accepted that is the source's, where that serves one rank, or that
-// of a process of the job's own in a session of its own: one day it is killed, with all of its session.
+// onStandbyMessage records that a standby waits. Its pid is accepted only if it is the source's, for a source of one rank, or a process of
+// the job's own in its own session: the agent will kill that pid with its session.
 func (s *Standbys) onStandbyMessage(b *standby, said readyLine) {
 	if !said.Ready {
 		return
@@ -62,7 +62,7 @@ func (s *Standbys) onStandbyMessage(b *standby, said readyLine) {
 	s.mu.Unlock()
 	copied, isCopy := Process{}, false
 	if said.PID != src.process.PID {
-		copied, isCopy = job.ownSession(said.PID) // it may start a program
+		copied, isCopy = job.ownSession(said.PID) // outside the lock: it may start a program
 	}
 	s.mu.Lock()
 	if !src.lives() {
@@ -77,10 +77,10 @@ func (s *Standbys) onStandbyMessage(b *standby, said readyLine) {
 	case said.PID == rank.PID && !src.shared():
 		src.enter(sourceAlone)
 	default:
-		s.mu.Unlock() // it is gone again, and its source forks another one; or it is another process's
+		s.mu.Unlock() // it has ended and its source forks another, or it is a foreign process
 		return
 	}
-	if said.Learned < src.begun { // forked before, read after what its source says of having learned more
+	if said.Learned < src.begun { // forked before its source imported more, but received after that
 		b.enter(standbyStale, rank)
 	} else {
 		b.enter(standbyReady, rank)
@@ -90,7 +90,7 @@ func (s *Standbys) onStandbyMessage(b *standby, said readyLine) {
 	s.publish(b.local)
 }
 
-// watch waits for the end of a copy that was not taken; its source forks another one.
+// watch waits for the end of a standby that did not become its rank; its source forks another.
 func (s *Standbys) watch(b *standby, rank Process) {
 	waitGone(rank)
 	s.mu.Lock()

@@ -12,20 +12,20 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Standbys keeps one warm interpreter per local rank. They are forks of a source, which imports once for all ranks of the pod. If
-// an imported module reads a variable that differs between ranks, there is one source per rank. A source imports with a small share
-// of a processor: it is stopped and continued, which needs no privilege and can be undone at once. Where a fork is no faithful
-// copy, the source of one rank becomes that rank itself.
+// Standbys maintains one warm interpreter per local rank. They are forks of a source, which imports once for all ranks of the pod. If an
+// imported module reads a variable that differs between ranks, there is one source per rank. A source imports with a small share of a
+// processor: it is stopped and continued, which needs no privilege and is undone at once. If forks of a source would differ from it, the
+// source of one rank becomes that rank itself.
 //
-// Invariants: a standby that is ready sleeps and costs memory only; one that was taken is in no slot; at most one source imports; no
-// standby is ended, and none imports, while a generation starts or ends. The states of sources and standbys, and why one is of no use,
-// stand in standbystate.go.
+// Invariants: a ready standby sleeps and costs only memory; a standby that was taken is in no slot; at most one source imports; while a
+// generation starts or ends, no standby is ended and none imports. The states of sources and standbys, and the reasons to discard them, are
+// in standbystate.go.
 type Standbys struct {
 	changed func(local int, ready bool)
 	exits   *Exits
 	share   share
 	room    func() (uint64, bool)
-	// publishing keeps the order of what is said of a rank; taken before mu.
+	// publishing orders the callbacks about a rank; taken before mu.
 	publishing sync.Mutex
 
 	mu         sync.Mutex
@@ -38,31 +38,31 @@ type Standbys struct {
 	pace       pace
 	modules    []string
 	proof      proof
-	// known are the names that other pods may receive.
+	// known are the module names for other pods.
 	known []string
-	// without are modules that sources found unfit for standbys, and withoutWhy what is said of the first.
+	// without are modules that sources found unfit for standbys, withoutWhy is the reason for the first.
 	without    []string
 	withoutWhy string
-	// awaited are those that a generation waits for before it starts its ranks; nil: none does.
+	// awaited is the wait of a generation before it starts its ranks; nil: none waits.
 	awaited *awaited
-	// slots has each rank's standby, ready or not, while it has a source.
+	// slots has each rank's standby, in any state, while it has a source.
 	slots     []*standby
 	notBefore []time.Time
 	failures  []int
-	// sourceTook is the memory of the last source when it had imported, rankTook what imports took in a rank; 0: not known.
+	// sourceTook is the memory of the last source after its imports, rankTook that of a rank's imports, in bytes; 0: unknown.
 	sourceTook, rankTook uint64
 	// measured is when the container's memory was last read.
 	measured time.Time
 	// lost lists ranks whose standby died and whose callback has not run yet.
 	lost []int
-	// spent is the processor time that warming used between the last two looks, cost what the last source took in all.
+	// spent is the CPU time of warming between the last two checks, cost that of the last source in all.
 	spent, cost time.Duration
-	// since is when the warming of what is missing began.
+	// since is when warming of the missing ones began.
 	since time.Time
 	wake  chan struct{}
 }
 
-// NewStandbys starts the warming, which waits for Configure, SetModules and SetWarm.
+// NewStandbys starts the goroutine that warms standbys after Configure, SetModules and SetWarm.
 func NewStandbys(exits *Exits, changed func(local int, ready bool)) *Standbys {
 	s := &Standbys{
 		changed: changed,
@@ -76,7 +76,7 @@ func NewStandbys(exits *Exits, changed func(local int, ready bool)) *Standbys {
 	return s
 }
 
-// Configure sets what standbys are for; off is the reason why there are none, "": there are.
+// Configure sets the job of the standbys; off is the reason why there are none, "": there are.
 func (s *Standbys) Configure(job Job, off string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,8 +95,8 @@ func (s *Standbys) Configure(job Job, off string) {
 	s.poke()
 }
 
-// SetModules sets what standbys import, and how many bytes that took in a rank (0: unknown). Existing sources import the new
-// modules, and their standbys are forked again, when they may; a list that is not longer changes nothing.
+// SetModules sets what standbys import, and the bytes that this took in a rank (0: unknown). Existing sources import the new modules, and
+// their standbys are forked again, when allowed. A list that is not longer changes nothing.
 func (s *Standbys) SetModules(modules []string, memory uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,26 +108,26 @@ func (s *Standbys) SetModules(modules []string, memory uint64) {
 	s.poke()
 }
 
-// Prove says that sources are known to import the modules and to be copied: others of the gang are, or were in this pod.
+// Prove records that sources can import the modules and be copied: others of the gang, or earlier ones of this pod, did.
 func (s *Standbys) Prove() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.prove()
 }
 
-// prove notes, for the next agent too, that what standbys import is imported by a source that is copied.
+// prove records, also for the next agent, that a source that is copied has imported the modules.
 func (s *Standbys) prove() {
 	s.proof = max(s.proof, proofShown)
 	if s.job == nil || s.proof == proofNoted {
 		return
 	}
-	if os.WriteFile(s.job.Root.ProvenModulesFile(), nil, 0o666) == nil { // else the next agent finds out by itself
+	if os.WriteFile(s.job.Root.ProvenModulesFile(), nil, 0o666) == nil { // after a failed write the next agent proves it again
 		s.proof = proofNoted
 	}
 }
 
-// Known lists the modules that standbys import, after a source has imported them and was forked; invalid module names, and modules
-// beyond the limit, are left out.
+// Known returns the modules that standbys import, once a source has imported them and was forked, without invalid names and modules beyond
+// the limit.
 func (s *Standbys) Known() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +140,7 @@ func (s *Standbys) Known() []string {
 	return s.known
 }
 
-// SetWarm reports whether standbys may be warmed now, for the generation that runs; with none, at full speed, before the first one.
+// SetWarm sets whether standbys may be warmed now, for the running generation; before the first one, at full speed.
 func (s *Standbys) SetWarm(warm bool, run protocol.Run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,14 +157,14 @@ func (s *Standbys) SetWarm(warm bool, run protocol.Run) {
 	s.poke()
 }
 
-// Note is the text of why there are no standbys, or which modules they leave out.
+// Note returns why there are no standbys, or which modules they leave out.
 func (s *Standbys) Note() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return cmp.Or(s.supplyWhy, s.withoutWhy)
 }
 
-// Sessions lists the sessions of the standbys, which are to be spared when a generation ends.
+// Sessions returns the sessions of the standbys, which EndAll must spare.
 func (s *Standbys) Sessions() []int {
 	var out []int
 	for _, p := range s.Processes() {
@@ -173,7 +173,7 @@ func (s *Standbys) Sessions() []int {
 	return out
 }
 
-// Processes lists the standbys and their sources, for the next agent: it must end them, for they listen to this one.
+// Processes returns the standbys and their sources, for the next agent: it must end them, because their sockets lead to this one.
 func (s *Standbys) Processes() []Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +189,7 @@ func (s *Standbys) Processes() []Process {
 	return out
 }
 
-// Take makes the standby of a local rank that rank, if it is ready. Its end comes by the channel, where there is one.
+// Take turns the standby of a local rank into that rank, if it is ready. If the channel is not nil, it delivers the rank's exit.
 func (s *Standbys) Take(run protocol.Run, local int) (Process, <-chan protocol.Exit, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +204,7 @@ func (s *Standbys) Take(run protocol.Run, local int) (Process, <-chan protocol.E
 	}
 	if b.copies() {
 		b.enter(standbyForking, Process{})
-		return rank, nil, true // and another one a moment later
+		return rank, nil, true // the next standby follows
 	}
 	b.enter(standbyAbsent, Process{})
 	src.enter(sourceTaken)
@@ -224,7 +224,7 @@ func (s *Standbys) Close() {
 	}
 }
 
-// sources lists each once.
+// sources returns each source once.
 func (s *Standbys) sources() []*source {
 	var out []*source
 	for _, b := range s.slots {
@@ -235,12 +235,12 @@ func (s *Standbys) sources() []*source {
 	return out
 }
 
-// publish tells whether a rank's standby is ready, whatever was told before.
+// publish reports whether a rank's standby is ready, even if that did not change.
 func (s *Standbys) publish(local int) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
 	s.mu.Lock()
-	of := local < len(s.slots) // else of a launcher before
+	of := local < len(s.slots) // else of a previous launcher
 	ready := of && s.slots[local] != nil && s.slots[local].waits()
 	s.mu.Unlock()
 	if of {

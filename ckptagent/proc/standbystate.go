@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// sourceState is how far a source is:
+// sourceState is the progress of a source:
 //
 //	              {"half"}               {"warm"}            {"pid": its own}
 //	importing ──────────────> halfway ──────────────> warm ──────────────> alone ──> taken
@@ -17,20 +17,20 @@ import (
 //	  └──────────────────────────────────────────────────┘                   │
 //	importing, halfway: {"warm","alone"} ────────────────────────────────────┘
 //
-// Each but taken goes to ended, by discard. What a source in taken or ended says, or whether it dies, changes nothing.
+// Each state but taken leads to ended, by discard. Messages and the end of a source in taken or ended change nothing.
 type sourceState int
 
 const (
 	sourceImporting sourceState = iota
 	sourceHalfway               // half of the modules are imported
-	sourceWarm                  // all are; it forks standbys
-	sourceAlone                 // all are; it is not copied, but becomes the rank itself
+	sourceWarm                  // all are imported; it forks standbys
+	sourceAlone                 // all are imported; it cannot be copied and becomes the rank itself
 	sourceTaken                 // it is the rank
 	sourceEnded
 )
 
-// sourceAfter lists what each state may lead to. Its two sockets are read beside one another, so a source that is not copied may be read to
-// wait at its line before it is read to have imported.
+// sourceAfter lists the states that may follow each. The source's two sockets are read concurrently, so "ready" of a source that cannot be
+// copied may be read before "warm".
 var sourceAfter = map[sourceState][]sourceState{
 	sourceImporting: {sourceHalfway, sourceWarm, sourceAlone, sourceEnded},
 	sourceHalfway:   {sourceWarm, sourceAlone, sourceEnded},
@@ -38,7 +38,7 @@ var sourceAfter = map[sourceState][]sourceState{
 	sourceAlone:     {sourceTaken, sourceEnded},
 }
 
-// enter moves a source to a state; false where that does not follow.
+// enter moves a source to a state; false: that state must not follow.
 func (src *source) enter(next sourceState) bool {
 	if !slices.Contains(sourceAfter[src.state], next) {
 		return false
@@ -47,12 +47,12 @@ func (src *source) enter(next sourceState) bool {
 	return true
 }
 
-// imports reports whether a source has yet to import; lives, whether it is a source still; warmed, that it has imported.
+// imports reports whether a source still imports; lives, whether it is still a source; warmed, whether it has imported.
 func (src *source) imports() bool { return src.state == sourceImporting || src.state == sourceHalfway }
 func (src *source) lives() bool   { return src.state != sourceTaken && src.state != sourceEnded }
 func (src *source) warmed() bool  { return src.state == sourceWarm || src.state == sourceAlone }
 
-// standbyState is what there is for one rank of a source:
+// standbyState is the state of one rank's standby:
 //
 //	        asked to fork            {"ready"}               the source has imported more
 //	absent ───────────────> forking ───────────> ready ───────────────────────────────────> stale
@@ -61,13 +61,13 @@ func (src *source) warmed() bool  { return src.state == sourceWarm || src.state 
 type standbyState int
 
 const (
-	standbyAbsent  standbyState = iota // its source has yet to import
-	standbyForking                     // its source forks one: at once where it was asked to, else after a rest
+	standbyAbsent  standbyState = iota // its source still imports
+	standbyForking                     // its source forks one: at once if told to, else after a pause
 	standbyReady                       // it waits for the line that makes it the rank
 	standbyStale                       // it waits, but lacks modules that its source has
 )
 
-// enter moves a standby to a state. rank is the process that waits from then on, in ready and stale.
+// enter moves a standby to a state. rank is the process that then waits, in ready and stale.
 func (b *standby) enter(next standbyState, rank Process) {
 	if !(next == standbyReady || next == standbyStale) {
 		rank = Process{}
@@ -75,16 +75,16 @@ func (b *standby) enter(next standbyState, rank Process) {
 	b.state, b.rank = next, rank
 }
 
-// waits says that a process waits to become the rank.
+// waits reports whether a process waits to become the rank.
 func (b *standby) waits() bool { return b.state == standbyReady || b.state == standbyStale }
 
-// supply is whether standbys are made:
+// supply is whether standbys are created:
 //
 //	   memory lacks, a source could not be started           off for this launcher
 //	on <──────────────────────────────────────────> short ──────────────────────────> off
 //	└──────────────────────────────────────────────────────────────────────────────────^
 //
-// The reason stands beside it, in Standbys.supplyWhy.
+// Standbys.supplyWhy has the reason.
 type supply int
 
 const (
@@ -93,7 +93,7 @@ const (
 	supplyOff
 )
 
-// supplied moves the supply to a state, which off is the last of until the next launcher.
+// supplied changes the supply. off is final until the next launcher.
 func (s *Standbys) supplied(next supply, why string) {
 	if s.supply == supplyOff && next != supplyOff {
 		return
@@ -101,15 +101,16 @@ func (s *Standbys) supplied(next supply, why string) {
 	s.supply, s.supplyWhy = next, why
 }
 
-// serving is whom a source serves. A pod begins with the first, and goes to the second for good; the reason stands in Standbys.servingWhy.
+// serving is which ranks a source serves. A pod begins with servesPod and may change once to servesRank; Standbys.servingWhy has the
+// reason.
 type serving int
 
 const (
 	servesPod  serving = iota // all local ranks
-	servesRank                // one, so there is one source for each
+	servesRank                // one, so each rank has its own source
 )
 
-// pace is how fast sources may import: it follows SetWarm.
+// pace is how fast sources may import; SetWarm sets it.
 type pace int
 
 const (
@@ -118,32 +119,32 @@ const (
 	paceShare             // with a share of a processor: ranks run
 )
 
-// proof is what is known of the list of modules; it only rises.
+// proof is how well the list of modules was tested; it only rises.
 type proof int
 
 const (
 	proofNone  proof = iota
 	proofShown       // a source that is copied has imported them, here or in another pod of the gang
-	proofNoted       // that stands in Root.ProvenModulesFile, for the next agent
+	proofNoted       // Root.ProvenModulesFile records that for the next agent
 )
 
-// unfit is why a source, and what it forked, is of no use: all the reasons that there are. discard says what follows from each.
+// unfit is a reason to discard a source with its standbys. discard has the consequence of each.
 type unfit int
 
 const (
 	fit          unfit = iota
-	unfitDied          // it has ended, cannot be understood, or was waited for in vain
+	unfitDied          // it has ended, sent an invalid message, or never became ready
 	unfitRoom          // the container's memory is nearly used up
-	unfitModules       // it cannot import what it found wrong in a standby
+	unfitModules       // it has imported a module that standbys must not have
 	unfitGPU           // it would hold memory of a device beside the rank
-	unfitShared        // it cannot serve several ranks, or lacks variables that were not known yet
-	unfitCopies        // it was copied and cannot be any more
-	unfitOld           // it is the standby itself, and lacks modules
-	unfitLine          // the process at one of its lines cannot be written to
-	unfitClosed        // the launcher has returned, or another one has come
+	unfitShared        // it cannot serve several ranks, or lacks variables that were unknown at its start
+	unfitCopies        // it was copied and can no longer be
+	unfitOld           // it is itself the standby, and lacks modules
+	unfitLine          // a standby's socket cannot be written to
+	unfitClosed        // the launcher has returned, or another has connected
 )
 
-// judge reports whether a source is of no use by what it says once it has imported.
+// judge returns why a source must be discarded, from its message after its imports.
 func judge(src *source, said warmLine) unfit {
 	switch {
 	case len(said.Without) > 0:
@@ -158,8 +159,8 @@ func judge(src *source, said warmLine) unfit {
 	return fit
 }
 
-// discard ends a source with what it forked, unless it has ended or is a rank, and prepares what follows: another one at once, unless the
-// reason says something else. said is what it said of itself, if that is the reason.
+// discard ends a source with its standbys, unless it has ended or is a rank. Another source is started at once, unless the reason requires
+// something else. said is the source's message, if that is the reason.
 func (s *Standbys) discard(src *source, because unfit, said warmLine, now time.Time) {
 	if !src.enter(sourceEnded) {
 		return
@@ -181,7 +182,7 @@ func (s *Standbys) discard(src *source, because unfit, said warmLine, now time.T
 	}
 }
 
-// vacate has the ranks of a source without a standby.
+// vacate sets the standbys of a source to absent.
 func (s *Standbys) vacate(src *source) {
 	for _, b := range src.standbys {
 		if b.local < len(s.slots) && s.slots[b.local] == b {
@@ -191,10 +192,10 @@ func (s *Standbys) vacate(src *source) {
 	}
 }
 
-// maxWithout bounds what sources may find unfit, one after the other.
+// maxWithout bounds the number of modules that sources may find unfit.
 const maxWithout = 256
 
-// leaveOut has no further source import what one of them found unfit. One that finds nothing new, or too much, finds no end.
+// leaveOut excludes modules that a source found unfit from further sources. If it found no new one, or too many, there are no standbys.
 func (s *Standbys) leaveOut(said warmLine) {
 	before := len(s.without)
 	for _, name := range said.Without {

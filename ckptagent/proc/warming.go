@@ -11,24 +11,24 @@ import (
 
 // Settings of the warming of standbys.
 const (
-	// warmTick is how often the share is looked at: the longest that a rank may have to wait behind a standby; warmBurst how much unused
-	// share is kept.
+	// warmTick is how often the share is checked: the longest that warming may delay a rank. warmBurst is how much unused share
+	// accumulates.
 	warmTick        = 4 * time.Millisecond
 	warmBurst       = 50 * time.Millisecond
 	standbyRetry    = time.Second
 	standbyRetryMax = time.Minute
-	// memoryRetry is how long to wait where memory is short.
+	// memoryRetry is the pause after memory was short.
 	memoryRetry = 10 * time.Second
-	// memoryReserve is the room below which sources and standbys are ended, before the kernel ends the container; memoryLook is how
-	// often that is looked at, memorySoon while a source imports.
+	// memoryReserve is the free memory, in bytes, below which sources and standbys are ended, before the kernel ends the container.
+	// memoryLook is how often that is checked, memorySoon while a source imports.
 	memoryReserve = 64 << 20
 	memoryLook    = 500 * time.Millisecond
 	memorySoon    = 50 * time.Millisecond
-	// ampleMemory is the room that a source begins with where what its imports take is not known: torch alone takes 300 MiB.
+	// ampleMemory is the free memory, in bytes, that a source needs if the memory of its imports is unknown: torch alone takes 300 MiB.
 	ampleMemory = 512<<20 + memoryReserve
 )
 
-// look does what is due and says when to look again; 0: when something changes.
+// look does what is due and returns when to look again; 0: at the next change.
 func (s *Standbys) look(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +55,7 @@ func (s *Standbys) look(now time.Time) time.Duration {
 		return memoryRetry
 	}
 	if importing != nil && s.pace == paceFull {
-		importing.ration.goOn(now, true) // nothing runs that it could be in the way of
+		importing.ration.goOn(now, true) // no rank runs that it could slow down
 		return warmTick
 	}
 	if importing != nil {
@@ -75,7 +75,7 @@ func (s *Standbys) look(now time.Time) time.Duration {
 	return 0
 }
 
-// yieldMemory ends all sources and standbys where the container's memory is nearly used up, and reports whether it did.
+// yieldMemory ends all sources and standbys if the container's memory is nearly used up, and reports that.
 func (s *Standbys) yieldMemory(now time.Time) bool {
 	every := memoryLook
 	if s.importing() != nil {
@@ -100,11 +100,11 @@ func (s *Standbys) yieldMemory(now time.Time) bool {
 	return true
 }
 
-// fill starts a source where ranks have none. It says when to look again; 0: none is missing.
+// fill starts a source for ranks that have none. It returns when to look again; 0: no source is missing.
 func (s *Standbys) fill(now time.Time) time.Duration {
 	var wait time.Duration
 	if s.serving == servesRank && s.pace == paceFull {
-		return 0 // nobody knows yet which ranks they will be
+		return 0 // the number of ranks is unknown yet
 	}
 	for local, b := range s.slots {
 		if b != nil {
@@ -132,7 +132,7 @@ func (s *Standbys) fill(now time.Time) time.Duration {
 	return wait
 }
 
-// lacksRoom says why another source does not fit beside the reserve; "": it does.
+// lacksRoom returns why there is no memory for another source beside the reserve; "": there is.
 func (s *Standbys) lacksRoom() string {
 	room, limited := s.room()
 	need, needs := uint64(ampleMemory), "one needs memory that is not known yet, for which %d MiB are kept,"
@@ -150,8 +150,8 @@ func (s *Standbys) lacksRoom() string {
 	return why
 }
 
-// renew has one source import what it was not told of, and ends standbys that were forked before their source had imported that. It
-// reports whether there was anything to do.
+// renew makes one source import new modules, and ends standbys that were forked before their source had imported them. It reports whether
+// there was anything to do.
 func (s *Standbys) renew(now time.Time) bool {
 	for _, src := range s.sources() {
 		if !src.outdated(s.modules) {
@@ -165,7 +165,7 @@ func (s *Standbys) renew(now time.Time) bool {
 			continue
 		}
 		s.since = now
-		if src.state == sourceAlone { // it will be no source
+		if src.state == sourceAlone { // it becomes a rank, not a source
 			s.discard(src, unfitOld, warmLine{}, now)
 			return true
 		}
@@ -175,10 +175,10 @@ func (s *Standbys) renew(now time.Time) bool {
 	return false
 }
 
-// skipped are the modules that standbys are to leave out, by people's word and by what sources found.
+// skipped are the modules that standbys leave out, by the user's setting and by what sources found.
 func (s *Standbys) skipped() []string { return append(slices.Clone(s.job.Skip), s.without...) }
 
-// importing is the source that has yet to import.
+// importing returns the source that still imports.
 func (s *Standbys) importing() *source {
 	for _, b := range s.slots {
 		if b != nil && b.source.imports() {
@@ -188,7 +188,7 @@ func (s *Standbys) importing() *source {
 	return nil
 }
 
-// missing is how many sources are not warm.
+// missing returns the number of sources that are not warm.
 func (s *Standbys) missing() int {
 	n := 0
 	for _, b := range s.slots {
@@ -202,7 +202,7 @@ func (s *Standbys) missing() int {
 	return n
 }
 
-// within is how soon all standbys are to be there.
+// within returns the time in which all standbys should be warm.
 func (s *Standbys) within() time.Duration {
 	if s.serving == servesPod {
 		return warmWithin
@@ -210,7 +210,7 @@ func (s *Standbys) within() time.Duration {
 	return warmEachWithin
 }
 
-// together lists the ranks that a source started for one of them serves.
+// together returns the ranks of the source that would be started for one rank.
 func (s *Standbys) together(local int) []int {
 	if s.serving == servesRank {
 		return []int{local}
@@ -222,7 +222,7 @@ func (s *Standbys) together(local int) []int {
 	return all
 }
 
-// retryLater puts off the next source of these ranks, which had one that failed.
+// retryLater delays the next source of ranks whose source failed.
 func (s *Standbys) retryLater(now time.Time, locals ...int) {
 	for _, local := range locals {
 		s.notBefore[local] = now.Add(min(standbyRetry<<min(s.failures[local], 10), standbyRetryMax))
@@ -230,7 +230,7 @@ func (s *Standbys) retryLater(now time.Time, locals ...int) {
 	}
 }
 
-// start starts the source of a rank, or of all.
+// start starts the source of one rank, or of all ranks.
 func (s *Standbys) start(local int, now time.Time) error {
 	locals := s.together(local)
 	src, err := newSource(s.job, s.run, locals)

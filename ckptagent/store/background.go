@@ -9,18 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lowest is the priority of what can wait for training.
+// lowest is the lowest priority of a thread.
 const lowest = 19
 
-// background are threads of the lowest priority that have nothing to do. None ever ends: a priority that was given up cannot be had back,
-// so they are of no other use, and a child that is to die with its parent dies with the thread that started it, whatever that did since.
+// background are idle threads of lowest priority. They never end: without privilege a thread cannot raise its priority again, so they have
+// no other use; and a child that gets a signal at its parent's death gets it when the thread that started it ends.
 var background struct {
 	sync.Mutex
 	idle []chan func()
 }
 
-// InBackground runs do, and the processes that it starts, on a thread of lowest priority, so that a copy to storage never delays a
-// step of training.
+// InBackground runs do, and the processes that it starts, on a thread of lowest priority, so that a copy to storage never delays a step.
 func InBackground(do func() error) (err error) {
 	background.Lock()
 	var thread chan func()

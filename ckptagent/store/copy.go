@@ -14,25 +14,25 @@ import (
 	"holdfast.dev/holdfast/ckptagent/format"
 )
 
-// block is what files, offsets and memory are aligned to, so that the kernel can write from where data lies.
+// block is the alignment of files, offsets and memory for writes without a copy in the kernel.
 const block = 4096
 
-// aligned makes memory that begins at a block.
+// aligned returns memory that begins at a block.
 func aligned(n int) []byte {
 	b := make([]byte, n+block)
 	skip := -int(uintptr(unsafe.Pointer(&b[0]))) & (block - 1)
 	return b[skip : skip+n : skip+n]
 }
 
-// Copier is a file that can be written from another one without the help of the process that asks for it.
+// Copier is a file that another process writes from a source file.
 type Copier interface {
 	File
-	// CopyFrom writes n bytes that lie in the file named from at offset at, and returns the checksum of what has the checksum sum followed by
-	// these. It may return before they are written, as Write may: later calls say what became of them.
+	// CopyFrom writes n bytes of the file from at offset at, and returns the checksum of earlier data with checksum sum, followed by these
+	// bytes. It may return before they are written, as Write may: later calls return the error.
 	CopyFrom(from string, at int64, n int, sum uint32) (uint32, error)
 }
 
-// writeRank writes header and data, and syncs nothing. The error is ErrChanged where data is not what the header says.
+// writeRank writes header and data without a sync. The error is ErrChanged if data does not match the header.
 func writeRank(ctx context.Context, out File, f format.RankFile, data io.Reader) error {
 	if to, ok := out.(Copier); ok {
 		if from, at, ok := placeOf(data, f.Length); ok {
@@ -42,7 +42,7 @@ func writeRank(ctx context.Context, out File, f format.RankFile, data io.Reader)
 	return writeParts(ctx, out, f, data)
 }
 
-// placeOf is where data lies, if it is all of a section of a file that others find by its name.
+// placeOf returns file and offset of data, if data is a complete section of a file that other processes can open by name.
 func placeOf(data io.Reader, length uint64) (name string, at int64, ok bool) {
 	section, ok := data.(*io.SectionReader)
 	if !ok || uint64(section.Size()) != length {
@@ -58,7 +58,7 @@ func placeOf(data io.Reader, length uint64) (name string, at int64, ok bool) {
 	return file.Name(), at, err == nil && lost == nil && os.SameFile(mine, named)
 }
 
-// copyRank has header and data written in parts of a chunk. What is checksummed is what is written, whatever becomes of the data.
+// copyRank writes header and data in chunks through a Copier. The checksum covers exactly the bytes that are written.
 func copyRank(ctx context.Context, to Copier, f format.RankFile, from string, at int64) error {
 	head := aligned(format.RankFileData)
 	copy(head, f.Encode())
@@ -82,7 +82,7 @@ func copyRank(ctx context.Context, to Copier, f format.RankFile, from string, at
 	return ctx.Err()
 }
 
-// writeParts writes header and data in parts of a chunk, which begin at multiples of it.
+// writeParts writes header and data in chunks at multiples of the chunk size.
 func writeParts(ctx context.Context, out io.Writer, f format.RankFile, data io.Reader) error {
 	sum, done, head := format.NewChecksum(), uint64(0), f.Encode()
 	buf := aligned(int(min(chunk, format.RankFileData+f.Length+1)))
@@ -91,7 +91,7 @@ func writeParts(ctx context.Context, out io.Writer, f format.RankFile, data io.R
 			return err
 		}
 		at := copy(buf, head)
-		n, err := io.ReadFull(data, buf[at:]) // what is checksummed is what is written, whatever becomes of data
+		n, err := io.ReadFull(data, buf[at:]) // checksummed and written from the same buffer
 		ended = errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 		if err != nil && !ended {
 			return fmt.Errorf("reading the state in memory: %w", err)

@@ -14,22 +14,22 @@ import (
 // FS is the store's interface to a file system, one method per call.
 type FS interface {
 	MkdirAll(dir string) error
-	// Create creates a file, or empties it.
+	// Create creates a file, or truncates it.
 	Create(name string) (File, error)
-	// Open opens a file for reading, from a place in it on.
+	// Open opens a file for reading from an offset.
 	Open(name string, at int64) (io.ReadCloser, error)
 	Rename(from, to string) error
 	Remove(name string) error
-	// List names what lies in a folder; a folder that is not there is an error of kind fs.ErrNotExist.
+	// List returns the names in a folder; for a missing folder an error that is fs.ErrNotExist.
 	List(dir string) ([]string, error)
-	// SyncDir makes the names in a folder outlive a loss of power.
+	// SyncDir makes the names in a folder survive a power failure.
 	SyncDir(dir string) error
 }
 
 // File is a file that is being written.
 type File interface {
 	io.Writer
-	// Sync makes what was written outlive a loss of power.
+	// Sync makes the written data survive a power failure.
 	Sync() error
 	Close() error
 }
@@ -37,10 +37,10 @@ type File interface {
 // OS is the file system of this machine.
 type OS struct{}
 
-// MkdirAll makes a folder that every user of the claim may write into, as far as umask lets it.
+// MkdirAll creates a folder that every user of the claim may write to, if umask permits.
 func (OS) MkdirAll(dir string) error { return os.MkdirAll(dir, 0o777) }
 
-// Create makes a file that is written past the page cache, where the file system can.
+// Create creates a file and opens it for direct I/O, if the file system supports that.
 func (OS) Create(name string) (File, error) {
 	const flags = os.O_CREATE | os.O_TRUNC | os.O_WRONLY
 	f, err := os.OpenFile(name, flags|unix.O_DIRECT, 0o666)
@@ -51,10 +51,10 @@ func (OS) Create(name string) (File, error) {
 	return osFileOf(f, true, err)
 }
 
-// refused is what file systems say that cannot write past the page cache, be it of the file or of one write only.
+// refused reports an error of a file system that does not support direct I/O, at open or at a single write.
 func refused(err error) bool { return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP) }
 
-// Open opens a file for reading from a place in it to its end.
+// Open opens a file for reading from an offset to its end.
 func (OS) Open(name string, at int64) (io.ReadCloser, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -67,13 +67,13 @@ func (OS) Open(name string, at int64) (io.ReadCloser, error) {
 	return f, nil
 }
 
-// Rename moves a file over another.
+// Rename replaces a file by another.
 func (OS) Rename(from, to string) error { return os.Rename(from, to) }
 
 // Remove removes a file or an empty folder.
 func (OS) Remove(name string) error { return os.Remove(name) }
 
-// List names what lies in a folder.
+// List returns the names in a folder.
 func (OS) List(dir string) ([]string, error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -83,8 +83,7 @@ func (OS) List(dir string) ([]string, error) {
 	return d.Readdirnames(-1)
 }
 
-// SyncDir syncs a folder. File systems that cannot sync one by itself (some network ones) keep names in
-// order by other means and say EINVAL or ENOTSUP.
+// SyncDir syncs a folder. Some network file systems cannot sync a folder and return EINVAL or ENOTSUP; they order names by other means.
 func (OS) SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -97,11 +96,11 @@ func (OS) SyncDir(dir string) error {
 	return nil
 }
 
-// syncEvery bounds what of a file lies in the page cache only.
+// syncEvery bounds the data of a file that is only in the page cache.
 const syncEvery = 64 << 20
 
-// osFile is a file of this machine. Past the page cache goes what lies aligned in memory and in the file: it is not copied once more, and
-// takes no memory of the container, which is the training's. The rest, and all on file systems that refuse, goes through the cache.
+// osFile is a file of this machine. Data that is aligned in memory and in the file is written directly: that saves a copy, and page cache
+// that would count against the container's memory. The rest goes through the cache, and everything on file systems that refuse direct I/O.
 type osFile struct {
 	*os.File
 	direct bool
@@ -115,7 +114,7 @@ func osFileOf(f *os.File, direct bool, err error) (File, error) {
 	return &osFile{File: f, direct: direct}, nil
 }
 
-// Write writes all of p or says why not.
+// Write writes all of p or returns an error.
 func (f *osFile) Write(p []byte) (n int, err error) {
 	if f.direct {
 		whole := len(p) &^ (block - 1)
@@ -138,8 +137,8 @@ func (f *osFile) Write(p []byte) (n int, err error) {
 	return n + m, err
 }
 
-// throughCache has all that is written from now on go through the page cache, by a file that is opened anew: file systems that are a
-// process, or another machine, may have passed on how this one was opened, and so refuse what is not aligned as long as it is open.
+// throughCache writes everything from now on through the page cache, by reopening the file: FUSE and network file systems may have passed
+// on the flag for direct I/O, and then refuse unaligned writes as long as the file is open.
 func (f *osFile) throughCache() error {
 	at, err := f.File.Seek(0, io.SeekCurrent)
 	if err != nil {
@@ -150,14 +149,14 @@ func (f *osFile) throughCache() error {
 		return err
 	}
 	if _, err = again.Seek(at, io.SeekStart); err == nil {
-		err = f.File.Close() // which may be when what was written is refused
+		err = f.File.Close() // which may return an earlier write's error
 		f.File, f.direct = again, false
 		return err
 	}
 	return errors.Join(err, again.Close())
 }
 
-// Sync also lets the cache go: what was copied is not read again soon.
+// Sync also drops the file from the cache: a copy is not read again soon.
 func (f *osFile) Sync() error {
 	if err := f.File.Sync(); err != nil {
 		return err

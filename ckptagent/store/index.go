@@ -17,18 +17,17 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Indexer starts to build the index with which torch reads the rank files of a manifest in place; name is their common prefix. What
-// it returns reads as the number of bytes of the file of values, a newline, these bytes, and .metadata; the error says why the step
-// cannot be named.
+// Indexer starts to build the index with which torch reads the rank files of a manifest in place; files is their common prefix. Its result
+// reads as the size of the values file, a newline, that file, and .metadata; a read error explains why there is no index.
 type Indexer func(m format.Manifest, files string) (io.ReadCloser, error)
 
-// IndexBy has f name each step that gets a manifest. failed is called for each that has no index, with the reason.
+// IndexBy makes f build the index of each step that gets a manifest. failed is called for each step without an index, with the reason.
 func (s *Store) IndexBy(f Indexer, failed func(m protocol.Mark, why error)) {
 	s.indexer, s.notNamed = f, failed
 }
 
-// writeIndex writes the folder by which stock torch reads a step where it lies; a step that it cannot read gets none. .metadata comes last:
-// who finds it finds all that it names. The folder's own name is synced with that of the manifest.
+// writeIndex writes the folder with which stock torch reads a step in place, unless it cannot read the step. .metadata is written last: a
+// reader that finds it finds all files that it names. The folder's own name is synced with that of the manifest.
 func (s *Store) writeIndex(m format.Manifest) error {
 	in, err := s.indexer(m, path.Join(s.folder(m.Generation), strings.TrimSuffix(format.RankFileName(m.Step, 0), "0")))
 	if err != nil {
@@ -56,18 +55,18 @@ func (s *Store) writeIndex(m format.Manifest) error {
 		return err
 	}
 	return s.put(path.Join(dir, format.IndexMetadata), func(out File) error {
-		_, err := io.Copy(struct{ io.Writer }{out}, read) // by Write alone, which knows what a direct file takes
+		_, err := io.Copy(struct{ io.Writer }{out}, read) // by Write alone, which handles direct I/O
 		return err
 	})
 }
 
-// removeIndex removes such a folder, whose .metadata is gone. What is not ours stays in it, and keeps it.
+// removeIndex removes an index folder after its .metadata. Foreign files stay in it, and so does the folder.
 func (s *Store) removeIndex(dir string) error {
 	names, err := s.fs.List(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
-	case errors.Is(err, unix.ENOTDIR): // a file of our naming
+	case errors.Is(err, unix.ENOTDIR): // a file with Holdfast's name
 		return s.remove(dir)
 	}
 	for _, name := range names {
@@ -79,7 +78,7 @@ func (s *Store) removeIndex(dir string) error {
 		}
 	}
 	if err == nil {
-		_ = s.fs.Remove(dir) // only an empty one goes
+		_ = s.fs.Remove(dir) // succeeds only if it is empty
 	}
 	return err
 }

@@ -1,9 +1,8 @@
 //go:build linux
 
-// Package store keeps steps of one job in a mounted folder: rank files and manifests, as specified in
-// docs/formats/storage.md. It promises: a file with its final name is whole; after Put or PutManifest returned nil
-// the file survives a loss of power; Get returns the stored data or an error; only files with Holdfast's names, of
-// steps older than all in the gang's record, are removed.
+// Package store manages the steps of one job in a mounted folder: rank files and manifests, as specified in docs/formats/storage.md. A file
+// with its final name is complete. After Put or PutManifest returned nil, the file survives a power failure. Get returns the stored data or
+// an error. Only files with Holdfast's names, of steps older than all in the gang's record, are removed.
 package store
 
 import (
@@ -23,21 +22,21 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// chunk is how much is read, checksummed and written at once.
+// chunk is the number of bytes that are read, checksummed and written at a time.
 const chunk = 4 << 20
 
-// ErrUseless says that a step cannot be had: a file is missing, torn, of another size or another step.
+// ErrUseless is returned for a step that is unavailable: a file is missing, incomplete, of another size or of another step.
 var ErrUseless = errors.New("of no use")
 
-// ErrChanged: the bytes are not those that were sealed.
+// ErrChanged is returned if the bytes are not those that were sealed.
 var ErrChanged = errors.New("the bytes are not those that were sealed")
 
-// compare orders marks by when they were made: generations follow each other, and steps rise within one.
+// compare orders marks by creation: first by generation, then by step.
 func compare(m, o protocol.Mark) int {
 	return cmp.Or(cmp.Compare(m.Generation, o.Generation), cmp.Compare(m.Step, o.Step))
 }
 
-// Store is the folder of one job. Its methods may be called at once.
+// Store is the folder of one job. Its methods may be called concurrently.
 type Store struct {
 	fs       FS
 	dir      string
@@ -47,7 +46,7 @@ type Store struct {
 	notNamed func(m protocol.Mark, why error)
 }
 
-// New uses the folder dir; writer tells the unfinished files of this process from those of others.
+// New returns the Store in folder dir; writer distinguishes this process's unfinished files from those of others.
 func New(under FS, dir, writer string) *Store {
 	return &Store{fs: under, dir: dir, writer: writer}
 }
@@ -66,7 +65,7 @@ func (s *Store) Probe() error {
 	return errors.Join(err, f.Sync(), f.Close(), s.fs.Remove(name))
 }
 
-// Answers reports whether what lies in the folder can at least be read.
+// Answers reports whether the folder can at least be read.
 func (s *Store) Answers() bool {
 	_, err := s.fs.List(s.dir)
 	return err == nil
@@ -76,12 +75,11 @@ func (s *Store) folder(generation int64) string {
 	return path.Join(s.dir, format.GenerationFolder(generation))
 }
 
-// Put writes a rank's file; one that lies there already is not written again. The error is ErrChanged where
-// data does not have the length and the checksum that f names.
+// Put writes a rank's file, unless it exists already. The error is ErrChanged if data does not have the length and the checksum in f.
 func (s *Store) Put(ctx context.Context, f format.RankFile, data io.Reader) error {
 	name := path.Join(s.folder(f.Generation), format.RankFileName(f.Step, f.Rank))
 	if have, err := s.header(name); err == nil && have == f {
-		return s.fs.SyncDir(s.folder(f.Generation)) // its writer may have died before it came to that
+		return s.fs.SyncDir(s.folder(f.Generation)) // its writer may have died before the sync
 	}
 	if err := s.makeFolder(s.folder(f.Generation)); err != nil {
 		return err
@@ -91,7 +89,7 @@ func (s *Store) Put(ctx context.Context, f format.RankFile, data io.Reader) erro
 	})
 }
 
-// put writes a file whole under another name, then gives it its own. Its folder is there.
+// put writes a complete file under a temporary name, then renames it. Its folder must exist.
 func (s *Store) put(name string, fill func(File) error) error {
 	part := fmt.Sprintf("%s.%s-%d%s", name, s.writer, s.parts.Add(1), format.PartSuffix)
 	out, err := s.fs.Create(part)
@@ -105,13 +103,13 @@ func (s *Store) put(name string, fill func(File) error) error {
 		err = s.fs.Rename(part, name)
 	}
 	if err != nil {
-		_ = s.fs.Remove(part) // else it goes with the other files of its step
+		_ = s.fs.Remove(part) // after a failure it is removed with the other files of its step
 		return err
 	}
 	return s.fs.SyncDir(path.Dir(name))
 }
 
-// makeFolder makes a generation's folder such that its name outlives a loss of power.
+// makeFolder creates a generation's folder so that its name survives a power failure.
 func (s *Store) makeFolder(dir string) error {
 	if err := s.fs.MkdirAll(dir); err != nil {
 		return err
@@ -137,8 +135,7 @@ func (s *Store) header(name string) (format.RankFile, error) {
 	return format.DecodeRankFile(b)
 }
 
-// PutManifest says that a step is complete, having looked that its files are here as the manifest has them, and having written where stock
-// torch finds what in them.
+// PutManifest marks a step as complete. It first checks that the step's files match the manifest, and writes the index for stock torch.
 func (s *Store) PutManifest(m format.Manifest) error {
 	name := path.Join(s.folder(m.Generation), format.ManifestName(m.Step))
 	given := m.Branch
@@ -148,7 +145,7 @@ func (s *Store) PutManifest(m format.Manifest) error {
 			return fmt.Errorf("looking for the file of rank %d, step %d, generation %d: %w", rank, m.Step, m.Generation, err)
 		}
 		if rank == 0 && given == 0 {
-			m.Branch = f.Branch // a coordinator that knows none has named none
+			m.Branch = f.Branch // a coordinator without branches sends none
 		}
 		if f.Point() != (format.Point{Branch: m.Branch, Step: m.Step}) || f.Generation != m.Generation || f.Rank != uint32(rank) ||
 			f.Length != want.Length ||
@@ -166,7 +163,7 @@ func (s *Store) PutManifest(m format.Manifest) error {
 		return err
 	}
 	if s.indexer != nil {
-		if err := s.writeIndex(m); err != nil { // whatever it is, a step is durable without
+		if err := s.writeIndex(m); err != nil { // the step is durable even without an index
 			s.notNamed(protocol.Mark{Step: m.Step, Generation: m.Generation}, err)
 		}
 	}
@@ -176,8 +173,7 @@ func (s *Store) PutManifest(m format.Manifest) error {
 	})
 }
 
-// Get reads a rank's file into what to returns for it, and checks all of it. The error is ErrUseless where
-// trying again cannot help.
+// Get reads a rank's file into the writer that to returns, and verifies all of it. The error is ErrUseless if a retry cannot succeed.
 func (s *Store) Get(
 	ctx context.Context,
 	m protocol.Mark,
@@ -231,7 +227,7 @@ func (s *Store) Get(
 	return f, nil
 }
 
-// useless marks errors that mean that a file is not there or is cut.
+// useless marks errors for a missing or truncated file.
 func useless(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("%w: %w", ErrUseless, err)
@@ -239,7 +235,7 @@ func useless(err error) error {
 	return err
 }
 
-// Complete lists the steps that have a whole manifest, oldest first.
+// Complete returns the steps that have a complete manifest, oldest first.
 func (s *Store) Complete() ([]protocol.Mark, error) {
 	var marks []protocol.Mark
 	err := s.walk(func(dir, name string, kind format.FileKind, m protocol.Mark) error {
@@ -255,7 +251,7 @@ func (s *Store) Complete() ([]protocol.Mark, error) {
 	return marks, err
 }
 
-// Manifest reads the manifest of a step.
+// Manifest returns the manifest of a step.
 func (s *Store) Manifest(m protocol.Mark) (format.Manifest, error) {
 	return s.manifest(path.Join(s.folder(m.Generation), format.ManifestName(m.Step)))
 }
@@ -273,7 +269,7 @@ func (s *Store) manifest(name string) (format.Manifest, error) {
 	return format.DecodeManifest(b)
 }
 
-// walk visits every file that is named as ours.
+// walk visits every file with one of Holdfast's names.
 func (s *Store) walk(visit func(dir, name string, kind format.FileKind, m protocol.Mark) error) error {
 	folders, err := s.fs.List(s.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -305,10 +301,9 @@ func (s *Store) walk(visit func(dir, name string, kind format.FileKind, m protoc
 	return err
 }
 
-// Prune removes what is older than every one of the marks that the gang's record names; nothing where it names
-// none. What the record will name later is newer than what it names now, so that no writer, however late, takes
-// away what may still be wanted. A step's manifest and its .metadata go first, so that none is ever left that speaks
-// of files that are gone.
+// Prune removes steps older than every mark in the gang's record; nothing if the record is empty. Marks that the record gets later are
+// newer than its present ones, so even a delayed writer removes no step that may still be needed. A step's manifest and its .metadata are
+// removed first, so that neither ever refers to files that are gone.
 func (s *Store) Prune(recorded ...protocol.Mark) error {
 	if len(recorded) == 0 {
 		return nil
@@ -316,7 +311,7 @@ func (s *Store) Prune(recorded ...protocol.Mark) error {
 	return s.PruneBelow(slices.MinFunc(recorded, compare), recorded...)
 }
 
-// PruneBelow removes what is older than line and not one of the marks that the gang's record names; nothing where it names none.
+// PruneBelow removes steps older than line that are not in the gang's record; nothing if the record is empty.
 func (s *Store) PruneBelow(line protocol.Mark, recorded ...protocol.Mark) error {
 	if len(recorded) == 0 {
 		return nil
@@ -349,7 +344,7 @@ func (s *Store) PruneBelow(line protocol.Mark, recorded ...protocol.Mark) error 
 		}
 		synced[path.Dir(name)] = true
 	}
-	for dir := range synced { // before the files go of which the manifests spoke
+	for dir := range synced { // before the files that the manifests list
 		if err := s.fs.SyncDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -365,12 +360,12 @@ func (s *Store) PruneBelow(line protocol.Mark, recorded ...protocol.Mark) error 
 		}
 	}
 	for dir := range dirs {
-		_ = s.fs.Remove(dir) // only an empty one goes
+		_ = s.fs.Remove(dir) // succeeds only if it is empty
 	}
 	return nil
 }
 
-// named reports whether a file is of one of these marks: by step and generation, which is all that names in storage tell.
+// named reports whether a file belongs to one of these marks, by step and generation: names in storage have no more.
 func named(marks []protocol.Mark, m protocol.Mark) bool {
 	return slices.ContainsFunc(marks, func(o protocol.Mark) bool { return o.Step == m.Step && o.Generation == m.Generation })
 }

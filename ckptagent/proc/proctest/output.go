@@ -37,7 +37,7 @@ func (o *Output) String() string {
 	return o.buf.String()
 }
 
-// Await waits until the output holds all of the texts.
+// Await waits until the output contains all of the texts.
 func (o *Output) Await(t testing.TB, texts ...string) {
 	t.Helper()
 	o.Until(t, func(have string) (missing string) {
@@ -50,7 +50,7 @@ func (o *Output) Await(t testing.TB, texts ...string) {
 	})
 }
 
-// Lines waits until there are so many whole ones, and returns them.
+// Lines waits until there are n complete lines, and returns them.
 func (o *Output) Lines(t testing.TB, n int) []string {
 	t.Helper()
 	var all []string
@@ -64,7 +64,7 @@ func (o *Output) Lines(t testing.TB, n int) []string {
 	return all
 }
 
-// Until waits until nothing is missing.
+// Until waits until lacks returns "".
 func (o *Output) Until(t testing.TB, lacks func(have string) (missing string)) {
 	t.Helper()
 	deadline := time.After(eventually.Timeout)
@@ -84,17 +84,18 @@ func (o *Output) Until(t testing.TB, lacks func(have string) (missing string)) {
 	}
 }
 
-// tail is the end of it, for people.
+// tail returns the end of the output, for a failure message.
 func (o *Output) tail() string {
 	all := o.String()
 	return all[max(0, len(all)-6000):]
 }
 
-// Stretch is how many saves in a row FewestSkipped looks at.
+// Stretch is the number of consecutive saves that FewestSkipped counts.
 const Stretch = 30
 
-// FewestSkipped is how few saves were skipped in the best stretch of a log, of which each line with the word "saved" or "skipped" is one
-// save; and how many were saved and skipped in all. A busy machine has bad stretches; an agent that is in the way has no good one.
+// FewestSkipped returns how few saves were skipped in the best stretch of a log, and how many were saved and skipped in all. Each line of
+// the log with the word "saved" or "skipped" is one save. A busy machine causes bad stretches; an agent that blocks saves leaves no good
+// one.
 func FewestSkipped(log string) (fewest, saved, skipped int) {
 	var made []bool
 	for line := range strings.Lines(log) {

@@ -1,8 +1,7 @@
 //go:build linux
 
-// Package proctest runs init, the real agent and the user's command as processes of this machine, like in a training
-// container, for tests. It promises that no process of such a container outlives its test, and prints the output of a
-// failed one.
+// Package proctest runs init, the real agent and the user's command as processes of this machine, as in a training container, for tests. No
+// process of such a container outlives its test, and the output of a failed test is printed.
 package proctest
 
 import (
@@ -25,8 +24,8 @@ import (
 // agent is the real binary, which Main builds.
 var agent string
 
-// Main is TestMain of a package that starts containers: it builds the agent once for all of its tests. HOLDFAST_AGENT names one that is
-// to be tested instead, of another version.
+// Main is TestMain of a package that starts containers: it builds the agent once for all of its tests. HOLDFAST_AGENT names another binary
+// to test instead.
 func Main(m *testing.M) {
 	if agent = os.Getenv("HOLDFAST_AGENT"); agent != "" {
 		os.Exit(m.Run())
@@ -47,30 +46,30 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Agent is where the real binary is.
+// Agent returns the path of the real binary.
 func Agent() string { return agent }
 
-// Container is one training container, which may be started again and again.
+// Container is one training container, which may be started several times.
 type Container struct {
 	Name string
-	// Root is where Holdfast is installed, Dir where the command runs; Env is the container's.
+	// Root is where Holdfast is installed, Dir the command's working directory; Env is the container's environment.
 	Root, Dir string
 	Env       map[string]string
-	// Within is a command that becomes init, such as one that enters namespaces of the container's own.
+	// Within is a command that runs init, such as one that enters new namespaces.
 	Within []string
-	// Out and Errs are what all of its processes wrote.
+	// Out and Errs are the output of all of its processes.
 	Out, Errs *Output
-	// Init is the newest start.
+	// Init is the init process of the newest start.
 	Init *exec.Cmd
 
 	t     testing.TB
 	ended chan struct{}
 }
 
-// New installs Holdfast into the folders of a container of a pod whose token is its name.
+// New installs Holdfast into the folders of a container, whose pod's token is its name.
 func New(t testing.TB, name string) *Container {
 	t.Helper()
-	top, err := os.MkdirTemp("", "hf") // short: a socket's path ends at 108 bytes
+	top, err := os.MkdirTemp("", "hf") // short: a socket's path has at most 108 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +100,7 @@ func New(t testing.TB, name string) *Container {
 	return c
 }
 
-// Coordinator says where the coordinator is; without it init becomes the command.
+// Coordinator sets the coordinator's address; without it init execs the command.
 func (c *Container) Coordinator(address, ca string) {
 	c.Env["HOLDFAST_COORDINATOR"], c.Env["HOLDFAST_COORDINATOR_CA"] = address, ca
 }
@@ -134,15 +133,15 @@ func (c *Container) Start(command ...string) {
 	ended := make(chan struct{})
 	c.Init, c.ended = init, ended
 	go func() {
-		_ = init.Wait() // its exit code is asked for later
+		_ = init.Wait() // the exit code is read later
 		close(ended)
 	}()
 }
 
-// Ended is closed once the container has ended.
+// Ended returns a channel that is closed once the container has ended.
 func (c *Container) Ended() <-chan struct{} { return c.ended }
 
-// Code is the exit code of a container that has ended.
+// Code returns the exit code of a container that has ended.
 func (c *Container) Code() int { return c.Init.ProcessState.ExitCode() }
 
 // Wait returns the container's exit code.
@@ -156,7 +155,7 @@ func (c *Container) Wait() int {
 	return c.Code()
 }
 
-// Processes lists what belongs to the container: pid to command line.
+// Processes returns the container's processes: pid to command line.
 func (c *Container) Processes() map[int]string {
 	found := map[int]string{}
 	entries, _ := os.ReadDir("/proc")
@@ -173,13 +172,13 @@ func (c *Container) Processes() map[int]string {
 	return found
 }
 
-// Owns reports whether a process is the container's. Pids are used again, so one that a file names may be anybody's by now.
+// Owns reports whether a process is the container's: a pid from a file may have been reused.
 func (c *Container) Owns(pid int) bool {
 	env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	return bytes.Contains(env, []byte("HOLDFAST_ROOT="+c.Root+"\x00"))
 }
 
-// Kill ends all of it at once: init and the agent first, which so see none of the others die, as where a kernel ends a container.
+// Kill ends all processes at once: init and the agent first, so that they see none of the others die, as when a kernel ends a container.
 func (c *Container) Kill() {
 	if c.Init != nil {
 		_ = c.Init.Process.Kill()
@@ -203,9 +202,9 @@ func (c *Container) Kill() {
 	}
 }
 
-// LookForAgent is the pid of the agent; false while there is none.
+// LookForAgent returns the pid of the agent; false while there is none.
 func (c *Container) LookForAgent() (int, bool) {
-	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", c.Init.Process.Pid)) // each thread has children of its own
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", c.Init.Process.Pid)) // children are listed per thread
 	for _, list := range lists {
 		children, err := os.ReadFile(list)
 		if err != nil {
@@ -222,7 +221,7 @@ func (c *Container) LookForAgent() (int, bool) {
 	return 0, false
 }
 
-// AgentPID is the pid of the agent, which must be there.
+// AgentPID returns the pid of the agent, or fails the test.
 func (c *Container) AgentPID() int {
 	c.t.Helper()
 	pid, ok := c.LookForAgent()

@@ -1,9 +1,8 @@
 //go:build linux
 
-// Package child accesses storage's file system in a separate process. A thread that waits for a network file system
-// may be unkillable; its process then does not end either, keeps its sockets open, and its parent gets no exit. The
-// package promises that this never happens to the process that uses it: calls may wait, but that process can end, be
-// killed and be replaced at any time.
+// Package child accesses storage's file system in a separate process. A thread that waits for a network file system may be unkillable; then
+// its process does not end, keeps its sockets open, and its parent gets no exit. With this package that never happens to the calling
+// process: its calls may wait, but it can end, be killed and be replaced at any time.
 package child
 
 import (
@@ -24,16 +23,16 @@ import (
 )
 
 const (
-	// laneBytes is how much is read or written by one call, lanes how many such calls may be under way at once.
+	// laneBytes is the size of one read or write, lanes the most calls at a time.
 	laneBytes = 4 << 20
 	lanes     = 4
-	// spareLane is one more, for reads where all others are taken: storage that is full may hold up writes for as long as it is, and steps
-	// are read from it all the same.
+	// spareLane is one more lane, for reads while all others are taken: full storage may block writes for long, and steps can still be read
+	// from it.
 	spareLane = lanes
 	allLanes  = lanes + 1
-	// sharedFD is the memory that both processes have, in the child.
+	// sharedFD is the child's descriptor of the memory shared with its parent.
 	sharedFD = 3
-	// endWait bounds how long an end of the child is waited for.
+	// endWait bounds the wait for the child's end.
 	endWait = time.Second
 )
 
@@ -61,7 +60,7 @@ type response struct {
 	Failed *failure `json:"failed,omitempty"`
 }
 
-// failure is an error that reads and is asked for as in the process where it came up.
+// failure is an error as text, for which errors.Is answers as in the process where it occurred.
 type failure struct {
 	Op    string        `json:"op,omitempty"`
 	Path  string        `json:"path,omitempty"`
@@ -96,7 +95,8 @@ func (f *failure) err() error {
 	return errors.New(f.Text)
 }
 
-// FS is store.FS by a child, which is started when it is needed and again after its end. Its methods may be called at once.
+// FS implements store.FS by a child process, which is started when needed and restarted after its end. Its methods may be called
+// concurrently.
 type FS struct {
 	command func() *exec.Cmd
 
@@ -104,19 +104,19 @@ type FS struct {
 	now *process
 }
 
-// New uses a child that command starts; what it runs calls Serve. The command's standard input, output and files are set here.
+// New returns an FS whose child command starts; that process calls Serve. FS sets the command's standard input, output and files.
 func New(command func() *exec.Cmd) *FS { return &FS{command: command} }
 
 // process is one child.
 type process struct {
 	cmd    *exec.Cmd
 	in     io.WriteCloser
-	memory *os.File // shared; not mapped here: what an agent has mapped counts as its own where the kernel looks for one to kill
-	free   chan int // lanes that nobody uses
-	spare  chan int // holds spareLane where nobody uses it
+	memory *os.File // shared; not mapped here: the OOM killer counts mapped memory against the agent
+	free   chan int // unused lanes
+	spare  chan int // holds spareLane while it is unused
 	ended  chan struct{}
 
-	mu      sync.Mutex // of what follows, and of in
+	mu      sync.Mutex // guards all below, and in
 	last    uint64
 	waiting map[uint64]waiting
 	why     error // of its end
@@ -127,7 +127,7 @@ type waiting struct {
 	answer chan<- response
 }
 
-// present returns the child that is there, or starts one.
+// present returns the running child, or starts one.
 func (f *FS) present() (*process, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -168,7 +168,7 @@ func start(cmd *exec.Cmd) (*process, error) {
 		p.in, err = cmd.StdinPipe()
 	}
 	if err == nil {
-		err = store.InBackground(cmd.Start) // it gives way to training
+		err = store.InBackground(cmd.Start) // at the lowest priority
 	}
 	if err != nil {
 		p.memory.Close()
@@ -178,7 +178,7 @@ func start(cmd *exec.Cmd) (*process, error) {
 	return p, nil
 }
 
-// hear passes on answers until the child has ended.
+// hear passes on responses until the child has ended.
 func (p *process) hear(out io.Reader) {
 	for answers := json.NewDecoder(out); ; {
 		var r response
@@ -195,7 +195,7 @@ func (p *process) hear(out io.Reader) {
 	}
 	p.in.Close()
 	p.memory.Close()
-	_ = p.cmd.Process.Kill() // it says nothing more
+	_ = p.cmd.Process.Kill() // its output has ended
 	p.mu.Lock()
 	p.why = errors.New("the process that reaches storage has ended")
 	all := p.waiting
@@ -204,11 +204,11 @@ func (p *process) hear(out io.Reader) {
 	for id, w := range all {
 		w.answer <- response{ID: id, Failed: failureOf(p.why)}
 	}
-	_ = p.cmd.Wait() // for as long as storage holds it
+	_ = p.cmd.Wait() // returns when storage releases the child
 	close(p.ended)
 }
 
-// laneToRead waits for a lane, be it the spare one.
+// laneToRead waits for any lane, including the spare one.
 func (p *process) laneToRead() int {
 	select {
 	case lane := <-p.free:
@@ -237,7 +237,7 @@ func (p *process) gone() bool {
 	return p.why != nil
 }
 
-// ask sends a request; its answer comes however late.
+// ask sends a request; the channel delivers its response.
 func (p *process) ask(r request) (<-chan response, error) {
 	answer := make(chan response, 1)
 	p.mu.Lock()
@@ -249,7 +249,7 @@ func (p *process) ask(r request) (<-chan response, error) {
 	r.ID = p.last
 	raw, err := json.Marshal(r)
 	if err == nil {
-		_, err = p.in.Write(append(raw, '\n')) // the child reads at all times
+		_, err = p.in.Write(append(raw, '\n')) // never blocks: the child always reads
 	}
 	if err != nil {
 		return nil, fmt.Errorf("asking the process that reaches storage: %w", err)
@@ -258,7 +258,7 @@ func (p *process) ask(r request) (<-chan response, error) {
 	return answer, nil
 }
 
-// call waits for the answer to a request.
+// call sends a request and waits for its response.
 func (p *process) call(r request) (response, error) {
 	answer, err := p.ask(r)
 	if err != nil {
@@ -268,7 +268,7 @@ func (p *process) call(r request) (response, error) {
 	return got, got.Failed.err()
 }
 
-// Unanswered is since when the oldest call waits that storage has not answered; zero: none does.
+// Unanswered returns when the oldest call without a response was sent; zero: there is none.
 func (f *FS) Unanswered() (since time.Time) {
 	f.mu.Lock()
 	p := f.now
@@ -286,7 +286,7 @@ func (f *FS) Unanswered() (since time.Time) {
 	return since
 }
 
-// Close ends the child; one that storage holds is left behind, and ends when that lets go.
+// Close ends the child. A child that is blocked in storage is left behind, and ends when storage releases it.
 func (f *FS) Close() {
 	f.mu.Lock()
 	p := f.now
@@ -358,18 +358,18 @@ func (f *FS) SyncDir(dir string) error {
 	return err
 }
 
-// file is one that the child has open. Its methods are called one after the other.
+// file is a file that the child has open. Its methods must not be called concurrently.
 type file struct {
 	p      *process
 	handle uint64
-	// written answers the write that is under way; nil: none is. lane is where its bytes lie.
+	// written delivers the response of the write under way; nil: none is. lane holds its bytes.
 	written <-chan response
 	lane    int
 	failed  error // of a write
 }
 
-// Write has all of b written, so many bytes a call as a lane holds. It returns while the last of them are on their way: what becomes of
-// them the next call says, Sync or Close at the latest. So the caller reads and checksums while the child waits for storage.
+// Write writes b, one lane per call to the child. It returns while the last write is under way; its error comes from the next call, Sync or
+// Close at the latest. So the caller reads and checksums while the child waits for storage.
 func (f *file) Write(b []byte) (n int, err error) {
 	for n < len(b) {
 		part := b[n:min(len(b), n+laneBytes)]
@@ -385,7 +385,7 @@ func (f *file) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// CopyFrom implements store.Copier: the child reads and checksums what it writes, so that none of that is done at this process's priority.
+// CopyFrom implements store.Copier: the child reads and checksums what it writes, at its own low priority.
 func (f *file) CopyFrom(from string, at int64, n int, sum uint32) (uint32, error) {
 	for done := 0; done < n; {
 		part := min(n-done, laneBytes)
@@ -402,7 +402,7 @@ func (f *file) CopyFrom(from string, at int64, n int, sum uint32) (uint32, error
 	return sum, nil
 }
 
-// writeLane has the first n bytes of a lane written, which fill has put there.
+// writeLane writes the first n bytes of a lane after fill has filled it.
 func (f *file) writeLane(n int, fill func(lane int) error) error {
 	lane := f.takeLane()
 	err := fill(lane)
@@ -421,18 +421,18 @@ func (f *file) writeLane(n int, fill func(lane int) error) error {
 	return nil
 }
 
-// takeLane waits for a lane, not with the one that this file has in hand: others may hang.
+// takeLane waits for a lane without holding this file's own: other files may be blocked.
 func (f *file) takeLane() int {
 	select {
 	case lane := <-f.p.free:
 		return lane
 	default:
-		_ = f.settle() // and is asked again
+		_ = f.settle() // the error is kept for the next call
 		return <-f.p.free
 	}
 }
 
-// settle waits for the write that is under way, and reports whether all have succeeded.
+// settle waits for the write under way, and returns the first error of all writes.
 func (f *file) settle() error {
 	if f.written != nil {
 		got := <-f.written

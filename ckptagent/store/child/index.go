@@ -14,14 +14,13 @@ import (
 )
 
 const (
-	// indexWait is how long a manifest waits for its index at most.
+	// indexWait is the longest that a manifest waits for its index.
 	indexWait = time.Minute
 	maxSaid   = 4 << 10
 )
 
-// Index starts a process that names to stock torch what lies in a step's rank files, and returns what it writes. Reading it
-// succeeds only if the process did; otherwise the error says why there is no index. The kernel ends this process before any other
-// of the pod.
+// Index starts a process that writes stock torch's index of a step's rank files, and returns its output. Reading it succeeds only if the
+// process does; otherwise the error explains why there is no index. The process has the highest OOM score of the pod.
 func Index(cmd *exec.Cmd) (io.ReadCloser, error) { return indexWithin(cmd, indexWait) }
 
 func indexWithin(cmd *exec.Cmd, within time.Duration) (io.ReadCloser, error) {
@@ -46,7 +45,7 @@ type index struct {
 	within time.Duration
 	late   *time.Timer
 	said   head
-	end    error // io.EOF: the process has ended well
+	end    error // io.EOF: the process has succeeded
 }
 
 func (p *index) Read(b []byte) (int, error) {
@@ -61,7 +60,7 @@ func (p *index) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// wait returns io.EOF where the process has ended well.
+// wait returns io.EOF if the process has succeeded.
 func (p *index) wait() error {
 	err := p.cmd.Wait()
 	switch text := strings.TrimSpace(p.said.String()); {
@@ -75,7 +74,7 @@ func (p *index) wait() error {
 	return fmt.Errorf("the process that names its parts needs more memory or processor than it may have, or was killed: %w", err)
 }
 
-// kill ends the process and what it has started, which may hold its output open.
+// kill ends the process and its children, which may hold its output open.
 func (p *index) kill() { _ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) }
 
 // Close ends the process.
@@ -87,7 +86,7 @@ func (p *index) Close() error {
 	return nil
 }
 
-// head keeps the beginning of what is written.
+// head stores the beginning of what is written to it.
 type head struct{ strings.Builder }
 
 func (h *head) Write(b []byte) (int, error) {

@@ -45,8 +45,8 @@ type server struct {
 	files map[uint64]io.Closer
 }
 
-// Serve is the child: it does what it is asked on in, each call in a thread of its own, and answers on out, until in ends. It does not
-// wait for calls that are under way; its caller exits.
+// Serve is the child's main loop: it carries out requests from in, each in its own goroutine, and writes responses to out, until in ends.
+// It does not wait for calls under way; its caller exits.
 func Serve(under store.FS, in io.Reader, out io.Writer) error {
 	shared, err := unix.Mmap(sharedFD, 0, allLanes*laneBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
@@ -66,7 +66,7 @@ func Serve(under store.FS, in io.Reader, out io.Writer) error {
 			got.ID, got.Failed = r.ID, failureOf(err)
 			s.out.Lock()
 			defer s.out.Unlock()
-			_ = s.to.Encode(got) // an agent that is gone is heard of where requests are read
+			_ = s.to.Encode(got) // the read loop notices if the agent is gone
 		}()
 	}
 }
@@ -97,7 +97,7 @@ func (s *server) do(r request) (got response, err error) {
 	return s.withFile(r)
 }
 
-// fill brings a part of a state in memory, which is a file of this machine, into a lane.
+// fill copies a part of an arena into a lane.
 func (s *server) fill(r request) (uint32, error) {
 	lane, err := s.lane(r)
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *server) fill(r request) (uint32, error) {
 		return 0, err
 	}
 	defer f.Close()
-	for sum, at := r.Sum, 0; ; { // in parts that are still in the core's cache when they are checksummed
+	for sum, at := r.Sum, 0; ; { // in parts that still are in the core's cache for the checksum
 		part := lane[at:min(len(lane), at+256<<10)]
 		if len(part) == 0 {
 			return sum, nil
@@ -120,7 +120,7 @@ func (s *server) fill(r request) (uint32, error) {
 	}
 }
 
-// lane is what a request is about of the shared memory.
+// lane returns the shared memory of a request.
 func (s *server) lane(r request) ([]byte, error) {
 	if r.Bytes < 0 || r.Bytes > laneBytes || r.Lane < 0 || r.Lane >= allLanes {
 		return nil, fmt.Errorf("%s of %d bytes in lane %d", r.Op, r.Bytes, r.Lane)
@@ -128,7 +128,7 @@ func (s *server) lane(r request) ([]byte, error) {
 	return s.shared[r.Lane*laneBytes:][:r.Bytes], nil
 }
 
-// keep remembers an open file by a number.
+// keep stores an open file under a number.
 func (s *server) keep(f io.Closer, err error) (response, error) {
 	if err != nil {
 		return response{}, err
