@@ -19,7 +19,7 @@ const (
 type Command struct {
 	PID     int       `json:"pid,omitempty"`
 	BeganAt time.Time `json:"beganAt,omitzero"`
-	// Timeout is how long the command may run without a launcher before it counts as the one rank of its pod; negative: it never does.
+	// Timeout is how long the command may run without a launcher before it counts as the one rank of its pod; below zero: it never does.
 	Timeout time.Duration `json:"timeout,omitempty"`
 	// MaxRestarts is how many restarts the job allows it; nil: unknown.
 	MaxRestarts *int `json:"maxRestarts,omitempty"`
