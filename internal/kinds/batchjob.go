@@ -131,6 +131,9 @@ func JobState(job *batchv1.Job) State {
 			s.Ended = true
 		case batchv1.JobSuspended:
 		}
+		if failed := c.Type == batchv1.JobFailed; failed || c.Type == batchv1.JobComplete {
+			s.Final, s.Message = true, endText("Job", failed, c.Reason, c.Message)
+		}
 	}
 	return s
 }

@@ -98,7 +98,7 @@ func answer(t *testing.T, out *strings.Builder, kind Kind, obj *unstructured.Uns
 	if kind.Admit(again, Admission{Job: job, Minor: 37}); asYAML(t, again.Object) != asYAML(t, admitted.Object) {
 		t.Error("Admit writes something else when it is called again")
 	}
-	fmt.Fprintf(out, "state: %+v\n", kind.State(obj))
+	stateOf(out, kind.State(obj))
 	f := Failure{Reason: "MaxRestarts", Message: "rank 3 in slot 1 failed first", At: time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)}
 	soon := kind.Fail(obj, f)
 	f.Now = true
@@ -108,8 +108,19 @@ func answer(t *testing.T, out *strings.Builder, kind Kind, obj *unstructured.Uns
 	}
 	writeOf(t, out, "fails", now)
 	failed := patched(t, obj, now)
-	if got := kind.State(failed); !got.Ended || !got.Failed {
+	got := kind.State(failed)
+	if !got.Ended || !got.Failed {
 		t.Errorf("after Fail the state is %+v", got)
+	}
+	if got.Final {
+		fmt.Fprintf(out, "says then: %s\n", got.Message)
+	}
+}
+
+func stateOf(out *strings.Builder, s State) {
+	fmt.Fprintf(out, "state: {Ended:%v Failed:%v Suspended:%v}\n", s.Ended, s.Failed, s.Suspended)
+	if s.Final {
+		fmt.Fprintf(out, "says: %s\n", s.Message)
 	}
 }
 

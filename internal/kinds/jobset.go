@@ -3,9 +3,11 @@ package kinds
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -204,6 +206,23 @@ func (JobSet) Place(pod *corev1.Pod) (Place, bool) {
 	return Place{Maker: types.UID(uid), Role: pod.Labels[jobSetRole], Replica: replica, Index: i}, true
 }
 
+// IsChild says whether a batch Job is a part of a JobSet, whose gang its pods are in.
+func IsChild(job metav1.Object) bool {
+	ref := metav1.GetControllerOfNoCopy(job)
+	if ref == nil || ref.Kind != (JobSet{}).GroupVersionKind().Kind {
+		return false
+	}
+	gv, err := schema.ParseGroupVersion(ref.APIVersion)
+	return err == nil && gv.Group == (JobSet{}).GroupVersionKind().Group
+}
+
+// ChildOf says whether a batch Job's name is that of a Job of this set's role.
+func (JobSet) ChildOf(set, role, job string) bool {
+	i, ok := strings.CutPrefix(job, set+"-"+role+"-")
+	n, err := strconv.Atoi(i)
+	return ok && err == nil && n >= 0 && strconv.Itoa(n) == i
+}
+
 // Release implements Kind: the JobSet's controller looks at the conditions of its Jobs alone, never at pods, so that the pod is
 // released from its Job.
 func (JobSet) Release(pod *corev1.Pod, _ *unstructured.Unstructured) Release {
@@ -216,8 +235,9 @@ func (JobSet) State(obj *unstructured.Unstructured) State {
 	if err != nil {
 		return State{}
 	}
-	failed := c.isTrue("Failed")
-	return State{Ended: failed || c.isTrue("Completed") || obj.GetDeletionTimestamp() != nil, Failed: failed, Suspended: c.Spec.Suspend}
+	s := c.state("JobSet", "Completed", c.Spec.Suspend)
+	s.Ended = s.Ended || obj.GetDeletionTimestamp() != nil
+	return s
 }
 
 // Fail implements Kind: condition Failed is final, uses up no maxRestarts, and the controller deletes the Jobs that run, with

@@ -6,6 +6,7 @@ package kinds
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -127,6 +128,9 @@ type State struct {
 	Ended, Failed bool
 	// Suspended: its user stopped it for now.
 	Suspended bool
+	// Final: its end is recorded on it, and nothing of that changes any more. Message is what it says then.
+	Final   bool
+	Message string
 }
 
 // Failure is why a job is made to fail.
@@ -148,9 +152,11 @@ type Write struct {
 	Evict bool
 }
 
-// all are the kinds that this package reads. The product serves BatchJob alone so far: webhook, gang/controller and
-// elastic/controller name it (docs/designs/kinds.md).
+// all are the kinds that this package reads.
 var all = []Kind{BatchJob{}, VolcanoJob{}, JobSet{}, PyTorchJob{}}
+
+// Served are the kinds that Holdfast serves, where the cluster does.
+func Served() []Kind { return slices.Clone(all) }
 
 // Of returns the kind of an object; ok is false where Holdfast does not know it.
 func Of(kind schema.GroupKind) (k Kind, ok bool) {

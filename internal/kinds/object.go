@@ -67,22 +67,37 @@ type conditioned struct {
 	} `json:"spec"`
 	Status struct {
 		Conditions []struct {
-			Type   string `json:"type"`
-			Status string `json:"status"`
+			Type    string `json:"type"`
+			Status  string `json:"status"`
+			Reason  string `json:"reason"`
+			Message string `json:"message"`
 		} `json:"conditions"`
 	} `json:"status"`
 }
 
-// isTrue reports whether one of these conditions is true.
-func (c *conditioned) isTrue(kinds ...string) bool {
+// state is what conditions say of an object: Failed, or that it has ended well.
+func (c *conditioned) state(kind, well string, suspended bool) State {
+	s := State{Suspended: suspended}
 	for _, have := range c.Status.Conditions {
-		for _, kind := range kinds {
-			if have.Type == kind && have.Status == string(metav1.ConditionTrue) {
-				return true
-			}
+		failed := have.Type == "Failed"
+		if have.Status != string(metav1.ConditionTrue) || !failed && have.Type != well || s.Failed {
+			continue
 		}
+		s.Ended, s.Final, s.Failed = true, true, failed
+		s.Message = endText(kind, failed, have.Reason, have.Message)
 	}
-	return false
+	return s
+}
+
+// endText is what an object that has ended says of it.
+func endText(kind string, failed bool, reason, message string) string {
+	switch {
+	case !failed:
+		return "the " + kind + " is complete"
+	case reason == "" || message == "":
+		return reason + message
+	}
+	return reason + ": " + message
 }
 
 // failedCondition is the patch of a status that sets condition Failed in a list that cannot be merged by type: the whole list,

@@ -146,12 +146,9 @@ func (PyTorchJob) State(obj *unstructured.Unstructured) State {
 	if err != nil {
 		return State{}
 	}
-	failed := c.isTrue("Failed")
-	return State{
-		Ended:     failed || c.isTrue("Succeeded") || obj.GetDeletionTimestamp() != nil,
-		Failed:    failed,
-		Suspended: c.Spec.RunPolicy.Suspend,
-	}
+	s := c.state("PyTorchJob", "Succeeded", c.Spec.RunPolicy.Suspend)
+	s.Ended = s.Ended || obj.GetDeletionTimestamp() != nil
+	return s
 }
 
 // Fail implements Kind: after condition Failed the operator creates nothing more. cleanPodPolicy None, the default, leaves pods

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -33,7 +34,9 @@ type volcanoJob struct {
 	} `json:"spec"`
 	Status struct {
 		State struct {
-			Phase string `json:"phase"`
+			Phase   string `json:"phase"`
+			Reason  string `json:"reason"`
+			Message string `json:"message"`
 		} `json:"state"`
 	} `json:"status"`
 }
@@ -228,12 +231,21 @@ func (VolcanoJob) State(obj *unstructured.Unstructured) State {
 		return State{}
 	}
 	phase := v.Status.State.Phase
-	failed := slices.Contains([]string{"Failed", "Terminating", "Terminated"}, phase)
-	return State{
-		Ended:     failed || phase == "Completing" || phase == "Completed" || obj.GetDeletionTimestamp() != nil,
-		Failed:    failed,
+	s := State{
+		Failed:    slices.Contains([]string{"Failed", "Terminating", "Terminated"}, phase),
+		Final:     slices.Contains([]string{"Failed", "Terminated", "Completed"}, phase),
 		Suspended: phase == "Aborting" || phase == "Aborted",
 	}
+	s.Ended = s.Failed || s.Final || phase == "Completing" || obj.GetDeletionTimestamp() != nil
+	if s.Final {
+		s.Message = endText("Volcano Job", s.Failed, v.Status.State.Reason, v.Status.State.Message)
+	}
+	return s
+}
+
+// PodGroup is the name of the PodGroup that Volcano's controller creates for a Job, before any of its pods.
+func (VolcanoJob) PodGroup(job metav1.Object) string {
+	return job.GetName() + "-" + string(job.GetUID())
 }
 
 // Fail implements Kind: in phase Failed the controller ends what runs, keeps the pods that failed and the reason, and creates

@@ -48,7 +48,7 @@ var readers = map[string][]string{
 	"gang/status":         {"api/v1alpha1", "gang", "gang/observe", "internal/membership", "internal/settings"},
 	"internal/kinds":      {"api/v1alpha1"},
 	"internal/membership": {"api/v1alpha1"},
-	"internal/settings":   {"api/v1alpha1", "gang", "internal/protocol"},
+	"internal/settings":   {"api/v1alpha1", "gang", "internal/kinds", "internal/protocol"},
 	"internal/slim":       {"api/v1alpha1", "internal/settings"},
 }
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -70,28 +70,35 @@ func positive(text string) int64 {
 	return n
 }
 
-// SetPins writes a Job's pins; none: it has no such annotation.
-func SetPins(job *batchv1.Job, pins []protocol.Mark) {
-	if len(pins) == 0 {
-		delete(job.Annotations, v1alpha1.AnnotationPinnedCheckpoints)
-		return
+// SetPins writes a job's pins; none: it has no such annotation.
+func SetPins(job metav1.Object, pins []protocol.Mark) {
+	text := ""
+	if len(pins) > 0 {
+		text = PinsText(pins)
 	}
-	if job.Annotations == nil {
-		job.Annotations = map[string]string{}
-	}
-	job.Annotations[v1alpha1.AnnotationPinnedCheckpoints] = PinsText(pins)
+	setAnnotation(job, v1alpha1.AnnotationPinnedCheckpoints, text)
 }
 
-// SetPinWish writes the number of the wish that a Job's pins are; 0: it has no such annotation.
-func SetPinWish(job *batchv1.Job, wish int64) {
-	if wish == 0 {
-		delete(job.Annotations, v1alpha1.AnnotationPinWish)
-		return
+// SetPinWish writes the number of the wish that a job's pins are; 0: it has no such annotation.
+func SetPinWish(job metav1.Object, wish int64) {
+	text := ""
+	if wish != 0 {
+		text = strconv.FormatInt(wish, 10)
 	}
-	if job.Annotations == nil {
-		job.Annotations = map[string]string{}
+	setAnnotation(job, v1alpha1.AnnotationPinWish, text)
+}
+
+// setAnnotation writes an annotation; an empty one is removed.
+func setAnnotation(job metav1.Object, key, value string) {
+	all := job.GetAnnotations()
+	switch {
+	case value == "":
+		delete(all, key)
+	case all == nil:
+		job.SetAnnotations(map[string]string{key: value})
+	default:
+		all[key] = value
 	}
-	job.Annotations[v1alpha1.AnnotationPinWish] = strconv.FormatInt(wish, 10)
 }
 
 // CheckPinsOfTemplate refuses pins where they could not be changed.

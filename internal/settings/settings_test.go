@@ -132,6 +132,24 @@ func TestAdmittedJob(t *testing.T) {
 	}
 }
 
+// TestAJobOfASetIsNotAdmitted: its pods are in the gang of the JobSet, which stamped its template.
+func TestAJobOfASetIsNotAdmitted(t *testing.T) {
+	yes := true
+	for owner, want := range map[metav1.OwnerReference]bool{
+		{APIVersion: "jobset.x-k8s.io/v1alpha2", Kind: "JobSet"}: false,
+		{APIVersion: "jobset.x-k8s.io/v1beta1", Kind: "JobSet"}:  false,
+		{APIVersion: "batch/v1", Kind: "CronJob"}:                true,
+		{APIVersion: "example.com/v1", Kind: "JobSet"}:           true,
+	} {
+		owner.Controller = &yes
+		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{owner}}}
+		job.Spec.Template.Annotations = map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "4"}
+		if _, ok := AdmittedJob(job); ok != want {
+			t.Errorf("owned by %s %s: %v", owner.APIVersion, owner.Kind, ok)
+		}
+	}
+}
+
 // People may change the parallelism of a Job that is only watched, and nobody is asked: what is made for each pod is bounded.
 func TestObservedJobOfAnySize(t *testing.T) {
 	for parallelism, want := range map[int32]int32{7: 7, v1alpha1.MaxMembers: v1alpha1.MaxMembers, math.MaxInt32: v1alpha1.MaxMembers} {

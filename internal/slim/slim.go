@@ -24,10 +24,7 @@ func Job(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
-	kept := &batchv1.Job{TypeMeta: job.TypeMeta, ObjectMeta: metav1.ObjectMeta{
-		Namespace: job.Namespace, Name: job.Name, UID: job.UID, ResourceVersion: job.ResourceVersion, Generation: job.Generation,
-		CreationTimestamp: job.CreationTimestamp, DeletionTimestamp: job.DeletionTimestamp,
-	}}
+	kept := &batchv1.Job{TypeMeta: job.TypeMeta, ObjectMeta: identity(&job.ObjectMeta)}
 	kept.Spec.Parallelism, kept.Spec.Suspend = job.Spec.Parallelism, job.Spec.Suspend
 	kept.Spec.Template.Annotations = settings.OfAdmittedJob(job)
 	if kept.Spec.Template.Annotations != nil {

@@ -116,6 +116,46 @@ func TestPinsOfJobsAreKept(t *testing.T) {
 	}
 }
 
+// TestMetadataIsKeptSmall: of a job of another kind, identity and the annotations that are read stay.
+func TestMetadataIsKeptSmall(t *testing.T) {
+	for name, c := range map[string]struct{ had, want map[string]string }{
+		"not opted in": {nil, nil},
+		"opted in":     {map[string]string{v1alpha1.AnnotationEnabled: "true"}, map[string]string{v1alpha1.AnnotationEnabled: "true"}},
+		"not now":      {map[string]string{v1alpha1.AnnotationEnabled: "false", v1alpha1.AnnotationPinWish: "2"}, map[string]string{v1alpha1.AnnotationPinWish: "2"}},
+		"pins": {
+			map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationPinnedCheckpoints: "120@3, 180@3"},
+			map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationPinnedCheckpoints: "120@3,180@3"},
+		},
+		"long pins": {map[string]string{v1alpha1.AnnotationPinnedCheckpoints: strings.Repeat(" ", 200_000) + "1@1"}, nil},
+	} {
+		m := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "kubeflow.org/v1", Kind: "PyTorchJob"}, ObjectMeta: large(c.had).ObjectMeta}
+		maps.Copy(m.Annotations, c.had)
+		before := m.DeepCopy()
+		for range 2 { // a transform may be called again with what it made
+			got, err := Metadata(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			kept := got.(*metav1.PartialObjectMetadata)
+			want := &metav1.PartialObjectMetadata{TypeMeta: before.TypeMeta, ObjectMeta: metav1.ObjectMeta{
+				Namespace:       "ns",
+				Name:            "train",
+				UID:             "u",
+				ResourceVersion: "7",
+				Annotations:     c.want,
+			}}
+			if !reflect.DeepEqual(kept, want) {
+				t.Errorf("%s: kept is %+v", name, kept)
+			}
+			m = kept
+		}
+	}
+	gone := struct{}{}
+	if got, err := Metadata(gone); err != nil || got != any(gone) {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
 // TestSelectorsKeepWhatCanGo: the label of the gang stays on a pod, so it is not among the few that are kept.
 func TestSelectorsKeepWhatCanGo(t *testing.T) {
 	job := &batchv1.Job{}
