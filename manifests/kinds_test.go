@@ -36,8 +36,8 @@ func ask(t *testing.T, text, old string) request {
 
 // What the policy says; %s is the kind.
 const (
-	notYet    = "Holdfast does not support the kind %s yet: train in an Indexed batch Job and annotate that, or remove"
-	notAKind  = "%s is no kind of job that Holdfast knows: annotate the Indexed batch Job that trains"
+	notYet    = "Holdfast does not support the kind %s yet: train in an Indexed batch Job, a Volcano Job, a JobSet or a PyTorchJob, and annotate that, or remove"
+	notAKind  = "%s is no kind of job that Holdfast knows: annotate the job that trains"
 	inTheJobs = "has no effect on a CronJob itself: write it in spec.jobTemplate.metadata.annotations"
 )
 
@@ -53,15 +53,9 @@ var unknownKinds = []struct{ apiVersion, kind, rest, want string }{
 	{"apps/v1", "ReplicaSet",
 		`metadata: {annotations: {holdfast.dev/enabled: "true"}, ownerReferences: [{kind: Deployment, controller: true}]}`, ""},
 	{"v1", "ReplicationController", "ON", notYet},
-	{"batch.volcano.sh/v1alpha1", "Job", "ON", notYet},
-	{"batch.volcano.sh/v1alpha1", "Job", "spec: {tasks: [{name: m}, {template: {ON}}]}", notYet},
-	{"batch.volcano.sh/v1alpha1", "Job", "spec: {tasks: [{template: {metadata: {annotations: {holdfast.dev/topology-required: rack}}}}]}", ""},
-	{"jobset.x-k8s.io/v1alpha2", "JobSet", "ON", notYet},
-	{"jobset.x-k8s.io/v1alpha2", "JobSet", "spec: {replicatedJobs: [{template: {ON}}]}", notYet},
-	{"jobset.x-k8s.io/v1alpha2", "JobSet", "spec: {replicatedJobs: [{template: {spec: {template: {ON}}}}]}", notYet},
-	{"kubeflow.org/v1", "PyTorchJob", "ON", notYet},
-	{"kubeflow.org/v1", "PyTorchJob",
-		"spec: {runPolicy: {a: b}, pytorchReplicaSpecs: {Master: {replicas: 1}, Worker: {template: {ON}}}}", notYet},
+	{"batch.volcano.sh/v1alpha1", "CronJob", "ON", notYet},
+	{"kubeflow.org/v1", "TFJob", "ON", notYet},
+	{"kubeflow.org/v1", "TFJob", "spec: {runPolicy: {a: b}, tfReplicaSpecs: {Chief: {replicas: 1}, Worker: {template: {ON}}}}", notYet},
 	{"kubeflow.org/v2beta1", "MPIJob", "spec: {mpiReplicaSpecs: {Launcher: {template: {ON}}}}", notYet},
 	{"trainer.kubeflow.org/v1alpha1", "TrainJob", "ON", notYet},
 	{"trainer.kubeflow.org/v1alpha1", "TrainJob", "spec: {runtimePatches: [{trainingRuntimeSpec: {template: {ON}}}]}", notYet},
@@ -134,7 +128,10 @@ func TestUnknownKindsSpareWhatIsOften(t *testing.T) {
 		{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"}: false,
 		{Group: "holdfast.dev", Version: "v1alpha1", Resource: "gangs"}:                  false,
 		{Group: "batch", Version: "v1", Resource: "cronjobs"}:                            true,
-		{Group: "batch.volcano.sh", Version: "v1alpha1", Resource: "jobs"}:               true,
+		{Group: "batch.volcano.sh", Version: "v1alpha1", Resource: "jobs"}:               false,
+		{Group: "jobset.x-k8s.io", Version: "v1alpha2", Resource: "jobsets"}:             false,
+		{Group: "kubeflow.org", Version: "v1", Resource: "pytorchjobs"}:                  false,
+		{Group: "kubeflow.org", Version: "v1", Resource: "tfjobs"}:                       true,
 		{Group: "apps", Version: "v1", Resource: "statefulsets"}:                         true,
 		{Version: "v1", Resource: "namespaces"}:                                          true,
 		{Version: "v1", Resource: "podtemplates"}:                                        true,
@@ -154,6 +151,53 @@ func TestUnknownKindsSpareWhatIsOften(t *testing.T) {
 				if got := matches(p.Spec.MatchConstraints.ResourceRules) && !matches(p.Spec.MatchConstraints.ExcludeResourceRules); got != want {
 					t.Errorf("%s %s/%s: %v, want %v", op, resource, sub, got, want)
 				}
+			}
+		}
+	}
+}
+
+// ofKinds are objects of the kinds that the webhook is asked about beside batch Jobs, each with a place for its own metadata and for that
+// of its templates.
+var ofKinds = []string{
+	"{apiVersion: batch.volcano.sh/v1alpha1, kind: Job, metadata: {OWN}, spec: {N: 1, tasks: [{name: m}, {template: {metadata: {INNER}}}]}}",
+	"{apiVersion: jobset.x-k8s.io/v1alpha2, kind: JobSet, metadata: {OWN}, spec: {N: 1, replicatedJobs: [{name: r}, {template: {spec: {template: {metadata: {INNER}}}}}]}}",
+	"{apiVersion: jobset.x-k8s.io/v1alpha2, kind: JobSet, metadata: {OWN}, spec: {N: 1, replicatedJobs: [{template: {metadata: {INNER}}}]}}",
+	"{apiVersion: kubeflow.org/v1, kind: PyTorchJob, metadata: {OWN}, spec: {N: 1, pytorchReplicaSpecs: {Master: {}, Worker: {template: {metadata: {INNER}}}}}}",
+}
+
+// TestWebhookIsAskedAboutKinds: about objects with a key of ours, and about changes of their specs and of those keys.
+func TestWebhookIsAskedAboutKinds(t *testing.T) {
+	const ours, label, theirs = "annotations: {holdfast.dev/enabled: x}", "labels: {holdfast.dev/x: x}", "annotations: {example.com/holdfast.dev: x}, labels: {a: b}"
+	for _, text := range ofKinds {
+		object := func(own, inner, n string) *unstructured.Unstructured {
+			r := ask(t, strings.NewReplacer("OWN", own, "INNER", inner, "N: 1", "n: "+n).Replace(text), "")
+			return r.obj.(*unstructured.Unstructured)
+		}
+		kind := object("", "", "1").GroupVersionKind()
+		for _, c := range []struct {
+			own, inner string
+			want       bool
+		}{{"", "", false}, {theirs, theirs, false}, {ours, "", true}, {label, "", true}, {"", ours, true}, {theirs, label, true}} {
+			if got := asked(t, "kinds.holdfast.dev", kind, object(c.own, c.inner, "1"), nil); got != c.want {
+				t.Errorf("%s with %q and %q: asked = %v", kind.Kind, c.own, c.inner, got)
+			}
+		}
+		for name, c := range map[string]struct {
+			old, obj *unstructured.Unstructured
+			want     bool
+		}{
+			"nothing of ours":                  {object(theirs, theirs, "1"), object("", theirs, "2"), false},
+			"ours, unchanged":                  {object(ours, ours, "1"), object(ours, ours, "1"), false},
+			"ours, another's changes":          {object(ours, ours, "1"), object(ours+", labels: {a: b}", ours, "1"), false},
+			"ours, the spec changes":           {object(ours, "", "1"), object(ours, "", "2"), true},
+			"annotated":                        {object("", "", "1"), object(ours, "", "1"), true},
+			"the annotation goes":              {object(ours, "", "1"), object("", "", "1"), true},
+			"the template's goes":              {object(ours, ours, "1"), object(ours, "", "1"), true},
+			"a template is annotated":          {object("", "", "1"), object("", ours, "1"), true},
+			"all of ours goes, and all others": {object(ours, ours, "1"), object("", "", "2"), true},
+		} {
+			if got := asked(t, "kind-changes.holdfast.dev", kind, c.obj, c.old); got != c.want {
+				t.Errorf("%s, %s: asked = %v", kind.Kind, name, got)
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
@@ -273,6 +274,10 @@ func TestHeldNodesAreForNamespacesThatMay(t *testing.T) {
 	asks := func(key, value string) metav1.ObjectMeta {
 		return meta(nil, map[string]string{"holdfast.dev/" + key: value})
 	}
+	volcano := func(annotations string) *unstructured.Unstructured {
+		text := fmt.Sprintf("{apiVersion: batch.volcano.sh/v1alpha1, kind: Job, metadata: {annotations: {%s}}, spec: {tasks: []}}", annotations)
+		return ask(t, text, "").obj.(*unstructured.Unstructured)
+	}
 	for name, c := range map[string]struct {
 		obj  runtime.Object
 		want bool
@@ -287,10 +292,15 @@ func TestHeldNodesAreForNamespacesThatMay(t *testing.T) {
 		"a pod":                       {&corev1.Pod{}, false},
 		"a pod that wants its node":   {&corev1.Pod{ObjectMeta: asks("whole-nodes", "true")}, true},
 		"a pod with spares":           {&corev1.Pod{ObjectMeta: asks("spares", "9")}, true},
+		"a Volcano Job":               {volcano("a: b"), false},
+		"a Volcano Job with spares":   {volcano(`holdfast.dev/spares: "1"`), true},
 	} {
 		kind, resource := jobKind, "jobs"
-		if _, is := c.obj.(*corev1.Pod); is {
+		switch obj := c.obj.(type) {
+		case *corev1.Pod:
 			kind, resource = podKind, "pods"
+		case *unstructured.Unstructured:
+			kind = obj.GroupVersionKind()
 		}
 		r := request{by: "someone", kind: kind, resource: resource, obj: c.obj}
 		if got := refusal(r); strings.Contains(got, "holdfast.dev/held-nodes=allowed") != c.want || got != "" && !c.want {

@@ -73,7 +73,7 @@ func TestNoCommandTakesLong(t *testing.T) {
 	}
 	for name, change := range commands {
 		began := eventually.ProcessorTime(t)
-		out := MutateJob(t.Context(), job(t, trainer(change)), Facts{})
+		out := createJob(t.Context(), job(t, trainer(change)), Facts{})
 		if took := eventually.ProcessorTime(t) - began; took > eventually.Slowdown*5*time.Second {
 			t.Errorf("%s took %v", name, took)
 		}
@@ -93,7 +93,7 @@ func TestTheLongestShellTextsAreReadSoon(t *testing.T) {
 				c.Command, c.Args = []string{"bash", "-c"}, slices.Repeat([]string{text}, texts)
 			})
 			began := eventually.ProcessorTime(t)
-			out := MutateJob(t.Context(), job(t, c), Facts{})
+			out := createJob(t.Context(), job(t, c), Facts{})
 			if took := eventually.ProcessorTime(t) - began; took > eventually.Slowdown*2*time.Second {
 				t.Errorf("%d of %s took %v", texts, name, took)
 			}

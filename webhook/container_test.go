@@ -78,7 +78,7 @@ func TestWhichContainerTrains(t *testing.T) {
 		if c.change != nil {
 			changes = append(changes, c.change)
 		}
-		out := MutateJob(t.Context(), job(t, append(changes, podSpec(func(s *corev1.PodSpec) { s.Containers = c.containers }))...), Facts{})
+		out := createJob(t.Context(), job(t, append(changes, podSpec(func(s *corev1.PodSpec) { s.Containers = c.containers }))...), Facts{})
 		if c.want == "" {
 			if len(out.Errors) != 1 || !strings.Contains(said(out), "metadata.annotations[holdfast.dev/container]: Required value: must name the container that trains") ||
 				!strings.Contains(said(out), "write one of a, b into annotation holdfast.dev/container") {

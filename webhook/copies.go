@@ -18,11 +18,13 @@ import (
 
 // Objects that users export and apply again, restore from backups or copy hold all that admission wrote into them.
 
-// unstamp removes from the pod template of a new Job what only admission writes there, so that it is written for this Job. Values
+// unstamp removes from a pod template of a new object what only admission writes there, so that it is written for this one. Values
 // that admission never writes stay, and are refused.
 func unstamp(template *corev1.PodTemplateSpec) {
+	_, ofRole := parseSlots(template.Annotations[v1alpha1.AnnotationGangSlots])
 	for key, value := range template.Annotations {
-		if isStamp(key, value) {
+		copied := ofRole && settings.IsUserKey(key) && key != v1alpha1.AnnotationContainer // of the object's own, which alone is read
+		if isStamp(key, value) || copied {
 			delete(template.Annotations, key)
 		}
 	}
@@ -31,13 +33,16 @@ func unstamp(template *corev1.PodTemplateSpec) {
 	}
 }
 
-// isStamp reports whether admission writes such a value under the key of some Job's template.
+// isStamp reports whether admission writes such a value under the key of some template.
 func isStamp(key, value string) bool {
 	switch key {
 	case v1alpha1.LabelGang:
 		return len(validation.IsDNS1123Subdomain(value)) == 0
 	case v1alpha1.AnnotationGangSize:
 		_, ok := gangSize(value)
+		return ok
+	case v1alpha1.AnnotationGangSlots:
+		_, ok := parseSlots(value)
 		return ok
 	case v1alpha1.AnnotationImageCommand:
 		var p ImageProcess
@@ -54,7 +59,7 @@ func gangSize(value string) (n int, ok bool) {
 	return n, err == nil && n >= 1 && n <= v1alpha1.MaxMembers
 }
 
-// isCopy reports whether a pod that no Job owns was injected as a pod of one: what kubectl debug --copy-to makes, and a
+// isCopy reports whether a pod that no job owns was injected as a pod of one: what kubectl debug --copy-to makes, and a
 // restored backup.
 func isCopy(pod *corev1.Pod) bool {
 	_, marked := pod.Annotations[v1alpha1.AnnotationInjected]
@@ -82,6 +87,6 @@ func asPlainPod(pod *corev1.Pod) (warning string) {
 		c := &pod.Spec.Containers[i]
 		c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return settings.IsOurVariable(e.Name) })
 	}
-	return fmt.Sprintf("a copy of a pod that holdfast injected, which no Job owns: it runs its command as a plain pod, outside of any gang; taken off: %s. "+
-		"To train with holdfast create the Job", strings.Join(removed, ", "))
+	return fmt.Sprintf("a copy of a pod that holdfast injected, which no job owns: it runs its command as a plain pod, outside of any gang; taken off: %s. "+
+		"To train with holdfast create the job", strings.Join(removed, ", "))
 }

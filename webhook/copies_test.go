@@ -16,7 +16,7 @@ import (
 func TestExportedJobs(t *testing.T) {
 	read := readAs([]string{"torchrun"}, []string{"train.py"})
 	exported := admitted(t, job(t))
-	bareOne := MutateJob(t.Context(), job(t, bare()), read).Object
+	bareOne := createJob(t.Context(), job(t, bare()), read).Object
 	for name, c := range map[string]struct {
 		of     *batchv1.Job
 		change func(*batchv1.Job)
@@ -29,13 +29,13 @@ func TestExportedJobs(t *testing.T) {
 		"of another size":                    {exported, ofPods(4), Facts{}, admitted(t, job(t, ofPods(4)))},
 		"of a name to come":                  {exported, func(j *batchv1.Job) { j.Name, j.GenerateName = "", "x-" }, Facts{}, admitted(t, job(t, func(j *batchv1.Job) { j.Name, j.GenerateName = "", "x-" }))},
 		"of an image that changed": {bareOne, func(*batchv1.Job) {}, readAs([]string{"python", "-m", "torch.distributed.run"}, []string{"x.py"}),
-			MutateJob(t.Context(), job(t, bare()), readAs([]string{"python", "-m", "torch.distributed.run"}, []string{"x.py"})).Object},
+			createJob(t.Context(), job(t, bare()), readAs([]string{"python", "-m", "torch.distributed.run"}, []string{"x.py"})).Object},
 		"with a command now": {bareOne, trainer(func(c *corev1.Container) { c.Command = []string{"torchrun", "y.py"} }), Facts{},
 			admitted(t, job(t, bare(), trainer(func(c *corev1.Container) { c.Command = []string{"torchrun", "y.py"} })))},
 	} {
 		in := c.of.DeepCopy()
 		c.change(in)
-		out := MutateJob(t.Context(), in, c.facts)
+		out := createJob(t.Context(), in, c.facts)
 		if len(out.Errors) > 0 || !equality.Semantic.DeepEqual(out.Object, c.like) {
 			t.Errorf("%s: %s\n%s", name, said(out), asYAML(t, out.Object))
 		}
@@ -43,7 +43,7 @@ func TestExportedJobs(t *testing.T) {
 	off := exported.DeepCopy()
 	annotate(v1alpha1.AnnotationEnabled, "false")(off)
 	annotateTemplate(v1alpha1.AnnotationEnabled, "false")(off)
-	out := MutateJob(t.Context(), off, Facts{})
+	out := createJob(t.Context(), off, Facts{})
 	if _, sized := out.Object.Spec.Template.Annotations[v1alpha1.AnnotationGangSize]; len(out.Errors) > 0 || sized ||
 		out.Object.Spec.Template.Labels[v1alpha1.LabelGang] != "" {
 		t.Errorf("opted out: %s\n%s", said(out), asYAML(t, out.Object.Spec.Template.ObjectMeta))

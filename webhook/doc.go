@@ -3,7 +3,8 @@
 // run has no side effect; the user's mounts, QoS class and exit codes, except 137, stay as they are.
 //
 // MutateJob, CheckJobUpdate and MutatePod are pure: they take an object and facts and return an object, warnings and
-// refusals. The handlers decode the request, gather the facts and encode the response.
+// refusals. The handlers decode the request, gather the facts and encode the response. An object of whichever kind is taken apart by
+// internal/kinds, and of it only the metadata of its pod templates is written, and what its kind writes.
 package webhook
 
 import (
@@ -18,21 +19,26 @@ type Outcome[T any] struct {
 	Errors   field.ErrorList
 }
 
-// Facts are what admission knows about a Job beside the object.
+// Image is what the image of a role's training container starts; nil: not needed, or unknown for the reason in Err.
+type Image struct {
+	Process *ImageProcess
+	Err     error
+}
+
+// Facts are what admission knows about an object beside it.
 type Facts struct {
-	// Image is what the training container's image starts; nil: not needed, or unknown for the reason in ImageError.
-	Image      *ImageProcess
-	ImageError error
+	// Images are by role.
+	Images map[string]Image
 	// Devices are extended resources, one per rank, beside the known ones.
 	Devices []string
 	// Minor is N of the API server's Kubernetes 1.N; 0: unknown.
 	Minor int
-	// Gangs counts the Gangs in the Job's namespace, MaxGangs is its limit; 0: no limit.
+	// Gangs counts the Gangs in the object's namespace, MaxGangs is its limit; 0: no limit.
 	Gangs, MaxGangs int
-	// Limits are what the Job's namespace allows its pods; LimitsError: why they are unknown.
+	// Limits are what the object's namespace allows its pods; LimitsError: why they are unknown.
 	Limits      Limits
 	LimitsError error
-	// ObserveOnly: the controller acts on no job, so that a Job that is opted in is only observed.
+	// ObserveOnly: the controller acts on no job, so that a batch Job that is opted in is only observed.
 	ObserveOnly bool
 }
 

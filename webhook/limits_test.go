@@ -81,14 +81,14 @@ func TestPodsThatTheNamespaceRefuses(t *testing.T) {
 		if c.change != nil {
 			changes = append(changes, c.change)
 		}
-		out := MutateJob(t.Context(), job(t, changes...), Facts{Limits: c.limits})
+		out := createJob(t.Context(), job(t, changes...), Facts{Limits: c.limits})
 		text := said(out)
 		if (c.refused != "") != (len(out.Errors) == 1) || !strings.Contains(text, c.refused) || !strings.Contains(text, c.warned) ||
 			(c.warned != "") != strings.Contains(text, "ResourceQuota") && c.refused == "" {
 			t.Errorf("%s: %s", name, text)
 		}
 	}
-	if text := said(MutateJob(t.Context(), job(t), Facts{LimitsError: errors.New("away")})); text != "warning: whether the namespace's LimitRanges and quotas admit the pods is unknown: away\n" {
+	if text := said(createJob(t.Context(), job(t), Facts{LimitsError: errors.New("away")})); text != "warning: whether the namespace's LimitRanges and quotas admit the pods is unknown: away\n" {
 		t.Errorf("not read: %s", text)
 	}
 }
@@ -112,11 +112,11 @@ func TestInstallFits(t *testing.T) {
 		limits Limits
 		want   string
 	}{"raised": {ranged(item), `{"cpu":"750m","ephemeral-storage":"256Mi","memory":"128Mi"}`}, "as it is": {small, ""}, "no limits": {Limits{}, ""}} {
-		out := MutateJob(t.Context(), job(t, disk), Facts{Limits: c.limits})
+		out := createJob(t.Context(), job(t, disk), Facts{Limits: c.limits})
 		if got := out.Object.Spec.Template.Annotations[v1alpha1.AnnotationInstallResources]; len(out.Errors) > 0 || got != c.want {
 			t.Fatalf("%s: %q, %s", name, got, said(out))
 		}
-		if again := MutateJob(t.Context(), out.Object, Facts{Limits: c.limits}); len(again.Errors) > 0 ||
+		if again := createJob(t.Context(), out.Object, Facts{Limits: c.limits}); len(again.Errors) > 0 ||
 			again.Object.Spec.Template.Annotations[v1alpha1.AnnotationInstallResources] != c.want {
 			t.Errorf("%s, again: %s", name, said(again))
 		}
@@ -128,7 +128,7 @@ func TestInstallFits(t *testing.T) {
 			t.Errorf("%s: %s, %+v", name, said(pod), install)
 		}
 	}
-	if out := MutateJob(t.Context(), job(t, annotateTemplate(v1alpha1.AnnotationInstallResources, `{"cpu":"1"}`)), Facts{}); len(
+	if out := createJob(t.Context(), job(t, annotateTemplate(v1alpha1.AnnotationInstallResources, `{"cpu":"1"}`)), Facts{}); len(
 		out.Errors,
 	) > 0 ||
 		out.Object.Spec.Template.Annotations[v1alpha1.AnnotationInstallResources] != "" {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -104,17 +103,24 @@ func (t *training) memoryWarnings(s settings.Settings) (warnings []string) {
 	return warnings
 }
 
-// queueKey names the Kueue queue that a Job waits in.
+// queueKey names the Kueue queue that an object waits in.
 const queueKey = "kueue.x-k8s.io/queue-name"
 
-// queueWarnings returns what Kueue, which counts the Job's template, does not count.
-func (t *training) queueWarnings(job *batchv1.Job, s settings.Settings) []string {
-	if queue := job.Labels[queueKey]; queue != "" && memorySet(t.container(), t.spec) > 0 {
-		each := t.demand(s).total()
-		return []string{fmt.Sprintf("%s: Kueue counts the pod template, and holdfast adds %s of memory to each pod (%s in all) when the pods are created: subtract this amount from the memory quota of queue %s",
-			metadataLabels.Key(queueKey), mebibytes(each), mebibytes(each*int64(parallelism(job))), queue)}
+// queueWarnings returns what Kueue, which counts the object's templates, does not count.
+func (o *subject) queueWarnings() []string {
+	queue := o.obj.GetLabels()[queueKey]
+	each, all := int64(0), int64(0)
+	for _, r := range o.roles {
+		if memorySet(r.t.container(), r.t.spec) > 0 {
+			added := r.t.demand(r.s).total()
+			each, all = max(each, added), all+added*int64(r.Pods())
+		}
 	}
-	return nil
+	if queue == "" || all == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s: Kueue counts the pod template, and holdfast adds %s of memory to each pod (%s in all) when the pods are created: subtract this amount from the memory quota of queue %s",
+		metadataLabels.Key(queueKey), mebibytes(each), mebibytes(all), queue)}
 }
 
 func counted(ranks int32) string {

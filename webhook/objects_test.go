@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,10 +10,13 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/kinds"
 )
 
 // config is an installation with everything set.
@@ -64,6 +68,35 @@ func storage(claim string) func(*batchv1.Job) {
 	return annotate(v1alpha1.AnnotationStorageClaim, claim)
 }
 
+// objectOf is a Job as the handlers read it.
+func objectOf(j *batchv1.Job) *unstructured.Unstructured {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(j)
+	if err != nil {
+		panic(err) // every Job converts
+	}
+	obj := &unstructured.Unstructured{Object: content}
+	obj.SetGroupVersionKind(kinds.BatchJob{}.GroupVersionKind())
+	return obj
+}
+
+func typed(out Outcome[*unstructured.Unstructured]) Outcome[*batchv1.Job] {
+	j := &batchv1.Job{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(out.Object.Object, j); err != nil {
+		panic(err) // it was a Job before
+	}
+	return Outcome[*batchv1.Job]{Object: j, Warnings: out.Warnings, Errors: out.Errors}
+}
+
+// createJob admits a batch Job that is created.
+func createJob(ctx context.Context, j *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
+	return typed(MutateJob(ctx, kinds.BatchJob{}, objectOf(j), facts))
+}
+
+// changeJob admits a change of a batch Job.
+func changeJob(ctx context.Context, old, in *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
+	return typed(CheckJobUpdate(ctx, kinds.BatchJob{}, objectOf(old), objectOf(in), facts))
+}
+
 // podOf is the pod that the Job controller makes of the Job.
 func podOf(j *batchv1.Job) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: *j.Spec.Template.ObjectMeta.DeepCopy(), Spec: *j.Spec.Template.Spec.DeepCopy()}
@@ -78,7 +111,7 @@ func podOf(j *batchv1.Job) *corev1.Pod {
 // admitted runs the Job through admission and returns it.
 func admitted(t testing.TB, j *batchv1.Job) *batchv1.Job {
 	t.Helper()
-	out := MutateJob(t.Context(), j, Facts{})
+	out := createJob(t.Context(), j, Facts{})
 	if len(out.Errors) > 0 {
 		t.Fatal(out.Errors.ToAggregate())
 	}

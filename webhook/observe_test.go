@@ -19,7 +19,7 @@ func TestObservedIsLeftAlone(t *testing.T) {
 		"no command":  func(j *batchv1.Job) { j.Spec.Template.Spec.Containers[0].Command = nil },
 	} {
 		in := job(t, annotate(v1alpha1.AnnotationMode, v1alpha1.ModeObserve), change)
-		out := MutateJob(t.Context(), in, Facts{})
+		out := createJob(t.Context(), in, Facts{})
 		if len(out.Errors)+len(out.Warnings) > 0 {
 			t.Errorf("%s: %s", name, said(out))
 			continue
@@ -38,12 +38,12 @@ func TestObservedIsLeftAlone(t *testing.T) {
 		}
 		larger := out.Object.DeepCopy()
 		larger.Spec.Parallelism = ptr.To[int32](7)
-		if got := CheckJobUpdate(t.Context(), out.Object, larger, Facts{}); len(got.Errors) > 0 {
+		if got := changeJob(t.Context(), out.Object, larger, Facts{}); len(got.Errors) > 0 {
 			t.Errorf("%s: its size may not be changed: %s", name, said(got))
 		}
 	}
 	bad := job(t, annotate(v1alpha1.AnnotationMode, v1alpha1.ModeObserve), annotate("holdfast.dev/x", "y"))
-	if out := MutateJob(t.Context(), bad, Facts{}); len(out.Errors) != 1 {
+	if out := createJob(t.Context(), bad, Facts{}); len(out.Errors) != 1 {
 		t.Errorf("a key that is not known: %s", said(out))
 	}
 }
@@ -61,10 +61,10 @@ func TestObserveOnly(t *testing.T) {
 		"has not begun yet": func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) },
 	} {
 		in := job(t, change)
-		out := MutateJob(t.Context(), in, Facts{ObserveOnly: true})
+		out := createJob(t.Context(), in, Facts{ObserveOnly: true})
 		if name == "has not begun yet" { // and was admitted before
-			before := MutateJob(t.Context(), in, Facts{}).Object
-			out = CheckJobUpdate(t.Context(), before, before, Facts{ObserveOnly: true})
+			before := createJob(t.Context(), in, Facts{}).Object
+			out = changeJob(t.Context(), before, before, Facts{ObserveOnly: true})
 		}
 		j, ours := settings.AdmittedJob(out.Object)
 		if len(out.Errors) > 0 || ours != (name != "is not opted in") || ours && !j.Settings.Observe {

@@ -7,15 +7,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"strconv"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/handover"
+	"holdfast.dev/holdfast/internal/kinds"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/settings"
 )
@@ -45,12 +45,12 @@ func MutatePod(ctx context.Context, in *corev1.Pod, cfg Config) Outcome[*corev1.
 		return Outcome[*corev1.Pod]{Object: pod, Errors: append(errs, checkSystemKeys(pod.Annotations, nil, settings.MetadataAnnotations)...)}
 	}
 	s, errs := settings.PodSettings(pod)
-	owner := membership.OwningJob(pod)
+	m := madeBy(pod)
 	size := pod.Annotations[v1alpha1.AnnotationGangSize]
-	if owner == nil && isCopy(pod) {
+	if m.kind == nil && isCopy(pod) {
 		return Outcome[*corev1.Pod]{Object: pod, Warnings: []string{asPlainPod(pod)}}
 	}
-	labels, annotations := systemKeys(pod, owner, s)
+	labels, annotations := m.systemKeys(pod, s)
 	errs = append(errs, checkLabels(pod.Labels, labels, metadataLabels)...)
 	errs = append(errs, checkSystemKeys(pod.Annotations, annotations, settings.MetadataAnnotations)...)
 	if len(errs) > 0 || !s.Enabled {
@@ -63,32 +63,39 @@ func MutatePod(ctx context.Context, in *corev1.Pod, cfg Config) Outcome[*corev1.
 		return Outcome[*corev1.Pod]{Object: pod, Errors: field.ErrorList{err}}
 	}
 	enabled := settings.MetadataAnnotations.Key(v1alpha1.AnnotationEnabled)
-	if owner == nil {
+	if m.kind == nil {
 		return refuse(field.Invalid(enabled, "true", onlyJobs(pod)))
 	}
 	if size == "" {
 		return Outcome[*corev1.Pod]{Object: pod, Warnings: []string{fmt.Sprintf(
-			"%s: Job %s was not admitted by holdfast when it was created, so its pods stay as they are; delete the Job and create it again", enabled, owner.Name)}}
+			"%s: %s was not admitted by holdfast when it was created, so its pods stay as they are; delete the %s and create it again", enabled, m.object(), kinds.Title(m.kind))}}
 	}
 	if _, ok := gangSize(size); !ok {
+		remedy := "remove the annotation and set parallelism of the Job"
+		if !m.batch() {
+			remedy = "remove the annotation and set the number of pods there"
+		}
 		return refuse(field.Invalid(settings.MetadataAnnotations.Key(v1alpha1.AnnotationGangSize), size, fmt.Sprintf(
-			"must be from 1 to %d, and admission of the Job writes it: remove the annotation and set parallelism of the Job", v1alpha1.MaxMembers)))
+			"must be from 1 to %d, and admission of the %s writes it: %s", v1alpha1.MaxMembers, kinds.Title(m.kind), remedy)))
 	}
-	if err := checkIndex(pod); err != nil {
+	if err := m.checkPlace(pod); err != nil {
 		return refuse(err)
 	}
-	return inject(ctx, pod, cfg, s, owner)
+	return inject(ctx, pod, cfg, s, m.stamp(pod), m.place.Maker)
 }
 
-// systemKeys are the keys of Holdfast's own that a pod may have when it is created: what its Job's admission stamped on the
+// systemKeys are the keys of Holdfast's own that a pod may have when it is created: what its job's admission stamped on the
 // template, and where it is a member what pod admission itself wrote in an earlier call for it.
-func systemKeys(pod *corev1.Pod, owner *metav1.OwnerReference, s settings.Settings) (labels, annotations map[string]string) {
-	if owner == nil || !s.Enabled {
+func (m made) systemKeys(pod *corev1.Pod, s settings.Settings) (labels, annotations map[string]string) {
+	if m.kind == nil || !s.Enabled {
 		return nil, nil
 	}
 	labels, annotations = map[string]string{}, map[string]string{}
 	if pod.Annotations[v1alpha1.AnnotationGangSize] != "" && !s.Observe {
-		labels, annotations = stampOf(pod, owner).Keys()
+		labels, annotations = m.stamp(pod).Keys()
+		if !m.batch() {
+			annotations[v1alpha1.AnnotationGangSlots] = pod.Annotations[v1alpha1.AnnotationGangSlots]
+		}
 	}
 	for _, key := range []string{
 		v1alpha1.AnnotationGangSize,
@@ -102,40 +109,24 @@ func systemKeys(pod *corev1.Pod, owner *metav1.OwnerReference, s settings.Settin
 	return labels, annotations
 }
 
-// stampOf is the stamp of a pod that a Job made: all its pods have one role, and each its index as its slot.
-func stampOf(pod *corev1.Pod, job *metav1.OwnerReference) membership.Stamp {
-	return membership.Stamp{
-		Gang: job.Name,
-		Size: pod.Annotations[v1alpha1.AnnotationGangSize],
-		Role: v1alpha1.RoleWorker,
-		Slot: pod.Annotations[batchv1.JobCompletionIndexAnnotation],
-	}
-}
+// supported are the kinds whose pods can be opted in.
+const supported = "an Indexed batch Job, a Volcano Job, a JobSet or a PyTorchJob"
 
-// checkIndex refuses a pod of a Job whose index is no slot of a gang of that size.
-func checkIndex(pod *corev1.Pod) *field.Error {
-	value := pod.Annotations[batchv1.JobCompletionIndexAnnotation]
-	size, _ := gangSize(pod.Annotations[v1alpha1.AnnotationGangSize])
-	if n, err := strconv.Atoi(value); err == nil && n >= 0 && n < size && strconv.Itoa(n) == value {
-		return nil
-	}
-	return field.Invalid(settings.MetadataAnnotations.Key(batchv1.JobCompletionIndexAnnotation), value,
-		fmt.Sprintf("a pod of this gang has an index from 0 to %d, and the Job's controller writes which: create the Job, and leave its pods to it", size-1))
-}
-
-// onlyJobs says why a pod that no batch Job owns cannot be opted in, and names the kind of its owner.
+// onlyJobs says why a pod that no such object owns cannot be opted in, and names the kind of its owner.
 func onlyJobs(pod *corev1.Pod) string {
 	if ref := metav1.GetControllerOf(pod); ref != nil {
 		return fmt.Sprintf("the pod is a part of %s %s (%s), and holdfast does not support that kind yet: "+
-			"train in an Indexed batch Job and annotate that, or remove the annotation from the pod template there", ref.Kind, ref.Name, ref.APIVersion)
+			"train in %s, and annotate that, or remove the annotation from the pod template there", ref.Kind, ref.Name, ref.APIVersion, supported)
 	}
-	return "only pods of a batch Job (Indexed) can be opted in: annotate the Job, or remove the annotation here"
+	return "only pods of " + supported + " can be opted in: annotate that, or remove the annotation here"
 }
 
 // inject adds to the pod all that its training container needs.
-func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Settings, owner *metav1.OwnerReference) Outcome[*corev1.Pod] {
+func inject(
+	ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Settings, stamp membership.Stamp, job types.UID,
+) Outcome[*corev1.Pod] {
 	out := Outcome[*corev1.Pod]{Object: pod}
-	gang := owner.Name
+	gang := stamp.Gang
 	useImage(ctx, pod, s)
 	t, errs := findTraining(ctx, &pod.Spec, pod.Annotations, specPath, s, settings.MetadataAnnotations.Key)
 	if len(errs) > 0 {
@@ -156,7 +147,7 @@ func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Setting
 		}
 		describe(pod, t, d, s, marker)
 	}
-	labels, annotations := stampOf(pod, owner).Keys()
+	labels, annotations := stamp.Keys()
 	for key, value := range labels {
 		pod.Labels = setKey(pod.Labels, key, value)
 	}
@@ -176,8 +167,8 @@ func inject(ctx context.Context, pod *corev1.Pod, cfg Config, s settings.Setting
 	if pod.Spec.SchedulerName == "" || pod.Spec.SchedulerName == corev1.DefaultSchedulerName {
 		pod.Spec.SchedulerName = v1alpha1.SchedulerName
 	}
-	t.addParts(cfg, d, s, owner.UID, again, installOverrides(pod.Annotations))
-	if out.Errors = t.checkJobVariable(string(owner.UID)); len(out.Errors) > 0 {
+	t.addParts(cfg, d, s, job, again, installOverrides(pod.Annotations))
+	if out.Errors = t.checkJobVariable(string(job)); len(out.Errors) > 0 {
 		return out
 	}
 	excuseVolumes(pod)

@@ -183,8 +183,8 @@ func TestPodRefusals(t *testing.T) {
 func TestOtherKindsAreNamed(t *testing.T) {
 	pod := podOf(admitted(t, job(t)))
 	pod.Labels, pod.Annotations = nil, map[string]string{v1alpha1.AnnotationEnabled: "true"}
-	pod.OwnerReferences[0].Kind, pod.OwnerReferences[0].APIVersion, pod.OwnerReferences[0].Name = "Job", "batch.volcano.sh/v1alpha1", "llama"
-	if got := said(MutatePod(t.Context(), pod, config)); !strings.Contains(got, "Job llama (batch.volcano.sh/v1alpha1), and holdfast does not support that kind yet") {
+	pod.OwnerReferences[0].Kind, pod.OwnerReferences[0].APIVersion, pod.OwnerReferences[0].Name = "TrainJob", "trainer.kubeflow.org/v1alpha1", "llama"
+	if got := said(MutatePod(t.Context(), pod, config)); !strings.Contains(got, "TrainJob llama (trainer.kubeflow.org/v1alpha1), and holdfast does not support that kind yet: train in an Indexed batch Job, a Volcano Job, a JobSet or a PyTorchJob") {
 		t.Error(got)
 	}
 }
@@ -220,7 +220,7 @@ func TestOnlyAdmissionNamesTheJob(t *testing.T) {
 		j.Annotations[v1alpha1.AnnotationContainer] = spec.Containers[1].Name
 	}
 	const says = "spec.containers[0].env[0]: Invalid value: \"another\": HOLDFAST_JOB_UID names the job of a pod and is written only by holdfast: remove it"
-	if out := MutateJob(t.Context(), job(t, side), Facts{}); !strings.Contains(said(out), "spec.template."+says) {
+	if out := createJob(t.Context(), job(t, side), Facts{}); !strings.Contains(said(out), "spec.template."+says) {
 		t.Errorf("in a Job: %s", said(out))
 	}
 	again := injected(t, job(t))

@@ -71,7 +71,7 @@ func TestOurVariables(t *testing.T) {
 	later := trainer(func(c *corev1.Container) {
 		c.Env = append(c.Env, corev1.EnvVar{Name: "HOLDFAST_OVERLAP", ValueFrom: &corev1.EnvVarSource{}}, corev1.EnvVar{Name: "HOLDFAST_REGISTER", Value: "$(HOLDFAST_OVERLAP)"})
 	})
-	if out := MutateJob(t.Context(), job(t, later), Facts{}); len(out.Errors) > 0 {
+	if out := createJob(t.Context(), job(t, later), Facts{}); len(out.Errors) > 0 {
 		t.Errorf("values known later: %s", said(out))
 	}
 }

@@ -43,7 +43,7 @@ func TestRestartRules(t *testing.T) {
 		"not known": {0, func(*batchv1.Job) {}, false}, "restarted anyway": {35, onFailure, false}, "the user's own": {35, own, false},
 	} {
 		facts := Facts{Minor: c.minor}
-		once := MutateJob(t.Context(), job(t, c.change), facts)
+		once := createJob(t.Context(), job(t, c.change), facts)
 		out := MutatePod(t.Context(), podOf(once.Object), onVersion(c.minor))
 		if len(out.Errors) > 0 {
 			t.Fatalf("%s: %s", name, said(out))
@@ -82,14 +82,14 @@ func TestIgnoreKills(t *testing.T) {
 		"observed": {34, annotate(v1alpha1.AnnotationMode, v1alpha1.ModeObserve), false},
 	} {
 		in := job(t, c.change)
-		out := MutateJob(t.Context(), in, Facts{Minor: c.minor})
+		out := createJob(t.Context(), in, Facts{Minor: c.minor})
 		if len(out.Errors) > 0 {
 			t.Fatalf("%s: %s", name, said(out))
 		}
 		if got := out.Object.Spec.PodFailurePolicy; !equality.Semantic.DeepEqual(got, in.Spec.PodFailurePolicy) != c.want {
 			t.Errorf("%s: %+v", name, got)
 		}
-		if twice := MutateJob(t.Context(), out.Object, Facts{Minor: c.minor}); len(twice.Errors) > 0 ||
+		if twice := createJob(t.Context(), out.Object, Facts{Minor: c.minor}); len(twice.Errors) > 0 ||
 			!equality.Semantic.DeepEqual(out.Object, twice.Object) {
 			t.Errorf("%s: the second call differs: %s", name, said(twice))
 		}
@@ -101,7 +101,7 @@ func TestIgnoreKillsAtCreationAlone(t *testing.T) {
 	waits := func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }
 	plain := func(j *batchv1.Job) { j.Annotations = nil }
 	own := failurePolicy(batchv1.PodFailurePolicyActionCount, 3)
-	created := MutateJob(t.Context(), job(t, waits), Facts{Minor: 34}).Object
+	created := createJob(t.Context(), job(t, waits), Facts{Minor: 34}).Object
 	for name, c := range map[string]struct {
 		old, now *batchv1.Job
 		want     *batchv1.PodFailurePolicy
@@ -112,9 +112,9 @@ func TestIgnoreKillsAtCreationAlone(t *testing.T) {
 		"the user's own":               {job(t, waits, own), job(t, waits, own), job(t, own).Spec.PodFailurePolicy},
 		"the user's own, taken away":   {job(t, waits, own), job(t, waits), nil},
 		"opted out, with ours in it":   {created, job(t, waits, annotate(v1alpha1.AnnotationEnabled, "false"), func(j *batchv1.Job) { j.Spec.PodFailurePolicy = created.Spec.PodFailurePolicy }), created.Spec.PodFailurePolicy},
-		"admitted before it was known": {MutateJob(t.Context(), job(t, waits, onFailure), Facts{}).Object, job(t, waits), nil},
+		"admitted before it was known": {createJob(t.Context(), job(t, waits, onFailure), Facts{}).Object, job(t, waits), nil},
 	} {
-		out := CheckJobUpdate(t.Context(), c.old, c.now, Facts{Minor: 34})
+		out := changeJob(t.Context(), c.old, c.now, Facts{Minor: 34})
 		if len(out.Errors) > 0 || !equality.Semantic.DeepEqual(out.Object.Spec.PodFailurePolicy, c.want) {
 			t.Errorf("%s: %+v, %s", name, out.Object.Spec.PodFailurePolicy, said(out))
 		}
@@ -144,7 +144,7 @@ func TestWholeWarnings(t *testing.T) {
 			c.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyNever)
 		})}, ""},
 	} {
-		out := MutateJob(t.Context(), job(t, c.change...), Facts{Minor: 35})
+		out := createJob(t.Context(), job(t, c.change...), Facts{Minor: 35})
 		if len(out.Errors) > 0 {
 			t.Fatalf("%s: %s", name, said(out))
 		}

@@ -120,6 +120,9 @@ const (
 	LabelGang = Prefix + "gang"
 	// AnnotationGangSize is the number of pods that are placed together.
 	AnnotationGangSize = Prefix + "gang-size"
+	// AnnotationGangSlots is where the slots of a role are in its Gang, as FIRST/EACH/PODS: the first slot of the role, its pods per
+	// replica, and its pods. A pod's slot is FIRST + replica × EACH + index. Absent on batch Jobs, whose pods have all slots.
+	AnnotationGangSlots = Prefix + "gang-slots"
 	// AnnotationGangRole is the role of the pod in its Gang; pods of one role come from one template. All pods of a batch Job have
 	// RoleWorker.
 	AnnotationGangRole = Prefix + "gang-role"

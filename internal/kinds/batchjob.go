@@ -33,18 +33,18 @@ func (BatchJob) Read(obj *unstructured.Unstructured) (Job, field.ErrorList) {
 	spec := field.NewPath("spec")
 	n, errs := indexed(&job.Spec, spec, false)
 	template := spec.Child("template")
-	errs = append(errs, checkOwner(obj, []corev1.PodTemplateSpec{job.Spec.Template}, []*field.Path{template}, "CronJob")...)
-	if len(errs) > 0 {
-		return Job{}, errs
-	}
+	errs = append(errs, checkOwner(obj, []corev1.PodTemplateSpec{job.Spec.Template}, []*field.Path{template}, "CronJob", "JobSet")...)
 	return Job{Roles: []Role{{
-		Name:     v1alpha1.RoleWorker,
-		Template: template,
-		Pod:      job.Spec.Template,
-		Count:    spec.Child("parallelism"),
-		Replicas: 1,
-		Each:     n,
-	}}}, nil
+		Name:          v1alpha1.RoleWorker,
+		Template:      template,
+		Pod:           job.Spec.Template,
+		Count:         spec.Child("parallelism"),
+		Replicas:      1,
+		Each:          n,
+		Scheduler:     job.Spec.Template.Spec.SchedulerName,
+		SchedulerPath: template.Child("spec", "schedulerName"),
+		steps:         []any{"spec", "template"},
+	}}}, errs
 }
 
 // indexed refuses a Job, or the template of one, whose pods have no fixed slots, and returns their number.
@@ -87,8 +87,7 @@ func (k BatchJob) Place(pod *corev1.Pod) (Place, bool) {
 	if ref == nil || pod.Labels[jobSetUID] != "" {
 		return Place{}, false
 	}
-	i, ok := index(pod, batchv1.JobCompletionIndexAnnotation)
-	return Place{Maker: ref.UID, Role: v1alpha1.RoleWorker, Index: i}, ok
+	return Place{Maker: ref.UID, Name: ref.Name, Role: v1alpha1.RoleWorker, Index: completionIndex(pod)}, true
 }
 
 // Release implements Kind: a pod that its Job's selector does not match any more is released. The Job controller removes its

@@ -66,7 +66,7 @@ func play(t *testing.T, kind Kind, obj *unstructured.Unstructured, pod *corev1.P
 	kind.State(obj)
 	kind.Release(pod, obj)
 	place, _ := kind.Place(pod)
-	if slot, ok := job.Slot(place); ok && (slot < 0 || slot >= job.Members()) {
+	if slot, ok := job.Slot(place); len(errs) == 0 && ok && (slot < 0 || slot >= job.Members()) {
 		t.Fatalf("slot %d of %d", slot, job.Members())
 	}
 	if !reflect.DeepEqual(before, obj) {

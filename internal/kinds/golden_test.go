@@ -82,7 +82,10 @@ func answer(t *testing.T, out *strings.Builder, kind Kind, obj *unstructured.Uns
 		if r.Container == "" && len(r.Pod.Spec.Containers) > 0 {
 			r.Container = r.Pod.Spec.Containers[0].Name
 		}
-		fmt.Fprintf(out, "  container %s\n", r.Container)
+		fmt.Fprintf(out, "  container %s, scheduler %q by %s\n", r.Container, r.Scheduler, r.SchedulerPath)
+		for _, e := range r.Env {
+			fmt.Fprintf(out, "  sets %s=%s later %v\n", e.Name, e.Value, e.ValueFrom != nil)
+		}
 	}
 	admitted := obj.DeepCopy()
 	for _, w := range kind.Admit(admitted, Admission{Job: job, Minor: 37}) {
@@ -168,7 +171,7 @@ func place(t *testing.T, out *strings.Builder, job Job, u, obj *unstructured.Uns
 		}
 		found++
 		slot, member := job.Slot(p)
-		fmt.Fprintf(out, " of %s %s, role %q, %d.%d: slot %d, member %v; %+v", k.Resource(), p.Maker, p.Role, p.Replica, p.Index, slot, member, k.Release(pod, obj))
+		fmt.Fprintf(out, " of %s %s %s, role %q, %d.%d: slot %d, member %v; %+v", Title(k), p.Name, p.Maker, p.Role, p.Replica, p.Index, slot, member, k.Release(pod, obj))
 		if want := types.UID("uid"); p.Maker != want {
 			t.Errorf("pod %s is of %s", pod.Name, p.Maker)
 		}

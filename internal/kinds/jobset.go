@@ -22,6 +22,7 @@ type JobSet struct{}
 // JobSet's keys.
 const (
 	jobSetUID          = "jobset.sigs.k8s.io/jobset-uid"
+	jobSetName         = "jobset.sigs.k8s.io/jobset-name"
 	jobSetRole         = "jobset.sigs.k8s.io/replicatedjob-name"
 	jobSetIndex        = "jobset.sigs.k8s.io/job-index"
 	jobSetExclusive    = "alpha.jobset.sigs.k8s.io/exclusive-topology"
@@ -83,12 +84,15 @@ func (JobSet) Read(obj *unstructured.Unstructured) (Job, field.ErrorList) {
 		at := spec.Child("replicatedJobs").Index(i)
 		jobSpec := at.Child("template", "spec")
 		role := Role{
-			Name:     r.Name,
-			Template: jobSpec.Child("template"),
-			Pod:      r.Template.Spec.Template,
-			Count:    at.Child("replicas"),
-			Replicas: 1,
-			Before:   before[r.Name],
+			Name:          r.Name,
+			Template:      jobSpec.Child("template"),
+			Pod:           r.Template.Spec.Template,
+			Count:         at.Child("replicas"),
+			Replicas:      1,
+			Before:        before[r.Name],
+			Scheduler:     r.Template.Spec.Template.Spec.SchedulerName,
+			SchedulerPath: jobSpec.Child("template", "spec", "schedulerName"),
+			steps:         []any{"spec", "replicatedJobs", i, "template", "spec", "template"},
 		}
 		if r.Replicas != nil {
 			role.Replicas = *r.Replicas
@@ -161,10 +165,7 @@ func sized(job Job, at *field.Path, errs field.ErrorList) (Job, field.ErrorList)
 			errs = append(errs, field.Invalid(at, n, "has no pods that train: give one role at least 1"))
 		}
 	}
-	if len(errs) > 0 {
-		return Job{}, errs
-	}
-	return job, nil
+	return job, errs
 }
 
 // Admit implements Kind: the templates of its Jobs get what a Job gets.
@@ -198,12 +199,30 @@ func (JobSet) Admit(obj *unstructured.Unstructured, a Admission) (warnings []str
 // Place implements Kind. The pod's owner is a Job; JobSet's labels name the set.
 func (JobSet) Place(pod *corev1.Pod) (Place, bool) {
 	uid := pod.Labels[jobSetUID]
-	replica, has := index(pod, jobSetIndex)
-	i, ok := index(pod, batchv1.JobCompletionIndexAnnotation)
-	if uid == "" || !has || !ok || madeBy(pod, BatchJob{}.GroupVersionKind()) == nil {
+	if uid == "" || madeBy(pod, BatchJob{}.GroupVersionKind()) == nil {
 		return Place{}, false
 	}
-	return Place{Maker: types.UID(uid), Role: pod.Labels[jobSetRole], Replica: replica, Index: i}, true
+	return Place{
+		Maker:   types.UID(uid),
+		Name:    pod.Labels[jobSetName],
+		Role:    pod.Labels[jobSetRole],
+		Replica: index(pod, jobSetIndex),
+		Index:   completionIndex(pod),
+	}, true
+}
+
+// CheckChild refuses a batch Job whose pods would have a place in a JobSet of which it is no part.
+func CheckChild(job metav1.Object, template *corev1.PodTemplateSpec) field.ErrorList {
+	uid, is := template.Labels[jobSetUID]
+	at := field.NewPath("spec", "template", "metadata", "labels").Key(jobSetUID)
+	switch ref := metav1.GetControllerOfNoCopy(job); {
+	case IsChild(job) && (uid == "" || uid != string(ref.UID)):
+		return field.ErrorList{field.Invalid(at, uid, fmt.Sprintf(
+			"must be the UID of JobSet %s, which controls this Job: leave its Jobs to its controller, and annotate the JobSet", ref.Name))}
+	case is && !IsChild(job):
+		return field.ErrorList{field.Invalid(at, uid, "gives the pods a place in a JobSet, and this Job is a part of none: remove it")}
+	}
+	return nil
 }
 
 // IsChild says whether a batch Job is a part of a JobSet, whose gang its pods are in.

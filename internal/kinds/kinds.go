@@ -24,13 +24,15 @@ type Kind interface {
 	// GroupVersionKind and Resource name it to the API server.
 	GroupVersionKind() schema.GroupVersionKind
 	Resource() string
-	// Read returns the pods of an object, or why Holdfast cannot keep it alive.
+	// Read returns the pods of an object. With refusals, which say why Holdfast cannot keep it alive, the roles are those that
+	// could be read.
 	Read(obj *unstructured.Unstructured) (Job, field.ErrorList)
 	// Admit writes on an object under admission what its replacements need beside the stamps on its templates, and returns
 	// warnings: what will act otherwise than its user may expect.
 	Admit(obj *unstructured.Unstructured, a Admission) (warnings []string)
 	// Place is the position that the kind's controller gave to a pod when it created it; ok is false for a pod of another
-	// kind. It is called at the pod's creation: later, labels may have been removed.
+	// kind. It is called at the pod's creation: later, labels may have been removed. A number that the controller did not
+	// write is -1.
 	Place(pod *corev1.Pod) (p Place, ok bool)
 	// Release is the change of a pod's metadata after which its end, however it comes, makes the kind's controller create
 	// another one and do nothing else. obj is nil where it is gone.
@@ -62,6 +64,15 @@ type Role struct {
 	// Container trains where neither an annotation nor the devices tell; "": the kind says nothing. At Admit it is the
 	// container that was found.
 	Container string
+	// Scheduler places the pods: it is named in the template, or else written by the kind's controller. SchedulerPath is the
+	// field that names it.
+	Scheduler     string
+	SchedulerPath *field.Path
+	// Env are variables that the kind's controller sets in each container; a value that differs between pods, or is known later,
+	// has ValueFrom.
+	Env []corev1.EnvVar
+	// steps lead to the template in the object: names of fields, and indexes of lists.
+	steps []any
 }
 
 // Pods is the number of the role's pods.
@@ -105,8 +116,9 @@ type Admission struct {
 
 // Place is the position of a pod in its job.
 type Place struct {
-	// Maker is the object of the kind that the pod was created for.
+	// Maker is the object of the kind that the pod was created for, Name its name.
 	Maker types.UID
+	Name  string
 	Role  string
 	// Replica is which of the role's Replicas it is in, Index its index there.
 	Replica, Index int32
@@ -157,6 +169,24 @@ var all = []Kind{BatchJob{}, VolcanoJob{}, JobSet{}, PyTorchJob{}}
 
 // Served are the kinds that Holdfast serves, where the cluster does.
 func Served() []Kind { return slices.Clone(all) }
+
+// PlaceOf returns the kind of a pod, and its position.
+func PlaceOf(pod *corev1.Pod) (k Kind, p Place, ok bool) {
+	for _, k := range all {
+		if p, ok := k.Place(pod); ok {
+			return k, p, true
+		}
+	}
+	return nil, Place{}, false
+}
+
+// Title is what people call the kind: two of them have the kind Job.
+func Title(k Kind) string {
+	if gvk := k.GroupVersionKind(); gvk.GroupKind() == (VolcanoJob{}).GroupVersionKind().GroupKind() {
+		return "Volcano Job"
+	}
+	return k.GroupVersionKind().Kind
+}
 
 // Of returns the kind of an object; ok is false where Holdfast does not know it.
 func Of(kind schema.GroupKind) (k Kind, ok bool) {

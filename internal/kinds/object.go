@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -47,14 +48,77 @@ func madeBy(pod *corev1.Pod, kind schema.GroupVersionKind) *metav1.OwnerReferenc
 	return ref
 }
 
-// index reads a number from 0 that a controller wrote on a pod as a label, an annotation or both.
-func index(pod *corev1.Pod, key string) (n int32, ok bool) {
+// index reads a number from 0 that a controller wrote on a pod as a label, an annotation or both; -1: it wrote none.
+func index(pod *corev1.Pod, key string) int32 {
 	text, is := pod.Labels[key]
 	if !is {
 		text = pod.Annotations[key]
 	}
+	return number(text)
+}
+
+// completionIndex is the index of a pod in its batch Job, which all versions write as an annotation.
+func completionIndex(pod *corev1.Pod) int32 {
+	return number(pod.Annotations[batchv1.JobCompletionIndexAnnotation])
+}
+
+// number reads a number from 0 as controllers write it; -1: the text is none.
+func number(text string) int32 {
 	v, err := strconv.ParseInt(text, 10, 32)
-	return int32(v), err == nil && v >= 0
+	if err != nil || v < 0 || strconv.FormatInt(v, 10) != text {
+		return -1
+	}
+	return int32(v)
+}
+
+// WriteMetadata writes the labels and annotations of the role's template, as Pod has them, into the object that the role was read
+// from.
+func (r *Role) WriteMetadata(obj *unstructured.Unstructured) {
+	var at any = obj.Object
+	for _, step := range r.steps {
+		switch step := step.(type) {
+		case string:
+			m, _ := at.(map[string]any)
+			at = m[step]
+		case int:
+			list, _ := at.([]any)
+			if step >= len(list) {
+				return
+			}
+			at = list[step]
+		}
+	}
+	template, is := at.(map[string]any)
+	if !is {
+		return
+	}
+	metadata, is := template["metadata"].(map[string]any)
+	if !is {
+		metadata = map[string]any{}
+	}
+	labels := setStrings(metadata, "labels", r.Pod.Labels)
+	if setStrings(metadata, "annotations", r.Pod.Annotations) || labels {
+		template["metadata"] = metadata
+	}
+}
+
+// setStrings writes a map of strings into a field, if it has other ones.
+func setStrings(of map[string]any, key string, want map[string]string) (changed bool) {
+	had, _ := of[key].(map[string]any)
+	same := len(had) == len(want)
+	value := make(map[string]any, len(want))
+	for k, v := range want {
+		same = same && had[k] == v
+		value[k] = v
+	}
+	switch {
+	case same:
+	case len(want) == 0:
+		delete(of, key)
+	default:
+		of[key] = value
+	}
+	return !same
 }
 
 // conditioned is the part of a status that has conditions, as most kinds keep them.
@@ -131,4 +195,19 @@ func failedCondition(obj *unstructured.Unstructured, f Failure, stamps []string,
 // statusPatch is a merge patch of the status.
 func statusPatch(patch map[string]any) Write {
 	return Write{Status: true, Type: types.MergePatchType, Patch: patch}
+}
+
+// later are variables whose values a kind's controller sets when it creates a pod.
+func later(names ...string) (env []corev1.EnvVar) {
+	for _, name := range names {
+		env = append(env, corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{}})
+	}
+	return env
+}
+
+// endless warns of pods that never succeed, as policy names the restartPolicy. A rank that has ended with 0 does not train again: its
+// launcher returns at once.
+func endless(at *field.Path, policy, kind string) string {
+	return fmt.Sprintf("%s: %s starts a container again that has ended with 0, so that no pod succeeds and the %s does not end with its training; write OnFailure or Never",
+		at, policy, kind)
 }

@@ -3,6 +3,7 @@ package kinds
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,6 +26,7 @@ const (
 
 type pyTorchJob struct {
 	Spec struct {
+		Processes *string `json:"nprocPerNode"`
 		RunPolicy struct {
 			BackoffLimit     *int32 `json:"backoffLimit"`
 			SchedulingPolicy struct {
@@ -67,13 +69,16 @@ func (PyTorchJob) Read(obj *unstructured.Unstructured) (Job, field.ErrorList) {
 	for _, key := range sortedKeys(p.Spec.Replicas) {
 		r, at, name := p.Spec.Replicas[key], all.Key(key), strings.ToLower(key)
 		role := Role{
-			Name:      name,
-			Template:  at.Child("template"),
-			Pod:       r.Template,
-			Count:     at.Child("replicas"),
-			Replicas:  1,
-			Each:      1,
-			Container: "pytorch",
+			Name:          name,
+			Template:      at.Child("template"),
+			Pod:           r.Template,
+			Count:         at.Child("replicas"),
+			Replicas:      1,
+			Each:          1,
+			Container:     "pytorch",
+			Scheduler:     r.Template.Spec.SchedulerName,
+			SchedulerPath: at.Child("template", "spec", "schedulerName"),
+			steps:         []any{"spec", "pytorchReplicaSpecs", key, "template"},
 		}
 		if r.Replicas != nil {
 			role.Each = *r.Replicas
@@ -96,8 +101,34 @@ func (PyTorchJob) Read(obj *unstructured.Unstructured) (Job, field.ErrorList) {
 			job.Roles = append(job.Roles, role)
 		}
 	}
+	_, mastered := roles["master"]
+	for i := range job.Roles {
+		job.Roles[i].Env = p.env(job.Members(), mastered)
+	}
 	errs = append(errs, checkOwner(obj, templates, paths)...)
 	return sized(job, all, errs)
+}
+
+// env are the variables that the operator sets. Those of the master are set where there is one.
+func (p *pyTorchJob) env(n int32, mastered bool) []corev1.EnvVar {
+	processes := "auto"
+	if p.Spec.Processes != nil {
+		processes = *p.Spec.Processes
+	}
+	env := []corev1.EnvVar{
+		{Name: "PYTHONUNBUFFERED", Value: "1"},
+		{Name: "PET_NPROC_PER_NODE", Value: processes},
+		{Name: "PET_NNODES", Value: strconv.Itoa(int(n))},
+	}
+	if !mastered {
+		return env
+	}
+	world := int(n)
+	if each, err := strconv.ParseUint(processes, 10, 16); err == nil {
+		world *= int(each)
+	}
+	env = append(env, corev1.EnvVar{Name: "WORLD_SIZE", Value: strconv.Itoa(world)})
+	return append(env, later("MASTER_ADDR", "MASTER_PORT", "PET_MASTER_ADDR", "PET_MASTER_PORT", "RANK", "PET_NODE_RANK")...)
 }
 
 // Admit implements Kind. Nothing is written; restart policies stay.
@@ -111,6 +142,11 @@ func (PyTorchJob) Admit(obj *unstructured.Unstructured, a Admission) (warnings [
 	if least := p.Spec.RunPolicy.SchedulingPolicy.MinAvailable; least != nil && *least < n {
 		warnings = append(warnings, fmt.Sprintf("%s: the operator's group may be placed with %d of %d pods, and no rank starts before all are there; write %d",
 			run.Child("schedulingPolicy", "minAvailable"), *least, n, n))
+	}
+	for _, key := range sortedKeys(p.Spec.Replicas) {
+		if p.Spec.Replicas[key].RestartPolicy == string(corev1.RestartPolicyAlways) {
+			warnings = append(warnings, endless(field.NewPath("spec", "pytorchReplicaSpecs").Key(key).Child("restartPolicy"), "Always", "PyTorchJob"))
+		}
 	}
 	limit, least := p.Spec.RunPolicy.BackoffLimit, max(leastRestarts, n)
 	for _, key := range sortedKeys(p.Spec.Replicas) {
@@ -126,11 +162,10 @@ func (PyTorchJob) Admit(obj *unstructured.Unstructured, a Admission) (warnings [
 // Place implements Kind.
 func (k PyTorchJob) Place(pod *corev1.Pod) (Place, bool) {
 	ref := madeBy(pod, k.GroupVersionKind())
-	i, ok := index(pod, kubeflowIndex)
-	if ref == nil || !ok {
+	if ref == nil {
 		return Place{}, false
 	}
-	return Place{Maker: ref.UID, Role: pod.Labels[kubeflowRole], Index: i}, true
+	return Place{Maker: ref.UID, Name: ref.Name, Role: pod.Labels[kubeflowRole], Index: index(pod, kubeflowIndex)}, true
 }
 
 // Release implements Kind: the operator finds its pods by labels, and counts a pod that is being deleted as failed, which ends

@@ -1,6 +1,7 @@
 package kinds
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,6 +23,9 @@ const (
 	volcanoTask    = "volcano.sh/task-spec"
 	volcanoIndex   = "volcano.sh/task-index"
 	volcanoVersion = "volcano.sh/job-version"
+
+	// volcanoScheduler places a Job that names no scheduler.
+	volcanoScheduler = "volcano"
 )
 
 type volcanoJob struct {
@@ -79,15 +83,23 @@ func (VolcanoJob) Read(obj *unstructured.Unstructured) (Job, field.ErrorList) {
 	var job Job
 	var templates []corev1.PodTemplateSpec
 	var paths []*field.Path
+	env := v.env()
 	for i, t := range v.Spec.Tasks {
 		at := spec.Child("tasks").Index(i)
 		role := Role{
-			Name:     t.Name,
-			Template: at.Child("template"),
-			Pod:      t.Template,
-			Count:    at.Child("replicas"),
-			Replicas: 1,
-			Each:     t.Replicas,
+			Name:          t.Name,
+			Template:      at.Child("template"),
+			Pod:           t.Template,
+			Count:         at.Child("replicas"),
+			Replicas:      1,
+			Each:          t.Replicas,
+			Scheduler:     t.Template.Spec.SchedulerName,
+			SchedulerPath: at.Child("template", "spec", "schedulerName"),
+			Env:           env,
+			steps:         []any{"spec", "tasks", i, "template"},
+		}
+		if role.Scheduler == "" {
+			role.Scheduler, role.SchedulerPath = cmp.Or(v.Spec.Scheduler, volcanoScheduler), spec.Child("schedulerName")
 		}
 		if t.Name == "" {
 			role.Name = fmt.Sprintf("default%d", i)
@@ -109,20 +121,46 @@ func (VolcanoJob) Read(obj *unstructured.Unstructured) (Job, field.ErrorList) {
 
 // master is the task that plugin pytorch gives RANK 0; "": there is no such plugin.
 func (v *volcanoJob) master() string {
-	arguments, is := v.Spec.Plugins["pytorch"]
-	if !is {
+	if _, is := v.Spec.Plugins["pytorch"]; !is {
 		return ""
 	}
+	name, _ := v.flag("master")
+	return cmp.Or(name, "master")
+}
+
+// flag is the value of an argument of plugin pytorch, or the argument behind it; is: it is there, and not "false".
+func (v *volcanoJob) flag(name string) (value string, is bool) {
+	arguments := v.Spec.Plugins["pytorch"]
 	for i, a := range arguments {
-		flag := strings.TrimLeft(a, "-")
-		if value, ok := strings.CutPrefix(flag, "master="); ok && flag != a {
-			return value
+		flag, value, has := strings.Cut(strings.TrimLeft(a, "-"), "=")
+		if flag != name || !strings.HasPrefix(a, "-") {
+			continue
 		}
-		if flag == "master" && flag != a && i+1 < len(arguments) {
-			return arguments[i+1]
+		if !has && i+1 < len(arguments) {
+			value = arguments[i+1]
+		}
+		return value, !has || !slices.Contains([]string{"0", "f", "F", "false", "FALSE", "False"}, value)
+	}
+	return "", false
+}
+
+// env are the variables that Volcano's plugins set. Plugin pytorch brings plugin svc with it.
+func (v *volcanoJob) env() []corev1.EnvVar {
+	var names []string
+	_, pytorch := v.Spec.Plugins["pytorch"]
+	if pytorch {
+		names = append(names, "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
+	}
+	if _, svc := v.Spec.Plugins["svc"]; svc || pytorch {
+		for _, t := range v.Spec.Tasks {
+			task := strings.ToUpper(strings.ReplaceAll(t.Name, "-", "_"))
+			names = append(names, "VC_"+task+"_HOSTS", "VC_"+task+"_NUM")
 		}
 	}
-	return "master"
+	if _, is := v.Spec.Plugins["env"]; is {
+		names = append(names, "VK_TASK_INDEX", "VC_TASK_INDEX")
+	}
+	return later(names...)
 }
 
 // refused are the settings under which Volcano would restart the job at a replacement, or not start all pods together, and what
@@ -139,6 +177,10 @@ func (v *volcanoJob) refused(spec *field.Path) (errs field.ErrorList) {
 		}
 	}
 	policies(spec.Child("policies"), v.Spec.Policies)
+	if _, waits := v.flag("wait-master-enabled"); waits {
+		errs = append(errs, field.Forbidden(spec.Child("plugins").Key("pytorch"),
+			"--wait-master-enabled has the workers wait for the master's rank, which starts once all workers have: remove the argument"))
+	}
 	for _, plugin := range []string{"mpi", "tensorflow", "ray"} {
 		if _, is := v.Spec.Plugins[plugin]; is {
 			errs = append(errs, field.Forbidden(spec.Child("plugins").Key(plugin),
@@ -202,7 +244,11 @@ func (VolcanoJob) Admit(obj *unstructured.Unstructured, a Admission) (warnings [
 	spec := field.NewPath("spec")
 	policies(spec.Child("policies"), v.Spec.Policies)
 	for i, t := range v.Spec.Tasks {
-		policies(spec.Child("tasks").Index(i).Child("policies"), t.Policies)
+		at := spec.Child("tasks").Index(i)
+		policies(at.Child("policies"), t.Policies)
+		if p := t.Template.Spec.RestartPolicy; p == "" || p == corev1.RestartPolicyAlways {
+			warnings = append(warnings, endless(at.Child("template", "spec", "restartPolicy"), "Always, the default,", "Volcano Job"))
+		}
 	}
 	return warnings
 }
@@ -210,11 +256,10 @@ func (VolcanoJob) Admit(obj *unstructured.Unstructured, a Admission) (warnings [
 // Place implements Kind.
 func (k VolcanoJob) Place(pod *corev1.Pod) (Place, bool) {
 	ref := madeBy(pod, k.GroupVersionKind())
-	i, ok := index(pod, volcanoIndex)
-	if ref == nil || !ok {
+	if ref == nil {
 		return Place{}, false
 	}
-	return Place{Maker: ref.UID, Role: pod.Annotations[volcanoTask], Index: i}, true
+	return Place{Maker: ref.UID, Name: ref.Name, Role: pod.Annotations[volcanoTask], Index: index(pod, volcanoIndex)}, true
 }
 
 // Release implements Kind: what a pod of a version of the job before the present one does is answered by a sync alone, which

@@ -121,6 +121,7 @@ var userKeys = map[string]string{
 var systemKeys = map[string]bool{
 	v1alpha1.LabelGang:                  true,
 	v1alpha1.AnnotationGangSize:         true,
+	v1alpha1.AnnotationGangSlots:        true,
 	v1alpha1.AnnotationGangRole:         true,
 	v1alpha1.AnnotationGangSlot:         true,
 	v1alpha1.AnnotationInjected:         true,
@@ -140,6 +141,15 @@ func IsUserKey(key string) bool { return userKeys[key] != "" }
 // IsPins reports whether the key is of pins, which stand on the Job alone and may change at any time.
 func IsPins(key string) bool {
 	return key == v1alpha1.AnnotationPinnedCheckpoints || key == v1alpha1.AnnotationPinWish
+}
+
+// OfRole are the annotations that are read on the template of one role of several: the container that trains.
+func OfRole(annotations map[string]string) map[string]string {
+	name, is := annotations[v1alpha1.AnnotationContainer]
+	if !is {
+		return nil
+	}
+	return map[string]string{v1alpha1.AnnotationContainer: name}
 }
 
 // IsSystemKey reports whether only Holdfast writes the key.

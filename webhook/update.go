@@ -1,0 +1,260 @@
+package webhook
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/kinds"
+	"holdfast.dev/holdfast/internal/settings"
+)
+
+// CheckJobUpdate checks a change of an existing object. Its pods keep the settings that it was created with, so a change of Holdfast's keys
+// returns a warning with a remedy.
+func CheckJobUpdate(
+	ctx context.Context, kind kinds.Kind, old, in *unstructured.Unstructured, facts Facts,
+) Outcome[*unstructured.Unstructured] {
+	if isBatch(kind) {
+		return checkBatchUpdate(ctx, old, in, facts)
+	}
+	if in.GetDeletionTimestamp() != nil {
+		return Outcome[*unstructured.Unstructured]{Object: in}
+	}
+	was, now := takeApart(kind, old), takeApart(kind, in)
+	_, admitted := was.admitted()
+	changed := changedKeys(old.GetAnnotations(), in.GetAnnotations())
+	errs := added(was.misplaced(), now.misplaced())
+	for _, r := range now.roles {
+		written, refused := r.restore(was.role(r.Name))
+		errs = append(errs, refused...)
+		for _, at := range written {
+			if changed = append(changed, at.String()); !admitted {
+				errs = append(errs, field.Forbidden(at, now.elsewhere()))
+			}
+		}
+	}
+	if admitted {
+		errs = append(errs, added(was.unread, now.unread)...)
+		errs = append(errs, was.checkPods(now)...)
+	}
+	errs = append(errs, now.checkChanged(changed, old)...)
+	if len(errs) > 0 {
+		return now.outcome(errs, nil)
+	}
+	out := now.outcome(nil, was.changedWarnings(changed, now.obj))
+	if admitted { // its warnings are those of the creation
+		kind.Admit(out.Object, kinds.Admission{Job: now.read, Old: old})
+	}
+	return out
+}
+
+// added are the refusals that there were not before: what was so can still be changed otherwise.
+func added(before, now field.ErrorList) (errs field.ErrorList) {
+	for _, e := range now {
+		if !slices.ContainsFunc(before, func(had *field.Error) bool { return had.Error() == e.Error() }) {
+			errs = append(errs, e)
+		}
+	}
+	return errs
+}
+
+// checkBatchUpdate checks a change of a batch Job, whose template cannot change once it has started.
+func checkBatchUpdate(ctx context.Context, old, in *unstructured.Unstructured, facts Facts) Outcome[*unstructured.Unstructured] {
+	kind := kinds.BatchJob{}
+	now := takeApart(kind, in)
+	if !now.isChild() && neverStarted(old) && neverStarted(in) {
+		return mutateJob(ctx, kind, withoutStamps(old, in), old, facts)
+	}
+	out := Outcome[*unstructured.Unstructured]{Object: in}
+	if now.isChild() {
+		out.Errors = now.checkChild()
+		return out
+	}
+	admitted, wasAdmitted := now.admitted()
+	pods := now.read.Members()
+	if wasAdmitted && !admitted.Settings.Observe && pods != admitted.Members {
+		out.Errors = append(out.Errors, field.Invalid(field.NewPath("spec", "parallelism"), pods,
+			fmt.Sprintf("the gang was formed with %d pods and cannot change its size yet: %s", admitted.Members, now.again())))
+	}
+	grows := pods > takeApart(kind, old).read.Members() // one that was larger before there was a limit may end
+	if wasAdmitted && admitted.Settings.Observe && grows {
+		out.Errors = append(out.Errors, kinds.CheckSize(pods, field.NewPath("spec", "parallelism"), now.again()+" without "+v1alpha1.AnnotationEnabled)...)
+	}
+	changed := changedKeys(old.GetAnnotations(), in.GetAnnotations())
+	out.Errors = append(out.Errors, now.checkChanged(changed, old)...)
+	if len(out.Errors) == 0 {
+		out.Warnings = now.changedWarnings(changed, in)
+	}
+	return out
+}
+
+// role is the role of that name; nil: there is none.
+func (o *subject) role(name string) *role {
+	for _, r := range o.roles {
+		if r.Name == name {
+			return r
+		}
+	}
+	return nil
+}
+
+// admitted reads an object that was opted in when it was created; ok is false for any other.
+func (o *subject) admitted() (j settings.Job, ok bool) {
+	if len(o.roles) == 0 {
+		return settings.Job{}, false
+	}
+	return settings.AdmittedTemplate(o.roles[0].Pod.Annotations)
+}
+
+// restore puts keys of ours back on a template as they were before a change, and says which were written. None of them has an effect once
+// the object exists, and pods get those that they have from the template.
+func (r *role) restore(was *role) (written []*field.Path, errs field.ErrorList) {
+	var labels, annotations map[string]string
+	if was != nil {
+		labels, annotations = was.Pod.Labels, was.Pod.Annotations
+	}
+	at := r.Template.Child("metadata")
+	errs = append(checkLabels(r.Pod.Labels, labels, at.Child("labels")), checkSystemKeys(r.Pod.Annotations, annotations, r.annotations())...)
+	for _, key := range changedKeys(annotations, r.Pod.Annotations) {
+		if _, kept := r.Pod.Annotations[key]; kept && !settings.IsSystemKey(key) {
+			written = append(written, r.annotations().Key(key))
+		}
+	}
+	r.Pod.Labels, r.Pod.Annotations = withOurs(r.Pod.Labels, labels), withOurs(r.Pod.Annotations, annotations)
+	return written, errs
+}
+
+// withOurs is a map with the keys of ours that another one has, and with no other ones of ours.
+func withOurs(m, from map[string]string) map[string]string {
+	out := map[string]string{}
+	for key, value := range m {
+		if !strings.HasPrefix(key, v1alpha1.Prefix) {
+			out[key] = value
+		}
+	}
+	for _, key := range settings.OurKeys(from) {
+		out[key] = from[key]
+	}
+	return out
+}
+
+// checkPods refuses a change after which an object has other pods.
+func (o *subject) checkPods(now *subject) (errs field.ErrorList) {
+	changed := func(r *role, had, has int32) {
+		errs = append(errs, field.Forbidden(r.Count, fmt.Sprintf("the gang was formed with %d pods of role %q, which would have %d, and cannot change its size yet: %s",
+			had, r.Name, has, o.again())))
+	}
+	for _, r := range now.roles {
+		switch had := o.role(r.Name); {
+		case had == nil:
+			changed(r, 0, r.Pods())
+		case had.Replicas != r.Replicas || had.Each != r.Each:
+			changed(r, had.Pods(), r.Pods())
+		default:
+			errs = append(errs, r.checkImage(had, o.again())...)
+		}
+	}
+	for _, r := range o.roles {
+		if now.role(r.Name) == nil {
+			changed(r, r.Pods(), 0)
+		}
+	}
+	return errs
+}
+
+// checkImage refuses another image where the container's command was read from it.
+func (r *role) checkImage(was *role, again string) field.ErrorList {
+	admitted, _ := settings.AdmittedTemplate(was.Pod.Annotations)
+	if was.Pod.Annotations[v1alpha1.AnnotationImageCommand] == "" {
+		return nil
+	}
+	for i, c := range r.Pod.Spec.Containers {
+		if c.Name != admitted.Settings.Container || len(c.Command) > 0 || i >= len(was.Pod.Spec.Containers) {
+			continue
+		}
+		if had := was.Pod.Spec.Containers[i]; had.Name == c.Name && had.Image != c.Image {
+			return field.ErrorList{field.Invalid(r.Template.Child("spec", "containers").Index(i).Child("image"), c.Image, fmt.Sprintf(
+				"the container's command was read from image %s: write the command, or %s", had.Image, again))}
+		}
+	}
+	return nil
+}
+
+// checkChanged refuses bad values among the object's own keys, where one of them changes.
+func (o *subject) checkChanged(changed []string, old *unstructured.Unstructured) field.ErrorList {
+	if len(changed) == 0 {
+		return nil
+	}
+	places := []settings.Annotated{{Path: settings.MetadataAnnotations, Values: o.obj.GetAnnotations()}}
+	for _, r := range o.roles {
+		if o.batch() {
+			places = append(places, settings.Annotated{Path: r.annotations(), Values: r.Pod.Annotations})
+		}
+	}
+	_, errs := settings.ParseSettings(places...)
+	had := map[string]string{v1alpha1.AnnotationMadeRoom: old.GetAnnotations()[v1alpha1.AnnotationMadeRoom]}
+	return append(errs, checkSystemKeys(o.obj.GetAnnotations(), had, settings.MetadataAnnotations)...)
+}
+
+// changedWarnings says what a change does not do. Pins act at once.
+func (o *subject) changedWarnings(changed []string, in *unstructured.Unstructured) []string {
+	changed = slices.DeleteFunc(changed, func(key string) bool { return settings.IsPins(key) || key == v1alpha1.AnnotationMadeRoom })
+	if len(changed) == 0 {
+		return nil
+	}
+	if _, admitted := o.admitted(); admitted {
+		return []string{fmt.Sprintf("%s: the change has no effect, because pods keep the settings that %s %s was created with; to apply it %s",
+			strings.Join(changed, ", "), o.title(), in.GetName(), o.again())}
+	}
+	if in.GetAnnotations()[v1alpha1.AnnotationEnabled] == "true" {
+		return []string{fmt.Sprintf("%s: %s %s exists already and its pod template cannot change, so this opts in none of its pods; %s with the annotation in its file",
+			v1alpha1.AnnotationEnabled, o.title(), in.GetName(), o.again())}
+	}
+	return nil
+}
+
+// withoutStamps returns the batch Job without its stamps, so that they are written again.
+func withoutStamps(old, in *unstructured.Unstructured) *unstructured.Unstructured {
+	was, now := takeApart(kinds.BatchJob{}, old), takeApart(kinds.BatchJob{}, in)
+	for _, r := range now.roles {
+		had := was.role(r.Name)
+		if had == nil {
+			continue
+		}
+		maps.DeleteFunc(r.Pod.Annotations, func(key, value string) bool {
+			stamped, is := had.Pod.Annotations[key]
+			return settings.IsSystemKey(key) && is && stamped == value
+		})
+		if r.Pod.Labels[v1alpha1.LabelGang] == had.Pod.Labels[v1alpha1.LabelGang] {
+			delete(r.Pod.Labels, v1alpha1.LabelGang)
+		}
+	}
+	now.write()
+	return now.obj
+}
+
+// neverStarted reports whether the Job is suspended and never had a pod, so that its template may change.
+func neverStarted(job *unstructured.Unstructured) bool {
+	suspended, _, _ := unstructured.NestedBool(job.Object, "spec", "suspend")
+	start, _, _ := unstructured.NestedFieldNoCopy(job.Object, "status", "startTime")
+	return suspended && start == nil
+}
+
+// changedKeys lists our keys whose values differ, sorted.
+func changedKeys(old, in map[string]string) []string {
+	both := map[string]string{}
+	for _, m := range []map[string]string{old, in} {
+		for k := range m {
+			if strings.HasPrefix(k, v1alpha1.Prefix) && old[k] != in[k] {
+				both[k] = ""
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(both))
+}
