@@ -343,55 +343,30 @@ func TestKillsWithTorch(t *testing.T) {
 	g.checkMemory()
 	g.checkSaves()
 	t.Logf("%d kills (%v): nothing acknowledged was lost, nothing torn was restored", g.kills, g.how)
-	g.compareLosses(script)
+	g.compareLosses()
 }
 
 // compareLosses runs the same trainer undisturbed and wants the same losses, bit for bit.
-func (g *gang) compareLosses(script string) {
+func (g *gang) compareLosses() {
 	g.t.Helper()
-	disturbed := losses(g.t, g.log)
-	last := 0
-	for key := range disturbed {
-		var step, rank int
-		_, _ = fmt.Sscan(key, &step, &rank)
-		last = max(last, step)
+	raw, err := os.ReadFile(g.log)
+	if err != nil {
+		g.t.Fatal(err)
 	}
-	plain := filepath.Join(g.t.TempDir(), "plain")
-	cmd := exec.Command(python, "-m", "torch.distributed.run", "--standalone", fmt.Sprintf("--nproc-per-node=%d", g.ranks), script, plain, fmt.Sprint(last))
-	cmd.Env = append(os.Environ(), "PYTHONPATH=", "PYTHONDONTWRITEBYTECODE=1", "HOLDFAST_GENERATION=")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		g.t.Fatalf("the undisturbed run: %v\n%s", err, out)
+	disturbed, _, err := trainer.Losses(string(raw))
+	if err != nil {
+		g.t.Fatal(err)
 	}
-	undisturbed := losses(g.t, plain)
-	for key, loss := range disturbed {
-		if undisturbed[key] != loss {
-			g.t.Fatalf("step and rank %s: loss %s, undisturbed %s", key, loss, undisturbed[key])
-		}
+	last := int64(0)
+	for at := range disturbed {
+		last = max(last, at.Step)
+	}
+	undisturbed, err := trainer.Undisturbed(g.t.Context(), python, g.ranks, last)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if err := trainer.Compare(disturbed, undisturbed); err != nil {
+		g.t.Fatal(err)
 	}
 	g.t.Logf("%d losses up to step %d are bit for bit those of an undisturbed run", len(disturbed), last)
-}
-
-// losses reads "<generation> <rank> done <step> <loss>" lines; a step that was done twice must have had the same loss.
-func losses(t *testing.T, file string) map[string]string {
-	t.Helper()
-	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := map[string]string{}
-	for line := range strings.Lines(string(raw)) {
-		w := strings.Fields(line)
-		if len(w) != 5 || w[2] != "done" || !strings.HasSuffix(line, "\n") {
-			continue
-		}
-		key := w[3] + " " + w[1]
-		if before, ok := out[key]; ok && before != w[4] {
-			t.Fatalf("step and rank %s was computed again with loss %s, before %s", key, w[4], before)
-		}
-		out[key] = w[4]
-	}
-	if len(out) == 0 {
-		t.Fatalf("no losses in %s", file)
-	}
-	return out
 }

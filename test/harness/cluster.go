@@ -72,6 +72,15 @@ func (c *Cluster) Apply(ctx context.Context, manifests string) error {
 	return c.Serves(ctx)
 }
 
+// Overlay writes a kustomization into a folder: the text, with the folder of the manifests that are shipped in place of its %s.
+func (c *Cluster) Overlay(dir, text string) error {
+	base, err := filepath.Rel(dir, filepath.Join(c.Source, "manifests"))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "kustomization.yaml"), fmt.Appendf(nil, text, base), 0o644)
+}
+
 // Serves waits until every replica of what was installed serves.
 func (w *World) Serves(ctx context.Context) error {
 	return errors.Join(w.Available(ctx, "holdfast-controller"), w.Available(ctx, "holdfast-scheduler"))

@@ -50,13 +50,16 @@ func Job(namespace, name string, pods, backoff int32, annotations map[string]str
 func TrainerRoom(namespace string) []client.Object {
 	return []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "trainer"}, Data: map[string]string{"trainer.py": trainer.Script}},
+		&corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "trainer"},
+			Data:       map[string]string{"trainer.py": trainer.Script, "torch_trainer.py": trainer.Torch},
+		},
 		Claim(namespace, "python", layout.PythonStorageClass, corev1.ReadOnlyMany),
 		Claim(namespace, "shared", layout.SharedStorageClass, corev1.ReadWriteMany),
 	}
 }
 
-// TrainerPod has a container "trainer" whose line finds torchrun in its PATH and trainer.Script in /trainer.
+// TrainerPod has a container "trainer" whose line finds torchrun in its PATH, and trainer.Script and trainer.Torch in /trainer.
 func TrainerPod(line string, grace, gpus int64) corev1.PodSpec {
 	limits := corev1.ResourceList{
 		corev1.ResourceMemory: resource.MustParse("192Mi"),

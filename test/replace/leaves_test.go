@@ -15,9 +15,9 @@ func testLeaves(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "leaves"
 	s := w.start(ctx, t, training{name: job, nodes: nodes, grace: enough, pause: pause, annotations: inStorage(interval)})
 	w.stored(ctx, t, job)
-	shut := s.assignments[1].node
+	shut := s.Assignments[1].Node
 	s = w.shutDown(ctx, t, job, s, 1)
-	short := s.assignments[0].node
+	short := s.Assignments[0].Node
 	w.evict(ctx, t, job, s, 0)
 	w.well(ctx, t, shut, short)
 	w.end(ctx, t, job)
@@ -26,7 +26,7 @@ func testLeaves(ctx context.Context, t *testing.T, w *world, nodes []string) {
 // shutDown has the node of a slot announce that it shuts down, sees that the pod leaves in time, and takes the shutdown back.
 func (w *world) shutDown(ctx context.Context, t *testing.T, job string, before shape, slot int) shape {
 	t.Helper()
-	node := w.Node(before.assignments[slot].node)
+	node := w.Node(before.Assignments[slot].Node)
 	login, err := node.Logind(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func (w *world) shutDown(ctx context.Context, t *testing.T, job string, before s
 	// A kubelet that is told before it knows its pods ends none of them, and rejects those that it hears of.
 	w.until(ctx, t, "the kubelet knows its pods", func(ctx context.Context) (bool, string) {
 		text, err := w.RunKubectl(ctx, "get", "--raw", "/api/v1/nodes/"+node.Name+"/proxy/pods")
-		return err == nil && strings.Contains(text, before.assignments[slot].uid), fmt.Sprint(err)
+		return err == nil && strings.Contains(text, before.Assignments[slot].UID), fmt.Sprint(err)
 	})
 	w.untouched(ctx, t, job, before)
 	if err := login.PrepareForShutdown(true); err != nil {
@@ -60,7 +60,7 @@ func (w *world) shutDown(ctx context.Context, t *testing.T, job string, before s
 // evict has the kubelet of a slot's node find that memory is short, after which it evicts the pod with the grace of a soft eviction.
 func (w *world) evict(ctx context.Context, t *testing.T, job string, before shape, slot int) {
 	t.Helper()
-	node := before.assignments[slot].node
+	node := before.Assignments[slot].Node
 	w.configure(ctx, t, node, map[string]any{"evictionSoft": map[string]string{"memory.available": "1Ti"},
 		"evictionSoftGracePeriod": map[string]string{"memory.available": "1s"}, "evictionMaxPodGracePeriod": enough})
 	w.leaves(ctx, t, job, before, slot, v1alpha1.CauseEvicted)
@@ -70,7 +70,7 @@ func (w *world) evict(ctx context.Context, t *testing.T, job string, before shap
 // leaves demands that the pod of one slot is replaced for a cause, with all it held.
 func (w *world) leaves(ctx context.Context, t *testing.T, job string, before shape, slot int, cause string) shape {
 	t.Helper()
-	after := w.runs(ctx, t, job, before.generation+1)
+	after := w.runs(ctx, t, job, before.Generation+1)
 	w.replacedOnce(ctx, t, job, before, after, slot)
 	w.left(ctx, t, job, 2)
 	w.unharmed(ctx, t, job)

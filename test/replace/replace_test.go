@@ -109,11 +109,11 @@ const (
 // sick replaces the pod of a slot by a decision about its node, and heals the node again.
 func (w *world) sick(ctx context.Context, t *testing.T, job string, before shape, slot int) shape {
 	t.Helper()
-	node := before.assignments[slot].node
+	node := before.Assignments[slot].Node
 	w.sicken(ctx, t, node)
-	after := w.runs(ctx, t, job, before.generation+1)
+	after := w.runs(ctx, t, job, before.Generation+1)
 	w.replacedOnce(ctx, t, job, before, after, slot)
-	if after.assignments[slot].node == node {
+	if after.Assignments[slot].Node == node {
 		t.Errorf("the new pod is on %s, too", node)
 	}
 	w.left(ctx, t, job, 2)
@@ -157,17 +157,17 @@ func testNever(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		s = w.sick(ctx, t, job, s, i%2)
 	}
 	before := s
-	w.deletePod(ctx, t, s.assignments[0].pod)
-	s = w.runs(ctx, t, job, s.generation+1)
+	w.deletePod(ctx, t, s.Assignments[0].Pod)
+	s = w.runs(ctx, t, job, s.Generation+1)
 	w.replacedOnce(ctx, t, job, before, s, 0)
 	w.left(ctx, t, job, 2)
 
 	before = s
-	w.run(ctx, t, "drain", s.assignments[1].node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=60s",
+	w.run(ctx, t, "drain", s.Assignments[1].Node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=60s",
 		"--pod-selector="+v1alpha1.LabelGang)
-	s = w.runs(ctx, t, job, s.generation+1)
+	s = w.runs(ctx, t, job, s.Generation+1)
 	w.replacedOnce(ctx, t, job, before, s, 1)
-	w.run(ctx, t, "uncordon", before.assignments[1].node)
+	w.run(ctx, t, "uncordon", before.Assignments[1].Node)
 	w.soon(t, job, 8)
 	w.end(ctx, t, job)
 }

@@ -21,24 +21,24 @@ func testAgentSilent(ctx context.Context, t *testing.T, w *world, nodes []string
 	)
 	before := w.start(ctx, t, training{name: job, nodes: nodes, gpus: 1, pause: pause, annotations: inStorage(interval)})
 	w.stored(ctx, t, job)
-	was, quiet := w.record(ctx, t, job), before.assignments[1]
-	w.stop(ctx, t, quiet.pod)
+	was, quiet := w.record(ctx, t, job), before.Assignments[1]
+	w.stop(ctx, t, quiet.Pod)
 	began := time.Now()
-	if err := w.Signal(ctx, namespace, before.assignments[0].pod, container, syscall.SIGKILL, rank); err != nil {
+	if err := w.Signal(ctx, namespace, before.Assignments[0].Pod, container, syscall.SIGKILL, rank); err != nil {
 		t.Fatal(err)
 	}
 	w.until(ctx, t, "the Gang names the silent pod", func(ctx context.Context) (bool, string) {
 		waits := w.record(ctx, t, job).Progress.Waits
-		return strings.HasPrefix(waits, v1alpha1.CauseAgentUnreachable) && strings.Contains(waits, quiet.pod), waits
+		return strings.HasPrefix(waits, v1alpha1.CauseAgentUnreachable) && strings.Contains(waits, quiet.Pod), waits
 	})
-	w.told(ctx, t, job, v1alpha1.CauseAgentUnreachable, quiet.pod)
+	w.told(ctx, t, job, v1alpha1.CauseAgentUnreachable, quiet.Pod)
 	given := time.Duration(0)
 	w.until(ctx, t, "it is given up", func(ctx context.Context) (bool, string) {
 		r := w.record(ctx, t, job)
 		given = time.Since(began)
-		return len(r.PendingReplacements) == 1 || r.Generation > before.generation, fmt.Sprintf("%s: %s", r.State, r.Progress.Waits)
+		return len(r.PendingReplacements) == 1 || r.Generation > before.Generation, fmt.Sprintf("%s: %s", r.State, r.Progress.Waits)
 	})
-	after := w.runs(ctx, t, job, before.generation+1)
+	after := w.runs(ctx, t, job, before.Generation+1)
 	took := time.Since(began)
 	w.replacedOnce(ctx, t, job, before, after, 1)
 	r, now := w.last(ctx, t, job), w.record(ctx, t, job)
@@ -46,13 +46,13 @@ func testAgentSilent(ctx context.Context, t *testing.T, w *world, nodes []string
 	switch {
 	case given < least:
 		t.Errorf("its pod was given up after %s", given)
-	case len(r.Replaced) != 1 || r.Replaced[0].Pod != quiet.pod || r.Replaced[0].Cause != v1alpha1.CauseAgentUnreachable ||
+	case len(r.Replaced) != 1 || r.Replaced[0].Pod != quiet.Pod || r.Replaced[0].Cause != v1alpha1.CauseAgentUnreachable ||
 		!r.Replaced[0].Dead:
 		t.Errorf("replaced were %+v", r.Replaced)
 	case r.RestoreStep == 0 || now.Restarts != was.Restarts+1 || now.Replacements != was.Replacements+1:
 		t.Errorf("restored step %d; %d restarts and %d replacements became %d and %d", r.RestoreStep, was.Restarts, was.Replacements, now.Restarts, now.Replacements)
 	}
-	if o, err := w.outage(ctx, quiet.node); err != nil || o.Decision != "" {
+	if o, err := w.outage(ctx, quiet.Node); err != nil || o.Decision != "" {
 		t.Errorf("of a node that is well was decided: %+v, %v", o, err)
 	}
 	w.left(ctx, t, job, 2)
@@ -72,11 +72,11 @@ func testUnstored(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		t.Errorf("the pods of a suspended Job took %s to go", took)
 	}
 	w.run(ctx, t, w.suspends(job, false)...)
-	after := w.runs(ctx, t, job, before.generation+1)
+	after := w.runs(ctx, t, job, before.Generation+1)
 	w.unharmed(ctx, t, job)
 	r, now := w.last(ctx, t, job), w.record(ctx, t, job)
-	if r.RestoreStep != 0 || after.generation != before.generation+1 || now.Restarts != was.Restarts || now.Replacements != was.Replacements {
-		t.Errorf("generation %d restored step %d; %d restarts, %d replacements", after.generation, r.RestoreStep, now.Restarts, now.Replacements)
+	if r.RestoreStep != 0 || after.Generation != before.Generation+1 || now.Restarts != was.Restarts || now.Replacements != was.Replacements {
+		t.Errorf("generation %d restored step %d; %d restarts, %d replacements", after.Generation, r.RestoreStep, now.Restarts, now.Replacements)
 	}
 	w.end(ctx, t, job)
 }

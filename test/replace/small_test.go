@@ -63,19 +63,19 @@ func testTerminationInRecovery(ctx context.Context, t *testing.T, w *world, node
 	const job = "replacement-in-recovery"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
 	was := w.record(ctx, t, job)
-	goOn := w.stop(ctx, t, before.assignments[1].pod) // so the recovery cannot end before the termination comes
-	if err := w.Signal(ctx, namespace, before.assignments[0].pod, container, syscall.SIGKILL, rank); err != nil {
+	goOn := w.stop(ctx, t, before.Assignments[1].Pod) // so the recovery cannot end before the termination comes
+	if err := w.Signal(ctx, namespace, before.Assignments[0].Pod, container, syscall.SIGKILL, rank); err != nil {
 		t.Fatal(err)
 	}
 	w.until(ctx, t, "the failure is being repaired", func(ctx context.Context) (bool, string) {
 		r := w.record(ctx, t, job)
 		return r.State == v1alpha1.RunHalting, string(r.State)
 	})
-	sick := before.assignments[1].node
+	sick := before.Assignments[1].Node
 	w.sicken(ctx, t, sick)
 	w.pending(ctx, t, job, 1)
 	goOn()
-	after := w.runs(ctx, t, job, before.generation+1)
+	after := w.runs(ctx, t, job, before.Generation+1)
 	w.replacedOnce(ctx, t, job, before, after, 1)
 	r := w.record(ctx, t, job)
 	if r.Restarts != was.Restarts+1 || r.Replacements != was.Replacements+1 {
@@ -104,12 +104,12 @@ func testBudget(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		err := w.Client().Get(ctx, client.ObjectKeyFromObject(budget), budget)
 		return err == nil && len(budget.Status.Conditions) > 0, fmt.Sprint(err)
 	})
-	kept := before.assignments[1]
-	w.stop(ctx, t, kept.pod)
-	w.sicken(ctx, t, kept.node)
-	after := w.runs(ctx, t, job, before.generation+1)
+	kept := before.Assignments[1]
+	w.stop(ctx, t, kept.Pod)
+	w.sicken(ctx, t, kept.Node)
+	after := w.runs(ctx, t, job, before.Generation+1)
 	w.replacedOnce(ctx, t, job, before, after, 1)
-	w.told(ctx, t, job, fmt.Sprintf("pod %s on node %s was replaced but its eviction is refused", kept.pod, kept.node), "keep-all")
+	w.told(ctx, t, job, fmt.Sprintf("pod %s on node %s was replaced but its eviction is refused", kept.Pod, kept.Node), "keep-all")
 	w.until(ctx, t, "an event on the Job says so", func(ctx context.Context) (bool, string) {
 		events := &corev1.EventList{}
 		err := w.Client().List(ctx, events, client.InNamespace(namespace))
@@ -118,7 +118,7 @@ func testBudget(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		}), fmt.Sprint(len(events.Items), err)
 	})
 	pod := &corev1.Pod{}
-	if err := w.Client().Get(ctx, client.ObjectKey{Namespace: namespace, Name: kept.pod}, pod); err != nil || string(pod.UID) != kept.uid ||
+	if err := w.Client().Get(ctx, client.ObjectKey{Namespace: namespace, Name: kept.Pod}, pod); err != nil || string(pod.UID) != kept.UID ||
 		pod.DeletionTimestamp != nil {
 		t.Errorf("the budget was not respected: %v, pod %s deleted at %v", err, pod.UID, pod.DeletionTimestamp)
 	}
@@ -130,9 +130,9 @@ func testBudget(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.left(ctx, t, job, 2)
 	w.until(ctx, t, "the Gang tells of it no more", func(ctx context.Context) (bool, string) {
 		g, err := w.gang(ctx, job)
-		return err == nil && !strings.Contains(fmt.Sprint(g.Status.Notes), kept.pod), fmt.Sprint(g.Status.Notes)
+		return err == nil && !strings.Contains(fmt.Sprint(g.Status.Notes), kept.Pod), fmt.Sprint(g.Status.Notes)
 	})
-	w.heal(ctx, t, kept.node)
+	w.heal(ctx, t, kept.Node)
 	w.end(ctx, t, job)
 	if err := w.Client().Delete(ctx, budget); err != nil {
 		t.Error(err)
@@ -143,7 +143,7 @@ func testBudget(ctx context.Context, t *testing.T, w *world, nodes []string) {
 func testHealed(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "healed"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, annotations: inStorage(10 * time.Minute)})
-	node, other := before.assignments[1].node, before.assignments[0].pod
+	node, other := before.Assignments[1].Node, before.Assignments[0].Pod
 	if err := w.Signal(ctx, namespace, other, container, syscall.SIGSTOP, rank); err != nil {
 		t.Fatal(err)
 	}
@@ -162,13 +162,13 @@ func testHealed(ctx context.Context, t *testing.T, w *world, nodes []string) {
 // untouched demands that a job runs as it did: the same generation, pods and containers.
 func (w *world) untouched(ctx context.Context, t *testing.T, job string, before shape) {
 	t.Helper()
-	after := w.runs(ctx, t, job, before.generation)
-	if after.generation != before.generation {
-		t.Errorf("%s: generation %d became %d", job, before.generation, after.generation)
+	after := w.runs(ctx, t, job, before.Generation)
+	if after.Generation != before.Generation {
+		t.Errorf("%s: generation %d became %d", job, before.Generation, after.Generation)
 	}
-	for i := range after.assignments {
-		if after.assignments[i] != before.assignments[i] {
-			t.Errorf("%s: slot %d was to stay as it is: %+v became %+v", job, i, before.assignments[i], after.assignments[i])
+	for i := range after.Assignments {
+		if after.Assignments[i] != before.Assignments[i] {
+			t.Errorf("%s: slot %d was to stay as it is: %+v became %+v", job, i, before.Assignments[i], after.Assignments[i])
 		}
 	}
 	w.unharmed(ctx, t, job)
@@ -179,7 +179,7 @@ func (w *world) untouched(ctx context.Context, t *testing.T, job string, before 
 func testSilent(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "silent"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
-	node := before.assignments[1].node
+	node := before.Assignments[1].Node
 	if err := w.Node(node).StopKubelet(); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/ckpt"
+	"holdfast.dev/holdfast/test/harness"
 )
 
 // interval is how often a step goes to storage in these tests, pause how long a step takes, enough the grace in seconds that a pod's
@@ -98,19 +99,19 @@ func testStorage(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.drained(ctx, t, job, "its node was sick")
 
 	before := s
-	w.deletePod(ctx, t, s.assignments[1].pod)
-	s = w.runs(ctx, t, job, s.generation+1)
+	w.deletePod(ctx, t, s.Assignments[1].Pod)
+	s = w.runs(ctx, t, job, s.Generation+1)
 	w.replacedOnce(ctx, t, job, before, s, 1)
 	w.left(ctx, t, job, 2)
 	w.drained(ctx, t, job, "somebody deleted it")
 
 	before = s
-	node := s.assignments[0].node
+	node := s.Assignments[0].Node
 	stored := w.nextStored(ctx, t, job, w.record(ctx, t, job).Durable.Step)
 	if err := w.Node(node).Kill(); err != nil {
 		t.Fatal(err)
 	}
-	s = w.runs(ctx, t, job, before.generation+1)
+	s = w.runs(ctx, t, job, before.Generation+1)
 	w.replacedOnce(ctx, t, job, before, s, 0)
 	w.lost(ctx, t, job, node, stored)
 	w.left(ctx, t, job, 2)
@@ -225,18 +226,18 @@ func testNoSpare(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
 	spare := unused(nodes, before)[0]
 	w.run(ctx, t, "cordon", spare)
-	sick := before.assignments[0].node
+	sick := before.Assignments[0].Node
 	w.sicken(ctx, t, sick)
 	w.until(ctx, t, "the Gang says who waits and why", func(ctx context.Context) (bool, string) {
 		g, err := w.gang(ctx, job)
 		if err != nil {
 			return false, err.Error()
 		}
-		text := says(g)
+		text := harness.Says(g)
 		return g.Status.Phase == v1alpha1.PhaseRecovering && strings.Contains(text, "of slot 0 waits for a node; the scheduler reports: "), string(g.Status.Phase) + ": " + text
 	})
 	w.run(ctx, t, "uncordon", spare)
-	after := w.runs(ctx, t, job, before.generation+1)
+	after := w.runs(ctx, t, job, before.Generation+1)
 	w.replacedOnce(ctx, t, job, before, after, 0)
 	w.heal(ctx, t, sick)
 	w.end(ctx, t, job)
@@ -245,6 +246,6 @@ func testNoSpare(ctx context.Context, t *testing.T, w *world, nodes []string) {
 // unused are the nodes that a job has no pod on.
 func unused(nodes []string, s shape) []string {
 	return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool {
-		return slices.ContainsFunc(s.assignments, func(s assignment) bool { return s.node == n })
+		return slices.ContainsFunc(s.Assignments, func(s assignment) bool { return s.Node == n })
 	})
 }

@@ -31,7 +31,7 @@ func testSuspended(ctx context.Context, t *testing.T, w *world, nodes []string) 
 		t.Errorf("the pods of a suspended Job took %s to go", took)
 	}
 	w.run(ctx, t, w.suspends(job, false)...)
-	after := w.runs(ctx, t, job, before.generation+1)
+	after := w.runs(ctx, t, job, before.Generation+1)
 	w.unharmed(ctx, t, job)
 	r, now := w.last(ctx, t, job), w.record(ctx, t, job)
 	w.Say(
@@ -41,11 +41,11 @@ func testSuspended(ctx context.Context, t *testing.T, w *world, nodes []string) 
 		ptr.Deref(r.StepsRecomputed, -1),
 		took.Round(time.Millisecond),
 	)
-	if r.RestoreStep != rests.Durable.Step || ptr.Deref(r.StepsRecomputed, -1) != 0 || after.generation != before.generation+1 ||
+	if r.RestoreStep != rests.Durable.Step || ptr.Deref(r.StepsRecomputed, -1) != 0 || after.Generation != before.Generation+1 ||
 		now.Restarts != was.Restarts ||
 		now.Replacements != was.Replacements {
 		t.Errorf("generation %d restored step %d of %d, %d steps were done again; %d restarts, %d replacements",
-			after.generation, r.RestoreStep, rests.Durable.Step, ptr.Deref(r.StepsRecomputed, -1), now.Restarts, now.Replacements)
+			after.Generation, r.RestoreStep, rests.Durable.Step, ptr.Deref(r.StepsRecomputed, -1), now.Restarts, now.Replacements)
 	}
 	if took = w.empties(ctx, t, job, "delete", "job", job, "-n", namespace); took > atOnce {
 		t.Errorf("the pods of a deleted Job took %s to go", took)

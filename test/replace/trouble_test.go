@@ -28,8 +28,8 @@ func testCut(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	)
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, annotations: inStorage(interval)})
 	w.stored(ctx, t, job)
-	gone := before.assignments[1]
-	node := w.Node(gone.node)
+	gone := before.Assignments[1]
+	node := w.Node(gone.Node)
 	stored := w.nextStored(ctx, t, job, w.record(ctx, t, job).Durable.Step)
 	if err := node.Cut(ctx); err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func testCut(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		t.Errorf("a node that is cut off was given up after %s", took)
 	}
 	checkSilences(t, given.Message)
-	after := w.runs(ctx, t, job, before.generation+1)
+	after := w.runs(ctx, t, job, before.Generation+1)
 	w.replacedOnce(ctx, t, job, before, after, 1)
 	w.lost(ctx, t, job, node.Name, stored)
 	w.left(ctx, t, job, 2) // the pod's object is gone, though nobody there could say that it ended
@@ -87,7 +87,7 @@ func checkSilences(t *testing.T, message string) {
 
 // id is the container's name for its node.
 func id(s assignment) string {
-	_, id, _ := strings.Cut(s.container, "://")
+	_, id, _ := strings.Cut(s.Container, "://")
 	return id
 }
 
@@ -100,8 +100,8 @@ func testTwoLost(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	spares := unused(nodes, before)
 	w.run(ctx, t, "cordon", spares[0])
 	stored, began := w.nextStored(ctx, t, job, w.record(ctx, t, job).Durable.Step), time.Now()
-	goOn := w.stop(ctx, t, before.assignments[0].pod) // so both are to be replaced before the first is let go
-	sick := []string{before.assignments[1].node, before.assignments[2].node}
+	goOn := w.stop(ctx, t, before.Assignments[0].Pod) // so both are to be replaced before the first is let go
+	sick := []string{before.Assignments[1].Node, before.Assignments[2].Node}
 	w.sicken(ctx, t, sick...)
 	w.pending(ctx, t, job, 2)
 	goOn()
@@ -119,12 +119,12 @@ func testTwoLost(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		t.Fatal(err)
 	}
 	for _, p := range members {
-		if p.Spec.NodeName != "" && p.Name != before.assignments[0].pod {
+		if p.Spec.NodeName != "" && p.Name != before.Assignments[0].Pod {
 			t.Errorf("pod %s is on %s, alone", p.Name, p.Spec.NodeName)
 		}
 	}
 	w.run(ctx, t, "uncordon", spares[0])
-	after := w.runs(ctx, t, job, before.generation+1)
+	after := w.runs(ctx, t, job, before.Generation+1)
 	w.replacedOnce(ctx, t, job, before, after, 1, 2)
 	r := w.last(ctx, t, job)
 	t.Logf("two lost: step %d was stored, restored step %d, %d steps again", stored, r.RestoreStep, ptr.Deref(r.StepsRecomputed, -1))
@@ -141,29 +141,29 @@ func testTwoLost(ctx context.Context, t *testing.T, w *world, nodes []string) {
 func testNodeGone(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "node-gone"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
-	gone := before.assignments[1]
+	gone := before.Assignments[1]
 	node := &corev1.Node{}
-	if err := w.Client().Get(ctx, client.ObjectKey{Name: gone.node}, node); err != nil {
+	if err := w.Client().Get(ctx, client.ObjectKey{Name: gone.Node}, node); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Client().Delete(ctx, node); err != nil {
 		t.Fatal(err)
 	}
-	after := w.runs(ctx, t, job, before.generation+1)
+	after := w.runs(ctx, t, job, before.Generation+1)
 	w.replacedOnce(ctx, t, job, before, after, 1)
 	if r := w.last(ctx, t, job); len(r.Replaced) != 1 || r.Replaced[0].Cause != v1alpha1.CauseNodeGone || !r.Replaced[0].Dead {
 		t.Errorf("replaced were %+v", r.Replaced)
 	}
 	w.left(ctx, t, job, 2)
-	if err := w.Node(gone.node).KillKubelet(); err != nil { // it registers when it starts, and at no other time
+	if err := w.Node(gone.Node).KillKubelet(); err != nil { // it registers when it starts, and at no other time
 		t.Fatal(err)
 	}
 	w.until(ctx, t, "the node is back", func(ctx context.Context) (bool, string) {
 		n := &corev1.Node{}
-		err := w.Client().Get(ctx, client.ObjectKey{Name: gone.node}, n)
+		err := w.Client().Get(ctx, client.ObjectKey{Name: gone.Node}, n)
 		return err == nil && n.UID != node.UID, fmt.Sprint(err)
 	})
-	w.well(ctx, t, gone.node)
+	w.well(ctx, t, gone.Node)
 	w.untouched(ctx, t, job, after)
 	w.end(ctx, t, job)
 }
@@ -198,15 +198,15 @@ func testLeaders(ctx context.Context, t *testing.T, w *world, nodes []string) {
 func (w *world) leaderLost(ctx context.Context, t *testing.T, job, lease string, before shape) shape {
 	t.Helper()
 	node, leader := w.leader(ctx, t, lease)
-	slot := slices.IndexFunc(before.assignments, func(s assignment) bool { return s.node == node })
+	slot := slices.IndexFunc(before.Assignments, func(s assignment) bool { return s.Node == node })
 	if slot < 0 {
-		t.Fatalf("%s of %s leads on %s, where no pod of the job is: %+v", leader, lease, node, before.assignments)
+		t.Fatalf("%s of %s leads on %s, where no pod of the job is: %+v", leader, lease, node, before.Assignments)
 	}
 	began := time.Now()
 	if err := w.Node(node).PowerOff(); err != nil {
 		t.Fatal(err)
 	}
-	after := w.runs(ctx, t, job, before.generation+1)
+	after := w.runs(ctx, t, job, before.Generation+1)
 	w.Say("  %s, where %s led, was switched off: trains again after %.0f s", node, leader, time.Since(began).Seconds())
 	w.replacedOnce(ctx, t, job, before, after, slot)
 	if _, now := w.leader(ctx, t, lease); now == leader {
@@ -233,9 +233,9 @@ func testLeaderDrained(ctx context.Context, t *testing.T, w *world, nodes []stri
 	w.stored(ctx, t, job)
 	w.run(ctx, t, "uncordon", nodes[control])
 	node, leader := w.leader(ctx, t, "holdfast-controller")
-	slot := slices.IndexFunc(before.assignments, func(s assignment) bool { return s.node == node })
+	slot := slices.IndexFunc(before.Assignments, func(s assignment) bool { return s.Node == node })
 	w.run(ctx, t, "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=90s")
-	s := w.runs(ctx, t, job, before.generation+1)
+	s := w.runs(ctx, t, job, before.Generation+1)
 	w.replacedOnce(ctx, t, job, before, s, slot)
 	w.drained(ctx, t, job, "the node of "+leader+", which led, was drained")
 	w.run(ctx, t, "uncordon", node)
@@ -245,8 +245,8 @@ func testLeaderDrained(ctx context.Context, t *testing.T, w *world, nodes []stri
 
 	before = s
 	w.killLeader(ctx, t)
-	w.deletePod(ctx, t, before.assignments[slot].pod)
-	s = w.runs(ctx, t, job, before.generation+1)
+	w.deletePod(ctx, t, before.Assignments[slot].Pod)
+	s = w.runs(ctx, t, job, before.Generation+1)
 	w.replacedOnce(ctx, t, job, before, s, slot)
 	r, run := w.last(ctx, t, job), w.record(ctx, t, job)
 	w.Say("  leaderless: %s, restored step %d, %d steps again", r.Cause.Code, r.RestoreStep, ptr.Deref(r.StepsRecomputed, -1))
@@ -288,7 +288,7 @@ func testAway(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	beside := w.start(ctx, t, training{name: other, nodes: nodes[3:], pause: pause})
 	spare := unused(nodes[:3], before)[0]
 	w.run(ctx, t, "cordon", spare)
-	sick := before.assignments[0].node
+	sick := before.Assignments[0].Node
 	w.sicken(ctx, t, sick)
 	w.until(ctx, t, "the new pod waits for a node", func(ctx context.Context) (bool, string) {
 		members, _, err := w.pods(ctx, job)
@@ -313,7 +313,7 @@ func testAway(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		return err == nil, fmt.Sprint(err)
 	})
 	w.onNode(ctx, t, spare, func(n *corev1.Node) { n.Spec.Unschedulable = false })
-	after := w.runs(ctx, t, job, before.generation+1)
+	after := w.runs(ctx, t, job, before.Generation+1)
 	w.replacedOnce(ctx, t, job, before, after, 0)
 	w.until(ctx, t, "what the job beside did meanwhile is told", func(ctx context.Context) (bool, string) {
 		g, err := w.gang(ctx, other)

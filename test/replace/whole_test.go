@@ -29,7 +29,7 @@ func testWhole(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	was := w.record(ctx, t, job)
 	for i, slots := range [][]int{{1}, {0, 1}} {
 		w.killWhole(ctx, t, before, slots...)
-		after := w.runs(ctx, t, job, before.generation+1)
+		after := w.runs(ctx, t, job, before.Generation+1)
 		w.restarted(ctx, t, job, before, after, slots...)
 		r, now := w.last(ctx, t, job), w.record(ctx, t, job)
 		w.Say("  containers killed whole: %d; %s; at step %d or later, restored step %d, %d steps again, %d of %d ranks in standbys",
@@ -42,7 +42,7 @@ func testWhole(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		case now.Restarts != was.Restarts+1 || now.Replacements != was.Replacements:
 			t.Errorf("%d restarts and %d replacements became %d and %d", was.Restarts, was.Replacements, now.Restarts, now.Replacements)
 		case i == 0:
-			w.told(ctx, t, job, v1alpha1.CauseContainerRestarted, before.assignments[1].pod)
+			w.told(ctx, t, job, v1alpha1.CauseContainerRestarted, before.Assignments[1].Pod)
 		}
 		w.standbys(ctx, t, job, 2)
 		w.trains(ctx, t, job, 10) // progress, so that no failure counts twice
@@ -57,7 +57,7 @@ func (w *world) killWhole(ctx context.Context, t *testing.T, s shape, slots ...i
 	var pids []int
 	for _, slot := range slots {
 		pod := &corev1.Pod{}
-		if err := w.Client().Get(ctx, client.ObjectKey{Namespace: namespace, Name: s.assignments[slot].pod}, pod); err != nil {
+		if err := w.Client().Get(ctx, client.ObjectKey{Namespace: namespace, Name: s.Assignments[slot].Pod}, pod); err != nil {
 			t.Fatal(err)
 		}
 		for _, c := range pod.Spec.Containers {
@@ -82,20 +82,20 @@ func (w *world) killWhole(ctx context.Context, t *testing.T, s shape, slots ...i
 // and that the Job counted nothing.
 func (w *world) restarted(ctx context.Context, t *testing.T, job string, before, after shape, slots ...int) {
 	t.Helper()
-	if after.generation != before.generation+1 {
-		t.Errorf("generation %d became %d", before.generation, after.generation)
+	if after.Generation != before.Generation+1 {
+		t.Errorf("generation %d became %d", before.Generation, after.Generation)
 	}
-	want := shape{generation: after.generation, assignments: append([]assignment{}, before.assignments...)}
+	want := shape{Generation: after.Generation, Assignments: append([]assignment{}, before.Assignments...)}
 	for _, slot := range slots {
-		want.assignments[slot].container = after.assignments[slot].container
-		want.assignments[slot].restarts++
-		if after.assignments[slot].container == before.assignments[slot].container {
+		want.Assignments[slot].Container = after.Assignments[slot].Container
+		want.Assignments[slot].Restarts++
+		if after.Assignments[slot].Container == before.Assignments[slot].Container {
 			t.Errorf("the container of slot %d is the one that was killed", slot)
 		}
 	}
-	for i := range want.assignments {
-		if want.assignments[i] != after.assignments[i] {
-			t.Errorf("slot %d: %+v became %+v", i, before.assignments[i], after.assignments[i])
+	for i := range want.Assignments {
+		if want.Assignments[i] != after.Assignments[i] {
+			t.Errorf("slot %d: %+v became %+v", i, before.Assignments[i], after.Assignments[i])
 		}
 	}
 	w.unharmed(ctx, t, job)

@@ -7,10 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -77,7 +74,8 @@ func install(ctx context.Context, t *testing.T, name string, nodes int) *world {
 	); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Apply(ctx, manifests(t, w.Source)); err != nil {
+	dir := t.TempDir()
+	if err := errors.Join(w.Overlay(dir, overlay), w.Apply(ctx, dir)); err != nil {
 		w.dump(ctx)
 		t.Fatal(err)
 	}
@@ -88,20 +86,6 @@ func install(ctx context.Context, t *testing.T, name string, nodes int) *world {
 	}
 	w.slotGaps = follow(ctx, t, w)
 	return w
-}
-
-// manifests writes the overlay and returns its folder.
-func manifests(t *testing.T, source string) string {
-	t.Helper()
-	dir := t.TempDir()
-	base, err := filepath.Rel(dir, filepath.Join(source, "manifests"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), fmt.Appendf(nil, overlay, base), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	return dir
 }
 
 // training is a job whose pods have one rank each and, unless they ask for less, a node for themselves.
@@ -150,22 +134,14 @@ func oneOf(nodes []string) *corev1.Affinity {
 		}}}}
 }
 
-// shape is what a job's members are at one moment, by slot.
-type shape struct {
-	generation  int64
-	assignments []assignment
-}
-
-// assignment is the pod of one slot.
-type assignment struct {
-	pod, uid, node, container string
-	restarts                  int32
-}
+// The words of this package for what the harness tells of a gang.
+type (
+	shape      = harness.Shape
+	assignment = harness.Assignment
+)
 
 func (w *world) gang(ctx context.Context, job string) (*v1alpha1.Gang, error) {
-	g := &v1alpha1.Gang{}
-	err := w.Client().Get(ctx, client.ObjectKey{Namespace: namespace, Name: job}, g)
-	return g, err
+	return w.Gang(ctx, namespace, job)
 }
 
 // record is what a job's coordinator recorded last.
@@ -191,75 +167,17 @@ func (w *world) until(ctx context.Context, t *testing.T, what string, holds func
 
 // pods are all pods of a job, those that were replaced apart.
 func (w *world) pods(ctx context.Context, job string) (members, replaced []corev1.Pod, err error) {
-	list := &corev1.PodList{}
-	if err := w.Client().List(ctx, list, client.InNamespace(namespace), client.MatchingLabels{v1alpha1.LabelGang: job}); err != nil {
-		return nil, nil, err
-	}
-	for _, p := range list.Items {
-		if p.Labels[v1alpha1.LabelReplaced] != "" {
-			replaced = append(replaced, p)
-		} else {
-			members = append(members, p)
-		}
-	}
-	return members, replaced, nil
+	return w.Members(ctx, namespace, job)
 }
 
 // runs waits until the job runs a generation from the given one on, in which steps are made, and returns its shape.
 func (w *world) runs(ctx context.Context, t *testing.T, job string, generation int64) shape {
 	t.Helper()
-	s := shape{}
-	w.until(ctx, t, fmt.Sprintf("%s runs generation %d", job, generation), func(ctx context.Context) (bool, string) {
-		g, err := w.gang(ctx, job)
-		if err != nil {
-			return false, err.Error()
-		}
-		if s, err = w.shape(ctx, g); err != nil {
-			return false, err.Error()
-		}
-		if g.Status.Phase == v1alpha1.PhaseFailed {
-			t.Fatalf("%s failed: %s", job, says(g))
-		}
-		r := g.Status.Run
-		if r == nil {
-			return false, "no generation yet: " + says(g)
-		}
-		full := !slices.ContainsFunc(s.assignments, func(s assignment) bool { return s.container == "" })
-		seen := fmt.Sprintf(
-			"generation %d %s step %d restored %d, phase %s, pending %d, assignments %+v: %s",
-			r.Generation,
-			r.State,
-			r.Progress.Step,
-			r.RestoreStep,
-			g.Status.Phase,
-			len(r.PendingReplacements),
-			s.assignments,
-			says(g),
-		)
-		return full && r.Generation >= generation && r.State == v1alpha1.RunRunning && len(r.PendingReplacements) == 0 &&
-			r.Progress.Step > r.RestoreStep &&
-			g.Status.Phase == v1alpha1.PhaseRunning, seen
-	})
+	s, err := w.Trains(ctx, namespace, job, generation)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return s
-}
-
-// shape is what a gang's members are now; an assignment without a running pod is empty.
-func (w *world) shape(ctx context.Context, g *v1alpha1.Gang) (shape, error) {
-	s := shape{assignments: make([]assignment, g.Spec.Members)}
-	if g.Status.Run != nil {
-		s.generation = g.Status.Run.Generation
-	}
-	members, _, err := w.pods(ctx, g.Name)
-	for _, p := range members {
-		i, err := strconv.Atoi(p.Labels[batchv1.JobCompletionIndexAnnotation])
-		if err != nil || i >= len(s.assignments) || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning ||
-			len(p.Status.ContainerStatuses) == 0 {
-			continue
-		}
-		c := p.Status.ContainerStatuses[0]
-		s.assignments[i] = assignment{p.Name, string(p.UID), p.Spec.NodeName, c.ContainerID, c.RestartCount}
-	}
-	return s, err
 }
 
 // trains waits until all ranks of a job have finished so many steps more.
@@ -275,35 +193,12 @@ func (w *world) trains(ctx context.Context, t *testing.T, job string, more int64
 	})
 }
 
-// says is what the Gang says of whether it runs.
-func says(g *v1alpha1.Gang) string {
-	for _, c := range g.Status.Conditions {
-		if c.Type == v1alpha1.ConditionRunning {
-			return c.Message
-		}
-	}
-	return ""
-}
-
 // replacedOnce demands that between two moments exactly the pods of some slots were replaced, that nobody else noticed, and that
 // the Job counted nothing.
 func (w *world) replacedOnce(ctx context.Context, t *testing.T, job string, before, after shape, slots ...int) {
 	t.Helper()
-	if after.generation != before.generation+1 {
-		t.Errorf("generation %d became %d", before.generation, after.generation)
-	}
-	for i := range after.assignments {
-		was, is := before.assignments[i], after.assignments[i]
-		if slices.Contains(slots, i) {
-			if was.uid == is.uid {
-				t.Errorf("pod %s of slot %d was not replaced", is.pod, i)
-			}
-		} else if was != is {
-			t.Errorf("slot %d was to stay as it is: %+v became %+v", i, was, is)
-		}
-		if is.restarts != 0 {
-			t.Errorf("the container of %s was restarted %d times", is.pod, is.restarts)
-		}
+	if err := before.Became(after, slots...); err != nil {
+		t.Error(err)
 	}
 	w.unharmed(ctx, t, job)
 }
@@ -385,19 +280,9 @@ func (w *world) heal(ctx context.Context, t *testing.T, nodes ...string) {
 func (w *world) well(ctx context.Context, t *testing.T, nodes ...string) {
 	t.Helper()
 	for _, node := range nodes {
-		w.until(ctx, t, node+" takes new pods", func(ctx context.Context) (bool, string) {
-			n := &corev1.Node{}
-			err := w.Client().Get(ctx, client.ObjectKey{Name: node}, n)
-			gpus := n.Status.Allocatable["nvidia.com/gpu"]
-			return err == nil && n.Annotations[v1alpha1.AnnotationOutage] == "" && len(n.Spec.Taints) == 0 &&
-					gpus.Value() == 2, fmt.Sprintf(
-					"%v %v %v GPUs, %v",
-					n.Annotations,
-					n.Spec.Taints,
-					gpus.String(),
-					err,
-				)
-		})
+		if err := w.Well(ctx, node); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/test/harness"
 )
 
 // testYields: a job of higher priority wants the nodes of one that trains. That one leaves as a whole, with its newest step in storage,
@@ -25,8 +26,8 @@ func testYields(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	began := time.Now()
 	urgent := w.start(ctx, t, training{name: other, nodes: nodes, pause: pause, priority: class})
 	took := time.Since(began)
-	if urgent.assignments[0].node == urgent.assignments[1].node {
-		t.Errorf("%s has both pods on %s", other, urgent.assignments[0].node)
+	if urgent.Assignments[0].Node == urgent.Assignments[1].Node {
+		t.Errorf("%s has both pods on %s", other, urgent.Assignments[0].Node)
 	}
 	w.left(ctx, t, job, 2) // the new ones
 	w.until(ctx, t, "the one that left says that it waits, and for what", func(ctx context.Context) (bool, string) {
@@ -34,14 +35,14 @@ func testYields(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		if err != nil || g.Status.Placement == nil {
 			return false, fmt.Sprint(err)
 		}
-		p, text := g.Status.Placement, says(g)
+		p, text := g.Status.Placement, harness.Says(g)
 		return !p.Placed && p.Wanted == 2 && p.Fits == 0 && g.Status.Phase == v1alpha1.PhaseRecovering && strings.Contains(text, "waits for a node; the scheduler reports: "),
 			fmt.Sprintf("%s: %s: %+v", g.Status.Phase, text, *p)
 	})
 	w.trains(ctx, t, other, 10)
 	w.untouched(ctx, t, other, urgent)
 	w.end(ctx, t, other)
-	after := w.runs(ctx, t, job, before.generation+1)
+	after := w.runs(ctx, t, job, before.Generation+1)
 	w.replacedOnce(ctx, t, job, before, after, 0, 1)
 	r, now := w.last(ctx, t, job), w.record(ctx, t, job)
 	w.Say(

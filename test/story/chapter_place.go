@@ -9,12 +9,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
 // The example that the story is about.
@@ -32,34 +28,8 @@ func (r *run) install(ctx context.Context) ([]string, error) {
 	return []string{"kubectl apply --server-side -k manifests; controller, webhook and scheduler answer"}, nil
 }
 
-// block takes all GPUs of n nodes and returns what gives them back.
-func (w *World) block(ctx context.Context, n int) (func(context.Context) error, error) {
-	zero := int64(0)
-	for i := range n {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("blocker-%d", i), Namespace: "default"}, Spec: corev1.PodSpec{
-			TerminationGracePeriodSeconds: &zero,
-			Containers: []corev1.Container{{Name: "sleep", Image: layout.BaseImage, Command: []string{"sleep", "3600"},
-				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("2")}}}},
-		}}
-		if err := w.Client().Create(ctx, pod); err != nil {
-			return nil, fmt.Errorf("creating a blocker: %w", err)
-		}
-	}
-	gone := func(ctx context.Context) error {
-		return w.Client().DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace("default"), client.MatchingFields{}, client.GracePeriodSeconds(0))
-	}
-	err := w.Until(ctx, "blockers running", time.Minute, func(ctx context.Context) (bool, string) {
-		pods, err := w.Kube().CoreV1().Pods("default").List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Running"})
-		if err != nil {
-			return false, err.Error()
-		}
-		return len(pods.Items) == n, fmt.Sprintf("%d of %d", len(pods.Items), n)
-	})
-	return gone, err
-}
-
 func (r *run) placed(ctx context.Context) ([]string, error) {
-	unblock, err := r.block(ctx, 2)
+	unblock, err := r.Block(ctx, "default", 2)
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +108,7 @@ func HalfPlaced(ctx context.Context, w *World) error {
 	if err := w.LoadImages(ctx); err != nil {
 		return err
 	}
-	if _, err := w.block(ctx, 2); err != nil {
+	if _, err := w.Block(ctx, "default", 2); err != nil {
 		return err
 	}
 	dir := filepath.Join(w.Source, "examples/pytorch-ddp")

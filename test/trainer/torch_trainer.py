@@ -1,7 +1,13 @@
-"""A trainer with torch: a small model under DistributedDataParallel over gloo, saved after each step."""
+"""A trainer with torch: a small model under DistributedDataParallel over gloo, saved after each step.
+
+    torch_trainer.py LOG [LAST [PAUSE]]
+
+It sleeps PAUSE seconds after each step, until there is a file LOG.go.
+"""
 
 import os
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -15,6 +21,7 @@ except ImportError:
 
 LOG = open(sys.argv[1], "a", buffering=1)
 LAST = int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000_000
+PAUSE = float(sys.argv[3]) if len(sys.argv) > 3 else 0
 
 
 def main():
@@ -46,6 +53,8 @@ def main():
         log("done", step, loss.item().hex())
         if ck is not None:
             log("saved" if ck.save(step) else "skipped", step)
+        if PAUSE and not os.path.exists(sys.argv[1] + ".go"):
+            time.sleep(PAUSE)
     dist.destroy_process_group()
 
 

@@ -15,7 +15,7 @@ import (
 //go:embed trainer.py
 var Script string
 
-// Torch needs PyTorch, and takes the client only where there is one: torch_trainer.py LOG [LAST].
+// Torch needs PyTorch, and takes the client only where there is one: torch_trainer.py LOG [LAST [PAUSE]].
 //
 //go:embed torch_trainer.py
 var Torch string
