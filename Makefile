@@ -206,7 +206,7 @@ peers: ## build Volcano, JobSet and training-operator into bin/peers/ (the first
 # Not part of make test: these controllers are made for other versions of Kubernetes, which would be compiled for this alone.
 .PHONY: test-kinds
 test-kinds: build peers ## jobs of other kinds, with their real controllers, on real kubelets
-	@hack/gotest.sh run -v -count=1 -timeout 60m -- $(KINDS_TEST)
+	@hack/gotest.sh run -v -count=1 -timeout 60m -update -- $(KINDS_TEST)
 
 .PHONY: fuzz
 fuzz: ## what reads words of tenants and agents, FUZZTIME (20s) for each target; KEEP=1 keeps more inputs

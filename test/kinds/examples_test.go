@@ -9,11 +9,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/test/devcluster/image"
 	"holdfast.dev/holdfast/test/devcluster/layout"
 	"holdfast.dev/holdfast/test/harness"
@@ -96,25 +94,20 @@ func examples() []example {
 }
 
 // testExamples: what nobody has annotated ends as its own controller has it end, and carries nothing of Holdfast's.
-func testExamples(ctx context.Context, t *testing.T, c *harness.Cluster) {
+func testExamples(ctx context.Context, t *testing.T, w *world) {
+	w.needs(ctx, t, operators.All...)
+	c := w.Cluster
 	if err := loadSendrecv(ctx, c); err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range examples() {
 		t.Run(e.name, func(t *testing.T) {
 			e.apply(ctx, t, c)
-			limit := "--timeout=" + eventually.Timeout.String()
-			if out, err := c.RunKubectl(ctx, "wait", "--for="+e.ends, e.job, "-n", namespace, limit); err != nil {
-				t.Fatalf("%v: %s", err, out)
+			if err := waitFor(ctx, c, e.job, e.ends); err != nil {
+				t.Fatal(err)
 			}
 			e.untouched(ctx, t, c)
-			if out, err := c.RunKubectl(ctx, "delete", e.job, "-n", namespace); err != nil {
-				t.Fatalf("%v: %s", err, out)
-			}
-			until(ctx, t, c, "its pods are gone", func(ctx context.Context) (bool, string) {
-				list, err := c.Kube().CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-				return err == nil && len(list.Items) == 0, fmt.Sprint(err)
-			})
+			deleted(ctx, t, c, e.job)
 		})
 	}
 }

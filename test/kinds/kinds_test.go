@@ -2,14 +2,9 @@ package kinds
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
-
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/test/devcluster"
@@ -17,7 +12,18 @@ import (
 	"holdfast.dev/holdfast/test/operators"
 )
 
-const namespace = "kinds"
+const (
+	namespace = "kinds"
+	// shared is the claim to which state is copied.
+	shared = "shared"
+	// overlay has the control plane on the first node, as all other controllers: the story ends others.
+	overlay = `
+resources: [%s]
+patches:
+- target: {kind: Deployment}
+  patch: '[{"op": "add", "path": "/spec/template/spec/nodeSelector", "value": {"kubernetes.io/hostname": "n1"}}]'
+`
+)
 
 // TestKinds starts one cluster with all operators for all its tests: to start it costs more than most of them.
 func TestKinds(t *testing.T) {
@@ -28,43 +34,51 @@ func TestKinds(t *testing.T) {
 			dump(context.Background(), c)
 		}
 	})
-	install(ctx, t, c)
+	w := &world{Cluster: c, installed: map[*operators.Operator]bool{}}
+	w.install(ctx, t)
 	for _, part := range []struct {
 		name string
-		test func(context.Context, *testing.T, *harness.Cluster)
+		test func(context.Context, *testing.T, *world)
 	}{
 		{"Examples", testExamples},
+		{"Story", testStory},
 	} {
-		if !t.Run(part.name, func(t *testing.T) { part.test(ctx, t, c) }) {
+		if !t.Run(part.name, func(t *testing.T) { part.test(ctx, t, w) }) {
 			return
 		}
 	}
 }
 
-// install has Holdfast and all operators on the cluster, and what pods of the tests mount.
-func install(ctx context.Context, t *testing.T, c *harness.Cluster) {
+// world is a cluster with Holdfast, and with those operators that a test needed so far.
+type world struct {
+	*harness.Cluster
+	installed map[*operators.Operator]bool
+}
+
+// needs installs the operators that are not there yet.
+func (w *world) needs(ctx context.Context, t *testing.T, all ...*operators.Operator) {
 	t.Helper()
-	if err := c.Install(ctx); err != nil {
-		t.Fatal(err)
-	}
-	for _, o := range operators.All {
-		if err := o.Install(ctx, c, c.Nodes()[0]); err != nil {
+	for _, o := range all {
+		if o == nil || w.installed[o] {
+			continue
+		}
+		if err := o.Install(ctx, w.Cluster, w.Nodes()[0]); err != nil {
 			t.Fatal(err)
 		}
-		c.Say("%s serves", o.Name)
+		w.installed[o] = true
+		w.Say("%s serves", o.Name)
 	}
-	for _, o := range []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
-		&corev1.PersistentVolumeClaim{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: python},
-			Spec: corev1.PersistentVolumeClaimSpec{
-				AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany},
-				StorageClassName: ptr.To("holdfast-python"),
-				Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
-			},
-		},
-	} {
-		if err := c.Client().Create(ctx, o); err != nil {
+}
+
+// install has Holdfast on the cluster, and what pods of the tests mount.
+func (w *world) install(ctx context.Context, t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := errors.Join(w.LoadImages(ctx), w.Overlay(dir, overlay), w.Apply(ctx, dir)); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range harness.TrainerRoom(namespace) {
+		if err := w.Client().Create(ctx, o); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,0 +1,90 @@
+package kinds
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write what was seen into "+results)
+
+// results has one line for each cell that was played.
+const results = "testdata/story.jsonl"
+
+// row is what was seen of one kind under one scheduler. Times are in seconds, up to the first step of the last rank; Placed is from when
+// there was room.
+type row struct {
+	Kind      string `json:"kind"`
+	Scheduler string `json:"scheduler"`
+	Pods      int64  `json:"pods"`
+	// Waits is the reason while there was no room.
+	Waits  string  `json:"waits"`
+	Placed float64 `json:"placed"`
+	Rank   float64 `json:"rankKilled"`
+	Node   float64 `json:"nodeLost"`
+	// NodeSteps is how many steps were done again after the node was lost.
+	NodeSteps int64   `json:"nodeLostSteps"`
+	Drain     float64 `json:"drained"`
+	Resume    float64 `json:"resumed"`
+	Losses    int     `json:"losses"`
+	// Failed is why a script that fails in the same way each time ended the job.
+	Failed string `json:"failed"`
+}
+
+// write says what was seen, and with -update keeps it in place of what was seen before.
+func (r row) write(t *testing.T) {
+	t.Helper()
+	line, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s", line)
+	if !*update || t.Failed() {
+		return
+	}
+	rows := append(slices.DeleteFunc(readRows(t), func(old row) bool { return old.Kind == r.Kind && old.Scheduler == r.Scheduler }), r)
+	slices.SortFunc(rows, compareRows)
+	out := &strings.Builder{}
+	lines := json.NewEncoder(out)
+	for _, row := range rows {
+		if err := lines.Encode(row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(results), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(results, []byte(out.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func compareRows(a, b row) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Scheduler, b.Scheduler))
+}
+
+func readRows(t *testing.T) (rows []row) {
+	t.Helper()
+	file, err := os.Open(results)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		var r row
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			t.Fatalf("%s: %v", lines.Text(), err)
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
