@@ -1,4 +1,4 @@
-# Every verb of the project. `make help` lists them.
+# All commands of the project. `make help` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
@@ -6,7 +6,7 @@ VERSION ?= v0.1.0-dev
 K8S_VERSION := v1.37.1
 # One build cache for everything: no cgo (but for holdfast-nvml), no trimpath.
 export CGO_ENABLED := 0
-# Nor what debuggers want: the linker would throw it away, and compiling Kubernetes is a twentieth less work without it.
+# Without debug information, which the linker would drop: it saves a twentieth of the work of compiling Kubernetes.
 NO_DWARF := -gcflags=all=-dwarf=false
 export GOFLAGS := $(filter-out $(NO_DWARF),$(shell go env GOFLAGS)) $(NO_DWARF)
 TOOLS := $(CURDIR)/.cache/tools
@@ -22,30 +22,30 @@ K8S_LDFLAGS := -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) \
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 PY := /opt/holdfast-python/venv/bin/python3
-# What is built with cgo is another set of files.
+# Packages that are built with cgo.
 CGO_PACKAGES := ./nodehealth/nvml ./cmd/holdfast-nvml
-# Tests that start clusters, and those that kill real agents, are no unit tests; the two that compute much, then the others, those without
-# a real node first: they meet the story.
+# Tests that start clusters, and those that kill real agents, are not unit tests. First the two that compute most, then the others; the test
+# without a real node runs beside the story.
 CLUSTER_TESTS := e2e replace scheduling nodeoutage hostile nodehealth devcluster
 KILL_TESTS := ./test/checkpoint
 # Tests that start agents, ranks and standbys, and mostly wait for them.
 AGENT_TESTS := ./ckptagent/loop ./ckptagent/proc ./test/conformance
-# Tests of launchers and frameworks from PyPI; the short one is what accelerate and deepspeed do where a rank and the
-# agent are killed, and a Trainer with the client's hook.
+# Tests of launchers and frameworks from PyPI. The short one runs accelerate and deepspeed with a killed rank and a killed agent, and a
+# Trainer with the client's hook.
 LAUNCHER_TESTS := ./test/launchers
 # Needs another version's binaries.
 UPGRADE_TEST := ./test/upgrade
 # Needs other projects' controllers.
 KINDS_TEST := ./test/kinds
 LAUNCHERS_SHORT := ^(TestLaunchers|TestHooks|TestPage)$$/^(accelerate|deepspeed|transformers)$$/^kill$$
-# Cores start no goroutine (internal/layers tests that, and compares this list with its own): the race detector has nothing to find in them,
-# and makes their random histories take ten times as long.
+# Cores start no goroutine (internal/layers tests that and compares this list with its own), so the race detector would find nothing there,
+# and would make their random histories take ten times as long.
 CORES := topology nodehealth nodehealth/budget gang gang/rejection gang/observe gang/provision gang/preemption internal/protocol elastic \
 	elastic/account elastic/barrier elastic/cause elastic/drain elastic/generation elastic/ledger elastic/members elastic/replacements elastic/restore \
 	ckptagent ckptagent/format ckptagent/launch
-# Other packages whose tests do not link Kubernetes: their unit tests run once, with the race detector. Compiling Kubernetes for it takes
-# as long as for all else; make race does. So it does with manifests, whose tests evaluate millions of the API server's expressions,
-# and with test.
+# Other packages whose tests do not link Kubernetes: their unit tests run once, with the race detector. Compiling Kubernetes with it takes
+# as long as everything else; make race does it. make race also covers manifests, whose tests evaluate millions of CEL expressions, and
+# test.
 RACE_PACKAGES = $(eval RACE_PACKAGES := $(shell go list -test -f '{{.ImportPath}} {{join .Deps " "}}' ./... | \
 	awk '$$1 ~ /\.test$$/ && !/ k8s\.io\/kubernetes\// { sub(/\.test$$/, "", $$1); print $$1 }'))$(RACE_PACKAGES)
 CORE_PACKAGES := $(CORES:%=holdfast.dev/holdfast/%)
@@ -55,7 +55,7 @@ AGENT_RACE = $(filter-out holdfast.dev/holdfast/test/%,$(AGENT_PACKAGES))
 GO_PACKAGES = $(shell go list ./... | grep -vxF "$$(go list $(CLUSTER_TESTS:%=./test/%) $(KILL_TESTS) $(AGENT_TESTS) $(LAUNCHER_TESTS) $(UPGRADE_TEST) $(KINDS_TEST))")
 
 .PHONY: help
-help: ## list the verbs
+help: ## list all commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / \t/' | sort | column -t -s $$'\t'
 
 # Binaries without cgo; only holdfast-nvml, which loads a library of NVIDIA's, needs C.
@@ -65,7 +65,7 @@ BUILD_FLAGS := -ldflags '$(LDFLAGS)' $(foreach b,holdfast-scheduler holdfast-dev
 .PHONY: build static holdfast-nvml $(STATIC)
 build: static holdfast-nvml ## build all binaries into bin/
 
-# All in one go, so that two cores have something to do while one links.
+# One go build for all, so that two cores stay busy while one of them links.
 static:
 	@echo "building bin/ (the first time compiles Kubernetes: 12 minutes and more on two cores)"
 	@hack/gobuild.sh $(BUILD_FLAGS) -o bin/ $(addprefix ./cmd/,$(STATIC))
@@ -76,7 +76,7 @@ $(STATIC): %:
 holdfast-nvml:
 	@CGO_ENABLED=1 hack/gobuild.sh $(BUILD_FLAGS) -o bin/$@ ./cmd/$@
 
-# PLATFORMS=linux/amd64,linux/arm64 builds images for several processors. Of holdfast-nvml, which needs C, each is built by that processor's compiler.
+# PLATFORMS=linux/amd64,linux/arm64 builds images for several processors. holdfast-nvml needs C: each is built by that processor's compiler.
 comma := ,
 ARCHS := $(patsubst linux/%,%,$(subst $(comma), ,$(PLATFORMS)))
 HOST_ARCH = $(shell go env GOARCH)
@@ -103,7 +103,7 @@ prepare: ## check the machine, install what is missing
 	@hack/prepare.sh
 
 .PHONY: ready
-ready: ## prepare and build, side by side
+ready: ## prepare and build, in parallel
 	@hack/ready.sh
 
 .PHONY: demo
@@ -131,28 +131,28 @@ lint: $(STATICCHECK)
 	@GOGC=400 $(STATICCHECK) ./...
 	@CGO_ENABLED=1 $(STATICCHECK) $(CGO_PACKAGES)
 
-# Not part of make test: the other projects' schedulers are made for another Kubernetes, which would be compiled for this alone.
+# Not part of make test: the other projects' schedulers need another version of Kubernetes, which would be compiled only for this check.
 PEER_MODULES := test/peers test/peers/jobset test/peers/training-operator test/karpenter
 .PHONY: vet-peers
 vet-peers: ## vet and tidiness of the modules of other projects' schedulers and controllers
 	@for m in $(PEER_MODULES); do (cd $$m && go mod tidy -diff) || exit 1; done
 	@cd test/peers && GOGC=400 go vet ./...
 
-# Not part of make test: it asks a database on the network. VULNDB may be a copy of it, file:///….
+# Not part of make test: it queries a database on the network. VULNDB may name a copy of it, file:///….
 VULNDB := https://vuln.go.dev
 .PHONY: vulncheck
-vulncheck: $(GOVULNCHECK) ## known vulnerabilities in what is linked
+vulncheck: $(GOVULNCHECK) ## known vulnerabilities in linked code
 	@$(GOVULNCHECK) -db $(VULNDB) ./...
 	@cd test/peers && $(GOVULNCHECK) -db $(VULNDB) ./...
 
-# All of them, and what else the checks would compile, so that nothing is compiled beside a cluster.
+# All test binaries, and what else the checks compile, so that nothing is compiled while a cluster runs.
 .PHONY: test-binaries
 test-binaries: $(STATICCHECK)
 	@echo "building .cache/test-binaries"
 	@RACE=1 hack/gotest.sh build $(UNIT_RACE) $(AGENT_RACE)
 	@hack/gotest.sh build $(filter-out $(UNIT_RACE) $(AGENT_RACE),$(shell go list ./...))
 
-# Results that go knows already need no binary; with KEPT=1 those of test-binaries are run.
+# Cached test results need no binary; with KEPT=1 the binaries of test-binaries run.
 GOTEST = $(if $(KEPT),hack/gotest.sh run -v -timeout 30m --,GOGC=400 go test -vet=off -timeout 30m -ldflags='-s -w')
 GOTEST_RACE = $(if $(KEPT),RACE=1 $(GOTEST),CGO_ENABLED=1 $(GOTEST) -race)
 .PHONY: unit unit-cores unit-kubernetes agents race
@@ -176,47 +176,47 @@ race: ## all tests that need no cluster, under the race detector: compiles Kuber
 python-unit:
 	@py=$(PY); [ -x $$py ] || py=python3; cd ckptagent/python && PYTHONDONTWRITEBYTECODE=1 $$py -m unittest $(or $(word 2,$(AGAIN)),discover -s tests -t .) $(if $(KEPT),-v,-q)
 
-# Not part of make test, which compares with the one PyTorch that is installed: each pair downloads some 3 GB.
+# Not part of make test, which compares with the installed PyTorch: each pair downloads some 3 GB.
 .PHONY: test-conformance
 test-conformance: ## ranks under torchrun and under the agent, with the oldest and the newest PyTorch and Python
 	@hack/conformance.sh --remove
 
 .PHONY: mutate
-mutate: ## changes of a core's code that its tests do not notice: make mutate PACKAGE=./elastic/barrier
+mutate: ## mutations of a core's code that its tests do not detect: make mutate PACKAGE=./elastic/barrier
 	@CGO_ENABLED=0 go run github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0 unleash --workers 2 --timeout-coefficient 20 $(or $(PACKAGE),./elastic/barrier)
 
 .PHONY: test-upgrade
-test-upgrade: ## the version that hack/upgrade-from names and today's under one running job, on real kubelets
+test-upgrade: ## upgrade and downgrade under a running job, from the version in hack/upgrade-from, on real kubelets
 	@hack/test-upgrade.sh
 
-# Not part of make test: Karpenter is made for another Kubernetes, which would be compiled for this alone.
+# Not part of make test: Karpenter needs another version of Kubernetes, which would be compiled only for this test.
 .PHONY: test-autoscaler
-test-autoscaler: ## Karpenter adds nodes for gangs and takes none from under them: on a control plane with simulated nodes
+test-autoscaler: ## Karpenter adds nodes for gangs and removes none that they use: a control plane with simulated nodes
 	@hack/gobuild.sh $(BUILD_FLAGS) -o bin/ ./cmd/holdfast-dev ./cmd/holdfast-scheduler
 	@(cd test/karpenter && ../../hack/gobuild.sh -ldflags '-s -w' -o ../../bin/test-karpenter sigs.k8s.io/karpenter/kwok)
 	@hack/gotest.sh run -v -count=1 -timeout 10m -run '^TestAutoscaled$$' -karpenter $(CURDIR)/bin/test-karpenter \
 		-karpenter-source "$$(cd test/karpenter && go list -m -f '{{.Dir}}' sigs.k8s.io/karpenter)" -- ./test/scheduling
 
-# Other projects' controllers, from modules of their own, each with the Kubernetes that it was made for.
+# Other projects' controllers, from separate modules, each with the version of Kubernetes that it needs.
 .PHONY: peers
 peers: ## build Volcano, JobSet and training-operator into bin/peers/ (the first time 10 minutes on two cores)
 	@for m in volcano=. jobset=jobset training-operator=training-operator; do mkdir -p bin/peers/$${m%=*} && \
 	(cd test/peers/$${m#*=} && $(CURDIR)/hack/gobuild.sh -ldflags '-s -w' -o $(CURDIR)/bin/peers/$${m%=*}/ tool) || exit 1; done
 
-# Not part of make test: these controllers are made for other versions of Kubernetes, which would be compiled for this alone.
+# Not part of make test: these controllers need other versions of Kubernetes, which would be compiled only for this test.
 .PHONY: test-kinds
 test-kinds: build peers ## jobs of other kinds, with their real controllers, on real kubelets
 	@hack/gotest.sh run -v -count=1 -timeout 60m -update -- $(KINDS_TEST)
 
 .PHONY: fuzz
-fuzz: ## what reads words of tenants and agents, FUZZTIME (20s) for each target; KEEP=1 keeps more inputs
+fuzz: ## fuzz the parsers of untrusted input, FUZZTIME (20s) for each target; KEEP=1 keeps more inputs
 	@hack/fuzz.sh
 
 .PHONY: kills
 kills: ## kill agents and ranks of real trainers, with and without PyTorch: no cluster, no root
 	@hack/gotest.sh run -v -count=1 -timeout 30m -crash-kills $(SHORT_CRASHES) -- $(KILL_TESTS)
 
-# How often trainer or agent is killed within each window of a save: in make kills, here, and here with tensors of 256 MiB.
+# Number of kills of trainer or agent within each window of a save: in make kills, here, and here with tensors of 256 MiB.
 SHORT_CRASHES := 12
 CRASHES := 100
 TORCH_CRASHES := 4
@@ -245,22 +245,23 @@ clusters: $(CLUSTER_TESTS:%=cluster-%)
 cluster-tests:
 	@echo $(CLUSTER_TESTS)
 
-# They run what stands in bin/, which is built before; where KEPT=1 it has been.
+# They run the binaries in bin/, which are built first; with KEPT=1 they were built before.
 $(CLUSTER_TESTS:%=cluster-%): cluster-%: $(if $(KEPT),,build)
 	@hack/gotest.sh run -v -count=1 -timeout 30m -- ./test/$*
 
-# On standard output they have one JSON object per figure and nothing else: what comes before says so on standard error.
+# Standard output has one JSON object per figure and nothing else: earlier steps write to standard error.
 .PHONY: bench-recovery
 bench-recovery: ## kill to first new step, next to torchrun, in one run
 	@hack/ready.sh >&2
 	@go build -o bin/bench-recovery ./test/bench/recovery >&2 && bin/bench-recovery
 
 .PHONY: bench-node-loss
-bench-node-loss: ## what the loss of nodes costs, next to the limit of the machine, in one run
+bench-node-loss: ## the cost of losing nodes, next to the limit of the machine, in one run
 	@hack/ready.sh >&2
 	@go build -o bin/bench-node-loss ./test/bench/nodeloss >&2 && bin/bench-node-loss
 
-# No kubelets, no root, no PyTorch: a control plane and the schedulers. The peer is a module of its own, for the Kubernetes that it was made for.
+# No kubelets, no root, no PyTorch: a control plane and the schedulers. The peer is a separate module, with the version of Kubernetes that
+# it needs.
 PEER := (cd test/peers && ../../hack/gobuild.sh -ldflags '-s -w' -o ../../bin/bench-coscheduling ./coscheduling)
 .PHONY: bench-scheduler
 bench-scheduler: ## large gangs to their last binding, next to other schedulers, in one run
@@ -278,7 +279,7 @@ bench-checkpoint: ## saves and restores of a rank's state, next to memcpy, torch
 	@hack/prepare.sh >&2
 	@go build -o bin/bench-checkpoint ./test/bench/checkpoint >&2 && bin/bench-checkpoint
 
-# One after the other: each measures. What they say is of no use but that they ran; one that fails does not keep the others from running.
+# One after another, so that they do not disturb each other. Their figures are discarded; a failed one does not stop the others.
 BENCHES := recovery node-loss scheduler checkpoint
 .PHONY: bench-quick
 bench-quick: ## every benchmark, small: shows that they run

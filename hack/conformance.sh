@@ -10,11 +10,11 @@ cd "$(dirname "$0")/.."
 dir=${HOLDFAST_CONFORMANCE_DIR:-/opt/holdfast-conformance}
 remove=
 if [ "${1:-}" = --remove ]; then remove=yes; shift; fi
-# PyTorch 2.4 knows Python up to 3.12, 2.14 is the last that knows 3.10.
+# PyTorch 2.4 supports Python up to 3.12; 2.14 is the last that supports 3.10.
 pairs=("$@") needed=("$@")
 [ $# -gt 0 ] || { pairs=(3.10/2.4.1 3.10/2.14.1 3.13/2.15.0 3.14/2.15.0); needed=("${pairs[0]}" "${pairs[-1]}"); }
 
-# interpreter VERSION: where that Python is. A shim of pyenv's would be another one in another folder.
+# interpreter VERSION: the path of that Python. A shim of pyenv would run another one in another folder.
 interpreter() {
 	local found
 	found=$(find "${PYENV_ROOT:-$HOME/.pyenv}/versions" -maxdepth 3 -path "*/$1.*/bin/python$1" 2>/dev/null | sort -V | tail -1)

@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// interpreter stands in for each Python: those that ABSENT names are not what they are called, NOTORCH is a version that cannot be
-// installed.
+// interpreter replaces each Python: those in ABSENT have another version than their name, NOTORCH is a version that cannot be installed.
 const interpreter = `#!/bin/bash
 case "$1 $2" in
 "-c "*) [[ " $ABSENT " != *" ${0##*/} "* ]] ;;
@@ -19,8 +18,8 @@ case "$1 $2" in
 esac
 `
 
-// TestConformanceIsOfWhatWasTried: what was left out is told, and green is no run that lacks the oldest pair, the newest or one that was
-// named.
+// TestConformanceIsOfWhatWasTried: pairs that were left out are reported, and a run without the oldest pair, the newest or a named one
+// fails.
 func TestConformanceIsOfWhatWasTried(t *testing.T) {
 	all := []string{"3.10-torch2.4.1", "3.10-torch2.14.1", "3.13-torch2.15.0", "3.14-torch2.15.0"}
 	for name, c := range map[string]struct {

@@ -12,15 +12,15 @@ import (
 	"holdfast.dev/holdfast/internal/tree"
 )
 
-// goTool stands in for go: it writes down what is to be fuzzed, and fails for one target.
+// goTool replaces go: it records the fuzzed target, and fails for one of them.
 const goTool = `#!/bin/bash
 for package; do :; done
 echo "$package $6" >>"$FUZZED"
 [ "$6" != "^$BROKEN\$" ]
 `
 
-// TestEveryFuzzTargetIsRun: fuzz.sh runs each target of the tree, also after one that fails, which it names; each has a corpus that is
-// kept, so that unit tests try what fuzzing has found; and no corpus is left of a target that is no more.
+// TestEveryFuzzTargetIsRun: fuzz.sh runs each target of the tree, also after one that fails, which it reports. Each target has a committed
+// corpus, so that unit tests run what fuzzing has found; no corpus belongs to a target that does not exist.
 func TestEveryFuzzTargetIsRun(t *testing.T) {
 	const broken = "FuzzClaims"
 	dir := t.TempDir()
@@ -50,11 +50,11 @@ func TestEveryFuzzTargetIsRun(t *testing.T) {
 		}
 	}
 	if len(run) != len(targets) || len(targets) == 0 {
-		t.Errorf("fuzz.sh runs %d targets of %d", len(run), len(targets))
+		t.Errorf("fuzz.sh runs %d of %d targets", len(run), len(targets))
 	}
 	for _, corpus := range corpora {
 		if !slices.Contains(targets, corpus) {
-			t.Errorf("a corpus is kept of %s, which is no target: remove it, or move it to the target's new name", corpus)
+			t.Errorf("%s has a corpus but is not a target: remove it, or move it to the target's new name", corpus)
 		}
 	}
 }

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# go build with a word now and then: the first time it compiles Kubernetes, which takes minutes.
+# go build with progress output: the first time it compiles Kubernetes, which takes minutes.
 set -euo pipefail
 # The compiler works a quarter less with a lazier garbage collector.
 export GOGC=400
 compiled=0 said=0 total=
-# of says how many packages there are; what the cache has is not compiled.
+# of prints the number of packages; cached ones are not compiled.
 of() { go list -deps $(printf '%s\n' "$@" | grep -xE '\./[^= ]*|tool') 2>/dev/null | wc -l || true; }
 go build -v "$@" 2>&1 | while IFS= read -r line; do
 	case $line in
-	*[[:space:]]*) printf '%s\n' "$line" ;; # what the compiler has to say
+	*[[:space:]]*) printf '%s\n' "$line" ;; # messages of the compiler
 	*)
 		compiled=$((compiled + 1))
 		if [ $((SECONDS - said)) -ge 15 ]; then

@@ -12,16 +12,16 @@ cd "$(dirname "$0")/.."
 kept=$PWD/.cache/test-binaries
 # The compiler works a quarter less with a lazier garbage collector.
 export GOGC=400
-# Vet is a check of its own; without what debuggers want the linker works half as long.
+# Vet is a separate check; without debug information the linker takes half as long.
 gotest=(go test -vet=off '-ldflags=-s -w')
 if [ -n "${RACE:-}" ]; then
-	export CGO_ENABLED=1 # which the detector needs
+	export CGO_ENABLED=1 # the detector needs it
 	gotest+=(-race)
 	kept=$kept/race
 fi
 
-# by_folder puts packages that have tests on lines, each after the number of the folder where its binaries are kept: a binary is named by
-# the last element of the package's path, so where several end alike each gets another folder, always the same one.
+# by_folder prints packages with tests, each after the number of the folder for its binary. A binary is named by the last element of the
+# package's path, so packages with the same last element get different folders, always the same ones.
 by_folder() {
 	{
 		find . -name '*_test.go' -not -path './.*' -printf '%h\n' | sort -u
@@ -35,9 +35,9 @@ by_folder() {
 		END { for (n in line) print n line[n] }' | sort -n
 }
 
-# progress says now and then how many binaries are new or as they should be.
+# progress reports now and then how many binaries are up to date.
 progress() {
-	while sleep 15 >/dev/null 2>&1; do # who reads what is said here need not wait for the last one
+	while sleep 15 >/dev/null 2>&1; do # so that a reader of this output need not wait for the last sleep
 		echo "  … $(find "$kept" -name '*.test' -newer "$kept/began" | wc -l) of $1 test binaries after $SECONDS s"
 	done
 }
@@ -56,7 +56,7 @@ if [ "$verb" = run ] && [ -n "${AGAIN+set}" ]; then
 	[ $# -gt 0 ] || exit 0
 	flags+=(-count=1)
 	below=
-	for ((i = 0; i < ${#flags[@]} - 1; i++)); do # of a job that runs some subtests alone, those
+	for ((i = 0; i < ${#flags[@]} - 1; i++)); do # for a job that runs only some subtests, only those
 		[ "${flags[i]}" != -run ] || [[ ${flags[i + 1]} != */* ]] || below=/${flags[i + 1]#*/}
 	done
 	[ -z "$name" ] || flags+=(-run "^$name\$$below")
@@ -73,6 +73,6 @@ fi
 failed=0
 while read -ra line; do
 	mkdir -p "$kept/${line[0]}"
-	"${gotest[@]}" -o "$kept/${line[0]}/" "${line[@]:1}" "${flags[@]}" || failed=1 # a flag of a test itself comes after the packages
+	"${gotest[@]}" -o "$kept/${line[0]}/" "${line[@]:1}" "${flags[@]}" || failed=1 # flags of the test itself come after the packages
 done <<<"$lines"
 exit $failed

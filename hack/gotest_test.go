@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestKeptBinaries: where packages' names end alike their binaries go into different folders, always the same ones, so that what was
-// built for all is what one of them runs; what has no tests is left out; one that fails does not stop the others.
+// TestKeptBinaries: binaries of packages with the same last element go into different folders, always the same ones, so that a later run
+// finds them; packages without tests are left out; a failed one does not stop the others.
 func TestKeptBinaries(t *testing.T) {
 	dir := folder(t, "gotest.sh", map[string]string{
 		"a/x/x_test.go": "", "b/x/x_test.go": "", "c/c_test.go": "", "none/none.go": "",

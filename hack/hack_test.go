@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// prepare and build stand in for what ready.sh starts. Each names itself as it begins, and waits in a process of its own; what
-// must not be interrupted in the middle is interrupted once it is over.
+// prepare and build replace what ready.sh starts. Each prints its name at its start, and waits in a child process; ready.sh must not
+// interrupt an uninterruptible part before its end.
 const (
 	prepare = `#!/bin/bash
 [ "$HOLDFAST_PREPARE" = install ] || exit 0
@@ -40,10 +40,10 @@ esac
 `
 )
 
-// limit is for the busiest machine.
+// limit bounds every wait, on a very busy machine.
 const limit = 2 * time.Minute
 
-// TestReadyLeavesNothing: whatever way ready.sh ends, all that it has started has ended.
+// TestReadyLeavesNothing: however ready.sh ends, all its processes have ended.
 func TestReadyLeavesNothing(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("ready.sh prepares Linux alone")
@@ -76,7 +76,7 @@ func TestReadyLeavesNothing(t *testing.T) {
 			if exit := cmd.ProcessState.ExitCode(); exit != c.exit {
 				t.Errorf("it ended with %s, not with exit code %d", cmd.ProcessState, c.exit)
 			}
-			for w := word(t, said); w != ""; w = word(t, said) { // to the end: what lives holds the pipe open
+			for w := word(t, said); w != ""; w = word(t, said) { // to the end: a living process would hold the pipe open
 				got[w]++
 			}
 			for _, w := range c.says {
@@ -88,7 +88,7 @@ func TestReadyLeavesNothing(t *testing.T) {
 	}
 }
 
-// ready starts ready.sh on what stands in, with a process group of its own as a shell would give it.
+// ready runs ready.sh with the replacements, in a separate process group, as a shell does.
 func ready(t *testing.T, name string) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
 	dir := folder(t, "ready.sh", map[string]string{"hack/prepare.sh": prepare, "bin/make": build})
@@ -112,7 +112,7 @@ func ready(t *testing.T, name string) (*exec.Cmd, *bufio.Scanner) {
 	return cmd, bufio.NewScanner(r)
 }
 
-// word is what is said next; none once nobody is left who could say anything.
+// word is the next word of the output; "" once no process can write any more.
 func word(t *testing.T, said *bufio.Scanner) string {
 	t.Helper()
 	if said.Scan() {
@@ -124,7 +124,7 @@ func word(t *testing.T, said *bufio.Scanner) string {
 	return ""
 }
 
-// folder is one with a script of this folder below hack, and with files that stand in for what it calls.
+// folder returns a temporary folder with a script of this folder below hack, and with files that replace what it calls.
 func folder(t *testing.T, script string, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -139,7 +139,7 @@ func folder(t *testing.T, script string, files map[string]string) string {
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		syscall.ForkLock.RLock() // what another test forks just now would have the file open for writing, and nothing could run it
+		syscall.ForkLock.RLock() // a concurrent fork of another test would have the file open for writing, so that it could not be executed
 		err := os.WriteFile(file, []byte(text), 0o755)
 		syscall.ForkLock.RUnlock()
 		if err != nil {

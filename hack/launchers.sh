@@ -30,7 +30,7 @@ if [ "${1:-}" = --plan ]; then
 	exit 0
 fi
 
-# One run at a time installs it, unless another one just has.
+# One process at a time installs it, unless another one just has.
 end_if_ready
 exec 9>/run/lock/holdfast-launchers
 flock 9
@@ -42,7 +42,7 @@ site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 "$base/venv/bin/python3" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/holdfast-torch.pth"
 say "installing accelerate, deepspeed, lightning and transformers from PyPI (about 50 MB, one to three minutes)"
 pip_install --no-deps setuptools==84.2.1
-# deepspeed is source; what it would compile is not wanted, and its build looks for PyTorch.
+# deepspeed comes as source; its extensions are not compiled, and its build looks for PyTorch.
 DS_BUILD_OPS=0 pip_install --no-deps --no-build-isolation -r hack/launchers.txt 2> >(grep -v DEPRECATION >&2)
 printf '#!%s\nimport sys\nfrom torch.distributed.run import main\nsys.exit(main())\n' "$python" >"$dir/bin/torchrun"
 chmod 755 "$dir/bin/torchrun"

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestClusterTestsRunWhatIsBuilt: they find the binaries in bin/, which must not be those of an earlier tree.
+// TestClusterTestsRunWhatIsBuilt: the binaries in bin/ must not come from an earlier tree.
 func TestClusterTestsRunWhatIsBuilt(t *testing.T) {
 	for kept, want := range map[string]bool{"": true, "1": false} {
 		plan := exec.Command("make", "-n", "-C", "..", "--no-print-directory", "cluster-nodehealth", "KEPT="+kept)

@@ -28,7 +28,7 @@ command -v make >/dev/null || problem "make is needed: apt-get install make"
 command -v python3 >/dev/null || problem "python3 is needed: apt-get install python3"
 [ ${#problems[@]} -eq 0 ] || { printf 'prepare: %s\n' "${problems[@]}" >&2; exit 1; }
 
-# Disk: 30 GiB in all, of which caches and Python may be there already.
+# Disk: 30 GiB in all; caches and Python may exist already.
 there_kib=0
 for d in "$(go env GOCACHE)" "$(go env GOMODCACHE)" /opt/holdfast-python; do
 	[ -d "$d" ] || continue
@@ -42,7 +42,7 @@ if [ "$need_kib" -gt "$free_kib" ]; then
 	exit 1
 fi
 
-# Program or file that shows a package to be there, and the package.
+# A program or file that exists if a package is installed, and the package.
 packages=()
 want() { command -v "$1" >/dev/null || [ -e "$1" ] || packages+=("$2"); }
 want containerd containerd
@@ -83,7 +83,7 @@ if [ ${#packages[@]} -gt 0 ]; then
 	apt-get install -q -y --no-install-recommends "${packages[@]}"
 fi
 for module in overlay br_netfilter nf_tables veth fuse; do
-	modprobe -q "$module" 2>/dev/null || true # built in, or the cluster will say what it misses
+	modprobe -q "$module" 2>/dev/null || true # built in, or the cluster reports what is missing
 done
 # A cluster of three nodes takes about 64 inotify instances; Debian allows 128 in all.
 instances=/proc/sys/fs/inotify/max_user_instances
@@ -94,7 +94,7 @@ if [ "$(cat $instances)" -lt 512 ]; then
 		echo "prepare: fs.inotify.max_user_instances is $(cat $instances) and cannot be raised here: one cluster at a time" >&2
 	fi
 fi
-# Each node has a kernel log of its own, which a file system of a program serves. Containers often lack the device's file.
+# Each node has its own kernel log, served by a file system in user space. Containers often lack /dev/fuse.
 [ -e /dev/fuse ] || mknod -m 600 /dev/fuse c 10 229 || true
 (: <>/dev/fuse) 2>/dev/null || {
 	echo "prepare: /dev/fuse cannot be opened: load the kernel module fuse, or, in a container, let it have the device (docker run --device /dev/fuse)" >&2

@@ -26,8 +26,8 @@ else
 	wanted="torch==$torch numpy==$numpy, compiled"
 fi
 
-# works takes a step of training. Nobody may write here later, so that whatever Python has not compiled by then every rank compiles anew
-# (half of a plain start): the step loads, and so compiles, what a job does.
+# works takes a step of training. Later the folder is read-only, so every rank would recompile any module that is not compiled yet (half of
+# a plain start): the step imports, and so compiles, what a job imports.
 works() {
 	env -u PYTHONDONTWRITEBYTECODE GLOO_SOCKET_IFNAME=lo "$python" - <<-'PY'
 		import ctypes, sqlite3, ssl
@@ -41,7 +41,7 @@ works() {
 	PY
 }
 
-# whole: what is wanted is there, marker or not.
+# whole: everything is installed, with or without the marker.
 whole() {
 	[ -x "$python" ] && [ -x "$dir/venv/bin/torchrun" ] || return 1
 	"$python" -c 'import sys, importlib.metadata as m; sys.exit((m.version("torch").split("+")[0], m.version("numpy")) != tuple(sys.argv[1:]))' "$torch" "$numpy" 2>/dev/null &&
@@ -95,7 +95,7 @@ from_pypi() {
 	whole || die "torch $torch is installed but does not take a step of training: remove $dir and try again"
 }
 
-# with_uv unpacks each file as it comes, for a third of pip's work. What it leaves where it fails, pip takes or replaces.
+# with_uv unpacks each file while it is downloaded, in a third of pip's time. If it fails, pip uses or replaces what it left.
 with_uv() {
 	local aside=$dir/uv ok=0
 	"$python" -m pip install -q --no-cache-dir --disable-pip-version-check --no-compile --target "$aside" "uv==$uv" || return 1
@@ -127,7 +127,7 @@ from_given() {
 	"$dir/base/bin/python3" -m venv --without-pip "$dir/venv"
 	into=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 	say "taking torch $found from $site"
-	# Links share their files' permissions, which are not ours to change.
+	# Hard links share their files' permissions, which must not be changed.
 	if [ -n "$(find "$site" ! -type l ! -perm -o=r -print -quit)" ] || ! cp -al "$site/." "$into/" 2>/dev/null; then
 		cp -a "$site/." "$into/"
 	fi

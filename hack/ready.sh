@@ -4,12 +4,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# stop asks what is left to end, and waits until it has. Asking once would not do: apt-get does not listen while it unpacks, which is
-# for the best, and the script that called it would go on with what comes next.
+# stop sends signals to what is left and waits until it has ended. One signal is not enough: apt-get rightly ignores it while it unpacks,
+# and the script that called it would then continue.
 stop() {
 	trap '' INT TERM
 	local group tries
-	for group in $(jobs -p); do # bash's own list: between a start and taking it down in ours this may be interrupted
+	for group in $(jobs -p); do # bash's list: a process may be started but not yet in ours when this is interrupted
 		for ((tries = 0; tries < 300; tries++)); do
 			kill -INT -- "-$group" 2>/dev/null || continue 2
 			sleep 0.2

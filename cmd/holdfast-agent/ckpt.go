@@ -15,8 +15,8 @@ import (
 	"holdfast.dev/holdfast/ckptagent/store"
 )
 
-// ckpt answers `kubectl holdfast ckpt`, which starts it in a pod of the job: what lies in storage, as one JSON document. To
-// verify takes long, so that it ends with its input: nothing else tells that nobody waits for the answer any more.
+// ckpt runs for `kubectl holdfast ckpt`, in a pod of the job, and prints the content of storage as one JSON document. A verification takes
+// long and ends when its input is closed: nothing else shows that the caller is gone.
 func ckpt(args []string, env func(string) string, in io.Reader, out io.Writer) error {
 	options, err := ckptOptions(args)
 	if err != nil {
@@ -58,7 +58,7 @@ func ckptOptions(args []string) (o inspect.Options, err error) {
 	case len(args) == 2 && args[0] == "verify":
 		step, err := strconv.ParseInt(args[1], 10, 64)
 		if err != nil || step <= 0 {
-			return o, fmt.Errorf("%q is no step: give its number", args[1])
+			return o, fmt.Errorf("%q is not a step: give its number", args[1])
 		}
 		return inspect.Options{Deep: true, Step: step}, nil
 	}

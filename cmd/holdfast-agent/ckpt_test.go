@@ -56,7 +56,7 @@ func TestCkptAnswersAboutItsJobAlone(t *testing.T) {
 	if got, err := ask(open, "verify", "6"); err != nil || len(got.Folders) != 1 || got.Folders[0].Steps != nil {
 		t.Errorf("a step that is not there: %+v, %v", got, err)
 	}
-	for want, args := range map[string][]string{"ckpt verify STEP": {"rm"}, `"x" is no step`: {"verify", "x"}, `"0" is no step`: {"verify", "0"}} {
+	for want, args := range map[string][]string{"ckpt verify STEP": {"rm"}, `"x" is not a step`: {"verify", "x"}, `"0" is not a step`: {"verify", "0"}} {
 		if _, err := ask(open, args...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v", args, err)
 		}
@@ -67,7 +67,7 @@ func TestCkptAnswersAboutItsJobAlone(t *testing.T) {
 	}
 }
 
-// TestVerifyEndsWithItsInput: who asked has gone, so that the file, which would be read for hours, is not read to its end.
+// TestVerifyEndsWithItsInput: once the caller is gone, verify stops in the middle of a file that would take hours.
 func TestVerifyEndsWithItsInput(t *testing.T) {
 	claim := t.TempDir()
 	dir := filepath.Join(claim, "train-uid", format.GenerationFolder(1))

@@ -14,10 +14,10 @@ import (
 	"holdfast.dev/holdfast/ckptagent/python"
 )
 
-// shims are the names of launchers that the binary stands in for.
+// shims are the names of launchers that the binary replaces.
 var shims = []string{"torchrun"}
 
-// install lays the folder out for a container that may run as any user.
+// install writes the folder for a container that may run as any user.
 func install(dir string) error {
 	syscall.Umask(0)
 	root := proc.Root(dir)
@@ -64,7 +64,7 @@ func firstOf(errs ...error) error {
 	return nil
 }
 
-// copySelf copies this binary; the rename lets it replace one that runs.
+// copySelf copies this binary; the rename lets it replace a running one.
 func copySelf(to string) error {
 	from, err := os.Open("/proc/self/exe")
 	if err != nil {

@@ -36,7 +36,7 @@ const usage = `usage:
   holdfast-agent ckpt verify [N]   the same, every byte read; of step N alone; ends when standard input does
 `
 
-// memoryLimit is where the agent's garbage collector starts to work hard.
+// memoryLimit is the soft limit of the agent's garbage collector.
 const memoryLimit = 40 << 20
 
 func main() {
@@ -109,7 +109,7 @@ func fail(err error) int {
 	return 1
 }
 
-// config reads what the webhook and init put into the environment.
+// config reads the environment that the webhook and init set.
 func config(root proc.Root) loop.Config {
 	ranks, _ := strconv.Atoi(os.Getenv(proc.EnvRanks))
 	state, _ := strconv.ParseUint(os.Getenv(proc.EnvStateBytes), 10, 64)
@@ -120,7 +120,7 @@ func config(root proc.Root) loop.Config {
 		restarts = &n
 	}
 	initPID, _ := strconv.Atoi(os.Getenv(proc.EnvInit))
-	os.Unsetenv(proc.EnvInit) // the command's later runs have what its first one had
+	os.Unsetenv(proc.EnvInit) // later runs of the command must have the environment of its first run
 	var ports proc.Ports
 	if text := os.Getenv(proc.EnvMasterPort); text != "" && os.Getenv(proc.EnvSlot) == "0" {
 		var err error
@@ -157,7 +157,7 @@ func config(root proc.Root) loop.Config {
 		Grace:       time.Duration(grace) * time.Second,
 		MaxRestarts: restarts,
 	}
-	if c.Container != "" { // started by init, which left its pipe open for us and for nobody below
+	if c.Container != "" { // started by init, which left a pipe open for the agent only
 		syscall.CloseOnExec(proc.PokeFD)
 		c.Poke = os.NewFile(proc.PokeFD, "init")
 	}

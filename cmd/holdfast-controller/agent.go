@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// agentOptions say where nodes get the image from that each pod of a gang is injected with.
+// agentOptions are the image that is injected into each pod, and how nodes pull it.
 type agentOptions struct {
 	image       string
 	pullPolicy  string
@@ -21,9 +21,9 @@ func agentDefaults() agentOptions {
 }
 
 func (o *agentOptions) flags(f *pflag.FlagSet) {
-	f.StringVar(&o.image, "agent-image", "", "image of holdfast-agent that pods are injected with (required)")
+	f.StringVar(&o.image, "agent-image", "", "image of holdfast-agent to inject into pods (required)")
 	f.StringVar(&o.pullPolicy, "agent-pull-policy", o.pullPolicy, "when nodes pull that image: IfNotPresent, Always or Never")
-	f.StringSliceVar(&o.pullSecrets, "agent-pull-secrets", nil, "secrets that nodes pull that image with, added to pods that do not name them; NAME in the pod's namespace, NAMESPACE/NAME only for pods of that namespace; may be repeated")
+	f.StringSliceVar(&o.pullSecrets, "agent-pull-secrets", nil, "secrets for pulling that image, added to pods that do not name them; NAME in the pod's namespace, NAMESPACE/NAME only for pods of that namespace; may be repeated")
 }
 
 func (o *agentOptions) check() error {
@@ -38,13 +38,13 @@ func (o *agentOptions) check() error {
 			namespace, name = "any", secret
 		}
 		if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
-			return fmt.Errorf("--agent-pull-secrets: %q is no secret: write NAME, or NAMESPACE/NAME", secret)
+			return fmt.Errorf("--agent-pull-secrets: %q is not a secret: write NAME, or NAMESPACE/NAME", secret)
 		}
 	}
 	return nil
 }
 
-// secretsFor are the names of the secrets for pods of a namespace.
+// secretsFor returns the names of the secrets for pods of a namespace.
 func (o *agentOptions) secretsFor(namespace string) (names []string) {
 	for _, secret := range o.pullSecrets {
 		of, name, scoped := strings.Cut(secret, "/")

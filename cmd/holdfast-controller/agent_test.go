@@ -11,17 +11,17 @@ import (
 func TestAgentOptions(t *testing.T) {
 	for name, c := range map[string]struct {
 		flags       []string
-		want        string // of the error; empty: none
+		want        string // part of the error; empty: none
 		team, other []string
 	}{
 		"defaults":            {nil, "", nil, nil},
 		"a secret":            {[]string{"--agent-pull-secrets=registry", "--agent-pull-policy=Always"}, "", []string{"registry"}, []string{"registry"}},
 		"one of a namespace":  {[]string{"--agent-pull-secrets=team/own,registry"}, "", []string{"own", "registry"}, []string{"registry"}},
 		"a policy of no kind": {[]string{"--agent-pull-policy=Sometimes"}, `"Sometimes" must be IfNotPresent, Always or Never`, nil, nil},
-		"a secret of no name": {[]string{"--agent-pull-secrets=team/"}, `"team/" is no secret`, nil, nil},
-		"of no namespace":     {[]string{"--agent-pull-secrets=/registry"}, `"/registry" is no secret`, nil, nil},
-		"a path":              {[]string{"--agent-pull-secrets=a/b/c"}, `"a/b/c" is no secret`, nil, nil},
-		"what is no name":     {[]string{"--agent-pull-secrets=Registry"}, `"Registry" is no secret`, nil, nil},
+		"a secret of no name": {[]string{"--agent-pull-secrets=team/"}, `"team/" is not a secret`, nil, nil},
+		"of no namespace":     {[]string{"--agent-pull-secrets=/registry"}, `"/registry" is not a secret`, nil, nil},
+		"a path":              {[]string{"--agent-pull-secrets=a/b/c"}, `"a/b/c" is not a secret`, nil, nil},
+		"what is no name":     {[]string{"--agent-pull-secrets=Registry"}, `"Registry" is not a secret`, nil, nil},
 	} {
 		o := agentDefaults()
 		f := pflag.NewFlagSet("test", pflag.ContinueOnError)

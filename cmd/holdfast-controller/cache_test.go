@@ -10,7 +10,7 @@ import (
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 )
 
-// TestTheCacheKeepsLittleOfJobs: it holds every Job of the cluster, most of which are not ours.
+// TestTheCacheKeepsLittleOfJobs: the cache holds every Job of the cluster, most of which do not use Holdfast.
 func TestTheCacheKeepsLittleOfJobs(t *testing.T) {
 	o := managerOptions(defaults(), func(*tls.Config) {}, ctrlwebhook.NewServer(ctrlwebhook.Options{}))
 	for kind, by := range o.Cache.ByObject {
@@ -31,5 +31,5 @@ func TestTheCacheKeepsLittleOfJobs(t *testing.T) {
 		}
 		return
 	}
-	t.Fatal("nothing is said of Jobs: they are kept whole")
+	t.Fatal("Jobs have no transform: they are kept whole")
 }

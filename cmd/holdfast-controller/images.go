@@ -5,7 +5,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
-	// The controller's own image holds no authorities.
+	// The controller's own image contains no certificate authorities.
 	_ "golang.org/x/crypto/x509roots/fallback"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -25,11 +25,11 @@ func imageDefaults() imageOptions { return imageOptions{read: true} }
 func (o *imageOptions) flags(f *pflag.FlagSet) {
 	f.BoolVar(&o.read, "read-images", o.read, "read ENTRYPOINT and CMD from the registry for training containers that name no command; false refuses them")
 	f.BoolVar(&o.pullSecrets, "image-pull-secrets", o.pullSecrets, "read images with the pull secrets of the job's pods; needs the right to get secrets and serviceaccounts in their namespaces")
-	f.StringVar(&o.authorities, "registry-ca-file", o.authorities, "PEM file with authorities that sign registries' certificates, besides those that everybody trusts")
-	f.StringSliceVar(&o.insecure, "insecure-registries", o.insecure, "registries, HOST or HOST:PORT as in an image's name, that may speak plain HTTP and be on the controller's own machine; to be repeated")
+	f.StringVar(&o.authorities, "registry-ca-file", o.authorities, "PEM file with further authorities that sign registries' certificates")
+	f.StringSliceVar(&o.insecure, "insecure-registries", o.insecure, "registries, HOST or HOST:PORT as in an image's name, that may use plain HTTP and be on the controller's own machine; may be repeated")
 }
 
-// images reads what images start, nil where that is off.
+// images returns a reader of images' entry points; nil if it is off.
 func (o *imageOptions) images(cluster *rest.Config, log logr.Logger) (webhook.Images, error) {
 	if !o.read {
 		if o.pullSecrets || o.authorities != "" || len(o.insecure) > 0 {

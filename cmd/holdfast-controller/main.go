@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 )
 
-// version is set when the binary is linked.
+// version is set at link time.
 var version = "dev"
 
 func main() {
@@ -41,7 +41,7 @@ func command() *cobra.Command {
 	f.StringVar(&o.coordinatorAddress, "coordinator-address", o.coordinatorAddress, "address to serve agents at")
 	f.StringVar(&o.healthAddress, "health-address", o.healthAddress, "address of /healthz and /readyz")
 	f.StringVar(&o.metricsAddress, "metrics-address", o.metricsAddress, "HTTPS address of /metrics, for clients with the right to get that path; 0 turns it off")
-	f.IntVar(&o.maxGangs, "max-gangs-per-namespace", o.maxGangs, "how many Gangs, and so jobs that are opted in, a namespace may have; 0: any number")
+	f.IntVar(&o.maxGangs, "max-gangs-per-namespace", o.maxGangs, "most Gangs, one per opted-in job, in a namespace; 0: no limit")
 	f.StringSliceVar(&o.devices, "device-resource", nil, "an extended resource of which each rank has one, such as example.com/gpu or example.com/gpu-*, beside the known ones (docs/annotations.md); may be repeated")
 	f.BoolVar(&o.observeOnly, "observe-only", false, "change nothing but Gangs and events: no pod is evicted or deleted, no node tainted, no Job ended, no agent ordered, and new jobs are only observed")
 	o.nodes.flags(f)

@@ -17,7 +17,7 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// reviews is an API server that knows two tokens, of which the owner of one may read metrics.
+// reviews returns an API server that knows two tokens; the owner of one of them may read metrics.
 func reviews(t *testing.T) *rest.Config {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -47,7 +47,7 @@ func reviews(t *testing.T) *rest.Config {
 	return &rest.Config{Host: s.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
 }
 
-// TestMetricsAreForThoseWhoMay: nobody else learns what runs in other namespaces.
+// TestMetricsAreForThoseWhoMay: metrics show jobs of all namespaces, so other callers get none.
 func TestMetricsAreForThoseWhoMay(t *testing.T) {
 	own := httptest.NewUnstartedServer(nil)
 	own.StartTLS() // for its certificate
@@ -89,7 +89,7 @@ func TestMetricsAreForThoseWhoMay(t *testing.T) {
 		return fmt.Sprint(res.StatusCode)
 	}
 	eventually.Holds(t, "metrics are served", func() (bool, any) { got := ask("https", ""); return got == "401", got })
-	// What controller-runtime answers about a token that the API server does not know.
+	// controller-runtime's status for a token that the API server does not know is 500.
 	for token, want := range map[string]string{"": "401", "nobody": "500", "other": "403", "reader": "200"} {
 		if got := ask("https", token); got != want {
 			t.Errorf("token %q: %s, want %s", token, got, want)

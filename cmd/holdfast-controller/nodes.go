@@ -23,7 +23,7 @@ const (
 	nodesOff    = "off"
 )
 
-// nodeQPS and nodeBurst are the writes on Nodes alone: when a rack fails, no other part's writes stand before them.
+// nodeQPS and nodeBurst are for writes on Nodes alone: when a rack fails, other writes must not delay these.
 const (
 	nodeQPS   = 1000
 	nodeBurst = 2000
@@ -49,14 +49,14 @@ func (o *nodeOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.mode, "nodes", o.mode, "what to do about sick and dead nodes: act, dry-run (decide and report, change nothing) or off")
 	f.StringVar(&o.maxOut, "nodes-max-out", o.maxOut, "how many nodes may be given up at a time: a number, or a share (never less than one node)")
 	f.StringVar(&o.maxOutPerDomain, "nodes-max-out-per-domain", o.maxOutPerDomain, "the same for each failure domain")
-	f.StringSliceVar(&o.domainLabels, "nodes-domain-labels", o.domainLabels, "labels that name a node's failure domain; the first that a node has counts")
-	f.StringVar(&o.breaker, "nodes-breaker", o.breaker, "share of nodes (of five or more) red at once that holds everything new until people have looked; 100% all but turns it off")
-	f.DurationVar(&o.leaseTimeout, "nodes-lease-silent", o.leaseTimeout, "a node whose lease and whose agents are silent for this long and for --nodes-agent-silent is dead; longer where kubelets choose longer leases")
+	f.StringSliceVar(&o.domainLabels, "nodes-domain-labels", o.domainLabels, "labels with a node's failure domain; the first that a node has is used")
+	f.StringVar(&o.breaker, "nodes-breaker", o.breaker, "share of nodes (of five or more) that, when sick at once, holds all new decisions until an operator intervenes; 100%: only if all are")
+	f.DurationVar(&o.leaseTimeout, "nodes-lease-silent", o.leaseTimeout, "a node whose lease and whose agents are silent for this long and for --nodes-agent-silent is dead; scaled up for kubelets with longer leases")
 	f.DurationVar(&o.agentTimeout, "nodes-agent-silent", o.agentTimeout, "see --nodes-lease-silent")
-	f.DurationVar(&o.leaseAloneTimeout, "nodes-lease-alone", o.leaseAloneTimeout, "a node whose agents never reported is dead when its lease was not renewed for this long")
+	f.DurationVar(&o.leaseAloneTimeout, "nodes-lease-alone", o.leaseAloneTimeout, "a node whose agents never reported is dead once its lease has not been renewed for this long")
 }
 
-// config checks the values; an error names the flag.
+// config validates the flags; an error names the flag.
 func (o *nodeOptions) config() (budget.Config, error) {
 	c := budget.Defaults()
 	if o.mode != nodesAct && o.mode != nodesDryRun && o.mode != nodesOff {
@@ -89,7 +89,7 @@ func (o *nodeOptions) config() (budget.Config, error) {
 	return c, nil
 }
 
-// addNodes adds the controller of nodes, with a client of its own.
+// addNodes adds the node controller, with its own client.
 func addNodes(mgr manager.Manager, heard nodecontroller.ContactSource, o nodeOptions) error {
 	if o.mode == nodesOff {
 		return nil
@@ -110,10 +110,10 @@ func addNodes(mgr manager.Manager, heard nodecontroller.ContactSource, o nodeOpt
 		Budget: config, DomainLabels: o.domainLabels, DryRun: o.mode == nodesDryRun,
 	})
 	if err != nil {
-		return fmt.Errorf("setting up the controller of nodes: %w", err)
+		return fmt.Errorf("setting up the node controller: %w", err)
 	}
 	if err := nodes.SetupWithManager(mgr); err != nil {
-		return fmt.Errorf("adding the controller of nodes: %w", err)
+		return fmt.Errorf("adding the node controller: %w", err)
 	}
 	return nil
 }

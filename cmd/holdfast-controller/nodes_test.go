@@ -13,7 +13,7 @@ import (
 func TestNodeFlags(t *testing.T) {
 	for _, c := range []struct {
 		args []string
-		want string // part of the error; empty: taken
+		want string // part of the error; empty: accepted
 	}{
 		{nil, ""},
 		{[]string{"--nodes=dry-run", "--nodes-max-out=3", "--nodes-max-out-per-domain=100%", "--nodes-breaker=100%", "--nodes-domain-labels=a/b,c"}, ""},

@@ -9,28 +9,28 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// observing holds every client that is made of cfg to what changes nothing but what is Holdfast's own: whatever part of the
-// process asks for more, now or in a later version, is refused here.
+// observing restricts every client made from cfg to reads and writes of Holdfast's own objects. Any other write of this process is refused
+// here, also one that a later version adds.
 func observing(cfg *rest.Config) {
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return observeOnly{next} })
 }
 
-// observeOnly lets through reads, and writes of the resources in own.
+// observeOnly passes on reads, and writes of the resources in own.
 type observeOnly struct{ next http.RoundTripper }
 
-// own are the resources that are written all the same: what Holdfast tells, what it keeps itself alive by, and questions that
-// are asked by creating an object.
+// own are the resources that may still be written: Holdfast's reports, the objects of its own operation, and review requests, which are
+// created as objects.
 var own = []string{"gangs", "gangs/status", "events", "leases", "secrets", "mutatingwebhookconfigurations", "tokenreviews", "subjectaccessreviews"}
 
 func (t observeOnly) RoundTrip(req *http.Request) (*http.Response, error) {
 	read := req.Method == http.MethodGet || req.Method == http.MethodHead
 	if !read && !slices.Contains(own, resourceOf(req.URL.Path)) {
-		return nil, fmt.Errorf("%s %s is left out: holdfast-controller runs with --observe-only", req.Method, req.URL.Path)
+		return nil, fmt.Errorf("%s %s is refused: holdfast-controller runs with --observe-only", req.Method, req.URL.Path)
 	}
 	return t.next.RoundTrip(req)
 }
 
-// resourceOf is the resource, with its subresource, that a path of the API names; "" where it names none.
+// resourceOf returns the resource in a path of the API, with its subresource; "" if there is none.
 func resourceOf(path string) string {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	switch {

@@ -43,7 +43,7 @@ func TestResourceOf(t *testing.T) {
 	}
 }
 
-// apiServer answers discovery alone, and tells what it was asked.
+// apiServer serves discovery alone, and records the requests.
 func apiServer(t *testing.T) (url string, asked func() []string) {
 	var mu sync.Mutex
 	var all []string
@@ -66,11 +66,11 @@ func apiServer(t *testing.T) (url string, asked func() []string) {
 	}
 }
 
-// alone is set where a test runs in a process of its own.
+// alone is set in a test's separate process.
 const alone = "HOLDFAST_TEST_ALONE"
 
-// TestObservingSetsUp: what acts is left out, and what is left misses nothing of it. Which controllers there are is known by their names,
-// which are taken for as long as a process lives: so it runs in one of its own.
+// TestObservingSetsUp: controllers that act are not set up, and the others do not need them. Controllers are found by name; a name stays
+// taken until the process ends, so the test runs in a separate process.
 func TestObservingSetsUp(t *testing.T) {
 	if os.Getenv(alone) == "" {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestObservingSetsUp$", "-test.v")
@@ -104,7 +104,7 @@ func TestObservingSetsUp(t *testing.T) {
 	if err := addWebhooks(mgr, rotator, o); err != nil {
 		t.Fatal(err)
 	}
-	// The name of a controller that acts is free, that of one that tells is taken.
+	// The name of a controller that acts is free, that of one that reports is taken.
 	for name, taken := range map[string]bool{"gang": true, "elastic": false, "pending-replacements": false, "replaced": false} {
 		_, err := controller.NewUnmanaged(name, controller.Options{Reconciler: reconcile.Func(nil)})
 		if (err != nil) != taken {
@@ -121,7 +121,7 @@ func TestObservingSetsUp(t *testing.T) {
 	}
 }
 
-// TestOnlyObserving: with the flag no client of this process can evict, delete, taint or end anything; what Holdfast tells is written.
+// TestOnlyObserving: with the flag no client of this process can evict, delete, taint or end anything; Holdfast's reports are written.
 func TestOnlyObserving(t *testing.T) {
 	url, asked := apiServer(t)
 	scheme := runtime.NewScheme()
@@ -171,7 +171,7 @@ func TestOnlyObserving(t *testing.T) {
 	}
 }
 
-// TestObservingDecidesOnNodesOnly: the flag leaves no part that acts; who turned the controller of nodes off keeps that.
+// TestObservingDecidesOnNodesOnly: with the flag the node controller only decides; if it was off, it stays off.
 func TestObservingDecidesOnNodesOnly(t *testing.T) {
 	for mode, want := range map[string]string{nodesAct: nodesDryRun, nodesDryRun: nodesDryRun, nodesOff: nodesOff} {
 		o := options{observeOnly: true, nodes: nodeOptions{mode: mode}}

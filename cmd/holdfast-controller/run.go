@@ -44,7 +44,7 @@ import (
 	"holdfast.dev/holdfast/webhook/certs"
 )
 
-// Names that the manifests give.
+// Names in the manifests.
 const (
 	secretName         = "holdfast-certs"
 	webhookConfig      = "holdfast"
@@ -54,7 +54,7 @@ const (
 	coordinatorPort    = 7443
 )
 
-// defaultGangs is how many Gangs a namespace may have where nobody says so.
+// defaultGangs is the default limit of Gangs in a namespace.
 const defaultGangs = 1000
 
 type options struct {
@@ -83,7 +83,7 @@ func defaults() options {
 	}
 }
 
-// settled are the options with what follows from --observe-only.
+// settled returns the options with the consequences of --observe-only applied.
 func (o options) settled() options {
 	if o.observeOnly && o.nodes.mode == nodesAct {
 		o.nodes.mode = nodesDryRun
@@ -91,7 +91,7 @@ func (o options) settled() options {
 	return o
 }
 
-// prepare readies the configuration that all clients are made of.
+// prepare sets up the configuration of all clients.
 func prepare(cfg *rest.Config, o options) {
 	elasticcontroller.Tune(cfg)
 	if o.observeOnly {
@@ -101,7 +101,7 @@ func prepare(cfg *rest.Config, o options) {
 
 func serviceName(service string) string { return service + "." + v1alpha1.Namespace + ".svc" }
 
-// run is the process: it returns when ctx ends or a part cannot go on.
+// run runs the process: it returns when ctx ends or a part fails.
 func run(ctx context.Context, o options) error {
 	cfg, err := ctrl.GetConfig()
 	if err != nil {
@@ -161,18 +161,18 @@ func splitAddress(address string) (string, int, error) {
 	return host, port, nil
 }
 
-// managerOptions keep the caches to what is ours: pods of gangs, the one Secret, the one configuration, and of all Jobs what is
-// read of them.
+// managerOptions restricts the caches to what is needed: pods of gangs, one Secret, one webhook configuration, and of all Jobs the fields
+// that are read.
 func managerOptions(o options, secure func(*tls.Config), server ctrlwebhook.Server) manager.Options {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
-			panic(err) // two of the schemes disagree
+			panic(err) // two of the schemes conflict
 		}
 	}
 	ofGangs, err := labels.NewRequirement(v1alpha1.LabelGang, selection.Exists, nil)
 	if err != nil {
-		panic(err) // the key is a valid one
+		panic(err) // the key is always valid
 	}
 	grace := 10 * time.Second
 	return manager.Options{
@@ -203,7 +203,7 @@ func managerOptions(o options, secure func(*tls.Config), server ctrlwebhook.Serv
 	}
 }
 
-// metricsOptions serve metrics to whoever may get the path /metrics: they name jobs and nodes of all namespaces.
+// metricsOptions serves metrics to callers that may get the path /metrics: they show jobs and nodes of all namespaces.
 func metricsOptions(address string, secure func(*tls.Config)) metricsserver.Options {
 	return metricsserver.Options{
 		BindAddress:    address,
@@ -213,7 +213,7 @@ func metricsOptions(address string, secure func(*tls.Config)) metricsserver.Opti
 	}
 }
 
-// addWebhooks answers admission on every replica.
+// addWebhooks serves admission on every replica.
 func addWebhooks(mgr manager.Manager, rotator *certs.Rotator, o options) error {
 	images, err := o.images.images(mgr.GetConfig(), mgr.GetLogger().WithName("images"))
 	if err != nil {
@@ -257,8 +257,8 @@ func addWebhooks(mgr manager.Manager, rotator *certs.Rotator, o options) error {
 	return nil
 }
 
-// coordinatorAddresses are those of the coordinator's Service: pods on their node's network may not know the cluster's names.
-// A Service without addresses of its own (headless) has none.
+// coordinatorAddresses are the cluster IPs of the coordinator's Service: pods on their node's network may not resolve the cluster's names.
+// A headless Service has none.
 func coordinatorAddresses(ctx context.Context, cached client.Reader) ([]string, error) {
 	service := &corev1.Service{}
 	err := cached.Get(ctx, types.NamespacedName{Namespace: v1alpha1.Namespace, Name: coordinatorService}, service)
@@ -268,7 +268,7 @@ func coordinatorAddresses(ctx context.Context, cached client.Reader) ([]string, 
 	return slices.DeleteFunc(slices.Clone(service.Spec.ClusterIPs), func(ip string) bool { return net.ParseIP(ip) == nil }), nil
 }
 
-// gangsIn counts a namespace's Gangs by the cache.
+// gangsIn counts a namespace's Gangs in the cache.
 func gangsIn(cached client.Reader) func(context.Context, string) (int, error) {
 	return func(ctx context.Context, namespace string) (int, error) {
 		gangs := &v1alpha1.GangList{}
@@ -277,11 +277,10 @@ func gangsIn(cached client.Reader) func(context.Context, string) (int, error) {
 	}
 }
 
-// limitsTimeout is how long a namespace's limits may take to be read, of the 5 s that the API server waits for an answer.
+// limitsTimeout bounds the read of a namespace's limits; the API server waits 5 s for the webhook.
 const limitsTimeout = time.Second
 
-// limitsOf reads what a namespace allows its pods, from the API server: a cache would follow each pod of the cluster by
-// what quotas count.
+// limitsOf reads a namespace's limits for pods from the API server: a cache would receive an update for each pod that a quota counts.
 func limitsOf(live client.Reader) func(context.Context, string) (webhook.Limits, error) {
 	return func(ctx context.Context, namespace string) (l webhook.Limits, err error) {
 		ctx, cancel := context.WithTimeout(ctx, limitsTimeout)
@@ -296,7 +295,7 @@ func limitsOf(live client.Reader) func(context.Context, string) (webhook.Limits,
 	}
 }
 
-// addControllers adds what works on the leader, and the coordinator, which listens on every replica.
+// addControllers adds the controllers, which run on the leader, and the coordinator, which listens on every replica.
 func addControllers(mgr manager.Manager, rotator *certs.Rotator, o options) error {
 	gangs := gangcontroller.New(gangcontroller.Options{
 		Client:   mgr.GetClient(),
@@ -314,7 +313,7 @@ func addControllers(mgr manager.Manager, rotator *certs.Rotator, o options) erro
 		Metrics: metrics.Registry})
 	elected := mgr.Elected()
 	if o.observeOnly {
-		elected = make(chan struct{}) // no agent is told anything: what runs trains on, as while nobody leads
+		elected = make(chan struct{}) // agents receive no orders: running ranks train on, as without a leader
 	}
 	secure := &tls.Config{NextProtos: []string{"h2"}}
 	rotator.Serve(secure)
@@ -328,7 +327,7 @@ func addControllers(mgr manager.Manager, rotator *certs.Rotator, o options) erro
 		return fmt.Errorf("adding the coordinator: %w", err)
 	}
 	if o.observeOnly {
-		err = elasticcontroller.IndexPods(mgr) // that alone is of use to others
+		err = elasticcontroller.IndexPods(mgr) // other parts need this index
 	} else {
 		err = store.SetupWithManager(mgr, server)
 	}

@@ -16,15 +16,15 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// versionLife is how long the API server's version is taken to be the same, versionRetry how long after a failure it is
-// asked again; versionWait how long it is waited for, in the middle of an admission call where it is not known yet.
+// versionLife is how long a known version of the API server is used, versionRetry the wait after a failed query; versionWait bounds the
+// wait of an admission call if the version is not known yet.
 const (
 	versionLife  = 5 * time.Minute
 	versionRetry = 10 * time.Second
 	versionWait  = time.Second
 )
 
-// newServerVersion asks the API server that a configuration names.
+// newServerVersion queries the API server of a configuration.
 func newServerVersion(cfg *rest.Config, now clock.PassiveClock) (*serverVersion, error) {
 	client, err := discovery.NewDiscoveryClientForConfig(cfg)
 	if err != nil {
@@ -33,19 +33,19 @@ func newServerVersion(cfg *rest.Config, now clock.PassiveClock) (*serverVersion,
 	return &serverVersion{now: now, ask: func(ctx context.Context) int { return askMinor(ctx, client.RESTClient()) }}, nil
 }
 
-// serverVersion is the API server's, as far as it was learnt.
+// serverVersion is the API server's version, once known.
 type serverVersion struct {
 	ask    func(context.Context) int
 	now    clock.PassiveClock
 	flight singleflight.Group
 
-	mu    sync.Mutex // never held while the server is asked
+	mu    sync.Mutex // never held during a query
 	known int
 	due   time.Time
 }
 
-// minor says N of the API server's Kubernetes 1.N, 0 while it was never learnt. The server may be upgraded under
-// a controller that runs on: what is known is answered at once, and learnt anew aside.
+// minor returns N of the API server's Kubernetes 1.N, 0 if it was never known. The server may be upgraded while the controller runs: a
+// known version is returned at once, and refreshed in the background.
 func (v *serverVersion) minor(ctx context.Context) int {
 	known, due := v.state()
 	if !due {
@@ -72,7 +72,7 @@ func (v *serverVersion) state() (known int, due bool) {
 	return v.known, !v.now.Now().Before(v.due)
 }
 
-// refresh serves all who wait, so that it does not end with the call of the first.
+// refresh serves all waiting callers, so it does not end with the first one's context.
 func (v *serverVersion) refresh() {
 	ctx, cancel := context.WithTimeout(context.Background(), versionWait)
 	defer cancel()
@@ -85,7 +85,7 @@ func (v *serverVersion) refresh() {
 	}
 }
 
-// askMinor is 0 where the server does not say.
+// askMinor returns 0 if the server does not report its version.
 func askMinor(ctx context.Context, client rest.Interface) int {
 	body, err := client.Get().AbsPath("/version").Do(ctx).Raw()
 	if err != nil {
@@ -98,7 +98,7 @@ func askMinor(ctx context.Context, client rest.Interface) int {
 	return minorOf(info)
 }
 
-// minorOf reads such as "35" and, of some clouds, "35+".
+// minorOf parses "35" and, as some clouds have it, "35+".
 func minorOf(info apiversion.Info) int {
 	digits := strings.TrimRight(info.Minor, "+")
 	n, err := strconv.Atoi(digits)

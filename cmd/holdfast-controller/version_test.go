@@ -27,7 +27,7 @@ func TestMinorOf(t *testing.T) {
 	}
 }
 
-// TestServerMinor: a server that does not say is not taken for an old one, and is asked again.
+// TestServerMinor: a server without a version is not treated as an old one, and is queried again.
 func TestServerMinor(t *testing.T) {
 	var answer atomic.Value
 	var asked atomic.Int64
@@ -48,7 +48,7 @@ func TestServerMinor(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask := version.ask
-	version.ask = func(ctx context.Context) int { return ask(context.WithoutCancel(ctx)) } // a busy machine may be late to answer
+	version.ask = func(ctx context.Context) int { return ask(context.WithoutCancel(ctx)) } // a busy machine may respond late
 	learnt := func(want int, times int64) {
 		t.Helper()
 		if got := version.minor(context.Background()); got != want || asked.Load() != times {
@@ -63,18 +63,18 @@ func TestServerMinor(t *testing.T) {
 	learnt(36, 2)
 }
 
-// TestASilentServerHoldsUpNobody: a version that is known is answered at once, and one that is not is waited for no longer than it may be.
+// TestASilentServerHoldsUpNobody: a known version is returned at once, and an unknown one is waited for at most versionWait.
 func TestASilentServerHoldsUpNobody(t *testing.T) {
 	for known, wait := range map[int]time.Duration{36: 0, 0: versionWait} {
 		synctest.Test(t, func(t *testing.T) {
 			v := &serverVersion{now: clock.RealClock{}, known: known, ask: func(ctx context.Context) int { <-ctx.Done(); return 0 }}
-			for _, wait := range []time.Duration{wait, 0} { // who has it asked, and who comes next
+			for _, wait := range []time.Duration{wait, 0} { // the caller that starts the query, and the next one
 				began := time.Now()
 				if got, took := v.minor(t.Context()), time.Since(began); got != known || took != wait {
 					t.Errorf("1.%d is answered with 1.%d after %s, want %s", known, got, took, wait)
 				}
 			}
-			time.Sleep(2 * versionWait) // what is asked aside ends
+			time.Sleep(2 * versionWait) // the background query ends
 		})
 	}
 }

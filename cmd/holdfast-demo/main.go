@@ -32,14 +32,14 @@ func main() {
 	os.Exit(1)
 }
 
-// interrupted is why a demo ended early.
+// interrupted is the signal that ended a demo early.
 type interrupted struct{ syscall.Signal }
 
 func (i interrupted) Error() string {
 	return fmt.Sprintf("ended early by a signal (%s); no page was written", i.Signal)
 }
 
-// interruptible ends with the first Ctrl-C or SIGTERM. Further ones change nothing: what was started is always taken down in order.
+// interruptible ends with the first Ctrl-C or SIGTERM. Later ones have no effect: the demo always stops its processes in order.
 func interruptible() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
@@ -56,7 +56,7 @@ func interruptible() context.Context {
 	return ctx
 }
 
-// early is the signal that ended ctx in place of the errors that it caused; err where there was none.
+// early returns the signal that ended ctx instead of the errors that it caused; err if there was none.
 func early(ctx context.Context, err error) error {
 	var by interrupted
 	if err != nil && errors.As(context.Cause(ctx), &by) {
@@ -94,7 +94,7 @@ func command() *cobra.Command {
 // cluster is the name of the demo's cluster.
 const cluster = "demo"
 
-// vacant refuses to take away a cluster that somebody uses. One whose demo was killed ends by itself within seconds.
+// vacant refuses to remove a cluster in use. A cluster whose demo was killed ends by itself within seconds.
 func vacant(ctx context.Context, source string) error {
 	for range 50 {
 		if !devcluster.Running("", cluster) {
@@ -135,7 +135,7 @@ func demo(ctx context.Context, o options) (err error) {
 	}
 	report, err := story.Play(ctx, w)
 	if err != nil {
-		return early(ctx, err) // there is no page of a story that was not told to its end
+		return early(ctx, err) // an interrupted story has no page
 	}
 	return errors.Join(report.WriteSummary(os.Stdout), writePage(report, filepath.Join(source, o.page)))
 }

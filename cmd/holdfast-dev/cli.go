@@ -18,13 +18,13 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
-// pythonDir is where hack/python.sh prepares Python and PyTorch; the marker says it is whole.
+// pythonDir is where hack/python.sh prepares Python and PyTorch; the marker shows that it is complete.
 const (
 	pythonDir    = "/opt/holdfast-python"
 	pythonMarker = ".ready"
 )
 
-// where names one cluster on this machine.
+// where identifies one cluster on this machine.
 type where struct{ name, base string }
 
 func (w *where) record() (*layout.Record, error) {
@@ -45,7 +45,7 @@ func rootCommand(w *where) *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&w.name, "name", "dev", "name of the cluster")
 	root.PersistentFlags().StringVar(&w.base, "dir", host.DefaultBase, "where clusters are kept")
-	root.Flags().Bool("version", false, "print the version") // Kubernetes brings a flag of that name for its own programs
+	root.Flags().Bool("version", false, "print the version") // Kubernetes adds a flag of that name for its own programs
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
 	})
@@ -72,14 +72,14 @@ func runCLI() int {
 	return 0
 }
 
-// words refuses other numbers of arguments, and says how the command is written; most -1: as many as there are.
+// words refuses another number of arguments, and prints the usage; most -1: no maximum.
 func words(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if n := len(args); n >= least && (most < 0 || n <= most) {
 			return nil
 		}
 		if most == 0 {
-			return fmt.Errorf("%s takes flags alone: leave out %s; see %s --help", cmd.CommandPath(), strings.Join(args, " "), cmd.CommandPath())
+			return fmt.Errorf("%s takes flags only: remove %s; see %s --help", cmd.CommandPath(), strings.Join(args, " "), cmd.CommandPath())
 		}
 		return fmt.Errorf("write: %s; see %s --help", strings.TrimSuffix(cmd.UseLine(), " [flags]"), cmd.CommandPath())
 	}
@@ -101,7 +101,7 @@ func upCommand(w *where) *cobra.Command {
 			if spec.PythonDir != "" {
 				if _, err := os.Stat(filepath.Join(spec.PythonDir, pythonMarker)); err != nil {
 					if cmd.Flags().Changed("python-dir") {
-						return fmt.Errorf("%s is not whole: %w; run hack/python.sh", spec.PythonDir, err)
+						return fmt.Errorf("%s is incomplete: %w; run hack/python.sh", spec.PythonDir, err)
 					}
 					spec.PythonDir = ""
 				}
@@ -133,7 +133,7 @@ func upCommand(w *where) *cobra.Command {
 	f.StringVar(&spec.PythonDir, "python-dir", pythonDir, "folder offered to pods by the storage class "+layout.PythonStorageClass)
 	f.StringToStringVar(&spec.NodeLabels, "node-label", nil, "label of all real nodes, key=value")
 	f.StringArrayVar(&extra, "arg", nil, "further flag of a component, such as kube-apiserver=--v=4")
-	f.BoolVar(&attached, "attached", false, "stay, and stop the cluster when standard input ends or a signal comes")
+	f.BoolVar(&attached, "attached", false, "stay, and stop the cluster when standard input ends or on a signal")
 	return cmd
 }
 
@@ -148,7 +148,7 @@ func addExtraArgs(into map[string][]string, extra []string) error {
 	return nil
 }
 
-// awaitEnd returns when in ends, which it does when whoever started us ends, or with ctx.
+// awaitEnd returns when in ends, which happens when the caller's process ends, or when ctx ends.
 func awaitEnd(ctx context.Context, in io.Reader) {
 	ended := make(chan struct{})
 	go func() {

@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// TestWrongWords: what is written wrongly is answered with what to write.
+// TestWrongWords: wrong arguments are answered with the right usage.
 func TestWrongWords(t *testing.T) {
 	for _, c := range []struct{ line, want string }{
-		{"status x", "takes flags alone: leave out x"},
+		{"status x", "takes flags only: remove x"},
 		{"node cut", "write: holdfast-dev node cut NODE"},
 		{"node log n1", "write: holdfast-dev node log NODE TEXT"},
 		{"image load", "write: holdfast-dev image load ARCHIVE"},

@@ -31,8 +31,7 @@ import (
 	kwoklog "sigs.k8s.io/kwok/pkg/log"
 )
 
-// components are the stock programs this binary can be, chosen by the name it
-// is called with (argv[0]), as busybox does.
+// components are the stock programs that this binary can be, selected by argv[0], as in busybox.
 var components = map[string]func() int{
 	"etcd":                    runEtcd,
 	"kube-apiserver":          stock(apiserver.NewAPIServerCommand),
@@ -58,7 +57,7 @@ func runKubectl() int {
 	return 0
 }
 
-// runKwok keeps simulated nodes.
+// runKwok runs kwok for simulated nodes.
 func runKwok() int {
 	flags := pflag.NewFlagSet("global", pflag.ContinueOnError)
 	flags.ParseErrorsAllowlist.UnknownFlags = true
@@ -72,7 +71,7 @@ func runKwok() int {
 		return 2
 	}
 	command := kwok.NewCommand(ctx)
-	command.Version = "" // its flag would meet the one of that name that Kubernetes declares for all programs
+	command.Version = "" // otherwise its flag conflicts with the one that Kubernetes declares for all programs
 	command.PersistentFlags().AddFlagSet(flags)
 	if err := command.ExecuteContext(ctx); err != nil {
 		logger.Error("ended", "err", err)

@@ -20,7 +20,7 @@ import (
 )
 
 func nodeCommand(w *where) *cobra.Command {
-	cmd := &cobra.Command{Use: "node", Short: "Break, mend and enter real nodes"}
+	cmd := &cobra.Command{Use: "node", Short: "Break, repair and enter real nodes"}
 	each := func(use, short string, do func(rec *layout.Record, i int) error) *cobra.Command {
 		return &cobra.Command{
 			Use: use + " NODE", Short: short, Args: words(1, 1),
@@ -39,15 +39,15 @@ func nodeCommand(w *where) *cobra.Command {
 	}
 	cmd.AddCommand(
 		each("cut", "Drop all traffic of a node", func(rec *layout.Record, i int) error { return enter.Cut(cmd.Context(), rec, i, true) }),
-		each("mend", "Let the traffic of a node pass again", func(rec *layout.Record, i int) error { return enter.Cut(cmd.Context(), rec, i, false) }),
+		each("mend", "Stop dropping the traffic of a node", func(rec *layout.Record, i int) error { return enter.Cut(cmd.Context(), rec, i, false) }),
 		each("off", "Switch a node off: all its processes end at once", func(rec *layout.Record, i int) error { return host.PowerOff(rec, rec.Spec.NodeName(i)) }),
 		each("on", "Switch a node on again", host.PowerOn),
 		each("kill", "Kill kubelet, containerd and all containers of a node, and keep them down", host.KillNode),
 		failCommand(w),
-		each("heal", "Make all GPUs of a node well again", func(rec *layout.Record, i int) error { return host.FailGPU(rec, i, nvml.Fault{}) }),
-		each("revive", "Let a killed node run again", host.PowerOn),
+		each("heal", "Make all GPUs of a node healthy again", func(rec *layout.Record, i int) error { return host.FailGPU(rec, i, nvml.Fault{}) }),
+		each("revive", "Start a killed node again", host.PowerOn),
 		&cobra.Command{
-			Use: "log NODE TEXT", Short: "Let a node's kernel log a line; <n> in front gives its priority, such as \"<3>NVRM: Xid …\"", Args: words(2, 2),
+			Use: "log NODE TEXT", Short: "Write a line to a node's kernel log; <n> in front sets its priority, such as \"<3>NVRM: Xid …\"", Args: words(2, 2),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				rec, err := w.record()
 				if err != nil {
@@ -94,23 +94,23 @@ func controlCommand(w *where) *cobra.Command {
 	}
 	cmd.AddCommand(
 		each("stop", "End a program, such as kube-apiserver, at once and keep it down", host.StopProgram),
-		each("start", "Let a stopped program start again", host.StartProgram),
+		each("start", "Allow a stopped program to start again", host.StartProgram),
 	)
 	return cmd
 }
 
-// failCommand has a GPU fail as it would on a machine: NVML, kernel log and device plugin tell of it.
+// failCommand makes a GPU fail as on a real machine: NVML, kernel log and device plugin report it.
 func failCommand(w *where) *cobra.Command {
 	var f nvml.Fault
 	var recovery int
 	cmd := &cobra.Command{
-		Use: "fail NODE", Short: "Have a GPU of a node fail", Args: words(1, 1),
+		Use: "fail NODE", Short: "Make a GPU of a node fail", Args: words(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("recovery") {
 				f.Recovery = &recovery
 			}
 			if f == (nvml.Fault{GPU: f.GPU}) {
-				return errors.New("say how it fails: --xid, --lost, --no-handle, --hang, --links-down, --lanes or --recovery; \"node heal\" makes it well again")
+				return errors.New("give the fault: --xid, --lost, --no-handle, --hang, --links-down, --lanes or --recovery; \"node heal\" makes it well again")
 			}
 			rec, err := w.record()
 			if err != nil {
@@ -125,12 +125,12 @@ func failCommand(w *where) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.IntVar(&f.GPU, "gpu", 0, "which GPU of the node, counted from 0")
-	flags.IntVar(&f.Xid, "xid", 0, "the driver reports this error, and what follows from it is so")
-	flags.BoolVar(&f.Lost, "lost", false, "the GPU does not answer any more, without a word in the kernel log")
-	flags.BoolVar(&f.Nameless, "no-handle", false, "the driver counts the GPU and gives no handle of it to who asks from now on")
-	flags.IntVar(&f.LinksDown, "links-down", 0, "so many of the GPU's NVLinks are down")
-	flags.IntVar(&f.Lanes, "lanes", 0, "so many PCIe lanes of the GPU are used")
-	flags.BoolVar(&f.Hang, "hang", false, "calls of the driver's library do not return any more, on the whole node")
+	flags.IntVar(&f.Xid, "xid", 0, "the driver reports this Xid, with its consequences")
+	flags.BoolVar(&f.Lost, "lost", false, "the GPU no longer responds, without a line in the kernel log")
+	flags.BoolVar(&f.Nameless, "no-handle", false, "the driver counts the GPU and returns no new handle for it")
+	flags.IntVar(&f.LinksDown, "links-down", 0, "number of the GPU's NVLinks that are down")
+	flags.IntVar(&f.Lanes, "lanes", 0, "number of the GPU's PCIe lanes in use")
+	flags.BoolVar(&f.Hang, "hang", false, "calls of the driver's library no longer return, on the whole node")
 	flags.IntVar(&recovery, "recovery", 0, "the driver's recovery action from now on, such as 1: reset the GPU, 2: reboot")
 	return cmd
 }
@@ -186,15 +186,15 @@ func imageBuildCommand() *cobra.Command {
 	f.StringArrayVar(&b.add, "add", nil, "file or folder to add, SOURCE:DESTINATION; with --platforms {arch} in SOURCE is the platform's processor")
 	f.StringArrayVar(&b.entrypoint, "entrypoint", nil, "entry point, once per word")
 	f.StringArrayVar(&b.env, "env", nil, "environment variable, KEY=VALUE")
-	f.StringVar(&b.user, "user", "65532:65532", "uid:gid that the image runs as")
+	f.StringVar(&b.user, "user", "65532:65532", "uid:gid of the image's processes")
 	f.StringVar(&b.output, "output", "", "archive to write")
-	f.StringSliceVar(&b.platforms, "platforms", nil, "write one OCI archive for these, such as linux/amd64,linux/arm64; else one of this machine's platform, as docker writes it")
+	f.StringSliceVar(&b.platforms, "platforms", nil, "write one OCI archive for these, such as linux/amd64,linux/arm64; default: this machine's platform, in docker's format")
 	f.BoolVar(&b.libraries, "libraries", false, "add the shared libraries that the image's programs need")
 	f.BoolVar(&b.base, "base", false, "build the training base image instead: a shell, core tools, shared libraries")
 	return cmd
 }
 
-// imageBuild is what image build was asked for.
+// imageBuild has the options of image build.
 type imageBuild struct {
 	name, user, output   string
 	add, entrypoint, env []string
@@ -234,7 +234,7 @@ func (b *imageBuild) write() error {
 	return os.WriteFile(filepath.Clean(output), out.Bytes(), 0o644)
 }
 
-// image is the one for a processor; empty: this machine's.
+// image returns the image for a processor; "": this machine's.
 func (b *imageBuild) image(arch string) (*image.Image, error) {
 	img := &image.Image{Entrypoint: b.entrypoint, Env: b.env, User: b.user, Arch: arch}
 	if b.base {

@@ -14,7 +14,7 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/supervise"
 )
 
-// version is set when the binary is linked.
+// version is set at link time.
 var version = "dev"
 
 func main() {
@@ -37,7 +37,7 @@ func main() {
 	os.Exit(runCLI())
 }
 
-// ordersFD is the pipe on which a child of ours is told how to go on.
+// ordersFD is the pipe on which a child receives its orders.
 const ordersFD = 3
 
 func runSupervise(args []string) error {
@@ -53,7 +53,7 @@ func runSupervise(args []string) error {
 
 func runNode(mode string, args []string) error {
 	if len(args) != 2 {
-		return fmt.Errorf("want the cluster's directory and the node's name")
+		return fmt.Errorf("the arguments must be the cluster's directory and the node's name")
 	}
 	rec, err := layout.ReadRecord(args[0])
 	if err != nil {

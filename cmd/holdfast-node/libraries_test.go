@@ -13,7 +13,7 @@ var (
 	mountPaths = regexp.MustCompile(`mountPath: /host(/[^,}]+)`)
 )
 
-// seen are the folders of the node that the container sees under /host by a manifest.
+// seen returns the node's folders that a manifest mounts under /host.
 func seen(t *testing.T, manifest string) (folders []string) {
 	t.Helper()
 	text, err := os.ReadFile(manifest)
@@ -32,8 +32,8 @@ func seen(t *testing.T, manifest string) (folders []string) {
 	return folders
 }
 
-// TestLibrariesAreSeen: each path at which the library is looked for lies in a folder of the node that the container sees, on GKE by the
-// component for it. Folders that not every node has are not asked for without one: on a read-only root they cannot be made.
+// TestLibrariesAreSeen: each path of the library lies in a folder of the node that the container mounts, on GKE by the component for it.
+// The default manifest mounts only folders that every node has: on a read-only root others cannot be created.
 func TestLibrariesAreSeen(t *testing.T) {
 	in := func(path string, folders []string) bool {
 		return slices.ContainsFunc(folders, func(f string) bool { return strings.HasPrefix(path, f) })
@@ -58,7 +58,7 @@ func TestLibrariesAreSeen(t *testing.T) {
 		"Bottlerocket": "/host/usr/lib/nvidia/tesla/libnvidia-ml.so.1",
 	} {
 		if !slices.Contains(libraries, path) {
-			t.Errorf("%s has its library at %s, which is not looked at", system, path)
+			t.Errorf("%s has its library at %s, which is not searched", system, path)
 		}
 	}
 }

@@ -17,26 +17,25 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is set when the binary is linked.
+// version is set at link time.
 var version = "dev"
 
-// libraries are where NVIDIA's library may lie, as seen from the daemon's container; the first that can be loaded is taken.
-// Which of the node's
-// folders the container sees, the manifests say.
+// libraries are the paths of NVIDIA's library, as seen from the daemon's container; the first that can be loaded is used. The manifests
+// choose which of the node's folders the container mounts.
 var libraries = []string{
-	"libnvidia-ml.so.1", // put there by NVIDIA's container runtime
-	// a driver container, or an extension that takes its place
+	"libnvidia-ml.so.1", // mounted by NVIDIA's container runtime
+	// a driver container, or an extension that replaces it
 	"/host/run/nvidia/driver/usr/lib/" + triplet() + "/libnvidia-ml.so.1", "/host/run/nvidia/driver/usr/lib64/libnvidia-ml.so.1",
 	"/host/run/nvidia/driver/usr/lib/libnvidia-ml.so.1",
 	"/host/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1", // GKE
-	// the node's own packages; Debian's lead through /etc/alternatives, which is not seen here
+	// the node's own packages; Debian's links lead through /etc/alternatives, which is not mounted here
 	"/host/usr/lib/" + triplet() + "/libnvidia-ml.so.1", "/host/usr/lib/" + triplet() + "/nvidia/current/libnvidia-ml.so.1",
 	"/host/usr/lib64/libnvidia-ml.so.1", "/host/usr/lib/libnvidia-ml.so.1",
 	"/host/usr/local/glibc/usr/lib/libnvidia-ml.so.1", "/host/usr/local/glibc/lib/libnvidia-ml.so.1", // Talos
 	"/host/usr/lib/nvidia/tesla/libnvidia-ml.so.1", // Bottlerocket
 }
 
-// metricsOff is the value of --metrics-address that has nothing served.
+// metricsOff is the value of --metrics-address that turns metrics off.
 const metricsOff = "0"
 
 func triplet() string {
@@ -47,7 +46,7 @@ func triplet() string {
 }
 
 func main() {
-	// A small process that must not be in anybody's way.
+	// A small process that must not disturb the node's work.
 	runtime.GOMAXPROCS(2)
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(24 << 20)
@@ -61,7 +60,7 @@ func command() *cobra.Command {
 	o := options{kmsgFD: -1}
 	cmd := &cobra.Command{
 		Use:           "holdfast-node",
-		Short:         "judges this node's GPUs and says so on its Node object",
+		Short:         "judges this node's GPUs and writes the verdict to its Node object",
 		Version:       version,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
@@ -75,13 +74,13 @@ func command() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.node, "node-name", os.Getenv("NODE_NAME"), "name of the Node to write; default: environment variable NODE_NAME")
 	f.StringVar(&o.kmsg, "kmsg", "/dev/kmsg", "kernel log")
-	f.StringVar(&o.bootID, "boot-id", "/proc/sys/kernel/random/boot_id", "file that is another one after each boot")
-	f.StringSliceVar(&o.libraries, "nvml", libraries, "paths of NVIDIA's library, as seen in the container; the first that can be loaded is taken")
-	f.StringVar(&o.probe, "probe", probe(), "program that asks NVML; it may hang for ever, so it is a child of this one")
-	f.DurationVar(&o.deadline, "deadline", 5*time.Second, "silence of NVML after which it counts as hanging")
-	f.DurationVar(&o.start, "start-deadline", 30*time.Second, "the same until its first answer, while it may have to wake all GPUs")
+	f.StringVar(&o.bootID, "boot-id", "/proc/sys/kernel/random/boot_id", "file whose content changes at each boot")
+	f.StringSliceVar(&o.libraries, "nvml", libraries, "paths of NVIDIA's library, as seen in the container; the first that can be loaded is used")
+	f.StringVar(&o.probe, "probe", probe(), "program that queries NVML; it may hang for ever, so it is a child process")
+	f.DurationVar(&o.deadline, "deadline", 5*time.Second, "time without a response of NVML after which it counts as hanging")
+	f.DurationVar(&o.start, "start-deadline", 30*time.Second, "the same until its first response, while it may have to initialize all GPUs")
 	f.StringVar(&o.metrics, "metrics-address", ":8080", "address of /metrics; 0 turns it off")
-	f.IntVar(&o.user, "user", 65532, "who to be once the kernel log is open, user and group; 0, where none but root may open NVIDIA's devices, stays root without capabilities")
+	f.IntVar(&o.user, "user", 65532, "user and group to become once the kernel log is open; 0, if only root may open NVIDIA's devices, stays root without capabilities")
 	f.IntVar(&o.kmsgFD, kmsgFlag, -1, "open kernel log, from the part of this program that had the right to open it")
 	if err := f.MarkHidden(kmsgFlag); err != nil {
 		panic(err) // the flag is defined above
@@ -89,7 +88,7 @@ func command() *cobra.Command {
 	return cmd
 }
 
-// probe is the program that asks NVML where no other one is named: it lies beside this one.
+// probe is the default program that queries NVML: it lies beside this one.
 func probe() string {
 	self, err := os.Executable()
 	if err != nil {
@@ -109,7 +108,7 @@ func (o options) validate() error {
 	case o.user < 0:
 		return fmt.Errorf("--user=%d: give the number of a user, or 0 for root", o.user)
 	case !executable(o.probe):
-		return fmt.Errorf("--probe=%q is no program that may be run: put holdfast-nvml beside holdfast-node, or say where it is", o.probe)
+		return fmt.Errorf("--probe=%q cannot be run: put holdfast-nvml beside holdfast-node, or give its path", o.probe)
 	case o.metrics == metricsOff:
 		return nil
 	}

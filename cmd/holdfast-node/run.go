@@ -28,7 +28,7 @@ type options struct {
 	probe              string
 }
 
-// assessEvery is how often time alone may change the verdict.
+// assessEvery is the interval at which the verdict is checked for changes by time alone.
 const assessEvery = time.Second
 
 func run(ctx context.Context, o options) error {
@@ -36,7 +36,7 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	log := slog.New(slog.NewJSONHandler(os.Stdout, nil))
-	if o.kmsgFD < 0 && os.Geteuid() == 0 { // --kmsg-fd says that it was done: root may be who it is to be
+	if o.kmsgFD < 0 && os.Geteuid() == 0 { // with --kmsg-fd this was done already, and the user may be root on purpose
 		return openAndShed(o, log)
 	}
 	boot, err := os.ReadFile(o.bootID)
@@ -49,7 +49,7 @@ func run(ctx context.Context, o options) error {
 	}
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
-		return fmt.Errorf("setting up the way to the API server: %w", err)
+		return fmt.Errorf("setting up the client of the API server: %w", err)
 	}
 	figures := metrics.New()
 	if o.metrics != metricsOff {
@@ -73,7 +73,7 @@ func run(ctx context.Context, o options) error {
 	)
 	before, err := writer.Load(ctx)
 	if err != nil {
-		return nil // told to end before the API server answered
+		return nil // ended by a signal before the API server responded
 	}
 	id := strings.TrimSpace(string(boot))
 	log.Info("holdfast-node begins", "version", version, "node", o.node, "boot", id, "before", before.Action.String(), "cause", before.Cause, "same boot", before.Boot == id)
@@ -90,7 +90,7 @@ func run(ctx context.Context, o options) error {
 	return nil
 }
 
-// wishes are what the Node and the verdict ask of nvml.Watch.
+// wishes are what the Node and the verdict request from nvml.Watch.
 type wishes struct {
 	released atomic.Pointer[string]
 	resting  atomic.Bool
@@ -103,7 +103,7 @@ func (w *wishes) releasedBy() string {
 	return ""
 }
 
-// listen starts what tells of faults. Without a kernel log there is NVML, and the other way round.
+// listen starts the sources of signals. If one of kernel log and NVML is missing, the other is used alone.
 func listen(ctx context.Context, o options, log *slog.Logger, emit func(nodehealth.Signal), figures *metrics.Metrics, asked *wishes) {
 	if kernel, err := openLog(o, log); err != nil {
 		log.Error("there is no kernel log to read", "error", err)
@@ -130,9 +130,8 @@ func openLog(o options, log *slog.Logger) (*kmsg.Log, error) {
 	return kmsg.Open(o.kmsg, log)
 }
 
-// judge folds signals and publishes the verdict whenever it changes, until ctx ends. What an earlier daemon
-// published stands until NVML's first word, or until there is worse to say: the log that is read again speaks of
-// devices by addresses which only NVML can tell apart.
+// judge folds signals and publishes the verdict whenever it changes, until ctx ends. An earlier daemon's verdict remains until NVML first
+// responds, or until the new one is worse: the kernel log that is read again names devices by addresses, which only NVML can map to GPUs.
 func judge(
 	ctx context.Context,
 	state nodehealth.State,

@@ -15,8 +15,8 @@ import (
 
 const kmsgFlag = "kmsg-fd"
 
-// openAndShed opens the kernel log, for which the pod is privileged, gives up root and every capability and becomes this
-// program again: a right is a matter of one thread, so only a fresh program is without it as a whole.
+// openAndShed opens the kernel log, for which the pod is privileged, drops root and all capabilities, and executes this program again:
+// rights belong to single threads, so only a new program lacks them in all threads.
 func openAndShed(o options, log *slog.Logger) error {
 	runtime.LockOSThread()
 	args := os.Args
@@ -35,16 +35,16 @@ func openAndShed(o options, log *slog.Logger) error {
 	return fmt.Errorf("starting over: %w", unix.Exec("/proc/self/exe", args, os.Environ()))
 }
 
-// noLog is no open file.
+// noLog is a number of no open file.
 const noLog = 1 << 20
 
-// shed makes sure that no program that this thread becomes has any capability, or gets one, or is root unless user is.
+// shed makes sure that any program that this thread executes has no capability, gains none, and is not root unless user is.
 func shed(user int) error {
 	for c := uintptr(0); ; c++ {
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); errors.Is(err, unix.EINVAL) {
-			break // there are no more
+			break // there are no further capabilities
 		} else if errors.Is(err, unix.EPERM) {
-			break // without the right to give rights up there are none that matter
+			break // without the right to drop capabilities there are none that matter
 		} else if err != nil {
 			return fmt.Errorf("giving up capability %d: %w", c, err)
 		}
@@ -66,8 +66,8 @@ func shed(user int) error {
 	return nil
 }
 
-// become gives up root: in a privileged container root writes to the node's disks and to most of its sysctls, capabilities or not.
-// Groups but root's stay, for the token may be read by one of them.
+// become drops root: in a privileged container root can write to the node's disks and to most sysctls, even without capabilities. Groups
+// except root's stay, as one of them may be needed to read the token.
 func become(user int) error {
 	if user == 0 {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// becomeVariable names the user that a copy of this test sheds its rights for, before it becomes what its arguments say.
+// becomeVariable names the user as which a copy of this test sheds its rights, before it executes its arguments.
 const becomeVariable = "HOLDFAST_TEST_BECOME"
 
 func TestMain(m *testing.M) {
@@ -30,11 +30,10 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// TestShed: what the daemon becomes has no capability and gets none, and is not root unless it was told to stay; a group that may read
-// its token it keeps.
+// TestShed: the daemon has no capability and gains none, and is not root unless requested; it keeps a group that may read its token.
 func TestShed(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: only root has rights to give up")
+		t.Skip("SKIPPED: only root has rights to drop")
 	}
 	roots := filepath.Join(t.TempDir(), "root's")
 	if err := os.WriteFile(roots, nil, 0o600); err != nil {

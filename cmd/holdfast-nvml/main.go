@@ -15,7 +15,7 @@ import (
 )
 
 func main() {
-	// A small process that must not be in anybody's way.
+	// A small process that must not disturb the node's work.
 	runtime.GOMAXPROCS(2)
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(24 << 20)
@@ -26,7 +26,7 @@ func main() {
 }
 
 func run() error {
-	paths := flag.String("nvml", "", "paths of NVIDIA's library, with commas between them; the first that can be loaded is taken")
+	paths := flag.String("nvml", "", "paths of NVIDIA's library, separated by commas; the first that can be loaded is used")
 	flag.Parse()
 	switch {
 	case flag.NArg() > 0:

@@ -1,6 +1,6 @@
-// Holdfast-scheduler is kube-scheduler with the Holdfast plugin linked in: nothing of it is forked, every flag and
-// every KubeSchedulerConfiguration of kube-scheduler works. It schedules pods that name a profile of its
-// configuration; the default scheduler of the cluster keeps running beside it. Several replicas elect one that acts.
+// Holdfast-scheduler is kube-scheduler with the Holdfast plugin linked in: its code is unchanged, every flag and every
+// KubeSchedulerConfiguration of kube-scheduler works. It schedules pods that name a profile of its configuration; the default scheduler of
+// the cluster keeps running beside it. Several replicas elect one that acts.
 package main
 
 import (
@@ -18,14 +18,14 @@ import (
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 )
 
-// version is set when the binary is built.
+// version is set at build time.
 var version = "dev"
 
 func main() { os.Exit(cli.Run(command())) }
 
 func command() *cobra.Command {
 	opts, preview := options.NewOptions(), defaultPreviewAddress
-	// The original keeps its options to itself; what it says of itself and checks is kept, what it runs is not.
+	// The original command hides its options: its help and flags are kept, its RunE is replaced.
 	cmd := app.NewSchedulerCommand()
 	cmd.ResetFlags()
 	cmd.Use = "holdfast-scheduler"
@@ -33,13 +33,13 @@ func command() *cobra.Command {
 	cmd.PersistentPreRunE = func(*cobra.Command, []string) error { return opts.ComponentGlobalsRegistry.Set() }
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return run(cmd, opts, preview) }
 	flags(cmd, opts, func(fs *pflag.FlagSet) {
-		fs.StringVar(&preview, "preview-bind-address", preview, "Where previews of gangs are served by HTTPS; empty: nowhere.")
+		fs.StringVar(&preview, "preview-bind-address", preview, "HTTPS address of previews of gangs; empty: off.")
 	})
 	cmd.AddCommand(&cobra.Command{
 		Use:   "version",
-		Short: "print the versions of Holdfast and of the kube-scheduler that is in here",
+		Short: "print the versions of Holdfast and of its kube-scheduler",
 		Args:  cobra.NoArgs,
-		// The parent's hook reads feature gates that this does not need.
+		// The parent's hook reads feature gates, which this command does not need.
 		PersistentPreRunE: func(*cobra.Command, []string) error { return nil },
 		Run: func(cmd *cobra.Command, _ []string) {
 			fmt.Fprintf(cmd.OutOrStdout(), "holdfast-scheduler %s (kube-scheduler %s)\n", version, kubeversion.Get().GitVersion)

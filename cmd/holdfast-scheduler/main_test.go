@@ -21,7 +21,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// Every flag of kube-scheduler is there, and ours.
+// TestFlags: every flag of kube-scheduler exists, and Holdfast's.
 func TestFlags(t *testing.T) {
 	cmd := command()
 	app.NewSchedulerCommand().Flags().VisitAll(func(f *pflag.Flag) {
@@ -36,6 +36,6 @@ func TestFlags(t *testing.T) {
 		t.Error(err)
 	}
 	if err := cmd.Args(cmd, []string{"more"}); err == nil {
-		t.Error("arguments that mean nothing are taken")
+		t.Error("arguments without a meaning are accepted")
 	}
 }

@@ -35,11 +35,11 @@ import (
 const (
 	defaultPreviewAddress = ":10260"
 	shutdown              = 5 * time.Second
-	// farewell is how long events are still written once the process is told to end.
+	// farewell is how long events are still written once the process is ending.
 	farewell = 15 * time.Second
 )
 
-// flags puts kube-scheduler's flags and ours on the command, as kube-scheduler does with its own.
+// flags adds kube-scheduler's flags and Holdfast's to the command, as kube-scheduler does.
 func flags(cmd *cobra.Command, opts *options.Options, ours func(*pflag.FlagSet)) {
 	sets := opts.Flags
 	verflag.AddFlags(sets.FlagSet("global"))
@@ -52,7 +52,7 @@ func flags(cmd *cobra.Command, opts *options.Options, ours func(*pflag.FlagSet))
 	cliflag.SetUsageAndHelpFunc(cmd, *sets, cols)
 }
 
-// run is what kube-scheduler's own command runs, with the plugin's station driven and previews served.
+// run runs what kube-scheduler's command runs, drives the plugin's instances and serves previews.
 func run(cmd *cobra.Command, opts *options.Options, preview string) error {
 	verflag.PrintAndExitIfRequested()
 	gates := opts.ComponentGlobalsRegistry.FeatureGateFor(basecompatibility.DefaultKubeComponent)
@@ -106,7 +106,7 @@ func run(cmd *cobra.Command, opts *options.Options, preview string) error {
 	return app.Run(ctx, config, sched)
 }
 
-// endWell writes what was held back; kube-scheduler's own writers end with its context.
+// endWell writes the events that were held back; kube-scheduler's own writers end with its context.
 func endWell(station *plugin.Instances) {
 	if !station.Leads() {
 		return
@@ -116,7 +116,7 @@ func endWell(station *plugin.Instances) {
 	station.Flush(ctx)
 }
 
-// servePreviews serves with the certificate of kube-scheduler's own port.
+// servePreviews serves previews with the certificate of kube-scheduler's port.
 func servePreviews(ctx context.Context, address string, config *schedulerconfig.CompletedConfig, station *plugin.Instances) error {
 	if config.SecureServing == nil {
 		return errors.New("--preview-bind-address needs kube-scheduler's own HTTPS port: set --secure-port, or give it an empty address")
@@ -138,7 +138,7 @@ func servePreviews(ctx context.Context, address string, config *schedulerconfig.
 	return nil
 }
 
-// fault says what an error of the station is for whoever asked.
+// fault converts an error of the plugin's instances for the caller.
 func fault(err error) (ask.Fault, bool) {
 	var invalid *serve.InvalidError
 	switch {

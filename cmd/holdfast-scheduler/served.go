@@ -21,10 +21,10 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 )
 
-// kube-scheduler watches all that its feature gates name, and waits for ever where the API server does not serve it. What
-// is missing is looked for before it starts, so that it runs on API servers that are older than itself.
+// kube-scheduler watches all resources that its feature gates need, and waits for ever for one that the API server does not serve. So gates
+// whose resources are missing are switched off before it starts, and it runs on older API servers.
 
-// needs are the resources of resource.k8s.io/v1 that a feature gate has kube-scheduler watch.
+// needs are the resources of resource.k8s.io/v1 that kube-scheduler watches for a feature gate.
 var needs = map[featuregate.Feature][]string{
 	features.DynamicResourceAllocation: {"resourceclaims", "resourceslices", "deviceclasses"},
 	features.DRADeviceTaintRules:       {"devicetaintrules"},
@@ -33,7 +33,7 @@ var needs = map[featuregate.Feature][]string{
 // unlocked is the last version in which DynamicResourceAllocation could be switched off.
 var unlocked = apiversion.MustParse("1.34")
 
-// missing lists the gates that are on and need what is not served, with what that is.
+// missing returns the enabled gates that need an unserved resource, with those resources.
 func missing(gates featuregate.FeatureGate, served []metav1.APIResource) map[featuregate.Feature]string {
 	names := map[string]bool{}
 	for _, r := range served {
@@ -54,8 +54,8 @@ func missing(gates featuregate.FeatureGate, served []metav1.APIResource) map[fea
 	return lacks
 }
 
-// switchOff switches gates off, and all that depend on them. Version is asked to be that of unlocked where a gate is locked
-// in the present one.
+// switchOff switches gates off, and all gates that depend on them. It emulates the version in unlocked if a gate is locked in the present
+// one.
 func switchOff(
 	gates featuregate.MutableVersionedFeatureGate,
 	effective basecompatibility.MutableEffectiveVersion,
@@ -92,7 +92,7 @@ func switchOff(
 	return nil
 }
 
-// adapt switches off what the API server cannot serve. It waits until the API server answers.
+// adapt switches off the gates that the API server cannot serve. It waits until the API server responds.
 func adapt(ctx context.Context, opts *options.Options, gates featuregate.FeatureGate) error {
 	logger := klog.FromContext(ctx)
 	client, err := discoverer(logger, opts)
@@ -106,7 +106,7 @@ func adapt(ctx context.Context, opts *options.Options, gates featuregate.Feature
 		case apierrors.IsNotFound(err):
 			return true, nil
 		case err != nil:
-			logger.Info("Asking the API server what it serves; will be tried again", "reason", err)
+			logger.Info("Querying the resources of the API server failed; will be tried again", "reason", err)
 			return false, nil
 		}
 		served = list.APIResources
@@ -120,7 +120,7 @@ func adapt(ctx context.Context, opts *options.Options, gates featuregate.Feature
 		return nil
 	}
 	for gate, what := range lacks {
-		logger.Info("The API server does not serve what a feature gate needs: it is switched off, and what depends on it", "gate", gate, "missing", what)
+		logger.Info("The API server does not serve a resource that a feature gate needs: switching off the gate and all that depend on it", "gate", gate, "missing", what)
 	}
 	mutable, ok := gates.(featuregate.MutableVersionedFeatureGate)
 	version := opts.ComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
@@ -131,7 +131,7 @@ func adapt(ctx context.Context, opts *options.Options, gates featuregate.Feature
 	return switchOff(mutable, effective, lacks)
 }
 
-// discoverer makes a client with kube-scheduler's own connection.
+// discoverer returns a client with kube-scheduler's own connection settings.
 func discoverer(logger klog.Logger, opts *options.Options) (*discovery.DiscoveryClient, error) {
 	kubeconfig := opts.Deprecated.Kubeconfig
 	if opts.ConfigFile != "" {

@@ -19,7 +19,7 @@ func resources(names ...string) []metav1.APIResource {
 	return all
 }
 
-// What an API server does not serve is switched off, with all that depends on it, and nothing else.
+// TestGatesFollowWhatIsServed: gates whose resources are not served are switched off, with all that depend on them, and no others.
 func TestGatesFollowWhatIsServed(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -32,7 +32,7 @@ func TestGatesFollowWhatIsServed(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			gates, effective := utilfeature.DefaultMutableFeatureGate.DeepCopy(), compatibility.DefaultBuildEffectiveVersion()
-			if err := gates.SetFromMap(map[string]bool{"NominatedNodeNameForExpectation": false}); err != nil { // as the manifests have it
+			if err := gates.SetFromMap(map[string]bool{"NominatedNodeNameForExpectation": false}); err != nil { // as in the manifests
 				t.Fatal(err)
 			}
 			lacks := missing(gates, c.served)

@@ -18,17 +18,16 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// schedulerTimeout is a little longer than the scheduler waits for a moment between two cycles.
+// schedulerTimeout is a little longer than the scheduler waits for the gap between two cycles.
 const schedulerTimeout = 40 * time.Second
 
-// askEvery and askTimes bound how long a replica that schedules is looked for.
+// askEvery and askTimes bound the search for the leading replica.
 const (
 	askEvery = 100 * time.Millisecond
 	askTimes = 50
 )
 
-// askWhere asks the running scheduler where the pods would land. Where it may not or cannot be asked,
-// unasked says why.
+// askWhere queries the running scheduler where the pods would land. unasked is why it may not or cannot be queried.
 func askWhere(ctx context.Context, cfg *rest.Config, pods []corev1.Pod) (where *v1alpha1.PreviewResponse, unasked string, err error) {
 	body, err := json.Marshal(v1alpha1.PreviewRequest{Pods: pods})
 	if err != nil {
@@ -44,7 +43,7 @@ func askWhere(ctx context.Context, cfg *rest.Config, pods []corev1.Pod) (where *
 	return where, "", nil
 }
 
-// askFabric asks the running scheduler how broken up the fabric is, as askWhere does.
+// askFabric queries the running scheduler for the fragmentation of the fabric, like askWhere.
 func askFabric(ctx context.Context, cfg *rest.Config, level string, most int) (fabric v1alpha1.FabricResponse, unasked string, err error) {
 	unasked, err = askScheduler(ctx, cfg, func(c rest.Interface) *rest.Request {
 		return c.Get().Param("level", level).Param("most", strconv.Itoa(most))
@@ -52,8 +51,7 @@ func askFabric(ctx context.Context, cfg *rest.Config, level string, most int) (f
 	return fabric, unasked, err
 }
 
-// askScheduler puts a question to the replica that leads and decodes the answer. Where it may not or cannot be asked,
-// unasked says why.
+// askScheduler sends a query to the leading replica and decodes the response. unasked is why it may not or cannot be queried.
 func askScheduler(
 	ctx context.Context,
 	cfg *rest.Config,
@@ -78,7 +76,7 @@ func askScheduler(
 	for range askTimes {
 		result := question(kube.CoreV1().RESTClient()).Namespace(v1alpha1.Namespace).Resource("services").Name(v1alpha1.PreviewService).SubResource("proxy").
 			Suffix(path).SetHeader(v1alpha1.PreviewTokenHeader, token.Status.Token).Do(ctx)
-		err := result.Error() // which reads the Status of a refusal; Raw does not
+		err := result.Error() // it reads the Status of a refusal; Raw does not
 		switch {
 		case err == nil:
 			raw, err := result.Raw()
@@ -116,5 +114,5 @@ func whyUnasked(err error) string {
 	return err.Error()
 }
 
-// previewRole is what people are bound to who may ask.
+// previewRole is the Role that allows previews.
 const previewRole = "holdfast-preview"

@@ -17,8 +17,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// ask asks an API server that gives out tokens, or not, and of whose replicas of the scheduler the first
-// followers do not lead.
+// ask queries an API server that grants or refuses tokens; the first `followers` replicas of its scheduler do not lead.
 func ask(t *testing.T, followers int, token, last *metav1.Status) (*v1alpha1.PreviewResponse, string, error) {
 	t.Helper()
 	write := func(w http.ResponseWriter, code int, v any) {

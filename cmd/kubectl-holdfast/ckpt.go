@@ -16,7 +16,7 @@ import (
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/ckpt"
 )
 
-// exitWrong: verify found something wrong.
+// exitWrong: verify found a fault.
 const exitWrong = 1
 
 func ckptCommand(flags *genericclioptions.ConfigFlags, streams genericclioptions.IOStreams) *cobra.Command {
@@ -38,7 +38,7 @@ func ckptCommand(flags *genericclioptions.ConfigFlags, streams genericclioptions
 	return cmd
 }
 
-// ckptPart is ls, or verify.
+// ckptPart returns the command ls, or verify.
 func ckptPart(flags *genericclioptions.ConfigFlags, streams genericclioptions.IOStreams, deep bool, short string) *cobra.Command {
 	name, q := "ls", question{deep: deep}
 	if deep {
@@ -52,7 +52,7 @@ func ckptPart(flags *genericclioptions.ConfigFlags, streams genericclioptions.IO
   kubectl holdfast ckpt %[1]s job/train --dir /mnt/claim`, name),
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return nil // there may be a --dir
+				return nil // --dir may replace the argument
 			}
 			return oneThing("ckpt "+name, "look at")(nil, args)
 		},
@@ -88,14 +88,14 @@ func ckptPart(flags *genericclioptions.ConfigFlags, streams genericclioptions.IO
 	return cmd
 }
 
-// question is what people want to know of storage.
+// question has the options of a query of storage.
 type question struct {
 	what, dir string
 	deep      bool
 	step      int64
 }
 
-// ask looks into storage and at the Gang's record, which it reads before and after: what it names both times was to be there.
+// ask reads storage, and the Gang's record before and after: a step that the record names both times must be in storage.
 func (q question) ask(ctx context.Context, flags *genericclioptions.ConfigFlags) (ckpt.Report, error) {
 	switch {
 	case q.what == "" && q.dir == "":
@@ -138,7 +138,7 @@ func (q question) gang(ctx context.Context, c client.Reader, namespace string) (
 	return find(ctx, c, namespace, q.what)
 }
 
-// lookHere looks into a folder of this machine: into that of one job, where it is known which.
+// lookHere reads a folder of this machine: the folder of one job, if the job is known.
 func (q question) lookHere(ctx context.Context, folder string) (inspect.Storage, error) {
 	storage, err := inspect.Look(ctx, q.dir, inspect.Options{Deep: q.deep, Step: q.step, Folder: folder})
 	if err != nil {
@@ -153,7 +153,7 @@ func (q question) lookHere(ctx context.Context, folder string) (inspect.Storage,
 	return ckpt.Clean(storage), nil
 }
 
-// lookThere has the agent of a running pod look.
+// lookThere lets the agent of a running pod read storage.
 func (q question) lookThere(ctx context.Context, c client.Reader, cfg *rest.Config, g *v1alpha1.Gang) (inspect.Storage, string, error) {
 	pod, container, err := podToAsk(ctx, c, g)
 	if err != nil {
@@ -170,7 +170,7 @@ func (q question) lookThere(ctx context.Context, c client.Reader, cfg *rest.Conf
 	return ckpt.Clean(storage), "pod " + pod.Name, err
 }
 
-// words are what the agent is told.
+// words are the agent's arguments.
 func (q question) words() []string {
 	switch {
 	case !q.deep:

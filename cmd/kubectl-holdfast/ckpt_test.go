@@ -48,7 +48,7 @@ func holdfast(t *testing.T, args ...string) (out, said string, code int) {
 }
 
 func TestCkptOfAFolder(t *testing.T) {
-	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none")) // no cluster is asked
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none")) // no cluster is queried
 	t.Setenv("HOME", t.TempDir())
 	claim := t.TempDir()
 	dir := filepath.Join(claim, "train-u-1")
@@ -58,7 +58,7 @@ func TestCkptOfAFolder(t *testing.T) {
 		if out, said, code := holdfast(t, "ckpt", "ls", "--dir", from); code != 0 || said != "" || !strings.Contains(out, "2 steps in storage") || !strings.Contains(out, "20    1           2/2") {
 			t.Errorf("ls: code %d, %s\n%s", code, said, out)
 		}
-		if out, said, code := holdfast(t, "ckpt", "verify", "--dir", from); code != 0 || said != "" || !strings.Contains(out, "as it was written") {
+		if out, said, code := holdfast(t, "ckpt", "verify", "--dir", from); code != 0 || said != "" || !strings.Contains(out, "is intact") {
 			t.Errorf("verify: code %d, %s\n%s", code, said, out)
 		}
 	}

@@ -19,10 +19,10 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// timeout bounds how long the API server may take.
+// timeout bounds each request to the API server.
 const timeout = 30 * time.Second
 
-// scheme knows what the commands read and show.
+// scheme has the types that the commands read and show.
 func scheme() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
 	return s, errors.Join(corev1.AddToScheme(s), batchv1.AddToScheme(s), coordinationv1.AddToScheme(s), v1alpha1.AddToScheme(s))
@@ -53,8 +53,7 @@ func connect(flags *genericclioptions.ConfigFlags, warn rest.WarningHandlerWithC
 	return c, cfg, namespace, nil
 }
 
-// configured refuses to guess where the cluster is: without a configuration the address would be one of this machine, which
-// serves no cluster.
+// configured refuses to guess the cluster's address: without a configuration it would be one of this machine, which serves no cluster.
 func configured(flags *genericclioptions.ConfigFlags) error {
 	raw, err := flags.ToRawKubeConfigLoader().RawConfig()
 	if err != nil {
@@ -67,8 +66,8 @@ func configured(flags *genericclioptions.ConfigFlags) error {
 	return errors.New("there is no kubeconfig that names a cluster: set KUBECONFIG to its file, or give --kubeconfig FILE")
 }
 
-// unreadable reports whether an error means that something may not be read, or is not there to be read, by
-// this user on this cluster, rather than that the cluster is in trouble.
+// unreadable reports whether an error means that this user may not read an object, or that this cluster does not have it, rather than that
+// the cluster has a fault.
 func unreadable(err error) bool {
 	return apierrors.IsForbidden(err) || meta.IsNoMatchError(err) || apierrors.IsNotFound(err)
 }

@@ -51,7 +51,7 @@ func podToAsk(ctx context.Context, c client.Reader, g *v1alpha1.Gang) (*corev1.P
 		g.Spec.JobRef.Name, g.Spec.Storage.Claim, g.Spec.JobRef.Name)
 }
 
-// hasStorage reports whether a container is the one that trains, with its claim; its command begins with the agent's binary.
+// hasStorage reports whether a container is the training container with its claim; its command begins with the agent's binary.
 func hasStorage(c *corev1.Container) bool {
 	return len(c.Command) > 0 && slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "HOLDFAST_STORAGE" && e.Value != "" })
 }
@@ -63,7 +63,7 @@ func running(pod *corev1.Pod, container string) bool {
 	)
 }
 
-// askAgent runs the agent's binary in a container and returns what it printed. Its input stays open as long as somebody waits.
+// askAgent runs the agent's binary in a container and returns its output. Its input stays open as long as the caller waits.
 func askAgent(ctx context.Context, cfg *rest.Config, pod *corev1.Pod, container *corev1.Container, words []string) ([]byte, error) {
 	kube, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
@@ -107,12 +107,12 @@ func askAgent(ctx context.Context, cfg *rest.Config, pod *corev1.Pod, container 
 	return out.kept.Bytes(), nil
 }
 
-// unanswered says why a pod did not answer and what to do.
+// unanswered returns why a pod did not respond, and the remedy.
 func unanswered(pod *corev1.Pod, err error, said string) error {
 	said = strings.TrimSpace(said)
 	var ended exec.CodeExitError
 	switch {
-	case strings.Contains(err.Error(), `resource "pods/exec"`): // of a refused upgrade only the text is left
+	case strings.Contains(err.Error(), `resource "pods/exec"`): // of a refused upgrade only the text remains
 		return fmt.Errorf("you may not run commands in pods of namespace %s, which asking one takes: what ClusterRole edit allows, or use --dir: %w", pod.Namespace, err)
 	case errors.As(err, &ended) && ended.Code == 2 && strings.HasPrefix(said, "usage:"):
 		return fmt.Errorf("the agent in pod %s has a version without this query: use --dir", pod.Name)
@@ -122,9 +122,9 @@ func unanswered(pod *corev1.Pod, err error, said string) error {
 	return fmt.Errorf("asking pod %s: %w; if that stays so, use --dir", pod.Name, err)
 }
 
-// bounded keeps what is written to it, and refuses more than fits.
+// bounded stores what is written to it, up to a limit.
 type bounded struct {
-	kept bytes.Buffer // not embedded: its ReadFrom would know no bound
+	kept bytes.Buffer // not embedded: its ReadFrom has no limit
 	most int
 	more bool
 }

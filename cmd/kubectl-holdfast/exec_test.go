@@ -63,7 +63,7 @@ func TestPodToAsk(t *testing.T) {
 	}
 }
 
-// kubelet runs a command as the API server lets a kubelet do: agent writes what the command prints, and returns its exit code.
+// kubelet runs a command as a kubelet does: agent writes the command's output and returns its exit code.
 func kubelet(t *testing.T, agent func(command []string, in io.Reader, out, said io.Writer) int) *rest.Config {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -119,7 +119,7 @@ func TestAskAgent(t *testing.T) {
 	}
 }
 
-// Every answer that is none says what to do.
+// TestAgentsThatDoNotAnswer: every failure has its remedy.
 func TestAgentsThatDoNotAnswer(t *testing.T) {
 	p := pod("train-0", "u-1")
 	for want, agent := range map[string]func(command []string, in io.Reader, out, said io.Writer) int{
@@ -165,7 +165,7 @@ func TestAgentsThatDoNotAnswer(t *testing.T) {
 	}
 }
 
-// TestTheAgentIsToldThatNobodyWaits: who asked ends, and the command's input with it.
+// TestTheAgentIsToldThatNobodyWaits: when the caller ends, the command's input ends.
 func TestTheAgentIsToldThatNobodyWaits(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	p, told := pod("train-0", "u-1"), make(chan error, 1)

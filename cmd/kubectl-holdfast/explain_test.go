@@ -32,7 +32,7 @@ func gangOf(name, uid string) *v1alpha1.Gang {
 		Spec: v1alpha1.GangSpec{Members: 1, JobRef: v1alpha1.JobReference{Kind: "Job", Name: name, UID: uid}}}
 }
 
-// Every answer that is not an explanation names what to do.
+// TestFind: every error has its remedy.
 func TestFind(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{batchv1.AddToScheme, v1alpha1.AddToScheme} {
@@ -84,7 +84,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// Every command has one printer: text for people, the same facts as json and yaml.
+// TestOutput: every command prints text for users, and the same facts as json and yaml.
 func TestOutput(t *testing.T) {
 	e := explain.Explanation{Namespace: "team-a", Gang: "good", Job: v1alpha1.JobReference{Kind: "Job", Name: "good"}}
 	for format, want := range map[string]string{"text": "Job team-a/good", "json": `"gang": "good"`, "yaml": "gang: good"} {

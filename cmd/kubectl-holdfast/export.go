@@ -22,17 +22,17 @@ import (
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/ckpt"
 )
 
-// formats are those that holdfast.export writes.
+// formats are the formats of holdfast.export.
 var formats = []string{"dcp", "torch", "safetensors"}
 
-// exporting is what people want written, and where.
+// exporting has the options of an export.
 type exporting struct {
 	what, dir, to, out, python string
 	step                       int64
 	trust                      bool
 }
 
-// exportCommand starts the client's own program, which this binary carries: tensors are read by torch alone.
+// exportCommand runs the client's exporter, which this binary contains: only torch reads tensors.
 func exportCommand(flags *genericclioptions.ConfigFlags, streams genericclioptions.IOStreams) *cobra.Command {
 	e := exporting{}
 	cmd := &cobra.Command{
@@ -49,8 +49,8 @@ func exportCommand(flags *genericclioptions.ConfigFlags, streams genericclioptio
 		},
 	}
 	cmd.Flags().StringVar(&e.dir, "dir", "", "the claim, or one job's folder in it, where it is mounted on this machine")
-	cmd.Flags().StringVar(&e.to, "to", "", "dcp: a folder for torch.distributed.checkpoint.load; torch: a file for torch.load; safetensors: a file of tensors alone")
-	cmd.Flags().Int64Var(&e.step, "step", 0, "which step; the newest complete one if not given")
+	cmd.Flags().StringVar(&e.to, "to", "", "dcp: a folder for torch.distributed.checkpoint.load; torch: a file for torch.load; safetensors: a file of tensors only")
+	cmd.Flags().Int64Var(&e.step, "step", 0, "the step to export; default: the newest complete one")
 	cmd.Flags().StringVar(&e.python, "python", "python3", "a Python with torch")
 	cmd.Flags().BoolVar(&e.trust, "trust", false, "unpickle all objects: only if the job alone can write to the folder")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -76,7 +76,7 @@ func (e exporting) check() error {
 	switch {
 	case e.dir == "":
 		return errors.New("--dir: name where the job's claim is mounted on this machine. A step is not exported in a pod that trains: it would take the memory of its ranks; " +
-			"where the claim can be mounted nowhere else, start a pod with it and with the job's image (docs/checkpoints.md)")
+			"if the claim can be mounted only in the cluster, start a pod with it and with the job's image (docs/checkpoints.md)")
 	case !slices.Contains(formats, e.to):
 		return fmt.Errorf("--to %q: must be one of %s", e.to, strings.Join(formats, ", "))
 	case e.step < 0:
@@ -85,7 +85,7 @@ func (e exporting) check() error {
 	return nil
 }
 
-// folder is that of the job: the one that is named, or the only one that --dir holds or is.
+// folder is the job's folder: the named job's, or the only one that --dir has or is.
 func (e exporting) folder(ctx context.Context, flags *genericclioptions.ConfigFlags) (string, error) {
 	name := ""
 	if e.what != "" {
@@ -119,7 +119,7 @@ func isFolder(name string) bool {
 	return err == nil && at.IsDir()
 }
 
-// names lists folders, as many as people read.
+// names lists folders, up to a readable number.
 func names(folders []inspect.Folder) string {
 	var all []string
 	for _, f := range folders[:min(len(folders), 20)] {
@@ -131,7 +131,7 @@ func names(folders []inspect.Folder) string {
 	return strings.Join(all, ", ")
 }
 
-// run has Python write the step, by the client that this binary carries; what it says is passed on.
+// run lets Python write the step, with the client from this binary, and passes its output on.
 func (e exporting) run(ctx context.Context, folder string, streams genericclioptions.IOStreams) error {
 	client, err := unpack()
 	if err != nil {
@@ -150,14 +150,14 @@ func (e exporting) run(ctx context.Context, folder string, streams genericcliopt
 		args = append(args, "--trust")
 	}
 	cmd := exec.CommandContext(ctx, python, args...)
-	cmd.Dir = client // -m imports from here first: where people are, as in a claim, anybody may have put a holdfast or a torch
+	cmd.Dir = client // -m imports from this folder first: in the current one, such as a claim, others may have put a holdfast or a torch
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+strings.TrimSuffix(client+string(os.PathListSeparator)+os.Getenv("PYTHONPATH"), string(os.PathListSeparator)))
 	cmd.Stdout, cmd.Stderr = streams.Out, streams.ErrOut
 	err = cmd.Run()
 	var ended *exec.ExitError
 	switch {
 	case errors.As(err, &ended) && ended.ExitCode() == 1:
-		return &exitError{code: 1} // it said why
+		return &exitError{code: 1} // Python has printed the reason
 	case errors.As(err, &ended):
 		return fmt.Errorf("%s -m holdfast.export ended with %s; its output is above. It needs Python 3.10 or newer with torch 2.4 or newer: --python names another one", e.python, ended.ProcessState)
 	case err != nil:
@@ -166,12 +166,12 @@ func (e exporting) run(ctx context.Context, folder string, streams genericcliopt
 	return nil
 }
 
-// fromHere is what people named by where they are, named from anywhere.
+// fromHere makes the user's relative paths absolute.
 func (e exporting) fromHere(in string) (folder, out, python string, err error) {
 	paths := []string{in, e.out, e.python}
 	for i := range paths {
 		if i == 2 && !strings.ContainsRune(e.python, filepath.Separator) {
-			continue // PATH says where
+			continue // PATH resolves it
 		}
 		if paths[i], err = filepath.Abs(paths[i]); err != nil {
 			return "", "", "", fmt.Errorf("finding where this is: %w", err)
@@ -180,7 +180,7 @@ func (e exporting) fromHere(in string) (folder, out, python string, err error) {
 	return paths[0], paths[1], paths[2], nil
 }
 
-// unpack writes the client into a folder of its own. It holds the package alone: no hook of the site, which acts in a job's pods.
+// unpack writes the client to a temporary folder. It has only the package: no site hook, which acts in a job's pods.
 func unpack() (string, error) {
 	dir, err := os.MkdirTemp("", "kubectl-holdfast-")
 	if err != nil {

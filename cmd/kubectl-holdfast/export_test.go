@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// told is a Python that writes down what it was asked for and which client it would import, says something, and ends with code.
+// told is a Python that records its arguments and the client that it would import, prints lines, and ends with code.
 func told(t *testing.T, code string) (python, asked string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -21,9 +21,9 @@ func told(t *testing.T, code string) (python, asked string) {
 	return python, asked
 }
 
-// TestCkptExport: the client that the binary carries is started on the job's folder, and nothing of it is left.
+// TestCkptExport: the binary's client runs on the job's folder, and its files are removed.
 func TestCkptExport(t *testing.T) {
-	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none")) // no cluster is asked
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none")) // no cluster is queried
 	t.Setenv("HOME", t.TempDir())
 	temporary := t.TempDir()
 	t.Setenv("TMPDIR", temporary)
@@ -68,21 +68,21 @@ func TestCkptExport(t *testing.T) {
 	}
 }
 
-// TestTheCarriedClientIsWhole: Python finds all that the program imports in what is unpacked, and it says what is wrong with the step.
+// TestTheCarriedClientIsWhole: Python finds all imports in the unpacked client, which reports what is wrong with the step.
 func TestTheCarriedClientIsWhole(t *testing.T) {
 	t.Setenv("PYTHONPATH", "")
 	dir := filepath.Join(t.TempDir(), "train-u-1")
 	stored(t, dir, 10)
 	out := filepath.Join(t.TempDir(), "out")
-	for step, want := range map[string]string{"10": "holdfast.export: ", "11": "holdfast.export: "} { // of a state that is none, and without torch
+	for step, want := range map[string]string{"10": "holdfast.export: ", "11": "holdfast.export: "} { // of an invalid state, and without torch
 		if _, said, code := holdfast(t, "ckpt", "export", out, "--dir", dir, "--to", "torch", "--step", step); code != 1 || !strings.HasPrefix(said, want) {
 			t.Errorf("step %s: code %d, %s", step, code, said)
 		}
 	}
 }
 
-// TestExportImportsNothingFromWherePeopleAre: who exports stands in the claim as often as not, where each job's pods may write what they
-// like. What is named by where people are is found all the same.
+// TestExportImportsNothingFromWherePeopleAre: the user's current folder is often the claim, where each job's pods can write files. Relative
+// paths still work.
 func TestExportImportsNothingFromWherePeopleAre(t *testing.T) {
 	t.Setenv("PYTHONPATH", "")
 	claim := t.TempDir()

@@ -1,5 +1,4 @@
-// Command kubectl-holdfast is a kubectl plugin that explains, from live objects, what happens to a job of Holdfast's,
-// and why.
+// Command kubectl-holdfast is a kubectl plugin that explains, from live objects, what happens to a Holdfast job, and why.
 package main
 
 import (
@@ -14,7 +13,7 @@ import (
 	"holdfast.dev/holdfast/elastic/cause"
 )
 
-// version is set when the binary is linked.
+// version is set at link time.
 var version = "dev"
 
 func main() {
@@ -23,7 +22,7 @@ func main() {
 	}
 }
 
-// exitError ends the command with a code of its own; without err all was said already.
+// exitError ends the command with an exit code; without err everything was printed already.
 type exitError struct {
 	code int
 	err  error
@@ -38,7 +37,7 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// report tells people of an error and returns the exit code for it.
+// report prints an error and returns its exit code.
 func report(w io.Writer, err error) int {
 	exit := &exitError{code: 1, err: err}
 	errors.As(err, &exit)

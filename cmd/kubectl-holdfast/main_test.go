@@ -9,7 +9,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 )
 
-// TestWrongWords: what is written wrongly is answered with what to write, before any cluster is asked.
+// TestWrongWords: wrong arguments are answered with the right usage, before any cluster is queried.
 func TestWrongWords(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("HOME", t.TempDir())

@@ -53,8 +53,7 @@ func nodesCommand(flags *genericclioptions.ConfigFlags, streams genericclioption
 	return cmd
 }
 
-// readNodes reads what the report is made of; what this user may not read is noted and left out, but for
-// the nodes themselves.
+// readNodes reads the report's objects; lists that this user may not read are noted and left out, except for the nodes themselves.
 func readNodes(ctx context.Context, c client.Reader) (nodes.Input, error) {
 	in := nodes.Input{}
 	list := &corev1.NodeList{}

@@ -17,7 +17,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// What a user may not read is noted; without nodes there is nothing to tell.
+// TestReadNodes: lists that a user may not read are noted; without nodes it fails.
 func TestReadNodes(t *testing.T) {
 	s, err := scheme()
 	if err != nil {

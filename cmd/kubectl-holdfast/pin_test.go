@@ -20,8 +20,8 @@ func storedStep(step, generation int64) v1alpha1.StoredStep {
 	return v1alpha1.StoredStep{Step: step, Generation: generation, At: metav1.NewMicroTime(time.Unix(1_700_000_000, 0))}
 }
 
-// pins is a cluster with a job whose record names steps 20 and 10; what the coordinator does once the job's annotation changes is
-// answer's.
+// pins is a cluster with a job whose record has steps 20 and 10; answer does what the coordinator does after a change of the job's
+// annotation.
 func pins(t *testing.T, annotation string, answer func(g *v1alpha1.Gang, pinned []v1alpha1.StoredStep)) client.Client {
 	t.Helper()
 	s, err := scheme()
@@ -64,7 +64,7 @@ func pins(t *testing.T, annotation string, answer func(g *v1alpha1.Gang, pinned 
 		Build()
 }
 
-// TestPinOfAJobThatIsOver: nobody would answer, and nothing is written.
+// TestPinOfAJobThatIsOver: no coordinator would answer, so nothing is written.
 func TestPinOfAJobThatIsOver(t *testing.T) {
 	api, g := pins(t, "", nil), gangOf("train", "u-1")
 	if err := api.Get(t.Context(), client.ObjectKeyFromObject(g), g); err != nil {
@@ -75,7 +75,7 @@ func TestPinOfAJobThatIsOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	said, err := pinning{what: "job/train", step: 10, wait: time.Minute}.carryOut(t.Context(), api, g.Namespace)
-	g.Status.Run, g.Spec.Storage.Pins = nil, []v1alpha1.Checkpoint{{Step: 5, Generation: 1}} // a Gang that was made anew
+	g.Status.Run, g.Spec.Storage.Pins = nil, []v1alpha1.Checkpoint{{Step: 5, Generation: 1}} // a re-created Gang
 	if err := api.Update(t.Context(), g); err != nil {
 		t.Fatal(err)
 	}
@@ -93,20 +93,20 @@ func TestPinOfAJobThatIsOver(t *testing.T) {
 
 func obliging(g *v1alpha1.Gang, pinned []v1alpha1.StoredStep) { g.Status.Run.Pinned = pinned }
 
-// passed is a coordinator whose record had gone on by the time that it heard of the pin.
+// passed is a coordinator whose record no longer had the step when it read the pin.
 func passed(g *v1alpha1.Gang, _ []v1alpha1.StoredStep) {
 	next := storedStep(30, 2)
 	g.Status.Run.Durable, g.Status.Run.Older = &next, g.Status.Run.Durable
 }
 
-// TestPin: what is told to have been pinned stands in the stored record, and what is refused stands nowhere.
+// TestPin: a reported pin is in the stored record; a refused pin is nowhere.
 func TestPin(t *testing.T) {
 	sixteen := "1@1,2@1,3@1,4@1,5@1,6@1,7@1,8@1,9@1,11@1,12@1,13@1,14@1,15@1,16@1,17@1"
 	for name, c := range map[string]struct {
 		had    string
 		ask    pinning
 		answer func(*v1alpha1.Gang, []v1alpha1.StoredStep)
-		says   string // in what is told, or in the error
+		says   string // in the output, or in the error
 		failed bool
 		has    string
 	}{
@@ -148,9 +148,8 @@ func TestPin(t *testing.T) {
 	}
 }
 
-// TestPinRightAfterUnpin: while the coordinator has not heard of the unpin yet, the promise to the pin before it still stands in the
-// record. It is no answer to this one, which may come after the step has gone, or, where both are heard at once, be that the promise goes
-// on standing.
+// TestPinRightAfterUnpin: until the coordinator has read the unpin, the record still has the promise of the earlier pin. That promise is
+// not the answer to the new pin: the step may be removed first, or, if the coordinator reads both at once, the promise may simply remain.
 func TestPinRightAfterUnpin(t *testing.T) {
 	for name, c := range map[string]struct {
 		hears func(run *v1alpha1.RunStatus)
@@ -179,7 +178,7 @@ func TestPinRightAfterUnpin(t *testing.T) {
 							if err := cl.Get(ctx, key, g, opts...); err != nil {
 								return err
 							}
-							if looks++; looks == 4 { // once to find it, twice to no avail
+							if looks++; looks == 4 { // once to find it, twice in vain
 								c.hears(g.Status.Run)
 								return cl.Update(ctx, g)
 							}

@@ -11,14 +11,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// output is how an answer is written: as text for people, or as it is for programs.
+// output is the output format: text for users, or json and yaml for programs.
 type output struct {
 	format string
-	// texts are the formats that are meant for people; the first is the default.
+	// texts are the formats for users; the first is the default.
 	texts []string
 }
 
-// outputFlag adds -o to a command that has the given formats for people besides json and yaml.
+// outputFlag adds -o to a command that has the given formats for users besides json and yaml.
 func outputFlag(cmd *cobra.Command, texts ...string) *output {
 	o := &output{texts: texts}
 	cmd.Flags().StringVarP(&o.format, "output", "o", texts[0], "one of "+o.known())
@@ -29,7 +29,7 @@ func (o *output) known() string {
 	return strings.Join(append(slices.Clone(o.texts), "json", "yaml"), ", ")
 }
 
-// check refuses a format that is not known, before anything is asked of the cluster.
+// check refuses an unknown format before the cluster is queried.
 func (o *output) check() error {
 	if o.format != "json" && o.format != "yaml" && !slices.Contains(o.texts, o.format) {
 		return fmt.Errorf("unknown output format %q: use one of %s", o.format, o.known())
@@ -37,7 +37,7 @@ func (o *output) check() error {
 	return nil
 }
 
-// print writes value, or what text makes of it.
+// print writes value, or the result of text.
 func (o *output) print(w io.Writer, value any, text func(format string) string) error {
 	switch o.format {
 	case "json":

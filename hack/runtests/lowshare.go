@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// lowShare is a cgroup that gets little of the processor where others want it. Nice values would not do: to the scheduler each session is a
-// party of its own, and each trainer that a test starts is a session. They are what is left where no cgroup can be made.
+// lowShare is a cgroup with a small share of the processor under contention. Nice values have no effect across sessions, because the kernel
+// groups processes by session, and each trainer of a test is a session. They are used only if no cgroup can be created.
 type lowShare struct{ dir string }
 
 func newLowShare() lowShare {
@@ -32,7 +32,7 @@ func newLowShare() lowShare {
 	return lowShare{}
 }
 
-// wrap is the command, to be run with the share.
+// wrap returns the command, to be run with the share.
 func (l lowShare) wrap(command []string) []string {
 	if l.dir == "" {
 		return append([]string{"nice", "-n", "19"}, command...)
@@ -40,7 +40,7 @@ func (l lowShare) wrap(command []string) []string {
 	return append([]string{"sh", "-c", "echo $$ >" + l.dir + "/cgroup.procs && exec \"$@\"", "sh"}, command...)
 }
 
-// remove kills what was left in it.
+// remove kills the processes in it and removes it.
 func (l lowShare) remove() {
 	if l.dir == "" {
 		return
@@ -49,7 +49,7 @@ func (l lowShare) remove() {
 		pids, _ := os.ReadFile(filepath.Join(l.dir, "cgroup.procs"))
 		for pid := range strings.FieldsSeq(string(pids)) {
 			var n int
-			if _, err := fmt.Sscan(pid, &n); err == nil && n > 0 { // 0 is one that cannot be seen from here
+			if _, err := fmt.Sscan(pid, &n); err == nil && n > 0 { // 0: a process outside of this pid namespace
 				_ = syscall.Kill(n, syscall.SIGKILL)
 			}
 		}

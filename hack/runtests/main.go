@@ -87,7 +87,7 @@ func run(ctx context.Context) error {
 	return nil
 }
 
-// machine: whether clusters can run here, and what is left out where they cannot.
+// machine: whether clusters can run here, and what is skipped if they cannot.
 func machine(system string, uid int) (cluster bool, leftOut []string) {
 	const what = "end-to-end tests on real kubelets: they need "
 	if system != "linux" {
@@ -99,7 +99,7 @@ func machine(system string, uid int) (cluster bool, leftOut []string) {
 	return len(leftOut) == 0, leftOut
 }
 
-// all runs every job, what failed once more, and says what is red.
+// all runs every job, runs failed tests once more, and reports the failures.
 func (r *runner) all(ctx context.Context) error {
 	build := []string{"make", "--no-print-directory", "-j2", "test-binaries", "launchers-venv"}
 	if err := r.step(ctx, "make test-binaries launchers-venv", build...); err != nil {
@@ -128,7 +128,7 @@ func (r *runner) all(ctx context.Context) error {
 	return r.unlistedSkips(jobs)
 }
 
-// withoutCluster is what needs neither Linux nor root.
+// withoutCluster runs what needs neither Linux nor root.
 func (r *runner) withoutCluster(ctx context.Context, leftOut *[]string) error {
 	verbs := []string{"check"}
 	interpreter := python
@@ -158,7 +158,7 @@ func (r *runner) withoutCluster(ctx context.Context, leftOut *[]string) error {
 	return nil
 }
 
-// hasTorch does not import it, which takes seconds.
+// hasTorch looks for torch without importing it, which takes seconds.
 func hasTorch(interpreter string) bool {
 	const find = `import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)`
 	return exec.Command(interpreter, "-c", find).Run() == nil
@@ -198,7 +198,7 @@ func (r *runner) unlistedSkips(jobs []job) error {
 	return fmt.Errorf("FAILED: skipped tests and hack/skips.txt differ:\n%s", strings.Join(slices.Compact(wrong), "\n"))
 }
 
-// killedForMemory are the kernel's lines about it since began; a process that it killed says nothing itself.
+// killedForMemory returns the kernel's lines since began about killed processes; such a process prints nothing itself.
 func killedForMemory(began time.Time) string {
 	out, _ := exec.Command("dmesg", "--since", began.Format(time.DateTime)).Output()
 	killed := ""

@@ -15,7 +15,7 @@ var (
 	skippedGo = regexp.MustCompile(`^ *--- SKIP: (\S+)`)
 	passedGo  = regexp.MustCompile(`^=== |^ *--- PASS`)
 	broken    = regexp.MustCompile(`^(panic: |fatal error: |SIG[A-Z]+: |signal: |\*\*\* Test killed)`)
-	// packageEnd ends what go test says of a package, which comes in one piece.
+	// packageEnd matches the last line of go test's output for a package, which is contiguous.
 	packageEnd = regexp.MustCompile(`^(ok|FAIL|\?)\s+(\S+)`)
 	failedPy   = regexp.MustCompile(`^(?:FAIL|ERROR): .*?\(([^ )]+)\)`)
 	endPy      = regexp.MustCompile(`^======|^Ran `)
@@ -23,8 +23,8 @@ var (
 	telling    = regexp.MustCompile(`^ *--- FAIL|^FAIL|^ERROR: |^panic|\*\*\* | ended with `)
 )
 
-// failure is a test of a job that failed, and the last line that it said. Without test: a package that broke off (panic, time limit,
-// build), as what came after the break never ran; without pkg: a job that named no test. Tests of unittest are of the package python.
+// failure is a failed test of a job, with the last line of its output. Without test: a package that broke off (panic, time limit, build),
+// whose later tests never ran; without pkg: a job that named no test. Tests of unittest belong to the package python.
 type failure struct {
 	job             job
 	pkg, test, said string
@@ -34,7 +34,7 @@ func (f failure) String() string {
 	return strings.Join(slices.DeleteFunc([]string{f.job.name, f.pkg, f.test}, func(s string) bool { return s == "" }), " ")
 }
 
-// failed reads the log of a job that failed.
+// failed reads the log of a failed job.
 func failed(j job, log string) []failure {
 	found := failedOfGo(j, log)
 	found = append(found, failedOfPython(j, log)...)
@@ -81,7 +81,7 @@ func failedOfGo(j job, log string) (found []failure) {
 	return found
 }
 
-// failedOfPython names each test once, whatever subtests it has; the last line of a traceback is what is wrong.
+// failedOfPython lists each test once, however many subtests failed; the last line of a traceback is the error.
 func failedOfPython(j job, log string) (found []failure) {
 	var test, said string
 	end := func() {
@@ -104,7 +104,7 @@ func failedOfPython(j job, log string) (found []failure) {
 	return found
 }
 
-// skipped names the tests of a log that were: package and test.
+// skipped returns the skipped tests of a log: package and test.
 func skipped(log string) (names []string) {
 	var tests []string
 	test := ""
@@ -128,8 +128,8 @@ func skipped(log string) (names []string) {
 	return slices.Compact(names)
 }
 
-// shown returns what to print for each line of a job, in turn. Unit tests print every test, for those that were skipped: of them only
-// packages that failed are shown whole.
+// shown returns a function that maps each line of a job to the lines to print. Unit tests print every test, so that skipped ones can be
+// found: of these only failed packages are printed.
 func shown(j job) func(line string) []string {
 	var held []string
 	return func(line string) []string {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// job is a verb of the Makefile with a log of its own.
+// job is a command of the Makefile with its own log.
 type job struct {
 	name, verb string
 	kind       kind
@@ -16,21 +16,21 @@ type job struct {
 
 func (j job) log() string { return logs + "/" + j.name }
 
-// kind is what a job takes of the machine, and so beside what it may run.
+// kind is what a job needs of the machine, and so which jobs may run beside it.
 type kind int
 
 const (
-	// check computes, and gets what processor the others leave: what tests on clusters promise about time holds as if they were alone.
+	// check computes, with a low share of the processor, so that tests on clusters keep their time limits as if alone.
 	check kind = iota
 	unit
-	// trains is a test on a cluster whose job trains on many nodes: no two of them at a time.
+	// trains is a test on a cluster whose job trains on many nodes: only one of them at a time.
 	trains
-	// waits is a test that mostly waits, for leases, leads, back-offs, grace or processes that it killed. A cluster takes up to 4 GiB,
-	// and a core, or its tests meet limits that a busy machine breaks.
+	// waits is a test that mostly waits, for leases, leaders, back-offs, grace or killed processes. A cluster needs up to 4 GiB and a core;
+	// with less its tests exceed limits that a busy machine breaks.
 	waits
 )
 
-// plan lists the jobs: the first two clusters train, the other jobs wait in this order.
+// plan lists the jobs: the first two clusters train, the others start in this order.
 func plan(clusters []string) []job {
 	jobs := []job{{"fmt", "fmt", check}, {"vet", "vet", check}, {"lint", "lint", check},
 		{"unit", "unit", unit}, {"unit-cores", "unit-cores", unit}, {"unit-kubernetes", "unit-kubernetes", unit}, {"python-unit", "python-unit", unit}}
@@ -47,9 +47,9 @@ func plan(clusters []string) []job {
 	return jobs
 }
 
-// next is the index of the first waiting job that may start beside those that run, -1 where none may. Checks have two rows aside, and unit
-// tests one more once none of the others waits; as many of the others as width run at a time, and one more once the checks are over and
-// leave their share. Where width is 1 they wait for that.
+// next is the index of the first waiting job that may start beside the running ones, -1 if none. Checks have two slots of their own; unit
+// tests get one more once no other job waits. Of the other jobs `width` run at a time, and one more once the checks have ended. With width
+// 1 they wait for the checks.
 func next(waiting, running []job, width int) int {
 	checks := func(jobs []job) bool { return slices.ContainsFunc(jobs, func(j job) bool { return j.kind <= unit }) }
 	switch {
@@ -75,12 +75,12 @@ func next(waiting, running []job, width int) int {
 	return -1
 }
 
-// width is how many tests on clusters a machine bears: 7 GiB are for what runs beside them.
+// width is how many tests on clusters the machine can run at a time: 7 GiB are reserved for the jobs beside them.
 func width(memoryGiB float64, cores int) int {
 	return max(1, min(int((memoryGiB-7)/4), 3, cores))
 }
 
-// memoryGiB is the machine's memory, 0 where /proc does not say.
+// memoryGiB is the machine's memory, 0 if /proc does not show it.
 func memoryGiB() float64 {
 	file, err := os.Open("/proc/meminfo")
 	if err != nil {

@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// endTimeout is how long what is asked to end may take: a cluster removes its mounts and links.
+	// endTimeout bounds the end of a command after SIGTERM: a cluster removes its mounts and links.
 	endTimeout = time.Minute
-	// outputTimeout is how long the output of a command is read after its end: what it left in another session may hold the pipe.
+	// outputTimeout bounds reading a command's output after its end: a process that it left in another session may hold the pipe open.
 	outputTimeout = 5 * time.Second
 )
 
-// runner starts commands, each in a process group of its own, and prints what they say.
+// runner starts commands, each in its own process group, and prints their output.
 type runner struct {
 	began time.Time
 	low   lowShare
@@ -30,7 +30,7 @@ type runner struct {
 
 	mu  sync.Mutex
 	out io.Writer       // guarded by mu
-	ok  map[string]bool // jobs and what ran again, by name; guarded by mu
+	ok  map[string]bool // passed jobs and repeated tests, by name; guarded by mu
 }
 
 func newRunner(out io.Writer) *runner {
@@ -45,7 +45,7 @@ func (r *runner) say(format string, args ...any) {
 	fmt.Fprintf(r.out, "\n== [%3ds] %s\n", int(time.Since(r.began).Seconds()), fmt.Sprintf(format, args...))
 }
 
-// step runs a command by itself and shows all that it says.
+// step runs a command by itself and prints all its output.
 func (r *runner) step(ctx context.Context, title string, command ...string) error {
 	r.say("%s", title)
 	if _, err := r.command(ctx, command, nil, func(line string) { fmt.Fprintln(r.out, line) }); err != nil {
@@ -54,8 +54,8 @@ func (r *runner) step(ctx context.Context, title string, command ...string) erro
 	return nil
 }
 
-// command runs to its end and returns what it and its children used of a processor. Where ctx ends first its group is asked to end, and
-// killed after endTimeout; what is left of the group at the end is killed. line receives what it prints, under r.mu.
+// command runs a command to its end and returns the processor time of it and its children. If ctx ends first, its group gets SIGTERM, and
+// SIGKILL after endTimeout; processes left in the group at the end are killed. line receives its output, under r.mu.
 func (r *runner) command(ctx context.Context, command, env []string, line func(string)) (time.Duration, error) {
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -100,7 +100,7 @@ func (r *runner) command(ctx context.Context, command, env []string, line func(s
 		}
 	}()
 	err = cmd.Wait()
-	if ctx.Err() != nil { // make ends before what it started
+	if ctx.Err() != nil { // make ends before its children
 		waitForGroup(cmd.Process.Pid, endTimeout)
 	}
 	close(over)
@@ -125,7 +125,7 @@ func waitForGroup(group int, limit time.Duration) {
 	}
 }
 
-// schedule runs all jobs, side by side as next has it.
+// schedule runs all jobs, in parallel as next allows.
 func (r *runner) schedule(ctx context.Context, jobs []job, width int) {
 	waiting, running := slices.Clone(jobs), []job{}
 	over := make(chan job)
@@ -143,7 +143,7 @@ func (r *runner) schedule(ctx context.Context, jobs []job, width int) {
 	}
 }
 
-// job runs one: the whole output goes to its log, what is worth showing to r.out. again is the test that runs alone, nil: all.
+// job runs one job: its whole output goes to its log, the lines of shown to r.out. again is the only test to run; nil: all.
 func (r *runner) job(ctx context.Context, j job, again *failure) {
 	name, env := j.name, []string{"KEPT=1"}
 	if again != nil {
@@ -178,7 +178,7 @@ func (r *runner) job(ctx context.Context, j job, again *failure) {
 	r.say("%s: %s after %.0f s, %.0f s of a processor", name, how, time.Since(began).Seconds(), cost.Seconds())
 }
 
-// again runs each test that failed once more, alone. A job is green after all where all that failed of it is.
+// again runs each failed test once more, alone. A job passes if all its failed tests pass then.
 func (r *runner) again(ctx context.Context, jobs []job) {
 	var failures []failure
 	for _, j := range jobs {
@@ -197,7 +197,7 @@ func (r *runner) again(ctx context.Context, jobs []job) {
 			return
 		}
 		ok := false
-		if f.job.kind != check { // which says the same of the same files
+		if f.job.kind != check { // which gives the same result for the same files
 			r.job(ctx, f.job, &f)
 			ok = r.ok[f.String()]
 		}
@@ -212,7 +212,7 @@ func (r *runner) again(ctx context.Context, jobs []job) {
 	}
 }
 
-// red says which jobs are, with the lines of their logs that name what failed; "" where none is.
+// red reports the failed jobs, with the lines of their logs that name the failures; "" if there are none.
 func (r *runner) red(jobs []job) string {
 	text := ""
 	for _, j := range jobs {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// limit is for the busiest machine.
+// limit bounds every wait, on a very busy machine.
 const limit = 2 * time.Minute
 
 // TestMain: with RUNTESTS set this binary is runtests itself.
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// verbs stands in for make: each names itself to SAID. What a verb does otherwise depends on CASE; UNIT is the log of unit tests that fail.
+// verbs replaces make: each command writes its name to SAID. CASE selects other behaviour; UNIT is the log of failing unit tests.
 const verbs = `#!/bin/bash
 for verb; do :; done
 [ -z "$SAID" ] || echo "$verb" >"$SAID"
@@ -59,7 +59,7 @@ FAIL	holdfast.dev/holdfast/a/slow	0.1s
 ok  	holdfast.dev/holdfast/a/fine	0.1s
 `
 
-// command is runtests in a folder of its own, with what stands in for what it calls.
+// command is runtests in a temporary folder, with replacements for the programs that it calls.
 func command(t *testing.T, env ...string) *exec.Cmd {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -79,7 +79,7 @@ func command(t *testing.T, env ...string) *exec.Cmd {
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		syscall.ForkLock.RLock() // what another test forks just now would have the file open for writing, and nothing could run it
+		syscall.ForkLock.RLock() // a concurrent fork of another test would have the file open for writing, so that it could not be executed
 		err := os.WriteFile(file, []byte(text), 0o755)
 		syscall.ForkLock.RUnlock()
 		if err != nil {
@@ -94,8 +94,8 @@ func command(t *testing.T, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// TestGreenIsWhatEveryJobSaid: a job that ends without a word is as red as one that fails; so is a test that was skipped and is not listed,
-// or is listed and was not skipped. What fails runs again, alone: red again is red, green is named as flaky and fails nothing.
+// TestGreenIsWhatEveryJobSaid: a job without output fails, and so does a test that was skipped and is not listed, or is listed and was not
+// skipped. Failed tests run again, alone: a second failure is a failure, a success is listed as flaky.
 func TestGreenIsWhatEveryJobSaid(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind, unit, skips string
@@ -140,8 +140,8 @@ func TestGreenIsWhatEveryJobSaid(t *testing.T) {
 	}
 }
 
-// TestWhateverIsEndedEndsAll: where a job is killed what it had begun ends, and the others go on; where runtests is ended, all of it ends
-// and nothing else begins.
+// TestWhateverIsEndedEndsAll: if a job is killed, its processes end and the other jobs go on; if runtests is ended, everything ends and
+// nothing else begins.
 func TestWhateverIsEndedEndsAll(t *testing.T) {
 	for name, c := range map[string]struct {
 		exit     int
@@ -160,7 +160,7 @@ func TestWhateverIsEndedEndsAll(t *testing.T) {
 			defer fifo.Close()
 			cmd := command(t, "CASE="+name, "SAID="+said)
 			out := &bytes.Buffer{}
-			cmd.Stdout, cmd.Stderr = out, out // a pipe, which what lives holds open
+			cmd.Stdout, cmd.Stderr = out, out // a pipe, which a living process holds open
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
@@ -191,7 +191,7 @@ func TestWhateverIsEndedEndsAll(t *testing.T) {
 	}
 }
 
-// TestCIIsNotLeftOut: with CI set a machine that cannot run clusters is refused before anything is begun.
+// TestCIIsNotLeftOut: with CI set, a machine that cannot run clusters is refused before anything is started.
 func TestCIIsNotLeftOut(t *testing.T) {
 	for _, c := range []struct {
 		system string
@@ -224,7 +224,7 @@ func TestCIIsNotLeftOut(t *testing.T) {
 	}
 }
 
-// TestFailed reads what logs say of tests that failed.
+// TestFailed reads failed tests from logs.
 func TestFailed(t *testing.T) {
 	for name, c := range map[string]struct {
 		log  string
@@ -249,7 +249,7 @@ func TestFailed(t *testing.T) {
 	}
 }
 
-// TestNext plays a run in which every job takes as long as its name is: what starts, beside what.
+// TestNext plays a run in which a job takes as long as its name is: which job starts beside which.
 func TestNext(t *testing.T) {
 	for width, want := range map[int]string{
 		1: "fmt unit | vet | unit-cores | lint | unit-kubernetes | python-unit | e2e scheduling | replace | nodehealth kills | agents | launchers",
@@ -283,7 +283,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestUnitTestsFillTheEnd: once no other test waits two rows of unit tests run beside those that run yet.
+// TestUnitTestsFillTheEnd: once no other test waits, two unit test jobs run beside the running ones.
 func TestUnitTestsFillTheEnd(t *testing.T) {
 	all := plan([]string{"e2e", "replace", "scheduling"})
 	named := func(names ...string) (jobs []job) {
@@ -303,7 +303,7 @@ func TestUnitTestsFillTheEnd(t *testing.T) {
 	}
 }
 
-// TestWidth: a cluster takes 4 GiB and a core.
+// TestWidth: a cluster needs 4 GiB and a core.
 func TestWidth(t *testing.T) {
 	for _, c := range []struct {
 		gib         float64
@@ -315,7 +315,7 @@ func TestWidth(t *testing.T) {
 	}
 }
 
-// TestShown: of packages of unit tests only those that failed are shown whole.
+// TestShown: of unit tests only failed packages are printed.
 func TestShown(t *testing.T) {
 	for name, want := range map[string]int{"unit": 6, "e2e": 7} {
 		show, n := shown(job{name: name}), 0

@@ -1,7 +1,6 @@
 // Package devcluster starts one-machine Kubernetes clusters for tests, demos
-// and benchmarks. It runs the built holdfast-dev binary as a child and does
-// not import k8s.io/kubernetes, so that packages that use it link quickly. A
-// cluster ends with the process that started it, also when that is killed.
+// and benchmarks. It runs the built holdfast-dev binary as a child and does not import k8s.io/kubernetes, so that its users link quickly. A
+// cluster ends with the process that started it, even if that process is killed.
 package devcluster
 
 import (
@@ -26,7 +25,7 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
-// Options say what to start. The zero value is one real node with 2 GPUs and a name made up.
+// Options describe a cluster. The zero value is one real node with 2 GPUs and a generated name.
 type Options struct {
 	// Name of the cluster; an earlier one of that name must be down.
 	Name string
@@ -36,15 +35,15 @@ type Options struct {
 	SimNodes int
 	// Args are further arguments of "holdfast-dev up", such as "--arg=kube-apiserver=--v=4".
 	Args []string
-	// Base is where clusters are kept; /var/lib/hf unless set.
+	// Base is the folder of clusters; default: /var/lib/hf.
 	Base string
-	// Binary is the holdfast-dev to run; the one that Binary() finds unless set.
+	// Binary is the holdfast-dev to run; default: the result of Binary().
 	Binary string
 	// Replace removes an earlier cluster of that name first, running or not.
 	Replace bool
 	// Keep leaves the cluster running when this process ends, and on Down.
 	Keep bool
-	// Out is told about progress; standard error unless set.
+	// Out gets progress; default: standard error.
 	Out io.Writer
 }
 
@@ -53,12 +52,12 @@ type Cluster struct {
 	record *layout.Record
 	binary string
 	base   string
-	// child is the attached holdfast-dev, with which the cluster ends; nil where the cluster is kept.
+	// child is the attached holdfast-dev, with which the cluster ends; nil for a kept cluster.
 	child *exec.Cmd
 	stdin io.Closer
 }
 
-// Binary is the holdfast-dev binary: HOLDFAST_DEV_BIN, else bin/holdfast-dev of this source tree.
+// Binary returns the holdfast-dev binary: HOLDFAST_DEV_BIN, otherwise bin/holdfast-dev of this source tree.
 func Binary() (string, error) {
 	path := os.Getenv("HOLDFAST_DEV_BIN")
 	if path == "" {
@@ -74,8 +73,7 @@ func Binary() (string, error) {
 	return path, nil
 }
 
-// Start starts a cluster that ends with the test. Where this machine or user
-// cannot, the test is skipped, loudly.
+// Start starts a cluster that ends with the test. If this machine or user cannot run one, it skips the test with a clear message.
 func Start(t testing.TB, o Options) *Cluster {
 	t.Helper()
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
@@ -95,14 +93,14 @@ func Start(t testing.TB, o Options) *Cluster {
 	return c
 }
 
-// Running says whether a cluster of that name is up, or on its way up or down. An empty base means the default.
+// Running reports whether a cluster of that name is up, starting or stopping. An empty base means the default.
 func Running(base, name string) bool {
 	o := withDefaults(Options{Base: base, Name: name})
 	record, err := layout.ReadRecord(filepath.Join(o.Base, o.Name))
 	return err == nil && host.Alive(record.Supervisor)
 }
 
-// Up starts a cluster and waits until it is ready. When ctx ends before, what was started is taken down first.
+// Up starts a cluster and waits until it is ready. If ctx ends first, Up removes what was started.
 func Up(ctx context.Context, o Options) (*Cluster, error) {
 	binary := o.Binary
 	if binary == "" {
@@ -141,17 +139,17 @@ func (c *Cluster) run(ctx context.Context, o Options, args []string) error {
 	up := exec.CommandContext(ctx, c.binary, args...)
 	up.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	up.Stderr = o.Out
-	up.Cancel = func() error { return up.Process.Signal(syscall.SIGTERM) } // it takes away what it has made
+	up.Cancel = func() error { return up.Process.Signal(syscall.SIGTERM) } // it removes what it created
 	if err := up.Run(); err != nil {
 		return errors.Join(ctx.Err(), fmt.Errorf("%s up: %w", c.binary, err))
 	}
 	return nil
 }
 
-// attach starts a cluster that ends with this process, whatever ends it.
+// attach starts a cluster that ends with this process, however it ends.
 func (c *Cluster) attach(ctx context.Context, o Options, args []string) error {
 	c.child = exec.Command(c.binary, args...)
-	c.child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for us, who then stop it in order
+	c.child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C must reach only this process, which then stops the child in order
 	c.child.Stderr = o.Out
 	stdout, err := c.child.StdoutPipe()
 	if err != nil {
@@ -172,7 +170,7 @@ func (c *Cluster) attach(ctx context.Context, o Options, args []string) error {
 	select {
 	case ok := <-ready:
 		if !ok {
-			return errors.Join(errors.New("holdfast-dev up ended; what it said stands above"), c.Down())
+			return errors.Join(errors.New("holdfast-dev up ended; see its output above"), c.Down())
 		}
 		return nil
 	case <-ctx.Done():
@@ -196,7 +194,7 @@ func withDefaults(o Options) Options {
 	return o
 }
 
-// Down stops the cluster and waits until nothing of it is left. One that is kept stays.
+// Down stops the cluster and waits until nothing of it is left. A kept cluster stays.
 func (c *Cluster) Down() error {
 	if c.child == nil {
 		return nil

@@ -25,8 +25,7 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/simnode"
 )
 
-// TestCluster starts one cluster and looks at it from all sides; the order of
-// the parts does not matter, but for the ones that break things, which come last.
+// TestCluster checks one cluster in many parts; their order matters only for those that break things, which come last.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	var rec *layout.Record
@@ -68,7 +67,7 @@ func TestCluster(t *testing.T) {
 	t.Run("shared folder is taken back", w.sharedTakenBack)
 }
 
-// TestAttachedClusterDiesWithItsOwner kills "up" itself: all processes must end, and the next removal finds the rest.
+// TestAttachedClusterDiesWithItsOwner kills "up" itself: all processes must end, and the next removal must clean up the rest.
 func TestAttachedClusterDiesWithItsOwner(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED, NOT TESTED: real kubelets need Linux and root")
@@ -132,7 +131,7 @@ func newWorld(t *testing.T, c *devcluster.Cluster) *world {
 	return &world{c: c, ctx: t.Context(), client: client, t: t}
 }
 
-// loadBase builds and loads the training base image as a person would.
+// loadBase builds and loads the training base image as a user would.
 func (w *world) loadBase() {
 	w.t.Helper()
 	binary, err := devcluster.Binary()
@@ -249,7 +248,7 @@ func (w *world) kernelLog(t *testing.T) {
 	}
 }
 
-// bootID is what the kubelet of a node says of its boot.
+// bootID is the boot id in the status of a node.
 func (w *world) bootID(t *testing.T, node string) string {
 	t.Helper()
 	n, err := w.client.CoreV1().Nodes().Get(w.ctx, node, metav1.GetOptions{})
@@ -315,7 +314,7 @@ func (w *world) python(t *testing.T) {
 	}
 }
 
-// shared: what one node writes the others read; nobody needs to be root for it.
+// shared: other nodes read what one node writes; no root is needed.
 func (w *world) shared(t *testing.T) {
 	pods := w.pods(t, "train", "writer", 2)
 	w.exec(t, pods["n1"], "mkdir /shared/dir && echo from n1 > /shared/dir/x && chmod 600 /shared/dir/x")
@@ -387,7 +386,7 @@ func (w *world) secondCluster(t *testing.T) *devcluster.Cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.t.Cleanup(func() { _ = c.Down() }) // killed says whether that leaves anything
+	w.t.Cleanup(func() { _ = c.Down() }) // killed checks whether that leaves anything
 	w2 := newWorld(t, c)
 	w2.apply(simulated)
 	w2.pods(t, "default", "sim", 30)
@@ -395,7 +394,7 @@ func (w *world) secondCluster(t *testing.T) *devcluster.Cluster {
 	return c
 }
 
-// killed kills all of the second cluster.
+// killed kills all processes of the second cluster.
 func (w *world) killed(t *testing.T, c *devcluster.Cluster) {
 	if c == nil {
 		t.Skip("there is no second cluster")
@@ -411,10 +410,10 @@ func (w *world) killed(t *testing.T, c *devcluster.Cluster) {
 		t.Fatal(err)
 	}
 	nothingLeft(t, rec)
-	w.pods(t, "default", "probe", 2) // the first one does not mind
+	w.pods(t, "default", "probe", 2) // the first one is unaffected
 }
 
-// silence: a simulated node that kwok is told to leave renews its lease no more, while its neighbour does.
+// silence: kwok no longer renews the lease of a simulated node whose label changed, while its neighbour's is renewed.
 func (w *world) silence(t *testing.T, silent, other string) {
 	renewed := func(node string) time.Time {
 		l, err := w.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(w.ctx, node, metav1.GetOptions{})
@@ -435,7 +434,7 @@ func (w *world) silence(t *testing.T, silent, other string) {
 	if _, err := w.c.Kubectl(w.ctx, "label", "--overwrite", "node", silent, simnode.AliveLabel+"=false"); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Succeeds(t, "a lease that is renewed no more", func() error { // kwok sees the label at some time
+	eventually.Succeeds(t, "a lease that is renewed no more", func() error { // kwok reacts to the label with a delay
 		last := renewed(silent)
 		nextRenewal()
 		nextRenewal()
@@ -477,7 +476,7 @@ func (w *world) cutAndMend(t *testing.T) {
 	eventually.Succeeds(t, "the mended node", func() error { return dial(n) })
 }
 
-// killAndRevive: all that Kubernetes runs on the node is gone, but the machine itself answers; afterwards it is as before.
+// killAndRevive: all that Kubernetes runs on the node ends, but the machine itself responds; afterwards it works as before.
 func (w *world) killAndRevive(t *testing.T) {
 	n := w.c.Node("n2")
 	before := w.pods(t, "default", "probe", 2)["n2"]
@@ -488,10 +487,10 @@ func (w *world) killAndRevive(t *testing.T) {
 	if err := n.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Succeeds(t, "the end of what was killed", func() error { // a busy machine takes a moment for it
+	eventually.Succeeds(t, "the end of what was killed", func() error { // on a busy machine this takes a moment
 		out, err := n.Exec(w.ctx, "ps", "-eo", "args", "--no-headers")
 		for line := range strings.Lines(out) {
-			if strings.Contains(line, "<defunct>") { // it has ended, and its parent has not read how
+			if strings.Contains(line, "<defunct>") { // it has ended, and its parent has not reaped it
 				continue
 			}
 			for _, gone := range []string{"kubelet --", "containerd --config", "containerd-shim", "sleep", "/pause"} {
@@ -503,7 +502,7 @@ func (w *world) killAndRevive(t *testing.T) {
 		return err
 	})
 	if again, err := n.Exec(w.ctx, "pgrep", "-f", "^kube-proxy "); err != nil || again != proxy {
-		t.Errorf("kube-proxy was process %s, now %s (%v): the network is not what it was", proxy, again, err)
+		t.Errorf("kube-proxy was process %s, now %s (%v): the network has changed", proxy, again, err)
 	}
 	eventually.Succeeds(t, "the control plane to miss the node", func() error {
 		got, err := w.client.CoreV1().Nodes().Get(w.ctx, n.Name, metav1.GetOptions{})
@@ -552,7 +551,7 @@ func (w *world) powerOff(t *testing.T) {
 		}
 		return nil
 	})
-	eventually.Succeeds(t, "its kernel to log nothing more", func() error { // its processes may be on their way out still
+	eventually.Succeeds(t, "its kernel to log nothing more", func() error { // its processes may still be ending
 		if n.LogKernel("x") == nil {
 			return errors.New("it logs")
 		}

@@ -1,7 +1,7 @@
 package devcluster_test
 
-// workload is what TestCluster looks at: a probe and a reader of host paths on
-// every node, and in a restricted namespace a web server that runs by Python.
+// workload is what TestCluster inspects: a probe and a reader of host paths on every node, and in a restricted namespace a web server in
+// Python.
 const workload = `
 apiVersion: apps/v1
 kind: DaemonSet

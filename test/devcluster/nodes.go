@@ -38,7 +38,7 @@ func (c *Cluster) LoadInto(ctx context.Context, nodes []*Node, images ...*image.
 	return nil
 }
 
-// SharedPath is where the folder behind a bound claim of class layout.SharedStorageClass lies on this machine.
+// SharedPath is the path on this machine of the folder behind a bound claim of class layout.SharedStorageClass.
 func (c *Cluster) SharedPath(ctx context.Context, namespace, claim string) (string, error) {
 	volume, err := c.Kubectl(ctx, "get", "persistentvolumeclaim", "-n", namespace, claim, "-o", "jsonpath={.spec.volumeName}")
 	if err != nil {
@@ -67,7 +67,7 @@ func (c *Cluster) Nodes() []*Node {
 	return out
 }
 
-// Node finds a real node; it panics where there is none of that name, which is a mistake in the test.
+// Node returns a real node; it panics if there is none of that name, which is a mistake in the test.
 func (c *Cluster) Node(name string) *Node {
 	i, err := c.record.Spec.NodeIndex(name)
 	if err != nil {
@@ -88,23 +88,23 @@ func (n *Node) Exec(ctx context.Context, args ...string) (string, error) {
 // Cut drops all traffic to and from the node.
 func (n *Node) Cut(ctx context.Context) error { return enter.Cut(ctx, n.c.record, n.index, true) }
 
-// Mend lets the traffic pass again.
+// Mend stops dropping the traffic.
 func (n *Node) Mend(ctx context.Context) error { return enter.Cut(ctx, n.c.record, n.index, false) }
 
-// PowerOff ends all that runs on the node at once.
+// PowerOff ends all processes of the node at once.
 func (n *Node) PowerOff() error { return host.PowerOff(n.c.record, n.Name) }
 
 // PowerOn starts the node again with the disk it had.
 func (n *Node) PowerOn() error { return host.PowerOn(n.c.record, n.index) }
 
-// Kill ends kubelet, containerd and all containers of the node at once, with
-// no farewell, and keeps them down; its kernel and network go on.
+// Kill ends kubelet, containerd and all containers of the node at once, without a shutdown, and keeps them down; its kernel and network
+// continue.
 func (n *Node) Kill() error { return host.KillNode(n.c.record, n.index) }
 
-// Revive lets a killed node run again.
+// Revive starts a killed node again.
 func (n *Node) Revive() error { return host.PowerOn(n.c.record, n.index) }
 
-// StopKubelet ends the kubelet and keeps it down; the pods go on.
+// StopKubelet ends the kubelet and keeps it down; the pods continue.
 func (n *Node) StopKubelet() error { return host.StopComponent(n.c.record, n.index, "kubelet") }
 
 // StartKubelet starts a stopped kubelet.
@@ -113,8 +113,7 @@ func (n *Node) StartKubelet() error { return host.StartComponent(n.c.record, n.i
 // KillKubelet ends the kubelet, which the node starts again.
 func (n *Node) KillKubelet() error { return host.KillComponent(n.c.record, n.index, "kubelet") }
 
-// ConfigureKubelet changes fields of the kubelet's configuration file, or removes those that are nil, and has the kubelet start anew with
-// it.
+// ConfigureKubelet changes fields of the kubelet's configuration file, removes those that are nil, and restarts the kubelet.
 func (n *Node) ConfigureKubelet(ctx context.Context, fields map[string]any) error {
 	text, err := n.Exec(ctx, "cat", kubeletConfig)
 	if err != nil {
@@ -139,13 +138,12 @@ func (n *Node) ConfigureKubelet(ctx context.Context, fields map[string]any) erro
 	return n.KillKubelet()
 }
 
-// kubeletConfig is where a node has its kubelet's configuration.
+// kubeletConfig is the path of the kubelet's configuration in a node.
 const kubeletConfig = "/etc/kubernetes/kubelet.json"
 
-// Logind gives the node a pretended logind, which a kubelet asks that is started after it and has a shutdownGracePeriod. It is there until
-// it is closed.
+// Logind gives the node a simulated logind until it is closed. A kubelet that starts later and has a shutdownGracePeriod uses it.
 func (n *Node) Logind(ctx context.Context) (*logind.Logind, error) {
-	const socket = "/tmp/system_bus_socket" // the node's /run is not seen from outside
+	const socket = "/tmp/system_bus_socket" // the node's /run is not visible from outside
 	if _, err := n.Exec(ctx, "sh", "-c", "mkdir -p /run/dbus && ln -sf "+socket+" /run/dbus/system_bus_socket"); err != nil {
 		return nil, err
 	}
@@ -158,7 +156,7 @@ func (n *Node) IP() string { return n.c.record.Spec.NodeIP(n.index) }
 // LogKernel makes the node's kernel log one line, such as "<3>NVRM: Xid (PCI:0000:01:00): 79, …".
 func (n *Node) LogKernel(line string) error { return host.LogKernel(n.c.record, n.index, line) }
 
-// Path is where a file below the node's /var/lib, /var/log, /etc or /tmp lies on this machine; other files are the machine's own.
+// Path is the path on this machine of a file below the node's /var/lib, /var/log, /etc or /tmp; other files are the machine's own.
 func (n *Node) Path(inside string) string {
 	for prefix, dir := range map[string]string{"/var/lib/": "lib", "/var/log/": "log", "/etc/": "etc", "/tmp/": "tmp"} {
 		if rest, ok := strings.CutPrefix(inside, prefix); ok {
@@ -171,10 +169,10 @@ func (n *Node) Path(inside string) string {
 // GPU is the id of the node's device i.
 func (n *Node) GPU(i int) string { return gpu.ID(n.Name, i) }
 
-// Fail has a GPU fail in NVML, kernel log and device plugin.
+// Fail makes a GPU fail in NVML, kernel log and device plugin.
 func (n *Node) Fail(f nvml.Fault) error { return host.FailGPU(n.c.record, n.index, f) }
 
-// Heal makes all GPUs well again.
+// Heal makes all GPUs healthy again.
 func (n *Node) Heal() error { return n.Fail(nvml.Fault{}) }
 
 // SetSickGPUs makes exactly these devices Unhealthy.

@@ -19,30 +19,30 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Input is what was asked and seen.
+// Input is the query and what was read.
 type Input struct {
-	// Gang is the job's, read after storage was looked into, and Before, read before that; nil: no cluster was asked.
+	// Gang is the job's, read after storage; Before was read before storage; nil: no cluster was queried.
 	Gang, Before *v1alpha1.Gang
-	// Source is where the steps were read: in a pod, or in a folder of this machine.
+	// Source is where the steps were read: a pod, or a folder of this machine.
 	Source  string
 	Storage inspect.Storage
-	// Step is the only one that was looked at; 0: all.
+	// Step is the only step that was read; 0: all.
 	Step int64
 	At   time.Time
 }
 
-// Condition is how a step is.
+// Condition is the state of a step.
 type Condition string
 
-// How steps are.
+// Conditions of a step.
 const (
 	Complete   Condition = "complete"
 	Incomplete Condition = "incomplete"
 	Damaged    Condition = "damaged"
-	// Foreign: what wrote it was of a version that is not known here.
+	// Foreign: written in a version that this build does not know.
 	Foreign  Condition = "of another version"
 	NotThere Condition = "not there"
-	// Unlooked: not all was looked at, as the notes say.
+	// Unlooked: not everything was read, see the notes.
 	Unlooked Condition = "not looked at"
 	Removing Condition = "being removed"
 )
@@ -62,10 +62,10 @@ type Step struct {
 	inspect.Step
 	State Condition `json:"state"`
 	Why   string    `json:"why,omitempty"`
-	// Record is what the Gang's record names it as; RecordedAt is since when. What the record does not name has no age.
+	// Record is the step's name in the Gang's record; RecordedAt is since when. A step that is not in the record has no age.
 	Record     string            `json:"record,omitempty"`
 	RecordedAt *metav1.MicroTime `json:"recordedAt,omitempty"`
-	// Restored: training would go on from here if no pod's memory was left.
+	// Restored: training would resume from this step if no pod's memory was left.
 	Restored bool `json:"restored,omitempty"`
 }
 
@@ -76,30 +76,30 @@ type Folder struct {
 	Foreign int    `json:"foreign,omitempty"`
 }
 
-// Report is what is to be said; -o json and -o yaml print it as it is.
+// Report is the output; -o json and -o yaml print it as it is.
 type Report struct {
 	Namespace string                `json:"namespace,omitempty"`
 	Job       string                `json:"job,omitempty"`
 	Claim     *v1alpha1.GangStorage `json:"claim,omitempty"`
 	Source    string                `json:"source"`
 	Verified  bool                  `json:"verified"`
-	// Step is the only one that was looked at; 0: all.
+	// Step is the only step that was read; 0: all.
 	Step    int64    `json:"step,omitempty"`
 	Folders []Folder `json:"folders"`
 	// InMemory is the newest step that all ranks hold in memory.
 	InMemory int64 `json:"inMemory,omitempty"`
-	// NotPinned are steps that the job asks to be pinned and that the record did not name when the coordinator heard of it.
+	// NotPinned are steps that the job requests to pin and that the record did not list when the coordinator read the request.
 	NotPinned []string `json:"notPinned,omitempty"`
-	// Wrong is what people should look at, Notes what was not looked at.
+	// Wrong lists faults for users, Notes what was not read.
 	Wrong []string  `json:"wrong,omitempty"`
 	Notes []string  `json:"notes,omitempty"`
 	At    time.Time `json:"-"`
 }
 
-// FolderOf names the folder of a gang in its claim.
+// FolderOf returns the folder of a gang in its claim.
 func FolderOf(g *v1alpha1.Gang) string { return g.Name + "-" + g.Spec.JobRef.UID }
 
-// Of is the report that follows from what was seen.
+// Of returns the report on an input.
 func Of(in Input) Report {
 	r := Report{Source: in.Source, Verified: in.Storage.Verified, Step: in.Step, Notes: in.Storage.Notes, Folders: []Folder{}, At: in.At}
 	for _, f := range in.Storage.Folders {
@@ -147,7 +147,7 @@ func Of(in Input) Report {
 	return r
 }
 
-// unlooked takes back that steps are not there, where not all was looked at.
+// unlooked withdraws findings of missing steps, where not everything was read.
 func (r *Report) unlooked() {
 	for i := range r.Folders[0].Steps {
 		if s := &r.Folders[0].Steps[i]; s.State == NotThere && len(r.Notes) > 0 {
@@ -156,7 +156,7 @@ func (r *Report) unlooked() {
 	}
 }
 
-// judge says how a step is and why.
+// judge sets a step's condition and its reason.
 func (s *Step) judge(rec *record) {
 	switch {
 	case s.State != "":
@@ -178,7 +178,7 @@ func (s *Step) judge(rec *record) {
 	}
 }
 
-// unfinished says why a step has no manifest.
+// unfinished returns why a step has no manifest.
 func (s *Step) unfinished(rec *record) string {
 	why := "no manifest: no rank's file is whole"
 	if s.Good > 0 {
@@ -200,7 +200,7 @@ func (s *Step) unfinished(rec *record) string {
 	return why + "; being written"
 }
 
-// firstBad says what is wrong with the first file that is not whole.
+// firstBad returns the fault of the first incomplete file.
 func (s *Step) firstBad() (Condition, string) {
 	for _, f := range s.Files {
 		if f.Status != inspect.OK {
@@ -224,7 +224,7 @@ func because(why string) string {
 	return ": " + why
 }
 
-// files names the files of a run.
+// files describes the files of a run.
 func files(f inspect.Run) string {
 	if f.Ranks == 1 {
 		return fmt.Sprintf("rank %d", f.Rank)
@@ -232,7 +232,7 @@ func files(f inspect.Run) string {
 	return fmt.Sprintf("ranks %d-%d", f.Rank, int(f.Rank)+f.Ranks-1)
 }
 
-// record is what a Gang says of storage.
+// record is a Gang's record of storage.
 type record struct {
 	generation, saved int64
 	durable, older    *v1alpha1.StoredStep
@@ -242,13 +242,13 @@ type record struct {
 	world, members    int
 }
 
-// staying is a step that the record names and that is never restored unasked, and why it stays.
+// staying is a step that the record names but that is restored only on request, and why it stays.
 type staying struct {
 	*v1alpha1.StoredStep
 	why string
 }
 
-// stays are such steps of a record.
+// stays returns such steps of a record.
 func stays(r *v1alpha1.RunStatus) (all []staying) {
 	if r.Launch != nil {
 		for i := range r.Launch.Kept {
@@ -265,7 +265,7 @@ func stays(r *v1alpha1.RunStatus) (all []staying) {
 	return all
 }
 
-// recordOf reads it; nil where there is none.
+// recordOf reads a Gang's record; nil if there is none.
 func recordOf(g *v1alpha1.Gang) *record {
 	if g == nil || g.Status.Run == nil {
 		return nil
@@ -284,7 +284,7 @@ func recordOf(g *v1alpha1.Gang) *record {
 	}
 }
 
-// whole are the recorded steps of all ranks, newest first, with their names.
+// whole returns the recorded steps of all ranks, newest first, with their names.
 func (r *record) whole() (steps []*v1alpha1.StoredStep, names []string) {
 	if r == nil {
 		return nil, nil
@@ -316,8 +316,8 @@ func at(steps []Step, m protocol.Mark) *Step {
 	return nil
 }
 
-// mark writes to steps what the record says of them, and adds those that it names and that are not there. One that only the
-// newer record names may have come after storage was looked into, and is left out.
+// mark adds the record's data to steps, and adds recorded steps that are missing. A step that only the newer record names may have been
+// written after storage was read, so it is left out.
 func (r *record) mark(steps []Step, before *record, only int64) []Step {
 	whole, names := r.whole()
 	known, _ := before.whole()
@@ -335,7 +335,7 @@ func (r *record) mark(steps []Step, before *record, only int64) []Step {
 			s = &steps[len(steps)-1]
 		}
 		s.Record, s.RecordedAt = names[i], &d.At
-		s.Branch = cmp.Or(s.Branch, d.Branch) // an agent may be too old to tell it
+		s.Branch = cmp.Or(s.Branch, d.Branch) // an old agent may not report it
 	}
 	steps = r.markStaying(steps, before, only)
 	for _, m := range r.copied() {
@@ -351,7 +351,7 @@ func (r *record) mark(steps []Step, before *record, only int64) []Step {
 	return steps
 }
 
-// markStaying does the same for steps that are never restored unasked.
+// markStaying does the same for steps that are restored only on request.
 func (r *record) markStaying(steps []Step, before *record, only int64) []Step {
 	for _, d := range r.stays {
 		s := at(steps, markOf(d.StoredStep))
@@ -376,7 +376,7 @@ func (r *record) markStaying(steps []Step, before *record, only int64) []Step {
 	return steps
 }
 
-// copied are the marks of recorded copies.
+// copied returns the marks of recorded copies.
 func (r *record) copied() (marks []protocol.Mark) {
 	for _, c := range r.copies {
 		if m := (protocol.Mark{Step: c.Step, Generation: c.Generation, Branch: c.Branch}); !slices.Contains(marks, m) {
@@ -395,7 +395,7 @@ func (r *record) copiesOf(m protocol.Mark) (n int) {
 	return n
 }
 
-// copiesLost are recorded copies of single ranks whose files are not whole.
+// copiesLost returns recorded copies of single ranks whose files are incomplete.
 func (r *record) copiesLost(steps []Step, before *record, only int64) (lost []string) {
 	for _, c := range r.copies {
 		if only > 0 && c.Step != only || before == nil || !slices.Contains(before.copies, c) {
@@ -411,12 +411,12 @@ func (r *record) copiesLost(steps []Step, before *record, only int64) (lost []st
 	return lost
 }
 
-// restored is where training would go on if no memory was left: the newest recorded step of which each pod finds its ranks'
-// files whole, by the rule that the coordinator goes by.
+// restored is the step from which training would resume if no memory was left: the newest recorded step whose files are complete for each
+// pod's ranks, by the coordinator's rule.
 func (r *record) restored(steps []Step) protocol.Mark {
 	whole, _ := r.whole()
 	world := r.world
-	for _, d := range whole { // the gang has not told yet how many it is of
+	for _, d := range whole { // the gang has not reported its number of ranks yet
 		if s := at(steps, markOf(d)); world == 0 && s != nil {
 			world = s.Ranks
 		}
@@ -454,9 +454,9 @@ func (r *record) restored(steps []Step) protocol.Mark {
 			}
 		}
 	}
-	point := restore.Find(pods, stored, nil) // the record names nothing that was given up
+	point := restore.Find(pods, stored, nil) // the record contains no given-up steps
 	newest := protocol.Mark{}
-	for _, m := range point.Fetch { // parts of one step may be of several generations
+	for _, m := range point.Fetch { // parts of one step may come from several generations
 		if m.Generation > newest.Generation {
 			newest = m
 		}
@@ -473,7 +473,7 @@ func (r *record) names(m protocol.Mark, rank int) bool {
 		})
 }
 
-// maxWorld is more ranks than a gang has; maxWrong is how much is told of copies that are lost.
+// maxWorld is more ranks than a gang has; maxWrong bounds the listed lost copies.
 const (
 	maxWorld = v1alpha1.MaxMembers * protocol.MaxRanks
 	maxWrong = 32

@@ -13,7 +13,7 @@ import (
 	"holdfast.dev/holdfast/internal/golden"
 )
 
-// input reads a file; where it does not say what the record was before, it was the same.
+// input reads a file; by default the record before is the same.
 func input(t *testing.T, text string) Input {
 	t.Helper()
 	var in Input
@@ -26,7 +26,7 @@ func input(t *testing.T, text string) Input {
 	return in
 }
 
-// Each testdata/NAME.yaml holds what was seen in storage and what the Gang's record says; NAME.txt is what people are told.
+// TestText: each testdata/NAME.yaml has the content of storage and the Gang's record; NAME.txt is the output.
 func TestText(t *testing.T) {
 	golden.Each(t, "testdata/*.yaml", func(t *testing.T, file, text string) {
 		r := Of(input(t, text))
@@ -91,7 +91,7 @@ func bad(rank uint32, status inspect.Status) []inspect.Run {
 	return runs
 }
 
-// TestWhatWouldBeRestored goes by the record and by what is whole, never by what merely lies there.
+// TestWhatWouldBeRestored: only recorded, complete steps count, whatever else is in storage.
 func TestWhatWouldBeRestored(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Input)
@@ -99,14 +99,14 @@ func TestWhatWouldBeRestored(t *testing.T) {
 		wrong  int
 	}{
 		"the durable step": {func(*Input) {}, 20, 0},
-		"the older one, for a file of the newer is not whole": {func(in *Input) {
+		"the older one, as a file of the newer is incomplete": {func(in *Input) {
 			s := &in.Storage.Folders[0].Steps[0]
 			s.Files, s.Good, s.Bad = bad(3, inspect.Torn), 3, 1
 		}, 10, 1},
-		"the older one, for the newer is not there": {func(in *Input) {
+		"the older one, as the newer is missing": {func(in *Input) {
 			in.Storage.Folders[0].Steps = in.Storage.Folders[0].Steps[1:]
 		}, 10, 1},
-		"none, for both are not whole": {func(in *Input) {
+		"none, as both are incomplete": {func(in *Input) {
 			for i := range in.Storage.Folders[0].Steps {
 				s := &in.Storage.Folders[0].Steps[i]
 				s.Files, s.Good, s.Bad = bad(uint32(i), inspect.WrongChecksum), 3, 1
@@ -117,25 +117,25 @@ func TestWhatWouldBeRestored(t *testing.T) {
 			s.Step = 30
 			in.Storage.Folders[0].Steps = append([]inspect.Step{s}, in.Storage.Folders[0].Steps...)
 		}, 20, 0},
-		"what drained pods left, where it is of all ranks": {func(in *Input) { drained(in, 4) }, 30, 0},
-		"the durable one, where it is not":                 {func(in *Input) { drained(in, 2) }, 20, 0},
-		"the durable one, where a copy is lost": {func(in *Input) {
+		"copies of drained pods, if all ranks have one": {func(in *Input) { drained(in, 4) }, 30, 0},
+		"the durable one, if a rank has none":           {func(in *Input) { drained(in, 2) }, 20, 0},
+		"the durable one, if a copy is lost": {func(in *Input) {
 			drained(in, 4)
 			s := &in.Storage.Folders[0].Steps[0]
 			s.Files, s.Good = s.Files[:0], 0
 		}, 20, 4},
-		"the durable one of a gang that has not told its size": {func(in *Input) {
+		"the durable one of a gang that has not reported its size": {func(in *Input) {
 			in.Gang.Status.Run.Progress.Ranks = 0
 		}, 20, 0},
 		"none of a gang of another size": {func(in *Input) {
 			in.Gang.Status.Run.Progress.Ranks = 8
 		}, 0, 0},
-		"no step that came meanwhile is missed": {func(in *Input) {
+		"a step written meanwhile is not missing": {func(in *Input) {
 			later := in.Gang.DeepCopy()
 			later.Status.Run.Older, later.Status.Run.Durable = later.Status.Run.Durable, &v1alpha1.StoredStep{Step: 30, Generation: 2}
 			in.Gang = later
 		}, 20, 0},
-		"no step that went meanwhile is wrong": {func(in *Input) {
+		"a step removed meanwhile is no fault": {func(in *Input) {
 			s := &in.Storage.Folders[0].Steps[1]
 			s.Manifest, s.Removed, s.Good, s.Bad, s.Files = inspect.Missing, true, 3, 1, bad(0, inspect.Missing)
 		}, 20, 0},
@@ -166,14 +166,14 @@ func drained(in *Input, ranks int) {
 	in.Gang.Status.Run.Copies = []v1alpha1.RankCopy{{Ranks: int32(ranks), Step: 30, Generation: 2}}
 }
 
-// TestVerifyOfOneStep says nothing of what was not looked at.
+// TestVerifyOfOneStep: it reports nothing on steps that were not read.
 func TestVerifyOfOneStep(t *testing.T) {
 	in := input(t, world)
 	in.Storage.Verified, in.Step = true, 10
 	in.Storage.Folders[0].Steps = in.Storage.Folders[0].Steps[1:]
 	r := Of(in)
 	if text := r.Verification(false); r.Wrong != nil || strings.Contains(text, "20") || strings.Contains(text, "go on from") ||
-		!strings.Contains(text, "as it was written") {
+		!strings.Contains(text, "is intact") {
 		t.Errorf("wrong is %q:\n%s", r.Wrong, text)
 	}
 	in.Step, in.Storage.Folders[0].Steps = 15, nil
@@ -187,7 +187,7 @@ func TestVerifyOfOneStep(t *testing.T) {
 	}
 }
 
-// TestParse: what an agent answers is taken only if a folder can be like that.
+// TestParse: an agent's report is accepted only if a folder could have that content.
 func TestParse(t *testing.T) {
 	good := `{"version":1,"folders":[{"name":"a","steps":[{"step":1,"generation":1,"manifest":"ok","files":[{"rank":0,"ranks":2,"status":"ok"},{"rank":5,"ranks":1,"status":"torn","why":"a\u001b[2Jb"}]}]}]}`
 	s, err := Parse([]byte(good))

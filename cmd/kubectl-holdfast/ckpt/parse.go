@@ -9,20 +9,20 @@ import (
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
 )
 
-// MaxAnswer is more bytes than an agent answers.
+// MaxAnswer bounds an agent's report, in bytes.
 const MaxAnswer = 16 << 20
 
-// maxText is how long one text of an answer may be.
+// maxText bounds one text of a report.
 const maxText = 300
 
-// Parse reads what an agent answered. It is a stranger's word: whoever runs in the pod may have written it.
+// Parse parses an agent's report. It is untrusted: any process in the pod may have written it.
 func Parse(b []byte) (inspect.Storage, error) {
 	var s inspect.Storage
 	if err := json.Unmarshal(b, &s); err != nil {
 		return s, fmt.Errorf("decoding the agent's answer: %w", err)
 	}
 	if s.Version != inspect.Version {
-		return s, fmt.Errorf("the agent's answer is of version %d, this build knows %d: use the kubectl-holdfast of the version that the cluster runs, or --dir", s.Version, inspect.Version)
+		return s, fmt.Errorf("the agent's answer has version %d, this build supports %d: use the kubectl-holdfast of the version that the cluster runs, or --dir", s.Version, inspect.Version)
 	}
 	if len(s.Folders) > 1 {
 		return s, fmt.Errorf("the agent's answer has %d jobs, not one", len(s.Folders))
@@ -37,7 +37,7 @@ func Parse(b []byte) (inspect.Storage, error) {
 	return s, nil
 }
 
-// check refuses figures that no folder has.
+// check refuses figures that no folder can have.
 func check(s *inspect.Step) error {
 	if s.Step < 0 || s.Generation < 0 || s.Branch < 0 || s.Bytes < 0 || s.Good < 0 || s.Bad < 0 || s.Untold < 0 || s.Unlooked < 0 ||
 		s.Unfinished < 0 ||
@@ -55,7 +55,7 @@ func check(s *inspect.Step) error {
 	return nil
 }
 
-// Clean takes out of texts what a terminal would obey, and what is longer than people read.
+// Clean removes terminal control characters from texts, and cuts long ones.
 func Clean(s inspect.Storage) inspect.Storage {
 	for i := range s.Notes {
 		s.Notes[i] = page.Cut(s.Notes[i], maxText)

@@ -9,15 +9,15 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Pinned is what a step's record says where people pinned it.
+// Pinned is the Record of a pinned step.
 const Pinned = "pinned"
 
-// nameOf is what people name a step by, and the Job's annotation.
+// nameOf is the name of a step for users and in the Job's annotation.
 func nameOf(s *v1alpha1.StoredStep) protocol.Mark {
 	return protocol.Mark{Step: s.Step, Generation: s.Generation}
 }
 
-// recordedSteps are those that can be pinned, newest first.
+// recordedSteps are the steps that can be pinned, newest first.
 func recordedSteps(g *v1alpha1.Gang) []protocol.Mark {
 	var out []protocol.Mark
 	whole, _ := recordOf(g).whole()
@@ -32,7 +32,7 @@ func recordedSteps(g *v1alpha1.Gang) []protocol.Mark {
 	return out
 }
 
-// pinnedSteps are those that are.
+// pinnedSteps are the pinned steps.
 func pinnedSteps(g *v1alpha1.Gang) []protocol.Mark {
 	var out []protocol.Mark
 	if g.Status.Run != nil {
@@ -43,7 +43,7 @@ func pinnedSteps(g *v1alpha1.Gang) []protocol.Mark {
 	return out
 }
 
-// wished are the steps that the Job asks to be pinned, whether or not the record has them.
+// wished are the steps that the Job requests to pin, whether or not the record has them.
 func wished(g *v1alpha1.Gang) []protocol.Mark {
 	var out []protocol.Mark
 	if g.Spec.Storage != nil {
@@ -54,7 +54,7 @@ func wished(g *v1alpha1.Gang) []protocol.Mark {
 	return out
 }
 
-// notPinned are the wishes that the coordinator could not promise, or has not heard of yet.
+// notPinned are requested steps that the coordinator could not promise, or has not read yet.
 func notPinned(g *v1alpha1.Gang) []string {
 	var out []string
 	for _, m := range wished(g) {
@@ -68,8 +68,8 @@ func notPinned(g *v1alpha1.Gang) []string {
 // IsPinned reports whether the coordinator has recorded that a step stays.
 func IsPinned(g *v1alpha1.Gang, m protocol.Mark) bool { return slices.Contains(pinnedSteps(g), m) }
 
-// NextWish is the number of a wish that is newer than what the Job says and than all that was answered: who puts a Job's file in place of
-// it may have taken its number away.
+// NextWish is the number of a new request: higher than the Job's and than all numbers in the status. A user who replaced the Job by its
+// file may have removed its number.
 func NextWish(g *v1alpha1.Gang, ofJob int64) int64 {
 	newest := ofJob
 	if g.Spec.Storage != nil {
@@ -81,7 +81,7 @@ func NextWish(g *v1alpha1.Gang, ofJob int64) int64 {
 	return newest + 1
 }
 
-// Answers reports whether the coordinator has read a wish: the pins in the status are its answer to that one, or to a later one.
+// Answers reports whether the coordinator has read a request: the pins in the status are its answer to this request or a later one.
 func Answers(g *v1alpha1.Gang, wish int64) bool {
 	return g.Status.Run != nil && g.Status.Run.PinWish >= wish || wish == 0
 }
@@ -89,7 +89,7 @@ func Answers(g *v1alpha1.Gang, wish int64) bool {
 // IsRecorded reports whether the record names a step of all ranks.
 func IsRecorded(g *v1alpha1.Gang, m protocol.Mark) bool { return slices.Contains(recordedSteps(g), m) }
 
-// Choices says what can be pinned.
+// Choices describes the steps that can be pinned.
 func Choices(g *v1alpha1.Gang) string {
 	if len(recordedSteps(g)) == 0 {
 		return "no step of all ranks is recorded yet, so none can be pinned"
@@ -105,7 +105,7 @@ func marksText(marks []protocol.Mark) string {
 	return strings.Join(texts, ", ")
 }
 
-// Choose is the step that people mean: of those that are recorded, or where it is to be unpinned, of those that are pinned.
+// Choose returns the step that the user means: among the recorded steps, or to unpin one, among the pinned steps.
 func Choose(g *v1alpha1.Gang, step, generation int64, unpin bool) (protocol.Mark, error) {
 	if g.Spec.Storage == nil {
 		return protocol.Mark{}, fmt.Errorf("job %s keeps no steps in storage: it has no annotation %s", g.Spec.JobRef.Name, v1alpha1.AnnotationStorageClaim)

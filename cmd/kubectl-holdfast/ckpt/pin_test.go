@@ -6,7 +6,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// TestNextWish: it is answered by nothing that was said before, wherever that stands.
+// TestNextWish: no earlier answer, in the Job or in the status, has its number.
 func TestNextWish(t *testing.T) {
 	g := &v1alpha1.Gang{}
 	if n := NextWish(g, 0); n != 1 {

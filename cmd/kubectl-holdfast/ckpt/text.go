@@ -8,13 +8,13 @@ import (
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
 )
 
-// branchColumn is where a step's branch stands where one has another than the first.
+// branchColumn is the index of the column for branches, which is shown only if a step has a branch other than the first.
 const branchColumn = 2
 
-// maxRows is how many rows of one table people are shown.
+// maxRows is the most rows of one table.
 const maxRows = 200
 
-// List is the report of what lies there, for people.
+// List is the report on the content of storage, as text.
 func (r Report) List(wide bool) string {
 	w := &page.Page{}
 	r.head(w, "in storage")
@@ -29,7 +29,7 @@ func (r Report) List(wide bool) string {
 	return w.String()
 }
 
-// Verification is the report of what was read, file by file, for people.
+// Verification is the report on the verified files, as text.
 func (r Report) Verification(wide bool) string {
 	w := &page.Page{}
 	r.head(w, "read, every byte")
@@ -47,7 +47,7 @@ func (r Report) Verification(wide bool) string {
 	return w.String()
 }
 
-// head says how much there is, and where.
+// head prints the number of steps and where they were read.
 func (r Report) head(w *page.Page, what string) {
 	steps, size := 0, int64(0)
 	for _, f := range r.Folders {
@@ -127,7 +127,7 @@ func (s *Step) ranks() string {
 	return fmt.Sprintf("%d/%d", s.Good, s.Ranks)
 }
 
-// detail says of each file of a step how it is; files in a row that are alike have one line.
+// detail prints the state of each file of a step; consecutive files in the same state share a line.
 func (s *Step) detail(w *page.Page, folder string, named, wide bool) {
 	branch := ""
 	if s.Branch != 0 {
@@ -155,7 +155,7 @@ func (s *Step) detail(w *page.Page, folder string, named, wide bool) {
 		rows = append(rows, []string{files(f), string(f.Status), page.Dash(f.Why)})
 	}
 	if s.Unfinished > 0 {
-		rows = append(rows, []string{"unfinished", fmt.Sprint(s.Unfinished), "being written, or left by a death; never read"})
+		rows = append(rows, []string{"unfinished", fmt.Sprint(s.Unfinished), "being written, or left by a killed process; never read"})
 	}
 	if s.Unlooked > 0 {
 		rows = append(rows, []string{"others", fmt.Sprint(s.Unlooked), "not looked at"})
@@ -166,7 +166,7 @@ func (s *Step) detail(w *page.Page, folder string, named, wide bool) {
 	w.Table("  ", []string{"FILES", "STATUS", "WHY"}, rows, wide)
 }
 
-// foot says from where training would go on, and what is wrong.
+// foot prints from where training would resume, and the faults.
 func (r Report) foot(w *page.Page) {
 	w.Linef("")
 	switch {
@@ -179,7 +179,7 @@ func (r Report) foot(w *page.Page) {
 	list(w, "Not looked at", r.Notes)
 	list(w, "Wrong", r.Wrong)
 	if r.Verified && len(r.Wrong) == 0 {
-		w.Linef("All that was read is as it was written.")
+		w.Linef("All that was read is intact.")
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Explanation is what is known of a gang at one time; -o json and -o yaml print it as it is.
+// Explanation has what is known of a gang at one time; -o json and -o yaml print it as it is.
 type Explanation struct {
 	Namespace string                `json:"namespace"`
 	Job       v1alpha1.JobReference `json:"job"`
@@ -27,18 +27,18 @@ type Explanation struct {
 	Members   int32                 `json:"members"`
 	// StateBytes is the size of the state that one rank keeps in memory; 0: off.
 	StateBytes int64 `json:"stateBytes"`
-	// Storage is where steps are copied to; nil: nowhere.
+	// Storage is the target of copies of steps; nil: none.
 	Storage *v1alpha1.GangStorage `json:"storage,omitempty"`
 	// Status is the Gang's, with figures as of At.
 	Status v1alpha1.GangStatus `json:"status"`
-	// Nodes are those that the gang's pods are on or were on, with what is said of them now.
+	// Nodes are the nodes of the gang's present and former pods, with their present verdicts.
 	Nodes []NodeWords `json:"nodes,omitempty"`
-	// Unread says what could not be read.
+	// Unread lists what could not be read.
 	Unread []string  `json:"unread,omitempty"`
 	At     time.Time `json:"at"`
 }
 
-// Of explains a Gang as of now. Nodes are those of NodesOf that could be read, unread why others could not.
+// Of explains a Gang as of now. Nodes are the readable ones of NodesOf; unread has the reasons for the others.
 func Of(g *v1alpha1.Gang, nodes []corev1.Node, unread []string, now time.Time) Explanation {
 	e := Explanation{Namespace: g.Namespace, Job: g.Spec.JobRef, Gang: g.Name, Members: g.Spec.Members, StateBytes: g.Spec.StateBytes,
 		Storage: g.Spec.Storage, Status: *g.Status.DeepCopy(), Unread: unread, At: now}
@@ -49,7 +49,7 @@ func Of(g *v1alpha1.Gang, nodes []corev1.Node, unread []string, now time.Time) E
 	return e
 }
 
-// Text is the explanation for people.
+// Text is the explanation as text.
 func (e Explanation) Text() string {
 	w := &page.Page{}
 	e.head(w)
@@ -114,7 +114,7 @@ func (e Explanation) head(w *page.Page) {
 	}
 }
 
-// storage says what outlives the pods.
+// storage describes what outlives the pods.
 func (e Explanation) storage(w *page.Page, r *v1alpha1.RunStatus) {
 	switch d := r.Durable; {
 	case e.Storage == nil && d == nil:
@@ -135,7 +135,7 @@ var titles = []struct{ condition, title string }{
 	{v1alpha1.ConditionComplete, "Complete"}, {v1alpha1.ConditionFailed, "Failed"},
 }
 
-// quiet are conditions that need no word where they are so.
+// quiet are conditions that are not printed in their usual state.
 var quiet = map[string]metav1.ConditionStatus{
 	v1alpha1.ConditionComplete:         metav1.ConditionFalse,
 	v1alpha1.ConditionFailed:           metav1.ConditionFalse,
@@ -164,13 +164,13 @@ func (e Explanation) conditions(w *page.Page) {
 	}
 }
 
-// refused says what the scheduler counted.
+// refused prints the scheduler's counts.
 func (e Explanation) refused(w *page.Page) {
 	p := e.Status.Placement
 	if p == nil || p.Placed || e.Status.Phase == v1alpha1.PhaseFinished || e.Status.Phase == v1alpha1.PhaseFailed {
 		return
 	}
-	if p.Reason != v1alpha1.ReasonWaitingForMembers && p.Reason != v1alpha1.ReasonMemberLost { // else no room was looked for
+	if p.Reason != v1alpha1.ReasonWaitingForMembers && p.Reason != v1alpha1.ReasonMemberLost { // otherwise no room was searched
 		w.Linef("%-16s %-5s %d of %d pods would fit now", "", "", p.Fits, p.Wanted)
 	}
 	for _, k := range slices.Sorted(maps.Keys(p.Excluded)) {
@@ -218,7 +218,7 @@ func (e Explanation) members(w *page.Page) {
 	}
 }
 
-// unlisted names the slots of which the Gang lists no pod: none holds them, or the list is as long as may be.
+// unlisted describes the slots without a pod in the Gang's list: no pod holds them, or the list is full.
 func (e Explanation) unlisted() string {
 	const shown = 4
 	var ranges []string

@@ -13,7 +13,7 @@ import (
 	"holdfast.dev/holdfast/internal/golden"
 )
 
-// Each testdata/NAME.yaml is a Gang and the nodes that are read with it, NAME.txt what explain says of it.
+// TestText: each testdata/NAME.yaml is a Gang with its nodes; NAME.txt is the output.
 func TestText(t *testing.T) {
 	golden.Each(t, "testdata/*.yaml", func(t *testing.T, file, text string) {
 		docs := strings.Split(text, "\n---\n")
@@ -34,7 +34,7 @@ func TestText(t *testing.T) {
 	})
 }
 
-// TestWhoSawASilentPod: nobody says that its node is at fault.
+// TestWhoSawASilentPod: the output does not blame the pod's node.
 func TestWhoSawASilentPod(t *testing.T) {
 	r := &v1alpha1.Recovery{
 		Cause: v1alpha1.Cause{Code: v1alpha1.CausePodLost},
@@ -47,7 +47,7 @@ func TestWhoSawASilentPod(t *testing.T) {
 	}
 }
 
-// TestSlotsWithoutPodsAreNamed: those that the Gang lists no pod of, in order, however many.
+// TestSlotsWithoutPodsAreNamed: all slots without a pod in the Gang, in order, however many.
 func TestSlotsWithoutPodsAreNamed(t *testing.T) {
 	for want, c := range map[string]struct {
 		members int32

@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// tailLines is how much of a failing rank's last words is shown for a recovery; a verdict shows all.
+// tailLines is the number of lines of a failing rank's output that a recovery shows; a verdict shows all.
 const tailLines = 8
 
 func (e Explanation) recoveries(w *page.Page, r *v1alpha1.RunStatus) {
@@ -56,7 +56,7 @@ func (e Explanation) recovery(w *page.Page, r *v1alpha1.Recovery) {
 	}
 }
 
-// phase is one part of a recovery; one that lies within another is not added to the total.
+// phase is one part of a recovery; a phase within another is not added to the total.
 type phase struct {
 	name     string
 	ms       *int64
@@ -81,7 +81,7 @@ func phases(r *v1alpha1.Recovery) []phase {
 	}
 }
 
-// waited says for whom was waited.
+// waited describes the pod that was waited for.
 func waited(w *v1alpha1.Waited) string {
 	if w == nil {
 		return ""
@@ -89,7 +89,7 @@ func waited(w *v1alpha1.Waited) string {
 	return fmt.Sprintf("; longest waited for: %s in slot %d, which handled SIGTERM for %d ms", page.Count(int64(w.Ranks), "rank", "ranks"), w.Slot, w.Ms)
 }
 
-// again says how many steps were done again, where that is known.
+// again describes the recomputed steps.
 func again(r *v1alpha1.Recovery) string {
 	if r.StepsRecomputed == nil {
 		return "the number of recomputed steps is unknown"
@@ -97,7 +97,7 @@ func again(r *v1alpha1.Recovery) string {
 	return page.Count(*r.StepsRecomputed, "step", "steps") + " done again"
 }
 
-// detected says who saw the failure first.
+// detected describes which component detected the failure first.
 func detected(r *v1alpha1.Recovery) string {
 	switch c := r.Cause.Code; {
 	case c == v1alpha1.CauseWentBack:
@@ -131,7 +131,7 @@ func detected(r *v1alpha1.Recovery) string {
 	return "the coordinator"
 }
 
-// replaced says which pod took the place of which, and why.
+// replaced describes which pod replaced which, and why.
 func (e Explanation) replaced(w *page.Page, rec *v1alpha1.Recovery) {
 	for i := range rec.Replaced {
 		r := &rec.Replaced[i]
@@ -145,7 +145,7 @@ func (e Explanation) replaced(w *page.Page, rec *v1alpha1.Recovery) {
 	more(w, "      ", int(rec.ReplacedPods)-len(rec.Replaced))
 }
 
-// lastWords shows the end of what the first failing rank said.
+// lastWords prints the end of the first failing rank's output.
 func lastWords(w *page.Page, message string) {
 	message = strings.TrimSpace(message)
 	if message == "" {
@@ -193,7 +193,7 @@ func verdict(w *page.Page, v *v1alpha1.Verdict) {
 
 var meanings = map[string]string{
 	v1alpha1.ReasonFinished:         "all ranks ended with exit code 0",
-	v1alpha1.ReasonSameFailureTwice: "the same failure came twice without progress in between: a bug in the script, which a restart does not mend",
+	v1alpha1.ReasonSameFailureTwice: "the same failure came twice without progress in between: a bug in the script, which a restart does not fix",
 	v1alpha1.ReasonNoProgress:       fmt.Sprintf("%d restarts without progress", protocol.RestartsWithoutProgress),
 	v1alpha1.ReasonMaxRestarts:      "as many restarts as --max-restarts or holdfast.dev/max-restarts allows",
 	v1alpha1.ReasonMemberEnded:      "ranks failed when other pods had ended with 0, without which the gang cannot run again",

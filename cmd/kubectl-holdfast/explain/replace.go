@@ -16,13 +16,13 @@ import (
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
 )
 
-// NodeWords is what is said of one node now.
+// NodeWords is the present state of one node.
 type NodeWords struct {
 	Name string `json:"name"`
 	// Health is the daemon's verdict, Outage the cluster's decision.
 	Health *v1alpha1.NodeHealth `json:"health,omitempty"`
 	Outage *v1alpha1.NodeOutage `json:"outage,omitempty"`
-	// Problem says what on the node cannot be read.
+	// Problem describes an annotation of the node that cannot be read.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -39,7 +39,7 @@ func wordsOf(node *corev1.Node) NodeWords {
 	return n
 }
 
-// Line is the node in one line; empty: nothing is wrong, or nothing is known.
+// Line is the node in one line; "": nothing is wrong, or nothing is known.
 func (n NodeWords) Line() string {
 	switch h, o := n.Health, n.Outage; {
 	case n.Problem != "":
@@ -54,7 +54,7 @@ func (n NodeWords) Line() string {
 	return ""
 }
 
-// NodesOf names the nodes that the gang's pods are on or were on before they were replaced, sorted.
+// NodesOf returns the nodes of the gang's pods, and of those that were replaced, sorted.
 func NodesOf(g *v1alpha1.Gang) []string {
 	var names []string
 	for _, m := range g.Status.Members {
@@ -99,7 +99,7 @@ func (e Explanation) why(d *v1alpha1.Termination) string {
 	return text
 }
 
-// replacements says which pods must go and what they wait for, and which would have to go but are held.
+// replacements prints which pods will be replaced and what they wait for, and which are held.
 func (e Explanation) replacements(w *page.Page) {
 	var pending []v1alpha1.Termination
 	if e.Status.Run != nil {
@@ -128,14 +128,14 @@ func (e Explanation) replacements(w *page.Page) {
 	}
 }
 
-// more says how many pods the Gang does not list.
+// more prints how many pods the Gang does not list.
 func more(w *page.Page, indent string, pods int) {
 	if pods > 0 {
 		w.Linef("%sand %s more", indent, page.Count(pods, "pod", "pods"))
 	}
 }
 
-// held are members on nodes that would be evicted if the budget let them.
+// held are members on nodes that would be evicted if the budget allowed it.
 func (e Explanation) held(pending []v1alpha1.Termination) []v1alpha1.MemberStatus {
 	var held []v1alpha1.MemberStatus
 	for _, m := range e.Status.Members {
@@ -148,7 +148,7 @@ func (e Explanation) held(pending []v1alpha1.Termination) []v1alpha1.MemberStatu
 	return held
 }
 
-// waitsFor is what stands between a pod to be replaced and its replacement.
+// waitsFor describes what a pod to be replaced waits for.
 func (e Explanation) waitsFor(d *v1alpha1.Termination) string {
 	present := slices.ContainsFunc(e.Status.Members, func(m v1alpha1.MemberStatus) bool { return m.Pod == d.Pod })
 	run := e.Status.Run

@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
 )
 
-// Text is the answer for people; wide: nothing is cut.
+// Text is the answer as text; wide: nothing is cut.
 func Text(f v1alpha1.FabricResponse, wide bool) string {
 	w := &page.Page{}
 	w.Linef("%s", page.Count(f.Nodes, "node", "nodes"))

@@ -22,40 +22,40 @@ type Input struct {
 	// Leases are those of kube-node-lease, Gangs those of all namespaces.
 	Leases []coordinationv1.Lease
 	Gangs  []v1alpha1.Gang
-	// Notes say what could not be read.
+	// Notes describe what could not be read.
 	Notes []string
 }
 
-// State is one word for what is known of a node.
+// State is a node's state in one word.
 type State string
 
 // States, worst first.
 const (
-	// Dead: neither its lease nor an agent on it was heard.
+	// Dead: neither its lease nor an agent on it reported.
 	Dead State = "Dead"
 	// Evict: fatal verdict.
 	Evict State = "Evict"
 	// Unreachable: its lease is not renewed.
 	Unreachable State = "Unreachable"
-	// Exclude: nothing new is placed there.
+	// Exclude: no new pods are placed there.
 	Exclude State = "Exclude"
-	// Unreadable: what stands on the node cannot be read.
+	// Unreadable: an annotation of the node cannot be read.
 	Unreadable State = "Unreadable"
-	// Unknown: its daemon can say nothing at present.
+	// Unknown: its daemon cannot judge at present.
 	Unknown State = "Unknown"
-	// Watch: something was seen that people may want to know.
+	// Watch: an observation that users may want to know.
 	Watch State = "Watch"
-	// NoDriver: its daemon finds no NVIDIA driver, and nothing says that there is to be one: a node without GPUs, or with another maker's.
+	// NoDriver: its daemon finds no NVIDIA driver, and nothing on the node requires one: it has no GPUs, or another maker's.
 	NoDriver State = "NoDriver"
-	// Unwatched: no daemon has ever spoken there.
+	// Unwatched: no daemon has ever written a verdict.
 	Unwatched State = "Unwatched"
-	// Healthy: its daemon says so.
+	// Healthy: its daemon reports no fault.
 	Healthy State = "Healthy"
 )
 
 var order = []State{Dead, Evict, Unreachable, Exclude, Unreadable, Unknown, Watch, NoDriver, Unwatched, Healthy}
 
-// leaseExpired is after how long without renewal Kubernetes itself calls a node unreachable; a lease may say that it holds for longer.
+// leaseExpired is the age of a lease at which Kubernetes calls a node unreachable; a lease may have a longer duration.
 const leaseExpired = 40 * time.Second
 
 // Row is one node; -o json and -o yaml print it as it is.
@@ -65,26 +65,26 @@ type Row struct {
 	// Health is the daemon's verdict, Outage the cluster's decision.
 	Health *v1alpha1.NodeHealth `json:"health,omitempty"`
 	Outage *v1alpha1.NodeOutage `json:"outage,omitempty"`
-	// GangPods counts members of gangs that are not over; nil: not known.
+	// GangPods counts members of gangs that have not ended; nil: unknown.
 	GangPods *int `json:"gangPods,omitempty"`
-	// LeaseSeconds is the age of the node's lease; nil: not known.
+	// LeaseSeconds is the age of the node's lease; nil: unknown.
 	LeaseSeconds *float64 `json:"leaseSeconds,omitempty"`
-	// leaseHolds is for how long a renewal of it holds.
+	// leaseHolds is the lease's duration.
 	leaseHolds time.Duration
 	// Cordoned: people (or other tools) made it unschedulable.
 	Cordoned bool `json:"cordoned,omitempty"`
-	// Problem says what on the node cannot be read.
+	// Problem describes an annotation of the node that cannot be read.
 	Problem string `json:"problem,omitempty"`
 }
 
-// Report is what is known of all nodes.
+// Report is the state of all nodes.
 type Report struct {
 	Nodes []Row     `json:"nodes"`
 	Notes []string  `json:"notes,omitempty"`
 	At    time.Time `json:"at"`
 }
 
-// Of is the report on what was read, as of now.
+// Of returns the report on an input, as of now.
 func Of(in Input, now time.Time) Report {
 	leases := map[string]coordinationv1.LeaseSpec{}
 	for i := range in.Leases {
@@ -164,19 +164,19 @@ func (r Row) state(node *corev1.Node) State {
 	case r.Problem != "":
 		return Unreadable
 	case r.Outage != nil && (own == Healthy || own == Unwatched || own == NoDriver || own == Watch):
-		return Exclude // the verdict is over and the decision not yet
+		return Exclude // the verdict has ended, the decision not yet
 	}
 	return own
 }
 
-// hasNVIDIA reports whether anything on the Node says that it has GPUs of NVIDIA's: what it gives out, or a label.
+// hasNVIDIA reports whether the Node shows NVIDIA GPUs: by a resource or a label.
 func hasNVIDIA(node *corev1.Node) bool {
 	for name := range node.Status.Capacity {
 		if strings.HasPrefix(string(name), "nvidia.com/") {
 			return true
 		}
 	}
-	for key, value := range node.Labels { // of the cloud, or by PCI's number of the maker
+	for key, value := range node.Labels { // set by the cloud, or with NVIDIA's PCI vendor number
 		if strings.Contains(key+"="+value, "nvidia") || strings.HasPrefix(key, "feature.node.kubernetes.io/pci-") && strings.Contains(key, "10de") {
 			return true
 		}
@@ -184,7 +184,7 @@ func hasNVIDIA(node *corev1.Node) bool {
 	return false
 }
 
-// gangPods counts, by node, members of gangs that are not over.
+// gangPods counts, by node, members of gangs that have not ended.
 func gangPods(gangs []v1alpha1.Gang) map[string]int {
 	count := map[string]int{}
 	for i := range gangs {

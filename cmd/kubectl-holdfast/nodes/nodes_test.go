@@ -19,7 +19,7 @@ import (
 
 var now = time.Date(2026, 11, 20, 12, 10, 0, 0, time.UTC)
 
-// read takes a text of Nodes, Leases and Gangs; a document of kind Note is something that could not be read.
+// read parses a text of Nodes, Leases and Gangs; a document of kind Note is an object that could not be read.
 func read(t *testing.T, text string) Input {
 	t.Helper()
 	in := Input{}
@@ -59,7 +59,7 @@ func decode[T any](t *testing.T, doc []byte) T {
 	return v
 }
 
-// Each testdata/NAME.yaml holds objects; NAME.txt is the table of them, with --all and wide below.
+// TestText: each testdata/NAME.yaml has objects; NAME.txt has their table, and below it the one with --all and wide.
 func TestText(t *testing.T) {
 	golden.Each(t, "testdata/*.yaml", func(t *testing.T, file, text string) {
 		r := Of(read(t, text), now)

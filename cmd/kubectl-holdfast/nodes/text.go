@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
 )
 
-// Text is the report for people: nodes that need a look, or all of them; wide cuts nothing and shows more.
+// Text is the report as text: nodes with a finding, or all; wide cuts nothing and shows more.
 func (r Report) Text(all, wide bool) string {
 	p := &page.Page{}
 	counts := map[State]int{}
@@ -48,7 +48,7 @@ func (r Report) Text(all, wide bool) string {
 	return p.String()
 }
 
-// quiet are the states in which nothing is known to be wrong, so that people need not look.
+// quiet are the states without a known fault.
 var quiet = []State{NoDriver, Unwatched, Healthy}
 
 func summary(n int, counts map[State]int) string {
@@ -82,7 +82,7 @@ func summary(n int, counts map[State]int) string {
 	return line
 }
 
-// decisions says, in whole sentences, why the cluster decided as it did.
+// decisions prints, in whole sentences, why the cluster decided as it did.
 func decisions(p *page.Page, rows []Row) {
 	first := true
 	for _, row := range rows {
@@ -102,7 +102,7 @@ func decisions(p *page.Page, rows []Row) {
 	}
 }
 
-// steps says what to do, each step once and whole, because the table may have cut it.
+// steps prints the remedies, each once and whole, as the table may have cut it.
 func steps(p *page.Page, rows []Row) {
 	told := map[string]bool{}
 	for _, row := range rows {
@@ -151,7 +151,7 @@ func (r Row) cause() string {
 	return ""
 }
 
-// since is when the cause was first seen, else when the decision was made.
+// since is when the cause was first observed, otherwise when the decision was made.
 func (r Row) since() time.Time {
 	if r.Health != nil && r.Health.Cause != "" {
 		return r.Health.Since.Time
@@ -169,7 +169,7 @@ func (r Row) decision() string {
 	return string(r.Outage.Decision)
 }
 
-// evidence is the newest thing that was seen and how many came before it, or all of them.
+// evidence is the newest observation and the number of earlier ones, or all of them.
 func (r Row) evidence(all bool) string {
 	if r.Problem != "" {
 		return r.Problem
@@ -199,7 +199,7 @@ func (r Row) evidence(all bool) string {
 	return ""
 }
 
-// Evidence is one thing that was seen, in one line.
+// Evidence is one observation, in one line.
 func Evidence(e *v1alpha1.NodeEvidence) string {
 	if e.Device == "" {
 		return e.Source + ": " + e.Text

@@ -15,7 +15,7 @@ import (
 	"holdfast.dev/holdfast/elastic/cause"
 )
 
-// Width is how many columns a page has.
+// Width is the number of columns of a page.
 const Width = 160
 
 // Page collects lines.
@@ -27,7 +27,7 @@ func (p *Page) Linef(format string, args ...any) {
 	p.text.WriteByte('\n')
 }
 
-// Wrapf adds one paragraph, each of its lines after the first indented like lead, which the first begins with.
+// Wrapf adds one paragraph. The first line begins with lead, the others are indented by its width.
 func (p *Page) Wrapf(lead, format string, args ...any) {
 	indent := strings.Repeat(" ", utf8.RuneCountInString(lead))
 	line := lead
@@ -45,7 +45,7 @@ func (p *Page) Wrapf(lead, format string, args ...any) {
 	p.Linef("%s", line)
 }
 
-// String is the whole page.
+// String returns the whole page.
 func (p *Page) String() string { return p.text.String() }
 
 // Table adds rows under a header, each after indent. Where wide is false, the last two columns are cut so
@@ -91,7 +91,7 @@ func narrow(widths []int, width int) {
 	}
 }
 
-// Cut is s in at most n columns and in one line.
+// Cut returns s in one line of at most n columns.
 func Cut(s string, n int) string {
 	s = cause.Printable(strings.Join(strings.Fields(s), " "))
 	if utf8.RuneCountInString(s) <= n {
@@ -111,7 +111,7 @@ func Count[N ~int | ~int32 | ~int64](n N, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// Dash is s, or "-" where there is nothing to say.
+// Dash returns s, or "-" for an empty text.
 func Dash(s string) string {
 	if s == "" {
 		return "-"

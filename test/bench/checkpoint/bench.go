@@ -21,10 +21,10 @@ import (
 	"holdfast.dev/holdfast/test/bench/figure"
 )
 
-// memoryFolder lies in memory, as a pod's arena does.
+// memoryFolder is on a file system in memory, as a pod's arena is.
 const memoryFolder = "/dev/shm"
 
-// steady is how many saves a turn has after the first of each process.
+// steady is the number of saves per turn after the first of each process.
 const steady = 3
 
 type bench struct {
@@ -41,7 +41,7 @@ func (b *bench) run(ctx context.Context, shapes []shape) (err error) {
 		}
 		free, failed := available()
 		if failed == nil && free < s.memory {
-			failed = fmt.Errorf("it needs %d GiB of memory and %d are free: end what else runs, or choose another of --cases", s.memory/gib, free/gib)
+			failed = fmt.Errorf("it needs %d GiB of memory and %d are free: stop other programs, or choose another of --cases", s.memory/gib, free/gib)
 		}
 		if failed == nil {
 			failed = b.measure(ctx, s)
@@ -69,7 +69,7 @@ func available() (int64, error) {
 	return 0, errors.New("/proc/meminfo does not say how much memory is free")
 }
 
-// turn is one shape under all systems, each with new processes.
+// turn is one round of a shape under all systems, each with new processes.
 type turn struct {
 	*bench
 	shape
@@ -78,8 +78,8 @@ type turn struct {
 	step         int
 }
 
-// measure takes turns: in each every system begins anew, and within each save after save goes to one system after another, in an order
-// that is rotated. What a system may do aside is over before the next one saves.
+// measure takes turns. In each turn every system begins with new processes and the systems save one after another, in rotated order. A
+// system's background work ends before the next one saves.
 func (b *bench) measure(ctx context.Context, s shape) error {
 	turns := b.turns.Or(b.Quick, 1, 5)
 	for n := range turns {
@@ -158,7 +158,7 @@ func (t *turn) play(ctx context.Context, order []string, last bool) error {
 	return t.agentBeside(ctx)
 }
 
-// savesAndKills has all of these systems save in turns, then kills the processes of one after another, and starts new ones.
+// savesAndKills lets these systems save in turns, then kills the processes of each in turn and starts new ones.
 func (t *turn) savesAndKills(ctx context.Context, order []string) error {
 	groups, stop, err := t.start(ctx, order)
 	defer func() { stop() }()
@@ -193,7 +193,7 @@ func (t *turn) saves(ctx context.Context, order []string, groups map[string]*gro
 	return nil
 }
 
-// start starts the processes of systems that have some, all at once.
+// start starts, all at once, the processes of the systems that have any.
 func (t *turn) start(ctx context.Context, order []string) (map[string]*group, func(), error) {
 	groups := map[string]*group{}
 	stop := func() {
@@ -222,15 +222,15 @@ func (t *turn) start(ctx context.Context, order []string) (map[string]*group, fu
 	return groups, stop, nil
 }
 
-// client is the folder that the client lies in.
+// client is the client's folder.
 func (t *turn) client() string { return filepath.Join(t.Root(), "ckptagent/python") }
 
-// environment is that of all workers.
+// environment is that of every worker.
 func (t *turn) environment() []string {
 	return append(os.Environ(), "PYTHONPATH="+t.client(), "PYTHONDONTWRITEBYTECODE=1")
 }
 
-// group starts the ranks of a system; restore 0: they are to save.
+// group starts the ranks of a system; with restore 0 they will save.
 func (t *turn) group(ctx context.Context, system string, restore int) (*group, error) {
 	g := &group{system: system}
 	for rank := range t.ranks {
@@ -251,7 +251,7 @@ func (t *turn) group(ctx context.Context, system string, restore int) (*group, e
 	return g, nil
 }
 
-// save is one save of one system, to its end.
+// save does one save of one system and waits for its end.
 func (t *turn) save(ctx context.Context, system string, g *group, first bool) error {
 	if system == direct {
 		return t.writeDirect(!first)
@@ -268,7 +268,7 @@ func (t *turn) save(ctx context.Context, system string, g *group, first bool) er
 		metric = "first_stall"
 	}
 	t.add(system, metric, most(all, func(a answer) float64 { return a.Stall }))
-	if !first && (system == holdfast || system == memcpy) { // others go on aside meanwhile
+	if !first && (system == holdfast || system == memcpy) { // the other systems continue in the background
 		t.add(system, "save_cpu", most(all, func(a answer) float64 { return a.CPU }))
 	}
 	began := all[0].At
@@ -300,7 +300,7 @@ func (t *turn) save(ctx context.Context, system string, g *group, first bool) er
 	return nil
 }
 
-// writeDirect writes the same bytes past the page cache, one file per rank at once: what the disk can do.
+// writeDirect writes the same bytes past the page cache, one file per rank, concurrently: the disk's limit.
 func (t *turn) writeDirect(counts bool) error {
 	began, errs := time.Now(), make(chan error)
 	for rank := range t.ranks {
@@ -338,7 +338,7 @@ func writeFile(name string, size int64) error {
 	return errors.Join(err, f.Close())
 }
 
-// manySaves is for what one save in twenty takes: holdfast and memcpy in turns, nothing goes to storage.
+// manySaves measures the 95th percentile of saves, of holdfast and memcpy in turns; nothing goes to storage.
 func (t *turn) manySaves(ctx context.Context) error {
 	order := slices.DeleteFunc([]string{memcpy, holdfast}, func(name string) bool { return !slices.Contains(t.chosen, name) })
 	if len(order) == 0 {
@@ -368,7 +368,7 @@ func (t *turn) manySaves(ctx context.Context) error {
 			if _, err := g.ask("settle"); err != nil {
 				return err
 			}
-			if n > 0 { // the first is another figure
+			if n > 0 { // the first save has a metric of its own
 				stalls[system] = append(stalls[system], most(all, func(a answer) float64 { return a.Stall }))
 			}
 		}
@@ -380,7 +380,7 @@ func (t *turn) manySaves(ctx context.Context) error {
 	return nil
 }
 
-// kill kills the processes of a system and has new ones, started at once, bring back what was saved and take a step.
+// kill kills a system's processes; new ones, started at once, restore the saved state and take a step.
 func (t *turn) kill(ctx context.Context, system string, g *group) error {
 	killed := monotonic()
 	g.kill()
@@ -407,7 +407,7 @@ func (t *turn) kill(ctx context.Context, system string, g *group) error {
 	return nil
 }
 
-// add keeps a figure in seconds, if this shape is for it.
+// add records a figure in seconds, if this shape measures it.
 func (t *turn) add(system, metric string, seconds float64) {
 	if !t.killsOnly || metric == "kill_to_step" {
 		t.set.Add(t.name, system, metric, "s", seconds)

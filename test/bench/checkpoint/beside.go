@@ -21,6 +21,8 @@ import (
 
 // training.py follows worker.py's definitions, in place of its last line, and is followed by what uses it.
 //
+// trainingScript replaces the last line of worker.py and precedes the script that uses it.
+//
 //go:embed training.py
 var trainingScript string
 
@@ -31,12 +33,12 @@ const (
 	stepping = "steps"
 	// blockTokens make a step of forward and backward about as long as the optimizer's.
 	blockTokens = 16
-	// besideSteps are the steps of a block, besidePairs how many blocks there are with the agent's work beside them, and as many without.
+	// besideSteps is the number of steps of a block; besidePairs is the number of blocks with the agent's work, and of blocks without.
 	besideSteps = 8
 	besidePairs = 5
-	// checksumEvery is the pace of saves whose checksums are computed.
+	// checksumEvery is the interval of saves whose checksums are computed.
 	checksumEvery = 2 * time.Second
-	// besideGeneration is none that any process is of.
+	// besideGeneration is a generation that no process belongs to.
 	besideGeneration = 1 << 20
 )
 
@@ -48,8 +50,8 @@ func scriptOf(system string) string {
 	return strings.TrimSuffix(strings.TrimSpace(workerScript), "main()") + trainingScript + after
 }
 
-// agentBeside measures what the agent's own work costs steps: copies to storage, one after the other, while training wants all cores, and
-// a checksum of the state now and then while one is free. Blocks with and without it take turns.
+// agentBeside measures what the agent's work costs steps: repeated copies to storage while training uses all cores, and a checksum of the
+// state every checksumEvery while one core is free. Blocks with and without it alternate.
 func (t *turn) agentBeside(ctx context.Context) error {
 	if t.ranks != 1 || !slices.Contains(t.chosen, holdfast) {
 		return nil
@@ -107,7 +109,7 @@ func (t *turn) steps(g *group, metric string, threads int) error {
 	return err
 }
 
-// stepsBeside is steps while work goes on, which ends with its context.
+// stepsBeside measures steps while work runs; its context ends the work.
 func (t *turn) stepsBeside(ctx context.Context, g *group, metric string, threads int, work func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
@@ -120,7 +122,7 @@ func (t *turn) stepsBeside(ctx context.Context, g *group, metric string, threads
 	return err
 }
 
-// persistOn copies a step of the one rank to storage again and again, each time as if it were another one's.
+// persistOn copies a step of the one rank to storage repeatedly, each time under another step number.
 func (t *turn) persistOn(ctx context.Context, step int64) error {
 	pinned, ok, _ := t.holder.set.Pin(0, step)
 	if !ok {
@@ -142,7 +144,7 @@ func (t *turn) persistOn(ctx context.Context, step int64) error {
 	}
 }
 
-// checksumOn computes the checksum of a step of the one rank at the pace of saves, as a seal does.
+// checksumOn computes the checksum of a step of the one rank at the interval of saves, as a seal does.
 func (t *turn) checksumOn(ctx context.Context, step int64) error {
 	pinned, ok, _ := t.holder.set.Pin(0, step)
 	if !ok {

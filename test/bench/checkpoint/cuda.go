@@ -16,22 +16,22 @@ var cudaScript string
 
 const (
 	cuda = "cuda"
-	// unregistered are copies through the driver's buffers: what a client does without HOLDFAST_REGISTER.
+	// unregistered copies through the driver's buffers, as a client does without HOLDFAST_REGISTER.
 	unregistered = "unregistered"
-	// savesEach are how many saves of each way come after the first.
+	// savesEach is the number of saves of each way after the first.
 	savesEach = 2
 	// deviceSteps are the steps of a block, with and without saves.
 	deviceSteps = 6
 )
 
-// deviceShapes are the cases whose state lies on a device. Only one that is named runs: others have no device.
+// deviceShapes are the cases whose state lies on a device. Such a case runs only if it is named: other machines have no device.
 var deviceShapes = []shape{
 	{name: "cuda-1GiB", ranks: 1, bytes: gib, memory: 8 * gib, device: true},
 	{name: "cuda-4GiB", ranks: 1, bytes: 4 * gib, memory: 28 * gib, device: true},
 	{name: "cuda-20GiB", ranks: 1, bytes: 20 * gib, memory: 70 * gib, device: true, slots: 2},
 }
 
-// deviceGoals are theirs.
+// deviceGoals are the goals of deviceShapes.
 var deviceGoals = []goal{
 	{"blocking_stall", unregistered, "blocking_stall", "blocking_stall_vs_unregistered", 1.0 / 3},
 	{"blocking_stall", memcpy, "blocking_stall", "blocking_stall_vs_memcpy", 1.25},
@@ -73,9 +73,9 @@ func (t *turn) device(ctx context.Context, restore int64, env ...string) (*group
 	return g, err
 }
 
-// deviceSaves is a first save and steady ones of one way, and what comes after them.
+// deviceSaves does a first save and steady ones of one way, then calls then.
 func (t *turn) deviceSaves(ctx context.Context, system string, then func(*group) error) error {
-	env := []string{"HOLDFAST_REGISTER=0", "HOLDFAST_OVERLAP=0"} // whatever the caller has
+	env := []string{"HOLDFAST_REGISTER=0", "HOLDFAST_OVERLAP=0"} // overrides the caller's environment
 	if then != nil {
 		env = []string{"HOLDFAST_REGISTER=1", "HOLDFAST_OVERLAP=1"}
 	}
@@ -116,7 +116,7 @@ func (t *turn) deviceSaves(ctx context.Context, system string, then func(*group)
 	return nil
 }
 
-// end kills the process, and waits until all that it held is free.
+// end kills the process and waits until its memory is free.
 func (t *turn) end(g *group, system string) {
 	began := time.Now()
 	g.kill()
@@ -143,7 +143,7 @@ func (t *turn) registerAndOverlap(g *group) error {
 
 func (t *turn) rivals(g *group) error {
 	for _, r := range []struct{ system, verb string }{{torchSave, "torchsave"}, {dcpThread, "dcp"}} {
-		if !slices.Contains(t.chosen, r.system) || r.system == dcpThread && t.bytes > 8*gib { // which would keep as much again in memory
+		if !slices.Contains(t.chosen, r.system) || r.system == dcpThread && t.bytes > 8*gib { // its pinned memory is as large again
 			continue
 		}
 		for n := range 1 + steady {
@@ -169,7 +169,7 @@ func (t *turn) rivals(g *group) error {
 	return nil
 }
 
-// deviceRestore kills the process and has another one bring the state back to the device.
+// deviceRestore kills the process and lets another one restore the state to the device.
 func (t *turn) deviceRestore(ctx context.Context, g *group) error {
 	fmt.Fprintf(t.progress, "%s: restore\n", t.name)
 	if _, err := g.one("save"); err != nil {
@@ -204,7 +204,7 @@ func isOnDevice(kase string) bool {
 	return slices.ContainsFunc(deviceShapes, func(s shape) bool { return s.name == kase })
 }
 
-// goalsOf are the goals of a case.
+// goalsOf returns the goals of a case.
 func goalsOf(kase string) []goal {
 	if isOnDevice(kase) {
 		return deviceGoals

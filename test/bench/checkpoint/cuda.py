@@ -44,7 +44,7 @@ class OnDevice(Trainer):
         return now() - began, saved, inside + self.in_hook
 
     def limit(self):
-        """How long the same bytes take into pinned memory, copy behind copy."""
+        """How long the same bytes take into pinned memory, one copy after another."""
         pinned = torch.empty(CHUNK, dtype=torch.uint8, pin_memory=True)
         took = []
         for _ in range(3):
@@ -160,7 +160,7 @@ class Shaped(Script):
 
 
 def tried(what):
-    """What a rival cannot do is no figure, and no end of the others'."""
+    """Runs one call of a rival; its failure gives no figure and does not end the others."""
     try:
         return what()
     except Exception as e:

@@ -26,8 +26,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// holder does for one pod what an agent does, by the agent's own arenas and store: it grants, seals and copies to storage. What a
-// coordinator would say it says itself at once: a step is common when every rank has it sealed.
+// holder does an agent's work for one pod, with the agent's own arenas and store: it grants, seals and copies to storage. It also takes the
+// coordinator's decision: a step is common when every rank has it sealed.
 type holder struct {
 	set        *arena.Set
 	store      *store.Store
@@ -37,14 +37,14 @@ type holder struct {
 	sockets    []*net.UnixConn
 	polls      sync.WaitGroup
 
-	// notNamed is why stock torch could not read a step where it lies.
+	// notNamed is why stock torch could not read a step in place.
 	notNamed atomic.Pointer[error]
 
 	mu     sync.Mutex
-	newest []int64 // of each rank, sealed
+	newest []int64 // newest sealed step of each rank
 }
 
-// newHolder has the interpreter name steps to stock torch by the client that lies in a folder, as an agent does.
+// newHolder lets the interpreter write the index for stock torch with the client in a folder, as an agent does.
 func newHolder(interpreter, client, dir, storage string, ranks int, slots uint32, bytes int64) (*holder, error) {
 	set, err := arena.Open(dir, ranks, slots, uint64(bytes), "bench", time.Now())
 	if err != nil {
@@ -70,14 +70,14 @@ func newHolder(interpreter, client, dir, storage string, ranks int, slots uint32
 	return h, nil
 }
 
-// storageProcess reaches storage, as an agent's does.
+// storageProcess runs the child that accesses storage, as an agent's does.
 func storageProcess() *exec.Cmd { return exec.Command("/proc/self/exe", "storage") }
 
 func (h *holder) socket(local int) string {
 	return filepath.Join(h.dir, "agent-"+strconv.Itoa(local)+".sock")
 }
 
-// begin begins a generation; no process of the one before is left.
+// begin begins a generation, once no process of the previous one is left.
 func (h *holder) begin(restore int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -88,7 +88,7 @@ func (h *holder) begin(restore int64) {
 	h.set.Begin(h.generation, 0, format.Point{Step: restore})
 }
 
-// environment is what a rank's process is told.
+// environment is the environment of a rank's process.
 func (h *holder) environment(local int, restore int64) []string {
 	return []string{
 		"HOLDFAST_ARENA=" + filepath.Join(h.dir, "rank-"+strconv.Itoa(local)+".arena"), "HOLDFAST_SOCKET=" + h.socket(local),
@@ -97,7 +97,7 @@ func (h *holder) environment(local int, restore int64) []string {
 	}
 }
 
-// poll seals what a rank announces, as it announces it.
+// poll seals each step when its rank announces it.
 func (h *holder) poll(local int, socket *net.UnixConn) {
 	buffer := make([]byte, 64<<10)
 	for {
@@ -116,15 +116,15 @@ func (h *holder) poll(local int, socket *net.UnixConn) {
 	}
 }
 
-// sealed is the newest step that a rank has sealed.
+// sealed is the newest sealed step of a rank.
 func (h *holder) sealed(local int) int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.newest[local]
 }
 
-// persist copies a step of all ranks to storage, with its manifest, and removes older ones. It returns when the step was whole there, by
-// the clock that workers name.
+// persist copies a step of all ranks to storage, with its manifest, and removes older ones. It returns when the step was complete there, by
+// the clock that workers use.
 func (h *holder) persist(ctx context.Context, step int64) (at int64, err error) {
 	ranks := h.set.Len()
 	manifest := format.Manifest{Step: step, Generation: h.generation, Ranks: make([]format.ManifestRank, ranks)}
@@ -158,7 +158,7 @@ func (h *holder) persist(ctx context.Context, step int64) (at int64, err error) 
 		return 0, err
 	}
 	if why := h.notNamed.Load(); why != nil {
-		return 0, fmt.Errorf("step %d cannot be read where it lies: %w", step, *why)
+		return 0, fmt.Errorf("step %d cannot be read in place: %w", step, *why)
 	}
 	h.set.SetDurable(format.Point{Step: step})
 	at = monotonic()
@@ -174,11 +174,11 @@ func (h *holder) close() {
 	h.set.Close()
 }
 
-// monotonic is the clock that is one for all processes of this machine, in nanoseconds.
+// monotonic is the clock shared by all processes of this machine, in nanoseconds.
 func monotonic() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err) // it is always there
+		panic(err) // Linux always has this clock
 	}
 	return ts.Nano()
 }

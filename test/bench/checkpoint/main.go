@@ -22,10 +22,10 @@ import (
 	"holdfast.dev/holdfast/test/bench/figure"
 )
 
-// benchName is in every line.
+// benchName is the benchmark's name in every line.
 const benchName = "checkpoint"
 
-// timeLimit is what the whole run may take.
+// timeLimit bounds the whole run.
 const timeLimit = 20 * time.Minute
 
 const (
@@ -39,25 +39,25 @@ const (
 
 var systems = []string{memcpy, holdfast, torchSave, torchSync, dcpThread, direct}
 
-// rivals are those that keep a state, beside ours.
+// rivals are the systems besides Holdfast that save a state.
 var rivals = []string{torchSave, torchSync, dcpThread}
 
-// restores are the systems whose processes are killed and bring a state back.
+// restores are the systems whose processes are killed and restore a state.
 var restores = map[string]bool{memcpy: true, holdfast: true, torchSave: true}
 
-// shape is a case: so many ranks with so many bytes each.
+// shape is a case: a number of ranks with a number of bytes each.
 type shape struct {
 	name  string
 	ranks int
 	bytes int64
-	// memory is what all systems need that run at once, and alone says that each has the machine to itself for its turn.
+	// memory is what all systems that run at once need; with alone, each system has the machine to itself during its turn.
 	memory int64
 	alone  bool
-	// killsOnly says that nothing but kills counts: so little state that the rest of a restart is left.
+	// killsOnly: only kills are measured, with so little state that the rest of a restart remains.
 	killsOnly bool
-	// device says that the state lies on a CUDA device.
+	// device: the state lies on a CUDA device.
 	device bool
-	// slots are how many the arena has; 0: as many as usual.
+	// slots is the number of slots of the arena; 0: the default.
 	slots uint32
 }
 
@@ -72,7 +72,7 @@ var (
 		{name: "4x512MiB", ranks: 4, bytes: 512 * mib, memory: 12 * gib, alone: true},
 		little,
 	}
-	// little is what kills of more are compared with.
+	// little is the case that kills of larger ones are compared with.
 	little = shape{name: "1MiB", ranks: 1, bytes: mib, memory: 4 * gib, killsOnly: true}
 	quick  = []shape{{name: "64MiB", ranks: 1, bytes: 64 * mib, memory: 4 * gib}}
 )
@@ -86,7 +86,7 @@ type options struct {
 }
 
 func main() {
-	if len(os.Args) == 2 && os.Args[1] == "storage" { // what storageProcess starts
+	if len(os.Args) == 2 && os.Args[1] == "storage" { // the child that storageProcess starts
 		if err := child.Serve(store.OS{}, os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -96,7 +96,7 @@ func main() {
 	figure.Main(command(os.Stdout, os.Stderr))
 }
 
-// command writes lines to out and what is for people to progress.
+// command writes lines to out, and output for users to progress.
 func command(out, progress io.Writer) *cobra.Command {
 	o := options{
 		systems: figure.OneOf(systems...),
@@ -120,11 +120,11 @@ func command(out, progress io.Writer) *cobra.Command {
 	f := cmd.Flags()
 	o.AddFlags(f, "one turn with 64 MiB")
 	f.Var(&o.systems, "systems", "measure these systems only: "+strings.Join(systems, ", "))
-	f.Var(&o.cases, "cases", "measure these cases only: 1GiB, 4x512MiB, 1MiB, 64MiB; where --python sees a CUDA device, and never by themselves: cuda-1GiB, cuda-4GiB, cuda-20GiB")
-	f.Var(&o.turns, "turns", "how often every system's processes are started anew (default 5, 1 with --quick)")
-	f.Var(&o.many, "saves", "how many saves the p95 is of, holdfast and memcpy only (default 200, 5 with --quick)")
+	f.Var(&o.cases, "cases", "measure these cases only: 1GiB, 4x512MiB, 1MiB, 64MiB; where --python sees a CUDA device, and only if named: cuda-1GiB, cuda-4GiB, cuda-20GiB")
+	f.Var(&o.turns, "turns", "number of turns, each with new processes of every system (default 5, 1 with --quick)")
+	f.Var(&o.many, "saves", "number of saves for the p95, holdfast and memcpy only (default 200, 5 with --quick)")
 	f.Var(&o.python, "python", "an interpreter with PyTorch")
-	f.Var(&o.disk, "disk", "a folder on the disk that durable copies go to")
+	f.Var(&o.disk, "disk", "a folder on the disk for durable copies")
 	return cmd
 }
 
@@ -144,7 +144,7 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 	return result.Conclude(out, progress)
 }
 
-// goal is a bound of a ratio: a metric of holdfast as a multiple of the same or another metric of another system.
+// goal bounds a ratio: a metric of holdfast as a multiple of a metric of another system.
 type goal struct {
 	metric, system, of string
 	name               string
@@ -161,22 +161,22 @@ var goals = []goal{
 	{"restore", torchSave, "load", "restore_vs_torch.load", 0.3},
 }
 
-// parts have no bound of their own: they say where the time of a goal goes.
+// parts have no bound: they show which part of a goal takes the time.
 var parts = []goal{
 	{metric: "persist", system: direct, of: "durable", name: "persist_vs_direct"},
 }
 
-// mostBeyond is how much longer a kill may cost with the state of a shape than with little.
+// mostBeyond is how many seconds a kill with a shape's state may take beyond one with little.
 const mostBeyond = 1.5
 
-// key is the row of one of ours.
+// key is the key of one of Holdfast's rows.
 func key(kase, metric string) figure.Key {
 	return figure.Key{Case: kase, System: holdfast, Metric: metric}
 }
 
 const beyondLittle = "kill_to_step_beyond_1MiB"
 
-// rows are the figures, and ours as multiples of the others'.
+// rows returns the figures, and Holdfast's as multiples of the others'.
 func rows(set *figure.Set) []figure.Figure {
 	all := set.Figures()
 	for _, kase := range set.Cases() {
@@ -198,10 +198,10 @@ func rows(set *figure.Set) []figure.Figure {
 	return all
 }
 
-// goalsFor are the goals of the cases that were measured.
+// goalsFor returns the goals of the measured cases.
 func goalsFor(set *figure.Set) (all []figure.Goal) {
 	for _, kase := range set.Cases() {
-		if kase == little.name { // what others are compared with
+		if kase == little.name { // others are compared with it
 			continue
 		}
 		for _, g := range goalsOf(kase) {

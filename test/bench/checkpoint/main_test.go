@@ -9,7 +9,7 @@ import (
 	"holdfast.dev/holdfast/test/bench/figure/figuretest"
 )
 
-// Every option acts or is refused, before anything is started.
+// TestRefusedOptions: an option without effect is refused before anything is started.
 func TestRefusedOptions(t *testing.T) {
 	figuretest.Refused(t, command, []figuretest.Option{
 		{Args: []string{"--systems=nvrx"}, Want: `there is no "nvrx"`},
@@ -20,7 +20,7 @@ func TestRefusedOptions(t *testing.T) {
 	})
 }
 
-// Each case has the goals of its kind, and rows for them; what is missing on one side has no ratio.
+// TestGoalsHaveRows: each case has the goals of its kind, and rows for them; without a value on one side there is no ratio.
 func TestGoalsHaveRows(t *testing.T) {
 	set := figure.NewSet(benchName)
 	for _, g := range goals {

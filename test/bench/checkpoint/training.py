@@ -4,7 +4,7 @@ import gc
 
 
 class Trainer:
-    """Knows how long the optimizer's hook held it up since in_hook was set to 0."""
+    """Measures how long the optimizer's hook waited since in_hook was set to 0."""
 
     def __init__(self, script):
         import holdfast
@@ -36,11 +36,11 @@ class Trainer:
         self.script.optimizer.zero_grad(set_to_none=True)
 
     def keep(self, **options):
-        """Saves the next step, and says how long that took."""
+        """Saves the next step and reports how long that took."""
         self.at += 1
         began = now()
         while not (saved := self.ck.save(self.at, **options)):
-            if saved.reason != "no free slot" or now() - began > 60:  # a machine that is too busy to seal in time: it counts
+            if saved.reason != "no free slot" or now() - began > 60:  # if the machine is too busy to seal in time, the wait counts
                 raise SystemExit("save(%d): %r" % (self.at, saved))
         return saved, now() - began
 
@@ -54,9 +54,9 @@ def settled(saved):
 
 
 def serve(make, verbs):
-    """Answers commands: each verb is a method, with numbers as its arguments."""
+    """Runs commands: each verb is a method, with numbers as its arguments."""
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # output of libraries must not mix with results
 
     def say(**fields):
         out.write(json.dumps(fields) + "\n")
@@ -64,7 +64,7 @@ def serve(make, verbs):
 
     it = make(Options(sys.argv[1:]))
     gc.collect()
-    gc.freeze()  # a full round of the collector over what PyTorch has imported takes 0.15 s, and fell into one save or another
+    gc.freeze()  # a full garbage collection over PyTorch's objects takes 0.15 s and would hit a random save
     say(bytes=it.script.bytes())
     for line in sys.stdin:
         verb, *numbers = line.split()

@@ -28,14 +28,14 @@ type answer struct {
 	Restore float64 `json:"restore"`
 	Load    float64 `json:"load"`
 
-	// Of a block of steps, with saves beside training on a device.
+	// For a block of steps, with saves beside training on a device:
 	Step       float64   `json:"step"`
 	Each       []float64 `json:"each"`
 	Memcpy     float64   `json:"memcpy"`
 	Overlapped int       `json:"overlapped"`
 	Dropped    int       `json:"dropped"`
 
-	// Failed is why a rival could not do what was asked for, in its own words.
+	// Failed is the error text of a rival that could not run the command.
 	Failed string `json:"failed"`
 }
 
@@ -71,7 +71,7 @@ func (w *worker) send(line string) error {
 
 func (w *worker) receive() (a answer, err error) {
 	if !w.out.Scan() {
-		return a, fmt.Errorf("the process said nothing more: %w: %s", errors.Join(w.out.Err(), w.stop()), w.said)
+		return a, fmt.Errorf("the process wrote no result: %w: %s", errors.Join(w.out.Err(), w.stop()), w.said)
 	}
 	return a, json.Unmarshal(w.out.Bytes(), &a)
 }
@@ -87,7 +87,7 @@ type group struct {
 	workers []*worker
 }
 
-// ask sends a line to all ranks at once and takes their answers; those that could not be had are an error.
+// ask sends a line to all ranks at once and reads their results; a missing result is an error.
 func (g *group) ask(line string) ([]answer, error) {
 	for _, w := range g.workers {
 		if err := w.send(line); err != nil {
@@ -98,7 +98,7 @@ func (g *group) ask(line string) ([]answer, error) {
 	return g.answers(line)
 }
 
-// one asks a group of one.
+// one is ask for a group of one rank.
 func (g *group) one(line string) (answer, error) {
 	all, err := g.ask(line)
 	if err != nil {
@@ -128,7 +128,7 @@ func (g *group) stop() {
 	}
 }
 
-// kill kills the processes, as a kernel does that needs their memory.
+// kill kills the processes with SIGKILL, as the kernel does when memory runs out.
 func (g *group) kill() {
 	for _, w := range g.workers {
 		_ = w.cmd.Process.Kill()
@@ -139,7 +139,7 @@ func (g *group) kill() {
 	g.workers = nil
 }
 
-// most is the largest of one field: a step is over when its slowest rank is.
+// most is the largest value of one field: a step ends when its slowest rank ends it.
 func most(all []answer, of func(answer) float64) (most float64) {
 	for _, a := range all {
 		most = max(most, of(a))

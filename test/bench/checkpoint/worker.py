@@ -1,4 +1,4 @@
-"""One rank under one system: it makes a state, changes it step by step, saves it, or restores it, and says what each took.
+"""One rank under one system: it creates a state, changes it step by step, saves or restores it, and reports the time of each.
 
     python3 worker.py SYSTEM BYTES FOLDER RANK WORLD [restore STEP]
 
@@ -32,7 +32,7 @@ class Block(torch.nn.Module):
 
 
 class Script:
-    """What a training script holds: model and optimizer, of about so many bytes together."""
+    """The state of a training script: model and optimizer, together of about this many bytes."""
 
     def __init__(self, size):
         params = size // 12  # float32, and two moments of each
@@ -44,7 +44,7 @@ class Script:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=True)
 
     def trained(self):
-        """The state as it is once the optimizer has stepped, with values that tell tensors and steps apart."""
+        """The state as it is once the optimizer has stepped, with values that differ by tensor and step."""
         for p in self.model.parameters():
             p.grad = torch.zeros_like(p)
         self.optimizer.step()
@@ -81,7 +81,7 @@ class Script:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def by_name(self):
-        """All tensors, those of the optimizer's state as well, as DCP wants them."""
+        """All tensors, with the optimizer's state, in the form that DCP expects."""
         names = {p: n for n, p in self.model.named_parameters()}
         out = {"model." + n: p.detach() for n, p in self.model.named_parameters()}
         for p, s in self.optimizer.state.items():
@@ -94,7 +94,7 @@ def pattern():
 
 
 class Copiers:
-    """memcpy by several threads, which wait for work: the limit that the machine sets."""
+    """memcpy by several threads that are already running: the machine's limit."""
 
     def __init__(self, threads=THREADS):
         self.work, self.done = queue.SimpleQueue(), queue.SimpleQueue()
@@ -133,7 +133,7 @@ def mapped(path, size=None):
 
 
 class Memcpy:
-    """The same bytes into the same kind of memory, by as many threads, warm."""
+    """The same bytes into the same kind of memory, with the same number of threads, warm."""
 
     def __init__(self, o):
         self.path, self.copiers = os.path.join(o.folder, "memcpy-%d" % o.rank), Copiers()
@@ -154,7 +154,7 @@ class Memcpy:
         return {}
 
     def restore(self, script, step):
-        """Into memory as fresh as the script's: parameters are there already, moments are not."""
+        """Into memory like the script's: parameters have their pages already, moments do not."""
         source = mapped(self.path)
         began = now()
         at, pieces = source.data_ptr(), []
@@ -245,7 +245,7 @@ class TorchSave:
 
 
 class DcpThread:
-    """async_save as its manual has it for speed: staging memory and plans that are kept. Pinned memory needs a GPU."""
+    """async_save as its manual recommends for speed: staging memory and plans are kept. Pinned memory needs a GPU."""
 
     def __init__(self, o):
         import warnings
@@ -263,7 +263,7 @@ class DcpThread:
         shared = staging.StagingOptions(use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False)
         self.stager = staging.DefaultStager(shared)
         self.script = Script(o.size).trained()
-        # Ranks hold different tensors of their own.
+        # Each rank holds different tensors.
         self.prefix = "rank%d." % o.rank
 
     def state(self):
@@ -295,7 +295,7 @@ def make(o):
 
 def main():
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # output of libraries must not mix with results
 
     def say(**fields):
         out.write(json.dumps(fields) + "\n")

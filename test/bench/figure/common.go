@@ -12,30 +12,30 @@ import (
 
 // Common are the options of all benchmarks.
 type Common struct {
-	// Quick is a small run.
+	// Quick asks for a small run.
 	Quick bool
-	// Record is a file that the run is kept in.
+	// Record is the file to record the run in.
 	Record Path
-	// Source is the root of the source tree as it was given; empty where it was not, for which Root has the default.
+	// Source is the root of the source tree as given; "": see Root.
 	Source Path
 
 	header Header
 }
 
-// AddFlags defines them; quick says what a small run is.
+// AddFlags defines the flags; quick describes a small run.
 func (c *Common) AddFlags(f *pflag.FlagSet, quick string) {
 	f.BoolVar(&c.Quick, "quick", false, quick+": shows that everything works, not how fast it is")
-	f.Var(&c.Record, "record", "a file that the run is kept in, with machine and commit in its first line")
+	f.Var(&c.Record, "record", "a file to record the run in, with machine and commit in its first line")
 	f.Var(&c.Source, "source", "root of the source tree, with its binaries built (default .)")
 }
 
-// Root is the root of the source tree: the working directory where none was given.
+// Root is the root of the source tree; default: the working directory.
 func (c *Common) Root() string { return cmp.Or(string(c.Source), ".") }
 
-// Begin refuses what would do nothing, and a file that cannot be written. It comes before anything is started.
+// Begin refuses options without effect and a file that cannot be written. Call it before anything is started.
 func (c *Common) Begin(bench string) error {
 	if c.Record != "" && c.Quick {
-		return errors.New("--record: figures of a --quick run are not worth keeping: leave one of them out")
+		return errors.New("--record: figures of a --quick run are not worth recording: leave one of them out")
 	}
 	if c.Record == "" {
 		return nil
@@ -52,12 +52,12 @@ func (c *Common) Begin(bench string) error {
 		return fmt.Errorf("--record: %w: give a file that can be written", err)
 	}
 	if info, err := out.Stat(); err == nil && info.Mode().IsRegular() && info.Size() == 0 {
-		_ = os.Remove(out.Name()) // it was made just now, and a run without figures is to leave none
+		_ = os.Remove(out.Name()) // it was created just now, and a run without figures must leave no file
 	}
 	return out.Close()
 }
 
-// keep writes the run into its file, where one is wanted. A run without figures leaves the file as it was.
+// keep writes the run to its file, if one is given. A run without figures leaves the file unchanged.
 func (c *Common) keep(rows []Figure, seconds float64, missed []string, broken error) error {
 	if c.Record == "" || len(rows) == 0 {
 		return nil

@@ -1,6 +1,6 @@
 // Package figure collects a benchmark's measurements and runs its command. It promises that rows come out in the
-// order of their first samples, that each is the median of its samples, and that all benchmarks write rows of one
-// form: one JSON object per line, which is written whole or not at all.
+// order of their first samples, that each is the median of its samples, and that all benchmarks write rows in one format: one JSON object
+// per line, written whole or not at all.
 package figure
 
 import (
@@ -12,8 +12,8 @@ import (
 	"slices"
 )
 
-// Figure is one row of a benchmark: the median of n samples. Samples are all of them, in the order in which they were taken; a row that is
-// derived from others has none.
+// Figure is one row of a benchmark: the median of n samples. Samples has all of them in order of measurement; a row derived from others has
+// none.
 type Figure struct {
 	Bench  string  `json:"bench"`
 	Case   string  `json:"case"`
@@ -31,7 +31,7 @@ type Key struct{ Case, System, Metric string }
 
 func (f Figure) key() Key { return Key{f.Case, f.System, f.Metric} }
 
-// Has is whether one of the rows is that of a key.
+// Has reports whether a row has this key.
 func Has(rows []Figure, k Key) bool {
 	return slices.ContainsFunc(rows, func(f Figure) bool { return f.key() == k })
 }
@@ -44,12 +44,12 @@ type Set struct {
 	samples map[Key][]float64
 }
 
-// NewSet is empty; bench is the benchmark's name.
+// NewSet returns an empty set; bench is the benchmark's name.
 func NewSet(bench string) *Set {
 	return &Set{bench: bench, unit: map[Key]string{}, samples: map[Key][]float64{}}
 }
 
-// Add adds samples to a row; without any it does nothing.
+// Add adds samples to a row; without samples it does nothing.
 func (s *Set) Add(kase, system, metric, unit string, values ...float64) {
 	k := Key{kase, system, metric}
 	if len(values) == 0 {
@@ -61,7 +61,7 @@ func (s *Set) Add(kase, system, metric, unit string, values ...float64) {
 	s.samples[k] = append(s.samples[k], values...)
 }
 
-// Forget drops the rows of a case, of these systems only where some are named: it was not measured to its end.
+// Forget drops the rows of a case that was not measured to its end; with systems, only of these.
 func (s *Set) Forget(kase string, systems ...string) {
 	s.order = slices.DeleteFunc(s.order, func(k Key) bool {
 		gone := k.Case == kase && (len(systems) == 0 || slices.Contains(systems, k.System))
@@ -73,15 +73,15 @@ func (s *Set) Forget(kase string, systems ...string) {
 	})
 }
 
-// Keys are the rows, in order.
+// Keys returns the keys of the rows, in order.
 func (s *Set) Keys() []Key { return s.order }
 
-// Samples are those of one row.
+// Samples returns the samples of one row.
 func (s *Set) Samples(kase, system, metric string) []float64 {
 	return s.samples[Key{kase, system, metric}]
 }
 
-// Median is that of one row, and whether there is one.
+// Median returns the median of one row, and whether it exists.
 func (s *Set) Median(kase, system, metric string) (float64, bool) {
 	v := s.Samples(kase, system, metric)
 	if len(v) == 0 {
@@ -90,7 +90,7 @@ func (s *Set) Median(kase, system, metric string) (float64, bool) {
 	return Median(v), true
 }
 
-// Cases are all that have a row, in order.
+// Cases returns all cases with a row, in order.
 func (s *Set) Cases() []string {
 	var out []string
 	for _, k := range s.order {
@@ -101,7 +101,7 @@ func (s *Set) Cases() []string {
 	return out
 }
 
-// Figures are the rows.
+// Figures returns the rows.
 func (s *Set) Figures() []Figure {
 	var out []Figure
 	for _, k := range s.order {
@@ -114,14 +114,14 @@ func (s *Set) Figures() []Figure {
 	return out
 }
 
-// Figure is a row of this benchmark that is derived from others.
+// Figure returns a row of this benchmark that is derived from others.
 func (s *Set) Figure(k Key, value float64, unit string, n int) Figure {
 	return Figure{s.bench, k.Case, k.System, k.Metric, rounded(value), unit, n, nil}
 }
 
 func rounded(value float64) float64 { return math.Round(value*1e4) / 1e4 }
 
-// Median of values, of which there must be one.
+// Median returns the median of at least one value.
 func Median(values []float64) float64 {
 	s := slices.Sorted(slices.Values(values))
 	n := len(s)
@@ -131,8 +131,8 @@ func Median(values []float64) float64 {
 	return (s[n/2-1] + s[n/2]) / 2
 }
 
-// WriteLines writes one JSON object per figure, each by one call, so that what ends the program ends no line halfway. A figure that is no
-// number is an error and has no line.
+// WriteLines writes one JSON object per figure, each with one call, so that an interrupted program leaves no partial line. A figure that is
+// NaN or infinite is an error and has no line.
 func WriteLines(w io.Writer, figures []Figure) error {
 	var broken []error
 	for _, f := range figures {

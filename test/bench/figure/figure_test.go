@@ -92,7 +92,7 @@ func TestRatiosAreOfMediansOfOneRun(t *testing.T) {
 	}
 }
 
-// lines keeps what each call wrote.
+// lines records what each call wrote.
 type lines []string
 
 func (l *lines) Write(b []byte) (int, error) {
@@ -100,7 +100,7 @@ func (l *lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Whatever ends the program between two calls leaves whole lines.
+// TestEachCallWritesAWholeLine: a program that ends between two calls leaves whole lines.
 func TestEachCallWritesAWholeLine(t *testing.T) {
 	s := NewSet("b")
 	s.Add("c", "x", "m", "s", 1)

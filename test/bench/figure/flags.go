@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// Flags of these kinds refuse what would otherwise pass for a flag that was not given.
+// Flags of these kinds refuse a value that would otherwise mean a missing flag.
 
-// Count is a flag for how often or how many, at least once; 0 where it was not given.
+// Count is a flag for a number of times, at least 1; 0: not given.
 type Count int
 
-// Set takes the flag's text.
+// Set parses the flag's text.
 func (c *Count) Set(text string) error {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
@@ -23,13 +23,13 @@ func (c *Count) Set(text string) error {
 	return nil
 }
 
-// String is for the flag's help.
+// String serves the flag's help.
 func (c *Count) String() string { return strconv.Itoa(int(*c)) }
 
-// Type is for the flag's help.
+// Type serves the flag's help.
 func (c *Count) Type() string { return "count" }
 
-// Or is the count, or the default where it was not given: quickly in a quick run, usually in others.
+// Or returns the count, or if it was not given a default: quickly in a quick run, usually in others.
 func (c *Count) Or(quick bool, quickly, usually int) int {
 	switch {
 	case *c > 0:
@@ -40,16 +40,16 @@ func (c *Count) Or(quick bool, quickly, usually int) int {
 	return usually
 }
 
-// Repeats is how often something is measured where --repeat is the flag.
+// Repeats is the number of repetitions, where --repeat is the flag.
 func Repeats(asked Count, quick bool) int { return asked.Or(quick, 1, 3) }
 
-// Names is a flag that chooses, with commas between them, some of what there is.
+// Names is a flag that selects some of the known names, separated by commas.
 type Names struct{ of, given []string }
 
-// OneOf chooses of these.
+// OneOf returns a flag that selects among these names.
 func OneOf(names ...string) Names { return Names{of: names} }
 
-// Set takes the flag's text; given again, it adds to what was chosen.
+// Set parses the flag's text; a second flag adds to the selection.
 func (n *Names) Set(text string) error {
 	for name := range strings.SplitSeq(text, ",") {
 		if !slices.Contains(n.of, name) {
@@ -60,19 +60,19 @@ func (n *Names) Set(text string) error {
 	return nil
 }
 
-// String is for the flag's help.
+// String serves the flag's help.
 func (n *Names) String() string { return strings.Join(n.given, ",") }
 
-// Type is for the flag's help.
+// Type serves the flag's help.
 func (n *Names) Type() string { return "names" }
 
-// Given is whether the flag was.
+// Given reports whether the flag was given.
 func (n *Names) Given() bool { return len(n.given) > 0 }
 
-// Include is whether a name was chosen, or the flag not given.
+// Include reports whether a name was selected, or the flag not given.
 func (n *Names) Include(name string) bool { return !n.Given() || slices.Contains(n.given, name) }
 
-// Chosen are those of all that were asked for, in their order; usual, where the flag was not given.
+// Chosen returns the selected elements of all, in their order; usual, if the flag was not given.
 func Chosen[T any](usual, all []T, name func(T) string, want Names) []T {
 	if !want.Given() {
 		return usual
@@ -86,10 +86,10 @@ func Chosen[T any](usual, all []T, name func(T) string, want Names) []T {
 	return out
 }
 
-// Path is a flag for a file or a folder; empty where it was not given.
+// Path is a flag for a file or a folder; "": not given.
 type Path string
 
-// Set takes the flag's text.
+// Set parses the flag's text.
 func (p *Path) Set(text string) error {
 	if text == "" {
 		return errors.New("give a path, or leave the flag out")
@@ -98,8 +98,8 @@ func (p *Path) Set(text string) error {
 	return nil
 }
 
-// String is for the flag's help.
+// String serves the flag's help.
 func (p *Path) String() string { return string(*p) }
 
-// Type is for the flag's help.
+// Type serves the flag's help.
 func (p *Path) Type() string { return "path" }

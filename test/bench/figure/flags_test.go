@@ -23,11 +23,11 @@ func parse(args ...string) (given, error) {
 	cmd.Flags().Var(&g.repeat, "repeat", "")
 	cmd.Flags().Var(&g.names, "systems", "")
 	cmd.Flags().Var(&g.path, "profile", "")
-	cmd.SetArgs(append([]string{}, args...)) // nil would be those of the test itself
+	cmd.SetArgs(append([]string{}, args...)) // nil would mean the arguments of the test itself
 	return g, Execute(context.Background(), cmd)
 }
 
-// What is no count, no name or no path does not pass for a flag that was not given.
+// TestNothingPassesForNotGiven: an invalid count, name or path is refused, not treated as a missing flag.
 func TestNothingPassesForNotGiven(t *testing.T) {
 	for _, c := range []struct{ flag, remedy string }{
 		{"--repeat=0", "at least 1"}, {"--repeat=-1", "at least 1"}, {"--repeat=", "at least 1"}, {"--repeat=3x", "a whole number"}, {"--repeat=1.5", "a whole number"},

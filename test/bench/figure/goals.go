@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Units of rows that compare two rows of one run. Such figures mean something on another machine too.
+// Units of rows that compare two rows of one run. They are meaningful on other machines, too.
 const (
 	// Times is a value as a multiple of another: less is better.
 	Times = "x"
@@ -13,8 +13,8 @@ const (
 	Share = "share"
 )
 
-// Ratio is the row, in the place of mine, that compares it with theirs: medians of one run. There is none where one of them was not
-// measured, or was done before the clock began.
+// Ratio returns the row that compares mine with theirs, by medians of one run. It returns none if one of them was not measured, or ended
+// before the clock began.
 func (s *Set) Ratio(mine, theirs Key, name, unit string) []Figure {
 	a, b := s.samples[mine], s.samples[theirs]
 	if len(a) == 0 || len(b) == 0 || Median(a) <= 0 || Median(b) <= 0 {
@@ -23,17 +23,17 @@ func (s *Set) Ratio(mine, theirs Key, name, unit string) []Figure {
 	return []Figure{s.Figure(Key{mine.Case, mine.System, name}, Median(a)/Median(b), unit, min(len(a), len(b)))}
 }
 
-// Goal bounds the value of a row, or its worst sample where each must hold: at most Bound, or at least.
+// Goal bounds the value of a row, or its worst sample if each must hold: at most Bound, or at least.
 type Goal struct {
 	Key
 	Bound       float64
 	Least, Each bool
 }
 
-// Verdicts state of every goal what became of it. One that was not measured is not reached.
+// Verdicts has the result of every goal. A goal that was not measured is not reached.
 type Verdicts struct{ Missed, Reached, Unmeasured []string }
 
-// judge compares rows with goals. A quick run measures none.
+// judge compares rows with goals; for a quick run with none.
 func judge(rows []Figure, goals []Goal, quick bool) (v Verdicts) {
 	for _, g := range goals {
 		what, word := fmt.Sprintf("%s: %s of %s", g.Case, g.Metric, g.System), "at most"

@@ -22,7 +22,7 @@ type column struct {
 	span bool
 }
 
-// tables are those of benchmarks.md that are made from the recorded run of a benchmark: a row per case that has one of the columns.
+// tables are the tables of benchmarks.md that come from a benchmark's recorded run: one row per case that has one of the columns.
 var tables = map[string][][]column{
 	"recovery": {{
 		{"`limit`", "limit", "kill_to_step", false}, {"`limit-cold`", "limit-cold", "kill_to_step", false}, {"one process alone", "limit-cold", "one_process_alone", false},
@@ -70,7 +70,7 @@ var tables = map[string][][]column{
 	}},
 }
 
-// columnsOf are all schedulers' and what ours is of theirs.
+// columnsOf returns all schedulers' columns, and Holdfast's as a multiple of each.
 func columnsOf(metric string) (out []column) {
 	rivals := []string{"raw", "plain", "native", "coscheduling"}
 	for _, s := range append(rivals, "holdfast") {
@@ -83,7 +83,7 @@ func columnsOf(metric string) (out []column) {
 	return out
 }
 
-// rendered are the tables of a run, under a line that says which run it is.
+// rendered returns the tables of a run, below a line that identifies the run.
 func rendered(r Run, tables [][]column) string {
 	var b strings.Builder
 	say := func(format string, args ...any) {
@@ -111,7 +111,7 @@ func rendered(r Run, tables [][]column) string {
 	return b.String()
 }
 
-// tableOf is one table: a row per case that has a figure, and the columns that some case has.
+// tableOf returns one table: a row per case with a figure, and the columns that some case has.
 func tableOf(r Run, kases []string, columns []column) string {
 	var b strings.Builder
 	var rows [][]string
@@ -153,9 +153,9 @@ func tableOf(r Run, kases []string, columns []column) string {
 	return b.String()
 }
 
-// quote is a figure in a few characters.
+// quote formats a figure in a few characters.
 func quote(f Figure, ok, span bool) string {
-	if !ok || f.Unit == Times && f.Value <= 0 { // of what was done before the clock began nothing is a multiple
+	if !ok || f.Unit == Times && f.Value <= 0 { // there is no multiple of a value that ended before the clock began
 		return ""
 	}
 	unit := map[string]string{Times: "", Share: "", "1": "", "steps": "", "kills": fmt.Sprintf(" of %d", f.N), "count": ""}
@@ -170,7 +170,7 @@ func quote(f Figure, ok, span bool) string {
 	return text
 }
 
-// short is a number with three digits that count, never as a power of ten.
+// short formats a number with three significant digits, never as a power of ten.
 func short(v float64) string {
 	text := strconv.FormatFloat(v, 'g', 3, 64)
 	if v >= 1000 || v <= -1000 {
@@ -181,7 +181,7 @@ func short(v float64) string {
 	return text
 }
 
-// wrapped is prose in lines as wide as the page's.
+// wrapped is text wrapped at the page's width.
 func wrapped(text string) (out string) {
 	line := 0
 	for _, word := range strings.Fields(text) {
@@ -198,8 +198,8 @@ func wrapped(text string) (out string) {
 	return out
 }
 
-// TestPageQuotesRecordedRuns: what the page quotes between its marks is what the files have; with -update it is written there. Where no run
-// is recorded yet, the page says that no lines were kept.
+// TestPageQuotesRecordedRuns: the page's text between its marks is made from the recorded runs; with -update it is rewritten. For a
+// benchmark without a recorded run the page must state that.
 func TestPageQuotesRecordedRuns(t *testing.T) {
 	const root = "../../.."
 	file := filepath.Join(root, "docs", "benchmarks.md")

@@ -27,26 +27,26 @@ func Main(cmd *cobra.Command) {
 	}
 }
 
-// Execute runs a benchmark's command, which takes flags only.
+// Execute runs a benchmark's command, which has flags and no arguments.
 func Execute(ctx context.Context, cmd *cobra.Command) error {
 	cmd.Args, cmd.SilenceUsage, cmd.SilenceErrors = cobra.NoArgs, true, true
 	return cmd.ExecuteContext(ctx)
 }
 
-// Result is a run that is over.
+// Result is the result of a run.
 type Result struct {
 	*Common
-	// Rows are what is written, those that are derived from others included.
+	// Rows are the rows to write, with those derived from others.
 	Rows  []Figure
 	Goals []Goal
 	Began time.Time
-	// Limit is what the whole run may take; 0: as long as it wants.
+	// Limit bounds the whole run; 0: no limit.
 	Limit time.Duration
-	// Broken is what failed; of that there are no rows.
+	// Broken is what failed; a failed case has no rows.
 	Broken error
 }
 
-// Conclude writes rows as lines to out and, as a table with the goals, to progress, and keeps the run. A missed goal is an error.
+// Conclude writes rows as lines to out, writes a table with the goals to progress, and records the run. A missed goal is an error.
 func (r Result) Conclude(out, progress io.Writer) error {
 	v, took := judge(r.Rows, r.Goals, r.Quick), time.Since(r.Began)
 	if r.Limit > 0 && took > r.Limit {
@@ -78,7 +78,7 @@ func table(w io.Writer, rows []Figure, v Verdicts) error {
 	return tw.Flush()
 }
 
-// Each does the same for all, so many at a time, and returns the first error.
+// Each calls do for all, so many at a time, and returns the first error.
 func Each[T any](parallel int, all []T, do func(T) error) error {
 	var g errgroup.Group
 	g.SetLimit(parallel)

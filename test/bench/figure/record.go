@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// Header is the first line of a recorded run: what its figures hold of.
+// Header is the first line of a recorded run: the conditions of its figures.
 type Header struct {
-	// Recorded names the benchmark, so that no other line is taken for a header.
+	// Recorded names the benchmark, so that no other line is read as a header.
 	Recorded string `json:"recorded"`
 	Command  string `json:"command"`
 	Commit   string `json:"commit"`
@@ -26,19 +26,19 @@ type Header struct {
 	// Load is the machine's load average as the run began: over 1, 5 and 15 minutes.
 	Load    string  `json:"load"`
 	Seconds float64 `json:"seconds"`
-	// Missed are the goals that the run did not reach.
+	// Missed are the goals that the run missed.
 	Missed []string `json:"missed,omitempty"`
-	// Broken is what failed in the run; of that there are no figures.
+	// Broken is what failed in the run; a failed case has no figures.
 	Broken string `json:"broken,omitempty"`
 }
 
-// Run is a recorded one.
+// Run is a recorded run.
 type Run struct {
 	Header
 	Rows []Figure
 }
 
-// Find is the row of a key.
+// Find returns the row with a key.
 func (r Run) Find(k Key) (Figure, bool) {
 	for _, f := range r.Rows {
 		if f.key() == k {
@@ -48,8 +48,8 @@ func (r Run) Find(k Key) (Figure, bool) {
 	return Figure{}, false
 }
 
-// ParseRun reads a recorded run of a benchmark. What it does not know is an error: a figure that was renamed is not to pass for one that
-// was not measured.
+// ParseRun reads a recorded run of a benchmark. An unknown field is an error: otherwise a renamed figure would look like one that was not
+// measured.
 func ParseRun(bench string, text []byte) (Run, error) {
 	var r Run
 	lines := bufio.NewScanner(bytes.NewReader(text))
@@ -90,7 +90,7 @@ func strict(line []byte, into any) error {
 	return d.Decode(into)
 }
 
-// Bytes is the run as its file has it.
+// Bytes returns the run in the format of its file.
 func (r Run) Bytes() ([]byte, error) {
 	var out bytes.Buffer
 	head, err := json.Marshal(r.Header)
@@ -102,12 +102,12 @@ func (r Run) Bytes() ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// RecordedIn is where the recorded run of a benchmark lies in a source tree.
+// RecordedIn is the path of a benchmark's recorded run in a source tree.
 func RecordedIn(source, bench string) string {
 	return filepath.Join(source, "docs", "benchmarks", bench+".jsonl")
 }
 
-// headerOf says of a run that begins now what its file is to say.
+// headerOf returns the header of a run that begins now.
 func headerOf(source, bench string) (Header, error) {
 	h := Header{
 		Recorded: bench,
@@ -120,7 +120,7 @@ func headerOf(source, bench string) (Header, error) {
 	}
 	commit, err := git("rev-parse", "--short=12", "HEAD")
 	if err != nil {
-		return h, fmt.Errorf("--record: %w: nothing says of which commit the run is: measure in a git checkout, or leave the flag out", err)
+		return h, fmt.Errorf("--record: %w: the commit is unknown: measure in a git checkout, or leave the flag out", err)
 	}
 	changed, err := git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs")
 	if err != nil {
@@ -133,7 +133,7 @@ func headerOf(source, bench string) (Header, error) {
 	return h, nil
 }
 
-// file is a file's text; empty where there is none.
+// file is a file's text; "" if there is none.
 func file(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -142,7 +142,7 @@ func file(path string) string {
 	return string(text)
 }
 
-// machine says what a machine is in a few words.
+// machine describes a machine in a few words.
 func machine(cpuinfo, meminfo, release string, cores int) string {
 	field := func(text, name string) string {
 		for line := range strings.Lines(text) {
@@ -165,7 +165,7 @@ func machine(cpuinfo, meminfo, release string, cores int) string {
 	return strings.Join(parts, ", ")
 }
 
-// load is the three averages of a line of /proc/loadavg.
+// load returns the three averages of a line of /proc/loadavg.
 func load(line string) string {
 	words := strings.Fields(line)
 	return strings.Join(words[:min(3, len(words))], " ")

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// begun is a run's options after some arguments, in a source tree with a recorded run of benchmark b.
+// begun returns a run's options after some arguments, in a source tree with a recorded run of benchmark b.
 func begun(t *testing.T, args ...string) (*Common, error) {
 	t.Helper()
 	var c Common
@@ -36,7 +36,7 @@ func recorded(t *testing.T, source, text string) {
 
 const head = `{"recorded":"b","command":"b","commit":"abc","date":"2026-01-02","machine":"2 cores","load":"0 0 0","seconds":1}` + "\n"
 
-// What a run keeps is what is read again: rows, and the goals that were missed.
+// TestARunIsKept: a recorded run is read again with its rows and missed goals.
 func TestARunIsKept(t *testing.T) {
 	s := NewSet("b")
 	s.Add("c", "ours", "m", "s", 1, 2, 3)
@@ -54,7 +54,7 @@ func TestARunIsKept(t *testing.T) {
 	}
 }
 
-// A run that is broken off before its first figure leaves the file as it was.
+// TestARunWithoutFiguresIsNotKept: a run that is interrupted before its first figure leaves the file unchanged.
 func TestARunWithoutFiguresIsNotKept(t *testing.T) {
 	const before = "an earlier run"
 	source := t.TempDir()

@@ -21,13 +21,13 @@ const (
 	// Container trains in each pod, with the scripts in its working directory and its state below StateAt.
 	Container = "trainer"
 	StateAt   = "/state"
-	// RendezvousPort is that of torchrun's own rendezvous, in the first pod's network.
+	// RendezvousPort is the port of torchrun's own rendezvous, in the first pod's network.
 	RendezvousPort = 29400
 
 	pythonHome = "/opt/holdfast-python"
 )
 
-// Pod is the one template: what every system gets, and each GPUs for its ranks.
+// Pod is the one template of every system; each pod gets GPUs for its ranks.
 func Pod(job, line string, grace, gpus int64, state corev1.VolumeSource, env ...corev1.EnvVar) corev1.PodSpec {
 	memory := resource.MustParse("4Gi")
 	return corev1.PodSpec{
@@ -66,7 +66,7 @@ func Pod(job, line string, grace, gpus int64, state corev1.VolumeSource, env ...
 	}
 }
 
-// Room is what all jobs of a benchmark share: their namespace, scripts and Python.
+// Room returns the objects that all jobs of a benchmark share: namespace, scripts and Python.
 func Room(namespace string, scripts map[string]string) []client.Object {
 	return []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}},
@@ -75,7 +75,7 @@ func Room(namespace string, scripts map[string]string) []client.Object {
 	}
 }
 
-// Service gives the pods of a job names that torchrun's rendezvous can find.
+// Service returns a Service by which torchrun's rendezvous resolves a job's pods.
 func Service(namespace, job string) client.Object {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: job, Namespace: namespace},
@@ -84,7 +84,7 @@ func Service(namespace, job string) client.Object {
 	}
 }
 
-// Run is what the Gang of a job shows of its run.
+// Run returns the run in the status of a job's Gang.
 func Run(ctx context.Context, w *harness.World, namespace, job string) (*v1alpha1.RunStatus, error) {
 	var g v1alpha1.Gang
 	if err := w.Client().Get(ctx, client.ObjectKey{Namespace: namespace, Name: job}, &g); err != nil {
@@ -96,7 +96,7 @@ func Run(ctx context.Context, w *harness.World, namespace, job string) (*v1alpha
 	return g.Status.Run, nil
 }
 
-// Remove deletes a job and waits until its pods are gone: the next one gets the machine for itself.
+// Remove deletes a job and waits until its pods are gone, so that the next job has the machine to itself.
 func Remove(ctx context.Context, w *harness.World, namespace, name string, limit time.Duration) error {
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	err := w.Client().Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground))
@@ -109,12 +109,11 @@ func Remove(ctx context.Context, w *harness.World, namespace, name string, limit
 	})
 }
 
-// Follow collects what the pods of a job print, those to come too, until ctx ends. Where a node dies, so does the reading of its pods:
-// what they printed before was read.
+// Follow collects the output of a job's present and future pods until ctx ends. On a dead node it loses only what is printed later.
 func (r *Record) Follow(ctx context.Context, w *harness.World, namespace, job string) {
 	followed := map[string]bool{}
 	for ctx.Err() == nil {
-		all, _ := w.Pods(ctx, namespace, job) // asked again at once
+		all, _ := w.Pods(ctx, namespace, job) // the next pass retries
 		for _, p := range all {
 			if followed[p.Name] || p.Status.Phase != corev1.PodRunning {
 				continue

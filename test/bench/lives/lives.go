@@ -1,6 +1,6 @@
 // Package lives makes the training jobs of benchmarks, in pods of one template, and collects the output of their pods
-// and ranks. It promises that its answers depend only on the lines of each pod and their order, not on the time of
-// reading nor on the order of pods. Times are those in the lines: delays of output do not count.
+// and ranks. It promises that its results depend only on the lines of each pod and their order, not on when they are read nor on the order
+// of pods. Times come from the lines: delays of output do not count.
 package lives
 
 import (
@@ -29,10 +29,10 @@ type Event struct {
 	Pod string `json:"-"`
 }
 
-// At is when the line was printed.
+// At is the time at which the line was printed.
 func (e Event) At() time.Time { return time.Unix(0, int64(e.T*1e9)) }
 
-// life is one process of one rank. Its times are zero until reached.
+// life is one process of one rank. A time is zero until the process reaches it.
 type life struct {
 	pod                                 string
 	pid                                 int
@@ -47,7 +47,7 @@ type assignment struct {
 	rank int
 }
 
-// Record is of one job.
+// Record is the record of one job.
 type Record struct {
 	mu     sync.Mutex
 	born   map[string]time.Time
@@ -57,15 +57,15 @@ type Record struct {
 	text   []string
 }
 
-// New is empty.
+// New returns an empty record.
 func New() *Record {
 	return &Record{born: map[string]time.Time{}, lives: map[assignment][]*life{}, others: map[string][]float64{}}
 }
 
-// keptLines are the lines that are not events, kept for people.
+// keptLines is the number of other lines that are kept for error messages.
 const keptLines = 200
 
-// Line takes one line of a pod's output.
+// Line records one line of a pod's output.
 func (r *Record) Line(pod, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,7 +78,7 @@ func (r *Record) Line(pod, text string) {
 	s := assignment{pod, e.Rank}
 	switch e.Kind {
 	case "pod":
-		if _, ok := r.born[pod]; !ok { // the launcher may be started again
+		if _, ok := r.born[pod]; !ok { // the launcher may be restarted
 			r.born[pod] = e.At()
 		}
 	case "rate":
@@ -107,7 +107,7 @@ func (l *life) take(e Event) {
 	}
 }
 
-// newest is the process of a rank that started last, whichever pod it is in; nil where there is none. The caller holds mu.
+// newest is the process of a rank that started last, in any pod; nil if there is none. The caller holds mu.
 func (r *Record) newest(rank int) *life {
 	var out *life
 	for s, all := range r.lives {
@@ -118,16 +118,16 @@ func (r *Record) newest(rank int) *life {
 	return out
 }
 
-// Resumption is how training came to go on: moments of the last rank, zero where no rank has one.
+// Resumption is how training resumed: each time is that of the last rank, zero while some rank lacks it.
 type Resumption struct {
 	Started, Imported, Joined, Restored, Stepped time.Time
 	LoadMs                                       float64
 	Recomputed                                   int64
 }
 
-// Resumed says how training went on once every rank has, in a process that was started after a moment, finished a step that not all ranks
-// had finished before; of a plain script, which begins again, once every rank has finished a step. A step joins all ranks, so the newest
-// process of each is what counts, however many were started in between.
+// Resumed reports how training resumed, once every rank has finished a new step in a process that was started after the given time. A step
+// is new if not all ranks had finished it before; in a plain script, which restarts at step 1, any step is new. A step joins all ranks, so
+// the newest process of each rank counts, however many were started in between.
 func (r *Record) Resumed(ranks int, after time.Time) (Resumption, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,7 +135,7 @@ func (r *Record) Resumed(ranks int, after time.Time) (Resumption, bool) {
 	floor, from := int64(math.MaxInt64), int64(math.MaxInt64)
 	for rank := range all {
 		l := r.newest(rank)
-		if l == nil || l.started.Before(after) || l.joined.IsZero() { // a plain script restores nothing; no other steps before it has
+		if l == nil || l.started.Before(after) || l.joined.IsZero() { // only a plain script never restores
 			return Resumption{}, false
 		}
 		all[rank] = l
@@ -154,7 +154,7 @@ func (r *Record) Resumed(ranks int, after time.Time) (Resumption, bool) {
 	return out, true
 }
 
-// Later is the later of two moments.
+// Later returns the later of two times.
 func Later(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b
@@ -162,7 +162,7 @@ func Later(a, b time.Time) time.Time {
 	return a
 }
 
-// Newest is the newest process of a rank.
+// Newest returns the newest process of a rank.
 func (r *Record) Newest(rank int) (pod string, pid int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,7 +172,7 @@ func (r *Record) Newest(rank int) (pod string, pid int, ok bool) {
 	return "", 0, false
 }
 
-// Progress says in a few words how far the processes that were started after a moment have come.
+// Progress describes in a few words how far the processes that started after a time have come.
 func (r *Record) Progress(ranks int, after time.Time) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -191,7 +191,7 @@ func (r *Record) Progress(ranks int, after time.Time) string {
 	return fmt.Sprintf("of %d ranks %d started, %d imported, %d joined, %d restored", ranks, counts[0], counts[1], counts[2], counts[3])
 }
 
-// PodBorn is when a pod's process printed its first line.
+// PodBorn is the time at which a pod's process printed its first line.
 func (r *Record) PodBorn(pod string) (time.Time, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,7 +199,7 @@ func (r *Record) PodBorn(pod string) (time.Time, bool) {
 	return at, ok
 }
 
-// LastBorn is when the last of all pods did.
+// LastBorn is the latest PodBorn of all pods.
 func (r *Record) LastBorn() (out time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -209,7 +209,7 @@ func (r *Record) LastBorn() (out time.Time) {
 	return out
 }
 
-// RateAfter is the newest rate that was printed after a moment: what a step took, pause and saving included.
+// RateAfter returns the newest rate printed after a time: the time of a step, with pause and save.
 func (r *Record) RateAfter(at time.Time) (Event, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -219,10 +219,10 @@ func (r *Record) RateAfter(at time.Time) (Event, bool) {
 	return r.rates[len(r.rates)-1], true
 }
 
-// rateWindow is how long the script counts steps for one rate, with room for one slow step.
+// rateWindow is the time over which the script counts steps for one rate, with room for one slow step.
 const rateWindow = 700 * time.Millisecond
 
-// RatesBetween are the rates whose window (it ends at the line's time) lies within two moments.
+// RatesBetween returns the rates whose window, which ends at the line's time, lies between two times.
 func (r *Record) RatesBetween(from, to time.Time) (out []Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -234,14 +234,14 @@ func (r *Record) RatesBetween(from, to time.Time) (out []Event) {
 	return out
 }
 
-// Seconds are those of all lines of a kind that is none of the above.
+// Seconds returns the values of all lines of another kind.
 func (r *Record) Seconds(kind string) []float64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.others[kind])
 }
 
-// Tail are the last lines that are no events.
+// Tail returns the last lines that are no events.
 func (r *Record) Tail(n int) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

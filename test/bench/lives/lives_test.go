@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// play writes what a process of a rank prints: restored at a step, with the step that the rank had reached before, then steps.
+// play writes the lines of a rank's process: restored at a step, the step that the rank had reached before, then steps.
 func play(r *Record, pod string, rank int, began float64, from, reached int64) {
 	say := func(kind string, at float64, more string) {
 		r.Line(pod, fmt.Sprintf(`{"bench":%q,"rank":%d,"pid":%d,"t":%f%s}`, kind, rank, 100+rank, began+at, more))
@@ -56,7 +56,7 @@ func TestResumed(t *testing.T) {
 	}
 }
 
-// TestResumedInAnotherPod: the new pod's first line comes late, the old pod's last line later still.
+// TestResumedInAnotherPod: the new pod's first line is read late, the old pod's last line later still.
 func TestResumedInAnotherPod(t *testing.T) {
 	r := New()
 	r.Line("b-0", `{"bench":"pod","t":99}`)
@@ -75,9 +75,9 @@ func TestResumedInAnotherPod(t *testing.T) {
 	if got, ok := r.Resumed(3, time.Unix(200, 0)); ok {
 		t.Errorf("rank 1 is missing: %+v", got)
 	}
-	play(r, "b-1", 1, 208, 5, 8) // it had reached 8, all others 9
+	play(r, "b-1", 1, 208, 5, 8) // this rank had reached 8, all others 9
 	r.Line("a-2", `{"bench":"step","rank":2,"t":199,"step":9}`)
-	// Step 9 is the first that not all had finished: the late rank made it at 210+4+3.
+	// Step 9 is the first that not all had finished: the late rank finishes it at 210+4+3.
 	if got, ok := r.Resumed(3, time.Unix(200, 0)); !ok || got.Recomputed != 3 || got.Stepped.Unix() != 217 || got.Restored.Unix() != 213 ||
 		got.Started.Unix() != 210 {
 		t.Errorf("got %+v, %t", got, ok)
@@ -86,13 +86,13 @@ func TestResumedInAnotherPod(t *testing.T) {
 
 func TestResumedNeedsANewStep(t *testing.T) {
 	r := New()
-	play(r, "a", 0, 100, 5, 20) // reaches 14: all of it was done before
+	play(r, "a", 0, 100, 5, 20) // reaches 14: all of it was finished before
 	if got, ok := r.Resumed(1, time.Unix(0, 0)); ok {
 		t.Errorf("steps that were done before count as new: %+v", got)
 	}
 }
 
-// TestResumedOfAPlainScript, which restores nothing and begins again: any step of all its new processes counts.
+// TestResumedOfAPlainScript: it restores nothing and restarts at step 1, so any step of all its new processes counts.
 func TestResumedOfAPlainScript(t *testing.T) {
 	r := New()
 	for _, began := range []float64{900, 1000} {

@@ -40,7 +40,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestSystemsDifferByAnnotations: what makes the comparison fair.
+// TestSystemsDifferByAnnotations: otherwise the comparison is not fair.
 func TestSystemsDifferByAnnotations(t *testing.T) {
 	plain, ours := trainJob(jobTorchrun), trainJob(jobHoldfast)
 	if len(plain.Annotations) != 0 || ours.Annotations[v1alpha1.AnnotationEnabled] != "true" {
@@ -51,7 +51,7 @@ func TestSystemsDifferByAnnotations(t *testing.T) {
 		j.Name, j.Annotations = "", nil
 		c := &j.Spec.Template.Spec
 		own := &c.Containers[0].Command[2]
-		*own = strings.ReplaceAll(*own, name+"-0."+name+":", "first-pod:") // torchrun itself has the name of one of the jobs
+		*own = strings.ReplaceAll(*own, name+"-0."+name+":", "first-pod:") // torchrun's arguments contain the job's name
 		c.Subdomain, c.Volumes[2].PersistentVolumeClaim.ClaimName = "", strings.TrimSuffix(c.Volumes[2].PersistentVolumeClaim.ClaimName, name)
 		return j
 	}
@@ -61,11 +61,11 @@ func TestSystemsDifferByAnnotations(t *testing.T) {
 	bare, trains := barePod("bare").Spec, plain.Spec.Template.Spec
 	bare.Containers[0].Command = trains.Containers[0].Command
 	if !reflect.DeepEqual(bare, trains) {
-		t.Errorf("the bare pod is another one by more than what it runs:\n%v\n%v", bare, trains)
+		t.Errorf("the bare pod differs by more than its command:\n%v\n%v", bare, trains)
 	}
 }
 
-// Every option acts or is refused, before anything is started.
+// TestRefusedOptions: an option without effect is refused before anything is started.
 func TestRefusedOptions(t *testing.T) {
 	figuretest.Refused(t, command, []figuretest.Option{
 		{Args: []string{"--repeat=0"}, Want: `for "--repeat" flag: give a whole number, at least 1`},
@@ -75,7 +75,7 @@ func TestRefusedOptions(t *testing.T) {
 		{Args: []string{"--nodes=9", "--quick"}, Want: "--nodes=9: give at least 100, or 10 with --quick"},
 		{Args: []string{"--nodes=100", "--cases=drain,bare"}, Want: "--nodes: none of the --cases has simulated nodes"},
 		{Args: []string{"--repeat=2", "--cases=cordon"}, Want: "--repeat: none of the --cases is repeated"},
-		{Args: []string{"--repeat=2", "--cases=bare,cordon"}, Want: "--repeat=2: case bare, with which others are compared, is measured at least 3 times"},
+		{Args: []string{"--repeat=2", "--cases=bare,cordon"}, Want: "--repeat=2: case bare, the reference of others, is measured at least 3 times"},
 		{Args: []string{"--cases=flood"}, Want: `there is no "flood": name some of bare, gpu-lost,`},
 		{Args: []string{"--cases="}, Want: `there is no ""`},
 		{Args: []string{"--source="}, Want: `for "--source" flag: give a path`},
@@ -83,7 +83,7 @@ func TestRefusedOptions(t *testing.T) {
 	})
 }
 
-// What a case had measured before it failed or was broken off is no figure.
+// TestUnfinishedCasesHaveNoFigures: a case that fails or is interrupted keeps no figures.
 func TestUnfinishedCasesHaveNoFigures(t *testing.T) {
 	fails := errors.New("fails")
 	for _, want := range []error{fails, context.Canceled} {
@@ -104,7 +104,7 @@ func TestUnfinishedCasesHaveNoFigures(t *testing.T) {
 	}
 }
 
-// The wait for a dead node is no part of a start, and the phases add up to what they were.
+// TestPhases: the wait for a dead node is not part of start, and the phases keep their sum.
 func TestPhases(t *testing.T) {
 	seen := time.Unix(100, 0)
 	dead := v1alpha1.Replacement{Termination: v1alpha1.Termination{Dead: true, At: metav1.NewMicroTime(seen.Add(10 * time.Second))}}

@@ -11,7 +11,7 @@ import (
 	standin "holdfast.dev/holdfast/test/devcluster/nvml"
 )
 
-// What the cases on real nodes measure.
+// Metrics of the cases on real nodes.
 const (
 	podStart        = "pod_start_s"
 	scriptStart     = "script_start_s"
@@ -25,7 +25,7 @@ const (
 	trainingAgain   = "training_again_s"
 )
 
-// gpuLost lets a GPU fall off the bus under one of the pods, another node's each time: a cause that comes back is held longer.
+// gpuLost makes a GPU fall off the bus under one of the pods, on another node each time: a repeated cause has a longer hold-off.
 func gpuLost(ctx context.Context, b *bench) error {
 	return b.faults(ctx, "gpu-lost", figure.Repeats(b.repeat, b.Quick), func(ctx context.Context, r *real, t *trainer) error {
 		node, err := t.pick(ctx, r.failed)
@@ -42,7 +42,7 @@ func gpuLost(ctx context.Context, b *bench) error {
 	})
 }
 
-// drain takes a healthy node out of service as its owner would.
+// drain drains a healthy node as its owner would.
 func drain(ctx context.Context, b *bench) error {
 	return b.faults(ctx, "drain", figure.Repeats(b.repeat, b.Quick), func(ctx context.Context, r *real, t *trainer) error {
 		leaders, err := r.leaders(ctx)
@@ -62,7 +62,7 @@ func drain(ctx context.Context, b *bench) error {
 	})
 }
 
-// deadNode ends everything on a node at once; nobody there says goodbye.
+// deadNode kills everything on a node at once, without a last message.
 func deadNode(ctx context.Context, b *bench) error {
 	return b.faults(ctx, "dead-node", figure.Repeats(b.repeat, b.Quick), func(ctx context.Context, r *real, t *trainer) error {
 		leaders, err := r.leaders(ctx)
@@ -73,7 +73,7 @@ func deadNode(ctx context.Context, b *bench) error {
 		if err != nil {
 			return err
 		}
-		// Late in an interval, where most is lost.
+		// Late in an interval, when most would be lost.
 		if err := t.stored(ctx, storeSeconds*time.Second*8/10); err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func deadNode(ctx context.Context, b *bench) error {
 	})
 }
 
-// faults plays the same fault some times, each when all nodes are well again.
+// faults causes the same fault several times, each when all nodes are healthy again.
 func (b *bench) faults(ctx context.Context, kase string, times int, play func(context.Context, *real, *trainer) error) error {
 	r, err := b.onNodes(ctx)
 	if err != nil {
@@ -110,16 +110,16 @@ func (b *bench) faults(ctx context.Context, kase string, times int, play func(co
 	return r.allHealthy(ctx)
 }
 
-// suffered is what one fault cost.
+// suffered is the cost of one fault.
 type suffered struct {
 	at                        time.Time
-	tainted, outage, released time.Time // zero: did not come
+	tainted, outage, released time.Time // zero: did not happen
 	resumption                lives.Resumption
-	recovery                  *v1alpha1.Recovery // nil where no Gang tells of it
-	stepMs                    float64            // what a step took before
+	recovery                  *v1alpha1.Recovery // nil for a job without a Gang
+	stepMs                    float64            // time of a step before the fault
 }
 
-// suffer causes a fault on a node and waits until training goes on and the Gang tells how.
+// suffer causes a fault on a node and waits until training resumes and the Gang has the record of that recovery.
 func (t *trainer) suffer(ctx context.Context, node string, cause func() error) (suffered, error) {
 	stepMs, err := t.steady(ctx)
 	if err != nil {
@@ -159,7 +159,7 @@ func (t *trainer) suffer(ctx context.Context, node string, cause func() error) (
 	return f, nil
 }
 
-// explain adds what was and what was not seen of a fault after which training did not go on.
+// explain adds what was observed of a fault after which training did not resume.
 func (t *trainer) explain(ctx context.Context, node string, before int64, fault time.Time, err error) error {
 	_, unhealthy := t.r.marks.tainted(node, v1alpha1.TaintUnhealthy)
 	_, outage := t.r.marks.tainted(node, v1alpha1.TaintOutage)
@@ -171,7 +171,7 @@ func (t *trainer) explain(ctx context.Context, node string, before int64, fault 
 		v1alpha1.TaintUnhealthy, unhealthy, v1alpha1.TaintOutage, outage, now, before, err, t.rec.Tail(8))
 }
 
-// drained is the fault that kubectl drain is; the node takes pods again afterwards.
+// drained drains a node by kubectl; the node accepts pods again afterwards.
 func (t *trainer) drained(ctx context.Context, node string) (suffered, error) {
 	ended := make(chan error, 1)
 	f, err := t.suffer(ctx, node, func() error {
@@ -191,7 +191,7 @@ func (t *trainer) drained(ctx context.Context, node string) (suffered, error) {
 	return f, err
 }
 
-// note adds the figures of a fault.
+// note records the figures of a fault.
 func (b *bench) note(kase string, f suffered) {
 	add := func(metric, unit string, v float64) { b.Add(kase, systemHoldfast, metric, unit, v) }
 	since := func(metric string, at time.Time) {
@@ -203,7 +203,7 @@ func (b *bench) note(kase string, f suffered) {
 	since(faultToOutage, f.outage)
 	since(faultToReleased, f.released)
 	since(faultToStep, f.resumption.Stepped)
-	if one, ok := b.Median("bare", systemTorchrun, podAndScript); ok && kase != "drain" { // a drained pod is waited for
+	if one, ok := b.Median("bare", systemTorchrun, podAndScript); ok && kase != "drain" { // not a drain, which delays the replacement
 		add(stepVsBare, figure.Times, f.resumption.Stepped.Sub(f.at).Seconds()/one)
 	}
 	add(stepsRecomputed, "steps", float64(f.resumption.Recomputed))
@@ -218,8 +218,8 @@ type phase struct {
 	took time.Duration
 }
 
-// phases are those of the Gang's record, of which start is split: where a dead pod was given up only after the last process of the others
-// was gone, the record has that wait in start, which begins there.
+// phases returns the phases of the Gang's record and splits start. If a dead pod was given up after the last process of the others had
+// gone, the record has that wait at the beginning of start.
 func phases(r *v1alpha1.Recovery) (out []phase) {
 	var givenUp time.Time
 	for i := range r.Replaced {
@@ -239,7 +239,7 @@ func phases(r *v1alpha1.Recovery) (out []phase) {
 		took := time.Duration(*p.ms) * time.Millisecond
 		switch p.name {
 		case "decide", "drain", "stop":
-			if p.name != "decide" || r.DrainMs == nil { // the drain holds the decision
+			if p.name != "decide" || r.DrainMs == nil { // decide includes the drain
 				gone = gone.Add(took)
 			}
 		case "start":
@@ -254,7 +254,7 @@ func phases(r *v1alpha1.Recovery) (out []phase) {
 	return out
 }
 
-// leastReferences is how often what others are compared with is measured at least: one cold start says little.
+// leastReferences is the least number of measurements of a reference: one cold start varies too much.
 const leastReferences = 3
 
 func referenceTimes(asked figure.Count, quick bool) int {
@@ -264,7 +264,7 @@ func referenceTimes(asked figure.Count, quick bool) int {
 	return max(leastReferences, figure.Repeats(asked, quick))
 }
 
-// bare measures what there is without Holdfast, in the same run: a pod, the cold start of the script, and a drained node.
+// bare measures without Holdfast, in the same run: a pod, the cold start of the script, and a drained node.
 func bare(ctx context.Context, b *bench) error {
 	r, err := b.onNodes(ctx)
 	if err != nil {
@@ -303,7 +303,7 @@ func bare(ctx context.Context, b *bench) error {
 	return r.remove(ctx, t)
 }
 
-// coldStart is how long a new job takes from its last pod's first line to its last rank's first step.
+// coldStart is the time from the last pod's first line to the last rank's first step, in a new job.
 func (t *trainer) coldStart(ctx context.Context) (time.Duration, error) {
 	var began lives.Resumption
 	if err := t.r.Until(ctx, "first step of plain torchrun", stepLimit, func(context.Context) (bool, string) {
@@ -316,7 +316,7 @@ func (t *trainer) coldStart(ctx context.Context) (time.Duration, error) {
 	return began.Stepped.Sub(t.rec.LastBorn()), nil
 }
 
-// plainDrained drains the node of the pod that does not serve torchrun's rendezvous. That training does not go on is a figure, too.
+// plainDrained drains the node of the pod that does not serve torchrun's rendezvous. If training does not resume, that is a figure, too.
 func (b *bench) plainDrained(ctx context.Context, t *trainer) error {
 	members, err := t.members(ctx)
 	if err != nil {

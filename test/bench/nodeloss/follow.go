@@ -16,16 +16,16 @@ import (
 	"holdfast.dev/holdfast/test/bench/lives"
 )
 
-// trainer is one job and what its pods say.
+// trainer is one job and the output of its pods.
 type trainer struct {
 	r     *real
 	job   string
 	rec   *lives.Record
-	limit time.Duration      // how long a fault may take until it trains again
-	stop  context.CancelFunc // ends following its pods
+	limit time.Duration      // how long a fault may stop training
+	stop  context.CancelFunc // stops following its pods
 }
 
-// train creates a job and follows all its pods, those to come too.
+// train creates a job and follows its present and future pods.
 func (r *real) train(ctx context.Context, job string) (*trainer, error) {
 	if err := r.Client().Create(ctx, trainJob(job)); err != nil {
 		return nil, fmt.Errorf("creating job %s: %w", job, err)
@@ -36,7 +36,7 @@ func (r *real) train(ctx context.Context, job string) (*trainer, error) {
 	return t, nil
 }
 
-// holdfast is the job with Holdfast's annotations, the same for all cases; it trains and has a step in storage.
+// holdfast returns the job with Holdfast's annotations, the same for all cases, once it trains and has a step in storage.
 func (r *real) holdfast(ctx context.Context) (*trainer, error) {
 	if r.trainer != nil {
 		return r.trainer, nil
@@ -55,7 +55,7 @@ func (r *real) holdfast(ctx context.Context) (*trainer, error) {
 	return t, nil
 }
 
-// steady waits until the job trains, under Holdfast with a warm standby for every rank, and says what a step takes.
+// steady waits until the job trains, under Holdfast with a warm standby for every rank, and returns the time of a step.
 func (t *trainer) steady(ctx context.Context) (stepMs float64, err error) {
 	from := time.Now().Add(time.Second)
 	err = t.r.Until(ctx, t.job+" trains", stepLimit, func(ctx context.Context) (bool, string) {
@@ -78,7 +78,7 @@ func (t *trainer) steady(ctx context.Context) (stepMs float64, err error) {
 	return stepMs, nil
 }
 
-// stored waits for a step of the present generation that lies whole in storage, and then until it is so old.
+// stored waits until a step of the present generation is complete in storage and has reached the given age.
 func (t *trainer) stored(ctx context.Context, age time.Duration) error {
 	return t.r.Until(ctx, "a step in storage", stepLimit, func(ctx context.Context) (bool, string) {
 		run, err := t.run(ctx)
@@ -94,7 +94,7 @@ func (t *trainer) run(ctx context.Context) (*v1alpha1.RunStatus, error) {
 	return lives.Run(ctx, t.r.World, roomName, t.job)
 }
 
-// generation is the newest that the Gang shows; 0 for a job without one.
+// generation is the newest in the Gang's status; 0 for a job without one.
 func (t *trainer) generation(ctx context.Context) (int64, error) {
 	if t.job != jobHoldfast {
 		return 0, nil
@@ -106,7 +106,7 @@ func (t *trainer) generation(ctx context.Context) (int64, error) {
 	return run.Generation, nil
 }
 
-// recovery is the record of the one that came after a generation, once it is whole.
+// recovery is the record of the recovery after a generation, once it is complete.
 func (t *trainer) recovery(ctx context.Context, after int64) (*v1alpha1.Recovery, error) {
 	var out *v1alpha1.Recovery
 	err := t.r.Until(ctx, "the recovery on the Gang", time.Minute, func(ctx context.Context) (bool, string) {
@@ -123,7 +123,7 @@ func (t *trainer) recovery(ctx context.Context, after int64) (*v1alpha1.Recovery
 	return out, err
 }
 
-// members are the pods of the job that are members, by slot.
+// members are the pods of the job that hold its slots, by slot.
 func (t *trainer) members(ctx context.Context) ([]corev1.Pod, error) {
 	all, err := t.r.Pods(ctx, roomName, t.job)
 	if err != nil {
@@ -144,7 +144,7 @@ func (t *trainer) members(ctx context.Context) ([]corev1.Pod, error) {
 	return out, nil
 }
 
-// pick is a node of the job, one of the unwanted only where all are; of several that of the last slot.
+// pick returns a node of the job, preferably none of the unwanted; of several the one with the last slot.
 func (t *trainer) pick(ctx context.Context, unwanted []string) (string, error) {
 	members, err := t.members(ctx)
 	if err != nil {
@@ -160,7 +160,7 @@ func (t *trainer) pick(ctx context.Context, unwanted []string) (string, error) {
 	return node, nil
 }
 
-// podStart creates a bare pod and says how long it took to its process's first line.
+// podStart creates a bare pod and returns the time until its process's first line.
 func (r *real) podStart(ctx context.Context, name string) (time.Duration, error) {
 	began := time.Now()
 	if err := r.Client().Create(ctx, barePod(name)); err != nil {
@@ -192,7 +192,7 @@ func (r *real) podStart(ctx context.Context, name string) (time.Duration, error)
 	return born.Sub(began), nil
 }
 
-// remove ends following a job, and the job.
+// remove stops following a job and deletes it.
 func (r *real) remove(ctx context.Context, t *trainer) error {
 	t.stop()
 	return lives.Remove(ctx, r.World, roomName, t.job, stepLimit)

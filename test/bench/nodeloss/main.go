@@ -29,11 +29,11 @@ const (
 type kase struct {
 	name, what string
 	run        func(context.Context, *bench) error
-	// simulated cases are on simulated nodes, as many as --nodes says; repeated ones go by --repeat.
+	// simulated cases run on simulated nodes, as many as --nodes; repeated cases run --repeat times.
 	simulated, repeated bool
 }
 
-// cases are all that can be measured. Those on real nodes share a cluster.
+// cases are all cases. Those on real nodes share a cluster.
 var cases = []kase{
 	{"bare", "a bare pod, the script's cold start and a drain, all without Holdfast", bare, false, true},
 	{"gpu-lost", "a GPU falls off the bus under a pod of the job", gpuLost, false, true},
@@ -42,7 +42,7 @@ var cases = []kase{
 	{"cordon", "simulated nodes with a fatal verdict to outage and taint", cordon, true, false},
 }
 
-// timeLimit is what the whole run may take.
+// timeLimit bounds the whole run.
 const timeLimit = 16 * time.Minute
 
 var goals = []figure.Goal{
@@ -51,7 +51,7 @@ var goals = []figure.Goal{
 	{Key: ours("gpu-lost", stepVsBare), Bound: 0.8},
 	{Key: ours("drain", stepsRecomputed), Bound: 0, Each: true},
 	{Key: ours("dead-node", faultToReleased), Bound: 20},
-	// One interval, and the write that was under way.
+	// One interval, and the write in progress.
 	{Key: ours("dead-node", trainingAgain), Bound: storeSeconds + 2},
 }
 
@@ -70,19 +70,19 @@ type options struct {
 type bench struct {
 	options
 	*figure.Set
-	sim      *sim  // nil until a case asked for it
-	real     *real // the same
+	sim      *sim  // nil until a case needs it
+	real     *real // nil until a case needs it
 	progress io.Writer
 }
 
 func (b *bench) say(format string, args ...any) { fmt.Fprintf(b.progress, format+"\n", args...) }
 
 func main() {
-	ctrllog.SetLogger(logr.Discard()) // clients' errors are returned
+	ctrllog.SetLogger(logr.Discard()) // errors of clients are returned, not logged
 	figure.Main(command(os.Stdout, os.Stderr))
 }
 
-// command writes lines to out and what is for people to progress.
+// command writes lines to out, and output for users to progress.
 func command(out, progress io.Writer) *cobra.Command {
 	o := options{cases: figure.OneOf(caseNames()...)}
 	cmd := &cobra.Command{
@@ -109,7 +109,7 @@ func caseNames() (all []string) {
 
 const leastNodes, leastNodesQuick = 100, 10
 
-// refused is an error where an option would do nothing, or there are too few nodes for a figure.
+// refused returns an error for an option without effect, or for too few nodes.
 func (o options) refused(chosen []kase) error {
 	least := leastNodes
 	if o.Quick {
@@ -123,7 +123,7 @@ func (o options) refused(chosen []kase) error {
 	case o.repeat > 0 && !slices.ContainsFunc(chosen, func(c kase) bool { return c.repeated }):
 		return errors.New("--repeat: none of the --cases is repeated: leave the flag out")
 	case o.repeat > 0 && o.repeat < leastReferences && !slices.ContainsFunc(chosen, func(c kase) bool { return c.repeated && c.name != "bare" }):
-		return fmt.Errorf("--repeat=%d: case bare, with which others are compared, is measured at least %d times: leave the flag out, or give more", o.repeat, leastReferences)
+		return fmt.Errorf("--repeat=%d: case bare, the reference of others, is measured at least %d times: leave the flag out, or give more", o.repeat, leastReferences)
 	}
 	return nil
 }
@@ -149,7 +149,7 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 	return figure.Result{Common: &o.Common, Rows: b.lines(), Goals: goals, Began: began, Limit: timeLimit, Broken: err}.Conclude(out, progress)
 }
 
-// lines are the figures and what is compared with another system's.
+// lines are the figures and their ratios to other systems.
 func (b *bench) lines() []figure.Figure {
 	plain, limit := ours("drain", faultToStep), ours("cordon", nodesPerSecond)
 	plain.System, limit.System = systemTorchrun, systemLimit
@@ -157,7 +157,7 @@ func (b *bench) lines() []figure.Figure {
 	return append(all, b.Ratio(ours("cordon", nodesPerSecond), limit, "vs_limit", figure.Share)...)
 }
 
-// measure runs one case. Of one that fails or is broken off there are no figures.
+// measure runs one case. If it fails or is interrupted, it has no figures.
 func (b *bench) measure(ctx context.Context, c kase) error {
 	b.say("%s: %s", c.name, c.what)
 	err := c.run(ctx, b)
@@ -173,7 +173,7 @@ func (b *bench) measure(ctx context.Context, c kase) error {
 	return fmt.Errorf("%s: %w", c.name, err)
 }
 
-// benchName is in every line.
+// benchName is the benchmark's name in every line.
 const benchName = "node-loss"
 
 func newFigures() *figure.Set { return figure.NewSet(benchName) }

@@ -21,28 +21,29 @@ import (
 )
 
 const (
-	// realNodes is what the job needs and one spare.
+	// realNodes is the number of nodes of the job, plus one spare.
 	realNodes = 3
-	// stepLimit is how long a fault may take until training goes on; longer is no figure but a failure.
+	// stepLimit bounds the time from a fault until training resumes; a longer one is a failure, not a figure.
 	stepLimit = 2 * time.Minute
-	// plainLimit is how long plain torchrun is waited for after a drain: several times what a new pod and a cold start take.
+	// plainLimit bounds the wait for plain torchrun after a drain: several times a new pod and a cold start.
 	plainLimit = time.Minute
-	// healLimit is how long a node may take until it is of use again: the hold-off of a lost GPU is 30 s.
+	// healLimit bounds the time until a node can be used again: the hold-off of a lost GPU is 30 s.
 	healLimit = 2 * time.Minute
 )
 
-// real is a cluster of real nodes with Holdfast on it, and what was seen there.
+// real is a cluster of real nodes with Holdfast, and what was observed there.
 type real struct {
 	*harness.Cluster
 	marks   *marks
-	trainer *trainer // of the one Holdfast job; nil until a case asked for it
-	failed  []string // nodes on which a GPU was lost before: their next hold-off is longer
-	// ctx ends what follows nodes and pods, by stop, before the cluster goes.
+	trainer *trainer // of the one Holdfast job; nil until a case needs it
+	failed  []string // nodes that lost a GPU before: their next hold-off is longer
+	// ctx bounds the goroutines that follow nodes and pods; stop ends it before the cluster ends.
 	ctx  context.Context
 	stop context.CancelFunc
 }
 
-// onNodes is the cluster of real nodes, the same for all cases of a run. The one of simulated nodes is ended: nothing else runs beside.
+// onNodes returns the cluster of real nodes, the same for all cases of a run. It ends the one of simulated nodes, so that nothing else
+// runs.
 func (b *bench) onNodes(ctx context.Context) (*real, error) {
 	if b.real != nil {
 		return b.real, nil
@@ -65,12 +66,12 @@ func (b *bench) onNodes(ctx context.Context) (*real, error) {
 	b.real = &real{Cluster: c}
 	b.real.ctx, b.real.stop = context.WithCancel(ctx)
 	if err := b.real.furnish(ctx, string(script)); err != nil {
-		return nil, errors.Join(err, b.down()) // no case is to meet half of it
+		return nil, errors.Join(err, b.down()) // no case must get a half-made cluster
 	}
 	return b.real, nil
 }
 
-// furnish installs Holdfast and what the jobs share.
+// furnish installs Holdfast and the objects that the jobs share.
 func (r *real) furnish(ctx context.Context, script string) (err error) {
 	if err := r.Install(ctx); err != nil {
 		return fmt.Errorf("installing Holdfast: %w", err)
@@ -98,15 +99,15 @@ func (b *bench) down() (err error) {
 	return err
 }
 
-// marks are the moments at which a taint was seen to come.
+// marks has the times at which a taint was first observed.
 type marks struct {
 	mu sync.Mutex
-	at map[string]time.Time // by node and key; absent while the node has no such taint
+	at map[string]time.Time // by node and key; absent while the node lacks the taint
 }
 
 func newMarks() *marks { return &marks{at: map[string]time.Time{}} }
 
-// look takes a Node as it was seen at a moment.
+// look records a Node as observed at a time.
 func (m *marks) look(n *corev1.Node, at time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -120,7 +121,7 @@ func (m *marks) look(n *corev1.Node, at time.Time) {
 	}
 }
 
-// tainted is when the present taint of that key came.
+// tainted is the time at which the present taint of that key was observed.
 func (m *marks) tainted(node, key string) (time.Time, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -149,7 +150,7 @@ func (r *real) watch(ctx context.Context) (*marks, error) {
 	return m, nil
 }
 
-// healthy waits until a node is one that the next pod may go to: its daemon speaks well of it, and nothing keeps pods away.
+// healthy waits until a node accepts the next pod: its daemon reports it healthy, and no taint or cordon excludes pods.
 func (r *real) healthy(ctx context.Context, node string) error {
 	return r.Until(ctx, node+" is healthy and takes pods", healLimit, func(ctx context.Context) (bool, string) {
 		n := &corev1.Node{}
@@ -177,11 +178,10 @@ func (r *real) allHealthy(ctx context.Context) error {
 	return nil
 }
 
-// leaders are the nodes on which the leading controller and scheduler are. What the loss of those costs is another figure, so
-// the cases choose another node where they can.
+// leaders are the nodes of the leading controller and scheduler. Their loss would cost more, so the cases choose another node if they can.
 func (r *real) leaders(ctx context.Context) ([]string, error) {
 	var out []string
-	for _, lease := range harness.ControlPlane { // each is named like its Deployment
+	for _, lease := range harness.ControlPlane { // each lease is named like its Deployment
 		p, err := r.Leader(ctx, lease)
 		if err != nil {
 			return nil, err

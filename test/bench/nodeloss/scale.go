@@ -17,9 +17,9 @@ import (
 
 const (
 	nodesPerSecond = "nodes_per_s"
-	// parallel is how many requests a measurement of the limit has under way, as many as the product.
+	// parallel is the number of concurrent requests when the limit is measured, the same as the product's.
 	parallel = 32
-	// timeout is how long anything may take before the case is given up.
+	// timeout bounds every wait; after it the case fails.
 	timeout = 3 * time.Minute
 )
 
@@ -31,7 +31,7 @@ type sim struct {
 	nodes  []string
 }
 
-// simulate is the cluster of simulated nodes, the same for all cases of a run; run ends it.
+// simulate returns the cluster of simulated nodes, the same for all cases of a run; run ends it.
 func (b *bench) simulate(ctx context.Context) (*sim, error) {
 	if b.sim != nil {
 		return b.sim, nil
@@ -49,17 +49,17 @@ func (b *bench) simulate(ctx context.Context) (*sim, error) {
 	}
 	b.sim = &sim{Cluster: c}
 	if err := b.sim.reach(ctx); err != nil {
-		return nil, errors.Join(err, b.down()) // no case is to meet half of it
+		return nil, errors.Join(err, b.down()) // no case must get a half-made cluster
 	}
 	return b.sim, nil
 }
 
-// reach makes the clients and learns which nodes there are.
+// reach creates the clients and lists the nodes.
 func (s *sim) reach(ctx context.Context) (err error) {
 	if s.config, err = s.Config(); err != nil {
 		return err
 	}
-	s.config.DisableCompression = true // watches are to cost the API server as little as those of its own controllers
+	s.config.DisableCompression = true // watches should cost the API server as little as those of its own controllers
 	if s.client, err = kubernetes.NewForConfig(s.config); err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (s *seen) mark(name string) {
 	}
 }
 
-// wait returns when the last was seen.
+// wait returns the time at which the last name was seen.
 func (s *seen) wait(ctx context.Context) (time.Time, error) {
 	select {
 	case <-s.all:

@@ -27,14 +27,14 @@ import (
 	"holdfast.dev/holdfast/test/bench/figure"
 )
 
-// writeQPS and writeBurst are those of the product (cmd/holdfast-controller).
+// writeQPS and writeBurst are the product's (cmd/holdfast-controller).
 const (
 	writeQPS   = 1000
 	writeBurst = 2000
 )
 
-// cordon measures two thirds of the nodes going bad at once, with the budget opened, and then single ones. The limit is the same
-// patches by a client that has nothing to decide.
+// cordon measures two thirds of the nodes failing at once, with the budget opened, and then single ones. The limit is the same patches by a
+// client that decides nothing.
 func cordon(ctx context.Context, b *bench) (err error) {
 	s, err := b.simulate(ctx)
 	if err != nil {
@@ -45,7 +45,7 @@ func cordon(ctx context.Context, b *bench) (err error) {
 	if err != nil {
 		return err
 	}
-	// The limit first, on nodes that nobody watches for verdicts.
+	// The limit first, on nodes whose verdicts no controller watches.
 	rate, err := s.rate(ctx, tainted, v1alpha1.TaintUnhealthy, bad, func() error {
 		return figure.Each(parallel, bad, func(node string) error { return s.patch(ctx, node, v1alpha1.ActionEvict, true) })
 	})
@@ -68,14 +68,14 @@ func cordon(ctx context.Context, b *bench) (err error) {
 	return s.single(ctx, b, tainted)
 }
 
-// taints tells of nodes on which a taint was seen.
+// taints records on which nodes a taint was seen.
 type taints struct{ watch map[string]*seen }
 
 func (s *sim) watchTaints(ctx context.Context) (*taints, error) {
 	t := &taints{
 		watch: map[string]*seen{v1alpha1.TaintUnhealthy: newSeen(len(s.nodes) * 2 / 3), v1alpha1.TaintOutage: newSeen(len(s.nodes) * 2 / 3)},
 	}
-	for _, n := range s.nodes[len(s.nodes)*2/3:] { // the single ones
+	for _, n := range s.nodes[len(s.nodes)*2/3:] { // the nodes of the single verdicts
 		t.watch[n] = newSeen(1)
 	}
 	factory := informers.NewSharedInformerFactory(s.client, 0)
@@ -107,7 +107,7 @@ func (s *sim) watchTaints(ctx context.Context) (*taints, error) {
 	return t, nil
 }
 
-// rate is nodes per second from the first taint of that key to the last.
+// rate is the number of nodes per second from the first taint of that key to the last.
 func (s *sim) rate(ctx context.Context, t *taints, key string, nodes []string, do func() error) (float64, error) {
 	if err := do(); err != nil {
 		return 0, err
@@ -120,7 +120,7 @@ func (s *sim) rate(ctx context.Context, t *taints, key string, nodes []string, d
 	return float64(len(nodes)-1) / last.Sub(w.first).Seconds(), nil
 }
 
-// patch writes a verdict as the daemon of a node does, with its taint or without.
+// patch writes a verdict as a node's daemon does, with or without its taint.
 func (s *sim) patch(ctx context.Context, node string, action v1alpha1.NodeAction, taint bool) error {
 	text, err := json.Marshal(v1alpha1.NodeHealth{Action: action, Cause: "GPULost", Message: "GPU 3 fell off the bus", Since: metav1.NowMicro()})
 	if err != nil {
@@ -170,7 +170,7 @@ func (s *sim) lead(ctx context.Context) (stop func() error, err error) {
 	return func() error { cancel(); return <-ended }, nil
 }
 
-// single measures one node at a time: verdict written to taint seen.
+// single measures one node at a time: from the written verdict to the observed taint.
 func (s *sim) single(ctx context.Context, b *bench, t *taints) error {
 	well := s.nodes[len(s.nodes)*2/3:]
 	for _, node := range well[:min(len(well)-1, 20)] {

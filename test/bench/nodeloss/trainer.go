@@ -26,13 +26,13 @@ const (
 	jobHoldfast  = "holdfast"
 )
 
-// line is what a user writes; with Holdfast's annotations the same line runs, unchanged. The pod says first that its process is there.
+// line is the command that a user writes; Holdfast runs it unchanged. The pod first reports that its process runs.
 func line(job string) string {
 	return fmt.Sprintf(`printf '{"bench":"pod","t":%%s}\n' "$EPOCHREALTIME"; exec torchrun --nnodes=%d --rdzv-backend=c10d --rdzv-id=bench `+
 		`--rdzv-endpoint=%s-0.%s:%d --nproc-per-node=%d --max-restarts=100 train.py %s`, pods, job, job, lives.RendezvousPort, ranksEach, pause)
 }
 
-// trainJob is the job of a system: annotations are all that tells Holdfast's from torchrun's.
+// trainJob is the job of a system: Holdfast's differs from torchrun's by annotations alone.
 func trainJob(name string) *batchv1.Job {
 	var annotations map[string]string
 	if name == jobHoldfast {
@@ -42,7 +42,7 @@ func trainJob(name string) *batchv1.Job {
 	return harness.Job(roomName, name, pods, 100, annotations, podOf(name, line(name)))
 }
 
-// barePod is a pod of the same template that nothing but the kubelet has to do with.
+// barePod is a pod of the same template that only the kubelet handles.
 func barePod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: roomName},
 		Spec: podOf(jobTorchrun, `printf '{"bench":"pod","t":%s}\n' "$EPOCHREALTIME"; exec sleep 600`)}
@@ -53,7 +53,7 @@ func podOf(job, line string) corev1.PodSpec {
 	return lives.Pod(job, line, 20, ranksEach, harness.ClaimVolume("files-"+job, false).VolumeSource, own)
 }
 
-// room is everything that the jobs share, and what each has for itself.
+// room returns the objects that the jobs share, and those of each job.
 func room(script string) []client.Object {
 	out := lives.Room(roomName, map[string]string{"train.py": script})
 	out = append(out, harness.Claim(roomName, "storage", layout.SharedStorageClass, corev1.ReadWriteMany))

@@ -17,7 +17,7 @@ import (
 	"holdfast.dev/holdfast/test/harness"
 )
 
-// plan says what is measured.
+// plan is what to measure.
 type plan struct {
 	shapes  []shape
 	systems []string
@@ -33,7 +33,7 @@ var (
 	full = plan{
 		shapes:  []shape{onePod, twoPods, plain},
 		systems: []string{systemLimit, systemTorchrun, systemCold, systemHoldfast, systemAsComes},
-		// Busy cores first: it is then that a job's first standbys warm up.
+		// Busy cores first: then a job's first standbys are measured on busy cores.
 		loads: []load{busy, paused}, kills: 5,
 	}
 	quick = plan{
@@ -50,14 +50,14 @@ type bench struct {
 	results *results
 }
 
-// turn is one job of a system, from its creation to its end, and how many kills per load it gets after those of earlier turns.
+// turn is one job of a system, from its creation to its end, and the number of its kills per load, numbered after those of earlier turns.
 type turn struct {
 	system       string
 	kills, after int
 }
 
-// turns are what is measured in a shape, one after the other: nothing else runs beside. Systems that are killed come twice, the second time
-// in the opposite order: within minutes a machine's speed drifts by more than what sets some of them apart, and so it favours none.
+// turns are the jobs of a shape, one after the other: nothing else runs beside. Systems that are killed come twice, the second time in the
+// opposite order: a machine's speed drifts within minutes by more than some systems differ, and this order favours none.
 func (p plan) turns(s shape) (out []turn) {
 	var killed []string
 	for _, name := range p.systems {
@@ -77,17 +77,17 @@ func (p plan) turns(s shape) (out []turn) {
 			out = append(out, turn{system: name, kills: p.kills - first, after: first})
 		}
 	}
-	if slices.Contains(p.systems, systemAsComes) && !s.plain() && s == p.shapes[0] { // shown once
+	if slices.Contains(p.systems, systemAsComes) && !s.plain() && s == p.shapes[0] { // measured once
 		out = append(out, turn{system: systemAsComes})
 	}
 	return out
 }
 
-// plainSystems are those that a plain script is measured under.
+// plainSystems are the systems under which a plain script is measured.
 var plainSystems = []string{systemHoldfast, systemTorchrun}
 
-// run measures everything in the plan. A system that breaks does not stop the others; all that broke is returned together. Of a case that
-// breaks, or is broken off, the system has no figures, and its second turn in that shape is left out.
+// run measures everything in the plan. A failed system does not stop the others; run returns all failures together. A failed or interrupted
+// case has no figures of that system, and its second turn in that shape is skipped.
 func (b *bench) run(ctx context.Context) error {
 	if err := b.prepare(ctx); err != nil {
 		return err
@@ -121,7 +121,7 @@ func (b *bench) prepare(ctx context.Context) error {
 	return nil
 }
 
-// measure runs one turn of a system in one shape, from creating its job to its last pod's end.
+// measure runs one turn of a system in one shape, from its job's creation to its last pod's end.
 func (b *bench) measure(ctx context.Context, turn turn, sh shape) (err error) {
 	b.w.Say("%s, %s", sh.name, turn.system)
 	ctx, cancel := context.WithCancel(ctx)
@@ -151,7 +151,7 @@ func (b *bench) measure(ctx context.Context, turn turn, sh shape) (err error) {
 	return nil
 }
 
-// loads are those of a plan; of a plain script only the first is measured, the one under which the first standbys warm up.
+// loads are a plan's loads; a plain script has only the first, under which the first standbys warm up.
 func (s shape) loads(of []load) []load {
 	if s.plain() {
 		return of[:1]
@@ -159,7 +159,7 @@ func (s shape) loads(of []load) []load {
 	return of
 }
 
-// start creates a system's job and returns when it trains.
+// start creates a system's job and returns once it trains.
 func (t *trial) start(ctx context.Context) error {
 	name := t.system.jobName(t.shape)
 	for _, o := range []client.Object{lives.Service(namespace, name), jobFor(t.system, t.shape, t.plan.kills)} {
@@ -182,14 +182,14 @@ func (t *trial) start(ctx context.Context) error {
 	return nil
 }
 
-// The kinds of lines that limit.py prints: processes that were forked, new ones all at once, and new ones each alone.
+// The kinds of lines that limit.py prints: forked processes, new ones all at once, and a new one alone.
 const (
 	kindLimit      = "limit"
 	kindLimitCold  = "limit_cold"
 	kindLimitAlone = "limit_alone"
 )
 
-// follow waits for the job's pods and collects what they print.
+// follow waits for the job's pods and collects their output.
 func (b *bench) follow(ctx context.Context, job string, sh shape, into *lives.Record) error {
 	if err := b.w.Until(ctx, "pods of "+job+" running", 2*time.Minute, func(ctx context.Context) (bool, string) {
 		pods, err := b.w.Pods(ctx, namespace, job)
@@ -212,7 +212,7 @@ func (b *bench) follow(ctx context.Context, job string, sh shape, into *lives.Re
 	return nil
 }
 
-// describe says in a few words what a pod waits for.
+// describe says in a few words why a pod waits.
 func describe(p corev1.Pod) string {
 	out := p.Name + " " + string(p.Status.Phase)
 	for _, c := range p.Status.Conditions {
@@ -234,7 +234,7 @@ func (b *bench) remove(ctx context.Context, job string) error {
 	return errors.Join(client.IgnoreNotFound(err), lives.Remove(ctx, b.w, namespace, job, time.Minute))
 }
 
-// limit notes what processes of no launcher took, in every case of the shape: no pause comes before a first step.
+// limit records the times of processes without a launcher, in every case of the shape: no pause precedes a first step.
 func (t *trial) limit(ctx context.Context) error {
 	if err := t.w.Until(ctx, "processes of no launcher have stepped", 3*time.Minute, func(context.Context) (bool, string) {
 		forked, cold, alone := t.rec.Seconds(kindLimit), t.rec.Seconds(kindLimitCold), t.rec.Seconds(kindLimitAlone)
@@ -252,7 +252,7 @@ func (t *trial) limit(ctx context.Context) error {
 	return nil
 }
 
-// never shows that a system does not recover within a time in which the others do several times over.
+// never shows that a system does not recover within several times the others' time.
 func (t *trial) never(ctx context.Context) error {
 	kase := t.caseName(paused)
 	if err := t.calm(ctx, kase); err != nil {

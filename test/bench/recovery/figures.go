@@ -16,7 +16,7 @@ const (
 	systemAsComes   = "torchrun as it comes"
 )
 
-// The metrics that the table and the goals read.
+// The metrics that the table and the goals use.
 const (
 	killToStep   = "kill_to_step"
 	standbyReady = "standby_ready_s"
@@ -27,16 +27,16 @@ const (
 	restoreTime  = "kill_to_restore"
 	loadMs       = "load_ms"
 	recomputed   = "steps_recomputed"
-	// standbyVain is how long standbys were waited for that never were ready.
+	// standbyVain is the time spent waiting for standbys that never were ready.
 	standbyVain = "standby_waited_in_vain_s"
-	// earlyKills counts the kills that came before every rank's standby was there, earlyToStep is what they took.
+	// earlyKills counts kills before every rank's standby was ready; earlyToStep is their time to the first new step.
 	earlyKills  = "kills_before_standby"
 	earlyToStep = "kill_before_standby_to_step"
-	// oneProcess is a new process that imports, joins a group of itself and steps, with nothing beside it.
+	// oneProcess is a new process alone on the machine: it imports, joins a group of one and takes a step.
 	oneProcess = "one_process_alone"
 )
 
-// withClient is the case that a plain script's is compared with: the same ranks on one pod under the same load; empty for other cases.
+// withClient is the case that a plain script's case is compared with: the same ranks on one pod under the same load; "" for other cases.
 func withClient(kase string) string {
 	if load, ok := strings.CutPrefix(kase, plain.name+", "); ok {
 		return onePod.name + ", " + load
@@ -44,21 +44,20 @@ func withClient(kase string) string {
 	return ""
 }
 
-// results are the samples of all cases.
+// results has the samples of all cases.
 type results struct{ *figure.Set }
 
-// early notes a kill that came before its standbys.
+// early records a kill that came before its standbys.
 func (r *results) early(kase string, stepped float64) {
 	r.Add(kase, systemHoldfast, earlyToStep, "s", stepped)
 }
 
 func newResults() *results { return &results{figure.NewSet(benchName)} }
 
-// limits are the systems that a system is compared with, beside torchrun: what no launcher can beat that has processes ready, or has none.
+// limits are the lower bounds of systems: what a launcher with ready processes, or without, cannot beat.
 var limits = map[string]string{systemHoldfast: systemLimit, systemCold: systemLimitCold, systemTorchrun: systemLimitCold}
 
-// figures are the rows: every median, the kills before standbys, then every ratio against torchrun, the limits and the script with the
-// client.
+// figures are the rows: every median, the kills before standbys, then every ratio to torchrun, the limits and the script with the client.
 func (r *results) figures() []figure.Figure {
 	out := r.Figures()
 	for _, kase := range r.Cases() {
@@ -81,10 +80,10 @@ func (r *results) figures() []figure.Figure {
 	return out
 }
 
-// standbyGoal is within how many seconds a new job has a warm standby for every rank, however busy its cores are.
+// standbyGoal is the goal, in seconds, for a warm standby of every rank in a new job, however busy its cores are.
 const standbyGoal = 20
 
-// goals are those of the cases that were measured.
+// goals returns the goals of the measured cases.
 func (r *results) goals() (all []figure.Goal) {
 	for _, kase := range r.Cases() {
 		add := func(system, metric string, bound float64) {
@@ -93,12 +92,12 @@ func (r *results) goals() (all []figure.Goal) {
 		if withClient(kase) == "" {
 			add(systemHoldfast, killToStep+"_vs_torchrun", 0.15)
 			add(systemCold, killToStep+"_vs_torchrun", 1.1)
-		} else { // a script that does not know Holdfast
+		} else { // a script without the client
 			add(systemHoldfast, killToStep+"_vs_torchrun", 0.07)
 			add(systemHoldfast, killToStep+"_vs_client", 1.5)
 			add(systemHoldfast, standbyFirst+"_vs_client", 1.25)
 		}
-		for _, metric := range []string{standbyFirst, standbyVain} { // a case has one of them, or comes after one that has
+		for _, metric := range []string{standbyFirst, standbyVain} { // a case has one of them, or follows one that has
 			if len(r.Samples(kase, systemHoldfast, metric)) > 0 {
 				add(systemHoldfast, metric, standbyGoal)
 			}

@@ -43,7 +43,7 @@ func TestFiguresAreMediansAndRatios(t *testing.T) {
 	}
 }
 
-// missed is what a run without figures to keep says at its end.
+// missed is the message of a run with missed goals, without a record.
 func missed(t *testing.T, r *results) string {
 	t.Helper()
 	var progress bytes.Buffer
@@ -55,7 +55,7 @@ func missed(t *testing.T, r *results) string {
 	return err.Error()
 }
 
-// A plain script has goals of its own: against torchrun, and against the script with the client under the same load.
+// TestGoalsOfAPlainScript: it has its own goals, against torchrun and against the script with the client under the same load.
 func TestGoalsOfAPlainScript(t *testing.T) {
 	r := newResults()
 	r.Add("1x4, no pause", systemHoldfast, killToStep, "s", 0.3)
@@ -94,7 +94,7 @@ func TestGoalsAreJudgedPerCase(t *testing.T) {
 	}
 }
 
-// A kill that came before its standbys is told of, and is none of those that met them.
+// TestKillsBeforeStandbysAreCounted: such a kill is reported apart from those with standbys.
 func TestKillsBeforeStandbysAreCounted(t *testing.T) {
 	r := sample()
 	r.early("1x4", 6)

@@ -28,11 +28,11 @@ var limitScript string
 const (
 	namespace = "bench-recovery"
 	pace      = "0.02"
-	// The scripts by their names in the pods.
+	// The file names of the scripts in the pods.
 	trainFile, plainFile = "train.py", "plain.py"
 )
 
-// shape is how the ranks are spread, and the script that they run.
+// shape is the distribution of the ranks, and their script.
 type shape struct {
 	name       string
 	pods, each int
@@ -41,13 +41,13 @@ type shape struct {
 
 func (s shape) ranks() int { return s.pods * s.each }
 
-// plain says that the script keeps nothing and knows nothing of Holdfast.
+// plain: the script keeps no state and does not use Holdfast.
 func (s shape) plain() bool { return s.script == plainFile }
 
-// system is one thing that is measured, as the job that runs it. All run in pods of the same template.
+// system is what is measured, as the job that runs it. All run in pods of the same template.
 type system struct {
 	name, job string
-	// annotations are all that tells Holdfast's jobs from torchrun's.
+	// annotations are the only difference between Holdfast's jobs and torchrun's.
 	annotations map[string]string
 	env         []corev1.EnvVar
 }
@@ -62,12 +62,12 @@ var systems = map[string]system{
 	systemLimit: {name: systemLimit, job: "limit"},
 }
 
-// holdfast says whether the agent starts the ranks.
+// holdfast reports whether the agent starts the ranks.
 func (s system) holdfast() bool { return s.annotations != nil }
 
 func (s system) jobName(sh shape) string { return s.job + "-" + sh.name }
 
-// torchrunLine is what a user writes; with Holdfast's annotation the same line runs, unchanged.
+// torchrunLine is the command that a user writes; Holdfast runs it unchanged.
 func torchrunLine(job string, sh shape) string {
 	where := "--standalone"
 	if sh.pods > 1 {
@@ -80,7 +80,7 @@ func limitLine(job string, sh shape, times int) string {
 	return fmt.Sprintf("python limit.py $JOB_COMPLETION_INDEX %d %d %d %s-0.%s %d", sh.pods, sh.each, times, job, job, lives.RendezvousPort)
 }
 
-// jobFor is the job that runs a system in a shape.
+// jobFor returns the job of a system in a shape.
 func jobFor(s system, sh shape, times int) *batchv1.Job {
 	name := s.jobName(sh)
 	line := torchrunLine(name, sh)
@@ -96,7 +96,7 @@ func jobFor(s system, sh shape, times int) *batchv1.Job {
 	}
 	state := &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: ptr.To(resource.MustParse("128Mi"))}
 	pod := lives.Pod(name, line, 1, 1, corev1.VolumeSource{EmptyDir: state}, s.env...)
-	// Each pod of a job is on a node of its own.
+	// Each pod of a job is on its own node.
 	pod.Affinity = &corev1.Affinity{
 		PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
 			TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{batchv1.JobNameLabel: name}}}}},

@@ -15,7 +15,7 @@ import (
 	"holdfast.dev/holdfast/test/bench/figure/figuretest"
 )
 
-// The figures compare systems only if nothing but the named things differs between their jobs.
+// TestSystemsRunInTheSamePods: jobs of systems differ only by the named things; otherwise figures are not comparable.
 func TestSystemsRunInTheSamePods(t *testing.T) {
 	for _, sh := range full.shapes {
 		want := jobFor(systems[systemTorchrun], sh, 5)
@@ -33,11 +33,11 @@ func TestSystemsRunInTheSamePods(t *testing.T) {
 				t.Errorf("%s runs %q, not %q", name, pod.Containers[0].Command[2], line)
 			}
 			pod.Containers[0].Command, of.Containers[0].Command = nil, nil
-			if name == systemAsComes { // torchrun with nothing set for it, which is what the other torchrun differs by
+			if name == systemAsComes { // the other torchrun differs by this variable
 				of.Containers[0].Env = slices.DeleteFunc(slices.Clone(of.Containers[0].Env), func(e corev1.EnvVar) bool { return e.Name == "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" })
 			}
 			if systems[name].holdfast() {
-				// nothing of torchrun's store is there
+				// the variable for torchrun's store is absent
 				pod.Containers[0].Env = append(slices.Clone(pod.Containers[0].Env), systems[systemTorchrun].env...)
 			}
 			pod.Subdomain, of.Subdomain = "", ""
@@ -66,7 +66,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// Every option acts or is refused, before anything is started.
+// TestRefusedOptions: an option without effect is refused before anything is started.
 func TestRefusedOptions(t *testing.T) {
 	figuretest.Refused(t, command, []figuretest.Option{
 		{Args: []string{"--kills=0"}, Want: `for "--kills" flag: give a whole number, at least 1`},
@@ -88,7 +88,7 @@ func TestAPlainScriptKnowsNothing(t *testing.T) {
 	}
 }
 
-// One job at a time, and each system as early as it is late.
+// TestTurns: one job at a time, and each system comes as early as it comes late.
 func TestTurns(t *testing.T) {
 	for _, c := range []struct {
 		shape   shape

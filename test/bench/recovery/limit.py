@@ -1,5 +1,5 @@
-"""What no launcher on this machine can beat. With processes ready ("limit"): those that have imported everything are forked, join their
-group and take one step. With none ready ("limit_cold"): new ones are started, import, join and step.
+"""The lower bound for launchers on this machine. With processes ready ("limit"): those that have imported everything are forked,
+join their group and take one step. With none ready ("limit_cold"): new ones are started, import, join and step.
 
 One such process per rank runs in the same pods, under the same limits, as the systems of the benchmark. The parents of all pods agree
 on a moment; from then on the clock runs until the last rank has finished one step of the benchmark's own training script. What a new
@@ -27,7 +27,7 @@ def step_once(rank, world, address, port):
 
 
 def forked(work):
-    """Runs work in a forked process; the returned function waits for what it answered."""
+    """Runs work in a forked process; the returned function waits for its result."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -49,7 +49,7 @@ def forked(work):
 
 
 def started(rank, world, address, port):
-    """Starts a process as a launcher would, with nothing imported; the returned function waits for when it had stepped."""
+    """Starts a process as a launcher would, with nothing imported; the returned function waits for the time of its step."""
     process = subprocess.Popen([sys.executable, __file__, "rank", str(rank), str(world), address, str(port)], stdout=subprocess.PIPE)
 
     def answer():
@@ -68,7 +68,7 @@ def free_port():
 
 
 def import_what_a_step_imports():
-    """Finds out in a throwaway process what the first step imports, so that this one never runs a step itself."""
+    """Finds out in a temporary process what the first step imports, so that this process never runs a step."""
 
     def modules():
         step_once(0, 1, "127.0.0.1", free_port())
@@ -77,17 +77,17 @@ def import_what_a_step_imports():
     for name in forked(modules)():
         try:
             importlib.import_module(name)
-        except Exception:  # a module that can only be imported from within another one is there already, or of no use
+        except Exception:  # a module that can be imported only by another one is loaded already, or not needed
             pass
 
 
 class Pods:
-    """The parents of all pods, which begin together."""
+    """The parents of all pods, which start together."""
 
     def __init__(self, pod, pods, per_pod, address, port):
         self.pod, self.pods, self.per_pod = pod, pods, per_pod
         self.store = dist.TCPStore(address, port, pods, is_master=pod == 0)
-        self.address = socket.gethostbyname(address)  # once: a limit does not ask for names
+        self.address = socket.gethostbyname(address)  # once: a lower bound needs no name lookups
 
     def all_here(self, name):
         self.store.add(name, 1)
@@ -95,7 +95,7 @@ class Pods:
             time.sleep(0.01)
 
     def measure(self, kind, times, launch):
-        """Has every rank launched at one moment, some times, and tells how long it took until the last had stepped."""
+        """Launches every rank at one time, repeatedly, and prints the time until the last one has stepped."""
         for i in range(times):
             key = f"{kind}-{i}"
             self.all_here(f"here-{key}")

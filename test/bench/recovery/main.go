@@ -23,10 +23,10 @@ import (
 	"holdfast.dev/holdfast/test/harness"
 )
 
-// benchName is in every line.
+// benchName is the benchmark's name in every line.
 const benchName = "recovery"
 
-// timeLimit is what the whole run may take.
+// timeLimit bounds the whole run.
 const timeLimit = 25 * time.Minute
 
 type options struct {
@@ -36,11 +36,11 @@ type options struct {
 }
 
 func main() {
-	ctrllog.SetLogger(logr.Discard()) // clients' errors are returned
+	ctrllog.SetLogger(logr.Discard()) // errors of clients are returned, not logged
 	figure.Main(command(os.Stdout, os.Stderr))
 }
 
-// command writes lines to out and what is for people to progress.
+// command writes lines to out, and output for users to progress.
 func command(out, progress io.Writer) *cobra.Command {
 	o := options{systems: figure.OneOf(full.systems...), shapes: figure.OneOf(onePod.name, twoPods.name, plain.name)}
 	cmd := &cobra.Command{
@@ -51,7 +51,7 @@ func command(out, progress io.Writer) *cobra.Command {
 	f := cmd.Flags()
 	o.AddFlags(f, "one case and one kill per system")
 	f.Var(&o.systems, "systems", "measure these systems only: "+strings.Join(full.systems, ", "))
-	f.Var(&o.shapes, "shapes", "measure these shapes only: "+onePod.name+", "+twoPods.name+", "+plain.name+" (a script that does not know Holdfast, on one pod)")
+	f.Var(&o.shapes, "shapes", "measure these shapes only: "+onePod.name+", "+twoPods.name+", "+plain.name+" (a script without the client, on one pod)")
 	f.Var(&o.kills, "kills", fmt.Sprintf("kills per case and system (default %d, %d with --quick)", full.kills, quick.kills))
 	return cmd
 }
@@ -100,7 +100,7 @@ func (o options) plan() (plan, error) {
 	return p, nil
 }
 
-// startCluster starts a one-machine cluster of two real nodes and installs Holdfast in it by the manifests that a user would apply.
+// startCluster starts a one-machine cluster of two real nodes and installs Holdfast by the manifests that a user would apply.
 func startCluster(ctx context.Context, root string, progress io.Writer) (*harness.Cluster, error) {
 	source, err := filepath.Abs(root)
 	if err != nil {

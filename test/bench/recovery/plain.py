@@ -1,7 +1,7 @@
 """The script of the recovery benchmark's case "plain": an ordinary DistributedDataParallel loop. It imports nothing but PyTorch and Python,
 and keeps no state.
 
-It prints what it does, one JSON object per line, and looks at a file for how long to pause, so that the benchmark can change it.
+It prints events, one JSON object per line, and reads its pause from a file, so that the benchmark can change it.
 """
 import json
 import mmap
@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 IMPORTED = time.time()
 
 STATE = os.environ.get("BENCH_STATE", "/state")
-# Every step of a process is printed up to this one; after that only rates are.
+# Every step of a process is printed up to this number; after that only rates.
 STEPS_PRINTED = 3
 RATE_EVERY = 0.5
 

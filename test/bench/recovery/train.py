@@ -1,7 +1,7 @@
 """The training script that every system of the recovery benchmark runs, unchanged.
 
-DistributedDataParallel over gloo on CPU with just under one MiB of state per rank. State is kept after every step: through the Holdfast
-client where an agent is there, else with torch.save in a memory volume. What happens is printed as one JSON object per line.
+DistributedDataParallel over gloo on CPU with just under one MiB of state per rank. State is kept after every step: by the
+Holdfast client if there is an agent, otherwise by torch.save in a memory volume. Events are printed, one JSON object per line.
 """
 import json
 import os
@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 IMPORTED = time.time()
 
 STATE = os.environ.get("BENCH_STATE", "/state")
-# Every step of a process is printed until this many steps are new; after that only rates are.
+# Every step of a process is printed until this many are new; after that only rates.
 NEW_STEPS_PRINTED = 3
 RATE_EVERY = 0.5
 
@@ -29,7 +29,7 @@ def say(event, **fields):
 
 
 def shared(name, rank=None):
-    """A page of the memory volume that outlives the process; eight bytes of it are used."""
+    """A page of the memory volume that outlives the process; eight bytes are used."""
     import mmap
 
     path = f"{STATE}/{name}" if rank is None else f"{STATE}/{name}-{rank}"
@@ -61,7 +61,7 @@ def train_step(ddp, optimizer, batch):
 
 
 class Files:
-    """State in files of a memory volume, the newest two steps per rank; the group agrees on the newest that all ranks have."""
+    """State in files of a memory volume, the newest two steps per rank; the group agrees on the newest step of all ranks."""
 
     def __init__(self, rank, model, optimizer):
         self.rank, self.model, self.optimizer = rank, model, optimizer
@@ -94,7 +94,7 @@ class Files:
 
 
 class Memory:
-    """State in the memory that the agent keeps."""
+    """State in the agent's memory."""
 
     def __init__(self, model, optimizer):
         import holdfast
@@ -105,7 +105,7 @@ class Memory:
 
 
 class Reached:
-    """The newest step that this rank ever finished, told across restarts: what is new is judged by it."""
+    """The newest step that this rank ever finished, across restarts: later steps are new."""
 
     def __init__(self, rank):
         self.page = shared("reached", rank)
@@ -124,7 +124,7 @@ def main():
     rank = int(os.environ["RANK"])
     say("started", rank=rank, pid=os.getpid(), t=BEGAN)
     say("imported", rank=rank, t=IMPORTED)
-    # The pause can be changed while the script runs: its bits lie in the memory volume, 0 means as started.
+    # The pause can be changed while the script runs: its bits are in the memory volume; 0: the initial value.
     pace = shared("pace")
     dist.init_process_group("gloo")
     say("joined", rank=rank, t=time.time())

@@ -16,48 +16,48 @@ import (
 // load is how busy the script keeps the cores between kills.
 type load struct {
 	name string
-	// pause is what the script's pace page is set to: seconds, below 0 none.
+	// pause is the value of the script's pace page, in seconds; below 0: no pause.
 	pause float64
 }
 
 var (
 	paused = load{"20 ms pause", 0.02}
 	busy   = load{"no pause", -1}
-	// coasting is the pace of the script while standbys warm for the later kills of a case, so that all kills fit the run's time.
+	// coasting is the script's pace while standbys warm up for a case's later kills, so that all kills fit into the run's time.
 	coasting = load{"coasting", 0.25}
 )
 
-// victims is the order in which ranks are killed: all of them, rank 0 too.
+// victims is the order of the ranks to kill: all of them, also rank 0.
 var victims = []int{1, 3, 0, 2}
 
 const (
-	// calm is how long a job trains undisturbed before each kill, and how long its step time is measured.
+	// calm is how long a job trains undisturbed before each kill while its step time is measured.
 	calm         = time.Second
 	recoverLimit = 90 * time.Second
 	warmLimit    = 120 * time.Second
-	// neverWait is how long a system that is said never to recover is waited for: three times what the others take.
+	// neverWait is how long to wait for a system that should never recover: three times what the others take.
 	neverWait = 25 * time.Second
-	// coastAbove is the wait for standbys beyond which the later ones of a case coast.
+	// coastAbove: a longer wait for standbys makes the later ones of a case coast.
 	coastAbove = 14 * time.Second
-	// redo is how often one kill is tried where a standby was not used.
+	// redo is the number of tries of one kill if a standby was not used.
 	redo = 3
 )
 
-// trial is one job under kills.
+// trial is one job that is killed repeatedly.
 type trial struct {
 	*bench
 	system system
 	shape  shape
 	rec    *lives.Record
-	// generation is the newest that the Gang showed before the last kill.
+	// generation is the newest in the Gang's status before the last kill.
 	generation int64
 	// rested is when the job last finished recovering, or took its first step; paced is when its pace last changed.
 	rested, paced time.Time
-	// kills counts those of this job, before those of the system's earlier one.
+	// kills counts the kills of this job, before those of the system's earlier job.
 	kills, before int
-	// cold is whether standbys were waited for in vain: the kills of a plain script are then measured without any.
+	// cold: standbys never became ready, so the kills of a plain script are measured without.
 	cold bool
-	// pace is what the script's pace page says; coast is whether the standbys of this load are waited for at another pace than its own.
+	// pace is the present value of the script's pace page; coast: standbys of this load warm up at another pace.
 	pace  load
 	coast bool
 }
@@ -66,7 +66,7 @@ func (t *trial) caseName(l load) string { return t.shape.caseName(l) }
 
 func (s shape) caseName(l load) string { return fmt.Sprintf("%s, %s", s.name, l.name) }
 
-// underKills measures one load: kills times, the ranks in turn.
+// underKills measures one load with so many kills, of the ranks in turn.
 func (t *trial) underKills(ctx context.Context, l load, kills int) error {
 	t.coast = false
 	for done := range kills {
@@ -77,7 +77,7 @@ func (t *trial) underKills(ctx context.Context, l load, kills int) error {
 	return nil
 }
 
-// underKill measures one kill. One that came before its standbys is a figure of its own, and another follows.
+// underKill measures one kill. A kill before its standbys has its own figure, and another follows.
 func (t *trial) underKill(ctx context.Context, l load, which string) error {
 	kase := t.caseName(l)
 	for range redo {
@@ -115,10 +115,10 @@ func (t *trial) underKill(ctx context.Context, l load, which string) error {
 		t.results.early(kase, got.stepped)
 		t.w.Say("  %s, %s: kill of rank %d before its standbys: %.2f s: %s", kase, t.system.name, rank, got.stepped, cold)
 	}
-	return fmt.Errorf("%s: standbys said to be ready were not used %d times", kase, redo)
+	return fmt.Errorf("%s: standbys reported as ready were not used %d times", kase, redo)
 }
 
-// recovery is what one kill cost: times in seconds since the kill, each to the last rank.
+// recovery is the cost of one kill: seconds since the kill, each until the last rank.
 type recovery struct {
 	started, imported, joined, restored, stepped float64
 	loadMs                                       float64
@@ -134,13 +134,13 @@ func (t *trial) note(kase string, got recovery) {
 		{restoreTime, "s", got.restored}, {loadMs, "ms", got.loadMs}, {recomputed, "steps", float64(got.recomputed)},
 	} {
 		if t.shape.plain() && (m.metric == restoreTime || m.metric == loadMs || m.metric == recomputed) {
-			continue // it has nothing to restore
+			continue // a plain script restores nothing
 		}
 		t.results.Add(kase, t.system.name, m.metric, m.unit, m.value)
 	}
 }
 
-// warm waits until every rank has a warm standby. The wait is a figure where the script keeps the case's own pace meanwhile.
+// warm waits until every rank has a warm standby. The wait is a figure if the script keeps the case's pace meanwhile.
 func (t *trial) warm(ctx context.Context, kase string, l load) (time.Duration, error) {
 	if t.system.name != systemHoldfast || t.cold {
 		return 0, nil
@@ -194,7 +194,7 @@ func (t *trial) run(ctx context.Context) (*v1alpha1.RunStatus, error) {
 	return lives.Run(ctx, t.w, namespace, t.system.jobName(t.shape))
 }
 
-// usedColdRank says, in words, that a kill met standbys that were not all ready after all; empty where they were, or are not asked for.
+// usedColdRank describes a kill whose standbys were not all ready; "" if they were, or if the system has none.
 func (t *trial) usedColdRank(ctx context.Context) (string, error) {
 	if t.system.name != systemHoldfast || t.cold {
 		return "", nil
@@ -214,7 +214,7 @@ func (t *trial) usedColdRank(ctx context.Context) (string, error) {
 			cold = fmt.Sprintf("%d of %d ranks continued in a standby", r.Standbys, r.Ranks)
 		}
 		reached := r.FirstStepMs
-		if t.shape.plain() { // whose first step the Gang need not know
+		if t.shape.plain() { // its first step may be missing in the Gang
 			reached = r.StartMs
 		}
 		return r.Generation > t.generation && reached != nil, fmt.Sprintf("generation %d", r.Generation)
@@ -222,7 +222,7 @@ func (t *trial) usedColdRank(ctx context.Context) (string, error) {
 	return cold, err
 }
 
-// calm lets the job train undisturbed and notes what a step takes and what a save takes of it.
+// calm lets the job train undisturbed and records the times of a step and of a save.
 func (t *trial) calm(ctx context.Context, kase string) error {
 	from := time.Now()
 	if err := t.w.Until(ctx, "steady steps", recoverLimit, func(context.Context) (bool, string) {
@@ -239,7 +239,7 @@ func (t *trial) calm(ctx context.Context, kase string) error {
 	return nil
 }
 
-// kill ends a rank's newest process by SIGKILL and says when.
+// kill ends a rank's newest process by SIGKILL and returns the time.
 func (t *trial) kill(ctx context.Context, rank int) (time.Time, error) {
 	if t.system.holdfast() {
 		run, err := t.run(ctx)
@@ -262,12 +262,12 @@ func (t *trial) kill(ctx context.Context, rank int) (time.Time, error) {
 func (t *trial) hostPID(ctx context.Context, rank int) (int, error) {
 	pod, pid, ok := t.rec.Newest(rank)
 	if !ok {
-		return 0, fmt.Errorf("rank %d never said that it started", rank)
+		return 0, fmt.Errorf("rank %d never printed that it started", rank)
 	}
 	return t.w.HostPID(ctx, namespace, pod, lives.Container, pid)
 }
 
-// recovery says how the job goes on after a kill, in seconds since, each to the last rank.
+// recovery returns how the job resumes after a kill, in seconds since, each until the last rank.
 func (t *trial) recovery(ctx context.Context, killed time.Time, limit time.Duration) (recovery, error) {
 	var r lives.Resumption
 	err := t.w.Until(ctx, "first new step on all ranks", limit, func(context.Context) (bool, string) {
@@ -283,7 +283,7 @@ func (t *trial) recovery(ctx context.Context, killed time.Time, limit time.Durat
 	return got, nil
 }
 
-// setPace changes the script's pause in every pod, through the page of the memory volume that the script looks at after each step.
+// setPace changes the script's pause in every pod, through the page of the memory volume that the script reads after each step.
 func (t *trial) setPace(ctx context.Context, l load) error {
 	if t.pace == l {
 		return nil

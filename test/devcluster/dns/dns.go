@@ -56,7 +56,7 @@ func handler(domain string, v View) dns.Handler {
 		resp := new(dns.Msg)
 		resp.SetReply(req)
 		resp.Authoritative = true
-		resp.RecursionAvailable = true // some resolvers take no answer from a server without it
+		resp.RecursionAvailable = true // some resolvers reject a response without it
 		if len(req.Question) == 1 {
 			resp.Answer, resp.Extra, resp.Rcode = Answer(req.Question[0], domain, v)
 		} else {

@@ -14,19 +14,18 @@ import (
 // ttl is short: endpoints of a training job come and go.
 const ttl = 5
 
-// View is what the answers are made of.
+// View has the objects from which answers are made.
 type View interface {
-	// Service finds a Service; nil where there is none.
+	// Service returns a Service; nil if there is none.
 	Service(namespace, name string) *corev1.Service
 	// Slices are the EndpointSlices of a Service.
 	Slices(namespace, service string) []*discoveryv1.EndpointSlice
-	// Namespace tells whether anything is known in a namespace.
+	// Namespace reports whether any object is known in a namespace.
 	Namespace(name string) bool
 }
 
-// Answer answers one question about names below domain ("cluster.local"), as
-// the Kubernetes DNS specification 1.1 says. Other names are refused: the cluster has no
-// way to other name servers.
+// Answer answers one query about names below domain ("cluster.local"), by the Kubernetes DNS specification 1.1. Other names are refused:
+// the cluster cannot reach other name servers.
 func Answer(q dns.Question, domain string, v View) (answers, extra []dns.RR, rcode int) {
 	name := strings.ToLower(strings.TrimSuffix(q.Name, "."))
 	zone, ok := strings.CutSuffix(name, "."+domain)
@@ -61,7 +60,7 @@ func Answer(q dns.Question, domain string, v View) (answers, extra []dns.RR, rco
 	return r.answer(labels[3:])
 }
 
-// podAnswer serves 10-1-2-3.NAMESPACE.pod: an address that is in its own name.
+// podAnswer serves 10-1-2-3.NAMESPACE.pod: the name contains the address.
 func podAnswer(q dns.Question, dashed string) ([]dns.RR, []dns.RR, int) {
 	ip := net.ParseIP(strings.ReplaceAll(dashed, "-", "."))
 	if ip == nil || ip.To4() == nil {
@@ -80,7 +79,7 @@ type reply struct {
 	slices []*discoveryv1.EndpointSlice
 }
 
-// host is one endpoint with its name below a headless Service.
+// host is one endpoint of a headless Service with its name.
 type host struct {
 	name string
 	ip   net.IP
@@ -126,7 +125,7 @@ func (r *reply) answer(rest []string) ([]dns.RR, []dns.RR, int) {
 	return addresses(r.q, ips), nil, dns.RcodeSuccess
 }
 
-// hosts are the Service's endpoints that may be shown, each once, sorted.
+// hosts are the Service's published endpoints, each once, sorted.
 func (r *reply) hosts() []host {
 	seen := map[string]bool{}
 	var out []host

@@ -17,7 +17,7 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/wire"
 )
 
-// Node is a command that runs inside a node, as a shell on that machine would.
+// Node returns a command that runs inside a node, as a shell on that machine would.
 func Node(ctx context.Context, rec *layout.Record, node string, args ...string) (*exec.Cmd, error) {
 	pid, err := host.NodeInit(rec, node)
 	if err != nil {
@@ -31,12 +31,12 @@ func Node(ctx context.Context, rec *layout.Record, node string, args ...string) 
 	}, args...)...), nil
 }
 
-// Router is a command in the network namespace that all nodes are wired to.
+// Router returns a command in the network namespace of the router that connects all nodes.
 func Router(ctx context.Context, rec *layout.Record, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "nsenter", append([]string{"-t", strconv.Itoa(rec.Supervisor.PID), "-n", "--"}, args...)...)
 }
 
-// Cut cuts node i's cable, or mends it.
+// Cut disconnects node i's link, or connects it again.
 func Cut(ctx context.Context, rec *layout.Record, i int, cut bool) error {
 	cmd := Router(ctx, rec, wire.CutArgs(rec.Spec.NodeLink(i), cut)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -59,7 +59,7 @@ func Import(ctx context.Context, rec *layout.Record, node string, archive io.Rea
 	return nil
 }
 
-// ImportAll loads an image archive into several nodes at once: one of them alone keeps less than one core busy.
+// ImportAll loads an image archive into several nodes concurrently: one import keeps less than one core busy.
 func ImportAll(ctx context.Context, rec *layout.Record, nodes []string, archive []byte) error {
 	failed := make([]error, len(nodes))
 	var all sync.WaitGroup
@@ -70,8 +70,7 @@ func ImportAll(ctx context.Context, rec *layout.Record, nodes []string, archive 
 	return errors.Join(failed...)
 }
 
-// Named is a command of the machine, in its own network, for which the
-// cluster's names resolve; nothing on the machine changes.
+// Named returns a command in the machine's own network for which the cluster's names resolve; the machine is not changed.
 func Named(ctx context.Context, rec *layout.Record, args ...string) (*exec.Cmd, error) {
 	resolv := rec.Spec.Path("resolv.conf")
 	if err := os.WriteFile(resolv, []byte(ResolvConf(&rec.Spec)), 0o644); err != nil {
@@ -83,7 +82,7 @@ func Named(ctx context.Context, rec *layout.Record, args ...string) (*exec.Cmd, 
 	return cmd, nil
 }
 
-// ResolvConf makes a resolver ask the cluster as a pod of the default namespace does.
+// ResolvConf makes a resolver query the cluster as a pod of the default namespace does.
 func ResolvConf(s *layout.Spec) string {
 	return fmt.Sprintf("nameserver %s\nsearch default.svc.%[2]s svc.%[2]s %[2]s\noptions ndots:5\n", s.DNSIP(), layout.ClusterDomain)
 }

@@ -1,6 +1,5 @@
 // Package gpu is a device plugin with simulated GPUs: it advertises a number of devices on the kubelet's own socket
-// and reads their health from a file, so that a test can break a device of one node. The devices give access to
-// nothing on the machine.
+// and reads their health from a file, so that a test can break a device of one node. The devices do not exist on the machine.
 package gpu
 
 import (
@@ -38,7 +37,7 @@ type Plugin struct {
 	log    io.Writer
 }
 
-// New describes count devices of node. Their ids are those of ID.
+// New describes count devices of node, with the ids that ID returns.
 func New(node string, count int, healthFile string, log io.Writer) *Plugin {
 	p := &Plugin{health: healthFile, log: log}
 	for i := range count {
@@ -64,8 +63,8 @@ func Devices(ids []string, sick string) []*v1beta1.Device {
 	return out
 }
 
-// Run serves for as long as the process lives. A kubelet that starts removes
-// all sockets in its directory and forgets its plugins; then Run registers again.
+// Run serves for as long as the process lives. A kubelet that starts removes all sockets in its directory and forgets its plugins; Run then
+// registers again.
 func (p *Plugin) Run() {
 	for {
 		if err := p.serveOnce(); err != nil {
@@ -75,7 +74,7 @@ func (p *Plugin) Run() {
 	}
 }
 
-// serveOnce serves until the plugin's socket or the kubelet's one is replaced.
+// serveOnce serves until the plugin's or the kubelet's socket is replaced.
 func (p *Plugin) serveOnce() error {
 	path := filepath.Join(v1beta1.DevicePluginPath, socket)
 	kubelet, err := os.Stat(v1beta1.KubeletSocket)
@@ -153,7 +152,7 @@ func (p *Plugin) ListAndWatch(_ *v1beta1.Empty, stream grpc.ServerStreamingServe
 	}
 }
 
-// Allocate tells containers their devices as NVIDIA's plugin does.
+// Allocate passes containers their devices as NVIDIA's plugin does.
 func (p *Plugin) Allocate(_ context.Context, req *v1beta1.AllocateRequest) (*v1beta1.AllocateResponse, error) {
 	out := &v1beta1.AllocateResponse{}
 	for _, c := range req.GetContainerRequests() {

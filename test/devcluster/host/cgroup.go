@@ -18,11 +18,11 @@ import (
 type Hierarchy struct {
 	Mount string
 	V2    bool
-	// Options tell a version 1 tree from others when it is mounted: its controllers, or its name.
+	// Options distinguish version 1 trees in their mount options: controllers, or a name.
 	Options []string
 }
 
-// cpuset hierarchies of version 1 take no process until cpus and memory nodes are set.
+// cpuset reports whether this is a version 1 cpuset tree, which takes no process until cpus and memory nodes are set.
 func (h Hierarchy) cpuset() bool { return slices.Contains(h.Options, "cpuset") }
 
 // Hierarchies lists the machine's cgroup trees: several of version 1, one of version 2, or both kinds.
@@ -52,7 +52,7 @@ func Hierarchies() ([]Hierarchy, error) {
 	return out, nil
 }
 
-// identity picks what names a tree from its mount options.
+// identity returns the mount options that identify a tree.
 func identity(options string) []string {
 	var out []string
 	for _, o := range strings.Split(options, ",") {
@@ -67,7 +67,7 @@ func identity(options string) []string {
 	return out
 }
 
-// CgroupDirs are the directories that a cluster's cgroup path has on this machine.
+// CgroupDirs are the directories of a cluster's cgroup path on this machine.
 func CgroupDirs(path string) ([]string, error) {
 	hs, err := Hierarchies()
 	if err != nil {
@@ -80,7 +80,7 @@ func CgroupDirs(path string) ([]string, error) {
 	return out, nil
 }
 
-// MakeCgroups makes path in every hierarchy with all controllers usable below it.
+// MakeCgroups creates path in every hierarchy with all controllers usable below it.
 func MakeCgroups(path string) error {
 	hs, err := Hierarchies()
 	if err != nil {
@@ -102,15 +102,14 @@ func MakeCgroups(path string) error {
 					return err
 				}
 			}
-			// To the scheduler a cgroup is one more process; a cluster is many.
+			// The scheduler counts a cgroup as one process, but a cluster has many.
 			weigh(dir)
 		}
 	}
 	return nil
 }
 
-// enableControllers hands every controller that dir has to its children. One
-// that the kernel refuses to hand down stays unused.
+// enableControllers enables all of dir's controllers for its children. One that the kernel refuses stays unused.
 func enableControllers(dir string) {
 	b, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil {
@@ -121,7 +120,7 @@ func enableControllers(dir string) {
 	}
 }
 
-// weigh gives dir the weight of eight processes where its tree schedules the CPU.
+// weigh gives dir the CPU weight of eight processes, if its tree schedules the CPU.
 func weigh(dir string) {
 	for file, weight := range map[string]string{"cpu.shares": "8192", "cpu.weight": "800"} {
 		if _, err := os.Stat(filepath.Join(dir, file)); err == nil {
@@ -147,9 +146,8 @@ func inheritCpuset(parent, dir string) error {
 	return nil
 }
 
-// JoinCgroups moves a process into path; 0 is the caller. Sub is where below
-// path it goes in version 2 trees, in which a cgroup has processes or children
-// with controllers, not both; it may be empty.
+// JoinCgroups moves a process to path; 0 is the caller. In version 2 trees a cgroup has either processes or children with controllers, so
+// there the process goes to sub below path; sub may be empty.
 func JoinCgroups(path, sub string, pid int) error {
 	hs, err := Hierarchies()
 	if err != nil {
@@ -214,8 +212,7 @@ func cgroupProcs(dir string) []int {
 	return out
 }
 
-// RemoveCgroups kills what is left in dirs and removes them, and each one's
-// parent where nothing else uses it.
+// RemoveCgroups kills the processes in dirs and removes dirs, and each parent that is then empty.
 func RemoveCgroups(dirs []string, deadline time.Time) error {
 	for {
 		left := 0
@@ -257,7 +254,7 @@ func removeTree(dir string) error {
 			return fmt.Errorf("removing cgroup %s: %w", d, err)
 		}
 	}
-	_ = syscall.Rmdir(filepath.Dir(dir)) // fails while another cluster is there
+	_ = syscall.Rmdir(filepath.Dir(dir)) // fails while another cluster exists
 	return nil
 }
 
@@ -275,8 +272,8 @@ func MemoryBytes(dirs []string) (uint64, error) {
 	return 0, errors.New("the memory controller is not mounted")
 }
 
-// KillTogether ends all processes of the cgroup that a process of a container is in, none of which runs on after another one has ended:
-// so the kernel's out-of-memory killer ends a group in a version 2 tree. In version 1 they are frozen meanwhile.
+// KillTogether kills all processes of a container process's cgroup at once, so that none outlives another: the kernel's out-of-memory
+// killer does the same in a version 2 tree. In version 1 they are frozen first.
 func KillTogether(pid int) error {
 	hs, err := Hierarchies()
 	if err != nil {
@@ -305,7 +302,7 @@ func KillTogether(pid int) error {
 	case unified != "":
 		return os.WriteFile(filepath.Join(unified, "cgroup.kill"), []byte("1"), 0)
 	}
-	return fmt.Errorf("process %d is in no cgroup of its own that could be killed or frozen", pid)
+	return fmt.Errorf("the cgroup of process %d can be neither killed nor frozen", pid)
 }
 
 func killFrozen(dir string) error {
@@ -313,7 +310,7 @@ func killFrozen(dir string) error {
 	if err := os.WriteFile(file, []byte("FROZEN"), 0); err != nil {
 		return err
 	}
-	defer func() { _ = os.WriteFile(file, []byte("THAWED"), 0) }() // fails where all of it is gone
+	defer func() { _ = os.WriteFile(file, []byte("THAWED"), 0) }() // fails if the cgroup is gone
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		state, err := os.ReadFile(file)
 		if err != nil {

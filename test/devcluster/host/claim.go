@@ -1,6 +1,5 @@
-// Package host is the only package that changes the machine itself: it claims a name, an address range, cgroups and a
-// link for a cluster and releases all of them. All that it creates is recorded in the cluster's record first, and
-// only what a record names is removed.
+// Package host is the only package that changes the machine itself: it claims a name, an address range, cgroups and a link for a cluster
+// and releases all of them. Everything is recorded in the cluster's record before it is created, and only recorded things are removed.
 package host
 
 import (
@@ -17,10 +16,10 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
-// DefaultBase is where clusters are kept unless told otherwise.
+// DefaultBase is the default folder of clusters.
 const DefaultBase = "/var/lib/hf"
 
-// ErrRunning says that a cluster of that name is up.
+// ErrRunning: a cluster of that name is up.
 var ErrRunning = errors.New("already running")
 
 // lock serialises claims and removals on this machine.
@@ -97,7 +96,7 @@ func Records(base string) ([]*layout.Record, error) {
 			return nil, err
 		}
 		if rec.Spec.Dir != filepath.Dir(p) {
-			return nil, fmt.Errorf("record %s speaks of %s; move it back or remove it by hand", p, rec.Spec.Dir)
+			return nil, fmt.Errorf("record %s is of %s; move it back or remove it by hand", p, rec.Spec.Dir)
 		}
 		out = append(out, rec)
 	}

@@ -8,12 +8,12 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/nvml"
 )
 
-// FailGPU has a GPU of node i fail; the zero Fault heals all of them.
+// FailGPU makes a GPU of node i fail; the zero Fault heals all of them.
 func FailGPU(rec *layout.Record, i int, f nvml.Fault) error {
 	return nvml.Tell(rec.Spec.NodeControl(i, nvml.Socket), f)
 }
 
-// MakeDriver builds the pretended NVIDIA driver of the real nodes; without a compiler there is none.
+// MakeDriver builds the simulated NVIDIA driver of the real nodes; without a compiler there is none.
 func MakeDriver(s *layout.Spec, say func(string)) error {
 	if s.GPUsPerNode == 0 || s.Nodes == 0 {
 		return nil

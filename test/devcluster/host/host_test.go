@@ -23,7 +23,7 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// TestAlive: a process is itself only with its start time and boot, and not once it has ended.
+// TestAlive: a process is identified by its number, start time and boot, and is not alive once it has ended.
 func TestAlive(t *testing.T) {
 	cmd := exec.Command("sleep", "100")
 	if err := cmd.Start(); err != nil {
@@ -42,7 +42,7 @@ func TestAlive(t *testing.T) {
 		"before a reboot": {PID: p.PID, Start: p.Start, Boot: "other"},
 	} {
 		if Alive(other) {
-			t.Errorf("%s: taken for the running process", name)
+			t.Errorf("%s: identified as the running process", name)
 		}
 		if err := Kill(other); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -78,7 +78,7 @@ func TestRecordsOfNothing(t *testing.T) {
 	}
 }
 
-// TestRecordOfElsewhere: a record that was copied must not get the original removed.
+// TestRecordOfElsewhere: a copied record must not cause the removal of the original.
 func TestRecordOfElsewhere(t *testing.T) {
 	base := t.TempDir()
 	rec := &layout.Record{Spec: layout.Spec{Name: "x", Dir: base + "/x", Nodes: 1}}
@@ -95,11 +95,11 @@ func TestRecordOfElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Records(base); err == nil {
-		t.Fatal("a record that speaks of another directory was taken")
+		t.Fatal("a record of another directory was accepted")
 	}
 }
 
-// TestRecordThatIsGone: two that begin after a killed run both find its record, and one removes the cluster while the other waits.
+// TestRecordThatIsGone: two starts after a killed run both find its record; one removes the cluster while the other waits.
 func TestRecordThatIsGone(t *testing.T) {
 	base := t.TempDir()
 	rec := &layout.Record{Spec: layout.Spec{Name: "x", Dir: base + "/x", Nodes: 1}}

@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
-// LogKernel adds a line to node i's kernel log as the kernel's own word; "<n>" in front gives its priority.
+// LogKernel adds a line to node i's kernel log as a record of the kernel; "<n>" in front sets its priority.
 func LogKernel(rec *layout.Record, i int, line string) error {
 	if strings.ContainsRune(line, '\n') || len(line) > kmsg.MaxText {
 		return fmt.Errorf("a line of the kernel log: use one line of at most %d bytes", kmsg.MaxText)

@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
-// PowerOff ends everything on a node at once and keeps it off.
+// PowerOff ends all processes of a node at once and keeps it off.
 func PowerOff(rec *layout.Record, node string) error {
 	if err := os.WriteFile(rec.Spec.Path("hold", node), nil, 0o644); err != nil {
 		return err
@@ -23,12 +23,12 @@ func PowerOff(rec *layout.Record, node string) error {
 	return kill(pid)
 }
 
-// PowerOn lets a node that is off start again, with the disk it had, and brings a killed one back.
+// PowerOn starts a node that is off, with the disk it had, or a killed one.
 func PowerOn(rec *layout.Record, i int) error {
 	for _, name := range killed {
 		hold := rec.Spec.NodeControl(i, "hold", name)
 		if b, err := os.ReadFile(hold); err != nil || string(b) != killMark {
-			continue // held by somebody else, or not at all
+			continue // not held, or by another caller
 		}
 		if err := gone(os.Remove(hold)); err != nil {
 			return err
@@ -37,13 +37,12 @@ func PowerOn(rec *layout.Record, i int) error {
 	return gone(os.Remove(rec.Spec.Path("hold", rec.Spec.NodeName(i))))
 }
 
-// killed are the programs that KillNode keeps down; the mark tells its holds from those that somebody else put there.
+// killed are the programs that KillNode keeps down; the mark distinguishes its hold files from other callers'.
 var killed = []string{"kubelet", "containerd"}
 
 const killMark = "killed"
 
-// KillNode ends kubelet, containerd and all containers of node i by SIGKILL
-// and keeps them down; the node's kernel, network and kube-proxy go on.
+// KillNode kills kubelet, containerd and all containers of node i and keeps them down; the node's kernel, network and kube-proxy continue.
 func KillNode(rec *layout.Record, i int) error {
 	name := rec.Spec.NodeName(i)
 	root, err := NodeInit(rec, name)
@@ -62,7 +61,7 @@ func KillNode(rec *layout.Record, i int) error {
 			return err
 		}
 	}
-	// All are stopped first: none must live to tell of another's death.
+	// All are stopped first: none may report the death of another.
 	seen := map[int]bool{}
 	for more := true; more; {
 		all, err := pending(root)
@@ -95,7 +94,7 @@ func KillNode(rec *layout.Record, i int) error {
 	}
 }
 
-// pending lists what runs below a node's process 1, but for kube-proxy.
+// pending lists the processes below a node's process 1, except kube-proxy.
 func pending(root int) ([]int, error) {
 	all, err := Descendants(root)
 	if err != nil {
@@ -113,7 +112,7 @@ func pending(root int) ([]int, error) {
 	return out, nil
 }
 
-// StopComponent ends a program of a node, such as kubelet, and keeps it down; what it started goes on.
+// StopComponent ends a program of a node, such as kubelet, and keeps it down; its children continue.
 func StopComponent(rec *layout.Record, i int, name string) error {
 	if err := os.WriteFile(rec.Spec.NodeControl(i, "hold", name), nil, 0o644); err != nil {
 		return err
@@ -121,7 +120,7 @@ func StopComponent(rec *layout.Record, i int, name string) error {
 	return KillComponent(rec, i, name)
 }
 
-// KillComponent ends a program of a node, which starts it again.
+// KillComponent ends a program of a node, which then restarts it.
 func KillComponent(rec *layout.Record, i int, name string) error {
 	pid, err := NodeComponent(rec, rec.Spec.NodeName(i), name)
 	if err != nil {
@@ -133,7 +132,7 @@ func KillComponent(rec *layout.Record, i int, name string) error {
 	return kill(pid)
 }
 
-// StartComponent lets a stopped program of a node start again.
+// StartComponent allows a stopped program of a node to start again.
 func StartComponent(rec *layout.Record, i int, name string) error {
 	return gone(os.Remove(rec.Spec.NodeControl(i, "hold", name)))
 }
@@ -159,14 +158,14 @@ func StopProgram(rec *layout.Record, name string) error {
 	return fmt.Errorf("no %s runs in the control plane of cluster %s", name, rec.Spec.Name)
 }
 
-// StartProgram lets a stopped program of the control plane start again.
+// StartProgram allows a stopped program of the control plane to start again.
 func StartProgram(rec *layout.Record, name string) error {
 	return gone(os.Remove(rec.Spec.Path("hold", name)))
 }
 
 func kill(pid int) error { return signal(pid, syscall.SIGKILL) }
 
-// signal signals a process; one that has ended is as good as signalled.
+// signal signals a process; it is no error if the process has ended.
 func signal(pid int, sig syscall.Signal) error {
 	if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("sending %s to process %d: %w", sig, pid, err)

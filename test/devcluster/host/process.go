@@ -25,7 +25,7 @@ func Identify(pid int) (layout.Process, error) {
 	return layout.Process{PID: pid, Start: start, Boot: strings.TrimSpace(string(boot))}, nil
 }
 
-// Alive tells whether p, and not a later process with its number, still runs.
+// Alive reports whether p still runs; a later process with its number does not count.
 func Alive(p layout.Process) bool {
 	if p.PID == 0 {
 		return false
@@ -45,8 +45,7 @@ func Kill(p layout.Process) error {
 	return nil
 }
 
-// statFields are the fields of /proc/PID/stat that follow the program's name,
-// which may itself hold spaces and brackets.
+// statFields are the fields of /proc/PID/stat after the program's name, which may itself contain spaces and brackets.
 func statFields(pid int) ([]string, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -123,7 +122,7 @@ func Descendants(pid int) ([]Child, error) {
 	return out, nil
 }
 
-// NodeInit finds process 1 of a node, seen from the machine; 0 where the node is off.
+// NodeInit returns process 1 of a node, by its number on the machine; 0 if the node is off.
 func NodeInit(rec *layout.Record, node string) (int, error) {
 	if !Alive(rec.Supervisor) {
 		return 0, fmt.Errorf("cluster %s is not running", rec.Spec.Name)
@@ -140,7 +139,7 @@ func NodeInit(rec *layout.Record, node string) (int, error) {
 	return 0, nil
 }
 
-// NodeComponent finds a program that a node's process 1 runs, such as kubelet.
+// NodeComponent finds a child of a node's process 1, such as kubelet.
 func NodeComponent(rec *layout.Record, node, name string) (int, error) {
 	root, err := NodeInit(rec, node)
 	if err != nil || root == 0 {

@@ -16,11 +16,10 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
-// timeout is how long the kernel may take to end a cluster's processes.
+// timeout bounds the end of a cluster's processes.
 const timeout = 20 * time.Second
 
-// Remove ends a cluster and takes away all that its record names. It works on
-// a cluster that runs, one that died, and one that was half made.
+// Remove ends a cluster and removes everything in its record. The cluster may be running, dead or half created.
 func Remove(rec *layout.Record) error {
 	unlock, err := lock()
 	if err != nil {
@@ -33,7 +32,7 @@ func Remove(rec *layout.Record) error {
 	return remove(rec)
 }
 
-// current is what stands in a record now; nil: it is gone, removed by somebody else since it was read.
+// current reads a record again; nil if another caller has removed it meanwhile.
 func current(rec *layout.Record) (*layout.Record, error) {
 	now, err := layout.ReadRecord(rec.Spec.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -91,7 +90,7 @@ func remove(rec *layout.Record) error {
 	if err := unmountBelow(rec.Spec.Dir); err != nil {
 		return err
 	}
-	// The record goes last: until then another try can finish the work.
+	// The record is removed last: until then another call can finish the work.
 	entries, err := os.ReadDir(rec.Spec.Dir)
 	if err != nil {
 		return err
@@ -106,7 +105,7 @@ func remove(rec *layout.Record) error {
 	if err := os.RemoveAll(rec.Spec.Dir); err != nil {
 		return err
 	}
-	_ = os.Remove(filepath.Dir(rec.Spec.Dir)) // stays while another cluster is in it
+	_ = os.Remove(filepath.Dir(rec.Spec.Dir)) // stays while it contains another cluster
 	return nil
 }
 
@@ -132,8 +131,8 @@ func ignoreNoLink(err error) error {
 	return err
 }
 
-// unmountBelow detaches mounts inside dir. A cluster makes none on the
-// machine; this keeps a removal from reaching through one that somebody else made.
+// unmountBelow detaches mounts inside dir. A cluster creates none on the machine; this keeps a removal from deleting files through
+// another's mount.
 func unmountBelow(dir string) error {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {

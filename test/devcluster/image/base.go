@@ -14,26 +14,25 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
-// BaseUser is who runs in the base image.
+// BaseUser is the user of the base image.
 const BaseUser = "1000:1000"
 
-// baseTools are the programs of the base image. One that this machine lacks is left out.
+// baseTools are the programs of the base image, except those that this machine lacks.
 var baseTools = strings.Fields(`
 	bash sh env ls cat cp mv rm ln mkdir rmdir touch chmod sleep echo printf true false test
 	head tail tee wc sort uniq cut tr seq date id whoami uname hostname nproc df du stat dd sync
 	sha256sum md5sum od base64 basename dirname readlink realpath timeout nice mktemp mkfifo
 	grep sed find xargs ps getent`)
 
-// extraLibraries are loaded at run time by name, so that no file's header asks for them.
+// extraLibraries are loaded by name at run time, so that no file's header lists them.
 var extraLibraries = strings.Fields(`
 	libgcc_s.so.1 libstdc++.so.6 libgomp.so.1 libnss_dns.so.2 libnss_files.so.2
 	libssl.so.3 libcrypto.so.3 libffi.so.8 libz.so.1 liblzma.so.5 libbz2.so.1.0 libsqlite3.so.0
 	libexpat.so.1 libuuid.so.1 libncursesw.so.6 libtinfo.so.6 libreadline.so.8 libpanelw.so.6
 	libgdbm.so.6 libdb-5.3.so libnsl.so.2 libtirpc.so.3 libcrypt.so.1 librt.so.1 libdl.so.2 libutil.so.1 libpthread.so.0`)
 
-// Base is the training base image: a shell, the core tools and the shared
-// libraries that they and the Python in pythonDir (may be empty) need. Python
-// itself comes by a volume.
+// Base returns the training base image: a shell, the core tools and the shared libraries for these and for the Python in pythonDir (may be
+// empty). A volume provides Python itself.
 func Base(pythonDir string) (*Image, error) {
 	img := &Image{
 		Name:       layout.BaseImage,
@@ -74,11 +73,11 @@ func Base(pythonDir string) (*Image, error) {
 	return img, nil
 }
 
-// foreign is where Debian's cross compilers keep the C library of another processor.
+// foreign is the folder of Debian's cross compilers with the C library of another processor.
 var foreign = map[string]string{"amd64": "/usr/x86_64-linux-gnu", "arm64": "/usr/aarch64-linux-gnu"}
 
-// AddLibraries adds the shared libraries of this machine, or of the image's processor, that the image's programs need, and those that a
-// library of others which they load may need: the parts of the C library.
+// AddLibraries adds the shared libraries that the image's programs need, of this machine or of the image's processor, and the whole C
+// library, which libraries loaded at run time may need.
 func (i *Image) AddLibraries() error {
 	libs := newLibraries()
 	if i.Arch != "" && i.Arch != runtime.GOARCH {
@@ -117,11 +116,11 @@ func baseSkeleton() []File {
 	}
 }
 
-// libraries collects shared libraries with all that they need in turn.
+// libraries collects shared libraries and their dependencies.
 type libraries struct {
-	root  string // of another processor's libraries; empty: this machine's
+	root  string // root of another processor's libraries; empty: this machine's
 	dirs  []string
-	found map[string]string // where the image has it: where the machine has it
+	found map[string]string // path in the image -> path on the machine
 }
 
 func newLibraries() *libraries {
@@ -142,7 +141,7 @@ func (l *libraries) files() []File {
 	return out
 }
 
-// add takes the library named so, and what it needs.
+// add adds the library with this name, and its dependencies.
 func (l *libraries) add(lib string) error {
 	for _, d := range l.dirs {
 		p := filepath.Join(d, lib)
@@ -157,7 +156,7 @@ func (l *libraries) add(lib string) error {
 func (l *libraries) take(p string) error {
 	at := strings.TrimPrefix(p, l.root)
 	if !strings.HasPrefix(at, "/usr/") {
-		at = "/usr" + at // the image's /lib leads to /usr/lib
+		at = "/usr" + at // the image's /lib links to /usr/lib
 	}
 	if _, ok := l.found[at]; ok {
 		return nil
@@ -166,7 +165,7 @@ func (l *libraries) take(p string) error {
 	return l.needsOf(p)
 }
 
-// needsOf takes what the program or library p needs; p itself is not taken.
+// needsOf adds the dependencies of the program or library p, but not p itself.
 func (l *libraries) needsOf(p string) error {
 	f, err := elf.Open(p)
 	var notELF *elf.FormatError
@@ -198,8 +197,7 @@ func (l *libraries) needsOf(p string) error {
 	return nil
 }
 
-// needsBelow takes what the programs and extension modules below dir need. A
-// library that is missing on this machine would be missing there, too.
+// needsBelow adds the dependencies of the programs and extension modules below dir. A library that is missing on this machine is skipped.
 func (l *libraries) needsBelow(dir string) error {
 	return filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {

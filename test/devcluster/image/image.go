@@ -26,7 +26,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Image is what goes into an image of one layer.
+// Image is the content of an image of one layer.
 type Image struct {
 	// Name is the full reference with a tag, such as holdfast.dev/agent:v1.
 	Name       string
@@ -34,15 +34,15 @@ type Image struct {
 	Cmd        []string
 	Env        []string
 	WorkDir    string
-	// Arch is the processor that its programs are for, as Go names it; empty: this machine's.
+	// Arch is the processor of its programs, by Go's name; empty: this machine's.
 	Arch string
-	// User is a uid, or uid:gid; restricted pods want a number.
+	// User is a uid, or uid:gid; restricted pods need a number.
 	User  string
 	Files []File
 }
 
-// File is one entry of an image: a symbolic link where Link is set, a
-// directory where Mode says so, else a file with Content or a copy of Source.
+// File is one entry of an image: a symbolic link if Link is set, a directory if Mode says so, otherwise a file with Content or a copy of
+// Source.
 type File struct {
 	Path    string
 	Mode    fs.FileMode
@@ -51,10 +51,10 @@ type File struct {
 	Source  string
 }
 
-// Dir is a directory entry.
+// Dir returns a directory entry.
 func Dir(path string, mode fs.FileMode) File { return File{Path: path, Mode: mode | fs.ModeDir} }
 
-// Copy is a copy of a file, or of a whole directory, of this machine.
+// Copy returns copies of a file, or of a whole directory, of this machine.
 func Copy(src, dst string) ([]File, error) {
 	info, err := os.Stat(src)
 	if err != nil {
@@ -110,7 +110,7 @@ func (i *Image) Write(w io.Writer) error {
 	return nil
 }
 
-// Tar is the archive that Write writes, in memory.
+// Tar returns the archive of Write, in memory.
 func (i *Image) Tar() ([]byte, error) {
 	var b bytes.Buffer
 	err := i.Write(&b)
@@ -137,7 +137,7 @@ func (i *Image) build() (v1.Image, error) {
 	return mutate.ConfigFile(img, cf)
 }
 
-// layer is the tar of all files with their parent directories, sorted.
+// layer returns the tar of all files with their parent directories, sorted.
 func (i *Image) layer() ([]byte, error) {
 	all := map[string]File{}
 	for _, f := range i.Files {

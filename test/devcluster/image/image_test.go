@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// TestPauseProgram runs the hand-made program: it must sleep until killed.
+// TestPauseProgram runs the hand-written program: it must sleep until killed.
 func TestPauseProgram(t *testing.T) {
 	if runtime.GOARCH != "amd64" || runtime.GOOS != "linux" {
 		t.Skip("the program is for linux/amd64")

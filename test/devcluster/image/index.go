@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// WriteIndex writes images of one name for several processors as one OCI archive: registries and containerd take it as one image, of which
-// each node gets its own.
+// WriteIndex writes images of one name for several processors as one OCI archive: registries and containerd import it as one image, from
+// which each node gets its processor's.
 func WriteIndex(images []*Image, w io.Writer) error {
 	ref, err := name.NewTag(images[0].Name, name.StrictValidation)
 	if err != nil {

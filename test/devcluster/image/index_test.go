@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// TestIndexOfTwoProcessors: one archive, in which each processor has the image with its own program.
+// TestIndexOfTwoProcessors: one archive has for each processor an image with its own program.
 func TestIndexOfTwoProcessors(t *testing.T) {
 	of := func(arch string) *Image {
 		return &Image{Name: "holdfast.dev/test/x:1", Arch: arch, Entrypoint: []string{"/x"}, Files: []File{{Path: "/x", Mode: 0o755, Content: []byte("for " + arch)}}}
@@ -98,7 +98,7 @@ func TestIndexOfTwoProcessors(t *testing.T) {
 	}
 }
 
-// TestLibrariesOfAnotherProcessor are never this machine's.
+// TestLibrariesOfAnotherProcessor: they never come from this machine.
 func TestLibrariesOfAnotherProcessor(t *testing.T) {
 	img := &Image{Name: "holdfast.dev/test/x:1", Arch: "riscv64"}
 	if err := img.AddLibraries(); err == nil || !strings.Contains(err.Error(), "there are no libraries for riscv64 here") {

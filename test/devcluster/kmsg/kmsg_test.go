@@ -18,7 +18,7 @@ import (
 
 const serveEnv = "HOLDFAST_TEST_SERVE_KMSG"
 
-// TestMain lets the test call itself as the process that serves: one that opens a file which it serves itself may stop for ever.
+// TestMain lets the test run itself as the serving process: a process that opens a file it serves itself may hang.
 func TestMain(m *testing.M) {
 	path := os.Getenv(serveEnv)
 	if path == "" {
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// device is a served file and a way to have its kernel log something.
+// device is a served file and a way to append to its kernel log.
 type device struct {
 	t    *testing.T
 	path string
@@ -98,7 +98,7 @@ func (d *device) log(line string) {
 	d.hear("logged")
 }
 
-// open opens by the system call: Go's files wait by poll, which is tried by itself.
+// open uses the system call: Go's files wait by poll, which TestPoll covers.
 func (d *device) open(flags int) int {
 	d.t.Helper()
 	fd, err := unix.Open(d.path, flags|unix.O_CLOEXEC, 0)
@@ -177,7 +177,7 @@ func TestSeeks(t *testing.T) {
 	d.seek(fd, unix.SEEK_END)
 	d.wantError(fd, syscall.EAGAIN)
 	d.log("three")
-	d.seek(fd, unix.SEEK_END) // again, although nothing was read since
+	d.seek(fd, unix.SEEK_END) // again, although nothing was read in between
 	d.wantError(fd, syscall.EAGAIN)
 	d.log("four")
 	d.want(fd, "4;four")
@@ -215,7 +215,7 @@ func TestOverrun(t *testing.T) {
 	}
 }
 
-// TestWrites: a program is heard, but not as the kernel.
+// TestWrites: a program's record is accepted, but not as one of the kernel.
 func TestWrites(t *testing.T) {
 	d := newDevice(t)
 	if err := os.WriteFile(d.path, []byte("<3>from a program\n"), 0o644); err != nil { // truncates, too
@@ -235,7 +235,7 @@ func TestWrites(t *testing.T) {
 	}
 }
 
-// TestBlockingRead: a read waits for a record, and can be interrupted by the end of its process.
+// TestBlockingRead: a read waits for a record, and the end of its process interrupts it.
 func TestBlockingRead(t *testing.T) {
 	d := newDevice(t)
 	d.log("there")

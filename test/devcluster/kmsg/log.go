@@ -1,5 +1,5 @@
-// Package kmsg is a node's own kernel log, in place of the one that all nodes of a machine share: a file that
-// programs read, write, seek and poll like the kernel's /dev/kmsg.
+// Package kmsg simulates a node's own kernel log, in place of the machine's, which all nodes share: a file that programs read, write, seek
+// and poll like the kernel's /dev/kmsg.
 package kmsg
 
 import (
@@ -12,13 +12,13 @@ import (
 const (
 	// MaxText is the longest text that a record holds, as in the kernel.
 	MaxText = 1024
-	// DefaultLimit is the sum of texts that is kept, the size of a small kernel's buffer.
+	// DefaultLimit is the total size of texts that are kept, the size of a small kernel's buffer.
 	DefaultLimit = 128 << 10
 	userFacility = 1
 	defaultLevel = 4
 )
 
-// Log is what the kernel's ring buffer is: records in order, of which the oldest give way.
+// Log simulates the kernel's ring buffer: records in order; the oldest are dropped.
 type Log struct {
 	limit, size int
 	// records are numbered first, first+1, …
@@ -26,7 +26,7 @@ type Log struct {
 	first   uint64
 }
 
-// NewLog keeps records whose sizes add up to limit, but always the newest one.
+// NewLog keeps the newest records, up to a total size of limit, but at least one.
 func NewLog(limit int) *Log { return &Log{limit: limit} }
 
 // Append adds a record in the form in which it is read.
@@ -42,10 +42,10 @@ func (l *Log) Append(prio int, usec int64, text string) {
 	}
 }
 
-// next is the number of the record to come.
+// next is the number of the next record.
 func (l *Log) next() uint64 { return l.first + uint64(len(l.records)) }
 
-// read returns the record at *at and moves on; EAGAIN at the end, EPIPE once where records were lost, EINVAL for a buffer too small.
+// read returns the record at *at and advances; EAGAIN at the end, EPIPE once after records were lost, EINVAL if room is too small.
 func (l *Log) read(at *uint64, room int) ([]byte, syscall.Errno) {
 	switch {
 	case *at < l.first:
@@ -62,7 +62,7 @@ func (l *Log) read(at *uint64, room int) ([]byte, syscall.Errno) {
 	return record, 0
 }
 
-// ParseLine takes "<prio>" off the front of what is logged; without one it is a warning.
+// ParseLine splits "<prio>" off the front of a line; a line without one is a warning.
 func ParseLine(line string) (facility, level int, text string) {
 	text = strings.TrimSuffix(line, "\n")
 	if prio, rest, ok := strings.Cut(text, ">"); ok && strings.HasPrefix(prio, "<") {
@@ -73,7 +73,7 @@ func ParseLine(line string) (facility, level int, text string) {
 	return 0, defaultLevel, text
 }
 
-// fromUser is what the kernel makes of a line that a program writes: it may not speak as the kernel, whose facility is 0.
+// fromUser converts a program's line as the kernel does: it must not have the kernel's facility, 0.
 func fromUser(line string) (prio int, text string) {
 	facility, level, text := ParseLine(line)
 	if facility == 0 {

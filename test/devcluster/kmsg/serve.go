@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where a reader stands cannot be told from the file offset alone, which moves by bytes. These offsets stand for seeks;
-// 0 is the oldest record, any other offset is where the last read ended.
+// The file offset, which counts bytes, does not determine a reader's position. These offsets mean seeks; 0 is the oldest record, any other
+// offset is where the last read ended.
 const (
 	offsetEnd  = 1 << 40
 	offsetData = 1 << 41
@@ -26,7 +26,7 @@ type Device struct {
 	log        *Log
 	handles    map[uint64]*handle
 	lastHandle uint64
-	// waiting are the reads that have found nothing, by their request.
+	// waiting are the reads that found no record, by request.
 	waiting map[uint64]waitingRead
 }
 
@@ -34,9 +34,9 @@ type Device struct {
 type handle struct {
 	// next is the number of the record to read.
 	next uint64
-	// offset is where the kernel thinks the next read begins, unless somebody seeks.
+	// offset is where the kernel expects the next read to begin, unless a program seeks.
 	offset uint64
-	// polled, where not 0, is what the kernel calls this handle in polls that wait.
+	// polled is the kernel's id of this handle in waiting polls; 0: none.
 	polled uint64
 }
 
@@ -45,8 +45,8 @@ type waitingRead struct {
 	room   int
 }
 
-// Mount puts a log in place of the file at path, for the mount namespace of the caller, and serves it until the process ends.
-// The process itself must not open it: a Go program that waits for its own answer may stop for ever.
+// Mount replaces the file at path by a log, in the caller's mount namespace, and serves it until the process ends. The process itself must
+// not open it: a Go program that waits for its own response may hang.
 func Mount(path string, log *Log) (*Device, error) {
 	fd, err := OpenFUSE()
 	if err != nil {
@@ -64,20 +64,20 @@ func Mount(path string, log *Log) (*Device, error) {
 
 const (
 	mode = unix.S_IFREG | 0o644
-	// readable is POLLIN and POLLRDNORM, as a device says it.
+	// readable is POLLIN and POLLRDNORM, as a device reports it.
 	readable = unix.POLLIN | 0x40
 )
 
-// OpenFUSE opens the kernel's door to file systems of programs.
+// OpenFUSE opens the kernel's interface to file systems in user space.
 func OpenFUSE() (int, error) {
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return 0, fmt.Errorf("opening /dev/fuse, through which each node gets a kernel log of its own: %w; run hack/prepare.sh, or: modprobe fuse; mknod /dev/fuse c 10 229", err)
+		return 0, fmt.Errorf("opening /dev/fuse, which serves each node's kernel log: %w; run hack/prepare.sh, or: modprobe fuse; mknod /dev/fuse c 10 229", err)
 	}
 	return fd, nil
 }
 
-// Append adds a record, which readers see at once. With facility 0 in prio the kernel itself speaks.
+// Append adds a record, which readers see at once. With facility 0 in prio it is one of the kernel.
 func (d *Device) Append(prio int, text string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -106,7 +106,7 @@ func (d *Device) serve() {
 	for {
 		n, err := unix.Read(d.fd, request)
 		switch {
-		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOENT): // the last: the asker is gone
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOENT): // the last: the caller is gone
 			continue
 		case err != nil:
 			return // unmounted
@@ -121,7 +121,7 @@ func (d *Device) serve() {
 	}
 }
 
-// send tells the kernel something. It refuses an answer only to a request that it has given up.
+// send writes a message to the kernel, which refuses only a response to a request that it has given up.
 func (d *Device) send(b []byte) { _, _ = unix.Write(d.fd, b) }
 
 func (d *Device) answer(unique uint64, body any) { d.send(message(unique, 0, body)) }
@@ -135,7 +135,7 @@ func (d *Device) handle(head header, body []byte) {
 	case opInit:
 		in, _ := take[initIn](body)
 		d.answer(head.Unique, initOut{Major: protoMajor, Minor: min(in.Minor, protoMinor), MaxWrite: maxWrite})
-	case opForget, opBatchForget: // want no answer
+	case opForget, opBatchForget: // these get no response
 	case opInterrupt:
 		if in, ok := take[interruptIn](body); ok {
 			if _, waits := d.waiting[in.Unique]; waits {
@@ -145,7 +145,7 @@ func (d *Device) handle(head header, body []byte) {
 		}
 	case opGetattr:
 		d.getattr(head.Unique, body)
-	case opSetattr: // as with the kernel's, truncation means nothing
+	case opSetattr: // as with the kernel's, truncation has no effect
 		d.answer(head.Unique, attributes(0))
 	case opOpen:
 		d.lastHandle++
@@ -173,7 +173,7 @@ func (d *Device) handle(head header, body []byte) {
 	}
 }
 
-// getattr says that the file is empty, as a device is, but for the kernel's look at an open file, which it takes to seek to the end.
+// getattr reports an empty file, as for a device, except for the kernel's query of an open file, which it makes for a seek to the end.
 func (d *Device) getattr(unique uint64, body []byte) {
 	in, ok := take[getattrIn](body)
 	h := d.handles[in.Handle]
@@ -185,7 +185,7 @@ func (d *Device) getattr(unique uint64, body []byte) {
 	d.answer(unique, attributes(offsetEnd))
 }
 
-// lseek hears of SEEK_DATA, which means the records since the log was last cleared, and nobody clears it.
+// lseek handles SEEK_DATA, which means the records since the log was last cleared; it is never cleared.
 func (d *Device) lseek(unique uint64, body []byte) {
 	in, ok := take[lseekIn](body)
 	h := d.handles[in.Handle]
@@ -240,7 +240,7 @@ func (d *Device) write(unique uint64, body []byte) {
 		return
 	}
 	if h := d.handles[in.Handle]; h != nil {
-		h.offset = in.Offset + uint64(in.Size) // to the kernel's offset a write is as good as a read
+		h.offset = in.Offset + uint64(in.Size) // a write moves the kernel's offset as a read does
 	}
 	d.answer(unique, writeOut{Size: in.Size})
 	d.append(fromUser(string(body[head : head+int(in.Size)])))
@@ -266,7 +266,7 @@ func (d *Device) poll(unique uint64, body []byte) {
 	d.answer(unique, out)
 }
 
-// sinceBoot is the clock that the node's processes see: a record's time must be on the same one.
+// sinceBoot is the node's clock: records must use the same one.
 func sinceBoot() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {

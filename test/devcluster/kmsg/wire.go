@@ -2,8 +2,8 @@ package kmsg
 
 import "encoding/binary"
 
-// The part of the kernel's FUSE protocol (linux/fuse.h, 7.31) that one file needs. It is spoken here because the Go libraries for
-// it cannot answer a poll, without which a Go program that opens the file waits for ever.
+// The part of the kernel's FUSE protocol (linux/fuse.h, 7.31) that one file needs. It is implemented here because Go libraries for it
+// cannot answer a poll, and without one a Go program that opens the file hangs.
 
 type opcode uint32
 
@@ -87,7 +87,7 @@ type readIn struct {
 	Flags, _        uint32
 }
 
-// writeIn is followed by what is written.
+// writeIn precedes the written bytes.
 type writeIn readIn
 
 type writeOut struct{ Size, _ uint32 }
@@ -114,14 +114,14 @@ type lseekOut struct{ Offset uint64 }
 
 type statfsOut [10]uint64
 
-// take reads T from the front of a request's body; a short one is a fault of the kernel's.
+// take decodes T from the front of a request's body; a short body is an error of the kernel.
 func take[T any](body []byte) (T, bool) {
 	var v T
 	n, err := binary.Decode(body, binary.NativeEndian, &v)
 	return v, err == nil && n > 0
 }
 
-// message is an answer, or with unique 0 a notice whose code stands in place of the error.
+// message is a response, or with unique 0 a notice, whose code replaces the error.
 func message(unique uint64, code int32, body any) []byte {
 	var b []byte
 	switch body := body.(type) {

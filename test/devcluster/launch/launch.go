@@ -1,5 +1,5 @@
-// Package launch starts a cluster from the machine's side: it claims a place, writes certificates, starts the
-// supervisor in namespaces of its own and connects it with the machine. If it fails, it removes all of it.
+// Package launch starts a cluster from the machine's side: it claims names and addresses, writes certificates, starts the supervisor in new
+// namespaces and connects it with the machine. If a part fails, it removes everything.
 package launch
 
 import (
@@ -21,9 +21,8 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/wire"
 )
 
-// Up starts the cluster and waits until it is ready, ctx ends or it breaks. An
-// attached cluster's processes end with the calling one. Say is told about
-// progress, one line at a time.
+// Up starts the cluster and waits until it is ready, ctx ends or the start fails. An attached cluster's processes end with the calling one.
+// say receives progress, one line at a time.
 func Up(ctx context.Context, base string, spec layout.Spec, attached bool, say func(string)) (*layout.Record, error) {
 	if err := Preflight(); err != nil {
 		return nil, err
@@ -39,7 +38,7 @@ func Up(ctx context.Context, base string, spec layout.Spec, attached bool, say f
 	return rec, nil
 }
 
-// Preflight says what this machine lacks to run real nodes.
+// Preflight returns an error if this machine cannot run real nodes.
 func Preflight() error {
 	if os.Geteuid() != 0 {
 		return errors.New("the dev cluster makes network links, mounts and cgroups: run it as root")
@@ -62,7 +61,7 @@ func Preflight() error {
 	return syscall.Close(fuse)
 }
 
-// warnInotify speaks up where the kernel's default leaves room for two or three clusters only.
+// warnInotify warns if the kernel's default allows only two or three clusters.
 func warnInotify(say func(string)) {
 	const path, clusterNeeds = "/proc/sys/fs/inotify/max_user_instances", 64
 	b, err := os.ReadFile(path)
@@ -95,10 +94,10 @@ func start(ctx context.Context, rec *layout.Record, attached bool, say func(stri
 	return follow(ctx, rec, say)
 }
 
-// untilWeEnd keeps pipes from being closed when nothing refers to them any more.
+// untilWeEnd keeps unreferenced pipes from being closed.
 var untilWeEnd []*os.File
 
-// linkPrograms puts kubectl, and this program, where a user's PATH can find them.
+// linkPrograms links kubectl, and this program, into a folder for the user's PATH.
 func linkPrograms(s *layout.Spec) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -119,9 +118,8 @@ func linkPrograms(s *layout.Spec) error {
 	return nil
 }
 
-// supervisor starts process 1 of the cluster. It does nothing until it is
-// recorded, and ends by itself if it never is. An attached one ends with the
-// pipe on which it was told, which is ours until we end.
+// supervisor starts process 1 of the cluster. It waits until it is recorded, and ends by itself if it never is. An attached one ends when
+// its orders pipe closes, which this process holds until its end.
 func supervisor(rec *layout.Record, attached bool) error {
 	s := &rec.Spec
 	orders, tell, err := os.Pipe()
@@ -147,7 +145,7 @@ func supervisor(rec *layout.Record, attached bool) error {
 	cmd.Args[0] = "holdfast-dev"
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"}
-	if gc := os.Getenv("GOGC"); gc != "" { // tests have little processor and enough memory
+	if gc := os.Getenv("GOGC"); gc != "" { // tests have few processors and enough memory
 		cmd.Env = append(cmd.Env, "GOGC="+gc)
 	}
 	cmd.Stdout, cmd.Stderr = log, log
@@ -178,7 +176,7 @@ func supervisor(rec *layout.Record, attached bool) error {
 	return err
 }
 
-// follow waits for the supervisor to say that the cluster is ready.
+// follow waits until the supervisor reports that the cluster is ready.
 func follow(ctx context.Context, rec *layout.Record, say func(string)) error {
 	last := ""
 	for tick := time.NewTicker(50 * time.Millisecond); ; {
@@ -208,7 +206,7 @@ func follow(ctx context.Context, rec *layout.Record, say func(string)) error {
 	}
 }
 
-// withLog adds the end of the supervisor's log, which goes away with the cluster.
+// withLog adds the end of the supervisor's log, which is removed with the cluster.
 func withLog(rec *layout.Record, err error) error {
 	const most = 3000
 	b, readErr := os.ReadFile(rec.Spec.Log("supervisor"))

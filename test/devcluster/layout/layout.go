@@ -17,11 +17,11 @@ type Spec struct {
 	Octet int `json:"octet"`
 	// Nodes is the number of real nodes, each a kubelet with its own containerd.
 	Nodes int `json:"nodes"`
-	// GPUsPerNode is what the pretended device plugin of a real node advertises.
+	// GPUsPerNode is the number of GPUs that a real node's simulated device plugin advertises.
 	GPUsPerNode int `json:"gpusPerNode"`
 	// Sim describes the simulated nodes.
 	Sim Sim `json:"sim"`
-	// PythonDir is offered to pods as a read-only volume; empty where there is none.
+	// PythonDir is offered to pods as a read-only volume; "": none.
 	PythonDir string `json:"pythonDir,omitempty"`
 	// ExtraArgs are further flags per component, such as "kube-apiserver".
 	ExtraArgs map[string][]string `json:"extraArgs,omitempty"`
@@ -38,7 +38,7 @@ type Sim struct {
 }
 
 const (
-	// MaxNodes is how many real nodes the address plan has room for.
+	// MaxNodes is the most real nodes that the address plan allows.
 	MaxNodes = 32
 	// MaxName keeps the name of the host's link within the kernel's 15 bytes.
 	MaxName = 11
@@ -48,23 +48,23 @@ const (
 	RouterGateway = "169.254.1.1"
 	// ClusterDomain is the DNS suffix of Services.
 	ClusterDomain = "cluster.local"
-	// PauseImage is the sandbox image that every node's containerd is told to use.
+	// PauseImage is the sandbox image of every node's containerd.
 	PauseImage = "holdfast.dev/dev/pause:1"
 	// BaseImage is the small training base image: a shell, core tools and shared libraries.
 	BaseImage = "holdfast.dev/dev/base:1"
-	// PythonStorageClass hands out the Python folder as read-only local volumes.
+	// PythonStorageClass provides the Python folder as read-only local volumes.
 	PythonStorageClass = "holdfast-python"
-	// SharedStorageClass hands out folders that all real nodes see and write.
+	// SharedStorageClass provides folders that all real nodes read and write.
 	SharedStorageClass = "holdfast-shared"
-	// SharedDir is where, inside every node, the folders of that class lie.
+	// SharedDir is the path of these folders inside every node.
 	SharedDir = "/var/lib/holdfast-shared"
-	// GPUResource is the extended resource of the pretended devices.
+	// GPUResource is the extended resource of the simulated devices.
 	GPUResource = "nvidia.com/gpu"
 )
 
 var nameForm = regexp.MustCompile(`^[a-z]([a-z0-9-]*[a-z0-9])?$`)
 
-// Validate refuses a Spec that cannot be built, naming the option to change.
+// Validate refuses a Spec that cannot be built; the error names the option to change.
 func (s *Spec) Validate() error {
 	switch {
 	case !nameForm.MatchString(s.Name) || len(s.Name) > MaxName:
@@ -83,13 +83,13 @@ func (s *Spec) Validate() error {
 
 func (s *Spec) addr(c, d int) string { return fmt.Sprintf("10.%d.%d.%d", s.Octet, c, d) }
 
-// Supernet is the one range that holds all addresses of the cluster.
+// Supernet is the range of all addresses of the cluster.
 func (s *Spec) Supernet() string { return s.addr(0, 0) + "/16" }
 
 // HostIP is the machine's own address inside the cluster's network.
 func (s *Spec) HostIP() string { return s.addr(0, 1) }
 
-// ControlIP is where the API server and the DNS listen.
+// ControlIP is the address of the API server and the DNS.
 func (s *Spec) ControlIP() string { return s.addr(0, 2) }
 
 // ServiceCIDR is the range of Service addresses.
@@ -149,7 +149,7 @@ func (s *Spec) Kubeconfig() string { return s.Path("kubeconfig") }
 // BinDir holds kubectl of the cluster's version.
 func (s *Spec) BinDir() string { return s.Path("bin") }
 
-// Env are the lines that point a shell at the cluster.
+// Env returns the lines that point a shell at the cluster.
 func (s *Spec) Env() string {
 	return fmt.Sprintf("export KUBECONFIG=%s\nexport PATH=%s:$PATH\n", s.Kubeconfig(), s.BinDir())
 }
@@ -170,11 +170,11 @@ func (s *Spec) Shared(elem ...string) string {
 	return s.Path(append([]string{"shared"}, elem...)...)
 }
 
-// ControlDir, inside a node, is where tests steer the node from outside: the
-// files of Hold and GPUHealth lie here. On the machine it is NodePath(i, "lib", "holdfast-dev").
+// ControlDir, inside a node, contains the files by which tests control the node from outside: Hold and GPUHealth. On the machine it is
+// NodePath(i, "lib", "holdfast-dev").
 const ControlDir = "/var/lib/holdfast-dev"
 
-// KernelLogPipe, in ControlDir, takes lines for the node's kernel log.
+// KernelLogPipe, in ControlDir, receives lines for the node's kernel log.
 const KernelLogPipe = "kernel-log"
 
 // NodeControl is node i's ControlDir as seen from the machine.

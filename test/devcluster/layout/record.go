@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// Record lists what a cluster adds to the machine. It is written before each
-// of these things is made, so that whoever finds it can remove all of them,
-// and removes nothing else.
+// Record lists what a cluster adds to the machine. Each entry is written before the thing is created, so that any reader of the record can
+// remove all of them, and removes nothing else.
 type Record struct {
 	Spec Spec `json:"spec"`
 	// Links are the network links on the machine.
@@ -19,16 +18,16 @@ type Record struct {
 	Cgroups []string `json:"cgroups"`
 	// Supervisor is process 1 of the cluster's process namespace: when it ends, the kernel ends all others.
 	Supervisor Process `json:"supervisor"`
-	// Owner, where set, is the process on whose behalf the cluster runs.
+	// Owner, if set, is the process with which the cluster ends.
 	Owner Process `json:"owner"`
 }
 
-// Process names a process so that a later one with the same number is not taken for it.
+// Process identifies a process; a later one with the same number differs.
 type Process struct {
 	PID int `json:"pid,omitempty"`
 	// Start is the start time in clock ticks since boot, from /proc/PID/stat.
 	Start uint64 `json:"start,omitempty"`
-	// Boot is the boot that Start counts from.
+	// Boot is the id of the boot that Start counts from.
 	Boot string `json:"boot,omitempty"`
 }
 
@@ -41,15 +40,15 @@ type Status struct {
 	ReadySeconds float64 `json:"readySeconds,omitempty"`
 }
 
-// Phase is how far a cluster has come.
+// Phase is the progress of a cluster's start.
 type Phase string
 
 const (
 	// Starting: some part of the cluster is not up yet.
 	Starting Phase = "Starting"
-	// Ready: all nodes are Ready and the cluster DNS answers.
+	// Ready: all nodes are Ready and the cluster DNS responds.
 	Ready Phase = "Ready"
-	// Broken: the start was given up.
+	// Broken: the start failed.
 	Broken Phase = "Broken"
 )
 
@@ -59,7 +58,7 @@ const RecordFile = "record.json"
 // StatusFile is the status's name inside a cluster's directory.
 const StatusFile = "status.json"
 
-// ReadRecord reads the record of the cluster in dir; fs.ErrNotExist where there is none.
+// ReadRecord reads the record of the cluster in dir; fs.ErrNotExist if there is none.
 func ReadRecord(dir string) (*Record, error) {
 	r := &Record{}
 	if err := readJSON(filepath.Join(dir, RecordFile), r); err != nil {
@@ -71,7 +70,7 @@ func ReadRecord(dir string) (*Record, error) {
 // Write stores the record in the cluster's directory.
 func (r *Record) Write() error { return writeJSON(filepath.Join(r.Spec.Dir, RecordFile), r) }
 
-// ReadStatus reads what the supervisor last said.
+// ReadStatus reads the supervisor's last report.
 func ReadStatus(dir string) (*Status, error) {
 	st := &Status{}
 	if err := readJSON(filepath.Join(dir, StatusFile), st); err != nil {
@@ -107,10 +106,10 @@ func writeJSON(path string, v any) error {
 	return os.Rename(tmp, path)
 }
 
-// What the supervisor is told once its cluster is recorded.
+// Orders to the supervisor, once its cluster is recorded.
 const (
 	// Go: start, and run until killed.
 	Go = "go"
-	// GoWithMe: start, and end when the pipe that said so is closed.
+	// GoWithMe: start, and end when the orders pipe is closed.
 	GoWithMe = "go with me"
 )

@@ -10,8 +10,8 @@ const (
 	lastOctet  = 250
 )
 
-// FreeOctet chooses x so that 10.x.0.0/16 overlaps nothing in taken. Start
-// spreads the choice, so that two machines on one network rarely agree.
+// FreeOctet returns an x so that 10.x.0.0/16 overlaps no range in taken. start spreads the choice, so that two machines on one network
+// rarely agree.
 func FreeOctet(taken []*net.IPNet, start int) (int, error) {
 	n := lastOctet - firstOctet + 1
 	for i := range n {

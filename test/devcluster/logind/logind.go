@@ -1,6 +1,5 @@
-// Package logind simulates systemd's logind on a system bus of its own, as far as a kubelet uses it: an announced
-// shutdown waits for processes that hold a lock against it. It is bus and service in one, at one socket, so that no
-// daemon is needed.
+// Package logind simulates systemd's logind on a separate system bus, as far as a kubelet uses it: an announced shutdown waits for
+// processes that hold an inhibitor lock. One socket serves both bus and service, so that no daemon is needed.
 package logind
 
 import (
@@ -22,7 +21,7 @@ import (
 const (
 	object  = dbus.ObjectPath("/org/freedesktop/login1")
 	manager = "org.freedesktop.login1.Manager"
-	// longest is how long a lock may hold a shutdown up: longer than any kubelet of a test asks for, which would have to have it raised else.
+	// longest is how long a lock may delay a shutdown: longer than any test's kubelet needs, as a kubelet would otherwise try to raise it.
 	longest = 10 * time.Minute
 )
 
@@ -32,7 +31,7 @@ type Logind struct {
 
 	mu    sync.Mutex
 	peers map[*peer]bool
-	// locks counts those that were given out and not let go of yet.
+	// locks counts the locks that are held.
 	locks int
 }
 
@@ -66,14 +65,14 @@ func (l *Logind) Close() error {
 	return errors.Join(errs...)
 }
 
-// Locks is how many locks are held against a shutdown.
+// Locks is the number of locks held against a shutdown.
 func (l *Logind) Locks() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.locks
 }
 
-// PrepareForShutdown announces that the machine shuts down, or that it does not any more.
+// PrepareForShutdown announces that the machine shuts down, or that the shutdown was cancelled.
 func (l *Logind) PrepareForShutdown(begins bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,7 +110,7 @@ func (l *Logind) serve(p *peer) {
 	}
 }
 
-// answer does what is asked for. What is not known here is refused, as a bus does.
+// answer handles a call. Unknown calls are refused, as a bus does.
 func (l *Logind) answer(p *peer, call *dbus.Message) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,7 +129,7 @@ func (l *Logind) answer(p *peer, call *dbus.Message) error {
 		if err != nil {
 			return err
 		}
-		defer given.Close() // the other end of the pipe hears when the copy that is sent is closed, too
+		defer given.Close() // the other end of the pipe closes only when the sent copy is closed, too
 		lock = given
 		reply.Body = []any{dbus.UnixFD(given.Fd())}
 		l.locks++
@@ -146,9 +145,9 @@ func (l *Logind) answer(p *peer, call *dbus.Message) error {
 	return p.send(reply, lock)
 }
 
-// await waits until a lock is let go of.
+// await waits until a lock is released.
 func (l *Logind) await(held *os.File) {
-	_, _ = held.Read(make([]byte, 1)) // nothing is ever written: it ends when nobody could any more
+	_, _ = held.Read(make([]byte, 1)) // nothing is ever written: the read ends when all copies are closed
 	held.Close()
 	l.mu.Lock()
 	l.locks--
@@ -162,7 +161,7 @@ type peer struct {
 	serial uint32
 }
 
-// greet believes whoever comes, up to where messages begin.
+// greet accepts any client, up to where messages begin.
 func (p *peer) greet() error {
 	if _, err := p.in.ReadByte(); err != nil {
 		return err
@@ -189,7 +188,7 @@ func (p *peer) greet() error {
 	}
 }
 
-// send writes a message, with a file where there is one. It is called under the lock of Logind.
+// send writes a message, with a file if there is one. The caller holds the lock of Logind.
 func (p *peer) send(m *dbus.Message, file *os.File) error {
 	var rights []byte
 	if file != nil {
@@ -201,7 +200,7 @@ func (p *peer) send(m *dbus.Message, file *os.File) error {
 		return err
 	}
 	p.serial++
-	binary.LittleEndian.PutUint32(out.Bytes()[8:], p.serial) // the library keeps a message's number to itself
+	binary.LittleEndian.PutUint32(out.Bytes()[8:], p.serial) // the library does not export a message's serial number
 	_, _, err := p.conn.WriteMsgUnix(out.Bytes(), rights, nil)
 	return err
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// TestLogind asks as a kubelet does (1.37: pkg/kubelet/nodeshutdown/systemd).
+// TestLogind makes the calls of a kubelet (1.37: pkg/kubelet/nodeshutdown/systemd).
 func TestLogind(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bus")
 	l, err := Serve(path)
@@ -55,6 +55,6 @@ func TestLogind(t *testing.T) {
 		}
 	}
 	if err := login.Call(manager+".PowerOff", 0, false).Err; err == nil {
-		t.Error("what is not there was done")
+		t.Error("an unknown call succeeded")
 	}
 }

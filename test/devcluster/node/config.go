@@ -68,8 +68,7 @@ disabled_plugins = [
 `, containerdSocket, layout.PauseImage, cniPluginDir)
 }
 
-// cniConfig gives every pod a routed link of its own, so that all of its
-// traffic passes the node's rules.
+// cniConfig gives every pod a separate routed link, so that all of its traffic passes the node's rules.
 func cniConfig(s *layout.Spec, i int) string {
 	return toJSON(map[string]any{
 		"cniVersion": "0.4.0",
@@ -106,7 +105,7 @@ func kubeletConfig(s *layout.Spec, i int) string {
 		"clusterDNS":               []string{s.DNSIP()},
 		"resolvConf":               "/etc/resolv.conf",
 		"containerRuntimeEndpoint": "unix://" + containerdSocket,
-		// The machine may have cgroups of version 1 only.
+		// The machine may have only version 1 cgroups.
 		"failCgroupV1":           false,
 		"cgroupDriver":           "cgroupfs",
 		"cgroupRoot":             "/",
@@ -133,7 +132,7 @@ func kubeletConfig(s *layout.Spec, i int) string {
 	})
 }
 
-// ProxyConfig is the configuration of a kube-proxy for the network namespace that bindIP is in.
+// ProxyConfig is the configuration of a kube-proxy in the network namespace of bindIP.
 func ProxyConfig(s *layout.Spec, nodeName, bindIP, kubeconfig string) string {
 	return toJSON(map[string]any{
 		"apiVersion":         "kubeproxy.config.k8s.io/v1alpha1",

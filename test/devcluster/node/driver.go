@@ -14,8 +14,8 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/nvml"
 )
 
-// serveDriver pretends the NVIDIA driver of the node's GPUs, where the cluster has the library for it. What failed
-// before the node was switched off is well again.
+// serveDriver simulates the NVIDIA driver of the node's GPUs, if the cluster has the library for it. A fault from before a power-off is
+// gone.
 func serveDriver(s *layout.Spec, i int, log io.Writer) error {
 	library, err := os.ReadFile(filepath.Join(layout.ControlDir, nvml.Library))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -18,19 +18,19 @@ const (
 	bootIDFile = "/proc/sys/kernel/random/boot_id"
 )
 
-// newBoot writes the id of this life of the node, as a kernel makes one at each boot.
+// newBoot writes a new boot id, as a kernel does at each boot.
 func newBoot(s *layout.Spec, i int) error {
 	return os.WriteFile(s.NodePath(i, "boot_id"), []byte(string(uuid.NewUUID())+"\n"), 0o444)
 }
 
-// serveKernelLog puts the node's own kernel log in place of the machine's. What is written to the log pipe in the
-// node's control directory, one record a line, is logged as the kernel's own word.
+// serveKernelLog replaces the machine's kernel log by the node's own. Each line written to the log pipe in the node's control directory
+// becomes a record of the kernel.
 func serveKernelLog(s *layout.Spec, i int) error {
 	pipe := s.NodeControl(i, layout.KernelLogPipe)
 	if err := unix.Mkfifo(pipe, 0o600); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("making %s: %w", pipe, err)
 	}
-	lines, err := os.OpenFile(pipe, os.O_RDWR, 0) // to write as well: it never ends
+	lines, err := os.OpenFile(pipe, os.O_RDWR, 0) // opened for writing, too, so that it never ends
 	if err != nil {
 		return err
 	}

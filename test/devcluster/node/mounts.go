@@ -15,9 +15,8 @@ import (
 // sharedIn is layout.SharedDir inside the node's directory.
 var sharedIn = filepath.Join("lib", filepath.Base(layout.SharedDir))
 
-// enterRoot turns the process's mount namespace into the node's own file
-// system: the machine's, with own /etc (changes stay in the node), /var/lib,
-// /var/log, /tmp, /run, /proc, /sys and /dev/kmsg.
+// enterRoot turns the process's mount namespace into the node's file system: the machine's, with its own /etc (changes stay in the node),
+// /var/lib, /var/log, /tmp, /run, /proc, /sys and /dev/kmsg.
 func enterRoot(s *layout.Spec, i int) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("leaving the machine's mounts: %w", err)
@@ -44,7 +43,7 @@ func enterRoot(s *layout.Spec, i int) error {
 		{s.NodePath(i, "boot_id"), bootIDFile, "", unix.MS_BIND, ""},
 		{s.NodePath(i, "tmp"), "/tmp", "", unix.MS_BIND, ""},
 		{s.Shared(), s.NodePath(i, sharedIn), "", unix.MS_BIND, ""},
-		// Hides the cluster's directory: comes last. It takes along what is mounted in it.
+		// Hides the cluster's directory, so it comes last. It includes the mounts below it.
 		{s.NodePath(i, "lib"), "/var/lib", "", unix.MS_BIND | unix.MS_REC, ""},
 	}
 	if err := freshSys(); err != nil {
@@ -61,8 +60,8 @@ func enterRoot(s *layout.Spec, i int) error {
 	return nil
 }
 
-// freshSys mounts a sysfs that shows the node's own network links, and below
-// it the cgroup trees as the node's cgroup namespace shows them: from its own cgroup down.
+// freshSys mounts a sysfs with the node's own network links, and below it the cgroup trees as seen from the node's cgroup namespace: from
+// its own cgroup down.
 func freshSys() error {
 	const at, safe = "/sys/fs/cgroup", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	trees, err := host.Hierarchies()
@@ -102,7 +101,7 @@ func freshSys() error {
 	return host.StepAside("/")
 }
 
-// symlinks are the further names that trees have, such as cpu for cpu,cpuacct.
+// symlinks returns the other names of trees, such as cpu for cpu,cpuacct.
 func symlinks(dir string) (map[string]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

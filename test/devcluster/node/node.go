@@ -1,6 +1,6 @@
-// Package node is process 1 of a real node: in mount, process, network and host name namespaces of its own it runs
-// containerd, kubelet, kube-proxy and a simulated GPU device plugin, and restarts those that end. When it dies, all
-// processes of the node die with it, as when a machine loses power.
+// Package node is process 1 of a real node: in separate mount, process, network and host name namespaces it runs containerd, kubelet,
+// kube-proxy and a simulated GPU device plugin, and restarts those that end. When it dies, all processes of the node die with it, as when a
+// machine loses power.
 package node
 
 import (
@@ -20,20 +20,19 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/wire"
 )
 
-// What the supervisor says to a node, one line each.
+// The supervisor's orders to a node, one line each.
 const (
-	// Wired: the node's link is there.
+	// Wired: the node's link exists.
 	Wired = "wired"
-	// Join: the API server answers, the kubelet may start.
+	// Join: the API server responds, the kubelet may start.
 	Join = "join"
 )
 
-// Self is how the node calls this binary by another name.
+// Self is the path by which the node runs this binary under another name.
 const Self = "/proc/self/exe"
 
-// Enter moves the process into node i's cgroup, makes that the root of a cgroup
-// namespace and becomes args. A namespace is a matter of one thread, so only a
-// fresh program has it as a whole.
+// Enter moves the process into node i's cgroup, makes that the root of a cgroup namespace and executes args. A namespace belongs to single
+// threads, so only a new program has it in all threads.
 func Enter(s *layout.Spec, i int, args []string) error {
 	runtime.LockOSThread()
 	if err := host.JoinCgroups(s.NodeCgroup(i), "", 0); err != nil {
@@ -45,7 +44,7 @@ func Enter(s *layout.Spec, i int, args []string) error {
 	return fmt.Errorf("starting over: %w", unix.Exec(Self, args, os.Environ()))
 }
 
-// Init runs node i until the end of the process. Orders come from the supervisor.
+// Init runs node i until the end of the process. The supervisor sends orders.
 func Init(s *layout.Spec, i int, orders *os.File, pauseTar []byte) error {
 	if err := os.MkdirAll(s.NodePath(i), 0o755); err != nil {
 		return err
@@ -110,7 +109,7 @@ func (n *node) run(pauseTar []byte) error {
 		go p.Run()
 	}
 	for n.orders.Scan() {
-		continue // nothing more to be told; the end of the file is the end of the supervisor
+		continue // there are no more orders; the end of the file is the end of the supervisor
 	}
 	return fmt.Errorf("the supervisor is gone")
 }

@@ -13,7 +13,7 @@ import (
 // node, as process 1 must: containerd's shims become its children.
 type procs struct {
 	mu sync.Mutex
-	// guarded by mu: who waits for which child.
+	// guarded by mu: which channel waits for which child
 	waiting map[int]chan syscall.WaitStatus
 }
 
@@ -45,7 +45,7 @@ func (p *procs) reap() {
 	}
 }
 
-// start runs path with args (args[0] is its name) and tells how it ended.
+// start runs path with args (args[0] is its name); the channel receives its wait status.
 func (p *procs) start(path string, args []string, log *os.File) (int, <-chan syscall.WaitStatus, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,8 +74,7 @@ func (p *procs) run(path string, args []string, log *os.File) error {
 	return nil
 }
 
-// keep runs a program for as long as the node runs and starts it again when it
-// ends, unless held() says that somebody wants it down.
+// keep runs a program for as long as the node runs and restarts it when it ends, unless held() reports a hold file.
 func (p *procs) keep(path string, args []string, log *os.File, held func() bool) {
 	const pause, look = time.Second, 100 * time.Millisecond
 	for {
@@ -87,7 +86,7 @@ func (p *procs) keep(path string, args []string, log *os.File, held func() bool)
 		if err != nil {
 			fmt.Fprintln(log, "node:", err)
 		} else {
-			if held() { // since it was looked at above: whoever wants it down may have looked for it before it was there
+			if held() { // checked again: a caller may have placed the hold file and looked for the process before it started
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
 			fmt.Fprintf(log, "node: %s ended with %s\n", args[0], describe(<-done))
@@ -106,7 +105,7 @@ func describe(ws syscall.WaitStatus) string {
 var devNull = func() *os.File {
 	f, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		panic(err) // no system runs without it
+		panic(err) // every system has it
 	}
 	return f
 }()

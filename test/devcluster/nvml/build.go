@@ -16,13 +16,13 @@ import (
 //go:embed library/nvml.c
 var source []byte
 
-// Library is the file's name.
+// Library is the file name of the library.
 const Library = "libnvidia-ml.so.1"
 
-// ErrNoCompiler says that the library cannot be built here.
+// ErrNoCompiler: the library cannot be built here.
 var ErrNoCompiler = errors.New("gcc is not installed, so nodes have no pretended NVIDIA driver")
 
-// Dir is where a node has the library: where a driver container puts the real one.
+// Dir is the library's folder in a node: where a driver container puts the real one.
 func Dir() string {
 	triplet := "x86_64-linux-gnu"
 	if runtime.GOARCH == "arm64" {

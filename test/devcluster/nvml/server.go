@@ -12,48 +12,48 @@ import (
 	"time"
 )
 
-// Socket is the server's name next to the library, and in a node's control directory for whoever has GPUs fail.
+// Socket is the name of the server's socket, next to the library and in a node's control directory, where callers cause faults.
 const Socket = "gpus.sock"
 
-// GPU is how one pretended device is.
+// GPU is the state of one simulated device.
 type GPU struct {
 	UUID, PCI                            string
 	Lost, ResetRequired, Pending, Failed bool
-	// Recovery is the driver's recovery action, -1 where it knows none.
+	// Recovery is the driver's recovery action, -1 if the driver has none.
 	Recovery int
 	ECC      uint64
-	// Nameless: the driver gives no handle of it. LinksDown of its NVLinks are down, Lanes of its PCIe lanes are used, 0: all.
+	// Nameless: the driver gives no handle of it. LinksDown is the number of NVLinks that are down, Lanes of PCIe lanes in use, 0: all.
 	Nameless         bool
 	LinksDown, Lanes int
-	// LinksUnread: the driver fails to say how its NVLinks are.
+	// LinksUnread: the driver fails to return the state of its NVLinks.
 	LinksUnread bool
 }
 
-// Fault is what happens to one GPU, or to all by way of the driver. The zero value heals everything.
+// Fault is a fault of one GPU, or of all through the driver. The zero value heals everything.
 type Fault struct {
 	GPU int `json:"gpu"`
-	// Xid is told as an event and in the kernel log, with what follows from it.
+	// Xid is reported as an event and in the kernel log, with its consequences.
 	Xid int `json:"xid,omitempty"`
-	// Lost: the device does not answer any more, and nothing else tells of it.
+	// Lost: the device no longer responds, without a line in the kernel log.
 	Lost bool `json:"lost,omitempty"`
-	// Hang: no call returns any more.
+	// Hang: calls no longer return.
 	Hang bool `json:"hang,omitempty"`
-	// OldDriver: one that knows no recovery action.
+	// OldDriver: the driver has no recovery actions.
 	OldDriver bool `json:"oldDriver,omitempty"`
 	// Nameless: the driver counts the device and gives no handle of it.
 	Nameless bool `json:"nameless,omitempty"`
-	// LinksDown of its NVLinks are down; Lanes of its PCIe lanes are used.
+	// LinksDown is the number of NVLinks that are down; Lanes the number of PCIe lanes in use.
 	LinksDown int `json:"linksDown,omitempty"`
 	Lanes     int `json:"lanes,omitempty"`
-	// LinksUnread: the driver fails to say how its NVLinks are.
+	// LinksUnread: the driver fails to return the state of its NVLinks.
 	LinksUnread bool `json:"linksUnread,omitempty"`
-	// Recovery is the driver's recovery action from now on, whatever the Xid would bring; nil: what follows.
+	// Recovery is the driver's recovery action from now on, instead of the Xid's; nil: the Xid's.
 	Recovery *int `json:"recovery,omitempty"`
 }
 
-// Server tells libraries how the GPUs of a node are.
+// Server sends libraries the state of a node's GPUs.
 type Server struct {
-	// LogKernel writes a line to the node's kernel log, SetSick makes the device plugin say that these are unhealthy.
+	// LogKernel writes a line to the node's kernel log; SetSick makes the device plugin report these GPUs as unhealthy.
 	LogKernel func(string) error
 	SetSick   func(uuids []string) error
 
@@ -64,7 +64,7 @@ type Server struct {
 	clients map[net.Conn]bool
 }
 
-// NewServer has healthy GPUs of these ids.
+// NewServer returns a server with healthy GPUs of these ids.
 func NewServer(ids []string) *Server {
 	s := &Server{clients: map[net.Conn]bool{}}
 	for i, id := range ids {
@@ -82,7 +82,7 @@ func (s *Server) Listen(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Chmod(path, 0o666); err != nil { // as NVIDIA's devices are
+	if err := os.Chmod(path, 0o666); err != nil { // with the mode of NVIDIA's devices
 		return err
 	}
 	go func() {
@@ -97,7 +97,7 @@ func (s *Server) Listen(path string) error {
 	return nil
 }
 
-// serve reads one line: a library says that it watches, anybody else has something fail.
+// serve reads one line: a library registers as a watcher, any other client causes a fault.
 func (s *Server) serve(c net.Conn) {
 	first, err := bufio.NewReader(c).ReadString('\n')
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *Server) serve(c net.Conn) {
 	fmt.Fprintln(c, answer)
 }
 
-// part waits until a library has closed the driver, as a process that ends does.
+// part waits until a library has closed the driver, also by the end of its process.
 func (s *Server) part(c net.Conn) {
 	_, _ = io.Copy(io.Discard, c)
 	s.mu.Lock()
@@ -132,14 +132,14 @@ func (s *Server) part(c net.Conn) {
 	delete(s.clients, c)
 }
 
-// Users is how many libraries have the driver open.
+// Users is the number of libraries that have the driver open.
 func (s *Server) Users() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.clients)
 }
 
-// tell writes to one library; one that does not read is gone. mu is held.
+// tell writes to one library; one that does not read is dropped. mu is held.
 func (s *Server) tell(c net.Conn, text string) {
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
 	if _, err := c.Write([]byte(text)); err != nil {
@@ -148,7 +148,7 @@ func (s *Server) tell(c net.Conn, text string) {
 	}
 }
 
-// text is the whole state as the library reads it. mu is held.
+// text is the whole state in the library's format. mu is held.
 func (s *Server) text() string {
 	var b strings.Builder
 	flag := map[bool]int{true: 1}
@@ -160,7 +160,7 @@ func (s *Server) text() string {
 	return b.String()
 }
 
-// Happen makes the fault true for everybody who asks.
+// Happen applies a fault for all clients.
 func (s *Server) Happen(f Fault) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +189,7 @@ func (s *Server) heal() {
 	}
 }
 
-// fail changes what NVML says, as it follows from the fault.
+// fail changes NVML's data as the fault requires.
 func (s *Server) fail(f Fault) {
 	g := &s.gpus[f.GPU]
 	s.hang = s.hang || f.Hang
@@ -216,7 +216,7 @@ func (s *Server) fail(f Fault) {
 	}
 }
 
-// others are the kernel log and the device plugin, which sees the same. mu is held.
+// others passes the fault to kernel log and device plugin. mu is held.
 func (s *Server) others(f Fault) error {
 	var sick []string
 	for _, g := range s.gpus {
@@ -239,7 +239,7 @@ func (s *Server) others(f Fault) error {
 	return s.SetSick(sick)
 }
 
-// Tell has a fault happen at the server that listens at path.
+// Tell sends a fault to the server that listens at path.
 func Tell(path string, f Fault) error {
 	c, err := net.Dial("unix", path)
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 
 const validity = 30 * 24 * time.Hour
 
-// issuer writes what a cluster needs, valid from an hour before now.
+// issuer writes a cluster's files, valid from an hour before now.
 type issuer struct {
 	s   *layout.Spec
 	now time.Time
@@ -39,8 +39,8 @@ type pair struct {
 	key  crypto.Signer
 }
 
-// WriteCluster issues everything that a cluster needs: authorities, serving and client certificates and kubeconfigs,
-// under the places that layout names.
+// WriteCluster issues everything that a cluster needs: authorities, serving and client certificates and kubeconfigs, at the paths of
+// layout.
 func WriteCluster(s *layout.Spec, now time.Time) (err error) {
 	w := &issuer{s: s, now: now}
 	if w.ca, err = w.authority("holdfast-dev " + s.Name); err != nil {
@@ -91,7 +91,7 @@ func (w *issuer) controlPlane(dir string) error {
 	)
 }
 
-// node puts a node's own files where its /etc will be.
+// node writes a node's own files to what becomes its /etc.
 func (w *issuer) node(i int) error {
 	dir, name := w.s.NodePath(i, "etc", "kubernetes"), w.s.NodeName(i)
 	if err := os.MkdirAll(dir, 0o755); err != nil { // containers of the node read it
@@ -166,7 +166,7 @@ func (w *issuer) write(dir, base string, by pair, name string, groups []string, 
 	return p.write(dir, base)
 }
 
-// kubeconfig writes one that holds a user's certificate itself and needs no other file.
+// kubeconfig writes a kubeconfig that contains the user's certificate and needs no other file.
 func (w *issuer) kubeconfig(file, user string, groups ...string) error {
 	p, err := w.issue(w.ca, user, groups)
 	if err != nil {

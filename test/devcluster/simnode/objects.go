@@ -11,13 +11,13 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
-// RackLabel names a simulated node's rack; the zone stands in the well-known label.
+// RackLabel names a simulated node's rack; the zone is in the well-known label.
 const RackLabel = "devcluster.holdfast.dev/rack"
 
 // SimLabel marks simulated nodes.
 const SimLabel = "devcluster.holdfast.dev/simulated"
 
-// AliveLabel, while it is "true", makes kwok keep a simulated node; any other value is a machine that has fallen silent.
+// AliveLabel, while "true", makes kwok renew a simulated node's lease; with any other value the node is silent.
 const AliveLabel = "devcluster.holdfast.dev/alive"
 
 // Node is simulated node i, Ready from the start.
@@ -46,7 +46,7 @@ func Node(s *layout.Spec, i int, now time.Time) *corev1.Node {
 		}},
 		Status: corev1.NodeStatus{
 			Capacity: has, Allocatable: has,
-			// Kwok's own. Where no node is real, kube-proxy takes the first for its own, waits half a minute for this, and ends if it changes.
+			// Kwok's own. If no node is real, kube-proxy takes the first for its own, waits half a minute for the address, and ends if it changes.
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: s.ControlIP()}, {Type: corev1.NodeHostName, Address: name}},
 			Conditions: []corev1.NodeCondition{
 				condition(corev1.NodeReady, corev1.ConditionTrue, "Simulated"),

@@ -1,7 +1,5 @@
-// Package simnode describes simulated nodes: Node objects behind which no
-// process stands. Kwok (sigs.k8s.io/kwok) renews their leases, makes pods
-// Running as soon as they are bound there and removes them when they are
-// deleted. They are for scale only.
+// Package simnode describes simulated nodes: Node objects without a machine. Kwok (sigs.k8s.io/kwok) renews their leases, makes pods
+// Running as soon as they are bound there and removes them when they are deleted. They are for scale only.
 package simnode
 
 import (
@@ -23,11 +21,11 @@ import (
 
 const (
 	makers = 16
-	// leaseSeconds is a kubelet's. Kwok renews a lease four times as often, as a kubelet does.
+	// leaseSeconds is the kubelet's default. Kwok renews a lease four times as often, as a kubelet does.
 	leaseSeconds = 40
 )
 
-// Make makes all Node objects.
+// Make creates all Node objects.
 func Make(ctx context.Context, c kubernetes.Interface, s *layout.Spec) error {
 	return each(s.Sim.Nodes, makers, func(i int) error {
 		_, err := c.CoreV1().Nodes().Create(ctx, Node(s, i, time.Now()), metav1.CreateOptions{})
@@ -64,17 +62,17 @@ func each(n, parallel int, do func(int) error) error {
 	return <-errs
 }
 
-// KwokArgs are the arguments of a kwok that keeps the nodes of a cluster by the given configuration.
+// KwokArgs are the arguments of a kwok that simulates a cluster's nodes with the given configuration.
 func KwokArgs(s *layout.Spec, config string) []string {
 	return []string{
 		"--config=" + config, "--kubeconfig=" + s.Kubeconfig(), "--manage-nodes-with-label-selector=" + AliveLabel + "=true",
 		fmt.Sprintf("--node-lease-duration-seconds=%d", leaseSeconds), fmt.Sprintf("--cidr=10.%d.64.1/18", s.Octet), "--node-ip=" + s.ControlIP(),
-		"--v=WARN", // a line for every renewal is 100 MB an hour
+		"--v=WARN", // a line for every renewal would be 100 MB an hour
 	}
 }
 
-// KwokConfig is what kwok is to do: initialise nodes, start and delete pods. The stage that completes a Job's pods is left out: training
-// goes on.
+// KwokConfig is kwok's configuration: initialise nodes, start and delete pods. It has no stage that completes a Job's pods: training goes
+// on.
 func KwokConfig() (string, error) {
 	options, err := json.Marshal(map[string]any{
 		"apiVersion": "config.kwok.x-k8s.io/v1alpha1", "kind": "KwokConfiguration",

@@ -62,8 +62,8 @@ func schedulerCommand(s *layout.Spec) command {
 	}, s.ExtraArgs["kube-scheduler"]...)}
 }
 
-// routerProxyCommand serves Service addresses to the API server and to the
-// machine. It reads the Node object of the first node, since it has none.
+// routerProxyCommand serves Service addresses to the API server and to the machine. It uses the first node's Node object, as it has none of
+// its own.
 func routerProxyCommand(s *layout.Spec) command {
 	return command{"kube-proxy", []string{"--config=" + s.Path("pki", "proxy.json")}}
 }

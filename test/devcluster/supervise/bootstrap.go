@@ -15,7 +15,7 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
-// bootstrap makes the objects that every cluster has from the start.
+// bootstrap creates the objects that every cluster has from the start.
 func bootstrap(ctx context.Context, c kubernetes.Interface, s *layout.Spec) error {
 	svc, slice := dnsService(s)
 	role, binding := dnsRole()
@@ -99,7 +99,7 @@ func dnsRole() (*rbacv1.ClusterRole, *rbacv1.ClusterRoleBinding) {
 	return role, binding
 }
 
-// nodesReady says which real node is not Ready with its devices yet.
+// nodesReady returns an error with a real node that is not Ready with its devices yet.
 func nodesReady(ctx context.Context, c kubernetes.Interface, s *layout.Spec) (int, error) {
 	for i := range s.Nodes {
 		n, err := c.CoreV1().Nodes().Get(ctx, s.NodeName(i), metav1.GetOptions{})

@@ -16,12 +16,11 @@ import (
 
 const (
 	restartAfter = time.Second
-	// nodeTimeout is how long the processes of a dead node may take to end.
+	// nodeTimeout bounds the end of a dead node's processes.
 	nodeTimeout = 20 * time.Second
 )
 
-// keep runs a control plane program and starts it again when it ends, unless
-// a file of its name lies in the cluster's "hold" directory.
+// keep runs a control plane program and restarts it when it ends, unless a file of its name lies in the cluster's "hold" directory.
 func keep(s *layout.Spec, c command) error {
 	log, err := os.OpenFile(s.Log(c.name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -50,8 +49,8 @@ func awaitNoHold(s *layout.Spec, name string) {
 	}
 }
 
-// keepNode runs a node's process 1 and starts it again when it ends, as a
-// machine that is switched on again. Join closes when the API server answers.
+// keepNode runs a node's process 1 and restarts it when it ends, like a machine that is switched on again. join closes when the API server
+// responds.
 func keepNode(s *layout.Spec, i int, join <-chan struct{}) error {
 	log, err := os.OpenFile(s.Log(s.NodeName(i)), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -107,7 +106,7 @@ func runNode(s *layout.Spec, i int, join <-chan struct{}, log *os.File) error {
 	return <-ended
 }
 
-// freshCgroup gives node i an empty cgroup; what its former life left there is removed.
+// freshCgroup gives node i an empty cgroup and removes what its previous run left there.
 func freshCgroup(s *layout.Spec, i int) error {
 	dirs, err := host.CgroupDirs(s.NodeCgroup(i))
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package supervise is process 1 of a cluster. It runs in a process and a network namespace that the cluster owns:
-// the control plane's programs, the nodes and the router between them are its children, and when it dies, in any way,
-// the kernel ends all of them.
+// Package supervise is process 1 of a cluster. It runs in the cluster's own process and network namespaces: the control plane's programs,
+// the nodes and the router between them are its children, and however it dies, the kernel ends all of them.
 package supervise
 
 import (
@@ -24,21 +23,21 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/wire"
 )
 
-// startTimeout is how long a whole start may take on a slow, busy machine.
+// startTimeout bounds a whole start on a slow, busy machine.
 const startTimeout = 3 * time.Minute
 
-// Run runs the cluster until the process ends. It waits for a line on orders
-// first: then its record is written and its link to the machine is there.
+// Run runs the cluster until the process ends. It first waits for an order, which comes once the cluster's record is written and its link
+// to the machine exists.
 func Run(s *layout.Spec, orders *os.File) error {
 	began := time.Now()
 	told := bufio.NewScanner(orders)
 	if !told.Scan() {
-		return errors.New("whoever started the cluster ended before it was recorded")
+		return errors.New("the process that started the cluster ended before it was recorded")
 	}
 	if told.Text() == layout.GoWithMe {
 		go func() {
 			told.Scan()
-			fmt.Fprintln(os.Stderr, "supervisor: whoever started the cluster has ended")
+			fmt.Fprintln(os.Stderr, "supervisor: the process that started the cluster has ended")
 			os.Exit(1)
 		}()
 	}
@@ -127,7 +126,7 @@ func (sv *supervisor) connect(deadline time.Time) error {
 	}
 	url := s.APIURL() + "/readyz"
 	probe := &http.Client{Timeout: time.Second, Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // asks for a word; the clients verify
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a readiness probe; the clients verify
 	}}
 	defer probe.CloseIdleConnections()
 	return until(deadline, "the API server", "kube-apiserver", s, func() error {
@@ -143,7 +142,7 @@ func (sv *supervisor) connect(deadline time.Time) error {
 	})
 }
 
-// controllers starts all that needs an API server.
+// controllers starts everything that needs an API server.
 func (sv *supervisor) controllers() error {
 	s := sv.spec
 	sv.say(layout.Starting, "controllers, nodes and DNS")
@@ -156,7 +155,7 @@ func (sv *supervisor) controllers() error {
 		}
 	}
 	if err := bootstrap(context.Background(), sv.client, s); err != nil {
-		return fmt.Errorf("making the cluster's first objects: %w", err)
+		return fmt.Errorf("creating the cluster's first objects: %w", err)
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", s.Path("pki", "dns.kubeconfig"))
 	if err != nil {
@@ -174,7 +173,7 @@ func (sv *supervisor) controllers() error {
 	return nil
 }
 
-// simulate makes the simulated nodes and keeps them from then on.
+// simulate creates the simulated nodes and runs kwok for them from then on.
 func (sv *supervisor) simulate() error {
 	config, err := clientcmd.BuildConfigFromFlags("", sv.spec.Kubeconfig())
 	if err != nil {
@@ -240,8 +239,7 @@ func (sv *supervisor) settle(deadline time.Time) error {
 	})
 }
 
-// ownMounts keeps the control plane's files out of the machine's /run and
-// shows it the processes of its own namespace.
+// ownMounts hides the machine's /run from the control plane, and mounts a /proc of its own process namespace.
 func ownMounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("leaving the machine's mounts: %w", err)
@@ -263,7 +261,7 @@ func dial(addr string) error {
 	return c.Close()
 }
 
-// until tries check until it succeeds; the last answer is part of the error.
+// until calls check until it succeeds; its last error is part of the error.
 func until(deadline time.Time, what, log string, s *layout.Spec, check func() error) error {
 	for {
 		err := check()
@@ -277,7 +275,7 @@ func until(deadline time.Time, what, log string, s *layout.Spec, check func() er
 	}
 }
 
-// tail is the end of a log file that may be gone when somebody reads of it.
+// tail is the end of a log file; the file may already be gone.
 func tail(path string) string {
 	const most = 1500
 	b, err := os.ReadFile(path)

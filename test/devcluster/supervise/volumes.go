@@ -21,12 +21,12 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
-// offer is a storage class whose volumes are made here.
+// offer is a storage class whose volumes are created here.
 type offer struct {
 	class, provisioner string
-	// prepare makes what lies behind the volume of a claim and describes the volume.
+	// prepare creates the storage of a claim's volume and describes the volume.
 	prepare func(*layout.Spec, *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error)
-	// clear removes what lies behind a volume that no claim uses any more.
+	// clear removes the storage of a volume that no claim uses any more.
 	clear func(*layout.Spec, *corev1.PersistentVolume) error
 }
 
@@ -43,7 +43,7 @@ func (o offer) storageClass() *storagev1.StorageClass {
 	return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: o.class}, Provisioner: o.provisioner, VolumeBindingMode: &now}
 }
 
-// provideVolumes gives every claim of an offered class a volume of its own and takes the volume away when its claim is gone.
+// provideVolumes gives every claim of an offered class its own volume and removes the volume when its claim is gone.
 func provideVolumes(ctx context.Context, c kubernetes.Interface, s *layout.Spec) {
 	byClass := map[string]offer{}
 	for _, o := range offers(s) {
@@ -105,7 +105,7 @@ func (o offer) takeBack(ctx context.Context, c kubernetes.Interface, s *layout.S
 	return nil
 }
 
-// volumeFor is bound to one claim and usable on all real nodes.
+// volumeFor returns a volume that is bound to one claim and usable on all real nodes.
 func volumeFor(
 	s *layout.Spec,
 	claim *corev1.PersistentVolumeClaim,
@@ -119,7 +119,7 @@ func volumeFor(
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeSpec{
-			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, // it is taken back here
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, // clear removes it
 			StorageClassName:              *claim.Spec.StorageClassName,
 			ClaimRef: &corev1.ObjectReference{
 				APIVersion: "v1",
@@ -144,8 +144,8 @@ func pythonVolume(s *layout.Spec, claim *corev1.PersistentVolumeClaim) (*corev1.
 	return v, nil
 }
 
-// makeShared makes an empty folder that all nodes see. The volume is a host path, not a local one: as with a network
-// file system the kubelet then changes no owner below it, which would fail whenever another pod removes a file at that moment.
+// makeShared creates an empty folder that all nodes share. The volume is a host path, not a local one: as with a network file system, the
+// kubelet then changes no owners below it, which would fail if another pod removes a file at that moment.
 func makeShared(s *layout.Spec, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
 	name := "shared-" + string(claim.UID)
 	dir := s.Shared(name)

@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// CutRules is the router's rule set: it drops what comes from or goes to a
-// link in the set "cut". It lives in the router's namespace only.
+// CutRules is the router's rule set: it drops traffic from and to the links in the set "cut". It exists in the router's namespace only.
 const CutRules = `
 table inet holdfast-dev {
 	set cut { type ifname; }
@@ -17,7 +16,7 @@ table inet holdfast-dev {
 }
 `
 
-// LoadRules puts CutRules into the calling process's network namespace.
+// LoadRules loads CutRules into the calling process's network namespace.
 func LoadRules() error {
 	cmd := exec.Command("nft", "-f", "-")
 	cmd.Stdin = strings.NewReader(CutRules)
@@ -27,7 +26,7 @@ func LoadRules() error {
 	return nil
 }
 
-// CutArgs is the nft command that cuts a link off, or joins it again.
+// CutArgs is the nft command that disconnects a link, or connects it again.
 func CutArgs(link string, cut bool) []string {
 	verb := "delete"
 	if cut {

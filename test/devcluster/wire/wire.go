@@ -1,4 +1,4 @@
-// Package wire lays a cluster's cables: one link between the machine and the
+// Package wire creates a cluster's links: one link between the machine and the
 // router's network namespace, one between the router and every real node. All
 // traffic between two nodes, and between a node and the control plane, passes
 // the router, where one node can be cut off.
@@ -99,15 +99,14 @@ func Node(s *layout.Spec, i, pid int) error {
 	return route(here, name, s.NodePodCIDR(i), s.NodeIP(i), s.ControlIP())
 }
 
-// Forward lets the calling process's network namespace pass packets on. The
-// settings belong to that namespace and end with it.
+// Forward enables packet forwarding in the calling process's network namespace. The settings end with the namespace.
 func Forward() error {
 	for _, f := range []string{"ip_forward", "conf/all/forwarding"} {
 		if err := os.WriteFile("/proc/sys/net/ipv4/"+f, []byte("1"), 0); err != nil {
 			return fmt.Errorf("switching %s on: %w", f, err)
 		}
 	}
-	// A pod's answer may leave by another link than the question would.
+	// A pod's response may use another link than the request.
 	return os.WriteFile("/proc/sys/net/ipv4/conf/all/rp_filter", []byte("0"), 0)
 }
 

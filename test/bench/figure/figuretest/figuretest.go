@@ -1,4 +1,4 @@
-// Package figuretest tests the common promises of all benchmarks' commands.
+// Package figuretest tests what the commands of all benchmarks have in common.
 package figuretest
 
 import (
@@ -13,13 +13,13 @@ import (
 	"holdfast.dev/holdfast/test/bench/figure"
 )
 
-// Option is what is asked for, and words of the refusal.
+// Option is a command line and words of its refusal.
 type Option struct {
 	Args []string
 	Want string
 }
 
-// Refused demands that a command refuses each of the options, before anything is started and without a line.
+// Refused checks that a command refuses each of the options, before anything is started and without a line.
 func Refused(t *testing.T, command func(out, progress io.Writer) *cobra.Command, options []Option) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
