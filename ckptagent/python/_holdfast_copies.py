@@ -1,7 +1,7 @@
-"""Sees, while a source of standbys imports, what would be another thing in a process of its own, and which module did it.
+"""Records what the imports of a standby source took that each process must have for itself, and which module took it.
 
-What copies can put right they do: renew() gives them generators, keys and a process id of their own. What they cannot is said.
-Not seen: what C code reads or draws (getenv, getpid, getrandom), and values that were made of it and kept in objects.
+renew() gives a copy its own generators, keys and process id. `kept` lists what a copy cannot renew. Not detected: what C code
+reads or draws (getenv, getpid, getrandom), and values derived from it that objects keep.
 """
 
 import gc
@@ -11,16 +11,16 @@ import sys
 from _frozen_importlib import _find_and_load_unlocked
 
 _IMPORT = _find_and_load_unlocked.__code__
-# Modules that keep a key of processes, which copies renew: that of the standard library, and the one that datasets brings.
+# Modules that keep a key per process, which copies renew: the standard library's, and the one that datasets installs.
 _KEYS = ("multiprocessing.process", "multiprocess.process")
-# PyTorch draws a seed of 64 bits for a process when it is loaded; those that people set have 32.
+# PyTorch draws a 64-bit seed for the process when it is loaded; seeds that users set have 32 bits.
 _DRAWN = 1 << 32
-# Modules that draw bytes at import for what copies renew, for a name within one process, or for what servers count users by.
+# Modules that draw bytes at import which copies renew, or for names within one process, or for identifiers in usage statistics.
 _HARMLESS = _KEYS + ("numpy.random", "torch", "transformers.utils.hub", "diffusers.utils.hub_utils")
 
 
 def importing():
-    """The modules that are being imported now, the innermost last, but for those in which the interpreter starts."""
+    """The modules that are being imported now, innermost last, without those that the interpreter's start imports."""
     return [name for name in _unfinished() if name not in _STARTING]
 
 
@@ -32,12 +32,12 @@ _STARTING = frozenset(_unfinished())
 
 
 def within(name, names):
-    """Whether a module is one of these, or inside of one."""
+    """Whether a module is one of names or inside one of them."""
     return any(name == n or name.startswith(n + ".") for n in names)
 
 
 def shared_mappings():
-    """Memory that a fork shares and both can write: semaphores, anonymous and named segments, files."""
+    """Writable memory that a fork shares with its parent: semaphores, anonymous and named segments, files."""
     found = set()
     with open("/proc/self/maps") as f:
         for line in f:
@@ -48,7 +48,7 @@ def shared_mappings():
 
 
 class Guard:
-    """Stands first on sys.meta_path and calls met(name) before a module is imported that is to be left out."""
+    """A finder, first on sys.meta_path. Calls met(name) before a module under names is imported."""
 
     def __init__(self, names, met):
         self._names, self._met = names, met
@@ -63,17 +63,17 @@ class Guard:
             sys.meta_path.remove(self)
 
     def find_spec(self, name, path=None, target=None):
-        if within(name, self._names) and sys._getframe(2).f_code is _IMPORT:  # importlib.util.find_spec is no import
+        if within(name, self._names) and sys._getframe(2).f_code is _IMPORT:  # importlib.util.find_spec imports nothing
             self._met(name)
         return None
 
 
 class Draws:
-    """What the imports have taken of what is a process's own: random generators without a seed, bytes, the process id."""
+    """What the imports took that each process must have for itself: unseeded random generators, random bytes, the process id."""
 
     def __init__(self):
         self._generators, self._entropy, self._bits, self._pids = [], set(), [], []
-        self.kept = []  # what copies cannot put right, each as "module X, which the script imports, …"
+        self.kept = []  # what a copy cannot renew, each as "module X, which the script imports, …"
 
     def __enter__(self):
         import random
@@ -113,7 +113,7 @@ class Draws:
         for module in list(sys.modules.values()):
             names = getattr(module, "__dict__", None)
             for name, value in list(names.items()) if type(names) is dict else ():
-                if id(value) in self._wrapped:  # it was imported by name
+                if id(value) in self._wrapped:  # imported by name
                     names[name] = self._wrapped[id(value)]
         self._settle()
 
@@ -135,7 +135,7 @@ class Draws:
                 self._keep(module, "keeps a text with the process's id")
 
     def renew(self):
-        """Gives a copy what a process of its own would have; `random` itself sees to its functions."""
+        """Renews generators, keys and process id in a copy; `random` reseeds its own functions after a fork."""
         for generator in self._generators:
             generator.seed()
         numbers = sys.modules.get("numpy.random")

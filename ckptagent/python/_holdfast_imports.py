@@ -1,7 +1,7 @@
-"""Sees imports as they happen: which modules a process imports, and the moment at which one of ours to watch is ready.
+"""Observes imports: which modules a process imports, and when a watched module has been executed.
 
-A finder that stands first on sys.meta_path asks those behind it, as Python would, and hands on what they answer. So a
-script keeps its modules, loaders and errors, and no thread, signal or callback of the garbage collector is needed.
+A finder, first on sys.meta_path, calls the finders behind it, as Python would, and returns their result. So a script keeps its
+modules, loaders and errors, and no thread, signal or garbage collector callback is needed.
 """
 
 import os
@@ -15,10 +15,10 @@ _finder = None
 
 
 def install(actions, note=None):
-    """Has actions[name](module) called once after the module of that name was executed, or now if it is there already.
+    """Calls actions[name](module) once after the module of that name was executed, or now if it is already loaded.
 
     note(name), where given, is called for every module of the standard library or an installed package that is being
-    imported, before it is executed. May be called again: actions add up, and a note replaces the one before.
+    imported, before it is executed. A second call adds its actions and replaces the note.
     """
     global _finder
     if _finder is None:
@@ -35,7 +35,7 @@ def install(actions, note=None):
 
 
 def wanted(name, spec):
-    """Whether a standby may import this ahead: never a user's own file, which may act when it is imported."""
+    """Whether a standby may import this module in advance: never a user's own file, which may act when it is imported."""
     if spec is None or spec.name != name:
         return False
     top = name.partition(".")[0]
@@ -48,12 +48,12 @@ def wanted(name, spec):
 
 
 def names():
-    """What this process has imported that a standby may import ahead, in that order."""
+    """The imported modules of this process that a standby may import in advance, in order of import."""
     return [name for name, module in list(sys.modules.items()) if wanted(name, getattr(module, "__spec__", None))]
 
 
 class Finder:
-    """What stands first on sys.meta_path."""
+    """The finder, first on sys.meta_path."""
 
     def __init__(self):
         self.actions, self.note = {}, None
@@ -63,8 +63,8 @@ class Finder:
         if spec is None:
             return None
         try:
-            # Python's own import asks by way of two functions; importlib.util.find_spec and reload ask by way of others, and a
-            # script may ask from its top level, below which there is no frame.
+            # Python's import calls finders through two functions; importlib.util.find_spec and reload use others. A script may
+            # call find_spec at its top level, below which there is no frame.
             if sys._getframe(2).f_code is not _IMPORT:
                 return spec
         except Exception:
@@ -74,7 +74,7 @@ class Finder:
                 self.note(name)
             if name in self.actions:
                 self._watch(name, spec)
-        except Exception as e:  # the script matters more than we do
+        except Exception as e:  # an error of Holdfast must not end the script
             _complain(e)
         return spec
 
@@ -84,7 +84,7 @@ class Finder:
             if behind:
                 find = getattr(finder, "find_spec", None)
                 if find is None:
-                    return None  # Python knows what to do with such a finder: older ones ask its find_module
+                    return None  # Python handles such an old finder itself, by its find_module
                 spec = find(name, path, target)
                 if spec is not None:
                     return spec
@@ -93,7 +93,7 @@ class Finder:
         return None
 
     def _watch(self, name, spec):
-        """Has the loader, which is this one module's own, call the action once it has executed it."""
+        """Makes the loader, which belongs to this one module, call the action once it has executed the module."""
         loader = spec.loader
         if getattr(loader, "name", None) != name:
             return

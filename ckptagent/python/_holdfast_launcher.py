@@ -1,9 +1,8 @@
-"""Hands what a Python launcher would start to the agent of this pod, by the seam that torch's launchers share.
+"""Passes what a Python launcher would start to this pod's agent, at the function that all launchers on torch share.
 
-accelerate, torchtune and whoever uses torch.distributed.launcher's elastic_launch end in launch_agent(config, entrypoint,
-args). Where the entrypoint is a program, the agent starts it, with the environment that the launcher has by then; the
-call returns, or raises, what torch's does, and the code after it goes on. A function cannot be run by another process:
-it stays torch's own.
+accelerate, torchtune and others that use torch.distributed.launcher's elastic_launch call launch_agent(config, entrypoint, args).
+If the entrypoint is a program, the agent starts it with the launcher's present environment, and the call returns or raises what
+torch's does. Another process cannot run a function, so torch runs it as usual.
 """
 
 import functools
@@ -42,7 +41,7 @@ def hand_over(api, config, entrypoint, args):
     line = ["launch", "--", "torch.distributed.launcher.api", json.dumps(describe(config)), entrypoint] + [str(a) for a in args]
     answer, code, got = ask(line)
     if answer is None:
-        raise RuntimeError("holdfast: the launcher's stand-in ended with code %s and without an answer" % code)
+        raise RuntimeError("holdfast: the launcher's shim exited with code %s and no result" % code)
     if answer.get("refused"):
         raise RuntimeError("holdfast: " + answer["refused"])
     if got is not None:
@@ -56,7 +55,7 @@ def hand_over(api, config, entrypoint, args):
 
 
 def describe(config):
-    """What the agent must know of a LaunchConfig; what it cannot honour is named."""
+    """The options of a LaunchConfig that the agent needs; names those that it cannot honour."""
     refused = []
     for name, neutral in (("event_log_handler", "null"), ("signals_to_handle", _DEFAULT_SIGNALS), ("numa_options", None)):
         value = getattr(config, name, neutral)
@@ -86,7 +85,7 @@ def streams(setting):
 
 
 def ask(line):
-    """Runs the stand-in: its answer or None, its exit code, and the signal that this process was sent meanwhile or None."""
+    """Runs the shim. Returns its result or None, its exit code, and the signal that this process received meanwhile or None."""
     sys.stdout.flush()
     sys.stderr.flush()
     read, write = os.pipe()
@@ -112,7 +111,7 @@ def ask(line):
 
 
 def forward(child, got):
-    """Passes signals on to the child, as far as handlers can be set here; returns the handlers from before."""
+    """Forwards signals to the child, where handlers can be set; returns the previous handlers."""
     before = {}
     if threading.current_thread() is not threading.main_thread():
         return before
@@ -124,14 +123,14 @@ def forward(child, got):
     for name in _SIGNALS:
         number = getattr(signal, name)
         handler = signal.getsignal(number)
-        if handler is not None:  # None: set by something that is no Python, and cannot be put back
+        if handler is not None:  # None: a handler that C code set, which cannot be restored
             before[number] = handler
             signal.signal(number, pass_on)
     return before
 
 
 def child_failed(name, answer, base):
-    """The exception that torch raises where ranks have failed."""
+    """The exception that torch raises when ranks have failed."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
     failures = {}
@@ -140,7 +139,7 @@ def child_failed(name, answer, base):
         if failure.error_file == "<N/A>":
             failure.timestamp = f["at"]
         failures[base + f["local"]] = failure
-    if not failures:  # the rank that failed is another pod's, or there was none
+    if not failures:  # a rank of another pod failed, or none did
         failure = ProcessFailure(local_rank=-1, pid=-1, exitcode=answer["exit"], error_file="")
         failure.message = "no rank of this pod failed by itself; the gang ended with code %d: %s" % (answer["exit"], answer.get("message", ""))
         failures[-1] = failure

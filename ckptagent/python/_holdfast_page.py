@@ -1,8 +1,8 @@
-"""The rank's page: what a rank that knows nothing of us tells its agent, in a file that both have mapped.
+"""The rank's page: a file mapped by rank and agent, through which a rank without the client reports to its agent.
 
-The layout stands in docs/architecture.md. One process writes, and the agent takes each number for a level that only
-rises, so a plain store of eight aligned bytes is enough: Python has no store-release, and what the agent sees early,
-late or out of order it sees whole at its next look.
+docs/architecture.md has the layout. One process writes, and the agent reads each number as a level that only rises. So a plain
+store of eight aligned bytes suffices, though Python has no store-release: a number that the agent reads late or out of order is
+right at its next read.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ HOOK = 1
 
 
 def enter(path):
-    """The page of this process, or None where the agent made none or another process of the rank writes there."""
+    """The page of this process. None if the agent made none or another process of the rank writes to it."""
     try:
         fd = os.open(path, os.O_RDWR)
     except OSError:
@@ -27,7 +27,7 @@ def enter(path):
     try:
         if sys.byteorder != "little" or os.fstat(fd).st_size != BYTES:
             return None
-        # Held for as long as the mapping, which keeps the open file.
+        # Held as long as the mapping, which keeps the file open.
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return Page(mmap.mmap(fd, BYTES))
     except OSError:
@@ -53,22 +53,22 @@ class Page:
         n[_FLAGS] = HOOK
 
     def mine(self):
-        """False in a process that the rank has forked: it has the mapping, and nothing to say."""
+        """False in a process that the rank has forked: the child shares the mapping and must not write."""
         return os.getpid() == self._pid
 
     def steps(self, count):
-        """Tells how many optimizer steps this process has finished; a number that is not higher tells nothing."""
+        """Reports how many optimizer steps this process has finished; a number that is not higher changes nothing."""
         if count > self._steps and self.mine():
             self._steps = self._numbers[_STEPS] = count
 
     def resumed(self, step):
-        """Tells how many optimizer steps the restored state held; None: not known."""
+        """Reports how many optimizer steps the restored state held; None: not known."""
         if self.mine():
             self._numbers[_RESUMED] = 0 if step is None else step + 1
 
     def name(self, name):
-        """Appends a name. Threads import side by side, and a signal handler may import in the middle of this, so nobody
-        waits here: whoever holds the lock writes what the others have left."""
+        """Appends a name. Threads import concurrently, and a signal handler may import during this call, so it never waits: the
+        thread that holds the lock also writes the names that others queued."""
         if not self.mine():
             return
         self._waiting.append(name)

@@ -1,11 +1,11 @@
 """The site hook: what Holdfast does in Python processes that it or the user started, before their first line.
 
-- A launcher (`python -m torch.distributed.run`, or a `torchrun` that was found past our PATH) becomes our shim; one that
-  is a Python program of its own is met where it imports torch's seam (_holdfast_launcher).
+- A launcher (`python -m torch.distributed.run`, or a `torchrun` that was not found by PATH) becomes Holdfast's shim; any other
+  Python launcher is intercepted in torch's launch_agent (_holdfast_launcher).
 - A standby is held until it is needed (holdfast_standby).
 - A rank's uncaught exception is also written to HOLDFAST_ERROR_FILE, its imports and optimizer steps to HOLDFAST_PAGE.
 
-Every other process passes through in well under 5 ms: no import that a bare interpreter has not done already.
+Every other process loses well under 5 ms: the hook imports only what a bare interpreter has already imported.
 """
 
 import os
@@ -38,7 +38,7 @@ def become_shim():
     if not os.environ.get("HOLDFAST_CONTAINER") or not (runner or is_launcher(line)):
         return
     if runner and os.environ.pop("HOLDFAST_RUNNER_READ", None):
-        return  # it goes on, and meets us again where it would start the ranks
+        return  # the launcher goes on; launch_agent intercepts it when it starts the ranks
     program = agent()
     if program is None:
         return
@@ -47,20 +47,21 @@ def become_shim():
     if runner:
         os.environ["HOLDFAST_RUNNER_PYTHON"] = sys.executable
     if runner and script:
-        line = line[line.index(script) :]  # deepspeed's own program; interpreter flags in its first line are the installation's
+        line = line[line.index(script) :]  # deepspeed's own program; the flags in its first line belong to the installation
     else:
         line = [sys.executable] + line[1:]
     os.execv(program, [program, "launch", "--"] + line)
 
 
 def agent():
-    """The agent's program; None where there is none, and so nothing to hand over to."""
+    """The agent's program; None if there is none, so that nothing can be passed to it."""
     path = os.path.join(os.environ.get("HOLDFAST_ROOT") or os.path.dirname(_HERE), "bin", "holdfast-agent")
     return path if os.access(path, os.X_OK) else None
 
 
 def watch_launchers():
-    """A launcher that is a Python program of its own hands over what it would start, once it has imported torch's seam."""
+    """Makes another Python launcher pass what it would start to the agent, once it has imported
+    torch.distributed.launcher.api."""
     if not os.environ.get("HOLDFAST_CONTAINER"):
         return
     import _holdfast_imports
@@ -75,7 +76,7 @@ def _wrap(module):
 
 
 def command_line():
-    """The interpreter's own command line, as it was given."""
+    """The interpreter's own command line, as given."""
     line = getattr(sys, "orig_argv", None)
     if line is not None:
         return list(line)
@@ -87,13 +88,13 @@ def command_line():
 
 
 def is_launcher(line):
-    """Whether an interpreter's command line runs a launcher. What its flags mean is the agent's to say."""
+    """Whether an interpreter's command line runs a launcher. The agent interprets the launcher's flags."""
     script, module = what_runs(line)
     return module in _LAUNCHER_MODULES or os.path.basename(script) == "torchrun"
 
 
 def what_runs(line):
-    """The script and the module that an interpreter's command line runs; each is empty where it is not that."""
+    """The script and the module that an interpreter's command line runs; "" for the one that it does not run."""
     i = 1
     while i < len(line):
         word = line[i]
@@ -124,7 +125,7 @@ def _short_options(line, i):
 
 
 def enter_rank():
-    """Called once, in the first Python process of a rank; those that it starts do not inherit the variable."""
+    """Called once, in the first Python process of a rank; its children do not inherit the variable."""
     take_output()
     keep_traceback(os.environ.pop("HOLDFAST_ERROR_FILE"))
     path = os.environ.pop("HOLDFAST_PAGE", "")
@@ -133,7 +134,7 @@ def enter_rank():
 
 
 def watch(path):
-    """Tells on the rank's page which modules the script imports and how many optimizer steps it has finished."""
+    """Reports on the rank's page which modules the script imports and how many optimizer steps it has finished."""
     import _holdfast_imports
     import _holdfast_page
     import _holdfast_steps
@@ -149,7 +150,7 @@ def watch(path):
 
 
 def keep_traceback(error_file):
-    """Has an exception that nothing catches written to a file as well."""
+    """Also writes an uncaught exception to a file."""
     previous = sys.excepthook
 
     def excepthook(kind, value, trace):
@@ -163,7 +164,8 @@ def keep_traceback(error_file):
 
 
 def take_output():
-    """A standby that has become the rank writes where the launcher wants its output; one that is started cold does from the beginning."""
+    """Redirects a standby that became the rank to the output that the launcher chose; a rank started cold has it from the
+    start."""
     for name, stream, number in (("HOLDFAST_STDOUT", sys.stdout, 1), ("HOLDFAST_STDERR", sys.stderr, 2)):
         path = os.environ.pop(name, None)
         if not path:
@@ -189,4 +191,4 @@ def write_error(path, kind, value, trace):
             f.write(text)
         os.replace(part, path)
     except OSError:
-        pass  # the script's own output still says it
+        pass  # the script's own output still has it

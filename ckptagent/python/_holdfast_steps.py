@@ -1,15 +1,14 @@
-"""Counts the optimizer steps of a script that knows nothing of us, by torch's own hook for all optimizers.
+"""Counts the optimizer steps of a script that does not use the client, by torch's hook for all optimizers.
 
-What the numbers mean stands in docs/python.md. The rule is that a figure is absent rather than wrong: a step that
-cannot be told from one that was skipped without making the script wait for its device is not counted, and where the
-restored state began is told only once two steps have agreed on it.
+docs/python.md defines the numbers. A figure is absent rather than wrong: a step is not counted if only waiting for the device
+would show whether it was skipped, and the restored step is reported only once two steps agree on it.
 """
 
 import os
 import sys
 from _weakref import ref
 
-#: Frames between a step and the one that calls it by super(); more than a subclass and its decorators need.
+#: Most frames between a step and the step that calls it by super(); more than a subclass and its decorators need.
 _DEPTH = 48
 
 torch = None
@@ -23,30 +22,30 @@ class Counter:
     def __init__(self, page, first):
         self.page, self.first = page, first
         self.pid = os.getpid()
-        self.met = {}  # id of an optimizer -> what is known of it
+        self.met = {}  # id of an optimizer -> its _Met
         self.several = {}  # class of an optimizer -> whether a step of it may call another one of its steps
         self.leader, self.most = None, 0
-        self.engines = False  # DeepSpeed counts
+        self.engines = False  # DeepSpeed counts the steps
         self.wrapper = None
 
     def watch_optimizers(self, module):
         """For torch.optim.optimizer, once it was executed."""
         global torch, _CPU, _counter
         torch, _counter = sys.modules["torch"], self
-        # By the version: torch.compiler itself is imported after the optimizers.
+        # Decided by the version: torch.compiler is imported only after the optimizers.
         if tuple(int(n) for n in str(torch.__version__).split(".")[:2]) < (2, 3):
-            return  # the hook could not tell a compiler from the script, and must not raise within a step
+            return  # there the hook cannot recognize a compiler, and must not raise within a step
         _CPU = torch.device("cpu")
         self.base = module.Optimizer
         self.wrapper = module.Optimizer.profile_hook_step(len).__code__
         try:
             _hide(torch)
-        except Exception:  # inner matters of torch's: then the compiler looks at the hook, and leaves it
+        except Exception:  # torch's internals differ: then the compiler inspects the hook and does not compile it
             pass
         module.register_optimizer_step_post_hook(stepped)
 
     def watch_engines(self, module):
-        """For deepspeed.runtime.engine: the engine's own count holds, its optimizers step as often as they please."""
+        """For deepspeed.runtime.engine: only the engine's count is used, however often its optimizers step."""
         engine = module.DeepSpeedEngine
         take = engine._take_model_step
 
@@ -76,7 +75,7 @@ class Counter:
 
     def optimizer_stepped(self, optimizer, kwargs):
         if self.engines or os.getpid() != self.pid or "grad_scaler" in kwargs:
-            return  # what is handed the scaler itself decides whether to skip
+            return  # a step that gets the scaler decides itself whether to skip
         found = getattr(optimizer, "found_inf", None)
         if found is not None and (getattr(found, "device", None) != _CPU or found.item()):
             return
@@ -96,7 +95,7 @@ class Counter:
             self._lead(met)
 
     def _meet(self, thing):
-        key, forget = id(thing), self.met.pop  # another object may get that number once this one is gone
+        key, forget = id(thing), self.met.pop  # another object may get this id later
         met = self.met[key] = _Met(ref(thing, lambda _: forget(key, None)))
         return met
 
@@ -109,14 +108,14 @@ class Counter:
             self.page.steps(met.count)
 
     def _known(self, before):
-        """A state that holds no step is one that was not restored, or the beginning: only in the first generation surely this."""
+        """The restored step, if known. A count of 0 means not restored, or step 0: certain only in the first generation."""
         return before if before >= 1 or self.first and before == 0 else None
 
     def _compare(self, met, optimizer):
-        """What the state's own count says at the first step holds if it has risen by one at the second."""
+        """The state's count at the first step is used if it is one higher at the second."""
         try:
             value = _largest_step(optimizer)
-        except Exception:  # state of a shape or on a device that is not ours to read
+        except Exception:  # the state has an unknown shape, or lies on a device that must not be read
             value = None
         if met.count == 1:
             met.value = value
@@ -124,7 +123,7 @@ class Counter:
             met.resumed = self._known(met.value - 1)
 
     def _within_its_own_step(self, optimizer):
-        """Whether the step that has just ended was called by another step of the same object, which is yet to end."""
+        """Whether the step that has just ended was called by an unfinished step of the same object."""
         frame, own = sys._getframe(2), True
         for _ in range(_DEPTH):
             if frame is None:
@@ -137,7 +136,7 @@ class Counter:
         return False
 
     def fail(self, error):
-        """The script matters more than we do: nothing is counted any more."""
+        """Stops counting: an error of Holdfast must not end the script."""
         self.optimizer_stepped = self.engine_stepped = lambda *_: None
         try:
             print("holdfast: counting optimizer steps: %s: %s" % (type(error).__name__, error), file=sys.stderr)
@@ -163,17 +162,16 @@ def stepped(optimizer, args, kwargs):
 
 
 def _traced(optimizer, args, kwargs):
-    """What a compiler finds in place of the hook: to ask there whether it compiles would be reason enough to compile anew for
-    each optimizer."""
+    """What a compiler finds in place of the hook. A question there whether it compiles would recompile for each optimizer."""
 
 
 stepped._torchdynamo_inline = _traced
 
 
 def _hide(torch):
-    """Has the compiler leave alone what runs here for a step that it could not compile whole."""
+    """Makes the compiler skip what runs here, where it could not compile a step as a whole."""
     frames = torch._C._dynamo.eval_frame
-    if hasattr(frames, "skip_code"):  # each function for itself
+    if hasattr(frames, "skip_code"):  # marks each function alone
         page = sys.modules.get("_holdfast_page")
         kinds = (Counter, _Met) if page is None else (Counter, _Met, page.Page)
         pending = [f.__code__ for f in (stepped, _largest_step)]
@@ -182,13 +180,13 @@ def _hide(torch):
             code = pending.pop()
             frames.skip_code(code)
             pending += [c for c in code.co_consts if hasattr(c, "co_consts")]
-    elif hasattr(frames, "set_code_exec_strategy"):  # and all that they call
+    elif hasattr(frames, "set_code_exec_strategy"):  # marks a function and all that it calls
         skip = frames._FrameAction.SKIP
         frames.set_code_exec_strategy(stepped.__code__, frames._FrameExecStrategy(skip, skip))
 
 
 def _largest_step(optimizer):
-    """The highest count of steps in an optimizer's state, None where it has none that can be read."""
+    """The highest step count in an optimizer's state; None if it has none that can be read."""
     largest = None
     for state in optimizer.state.values():
         step = state.get("step")

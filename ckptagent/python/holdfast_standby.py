@@ -1,11 +1,10 @@
-"""Holds a standby before the first line of its script, with the modules imported that the script is going to want.
+"""Holds a standby before the first line of its script, with the modules that the script will need already imported.
 
-A standby is started by the rank's own command line, so nothing has to be imitated: when hold() returns, Python goes on
-and runs the script as it always does. What has imported stays as a source: it forks the standbys of the ranks that it
-serves, and another one a moment after one has become its rank, so imports are paid once. One source serves all ranks of
-a pod where nothing that it imports asks for a variable of a single rank. Where a fork would not be a faithful copy,
-because the imports have started threads or opened sockets, the source of one rank becomes that rank itself.
-The lines on the sockets stand in docs/architecture.md.
+The agent starts a standby by the rank's own command line: when hold() returns, Python runs the script as usual. The importing
+process stays as a source: it forks standbys for its ranks, and another one shortly after a standby has become its rank, so
+imports run once. One source serves all ranks of a pod if none of its imports reads a variable of a single rank. If the imports
+started threads or opened sockets, a fork would not be a faithful copy, and the source of one rank becomes that rank itself.
+docs/architecture.md defines the messages on the sockets.
 """
 
 import gc
@@ -19,24 +18,24 @@ import time
 
 import _holdfast_copies
 
-# Modules that act when they are imported: they open devices, start threads or join a group.
+# Modules with side effects at import: they open devices, start threads or join a group.
 _NEVER = (
     "mpi4py.MPI", "pycuda.autoinit", "cupy", "horovod", "tensorflow", "jax", "jaxlib", "torch_xla", "IPython", "antigravity",
     "this", "idlelib", "turtle", "tkinter",
 )  # fmt: skip
 
-# Modules that copy all variables at import, look through the copy for names that begin with their own prefix, and drop it.
+# Modules that copy all variables at import, use those with their own prefix, and drop the copy.
 _SCANS = ("fsspec.config",)
 
-# The longest, in seconds, that a rank waits for rank 0's store before its script goes on.
+# How long, in seconds, a rank waits at most for rank 0's store before its script goes on.
 _STORE_LIMIT = 0.5
 
-# How long, in seconds, a source leaves the processors to the ranks that have just started before it forks again.
+# How long, in seconds, a source waits before it forks again, so that ranks that have just started get the processors.
 _REST = 0.3
 
 
 def hold():
-    """Returns when this process is to be the rank; ends it quietly when it is not needed any more."""
+    """Returns when this process is to become the rank; exits when it is no longer needed."""
     control = _socket(os.environ.pop("HOLDFAST_STANDBY_FD"))
     lines = [_socket(fd) for fd in os.environ.pop("HOLDFAST_STANDBY_FDS").split(",")]
     name = _rename("hf-standby")
@@ -48,8 +47,8 @@ def hold():
         order = _order(line)
         _become(order)
     except (EOFError, ConnectionError):
-        os._exit(0)  # the agent has hung up
-    except BaseException as e:  # else the script would run, as a rank that nobody asked for
+        os._exit(0)  # the agent has closed its end
+    except BaseException as e:  # otherwise the script would run as a rank without an order
         print("holdfast: standby: %s: %s" % (type(e).__name__, e), file=sys.stderr)
         sys.stderr.flush()
         os._exit(1)
@@ -68,20 +67,20 @@ def _socket(fd):
 
 
 class _Source:
-    """Imports, and forks the standbys: one for each line, at which it waits to be made that rank."""
+    """Imports, and forks one standby for each line (socket of a rank), on which the standby waits for its order."""
 
     def __init__(self, control, lines):
         self._control, self._lines, self._messages = control, lines, _Messages(control)
         self._before, self._mapped, self._draws = _open_files(), _holdfast_copies.shared_mappings(), []
-        self._copies = {}  # the line that a copy waits at, by the pipe that says what became of it
-        self._due = {}  # when the next copy for a line is to be forked
-        self._alone = ""  # why it is not copied
-        self.learned = 0  # how often it was given modules
-        self._missed = False  # an import has asked for what is not in this environment and will be in the rank's
-        self._taken = -1  # in a copy, its end of that pipe
+        self._copies = {}  # read end of a copy's pipe -> the line that the copy waits on
+        self._due = {}  # when to fork the next copy for a line
+        self._alone = ""  # why it cannot be copied
+        self.learned = 0  # how often it received modules
+        self._missed = False  # an import has read a variable that is missing here and will be set for the rank
+        self._taken = -1  # in a copy: the write end of that pipe
 
     def serve(self):
-        """Returns in one copy after the other, and in the process itself where it is not copied: the line to wait at."""
+        """Returns the line to wait on: in each copy in turn, and in the process itself if it cannot be copied."""
         self._learn(self._messages.next())
         while True:
             for line, at in sorted(self._due.items()):
@@ -90,11 +89,11 @@ class _Source:
                     if self._fork(line):
                         return self._lines[line]
             if self._alone and len(self._lines) == 1 and self.learned == 1 and not self._missed:
-                return self._lines[0]  # else older copies wait there, or it misses variables: the agent starts anew
+                return self._lines[0]  # otherwise older copies wait there, or it misses variables: the agent starts another source
             self._await()
 
     def leave(self):
-        """Closes, in what has become a rank, all that was the source's."""
+        """Closes, in a process that has become a rank, everything of the source."""
         for s in [self._control, *self._lines]:
             s.close()
         if self._taken >= 0:
@@ -104,7 +103,7 @@ class _Source:
                 draws.renew()
 
     def _await(self):
-        """Takes what the agent says, and what becomes of copies, until a copy is due."""
+        """Handles messages of the agent and results of copies, until a copy is due."""
         poll = select.poll()
         for fd in [self._control.fileno(), *self._copies]:
             poll.register(fd, select.POLLIN)
@@ -116,7 +115,7 @@ class _Source:
         for fd in ready:
             if fd in self._copies:
                 self._over(fd)
-        if self._control.fileno() in ready or self._messages.more():  # last, for it may be about copies that are no more
+        if self._control.fileno() in ready or self._messages.more():  # last, as it may refer to copies that have ended
             self._obey(self._messages.next())
 
     def _obey(self, message):
@@ -127,19 +126,19 @@ class _Source:
                 self._due[line] = 0
 
     def _over(self, fd):
-        """A copy has become its rank, or died; or it says that none would do."""
+        """Handles the end of a copy's pipe: it became its rank, died, or reported that no copy can work."""
         line, said = self._copies.pop(fd), os.read(fd, 1)
         os.close(fd)
         self._due[line] = time.monotonic() + _REST
         if said == b"0":
-            self._alone = self._alone or "PyTorch refuses devices to copies of a process that has asked for them"
+            self._alone = self._alone or "PyTorch refuses devices in a fork of a process that has queried devices"
             if len(self._lines) > 1:
                 _tell(self._control, {"warm": True, "alone": self._alone})
 
     def _learn(self, message):
-        """Imports, and tells what that has left; copies that wait keep what they have."""
+        """Imports and reports the result; waiting copies keep what they have."""
         collects = gc.isenabled()
-        gc.disable()  # what an import makes stays: looking for garbage in it takes a fifth of the time
+        gc.disable()  # objects of imports stay: collecting garbage among them takes a fifth of the time
         skip = message.get("skip") or ()
         with _holdfast_copies.Draws() as draws, _holdfast_copies.Guard(skip, self._met):
             with _Reads(message.get("own") or (), message.get("later") or ()) as reads:
@@ -154,12 +153,12 @@ class _Source:
             gc.enable()
         facts = {"warm": True, "alone": self._alone, "imported": imported, "skipped": skipped}
         _tell(self._control, dict(facts, threads=_threads(), cuda=_holds_gpu(), memory=_own_memory()))
-        for line in range(len(self._lines)):  # not before the agent says so, which may have been about to stop this process
+        for line in range(len(self._lines)):  # not before the agent asks for it: it may be about to stop this process
             if line not in self._copies.values():
                 self._due[line] = float("inf")
 
     def _goes_on(self, name, done, reads):
-        """Whether to import more: what has missed a variable of a single rank can become none."""
+        """Whether to import more: a source that misses a variable of a single rank cannot become a rank."""
         if reads.later:
             self._leave_out(reads.modules, "module %s, which the script imports, reads %s" % (reads.modules[-1], ", ".join(sorted(reads.later))))
         if _holds_gpu():
@@ -181,14 +180,14 @@ class _Source:
             self._leave_out(by, "module %s, which the script imports, imports %s, which is left out" % (by[-1], name))
 
     def _leave_out(self, modules, why):
-        """Ends the imports here: no standby may have these modules, and the agent begins one without them."""
+        """Reports these modules and exits: no standby may import them, and the agent starts a source without them."""
         _tell(self._control, {"warm": True, "without": modules, "why": why})
         while self._control.recv(1 << 16):
             pass
         os._exit(0)
 
     def _fork(self, line):
-        """Forks the standby that waits at a line; true in that one."""
+        """Forks the standby that waits on a line; returns True in the standby."""
         told, taken = os.pipe()
         try:
             middle = os.fork()
@@ -202,7 +201,7 @@ class _Source:
                 copy = os.fork()
             except OSError:
                 os._exit(1)
-            if copy:  # it is to be an orphan, whose end the container's first process sees, as after the agent's death
+            if copy:  # it must be an orphan, so that the container's first process reaps it, as after the agent's death
                 _see_off(copy)
                 os._exit(0)
             if _knows_it_is_a_fork():
@@ -217,7 +216,7 @@ class _Source:
         return False
 
     def _part(self, line, told, taken):
-        """Lets go, in a copy, of what is not its own."""
+        """Closes, in a copy, what belongs to the source and other copies."""
         self._taken = taken
         for fd in [told, *self._copies]:
             os.close(fd)
@@ -245,11 +244,11 @@ class _Messages:
 
 
 class _Reads:
-    """Notes, while a source imports, which variables of a single rank are asked for: by name, or by making a copy of all.
+    """Records, while a source imports, which variables of a single rank are read: by name, or by a copy of all.
 
-    A copy is what takes all names: dict(os.environ), os.environ.copy(), {**os.environ}. Going through items() is no read:
-    that is how settings are looked for by the beginning of their names; so do _SCANS. What asks the C library (getenv) is not seen, nor
-    what reads /proc/self/environ; nor what a process does that an import starts.
+    dict(os.environ), os.environ.copy() and {**os.environ} read all names. A loop over items() does not count: code uses it to
+    find settings by prefix, as _SCANS do. Reads by the C library (getenv), of /proc/self/environ, and by processes that an import
+    starts are not detected.
     """
 
     def __init__(self, own, later):
@@ -295,7 +294,8 @@ class _Reads:
 
 
 def _see_off(copy):
-    """Returns when a copy has left its source's group, which the agent stops and continues: a stop that it took along is taken back."""
+    """Returns once a copy has left its source's process group, which the agent stops and continues. Continues a copy that was
+    stopped with the group."""
     while os.getsid(copy) != copy and os.waitpid(copy, os.WNOHANG)[0] == 0:
         time.sleep(0.001)
     try:
@@ -305,7 +305,7 @@ def _see_off(copy):
 
 
 def _knows_it_is_a_fork():
-    """Whether PyTorch would refuse a device here, because the process that this one was forked from has asked for devices."""
+    """Whether PyTorch would refuse a device here, because the process that this one was forked from has queried devices."""
     torch = sys.modules.get("torch")
     for name in ("cuda", "xpu"):
         bad = getattr(getattr(torch, name, None), "_is_in_bad_fork", None)
@@ -315,7 +315,7 @@ def _knows_it_is_a_fork():
 
 
 def _order(line):
-    """Waits for the line that makes this process the rank; one for a copy that died before it could read it is passed over."""
+    """Waits for the order that makes this process the rank; skips one for a copy that died before it read the order."""
     messages = _Messages(line)
     while True:
         order = messages.next()
@@ -324,7 +324,8 @@ def _order(line):
 
 
 def _copies_well(before, own):
-    """Whether a fork is all that this process is: no thread that would be missing, nothing open that two would read but its own."""
+    """Whether a fork copies this process completely: no other threads, and no open file shared with another process except its
+    own pipes."""
     try:
         if len(os.listdir("/proc/self/task")) != 1:
             return False
@@ -344,15 +345,16 @@ def _open_files():
 
 
 def warm(names, goes_on=lambda name, half: True, skip=()):
-    """Imports what can be imported; returns how many were and how many were not.
+    """Imports the modules that can be imported; returns how many were imported and how many skipped.
 
-    After each import goes_on says whether to go on; it is told once that half of the names are done. What is in skip is left out.
+    After each import it calls goes_on, which decides whether to go on; once its argument reports that half of the names are done.
+    Modules in skip are not imported.
     """
     import importlib
 
     main = sys.modules["__main__"]
     if sys.argv and os.path.isfile(sys.argv[0]):
-        main.__file__ = os.path.abspath(sys.argv[0])  # some modules ask at import whether there is a script
+        main.__file__ = os.path.abspath(sys.argv[0])  # some modules check at import whether there is a script
     imported = skipped = 0
     half = len(names) // 2
     for name in names:
@@ -367,7 +369,7 @@ def warm(names, goes_on=lambda name, half: True, skip=()):
             imported += 1
         except KeyboardInterrupt:
             raise
-        except BaseException:  # whatever it is, the script will meet it again and deal with it
+        except BaseException:  # whatever it is, the script meets the same error and handles it
             skipped += 1
         passed = 0 <= half < imported + skipped
         half = -1 if passed else half
@@ -378,7 +380,7 @@ def warm(names, goes_on=lambda name, half: True, skip=()):
 
 
 def _batch():
-    """Has the kernel treat this process as one that never needs to run at once; whether it does so now."""
+    """Makes this process a batch process for the kernel's scheduler; returns whether it is one now."""
     try:
         return os.sched_getscheduler(0) == os.SCHED_OTHER and _schedule(os.SCHED_BATCH)
     except (AttributeError, OSError):
@@ -386,7 +388,7 @@ def _batch():
 
 
 def _schedule(policy):
-    """Sets the policy of all threads: what was imported may have started some, which took over the one before."""
+    """Sets the policy of all threads: imports may have started threads, which inherited the previous policy."""
     try:
         for thread in os.listdir("/proc/self/task"):
             os.sched_setscheduler(int(thread), policy, os.sched_param(0))
@@ -400,7 +402,7 @@ def _refused(name):
 
 
 def _there(name):
-    """False for a child of something that is no package here: importing it would only make noise."""
+    """False for a child of a module that is not a package here: importing it would only print warnings."""
     parent, _, child = name.rpartition(".")
     return not child or not parent or parent not in sys.modules or hasattr(sys.modules[parent], "__path__")
 
@@ -410,7 +412,7 @@ def _tell(sock, message):
 
 
 def _become(order):
-    """Takes on what is new: environment and working directory."""
+    """Applies the order's environment and working directory."""
     for key in order.get("unset", []):
         os.environ.pop(key, None)
     os.environ.update(order.get("env", {}))
@@ -419,10 +421,10 @@ def _become(order):
 
 
 def _await_store():
-    """Waits a moment for rank 0 to serve the group's store.
+    """Waits briefly for rank 0 to serve the group's store.
 
-    PyTorch's client that asks too early waits for up to a second before it asks again, although ranks that were all
-    warm come within milliseconds of one another. Where nobody serves, the script finds out by itself.
+    PyTorch's client, if it connects too early, waits up to a second before it retries, although warm ranks start within
+    milliseconds of one another. If no store listens, the script finds out itself.
     """
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
     if "torch.distributed" not in sys.modules or os.environ.get("RANK", "0") == "0" or not address or not port.isdigit():
@@ -430,7 +432,7 @@ def _await_store():
     end = time.monotonic() + _STORE_LIMIT
     while time.monotonic() < end:
         try:
-            # As bytes: text would have Python import a codec, which a rank that is started cold does not have.
+            # As bytes: for text Python would import a codec, which a rank started cold does not have.
             socket.create_connection((address.encode(), int(port)), timeout=_STORE_LIMIT).close()
             return
         except OSError:
@@ -438,7 +440,7 @@ def _await_store():
 
 
 def _rename(name):
-    """Shows in `ps` which processes are standbys; returns the name before."""
+    """Shows in `ps` which processes are standbys; returns the previous name."""
     try:
         with open("/proc/self/comm", "r+") as f:
             old = f.read().strip()
@@ -455,7 +457,7 @@ def _threads():
 
 
 def _holds_gpu():
-    """Whether a GPU context was opened here, which would keep memory of the device."""
+    """Whether a GPU context was opened here, which would hold device memory."""
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
         return True
@@ -472,7 +474,7 @@ def _holds_gpu():
 
 
 def _own_memory():
-    """Resident memory that no other process shares by way of a file."""
+    """Resident memory that is not shared with other processes through files."""
     try:
         with open("/proc/self/statm") as f:
             resident, shared = f.read().split()[1:3]

@@ -1,6 +1,6 @@
 """The arena of one rank: records to values and back, and the mapping of the file.
 
-The layout and its rules stand in docs/formats/checkpoint.md; the Go twin is ckptagent/format. Both read the
+docs/formats/checkpoint.md has the layout and its rules; the Go twin is ckptagent/format. Both read the
 golden arenas in ckptagent/format/testdata.
 """
 
@@ -15,7 +15,7 @@ import time
 
 VERSION = 1
 PAGE = 4096
-SLOTS = 3  # or 2, where the header says so
+SLOTS = 3  # or 2, if the header says so
 RECORD = 256
 META = 8 * PAGE
 CONTROL = PAGE
@@ -44,12 +44,12 @@ Client = collections.namedtuple(
 Slot = collections.namedtuple("Slot", "state grant generation step length crc sealed_at branch flags", defaults=(0, 0))
 
 FLAG_ATTACHED, FLAG_RESTORED, FLAG_RESTORING = 1, 2, 4
-# Flags of a slot: filled from storage, and not authenticated there.
+# Flags of a slot: it was filled from storage; storage could not authenticate it.
 FLAG_FROM_STORAGE, FLAG_UNAUTHENTICATED = 1, 2
 
 
 class ArenaError(RuntimeError):
-    """The arena cannot be used; the text says why and what to do."""
+    """The arena cannot be used; the text has the reason and the remedy."""
 
 
 def _table():
@@ -79,7 +79,7 @@ def seal(body):
 
 
 def whole(record, magic):
-    """Whether this is a record of the given kind, not torn, and of the version that is known here."""
+    """Whether this is an untorn record of the given kind and of the known version."""
     end = RECORD - 4
     if len(record) < RECORD or record[:8] != magic or _U32.unpack_from(record, 8)[0] != VERSION:
         return False
@@ -91,7 +91,7 @@ def decode_header(record):
         raise ArenaError("the arena's header is torn or of another version than %d" % VERSION)
     (_, _, slots, page, rank, state, data, stride, created, uid) = _HEADER.unpack_from(record)
     if slots not in (SLOTS, 2) or page != PAGE:
-        raise ArenaError("the arena has %d slots and pages of %d, this client knows 2 or %d and %d" % (slots, page, SLOTS, PAGE))
+        raise ArenaError("the arena has %d slots and pages of %d, this client supports 2 or %d and %d" % (slots, page, SLOTS, PAGE))
     return Header(rank, state, data, stride, created, uid.rstrip(b"\0").decode("ascii", "replace"), slots)
 
 
@@ -120,7 +120,7 @@ def decode_slot(record):
 
 
 def newer(page, decode):
-    """The whole record with the higher number of the two on a page, or None."""
+    """The untorn record with the higher number of the two on a page, or None."""
     a, b = decode(page[:RECORD]), decode(page[SECOND : SECOND + RECORD])
     if a is None or (b is not None and b.seq > a.seq):
         return b
@@ -144,7 +144,7 @@ class Arena:
             self._lock(wait)
             size = os.fstat(self._fd).st_size
             if size < META:
-                raise ArenaError("the arena %s has %d bytes and is not whole" % (path, size))
+                raise ArenaError("the arena %s has %d bytes and is incomplete" % (path, size))
             self.map = mmap.mmap(self._fd, size)
             self.header = decode_header(self.map[:RECORD])
             self.slots = self.header.slots
@@ -157,7 +157,7 @@ class Arena:
         self._control = None
 
     def _lock(self, wait):
-        """One client at a time: a second process of this rank, or one that should be dead, is kept out."""
+        """Locks the arena for one client: refuses a second process of this rank, or one that should have exited."""
         deadline = time.monotonic() + wait
         while True:
             try:
@@ -171,7 +171,7 @@ class Arena:
             time.sleep(0.01)
 
     def control(self):
-        """The agent's newest word, or None while there is none."""
+        """The agent's newest control record, or None before the first."""
         page = self.map[CONTROL : CONTROL + RECORD] + self.map[CONTROL + SECOND : CONTROL + SECOND + RECORD]
         if page != self._control_bytes:
             a, b = decode_control_record(page[:RECORD]), decode_control_record(page[RECORD:])
@@ -185,7 +185,7 @@ class Arena:
         return newer(self.map[CLIENT : CLIENT + PAGE], decode_client_record)
 
     def publish(self, client):
-        """Writes a client record; what was written before must be visible first."""
+        """Writes a client record; makes earlier writes visible first."""
         at = record_offset(CLIENT, client.seq)
         record = encode_client(client)
         self.map[at : at + len(record)] = record
@@ -198,11 +198,11 @@ class Arena:
         return self.header.data_offset + i * self.header.stride
 
     def address(self, i):
-        """Where a slot's data lies in this process."""
+        """The address of a slot's data in this process."""
         return ctypes.addressof(ctypes.c_char.from_buffer(self.map, self.data_offset(i)))
 
     def find(self, step, branch=0):
-        """Slot that holds step of branch sealed, or None; of two, the one sealed under the higher grant."""
+        """The slot that holds this step of this branch sealed, or None; of two, the one sealed under the higher grant."""
         found = None
         for i in range(self.slots):
             s = self.slot(i)

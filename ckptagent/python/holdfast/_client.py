@@ -1,9 +1,8 @@
 """attach, track, restore, save: what a training script calls.
 
-A save costs the script one copy, one small record and one datagram. It takes no lock, runs no collective, waits for
-nobody but (a bounded time) for a free slot, and never raises because of Holdfast: a state that cannot be kept is
-counted and said once, and training goes on. Restoring is the opposite: if the generation is to start from a step,
-anything less than that step whole is an error.
+A save costs the script one copy, one small record and one datagram. It takes no lock, runs no collective, waits only for a free
+slot (for a bounded time), and never raises because of Holdfast: a state that cannot be kept is counted and reported once, and
+training goes on. Restore does raise: if the generation is to start from a step, anything less than that whole step is an error.
 """
 
 import functools
@@ -24,14 +23,14 @@ from ._saved import Saved
 from ._state import Flat, Packer, UnknownKind, Unpacker, Unsupported, assign
 
 _RNG = "__rng__"
-# Longer than the agent takes to look into the arena by itself, so that a lost datagram costs no save.
+# Longer than the agent's interval of reading the arena, so that a lost datagram costs no save.
 _SAVE_WAIT = 1.0
-# How long a client is held that hears nothing new from the agent, which says every second that it holds.
+# How long a client is held without a new record of the agent, which writes one each second while it holds.
 _HOLD_SILENCE = 15.0
 _HOLD_LOOK = 0.05
 _PREFAULT_FROM = 8 << 20
 _PREFAULT_PIECE = 64 << 20
-# How long restore waits for the first slots: a save touches itself what it does not find.
+# How long restore waits until the first slots are touched: save touches the pages that are not.
 _TOUCH_WAIT = 10.0
 
 
@@ -53,8 +52,7 @@ _attached = None
 
 
 def attach():
-    """The checkpoint of this process; the same one each time. Without an agent all of its calls do nothing, nor do they
-    in a forked child of a process whose arena it is."""
+    """The checkpoint of this process; the same object each time. Its calls do nothing without an agent, and in a forked child."""
     global _attached
     if _attached is None or _attached._pid != os.getpid() and not _attached.active:
         _attached = Checkpoint()
@@ -71,13 +69,13 @@ class Checkpoint:
         self._said = set()
         self._devices = _device.Devices(_say)
         self._packer = Packer(self._devices)
-        self._ready = {}  # slot -> bytes of it whose pages are known to be there
-        self._touched = None  # set once those slots are that are needed first
+        self._ready = {}  # slot -> number of its bytes whose pages are known to be present
+        self._touched = None  # set once the slots that are needed first are present
         self._socket = None
         self._arena = self._overlap = None
         self._publishing = threading.Lock()
         self._last_copied = 0
-        self._waited_in_vain = 0  # grant after which waiting was of no use
+        self._waited_in_vain = 0  # grant for which a wait timed out
 
         self._to = os.environ.get("HOLDFAST_SOCKET", "")
         self._rank = _number("HOLDFAST_LOCAL_RANK")
@@ -87,12 +85,12 @@ class Checkpoint:
         path = os.environ.get("HOLDFAST_ARENA", "")
         if not self._to and not path:
             if os.environ.get("HOLDFAST_CONTAINER"):
-                _say("this process keeps no state in memory and has no standby: it is no rank, because no launcher that Holdfast serves started it. Start the script with torchrun, or python -m torch.distributed.run; without one the container's whole command is restarted when it fails")
+                _say("this process keeps no state in memory and has no standby: it is not a rank, as no launcher that Holdfast supports started it. Start the script with torchrun, or python -m torch.distributed.run; without a launcher a failure restarts the container's whole command")
             return  # not in a Holdfast job
         if self._to:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         if not path:
-            _say("state in memory is off: no arena (annotation holdfast.dev/state-size says how much to keep); restarts begin where the script itself begins")
+            _say("state in memory is off: no arena (set annotation holdfast.dev/state-size to the size per rank); a restart begins where the script itself begins")
         else:
             self._open(path)
         self._send("attached")
@@ -115,12 +113,12 @@ class Checkpoint:
         self._publish()
         self._prefault_ahead()
 
-    # What the agent is told.
+    # What the agent receives.
 
     def _publish(self, **changes):
-        with self._publishing:  # holdfast.dcp saves in a thread of torch's
+        with self._publishing:  # holdfast.dcp saves in a thread of torch
             self._record = self._record._replace(seq=self._record.seq + 1, **changes)
-            if changes.get("step"):  # it trains, also where it has caught a RestoreError
+            if changes.get("step"):  # the script trains, even if it caught a RestoreError
                 self._record = self._record._replace(flags=self._record.flags & ~_arena.FLAG_RESTORING)
             self._arena.publish(self._record)
 
@@ -133,7 +131,7 @@ class Checkpoint:
             self._socket.sendto(json.dumps(message, separators=(",", ":")).encode(), self._to)
             return True
         except OSError:
-            return False  # the arena says the same; the agent looks there too
+            return False  # the arena has the same record; the agent reads it there too
 
     def _once(self, key, text):
         if key not in self._said:
@@ -149,18 +147,18 @@ class Checkpoint:
 
     @property
     def resume_step(self):
-        """The step that this generation starts from, to which restore() brings what is tracked; 0: none."""
+        """The step that this generation starts from and that restore() loads; 0: none."""
         return self._restore_step
 
     def track(self, *, rng=False, **objects):
-        """Names what makes up the state: objects with state_dict and load_state_dict, tensors, numpy arrays, bytearrays,
+        """Names the parts of the state: objects with state_dict and load_state_dict, tensors, numpy arrays, bytearrays,
         and dicts and lists of these. rng=True adds the random states of Python, torch and numpy.
 
-        In a Holdfast job it looks at each once, and raises TrackError for what could never be restored. What cannot be
-        kept as it is now is said once."""
+        In a Holdfast job it checks each part once, and raises TrackError for one that could never be restored. A part that cannot
+        be kept as it is now is reported once."""
         for name, value in objects.items():
             if name == _RNG:
-                raise ValueError("%r is a name of Holdfast's own" % name)
+                raise ValueError("the name %r is reserved for Holdfast" % name)
             if self._arena is not None:
                 self._prove(name, value)
             self._tracked[name] = value
@@ -169,7 +167,7 @@ class Checkpoint:
     def _prove(self, name, value):
         doubt = prove(name, value)
         if doubt:
-            self._once(doubt.splitlines()[0], "no step is kept while this is so: %s" % doubt)
+            self._once(doubt.splitlines()[0], "no step is kept until this changes: %s" % doubt)
 
     def restore(self):
         """Brings every tracked object to the step that this generation starts from and returns that step; 0: none."""
@@ -210,9 +208,9 @@ class Checkpoint:
         names = set(self._tracked) | ({_RNG} if self._rng else set())
         missing, extra = names - set(state.names()), set(state.names()) - names
         if missing:
-            raise RestoreError("restoring step %d: it holds no %s; it was saved by a script that tracked %s" % (step, ", ".join(sorted(missing)), ", ".join(sorted(state.names()))))
+            raise RestoreError("restoring step %d: it holds no %s; the script that saved it tracked %s" % (step, ", ".join(sorted(missing)), ", ".join(sorted(state.names()))))
         if extra:
-            _say("restoring step %d: %s was saved and is not tracked now" % (step, ", ".join(sorted(extra))))
+            _say("restoring step %d: %s was saved but is not tracked now" % (step, ", ".join(sorted(extra))))
         placer = _sharded.Placer(_sharded.meshes(self._tracked))
         for name in self._tracked:
             try:
@@ -221,8 +219,8 @@ class Checkpoint:
                 raise RestoreError("restoring step %d: %s" % (step, e)) from e
             except RestoreError:
                 raise
-            except Exception as e:  # of the object's own load_state_dict, which knows no name
-                raise RestoreError("restoring step %d: %s does not take it: %s: %s" % (step, name, type(e).__name__, e)) from e
+            except Exception as e:  # raised by the object's load_state_dict, which does not know the name
+                raise RestoreError("restoring step %d: %s rejected it: %s: %s" % (step, name, type(e).__name__, e)) from e
         if self._rng:
             _rng.put(state.value(_RNG))
 
@@ -237,7 +235,7 @@ class Checkpoint:
             raise RestoreError("%s is a %s, which cannot be changed in place; track a dict that holds it" % (name, type(current).__name__))
 
     def step(self, step):
-        """Says that `step` steps are finished; save says so too."""
+        """Reports that `step` steps are finished; save reports it too."""
         if os.getpid() != self._pid:
             return
         if self._arena is not None:
@@ -245,8 +243,8 @@ class Checkpoint:
         self._send("step", step=step)
 
     def save(self, step, *, blocking=False):
-        """Copies the tracked state into memory that outlives this process. Returns a Saved, true if it was copied, or if
-        the rest of it is being copied beside training: with blocking=True nothing is."""
+        """Copies the tracked state into memory that outlives this process. Returns a Saved, true if the state was copied, or is
+        being copied during training. blocking=True copies all of it before the call returns."""
         if not isinstance(step, int) or step < 1:
             raise ValueError("save(%r): a step is the number of finished steps, from 1" % (step,))
         if os.getpid() != self._pid:
@@ -258,7 +256,7 @@ class Checkpoint:
             saved = self._save(step, blocking)
         except Unsupported as e:
             saved = self._refuse(step, str(e))
-        except Exception:  # training is worth more than one copy of its state
+        except Exception:  # an error of Holdfast must not end training
             saved = self._refuse(step, "taking the state: " + traceback.format_exc())
         return saved
 
@@ -267,7 +265,7 @@ class Checkpoint:
         return refused if control is None else self._keep(step, control, self._flatten(), aside=not blocking)
 
     def _granted(self, step):
-        """The agent's leave to write a slot, and None; or None, and what became of the save without it."""
+        """The agent's grant to write a slot, and None; or None, and the Saved of a save without a grant."""
         if step <= self._last_copied:
             self._once("order", "save(%d) after save(%d): steps must rise; not saved" % (step, self._last_copied))
             return None, self._tell(step, "steps must rise")
@@ -280,8 +278,8 @@ class Checkpoint:
         return Saved(step, False, "no free slot")
 
     def _keep(self, step, control, flat, stay=True, aside=False):
-        """Copies a state that was taken apart into the slot, announces it, and stays while it is held. With aside, what
-        optimizers own may be copied beside training."""
+        """Copies an unpacked state into the slot, announces it, and waits while the agent holds this rank. With aside, tensors of
+        optimizers may be copied during training."""
         plan, needed = self._packer.plan(flat)
         if needed > self._arena.header.state_bytes:
             return self._too_large(step, needed)
@@ -306,10 +304,10 @@ class Checkpoint:
         return saved
 
     def _keep_aside(self, saved, control, needed, pairs, leaves, trust):
-        """Begins to copy the rest beside training. False: that could not be, and it was copied here and now."""
+        """Begins to copy the rest during training. False if that failed and the rest was copied before the return."""
 
         def drop():
-            saved._drop("its source changed while it was copied beside training")
+            saved._drop("its source changed while it was copied during training")
             self._once("dropped", "step %d is not kept: something changed parameters or optimizer state between save and the next optimizer step" % saved.step)
             self._publish(overlap_step=0, overlap_grant=0, dropped=self._record.dropped + 1, **self._blocking())
 
@@ -326,7 +324,7 @@ class Checkpoint:
         return True
 
     def _announce(self, saved, control, needed, **changes):
-        """Vouches for a complete copy. Also called beside training: so it says nothing of how far that is."""
+        """Announces a complete copy. Also called by a copying thread during training, so it does not report progress."""
         _memory.barrier()
         self._publish(
             slot=control.slot, grant=control.grant, branch=control.branch, copy_step=saved.step, length=needed, saves=self._record.saves + 1,
@@ -338,7 +336,7 @@ class Checkpoint:
         return {"blocking": self._overlap.blocking, "reason": self._overlap.reason}
 
     def _step_begins(self, step):
-        """An optimizer's step begins, and all copies are made: what is held in save is held here, too."""
+        """Called as an optimizer's step begins, once all copies are made: waits here if the agent holds this rank in save."""
         self._stay(step)
 
     def _judged(self):
@@ -346,11 +344,11 @@ class Checkpoint:
             self._publish(**self._blocking())
 
     def _forked(self):
-        self._publishing = threading.Lock()  # which a thread of the parent's may have held
+        self._publishing = threading.Lock()  # a thread of the parent may have held the old one
         self._overlap.forget()
 
     def _stay(self, step):
-        """Waits while the agent holds whoever has copied this step: what is held by all ranks is being taken elsewhere."""
+        """Waits while the agent holds ranks that have copied this step: a step that all ranks hold is being copied elsewhere."""
         seq, heard = None, 0.0
         while True:
             c = self._arena.control()
@@ -360,7 +358,7 @@ class Checkpoint:
             if c.seq != seq:
                 seq, heard = c.seq, now
             elif now - heard > _HOLD_SILENCE:
-                self._once("held", "step %d: held in save, and the agent says nothing more; training goes on" % step)
+                self._once("held", "step %d: held in save, and the agent no longer responds; training goes on" % step)
                 return
             time.sleep(_HOLD_LOOK)
 
@@ -383,8 +381,9 @@ class Checkpoint:
         return Saved(step, False, "state needs %d bytes, the slot has %d" % (needed, have))
 
     def _await_grant(self):
-        """A grant that was not used yet, or None after a bounded time. While nothing comes it does not wait again."""
-        self._overlap.settle()  # a copy aside has the grant until it is over
+        """A grant that is not used yet, or None after a bounded time. After a timeout it does not wait for the same grant
+        again."""
+        self._overlap.settle()  # an overlapped copy has the grant until it ends
         deadline, pause = None, 0.0001
         while True:
             c = self._arena.control()
@@ -398,13 +397,14 @@ class Checkpoint:
                 deadline = now + _SAVE_WAIT
             if now >= deadline:
                 self._waited_in_vain = self._record.grant + 1
-                self._once("slow", "no free slot within %.1f s: saves are skipped until the agent hands one out" % _SAVE_WAIT)
+                self._once("slow", "no free slot within %.1f s: saves are skipped until the agent grants one" % _SAVE_WAIT)
                 return None
             time.sleep(pause)
             pause = min(pause * 2, 0.002)
 
     def _prefault(self, slot, at, needed):
-        """Whether the slot's pages are there. They are touched once, ahead of the copy, which would be slow and might be deadly."""
+        """Whether the slot's pages are present. Touches them once before the copy, which would be slow without, or end by
+        SIGBUS."""
         if needed > self._ready.get(slot, 0):
             if not _memory.populate(self._arena.map, at, needed):
                 return False
@@ -412,8 +412,8 @@ class Checkpoint:
         return True
 
     def _prefault_ahead(self):
-        """Touches large slots while the script makes its model: the one to restore from, the one that is granted, for which
-        restore waits, then the others. The thread soon ends; it holds no lock of Python's."""
+        """Touches large slots while the script builds its model: first the one to restore from and the granted one, for which
+        restore waits, then the others. The thread is short-lived and holds no lock of Python."""
         size = self._arena.header.stride
         if size < _PREFAULT_FROM:
             return
@@ -433,28 +433,29 @@ class Checkpoint:
 
         try:
             threading.Thread(target=run, name="holdfast-prefault", daemon=True).start()
-        except RuntimeError:  # the container allows no more threads: save touches what it needs
+        except RuntimeError:  # the container allows no more threads: save touches the pages
             return
         self._touched = touched
 
     def _slots(self):
-        """Each slot for the driver to register: address, size, and what touches it. The one that is needed first comes first."""
+        """Address, size and touching function of each slot, for registration with the driver. The slot that is needed first comes
+        first."""
         control, size = self._arena.control(), self._arena.header.stride
         first = control.slot if control is not None and control.slot < self._arena.slots else 0
         slots = [(first + i) % self._arena.slots for i in range(self._arena.slots)]
         return [(self._arena.address(i), size, functools.partial(self._touch, i, size)) for i in slots]
 
     def _touch(self, slot, size):
-        """Touches a slot piece by piece, so that who needs it meanwhile waits for no more than one of them."""
+        """Touches a slot piece by piece, so that a caller that needs the slot meanwhile waits for one piece at most."""
         at = self._arena.data_offset(slot)
         for part in range(0, size, _PREFAULT_PIECE):
             if not _memory.populate(self._arena.map, at + part, min(_PREFAULT_PIECE, size - part)):
-                return False  # save will meet it again and say so
+                return False  # save will fail the same way and report it
         self._ready[slot] = size
         return True
 
     def _flatten(self):
-        """Takes the state apart. Its many small objects are gone soon: the garbage collector need not look at them."""
+        """Unpacks the state, without garbage collection: its many small objects are freed soon."""
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -474,12 +475,12 @@ def _of(branch):
 
 
 def _quantity(n):
-    """The smallest whole Mi that holds n bytes, as a Kubernetes quantity."""
+    """The smallest whole number of Mi that holds n bytes, as a Kubernetes quantity."""
     return "%dMi" % -(-n // (1 << 20))
 
 
 def _copies_from_views(value):
-    """Whether value is a module that copies what it is given: then nothing of the arena stays behind in it."""
+    """Whether value is a module: it copies what load_state_dict gets, so it keeps no view of the arena."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.nn.Module):
         return False

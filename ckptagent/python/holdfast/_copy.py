@@ -1,7 +1,7 @@
 """Copies by several threads that release the interpreter's lock.
 
-Memory of one rank is copied faster than one core can. The threads wait between saves and hold nothing; the caller is
-one of them. A pool belongs to the process that made it: a fork has none of its threads.
+One core cannot copy at the speed of memory. The threads wait between saves and hold nothing; the caller is one of them. A pool
+belongs to the process that made it: a fork inherits no threads.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import queue
 import threading
 
 MOST = 4
-#: What one thread takes at a time: enough that taking it costs nothing, little enough that all are done together.
+#: Bytes that one thread takes at a time: large enough that the overhead is small, small enough that all threads end together.
 PIECE = 8 << 20
 
 
@@ -24,7 +24,7 @@ def cores():
 
 
 class Pool:
-    """Threads that copy. Made with the first copy that is worth it."""
+    """Threads that copy. Started at the first copy that is large enough."""
 
     def __init__(self, threads=None):
         self._want = min(MOST, cores()) if threads is None else threads
@@ -32,7 +32,7 @@ class Pool:
         self._helpers = None
 
     def start(self):
-        """Starts the threads; where there can be none the caller copies alone."""
+        """Starts the threads; if the container allows none, the caller copies alone."""
         if self._helpers is not None:
             return
         self._helpers = 0
@@ -44,15 +44,15 @@ class Pool:
             self._helpers += 1
 
     def copy(self, moves):
-        """Carries out moves, (to, from, bytes) each, and returns when no thread touches them any more, also where the
-        caller is interrupted meanwhile: then the copy is not whole, and that is raised."""
+        """Carries out moves (to, from, bytes). Returns once no thread touches them any more. If the caller is interrupted
+        meanwhile, the copy is incomplete, and the interrupt is raised after that."""
         pieces = cut(moves)
         if len(pieces) == 1:
             ctypes.memmove(*pieces[0])
             return
         self.start()
         helpers = min(self._helpers, len(pieces) - 1)
-        turn = itertools.count()  # next() of it is one step under the interpreter's lock
+        turn = itertools.count()  # next() is atomic under the interpreter's lock
         running, interrupted = 0, None
         try:
             for _ in range(helpers):
@@ -61,7 +61,7 @@ class Pool:
             _take(pieces, turn)
         except BaseException as e:
             interrupted = e
-            pieces[:] = []  # nobody begins another one
+            pieces[:] = []  # no thread begins another piece
         while running:
             try:
                 self._done.get()
@@ -91,7 +91,7 @@ def _take(pieces, turn):
 
 
 def cut(moves):
-    """Moves in parts of at most PIECE bytes."""
+    """Splits moves into parts of at most PIECE bytes."""
     out = []
     for to, source, n in moves:
         for at in range(0, n, PIECE):

@@ -1,20 +1,20 @@
-"""CRC32C of many bytes at about the pace of memory, where there is no library for it.
+"""CRC32C of many bytes at about the speed of memory, where no library provides it.
 
-A CRC is linear: bytes may be replaced by others of the same remainder. With y = x^64, CRC32C's polynomial divides
+A CRC is linear: bytes may be replaced by others with the same remainder. With y = x^64, CRC32C's polynomial divides
 y^6777 + y^484 + y^100 + 1. So a 64-bit word of a message may be set to zero if it is added (XOR) to the words 6293,
-6677 and 6777 places behind it: three additions over long runs, which torch does at once. The last 6777 words are left,
-and go through the table. tests/test_export.py holds it to the table.
+6677 and 6777 places behind it: three additions over long runs, each one call of torch. The last 6777 words go through the table.
+tests/test_export.py compares both ways.
 """
 
 from . import _arena
 
 _PLACES = (6293, 6677, 6777)
 _RUN, _SPAN = _PLACES[0], _PLACES[-1]
-_PIECE = 4 * _RUN  # words copied at a time: they stay in the cache, and are too few for torch to start threads
+_PIECE = 4 * _RUN  # words copied at a time: they fit the cache, and are too few for torch to start threads
 
 
 def crc32c(buffer, at, length):
-    """CRC32C of length bytes from at on, of a buffer that may be written to, such as a private mapping of a file."""
+    """CRC32C of length bytes of a writable buffer from offset at, such as a private mapping of a file."""
     import torch
 
     words = length // 8
@@ -22,7 +22,7 @@ def crc32c(buffer, at, length):
     if not gone:
         return _arena.crc32c(buffer[at : at + length])
     source = torch.frombuffer(buffer, dtype=torch.int64, count=words, offset=at)
-    first = torch.tensor([0xFF] * 4 + [0] * 4, dtype=torch.uint8).view(torch.int64)  # what a CRC starts with
+    first = torch.tensor([0xFF] * 4 + [0] * 4, dtype=torch.uint8).view(torch.int64)  # the initial value of a CRC
     work, carried = torch.empty(_PIECE + _SPAN, dtype=torch.int64), torch.zeros(_SPAN, dtype=torch.int64)
     carried[:1] ^= first
     for start in range(0, gone, _PIECE):
@@ -35,7 +35,7 @@ def crc32c(buffer, at, length):
             for place in _PLACES:
                 work[lo + place : lo + place + len(run)] ^= run
         carried.copy_(work[n : n + _SPAN])
-    carried[:1] ^= first  # the table starts with the same, which nothing is to be added to any more
+    carried[:1] ^= first  # the table starts from the same initial value, so it is removed here
     split = at + 8 * (gone + _SPAN)
     head = int.from_bytes(buffer[at + 8 * gone : split], "little") ^ int.from_bytes(bytes(carried.view(torch.uint8).tolist()), "little")
     return _arena.crc32c(head.to_bytes(8 * _SPAN, "little") + bytes(buffer[split : at + length]))

@@ -1,9 +1,8 @@
-"""Copies from CUDA devices into the arena; with HOLDFAST_REGISTER=1 on a stream of their own.
+"""Copies from CUDA devices into the arena; with HOLDFAST_REGISTER=1 on a separate stream.
 
-The arena's slots are registered with the driver then, so that the device writes to them by itself; a copy to memory that
-is not registered goes through the driver's own buffers. A thread registers them at the first save of something on a
-device, for that may take seconds. What is registered ends with the process, and nothing here makes it one that has a
-device: a fork inherits none.
+Then a thread registers the arena's slots with the driver at the first save from a device, which may take seconds, and the device
+writes to them directly. A copy to unregistered memory goes through the driver's buffers. Registrations end with the process. This
+module never initializes a device, so a fork inherits none.
 """
 
 import contextlib
@@ -15,17 +14,17 @@ import time
 
 _PORTABLE = 1  # cudaHostRegisterPortable: for all devices of the process
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed
-#: Lengths of rows, in words, whose columns a digest sums up, of large tensors and others: primes, so that rows that change places show,
-#: unless it divides what is between.
+#: Row lengths, in words, of a digest's column sums, for large tensors and for others. Primes: swapped rows change the sums,
+#: unless the prime divides their distance.
 _ROW, _SHORT = 8191, 1021
 _LOOK = 0.0005
-#: How long the end of a process waits for what is under way.
+#: How long the end of a process waits for copies and registrations.
 AT_END = 10.0
 
 
 class Runtime:
-    """The CUDA runtime that torch has loaded, for threads of ours. Called by ctypes, which lets go of the interpreter's
-    lock in a way that survives the interpreter's end; torch's own bindings do not."""
+    """The CUDA runtime that torch has loaded, for Holdfast's threads. Calls by ctypes release the interpreter's lock safely even
+    while the interpreter ends; torch's bindings do not."""
 
     def __init__(self, path):
         self._lib = ctypes.CDLL(path)
@@ -34,7 +33,8 @@ class Runtime:
         self._exchange = self._lib.cudaThreadExchangeStreamCaptureMode
 
     def enter(self, device):
-        """Has the calling thread use this device, and disturb no graph that another thread is capturing; an error or 0."""
+        """Sets the calling thread's device, and keeps its calls out of graphs that other threads capture. Returns an error or
+        0."""
         return self._cleared(self._exchange(ctypes.byref(ctypes.c_int(_RELAXED))) or self._lib.cudaSetDevice(device))
 
     def register(self, at, nbytes):
@@ -42,19 +42,19 @@ class Runtime:
 
     def _cleared(self, error):
         if error:
-            self._lib.cudaGetLastError()  # else torch finds it, and takes it for that of a call of its own
+            self._lib.cudaGetLastError()  # otherwise torch reports it as an error of its own call
         return error
 
 
 def runtime():
-    """The runtime that this process has loaded; None: none that can be called."""
+    """The runtime that this process has loaded; None if there is none or it cannot be called."""
     try:
         with open("/proc/self/maps", errors="surrogateescape") as maps:
             for line in maps:
                 path = line.rstrip("\n").split(maxsplit=5)[5:]
                 if path and os.path.basename(path[0]).startswith("libcudart"):
                     return Runtime(path[0])
-    except (OSError, AttributeError):  # no such file, or it lacks what is asked of it
+    except (OSError, AttributeError):  # no such file, or it lacks a function
         pass
     return None
 
@@ -64,19 +64,19 @@ def is_on_one(t):
 
 
 class Devices:
-    """What a checkpoint needs of devices."""
+    """Device operations of one checkpoint."""
 
     def __init__(self, say):
         self._say = say
         self._on = os.environ.get("HOLDFAST_REGISTER") == "1"
-        self._sides = {}  # device -> our stream there
+        self._sides = {}  # device -> Holdfast's stream there
         self._lib = self._registering = None
         self._begun = self._ending = False
-        self.refused = 0  # the driver's error where it registered no memory
+        self.refused = 0  # the driver's error if a registration failed
 
     def register(self, leaves, slots):
-        """Has memory registered, in a thread, once something of leaves is on a device: of each of slots(), (at, nbytes,
-        made), nbytes from at on if made() is true."""
+        """Once a leaf is on a device, registers in a thread each (at, nbytes, made) of slots(): nbytes from address at, if made()
+        is true."""
         torch = sys.modules.get("torch")
         if not self._on or self._begun or torch is None or not torch.cuda.is_initialized():
             return
@@ -89,7 +89,7 @@ class Devices:
             if self._lib is not None:
                 self._registering = threading.Thread(target=self._register, args=(device.index or 0, slots()), name="holdfast-register", daemon=True)
                 self._registering.start()
-        except Exception as e:  # copies are what they are without: slower
+        except Exception as e:  # copies still work without, but slower
             self._registering = None
             self._say("copies from the device go through the driver's buffers: %s: %s" % (type(e).__name__, e))
 
@@ -101,18 +101,18 @@ class Devices:
             error = self._lib.register(at, nbytes)
         if error:
             self.refused = error
-            self._say("copies from the device go through the driver's buffers, for it registers no memory of the arena: CUDA error %d" % error)
+            self._say("copies from the device go through the driver's buffers, as it cannot register the arena's memory: CUDA error %d" % error)
 
     def end(self):
-        """The process ends: nothing is registered any more."""
+        """Stops registering at the end of the process."""
         self._ending = True
         if self._registering is not None:
             self._registering.join(AT_END)
 
     @contextlib.contextmanager
     def copied(self, pairs):
-        """Copies sources on devices to views, (view, source) each, as they are at this point of the script's streams, while
-        the caller does something else; at the end the copies are there."""
+        """Copies device sources to views, (view, source) each, with the values at this point of the script's streams. The body of
+        the with statement runs meanwhile; at its end the copies are complete."""
         here = pairs
         if pairs and self._on:
             try:
@@ -134,15 +134,15 @@ class Devices:
                 view.copy_(_resolved(source))
 
     def _wait(self):
-        """Nothing that was begun writes later."""
+        """Waits for all copies that were begun: none writes later."""
         for side in self._sides.values():
             side.synchronize()
 
     def _give_up(self, error):
-        """As torch copies by itself, from now on."""
+        """Uses torch's synchronous copies from now on."""
         self._on = False
         self._wait()
-        self._say("copies from the device wait for one another from now on: %s: %s" % (type(error).__name__, error))
+        self._say("copies from the device are synchronous from now on: %s: %s" % (type(error).__name__, error))
 
     def _side(self, device):
         cuda = sys.modules["torch"].cuda
@@ -161,11 +161,11 @@ class Devices:
         return side
 
     def can_aside(self):
-        """Whether copies can be made beside training: a thread of ours must be able to wait for them while a graph is captured."""
+        """Whether copies can be overlapped: one of Holdfast's threads must be able to wait for them while a graph is captured."""
         return self._lib is not None and self._on
 
     def digests(self, sources):
-        """A digest per device, of the tensors as they are at this point of the script's streams."""
+        """A digest per device, of the tensors at this point of the script's streams."""
         torch = sys.modules["torch"]
         out = []
         with torch.no_grad():
@@ -175,8 +175,8 @@ class Devices:
         return out
 
     def aside(self, pairs):
-        """Begins to copy beside training, (view, source) each: an Aside."""
-        before = self.digests([source for _, source in pairs])  # on the script's own streams: nothing it asks of them later comes before
+        """Begins to copy beside training, (view, source) each; returns an Aside."""
+        before = self.digests([source for _, source in pairs])  # on the script's own streams, so before all that it queues later
         try:
             return Aside(self._lib, [(self._copy(device, of), of, was) for (device, of), was in zip(_by_device(pairs), before)])
         except BaseException:
@@ -185,23 +185,23 @@ class Devices:
 
 
 class Aside:
-    """A copy beside training. Its source is read again on the device, right behind it."""
+    """A copy beside training. The device reads the source again right after the copy."""
 
     def __init__(self, lib, copies):
         torch, self._lib, self._sames = sys.modules["torch"], lib, []
         for side, pairs, was in copies:
             with torch.no_grad(), torch.cuda.stream(side):
                 same = (digest(torch, [source for _, source in pairs]) == was).all()
-            self._sames.append((side, same, was))  # was is the script's stream's memory, which must not be used again before
+            self._sames.append((side, same, was))  # was lies in memory of the script's stream, which must not be reused before
 
     def wait(self):
-        """Waits until the copies are there. For any thread: it changes nothing of how that uses devices."""
+        """Waits until the copies are complete. Any thread may call it: it does not change the thread's device."""
         for side, _, _ in self._sames:
             side.synchronize()
 
     def equal(self):
-        """Waits until the copies are there, and says whether their sources were the same before and after. To be called by a
-        thread of ours, which no end of the interpreter finds within torch while the device takes its time."""
+        """Waits until the copies are complete; returns whether their sources stayed equal. Only for Holdfast's threads. It polls,
+        so that the interpreter's end never finds them inside torch while the device is busy."""
         torch, good = sys.modules["torch"], True
         for side, _, _ in self._sames:
             good = not self._lib.enter(side.device.index) and good
@@ -214,40 +214,40 @@ class Aside:
 
 
 def capturing():
-    """Whether the script is capturing a graph: then nothing may be waited for."""
+    """Whether the script is capturing a graph: then nothing may wait."""
     return sys.modules["torch"].cuda.is_current_stream_capturing()
 
 
 def same(before, after):
-    """Whether digests of the same tensors are equal. Waits for them."""
+    """Whether digests of the same tensors are equal. Waits for the device."""
     return all(bool((a == b).all().item()) for a, b in zip(before, after))
 
 
 def digest(torch, tensors):
-    """Sums of contiguous tensors' words, by columns, and what is left over: a write changes some of them."""
+    """Sums of the words of contiguous tensors, by columns, and the remaining bytes: a write changes some of them."""
     sums = []
-    for t in tensors:  # few calls: in save each costs more than the device needs to carry it out
+    for t in tensors:  # few calls: within save, each call costs more than its work on the device
         n, left = divmod(t.nbytes, 8)
         flat = t.detach().view(-1)
         if left:
             raw = flat.view(torch.uint8)
             sums.append(raw[8 * n :].to(torch.int64))
             flat = raw[: 8 * n]
-        row = _ROW if n >= 64 * _ROW else _SHORT  # a digest takes memory, too: two rows at most
+        row = _ROW if n >= 64 * _ROW else _SHORT  # a digest needs memory, too: two rows at most
         words, rows = flat.view(torch.int64), n // row
         sums += [words.as_strided((rows, row), (row, 1)).sum(0), words[rows * row :]]
     return torch.cat(sums)
 
 
 def _resolved(t):
-    """Without what is pending. A copy from a device would see to that in the view, at once, whatever has arrived there, and of a
-    view that is not contiguous twice (pytorch/pytorch#146286)."""
+    """The tensor with pending conjugation and negation applied. A copy from a device would apply these to the view at once,
+    before the data has arrived, and twice to a view that is not contiguous (pytorch/pytorch#146286)."""
     return t.resolve_conj().resolve_neg()
 
 
 def fill(into, saved):
-    """Copies a plain tensor in this process's memory. What is pending on the other one torch minds on one device only, as in
-    _resolved."""
+    """Copies a plain tensor in this process's memory. torch applies the target's pending conjugation or negation right only on
+    the same device, as in _resolved."""
     into.copy_(saved.to(into.device) if into.is_conj() or into.is_neg() else saved)
 
 

@@ -1,4 +1,4 @@
-"""A job's folder in storage, read without an agent: which steps are whole, and their rank files, checked.
+"""A job's folder in storage, read without an agent: its complete steps and their verified rank files.
 
 See docs/formats/storage.md; the Go twin is ckptagent/store.
 """
@@ -21,16 +21,16 @@ _NUMBER = r"(0|[1-9]\d*)"
 _GENERATION = re.compile(r"gen-%s" % _NUMBER)
 _MANIFEST = re.compile(r"step-%s\.manifest\.json" % _NUMBER)
 
-#: A step that a whole manifest vouches for; ranks: what it says of each rank's file, (length, crc32c); branch: the line of training it is of.
+#: A step with a valid manifest; ranks: (length, crc32c) of each rank's file; branch: the line of training that it belongs to.
 Step = collections.namedtuple("Step", "generation step ranks branch", defaults=(0,))
 
 
 class ExportError(RuntimeError):
-    """A step cannot be exported; the text names the file or tensor, and what to do."""
+    """A step cannot be exported; the text has the file or tensor, and the remedy."""
 
 
 def steps(folder):
-    """Every complete step, oldest first, and what was found of manifests that do not count, in words."""
+    """Every complete step, oldest first, and a text for each manifest that was rejected."""
     whole, torn = [], []
     try:
         generations = [(int(m[1]), m[0]) for m in map(_GENERATION.fullmatch, os.listdir(folder)) if m]
@@ -49,7 +49,7 @@ def steps(folder):
 
 
 def _manifest(data, generation, step):
-    """The step of a manifest; ValueError says what is wrong with it."""
+    """The step of a manifest; ValueError has what is wrong."""
     try:
         m = json.loads(data)
         version = m["version"]
@@ -68,7 +68,7 @@ def _manifest(data, generation, step):
 
 
 def choose(folder, number=None):
-    """The newest complete step, or the newest of that number; and words on manifests that were passed by."""
+    """The newest complete step, or the newest of that number; and texts on rejected manifests."""
     whole, torn = steps(folder)
     fit = [s for s in whole if number is None or s.step == number]
     if not fit:
@@ -80,7 +80,7 @@ def choose(folder, number=None):
 
 
 class RankFile:
-    """One rank's file, mapped privately: nothing that is done to the mapping reaches the file."""
+    """One rank's file, mapped privately: writes to the mapping never reach the file."""
 
     def __init__(self, folder, step, rank):
         self.rank = rank

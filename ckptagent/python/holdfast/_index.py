@@ -1,9 +1,9 @@
-"""Names to stock torch.distributed.checkpoint what lies in a step's rank files: the `values` and `.metadata` beside them.
+"""Makes a step's rank files readable by stock torch.distributed.checkpoint: writes `values` and `.metadata` beside them.
 
     python3 -I -S -c PROGRAM …/gen-3/step-120.rank- 8       PROGRAM: imports this, calls main()
 
-The agent runs it; see "Read in place" in docs/formats/storage.md. It needs the standard library alone, and reads no pickle:
-classes are named, and what the client pickled is passed on as bytes.
+The agent runs it; see "Read in place" in docs/formats/storage.md. It needs only the standard library, and reads no pickle: it
+writes classes by name, and passes on as bytes what the client pickled.
 """
 
 import functools
@@ -25,12 +25,12 @@ _DTYPES = {
 }  # fmt: skip
 _NUMBERS = re.compile("[<>|=][biufc][0-9]{1,2}")
 
-_modules = {}  # those of which something is named: they are not here, and need not be
+_modules = {}  # modules of named classes; they are not imported and need not be installed
 
 
 @functools.cache
 def _named(module, name):
-    """A class that is pickled by its name; where that is read it is the real one."""
+    """A class that is pickled by its name alone; a reader gets the real class."""
     made = type(name, (), {"__module__": module})
     setattr(_modules.setdefault(module, types.ModuleType(module)), name, made)
     return made
@@ -46,7 +46,7 @@ def _pickled(value):
 
 
 class Call:
-    """Is pickled as what a function returns."""
+    """Is pickled as a call of a function."""
 
     __slots__ = ("of", "args")
 
@@ -78,7 +78,7 @@ def _new(name, module="metadata", **fields):
 
 @functools.cache
 def _properties(dtype):
-    """Of a tensor whose bytes lie row by row, as the oldest torch that reads it has them; the others know that."""
+    """The properties of a row-major tensor, in the form of the oldest torch that reads it; newer ones accept that."""
     made, kind = _new("TensorProperties"), _named("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING")
     layout, contiguous = Call(_named("torch.serialization", "_get_layout"), "torch.strided"), Call(kind, 0)
     type(made).__getstate__ = lambda self: self.state
@@ -87,7 +87,7 @@ def _properties(dtype):
 
 
 class _Rank(_union.State):
-    """A rank's state, of which tensors are not read."""
+    """A rank's state, without reading its tensors."""
 
     def __init__(self, rank, path):
         with open(path, "rb") as f:
@@ -102,7 +102,7 @@ class _Rank(_union.State):
             return _sharded.Saved(_sharded.from_json(last), place) if kind == "dtensor" else place
         if kind == "numpy":
             if not _NUMBERS.fullmatch(dtype):
-                raise ValueError("numpy arrays of %r are not known here" % dtype)
+                raise ValueError("numpy arrays of %r are unknown" % dtype)
             return Call(_named("numpy", "ndarray"), tuple(shape), dtype, bytearray(self.read(offset, n)))
         return super()._leaf(index, borrow)
 
@@ -110,7 +110,7 @@ class _Rank(_union.State):
         _, dtype, shape, offset, n, _ = self._rows[index]
         prefix = self._prefixes[index]
         if dtype not in _DTYPES or not 0 < prefix < offset <= self._length - n:
-            raise ValueError("tensor %d, %s of %d bytes at %d, is not known here" % (index, dtype, n, offset))
+            raise ValueError("tensor %d, %s of %d bytes at %d, is unknown" % (index, dtype, n, offset))
         return _union.Place(dtype, tuple(shape), self.rank, self._at + offset - prefix, prefix + n)
 
     def read(self, at, n):
@@ -121,20 +121,20 @@ class _Rank(_union.State):
         return self.names() == [_planned.NAME]
 
     def leaves(self):
-        """(path, leaf): a Place, a shard of one, an empty dict, or the bytes of anything else."""
+        """(path, leaf) of each: leaf is a Place, a shard of one, an empty dict, or the bytes of any other value."""
         if self.planned():
-            raise ExportError("rank %d saved by holdfast.dcp and others not" % self.rank)
+            raise ExportError("rank %d was saved by holdfast.dcp and others were not" % self.rank)
         for path, leaf in _union.leaves_of({name: self.value(name, borrow=True) for name in self.names()}):
             if not isinstance(leaf, (_union.Place, _sharded.Saved, dict)):
                 leaf = self._written(leaf)
             yield path, leaf
 
     def _written(self, value):
-        """What torch.save writes of a value, as a file that is no zip."""
+        """The bytes that torch.save writes for a value, in its format before zip files."""
         return _prefix.HEAD + _pickled(self._closed(value)) + b"\x80\x02]."
 
     def _closed(self, value):
-        """The value with tensors that are read as it is."""
+        """The value, with each tensor replaced by a call that loads it."""
         if isinstance(value, _union.Place):
             return Call(_named("torch", "load"), io.BytesIO(self._buffer[value.at : value.at + value.length]))
         if type(value) in (list, tuple):
@@ -145,7 +145,7 @@ class _Rank(_union.State):
 
 
 def unite(paths):
-    """The Union of what ranks hold. One rank's state is read at a time."""
+    """The Union of the ranks' states. Reads one rank's state at a time."""
     planned, ranks = _Rank(0, paths[0]).planned(), (_Rank(rank, path) for rank, path in enumerate(paths))
     if planned:
         return _planned.unite([_planned.Held(s, paths[s.rank]) for s in ranks], load=bytes)
@@ -153,7 +153,7 @@ def unite(paths):
 
 
 def metadata(union, paths):
-    """What lies in the file of values, and in .metadata."""
+    """The contents of `values` and of `.metadata`."""
     values, at, described, named, stored = io.BytesIO(), {}, {}, {}, {}
     files = ["../" + os.path.basename(p) for p in paths]
 
@@ -171,7 +171,7 @@ def metadata(union, paths):
                 chunks.append(_new("ChunkStorageMetadata", offsets=offsets, sizes=_size(region.sizes)))
             described[name] = _new("TensorStorageMetadata", properties=_properties(entry.dtype), size=_size(entry.shape), chunks=chunks)
         elif entry.value == {}:
-            continue  # torch has no name for what is empty
+            continue  # torch has no entry for an empty dict
         else:
             if entry.value not in at:
                 at[entry.value] = values.tell()
@@ -184,8 +184,8 @@ def metadata(union, paths):
 
 
 def main():
-    """Writes to standard output how many bytes the values have, a newline, the values, and .metadata."""
-    gc.disable()  # nothing here goes round in a circle
+    """Writes to standard output the number of bytes of the values, a newline, the values, and .metadata."""
+    gc.disable()  # there are no reference cycles here
     files, ranks = sys.argv[1:]
     paths = ["%s%d" % (files, rank) for rank in range(int(ranks))]
     try:

@@ -1,6 +1,6 @@
-"""Objects whose state is not simply state_dict(): those that are taken another way, and those that are refused.
+"""Objects whose state is not simply state_dict(): those that are saved in another way, and those that are refused.
 
-Known by the names of their classes: nothing is imported that the script has not imported.
+Recognized by class name: nothing is imported that the script has not imported.
 """
 
 import sys
@@ -13,10 +13,10 @@ class RestoreError(RuntimeError):
 
 
 class TrackError(TypeError):
-    """What is tracked could never be restored; the text names it and says what to track instead."""
+    """A tracked object could never be restored; the text names it and what to track instead."""
 
 
-# class, module that it comes from, what it is called, what to do instead
+# class, its module, description, remedy
 _REFUSED = (
     ("FullyShardedDataParallel", "torch.distributed.fsdp", "a module of FSDP1 (FullyShardedDataParallel)", "shard it with torch.distributed.fsdp.fully_shard, whose parameters are kept as they are"),
     ("DeepSpeedZeroOptimizer_Stage3", "deepspeed.", "an optimizer of DeepSpeed's ZeRO stage 3", "use fully_shard, or leave it untracked and load DeepSpeed's own checkpoint"),
@@ -34,18 +34,18 @@ def is_zero(v):
 
 
 def _parts(v):
-    """v, and what it is made of as far as that decides whether it can be kept."""
+    """v, and the objects in it that decide whether it can be kept."""
     yield v
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(v, torch.nn.Module):
         yield from v.modules()
-    elif hasattr(v, "zero_grad"):  # an optimizer, perhaps around others (a scheduler only knows one)
+    elif hasattr(v, "zero_grad"):  # an optimizer, perhaps one around others (a scheduler only refers to one)
         yield getattr(v, "optimizer", None)
         yield from getattr(v, "chained_optimizers", ())
 
 
 def refuse(v, path):
-    """Raises TrackError where v, an object with state_dict, is of a kind that is never restored."""
+    """Raises TrackError if v, an object with state_dict, is of a kind that can never be restored."""
     for part in _parts(v):
         for name, module, what, instead in _REFUSED:
             if _is(part, name, module):
@@ -71,7 +71,7 @@ def _parameters(v):
 
 
 def take(v):
-    """The state of an object with state_dict. Of ZeRO-1 it is this rank's part, which state_dict() would gather from all."""
+    """The state of an object with state_dict. For ZeRO-1 only this rank's part, where state_dict() would gather all parts."""
     if not is_zero(v):
         return v.state_dict()
     return {
@@ -87,13 +87,13 @@ def _part_of_zero(v):
 
 
 def _place_of_zero(v):
-    """For each group how many parameters it has on all ranks, and which of the whole optimizer's are this rank's."""
+    """For each group: its number of parameters on all ranks, and the indices of this rank's among all of the optimizer's."""
     number = {id(p): i for i, p in enumerate(p for g in v.param_groups for p in g["params"])}
     return [[len(g["params"]), [number[id(p)] for p in mine["params"]]] for g, mine in zip(v.param_groups, v.optim.param_groups)]
 
 
 def whole_of_zero(saved):
-    """What take has returned, as the state_dict of an optimizer that was not taken apart; of its state, this rank's part."""
+    """A result of take as the state_dict of an undivided optimizer, with this rank's part of the state."""
     number, groups, total = {}, [], 0
     for mine, group, (count, of) in zip(saved[OPTIM]["param_groups"], saved["groups"], saved["of"]):
         number.update(zip(mine["params"], of))
@@ -103,13 +103,13 @@ def whole_of_zero(saved):
 
 
 def give(v, saved):
-    """Brings an object with load_state_dict to a state that take has returned."""
+    """Loads a result of take into an object with load_state_dict."""
     if not is_zero(v):
         v.load_state_dict(saved)
         return
     if saved["part"] != _part_of_zero(v):
         raise RestoreError(
-            "a ZeroRedundancyOptimizer was saved where this rank had parameters of shapes %s; now it has %s: start with the "
+            "a ZeroRedundancyOptimizer was saved with parameters of shapes %s on this rank; now it has %s: start with the "
             "same parameters in the same order on the same number of ranks" % (saved["part"], _part_of_zero(v))
         )
     v.optim.load_state_dict(saved[OPTIM])
@@ -118,18 +118,18 @@ def give(v, saved):
 
 
 class GroupsDiffer(Exception):
-    """An optimizer has other parameter groups than the one that was saved."""
+    """An optimizer now has other parameter groups than when it was saved."""
 
 
 def same_groups(name, current, saved):
-    """An optimizer takes no state of other groups, and says neither which one it is nor how many it has."""
+    """Checks parameter groups before the load: an optimizer's own error does not name it or their number."""
     groups = getattr(current, "param_groups", None)
     was = saved.get("param_groups") if isinstance(saved, dict) else None
     if not isinstance(groups, list) or not isinstance(was, list):
         return
     remedy = (
-        "groups and parameters that come in during training (add_param_group, unfreezing) must be there before restore(): "
-        "ask resume_step how far training was, and add those that it had by then first"
+        "groups and parameters that training adds (add_param_group, unfreezing) must exist before restore(): "
+        "read resume_step and add those that training had at that step"
     )
     if len(groups) != len(was):
         raise GroupsDiffer("%s has %d parameter groups and was saved with %d; %s" % (name, len(groups), len(was), remedy))

@@ -1,4 +1,4 @@
-"""Two things that Python has no word for: a memory barrier, and touching pages ahead of use."""
+"""Two operations that Python lacks: a memory barrier, and touching pages in advance."""
 
 import ctypes
 import errno
@@ -22,7 +22,7 @@ def _make_barrier():
         register = (ctypes.c_long(number), ctypes.c_int(_REGISTER_PRIVATE_EXPEDITED), ctypes.c_uint(0), ctypes.c_int(0))
         if call(*register) == 0 and call(*args) == 0:
             return lambda: call(*args)
-    # Without membarrier: releasing one lock and taking another keeps what is before them before what is after.
+    # Without membarrier: releasing one lock and then taking another orders the stores before against those after.
     import threading
 
     one, other = threading.Lock(), threading.Lock()
@@ -41,10 +41,8 @@ barrier = _make_barrier()
 
 
 def populate(buffer, offset, length):
-    """Touches length bytes of a mapping for writing, so that neither a fault nor a missing page is met later.
-
-    Returns False if memory for them is not to be had (writing would end the process by SIGBUS); True if they are
-    there or this kernel cannot tell.
+    """Touches length bytes of a mapping for writing, so that a later write meets no page fault. Returns False if there is no
+    memory for them (a write would end the process by SIGBUS); True if they are present or this kernel cannot report it.
     """
     if length <= 0:
         return True

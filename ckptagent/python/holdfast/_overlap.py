@@ -1,11 +1,10 @@
-"""Copies from CUDA devices made beside training, with HOLDFAST_OVERLAP=1 and HOLDFAST_REGISTER=1, and how it is known that
-they are not torn.
+"""Copies from CUDA devices made beside training, with HOLDFAST_OVERLAP=1 and HOLDFAST_REGISTER=1, and checks that they are not
+torn.
 
-What an optimizer owns does not change between two of its steps, or so it should be. A script may write to it all the same, so
-the device sums up the source as `save` returns and again behind the copy, and every now and then a *proof*, a save copied
-inside `save`, is compared with its source as the optimizer's next step begins. Why that is enough, and what it does not
-see, stands in docs/designs/checkpoint.md, "Overlapped copies". States in memory are copied inside `save`: beside training
-the copy would take the cores that training wants.
+Tensors of an optimizer should not change between two of its steps, but a script may write to them. So the device sums up the
+source as `save` returns and again after the copy. Regularly a *proof*, a save copied inside `save`, is compared with its source
+as the optimizer's next step begins. docs/designs/checkpoint.md, "Overlapped copies", has the reasons and what this does not
+detect. States in memory are copied inside `save`: a copy beside training would take the cores that training needs.
 """
 
 import atexit
@@ -21,18 +20,18 @@ from . import _device, _watch
 BIG = 1 << 20
 #: One save in as many is a proof.
 PROOF_EVERY = 16
-#: Unequal comparisons of a layout, in all, after which it blocks; two in a row are enough.
+#: A layout blocks after so many unequal comparisons in all, or after two in a row.
 MOST_UNEQUAL = 5
 BLOCK, PROOF, OVERLAP = "block", "proof", "overlap"
-_LAYOUTS = 64  # more are forgotten, but those that block
+_LAYOUTS = 64  # older ones are dropped, except those that block
 
 
 class Trust:
-    """What a layout has shown. Decides, and does nothing."""
+    """The comparisons of a layout and the decision from them. Does no I/O."""
 
     def __init__(self):
-        self.reason = 0  # why it blocks from now on
-        self.missing = 0  # why nothing of it can overlap at present
+        self.reason = 0  # why the layout blocks from now on
+        self.missing = 0  # why none of its tensors can overlap at present
         self.asked = 0
         self._proven, self._since, self._row, self._all = frozenset(), 0, 0, 0
 
@@ -43,7 +42,7 @@ class Trust:
         return OVERLAP if leaves <= self._proven and self._since < PROOF_EVERY - 1 else PROOF
 
     def judge(self, leaves, equal, proof):
-        """A comparison. After an unequal one the next save is a proof, which is a good save whatever it shows."""
+        """Records a comparison. After an unequal one the next save is a proof, which is a valid save whatever the result."""
         if equal:
             self._row = 0
             if proof:
@@ -66,7 +65,7 @@ class Pair:
         self.at, self.version = source.data_ptr(), source._version
 
     def same(self):
-        """Whether the source's memory still is where it was, and torch knows of no write since."""
+        """Whether the source's memory is unmoved and torch knows of no write since."""
         return self.source.data_ptr() == self.at and self.source.untyped_storage().nbytes() > 0 and self.source._version == self.version
 
 
@@ -80,14 +79,14 @@ class Flight:
         self.over = threading.Event()
 
     def run(self):
-        """Waits for the copy, announces or drops it. Never raises, and never leaves anybody waiting. For threads of ours."""
+        """Waits for the copy, then announces or drops it. Never raises, and always sets over. Only for Holdfast's threads."""
         try:
             equal = self._equal()
             self.trust.judge(self.leaves, equal, proof=False)
             self._count(self.trust)
             (self._announce if equal else self._drop)()
             self.announced = equal
-        except BaseException:  # an interpreter at its end
+        except BaseException:  # raised while the interpreter ends
             pass
         finally:
             self._aside = self.pairs = None
@@ -96,13 +95,13 @@ class Flight:
     def _equal(self):
         try:
             return self._aside.equal() and all(p.same() for p in self.pairs)
-        except Exception:  # what could not be compared is not equal
+        except Exception:  # a copy that cannot be compared counts as unequal
             self._aside.wait()
             return False
 
 
 class Proof:
-    """A copy that was made inside save, to be compared with its source as the next step begins."""
+    """A copy made inside save, to be compared with its source as the next step begins."""
 
     def __init__(self, pairs, leaves, trust, devices):
         self.pairs, self.leaves, self.trust, self._devices = pairs, leaves, trust, devices
@@ -112,12 +111,12 @@ class Proof:
         return self._devices.digests([p.source for p in self.pairs])
 
     def equal(self):
-        """Whether devices hold what they held; not known of a step that is captured."""
+        """Whether the sources are unchanged; False during a graph capture, where it cannot be known."""
         return all(p.same() for p in self.pairs) and not _device.capturing() and _device.same(self._before, self._digests())
 
 
 class Overlap:
-    """One per checkpoint. step_begins(step) is called as an optimizer's step begins after a copy of that step was announced;
+    """One per checkpoint. Calls step_begins(step) as an optimizer's step begins after a copy of that step was announced, and
     judged() after each proof."""
 
     def __init__(self, devices, step_begins, judged, say):
@@ -130,15 +129,15 @@ class Overlap:
         self._flight = self._proof = self._flights = None
         self._pid = os.getpid()
 
-    # What a save asks.
+    # Called by a save.
 
     def plan(self, layout, flat, tracked, wanted):
-        """How to copy this save: its mode, the trust in its layout, and the leaves that mode is about."""
+        """How to copy this save: its mode, the trust in its layout, and the leaves that the mode applies to."""
         if not self.on or not self._devices.can_aside():
             return BLOCK, None, frozenset()
         try:
             trust, leaves = self._look(layout, flat, tracked)
-        except Exception as e:  # an optimizer of a shape that is not ours to read; a container that allows no more threads
+        except Exception as e:  # an optimizer of unknown structure; a container that allows no more threads
             self.give_up(e)
             return BLOCK, None, frozenset()
         return trust.mode(leaves) if wanted else BLOCK, trust, leaves
@@ -163,7 +162,7 @@ class Overlap:
         return trust, frozenset(leaves)
 
     def give_up(self, error):
-        """An error of ours: training goes on, and saves do as they always could."""
+        """Handles an error of Holdfast: training goes on, and later saves are copied inside save."""
         self.on = False
         self._say("saves are copied inside save from now on: %s: %s" % (type(error).__name__, error))
 
@@ -182,22 +181,22 @@ class Overlap:
             self.reason = blocked[-1]
 
     def prove(self, pairs, leaves, trust):
-        """This save was copied inside save, and is compared once more at the next step."""
+        """Has this save, copied inside save, compared once more at the next step."""
         try:
             self._proof = Proof(pairs, leaves, trust, self._devices)
-        except Exception as e:  # a device that has no room for a digest
+        except Exception as e:  # no room on the device for a digest
             self.give_up(e)
 
     def begin(self, step, pairs, leaves, trust, aside, announce, drop):
-        """Sees to a copy that has begun. announce() or drop() is called by another thread, once."""
+        """Tracks a copy that has begun. Another thread calls announce() or drop(), once."""
         self._flight = Flight(step, pairs, leaves, trust, aside, self._count, announce, drop)
         self._flights.put(self._flight)
 
     # When a copy must be over.
 
     def settle(self, within=None):
-        """Returns when no copy is under way any more, or so many seconds have passed; the flight there was, or None. A proof
-        that met no step is none."""
+        """Waits until no copy is under way, or for so many seconds. Returns the flight that was under way, or None. Drops a proof
+        that no step has met."""
         flight, self._proof = self._flight, None
         return self._land(flight, within)
 
@@ -224,18 +223,18 @@ class Overlap:
             self._step_begins(flight.step)
 
     def end(self):
-        """The process ends, and announces what is under way; a device that never gets there does not hold it up for ever."""
+        """Announces a copy under way at the end of the process, and waits for its device for a bounded time."""
         self.settle(_device.AT_END)
         if os.getpid() == self._pid:
             self._devices.end()
 
     def forget(self):
-        """In a forked child: nothing is under way here."""
+        """In a forked child: no copy is under way here."""
         self._flight = self._proof = self._flights = None
 
 
 def _fly():
-    """A queue of flights, and a thread that sees to them."""
+    """A queue of flights, and a thread that runs them."""
     flights = queue.SimpleQueue()
 
     def fly():
@@ -247,7 +246,7 @@ def _fly():
 
 
 def _plain(leaf):
-    """Whether a leaf is bytes of a device that can be copied and summed up as they lie."""
+    """Whether a leaf is contiguous device memory that can be copied and summed up as plain bytes."""
     t = leaf.source
     if leaf.spec[0] not in ("torch", "dtensor") or not _device.is_on_one(t) or not t.is_contiguous() or t.is_conj() or t.is_neg():
         return False
@@ -255,7 +254,7 @@ def _plain(leaf):
 
 
 def follow(checkpoint):
-    """Has a copy under way announced before the process ends, and a forked child forget what goes on in its parent."""
+    """Announces a copy under way before the process ends, and makes a forked child forget its parent's copies."""
     ref = weakref.ref(checkpoint)
 
     def finish():

@@ -1,7 +1,7 @@
-"""Objects of a state that were pickled, read in a process that did not write them.
+"""Pickled objects of a state, read in a process that did not write them.
 
-Who can write to storage could have a pickle do anything. So only types are made that do nothing but hold values;
-whatever else there is stays out, unless who reads says that the folder is to be trusted.
+A pickle can run any code, so whoever can write to storage could use one to attack a reader. So only types that merely hold values
+are unpickled; all others are left out, unless the reader trusts the folder.
 """
 
 import collections
@@ -18,7 +18,7 @@ _ALLOWED = {
 }
 
 
-#: What stands in a value's place that was left out; name: what it would have been made of.
+#: Replaces a value that was left out; name: the function or class that it would have been made by.
 Left = collections.namedtuple("Left", "name")
 
 
@@ -40,10 +40,10 @@ class _Allowed(pickle.Unpickler):
 
 
 def load(blob, trust):
-    """The object that was pickled, or Left. With trust, any."""
+    """The unpickled object, or Left. With trust, of any type."""
     try:
         return (pickle.Unpickler if trust else _Allowed)(io.BytesIO(blob)).load()
     except _Refused as e:
         return Left(str(e))
-    except Exception as e:  # trusted, and of a module that is not here; or of another version of it
+    except Exception as e:  # trusted, but its module is missing or has another version
         return Left("%s: %s" % (type(e).__name__, e))

@@ -1,19 +1,19 @@
-"""Which tensors can be kept and given back, and which are refused by name."""
+"""Which tensors can be kept and restored, and which are refused by name."""
 
 
 def why_not(torch, t):
-    """Why a tensor of a class of its own cannot be kept; "" where it can."""
+    """Why a tensor of a subclass cannot be kept; "" if it can."""
     kind = type(t)
     if isinstance(t, torch.nn.parameter.UninitializedTensorMixin):
         return "is a %s, which has no data yet: run the lazy module once before the first save" % kind.__name__
-    own = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # its data lies elsewhere, or nowhere
+    own = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # its data lies elsewhere, or it has none
     if own or hasattr(kind, "__tensor_flatten__"):
         return "is a %s; only plain tensors and DTensors can be kept" % kind.__name__
     return ""
 
 
 def can_copy(torch, dtype):
-    """Whether this PyTorch can copy elements of a dtype; of some, such as int4, it knows the name alone."""
+    """Whether this PyTorch can copy elements of a dtype; of some, such as int4, it has only the name."""
     try:
         torch.empty(1, dtype=dtype, device="cpu").copy_(torch.empty(1, dtype=dtype, device="cpu"))
     except (RuntimeError, TypeError):
@@ -22,10 +22,10 @@ def can_copy(torch, dtype):
 
 
 def writable(torch, t):
-    """Whether a tensor can be changed in place: not one that shows an element at several places (expand), and not one of
-    inference mode outside of it."""
+    """Whether a tensor can be changed in place: it shows no element at several places (expand), and is no inference tensor
+    outside inference mode."""
     if isinstance(t, torch.nn.parameter.UninitializedTensorMixin):
-        return True  # as far as can be asked of it
+        return True  # as far as torch can tell
     if t.is_inference() and not torch.is_inference_mode_enabled():
         return False
     if t.is_nested or t.layout is not torch.strided:

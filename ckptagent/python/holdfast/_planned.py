@@ -1,8 +1,7 @@
-"""What torch.distributed.checkpoint planned for a save, in a rank's state and back.
+"""The plan of torch.distributed.checkpoint for a save, to a rank's state and back.
 
-A rank keeps all items of its own plan, also those that the planner would have one rank write for all: so it finds them
-again in its own memory. With them goes the table of the whole checkpoint, as JSON. See "plans" in
-docs/formats/checkpoint.md.
+A rank keeps all items of its plan, also those that the planner lets one rank write for all, so that it can restore them from its
+own memory. It also keeps the table of the whole checkpoint, as JSON. See "plans" in docs/formats/checkpoint.md.
 """
 
 import io
@@ -14,13 +13,13 @@ from . import _regions, _union
 from ._folder import ExportError
 from ._pickles import Left
 
-#: The name that all of it stands under in a rank's state.
+#: The name of the plan's items in a rank's state.
 NAME = "__dcp__"
 VERSION = 1
 
 
 def table(plans):
-    """The table of what all ranks' plans hold, as bytes: the same for the same layout."""
+    """The contents of all ranks' plans as a table in bytes: equal for equal layouts."""
     tensors, values, paths = {}, {}, {}
     for plan in plans:
         for item in plan.items:
@@ -38,7 +37,7 @@ def table(plans):
 
 
 def metadata(read):
-    """What a planner of torch's plans a load by, from a table that was read."""
+    """The metadata from which torch's planner plans a load, from a table."""
     import torch
     from torch.distributed.checkpoint import metadata as m
 
@@ -55,7 +54,8 @@ def tree(contents, held):
 
 
 class Held:
-    """What one rank kept: the table, and (name, offsets or None) -> tensor, a view of where it lies, or bytes."""
+    """What one rank kept: the table, and (name, offsets or None) -> bytes, or a tensor that is a view of the file or the
+    arena."""
 
     def __init__(self, state, where):
         if state.names() != [NAME]:
@@ -68,7 +68,7 @@ class Held:
 
 
 def unite(all_held, load):
-    """The Union of what ranks kept: each tensor once, put together of its parts. load: the value of bytes, or Left."""
+    """The Union of the ranks' states: each tensor once, assembled from its parts. load: the value of bytes, or Left."""
     union, table_, found = _union.Union(), all_held[0].table, {}
     for rank, held in enumerate(all_held):
         for (fqn, at), what in held.items.items():
@@ -99,7 +99,7 @@ def _tensor(union, path, row, found):
 
 def _value(union, path, found, load):
     if not found:
-        raise ExportError("%s is named by the table, and no rank holds it: export another step" % _union.key(path))
+        raise ExportError("the table names %s, but no rank holds it: export another step" % _union.key(path))
     values = [(rank, load(what)) for rank, _, what in found]
     left = next((v.name for _, v in values if isinstance(v, Left)), None)
     if left is not None:
@@ -109,7 +109,7 @@ def _value(union, path, found, load):
 
 
 def load(data, trusted):
-    """A value that a planner wrote with torch.save, or Left where reading it would run code of its own."""
+    """A value that a planner wrote with torch.save; Left if reading it would run its code."""
     import torch
 
     try:

@@ -1,7 +1,7 @@
-"""What stands before a tensor's bytes in a slot, so that torch.load reads the two together in place.
+"""The bytes before a tensor in a slot, so that torch.load can read both together in place.
 
-It is what torch.save(_use_new_zipfile_serialization=False) writes before the bytes of a contiguous tensor, and every
-torch.load takes that, with weights_only too. See "Data" in docs/formats/checkpoint.md.
+torch.save(_use_new_zipfile_serialization=False) writes the same before a contiguous tensor, and every torch.load accepts it, also
+with weights_only. See "Data" in docs/formats/checkpoint.md.
 """
 
 import functools
@@ -17,7 +17,7 @@ HEAD = (
 )
 _KEYS = b"\x80\x02]X\x01\0\0\x000a."  # the one storage that follows: ["0"]
 
-# Types that torch has a storage class for; tensors of others are a storage of bytes that is seen as that type.
+# Types that torch has a storage class for; a tensor of another type is a storage of bytes, viewed as that type.
 _STORAGES = {
     "float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int",
     "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool", "complex64": "ComplexFloat", "complex128": "ComplexDouble",
@@ -38,7 +38,7 @@ def _text(s):
 
 @functools.lru_cache(maxsize=65536)
 def of(dtype, shape, nbytes):
-    """The bytes before those of a row-major tensor."""
+    """The bytes to put before a row-major tensor."""
     stride = [math.prod(max(n, 1) for n in shape[i + 1 :]) for i in range(len(shape))]
     kind = _STORAGES.get(dtype)
     elements = math.prod(shape) if kind else nbytes

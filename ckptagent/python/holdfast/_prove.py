@@ -1,7 +1,7 @@
-"""What save and restore would refuse of an object, found when it is tracked.
+"""Finds, when an object is tracked, what save and restore would refuse of it.
 
-By structure alone: nothing is copied, changed or communicated. So state_dict() is called only of modules and
-optimizers, where it does nothing else; a loader's may start its workers and draw random numbers.
+It checks only the structure, without copies, changes or communication. So it calls state_dict() only of modules and optimizers,
+where that has no side effect; a loader's may start its workers and draw random numbers.
 """
 
 import array
@@ -13,7 +13,7 @@ from . import _kinds, _plain
 from ._kinds import TrackError
 from ._state import Flat, Unsupported
 
-_QUIET = ("torch.optim.", "torch.amp.", "torch.cuda.amp.")  # whose state_dict does nothing but tell
+_QUIET = ("torch.optim.", "torch.amp.", "torch.cuda.amp.")  # whose state_dict has no side effect
 
 
 class _Nowhere:
@@ -22,7 +22,7 @@ class _Nowhere:
 
 
 class _Trial(Flat):
-    """Walks a state as a save does and keeps nothing of it."""
+    """Walks a state as a save does, without keeping any of it."""
 
     def _state_of(self, v):
         return _kinds.take(v) if _tells_only(v) else None
@@ -41,8 +41,8 @@ def _tells_only(v):
 
 
 def prove(name, value):
-    """Raises TrackError where value could never be restored. Returns "", or why no save would keep it as it is now,
-    which may change until the first save."""
+    """Raises TrackError if value could never be restored. Returns "", or why a save would not keep it as it is now, which may
+    change before the first save."""
     if not _changeable(value):
         raise TrackError("%s is a %s, which cannot be changed in place: track a dict that holds it" % (name, type(value).__name__))
     try:
@@ -52,7 +52,7 @@ def prove(name, value):
         raise
     except Unsupported as e:
         return str(e)
-    except Exception as e:  # as in a save: it may not be so any more by then
+    except Exception as e:  # as in a save: by then it may not raise any more
         return "%s: %s: %s" % (name, type(e).__name__, e)
     return ""
 
@@ -71,7 +71,7 @@ def _stateful(v):
 
 
 def _look(v, path):
-    """Raises TrackError for an object of a kind that is refused, or at a place where restore would not reach it."""
+    """Raises TrackError for an object of a refused kind, or at a place that restore does not reach."""
     if _stateful(v):
         _kinds.refuse(v, path)
         return
@@ -81,5 +81,5 @@ def _look(v, path):
     for k, x in v.items() if isinstance(v, dict) else enumerate(v):
         at = "%s[%r]" % (path, k)
         if _stateful(x) and not reached:
-            raise TrackError("%s is a %s in a %s, which restore makes anew: use a dict or a list" % (at, type(x).__name__, type(v).__name__))
+            raise TrackError("%s is a %s in a %s, which restore replaces: use a dict or a list" % (at, type(x).__name__, type(v).__name__))
         _look(x, at)

@@ -1,22 +1,22 @@
-"""Where one rank's shard lies in the whole tensor, from its layout alone: no mesh, no process group, no torch."""
+"""The position of one rank's shard in the whole tensor, computed from its layout alone: no mesh, no process group, no torch."""
 
 import collections
 import functools
 import itertools
 import math
 
-#: A box of a tensor: where it begins in the whole one and in the shard, and its size.
+#: A box of a tensor: its offsets in the whole tensor and in the shard, and its size.
 Region = collections.namedtuple("Region", "offsets local sizes")
 
 
 class Incomplete(ValueError):
-    """A shard is no plain part of the tensor; the text says why."""
+    """A shard is no plain part of the tensor; the text has the reason."""
 
 
-@functools.lru_cache(maxsize=4096)  # layers are alike
+@functools.lru_cache(maxsize=4096)  # layers have the same layout
 def regions(part, local_shape):
-    """The boxes of the whole tensor that the shard of this part holds, in the shard's order. None where it is empty, or
-    where this rank is not on the mesh."""
+    """The boxes of the whole tensor that this part's shard holds, in the shard's order. None if it is empty, or if this rank is
+    not on the mesh."""
     if part.at is None:
         return ()
     for kind, *rest in part.placements:
@@ -33,7 +33,8 @@ def regions(part, local_shape):
 
 
 def _runs(size, dim, part):
-    """Which indices of one dimension the shard holds, as ranges in its order. Meshes are gone through from left to right."""
+    """The indices of one dimension that the shard holds, as ranges in its order. The mesh's dimensions are applied from left to
+    right."""
     runs = [(0, size)]
     for ranks, at, (kind, *rest) in zip(part.mesh, part.at, part.placements):
         if kind == "shard" and rest[0] == dim:
@@ -50,7 +51,7 @@ def _runs(size, dim, part):
 
 
 def _chunk(runs, chunks, index):
-    """Chunk index of as many, cut as torch.chunk cuts: all of equal size, then a smaller one, then empty ones."""
+    """One chunk of several, cut as torch.chunk cuts: equal sizes, then a smaller one, then empty ones."""
     size = -(-sum(hi - lo for lo, hi in runs) // chunks)
     first, last = index * size, (index + 1) * size
     out, at = [], 0

@@ -4,9 +4,9 @@ from . import _arena
 
 
 class Saved:
-    """What became of one save. True if the state was copied, or is being copied beside training; a copy that is dropped
-    because its source changed turns it false for good. `sealed` once the agent vouches for it, so that it outlives
-    process and agent; `durable` once it outlives the node. Both look into the arena and ask nobody."""
+    """The result of one save. True if the state was copied, or is being copied beside training; False for good once such a copy
+    is dropped because its source changed. `sealed` is true once the agent has verified it, so that it outlives process and agent;
+    `durable` once it outlives the node. Both only read the arena."""
 
     __slots__ = ("step", "copied", "reason", "_arena", "_slot", "_grant", "_generation")
 
@@ -32,7 +32,7 @@ class Saved:
 
     @property
     def durable(self):
-        """Whether this step, or a newer one of its line, lies whole in storage, from all ranks, and is recorded."""
+        """Whether storage has this step, or a newer one of its line, complete from all ranks, and it is recorded."""
         if not self.copied:
             return False
         c = self._arena.control()

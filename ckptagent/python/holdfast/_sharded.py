@@ -1,7 +1,5 @@
-"""Leaves that are one rank's part of a larger tensor (DTensor: FSDP2, tensor parallel).
-
-Kept is the local shard, with the layout that it is part of. Nothing here communicates: a shard is restored where the
-same part of the same tensor is held, and anywhere else it is refused.
+"""Leaves that are one rank's part of a larger tensor (DTensor: FSDP2, tensor parallel). The local shard is kept, with its layout.
+Nothing here communicates: a shard is restored only to a rank that holds the same part of the same tensor.
 """
 
 import collections
@@ -14,7 +12,7 @@ REMEDY = (
     "loads a checkpoint of torch.distributed.checkpoint"
 )
 
-#: What a shard is part of: strides of the local tensor (None: contiguous), shape and stride of the whole one, mesh.
+#: The layout of a shard: strides of the local tensor (None: contiguous), shape and stride of the whole tensor, mesh.
 Part = collections.namedtuple("Part", "strides shape stride mesh dims at placements")
 
 _PLACEMENTS = {
@@ -26,7 +24,7 @@ _PLACEMENTS = {
 
 
 class LayoutDiffers(ValueError):
-    """A shard does not fit where it is to be restored; the text says what was saved and what is there."""
+    """A shard does not fit its target; the text has both layouts."""
 
 
 def is_dtensor(t):
@@ -43,7 +41,7 @@ def local(t):
 
 
 def part(t, strides=None):
-    """Where the local shard of a DTensor belongs. Raises KeyError for a placement that is not known here."""
+    """The layout of a DTensor's local shard. Raises KeyError for an unknown placement."""
     mesh = t.device_mesh
     at = mesh.get_coordinate()
     return Part(
@@ -107,7 +105,7 @@ def meshes(value, found=None):
 
 
 def any_saved(value):
-    """Whether a shard is somewhere in value."""
+    """Whether value contains a shard."""
     if isinstance(value, dict):
         return any(any_saved(v) for v in value.values())
     if isinstance(value, (list, tuple)):
@@ -116,23 +114,23 @@ def any_saved(value):
 
 
 class Placer:
-    """Puts shards that were read back where they belong, and finds out where they do not."""
+    """Places shards that were read into DTensors; refuses those that do not fit."""
 
     def __init__(self, found):
         self._meshes = found
 
     def place(self, saved, current, path):
-        """saved, with each shard made part of a DTensor: the one at the same place in current, filled in place, where
-        there is one. current is what the tracked object holds, or None where it holds nothing yet."""
+        """saved, with each shard made a DTensor. A shard is filled into the DTensor at the same place in current, where there is
+        one. current is the tracked object's present state, or None if it has none yet."""
         if hasattr(current, "state_dict") and hasattr(current, "load_state_dict"):
             return self._object(saved, current, path)
         if isinstance(saved, Saved):
             return self._shard(saved, current, path)
         if is_dtensor(current):
             if hasattr(saved, "shape"):
-                raise LayoutDiffers("%s was saved whole, and now it is %s; %s" % (path, _words(part(current)), REMEDY))
+                raise LayoutDiffers("%s was saved unsharded and is now %s; %s" % (path, _words(part(current)), REMEDY))
             return saved
-        # Exactly these are put together from a tree that may have shards in it; others were pickled whole.
+        # Only these types are rebuilt, as they may contain shards; others were pickled whole.
         if type(saved) in (dict, collections.OrderedDict):
             now = current if isinstance(current, dict) else {}
             items = ((k, self.place(v, now.get(k), "%s[%r]" % (path, k))) for k, v in saved.items())
@@ -147,7 +145,7 @@ class Placer:
         torch = sys.modules.get("torch")
         known = torch is not None and isinstance(current, (torch.nn.Module, torch.optim.Optimizer))
         if not any_saved(saved) and not (known and self._meshes):
-            return saved  # nothing to place, and no shard that it could be mistaken for
+            return saved  # nothing to place, and no leaf that could be a shard
         # Other objects' state_dict may change them, as loaders' do: asked only where it is needed.
         held = _kinds.take(current)
         if known and isinstance(current, torch.optim.Optimizer) and all(isinstance(s, dict) and isinstance(s.get("state"), dict) for s in (saved, held)):
@@ -155,7 +153,7 @@ class Placer:
         return self.place(saved, held, path)
 
     def _of_params(self, saved, held, optimizer, path):
-        """An optimizer's state by number of its parameter, whose mesh decides where the optimizer holds nothing yet."""
+        """An optimizer's state by parameter number. The parameter's mesh decides where the optimizer holds nothing yet."""
         params = dict(enumerate(p for group in optimizer.param_groups for p in group["params"]))
         placed = {}
         for i, state in saved.items():
@@ -179,13 +177,13 @@ class Placer:
         return current
 
     def _anew(self, saved, path):
-        """A DTensor for a shard whose object holds nothing there yet, as an optimizer does before its first step."""
+        """A DTensor for a shard whose object has no value there yet, such as an optimizer before its first step."""
         p = saved.part
         fit = [(m, kind) for m, kind in self._meshes if _fits(m, p)]
         if not fit:
-            raise LayoutDiffers("%s was saved as %s; nothing that it could belong to is on such a mesh now; %s" % (path, _words(p), REMEDY))
+            raise LayoutDiffers("%s was saved as %s; no tracked tensor is on such a mesh now; %s" % (path, _words(p), REMEDY))
         if len(fit) > 1:
-            raise LayoutDiffers("%s was saved as %s; several meshes are like that; give their dimensions names" % (path, _words(p)))
+            raise LayoutDiffers("%s was saved as %s; several meshes match; give their dimensions names" % (path, _words(p)))
         ((mesh, kind),) = fit
         torch = sys.modules["torch"]
         with torch.no_grad():

@@ -1,8 +1,8 @@
-"""What a script tracks, to bytes in a slot and back.
+"""Packs what a script tracks into bytes in a slot, and reads it back.
 
-A state is a *tree* of containers and scalars whose leaves are buffers: tensors, arrays, bytes. Pack walks tracked
-objects once per save and copies the buffers; the layout (where each buffer lies) stays the same bytes until a name,
-shape or type changes. See "Data" in docs/formats/checkpoint.md.
+A state is a *tree* of containers and scalars whose leaves are buffers: tensors, arrays, bytes. Pack walks tracked objects once
+per save and copies the buffers. The layout (the place of each buffer) keeps the same bytes until a name, shape or type changes.
+See "Data" in docs/formats/checkpoint.md.
 """
 
 import array
@@ -20,7 +20,7 @@ HEAD = struct.Struct("<8s6Q")
 HEAD_BYTES = 64
 _U64 = struct.Struct("<Q")
 _BIG = 64 * 1024
-_BULK = 64 * 1024  # from here on a tensor is copied as bytes, by several threads
+_BULK = 64 * 1024  # from this size on several threads copy a tensor, as bytes
 _TENSORS = ("torch", "dtensor")
 
 
@@ -29,7 +29,7 @@ class Unsupported(TypeError):
 
 
 class UnknownKind(ValueError):
-    """A state that another version of the client wrote holds what this one does not know."""
+    """A state written by another version of the client has a part that this one does not support."""
 
 
 def _align(n, to):
@@ -45,12 +45,12 @@ def _numpy():
 
 
 class Leaf:
-    """One buffer of the state: what it is and where its bytes come from."""
+    """One buffer of the state: its type and the source of its bytes."""
 
     __slots__ = ("spec", "nbytes", "source")
 
     def __init__(self, spec, nbytes, source):
-        # (kind, dtype, shape, strides or None; of a shard what it is part of): equal specs, equal layout
+        # (kind, dtype, shape, strides or None; a shard's layout): equal specs, equal layout
         self.spec = spec
         self.nbytes = nbytes
         self.source = source
@@ -72,7 +72,7 @@ def torch_leaf(t):
     if t.is_meta or t.is_quantized or t.is_nested:
         raise Unsupported("is a %s tensor; only plain ones with data can be kept" % ("meta" if t.is_meta else "quantised" if t.is_quantized else "nested"))
     if t.nbytes and not t.untyped_storage().nbytes():
-        raise Unsupported("is a tensor whose storage was let go of (resized to 0); its data is not here now")
+        raise Unsupported("is a tensor whose storage was released (resized to 0); it has no data now")
     dtype = t.dtype
     name = _names.get(dtype)
     if name is None:
@@ -93,12 +93,12 @@ def _shard_leaf(t):
     try:
         part = _sharded.part(t, strides)
     except KeyError as e:
-        raise Unsupported("is a DTensor with placement %s, which is not known here" % e) from e
+        raise Unsupported("is a DTensor with placement %s, which is unknown" % e) from e
     return Leaf(("dtensor", dtype, shape, part), whole.nbytes, whole.source)
 
 
 def _dense(shape, strides):
-    """Whether strides describe a permutation of a contiguous tensor, so that they can be made again."""
+    """Whether strides describe a permutation of a contiguous tensor, so that they can be restored."""
     expect = 1
     for stride, size in sorted(zip(strides, shape)):
         if size == 1:
@@ -110,13 +110,13 @@ def _dense(shape, strides):
 
 
 class Flat:
-    """A state taken apart: leaves, JSON tree, pickled objects."""
+    """An unpacked state: leaves, JSON tree, pickled objects."""
 
     def __init__(self):
         self.leaves = []
         self.tree = {}
         self.objects = []
-        self._seen = {}  # identity of a tensor's memory -> its leaf, so that tied weights are one
+        self._seen = {}  # identity of a tensor's memory -> its leaf, so that tied weights are kept once
 
     def add(self, name, value):
         try:
@@ -145,7 +145,7 @@ class Flat:
             raise
 
     def _items(self, items, keyed):
-        """Walks a container. Only where something cannot be kept is its path put together, on the way up."""
+        """Walks a container. Builds a leaf's path only for an error, on the way up."""
         out, walk = [], self._walk
         for k, x in items:
             try:
@@ -172,7 +172,7 @@ class Flat:
         return {"p": self._object(v)}
 
     def tensor(self, leaf):
-        """The number of a tensor's leaf, which is the same for the same memory."""
+        """The number of a tensor's leaf; the same memory has the same number."""
         if leaf.nbytes == 0:
             return self._append(leaf)
         t = leaf.source
@@ -216,12 +216,12 @@ def _plain_leaf(v):
 
 
 class Layout:
-    """Where each leaf lies; the JSON bytes that say so."""
+    """The place of each leaf, and its JSON bytes."""
 
     def __init__(self, specs, sizes):
         self.specs = specs
         self.offsets = []
-        self.prefixes = []  # what lies just before each leaf, so that torch.load reads a tensor where it lies
+        self.prefixes = []  # the bytes just before each leaf, so that torch.load can read a tensor in place
         at = HEAD_BYTES
         rows = []
         for (kind, dtype, shape, strides), n in zip(specs, sizes):
@@ -240,23 +240,23 @@ class Layout:
         self.json = json.dumps({"v": 1, "tensors": rows, **says}, separators=(",", ":")).encode()
 
     def prefix(self, buffer, at):
-        """Writes what lies before the leaves of a slot that begins at `at`."""
+        """Writes what precedes the leaves of a slot that begins at `at`."""
         for offset, prefix in zip(self.offsets, self.prefixes):
             buffer[at + offset - len(prefix) : at + offset] = prefix
 
 
 class Packer:
-    """Copies states into slots of a mapped arena; remembers layout and destinations between saves."""
+    """Copies states into slots of a mapped arena; keeps layout and destinations between saves."""
 
     def __init__(self, devices=None):
         self._devices = devices or _device.Devices(print)
         self._layout = None
-        self._views = {}  # (offset of the slot) -> list of destination tensors, for the present layout
+        self._views = {}  # slot's offset -> list of destination tensors, for the present layout
         self._prefixed = set()  # offsets of the slots whose leaves have their prefixes
         self.pool = _copy.Pool()
 
     def plan(self, flat):
-        """Returns what pack needs and the number of bytes it will write."""
+        """Returns the input of pack and the number of bytes that it will write."""
         specs = [leaf.spec for leaf in flat.leaves]
         if self._layout is None or self._layout.specs != specs:
             self._layout = Layout(specs, [leaf.nbytes for leaf in flat.leaves])
@@ -268,7 +268,7 @@ class Packer:
         return (self._layout, len(tree), len(objects), tail), self._layout.end + len(tail)
 
     def pack(self, buffer, at, flat, plan, leave=()):
-        """Writes the state at offset `at` of buffer, but for the leaves of these numbers; returns the places of all."""
+        """Writes the state at offset `at` of buffer, without the leaves of these numbers; returns the places of all leaves."""
         layout, tree, objects, tail = plan
         views = self.place(buffer, at, flat, layout, leave)
         if at not in self._prefixed:
@@ -281,11 +281,11 @@ class Packer:
         return views
 
     def overwritten(self, at):
-        """Another than this packer has written into the slot at this offset."""
+        """Called when the slot at this offset was written by other code."""
         self._prefixed.discard(at)
 
     def place(self, buffer, at, flat, layout, leave=()):
-        """Copies the leaves to where the layout has them, and returns these places; what lies there already is left."""
+        """Copies the leaves to their places in the layout, skipping those already there; returns the places."""
         views = self._views.get(at)
         if views is None:
             views = self._views[at] = [
@@ -317,7 +317,7 @@ class Packer:
 
 
 def _as_bytes(leaf):
-    """Whether the bytes of a tensor lie in this process's memory as they are to lie in the slot."""
+    """Whether a tensor's bytes in this process's memory have the order that the slot needs."""
     if leaf.spec[0] not in _TENSORS:
         return False
     t = leaf.source
@@ -325,7 +325,7 @@ def _as_bytes(leaf):
 
 
 def _view(buffer, offset, leaf):
-    """Destination of one leaf as a tensor or array over the arena; None: copied as bytes."""
+    """Destination of one leaf as a tensor or array in the arena; None: copied as bytes."""
     kind, dtype, shape, _ = leaf.spec
     if leaf.nbytes == 0:
         return None
@@ -345,7 +345,7 @@ def _torch_view(torch, buffer, offset, dtype, shape, nbytes):
 def _copy_tensors(views, sources):
     torch = _torch()
     with torch.no_grad():
-        many = getattr(torch, "_foreach_copy_", None)  # one call instead of thousands, where torch has it
+        many = getattr(torch, "_foreach_copy_", None)  # one call instead of thousands, if torch has it
         if many is not None:
             many(views, sources)
             return
@@ -358,7 +358,7 @@ class Unpacker:
 
     def __init__(self, buffer, at, length, pool=None):
         self._pool = pool or _copy.Pool()
-        self._moves = []  # copies that are yet to be made of what value has built
+        self._moves = []  # copies that value has planned and not made yet
         self._made = []  # both ends of them
         self._leaves = {}  # of the present value: number -> tensor, so that tied ones are one again
         if length < HEAD_BYTES:
@@ -371,7 +371,7 @@ class Unpacker:
         self._buffer, self._at, self._length = buffer, at, length
         layout = json.loads(bytes(buffer[at + lo : at + lo + ln]))
         if layout.get("v") != 1:
-            raise ValueError("layout version %r is not known here" % layout.get("v"))
+            raise ValueError("layout version %r is unknown" % layout.get("v"))
         self._layout, self._rows = layout, layout["tensors"]
         self.tree = json.loads(bytes(buffer[at + to : at + to + tn]))
         self._objects = bytes(buffer[at + oo : at + oo + on])
@@ -380,8 +380,8 @@ class Unpacker:
         return list(self.tree)
 
     def value(self, name, borrow=False):
-        """The value saved under name. With borrow, tensors are views of the arena, to be copied from at once. Shards
-        always are, and are DTensors only once a Placer has placed them."""
+        """The value saved under name. With borrow, tensors are views of the arena, to be copied at once. Shards are always views,
+        and become DTensors only by a Placer."""
         try:
             value = self._build(self.tree[name], borrow)
             if self._moves:
@@ -407,7 +407,7 @@ class Unpacker:
             return self._leaf(x, borrow)
         if tag == "p":
             return self._object(x)
-        raise UnknownKind("tree tag %r is not known here" % tag)
+        raise UnknownKind("tree tag %r is unknown" % tag)
 
     def _object(self, index):
         at = 0
@@ -428,7 +428,7 @@ class Unpacker:
             if index not in self._leaves:
                 self._leaves[index] = self._tensor(dtype, shape, at, n, strides, borrow)
             return self._leaves[index]
-        if kind == "dtensor":  # its row's last word says what it is part of; always borrowed: who places it copies it
+        if kind == "dtensor":  # its row's last word is its layout; always borrowed: the Placer copies it
             part = _sharded.from_json(strides)
             return _sharded.Saved(part, self._tensor(dtype, shape, at, n, None, True))
         if kind == "numpy":
@@ -444,7 +444,7 @@ class Unpacker:
             return bytearray(data)
         if kind == "array":
             return array.array(dtype, data)
-        raise UnknownKind("buffer kind %r is not known here" % kind)
+        raise UnknownKind("buffer kind %r is unknown" % kind)
 
     def _tensor(self, dtype, shape, at, n, strides, borrow):
         torch = _torch() or __import__("torch")
@@ -464,7 +464,7 @@ class Unpacker:
 
 
 def assign(current, saved):
-    """Makes current equal to saved, in place where it can be; returns what stands in its place."""
+    """Makes current equal to saved, in place if possible; returns the value that replaces it."""
     torch, np = _torch(), _numpy()
     if torch is not None and isinstance(current, torch.Tensor) and isinstance(saved, torch.Tensor):
         if current is saved:

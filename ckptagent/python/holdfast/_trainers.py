@@ -1,4 +1,4 @@
-"""What the hooks for trainers share."""
+"""Code that the trainers' hooks share."""
 
 import json
 
@@ -6,14 +6,14 @@ from ._kinds import TrackError
 
 
 def refuse(hook, *reasons):
-    """Raises TrackError for the first (wrong, what it does not do, what to do instead) that is wrong."""
+    """Raises TrackError for the first (wrong, limitation, remedy) whose `wrong` is true."""
     for wrong, what, instead in reasons:
         if wrong:
             raise TrackError("holdfast.%s %s: %s" % (hook, what, instead))
 
 
 class Log:
-    """A list of dicts that grows, as lines of JSON: each entry is looked at once, not at every save."""
+    """A growing list of dicts, as lines of JSON: each entry is encoded once, not at every save."""
 
     def __init__(self):
         self._of, self._told, self._lines = None, 0, bytearray()

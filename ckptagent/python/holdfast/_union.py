@@ -1,6 +1,6 @@
-"""What all ranks hold of one step, put together by name: each tensor once, whatever it was sharded over.
+"""The states of all ranks of one step, merged by name: each tensor once, however it was sharded.
 
-Names are those that torch.distributed.checkpoint gives: a state of dicts and lists becomes keys such as
+Names are those of torch.distributed.checkpoint: a state of dicts and lists becomes keys such as
 `model.layer.weight` (docs/checkpoints.md). Tensors are views of the files; nothing here copies them.
 """
 
@@ -18,7 +18,7 @@ from ._state import Unpacker
 
 
 class Index(int):
-    """A step of a path that is a list's, not a dict's."""
+    """An index into a list, in a path."""
 
 
 #: A tensor of the whole state: its parts are (Region, tensor or Place of a rank), which cover it; dtype: the type's name.
@@ -28,7 +28,7 @@ Value = collections.namedtuple("Value", "path value")
 
 
 class Place:
-    """Where the bytes of a tensor lie in a rank's file: all that is known of it where nothing is read."""
+    """The position of a tensor's bytes in a rank's file, if the tensor is not read."""
 
     __slots__ = ("dtype", "shape", "rank", "at", "length")
 
@@ -42,7 +42,7 @@ class Place:
 
 
 class State(Unpacker):
-    """A rank's state, of which nothing that could act is unpickled."""
+    """A rank's state, unpickled without running code of its objects."""
 
     def __init__(self, buffer, at, length, load):
         super().__init__(buffer, at, length)
@@ -57,13 +57,13 @@ def key(path):
 
 
 def own(rank, path):
-    """Where a value stands that is one rank's own."""
+    """The path of a value that belongs to one rank."""
     return ("rank-%d" % rank, *path)
 
 
 class Union:
-    """entries: every Tensor and Value, by key. differ: key -> ranks, where ranks hold unlike values under one name.
-    left: key -> what it was made of, for values that were left out."""
+    """entries: every Tensor and Value, by key. differ: key -> ranks whose values differ under one name. left: key -> the type of
+    a value that was left out."""
 
     def __init__(self):
         self.entries, self.differ, self.left = {}, {}, {}
@@ -84,18 +84,18 @@ def unite(states):
 
 
 def leaves_of(state):
-    """(path, leaf) of all that has a key of its own."""
+    """(path, leaf) of everything that has its own key."""
     return _leaves((), _whole_optimizers(state))
 
 
 def gather(ranks):
-    """The Union of each rank's leaves."""
+    """The Union of the ranks' leaves."""
     held = {}  # path -> [(rank, leaf)]
     for rank, leaves in enumerate(ranks):
         for path, leaf in leaves:
             found = held.setdefault(path, [])
             if found and path[0] != _RNG and not isinstance(leaf, _sharded.Saved) and same(found[0][1], leaf):
-                leaf = found[0][1]  # of many equal ones one is kept
+                leaf = found[0][1]  # of equal leaves one is kept
             found.append((rank, leaf))
     union = Union()
     for path, leaves in held.items():
@@ -135,7 +135,7 @@ def _whole(path, leaf):
 
 
 def _shards(path, leaves):
-    """The tensor that the ranks' shards make up, and the ranks whose own are unlike those that it was made of."""
+    """The tensor assembled from the ranks' shards, and the ranks whose copies differ from the used ones."""
     first = leaves[0][1]
     parts, unlike, layout = {}, [], _layout(first)
     for rank, leaf in leaves:
@@ -161,14 +161,14 @@ def _layout(leaf):
 
 
 def covered(path, shape, boxes):
-    """Raises unless the boxes are the whole tensor: of one layout, so no two overlap."""
+    """Raises unless the boxes cover the whole tensor. They come from one layout, so none overlap."""
     have, want = sum(math.prod(sizes) for _, sizes in boxes), math.prod(shape)
     if have != want:
         raise ExportError("%s cannot be put together: the ranks hold %d elements of a tensor of shape %s, which has %d" % (key(path), have, list(shape), want))
 
 
 def narrow(region, tensor):
-    """The part of a rank's tensor that the region is."""
+    """The region's part of a rank's tensor."""
     for dim, (at, n) in enumerate(zip(region.local, region.sizes)):
         tensor = tensor.narrow(dim, at, n)
     return tensor
@@ -185,7 +185,7 @@ def _is_tensor(v):
 
 
 def same(a, b):
-    """Whether two leaves hold the same bits; bytes that are not read count as equal."""
+    """Whether two leaves hold the same bits; unread bytes count as equal."""
     if type(a) is not type(b):
         return False
     if isinstance(a, Place):
@@ -210,8 +210,8 @@ def _bytes(t):
 
 
 def _leaves(path, value):
-    """(path, leaf) of all that has a key of its own, as torch's flatten_state_dict goes: through dicts, and through lists
-    that have tensors or dicts in them. An empty dict is given too, so that the state can be put together again."""
+    """(path, leaf) of everything that has its own key, by the rules of torch's flatten_state_dict: it descends into dicts, and
+    into lists that contain tensors or dicts. An empty dict is a leaf, too, so that the state can be rebuilt."""
     if isinstance(value, dict):
         if not value:
             yield path, value
@@ -243,8 +243,8 @@ def _lefts(value):
 
 
 def _whole_optimizers(value):
-    """The same state, with optimizers' as torch.distributed.checkpoint would have them: of ZeRO-1 by number of the
-    parameter in the whole optimizer, and by the parameter's name where the optimizer knows names."""
+    """The same state, with optimizers' states in the form of torch.distributed.checkpoint: ZeRO-1 by parameter number in the
+    whole optimizer; by parameter name where the optimizer has names."""
     if type(value) is list:
         return [_whole_optimizers(v) for v in value]
     if not isinstance(value, dict):
@@ -274,7 +274,7 @@ PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray)
 
 
 def plain(value):
-    """value in types that torch.load(weights_only=True) knows, or Left."""
+    """value in types that torch.load(weights_only=True) accepts, or Left."""
     if isinstance(value, array.array):
         return value.tolist()
     np = sys.modules.get("numpy")

@@ -1,8 +1,7 @@
-"""Optimizers that were seen to step, what they own, and a word before each of their steps.
+"""Observes optimizers: which ones step, which tensors they own, and when a step begins.
 
-Torch's own hook for all optimizers says that a step begins. That it goes on saying so is what an overlapped copy rests
-on, so an optimizer counts only while its hook fires between saves, at least LATELY times in a row, and outside of what
-the reasons name.
+torch calls a hook of ours before each optimizer step. An overlapped copy is safe only as long as it does, so an optimizer's
+tensors are overlapped only if its hook has fired between saves at least LATELY times in a row, and no reason below applies.
 """
 
 import os
@@ -11,9 +10,9 @@ import weakref
 
 from . import _sharded
 
-#: Hooks of an optimizer that must have fired in a row before what it owns is copied beside training.
+#: Times in a row that an optimizer's hook must fire before its tensors are copied beside training.
 LATELY = 3
-#: Why saves are not overlapped; the words stand in docs/formats/checkpoint.md.
+#: Reasons not to overlap saves; docs/formats/checkpoint.md defines them.
 UNEQUAL, NO_HOOK, IN_BACKWARD, COMPILED, UNKNOWN, CLOSURE = 1, 2, 3, 4, 5, 6
 
 
@@ -25,23 +24,23 @@ class _Met:
 
 
 class Watch:
-    """One per checkpoint. before() is called as a step of any optimizer begins; an error of ours goes to failed()."""
+    """One per checkpoint. Calls before() as a step of any optimizer begins; an error of Holdfast goes to failed()."""
 
     def __init__(self, before, failed):
         self._before, self._failed = before, failed
-        self._met = {}  # id of an optimizer -> what is known of it
+        self._met = {}  # id of an optimizer -> its _Met
         self._handle = None
         self.off = False
         self._pid = os.getpid()
 
     def start(self):
-        """Sets the hook, once torch is there."""
+        """Registers the hook, once torch is imported."""
         module = sys.modules.get("torch.optim.optimizer")
         if self._handle is None and module is not None and hasattr(module, "register_optimizer_step_pre_hook"):
             self._handle = module.register_optimizer_step_pre_hook(_hook(weakref.ref(self), sys.modules["torch"]))
             try:  # before the script's own hooks, which may write
                 module._global_optimizer_pre_hooks.move_to_end(self._handle.id, last=False)
-            except (AttributeError, KeyError):  # what they write before ours is then seen as a change
+            except (AttributeError, KeyError):  # otherwise a write by hooks that run before this one counts as a change
                 pass
 
     def stop(self):
@@ -65,13 +64,13 @@ class Watch:
         self._before()
 
     def failed(self, error):
-        """The hook stays, and does nothing more: torch goes through its hooks just now."""
+        """Disables the hook but keeps it registered: torch is iterating over its hooks."""
         self.off = True
         self._failed(error)
 
     def owned(self):
-        """(address, bytes) of each tensor of optimizers seen to step -> 0, or why it is not copied beside training.
-        Called once per save: what has not fired since the one before does not count."""
+        """(address, bytes) of each tensor of the optimizers that step -> 0, or the reason not to copy it beside training. Called
+        once per save: an optimizer without a step since the previous call does not count."""
         found = {}
         for key, met in list(self._met.items()):
             optimizer = met.ref()
@@ -106,7 +105,7 @@ def _own(t):
 
 
 def without_hook(tracked):
-    """Why nothing that is tracked can be copied beside training, where no optimizer that was seen owns it."""
+    """Why no tracked object can be copied beside training, if no observed optimizer owns it."""
     torch = sys.modules["torch"]
     known = [v for v in tracked if isinstance(v, torch.optim.Optimizer)]
     if known:
@@ -123,7 +122,7 @@ def _hook(ref, torch):
         watch = ref()
         if watch is None or watch.off or os.getpid() != watch._pid:
             return
-        compiler = swap(None)  # nothing that runs here is to be compiled
+        compiler = swap(None)  # nothing that runs here may be compiled
         try:
             watch.begins(optimizer, args, kwargs, compiler is not None, task() != -1)
         except Exception as e:
@@ -131,7 +130,7 @@ def _hook(ref, torch):
         finally:
             swap(compiler)
 
-    # A compiler that takes the whole step finds an empty function here: then the hook fires no more, and nothing overlaps.
+    # A compiler that compiles the whole step gets an empty function here: then the hook does not fire, and nothing overlaps.
     begins._torchdynamo_inline = _traced
     if hasattr(frames, "skip_code"):
         frames.skip_code(begins.__code__)

@@ -1,6 +1,6 @@
-"""A united state to files that torch and safetensors read without us.
+"""Writes a Union to files that torch and safetensors read without Holdfast.
 
-All are written under a name of their own beside the one that is asked for, which they get when they are whole.
+A file is written under a temporary name beside the requested one, and renamed once it is complete.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ from ._pickles import Left
 
 @contextlib.contextmanager
 def _whole_or_not(out):
-    """A path to write to, which becomes out at the end, or is gone after an error."""
+    """A path to write to. It is renamed to out at the end, or removed after an error."""
     part = "%s.%d.part" % (out, os.getpid())
     try:
         yield part
         if os.path.lexists(out):
-            raise ExportError("%s has come to be there meanwhile: name another place" % out)
+            raise ExportError("%s was created meanwhile: choose another path" % out)
         os.rename(part, out)
     except BaseException:
         if os.path.isdir(part):
@@ -43,7 +43,7 @@ def _sync(path):
 
 
 def dcp(union, out):
-    """A folder for torch.distributed.checkpoint.load. One tensor's part is in memory at a time."""
+    """A folder for torch.distributed.checkpoint.load. Holds one tensor's part in memory at a time."""
     import torch.distributed.checkpoint as checkpoint
 
     with _whole_or_not(out) as part, warnings.catch_warnings():
@@ -58,7 +58,7 @@ def _planner(union):
     from torch.distributed.checkpoint import planner as p
 
     class Planner(p.SavePlanner):
-        """Plans all entries as if this process held them all, and gives each when it is written."""
+        """Plans all entries as if this process held them all, and provides each when it is written."""
 
         def set_up_planner(self, state_dict, storage_meta=None, is_coordinator=False):
             self._sources, self._described, items = {}, {}, []
@@ -108,7 +108,7 @@ def _nothing(value):
 
 
 class _Whole:
-    """Tensors put together, those that are the same memory once."""
+    """Assembles tensors; those that share memory once."""
 
     def __init__(self, union):
         self._made = {}
@@ -117,7 +117,7 @@ class _Whole:
         need = sum(math.prod(e.shape) * getattr(torch, e.dtype).itemsize for e in union.entries.values() if isinstance(e, _union.Tensor) and not _is_view(e))
         have = _available()
         if have is not None and need > have:
-            raise ExportError("the tensors that are sharded take %d bytes put together, and this machine has %d to give: export --to dcp, which needs memory for one tensor" % (need, have))
+            raise ExportError("the sharded tensors need %d bytes when assembled, and this machine has %d available: export --to dcp, which needs memory for one tensor" % (need, have))
 
     def tensor(self, entry):
         import torch
@@ -140,7 +140,7 @@ def _is_view(entry):
 
 
 def _available():
-    """Bytes of memory that could be taken now; None where that is not known."""
+    """Bytes of memory that are available now; None if unknown."""
     try:
         with open("/proc/meminfo") as f:
             return next(int(line.split()[1]) * 1024 for line in f if line.startswith("MemAvailable:"))
@@ -149,7 +149,7 @@ def _available():
 
 
 def torch_file(union, out):
-    """A file for torch.load(weights_only=True): the state as it was tracked, whole tensors in place of shards."""
+    """A file for torch.load(weights_only=True): the tracked state, with whole tensors in place of shards."""
     import torch
 
     root, whole = {}, _Whole(union)
@@ -165,7 +165,7 @@ def torch_file(union, out):
         for x in entry.path[:-1]:
             at = at.setdefault(x, {})
             if not isinstance(at, dict):
-                raise ExportError("%s is a value on one rank and holds others on another, which one file cannot have: export --to dcp" % _union.key(entry.path))
+                raise ExportError("%s is a value on one rank and holds others on another, which one file cannot represent: export --to dcp" % _union.key(entry.path))
         if _nothing(value):
             at.setdefault(entry.path[-1], {})
         else:
@@ -177,16 +177,16 @@ def torch_file(union, out):
         try:
             torch.load(part, weights_only=True, mmap=True)
         except pickle.UnpicklingError as e:
-            raise ExportError("PyTorch %s does not read this back with weights_only (PyTorch 2.4 takes no bytes): export with a newer one, or --to dcp or safetensors: %s" % (torch.__version__, _why(e))) from e
+            raise ExportError("PyTorch %s cannot read this with weights_only (PyTorch 2.4 accepts no bytes): export with a newer one, or --to dcp or safetensors: %s" % (torch.__version__, _why(e))) from e
 
 
 def _why(e):
-    """The line of torch's advice that says what it met."""
+    """The line of torch's advice that names the rejected type."""
     return next((line for line in str(e).splitlines() if "WeightsUnpickler" in line), str(e).splitlines()[0])
 
 
 def _lists(node):
-    """Dicts whose keys are places in a list, to lists."""
+    """Turns dicts whose keys are list indices into lists."""
     if not isinstance(node, dict):
         return node
     if node and all(isinstance(k, _union.Index) for k in node):
@@ -195,11 +195,11 @@ def _lists(node):
 
 
 def safetensors(union, out):
-    """A file of tensors only. Tensors that are the same memory are written once; its metadata has the other names."""
+    """A file of tensors only. Tensors that share memory are written once; the file's metadata has their other names."""
     try:
         from safetensors.torch import save_file
     except ImportError as e:
-        raise ExportError("--to safetensors needs the package safetensors, which this Python has not: pip install safetensors") from e
+        raise ExportError("--to safetensors needs the package safetensors, which this Python lacks: pip install safetensors") from e
     tensors, names, also, whole = {}, {}, {}, _Whole(union)
     for name, entry in union.entries.items():
         if isinstance(entry, _union.Value):
@@ -217,12 +217,12 @@ def safetensors(union, out):
 
 
 def write(to, union, out):
-    """Writes out whole or raises ExportError."""
+    """Writes a complete out or raises ExportError."""
     from torch.distributed.checkpoint import CheckpointException
 
     try:
         WRITERS[to](union, out)
-    except CheckpointException as e:  # which is no Exception
+    except CheckpointException as e:  # not a subclass of Exception
         raise ExportError("%s: writing it: %s" % (out, "; ".join(str(why) for why, _ in e.failures.values()))) from e
     except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as e:
         if isinstance(e, ExportError):

@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint with Holdfast's memory and storage under it.
+"""torch.distributed.checkpoint on Holdfast's memory and storage.
 
     import torch.distributed.checkpoint as dcp
     import holdfast.dcp
@@ -52,9 +52,9 @@ class Writer(StorageWriter):
     """Saves into this rank's memory. The step is the last number in checkpoint_id, or `step` if that is set.
 
     It is its own stager: async_save copies the state once, into the memory that outlives the process. Keep one for all
-    saves. Where no state is kept in memory it writes as torch's FileSystemWriter does, to checkpoint_id or path."""
+    saves. Without state in memory it writes as torch's FileSystemWriter does, to checkpoint_id or path."""
 
-    _synchronize_after_execute = False  # stage returns when all is copied
+    _synchronize_after_execute = False  # stage returns once all is copied
     should_synchronize_after_execute = False
 
     def __init__(self, path=None, *, step=None):
@@ -63,10 +63,10 @@ class Writer(StorageWriter):
         self.step, self.saved = step, None
         self._plan, self._global = None, []
         self._lock = threading.Lock()
-        self._staged = None  # what lies in the slot and is not announced yet: (control record, leaves)
-        self._packer = Packer(self._ck._devices)  # of what is staged, which is laid out before it is planned
+        self._staged = None  # copied to the slot and not announced yet: (control record, leaves)
+        self._packer = Packer(self._ck._devices)  # for staged state, which is laid out before it is planned
 
-    # What torch calls, in this order.
+    # Called by torch, in this order.
 
     def reset(self, checkpoint_id=None):
         if self._elsewhere is not None:
@@ -83,7 +83,7 @@ class Writer(StorageWriter):
         if self._elsewhere is not None:
             return self._elsewhere.writer().prepare_local_plan(plan)
         if getattr(plan, "usable", True):
-            self._plan = plan  # all that this rank holds; what comes back has only what it would write for all
+            self._plan = plan  # all that this rank holds; the plan that returns has only what this rank would write for all
         elif self._plan is None:
             raise RuntimeError("this planner keeps plans between saves: keep one holdfast.dcp.Writer for all of them too")
         return plan
@@ -93,7 +93,7 @@ class Writer(StorageWriter):
             return self._elsewhere.writer().prepare_global_plan(plans)
         usable = [getattr(p, "usable", True) for p in plans]
         if not any(usable) and self._global:
-            return plans  # every rank has kept its plan, and the table with it
+            return plans  # every rank has kept its plan, and with it the table
         self._global = [p if u else old for p, u, old in zip(plans, usable, self._global or plans)]
         table = _planned.table(self._global)
         return [dataclasses.replace(p, storage_data=table) for p in self._global]
@@ -108,7 +108,7 @@ class Writer(StorageWriter):
                 self.saved = self._write(step, staged, plan.storage_data, planner)
             except Unsupported as e:
                 self.saved = ck._refuse(step, str(e))
-            except Exception:  # training is worth more than one copy of its state
+            except Exception:  # an error of Holdfast must not end training
                 self.saved = ck._refuse(step, "taking the state: " + traceback.format_exc())
         if self.saved:
             ck._stay(step)
@@ -128,13 +128,13 @@ class Writer(StorageWriter):
     # The stager of dcp.async_save.
 
     def stage(self, state_dict):
-        """A copy of the state, whose tensors lie in the slot. Without a slot nothing is copied, and the save is skipped."""
+        """A copy of the state, whose tensors lie in the slot. Without a slot it copies nothing, and the save is skipped."""
         if self._elsewhere is not None:
             return _copied(state_dict, lambda t: t.detach().cpu().clone())
         ck = self._ck
-        ck._stay(ck._last_copied)  # who is held after a save in a thread of torch's waits here
+        ck._stay(ck._last_copied)  # a rank that is held after a save in a thread of torch waits here
         with self._lock:
-            self._staged = None  # of a save that never came so far
+            self._staged = None  # of a save that did not reach write_data
             control = ck._await_grant()
             if control is None:
                 self._staged = ck._skip
@@ -146,13 +146,13 @@ class Writer(StorageWriter):
             return staged
 
     def synchronize_staging(self):
-        """Nothing is left to wait for."""
+        """Returns at once: stage has copied everything."""
 
     def close(self):
         """Nothing is held."""
 
     def _copy(self, control, state_dict):
-        """The state with its tensors in the slot, and what write_data is to know of that."""
+        """The state with its tensors in the slot, and what write_data needs to announce it."""
         ck, flat, order = self._ck, Flat(), {}
         _copied(state_dict, lambda t: order.setdefault(id(t), (t, flat.tensor(_plain(t)))) and t)
         (layout, *_), _ = self._packer.plan(flat)
@@ -167,7 +167,7 @@ class Writer(StorageWriter):
         staged = _copied(state_dict, lambda t: there[order[id(t)][1]])
         return staged, (control, [Leaf(old.spec, old.nbytes, t) for old, t in zip(flat.leaves, there)])
 
-    # What becomes of a save.
+    # The result of a save.
 
     def _number(self):
         if not isinstance(self.step, int) or self.step < 1:
@@ -200,14 +200,14 @@ class Writer(StorageWriter):
 
 
 def _plain(t):
-    """A tensor's own memory, or a shard's, as it is to lie in the slot: row by row."""
+    """A tensor's or shard's own memory, as a leaf in row-major order."""
     leaf = torch_leaf(_sharded.local(t).detach())
     kind, dtype, shape, _ = leaf.spec
     return Leaf((kind, dtype, shape, None), leaf.nbytes, leaf.source)
 
 
 def _copied(value, of):
-    """The same containers with of(tensor) in place of each tensor, and copies of all else."""
+    """The same containers with of(tensor) in place of each tensor, and copies of all other values."""
     if isinstance(value, torch.Tensor):
         made = of(value)
         if made is value or not _sharded.is_dtensor(value) or _sharded.is_dtensor(made):
@@ -221,7 +221,7 @@ def _copied(value, of):
 
 
 class _FilesOf:
-    """torch's own files, for a process that keeps no state in memory."""
+    """torch's own files, for a process without state in memory."""
 
     def __init__(self, path):
         self._path, self._writer = path, None
@@ -236,13 +236,13 @@ class _FilesOf:
         if self._writer is None:
             self.reset(None)
         if self._writer is None:
-            raise RuntimeError("this process keeps no state in memory (it is no rank of a Holdfast job with holdfast.dev/state-size), so holdfast.dcp.Writer needs a place for files: give checkpoint_id or Writer(path)")
+            raise RuntimeError("this process keeps no state in memory (it is not a rank of a Holdfast job with holdfast.dev/state-size), so holdfast.dcp.Writer needs a path for files: give checkpoint_id or Writer(path)")
         return self._writer
 
 
 class Reader(StorageReader):
-    """Loads the step that this generation starts from, out of this rank's memory. Where there is none, and where the layout
-    is another one, it reads path (or checkpoint_id): a job's folder in storage, or a folder that stock torch wrote."""
+    """Loads the step that this generation starts from, out of this rank's memory. Without such a step, or if the layout differs,
+    it reads path (or checkpoint_id): a job's folder in storage, or a folder that stock torch wrote."""
 
     def __init__(self, path=None, *, step=None):
         self._ck, self._path, self._wanted = _client.attach(), path, step
@@ -251,7 +251,7 @@ class Reader(StorageReader):
 
     @property
     def step(self):
-        """The step that a load would bring, 0: none, so that training begins anew."""
+        """The step that a load would return; 0: none, and training starts from the beginning."""
         if self._ck.resume_step:
             return self._ck.resume_step
         if self._path is None or not os.path.isdir(self._path):
@@ -261,7 +261,7 @@ class Reader(StorageReader):
         found = [s.step for s in _folder.steps(self._path)[0] if self._wanted in (None, s.step)]
         return found[-1] if found else 0
 
-    # What torch calls, in this order.
+    # Called by torch, in this order.
 
     def reset(self, checkpoint_id=None):
         if checkpoint_id is not None:
@@ -274,7 +274,7 @@ class Reader(StorageReader):
             self._memory = self._held(lambda: state, "step %d in memory" % self._ck.resume_step)
             return _planned.metadata(self._memory.table)
         if self._path is None:
-            raise RestoreError("there is no step to load: this process starts from the beginning and Reader was given no path; ask reader.step first")
+            raise RestoreError("there is no step to load: this process starts from the beginning and Reader has no path; check reader.step first")
         if os.path.exists(os.path.join(self._path, ".metadata")):
             self._stock = FileSystemReader(self._path)
             return self._stock.read_metadata()
@@ -315,19 +315,19 @@ class Reader(StorageReader):
             planner.commit_tensor(item, target)
         if self._ck.resume_step:
             self._ck._tell_restored(self._ck.resume_step)
-        self._memory = self._all = None  # nothing of the slot may be kept: it is granted again
+        self._memory = self._all = None  # no view of the slot may remain: it is granted again
         return _done(None)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id):
         return os.path.isdir(checkpoint_id)
 
-    # Where a step lies.
+    # Where a step is read from.
 
     def _open(self, number):
         step, _ = _folder.choose(self._path, number)
         self._files = [_folder.RankFile(self._path, step, rank) for rank in range(len(step.ranks))]
-        for file in self._files[_rank() :: _world()]:  # each rank reads some of them whole, together they read all
+        for file in self._files[_rank() :: _world()]:  # each rank verifies some of them, all ranks together verify all
             file.check_data()
         load = functools.partial(_pickles.load, trust=False)
         self._all = [self._held(lambda f=f: _union.State(f.map, _folder.DATA, f.length, load), f.path) for f in self._files]
@@ -339,7 +339,7 @@ class Reader(StorageReader):
             raise RestoreError("%s cannot be loaded: %s" % (where, e)) from e
 
     def _instead(self, lacks):
-        """Reads storage where this rank's memory has not what it is to load now."""
+        """Reads storage if this rank's memory lacks a part that it is to load."""
         step = self._ck.resume_step
         what = "step %d was saved with another layout: this rank's memory has no part of %s at %s" % (step, lacks.fqn, lacks.offset and list(lacks.offset))
         if self._path is None:
@@ -350,11 +350,11 @@ class Reader(StorageReader):
             raise RestoreError("%s, and storage cannot be read: %s" % (what, e)) from e
         mine = self._files[_rank()] if _rank() < len(self._files) else None
         if mine is None or (mine.length, mine.crc) != (self._header.length, self._header.crc):
-            raise RestoreError("%s, and step %d in %s is another copy than the one in memory" % (what, step, self._path))
+            raise RestoreError("%s, and step %d in %s differs from the copy in memory" % (what, step, self._path))
         self._memory = None
 
     def _find(self, index):
-        """The rank's own, if as many ranks saved it; else the lowest rank's."""
+        """This rank's item, if as many ranks saved the step; otherwise the lowest rank's."""
         if self._memory is not None:
             return self._memory.items[_where(index)]
         own = self._all[_rank() :][:1] if len(self._all) == _world() else []

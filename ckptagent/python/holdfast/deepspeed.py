@@ -7,8 +7,8 @@
     ck.track(engine=holdfast.deepspeed.Engine(engine), rng=True)
     start = ck.restore()
 
-What is kept is what save_checkpoint would write, of this rank alone: with ZeRO stage 1 or 2 its part of the optimizer's state.
-Nothing is gathered, and nothing restored on another number of ranks.
+It keeps what save_checkpoint would write for this rank alone: with ZeRO stage 1 or 2 its part of the optimizer's state. It
+gathers nothing, and does not restore on another number of ranks.
 """
 
 import sys
@@ -23,7 +23,8 @@ _OWN = "or leave it untracked and load DeepSpeed's own checkpoint"
 
 
 class Engine:
-    """Tells the state of a deepspeed engine and takes it back. Outside of a Holdfast job it takes any engine, and is never asked."""
+    """Saves and restores the state of a deepspeed engine. Outside of a Holdfast job it accepts any engine, and its methods are
+    never called."""
 
     def __init__(self, engine):
         self._engine = engine
@@ -33,9 +34,9 @@ class Engine:
     def state_dict(self):
         e = self._engine
         if e.micro_steps % e.gradient_accumulation_steps():
-            raise Unsupported("gradients are being added up, which are not kept: save after the micro batch that ends a step")
+            raise Unsupported("accumulated gradients are not kept: save after the micro batch that ends a step")
         optimizer = e.optimizer.state_dict()
-        optimizer.pop("param_slice_mappings", None)  # large, and only for checkpoints that are converted
+        optimizer.pop("param_slice_mappings", None)  # large, and needed only to convert checkpoints
         return {
             "module": e.module.state_dict(),
             "optimizer": optimizer,
@@ -50,7 +51,7 @@ class Engine:
             raise RestoreError("the engine was saved with ZeRO stage %s, rank %s of %s, holding %s numbers, and now has %s, %s of %s, %s: start with the same configuration on the same number of ranks" % (*saved["part"], *part))
         e.module.load_state_dict(saved["module"])
         if part[0]:
-            of_ranks = [None] * part[2]  # it looks at its own rank's alone
+            of_ranks = [None] * part[2]  # it reads only its own rank's
             of_ranks[part[1]] = saved["optimizer"]
             e.optimizer.load_state_dict(of_ranks, load_from_fp32_weights=True)
         else:
@@ -62,7 +63,7 @@ class Engine:
 
 
 def _part(e):
-    """ZeRO's stage, this rank, how many there are, and how many numbers of each group it holds."""
+    """ZeRO's stage, this rank, the number of ranks, and how many numbers of each group this rank holds."""
     stage = e.zero_optimization_stage()
     if not stage:
         return [0, 0, 1, []]

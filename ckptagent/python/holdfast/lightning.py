@@ -1,13 +1,13 @@
-"""Lightning's Trainer, kept in memory at every step and brought back to it exactly.
+"""Keeps Lightning's Trainer in memory at every step and restores it exactly.
 
     import holdfast.lightning
 
     trainer = lightning.Trainer(..., callbacks=[holdfast.lightning.Callback()])
 
-A callback, not a CheckpointIO: that one is asked of rank 0 alone and between barriers, and only where fit() was given a path.
-What is kept is the checkpoint that Lightning itself would save, taken when the next batch begins, so that validation and other
-callbacks have seen the step before; the hooks on_save_checkpoint run for it. Lightning restores it, and does not look for its
-place in the data: the batches that the epoch has had are fetched again and dropped.
+It is a callback, not a CheckpointIO: Lightning calls that on rank 0 alone, between barriers, and only if fit() has a path. It
+keeps the checkpoint that Lightning itself would save, taken when the next batch begins, after validation and other callbacks; the
+hooks on_save_checkpoint run for it. Lightning restores it, but not its position in the data: this callback fetches the epoch's
+past batches again and drops them.
 """
 
 import importlib
@@ -24,7 +24,7 @@ _LEAVE = "take holdfast.lightning.Callback out"
 
 
 class _State:
-    """What the client tracks; a callback's own state_dict is Lightning's to call."""
+    """The object that the client tracks; Lightning itself calls a callback's own state_dict."""
 
     def __init__(self, callback):
         self.state_dict, self.load_state_dict = callback._take, callback._bring
@@ -43,7 +43,7 @@ class Callback(pl.Callback):
             return
         if self._ck is not None:
             if self._on:
-                _client._say("no more steps are kept: only the first fit() of a process is kept in memory; the others begin anew after a failure")
+                _client._say("no more steps are kept: only the first fit() of a process is kept in memory; later ones start from their beginning after a failure")
             self._on = False
             return
         self._ck, self._trainer = _client.attach(), trainer
@@ -71,7 +71,7 @@ class Callback(pl.Callback):
         connector._ckpt_path, connector._loaded_checkpoint = checkpoint_path, self._saved["checkpoint"]
 
     def _before_data(self, theirs):
-        """Called before the data is begun for the first time: the random states here decide its order."""
+        """Wrapped: called before the first data is fetched. The random states at that time decide its order."""
 
         def load_combined_loader_states():
             theirs()
@@ -83,7 +83,7 @@ class Callback(pl.Callback):
         checkpoint = self._trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
         progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
         for part in (progress["total"], progress["current"]):
-            part["ready"] = part["completed"]  # the batch that begins is not done
+            part["ready"] = part["completed"]  # the batch that begins is not completed
         progress["is_last_batch"] = False
         return {"checkpoint": checkpoint, "rng": _rng.get(), "epoch_rng": self._epoch_rng}
 
@@ -99,7 +99,7 @@ class Callback(pl.Callback):
             "lightning",
             (any(_kinds.is_zero(o) or hasattr(o, "consolidate_state_dict") for o in trainer.optimizers), "does not keep an optimizer whose state Lightning gathers from all ranks", "use a plain optimizer, or %s" % _LEAVE),
             (any(c.reduce_on_plateau and c.interval == "step" for c in trainer.lr_scheduler_configs), "cannot resume a ReduceLROnPlateau that steps with each batch", 'use interval="epoch", or %s' % _LEAVE),
-            (any(hasattr(d, "load_state_dict") for d in loaders), "finds the place in the data by itself, not by state_dict() of a loader", "use a DataLoader of torch.utils.data, or %s" % _LEAVE),
+            (any(hasattr(d, "load_state_dict") for d in loaders), "finds its position in the data itself, without a loader's state_dict()", "use a DataLoader of torch.utils.data, or %s" % _LEAVE),
         )  # fmt: skip
         if self._saved:
             self._find_place(loop, loaders)
@@ -113,11 +113,11 @@ class Callback(pl.Callback):
         fetcher = iter(loop._data_fetcher)
         for _ in range(done):
             next(fetcher)
-        fetcher.fetched -= done  # the loop adds them
+        fetcher.fetched -= done  # the loop adds them itself
         warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch ended")
 
     def on_train_epoch_start(self, trainer, pl_module):
-        if self._on and trainer.current_epoch > 0:  # the data of the first epoch has begun before
+        if self._on and trainer.current_epoch > 0:  # for the first epoch, on_train_start or the loader's hook has set it
             self._epoch_rng = _rng.get()
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):

@@ -1,9 +1,9 @@
-"""Hugging Face's Trainer, kept in memory at every step and brought back to it exactly.
+"""Keeps Hugging Face's Trainer in memory at every step and restores it exactly.
 
     holdfast.transformers.attach(trainer)
 
-A state is kept when the next step begins, its batches fetched: the Trainer has logged, evaluated and saved by then. Its own
-resume finds the place in the data: it gets a folder that names the step, and what it would load lies in memory.
+A state is kept when the next step begins: by then the Trainer has fetched its batches, logged, evaluated and saved. The Trainer's
+own resume finds the position in the data: it gets a folder that names the step, and the rest is restored from memory.
 """
 
 import os
@@ -17,9 +17,9 @@ from . import _client, _rng
 from ._kinds import RestoreError
 from ._trainers import Log, refuse
 
-# What is taken the place of in the trainer; of the first three the folder is the first argument.
+# Methods of the trainer that are replaced; for the first three the folder is the first argument.
 _SEAMS = ("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_rng_state", "train")
-_METERS = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "_initial_num_input_tokens_seen", "current_flos")  # of the losses that are logged
+_METERS = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "_initial_num_input_tokens_seen", "current_flos")  # of the logged losses
 
 
 def attach(trainer):
@@ -48,20 +48,20 @@ def _refuse(trainer):
 class _Callback(transformers.TrainerCallback):
     def __init__(self, trainer, ck):
         self._trainer, self._ck, self._kept = trainer, ck, ck.resume_step  # kept: the newest step
-        self._folder = ""  # what the trainer resumes from, where that is ours
+        self._folder = ""  # the folder that the trainer resumes from, if it is ours
         self._trained = self._tracked = self._off = self._resumed = False
         self._log, self._rng, self._epoch_rng, self._meters = Log(), None, None, None
         self._theirs = {name: getattr(trainer, name) for name in _SEAMS}
         for name, ours in zip(_SEAMS, (self._load_model, self._load_rest, self._load_rng, self._train)):
             setattr(trainer, name, ours)
 
-    # In place of the trainer's own.
+    # Replacements for the trainer's methods.
 
     def _train(self, resume_from_checkpoint=None, trial=None, **kwargs):
         refuse("transformers", (trial is not None, "keeps one training, no search of hyperparameters", "take holdfast.transformers.attach out"))
         first, self._trained, t, a = not self._trained, True, self._trainer, self._trainer.args
         if not first:
-            self._stop("only the first train() of a process is kept in memory; the others begin anew after a failure")
+            self._stop("only the first train() of a process is kept in memory; later ones start from their beginning after a failure")
         if not first or not self._ck.resume_step:
             return self._theirs["train"](resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         self._folder = tempfile.mkdtemp(prefix="holdfast-")
@@ -78,7 +78,7 @@ class _Callback(transformers.TrainerCallback):
     def _load_rest(self, folder):
         if folder != self._folder:
             return self._theirs["_load_optimizer_and_scheduler"](folder)
-        shutil.rmtree(folder)  # what it says has been read, and a kill leaves nothing behind
+        shutil.rmtree(folder)  # its content has been read, and a kill leaves no file behind
         self._restore()
 
     def _load_rng(self, folder):
@@ -90,7 +90,7 @@ class _Callback(transformers.TrainerCallback):
         self._ck.track(**{name: part for name, part in parts.items() if part is not None})
         self._ck.restore()
 
-    # What is kept besides model, optimizer, scheduler and scaler.
+    # The state besides model, optimizer, scheduler and scaler.
 
     def state_dict(self):
         t = self._trainer
@@ -106,7 +106,7 @@ class _Callback(transformers.TrainerCallback):
     def load_state_dict(self, saved):
         t, mine = self._trainer, self._stateful()
         if (were := [name for name, _ in saved["callbacks"]]) != (are := [type(c).__name__ for c in mine]):
-            raise RestoreError("the trainer had the callbacks %s and has now %s" % (were, are))
+            raise RestoreError("the trainer had the callbacks %s and now has %s" % (were, are))
         for callback, (_, attributes) in zip(mine, saved["callbacks"]):
             vars(callback).update(attributes)
         vars(t.state).update(saved["state"], log_history=Log.read(saved["log"]))
@@ -115,7 +115,7 @@ class _Callback(transformers.TrainerCallback):
     def _stateful(self):
         return [c for c in self._trainer.callback_handler.callbacks if isinstance(c, ExportableState)]
 
-    # What the trainer calls.
+    # Called by the trainer.
 
     def on_train_begin(self, args, state, control, **kwargs):
         if not (self._tracked or self._off):
@@ -125,13 +125,13 @@ class _Callback(transformers.TrainerCallback):
         self._meters = None
 
     def on_epoch_begin(self, args, state, control, **kwargs):
-        """The random states here decide the order of the data, wherever in the epoch it is gone on from."""
+        """The random states at this time decide the order of the epoch's data, also when training resumes within the epoch."""
         first = self._epoch_rng is None
         if self._resumed:
             self._resumed = False
             return _rng.put(self._epoch_rng)
         if not first and state.epoch % 1:
-            self._stop("an epoch ended before its data did, or the data has no length, so that the Trainer's resume would not find its place; set max_steps and let the data last that long")
+            self._stop("an epoch ended before its data did, or the data has no length, so that the Trainer could not resume; set max_steps and let the data last that long")
         self._epoch_rng = _rng.get()
         if not first:
             self._keep(state)

@@ -1,4 +1,4 @@
-"""What tests share: an object with state, clients as new processes would make them, and scripts in real interpreters."""
+"""Code that tests share: an object with state, clients as new processes would create them, and scripts in real interpreters."""
 
 import contextlib
 import fcntl
@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 class Holder:
-    """An object with state, as optimizers and schedulers are."""
+    """An object with state, like an optimizer or a scheduler."""
 
     def __init__(self, **state):
         self.state = state
@@ -46,7 +46,7 @@ class ClientCase(unittest.TestCase):
         return agent
 
     def attach(self, agent=None, environment=None):
-        """As a new process would: a fresh client with that agent's environment, and none other."""
+        """A fresh client, as in a new process, with only that agent's environment."""
         clean = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
         clean.update(environment if environment is not None else agent.environment() if agent else {})
         self.said = io.StringIO()
@@ -57,7 +57,7 @@ class ClientCase(unittest.TestCase):
 
     @staticmethod
     def release(ck):
-        """What a process's end does: the lock goes."""
+        """Releases the lock, as the end of a process does."""
         if ck._arena is not None:
             fcntl.flock(ck._arena._fd, fcntl.LOCK_UN)
         if ck._socket is not None:
@@ -83,7 +83,7 @@ def environment(**extra):
 
 
 class ScriptCase(unittest.TestCase):
-    """Scripts in a folder of their own, in real interpreters."""
+    """Scripts in a separate folder, in real interpreters."""
 
     def setUp(self):
         self.folder = tempfile.mkdtemp()

@@ -1,6 +1,6 @@
-"""What test_dcp runs on ranks: a script as for torch's own checkpoints, but for the writer and the reader.
+"""The script that test_dcp runs on ranks: only its writer and reader differ from a script for torch's own checkpoints.
 
-It is made like torch's recipe of distributed checkpoints: an AppState that is Stateful, saved and loaded as {"app": …}.
+It follows torch's recipe of distributed checkpoints: an AppState that is Stateful, saved and loaded as {"app": …}.
 """
 
 import json
@@ -95,7 +95,7 @@ def rank_main(rank):
             dcp.save(state, checkpoint_id="checkpoints/step-%d" % step, storage_writer=writer)
         else:
             done = dcp.async_save(state, checkpoint_id="checkpoints/step-%d" % step, storage_writer=writer, process_group=aside)
-            train(state, 99)  # while it is being saved
+            train(state, 99)  # training goes on during the save
             done.result()
         assert writer.saved, writer.saved
         while not writer.saved.sealed:

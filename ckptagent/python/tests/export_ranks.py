@@ -1,16 +1,16 @@
-"""What the two scripts of test_export share: ranks that are forked from one process, so that torch is imported once."""
+"""Code that the two scripts of test_export share: ranks forked from one process, so that torch is imported once."""
 
 import os
 import sys
 import traceback
 
 import ports
-import torch._dynamo  # which each rank's first optimizer step would import
+import torch._dynamo  # otherwise each rank's first optimizer step would import it
 import torch.distributed as dist
 
 
 def run(world, rank_main):
-    """rank_main(rank) in a process group of that many forked ranks. Ends this process if one of them fails."""
+    """Runs rank_main(rank) in a process group of that many forked ranks. Ends this process if one of them fails."""
     with ports.kept() as s:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(s.getsockname()[1]), WORLD_SIZE=str(world))
         children = [_fork(rank, rank_main) for rank in range(world)]
@@ -40,7 +40,7 @@ def _fork(rank, rank_main):
 
 
 def body(number):
-    """A small model whose shapes fall unevenly on 2 and 4 ranks."""
+    """A small model whose shapes divide unevenly among 2 and 4 ranks."""
     import torch
     from torch import nn
 
@@ -49,7 +49,7 @@ def body(number):
 
 
 def flat(path, value, found):
-    """key -> tensor, all of it, as torch.distributed.checkpoint names it."""
+    """key -> whole tensor, by the names of torch.distributed.checkpoint."""
     if isinstance(value, dict):
         for k, v in value.items():
             flat(path + "." + str(k) if path else str(k), v, found)

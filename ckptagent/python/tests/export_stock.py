@@ -1,4 +1,4 @@
-"""Loads what was exported with PyTorch alone: on 4 ranks, sharded otherwise than it was; saved; loaded on 2 ranks."""
+"""Loads an exported step with PyTorch alone: on 4 ranks with another sharding, saves it, and loads it on 2 ranks."""
 
 import importlib.util
 import sys
@@ -16,7 +16,7 @@ assert importlib.util.find_spec("holdfast") is None, "holdfast can be imported h
 
 
 def state_of(name, number, mesh):
-    """The state dicts that a script of today would ask for: a sharded model and its optimizer, other values than saved."""
+    """State dicts as a script would pass them: a sharded model and its optimizer, with values that differ from the saved ones."""
     model = body(100 + number)
     if name == "ddp":
         model = torch.nn.Sequential(model, torch.nn.BatchNorm1d(5))
@@ -57,7 +57,7 @@ def load(folder, save_to):
 
 
 def own_values():
-    """Of a rank alone: its random state and its place in the data."""
+    """One rank's own values: its random state and its position in the data."""
     state = {"rank-%d" % r: {"seen": {"at": -1}, "__rng__": {"torch": torch.zeros_like(torch.get_rng_state())}} for r in range(4)}
     dcp.load(state, checkpoint_id=EXPORTED)
     for rank in range(4):

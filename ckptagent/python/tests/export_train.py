@@ -1,4 +1,4 @@
-"""What test_export trains on 2 x 2 ranks and keeps by the client. Rank 0 writes down what the whole state is."""
+"""The model that test_export trains on 2 x 2 ranks and saves with the client. Rank 0 writes the whole state to a file."""
 
 import json
 import os

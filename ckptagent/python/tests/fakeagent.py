@@ -68,7 +68,7 @@ class FakeAgent:
         self._write(A.record_offset(A.CONTROL, self.seq), record)
 
     def open_grant(self):
-        """Grants what the rule allows: an empty slot, else the oldest reusable one."""
+        """Grants a slot by the agent's rule: an empty slot, otherwise the oldest reusable one."""
         slots = [self.slot(i) for i in range(A.SLOTS)]
         free = [i for i, s in enumerate(slots) if s.state != A.SEALED]
         if not free:
@@ -87,7 +87,7 @@ class FakeAgent:
         return A.newer(self._read(A.CLIENT, A.PAGE), A.decode_client_record)
 
     def seal(self, everywhere=True):
-        """Seals what is announced; returns its step or None. With everywhere, the step is common at once."""
+        """Seals an announced copy; returns its step or None. With everywhere, the step is common at once."""
         c = self.client()
         if c is None or c.grant != self.grant or c.slot != self.granted or not c.grant:
             return None

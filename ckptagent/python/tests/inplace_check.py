@@ -1,6 +1,7 @@
-"""Loads with PyTorch alone what lies in storage and what was exported of the same step, and compares.
+"""With PyTorch alone, loads a step from storage and its export, and compares both.
 
-    python inplace_check.py IN_PLACE EXPORTED REPORT [IN_PLACE EXPORTED REPORT ...]      prints of each how many names are equal
+    python inplace_check.py IN_PLACE EXPORTED REPORT [IN_PLACE EXPORTED REPORT ...]      prints for each pair how many names are
+    equal
 """
 
 import importlib.util
@@ -20,7 +21,7 @@ assert importlib.util.find_spec("holdfast") is None, "holdfast can be imported h
 
 
 class Planner(dcp.DefaultLoadPlanner):
-    """Loads names as they are, without making a state of them."""
+    """Loads names directly, without building a state."""
 
     def __init__(self):
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -38,7 +39,7 @@ def load(folder, names=None):
 
 
 def bits(v):
-    """v in values that compare as equal only if all is."""
+    """v as values that are equal only if everything in it is."""
     if isinstance(v, torch.Tensor):
         raw = v.contiguous().view(-1).view(torch.uint8).tolist() if v.numel() else []
         return "tensor", str(v.dtype), tuple(v.shape), raw
@@ -69,7 +70,7 @@ def main(in_place, exported, report):
             assert {(c.offsets, c.sizes) for c in of.chunks} == {(c.offsets, c.sizes) for c in as_.chunks}, (name, of.chunks, as_.chunks)
             assert sum(math.prod(c.sizes) for c in of.chunks) == math.prod(of.size)
     chunks = sum(len(w.chunks) for w in got_meta.state_dict_metadata.values() if isinstance(w, m.TensorStorageMetadata))
-    print("%d names are equal, of %d tensors in %d parts; %d are not told of ranks that differ" % (len(got), sum(isinstance(v, torch.Tensor) for v in got.values()), chunks, len(missing)))
+    print("%d names are equal, of %d tensors in %d parts; %d differ between ranks and are not listed" % (len(got), sum(isinstance(v, torch.Tensor) for v in got.values()), chunks, len(missing)))
 
 
 for at in range(1, len(sys.argv), 3):

@@ -1,4 +1,4 @@
-"""States of all kinds, as ranks of torch keep them: the data of each rank, for tests of reading in place."""
+"""Rank data with states of all kinds, as ranks with torch save them, for tests of reading in place."""
 
 import array
 import collections
@@ -37,7 +37,7 @@ def trained(folder):
 
 
 def planned(folder):
-    """What holdfast.dcp saves of two ranks."""
+    """The state that holdfast.dcp saves on two ranks."""
     ranks = agents(folder, 2)
     given = {"world": 2, "agents": [a.environment() for a in ranks], "whole": folder, "path": None, "load": 0, "last": 2, "seed": 2}
     child = subprocess.Popen([sys.executable, "-W", "ignore", os.path.join(HERE, "dcp_script.py"), json.dumps(given)], env=environment(OMP_NUM_THREADS="1"))
@@ -92,14 +92,14 @@ def objects(rank):
 
 
 def kinds(folder):
-    """All kinds of leaves, on two ranks that are not alike."""
+    """All kinds of leaves, on two ranks with different states."""
     case, data = ClientCase(), []
     case.folder, case.addCleanup = folder, lambda *a: None
     for rank, agent in enumerate(agents(folder, 2)):
         ck = case.attach(agent)
         random.seed(rank)
         np.random.seed(rank)
-        torch.manual_seed(5)  # but for the random states, tensors are alike
+        torch.manual_seed(5)  # all tensors are equal except the random states
         made = objects(rank)
         ck.track(rng=True, **made)
         assert ck.save(2)
@@ -109,7 +109,7 @@ def kinds(folder):
 
 
 def opaque(folder):
-    """An object that only the script's own modules know."""
+    """An object of a class that only the script defines."""
     case = ClientCase()
     case.folder, case.addCleanup = folder, lambda *a: None
     (agent,) = agents(folder, 1)

@@ -1,13 +1,13 @@
-"""A training loop whose copies beside training can be held up, an agent that compares what is announced with what the state
-was as save returned, and a pretended torch.cuda: what is asked of a stream is done no sooner than somebody waits for it.
-Whatever does not wait finds nothing copied."""
+"""A training loop whose overlapped copies can be delayed, an agent that compares announced copies with the state when save
+returned, and a fake torch.cuda. It runs a stream's work only when a caller waits for the stream, so code that does not wait finds
+nothing copied."""
 
 import contextlib
 import threading
 from unittest import mock
 
 import torch
-import torch._dynamo  # by itself it comes with the first step of an optimizer, and looks at what is pretended here
+import torch._dynamo  # otherwise an optimizer's first step imports it, and it inspects the fake torch.cuda
 
 from holdfast import _device, _sharded
 from holdfast._state import Unpacker
@@ -28,7 +28,7 @@ class Net(torch.nn.Module):
         return self.norm(self.b(self.a(x)))
 
 
-#: Copies beside training, from registered memory, are asked for.
+#: Enables copies beside training, from registered memory.
 ASKED = {"HOLDFAST_OVERLAP": "1", "HOLDFAST_REGISTER": "1"}
 
 
@@ -41,14 +41,14 @@ class OverlapCase(ClientCase):
         torch.set_num_threads(1)
         self.begun = 0
 
-    def release(self, ck):  # of a process's end: its hook goes, too
+    def release(self, ck):  # as at the end of a process: its hook goes, too
         if ck._overlap is not None:
             ck._overlap.settle()
             ck._overlap.watch.stop()
         super().release(ck)
 
     def begin(self, net=None, optimizer=None, environment=None, **tracked):
-        """A loop that is about to take its first step."""
+        """A loop before its first step."""
         if self.begun:
             self.release(self.ck)
         self.begun += 1
@@ -77,7 +77,7 @@ class OverlapCase(ClientCase):
         return saved
 
     def train(self, steps=1, between=None):
-        """Steps with a save after each; between is called after each save. What was announced is sealed and compared."""
+        """Steps with a save after each; calls between after each save. Seals and compares announced copies."""
         for _ in range(steps):
             self.step()
             saved = self.save()
@@ -92,7 +92,7 @@ class OverlapCase(ClientCase):
             flight.over.wait(TIMEOUT)
 
     def seal(self):
-        """Seals what is announced, and notes the step where it is not what the state was as save returned."""
+        """Seals an announced copy, and records its step if it differs from the state when save returned."""
         client = self.fake.client()
         step = self.fake.seal()
         if step is None:
@@ -144,7 +144,7 @@ NO_STREAM = object()
 
 
 class Stream:
-    """Work is done in order, once somebody waits for it and the gate is open."""
+    """Runs queued work in order, once a caller waits for it and the gate is open."""
 
     def __init__(self, current):
         self.device, self.current = torch.device("cuda", 0), current
@@ -172,7 +172,7 @@ class Stream:
 
 
 class Later:
-    """A tensor of which nothing is known before its stream has come so far."""
+    """A tensor without values until its stream has run the copy."""
 
     def __init__(self, stream, make):
         self._value = None
@@ -264,13 +264,13 @@ class DeviceCase(OverlapCase):
         return getattr(self._now, "stream", NO_STREAM)
 
     def kept(self):
-        """The newest save is sealed; what it holds is what the state was."""
+        """Checks that the newest save is sealed and equals the state."""
         before = len(self.torn)
         step = self.seal()
         return step is not None and len(self.torn) == before
 
     def hold(self):
-        """Has the device copy nothing until it is let go."""
+        """Holds all copies of the device until the gate opens."""
         for side in self.sides:
             side.gate.clear()
 

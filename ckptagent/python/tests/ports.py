@@ -4,9 +4,9 @@ import socket
 
 
 def kept():
-    """A socket on a free port, open until the ranks have ended: rank 0's store, which shares ports, can listen there, and nobody else is given it.
-
-    A port that is free only when it is chosen may be another's by the time that rank 0 has imported torch.
+    """A socket on a free port, open until the ranks have ended. Rank 0's store shares ports, so it can still listen there, while
+    the kernel gives the port to no other process. Without the socket another process could take the port while rank 0 imports
+    torch.
     """
     s = socket.socket()
     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,6 +1,6 @@
-"""What test_sharded runs on four ranks: models sharded in four ways, trained side by side. It prints their losses.
+"""The script that test_sharded runs on four ranks: it trains models sharded in four ways and prints their losses.
 
-Ranks track, restore and save one after the other, so that a collective in any of these would never end.
+Ranks track, restore and save one after the other, so that a collective in one of these calls would hang.
 """
 
 import os

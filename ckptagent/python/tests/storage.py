@@ -1,4 +1,4 @@
-"""Writes a job's folder in storage by docs/formats/storage.md, with nothing of the code that reads it but the table."""
+"""Writes a job's folder by docs/formats/storage.md; shares only the checksum table with the code that reads it."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from holdfast._arena import crc32c
 
 
 def put(folder, generation, step, states):
-    """A complete step: states are the data of each rank."""
+    """Writes a complete step: states are the data of each rank."""
     path = os.path.join(folder, "gen-%d" % generation)
     os.makedirs(path, exist_ok=True)
     ranks = []

@@ -15,7 +15,7 @@ GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "format" / "testdata"
 
 
 def fields(value, names):
-    """A tuple in the shape that Go's JSON has."""
+    """A tuple in the form of Go's JSON."""
     return None if value is None else {go: getattr(value, py) for go, py in names.items()}
 
 
@@ -65,7 +65,8 @@ class GoldenArenas(unittest.TestCase):
         self.assertEqual(A.encode_client(record), page[at : at + A.RECORD])
 
     def test_every_damaged_byte_is_seen(self):
-        """A torn record reads as none; of a page with two the older word stands. A byte of no record is ignored."""
+        """A torn record is ignored; of two records on a page the older remains valid. A changed byte outside of records has no
+        effect."""
         for name in ("full", "two/full"):
             mem = (GOLDEN / (name + ".arena")).read_bytes()
             for at in list(range(A.RECORD)) + [A.RECORD + 7]:

@@ -1,4 +1,4 @@
-"""Tensors that are not what they seem: kept bit for bit, or refused by name; and states whose form changes while a job runs."""
+"""Unusual tensors: kept bit for bit, or refused by name; and states whose form changes while a job runs."""
 
 import contextlib
 import io
@@ -10,7 +10,7 @@ from .test_torch import Through, bits, torch
 
 
 def raw(dtype, n):
-    """Any bits at all, as n elements of a dtype."""
+    """Random bits, as n elements of a dtype."""
     size = torch.empty((), dtype=dtype).element_size()
     return torch.randint(0, 256, (n * size,), dtype=torch.uint8).view(dtype)
 
@@ -18,7 +18,7 @@ def raw(dtype, n):
 @unittest.skipIf(torch is None, "TORCH IS MISSING")
 class Awkward(Through):
     def test_dtypes_that_few_use(self):
-        """Small ones are copied by PyTorch, large ones as bytes; into a tensor that is there, and as a new one."""
+        """PyTorch copies small ones, large ones are copied as bytes; into an existing tensor, and as a new one."""
         names = ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2", "bfloat16", "complex32",
                  "complex64", "complex128", "uint16", "uint32", "uint64", "bits8"]  # fmt: skip
         there = [d for d in (getattr(torch, n, None) for n in names) if d is not None]
@@ -37,7 +37,7 @@ class Awkward(Through):
                     self.assertIs(back[name], held.get(name, back[name]))
 
     def refused(self, value, says):
-        """Said when it is tracked, by name, and in one line with each save that is not kept."""
+        """The reason is printed when it is tracked, by name, and in one line with each save that is not kept."""
         self.setUp()
         ck = self.attach(self.agent(state_bytes=1 << 20))
         with contextlib.redirect_stderr(io.StringIO()) as said:
@@ -80,7 +80,7 @@ class Awkward(Through):
                 self.refused(value, says)
 
     def test_dtypes_that_have_but_a_name(self):
-        """Large ones can be copied as bytes, and nothing could be done with them after a restore."""
+        """Large ones can be copied as bytes, but torch can do nothing with them after a restore."""
         for name in ("int4", "uint4", "uint1"):
             dtype = getattr(torch, name, None)
             if dtype is None:
@@ -112,7 +112,7 @@ class Awkward(Through):
             self.release(ck)
 
     def test_views_of_one_storage(self):
-        """Each is kept whole; given back in place they are views of one storage still."""
+        """Each is kept whole; after a restore in place they are still views of one storage."""
         base, mine = torch.arange(10.0), torch.zeros(10)
         back = self.through({"a": base[:6], "b": base[4:], "c": base}, {"a": mine[:6], "b": mine[4:], "c": mine})
         self.assertEqual(mine.tolist(), base.tolist())
@@ -134,7 +134,7 @@ class Awkward(Through):
         self.assertEqual(back["t"].tolist(), window.tolist())
 
     def test_what_cannot_be_changed_in_place(self):
-        """In a dict another takes its place; tracked by itself it is refused when it is tracked, not when a step is to be restored."""
+        """In a dict the restored value replaces it; tracked by itself it is refused by track, not only by restore."""
         with torch.inference_mode():
             inference = torch.zeros(2, 4)
         for name, t in (("expanded", torch.zeros(2, 1).expand(2, 4)), ("inference", inference)):
@@ -163,7 +163,7 @@ class Awkward(Through):
 
 @unittest.skipIf(torch is None, "TORCH IS MISSING")
 class Changing(Through):
-    """The form of the state changes while the job runs: each save is of what is there then."""
+    """The form of the state changes while the job runs: each save has the state of its time."""
 
     def test_each_form_is_restored(self):
         wide = torch.arange(12.0).view(3, 4)
@@ -171,7 +171,7 @@ class Changing(Through):
         forms = [
             {"w": torch.ones(4), "b": torch.zeros(4)},
             {"w": torch.ones(4), "b": torch.zeros(4), "added": torch.full((5,), 3.0)},
-            {"b": torch.zeros(4), "w": torch.full((4,), 2.0)},  # one is gone, and the order is another
+            {"b": torch.zeros(4), "w": torch.full((4,), 2.0)},  # one part is gone, and the order changed
             {"b": torch.full((4,), 5.0), "w": torch.zeros(4)},  # the same form, other values
             {"w": torch.ones(4, dtype=torch.bfloat16), "b": torch.ones(4, dtype=torch.int64)},
             {"w": wide, "b": wide.t()},
@@ -210,7 +210,7 @@ class Changing(Through):
                 self.release(ck)
 
     def test_a_state_that_grows_too_large_and_shrinks_again(self):
-        """Saves are refused and counted while it is, the step before stands, and the next that fits is kept."""
+        """Saves are refused and counted while the state is too large; the step before remains, and the next that fits is kept."""
         agent, state = self.agent(state_bytes=1 << 18), {"w": torch.ones(1000)}
         ck = self.attach(agent)
         ck.track(s=state)

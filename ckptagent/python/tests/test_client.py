@@ -18,7 +18,7 @@ from holdfast import _client
 
 from .case import ClientCase, Holder
 
-# PATIENCE is how long something that does not wait may take on the busiest machine, in seconds.
+# PATIENCE is how many seconds a call that does not wait may take on a very busy machine.
 PATIENCE = 120
 
 
@@ -39,7 +39,7 @@ class WithoutAgent(ClientCase):
         ck.restore()
         self.assertFalse(ck.save(1))
         said = self.said.getvalue()
-        self.assertIn("it is no rank, because no launcher that Holdfast serves started it", said)
+        self.assertIn("it is not a rank, as no launcher that Holdfast supports started it", said)
         self.assertEqual(said.count("\n"), 1)
 
     def test_state_in_memory_off_reports_steps(self):
@@ -137,7 +137,7 @@ class SaveAndRestore(ClientCase):
             agent.publish()
             self.assertEqual([s.durable for s in saved], want, durable)
         self.assertFalse(refused.durable)
-        agent.generation += 1  # whose steps are others, perhaps of the same number
+        agent.generation += 1  # of another generation: other steps, perhaps with the same number
         agent.publish()
         self.assertEqual([s.durable for s in saved], [False, False])
 
@@ -159,7 +159,7 @@ class SaveAndRestore(ClientCase):
             for step in range(1, 2000):
                 ck.step(step)
 
-        # Nobody reads: a datagram that waits for room waits for ever.
+        # The datagram's socket is never read: a call that waited for room would hang.
         teller = threading.Thread(target=tell, daemon=True)
         teller.start()
         teller.join(PATIENCE)
@@ -172,7 +172,7 @@ class SaveAndRestore(ClientCase):
         ck.track(s=bytearray(b"x"))
         ck.restore()
         with self.quiet():
-            self.assertTrue(ck.save(1))  # nobody seals from here on
+            self.assertTrue(ck.save(1))  # no step is sealed from here on
             begin = time.monotonic()
             with mock.patch.object(_client.time, "sleep", wraps=time.sleep) as sleep:
                 self.assertFalse(ck.save(2))
@@ -290,7 +290,7 @@ class SaveAndRestore(ClientCase):
             before = agent.client()
             agent.events()
             pid = os.fork()
-            if pid == 0:  # attach, too: the arena is its parent's, and that is no error of the child
+            if pid == 0:  # attach works, too: the arena belongs to the parent, which is no error in the child
                 try:
                     same = holdfast.attach().restore() == 1 and state == b"two"
                 except BaseException:
@@ -359,7 +359,7 @@ class SaveAndRestore(ClientCase):
             self.assertEqual(back[k].dtype, state[k].dtype)
         self.assertIs(type(back["generic"]), np.float64)
         np.testing.assert_array_equal(np.random.random(4), draws)
-        mine[:] = 7  # nothing of it is the arena's memory
+        mine[:] = 7  # no part of it is the arena's memory
         slot, header = ck._arena.find(1)
         self.assertEqual(A.crc32c(agent.data(slot, 64)), header.crc)
 

@@ -1,4 +1,4 @@
-"""Copies by several threads: every byte, no more, and nobody is still at it when the call returns."""
+"""Copies by several threads: every byte, no other byte, and no thread is still copying when the call returns."""
 
 import ctypes
 import random
@@ -20,7 +20,7 @@ class Pools(unittest.TestCase):
         self.addCleanup(piece.stop)
 
     def copied(self, pool):
-        """Copies of awkward lengths, with room between them that nobody may touch."""
+        """Copies of odd lengths, with gaps between them that must stay unchanged."""
         draw = random.Random(3)
         lengths = [1, 999, 1000, 1001, 2000, 54321]
         sources = [bytearray(draw.randbytes(n)) for n in lengths]
@@ -49,7 +49,7 @@ class Pools(unittest.TestCase):
         self.assertEqual((target, pool._helpers), (source, None))
 
     def test_an_interrupted_copy_leaves_nobody_at_it(self):
-        """The slot stays granted then, and the next save may write it."""
+        """Then the slot stays granted, and the next save may write it."""
         pool, caller, gate, ended = _copy.Pool(3), threading.current_thread(), threading.Event(), []
 
         def take(pieces, turn):
@@ -62,7 +62,7 @@ class Pools(unittest.TestCase):
         source, target = bytearray(9000), bytearray(9000)
         with mock.patch.object(_copy, "_take", take), self.assertRaises(KeyboardInterrupt):
             pool.copy([(address(target), address(source), 9000)])
-        self.assertEqual(ended, [0, 0])  # both have ended, and nothing was left for them to begin
+        self.assertEqual(ended, [0, 0])  # both have ended, and no piece was left to begin
         self.copied(pool)
 
 

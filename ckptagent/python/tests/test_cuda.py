@@ -1,4 +1,4 @@
-"""Copies from a real device. What the tests of test_device pretend is done here by CUDA."""
+"""Copies from a real device: CUDA does what test_device fakes."""
 
 import ctypes
 import os
@@ -33,7 +33,7 @@ LONG = 1 << 31  # cycles, a second or so
 class CudaCase(OverlapCase):
     def setUp(self):
         super().setUp()
-        self.folder = tempfile.mkdtemp(dir="/dev/shm")  # in memory, as an agent's: what lies on a disk no driver registers
+        self.folder = tempfile.mkdtemp(dir="/dev/shm")  # in memory, as an agent's arena: a driver registers no memory of a disk's file
         self.addCleanup(shutil.rmtree, self.folder)
 
     def begin(self, net=None, optimizer=None, environment=None, **tracked):
@@ -45,7 +45,7 @@ class CudaCase(OverlapCase):
         self.net(torch.randn(4, 512, device="cuda")).square().mean().backward()
 
     def release(self, ck):
-        """A process has one arena; here another one may come to lie where this one was, and it must not count as registered."""
+        """A process has one arena. Here another may be mapped at the same address, and must not count as registered."""
         super().release(ck)
         self.registered(ck)
         self.unregister(ck._devices._lib, [at for at, _, _ in ck._slots()])
@@ -67,7 +67,7 @@ class CudaCase(OverlapCase):
             thread.join()
 
     def assertKept(self):
-        """The newest save is sealed; what it holds is what the state was."""
+        """Checks that the newest save is sealed and equals the state."""
         self.land()
         client = self.fake.client()
         step = self.seal()
@@ -97,7 +97,7 @@ class Cuda(CudaCase):
                 self.assertEqual(self.ck._devices._on, registered == "1")
 
     def test_a_save_is_of_its_moment_whatever_the_queue_holds(self):
-        """Work that the script has asked for comes before the copy, work that it asks for later comes after."""
+        """Work queued by the script before the copy runs before it, later work runs after it."""
         self.begin()
         for _ in range(10):
             self.step()
@@ -152,7 +152,7 @@ class Cuda(CudaCase):
         return subprocess.Popen([sys.executable, "-u", "-c", textwrap.dedent(head) + text], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def serve(self, process):
-        """Seals what the process announces until it ends."""
+        """Seals announced copies until the process ends."""
         while process.poll() is None:
             self.fake.seal()
             time.sleep(0.002)
@@ -209,7 +209,7 @@ for at in range(at + 1, at + 13):
 
 
 class Wide(torch.nn.Sequential if HERE else object):
-    """Large enough that a write meets the copy of it: some 4 ms with registered memory."""
+    """Large enough that a write can hit its copy: some 4 ms with registered memory."""
 
     def __init__(self):
         super().__init__(*(torch.nn.Linear(2048, 2048, bias=False) for _ in range(4)))
@@ -227,13 +227,13 @@ class Writers(CudaCase):
         self.net(torch.ones(4, 2048, device="cuda")).square().mean().backward()
 
     def save(self, **options):
-        """Looks at the state before: afterwards that would hold the writer up."""
+        """Reads the state before the write: a later read would delay the writer."""
         self.at += 1
         self.was[self.at] = {name: _snapshot(v) for name, v in self.tracked.items()}
         return self.ck.save(self.at, **options)
 
     def flight(self):
-        """Trains until the newest save goes on beside training."""
+        """Trains until the newest save is copied beside training."""
         for _ in range(8):
             self.step()
             torch.cuda.synchronize()
@@ -245,7 +245,7 @@ class Writers(CudaCase):
         raise AssertionError("saves do not overlap: %r" % (self.record(),))
 
     def test_a_writer_costs_a_save_and_tears_none(self):
-        """Whether it comes before the copy, during it or after it, by the script's stream, by another or by a graph."""
+        """Whether the write comes before the copy, during it or after it; by the script's stream, by another or by a graph."""
         self.overlapping()
         other, graph, weight = torch.cuda.Stream(), torch.cuda.CUDAGraph(), self.net[2].weight
         torch.cuda.synchronize()

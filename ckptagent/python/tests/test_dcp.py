@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint over Holdfast: saved, killed, loaded, sharded anew, exported."""
+"""torch.distributed.checkpoint over Holdfast: saved, killed, loaded, resharded, exported."""
 
 import io
 import json
@@ -48,7 +48,7 @@ class Ranks(unittest.TestCase):
         return agents
 
     def script(self, world, agents=(), **arguments):
-        """Runs the script to its end, sealing what its ranks save. Then no process of it is left."""
+        """Runs the script to its end and seals its ranks' saves. Then none of its processes is left."""
         given = {"world": world, "agents": [a.environment() for a in agents], "whole": self.folder, "path": None, "load": 0, "last": 0, "seed": world, **arguments}
         env = environment(OMP_NUM_THREADS="1")
         if given.get("stock"):
@@ -105,7 +105,7 @@ class Ranks(unittest.TestCase):
 @mock.patch("warnings.warn", lambda *a, **k: None)
 class OneRank(ClientCase):
     def client(self, agent=None):
-        """The modules' own client, as attach() makes it in a new process."""
+        """The client that the modules use, as attach() makes it in a new process."""
         logging.getLogger("torch.distributed.checkpoint").setLevel(logging.ERROR)
         ck = self.attach(agent)
         patch = mock.patch("holdfast._client.attach", lambda: ck)
@@ -223,7 +223,7 @@ class OneRank(ClientCase):
         self.client(after)
         reader = holdfast.dcp.Reader()
         reader.read_metadata()
-        reader._memory.items.clear()  # as of a rank that held other parts
+        reader._memory.items.clear()  # as on a rank that held other parts
         with mock.patch.object(reader, "read_metadata", lambda: holdfast._planned.metadata(reader._memory.table)):
             said = self.failure(lambda: dcp.load({"w": torch.zeros(4)}, storage_reader=reader))
         self.assertIn("step 3 was saved with another layout: this rank's memory has no part of w at [0]", said)
@@ -239,7 +239,7 @@ class OneRank(ClientCase):
         self.assertEqual(reader.step, 3)
         dcp.load(state, storage_reader=reader)
         self.assertEqual(state["w"].tolist(), [1, 1])
-        self.assertIn("ask reader.step first", self.failure(lambda: dcp.load({}, storage_reader=holdfast.dcp.Reader())))
+        self.assertIn("check reader.step first", self.failure(lambda: dcp.load({}, storage_reader=holdfast.dcp.Reader())))
 
     def test_what_cannot_be_kept_ends_no_training(self):
         agent = self.agent()

@@ -1,4 +1,4 @@
-"""Copies from devices, of which there is none here: torch.cuda is pretended."""
+"""Copies from devices, with a fake torch.cuda."""
 
 import sys
 import threading
@@ -71,7 +71,7 @@ class Saves(DeviceCase):
         self.assertEqual(sorted(self.lib.registered()), sorted((arena.address(i), arena.header.stride) for i in range(arena.slots)))
 
     def test_the_device_is_that_of_the_state(self):
-        """Not the calling thread's: one that has set none would make every rank one at home on the first device."""
+        """Not of the calling thread: one that has set no device would start a context of every rank on the first device."""
         devices = _device.Devices(print)
         devices._on = True
 
@@ -118,7 +118,7 @@ class Aside(DeviceCase):
             self.assertTrue(self.kept())
         self.assertGreater(self.record().overlapped, 15)
         self.assertEqual(self.record().dropped, 0)
-        self.assertEqual(self.lib.entered, {"holdfast-register", "holdfast-overlap"})  # no thread of the script's
+        self.assertEqual(self.lib.entered, {"holdfast-register", "holdfast-overlap"})  # no thread of the script
 
     def test_save_does_not_wait_for_the_copy_and_the_optimizer_does(self):
         self.begin().overlapping()
@@ -171,7 +171,7 @@ class Aside(DeviceCase):
         self.assertTrue(self.kept())
 
     def proof(self):
-        """A save that is to be compared as the next step begins."""
+        """A save that is compared as the next step begins."""
         self.begin()
         for _ in range(8):
             self.step()
@@ -212,7 +212,7 @@ class Aside(DeviceCase):
         self.assertTrue(self.kept())
 
     def test_memory_and_devices_in_one_state(self):
-        """What lies in this process's memory is copied inside save."""
+        """State in this process's memory is copied inside save."""
         with mock.patch.object(_device, "is_on_one", lambda t: t.data_ptr() == self.net.a.weight.data_ptr()):
             self.begin(Net()).overlapping()
             copies = self.sides[0].copies
@@ -253,7 +253,7 @@ class Digests(unittest.TestCase):
             self.assertFalse(self.differ(a, a.clone()))
 
     def test_rows_that_change_places_show(self):
-        for row in (500, 512, 4096):  # in numbers of 4 bytes
+        for row in (500, 512, 4096):  # in 4-byte numbers
             a = torch.randn(300, row)
             for other in (4, 64, 67, 99, 244, 254):
                 b = a.clone()
@@ -277,7 +277,7 @@ class Digests(unittest.TestCase):
 @unittest.skipIf(torch is None, "torch is not installed")
 class Runtimes(unittest.TestCase):
     def test_the_real_one_answers_without_a_device(self):
-        """Where this torch brings a runtime: by an error, here, for each call."""
+        """Where this torch ships a CUDA runtime; here each of its calls returns an error."""
         if torch.version.cuda is None:
             self.assertIsNone(_device.runtime())
             return

@@ -1,6 +1,6 @@
 """examples/pytorch-ddp, run as plain torchrun runs it and as a disturbed Holdfast job: the same losses, bit for bit.
 
-The last test changes one byte of what is restored and wants the comparison to fail.
+The last test changes one restored byte and expects the comparison to fail.
 """
 
 import os
@@ -55,7 +55,7 @@ class Gang:
         return all(c.poll() is None for c in self.children)
 
     def end(self, kill=False):
-        """Waits for the end, or brings it; returns what went wrong."""
+        """Waits for the end, or kills the ranks; returns what went wrong."""
         wrong = ""
         for child in self.children:
             if kill:
@@ -83,7 +83,7 @@ class Example(unittest.TestCase):
         return agents
 
     def seal(self, agents):
-        """As agents and coordinator do: a step is common once all have sealed it."""
+        """Like agents and coordinator: a step is common once all ranks have sealed it."""
         for a in agents:
             a.seal(everywhere=False)
         newest = [max((s.step for s in map(a.slot, range(3)) if s.state == 2), default=0) for a in agents]

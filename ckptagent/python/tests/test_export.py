@@ -1,4 +1,4 @@
-"""A step that lies in storage is read by stock torch; what is not whole is found out and named."""
+"""Stock torch reads an exported step; incomplete and damaged steps are detected and named."""
 
 import contextlib
 import io
@@ -30,7 +30,7 @@ if torch is not None:
 
 
 def script(name, *args, **env):
-    """Runs a script of this folder in an interpreter that finds nothing of ours but what env names."""
+    """Runs a script of this folder in an interpreter that finds of Holdfast only what env names."""
     clean = {k: v for k, v in environment().items() if k != "PYTHONPATH"}
     clean.update(OMP_NUM_THREADS="1", **env)
     r = subprocess.run([sys.executable, "-W", "ignore", str(HERE / name), *args], env=clean, capture_output=True, text=True)
@@ -40,7 +40,7 @@ def script(name, *args, **env):
 
 
 def sealed_data(agent):
-    """What the agent sealed, which is what it writes to storage."""
+    """The sealed bytes, which the agent would write to storage."""
     assert agent.seal() is not None
     slot = max(range(A.SLOTS), key=lambda i: agent.slot(i).step)
     return agent.data(slot, agent.slot(slot).length)
@@ -72,8 +72,8 @@ class Trained(unittest.TestCase):
             self.assertEqual(export.main([self.job, "--to", "dcp", out]), 0)
         said = said.getvalue()
         self.assertRegex(said, r"exported step 2 of generation 1 \(4 ranks, \d+ bytes, \d+ names\) to .*, for dcp")
-        self.assertIn("ddp.module.1.running_mean is the lowest rank's; ranks 2, 3 hold another: each rank's own is rank-<rank>.ddp.module.1.running_mean", said)
-        self.assertIn("seen.at is the lowest rank's; ranks 1, 2, 3 hold another", said)
+        self.assertIn("ddp.module.1.running_mean is the lowest rank's value; ranks 2, 3 hold another: each rank's own is rank-<rank>.ddp.module.1.running_mean", said)
+        self.assertIn("seen.at is the lowest rank's value; ranks 1, 2, 3 hold another", said)
         self.assertEqual(len(said.splitlines()), 4, said)  # these, and running_var: nothing else differs, nothing is left out
         said = script("export_stock.py", out, self.whole, self.out("again"))
         self.assertRegex(said, r"each rank's own values are there\n(\d+) tensors are equal on 4 ranks\n\1 tensors are equal on 2 ranks")
@@ -118,7 +118,7 @@ class Folder(ClientCase):
     """One or two ranks without a process group."""
 
     def keep(self, generation=1, step=STEP, ranks=1, **objects):
-        """The data of ranks that hold these, put into storage. An object may be a function of the rank."""
+        """Rank data with these states, written to storage. An object may be a function of the rank."""
         states = []
         for rank in range(ranks):
             agent = FakeAgent(tempfile.mkdtemp(dir=self.folder), rank=rank, state_bytes=1 << 20)
@@ -237,7 +237,7 @@ class Folder(ClientCase):
         self.refused("there is no format 'hdf'", to="hdf")
         out = os.path.join(self.folder, "there")
         open(out, "w").close()
-        for what, says in ((out, "is there already"), (os.path.join(self.folder, "no", "out"), "in a folder that is not there")):
+        for what, says in ((out, "exists already"), (os.path.join(self.folder, "no", "out"), "does not exist: create it first")):
             said = io.StringIO()
             with contextlib.redirect_stderr(said):
                 self.assertEqual(export.main([self.job, "--to", "dcp", what]), 1)
@@ -312,7 +312,7 @@ class Folder(ClientCase):
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
             export.main([self.job, "--to", "dcp", os.path.join(self.folder, "out")])
-        self.assertRegex(said.getvalue(), r"left out: m.acts \(.*_act\)\n.*\n.*with --trust it is read")
+        self.assertRegex(said.getvalue(), r"left out: m.acts \(.*_act\)\n.*\n.*export with --trust")
         self.exported("dcp", trust=True)
         self.assertEqual((Acts.made, self.report.left), ([1, 1], {}))
         got = self.exported("torch", trust=True)
@@ -436,7 +436,7 @@ class Parts(unittest.TestCase):
         groups = {"o.param_groups.0.lr": 1, "o.param_groups.0.params": [0, 1], "o.param_groups.1.lr": 2, "o.param_groups.1.params": [2]}
         self.assertEqual((got, union.differ), ({"o.state.1.m": 10, "o.state.0.m": 20, "o.state.2.m": 30, **groups}, {}))
         for s in states:
-            del s["o"]["of"]  # as older clients kept it: nothing says whose parameters these are
+            del s["o"]["of"]  # as older clients saved it: without the owners of the parameters
         union = _union.unite(states)
         self.assertEqual([union.entries["rank-%d.o.optim.state.0.m" % r].value for r in (0, 1)], [10, 20])
 

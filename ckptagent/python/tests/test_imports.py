@@ -86,7 +86,7 @@ for name in ('bad', 'nothing', 'xml.nothing', 'wave.nothing'):
         self.assertIn("holdfast: import hook: ValueError: ours", done.stderr)
 
     def test_other_finders_are_asked(self):
-        """One that was there, one that comes behind, one that comes before and asks on."""
+        """Three other finders: one present before, one appended later, one inserted first that calls all finders again."""
         done = self.python(self.file("s.py", """
             import sys, types, importlib.machinery, importlib.util
             class Other:
@@ -122,7 +122,7 @@ for name in ('bad', 'nothing', 'xml.nothing', 'wave.nothing'):
         self.assertEqual((done.stdout.count("True"), done.stderr), (2, ""))
 
     def test_a_finder_of_old_is_left_to_python(self):
-        """Up to Python 3.11 a finder may have find_module alone; what it serves comes first there, also with us."""
+        """Up to Python 3.11 a finder may have only find_module; its modules take precedence, also with the hook."""
         self.file("wave.py", "by = 'path'\n")
         text = """
             import sys, types
@@ -180,7 +180,7 @@ class Actions(ScriptCase):
 
 class Cost(ScriptCase):
     def test_an_import_costs_little_more(self):
-        """Finding alone: what a module that is there costs more, and one that is not."""
+        """Only the search: how much longer it takes for a module that exists, and for one that does not."""
         self.file("packages/site-packages/__init__.py", "")
         for i in range(200):
             self.file("packages/site-packages/m%d.py" % i, "")

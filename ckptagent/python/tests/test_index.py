@@ -1,4 +1,4 @@
-"""Stock torch reads a step in storage where it lies, by what a Python without torch has said of it."""
+"""Stock torch reads a step in storage in place, from an index that a Python without torch wrote."""
 
 import json
 import os
@@ -25,19 +25,19 @@ MEMORY = 512 << 20
 
 
 def bound():
-    """As the agent binds it."""
+    """As the agent mounts it."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
 
 
 def index(job, ranks, step=2):
-    """What the agent's process says of a step of generation 1: standard output and error."""
+    """Output of the agent's index process for a step of generation 1: standard output and error."""
     files = os.path.join(job, "gen-1", "step-%d.rank-" % step)
     made = subprocess.run([sys.executable, "-I", "-S", "-c", PROGRAM, str(ROOT), files, str(ranks)], capture_output=True, preexec_fn=bound)
     return (made.stdout, "") if made.returncode == 0 else (b"", made.stderr.decode())
 
 
 def place(job, said, step=2):
-    """Puts that where the agent does, and returns the folder."""
+    """Writes the index where the agent does, and returns the folder."""
     folder = os.path.join(job, "gen-1", "step-%d.dcp" % step)
     os.mkdir(folder)
     n, _, rest = said.partition(b"\n")
@@ -60,7 +60,7 @@ class Case(unittest.TestCase):
 
 @unittest.skipIf(torch is None, "TORCH IS MISSING")
 class Real(Case):
-    """States that real ranks of torch kept; a process that cannot import holdfast loads each from where it lies."""
+    """States saved by real ranks with torch; a process that cannot import holdfast loads each in place."""
 
     def made(self, name):
         states = os.path.join(self.folder, "states", name)
@@ -80,19 +80,19 @@ class Real(Case):
         return states, folder
 
     def test_trained(self):
-        """Also on four ranks that are sharded otherwise, and on two again. Not told are running_mean and _var of DDP."""
-        states, folder = self.check("trained", r"^\d\d\d names are equal, of \d+ tensors in \d\d\d parts; 8 are not told of ranks that differ")
+        """Also on four ranks with another sharding, and again on two. running_mean and _var of DDP differ and are not listed."""
+        states, folder = self.check("trained", r"^\d\d\d names are equal, of \d+ tensors in \d\d\d parts; 8 differ between ranks and are not listed")
         said = script("export_stock.py", folder, os.path.join(states, "whole.pt"), os.path.join(self.folder, "again"))
         self.assertRegex(said, r"each rank's own values are there\n\d+ tensors are equal on 4 ranks\n\d+ tensors are equal on 2 ranks")
 
     def test_planned(self):
-        self.check("planned", r"^57 names are equal, of 32 tensors in 53 parts; 0 are not")
+        self.check("planned", r"^57 names are equal, of 32 tensors in 53 parts; 0 differ")
 
     def test_kinds(self):
-        self.check("kinds", r"^104 names are equal, of 37 tensors in 37 parts; 0 are not")
+        self.check("kinds", r"^104 names are equal, of 37 tensors in 37 parts; 0 differ")
 
     def test_opaque(self):
-        self.check("opaque", r"^1 names are equal, of 1 tensors in 1 parts; 0 are not")
+        self.check("opaque", r"^1 names are equal, of 1 tensors in 1 parts; 0 differ")
 
 
 def state(tree, rows=(), prefix=None, objects=b""):
@@ -114,14 +114,14 @@ def shard(rank, placements=(["shard", 0],), rows=2, shape=(4, 2)):
 
 
 def zero_of(count):
-    """What is kept of a ZeroRedundancyOptimizer that says how many parameters it has."""
+    """The saved state of a ZeroRedundancyOptimizer that claims a number of parameters."""
     group = {"d": [["params", {"l": [0]}]]}
     optim = {"d": [["state", {"d": []}], ["param_groups", {"l": [group]}]]}
     return {"d": [["optim", optim], ["groups", {"l": [{"d": []}]}], ["part", {"l": []}], ["of", {"l": [{"l": [count, {"l": [0]}]}]}]]}
 
 
 class Made(Case):
-    """What a rank's state may say. No torch is needed."""
+    """Untrusted content of a rank's state. No torch is needed."""
 
     def names(self, *states):
         job = self.put("job-uid-%d" % len(os.listdir(self.folder)), states)
@@ -135,7 +135,7 @@ class Made(Case):
         return why
 
     def test_nothing_but_these_is_called(self):
-        """A text of a state never becomes a name that is imported; no memory is read that is not the state's."""
+        """No text in a state becomes the name of an imported module; no memory outside of the state is read."""
         of = {"m": {"d": [["w", {"T": 0}], ["s", {"T": 1}], ["posix\nsystem", "x"]]}, "p": {"p": 0}, "a": {"t": [{"T": 0}, {"T": 2}]}}
         blob = b"cposix\nsystem\n"
         rows = [WHOLE, shard(0), ("numpy", "<i2", [2], 4, None)]
@@ -156,13 +156,13 @@ class Made(Case):
         self.assertEqual(called, {"_pickle loads", "torch load", "_io BytesIO", "numpy ndarray", "builtins bytearray"})
 
     def test_what_cannot_be_named(self):
-        """Each has its reason, and no traceback."""
+        """Each fails with its reason, without a traceback."""
         two = lambda *rows: [state({"w": {"T": 0}}, [r]) for r in rows]  # noqa: E731
         for says, states in {
             "no state: magic": [b"x" * 5000],
             "points past its end": [state({}, [WHOLE])[:4100]],
             "JSONDecodeError": [state(b'{"a":')],
-            "tree tag 'x' is not known here": [state({"a": {"x": 1}})],
+            "tree tag 'x' is unknown": [state({"a": {"x": 1}})],
             "tensor 0, qint8 of 2 bytes": [state({"w": {"T": 0}}, [("torch", "qint8", [2], 2, None)])],
             "float32\nposix of 0 bytes": [state({"w": {"T": 0}}, [("torch", "float32\nposix", [0], 0, None)])],
             "tensor 0, float32 of 9000 bytes": [state({"w": {"T": 0}}, [("torch", "float32", [2250], 9000, None)])],
@@ -170,14 +170,14 @@ class Made(Case):
             "IndexError": [state({"w": {"T": 0}}, [WHOLE], [])],
             "numpy arrays of '.O'": [state({"w": {"T": 0}}, [("numpy", "|O", [1], 8, None)])],
             "numpy arrays of '<i2,O'": [state({"w": {"T": 0}}, [("numpy", "<i2,O", [1], 16, None)])],
-            "buffer kind 'opaque' is not known here": [state({"w": {"T": 0}}, [("opaque", "", [1], 8, None)])],
+            "buffer kind 'opaque' is unknown": [state({"w": {"T": 0}}, [("opaque", "", [1], 8, None)])],
             "RecursionError": [state(b'{"a":' + b'{"l":[' * 100_000 + b"]}" * 100_000 + b"}")],
             "w cannot be put together: the ranks hold 4 elements": two(shard(0)),
             "w cannot be put together: it is a partial": two(shard(0, [["partial", "sum"]], 4)),
             "it lies in several places of the whole tensor": two(shard(0, [["strided", 0, 3]], 3, (6, 2)), shard(1, [["strided", 0, 3]], 3, (6, 2))),
             "a tuple with sharded tensors in it": [state({"w": {"t": [{"T": 0}]}}, [shard(0)])],
             "two parts of the state are both called a.b": [state({"a": {"d": [["b", 1]]}, "a.b": 2})],
-            "rank 1 saved by holdfast.dcp and others not": [state({"a": 1}), state({"__dcp__": {"d": []}})],
+            "rank 1 was saved by holdfast.dcp and others were not": [state({"a": 1}), state({"__dcp__": {"d": []}})],
             "saved by holdfast.dcp|written by another version": [state({"__dcp__": {"d": []}}), state({"a": 1})],
             "MemoryError": [state({"z": zero_of(1 << 60)})],
             "No such file": [],
@@ -188,7 +188,7 @@ class Made(Case):
                 self.assertNotIn("Traceback", why)
 
     def test_many_ranks_take_little_memory(self):
-        """Equal parts of many ranks are one, and of each rank no more is kept than that it holds it."""
+        """Equal parts of many ranks are stored once; for each rank only the fact that it holds them is kept."""
         many = [("torch", "float32", [128, 2], 1024, None)] * 2000
         data = state({"model": {"d": [["layer.%d" % i, {"T": 0}] for i in range(2000)]}}, many[:1])
         job = self.put("many", [data] * 100)
@@ -198,7 +198,7 @@ class Made(Case):
         self.assertLess(int(made.stderr) >> 10, 96)
 
     def test_what_it_names_is_forgotten(self):
-        """Modules that are named are not left behind: what comes later finds out by itself whether torch is there."""
+        """Named modules do not stay in sys.modules: later code can still test whether torch is there."""
         names = set(sys.modules)
         _index._pickled(_index._named("torch.nowhere", "Thing")())
         self.assertEqual(set(sys.modules), names)

@@ -1,4 +1,4 @@
-"""A call of torch's launch_agent is handed to the agent. torch and the agent are stand-ins here; test/launchers has the real ones."""
+"""A call of torch's launch_agent is passed to the agent. torch and the agent are fakes here; test/launchers has the real ones."""
 
 import json
 import os
@@ -101,7 +101,7 @@ class HandOver(ScriptCase):
         self.assertEqual(self.launch(self.ANSWER % {"refused": "why"}), ["RuntimeError holdfast: why", "after"])
 
     def test_no_answer(self):
-        self.assertEqual(self.launch("raise SystemExit(5)"), ["RuntimeError holdfast: the launcher's stand-in ended with code 5 and without an answer", "after"])
+        self.assertEqual(self.launch("raise SystemExit(5)"), ["RuntimeError holdfast: the launcher's shim exited with code 5 and no result", "after"])
 
     def test_signals_reach_the_stand_in(self):
         out = self.launch(

@@ -1,4 +1,4 @@
-"""Copies beside training, from a pretended device: a state that was torn is never announced, or the layout blocks."""
+"""Copies beside training, from a fake device: a torn copy is never announced, or the layout blocks."""
 
 import contextlib
 import copy
@@ -28,7 +28,7 @@ LEAVES = frozenset({1, 2})
 
 
 class Trusts(unittest.TestCase):
-    """What a layout must show, without anything being copied."""
+    """The comparisons that a layout needs, without any copy."""
 
     def run_through(self, trust, n, equal=True, leaves=LEAVES):
         modes = []
@@ -100,7 +100,7 @@ class Overlapping(DeviceCase):
     def test_only_what_an_optimizer_owns_is_left_to_be_copied(self):
         average = {"w": torch.zeros(1 << 19), "part": None}
         self.begin(average=average)
-        average["part"] = self.net.a.weight.detach()[100:]  # a view of what is owned
+        average["part"] = self.net.a.weight.detach()[100:]  # a view of an optimizer's tensor
         self.overlapping()
         copies = self.sides[0].copies
         saved = self.save()
@@ -168,7 +168,7 @@ class Overlapping(DeviceCase):
         self.fake.publish()
         lift = threading.Timer(0.2, self.lift)
         lift.start()
-        self.save()  # held
+        self.save()  # save waits: the agent holds it
         self.assertEqual((lift.finished.is_set(), self.record().overlapped), (True, before))
         self.assertEqual(self.seal(), self.at)
 
@@ -205,9 +205,9 @@ class Overlapping(DeviceCase):
         self.assertEqual(self.said.getvalue().count("copied inside save from now on"), 1)
 
     def test_a_hook_that_fails(self):
-        """The step goes on, without having waited; what is copied meanwhile is seen to be torn."""
+        """The step goes on without a wait; the copy made meanwhile is detected as torn."""
         self.begin().overlapping()
-        other = sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(lambda *_: None)  # torch goes on to it after ours
+        other = sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(lambda *_: None)  # runs after Holdfast's hook
         self.addCleanup(other.remove)
         self.hold()
         self.save()
@@ -228,7 +228,7 @@ class Overlapping(DeviceCase):
         if child == 0:
             code = 1
             try:
-                self.optimizer.step()  # the hook waits for nobody here
+                self.optimizer.step()  # the hook does not wait here
                 self.ck._overlap.settle()
                 code = 0 if not self.ck.save(99) else 2
             finally:
@@ -261,10 +261,10 @@ class Overlapping(DeviceCase):
 
 @unittest.skipIf(torch is None, "TORCH IS MISSING")
 class Adversaries(DeviceCase):
-    """Who writes between save and the next step, before it is copied."""
+    """Writers that change the source between save and the next step, before it is copied."""
 
     def meet(self, write, **begin):
-        """A writer that is new: seen in the very save that it meets."""
+        """A new writer: detected in the first save that it changes."""
         self.begin(**begin).overlapping()
         before = self.record()
         self.hold()
@@ -279,12 +279,12 @@ class Adversaries(DeviceCase):
         self.assertIn("changed", saved.reason)
         self.assertEqual((self.record().dropped, self.record().saves), (before.dropped + 1, before.saves))
         self.assertEqual((self.record().overlap_step, self.record().overlap_grant), (0, 0))
-        # The next one is a proof: good, whatever it shows.
+        # The next save is a proof: good, whatever its comparison shows.
         self.assertTrue(self.save())
         self.assertEqual((self.seal(), self.torn), (self.at, []))
 
     def persist(self, write):
-        """A writer that was there from the beginning: nothing ever overlaps, each save is good."""
+        """A writer present from the beginning: nothing ever overlaps, and each save is good."""
         self.begin()
         for _ in range(7):
             self.train(between=write)
@@ -298,7 +298,7 @@ class Adversaries(DeviceCase):
                 self.net.a.weight.clamp_(-1e-3, 1e-3).add_(1)
 
         def replays():
-            """As of a graph: kernels that write to the same addresses, of which torch counts nothing."""
+            """Writes as a graph does: kernels write to the same addresses without torch's knowledge."""
             for state in self.optimizer.state.values():
                 new = torch.randn(state["exp_avg"].shape)
                 ctypes.memmove(state["exp_avg"].data_ptr(), new.data_ptr(), new.nbytes)
@@ -316,7 +316,7 @@ class Adversaries(DeviceCase):
         self.meet(lambda: self.net.load_state_dict(other))
 
     def test_load_state_dict_of_the_optimizer(self):
-        """It makes its tensors anew: the copy is of the old ones, as they were."""
+        """It replaces its tensors: the copy has the old ones, unchanged."""
         self.begin().overlapping()
         self.hold()
         self.save()
@@ -343,7 +343,7 @@ class Adversaries(DeviceCase):
         self.assertFalse(pair.same())
 
     def test_batch_norm(self):
-        """Its buffers change in forward; they are copied inside save."""
+        """Its buffers change in forward, so they are copied inside save."""
         net = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.BatchNorm1d(512))
         for name in ("running_mean", "running_var"):
             self.assertEqual(getattr(net[1], name).nbytes, 2048)
@@ -359,7 +359,7 @@ class Adversaries(DeviceCase):
         self.assertEqual((self.seal(), self.torn, self.record().dropped), (self.at, [], 0))
 
     def test_a_step_whose_hook_is_gone(self):
-        """As of an optimizer that is compiled whole from some step on."""
+        """As if an optimizer were compiled as a whole from some step on."""
         self.begin().overlapping()
         bare = type(self.optimizer).step.__wrapped__
         self.hold()
@@ -380,7 +380,7 @@ class Adversaries(DeviceCase):
 
 @unittest.skipIf(torch is None, "TORCH IS MISSING")
 class Loops(DeviceCase):
-    """Loops as people write them, in which nothing but the optimizer writes: saves overlap, and none is dropped."""
+    """Usual loops, in which only the optimizer writes: saves overlap, and none is dropped."""
 
     def overlaps(self, steps=8):
         for _ in range(steps):
@@ -458,7 +458,7 @@ class Loops(DeviceCase):
                 kind = torch.optim.AdamW
                 optimizer = ZeroRedundancyOptimizer(net.parameters(), optimizer_class=kind, lr=1e-3) if zero else kind(net.parameters())
                 self.begin(net=net, optimizer=optimizer)
-                if zero:  # its state_dict() would gather: what is kept of it is compared in test_sharded
+                if zero:  # its state_dict() would gather; test_sharded compares its saved state
                     del self.tracked["optimizer"]
                 self.overlaps()
 
@@ -476,7 +476,7 @@ class Loops(DeviceCase):
 
 @unittest.skipIf(torch is None, "TORCH IS MISSING")
 class Blocking(DeviceCase):
-    """Loops that never overlap, and say why."""
+    """Loops that never overlap and report why."""
 
     def blocks(self, reason, steps=7):
         for _ in range(steps):
@@ -521,7 +521,7 @@ class Blocking(DeviceCase):
             step()
 
         self.step = train
-        self.blocks(_watch.NO_HOOK)  # the compiler leaves nothing of it in what it compiles whole
+        self.blocks(_watch.NO_HOOK)  # the compiler removes the hook from a step compiled as a whole
 
     def test_a_step_that_is_called_by_what_is_compiled(self):
         self.begin()
@@ -529,7 +529,7 @@ class Blocking(DeviceCase):
 
         def train():
             self.backward()
-            before = swap(False)  # as it is where the compiler has left the step to Python
+            before = swap(False)  # as where the compiler has left the step to Python
             try:
                 self.optimizer.step()
             finally:

@@ -1,4 +1,4 @@
-"""torch.load reads each tensor of a slot where it lies."""
+"""torch.load reads each tensor of a slot in place."""
 
 import io
 import json
@@ -17,12 +17,12 @@ if torch is not None:
 
 
 def read(data, at, length):
-    """As torch.distributed.checkpoint reads a part of a file."""
+    """Reads part of a file as torch.distributed.checkpoint does."""
     return torch.load(_create_file_view(io.BytesIO(data), at, length), map_location="cpu", weights_only=True)
 
 
 def dtypes():
-    """All that torch has, but for those that this version's own files cannot be read with weights_only."""
+    """All dtypes of torch, except those whose own files this version cannot read with weights_only."""
     for name in dir(torch):
         dtype = getattr(torch, name)
         if isinstance(dtype, torch.dtype) and str(dtype) == "torch." + name:

@@ -1,4 +1,4 @@
-"""States that are sharded over ranks: saved and restored by each rank alone, and refused where they are laid out anew."""
+"""States sharded over ranks: each rank saves and restores alone, and another layout is refused."""
 
 import os
 import pathlib
@@ -23,7 +23,7 @@ PATIENCE = 1200
 
 @unittest.skipIf(torch is None, "TORCH IS MISSING")
 class FourRanks(ClientCase):
-    """Killed after the save of a step, and started anew from other weights: the losses that follow are the same."""
+    """Killed after the save of a step and restarted with other weights: the following losses are the same."""
 
     def start(self, seed, agents):
         port = ports.kept()
@@ -48,7 +48,7 @@ class FourRanks(ClientCase):
         return children
 
     def losses(self, children):
-        """(rank, model, step) -> loss, of ranks that have done all steps. Then they are killed."""
+        """(rank, model, step) -> loss, of ranks that have finished all steps. Then the ranks are killed."""
         losses, lines = {}, re.compile(r"loss of (.+) in step (\d+): (\S+)")
         try:
             for rank, child in enumerate(children):
@@ -120,7 +120,7 @@ class OneRank(ClientCase):
         return ck
 
     def refused(self, agent, **objects):
-        """What the error says that restoring into these objects ends with."""
+        """The error of a restore into these objects."""
         ck = self.attach(agent)
         ck.track(**objects)
         with self.assertRaises(holdfast.RestoreError) as e:
@@ -171,14 +171,14 @@ class OneRank(ClientCase):
     def test_what_was_whole_is_not_put_into_shards(self):
         agent = self.saved(s={"w": torch.zeros(4)})
         said = self.refused(agent, s={"w": self.shard(torch.zeros(4), self.mesh("dp"), 0)})
-        self.assertRegex(said, r"s\['w'\] was saved whole, and now it is a tensor of shape \[4\], placed")
+        self.assertRegex(said, r"s\['w'\] was saved unsharded and is now a tensor of shape \[4\], placed")
 
     def test_an_optimizer_that_has_not_stepped_takes_the_mesh_of_its_parameters(self):
         def made(mesh):
             p = torch.nn.Parameter(self.shard(torch.ones(4), mesh, 0))
             return p, torch.optim.Adam([p], lr=0.1)
 
-        # Two meshes of one shape without names: nothing but the parameter tells which.
+        # Two meshes of the same shape, without names: only the parameter shows which one is meant.
         from torch.distributed.device_mesh import DeviceMesh
 
         p, optimizer = made(DeviceMesh("cpu", [0]))
@@ -191,7 +191,7 @@ class OneRank(ClientCase):
         self.assertEqual(kept.placements, p.placements)
         self.assertEqual(bits(kept.to_local()), bits(optimizer.state[p]["exp_avg"].to_local()))
         _, other = made(self.mesh("dp"))
-        self.assertRegex(self.refused(self.next_generation(ck, agent, 3), o=other), r"o\['state'\]\[0\]\['exp_avg'\] was saved as .* nothing that it could belong to is on such a mesh now")
+        self.assertRegex(self.refused(self.next_generation(ck, agent, 3), o=other), r"o\['state'\]\[0\]\['exp_avg'\] was saved as .* no tracked tensor is on such a mesh now")
 
     def test_tied_shards_are_stored_once(self):
         w = self.shard(torch.zeros(64, 64), self.mesh("dp"), 0)
@@ -204,7 +204,7 @@ class OneRank(ClientCase):
         slot, header = ck._arena.find(3)
         agent.flip(slot, agent.data(slot, header.length).index(b'"dtensor"') + 1)
         self.release(ck)
-        self.assertIn("restoring step 3: buffer kind 'etensor' is not known here", self.refused(agent, s={}))
+        self.assertIn("restoring step 3: buffer kind 'etensor' is unknown", self.refused(agent, s={}))
 
     def test_another_part_of_zero_1_is_refused(self):
         from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -213,11 +213,11 @@ class OneRank(ClientCase):
             return ZeroRedundancyOptimizer([torch.nn.Parameter(torch.zeros(n))], torch.optim.Adam, lr=0.1)
 
         agent = self.saved(o=made(3))
-        self.assertIn("had parameters of shapes [[[3]]]; now it has [[[4]]]", self.refused(agent, o=made(4)))
+        self.assertIn("with parameters of shapes [[[3]]] on this rank; now it has [[[4]]]", self.refused(agent, o=made(4)))
 
 
 class Refused(ClientCase):
-    """Kinds that could never be restored are refused by name, before anything is trained."""
+    """Kinds that could never be restored are refused by name, before training."""
 
     def refusal(self, value):
         ck = self.attach(self.agent())
@@ -227,7 +227,7 @@ class Refused(ClientCase):
         return str(e.exception)
 
     def kind(self, name, module, *bases, **members):
-        """An object of a class that is called so."""
+        """An object of a class with that name."""
         return type(name, bases or (Holder,), dict(members, __module__=module))()
 
     def test_by_name(self):

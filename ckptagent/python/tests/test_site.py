@@ -29,7 +29,8 @@ class Chain(ScriptCase):
         self.assertIn("ValueError: theirs", both.stderr)
 
     def test_it_costs_little(self):
-        # The smallest of many, next to a module of Python's own in the same processes: what else runs on the machine only adds, to both.
+        # The minimum of many runs, next to a standard library module in the same processes: other load on the machine only adds
+        # to both.
         ours, argparse = [], []
         for _ in range(9):
             done = self.python("-X", "importtime", "-c", "import argparse", PYTHONPYCACHEPREFIX=self.folder, PYTHONDONTWRITEBYTECODE="")
@@ -59,7 +60,7 @@ class Launchers(ScriptCase):
             self.assertIs(site_hook.is_launcher(line.split()), want, line)
 
     def installed(self):
-        """A folder as the installer leaves it, with an agent that shows how it was called."""
+        """A folder as the installer leaves it, with an agent that prints its arguments."""
         root = os.path.join(self.folder, "hf")
         agent = self.file("hf/bin/holdfast-agent", '#!/bin/sh\nfor a in "$@"; do echo "$a"; done\n')
         os.chmod(agent, os.stat(agent).st_mode | stat.S_IXUSR)
@@ -136,7 +137,7 @@ class Errors(ScriptCase):
 
 
 class Pages(ScriptCase):
-    """What a script that knows nothing of us tells its agent."""
+    """What a script without the client reports to its agent."""
 
     def rank(self, text, page=None, **extra):
         if page is None:
@@ -183,7 +184,7 @@ class Pages(ScriptCase):
         self.assertIn(b"\nwave\n", content)
 
     def test_no_child_writes(self):
-        """Neither one that the rank forks nor one that it starts."""
+        """Neither a process that the rank forks nor one that it starts."""
         _, numbers, names = self.rank("""
             import os, subprocess, sys, _holdfast_imports as hook
             print(os.getpid(), flush=True)
@@ -199,7 +200,7 @@ class Pages(ScriptCase):
         self.assertNotIn("wave", names)
 
     def test_one_process_at_a_time_writes(self):
-        """Where a rank is no Python, several of its children take themselves for it."""
+        """If a rank is not Python, several of its children act as the rank's process."""
         _, numbers, names = self.rank("""
             import os, subprocess, sys
             env = dict(os.environ, HOLDFAST_ERROR_FILE="e", HOLDFAST_PAGE="page")
@@ -232,7 +233,7 @@ class Pages(ScriptCase):
         self.assertNotIn("y" * 200, names)
 
     def test_optimizer_steps(self):
-        """The hook that torch would be given, by way of a module of that name."""
+        """The hook that torch would get, through a module of that name."""
         self.file("lib/site-packages/torch/__init__.py", """
             __version__ = "2.15.0"
             class compiler:

@@ -48,14 +48,14 @@ if __name__ == "__main__":
 
 
 def adopt_orphans():
-    """Makes this process the parent of copies, as the container's first process is."""
+    """Makes this process the reaper of copies, like the container's first process."""
     PR_SET_CHILD_SUBREAPER = 36
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "becoming the reaper of orphans")
 
 
 def exit_code(pid):
-    """Waits for a process that may become our child only while we wait."""
+    """Waits for a process that may become a child of this one only during the wait."""
     end = time.monotonic() + 60
     while True:
         try:
@@ -67,7 +67,7 @@ def exit_code(pid):
 
 
 class Ends:
-    """The agent's ends: of the source's socket, and of one for each rank. As a file, the first rank's."""
+    """The agent's ends of the sockets: the source's, and one for each rank. As a file object: the first rank's."""
 
     def __init__(self, ranks=1):
         pairs = [socket.socketpair() for _ in range(1 + ranks)]
@@ -78,7 +78,7 @@ class Ends:
     @staticmethod
     def _file(ours):
         lines = ours.makefile("rw")
-        ours.close()  # with the file, the socket
+        ours.close()  # closing the file closes the socket
         return lines
 
     @property
@@ -91,7 +91,7 @@ class Ends:
         self.control.flush()
 
     def heard(self):
-        """What the source says once it has imported."""
+        """The source's report once it has imported."""
         while True:
             message = json.loads(self.control.readline())
             if message.get("warm"):
@@ -103,7 +103,7 @@ class Ends:
 
 
 class Standby(ScriptCase):
-    """The same command line, once started in the normal way and once held as a standby first."""
+    """The same command line, started normally and held as a standby first."""
 
     @classmethod
     def setUpClass(cls):
@@ -138,7 +138,7 @@ class Standby(ScriptCase):
         lines.flush()
 
     def ended(self, child, lines, pid, typed=None):
-        """How the rank ended, be it the process itself or a copy; its source ends when the agent hangs up."""
+        """The exit of the rank, whether the process itself or a copy; its source ends when the agent closes its socket."""
         if pid == child.pid:
             out, err = child.communicate(typed, timeout=60)
             return subprocess.CompletedProcess(child.args, child.returncode, out, err)
@@ -229,7 +229,7 @@ class Standby(ScriptCase):
         child, lines = self.standby(self.file("s.py", "print('ran')"))
         ready = json.loads(lines.readline())
         given = os.sched_getscheduler(0)
-        waits = os.SCHED_BATCH if given == os.SCHED_OTHER else given  # who was given another policy keeps it
+        waits = os.SCHED_BATCH if given == os.SCHED_OTHER else given  # a process started with another policy keeps it
         for pid in (child.pid, ready["pid"]):
             with open("/proc/%d/comm" % pid) as f:
                 self.assertEqual(f.read(), "hf-standby\n")
@@ -239,9 +239,9 @@ class Standby(ScriptCase):
         self.assertEqual((child.returncode, child_out, child_err), (0, "", ""))
 
     def store(self, rank, listens, limit=None):
-        """Becomes a script that asks for the store once; the store listens, if it does, after the order was given.
+        """Becomes a script that connects to the store once; the store listens, if at all, after the order.
 
-        limit is the longest wait; a test that is to end before it, or never to reach it, has one that no busy machine decides.
+        limit is the longest wait; tests choose it so that a busy machine cannot decide the result.
         """
         self.file("torch/__init__.py", "")
         self.file("torch/distributed/__init__.py", "" if limit is None else "import holdfast_standby\nholdfast_standby._STORE_LIMIT = %d\n" % limit)
@@ -261,7 +261,7 @@ class Standby(ScriptCase):
             ready = json.loads(lines.readline())
             self.order(lines, pid=ready["pid"], env=news)
             if listens:
-                time.sleep(0.2)  # a script that did not wait has asked by now
+                time.sleep(0.2)  # a script that did not wait has connected by now
                 server.listen()
             return self.ended(child, lines, ready["pid"])
 
@@ -333,7 +333,7 @@ class Standby(ScriptCase):
         first = json.loads(lines.readline())["pid"]
         os.kill(first, signal.SIGKILL)
         self.assertEqual(exit_code(first), -signal.SIGKILL)
-        self.order(lines, pid=first, env={})  # came too late: no other may take it for its own
+        self.order(lines, pid=first, env={})  # too late: no other copy may take it
         second = json.loads(lines.readline())["pid"]
         self.assertNotIn(second, (first, child.pid))
         self.order(lines, pid=second, env={})
@@ -377,7 +377,7 @@ class Standby(ScriptCase):
     OWN = ("RANK", "LOCAL_RANK", "HOLDFAST_LOCAL_RANK")
 
     def importable(self, **modules):
-        """Installed packages, of which each is one file; returns the path that they are found by."""
+        """Installed packages of one file each; returns their path."""
         for name, text in modules.items():
             self.file("lib/%s.py" % name, text)
         return str(ROOT) + os.pathsep + os.path.join(self.folder, "lib")
@@ -429,7 +429,7 @@ class Standby(ScriptCase):
                 child, lines = self.standby(self.file("s.py", "pass"), modules=["asks", "colorsys"], ranks=2, own=self.OWN, PYTHONPATH=self.importable(asks=text))
                 facts = lines.heard()
                 want = "module asks, which the script imports, reads " + names if names else ""
-                # What cannot be copied imports no more.
+                # A source that cannot be copied imports no more.
                 self.assertEqual((facts["alone"], facts["imported"]), (want, 1 if names else 2))
                 lines.close()
                 self.assertEqual(child.communicate(timeout=60), ("", ""))
@@ -468,7 +468,7 @@ old = [Old()]
     LATER = ("MASTER_ADDR", "TORCHELASTIC_RESTART_COUNT")
 
     def said(self, modules, skip=(), ranks=2, **texts):
-        """What a source says of modules that it is to import."""
+        """The source's reports on modules that it is to import."""
         child, lines = self.standby(self.file("s.py", "pass"), modules=(), ranks=ranks, own=self.OWN, PYTHONPATH=self.importable(**texts))
         lines.heard()
         lines.tell(modules=modules, own=list(self.OWN) if ranks > 1 else [], later=self.LATER, skip=skip)

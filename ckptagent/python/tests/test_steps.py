@@ -1,4 +1,4 @@
-"""What counts as an optimizer step, by torch itself."""
+"""What counts as an optimizer step, with torch itself."""
 
 import contextlib
 import copy
@@ -43,7 +43,7 @@ class Counted(unittest.TestCase):
         self.addCleanup(optimizer._global_optimizer_post_hooks.clear)
 
     def process(self, first=True):
-        """Counts from here on as a new process would."""
+        """Counts from here on, as in a new process."""
         optimizer = sys.modules["torch.optim.optimizer"]
         optimizer._global_optimizer_post_hooks.clear()
         self.page = Page()
@@ -68,7 +68,7 @@ class Counted(unittest.TestCase):
         self.assertEqual((self.page.count, self.page.resume), (10, 0))
 
     def test_two_optimizers(self):
-        """The one that steps most often counts, and what it resumed at."""
+        """The optimizer with the most steps counts, and its restored step."""
         a, b = self.model(), self.model()
         first, second = torch.optim.Adam(a.parameters()), torch.optim.Adam(b.parameters())
         for _ in range(5):
@@ -171,7 +171,7 @@ class Counted(unittest.TestCase):
         self.assertGreater(len(calls), 3)
 
     def test_a_subclass_that_calls_super(self):
-        """Both steps are torch's wrapped ones where an object of the base class was made as well."""
+        """Both steps are wrapped by torch if an object of the base class was made as well."""
 
         class Mine(torch.optim.SGD):
             def step(self, closure=None):
@@ -220,7 +220,7 @@ class Counted(unittest.TestCase):
         self.assertEqual(self.page.count, 0)
 
     def test_optimizers_that_are_gone(self):
-        """Their numbers are used again by others."""
+        """Other objects reuse their ids."""
         for _ in range(50):
             model = self.model()
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -283,7 +283,7 @@ class Counted(unittest.TestCase):
         copy.deepcopy(optimizer)
 
     def resumed(self, first, change=None, kind="Adam", again=3):
-        """What is told of a run that goes on from five steps, the state being changed before."""
+        """The reports of a run that resumes at step 5, with the state changed before."""
         model = self.model()
         optimizer = getattr(torch.optim, kind)(model.parameters())
         for _ in range(5):
@@ -303,7 +303,7 @@ class Counted(unittest.TestCase):
         return self.page.resume
 
     def test_where_a_run_goes_on(self):
-        def frozen(state):  # a part that was trained before and is not any more
+        def frozen(state):  # a part that was trained before and is frozen now
             state["state"][0]["step"] = torch.tensor(90.0)
             state["state"][99] = {"step": torch.tensor(100.0)}
             return state
@@ -317,7 +317,7 @@ class Counted(unittest.TestCase):
         self.assertIsNone(self.resumed(False, again=1), "not sure yet")
 
     def test_a_count_that_is_none(self):
-        """State that calls something else a step."""
+        """State in which `step` means something else."""
 
         class Odd(torch.optim.SGD):
             rise = 2
@@ -339,7 +339,7 @@ class Counted(unittest.TestCase):
             self.assertEqual((self.page.count, self.page.resume), (4, None), rise)
 
     def engine_module(self):
-        """As DeepSpeed's: inner optimizers step many times for one step of the engine, none where it skips one."""
+        """Like DeepSpeed's: inner optimizers step many times per engine step, and not at all for a skipped one."""
         test = self
 
         class DeepSpeedEngine:
@@ -368,7 +368,7 @@ class Counted(unittest.TestCase):
             for micro in range(8):
                 engine.step(boundary=micro % 2 == 1)
                 if micro == 5:
-                    engine.global_steps = 100  # a checkpoint that the script loads in the middle
+                    engine.global_steps = 100  # a checkpoint that the script loads during training
             other = module.DeepSpeedEngine(7)
             other.step()
             self.assertEqual((self.page.count, self.page.resume), (4, want))

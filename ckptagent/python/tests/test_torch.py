@@ -1,4 +1,4 @@
-"""The client with torch: every kind of tensor that a training script holds."""
+"""The client with torch: every kind of tensor that a training script has."""
 
 import contextlib
 import io
@@ -84,7 +84,7 @@ class Tensors(Through):
         self.assertTrue(back["channels last"].is_contiguous(memory_format=torch.channels_last))
 
     def test_large_tensors(self):
-        """What several threads copy as bytes, and what only looks as if they could."""
+        """Tensors that several threads copy as bytes, and similar ones that are not."""
         n = 1 << 16  # 256 KiB of float32
         whole = torch.arange(3.0 * n)
         state = {
@@ -96,7 +96,7 @@ class Tensors(Through):
         for name, t in state.items():
             with self.subTest(name):
                 self.assert_same(back[name], t.resolve_conj().resolve_neg())
-        self.fake.flip(0, 4096)  # the first large one's bytes
+        self.fake.flip(0, 4096)  # a byte of the first large tensor
         self.assert_same(back["plain"], state["plain"])
 
     def test_a_storage_that_was_let_go_of(self):
@@ -232,7 +232,7 @@ class Tensors(Through):
                 ck = self.attach(self.agent())
                 with contextlib.redirect_stderr(io.StringIO()) as said:
                     ck.track(s={"w": t})
-                    self.assertIn("no step is kept while this is so: s['w'] is a", said.getvalue())
+                    self.assertIn("no step is kept until this changes: s['w'] is a", said.getvalue())
                     self.assertFalse(ck.save(1))
                 self.assertEqual(said.getvalue().count("\n"), 1, said.getvalue())
                 self.release(ck)
@@ -257,7 +257,7 @@ class Tensors(Through):
 
 @unittest.skipIf(torch is None, "TORCH IS MISSING")
 class Groups(ClientCase):
-    """Optimizers whose groups came in during training."""
+    """Optimizers whose groups are added during training."""
 
     def restored(self, grow, late=False):
         self.folder = tempfile.mkdtemp(dir=self.folder)
@@ -299,7 +299,7 @@ class Groups(ClientCase):
         agent.seal()
         ck = self.attach(self.next_generation(ck, agent, 1))
         ck.track(net=torch.nn.Linear(3, 2))
-        with self.assertRaisesRegex(RestoreError, r"(?s)restoring step 1: net does not take it: RuntimeError: .*size mismatch"):
+        with self.assertRaisesRegex(RestoreError, r"(?s)restoring step 1: net rejected it: RuntimeError: .*size mismatch"):
             ck.restore()
 
 

@@ -1,4 +1,4 @@
-"""What track says of a state before anything of it is saved."""
+"""What track reports about a state before any save."""
 
 import array
 import collections
@@ -14,7 +14,7 @@ from .test_torch import torch
 
 class Track(ClientCase):
     def tracked(self, value):
-        """What is said while value is tracked."""
+        """The output while value is tracked."""
         ck = self.attach(self.agent())
         self.addCleanup(self.release, ck)
         with contextlib.redirect_stderr(io.StringIO()) as said:
@@ -38,7 +38,7 @@ class Track(ClientCase):
 
     def test_an_object_where_restore_would_not_reach_it(self):
         for value, says in (
-            ({"pair": (Holder(), 1)}, r"s\['pair'\]\[0\] is a Holder in a tuple, which restore makes anew: use a dict or a list"),
+            ({"pair": (Holder(), 1)}, r"s\['pair'\]\[0\] is a Holder in a tuple, which restore replaces: use a dict or a list"),
             ([collections.defaultdict(int, a=Holder())], r"s\[0\]\['a'\] is a Holder in a defaultdict"),
         ):
             with self.assertRaisesRegex(holdfast.TrackError, says):
@@ -54,7 +54,7 @@ class Track(ClientCase):
             ck.track(s=state)
             ck.track(loop=loop)
         lines = said.getvalue().splitlines()
-        self.assertIn("no step is kept while this is so: s['f'] is a function and cannot be kept", lines[0])
+        self.assertIn("no step is kept until this changes: s['f'] is a function and cannot be kept", lines[0])
         self.assertIn("loop: RecursionError", lines[1])
         del state["f"], loop[:]
         self.assertTrue(ck.save(1))

@@ -1,4 +1,4 @@
-"""Hooks for trainers, as far as they need no framework: DeepSpeed's engine is a stand-in. test/launchers has the real ones."""
+"""Hooks for trainers, without a framework: DeepSpeed's engine is a fake. test/launchers has the real ones."""
 
 import sys
 import types
@@ -94,7 +94,7 @@ class DeepSpeed(ClientCase):
         e.micro_steps = 1
         with self.quiet() as said:
             self.assertFalse(ck.save(1))
-        self.assertIn("gradients are being added up, which are not kept: save after the micro batch that ends a step", said.getvalue())
+        self.assertIn("accumulated gradients are not kept: save after the micro batch that ends a step", said.getvalue())
 
     def test_another_split_is_refused_when_restored(self):
         agent, e = self.agent(), self.engine()

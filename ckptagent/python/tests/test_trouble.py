@@ -1,4 +1,4 @@
-"""The client where something is in the way: restores that are refused, kills while it saves, holds; and the bytes it writes."""
+"""The client in trouble: refused restores, kills during saves, holds; and the bytes that it writes."""
 
 import array
 import contextlib
@@ -76,7 +76,7 @@ class RefusedRestores(ClientCase):
         agent = self.saved(s=bytearray(1))
         ck = self.attach(agent)
         ck.track(s=bytearray(1), optimizer=bytearray(1))
-        with self.assertRaisesRegex(holdfast.RestoreError, "it holds no optimizer; it was saved by a script that tracked s"):
+        with self.assertRaisesRegex(holdfast.RestoreError, "it holds no optimizer; the script that saved it tracked s"):
             ck.restore()
 
     def test_a_value_that_cannot_take_what_was_saved(self):
@@ -97,7 +97,7 @@ class RefusedRestores(ClientCase):
 
 
 class GoldenPythonArena(ClientCase):
-    """What this client writes is what the Go tests read. HOLDFAST_UPDATE_GOLDEN=1 writes the file anew."""
+    """The Go tests read what this client writes. HOLDFAST_UPDATE_GOLDEN=1 rewrites the file."""
 
     def test_bytes(self):
         golden = GOLDEN / "python.arena"
@@ -116,7 +116,7 @@ class GoldenPythonArena(ClientCase):
 
 
 class KilledWhileSaving(ClientCase):
-    """A trainer is killed at random moments of saving; what is sealed must always be one step, whole."""
+    """Kills a trainer at random moments of a save; a sealed step must always be whole."""
 
     SCRIPT = textwrap.dedent(
         """
@@ -160,10 +160,10 @@ class KilledWhileSaving(ClientCase):
 
 
 class Held(ClientCase):
-    """A barrier keeps the rank that has copied a step at or above it in save."""
+    """A barrier holds a rank in save once it has copied that step or a later one."""
 
     def held(self, step, barrier, then, silence=None, after=0.3):
-        """Saves step under a barrier at that step, with then(agent) called a little later; how long the save took."""
+        """Saves step under a barrier at that step and calls then(agent) a little later; returns how long the save took."""
         agent = self.agent()
         agent.barrier_step = barrier
         agent.publish()
@@ -200,7 +200,7 @@ class Held(ClientCase):
 
     def test_not_for_ever_where_nobody_says_so_any_more(self):
         self.held(7, 7, lambda agent: None, silence=1.0)
-        self.assertIn("held in save, and the agent says nothing more", self.said.getvalue())
+        self.assertIn("held in save, and the agent no longer responds", self.said.getvalue())
 
     def test_while_it_is_said_again(self):
         def again(agent):
