@@ -24,7 +24,7 @@ var (
 	crashTorchKills = flag.Int("crash-torch-kills", 0, "the same, of tensors of 256 MiB")
 )
 
-// What is done beside the kill of a window's victim, so that what was kept is read again.
+// What accompanies the kill of a window's victim, so that kept steps are read again.
 const (
 	victimAlone = "alone"
 	withRank    = "and its rank"
@@ -32,25 +32,25 @@ const (
 	allNodes    = "and all nodes"
 )
 
-// window is a part of a save or of a restore within which a process is killed.
+// window is a part of a save or restore in which a process is killed.
 type window struct {
 	name, victim string
-	// kinds are what the kills do beside, in turn.
+	// kinds are the companions of the kills, in turn.
 	kinds []string
 	// prelude kills a rank first: the window is within a restart.
 	prelude bool
-	// find looks for a victim that seems to be in the window; still is asked while the victim stands still, and says whether it is.
+	// find returns a process that seems to be in the window; its still, called once the process is stopped, reports whether it is.
 	find func(h *hunt) (p prey, seems bool)
 }
 
 // prey is the process that seems to be in a window.
 type prey struct {
 	pid int
-	// rank is a trainer that stands still as well, so that it does not finish what it is at; 0: none.
+	// rank is a trainer that is stopped as well, so that it does not finish its work; 0: none.
 	rank  int
 	pod   *pod
 	still func() bool
-	// generation that it belongs to, where it is not the one that was hunted for.
+	// generation of the process, if it is another than the hunted one.
 	generation uint64
 }
 
@@ -62,17 +62,17 @@ var windows = []window{
 	{name: "restore", victim: "trainer", kinds: []string{victimAlone}, prelude: true, find: (*hunt).restoring},
 }
 
-// crashes counts what came of the kills.
+// crashes counts the results of the kills.
 type crashes struct {
 	*gang
 	mount      string
 	state      int
 	generation uint64
 	start      uint64
-	// step ever seen of all ranks: a job that gets no further, restart after restart, is given up, so every third kill is beyond
+	// the newest step of all ranks: a job without progress is given up, so every third kill must come beyond it
 	newest   uint64
 	asked    int             // kills within each window
-	timeout  time.Duration   // how long is waited for the window that is tried, restarts aside
+	timeout  time.Duration   // how long to wait for the present window, without restarts
 	stale    map[string]bool // files in storage that an earlier kill may have left
 	outcomes map[string]int
 }
@@ -90,7 +90,7 @@ func newCrashes(t *testing.T, perPod, state int, command ...string) *crashes {
 	return c
 }
 
-// all kills n times within each window, and shows what came of it.
+// all kills n times within each window, and prints the results.
 func (c *crashes) all(n int, windows []window) {
 	defer c.show()
 	c.asked = n
@@ -113,7 +113,7 @@ func (c *crashes) show() {
 	c.t.Logf("kills: window | victim | what came of it\n%s", strings.Join(lines, "\n"))
 }
 
-// once kills in a window and checks what is restored; it returns how often the victim had left the window meanwhile.
+// once kills in a window and checks what is restored; it returns how often the victim had left the window when it was stopped.
 func (c *crashes) once(w window, i int) (left int) {
 	kind := w.kinds[i%len(w.kinds)]
 	after := c.start
@@ -136,7 +136,7 @@ func (c *crashes) once(w window, i int) (left int) {
 	what := c.after(kind, found, best)
 	above := max(old, found.generation)
 	if kind == allNodes {
-		best, _ = c.d.Durable() // all that outlives memory
+		best, _ = c.d.Durable() // the state that outlives memory
 		c.startAnew()
 		c.generation, _ = c.running(above)
 		c.start = c.checkRestart(c.generation+1<<40, c.generation, best)
@@ -152,7 +152,7 @@ func (c *crashes) once(w window, i int) (left int) {
 	return left
 }
 
-// after does what comes beside the kill, and says what must be restored.
+// after does what accompanies the kill, and returns what must be restored.
 func (c *crashes) after(kind string, found prey, best uint64) string {
 	c.t.Helper()
 	switch kind {
@@ -162,7 +162,7 @@ func (c *crashes) after(kind string, found prey, best uint64) string {
 			break
 		}
 		c.killRank(found.pod)
-	case rankLater: // ranks live on: the next agent takes over, and what it seals is read, too
+	case rankLater: // ranks survive: the next agent takes over, and its seals are read, too
 		goOn(found.rank)
 		eventually.Holds(c.t, "steps are sealed under the next agent", func() (bool, any) {
 			common, _ := c.seen()
@@ -181,7 +181,7 @@ func (c *crashes) after(kind string, found prey, best uint64) string {
 	return "the acknowledged step"
 }
 
-// startAnew starts other pods in the place of those that are lost.
+// startAnew starts new pods in place of lost ones.
 func (c *crashes) startAnew() {
 	for _, p := range c.pods {
 		c.c.Forget(p.Name)
@@ -191,7 +191,7 @@ func (c *crashes) startAnew() {
 	}
 }
 
-// killRank kills a rank of the pod, which the arena names.
+// killRank kills a rank of the pod that an arena names.
 func (c *crashes) killRank(p *pod) {
 	c.t.Helper()
 	h := c.hunt()
@@ -202,7 +202,7 @@ func (c *crashes) killRank(p *pod) {
 		}
 		if _, client, ok := a.read(); ok {
 			if !p.Owns(int(client.PID)) {
-				return // it has ended, and the arena names it still
+				return // it has ended, but the arena still names it
 			}
 			if err := syscall.Kill(int(client.PID), syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 				c.t.Fatal(err)
@@ -213,8 +213,8 @@ func (c *crashes) killRank(p *pod) {
 	c.t.Fatalf("no arena of pod %s names a rank", p.Name)
 }
 
-// take waits for a victim to seem to be in the window, has it stand still, looks, and kills it if it is. seen is the newest step that
-// memory held of all ranks before the kill.
+// take waits for a victim that seems to be in the window, stops it, checks, and kills it if it is. seen is the newest step that all ranks
+// held in memory before the kill.
 func (h *hunt) take(w window, had int) (p prey, seen uint64, left int) {
 	h.t.Helper()
 	began := time.Now()
@@ -223,7 +223,7 @@ func (h *hunt) take(w window, had int) (p prey, seen uint64, left int) {
 	for ; time.Since(began) < h.timeout; time.Sleep(20 * time.Microsecond) {
 		p, seems := w.find(h)
 		if !seems {
-			if w.prelude && time.Since(restarted) > 2*time.Second { // that restart went by unseen
+			if w.prelude && time.Since(restarted) > 2*time.Second { // the restart passed unobserved
 				restarted = time.Now()
 				h.mustGoOn()
 				h.killRank(h.pods[0])
@@ -243,7 +243,7 @@ func (h *hunt) take(w window, had int) (p prey, seen uint64, left int) {
 	return p, 0, left
 }
 
-// stop has victim and rank stand still, from now on until they go on; false if one of them is gone.
+// stop stops victim and rank until goOn; false if one of them is gone.
 func (p prey) stop() bool {
 	pids := []int{p.pid, p.rank}
 	for _, pid := range pids {
@@ -254,7 +254,7 @@ func (p prey) stop() bool {
 	return !slices.ContainsFunc(pids, func(pid int) bool { return pid != 0 && !awaitStop(pid) })
 }
 
-// goOn has processes that were stopped go on; 0 is none.
+// goOn continues stopped processes; 0 is none.
 func goOn(pids ...int) {
 	for _, pid := range pids {
 		if pid != 0 {
@@ -263,7 +263,7 @@ func goOn(pids ...int) {
 	}
 }
 
-// awaitStop waits until all threads of a process stand still; false if it is gone.
+// awaitStop waits until all threads of a process are stopped; false if it is gone.
 func awaitStop(pid int) bool {
 	for deadline := time.Now().Add(eventually.Timeout); time.Now().Before(deadline); {
 		switch stands, gone := standsStill(pid); {
@@ -284,7 +284,7 @@ func standsStill(pid int) (stands, gone bool) {
 	for _, task := range tasks {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/stat", pid, task.Name()))
 		if err != nil {
-			return false, false // this thread has ended since
+			return false, false // this thread has ended meanwhile
 		}
 		_, state, _ := strings.Cut(string(stat), ") ")
 		switch {
@@ -299,14 +299,14 @@ func standsStill(pid int) (stands, gone bool) {
 	return true, false
 }
 
-// TestCrashWindows kills trainers and agents at named points of a save: what was acknowledged is there afterwards, whole.
+// TestCrashWindows kills trainers and agents at known points of a save: every acknowledged step is intact afterwards.
 func TestCrashWindows(t *testing.T) {
 	const state = 1 << 20
 	c := newCrashes(t, 2, state, interpreter, trainer.File(t, trainer.Script), "0", fmt.Sprint(state))
 	c.all(*crashKills, windows)
 }
 
-// TestCrashWindowsWithTorch is the same with tensors of the size of a real rank's part.
+// TestCrashWindowsWithTorch does the same with tensors of the size of a real rank's state.
 func TestCrashWindowsWithTorch(t *testing.T) {
 	if *crashTorchKills == 0 {
 		t.Skip("SKIPPED: kills of tensors of 256 MiB, which make test-crash has; small ones do here")
@@ -327,6 +327,6 @@ func needTorch(t *testing.T) {
 		t.Skipf("TORCH IS MISSING at %s (%v): kills of a trainer with tensors are NOT tested here", python, err)
 	}
 	if st, err := os.Stat("/dev/shm"); err == nil && st.IsDir() {
-		t.Setenv("TMPDIR", "/dev/shm") // arenas are memory in a pod, too
+		t.Setenv("TMPDIR", "/dev/shm") // arenas are in memory in a pod, too
 	}
 }

@@ -16,13 +16,13 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestDirectWritesArePassedOn: a file system that is a process opens its own files as it was asked to, past the page cache, so what is not
-// aligned is refused for as long as a file is open. Of every length a file is written all the same.
+// TestDirectWritesArePassedOn: a file system in user space opens its files with the caller's flags, past the page cache, so unaligned
+// writes fail as long as a file is open. The store still writes files of any length.
 func TestDirectWritesArePassedOn(t *testing.T) {
 	if _, err := os.Stat("/dev/fuse"); os.Geteuid() != 0 || errors.Is(err, os.ErrNotExist) {
 		t.Skipf("SKIPPED: a file system that is a process: it needs root and /dev/fuse (%v)", err)
 	}
-	t.Setenv("TMPDIR", "/var/tmp") // on a disk: memory takes what is not aligned
+	t.Setenv("TMPDIR", "/var/tmp") // on a disk: a file system in memory accepts unaligned writes
 	s := store.New(store.OS{}, filepath.Join(newFaultyFolder(t).mount, "job"), "w")
 	if err := s.Probe(); err != nil {
 		t.Error(err)

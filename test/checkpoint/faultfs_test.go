@@ -18,27 +18,27 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// fault is what becomes of one kind of operation.
+// fault is the fault of one kind of operation.
 type fault struct {
-	// op is what it befalls: write, fsync, fsyncdir, rename, create or mkdir.
+	// op is the affected operation: write, fsync, fsyncdir, rename, create or mkdir.
 	op string
-	// err is what each answers.
+	// err is the error of each.
 	err syscall.Errno
-	// hangs: none answers before the fault is lifted, whatever becomes of who waits for it.
+	// hangs: none returns before the fault is lifted, even if its caller is killed.
 	hangs bool
-	// slower: each takes so many times as long as it does here.
+	// slower: each takes this many times as long as usual.
 	slower int
 }
 
-// faultyFolder passes everything on to a folder of this machine, but for what it is told to get wrong.
+// faultyFolder passes operations on to a folder of this machine, except those with a fault.
 type faultyFolder struct {
-	// backing is the folder behind it, mount where it is seen through the faults.
+	// backing is the folder behind it; mount is its path with the faults.
 	backing, mount string
 
 	mu     sync.Mutex
 	now    *fault
 	lifted chan struct{} // closed when the present fault ends
-	met    int           // how many operations it has befallen
+	met    int           // number of affected operations
 }
 
 // newFaultyFolder mounts one until the test ends.
@@ -69,7 +69,7 @@ func newFaultyFolder(t *testing.T) *faultyFolder {
 			if server.Unmount() == nil {
 				return
 			}
-			time.Sleep(100 * time.Millisecond) // what was held up is on its way out
+			time.Sleep(100 * time.Millisecond) // delayed operations are finishing
 		}
 		_ = unix.Unmount(f.mount, unix.MNT_DETACH)
 		t.Errorf("%s is still in use", f.mount)
@@ -77,14 +77,14 @@ func newFaultyFolder(t *testing.T) *faultyFolder {
 	return f
 }
 
-// begin has operations fail from now on.
+// begin makes operations fail from now on.
 func (f *faultyFolder) begin(what fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.now, f.lifted, f.met = &what, make(chan struct{}), 0
 }
 
-// lift ends the fault; what hangs goes on.
+// lift ends the fault; hanging operations continue.
 func (f *faultyFolder) lift() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -94,7 +94,7 @@ func (f *faultyFolder) lift() {
 	}
 }
 
-// awaitMet waits until the fault has befallen an operation.
+// awaitMet waits until the fault has affected an operation.
 func (f *faultyFolder) awaitMet(t *testing.T) {
 	t.Helper()
 	eventually.Holds(t, "an operation that meets the fault", func() (bool, any) {
@@ -104,7 +104,7 @@ func (f *faultyFolder) awaitMet(t *testing.T) {
 	})
 }
 
-// befall does one operation as the present fault has it.
+// befall carries out one operation with the present fault.
 func (f *faultyFolder) befall(op string, do func() syscall.Errno) syscall.Errno {
 	f.mu.Lock()
 	now, lifted := f.now, f.lifted
@@ -183,7 +183,7 @@ type faultyFile struct {
 	folder *faultyFolder
 }
 
-// PassthroughFd keeps the kernel from going past us.
+// PassthroughFd keeps the kernel from bypassing this file system.
 func (faultyFile) PassthroughFd() (int, bool) { return 0, false }
 
 func (f faultyFile) Write(ctx context.Context, data []byte, off int64) (n uint32, errno syscall.Errno) {
@@ -195,7 +195,7 @@ func (f faultyFile) Fsync(ctx context.Context, flags uint32) syscall.Errno {
 	return f.folder.befall("fsync", func() syscall.Errno { return f.LoopbackFile.Fsync(ctx, flags) })
 }
 
-// dirStream is what an open folder can do.
+// dirStream is the interface of an open folder.
 type dirStream interface {
 	fs.FileReaddirenter
 	fs.FileReleasedirer

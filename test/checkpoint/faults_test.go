@@ -24,13 +24,13 @@ import (
 
 const (
 	faultState = 256 << 10
-	// faultPause is what a step takes beside its save.
+	// faultPause is the time of a step without its save.
 	faultPause = 10 * time.Millisecond
-	// whileFaulty is how long a fault lasts once it was met, at least.
+	// whileFaulty is how long a fault lasts at least, once it has affected an operation.
 	whileFaulty = 2 * time.Second
-	// mostBackoff is what the format page says of errors: tried again within 15 s. The rest is the copy itself, on a busy machine.
+	// mostBackoff is the retry of the format page, 15 s after an error, and the copy itself on a busy machine.
 	mostBackoff = 15*time.Second + 15*time.Second
-	// mostEnd is how long a pod may take to end: its grace, which is all that it has where nobody replaces it, and what init needs.
+	// mostEnd bounds the end of a pod: its grace, which it uses up if it is not replaced, and init's end.
 	mostEnd = 10 * time.Second
 )
 
@@ -62,7 +62,7 @@ func newFaulty(t *testing.T) *faulty {
 	return f
 }
 
-// saves is what the log says of saves so far.
+// saves are the results of all saves in the log.
 func (f *faulty) saves() (made []bool) {
 	f.t.Helper()
 	raw, err := os.ReadFile(f.log)
@@ -81,11 +81,11 @@ func (f *faulty) saves() (made []bool) {
 	return made
 }
 
-// mostTrouble is how many of 100 saves may be skipped for other reasons: on a machine with more to do than it can, a seal comes late.
+// mostTrouble is how many of 100 saves may be skipped for other reasons: on an overloaded machine a seal comes late.
 const mostTrouble = 3
 
-// watchSaves wants training to go on as before for a while: each save kept, and steps as fast. before is saves per second without the
-// fault. A machine that has more to do just now makes steps slower, too, but not each time that it is asked.
+// watchSaves checks that training goes on as before for a while: each save kept, and steps as fast. before is saves per second without the
+// fault. A busy machine slows steps, too, but not in each of several tries.
 func (f *faulty) watchSaves(before float64, during func()) {
 	f.t.Helper()
 	var rates []float64
@@ -113,7 +113,7 @@ func (f *faulty) watchSaves(before float64, during func()) {
 	f.t.Errorf("%.0f saves a second while storage was in trouble, %.0f before", rates, before)
 }
 
-// pace is saves per second now.
+// pace is the present number of saves per second.
 func (f *faulty) pace() float64 {
 	f.t.Helper()
 	had, began := len(f.saves()), time.Now()
@@ -121,7 +121,7 @@ func (f *faulty) pace() float64 {
 	return float64(len(f.saves())-had) / time.Since(began).Seconds()
 }
 
-// awaitNote waits until the agent's report says so.
+// awaitNote waits until the agent's report contains text.
 func (f *faulty) awaitNote(text string) {
 	f.t.Helper()
 	eventually.Holds(f.t, "the agent's report says: "+text, func() (bool, any) {
@@ -130,7 +130,7 @@ func (f *faulty) awaitNote(text string) {
 	})
 }
 
-// awaitNoNote waits until the agent's report says nothing of storage.
+// awaitNoNote waits until the agent's report has no note on storage.
 func (f *faulty) awaitNoNote() {
 	f.t.Helper()
 	eventually.Holds(f.t, "the agent's report says nothing of storage", func() (bool, any) {
@@ -139,7 +139,7 @@ func (f *faulty) awaitNoNote() {
 	})
 }
 
-// awaitDurable waits for one more durable step, within the backoff that is promised.
+// awaitDurable waits for one more durable step, within the promised backoff.
 func (f *faulty) awaitDurable() {
 	f.t.Helper()
 	_, had := f.d.Durable()
@@ -152,7 +152,7 @@ func (f *faulty) awaitDurable() {
 	}
 }
 
-// checkStored reads, past the faults, all that says that it is complete, and what the record names.
+// checkStored reads, without the faults, all steps marked complete, and the recorded one.
 func (f *faulty) checkStored(generation uint64) {
 	f.t.Helper()
 	f.readAll(f.folder.backing)
@@ -163,7 +163,7 @@ func (f *faulty) checkStored(generation uint64) {
 		if err == nil {
 			return
 		}
-		if now, _ := f.d.Durable(); now == step { // else it may have gone meanwhile
+		if now, _ := f.d.Durable(); now == step { // otherwise it may have been removed meanwhile
 			f.t.Fatalf("step %d is recorded: %v", step, err)
 		}
 	}
@@ -189,8 +189,8 @@ var faults = []struct {
 	{"no file can be made", fault{op: "create", err: syscall.EDQUOT}, "storage is full"},
 }
 
-// TestStorageFails: while storage fails, every save is kept in memory as before, nothing half is recorded, and people are told; once it
-// does not, the next step is durable by itself.
+// TestStorageFails: while storage fails, every save is kept in memory as before, no partial step is recorded, and users are warned;
+// afterwards the next step becomes durable by itself.
 func TestStorageFails(t *testing.T) {
 	for _, tt := range faults {
 		t.Run(tt.name, func(t *testing.T) {
@@ -212,12 +212,12 @@ func TestStorageFails(t *testing.T) {
 	}
 }
 
-// TestStorageHangs: a write that never returns, which no kill ends, holds up neither training nor the agent. An agent that is killed
-// meanwhile is followed by the next one, as ever; the pod ends in time; the next pod goes on, from storage.
+// TestStorageHangs: a write that never returns, which no kill ends, blocks neither training nor the agent. If the agent is killed
+// meanwhile, the next one takes over; the pod ends in time; the next pod resumes from storage.
 func TestStorageHangs(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t)
-	defer f.folder.lift() // before the pod is looked at for what it left
+	defer f.folder.lift() // before the pod's leftovers are checked
 	pod := f.pods[0]
 	before := f.pace()
 	f.folder.begin(fault{op: "write", hangs: true})

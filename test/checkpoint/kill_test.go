@@ -37,7 +37,7 @@ const (
 	python = "/opt/holdfast-python/venv/bin/python3"
 )
 
-// gang is the pods of one job under the coordinator.
+// gang is the pods of one job with a coordinator.
 type gang struct {
 	t     *testing.T
 	c     *coordtest.Coordinator
@@ -47,7 +47,7 @@ type gang struct {
 	rng   *rand.Rand
 	kills int
 	how   map[string]int
-	// told is what the log says up to where it was read, by generation.
+	// log lines up to the last read position, by generation
 	told   map[uint64]*told
 	readTo int64
 	// perPod is how many ranks each pod has, ranks how many there are in all.
@@ -59,7 +59,7 @@ func newGang(t *testing.T, perPod, stateBytes int, storage string, command ...st
 	return newGangOf(t, pods, perPod, stateBytes, storage, command...)
 }
 
-// newGangOf is a gang of so many pods.
+// newGangOf returns a gang of so many pods.
 func newGangOf(t *testing.T, pods, perPod, stateBytes int, storage string, command ...string) *gang {
 	t.Helper()
 	s := *seed
@@ -79,7 +79,7 @@ func newGangOf(t *testing.T, pods, perPod, stateBytes int, storage string, comma
 	}
 	command = append([]string{command[0], "-m", "torch.distributed.run", fmt.Sprintf("--nproc-per-node=%d", perPod)}, command[1:]...)
 	env := map[string]string{"HOLDFAST_RANKS": fmt.Sprint(perPod), "HOLDFAST_STATE_BYTES": fmt.Sprint(stateBytes), "HOLDFAST_STANDBYS": "off",
-		"HOLDFAST_GRACE_SECONDS": "5"} // nobody replaces these pods: one that is told to go waits for that until its grace is over
+		"HOLDFAST_GRACE_SECONDS": "5"} // no replacement comes here: a pod that must leave waits for one until its grace is over
 	if storage != "" {
 		env["HOLDFAST_STORAGE"], env["HOLDFAST_GANG"], env["HOLDFAST_JOB_UID"] = storage, "gang", "uid"
 	}
@@ -97,7 +97,7 @@ func newGangOf(t *testing.T, pods, perPod, stateBytes int, storage string, comma
 	return g
 }
 
-// seen is what memory, read by a stranger, holds of all ranks.
+// seen is the newest step of all ranks in memory, read independently of the agents.
 func (g *gang) seen() (common uint64, uneven bool) {
 	var inventories [][]int64
 	for _, p := range g.pods {
@@ -119,7 +119,7 @@ func (g *gang) seen() (common uint64, uneven bool) {
 	return uint64(restore.InMemory(points, nil).Step), uneven
 }
 
-// mustGoOn ends the test where the job was given up.
+// mustGoOn ends the test if the job was given up.
 func (g *gang) mustGoOn() {
 	g.t.Helper()
 	if why := g.d.GivenUp(); why != "" {
@@ -155,7 +155,7 @@ func (g *gang) running(above uint64) (generation uint64, pids []int) {
 	return generation, pids
 }
 
-// watch follows memory until the moment to kill has come, and returns the newest step seen to be held by all.
+// watch reads memory until it is time to kill, and returns the newest step that all ranks held.
 func (g *gang) watch(start uint64, wait time.Duration, betweenSeals bool) uint64 {
 	g.t.Helper()
 	var best uint64
@@ -168,7 +168,7 @@ func (g *gang) watch(start uint64, wait time.Duration, betweenSeals bool) uint64
 		if best <= start { // at least one step of this generation, so that there is something to lose
 			continue
 		}
-		pause = 100 * time.Microsecond // from now on the moment counts; until then ranks need the processor more
+		pause = 100 * time.Microsecond // from now on timing matters; before, ranks need the processor more
 		if first.IsZero() {
 			first = time.Now()
 		}
@@ -181,7 +181,7 @@ func (g *gang) watch(start uint64, wait time.Duration, betweenSeals bool) uint64
 	return 0
 }
 
-// run kills n times and checks each restart against what was seen before it.
+// run kills n times and checks each restart against the state before it.
 func (g *gang) run(n int) {
 	generation, pids := g.running(0)
 	start := uint64(0)
@@ -195,7 +195,7 @@ func (g *gang) run(n int) {
 	}
 }
 
-// kill ends a rank, sometimes two, sometimes with the agent of its pod.
+// kill kills a rank, sometimes two, sometimes with the agent of its pod.
 func (g *gang) kill(pids []int, between bool) {
 	victim := g.rng.IntN(g.ranks)
 	_ = syscall.Kill(pids[victim], syscall.SIGKILL)
@@ -219,7 +219,7 @@ func (g *gang) kill(pids []int, between bool) {
 	g.t.Logf("kill %d: %s", g.kills, what)
 }
 
-// checkRestart reads the log: where the new generation started, and what the old one had done.
+// checkRestart reads the log: where the new generation started, and what the old one had finished.
 func (g *gang) checkRestart(old, generation, best uint64) uint64 {
 	g.t.Helper()
 	var was, is told
@@ -240,7 +240,7 @@ func (g *gang) checkRestart(old, generation, best uint64) uint64 {
 		g.t.Fatalf("generation %d restored step %d, but every rank's save of step %d had returned: LOST", generation, start, was.saved)
 	}
 	for step := start + 1; step < was.finished; step++ {
-		if !was.skipped[step] { // where the machine was too slow for a save, the interval was longer
+		if !was.skipped[step] { // if the machine was too slow for a save, the interval was longer
 			g.t.Fatalf("generation %d restored step %d after step %d was finished, and step %d was saved: more than one save interval computed again", generation, start, was.finished, step)
 		}
 		g.how["a save skipped"]++
@@ -248,7 +248,7 @@ func (g *gang) checkRestart(old, generation, best uint64) uint64 {
 	return start
 }
 
-// told is what the trainers of one generation wrote into the log.
+// told is what the trainers of one generation wrote to the log.
 type told struct {
 	starts   []uint64
 	finished uint64          // newest step that any rank finished
@@ -257,7 +257,7 @@ type told struct {
 	saves    map[uint64]int  // how many ranks saved a step
 }
 
-// read goes on with the log from where it was read to, because it gets long, and returns what a generation told.
+// read continues to read the log, which gets long, and returns the lines of a generation.
 func (g *gang) read(generation uint64) told {
 	g.t.Helper()
 	if f, err := os.Open(g.log); err == nil {
@@ -280,7 +280,7 @@ func (g *gang) read(generation uint64) told {
 	return told{}
 }
 
-// hear takes one line: generation, rank, what happened, step.
+// hear parses one line: generation, rank, event, step.
 func (g *gang) hear(words []string) {
 	g.t.Helper()
 	if len(words) < 4 {
@@ -289,7 +289,7 @@ func (g *gang) hear(words []string) {
 	generation, err1 := strconv.ParseUint(words[0], 10, 64)
 	step, err2 := strconv.ParseUint(words[3], 10, 64)
 	if err1 != nil || err2 != nil {
-		return // a kill may cut a line where a page of the file ends, and the next rank goes on from there
+		return // a kill may cut a line at a page boundary of the file, and the next rank continues there
 	}
 	out := g.told[generation]
 	if out == nil {
@@ -312,7 +312,7 @@ func (g *gang) hear(words []string) {
 	}
 }
 
-// interpreter is a Python without torch, the plain one where there is one.
+// interpreter is a Python without torch, the system's if there is one.
 var interpreter = func() string {
 	if _, err := os.Stat("/usr/bin/python3"); err == nil {
 		return "/usr/bin/python3"
@@ -337,7 +337,7 @@ func TestKillsWithTorch(t *testing.T) {
 		t.Skipf("TORCH IS MISSING at %s (%v): kills of a trainer with torch are NOT tested here", python, err)
 	}
 	script := trainer.File(t, trainer.Torch)
-	// One rank in each pod: to import torch takes nearly all of the time. Two with torch in one pod are killed by the story.
+	// One rank in each pod: nearly all of the time is the import of torch. The story kills two with torch in one pod.
 	g := newGang(t, 1, 1<<20, "", python, script)
 	g.run(*torchKills)
 	g.checkMemory()
@@ -346,7 +346,7 @@ func TestKillsWithTorch(t *testing.T) {
 	g.compareLosses()
 }
 
-// compareLosses runs the same trainer undisturbed and wants the same losses, bit for bit.
+// compareLosses runs the same trainer undisturbed and compares the losses bit for bit.
 func (g *gang) compareLosses() {
 	g.t.Helper()
 	raw, err := os.ReadFile(g.log)

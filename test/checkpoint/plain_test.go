@@ -16,7 +16,7 @@ import (
 	"holdfast.dev/holdfast/test/trainer"
 )
 
-// plain is an ordinary training script with a checkpoint of its own. It knows nothing of Holdfast.
+// plain is an ordinary training script with its own checkpoint, without the client.
 const plain = `
 import os, sys, time
 import torch
@@ -45,10 +45,10 @@ while True:
         os.replace(checkpoint + ".new", checkpoint)
 `
 
-// TestPlainScript: standbys, steps and resume points of a script that tells nothing.
+// TestPlainScript: standbys, steps and resume points of a script without the client.
 func TestPlainScript(t *testing.T) {
 	if err := exec.Command(python, "-c", "import torch").Run(); err != nil {
-		t.Skipf("TORCH IS MISSING at %s (%v): scripts that know nothing of Holdfast are NOT tested here", python, err)
+		t.Skipf("TORCH IS MISSING at %s (%v): scripts without the client are NOT tested here", python, err)
 	}
 	c := coordtest.Start(t)
 	env := map[string]string{"HOLDFAST_RANKS": "2", "HOLDFAST_STANDBYS": "auto", "GLOO_SOCKET_IFNAME": "lo", "HOLDFAST_GRACE_SECONDS": "5"}

@@ -38,14 +38,14 @@ func startPod(t *testing.T, c *coordtest.Coordinator, name string, env map[strin
 	return p
 }
 
-// start starts the container; each start is that of another pod.
+// start starts the container, each time as another pod.
 func (p *pod) start() {
 	p.lives++
 	p.Env["HOLDFAST_POD_UID"] = fmt.Sprintf("uid-%s-%d", p.Name, p.lives)
 	p.Start(p.command...)
 }
 
-// lose is the end of the pod's node: everything ends at once, and memory is gone.
+// lose simulates the loss of the pod's node: everything ends at once, and memory is gone.
 func (p *pod) lose(t *testing.T) {
 	t.Helper()
 	p.Kill()
@@ -75,7 +75,7 @@ func (p *pod) end(t *testing.T) {
 	}
 }
 
-// sealed reads a rank's arena as a stranger would.
+// sealed reads a rank's arena independently of the agent.
 func (p *pod) sealed(local int) []int64 {
 	f, err := os.Open(filepath.Join(p.Root, "memory", fmt.Sprintf("rank-%d.arena", local)))
 	if err != nil {

@@ -19,18 +19,18 @@ import (
 	"holdfast.dev/holdfast/test/trainer"
 )
 
-// What the agent may cost the container that it is put into.
+// The limits of the agent's cost to its container.
 const (
 	maxBinary   = 15 << 20
 	maxResident = 64 << 20
-	// maxDelay is what is promised of the start; one of some tries must keep it, for the machine may be busy.
+	// maxDelay is the promised limit; one of several tries must keep it, as the machine may be busy.
 	maxDelay = 100 * time.Millisecond
 )
 
-// TestAgentIsOneSmallStaticBinary: it has to run in any image, and is copied into each pod.
+// TestAgentIsOneSmallStaticBinary: it must run in any image, and is copied into each pod.
 func TestAgentIsOneSmallStaticBinary(t *testing.T) {
 	binaries := []string{proctest.Agent()}
-	if built := "../../bin/holdfast-agent"; exists(built) { // what images are made of
+	if built := "../../bin/holdfast-agent"; exists(built) { // images are built from it
 		binaries = append(binaries, built)
 	}
 	for _, binary := range binaries {
@@ -63,7 +63,7 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// checkMemory wants all agents to be small, their arenas aside.
+// checkMemory checks the memory of all agents, without their arenas.
 func (g *gang) checkMemory() {
 	g.t.Helper()
 	for _, p := range g.pods {
@@ -75,13 +75,13 @@ func (g *gang) checkMemory() {
 	}
 }
 
-// resident is what the pod's agent, and what reaches storage for it, hold in memory but for arenas: by mapping, as an arena on a disk
-// counts as any file does.
+// resident is the memory of the pod's agent and its storage process, without arenas, which are found by mapping, as one on a disk counts
+// like any file.
 func (p *pod) resident(t *testing.T) (bytes int) {
 	t.Helper()
 	eventually.Holds(t, "an agent of pod "+p.Name, func() (bool, any) {
 		pid, ok := p.LookForAgent()
-		if !ok { // it was killed, and init starts another one
+		if !ok { // it was killed, and init starts the next one
 			return false, "none"
 		}
 		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps", pid))
@@ -95,7 +95,7 @@ func (p *pod) resident(t *testing.T) (bytes int) {
 	return bytes
 }
 
-// rss sums up what is resident of all mappings of /proc/PID/smaps but for arenas.
+// rss adds up the resident memory of all mappings of /proc/PID/smaps except arenas.
 func rss(t *testing.T, smaps string) (bytes int) {
 	t.Helper()
 	arena := false
@@ -116,7 +116,7 @@ func rss(t *testing.T, smaps string) (bytes int) {
 	return bytes
 }
 
-// own is what a process has of its own, and of the memory that agent and storage process share: what the kernel cannot take back.
+// own is a process's private memory and its memory shared between agent and storage process: what the kernel cannot reclaim.
 func own(t *testing.T, pid int) (bytes int) {
 	t.Helper()
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps", pid))
@@ -144,8 +144,8 @@ func own(t *testing.T, pid int) (bytes int) {
 	return bytes
 }
 
-// TestEightRanksFit into what is added to a container's memory for init, agent and what reaches storage, while all ranks' steps, each
-// larger than what is copied at once, are on their way.
+// TestEightRanksFit: they fit into the memory that is added to a container for init, agent and storage process, while all ranks' steps,
+// each larger than one piece of a copy, are being copied.
 func TestEightRanksFit(t *testing.T) {
 	const state = 18 << 20
 	g := newGangOf(t, 1, 8, state+32768, t.TempDir(), interpreter, trainer.File(t, trainer.Script), "0.1", fmt.Sprint(state))
@@ -169,7 +169,7 @@ func TestEightRanksFit(t *testing.T) {
 	}
 }
 
-// TestFirstProcessStartsAtOnce: init and agent are not in the way of the user's command.
+// TestFirstProcessStartsAtOnce: init and agent do not delay the user's command.
 func TestFirstProcessStartsAtOnce(t *testing.T) {
 	date, err := exec.LookPath("date")
 	if err != nil {
@@ -178,7 +178,7 @@ func TestFirstProcessStartsAtOnce(t *testing.T) {
 	command := []string{date, "+%s%N"}
 	told := func(out string) time.Time {
 		t.Helper()
-		for _, word := range slices.Backward(strings.Fields(out)) { // the agent may have said something, too
+		for _, word := range slices.Backward(strings.Fields(out)) { // the agent may have written a line, too
 			if ns, err := strconv.ParseInt(word, 10, 64); err == nil && ns > 1e18 {
 				return time.Unix(0, ns)
 			}
@@ -195,7 +195,7 @@ func TestFirstProcessStartsAtOnce(t *testing.T) {
 			t.Fatal("the pod does not end with its command")
 		}
 	}
-	ended() // once for nothing: the binary is read from disk
+	ended() // once without measuring: the binary is read from disk
 	const tries = 50
 	least := time.Hour
 	for n := 0; n < tries && least >= maxDelay; n++ {

@@ -27,18 +27,18 @@ var (
 
 const (
 	soakState = 64 << 10
-	// soakLooks is how often is looked in all. The first part of them is left out: caches fill, and heaps find their size.
+	// soakLooks is the number of measurements. The first quarter is ignored: caches fill, and heaps find their size.
 	soakLooks = 40
 	soakWarm  = soakLooks / 4
-	// mostGrowth is what a heap's size may differ between two looks at the same work; descriptors and threads differ by what is under way.
+	// mostGrowth is how much a heap may differ between two measurements of the same work; descriptors and threads differ by pending work.
 	mostGrowth  = 2 << 20
 	mostHandles = 4
 )
 
-// usage is what a process has of its own.
+// usage is a process's own memory, descriptors and threads.
 type usage struct{ bytes, descriptors, threads int }
 
-// usageOf reads it; memory that is shared, as arenas are, is left out.
+// usageOf reads it; shared memory, such as arenas, is left out.
 func usageOf(pid int) (u usage, ok bool) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -62,7 +62,7 @@ func usageOf(pid int) (u usage, ok bool) {
 	return u, err == nil && u.bytes > 0
 }
 
-// storageProcess is the pid of what reaches storage for the agent of that pid.
+// storageProcess is the pid of the storage process of the agent with that pid.
 func storageProcess(agent int) (int, bool) {
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", agent))
 	for _, list := range lists {
@@ -78,8 +78,8 @@ func storageProcess(agent int) (int, bool) {
 	return 0, false
 }
 
-// TestSoak: save after save, with steps copied to storage all the while, neither the trainer nor the agent nor what reaches storage for
-// it comes to hold more memory, descriptors or threads. make soak does ten thousand.
+// TestSoak: over many saves, with steps copied to storage all the time, the memory, descriptors and threads of trainer, agent and storage
+// process do not grow. make soak does ten thousand.
 func TestSoak(t *testing.T) {
 	command := []string{interpreter, trainer.File(t, trainer.Script), "0", fmt.Sprint(soakState)}
 	if *soakTorch {
@@ -128,7 +128,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// middle is the median of each figure.
+// middle returns the median of each figure.
 func middle(all []usage) usage {
 	of := func(figure func(usage) int) int {
 		var sorted []int

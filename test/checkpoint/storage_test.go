@@ -27,8 +27,8 @@ var (
 	stormKills   = flag.Int("storm-kills", 6, "kills before each such loss, while steps are copied")
 )
 
-// TestStorageOutlivesMemory kills ranks and agents while steps are copied to storage without a pause, then
-// takes all memory away: what a manifest says is there whole, and the new pods go on from the newest.
+// TestStorageOutlivesMemory kills ranks and agents while steps are copied to storage without a pause, then removes all memory: every step
+// with a manifest is intact, and the new pods resume from the newest.
 func TestStorageOutlivesMemory(t *testing.T) {
 	const state = 1 << 20
 	mount := t.TempDir()
@@ -50,7 +50,7 @@ func TestStorageOutlivesMemory(t *testing.T) {
 		}
 		durable, _ := g.d.Durable()
 		g.readAll(mount)
-		for _, p := range g.pods { // what an agent said last is not what the new pod in its place says
+		for _, p := range g.pods { // the last report of an agent does not hold for the pod that replaces it
 			g.c.Forget(p.Name)
 		}
 		for _, p := range g.pods {
@@ -67,7 +67,7 @@ func TestStorageOutlivesMemory(t *testing.T) {
 	g.checkSaves()
 }
 
-// awaitManifest waits until one more step is complete, and a little of the next is on its way.
+// awaitManifest waits until one more step is complete, and part of the next is being copied.
 func (g *gang) awaitManifest(had int) {
 	g.t.Helper()
 	eventually.Holds(g.t, "another manifest", func() (bool, any) {
@@ -78,10 +78,10 @@ func (g *gang) awaitManifest(had int) {
 		_, n := g.d.Durable()
 		return n > had, said
 	})
-	time.Sleep(time.Duration(g.rng.IntN(50)) * time.Millisecond) // not to wait for anything: the moment is what is random
+	time.Sleep(time.Duration(g.rng.IntN(50)) * time.Millisecond) // waits for nothing: it makes the moment random
 }
 
-// readAll reads every complete step as a stranger would. One that is superseded may go meanwhile, its manifest first.
+// readAll reads every complete step independently of the agents. A superseded step may be removed meanwhile, its manifest first.
 func (g *gang) readAll(mount string) {
 	g.t.Helper()
 	s := store.New(store.OS{}, filepath.Join(mount, "gang-uid"), "stranger")
@@ -113,8 +113,8 @@ func (g *gang) readStep(s *store.Store, m protocol.Mark) error {
 	return nil
 }
 
-// checkSaves wants saves to be skipped rarely, also while steps are copied: in the best stretch of each generation's ranks, as a busy
-// machine may hold sealing up now and then, but not all the time.
+// checkSaves checks that few saves are skipped, also while steps are copied: in the best stretch of each generation's ranks, as a busy
+// machine may delay a seal now and then, but not all the time.
 func (g *gang) checkSaves() {
 	g.t.Helper()
 	raw, err := os.ReadFile(g.log)

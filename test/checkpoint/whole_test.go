@@ -23,8 +23,8 @@ var (
 	lossAt = regexp.MustCompile(`(?m)^step (\d+) (\S+)$`)
 )
 
-// TestSpawnedProcessesAreRestarted: a script that starts its own processes is started again when one of them is killed, goes on from
-// its own checkpoint, and ends with the losses of an undisturbed run.
+// TestSpawnedProcessesAreRestarted: a script that starts its own processes is restarted when one of them is killed, resumes from its own
+// checkpoint, and ends with the losses of an undisturbed run.
 func TestSpawnedProcessesAreRestarted(t *testing.T) {
 	if err := exec.Command(python, "-c", "import torch").Run(); err != nil {
 		t.Skipf("TORCH IS MISSING at %s (%v): a script with mp.spawn is NOT tested here", python, err)
@@ -70,7 +70,7 @@ func TestSpawnedProcessesAreRestarted(t *testing.T) {
 	}
 }
 
-// awaitMatches waits until the pod has written so many.
+// awaitMatches waits until the pod has written n matches.
 func (p *pod) awaitMatches(t *testing.T, what *regexp.Regexp, n int) [][]string {
 	t.Helper()
 	var found [][]string
@@ -81,7 +81,7 @@ func (p *pod) awaitMatches(t *testing.T, what *regexp.Regexp, n int) [][]string 
 	return found
 }
 
-// freePort is nobody else's until the test ends: rank 0 listens there long after it was chosen, and again once it was started anew.
+// freePort reserves a port until the test ends: rank 0 listens there long after it was chosen, and again after a restart.
 func freePort(t *testing.T) string {
 	t.Helper()
 	p, err := proc.OfferPort(proc.Ports{}, 0)

@@ -1,4 +1,3 @@
-// Package conformance has the tests that run one thing under the installed PyTorch's torchrun and under the agent,
-// and compare. Allowed differences are listed, each with its reason; an entry that is no longer needed is a failure,
-// too.
+// Package conformance has the tests that run the same job under the installed PyTorch's torchrun and under the agent, and compare. Allowed
+// differences are listed with their reasons; an unused entry is a failure, too.
 package conformance

@@ -17,21 +17,21 @@ import (
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 )
 
-// end is how a launcher with one rank has ended.
+// end is the end of a launcher with one rank.
 type end struct {
-	// code is the launcher's exit code, rank that of its rank, below zero a signal.
+	// code is the launcher's exit code, rank its rank's; below zero: a signal.
 	code, rank int
-	// out, errs and raised are the rank's output, and what torch's handler of errors has written about it.
+	// out, errs and raised are the rank's output, and the report of torch's error handler.
 	out, errs, raised string
 }
 
-// inSummary is the rank's exit code in what torchrun says at the end.
+// inSummary matches the rank's exit code in torchrun's final message.
 var inSummary = regexp.MustCompile(`exitcode\s*: (-?\d+)`)
 
-// volatile is what differs from process to process.
+// volatile matches what differs from process to process.
 var volatile = regexp.MustCompile(`"timestamp": ?"\d+"|, line \d+, in wrapper|0x[0-9a-f]+`)
 
-// logs reads what the ranks' files hold.
+// logs reads the ranks' log files.
 func (e *end) logs(t *testing.T, folder, attempt string) {
 	t.Helper()
 	for name, into := range map[string]*string{"stdout.log": &e.out, "stderr.log": &e.errs, "error.json": &e.raised} {
@@ -75,7 +75,7 @@ func endUnderTorchrun(t *testing.T, how []string) (e end) {
 	return e
 }
 
-// endUnderAgent ends a rank that was started cold, or one that was a standby, in the attempt after the first.
+// endUnderAgent ends a rank that was started cold, or from a standby in the second attempt.
 func endUnderAgent(t *testing.T, how []string, warm bool) (e end) {
 	t.Helper()
 	folder := t.TempDir()
@@ -111,9 +111,8 @@ func endUnderAgent(t *testing.T, how []string, warm bool) (e end) {
 	return e
 }
 
-// TestEnds: however a rank ends, started cold or from a standby, its exit code, output and error file are those that torchrun leaves. The
-// launcher's exit code is the rank's, 128 and the signal where one ended it: torchrun's is 1 for all that is not 0, which says less to who
-// reads it.
+// TestEnds: however a rank ends, started cold or from a standby, its exit code, output and error file are those of torchrun. The launcher's
+// exit code is the rank's, or 128 plus the signal: torchrun's is 1 for every failure, which tells less.
 func TestEnds(t *testing.T) {
 	python(t)
 	ends := []string{"plain 0", "plain 1", "plain 3", "plain killed", "plain text", "plain exception", "record text", "record exception"}

@@ -20,7 +20,7 @@ import (
 type option struct {
 	Options []string `json:"options"`
 	Boolean bool     `json:"boolean"`
-	// Env is the variable that its default is read from; empty: none.
+	// Env is the variable with its default; empty: none.
 	Env     string   `json:"env"`
 	Type    string   `json:"type"`
 	Choices []string `json:"choices"`
@@ -31,12 +31,12 @@ type parser struct {
 	Flags []option `json:"flags"`
 }
 
-// long is the spelling by which the flag is known here.
+// long is the flag's spelling in Holdfast's parser.
 func (o option) long() string {
 	return strings.ReplaceAll(o.Options[slices.IndexFunc(o.Options, func(s string) bool { return strings.HasPrefix(s, "--") })], "_", "-")
 }
 
-// samples are values of flags that are no default and not just any text.
+// samples are values of flags that differ from the default and are not arbitrary text.
 var samples = map[string]string{
 	"--nnodes": "2", "--nproc-per-node": "2", "--redirects": "1", "--tee": "3", "--local-ranks-filter": "1", "--start-method": "fork", "--log-dir": "logs",
 	"--rdzv-conf": "timeout=3", "--rdzv-endpoint": "host:1", "--signals-to-handle": "SIGUSR1",
@@ -57,12 +57,12 @@ func (o option) sample() string {
 	return "word"
 }
 
-// without are flags that change nothing where ranks are programs, with torchrun as well.
+// without are flags that change nothing if ranks are programs, also with torchrun.
 var without = map[string]string{
 	"--start-method": "torch reads it only where the entrypoint is a function",
 }
 
-// outcome is what becomes of a command line: it acts, is superseded, is refused, or changes nothing.
+// outcome is the result of a command line: it acts, is superseded, is refused, or changes nothing.
 func outcome(argv []string, env map[string]string) string {
 	got, err := launch.Parse(append([]string{"torchrun"}, argv...), env)
 	var refusal *launch.Refusal
@@ -78,8 +78,8 @@ func outcome(argv []string, env map[string]string) string {
 	return "acts"
 }
 
-// TestFlags: each flag that the installed torchrun has, in each of its spellings and as a variable, acts, is superseded or is refused by
-// its name. One that a newer PyTorch brings is none of these.
+// TestFlags: each flag of the installed torchrun, in each of its spellings and as a variable, acts, is superseded or is refused by its
+// name. A flag of a newer PyTorch fails the test.
 func TestFlags(t *testing.T) {
 	got := ask[parser](t, "flags")[0]
 	if len(got.Flags) < 20 {
@@ -111,7 +111,7 @@ func TestFlags(t *testing.T) {
 		}
 		want := all[0]
 		name := o.Env
-		if name == "" { // read from no variable: one that looks as if it were is not either
+		if name == "" { // read from no variable, not even from one with its name
 			name, want = "PET_"+strings.ToUpper(strings.ReplaceAll(o.long()[2:], "-", "_")), "nothing"
 		}
 		if said, _, _ := strings.Cut(outcome([]string{"t.py"}, map[string]string{name: value}), ":"); said != want {
@@ -126,7 +126,7 @@ type line struct {
 	Env  map[string]string `json:"env"`
 }
 
-// started is what torchrun would start, as the agent is told it by a launcher that is a Python program; or why it refuses.
+// started is what torchrun would start, in the form that a Python launcher passes to the agent; or why it refuses.
 type started struct {
 	Refused    string   `json:"refused"`
 	Config     string   `json:"config"`
@@ -134,29 +134,29 @@ type started struct {
 	Standalone bool     `json:"standalone"`
 }
 
-// difference is one that may be: a text that the error holds, an example, the reason.
+// difference is an allowed difference: a text of the error, an example, the reason.
 type difference struct {
 	text   string
 	line   line
 	reason string
 }
 
-// stricter are refused here and not by torchrun; lenient are refused by torchrun and not here.
+// stricter command lines are refused by Holdfast and not by torchrun; lenient ones by torchrun and not by Holdfast.
 var (
 	stricter = []difference{
 		{"is not honoured", line{Argv: []string{"--numa-binding=node", "t.py"}}, "docs/launchers.md names these flags: without them the job would be another one than was asked for"},
 		{"requests a varying number of nodes", line{Argv: []string{"--nnodes=1:2", "t.py"}}, "a gang has one size"},
 		{"is not a number of processes that holdfast can count", line{Argv: []string{"--nproc-per-node=0", "t.py"}}, "torch refuses it later"},
-		{"is not a whole number", line{Argv: []string{"--master-port=-1", "t.py"}}, "torch refuses numbers below zero later, or never looks at them"},
-		{"is not a start method", line{Argv: []string{"t.py"}, Env: map[string]string{"PET_START_METHOD": "thread"}}, "from a variable torch takes any word and looks at none"},
+		{"is not a whole number", line{Argv: []string{"--master-port=-1", "t.py"}}, "torch refuses numbers below zero later, or never checks them"},
+		{"is not a start method", line{Argv: []string{"t.py"}, Env: map[string]string{"PET_START_METHOD": "thread"}}, "from a variable torch accepts any word without a check"},
 	}
 	lenient = []difference{
-		{"ambiguous option", line{Argv: []string{"--nproc=2", "t.py"}}, "a prefix that fits the two spellings of one flag says what is meant"},
+		{"ambiguous option", line{Argv: []string{"--nproc=2", "t.py"}}, "a prefix that fits the two spellings of one flag is unambiguous"},
 		{"invalid literal for int()", line{Argv: []string{"--standalone", "t.py"}, Env: map[string]string{"PET_STANDALONE": "x"}}, "a variable that the command line overrules is not read"},
 	}
 )
 
-// verdict says what is wrong where one of the two refuses a command line alone.
+// verdict describes what is wrong if only one of the two refuses a command line.
 func verdict(err error, theirs string) string {
 	list, said, who := lenient, theirs, "torchrun"
 	if err != nil {
@@ -188,7 +188,7 @@ func parse(l line) (launch.Spec, error) {
 	return launch.Parse(append([]string{"torchrun"}, l.Argv...), l.Env)
 }
 
-// TestCommandLinesThatDiffer: each difference that is named is one.
+// TestCommandLinesThatDiffer: each listed difference exists.
 func TestCommandLinesThatDiffer(t *testing.T) {
 	var lines []any
 	for _, d := range append(slices.Clone(stricter), lenient...) {
@@ -202,13 +202,13 @@ func TestCommandLinesThatDiffer(t *testing.T) {
 			t.Errorf("%+v: here %v", d.line, err)
 		case !asIs():
 		case here && want.Refused != "", !here && !strings.Contains(want.Refused, d.text):
-			t.Errorf("%+v is no difference any more (%s): torchrun says %q, here %v", d.line, d.reason, want.Refused, err)
+			t.Errorf("%+v is no longer a difference (%s): torchrun says %q, here %v", d.line, d.reason, want.Refused, err)
 		}
 	}
 }
 
-// TestCommandLines reads random command lines as the installed torchrun does: what both take starts the same ranks; what torchrun
-// refuses is refused.
+// TestCommandLines compares random command lines with the installed torchrun: what both accept starts the same ranks; what torchrun refuses
+// is refused.
 func TestCommandLines(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(seeds.Fresh(t), 0))
 	flags := ask[parser](t, "flags")[0].Flags
@@ -238,14 +238,14 @@ func TestCommandLines(t *testing.T) {
 	}
 }
 
-// differ says in what two readings of a command line differ: ours, and torch's own as the agent reads it from a launcher in Python.
+// differ lists the differences of two readings of a command line: Holdfast's, and torch's own as a Python launcher passes it to the agent.
 func differ(t *testing.T, got launch.Spec, want started) (out []string) {
 	t.Helper()
 	theirs, err := launch.Parse(append([]string{launch.APICommand, want.Config}, want.Command...), nil)
 	if err != nil {
 		return []string{err.Error()}
 	}
-	got, err = got.Resolve(0, theirs.Ranks) // no GPUs; as many processors as torch has counted
+	got, err = got.Resolve(0, theirs.Ranks) // no GPUs; as many processors as torch counted
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -264,7 +264,7 @@ func differ(t *testing.T, got launch.Spec, want started) (out []string) {
 		out = append(out, fmt.Sprintf("starts %q, torchrun %q", ours, command))
 	}
 	if theirs.Logs.Dir != "" && got.Logs.Dir == "" && strings.HasPrefix(path.Base(theirs.Logs.Dir), "torchelastic_") {
-		theirs.Logs.Dir = "" // torch has made one already
+		theirs.Logs.Dir = "" // torch has created one already
 	}
 	got.Logs.DirFlag = ""
 	if got.Nodes == 0 {
@@ -277,9 +277,9 @@ func differ(t *testing.T, got launch.Spec, want started) (out []string) {
 		"logs": {got.Logs, theirs.Logs},
 	} {
 		if name == "nodes" && want.Standalone {
-			continue // torch reads --standalone later than the rest
+			continue // torch evaluates --standalone later than the rest
 		}
-		if ours, theirs := fmt.Sprintf("%+v", pair[0]), fmt.Sprintf("%+v", pair[1]); ours != theirs { // an empty list is none
+		if ours, theirs := fmt.Sprintf("%+v", pair[0]), fmt.Sprintf("%+v", pair[1]); ours != theirs { // an empty list equals none
 			out = append(out, fmt.Sprintf("%s %s, torchrun %s", name, ours, theirs))
 		}
 	}
@@ -291,12 +291,12 @@ func set(ranks []int) []int {
 	return slices.Compact(ranks)
 }
 
-// words are what random command lines are made of, besides flags and their samples.
+// words are the parts of random command lines, besides flags and their samples.
 var words = []string{"t.py", "t.py", "pkg.train", "--", "-", "-1", "-1.5", "", "a b", "-x y", "--lr", "-m", "$local_rank", "0", "é"}
 
 func randomLine(rnd *rand.Rand, flags []option) line {
 	l := line{Env: map[string]string{}}
-	for _, i := range rnd.Perm(len(flags))[:rnd.IntN(4)] { // each once: of two argparse looks at both
+	for _, i := range rnd.Perm(len(flags))[:rnd.IntN(4)] { // each once: with two, argparse checks both values
 		o := flags[i]
 		value := o.value(rnd)
 		switch {
@@ -319,11 +319,11 @@ func randomLine(rnd *rand.Rand, flags []option) line {
 	return l
 }
 
-// value is one that the flag takes, or may not.
+// value is a valid value of the flag, or perhaps an invalid one.
 func (o option) value(rnd *rand.Rand) string {
 	switch rnd.IntN(8) {
 	case 0:
-		if word := words[rnd.IntN(len(words))]; word != "--" { // which argparse takes out of what is given to a flag
+		if word := words[rnd.IntN(len(words))]; word != "--" { // argparse removes it from a flag's values
 			return word
 		}
 	case 1:
@@ -332,7 +332,7 @@ func (o option) value(rnd *rand.Rand) string {
 	return o.sample()
 }
 
-// spelled is one of the ways in which a flag and its value can be written.
+// spelled is one of the spellings of a flag and its value.
 func (o option) spelled(rnd *rand.Rand, value string) []string {
 	name := o.Options[rnd.IntN(len(o.Options))]
 	long := strings.HasPrefix(name, "--")

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { proctest.Main(m) }
 
-// installed is the interpreter whose PyTorch is asked, unless HOLDFAST_CONFORMANCE_PYTHON names another one.
+// installed is the interpreter whose PyTorch is compared, unless HOLDFAST_CONFORMANCE_PYTHON names another.
 const installed = "/opt/holdfast-python/venv/bin/python3"
 
 func python(t *testing.T) string {
@@ -31,7 +31,7 @@ func python(t *testing.T) string {
 	return file
 }
 
-// asIs says that the installed PyTorch is the one that the lists of differences are written for: an entry that is not used is one too many.
+// asIs: the installed PyTorch is the one of the lists of differences, so that an unused entry is a failure.
 func asIs() bool { return os.Getenv("HOLDFAST_CONFORMANCE_PYTHON") == "" }
 
 // script is the absolute path of a script of this package.
@@ -44,7 +44,7 @@ func script(t *testing.T, name string) string {
 	return file
 }
 
-// ask runs parse.py and reads one JSON value for each line that it answers with.
+// ask runs parse.py and reads one JSON value from each line of its output.
 func ask[A any](t *testing.T, verb string, lines ...any) (answers []A) {
 	t.Helper()
 	hook, err := filepath.Abs("../../ckptagent/python")

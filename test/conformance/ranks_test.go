@@ -20,7 +20,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 )
 
-// facts are what a rank saw: a path such as env.RANK, and what stands there in JSON.
+// facts are what a rank observed: a path such as env.RANK, and the value in JSON.
 type facts map[string]string
 
 func readFacts(t *testing.T, folder string, rank, attempt int) facts {
@@ -50,18 +50,18 @@ func (f facts) add(at string, all map[string]any) {
 	}
 }
 
-// older begins the reasons of what only an older PyTorch than the installed one needs.
+// older begins the reasons of entries that only an older PyTorch needs.
 const older = "an older PyTorch: "
 
-// allowance is a difference that may be: where, what stands there under the agent (in JSON), and the reason.
+// allowance is an allowed difference: its path, the value under the agent (in JSON), and the reason.
 type allowance struct {
 	path, ours *regexp.Regexp
 	reason     string
 }
 
-// allowed are the facts in which a rank under the agent differs from one under torchrun.
+// allowed are the facts that may differ between a rank under the agent and one under torchrun.
 var allowed = []allowance{
-	{is(`env\.HOLDFAST_\w+`), is(`".*"`), "what the client and the site hook are told"},
+	{is(`env\.HOLDFAST_\w+`), is(`".*"`), "variables of the client and the site hook"},
 	{is(`env\.PATH`), is(`".*/shims:.*"`), "our shims stand first"},
 	{is(`env\.PYTHONPATH`), is(`".*/python"`), "the client and the site hook are there"},
 	{is(`path`), is(`\["[^"]*/scripts","[^"]*/h/python",.*`), "the client and the site hook are there"},
@@ -71,18 +71,18 @@ var allowed = []allowance{
 	{is(`env\.TORCHELASTIC_ERROR_FILE`), is(`".*/torchelastic_\w{8}/none_\w{8}/attempt_\d/\d/error.json"`), "the names of the folders hold the run's id and random letters"},
 	{is(`env\.TORCHINDUCTOR_CACHE_DIR`), is(`".*"`), "torch sets it when the script imports it, which a standby has done already"},
 	{is(`hooks`), is(`\[false,true,true,true\]`), "sys.excepthook also writes the traceback for the agent"},
-	{is(`descriptors\.\d+`), is(`".*/run/page-\d closed .*"`), "the page that the rank tells its steps and imports on; children do not inherit it"},
-	{is(`oom`), is(`"100\\n"`), "the kernel takes a rank for memory before it takes the agent"},
+	{is(`descriptors\.\d+`), is(`".*/run/page-\d closed .*"`), "the page on which the rank reports steps and imports; children do not inherit it"},
+	{is(`oom`), is(`"100\\n"`), "if memory is short, the kernel kills a rank before the agent"},
 	{is(`state\.finders`), is(`\["Finder",.*`), "the site hook sees which modules a rank imports, for standbys"},
 	{is(`state\.modules\._holdfast_(site|imports|page|steps)`), is(`true`), "the site hook; a standby's own modules are gone"},
 	{is(`handlers\.SIGUSR1|status\.SigIgn`), is(`.*`), "the Go runtime of the stand-in takes all signals over before it can be seen which ones a shell had ignored"},
 	{is(`env\.TORCHELASTIC_SIGNALS_TO_HANDLE`), is(`"SIGTERM,SIGINT,SIGHUP,SIGQUIT"`), older + "newer ones set it"},
 }
 
-// is matches the whole of a text.
+// is returns a pattern that matches a whole text.
 func is(text string) *regexp.Regexp { return regexp.MustCompile(`(?s)^(` + text + `)$`) }
 
-// compare says where ours differs from theirs and nothing allows it.
+// compare lists the differences that no allowance covers.
 func compare(ours, theirs facts, allowed []allowance, used map[string]bool) (out []string) {
 	all := maps.Clone(ours)
 	maps.Copy(all, theirs)
@@ -104,7 +104,7 @@ func compare(ours, theirs facts, allowed []allowance, used map[string]bool) (out
 	return out
 }
 
-// shell is what a user's shell may have set before it runs the launcher.
+// shell is a user's shell that changes process attributes before it runs the launcher.
 const shell = `trap '' USR1; umask 027; ulimit -c 12; ulimit -S -n 777; ulimit -l 64; mkdir -p "$1/sub"; cd "$1/sub"; exec 7>"$1/open"; export MINE='a b' LANG=C.UTF-8; exec nice -n 3 ` +
 	`python3 -c 'import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2]); os.execvp("torchrun", sys.argv[1:])' torchrun "${@:2}" <"$1/in"`
 
@@ -121,7 +121,7 @@ func command(t *testing.T, folder string) []string {
 	return []string{"bash", "-c", shell, "bash", folder, "--standalone", "--nproc-per-node=2", "--max-restarts=1", script(t, "observe.py"), folder, "--name", "a b", "é\n\"'$x", "${local_rank}", ""}
 }
 
-// underTorchrun lets the installed torchrun start the ranks twice.
+// underTorchrun makes the installed torchrun start the ranks twice.
 func underTorchrun(t *testing.T, folder string) {
 	t.Helper()
 	file(t, filepath.Join(folder, "go"))
@@ -136,7 +136,7 @@ func underTorchrun(t *testing.T, folder string) {
 	}
 }
 
-// newAgent is a container whose agent is yet to be started, and the coordinator that leads it.
+// newAgent returns a container whose agent is not started yet, and its coordinator.
 func newAgent(t *testing.T, folder, standbys string) (*coordtest.Coordinator, *proctest.Container) {
 	t.Helper()
 	c := coordtest.Start(t)
@@ -149,7 +149,7 @@ func newAgent(t *testing.T, folder, standbys string) (*coordtest.Coordinator, *p
 	return c, p
 }
 
-// underAgent starts them cold, and again from standbys.
+// underAgent starts ranks cold, and then from standbys.
 func underAgent(t *testing.T, folder string) {
 	t.Helper()
 	c, p := newAgent(t, folder, "auto")
@@ -178,8 +178,9 @@ func file(t *testing.T, name string) {
 	}
 }
 
-// TestRanks: what a rank can see of how it was started, and what its imports have left in the process, is the same under torchrun and under
-// the agent, cold and from a standby, but for what is named; and no two ranks of one or two generations draw the same random numbers.
+// TestRanks: what a rank can observe of its start, and what its imports left in the process, is the same under torchrun and under the
+// agent, cold and from a standby, except for the listed differences; and no two ranks of one or two generations draw the same random
+// numbers.
 func TestRanks(t *testing.T) {
 	python(t)
 	used := map[string]bool{}
@@ -191,7 +192,7 @@ func TestRanks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	left, err := syscall.Dup(1) // what a container's first process may be given: no rank has it
+	left, err := syscall.Dup(1) // a container's first process may have this descriptor: no rank gets it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +225,7 @@ func TestRanks(t *testing.T) {
 	}
 	for _, d := range allowed {
 		if !used[d.path.String()] && !strings.HasPrefix(d.reason, older) && asIs() {
-			t.Errorf("%s (%s) is no difference any more", d.path, d.reason)
+			t.Errorf("%s (%s) is no longer a difference", d.path, d.reason)
 		}
 	}
 }

@@ -17,19 +17,19 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// signalDifferences are what a signal to the launcher comes to under the agent and not under torchrun.
+// signalDifferences are the allowed differences after a signal to the launcher.
 var signalDifferences = []allowance{
-	{is(`SIG(TERM|INT)\.code`), is(`143|130`), "128 and the signal, as a shell tells it; torchrun's is 1 for all"},
+	{is(`SIG(TERM|INT)\.code`), is(`143|130`), "128 plus the signal, as in a shell; torchrun's is 1 for all"},
 	{is(`SIGINT\.rank-\d`), is(`ready SIGTERM ends`), "ranks are asked to end by SIGTERM, whichever signal the launcher had"},
 }
 
-// signalCommand says the launcher's process id, and how it has ended.
+// signalCommand prints the launcher's process id and its exit code.
 func signalCommand(t *testing.T, folder string) []string {
 	return []string{"bash", "-c", `bash -c 'echo "launcher $$"; exec "$@"' bash "$@"; echo "after $?"`, "bash",
 		"torchrun", "--standalone", "--nproc-per-node=2", script(t, "signals.py"), folder}
 }
 
-// signalled sends the launcher a signal once both ranks are ready to note it.
+// signalled sends the launcher a signal once both ranks can record it.
 func signalled(t *testing.T, folder string, sig syscall.Signal, said func() string) {
 	t.Helper()
 	eventually.Holds(t, "both ranks are ready", func() (bool, any) {
@@ -38,7 +38,7 @@ func signalled(t *testing.T, folder string, sig syscall.Signal, said func() stri
 	})
 	launcher := 0
 	if _, err := fmt.Sscanf(said(), "launcher %d", &launcher); err != nil {
-		t.Fatalf("the launcher is not told: %q", said())
+		t.Fatalf("the launcher's process id was not printed: %q", said())
 	}
 	if err := syscall.Kill(launcher, sig); err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func rankSignals(folder string) (told [2]string) {
 	return told
 }
 
-// signalFacts are the launcher's exit code and what the ranks noted.
+// signalFacts are the launcher's exit code and the ranks' records.
 func signalFacts(t *testing.T, folder string, sig syscall.Signal, said string) facts {
 	t.Helper()
 	_, after, found := strings.Cut(said, "after ")
@@ -105,8 +105,8 @@ func signalUnderAgent(t *testing.T, sig syscall.Signal) facts {
 	return signalFacts(t, folder, sig, p.Out.String())
 }
 
-// TestSignals: a signal that ends the launcher reaches each rank once, it can end by itself, the launcher returns, and what comes after it
-// in the container's command goes on.
+// TestSignals: a signal that ends the launcher reaches each rank once, the rank can end by itself, the launcher returns, and the
+// container's command continues after it.
 func TestSignals(t *testing.T) {
 	python(t)
 	var mu sync.Mutex
@@ -130,7 +130,7 @@ func TestSignals(t *testing.T) {
 	})
 	for _, d := range signalDifferences {
 		if !used[d.path.String()] && asIs() {
-			t.Errorf("%s (%s) is no difference any more", d.path, d.reason)
+			t.Errorf("%s (%s) is no longer a difference", d.path, d.reason)
 		}
 	}
 }

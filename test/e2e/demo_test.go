@@ -16,7 +16,7 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/host"
 )
 
-// TestDemo plays the demo as people do, from its command line. One plays at a time, so these do as well.
+// TestDemo runs the demo from its command line, one run at a time.
 func TestDemo(t *testing.T) {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		t.Skip("LEFT OUT: end-to-end tests need Linux and root")
@@ -30,8 +30,8 @@ func TestDemo(t *testing.T) {
 	t.Run("DefaultScheduler", func(t *testing.T) { testDefaultScheduler(t, source) })
 }
 
-// testBrokenOff kills the demo while it plays, then plays it again and presses Ctrl-C twice: the second one begins whatever the first one
-// left; it says what it was told, writes no page, and leaves nothing.
+// testBrokenOff kills a running demo, then runs it again and presses Ctrl-C twice: the second run starts whatever the first one left; it
+// reports the signal, writes no page, and leaves nothing.
 func testBrokenOff(t *testing.T, source string) {
 	page := filepath.Join(t.TempDir(), "demo.html")
 	const begun = "Holdfast is installed by the manifests" // the first chapter's title
@@ -48,7 +48,7 @@ func testBrokenOff(t *testing.T, source string) {
 	left(t, page)
 }
 
-// testDefaultScheduler has the demo show what the stock scheduler does to the same job: it ends well once it has seen half of it placed.
+// testDefaultScheduler runs the demo with the stock scheduler and the same job: it succeeds once it has seen the job half placed.
 func testDefaultScheduler(t *testing.T, source string) {
 	page := filepath.Join(t.TempDir(), "demo.html")
 	if said, err := demo(t, source, page, nil, "--run", "somebody-else"); exitCode(err) != 1 || !strings.Contains(said, "use holdfast or default-scheduler") {
@@ -61,7 +61,7 @@ func testDefaultScheduler(t *testing.T, source string) {
 	left(t, page)
 }
 
-// left fails where a demo left a page or its cluster.
+// left fails if a demo left a page or its cluster.
 func left(t *testing.T, page string) {
 	t.Helper()
 	for _, path := range []string{page, filepath.Join(host.DefaultBase, "demo")} {
@@ -71,7 +71,7 @@ func left(t *testing.T, page string) {
 	}
 }
 
-// demo plays the demo and sends it a signal at each line that has the words, and returns what it said and how it ended.
+// demo runs the demo and sends it a signal at each line with the given words; it returns the output and the error.
 func demo(t *testing.T, source, page string, at map[string]os.Signal, args ...string) (string, error) {
 	t.Helper()
 	relative, err := filepath.Rel(source, page)
@@ -103,7 +103,7 @@ func demo(t *testing.T, source, page string, at map[string]os.Signal, args ...st
 	return strings.Join(said, "\n"), cmd.Wait()
 }
 
-// exitCode is that of a process that ended by itself; -1: a signal ended it; 0: it ended well.
+// exitCode is the exit code of a process; -1: a signal ended it.
 func exitCode(err error) int {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {

@@ -10,9 +10,9 @@ import (
 	"holdfast.dev/holdfast/test/story"
 )
 
-// TestHoldfast plays the story, which installs everything; the other promises are looked at on the same cluster where the story waits.
+// TestHoldfast plays the story, which installs everything; the other promises are tested on the same cluster while the story waits.
 func TestHoldfast(t *testing.T) {
-	t.Parallel() // the other test waits for its cluster to come and go
+	t.Parallel() // the other test waits for its own cluster
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	w := &story.World{Cluster: harness.Start(t, devcluster.Options{Name: "e2e", Nodes: 3, Replace: true})}
@@ -27,7 +27,7 @@ func TestHoldfast(t *testing.T) {
 	}
 }
 
-// others are the promises beside the story.
+// others tests the promises outside of the story.
 func others(ctx context.Context, t *testing.T, w *story.World) error {
 	for _, part := range []struct {
 		name string

@@ -22,7 +22,7 @@ const notYet = "does not support the kind StatefulSet (apps) yet: train in an In
 
 var optIn = map[string]string{v1alpha1.AnnotationEnabled: "true"}
 
-// statefulSet is one without pods, with these annotations on itself and on its pod template.
+// statefulSet has no pods, and these annotations on itself and on its pod template.
 func statefulSet(namespace, name string, own, template map[string]string) *appsv1.StatefulSet {
 	labels := map[string]string{"app": name}
 	return &appsv1.StatefulSet{
@@ -38,7 +38,7 @@ func statefulSet(namespace, name string, own, template map[string]string) *appsv
 	}
 }
 
-// testUnknownKinds: the API server denies the annotation where it has no effect, also when it is added later.
+// testUnknownKinds: the API server denies the annotation where it has no effect, also if it is added later.
 func testUnknownKinds(ctx context.Context, t *testing.T, w *story.World) {
 	plain := statefulSet(story.Namespace, "plain-set", nil, nil)
 	if err := w.Client().Create(ctx, plain); err != nil {
@@ -67,8 +67,8 @@ func testUnknownKinds(ctx context.Context, t *testing.T, w *story.World) {
 	testKindsWarned(ctx, t, w)
 }
 
-// testKindsWarned: where an administrator says so it is a warning. What got the annotation there can be changed otherwise, also once the
-// annotation is denied there.
+// testKindsWarned: an administrator can turn the denial into a warning. An object with the annotation can still be changed otherwise, also
+// once the annotation is denied.
 func testKindsWarned(ctx context.Context, t *testing.T, w *story.World) {
 	lenient := &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{Name: "unknown-kinds", Labels: map[string]string{"holdfast.dev/unknown-kinds": "warn"}},

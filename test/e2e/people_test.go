@@ -18,7 +18,7 @@ import (
 	"holdfast.dev/holdfast/test/story"
 )
 
-// rights are what docs/kubectl.md says that a user needs, and nothing else.
+// rights are the rights that docs/kubectl.md lists for a user, and no others.
 const rights = `
 apiVersion: v1
 kind: Namespace
@@ -47,7 +47,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: holdfast
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
 `
 
-// job is opted in and asks for one node's GPUs in each pod.
+// job is opted in and requests one node's GPUs in each pod.
 func job(name string, pods string) string {
 	return strings.NewReplacer("NAME", name, "PODS", pods, "IMAGE", layout.BaseImage).Replace(`
 apiVersion: batch/v1
@@ -78,7 +78,7 @@ type user struct {
 	t *testing.T
 }
 
-// holdfast runs the plugin through kubectl as alice and returns what was said and the exit code.
+// holdfast runs the plugin through kubectl as alice and returns output and exit code.
 func (u user) holdfast(ctx context.Context, stdin string, args ...string) (string, int) {
 	u.t.Helper()
 	cmd := exec.CommandContext(ctx, filepath.Join(u.Spec().BinDir(), "kubectl"), append([]string{"holdfast"}, append(args, "--as=alice", "-n", "team-a")...)...)
@@ -104,7 +104,7 @@ func (u user) kubectl(ctx context.Context, stdin string, args ...string) {
 	}
 }
 
-// says fails unless the text holds all the words.
+// says fails unless the text contains all the words.
 func (u user) says(what, text string, words ...string) {
 	u.t.Helper()
 	for _, w := range words {
@@ -114,8 +114,8 @@ func (u user) says(what, text string, words ...string) {
 	}
 }
 
-// testPeople: people see what the pages of the documentation promise: kubectl holdfast nodes, explain and preview, with a user's rights,
-// beside a job that trains on all nodes but one.
+// testPeople: kubectl holdfast nodes, explain and preview show what the documentation promises, with a user's rights, beside a job that
+// trains on all nodes but one.
 func testPeople(ctx context.Context, t *testing.T, w *story.World) {
 	u := user{World: w, t: t}
 	u.kubectl(ctx, rights, "apply", "-f", "-")
@@ -125,10 +125,10 @@ func testPeople(ctx context.Context, t *testing.T, w *story.World) {
 	}{{"Preview", preview}, {"Explain", explain}, {"Nodes", nodes}, {"Observe", observe}} {
 		t.Run(part.name, func(t *testing.T) { part.test(ctx, user{World: w, t: t}) })
 	}
-	u.kubectl(ctx, "", "delete", "jobs", "--all", "-n", "team-a", "--cascade=foreground", "--timeout=90s") // the story wants the node
+	u.kubectl(ctx, "", "delete", "jobs", "--all", "-n", "team-a", "--cascade=foreground", "--timeout=90s") // the story needs the node
 }
 
-// preview shows what would become of a job, and leaves nothing.
+// preview shows what admission and scheduler would do with a job, and leaves nothing.
 func preview(ctx context.Context, u user) {
 	text, code := u.holdfast(ctx, job("train", "1"), "preview", "-f", "-")
 	if code != 0 {
@@ -173,7 +173,7 @@ func lenOf(list client.ObjectList) int {
 	return -1
 }
 
-// explain says where a job's pods are, and of another one why they are nowhere.
+// explain shows the nodes of a job's pods, and why another job has none.
 func explain(ctx context.Context, u user) {
 	u.kubectl(ctx, job("train", "1"), "apply", "-n", "team-a", "-f", "-")
 	eventually.Holds(u.t, "explain says that train is placed", func() (bool, any) {
@@ -190,7 +190,7 @@ func explain(ctx context.Context, u user) {
 	}
 }
 
-// nodes tells of a sick node to whom may see nodes, and says what right is missing to whom may not.
+// nodes shows a sick node to a user who may list nodes, and names the missing right to others.
 func nodes(ctx context.Context, u user) {
 	if text, code := u.holdfast(ctx, "", "nodes"); code != 1 || !strings.Contains(text, "holdfast-nodes-view") {
 		u.t.Errorf("without the right: exit code %d: %s", code, text)
@@ -204,7 +204,7 @@ func nodes(ctx context.Context, u user) {
 	if text, _ := u.holdfast(ctx, "", "nodes", "-o", "json"); !strings.Contains(text, `"gangPods": 1`) {
 		u.t.Errorf("the gang's pod is not counted: %s", text)
 	}
-	// A node of which there is no more than what a daemon would have said, so that none says otherwise.
+	// A Node without a machine, so that no daemon overwrites its verdict.
 	u.kubectl(ctx, sick, "create", "-f", "-")
 	defer u.kubectl(ctx, sick, "delete", "-f", "-")
 	text, code := u.holdfast(ctx, "", "nodes")
@@ -225,7 +225,7 @@ metadata:
       "evidence":[{"at":"2026-01-02T03:04:05.000000Z","source":"nvml","text":"GPU is lost"}]}
 `
 
-// observe leaves a job alone and says what would have been done about its failure.
+// observe leaves a job alone and reports what Holdfast would have done about its failure.
 func observe(ctx context.Context, u user) {
 	u.kubectl(ctx, strings.NewReplacer(`holdfast.dev/standbys: "off"`, "holdfast.dev/mode: observe", `[sleep, "3600"]`, `[bash, -c, "exit 7"]`, `, nvidia.com/gpu: "2"`, "",
 		"restartPolicy: Never", "restartPolicy: OnFailure").Replace(job("watched", "1")), "apply", "-n", "team-a", "-f", "-")

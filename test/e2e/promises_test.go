@@ -38,7 +38,7 @@ func testStory(ctx context.Context, t *testing.T, w *story.World) {
 	}
 }
 
-// testBugOnFailure: the job ends as fast where the kubelet would restart containers for ever.
+// testBugOnFailure: the job ends as fast with a restart policy by which the kubelet would restart containers for ever.
 func testBugOnFailure(ctx context.Context, t *testing.T, w *story.World) {
 	for _, backoffLimit := range []int32{0, 6} {
 		if _, err := w.Bug(ctx, corev1.RestartPolicyOnFailure, backoffLimit); err != nil {
@@ -50,7 +50,7 @@ func testBugOnFailure(ctx context.Context, t *testing.T, w *story.World) {
 	}
 }
 
-// testRefusals: bad input is refused with the field and what to do, and nothing is left behind.
+// testRefusals: bad input is refused with field and remedy, and no object is left behind.
 func testRefusals(ctx context.Context, t *testing.T, w *story.World) {
 	for _, tc := range []struct {
 		name  string
@@ -83,7 +83,7 @@ func testRefusals(ctx context.Context, t *testing.T, w *story.World) {
 	}
 }
 
-// testShellRefusal: a flag that hides in a shell is refused when the launcher starts, with an event on the Job.
+// testShellRefusal: a flag inside a shell command is refused when the launcher starts, with an event on the Job.
 func testShellRefusal(ctx context.Context, t *testing.T, w *story.World) {
 	job := story.BugJob(corev1.RestartPolicyNever, 0)
 	job.Name = "refused"
@@ -111,7 +111,7 @@ func testShellRefusal(ctx context.Context, t *testing.T, w *story.World) {
 	}
 }
 
-// testUntouched: a pod without a key of ours comes out of admission as it went in.
+// testUntouched: admission does not change a pod without Holdfast's keys.
 func testUntouched(ctx context.Context, t *testing.T, w *story.World) {
 	job := story.BugJob(corev1.RestartPolicyNever, 0)
 	job.Name, job.Annotations = "plain", nil
@@ -133,7 +133,7 @@ func testUntouched(ctx context.Context, t *testing.T, w *story.World) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	// Annotating it now comes too late, and the API server says so.
+	// Annotating it now has no effect, and the API server warns.
 	out, err := w.RunKubectl(ctx, "annotate", "-n", story.Namespace, "job/plain", v1alpha1.AnnotationEnabled+"=true")
 	if err != nil || !strings.Contains(out, "Warning:") {
 		t.Errorf("annotating a running job gave no warning: %q, %v", out, err)

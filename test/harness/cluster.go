@@ -19,11 +19,11 @@ import (
 	"holdfast.dev/holdfast/test/devcluster"
 )
 
-// Cluster is a world that was started on this machine, for what the source tree was built to.
+// Cluster is a cluster that was started on this machine, with the binaries of a source tree.
 type Cluster struct {
 	*World
 	*devcluster.Cluster
-	// Source is the root of the source tree: its bin/ holds the binaries, its manifests and examples are applied.
+	// Source is the root of the source tree: the binaries are in its bin/; its manifests and examples are applied.
 	Source string
 }
 
@@ -41,7 +41,7 @@ func Up(ctx context.Context, source string, o devcluster.Options) (*Cluster, err
 	return &Cluster{World: w, Cluster: c, Source: source}, nil
 }
 
-// Start starts a cluster that ends with the test, which is skipped, loudly, where this machine or user cannot.
+// Start starts a cluster that ends with the test. If this machine or user cannot run one, it skips the test with a clear message.
 func Start(t testing.TB, o devcluster.Options) *Cluster {
 	t.Helper()
 	_, here, _, ok := runtime.Caller(0)
@@ -56,7 +56,7 @@ func Start(t testing.TB, o devcluster.Options) *Cluster {
 	return &Cluster{World: w, Cluster: c, Source: filepath.Join(filepath.Dir(here), "..", "..")}
 }
 
-// Install loads the images and applies the manifests as a user would, and waits until all of it serves.
+// Install loads the images, applies the manifests as a user would, and waits until all components serve.
 func (c *Cluster) Install(ctx context.Context) error {
 	if err := c.LoadImages(ctx); err != nil {
 		return err
@@ -64,7 +64,7 @@ func (c *Cluster) Install(ctx context.Context) error {
 	return c.Apply(ctx, filepath.Join(c.Source, "manifests"))
 }
 
-// Apply applies a folder of manifests, those that are shipped or an overlay over them, and waits until all of it serves.
+// Apply applies a folder of manifests, the shipped ones or an overlay over them, and waits until all components serve.
 func (c *Cluster) Apply(ctx context.Context, manifests string) error {
 	if _, err := c.RunKubectl(ctx, "apply", "--server-side", "-k", manifests); err != nil {
 		return err
@@ -72,7 +72,7 @@ func (c *Cluster) Apply(ctx context.Context, manifests string) error {
 	return c.Serves(ctx)
 }
 
-// Overlay writes a kustomization into a folder: the text, with the folder of the manifests that are shipped in place of its %s.
+// Overlay writes a kustomization to a folder: text, with the path of the shipped manifests in place of its %s.
 func (c *Cluster) Overlay(dir, text string) error {
 	base, err := filepath.Rel(dir, filepath.Join(c.Source, "manifests"))
 	if err != nil {
@@ -81,12 +81,12 @@ func (c *Cluster) Overlay(dir, text string) error {
 	return os.WriteFile(filepath.Join(dir, "kustomization.yaml"), fmt.Appendf(nil, text, base), 0o644)
 }
 
-// Serves waits until every replica of what was installed serves.
+// Serves waits until every installed replica serves.
 func (w *World) Serves(ctx context.Context) error {
 	return errors.Join(w.Available(ctx, "holdfast-controller"), w.Available(ctx, "holdfast-scheduler"))
 }
 
-// Available waits until every replica of one of our deployments serves.
+// Available waits until every replica of one of Holdfast's deployments serves.
 func (w *World) Available(ctx context.Context, deployment string) error {
 	return w.Until(ctx, "deployment "+deployment+" available", 2*time.Minute, func(ctx context.Context) (bool, string) {
 		d, err := w.kube.AppsV1().Deployments(v1alpha1.Namespace).Get(ctx, deployment, metav1.GetOptions{})
@@ -99,22 +99,22 @@ func (w *World) Available(ctx context.Context, deployment string) error {
 	})
 }
 
-// RunKubectl runs the cluster's own kubectl and returns all that a person would read, warnings as well.
+// RunKubectl runs the cluster's own kubectl and returns its output with warnings.
 func (c *Cluster) RunKubectl(ctx context.Context, args ...string) (string, error) {
 	return c.run(ctx, filepath.Join(c.Spec().BinDir(), "kubectl"), args...)
 }
 
-// RunDev runs holdfast-dev for the cluster, as a person would: "node", "fail", "n1", …
+// RunDev runs holdfast-dev for the cluster, with arguments such as "node", "fail", "n1", …
 func (c *Cluster) RunDev(ctx context.Context, args ...string) (string, error) {
 	return c.run(ctx, filepath.Join(c.Source, "bin/holdfast-dev"), append(slices.Clone(args), "--name", c.Name())...)
 }
 
-// Explain is what `kubectl holdfast explain` tells of a job.
+// Explain returns the output of `kubectl holdfast explain` for a job.
 func (c *Cluster) Explain(ctx context.Context, namespace, job string) (string, error) {
 	return c.Holdfast(ctx, "explain", "job/"+job, "-n", namespace)
 }
 
-// Holdfast is what `kubectl holdfast` tells, also where it ends with another code than 0.
+// Holdfast returns the output of `kubectl holdfast`, whatever its exit code.
 func (c *Cluster) Holdfast(ctx context.Context, args ...string) (string, error) {
 	return c.run(ctx, filepath.Join(c.Source, "bin/kubectl-holdfast"), args...)
 }

@@ -13,10 +13,10 @@ import (
 // tag is the tag of the product's images in manifests/kustomization.yaml.
 const tag = "v0.1.0-dev"
 
-// ControlPlane are the product's images that only nodes of the control plane need.
+// ControlPlane are the images that only nodes of the control plane need.
 var ControlPlane = []string{"holdfast-controller", "holdfast-scheduler"}
 
-// base names the training base image among ours, daemon the image that needs more than its binary: the probe, and what that one loads.
+// base is the training base image among the product's; daemon is the image that has more than its binary: the probe, and its libraries.
 const (
 	base   = "base"
 	daemon = "holdfast-node"
@@ -45,7 +45,7 @@ func (c *Cluster) LoadImagesInto(ctx context.Context, nodes []*devcluster.Node, 
 	return nil
 }
 
-// ProductImage is what `make images` builds of the binary of that name, or the training base image.
+// ProductImage returns the image that `make images` builds for the binary of that name, or the training base image.
 func ProductImage(source, pythonDir, name string) (*image.Image, error) {
 	if name == base {
 		return image.Base(pythonDir)

@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/test/trainer"
 )
 
-// Claim is a claim of 1 GiB.
+// Claim returns a claim of 1 GiB.
 func Claim(namespace, name, class string, mode corev1.PersistentVolumeAccessMode) client.Object {
 	meta := metav1.ObjectMeta{Name: name, Namespace: namespace}
 	return &corev1.PersistentVolumeClaim{ObjectMeta: meta, Spec: corev1.PersistentVolumeClaimSpec{
@@ -32,7 +32,7 @@ func ConfigVolume(name string) corev1.Volume {
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{ConfigMap: of}}
 }
 
-// Job is an indexed one of so many pods.
+// Job returns an indexed Job of so many pods.
 func Job(namespace, name string, pods, backoff int32, annotations map[string]string, spec corev1.PodSpec) *batchv1.Job {
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Annotations: annotations},
@@ -46,7 +46,7 @@ func Job(namespace, name string, pods, backoff int32, annotations map[string]str
 	}
 }
 
-// TrainerRoom is what pods of TrainerPod need in their namespace, and a claim for what they share.
+// TrainerRoom returns what pods of TrainerPod need in their namespace, and a claim for shared files.
 func TrainerRoom(namespace string) []client.Object {
 	return []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
@@ -59,7 +59,7 @@ func TrainerRoom(namespace string) []client.Object {
 	}
 }
 
-// TrainerPod has a container "trainer" whose line finds torchrun in its PATH, and trainer.Script and trainer.Torch in /trainer.
+// TrainerPod has a container "trainer" whose command finds torchrun in its PATH, and trainer.Script and trainer.Torch in /trainer.
 func TrainerPod(line string, grace, gpus int64) corev1.PodSpec {
 	limits := corev1.ResourceList{
 		corev1.ResourceMemory: resource.MustParse("192Mi"),

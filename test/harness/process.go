@@ -14,16 +14,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Process is one process of a container, seen from this machine: nodes and their containers run here.
+// Process is one process of a container, as seen from this machine, on which nodes and containers run.
 type Process struct {
-	// Host and Inside are its numbers on this machine and in its container.
+	// Host and Inside are its process ids on this machine and in its container.
 	Host, Inside int
 	// Name and State are as ps shows them.
 	Name, State string
 	Args        []string
 }
 
-// Processes lists what runs in one container of a pod.
+// Processes lists the processes in one container of a pod.
 func (w *World) Processes(ctx context.Context, namespace, pod, container string) ([]Process, error) {
 	p, err := w.kube.CoreV1().Pods(namespace).Get(ctx, pod, metav1.GetOptions{})
 	if err != nil {
@@ -39,7 +39,7 @@ func (w *World) Processes(ctx context.Context, namespace, pod, container string)
 	}
 	var out []Process
 	for _, dir := range dirs {
-		// A process may end while it is looked at: then it is not there.
+		// A process may end while it is read: then it is skipped.
 		cgroup, err := os.ReadFile(dir + "/cgroup")
 		if err != nil || !strings.Contains(string(cgroup), id) {
 			continue
@@ -75,7 +75,7 @@ func containerID(p *corev1.Pod, container string) string {
 	return ""
 }
 
-// stateOf is how the kernel shows what a process does: its letter and where it waits.
+// stateOf is the kernel's state of a process: its letter and where it waits.
 func stateOf(dir string) string {
 	stat, _ := os.ReadFile(dir + "/stat")
 	_, rest, _ := strings.Cut(string(stat), ") ")
@@ -84,7 +84,7 @@ func stateOf(dir string) string {
 	return letter + " " + string(waits)
 }
 
-// insidePID is the number that a process has in the innermost PID namespace.
+// insidePID is a process's id in the innermost PID namespace.
 func insidePID(dir string) (int, error) {
 	status, err := os.ReadFile(dir + "/status")
 	if err != nil {
@@ -98,7 +98,7 @@ func insidePID(dir string) (int, error) {
 	return 0, fmt.Errorf("no NSpid in %s/status", dir)
 }
 
-// Find is the one process of a container that is meant.
+// Find returns the one process of a container that matches.
 func (w *World) Find(ctx context.Context, namespace, pod, container string, is func(Process) bool) (Process, error) {
 	all, err := w.Processes(ctx, namespace, pod, container)
 	if err != nil {
@@ -109,26 +109,26 @@ func (w *World) Find(ctx context.Context, namespace, pod, container string, is f
 			return p, nil
 		}
 	}
-	return Process{}, fmt.Errorf("the process that is meant is not among the %d of pod %s", len(all), pod)
+	return Process{}, fmt.Errorf("none of the %d processes of pod %s matches", len(all), pod)
 }
 
-// Numbered is the process that has that number inside its container.
+// Numbered matches the process with that id inside its container.
 func Numbered(inside int) func(Process) bool {
 	return func(p Process) bool { return p.Inside == inside }
 }
 
-// Agent is the agent itself, not PID 1.
+// Agent matches the agent itself, not PID 1.
 func Agent(p Process) bool {
 	return p.Inside != 1 && len(p.Args) > 1 && filepath.Base(p.Args[0]) == "holdfast-agent" && p.Args[1] == "run"
 }
 
-// HostPID is the number that a process of a container has on this machine.
+// HostPID is the id on this machine of a process of a container.
 func (w *World) HostPID(ctx context.Context, namespace, pod, container string, inside int) (int, error) {
 	p, err := w.Find(ctx, namespace, pod, container, Numbered(inside))
 	return p.Host, err
 }
 
-// Signal sends it a signal.
+// Signal sends the process a signal.
 func (p Process) Signal(sig syscall.Signal) error {
 	if err := syscall.Kill(p.Host, sig); err != nil {
 		return fmt.Errorf("sending %s to process %d (%s): %w", sig, p.Inside, strings.Join(p.Args, " "), err)
@@ -136,7 +136,7 @@ func (p Process) Signal(sig syscall.Signal) error {
 	return nil
 }
 
-// Signal sends a signal to the one process of a container that is meant.
+// Signal sends a signal to the one process of a container that matches.
 func (w *World) Signal(ctx context.Context, namespace, pod, container string, sig syscall.Signal, is func(Process) bool) error {
 	p, err := w.Find(ctx, namespace, pod, container, is)
 	if err != nil {
@@ -145,7 +145,7 @@ func (w *World) Signal(ctx context.Context, namespace, pod, container string, si
 	return p.Signal(sig)
 }
 
-// Runs says whether any process is left of a container, by its id.
+// Runs reports whether any process of a container, by its id, is left.
 func Runs(container string) (bool, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
@@ -159,7 +159,7 @@ func Runs(container string) (bool, error) {
 	return false, nil
 }
 
-// Kill kills the one process of a container that is meant, and says when.
+// Kill kills the one process of a container that matches, and returns the time.
 func (w *World) Kill(ctx context.Context, namespace, pod, container string, is func(Process) bool) (time.Time, error) {
 	p, err := w.Find(ctx, namespace, pod, container, is)
 	if err != nil {

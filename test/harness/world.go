@@ -28,9 +28,9 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// World is a cluster as its administrator reaches it.
+// World is a cluster with its administrator's connection.
 type World struct {
-	// Started is when it was connected to.
+	// Started is the time of the connection.
 	Started time.Time
 
 	kubeconfig string
@@ -40,7 +40,7 @@ type World struct {
 	out        io.Writer
 }
 
-// Connect reaches a cluster; out gets one line of progress per event.
+// Connect connects to a cluster; out gets one line of progress per event.
 func Connect(kubeconfig string, out io.Writer) (*World, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -62,7 +62,7 @@ func Connect(kubeconfig string, out io.Writer) (*World, error) {
 	return w, nil
 }
 
-// Client reads and writes objects of the cluster, ours included.
+// Client reads and writes objects of the cluster, also Holdfast's.
 func (w *World) Client() client.Client { return w.client }
 
 // Kube reaches the cluster's built-in objects.
@@ -75,7 +75,7 @@ func (w *World) Say(format string, args ...any) {
 	fmt.Fprintf(w.out, "[%4.0fs] %s\n", time.Since(w.Started).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// Until waits no longer than limit until something holds, and says every ten seconds what was seen.
+// Until waits at most limit until holds is true, and prints the last observation every ten seconds.
 func (w *World) Until(ctx context.Context, what string, limit time.Duration, holds func(context.Context) (bool, string)) error {
 	began, told := time.Now(), time.Now()
 	return eventually.Wait(ctx, what, limit, func(ctx context.Context) (bool, any) {
@@ -88,7 +88,7 @@ func (w *World) Until(ctx context.Context, what string, limit time.Duration, hol
 	})
 }
 
-// During fails as soon as something stops to hold before the time is over.
+// During fails as soon as holds becomes false before the time is over.
 func (w *World) During(ctx context.Context, what string, span time.Duration, holds func(context.Context) (bool, string)) error {
 	end := time.Now().Add(span)
 	for time.Now().Before(end) {
@@ -104,7 +104,7 @@ func (w *World) During(ctx context.Context, what string, span time.Duration, hol
 	return nil
 }
 
-// Pods are the pods of a job.
+// Pods returns the pods of a job.
 func (w *World) Pods(ctx context.Context, namespace, job string) ([]corev1.Pod, error) {
 	list, err := w.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=" + job})
 	if err != nil {
@@ -113,14 +113,14 @@ func (w *World) Pods(ctx context.Context, namespace, job string) ([]corev1.Pod, 
 	return list.Items, nil
 }
 
-// Leader is the pod that holds a lease of ours; nil: none that is there does. Who leaves in order gives it up first, so that nobody holds
-// it until another replica asks for it.
+// Leader returns the pod that holds a lease of Holdfast's; nil: no existing pod does. A leader that ends in order gives the lease up first,
+// so that it has no holder until another replica requests it.
 func (w *World) Leader(ctx context.Context, lease string) (*corev1.Pod, error) {
 	l, err := w.kube.CoordinationV1().Leases(v1alpha1.Namespace).Get(ctx, lease, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("reading lease %s: %w", lease, err)
 	}
-	holder, _, _ := strings.Cut(ptr.Deref(l.Spec.HolderIdentity, ""), "_") // a pod's name, and what tells its processes apart
+	holder, _, _ := strings.Cut(ptr.Deref(l.Spec.HolderIdentity, ""), "_") // a pod's name, and a suffix that differs between its processes
 	if holder == "" {
 		return nil, nil
 	}
@@ -134,7 +134,7 @@ func (w *World) Leader(ctx context.Context, lease string) (*corev1.Pod, error) {
 	return p, nil
 }
 
-// HasEvent says whether an event with the reason and text stands on an object.
+// HasEvent reports whether an object has an event with the reason and text.
 func (w *World) HasEvent(ctx context.Context, namespace, kind, name, reason, text string) (bool, string) {
 	list, err := w.kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=" + kind + ",involvedObject.name=" + name})
 	if err != nil {
@@ -150,7 +150,7 @@ func (w *World) HasEvent(ctx context.Context, namespace, kind, name, reason, tex
 	return false, fmt.Sprintf("%d events: %s", len(list.Items), strings.Join(seen, " | "))
 }
 
-// Follow hands every line that a container prints to a function until the container or the context ends.
+// Follow passes every line of a container's output to a function until the container or the context ends.
 func (w *World) Follow(ctx context.Context, namespace, pod, container string, line func(string)) error {
 	r, err := w.kube.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{Container: container, Follow: true}).Stream(ctx)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// TestLeader: who holds a lease is there, and is the pod of that very name.
+// TestLeader: the holder of a lease is an existing pod with exactly that name.
 func TestLeader(t *testing.T) {
 	const lease = "holdfast-controller"
 	for holder, want := range map[string]string{"holdfast-controller-1_uid": "holdfast-controller-1", "holdfast-controller-1": "holdfast-controller-1", "": "", "holdfast-controller-0_uid": ""} {

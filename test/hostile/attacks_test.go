@@ -24,22 +24,22 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// fallenOff are the words of the GPU driver for which a node is given up.
+// fallenOff is the GPU driver's message for which a node is given up.
 const fallenOff = "NVRM: Xid (PCI:0000:11:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 
-// huge is the largest number that a Job may ask for, and some PodGroups.
+// huge is the largest number that a Job may request, and some PodGroups.
 const huge = math.MaxInt32
 
-// attack is one thing that a tenant does.
+// attack is one action of a tenant.
 type attack struct {
 	name string
-	// play does it and returns what was answered, or in what it is bounded; an error where it is not.
+	// play carries it out and returns the refusal, or the bound of its effect; an error if neither holds.
 	play func(context.Context, *tenant) (string, error)
-	// says are words of the answer: the field and what to do, where that is promised.
+	// says are words of the refusal: the field and, where promised, the remedy.
 	says []string
 }
 
-// attacks is what a tenant can do, and what docs/threat-model.md says that he cannot.
+// attacks are the attacks that docs/threat-model.md names.
 func attacks() []attack {
 	forever := []string{"spec.parallelism", "a gang has at most 5000 pods: request fewer, with more GPUs each"}
 	written := []string{"metadata.annotations[holdfast.dev/gang-size]", "is written only by holdfast: remove it"}
@@ -60,7 +60,7 @@ func attacks() []attack {
 		{"settings of 250 KB", refusedJob(func(j *batchv1.Job) { j.Annotations[v1alpha1.AnnotationStateSize] = strings.Repeat("9", 250_000) }),
 			[]string{"metadata.annotations[holdfast.dev/state-size]"}},
 		{"annotations of 250 KB", admittedJob(func(j *batchv1.Job) { j.Annotations["note"] = strings.Repeat("9", 250_000) }), nil},
-		{"a gang's size on a pod of nobody's", refusedPod(func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationGangSize] = fmt.Sprint(huge) }), written},
+		{"a gang's size on a pod without an owner", refusedPod(func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationGangSize] = fmt.Sprint(huge) }), written},
 		{"a gang's size behind a forged owner", forgedOwner(v1alpha1.AnnotationGangSize, fmt.Sprint(huge)), []string{"metadata.annotations[holdfast.dev/gang-size]", "must be from 1 to 5000", "remove the annotation"}},
 		{"a slot behind a forged owner", forgedOwner(v1alpha1.AnnotationGangSlot, "1"), []string{"metadata.annotations[holdfast.dev/gang-slot]", "is written only by holdfast: remove it"}},
 		{"an index past the gang's size behind a forged owner", forgedOwner(batchv1.JobCompletionIndexAnnotation, "2"), []string{"metadata.annotations[batch.kubernetes.io/job-completion-index]", "an index from 0 to 1", "create the Job, and leave its pods to it"}},
@@ -81,29 +81,29 @@ func attacks() []attack {
 		{"spares past the quota, for a pod of a group", refusedPod(inGroup("mine"), func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationSpares] = "1000" }), held},
 		{"more gangs than a namespace may have", manyGangs, []string{"metadata.namespace", fmt.Sprintf("may have %d: delete Jobs that are over", maxGangs)}},
 		{"the largest gangs, as many as there may be", largestGangs, []string{"its Gang has 5000 members"}},
-		{"large Jobs that are not ours", largeJobs, nil},
+		{"large Jobs that do not use Holdfast", largeJobs, nil},
 		{"a registry that never ends its answer", endlessRegistry, []string{"spec.template.spec.containers[0].command", "sends more than 256Ki for it", "within 3s"}},
 		{"a group of more pods than can be counted", grouped(map[string]any{"minMember": int64(huge)}), []string{fmt.Sprintf("requests %d pods: the limit is 5000", huge)}},
-		{"a group that needs all there is", grouped(map[string]any{"minMember": int64(1), "minResources": map[string]any{"cpu": "9E", "memory": "9E", gpu: "9E"}}), []string{"spec.minResources", "which no cluster has: write less"}},
+		{"a group that needs the largest quantity", grouped(map[string]any{"minMember": int64(1), "minResources": map[string]any{"cpu": "9E", "memory": "9E", gpu: "9E"}}), []string{"spec.minResources", "which no cluster has: write less"}},
 		{"a group of more shapes than are planned", shapes, []string{"its pods have 1100 different shapes, and at most 1024 are possible", "give them the same requests", "or split the gang"}},
 		{"a group whose pods have volumes of their own", ownVolumes, []string{"1100 pods wanted"}},
-		{"a group whose first pod is made again and again", newLeaders, []string{"300 pods wanted"}},
+		{"a group whose first pod is re-created repeatedly", newLeaders, []string{"300 pods wanted"}},
 		{"pods that a node must reject", rejected, nil},
 		{"the driver's words in a log", forgedLog, nil},
 		{"another's placement asked for", asked, []string{"401", "must carry a token of service account holdfast-system/holdfast-preview", "403", "may not get on /holdfast/fabric", `cannot create resource "serviceaccounts/token"`}},
 		{"large and slow questions about placement", questions, nil},
-		{"what terminals obey, in a traceback", loud, nil},
+		{"terminal control characters in a traceback", loud, nil},
 		{"metrics of all", metrics, []string{"controller 401", "controller 403", "scheduler 403"}},
 		{"reports that no agent sends", reports, nil},
 		{"reports that never become whole", halfSent, nil},
-		{"fetches that failed, without an end", fetches, nil},
+		{"failed fetches without an end", fetches, nil},
 		{"full reports of many pods", fullReports, nil},
 		{"tokens by the hundred", tokens, nil},
 		{"connections by the thousand", connections, nil},
 	}
 }
 
-// refused is the answer to what must not be done; one that nobody can read is none.
+// refused returns a refusal's text; an empty or unreadable one is an error.
 func refused(err error) (string, error) {
 	if err == nil {
 		return "", errors.New("it was not refused")
@@ -128,7 +128,7 @@ func refusedPod(changes ...func(*corev1.Pod)) func(context.Context, *tenant) (st
 	return refusedObject(func() client.Object { return pod("hostile", changes...) })
 }
 
-// admittedJob is for what does no harm. Admission that takes too long is an error of the API server's.
+// admittedJob is an attack whose Job may be admitted, as it does no harm. Admission that takes too long is an error of the API server.
 func admittedJob(change func(*batchv1.Job)) func(context.Context, *tenant) (string, error) {
 	return func(ctx context.Context, m *tenant) (string, error) {
 		j := job("hostile", change)
@@ -139,7 +139,7 @@ func admittedJob(change func(*batchv1.Job)) func(context.Context, *tenant) (stri
 	}
 }
 
-// gangOf waits until the Gang of a Job has a status, and demands that it is small.
+// gangOf waits until a Job's Gang has a status, and fails if the Gang is large.
 func (m *tenant) gangOf(ctx context.Context, j *batchv1.Job) (string, error) {
 	gang := &v1alpha1.Gang{}
 	if err := m.Until(ctx, "the Gang of "+j.Name, eventually.Timeout, func(ctx context.Context) (bool, string) {
@@ -155,7 +155,7 @@ func (m *tenant) gangOf(ctx context.Context, j *batchv1.Job) (string, error) {
 	return fmt.Sprintf("its Gang has %d members and %d bytes", gang.Spec.Members, len(text)), nil
 }
 
-// doubling would make 100 GB of 100 bytes.
+// doubling would turn 100 bytes into 100 GB.
 func doubling(j *batchv1.Job) {
 	c := &j.Spec.Template.Spec.Containers[0]
 	c.Env = []corev1.EnvVar{{Name: "V0", Value: strings.Repeat("x", 100)}}
@@ -165,7 +165,7 @@ func doubling(j *batchv1.Job) {
 	c.Command = []string{"bash", "-c", "echo $(V30)"}
 }
 
-// endlessReferences are a command of as many bytes as it may have, all of which begin a reference and none of which ends one.
+// endlessReferences is a command of the maximal size in which every byte begins a reference and none ends one.
 func endlessReferences(j *batchv1.Job) {
 	c := &j.Spec.Template.Spec.Containers[0]
 	c.Command = []string{"sleep"}
@@ -188,7 +188,7 @@ func growing(ctx context.Context, m *tenant) (string, error) {
 	return refused(m.api.Patch(ctx, j, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"parallelism":%d}}`, huge))))
 }
 
-// growingRun raises a watched job that has begun, whose template no more tells that it is new.
+// growingRun raises a watched job that runs, whose template no longer shows that it is new.
 func growingRun(ctx context.Context, m *tenant) (string, error) {
 	j := job("grows-later", func(j *batchv1.Job) {
 		watched(j)
@@ -207,13 +207,13 @@ func growingRun(ctx context.Context, m *tenant) (string, error) {
 	grow := func(n int) error {
 		return m.api.Patch(ctx, j, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"parallelism":%d}}`, n)))
 	}
-	if err := grow(2); err != nil { // what is no more than it may be is its own affair
+	if err := grow(2); err != nil { // a size within the limit is allowed
 		return "", err
 	}
 	return refused(grow(huge))
 }
 
-// forgedOwner makes a pod that looks as if a Job had made it, of a gang of two, with an annotation that no such pod has.
+// forgedOwner creates a pod of a gang of two that looks as if a Job had created it, with an annotation that no such pod has.
 func forgedOwner(key, value string) func(context.Context, *tenant) (string, error) {
 	return func(ctx context.Context, m *tenant) (string, error) {
 		owner := job("front", func(j *batchv1.Job) { j.Annotations = nil })
@@ -236,9 +236,9 @@ func forgedOwner(key, value string) func(context.Context, *tenant) (string, erro
 	}
 }
 
-// waits is why a pod of mallory's is not placed; it must not be.
+// waits returns why a pod of mallory's is not placed; the pod must not be placed.
 func (m *tenant) waits(ctx context.Context, which func(*corev1.Pod) bool, words string) (why string, err error) {
-	return why, m.Until(ctx, "a pod that says why it is not placed", eventually.Timeout, func(ctx context.Context) (bool, string) {
+	return why, m.Until(ctx, "a pod with the reason why it is not placed", eventually.Timeout, func(ctx context.Context) (bool, string) {
 		pods := &corev1.PodList{}
 		err := m.api.List(ctx, pods, client.InNamespace(mallory), ofAttack)
 		for i := range pods.Items {
@@ -258,7 +258,7 @@ func (m *tenant) waits(ctx context.Context, which func(*corev1.Pod) bool, words 
 	})
 }
 
-// patched has a plain pod of mallory's patched.
+// patched patches a plain pod of mallory's.
 func patched(patch string) func(context.Context, *tenant) (string, error) {
 	return func(ctx context.Context, m *tenant) (string, error) {
 		p := pod("plain", func(p *corev1.Pod) { p.Spec.SchedulerName = "nobody" })
@@ -277,7 +277,7 @@ func reads(object func() client.Object) func(context.Context, *tenant) (string, 
 }
 
 func manyGangs(ctx context.Context, m *tenant) (string, error) {
-	for i := range 5 * maxGangs { // what admission counts may be a moment behind
+	for i := range 5 * maxGangs { // admission's count may be a moment late
 		if err := m.api.Create(ctx, job(fmt.Sprintf("many-%d", i), nothing)); err != nil {
 			return fmt.Sprintf("after %d jobs: %v", i, err), nil
 		}
@@ -295,7 +295,7 @@ func group(name string, spec map[string]any) *unstructured.Unstructured {
 	return u
 }
 
-// inGroup puts a pod into a PodGroup, for our scheduler.
+// inGroup puts a pod into a PodGroup, for Holdfast's scheduler.
 func inGroup(name string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Labels["scheduling.x-k8s.io/pod-group"] = name
@@ -303,7 +303,7 @@ func inGroup(name string) func(*corev1.Pod) {
 	}
 }
 
-// grouped makes a PodGroup with one pod, and returns why that waits.
+// grouped creates a PodGroup with one pod, and returns why the pod waits.
 func grouped(spec map[string]any) func(context.Context, *tenant) (string, error) {
 	return func(ctx context.Context, m *tenant) (string, error) {
 		if err := m.api.Create(ctx, group("mine", spec)); err != nil {
@@ -317,7 +317,7 @@ func grouped(spec map[string]any) func(context.Context, *tenant) (string, error)
 	}
 }
 
-// shapes makes a group of which no two pods are alike.
+// shapes creates a group in which every pod has another shape.
 func shapes(ctx context.Context, m *tenant) (string, error) {
 	return m.tooMany(ctx, "shapes", "different shapes", func(i int, p *corev1.Pod) {
 		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{
@@ -326,10 +326,10 @@ func shapes(ctx context.Context, m *tenant) (string, error) {
 	})
 }
 
-// ownVolumes makes a group whose pods differ in the claims that Kubernetes makes for each: it is planned, as pods of one kind, and there
-// is no room for it.
+// ownVolumes creates a group whose pods differ only in the claims that Kubernetes creates for each: the planner treats them as one kind,
+// and there is no room.
 func ownVolumes(ctx context.Context, m *tenant) (string, error) {
-	late := storagev1.VolumeBindingWaitForFirstConsumer // no volume is made before a pod has its node, and none has here
+	late := storagev1.VolumeBindingWaitForFirstConsumer // no volume is created before its pod has a node, and no pod here has one
 	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "made-late"}, Provisioner: "holdfast.dev/nobody", VolumeBindingMode: &late}
 	if _, err := m.Kube().StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
 		return "", err
@@ -351,7 +351,7 @@ func ownVolumes(ctx context.Context, m *tenant) (string, error) {
 	})
 }
 
-// tooMany makes a group of more pods than kinds are planned, and returns why they wait, which must be said in these words.
+// tooMany creates a group with more kinds of pods than the planner accepts, and returns why they wait; the reason must have these words.
 func (m *tenant) tooMany(ctx context.Context, name, words string, change func(i int, p *corev1.Pod)) (string, error) {
 	const n = 1100 // plugin/planner.MaxKinds and some
 	if err := m.crowd(ctx, name, n, func(i int) *corev1.Pod {
@@ -362,7 +362,7 @@ func (m *tenant) tooMany(ctx context.Context, name, words string, change func(i 
 	return m.waits(ctx, func(p *corev1.Pod) bool { return strings.HasPrefix(p.Name, name+"-") }, words)
 }
 
-// crowd makes a group of many pods.
+// crowd creates a group of many pods.
 func (m *tenant) crowd(ctx context.Context, name string, n int, one func(i int) *corev1.Pod) error {
 	if err := m.api.Create(ctx, group(name, map[string]any{"minMember": int64(n)})); err != nil {
 		return err
@@ -378,7 +378,8 @@ func (m *tenant) crowd(ctx context.Context, name string, n int, one func(i int) 
 	return nil
 }
 
-// rejected names a node in pods that the node cannot take, so that it be set aside; not even for mallory's own gangs it is.
+// rejected sets a node's name in pods that the node cannot take, so that the scheduler would exclude it; it must not, even for mallory's
+// own gangs.
 func rejected(ctx context.Context, m *tenant) (string, error) {
 	if err := m.api.Create(ctx, group("probe", map[string]any{"minMember": int64(1)})); err != nil {
 		return "", err
@@ -408,18 +409,17 @@ func rejected(ctx context.Context, m *tenant) (string, error) {
 	}); err != nil {
 		return "", err
 	}
-	// Which of the two depends on whether the kubelet counts resources or asks the device plugin first.
+	// Which of the two depends on whether the kubelet checks resources or the device plugin first.
 	if !strings.HasPrefix(said, "OutOf") && !strings.HasPrefix(said, "UnexpectedAdmissionError") {
 		return "", fmt.Errorf("the node said %q, so that it rejected nothing", said)
 	}
 	return said + " the node said, and takes gangs as before", placed(ctx, m.Cluster, mallory, soon)
 }
 
-// shouts is a rank that leaves a traceback with what would clear a terminal, name its window and, in one letter, begin a command.
+// shouts is a rank whose traceback would clear a terminal, set its title and, in one character, begin a command.
 const shouts = `printf 'Traceback (most recent call last):\n  File "t.py", line 3, in f\n    g()\nValueError: bad\033[2J\033]0;mine\007\302\2332J\n' > "$HOLDFAST_ERROR_FILE"; exit 7`
 
-// loud has a job fail with such a traceback, twice, so that it is ended for it: what people read of it has no character that their
-// terminals obey.
+// loud makes a job fail twice with such a traceback, which ends the job; no output of it has a character that a terminal obeys.
 func loud(ctx context.Context, m *tenant) (string, error) {
 	j := job("loud-job", func(j *batchv1.Job) {
 		j.Spec.Suspend = nil
@@ -430,7 +430,7 @@ func loud(ctx context.Context, m *tenant) (string, error) {
 	}
 	gang := &unstructured.Unstructured{Object: map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": "Gang"}}
 	const told = `bad\x1b[2J`
-	if err := m.Until(ctx, "the Gang tells why the job failed", eventually.Timeout, func(ctx context.Context) (bool, string) {
+	if err := m.Until(ctx, "the Gang has the reason of the failure", eventually.Timeout, func(ctx context.Context) (bool, string) {
 		err := m.Client().Get(ctx, client.ObjectKeyFromObject(j), gang)
 		return err == nil && strings.Contains(strings.Join(textsOf(gang.Object), "\n"), told), fmt.Sprint(err, gang.Object["status"])
 	}); err != nil {
@@ -455,17 +455,17 @@ func loud(ctx context.Context, m *tenant) (string, error) {
 		return "", err
 	}
 	if !strings.Contains(explained, told) {
-		return "", fmt.Errorf("kubectl holdfast does not tell it: %s", explained)
+		return "", fmt.Errorf("kubectl holdfast does not print it: %s", explained)
 	}
 	for _, text := range append(append(all, explained), textsOf(gang.Object)...) {
 		if at := strings.IndexFunc(text, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }); at >= 0 {
 			return "", fmt.Errorf("people are shown %q", text)
 		}
 	}
-	return fmt.Sprintf("it is told as %s, in %d events too", told, len(all)), nil
+	return fmt.Sprintf("it is shown as %s, also in %d events", told, len(all)), nil
 }
 
-// textsOf are all texts in an object.
+// textsOf returns all texts in an object.
 func textsOf(v any) (all []string) {
 	switch v := v.(type) {
 	case string:
@@ -482,7 +482,7 @@ func textsOf(v any) (all []string) {
 	return all
 }
 
-// forgedLog says the driver's words where a tenant can: on a container's outputs, and in what the kernel prints of a mount of his.
+// forgedLog writes the driver's message wherever a tenant can: to a container's outputs, and into the kernel's message about a mount.
 func forgedLog(ctx context.Context, m *tenant) (string, error) {
 	loud := pod("loud", func(p *corev1.Pod) {
 		p.Spec.Containers[0].Command = []string{"bash", "-c", `echo "$0"; echo "$0" >&2; echo "<3>$0" > /dev/kmsg; echo over`, fallenOff}

@@ -20,11 +20,11 @@ import (
 	"holdfast.dev/holdfast/test/harness"
 )
 
-// calm is what stays as it is whatever the tenant does.
+// calm is the state that no attack may change.
 type calm struct {
-	// containers are those of the victim, of controller, scheduler and node daemon: which they are and how often they restarted.
+	// containers are the victim's, the controller's, the scheduler's and the node daemon's: their ids and restarts.
 	containers map[string]string
-	// steps is how far each of the victim's ranks was when it was looked at last.
+	// steps is the progress of the victim's ranks at the last check.
 	steps [2]int
 }
 
@@ -56,7 +56,7 @@ func containers(ctx context.Context, t *testing.T, c *harness.Cluster) map[strin
 	return all
 }
 
-// same fails where a container is another one, or where the victim lost a step or does not go on.
+// same fails if a container was replaced, or if the victim lost a step or makes no progress.
 func (s *calm) same(ctx context.Context, t *testing.T, c *harness.Cluster) {
 	t.Helper()
 	if now := containers(ctx, t, c); !maps.Equal(s.containers, now) {
@@ -83,7 +83,7 @@ func (s *calm) same(ctx context.Context, t *testing.T, c *harness.Cluster) {
 	}
 }
 
-// steps is how many steps a rank of the victim has made; it fails where the rank started twice, or a step is missing or was made twice.
+// steps is the number of steps of a victim's rank; it fails if the rank started twice, or a step is missing or repeated.
 func steps(ctx context.Context, c *harness.Cluster, rank int) (int, error) {
 	dir, err := c.SharedPath(ctx, victim, "logs")
 	if err != nil {
@@ -97,7 +97,7 @@ func steps(ctx context.Context, c *harness.Cluster, rank int) (int, error) {
 	for line := range strings.Lines(string(log)) { // GENERATION RANK WORD STEP
 		words := strings.Fields(line)
 		if len(words) != 4 || !strings.HasSuffix(line, "\n") {
-			break // it is being written, and may be cut within the number
+			break // it is being written, and may be cut inside the number
 		}
 		switch step, _ := strconv.Atoi(words[3]); words[2] {
 		case "start":
@@ -114,7 +114,7 @@ func steps(ctx context.Context, c *harness.Cluster, rank int) (int, error) {
 	return done, nil
 }
 
-// serves demands that others' jobs are admitted and their gangs placed.
+// serves checks that others' jobs are admitted and their gangs placed.
 func serves(ctx context.Context, t *testing.T, c *harness.Cluster) {
 	t.Helper()
 	j := job("probe", nothing)
@@ -127,10 +127,10 @@ func serves(ctx context.Context, t *testing.T, c *harness.Cluster) {
 	}
 }
 
-// soon is less than a node is excluded for, the first time.
+// soon is less than the first exclusion of a node lasts.
 const soon = 30 * time.Second
 
-// placed has a gang of one pod placed within a time in a namespace where there is a PodGroup probe.
+// placed has a gang of one pod placed within a time, in a namespace with a PodGroup probe.
 func placed(ctx context.Context, c *harness.Cluster, namespace string, within time.Duration) error {
 	p := pod("", inGroup("probe"))
 	p.GenerateName, p.Namespace = "probe-", namespace
@@ -144,7 +144,7 @@ func placed(ctx context.Context, c *harness.Cluster, namespace string, within ti
 	})
 }
 
-// believed shows that the node's daemon is listening: the words that it did not take from a tenant it takes from the driver.
+// believed checks that the node's daemon is listening: it accepts the message from the driver that it did not accept from a tenant.
 func believed(ctx context.Context, t *testing.T, c *harness.Cluster) {
 	t.Helper()
 	if err := c.Nodes()[0].LogKernel("<3>" + fallenOff); err != nil {
@@ -156,7 +156,7 @@ func believed(ctx context.Context, t *testing.T, c *harness.Cluster) {
 	})
 }
 
-// well says that the node's daemon has nothing against the node.
+// well reports whether the node's daemon has no finding.
 func well(c *harness.Cluster) func(context.Context) (bool, string) {
 	return func(ctx context.Context) (bool, string) {
 		now, err := verdict(ctx, c)
@@ -164,7 +164,7 @@ func well(c *harness.Cluster) func(context.Context) (bool, string) {
 	}
 }
 
-// verdict is what the node's daemon says of the node.
+// verdict is the daemon's verdict on the node.
 func verdict(ctx context.Context, c *harness.Cluster) (string, error) {
 	n, err := c.Kube().CoreV1().Nodes().Get(ctx, c.Nodes()[0].Name, metav1.GetOptions{})
 	if err != nil {
@@ -173,7 +173,7 @@ func verdict(ctx context.Context, c *harness.Cluster) (string, error) {
 	return n.Annotations[v1alpha1.AnnotationHealth], nil
 }
 
-// peaks demands that no controller or scheduler ever needed its limit of memory, and prints how much it did.
+// peaks checks that no controller or scheduler came near its memory limit, and prints the maximum.
 func peaks(ctx context.Context, t *testing.T, c *harness.Cluster) {
 	t.Helper()
 	pods := &corev1.PodList{}
@@ -196,7 +196,7 @@ func peaks(ctx context.Context, t *testing.T, c *harness.Cluster) {
 	}
 }
 
-// peak is the most memory that a process ever had resident.
+// peak is the maximal resident memory of a process.
 func peak(pid int) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -28,8 +28,8 @@ import (
 	"holdfast.dev/holdfast/test/harness"
 )
 
-// largestGangs makes as many jobs as the namespace may have, each of as many pods as a gang may have, none of which exists: what is kept
-// of them is small.
+// largestGangs creates as many jobs as the namespace may have, each with as many pods as a gang may have, none of which exists: their
+// records must be small.
 func largestGangs(ctx context.Context, m *tenant) (string, error) {
 	if err := m.Until(ctx, "what other attacks made is gone", eventually.Timeout, func(ctx context.Context) (bool, string) {
 		gangs := &v1alpha1.GangList{}
@@ -39,7 +39,7 @@ func largestGangs(ctx context.Context, m *tenant) (string, error) {
 		return "", err
 	}
 	said := ""
-	for i := range maxGangs - 1 { // one is the pod's from which she attacks
+	for i := range maxGangs - 1 { // one is the job of the attacking pod
 		j := job(fmt.Sprintf("largest-%d", i), func(j *batchv1.Job) {
 			j.Spec.Parallelism, j.Spec.Completions = ptr.To[int32](v1alpha1.MaxMembers), ptr.To[int32](v1alpha1.MaxMembers)
 		})
@@ -54,7 +54,7 @@ func largestGangs(ctx context.Context, m *tenant) (string, error) {
 	return fmt.Sprintf("of %d jobs the last: %s", maxGangs-1, said), nil
 }
 
-// largeJobs are plain Jobs of 1 MB, in which nothing is for us.
+// largeJobs are plain Jobs of 1 MB that do not use Holdfast.
 func largeJobs(ctx context.Context, m *tenant) (string, error) {
 	const n = 32
 	failed := make(chan error, n)
@@ -73,7 +73,7 @@ func largeJobs(ctx context.Context, m *tenant) (string, error) {
 	return fmt.Sprintf("%d Jobs of 1 MiB are there", n), nil
 }
 
-// fetches tells the coordinator by the hundred that another step could not be fetched, as fast as it listens.
+// fetches reports hundreds of failed fetches of different steps, as fast as the coordinator reads them.
 func fetches(ctx context.Context, m *tenant) (string, error) {
 	const n, atOnce, perSecond = 1000, 400, 200
 	return m.speaks(ctx, func(address, token string) (string, error) {
@@ -106,7 +106,7 @@ func fetches(ctx context.Context, m *tenant) (string, error) {
 			_, err = stream.Recv()
 		}
 		took := time.Since(began)
-		if !errors.Is(err, io.EOF) { // it ends so once all were read
+		if !errors.Is(err, io.EOF) { // the stream ends so once all were read
 			return "", err
 		}
 		if least := time.Duration(n-atOnce) * time.Second / perSecond; took < least {
@@ -116,8 +116,8 @@ func fetches(ctx context.Context, m *tenant) (string, error) {
 	})
 }
 
-// newLeaders makes a group of many kinds for which there is no room, and its first pod, for which all is planned, again and again. Others
-// are placed meanwhile.
+// newLeaders creates a group of many kinds without room, and re-creates its first pod, which triggers the planning of all, repeatedly.
+// Others must be placed meanwhile.
 func newLeaders(ctx context.Context, m *tenant) (string, error) {
 	const n, times = 300, 10
 	const name = "leaders"
@@ -157,7 +157,7 @@ func newLeaders(ctx context.Context, m *tenant) (string, error) {
 	return fmt.Sprintf("%s; a gang of the victim's was placed within %.1f s", why, longest.Seconds()), nil
 }
 
-// patchedStatus patches a pod by its status, for whoever may.
+// patchedStatus patches a pod through its status, with the right to do so.
 func patchedStatus(patch string) func(context.Context, *tenant) (string, error) {
 	return func(ctx context.Context, m *tenant) (string, error) {
 		p := pod("plain", func(p *corev1.Pod) { p.Spec.SchedulerName = "nobody" })
@@ -172,8 +172,8 @@ func patchedStatus(patch string) func(context.Context, *tenant) (string, error) 
 	}
 }
 
-// endlessRegistry serves images from mallory's pod, to the address that the controller's flag names: one answer that is sent as fast as it
-// is read and never ends, and one that comes a byte at a time.
+// endlessRegistry serves images from mallory's pod, at the address in the controller's flag: one response that never ends, as fast as it is
+// read, and one that comes a byte at a time.
 func endlessRegistry(ctx context.Context, m *tenant) (string, error) {
 	host, err := registryHost(ctx, m.Cluster)
 	if err != nil {
@@ -218,13 +218,13 @@ func endlessRegistry(ctx context.Context, m *tenant) (string, error) {
 		return "", err
 	}
 	slowly, took := asked("slow")
-	if took < 2*time.Second || took > 9*time.Second { // the API server gives up after 5, on a busy machine a little later
+	if took < 2*time.Second || took > 9*time.Second { // the API server gives up after 5 s, on a busy machine a little later
 		return "", fmt.Errorf("after %.1f s: %s", took.Seconds(), slowly)
 	}
 	return fmt.Sprintf("%s; after %.1f s: %s", fast, took.Seconds(), slowly), nil
 }
 
-// blanks are without end.
+// blanks is an endless body.
 type blanks struct{}
 
 func (blanks) Read(p []byte) (int, error) {
@@ -243,12 +243,12 @@ func (f flushed) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// fullReports speaks for many pods of one namespace at once, each with the largest report that an agent sends. The pods need not run: who
-// may ask for tokens of the namespace's accounts gets those of pods that wait.
+// fullReports sends, for many pods of one namespace at once, the largest report that an agent sends. The pods need not run: an account that
+// may create tokens of the namespace's accounts gets tokens of waiting pods.
 func fullReports(ctx context.Context, m *tenant) (string, error) {
 	const n = 16
 	j := job("full", func(j *batchv1.Job) {
-		// one does not attach, so nothing begins
+		// one pod does not attach, so no generation begins
 		j.Spec.Suspend, j.Spec.Parallelism, j.Spec.Completions = nil, ptr.To[int32](n+1), ptr.To[int32](n+1)
 		j.Spec.Template.Spec.NodeSelector = map[string]string{"nowhere": "yes"}
 	})
@@ -288,7 +288,7 @@ func fullReports(ctx context.Context, m *tenant) (string, error) {
 	return said, nil
 }
 
-// fullReport is one of a pod with as many ranks as it may have, all of which failed, with as many tracebacks as an agent tells.
+// fullReport is the report of a pod with the maximal number of ranks, all failed, with as many tracebacks as an agent sends.
 func fullReport() *coordinatorv1.Report {
 	r := &coordinatorv1.Report{Protocol: protocol.Version, Ranks: protocol.MaxRanks, State: coordinatorv1.State_STATE_IDLE}
 	for i := range uint32(protocol.MaxRanks) {
@@ -301,7 +301,7 @@ func fullReport() *coordinatorv1.Report {
 	return r
 }
 
-// reportsAs attaches as a pod's agent and sends a report, and says what became of it. The stream stays open until end is called.
+// reportsAs attaches as a pod's agent, sends a report, and returns the result. The stream stays open until end is called.
 func (m *tenant) reportsAs(ctx context.Context, address string, p *corev1.Pod, report *coordinatorv1.Report) (end func(), how string) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	token, err := m.kube.CoreV1().
@@ -322,7 +322,7 @@ func (m *tenant) reportsAs(ctx context.Context, address string, p *corev1.Pod, r
 	if err == nil {
 		err = stream.Send(report)
 	}
-	if err == nil { // what is sent waits until it is read, so the first one has been taken once the second is sent
+	if err == nil { // a report is read before the next one can be sent, so the first has been read once the second is sent
 		err = stream.Send(&coordinatorv1.Report{Protocol: report.Protocol, Ranks: report.Ranks, Rank: report.Rank, Sequence: 1})
 	}
 	if err == nil {
@@ -334,11 +334,11 @@ func (m *tenant) reportsAs(ctx context.Context, address string, p *corev1.Pod, r
 	return end, "taken"
 }
 
-// registryPort is where endlessRegistry listens.
+// registryPort is the port of endlessRegistry.
 const registryPort = 5000
 
-// registryHost is the address of the Service by which the controller reaches a registry of mallory's: one that begins like the API
-// server's.
+// registryHost is the address of the Service by which the controller reaches mallory's registry: its first numbers are those of the API
+// server's address.
 func registryHost(ctx context.Context, c *harness.Cluster) (string, error) {
 	s := &corev1.Service{}
 	if err := c.Client().Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}, s); err != nil {

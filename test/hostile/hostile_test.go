@@ -36,7 +36,7 @@ const (
 	gpu      = "nvidia.com/gpu"
 )
 
-// overlay is what an administrator applies whose tenants do not trust one another.
+// overlay is an administrator's kustomization for tenants that do not trust one another.
 const overlay = `
 resources: [BASE]
 components: [BASE/held-nodes]
@@ -47,7 +47,7 @@ patches:
     - {op: add, path: /spec/template/spec/containers/0/args/-, value: "--insecure-registries=REGISTRY"}
 `
 
-// rights are those of a tenant: the role edit in one namespace, PodGroups there, and the status of her pods.
+// rights are a tenant's rights: the role edit in one namespace, PodGroups there, and the status of her pods.
 const rights = `
 apiVersion: v1
 kind: Namespace
@@ -73,7 +73,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: groups}
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: mallory}]
 `
 
-// trains is a job of two ranks that writes down each step, and the group of the pods that show that the scheduler serves others.
+// trains is a job of two ranks that records each step, and the group of the pods that show that the scheduler serves others.
 const trains = `
 apiVersion: v1
 kind: PersistentVolumeClaim
@@ -125,20 +125,20 @@ spec:
       - {name: python, persistentVolumeClaim: {claimName: python, readOnly: true}}
 `
 
-// tenant is mallory at work: her client has her rights; the cluster's own, the administrator's, only looks and arranges.
+// tenant is mallory: her client has her rights; the cluster's client, the administrator's, only observes and prepares.
 type tenant struct {
 	*harness.Cluster
 	rest *rest.Config
 	api  client.Client
 	kube kubernetes.Interface
-	// shell is a process of a container of hers, in whose network and files she may do what she likes.
+	// shell is a process in one of her containers, whose network and files she controls.
 	shell harness.Process
 	// pod is the pod of that container.
 	pod *corev1.Pod
 }
 
-// TestTenant plays every attack beside the job of another namespace. After each one that job is as it was and has gone on, controller and
-// scheduler are the processes that they were and serve others.
+// TestTenant plays every attack beside the job of another namespace. After each attack that job is unharmed and has made progress;
+// controller and scheduler have not restarted and serve others.
 func TestTenant(t *testing.T) {
 	ctx := t.Context()
 	c := harness.Start(t, devcluster.Options{Nodes: 1})
@@ -167,7 +167,7 @@ func TestTenant(t *testing.T) {
 	believed(ctx, t, c)
 }
 
-// short cuts what nobody would read.
+// short cuts long texts.
 func short(s string) string {
 	if len(s) > 600 {
 		return fmt.Sprintf("%s … (%d bytes)", s[:600], len(s))
@@ -175,7 +175,7 @@ func short(s string) string {
 	return s
 }
 
-// install applies the manifests and has the victim's job train.
+// install applies the manifests and starts the victim's job.
 func install(ctx context.Context, t *testing.T, c *harness.Cluster) {
 	t.Helper()
 	if _, err := c.Kubectl(ctx, "apply", "--server-side", "-f", filepath.Join(c.Source, "test/peers/podgroups.yaml")); err != nil {
@@ -223,7 +223,7 @@ func install(ctx context.Context, t *testing.T, c *harness.Cluster) {
 	})
 }
 
-// arrive gives mallory her rights, and a pod of a job that is opted in and has the name of the victim's.
+// arrive gives mallory her rights, and a pod of an opted-in job with the same name as the victim's.
 func arrive(ctx context.Context, t *testing.T, c *harness.Cluster) *tenant {
 	t.Helper()
 	if _, err := c.KubectlIn(ctx, rights, "apply", "-f", "-"); err != nil {
@@ -265,10 +265,10 @@ func arrive(ctx context.Context, t *testing.T, c *harness.Cluster) *tenant {
 	return m
 }
 
-// ofAttack is on all that an attack makes.
+// ofAttack is the label of all objects of an attack.
 var ofAttack = client.MatchingLabels{"attack": "yes"}
 
-// job is one of mallory's that is opted in and has no pods until it is resumed.
+// job is an opted-in job of mallory's that has no pods until it is resumed.
 func job(name string, change func(*batchv1.Job)) *batchv1.Job {
 	one, zero, yes, indexed := int32(1), int32(0), true, batchv1.IndexedCompletion
 	j := &batchv1.Job{
@@ -285,7 +285,7 @@ func job(name string, change func(*batchv1.Job)) *batchv1.Job {
 	return j
 }
 
-// pod is one of mallory's that sleeps.
+// pod is a sleeping pod of mallory's.
 func pod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	second := int64(1)
 	p := &corev1.Pod{
@@ -299,7 +299,7 @@ func pod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-// clear takes away what an attack has left, as the administrator, and does not wait for it.
+// clear deletes the objects of an attack, as the administrator, and does not wait for it.
 func (m *tenant) clear(ctx context.Context, t *testing.T) {
 	t.Helper()
 	for _, of := range []client.Object{&batchv1.Job{}, &corev1.Pod{}, group("", nil)} {

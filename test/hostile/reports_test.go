@@ -24,7 +24,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// speaks has something done in the place of the agent of mallory's pod, with its token, while the agent is stopped.
+// speaks calls do in place of the agent of mallory's pod, with its token, while the agent is stopped.
 func (m *tenant) speaks(ctx context.Context, do func(address, token string) (string, error)) (string, error) {
 	if err := m.shell.Signal(unix.SIGSTOP); err != nil {
 		return "", err
@@ -41,19 +41,19 @@ func (m *tenant) speaks(ctx context.Context, do func(address, token string) (str
 	return do(address, string(token))
 }
 
-// message is a report with bytes of its own behind it.
+// message is a report followed by raw bytes.
 func message(raw []byte) *coordinatorv1.Report {
 	r := &coordinatorv1.Report{Protocol: protocol.Version}
 	r.ProtoReflect().SetUnknown(raw)
 	return r
 }
 
-// field is a field of a report with bytes in it.
+// field is a field of a report with raw bytes in it.
 func field(number protowire.Number, raw []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), raw)
 }
 
-// reports are those that no agent sends.
+// reports sends reports that no agent sends.
 func reports(ctx context.Context, m *tenant) (string, error) {
 	pods, err := m.Pods(ctx, victim, train)
 	if err != nil || len(pods) == 0 {
@@ -100,7 +100,7 @@ func reports(ctx context.Context, m *tenant) (string, error) {
 	})
 }
 
-// stalling is a connection that lets out so many bytes and then none.
+// stalling is a connection that sends a number of bytes and then none.
 type stalling struct {
 	net.Conn
 	left  atomic.Int64
@@ -121,10 +121,10 @@ func (s *stalling) Close() error {
 	return s.Conn.Close()
 }
 
-// halfSent opens many streams, each of which sends most of the largest report and then nothing. The pod's newest stream takes over from the
-// one before, so that those end which another one has followed, and the last because it never becomes whole.
+// halfSent opens many streams, each of which sends most of the largest report and then nothing. A pod's newest stream replaces the one
+// before, so those with a successor end, and the last ends as its report never becomes complete.
 func halfSent(ctx context.Context, m *tenant) (string, error) {
-	const n = 32 // each is a handshake, of which a source has 64 at once
+	const n = 32 // each is a handshake; a source may have 64 at once
 	return m.speaks(ctx, func(address, token string) (string, error) {
 		var late, followed atomic.Int64
 		var mu sync.Mutex
@@ -166,7 +166,7 @@ func halfSent(ctx context.Context, m *tenant) (string, error) {
 	})
 }
 
-// slow is a body of so many bytes that comes one byte in a while.
+// slow is a body that is sent one byte at a time.
 type slow struct {
 	left int
 	ctx  context.Context
@@ -186,7 +186,7 @@ func (s *slow) Read(p []byte) (int, error) {
 	return 1, nil
 }
 
-// questions puts large and slow questions to the scheduler, which refuses them before it reads them.
+// questions sends large and slow queries to the scheduler, which refuses them before it reads them.
 func questions(ctx context.Context, m *tenant) (string, error) {
 	url, headers, err := m.preview(ctx)
 	if err != nil {
@@ -208,7 +208,7 @@ func questions(ctx context.Context, m *tenant) (string, error) {
 		switch {
 		case err == nil:
 			answers[answer[:3]]++
-		case unread(err): // the answer came while the question was still being sent, and the connection was ended
+		case unread(err): // the response came while the query was being sent, and the connection was closed
 			answers["closed"]++
 		default:
 			wrong = append(wrong, err)
@@ -220,7 +220,7 @@ func questions(ctx context.Context, m *tenant) (string, error) {
 	return fmt.Sprintf("%d questions were answered with %v in %.1f s", n, answers, time.Since(began).Seconds()), errors.Join(wrong...)
 }
 
-// unread says whether a connection was ended by who was to read from it.
+// unread reports whether the reading side closed the connection.
 func unread(err error) bool {
 	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, net.ErrClosed)

@@ -32,22 +32,22 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// anybody trusts whoever answers.
+// anybody accepts any certificate.
 var anybody = &tls.Config{InsecureSkipVerify: true}
 
-// dial connects from the network of mallory's pod, as a program in it would.
+// dial connects from the network of mallory's pod, as a program in the pod would.
 func (m *tenant) dial(ctx context.Context, address string) (net.Conn, error) {
 	return inNetwork(m, func() (net.Conn, error) {
 		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", address)
 	})
 }
 
-// listen waits for connections in it.
+// listen waits for connections in that network.
 func (m *tenant) listen(ctx context.Context, address string) (net.Listener, error) {
 	return inNetwork(m, func() (net.Listener, error) { return (&net.ListenConfig{}).Listen(ctx, "tcp", address) })
 }
 
-// inNetwork has something done in the network of mallory's pod.
+// inNetwork calls do in the network of mallory's pod.
 func inNetwork[T any](m *tenant, do func() (T, error)) (T, error) {
 	type result struct {
 		got T
@@ -55,7 +55,7 @@ func inNetwork[T any](m *tenant, do func() (T, error)) (T, error) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		runtime.LockOSThread() // for good: the thread is in another network now and ends with this goroutine
+		runtime.LockOSThread() // never unlocked: the thread is in another network now and ends with this goroutine
 		var r result
 		defer func() { done <- r }()
 		network, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", m.shell.Host))
@@ -74,12 +74,12 @@ func inNetwork[T any](m *tenant, do func() (T, error)) (T, error) {
 	return r.got, r.err
 }
 
-// get asks from mallory's pod by HTTPS, and returns what was answered, with its code.
+// get sends an HTTPS request from mallory's pod, and returns status and body.
 func (m *tenant) get(ctx context.Context, url string, header http.Header) (string, error) {
 	return m.ask(ctx, http.MethodGet, url, header, nil)
 }
 
-// ask is get by another method, with a body.
+// ask is get with another method and a body.
 func (m *tenant) ask(ctx context.Context, method, url string, header http.Header, body io.Reader) (string, error) {
 	transport := &http.Transport{TLSClientConfig: anybody, DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) { return m.dial(ctx, address) }}
@@ -102,7 +102,7 @@ func (m *tenant) ask(ctx context.Context, method, url string, header http.Header
 	return fmt.Sprintf("%d %s", answer.StatusCode, strings.TrimSpace(string(text))), err
 }
 
-// token is one of the service account that all may use in mallory's namespace.
+// token is a token of the namespace's default service account.
 func (m *tenant) token(ctx context.Context, namespace, account string, audiences ...string) (string, error) {
 	r, err := m.kube.CoreV1().
 		ServiceAccounts(namespace).
@@ -118,7 +118,7 @@ func (m *tenant) token(ctx context.Context, namespace, account string, audiences
 	return r.Status.Token, nil
 }
 
-// preview is where the scheduler answers questions about placement, and the headers that mallory can show there: none, and a token of hers.
+// preview is the URL of the scheduler's previews, and the headers that mallory can send: none, and one with her token.
 func (m *tenant) preview(ctx context.Context) (url string, headers []http.Header, err error) {
 	service, err := m.Kube().CoreV1().Services(v1alpha1.Namespace).Get(ctx, "holdfast-scheduler-preview", metav1.GetOptions{})
 	if err != nil {
@@ -128,7 +128,7 @@ func (m *tenant) preview(ctx context.Context) (url string, headers []http.Header
 	return "https://" + service.Spec.ClusterIP, []http.Header{{}, {v1alpha1.PreviewTokenHeader: {own}}}, err
 }
 
-// asked reads of the victim's placement: from a pod, and through the API server.
+// asked queries the victim's placement: from a pod, and through the API server.
 func asked(ctx context.Context, m *tenant) (string, error) {
 	url, headers, err := m.preview(ctx)
 	if err != nil {
@@ -153,7 +153,7 @@ func asked(ctx context.Context, m *tenant) (string, error) {
 	return strings.Join(all, "; "), nil
 }
 
-// metrics reads those of controllers and schedulers, with no token and with one of mallory's.
+// metrics reads the metrics of controllers and schedulers, without a token and with mallory's.
 func metrics(ctx context.Context, m *tenant) (string, error) {
 	own, err := m.token(ctx, mallory, "default")
 	if err != nil {
@@ -195,18 +195,18 @@ type line struct {
 
 func (m *tenant) connect(address string) (line, error) { return m.connectBy(address, m.dial) }
 
-// connectBy connects by a dial of its own.
+// connectBy connects with the given dial function.
 func (m *tenant) connectBy(address string, dial func(context.Context, string) (net.Conn, error)) (line, error) {
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(anybody)), grpc.WithContextDialer(dial))
 	return line{conn}, err
 }
 
-// attach shows a token and sends a report, and returns how the coordinator ends the stream; within two seconds it must.
+// attach sends a token and a report, and returns how the coordinator ends the stream, which it must do within two seconds.
 func (l line) attach(ctx context.Context, token string, report *coordinatorv1.Report) error {
 	return l.attachFor(ctx, 2*time.Second, token, report)
 }
 
-// attachFor is attach where the end may take longer.
+// attachFor is attach with a longer limit.
 func (l line) attachFor(
 	ctx context.Context,
 	most time.Duration,
@@ -235,7 +235,7 @@ func (l line) attachFor(
 	}
 }
 
-// leader is the address of the coordinator that listens to agents. One that a busy machine keeps from answering in time is asked again.
+// leader is the address of the coordinator that accepts agents. On a busy machine the query is repeated.
 func (m *tenant) leader(ctx context.Context) (string, error) {
 	address := ""
 	err := m.Until(ctx, "a coordinator that leads", eventually.Timeout, func(ctx context.Context) (bool, string) {
@@ -246,7 +246,7 @@ func (m *tenant) leader(ctx context.Context) (string, error) {
 	return address, err
 }
 
-// leads asks each replica once.
+// leads queries each replica once.
 func (m *tenant) leads(ctx context.Context) (string, error) {
 	pods, err := m.ours(ctx, "controller")
 	if err != nil {
@@ -267,7 +267,7 @@ func (m *tenant) leads(ctx context.Context) (string, error) {
 	return "", errors.New("no replica leads")
 }
 
-// tokens shows the coordinator tokens that look like those of pods, each another one.
+// tokens sends the coordinator many different tokens that look like pods' tokens.
 func tokens(ctx context.Context, m *tenant) (string, error) {
 	const n = 1500
 	before, err := m.reviews(ctx)
@@ -301,7 +301,7 @@ func tokens(ctx context.Context, m *tenant) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// A burst of 64 and 10 in a second; controller and scheduler ask about a few others.
+	// A burst of 64 and 10 per second; controller and scheduler cause a few other reviews.
 	if asked, most := after-before, 64+10*int(took.Seconds()+1)+20; asked < 1 || asked > most {
 		return "", fmt.Errorf("the API server was asked about %d of %d tokens, %d at most", asked, n, most)
 	}
@@ -313,7 +313,7 @@ func tokens(ctx context.Context, m *tenant) (string, error) {
 
 var reviewed = regexp.MustCompile(`(?m)^apiserver_request_total\{.*resource="tokenreviews".*verb="POST".*\} (\d+)$`)
 
-// reviews is how many tokens the API server was asked about.
+// reviews is the number of TokenReviews that the API server served.
 func (m *tenant) reviews(ctx context.Context) (int, error) {
 	text, err := m.Kubectl(ctx, "get", "--raw", "/metrics")
 	all := 0
@@ -327,7 +327,7 @@ func (m *tenant) reviews(ctx context.Context) (int, error) {
 	return all, err
 }
 
-// connections opens thousands of them to the coordinator and keeps those that it gets.
+// connections opens thousands of connections to the coordinator and keeps the accepted ones.
 func connections(ctx context.Context, m *tenant) (string, error) {
 	const n = 3000
 	address, err := m.leader(ctx)
@@ -358,13 +358,13 @@ func connections(ctx context.Context, m *tenant) (string, error) {
 		}
 	}()
 	took := time.Since(began)
-	if got, most := len(open), 64+10*int(took.Seconds()+1); got < 1 || got > most { // a burst of 64 and 10 in a second
+	if got, most := len(open), 64+10*int(took.Seconds()+1); got < 1 || got > most { // a burst of 64 and 10 per second
 		return "", fmt.Errorf("%d of %d handshakes were made in %.1f s; one at least, %d at most", got, n, took.Seconds(), most)
 	}
 	return fmt.Sprintf("%d of %d handshakes were made in %.1f s", len(open), n, took.Seconds()), nil
 }
 
-// each does something n times, some at a time.
+// each calls do n times, some at a time.
 func each(n int, do func(i int)) {
 	var all sync.WaitGroup
 	next := make(chan int)

@@ -16,7 +16,7 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// hooks are the trainers that the client has a hook for, each with two ranks. The scripts resume from nothing else.
+// hooks are the trainers with a hook in the client, each with two ranks. The scripts resume only by the hook.
 var hooks = []row{
 	{name: "transformers", command: "torchrun --nproc-per-node=2 {scripts}/hooked_hf.py"},
 	{name: "lightning", command: "torchrun --nproc-per-node=2 {scripts}/hooked_lit.py"},
@@ -25,7 +25,7 @@ var hooks = []row{
 	{name: "deepspeed, ZeRO stage 2", command: "deepspeed --num_gpus 2 {scripts}/hooked_speedy.py --stage 2"},
 }
 
-// client is a folder with the client and without the site hook.
+// client is a folder with the client but without the site hook.
 func client(t *testing.T) string {
 	t.Helper()
 	from, err := filepath.Abs("../../ckptagent/python/holdfast")
@@ -39,12 +39,12 @@ func client(t *testing.T) string {
 	return dir
 }
 
-// TestHooks: all ranks of a trainer are killed in the middle, twice. With -update it writes the table of the page.
+// TestHooks: all ranks of a trainer are killed during training, twice. With -update it writes the table of the page.
 func TestHooks(t *testing.T) {
 	python(t)
 	results := map[string]map[string]string{}
 	for _, r := range hooks {
-		t.Run(r.name, func(t *testing.T) { // a test that -run leaves out is not called
+		t.Run(r.name, func(t *testing.T) { // subtests that -run leaves out do not run
 			results[r.name] = map[string]string{"kills": "**no**"}
 			kills(t, r)
 			if !t.Failed() {
@@ -57,7 +57,7 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// kills: the trainer goes on from memory each time, and all that it tells of its losses is as if nothing had happened.
+// kills: the trainer resumes from memory each time, and all its printed losses equal those of an undisturbed run.
 func kills(t *testing.T, r row) {
 	alone := newLesson(t, "PYTHONPATH="+client(t))
 	out, errs, code := plain(t, alone.dir, alone.env, r.argv(r.command, 0)...)
@@ -82,8 +82,8 @@ func kills(t *testing.T, r row) {
 	}
 }
 
-// killAll kills all ranks of a generation above the given one once it has done steps, and this one is done. It must have started from a
-// step, not before the given one. It returns the generation.
+// killAll kills all ranks of a generation above the given one once it has finished steps, among them the given one. The generation must
+// have started from the given step or a later one. It returns the generation.
 func (g *run) killAll(step int, above, from uint64) (generation uint64) {
 	g.t.Helper()
 	before := len(g.lines())
@@ -111,13 +111,13 @@ func (g *run) killAll(step int, above, from uint64) (generation uint64) {
 	return generation
 }
 
-// lines are those that tell of losses, in the order in which they were written.
+// lines are the log lines with losses, in order.
 func (g *run) lines() []string {
 	raw, _ := os.ReadFile(filepath.Join(g.dir, "losses"))
 	return slices.Collect(strings.Lines(string(raw)))
 }
 
-// redone: after each of two kills only few steps were done again, and none of the first ones.
+// redone checks that after each of two kills only few steps were repeated, and none of the first ones.
 func (g *run) redone(few int) {
 	g.t.Helper()
 	times, again := map[string]int{}, 0
@@ -133,7 +133,7 @@ func (g *run) redone(few int) {
 	}
 }
 
-// checkpoints are the names of those that the framework itself has left.
+// checkpoints are the names of the framework's own checkpoints.
 func checkpoints(t *testing.T, dir string) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, "own", "*"))
@@ -146,7 +146,7 @@ func checkpoints(t *testing.T, dir string) string {
 	return strings.Join(found, " ")
 }
 
-// TestHooksRefuse: what a hook cannot keep is refused by name, and without an agent nothing is.
+// TestHooksRefuse: a hook refuses by name what it cannot keep, and refuses nothing without an agent.
 func TestHooksRefuse(t *testing.T) {
 	bin := python(t)
 	tests, err := filepath.Abs("../../ckptagent/python")

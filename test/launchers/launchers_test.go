@@ -21,10 +21,10 @@ import (
 // row is one launcher of the matrix.
 type row struct {
 	name string
-	// command is what a user writes; {scripts} is the folder of the scripts, {pod} the index of the pod.
+	// command is what a user writes; {scripts} is the scripts' folder, {pod} the pod's index.
 	command string
 	pods    int
-	// alone is how the launcher starts the same world on one machine without us, where the command itself cannot.
+	// alone is the command that starts the same world on one machine without Holdfast, if the command itself cannot.
 	alone string
 }
 
@@ -49,7 +49,7 @@ func (r row) argv(command string, pod int) []string {
 	return strings.Fields(strings.NewReplacer("{scripts}", here, "{pod}", fmt.Sprint(pod)).Replace(command))
 }
 
-// lesson is one training: where it leaves what.
+// lesson is one training and its folders.
 type lesson struct {
 	t   *testing.T
 	dir string
@@ -66,7 +66,7 @@ func newLesson(t *testing.T, env ...string) *lesson {
 	return &lesson{t: t, dir: dir, env: append([]string{"LESSON_OUT=" + dir, fmt.Sprintf("LESSON_STEPS=%d", steps)}, env...)}
 }
 
-// losses are those of each step; a step that was done again must have had the same.
+// losses are the losses of each step; a repeated step must have the same loss.
 func (l *lesson) losses() map[string]string {
 	l.t.Helper()
 	raw, _ := os.ReadFile(filepath.Join(l.dir, "losses"))
@@ -84,7 +84,7 @@ func (l *lesson) losses() map[string]string {
 	return out
 }
 
-// seen is what a rank saw of its launcher.
+// seen is what a rank observed of its launcher.
 type seen struct {
 	Argv    []string          `json:"argv"`
 	Command []string          `json:"command"`
@@ -105,13 +105,13 @@ func (l *lesson) seen(rank int) seen {
 	return s
 }
 
-// ours may be there on one side alone; theirs are on both and differ from run to run: addresses, names of folders.
+// ours may exist on one side alone; theirs exist on both and differ from run to run: addresses, names of folders.
 var (
-	ours   = []string{"HOLDFAST_", "PYTHONPATH", "LESSON_", "PWD", "OLDPWD", "SHLVL", "_"} // the shell's and the test's, too
+	ours   = []string{"HOLDFAST_", "PYTHONPATH", "LESSON_", "PWD", "OLDPWD", "SHLVL", "_"} // variables of the shell and of the test, too
 	theirs = []string{"MASTER_", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE", "TORCHINDUCTOR_CACHE_DIR", "PATH", "HOME", "TMPDIR"}
 )
 
-// compare says how what a rank sees under us differs from what it sees under its launcher alone.
+// compare lists the differences between what a rank observes under Holdfast and under its launcher alone.
 func compare(mine, plain seen) (out []string) {
 	if !slices.Equal(mine.Argv, plain.Argv) {
 		out = append(out, fmt.Sprintf("arguments %q, alone %q", mine.Argv, plain.Argv))
@@ -125,7 +125,7 @@ func compare(mine, plain seen) (out []string) {
 		a, in := mine.Env[name]
 		b, alone := plain.Env[name]
 		switch {
-		case name == "TORCHELASTIC_MAX_RESTARTS" && alone && a == "10": // what is kept where no number is said to us (docs/launchers.md)
+		case name == "TORCHELASTIC_MAX_RESTARTS" && alone && a == "10": // Holdfast's default without a number (docs/launchers.md)
 		case slices.ContainsFunc(ours, func(p string) bool { return name == p || p != "_" && strings.HasPrefix(name, p) }):
 		case in != alone, a != b && !slices.ContainsFunc(theirs, func(p string) bool { return strings.HasPrefix(name, p) }):
 			out = append(out, fmt.Sprintf("%s=%q (%v), alone %q (%v)", name, a, in, b, alone))
@@ -162,7 +162,7 @@ func (g *run) pod(i int) *proctest.Container {
 	return startPod(g.t, g.c, fmt.Sprintf("pod-%d", i), g.dir, append(g.env, "HOLDFAST_STANDBYS=off"), command...)
 }
 
-// at waits until a step is done.
+// at waits until a step is finished.
 func (g *run) at(step int) {
 	g.t.Helper()
 	eventually.Holds(g.t, fmt.Sprintf("step %d", step), func() (bool, any) {
@@ -178,10 +178,10 @@ func (g *run) at(step int) {
 	})
 }
 
-// held has the last step wait until release, so that no training is over before the test has done to it what it is about.
+// held makes the last step wait for release, so that no training ends before the test has done its part.
 var held = fmt.Sprintf("LESSON_HOLD_AT=%d", steps)
 
-// release lets a held training do its last step.
+// release lets a held training take its last step.
 func (g *run) release() {
 	g.t.Helper()
 	if err := os.WriteFile(filepath.Join(g.dir, "go"), nil, 0o644); err != nil {
@@ -189,7 +189,7 @@ func (g *run) release() {
 	}
 }
 
-// finish waits for the end of all pods and for what came after their launchers.
+// finish waits for the end of all pods and for the output after their launchers.
 func (g *run) finish(code int) {
 	g.t.Helper()
 	for _, p := range g.pods {
@@ -202,8 +202,8 @@ func (g *run) finish(code int) {
 	}
 }
 
-// TestLaunchers fills the matrix: what a rank sees, what becomes of the job where a rank or the agent is killed, where the script fails,
-// and where the pod is drained. With -update it writes the table of the page.
+// TestLaunchers fills the matrix: what a rank observes, and the job's result when a rank or the agent is killed, the script fails, or the
+// pod is drained. With -update it writes the table of the page.
 func TestLaunchers(t *testing.T) {
 	python(t)
 	results := map[string]map[string]string{}
@@ -219,7 +219,7 @@ func TestLaunchers(t *testing.T) {
 				if code == 0 || !strings.Contains(errs, "terminate called without an active exception") {
 					break
 				}
-				out, errs, code = plain(t, alone.dir, alone.env, command...) // gloo's threads abort it now and then while Python ends
+				out, errs, code = plain(t, alone.dir, alone.env, command...) // gloo's threads sometimes abort it while Python ends
 			}
 			want := alone.losses()
 			if code != 0 || len(want) != steps {
@@ -227,7 +227,7 @@ func TestLaunchers(t *testing.T) {
 			}
 			results[r.name] = map[string]string{}
 			for _, c := range columns {
-				t.Run(c.name, func(t *testing.T) { // a test that -run leaves out is not called, and passes
+				t.Run(c.name, func(t *testing.T) { // subtests that -run leaves out do not run, and pass
 					results[r.name][c.name] = "**no**"
 					c.test(t, r, alone, want)
 					if !t.Failed() {
@@ -242,7 +242,7 @@ func TestLaunchers(t *testing.T) {
 	}
 }
 
-// columns are what happens to a job.
+// columns are the events of a job.
 var columns = []struct {
 	name string
 	test func(t *testing.T, r row, alone *lesson, want map[string]string)
@@ -253,7 +253,7 @@ var columns = []struct {
 	{"drain", func(t *testing.T, r row, _ *lesson, want map[string]string) { drain(t, r, want) }},
 }
 
-// begin: ranks see what their launcher shows them without us, and the job finishes with the losses of one without us.
+// begin: ranks observe what their launcher shows them without Holdfast, and the job finishes with the losses of a job without Holdfast.
 func begin(t *testing.T, r row, alone *lesson, want map[string]string) {
 	g := start(t, r)
 	g.finish(0)
@@ -264,7 +264,7 @@ func begin(t *testing.T, r row, alone *lesson, want map[string]string) {
 		t.Errorf("%d restarts", g.d.Restarts())
 	}
 	for rank := range 2 {
-		if r.alone != "" { // another split of the world
+		if r.alone != "" { // another distribution of the ranks
 			break
 		}
 		for _, d := range compare(g.seen(rank), alone.seen(rank)) {
@@ -300,7 +300,7 @@ func kill(t *testing.T, r row, alone *lesson, want map[string]string) {
 	}
 }
 
-// fail: a rank raises an exception each time; the launcher ends as it does alone.
+// fail: a rank raises an exception each time; the launcher ends as it does without Holdfast.
 func fail(t *testing.T, r row) {
 	alone := newLesson(t, "LESSON_FAIL_AT=3")
 	command := r.argv(r.command, 0)
@@ -315,7 +315,7 @@ func fail(t *testing.T, r row) {
 	}
 }
 
-// drain: the pod is told to go; the one that takes its place goes on, to the losses of an undisturbed run.
+// drain: the pod is deleted; its replacement continues, with the losses of an undisturbed run.
 func drain(t *testing.T, r row, want map[string]string) {
 	g := start(t, r, "LESSON_PACE=0.1", held)
 	g.at(7)

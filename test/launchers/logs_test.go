@@ -16,7 +16,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
 )
 
-// runFolder is what torch and we name differently each time.
+// runFolder matches the part of a folder's name that differs from run to run.
 var runFolder = regexp.MustCompile(`none_[0-9a-z_]+`)
 
 // tree reads all files below a folder.
@@ -35,7 +35,7 @@ func tree(t *testing.T, dir string) map[string]string {
 		}
 		raw, err := os.ReadFile(path)
 		out[name] = string(raw)
-		if strings.HasPrefix(d.Name(), "filtered") { // of all ranks, which write at the same time
+		if strings.HasPrefix(d.Name(), "filtered") { // shared by all ranks, which write concurrently
 			out[name] = strings.Join(writers(string(raw)), "\n")
 		}
 		return err
@@ -46,7 +46,7 @@ func tree(t *testing.T, dir string) map[string]string {
 	return out
 }
 
-// writers are the lines that the script wrote, in an order that does not depend on which rank was faster.
+// writers are the script's lines, in an order that does not depend on the ranks' speed.
 func writers(console string) []string {
 	var out []string
 	for line := range strings.SplitSeq(console, "\n") {
@@ -100,7 +100,8 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestLogsOfAnAgentThatComesBack: the next agent goes on showing where the one before was killed, and each attempt has files of its own.
+// TestLogsOfAnAgentThatComesBack: the next agent continues the console output where the killed one stopped, and each attempt has its own
+// files.
 func TestLogsOfAnAgentThatComesBack(t *testing.T) {
 	script, _ := filepath.Abs("scripts/writer.py")
 	const lines = 300
@@ -138,7 +139,7 @@ func TestLogsOfAnAgentThatComesBack(t *testing.T) {
 	}
 }
 
-// TestTorchtitan: the command line of torchtitan's run_train.sh, word for word, does what it does without us.
+// TestTorchtitan: the command line of torchtitan's run_train.sh, unchanged, has the same effect as without Holdfast.
 func TestTorchtitan(t *testing.T) {
 	python(t)
 	scripts, _ := filepath.Abs("scripts")

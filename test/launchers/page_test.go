@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write what was found into docs/launchers.md")
+var update = flag.Bool("update", false, "write the results to docs/launchers.md")
 
 const (
 	page     = "../../docs/launchers.md"
@@ -19,7 +19,7 @@ const (
 	untried  = "not tried"
 )
 
-// sheet is a table of the page: where it begins, the words that explain its columns, what its rows and columns are.
+// sheet is a table of the page: its marker, the text that explains its columns, its rows and columns.
 type sheet struct {
 	begin, header string
 	rows          []row
@@ -40,7 +40,7 @@ func columnNames() (names []string) {
 	return names
 }
 
-// table is the sheet in Markdown.
+// table returns the sheet in Markdown.
 func (s sheet) table(cell func(row, column string) string) string {
 	var b strings.Builder
 	b.WriteString(s.header)
@@ -68,7 +68,7 @@ func (s sheet) split(t *testing.T) (before, between, after string) {
 	return before, between, after
 }
 
-// cells are those of the table that is checked in.
+// cells are the cells of the committed table.
 func (s sheet) cells(t *testing.T) map[string]map[string]string {
 	_, have, _ := s.split(t)
 	out := map[string]map[string]string{}
@@ -86,7 +86,7 @@ func (s sheet) cells(t *testing.T) map[string]map[string]string {
 	return out
 }
 
-// write keeps what was found before where nothing was tried now.
+// write keeps the committed result of a cell that was not tested now.
 func (s sheet) write(t *testing.T, results map[string]map[string]string) {
 	before, _, after := s.split(t)
 	old := s.cells(t)
@@ -98,7 +98,7 @@ func (s sheet) write(t *testing.T, results map[string]map[string]string) {
 	}
 }
 
-// TestPage: the tables that are checked in have the rows and columns of the tests, and nothing in them has failed.
+// TestPage: the committed tables have the rows and columns of the tests, and no failed cell.
 func TestPage(t *testing.T) {
 	if *update {
 		t.Skip("the tables are being made")

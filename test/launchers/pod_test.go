@@ -35,7 +35,7 @@ func python(t *testing.T) string {
 	return bin
 }
 
-// environment is what scripts see with and without agents.
+// environment is the scripts' environment with and without agents.
 func environment(dir string, more ...string) []string {
 	return append([]string{
 		"PATH=" + venv + "/bin:/usr/local/bin:/usr/bin:/bin", "HOME=" + dir, "PYTHONDONTWRITEBYTECODE=1", "GLOO_SOCKET_IFNAME=lo", "HF_HUB_OFFLINE=1",
@@ -58,7 +58,7 @@ func startPod(t *testing.T, c *coordtest.Coordinator, name, dir string, env []st
 	return p
 }
 
-// plain runs a command as it would be without us.
+// plain runs a command without Holdfast.
 func plain(t *testing.T, dir string, env []string, command ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -82,7 +82,7 @@ func plain(t *testing.T, dir string, env []string, command ...string) (stdout, s
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// lookPath finds a program where scripts find it.
+// lookPath finds a program as the scripts do.
 func lookPath(name string) (string, error) {
 	file := filepath.Join(venv, "bin", name)
 	_, err := os.Stat(file)

@@ -35,7 +35,7 @@ type world struct {
 	kube kubernetes.Interface
 }
 
-// TestDaemon: the daemon as it ships on two nodes. What takes time runs on both at once.
+// TestDaemon: the shipped daemon on two nodes. Long parts run on both concurrently.
 func TestDaemon(t *testing.T) {
 	if err := standin.Build(filepath.Join(t.TempDir(), standin.Library)); errors.Is(err, standin.ErrNoCompiler) {
 		t.Skipf("SKIPPED, NOT TESTED: %v", err)
@@ -62,7 +62,7 @@ func install(t *testing.T, c *devcluster.Cluster) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	img.Name = "holdfast.dev/holdfast-node:latest" // as its own folder of manifests has it
+	img.Name = "holdfast.dev/holdfast-node:latest" // as in its own manifests
 	if err := c.Load(ctx, img); err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func taint(n *corev1.Node) string {
 	return ""
 }
 
-// until waits until the Node is so, and returns it and its verdict.
+// until waits until holds is true of the Node, and returns it and its verdict.
 func (w *world) until(
 	t *testing.T,
 	name, what string,
@@ -133,7 +133,7 @@ func (w *world) until(
 	return n, h
 }
 
-// stays demands for a while that the Node is so.
+// stays checks for a while that holds stays true of the Node.
 func (w *world) stays(t *testing.T, name, when string, span time.Duration, holds func(*corev1.Node, v1alpha1.NodeHealth) bool) {
 	t.Helper()
 	for end := time.Now().Add(span); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
@@ -144,7 +144,7 @@ func (w *world) stays(t *testing.T, name, when string, span time.Duration, holds
 	}
 }
 
-// read is a Node, its verdict, and both for people.
+// read returns a Node, its verdict, and both as text.
 func (w *world) read(t *testing.T, name string) (*corev1.Node, v1alpha1.NodeHealth, string) {
 	t.Helper()
 	n, err := w.kube.CoreV1().Nodes().Get(w.ctx, name, metav1.GetOptions{})
@@ -171,7 +171,7 @@ func well(n *corev1.Node, h v1alpha1.NodeHealth) bool {
 	return h.Action == v1alpha1.ActionNone && taint(n) == "" && condition(n) == corev1.ConditionTrue
 }
 
-// fail has it happen and says how long it took until any taint of ours stood.
+// fail causes a fault and prints the time until a taint of Holdfast's appeared.
 func (w *world) fail(t *testing.T, n *devcluster.Node, f standin.Fault) {
 	t.Helper()
 	began := time.Now()
@@ -182,7 +182,7 @@ func (w *world) fail(t *testing.T, n *devcluster.Node, f standin.Fault) {
 	t.Logf("%+v: tainted after %s", f, time.Since(began).Round(time.Millisecond))
 }
 
-// daemon are the processes of the daemon as the node numbers them: the daemon itself and its probe.
+// daemon returns the daemon's processes by their ids in the node: the daemon itself and its probe.
 func (w *world) daemon(t *testing.T, n *devcluster.Node) map[string]string {
 	t.Helper()
 	out, err := n.Exec(w.ctx, "sh", "-c", `for p in /proc/[0-9]*; do printf '%s ' "${p#/proc/}"; tr '\0' ' ' < $p/cmdline; echo; done 2>/dev/null`)
@@ -205,15 +205,15 @@ func (w *world) daemon(t *testing.T, n *devcluster.Node) map[string]string {
 	return found
 }
 
-// errors: Xid 79, the daemon killed in the middle of it, the node booted anew; then a driver that hangs for ever, while the kernel log
-// alone tells what it is about.
+// errors: Xid 79, with the daemon killed before the node is rebooted; then a driver that hangs for ever, while only the kernel log reports
+// the cause.
 func (w *world) errors(t *testing.T, n *devcluster.Node) {
 	w.fail(t, n, standin.Fault{GPU: 1, Xid: 79})
 	_, before := w.until(t, n.Name, "evicted", evicts("GPUOffTheBus"))
 	if len(before.Devices) != 1 || before.Devices[0] != n.GPU(1) || before.Next == "" || len(before.Evidence) == 0 {
 		t.Errorf("says too little: %+v", before)
 	}
-	// Evidence names who told of it first, which either may be.
+	// The evidence names the source that reported it first, which may be either.
 	w.measured(t, n, `holdfast_node_signals_total{kind="xid",source="kmsg"} 1`, `holdfast_node_signals_total{kind="xid",source="nvml"} 1`)
 	w.until(t, n.Name, "short of a GPU", func(n *corev1.Node, _ v1alpha1.NodeHealth) bool {
 		q := n.Status.Allocatable["nvidia.com/gpu"]
@@ -227,7 +227,7 @@ func (w *world) errors(t *testing.T, n *devcluster.Node) {
 		t.Fatal(err)
 	}
 	w.another(t, n, old["daemon"])
-	// What the next daemon says is what the one before said, and when it began, also once it has read this boot's past and judged.
+	// The next daemon keeps the previous one's verdict and its start time, also once it has read this boot's earlier records and judged.
 	w.measured(t, n, `holdfast_node_verdict{action="Evict",cause="GPUOffTheBus"} 1`, `holdfast_node_signals_total{kind="xid",source="kmsg"} 1`)
 	w.stays(t, n.Name, "after a kill", 3*time.Second, func(node *corev1.Node, h v1alpha1.NodeHealth) bool {
 		return h.Action == v1alpha1.ActionEvict && h.Since.Equal(&before.Since) && taint(node) == "GPUOffTheBus"
@@ -262,7 +262,7 @@ func (w *world) errors(t *testing.T, n *devcluster.Node) {
 	w.until(t, n.Name, "well again", well)
 }
 
-// another waits for a daemon with another number than the one before.
+// another waits for a daemon with another process id.
 func (w *world) another(t *testing.T, n *devcluster.Node, old string) {
 	t.Helper()
 	eventually.Holds(t, "another daemon on "+n.Name, func() (bool, any) {
@@ -271,8 +271,8 @@ func (w *world) another(t *testing.T, n *devcluster.Node, old string) {
 	})
 }
 
-// losses: signs of a slow node, a GPU that is lost without a word and comes back, one that is lost while the API server cannot be
-// reached; and what the daemon costs while nothing happens.
+// losses: signs of a slow node, a GPU that is lost without a log line and comes back, one that is lost while the API server is unreachable;
+// and the daemon's cost while idle.
 func (w *world) losses(t *testing.T, n *devcluster.Node) {
 	w.cost(t, n)
 	w.signs(t, n)
@@ -292,7 +292,7 @@ func (w *world) losses(t *testing.T, n *devcluster.Node) {
 	if err := n.Fail(standin.Fault{GPU: 1, Xid: 95}); err != nil {
 		t.Fatal(err)
 	}
-	w.measured(t, n, `holdfast_node_verdict{action="Evict",cause="GPUNeedsReset"} 1`) // it knows, and nobody else does
+	w.measured(t, n, `holdfast_node_verdict{action="Evict",cause="GPUNeedsReset"} 1`) // the daemon knows, but cannot report
 	w.stays(t, n.Name, "while it cannot be heard", 12*time.Second, well)              // longer than one request of the daemon may take
 	if err := n.Mend(w.ctx); err != nil {
 		t.Fatal(err)
@@ -301,8 +301,8 @@ func (w *world) losses(t *testing.T, n *devcluster.Node) {
 	w.repairs(t, n)
 }
 
-// cost measures processor and memory of daemon and probe while nothing happens. The promise is half a percent of a core and 64 MiB; a busy
-// machine charges more for the same work, so that one span of several must keep it.
+// cost measures processor and memory of idle daemon and probe. The promise is half a percent of a core and 64 MiB; a busy machine charges
+// more for the same work, so one of several spans must keep it.
 func (w *world) cost(t *testing.T, n *devcluster.Node) {
 	t.Helper()
 	const (
@@ -338,7 +338,7 @@ func (w *world) cost(t *testing.T, n *devcluster.Node) {
 	}
 }
 
-// usage is what the processes have used so far: ticks of a processor, KiB of memory; and what they may do.
+// usage is what the processes have used so far: ticks of a processor, KiB of memory; and their capabilities.
 func (w *world) usage(t *testing.T, n *devcluster.Node, pids map[string]string) (ticks, kib int, rights map[string][]string) {
 	t.Helper()
 	rights = map[string][]string{}
@@ -363,8 +363,8 @@ func (w *world) usage(t *testing.T, n *devcluster.Node, pids map[string]string) 
 	return ticks, kib, rights
 }
 
-// refusals: whoever takes a node's daemon over can say nothing of other nodes and change nothing but our words, and
-// the controller may change its own two words only.
+// refusals: with a node's daemon's rights an attacker can write nothing about other nodes and change only Holdfast's keys, and the
+// controller can change only its own two keys.
 func (w *world) refusals(t *testing.T) {
 	if _, err := w.c.KubectlIn(w.ctx, controllerMayPatchNodes, "apply", "-f", "-"); err != nil {
 		t.Fatal(err)
@@ -378,7 +378,7 @@ func (w *world) refusals(t *testing.T) {
 		})
 	}
 	daemon, nowhere, controller := as(daemonUser, "n1"), as(daemonUser, ""), as("system:serviceaccount:holdfast-system:holdfast-controller", "n1")
-	// The API server may know of a right a moment after it has taken it.
+	// The API server may apply a right a moment after it has accepted it.
 	eventually.Succeeds(t, "the controller may patch Nodes", func() error {
 		_, err := controller.CoreV1().
 			Nodes().
@@ -430,7 +430,7 @@ func (w *world) refusals(t *testing.T) {
 	}
 }
 
-// controllerMayPatchNodes is the right that the controller's own role gives it.
+// controllerMayPatchNodes is the right in the controller's own role.
 const controllerMayPatchNodes = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole

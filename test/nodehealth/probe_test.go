@@ -28,17 +28,17 @@ func binary(t *testing.T, name string) string {
 	return path
 }
 
-// probed is the daemon's own probe at work on a pretended driver.
+// probed is the daemon's own probe with a simulated driver.
 type probed struct {
 	t       *testing.T
 	driver  *standin.Server
 	signals chan nodehealth.Signal
-	// released and resting are what the probe's parent is asked.
+	// released and resting are the wishes that the probe's parent returns.
 	released atomic.Pointer[string]
 	resting  atomic.Bool
 }
 
-// probe starts the probe on a driver on which these faults have happened before.
+// probe starts the probe with a driver on which these faults happened before.
 func probe(t *testing.T, before ...standin.Fault) *probed {
 	dir := t.TempDir()
 	library := filepath.Join(dir, standin.Library)
@@ -93,8 +93,8 @@ func (p *probed) fail(f standin.Fault) {
 
 func (p *probed) release(by string) { p.released.Store(&by) }
 
-// TestReleasedDriver: that the GPUs are released is said once no library has the driver open; it is opened again by itself,
-// also where it hung.
+// TestReleasedDriver: the probe reports released GPUs once no library has the driver open; it opens the driver again by itself, also after
+// a hang.
 func TestReleasedDriver(t *testing.T) {
 	p := probe(t)
 	for _, before := range []standin.Fault{{}, {Hang: true}} {
@@ -112,7 +112,7 @@ func TestReleasedDriver(t *testing.T) {
 	p.until("well after all", reads(func(a, _ nodehealth.Reading) bool { return a == healthy }))
 }
 
-// TestADriverThatWaitsForAReset is opened for a moment; after the reset it stays open.
+// TestADriverThatWaitsForAReset: it is opened only briefly; after the reset it stays open.
 func TestADriverThatWaitsForAReset(t *testing.T) {
 	p := probe(t, standin.Fault{Xid: 95})
 	p.resting.Store(true)
@@ -133,10 +133,10 @@ func reads(of func(a, b nodehealth.Reading) bool) func(nodehealth.Signal) bool {
 	}
 }
 
-// healthy is the first pretended GPU as it should be.
+// healthy is the first simulated GPU without a fault.
 var healthy = nodehealth.Reading{Device: "GPU-a", PCI: "0000:10:00", LinksUp: 4, Width: 16, MaxWidth: 16, Speed: 5, MaxSpeed: 5}
 
-// TestAHandleThatComesLate: a GPU of which the driver gave no handle when the probe began is read as soon as it gives one.
+// TestAHandleThatComesLate: a GPU without a handle when the probe began is read as soon as the driver gives one.
 func TestAHandleThatComesLate(t *testing.T) {
 	p := probe(t, standin.Fault{Nameless: true})
 	p.until("lost, without a name", reads(func(a, b nodehealth.Reading) bool {
@@ -175,7 +175,7 @@ func TestProbeReads(t *testing.T) {
 	}
 }
 
-// TestProbeListens: an error is told as it comes, followed by what the driver thinks of it.
+// TestProbeListens: an error is reported when it happens, followed by the driver's recovery action.
 func TestProbeListens(t *testing.T) {
 	p := probe(t)
 	p.until("well", reads(func(a, _ nodehealth.Reading) bool { return !a.Lost }))
@@ -186,10 +186,10 @@ func TestProbeListens(t *testing.T) {
 		t.Errorf("%+v", sig)
 	}
 	p.until("lost", reads(func(_, b nodehealth.Reading) bool { return b.Lost }))
-	t.Logf("event %s after the fault, the driver's word %s", sig.At.Sub(began), time.Since(began))
+	t.Logf("event %s after the fault, the driver's action %s", sig.At.Sub(began), time.Since(began))
 }
 
-// TestProbeHangs: calls that do not return are told, again and again, and the next probe that is answered ends it.
+// TestProbeHangs: hanging calls are reported repeatedly, until a call returns.
 func TestProbeHangs(t *testing.T) {
 	p := probe(t)
 	p.until("well", reads(func(a, _ nodehealth.Reading) bool { return !a.Lost }))

@@ -14,7 +14,7 @@ import (
 	"holdfast.dev/holdfast/test/devcluster"
 )
 
-// repairing is a DaemonSet that tolerates what the driver's of NVIDIA's GPU Operator does.
+// repairing is a DaemonSet with the tolerations of the driver's DaemonSet in NVIDIA's GPU Operator.
 const repairing = `
 apiVersion: apps/v1
 kind: DaemonSet
@@ -29,9 +29,8 @@ spec:
       containers: [{name: driver, image: "holdfast.dev/holdfast-node:latest", imagePullPolicy: Never, command: [sleep, "3600"]}]
 `
 
-// repairs: on a node that is given up for a GPU that waits for a reset, the daemon lets go of all GPUs while people say so,
-// and lets pods in that
-// repair it; it takes them again by itself. It does the same while the operator replaces the driver.
+// repairs: on a node that is given up for a GPU that needs a reset, the daemon releases all GPUs while an annotation requests it, and
+// admits pods that repair the node; it takes the GPUs again by itself. It does the same while the operator replaces the driver.
 func (w *world) repairs(t *testing.T, n *devcluster.Node) {
 	if _, err := w.c.KubectlIn(w.ctx, fmt.Sprintf(repairing, n.Name), "apply", "-f", "-"); err != nil {
 		t.Fatal(err)
@@ -49,7 +48,7 @@ func (w *world) repairs(t *testing.T, n *devcluster.Node) {
 	began := time.Now()
 	w.describe(t, n, `{"metadata":{"annotations":{"holdfast.dev/release-gpus":"reset"}}}`)
 	_, h := w.until(t, n.Name, "released", released("GPUNeedsReset"))
-	t.Logf("released %s after people said so", time.Since(began).Round(time.Millisecond))
+	t.Logf("released %s after the request", time.Since(began).Round(time.Millisecond))
 	if h.Action != v1alpha1.ActionEvict || !strings.Contains(h.Message, "annotation holdfast.dev/release-gpus=reset") {
 		t.Errorf("says %+v", h)
 	}
@@ -73,7 +72,7 @@ func (w *world) repairs(t *testing.T, n *devcluster.Node) {
 	w.until(t, n.Name, "well after the upgrade", well)
 }
 
-// closed demands that no process of the node has the driver's library, and so none of its files.
+// closed checks that no process of the node has the driver's library open, and so none of its files.
 func (w *world) closed(t *testing.T, n *devcluster.Node) {
 	t.Helper()
 	out, err := n.Exec(w.ctx, "sh", "-c", `grep -l libnvidia-ml /proc/[0-9]*/maps 2>/dev/null; true`)

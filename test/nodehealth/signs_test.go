@@ -16,8 +16,8 @@ import (
 	standin "holdfast.dev/holdfast/test/devcluster/nvml"
 )
 
-// signs: a GPU too few, a link that is down and lanes that are not used are told, by metrics also. The next daemon, to which the driver
-// looks no worse than it ever did, knows of them; people say that no GPU is missing.
+// signs: a missing GPU, a link that is down and unused lanes are reported, also by metrics. The next daemon, which has only seen the driver
+// in this state, knows of them; a user then declares that no GPU is missing.
 func (w *world) signs(t *testing.T, n *devcluster.Node) {
 	w.describe(t, n, `{"metadata":{"labels":{"nvidia.com/gpu.count":"3"}}}`)
 	for _, f := range []standin.Fault{{GPU: 0, LinksDown: 1}, {GPU: 1, Lanes: 8}} {
@@ -46,13 +46,13 @@ func (w *world) signs(t *testing.T, n *devcluster.Node) {
 		t.Fatal(err)
 	}
 	w.another(t, n, old["daemon"])
-	w.measured(t, n, "holdfast_node_gpus 2", "holdfast_node_gpus_expected 2") // NVML has answered the next daemon, and people are heard
+	w.measured(t, n, "holdfast_node_gpus 2", "holdfast_node_gpus_expected 2") // NVML has responded to the next daemon, and the user's annotation counts
 	if _, h := w.until(t, n.Name, "judged by the next daemon", signs(v1alpha1.ActionExclude, "NVLinkDown", "PCIeDegraded")); h.Seen.NVLinks[n.GPU(0)] != 4 {
 		t.Errorf("the next daemon says %+v", h)
 	}
 }
 
-// describe changes what stands on the Node, as people and GPU feature discovery do.
+// describe changes keys of the Node, as users and GPU feature discovery do.
 func (w *world) describe(t *testing.T, n *devcluster.Node, patch string) {
 	t.Helper()
 	if _, err := w.kube.CoreV1().Nodes().Patch(w.ctx, n.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
@@ -60,7 +60,8 @@ func (w *world) describe(t *testing.T, n *devcluster.Node, patch string) {
 	}
 }
 
-// measured waits until the daemon's metrics have lines that begin so. The node itself asks, so that it need not be heard by others.
+// measured waits until the daemon's metrics have lines with these beginnings. It queries from the node itself, as other hosts may not reach
+// it.
 func (w *world) measured(t *testing.T, n *devcluster.Node, lines ...string) {
 	t.Helper()
 	eventually.Holds(t, fmt.Sprintf("metrics on %s with all of %q", n.Name, lines), func() (bool, any) {

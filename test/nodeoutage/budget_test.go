@@ -12,7 +12,7 @@ import (
 // all are the nodes with a pod of a gang.
 const all = 10
 
-// TestNodes plays one life of ten nodes; each part begins and ends with nodes that are well.
+// TestNodes plays one life of ten nodes; each part begins and ends with healthy nodes.
 func TestNodes(t *testing.T) {
 	w, c := newWorld(t)
 	w.nodes(all + 2) // two of them idle
@@ -39,14 +39,14 @@ func TestNodes(t *testing.T) {
 func dryRun(w *world, c budget.Config) {
 	defer w.lead(c, true)()
 	w.verdict(name(1), v1alpha1.ActionEvict, "FellOffBus")
-	w.logged("decided", name(1), "Evict", `"dryRun"=true`) // which comes after what would have been written
+	w.logged("decided", name(1), "Evict", `"dryRun"=true`) // logged after the decision would have been written
 	w.expect(nil, all)
 	w.verdict(name(1), v1alpha1.ActionNone, "")
 	w.logged("decided", name(1), "None")
 	w.expect(nil, all)
 }
 
-// spends: the budget of the rack, then of the cluster, and the way back.
+// spends uses up the budget of the rack, then of the cluster, and releases it again.
 func spends(w *world, c budget.Config) {
 	defer w.lead(c, false)()
 	w.verdict(name(1), v1alpha1.ActionEvict, "FellOffBus")
@@ -65,7 +65,7 @@ func spends(w *world, c budget.Config) {
 	w.expect(nil, all)
 }
 
-// idle: a node on which no gang is spends nothing of the budget when it is given up.
+// idle: giving up a node without a gang uses no budget.
 func idle(w *world, c budget.Config) {
 	c.MaxOut, c.MaxOutPerDomain = budget.Limit{Count: 1}, budget.Limit{Count: 1}
 	defer w.lead(c, false)()
@@ -81,7 +81,7 @@ func idle(w *world, c budget.Config) {
 	w.expect(nil, all+2)
 }
 
-// breaks: what stands stays, nothing new is given up while many are red at once.
+// breaks: existing decisions stay, and no node is given up while many are sick at once.
 func breaks(w *world, c budget.Config) {
 	c.MaxOut, c.MaxOutPerDomain = budget.Limit{Count: all}, budget.Limit{Count: all}
 	stop := w.lead(c, false)
@@ -89,7 +89,7 @@ func breaks(w *world, c budget.Config) {
 		w.verdict(name(i), v1alpha1.ActionEvict, "DriverGone")
 	}
 	w.expect(map[int]string{1: "Evict", 2: "Evict", 3: "Evict"}, all)
-	stop() // so that the next ones turn red at once: one after the other, the first may be given up before the share is reached
+	stop() // so that the next ones turn red at once; one after another, the first could be given up below the share
 	for i := 4; i <= 6; i++ {
 		w.verdict(name(i), v1alpha1.ActionEvict, "DriverGone")
 	}
@@ -101,7 +101,7 @@ func breaks(w *world, c budget.Config) {
 	w.expect(nil, all)
 }
 
-// changes: what stands outlives the leader, and what changed while nobody led is seen.
+// changes: decisions outlive the leader, and changes without a leader are noticed.
 func changes(w *world, c budget.Config) {
 	stop := w.lead(c, false)
 	w.verdict(name(1), v1alpha1.ActionEvict, "FellOffBus")
@@ -117,7 +117,7 @@ func changes(w *world, c budget.Config) {
 	w.expect(nil, all)
 }
 
-// silence: of the lease alone excludes, of the agent as well is death, a lease that moves again is life.
+// silence of the lease alone excludes a node, of the agents as well makes it dead; a renewed lease makes it alive.
 func silence(w *world, c budget.Config) {
 	c.LeaseLate = c.LeaseTimeout
 	defer w.lead(c, false)()
@@ -130,8 +130,8 @@ func silence(w *world, c budget.Config) {
 	w.expect(nil, all)
 }
 
-// away: the way to the API server is cut for controller and nodes alike, for longer than a lease may be silent, and agents
-// are not heard either. No node is given up, then or afterwards.
+// away cuts controller and nodes off from the API server for longer than a lease may be silent; agents do not report either. No node is
+// given up, then or afterwards.
 func away(w *world, c budget.Config) {
 	defer w.lead(c, false)()
 	w.verdict(name(1), v1alpha1.ActionEvict, "FellOffBus")

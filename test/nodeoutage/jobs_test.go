@@ -21,15 +21,15 @@ import (
 	"holdfast.dev/holdfast/test/devcluster"
 )
 
-// optedIn are the annotations that admission leaves on the template of a Job that is acted on.
+// optedIn are the annotations that admission writes to the template of a protected Job.
 func optedIn(more map[string]string) map[string]string {
 	out := map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "1"}
 	maps.Copy(out, more)
 	return out
 }
 
-// jobsOfGangsAlone: with the rights that ship, the controller can make a Job fail that was opted in, and do nothing else
-// to it and nothing at all to others.
+// jobsOfGangsAlone: with the shipped rights the controller can make an opted-in Job fail, but not change it otherwise, and cannot change
+// other Jobs.
 func jobsOfGangsAlone(w *world, c *devcluster.Cluster) {
 	try := w.asController(c)
 	w.jobNamed("given-up", nil, optedIn(nil))
@@ -46,8 +46,8 @@ func jobsOfGangsAlone(w *world, c *devcluster.Cluster) {
 	for _, c := range []struct{ what, job, patch, sub, refused string }{
 		{"limit", "given-up", lower, "", ""},
 		{"target", "given-up", target, "status", ""},
-		{"limit of a Job of nobody's", "plain", lower, "", "opted in at their creation"},
-		{"target of a Job of nobody's", "plain", target, "status", "opted in at their creation"},
+		{"limit of an unrelated Job", "plain", lower, "", "opted in at their creation"},
+		{"target of an unrelated Job", "plain", target, "status", "opted in at their creation"},
 		{"limit of a Job that is watched", "watched", lower, "", "opted in at their creation"},
 		{"target of a Job that is watched", "watched", target, "status", "opted in at their creation"},
 		{"a higher limit", "given-up", `{"spec":{"backoffLimit":100}}`, "", "only lower"},
@@ -58,7 +58,7 @@ func jobsOfGangsAlone(w *world, c *devcluster.Cluster) {
 		{"label", "given-up", `{"metadata":{"labels":{"a":"b"}}}`, "", "metadata of a Job"},
 		{"annotation", "given-up", `{"metadata":{"annotations":{"a":"b"}}}`, "", "metadata of a Job"},
 		{"room for a pod", "given-up", `{"metadata":{"annotations":{"holdfast.dev/made-room":"2026-01-02T12:00:00Z"}}}`, "", ""},
-		{"room for a pod of a Job of nobody's", "plain", `{"metadata":{"annotations":{"holdfast.dev/made-room":"x"}}}`, "", "opted in at their creation"},
+		{"room for a pod of an unrelated Job", "plain", `{"metadata":{"annotations":{"holdfast.dev/made-room":"x"}}}`, "", "opted in at their creation"},
 		{"opt-in of another's", "plain", `{"metadata":{"annotations":{"holdfast.dev/enabled":"true"}}}`, "", "opted in at their creation"},
 		{"owner", "given-up", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"u"}]}}`, "", "metadata of a Job"},
 		{"another condition", "given-up", `{"status":{"conditions":[{"type":"Suspended","status":"True","reason":"r","message":"m"}]}}`, "status", "FailureTarget"},
@@ -83,7 +83,7 @@ func jobsOfGangsAlone(w *world, c *devcluster.Cluster) {
 	})
 }
 
-// gangs has the API server know Gangs.
+// gangs installs the definition of Gangs.
 func (w *world) gangs(c *devcluster.Cluster) {
 	w.t.Helper()
 	for _, args := range [][]string{{"apply", "-f", "../../manifests/crd/holdfast.dev_gangs.yaml"}, {"wait", "--for=condition=Established", "--timeout=60s", "crd/gangs.holdfast.dev"}} {
@@ -93,7 +93,7 @@ func (w *world) gangs(c *devcluster.Cluster) {
 	}
 }
 
-// gives has the product make the Job fail, with its own rights.
+// gives lets the product make the Job fail, with its own rights.
 func (w *world) gives(c *devcluster.Cluster, config *rest.Config, policy corev1.RestartPolicy, name string, done func(*batchv1.Job) bool) {
 	w.t.Helper()
 	w.gangs(c)

@@ -30,7 +30,7 @@ import (
 
 const controllerUser = "system:serviceaccount:holdfast-system:holdfast-controller"
 
-// permit installs the controller's rights as they ship, and returns a configuration that has them.
+// permit installs the controller's shipped rights, and returns a configuration that has them.
 func (w *world) permit(c *devcluster.Cluster) *rest.Config {
 	w.t.Helper()
 	for _, file := range []string{"namespace.yaml", "controller/rbac.yaml", "controller/policy.yaml"} {
@@ -43,7 +43,7 @@ func (w *world) permit(c *devcluster.Cluster) *rest.Config {
 	return config
 }
 
-// jobNamed makes a Job of one pod that no node takes.
+// jobNamed creates a Job of one pod that no node accepts.
 func (w *world) jobNamed(name string, change func(*batchv1.Job), annotations map[string]string) {
 	w.t.Helper()
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: batchv1.JobSpec{
@@ -60,7 +60,7 @@ func (w *world) jobNamed(name string, change func(*batchv1.Job), annotations map
 	}
 }
 
-// job makes such a Job, and returns its pod.
+// job creates such a Job, and returns its pod.
 func (w *world) job(name string, labels map[string]string) *corev1.Pod {
 	w.t.Helper()
 	w.jobNamed(name, func(j *batchv1.Job) {
@@ -79,7 +79,7 @@ func (w *world) job(name string, labels map[string]string) *corev1.Pod {
 	return pod
 }
 
-// podsOfGangsAlone: with the rights that ship, the controller can do to pods of gangs what it must, and nothing to others.
+// podsOfGangsAlone: with the shipped rights the controller can do what it must to pods of gangs, and nothing to other pods.
 func podsOfGangsAlone(w *world, c *devcluster.Cluster) {
 	try := w.asController(c)
 	gang, other := w.job("a-gang", map[string]string{v1alpha1.LabelGang: "a-gang"}), w.job("no-gang", nil)
@@ -109,7 +109,7 @@ func podsOfGangsAlone(w *world, c *devcluster.Cluster) {
 	try.expect("delete what was taken out", try.delete(gang), "")
 }
 
-// replaces has the product take the pod out of its Job.
+// replaces lets the product take the pod out of its Job.
 func (w *world) replaces(config *rest.Config, pod *corev1.Pod) {
 	w.t.Helper()
 	api, err := client.New(config, client.Options{Scheme: clientgoscheme.Scheme})
@@ -134,7 +134,7 @@ func (w *world) replaces(config *rest.Config, pod *corev1.Pod) {
 	})
 }
 
-// tries are requests that change nothing, with the controller's rights.
+// tries sends dry-run requests with the controller's rights.
 type tries struct {
 	*world
 	config *rest.Config
@@ -151,8 +151,8 @@ func (w *world) asController(c *devcluster.Cluster) *tries {
 	return &tries{world: w, config: config, kube: kube}
 }
 
-// inForce waits until the policy refuses what it forbids, and names itself: before the API server knows the controller's rights it refuses
-// all, in other words.
+// inForce waits until the policy refuses what it forbids, and names itself: until the API server has the controller's rights it refuses
+// everything, with another message.
 func (t *tries) inForce(policy string, forbidden func() error) {
 	t.t.Helper()
 	eventually.Succeeds(t.t, "the policy is in force", func() error {

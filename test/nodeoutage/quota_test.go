@@ -33,13 +33,13 @@ import (
 )
 
 const (
-	// refusals are how many are waited for: the Job controller has waited for 1, 2, 4 and 8 s by then, and waits for 16.
+	// refusals is how many refusals to wait for: by then the Job controller has waited for 1, 2, 4 and 8 s, and waits for 16.
 	refusals = 5
-	// soon is less than half of those: a quota is counted, and a Job looked at, within 2 s.
+	// soon is less than half of those 16 s: quota and Job are checked within 2 s.
 	soon = 7 * time.Second
 )
 
-// madeWithinAQuota: where a quota has no room for a pod beside the one that it takes the place of, it is made as soon as that one has gone,
+// madeWithinAQuota: if a quota has no room for a replacement beside the old pod, the replacement is created as soon as the old pod is gone,
 // however long the Job controller would wait.
 func madeWithinAQuota(w *world, c *devcluster.Cluster) {
 	const name = "full"
@@ -88,7 +88,7 @@ func madeWithinAQuota(w *world, c *devcluster.Cluster) {
 		}
 		return err
 	})
-	// No kubelet is there to end it.
+	// No kubelet ends it.
 	if err := w.direct.CoreV1().Pods(name).Delete(w.ctx, first.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
 		w.t.Fatal(err)
 	}
@@ -101,10 +101,10 @@ func madeWithinAQuota(w *world, c *devcluster.Cluster) {
 	}
 }
 
-// nodeOfQuota is one of those that no kubelet is on, so that a pod stays until it is deleted at once.
+// nodeOfQuota is a node without a kubelet, so that a pod stays until it is deleted with grace 0.
 var nodeOfQuota = name(1)
 
-// podOf waits for the Job's pod that is not of the given UID.
+// podOf waits for a pod of the Job with another UID than the given one.
 func (w *world) podOf(job, not string) (pod *corev1.Pod) {
 	w.t.Helper()
 	eventually.Succeeds(w.t, "a pod of Job "+job, func() error {
@@ -122,7 +122,7 @@ func (w *world) podOf(job, not string) (pod *corev1.Pod) {
 	return pod
 }
 
-// stamped makes the pod that the Job controller would make of a Job and admission would stamp.
+// stamped creates the pod of a Job with the stamps of admission.
 func (w *world) stamped(job *batchv1.Job) *corev1.Pod {
 	w.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: *job.Spec.Template.ObjectMeta.DeepCopy(), Spec: *job.Spec.Template.Spec.DeepCopy()}
@@ -144,7 +144,7 @@ func (w *world) all() client.Client {
 	return all
 }
 
-// create makes an object by all rights.
+// create creates an object with all rights.
 func (w *world) create(o client.Object) {
 	w.t.Helper()
 	all := w.all()
@@ -160,7 +160,7 @@ func ours(w *world) *runtime.Scheme {
 	return s
 }
 
-// replacer is the product's controller of pods with the rights that ship; stop ends it and waits.
+// replacer is the product's pod controller with the shipped rights; stop ends it and waits.
 func (w *world) replacer(config *rest.Config, c *devcluster.Cluster) (store *elasticcontroller.Controller, stop func()) {
 	w.t.Helper()
 	w.gangs(c)
@@ -192,7 +192,7 @@ func (w *world) replacer(config *rest.Config, c *devcluster.Cluster) (store *ela
 	}
 }
 
-// noAgents is a coordinator that no agent is attached to.
+// noAgents is a coordinator without attached agents.
 type noAgents struct{}
 
 func (noAgents) SetPendingReplacements(context.Context, coordinator.Key, []elastic.Termination) error {

@@ -35,7 +35,7 @@ import (
 	"holdfast.dev/holdfast/test/devcluster"
 )
 
-// gate is the way to the API server for the controller and for the nodes; shut, it cuts every connection.
+// gate is the connection of controller and nodes to the API server; shut, it cuts every connection.
 type gate struct {
 	mu    sync.Mutex
 	shut  bool
@@ -60,7 +60,7 @@ func (g *gate) set(shut bool) {
 	defer g.mu.Unlock()
 	if g.shut = shut; shut {
 		for conn := range g.conns {
-			_ = conn.Close() // it may have ended by itself
+			_ = conn.Close() // it may have closed already
 		}
 		clear(g.conns)
 	}
@@ -77,15 +77,15 @@ type world struct {
 	lines chan string
 
 	mu sync.Mutex
-	// silent are nodes whose lease is not renewed, agents when the agent of a pod was last heard; a pod that
-	// talks is heard whenever one asks. Guarded by mu.
+	// silent are nodes whose lease is not renewed; agents has the time of an agent's last report; a talking pod always has a fresh report.
+	// Guarded by mu.
 	silent map[string]bool
 	talks  map[string]bool
 	agents map[string]time.Time
 }
 
 func newWorld(t *testing.T) (*world, *devcluster.Cluster) {
-	ctrllog.SetLogger(logr.Discard()) // what matters is logged through w.lines
+	ctrllog.SetLogger(logr.Discard()) // relevant lines are logged through w.lines
 	c := devcluster.Start(t, devcluster.Options{SimNodes: 1})
 	config, err := c.Config()
 	if err != nil {
@@ -102,7 +102,7 @@ func newWorld(t *testing.T) (*world, *devcluster.Cluster) {
 	return w, c
 }
 
-// through is the configuration of a client that goes through the gate.
+// through is the configuration of a client that connects through the gate.
 func (w *world) through() *rest.Config {
 	c := rest.CopyConfig(w.config)
 	c.Dial = w.gate.dial
@@ -110,7 +110,7 @@ func (w *world) through() *rest.Config {
 	return c
 }
 
-// LastContact is what the coordinator would know.
+// LastContact returns the time of an agent's last report, as the coordinator would.
 func (w *world) LastContact(uid string) (time.Time, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -186,7 +186,7 @@ func (w *world) lead(config budget.Config, dryRun bool) (stop func()) {
 
 func name(i int) string { return fmt.Sprintf("nb-%02d", i) }
 
-// nodes makes n nodes with GPUs, in two racks, and renews their leases through the gate.
+// nodes creates n nodes with GPUs, in two racks, and renews their leases through the gate.
 func (w *world) nodes(n int) {
 	w.t.Helper()
 	at := metav1.Now()
@@ -246,11 +246,11 @@ func (w *world) renew(c *kubernetes.Clientset, node string) {
 	patch := fmt.Sprintf(`{"spec":{"renewTime":%q}}`, time.Now().UTC().Format(metav1.RFC3339Micro))
 	ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second)
 	defer cancel()
-	// A renewal that fails is a silent lease, which is what the test is about.
+	// A failed renewal is a silent lease, which the test is about.
 	_, _ = c.CoordinationV1().Leases(corev1.NamespaceNodeLease).Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 }
 
-// pod puts a pod of a gang on the node.
+// pod places a pod of a gang on the node.
 func (w *world) pod(node string) types.UID {
 	w.t.Helper()
 	pod := &corev1.Pod{
@@ -266,7 +266,7 @@ func (w *world) pod(node string) types.UID {
 	return made.UID
 }
 
-// verdict is what the daemon of the node would write.
+// verdict writes what the node's daemon would write.
 func (w *world) verdict(node string, action v1alpha1.NodeAction, cause string) {
 	w.t.Helper()
 	text, err := json.Marshal(v1alpha1.NodeHealth{Action: action, Cause: cause, Message: "the test says so", Since: metav1.NowMicro()})
@@ -282,7 +282,7 @@ func (w *world) verdict(node string, action v1alpha1.NodeAction, cause string) {
 	}
 }
 
-// stands is what is decided about the node: "Evict", "Hold Breaker", "Evict dead" or "".
+// stands is the decision about the node: "Evict", "Hold Breaker", "Evict dead" or "".
 func (w *world) stands(node string) (string, error) {
 	n, err := w.direct.CoreV1().Nodes().Get(w.ctx, node, metav1.GetOptions{})
 	if err != nil {
@@ -323,7 +323,7 @@ func (w *world) uid(node string) types.UID {
 	return pod.UID
 }
 
-// event says whether the node has an event of that reason.
+// event returns an error unless the node has an event of that reason.
 func (w *world) event(node, reason string) error {
 	list, err := w.direct.EventsV1().Events(metav1.NamespaceDefault).List(w.ctx, metav1.ListOptions{})
 	if err != nil {
@@ -337,7 +337,7 @@ func (w *world) event(node, reason string) error {
 	return fmt.Errorf("no event %s among %d", reason, len(list.Items))
 }
 
-// expect waits until the nodes that are named are decided on so, and all others are free.
+// expect waits until the named nodes have these decisions, and all others have none.
 func (w *world) expect(want map[int]string, n int) {
 	w.t.Helper()
 	eventually.Succeeds(w.t, fmt.Sprint("decisions ", want), func() error {
@@ -354,7 +354,7 @@ func (w *world) expect(want map[int]string, n int) {
 	})
 }
 
-// logged waits for a line with all of these words, and returns those before it.
+// logged waits for a line with all of these words, and returns the lines before it.
 func (w *world) logged(words ...string) (before []string) {
 	w.t.Helper()
 	timeout := time.After(eventually.Timeout)

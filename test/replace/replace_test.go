@@ -15,23 +15,23 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// part is one case: it may use the nodes that it is given, and leaves them as it found them.
+// part is one case: it may use the nodes that it is given, and restores them.
 type part struct {
 	name string
 	test func(context.Context, *testing.T, *world, []string)
 }
 
-// lane is a row of cases with nodes of its own. What one lane does to its nodes is none of another's business.
+// lane is a sequence of cases with its own nodes, which no other lane uses.
 type lane struct {
 	name  string
 	nodes []string
 	parts []part
 }
 
-// The control plane runs on the first two nodes of a cluster and nowhere else, so that only the case that means it hits it.
+// The control plane runs only on the first two nodes of a cluster, so that only the cases for it hit it.
 const control = 2
 
-// TestReplace plays on one cluster what needs the control plane to be there all the time: starting one costs more than most cases.
+// TestReplace plays, on one cluster, the cases that need the control plane all the time: starting a cluster takes longer than most cases.
 func TestReplace(t *testing.T) {
 	play(t, "replace", 9, [][]lane{
 		{
@@ -46,7 +46,7 @@ func TestReplace(t *testing.T) {
 	}, lane{"d", []string{"n9"}, []part{{"AgentUnreachable", testAgentSilent}}})
 }
 
-// TestControlPlane plays the cases that take the control plane away, which nothing beside them would survive: most of each is waiting.
+// TestControlPlane plays the cases that take the control plane away, which no concurrent case would survive: most of each is waiting.
 func TestControlPlane(t *testing.T) {
 	play(t, "control", 5, [][]lane{
 		{{"a", []string{"n1", "n2", "n3"}, []part{{"Leaders", testLeaders}, {"LeaderDrained", testLeaderDrained}}}},
@@ -54,7 +54,7 @@ func TestControlPlane(t *testing.T) {
 	})
 }
 
-// play plays stages one after the other on a cluster of its own, the lanes of each side by side, and beside them all what takes long.
+// play plays stages one after another on a new cluster, the lanes of a stage in parallel, and the long cases beside all of them.
 func play(t *testing.T, name string, nodes int, stages [][]lane, beside ...lane) {
 	t.Helper()
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
@@ -72,11 +72,11 @@ func play(t *testing.T, name string, nodes int, stages [][]lane, beside ...lane)
 	for _, lanes := range stages {
 		var wg sync.WaitGroup
 		for _, l := range lanes {
-			wg.Go(func() { w.play(ctx, t, l) }) // t.Parallel would play no more of them at a time than there are cores
+			wg.Go(func() { w.play(ctx, t, l) }) // t.Parallel would run only as many as there are cores
 		}
 		wg.Wait()
 		if t.Failed() {
-			return // the next parts would begin with what these left
+			return // the next parts would start from what these left
 		}
 	}
 }
@@ -100,13 +100,13 @@ func (w *world) play(ctx context.Context, t *testing.T, l lane) {
 }
 
 const (
-	// recreated is within what a released pod is to be made anew: the quickest of several, as the machine may have much to do.
+	// recreated bounds the time until a released pod is re-created: the fastest of several, as the machine may be busy.
 	recreated = 2 * time.Second
-	// backOff is what the Job controller waits at least where it counts a failure.
+	// backOff is the Job controller's shortest wait after a counted failure.
 	backOff = 10 * time.Second
 )
 
-// sick replaces the pod of a slot by a decision about its node, and heals the node again.
+// sick replaces a slot's pod by a decision about its node, and heals the node again.
 func (w *world) sick(ctx context.Context, t *testing.T, job string, before shape, slot int) shape {
 	t.Helper()
 	node := before.Assignments[slot].Node
@@ -121,12 +121,12 @@ func (w *world) sick(ctx context.Context, t *testing.T, job string, before shape
 	return after
 }
 
-// soon demands that so many places of a job became free, and that none stayed empty for as long as a back-off.
+// soon checks that n slots of a job became empty, and that none stayed empty for as long as a back-off.
 func (w *world) soon(t *testing.T, job string, n int) {
 	t.Helper()
 	gaps := w.slotGaps.of(job)
 	if len(gaps) != n {
-		t.Errorf("%d pods were made anew, not %d: %v", len(gaps), n, gaps)
+		t.Errorf("%d pods were re-created, not %d: %v", len(gaps), n, gaps)
 	}
 	for _, gap := range gaps {
 		if gap >= backOff {
@@ -135,9 +135,9 @@ func (w *world) soon(t *testing.T, job string, n int) {
 	}
 	if len(gaps) > 0 {
 		if least := slices.Min(gaps); least > recreated {
-			t.Errorf("all places were empty for %s and more: %v", least, gaps)
+			t.Errorf("all slots were empty for %s and more: %v", least, gaps)
 		}
-		w.Say("  %s: %d pods made anew after %s to %s", job, len(gaps), slices.Min(gaps).Round(time.Millisecond), slices.Max(gaps).Round(time.Millisecond))
+		w.Say("  %s: %d pods re-created after %s to %s", job, len(gaps), slices.Min(gaps).Round(time.Millisecond), slices.Max(gaps).Round(time.Millisecond))
 	}
 }
 
@@ -148,8 +148,8 @@ func (w *world) run(ctx context.Context, t *testing.T, args ...string) {
 	}
 }
 
-// testNever: six replacements in a row of one job that may not fail once, then a deleted pod and a drained node. The Job
-// controller's own back-off doubles with each failure that it counts: at the fifth it would be more than two minutes.
+// testNever: six replacements in a row of a job without backoffLimit, then a deleted pod and a drained node. The Job controller's back-off
+// doubles with each counted failure: at the fifth it would be more than two minutes.
 func testNever(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "never"
 	s := w.start(ctx, t, training{name: job, nodes: nodes, pause: 50 * time.Millisecond})
@@ -172,7 +172,7 @@ func testNever(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.end(ctx, t, job)
 }
 
-// testOnFailure: the same where the kubelet would restart containers.
+// testOnFailure: the same with a restart policy by which the kubelet restarts containers.
 func testOnFailure(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "on-failure"
 	s := w.start(ctx, t, training{name: job, nodes: nodes, pause: 50 * time.Millisecond, policy: corev1.RestartPolicyOnFailure})

@@ -11,9 +11,8 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// testAgentSilent: while a failure is repaired the agent of another pod hangs, on a node that is well. People are told which pod is
-// waited for; after two minutes it is given up as that of a dead node is, and another one takes its place, though its kubelet and the
-// Job know of nothing.
+// testAgentSilent: during a recovery the agent of another pod hangs, on a healthy node. The Gang names the pod that is waited for; after
+// two minutes it is given up like a dead node's pod and replaced, although kubelet and Job see no fault.
 func testAgentSilent(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const (
 		job   = "agent-silent"
@@ -53,14 +52,14 @@ func testAgentSilent(ctx context.Context, t *testing.T, w *world, nodes []string
 		t.Errorf("restored step %d; %d restarts and %d replacements became %d and %d", r.RestoreStep, was.Restarts, was.Replacements, now.Restarts, now.Replacements)
 	}
 	if o, err := w.outage(ctx, quiet.Node); err != nil || o.Decision != "" {
-		t.Errorf("of a node that is well was decided: %+v, %v", o, err)
+		t.Errorf("a decision about a healthy node: %+v, %v", o, err)
 	}
 	w.left(ctx, t, job, 2)
 	w.end(ctx, t, job)
 }
 
-// testUnstored: a suspended Job without storage has nothing to wait for. Its pods go at once, whatever their grace, and nothing counts as
-// a failure; the script begins with what it has when the Job goes on.
+// testUnstored: a suspended Job without storage has nothing to copy. Its pods end at once, however long their grace, and nothing counts as
+// a failure; when the Job is resumed the script starts from what it has.
 func testUnstored(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "unstored"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, grace: longGrace})
@@ -81,7 +80,7 @@ func testUnstored(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.end(ctx, t, job)
 }
 
-// suspends is the kubectl command by which a Job rests or goes on.
+// suspends is the kubectl command that suspends or resumes a Job.
 func (w *world) suspends(job string, rests bool) []string {
 	return []string{"patch", "job", job, "-n", namespace, "--type=merge", "-p", fmt.Sprintf(`{"spec":{"suspend":%v}}`, rests)}
 }

@@ -17,12 +17,12 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// slotGaps tells how long each place in a job was empty, as seen by a watch.
+// slotGaps records how long each slot of a job was empty, by a watch.
 type slotGaps struct {
 	mu       sync.Mutex
-	released map[string]time.Time       // places that are empty, by job and slot
+	released map[string]time.Time       // empty slots, by job and slot
 	known    map[string]bool            // pods whose release was seen
-	gaps     map[string][]time.Duration // how long places were empty, by job
+	gaps     map[string][]time.Duration // how long slots were empty, by job
 }
 
 // follow watches pods until the test ends.
@@ -56,7 +56,7 @@ func (b *slotGaps) seen(pod *corev1.Pod, added bool) {
 	}
 }
 
-// of returns what was seen of a job.
+// of returns the gaps of a job.
 func (b *slotGaps) of(job string) []time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()

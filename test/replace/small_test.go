@@ -20,7 +20,7 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
-// explain is what people are told of a job.
+// explain is the output of kubectl holdfast explain for a job.
 func (w *world) explain(ctx context.Context, t *testing.T, job string) string {
 	t.Helper()
 	text, err := w.Explain(ctx, namespace, job)
@@ -30,7 +30,7 @@ func (w *world) explain(ctx context.Context, t *testing.T, job string) string {
 	return text
 }
 
-// told waits until explain says all the words.
+// told waits until explain prints all the words.
 func (w *world) told(ctx context.Context, t *testing.T, job string, words ...string) {
 	t.Helper()
 	w.until(ctx, t, fmt.Sprintf("explain says %q", words), func(ctx context.Context) (bool, string) {
@@ -45,7 +45,7 @@ func (w *world) told(ctx context.Context, t *testing.T, job string, words ...str
 	})
 }
 
-// pending waits until so many pods of a job must go.
+// pending waits until n pods of a job are to be replaced.
 func (w *world) pending(ctx context.Context, t *testing.T, job string, n int) {
 	t.Helper()
 	w.until(ctx, t, fmt.Sprintf("%d pods of %s are to be replaced", n, job), func(ctx context.Context) (bool, string) {
@@ -57,13 +57,13 @@ func (w *world) pending(ctx context.Context, t *testing.T, job string, n int) {
 	})
 }
 
-// testTerminationInRecovery: while the gang is being halted because a rank was killed, the node of another pod turns sick. That pod is
-// replaced within the same recovery. The Job counts no failure; of the gang's own restarts the killed rank is one.
+// testTerminationInRecovery: while the gang is halted because of a killed rank, another pod's node turns sick. That pod is replaced within
+// the same recovery. The Job counts no failure; the gang counts one restart, for the killed rank.
 func testTerminationInRecovery(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "replacement-in-recovery"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
 	was := w.record(ctx, t, job)
-	goOn := w.stop(ctx, t, before.Assignments[1].Pod) // so the recovery cannot end before the termination comes
+	goOn := w.stop(ctx, t, before.Assignments[1].Pod) // so that the recovery cannot end before the termination
 	if err := w.Signal(ctx, namespace, before.Assignments[0].Pod, container, syscall.SIGKILL, rank); err != nil {
 		t.Fatal(err)
 	}
@@ -86,9 +86,9 @@ func testTerminationInRecovery(ctx context.Context, t *testing.T, w *world, node
 	w.end(ctx, t, job)
 }
 
-// testBudget: a disruption budget of the user's forbids every eviction, and the agent of the pod that must go hangs, so that it does
-// not end by itself either. It is left behind when its time is over, and training goes on beside it. It says why it is there, and
-// goes as soon as the budget is changed.
+// testBudget: a user's disruption budget forbids every eviction, and the agent of the pod to be replaced hangs, so that the pod does not
+// end by itself. When its time is over it is left behind, and training goes on beside it. Its reason is shown, and it is evicted once the
+// budget is changed.
 func testBudget(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "budgeted"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
@@ -100,7 +100,7 @@ func testBudget(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	if err := w.Client().Create(ctx, budget); err != nil {
 		t.Fatal(err)
 	}
-	w.until(ctx, t, "the budget is in force", func(ctx context.Context) (bool, string) { // Kubernetes knows no maxUnavailable of a Job's pods, so it allows none
+	w.until(ctx, t, "the budget is in force", func(ctx context.Context) (bool, string) { // for a Job's pods maxUnavailable allows none
 		err := w.Client().Get(ctx, client.ObjectKeyFromObject(budget), budget)
 		return err == nil && len(budget.Status.Conditions) > 0, fmt.Sprint(err)
 	})
@@ -128,7 +128,7 @@ func testBudget(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		t.Fatal(err)
 	}
 	w.left(ctx, t, job, 2)
-	w.until(ctx, t, "the Gang tells of it no more", func(ctx context.Context) (bool, string) {
+	w.until(ctx, t, "the Gang no longer lists it", func(ctx context.Context) (bool, string) {
 		g, err := w.gang(ctx, job)
 		return err == nil && !strings.Contains(fmt.Sprint(g.Status.Notes), kept.Pod), fmt.Sprint(g.Status.Notes)
 	})
@@ -139,7 +139,7 @@ func testBudget(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	}
 }
 
-// testHealed: a node that is well again before its pod had to go keeps it. A rank that stands still holds the drain up.
+// testHealed: if a node is healthy again before its pod had to leave, the pod stays. A stopped rank delays the drain.
 func testHealed(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "healed"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, annotations: inStorage(10 * time.Minute)})
@@ -154,12 +154,12 @@ func testHealed(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	if err := w.Signal(ctx, namespace, other, container, syscall.SIGCONT, rank); err != nil {
 		t.Fatal(err)
 	}
-	w.trains(ctx, t, job, 50) // farther than any hold
+	w.trains(ctx, t, job, 50) // beyond any hold
 	w.untouched(ctx, t, job, before)
 	w.end(ctx, t, job)
 }
 
-// untouched demands that a job runs as it did: the same generation, pods and containers.
+// untouched checks that a job runs unchanged: the same generation, pods and containers.
 func (w *world) untouched(ctx context.Context, t *testing.T, job string, before shape) {
 	t.Helper()
 	after := w.runs(ctx, t, job, before.Generation)
@@ -174,8 +174,7 @@ func (w *world) untouched(ctx context.Context, t *testing.T, job string, before 
 	w.unharmed(ctx, t, job)
 }
 
-// testSilent: a kubelet that is gone, with an agent that talks, is no reason to hurt training. The node takes nothing new, and people
-// are told.
+// testSilent: a dead kubelet with a reporting agent does not disturb training. The node gets no new pods, and users can see it.
 func testSilent(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "silent"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})

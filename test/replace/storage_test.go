@@ -17,15 +17,15 @@ import (
 	"holdfast.dev/holdfast/test/harness"
 )
 
-// interval is how often a step goes to storage in these tests, pause how long a step takes, enough the grace in seconds that a pod's
-// copy fits into also where the machine has much to do.
+// interval is how often a step goes to storage in these tests, pause is the length of a step, enough is a grace in seconds in which a pod's
+// copy fits even on a busy machine.
 const (
 	interval = 5 * time.Second
 	pause    = 100 * time.Millisecond
 	enough   = 60
 )
 
-// last is the newest recovery that a job had.
+// last is a job's newest recovery.
 func (w *world) last(ctx context.Context, t *testing.T, job string) v1alpha1.Recovery {
 	t.Helper()
 	r := w.record(ctx, t, job)
@@ -35,7 +35,7 @@ func (w *world) last(ctx context.Context, t *testing.T, job string) v1alpha1.Rec
 	return r.Recoveries[len(r.Recoveries)-1]
 }
 
-// stored waits until a step lies whole in storage.
+// stored waits until a step is complete in storage.
 func (w *world) stored(ctx context.Context, t *testing.T, job string) {
 	t.Helper()
 	w.until(ctx, t, "a step in storage", func(ctx context.Context) (bool, string) {
@@ -47,10 +47,10 @@ func (w *world) stored(ctx context.Context, t *testing.T, job string) {
 	})
 }
 
-// mostApart is how many steps there are at most from one that went to storage to the next: an interval, and the write.
+// mostApart is the most steps between two stored steps: an interval, and the write.
 const mostApart = int64(interval/pause) * 17 / 10
 
-// nextStored waits until a later step than that lies whole in storage.
+// nextStored waits until a later step than that is complete in storage.
 func (w *world) nextStored(ctx context.Context, t *testing.T, job string, step int64) (next int64) {
 	t.Helper()
 	w.until(ctx, t, "the next step in storage", func(ctx context.Context) (bool, string) {
@@ -64,8 +64,8 @@ func (w *world) nextStored(ctx context.Context, t *testing.T, job string, step i
 	return next
 }
 
-// storedOften demands that a step comes to storage in each interval. Steps count, of which a busy machine makes fewer; where writing takes
-// long there a pair of steps that is too far apart proves nothing, so the best of some counts.
+// storedOften checks that a step is stored in each interval. It counts steps, as a busy machine makes fewer of them; a slow write proves
+// nothing, so the best of several pairs counts.
 func (w *world) storedOften(ctx context.Context, t *testing.T, job string) {
 	t.Helper()
 	var apart []int64
@@ -79,13 +79,13 @@ func (w *world) storedOften(ctx context.Context, t *testing.T, job string) {
 	w.Say("  %s: steps in storage are %v steps apart", job, apart)
 }
 
-// inStorage are the annotations of a job whose steps go to storage that often.
+// inStorage are the annotations of a job whose steps are stored at that interval.
 func inStorage(every time.Duration) map[string]string {
 	return map[string]string{v1alpha1.AnnotationStorageClaim: "shared", v1alpha1.AnnotationStorageInterval: every.String()}
 }
 
-// testStorage: a pod that is told in time, whether its node is sick or somebody deletes it, leaves its newest step in storage, so
-// nothing is done again; of a dead one what was stored last is what there is.
+// testStorage: a pod that is warned in time, because its node is sick or it is deleted, leaves its newest step in storage, so no step is
+// repeated; after a dead pod training resumes from the last stored step.
 func testStorage(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "stored"
 	annotations := inStorage(interval)
@@ -122,7 +122,7 @@ func testStorage(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.end(ctx, t, job)
 }
 
-// verified demands that an agent of the job finds whole what its record names, while it trains.
+// verified checks that an agent of the job finds the recorded steps intact while the job trains.
 func (w *world) verified(ctx context.Context, t *testing.T, job string) {
 	t.Helper()
 	for _, verb := range []string{"ls", "verify"} {
@@ -133,8 +133,8 @@ func (w *world) verified(ctx context.Context, t *testing.T, job string) {
 	}
 }
 
-// pinned has people pin a step, which then outlives as many newer ones as take any other away; once it is unpinned it goes. What it
-// says meanwhile is what the record and storage hold.
+// pinned pins a step as a user does; it then outlives as many newer ones as would remove any other, and is removed once unpinned. The
+// commands' output matches record and storage.
 func (w *world) pinned(ctx context.Context, t *testing.T, job string) {
 	t.Helper()
 	say := func(verb string, step int64, want string) {
@@ -163,7 +163,7 @@ func (w *world) pinned(ctx context.Context, t *testing.T, job string) {
 		return steps, err
 	}
 	w.until(ctx, t, "a step is kept beside the two newest", func(ctx context.Context) (bool, string) {
-		steps, err := look(ctx) // which may come between two of them
+		steps, err := look(ctx) // a newer step may come between two of them
 		return err == nil &&
 				slices.ContainsFunc(
 					slices.Collect(maps.Values(steps)),
@@ -178,10 +178,10 @@ func (w *world) pinned(ctx context.Context, t *testing.T, job string) {
 		t.Errorf("step %d is %+v, %v; wrong is %q", pin, steps[pin], err, report.Wrong)
 	}
 	if text, err := w.Holdfast(ctx, "ckpt", "pin", "job/"+job, "1", "-n", namespace); err == nil || !strings.Contains(text, "those that can be pinned are step ") {
-		t.Errorf("a step that nobody stored is pinned: %v\n%s", err, text)
+		t.Errorf("a step that was never stored is pinned: %v\n%s", err, text)
 	}
 	say("unpin", pin, "is not pinned any more")
-	w.until(ctx, t, "the step that is pinned no more goes", func(ctx context.Context) (bool, string) {
+	w.until(ctx, t, "the unpinned step is removed", func(ctx context.Context) (bool, string) {
 		steps, err := look(ctx)
 		_, there := steps[pin]
 		return err == nil && !there, fmt.Sprintf("%+v, %v", steps[pin], err)
@@ -189,7 +189,7 @@ func (w *world) pinned(ctx context.Context, t *testing.T, job string) {
 	w.Say("  %s: step %d outlived four newer ones in storage while it was pinned, and went", job, pin)
 }
 
-// drained demands that the newest recovery of a job cost no step.
+// drained checks that a job's newest recovery cost no step.
 func (w *world) drained(ctx context.Context, t *testing.T, job, why string) {
 	t.Helper()
 	r := w.last(ctx, t, job)
@@ -199,8 +199,8 @@ func (w *world) drained(ctx context.Context, t *testing.T, job, why string) {
 	}
 }
 
-// lost demands that the newest recovery of a job replaced one pod of a node that died, right after a step had come to storage: that step
-// or a later one is what training went on from, so nothing was done again but what came since.
+// lost checks that a job's newest recovery replaced one pod of a node that died right after a step was stored: training resumed from that
+// step or a later one, so only later steps were repeated.
 func (w *world) lost(ctx context.Context, t *testing.T, job, node string, stored int64) {
 	t.Helper()
 	r := w.last(ctx, t, job)
@@ -220,7 +220,7 @@ func ms(p *int64) string {
 	return fmt.Sprint(*p)
 }
 
-// testNoSpare: a job whose lost member has no place waits, says who is awaited and why, and goes on when there is one.
+// testNoSpare: a job whose lost member has no node waits, reports which pod it waits for and why, and resumes when there is one.
 func testNoSpare(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "no-spare"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
@@ -243,7 +243,7 @@ func testNoSpare(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.end(ctx, t, job)
 }
 
-// unused are the nodes that a job has no pod on.
+// unused are the nodes without a pod of a job.
 func unused(nodes []string, s shape) []string {
 	return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool {
 		return slices.ContainsFunc(s.Assignments, func(s assignment) bool { return s.Node == n })

@@ -11,12 +11,11 @@ import (
 
 const (
 	longGrace = 600             // seconds
-	atOnce    = 2 * time.Minute // far more than pods take that need not wait, far less than pods that wait for longGrace would
+	atOnce    = 2 * time.Minute // much more than pods take that need not wait, much less than pods with longGrace would take if they waited
 )
 
-// testSuspended: pods of a suspended Job leave their newest step in storage, and those that come when it goes on begin with that: nothing
-// is done again, and nothing counts as a failure. A Job that is deleted lets go of its nodes at once. In neither case is a grace waited
-// for that nothing needs.
+// testSuspended: pods of a suspended Job leave their newest step in storage, and the pods of the resumed Job start from it: no step is
+// repeated, and nothing counts as a failure. A deleted Job's pods release their nodes at once. Neither waits for an unneeded grace.
 func testSuspended(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "suspended"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, grace: longGrace, annotations: inStorage(10 * time.Minute)})
@@ -53,7 +52,7 @@ func testSuspended(ctx context.Context, t *testing.T, w *world, nodes []string) 
 	w.Say("  deleted: its pods went in %s", took.Round(time.Millisecond))
 }
 
-// empties does what ends all pods of a job and returns how long it took until none is left.
+// empties runs a command that ends all pods of a job and returns the time until none is left.
 func (w *world) empties(ctx context.Context, t *testing.T, job string, args ...string) time.Duration {
 	t.Helper()
 	began := time.Now()

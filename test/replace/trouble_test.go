@@ -19,8 +19,8 @@ import (
 	"holdfast.dev/holdfast/test/harness"
 )
 
-// testCut: all packets to and from a node are dropped. It is given up in the time that is promised, its pod is deleted without it, and
-// training goes on elsewhere. When the node is back it finds its pod gone, ends the containers, and is used again.
+// testCut: all packets to and from a node are dropped. The node is given up within the promised time, its pod is deleted without it, and
+// training goes on elsewhere. When the node is back it finds its pod deleted, ends the containers, and is used again.
 func testCut(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const (
 		job      = "cut"
@@ -42,14 +42,14 @@ func testCut(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	})
 	took := time.Since(began)
 	t.Logf("%s is cut off: given up after %.1f s: %s", node.Name, took.Seconds(), given.Message)
-	if took > 3*promised { // 12 s of silence at most, then the others' share of a busy machine
+	if took > 3*promised { // 12 s of silence at most, then the share of other work on a busy machine
 		t.Errorf("a node that is cut off was given up after %s", took)
 	}
 	checkSilences(t, given.Message)
 	after := w.runs(ctx, t, job, before.Generation+1)
 	w.replacedOnce(ctx, t, job, before, after, 1)
 	w.lost(ctx, t, job, node.Name, stored)
-	w.left(ctx, t, job, 2) // the pod's object is gone, though nobody there could say that it ended
+	w.left(ctx, t, job, 2) // the pod's object is deleted, although its node could not confirm its end
 	if alive, err := harness.Runs(id(gone)); err != nil || !alive {
 		t.Errorf("the container was to go on where nobody reaches it: %v, %v", alive, err)
 	}
@@ -62,15 +62,15 @@ func testCut(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	})
 	w.well(ctx, t, node.Name)
 	w.trains(ctx, t, job, 20)
-	w.untouched(ctx, t, job, after) // what came back took nothing over
+	w.untouched(ctx, t, job, after) // the returning node changed nothing
 	w.end(ctx, t, job)
 }
 
-// silences are what the decision that a node is dead says of how long nobody there was heard.
+// silences matches the durations of silence in the decision that a node is dead.
 var silences = regexp.MustCompile(`^the node's lease was not renewed for (\S+) and no agent on it reported for (\S+)$`)
 
-// checkSilences demands that a node was given up for both silences together, neither shorter than is promised nor as long as where
-// nobody there was ever heard. They are by the leader's own clock, whatever else the machine has to do.
+// checkSilences checks that a node was given up for both silences together, each as long as promised, and shorter than for a node without
+// any report. They come from the leader's clock, so the machine's load does not matter.
 func checkSilences(t *testing.T, message string) {
 	t.Helper()
 	found := silences.FindStringSubmatch(message)
@@ -85,14 +85,14 @@ func checkSilences(t *testing.T, message string) {
 	}
 }
 
-// id is the container's name for its node.
+// id is the container's id on its node.
 func id(s assignment) string {
 	_, id, _ := strings.Cut(s.Container, "://")
 	return id
 }
 
-// testTwoLost: two of three pods lose their nodes at once. With one place to be had neither is placed; with two both are, and training
-// goes on from no older step than was in storage before.
+// testTwoLost: two of three pods lose their nodes at once. With one free node neither is placed; with two both are, and training resumes
+// from the last stored step or a newer one.
 func testTwoLost(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "two-lost"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, members: 3, pause: pause, annotations: inStorage(interval)})
@@ -100,7 +100,7 @@ func testTwoLost(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	spares := unused(nodes, before)
 	w.run(ctx, t, "cordon", spares[0])
 	stored, began := w.nextStored(ctx, t, job, w.record(ctx, t, job).Durable.Step), time.Now()
-	goOn := w.stop(ctx, t, before.Assignments[0].Pod) // so both are to be replaced before the first is let go
+	goOn := w.stop(ctx, t, before.Assignments[0].Pod) // so both are to be replaced before the first is released
 	sick := []string{before.Assignments[1].Node, before.Assignments[2].Node}
 	w.sicken(ctx, t, sick...)
 	w.pending(ctx, t, job, 2)
@@ -128,7 +128,7 @@ func testTwoLost(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.replacedOnce(ctx, t, job, before, after, 1, 2)
 	r := w.last(ctx, t, job)
 	t.Logf("two lost: step %d was stored, restored step %d, %d steps again", stored, r.RestoreStep, ptr.Deref(r.StepsRecomputed, -1))
-	// As where one is lost, and what is done while an agent is stopped, which keeps nothing.
+	// As after one lost pod, plus the steps made while an agent was stopped, which saves nothing.
 	if most := mostApart + int64(stopped/pause); r.RestoreStep < stored || ptr.Deref(r.StepsRecomputed, -1) > most {
 		t.Errorf("step %d was stored, restored step %d; %d steps were done again, at most %d were to be", stored, r.RestoreStep, ptr.Deref(r.StepsRecomputed, -1), most)
 	}
@@ -137,7 +137,7 @@ func testTwoLost(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.end(ctx, t, job)
 }
 
-// testNodeGone: somebody deletes the Node under a pod. There is nobody to ask any more, so the pod is replaced at once.
+// testNodeGone: the Node under a pod is deleted. Its kubelet cannot be asked any more, so the pod is replaced at once.
 func testNodeGone(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "node-gone"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
@@ -155,7 +155,7 @@ func testNodeGone(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		t.Errorf("replaced were %+v", r.Replaced)
 	}
 	w.left(ctx, t, job, 2)
-	if err := w.Node(gone.Node).KillKubelet(); err != nil { // it registers when it starts, and at no other time
+	if err := w.Node(gone.Node).KillKubelet(); err != nil { // it registers only when it starts
 		t.Fatal(err)
 	}
 	w.until(ctx, t, "the node is back", func(ctx context.Context) (bool, string) {
@@ -168,7 +168,7 @@ func testNodeGone(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.end(ctx, t, job)
 }
 
-// leader awaits that a pod which is there holds the lease, and says which one and on which node.
+// leader waits until an existing pod holds the lease, and returns node and pod.
 func (w *world) leader(ctx context.Context, t *testing.T, lease string) (node, pod string) {
 	t.Helper()
 	w.until(ctx, t, "a pod holds lease "+lease, func(ctx context.Context) (bool, string) {
@@ -182,8 +182,8 @@ func (w *world) leader(ctx context.Context, t *testing.T, lease string) (node, p
 	return node, pod
 }
 
-// testLeaders: power fails where a pod of the job and the leading controller are, then where another pod and the acting scheduler
-// are. Another one of each takes over, and the job is saved both times.
+// testLeaders: a node with a pod of the job and the leading controller loses power, then one with another pod and the acting scheduler.
+// Their replicas take over, and the job recovers both times.
 func testLeaders(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "leaders"
 	w.run(ctx, t, "cordon", nodes[control])
@@ -222,10 +222,9 @@ func (w *world) leaderLost(ctx context.Context, t *testing.T, job, lease string,
 	return after
 }
 
-// testLeaderDrained: the node of the leading controller is drained, and with it a pod of a job that may not fail once. Then the leader
-// dies without a word, so that nobody may lead before its lease has run out, and a pod of the job is deleted in that moment. Each
-// pod waits where it is until somebody has taken it out of its Job. At last it is the Job that is deleted: nobody waits for its pods any
-// more, and its Gang is gone before anybody leads.
+// testLeaderDrained: the node of the leading controller is drained, with a pod of a job without backoffLimit. Then the leader is killed, so
+// that no replica may lead before its lease expires, and at that moment a pod of the job is deleted. Each pod waits until a leader has
+// taken it out of its Job. At last the Job itself is deleted: its pods need not wait, and its Gang is gone before a replica leads.
 func testLeaderDrained(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "led"
 	w.run(ctx, t, "cordon", nodes[control])
@@ -264,7 +263,7 @@ func testLeaderDrained(ctx context.Context, t *testing.T, w *world, nodes []stri
 	}
 }
 
-// killLeader has the leading controller die without a word: nobody leads before its lease has run out.
+// killLeader kills the leading controller: no replica leads before its lease expires.
 func (w *world) killLeader(ctx context.Context, t *testing.T) {
 	t.Helper()
 	_, leader := w.leader(ctx, t, "holdfast-controller")
@@ -277,8 +276,8 @@ func (w *world) killLeader(ctx context.Context, t *testing.T) {
 	}
 }
 
-// testAway: the API server is away for a minute, longer than any lead lasts, in the middle of a replacement. Another job trains on
-// meanwhile, and the replacement ends when the API server is back: all who watch it ask at growing intervals, so that takes a while.
+// testAway: the API server is unavailable for a minute, longer than any lease, in the middle of a replacement. Another job trains on
+// meanwhile, and the replacement ends once the API server is back: clients retry at growing intervals, so that takes a while.
 func testAway(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const (
 		job, other = "away", "beside"
@@ -303,7 +302,7 @@ func testAway(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	}
 	select {
 	case <-ctx.Done():
-	case <-time.After(away): // how long it is away is the point
+	case <-time.After(away): // the length of the outage is the point of the test
 	}
 	if err := w.StartProgram("kube-apiserver"); err != nil {
 		t.Fatal(err)

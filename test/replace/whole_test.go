@@ -14,13 +14,13 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/host"
 )
 
-// testWhole: all processes of a container are killed at once, init and agent with the ranks, as by an out-of-memory kill of its group. Its
-// kubelet starts it again in its pod by the rules that admission wrote, with what the ranks held in memory; the Job counts nothing, and
-// standbys come again in both pods.
+// testWhole: all processes of a container are killed at once, init and agent with the ranks, as by an out-of-memory kill of its group. The
+// kubelet restarts the container in its pod by the rules that admission wrote, with the ranks' state in memory; the Job counts no failure,
+// and both pods get standbys again.
 func testWhole(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const (
 		job = "whole"
-		// done is how many steps may be done again: those that ranks finish between one state sealed by all and the next.
+		// done is the most steps to repeat: those that ranks finish between two commonly sealed steps.
 		done = 5
 	)
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, standbys: true})
@@ -78,8 +78,8 @@ func (w *world) killWhole(ctx context.Context, t *testing.T, s shape, slots ...i
 	}
 }
 
-// restarted demands that between two moments the containers of some slots were started once more in their pods, that the others ran on,
-// and that the Job counted nothing.
+// restarted checks that between two states the containers of some slots were restarted once in their pods, that the others ran on, and that
+// the Job counted no failure.
 func (w *world) restarted(ctx context.Context, t *testing.T, job string, before, after shape, slots ...int) {
 	t.Helper()
 	if after.Generation != before.Generation+1 {
@@ -101,7 +101,7 @@ func (w *world) restarted(ctx context.Context, t *testing.T, job string, before,
 	w.unharmed(ctx, t, job)
 }
 
-// standbys waits until so many ranks of a job have a warm standby.
+// standbys waits until n ranks of a job have a warm standby.
 func (w *world) standbys(ctx context.Context, t *testing.T, job string, n int32) {
 	t.Helper()
 	w.until(ctx, t, fmt.Sprintf("%d ranks of %s have standbys", n, job), func(ctx context.Context) (bool, string) {

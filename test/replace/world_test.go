@@ -26,9 +26,9 @@ import (
 
 const (
 	namespace = "replace"
-	// grace is what pods have to end, in seconds.
+	// grace is the pods' termination grace, in seconds.
 	grace = 5
-	// container is the one that trains.
+	// container is the training container's name.
 	container = "trainer"
 )
 
@@ -41,9 +41,8 @@ type world struct {
 // labelControl is on the nodes that the control plane may run on.
 const labelControl = "replace.test/control"
 
-// overlay is what a user's own kustomization may change: the control plane has nodes of its own, and no budget
-// holds what the cases, which break nodes beside each other, want given up. Verdicts are the cases' to give: there are no
-// daemons, which would give their own.
+// overlay is a user's kustomization: the control plane has its own nodes, and no budget holds decisions, as the cases break nodes in
+// parallel. The cases write the verdicts: there are no daemons, which would write others.
 const overlay = `
 resources: [%s]
 patches:
@@ -67,7 +66,7 @@ func install(ctx context.Context, t *testing.T, name string, nodes int) *world {
 	for i := range control {
 		w.onNode(ctx, t, c.Nodes()[i].Name, func(n *corev1.Node) { n.Labels[labelControl] = "true" })
 	}
-	// Each node gets the images that it needs: to give all of them all costs most of a minute on two cores.
+	// Each node gets only the images that it needs: all images on all nodes would take most of a minute on two cores.
 	if err := errors.Join(
 		w.LoadImagesInto(ctx, w.Nodes()[:control], harness.ControlPlane...),
 		w.LoadImagesInto(ctx, w.Nodes(), harness.Injected...),
@@ -91,19 +90,19 @@ func install(ctx context.Context, t *testing.T, name string, nodes int) *world {
 // training is a job whose pods have one rank each and, unless they ask for less, a node for themselves.
 type training struct {
 	name string
-	// nodes are those that it may run on.
+	// nodes are the nodes that it may use.
 	nodes []string
-	// members is how many pods it has; 2 unless set.
+	// members is its number of pods; 2 unless set.
 	members int
 	// policy is Never unless set.
 	policy corev1.RestartPolicy
-	// grace is what its pods have to end, in seconds, unless they have what all have.
+	// grace is its pods' termination grace in seconds; default: grace.
 	grace int64
-	// gpus is what each pod asks for, 2 unless set: all that a node has.
+	// gpus is the request of each pod; 2 unless set, all that a node has.
 	gpus int64
 	// pause is how long a step takes.
 	pause time.Duration
-	// standbys are on, for which the launcher must be told nothing but a script.
+	// standbys are on; then the launcher must have no arguments but a script.
 	standbys bool
 	// priority is the name of a PriorityClass.
 	priority    string
@@ -126,7 +125,7 @@ func (j training) job() *batchv1.Job {
 	return harness.Job(namespace, j.name, int32(members), 0, all, pod)
 }
 
-// oneOf keeps a pod to some nodes.
+// oneOf restricts a pod to some nodes.
 func oneOf(nodes []string) *corev1.Affinity {
 	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 		NodeSelectorTerms: []corev1.NodeSelectorTerm{
@@ -134,7 +133,7 @@ func oneOf(nodes []string) *corev1.Affinity {
 		}}}}
 }
 
-// The words of this package for what the harness tells of a gang.
+// Short names for the harness types.
 type (
 	shape      = harness.Shape
 	assignment = harness.Assignment
@@ -144,7 +143,7 @@ func (w *world) gang(ctx context.Context, job string) (*v1alpha1.Gang, error) {
 	return w.Gang(ctx, namespace, job)
 }
 
-// record is what a job's coordinator recorded last.
+// record is the last record of a job's coordinator.
 func (w *world) record(ctx context.Context, t *testing.T, job string) v1alpha1.RunStatus {
 	t.Helper()
 	g, err := w.gang(ctx, job)
@@ -157,7 +156,7 @@ func (w *world) record(ctx context.Context, t *testing.T, job string) v1alpha1.R
 	return *g.Status.Run
 }
 
-// until is Until that ends the test.
+// until is Until, with a failure of the test as the end.
 func (w *world) until(ctx context.Context, t *testing.T, what string, holds func(context.Context) (bool, string)) {
 	t.Helper()
 	if err := w.Until(ctx, what, eventually.Timeout, holds); err != nil {
@@ -165,12 +164,12 @@ func (w *world) until(ctx context.Context, t *testing.T, what string, holds func
 	}
 }
 
-// pods are all pods of a job, those that were replaced apart.
+// pods are all pods of a job: its members, and the replaced ones.
 func (w *world) pods(ctx context.Context, job string) (members, replaced []corev1.Pod, err error) {
 	return w.Members(ctx, namespace, job)
 }
 
-// runs waits until the job runs a generation from the given one on, in which steps are made, and returns its shape.
+// runs waits until the job runs the given generation or a later one and makes steps, and returns its shape.
 func (w *world) runs(ctx context.Context, t *testing.T, job string, generation int64) shape {
 	t.Helper()
 	s, err := w.Trains(ctx, namespace, job, generation)
@@ -180,7 +179,7 @@ func (w *world) runs(ctx context.Context, t *testing.T, job string, generation i
 	return s
 }
 
-// trains waits until all ranks of a job have finished so many steps more.
+// trains waits until all ranks of a job have finished `more` further steps.
 func (w *world) trains(ctx context.Context, t *testing.T, job string, more int64) {
 	t.Helper()
 	from := w.record(ctx, t, job).Progress.Step
@@ -193,8 +192,8 @@ func (w *world) trains(ctx context.Context, t *testing.T, job string, more int64
 	})
 }
 
-// replacedOnce demands that between two moments exactly the pods of some slots were replaced, that nobody else noticed, and that
-// the Job counted nothing.
+// replacedOnce checks that between two states exactly the pods of some slots were replaced, that the others were not disturbed, and that
+// the Job counted no failure.
 func (w *world) replacedOnce(ctx context.Context, t *testing.T, job string, before, after shape, slots ...int) {
 	t.Helper()
 	if err := before.Became(after, slots...); err != nil {
@@ -203,7 +202,7 @@ func (w *world) replacedOnce(ctx context.Context, t *testing.T, job string, befo
 	w.unharmed(ctx, t, job)
 }
 
-// unharmed demands that the Job counted no failure.
+// unharmed checks that the Job counted no failure.
 func (w *world) unharmed(ctx context.Context, t *testing.T, name string) {
 	t.Helper()
 	job := &batchv1.Job{}
@@ -230,7 +229,7 @@ func (w *world) start(ctx context.Context, t *testing.T, j training) shape {
 	return w.runs(ctx, t, j.name, 1)
 }
 
-// end deletes a job and waits until nothing of it is left, neither pods that it has nor pods that it had.
+// end deletes a job and waits until all its present and former pods are gone.
 func (w *world) end(ctx context.Context, t *testing.T, name string) {
 	t.Helper()
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -240,7 +239,7 @@ func (w *world) end(ctx context.Context, t *testing.T, name string) {
 	w.left(ctx, t, name, 0)
 }
 
-// left waits until so many pods of a gang are left, none of them replaced.
+// left waits until n pods of a gang are left, none of them replaced.
 func (w *world) left(ctx context.Context, t *testing.T, name string, n int) {
 	t.Helper()
 	w.until(ctx, t, fmt.Sprintf("%d pods of %s are left, none of them replaced", n, name), func(ctx context.Context) (bool, string) {
@@ -253,8 +252,7 @@ func (w *world) left(ctx context.Context, t *testing.T, name string, n int) {
 	})
 }
 
-// sicken gives Nodes the verdict that a daemon gives a node which is of no use any more; heal takes it back. What follows from it is
-// decided by the controller of nodes.
+// sicken gives Nodes a daemon's verdict that they cannot be used; heal withdraws it. The node controller decides.
 func (w *world) sicken(ctx context.Context, t *testing.T, nodes ...string) {
 	t.Helper()
 	text, err := json.Marshal(v1alpha1.NodeHealth{Action: v1alpha1.ActionEvict, Cause: "TestFault", Message: "the test says so", Since: metav1.NowMicro()})
@@ -276,7 +274,7 @@ func (w *world) heal(ctx context.Context, t *testing.T, nodes ...string) {
 	w.well(ctx, t, nodes...)
 }
 
-// well waits until nodes take new pods again.
+// well waits until nodes accept new pods again.
 func (w *world) well(ctx context.Context, t *testing.T, nodes ...string) {
 	t.Helper()
 	for _, node := range nodes {
@@ -286,7 +284,7 @@ func (w *world) well(ctx context.Context, t *testing.T, nodes ...string) {
 	}
 }
 
-// outage is what the cluster decided about a node; the zero value: nothing.
+// outage is the cluster's decision about a node; the zero value: none.
 func (w *world) outage(ctx context.Context, node string) (v1alpha1.NodeOutage, error) {
 	n, o := &corev1.Node{}, v1alpha1.NodeOutage{}
 	if err := w.Client().Get(ctx, client.ObjectKey{Name: node}, n); err != nil {
@@ -311,8 +309,8 @@ func (w *world) onNode(ctx context.Context, t *testing.T, name string, change fu
 	})
 }
 
-// stop stops the agent of a pod, so that nothing it is told is done until what is returned is called: a moment in the middle of a
-// recovery can be looked at for as long as it takes.
+// stop stops the agent of a pod, so that it carries out no order until the returned function is called: a state in the middle of a recovery
+// can then be inspected.
 func (w *world) stop(ctx context.Context, t *testing.T, pod string) (goOn func()) {
 	t.Helper()
 	signal := func(ctx context.Context, sig syscall.Signal) error {
@@ -333,7 +331,7 @@ func rank(p harness.Process) bool {
 	return p.Inside != 1 && slices.Contains(p.Args, "/trainer/trainer.py") && strings.Contains(p.Args[0], "python")
 }
 
-// dump prints what people would look at.
+// dump prints the state of jobs and nodes.
 func (w *world) dump(ctx context.Context) {
 	for _, args := range [][]string{
 		{"get", "pods", "-A", "-o", "wide", "--show-labels"},

@@ -25,10 +25,11 @@ import (
 
 var (
 	karpenter       = flag.String("karpenter", "", "Karpenter's program with its kwok provider, which then adds the nodes of TestAutoscaled")
-	karpenterSource = flag.String("karpenter-source", "", "where its module is, with its definitions")
+	karpenterSource = flag.String("karpenter-source", "", "folder of its module, with its definitions")
 )
 
-// TestAutoscaled: who adds nodes sees a gang whole, and none that no node would help. Without Karpenter the test adds the nodes itself.
+// TestAutoscaled: an autoscaler gets the requests of a whole gang, and none that a new node would not satisfy. Without Karpenter the test
+// adds the nodes itself.
 func TestAutoscaled(t *testing.T) {
 	s := newStage(t, 1)
 	if err := s.client.CoreV1().Nodes().DeleteCollection(s.ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
@@ -50,7 +51,7 @@ func TestAutoscaled(t *testing.T) {
 	s.takenWithout()
 }
 
-// fromNothing: a gang of 4 on no node at all is marked whole, and placed as soon as the nodes are there.
+// fromNothing: a gang of 4 without any node is marked as a whole, and placed as soon as the nodes exist.
 func (s *stage) fromNothing(buy func()) {
 	s.t.Helper()
 	began := time.Now()
@@ -73,7 +74,7 @@ func (s *stage) fromNothing(buy func()) {
 // pool is the label of nodes that Karpenter adds.
 const pool = "karpenter.sh/nodepool"
 
-// onPool is for a node of the pool, of which it takes so many devices, and carries what the webhook puts on pods of Jobs.
+// onPool is for a pod of the pool's nodes with a number of devices, and with what the webhook adds to pods of Jobs.
 func onPool(gpus int64) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.NodeSelector, p.Spec.Tolerations = map[string]string{pool: "gpu"}, nil
@@ -82,7 +83,7 @@ func onPool(gpus int64) func(*corev1.Pod) {
 	}
 }
 
-// kept makes a node that kwok keeps.
+// kept creates a node that kwok keeps alive.
 func (s *stage) kept(name string, labels map[string]string) {
 	s.t.Helper()
 	room := corev1.ResourceList{
@@ -110,7 +111,7 @@ func reasonOf(p *corev1.Pod) string {
 	return ""
 }
 
-// karpenter starts Karpenter, with a pool of two types of nodes of which the larger is allowed.
+// karpenter starts Karpenter, with a pool of two node types of which the larger is allowed.
 func (s *stage) karpenter() {
 	s.t.Helper()
 	files := []string{filepath.Join(*karpenterSource, "pkg/apis/crds"), filepath.Join(*karpenterSource, "kwok/apis/crds")}
@@ -145,7 +146,7 @@ func (s *stage) karpenter() {
 	})
 }
 
-// claims are the nodes that Karpenter has bought and not given back, by name, with their types.
+// claims are the nodes that Karpenter has added and not removed, by name, with their types.
 func (s *stage) claims() map[string]string {
 	s.t.Helper()
 	config, err := s.cluster.Config()
@@ -167,8 +168,8 @@ func (s *stage) claims() map[string]string {
 	return all
 }
 
-// boughtForOneAlone: no node is bought for a gang whose pods are larger than any, nor for one that no node would help; for a single pod
-// that comes after them one is.
+// boughtForOneAlone: no node is added for a gang whose pods are larger than any node, nor for one that no node would help; one is added for
+// a single pod that comes after them.
 func (s *stage) boughtForOneAlone() {
 	s.t.Helper()
 	huge := s.ranked("huge", 2, onPool(16))
@@ -192,11 +193,11 @@ func (s *stage) boughtForOneAlone() {
 	s.create(alone)
 	s.until("the single pod to be placed", s.bound("alone-0"))
 	if got := s.claims(); len(got) != squad+1 {
-		s.t.Errorf("bought were %v, for a gang of %d and one pod", got, squad)
+		s.t.Errorf("added were %v, for a gang of %d and one pod", got, squad)
 	}
 }
 
-// consolidated: once a cheaper type will do for all, the node of the pod that may move is replaced, and those of the gang stay.
+// consolidated: once a cheaper type suffices for all, the node of the movable pod is replaced, and those of the gang stay.
 func (s *stage) consolidated() {
 	s.t.Helper()
 	before := s.pods()
@@ -236,8 +237,8 @@ func (s *stage) consolidated() {
 	}
 }
 
-// takenWithout is the proof that it is the annotation which keeps the nodes: without it, the node of a member is replaced as that of the
-// pod that may move was. Karpenter said before why it leaves that node, so it looks at it.
+// takenWithout proves that the annotation protects the nodes: without it, a member's node is replaced like that of the movable pod.
+// Karpenter reported before why it leaves that node, so it considers it.
 func (s *stage) takenWithout() {
 	s.t.Helper()
 	const bare = "quad-0"

@@ -16,19 +16,19 @@ import (
 
 const (
 	driver = "gpu.example.com"
-	// backed is an extended resource that no node has: a device class serves it.
+	// backed is an extended resource that no node has: a device class provides it.
 	backed = "gpu.example.com/whole"
 )
 
-// oneDevice is what a claim asks for.
+// oneDevice is a claim for one device.
 var oneDevice = resourcev1.ResourceClaimSpec{
 	Devices: resourcev1.DeviceClaim{
 		Requests: []resourcev1.DeviceRequest{{Name: "device", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: driver}}},
 	},
 }
 
-// claimed: pods whose GPUs are devices of resource claims (dynamic resource allocation). One of four nodes has a tainted
-// device, which is not used until the taint is gone.
+// claimed: pods whose GPUs are devices of resource claims (dynamic resource allocation). One of four nodes has a tainted device, which is
+// not used until the taint is removed.
 func claimed(s *stage) {
 	s.plain(4)
 	api := s.client.ResourceV1()
@@ -112,7 +112,7 @@ func claimed(s *stage) {
 	s.leftOver(
 		"extended-left",
 		fmt.Sprintf("plain-%d-0", s.plains),
-		func(c *resourcev1.ResourceClaim) { // as a scheduler leaves it that ends between the claim and the binding
+		func(c *resourcev1.ResourceClaim) { // the state that a scheduler leaves if it ends between the claim and the binding
 			c.Annotations = map[string]string{resourcev1.ExtendedResourceClaimAnnotation: "true"}
 			c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: one.Name, UID: one.UID, Controller: ptr.To(true)}}
 		},
@@ -126,7 +126,7 @@ func claimed(s *stage) {
 	s.devicesAreTheirs(3)
 }
 
-// givenBack: a member whose claim has the device of a node that is put aside goes to another one, with its gang.
+// givenBack: a member whose claim has a device of a cordoned node moves to another node, with its gang.
 func (s *stage) givenBack() {
 	s.t.Helper()
 	node := fmt.Sprintf("plain-%d-0", s.plains)
@@ -151,7 +151,7 @@ func (s *stage) givenBack() {
 	s.until("the claims to be gone", s.noClaims)
 }
 
-// leftOver makes a claim that has the device of a node already, if one is named.
+// leftOver creates a claim that already has the node's device, if a node is named.
 func (s *stage) leftOver(name, node string, change func(*resourcev1.ResourceClaim)) {
 	s.t.Helper()
 	claim := &resourcev1.ResourceClaim{
@@ -181,7 +181,7 @@ func (s *stage) leftOver(name, node string, change func(*resourcev1.ResourceClai
 	}
 }
 
-// taint gives a node these taints and no others.
+// taint gives a node exactly these taints.
 func (s *stage) taint(name string, taints ...corev1.Taint) {
 	s.t.Helper()
 	s.until("the node to have its taints", func() bool {
@@ -200,7 +200,7 @@ func (s *stage) noClaims() bool {
 	return err == nil && len(list.Items) == 0
 }
 
-// devicesAreTheirs checks that so many claims have devices, each that of the node on which its pod is, and none twice.
+// devicesAreTheirs checks that n claims have devices, each on its pod's node, and none twice.
 func (s *stage) devicesAreTheirs(n int) {
 	s.t.Helper()
 	list, err := s.client.ResourceV1().ResourceClaims("default").List(s.ctx, metav1.ListOptions{})

@@ -11,10 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// classLabel is what rules about other pods go by.
+// classLabel is the label in rules about other pods.
 const classLabel = "example.com/class"
 
-// ofClass has a pod take a quarter of a plain node, beside none of the classes that it avoids.
+// ofClass makes a pod take a quarter of a plain node, with anti-affinity to the classes in avoids.
 func ofClass(class string, then func(*corev1.Pod), avoids ...string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		then(p)
@@ -31,8 +31,8 @@ func ofClass(class string, then func(*corev1.Pod), avoids ...string) func(*corev
 	}
 }
 
-// keptAway: there is room for a gang of higher priority on both nodes, and a gang of lower priority on them keeps it away, by the rule
-// of either. It leaves, and neither its new pods nor a third gang that would do the same come before that gang is placed.
+// keptAway: both nodes have room for a gang of higher priority, but a gang of lower priority on them excludes it by a rule of either gang.
+// The latter leaves; neither its new pods nor a third gang with the same effect are placed before the former.
 func keptAway(s *stage) {
 	s.priorities()
 	s.plain(2)
@@ -48,7 +48,7 @@ func keptAway(s *stage) {
 		s.until("it to be said", s.saying(dear[0], "preempting gang default/cheap (2 pods)"))
 		s.t.Log(s.said(dear[0]))
 		var again []string
-		for slot, name := range cheap { // as a Job's controller makes them, while the old ones end
+		for slot, name := range cheap { // as a Job's controller creates them, while the old ones end
 			p := member("cheap", slot, 2, name+"-again")
 			c.cheap(p)
 			again = append(again, p.Name)
@@ -68,8 +68,8 @@ func keptAway(s *stage) {
 	}
 }
 
-// stranded: a gang lost a node to a drain, and its new pod waits. A younger gang and a pod of no gang wait too, and do not have the node
-// when it comes back, wherever the queue keeps each of them, and whether or not another replica has taken over. They are placed once
+// stranded: a gang lost a node to a drain, and its new pod waits. A younger gang and a pod of no gang wait too, and must not take the node
+// when it comes back, in whichever queue the scheduler keeps each, and whether or not another replica has taken over. They are placed once
 // there is room beside it.
 func stranded(s *stage) {
 	s.plain(3)
@@ -112,7 +112,7 @@ func stranded(s *stage) {
 	}
 }
 
-// cordon marks a node as one for no new pods, or takes that back.
+// cordon cordons a node, or uncordons it.
 func (s *stage) cordon(node string, on bool) {
 	s.t.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, on)

@@ -23,7 +23,7 @@ const (
 	nodesPerClique = 18
 )
 
-// TestFabric: three NVLink domains of 18 nodes, as labels say; what jobs ask of them holds through the scheduler.
+// TestFabric: three NVLink domains of 18 nodes, by labels; the scheduler honours what jobs request of them.
 func TestFabric(t *testing.T) {
 	s := newStage(t, cliques*nodesPerClique)
 	for i, node := range s.nodes() {
@@ -75,7 +75,8 @@ func (s *stage) cliqueOf() map[string]string {
 	return of
 }
 
-// freedByMoves: two small gangs are in two domains. It is told which one would be whole if a pod moved, and where to; nothing moves.
+// freedByMoves: two small gangs are in two domains. The answer names the domain that a move would free, and the pod's new node; nothing
+// moves.
 func (s *stage) freedByMoves() {
 	s.t.Helper()
 	of, at := s.cliqueOf(), map[string]string{}
@@ -121,7 +122,7 @@ func (s *stage) freedByMoves() {
 	}
 }
 
-// evenSlices: 24 pods are 12 and 12, in the order of the tree, and each pod is told where it is.
+// evenSlices: 24 pods are 12 and 12, in the order of the tree, and each pod has its domain in an annotation.
 func (s *stage) evenSlices() []string {
 	s.t.Helper()
 	names := s.gang(
@@ -149,7 +150,7 @@ func (s *stage) evenSlices() []string {
 	return names
 }
 
-// replacedOnSpares: two pods whose nodes are lost to them at once go to spares of the same domain, together.
+// replacedOnSpares: two pods that lose their nodes at once go to spares of the same domain, together.
 func (s *stage) replacedOnSpares(names []string) {
 	s.t.Helper()
 	var again []string
@@ -182,7 +183,7 @@ func (s *stage) replacedOnSpares(names []string) {
 	}
 }
 
-// intoBrokenDomains: a small gang goes where something is in use already; the domain that is whole stays so.
+// intoBrokenDomains: a small gang goes to a domain that is partly used; the unused domain stays free.
 func (s *stage) intoBrokenDomains() {
 	s.t.Helper()
 	of, used := s.cliqueOf(), map[string]bool{}
@@ -201,7 +202,7 @@ func (s *stage) intoBrokenDomains() {
 	}
 }
 
-// onWholeNodes: a gang that wants whole nodes gets none on which another pod is, and nobody comes to those that it has.
+// onWholeNodes: a gang that requires whole nodes gets none with another pod, and no other pod is placed on its nodes.
 func (s *stage) onWholeNodes() {
 	s.t.Helper()
 	of, whole := s.cliqueOf(), ""
@@ -211,7 +212,7 @@ func (s *stage) onWholeNodes() {
 	}
 	for _, n := range s.nodes() {
 		if c := of[n.Name]; !in[c] {
-			whole = n.Name // the last of the domain that is whole
+			whole = n.Name // the last one is in the unused domain
 		}
 	}
 	tiny := func(name string) *corev1.Pod {
@@ -244,7 +245,7 @@ func (s *stage) onWholeNodes() {
 	s.end(append(most, "late", "guest")...)
 }
 
-// refusedWithCounts: what cannot be is said with counts per level, and an unknown level with those there are.
+// refusedWithCounts: a refusal has counts per level, and for an unknown level the list of levels.
 func (s *stage) refusedWithCounts() {
 	s.t.Helper()
 	for name, c := range map[string]struct{ level, says string }{

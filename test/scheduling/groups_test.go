@@ -28,8 +28,8 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// TestGroups: gangs that other people's APIs make, on an API server that gets these APIs while the scheduler runs. The
-// scheduler has the rights that the manifests give it, and no others.
+// TestGroups: gangs of other projects' APIs, on an API server that gets these APIs while the scheduler runs. The scheduler has exactly the
+// rights of the manifests.
 func TestGroups(t *testing.T) {
 	s := newStage(t, nodes, "--arg=kube-apiserver=--runtime-config=scheduling.k8s.io/v1beta1=true", "--arg=kube-apiserver=--feature-gates=GenericWorkload=true")
 	s.asServiceAccount()
@@ -50,7 +50,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// asServiceAccount has replicas connect as the account of the manifests.
+// asServiceAccount makes replicas connect as the account of the manifests.
 func (s *stage) asServiceAccount() {
 	s.t.Helper()
 	if out, err := s.cluster.Kubectl(s.ctx, "apply", "-f", filepath.Join(source, "manifests/scheduler/rbac.yaml")); err != nil {
@@ -85,7 +85,7 @@ func (s *stage) applyFile(path string) {
 	s.apply(string(text))
 }
 
-// read gets an object of a group version in its own type.
+// read gets an object of a group version as its own type.
 func read[T any](s *stage, gv schema.GroupVersion, name string) T {
 	s.t.Helper()
 	config, err := s.cluster.Config()
@@ -103,7 +103,7 @@ func read[T any](s *stage, gv schema.GroupVersion, name string) T {
 	return into
 }
 
-// grouped is a pod that takes a whole simulated node and is in no gang of ours.
+// grouped is a pod that takes a whole simulated node and is in no Holdfast gang.
 func grouped(name string, change func(*corev1.Pod)) *corev1.Pod {
 	p := member("", 0, 1, name)
 	p.Labels, p.Annotations = map[string]string{}, map[string]string{}
@@ -124,7 +124,7 @@ func (s *stage) grow(group string, from, to int, change func(*corev1.Pod)) []str
 	return names
 }
 
-// said is what the scheduler says on a pod.
+// said is the scheduler's message on a pod.
 func (s *stage) said(pod string) string {
 	p := s.pods()[pod]
 	if p == nil {
@@ -198,7 +198,7 @@ func coscheduled(s *stage) {
 	s.clear()
 }
 
-// event says whether there is an event with a reason about an object.
+// event reports whether there is an event with a reason about an object.
 func (s *stage) event(name, reason string) bool {
 	s.t.Helper()
 	list, err := s.client.EventsV1().Events("default").List(s.ctx, metav1.ListOptions{FieldSelector: "regarding.name=" + name})
@@ -213,7 +213,7 @@ func (s *stage) event(name, reason string) bool {
 	return false
 }
 
-// hyperNodes makes two tiers of the nodes: two HyperNodes of four in one, found by name, pattern and label.
+// hyperNodes creates two tiers of the nodes: two HyperNodes of four within one, selected by name, pattern and label.
 func (s *stage) hyperNodes() {
 	s.t.Helper()
 	all := s.nodes()
@@ -229,7 +229,7 @@ func (s *stage) hyperNodes() {
 `, exact, all[4].Name, all[5].Name, all[6].Name, all[7].Name))
 }
 
-// volcanoed: a Volcano Job of a launcher and workers, of which the test makes what Volcano's controllers would.
+// volcanoed: a Volcano Job of a launcher and workers; the test creates the objects of Volcano's controllers.
 func volcanoed(s *stage) {
 	s.applyFile("testdata/volcano.yaml")
 	s.hyperNodes()
@@ -277,7 +277,7 @@ func volcanoed(s *stage) {
 	}
 }
 
-// vcjob creates a Volcano Job for this scheduler, with the PodGroup that Volcano's job controller makes for it.
+// vcjob creates a Volcano Job for Holdfast's scheduler, with the PodGroup that Volcano's job controller creates for it.
 func (s *stage) vcjob(name string, least, workers int) {
 	s.t.Helper()
 	s.apply(fmt.Sprintf("{apiVersion: batch.volcano.sh/v1alpha1, kind: Job, metadata: {name: %s, namespace: default}, spec: {schedulerName: %s}}", name, v1alpha1.SchedulerName))
@@ -349,7 +349,7 @@ func ofTask(job, task string) func(*corev1.Pod) {
 	}
 }
 
-// natively: Kubernetes's own PodGroup.
+// natively: Kubernetes' own PodGroup.
 func natively(s *stage) {
 	in := func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("own")} }
 	s.apply("{apiVersion: scheduling.k8s.io/v1beta1, kind: PodGroup, metadata: {name: own, namespace: default}, spec: {schedulingPolicy: {gang: {minCount: 3}}}}")
@@ -375,7 +375,7 @@ func natively(s *stage) {
 	s.clear()
 }
 
-// twoGroups: a pod in two groups is in none, and says so; our own label wins over any.
+// twoGroups: a pod in two groups is in none, and its message names them; Holdfast's own label takes precedence.
 func twoGroups(s *stage) {
 	s.create(grouped("torn", func(p *corev1.Pod) {
 		p.Labels[coscheduling.PodGroupLabel], p.Annotations[vcscheduling.KubeGroupNameAnnotationKey] = "one", "other"

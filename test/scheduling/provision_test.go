@@ -40,13 +40,13 @@ const (
 	requestClass       = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
 )
 
-// asked is a stage with the gang controller on it, which has the rights that ship, and no others.
+// asked is a stage with the gang controller, which has exactly the shipped rights.
 type asked struct {
 	*stage
 	api client.Client
 }
 
-// TestObjectsOfGangs: what the gang controller makes for a gang in other projects' APIs.
+// TestObjectsOfGangs: the objects that the gang controller creates for a gang in other projects' APIs.
 func TestObjectsOfGangs(t *testing.T) {
 	a := &asked{stage: newStage(t, 1)}
 	if err := a.client.CoreV1().Nodes().DeleteCollection(a.ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
@@ -58,8 +58,8 @@ func TestObjectsOfGangs(t *testing.T) {
 	a.testHandOver(t)
 }
 
-// testProvisioningRequest: a gang that is refused for lack of room asks for all of its nodes at once, where and while the API is served.
-// The test answers in the autoscaler's place.
+// testProvisioningRequest: a gang that is refused for lack of room requests all of its nodes at once, if and as long as the API is served.
+// The test answers as the autoscaler would.
 func (a *asked) testProvisioningRequest(t *testing.T) {
 	a.jobThatAsks("quad")
 	a.saying("quad", "no ProvisioningRequest is created: the cluster serves no autoscaling.x-k8s.io/v1")
@@ -152,7 +152,7 @@ func (a *asked) controls() {
 	})
 }
 
-// jobThatAsks makes a Job whose gang asks for its nodes.
+// jobThatAsks creates a Job whose gang requests its nodes.
 func (a *asked) jobThatAsks(name string) {
 	a.t.Helper()
 	a.jobOf(name, func(pod *corev1.Pod) {
@@ -161,7 +161,7 @@ func (a *asked) jobThatAsks(name string) {
 	})
 }
 
-// jobOf makes a Job and its pods as admission leaves them, in place of the Job controller: here is no webhook.
+// jobOf creates a Job and its pods as admission leaves them, in place of the Job controller: there is no webhook.
 func (a *asked) jobOf(name string, change func(*corev1.Pod)) {
 	a.t.Helper()
 	like := member(name, 0, squad, "")
@@ -188,7 +188,7 @@ func (a *asked) jobOf(name string, change func(*corev1.Pod)) {
 	}
 }
 
-// saying waits until the Gang says so where it says why it is not placed.
+// saying waits until the Gang's reason for not being placed has these words.
 func (a *asked) saying(gang, what string) {
 	a.t.Helper()
 	a.until(fmt.Sprintf("the Gang to say %q", what), func() bool {
@@ -201,7 +201,7 @@ func (a *asked) saying(gang, what string) {
 	})
 }
 
-// standing waits for the gang's request that is not of the given UID.
+// standing waits for the gang's request with another UID than the given one.
 func (a *asked) standing(gang string, not types.UID) *unstructured.Unstructured {
 	a.t.Helper()
 	u := &unstructured.Unstructured{}
@@ -212,7 +212,7 @@ func (a *asked) standing(gang string, not types.UID) *unstructured.Unstructured 
 	return u
 }
 
-// answer is what the autoscaler says to a request from then on.
+// answer sets the autoscaler's answer to a request.
 func (a *asked) answer(u *unstructured.Unstructured, condition string, is metav1.ConditionStatus, reason string, since time.Time) {
 	a.t.Helper()
 	before := u.DeepCopy()

@@ -12,9 +12,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// raced: another scheduler places pods on the same nodes at the same time. Neither knows of the other's plans, so that two
-// may meet on a node; the kubelet then refuses one of them, and its controller makes it anew. Whoever wins where, in the end
-// gangs are whole and no node has more than it can take.
+// raced: another scheduler places pods on the same nodes concurrently. Neither knows the other's plans, so both may choose the same node;
+// the kubelet then refuses one pod, and its controller re-creates it. Whichever wins, in the end gangs are whole and no node is
+// overcommitted.
 func raced(s *stage) {
 	const gangs, singles, rounds = 2, 4, 3
 	s.plain(gangs*squad + singles + 2)
@@ -59,16 +59,16 @@ func raced(s *stage) {
 	s.t.Logf("%d times two met on a node", met)
 }
 
-// kubelet does what kubelets do with pods on plain nodes, and what controllers do with those that are refused.
+// kubelet does what kubelets do with pods on plain nodes, and what controllers do with refused pods.
 type kubelet struct {
 	s *stage
-	// admitted is who has a node, by node, again the pods as they were made.
+	// admitted is the pod of each node; again has pods as they were created.
 	admitted map[string]*corev1.Pod
 	again    map[string]*corev1.Pod
 	refused  int
 }
 
-// step looks at all pods once; it reports whether all are there and run.
+// step handles all pods once; it reports whether all exist and run.
 func (k *kubelet) step() bool {
 	k.s.t.Helper()
 	pods := k.s.pods()
@@ -109,7 +109,7 @@ func (k *kubelet) step() bool {
 	return there == len(k.again)
 }
 
-// remake creates a pod that may be there again by now.
+// remake creates a pod, which may exist again already.
 func (s *stage) remake(p *corev1.Pod) error {
 	_, err := s.client.CoreV1().Pods(p.Namespace).Create(s.ctx, p, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {

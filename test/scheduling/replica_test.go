@@ -15,13 +15,13 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// replica is one scheduler, kept as its Deployment keeps it: a process that ends is started again after a pause. A scheduler that loses its
-// lease ends, and on a busy machine an API server may stand still for longer than a lease.
+// replica is one scheduler, restarted as its Deployment does: a process that ends is started again after a pause. A scheduler that loses
+// its lease ends, and on a busy machine an API server may stall for longer than a lease.
 type replica struct {
 	program       string
 	args          []string
 	port, preview int
-	// pause is how long the first restart waits; each further one waits twice as long.
+	// pause is the wait before the first restart; it doubles with each restart.
 	pause time.Duration
 	stop  chan struct{}
 	ended chan struct{}
@@ -34,10 +34,10 @@ type replica struct {
 // maxRestarts is how often a replica may end by itself: more is a crash loop.
 const maxRestarts = 5
 
-// crash is what a process writes that did not mean to end.
+// crash matches the output of a crashed process.
 var crash = regexp.MustCompile(`(?m)^(panic|fatal error): .*|Observed a panic.*`)
 
-// judge is what of *testing.T a replica fails by.
+// judge is the part of *testing.T by which a replica fails.
 type judge interface {
 	Errorf(format string, args ...any)
 	Logf(format string, args ...any)
@@ -112,7 +112,7 @@ func (r *replica) kill() {
 	<-r.ended
 }
 
-// Write takes what the processes say.
+// Write records the processes' output.
 func (r *replica) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,7 +125,7 @@ func (r *replica) said() string {
 	return r.log.String()
 }
 
-// verdicts collects what a replica would fail a test by.
+// verdicts collects the failures of a replica.
 type verdicts struct {
 	mu     sync.Mutex
 	errors []string
@@ -139,11 +139,11 @@ func (v *verdicts) Errorf(format string, args ...any) {
 
 func (*verdicts) Logf(string, ...any) {}
 
-// TestReplicaIsKept: a replica that ends by itself is started again, not for ever, and not where it crashed.
+// TestReplicaIsKept: a replica that ends by itself is restarted, but not endlessly, and not after a crash.
 func TestReplicaIsKept(t *testing.T) {
 	for _, c := range []struct {
 		name, script string
-		error        string // empty: it lives until it is killed
+		error        string // empty: it runs until it is killed
 		processes    int
 	}{
 		{"loses its lease twice", `[ $(wc -l <$0.begun) -ge 3 ] && exec sleep 300; echo leaderelection lost; exit 1`, "", 3},
@@ -171,7 +171,7 @@ func TestReplicaIsKept(t *testing.T) {
 			}
 			eventually.Holds(t, fmt.Sprint(c.processes, " processes"), func() (bool, any) { n := begun(); return n >= c.processes, n })
 			r.kill()
-			r.kill() // a test's cleanup does it again
+			r.kill() // a test's cleanup kills it again
 			if got := strings.Join(v.errors, "; "); got != c.error && (c.error == "" || !strings.Contains(got, c.error)) || begun() != c.processes {
 				t.Errorf("%d processes and errors %q, not %d and %q", begun(), got, c.processes, c.error)
 			}

@@ -30,7 +30,7 @@ import (
 const (
 	// high is a PriorityClass above the default.
 	high = "high"
-	// plainLabel marks nodes that nobody keeps: the test does what a kubelet would.
+	// plainLabel marks nodes without kwok: the test does what a kubelet would.
 	plainLabel = "example.com/plain"
 	// squad is the size of gangs on plain nodes.
 	squad = 4
@@ -43,13 +43,13 @@ func urgently(p *corev1.Pod) {
 	p.Spec.PriorityClassName = high
 }
 
-// slowly ends long after it was told to, unless the test ends it.
+// slowly makes a pod end long after its deletion, unless the test ends it.
 func slowly(p *corev1.Pod) {
 	onPlain(p)
 	p.Spec.TerminationGracePeriodSeconds = ptr.To[int64](3600)
 }
 
-// plain makes such nodes, until the end of this part. Their names are not used again: a node that was excluded stays so.
+// plain creates such nodes, until the end of this part. Their names are not reused: an excluded node stays excluded.
 func (s *stage) plain(n int) {
 	s.t.Helper()
 	s.plains++
@@ -98,7 +98,7 @@ func (s *stage) plain(n int) {
 	})
 }
 
-// keep renews the leases of the plain nodes that were made last, so that the controller of nodes takes their word, until it is stopped.
+// keep renews the leases of the newest plain nodes, so that the node controller treats them as alive, until it is stopped.
 func (s *stage) keep(n int) (stop func()) {
 	s.t.Helper()
 	const duration = 40
@@ -110,7 +110,7 @@ func (s *stage) keep(n int) (stop func()) {
 			lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name},
 				Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: ptr.To[int32](duration), RenewTime: &now}}
 			text, err := json.Marshal(map[string]any{"spec": lease.Spec})
-			if err == nil { // an update would have to name a version
+			if err == nil { // an update would need a resource version
 				_, err = api.Patch(ctx, name, types.MergePatchType, text, metav1.PatchOptions{})
 			}
 			if apierrors.IsNotFound(err) {
@@ -138,7 +138,7 @@ func (s *stage) keep(n int) (stop func()) {
 	return func() { cancel(); <-done }
 }
 
-// running does what kubelets do with pods that they admit.
+// running does what kubelets do with admitted pods.
 func (s *stage) running(names ...string) {
 	s.t.Helper()
 	s.until("the gang to be placed", s.bound(names...))
@@ -155,19 +155,19 @@ func (s *stage) running(names ...string) {
 	}
 }
 
-// report writes of a pod what a kubelet would.
+// report writes a pod's status as a kubelet would.
 func (s *stage) report(name string, status corev1.PodStatus) {
 	s.t.Helper()
 	patch, err := json.Marshal(map[string]any{"status": status})
 	if err == nil {
 		_, err = s.client.CoreV1().Pods("default").Patch(s.ctx, name, "application/strategic-merge-patch+json", patch, metav1.PatchOptions{}, "status")
 	}
-	if err != nil && !apierrors.IsNotFound(err) { // it may be gone by now
+	if err != nil && !apierrors.IsNotFound(err) { // it may be deleted already
 		s.t.Fatal(err)
 	}
 }
 
-// previewer asks the acting scheduler where a gang of so many would go.
+// previewer returns a function that asks the acting scheduler where a gang of some size would go.
 func (s *stage) previewer(change func(*corev1.Pod)) func(size int) v1alpha1.PlacementStatus {
 	token := s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience)
 	return func(size int) v1alpha1.PlacementStatus {
@@ -186,7 +186,7 @@ func (s *stage) previewer(change func(*corev1.Pod)) func(size int) v1alpha1.Plac
 	}
 }
 
-// rejected: a node whose kubelet does not admit pods gets two of them, not all.
+// rejected: a node whose kubelet rejects pods gets two of them, not all.
 func rejected(s *stage) {
 	s.plain(2)
 	preview := s.previewer(onPlain)
@@ -210,7 +210,7 @@ func rejected(s *stage) {
 	}
 }
 
-// notReady: no member of a gang goes to a node whose kubelet says that it is not ready, though the pods tolerate everything.
+// notReady: no member of a gang goes to a node whose kubelet reports that it is not ready, although the pods tolerate everything.
 func notReady(s *stage) {
 	s.plain(2)
 	ready := func(node string, is corev1.ConditionStatus) {
@@ -238,9 +238,8 @@ func notReady(s *stage) {
 	s.until("the gang to be placed, when the node is ready", s.bound(both...))
 }
 
-// overstayed: a gang went into reserved room on the word that it would be over in time. It is not, by more than a minute: so it
-// leaves, whole, once that lets the gang in for which the room was reserved, though its priority is the same. One that has
-// time left stays.
+// overstayed: a gang used reserved room because it declared to end in time. It exceeds that time by more than a minute: so it leaves,
+// whole, once that admits the gang for which the room was reserved, although the priority is the same. A gang with time left stays.
 func overstayed(s *stage) {
 	s.plain(squad + 1)
 	says := func(runTime string) func(*corev1.Pod) {
@@ -266,7 +265,7 @@ func overstayed(s *stage) {
 	began(0, early...)
 	began(2*time.Hour, late...)
 	evictions := s.evictions()
-	// The room is still needed, and it would be of no use that the late ones leave: two more nodes are lacking.
+	// The room is still needed, but the late gang's leaving would not help: two more nodes are missing.
 	s.until("room to be looked for again", s.searchedAgain())
 	if n := s.evictions() - evictions; n > 0 {
 		s.t.Errorf("%d evictions for nothing", n)
@@ -285,8 +284,8 @@ func overstayed(s *stage) {
 	}
 }
 
-// madeRoom: a gang of higher priority has one whole gang leave, not the one under a disruption budget. What becomes free
-// is kept for it, pod by pod, until all of it is placed.
+// madeRoom: a gang of higher priority evicts one whole gang, not the one under a disruption budget. What becomes free is kept for it, pod
+// by pod, until all of it is placed.
 func madeRoom(s *stage) {
 	s.priorities()
 	s.plain(2 * squad)
@@ -311,7 +310,7 @@ func madeRoom(s *stage) {
 		}
 	}
 	s.end(slow[0])
-	// Half free, and wanted by a gang and by a pod of none.
+	// Half free, and needed by a gang and by a single pod.
 	thief := s.ranked("thief", 1, onPlain)
 	s.until("the thief to be refused", s.saying(thief[0], "1 pod wanted, 0 fit"))
 	s.create(alone("lone", onPlain))
@@ -344,9 +343,8 @@ func alone(name string, change func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-// storedLeaves: of two gangs, either of which would do, the one leaves that stored a step just now, though it has run for longer:
-// what it would lose is less. It is the first part in which anybody is to leave: what gangs stored is read when that is decided, and
-// again ten seconds later at the earliest.
+// storedLeaves: of two suitable gangs the one leaves that has just stored a step, although it has run for longer: it would lose less work.
+// It is the first part with an eviction: the scheduler reads stored steps for such a decision, and again after ten seconds at the earliest.
 func storedLeaves(s *stage) {
 	s.priorities()
 	s.plain(2 * squad)
@@ -389,7 +387,7 @@ func storedLeaves(s *stage) {
 	}
 }
 
-// madeRoomForOne: a pod of no gang has a gang of lower priority leave as a whole, not the one member that is in its way.
+// madeRoomForOne: a single pod evicts a gang of lower priority as a whole, not the one member in its way.
 func madeRoomForOne(s *stage) {
 	s.priorities()
 	s.plain(squad)
@@ -406,14 +404,14 @@ func madeRoomForOne(s *stage) {
 	}
 }
 
-// killedInTheBatch kills the scheduler when half of a gang has been told to leave, as nothing allows the other half yet.
-// Where room is still needed the next replica tells the rest; where there is some by then, nobody else leaves.
+// killedInTheBatch kills the scheduler when half of a gang has been evicted and a budget forbids the other half. If room is still needed
+// the next replica evicts the rest; if room is free by then, no other gang leaves.
 func killedInTheBatch(s *stage) {
 	s.priorities()
 	s.plain(2 * squad)
 	for _, c := range []struct {
 		name    string
-		another bool // another gang ends while nobody leads
+		another bool // another gang ends while there is no leader
 		leave   int
 	}{{"Finished", false, squad}, {"TakenBack", true, squad / 2}} {
 		other := s.ranked("other", squad, onPlain)
@@ -442,7 +440,7 @@ func killedInTheBatch(s *stage) {
 			}
 		}
 		s.leader, s.follower = s.follower, s.start()
-		// The replica has had its turn with a gang that comes now; it has nobody else leave.
+		// The replica has handled a gang that comes now; it evicts no other gang.
 		last := s.ranked("last", 2*squad, onPlain)
 		s.until("a gang to be refused", s.saying(last[0], "8 pods wanted, 0 fit"))
 		if n := s.evictions() - evictions; n != c.leave {
@@ -453,7 +451,7 @@ func killedInTheBatch(s *stage) {
 	}
 }
 
-// leaving lists the pods that have been told to.
+// leaving lists the evicted pods.
 func (s *stage) leaving() []string {
 	s.t.Helper()
 	var names []string
@@ -465,7 +463,7 @@ func (s *stage) leaving() []string {
 	return names
 }
 
-// forbid has the API server refuse to evict some pods, until what it returns is called.
+// forbid makes the API server refuse to evict some pods, until the returned function is called.
 func (s *stage) forbid(names []string) (allow func()) {
 	s.t.Helper()
 	const policy = "no-eviction"
@@ -526,13 +524,13 @@ func (s *stage) forbid(names []string) (allow func()) {
 	}
 }
 
-// evictions counts those that the API server has carried out.
+// evictions counts the evictions that the API server carried out.
 func (s *stage) evictions() int {
 	s.t.Helper()
 	return s.metric(s.client.Discovery().RESTClient(), "apiserver_request_total{", `subresource="eviction"`, `code="201"`, `dry_run=""`)
 }
 
-// searchedAgain is true once the replica that leads has looked for room three times more: at least once it has seen all that is so now.
+// searchedAgain is true once the leading replica has searched for room three more times: at least one search saw the present state.
 func (s *stage) searchedAgain() func() bool {
 	s.t.Helper()
 	config, err := s.cluster.Config()
@@ -551,7 +549,7 @@ func (s *stage) searchedAgain() func() bool {
 	return func() bool { return searches() >= before+3 }
 }
 
-// metric adds up the metrics whose line begins with a text and has all the others in it.
+// metric adds up the metrics whose line begins with a text and contains all the others.
 func (s *stage) metric(of rest.Interface, begins string, has ...string) int {
 	s.t.Helper()
 	text, err := of.Get().AbsPath("/metrics").DoRaw(s.ctx)
@@ -587,7 +585,7 @@ func (s *stage) priorities() {
 	})
 }
 
-// budget allows no pod of a gang to be evicted, until the end of this part at the latest.
+// budget forbids the eviction of a gang's pods, until the end of this part at the latest.
 func (s *stage) budget(gang string, size int) {
 	s.t.Helper()
 	all := intstr.FromInt(size)

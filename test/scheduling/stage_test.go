@@ -35,26 +35,26 @@ const (
 	source = "../.."
 )
 
-// stage is a cluster of simulated nodes without a scheduler of ours.
+// stage is a cluster of simulated nodes without a Holdfast scheduler.
 type stage struct {
 	t *testing.T
-	// root is the test that the cluster is of; t is the part of it that runs.
+	// root is the test that owns the cluster; t is its running part.
 	root    *testing.T
 	ctx     context.Context
 	cluster *devcluster.Cluster
 	client  kubernetes.Interface
 	config  string
-	// kubeconfig is what replicas connect with.
+	// kubeconfig is the replicas' kubeconfig.
 	kubeconfig string
-	// leader and follower are the replicas, where a test has two.
+	// leader and follower are the replicas, if a test has two.
 	leader, follower *replica
-	// plains counts how often plain nodes were made.
+	// plains counts the sets of plain nodes.
 	plains int
-	// slow replicas, those that are started from now on, write no more than 20 times a second.
+	// slow: replicas that are started from now on write at most 20 times a second.
 	slow bool
 }
 
-// newStage starts a cluster; args are further ones of its control plane.
+// newStage starts a cluster; args are further arguments of its control plane.
 func newStage(t *testing.T, nodes int, args ...string) *stage {
 	t.Helper()
 	s := &stage{t: t, root: t, ctx: t.Context(), cluster: devcluster.Start(t, devcluster.Options{SimNodes: nodes, Args: args})}
@@ -76,11 +76,11 @@ func newStage(t *testing.T, nodes int, args ...string) *stage {
 	return s
 }
 
-// lease is how the replicas of a test elect: faster than what is shipped, for the test's sake, but no faster than a busy machine, which may
-// stand still for some seconds, lets a leader renew.
+// lease is the replicas' election in tests: faster than the shipped one, to save time, but slow enough that a leader can renew on a busy
+// machine that stalls for some seconds.
 var lease = regexp.MustCompile(`leaseDuration: \S+ renewDeadline: \S+ retryPeriod: \S+`)
 
-// patient is what is appended to the shipped configuration: a gang has room reserved after a second rather than a minute.
+// patient is appended to the shipped configuration: room is reserved for a gang after a second instead of a minute.
 const patient = `    pluginConfig:
       - name: Holdfast
         args: {apiVersion: scheduling.holdfast.dev/v1alpha1, kind: HoldfastArgs, reservationAfter: 1s}
@@ -116,7 +116,7 @@ func (s *stage) start() *replica {
 	if err := r.launch(s.root); err != nil {
 		s.t.Fatalf("%v; build it with: make holdfast-scheduler", err)
 	}
-	s.root.Cleanup(func() { // the next part goes on with it
+	s.root.Cleanup(func() { // the next part uses it
 		r.kill()
 		if why := crash.FindString(r.said()); why != "" {
 			s.root.Errorf("the replica on port %d crashed: %s", r.port, why)
@@ -130,7 +130,7 @@ func (s *stage) start() *replica {
 	return r
 }
 
-// acting is the replica that leads, of the two that a test has: the other one does where the first has lost its lease.
+// acting is the leading one of a test's two replicas: the other one if the first has lost its lease.
 func (s *stage) acting() *replica {
 	s.t.Helper()
 	token := s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience)
@@ -147,7 +147,7 @@ func (s *stage) acting() *replica {
 	return s.leader
 }
 
-// leads asks for a preview, which only the replica that leads answers. One that is being started answers nothing.
+// leads requests a preview, which only the leading replica answers. A starting one does not respond.
 func (r *replica) leads(t *testing.T, token string) bool {
 	t.Helper()
 	if get(r.port, "/readyz") != http.StatusOK {
@@ -181,7 +181,7 @@ func get(port int, path string) int {
 	return r.StatusCode
 }
 
-// ask asks a replica for a preview.
+// ask requests a preview from a replica.
 func (r *replica) ask(t *testing.T, token string, pods ...corev1.Pod) (int, []byte) {
 	t.Helper()
 	body, err := json.Marshal(v1alpha1.PreviewRequest{Pods: pods})
@@ -191,7 +191,7 @@ func (r *replica) ask(t *testing.T, token string, pods ...corev1.Pod) (int, []by
 	return r.request(t, token, http.MethodPost, v1alpha1.PreviewPath, bytes.NewReader(body))
 }
 
-// fabric asks a replica how broken up the fabric is.
+// fabric requests the fabric's fragmentation from a replica.
 func (r *replica) fabric(t *testing.T, token string) (int, []byte) {
 	t.Helper()
 	return r.request(t, token, http.MethodGet, v1alpha1.FabricPath, nil)
@@ -233,7 +233,7 @@ func (s *stage) until(what string, ok func() bool) {
 	eventually.Holds(s.t, what, func() (bool, any) { return ok(), s.seen })
 }
 
-// seen is where each pod is, and why not.
+// seen is each pod's node, or why it has none.
 func (s *stage) seen() string {
 	var all []string
 	for name, p := range s.pods() {
@@ -270,7 +270,7 @@ func (s *stage) create(p *corev1.Pod) {
 	}
 }
 
-// pods lists what there is, by name.
+// pods lists the existing pods, by name.
 func (s *stage) pods() map[string]*corev1.Pod {
 	s.t.Helper()
 	list, err := s.client.CoreV1().Pods("default").List(s.ctx, metav1.ListOptions{})

@@ -16,8 +16,8 @@ import (
 	"holdfast.dev/holdfast/gang/handover"
 )
 
-// testHandOver: a gang that Volcano places gets its PodGroup, by the rights and policies that ship, where and while the API is served,
-// and the group goes with the Job. The test answers in Volcano's place. Holdfast's scheduler does not touch the group.
+// testHandOver: a gang that Volcano places gets its PodGroup, by the shipped rights and policies, if and as long as the API is served, and
+// the group is removed with the Job. The test answers as Volcano would. Holdfast's scheduler does not touch the group.
 func (a *asked) testHandOver(t *testing.T) {
 	a.jobOfVolcano("volcanos")
 	a.saying("volcanos", "the cluster serves no scheduling.volcano.sh/v1beta1")
@@ -46,7 +46,7 @@ func (a *asked) testHandOver(t *testing.T) {
 	})
 }
 
-// jobOfVolcano makes a Job whose pods Volcano places.
+// jobOfVolcano creates a Job whose pods Volcano places.
 func (a *asked) jobOfVolcano(name string) {
 	a.t.Helper()
 	a.jobOf(name, func(pod *corev1.Pod) {
@@ -70,7 +70,7 @@ func (a *asked) volcanoSays(u *unstructured.Unstructured, phase, condition, mess
 	a.t.Helper()
 	u.Object["status"] = map[string]any{"phase": phase, "conditions": []any{map[string]any{
 		"type": condition, "status": "True", "transitionID": "session", "message": message, "lastTransitionTime": time.Now().UTC().Format(time.RFC3339)}}}
-	if err := a.api.Update(a.ctx, u); err != nil { // its status is no resource of its own
+	if err := a.api.Update(a.ctx, u); err != nil { // its status is no subresource
 		a.t.Fatal(err)
 	}
 }

@@ -2,7 +2,7 @@ package story
 
 import "context"
 
-// aside is what goes on beside the chapters; a later chapter asks once what came of it.
+// aside is a task in the background; a later chapter reads its outcome once.
 type aside[T any] chan outcome[T]
 
 type outcome[T any] struct {
@@ -10,7 +10,7 @@ type outcome[T any] struct {
 	err   error
 }
 
-// begin has it done aside.
+// begin starts a task in the background.
 func begin[T any](do func() (T, error)) aside[T] {
 	c := make(aside[T], 1)
 	go func() {
@@ -20,7 +20,7 @@ func begin[T any](do func() (T, error)) aside[T] {
 	return c
 }
 
-// end waits for what came of it, no longer than the story goes on.
+// end waits for its outcome, at most until the story ends.
 func (a aside[T]) end(ctx context.Context) (T, error) {
 	select {
 	case o := <-a:

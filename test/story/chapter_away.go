@@ -16,7 +16,7 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
-// awayFor is how long the control plane is away.
+// awayFor is how long the control plane is unavailable.
 const awayFor = time.Minute
 
 const controllerName = "holdfast-controller"
@@ -104,7 +104,7 @@ func (r *run) controllerAway(ctx context.Context) ([]string, error) {
 	return append(saw, leader), r.samePods(ctx)
 }
 
-// othersWhileAway makes a pod that is none of our business and a job that is, while nobody answers for the webhook.
+// othersWhileAway creates a pod without Holdfast and a job with it, while the webhook is unavailable.
 func (r *run) othersWhileAway(ctx context.Context) ([]string, error) {
 	zero := int64(0)
 	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "not-ours", Namespace: "default"}, Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &zero,
@@ -120,13 +120,13 @@ func (r *run) othersWhileAway(ctx context.Context) ([]string, error) {
 	}
 	out, err := r.RunKubectl(ctx, "apply", "-k", filepath.Join(r.Source, "examples/pytorch-unchanged"))
 	if err == nil {
-		return nil, fmt.Errorf("a job of ours was admitted without the webhook: %s", out)
+		return nil, fmt.Errorf("an opted-in job was admitted without the webhook: %s", out)
 	}
-	return []string{"other people's pods were created and ran", "a job of ours was refused until the webhook is back, instead of running without protection"},
+	return []string{"other people's pods were created and ran", "an opted-in job was refused until the webhook was back, instead of running without protection"},
 		r.Client().Delete(ctx, plain)
 }
 
-// lateWaits resumes a job that was admitted before: its pods are refused, not made without protection.
+// lateWaits resumes a job that was admitted before: its pods are refused, not created without protection.
 func (r *run) lateWaits(ctx context.Context, late *batchv1.Job) error {
 	if err := r.Client().Patch(ctx, late, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"suspend":false}}`))); err != nil {
 		return fmt.Errorf("resuming job %s while the webhook is away: %w", late.Name, err)
@@ -136,7 +136,7 @@ func (r *run) lateWaits(ctx context.Context, late *batchv1.Job) error {
 	})
 }
 
-// lateComes waits until that job's pod is there, injected, and runs. The Job controller waits longer after each refusal.
+// lateComes waits until that job's pod exists, injected, and runs. The Job controller waits longer after each refusal.
 func (r *run) lateComes(ctx context.Context, late *batchv1.Job) ([]string, error) {
 	if err := r.Until(ctx, "the pod of job "+late.Name+" runs", 3*time.Minute, func(ctx context.Context) (bool, string) {
 		pods, err := r.Pods(ctx, Namespace, late.Name)
@@ -148,11 +148,11 @@ func (r *run) lateComes(ctx context.Context, late *batchv1.Job) ([]string, error
 	}); err != nil {
 		return nil, err
 	}
-	return []string{"a job of ours that was resumed while the webhook was away got no pod then, and an injected one afterwards"},
+	return []string{"an opted-in job that was resumed while the webhook was away got no pod then, and an injected one afterwards"},
 		r.Client().Delete(ctx, late, client.PropagationPolicy(metav1.DeletePropagationBackground))
 }
 
-// deleteLeader deletes the controller pod that leads, and demands that training does not notice.
+// deleteLeader deletes the leading controller pod, and checks that training is not disturbed.
 func (r *run) deleteLeader(ctx context.Context) (string, error) {
 	leader, err := r.Leader(ctx, controllerName)
 	if err != nil {

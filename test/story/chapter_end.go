@@ -29,8 +29,8 @@ const python = "/opt/holdfast-python/venv/bin/python3"
 
 const unchangedName = "pytorch-unchanged"
 
-// unchanged plays the job whose script knows nothing of us and that names no size: placed, restarted, and told why state is not kept.
-// The job with a bug begins beside it; othersTold tells of that one.
+// unchanged plays the job whose script does not use the client and that sets no size: placed, restarted, and with the reason why state is
+// not kept. The job with a bug begins beside it; othersTold reports its result.
 func (r *run) unchanged(ctx context.Context) ([]string, error) {
 	r.bugs = begin(func() ([]string, error) { return r.Bug(ctx, corev1.RestartPolicyNever, 1000) })
 	if _, err := r.RunKubectl(ctx, "apply", "-k", filepath.Join(r.Source, "examples/pytorch-unchanged")); err != nil {
@@ -99,8 +99,8 @@ func (r *run) unchanged(ctx context.Context) ([]string, error) {
 			}}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 }
 
-// othersTold tells of the job whose rank 1 raises the same error again and again, and of the one whose pod was refused while the
-// controller was away.
+// othersTold reports the results of the job whose rank 1 raises the same error repeatedly, and of the job whose pod was refused while the
+// controller was unavailable.
 func (r *run) othersTold(ctx context.Context) ([]string, error) {
 	saw, err := r.bugs.end(ctx)
 	if err != nil {
@@ -120,7 +120,7 @@ func (w *World) Bug(ctx context.Context, policy corev1.RestartPolicy, backoffLim
 	if err != nil {
 		return nil, err
 	}
-	// Within 10 s where the machine has nothing else to do; it takes about 3 s there, and three times the limit is never only a busy machine.
+	// The limit is 10 s on an idle machine, which takes about 3 s; three times the limit is more than a busy machine explains.
 	if took := failed.Sub(decided); took > 30*time.Second {
 		return nil, fmt.Errorf("the job's condition was Failed %s after the decision: %s", took, trail)
 	}
@@ -157,8 +157,7 @@ func (w *World) Bug(ctx context.Context, policy corev1.RestartPolicy, backoffLim
 		w.Client().Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground))
 }
 
-// fails waits until a job that was given up is Failed: when that was decided, when it was so, with what exit code, and what came when
-// in between.
+// fails waits until a given-up job is Failed: it returns the times of decision and condition, the exit code, and the events in between.
 func (w *World) fails(ctx context.Context, job *batchv1.Job) (decided, failed time.Time, exit int32, trail string, err error) {
 	var seen []string
 	note := func(what string) {
@@ -194,7 +193,7 @@ func (w *World) fails(ctx context.Context, job *batchv1.Job) (decided, failed ti
 	return decided, failed, exit, strings.Join(seen, ", "), err
 }
 
-// compareLater runs the same script undisturbed on this machine, aside.
+// compareLater runs the same script undisturbed on this machine, in the background.
 func (r *run) compareLater(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -208,8 +207,7 @@ func (r *run) compareLater(ctx context.Context) {
 	})
 }
 
-// Undisturbed runs the example's script under plain torchrun on this machine, with no part of ours but the client, which does nothing
-// there.
+// Undisturbed runs the example's script under plain torchrun on this machine, with only the client, which does nothing there.
 func (w *World) Undisturbed(ctx context.Context) ([]Loss, error) {
 	dir := filepath.Join(w.Source, "examples/pytorch-ddp")
 	args, err := exampleArgs(filepath.Join(dir, "job.yaml"))
@@ -219,7 +217,7 @@ func (w *World) Undisturbed(ctx context.Context) ([]Loss, error) {
 	cmd := exec.CommandContext(ctx, python, append([]string{"-m", "torch.distributed.run", "--standalone", fmt.Sprintf("--nproc-per-node=%d", ranks)}, args...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(w.Source, "ckptagent/python"), "PYTHONDONTWRITEBYTECODE=1")
-	// torchrun ends its ranks when it is asked to; killed at once it would leave them behind.
+	// torchrun ends its ranks on SIGTERM; killed, it would leave them behind.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 45 * time.Second
 	var out bytes.Buffer
@@ -264,7 +262,7 @@ func (r *run) losses(ctx context.Context) ([]string, error) {
 	return []string{fmt.Sprintf("%d losses of %d ranks, those of recomputed steps included, are equal bit for bit", r.report.Losses.Equal, ranks)}, nil
 }
 
-// collect reads the recoveries from the Gang and joins them with what the story knows of their origin.
+// collect reads the recoveries from the Gang and adds their causes from the story.
 func (r *run) collect(ctx context.Context) error {
 	gang, err := r.gang(ctx, JobName)
 	if err != nil {
@@ -314,25 +312,25 @@ func (r *run) collect(ctx context.Context) error {
 			return err
 		}
 		r.report.Recoveries = append(r.report.Recoveries, out)
-		if rec.Cause.Code != v1alpha1.CausePortConflict { // costs a generation, and is nobody's failure
+		if rec.Cause.Code != v1alpha1.CausePortConflict { // it costs a generation but is no failure
 			told++
 		}
 	}
 	if told != len(r.kills) {
-		return fmt.Errorf("the Gang tells of %d failures, but %d were caused", told, len(r.kills))
+		return fmt.Errorf("the Gang lists %d failures, but %d were caused", told, len(r.kills))
 	}
 	table, err := r.RunKubectl(ctx, "get", "gangs", "-n", Namespace, JobName)
 	if err == nil && (!strings.Contains(table, "GOODPUT%") || !slices.Contains(strings.Fields(table), fmt.Sprint(*gang.Status.GoodputPercent))) {
-		err = fmt.Errorf("kubectl get gangs does not tell the goodput, %d percent: %s", *gang.Status.GoodputPercent, table)
+		err = fmt.Errorf("kubectl get gangs does not show the goodput, %d percent: %s", *gang.Status.GoodputPercent, table)
 	}
 	return err
 }
 
-// explains fails where a recovery is not told to its end, or explain tells another one than the summary.
+// explains fails if a recovery is incomplete, or if explain and summary differ.
 func explains(explained string, generation int64, rec Recovery) error {
 	_, own, found := strings.Cut(explained, fmt.Sprintf("to generation %d:", generation))
 	if !found {
-		return fmt.Errorf("explain tells of no recovery to generation %d", generation)
+		return fmt.Errorf("explain has no recovery to generation %d", generation)
 	}
 	own, _, _ = strings.Cut(own, " to generation ")
 	for _, p := range rec.Phases {
@@ -342,7 +340,7 @@ func explains(explained string, generation int64, rec Recovery) error {
 	}
 	for _, name := range []string{"stop", "start", "restore", "first step"} {
 		if _, known := rec.phase(name); !known && rec.What != v1alpha1.CausePortConflict {
-			return fmt.Errorf("nothing is known of phase %q of the recovery to generation %d (%s)", name, generation, rec.What)
+			return fmt.Errorf("phase %q of the recovery to generation %d is missing (%s)", name, generation, rec.What)
 		}
 	}
 	return nil

@@ -55,7 +55,7 @@ func slot(p corev1.Pod) int {
 
 var startLine = regexp.MustCompile(`rank (\d+) pid (\d+)`)
 
-// pidOf is the number inside its container of the newest process that runs a rank.
+// pidOf is the process id, inside its container, of the newest process of a rank.
 func (r *run) pidOf(rank int) (int, error) {
 	lines := r.steps.Tail(10000)
 	slices.Reverse(lines)
@@ -64,7 +64,7 @@ func (r *run) pidOf(rank int) (int, error) {
 			return strconv.Atoi(m[2])
 		}
 	}
-	return 0, fmt.Errorf("rank %d never said that it started", rank)
+	return 0, fmt.Errorf("rank %d never printed that it started", rank)
 }
 
 func (r *run) killRank(ctx context.Context, rank int, what string) error {
@@ -86,7 +86,7 @@ func (r *run) killRank(ctx context.Context, rank int, what string) error {
 	return nil
 }
 
-// resumed waits until every rank has taken a step that was printed after the n-th loss, in a generation above the given one.
+// resumed waits until every rank has printed a step after the n-th loss, in a generation above the given one.
 func (r *run) resumed(ctx context.Context, above int64, n int, limit time.Duration) error {
 	return r.Until(ctx, "all ranks step again", limit, func(ctx context.Context) (bool, string) {
 		gang, err := r.gang(ctx, JobName)
@@ -123,7 +123,7 @@ func (r *run) standbysReady(ctx context.Context, limit time.Duration) error {
 	return nil
 }
 
-// eachStandby does something with each of the job's standbys, and with their sources.
+// eachStandby calls do for each of the job's standbys and their sources.
 func (r *run) eachStandby(ctx context.Context, do func(pod string, p harness.Process) error) error {
 	for _, pod := range r.pods {
 		all, err := r.Processes(ctx, Namespace, pod, Training)
@@ -142,7 +142,7 @@ func (r *run) eachStandby(ctx context.Context, do func(pod string, p harness.Pro
 	return nil
 }
 
-// standbys says what they do, for people.
+// standbys describes the state of the standbys.
 func (r *run) standbys(ctx context.Context) string {
 	var all []string
 	if err := r.eachStandby(ctx, func(pod string, p harness.Process) error {
@@ -154,7 +154,7 @@ func (r *run) standbys(ctx context.Context) string {
 	return strings.Join(all, ", ")
 }
 
-// killStandbys kills every standby of the job and returns when its Gang knows.
+// killStandbys kills every standby of the job and returns when its Gang shows it.
 func (r *run) killStandbys(ctx context.Context) error {
 	if err := r.eachStandby(ctx, func(pod string, p harness.Process) error {
 		if err := syscall.Kill(p.Host, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -187,7 +187,7 @@ func (r *run) ranksKilled(ctx context.Context) ([]string, error) {
 	for _, k := range []struct {
 		rank int
 		what string
-		warm int32 // how many ranks are to go on in a standby
+		warm int32 // how many ranks should resume in a standby
 	}{
 		{1, "rank 1", ranks},
 		{2, "rank 2, as soon as the next standbys are there", ranks},
@@ -224,10 +224,10 @@ func (r *run) ranksKilled(ctx context.Context) ([]string, error) {
 		}
 		time.Sleep(time.Until(killed.Add(time.Second)))
 	}
-	return append(saw, "no pod was made anew and no container restarted"), r.samePods(ctx)
+	return append(saw, "no pod was re-created and no container restarted"), r.samePods(ctx)
 }
 
-// samePods fails where a pod or container of the job is not the one that started.
+// samePods fails if a pod or container of the job was replaced.
 func (r *run) samePods(ctx context.Context) error {
 	pods, err := r.Pods(ctx, Namespace, JobName)
 	if err != nil {

@@ -17,13 +17,13 @@ import (
 	"holdfast.dev/holdfast/test/harness"
 )
 
-// The slots whose nodes fail: another one each time, so that both pods have moved in the end.
+// The slots whose nodes fail: a different one each time, so that both pods have moved in the end.
 const (
 	sickSlot    = 1
 	drainedSlot = 0
 )
 
-// gpuLost lets a GPU fall off the bus under one pod: that pod goes to the spare node, the other one keeps its container.
+// gpuLost makes a GPU fall off the bus under one pod: that pod moves to the spare node, the other keeps its container.
 func (r *run) gpuLost(ctx context.Context) ([]string, error) {
 	node, err := r.nodeOf(ctx, sickSlot)
 	if err != nil {
@@ -57,8 +57,8 @@ func (r *run) gpuLost(ctx context.Context) ([]string, error) {
 	}, nil
 }
 
-// heals waits until the taints of a node go by themselves: the daemon takes its own back alone, the controller, which is away
-// meanwhile, that of its decision when it is there again.
+// heals waits until the taints of a node are removed: the daemon removes its own, and the controller, which is unavailable meanwhile, that
+// of its decision once it is back.
 func (r *run) heals(ctx context.Context, node string, mended time.Time) ([]string, error) {
 	gone := func(what string, keys ...string) (time.Duration, error) {
 		err := r.Until(ctx, what, 4*time.Minute, func(ctx context.Context) (bool, string) {
@@ -72,14 +72,14 @@ func (r *run) heals(ctx context.Context, node string, mended time.Time) ([]strin
 		return nil, err
 	}
 	whole, err := gone("no taint of ours is left on node "+node, v1alpha1.TaintUnhealthy, v1alpha1.TaintOutage)
-	return []string{fmt.Sprintf("the daemon of %s took its taint back %.0f s after the GPU was back; the controller, away meanwhile, that of its decision after %.0f s",
+	return []string{fmt.Sprintf("the daemon of %s removed its taint %.0f s after the GPU was back; the controller, away meanwhile, that of its decision after %.0f s",
 		node, daemon.Seconds(), whole.Seconds())}, err
 }
 
-// healed tells of what heals found, which began at the end of gpuLost and went on while the controller was away.
+// healed reports the result of heals, which began at the end of gpuLost and ran while the controller was unavailable.
 func (r *run) healed(ctx context.Context) ([]string, error) { return r.well.end(ctx) }
 
-// drained takes a healthy node out of service as its owner would.
+// drained drains a healthy node as its owner would.
 func (r *run) drained(ctx context.Context) ([]string, error) {
 	node, err := r.nodeOf(ctx, drainedSlot)
 	if err != nil {
@@ -112,7 +112,7 @@ func (r *run) drained(ctx context.Context) ([]string, error) {
 	return []string{moved, "0 steps were computed again"}, r.endPauses(ctx)
 }
 
-// endPauses lets the ranks take the steps that are left without the pauses that gave all failures their time.
+// endPauses ends the ranks' pauses, which had given all failures their time, for the remaining steps.
 func (r *run) endPauses(ctx context.Context) error {
 	for rank := range ranks {
 		inside, err := r.pidOf(rank)
@@ -131,7 +131,7 @@ func (r *run) endPauses(ctx context.Context) error {
 	return nil
 }
 
-// replaced causes the loss of one pod's node and waits until training goes on with a new pod in its place, everything else as it was.
+// replaced causes the loss of one pod's node and waits until training resumes with a new pod in its place and all else unchanged.
 func (r *run) replaced(ctx context.Context, slot int, what string, cause func(context.Context) error) (string, error) {
 	gang, err := r.gang(ctx, JobName)
 	if err != nil {
@@ -183,7 +183,7 @@ func (r *run) replaced(ctx context.Context, slot int, what string, cause func(co
 	), nil
 }
 
-// says is what Job and Gang tell of themselves.
+// says is the status of Job and Gang.
 func (r *run) says(ctx context.Context) string {
 	var job batchv1.Job
 	if err := r.Client().Get(ctx, client.ObjectKey{Namespace: Namespace, Name: JobName}, &job); err != nil {
@@ -204,7 +204,7 @@ func (r *run) says(ctx context.Context) string {
 	return told
 }
 
-// unharmed fails where a pod that was not to be replaced is not the one that started, or where the Job counted a failure.
+// unharmed fails if another pod was replaced, or if the Job counted a failure.
 func (r *run) unharmed(ctx context.Context) error {
 	if err := r.samePods(ctx); err != nil {
 		return err
@@ -219,7 +219,7 @@ func (r *run) unharmed(ctx context.Context) error {
 	return nil
 }
 
-// members are the pods of the job that are members of its gang, by slot; a slot without one has the zero value.
+// members are the pods of the job that hold its slots, by slot; an empty slot has the zero value.
 func (r *run) members(ctx context.Context) ([]corev1.Pod, error) {
 	pods, err := r.Pods(ctx, Namespace, JobName)
 	out := make([]corev1.Pod, members)
@@ -242,7 +242,7 @@ func (r *run) nodeOf(ctx context.Context, slot int) (string, error) {
 	return pods[slot].Spec.NodeName, nil
 }
 
-// taint is the value of the first taint with one of the keys on a node; empty: there is none.
+// taint is the value of a node's first taint with one of the keys; "": none.
 func (w *World) taint(ctx context.Context, node string, keys ...string) (string, error) {
 	n, err := w.Kube().CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {

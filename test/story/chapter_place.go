@@ -13,7 +13,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// The example that the story is about.
+// The story's example.
 const (
 	Namespace = "training"
 	JobName   = "pytorch-ddp"
@@ -73,7 +73,7 @@ func (r *run) placed(ctx context.Context) ([]string, error) {
 	}, nil
 }
 
-// refusal reads why the gang waits from the Gang, and demands the same of an event on the Job.
+// refusal returns why the gang waits, from the Gang, and checks that an event on the Job has the same reason.
 func (r *run) refusal(ctx context.Context) (string, error) {
 	gang, err := r.gang(ctx, JobName)
 	if err != nil {
@@ -98,11 +98,11 @@ func bound(pods []corev1.Pod) int {
 	return n
 }
 
-// ourAnnotation is a line that sets one of our annotations in YAML.
+// ourAnnotation matches a YAML line that sets one of Holdfast's annotations.
 var ourAnnotation = regexp.MustCompile(`^\s+` + regexp.QuoteMeta(v1alpha1.Prefix) + `[a-z-]+: `)
 
-// HalfPlaced shows what the stock scheduler does to the same job without our annotations: it binds one pod, which holds its GPUs and waits
-// for ever.
+// HalfPlaced shows what the stock scheduler does with the same job without Holdfast's annotations: it binds one pod, which holds its GPUs
+// and waits for ever.
 func HalfPlaced(ctx context.Context, w *World) error {
 	w.Say("the same job, without Holdfast, under the stock scheduler")
 	if err := w.LoadImages(ctx); err != nil {

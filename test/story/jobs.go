@@ -18,7 +18,7 @@ import (
 const (
 	bugExit = 7
 	bugText = "ValueError: the bug of rank 1"
-	// bugScript fails on rank 1 with a code of its own; rank 0 fails a moment later, because rank 1 is gone.
+	// bugScript fails on rank 1 with its own exit code; rank 0 fails a moment later, because rank 1 is gone.
 	bugScript = `
 import os, sys, time
 rank = int(os.environ["RANK"])
@@ -62,7 +62,7 @@ func BugJob(policy corev1.RestartPolicy, backoffLimit int32) *batchv1.Job {
 	return harness.Job(Namespace, name, 1, backoffLimit, map[string]string{v1alpha1.AnnotationEnabled: "true"}, pod)
 }
 
-// lateJob is an opted-in job of one pod whose two ranks sleep; it waits until it is resumed.
+// lateJob is an opted-in job of one pod with two sleeping ranks; it is suspended at first.
 func lateJob() *batchv1.Job {
 	job := BugJob(corev1.RestartPolicyNever, 0)
 	job.Name, job.Spec.Suspend = "late", ptr.To(true)
@@ -71,7 +71,7 @@ func lateJob() *batchv1.Job {
 	return job
 }
 
-// exampleArgs reads what the example's job passes to torchrun from the script's name on, without its pauses.
+// exampleArgs returns the arguments of the example's job to torchrun from the script's name on, without its pauses.
 func exampleArgs(path string) ([]string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

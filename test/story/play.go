@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Training names the pods' container in every example.
+// Training is the name of the training container in every example.
 const Training = "trainer"
 
-// Play plays the whole story and reports what was seen; it stops at the first promise that does not hold, with the report so far.
+// Play plays the whole story and reports the results; it stops at the first broken promise, with the report so far.
 func Play(ctx context.Context, w *World) (*Report, error) {
 	r := &Report{Started: w.Started, Machine: fmt.Sprintf("one machine, %d cores, 3 kubelets", runtime.NumCPU())}
 	played := &run{World: w, report: r, steps: NewSteps(), endComparison: func() {}}
@@ -46,7 +46,7 @@ func Play(ctx context.Context, w *World) (*Report, error) {
 	return r, nil
 }
 
-// run is the story under way.
+// run is a story in progress.
 type run struct {
 	*World
 	report *Report
@@ -55,15 +55,15 @@ type run struct {
 	kills []kill
 	// pods are the names of the job's pods by slot, and their UIDs when they were first seen.
 	pods, uids []string
-	// well tells when the node whose GPU fell off the bus was taken for well again.
+	// well reports when the node whose GPU fell off the bus was healthy again.
 	well aside[[]string]
-	// late tells when the pod that was refused while the controller was away had come and run.
+	// late reports when the pod that was refused while the controller was unavailable ran.
 	late aside[[]string]
-	// bugs tells what became of the job with the bug.
+	// bugs reports the result of the job with the bug.
 	bugs aside[[]string]
-	// undisturbed tells the losses of the comparison run on this machine.
+	// undisturbed has the losses of the comparison run on this machine.
 	undisturbed aside[[]Loss]
-	// endComparison ends that run and waits until nothing of it is left.
+	// endComparison ends that run and waits until all its processes have ended.
 	endComparison func()
 }
 

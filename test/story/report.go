@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Report is what one run of the story saw. Summary and page show this same value.
+// Report is the result of one run of the story. Summary and page show this same value.
 type Report struct {
 	Started time.Time `json:"started"`
 	// Chapters are in the order played.
 	Chapters []Chapter `json:"chapters"`
-	// Recoveries are all that the Gang recorded, with what the story knows about their origin.
+	// Recoveries are all recoveries in the Gang's record, with their causes from the story.
 	Recoveries []Recovery `json:"recoveries"`
 	Losses     Losses     `json:"losses"`
 	Goodput    string     `json:"goodput"`
@@ -25,18 +25,18 @@ type Report struct {
 type Chapter struct {
 	Title string        `json:"title"`
 	Took  time.Duration `json:"took"`
-	// Saw are the facts that the chapter checked, in words.
+	// Saw are the facts that the chapter checked, as text.
 	Saw []string `json:"saw"`
 }
 
-// Recovery is one failure from the outside (when it was caused) and the inside (what the Gang recorded).
+// Recovery is one failure, as caused by the story and as recorded in the Gang.
 type Recovery struct {
 	What string `json:"what"`
-	// Detect is from the kill to the first agent's knowledge; the other phases follow one another.
+	// Detect is the time from the kill to the first agent's report; the other phases follow one another.
 	Phases      []Phase `json:"phases"`
 	Total       float64 `json:"totalMs"`
 	RestoreStep int64   `json:"restoreStep"`
-	// StepsRecomputed is negative where it is not known.
+	// StepsRecomputed is negative if unknown.
 	StepsRecomputed int64 `json:"stepsRecomputed"`
 	Standbys        int32 `json:"standbys"`
 	Ranks           int32 `json:"ranks"`
@@ -100,7 +100,7 @@ func (r *Report) WriteSummary(w io.Writer) error {
 	return err
 }
 
-// phases are the names of those phases that a recovery went through, in order.
+// phases are the names of all recoveries' phases, in order.
 func (r *Report) phases() []string {
 	return slices.DeleteFunc(slices.Clone(PhaseNames), func(name string) bool {
 		return !slices.ContainsFunc(r.Recoveries, func(rec Recovery) bool {

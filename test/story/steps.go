@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Loss is one line of a training script: what a rank lost at a step, as the bits that it printed.
+// Loss is one line of a training script: a rank's loss at a step, as the printed bits.
 type Loss struct {
 	Step, Rank int64
 	Bits       string
@@ -64,14 +64,14 @@ func (s *Steps) take(line string) {
 	s.newest[loss.Rank] = loss.Step
 }
 
-// Count is how many losses were printed so far.
+// Count is the number of losses printed so far.
 func (s *Steps) Count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.all)
 }
 
-// Lowest is the lowest, over all ranks, of the step that each printed last; 0 while fewer than ranks have printed.
+// Lowest is the lowest of the ranks' last printed steps; 0 while some rank has printed none.
 func (s *Steps) Lowest(ranks int) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,7 @@ func (s *Steps) Since(n int) []Loss {
 	return append([]Loss(nil), s.all[n:]...)
 }
 
-// LongestPause is for how long nothing was printed at most, from the n-th loss until now.
+// LongestPause is the longest time without output, from the n-th loss until now.
 func (s *Steps) LongestPause(n int) (longest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +112,7 @@ func (s *Steps) Tail(n int) []string {
 	return append([]string(nil), s.other[max(0, len(s.other)-n):]...)
 }
 
-// Compare holds every loss of one run, also those of recomputed steps, against the same rank and step of another.
+// Compare compares every loss of one run, also those of recomputed steps, with the same rank and step of another.
 func Compare(disturbed, undisturbed []Loss, restarts []int64) (Losses, error) {
 	type key struct{ step, rank int64 }
 	want := map[key]string{}
@@ -144,7 +144,7 @@ func Compare(disturbed, undisturbed []Loss, restarts []int64) (Losses, error) {
 	return out, nil
 }
 
-// series is rank 0's loss by step; where a step was done again the last one counts.
+// series is rank 0's loss by step; of a repeated step the last one counts.
 func series(losses []Loss) []float64 {
 	var out []float64
 	for _, l := range losses {
@@ -163,7 +163,7 @@ func series(losses []Loss) []float64 {
 	return out
 }
 
-// follow collects the output of one pod from when its container is there until it ends.
+// follow collects the output of one pod from the start of its container to its end.
 func (w *World) follow(ctx context.Context, pod string, into *Steps) {
 	go func() {
 		for begun := false; ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {

@@ -13,14 +13,14 @@ import (
 	"holdfast.dev/holdfast/test/harness"
 )
 
-// World is a cluster of at least three real nodes with two GPUs each, on which the story is being played.
+// World is a cluster of at least three real nodes with two GPUs each, on which the story is played.
 type World struct {
 	*harness.Cluster
-	// WhileWarming, where set, is played while the ranks' standbys are being warmed, which takes as long without it.
+	// WhileWarming, if set, is called while the ranks' standbys warm up, which takes as long without it.
 	WhileWarming func(context.Context) error
 }
 
-// Gone waits until neither a job nor a pod of it is left.
+// Gone waits until a job and all its pods are gone.
 func (w *World) Gone(ctx context.Context, job string) error {
 	return w.Until(ctx, job+" is gone", time.Minute, func(ctx context.Context) (bool, string) {
 		pods, err := w.Pods(ctx, Namespace, job)

@@ -9,23 +9,22 @@ import (
 	"testing"
 )
 
-// Script needs nothing but the standard library and the client, and PyTorch where TRAINER_KEEPS asks for it:
-// trainer.py PAUSE STATE_BYTES [LOG].
+// Script needs only the standard library and the client, and PyTorch if TRAINER_KEEPS requests it: trainer.py PAUSE STATE_BYTES [LOG].
 //
 //go:embed trainer.py
 var Script string
 
-// Torch needs PyTorch, and takes the client only where there is one: torch_trainer.py LOG [LAST [PAUSE]].
+// Torch needs PyTorch, and uses the client only if there is one: torch_trainer.py LOG [LAST [PAUSE]].
 //
 //go:embed torch_trainer.py
 var Torch string
 
-// Spawn needs PyTorch, starts its own processes and knows nothing of us: spawn.py FOLDER PORT PAUSE.
+// Spawn needs PyTorch, starts its own processes and does not use Holdfast: spawn.py FOLDER PORT PAUSE.
 //
 //go:embed spawn.py
 var Spawn string
 
-// File is a script as a file of its own, which ends with the test.
+// File writes a script to a temporary file, which is removed with the test.
 func File(t testing.TB, script string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "trainer.py")

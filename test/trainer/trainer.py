@@ -1,10 +1,10 @@
-"""A trainer without torch: every rank adds up what all ranks say, so no rank can be a step ahead of the slowest.
+"""A trainer without torch: every rank adds up a number of each rank, so no rank can be a step ahead of the slowest.
 
     trainer.py PAUSE STATE_BYTES [LOG]
 
-Its state is a function of rank and step, so a state that was torn, or of another step or rank, is seen when it is restored.
-What each rank does goes to LOG, one line per event, each written at once; without one it says only where it starts.
-With TRAINER_KEEPS=tensor its state is kept as a tensor.
+Its state is a function of rank and step, so a restore detects a torn state, or one of another step or rank. Each rank writes its
+events to LOG, one line each, with one write; without LOG it prints only where it starts. With TRAINER_KEEPS=tensor its state is
+kept as a tensor.
 """
 
 import array
@@ -40,7 +40,7 @@ def receive(s):
 
 
 class Group:
-    """Adds up one number of each rank; rank 0 collects and answers."""
+    """Adds up one number of each rank; rank 0 collects and replies."""
 
     def __init__(self):
         self.peers, self.up = [], None
@@ -54,7 +54,7 @@ class Group:
         while self.up is None:
             try:
                 self.up = socket.create_connection(MASTER)
-            except OSError:  # nobody listens yet, or the name of rank 0's pod is not known yet
+            except OSError:  # rank 0 does not listen yet, or the name of its pod does not resolve yet
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
@@ -70,7 +70,7 @@ class Group:
 
 
 def content(step):
-    """The state of a step: differs in every part from that of its neighbours and of other ranks."""
+    """The state of a step: every part differs from that of adjacent steps and of other ranks."""
     seed = hashlib.sha256(b"%d/%d" % (RANK, step)).digest()
     return seed * (STATE_BYTES // len(seed))
 

@@ -22,14 +22,14 @@ import (
 
 const namespace, job, container = "upgrade", "llama", "trainer"
 
-// world is a cluster with one job, whose ranks write what they do into a folder that this machine sees.
+// world is a cluster with one job, whose ranks write their events to a folder that this machine can read.
 type world struct {
 	*testing.T
 	old, today *harness.Cluster
 	log        string
-	// pods are those that are expected: name of the slot to uid.
+	// expected pods: name of the slot to uid
 	pods map[string]string
-	// generation is the one that runs.
+	// generation is the running one.
 	generation int
 }
 
@@ -107,7 +107,7 @@ func (w *world) until(what string, holds func() (bool, any)) {
 	eventually.Holds(w.T, what, holds)
 }
 
-// steps are what the ranks wrote: where each of a generation started, and what each of any has saved.
+// steps are the ranks' events: where each rank of a generation started, and each rank's newest saved step.
 func (w *world) steps(generation int) (starts map[int]int, saved [2]int) {
 	w.Helper()
 	raw, _ := os.ReadFile(w.log)
@@ -130,8 +130,8 @@ func (w *world) steps(generation int) (starts map[int]int, saved [2]int) {
 	return starts, saved
 }
 
-// trains waits until both ranks of the generation that is expected to run have made five more steps, and holds the pods to what they
-// were: none is another one or was started again, and no other generation has come.
+// trains waits until both ranks of the expected generation have made five more steps, and checks that pods, containers and generation are
+// unchanged.
 func (w *world) trains(ctx context.Context) {
 	w.Helper()
 	var from [2]int
@@ -164,13 +164,13 @@ func (w *world) trains(ctx context.Context) {
 	}
 }
 
-// said is what a person would look at.
+// said is the output for a failed test.
 func (w *world) said(ctx context.Context) string {
 	out, err := w.today.Explain(ctx, namespace, job)
 	return fmt.Sprint(out, err)
 }
 
-// controlPlane puts a version's control plane in place, while the job trains on.
+// controlPlane installs a version's control plane while the job trains on.
 func (w *world) controlPlane(ctx context.Context, c *harness.Cluster, what string) {
 	w.Helper()
 	w.today.Say("%s", what)
@@ -184,13 +184,13 @@ func (w *world) controlPlane(ctx context.Context, c *harness.Cluster, what strin
 	w.trains(ctx)
 }
 
-// agents has pods that are made from now on get a version's agent.
+// agents makes new pods get a version's agent.
 func (w *world) agents(ctx context.Context, c *harness.Cluster) {
 	w.Helper()
 	w.must(c.LoadImagesInto(ctx, c.Nodes(), "holdfast-agent"))
 }
 
-// failure kills a rank: its generation is followed by one that goes on from the newest step that both had, in the same pods.
+// failure kills a rank: the next generation resumes from the newest step of both ranks, in the same pods.
 func (w *world) failure(ctx context.Context) {
 	w.Helper()
 	pods, err := w.today.Pods(ctx, namespace, job)
@@ -208,7 +208,7 @@ func (w *world) failure(ctx context.Context) {
 	w.next(ctx, min(saved[0], saved[1]))
 }
 
-// next expects a generation that starts where at least so many steps were done.
+// next expects a generation that starts from step `least` or later.
 func (w *world) next(ctx context.Context, least int) {
 	w.Helper()
 	w.generation++
@@ -219,7 +219,7 @@ func (w *world) next(ctx context.Context, least int) {
 	}
 }
 
-// replacement deletes a pod: another one takes its place, with the agent that nodes have now, and no step that lies in storage is lost.
+// replacement deletes a pod: another one replaces it, with the nodes' present agent, and no stored step is lost.
 func (w *world) replacement(ctx context.Context, slot int, what string) {
 	w.Helper()
 	w.today.Say("%s", what)
@@ -242,5 +242,5 @@ func (w *world) replacement(ctx context.Context, slot int, what string) {
 		}
 		return w.pods[index] != before, err
 	})
-	w.next(ctx, min(saved[0], saved[1])) // a pod that is deleted has its last step copied first
+	w.next(ctx, min(saved[0], saved[1])) // a deleted pod first copies its last step
 }

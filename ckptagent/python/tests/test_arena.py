@@ -137,7 +137,7 @@ class Opening(unittest.TestCase):
 
     def test_what_is_no_arena(self):
         for name, content, text in [
-            ("short", b"x" * 100, "not whole"),
+            ("short", b"x" * 100, "is incomplete"),
             ("zero", bytes(65536), "torn or of another version"),
             ("cut", (GOLDEN / "full.arena").read_bytes()[: A.META + A.PAGE], "shorter than its header"),
         ]:

@@ -1,4 +1,4 @@
-"""Ends as it is told: end.py plain|record HOW.
+"""Ends in the way of its argument: end.py plain|record HOW.
 
 With HOLD=FOLDER in its environment, attempt 0 makes a step, waits for FOLDER/go and is killed; the next one waits for FOLDER/end.
 """
@@ -17,7 +17,7 @@ def held():
         state = holdfast.attach()
         state.track(state={})
         state.restore()
-        state.save(1)  # from here on the agent makes standbys
+        state.save(1)  # from here on the agent starts standbys
     while not os.path.exists(os.path.join(os.environ["HOLD"], "go" if first else "end")):
         time.sleep(0.02)
     if first:

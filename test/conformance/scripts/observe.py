@@ -1,4 +1,4 @@
-"""Writes down, as JSON, all that a process can see of how it was started; then fails once on demand, so that ranks are started again.
+"""Writes, as JSON, all that a process can observe of its start; then fails once on demand, so that ranks are restarted.
 
 observe.py FOLDER: rank R of attempt A writes FOLDER/seen-R-A. In attempt 0 rank 0 waits for the file FOLDER/go and is killed.
 """
@@ -17,13 +17,13 @@ STATUS = ("Uid", "Gid", "Groups", "SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCg
 
 
 def descriptors():
-    """What is open, and what a child would have."""
+    """Open descriptors, and those that a child would inherit."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink("/proc/self/fd/" + name)
             kind = stat.S_IFMT(os.fstat(int(name)).st_mode)
-        except OSError:  # the one by which the folder is read
+        except OSError:  # the descriptor of this listing
             continue
         kept = "kept" if os.get_inheritable(int(name)) else "closed"
         found[name] = "%s %s %s" % ("pipe" if stat.S_ISFIFO(kind) else target, kept, bool(os.get_blocking(int(name))))
@@ -45,7 +45,7 @@ def read(name):
 
 
 def tree():
-    """Who started this process, up to the first that outlives the ranks."""
+    """The ancestors of this process, up to the first that outlives the ranks."""
     return {"leads a session": os.getsid(0) == os.getpid(), "leads a group": os.getpgid(0) == os.getpid(), "terminal": read("stat").rpartition(")")[2].split()[4]}
 
 
@@ -67,7 +67,7 @@ def facts():
 
 
 def state():
-    """What imports may change, and what libraries keep for the process."""
+    """Process state that imports may change or that libraries keep."""
     import atexit, faulthandler, locale, logging, multiprocessing, socket, tempfile, warnings
     import numpy
 
@@ -86,7 +86,7 @@ def state():
 
 
 def draws():
-    """What each process has of its own."""
+    """Values that differ from process to process."""
     import multiprocessing, random, secrets, uuid
     import numpy
 
@@ -108,7 +108,7 @@ seen = facts()  # before anything else is imported
 
 import torch
 
-torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1).step()  # the first step, from which on the agent makes standbys
+torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1).step()  # the first step, after which the agent starts standbys
 seen["draws"], seen["state"] = draws(), state()
 name = os.path.join(folder, "seen-%s-%s" % (os.environ["RANK"], attempt))
 with open(name + ".new", "w") as f:

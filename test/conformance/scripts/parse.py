@@ -1,5 +1,5 @@
-"""Asks the installed PyTorch. `flags`: what its launcher's parser takes, in JSON. `lines`: for each JSON object {"argv", "env"} on
-standard input what torchrun would start, or why it refuses, as one JSON object."""
+"""Queries the installed PyTorch. `flags`: the flags of its launcher's parser, in JSON. `lines`: for each JSON object {"argv",
+"env"} on standard input what torchrun would start, or why it refuses, as one JSON object."""
 
 import contextlib
 import io
@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-sys.path.insert(0, sys.argv[2])  # the site hook's folder: it tells a LaunchConfig as it tells the agent
+sys.path.insert(0, sys.argv[2])  # the site hook's folder: it encodes a LaunchConfig as for the agent
 
 import torch.distributed.run as launcher
 from _holdfast_launcher import describe
@@ -27,7 +27,7 @@ def started(argv):
     """What torchrun would start."""
     args = launcher.parse_args(argv)
     config, command, rest = launcher.config_from_args(args)
-    if callable(command):  # --run-path: this very interpreter
+    if callable(command):  # --run-path: this interpreter
         command, rest = sys.executable, ["-u", *rest]
     return {"config": json.dumps(describe(config)), "command": [command, *rest], "standalone": bool(args.standalone)}
 

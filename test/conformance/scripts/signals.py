@@ -1,4 +1,4 @@
-"""Writes down the signals that it is sent, and ends once there was one: signals.py FOLDER: rank R writes FOLDER/signals-R."""
+"""Records the signals that it receives, and ends after the first: signals.py FOLDER: rank R writes FOLDER/signals-R."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Plain DistributedDataParallel with a checkpoint of its own."""
+"""Plain DistributedDataParallel with its own checkpoint."""
 
 import argparse
 

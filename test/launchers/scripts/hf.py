@@ -32,7 +32,7 @@ class Steps(torch.utils.data.IterableDataset):
 
 
 class Plain(Trainer):
-    """Data of this rank as it is: no part of it is another rank's."""
+    """This rank's data, without a sampler: no part of it belongs to another rank."""
 
     def get_train_dataloader(self):
         return torch.utils.data.DataLoader(Steps(), batch_size=None)

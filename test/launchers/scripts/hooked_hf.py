@@ -1,4 +1,4 @@
-"""transformers' Trainer as its users write it, with its own checkpoints; the one line of Holdfast's is attach."""
+"""transformers' Trainer as its users write it, with its own checkpoints; the only line for Holdfast is attach."""
 
 import os
 
@@ -31,7 +31,7 @@ class Rows(torch.utils.data.Dataset):
 
 
 class Note(TrainerCallback):
-    """Writes down what the Trainer logs."""
+    """Records what the Trainer logs."""
 
     def on_step_begin(self, args, state, control, **kwargs):
         lesson.before(state.global_step + 1)

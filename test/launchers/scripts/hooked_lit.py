@@ -1,4 +1,4 @@
-"""Lightning's Trainer as its users write it, with its own ModelCheckpoint; the one line of Holdfast's is the callback."""
+"""Lightning's Trainer as its users write it, with its own ModelCheckpoint; the only line for Holdfast is the callback."""
 
 import os
 
@@ -42,7 +42,7 @@ class Module(lightning.LightningModule):
 
 
 class Note(Callback):
-    """Writes down losses and rates of each step."""
+    """Records losses and rates of each step."""
 
     def on_train_batch_start(self, trainer, module, batch, i):
         lesson.before(trainer.global_step + 1)

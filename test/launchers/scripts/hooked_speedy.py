@@ -1,4 +1,4 @@
-"""deepspeed.initialize; what stands for its checkpoints is Holdfast's."""
+"""deepspeed.initialize; Holdfast replaces its checkpoints."""
 
 import argparse
 
@@ -14,7 +14,7 @@ parser.add_argument("--stage", type=int, default=0)
 parser.add_argument("--local_rank", type=int, default=-1)
 args = parser.parse_args()
 lesson.begin()
-deepspeed.ops.__compatible_ops__.update(dict.fromkeys(deepspeed.ops.__compatible_ops__, False))  # else it compiles C++, for which this machine may lack headers
+deepspeed.ops.__compatible_ops__.update(dict.fromkeys(deepspeed.ops.__compatible_ops__, False))  # otherwise it compiles C++, for which this machine may lack headers
 deepspeed.init_distributed(dist_backend="gloo")
 model = torch.nn.Sequential(lesson.model(), torch.nn.Dropout(0.2))
 config = {

@@ -1,4 +1,5 @@
-"""What the scripts share: their data, where losses and checkpoints lie, a failure on demand, and what a rank sees of its launcher."""
+"""Code that the scripts share: their data, paths of losses and checkpoints, a failure on demand, and what a rank observes of its
+launcher."""
 
 import json
 import os
@@ -17,7 +18,7 @@ EVERY = 5  # steps from one checkpoint to the next
 
 
 def begin():
-    """Notes command line and environment."""
+    """Records command line and environment."""
     seen = {"argv": sys.argv, "command": sys.orig_argv, "env": dict(os.environ), "cwd": os.getcwd()}
     path = os.path.join(OUT, "seen-%d-%s.json" % (RANK, os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
     with open(path, "w") as f:
@@ -45,7 +46,7 @@ def before(step):
 
 
 def record(step, loss):
-    """Of rank 0: one whole line per step; a line that comes again must be the same."""
+    """Called by rank 0: writes one whole line per step; a repeated line must be the same."""
     if RANK == 0:
         with open(os.path.join(OUT, "losses"), "a") as f:
             f.write("%s %s\n" % (step, float(loss).hex()))
@@ -56,7 +57,7 @@ def place(step):
 
 
 def saved(step):
-    """The checkpoint of this step is whole."""
+    """Marks the checkpoint of this step as complete."""
     if RANK == 0:
         with open(os.path.join(OUT, "latest.new"), "w") as f:
             f.write(str(step))
@@ -72,6 +73,6 @@ def latest():
 
 
 def end():
-    """Lets Gloo's threads let go of the last tensors: one that does so while Python ends aborts the process, without an agent as well."""
+    """Lets Gloo's threads release the last tensors: a release while Python ends aborts the process, without an agent as well."""
     time.sleep(0.5)
     torch.distributed.destroy_process_group()

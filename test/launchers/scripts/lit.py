@@ -1,4 +1,4 @@
-"""Lightning's Trainer with ModelCheckpoint; the launcher made the processes."""
+"""Lightning's Trainer with ModelCheckpoint; the launcher starts the processes."""
 
 import os
 
@@ -10,7 +10,7 @@ import lesson
 
 
 class Steps(torch.utils.data.Dataset):
-    """The data of each step, of this rank: no sampler has to be told who it is."""
+    """This rank's data of each step: no sampler needs the rank's number."""
 
     def __len__(self):
         return lesson.STEPS

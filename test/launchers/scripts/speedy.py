@@ -13,7 +13,7 @@ parser.add_argument("--lr", type=float, default=0.05)
 parser.add_argument("--local_rank", type=int, default=-1)
 args = parser.parse_args()
 lesson.begin()
-deepspeed.ops.__compatible_ops__.update(dict.fromkeys(deepspeed.ops.__compatible_ops__, False))  # else it compiles C++, for which this machine may lack headers
+deepspeed.ops.__compatible_ops__.update(dict.fromkeys(deepspeed.ops.__compatible_ops__, False))  # otherwise it compiles C++, for which this machine may lack headers
 deepspeed.init_distributed(dist_backend="gloo")
 model = lesson.model()
 optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)

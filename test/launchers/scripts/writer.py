@@ -1,4 +1,4 @@
-"""Writes known lines to both streams, as fast as is asked for; imports nothing that takes time."""
+"""Writes known lines to both streams at the requested speed; imports nothing that takes time."""
 
 import os
 import sys

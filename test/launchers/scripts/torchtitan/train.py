@@ -1,4 +1,4 @@
-"""Stands where torchtitan's own module stands: says what it was given."""
+"""Replaces torchtitan's module: prints its arguments."""
 
 import os
 import sys
