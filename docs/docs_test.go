@@ -1,5 +1,4 @@
-// Package docs has only tests: pages name all words and figures of the code that they document, and none that does
-// not exist.
+// Package docs has only tests: pages name all words and figures of the code that they document, and none that do not exist.
 package docs
 
 import (
@@ -23,7 +22,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite what is made from the code")
 
-// sources are the files of the product, without tests.
+// sources are the product's files, without tests.
 func sources(t *testing.T) []*ast.File {
 	t.Helper()
 	var files []*ast.File
@@ -60,7 +59,7 @@ func page(t *testing.T, name string) string {
 	return string(b)
 }
 
-// metric is one registered metric; kind and labels are empty where the source does not say them in one call.
+// metric is one registered metric; kind and labels are empty if no single call in the source has them.
 type metric struct {
 	kind   string
 	labels []string
@@ -68,8 +67,8 @@ type metric struct {
 
 var metricName = regexp.MustCompile(`^holdfast_[a-z0-9_]+$`)
 
-// metricsIn finds the metrics of a file: every string that has the form of a name, and what is known of it
-// where it stands in prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: …}, labels) or the like.
+// metricsIn finds the metrics of a file: every string in the form of a name, with its kind and labels if it is in a call such as
+// prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: …}, labels).
 func metricsIn(f *ast.File, into map[string]metric) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		if lit, ok := n.(*ast.BasicLit); ok {
@@ -145,7 +144,7 @@ func TestMetricsPage(t *testing.T) {
 		told[name] = true
 		m, ok := registered[name]
 		if !ok {
-			t.Errorf("docs/metrics.md tells of %s, which nothing registers", name)
+			t.Errorf("docs/metrics.md lists %s, which no code registers", name)
 			continue
 		}
 		var labels []string
@@ -153,17 +152,17 @@ func TestMetricsPage(t *testing.T) {
 			labels = append(labels, l[1])
 		}
 		if kind := strings.TrimSpace(cells[2]); m.kind != "" && (kind != m.kind || !slices.Equal(labels, m.labels)) {
-			t.Errorf("%s is a %s with labels %v, docs/metrics.md says a %s with %v", name, m.kind, m.labels, kind, labels)
+			t.Errorf("%s is a %s with labels %v, docs/metrics.md has a %s with %v", name, m.kind, m.labels, kind, labels)
 		}
 	}
 	for name := range registered {
 		if !told[name] {
-			t.Errorf("docs/metrics.md does not tell of %s: add a row", name)
+			t.Errorf("docs/metrics.md lacks %s: add a row", name)
 		}
 	}
 }
 
-// TestRunbooks: every reason and cause that people can meet has its section.
+// TestRunbooks: every reason and cause that users can see has its section.
 func TestRunbooks(t *testing.T) {
 	runbooks := page(t, "runbooks.md")
 	const begin, end = "<!-- catalogue -->\n", "<!-- end -->\n"
@@ -192,17 +191,17 @@ func TestRunbooks(t *testing.T) {
 	must, known := vocabulary(t)
 	for _, word := range must {
 		if !sections[word] {
-			t.Errorf("docs/runbooks.md has no section %s: say what it means and what to do", word)
+			t.Errorf("docs/runbooks.md has no section %s: add its meaning and the remedy", word)
 		}
 	}
 	for section := range sections {
 		if !known[section] {
-			t.Errorf("docs/runbooks.md has a section %s, a word that the code does not have", section)
+			t.Errorf("docs/runbooks.md has a section %s, which is no word of the code", section)
 		}
 	}
 }
 
-// catalogue is the part of the runbooks that is made from what the daemon knows.
+// catalogue is the part of the runbooks that is generated from the daemon's catalogue.
 func catalogue() string {
 	var b strings.Builder
 	for _, r := range nodehealth.Catalogue {
@@ -219,11 +218,10 @@ func catalogue() string {
 	return b.String()
 }
 
-// told are the types whose constants people read: reasons, the STATE of nodes, the PHASE of gangs.
+// told are the types whose constants users read: reasons, the STATE of nodes, the PHASE of gangs.
 var told = []string{"Reason", "State", "GangPhase"}
 
-// vocabulary are the values of all constants that are named Reason… or Cause…, or are of a type that is told, and
-// every word that stands in the code as a string.
+// vocabulary returns the values of all constants named Reason… or Cause…, or of a type in told, and every word in a string of the code.
 func vocabulary(t *testing.T) (must []string, known map[string]bool) {
 	t.Helper()
 	known = map[string]bool{}
@@ -248,7 +246,7 @@ func vocabulary(t *testing.T) (must []string, known map[string]bool) {
 	return must, known
 }
 
-// TestKubectlPage: what the page shows is what the commands print.
+// TestKubectlPage: the page shows exactly what the commands print.
 func TestKubectlPage(t *testing.T) {
 	shown := page(t, "kubectl.md")
 	part := func(file, from, to string) string {
@@ -274,7 +272,7 @@ func TestKubectlPage(t *testing.T) {
 	}
 }
 
-// TestAnnotationsPage: every key that users may set, which are those of the first block of keys, has its row, and no other has one.
+// TestAnnotationsPage: every key that users may set (the first block of keys) has a row, and no other key has one.
 func TestAnnotationsPage(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "../api/v1alpha1/keys.go", nil, 0)
 	if err != nil {
@@ -309,7 +307,7 @@ func TestAnnotationsPage(t *testing.T) {
 	}
 }
 
-// TestTheBudgetOfRestarts: pages that tell the number of restarts tell the one that the code has.
+// TestTheBudgetOfRestarts: pages with the number of restarts have the code's number.
 func TestTheBudgetOfRestarts(t *testing.T) {
 	told := regexp.MustCompile(`(\w+)\s+restarts\s+(?:were |are )?without\s+progress`)
 	want, seen := strconv.Itoa(protocol.RestartsWithoutProgress), 0

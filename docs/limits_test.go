@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// constants are those of a folder's product files that are numbers, by name.
+// constants are the numeric constants of a folder's product files, by name.
 func constants(t *testing.T, folder string) map[string]float64 {
 	t.Helper()
 	found := map[string]float64{}
@@ -60,7 +60,7 @@ func constants(t *testing.T, folder string) map[string]float64 {
 // durations are the units of package time, in seconds.
 var durations = map[string]time.Duration{"time.Millisecond": time.Millisecond, "time.Second": time.Second, "time.Minute": time.Minute, "time.Hour": time.Hour}
 
-// number is the value of a constant expression of numbers and durations; these are in seconds.
+// number evaluates a constant expression of numbers and durations; durations are in seconds.
 func number(expression string) (float64, bool) {
 	scale := 1.0
 	for unit, d := range durations {
@@ -78,7 +78,7 @@ func number(expression string) (float64, bool) {
 
 var figure = regexp.MustCompile(`^([0-9,]+)( (KiB|MiB|GiB|TiB|s|min|h))?$`)
 
-// inWords is a figure as the page writes it.
+// inWords parses a figure as the page writes it.
 func inWords(t *testing.T, text string) float64 {
 	t.Helper()
 	m := figure.FindStringSubmatch(text)
@@ -92,7 +92,7 @@ func inWords(t *testing.T, text string) float64 {
 	return n * map[string]float64{"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "s": 1, "min": 60, "h": 3600}[m[3]]
 }
 
-// TestLimits: each figure of the page is what the code has.
+// TestLimits: each figure of the page equals the code's.
 func TestLimits(t *testing.T) {
 	rows := 0
 	for _, line := range strings.Split(page(t, "limits.md"), "\n") {
@@ -106,10 +106,10 @@ func TestLimits(t *testing.T) {
 		folder, name := at[:dot], at[dot+1:]
 		got, ok := constants(t, folder)[name]
 		if want := inWords(t, strings.TrimSpace(cells[2])); !ok || got != want {
-			t.Errorf("docs/limits.md says %s of %s, which is %v (there: %v)", strings.TrimSpace(cells[2]), at, got, ok)
+			t.Errorf("docs/limits.md has %s for %s, which is %v (there: %v)", strings.TrimSpace(cells[2]), at, got, ok)
 		}
 		if strings.TrimSpace(cells[1]) == "" || strings.TrimSpace(cells[3]) == "" {
-			t.Errorf("docs/limits.md does not say what %s bounds, or what comes of more", at)
+			t.Errorf("docs/limits.md lacks what %s bounds, or what happens beyond", at)
 		}
 	}
 	if rows < 30 {

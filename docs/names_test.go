@@ -10,7 +10,7 @@ import (
 	read "holdfast.dev/holdfast/internal/tree"
 )
 
-// namesOfOthers are names that pages take from Kubernetes, PyTorch, NCCL and other projects.
+// namesOfOthers are names of Kubernetes, PyTorch, NCCL and other projects that pages use.
 var namesOfOthers = strings.Fields(`
 	BatchNorm CheckpointEngine FailedToRetrieveImagePullSecret FailedToSchedule PlacementGenerate ShardedTensor SuccessCriteriaMet
 	dnsPolicy managedFields mergePodStatus ncclInvalidUsage nodeLeaseDurationSeconds nominalQuota preemptionPolicy resourceClaimName
@@ -27,7 +27,7 @@ var (
 	qualified = regexp.MustCompile(`^([a-z]\w*)\.([A-Z]\w*)(?:\.\w+)?$`)
 )
 
-// tree is what pages may name: the paths of its files, the words of those outside docs, and the tests and names of each package.
+// tree has what pages may name: the paths of its files, the words of those outside docs, and the tests and names of each package.
 type tree struct {
 	paths    []string
 	words    map[string]bool
@@ -60,7 +60,7 @@ func readTree(files map[string]string) tree {
 	return have
 }
 
-// missing is why a quoted text of a page names nothing, or "".
+// missing returns why a page's quoted text names nothing, or "".
 func (have tree) missing(text string) string {
 	switch {
 	case aTest.MatchString(text):
@@ -85,7 +85,7 @@ func (have tree) missing(text string) string {
 	return ""
 }
 
-// TestPagesNameWhatThereIs: tests, files and names of code that a page quotes are there.
+// TestPagesNameWhatThereIs: tests, files and names of code that a page quotes exist.
 func TestPagesNameWhatThereIs(t *testing.T) {
 	files := read.Read(t, "..")
 	have, others := readTree(files), map[string]bool{}

@@ -14,19 +14,19 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// scene is a cluster and a gang; its picture shows what the planner answers.
+// scene is a cluster and a gang; its picture shows the planner's answer.
 type scene struct {
 	title string
-	// domains are of the narrowest level, in order.
+	// domains are the domains of the narrowest level, in order.
 	domains []fabricDomain
 	levels  []topology.Level
-	// size is how many pods there are, standing how many of them are on nodes: those marked m, by slot, but for lost.
+	// size is the number of pods. Those marked m are on nodes, by slot, without the slot lost.
 	size, lost int
 	asks       gang.Topology
 }
 
-// fabricDomain is an NVLink domain or rack; a letter per node: . is free, # taken by others, o has a small pod of others,
-// ! is sick, m has a member.
+// fabricDomain is an NVLink domain or rack; a letter per node: . is free, # used by others, o has a small pod of others, ! is sick, m has a
+// member.
 type fabricDomain struct {
 	path  []string
 	nodes string
@@ -61,7 +61,7 @@ var scenes = map[string]scene{
 
 const device = "nvidia.com/gpu"
 
-// ask puts a scene to the planner; slots are those of members by node.
+// ask calls the planner for a scene; slots are the members' slots by node.
 func (s scene) ask() (slots map[string]int, before map[string]bool, no *gang.Refusal) {
 	role := gang.Role{Requests: topology.Resources{device: 8}, Out: map[string]gang.Cause{}}
 	var nodes []topology.Node
@@ -159,7 +159,7 @@ func (s scene) draw() string {
 `, wide, y+30, html.EscapeString(s.title), html.EscapeString(s.title), b.String())
 }
 
-// extent is how large a domain is drawn.
+// extent is the size of a domain's drawing.
 func (d fabricDomain) extent() (w, h int) {
 	n := min(len(d.nodes), perRow)
 	rows := (len(d.nodes) + perRow - 1) / perRow
@@ -197,8 +197,7 @@ func (s scene) domain(b *strings.Builder, d fabricDomain, x, y int, slots map[st
 	}
 }
 
-// kept is from which node on those that are free are promised spares: in a used domain the last ones, less those that are
-// sick.
+// kept is the index of the first free node that is a promised spare: in a used domain the last free nodes, minus one for each sick node.
 func (d fabricDomain) kept(spares int, slots map[string]int) (from int) {
 	used := false
 	for i, what := range d.nodes {
@@ -217,7 +216,7 @@ func (d fabricDomain) kept(spares int, slots map[string]int) (from int) {
 	return from
 }
 
-// legend says what is what, of what there is in the scene.
+// legend explains the symbols that the scene uses.
 func (s scene) legend(b *strings.Builder, y int) {
 	all := ""
 	for _, d := range s.domains {
@@ -244,7 +243,7 @@ func (s scene) legend(b *strings.Builder, y int) {
 	}
 }
 
-// wrapped is a refusal in lines.
+// wrapped is a refusal's text, in lines.
 func wrapped(no *gang.Refusal) []string {
 	if no == nil {
 		return nil
@@ -254,7 +253,7 @@ func wrapped(no *gang.Refusal) []string {
 
 var picture = regexp.MustCompile(`pictures/([a-z]+)\.svg`)
 
-// The pictures of docs/placement.md are what the planner answers now, and the page shows all of them.
+// TestPictures: the pictures of docs/placement.md are the planner's present answers, and the page shows all of them.
 func TestPictures(t *testing.T) {
 	shown := map[string]bool{}
 	for _, m := range picture.FindAllStringSubmatch(page(t, "placement.md"), -1) {

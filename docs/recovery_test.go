@@ -11,13 +11,13 @@ import (
 	"testing"
 )
 
-// function is a name in a table of recovery.md, method one in its words.
+// function is a name in a table of recovery.md, method one in its text.
 var (
 	function = regexp.MustCompile("`([A-Za-z.]+)`")
 	method   = regexp.MustCompile("`([A-Za-z]+\\.[A-Za-z]+)`")
 )
 
-// TestRecovery: what recovery.md names is declared where it says.
+// TestRecovery: the functions in recovery.md are declared where the page says.
 func TestRecovery(t *testing.T) {
 	seen := 0
 	for _, line := range strings.Split(page(t, "recovery.md"), "\n") {
@@ -42,7 +42,7 @@ func TestRecovery(t *testing.T) {
 	}
 }
 
-// declared are the names of a package's functions, types, constants and variables, and its methods as Type.method.
+// declared returns the names of a package's functions, types, constants and variables, and its methods as Type.method.
 func declared(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	files, err := os.ReadDir(dir)

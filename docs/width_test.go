@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// widest is how many columns a line of prose may have, so that a difference shows what was said anew.
+// widest is the most columns of a line of prose, so that a diff shows what changed.
 const widest = 120
 
 // TestWidthOfProse reads every page. Tables, code and lines with an address cannot be wrapped.
@@ -39,7 +39,7 @@ func TestWidthOfProse(t *testing.T) {
 	}
 }
 
-// filled is a text in lines of at most so many columns.
+// filled wraps a text at so many columns.
 func filled(text string, columns int) (lines []string) {
 	line := ""
 	for _, word := range strings.Fields(text) {

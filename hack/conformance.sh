@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Compares ranks under torchrun with ranks under the agent (test/conformance), and runs the Python side's tests of imports and steps, for the oldest PyTorch that is supported and the newest that
-# can be had, with the oldest Python and the newest that are here. Each pair gets a virtual environment of its own, some 5 GB, under
-# /opt/holdfast-conformance (HOLDFAST_CONFORMANCE_DIR); --remove removes it after its tests. What cannot be had is said at the end. It is
-# a failure where it was asked for by name, and where it is the oldest pair or the newest.
+# Compares ranks under torchrun with ranks under the agent (test/conformance), and runs the client's tests of imports and steps: with the
+# oldest supported PyTorch and the newest available one, and the oldest and newest Python on this machine. Each pair gets a virtual
+# environment of its own, some 5 GB, under /opt/holdfast-conformance (HOLDFAST_CONFORMANCE_DIR); --remove removes it after its tests. Pairs
+# that cannot be installed are listed at the end. A named pair, the oldest and the newest must not be missing.
 #
 #   hack/conformance.sh [--remove] [VERSION/TORCH...]    such as 3.10/2.4.1; VERSION is a Python that is on PATH or under ~/.pyenv
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fuzzes each target for a while (FUZZTIME, 20 s each) and keeps what it found: an input that breaks a promise lies in testdata/fuzz of its
-# package, to be committed with its mend. KEEP=1 also keeps some inputs that reached new code, the shortest KEEP_MOST (24) of each target.
+# Fuzzes each target for a while (FUZZTIME, 20 s each) and keeps its findings: an input that breaks a promise is in testdata/fuzz of its
+# package, to be committed with the fix. KEEP=1 also keeps some inputs that reached new code, the shortest KEEP_MOST (24) of each target.
 #
 #   hack/fuzz.sh [PACKAGE...]
 set -euo pipefail

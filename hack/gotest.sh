@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# go test with binaries that are kept in .cache/test-binaries. They can be built before anything runs that a busy machine would
-# disturb, and are linked again only where something has changed. To be called by make, which sets the flags of the build cache.
+# go test with binaries that are kept in .cache/test-binaries. They are built before tests that a busy machine would disturb, and linked
+# again only after a change. make calls it, and sets the flags of the build cache.
 #
 #   hack/gotest.sh build PACKAGE...             builds them, with a word now and then
 #   hack/gotest.sh run FLAG... -- PACKAGE...    runs them

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prepares /opt/holdfast-launchers, a virtual environment with the launchers and frameworks of hack/launchers.txt beside the PyTorch of
-# /opt/holdfast-python, which it does not install again. Tests alone need it. --plan says what would be downloaded, and does nothing.
-# The marker .ready is written last and says what was installed: a run that was killed is done again, one that is whole costs nothing.
+# /opt/holdfast-python, which it does not install again. Only tests need it. --plan prints what would be downloaded, and does nothing. The
+# marker .ready is written last and lists what was installed: a killed run is repeated, a complete one takes no time.
 set -euo pipefail
 umask 022
 cd "$(dirname "$0")/.."

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Checks that this machine can run the dev cluster, says what will be
-# downloaded and how much, and installs what is missing. Runs again at no cost.
-# HOLDFAST_PREPARE=check only checks and says; =install installs without saying it again.
+# Checks that this machine can run the dev cluster, prints what will be downloaded and its size, and installs what is missing. A second run
+# takes no time. HOLDFAST_PREPARE=check only checks and prints; =install installs without printing it again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

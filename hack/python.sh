@@ -4,9 +4,8 @@
 # Pods mount it at the same path. HOLDFAST_PYTHON=/path/to/python3 takes the
 # PyTorch of that interpreter (2.4 or newer) instead of downloading one.
 #
-# The marker .ready is written last and says what was installed: a run that
-# was killed is done again, one that is whole costs nothing.
-# --plan says what would be downloaded, and does nothing.
+# The marker .ready is written last and lists what was installed: a killed run is repeated, a complete one takes no time. --plan prints what
+# would be downloaded, and does nothing.
 set -euo pipefail
 umask 022
 

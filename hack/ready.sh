@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prepares and builds, side by side: what comes from the network comes while Kubernetes is compiled. Where one of them fails, or
-# this is ended, so are both, with all that they have started.
+# Prepares and builds in parallel: downloads run while Kubernetes is compiled. If one of the two fails, or this script is ended, both end,
+# with all their processes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts the version that hack/upgrade-from names and today's under one running job, in both directions: its agents with today's coordinator,
-# without a cluster, and the whole of both on real kubelets (test/upgrade). Builds that version beside this tree, in .cache/upgrade.
+# Runs the version in hack/upgrade-from and today's under one running job, in both directions: its agents with today's coordinator, without
+# a cluster, and both versions as a whole on real kubelets (test/upgrade). Builds that version beside this tree, in .cache/upgrade.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 from=$(grep -v '^#' hack/upgrade-from)

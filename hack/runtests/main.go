@@ -1,5 +1,5 @@
-// Command runtests is make test: everything that checks the project. What the machine cannot do is left out and named at the end; with CI
-// set such a machine is refused.
+// Command runtests is make test: everything that checks the project. Checks that the machine cannot run are skipped and listed at the end;
+// with CI set such a machine is refused.
 //
 // All binaries, those of tests too, are built before the first cluster starts: beside one, compiling and linking would break its promises
 // about time. Then jobs run side by side, each a verb of the Makefile (see plan). Every line carries the name of its job; the whole output

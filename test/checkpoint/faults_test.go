@@ -133,7 +133,7 @@ func (f *faulty) awaitNote(text string) {
 // awaitNoNote waits until the agent's report has no note on storage.
 func (f *faulty) awaitNoNote() {
 	f.t.Helper()
-	eventually.Holds(f.t, "the agent's report says nothing of storage", func() (bool, any) {
+	eventually.Holds(f.t, "the agent's report has no note on storage", func() (bool, any) {
 		notes := f.c.Report(f.pods[0].Name).GetNotes()
 		return !slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, "storage") }), notes
 	})

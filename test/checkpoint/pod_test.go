@@ -52,7 +52,7 @@ func (p *pod) lose(t *testing.T) {
 	p.loseMemory(t)
 }
 
-// loseMemory is what becomes of the memory of a pod that has ended.
+// loseMemory removes the memory of a pod that has ended.
 func (p *pod) loseMemory(t *testing.T) {
 	t.Helper()
 	for _, dir := range []string{"memory", "run"} {

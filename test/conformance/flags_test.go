@@ -168,7 +168,7 @@ func verdict(err error, theirs string) string {
 	return fmt.Sprintf("refused by %s alone: %s", who, said)
 }
 
-// ambiguousByNewer says that a short form is refused for a flag that the installed torch does not have yet.
+// ambiguousByNewer reports whether a short form is refused for a flag that the installed torch does not have yet.
 func ambiguousByNewer(err error, flags []option) bool {
 	if err == nil {
 		return false

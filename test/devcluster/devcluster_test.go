@@ -244,7 +244,7 @@ func (w *world) kernelLog(t *testing.T) {
 		}
 	}
 	if err := w.c.Node("n1").LogKernel("two\nlines"); err == nil {
-		t.Error("two lines were taken for one")
+		t.Error("two lines became one record")
 	}
 }
 
@@ -310,7 +310,7 @@ func (w *world) python(t *testing.T) {
 	}
 	_, err := w.c.KubectlIn(w.ctx, strings.Replace(privileged, "namespace: default", "namespace: train", 1), "apply", "-f", "-")
 	if err == nil || !strings.Contains(err.Error(), "violates PodSecurity") {
-		t.Errorf("a pod with hostPath was taken in a restricted namespace: %v", err)
+		t.Errorf("a pod with hostPath was admitted in a restricted namespace: %v", err)
 	}
 }
 

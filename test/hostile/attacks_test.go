@@ -89,7 +89,7 @@ func attacks() []attack {
 		{"a group whose pods have volumes of their own", ownVolumes, []string{"1100 pods wanted"}},
 		{"a group whose first pod is re-created repeatedly", newLeaders, []string{"300 pods wanted"}},
 		{"pods that a node must reject", rejected, nil},
-		{"the driver's words in a log", forgedLog, nil},
+		{"the driver's message in a log", forgedLog, nil},
 		{"another's placement asked for", asked, []string{"401", "must carry a token of service account holdfast-system/holdfast-preview", "403", "may not get on /holdfast/fabric", `cannot create resource "serviceaccounts/token"`}},
 		{"large and slow questions about placement", questions, nil},
 		{"terminal control characters in a traceback", loud, nil},

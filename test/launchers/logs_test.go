@@ -58,7 +58,7 @@ func writers(console string) []string {
 	return out
 }
 
-// TestLogs: torchrun's options about logs make the same files with the same content, and the same lines on the console, as torchrun does.
+// TestLogs: torchrun's options on logs create the same files with the same content, and the same lines on the console, as torchrun does.
 func TestLogs(t *testing.T) {
 	python(t)
 	script, _ := filepath.Abs("scripts/writer.py")

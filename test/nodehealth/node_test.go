@@ -250,11 +250,11 @@ func (w *world) errors(t *testing.T, n *devcluster.Node) {
 	if err := n.LogKernel("<3>NVRM: Xid (PCI:0000:11:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."); err != nil {
 		t.Fatal(err)
 	}
-	_, told := w.until(t, n.Name, "evicted for what the kernel log tells", evicts("GPUOffTheBus"))
+	_, told := w.until(t, n.Name, "evicted for the cause in the kernel log", evicts("GPUOffTheBus"))
 	if !slices.ContainsFunc(told.Evidence, func(e v1alpha1.NodeEvidence) bool {
 		return e.Source == string(nodehealth.Kmsg) && e.Device == n.GPU(1) && e.Cause == "GPUOffTheBus"
 	}) {
-		t.Errorf("the kernel log is not named as what told of %s: %+v", n.GPU(1), told.Evidence)
+		t.Errorf("the kernel log is not named as the source of %s: %+v", n.GPU(1), told.Evidence)
 	}
 	if err := n.Heal(); err != nil {
 		t.Fatal(err)
@@ -281,7 +281,7 @@ func (w *world) losses(t *testing.T, n *devcluster.Node) {
 		t.Fatal(err)
 	}
 	w.until(t, n.Name, "evicted", evicts("GPULost"))
-	t.Logf("lost without a word: told after %s", time.Since(began).Round(time.Millisecond))
+	t.Logf("lost without a log line: reported after %s", time.Since(began).Round(time.Millisecond))
 	if err := n.Heal(); err != nil {
 		t.Fatal(err)
 	}

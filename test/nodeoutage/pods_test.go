@@ -89,7 +89,7 @@ func podsOfGangsAlone(w *world, c *devcluster.Cluster) {
 		{"a pod of no gang", other.Name, take, "pods of gangs alone"},
 		{"one that it would make a gang's", other.Name, `{"metadata":{"labels":{"holdfast.dev/gang":"g","holdfast.dev/replaced":"true"}}}`, "pods of gangs alone"},
 		{"another label", gang.Name, `{"metadata":{"labels":{"a":"b","holdfast.dev/replaced":"true"}}}`, "only to take it out"},
-		{"out of the Job without a word", gang.Name, `{"metadata":{"labels":{"controller-uid":null}}}`, "only to take it out"},
+		{"out of the Job without the label", gang.Name, `{"metadata":{"labels":{"controller-uid":null}}}`, "only to take it out"},
 		{"into another gang", gang.Name, `{"metadata":{"labels":{"holdfast.dev/gang":"g","holdfast.dev/replaced":"true"}}}`, "only to take it out"},
 		{"an annotation", gang.Name, `{"metadata":{"labels":{"holdfast.dev/replaced":"true"},"annotations":{"a":"b"}}}`, "no annotation of a pod but"},
 		{"what keeps it, with no order to go", gang.Name, `{"metadata":{"annotations":{"holdfast.dev/eviction-refused":"x"}}}`, "only to take it out"},
@@ -123,7 +123,7 @@ func (w *world) replaces(config *rest.Config, pod *corev1.Pod) {
 	if err := store.Replace(w.ctx, key, elastic.Termination{Pod: string(pod.UID), Name: pod.Name, Cause: v1alpha1.CauseNodeGone}); err != nil {
 		w.t.Fatalf("with its own rights the controller cannot replace a pod: %v", err)
 	}
-	eventually.Succeeds(w.t, "the Job makes its pod anew", func() error {
+	eventually.Succeeds(w.t, "the Job creates its pod again", func() error {
 		list, err := w.direct.CoreV1().
 			Pods("default").
 			List(w.ctx, metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=a-gang," + v1alpha1.LabelReplaced + "!=true"})

@@ -259,7 +259,7 @@ func testLeaderDrained(ctx context.Context, t *testing.T, w *world, nodes []stri
 	took := time.Since(began)
 	w.Say("  leaderless: the pods of a Job that was deleted went after %.0f s", took.Seconds())
 	if took > (enough-10)*time.Second {
-		t.Errorf("they had a grace of %d s, and took %s: nobody told them that nothing depends on them", enough, took)
+		t.Errorf("they had a grace of %d s, and took %s: they were not ordered to exit", enough, took)
 	}
 }
 
@@ -314,7 +314,7 @@ func testAway(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.onNode(ctx, t, spare, func(n *corev1.Node) { n.Spec.Unschedulable = false })
 	after := w.runs(ctx, t, job, before.Generation+1)
 	w.replacedOnce(ctx, t, job, before, after, 0)
-	w.until(ctx, t, "what the job beside did meanwhile is told", func(ctx context.Context) (bool, string) {
+	w.until(ctx, t, "the other job's steps are reported", func(ctx context.Context) (bool, string) {
 		g, err := w.gang(ctx, other)
 		if err != nil {
 			return false, err.Error()

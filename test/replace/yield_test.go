@@ -54,7 +54,7 @@ func testYields(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	)
 	if r.RestoreStep < was.Progress.Step || ptr.Deref(r.StepsRecomputed, -1) != 0 || now.Restarts != was.Restarts ||
 		now.Replacements != was.Replacements+2 {
-		t.Errorf("at step %d it was told to leave; restored step %d, %d steps were done again; %d restarts and %d replacements became %d and %d",
+		t.Errorf("at step %d it was preempted; restored step %d, %d steps were done again; %d restarts and %d replacements became %d and %d",
 			was.Progress.Step, r.RestoreStep, ptr.Deref(r.StepsRecomputed, -1), was.Restarts, was.Replacements, now.Restarts, now.Replacements)
 	}
 	w.end(ctx, t, job)

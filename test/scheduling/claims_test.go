@@ -93,7 +93,7 @@ func claimed(s *stage) {
 	s.until("all four to be placed", s.bound(four...))
 	s.devicesAreTheirs(4)
 	late := s.ranked("late", 1, byClaim)
-	s.until("a fifth to hear why, and that nobody leaves for it", func() bool {
+	s.until("a fifth to be refused with the reason, without preemption", func() bool {
 		return s.saying(late[0], "refused by DynamicResources")() && s.saying(late[0], "devices of resource claims are neither preempted nor reserved")()
 	})
 	s.end(four[0])

@@ -88,7 +88,7 @@ func (s *stage) freedByMoves() {
 	}
 	var got []v1alpha1.FreedDomain
 	token := s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience)
-	s.until("it to be told that a domain would be free", func() bool {
+	s.until("the answer to name a domain that would be free", func() bool {
 		var fabric v1alpha1.FabricResponse
 		code, text := s.acting().fabric(s.t, token)
 		if err := json.Unmarshal(text, &fabric); code != http.StatusOK || err != nil {
@@ -141,7 +141,7 @@ func (s *stage) evenSlices() []string {
 			s.t.Errorf("%s is on %s, before its neighbour's %s", name, p.Spec.NodeName, pods[names[slot-1]].Spec.NodeName)
 		}
 		if at := p.Annotations[v1alpha1.AnnotationTopologyDomain]; !strings.HasSuffix(at, "nvlink="+of[p.Spec.NodeName]) {
-			s.t.Errorf("%s is told that it is in %q", name, at)
+			s.t.Errorf("%s has the domain %q", name, at)
 		}
 	}
 	if a, b := of[pods[names[0]].Spec.NodeName], of[pods[names[12]].Spec.NodeName]; a == b {

@@ -170,7 +170,7 @@ func coscheduled(s *stage) {
 			return got.Phase == want && got.Running == running
 		}
 	}
-	s.until("the group to be told of six that run", phase("early", coscheduling.PodGroupRunning, 6))
+	s.until("the group's status to count six running pods", phase("early", coscheduling.PodGroupRunning, 6))
 	late := s.grow("early", 6, 10, in("early"))
 	s.until("two more to join, and two to wait", func() bool { return s.onNodes("early-") == 8 })
 	s.until("the first of those that wait to hear why", func() bool {
@@ -249,7 +249,7 @@ func volcanoed(s *stage) {
 		_, tier, _ := strings.Cut(at, "tier-1=")
 		leaf[tier] = true
 		if !strings.Contains(at, "tier-2=root,tier-1=leaf-") {
-			s.t.Errorf("%s is told that it is in %q", n, at)
+			s.t.Errorf("%s has the domain %q", n, at)
 		}
 	}
 	if len(leaf) != 1 {
@@ -260,7 +260,7 @@ func volcanoed(s *stage) {
 		return got.Phase == vcscheduling.PodGroupRunning && got.Running == 5 && len(got.Conditions) == 1 &&
 			got.Conditions[0].Type == vcscheduling.PodGroupScheduled
 	})
-	s.until("the queue to be said to be of no use", func() bool { return s.event("train-x", v1alpha1.ReasonSettingsIgnored) })
+	s.until("an event that the queue is ignored", func() bool { return s.event("train-x", v1alpha1.ReasonSettingsIgnored) })
 	s.clear()
 
 	s.vcjob("wide", 5, 5)

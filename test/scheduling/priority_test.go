@@ -55,11 +55,11 @@ func reserved(s *stage) {
 	})
 	s.t.Log(s.said(big[0]))
 	long := s.ranked("long", 1, nil)
-	s.until("the one that says nothing to be refused", func() bool { return s.said(long[0]) != "" })
+	s.until("the one without a run time to be refused", func() bool { return s.said(long[0]) != "" })
 	short := s.ranked("short", 1, func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationRunTime] = "30m" })
 	s.until("the one that ends in time to be placed", s.bound(short...))
 	if s.pods()[long[0]].Spec.NodeName != "" {
-		s.t.Error("a gang that says nothing went into reserved room")
+		s.t.Error("a gang without a run time went into reserved room")
 	}
 	s.end(append(busy, short...)...)
 	s.until("the large gang to be placed", s.bound(big...))

@@ -261,7 +261,7 @@ func overstayed(s *stage) {
 	big := s.ranked("big", squad, onPlain)
 	s.until("room to be reserved", s.saying(big[0], "is reserved for it, expected to be free at"))
 	late, early := s.ranked("late", 2, says("30m")), s.ranked("early", 1, says("40m"))
-	s.until("those who say that they are over in time to be placed", s.bound(append(late, early...)...))
+	s.until("those that declare to end in time to be placed", s.bound(append(late, early...)...))
 	began(0, early...)
 	began(2*time.Hour, late...)
 	evictions := s.evictions()
@@ -271,13 +271,13 @@ func overstayed(s *stage) {
 		s.t.Errorf("%d evictions for nothing", n)
 	}
 	s.end(busy...)
-	s.until("the late ones to be told to leave", func() bool { return len(s.leaving()) == len(late) })
+	s.until("the late ones to be evicted", func() bool { return len(s.leaving()) == len(late) })
 	s.until("it to be said", s.saying(big[0], "preempting gang default/late (beyond its declared run time) (2 pods)"))
 	s.t.Log(s.said(big[0]))
 	s.end(late...)
 	s.until("the gang to be placed", s.bound(big...))
 	if s.onNodes("early") != 1 || s.pods()[early[0]].DeletionTimestamp != nil {
-		s.t.Error("one that had time left was told to leave")
+		s.t.Error("one that had time left was evicted")
 	}
 	if n := s.evictions() - evictions; n != len(late) {
 		s.t.Errorf("%d evictions of a gang of %d", n, len(late))
@@ -296,11 +296,11 @@ func madeRoom(s *stage) {
 	s.budget("kept", squad)
 	before, evictions := s.pods(), s.evictions()
 	urgent := s.ranked("urgent", squad, urgently)
-	s.until("the other gang to be told to leave", func() bool { return len(s.leaving()) == squad })
+	s.until("the other gang to be evicted", func() bool { return len(s.leaving()) == squad })
 	s.until("it to be said", s.saying(urgent[0], "is nominated for it until"))
 	s.t.Log(s.said(urgent[0]))
 	if !strings.Contains(s.said(urgent[0]), "preempting gang default/slow (4 pods)") {
-		s.t.Error("it is not said who leaves")
+		s.t.Error("the evicted gang is not named")
 	}
 	for _, name := range slow {
 		if !slices.ContainsFunc(s.pods()[name].Status.Conditions, func(c corev1.PodCondition) bool {
@@ -314,7 +314,7 @@ func madeRoom(s *stage) {
 	thief := s.ranked("thief", 1, onPlain)
 	s.until("the thief to be refused", s.saying(thief[0], "1 pod wanted, 0 fit"))
 	s.create(alone("lone", onPlain))
-	s.until("the pod to hear for whom it is kept out", s.saying("lone", "room on the node is held for gang default/urgent"))
+	s.until("the refused pod's message to name the gang", s.saying("lone", "room on the node is held for gang default/urgent"))
 	s.end(slow[1:]...)
 	s.until("the gang to be placed", s.bound(urgent...))
 	after := s.pods()
@@ -371,7 +371,7 @@ func storedLeaves(s *stage) {
 		s.t.Fatalf("%v: %s", err, out)
 	}
 	urgent := s.ranked("urgent", squad, urgently)
-	s.until("a gang to be told to leave", func() bool { return len(s.leaving()) == squad })
+	s.until("a gang to be evicted", func() bool { return len(s.leaving()) == squad })
 	for _, name := range s.leaving() {
 		if !strings.HasPrefix(name, "stored") {
 			s.t.Errorf("%s leaves", name)
@@ -394,7 +394,7 @@ func madeRoomForOne(s *stage) {
 	slow := s.ranked("slow", squad, slowly)
 	s.running(slow...)
 	s.create(alone("lone", urgently))
-	s.until("the whole gang to be told to leave", func() bool { return len(s.leaving()) == squad })
+	s.until("the whole gang to be evicted", func() bool { return len(s.leaving()) == squad })
 	s.until("a node to be nominated", func() bool { return s.pods()["lone"].Status.NominatedNodeName != "" })
 	at := s.pods()["lone"].Status.NominatedNodeName
 	s.end(slow...)
@@ -422,7 +422,7 @@ func killedInTheBatch(s *stage) {
 		allow := s.forbid(slow[squad/2:])
 		evictions, leader := s.evictions(), s.acting()
 		urgent := s.ranked("urgent", squad, urgently)
-		s.until("half of the gang to be told to leave", func() bool { return len(s.leaving()) == squad/2 })
+		s.until("half of the gang to be evicted", func() bool { return len(s.leaving()) == squad/2 })
 		leader.kill()
 		if c.another {
 			s.end(other...)
@@ -431,7 +431,7 @@ func killedInTheBatch(s *stage) {
 		} else {
 			allow()
 			thief := s.ranked("thief", 1, onPlain)
-			s.until("the rest to be told to leave", func() bool { return len(s.leaving()) == squad })
+			s.until("the rest to be evicted", func() bool { return len(s.leaving()) == squad })
 			s.until("the thief to be refused", s.saying(thief[0], "1 pod wanted, 0 fit"))
 			s.end(slow...)
 			s.until("the gang to be placed", s.bound(urgent...))

@@ -123,7 +123,7 @@ func (s *stage) start() *replica {
 		}
 		if s.root.Failed() {
 			all := strings.Split(r.said(), "\n")
-			s.root.Logf("the replica on port %d said at last:\n%s", r.port, strings.Join(all[max(0, len(all)-40):], "\n"))
+			s.root.Logf("last output of the replica on port %d:\n%s", r.port, strings.Join(all[max(0, len(all)-40):], "\n"))
 		}
 	})
 	s.until("the replica to be ready, whether it leads or not", func() bool { return get(r.port, "/readyz") == http.StatusOK })

@@ -84,7 +84,7 @@ func (r *run) controllerAway(ctx context.Context) ([]string, error) {
 	}
 	time.Sleep(time.Until(gone.Add(awayFor)))
 	if pods, err := r.Pods(ctx, Namespace, late.Name); err != nil || len(pods) > 0 {
-		return saw, fmt.Errorf("%d pods of job %s came while nobody could inject them, %v", len(pods), late.Name, err)
+		return saw, fmt.Errorf("%d pods of job %s were created while no webhook could inject them, %v", len(pods), late.Name, err)
 	}
 	r.late = begin(func() ([]string, error) { return r.lateComes(ctx, late) })
 	if err := r.scale(ctx, 2); err != nil {

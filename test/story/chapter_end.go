@@ -270,7 +270,7 @@ func (r *run) collect(ctx context.Context) error {
 	}
 	share, known := status.Goodput(gang.Status.Run, time.Now())
 	if !known || gang.Status.GoodputPercent == nil {
-		return fmt.Errorf("the Gang tells no goodput: %+v", gang.Status)
+		return fmt.Errorf("the Gang has no goodput: %+v", gang.Status)
 	}
 	r.report.Goodput = fmt.Sprintf("%.1f%%", 100*share)
 	told := 0

@@ -71,7 +71,7 @@ func (r *run) heals(ctx context.Context, node string, mended time.Time) ([]strin
 	if err != nil {
 		return nil, err
 	}
-	whole, err := gone("no taint of ours is left on node "+node, v1alpha1.TaintUnhealthy, v1alpha1.TaintOutage)
+	whole, err := gone("no taint of Holdfast is left on node "+node, v1alpha1.TaintUnhealthy, v1alpha1.TaintOutage)
 	return []string{fmt.Sprintf("the daemon of %s removed its taint %.0f s after the GPU was back; the controller, away meanwhile, that of its decision after %.0f s",
 		node, daemon.Seconds(), whole.Seconds())}, err
 }
@@ -264,7 +264,7 @@ func (r *run) lastRecovery(ctx context.Context) (v1alpha1.Recovery, error) {
 	}
 	recoveries := gang.Status.Run.Recoveries
 	if len(recoveries) == 0 {
-		return v1alpha1.Recovery{}, fmt.Errorf("the Gang tells of no recovery")
+		return v1alpha1.Recovery{}, fmt.Errorf("the Gang has no recovery")
 	}
 	return recoveries[len(recoveries)-1], nil
 }

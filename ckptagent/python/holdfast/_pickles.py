@@ -1,6 +1,6 @@
 """Pickled objects of a state, read in a process that did not write them.
 
-A pickle can run any code, so whoever can write to storage could use one to attack a reader. So only types that merely hold values
+A pickle can run any code, so an account that can write to storage could attack a reader. So only types that merely hold values
 are unpickled; all others are left out, unless the reader trusts the folder.
 """
 

@@ -2,7 +2,7 @@
 #
 #     … cuda BYTES FOLDER DISK RANK WORLD [restore STEP]
 #
-# Commands come one a line; all times are in seconds.
+# One command a line; all times are in seconds.
 #
 # sums: what the state comes to, for another process to compare with.
 # save: one save, of a device that has nothing else to do, and until it is sealed.

@@ -1,9 +1,9 @@
-"""The lower bound for launchers on this machine. With processes ready ("limit"): those that have imported everything are forked,
-join their group and take one step. With none ready ("limit_cold"): new ones are started, import, join and step.
+"""The lower bound for launchers on this machine. "limit": processes that have imported everything are forked, join their group
+and take one step. "limit_cold": new processes start, import, join and step.
 
-One such process per rank runs in the same pods, under the same limits, as the systems of the benchmark. The parents of all pods agree
-on a moment; from then on the clock runs until the last rank has finished one step of the benchmark's own training script. What a new
-process takes that has the machine to itself is told as well ("limit_alone"): the rest of a cold start is processes in each other's way.
+One such process per rank runs in the same pods, under the same limits, as the systems of the benchmark. The parents of all pods
+agree on a start time; the clock then runs until the last rank has finished one step of the benchmark's training script.
+"limit_alone" is one new process alone on the machine: the rest of a cold start is contention.
 """
 import importlib
 import json

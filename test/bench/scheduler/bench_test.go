@@ -27,7 +27,7 @@ func TestOrderIsRotated(t *testing.T) {
 	}
 }
 
-// A goal's row is one that a full run has.
+// TestEveryGoalHasARow: a goal's row exists in a full run.
 func TestEveryGoalHasARow(t *testing.T) {
 	b := &bench{Set: figure.NewSet(benchName)}
 	for _, k := range cases(false) {
@@ -46,7 +46,7 @@ func TestEveryGoalHasARow(t *testing.T) {
 	}
 }
 
-// Systems' pods differ by the scheduler's name and by what names the group, and by nothing else.
+// TestPodsAreAlike: systems' pods differ only by the scheduler's name and the keys of the group.
 func TestPodsAreAlike(t *testing.T) {
 	g := group{name: "gang-000", size: 4, gpus: gpusPerNode}
 	for _, s := range systems {
@@ -63,8 +63,8 @@ func TestPodsAreAlike(t *testing.T) {
 	}
 }
 
-// TestSystemsHaveTheSameGates: every scheduler is started with the gate that Holdfast ships with, and beside it with what makes its own
-// gangs and racks alone.
+// TestSystemsHaveTheSameGates: every scheduler starts with the feature gate that Holdfast ships with, and otherwise only with gates for its
+// own gangs and racks.
 func TestSystemsHaveTheSameGates(t *testing.T) {
 	deployment, err := os.ReadFile("../../../manifests/scheduler/deployment.yaml")
 	if err != nil || !strings.Contains(string(deployment), "- --feature-gates="+gate+"\n") {
@@ -95,7 +95,7 @@ func TestSystemsHaveTheSameGates(t *testing.T) {
 		}
 	}
 	if started < 4 {
-		t.Errorf("%d systems have a scheduler, so this test does not see them", started)
+		t.Errorf("%d systems have a scheduler, so this test misses them", started)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestCasesFit(t *testing.T) {
 				}
 			}
 			if pods > k.nodes {
-				t.Errorf("%s: %d pods that are to fit on %d nodes", k.name, pods, k.nodes)
+				t.Errorf("%s: %d pods that should fit on %d nodes", k.name, pods, k.nodes)
 			}
 		}
 	}
@@ -171,7 +171,7 @@ func TestDomainsAreLookedAt(t *testing.T) {
 	}
 }
 
-// Every option acts or is refused, before anything is started.
+// TestRefusedOptions: an option without effect is refused before anything is started.
 func TestRefusedOptions(t *testing.T) {
 	figuretest.Refused(t, command, []figuretest.Option{
 		{Args: []string{"--repeat=0"}, Want: `for "--repeat" flag: give a whole number, at least 1`},
@@ -185,7 +185,8 @@ func TestRefusedOptions(t *testing.T) {
 	})
 }
 
-// Of a system that fails, and of every one where the case is broken off, no figure is left. Here no binary is there to be started.
+// TestUnfinishedTrialsHaveNoFigures: a failed system, and every system of an interrupted case, keeps no figures. Here there is no binary to
+// start.
 func TestUnfinishedTrialsHaveNoFigures(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -210,7 +211,7 @@ func TestUnfinishedTrialsHaveNoFigures(t *testing.T) {
 	}
 }
 
-// That a system is not in a row is said, with the reason, and is no sample of a time.
+// TestWhatASystemCannotIsSaid: a system that does not support a case is reported with the reason, and adds no sample.
 func TestWhatASystemCannotIsSaid(t *testing.T) {
 	var progress strings.Builder
 	b := &bench{Set: figure.NewSet(benchName), progress: &progress, options: options{repeat: 1}}
@@ -259,7 +260,7 @@ func TestEventsBelongToTheFinishLine(t *testing.T) {
 	}
 }
 
-// TestRefusalsCountFromTheGangsLastPod: pods of other gangs that are created later do not make a refusal look earlier than it is.
+// TestRefusalsCountFromTheGangsLastPod: pods of other gangs that are created later do not make a refusal look earlier.
 func TestRefusalsCountFromTheGangsLastPod(t *testing.T) {
 	k := kase{nodes: 2, groups: slices.Concat(gangsOf(2, 3, 2*gpusPerNode, "never"), gangs(1, 2, "fits"), []group{{size: 2, gpus: 2 * gpusPerNode}})}
 	tr := &trial{k: k, plane: &plane{client: fake.NewClientset()}}
@@ -273,7 +274,7 @@ func TestRefusalsCountFromTheGangsLastPod(t *testing.T) {
 	}
 	for _, name := range []string{"never-000", "never-001"} {
 		if at := tr.whole[name]; at.Before(tr.first) || at.After(tr.last) {
-			t.Errorf("gang %s was whole at %s, pods were created from %s to %s", name, at, tr.first, tr.last)
+			t.Errorf("gang %s was complete at %s, pods were created from %s to %s", name, at, tr.first, tr.last)
 		}
 	}
 	if len(tr.whole) != 2 {
@@ -296,6 +297,6 @@ func TestRefusalsCountFromTheGangsLastPod(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if got, err := w.allRefused(ended, tr.whole); err == nil {
-		t.Errorf("a gang that is told nothing waited %s", got)
+		t.Errorf("a gang without an answer waited %s", got)
 	}
 }

@@ -16,9 +16,9 @@ import (
 const (
 	gpu         = "nvidia.com/gpu"
 	gpusPerNode = 8
-	// rackSize nodes share a rack.
+	// rackSize is the number of nodes in a rack.
 	rackSize = 16
-	// labelRack names a node's rack, labelZone its zone: levels that the scheduler recognises by itself.
+	// labelRack and labelZone are the labels of a node's rack and zone: the scheduler recognises both levels.
 	labelRack = "topology.kubernetes.io/rack"
 	labelZone = corev1.LabelTopologyZone
 )
@@ -28,26 +28,26 @@ type group struct {
 	// name is empty for pods of no gang.
 	name string
 	size int
-	// gpus is what each pod asks for; more than a node has: the group never fits.
+	// gpus is the request of each pod; if a node has fewer, the group never fits.
 	gpus int64
-	// rack: all pods want to be in one rack.
+	// rack: all pods must be in one rack.
 	rack bool
 }
 
-// racks is whether a gang of the case asks for one.
+// racks reports whether a gang of the case must be in one rack.
 func (k kase) racks() bool {
 	return slices.ContainsFunc(k.groups, func(g group) bool { return g.rack })
 }
 
-// fits says whether the group is to be placed, in a cluster of so many nodes.
+// fits reports whether the group can be placed in a cluster of so many nodes.
 func (g group) fits(nodes int) bool { return g.gpus <= gpusPerNode && g.size <= nodes }
 
-// kase is what is created.
+// kase is a case: the groups to create.
 type kase struct {
 	name, what string
 	nodes      int
 	groups     []group
-	// cannot is why a system cannot be asked for it, by name; the others can.
+	// cannot is, by system, why a system does not support the case.
 	cannot map[string]string
 }
 
@@ -61,7 +61,7 @@ func gangs(n, size int, name string) []group {
 
 const noGangs = "it knows no gangs"
 
-// cases are all that can be measured. With quick they are small.
+// cases are all cases. With quick they are small.
 func cases(quick bool) []kase {
 	f := 1
 	if quick {
@@ -81,7 +81,7 @@ func cases(quick bool) []kase {
 				gangs(max(1, 40/f), 8, "small"),
 				[]group{{size: 200 / f, gpus: gpusPerNode}},
 			)},
-		{name: "refused", what: "one pod more than 4,999 nodes take: how soon that is said, with how many writes", nodes: 5000/f - 1,
+		{name: "refused", what: "one pod more than 4,999 nodes take: the time until the refusal, and its writes", nodes: 5000/f - 1,
 			groups: []group{{name: "gang-000", size: 5000 / f, gpus: gpusPerNode}},
 			cannot: map[string]string{systemRaw: "it decides nothing", systemPlain: noGangs + ": it binds all pods but one"}},
 	}
@@ -102,7 +102,7 @@ func gangsOf(n, size int, gpus int64, name string) []group {
 	return all
 }
 
-// node is a node that is Ready and stays so: nobody looks at leases.
+// node is a Node that stays Ready: nothing checks leases.
 func node(i int, now time.Time) *corev1.Node {
 	name := fmt.Sprintf("node-%05d", i)
 	has := corev1.ResourceList{
@@ -124,7 +124,7 @@ func node(i int, now time.Time) *corev1.Node {
 	}
 }
 
-// pod is the same for all systems, but for what names scheduler and group.
+// pod returns a pod, the same for all systems except the keys of scheduler and group.
 func pod(g group, slot int) *corev1.Pod {
 	name := g.name
 	if name == "" {
@@ -141,7 +141,7 @@ func pod(g group, slot int) *corev1.Pod {
 		},
 	}
 	if g.name != "" {
-		// What a Job of so many indexes and our webhook write. To the other systems it means nothing.
+		// Written by an Indexed Job and Holdfast's webhook; other systems ignore it.
 		p.Labels["batch.kubernetes.io/job-completion-index"] = fmt.Sprint(slot)
 		p.Labels[v1alpha1.LabelGang] = g.name
 		p.Annotations = map[string]string{v1alpha1.AnnotationGangSize: fmt.Sprint(g.size), v1alpha1.AnnotationGangSlot: fmt.Sprint(slot)}

@@ -4,13 +4,13 @@ import "holdfast.dev/holdfast/test/bench/figure"
 
 const (
 	lastBound = "last_bound"
-	// withEvents is lastBound with the writing of all events that say so.
+	// withEvents is lastBound including the writes of all Scheduled events.
 	withEvents = "last_bound_with_events"
-	// visible is how long a gang that does not fit waits to be told so, from its own last pod on.
+	// visible is the time from the last pod of a gang that does not fit until its refusal is visible.
 	visible = "unschedulable_visible"
 )
 
-// goals are bounds of holdfast's metrics, as they are or as a multiple of another system's in the same run.
+// goals are bounds of holdfast's metrics, absolute or as a multiple of another system's in the same run.
 var goals = []figure.Goal{
 	goal("1250x1250", lastBound, systemRaw, 2.5),
 	goal("1250x1250", lastBound, systemPlain, 0.5),
@@ -20,7 +20,7 @@ var goals = []figure.Goal{
 	goal("5000x5000", lastBound, systemNative, 0.1),
 	goal("5000x5000", withEvents, systemPlain, 0.75),
 	goal("100x16-racks", lastBound, systemNative, 0.2),
-	// Gangs are all placed at once, single pods one by one as kube-scheduler does it.
+	// Gangs are placed at once, single pods one by one as by kube-scheduler.
 	goal("mix", lastBound, systemRaw, 3),
 	goal("mix", lastBound, systemPlain, 0.5),
 	goal("mix", lastBound, systemNative, 0.5),
@@ -35,7 +35,7 @@ func goal(kase, metric, against string, bound float64) figure.Goal {
 	return figure.Goal{Key: figure.Key{Case: kase, System: systemHoldfast, Metric: metric}, Bound: bound}
 }
 
-// compared are the metrics of which holdfast's is given as a multiple of each other system's.
+// compared are the metrics that are also given as a multiple of each other system's.
 var compared = []string{lastBound, withEvents, visible}
 
 // lines are the figures and these multiples.

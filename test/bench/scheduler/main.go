@@ -19,10 +19,10 @@ import (
 	"holdfast.dev/holdfast/test/bench/figure"
 )
 
-// benchName is in every line.
+// benchName is the benchmark's name in every line.
 const benchName = "scheduler"
 
-// timeLimit is what the whole run may take.
+// timeLimit bounds the whole run.
 const timeLimit = 75 * time.Minute
 
 type options struct {
@@ -39,11 +39,11 @@ type bench struct {
 }
 
 func main() {
-	klog.SetLogger(klog.NewKlogr().V(9)) // a watch that is stopped is no news
+	klog.SetLogger(klog.NewKlogr().V(9)) // a stopped watch is no error
 	figure.Main(command(os.Stdout, os.Stderr))
 }
 
-// command writes lines to out and what is for people to progress.
+// command writes lines to out, and output for users to progress.
 func command(out, progress io.Writer) *cobra.Command {
 	o := options{cases: figure.OneOf(names(cases(false), kase.String)...), systems: figure.OneOf(names(systems, system.String)...)}
 	cmd := &cobra.Command{
@@ -93,7 +93,7 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 	return figure.Result{Common: &o.Common, Rows: b.lines(), Goals: goals, Began: began, Limit: timeLimit, Broken: err}.Conclude(out, progress)
 }
 
-// refused is an error where an option would do nothing.
+// refused returns an error for an option without effect.
 func (o options) refused(kases []kase, compared []system) error {
 	for _, k := range kases {
 		if o.cases.Given() && !slices.ContainsFunc(compared, k.asks) {
@@ -103,11 +103,11 @@ func (o options) refused(kases []kase, compared []system) error {
 	return nil
 }
 
-// asks is whether the case is measured for a system.
+// asks reports whether the case is measured for a system.
 func (k kase) asks(s system) bool { return k.cannot[s.name] == "" }
 
-// run measures one case: each system in turn, in another order each time. Of a system that fails, and of all where the case is broken off,
-// there are no figures.
+// run measures one case: each system in turn, in another order each time. A failed system, and all systems of an interrupted case, have no
+// figures.
 func (b *bench) run(ctx context.Context, k kase, compared []system) (err error) {
 	broken := map[string]bool{}
 	for _, s := range compared {
@@ -146,7 +146,7 @@ func (b *bench) run(ctx context.Context, k kase, compared []system) (err error) 
 	return err
 }
 
-// rotated begins with another one each round, so that none is always first or always after the same.
+// rotated begins with another element each round, so that no system is always first or always after the same one.
 func rotated[T any](all []T, round int) []T {
 	n := round % max(1, len(all))
 	return slices.Concat(all[n:], all[:n])

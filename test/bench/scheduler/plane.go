@@ -26,8 +26,8 @@ const (
 	token     = "bench"
 )
 
-// plane is the control plane of one run: an etcd that does not fsync, and an API server. It has no controllers and no
-// kubelets, because none of them is measured: the benchmark makes Nodes and pods itself.
+// plane is the control plane of one run: an etcd that does not fsync, and an API server. It has no controllers and no kubelets, as none of
+// them is measured: the benchmark creates Nodes and pods itself.
 type plane struct {
 	dir        string
 	etcd, api  *process
@@ -37,7 +37,7 @@ type plane struct {
 	dynamic    *dynamic.DynamicClient
 }
 
-// newPlane starts a control plane that serves everything that any of the systems needs.
+// newPlane starts a control plane that serves the APIs of all systems.
 func newPlane(ctx context.Context, dir, dev string) (*plane, error) {
 	p := &plane{dir: dir, kubeconfig: filepath.Join(dir, "kubeconfig")}
 	free, err := ports(3)
@@ -58,9 +58,9 @@ func newPlane(ctx context.Context, dir, dev string) (*plane, error) {
 		"--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none", fmt.Sprintf("--secure-port=%d", free[2]), "--cert-dir="+dir,
 		"--authorization-mode=AlwaysAllow", "--token-auth-file="+filepath.Join(dir, "tokens"), "--service-cluster-ip-range=10.96.0.0/16",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+filepath.Join(dir, "sa.key"), "--service-account-signing-key-file="+filepath.Join(dir, "sa.key"),
-		// There is no controller that would make service accounts or take taints off new nodes.
+		// There is no controller that would create service accounts or remove taints from new nodes.
 		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
-		// What the native system needs; the API server is the same for all.
+		// For the native system; the API server is the same for all.
 		"--feature-gates=GenericWorkload=true,TopologyAwareWorkloadScheduling=true", "--runtime-config=scheduling.k8s.io/v1beta1=true")
 	if err != nil {
 		return nil, errors.Join(err, p.stop())
@@ -69,7 +69,7 @@ func newPlane(ctx context.Context, dir, dev string) (*plane, error) {
 }
 
 func (p *plane) connect(ctx context.Context, port int) error {
-	// The same for whoever creates pods in all systems: the client does not hold anything back.
+	// The creators' client is the same for all systems, without a rate limit.
 	p.config = &rest.Config{Host: fmt.Sprintf("https://127.0.0.1:%d", port), BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}
 	var err error
 	if p.dynamic, err = dynamic.NewForConfig(p.config); err != nil {
@@ -92,7 +92,7 @@ func (p *plane) connect(ctx context.Context, port int) error {
 	return nil
 }
 
-// secrets writes what the API server and its clients need to know of each other.
+// secrets writes the keys and tokens of the API server and its clients.
 func (p *plane) secrets(port int) error {
 	key, err := keyutil.MakeEllipticPrivateKeyPEM()
 	if err != nil {
@@ -107,7 +107,7 @@ current-context: bench
 `, port, token)
 	return errors.Join(
 		os.WriteFile(filepath.Join(p.dir, "sa.key"), key, 0o600),
-		// system:masters is exempt from priority and fairness: no system is held back by the share of its user.
+		// system:masters is exempt from priority and fairness: no system is limited by its user's share.
 		os.WriteFile(filepath.Join(p.dir, "tokens"), []byte(token+`,bench,bench,"system:masters"`+"\n"), 0o600),
 		os.WriteFile(p.kubeconfig, []byte(kubeconfig), 0o600))
 }
@@ -121,7 +121,7 @@ func (p *plane) stop() error {
 	return nil
 }
 
-// define creates a kind from the file of its definition and waits until it is served.
+// define creates a kind from its definition's file and waits until it is served.
 func (p *plane) define(ctx context.Context, file string, gvr schema.GroupVersionResource) error {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -17,14 +17,14 @@ import (
 // timeout bounds every wait for a process.
 const timeout = 90 * time.Second
 
-// process is a child that ends with this program, however that ends.
+// process is a child that ends with this program, however this program ends.
 type process struct {
 	name, log string
 	cmd       *exec.Cmd
 	ended     chan struct{}
 }
 
-// start runs a program under a name of its own (argv[0] chooses what holdfast-dev is).
+// start starts a program under another name (argv[0] selects the program of holdfast-dev).
 func start(dir, name, binary string, args ...string) (*process, error) {
 	p := &process{name: name, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}
 	log, err := os.Create(p.log)
@@ -48,13 +48,13 @@ func (p *process) stop() {
 	<-p.ended
 }
 
-// cpu is the processor time that a stopped process has used.
+// cpu is the processor time of a stopped process.
 func (p *process) cpu() time.Duration {
 	s := p.cmd.ProcessState
 	return s.UserTime() + s.SystemTime()
 }
 
-// until asks again and again until there is no error; a process that ends meanwhile is one.
+// until retries check until it returns no error; it fails if the process ends meanwhile.
 func (p *process) until(ctx context.Context, check func() error) error {
 	deadline := time.Now().Add(timeout)
 	for {
@@ -85,13 +85,13 @@ func (p *process) tail() string {
 	return string(b[max(0, len(b)-most):])
 }
 
-// insecure talks to children of this program on the loopback, whose certificates are made up at each start.
+// insecure connects to children of this program on the loopback, which create certificates at each start.
 var insecure = &http.Client{
 	Timeout:   time.Minute,
 	Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
 } //nolint:gosec // see above
 
-// get fetches a page of a child.
+// get fetches a path from a child.
 func get(ctx context.Context, port int, path string) ([]byte, error) {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", port, path), nil)
 	if err != nil {
@@ -109,7 +109,7 @@ func get(ctx context.Context, port int, path string) ([]byte, error) {
 	return text, err
 }
 
-// ports are free ones on the loopback.
+// ports returns free ports on the loopback.
 func ports(n int) ([]int, error) {
 	all := make([]int, n)
 	for i := range all {

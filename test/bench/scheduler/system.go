@@ -27,26 +27,26 @@ const (
 	systemHoldfast     = "holdfast"
 )
 
-// qps is what every scheduler's client may do.
+// qps is the client rate limit of every scheduler.
 const qps = 5000
 
-// system is one way to get pods onto nodes.
+// system is one way to place pods on nodes.
 type system struct {
 	name, what string
-	// scheduler is the name that pods carry; binary, under bin/ of the source tree, is called by argv0.
+	// scheduler is the scheduler's name in pods; binary, under bin/ of the source tree, runs as argv0.
 	scheduler, binary, argv0 string
 	// config is the scheduler's configuration, without the client's part.
 	config func(source string) (string, error)
-	// gates are features that it needs beside the gate that all are given, rackGates those that it needs for racks.
+	// gates are its feature gates besides the common one; rackGates are those for racks.
 	gates, rackGates string
 	flags            []string
-	// define makes the kinds known that the system needs; group creates the object of one gang; join puts a pod into it.
+	// define creates the kinds that the system needs; group creates the object of one gang; join puts a pod into it.
 	define func(ctx context.Context, p *plane, source string) error
 	group  func(ctx context.Context, p *plane, g group) error
 	join   func(p *corev1.Pod, g group)
 }
 
-// gate is what every scheduler is started with, as Holdfast is shipped: with the feature each bound pod costs a second write.
+// gate is in every scheduler's command line, as Holdfast ships it: the feature costs a second write per bound pod.
 const gate = "NominatedNodeNameForExpectation=false"
 
 var systems = []system{
@@ -56,11 +56,11 @@ var systems = []system{
 		gates: ",GenericWorkload=true", rackGates: ",TopologyAwareWorkloadScheduling=true", group: nativeGroup, join: nativeJoin},
 	{name: systemCoscheduling, what: "coscheduling of scheduler-plugins", scheduler: "coscheduling", binary: "bench-coscheduling", argv0: "coscheduling", config: coschedulingConfig,
 		define: coschedulingDefine, group: coschedulingGroup, join: coschedulingJoin},
-	{name: systemHoldfast, what: "holdfast-scheduler with the configuration that is shipped", scheduler: v1alpha1.SchedulerName, binary: "holdfast-scheduler", argv0: "holdfast-scheduler", config: holdfastConfig,
+	{name: systemHoldfast, what: "holdfast-scheduler with the shipped configuration", scheduler: v1alpha1.SchedulerName, binary: "holdfast-scheduler", argv0: "holdfast-scheduler", config: holdfastConfig,
 		flags: []string{"--preview-bind-address="}, define: holdfastDefine, group: holdfastGroup},
 }
 
-// start runs the system's scheduler until it is ready; it returns its port. Raw has none.
+// start starts the system's scheduler, waits until it is ready and returns its port. Raw has none.
 func (s system) start(ctx context.Context, p *plane, source string, racks bool) (*process, int, error) {
 	if s.binary == "" {
 		return nil, 0, nil
@@ -89,7 +89,7 @@ func (s system) start(ctx context.Context, p *plane, source string, racks bool) 
 	return child, free[0], nil
 }
 
-// args are what the system's scheduler is started with.
+// args are the arguments of the system's scheduler.
 func (s system) args(p *plane, config string, port int, racks bool) []string {
 	gates := gate + s.gates
 	if racks {
@@ -113,7 +113,7 @@ func coschedulingConfig(string) (string, error) {
 `, nil
 }
 
-// own are the parts of the shipped configuration that the benchmark sets the same for all.
+// own matches the parts of the shipped configuration that the benchmark sets equally for all.
 var own = regexp.MustCompile(`(?m)^(clientConnection|leaderElection): \{.*\}$`)
 
 func holdfastConfig(source string) (string, error) {
@@ -151,7 +151,7 @@ var (
 	podGroupsResource = schema.GroupVersionResource{Group: "scheduling.x-k8s.io", Version: "v1alpha1", Resource: "podgroups"}
 )
 
-// peers is the module in which other projects' schedulers are built.
+// peers is the module with other projects' schedulers.
 const peers = "test/peers"
 
 func coschedulingDefine(ctx context.Context, p *plane, source string) error {
@@ -170,7 +170,7 @@ func holdfastDefine(ctx context.Context, p *plane, source string) error {
 	return p.define(ctx, filepath.Join(source, "manifests/crd/holdfast.dev_gangs.yaml"), gangsResource)
 }
 
-// holdfastGroup creates the Gang, as our controller does for a Job.
+// holdfastGroup creates the Gang, as Holdfast's controller does for a Job.
 func holdfastGroup(ctx context.Context, p *plane, g group) error {
 	u := object(gangsResource, "Gang", g.name, map[string]any{"members": int64(g.size),
 		"jobRef": map[string]any{"apiVersion": "batch/v1", "kind": "Job", "name": g.name, "uid": strings.Repeat("0", 8)}})

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// creators is how many pods are created at a time.
+	// creators is the number of pods created concurrently.
 	creators = 32
-	// boundTimeout is how long it may take until all are bound.
+	// boundTimeout bounds the time until all are bound.
 	boundTimeout = 10 * time.Minute
 )
 
-// trial is one run of one system in one case, with a control plane of its own.
+// trial is one run of one system in one case, with its own control plane.
 type trial struct {
 	k      kase
 	sys    system
@@ -33,14 +33,14 @@ type trial struct {
 	plane *plane
 	seen  *watched
 	pods  []*corev1.Pod
-	// first and last are when the first pod was about to be created and the last one was.
+	// first is the time before the first pod's creation, last after the last one's.
 	first, last time.Time
-	// whole is when the last pod of a gang that is to be refused was created, by its name; guarded by mu.
+	// whole is the creation time of the last pod of each gang that should be refused, by name; guarded by mu.
 	whole map[string]time.Time
 	mu    sync.Mutex
 }
 
-// outcome is what one trial measured, in order.
+// outcome is the samples of one trial, in order.
 type outcome []sample
 
 type sample struct {
@@ -87,7 +87,7 @@ func (t *trial) run(ctx context.Context) (out outcome, err error) {
 	return out, t.check(ctx)
 }
 
-// prepare makes the nodes and whatever the system wants to exist before the pods.
+// prepare creates the nodes and the objects that the system needs before the pods.
 func (t *trial) prepare(ctx context.Context) error {
 	now := time.Now()
 	nodes := make([]*corev1.Node, t.k.nodes)
@@ -123,7 +123,7 @@ func (t *trial) prepare(ctx context.Context) error {
 	return nil
 }
 
-// names are the pods that are to be bound, or those that are not.
+// names are the pods that should be bound, or those that should not.
 func (t *trial) names(bound bool) map[string]bool {
 	names := map[string]bool{}
 	for _, g := range t.k.groups {
@@ -191,7 +191,7 @@ func (t *trial) measure(ctx context.Context, child *process, port int) (outcome,
 	return out, err
 }
 
-// bindAll binds what fits, pods in the order of the nodes, and then writes the event of each, as a scheduler does.
+// bindAll binds the pods that fit, in the order of the nodes, and then writes the event of each, as a scheduler does.
 func (t *trial) bindAll(ctx context.Context) error {
 	bind := t.names(true)
 	var all []*corev1.Pod
@@ -229,10 +229,10 @@ func (t *trial) bindAll(ctx context.Context) error {
 	})
 }
 
-// settle is how long further writes about a refusal are waited for.
+// settle is how long to wait for further writes about a refusal.
 const settle = 2 * time.Second
 
-// refusals waits until every gang that does not fit is told so on an object of it. For plain kube-scheduler and the limit there are no
+// refusals waits until every gang that does not fit has its refusal on one of its objects. Plain kube-scheduler and the limit have no
 // gangs.
 func (t *trial) refusals(ctx context.Context, before writes, port int) (outcome, error) {
 	if len(t.whole) == 0 || t.sys.group == nil {
@@ -244,7 +244,7 @@ func (t *trial) refusals(ctx context.Context, before writes, port int) (outcome,
 	}
 	out := outcome{{visible, "s", longest.Seconds()}}
 	if len(t.names(true)) == 0 {
-		time.Sleep(settle) // writes that come later count as well
+		time.Sleep(settle) // later writes count as well
 		after, err := scrape(ctx, port)
 		if err != nil {
 			return out, err
@@ -254,7 +254,7 @@ func (t *trial) refusals(ctx context.Context, before writes, port int) (outcome,
 	return out, nil
 }
 
-// check looks at every pod as the API server has it.
+// check reads every pod from the API server.
 func (t *trial) check(ctx context.Context) error {
 	list, err := t.plane.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -263,7 +263,7 @@ func (t *trial) check(ctx context.Context) error {
 	return errors.Join(verify(list.Items, t.names(true), t.names(false)), t.domains(list.Items))
 }
 
-// domains says which gang is not in one rack though it asked to be.
+// domains returns an error for a gang that must be in one rack and is not.
 func (t *trial) domains(pods []corev1.Pod) error {
 	rack := map[string]string{} // of nodes
 	for i := range t.k.nodes {
@@ -285,7 +285,7 @@ func (t *trial) domains(pods []corev1.Pod) error {
 	return nil
 }
 
-// verify says what is wrong with where pods are: each of must on a node of its own, none of never on any.
+// verify checks the pods' nodes: each pod of must on a separate node, none of never on any.
 func verify(pods []corev1.Pod, must, never map[string]bool) error {
 	if len(pods) != len(must)+len(never) {
 		return fmt.Errorf("there are %d pods, %d were created", len(pods), len(must)+len(never))
@@ -309,7 +309,7 @@ func verify(pods []corev1.Pod, must, never map[string]bool) error {
 	return nil
 }
 
-// binders is how many pods are bound at a time for the limit: as many as Holdfast binds.
+// binders is the number of concurrent bindings for the limit: the same as Holdfast's.
 func binders() int {
 	var args schedulingv1alpha1.HoldfastArgs
 	args.Default()

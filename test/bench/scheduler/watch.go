@@ -21,22 +21,22 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// watched notes when the API server told of pods that are bound and of gangs that are refused.
+// watched records when the API server showed bound pods and refused gangs.
 type watched struct {
 	cancel context.CancelFunc
 
 	mu sync.Mutex
-	// left are pods that are to be bound and are not yet, untold those of which no event says so yet; refused is when a gang was first
-	// told, by name. Guarded by mu.
+	// left are pods that are not bound yet; untold are pods without a Scheduled event; refused is the time of a gang's first refusal, by name.
+	// Guarded by mu.
 	left, untold        map[string]bool
 	lastBound, lastTold time.Time
 	refused             map[string]time.Time
 	broken              error
-	// news is sent to, without waiting, when one of them changed.
+	// news gets a value, without waiting, when one of them changed.
 	news chan struct{}
 }
 
-// watch begins with what the API server has now.
+// watch starts with the API server's present state.
 func (p *plane) watch(ctx context.Context, system string, left map[string]bool) (*watched, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watched{cancel: cancel, left: left, untold: maps.Clone(left), refused: map[string]time.Time{}, news: make(chan struct{}, 1)}
@@ -53,8 +53,8 @@ func (p *plane) watch(ctx context.Context, system string, left map[string]bool) 
 	return w, err
 }
 
-// follow notes what a watch tells, what there is already first. A watch that ends begins anew: the API server ends
-// those of a kind that was just defined.
+// follow records what a watch shows, beginning with the present state. A watch that ends is restarted: the API server ends watches of a
+// kind that was just defined.
 func (w *watched) follow(
 	ctx context.Context,
 	begin func(context.Context, metav1.ListOptions) (watch.Interface, error),
@@ -104,7 +104,7 @@ func (w *watched) pod(obj any) {
 		delete(w.left, p.Name)
 		w.lastBound = time.Now()
 	}
-	// Coscheduling tells of a gang on each of its pods.
+	// Coscheduling writes a gang's refusal on each of its pods.
 	if group := p.Labels["scheduling.x-k8s.io/pod-group"]; group != "" {
 		for _, c := range p.Status.Conditions {
 			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
@@ -114,7 +114,7 @@ func (w *watched) pod(obj any) {
 	}
 }
 
-// scheduledReason is that of the event which says of a pod that it was bound.
+// scheduledReason is the reason of the event for a bound pod.
 const scheduledReason = "Scheduled"
 
 func (w *watched) event(obj any) {
@@ -152,7 +152,7 @@ func (w *watched) refuse(name string) {
 	}
 }
 
-// allBound returns when the last of them was seen bound.
+// allBound returns the time at which the last of them was seen bound.
 func (w *watched) allBound(ctx context.Context) (time.Time, error) {
 	var last time.Time
 	err := w.until(ctx, func() string {
@@ -164,10 +164,10 @@ func (w *watched) allBound(ctx context.Context) (time.Time, error) {
 	return last, err
 }
 
-// toldQuiet is after how long without another event no more is waited for: kube-scheduler leaves out events where its queue is full.
+// toldQuiet is how long to wait for another event: kube-scheduler drops events if its queue is full.
 const toldQuiet = 10 * time.Second
 
-// allTold returns when the last event came that says of a pod that it is bound, and of how many pods none did.
+// allTold returns the time of the last Scheduled event, and the number of bound pods without one.
 func (w *watched) allTold(ctx context.Context) (last time.Time, missing int, err error) {
 	tick := time.NewTicker(toldQuiet / 10)
 	defer tick.Stop()
@@ -190,8 +190,8 @@ func (w *watched) allTold(ctx context.Context) (last time.Time, missing int, err
 	}
 }
 
-// allRefused waits until each gang was told why it waits, and returns how long the one that waited longest did since its last pod was
-// created: not above zero where all were told before. whole says when that was.
+// allRefused waits until each gang has its refusal, and returns the longest wait since a gang's last pod was created (whole): not above
+// zero if all were refused before.
 func (w *watched) allRefused(ctx context.Context, whole map[string]time.Time) (time.Duration, error) {
 	var longest time.Duration
 	err := w.until(ctx, func() string {
@@ -208,7 +208,7 @@ func (w *watched) allRefused(ctx context.Context, whole map[string]time.Time) (t
 	return longest, err
 }
 
-// until waits while there is something to wait for.
+// until waits while missing returns a text.
 func (w *watched) until(ctx context.Context, missing func() string) error {
 	deadline := time.After(boundTimeout)
 	for {
@@ -231,7 +231,7 @@ func (w *watched) until(ctx context.Context, missing func() string) error {
 	}
 }
 
-// writes is what a scheduler's client has sent that changes something.
+// writes is the number of writes that a scheduler's client has sent.
 type writes struct{ all float64 }
 
 // written matches the client's count of requests by method; series are few.

@@ -34,7 +34,7 @@ func TestAlive(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !Alive(p) {
-		t.Fatal("the running process is taken for dead")
+		t.Fatal("the running process counts as dead")
 	}
 	for name, other := range map[string]layout.Process{
 		"none":            {},
@@ -67,7 +67,7 @@ func TestAlive(t *testing.T) {
 	}
 	_ = cmd.Wait() // it was killed
 	if Alive(p) {
-		t.Error("the dead process is taken for alive")
+		t.Error("the dead process counts as alive")
 	}
 }
 
