@@ -8,16 +8,17 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Going back on purpose begins a new branch of training: all that came after a step is given up, whoever still holds it
+// A rollback requested by a user begins a new branch of training: all steps after a step are given up, whichever pods hold them
 // (docs/designs/checkpoint.md, "Branches").
 //
 //	GoBack ──► the line has the new branch, what it gives up is out of the record ── stored ──► halt ──► the next generation is of it
 //
-// So does a step that ranks fail to restore (unrestorable.go), once all are halted.
+// The same happens for a step that ranks fail to restore (unrestorable.go), once all are halted.
 //
-// Until that is stored nothing is done that the branch before would not do, and levels rest, so that what it goes back to stays in memory.
+// Until the line is stored, the gang continues the previous branch, and its levels do not change, so that the restore point stays in
+// memory.
 
-// goBackTo begins the next branch after a step, or says why not.
+// goBackTo begins the next branch after a step, or emits why it cannot.
 func (s *State) goBackTo(to protocol.Point) {
 	if why := s.cannotGoBack(to); why != "" {
 		s.emit(GoBackRefused{why})
@@ -26,7 +27,7 @@ func (s *State) goBackTo(to protocol.Point) {
 	s.account.Unlearn(to.Step)
 	s.branchAfter(to.Step)
 	s.ledger.Unshelve(to)
-	s.saveAndTell() // before that no generation begins
+	s.saveAndTell() // no generation begins before it is stored
 }
 
 // branchAfter begins the next branch after a step.
@@ -39,7 +40,7 @@ func (s *State) branchAfter(step int64) {
 	}
 }
 
-// cannotGoBack is why the gang cannot go back to a step; "" where it can.
+// cannotGoBack returns why the gang cannot go back to a step; "": it can.
 func (s *State) cannotGoBack(to protocol.Point) string {
 	switch ended := s.ledger.Line().Ended(to); {
 	case s.Final():
@@ -65,7 +66,7 @@ func (s *State) cannotGoBack(to protocol.Point) string {
 	return ""
 }
 
-// haltForBranch ends a generation of a branch that goes on no more, once nothing can bring that one back.
+// haltForBranch ends a generation of a branch that was given up, once that is stored.
 func (s *State) haltForBranch(now time.Time) {
 	if s.ledger.LineStored() {
 		failed, _ := s.generation.Failure()

@@ -9,22 +9,18 @@ import (
 	"holdfast.dev/holdfast/elastic/members"
 )
 
-// judge finds the cause of the failure that ended the newest generation, and decides whether another
-// one is worth it.
+// judge finds the cause of the failure that ended the newest generation, and decides whether another generation follows.
 //
-//   - A port conflict, and a launcher that comes late, cost a generation and are no failure, unless they come again and again.
-//   - A failure of the script (an exception, an exit code, a crash) that is seen for the second time with
-//     no progress between (none that is sure) is a bug in the script. That a rank says it lost another one is none: what
-//     became of that one is not known, and will be the next time.
+//   - A port conflict, and a launcher that starts late, cost a generation and are no failure, unless they repeat.
+//   - A failure of the script (an exception, an exit code, a crash) that repeats without certain progress in between is a bug in the
+//     script. A rank's report that it lost another one is none: the other's cause is unknown, and will be known the next time.
 //   - A pod that had to leave its node costs a generation and is no failure; Replacements counts it.
-//   - A failure to restore says nothing about the script without our state: the step is given up, not the gang (unrestorable.go).
-//   - What comes from outside (kill, lost pod) says nothing about the script; it ends a gang only after
-//     many restarts without progress.
-//   - Nor does what hardware may be to blame for; before it ends a gang, the pod first at fault moves (suspect.go).
+//   - A failure to restore is no evidence against the script: the step is given up, not the gang (unrestorable.go).
+//   - A cause from outside (kill, lost pod) is none either; it ends a gang only after many restarts without progress.
+//   - Nor is a failure that hardware may have caused; before it ends a gang, the pod first at fault is moved (suspect.go).
 //
-// What counts as progress is decided by package account. Where people say how many restarts there may be (--max-restarts,
-// holdfast.dev/max-restarts), that many failures are followed by a restart, alike or not, with progress or without, and the next one ends
-// the gang.
+// Package account decides what counts as progress. If users set a limit (--max-restarts, holdfast.dev/max-restarts), each of that many
+// failures is followed by a restart, equal or not, with progress or without, and the next one ends the gang.
 func (s *State) judge(now time.Time) {
 	c := s.generation.Cause(s.run.halting.suspect)
 	if s.members.All(func(m *members.Member) bool { return m.Halted(s.generation.Number) && m.Report().Ranks > 0 }) {
@@ -61,7 +57,7 @@ func (s *State) judge(now time.Time) {
 		}
 		s.account.Spend()
 	}
-	s.members.Rejoin() // of a suspended Job's pods
+	s.members.Rejoin() // re-created pods of a suspended Job
 	s.open(c)
 	if givesUp {
 		s.giveUpStep(&c)
@@ -69,9 +65,9 @@ func (s *State) judge(now time.Time) {
 	s.becomeForming()
 	switch {
 	case givesUp:
-		s.saveAndTell() // before that no generation begins
+		s.saveAndTell() // no generation begins before it is stored
 	case c.Code == cause.JobSuspended:
-		s.save() // the pods go; nobody else will know why
+		s.save() // the pods are being deleted, and the cause with them
 	}
 }
 
@@ -90,7 +86,7 @@ func (s *State) open(c cause.Cause) {
 	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeRecovering, Message: account.Recovering(s.generation.Number, c)}})
 }
 
-// restartsLeft is how many restarts there may be yet; limited: people say how many.
+// restartsLeft returns how many restarts remain; limited: a user set the limit.
 func (s *State) restartsLeft() (left int, limited bool) {
 	most, limited := s.members.MaxRestarts()
 	return s.account.RestartsLeft(most, limited), limited

@@ -9,13 +9,13 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// A container that ends while a generation runs is a failure of that. One that ends while the gang forms ends no generation. Where its
-// pod starts it again it counts here, in whatever way it ended, like a failure: as many as are left of the restarts without progress, then
-// the gang is given up. Of those that were killed whole (137, by restart rules) nobody else keeps count; where restartPolicy is
-// OnFailure the Job counts as well, under backoffLimit. Of all pods the one whose container ended most often counts, for what ends one
-// may end many at once.
+// A container that ends while a generation runs is a failure of that generation. One that ends while the gang forms ends no generation. If
+// the kubelet restarts it, each end counts here like a failure, whatever its exit code; after as many as remain of the restarts without
+// progress, the gang is given up. Kubernetes does not count containers that were killed whole (137, by restart rules); with restartPolicy
+// OnFailure the Job counts them as well, under backoffLimit. Only the pod whose container ended most often counts: one cause may end the
+// containers of many pods at once.
 
-// containerEnded counts a container that ended, and was started again, while the gang forms.
+// containerEnded counts a container that ended and was restarted while the gang forms.
 func (s *State) containerEnded(slot Slot, now time.Time) {
 	m, f := s.members.At(slot), s.run.forming
 	if s.Record.Phase != Forming || s.replacements.For(slot) != nil || m.Report().Containers <= f.containers[slot]+f.deaths {
@@ -40,7 +40,7 @@ func (s *State) containerEnded(slot Slot, now time.Time) {
 	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeRecovering, Message: fmt.Sprintf("%s; the job is given up after %s", c.Message, bound)}})
 }
 
-// containerEnds says how often a container ended before a generation could begin.
+// containerEnds describes how often a container ended before a generation could begin.
 func containerEnds(p Pod, slot Slot, times uint64, next int64) string {
 	how, often := "", "once"
 	if times > 1 {

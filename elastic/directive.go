@@ -5,7 +5,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Directive returns what the agent of a slot's pod must do now: the first rule that applies decides.
+// Directive returns the present directive for the agent of a slot's pod: the first rule that applies decides.
 func (s *State) Directive(slot Slot, pod string) protocol.Directive {
 	d := protocol.Directive{Generation: s.stored, Order: protocol.OrderWait, Launch: 1}
 	d.CommonStep, d.ReclaimBelow = s.generation.Levels()
@@ -15,7 +15,7 @@ func (s *State) Directive(slot Slot, pod string) protocol.Directive {
 	if holds && !fenced {
 		d.Launch = s.members.Launch()
 		if s.Record.Phase == Finished && s.carriedOut() {
-			d.Launch++ // the gang's own is known to be over: it returns 0 as well
+			d.Launch++ // the gang's own is known to be over and returns 0 as well
 		}
 	}
 	switch {
@@ -50,7 +50,7 @@ func exit(d *protocol.Directive, code int, reason string) {
 	d.Order, d.ExitCode, d.Reason = protocol.OrderExit, code, reason
 }
 
-// nothingToAwait returns why terminating pods have nothing to wait for; "" where they do.
+// nothingToAwait returns why terminating pods need not wait; "": they must.
 func (s *State) nothingToAwait(slot Slot) string {
 	switch {
 	case s.over:
@@ -61,7 +61,7 @@ func (s *State) nothingToAwait(slot Slot) string {
 	return ""
 }
 
-// directPhase is what a pod of the gang must do in this phase.
+// directPhase sets what a pod of the gang must do in this phase.
 func (s *State) directPhase(d *protocol.Directive, slot Slot, pod string) {
 	switch s.Record.Phase {
 	case Forming:
@@ -92,10 +92,10 @@ func (s *State) directHalt(d *protocol.Directive) {
 	}
 }
 
-// nameRestored adds to an order to halt what the newest generation restored. A pod that never ran it holds steps of an older history: those
-// above that step, or of another branch, are useless. Where that step is unknown, the order does not name it, and the pod keeps everything.
-// A pod that does not hold its slot receives it too: HALTED of a generation says that these steps are discarded, and the pod may hold the
-// slot later, as where the pod before it reported first to this coordinator.
+// nameRestored adds to an order to halt the step that the newest generation restored. A pod that never ran it holds steps of an older
+// history: those above that step, or of another branch, are useless. If that step is unknown, the order does not name it, and the pod keeps
+// all steps. A pod that does not hold its slot gets the step too: HALTED of a generation means that these steps are discarded, and the pod
+// may get the slot later, for example if its predecessor reported first to this coordinator.
 func (s *State) nameRestored(d *protocol.Directive) {
 	if s.stored == s.generation.Number {
 		d.Run = s.generation.Restored()
@@ -103,7 +103,7 @@ func (s *State) nameRestored(d *protocol.Directive) {
 }
 
 func (s *State) directRunning(d *protocol.Directive, slot Slot, pod string) {
-	if s.stored < s.generation.Number { // not handed out before it is stored
+	if s.stored < s.generation.Number { // no order of it was sent
 		if s.stored > 0 {
 			d.Order = protocol.OrderHalt
 		}
@@ -114,8 +114,7 @@ func (s *State) directRunning(d *protocol.Directive, slot Slot, pod string) {
 	}
 }
 
-// directStorage adds what agents of protocol 2 get beside the order: the barrier step, what is durable, and what to copy
-// to storage or fetch from it.
+// directStorage adds the barrier step, the durable step, and the steps to copy to storage or fetch from it.
 func (s *State) directStorage(d *protocol.Directive, slot Slot) {
 	durable := s.ledger.DurableStored()
 	d.DurableStep, d.DurableBranch = durable.Step, durable.Branch
@@ -139,8 +138,8 @@ func (s *State) directStorage(d *protocol.Directive, slot Slot) {
 	}
 }
 
-// directFetch has an agent fetch from storage what its ranks lack, before the next generation starts: only what the stored record names.
-// Another coordinator would order an older step, for which the agent gives up the one that it has fetched.
+// directFetch orders an agent to fetch from storage what its ranks lack before the next generation starts: only steps in the stored record.
+// Another coordinator would otherwise order an older step, and the agent would give up the fetched one.
 func (s *State) directFetch(d *protocol.Directive, slot Slot) {
 	if s.run.forming == nil || !s.ledger.StepsStored() || !s.members.At(slot).Report().Storage {
 		return
@@ -149,6 +148,6 @@ func (s *State) directFetch(d *protocol.Directive, slot Slot) {
 	if mark == (protocol.Mark{}) {
 		return
 	}
-	d.Fetch = mark // a pod that never ran does not know whose files are its own
+	d.Fetch = mark // a pod that never ran does not know its ranks
 	d.Run.BaseRank, d.Run.WorldSize = s.generation.BaseRank(slot), s.members.World()
 }

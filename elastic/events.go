@@ -9,30 +9,29 @@ import (
 // Event is an input of Step.
 type Event interface{ event() }
 
-// Reported is an agent's report. Reports of one agent may arrive in any order, or not at all: incarnation and sequence
-// order them.
+// Reported is an agent's report. Reports of one agent may be lost or arrive in any order: incarnation and sequence order them.
 type Reported struct {
 	Slot   Slot
 	Pod    Pod
 	Report protocol.Report
 }
 
-// Detached says that the agent of a pod is disconnected; its last report stays valid until the next.
+// Detached reports that the agent of a pod is disconnected; its last report stays valid until the next.
 type Detached struct {
 	Slot Slot
 	Pod  string
 }
 
-// Stored says that the record of a Persist is stored: its revision and its generation.
+// Stored reports that the record of a Persist is stored: its revision and its generation.
 type Stored struct {
 	Revision   int64
 	Generation int64
 }
 
-// Ended says that the job of a gang that was given up creates no pods any more.
+// Ended reports that the job of a gang that was given up creates no more pods.
 type Ended struct{}
 
-// Over says that the gang's Job has ended or is being deleted: its pods end and are not replaced.
+// Over reports that the gang's Job has ended or is being deleted: its pods end and are not replaced.
 type Over struct{}
 
 // ReplacementsPending is a level: every pod of the gang that must be replaced now. A pod that is no longer listed stays, unless it
@@ -52,15 +51,15 @@ type Released struct {
 // Retain is a level: the job's retention settings.
 type Retain struct{ Retention Retention }
 
-// Tick says that time has passed; it is needed while State.Ticks is true.
+// Tick reports that time has passed; it is needed while State.Ticks is true.
 type Tick struct{}
 
-// GoBack requests a rollback: a new branch of training begins after a step, and what was trained after it is given up. GoBackRefused
-// answers if that is impossible.
+// GoBack requests a rollback: a new branch of training begins after a step, and all training after it is given up. GoBackRefused answers if
+// that is impossible.
 type GoBack struct{ To protocol.Point }
 
-// SlotHolder answers LookupHolders for one slot: the pod that the API server has there (the zero Pod: none), and whether its
-// container was started and it is not being deleted. Succeeded: there is no pod, because the newest ended with success.
+// SlotHolder answers LookupHolders for one slot: the pod that the API server has there (the zero Pod: none), and whether its container was
+// started and it is not being deleted. Succeeded: there is no pod, because the newest one succeeded.
 type SlotHolder struct {
 	Slot      Slot
 	Pod       Pod
@@ -93,7 +92,7 @@ type Persist struct {
 // PersistLater requests to store the record some time later: only what users see has changed.
 type PersistLater struct{}
 
-// Broadcast says that Directive may return another message for any slot.
+// Broadcast reports that Directive may return another message for any slot.
 type Broadcast struct{}
 
 // End requests that the gang's job fails and creates no more pods; Ended answers.
@@ -109,13 +108,13 @@ type Replace struct{ Termination Termination }
 // GoBackRefused answers GoBack: the gang continues unchanged, and why.
 type GoBackRefused struct{ Why string }
 
-// Settled says that the account of a recovery is closed; phases that it did not reach stay empty.
+// Settled reports that the account of a recovery is closed; phases that it did not reach stay empty.
 type Settled struct{ Recovery Recovery }
 
-// MadeDurable says that the stored record names a new durable step, and the time since all ranks held it sealed.
+// MadeDurable reports that the stored record names a new durable step, and the time since all ranks held it sealed.
 type MadeDurable struct{ Gap time.Duration }
 
-// Saved counts saves that were reported for the first time, by result, of all ranks together.
+// Saved counts newly reported saves, by result, of all ranks together.
 type Saved struct{ Saves protocol.Saves }
 
 // LookupHolders queries which pods hold the slots of unreachable agents; SlotHolder answers for each slot, unless the query fails.

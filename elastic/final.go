@@ -15,7 +15,7 @@ func (s *State) stepFinal() {
 	}
 }
 
-// carriedOut reports whether the verdict is stored and nothing creates pods of the job any more.
+// carriedOut reports whether the verdict is stored and the job creates no more pods.
 func (s *State) carriedOut() bool {
 	return s.verdictStored() && (s.Record.Phase == Finished || s.ended)
 }
@@ -23,8 +23,8 @@ func (s *State) carriedOut() bool {
 // verdictStored reports whether the store has the verdict.
 func (s *State) verdictStored() bool { return s.Final() && s.storedRevision >= s.verdictRevision }
 
-// refusal returns why the gang is given up for what its pods start: a launcher that cannot be honoured, or mixed
-// commands for too long; nil otherwise.
+// refusal returns why the gang is given up because of its pods' commands: a launcher that is refused, or commands that were mixed for too
+// long; nil otherwise.
 func (s *State) refusal(now time.Time) *cause.Cause {
 	mixed := s.members.NoteMixed(s.generation.Number, s.replacements.Leaves, now)
 	for i := range s.members.Len() {

@@ -7,7 +7,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// stepForming waits for every slot to hold an agent that can start the next generation, and begins it.
+// stepForming waits until every slot has an agent that can start the next generation, and begins it.
 func (s *State) stepForming(now time.Time) {
 	if f := s.run.forming; f.since.IsZero() {
 		f.since = now
@@ -28,7 +28,7 @@ func (s *State) stepForming(now time.Time) {
 	}
 }
 
-// begin lays out the next generation; it is handed out once it is stored.
+// begin begins the next generation; agents receive it once it is stored.
 func (s *State) begin() {
 	from := s.generation.Begin(s.run.forming.haltedAt, s.run.forming.readyAt)
 	if from.Step == 0 && s.account.Figures().SavedStep > 0 {
@@ -38,8 +38,8 @@ func (s *State) begin() {
 	s.save()
 }
 
-// waitsFor returns, for people, what the next generation waits for; "" when nothing. A step that ranks failed to restore is restored again
-// after a pause.
+// waitsFor returns, for users, what the next generation waits for; "": nothing. A step that ranks failed to restore is restored again after
+// a pause.
 func (s *State) waitsFor() string {
 	if why := s.replacements.WaitsFor(s.generation.Number); why != "" {
 		return why
@@ -52,7 +52,7 @@ func (s *State) waitsFor() string {
 	return s.members.Mixed(s.replacements.Leaves)
 }
 
-// fetchReason returns, for people, what a generation waits for once all pods are there.
+// fetchReason returns, for users, what a generation waits for once all pods are ready.
 func (s *State) fetchReason() string {
 	if why := s.unreadable(); why != "" {
 		return why
@@ -68,12 +68,11 @@ func (s *State) fetchReason() string {
 	return fmt.Sprintf("fetches step %d from storage for %d of %d pods", s.run.forming.fetching.Step, len(s.run.forming.fetching.Fetch), s.members.Len())
 }
 
-// unreadable returns which recorded step cannot be read, in which pod, and what people can do; "" where all can be read
-// or an older step serves.
+// unreadable returns which recorded step cannot be read, by which pod, and the remedy; "": all can be read or an older step is available.
 func (s *State) unreadable() string {
 	const anew = "create the job again, which starts without that step"
 	if s.Record.Phase != Forming || s.run.forming.readyAt.IsZero() {
-		return "" // it was not asked for
+		return "" // no pod had to fetch it
 	}
 	if d, durable := s.ledger.Newest(); s.run.forming.fetching.Step == 0 && durable {
 		what := fmt.Sprintf("%s: step %d of generation %d is in storage", NoticeStepUnreadable, d.Step, d.Generation)
@@ -95,7 +94,7 @@ func (s *State) unreadable() string {
 	return ""
 }
 
-// announceUnreadable tells people once per step.
+// announceUnreadable emits an event once per step.
 func (s *State) announceUnreadable() {
 	why := s.unreadable()
 	if why == "" || s.run.forming.unread == s.run.forming.fetching.Step+1 {

@@ -6,7 +6,7 @@ import (
 	"holdfast.dev/holdfast/elastic/replacements"
 )
 
-// stepHalting waits until nothing of the newest generation runs, then judges its failure.
+// stepHalting waits until all processes of the newest generation are gone, then judges its failure.
 func (s *State) stepHalting(now time.Time) {
 	s.requestOrphans()
 	h := s.run.halting

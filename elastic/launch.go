@@ -4,9 +4,9 @@ package elastic
 //
 //	launcher n: all ranks have ended with 0 ── stored ──► launchers up to n return 0 ──► a pod reports launcher n+1 ── stored ──► generations of n+1
 //
-// The number only rises. A pod whose command begins again, or has only begun, is told it, and its launchers before return 0 at once, so
-// that it comes to the gang's; a failure restarts the ranks of the gang's launcher. What the launchers before sealed or stored is of
-// another script: each launcher begins a branch of training at step 0 (branch.go).
+// The number only rises. A pod whose command starts or restarts receives it, and its earlier launchers return 0 at once, so that the pod
+// reaches the gang's launcher; a failure restarts the ranks of the gang's launcher. Sealed and stored steps of earlier launchers are
+// another script's: each launcher begins a branch of training at step 0 (branch.go).
 
 // Launch is the present launcher of a gang; the zero Launch is the first.
 type Launch struct {
@@ -14,12 +14,12 @@ type Launch struct {
 	// After is the newest generation of earlier launchers, Restarts the number of their restarts.
 	After    int64
 	Restarts int
-	// Kept are steps that stay in storage and from which no generation begins, newest first: the step of this launcher that ranks
-	// failed to restore (unrestorable.go), then the newest stored steps of earlier launchers.
+	// Kept are steps that stay in storage and from which no generation starts, newest first: the step of this launcher that ranks failed to
+	// restore (unrestorable.go), then the newest stored steps of earlier launchers.
 	Kept []StoredStep
 }
 
-// stepLaunch has the gang go on to the launcher that a pod has come to, once the one before is over on all pods.
+// stepLaunch moves the gang to the launcher that a pod has reached, once the previous one is over on all pods.
 func (s *State) stepLaunch() {
 	next, left := s.members.NextLaunch(s.replacements.Fenced)
 	over := left || s.Record.Phase == Finished || !s.generation.Begun()
@@ -28,7 +28,7 @@ func (s *State) stepLaunch() {
 	}
 }
 
-// becomeLaunch prepares the first generation of a later launcher: nothing that its ranks do goes on from what those before did.
+// becomeLaunch prepares the first generation of a later launcher: its ranks continue no earlier training.
 func (s *State) becomeLaunch(number int) {
 	s.generation.BeginLaunch(number)
 	s.drain.Drop()

@@ -7,7 +7,7 @@ import (
 	"holdfast.dev/holdfast/elastic/replacements"
 )
 
-// listed takes note that the lists of pods that must go were received again.
+// listed handles a new level of terminating pods.
 func (s *State) listed(notes []replacements.Note, changed bool) {
 	s.announce(notes)
 	if changed {
@@ -16,7 +16,7 @@ func (s *State) listed(notes []replacements.Note, changed bool) {
 	}
 }
 
-// gaveUp takes note of pods that were given up.
+// gaveUp handles pods that were given up.
 func (s *State) gaveUp(notes []replacements.Note) {
 	s.announce(notes)
 	if len(notes) > 0 {
@@ -24,21 +24,21 @@ func (s *State) gaveUp(notes []replacements.Note) {
 	}
 }
 
-// saveAndTell wants the record stored, which directives depend on.
+// saveAndTell emits Persist and Broadcast: directives depend on the record.
 func (s *State) saveAndTell() {
 	s.save()
 	s.emit(Broadcast{})
 }
 
-// announce tells people of pods that must go.
+// announce emits events about terminating pods.
 func (s *State) announce(notes []replacements.Note) {
 	for _, n := range notes {
 		s.emit(EmitEvent{Notice{Warning: n.Warning, Reason: NoticeReplacementPending, Message: n.Message}})
 	}
 }
 
-// commit carries out terminations while everything is halted: it writes them into the account of the recovery. Once
-// that is stored, Replace is emitted for each.
+// commit commits terminations while all ranks are halted: it writes them into the account of the recovery. Once that is stored, Replace is
+// emitted for each.
 func (s *State) commit() {
 	generation := s.generation.Number
 	if !s.account.Repairs(generation) { // before the first generation of a launcher
@@ -61,21 +61,21 @@ func (s *State) commit() {
 	}
 }
 
-// request has pods replaced.
+// request emits Replace for pods.
 func (s *State) request(all []Termination) {
 	for _, d := range all {
 		s.emit(Replace{d})
 	}
 }
 
-// requestOrphans releases pods of which nothing runs.
+// requestOrphans releases pods in which nothing runs.
 func (s *State) requestOrphans() {
 	if s.storedRevision >= s.revision {
 		s.request(s.replacements.RequestOrphans(s.generation.Lost))
 	}
 }
 
-// release takes note that a pod is out of its job.
+// release records that a pod was released from its job.
 func (s *State) release(e Released) {
 	if !s.replacements.NoteReleased(e.Pod) {
 		return
@@ -85,7 +85,7 @@ func (s *State) release(e Released) {
 	s.saveAndTell()
 }
 
-// succeeded records the pod that takes the place of a replaced one.
+// succeeded records the pod that takes the slot of a replaced one.
 func (s *State) succeeded(slot Slot, now time.Time) {
 	pod, where := s.members.At(slot).Pod(), ""
 	if pod.Node != "" {
@@ -96,8 +96,8 @@ func (s *State) succeeded(slot Slot, now time.Time) {
 	}
 }
 
-// maySuspend reports whether a pod of a suspended Job has nothing left to do: everything is halted, what can be copied
-// is copied, and that is stored.
+// maySuspend reports whether a pod of a suspended Job has nothing left to do: all ranks are halted, the possible copies are made, and that
+// is stored.
 func (s *State) maySuspend(slot Slot, pod string) bool {
 	m := s.members.At(slot)
 	return s.Record.Phase == Forming && s.replacements.Suspended(slot) && m.Is(pod) && m.Report().Terminating &&
@@ -116,17 +116,17 @@ func (s *State) Ticks() bool {
 	return (!s.replacements.None() || s.Record.Phase == Halting) && !s.Final() && !s.over
 }
 
-// holderKnown takes over the API server's answer about a slot whose agent is unreachable.
+// holderKnown handles the API server's answer about a slot whose agent is unreachable.
 func (s *State) holderKnown(e SlotHolder, now time.Time) {
 	if s.Record.Phase != Halting || !s.run.halting.watch.Silent(e.Slot) {
 		return
 	}
-	if e.Succeeded { // while no coordinator was there to learn it from its agent
+	if e.Succeeded { // its agent could not report that without a coordinator
 		s.members.Leave(e.Slot)
 		s.saveAndTell()
 		return
 	}
-	if old := s.members.At(e.Slot).Pod(); e.Pod.UID != "" && old.UID != "" && s.TakesOver(e.Pod, old) { // what ran there is gone
+	if old := s.members.At(e.Slot).Pod(); e.Pod.UID != "" && old.UID != "" && s.TakesOver(e.Pod, old) { // the old pod's processes are gone
 		s.members.HandOver(e.Slot, e.Pod)
 		s.run.halting.forget(e.Slot)
 		s.emit(Broadcast{})

@@ -9,78 +9,77 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// run is what is done about the newest generation. The next one begins with another run: nothing has to be reset.
+// run is the coordinator's work on the newest generation. The next generation gets a new value, so nothing is reset.
 type run struct {
-	// halting and forming are what belongs to these phases; nil in any other. A verdict leaves them as they were. Running has
-	// nothing of its own: all that it learns is the generation's.
+	// halting and forming belong to these phases; nil in any other. A verdict does not change them. Phase Running needs no state beside the
+	// generation's.
 	halting *halting
 	forming *forming
 }
 
-// Held is what is kept of a slot's reports: the newest that counted, and about how many bytes of exits, which stay until the
-// next generation, whatever reports say after.
+// Held returns what is stored of a slot's reports: the newest that counts, and the estimated bytes of exits, which stay until the next
+// generation, whatever later reports contain.
 func (s *State) Held(slot Slot) (newest *protocol.Report, exits int64) {
 	return s.members.At(slot).Report(), s.generation.ExitBytes(slot)
 }
 
-// halting is what is known while everything of a generation is being ended.
+// halting is the state while all processes of a generation are being ended.
 type halting struct {
-	// suspect is what is known of the failure that no exit tells of; detected is when it was seen, by our clock.
+	// suspect is what is known of the failure beside exits; detected is when it was seen, by the coordinator's clock.
 	suspect  generation.Suspect
 	detected time.Time
-	// watch follows which pods have yet to halt.
+	// watch tracks which pods have not halted yet.
 	watch *replacements.Watch
-	// haltedAt is when all was halted; zero: it is not.
+	// haltedAt is when all had halted; zero: they have not.
 	haltedAt time.Time
 }
 
-// forget drops what is known of a slot: another pod holds it.
+// forget drops the state of a slot that another pod holds.
 func (h *halting) forget(slot Slot) {
 	if h != nil {
 		h.watch.Forget(slot)
 	}
 }
 
-// forming is what is known while the next generation is being prepared.
+// forming is the state while the next generation is being prepared.
 type forming struct {
-	// since is when this coordinator began to prepare it.
+	// since is when this coordinator began that.
 	since time.Time
-	// haltedAt is when all of the generation before was halted; zero: nobody saw it. readyAt is when all pods were there.
+	// haltedAt is when all pods had halted the previous generation; zero: unknown. readyAt is when all pods were ready.
 	haltedAt, readyAt time.Time
-	// fetching is what comes from storage, fetched whether something did; planned: it follows from what was told last.
+	// fetching is what pods fetch from storage, fetched whether some did; planned: it is computed from the last reports.
 	fetching restore.Point
 	fetched  bool
 	planned  bool
-	// unread is one more than the step that people were told cannot be read; 0: they were told of none.
+	// unread is one more than the step in the last event about an unreadable step; 0: there was none.
 	unread int64
-	// containers is how many each pod had had when the gang began to form; deaths is how often the container of one of them ended
-	// at most since.
+	// containers is each pod's number of containers when the gang began to form; deaths is the most ends of one pod's container since.
 	containers []uint64
 	deaths     uint64
 }
 
-// replan has what comes from storage planned again.
+// replan makes gather compute fetching again.
 func (f *forming) replan() {
 	if f != nil {
 		f.planned = false
 	}
 }
 
-// noteFirst takes note of from which number on containers count for a pod whose agent reports for the first time. Before the first
-// generation all of them count; later those that ended before this coordinator started may have been counted already.
+// noteFirst records from which number on containers count for a pod whose agent reports for the first time. Before the first generation all
+// count; later, those that ended before this coordinator started may have been counted already.
 func (f *forming) noteFirst(slot Slot, r *protocol.Report, generation int64) {
 	if f.containers[slot] = 1; generation > 0 {
 		f.containers[slot] = r.Containers
 	}
 }
 
-// becomeRunning begins the run of the newest generation, which is handed out once it is stored.
+// becomeRunning starts the newest generation, which agents receive once it is stored.
 func (s *State) becomeRunning() {
 	s.drain.Drop()
 	s.run, s.Record.Phase = run{}, Running
 }
 
-// becomeHalting ends the run; suspect is what is known of its failure beside exits.
+// becomeHalting ends the generation; suspect is what is known of its failure beside exits.
 func (s *State) becomeHalting(suspect generation.Suspect, now time.Time) {
 	watch := replacements.NewWatch(s.members, s.replacements, s.generation.Number, now)
 	s.run.halting = &halting{suspect: suspect, detected: now, watch: watch}
@@ -95,7 +94,7 @@ func (s *State) becomeForming() {
 	s.Record.Phase = Forming
 }
 
-// becomeFinal ends all of it with a verdict.
+// becomeFinal ends the gang with a verdict.
 func (s *State) becomeFinal(v Verdict, p Phase) {
 	s.Record.Phase, s.Record.Verdict = p, &v
 	s.verdictRevision = s.revision + 1

@@ -7,7 +7,7 @@ import (
 	"holdfast.dev/holdfast/elastic/generation"
 )
 
-// stepRunning goes on with a generation that was handed out, and looks for its failure, its end, and pods that must go.
+// stepRunning watches a started generation for its failure, its end, and terminating pods.
 func (s *State) stepRunning(now time.Time) {
 	s.requestOrphans()
 	if s.generation.Branching() {
@@ -22,7 +22,7 @@ func (s *State) stepRunning(now time.Time) {
 	switch {
 	case failed:
 		if pending != nil {
-			s.drain.Drop() // what is done by now counts
+			s.drain.Drop() // the copies so far count
 			suspect = s.generation.Blame(suspect, pending)
 		}
 	case pending != nil:
@@ -42,7 +42,7 @@ func (s *State) stepRunning(now time.Time) {
 	}
 }
 
-// drained carries out what follows from a drain.
+// drained carries out the outcome of a drain.
 func (s *State) drained(o drain.Outcome) {
 	if n := o.Note; n != nil {
 		reason := NoticeDrained

@@ -20,7 +20,7 @@ import (
 //	                                     ▼ all finished         ▼ budget spent, or refused
 //	                                 Finished                GivenUp
 //
-// What is known lives as long as what it is about:
+// Each field lives as long as its subject:
 //
 //	| lives for       | fields                                                                                     |
 //	|-----------------|--------------------------------------------------------------------------------------------|
@@ -38,12 +38,12 @@ type State struct {
 	stored int64
 	// revision counts effects Persist; storedRevision is the newest that the store has, verdictRevision the first that has the verdict.
 	revision, storedRevision, verdictRevision int64
-	// lookedUpAt is when it was last asked who holds silent slots.
+	// lookedUpAt is when the holders of silent slots were last queried.
 	lookedUpAt time.Time
-	// ended: the job of a given-up gang makes no pods any more; ending: it was asked to.
+	// ended: the job of a given-up gang creates no more pods; ending: that was requested.
 	ended, ending bool
 
-	// over: the Job has ended or is being deleted. Nothing is repaired or replaced from then on.
+	// over: the Job has ended or is being deleted. From then on nothing is repaired or replaced.
 	over bool
 
 	members      *members.Members
@@ -58,7 +58,8 @@ type State struct {
 	effects []Effect
 }
 
-// New returns the state of a gang of a number of pods that copies steps to storage at an interval (0: never), with its stored record.
+// New returns the state of a gang of that many pods, from its stored record. storage is the interval at which steps are copied to storage
+// (0: never).
 func New(pods int, storage time.Duration, r Record) *State {
 	s := &State{
 		Record: Record{Verdict: r.Verdict},
@@ -103,12 +104,12 @@ func New(pods int, storage time.Duration, r Record) *State {
 	case r.Generation == 0 || s.account.Repairs(r.Generation) || !s.generation.Begun():
 		s.Record.Phase, s.run.forming = Forming, &forming{containers: make([]uint64, pods)}
 	default:
-		s.Record.Phase = Running // until an agent says otherwise
+		s.Record.Phase = Running // until an agent reports otherwise
 	}
 	return s
 }
 
-// Members is the number of pods.
+// Members returns the number of pods.
 func (s *State) Members() int { return s.members.Len() }
 
 // Final reports whether a verdict was reached.

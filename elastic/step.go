@@ -23,7 +23,7 @@ func Step(s *State, e Event, now time.Time) []Effect {
 	case Detached:
 		if s.members.Detach(e.Slot, e.Pod) {
 			s.refresh()
-			s.emit(Broadcast{}) // what all were to do together may be off
+			s.emit(Broadcast{}) // a common action of all pods may be impossible now
 		}
 	case Stored:
 		s.stored = max(s.stored, min(e.Generation, s.generation.Number))
@@ -49,7 +49,7 @@ func Step(s *State, e Event, now time.Time) []Effect {
 			s.listed(s.replacements.Suspend(e.Pods, now))
 		}
 	case Retain:
-		if !s.over && !s.Final() && s.ledger.TakeRetention(e.Retention) { // of a gang that has ended nothing is removed any more
+		if !s.over && !s.Final() && s.ledger.TakeRetention(e.Retention) { // the steps of an ended gang are never removed
 			s.save()
 		}
 	case Released:
@@ -71,14 +71,14 @@ func Step(s *State, e Event, now time.Time) []Effect {
 
 func (s *State) emit(e Effect) { s.effects = append(s.effects, e) }
 
-// save wants the record as it is now stored at once.
+// save emits Persist with the present record.
 func (s *State) save() {
 	s.revision++
 	s.ledger.NoteRevision(s.revision)
 	s.emit(Persist{s.revision, s.Snapshot()})
 }
 
-// reported takes a report over, unless it does not count.
+// reported handles a report, if it counts.
 func (s *State) reported(e Reported, now time.Time) {
 	slot, r := e.Slot, &e.Report
 	if !s.members.Has(slot) || r.Generation > protocol.MaxGeneration {
@@ -86,7 +86,7 @@ func (s *State) reported(e Reported, now time.Time) {
 	}
 	switch s.members.Admit(slot, e.Pod, r, s.replacements.Fenced) {
 	case members.Refused:
-		s.emit(Broadcast{}) // it gets its directive all the same
+		s.emit(Broadcast{}) // its agent gets a directive anyway
 		return
 	case members.Stale:
 		return
@@ -95,7 +95,7 @@ func (s *State) reported(e Reported, now time.Time) {
 	case members.Admitted:
 	}
 	if s.members.At(slot).RecordRepeat(r) {
-		return // time alone has passed
+		return // only time has passed
 	}
 	was, more := s.members.Take(slot, e.Pod, r, s.generation.Number, now)
 	before := was.Report()
@@ -124,24 +124,24 @@ func (s *State) reported(e Reported, now time.Time) {
 	}
 }
 
-// adopt takes over what an agent knows and the store has lost: numbers that agents have seen are never used again.
+// adopt records what an agent knows and the store has lost: numbers that agents have seen are never reused.
 func (s *State) adopt(slot Slot) {
 	m := s.members.At(slot)
 	if r := m.Report(); !s.Final() {
 		s.generation.AdoptLaunch(r)
 		if r.Generation > s.generation.Number {
 			s.generation.Adopt(r.Generation)
-			s.becomeRunning() // until an agent says otherwise
+			s.becomeRunning() // until an agent reports otherwise
 			s.save()
 		}
 	}
-	if newest := m.NewestBranch(); newest > s.generation.NewestBranch() { // none has one that was not stored before
+	if newest := m.NewestBranch(); newest > s.generation.NewestBranch() { // agents receive only branches that were stored
 		s.generation.Branch = newest
 		s.save()
 	}
 }
 
-// refresh brings what people see of the pods up to date.
+// refresh updates what users see of the pods.
 func (s *State) refresh() {
 	news := s.members.Refresh(s.generation.Number, s.replacements.Fenced)
 	switch {
@@ -158,11 +158,11 @@ func (s *State) refresh() {
 	}
 }
 
-// maxTransitions bounds the phases that a gang goes through in one event: halted, formed and running again, and a verdict on that.
+// maxTransitions bounds the phases that a gang passes in one event: halted, forming and running again, and a verdict.
 const maxTransitions = 4
 
-// advance carries out what the state asks for, until the phase stays, in `most` transitions. Of a Job that is over only the verdict is
-// carried out. It panics where the phase does not settle: to stop halfway would leave agents with the orders of a phase that is over.
+// advance acts on the state until the phase does not change, in `most` transitions. For a Job that is over it only carries out the verdict.
+// It panics if the phase does not settle: stopping halfway would leave agents with the orders of a past phase.
 func (s *State) advance(most int, now time.Time) {
 	for range most {
 		before := s.Record.Phase
@@ -190,7 +190,7 @@ func (s *State) advance(most int, now time.Time) {
 	panic(fmt.Sprintf("elastic: generation %d is %s, not settled after %d transitions", s.generation.Number, s.Record.Phase, most))
 }
 
-// stepPhase does what the phase asks for. Only a phase's own step leads to another one, by one of the becomes in run.go.
+// stepPhase does the phase's work. Only a phase's own step changes the phase, by a become function in run.go.
 func (s *State) stepPhase(now time.Time) {
 	s.confirm(now)
 	switch s.Record.Phase {
@@ -204,7 +204,7 @@ func (s *State) stepPhase(now time.Time) {
 	}
 }
 
-// Snapshot is what is to be stored of the record as it is now; it shares nothing with the state.
+// Snapshot returns the record to be stored; it shares nothing with the state.
 func (s *State) Snapshot() Record {
 	r := s.Record
 	a := s.account.Record()

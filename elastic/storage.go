@@ -14,13 +14,13 @@ import (
 // noPoint: nothing is to be restored.
 var noPoint restore.Point
 
-// gathered: every rank holds the newest step that can be had. It is known once gather has planned.
+// gathered reports whether every rank holds the newest available step. It is valid after gather.
 func (s *State) gathered() bool {
 	_, durable := s.ledger.Newest()
 	return len(s.run.forming.fetching.Fetch) == 0 && (s.run.forming.fetching.Step > 0 || !durable)
 }
 
-// gather has every rank fetch what it lacks of the newest step that can be had, before a generation begins.
+// gather makes every rank fetch what it lacks of the newest available step, before a generation begins.
 func (s *State) gather(now time.Time) {
 	f := s.run.forming
 	if f.readyAt.IsZero() {
@@ -42,7 +42,7 @@ func (s *State) gather(now time.Time) {
 	f.fetched = f.fetched || len(p.Fetch) > 0
 }
 
-// planAll plans for pods that are all there.
+// planAll plans for pods that are all present.
 func (s *State) planAll() restore.Point {
 	pods, g := s.members.Pods(members.NoneLost), s.generation.Stored()
 	s.ledger.ForgetPast(pods, g)
@@ -52,8 +52,8 @@ func (s *State) planAll() restore.Point {
 	}
 	older := func(m protocol.Mark) bool { return m.Generation < g.Number }
 	if g.Unknown && slices.ContainsFunc(slices.Collect(maps.Values(p.Fetch)), older) {
-		// A step in storage of a record that lags behind: all that pods hold is newer, and given up. Then the record lags behind no
-		// more, also for the next coordinator, which finds the step in the memory of pods that have fetched it by then.
+		// The step is in storage and in an outdated record: all that pods hold is newer, and given up. The record is updated here, also for
+		// the next coordinator, which then finds the step in the memory of pods that have fetched it.
 		s.generation.RestoreStep, s.generation.RestoreBranch = p.Step, p.Branch
 		s.ledger.Forget(p.Point, pods, s.generation.Stored())
 		s.save()
@@ -61,7 +61,7 @@ func (s *State) planAll() restore.Point {
 	return p
 }
 
-// preserve copies a step of all ranks to storage every so often.
+// preserve copies a step of all ranks to storage at the interval.
 func (s *State) preserve(now time.Time) {
 	if !s.ledger.Copies() || !s.members.All(func(m *members.Member) bool { return m.UsesStorage(s.generation.Number) }) {
 		return
@@ -74,8 +74,8 @@ func (s *State) preserve(now time.Time) {
 	}
 }
 
-// confirm records a step as durable once its manifest is written, also while the gang is being halted. What a
-// fenced pod's generation still leaves there is not recorded.
+// confirm records a step as durable once its manifest is written, also while the gang is halting. A manifest of a fenced pod is not
+// recorded.
 func (s *State) confirm(now time.Time) {
 	if s.replacements.AnyFenced() {
 		if s.ledger.DropOrder() {

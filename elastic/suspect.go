@@ -8,8 +8,8 @@ import (
 	"holdfast.dev/holdfast/elastic/replacements"
 )
 
-// shouldMove reports whether a failure that hardware may have caused moves the pod that failed first: the same
-// suspicion came again without progress.
+// shouldMove reports whether a failure that hardware may have caused moves the pod that failed first: the same suspect was found before,
+// without progress since.
 func (s *State) shouldMove(c cause.Cause) bool {
 	if c.Suspect == "" || c.Slot < 0 || s.members.Len() == 1 || s.account.Moved(c.Suspect) {
 		return false
@@ -22,7 +22,7 @@ func (s *State) shouldMove(c cause.Cause) bool {
 	return left <= 0 || s.account.SuspectedBefore(c.Suspect) && s.generation.SurvivesWithout(slot)
 }
 
-// move has the pod replaced in the recovery that is about to be opened.
+// move requests the pod's replacement in the recovery that is about to be opened.
 func (s *State) move(c cause.Cause, now time.Time) {
 	slot := s.members.AtFault(c)
 	pod := s.members.At(slot).Pod()

@@ -6,7 +6,7 @@ import (
 	"holdfast.dev/holdfast/elastic/members"
 )
 
-// track follows what the ranks of the newest generation have sealed, finished and reached.
+// track records what the ranks of the newest generation have sealed and finished.
 func (s *State) track(now time.Time) {
 	if s.generation.Number == 0 || s.Final() || s.generation.Branching() {
 		return

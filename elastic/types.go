@@ -42,7 +42,7 @@ const (
 	GivenUp Phase = "GivenUp"
 )
 
-// StepUnknown is Record.RestoreStep where the store lost the record of a generation that agents have run.
+// StepUnknown is Record.RestoreStep if the store lost the record of a generation that agents have run.
 const StepUnknown = generation.StepUnknown
 
 // Record is all that must outlive a coordinator: a Gang's status.run.
@@ -53,7 +53,7 @@ type Record struct {
 	// branch than Generation's, the next generation begins that one.
 	Branch, RestoreBranch int64
 	Branches              restore.Line
-	// Launch is the present launcher, Left the slots whose pods take part in no further generation of it.
+	// Launch is the present launcher, Left the slots whose pods are no members of further generations of it.
 	Launch Launch
 	Left   []Slot
 	Budget
@@ -63,7 +63,7 @@ type Record struct {
 	Progress   Progress
 	Recoveries []Recovery // oldest first
 	Verdict    *Verdict
-	// Replacements counts pods that were replaced.
+	// Replacements is the number of replaced pods.
 	Replacements int
 	// Durable is the newest step that is complete in storage, Older the one recorded before it; nil: none. Copies are parts of steps
 	// that drained pods left there.
@@ -76,7 +76,7 @@ type Record struct {
 	Pinned []StoredStep
 	// PinWish is the newest Retention.PinWish that Pinned answers.
 	PinWish int64
-	// Moved are the suspicions for which a pod was moved.
+	// Moved are the suspects for which a pod was moved.
 	Moved []cause.Suspect
 	// PendingReplacements are pods that must be replaced and are not yet, Suspended those that terminate because their Job is
 	// suspended (suspend.go). In the stored record both list the first pods only (bounds.go), and PendingPods counts all.
@@ -96,10 +96,10 @@ type Progress struct {
 // NotReached marks a phase of a Recovery that is not reached (yet).
 const NotReached = account.NotReached
 
-// Reason says why a gang ended.
+// Reason is why a gang ended.
 type Reason string
 
-// The reasons of a Verdict; the Gang's conditions carry the same words.
+// The reasons of a Verdict, which are also reasons of the Gang's conditions.
 const (
 	ReasonFinished         Reason = "Finished"
 	ReasonSameFailureTwice Reason = "SameFailureTwice"
@@ -117,7 +117,7 @@ type Verdict struct {
 	At       time.Time
 }
 
-// Terminations are the pods that must terminate, each once.
+// Terminations returns the pods that must terminate, each once.
 func (r *Record) Terminations() []Termination {
 	return replacements.Merge(r.PendingReplacements, r.Suspended)
 }

@@ -7,28 +7,29 @@ import (
 	"holdfast.dev/holdfast/elastic/cause"
 )
 
-// A step that ranks fail to restore: their objects do not take it, as where a parameter group came in mid-training, or there is no memory
-// for it. Its bytes are not to blame: each copy was verified against its checksum, so that another copy of it would fail alike.
+// A step that ranks fail to restore: their objects refuse it, for example because a parameter group was added during training, or there is
+// not enough memory for it. Its bytes are not the cause: each copy was verified against its checksum, so another copy of it would fail
+// alike.
 //
-//  1. The first failure costs a generation and no restart: the next one restores the same step, for what lacked may have been momentary. It
-//     begins restorePause later: storage that a script reads beside our state may be away for a while, and each step that is given up
-//     meanwhile is lost.
-//  2. The same failure again, with no other failure and no restored generation between, gives the step up, and all after it: the next
-//     generation begins a branch of training from an older step that all ranks can have, and where there is none without a step: from
-//     the beginning, or the script's own checkpoint. Another failure to restore is tried once more. So it goes on, step by step, until
-//     none is left; what then fails does so without our state, and counts as any failure of the script.
-//  3. A rank that is killed from outside as it restores may be so by chance. That spends restarts, and the step is given up where the gang
-//     would be for having no progress.
+// 1. The first failure costs a generation and no restart: the next generation restores the same step, because the cause may have been
+//    temporary. It starts restorePause later: other storage that the script reads may be unavailable for a while, and each step that is
+//    given up meanwhile is lost.
+// 2. The same failure again, with no other failure and no restored generation in between, gives up the step and all later ones. The next
+//    generation begins a branch of training from an older step that is available to all ranks, or without a step: from the beginning or
+//    the script's own checkpoint. A different failure to restore gets one more try. This repeats, step by step, until none is left; a
+//    failure after that counts as any failure of the script.
+// 3. A rank that is killed from outside while it restores may be killed by chance. That spends restarts, and the step is given up when
+//    the gang would be for lack of progress.
 //
-// Of the stored steps that are given up so the newest stays in storage (Launch.Kept), for people: what kept ranks from restoring it may
-// have been their machines' fault.
+// Of the stored steps that are given up this way the newest stays in storage (Launch.Kept), for users: the ranks' machines may have caused
+// the failure to restore it.
 //
-// Record.BestStep stays: what is trained again is no progress, so that a script which fails at one place is given up there.
+// Record.BestStep does not change: repeated training is no progress, so that a script that always fails at one place is given up there.
 
 // restorePause is how long after a failure to restore a step the next generation restores it again.
 const restorePause = time.Minute
 
-// giveUpStep has no later generation restore the step that the newest one restored, or one after it.
+// giveUpStep prevents later generations from restoring the step that the newest one restored, or a later one.
 func (s *State) giveUpStep(c *cause.Cause) {
 	step := s.generation.RestoreStep
 	s.ledger.KeepGivenUp(step, s.generation.After)

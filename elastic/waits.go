@@ -2,7 +2,7 @@ package elastic
 
 import "time"
 
-// wait keeps what the gang waits for: agents, people and the Gang hear the same words.
+// wait records what the gang waits for, with the same text for agents, users and the Gang.
 func (s *State) wait(now time.Time) {
 	if s.over {
 		return

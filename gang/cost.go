@@ -6,18 +6,18 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// cost is what a choice of nodes costs: numbers of which the first that differs decides. In this order, each by
-// level from the widest down to the node:
+// cost is the cost of a choice of nodes: a list of numbers, compared from the first on. Each of these has one number per level, from the
+// widest down to the node:
 //
 //	near    domains used, at levels where closeness counts
 //	damage  domains that were whole and are only partly used now
 //	far     domains used, at the levels below
-//	left    places left over in the domains used
+//	left    free places left in the used domains
 //
 // Costs of separate domains add up.
 type cost []int32
 
-// scale says where the numbers of a level stand in a cost.
+// scale maps levels to positions in a cost.
 type scale struct {
 	width             int
 	span, damage, lef []int
@@ -41,7 +41,7 @@ func newScale(levels, near int) scale {
 	return s
 }
 
-// plus adds what a domain or node of a level costs itself where m of its places are used.
+// plus adds the own cost of a domain or node of a level if m of its places are used.
 func (s scale) plus(c cost, level, m, places int, whole bool) {
 	c[s.span[level]]++
 	if whole && m < places {
@@ -50,7 +50,7 @@ func (s scale) plus(c cost, level, m, places int, whole bool) {
 	c[s.lef[level]] += int32(places - m)
 }
 
-// unnamed adds what a set of nodes costs that are in no domain of a level: each is as far as can be.
+// unnamed adds the cost of nodes that are in no domain of a level: each counts as a domain of its own.
 func (s scale) unnamed(c cost, level int) {
 	c[s.span[level]] += c[s.span[len(s.span)-1]]
 }
@@ -73,7 +73,7 @@ func sumLess(a, b, c cost) bool {
 	return false
 }
 
-// own adds what domain d costs itself where m members are in it.
+// own adds the own cost of domain d if m members are in it.
 func (s *spread) own(c cost, d, m int) {
 	switch level := s.tree.LevelOf(d); {
 	case d == topology.Root:

@@ -1,6 +1,6 @@
 package gang
 
-// rows are the costs of 0, 1, 2 … in one part or in several together, one after another.
+// rows are the costs of 0, 1, 2 … units, in one part or in several together.
 type rows struct {
 	width int
 	c     []int32
@@ -11,7 +11,7 @@ func newRows(width, n int) rows { return rows{width, make([]int32, width*n)} }
 func (r rows) at(u int) cost { return r.c[u*r.width : (u+1)*r.width] }
 func (r rows) most() int     { return len(r.c)/r.width - 1 }
 
-// exact distributes u over the parts at the least cost; of equals the one that gives earlier parts more.
+// exact distributes u over the parts at the least cost; of equal results it returns the one that gives earlier parts more.
 func (s *spread) exact(parts []part, u int) []part {
 	_, gets := s.together(parts, u)
 	var chosen []part
@@ -27,8 +27,7 @@ func (s *spread) exact(parts []part, u int) []part {
 	return chosen
 }
 
-// together returns the least costs of 0 to u in the parts together, and what each part gets of each sum of it
-// and those before it.
+// together returns the least costs of 0 to u in the parts together, and what each part gets of each sum over it and the parts before it.
 func (s *spread) together(parts []part, u int) (rows, [][]int) {
 	sum := newRows(s.width, 1)
 	gets := make([][]int, len(parts))
@@ -84,7 +83,7 @@ func (s *spread) table(p part) rows {
 	return r
 }
 
-// work counts the sums that together would compare for u in d, or more than limit.
+// work returns how many sums together would compare for u in d; it stops above limit.
 func (s *spread) work(d, u, limit int) int {
 	cells, before := 0, 0
 	for _, p := range s.children(d) {
@@ -101,7 +100,7 @@ func (s *spread) work(d, u, limit int) int {
 	return cells
 }
 
-// look is equal for domains of which it does not matter which one is used, but for their place in the order.
+// look is equal for domains that are interchangeable, except for their order.
 func (s *spread) look(d int) uint64 {
 	if h, ok := s.looks[d]; ok {
 		return h

@@ -12,8 +12,8 @@ import (
 type Topology struct {
 	// Required: all members are in one domain of this level.
 	Required string
-	// Preferred is the narrowest level at which closeness counts; below it whole domains are kept free rather than nodes kept
-	// close. Empty: down to the node.
+	// Preferred is the narrowest level at which members are packed closely; below it domains are kept whole rather than members close.
+	// Empty: the node.
 	Preferred string
 	// SliceLevel: each used domain of this level gets the same number of members, a slice. Empty: the narrowest level if SliceSize
 	// or Block is set, otherwise members are spread as they fit.
@@ -42,7 +42,7 @@ type rules struct {
 	whole              bool
 }
 
-// unknownLevel is a level that the tree does not have, or that is asked for where there is none.
+// unknownLevel is a level that the tree does not have, or a request for the narrowest level if there is none.
 type unknownLevel struct {
 	asked  string
 	levels []topology.Level
@@ -63,7 +63,7 @@ func (u unknownLevel) Error() string {
 	return fmt.Sprintf("there is no topology level %q: %s", u.asked, exist)
 }
 
-// check refuses levels that contradict one another: what such an ask says would have no effect.
+// check refuses levels that contradict one another: such a constraint would have no effect.
 func (t Topology) check(r rules) error {
 	switch {
 	case t.Required != "" && t.SliceLevel != "" && r.slice <= r.required:
@@ -114,8 +114,8 @@ func (t Topology) resolve(tree *topology.Tree) (rules, error) {
 	return r, t.check(r)
 }
 
-// shares lists the sizes that slices of n members may have, the largest first. Uneven slices are counted in
-// blocks. Where all must be in one domain anyway, there is one slice.
+// shares returns the possible sizes of slices of n members, the largest first; uneven slices are counted in blocks. If all must be in one
+// domain anyway, there is one slice.
 func (r rules) shares(n int) []int {
 	switch {
 	case r.oneSlice():
@@ -143,5 +143,5 @@ func (r rules) shares(n int) []int {
 	return sizes
 }
 
-// oneSlice says that a domain of the required level is within one of the slices' level.
+// oneSlice reports whether a domain of the required level is within one of the slices' level.
 func (r rules) oneSlice() bool { return r.slice >= 0 && r.required >= r.slice }

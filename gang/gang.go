@@ -1,7 +1,7 @@
-// Package gang places pods that are only useful together. It promises one answer for the whole gang: a Placement that
-// names a node for every missing member, or a Refusal with counts. Never a partial one, never more on a node than is
-// free there, never a node that was excluded. The same input gives the same answer; the message is part of the
-// answer, so condition, event, metric and command line agree.
+// Package gang places pods that are only useful together. It returns one answer for the whole gang: a Placement that names a node for every
+// missing member, or a Refusal with counts. It never places a part, never places more on a node than is free there, and never uses an
+// excluded node. The same input gives the same answer. The message is part of the answer, so condition, event, metric and command line
+// agree.
 package gang
 
 import (
@@ -38,7 +38,7 @@ type Member struct {
 	Name string
 	// Role is an index in Gang.Roles.
 	Role int
-	// Node is where the member already is; empty: it must be placed. What it uses there is not free in the tree.
+	// Node is the member's present node; empty: it must be placed. What it uses there is not free in the tree.
 	Node string
 	// Essential: it is placed even if not all members fit.
 	Essential bool
@@ -71,7 +71,7 @@ type Placement struct {
 	Placed int
 }
 
-// Nodes lists the nodes by slot.
+// Nodes returns the nodes by slot.
 func (p Placement) Nodes() []string {
 	nodes := make([]string, len(p.Assignments))
 	for i, s := range p.Assignments {
@@ -80,7 +80,7 @@ func (p Placement) Nodes() []string {
 	return nodes
 }
 
-// At is the node of each member that has an assignment, by the member's name.
+// At returns the node of each member that has an assignment, by the member's name.
 func (p Placement) At() map[string]string {
 	at := make(map[string]string, len(p.Assignments))
 	for _, s := range p.Assignments {
@@ -125,7 +125,7 @@ const (
 // Cause is why one node is excluded.
 type Cause struct {
 	Kind Kind
-	// Name is the missing resource, or the rule that refused.
+	// Name is the missing resource, or the rule that refuses.
 	Name string
 }
 
@@ -143,7 +143,7 @@ const (
 	Unhealthy
 	// Refused: the rule Name refuses the node.
 	Refused
-	// InUse: other pods are there, and the gang wants whole nodes.
+	// InUse: other pods are there, and the gang requests whole nodes.
 	InUse
 	// Whole: a gang with exclusive nodes uses it.
 	Whole
@@ -186,15 +186,15 @@ func named(kind, name string) string {
 	return kind + " (" + name + ")"
 }
 
-// NoNodes is the refusal if there is no node at all: then the fabric's levels are unknown.
+// NoNodes returns the refusal for a cluster without nodes, whose topology levels are unknown.
 func NoNodes(wanted int) Refusal {
 	return Refusal{Reason: InsufficientNodes, Wanted: wanted, Message: fmt.Sprintf("%s wanted, 0 fit: the cluster has no nodes", Count(wanted, "pod", "pods"))}
 }
 
-// MemberCounts counts the members of a gang.
+// MemberCounts are the numbers of members of a gang.
 type MemberCounts struct {
-	// Size is the full number of members, Exist how many exist, Bound how many of these are on nodes, Ended how many succeeded and
-	// are not needed any more.
+	// Size is the full number of members, Exist how many exist, Bound how many of these are on nodes, Ended how many succeeded and need no
+	// pod any more.
 	Size, Exist, Bound, Ended int
 	// Gaps are the slots without a pod, by slot; none where slots are unknown.
 	Gaps []Gap
@@ -207,7 +207,7 @@ type Gap struct {
 	Terminating, Node string
 }
 
-// Incomplete is the refusal while members are missing.
+// Incomplete returns the refusal while members are missing.
 func Incomplete(c MemberCounts) Refusal {
 	r := Refusal{Reason: WaitingForMembers, Wanted: c.Size - c.Ended - c.Bound, Message: fmt.Sprintf("%d of %s", c.Exist, Count(c.Size, "pod exists", "pods exist"))}
 	if c.Ended > 0 {
@@ -248,7 +248,7 @@ func awaited(gaps []Gap) string {
 	return text
 }
 
-// Count is a number of things, as text.
+// Count formats a number of things.
 func Count(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one

@@ -7,7 +7,7 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// maxRegions bounds how many domains are tried for a gang of several shapes before all nodes are.
+// maxRegions bounds how many domains are tried for a gang of several shapes before the search tries all nodes.
 const maxRegions = 16
 
 // placeMixed places members of several shapes, or with rules among them. Slices and closeness are found by counts for
@@ -32,7 +32,7 @@ func (s *search) placeMixed() bool {
 	s.keepAllTo(region)
 	s.once, s.tries = s.infeasible(region), maxTries+s.onePass()
 	s.asks = s.extra + 2*(len(s.order)+s.tree.Len())
-	defer func() { s.extra = max(0, min(s.extra, s.asks)) }() // the others are free
+	defer func() { s.extra = max(0, min(s.extra, s.asks)) }() // members beyond the required ones get what remains
 	if s.standing {
 		return known && s.descendWithin(region)
 	}
@@ -46,9 +46,9 @@ func (s *search) placeMixed() bool {
 	return s.placeInOne(regions)
 }
 
-// placeInOne places everything in the first domain where that can be done. Domains were chosen by counts, which know
-// nothing of rules among members: so each gets one pass first, and the whole search only what none of them took
-// by then. A domain that was searched to its end is not searched again.
+// placeInOne places all members in the first domain where that is possible. The domains were chosen by counts, which ignore rules among
+// members. So each domain first gets one pass, and the full search runs only if no pass succeeded. A domain that was searched completely is
+// not searched again.
 func (s *search) placeInOne(domains []int) bool {
 	all := s.tries
 	var open []int
@@ -74,8 +74,7 @@ func (s *search) placeInOne(domains []int) bool {
 	return false
 }
 
-// regions lists domains in which all might fit, the narrowest first; of the required level, where there is one,
-// all of them.
+// regions returns the domains in which all members might fit, the narrowest first; with a required level, all of that level.
 func (s *search) regions() []int {
 	need := s.perRole()
 	views := map[int]*view{}
@@ -115,7 +114,7 @@ func setOf(all []int) map[int]bool {
 	return set
 }
 
-// mainRole is the role that most members have, the first of equals.
+// mainRole returns the role of most members, the first of equals.
 func (s *search) mainRole() int {
 	need := s.perRole()
 	main := -1
@@ -127,10 +126,9 @@ func (s *search) mainRole() int {
 	return main
 }
 
-// placeSlicesFirst plans the slices of the main shape by counts alone, then searches with these members kept to the
-// domains of their slices. Counts know nothing of the other shapes and of rules: where a domain did not take what was
-// planned for it, the slices are planned again without it. Each of these plans gets one pass, as in placeInOne, and the first
-// one the whole search if none did.
+// placeSlicesFirst plans the slices of the main shape by counts alone, then searches with these members kept to the domains of their
+// slices. Counts ignore the other shapes and rules: if a domain did not take its planned members, the slices are planned again without it.
+// Each of these plans gets one pass, as in placeInOne; if none succeeds, the first one gets the full search.
 func (s *search) placeSlicesFirst() bool {
 	var members []int
 	for _, m := range s.order {
@@ -172,8 +170,7 @@ func (s *search) placeSlicesFirst() bool {
 	return false
 }
 
-// onePass is how many nodes are looked at, at most, where nobody who found a place is moved again. Equal members go on from
-// where the last one was.
+// onePass returns the most nodes visited by a search that moves no placed member. Equal members continue where the previous one was placed.
 func (s *search) onePass() int {
 	n := 0
 	for k, d := range s.within {
@@ -184,8 +181,8 @@ func (s *search) onePass() int {
 	return n
 }
 
-// infeasible says that a domain cannot take all, as counts alone prove: there is no room for the members of one role, though no
-// others were there, or less of something is free on all nodes that are of use to anybody than is asked for in all.
+// infeasible reports whether counts alone prove that a domain cannot take all: the members of one role lack room even without the others,
+// or all useful nodes together have less of a resource than is requested in all.
 func (s *search) infeasible(d int) bool {
 	need, places := s.perRole(), map[int]int{}
 	asked, free := topology.Resources{}, topology.Resources{}
@@ -220,8 +217,7 @@ func (s *search) infeasible(d int) bool {
 	return false
 }
 
-// stuck is the domain that took no more; where that is all nodes, the last one of those of the first members, which are
-// in slices.
+// stuck returns the domain that took no further member; if that is all nodes, the last domain of the first members, which are in slices.
 func (s *search) stuck(inSlices int) int {
 	d := s.within[min(s.deepest, len(s.within)-1)]
 	if d == topology.Root {
@@ -230,7 +226,7 @@ func (s *search) stuck(inSlices int) int {
 	return d
 }
 
-// keepTo keeps each of the members to the domain of its slice, and all others to the required one.
+// keepTo restricts each of the members to the domain of its slice, and all others to the required domain.
 func (s *search) keepTo(members, at []int) {
 	domain := map[int]int{}
 	region := topology.Root
@@ -240,7 +236,7 @@ func (s *search) keepTo(members, at []int) {
 	}
 	slices.SortStableFunc(s.order, func(a, b int) int {
 		if domain[a] == 0 && domain[b] == 0 {
-			return 0 // the hardest first, as they are
+			return 0 // hardest first, as they are
 		}
 		return cmp.Or(int(one(domain[a] == 0)-one(domain[b] == 0)), s.g.bySlot(a, b))
 	})
@@ -258,7 +254,7 @@ func (s *search) descendWithin(d int) bool {
 	return s.descendAll()
 }
 
-// keepAllTo keeps all members to a domain.
+// keepAllTo restricts all members to a domain.
 func (s *search) keepAllTo(d int) {
 	s.within = make([]int, len(s.order))
 	for k := range s.within {
@@ -271,7 +267,7 @@ func (s *search) descendAll() bool {
 	return s.descend(0)
 }
 
-// room is how many members of a role a node takes now.
+// room returns how many members of a role a node takes now.
 func (s *search) room(i, role, limit int) int {
 	r := s.g.Roles[role]
 	if r.OutAll != nil || s.kept[i] || (role == s.main && s.bare[i]) {
@@ -287,7 +283,7 @@ func (s *search) room(i, role, limit int) int {
 	return s.tree.Room(i, r.Requests, limit)
 }
 
-// hardestFirst puts members of the role with the fewest places first.
+// hardestFirst moves members of the role with the fewest places to the front.
 func (s *search) hardestFirst() {
 	places := make([]int, len(s.g.Roles))
 	for role := range s.g.Roles {
@@ -301,7 +297,7 @@ func (s *search) hardestFirst() {
 	})
 }
 
-// descend places order[k] and all after it, or leaves everything as it was.
+// descend places order[k] and all after it, or reverts its changes.
 func (s *search) descend(k int) bool {
 	s.deepest = max(s.deepest, k)
 	if k == len(s.order) {
@@ -313,7 +309,7 @@ func (s *search) descend(k int) bool {
 		pos := from + step
 		if pos >= len(nodes) {
 			if s.g.Agree == nil {
-				break // equal members need not be tried in every order
+				break // equal members need not be permuted
 			}
 			pos -= len(nodes)
 		}
@@ -352,7 +348,7 @@ func (s *search) descend(k int) bool {
 	return false
 }
 
-// list is the nodes of a domain.
+// list returns the nodes of a domain.
 func (s *search) list(d int) []int {
 	if s.nodes[d] == nil {
 		s.nodes[d] = slices.Collect(s.tree.Within(d))
@@ -360,8 +356,8 @@ func (s *search) list(d int) []int {
 	return s.nodes[d]
 }
 
-// from is where in its domain's nodes order[k] starts to look: where the last one like it was. What did not take that one is
-// not likely to take this one; where there are rules it is looked at in the end.
+// from returns where in its domain's nodes order[k] starts to search: where the last equal member was placed. Nodes that did not take that
+// one are unlikely to take this one; with rules among members they are searched last.
 func (s *search) from(k int) int {
 	if !s.alike(k) {
 		return 0
@@ -369,12 +365,12 @@ func (s *search) from(k int) int {
 	return s.pos[k-1]
 }
 
-// alike reports whether order[k] is of the role and domain of the member before it.
+// alike reports whether order[k] has the role and the domain of the member before it.
 func (s *search) alike(k int) bool {
 	return k > 0 && s.within[k] == s.within[k-1] && s.g.Members[s.order[k]].Role == s.g.Members[s.order[k-1]].Role
 }
 
-// continues reports whether order[k] need not look where the member before it did not find a place.
+// continues reports whether order[k] can skip the nodes that did not take the member before it.
 func (s *search) continues(k int) bool { return s.g.Agree == nil && s.alike(k) }
 
 func (s *search) agree(k, node int) bool {

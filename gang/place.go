@@ -11,28 +11,28 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// maxTries bounds the search for a gang of several shapes, in nodes looked at beyond the first pass.
+// maxTries bounds the search for a gang of several shapes, in node visits beyond the first pass.
 const maxTries = 50_000
 
-// maxAsks bounds how often Agree is asked in it, beyond twice for each node and member: it runs filters, which take some ten
-// microseconds, while nobody else is scheduled. Where a gang that can do with fewer is searched for the most that fit, that takes as much
-// once more in all, beyond twice for each node and member each time.
+// maxAsks bounds the calls of Agree in it, beyond two for each node and member: Agree runs filters, which take some 10 µs, while no other
+// pod is scheduled. For a gang that can run with fewer members, the search for the most that fit may use that number once more in all,
+// beyond two for each node and member each time.
 const maxAsks = 20_000
 
-// noLimit is the limit of who asks once.
+// noLimit is the limit of a single search.
 const noLimit = math.MaxInt
 
-// Place places the whole gang. It leaves the tree unchanged. A gang of one shape is placed by counts: whether it fits is exact, and
-// so is the cost (see cost) up to maxCells. A gang of several shapes, or with rules among members, is searched with backtracking,
-// up to maxTries, domain by domain. Slots follow the tree's order, so that neighbours by slot are neighbours in the fabric.
-// Replaced members are placed near their neighbours, as near as there is room.
+// Place places the whole gang. It leaves the tree unchanged. For a gang of one shape, placed by counts, the feasibility is exact, and so is
+// the cost (see cost) up to maxCells. A gang of several shapes, or with rules among members, is placed by a search with backtracking, up to
+// maxTries, domain by domain. Slots follow the tree's order, so that neighbours by slot are neighbours in the fabric. Replaced members are
+// placed as near to their neighbours as there is room.
 func Place(tree *topology.Tree, g Gang) (Placement, *Refusal) {
 	p, refusal, _ := PlaceWithin(tree, g, noLimit)
 	return p, refusal
 }
 
-// PlaceWithin is Place with a budget, for callers that search many times: a search visits at most this many nodes, and returns how
-// many it visited. A refusal may then mean that the budget was too small.
+// PlaceWithin is Place with a budget, for callers that search many times: a search visits at most that many nodes, and returns how many it
+// visited. A refusal may then mean that the budget was too small.
 func PlaceWithin(tree *topology.Tree, g Gang, limit int) (p Placement, refusal *Refusal, visited int) {
 	if exist := len(g.Members); exist < g.Size {
 		r := Incomplete(MemberCounts{Size: g.Size, Exist: exist, Bound: exist - len(g.missing())})
@@ -59,7 +59,7 @@ func PlaceWithin(tree *topology.Tree, g Gang, limit int) (p Placement, refusal *
 	return s.placement(), nil, s.visited
 }
 
-// tooLittleFree refuses a gang that wants more to be free in all than is. It counts while nobody of it has a node.
+// tooLittleFree refuses a gang that requires more free resources in all than there are. It applies while no member has a node.
 func (s *search) tooLittleFree() *Refusal {
 	if s.standing {
 		return nil
@@ -81,7 +81,7 @@ func (s *search) tooLittleFree() *Refusal {
 	return &Refusal{Reason: InsufficientNodes, Wanted: len(s.order), Nodes: s.tree.Len(), Message: "the cluster has less free than the group's minResources: " + strings.Join(lacks, ", ")}
 }
 
-// missing lists the members to be placed, by slot and name.
+// missing returns the members to be placed, by slot and name.
 func (g Gang) missing() []int {
 	var missing []int
 	for i := range g.Members {
@@ -103,30 +103,30 @@ type search struct {
 	tree  *topology.Tree
 	g     Gang
 	rules rules
-	// order lists the members to be placed, in the order in which that is tried; at[k] is the node of order[k].
+	// order are the members to be placed, in the order of the search; at[k] is the node of order[k].
 	order []int
 	at    []int
-	// standing: there are members on nodes already; held counts them by node, for gangs that are searched.
+	// standing: members are already on nodes; held counts them by node, for gangs that are searched.
 	standing bool
 	held     map[string]int
-	// v is what the gang's one shape finds, before anything is placed.
+	// v is the view of the gang's one shape before anything is placed.
 	v *view
-	// assignments say the same as at for Agree. For the search: within[k] is the domain that order[k] is kept to, nodes
-	// lists a domain's nodes, pos[k] is where at[k] stands in them, and kept nodes are left free as spares.
+	// assignments are at in the form for Agree. For the search: within[k] is the domain of order[k], nodes lists a domain's nodes, pos[k]
+	// is the position of at[k] in them, and kept nodes are left free as spares.
 	assignments []Assignment
 	within, pos []int
 	nodes       map[int][]int
 	kept        map[int]bool
-	// main is the role that most members have; they do not go to bare nodes, where no spares can be left.
+	// main is the role of most members; they do not use bare nodes, where no spares can be left.
 	main int
 	bare map[int]bool
-	// deepest is the most members that ever stood at once.
+	// deepest is the most members that were placed at once.
 	deepest int
-	// tries is how many more nodes may be looked at now, limit how many in all, looked how many were.
+	// tries is how many more nodes may be visited now, limit how many in all, visited how many were.
 	tries, limit, visited int
-	// asks is how often Agree may be asked now, extra how often beyond twice for each node and member, in all that are still to come.
+	// asks is how often Agree may be called now, extra how often beyond two calls for each node and member, in all later searches.
 	asks, extra int
-	// once: counts say that there is no place for all, so that one pass, which says how many find one, is enough.
+	// once: counts prove that not all fit, so one pass, which finds how many do, is enough.
 	once bool
 }
 
@@ -185,7 +185,7 @@ func (s *search) fresh(sp *spread, u int) ([]int, bool) {
 	return nodesOf(s.tree, sp.assign(region, u, nil)), true
 }
 
-// region is the domain of the required level that takes u units at the least cost.
+// region returns the domain of the required level that takes u units at the least cost.
 func (s *search) region(sp *spread, u int) (region int, ok bool) {
 	if s.rules.required < 0 {
 		return topology.Root, sp.holds(topology.Root) >= u
@@ -207,7 +207,7 @@ func (s *search) region(sp *spread, u int) (region int, ok bool) {
 	return region, least != nil
 }
 
-// nodesOf lists nodes in the tree's order, each as often as it gets members.
+// nodesOf returns nodes in the tree's order, each once per member.
 func nodesOf(tree *topology.Tree, shares []share) []int {
 	slices.SortFunc(shares, func(a, b share) int { return tree.Compare(a.node, b.node) })
 	var at []int
@@ -219,8 +219,8 @@ func nodesOf(tree *topology.Tree, shares []share) []int {
 	return at
 }
 
-// needed is how many of the members to be placed must be, at least; all of them where the gang can do with no fewer.
-// They are put first in the list that is returned, the others behind them, by slot.
+// needed returns how many of the members to be placed are required; all if the gang needs all. In the returned order they come first, then
+// the others, by slot.
 func (s *search) needed() (n int, order []int) {
 	all := len(s.order)
 	if s.g.Min < 1 || s.g.Min >= s.g.Size {
@@ -238,8 +238,8 @@ func (s *search) needed() (n int, order []int) {
 	return min(all, max(1, essential, s.g.Min-standing)), order
 }
 
-// placeFewer leaves out members of the highest slots, down to the least that the gang can do with. What is on nodes
-// already counts, and is not to be parted from the rest.
+// placeFewer leaves out members of the highest slots, down to the least number with which the gang can run. Members on nodes count, and are
+// not separated from the rest.
 func (s *search) placeFewer() bool {
 	least, order := s.needed()
 	all := s.order
@@ -253,7 +253,7 @@ func (s *search) placeFewer() bool {
 	return false
 }
 
-// roomy is the most members that could find a place.
+// roomy returns the most members that could be placed.
 func (s *search) roomy() int {
 	if !s.standing {
 		return s.most()
@@ -264,8 +264,8 @@ func (s *search) roomy() int {
 	return 0
 }
 
-// placeFewerMixed is fewer for a gang that is searched. The most that fit are found by halving, which may miss some
-// where more fit than fewer do; it never goes below the least.
+// placeFewerMixed is placeFewer for a gang that is searched. It finds the most that fit by bisection, which may miss some if more fit than
+// fewer; it never goes below the least.
 func (s *search) placeFewerMixed() bool {
 	least, order := s.needed()
 	all, deepest, mark := s.order, s.deepest, s.tree.Mark()
@@ -290,7 +290,7 @@ func (s *search) placeFewerMixed() bool {
 	return fits(low)
 }
 
-// most is the most members that any domain takes in which all must be.
+// most returns the most members that a domain of the required level takes.
 func (s *search) most() int {
 	most := 0
 	for _, d := range s.tree.Domains(s.rules.required) {
@@ -299,7 +299,7 @@ func (s *search) most() int {
 	return most
 }
 
-// placement is the plan: members that were left out have no assignment.
+// placement returns the plan: members that were left out have no assignment.
 func (s *search) placement() Placement {
 	node := make(map[int]int, len(s.order))
 	for k, m := range s.order {

@@ -7,12 +7,12 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// fewLost is how many members are put back one by one, each next to its neighbours; more are put back together.
+// fewLost is the most members that are placed one by one, each next to its neighbours; more are placed together.
 const fewLost = 16
 
-// rejoin places members of a gang that has others on nodes. Slices are filled up where they are; a slice that
-// was lost as a whole gets a domain of its own. Where that cannot be, and where there are no slices, each goes as
-// near to its neighbours as there is room: the same domain, then one level up, never out of the required one.
+// rejoin places members of a gang that has others on nodes. Slices are refilled in their domains; a slice that was lost completely gets its
+// own domain. Otherwise, and without slices, each member goes as near to its neighbours as there is room: the same domain, then one level
+// up, never out of the required one.
 func (s *search) rejoin(v *view, order []int) ([]int, bool) {
 	region, known := s.bounds()
 	if !known {
@@ -49,7 +49,7 @@ type seated struct {
 	node string
 }
 
-// stand lists the members that are on nodes.
+// stand returns the members that are on nodes.
 func (s *search) stand() []seated {
 	all := make([]seated, 0, len(s.g.Members)+fewLost)
 	for i := range s.g.Members {
@@ -60,9 +60,9 @@ func (s *search) stand() []seated {
 	return all
 }
 
-// bounds is the domain that the gang must not leave: that of the required level in which it stands. Members on nodes
-// that are gone or have lost the label say nothing; where the others are in several, as after a change of labels, most
-// of them decide. known is false where none of them says anything.
+// bounds returns the domain that the gang must not leave: the one of the required level in which it is. Members on nodes that are gone or
+// have lost the label do not count. If the others are in several domains, for example after a change of labels, the one with most of them
+// counts. known is false if no member counts.
 func (s *search) bounds() (region int, known bool) {
 	if s.rules.required < 0 {
 		return topology.Root, true
@@ -84,8 +84,8 @@ func (s *search) bounds() (region int, known bool) {
 	return region, most > 0
 }
 
-// home is the node of the neighbour by slot: the nearest one, of two as near the one whose domain has fewer of
-// the gang; -1 where nobody stands on a node that the tree knows.
+// home returns the node of the nearest neighbour by slot; of two equally near ones, the one whose domain has fewer of the gang; -1: no
+// member is on a node of the tree.
 func (s *search) home(stand []seated, slot int) int {
 	below, above := seated{}, seated{}
 	for _, m := range stand {
@@ -116,7 +116,7 @@ func (s *search) home(stand []seated, slot int) int {
 	return i
 }
 
-// crowd counts the gang's members in the domain where one of them is, of the level of slices or the narrowest.
+// crowd counts the gang's members in a member's domain, at the level of slices or the narrowest.
 func (s *search) crowd(stand []seated, of seated) int {
 	level := len(s.tree.Levels()) - 1
 	if s.rules.slice >= 0 {
@@ -136,8 +136,8 @@ func (s *search) crowd(stand []seated, of seated) int {
 	return n
 }
 
-// nearest is a node with room in region that is near to home: the same node, else the narrowest domain that has
-// room, and there what costs least.
+// nearest returns a node with room in region that is near to home: the same node, else in the narrowest domain that has room, and there the
+// one with the least cost.
 func (s *search) nearest(v *view, home, region int) int {
 	within := region
 	if home >= 0 && s.inside(home, region) {
@@ -158,7 +158,7 @@ func (s *search) inside(node, region int) bool {
 	return s.tree.Ancestor(s.tree.Leaf(node), s.tree.LevelOf(region)) == region
 }
 
-// together places many at once in the narrowest domain around the first that takes them all.
+// together places several members in the narrowest domain around the first one that takes them all.
 func (s *search) together(v *view, order []int, region int, stand []seated) ([]int, bool) {
 	within := region
 	if home := s.home(stand, s.g.Members[order[0]].Slot); home >= 0 && s.inside(home, region) {
@@ -172,8 +172,8 @@ func (s *search) together(v *view, order []int, region int, stand []seated) ([]i
 	return nodesOf(s.tree, newSpread(v, s.rules.near).assign(within, len(order), nil)), true
 }
 
-// slicesOf sorts members into slices of a size by their place among all, and says in which domain each slice
-// stands, -1 for one that was lost. ok is false where the gang does not stand in such slices.
+// slicesOf groups members into slices of a size by their slot, and returns each slice's domain, -1 for a lost one. ok is false if the
+// gang's members are not in such slices.
 func (s *search) slicesOf(size int) (of map[int]int, homes []int, ok bool) {
 	all := make([]int, len(s.g.Members))
 	for i := range all {
@@ -201,7 +201,7 @@ func (s *search) slicesOf(size int) (of map[int]int, homes []int, ok bool) {
 	return of, homes, true
 }
 
-// refill fills slices of a size up; v is used up.
+// refill fills up slices of a size; v is changed.
 func (s *search) refill(v *view, order []int, size, bounds int) ([]int, bool) {
 	of, homes, ok := s.slicesOf(size)
 	if !ok {
@@ -219,7 +219,7 @@ func (s *search) refill(v *view, order []int, size, bounds int) ([]int, bool) {
 		switch {
 		case home >= 0 && int(v.places[home]) < len(lost[j]):
 			return nil, false
-		case home < 0 && len(lost[j]) < size: // others of it are on nodes that the tree does not know
+		case home < 0 && len(lost[j]) < size: // others of it are on nodes that the tree lacks
 			return nil, false
 		case home < 0:
 			gone = append(gone, lost[j]...)
@@ -253,7 +253,7 @@ func (s *search) refill(v *view, order []int, size, bounds int) ([]int, bool) {
 	return at, true
 }
 
-// put gives the members whose places in at are listed the nodes, in the tree's order, and takes these.
+// put assigns the nodes, in the tree's order, to the members whose places in at are listed, and takes them.
 func (s *search) put(v *view, at, which []int, shares []share) {
 	for k, node := range nodesOf(s.tree, shares) {
 		at[which[k]] = node

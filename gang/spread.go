@@ -7,11 +7,11 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// maxCells bounds the exact search: how many sums are compared. Beyond it the largest domains are filled first,
-// which keeps the number of domains low but may leave a worse shape.
+// maxCells bounds the exact search, in compared sums. Beyond it the largest domains are filled first, which keeps the number of domains low
+// but may cost more otherwise.
 const maxCells = 100_000
 
-// exactly is maxCells but in a test of what happens beyond it.
+// exactly is maxCells, except in tests of what happens beyond it.
 var exactly = maxCells
 
 // spread distributes members over domains and nodes at the least cost.
@@ -19,13 +19,13 @@ type spread struct {
 	*view
 	scale
 	near int
-	// unit members go together into a domain of level unitAt; once: no domain takes two units. Where unitAt is
-	// the level of nodes, unit is 1 and units is places.
+	// unit members go together into a domain of level unitAt; once: no domain takes two units. At the level of nodes, unit is 1 and units
+	// is places.
 	unit, unitAt int
 	once         bool
 	units        []int32
 	cells        int
-	// known holds costs of domains that look alike.
+	// known caches the costs of interchangeable domains.
 	known map[likeness]cost
 	looks map[int]uint64
 }
@@ -45,7 +45,7 @@ func newSpread(v *view, near int) *spread {
 		known: map[likeness]cost{}, looks: map[int]uint64{}}
 }
 
-// inUnits has members go in units into domains of a level; taken ones take none.
+// inUnits makes members go in units into domains of a level; taken ones take none.
 func (s *spread) inUnits(unit, level int, once bool, taken map[int]bool) {
 	s.unit, s.unitAt, s.once = unit, level, once
 	s.units = make([]int32, len(s.places))
@@ -75,7 +75,7 @@ func (s *spread) inUnits(unit, level int, once bool, taken map[int]bool) {
 	count(topology.Root)
 }
 
-// part is a child of a domain, or a node, with what it gets: units above unitAt, members at and below it.
+// part is a child of a domain, or a node, with its share: units above unitAt, members at and below it.
 type part struct {
 	at   int
 	node bool
@@ -84,10 +84,10 @@ type part struct {
 	pos int
 }
 
-// above reports whether d is wider than the level of units, so that it is counted in units.
+// above reports whether d is wider than the level of units, so that its share is in units.
 func (s *spread) above(d int) bool { return s.tree.LevelOf(d) < s.unitAt }
 
-// holds is how much d takes, in units or members.
+// holds returns how much d takes, in units or members.
 func (s *spread) holds(d int) int {
 	if s.above(d) {
 		return int(s.units[d])
@@ -95,7 +95,7 @@ func (s *spread) holds(d int) int {
 	return int(s.places[d])
 }
 
-// members is how many members u are in d.
+// members returns how many members a share of d is.
 func (s *spread) members(d, u int) int {
 	if s.above(d) {
 		return u * s.unit
@@ -103,7 +103,7 @@ func (s *spread) members(d, u int) int {
 	return u
 }
 
-// children lists the parts of d that take something, each with how much.
+// children returns the parts of d that have room, with their room.
 func (s *spread) children(d int) []part {
 	var parts []part
 	for _, c := range s.tree.Children(d) {
@@ -123,7 +123,7 @@ func (s *spread) children(d int) []part {
 	return parts
 }
 
-// down is what a part of d means to itself: units become members in a domain of units.
+// down converts the share of a part from units to members, in a domain of units.
 func (s *spread) down(p part) part {
 	if !p.node && s.tree.LevelOf(p.at) == s.unitAt {
 		p.u *= s.unit
@@ -131,7 +131,7 @@ func (s *spread) down(p part) part {
 	return p
 }
 
-// value is what it costs to put u into a part.
+// value returns the cost of u in a part.
 func (s *spread) value(p part) cost {
 	c := make(cost, s.width)
 	if p.u == 0 {
@@ -157,17 +157,17 @@ func (s *spread) value(p part) cost {
 	return c
 }
 
-// flat says that the nodes of d take one member each, so that it does not matter which.
+// flat reports whether the nodes of d take one member each, so that they are interchangeable.
 func (s *spread) flat(d int) bool {
 	return len(s.tree.Nodes(d)) > 0 && s.places[d] == s.open[d]
 }
 
-// split says how much each part of d gets of u, which it must hold.
+// split returns the share of each part of d if d gets u, which it must hold.
 func (s *spread) split(d, u int) []part {
 	parts := s.children(d)
 	switch {
 	case u == s.holds(d):
-		return parts // all of it: there is nothing to choose
+		return parts // all room is used, so there is no choice
 	case s.flat(d):
 		return s.firstOnes(parts, u)
 	case s.closenessFirst(d):
@@ -190,11 +190,11 @@ func (s *spread) firstOnes(parts []part, u int) []part {
 	return parts
 }
 
-// closenessFirst reports whether the number of parts of d comes before anything else.
+// closenessFirst reports whether the number of used parts of d is the first criterion.
 func (s *spread) closenessFirst(d int) bool { return s.tree.LevelOf(d)+1 <= s.near }
 
-// best is the part that takes all of u at the least cost, the first of equals. Nodes that are in no domain of the
-// level count as one part only where nothing is closer together.
+// best returns the part that takes all of u at the least cost, the first of equals. Nodes that are in no domain of the level count as one
+// part only if no real domain takes u.
 func (s *spread) best(parts []part, u int) (best part, ok bool) {
 	var least cost
 	named := false
@@ -211,8 +211,8 @@ func (s *spread) best(parts []part, u int) (best part, ok bool) {
 	return best, least != nil && (named || least[s.span[s.tree.LevelOf(best.at)]] == 1)
 }
 
-// filling takes whole parts, the largest first, and for the rest the part that takes it at the least cost. Where
-// whole domains are to be spared, broken ones come first.
+// filling uses whole parts, the largest first, and for the rest the part that takes it at the least cost. If whole domains are to be
+// spared, partly used ones come first.
 func (s *spread) filling(d int, parts []part, u int) []part {
 	var chosen []part
 	rounds := [][]part{parts}
@@ -252,7 +252,7 @@ func (s *spread) whole(p part) bool {
 
 func (s *spread) unnamedPart(p part) bool { return !p.node && !s.tree.Named(p.at) }
 
-// assign adds to out which nodes get how many where d gets u.
+// assign adds to out the nodes' shares if d gets u.
 func (s *spread) assign(d, u int, out []share) []share {
 	for _, p := range s.split(d, u) {
 		p = s.down(p)

@@ -7,19 +7,18 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// view is what one role finds in the tree: how many members each node and domain takes, ruled-out nodes,
-// spares and nodes of others taken off.
+// view is the tree for one role: how many members each node and domain takes, without excluded nodes, spares and nodes of others.
 type view struct {
 	tree *topology.Tree
-	// rooms is by node; places, its sum, and open, how many nodes have room, are by domain. They belong to the
-	// tree's index until own says otherwise.
+	// rooms is by node; places, its sum, and open, the number of nodes with room, are by domain. They belong to the tree's index until own
+	// is set.
 	rooms, places, open []int32
 	own                 bool
-	// spared are the nodes that are left free as spares, unlabelled those that are in no domain where some are left.
+	// spared are the nodes that are left free as spares, unlabelled those that are in no domain of the level of spares.
 	spared, unlabelled []int
 }
 
-// newView counts for a role. Nodes where members of the gang are already do not count as used by others.
+// newView returns the view for a role. Nodes with members of the gang do not count as used by others.
 func newView(tree *topology.Tree, g Gang, role int, r rules) *view {
 	what := g.Roles[role]
 	index := tree.Index(topology.Shape{Requests: what.Requests, Whole: r.whole})
@@ -56,7 +55,7 @@ func newView(tree *topology.Tree, g Gang, role int, r rules) *view {
 	return v
 }
 
-// standing reports whether any member is on a node already.
+// standing reports whether any member is already on a node.
 func (g Gang) standing() bool {
 	return slices.ContainsFunc(g.Members, func(m Member) bool { return m.Node != "" })
 }
@@ -72,7 +71,7 @@ func (g Gang) held() map[string]int {
 	return held
 }
 
-// keepPromises leaves free what was promised to others.
+// keepPromises leaves free the spares that were promised to others.
 func (v *view) keepPromises(role Role, mine map[string]int) {
 	if !v.tree.Claimed(topology.Root) {
 		return
@@ -102,7 +101,7 @@ func (v *view) keepPromises(role Role, mine map[string]int) {
 	}
 }
 
-// promisers lists the nodes of a domain that promise spares; domains without any are not looked into.
+// promisers yields the nodes of a domain that promise spares; it skips domains without any.
 func (v *view) promisers(d int) func(func(int) bool) {
 	return func(yield func(int) bool) { v.walkPromisers(d, yield) }
 }
@@ -124,7 +123,7 @@ func (v *view) walkPromisers(d int, yield func(int) bool) bool {
 	return true
 }
 
-// sickIn counts the nodes of each domain of a level that are out for their own sake, not for lack of room.
+// sickIn counts, by domain of a level, the nodes that are excluded for a fault of their own.
 func sickIn(tree *topology.Tree, role Role, level int) map[int]int {
 	sick := map[int]int{}
 	for name, cause := range role.Out {
@@ -135,12 +134,12 @@ func sickIn(tree *topology.Tree, role Role, level int) map[int]int {
 	return sick
 }
 
-// sick reports whether a node that is out for the cause will come back by being repaired.
+// sick reports whether a node excluded for the cause can return after a repair.
 func (c Cause) sick() bool {
 	return c.Kind == Cordoned || c.Kind == Unhealthy || (c.Kind == Tainted && strings.HasPrefix(c.Name, "node.kubernetes.io/"))
 }
 
-// spare leaves n nodes of a domain free: the last ones in the tree's order of which nothing is used.
+// spare leaves n nodes of a domain free: the last unused ones in the tree's order.
 func (v *view) spare(d, n int) {
 	if n <= 0 || v.places[d] == 0 {
 		return
@@ -157,7 +156,7 @@ func (v *view) spare(d, n int) {
 	}
 }
 
-// release takes none of the nodes of a domain.
+// release excludes all nodes of a domain.
 func (v *view) release(d int) {
 	if v.places[d] == 0 {
 		return
@@ -170,14 +169,14 @@ func (v *view) release(d int) {
 	}
 }
 
-// clone may be changed without changing v.
+// clone returns a copy that may be changed.
 func (v *view) clone() *view {
 	c := *v
 	c.rooms, c.places, c.open, c.own = slices.Clone(v.rooms), slices.Clone(v.places), slices.Clone(v.open), true
 	return &c
 }
 
-// set changes what a node takes, and so what its domains take.
+// set changes the room of a node and of its domains.
 func (v *view) set(i, room int) {
 	more := int32(room) - v.rooms[i]
 	if more == 0 {

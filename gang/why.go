@@ -9,20 +9,20 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// LevelCount counts, at one level, the domains with room for what must be in one domain.
+// LevelCount counts, at one level, the domains with room for members that must share a domain.
 type LevelCount struct {
-	// Level is the level's name. Each of Needed domains must take Wanted members; Enough of Domains could.
+	// Level is the level's name. Each of Needed domains must take Wanted members; Enough of all Domains could.
 	Level           string
 	Wanted, Needed  int
 	Domains, Enough int
-	// Best is the domain that takes the most, Most how many.
+	// Best is the domain with the most room, Most its room.
 	Best string
 	Most int
-	// Held: others of the gang are in Best, and the rest must go there, too.
+	// Held: members of the gang are in Best, and the rest must be placed there, too.
 	Held bool
 }
 
-// refuse says why not, for the role of the first member that found no place.
+// refuse returns the refusal, for the role of the first member that was not placed.
 func (s *search) refuse() *Refusal {
 	if s.v != nil {
 		s.deepest = s.fitting()
@@ -48,8 +48,9 @@ func (s *search) refuse() *Refusal {
 	return r
 }
 
-// noNodeHelps reports whether the answer stays however many nodes are added: the members cannot be parted as they ask, or each NVLink
-// domain is too small though it is empty and well. A domain of other levels may grow; how many accelerators are wired together does not.
+// noNodeHelps reports whether no number of added nodes changes the answer: the members cannot be divided as requested, or each NVLink
+// domain is too small though it is empty and healthy. Domains of other levels may grow; the number of accelerators in an NVLink domain does
+// not.
 func (s *search) noNodeHelps(r *Refusal, v *view) bool {
 	shares := s.rules.shares(len(s.order))
 	if s.rules.slice >= 0 && !s.standing && len(shares) == 0 {
@@ -68,7 +69,7 @@ func (s *search) noNodeHelps(r *Refusal, v *view) bool {
 	return false
 }
 
-// empty reports whether no node in a domain of a level is used or out of order, so that what fits now is all that ever would.
+// empty reports whether no node in a level's domains is used or faulty, so that no more can ever fit than now.
 func (s *search) empty(v *view, level int) bool {
 	for _, d := range s.tree.Domains(level) {
 		for i := range s.tree.Within(d) {
@@ -87,7 +88,7 @@ func (s *search) empty(v *view, level int) bool {
 	return true
 }
 
-// exclude lists the nodes on which not even one member of the role fits.
+// exclude records the nodes that have no room for even one member of the role.
 func (s *search) exclude(r *Refusal, v *view, blocked int) {
 	role := s.g.Roles[blocked]
 	left := map[int]Cause{}
@@ -117,7 +118,7 @@ func (s *search) exclude(r *Refusal, v *view, blocked int) {
 	}
 }
 
-// fitting is the most members of one shape that could be placed.
+// fitting returns the most members of one shape that could be placed.
 func (s *search) fitting() int {
 	n := len(s.order)
 	if s.rules.slice < 0 || s.standing {
@@ -127,7 +128,7 @@ func (s *search) fitting() int {
 	return best
 }
 
-// closest is the size of slices with which most members would find a place, and how many.
+// closest returns the size of slices with which most members could be placed, and that number.
 func (s *search) closest(v *view) (size, most int) {
 	n := len(s.order)
 	for _, share := range s.rules.shares(n) {
@@ -157,7 +158,7 @@ func (s *search) closest(v *view) (size, most int) {
 	return size, most
 }
 
-// sliceDomains lists the named domains of the slices' level in d.
+// sliceDomains returns the named domains of the slices' level in d.
 func (s *search) sliceDomains(d int) []int {
 	var all []int
 	var walk func(d int)
@@ -176,7 +177,7 @@ func (s *search) sliceDomains(d int) []int {
 	return all
 }
 
-// countLevels says for each level that the gang names, and the wider ones, in how many domains there is room.
+// countLevels counts, for each level that the gang names and the wider ones, the domains with enough room.
 func (s *search) countLevels(r *Refusal, v *view) {
 	if s.standing {
 		d, known := s.bounds()
@@ -215,7 +216,7 @@ func (s *search) levelCount(v *view, level, wanted, needed int) LevelCount {
 	return c
 }
 
-// unblock says how little more would do.
+// unblock returns the smallest addition that would be enough.
 func (s *search) unblock(r *Refusal, v *view) string {
 	n := len(s.order)
 	if s.rules.slice > s.rules.required && len(s.rules.shares(n)) == 0 {
@@ -245,7 +246,7 @@ func (s *search) unitText() string {
 	return fmt.Sprint(max(s.rules.size, s.rules.block))
 }
 
-// missingForSlices names the domain in which the least more would do.
+// missingForSlices returns the domain in which the smallest addition would be enough.
 func (s *search) missingForSlices(v *view, n int) string {
 	type lack struct{ more, size, domain int }
 	var all []lack
@@ -276,7 +277,7 @@ func (s *search) missingForSlices(v *view, n int) string {
 	return fmt.Sprintf("%d more free in %s %s would do, for slices of %d", least.more, s.tree.Levels()[s.rules.slice].Name, s.tree.Path(least.domain), least.size)
 }
 
-// disagreements adds nodes which are refused to the blocked role by Agree even with nobody else placed.
+// disagreements adds nodes that Agree refuses for the blocked role even without other members.
 func (s *search) disagreements(r *Refusal, blocked int) {
 	asked := slices.IndexFunc(s.order, func(m int) bool { return s.g.Members[m].Role == blocked })
 	for i := range s.tree.All() {
@@ -289,7 +290,7 @@ func (s *search) disagreements(r *Refusal, blocked int) {
 	}
 }
 
-// excluded reports whether not even one member of the role fits on a node for its own sake, and why.
+// excluded reports whether a node is excluded for the role regardless of other members, and why.
 func excluded(tree *topology.Tree, i int, role Role) (Cause, bool) {
 	if role.OutAll != nil {
 		return *role.OutAll, true
@@ -306,7 +307,7 @@ func excluded(tree *topology.Tree, i int, role Role) (Cause, bool) {
 	}
 }
 
-// scarcest picks the resource to name where several are lacking: a device before what every node has.
+// scarcest returns the resource to name if several are lacking: a device before what every node has.
 func scarcest(names []string) string {
 	for _, n := range names {
 		if strings.Contains(n, "/") {
@@ -337,7 +338,7 @@ func (r *Refusal) text(g Gang, role Role) string {
 	for _, c := range sortedCauses(r.Excluded) {
 		nodes := r.Excluded[c]
 		fmt.Fprintf(&b, ", %d %s", len(nodes), c.phrase(role))
-		if c.Kind == Unhealthy { // somebody has to go and see
+		if c.Kind == Unhealthy { // needs an administrator
 			b.WriteString(": " + some(nodes))
 		}
 	}
@@ -364,7 +365,7 @@ func (l LevelCount) text() string {
 	return text
 }
 
-// some names the first few.
+// some formats the first few names.
 func some(names []string) string {
 	text := strings.Join(names[:min(len(names), shownNames)], " ")
 	if more := len(names) - shownNames; more > 0 {

@@ -6,65 +6,63 @@ import (
 	"time"
 )
 
-// Action is what a verdict asks for; a higher one is worse.
+// Action is what a verdict requires; a higher one is worse.
 type Action int
 
 const (
 	// None: nothing is wrong.
 	None Action = iota
-	// Watch: people may want to know; nothing is done.
+	// Watch: shown to users; Holdfast does nothing.
 	Watch
-	// Exclude: nothing new is placed on the node.
+	// Exclude: no new pod is placed on the node.
 	Exclude
-	// Evict: the node is of no use to what runs there.
+	// Evict: the node cannot run training.
 	Evict
 )
 
-// actions are the words of each, as the Node's annotation has them.
+// actions are the names of each, as in the Node's annotation.
 var actions = [...]string{"None", "Watch", "Exclude", "Evict"}
 
 func (a Action) String() string { return actions[a] }
 
-// ParseAction returns the action of a word; ok is false where none has it.
+// ParseAction returns the action with a name; ok is false if none has it.
 func ParseAction(word string) (a Action, ok bool) {
 	i := slices.Index(actions[:], word)
 	return Action(max(i, 0)), i >= 0
 }
 
-// Exit is how a cause goes away by itself. A reboot ends every cause: what is still so is seen again.
+// Exit is how a cause ends without an administrator. A reboot ends every cause; one that persists is seen again.
 type Exit string
 
 const (
-	// ExitReads: NVML has read the device, and found it well, for the hold-off since the last bad sign.
+	// ExitReads: NVML has read the device, and found it well, for the hold-off since the last sign of the cause.
 	ExitReads Exit = "reads well"
-	// ExitCleared: NVML has been answering, without this very sign, for the hold-off.
+	// ExitCleared: NVML has answered, without a sign of the cause, for the hold-off.
 	ExitCleared Exit = "sign is gone"
 	// ExitQuiet: not seen again for QuietFor.
 	ExitQuiet Exit = "quiet"
 )
 
 const (
-	// HoldOff is how long a check must pass again before a cause goes away. Each return within a day doubles
-	// it, up to HoldOffMax.
+	// HoldOff is how long a check must pass again before a cause ends. Each recurrence within a day doubles it, up to HoldOffMax.
 	HoldOff = 30 * time.Second
-	// HoldOffBlind takes its place after an error of a GPU whose driver names no recovery action, and of a
-	// switch: that GPUs answer proves less. Where no driver was ever read, an error ends when it has not come again for so long.
+	// HoldOffBlind replaces it after an error of a switch, or of a GPU whose driver reports no recovery action: that GPUs answer proves
+	// less. If no driver was ever read, an error ends when it has not recurred for HoldOffBlind.
 	HoldOffBlind = 10 * time.Minute
 	// HoldOffMax bounds the doubling.
 	HoldOffMax = time.Hour
-	// QuietFor ends what is only watched.
+	// QuietFor is when a cause of action Watch ends.
 	QuietFor = 10 * time.Minute
-	// RepeatWithin is how long errors of applications count towards Row.Repeat, and returns towards the
-	// hold-off.
+	// RepeatWithin is how long errors of applications count towards Row.Repeat, and recurrences towards the hold-off.
 	RepeatWithin = 24 * time.Hour
-	// HangGrace is how long a probe that hangs only excludes.
+	// HangGrace is how long a hanging probe only excludes.
 	HangGrace = 20 * time.Second
 )
 
 // Cause is one word, the same in taint, event, metric label and runbook.
 type Cause string
 
-// The causes, worst and most specific first: of several with the same action the first one is reported.
+// The causes, worst and most specific first: of several with the same action the first is reported.
 const (
 	OffTheBus          Cause = "GPUOffTheBus"
 	GPULost            Cause = "GPULost"
@@ -98,13 +96,13 @@ const (
 	Noted              Cause = "Noted"
 )
 
-// Row is what the catalogue says about one cause.
+// Row is the catalogue's entry for one cause.
 type Row struct {
 	Cause  Cause
 	Action Action
-	// Xids are the codes that mean this cause; other rows come from readings or text.
+	// Xids are the codes with this cause; other rows come from readings or text.
 	Xids []int
-	// Meaning is what happened, Next what to do, both for people.
+	// Meaning is what happened, Next what an administrator should do.
 	Meaning, Next string
 	Exit          Exit
 	// Repeat: a row of action None becomes Watch after this many errors on one device within RepeatWithin.
@@ -244,7 +242,7 @@ var Catalogue = []Row{
 	{Noted, None, []int{37, 38, 43, 44, 45, 66, 67, 106, 107, 108, 121, 137, 141, 154, 160, 161, 171, 172}, "follows from another error or needs nothing", "Nothing.", ExitQuiet, 0, false},
 }
 
-// application are the codes that a program can bring about by itself.
+// application returns the codes that a program can cause.
 func application() []int {
 	codes := []int{8, 11, 13, 25, 31, 32, 60, 68, 69, 80, 139}
 	for _, span := range [][2]int{{39, 41}, {70, 72}, {75, 77}, {82, 86}, {96, 105}, {126, 135}} {
@@ -259,13 +257,13 @@ func application() []int {
 // byReset are the causes that a reset of the GPU ends. A reset is refused while any process has the GPU open.
 var byReset = []Cause{RowRemapFailed, DoubleBitECC, GSPTimeout, NVLinkError, GPUNeedsReset, GPUFault}
 
-// byPods are the causes whose repair comes as pods, such as the driver's own.
+// byPods are the causes that pods repair, such as the driver's own.
 var byPods = []Cause{DriverGone, GPUsReleased}
 
-// saidByDriver are the causes that the driver itself names, and takes back.
+// saidByDriver are the causes that the driver itself reports and withdraws.
 var saidByDriver = []Cause{GPUNeedsReset, NodeNeedsReboot, DrainPeers, FabricRecovery}
 
-// RowOf finds the row of a cause; there is one for every cause that a verdict names.
+// RowOf returns the row of a cause; every cause in a verdict has one.
 func RowOf(c Cause) (Row, bool) {
 	i := rank(c)
 	if i < 0 {
@@ -278,7 +276,7 @@ func rank(c Cause) int {
 	return slices.IndexFunc(Catalogue, func(r Row) bool { return r.Cause == c })
 }
 
-// ofXid is the cause of an Xid.
+// ofXid returns the cause of an Xid.
 func ofXid(code int) Cause {
 	for _, r := range Catalogue {
 		if slices.Contains(r.Xids, code) {
@@ -288,8 +286,7 @@ func ofXid(code int) Cause {
 	return UnknownXid
 }
 
-// ofRecovery is the cause of a recovery action other than none. One that is not known may ask for anything:
-// it is taken for the most.
+// ofRecovery returns the cause of a recovery action other than none. An unknown action counts as the strongest.
 func ofRecovery(code int) Cause {
 	switch code {
 	case RecoveryGPUReset, RecoveryDrainReset, RecoveryBusReset:
@@ -302,7 +299,7 @@ func ofRecovery(code int) Cause {
 	return NodeNeedsReboot
 }
 
-// alwaysFatal are errors of an NVSwitch that are fatal whether or not they are marked so.
+// alwaysFatal reports whether an error of an NVSwitch is fatal even if it is not marked so.
 func alwaysFatal(code int) bool {
 	return code == 10003 || code == 12020 || code == 22003 || code == 22011 || code >= 23001 && code <= 23017
 }

@@ -2,6 +2,5 @@
 // returns the present verdict. The catalogue is a table with one row per cause: its action, the remedy, and the
 // condition under which it ends. Every cause can end.
 //
-// The driver comes first: its recovery action for a GPU overrides the catalogue's action for an Xid. The package
-// stands alone: no Kubernetes, no clock, no I/O.
+// The driver's recovery action for a GPU overrides the catalogue's action for an Xid. The package uses no Kubernetes, no clock and no I/O.
 package nodehealth

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// heal takes away what has gone away by now and remembers that it was there.
+// heal removes findings that have ended and records that they were there.
 func (s *State) heal(now time.Time) {
 	for i := len(s.findings) - 1; i >= 0; i-- {
 		if s.gone(s.findings[i], now) {
@@ -19,7 +19,7 @@ func (s *State) remove(i int, now time.Time) {
 	f := s.findings[i]
 	s.findings = slices.Delete(s.findings, i, i+1)
 	if Catalogue[rank(f.cause)].Exit == ExitQuiet || f.cause == GPUsReleased {
-		return // read again from the log it would go away at once; and a repair is no fault that comes again
+		return // a restart reads the log again and ends it at once; a repair is no fault that recurs
 	}
 	s.settled = max(s.settled, f.seq)
 	for j := range s.returns {
@@ -34,7 +34,7 @@ func (s *State) remove(i int, now time.Time) {
 	s.returns = append(s.returns, recurrence{cause: f.cause, device: f.device, healed: now, times: 1})
 }
 
-// holdOff is how long the finding's check must pass: longer for what has gone away and come again.
+// holdOff returns how long the finding's check must pass: longer after recurrences.
 func (s *State) holdOff(f finding) time.Duration {
 	hold := HoldOff
 	if d := s.device(f.device); Catalogue[rank(f.cause)].Exit == ExitReads && (d == nil || !d.speaks && Catalogue[rank(f.cause)].Confirm) {
@@ -61,7 +61,7 @@ func (s *State) gone(f finding, now time.Time) bool {
 		return now.Sub(f.last) > quiet
 	}
 	if row.Exit == ExitReads && s.blind != "" && s.unread() && !slices.Contains(saidByDriver, f.cause) {
-		return now.Sub(f.last) >= s.holdOff(f) // there is no driver that could tell
+		return now.Sub(f.last) >= s.holdOff(f) // no driver can report anything
 	}
 	newest, since := s.well(f, row.Exit)
 	if since.IsZero() {
@@ -71,8 +71,7 @@ func (s *State) gone(f finding, now time.Time) bool {
 	return newest.After(f.last) && newest.Sub(from) >= s.holdOff(f)
 }
 
-// well is since when, and until when, what the finding is about has been answering well; since is zero where
-// it does not.
+// well returns since when, and until when, the finding's device has answered well; since is zero if it does not.
 func (s *State) well(f finding, exit Exit) (newest, since time.Time) {
 	if !s.hungSince.IsZero() || s.blind != "" || s.released != "" {
 		return time.Time{}, time.Time{}
@@ -83,7 +82,7 @@ func (s *State) well(f finding, exit Exit) (newest, since time.Time) {
 		return s.read, s.readSince
 	case d != nil:
 		return d.read, d.goodSince
-	case f.cause == SwitchError || f.device == "": // no device of NVML's: all of them must be well
+	case f.cause == SwitchError || f.device == "": // no device of NVML: all devices must be well
 		since = s.readSince
 		for _, d := range s.devices {
 			if d.goodSince.IsZero() {
@@ -93,5 +92,5 @@ func (s *State) well(f finding, exit Exit) (newest, since time.Time) {
 		}
 		return s.read, since
 	}
-	return time.Time{}, time.Time{} // a device that NVML does not list: only a reboot tells
+	return time.Time{}, time.Time{} // NVML does not list the device, so only a reboot ends it
 }

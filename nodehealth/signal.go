@@ -2,15 +2,15 @@ package nodehealth
 
 import "time"
 
-// Source is who saw something.
+// Source is where a signal comes from.
 type Source string
 
 const (
-	// NVML: the driver's library, asked or listened to.
+	// NVML: the driver's library.
 	NVML Source = "nvml"
 	// Kmsg: the kernel log.
 	Kmsg Source = "kmsg"
-	// Probe: the process that asks NVML, or its absence.
+	// Probe: the process that queries NVML, or its absence.
 	Probe Source = "probe"
 	// API: the Node object.
 	API Source = "api"
@@ -20,30 +20,30 @@ const (
 type Kind string
 
 const (
-	// Tick: nothing was seen, time has passed.
+	// Tick: only time has passed.
 	Tick Kind = ""
 	// Xid: the driver reported error Code of Device.
 	Xid Kind = "xid"
-	// SXid: an NVSwitch reported error Code; Fatal says how it was marked.
+	// SXid: an NVSwitch reported error Code; Fatal is how it was marked.
 	SXid Kind = "sxid"
-	// OffBus: the kernel log says that Device has fallen off the bus, with or without an Xid.
+	// OffBus: by the kernel log, Device has fallen off the bus, with or without an Xid.
 	OffBus Kind = "off-bus"
-	// Action: the kernel log says that the recovery action of Device is now Code.
+	// RecoveryChanged: by the kernel log, the recovery action of Device is now Code.
 	RecoveryChanged Kind = "recovery"
 	// Read: NVML answered; Readings has every device that it lists.
 	Read Kind = "read"
 	// Hang: NVML has not answered within its deadline.
 	Hang Kind = "hang"
-	// Blind: there is no NVML to ask; Text says why.
+	// Blind: there is no NVML to query; Text has the reason.
 	Blind Kind = "blind"
-	// Released: NVML is not asked by intention, and the GPUs' device files are closed; Text says at whose word.
+	// Released: NVML is not queried by design, and the GPUs' device files are closed; Text is the annotation or label that requires it.
 	Released Kind = "released"
 	// Expected: the node should have Code GPUs, 0: unknown; Text names the source. A label's number may be too low, if its writer
 	// sees no more than NVML does; a user's number is Final.
 	Expected Kind = "expected"
 )
 
-// Signal is one thing that was seen, without opinion.
+// Signal is one observation.
 type Signal struct {
 	At     time.Time
 	Source Source
@@ -54,7 +54,7 @@ type Signal struct {
 	Fatal  bool
 	// Final belongs to Expected.
 	Final bool
-	// Text is for people.
+	// Text is for users.
 	Text string
 	// Seq numbers the records of the kernel log of one boot; 0 elsewhere.
 	Seq uint64
@@ -64,7 +64,7 @@ type Signal struct {
 
 // Recovery actions of the driver, NVML's DEV_GET_GPU_RECOVERY_ACTION.
 const (
-	// RecoveryUnknown: the driver is too old to say.
+	// RecoveryUnknown: the driver is too old to report it.
 	RecoveryUnknown     = -1
 	RecoveryNone        = 0
 	RecoveryGPUReset    = 1
@@ -78,9 +78,9 @@ const (
 
 // Reading is NVML's data of one device at one moment.
 type Reading struct {
-	// Device is the UUID, PCI the address (domain:bus:device), empty where not even that was answered.
+	// Device is the UUID, PCI the address (domain:bus:device); empty: NVML returned none.
 	Device, PCI string
-	// Lost: the device does not answer any more. ResetRequired: it answers nothing else than that.
+	// Lost: the device no longer answers. ResetRequired: every answer is that it needs a reset.
 	Lost, ResetRequired bool
 	// Recovery is the driver's recovery action or RecoveryUnknown.
 	Recovery int
@@ -88,19 +88,19 @@ type Reading struct {
 	RemapPending, RemapFailed bool
 	// Uncorrected counts memory errors since the driver was loaded that could not be corrected.
 	Uncorrected uint64
-	// LinksUp and LinksDown count its NVLinks by whether they are active; a link that is not wired is never active, so
-	// only a comparison tells. Both 0: none. LinksUnknown: they could not be counted just now, and neither number means anything.
+	// LinksUp and LinksDown count its NVLinks by whether they are active; an unwired link is never active, so only a comparison is
+	// meaningful. Both 0: none. LinksUnknown: they could not be counted now, and both numbers are invalid.
 	LinksUp, LinksDown int
 	LinksUnknown       bool
-	// Width is how many PCIe lanes are used of MaxWidth that GPU and slot have, Speed and MaxSpeed likewise the generation
-	// of PCIe while the GPU is at full clocks; 0: not known.
+	// Width is the number of PCIe lanes in use, MaxWidth the most that GPU and slot support; Speed and MaxSpeed are the PCIe generation,
+	// read at full clocks only; 0: unknown.
 	Width, MaxWidth, Speed, MaxSpeed int
 }
 
-// bad reports whether the device is of no use as it is.
+// bad reports whether the device cannot be used in its present state.
 func (r Reading) bad() bool {
 	return r.Lost || r.ResetRequired || r.Recovery > RecoveryNone
 }
 
-// WaitsForReset reports whether a reset has to be made before the device reads well.
+// WaitsForReset reports whether the device needs a reset before it reads well.
 func (r Reading) WaitsForReset() bool { return r.bad() || r.RemapPending || r.RemapFailed }

@@ -8,37 +8,36 @@ import (
 )
 
 const (
-	// maxFindings, maxDevices and maxReturns bound a State whatever comes in.
+	// maxFindings, maxDevices and maxReturns bound a State whatever signals come.
 	maxFindings = 64
 	maxDevices  = 64
 	maxReturns  = 64
-	// maxText bounds what is kept of a signal's text, in bytes.
+	// maxText bounds the stored text of a signal, in bytes.
 	maxText = 240
-	// maxGap: with no reading for so long, a device counts as just found.
+	// maxGap: after that long without a reading, a device counts as just found.
 	maxGap = 10 * time.Second
-	// freshFor: a device that was read so recently is one whose driver can be waited for.
+	// freshFor: Fold waits for the driver of a device that was read that recently.
 	freshFor = 5 * time.Second
-	// sameAs: signs of one cause this close together are one.
+	// sameAs: signs of one cause that close together count once.
 	sameAs = time.Second
 )
 
-// State is what has been seen of one node under one boot. It is a value: Fold leaves its argument alone.
+// State is the accumulated state of one node under one boot. It is a value: Fold does not change its argument.
 type State struct {
 	boot     string
 	findings []finding
 	devices  []device
 	returns  []recurrence
-	// settled: kernel log records up to this number were dealt with.
+	// settled: the kernel log records up to this number were handled.
 	settled uint64
-	// read is when NVML last answered, readSince since when it has answered without a break; hungSince is
-	// zero unless it hangs.
+	// read is when NVML last answered, readSince since when it has answered without interruption; hungSince is zero unless it hangs.
 	read, readSince, hungSince time.Time
-	// blind is why there is nothing to ask; empty: there is, or nobody has tried yet.
+	// blind is why nothing can be queried; empty: NVML can be, or was not queried yet.
 	blind string
-	// released is at whose word NVML is not asked now; empty: it is.
+	// released is the annotation or label for which NVML is not queried now; empty: it is queried.
 	released string
-	// gpus is how many GPUs the node is to have, 0: nobody knows. It is the most that labels said or NVML listed, under this boot
-	// or one before, because a GPU that is gone after a boot is counted by nobody. declared: people say so, whatever was seen.
+	// gpus is how many GPUs the node should have, 0: unknown. It is the most that labels showed or NVML listed, under this boot or an
+	// earlier one, because after a boot a missing GPU appears in neither. declared: a user set it.
 	gpus     int
 	gpusBy   string
 	declared bool
@@ -53,14 +52,13 @@ type finding struct {
 	first, last time.Time
 	count       int
 	seq         uint64
-	// confirmed: the action need not wait for the driver or the grace any more. restored: an earlier process
-	// found it, and when it was first seen stands.
+	// confirmed: the action no longer waits for the driver or the grace. restored: an earlier process found it, and its time stays.
 	confirmed, restored bool
-	// past: read from the log long after it happened; only the driver can say that it still is so.
+	// past: it was read from the log long after it happened; only the driver can confirm that it persists.
 	past bool
 }
 
-// device is what NVML last said. goodSince is zero while it is bad.
+// device is NVML's last reading. goodSince is zero while it is bad.
 type device struct {
 	id, pci         string
 	read, goodSince time.Time
@@ -69,7 +67,7 @@ type device struct {
 	links int
 }
 
-// recurrence remembers how often a cause went away and came again.
+// recurrence records how often a cause ended and returned.
 type recurrence struct {
 	cause  Cause
 	device string
@@ -77,10 +75,10 @@ type recurrence struct {
 	times  int
 }
 
-// New is the state of a node of which nothing has been seen.
+// New returns the state of a node without observations.
 func New(boot string) State { return State{boot: boot} }
 
-// Restore goes on from what an earlier process knew. Under another boot nothing of it holds but how many GPUs there were.
+// Restore continues from an earlier process's verdict. Under another boot only the number of GPUs is still valid.
 func Restore(boot string, v Verdict) State {
 	s := New(boot)
 	s.gpus, s.gpusBy = v.Seen.GPUs, "as many were there before"
@@ -97,14 +95,14 @@ func Restore(boot string, v Verdict) State {
 		if at < 0 {
 			continue
 		}
-		// What ranks before the verdict's cause was not confirmed, or it would be the cause.
+		// Evidence that ranks before the verdict's cause was not confirmed; otherwise it would be the cause.
 		s.findings = append(s.findings, finding{cause: e.Cause, device: e.Device, source: e.Source, text: e.Text, first: e.At, last: e.At,
 			count: max(1, Catalogue[at].Repeat), confirmed: v.Action == Evict && at >= rank(v.Cause), restored: true})
 	}
 	return s
 }
 
-// Fold takes one signal in. Now is the present time; a signal may be older.
+// Fold returns the state after one signal. now is the present time; a signal may be older.
 func Fold(s State, sig Signal, now time.Time) State {
 	if sig.Seq != 0 && sig.Seq <= s.settled {
 		return s
@@ -121,7 +119,7 @@ func Fold(s State, sig Signal, now time.Time) State {
 	case RecoveryChanged:
 		s.recovery(sig, now)
 	case Read:
-		s.heal(now) // what is gone is not brought back by what this round cannot tell
+		s.heal(now) // an ended cause does not return because this round cannot check it
 		s.round(sig)
 	case Hang:
 		s.hang(sig)
@@ -137,7 +135,7 @@ func Fold(s State, sig Signal, now time.Time) State {
 	return s
 }
 
-// known turns the PCI address of a device that NVML has listed into its UUID.
+// known returns the UUID of a device by its PCI address, if NVML has listed it.
 func (s *State) known(id string) string {
 	for _, d := range s.devices {
 		if d.pci == id && id != "" {
@@ -156,7 +154,7 @@ func (s *State) device(id string) *device {
 	return nil
 }
 
-// event is a thing that happened once. Where the row allows it and the driver can be asked, its word is awaited.
+// event handles a single event. If the row requires the driver's confirmation and the driver can be read, the action waits for it.
 func (s *State) event(c Cause, sig Signal, now time.Time) {
 	f := s.touch(c, sig)
 	f.past = !f.confirmed && now.Sub(f.last) > HoldOffBlind
@@ -166,10 +164,11 @@ func (s *State) event(c Cause, sig Signal, now time.Time) {
 	f.confirmed = f.confirmed || !f.past && (!Catalogue[rank(c)].Confirm || !asked && !unasked)
 }
 
-// unread reports whether no driver was ever read under this boot, so that errors have nothing to be compared with.
+// unread reports whether no driver was ever read under this boot, so that errors cannot be checked.
 func (s *State) unread() bool { return s.read.IsZero() && len(s.devices) == 0 }
 
-// stopWaiting confirms what waits for a driver that says nothing about it. One that was never read is not waited for, and confirms nothing.
+// stopWaiting confirms findings that wait for a driver that does not answer. A driver that was never read is not waited for, and confirms
+// nothing.
 func (s *State) stopWaiting() {
 	if s.unread() {
 		return
@@ -182,7 +181,7 @@ func (s *State) stopWaiting() {
 	}
 }
 
-// touch finds or makes the finding and notes that it was seen.
+// touch returns the finding, creates it if needed, and records that it was seen.
 func (s *State) touch(c Cause, sig Signal) *finding {
 	text := sig.Text
 	if len(text) > maxText {
@@ -212,7 +211,7 @@ func (s *State) touch(c Cause, sig Signal) *finding {
 	return &s.findings[len(s.findings)-1]
 }
 
-// dropWeakest makes room: the least action, of these the last row, goes.
+// dropWeakest drops the finding with the least action, of these the one of the last row.
 func (s *State) dropWeakest() {
 	at := 0
 	for i, f := range s.findings {
@@ -224,7 +223,7 @@ func (s *State) dropWeakest() {
 	s.findings = slices.Delete(s.findings, at, at+1)
 }
 
-// recovery is the driver's word in the kernel log. Where NVML reads the device it says the same, sooner.
+// recovery handles the driver's recovery action in the kernel log. For a device that NVML reads, NVML reports the same earlier.
 func (s *State) recovery(sig Signal, now time.Time) {
 	if sig.Code != RecoveryNone {
 		f := s.touch(ofRecovery(sig.Code), sig)
@@ -251,7 +250,7 @@ func (s *State) confirm(device string) {
 	}
 }
 
-// round takes the readings of all devices that NVML lists. One that it listed before and does not now is lost.
+// round handles the readings of all devices that NVML lists. A device that it listed before and does not list now is lost.
 func (s *State) round(sig Signal) {
 	if s.readSince.IsZero() || !s.hungSince.IsZero() || s.blind != "" || s.released != "" || sig.At.Sub(s.read) > maxGap {
 		s.readSince = sig.At
@@ -279,8 +278,8 @@ func (s *State) round(sig Signal) {
 	s.stopWaiting()
 }
 
-// expect takes in how many GPUs the node is to have. What people say holds until they say something else; a label that says
-// less than was seen was counted without the GPU that is gone.
+// expect sets how many GPUs the node should have. A user's number holds until the user changes it; a label below what was seen does not
+// count a missing GPU.
 func (s *State) expect(sig Signal) {
 	if s.declared = sig.Final; sig.Final || sig.Code > s.gpus {
 		s.gpus, s.gpusBy = sig.Code, sig.Text
@@ -315,8 +314,7 @@ func (s *State) reading(r Reading, at time.Time) {
 	}
 }
 
-// links compares what is active with what was, and with what most other GPUs of the node have: NVML does not say how
-// many links are wired.
+// links compares the active links with the earlier number, and with most other GPUs of the node: NVML does not report how many are wired.
 func (s *State) links(sig Signal) {
 	have := map[int]int{}
 	for _, r := range sig.Readings {
@@ -335,7 +333,7 @@ func (s *State) links(sig Signal) {
 		if d == nil || r.Lost {
 			continue
 		}
-		if r.LinksUnknown { // what was down is so until they can be counted again
+		if r.LinksUnknown { // links that were down stay so until they can be counted again
 			s.retain(NVLinkDown, r.Device, sig.At)
 			continue
 		}
@@ -351,7 +349,7 @@ func (s *State) links(sig Signal) {
 	}
 }
 
-// note keeps what a reading says of the device as such, and joins what was known under its address.
+// note stores what a reading shows of the device as a whole, and merges what is stored under its address.
 func (s *State) note(r Reading, at time.Time) {
 	if r.Device == "" {
 		return
@@ -377,7 +375,7 @@ func (s *State) note(r Reading, at time.Time) {
 	d.read, d.speaks = at, d.speaks || r.Recovery != RecoveryUnknown
 }
 
-// rename moves findings from an address to the UUID that it turned out to be.
+// rename moves findings from an address to the device's UUID.
 func (s *State) rename(from, to string) {
 	for i := len(s.findings) - 1; i >= 0; i-- {
 		f := s.findings[i]
@@ -404,12 +402,12 @@ func joined(g, f finding) finding {
 	return g
 }
 
-// sign notes something that is so at this moment, read from NVML.
+// sign records a present sign of a cause, read from NVML.
 func (s *State) sign(c Cause, device string, at time.Time, text string) {
 	s.touch(c, Signal{At: at, Source: NVML, Device: device, Text: text}).confirmed = true
 }
 
-// retain keeps a finding, if there is one, from going away: nothing was seen of it, because it could not be looked.
+// retain prevents a finding, if there is one, from ending: it could not be checked.
 func (s *State) retain(c Cause, device string, at time.Time) {
 	for i := range s.findings {
 		if f := &s.findings[i]; f.cause == c && f.device == device {
@@ -418,7 +416,7 @@ func (s *State) retain(c Cause, device string, at time.Time) {
 	}
 }
 
-// hang notes that NVML still does not answer; after the grace that is as bad as a dead GPU.
+// hang records that NVML still does not answer; after the grace that is as bad as a dead GPU.
 func (s *State) hang(sig Signal) {
 	if s.hungSince.IsZero() {
 		s.hungSince = sig.At
@@ -429,27 +427,27 @@ func (s *State) hang(sig Signal) {
 	f.confirmed = f.confirmed || sig.At.Sub(s.hungSince) >= HangGrace
 }
 
-// endRelease notes that NVML was asked again after a repair, and did not answer: what it said instead stands alone.
+// endRelease records that NVML was queried again after a repair, and did not answer: its new finding replaces the release.
 func (s *State) endRelease() {
 	s.released = ""
 	s.findings = slices.DeleteFunc(s.findings, func(f finding) bool { return f.cause == GPUsReleased })
 }
 
-// interrupt ends the time for which devices have been read well.
+// interrupt ends the period in which devices have read well.
 func (s *State) interrupt() {
 	for i := range s.devices {
 		s.devices[i].goodSince = time.Time{}
 	}
 }
 
-// release notes that NVML is not asked now, by intention: what is known stands until it is asked again.
+// release records that NVML is not queried now, by design: the present findings stay until it is queried again.
 func (s *State) release(sig Signal) {
 	s.released, s.blind, s.hungSince = sig.Text, "", time.Time{}
 	s.interrupt()
 	s.touch(GPUsReleased, sig).confirmed = true
 }
 
-// lose notes that there is nothing to ask. That a driver was never there is no fault.
+// lose records that nothing can be queried. A driver that was never there is no fault.
 func (s *State) lose(sig Signal) {
 	s.blind, s.hungSince = sig.Text, time.Time{}
 	s.endRelease()

@@ -10,39 +10,39 @@ import (
 // MaxEvidence bounds Verdict.Evidence.
 const MaxEvidence = 8
 
-// Verdict is what a node's state means.
+// Verdict is the conclusion from a node's state.
 type Verdict struct {
 	Action Action
 	Cause  Cause
-	// Message and Next are for people.
+	// Message and Next are for users.
 	Message, Next string
-	// Since is when the cause was first seen; zero where nothing is wrong.
+	// Since is when the cause was first seen; zero: nothing is wrong.
 	Since    time.Time
 	Devices  []string
 	Evidence []Evidence
-	// Known is false while nothing is wrong only because nothing can be asked; Message says why.
+	// Known is false if nothing is known to be wrong because nothing can be queried; Message has the reason.
 	Known bool
 	// Released is the setting that made the daemon release the GPUs; empty: they are not released.
 	Released string
-	// Soft: what repairs the node comes as pods, which are to be let in; gangs stay away all the same.
+	// Soft: pods repair the node, so pods other than gangs' may be placed there.
 	Soft bool
-	// Resettable: the node is of no use until a GPU is reset, so the daemon is to keep GPUs open for moments only.
+	// Resettable: the node cannot run training until a GPU is reset, so the daemon must keep GPUs open only for moments.
 	Resettable bool
-	// Boot and Settled let a later process go on from here.
+	// Boot and Settled let a later process continue from here.
 	Boot    string
 	Settled uint64
 	Seen    Seen
 }
 
-// Seen is what was there, by which what is missing is known.
+// Seen is the hardware that was seen; missing hardware is found by it.
 type Seen struct {
-	// GPUs is how many the node is to have, 0: nobody knows; under whatever boot.
+	// GPUs is how many the node should have, 0: unknown; under any boot.
 	GPUs int
-	// Links are the most NVLinks that were active under this boot, by GPU; every GPU that NVML listed has its line.
+	// Links is, by GPU, the most NVLinks that were active under this boot; every GPU that NVML listed has an entry.
 	Links map[string]int
 }
 
-// Evidence is one thing that was seen.
+// Evidence is one observation.
 type Evidence struct {
 	At     time.Time
 	Source Source
@@ -51,7 +51,7 @@ type Evidence struct {
 	Text   string
 }
 
-// Assess says what the state means now. Only what asks for something is told.
+// Assess returns the verdict for the present state. Evidence has only findings that require an action.
 func Assess(s State, now time.Time) Verdict {
 	v := Verdict{Boot: s.boot, Settled: s.settled, Known: true, Seen: s.seen(), Released: s.released}
 	var live []finding
@@ -100,7 +100,7 @@ func (s State) seen() Seen {
 	return out
 }
 
-// action is what the finding asks for by itself.
+// action returns what the finding alone requires.
 func (f finding) action() Action {
 	row := Catalogue[rank(f.cause)]
 	switch {
@@ -112,7 +112,7 @@ func (f finding) action() Action {
 	return row.Action
 }
 
-// worse orders findings: the strongest action, then the more telling cause, then the older, then the device.
+// worse orders findings: the strongest action, then the more specific cause, then the older, then the device.
 func worse(a, b finding) int {
 	if d := int(b.action()) - int(a.action()); d != 0 {
 		return d
@@ -148,7 +148,7 @@ func (s State) message(row Row, action Action, live []finding) string {
 	return text.String()
 }
 
-// evidence is the worst of what was seen, oldest first.
+// evidence returns the worst findings, oldest first.
 func evidence(live []finding) []Evidence {
 	var out []Evidence
 	for _, f := range live[:min(len(live), MaxEvidence)] {

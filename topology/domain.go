@@ -12,27 +12,27 @@ const Root = 0
 // Levels are the Tree's levels, widest first.
 func (t *Tree) Levels() []Level { return t.levels }
 
-// FindLevel finds a level by its name or its label key.
+// FindLevel returns a level by its name or its label key.
 func (t *Tree) FindLevel(name string) (int, bool) {
 	i := slices.IndexFunc(t.levels, func(l Level) bool { return l.Name == name || l.Key == name })
 	return i, i >= 0
 }
 
-// LevelOf is the level of a domain, -1 for the root.
+// LevelOf returns the level of a domain, -1 for the root.
 func (t *Tree) LevelOf(d int) int { return int(t.domains[d].level) }
 
-// Parent is the next wider domain, -1 above the root.
+// Parent returns the next wider domain, -1 above the root.
 func (t *Tree) Parent(d int) int { return int(t.domains[d].parent) }
 
-// Children are the next narrower domains, in the Tree's order; Nodes are those of a domain of the deepest
-// level, by name. Neither must be changed or kept.
+// Children returns the next narrower domains, in the Tree's order; Nodes returns those of a domain of the deepest level, by name. Callers
+// must not change or store the results.
 func (t *Tree) Children(d int) []int32 { return t.domains[d].children }
 func (t *Tree) Nodes(d int) []int32    { return t.domains[d].nodes }
 
-// Leaf is the domain of the deepest level that a node is in.
+// Leaf returns the deepest domain of a node.
 func (t *Tree) Leaf(i int) int { return int(t.nodes[i].leaf) }
 
-// Ancestor is the domain of a level that a domain is in or is, the root for level -1.
+// Ancestor returns the domain of a level that contains a domain or is the same, the root for level -1.
 func (t *Tree) Ancestor(d, level int) int {
 	for t.LevelOf(d) > level {
 		d = t.Parent(d)
@@ -40,18 +40,18 @@ func (t *Tree) Ancestor(d, level int) int {
 	return d
 }
 
-// Named says whether a domain is one: nodes that lack the label of a level are together in an unnamed one,
-// which says nothing about their distance. The root is named.
+// Named reports whether a domain has a name: nodes without a level's label share an unnamed one, which says nothing about their distance.
+// The root counts as named.
 func (t *Tree) Named(d int) bool { return d == Root || t.domains[d].name != "" }
 
-// Size counts the nodes of a domain; Whole reports whether none of their devices is used.
+// Size returns the number of nodes of a domain; Whole reports whether none of their devices is used.
 func (t *Tree) Size(d int) int   { return int(t.domains[d].size) }
 func (t *Tree) Whole(d int) bool { return t.domains[d].used == 0 }
 
-// Claimed says whether any node of a domain promises spares or is closed.
+// Claimed reports whether any node of a domain promises spares or is exclusive.
 func (t *Tree) Claimed(d int) bool { return t.domains[d].claimed > 0 }
 
-// Path names a domain with the wider ones it is in, such as "zone-a/rack-3".
+// Path returns the name of a domain after those of the wider ones, such as "zone-a/rack-3".
 func (t *Tree) Path(d int) string {
 	var names []string
 	for ; d > Root; d = t.Parent(d) {
@@ -63,10 +63,10 @@ func (t *Tree) Path(d int) string {
 	return strings.Join(names, "/")
 }
 
-// Domains lists the named domains of a level in the Tree's order; -1: the root.
+// Domains returns the named domains of a level in the Tree's order; -1: the root.
 func (t *Tree) Domains(level int) []int { return t.atLevel(level, true) }
 
-// Unnamed lists the sets of nodes that are in no domain of a level.
+// Unnamed returns the unnamed domains of a level.
 func (t *Tree) Unnamed(level int) []int { return t.atLevel(level, false) }
 
 func (t *Tree) atLevel(level int, named bool) []int {
@@ -87,7 +87,7 @@ func (t *Tree) atLevel(level int, named bool) []int {
 	return all
 }
 
-// leafOf finds or makes the domain of a place in the fabric.
+// leafOf returns the domain of a place in the fabric, and creates it if needed.
 func (t *Tree) leafOf(place []string) int32 {
 	d := int32(Root)
 	for level := range t.levels {
@@ -120,7 +120,7 @@ func (t *Tree) child(d, level int32, name string) int32 {
 	return c
 }
 
-// prune takes out a domain without nodes, and the wider ones that are empty for it.
+// prune removes a domain without nodes, and the wider ones that become empty.
 func (t *Tree) prune(d int32) {
 	for d != Root && t.domains[d].size == 0 {
 		parent := t.domains[d].parent
@@ -156,7 +156,7 @@ func order(a, b Node) int {
 	return cmp.Or(slices.Compare(a.Domain, b.Domain), cmp.Compare(a.Name, b.Name))
 }
 
-// Compare says which of two nodes comes first in the Tree's order.
+// Compare orders two nodes in the Tree's order.
 func (t *Tree) Compare(i, j int) int {
 	a, b := t.nodes[i].leaf, t.nodes[j].leaf
 	if a == b {

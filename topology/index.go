@@ -6,27 +6,26 @@ import (
 	"strings"
 )
 
-// keptIndexes bounds how many shapes a Tree keeps counts of; each costs a few bytes per node, and a little with
-// every change of a node.
+// keptIndexes is how many shapes a Tree has counts for; each costs a few bytes per node, and some time at every change of a node.
 const keptIndexes = 8
 
-// maxRoom is the room of a node for a shape that takes nothing.
+// maxRoom is the room of a node for a shape that requests nothing.
 const maxRoom = 1 << 14
 
-// Shape is what one member takes from a node.
+// Shape is what one member requests of a node.
 type Shape struct {
 	Requests Resources
-	// Whole: only nodes without tenants will do.
+	// Whole: only nodes without tenants count.
 	Whole bool
 }
 
-// Index is how often a shape fits, by node and by domain, as things are now. It is kept up to date with every
-// change while the Tree keeps it; do not hold on to it across questions about other shapes.
+// Index is how often a shape fits now, by node and by domain. Every change updates it while the Tree stores it; calls for other shapes may
+// drop it.
 type Index struct {
 	key   string
 	wants []want
 	whole bool
-	// Room is by node, Places (the sum of it) and Open (nodes with room) by domain. They must not be changed.
+	// Room is by node; Places (its sum) and Open (the number of nodes with room) are by domain. Callers must not change them.
 	Room   []int32
 	Places []int32
 	Open   []int32
@@ -37,7 +36,7 @@ type want struct {
 	amount int64
 }
 
-// Index returns the counts for a shape. The first question about a shape looks at every node.
+// Index returns the counts for a shape. The first call for a shape visits every node.
 func (t *Tree) Index(s Shape) *Index {
 	wants, key := t.wants(s)
 	at := slices.IndexFunc(t.indexes, func(x *Index) bool { return x.key == key })
@@ -82,7 +81,7 @@ func (x *Index) grow(domains int) {
 	}
 }
 
-// build counts leaves first, then carries sums up, so that a node costs the same however deep the tree is.
+// build counts leaves first, then adds up, so that the cost per node does not depend on the tree's depth.
 func (x *Index) build(t *Tree) {
 	x.Room = make([]int32, len(t.nodes))
 	for i := range t.nodes {
@@ -126,10 +125,10 @@ func (x *Index) fits(n *node) int32 {
 	return int32(room)
 }
 
-// Fits is how often the shape fits on a node by its counts alone, whoever else is there.
+// Fits returns how often the shape fits on a node by its counts alone, whatever its tenants are.
 func (x *Index) Fits(t *Tree, i int) int { return int(x.fits(&t.nodes[i])) }
 
-// update counts a node anew and carries the change up.
+// update counts a node again and updates its domains.
 func (x *Index) update(t *Tree, i int32) {
 	for len(x.Room) <= int(i) {
 		x.Room = append(x.Room, 0)

@@ -2,17 +2,15 @@ package topology
 
 import "slices"
 
-// Level is one width of the fabric, such as zone or rack. A Tree has its levels widest first; below the last
-// one stand the nodes.
+// Level is one level of the fabric, such as zone or rack. A Tree has its levels widest first, then the nodes.
 type Level struct {
-	// Name is what people call it. It is unique in a Tree.
+	// Name is the level's name for users. It is unique in a Tree.
 	Name string
-	// Key is the node label whose value names a node's domain. Values are compared, never parsed: some families
-	// hash the long ones.
+	// Key is the node label whose value is a node's domain. Values are compared, never parsed: some families hash long ones.
 	Key string
 }
 
-// Names of the levels that are known by themselves. Several families have a level of the same name.
+// Names of the levels of known families. Several families have a level of the same name.
 const (
 	LevelRegion = "region"
 	LevelZone   = "zone"
@@ -20,8 +18,8 @@ const (
 	LevelNVLink = "nvlink"
 )
 
-// family is a set of labels that one source writes, widest first. Of families of one group a cluster has one:
-// they say the same thing in other words.
+// family is a set of labels that one source writes, widest first. A cluster has one family of each group: the families of a group are
+// alternatives.
 type family struct {
 	group  group
 	levels []Level
@@ -39,7 +37,7 @@ const (
 	groups
 )
 
-// families are known by themselves, those that say most first. docs/designs/placement.md names who writes them.
+// families are the known ones, the most detailed first. docs/designs/placement.md lists their sources.
 var families = []family{
 	{regions, []Level{{LevelRegion, "topology.kubernetes.io/region"}}},
 	{zones, []Level{{LevelZone, "topology.kubernetes.io/zone"}}},
@@ -67,7 +65,7 @@ var families = []family{
 	{accelerators, []Level{{LevelNVLink, "topology.k8s.aws/ultraserver-id"}}},
 }
 
-// KnownKeys lists the label keys that Recognise looks at, sorted.
+// KnownKeys returns the label keys that Recognise uses, sorted.
 func KnownKeys() []string {
 	var keys []string
 	for _, f := range families {
@@ -79,9 +77,8 @@ func KnownKeys() []string {
 	return slices.Compact(keys)
 }
 
-// Recognise finds the levels of a cluster from how many nodes carry each label key. Of families that say the
-// same in other words the one counts that names the place of most nodes; of equals the one with more labels, then
-// the first in the list of families. A level that no node carries is left out.
+// Recognise derives the levels of a cluster from how many nodes have each label key. Of the families of a group, it uses the one that
+// covers most nodes; of equal ones the one with more labels, then the first in the list. It leaves out a level that no node has.
 func Recognise(carried map[string]int) []Level {
 	var levels []Level
 	for g := range groups {
@@ -103,7 +100,7 @@ func Recognise(carried map[string]int) []Level {
 	return levels
 }
 
-// carriers is the most nodes that carry one of the family's labels, and how many labels nodes carry in all.
+// carriers returns the most nodes that have one of the family's labels, and the number of the family's labels on all nodes.
 func (f family) carriers(carried map[string]int) (most, all int) {
 	for _, l := range f.levels {
 		most, all = max(most, carried[l.Key]), all+carried[l.Key]

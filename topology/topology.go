@@ -1,11 +1,10 @@
-// Package topology keeps the free resources of a cluster's nodes and of the domains of its fabric. It promises:
-// queries are cheap, because for a known shape the change of one node is carried up the tree at once and nothing is
-// counted again; trials are free, because Undo releases exactly what was taken since a Mark, and a node never goes
-// below zero; nodes are always visited in one order (by fabric domain, widest first, then by name), whatever the
-// order of the input.
+// Package topology holds the free resources of a cluster's nodes and of the domains of its fabric. Queries are cheap: for a known shape,
+// the change of one node updates its domains and no other node is counted again. Trials can be reverted: Undo releases exactly what was
+// taken since a Mark, and Take never makes a node negative. Nodes are always visited in one order (by domain, widest first, then by name),
+// whatever the order of the input.
 //
-// A quantity is a plain number by resource name (millicores, bytes, devices, pods). The package does not use pods or
-// plugins: the caller adds all other reasons that exclude a node.
+// A quantity is a plain number by resource name (millicores, bytes, devices, pods). The package does not use pods or plugins: the caller
+// adds all other reasons to exclude a node.
 package topology
 
 import (
@@ -17,7 +16,7 @@ import (
 // Resources are counts by resource name, such as {"cpu": 4000, "nvidia.com/gpu": 2}.
 type Resources map[string]int64
 
-// Node is one node as its adapter sees it.
+// Node is one node as its caller describes it.
 type Node struct {
 	// Name is unique in a Tree.
 	Name string
@@ -26,42 +25,41 @@ type Node struct {
 	Domain []string
 	// Free is what is allocatable and not requested. It may be below zero when a node shrank.
 	Free Resources
-	// Used says that devices of the node are taken, so that its domains are not whole any more.
+	// Used: devices of the node are in use, so that its domains are not whole.
 	Used bool
-	// Tenants counts the pods that keep a gang away which wants whole nodes.
+	// Tenants is the number of pods that exclude a gang that requests whole nodes.
 	Tenants int
 	// Exclusive: a pod there needs the whole node, so no other may be placed.
 	Exclusive bool
-	// Spares are promised to somebody in the node's domain of level SparesAt: so many nodes stay free there.
+	// Spares is how many nodes must stay free in the node's domain of level SparesAt, as promised to a gang.
 	Spares   int
 	SparesAt string
 }
 
-// Tree is the free counts of all nodes, and the domains they are in. It is not safe for concurrent use.
+// Tree has the free resources of all nodes, and their domains. It is not safe for concurrent use.
 //
-// Nodes and domains have numbers that stay while they exist: numbers of nodes are below Cap, 0 is the domain
-// of all nodes.
+// Nodes and domains have numbers that do not change while they exist: numbers of nodes are below Cap, 0 is the domain of all nodes.
 type Tree struct {
 	levels []Level
 	nodes  []node
-	// domains[0] is the root. gone and empty are numbers to be used again.
+	// domains[0] is the root. gone and empty are numbers to be reused.
 	domains     []domain
 	gone, empty []int32
 	// at is a node's number by name.
 	at map[string]int32
 	// columns numbers resources; a node's free counts are in that order.
 	columns map[string]int
-	// taken is what was taken and not undone, oldest first.
+	// taken is what was taken and not reverted, oldest first.
 	taken []entry
-	// indexes are of the shapes that were asked about last, the latest first.
+	// indexes are those of the shapes used last, latest first.
 	indexes []*Index
 }
 
 type node struct {
 	Node
-	// free is by column; Node.Free is not kept.
+	// free is by column; Node.Free is not stored.
 	free []int64
-	// leaf is the domain of the deepest level; takes counts takings.
+	// leaf is the domain of the deepest level; takes counts entries of taken.
 	leaf, takes int32
 }
 
@@ -69,23 +67,23 @@ type node struct {
 type domain struct {
 	name   string
 	parent int32
-	// level is -1 for the root; children are sorted by name, and nodes, which only the deepest have, too.
+	// level is -1 for the root; children are sorted by name, and so are nodes, which only the deepest level has.
 	level           int32
 	children, nodes []int32
-	// size counts nodes below, used those of which devices are taken, claimed those with Spares or Exclusive.
+	// size counts nodes below, used those with used devices, claimed those with Spares or Exclusive.
 	size, used, claimed int32
 }
 
-// entry is what was before something was taken.
+// entry is a node's state before something was taken.
 type entry struct {
 	node int32
 	what Resources
-	// use is 1 where the node counts as used for it. was, where set, is what was said of the node before.
+	// use is 1 if the node counts as used because of it. was, if set, is the former occupancy.
 	use int32
 	was *occupancy
 }
 
-// occupancy is what is said of those who are on a node.
+// occupancy describes the pods on a node.
 type occupancy struct {
 	tenants   int
 	exclusive bool
@@ -93,7 +91,7 @@ type occupancy struct {
 	sparesAt  string
 }
 
-// New returns a Tree of the given nodes. Two nodes of one name are a broken invariant.
+// New returns a Tree of the given nodes. It panics if two nodes have one name.
 func New(levels []Level, nodes ...Node) *Tree {
 	t := &Tree{
 		levels:  slices.Clone(levels),
@@ -103,7 +101,7 @@ func New(levels []Level, nodes ...Node) *Tree {
 	}
 	t.nodes = make([]node, 0, len(nodes))
 	sorted := slices.Clone(nodes)
-	slices.SortStableFunc(sorted, order) // so that each is put last among its like
+	slices.SortStableFunc(sorted, order) // so that each is appended to its siblings
 	for _, n := range sorted {
 		t.insert(n)
 	}
@@ -113,7 +111,7 @@ func New(levels []Level, nodes ...Node) *Tree {
 	return t
 }
 
-// Set puts a node in, or replaces the node of that name. It must not be called while something is taken.
+// Set adds or replaces a node. Nothing may be taken.
 func (t *Tree) Set(n Node) {
 	t.mustRest("set")
 	i, ok := t.at[n.Name]
@@ -125,7 +123,7 @@ func (t *Tree) Set(n Node) {
 	t.insert(n)
 }
 
-// Remove takes a node out; an unknown name changes nothing. It must not be called while something is taken.
+// Remove removes a node; an unknown name changes nothing. Nothing may be taken.
 func (t *Tree) Remove(name string) {
 	t.mustRest("remove")
 	i, ok := t.at[name]
@@ -162,7 +160,7 @@ func (t *Tree) insert(n Node) {
 	t.fill(i, n)
 }
 
-// fill takes over what is said of a node that is in its domain already.
+// fill sets the state of a node that is already in its domain.
 func (t *Tree) fill(i int32, n Node) {
 	k := &t.nodes[i]
 	used, promised := flag(k.used()), flag(k.claimed())
@@ -185,7 +183,7 @@ func (t *Tree) fill(i int32, n Node) {
 func (n *node) used() bool    { return n.Used || n.takes > 0 }
 func (n *node) claimed() bool { return n.Spares > 0 || n.Exclusive }
 
-// count carries a change of counts up the tree.
+// count adds a change of counts to a domain and the wider ones.
 func (t *Tree) count(d, size, used, claimed int32) {
 	if size == 0 && used == 0 && claimed == 0 {
 		return
@@ -204,16 +202,16 @@ func flag(b bool) int32 {
 	return 0
 }
 
-// Len is the number of nodes; their numbers are below Cap.
+// Len returns the number of nodes; their numbers are below Cap.
 func (t *Tree) Len() int { return len(t.at) }
 
-// Cap is above the number of every node.
+// Cap returns a value above the number of every node.
 func (t *Tree) Cap() int { return len(t.nodes) }
 
-// All lists the nodes in the Tree's order.
+// All yields the nodes in the Tree's order.
 func (t *Tree) All() iter.Seq[int] { return t.Within(Root) }
 
-// Within lists the nodes of a domain in the Tree's order.
+// Within yields the nodes of a domain in the Tree's order.
 func (t *Tree) Within(d int) iter.Seq[int] {
 	return func(yield func(int) bool) { t.walk(int32(d), yield) }
 }
@@ -232,7 +230,7 @@ func (t *Tree) walk(d int32, yield func(int) bool) bool {
 	return true
 }
 
-// Name is the name of a node.
+// Name returns the name of a node.
 func (t *Tree) Name(i int) string { return t.nodes[i].Name }
 
 // Find returns the number of a node.
@@ -241,7 +239,7 @@ func (t *Tree) Find(name string) (int, bool) {
 	return int(i), ok
 }
 
-// Free returns what is free of one resource on a node.
+// Free returns the free amount of one resource on a node.
 func (t *Tree) Free(i int, resource string) int64 {
 	c, ok := t.columns[resource]
 	if !ok {
@@ -257,7 +255,7 @@ func (n *node) at(column int) int64 {
 	return n.free[column]
 }
 
-// Room is how many times r can be taken from a node, at most limit.
+// Room returns how many times r can be taken from a node, at most limit.
 func (t *Tree) Room(i int, r Resources, limit int) int {
 	room := int64(limit)
 	for name, want := range r {
@@ -268,7 +266,7 @@ func (t *Tree) Room(i int, r Resources, limit int) int {
 	return int(room)
 }
 
-// Lacks names the resources that a node has too little of for r, sorted.
+// Lacks returns the resources of r of which a node has too little, sorted.
 func (t *Tree) Lacks(i int, r Resources) []string {
 	var lacks []string
 	for name, want := range r {
@@ -280,12 +278,12 @@ func (t *Tree) Lacks(i int, r Resources) []string {
 	return lacks
 }
 
-// Used reports whether devices of a node are used; Tenants and Exclusive are those of Node.
+// Used reports whether devices of a node are in use; Tenants and Exclusive return those fields of Node.
 func (t *Tree) Used(i int) bool      { return t.nodes[i].used() }
 func (t *Tree) Tenants(i int) int    { return t.nodes[i].Tenants }
 func (t *Tree) Exclusive(i int) bool { return t.nodes[i].Exclusive }
 
-// Promised is the node's own promise of spares, with its level.
+// Promised returns the node's Spares and SparesAt.
 func (t *Tree) Promised(i int) (int, string) { return t.nodes[i].Spares, t.nodes[i].SparesAt }
 
 // Mark is a point to return to with Undo.
@@ -303,14 +301,14 @@ func (t *Tree) Take(i int, r Resources) bool {
 	return true
 }
 
-// Force takes r from a node even where too little is left, for what others hold already.
+// Force takes r from a node even if too little is left, for resources that are already held.
 func (t *Tree) Force(i int, r Resources) {
 	t.taken = append(t.taken, entry{node: int32(i), what: r, use: 1})
 	t.add(int32(i), r, -1, 1)
 }
 
-// Usage is what a pod that is on its way to a node will mean there: What it takes, and what Node says of those who
-// are there. One that is no Tenant does not count as use of the node.
+// Usage is what a pod on its way to a node will use there: resources, and its effect on Node's fields. A pod that is no Tenant does not
+// count as use of the node.
 type Usage struct {
 	Resources         Resources
 	Tenant, Exclusive bool
@@ -318,13 +316,13 @@ type Usage struct {
 	SparesAt          string
 }
 
-// Assumed is a Hold on a node, by the node's name.
+// Assumed is a Usage on a node, by the node's name.
 type Assumed struct {
 	Node  string
 	Usage Usage
 }
 
-// Assume is Force for somebody who is on the way.
+// Assume is Force for a pod on its way to the node.
 func (t *Tree) Assume(i int, h Usage) {
 	n := &t.nodes[i]
 	was := occupancy{n.Tenants, n.Exclusive, n.Spares, n.SparesAt}
@@ -339,7 +337,7 @@ func (t *Tree) Assume(i int, h Usage) {
 	t.add(int32(i), h.Resources, -1, flag(h.Tenant))
 }
 
-// setOccupancy replaces what is said of those on a node; add must follow, which counts the node anew.
+// setOccupancy replaces a node's occupancy; add must follow, which counts the node again.
 func (t *Tree) setOccupancy(i int32, w occupancy) {
 	n := &t.nodes[i]
 	claimed := flag(n.claimed())
@@ -347,7 +345,7 @@ func (t *Tree) setOccupancy(i int32, w occupancy) {
 	t.count(n.leaf, 0, 0, flag(n.claimed())-claimed)
 }
 
-// Undo gives back everything that was taken since the mark, newest first.
+// Undo reverts everything taken since the mark, newest first.
 func (t *Tree) Undo(m Mark) {
 	for len(t.taken) > int(m) {
 		last := t.taken[len(t.taken)-1]

@@ -1,6 +1,6 @@
-// Package account keeps what failures and recoveries cost a gang: its progress, the budget of restarts, and what each recovery took.
-// It promises: progress alone refills the budget; each recovery is closed once, and counted once; and unknown recomputed steps are
-// reported as unknown.
+// Package account records what failures and recoveries cost a gang: its progress, the budget of restarts, and the duration of each
+// recovery. Only progress refills the budget. Each recovery is closed once and counted once. Unknown recomputed steps are reported as
+// unknown.
 package account
 
 import (
@@ -22,12 +22,12 @@ type Figures struct {
 	// resumed is unknown.
 	Lost          time.Duration
 	ResumeUnknown int
-	// OptimizerSteps are those that every rank has finished in the newest generation; ResumedAt is how many the restored state held,
-	// if ResumeKnown. Scripts that report no step have only these.
+	// OptimizerSteps is the number that every rank has finished in the newest generation; ResumedAt is the number in the restored state, if
+	// ResumeKnown. Scripts that report no step have only these.
 	OptimizerSteps int64
 	ResumedAt      int64
 	ResumeKnown    bool
-	// StepTime is how long a step took before the newest failure; 0: unknown.
+	// StepTime is the duration of a step before the newest failure; 0: unknown.
 	StepTime time.Duration
 }
 
@@ -38,13 +38,13 @@ type Recorded struct {
 	BestStep   int64
 	StartedAt  time.Time
 	Recoveries []Recovery // oldest first
-	// Before are the restarts of launchers before the gang's.
+	// Before is the number of restarts of earlier launchers.
 	Before int
-	// Moved are the suspicions for which a pod was moved.
+	// Moved are the suspects for which a pod was moved.
 	Moved []cause.Suspect
 }
 
-// Generation is what the account needs to know about the newest generation.
+// Generation is the newest generation, as far as the account uses it.
 type Generation struct{ Number, RestoreStep, CommonStep int64 }
 
 // Account is the account of one gang.
@@ -55,30 +55,30 @@ type Account struct {
 	startedAt  time.Time
 	recoveries []Recovery
 	moved      []cause.Suspect
-	// before are the restarts of launchers before the gang's.
+	// before is the number of restarts of earlier launchers.
 	before int
-	// excused counts generations in a row that a port conflict or a launcher's start ended.
+	// excused is the number of generations in a row that a port conflict or a launcher's start ended.
 	excused int
-	// pace is the time that a step takes, reportInterval the time from one reported step to the next, which may be many steps later,
-	// both smoothed; gap is the fewest steps from one reported step to the next.
+	// pace is the duration of a step, reportInterval the time from one reported step to the next, which may be many steps later, both
+	// smoothed; gap is the fewest steps from one reported step to the next.
 	pace, reportInterval time.Duration
 	gap                  int64
-	// persistedCount is how many optimizer steps people were last to see, persistedCountAt when.
+	// persistedCount is the number of optimizer steps last stored for users, persistedCountAt when.
 	persistedCount   int64
 	persistedCountAt time.Time
 	gen              generation
-	// changed: people see something else since TakeChange.
+	// changed: what users see has changed since TakeChange.
 	changed bool
 }
 
-// generation is what is known of the newest one. The next one begins with another: nothing has to be reset.
+// generation is the state of the newest generation. The next generation gets a new value, so nothing is reset.
 type generation struct {
-	// runningSince is when all ranks were first seen to run.
+	// runningSince is when all ranks were first seen running.
 	runningSince time.Time
 	// counted are the optimizer steps, reportedStep the newest step that all ranks reported.
 	counted      members.Counted
 	reportedStep int64
-	// paceStep and paceAt are where the pace was measured last.
+	// paceStep and paceAt are the last measurement of the pace.
 	paceStep int64
 	paceAt   time.Time
 }
@@ -147,7 +147,7 @@ func (a *Account) TakeChange() bool {
 // Figures returns the present figures.
 func (a *Account) Figures() Figures { return a.figures }
 
-// SealedAt is when all ranks held a step sealed; zero: that is not known.
+// SealedAt returns when all ranks held a step sealed; zero: unknown.
 func (a *Account) SealedAt(step int64) time.Time {
 	if a.figures.SavedStep != step {
 		return time.Time{}
@@ -155,7 +155,7 @@ func (a *Account) SealedAt(step int64) time.Time {
 	return a.figures.SavedAt
 }
 
-// StartedAt is when ranks were first seen to run; zero: never.
+// StartedAt returns when ranks were first seen running; zero: never.
 func (a *Account) StartedAt() time.Time { return a.startedAt }
 
 // RanOnAll reports whether all ranks of the newest generation are known to have run.
@@ -166,16 +166,16 @@ func (a *Account) RanOnAll(generation int64) bool {
 	return !a.startedAt.IsZero()
 }
 
-// Restarts are all that failures have cost, LaunchRestarts those of the gang's launcher.
+// Restarts returns the number of all restarts.
 func (a *Account) Restarts() int { return a.budget.Restarts }
 
-// LaunchRestarts are those of the gang's launcher.
+// LaunchRestarts returns the number of restarts of the gang's launcher.
 func (a *Account) LaunchRestarts() int { return a.budget.Restarts - a.before }
 
-// ForgetLaunches counts all restarts to the gang's launcher: the store lost what those before cost.
+// ForgetLaunches counts all restarts for the gang's launcher: the store lost the number of earlier ones.
 func (a *Account) ForgetLaunches() { a.before = 0 }
 
-// Pace is how long steps take.
+// Pace returns how long steps take.
 func (a *Account) Pace() barrier.Pace { return barrier.Pace{Step: a.pace, Interval: a.reportInterval} }
 
 func (a *Account) last() *Recovery {
@@ -185,7 +185,7 @@ func (a *Account) last() *Recovery {
 	return nil
 }
 
-// open is the account of the repair that is under way; nil: none is.
+// open returns the recovery under way; nil: none is.
 func (a *Account) open(generation int64) *Recovery {
 	if rec := a.last(); rec != nil && rec.Generation > generation {
 		return rec
@@ -193,7 +193,7 @@ func (a *Account) open(generation int64) *Recovery {
 	return nil
 }
 
-// Repairs reports whether the failure that ended a generation, the newest, is already accounted for.
+// Repairs reports whether the failure that ended the newest generation is already in the account.
 func (a *Account) Repairs(generation int64) bool { return a.open(generation) != nil }
 
 // Suspended reports whether the newest generation ended because its Job is suspended.
@@ -202,7 +202,7 @@ func (a *Account) Suspended(generation int64) bool {
 	return rec != nil && rec.Cause.Code == cause.JobSuspended
 }
 
-// Accounted is the time up to which exits belong to what the newest generation repaired.
+// Accounted returns the time up to which exits belong to the failure that the newest generation repaired.
 func (a *Account) Accounted() time.Time {
 	rec := a.last()
 	switch {
@@ -214,7 +214,7 @@ func (a *Account) Accounted() time.Time {
 	return rec.DetectedAt.Add(max(0, rec.Drain) + max(0, rec.Decide) + rec.Stop)
 }
 
-// CountExcuse reports whether a failure is excused: a port conflict, or a late launcher, unless there are too many in a row.
+// CountExcuse reports whether a failure is excused: a port conflict or a late launcher, unless there were too many in a row.
 func (a *Account) CountExcuse(c cause.Cause) bool {
 	if c.Code != cause.PortConflict && c.Code != cause.LauncherStarted {
 		a.excused = 0
@@ -227,7 +227,7 @@ func (a *Account) CountExcuse(c cause.Cause) bool {
 // Spend counts a restart.
 func (a *Account) Spend() { a.budget.spend() }
 
-// Opening is what is known of a failure when its recovery begins.
+// Opening describes a failure when its recovery begins.
 type Opening struct {
 	Cause cause.Cause
 	// EndedAt is when the generation was ended, DetectedAt when the first agent detected the cause, by its clock.
@@ -237,7 +237,7 @@ type Opening struct {
 	Waited       members.Waited
 }
 
-// Open begins the account of a recovery, and closes the one before: it returns the previous one if that was still open.
+// Open opens the account of a recovery. If the previous one was still open, Open closes and returns it.
 func (a *Account) Open(o Opening, g Generation) (closed *Recovery) {
 	a.keepPace(o.DetectedAt)
 	if rec := a.settle(g, o.EndedAt, false); rec != nil {
@@ -247,7 +247,7 @@ func (a *Account) Open(o Opening, g Generation) (closed *Recovery) {
 	o.Cause.Message = cause.Tail(o.Cause.Message, maxMessage)
 	reached, known := a.reached(g, o.EndedAt)
 	if o.Cause.Code == cause.WentBack {
-		reached = min(reached, a.figures.Step) // what is given up is not done again
+		reached = min(reached, a.figures.Step) // given-up steps are not done again
 	}
 	at, drained := o.DetectedAt, NotReached
 	if !o.DrainedSince.IsZero() {
@@ -279,22 +279,22 @@ func (a *Account) Open(o Opening, g Generation) (closed *Recovery) {
 	return closed
 }
 
-// Reopen begins the account of a suspension again when the first pod after it arrives: suspended time is no lost training.
+// Reopen restarts the account of a suspension when the first pod after it arrives: suspended time is no lost training.
 func (a *Account) Reopen(generation int64, created, now time.Time) {
 	if rec := a.open(generation); rec != nil && a.Suspended(generation) && created.After(rec.DetectedAt) {
 		rec.DetectedAt, rec.Drain = now, NotReached
 	}
 }
 
-// NoteFetched records how long pods took to fetch the step that the next generation begins from.
+// NoteFetched records how long pods took to fetch the restore step of the next generation.
 func (a *Account) NoteFetched(generation int64, took time.Duration) {
 	if rec := a.open(generation); rec != nil {
 		rec.Fetch = max(0, took)
 	}
 }
 
-// Began records that the recovery has led to the next generation with its number of ranks and the step that it restores (0: none).
-// Pods were replaced from halted to ready, if halted is known.
+// Began records that the recovery has led to the next generation, with its number of ranks and its restore step (0: none). Pods were
+// replaced from halted to ready, if halted is known.
 func (a *Account) Began(generation, step int64, ranks int, halted, ready time.Time) {
 	rec := a.open(generation)
 	if rec == nil {
@@ -309,13 +309,13 @@ func (a *Account) Began(generation, step int64, ranks int, halted, ready time.Ti
 	}
 }
 
-// BeginGeneration drops what is known of the previous generation.
+// BeginGeneration drops the state of the previous generation.
 func (a *Account) BeginGeneration() {
 	a.gen = generation{}
 	a.figures.OptimizerSteps, a.figures.ResumedAt, a.figures.ResumeKnown = 0, 0, false
 }
 
-// BeginLaunch starts again for another launcher: its ranks continue nothing that earlier ones did.
+// BeginLaunch resets the account for another launcher: its ranks continue no earlier training.
 func (a *Account) BeginLaunch() {
 	a.budget.refill()
 	a.before = a.budget.Restarts
@@ -325,7 +325,7 @@ func (a *Account) BeginLaunch() {
 	a.BeginGeneration()
 }
 
-// GiveUpAfter withdraws what was reached after the step from which training continues; Unlearn also withdraws that it was progress.
+// GiveUpAfter withdraws steps after the one from which training continues.
 func (a *Account) GiveUpAfter(step int64) {
 	a.figures.SavedStep, a.figures.Step = min(a.figures.SavedStep, step), min(a.figures.Step, step)
 }
@@ -333,7 +333,7 @@ func (a *Account) GiveUpAfter(step int64) {
 // Unlearn makes steps after this one count as progress again.
 func (a *Account) Unlearn(step int64) { a.bestStep = min(a.bestStep, step) }
 
-// failures are the causes of recoveries that count as failures, newest first.
+// failures yields the causes of recoveries that count as failures, newest first.
 func (a *Account) failures(yield func(cause.Cause) bool) {
 	for _, rec := range slices.Backward(a.recoveries) {
 		if !rec.Cause.Uncounted() && !yield(rec.Cause) {
@@ -373,11 +373,11 @@ func (a *Account) SuspectedBefore(by cause.Suspect) bool {
 	return false
 }
 
-// restoreTries is how often ranks try to restore a step where each try fails for another reason.
+// restoreTries is how often ranks try to restore a step if each try fails for another reason.
 const restoreTries = 3
 
-// FailsToRestore reports whether a failure to restore a step is one too many: no generation since was restored, of those failures that
-// count the ones before it were of the same step, and one of them was the same failure.
+// FailsToRestore reports whether a step must be given up after a failure to restore it: no generation was restored since the earlier
+// failures, these concern the same step, and one of them was the same failure.
 func (a *Account) FailsToRestore(step int64, c cause.Cause) bool {
 	c.Message = cause.Tail(c.Message, maxMessage)
 	for i, tries := len(a.recoveries)-1, 1; i >= 0; i-- {
@@ -399,16 +399,16 @@ func (a *Account) FailsToRestore(step int64, c cause.Cause) bool {
 	return false
 }
 
-// RestoresAgain reports whether what ended a generation, the newest, is a failure to restore.
+// RestoresAgain reports whether the newest generation ended by a failure to restore.
 func (a *Account) RestoresAgain(generation int64) bool {
 	rec := a.open(generation)
 	return rec != nil && rec.Cause.Code == cause.RestoreFailed
 }
 
-// Moved reports whether a pod was already moved for a suspicion.
+// Moved reports whether a pod was already moved for a suspect.
 func (a *Account) Moved(by cause.Suspect) bool { return slices.Contains(a.moved, by) }
 
-// NoteMoved records that a pod moves for a suspicion.
+// NoteMoved records that a pod is moved for a suspect.
 func (a *Account) NoteMoved(by cause.Suspect) { a.moved = append(slices.Clone(a.moved), by) }
 
 // MayReplace returns how many more pods may be committed now.
@@ -424,7 +424,7 @@ func (a *Account) MayReplace() int {
 	return max(0, left)
 }
 
-// Replace writes a pod's replacement into the open recovery. by is the pod that holds the slot now; the zero Pod: none.
+// Replace records a pod's replacement in the open recovery. by is the pod that holds the slot now; the zero Pod: none.
 func (a *Account) Replace(generation int64, d replacements.Termination, by members.Pod) {
 	rec := a.open(generation)
 	rec.ReplacedPods = max(rec.ReplacedPods, len(rec.Replaced)) + 1
@@ -432,8 +432,8 @@ func (a *Account) Replace(generation int64, d replacements.Termination, by membe
 	a.blame(rec, d)
 }
 
-// blame attributes a failure to the node when it turns out, during the repair, that the rank which failed first was on
-// a sick node. A pod that was given up here does not mean a sick node: what was counted stays so.
+// blame attributes a failure to the node if, during the repair, the node of the rank that failed first is found sick. A pod that the
+// coordinator gave up does not mean a sick node, so its restart still counts.
 func (a *Account) blame(rec *Recovery, d replacements.Termination) {
 	c := &rec.Cause
 	if !d.Blames() || members.Slot(c.Slot) != d.Slot || c.Displaced() || c.Code == cause.PortConflict {
@@ -456,7 +456,7 @@ func (a *Account) NoteReleased(pod string, at time.Time) {
 	}
 }
 
-// NoteSuccessor records the pod that takes the slot of replaced ones, and returns these.
+// NoteSuccessor records the pod that takes the slot of replaced ones, and returns the latter.
 func (a *Account) NoteSuccessor(slot members.Slot, by members.Pod, now time.Time) (replaced []replacements.Replacement) {
 	rec := a.last()
 	if rec == nil {
@@ -486,7 +486,7 @@ func Unreleased(recoveries []Recovery) func(pod string) bool {
 	return func(pod string) bool { return pods[pod] }
 }
 
-// Replaced lists the pods that recoveries have replaced, or are about to.
+// Replaced returns the pods that recoveries have replaced or are replacing.
 func Replaced(recoveries []Recovery) []replacements.Replacement {
 	var all []replacements.Replacement
 	for i := range recoveries {

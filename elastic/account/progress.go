@@ -7,30 +7,30 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// What counts as progress. Progress refills the budget of restarts, and a failure that is seen again after it is a new one.
+// What counts as progress. Progress refills the budget of restarts; the same failure after it counts as a new one.
 //
-//  1. Where state is kept in memory: a step that all ranks hold sealed and that is newer than any before, whether agents report it
-//     while they run or once they have halted: a generation may end before any says that it runs.
-//  2. Where it is not, and the script tells its steps: a step that all ranks finished and that is newer than any before.
-//  3. Where the script tells no step: a generation in which every rank finished an optimizer step, and that ran for longer
-//     than stepsOutlast × the median recovery (recoveryUnknown where none is on record, longRun at most, so that a script of
-//     which more is known is never judged harder). Ranks count optimizer steps from 1 in every process: where the state says how
-//     many it held, the step that was reached must be newer than any that a generation on record reached. Where it does not, the
-//     generation must not have ended after as many steps as the one before it, give or take one, and that is a guess: it refills
-//     the budget for MaxUnproven restarts at most, and a failure that was seen before it is not forgotten.
-//  4. Where not even that is known: a generation that ran for longRun. One that did is no guess under 3 either.
+//  1. If state is kept in memory: a step that all ranks hold sealed and that is newer than any before, reported by running or by halted
+//     agents: a generation may end before any agent reports that it runs.
+//  2. If not, and the script reports its steps: a step that all ranks finished and that is newer than any before.
+//  3. If the script reports no step: a generation in which every rank finished an optimizer step, and that ran for longer than
+//     stepsOutlast × the median recovery (recoveryUnknown if none is on record; at most longRun, so that rule 3 is never stricter than
+//     rule 4). Ranks count optimizer steps from 1 in every process. If the restored state has its number of steps, the step that was
+//     reached must be newer than that of any generation on record. If not, the generation must not have ended after as many steps as the
+//     previous one, plus or minus one. The latter is a guess: it refills the budget for MaxUnproven restarts at most, and an earlier
+//     failure stays known.
+//  4. If optimizer steps are unknown: a generation that ran for longRun. Such a generation is certain progress under rule 3, too.
 //
-// What 1 and 2 compare is Record.BestStep; 3 and 4 are judged when a generation has ended.
+// Rules 1 and 2 compare with Record.BestStep; rules 3 and 4 are applied when a generation has ended.
 const (
-	// stepsOutlast: a job that spends less than a quarter of its time on recoveries gets on.
+	// stepsOutlast: a job that spends less than a quarter of its time on recoveries makes progress.
 	stepsOutlast = 3
-	// recoveryUnknown stands for the median recovery before any is on record. A cold start of a plain script, up to its first step
-	// after a kill, took 12 to 14 s where torchrun's own took as long; a third is left for slower machines.
+	// recoveryUnknown replaces the median recovery before any is on record. The cold start of a plain script, from a kill to its first
+	// step, took 12 to 14 s, as under torchrun; the rest is for slower machines.
 	recoveryUnknown = 20 * time.Second
-	// MaxUnproven limits the restarts for which guesses refill the budget without certain progress: a job that is killed every five
-	// minutes on average has a run of ten minutes among so many in all but a few of a thousand cases.
+	// MaxUnproven limits the restarts for which guesses refill the budget without certain progress. A job that is killed every five minutes
+	// on average has a run of ten minutes among that many with a probability of over 99 %.
 	MaxUnproven = 30
-	// longRun counts as progress where nothing is known of what a script does.
+	// longRun is progress if nothing is known about a script's steps.
 	longRun = 10 * time.Minute
 )
 
@@ -44,25 +44,25 @@ type Budget struct {
 
 func (b *Budget) spend() { b.Restarts, b.WithoutProgress = b.Restarts+1, b.WithoutProgress+1 }
 
-// refund: what was spent last was no failure.
+// refund reverts the last spend: it was no failure.
 func (b *Budget) refund() {
 	b.Restarts, b.WithoutProgress = max(0, b.Restarts-1), max(0, b.WithoutProgress-1)
 }
 
-// refill: what is sure to be progress; nothing before it counts any more.
+// refill records certain progress: no earlier restart counts any more.
 func (b *Budget) refill() { b.WithoutProgress, b.Unproven = 0, 0 }
 
-// guess: what may be progress.
+// guess records progress that is not certain.
 func (b *Budget) guess() {
 	if n := b.sinceSure(); n <= MaxUnproven {
 		b.WithoutProgress, b.Unproven = 0, n
 	}
 }
 
-// sinceSure are the restarts since the last progress that is sure.
+// sinceSure returns the restarts since the last certain progress.
 func (b *Budget) sinceSure() int { return b.WithoutProgress + b.Unproven }
 
-// RestartsLeft is how many restarts there may be yet: of as many as people allow this launcher, or else of those without progress.
+// RestartsLeft returns how many restarts remain: of this launcher's limit, if there is one, else of those without progress.
 func (a *Account) RestartsLeft(most int, limited bool) int {
 	if limited {
 		return most - a.LaunchRestarts()
@@ -111,8 +111,7 @@ func (a *Account) Credit(g Generation, endedAt time.Time) {
 	}
 }
 
-// ranOn reports whether the generation that has ended was progress given how long it ran, and whether that is more than
-// a guess.
+// ranOn reports whether the ended generation was progress by its duration, and whether that is certain.
 func (a *Account) ranOn(g Generation, endedAt time.Time) (progress, sure bool) {
 	if a.reportsSteps() || a.gen.runningSince.IsZero() {
 		return false, false
@@ -130,7 +129,7 @@ func (a *Account) ranOn(g Generation, endedAt time.Time) (progress, sure bool) {
 	return !a.endedThere(g), ran >= longRun
 }
 
-// bestReached is the newest step at which a generation on record is known to have ended.
+// bestReached returns the newest step at which a generation on record is known to have ended.
 func (a *Account) bestReached() int64 {
 	best := int64(0)
 	for i := range a.recoveries {
@@ -141,7 +140,7 @@ func (a *Account) bestReached() int64 {
 	return best
 }
 
-// medianRecovery is the median, over the recoveries on record that came to their end, of the time from detection to first step.
+// medianRecovery returns the median time from detection to first step, over the completed recoveries on record.
 func (a *Account) medianRecovery() time.Duration {
 	took := []time.Duration{}
 	for i := range a.recoveries {
@@ -156,8 +155,8 @@ func (a *Account) medianRecovery() time.Duration {
 	return took[len(took)/2]
 }
 
-// endedThere reports whether the generation ended where the one before it did: after the same number of optimizer
-// steps, plus or minus the one that ranks may be apart.
+// endedThere reports whether the generation ended after the same number of optimizer steps as the previous one, plus or minus the one by
+// which ranks may differ.
 func (a *Account) endedThere(g Generation) bool {
 	last := a.last()
 	if last == nil || last.Generation != g.Number || last.EndedAfter == 0 {

@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/elastic/replacements"
 )
 
-// Recovery is one repaired failure. A negative duration is not reached (yet).
+// Recovery is one repaired failure. A negative duration: the phase was not reached (yet).
 type Recovery struct {
 	Generation      int64
 	Cause           cause.Cause
@@ -31,13 +31,13 @@ type Recovery struct {
 	ReachedKnown bool
 	ResumedAt    int64
 	ResumeKnown  bool
-	// Closed: it is accounted for in Figures.Lost, and not reported again.
+	// Closed: its cost is in Figures.Lost, and it is not reported again.
 	Closed bool
-	// Drain comes before Stop and holds Decide; Replace and Fetch come after Stop.
+	// Drain precedes Stop and includes Decide; Replace and Fetch follow Stop.
 	Drain   time.Duration
 	Replace time.Duration
 	Fetch   time.Duration
-	// Waited is the pod whose ranks took longest to end by themselves during Stop: they handle SIGTERM.
+	// Waited is the pod whose ranks took longest to end after SIGTERM, within Stop.
 	Waited members.Waited
 	// Replaced lists the pods that it replaced. In the stored record it has the first MaxReplaced, and ReplacedPods counts all.
 	Replaced     []replacements.Replacement
@@ -85,8 +85,7 @@ func (a *Account) TrackSteps(steps members.Steps, g Generation, staying bool, no
 	a.changed = true
 }
 
-// measure tracks how long a step takes. It starts with the first step of a generation: what comes before is start-up,
-// not step time.
+// measure updates the duration of a step. It starts with the first step of a generation: the time before is start-up.
 func (a *Account) measure(step int64, g Generation, staying bool, now time.Time) {
 	if step <= g.RestoreStep {
 		return
@@ -107,8 +106,7 @@ func (a *Account) measure(step int64, g Generation, staying bool, now time.Time)
 	a.gen.paceStep, a.gen.paceAt = step, now
 }
 
-// TrackRecovery fills in the times of the newest recovery's phases from agents that are in its generation. It returns the recovery
-// when it is complete.
+// TrackRecovery updates the phases of the newest recovery from agents in its generation. It returns the recovery when it is complete.
 func (a *Account) TrackRecovery(ms *members.Members, g Generation, now time.Time) *Recovery {
 	rec := a.last()
 	if rec == nil || rec.Generation != g.Number || rec.FirstStep >= 0 {
@@ -133,13 +131,12 @@ func (a *Account) TrackRecovery(ms *members.Members, g Generation, now time.Time
 	return nil
 }
 
-// reach sets how long each phase took. What happens before ranks start has happened once they run; what
-// comes after is reached when all n agents have reached it. Clocks of nodes differ, so that no phase is
-// shorter than nothing.
+// reach sets the duration of each phase. A phase before ranks start is reached once they run, a later one once all n agents have reached
+// it. The nodes' clocks differ, so a negative duration becomes 0.
 func (r *Recovery) reach(n int, l members.Timeline) {
 	halt, restored := l.Halt, l.Restored
 	if l.First.N >= n && restored.N < n {
-		restored = l.Started // nothing was restored from memory
+		restored = l.Started // no step was restored from memory
 	}
 	from := r.DetectedAt
 	if r.Drain >= 0 {
@@ -166,13 +163,13 @@ func (r *Recovery) reach(n int, l members.Timeline) {
 	}
 }
 
-// brings reports whether a pod came with this recovery.
+// brings reports whether a pod was created in this recovery.
 func (r *Recovery) brings(pod members.Pod) bool {
 	return slices.ContainsFunc(r.Replaced, func(o replacements.Replacement) bool { return o.By == pod.Name && o.Pod != pod.UID }) ||
 		pod.Created.After(r.DetectedAt)
 }
 
-// settle closes the account of the newest recovery and returns it; nil: that was done. ended: it came to its end.
+// settle closes the account of the newest recovery and returns it; nil: it was closed. ended: all phases were reached.
 func (a *Account) settle(g Generation, now time.Time, ended bool) *Recovery {
 	rec := a.last()
 	if rec == nil || rec.Closed || rec.Generation > g.Number {
@@ -184,7 +181,7 @@ func (a *Account) settle(g Generation, now time.Time, ended bool) *Recovery {
 	case rec.CostKnown() && (ended || a.stepped(g)):
 		p.Lost += a.recomputeTime(rec)
 	case !ended && !a.stepped(g) && a.countsSteps():
-		rec.StepsRecomputed = 0 // it ended before it did any again
+		rec.StepsRecomputed = 0 // it ended before it repeated any
 	default:
 		p.ResumeUnknown++
 	}
@@ -197,7 +194,7 @@ func (a *Account) settle(g Generation, now time.Time, ended bool) *Recovery {
 	return rec
 }
 
-// Total is the time from the failure to the last phase that was reached.
+// Total returns the time from the failure to the last phase that was reached.
 func (r *Recovery) Total() time.Duration {
 	total := time.Duration(0)
 	for _, d := range []time.Duration{r.Drain, r.Decide, r.Stop, r.Replace, r.Fetch, r.Start, r.Restore, r.FirstStep} {
@@ -206,7 +203,7 @@ func (r *Recovery) Total() time.Duration {
 	return total
 }
 
-// shorten leaves out pods that are out of their Job, beyond the first few: their own label fences them.
+// shorten drops released pods beyond the first few: their own label fences them.
 func (r *Recovery) shorten(most int) {
 	r.ReplacedPods = max(r.ReplacedPods, len(r.Replaced))
 	kept := r.Replaced[:0:0]

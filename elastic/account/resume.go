@@ -6,14 +6,14 @@ import (
 	"holdfast.dev/holdfast/elastic/members"
 )
 
-// countsSeen is how often a count that merely rises is stored for people to see: a plain script counts for as long as it runs, and what
-// decides upon the count is stored when a generation ends or begins.
+// countsSeen is the interval at which a rising count is stored for users. The count changes all the time; decisions read it when a
+// generation ends or begins, and then it is stored anyway.
 const countsSeen = 30 * time.Second
 
-// count takes over what ranks of the newest generation count, which only rises within it.
+// count records the optimizer steps of the newest generation, which only rise within it.
 func (a *Account) count(c members.Counted, now time.Time) {
 	if c.Lowest < a.gen.counted.Lowest || c.Most < a.gen.counted.Most || c.Most == 0 {
-		return // an agent that came back in the middle counts again from zero, or no agent counts
+		return // a restarted agent counts from zero again, or no agent counts
 	}
 	if c.Known = c.Known && c.Lowest > 0; !c.Known {
 		c.ResumedAt = 0
@@ -27,23 +27,22 @@ func (a *Account) count(c members.Counted, now time.Time) {
 	}
 }
 
-// RecordLateCount stores a count that rose some time ago and may have stopped since.
+// RecordLateCount stores a count that rose some time ago and may not have risen since.
 func (a *Account) RecordLateCount(now time.Time) {
 	if a.persistedCount != a.figures.OptimizerSteps && now.Sub(a.persistedCountAt) >= countsSeen {
 		a.persistCount(now)
 	}
 }
 
-// persistCount has the count stored for people to see.
+// persistCount stores the count for users.
 func (a *Account) persistCount(now time.Time) {
 	a.persistedCount, a.persistedCountAt = a.figures.OptimizerSteps, now
 	a.changed = true
 }
 
-// reached returns the step that ranks had reached when the newest generation ended: the script's own, else the state's
-// optimizer steps. Where no rank finished a step since the last recovery, what that one had to do again is still to be
-// done. Where the script has reported nothing so far, a generation that ended early counts as having finished no step;
-// of a longer one nothing is known.
+// reached returns the step that ranks had reached when the newest generation ended: the script's own, else the optimizer steps of the
+// state. If no rank finished a step since the last recovery, the steps that it had to recompute are still to be done. If the script has
+// reported no step so far, a generation that ended early counts as having finished none; for a longer one the step is unknown.
 func (a *Account) reached(g Generation, endedAt time.Time) (step int64, known bool) {
 	last := a.last()
 	switch p := &a.figures; {
@@ -57,8 +56,8 @@ func (a *Account) reached(g Generation, endedAt time.Time) (step int64, known bo
 	return 0, a.gen.runningSince.IsZero() || endedAt.Sub(a.gen.runningSince) <= stepsOutlast*a.medianRecovery()
 }
 
-// firstEver records the first step that is ever reported: earlier generations that ended early had finished none, so
-// nothing was done again after them.
+// firstEver records that a step is reported for the first time: earlier generations that ended early had finished none, so no step was
+// recomputed after them.
 func (a *Account) firstEver() {
 	p, n := &a.figures, 0
 	for i := range a.recoveries {
@@ -74,7 +73,7 @@ func (a *Account) stepped(g Generation) bool {
 	return a.gen.reportedStep > 0 || a.gen.counted.Most > 0 || g.CommonStep > max(0, g.RestoreStep)
 }
 
-// countsSteps reports whether ranks are known to report steps, so that a first one is to be expected.
+// countsSteps reports whether ranks are known to report steps, so that a first step is expected.
 func (a *Account) countsSteps() bool {
 	if a.reportsSteps() || a.gen.counted.Most > 0 {
 		return true
@@ -87,8 +86,8 @@ func (a *Account) countsSteps() bool {
 	return false
 }
 
-// TrackResume finds where training resumed after the newest recovery. A restore from memory is known when the generation starts. A
-// script that reports its steps shows it with the first one; otherwise the state of its optimizer or scheduler does.
+// TrackResume finds the resume point of the newest recovery. For a restore from memory it is known when the generation starts. Otherwise it
+// follows from the first step that the script reports, or from the state of its optimizer or scheduler.
 func (a *Account) TrackResume(g Generation) {
 	rec := a.last()
 	if rec == nil || rec.Generation != g.Number || rec.ResumeKnown {
@@ -109,22 +108,22 @@ func (a *Account) TrackResume(g Generation) {
 		return
 	}
 	rec.StepsRecomputed = max(0, rec.Reached-rec.ResumedAt)
-	if p := &a.figures; rec.Closed { // it was closed without
+	if p := &a.figures; rec.Closed { // closed before the resume point was known
 		p.ResumeUnknown = max(0, p.ResumeUnknown-1)
 		p.Lost += a.recomputeTime(rec)
 	}
 	a.changed = true
 }
 
-// CostKnown reports whether the recomputed steps of a recovery are known.
+// CostKnown reports whether the number of recomputed steps is known.
 func (r *Recovery) CostKnown() bool { return r.ReachedKnown && r.ResumeKnown }
 
-// recomputeTime returns the time spent on steps that were done again after a recovery.
+// recomputeTime returns the time spent on recomputed steps after a recovery.
 func (a *Account) recomputeTime(rec *Recovery) time.Duration {
 	return time.Duration(rec.StepsRecomputed) * a.stepTime()
 }
 
-// stepTime is how long a step takes, as measured by this coordinator or one before it.
+// stepTime returns the duration of a step, as this or an earlier coordinator measured it.
 func (a *Account) stepTime() time.Duration {
 	if a.pace > 0 {
 		return a.pace
@@ -132,7 +131,7 @@ func (a *Account) stepTime() time.Duration {
 	return a.figures.StepTime
 }
 
-// keepPace notes how long steps took until the failure: on average where no pace was measured.
+// keepPace stores the duration of steps before the failure: the average if no pace was measured.
 func (a *Account) keepPace(until time.Time) {
 	p := &a.figures
 	n, since := a.gen.counted.Lowest, a.gen.runningSince

@@ -8,7 +8,7 @@ import (
 	"holdfast.dev/holdfast/elastic/cause"
 )
 
-// Recovering returns the text of why a generation ended.
+// Recovering returns a text on why a generation ended.
 func Recovering(generation int64, c cause.Cause) string {
 	what := string(c.Code)
 	if c.Rank >= 0 {
@@ -20,7 +20,7 @@ func Recovering(generation int64, c cause.Cause) string {
 	return fmt.Sprintf("generation %d ended: %s: %s", generation, what, cause.LastLine(cause.Tail(c.Message, maxMessage)))
 }
 
-// Text returns the text of a completed recovery: its phases, and where training resumed.
+// Text describes a completed recovery: its phases and its resume point.
 func (r *Recovery) Text() string {
 	parts := []string{}
 	for _, p := range []struct {

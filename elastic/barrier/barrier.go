@@ -1,7 +1,6 @@
-// Package barrier brings the ranks of a gang to one step and reports when all of them stay there. It promises: the
-// step is ahead of every rank when it is chosen; it is only ever raised, when it can no longer bring the ranks
-// together; ranks count as staying only after nothing has moved for long enough that the step must have reached all
-// of them.
+// Package barrier brings the ranks of a gang to one step and reports when all of them stay there. The step is ahead of every rank when it
+// is chosen. It is only raised, and only when the ranks can no longer meet at it. Ranks count as staying only after no rank has moved for
+// long enough that the step must have reached all of them.
 package barrier
 
 import "time"
@@ -12,19 +11,19 @@ const (
 	LeadTime    = 300 * time.Millisecond
 	leadMost    = 1000
 	leadUnknown = 2
-	// RestConfirmed is how long no rank may have moved before they count as staying; restUnconfirmed is the same while some agent has
-	// not confirmed that it passed the step on, such as an agent of an earlier version.
+	// RestConfirmed is how long no rank may have moved before they count as staying; restUnconfirmed is the same while some agent has not
+	// confirmed that it passed the step to its ranks.
 	RestConfirmed, restUnconfirmed = 100 * time.Millisecond, time.Second
 )
 
-// Levels are how far the ranks of a gang are: the newest step that any reports, the lowest of the steps that each reports, the newest
-// that any holds, the newest that all hold.
+// Levels are the progress of a gang's ranks: the newest step that any reports, the lowest that each reports, the newest that any holds, the
+// newest that all hold.
 type Levels struct{ Reported, LowestReported, Newest, CommonStep int64 }
 
-// Pace is how long a step takes, and the time from one report to the next, which may be many steps later; 0: unknown.
+// Pace is the duration of a step, and the time from one report to the next, which may be many steps later; 0: unknown.
 type Pace struct{ Step, Interval time.Duration }
 
-// lead is how many steps ahead a hold is set.
+// lead returns how many steps ahead the barrier is set.
 func (p Pace) lead() int64 {
 	if p.Step <= 0 {
 		return leadUnknown
@@ -32,13 +31,13 @@ func (p Pace) lead() int64 {
 	return min(1+int64((LeadTime+p.Step-1)/p.Step), leadMost)
 }
 
-// Barrier is the step at which ranks stay; the zero Barrier has none yet.
+// Barrier is the step at which ranks stay; the zero Barrier: none is chosen.
 type Barrier struct {
 	step   int64
 	raised bool
-	// confirmedAt is the newest step that was told when all agents had passed this hold on; unheard before.
+	// confirmedAt is the newest reported step when all agents had confirmed the barrier; unconfirmed before.
 	confirmedAt int64
-	// seen is how far ranks were seen to be, still since when none of it has changed.
+	// seen is the ranks' last progress, still since when it has not changed.
 	seen  Levels
 	still time.Time
 }
@@ -48,22 +47,22 @@ const unconfirmed = -1
 // Step returns the step at which ranks stay; 0 where none is chosen yet.
 func (b *Barrier) Step() int64 { return b.step }
 
-// Note records how far ranks are, and whether all agents have passed the barrier step on.
+// Note records the ranks' progress, and whether all agents have passed the barrier step to their ranks.
 func (b *Barrier) Note(seen Levels, passed bool, now time.Time) {
 	if seen != b.seen {
 		b.seen, b.still = seen, now
 	}
 	switch {
-	case !passed: // or not any more: an agent that is alone for long lets its ranks go
+	case !passed: // or no longer: an agent without a coordinator releases its ranks
 		b.confirmedAt = unconfirmed
 	case b.confirmedAt == unconfirmed:
 		b.confirmedAt, b.still = seen.Reported, now
 	}
 }
 
-// Move chooses the barrier step, and moves it when ranks can no longer meet there: once, where each rank has saved a
-// step at or beyond it (lowestNewest is the lowest of these) but not the same one; and whenever they are stalled for
-// longer than timeout. It reports whether the step changed.
+// Move chooses the barrier step. It moves the step when ranks can no longer meet there: once, if each rank has saved a step at or beyond it
+// (lowestNewest is the lowest of these) but not the same one; and whenever they have been stalled for longer than timeout. It reports
+// whether the step changed.
 func (b *Barrier) Move(pace Pace, lowestNewest int64, timeout time.Duration, now time.Time) bool {
 	apart := b.step != 0 && b.seen.CommonStep < b.step && lowestNewest >= b.step && !b.raised
 	if b.step != 0 && !apart && !b.stalled(pace, timeout, now) {
@@ -73,8 +72,8 @@ func (b *Barrier) Move(pace Pace, lowestNewest int64, timeout time.Duration, now
 	return true
 }
 
-// stalled reports whether some ranks stay at the barrier while others, which finished that step and did not save it,
-// wait for them in a collective.
+// stalled reports whether some ranks stay at the barrier while others finished that step without saving it and wait for them in a
+// collective.
 func (b *Barrier) stalled(pace Pace, timeout time.Duration, now time.Time) bool {
 	held := b.seen.Newest >= b.step && b.seen.LowestReported >= b.step
 	return held && b.seen.CommonStep < b.seen.Reported && now.Sub(b.still) > max(timeout, 2*pace.Step)
@@ -85,13 +84,13 @@ func (b *Barrier) Ahead(pace Pace) time.Duration {
 	return pace.Step * time.Duration(b.step-b.seen.Reported)
 }
 
-// AtBarrier reports whether all ranks stay at one step. Ranks that receive the barrier late finish their current step first. After
-// most without movement they count as stopped.
+// AtBarrier reports whether all ranks stay at one step. Ranks that receive the barrier late finish their present step first. After most
+// without progress they count as staying.
 func (b *Barrier) AtBarrier(pace Pace, most time.Duration, now time.Time) bool {
 	rest := RestConfirmed
 	switch {
 	case b.confirmedAt == unconfirmed,
-		b.confirmedAt >= b.step && pace.Interval == 0: // a coordinator that began in the middle knows of no beat
+		b.confirmedAt >= b.step && pace.Interval == 0: // a restarted coordinator knows no interval
 		rest = max(2*pace.Interval, restUnconfirmed)
 	case b.confirmedAt >= b.step:
 		rest = max(2*pace.Interval, RestConfirmed)

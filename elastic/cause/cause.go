@@ -14,19 +14,19 @@ type class int
 const (
 	// portTaken: the store could not listen; nothing else can have gone wrong before that.
 	portTaken class = iota
-	// own: the rank says itself what it did, or a signal ended it.
+	// own: the rank reports its own error, or a signal ended it.
 	own
-	// aborted: SIGABRT without a word. NCCL's watchdog ends so who waits for another one.
+	// aborted: SIGABRT without a message. NCCL's watchdog ends a waiting rank so.
 	aborted
-	// vague: an exit without a word, or a connection that any code may have lost.
+	// vague: an exit without a message, or a lost connection, which any code may report.
 	vague
-	// waited: a collective or the store timed out: this rank lost patience with another one.
+	// waited: a collective or the store timed out: this rank stopped waiting for another one.
 	waited
 	// torn: a collective or the store lost its peer: another process ended before this one.
 	torn
 )
 
-// storeWords say that the process could not open the store's listening socket.
+// storeWords are messages of a process that could not open the store's listening socket.
 var storeWords = []string{"server socket has failed to listen", "server socket has failed to bind"}
 
 // fabric are words of the libraries that connect ranks: gloo, NCCL, UCC, MPI and PyTorch's store.
@@ -46,8 +46,8 @@ var connectionErrors = []string{"ConnectionError", "ConnectionResetError", "Conn
 
 var waitedWords = []string{"timed out", "timeout", "deadline exceeded", "wait timeout"}
 
-// First returns the exit that came first and its cause. ok is false if every exit code is 0. The result does not depend on the order
-// of exits; what a rank reports outweighs its time, because clocks of nodes differ.
+// First returns the exit that came first and its cause. ok is false if every exit code is 0. The result does not depend on the order of
+// exits. A rank's own error outweighs its time, because clocks of nodes differ.
 func First(exits []Exit) (c Cause, ok bool) {
 	bad := make([]Exit, 0, len(exits))
 	for _, e := range exits {
@@ -63,7 +63,7 @@ func First(exits []Exit) (c Cause, ok bool) {
 	})
 	c = describe(first, len(bad)-1)
 	if c.Suspect = suspect(first, bad); c.Suspect == SuspectWatchdog {
-		c.Weak = true // who waited, not who was waited for
+		c.Weak = true // a rank that waited; the one it waited for is unknown
 		if first.Traceback == "" {
 			c.Message += ": it waited for other ranks in a collective, and NCCL's watchdog ended it"
 		}
@@ -77,11 +77,11 @@ func First(exits []Exit) (c Cause, ok bool) {
 	return c, true
 }
 
-// killedUnseen bounds how long a SIGKILL may go unseen by who waits for the process, on a node that is short of processors or
-// of which the agent was killed as well. Peers notice at once, and say so in words of the script's own.
+// killedUnseen is how late the agent may notice a SIGKILL, on a node without free CPU time or where the agent was killed as well. Peers
+// notice at once, and report it in the script's own errors.
 const killedUnseen = 5 * time.Second
 
-// endedAt is when a rank may have ended at the earliest.
+// endedAt returns the earliest time at which a rank may have ended.
 func endedAt(e Exit) time.Time {
 	if e.Signal == sigkill {
 		return e.At.Add(-killedUnseen)
@@ -147,14 +147,13 @@ func classify(e Exit) class {
 	}
 }
 
-// lostByType reports whether the exception is of a type that Python has for connections, whatever the script says in it.
+// lostByType reports whether the exception is one of Python's connection errors, whatever its message.
 func lostByType(last string) bool {
 	kind, _, _ := strings.Cut(last, ":")
 	return slices.Contains(connectionErrors, kind[strings.LastIndex(kind, ".")+1:])
 }
 
-// silent judges an exit without a traceback: a code that only a script chooses is its own doing, 1 may be
-// a traceback that was not caught.
+// silent classifies an exit without a traceback: only a script chooses an exit code other than 1; code 1 may be an uncaught traceback.
 func silent(e Exit) class {
 	if e.Code == 1 {
 		return vague
@@ -162,8 +161,8 @@ func silent(e Exit) class {
 	return own
 }
 
-// outside reports whether a signal comes from outside the process as a rule: an operator, the kernel short
-// of memory, a pod that is being shut down.
+// outside reports whether a signal usually comes from outside the process: from an operator, from the kernel's OOM killer, from a pod's
+// shutdown.
 func outside(signal int) bool {
 	switch signal {
 	case 1, 2, 9, 15: // HUP, INT, KILL, TERM
@@ -172,7 +171,7 @@ func outside(signal int) bool {
 	return false
 }
 
-// External reports whether the failure came, or may have come, from outside the script, so that a repetition does not blame the
+// External reports whether the failure came, or may have come, from outside the script, so that a repetition is no evidence against the
 // script.
 func (c Cause) External() bool {
 	if c.Suspect != "" {
@@ -197,12 +196,12 @@ func (c Cause) Displaced() bool {
 	}
 }
 
-// Unexplained says whether ranks are gone, if it is known at all, and not why.
+// Unexplained reports whether it is unknown why ranks are gone; nil counts too.
 func (c *Cause) Unexplained() bool {
 	return c == nil || c.Code == RanksLost || c.Code == StartInterrupted || c.Code == ContainerRestarted
 }
 
-// Uncounted says whether such a failure spends no restart, so that nothing follows from its having been there before.
+// Uncounted reports whether such a failure spends no restart, so that its repetition has no consequence.
 func (c Cause) Uncounted() bool {
 	return c.Code == PortConflict || c.Code == RestoreFailed || c.Displaced()
 }

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// Suspect is the hardware that, rather than the script, may have caused a failure; "": the script itself, or something outside.
+// Suspect is the hardware that may have caused a failure; "": none, the cause is the script or outside.
 type Suspect string
 
-// The suspected hardware. The script's own failures are none of these, even if such words follow: a device-side assert, an illegal
+// The suspected hardware. The script's own failures are never suspect, even if these messages follow: a device-side assert, an illegal
 // memory access, CUDA out of memory, wrong use of NCCL.
 const (
 	// SuspectMemory: a GPU reports an uncorrectable error of its memory or its links.
@@ -28,13 +28,13 @@ const (
 
 const sigill, sigabrt, sigbus, sigkill = 4, 6, 7, 9
 
-// ownWords are of failures that are the script's own, whatever they make NCCL or its watchdog say.
+// ownWords are messages of the script's own failures, whatever NCCL or its watchdog report after them.
 var ownWords = []string{"device-side assert triggered", "illegal memory access", "out of memory", "ncclinvalidusage", "invalid usage", "ncclinvalidargument", "invalid argument"}
 
-// watchdogWords are what PyTorch says when the watchdog of a process group gives up.
+// watchdogWords are PyTorch's messages when the watchdog of a process group gives up.
 var watchdogWords = []string{"watchdog caught collective operation timeout", "watchdog thread terminated with exception", "we are taking the entire process down", "collective operation timeout: worknccl"}
 
-// suspects lists words by what they make suspect, what says most first.
+// suspects lists messages by suspect, the most specific first.
 var suspects = []struct {
 	by    Suspect
 	words []string
@@ -45,8 +45,8 @@ var suspects = []struct {
 	{SuspectWatchdog, watchdogWords},
 }
 
-// suspect is what an exit makes suspect. Of a process that aborted without a word its peers may say that the watchdog did it; where
-// several aborted so at once, nothing else is known that does that.
+// suspect returns what an exit makes suspect. For an aborted process without a message, its peers' messages may show that the watchdog
+// ended it; if several aborted so at once, the watchdog is the only known cause.
 func suspect(e Exit, all []Exit) Suspect {
 	text := strings.ToLower(Clean(e.Traceback))
 	if containsAny(text, ownWords) {
@@ -69,7 +69,7 @@ func suspect(e Exit, all []Exit) Suspect {
 	return ""
 }
 
-// byWatchdog reports whether ranks that aborted without a word were ended by NCCL's watchdog.
+// byWatchdog reports whether NCCL's watchdog ended the ranks that aborted without a message.
 func byWatchdog(all []Exit) bool {
 	silent := 0
 	for _, e := range all {
@@ -83,13 +83,13 @@ func byWatchdog(all []Exit) bool {
 	return silent > 1
 }
 
-// peerAddress is how NCCL names the peer that it lost: its address, the interface where there is one, and the port in angle brackets.
+// peerAddress matches NCCL's name for a lost peer: its address, perhaps with an interface, and the port in angle brackets.
 var peerAddress = regexp.MustCompile(`(?i)(?:recv from|send to|connect to|completion from peer)\s+\[?((?:\d{1,3}\.){3}\d{1,3}|[0-9a-f]*:[0-9a-f:]*:[0-9a-f:.]*)`)
 
 // accusers is how many pods must name a peer: one alone may have lost its own network.
 const accusers = 2
 
-// accused is the address of the peer that most pods say they lost; "": too few do, or they do not agree.
+// accused returns the address of the peer that most pods report as lost; "": too few do, or they disagree.
 func accused(all []Exit) string {
 	by := map[string]map[int]bool{}
 	for _, e := range all {
@@ -98,7 +98,7 @@ func accused(all []Exit) string {
 			if err != nil {
 				continue
 			}
-			peer := ip.Unmap().String() // as pods report theirs
+			peer := ip.Unmap().String() // the form in which pods report their own
 			if by[peer] == nil {
 				by[peer] = map[int]bool{}
 			}

@@ -11,7 +11,7 @@ import (
 
 var (
 	rankPrefix = regexp.MustCompile(`(?m)^\[rank\d+\]: ?`)
-	// volatile are the parts of a message that change from run to run with the same bug.
+	// volatile are the parts of a message that differ between runs with the same bug.
 	volatile = []struct {
 		re *regexp.Regexp
 		to string
@@ -26,13 +26,13 @@ var (
 	frame = regexp.MustCompile(`^\s*File "([^"]*)", line \d+, in `)
 )
 
-// Clean removes PyTorch's prefix of each line, and blank ends.
+// Clean removes PyTorch's prefix of each line, and surrounding blanks.
 func Clean(traceback string) string {
 	return strings.TrimSpace(rankPrefix.ReplaceAllString(strings.ToValidUTF8(traceback, "?"), ""))
 }
 
-// Printable makes text safe for a terminal: line ends and tabs stay, and other unprintable characters, such as the escape that moves
-// the cursor or sets a title, are written as in Go.
+// Printable makes text safe for a terminal: line ends and tabs stay, and other unprintable characters, such as escape sequences that move
+// the cursor or set a title, are written as in Go.
 func Printable(text string) string {
 	var b strings.Builder
 	for i, r := range text {
@@ -81,11 +81,11 @@ func cut(s string, limit int) string {
 
 const header = "Traceback (most recent call last):"
 
-// chained stand between two tracebacks of one chain, the older one first.
+// chained are the lines between two tracebacks of one chain, the older one first.
 var chained = []string{"During handling of the above exception", "The above exception was the direct cause"}
 
-// rootError is the message of the exception that a traceback's last chain began with: an exception raised
-// while another one was handled is not what went wrong first.
+// rootError returns the message of the first exception in a traceback's last chain: an exception raised while another was handled is not
+// the first error.
 func rootError(traceback string) string {
 	blocks := strings.Split(Clean(traceback), header)
 	i := len(blocks) - 1
@@ -99,7 +99,7 @@ func rootError(traceback string) string {
 	return lastError(block)
 }
 
-// lastError is all that follows the last stack frame.
+// lastError returns all that follows the last stack frame.
 func lastError(block string) string {
 	lines := strings.Split(strings.TrimSpace(block), "\n")
 	for i := len(lines) - 1; i >= 0; i-- {
@@ -110,7 +110,7 @@ func lastError(block string) string {
 	return strings.Join(lines, "\n")
 }
 
-// signatureLimit bounds what of a message counts for Same.
+// signatureLimit bounds the part of a message that Same compares.
 const signatureLimit = 300
 
 // Same reports whether two failures are one bug seen twice: the same code, exit code and message, without the parts of the message
@@ -123,8 +123,7 @@ func Same(a, b Cause) bool {
 	return as == bs && (a.Rank == b.Rank || strings.HasPrefix(as, "File "))
 }
 
-// signature is the place of the last stack frame and the last line, normalised. A message without a
-// stack frame has its last line only.
+// signature returns the place of the last stack frame and the last line, normalised; only the last line if there is no stack frame.
 func signature(message string) string {
 	lines := strings.Split(strings.TrimSpace(message), "\n")
 	where := ""
@@ -142,7 +141,7 @@ func signature(message string) string {
 	return strings.TrimSpace(s)
 }
 
-// LastLine is the last line of a message: in a traceback, the exception.
+// LastLine returns the last line of a message: in a traceback, the exception.
 func LastLine(s string) string {
 	return s[strings.LastIndexByte(s, '\n')+1:]
 }

@@ -40,19 +40,19 @@ type Cause struct {
 	Slot     int
 	ExitCode int
 	Signal   int
-	// Message is the evidence for people: the end of the traceback, or one sentence.
+	// Message is the evidence for users: the end of the traceback, or one sentence.
 	Message string
-	// Cascade counts further ranks that ended because of this one.
+	// Cascade is the number of further ranks that ended because of this one.
 	Cascade int
 	// Suspect is the hardware that may have caused it rather than the script.
 	Suspect Suspect
 	// Accused is the address of the peer that several pods report as lost, if hardware is suspected. It is not recorded.
 	Accused string
-	// Weak: this rank, too, only lost another one; the first failure is not among the exits.
+	// Weak: this rank only lost another one; the first failure is not among the exits.
 	Weak bool
 	// Restoring: the rank had begun to restore its generation's step and not finished. It is not recorded.
 	Restoring bool
-	// LostPeer: the rank itself reports that. It is not recorded.
+	// LostPeer: the rank itself reports that it lost a peer. It is not recorded.
 	LostPeer bool
 }
 

@@ -23,39 +23,38 @@ import (
 )
 
 const (
-	// reportsPerSecond and reportsBurst bound what one agent may send; progress is coalesced to 100 a second.
+	// reportsPerSecond and reportsBurst bound the reports of one agent; agents coalesce progress to 100 a second.
 	reportsPerSecond, reportsBurst = 200, 400
-	// maxNotes and maxSealed bound what one report may hold, and so what is kept of it. An arena has three slots.
+	// maxNotes and maxSealed bound the entries of a report, and so the memory for it. An arena has at most three slots.
 	maxNotes, maxSealed = 32, 3
-	// contactTimeout is how long an agent may say nothing; it reports at least every second.
+	// contactTimeout is how long an agent may send nothing; it reports at least every second.
 	contactTimeout = 10 * time.Second
-	// recheck is how often a stream's pod is looked up again, recheckNew how often while its addresses are not known; maxAge is how long a
-	// stream may live on one token.
+	// recheck is the interval at which a stream's pod is looked up again, recheckNew the one while its addresses are unknown; maxAge is how
+	// long a stream may live on one token.
 	recheck, recheckNew, maxAge = 10 * time.Second, time.Second, 40 * time.Minute
 )
 
 // stream is one agent's connection.
 type stream struct {
 	peer Caller
-	// next holds the newest directive that was not sent; older ones are of no use.
+	// next holds the newest directive that was not sent; it replaces older ones.
 	next chan message
-	// last is what was put into next last; guarded by the gang.
+	// last is the last message put into next; guarded by the gang.
 	last  message
 	asked bool
-	// knows is how many modules the agent says it knows, sent how many it knew when it last sent them; guarded by the gang.
+	// knows is the number of modules that the agent reports, sent the number when it last sent their names; guarded by the gang.
 	knows, sent int
-	// terminating: the store knows that the pod is terminating; notTerminating: that it is not. Used by the receiver
-	// only.
+	// terminating: the store has recorded that the pod is terminating; notTerminating: that it is not. Only the receiver uses them.
 	terminating, notTerminating bool
-	// addresses are the pod's; none: they are not known yet.
+	// addresses are the pod's; none: unknown yet.
 	addresses atomic.Pointer[[]string]
-	// reports counts reports, sends where a directive began and ceased to wait for the agent to read: odd while one waits.
+	// reports counts reports. sends rises when a directive begins and when it ceases to wait for the agent to read: odd while one waits.
 	reports, sends atomic.Uint64
-	// gone ends the stream: another one of the same pod has taken over.
+	// gone is closed when another stream of the same pod replaces this one.
 	gone chan struct{}
 }
 
-// offer replaces what the agent was to be told.
+// offer replaces the message to be sent to the agent.
 func (st *stream) offer(w message) {
 	if st.asked && reflect.DeepEqual(st.last, w) {
 		return
@@ -65,10 +64,10 @@ func (st *stream) offer(w message) {
 	case <-st.next:
 	default:
 	}
-	st.next <- w // room for one, and this is the only writer
+	st.next <- w // never blocks: room for one, and a single writer
 }
 
-// message is a directive for an agent, with the gang's modules where the agent knows none.
+// message is a directive, with the gang's modules if the agent knows none.
 type message struct {
 	protocol.Directive
 	modules *moduleList
@@ -124,14 +123,14 @@ func (s *Server) Attach(rpc coordinatorv1.Coordinator_AttachServer) error {
 
 var errEnds = status.Error(codes.Unavailable, "the coordinator is stopping: dial again")
 
-// send hands directives on until the stream ends. It waits for as long as the agent reads nothing, so that nobody may wait for it.
+// send sends directives until the stream ends. It blocks while the agent reads nothing, so no other goroutine may wait for it.
 func (s *Server) send(ctx context.Context, st *stream, rpc coordinatorv1.Coordinator_AttachServer) error {
 	handed, authorities := false, s.authorities()
 	for {
 		select {
 		case w := <-st.next:
 			w.Authorities, authorities = authorities, ""
-			if w.modules != nil && !handed { // once, for directives may be many and an agent too old to take them
+			if w.modules != nil && !handed { // once per stream: directives are many
 				w.Modules, handed = w.modules.names, true
 			}
 			st.sends.Add(1)
@@ -145,7 +144,7 @@ func (s *Server) send(ctx context.Context, st *stream, rpc coordinatorv1.Coordin
 	}
 }
 
-// authorities are those that an agent is handed once per stream: it dials again within maxAge, long before a new one signs.
+// authorities are sent to an agent once per stream: it reconnects within maxAge, long before a new authority signs.
 func (s *Server) authorities() string {
 	if s.Authorities == nil {
 		return ""
@@ -157,7 +156,7 @@ func (s *Server) authorities() string {
 	return pem
 }
 
-// receive feeds reports to the gang until the stream ends.
+// receive passes reports to the gang until the stream ends.
 func (s *Server) receive(ctx context.Context, g *gang, st *stream, rpc coordinatorv1.Coordinator_AttachServer) error {
 	limit := rate.NewLimiter(reportsPerSecond, reportsBurst)
 	for {
@@ -194,8 +193,8 @@ func (s *Server) receive(ctx context.Context, g *gang, st *stream, rpc coordinat
 	}
 }
 
-// watch checks from time to time that the pod is still the same, and ends streams whose token is old or whose agent
-// sends or reads nothing: its node may be gone while the connection still looks alive.
+// watch checks regularly that the pod is still the same, and ends streams whose token is old or whose agent sends or reads nothing: its
+// node may be gone while the connection still looks alive.
 func (s *Server) watch(ctx context.Context, st *stream) error {
 	every := recheck
 	if len(st.peer.Addresses) == 0 {
@@ -228,7 +227,7 @@ func (s *Server) watch(ctx context.Context, st *stream) error {
 			if err != nil {
 				return err
 			}
-			if len(addresses) > 0 && len(*st.addresses.Load()) == 0 { // its next report, within a second, is held to them
+			if len(addresses) > 0 && len(*st.addresses.Load()) == 0 { // the next report, within a second, is checked against them
 				st.addresses.Store(&addresses)
 				ticker.Reset(recheck)
 			}
@@ -236,7 +235,7 @@ func (s *Server) watch(ctx context.Context, st *stream) error {
 	}
 }
 
-// check refuses what no agent of ours would say.
+// check refuses a report that no correct agent sends.
 func check(r *protocol.Report, pod string, addresses []string) error {
 	if v := r.Protocol; v != protocol.Version {
 		return status.Errorf(codes.FailedPrecondition, "the agent uses version %d of the protocol and the coordinator version %d: re-create the pod to get the matching agent", v, protocol.Version)
@@ -247,7 +246,7 @@ func check(r *protocol.Report, pod string, addresses []string) error {
 		if k.Exit != nil {
 			texts = append(texts, k.Exit.Traceback)
 		}
-		if k.Local != i { // exits and copies are kept by rank
+		if k.Local != i { // exits and copies are stored by rank
 			return status.Errorf(codes.InvalidArgument, "entry %d has local rank %d: entries must be in order, one per rank", i, k.Local)
 		}
 		if n := len(k.Sealed); n > maxSealed {
@@ -284,13 +283,13 @@ func check(r *protocol.Report, pod string, addresses []string) error {
 	return nil
 }
 
-// isAddress reports whether a text is an IP address. A zone may be any text, and no pod's address has one.
+// isAddress reports whether a text is an IP address without a zone: a zone may be any text, and no pod's address has one.
 func isAddress(text string) bool {
 	ip, err := netip.ParseAddr(text)
 	return err == nil && ip.Zone() == ""
 }
 
-// clean leaves nothing in what people will read, in the Gang, in events, logs and kubectl, that their terminals would obey.
+// clean escapes terminal control sequences in texts that users will read in the Gang, in events, logs and kubectl.
 func clean(r *protocol.Report) {
 	r.Refused, r.Unprotected = cause.Printable(r.Refused), cause.Printable(r.Unprotected)
 	for i := range r.Notes {

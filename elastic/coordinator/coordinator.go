@@ -1,7 +1,6 @@
-// Package coordinator serves agents: it passes their reports to package elastic, one gang at a time, and sends a
-// decision only after it is stored. It takes no decisions, and keeps no state across restarts: records and reports
-// rebuild it. Authentication of callers and storage of records are interfaces, so that the same server runs on a
-// cluster and in tests.
+// Package coordinator serves agents: it passes their reports to package elastic, one gang at a time, and sends a decision only after it is
+// stored. It takes no decisions, and has no state that must survive a restart: records and reports rebuild it. Authentication of callers
+// and storage of records are interfaces, so that the same server runs on a cluster and in tests.
 package coordinator
 
 import (
@@ -31,14 +30,14 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Key names a gang: the Gang object of one job. A job that is re-created with the same name has another key.
+// Key identifies a gang: the Gang object of one job. A job that is re-created with the same name has another key.
 type Key struct{ Namespace, Name, Job string }
 
 // ErrSuperseded is Store.Persist's error if this process neither wrote nor read the stored record: another process leads, or led
 // meanwhile.
 var ErrSuperseded = errors.New("the stored record was written by another process")
 
-// Store keeps what must outlive a coordinator (elastic/controller.Controller).
+// Store stores what must outlive a coordinator (elastic/controller.Controller).
 type Store interface {
 	// Load returns the number of members of a gang, its storage settings and its record; an error for which apierrors.IsNotFound is
 	// true if there is no such Gang (yet).
@@ -48,19 +47,19 @@ type Store interface {
 	// Persist stores the record. It refuses to lower a generation, and refuses with ErrSuperseded to overwrite what another process
 	// wrote since Load.
 	Persist(ctx context.Context, key Key, r elastic.Record) error
-	// End makes the gang's job fail for the verdict's reason, so that it creates no further pod.
+	// End fails the gang's job for the verdict's reason, so that it creates no further pod.
 	End(ctx context.Context, key Key, v elastic.Verdict) error
-	// Replace releases the pod from its job and evicts it or, if it is dead, deletes it. It may be called again for the same pod; a
-	// pod that does not exist any more is a success.
+	// Replace releases the pod from its job and evicts it or, if it is dead, deletes it. It may be called again for the same pod; for a pod
+	// that does not exist it returns nil.
 	Replace(ctx context.Context, key Key, d elastic.Termination) error
-	// Holders returns which pods hold the slots, and whether their containers were started and they are not being deleted; the zero
-	// Pod for an empty slot.
+	// Holders returns the pod of each slot, and whether its containers were started and it is not being deleted; the zero Pod for an empty
+	// slot.
 	Holders(ctx context.Context, key Key, slots []elastic.Slot) ([]elastic.SlotHolder, error)
 	// NoteTerminating records that the agent of a pod reported that it is terminating. If its node ends the pod without a deletion,
 	// SetPendingReplacements will list it. False: call it again with the agent's next report.
 	NoteTerminating(key Key, pod elastic.Pod) bool
-	// ForgetTerminating records that the agent of a pod runs and is not terminating: the container may have been
-	// started again since NoteTerminating.
+	// ForgetTerminating records that the agent of a pod runs and is not terminating: the container may have been restarted since
+	// NoteTerminating.
 	ForgetTerminating(pod elastic.Pod)
 	// Announce writes an event on the gang's job.
 	Announce(ctx context.Context, key Key, n elastic.Notice)
@@ -71,28 +70,28 @@ type Caller struct {
 	Key  Key
 	Slot elastic.Slot
 	Pod  elastic.Pod
-	// Addresses are the pod's; empty: unknown yet, and the agent's own statement counts until they are known.
+	// Addresses are the pod's; empty: unknown yet, and the agent's reported address counts until they are known.
 	Addresses []string
 }
 
-// Callers authenticates agents (podtoken.Verifier). Errors are gRPC statuses: UNAVAILABLE means that the caller is unknown for now,
-// NOT_FOUND that nothing depends on its pod any more, so that its agent need not wait for an order to exit.
+// Callers authenticates agents (podtoken.Verifier). Errors are gRPC statuses: UNAVAILABLE: the caller is unknown for now; NOT_FOUND: the
+// pod is no longer part of a gang, so that its agent need not wait for an order to exit.
 type Callers interface {
 	// Identify returns the caller that opened the stream with this context.
 	Identify(ctx context.Context) (Caller, error)
-	// Check returns why a caller must not continue its stream; nil: it may, and its pod has these addresses, as far as is known.
+	// Check returns why a caller must not continue its stream; nil: it may. addresses are its pod's, as far as known.
 	Check(ctx context.Context, c Caller) (addresses []string, err error)
 }
 
 const (
-	// maxStreams bounds what one connection may open: an agent needs one, and more would share in its rate.
+	// maxStreams bounds the streams of one connection: an agent needs one, and all share the connection's rate.
 	maxStreams = 1
-	// maxHeaders bounds what a call says before its messages, mostly a token; maxIdle is how long a connection may have no stream.
+	// maxHeaders bounds the headers of a call, mostly a token; maxIdle is how long a connection may have no stream.
 	maxHeaders = 64 << 10
 	maxIdle    = 30 * time.Second
 	// shutdown bounds how long streams may take to end.
 	shutdown = 2 * time.Second
-	// idleGang is how long a gang without agents is remembered.
+	// idleGang is how long a gang without agents stays in memory.
 	idleGang = 5 * time.Minute
 )
 
@@ -120,21 +119,21 @@ type Server struct {
 	coordinatorv1.UnimplementedCoordinatorServer
 	Options
 	metrics *metrics
-	// ctx ends with Start; gangs live no longer. Guarded by mu where a gang is made.
+	// ctx ends with Start; no gang outlives it. Guarded by mu where a gang is created.
 	ctx context.Context
 
 	mu    sync.Mutex
 	gangs map[Key]*gang // guarded by mu
-	// contacts says by pod UID when its agent last said anything.
+	// contacts is, by pod UID, when its agent last sent anything.
 	contacts *lru.Cache
-	// polls bounds how often Gangs are asked for that are not there, in all.
+	// polls limits the queries for missing Gangs, of all agents together.
 	polls *rate.Limiter
 
 	intake       *intake
 	kept         keptReports
 	replacements replacementQueue
 	agents       atomic.Int64 // open streams
-	// contactTimeout is how long an agent may say nothing.
+	// contactTimeout is how long an agent may send nothing.
 	contactTimeout time.Duration
 }
 
@@ -168,7 +167,7 @@ func New(o Options) (*Server, error) {
 	}, nil
 }
 
-// NeedLeaderElection returns false: the server runs on every replica, so that agents receive an error from one that does not lead.
+// NeedLeaderElection returns false: the server runs on every replica, and one that does not lead returns an error to agents.
 func (s *Server) NeedLeaderElection() bool { return false }
 
 // Start serves until ctx ends.
@@ -183,7 +182,7 @@ func (s *Server) Start(ctx context.Context) error {
 // Serve serves at the listener until ctx ends; more is appended to the options of Start.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, more ...grpc.ServerOption) error {
 	s.mu.Lock()
-	s.ctx = ctx // terminations may be told before agents are served
+	s.ctx = ctx // terminations may arrive before agents are served
 	s.mu.Unlock()
 	for range replacers {
 		go s.replaces()
@@ -225,7 +224,7 @@ func (s *Server) leads() bool {
 
 var errNotLeader = status.Error(codes.Unavailable, "this replica is not the leader: dial again")
 
-// gang returns the gang of the key, loading its record where it is not known.
+// gang returns the gang of the key, and loads its record if it is not in memory.
 func (s *Server) gang(ctx context.Context, key Key) (*gang, error) {
 	s.mu.Lock()
 	g := s.gangs[key]
@@ -242,8 +241,8 @@ func (s *Server) gang(ctx context.Context, key Key) (*gang, error) {
 	return g, nil
 }
 
-// abandon drops a gang whose record another process has written: agents dial again, and if this process does lead, it
-// reads the record again.
+// abandon drops a gang whose record another process has written: agents reconnect, and if this process does lead, it reads the record
+// again.
 func (s *Server) abandon(g *gang) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,7 +252,7 @@ func (s *Server) abandon(g *gang) {
 	g.cancel()
 }
 
-// release gives a gang back; one that nobody uses for a while is forgotten.
+// release ends one use of a gang; a gang that is unused for a while is dropped.
 func (s *Server) release(g *gang) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -272,7 +271,7 @@ func (s *Server) release(g *gang) {
 	})
 }
 
-// idle is how long a gang may be unused: one that never loaded has nothing to remember.
+// idle returns how long a gang may be unused: a gang that never loaded has no state.
 func (s *Server) idle(g *gang) time.Duration {
 	if !g.loaded() {
 		return 0

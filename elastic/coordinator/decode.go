@@ -18,7 +18,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// mostEntries bounds every repeated field of a report: an entry of two bytes takes hundreds once it is decoded.
+// mostEntries bounds every repeated field of a report: an entry of two bytes takes hundreds of bytes once decoded.
 var mostEntries = map[protoreflect.FullName]int{
 	"holdfast.coordinator.v1.Report.rank":    protocol.MaxRanks,
 	"holdfast.coordinator.v1.Report.notes":   maxNotes,
@@ -30,7 +30,7 @@ var mostEntries = map[protoreflect.FullName]int{
 
 var reportFields = (&coordinatorv1.Report{}).ProtoReflect().Descriptor()
 
-// incoming is a report as it is received: decoded, or refused before.
+// incoming is a received report: decoded, or refused before.
 type incoming struct {
 	coordinatorv1.Report
 	refused error
@@ -39,8 +39,8 @@ type incoming struct {
 // reportCodec decodes no report that would take much more memory than its message.
 type reportCodec struct{ encoding.CodecV2 }
 
-// Unmarshal implements encoding.CodecV2. It puts a refusal into the report, because its own error would reach agents as an error of
-// gRPC's.
+// Unmarshal implements encoding.CodecV2. It stores a refusal in the report: gRPC would send its own error to the agent instead of a
+// returned one.
 func (c reportCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	in, ok := v.(*incoming)
 	if !ok {
@@ -55,8 +55,7 @@ func (c reportCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(raw.ReadOnlyData(), &in.Report)
 }
 
-// countEntries refuses a message with more entries than any agent sends, or with a field twice that is none of many. It allocates nothing
-// but the refusal.
+// countEntries refuses a message with more entries than any agent sends, or with a singular field twice. It allocates only the refusal.
 func countEntries(raw []byte, of protoreflect.MessageDescriptor) error {
 	var entries [bits.UintSize]int // by field number
 	for len(raw) > 0 {
@@ -65,7 +64,7 @@ func countEntries(raw []byte, of protoreflect.MessageDescriptor) error {
 			return malformed(of, n)
 		}
 		raw = raw[n:]
-		if kind == protowire.StartGroupType { // they nest, and nothing of ours is one
+		if kind == protowire.StartGroupType { // groups nest, and no message has one
 			return fmt.Errorf("field %d of %s is a group, which no agent sends", number, of.Name())
 		}
 		if n = protowire.ConsumeFieldValue(number, kind, raw); n < 0 {
@@ -97,7 +96,7 @@ func countEntries(raw []byte, of protoreflect.MessageDescriptor) error {
 	return nil
 }
 
-// entriesIn is how many entries of a field a value holds: numbers may be packed.
+// entriesIn returns the number of entries in a value of a field: numbers may be packed.
 func entriesIn(f protoreflect.FieldDescriptor, kind protowire.Type, value []byte) (n int) {
 	if kind != protowire.BytesType || !f.IsPacked() {
 		return 1
@@ -110,7 +109,7 @@ func entriesIn(f protoreflect.FieldDescriptor, kind protowire.Type, value []byte
 	return n
 }
 
-// tooMany says why a message may not have so many entries of a field.
+// tooMany returns the refusal for too many entries of a field.
 func tooMany(f protoreflect.FieldDescriptor, n int) error {
 	switch {
 	case !f.IsList() && n > 1:
@@ -125,7 +124,7 @@ func malformed(of protoreflect.MessageDescriptor, code int) error {
 	return fmt.Errorf("%s: cannot be decoded: %w", of.Name(), protowire.ParseError(code))
 }
 
-// compressed reports whether what a stream sends is: a few bytes would become a whole message. Agents compress nothing.
+// compressed reports whether a stream is compressed: a few bytes could become a whole message. Agents never compress.
 func compressed(ctx context.Context) bool {
 	s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ RecvCompress() string })
 	return ok && s.RecvCompress() != "" && s.RecvCompress() != encoding.Identity

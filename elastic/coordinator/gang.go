@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// writeEvery is how often progress is written at most.
+	// writeEvery is the shortest interval between two writes of progress.
 	writeEvery = 2 * time.Second
-	// waitForGang is how long an agent waits for its Gang to be made.
+	// waitForGang is how long an agent waits for its Gang to be created.
 	waitForGang = 10 * time.Second
-	// pollsPerSecond and pollsBurst bound how often Gangs that are not there are asked for again, of all gangs: whoever makes
-	// pods can name any.
+	// pollsPerSecond and pollsBurst limit the repeated queries for missing Gangs, of all agents: any user who creates pods can name any
+	// Gang.
 	pollsPerSecond, pollsBurst = 10, 20
-	// retryFirst and retryMost are how long a failed write waits for its next try.
+	// retryFirst and retryMost bound the delay before a failed write is retried.
 	retryFirst, retryMost = 10 * time.Millisecond, time.Second
-	// maxNotices bounds notices that wait to be told.
+	// maxNotices bounds the notices that wait to be written.
 	maxNotices = 64
 )
 
@@ -38,7 +38,7 @@ type gang struct {
 	ctx    context.Context
 	// users and uses count streams; guarded by the server.
 	users, uses int
-	// wake tells the writer that there is work.
+	// wake notifies the writer of work.
 	wake chan struct{}
 
 	loading sync.Mutex // held while the record is read
@@ -48,18 +48,18 @@ type gang struct {
 	streams map[*stream]bool
 	current map[elastic.Slot]*stream // the newest stream of the slot's newest pod
 	kept    keptBySlot
-	persist *elastic.Persist // must be stored at once
-	end     *elastic.Verdict // the job must be made to fail
+	persist *elastic.Persist // to be stored at once
+	end     *elastic.Verdict // for which the job must be failed
 	dirty   bool             // the record has changed
 	notices []elastic.Notice
-	counted int64 // the newest generation that the metrics have
+	counted int64 // newest generation in the metrics
 	modules *moduleList
-	sender  *stream // whose agent is asked for its modules; nil: none
-	// refusedLists counts lists of modules that were not taken: the log tells each time that it has doubled.
+	sender  *stream // of the agent that was asked for its modules; nil: none
+	// refusedLists counts refused lists of modules: it is logged each time that it has doubled.
 	refusedLists int
 }
 
-// errOver: there is no gang any more, and nothing depends on its pods' end.
+// errOver: the gang is gone, and how its pods end has no consequence.
 var errOver = status.Error(codes.NotFound, "the Job is over")
 
 func newGang(s *Server, key Key) *gang {
@@ -91,7 +91,7 @@ func (g *gang) members() int {
 	return g.state.Members()
 }
 
-// load reads the record once; it waits a while for a Gang that is about to be made.
+// load reads the record once; it waits a while for a Gang that is being created.
 func (g *gang) load(ctx context.Context) error {
 	g.loading.Lock()
 	defer g.loading.Unlock()
@@ -116,7 +116,7 @@ func (g *gang) load(ctx context.Context) error {
 			return status.Errorf(codes.Unavailable, "reading the record of gang %s: %v", g.key, err)
 		}
 		if over, err := g.server.Store.Over(ctx, g.key); err == nil && over {
-			return errOver // its Gang went with it
+			return errOver // its Gang was deleted with it
 		}
 		select {
 		case <-ctx.Done():
@@ -128,7 +128,7 @@ func (g *gang) load(ctx context.Context) error {
 	}
 }
 
-// attach makes a stream the one that speaks for its pod.
+// attach makes a stream the present one of its pod.
 func (g *gang) attach(st *stream) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -162,8 +162,7 @@ func (g *gang) detach(st *stream) {
 	}
 }
 
-// reported takes a report in, or says why it ends the stream. What a stream says that another one of its pod has replaced is
-// dropped.
+// reported handles a report, or returns why the stream must end. It drops the report of a stream that another one of the pod has replaced.
 func (g *gang) reported(st *stream, r protocol.Report) error {
 	g.server.noteContact(st.peer.Pod.UID, time.Now())
 	g.mu.Lock()
@@ -172,7 +171,7 @@ func (g *gang) reported(st *stream, r protocol.Report) error {
 		return nil
 	}
 	news := g.recordModules(st, r.ModulesKnown, r.Modules)
-	r.Modules = nil // they are kept once for the gang, not for each of its pods
+	r.Modules = nil // stored once for the gang, not for each of its pods
 	if err := g.keep(st.peer.Slot, &r); err != nil {
 		return err
 	}
@@ -187,7 +186,7 @@ func (g *gang) reported(st *stream, r protocol.Report) error {
 	return nil
 }
 
-// step passes an event to the core and carries out its effects, or hands them to the writer. g.mu is held.
+// step passes an event to the core and carries out its effects, or passes them to the writer. The caller holds g.mu.
 func (g *gang) step(e elastic.Event) {
 	direct, wake := false, false
 	for _, eff := range elastic.Step(g.state, e, time.Now()) {
@@ -226,28 +225,28 @@ func (g *gang) step(e elastic.Event) {
 	}
 }
 
-// madeDurable counts a gap, unless the gang is forgotten: what was on its way to the store then may arrive after. g.mu is held.
+// madeDurable records a gap in the metrics, unless the gang was dropped: a write may complete after that. The caller holds g.mu.
 func (g *gang) madeDurable(gap time.Duration) {
 	if g.ctx.Err() == nil {
 		g.server.metrics.durable(g.key, gap)
 	}
 }
 
-// countSaves counts what became of saves, unless the gang is forgotten. g.mu is held.
+// countSaves counts the results of saves, unless the gang was dropped. The caller holds g.mu.
 func (g *gang) countSaves(s protocol.Saves) {
 	if g.ctx.Err() == nil {
 		g.server.metrics.saved(g.key, s)
 	}
 }
 
-// forgetGaps drops the figures of a gang that is forgotten.
+// forgetGaps drops the metrics of a dropped gang.
 func (g *gang) forgetGaps() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.server.metrics.forget(g.key)
 }
 
-// broadcast offers its newest directive to each agent that has reported. g.mu is held.
+// broadcast offers its newest directive to each agent that has reported. The caller holds g.mu.
 func (g *gang) broadcast() {
 	for st := range g.streams {
 		if st.asked {
@@ -256,7 +255,7 @@ func (g *gang) broadcast() {
 	}
 }
 
-// nextMessage returns what an agent is to be sent now. g.mu is held.
+// nextMessage returns the message for an agent now. The caller holds g.mu.
 func (g *gang) nextMessage(st *stream) message {
 	w := message{Directive: g.state.Directive(st.peer.Slot, st.peer.Pod.UID)}
 	w.WantModules = g.sender == st
@@ -266,7 +265,7 @@ func (g *gang) nextMessage(st *stream) message {
 	return w
 }
 
-// work is what the writer has to do.
+// work is the writer's next work.
 type work struct {
 	persist *elastic.Persist
 	end     *elastic.Verdict
@@ -282,7 +281,7 @@ func (g *gang) take() work {
 	return w
 }
 
-// write stores records, at once what the core waits for and now and then what people see.
+// write stores records: at once if the core waits for them, otherwise at intervals.
 func (g *gang) write() {
 	timer := time.NewTimer(writeEvery)
 	timer.Stop()
@@ -318,11 +317,11 @@ func (g *gang) write() {
 		}
 		g.progress()
 		last = time.Now()
-		timer.Reset(writeEvery) // to try again, should it be needed
+		timer.Reset(writeEvery) // for a retry, if needed
 	}
 }
 
-// store writes a record that the core waits for, as often as it takes, and tells the core.
+// store writes a record that the core waits for, retries until it succeeds, and passes Stored to the core.
 func (g *gang) store(p elastic.Persist) {
 	begun := time.Now()
 	if !g.retry("storing the record", func() error {
@@ -342,7 +341,7 @@ func (g *gang) store(p elastic.Persist) {
 	g.step(elastic.Stored{Revision: p.Revision, Generation: p.Record.Generation})
 }
 
-// progress writes what people see; the next write makes up for one that fails.
+// progress writes what users see; after a failure the next write has it.
 func (g *gang) progress() {
 	g.mu.Lock()
 	r := g.state.Snapshot()
@@ -350,7 +349,7 @@ func (g *gang) progress() {
 	must := g.persist != nil
 	g.mu.Unlock()
 	if must {
-		return // that write has it all
+		return // that write includes it
 	}
 	if err := g.server.Store.Persist(g.ctx, g.key, r); err != nil && g.ctx.Err() == nil {
 		if errors.Is(err, ErrSuperseded) {
@@ -368,15 +367,15 @@ func (g *gang) progress() {
 	}
 }
 
-// obsolete reports whether there is nothing left to act on: the Job is over, and so is what was asked for.
+// obsolete reports whether a write is pointless after an error: the Job is over.
 func (g *gang) obsolete(err error) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.state.Over() && apierrors.IsNotFound(err)
 }
 
-// givenUp says of what did not succeed so many times whether it is given up: the gang is forgotten, or there is nothing left to do it
-// to. Of what fails for ever the log tells each time that the number of tries has doubled.
+// givenUp reports whether something that failed that many times is given up: the gang was dropped, or its object is gone. A permanent
+// failure is logged each time that the number of tries has doubled.
 func (g *gang) givenUp(what string, tries int, err error) bool {
 	switch {
 	case g.ctx.Err() != nil, g.obsolete(err):
@@ -392,7 +391,7 @@ func (g *gang) givenUp(what string, tries int, err error) bool {
 	return false
 }
 
-// retry does something until it succeeds, is obsolete or the gang is dropped; it reports whether it was done.
+// retry calls do until it succeeds, is pointless or the gang is dropped; it reports whether do succeeded.
 func (g *gang) retry(what string, do func() error) bool {
 	pauses := wait.Backoff{Duration: retryFirst, Factor: 2, Jitter: 0.5, Steps: 10, Cap: retryMost}
 	tries := 0

@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// handshakesPerSecond and handshakesBurst bound TLS handshakes, each some milliseconds of a processor, in all.
+	// handshakesPerSecond and handshakesBurst limit all TLS handshakes: each takes some milliseconds of a processor.
 	handshakesPerSecond, handshakesBurst = 500, 1000
-	// SourcePerSecond and SourceBurst limit the connections of one source, and also how many of its new tokens are reviewed: an agent
-	// needs one of each, and all agents of a node, or of a cluster behind one gateway, may share an address.
+	// SourcePerSecond and SourceBurst limit the connections of one source, and how many of its new tokens are reviewed: an agent needs one
+	// of each, and all agents of a node, or of a cluster behind one gateway, may share an address.
 	SourcePerSecond, SourceBurst = 10, 64
-	// handshakeWait is how long a handshake waits for its turn: much less than agents wait for one, or each turn would be
-	// spent on a caller that has given up. handshakeTime is how long it and the first words of HTTP/2 may then take.
+	// handshakeWait is how long a handshake waits for its turn: much less than an agent's timeout, or each turn would be spent on a caller
+	// that has given up. handshakeTime is how long it and the first frames of HTTP/2 may then take.
 	handshakeWait, handshakeTime = time.Second, 5 * time.Second
 )
 
 var errTooMany = errors.New("too many connections are being opened")
 
-// handshakes are TLS credentials that do not begin more handshakes than that, and count what comes by the connections.
+// handshakes are TLS credentials that limit handshakes, and the rate at which connections are read.
 type handshakes struct {
 	credentials.TransportCredentials
 	inAll     *rate.Limiter
@@ -36,7 +36,7 @@ func limited(tls credentials.TransportCredentials, in *intake) *handshakes {
 	return &handshakes{tls, rate.NewLimiter(handshakesPerSecond, handshakesBurst), NewPerSource(), in}
 }
 
-// ServerHandshake closes connections of a source that opens too many, before any work is done for them.
+// ServerHandshake closes connections of a source that opens too many, before it does any work for them.
 func (h *handshakes) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if source := Source(c.RemoteAddr()); !h.perSource.Take(source) {
 		_ = c.Close()
@@ -48,12 +48,12 @@ func (h *handshakes) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo
 		_ = c.Close()
 		return nil, nil, fmt.Errorf("%w: %w", errTooMany, err)
 	}
-	// gRPC takes the deadline back once the connection speaks HTTP/2: before, a silent one would stay for ever.
+	// gRPC removes the deadline once the connection uses HTTP/2; without one a silent connection would stay for ever.
 	if err := c.SetDeadline(time.Now().Add(handshakeTime)); err != nil {
 		_ = c.Close()
 		return nil, nil, err
 	}
-	if tcp, ok := c.(*net.TCPConn); ok { // what the kernel keeps of a connection that is not read is this process's memory as well
+	if tcp, ok := c.(*net.TCPConn); ok { // the kernel's buffer of an unread connection counts as this process's memory
 		_ = tcp.SetReadBuffer(window)
 	}
 	secure, info, err := h.TransportCredentials.ServerHandshake(c)

@@ -13,24 +13,24 @@ import (
 )
 
 const (
-	// bytesPerSecond is what one connection is read at, after a burst of as much.
+	// bytesPerSecond is the rate, and the burst, at which one connection is read.
 	bytesPerSecond = 2 << 20
-	// namespaceBytesPerSecond is what all connections of one namespace are read at, after a burst of as much: twenty times what 5,000
-	// pods of eight ranks say in a second without news. A window of each of so many is read in 5 s, half of contactTimeout.
+	// namespaceBytesPerSecond is the rate, and the burst, at which all connections of one namespace are read: twenty times what 5,000 pods
+	// of eight ranks send per second in normal operation. One window of each of these is read in 5 s, half of contactTimeout.
 	namespaceBytesPerSecond = 64 << 20
-	// window is what a stream may send before it is read.
+	// window is how many bytes a stream may send before they are read.
 	window = 64 << 10
-	// endTime is how long an agent has to read why its stream has ended, until the connection is closed.
+	// endTime is how long an agent has to read why its stream has ended before the connection is closed.
 	endTime = time.Second
 )
 
-// intake bounds how fast connections are read.
+// intake limits the rate at which connections are read.
 type intake struct {
 	mu    sync.Mutex
 	rates map[string]*sharedRate // by namespace; guarded by mu
 }
 
-// sharedRate is what the connections of one namespace are read at together.
+// sharedRate is the rate of the connections of one namespace.
 type sharedRate struct {
 	*rate.Limiter
 	connections int
@@ -38,22 +38,22 @@ type sharedRate struct {
 
 func newIntake() *intake { return &intake{rates: map[string]*sharedRate{}} }
 
-// inlet is a connection that is read no faster than it may.
+// inlet is a connection with a limited read rate.
 type inlet struct {
 	net.Conn
 	intake *intake
 	rate   *rate.Limiter
 	ctx    context.Context // ends with the connection
 	cancel context.CancelFunc
-	// shared is the rate of its namespace; nil: it is not known yet who calls.
+	// shared is the rate of its namespace; nil: the caller is unknown yet.
 	shared atomic.Pointer[sharedRate]
 
-	stream    int         // the one that speaks; this and all below guarded by intake.mu
-	namespace string      // its pod's; "": it is not known yet who calls
+	stream    int         // the present one; this and all below guarded by intake.mu
+	namespace string      // of its pod; "": the caller is unknown yet
 	over      *time.Timer // closes the connection after its stream; nil: none has ended
 }
 
-// inlet bounds how fast a connection is read.
+// inlet limits the rate at which a connection is read.
 func (i *intake) inlet(c net.Conn) *inlet {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &inlet{Conn: c, intake: i, rate: rate.NewLimiter(bytesPerSecond, bytesPerSecond), ctx: ctx, cancel: cancel}
@@ -72,7 +72,7 @@ func (c *inlet) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// belongs sets the namespace whose pod's stream the connection carries from now on; "": none. intake.mu is held.
+// belongs sets the namespace of the connection's present stream; "": none. The caller holds intake.mu.
 func (c *inlet) belongs(namespace string) {
 	i := c.intake
 	if old := c.shared.Swap(nil); old != nil {
@@ -92,9 +92,9 @@ func (c *inlet) belongs(namespace string) {
 	c.shared.Store(shared)
 }
 
-// begin sets whose stream the connection carries now. The function that it returns ends the stream: where no other one follows within
-// endTime, the connection is closed. What an agent has not read of a stream is kept here, the end behind it, for as long as its connection
-// lasts, and one pod may open many.
+// begin sets the namespace of the connection's next stream. The returned function ends the stream: if no other follows within endTime, the
+// connection is closed. What an agent has not read of a stream occupies memory here as long as its connection lasts, and one pod may open
+// many.
 func (c *inlet) begin(namespace string) (end func()) {
 	if c == nil {
 		return func() {}
@@ -110,7 +110,7 @@ func (c *inlet) begin(namespace string) (end func()) {
 	return func() {
 		c.intake.mu.Lock()
 		defer c.intake.mu.Unlock()
-		if c.stream == mine { // else the next one has begun
+		if c.stream == mine { // else the next stream has begun
 			c.belongs("")
 			c.over = time.AfterFunc(endTime, func() { _ = c.Close() })
 		}
@@ -123,13 +123,13 @@ func (c *inlet) Close() error {
 	return c.Conn.Close()
 }
 
-// counted hands the inlet of a connection on to its streams.
+// counted passes the inlet of a connection to its streams.
 type counted struct {
 	credentials.AuthInfo
 	inlet *inlet
 }
 
-// inletOf is the inlet that a stream comes by; nil where the connection is none of ours.
+// inletOf returns the inlet of a stream; nil: its connection has none.
 func inletOf(ctx context.Context) *inlet {
 	if p, ok := peer.FromContext(ctx); ok {
 		if c, ok := p.AuthInfo.(counted); ok {

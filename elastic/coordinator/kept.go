@@ -12,22 +12,22 @@ import (
 )
 
 const (
-	// keptOfNamespace bounds what reports of one namespace keep here in all, the newest of each pod and how ranks ended: a tenant with many
-	// pods must not fill the memory that recoveries of others need. From keptTexts on reports are kept without what is for people, so that it
-	// is not tracebacks of one tenant that shut his own agents out.
+	// keptOfNamespace bounds the memory for reports of one namespace: the newest of each pod, and how ranks ended. A tenant with many pods
+	// must not fill the memory for other tenants' recoveries. From keptTexts on, reports are stored without texts for users, so that
+	// tracebacks of one tenant do not make the coordinator refuse the tenant's own agents.
 	keptOfNamespace = 128 << 20
 	keptTexts       = 64 << 20
-	// reportBytes and rankBytes are what a report and each rank in it take, beside their texts.
+	// reportBytes and rankBytes are the memory of a report and of each rank in it, without texts.
 	reportBytes, rankBytes = 1 << 10, 512
 )
 
-// keptReports counts what reports keep, by namespace.
+// keptReports is the memory for reports, by namespace.
 type keptReports struct {
 	mu    sync.Mutex
 	bytes map[string]int64 // guarded by mu
 }
 
-// grow adds to a namespace's bytes, if they stay within most; less is always taken.
+// grow adds to a namespace's bytes, if the sum stays within most; a decrease always succeeds.
 func (k *keptReports) grow(namespace string, by, most int64) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -46,7 +46,7 @@ func (k *keptReports) grow(namespace string, by, most int64) bool {
 	return true
 }
 
-// sizeOf is about what a report takes while it is kept.
+// sizeOf estimates the memory of a stored report.
 func sizeOf(r *protocol.Report) int64 {
 	n := reportBytes + len(r.Rank)*rankBytes + len(r.Refused) + len(r.Unprotected) + len(r.Address)
 	for _, note := range r.Notes {
@@ -60,7 +60,7 @@ func sizeOf(r *protocol.Report) int64 {
 	return int64(n)
 }
 
-// withoutTexts leaves out what no decision needs.
+// withoutTexts drops what no decision needs.
 func withoutTexts(r *protocol.Report) {
 	r.Notes = nil
 	for i := range r.Rank {
@@ -72,8 +72,8 @@ func withoutTexts(r *protocol.Report) {
 	}
 }
 
-// keep counts the report of a slot in the place of the one before, shortened where its namespace keeps much, or says why it
-// cannot be kept. g.mu is held.
+// keep counts the new report of a slot instead of the previous one, shortened if its namespace stores much, or returns why it cannot be
+// stored. The caller holds g.mu.
 func (g *gang) keep(slot elastic.Slot, r *protocol.Report) error {
 	if g.ctx.Err() != nil {
 		return nil
@@ -89,7 +89,7 @@ func (g *gang) keep(slot elastic.Slot, r *protocol.Report) error {
 		g.key.Namespace, keptOfNamespace>>20)
 }
 
-// recount counts what is truly kept of a slot once a report was taken in, or was not. g.mu is held.
+// recount counts what the core has actually stored for a slot after a report. The caller holds g.mu.
 func (g *gang) recount(slot elastic.Slot) {
 	if g.ctx.Err() != nil {
 		return
@@ -98,8 +98,8 @@ func (g *gang) recount(slot elastic.Slot) {
 	g.countKept(slot, newest, math.MaxInt64)
 }
 
-// countKept counts what a slot keeps with a report, if its namespace stays within most. Texts of exits that the report has as
-// well are the same in memory, so the larger of both counts.
+// countKept counts the memory of a slot with a report, if its namespace stays within most. Texts of exits that the report also has share
+// its memory, so the larger of both counts.
 func (g *gang) countKept(slot elastic.Slot, r *protocol.Report, most int64) bool {
 	_, exits := g.state.Held(slot)
 	now := max(sizeOf(r), exits)
@@ -110,7 +110,7 @@ func (g *gang) countKept(slot elastic.Slot, r *protocol.Report, most int64) bool
 	return true
 }
 
-// forgetKept counts off what a gang kept that is forgotten.
+// forgetKept subtracts the memory of a dropped gang.
 func (g *gang) forgetKept() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -122,5 +122,5 @@ func (g *gang) forgetKept() {
 	g.server.kept.grow(g.key.Namespace, -all, 0)
 }
 
-// keptBySlot is what each slot's reports keep.
+// keptBySlot is the memory of each slot's reports.
 type keptBySlot = map[elastic.Slot]int64

@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// metrics are what operators see of all gangs together.
+// metrics are about all gangs together.
 type metrics struct {
 	agents      prometheus.Gauge
 	generations prometheus.Counter
@@ -81,12 +81,12 @@ func (m *metrics) settled(r elastic.Recovery) {
 	}
 }
 
-// durable takes note of a step that has become durable.
+// durable records a step that became durable.
 func (m *metrics) durable(key Key, gap time.Duration) {
 	m.gaps.WithLabelValues(key.Namespace, key.Name).Observe(gap.Seconds())
 }
 
-// saved takes note of saves. Overlapped ones are copied too.
+// saved records saves. Overlapped ones are also copied ones.
 func (m *metrics) saved(key Key, s protocol.Saves) {
 	inside := s.Copied - min(s.Copied, s.Overlapped)
 	for result, n := range map[string]uint32{"copied": inside, "overlapped": s.Overlapped, "dropped": s.Dropped, "skipped": s.Skipped, "refused": s.Refused} {
@@ -96,7 +96,7 @@ func (m *metrics) saved(key Key, s protocol.Saves) {
 	}
 }
 
-// forget drops the figures of a gang that is no longer in memory.
+// forget drops the metrics of a gang that is no longer in memory.
 func (m *metrics) forget(key Key) {
 	m.gaps.DeleteLabelValues(key.Namespace, key.Name)
 	m.saves.DeletePartialMatch(prometheus.Labels{"namespace": key.Namespace, "gang": key.Name})

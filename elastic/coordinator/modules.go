@@ -5,17 +5,17 @@ import (
 	"regexp"
 )
 
-// maxModules bounds a list of modules, which is kept for each gang; its bytes are those of a report at most.
+// maxModules bounds the length of a gang's list of modules; the size of a report bounds its bytes.
 const maxModules = 8192
 
 var moduleName = regexp.MustCompile(`^[A-Za-z0-9_.]+$`)
 
-// moduleList is what ranks of a gang import. A pod that comes later warms its ranks by it before it has run any. It is lost with
-// this process, and asked for again.
+// moduleList is what ranks of a gang import. With it a later pod warms standbys before it has run any rank. It is not stored: a restarted
+// coordinator asks agents for it again.
 type moduleList struct{ names []string }
 
-// recordModules records which modules an agent knows. It asks one agent at a time for their names, if that agent knows more
-// than is known here. It reports whether directives change. g.mu is held.
+// recordModules records how many modules an agent knows. If these are more than the gang's, it asks for their names, one agent at a time.
+// It reports whether directives change. The caller holds g.mu.
 func (g *gang) recordModules(st *stream, knows int, names []string) (news bool) {
 	news = st.knows == 0 && knows > 0 && g.modules != nil
 	st.knows = knows
@@ -39,7 +39,7 @@ func (g *gang) recordModules(st *stream, knows int, names []string) (news bool) 
 	return news
 }
 
-// checkModules refuses what no agent of ours would send: other agents of the gang import these names.
+// checkModules refuses names that no correct agent sends: other agents of the gang import them.
 func checkModules(names []string) error {
 	if len(names) > maxModules {
 		return fmt.Errorf("modules: %d names, %d at most", len(names), maxModules)

@@ -9,27 +9,26 @@ import (
 )
 
 const (
-	// tickEvery is how often the core is told that time passes while it waits for pods to be replaced.
+	// tickEvery is the interval of Tick events while the core waits for pods to be replaced.
 	tickEvery = 100 * time.Millisecond
-	// lookupTime bounds a question for the holders of slots.
+	// lookupTime bounds a query for the holders of slots.
 	lookupTime = 10 * time.Second
-	// contactMost is of how many agents the last word is remembered; beyond it what is oldest is forgotten.
+	// contactMost is the number of agents whose last contact is stored; beyond it the oldest are dropped.
 	contactMost = 1 << 17
 )
 
-// SetPendingReplacements takes over the level for a gang: every pod of it that must be replaced now. A gang that is not in memory is
-// loaded. It returns UNAVAILABLE if this process does not lead.
+// SetPendingReplacements sets the level of a gang: every pod that must be replaced now. A gang that is not in memory is loaded. It returns
+// UNAVAILABLE if this process does not lead.
 func (s *Server) SetPendingReplacements(ctx context.Context, key Key, pods []elastic.Termination) error {
 	return s.level(ctx, key, elastic.ReplacementsPending{Pods: pods})
 }
 
-// Suspended is SetPendingReplacements for a gang whose Job is suspended: all its pods terminate, and none replaces them
-// for now.
+// Suspended is SetPendingReplacements for a gang whose Job is suspended: all its pods terminate, and none is replaced for now.
 func (s *Server) Suspended(ctx context.Context, key Key, pods []elastic.Termination) error {
 	return s.level(ctx, key, elastic.Suspended{Pods: pods})
 }
 
-// SetRetention takes over the retention settings of a gang's job. A gang that is not in memory reads it when it is loaded.
+// SetRetention sets the retention settings of a gang's job. A gang that is not in memory reads them when it is loaded.
 func (s *Server) SetRetention(ctx context.Context, key Key, r elastic.Retention) error {
 	s.mu.Lock()
 	known := s.gangs[key] != nil
@@ -37,7 +36,7 @@ func (s *Server) SetRetention(ctx context.Context, key Key, r elastic.Retention)
 	if !known {
 		return nil
 	}
-	err := s.level(ctx, key, elastic.Retain{Retention: r}) // waits for one that is being loaded, which may have read an older wish
+	err := s.level(ctx, key, elastic.Retain{Retention: r}) // waits for a gang that is being loaded, which may have read older settings
 	if errors.Is(err, errOver) {
 		return nil
 	}
@@ -83,10 +82,10 @@ func (s *Server) LastContact(podUID string) (time.Time, bool) {
 	return at.(time.Time), true
 }
 
-// noteContact takes note of a word of a pod's agent.
+// noteContact records that a pod's agent sent something.
 func (s *Server) noteContact(podUID string, now time.Time) { s.contacts.Add(podUID, now) }
 
-// lookUpHolders asks the store which pods hold slots; the core asks again where there is no answer.
+// lookUpHolders queries which pods hold slots; if that fails, the core queries again.
 func (g *gang) lookUpHolders(slots []elastic.Slot) {
 	ctx, cancel := context.WithTimeout(g.ctx, lookupTime)
 	defer cancel()
@@ -102,7 +101,7 @@ func (g *gang) lookUpHolders(slots []elastic.Slot) {
 	}
 }
 
-// tick tells the core that time passes while it wants to know.
+// tick sends Tick to the core while State.Ticks is true.
 func (g *gang) tick() {
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// replacers is how many pods are replaced at once, of all gangs: a rack that fails makes thousands due at the same moment.
+	// replacers is the number of concurrent replacements over all gangs: a failing rack can make thousands due at once.
 	replacers = 32
-	// replaceTime bounds one request for a replacement, so that those that hang hold up the others for no longer than that.
+	// replaceTime bounds one request for a replacement, so that a hanging one delays others no longer.
 	replaceTime = time.Minute
 )
 
@@ -22,15 +22,15 @@ type replacement struct {
 	termination elastic.Termination
 }
 
-// replacementQueue is worked off first come, first served: what a gang has lost is released together, and gangs that came first form
-// again first. What does not succeed leaves its place to others until it is tried again.
+// replacementQueue is first in, first out: the lost pods of a gang are released together, and gangs that failed first form first. A failed
+// request is queued again with a delay.
 type replacementQueue = workqueue.TypedRateLimitingInterface[replacement]
 
 func newReplacements() replacementQueue {
 	return workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[replacement](retryFirst, retryMost))
 }
 
-// replaces does them until the queue is shut down.
+// replaces carries out replacements until the queue is shut down.
 func (s *Server) replaces() {
 	for {
 		r, over := s.replacements.Get()
@@ -46,8 +46,7 @@ func (s *Server) replaces() {
 	}
 }
 
-// replace asks the store for a pod's replacement, the first time or once more, and tells the core; it reports whether there is nothing
-// left to do.
+// replace requests a pod's replacement from the store and passes Released to the core; it reports whether nothing is left to do.
 func (g *gang) replace(d elastic.Termination, tries int) bool {
 	if g.ctx.Err() != nil {
 		return true

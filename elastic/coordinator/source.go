@@ -8,12 +8,12 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// sourcesKept bounds the memory of sources; who was not seen for longest is forgotten, and begins anew.
+// sourcesKept bounds the number of stored sources; the source that was not seen for longest is dropped and gets a new allowance.
 const sourcesKept = 1 << 16
 
-// PerSource limits how often something may happen for each source, such as an address.
+// PerSource limits the rate of events of each source, such as an address.
 type PerSource struct {
-	mu       sync.Mutex // between looking a limiter up and adding it
+	mu       sync.Mutex // held while a limiter is looked up and added
 	limiters *lru.Cache
 }
 
@@ -32,7 +32,7 @@ func (p *PerSource) Take(source string) bool {
 	return l.(*rate.Limiter).Allow()
 }
 
-// Source is where a connection comes from: the host without the port.
+// Source returns the host of a connection's address, without the port.
 func Source(a net.Addr) string {
 	if a == nil {
 		return ""

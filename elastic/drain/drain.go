@@ -1,6 +1,6 @@
-// Package drain has the pods of a gang that must go copy their state to storage first. It promises: while they train, all ranks go on to
-// one step and stay there, or that is given up within the time which these pods have; once all is halted, a copy is asked for only of a
-// step that training would go on from; and what a fenced pod copies does not count.
+// Package drain makes terminating pods of a gang copy their state to storage first. While they train, all ranks go on to one step and stay
+// there; the drain gives that up within the time that these pods have. Once all ranks are halted, it orders a copy only of a step from
+// which training would continue. Copies of a fenced pod do not count.
 package drain
 
 import (
@@ -17,20 +17,20 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Drain is that of the newest generation of a gang.
+// Drain is the drain of a gang's newest generation.
 type Drain struct {
 	ms         *members.Members
 	rs         *replacements.Replacements
 	ledger     *ledger.Ledger
 	account    *account.Account
 	generation *generation.Generation
-	// startedAt is when this coordinator saw the gang first. awaitsAgent: a terminating pod may still attach to it.
+	// startedAt is when this coordinator first saw the gang. awaitsAgent: a terminating pod may still attach to it.
 	startedAt   time.Time
 	awaitsAgent bool
 	run
 }
 
-// run is the time in which ranks go on to a common step, stay there, and pods to be replaced copy it out. How long it may take stands in
+// run is the period in which ranks go on to a common step, stay there, and pods to be replaced copy it. Its time limit is in
 // replacements/deadline.go.
 //
 //	barrier set ──► all stay at a step ≥ it: mark chosen ──► pods to be replaced copied it ──► halt
@@ -40,44 +40,45 @@ type run struct {
 	since   time.Time
 	barrier barrier.Barrier
 	mark    protocol.Mark
-	// over: pods to be replaced have copied what they could, or that is given up. All is to halt.
+	// over: pods to be replaced have copied what they could, or that was given up; all ranks must halt.
 	over bool
-	// halted is what pods to be replaced are to copy while everything is halted.
+	// halted is what pods to be replaced must copy while all ranks are halted.
 	halted protocol.Mark
 }
 
-// Outcome is what follows: directives change, the record is to be stored, and a note for people, which warns where nothing was copied.
+// Outcome is what the caller must do: send new directives, store the record, write a note for users, which is a warning if nothing was
+// copied.
 type Outcome struct {
 	Directives, Save bool
 	Note             *replacements.Note
 }
 
-// New returns the drain of a gang of which nothing must go.
+// New returns the drain of a gang without terminating pods.
 func New(ms *members.Members, rs *replacements.Replacements, l *ledger.Ledger, a *account.Account, g *generation.Generation) *Drain {
 	return &Drain{ms: ms, rs: rs, ledger: l, account: a, generation: g}
 }
 
-// NoteStart takes note of when this coordinator saw the gang first.
+// NoteStart records when this coordinator first saw the gang.
 func (d *Drain) NoteStart(now time.Time) {
 	if d.startedAt.IsZero() {
 		d.startedAt = now
 	}
 }
 
-// Drop ends the drain of a generation, as nothing must go any more, or what is done by now counts; it reports whether there was one.
+// Drop ends the drain of a generation: no pod terminates any more, or the copies so far must do. It reports whether there was one.
 func (d *Drain) Drop() bool {
 	begun := d.Begun()
 	d.run = run{}
 	return begun
 }
 
-// Begun says whether ranks go on to a common step, Over whether that has come to its end.
+// Begun reports whether ranks are going on to a common step.
 func (d *Drain) Begun() bool { return !d.since.IsZero() }
 
-// Over says whether pods have copied what they could.
+// Over reports whether pods have copied what they could.
 func (d *Drain) Over() bool { return d.over }
 
-// Since is when a drain began in which ranks had to stay at a step; zero: there is none.
+// Since returns when the drain began, if ranks had to stay at a step; zero: there is none.
 func (d *Drain) Since() time.Time {
 	if d.barrier.Step() == 0 {
 		return time.Time{}
@@ -85,20 +86,20 @@ func (d *Drain) Since() time.Time {
 	return d.since
 }
 
-// Barrier is the step at which all ranks stay, and Copy what pods that must go copy while they train.
+// Barrier returns the step at which all ranks stay, and what terminating pods copy while they train.
 func (d *Drain) Barrier() (step int64, mark protocol.Mark) { return d.barrier.Step(), d.mark }
 
-// Halted is what pods that must go copy while everything is halted.
+// Halted returns what terminating pods copy while all ranks are halted.
 func (d *Drain) Halted() protocol.Mark { return d.halted }
 
-// Advance begins the drain or goes on with it, until it is over.
+// Advance begins or continues the drain until it is over.
 func (d *Drain) Advance(now time.Time) (o Outcome) {
 	if !d.Begun() {
 		d.since = now
 	}
 	if why := d.undrainable(now); why != "" {
 		d.mark, d.over = protocol.Mark{}, true
-		if d.ledger.Copies() || !d.rs.AllSuspended() { // people who suspend a Job without storage know what it costs
+		if d.ledger.Copies() || !d.rs.AllSuspended() { // suspending a Job without storage loses its state by design
 			o.Note = &replacements.Note{Warning: true, Message: fmt.Sprintf("no drain of %s: %s", d.rs.Names(), why)}
 		}
 		return o
@@ -115,12 +116,12 @@ func (d *Drain) Advance(now time.Time) (o Outcome) {
 	return o
 }
 
-// allDrain reports whether the agents of all pods can be given a barrier step.
+// allDrain reports whether the agents of all pods can receive a barrier step.
 func (d *Drain) allDrain() bool {
 	return d.ms.All(func(m *members.Member) bool { return m.Drains(d.generation.Number) })
 }
 
-// undrainable returns why a drain is useless, or is no longer useful; "" where it is useful.
+// undrainable returns why a drain is impossible or pointless; "": it is neither.
 func (d *Drain) undrainable(now time.Time) string {
 	for _, t := range d.rs.Uncommitted() {
 		m := d.ms.At(t.Slot)
@@ -143,7 +144,7 @@ func (d *Drain) undrainable(now time.Time) string {
 	return ""
 }
 
-// time is how long the drain may take in all.
+// time returns the drain's time limit.
 func (d *Drain) time() time.Duration { return d.rs.DrainUntil().Sub(d.since) }
 
 // moveBarrier sets the barrier step, and moves it when ranks can no longer meet there.
@@ -153,8 +154,8 @@ func (d *Drain) moveBarrier(now time.Time) bool {
 	return b.Move(d.account.Pace(), d.ms.LowestNewest(), d.time()/replacements.StuckShare, now)
 }
 
-// placeMark chooses the step that pods to be replaced copy: the one at which all ranks stay or, if that takes longer than half of the
-// available time, the newest step that all ranks hold. It reports whether another one is chosen.
+// placeMark chooses the step that pods to be replaced copy: the one at which all ranks stay or, after half of the available time, the
+// newest step that all ranks hold. It reports whether the step changed.
 func (d *Drain) placeMark(now time.Time) bool {
 	before, all, pace, common := d.mark, d.time(), d.account.Pace(), d.generation.CommonStep()
 	if d.mark != (protocol.Mark{}) && !d.possible(d.mark) {
@@ -167,7 +168,7 @@ func (d *Drain) placeMark(now time.Time) bool {
 	return d.mark != before
 }
 
-// possible reports whether every pod that is to be replaced has copied the step or still can.
+// possible reports whether every pod to be replaced has copied the step or still can.
 func (d *Drain) possible(mark protocol.Mark) bool {
 	return !slices.ContainsFunc(d.rs.All(), func(t replacements.Termination) bool {
 		m := d.ms.At(t.Slot)
@@ -175,7 +176,7 @@ func (d *Drain) possible(mark protocol.Mark) bool {
 	})
 }
 
-// owed are the pods of whose part of a step storage has none, and that are not fenced.
+// owed returns the pods whose part of a step is not in storage and that are not fenced.
 func (d *Drain) owed(mark protocol.Mark) []replacements.Termination {
 	return slices.DeleteFunc(slices.Clone(d.rs.All()), func(t replacements.Termination) bool {
 		return !d.ms.At(t.Slot).Is(t.Pod) || d.rs.Fenced(t.Pod) || d.generation.HasPart(t.Slot, mark.Point())
@@ -194,13 +195,13 @@ func (d *Drain) record(mark protocol.Mark, o *Outcome, now time.Time) (all bool)
 	o.Directives = d.ledger.TakeComplete(mark, d.ms.World(), d.account.SealedAt(mark.Step), now) || o.Directives
 	if all {
 		o.Note = &replacements.Note{Message: fmt.Sprintf("step %d is in storage, copied by %s", mark.Step, d.rs.Names())}
-		o.Save = true // before any of these pods may go
+		o.Save = true // before any of these pods is released
 	}
 	return all
 }
 
-// AdvanceHalted has pods that are to be replaced and still live copy the step that the next generation needs, while everything is halted,
-// and records what they copied.
+// AdvanceHalted makes pods to be replaced that still live copy the step that the next generation needs, while all ranks are halted, and
+// records what they copied.
 func (d *Drain) AdvanceHalted(now time.Time) (o Outcome) {
 	mark, late := protocol.Mark{}, now.After(d.rs.DrainUntil())
 	awaited := d.awaitsAgent
@@ -220,22 +221,21 @@ func (d *Drain) AdvanceHalted(now time.Time) (o Outcome) {
 	return o
 }
 
-// HaltedOver reports whether pods that are to be replaced and still live have copied what they were asked for, or cannot. It is valid once
-// AdvanceHalted has run.
+// HaltedOver reports whether pods to be replaced that still live have copied what was ordered, or cannot. It is valid after AdvanceHalted.
 func (d *Drain) HaltedOver() bool { return !d.awaitsAgent && d.halted == protocol.Mark{} }
 
-// NothingOwed reports the same for now, where AdvanceHalted may run no more.
+// NothingOwed is HaltedOver for the present state, if AdvanceHalted is no longer called.
 func (d *Drain) NothingOwed(now time.Time) bool {
 	return !d.mayAttach(now) && d.halted == protocol.Mark{}
 }
 
-// mayAttach reports whether this coordinator has just started and the agent of a pod that is to be replaced has not attached yet: the
-// state in its memory may be needed.
+// mayAttach reports whether this coordinator has just started and the agent of a pod to be replaced has not attached yet: the state in its
+// memory may be needed.
 func (d *Drain) mayAttach(now time.Time) bool {
 	return d.generation.Number > 0 && now.Sub(d.startedAt) < replacements.HaltTime && d.rs.AnyUnknown()
 }
 
-// haltedMark returns the step that pods to be replaced must copy before they are deleted; none where they need not or cannot.
+// haltedMark returns the step that pods to be replaced must copy before they are deleted; none if they need not or cannot.
 func (d *Drain) haltedMark() protocol.Mark {
 	p := d.generation.Plan()
 	mark := protocol.Mark{Step: p.Step, Generation: d.generation.Number, Branch: p.Branch}

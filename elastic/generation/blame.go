@@ -8,14 +8,15 @@ import (
 	"holdfast.dev/holdfast/elastic/replacements"
 )
 
-// Suspect is what was known of a failure, beside exits, as everything began to halt for it; Ordered: nothing had failed when it ended the
-// generation. A rank whose peer was halted before it fails for that.
+// Suspect is what was known of a failure, beside exits, when the halt began. Ordered: the coordinator ended the generation before any
+// failure. Then a rank whose peer was halted earlier fails for that reason.
 type Suspect struct {
 	*cause.Cause
 	Ordered bool
 }
 
-// Blame is what is known of a failure that is seen while terminations press: these explain ranks that are gone, and all that happens in
+// Blame returns the cause of a failure that is seen while pods are terminating: a termination explains lost ranks and everything in its own
+// slot.
 // the slots of pods that must go.
 func (g *Generation) Blame(lost, pressing *cause.Cause) *cause.Cause {
 	if lost.Unexplained() || g.rs.For(members.Slot(lost.Slot)) != nil || lost.Slot == pressing.Slot {
@@ -24,8 +25,7 @@ func (g *Generation) Blame(lost, pressing *cause.Cause) *cause.Cause {
 	return lost
 }
 
-// Cause returns the first cause that one of these candidates can name. exit is the rank that failed first; it is nil where no agent
-// reported how a rank ended.
+// Cause returns the first cause that one of these functions finds. exit is the rank that failed first; nil: no agent reported an exit.
 func (g *Generation) Cause(s Suspect) cause.Cause {
 	exit := g.firstExit()
 	if c := cmp.Or(g.terminatedPod(exit), g.explained(exit, s), g.exited(exit)); c != nil {
@@ -34,7 +34,7 @@ func (g *Generation) Cause(s Suspect) cause.Cause {
 	return cause.Cause{Code: cause.RanksLost, Slot: -1, Rank: -1, Message: "no agent reported how a rank ended"}
 }
 
-// followed returns c as the cause of the failure that exit belongs to as well.
+// followed returns c as the cause of the failure that also ended exit's rank.
 func followed(c cause.Cause, exit *cause.Cause) *cause.Cause {
 	if c.Cascade = 0; exit != nil {
 		c.Cascade = exit.Cascade + 1
@@ -53,11 +53,11 @@ func (g *Generation) terminatedPod(exit *cause.Cause) *cause.Cause {
 	return nil
 }
 
-// explained returns what is known of lost pods and ranks, where that says more than an exit does.
+// explained returns the cause from lost pods and ranks, if it says more than an exit.
 func (g *Generation) explained(exit *cause.Cause, s Suspect) *cause.Cause {
 	peer := cmp.Or(g.deadPeer(), g.restartedPeer())
 	if exit != nil && exit.External() && exit.Suspect == "" {
-		peer = nil // a kill is no script's word for a lost peer
+		peer = nil // a killed rank reports no lost peer
 	}
 	known := cmp.Or(s.Cause, peer)
 	for i := 0; i < g.ms.Len() && known == nil; i++ {
@@ -106,8 +106,8 @@ func (g *Generation) endedWithPod(slot members.Slot, exit *cause.Cause) bool {
 	return m.EndedItself(g.Number) || killed && m.Known() && m.Report().Terminating
 }
 
-// deadPeer returns the cause when a dead pod ran the generation and no exit of its ranks was reported: the other ranks lost their peer,
-// whatever their tracebacks say. Counting that as a failure of the script would end a gang that loses two nodes before its next step.
+// deadPeer returns the cause if a dead pod ran the generation and no exit of its ranks was reported: the other ranks lost their peer,
+// whatever their tracebacks contain. Counting that as a failure of the script would end a gang that loses two nodes before its next step.
 func (g *Generation) deadPeer() *cause.Cause {
 	for _, d := range g.rs.ToReplace() {
 		if d.Dead && g.mayHaveRun(d) && !g.reportedExit(d.Slot) {
@@ -127,7 +127,7 @@ func (g *Generation) restartedPeer() *cause.Cause {
 	return nil
 }
 
-// reportedExit reports whether an agent said that a rank of the slot ended badly.
+// reportedExit reports whether an agent reported a failed rank of the slot.
 func (g *Generation) reportedExit(slot members.Slot) bool {
 	for of, e := range g.exits {
 		if of.slot == slot && (e.Code != 0 || e.Signal != 0) {
@@ -137,8 +137,8 @@ func (g *Generation) reportedExit(slot members.Slot) bool {
 	return false
 }
 
-// mayHaveRun reports whether a pod that is to be replaced ran the generation. Where an earlier coordinator started that, the pod's own
-// report says so. A pod of which no report arrived may already have been dead, so assume it ran.
+// mayHaveRun reports whether a pod to be replaced ran the generation. If an earlier coordinator started that, the pod's own report decides;
+// without a report the pod may already have been dead, so it counts as having run.
 func (g *Generation) mayHaveRun(d replacements.Termination) bool {
 	if g.layout != nil {
 		return g.layout.Pods[d.Slot] == d.Pod

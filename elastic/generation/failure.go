@@ -12,18 +12,18 @@ import (
 
 type exit = cause.Exit
 
-// exitOf says whose exit it is: not by rank, which others' words can move where the layout is unknown, so that a pod has as many exits as
-// it may have ranks, and no more.
+// exitOf identifies an exit: not by rank, which others' reports can shift while the layout is unknown. So a pod has at most as many exits
+// as it may have ranks.
 type exitOf struct {
 	slot  members.Slot
 	local int
 }
 
-// exitBytes is about what an exit takes, beside its traceback.
+// exitBytes estimates the memory of an exit without its traceback.
 const exitBytes = 256
 
-// KeepExits remembers how ranks ended. A pod that has not been seen to run the generation reports an older one, which is accounted for;
-// where an earlier coordinator handed it out, the time of the exit says which one it was.
+// KeepExits stores how ranks ended. A pod that was not seen running the generation reports an older exit, which is already in the account;
+// if an earlier coordinator started the generation, the time of the exit decides.
 func (g *Generation) KeepExits(slot members.Slot) {
 	m := g.ms.At(slot)
 	r, ran := m.Report(), m.RanIn(g.Number)
@@ -43,10 +43,10 @@ func (g *Generation) KeepExits(slot members.Slot) {
 	}
 }
 
-// ExitBytes is about how many bytes of a slot's exits are kept, which stay until the next generation, whatever reports say after.
+// ExitBytes estimates the memory of a slot's exits, which stay until the next generation, whatever later reports contain.
 func (g *Generation) ExitBytes(slot members.Slot) int64 { return g.exitBytes[slot] }
 
-// Failure says whether the generation has failed on some pod, and what is known of ranks that are gone without an exit.
+// Failure reports whether the generation has failed on some pod, and the cause of ranks that are gone without an exit, if known.
 func (g *Generation) Failure() (failed bool, lost *cause.Cause) {
 	for slot, m := range g.ms.Each {
 		switch {
@@ -60,7 +60,7 @@ func (g *Generation) Failure() (failed bool, lost *cause.Cause) {
 	return failed || lost != nil, lost
 }
 
-// Finished: all ranks have ended with exit code 0.
+// Finished reports whether all ranks have ended with exit code 0.
 func (g *Generation) Finished() bool {
 	for slot, m := range g.ms.Each {
 		if !m.Finished(g.Number) && !g.ms.HasLeft(slot) {
@@ -73,7 +73,7 @@ func (g *Generation) Finished() bool {
 // Lost reports whether the ranks that a slot should run are gone without an exit.
 func (g *Generation) Lost(slot members.Slot) bool { return g.lost(slot) != nil }
 
-// lost says what is known if the ranks that a slot should run are gone without an exit.
+// lost returns the cause if the ranks that a slot should run are gone without an exit.
 func (g *Generation) lost(slot members.Slot) *cause.Cause {
 	m, n, l := g.ms.At(slot), g.Number, g.layout
 	r, pod := m.Report(), m.Pod().Name
@@ -94,7 +94,7 @@ func (g *Generation) lost(slot members.Slot) *cause.Cause {
 	case halted && members.LeftForLauncher(r, n):
 		c.Code, c.Message = cause.LauncherStarted, fmt.Sprintf("the command of pod %s in slot %d is no longer one rank: a launcher has started, or is expected", pod, slot)
 	case (idle || halted) && m.RestartedIn(n), idle && l != nil && l.Incarnations[slot] != r.Incarnation:
-		// An agent that comes back in the same container finds its ranks, or how they ended.
+		// An agent that restarts in the same container finds its ranks, or how they ended.
 		c = g.restarted(slot)
 	case halted, idle && (m.RanIn(n) || l == nil || l.Incarnations[slot] != r.Incarnation):
 		c.Message = fmt.Sprintf("pod %s in slot %d came back without the ranks of generation %d", pod, slot, n)
@@ -104,7 +104,7 @@ func (g *Generation) lost(slot members.Slot) *cause.Cause {
 	return c
 }
 
-// restarted is what is known of a container that ended whole.
+// restarted returns the cause for a container that ended with its agent.
 func (g *Generation) restarted(slot members.Slot) *cause.Cause {
 	p, how, charged := g.ms.At(slot).Pod(), "", ""
 	if p.Restarted != "" {
@@ -117,7 +117,7 @@ func (g *Generation) restarted(slot members.Slot) *cause.Cause {
 		Message: fmt.Sprintf("the container of pod %s in slot %d ended%s and was started again without the ranks of generation %d%s", p.Name, slot, how, g.Number, charged)}
 }
 
-// Pressing returns the failure that the terminations amount to; nil where there are none.
+// Pressing returns the terminations as a failure; nil: there are none.
 func (g *Generation) Pressing() *cause.Cause {
 	if d := g.rs.Pressing(g.Lost); d != nil {
 		return d.Loss(g.BaseRank(d.Slot))
@@ -125,8 +125,8 @@ func (g *Generation) Pressing() *cause.Cause {
 	return nil
 }
 
-// Ended is why a generation that failed for c cannot be followed by another one; nil: it can. A suspended Job makes a pod again that it has
-// deleted, whatever its launcher had returned, and none that had ended.
+// Ended returns why no generation can follow one that failed for c; nil: one can. A suspended Job later re-creates the pods that it
+// deleted, even if their launcher had returned, but none that had ended.
 func (g *Generation) Ended(c cause.Cause) *cause.Cause {
 	for slot := range g.ms.Each {
 		if g.ms.HasLeft(slot) && !g.rs.Suspended(slot) {
@@ -137,7 +137,7 @@ func (g *Generation) Ended(c cause.Cause) *cause.Cause {
 	return nil
 }
 
-// WentBack is the cause of the end of a generation that is of no branch which goes on.
+// WentBack returns the cause of the end of a generation whose branch was given up.
 func (g *Generation) WentBack() *cause.Cause {
 	l := g.ledger.Line()
 	return &cause.Cause{Code: cause.WentBack, Rank: -1, Slot: -1, Message: fmt.Sprintf("branch %d of training begins after step %d", l.Newest(), l[len(l)-1].From)}

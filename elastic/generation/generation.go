@@ -1,6 +1,6 @@
-// Package generation keeps the newest generation of a gang: what it began from, who takes part, what its ranks hold, how they ended and
-// why. It promises: its number and its branch of training never fall; what is known of one generation is never taken for the next one's;
-// and every generation that ends has one cause, which does not depend on the order of reports.
+// Package generation holds the newest generation of a gang: what it started from, its members, what its ranks hold, how they ended and why.
+// Its number and its branch of training never decrease. Facts about one generation are never used for the next one. Every generation that
+// ends has one cause, which does not depend on the order of reports.
 package generation
 
 import (
@@ -14,19 +14,19 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// StepUnknown is Recorded.RestoreStep where the store lost the record of a generation that agents have run.
+// StepUnknown is Recorded.RestoreStep if the store lost the record of a generation that agents have run.
 const StepUnknown = -1
 
 // Recorded is what outlives a coordinator.
 type Recorded struct {
 	Number, RestoreStep int64
-	// Branch is the line of training that the generation is of, RestoreBranch that of RestoreStep.
+	// Branch is the generation's branch of training, RestoreBranch that of RestoreStep.
 	Branch, RestoreBranch int64
-	// After is the newest generation of the launchers before the gang's.
+	// After is the newest generation of earlier launchers.
 	After int64
 }
 
-// Generation is the newest one of a gang.
+// Generation is the newest generation of a gang.
 type Generation struct {
 	Recorded
 	ms      *members.Members
@@ -36,18 +36,18 @@ type Generation struct {
 	run
 }
 
-// run is what is known of one generation. The next one begins with another: nothing has to be reset.
+// run is the state of one generation. The next generation gets a new value, so nothing is reset.
 type run struct {
-	// layout is who takes part; nil where an earlier coordinator handed the generation out.
+	// layout is its members; nil: an earlier coordinator started the generation.
 	layout *members.Layout
 	// commonStep and reclaimBelow as in protocol.Directive; they only rise.
 	commonStep, reclaimBelow int64
-	// exits outlive their pod, exitBytes is about what they take of each slot.
+	// exits stay after their pod is gone, exitBytes is their estimated memory by slot.
 	exits     map[exitOf]exit
 	exitBytes map[members.Slot]int64
 }
 
-// New returns the newest generation as it is recorded.
+// New returns the recorded newest generation.
 func New(r Recorded, ms *members.Members, rs *replacements.Replacements, l *ledger.Ledger, a *account.Account) *Generation {
 	g := &Generation{Recorded: r, ms: ms, rs: rs, ledger: l, account: a}
 	g.renew()
@@ -58,9 +58,9 @@ func (g *Generation) renew() {
 	g.run = run{exits: map[exitOf]exit{}, exitBytes: map[members.Slot]int64{}}
 }
 
-// Begin lays out the next generation, of the pods that are there, and returns the step that it restores; it is handed out once it is
-// stored. Pods had halted the one before at halted, where that is known, and were all there at ready. Where nothing newer is left than what
-// is behind the beginning of its branch, what is between is given up.
+// Begin lays out the next generation of the present pods, and returns its restore step; agents receive it once it is stored. Pods had
+// halted the previous one at halted, if known, and were all ready at ready. If no step newer than the start of its branch is left, the
+// steps in between are given up.
 func (g *Generation) Begin(halted, ready time.Time) protocol.Point {
 	l, from := g.ms.LayOut(), g.InMemory()
 	g.ms.NoteLaunched(g.Number)
@@ -83,14 +83,14 @@ func (g *Generation) begin() {
 	g.ledger.BeginGeneration()
 }
 
-// Adopt takes over a generation that agents have run and the store has lost. What drained pods left was for one that has begun since.
+// Adopt adopts a generation that agents have run and the store has lost. Copies of drained pods are dropped: they were for an earlier one.
 func (g *Generation) Adopt(number int64) {
 	g.Number, g.RestoreStep = number, StepUnknown
 	g.ledger.ForgetCopies()
 	g.begin()
 }
 
-// AdoptLaunch takes over the launcher of a generation that goes on, where the store lost its record.
+// AdoptLaunch adopts the launcher of a running generation whose record the store lost.
 func (g *Generation) AdoptLaunch(r *protocol.Report) {
 	if r.Generation > g.Number && members.Ran(r.State) && r.Launch > g.ms.Launch() && r.Launch <= protocol.MaxLaunch {
 		g.ms.AdoptLaunch(r.Launch)
@@ -100,7 +100,7 @@ func (g *Generation) AdoptLaunch(r *protocol.Report) {
 	}
 }
 
-// BeginLaunch has nothing that the ranks of another launcher do go on from what those before did.
+// BeginLaunch resets the state for another launcher: its ranks continue no earlier training.
 func (g *Generation) BeginLaunch(number int) {
 	g.ledger.BeginLaunch()
 	g.ms.BeginLaunch(number)
@@ -112,31 +112,31 @@ func (g *Generation) BeginLaunch(number int) {
 	g.renew()
 }
 
-// Begun says whether a generation of the gang's launcher was handed out.
+// Begun reports whether a generation of the gang's launcher was started.
 func (g *Generation) Begun() bool { return g.Number > g.After }
 
-// Stored is the generation as the ledger receives it.
+// Stored returns the generation for the ledger.
 func (g *Generation) Stored() ledger.Generation {
 	return ledger.Generation{Number: g.Number, Branch: g.Branch, World: g.ms.Recorded(), Unknown: g.RestoreStep == StepUnknown}
 }
 
-// Cost is the generation as the account receives it.
+// Cost returns the generation for the account.
 func (g *Generation) Cost() account.Generation {
 	return account.Generation{Number: g.Number, RestoreStep: g.RestoreStep, CommonStep: g.commonStep}
 }
 
-// Branching says whether the line has a branch that no generation is of yet.
+// Branching reports whether the line has a newer branch than the generation.
 func (g *Generation) Branching() bool { return g.ledger.Line().Newest() > g.Branch }
 
-// NewestBranch is that which the next generation is of.
+// NewestBranch returns the branch of the next generation.
 func (g *Generation) NewestBranch() int64 { return max(g.Branch, g.ledger.Line().Newest()) }
 
-// CanGiveUpStep reports whether the generation is known to have restored a step, behind which another branch can begin.
+// CanGiveUpStep reports whether the generation is known to have restored a step, so that another branch can begin before it.
 func (g *Generation) CanGiveUpStep() bool {
 	return g.RestoreStep > 0 && g.NewestBranch() < protocol.MaxBranch
 }
 
-// Mark names a step that the generation holds, where it copies it to.
+// Mark returns the mark of a step that the generation holds.
 func (g *Generation) Mark(step int64) protocol.Mark {
 	branch, held := g.ms.BranchOf(step, g.Number)
 	switch {
@@ -149,13 +149,13 @@ func (g *Generation) Mark(step int64) protocol.Mark {
 	return protocol.Mark{Step: step, Generation: g.Number, Branch: branch}
 }
 
-// CommonStep is the newest step that all ranks have held sealed.
+// CommonStep returns the newest step that all ranks have held sealed.
 func (g *Generation) CommonStep() int64 { return g.commonStep }
 
-// Levels are the common step and below which step agents may reclaim, as in protocol.Directive.
+// Levels returns commonStep and reclaimBelow, as in protocol.Directive.
 func (g *Generation) Levels() (commonStep, reclaimBelow int64) { return g.commonStep, g.reclaimBelow }
 
-// NoteSealed follows what ranks have sealed; it reports whether the levels have risen.
+// NoteSealed updates the levels from the sealed steps; it reports whether they have risen.
 func (g *Generation) NoteSealed(now time.Time) bool {
 	common, reclaimBelow := g.ms.CommonStep(), g.ms.ReclaimBelow(g.commonStep)
 	risen := common > g.commonStep || reclaimBelow > g.reclaimBelow
@@ -164,12 +164,12 @@ func (g *Generation) NoteSealed(now time.Time) bool {
 	return risen
 }
 
-// InMemory is the step that ranks which are halted can restore without storage.
+// InMemory returns the step that halted ranks can restore without storage.
 func (g *Generation) InMemory() protocol.Point {
 	return restore.InMemory(g.ms.Inventories(), g.ledger.Line())
 }
 
-// Plan is the newest step that every rank can have when pods that are fenced or not known are gone.
+// Plan returns the newest step that every rank can restore without the memory of fenced and unknown pods.
 func (g *Generation) Plan() restore.Point {
 	absent := func(slot members.Slot) bool {
 		m := g.ms.At(slot)
@@ -178,7 +178,7 @@ func (g *Generation) Plan() restore.Point {
 	return g.ledger.Plan(g.ms.Pods(absent), g.Stored(), false)
 }
 
-// HasPart says whether storage has a slot's part of a step.
+// HasPart reports whether storage has a slot's part of a step.
 func (g *Generation) HasPart(slot members.Slot, step protocol.Point) bool {
 	return g.ledger.HasPart(step, g.Stored(), g.BaseRank(slot), g.ms.Ranks(slot), g.ms.World())
 }
@@ -190,14 +190,14 @@ func (g *Generation) SurvivesWithout(slot members.Slot) bool {
 	return p.Step == 0 || g.HasPart(slot, p.Point) || g.ms.At(slot).CanSave(g.Number, mark)
 }
 
-// CanHave says whether all ranks can have a step, and will until everything is halted: of what ranks that run hold in memory the common
-// step alone is sure to stay.
+// CanHave reports whether a step is available to all ranks and will be until all are halted: of the steps in memory of running ranks, only
+// the common step is sure to stay.
 func (g *Generation) CanHave(to protocol.Point) bool {
 	return to.Step == 0 || g.ledger.Reaches(to, g.ms.PodsKeeping(g.commonStep), g.Stored())
 }
 
-// BaseRank is the rank of a slot's first local rank; pods of one gang ask for the same number of ranks where an earlier coordinator laid
-// the generation out and not all slots are known.
+// BaseRank returns the rank of a slot's first local rank. If an earlier coordinator laid out the generation and not all slots are known,
+// all pods count with the same number of ranks.
 func (g *Generation) BaseRank(slot members.Slot) int {
 	if g.layout != nil {
 		return g.layout.Base[slot]
@@ -205,7 +205,7 @@ func (g *Generation) BaseRank(slot members.Slot) int {
 	return g.ms.Base(slot)
 }
 
-// Restored is what the generation restored, for orders to halt; the zero Run: that is unknown.
+// Restored returns what the generation restored, for orders to halt; the zero Run: unknown.
 func (g *Generation) Restored() protocol.Run {
 	if g.RestoreStep == StepUnknown {
 		return protocol.Run{}
@@ -213,8 +213,8 @@ func (g *Generation) Restored() protocol.Run {
 	return protocol.Run{Number: g.Number, RestoreStep: g.RestoreStep, Branch: g.Branch, RestoreBranch: g.RestoreBranch}
 }
 
-// Run is what a pod has to run; false: it takes no part. Where an earlier coordinator handed the generation out, an agent that has it goes
-// on, and takes the levels over.
+// Run returns what a pod must run; false: it is no member. If an earlier coordinator started the generation, an agent that runs it
+// continues with the present levels.
 func (g *Generation) Run(slot members.Slot, pod string) (protocol.Run, bool) {
 	l, m := g.layout, g.ms.At(slot)
 	r := protocol.Run{Number: g.Number, RestoreStep: max(0, g.RestoreStep), Branch: g.Branch, RestoreBranch: g.RestoreBranch}
@@ -233,15 +233,15 @@ func (g *Generation) Run(slot members.Slot, pod string) (protocol.Run, bool) {
 }
 
 // missedFirst reports whether the pod's whole command is in its first run but never joined a generation: the earlier coordinator stopped
-// before its order arrived. Only true while no pod of the gang was replaced or seen running since; halting now would end the commands of
-// all pods.
+// before its order arrived. It is false once a pod of the gang was replaced or seen running. Halting instead would end the commands of all
+// pods.
 func (g *Generation) missedFirst(m *members.Member) bool {
 	r, never := m.Report(), g.account.StartedAt().IsZero() && g.account.Restarts() == 0 && g.Number == 1 && !g.ms.AnySuperseded()
 	return m.Known() && never && g.layout == nil && r.WholeCommand && r.Generation == 0 && r.Containers <= 1 && len(r.Rank) == 1 &&
 		r.Rank[0].Exit == nil
 }
 
-// TakeMissed hands the first generation out to pods that missed it, once it is known that all others run it; it reports whether it did.
+// TakeMissed orders the first generation again for pods that missed it, once all others are known to run it; it reports whether it did.
 func (g *Generation) TakeMissed() bool {
 	missed := false
 	for _, m := range g.ms.Each {

@@ -1,6 +1,6 @@
-// Package ledger keeps which steps are in storage and which of them training may continue from. It promises: it lists a step as
-// complete only after every rank's part and the manifest are there; it never lists a given-up step; and it requests no removal of a
-// step that the stored record names.
+// Package ledger records which steps are in storage and which of them training may continue from. It lists a step as complete only after
+// every rank's part and the manifest are there. It never lists a given-up step. It requests no removal of a step that the stored record
+// names.
 package ledger
 
 import (
@@ -25,20 +25,20 @@ type Recorded struct {
 	// Older that stay in storage, newest first.
 	Durable, Older *StoredStep
 	Kept           []StoredStep
-	// Copies are parts of steps that drained pods left there.
+	// Copies are parts of steps that drained pods left in storage.
 	Copies []restore.Part
-	// Pinned are steps that stay in storage because a user pinned them: training continues from them only on a user's request.
-	// PinWish is the newest Retention.PinWish that they answer.
+	// Pinned are steps that stay in storage because a user pinned them: training continues from them only on a user's request. PinWish is
+	// the newest Retention.PinWish that they answer.
 	Pinned  []StoredStep
 	PinWish int64
 	// Line is the line of training: steps on it may be restored.
 	Line restore.Line
-	// Launches are steps that stay in storage and from which no generation begins, newest first: the step of this launcher that ranks
+	// Launches are steps that stay in storage and from which no generation starts, newest first: the step of this launcher that ranks
 	// failed to restore, then the newest steps of earlier launchers.
 	Launches []StoredStep
 }
 
-// Generation is what the ledger needs to know about the newest generation.
+// Generation is the newest generation, as far as the ledger uses it.
 type Generation struct {
 	Number, Branch int64
 	// World is its recorded number of ranks.
@@ -49,29 +49,29 @@ type Generation struct {
 
 // Ledger is the ledger of one gang.
 type Ledger struct {
-	// every is how often steps are copied to storage; 0: there is none.
+	// every is the interval at which steps are copied to storage; 0: there is no storage.
 	every     time.Duration
 	retention Retention
-	// steps are those of which storage holds every rank's part, newest first.
+	// steps are those whose parts of all ranks are in storage, newest first.
 	steps            []StoredStep
 	pinned, launches []StoredStep
 	pinWish          int64
 	copies           []restore.Part
 	line             restore.Line
-	// revision is the newest revision of the record, stored the newest that the store has. The others are the first revisions that have
-	// the newest step, the newest copy, the pins that people ask for, and the newest branch.
+	// revision is the newest revision of the record, stored the newest in the store. The others are the first revisions with the newest
+	// step, the newest copy, the requested pins, and the newest branch.
 	revision, stored                                   int64
 	durableSince, copiedSince, pinnedSince, branchedAt int64
-	// sealedAt is when all ranks held the newest step sealed, until its record is stored; zero: that is unknown, or was returned.
+	// sealedAt is when all ranks held the newest step sealed, until its record is stored; zero: unknown, or already returned.
 	sealedAt time.Time
-	// copying is the step on its way to storage, from all ranks of the newest generation; nil: none is.
+	// copying is the step being copied to storage, from all ranks of the newest generation; nil: none.
 	copying *copying
 }
 
-// copying is a step on its way to storage.
+// copying is a step being copied to storage.
 type copying struct {
 	mark protocol.Mark
-	// manifest is ordered once every rank's file is there.
+	// manifest is set, and ordered, once every rank's file is in storage.
 	manifest protocol.Manifest
 	// sealedAt is when all ranks held it.
 	sealedAt time.Time
@@ -111,7 +111,7 @@ func (l *Ledger) Record() Recorded {
 	return r
 }
 
-// NoteRevision records the revision as which the record is stored next.
+// NoteRevision records the number of the next stored revision.
 func (l *Ledger) NoteRevision(revision int64) { l.revision = revision }
 
 // NoteStored records that the store has a revision. If that is the first with the newest step, it returns the time from sealed to
@@ -126,7 +126,7 @@ func (l *Ledger) NoteStored(revision int64, now time.Time) (gap time.Duration, k
 	return gap, true
 }
 
-// Line is the gang's line of training.
+// Line returns the gang's line.
 func (l *Ledger) Line() restore.Line { return l.line }
 
 // LineStored reports whether the store has the present line.
@@ -140,10 +140,10 @@ func (l *Ledger) BeginBranch(branch, after int64) {
 	l.branchedAt = l.revision + 1
 }
 
-// Extend moves the start of a generation's branch back to a step: nothing newer is left to restore.
+// Extend moves the start of a generation's branch back to a step: no newer step is left to restore.
 func (l *Ledger) Extend(branch, after int64) { l.line = l.line.Begin(branch, after) }
 
-// BeginLaunch keeps the newest step of the launcher that ended. The next launcher begins once that is stored.
+// BeginLaunch retains the newest step of the launcher that ended. The next launcher begins once that is stored.
 func (l *Ledger) BeginLaunch() {
 	if len(l.steps) > 0 {
 		l.keepNewest(l.launches)
@@ -152,14 +152,14 @@ func (l *Ledger) BeginLaunch() {
 	l.branchedAt = l.revision + 1
 }
 
-// keepNewest has the newest step stay before others that stay.
+// keepNewest retains the newest step, before others that are retained.
 func (l *Ledger) keepNewest(others []StoredStep) {
 	kept := append([]StoredStep{l.steps[0]}, others...)
 	l.launches = kept[:min(len(kept), maxLaunches)]
 }
 
-// KeepGivenUp keeps the newest step in storage although it is given up with all steps from one on, unless the present launcher, whose
-// generations begin after a number, has a newer one there.
+// KeepGivenUp retains the newest step in storage when all steps from one on are given up, unless the present launcher, whose generations
+// are above after, has a newer one there.
 func (l *Ledger) KeepGivenUp(from, after int64) {
 	if len(l.steps) == 0 || l.steps[0].Step < from {
 		return
@@ -180,7 +180,7 @@ func (l *Ledger) ForgetLaunches() { l.launches = nil }
 // BeginGeneration drops the step that was being copied to storage.
 func (l *Ledger) BeginGeneration() { l.copying = nil }
 
-// Newest is the newest durable step; false: none.
+// Newest returns the newest durable step; false: none.
 func (l *Ledger) Newest() (StoredStep, bool) {
 	if len(l.steps) == 0 {
 		return StoredStep{}, false
@@ -188,10 +188,10 @@ func (l *Ledger) Newest() (StoredStep, bool) {
 	return l.steps[0], true
 }
 
-// StepsStored says whether the stored record names every step and copy that the ledger names.
+// StepsStored reports whether the stored record names every step and copy of the ledger.
 func (l *Ledger) StepsStored() bool { return l.stored >= max(l.durableSince, l.copiedSince) }
 
-// DurableStored is the newest durable step that the stored record names; the zero Point: none, or it is not known to be stored yet.
+// DurableStored returns the newest durable step in the stored record; the zero Point: none, or not known to be stored yet.
 func (l *Ledger) DurableStored() protocol.Point {
 	if len(l.steps) == 0 || l.stored < l.durableSince {
 		return protocol.Point{}
@@ -199,10 +199,10 @@ func (l *Ledger) DurableStored() protocol.Point {
 	return l.steps[0].Point()
 }
 
-// Stored returns what is recorded of storage, in the form of package restore.
+// Stored returns the recorded content of storage, in the form of package restore.
 func (l *Ledger) Stored(g Generation) restore.Stored {
 	out := restore.Stored{Parts: l.copies, World: g.World}
-	if g.Unknown { // so are those of the generations that the store lost
+	if g.Unknown { // includes the generations that the store lost
 		out.Apart = g.Number - 1
 	}
 	for _, d := range l.steps[:min(len(l.steps), restore.MostWhole)] {
@@ -229,7 +229,7 @@ func (l *Ledger) Reaches(p protocol.Point, pods []restore.Pod, g Generation) boo
 	return restore.Reaches(p, pods, stored, l.line)
 }
 
-// HasPart reports whether storage has the parts of a step of a slot's ranks, of which base is the first, in a gang of world ranks.
+// HasPart reports whether storage has a slot's parts of a step. base is the first of the slot's ranks, world the gang's number of ranks.
 func (l *Ledger) HasPart(step protocol.Point, g Generation, base, ranks, world int) bool {
 	stored := l.Stored(g)
 	for local := range ranks {
@@ -240,8 +240,8 @@ func (l *Ledger) HasPart(step protocol.Point, g Generation, base, ranks, world i
 	return true
 }
 
-// Forget drops stored steps of a past that is given up: of the step's own line all above it, of any branch. If the generation is
-// unknown, pods that continue from memory may hold another step of the same number.
+// Forget drops stored steps of a history that is given up: all above a step, on its own line and on any branch. If the generation is
+// unknown, pods that continue from memory may hold a different step with the same number.
 func (l *Ledger) Forget(from protocol.Point, pods []restore.Pod, g Generation) {
 	l.drop(func(m protocol.Mark) bool { return m.Step > from.Step || m.Branch > from.Branch })
 	if g.Unknown {
@@ -249,8 +249,8 @@ func (l *Ledger) Forget(from protocol.Point, pods []restore.Pod, g Generation) {
 	}
 }
 
-// ForgetPast drops given-up steps from a record that lags behind: if ranks hold nothing as new as a step that all once held, training
-// was rolled back past it since.
+// ForgetPast drops given-up steps from an outdated record: if ranks hold no step as new as one that all once held, training was rolled back
+// past that since.
 func (l *Ledger) ForgetPast(pods []restore.Pod, g Generation) {
 	behind := func(d StoredStep) bool {
 		return d.Generation < g.Number && slices.ContainsFunc(pods, func(p restore.Pod) bool {
@@ -268,29 +268,29 @@ func (l *Ledger) ForgetPast(pods []restore.Pod, g Generation) {
 // ForgetCopies drops the copies of drained pods.
 func (l *Ledger) ForgetCopies() { l.copies = nil }
 
-// drop drops what the record says that storage has.
+// drop drops steps and copies from the record.
 func (l *Ledger) drop(gone func(protocol.Mark) bool) {
 	l.copies = slices.DeleteFunc(slices.Clone(l.copies), func(c restore.Part) bool { return gone(c.Mark) })
 	l.dropWhole(gone)
 }
 
-// dropWhole drops steps of which it has all.
+// dropWhole drops complete steps from the record.
 func (l *Ledger) dropWhole(gone func(protocol.Mark) bool) {
 	l.steps = slices.DeleteFunc(slices.Clone(l.steps), func(d StoredStep) bool { return gone(d.Mark) })
 }
 
-// Unshelve makes a step that is only pinned available to training again: a user requests it.
+// Unshelve makes a step that is only pinned available to training again, at a user's request.
 func (l *Ledger) Unshelve(to protocol.Point) {
 	for _, d := range l.pinned {
 		if d.Point() == to && !slices.ContainsFunc(l.steps, func(o StoredStep) bool { return o.Mark == d.Mark }) {
-			l.steps = append([]StoredStep{d}, l.steps...) // what is newer was given up
+			l.steps = append([]StoredStep{d}, l.steps...) // all newer steps were given up
 			return
 		}
 	}
 }
 
-// record names a step as durable. DurableStored returns it once that is stored, which the next revision does. sealedAt is when all ranks
-// held the step; zero: that is not known.
+// record adds a durable step. DurableStored returns it once the next revision is stored. sealedAt is when all ranks held the step; zero:
+// unknown.
 func (l *Ledger) record(mark protocol.Mark, sealedAt, now time.Time) {
 	if c := l.copying; c != nil && c.mark == mark {
 		sealedAt = c.sealedAt
@@ -306,8 +306,8 @@ type Candidate struct {
 	SealedAt time.Time
 }
 
-// TakeNext copies a step of all ranks to storage at the interval: the newest that all hold, first each rank's file, then the
-// manifest, then the record. began is when the gang began. It reports whether directives change.
+// TakeNext copies a step of all ranks to storage at the interval: the newest that all hold, first each rank's file, then the manifest, then
+// the record. began is when the gang started. It reports whether directives change.
 func (l *Ledger) TakeNext(ms *members.Members, newest func() Candidate, began, now time.Time) bool {
 	switch c := l.copying; {
 	case c == nil:
@@ -322,17 +322,17 @@ func (l *Ledger) TakeNext(ms *members.Members, newest func() Candidate, began, n
 	case c.manifest.Step > 0:
 	case ms.All(func(m *members.Member) bool { return m.Wrote(c.mark) }):
 		if l.stored < max(l.durableSince, l.pinnedSince) {
-			return false // what it has removed goes by the record as it is stored: nothing that this still names
+			return false // a manifest's removals follow the stored record, which must name the same steps
 		}
 		c.manifest = l.manifest(c.mark, ms)
 		return true
 	case !ms.All(func(m *members.Member) bool { return m.CanWrite(c.mark) }):
-		return l.take(newest()) // some rank dropped the step before it could be copied
+		return l.take(newest()) // some rank dropped the previous step before it was copied
 	}
 	return false
 }
 
-// take chooses the step that is copied next; there may be none yet.
+// take sets the step to copy next; false: there is none.
 func (l *Ledger) take(next Candidate) bool {
 	had := l.copying != nil
 	l.copying = nil
@@ -345,7 +345,7 @@ func (l *Ledger) take(next Candidate) bool {
 // Copies reports whether steps are copied to storage.
 func (l *Ledger) Copies() bool { return l.every > 0 }
 
-// Copying is the step that is being copied to storage, and its manifest once that is ordered; the zero Mark: none.
+// Copying returns the step being copied to storage, and its manifest once ordered; the zero Mark: none.
 func (l *Ledger) Copying() (protocol.Mark, protocol.Manifest) {
 	if l.copying == nil {
 		return protocol.Mark{}, protocol.Manifest{}
@@ -362,8 +362,7 @@ func (l *Ledger) DropOrder() bool {
 	return ordered
 }
 
-// RecordManifest records a step as durable once its manifest is written, as ordered by this coordinator or by one that ended before
-// it recorded that; false: it was not.
+// RecordManifest records a step as durable once its manifest, ordered by this or an earlier coordinator, is written; false: it was not.
 func (l *Ledger) RecordManifest(mark protocol.Mark, g Generation, sealedAt, now time.Time) bool {
 	c := l.copying
 	ordered := c != nil && c.manifest.Step > 0 && mark == c.mark
@@ -375,8 +374,8 @@ func (l *Ledger) RecordManifest(mark protocol.Mark, g Generation, sealedAt, now 
 	return true
 }
 
-// unrecorded: the manifest of that step was ordered by a coordinator that ended before it recorded it. What another
-// generation left was given up with it, and a generation makes no step of a branch after its own.
+// unrecorded reports whether an earlier coordinator ordered the manifest of that step and ended before it recorded the step. Steps of other
+// generations were given up with them, and a generation makes no step of a later branch.
 func (l *Ledger) unrecorded(mark protocol.Mark, g Generation) bool {
 	newest, some := l.Newest()
 	return l.every > 0 && mark.Step > 0 && mark.Generation == g.Number && mark.Branch >= 0 && mark.Branch <= g.Branch &&
@@ -423,6 +422,6 @@ func (l *Ledger) TakeComplete(mark protocol.Mark, world int, sealedAt, now time.
 		return false
 	}
 	l.record(mark, sealedAt, now)
-	l.copies = nil // what was on its way is older, too
+	l.copies = nil // copies under way are older, too
 	return true
 }

@@ -8,26 +8,26 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// What stays in storage. The record names it; an order to write a manifest carries what the record names as it is stored, and
-// the agent that obeys removes what is older than the two newest and not named. A record only ever comes to name steps that are
-// newer than all that it names, or goes on naming what it does. So an order may be obeyed however late, by whomever: what is
-// recorded now, and older than what that order spares, was recorded when it was given, and is named in it.
+// What stays in storage. An order to write a manifest carries the marks in the stored record; the agent then removes steps that are not
+// among them and are older than the two newest. A new mark in a record is always newer than all marks in it. So an agent may carry out an
+// order at any later time: a step that is recorded then, and older than those that the order spares, was already recorded when the order
+// was sent, and is in it.
 
 // Storage is a job's storage settings.
 type Storage struct {
-	// Every is how often a step is copied there; 0: never.
+	// Every is the interval at which a step is copied; 0: never.
 	Every time.Duration
 	Retention
 }
 
 // Retention is which steps a job keeps in storage.
 type Retention struct {
-	// Gang and Version order the settings: the UID of the object that holds them, and the generation of its spec.
+	// Gang and Version order the settings: the UID of their object, and the generation of its spec.
 	Gang    string
 	Version int64
 	// Pins are the steps that users keep until they release them.
 	Pins []protocol.Mark
-	// PinWish numbers Pins, so that a client can match the answer to its request; 0: no number.
+	// PinWish numbers Pins, so that a client can match the answer with its request; 0: no number.
 	PinWish int64
 	// Keep is how many of the newest steps stay, at least two. Every keeps one more step per interval; 0: none.
 	Keep  int
@@ -35,16 +35,16 @@ type Retention struct {
 }
 
 const (
-	// keptLeast is how many of the newest steps always stay: where a file of one is torn, the other serves.
+	// keptLeast is how many of the newest steps always stay: if a file of one is damaged, the other is used.
 	keptLeast = 2
-	// keptMost and keptEveryMost bound what stays by number and by time, whatever a Gang says.
+	// keptMost and keptEveryMost bound the steps that stay by number and by time, whatever a Gang requests.
 	keptMost      = 32
 	keptEveryMost = 48
 )
 
-// Kept returns which recorded steps stay, newest first: the newest by number, and by time the first and each that is one interval
-// later than the one before it. A step that stays by time keeps staying until there are too many; then the oldest is dropped. Times
-// are those in the record; a clock that was set back drops no step.
+// Kept returns which recorded steps stay, newest first: the newest by number, and by time the first and each that is one interval later
+// than the previous one. A step that stays by time stays until there are too many; then the oldest is dropped. Times are those in the
+// record; a clock that was set back drops no step.
 func Kept(recorded []StoredStep, r Retention) []StoredStep {
 	stays := make([]bool, len(recorded))
 	for i := range min(len(recorded), keptMost, max(keptLeast, r.Keep)) {
@@ -70,8 +70,8 @@ func Kept(recorded []StoredStep, r Retention) []StoredStep {
 	return out
 }
 
-// Pinned returns the pins that can be promised: steps pinned before, and steps that the record names now. Whether the removal of any
-// other step was ordered is unknown.
+// Pinned returns the pins that can be granted: steps pinned before, and steps in the present record. The removal of any other step may
+// already have been ordered.
 func Pinned(wishes []protocol.Mark, before, recorded []StoredStep) []StoredStep {
 	var out []StoredStep
 	for _, m := range wishes {
@@ -85,10 +85,10 @@ func Pinned(wishes []protocol.Mark, before, recorded []StoredStep) []StoredStep 
 	return out
 }
 
-// sameFiles reports whether two marks name the same files: people name a step by number and generation alone.
+// sameFiles reports whether two marks name the same files: users name a step by number and generation alone.
 func sameFiles(a, b protocol.Mark) bool { return a.Step == b.Step && a.Generation == b.Generation }
 
-// TakeRetention takes over the job's settings, unless newer ones are known; it reports whether the record must be stored.
+// TakeRetention sets the job's settings, unless it has newer ones; it reports whether the record must be stored.
 func (l *Ledger) TakeRetention(r Retention) bool {
 	if r.Gang == l.retention.Gang && r.Version < l.retention.Version {
 		return false
@@ -103,7 +103,7 @@ func (l *Ledger) TakeRetention(r Retention) bool {
 	return changed
 }
 
-// pin brings the pins in line with what the job asks for; it reports whether that changes them.
+// pin updates the pins from the settings; it reports whether they changed.
 func (l *Ledger) pin() bool {
 	pinned := Pinned(l.retention.Pins, l.pinned, slices.Concat(l.steps, l.launches))
 	same := slices.EqualFunc(pinned, l.pinned, func(a, b StoredStep) bool { return a.Mark == b.Mark })
@@ -113,8 +113,8 @@ func (l *Ledger) pin() bool {
 	return !same
 }
 
-// spared are the marks that no removal may touch: what the record names, and what people wish to be pinned although it does not
-// know them, as where the Gang was made again.
+// spared returns the marks that must not be removed: those in the record, and pins that users request although they are not in it, for
+// example after the Gang was re-created.
 func (l *Ledger) spared() []protocol.Mark {
 	out := []protocol.Mark{}
 	for _, d := range l.steps {
@@ -137,7 +137,7 @@ func (l *Ledger) spared() []protocol.Mark {
 	return out
 }
 
-// removedBelow is the mark below which nothing is needed that is not spared; none where the record names no step.
+// removedBelow returns the mark below which all steps that are not spared may be removed; none if the record is empty.
 func (l *Ledger) removedBelow() protocol.Mark {
 	var marks []protocol.Mark
 	for _, d := range l.steps[:min(len(l.steps), keptLeast)] {

@@ -1,6 +1,6 @@
-// Package members keeps which pods hold the slots of a gang, and the last report of each pod's agent. It promises: a report that is
-// older than the one before it, or of a pod that does not hold its slot, changes nothing; a slot that is handed over keeps nothing of
-// the earlier pod; and what is not reported stays unknown.
+// Package members records which pods hold the slots of a gang, and the last report of each pod's agent. A report changes nothing if it is
+// older than the previous one, or its pod does not hold its slot. A slot that another pod takes over retains nothing of the earlier pod.
+// What is not reported stays unknown.
 package members
 
 import (
@@ -11,10 +11,10 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Slot is the number of a pod's place in its gang, from 0.
+// Slot is a pod's place in its gang, from 0.
 type Slot int
 
-// Pod names one incarnation of a slot's pod.
+// Pod identifies one incarnation of a slot's pod.
 type Pod struct {
 	UID     string
 	Name    string
@@ -39,18 +39,18 @@ func (p Pod) Newer(old Pod) bool {
 // Members are the slots of a gang.
 type Members struct {
 	slots []Member
-	// superseded are pods that a newer pod took the slot over from.
+	// superseded are pods whose slot a newer pod took over.
 	superseded map[string]bool
-	// launch is the number of the launcher that the gang is at; 0: the first. left are the slots whose pods take part in no further
-	// generation of it, as is recorded.
+	// launch is the number of the gang's launcher; 0: the first. left are the recorded slots whose pods are no members of further
+	// generations of it.
 	launch int
 	left   []Slot
 	seen   Seen
-	// launched: a pod starts its ranks with a launcher, or all did in the newest generation, so that they may again.
+	// launched: a pod starts its ranks with a launcher, or all did in the newest generation and may again.
 	launched bool
-	// mixedSince is when some pods were first seen to run their whole command while others have launchers; zero: they do not.
+	// mixedSince is when some pods were first seen to run their whole command while others have launchers; zero: they are not mixed.
 	mixedSince time.Time
-	// numbered is how ranks would be numbered by what pods have reported, until one reports something else.
+	// numbered caches the numbering of ranks until a report changes it.
 	numbered *numbering
 }
 
@@ -61,28 +61,27 @@ type Recorded struct {
 	Left   []Slot
 }
 
-// New returns n slots whose pods are not known yet, with what an earlier coordinator recorded of them; launched: pods started their
-// ranks with launchers.
+// New returns n slots with unknown pods and the record of an earlier coordinator; launched: pods started their ranks with launchers.
 func New(n int, r Recorded, launched bool) *Members {
 	r.Attached = nil
 	return &Members{slots: make([]Member, n), superseded: map[string]bool{}, seen: r.Seen, launch: r.Launch, left: r.Left, launched: launched}
 }
 
-// Record is what is to be stored; it shares nothing with the members.
+// Record returns what must be stored; it shares nothing with the members.
 func (ms *Members) Record() Recorded {
 	return Recorded{Seen: ms.Seen(), Launch: ms.launch, Left: slices.Clone(ms.left)}
 }
 
-// Len is the number of slots.
+// Len returns the number of slots.
 func (ms *Members) Len() int { return len(ms.slots) }
 
 // Has reports whether the slot exists.
 func (ms *Members) Has(slot Slot) bool { return slot >= 0 && int(slot) < len(ms.slots) }
 
-// At returns what is known of a slot.
+// At returns the state of a slot.
 func (ms *Members) At(slot Slot) *Member { return &ms.slots[slot] }
 
-// Each yields every slot with what is known of it.
+// Each yields every slot with its state.
 func (ms *Members) Each(yield func(Slot, *Member) bool) {
 	for i := range ms.slots {
 		if !yield(Slot(i), &ms.slots[i]) {
@@ -91,7 +90,7 @@ func (ms *Members) Each(yield func(Slot, *Member) bool) {
 	}
 }
 
-// All says whether something holds for every slot.
+// All reports whether is holds for every slot.
 func (ms *Members) All(is func(*Member) bool) bool {
 	for _, m := range ms.Each {
 		if !is(m) {
@@ -101,7 +100,7 @@ func (ms *Members) All(is func(*Member) bool) bool {
 	return true
 }
 
-// Admission says how a report is handled.
+// Admission is how a report is handled.
 type Admission int
 
 const (
@@ -111,7 +110,7 @@ const (
 	Stale
 	// Admitted: it counts.
 	Admitted
-	// Succeeds: it counts, and its pod has taken the slot over from another one.
+	// Succeeds: it counts, and its pod has taken over the slot.
 	Succeeds
 )
 
@@ -136,7 +135,7 @@ func (ms *Members) Take(slot Slot, pod Pod, r *protocol.Report, generation int64
 	m := &ms.slots[slot]
 	was, ms.numbered = *m, nil
 	more = m.countSaves(r, now)
-	// An agent in a new container is idle until its launcher comes, which may be before its report arrives.
+	// An agent in a new container is idle until its launcher connects, which may be before its report arrives.
 	another := m.report.Containers > 0 && r.Containers > m.report.Containers
 	if m.known && Ran(m.report.State) && (another || r.State == protocol.StateIdle) {
 		m.restartedIn = generation
@@ -156,13 +155,13 @@ func (ms *Members) NoteRan(slot Slot, generation int64) {
 	}
 }
 
-// TakesOver reports whether a pod takes over its slot from old. A pod that is replaced at once may have been created in the same
-// second as its successor: then the fenced one is the old one. For pods in the API server membership.Holders decides.
+// TakesOver reports whether a pod takes over its slot from old. A pod that is replaced at once may have been created in the same second as
+// its successor: then the fenced one is the old one. For pods in the API server membership.Holders decides.
 func (ms *Members) TakesOver(p, old Pod, oldFenced bool) bool {
 	return p.Newer(old) || p.UID != old.UID && oldFenced && p.Created.Equal(old.Created) && !ms.superseded[p.UID]
 }
 
-// HandOver gives a slot to another pod and forgets what was known of the one before.
+// HandOver gives a slot to another pod and drops the state of the previous one.
 func (ms *Members) HandOver(slot Slot, to Pod) {
 	ms.superseded[ms.slots[slot].pod.UID] = true
 	ms.slots[slot] = Member{pod: to}
@@ -177,10 +176,10 @@ func (ms *Members) Detach(slot Slot, pod string) bool {
 	return was
 }
 
-// Superseded reports whether a newer pod took the slot over from this one, AnySuperseded whether from any.
+// Superseded reports whether a newer pod took over this pod's slot.
 func (ms *Members) Superseded(pod string) bool { return ms.superseded[pod] }
 
-// AnySuperseded reports whether a slot was taken over from a pod.
+// AnySuperseded reports whether a newer pod took over any slot.
 func (ms *Members) AnySuperseded() bool { return len(ms.superseded) > 0 }
 
 // Holds reports whether no other pod is known to have taken the slot.
@@ -194,19 +193,19 @@ func (ms *Members) Orphan(slot Slot, pod string) bool {
 	return m.known && m.pod.UID != pod
 }
 
-// Launch is the number of the launcher that the gang is at.
+// Launch returns the number of the gang's launcher.
 func (ms *Members) Launch() int { return max(1, ms.launch) }
 
-// BeginLaunch has the gang go on to another launcher, in which all take part.
+// BeginLaunch sets the gang's launcher; all pods are members again.
 func (ms *Members) BeginLaunch(number int) { ms.launch, ms.left = number, nil }
 
-// AdoptLaunch takes over the launcher of a generation that goes on, where the store lost its record.
+// AdoptLaunch sets the launcher of a running generation whose record the store lost.
 func (ms *Members) AdoptLaunch(number int) { ms.launch = number }
 
-// Behind says whether a pod's command has yet to come to the gang's launcher.
+// Behind reports whether a pod's command has not reached the gang's launcher yet.
 func (ms *Members) Behind(slot Slot) bool { return max(1, ms.slots[slot].report.Launch) < ms.Launch() }
 
-// NextLaunch is the newest launcher that a pod of which reports count has come to, and whether all have left the gang's.
+// NextLaunch returns the newest launcher that a pod with valid reports has reached, and whether all have left the gang's.
 func (ms *Members) NextLaunch(fenced func(pod string) bool) (next int, left bool) {
 	next, left = ms.Launch(), true
 	for slot, m := range ms.Each {
@@ -218,15 +217,15 @@ func (ms *Members) NextLaunch(fenced func(pod string) bool) (next int, left bool
 	return next, left
 }
 
-// HasLeft says whether a slot's pod takes part in no further generation of the launcher: that has returned 0 there, because it had waited
-// for the others as long as torchrun does, or a whole command has ended with 0, and its pod with it.
+// HasLeft reports whether a slot's pod is no member of further generations of the launcher: the launcher returned 0 there after it had
+// waited for the others as long as torchrun does, or a whole command, and its pod with it, succeeded.
 func (ms *Members) HasLeft(slot Slot) bool {
 	m := &ms.slots[slot]
 	return m.known && m.report.Returned >= ms.Launch() || slices.Contains(ms.left, slot)
 }
 
-// NoteLeft takes note of slots that left the launcher; it reports whether there are more: another coordinator would wait for a pod that is
-// over.
+// NoteLeft records slots that left the launcher. It reports whether there are more: they must be stored, or another coordinator would wait
+// for a pod that is over.
 func (ms *Members) NoteLeft() bool {
 	left := []Slot(nil)
 	for slot := range ms.Each {
@@ -241,7 +240,7 @@ func (ms *Members) NoteLeft() bool {
 	return true
 }
 
-// Leave records that a slot's pod is over.
+// Leave records that a slot's pod has left.
 func (ms *Members) Leave(slot Slot) {
 	if !slices.Contains(ms.left, slot) {
 		ms.left = append(slices.Clone(ms.left), slot)
@@ -249,10 +248,10 @@ func (ms *Members) Leave(slot Slot) {
 	}
 }
 
-// Rejoin has all take part in the launcher again.
+// Rejoin makes all pods members of the launcher again.
 func (ms *Members) Rejoin() { ms.left = nil }
 
-// MaxRestarts is how many restarts the user allows: the lowest number if pods report different ones.
+// MaxRestarts returns the user's limit of restarts: the lowest one if pods report different ones.
 func (ms *Members) MaxRestarts() (most int, said bool) {
 	for i := range ms.slots {
 		m := &ms.slots[i]
@@ -263,7 +262,7 @@ func (ms *Members) MaxRestarts() (most int, said bool) {
 	return most, said
 }
 
-// Containers counts the containers that each pod has had.
+// Containers returns the number of containers that each pod has had.
 func (ms *Members) Containers() []uint64 {
 	out := make([]uint64, len(ms.slots))
 	for i := range ms.slots {

@@ -9,7 +9,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Layout is the membership of one generation.
+// Layout is the members of one generation.
 type Layout struct {
 	Pods         []string // by slot
 	Incarnations []uint64
@@ -32,19 +32,19 @@ func (ms *Members) LayOut() *Layout {
 	return l
 }
 
-// NoteWorld records how many ranks the newest generation has.
+// NoteWorld records the number of ranks of the newest generation.
 func (ms *Members) NoteWorld(ranks int) { ms.seen.Ranks, ms.numbered = ranks, nil }
 
-// Recorded is the recorded number of ranks of the newest generation; 0: unknown.
+// Recorded returns the recorded number of ranks of the newest generation; 0: unknown.
 func (ms *Members) Recorded() int { return ms.seen.Ranks }
 
-// numbering is how ranks would be numbered by what pods have reported, where no layout says it.
+// numbering is the numbering of ranks derived from reports, if there is no layout.
 type numbering struct {
 	base  []int
 	world int
 }
 
-// number counts once per report: it is asked for each slot.
+// number computes the numbering once per report: it is read for each slot.
 func (ms *Members) number() *numbering {
 	if ms.numbered == nil {
 		r := &numbering{base: make([]int, len(ms.slots))}
@@ -57,13 +57,13 @@ func (ms *Members) number() *numbering {
 	return ms.numbered
 }
 
-// Base is the rank of a slot's first local rank; if not all slots are known, each pod counts with the same number of ranks.
+// Base returns the rank of a slot's first local rank; if not all slots are known, each pod counts with the same number of ranks.
 func (ms *Members) Base(slot Slot) int { return ms.number().base[slot] }
 
-// World is the number of ranks in all slots.
+// World returns the number of ranks in all slots.
 func (ms *Members) World() int { return ms.number().world }
 
-// Ranks is the number of ranks of a slot; a slot whose pod is unknown counts with as many as the others.
+// Ranks returns the number of ranks of a slot; a slot whose pod is unknown counts with as many as the others.
 func (ms *Members) Ranks(slot Slot) int {
 	if n := ms.slots[slot].report.Ranks; n > 0 {
 		return n
@@ -76,7 +76,7 @@ func (ms *Members) Ranks(slot Slot) int {
 	return ms.seen.Ranks / len(ms.slots)
 }
 
-// Pods are all slots in the form of package restore. The memory of a lost slot's pod does not count.
+// Pods returns all slots in the form of package restore. The memory of a lost slot's pod does not count.
 func (ms *Members) Pods(lost func(Slot) bool) []restore.Pod {
 	pods := make([]restore.Pod, len(ms.slots))
 	for i := range ms.slots {
@@ -86,7 +86,7 @@ func (ms *Members) Pods(lost func(Slot) bool) []restore.Pod {
 	return pods
 }
 
-// PodsKeeping are all slots where ranks that run keep nothing in memory but one step.
+// PodsKeeping returns all slots as if the memory of running ranks retained only one step.
 func (ms *Members) PodsKeeping(step int64) []restore.Pod {
 	pods := ms.Pods(NoneLost)
 	for slot, m := range ms.Each {
@@ -100,10 +100,10 @@ func (ms *Members) PodsKeeping(step int64) []restore.Pod {
 	return pods
 }
 
-// NoneLost: the memory of every pod counts.
+// NoneLost returns false: the memory of every pod counts.
 func NoneLost(Slot) bool { return false }
 
-// inventory lists what each rank of a pod holds; a rank that the agent does not know holds nothing.
+// inventory returns the steps that each rank of a pod holds; a rank that the agent does not report holds none.
 func inventory(r *protocol.Report) [][]protocol.Point {
 	out := make([][]protocol.Point, r.Ranks)
 	for _, k := range r.Rank {
@@ -114,7 +114,7 @@ func inventory(r *protocol.Report) [][]protocol.Point {
 	return out
 }
 
-// Inventories list the steps that each rank holds, over all pods.
+// Inventories returns the steps that each rank holds, over all pods.
 func (ms *Members) Inventories() [][]protocol.Point {
 	var out [][]protocol.Point
 	for i := range ms.slots {
@@ -123,7 +123,7 @@ func (ms *Members) Inventories() [][]protocol.Point {
 	return out
 }
 
-// CommonStep is the newest step that every rank holds sealed; 0: none.
+// CommonStep returns the newest step that every rank holds sealed; 0: none.
 func (ms *Members) CommonStep() int64 {
 	first := &ms.slots[0].report
 	if len(first.Rank) == 0 || first.Ranks == 0 {
@@ -146,9 +146,9 @@ func (ms *Members) holdAll(step int64) bool {
 	return true
 }
 
-// ReclaimBelow is the lowest step that all ranks may yet hold, beside those that they hold: the lowest of all ranks' newest steps, or
-// the one after it if a rank has skipped that one. Otherwise arenas of two slots would stay full once ranks hold different steps
-// beside the common one.
+// ReclaimBelow returns the lowest step that may still become common, beside the present common step: the lowest of all ranks' newest steps,
+// or one more if a rank has skipped that one. Otherwise arenas of two slots would stay full once ranks hold different steps beside the
+// common one.
 func (ms *Members) ReclaimBelow(commonStep int64) int64 {
 	low := ms.LowestNewest()
 	if low > commonStep && !ms.holdAll(low) {
@@ -157,10 +157,10 @@ func (ms *Members) ReclaimBelow(commonStep int64) int64 {
 	return low
 }
 
-// LowestNewest is the lowest, over all ranks, of each rank's newest step.
+// LowestNewest returns the lowest, over all ranks, of each rank's newest step.
 func (ms *Members) LowestNewest() int64 { return ms.lowest((*protocol.Rank).Newest) }
 
-// lowest is the lowest, over all ranks, of a step of each; 0 where a rank is not known.
+// lowest returns the lowest, over all ranks, of a step of each; 0: a rank is unknown.
 func (ms *Members) lowest(step func(*protocol.Rank) int64) int64 {
 	low := int64(-1)
 	for i := range ms.slots {
@@ -177,7 +177,7 @@ func (ms *Members) lowest(step func(*protocol.Rank) int64) int64 {
 	return max(0, low)
 }
 
-// Levels is how far ranks are.
+// Levels returns the ranks' progress.
 func (ms *Members) Levels() barrier.Levels {
 	l := barrier.Levels{
 		CommonStep:     ms.CommonStep(),
@@ -192,13 +192,12 @@ func (ms *Members) Levels() barrier.Levels {
 	return l
 }
 
-// Steps is what the ranks of a generation report of their steps.
+// Steps is the reported progress of a generation's ranks.
 type Steps struct {
-	// Lowest is the lowest of the steps that scripts last reported; Keeps: some pod keeps state in memory; Running: no rank was
-	// halted.
+	// Lowest is the lowest of the steps that scripts last reported; Keeps: some pod keeps state in memory; Running: no rank was halted.
 	Lowest         int64
 	Keeps, Running bool
-	// Counted is what the site hook of each rank counts.
+	// Counted is from the site hook of each rank.
 	Counted Counted
 	// Started is when the first of the pods started its ranks, as their agents report; zero: unknown.
 	Started time.Time
@@ -213,7 +212,7 @@ type Counted struct {
 	Known     bool
 }
 
-// Steps returns those of a generation; false: not all ranks have reported them.
+// Steps returns the progress of a generation; false: not all ranks have reported it.
 func (ms *Members) Steps(generation int64) (Steps, bool) {
 	s := Steps{Lowest: -1, Running: true, Counted: Counted{Lowest: -1, Known: true}}
 	c, first := &s.Counted, true
@@ -242,7 +241,7 @@ func (ms *Members) Steps(generation int64) (Steps, bool) {
 	return s, true
 }
 
-// FirstDetection is when the first agent detected a failure of a generation, by its clock.
+// FirstDetection returns when the first agent detected a failure of a generation, by its clock.
 func (ms *Members) FirstDetection(generation int64) time.Time {
 	first := time.Time{}
 	for i := range ms.slots {
@@ -255,14 +254,14 @@ func (ms *Members) FirstDetection(generation int64) time.Time {
 	return first
 }
 
-// Waited returns how many ranks of a slot ran on after SIGTERM until they ended, and how long; no ranks: none did.
+// Waited is how many ranks of a slot ran on after SIGTERM until they ended, and how long; no ranks: none did.
 type Waited struct {
 	Slot  Slot
 	Ranks int
 	For   time.Duration
 }
 
-// Waited is the pod whose ranks of a generation took longest to end by themselves.
+// Waited returns the pod whose ranks of a generation took longest to end after SIGTERM.
 func (ms *Members) Waited(generation int64) Waited {
 	var w Waited
 	for i := range ms.slots {
@@ -273,7 +272,7 @@ func (ms *Members) Waited(generation int64) Waited {
 	return w
 }
 
-// NewestBranch is the newest branch of training of which a rank of a slot holds a step.
+// NewestBranch returns the newest branch of training of which a rank of the slot holds a step.
 func (m *Member) NewestBranch() int64 {
 	newest := int64(0)
 	for i := range m.report.Rank {
@@ -286,7 +285,7 @@ func (m *Member) NewestBranch() int64 {
 	return newest
 }
 
-// BranchOf is the branch of a step that ranks of a generation hold; false: no rank holds it.
+// BranchOf returns the branch of a step that ranks of a generation hold; false: no rank holds it.
 func (ms *Members) BranchOf(step, generation int64) (int64, bool) {
 	for i := range ms.slots {
 		m := &ms.slots[i]

@@ -7,26 +7,27 @@ import (
 )
 
 const (
-	// savesPerSecond is how many saves of a rank count, of each result: far more than a script makes, so that no agent's word is worth more.
+	// savesPerSecond is the most saves of a rank that count, of each result: far more than a script makes, which limits a false report's
+	// effect.
 	savesPerSecond = 1000
-	// savesAtOnce is how long such saves may wait to be told.
+	// savesAtOnce is how long such saves may accumulate before a report.
 	savesAtOnce = time.Minute
 )
 
-// savesSeen is what is known of the saves of a pod's ranks in one generation. Every process counts its own from 0.
+// savesSeen is the reported saves of a pod's ranks in one generation. Every process counts its own from 0.
 type savesSeen struct {
 	generation int64
-	// begun: this coordinator has heard the pod before that generation, so that all of its saves are to be counted.
+	// begun: this coordinator had a report of the pod before that generation, so that all of its saves count.
 	begun bool
-	// counts are those told last, by local rank; nil: none was told yet.
+	// counts are the last reported ones, by local rank; nil: none was reported yet.
 	counts []*protocol.Saves
-	// credit is how much longer saves may count at once, as of at.
+	// credit is the remaining time for which saves may count at once, as of at.
 	credit time.Duration
 	at     time.Time
 }
 
-// countSaves says how many more saves a report tells of than those before it, of all ranks together. What a pod told before this
-// coordinator heard of it first was another one's to count.
+// countSaves returns how many more saves a report has than the previous ones, of all ranks together. Saves in a pod's first report to this
+// coordinator were counted by an earlier one.
 func (m *Member) countSaves(r *protocol.Report, now time.Time) (more protocol.Saves) {
 	seen := &m.saves
 	if !m.known {
@@ -61,7 +62,7 @@ func (m *Member) countSaves(r *protocol.Report, now time.Time) (more protocol.Sa
 	return more
 }
 
-// savesSince is how many saves there were since from, most of each at most. Where a count has fallen, another process tells its own.
+// savesSince returns the difference of two counts, at most most of each. If a count has fallen, it is a new process's, and counts whole.
 func savesSince(saves, from protocol.Saves, most uint32) protocol.Saves {
 	if saves.Copied < from.Copied || saves.Overlapped < from.Overlapped || saves.Dropped < from.Dropped || saves.Skipped < from.Skipped ||
 		saves.Refused < from.Refused {

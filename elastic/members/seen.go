@@ -15,8 +15,8 @@ type Seen struct {
 	StandbysReady int
 	Attached      []Slot
 	Notes         []string
-	// Unprotected are the first of the UnprotectedPods in which processes run but no rank does; WholeCommand says that each pod's one
-	// rank is its whole command.
+	// Unprotected are the first of the UnprotectedPods in which processes run but no rank does; WholeCommand: the one rank of each pod is
+	// its whole command.
 	Unprotected     []Unprotected
 	UnprotectedPods int
 	WholeCommand    bool
@@ -29,8 +29,8 @@ type Unprotected struct {
 	Runs string
 }
 
-// maxNotes bounds the notes that are recorded, maxUnprotected the pods that are listed: usually all pods of a gang have the same
-// command. maxNote bounds the text of a note, maxRuns what is said of such a pod: two or three command lines and the remedy.
+// maxNotes bounds the recorded notes, maxUnprotected the listed pods: usually all pods of a gang have the same command. maxNote bounds the
+// text of a note, maxRuns that about such a pod: two or three command lines and the remedy.
 const maxNotes, maxUnprotected, maxNote, maxRuns = 10, 4, 200, 700
 
 // Seen returns what users see of the pods now; it shares nothing with them.
@@ -45,15 +45,15 @@ func (ms *Members) WholeCommand() bool { return ms.seen.WholeCommand }
 
 // News is what Refresh has changed.
 type News struct {
-	// People: users see something else; Orders: directives may change as well.
+	// People: what users see has changed; Orders: directives may change as well.
 	People, Orders bool
 	// Unprotected is the text for users; "": none. Mended: no pod is unprotected any more.
 	Unprotected string
 	Mended      bool
 }
 
-// Refresh updates what users see. Until all agents have reported to this coordinator, what the previous one recorded of commands
-// stays. fenced reports whether the reports of a pod are ignored.
+// Refresh updates what users see. Until all agents have reported to this coordinator, its predecessor's record about commands stays. fenced
+// reports whether the reports of a pod are ignored.
 func (ms *Members) Refresh(generation int64, fenced func(pod string) bool) News {
 	next, all, launched := Seen{Ranks: ms.seen.Ranks, Attached: []Slot{}, Notes: []string{}}, true, ms.launched
 	for i := range ms.slots {
@@ -96,7 +96,7 @@ func (ms *Members) Refresh(generation int64, fenced func(pod string) bool) News 
 	return news
 }
 
-// see adds what people see of a pod.
+// see adds what users see of a pod.
 func (s *Seen) see(slot Slot, m *Member) {
 	if m.attached {
 		s.Attached = append(s.Attached, slot)
@@ -127,7 +127,7 @@ func SameToPeople(a, b *protocol.Report) bool {
 		a.LeftForLauncher == b.LeftForLauncher && a.Terminating == b.Terminating
 }
 
-// unprotected says what is found and what to do.
+// unprotected returns a note with the finding and the remedy.
 func unprotected(u Unprotected, pods int) string {
 	more := ""
 	if pods > 1 {
@@ -146,8 +146,8 @@ func (ms *Members) NoteLaunched(generation int64) {
 	ms.launched = HasLauncher(&ms.slots[0].report, generation)
 }
 
-// HasLauncher reports whether a pod starts its ranks with a launcher, or will: the agent reports ranks a moment after
-// the pod left the generation for them.
+// HasLauncher reports whether a pod starts its ranks with a launcher, or will: the agent reports ranks a moment after the pod left the
+// generation for them.
 func HasLauncher(r *protocol.Report, generation int64) bool {
 	return !r.WholeCommand && !r.Terminating && (r.Ranks > 0 || LeftForLauncher(r, generation))
 }
@@ -163,12 +163,12 @@ func (m *Member) inFirstRun(generation int64) bool {
 	return generation == 0 && len(m.report.Rank) > 0 && m.report.Rank[0].Exit == nil
 }
 
-// mixedTimeout is how long a gang may be mixed: some pods start ranks with a launcher, and in others the whole command
-// is the one rank, whose first run is over, so that no launcher will start there. It is longer than agents wait for the
-// generation of a command that has ended.
+// mixedTimeout is how long a gang may be mixed: some pods start ranks with a launcher, and in others the whole command is the one rank,
+// whose first run is over, so that no launcher will start there. It is longer than agents wait for the generation of a command that has
+// ended.
 const mixedTimeout = 15 * time.Minute
 
-// NoteMixed records since when commands have been finally mixed, and reports whether that is for too long. leaves: see Mixed.
+// NoteMixed records since when commands have been mixed for good, and reports whether that is too long. leaves: see Mixed.
 func (ms *Members) NoteMixed(generation int64, leaves func(Slot) bool, now time.Time) (tooLong bool) {
 	switch mixed := ms.mixedFinally(generation, leaves); {
 	case !mixed:
@@ -184,8 +184,8 @@ func (ms *Members) mixedFinally(generation int64, leaves func(Slot) bool) bool {
 	return ms.All(func(m *Member) bool { return !m.known || !m.report.WholeCommand || !m.inFirstRun(generation) }) && ms.Mixed(leaves) != ""
 }
 
-// Mixed returns why a gang cannot run in which the whole command is the one rank of some pods while others start ranks
-// with a launcher; "" where it is not mixed. Each kind would restart what the other continues. Pods that leave do not count.
+// Mixed returns why a gang cannot run because in some pods the whole command is the one rank, while others start ranks with a launcher; "":
+// it is not mixed. Each kind would restart what the other continues. Pods that leave do not count.
 func (ms *Members) Mixed(leaves func(Slot) bool) string {
 	whole, launched := -1, -1
 	for i := range ms.slots {

@@ -6,7 +6,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Moment is when the agents reached a point: the first of them, or the last.
+// Moment is when the first or the last agent reached a point.
 type Moment struct {
 	At time.Time
 	N  int
@@ -37,8 +37,9 @@ type Timeline struct {
 	Standbys int
 }
 
-// Timeline returns that of a generation in which all pods run ranks; false: one does not yet, is ending them or has ended them, so
-// that its times belong to the next generation. came reports whether a pod is new in the generation, so that it had nothing to halt.
+// Timeline returns the timeline of a generation in which all pods run ranks; false: a pod does not run them yet, or is ending or has ended
+// them, so that its times belong to the next generation. came reports whether a pod is new in the generation, so that it had nothing to
+// halt.
 func (ms *Members) Timeline(generation int64, came func(Pod) bool) (Timeline, bool) {
 	var l Timeline
 	for i := range ms.slots {

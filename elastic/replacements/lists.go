@@ -17,12 +17,12 @@ type Note struct {
 	Message string
 }
 
-// about tells people of a termination.
+// about returns a note on a termination.
 func about(d Termination, warning bool, what string) Note {
 	return Note{warning, fmt.Sprintf("%s of slot %d %s", d.Where(), d.Slot, what)}
 }
 
-// SetPending takes over the level of pods to be replaced. It returns the notes for users, and whether the lists have changed.
+// SetPending sets the level of pods to be replaced. It returns notes for users, and whether the lists have changed.
 func (rs *Replacements) SetPending(pods []Termination, now time.Time) (notes []Note, changed bool) {
 	next := []Termination{}
 	for _, d := range rs.pending {
@@ -39,9 +39,9 @@ func (rs *Replacements) SetPending(pods []Termination, now time.Time) (notes []N
 		case old == nil:
 			notes = append(notes, announce(&d, now))
 		case old.GivenUp():
-			d = *old // what was given up stays so, whatever its node turns out to be
+			d = *old // a given-up pod stays so, whatever its node's state is
 		default:
-			d.At, d.Deadline = old.At, old.Deadline // it has the time that it was given first
+			d.At, d.Deadline = old.At, old.Deadline // its first times stay valid
 		}
 		next = append(next, d)
 	}
@@ -49,12 +49,12 @@ func (rs *Replacements) SetPending(pods []Termination, now time.Time) (notes []N
 	return notes, rs.recordLists(next, nil)
 }
 
-// mayTerminate reports whether the listed pod was not replaced yet.
+// mayTerminate reports whether the listed pod has not been replaced yet.
 func (rs *Replacements) mayTerminate(d Termination) bool {
 	return rs.ms.Has(d.Slot) && !rs.Released(d.Pod) && (!rs.ms.Superseded(d.Pod) || rs.Of(d.Pod) != nil)
 }
 
-// recordLists takes over which pods are to be replaced, and which terminate because their Job is suspended.
+// recordLists sets which pods must be replaced, and which terminate because their Job is suspended.
 func (rs *Replacements) recordLists(pending, suspended []Termination) (changed bool) {
 	bySlot(pending)
 	bySlot(suspended)
@@ -78,7 +78,7 @@ func (rs *Replacements) GiveUp(d Termination, now time.Time) Note {
 	return note
 }
 
-// announce gives a new termination its times and tells people.
+// announce sets the times of a new termination and returns the note on it.
 func announce(d *Termination, now time.Time) Note {
 	if d.At.IsZero() {
 		d.At = now
@@ -89,7 +89,7 @@ func announce(d *Termination, now time.Time) Note {
 	return about(*d, true, "must be replaced: "+d.Why())
 }
 
-// withdrawn tells people of each termination that is no longer wanted.
+// withdrawn returns a note on each termination that is withdrawn.
 func (rs *Replacements) withdrawn(leaves func(Termination) bool) (notes []Note) {
 	for _, d := range rs.pending {
 		if !leaves(d) {
@@ -99,8 +99,8 @@ func (rs *Replacements) withdrawn(leaves func(Termination) bool) (notes []Note) 
 	return notes
 }
 
-// irrevocable reports whether a termination cannot be withdrawn any more: it was carried out, the pod is being deleted,
-// or the coordinator itself gave the pod up.
+// irrevocable reports whether a termination can no longer be withdrawn: it was carried out, the pod is being deleted, or the coordinator
+// itself gave the pod up.
 func (rs *Replacements) irrevocable(d Termination) bool {
 	m := rs.ms.At(d.Slot)
 	leaves := m.Known() && m.Is(d.Pod) && m.Report().Terminating
@@ -116,12 +116,12 @@ func (rs *Replacements) All() []Termination { return Merge(rs.pending, rs.suspen
 // Of returns why a pod must terminate; nil: it need not.
 func (rs *Replacements) Of(pod string) *Termination {
 	if rs.None() {
-		return nil // as nearly always, and it is asked for each slot
+		return nil // the usual case; it is called for each slot
 	}
 	return cmp.Or(ofPod(rs.pending, pod), ofPod(rs.suspended, pod))
 }
 
-// For returns why the pod that holds a slot must terminate; nil where it need not.
+// For returns why the pod that holds a slot must terminate; nil: it need not.
 func (rs *Replacements) For(slot members.Slot) *Termination {
 	if rs.None() {
 		return nil
@@ -129,7 +129,7 @@ func (rs *Replacements) For(slot members.Slot) *Termination {
 	return cmp.Or(rs.inSlot(rs.pending, slot), rs.inSlot(rs.suspended, slot))
 }
 
-// inSlot is that of the pod that holds a slot.
+// inSlot returns the termination of the pod that holds a slot.
 func (rs *Replacements) inSlot(list []Termination, slot members.Slot) *Termination {
 	for i := range list {
 		if d := &list[i]; d.Slot == slot && !rs.ms.Orphan(d.Slot, d.Pod) {
@@ -155,7 +155,7 @@ func (rs *Replacements) atPending(terminations []Termination) []Termination {
 	return out
 }
 
-// Names lists the uncommitted pods for users.
+// Names returns the uncommitted pods as text for users.
 func (rs *Replacements) Names() string {
 	var names []string
 	for _, d := range rs.Uncommitted() {
@@ -169,12 +169,12 @@ func (rs *Replacements) AnyFenced() bool {
 	return slices.ContainsFunc(rs.All(), func(d Termination) bool { return rs.Fenced(d.Pod) })
 }
 
-// AnyUnknown reports whether the agent of a pod that is to be replaced has not attached yet, and may.
+// AnyUnknown reports whether the agent of a pod to be replaced has not attached yet, and may.
 func (rs *Replacements) AnyUnknown() bool {
 	return slices.ContainsFunc(rs.Uncommitted(), func(d Termination) bool { return !d.Dead && !rs.ms.At(d.Slot).Known() })
 }
 
-// Record returns what must be stored of the lists; it shares nothing with them.
+// Record returns the lists to be stored; they share nothing with the Replacements.
 func (rs *Replacements) Record() (pending, suspended []Termination) {
 	return slices.Clone(rs.pending), slices.Clone(rs.suspended)
 }

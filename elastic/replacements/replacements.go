@@ -1,6 +1,6 @@
-// Package replacements keeps which pods of a gang must be replaced, why, and the stage of each replacement. It promises:
-// a released pod is not listed again; a termination that cannot be withdrawn stays until it is carried out; once a
-// replacement is committed, reports of its pod do not count; and Replace is requested once per pod and coordinator.
+// Package replacements records which pods of a gang must be replaced, why, and the stage of each replacement. A released pod is not listed
+// again. A termination that cannot be withdrawn stays until it is carried out. Once a replacement is committed, reports of its pod do not
+// count. Replace is requested once per pod and coordinator.
 package replacements
 
 import (
@@ -9,22 +9,22 @@ import (
 	"holdfast.dev/holdfast/elastic/members"
 )
 
-// stage is how far the replacement of a pod has come.
+// stage is the progress of a pod's replacement.
 //
 //	pending ──── everything is halted, and what was to be copied is ────► committed ── stored ──► requested ── NoteReleased ──► released
 //	   └── the termination is withdrawn: the pod stays
 //
-// A pod of which nothing runs (an orphan), and any before the first generation, is requested at once. From committed on the pod
-// is fenced; a dead one is from the first.
+// For a pod in which nothing runs (an orphan), and for any before the first generation, the replacement is requested at once. A pod is
+// fenced from committed on, a dead one from the first stage.
 type stage int
 
 const (
-	// none: the pod need not go.
+	// none: the pod stays.
 	none stage = iota
 	// pending: it is listed.
 	pending
-	// committed: it is in the account of a recovery, and Replace follows once that is stored. A coordinator that has only
-	// begun is here again, so that Replace is emitted once in the life of each.
+	// committed: it is in the account of a recovery, and Replace follows once that is stored. A restarted coordinator returns to this
+	// stage, so each coordinator emits Replace once.
 	committed
 	// requested: this coordinator has emitted Replace.
 	requested
@@ -35,15 +35,15 @@ const (
 // Replacements are the pods of a gang that must terminate.
 type Replacements struct {
 	ms *members.Members
-	// pending are those that must be replaced and were not yet, suspended those that go because their Job is suspended (suspend.go).
+	// pending are those that must be replaced and were not yet, suspended those that terminate because their Job is suspended (suspend.go).
 	pending, suspended []Termination
 	// stages are those from committed on, by pod.
 	stages map[string]stage
-	// count is how many pods were replaced.
+	// count is the number of replaced pods.
 	count int
 }
 
-// New returns the recorded state: the lists, how many pods were replaced, and which replacements are carried out or committed.
+// New returns the recorded state: the lists, the number of replaced pods, and the replacements that are carried out or committed.
 func New(ms *members.Members, pending, suspended []Termination, count int, replaced []Replacement) *Replacements {
 	rs := &Replacements{ms: ms, pending: pending, suspended: suspended, stages: map[string]stage{}, count: count}
 	for _, o := range replaced {
@@ -55,10 +55,10 @@ func New(ms *members.Members, pending, suspended []Termination, count int, repla
 	return rs
 }
 
-// Count is the number of replaced pods.
+// Count returns the number of replaced pods.
 func (rs *Replacements) Count() int { return rs.count }
 
-// stage is how far the replacement of a pod has come.
+// stage returns the progress of a pod's replacement.
 func (rs *Replacements) stage(pod string) stage {
 	if at := rs.stages[pod]; at != none || rs.Of(pod) == nil {
 		return at
@@ -78,11 +78,11 @@ func (rs *Replacements) Fenced(pod string) bool {
 // Released reports whether the pod is released from its Job.
 func (rs *Replacements) Released(pod string) bool { return rs.stages[pod] == released }
 
-// Commit commits terminations, up to a number, while everything is halted; the caller writes them into the account of the recovery.
-// After that is stored, RequestCommitted requests each.
+// Commit commits at most that many terminations while all ranks are halted; the caller writes them into the account of the recovery. After
+// that is stored, RequestCommitted requests each.
 func (rs *Replacements) Commit(most int) []Termination {
 	all := rs.ToReplace()
-	all = all[:min(len(all), most)] // the others when these are released
+	all = all[:min(len(all), most)] // the others follow when these are released
 	for _, d := range all {
 		rs.stages[d.Pod] = committed
 	}
@@ -97,8 +97,8 @@ func (rs *Replacements) RequestCommitted() []Termination {
 	return rs.request(slices.DeleteFunc(slices.Clone(rs.pending), func(d Termination) bool { return rs.stage(d.Pod) != committed }))
 }
 
-// RequestOrphans requests the replacement of pods in which nothing runs: another pod holds the slot, or held it last. If a newer pod
-// took over and ranks are lost with it, the account of the recovery lists it instead.
+// RequestOrphans requests the replacement of pods in which nothing runs: another pod holds the slot, or held it last. If a newer pod took
+// over and ranks are lost with the older one, the account of the recovery lists that instead.
 func (rs *Replacements) RequestOrphans(lost func(members.Slot) bool) []Termination {
 	return rs.request(slices.DeleteFunc(slices.Clone(rs.pending), func(d Termination) bool {
 		return !rs.ms.Orphan(d.Slot, d.Pod) || rs.stage(d.Pod) >= requested || rs.ms.Superseded(d.Pod) && lost(d.Slot)
@@ -127,8 +127,7 @@ func (rs *Replacements) NoteReleased(pod string) bool {
 	return true
 }
 
-// Pressing returns the first termination that ends the generation which runs; nil: none does. lost says whether ranks of a slot are
-// lost.
+// Pressing returns the first termination that ends the running generation; nil: none does. lost reports whether ranks of a slot are lost.
 func (rs *Replacements) Pressing(lost func(members.Slot) bool) *Termination {
 	for _, d := range rs.All() {
 		if rs.ms.Orphan(d.Slot, d.Pod) && !lost(d.Slot) || rs.stage(d.Pod) >= committed {

@@ -7,31 +7,30 @@ import (
 	"holdfast.dev/holdfast/elastic/members"
 )
 
-// stuckTime is how long a pod whose agent reports may keep its gang from halting. Where several do, and they are more than half of the
-// gang's, what they wait for is likely one and the same, such as a file system, and may come back: they have PartitionTime, as those that
-// are unreachable. Once they are not more than half any longer, it may just have come back: each that is left has stuckTime from then,
-// within PartitionTime.
+// stuckTime is how long a pod whose agent reports may keep its gang from halting. If several pods do, and they are more than half of the
+// gang, they probably wait for one thing, such as a file system, that may come back: they have PartitionTime, like unreachable ones. Once
+// they are no longer more than half, it may just have come back: each remaining pod has stuckTime from then, within PartitionTime.
 const stuckTime = 2 * time.Minute
 
-// StuckEvery is how often these slots are checked: a halting large gang sends many reports. Between two checks at most StuckGap
-// counts: in a longer gap the coordinator itself stood still and received nothing.
+// StuckEvery is the interval at which these slots are checked: a halting large gang sends many reports. Between two checks at most StuckGap
+// counts: in a longer gap the coordinator itself was stopped and received nothing.
 const (
 	StuckEvery = time.Second
 	StuckGap   = 2 * StuckEvery
 )
 
-// stuck is what is known of a slot whose agent reports, or did, and has not halted.
+// stuck is the state of a slot that has not halted and whose agent reports, or did.
 type stuck struct {
-	// pod holds the slot; heard is for how long it reported in all that it has not halted, at when it did last. Time in which no report
-	// arrives counts as unreachable.
+	// pod holds the slot; heard is the total time for which it reported without having halted, at when it last did. Time without reports
+	// counts as unreachable.
 	pod   string
 	heard time.Duration
 	at    time.Time
-	// among is what heard was when more than half of the gang were last seen not to halt; 0: they never were.
+	// among is heard when more than half of the gang were last seen not to halt; 0: never.
 	among time.Duration
 }
 
-// count counts on.
+// count adds the time since the last check.
 func (k *stuck) count(pod string, now time.Time) {
 	switch {
 	case k.pod != pod:
@@ -42,7 +41,7 @@ func (k *stuck) count(pod string, now time.Time) {
 	k.at = now
 }
 
-// TrackStuck records slots whose agents report and that do not halt, and gives up those that took too long: they count as dead, so
+// TrackStuck updates the slots whose agents report and that have not halted, and gives up those that took too long: they count as dead, so
 // that their reports and copies are ignored.
 func (w *Watch) TrackStuck(now time.Time) (notes []Note) {
 	if now.Sub(w.stuckAt) < StuckEvery {
@@ -63,7 +62,7 @@ func (w *Watch) TrackStuck(now time.Time) (notes []Note) {
 	most := w.mostStuck()
 	if most {
 		for i := range w.stuck {
-			w.stuck[i].among = w.stuck[i].heard // of unreachable ones too: they have as long once they report
+			w.stuck[i].among = w.stuck[i].heard // also of unreachable ones: the time counts once they report
 		}
 	}
 	for i, k := range w.stuck {
@@ -77,7 +76,7 @@ func (w *Watch) TrackStuck(now time.Time) (notes []Note) {
 	return notes
 }
 
-// mostStuck: several slots report and do not halt, and they are more than half.
+// mostStuck reports whether several slots report and do not halt, and these are more than half.
 func (w *Watch) mostStuck() bool {
 	n := 0
 	for _, k := range w.stuck {
@@ -88,8 +87,8 @@ func (w *Watch) mostStuck() bool {
 	return n > 1 && 2*n > len(w.stuck)
 }
 
-// mayHaltFor is how long a slot may take to halt in all; mostStuck: more than half do not halt now. What a terminating pod runs may handle
-// SIGTERM for all of its grace, and what the others run beside it for as long.
+// mayHaltFor returns how long a slot may take to halt; mostStuck: more than half do not halt now. Processes of a terminating pod may handle
+// SIGTERM for all of its grace period, and those of the other pods for as long.
 func (w *Watch) mayHaltFor(slot members.Slot, mostStuck bool) time.Duration {
 	r, most := w.ms.At(slot).Report(), PartitionTime
 	if !mostStuck {

@@ -8,12 +8,11 @@ import (
 	"holdfast.dev/holdfast/elastic/members"
 )
 
-// A suspended Job. Its pods go, and none comes in their place for now: they are listed beside those that are replaced, and never among
-// them but where a replacement was committed before. What they hold is copied as that of replaced pods is (All). Then nothing is asked of
-// the store: whoever suspends a Job has its pods deleted, and lets them end. People are told of no pod, for they asked for all of it
-// themselves.
+// A suspended Job. Its pods terminate, and none replaces them for now: they are listed separately from those that are replaced, unless a
+// replacement was committed before. Their state is copied like that of replaced pods (All). After that nothing is requested from the store:
+// suspending a Job deletes its pods. No notes are written about the pods, because the user requested all of it.
 
-// Suspend takes over the level. A given-up pod stays given up.
+// Suspend sets the level. A given-up pod stays given up.
 func (rs *Replacements) Suspend(pods []Termination, now time.Time) (notes []Note, changed bool) {
 	pending, suspended := []Termination{}, []Termination{}
 	for _, d := range rs.pending {
@@ -32,7 +31,7 @@ func (rs *Replacements) Suspend(pods []Termination, now time.Time) (notes []Note
 	return notes, rs.recordLists(pending, suspended)
 }
 
-// suspendedAgain gives a suspended pod its times. How long it may be waited for is known once it is deleted, and received again then.
+// suspendedAgain sets the times of a suspended pod. Its deadline is known, and received again, once it is being deleted.
 func (rs *Replacements) suspendedAgain(d Termination, now time.Time) Termination {
 	before := Termination{At: d.At, Deadline: now.Add(terminationTime)}
 	if old := ofPod(rs.suspended, d.Pod); old != nil {
@@ -52,5 +51,5 @@ func (rs *Replacements) Suspended(slot members.Slot) bool {
 	return rs.inSlot(rs.suspended, slot) != nil
 }
 
-// AllSuspended: no pod has to be replaced.
+// AllSuspended reports whether no pod has to be replaced.
 func (rs *Replacements) AllSuspended() bool { return len(rs.ToReplace()) == 0 }

@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/elastic/members"
 )
 
-// Termination says that a pod must be replaced, and why.
+// Termination is a pod that must be replaced, and why.
 type Termination struct {
 	Slot members.Slot
 	Pod  string // UID
@@ -21,7 +21,7 @@ type Termination struct {
 	Message string
 	// At is when that was decided; Deadline is until when the coordinator may wait for the pod's state (zero: see deadline.go).
 	At, Deadline time.Time
-	// Dead: nothing on the pod's node answers; the pod is fenced.
+	// Dead: the pod's node does not answer; the pod is fenced.
 	Dead bool
 }
 
@@ -35,8 +35,8 @@ const (
 	PodDeleted = "PodDeleted"
 	// AgentUnreachable: the pod's agent sends no report while everything must halt.
 	AgentUnreachable = "AgentUnreachable"
-	// HaltTimeout: the agent reports, but the pod's processes do not end while everything must halt: the kernel cannot end a rank, or
-	// the agent can carry nothing out.
+	// HaltTimeout: the agent reports, but the pod's processes do not end while all ranks must halt: the kernel cannot end a rank, or the
+	// agent cannot carry out orders.
 	HaltTimeout = "HaltTimeout"
 )
 
@@ -65,24 +65,24 @@ func (d Termination) Why() string {
 	return d.Cause + ": " + d.Message
 }
 
-// OwnVerdict: the coordinator itself decided that the pod must go, so no other component reports it again.
+// OwnVerdict reports whether the coordinator itself decided that the pod must terminate, so that no other component reports it again.
 func (d Termination) OwnVerdict() bool { return d.GivenUp() || d.Cause == HardwareSuspected }
 
-// GivenUp: the coordinator itself has given the pod up as dead, because it sends no report or does not halt.
+// GivenUp reports whether the coordinator itself has given the pod up as dead, because it sends no report or does not halt.
 func (d Termination) GivenUp() bool { return d.Cause == AgentUnreachable || d.Cause == HaltTimeout }
 
 // Blames reports whether the termination explains a failure that began in its slot: the node was sick. A pod that is deleted, moved
 // or was given up does not mean a sick node.
 func (d Termination) Blames() bool { return d.Cause != PodDeleted && !d.OwnVerdict() }
 
-// Loss returns the cause of a generation's end that a termination is. rank is the first of the slot.
+// Loss returns the termination as the cause of a generation's end. rank is the first of the slot.
 func (d Termination) Loss(rank int) *cause.Cause {
 	c := &cause.Cause{Code: cause.PodReplaced, Slot: int(d.Slot), Rank: rank, Message: fmt.Sprintf("%s: %s", d.Where(), d.Why())}
 	switch {
 	case d.Cause == JobSuspended:
 		c.Code, c.Message = cause.JobSuspended, "the Job is suspended"
 	case d.GivenUp():
-		c.Code = cause.PodLost // it need not have left its place: what is unreachable or hangs again and again is counted
+		c.Code = cause.PodLost // the pod may still be in place: repeated failures of this kind count
 	}
 	return c
 }
@@ -115,9 +115,9 @@ func ofPod(terminations []Termination, pod string) *Termination {
 	return nil
 }
 
-// Bounds of the recorded pods to be replaced. The record must fit into one object of the API server even if all of 5,000 pods are
-// evicted repeatedly. Those that the coordinator itself gave up are listed first: the next coordinator does not receive them from
-// elsewhere. If there are more, it waits for their agents again.
+// Bounds of the recorded pods to be replaced. The record must fit into one object of the API server even if all of 5,000 pods are evicted
+// repeatedly. Pods that the coordinator itself gave up are listed first: the next coordinator receives them from no other component. If
+// there are more, it waits for their agents again.
 const (
 	// MaxListed limits the listed pods beside the committed ones, keptGivenUp those that were given up here; only the first
 	// MaxListed of these keep message and node. keptMessage limits each message.

@@ -11,22 +11,21 @@ const (
 	// UnreachableTime is how long a running pod without reports may keep its gang from halting.
 	UnreachableTime = 2 * time.Minute
 	// PartitionTime is the same if several agents are unreachable and these are more than half of the gang. It is longer than a usual
-	// interruption of the coordinator's network; after it, the state in these pods is worth less than the time of a gang that stands
-	// still.
+	// interruption of the coordinator's network; after it, the state in these pods is worth less than the time of an idle gang.
 	PartitionTime = 10 * time.Minute
 	// LookupEvery is how often the coordinator queries which pods hold the unreachable slots; LookupStale without an answer makes
 	// their state unknown.
 	LookupEvery = 10 * time.Second
 	LookupStale = 3 * LookupEvery
-	// haltQuietly is how long halting may take before a note for people names the awaited pods.
+	// haltQuietly is how long halting may take before a note names the awaited pods.
 	haltQuietly = 3 * time.Second
 )
 
-// unreachable is what is known of a slot whose agent is unreachable while everything is being halted.
+// unreachable is the state of a slot whose agent is unreachable while all ranks must halt.
 type unreachable struct {
-	// since is from when it counts, of this holder; zero: the agent reports, or has halted.
+	// since is when its time began, for this holder; zero: the agent reports, or has halted.
 	since time.Time
-	// known: the holder was told, at answered for the last time.
+	// known: the API server's answer about the holder is recent; answered is when it last came.
 	known    bool
 	answered time.Time
 	// holder is the pod that the API server has in the slot, runs whether its container was started.
@@ -34,28 +33,28 @@ type unreachable struct {
 	runs   bool
 }
 
-// Watch follows which pods keep a generation from halting, and gives up those that take too long.
+// Watch tracks which pods keep a generation from halting, and gives up those that take too long.
 type Watch struct {
 	ms *members.Members
 	rs *Replacements
-	// generation is the one that halts; detected is when its failure was seen.
+	// generation is the halting one; detected is when its failure was seen.
 	generation int64
 	detected   time.Time
-	// within is how long ranks may take to end by themselves because pods are terminating; 0: as their launchers say.
+	// within is how long ranks may take to end because pods are terminating; 0: as their launchers set it.
 	within time.Duration
-	// silent is what is known of each slot that must halt and is unreachable, stuck of each that must halt and reports.
+	// silent has the state of each slot that must halt and is unreachable, stuck that of each that must halt and reports.
 	silent []unreachable
 	stuck  []stuck
-	// stuckAt is when stuck was looked at last.
+	// stuckAt is when stuck was last updated.
 	stuckAt time.Time
-	// unreachable counts silent slots, and those given up for that; partitionSuspected: they are several, and more than the others.
-	// reachableSince is when that was last over.
+	// unreachable counts silent slots, and those given up as silent; partitionSuspected: they are several, and more than the others.
+	// reachableSince is when that last ended.
 	unreachable        int
 	partitionSuspected bool
 	reachableSince     time.Time
 }
 
-// NewWatch begins with nothing known of any slot.
+// NewWatch returns a Watch without state of any slot.
 func NewWatch(ms *members.Members, rs *Replacements, generation int64, now time.Time) *Watch {
 	return &Watch{
 		ms: ms, rs: rs, generation: generation, detected: now, within: rs.HaltWithin(now),
@@ -63,10 +62,10 @@ func NewWatch(ms *members.Members, rs *Replacements, generation int64, now time.
 	}
 }
 
-// Within is how long ranks may take to end by themselves because pods are terminating; 0: as their launchers set it.
+// Within returns how long ranks may take to end because pods are terminating; 0: as their launchers set it.
 func (w *Watch) Within() time.Duration { return w.within }
 
-// Forget drops what is known of a slot after another pod took it.
+// Forget drops the state of a slot after another pod took it.
 func (w *Watch) Forget(slot members.Slot) { w.silent[slot], w.stuck[slot] = unreachable{}, stuck{} }
 
 // AllHalted reports whether every pod has halted, except those that are not awaited.
@@ -79,8 +78,8 @@ func (w *Watch) AllHalted(now time.Time) bool {
 	return true
 }
 
-// Awaited reports whether the pod of a slot must still halt and the gang waits for it: not if the pod is fenced or has left, nor if
-// it must be replaced and its deadline has passed.
+// Awaited reports whether the gang waits for the pod of a slot to halt. It does not if the pod is fenced or has left, or if it must be
+// replaced and its deadline has passed.
 func (w *Watch) Awaited(slot members.Slot, now time.Time) bool {
 	if w.ms.At(slot).Halted(w.generation) || w.ms.HasLeft(slot) {
 		return false
@@ -89,9 +88,9 @@ func (w *Watch) Awaited(slot members.Slot, now time.Time) bool {
 	return d == nil || !w.rs.Fenced(d.Pod) && !(now.After(w.rs.Deadline(*d)) && now.Sub(w.detected) > HaltTime)
 }
 
-// TrackUnreachable records slots that must halt and whose agents are unreachable, and returns those whose holders must be queried.
-// Where several agents are unreachable, and these are more than half, the network may be at fault rather than the agents; those that
-// were given up for it still count.
+// TrackUnreachable updates slots that must halt and whose agents are unreachable, and returns those whose holders must be queried. If
+// several are unreachable, and these are more than half, the network may be at fault rather than the agents; given-up ones still count
+// among them.
 func (w *Watch) TrackUnreachable(now time.Time) (lookUp []members.Slot) {
 	w.unreachable = 0
 	for _, d := range w.rs.pending {
@@ -121,8 +120,8 @@ func (w *Watch) TrackUnreachable(now time.Time) (lookUp []members.Slot) {
 	return lookUp
 }
 
-// timeout is how long a pod that runs and is unreachable since then may keep its gang from halting; 0: not any longer.
-// When most are reachable again each has UnreachableTime from then, within PartitionTime.
+// timeout returns how long a running pod that is unreachable since then may keep its gang from halting; 0: no longer. When most are
+// reachable again each has UnreachableTime from then, within PartitionTime.
 func (w *Watch) timeout(since, now time.Time) time.Duration {
 	long, most := now.Sub(since), PartitionTime
 	if !w.partitionSuspected {
@@ -136,12 +135,12 @@ func (w *Watch) Silent(slot members.Slot) bool {
 	return w.ms.Has(slot) && !w.silent[slot].since.IsZero() && !w.ms.At(slot).Attached()
 }
 
-// Holder takes over the API server's answer about a silent slot, and gives up a pod that runs and was unreachable for too long. Such
-// a pod counts as dead: its reports and copies are ignored.
+// Holder handles the API server's answer about a silent slot, and gives up a pod that runs and was unreachable for too long. Such a pod
+// counts as dead: its reports and copies are ignored.
 func (w *Watch) Holder(slot members.Slot, pod members.Pod, runs bool, now time.Time) (notes []Note) {
 	q := &w.silent[slot]
 	if q.holder.UID != pod.UID || q.runs != runs || now.Sub(q.answered) > LookupStale {
-		q.since = now // only what the API server was seen to say all the time counts
+		q.since = now // only time with a steady answer of the API server counts
 	}
 	q.known, q.answered, q.holder, q.runs = true, now, pod, runs
 	if !q.runs || w.timeout(q.since, now) > 0 || w.rs.Of(pod.UID) != nil || w.rs.Released(pod.UID) {
@@ -157,7 +156,7 @@ func (w *Watch) giveUp(slot members.Slot, pod members.Pod, cause, message string
 	}, now)
 }
 
-// Waits returns the text of which pod keeps the gang from halting; "" at first.
+// Waits returns a text on which pod keeps the gang from halting; "" during haltQuietly.
 func (w *Watch) Waits(now time.Time) string {
 	if now.Sub(w.detected) < haltQuietly {
 		return ""

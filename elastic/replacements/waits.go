@@ -7,10 +7,10 @@ import (
 	"holdfast.dev/holdfast/elastic/members"
 )
 
-// maxUnprotected bounds the text about what runs in the place of a launcher.
+// maxUnprotected bounds the text about processes that run instead of a launcher.
 const maxUnprotected = 700
 
-// WaitsFor returns, for people, which pod keeps the next generation from beginning; "" where all can begin it.
+// WaitsFor returns, for users, which pod keeps the next generation from starting; "": none does.
 func (rs *Replacements) WaitsFor(generation int64) string {
 	for i, m := range rs.ms.Each {
 		r, d := m.Report(), rs.For(i)
@@ -45,7 +45,7 @@ func (rs *Replacements) WaitsFor(generation int64) string {
 	return ""
 }
 
-// Leaves reports whether nothing that the pod of a slot says counts, or the pod must terminate.
+// Leaves reports whether reports of a slot's pod do not count, or the pod must terminate.
 func (rs *Replacements) Leaves(slot members.Slot) bool {
 	return rs.Fenced(rs.ms.At(slot).Pod().UID) || rs.For(slot) != nil
 }

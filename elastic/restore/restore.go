@@ -1,6 +1,5 @@
-// Package restore finds the step from which a gang continues: the newest on the gang's line of training that every
-// rank holds in its memory or can read from storage, as far as recorded. It promises that every rank has its part of
-// that step, that no newer step is whole, and that a given-up step is never restored.
+// Package restore finds the step from which a gang continues: the newest on the gang's line that every rank holds in memory or can read
+// from storage, as recorded. Every rank has its part of that step, no newer step is complete, and a given-up step is never restored.
 package restore
 
 import (
@@ -9,18 +8,18 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Pod is what is known of the pod of one slot.
+// Pod is the pod of one slot.
 type Pod struct {
-	// Ranks is its number of ranks; Held lists the steps that each holds in memory, ascending. A rank without an entry holds nothing.
+	// Ranks is its number of ranks; Held are the steps that each rank holds in memory, ascending. A rank without an entry holds none.
 	Ranks int
 	Held  [][]protocol.Point
-	// Gone: its memory does not count, and its replacement is expected to read storage.
+	// Gone: its memory does not count, and its replacement should be able to read storage.
 	Gone bool
 	// Failed are the steps that it failed to read from storage.
 	Failed []protocol.Mark
 }
 
-// MostWhole is how many complete stored steps are ever tried, the newest ones: only a few failed reads per pod are remembered.
+// MostWhole is how many complete stored steps are tried, the newest ones: only a few failed fetches per pod are stored.
 const MostWhole = 8
 
 // Part is one rank's part of a step in storage.
@@ -29,7 +28,7 @@ type Part struct {
 	Rank int
 }
 
-// Stored is what is recorded of storage.
+// Stored is the recorded content of storage.
 type Stored struct {
 	// Whole are the steps with every rank's part, newest first; Parts are parts of other steps.
 	Whole []protocol.Mark
@@ -47,11 +46,11 @@ type Point struct {
 	Fetch map[int]protocol.Mark
 }
 
-// Find is the newest point on the line that the pods, one for each slot, can reach.
+// Find returns the newest point on the line that is available to all pods, one for each slot.
 func Find(pods []Pod, stored Stored, line Line) Point { return find(pods, stored, line, false) }
 
-// Insist is Find, but also with steps that failed to be read: they are tried again while there is no other step. To start from the
-// beginning would discard what users stored.
+// Insist is Find with steps that failed to be read: these are tried again while there is no other step. Starting from the beginning would
+// discard what users stored.
 func Insist(pods []Pod, stored Stored, line Line) Point { return find(pods, stored, line, true) }
 
 // Reaches reports whether a step on the line is available to all pods, from memory or from storage.
@@ -69,8 +68,8 @@ func find(pods []Pod, stored Stored, line Line, insist bool) Point {
 	return Point{}
 }
 
-// candidates are all steps on the line that every rank may have, newest first. What storage has no part of every rank holds in memory, so
-// that one rank tells of all such: what others tell, and nobody else holds, costs nothing.
+// candidates returns all steps on the line that may be available to every rank, newest first. A step without parts in storage must be in
+// the memory of every rank, so the list of one rank has all of these.
 func candidates(pods []Pod, stored Stored, line Line) []protocol.Point {
 	var steps []protocol.Point
 	add := func(p protocol.Point) { // these are few
@@ -93,7 +92,7 @@ func candidates(pods []Pod, stored Stored, line Line) []protocol.Point {
 	return steps
 }
 
-// sources says which slots lack a step and where each finds it; ok is false where one finds it nowhere.
+// sources returns which slots lack a step and the mark that each fetches; ok is false if a slot finds it nowhere.
 func sources(step protocol.Point, pods []Pod, stored Stored, insist bool) (fetch map[int]protocol.Mark, ok bool) {
 	fetch = map[int]protocol.Mark{}
 	world := 0
@@ -118,7 +117,7 @@ func sources(step protocol.Point, pods []Pod, stored Stored, insist bool) (fetch
 			want, apart = mark, apart || stored.apart(mark)
 		}
 		base += p.Ranks
-		// A pod whose storage does not answer is waited for: to go on from an older step would lose what is safe.
+		// The gang waits for a pod whose storage does not answer: continuing from an older step would lose a stored one.
 		if want != (protocol.Mark{}) {
 			fetch[i] = want
 		}
@@ -135,7 +134,7 @@ func Reached(pods []Pod, step protocol.Point) bool {
 
 func (s Stored) apart(m protocol.Mark) bool { return s.Apart > 0 && m.Generation <= s.Apart }
 
-// Find returns where storage has a rank's part of a step of a gang with this number of ranks, without parts that failed to be read.
+// Find returns where storage has a rank's part of a step, for a gang of that many ranks, without parts that failed to be read.
 func (s Stored) Find(step protocol.Point, rank, world int, failed []protocol.Mark) (protocol.Mark, bool) {
 	if s.World > 0 && s.World != world {
 		return protocol.Mark{}, false
@@ -153,7 +152,7 @@ func (s Stored) Find(step protocol.Point, rank, world int, failed []protocol.Mar
 	return protocol.Mark{}, false
 }
 
-// InMemory is the newest step on the line that every rank holds in memory; the zero Point: there is none, and training starts from the
+// InMemory returns the newest step on the line that every rank holds in memory; the zero Point: none, and training starts from the
 // beginning. Each inventory lists one rank's steps.
 func InMemory(inventories [][]protocol.Point, line Line) protocol.Point {
 	newest := protocol.Point{}
@@ -174,7 +173,7 @@ func Holds(inventory []protocol.Point, step protocol.Point) bool {
 	return slices.Contains(inventory, step)
 }
 
-// Last is the newest step of an inventory; the zero Point: it is empty.
+// Last returns the newest step of an inventory; the zero Point: it is empty.
 func Last(inventory []protocol.Point) protocol.Point {
 	last := protocol.Point{}
 	for _, p := range inventory {

@@ -1,7 +1,6 @@
-// Package observe computes what Holdfast would have done about failures of an observed job, and the time that it
-// would have saved. It promises to claim only measured values: each estimate is the observed time until a pod was
-// back, minus the median of real recoveries on this cluster, and is marked as such; without both there is no
-// estimate.
+// Package observe computes what Holdfast would have done about failures of an observed job, and the time that it would have saved. It
+// claims only measured values: each estimate is the observed time until a pod was back, minus the median of real recoveries on this
+// cluster, and is marked as an estimate. Without both values there is no estimate.
 package observe
 
 import (
@@ -28,16 +27,16 @@ const (
 	WouldReplace = "WouldReplace"
 )
 
-// kept bounds the findings.
+// kept is the most findings.
 const kept = 10
 
 // Failure is one failure observed from outside the pod.
 type Failure struct {
 	Kind      Kind
 	Pod, Node string
-	// Cause is the text of what happened.
+	// Cause is a text on the failure.
 	Cause string
-	// At is when, Back when its replacement ran; zero: not yet, or unknown.
+	// At is when it failed, Back when its replacement ran; zero: not yet, or unknown.
 	At, Back time.Time
 }
 
@@ -45,17 +44,17 @@ type Failure struct {
 // jobs of this cluster.
 type Figures struct{ Restarts, Replacements []time.Duration }
 
-// Finding is what would have been done about one failure.
+// Finding is what Holdfast would have done about one failure.
 type Finding struct {
 	Reason, Pod string
-	// Head says what happened; it changes only when the pod comes back. Tail says what would have been done.
+	// Head describes the failure; it changes only when the pod is back. Tail is what Holdfast would have done.
 	Head, Tail string
 }
 
-// Text is the whole finding as one sentence.
+// Text returns the whole finding as one sentence.
 func (f Finding) Text() string { return f.Head + ": " + f.Tail }
 
-// Of returns the findings on failures, oldest first; only the newest are kept.
+// Of returns the newest findings on failures, oldest first.
 func Of(failures []Failure, known Figures) []Finding {
 	failures = slices.Clone(failures)
 	slices.SortStableFunc(failures, func(a, b Failure) int {
@@ -89,7 +88,7 @@ func (f Failure) finding(known Figures) Finding {
 	return out
 }
 
-// estimate is what would have been saved, with its basis; away below 0: not known.
+// estimate returns the time that would have been saved, with its basis; away below 0: unknown.
 func estimate(away time.Duration, measured []time.Duration) string {
 	if len(measured) == 0 {
 		return "; no estimate: no such recovery was measured on this cluster yet"
@@ -111,7 +110,7 @@ func median(d []time.Duration) time.Duration {
 	return (d[(len(d)-1)/2] + d[len(d)/2]) / 2
 }
 
-// short writes a length of time to one tenth of a second, or to whole seconds where those are many.
+// short formats a duration to one tenth of a second, or to whole seconds if it is long.
 func short(d time.Duration) string {
 	if d >= time.Minute {
 		return d.Round(time.Second).String()
@@ -119,7 +118,7 @@ func short(d time.Duration) string {
 	return d.Round(100 * time.Millisecond).String()
 }
 
-// News are the findings that were not published yet; heard are the texts of earlier findings.
+// News returns the findings that are not among the given texts of earlier findings.
 func News(findings []Finding, heard []string) []Finding {
 	var news []Finding
 	for _, f := range findings {

@@ -68,7 +68,7 @@ func Reserve(w World, g gang.Gang, now time.Time) (Reservation, bool) {
 	return r, ok
 }
 
-// ends reports whether a unit's end is known; once a unit is overdue its declaration does not count.
+// ends reports whether a unit's end is known; an overdue unit's declared end does not count.
 func ends(u *Unit, now time.Time) bool { return u.End.After(now) }
 
 func devices(u *Unit) int64 {

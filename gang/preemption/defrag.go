@@ -27,12 +27,12 @@ type Move struct {
 	Assignments []gang.Assignment
 }
 
-// moveEffort bounds a search for moves, in nodes looked at.
+// moveEffort bounds a search for moves, in node visits.
 const moveEffort = 4_000_000
 
-// Defragment lists, by level from the widest, the domains that moves could free entirely: those with the fewest pods to move first,
-// at most a number per level. Pods move to domains that are not entirely free. It uses counts only: it does not check other reasons for
-// which a node refuses a pod, nor the topology constraints of the moved gangs. If a level is named, only that one is searched.
+// Defragment returns, by level from the widest, the domains that moves could free entirely: those with the fewest pods to move first, at
+// most that many per level. Pods move to domains that are not entirely free. It uses only counts: it does not check other reasons for which
+// a node refuses a pod, nor the topology constraints of the moved gangs. If a level is named, only that one is searched.
 func Defragment(w World, of string, most int) (freed []Freed, stopped bool) {
 	x := w.all(w.index())
 	for u := range w.Units {
@@ -71,14 +71,14 @@ func Defragment(w World, of string, most int) (freed []Freed, stopped bool) {
 	return freed, stopped
 }
 
-// crowd is the pods that would have to move out of a domain, and where they may not go.
+// crowd are the pods that would have to move out of a domain, and the nodes that they may not use.
 type crowd struct {
 	f   Freed
 	who []podRef
 	out map[string]gang.Cause
 }
 
-// whole lists the nodes of a level's domains that are whole: nothing is won by breaking one for another.
+// whole returns the nodes of a level's whole domains: using one to free another gains nothing.
 func (x *world) whole(level int) map[string]gang.Cause {
 	all := map[string]gang.Cause{}
 	for _, d := range x.tree.Domains(level) {
@@ -91,7 +91,7 @@ func (x *world) whole(level int) map[string]gang.Cause {
 	return all
 }
 
-// crowd looks at who is in a domain; ok is false where nobody is, or somebody who cannot be moved.
+// crowd returns the pods in a domain; ok is false if there are none, or one cannot be moved.
 func (x *world) crowd(d int, whole map[string]gang.Cause) (c crowd, ok bool) {
 	c = crowd{f: Freed{Domain: x.tree.Path(d), Nodes: x.tree.Size(d)}, out: maps.Clone(whole)}
 	for i := range x.tree.Within(d) {
@@ -109,14 +109,14 @@ func (x *world) crowd(d int, whole map[string]gang.Cause) (c crowd, ok bool) {
 			}
 		}
 		if on == 0 || x.base[name].Used {
-			return c, false // somebody who is no unit uses it, or is to
+			return c, false // a pod of no unit uses it, or will
 		}
 	}
 	only := len(x.tree.Domains(x.tree.LevelOf(d))) == 1
 	return c, c.f.Used > 0 && !(only && c.f.Used == c.f.Nodes)
 }
 
-// free looks for places elsewhere for all who are in a domain; the tree is afterwards as it was.
+// free finds places elsewhere for all pods in a domain; it leaves the tree unchanged.
 func (x *world) free(c crowd, left *int) (Freed, bool) {
 	f := c.f
 	defer x.tree.Undo(x.tree.Mark())
@@ -142,13 +142,13 @@ func (x *world) free(c crowd, left *int) (Freed, bool) {
 	return f, true
 }
 
-// move finds places for pods of a unit outside, and takes them.
+// move finds places for pods of a unit outside of the domain, and takes them.
 func (x *world) move(u int, pods []int, out map[string]gang.Cause) (Move, bool) {
 	unit := &x.of.Units[u]
 	g := gang.Gang{Size: len(pods)}
 	roles := map[string]int{}
 	for k, p := range pods {
-		key := fmt.Sprint(unit.Pods[p].Resources) // maps are written by key
+		key := fmt.Sprint(unit.Pods[p].Resources) // maps are printed in the order of keys
 		role, known := roles[key]
 		if !known {
 			role = len(g.Roles)

@@ -6,7 +6,7 @@ import (
 	"holdfast.dev/holdfast/gang"
 )
 
-// Check reports whether the gang fits without some units, given by index, and without terminating ones, while all others stay.
+// Check reports whether the gang fits without the units given by index and without terminating ones, while all others stay.
 type Check func(gone []int) (fits bool, err error)
 
 // Verdict is the result of a trial.
@@ -19,14 +19,13 @@ const (
 	Suffices
 	// Futile: the gang does not fit even without all units.
 	Futile
-	// Protected: as Suffices, but disruption budgets do not allow the victims to leave.
+	// Protected: like Suffices, but disruption budgets do not allow preempting the victims.
 	Protected
 )
 
-// TryVictims selects the units to preempt if not only free room keeps the gang from being placed, and only check knows the rest. It
-// starts with all units preempted, and spares units while check still passes: those that a budget protects first, then the most
-// expensive, many at a time. It calls check at most most times, and only if the counts of free resources allow success. It stops
-// when late returns true.
+// TryVictims selects the units to preempt if a gang lacks more than free resources, which only check can decide. It starts with all units
+// preempted, and spares units while check still passes: those that a budget protects first, then the most expensive, many at a time. It
+// calls check at most most times, and only if the counts of free resources allow success. It stops when late returns true.
 func TryVictims(w World, g gang.Gang, check Check, most int, late func() bool) (victims []int, verdict Verdict, err error) {
 	s := &search{w: &w, by: w.index(), g: g, spent: map[int]int{}}
 	t := &trial{search: s, check: check, late: late, left: most}
@@ -61,7 +60,7 @@ func TryVictims(w World, g gang.Gang, check Check, most int, late func() bool) (
 	return victims, verdict, nil
 }
 
-// protected reports whether budgets do not allow a unit to leave, even alone.
+// protected reports whether budgets do not allow preempting a unit, even alone.
 func (s *search) protected(u int) bool {
 	for b, n := range s.w.Units[u].Budgets {
 		if n > s.w.Allowed[b] {
@@ -71,7 +70,7 @@ func (s *search) protected(u int) bool {
 	return false
 }
 
-// trial is a search whose world x has the units that are kept; gone are those that leave, and next is the first that is not decided.
+// trial is a search whose world x has the units that stay; gone are those to preempt, and next is the first undecided one.
 type trial struct {
 	*search
 	check   Check
@@ -82,7 +81,7 @@ type trial struct {
 	err     error
 }
 
-// keep decides which of the units from low to high stay. tooMany: it is known that not all of them can.
+// keep decides which of the units from low to high stay. tooMany: not all of them can, as is already known.
 func (t *trial) keep(low, high int, tooMany bool) {
 	if low == high || t.err != nil || t.stopped {
 		return
@@ -101,7 +100,7 @@ func (t *trial) keep(low, high int, tooMany bool) {
 	t.keep(middle, high, len(t.gone) == gone)
 }
 
-// tryKeeping puts units back, and takes them off again where the gang does not fit beside them.
+// tryKeeping puts units back, and removes them again if the gang does not fit beside them.
 func (t *trial) tryKeeping(low, high int) bool {
 	if t.late() {
 		t.stopped = true
@@ -124,7 +123,7 @@ func (t *trial) tryKeeping(low, high int) bool {
 	return fits
 }
 
-// ask asks check about the units that are gone now: those that leave and those that are not decided.
+// ask calls check without the units to preempt and the undecided ones.
 func (t *trial) ask() bool {
 	if t.left == 0 {
 		t.stopped = true

@@ -11,18 +11,18 @@ import (
 const (
 	// effort limits a search, in node visits. The first half is for the domains, so that the whole cluster is always tried.
 	effort = 400_000
-	// passes limits one feasibility check of a gang of several shapes to so many visits per shape and node, at least
-	// fewest in all. A check that hits the limit counts as infeasible.
+	// passes limits one feasibility check of a gang of several shapes to that many visits per shape and node, at least fewest in all. A
+	// check that hits the limit counts as infeasible.
 	passes = 4
 	fewest = 10_000
-	// exactUnits is up to how many units all alternatives are looked at; of more the dear ones that can stay as a whole
-	// are kept.
+	// exactUnits is the most units for which all alternatives are compared. With more, the most expensive units that can stay together are
+	// kept first.
 	exactUnits = 12
 )
 
 // Selection is the units to preempt, and the gang's placement after that.
 type Selection struct {
-	// Victims are the units to preempt, by index; none if it is enough that terminating units end.
+	// Victims are the units to preempt, by index; none if the gang fits once terminating units have ended.
 	Victims []int
 	// Assignments are the gang's new ones, by slot.
 	Assignments []gang.Assignment
@@ -60,18 +60,18 @@ type search struct {
 	w  *World
 	by *index
 	g  gang.Gang
-	// x is the world that is searched now; order are its units, the dearest first; gone those chosen to leave.
+	// x is the world being searched; order are its units, the most expensive first; gone those to preempt.
 	x     *world
 	order []int
 	gone  []int
 	spent map[int]int
-	// left is the effort that is left.
+	// left is the remaining effort.
 	left  int
 	found bool
 	best  Selection
 }
 
-// tryPlace reports whether the gang has a place now.
+// tryPlace reports whether the gang fits now.
 func (s *search) tryPlace(x *world) bool {
 	pass := max(1, len(s.g.Roles)) * x.tree.Len()
 	_, refusal, looked := gang.PlaceWithin(x.tree, s.g, max(fewest, passes*(pass+len(s.g.Members))))
@@ -100,8 +100,7 @@ func (s *search) tryTerminatingOnly(x *world) bool {
 	return ok
 }
 
-// domains searches each domain separately, narrow ones first: they are small, and their results prune the search of
-// wide ones.
+// domains searches each domain separately, narrow ones first: they are small, and their results prune the search of wide ones.
 func (s *search) domains(tree *topology.Tree) {
 	for level := len(tree.Levels()) - 1; level >= 0; level-- {
 		for _, d := range tree.Domains(level) {
@@ -119,7 +118,7 @@ func (s *search) domains(tree *topology.Tree) {
 	}
 }
 
-// among searches one world, in which the gang fits while no unit is there.
+// among searches one world in which the gang fits without all units.
 func (s *search) among(x *world) {
 	s.x, s.gone, s.spent, s.order = x, nil, map[int]int{}, nil
 	for _, u := range x.unitsHere() {
@@ -148,11 +147,10 @@ func (s *search) dearer(a, b int) int {
 	)
 }
 
-// protectCostly puts back the most expensive units for as long as the gang still fits beside all of them, and returns
-// how many.
+// protectCostly puts back the most expensive units while the gang still fits beside all of them, and returns how many.
 func (s *search) protectCostly() int {
 	at := 0
-	low, high := 0, len(s.order) // the gang fits beside low of them; it does not beside high+1
+	low, high := 0, len(s.order) // the gang fits beside low of them, and not beside high+1
 	for low < high {
 		mid := (low + high + 1) / 2
 		for ; at < mid; at++ {
@@ -173,8 +171,8 @@ func (s *search) protectCostly() int {
 	return low
 }
 
-// descend decides about the kth unit and all after it. Those before it are on their nodes or preempted; none of the
-// others is on its nodes, and the gang fits.
+// descend decides about the kth unit and all after it. The units before it are on their nodes or preempted; the others are off their nodes,
+// and the gang fits.
 func (s *search) descend(k int, cost Cost) {
 	if s.found && cost.Compare(s.best.Cost) >= 0 {
 		return
@@ -212,7 +210,7 @@ func (s *search) spend(u, sign int) bool {
 	return ok
 }
 
-// record takes the present state over as the best: who is gone leaves.
+// record stores the present state as the best selection.
 func (s *search) record(cost Cost) {
 	p, refusal := gang.Place(s.x.tree, s.g)
 	if refusal != nil {

@@ -1,8 +1,7 @@
-// Package preemption decides which units are preempted so that a gang fits. It promises that a unit is preempted only
-// if the gang then fits, never if it could stay, only as a whole and with a lower priority, and never beyond what a
-// disruption budget allows; that the lost work is as small as possible; and that the same values give the same answer.
-// It also names the room that a gang waits for and who may use it meanwhile (Reserve, Holding: backfill), and which
-// moves would free a domain (Defragment). docs/designs/priority.md says what the parts are for.
+// Package preemption decides which units are preempted so that a gang fits. A unit is preempted only if the gang then fits, never if it
+// could stay, only as a whole and with a lower priority, and never beyond what a disruption budget allows. The lost work is as small as
+// possible, and the same values give the same answer. The package also computes the room that a gang waits for and who may use it meanwhile
+// (Reserve, Holding: backfill), and which moves would free a domain (Defragment). See docs/designs/priority.md.
 package preemption
 
 import (
@@ -34,7 +33,7 @@ type Unit struct {
 	LostWork int64
 	// Terminating: it is already being deleted, and costs nothing.
 	Terminating bool
-	// End is when the unit will end, as it declared; zero: unknown.
+	// End is the unit's declared end; zero: unknown.
 	End time.Time
 	// Budgets counts its pods by disruption budget, an index in World.Allowed.
 	Budgets map[int]int
@@ -53,7 +52,7 @@ type Pod struct {
 	SparesAt          string
 }
 
-// index finds nodes of a World by name, and the pods of units by node.
+// index has nodes of a World by name, and the pods of units by node.
 type index struct {
 	nodes map[string]int
 	pods  map[string][]podRef
@@ -73,19 +72,19 @@ func (w *World) index() *index {
 	return x
 }
 
-// world is a World in motion: units come and go in a tree of some of its nodes.
+// world is a World that changes: units are put on and taken off in a tree of some of its nodes.
 type world struct {
 	of   *World
 	tree *topology.Tree
 	base map[string]*topology.Node
-	// here[u] lists the pods of a unit on these nodes; on lists who is on a node now.
+	// here[u] are the pods of a unit on these nodes; on are the units that are on a node now.
 	here map[int][]int
 	on   map[string][]podRef
 }
 
 type podRef struct{ unit, pod int }
 
-// all is the world of all nodes.
+// all returns the world of all nodes.
 func (w *World) all(by *index) *world {
 	names := make([]string, len(w.Nodes))
 	for i := range w.Nodes {
@@ -94,7 +93,7 @@ func (w *World) all(by *index) *world {
 	return w.within(by, names)
 }
 
-// within is the world of some nodes. It costs what they and those on them do, so that each of many domains can be looked at.
+// within returns the world of some nodes. Its cost depends only on these and their pods, so many domains can be searched.
 func (w *World) within(by *index, names []string) *world {
 	x := &world{of: w, base: make(map[string]*topology.Node, len(names)), here: map[int][]int{}, on: make(map[string][]podRef, len(names))}
 	nodes := make([]topology.Node, 0, len(names))
@@ -109,7 +108,7 @@ func (w *World) within(by *index, names []string) *world {
 	return x
 }
 
-// put puts a unit on its nodes, take takes it off again.
+// put puts a unit on its nodes, take removes it.
 func (x *world) put(u int) {
 	for _, p := range x.here[u] {
 		node := x.of.Units[u].Pods[p].Node
@@ -126,7 +125,7 @@ func (x *world) take(u int) {
 	}
 }
 
-// set says to the tree what a node is with those who are on it now.
+// set updates a node in the tree for the units that are on it now.
 func (x *world) set(name string) {
 	n := *x.base[name]
 	free := make(topology.Resources, len(n.Free))
@@ -149,7 +148,7 @@ func (x *world) set(name string) {
 	x.tree.Set(n)
 }
 
-// unitsHere lists the units with pods on these nodes, by number.
+// unitsHere returns the units with pods on these nodes, by number.
 func (x *world) unitsHere() []int {
 	return slices.Sorted(maps.Keys(x.here))
 }
@@ -194,7 +193,7 @@ func (c Cost) Compare(d Cost) int {
 	return cmp.Compare(c.Pods, d.Pods)
 }
 
-// assignments lists the new assignments of a placement of g.
+// assignments returns the new assignments of a placement of g.
 func assignments(g *gang.Gang, p gang.Placement) []gang.Assignment {
 	stands := make(map[string]bool, len(g.Members))
 	for _, m := range g.Members {
@@ -205,7 +204,7 @@ func assignments(g *gang.Gang, p gang.Placement) []gang.Assignment {
 	return slices.DeleteFunc(slices.Clone(p.Assignments), func(s gang.Assignment) bool { return stands[s.Member] })
 }
 
-// DomainOf names the narrowest domain that all assignments are in, with its level, such as "rack a/r1"; empty: none.
+// DomainOf returns the narrowest domain of all assignments, with its level, such as "rack a/r1"; empty: none.
 func DomainOf(tree *topology.Tree, assignments []gang.Assignment) string {
 	common := -1
 	for _, s := range assignments {

@@ -1,6 +1,6 @@
-// Package provision decides about the request by which a gang asks an autoscaler for nodes for all of its pods, or
-// for none: when it is created, created again and removed, and its text for users. It promises that a gang has at
-// most one request, and that a failed one is followed by another after a bounded pause.
+// Package provision decides about a gang's ProvisioningRequest, which requests nodes from an autoscaler for all of the gang's pods or none:
+// when it is created, re-created and removed, and its text for users. A gang has at most one request, and a failed one is followed by
+// another after a bounded pause.
 package provision
 
 import (
@@ -14,11 +14,11 @@ type Phase string
 const (
 	// Made: the autoscaler has not answered yet.
 	Made Phase = "was made"
-	// Accepted: it searches nodes.
+	// Accepted: it is searching for nodes.
 	Accepted Phase = "was accepted"
-	// Retried: it found none, and retries by itself.
+	// Retried: it found none, and retries.
 	Retried Phase = "is retried"
-	// Provisioned: the nodes are there, or on their way.
+	// Provisioned: the nodes exist, or are being created.
 	Provisioned Phase = "was provisioned"
 	// Failed, Expired and Revoked are final: no nodes found, not used in time, withdrawn.
 	Failed  Phase = "failed"
@@ -42,11 +42,11 @@ type Request struct {
 	Since time.Time
 }
 
-// View is what is known of a gang that requests nodes.
+// View is the state of a gang that requests nodes.
 type View struct {
 	// Class is the provisioning class of its job.
 	Class string
-	// Short is how many pods wait because of a lack of room that more nodes would remove; 0: the gang does not wait for that.
+	// Short is how many pods lack room that more nodes would provide; 0: the gang does not wait for nodes.
 	Short int
 	// Done: all pods are on nodes, or none is needed any more.
 	Done bool
@@ -73,7 +73,7 @@ type Decision struct {
 	Again   time.Time
 }
 
-// firstPause and longestPause bound how long a request that failed stands before the next one, which is twice as long each time.
+// firstPause and longestPause bound the pause after a failed request, which doubles each time.
 const (
 	firstPause   = time.Minute
 	longestPause = 30 * time.Minute

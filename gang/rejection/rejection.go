@@ -1,8 +1,7 @@
-// Package rejection counts nodes that report Ready and then reject pods. It promises that a node is excluded only after it rejected
-// pods repeatedly with no pod started there in between, for a bounded time that doubles each time; that the exclusion ends by
-// itself; that rejections of one namespace's pods exclude a node for that namespace only, and for all only if pods of two
-// namespaces were rejected; and that no node is excluded while so many nodes reject that the pods must be at fault. The same
-// history gives the same answer.
+// Package rejection counts the pods that ready nodes reject. A node is excluded only after it rejected pods repeatedly without starting one
+// in between, for a bounded time that doubles each time; then the exclusion ends. Rejections of one namespace's pods exclude a node for
+// that namespace only, and for all only if pods of two namespaces were rejected. No node is excluded while so many nodes reject that the
+// pods must be at fault. The same history gives the same answer.
 package rejection
 
 import (
@@ -13,21 +12,20 @@ import (
 )
 
 const (
-	// strikes within window exclude a node: those of one namespace for that namespace, those of as many namespaces for
-	// all.
+	// strikes within window exclude a node: those of one namespace for that namespace, those of as many namespaces for all.
 	strikes = 2
 	window  = 10 * time.Minute
-	// firstPause is for how long the first time, longest at most.
+	// firstPause is the duration of a node's first exclusion, longestPause the longest.
 	firstPause   = time.Minute
 	longestPause = 30 * time.Minute
-	// forgetAfter is how long after its last rejection a node counts as new again.
+	// forgetAfter is how long after its last rejection a node counts as new.
 	forgetAfter = 2 * time.Hour
-	// alwaysExcludable nodes may always be excluded; beyond that only up to a share of all nodes.
+	// alwaysExcludable is how many nodes may be excluded in any cluster; more may be only up to a share of all nodes.
 	alwaysExcludable = 2
 	excludableShare  = 4
 )
 
-// everybody is the namespace under which is kept what holds for all.
+// everybody is the namespace of exclusions for all.
 const everybody = ""
 
 // Tracker records which nodes rejected pods. The zero value is ready for use; it is not safe for concurrent use.
@@ -35,17 +33,17 @@ type Tracker struct {
 	entries map[place]*entry
 }
 
-// place is a node as a namespace sees it, or as everybody does.
+// place is a node for one namespace, or for all.
 type place struct{ node, namespace string }
 
 // entry is one node that rejected pods of one namespace, or of any.
 type entry struct {
-	// recent are the newest rejections within window, oldest first, as many as are needed to set the node aside;
-	// said is what the newest one was, last when.
+	// recent are the newest rejections within window, oldest first, as many as exclude the node; said is the message of the newest one,
+	// last its time.
 	recent  []strike
 	last    time.Time
 	message string
-	// times counts how often in a row the node was excluded, until is to when.
+	// times counts how often in a row the node was excluded, until is the end of the last exclusion.
 	times int
 	until time.Time
 }
@@ -74,7 +72,7 @@ func (b *Tracker) Reject(node, namespace, said string, now time.Time) bool {
 	s := strike{namespace, now}
 	own, all := b.entry(node, namespace), b.entry(node, everybody)
 	own.recent = append(own.recent, s)
-	// Of one namespace only the newest counts here, so that nobody sets a node aside for others alone.
+	// Only the newest rejection of each namespace counts here, so that one namespace cannot exclude a node for others.
 	all.recent = append(slices.DeleteFunc(all.recent, func(o strike) bool { return o.namespace == namespace }), s)
 	forOwn, forAll := own.judge(said, now, strikes-1), all.judge(said, now, strikes)
 	return forOwn || forAll
@@ -88,7 +86,7 @@ func (b *Tracker) entry(node, namespace string) *entry {
 	return b.entries[at]
 }
 
-// judge excludes the node where that is due. again is how many recent rejections it takes once it was excluded before.
+// judge excludes the node if due. again is the number of recent rejections required after an earlier exclusion.
 func (e *entry) judge(said string, now time.Time, again int) bool {
 	e.recent = slices.DeleteFunc(e.recent, func(s strike) bool { return now.Sub(s.at) >= window })
 	e.recent = e.recent[max(0, len(e.recent)-strikes):]
@@ -108,8 +106,7 @@ func (e *entry) judge(said string, now time.Time, again int) bool {
 // pause returns for how long a node is excluded the nth time in a row.
 func pause(n int) time.Duration { return min(firstPause<<min(n-1, 5), longestPause) }
 
-// NoteStarted records that a pod of a namespace started on a node: its exclusions for that namespace and for all end. It reports
-// whether one did.
+// NoteStarted records that a pod of a namespace started on a node: its exclusions for that namespace and for all end. back: there was one.
 func (b *Tracker) NoteStarted(node, namespace string, now time.Time) (back bool) {
 	for _, at := range []place{{node, namespace}, {node, everybody}} {
 		if e := b.entries[at]; e != nil {
@@ -120,18 +117,18 @@ func (b *Tracker) NoteStarted(node, namespace string, now time.Time) (back bool)
 	return back
 }
 
-// Forget drops what is known of a deleted node.
+// Forget drops the state of a deleted node.
 func (b *Tracker) Forget(node string) {
 	maps.DeleteFunc(b.entries, func(at place, _ *entry) bool { return at.node == node })
 }
 
-// forget drops nodes that have been quiet for long.
+// forget drops nodes without rejections for forgetAfter.
 func (b *Tracker) forget(now time.Time) {
 	maps.DeleteFunc(b.entries, func(_ place, e *entry) bool { return now.Sub(e.last) >= forgetAfter && !now.Before(e.until) })
 }
 
-// Excluded lists the nodes that are excluded now, by name, in a cluster with this number of nodes. If there would be so many that
-// the pods must be at fault, it lists none: for all, or for the namespace of those pods.
+// Excluded returns the nodes that are excluded now, by name, in a cluster of that many nodes. If there would be so many that the pods must
+// be at fault, it returns none: for all, or for the namespace of those pods.
 func (b *Tracker) Excluded(now time.Time, nodes int) (excluded []Exclusion) {
 	by := map[string][]Exclusion{}
 	for at, e := range b.entries {

@@ -1,5 +1,5 @@
-// Package eventually waits in tests and tools for a condition. A timeout prints the last observation. One timeout
-// bounds all waits of tests: it only decides how soon a failure is reported and is no promise of the product.
+// Package eventually waits in tests and tools for a condition. A timeout prints the last observation. One timeout bounds all waits of
+// tests: it only decides how soon a failure is reported, and is no performance target.
 package eventually
 
 import (
@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Timeout is far more than anything takes on a busy machine. The environment variable HOLDFAST_PATIENCE multiplies it.
+// Timeout far exceeds any duration on a busy machine. The environment variable HOLDFAST_PATIENCE multiplies it.
 var Timeout = func() time.Duration {
 	const timeout = 5 * time.Minute
 	if by, err := strconv.ParseFloat(os.Getenv("HOLDFAST_PATIENCE"), 64); err == nil && by > 0 {
@@ -20,8 +20,8 @@ var Timeout = func() time.Duration {
 	return timeout
 }()
 
-// Holds waits until a condition holds, and ends the test where it never does. The condition returns also what it saw, for people; where
-// that is costly to find out, a func() string, which is called for a failure alone.
+// Holds waits until a condition holds, and fails the test after Timeout. The condition also returns what it saw, for the failure message;
+// if that is expensive to compute, as a func() string, which is called only after a failure.
 func Holds(t testing.TB, what string, condition func() (holds bool, seen any)) {
 	t.Helper()
 	if err := Wait(context.Background(), what, Timeout, func(context.Context) (bool, any) { return condition() }); err != nil {
@@ -29,13 +29,13 @@ func Holds(t testing.TB, what string, condition func() (holds bool, seen any)) {
 	}
 }
 
-// Succeeds is Holds for what says itself why it does not hold yet.
+// Succeeds is Holds for a function whose error explains why it does not succeed yet.
 func Succeeds(t testing.TB, what string, try func() error) {
 	t.Helper()
 	Holds(t, what, func() (bool, any) { err := try(); return err == nil, err })
 }
 
-// Wait is Holds for who has a limit of his own, and for tools: it ends with ctx.
+// Wait is Holds with a given limit, also for tools: it ends with ctx.
 func Wait(ctx context.Context, what string, limit time.Duration, condition func(context.Context) (holds bool, seen any)) error {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -58,7 +58,7 @@ func Wait(ctx context.Context, what string, limit time.Duration, condition func(
 	}
 }
 
-// pause is short at first, so that nobody who measures is misled, and at most what an API server does not feel.
+// pause is short at first, for exact measurements, and later at most a load that an API server tolerates.
 func pause(waited time.Duration) time.Duration {
 	return min(max(waited/10, time.Millisecond), 100*time.Millisecond)
 }

@@ -2,5 +2,5 @@
 
 package eventually
 
-// Slowdown is how much longer than by itself code may take in a test.
+// Slowdown is the factor by which code may be slower in a test.
 const Slowdown = 1

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// ProcessorTime is what this process has used of processors so far: what a test promises of its own work is judged by it, as a busy
-// machine stretches the time of day more.
+// ProcessorTime returns the CPU time of this process so far. Tests bound their own work by it, because wall time also grows with the
+// machine's load.
 func ProcessorTime(t testing.TB) time.Duration {
 	t.Helper()
 	var u syscall.Rusage

@@ -2,5 +2,5 @@
 
 package eventually
 
-// Slowdown is how much longer than by itself code may take in a test: the race detector looks at each access to memory.
+// Slowdown is the factor by which code may be slower in a test: the race detector checks each memory access.
 const Slowdown = 20

@@ -1,6 +1,5 @@
-// Package golden compares output with files beside the tests. It promises that a test fails if the output differs
-// from its file, and that with -update the file is rewritten instead, so that the change is reviewed as a diff. Only
-// tests import it.
+// Package golden compares output with files beside the tests. A test fails if the output differs from its file. With -update the file is
+// rewritten instead, so that the change is reviewed as a diff. Only tests import it.
 package golden
 
 import (
@@ -13,9 +12,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite what tests expect; read the difference")
 
-// Scripts plays the files that match, each in a subtest of its name. A line of a script is a command, of which begin's answer
-// writes to out what it brings about, in lines that begin with two spaces; blank lines and those that begin with "#" are for
-// people.
+// Scripts runs the scripts that match, each in a subtest of its name. Each line of a script is a command. The function that begin returns
+// carries it out and writes its results to out, in lines that begin with two spaces. Blank lines and lines that begin with "#" are
+// comments.
 func Scripts(t *testing.T, match string, begin func(t *testing.T, out *strings.Builder) (command func(line string))) {
 	t.Helper()
 	Each(t, match, func(t *testing.T, file, script string) {
@@ -35,7 +34,7 @@ func Scripts(t *testing.T, match string, begin func(t *testing.T, out *strings.B
 	})
 }
 
-// Each hands over the files that match, at least one, each in a subtest of its name.
+// Each calls test with the files that match, at least one, each in a subtest of its name.
 func Each(t *testing.T, match string, test func(t *testing.T, file, text string)) {
 	t.Helper()
 	files, err := filepath.Glob(match)
@@ -53,10 +52,10 @@ func Each(t *testing.T, match string, test func(t *testing.T, file, text string)
 	}
 }
 
-// Beside is the file of the same name with another extension: what is expected of what the first one holds.
+// Beside returns the file of the same name with another extension: the expected output for the input in file.
 func Beside(file, ext string) string { return strings.TrimSuffix(file, filepath.Ext(file)) + ext }
 
-// File demands that a file has what was got.
+// File fails the test unless a file has the content got.
 func File(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {
@@ -74,7 +73,7 @@ func File(t *testing.T, file, got string) {
 	}
 }
 
-// differs is the first line, from 1, in which two texts differ.
+// differs returns the first line, from 1, in which two texts differ.
 func differs(a, b string) int {
 	x, y := strings.Split(a, "\n"), strings.Split(b, "\n")
 	for i := range x {

@@ -1,5 +1,4 @@
-// Package retry repeats a call until it succeeds. It promises to end with its context. All delays are jittered, so
-// that clients do not retry in lockstep.
+// Package retry repeats a call until it succeeds or its context ends. All delays are jittered, so that clients do not retry in lockstep.
 package retry
 
 import (
@@ -10,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// Do calls f until it succeeds, ctx ends, or after says of its error not to go on; else after says how long to pause.
-// The error is f's last one, and wraps that of a ctx that has ended.
+// Do calls f until it succeeds, ctx ends, or after returns false for its error; otherwise after returns the pause. The error is f's last
+// one, and wraps that of an ended ctx.
 func Do(ctx context.Context, after func(error) (pause time.Duration, again bool), f func(context.Context) error) error {
 	for {
 		err := f(ctx)
@@ -32,12 +31,12 @@ func Do(ctx context.Context, after func(error) (pause time.Duration, again bool)
 	}
 }
 
-// AfterConflict are the pauses where somebody else wrote the same object meanwhile, who may be about to write again.
+// AfterConflict returns the pauses after a conflict: another client wrote the same object, and may write again.
 func AfterConflict() *wait.Backoff {
 	return &wait.Backoff{Duration: 10 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: time.Second}
 }
 
-// WhileAway are the pauses where the API server does not answer, or not well.
+// WhileAway returns the pauses while the API server does not answer or returns errors.
 func WhileAway() *wait.Backoff {
 	return &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10, Cap: 5 * time.Second}
 }

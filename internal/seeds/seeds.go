@@ -1,5 +1,5 @@
-// Package seeds gives random tests their seeds: a fixed part, so that a found failure is found again, and a fresh
-// part, so that each run tries new ones. A failing test prints its seed, and HOLDFAST_SEED=<seed> runs only that one.
+// Package seeds gives random tests their seeds: a fixed part, so that a failure repeats, and a fresh part, so that each run tries new ones.
+// A failing test prints its seed, and HOLDFAST_SEED=<seed> runs only that one.
 package seeds
 
 import (
@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// variable names the one seed that is tried.
+// variable is the environment variable with the only seed to try.
 const variable = "HOLDFAST_SEED"
 
-// All are the seeds below fixed, and for ten of them a fresh one.
+// All yields the seeds below fixed, and one fresh seed for ten of them.
 func All[S int64 | uint64](t testing.TB, fixed S) iter.Seq[S] {
 	t.Helper()
 	fresh := S(fresh(t))
@@ -33,7 +33,7 @@ func All[S int64 | uint64](t testing.TB, fixed S) iter.Seq[S] {
 	})
 }
 
-// Fresh is one fresh seed, for a test that plays a single long history.
+// Fresh returns one fresh seed, for a test with a single long history.
 func Fresh(t testing.TB) uint64 {
 	t.Helper()
 	seed := fresh(t)
@@ -45,7 +45,7 @@ func Fresh(t testing.TB) uint64 {
 	return seed
 }
 
-// fresh is the seed that is to be tried alone, or a new one.
+// fresh returns the seed to be tried alone, or a new one.
 func fresh(t testing.TB) uint64 {
 	t.Helper()
 	if !One() {
@@ -58,16 +58,16 @@ func fresh(t testing.TB) uint64 {
 	return uint64(one)
 }
 
-// say names the seed at which a test failed.
+// say logs the seed at which a test failed.
 func say[S int64 | uint64](t testing.TB, seed S) {
 	t.Helper()
 	t.Logf("failed at seed %d: %s=%d tries it alone", seed, variable, seed)
 }
 
-// One says that one seed alone is tried, with which no test meets all that it demands to have met.
+// One reports whether only one seed is tried; a test then must not require that all its cases occurred.
 func One() bool { return os.Getenv(variable) != "" }
 
-// tried has a test that fails say at which seed it failed first.
+// tried makes a failing test log the first seed at which it failed.
 func tried[S int64 | uint64](t testing.TB, all iter.Seq[S]) iter.Seq[S] {
 	return func(yield func(S) bool) {
 		before, done := t.Failed(), false
@@ -78,11 +78,11 @@ func tried[S int64 | uint64](t testing.TB, all iter.Seq[S]) iter.Seq[S] {
 				say(t, at)
 			}
 		}
-		t.Cleanup(look) // where the test ends in the middle of it
+		t.Cleanup(look) // if the test ends during a seed
 		for seed := range all {
 			at = seed
 			if !yield(seed) {
-				done = true // who breaks off is content
+				done = true // a loop that breaks has not failed
 				return
 			}
 			look()

@@ -1,5 +1,4 @@
-// Package tree reads the source tree for tests of what is written in it. It leaves out what is built or hidden, and the
-// folder shared.
+// Package tree reads the source tree for tests of its text. It skips generated and hidden files, and the folder shared.
 package tree
 
 import (
@@ -10,7 +9,7 @@ import (
 	"testing"
 )
 
-// fewest is how many files there are at least, so that a test which looks in the wrong place fails.
+// fewest is the least number of files, so that a test with a wrong root fails.
 const fewest = 500
 
 // Read returns the text of every regular file below root, by its path from there.

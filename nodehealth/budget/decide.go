@@ -10,32 +10,32 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-// contact is what silence says about a node.
+// contact is the state of contact to a node.
 type contact int
 
 const (
 	inContact contact = iota
-	// late: the lease does not move, but that is not enough to call the node dead.
+	// late: the lease is not renewed, but that is not enough to call the node dead.
 	late
 	dead
 )
 
-// judged is a node with what Decide found out about it.
+// judged is a node with Decide's intermediate results.
 type judged struct {
 	Node
 	contact contact
 	// want is None, Exclude or Evict, before any budget.
 	want Outcome
-	// red since then: candidates for a budget come in this order.
+	// red is since when; candidates for a budget come in this order.
 	red time.Time
 }
 
-// ours reports whether the node is judged and counted: what stands on it keeps it so until it is well.
+// ours reports whether the node is judged and counted: it has GPUs, gangs, a verdict, or an outage that stands until the node is well.
 func (j *judged) ours() bool {
 	return j.GPUs > 0 || j.GangPods > 0 || j.Verdict.Action != nodehealth.None || j.want != None
 }
 
-// Decide answers for all nodes at once.
+// Decide decides about all nodes at once.
 func Decide(c Config, v View, now time.Time) Plan {
 	p := Plan{PartitionSuspected: partitionSuspected(c, v, now), Domains: map[string]Use{}}
 	nodes := make([]judged, 0, len(v.Nodes))
@@ -57,7 +57,7 @@ func Decide(c Config, v View, now time.Time) Plan {
 	return p
 }
 
-// partitionSuspected reports whether so many leases stand still that the fault is not the nodes'.
+// partitionSuspected reports whether so many leases are not renewed that the nodes are probably not at fault.
 func partitionSuspected(c Config, v View, now time.Time) bool {
 	all, silent := 0, 0
 	for _, n := range v.Nodes {
@@ -75,7 +75,7 @@ func latest(times ...time.Time) time.Time {
 	return slices.MaxFunc(times, time.Time.Compare)
 }
 
-// judge fills in what the node's silence and its verdict ask for.
+// judge sets what the node's contact and its verdict require.
 func (j *judged) judge(c Config, v View, partitioned bool, now time.Time) {
 	if j.ours() || j.Stands.Outcome != None {
 		j.contact = j.judgeContact(c, v, partitioned, now)
@@ -91,10 +91,10 @@ func (j *judged) judge(c Config, v View, partitioned bool, now time.Time) {
 }
 
 func (j *judged) judgeContact(c Config, v View, partitioned bool, now time.Time) contact {
-	// What was decided from silence is taken back by a lease that moves and by nothing else: a caller
-	// that began just now, or suspected a partition, has heard nothing yet.
+	// A decision about a silent node is withdrawn only when its lease is renewed: a caller that has just started, or suspected a partition,
+	// has received nothing yet.
 	since := j.Stands.Since
-	if since.After(now) { // an earlier leader's clock was ahead; what we heard, we heard since we lead
+	if since.After(now) { // an earlier leader's clock was ahead; contacts count since this process leads
 		since = v.Led
 	}
 	if !j.LeaseRenewed.After(since) {
@@ -117,7 +117,7 @@ func (j *judged) judgeContact(c Config, v View, partitioned bool, now time.Time)
 	return inContact
 }
 
-// unreachable reports whether lease and agents together mean death.
+// unreachable reports whether lease and agents together make the node dead.
 func (j *judged) unreachable(c Config, v View, now time.Time) bool {
 	c = c.forLease(j.LeaseDuration)
 	lease := now.Sub(latest(j.LeaseRenewed, v.Led, v.PartitionSuspected))
@@ -127,7 +127,7 @@ func (j *judged) unreachable(c Config, v View, now time.Time) bool {
 	return lease >= c.LeaseTimeout && now.Sub(latest(j.AgentContact, v.Led, v.PartitionSuspected)) >= c.AgentTimeout
 }
 
-// count fills in how many nodes are ours and red, and what is out already; it returns the domains' sizes.
+// count counts the nodes that are ours and red, and those that are out; it returns the domains' sizes.
 func count(p *Plan, nodes []judged) map[string]int {
 	sizes := map[string]int{}
 	for i := range nodes {
@@ -153,7 +153,7 @@ type answer struct {
 	idle bool
 }
 
-// spender hands out what the budgets have left.
+// spender grants the rest of the budgets.
 type spender struct {
 	config Config
 	view   View
@@ -162,7 +162,7 @@ type spender struct {
 	now    time.Time
 }
 
-// spend answers for every node that would be evicted. Nothing that stands is taken back for a budget's sake.
+// spend answers for every node that should be evicted. It withdraws no decision for a budget's sake.
 func (s *spender) spend(nodes []judged) map[string]answer {
 	answers := map[string]answer{}
 	var wait []*judged
@@ -178,7 +178,7 @@ func (s *spender) spend(nodes []judged) map[string]answer {
 	}
 	slices.SortStableFunc(wait, func(a, b *judged) int {
 		return cmp.Or(
-			-cmp.Compare(a.contact, b.contact), // the gangs of a dead node stand still
+			-cmp.Compare(a.contact, b.contact), // a dead node's gangs are stopped
 			a.red.Compare(b.red), cmp.Compare(a.Name, b.Name))
 	})
 	for _, n := range wait {
@@ -186,7 +186,7 @@ func (s *spender) spend(nodes []judged) map[string]answer {
 			answers[n.Name] = s.giveUp(n)
 		}
 	}
-	for _, n := range wait { // why, once it is known what is out
+	for _, n := range wait { // the reason, once it is known which nodes are out
 		if _, ok := answers[n.Name]; !ok {
 			answers[n.Name] = s.hold(n)
 		}
@@ -194,8 +194,7 @@ func (s *spender) spend(nodes []judged) map[string]answer {
 	return answers
 }
 
-// giveUp spends what it takes: nothing where no gang is hurt. Pods of a node that was given up leave it, so what was
-// spent once stays so.
+// giveUp charges the budgets for a node, unless it has no pod of a gang. The charge stays after the node's pods have left it.
 func (s *spender) giveUp(n *judged) answer {
 	a := answer{outcome: Evict, idle: n.GangPods == 0 && (n.Stands.Outcome != Evict || n.Stands.Idle)}
 	if !a.idle {
@@ -229,8 +228,8 @@ func (s *spender) hold(n *judged) answer {
 	return answer{outcome: Hold, reason: ClusterBudget, text: fmt.Sprintf("%d of at most %d nodes of the cluster are out", p.Cluster.Out, p.Cluster.Max)}
 }
 
-// unsure says of a node that was called dead and is held that it was not silent for long enough since so many were
-// that the breaker held or nobody was heard: nodes that come back do so over seconds.
+// unsure reports whether a held dead node was silent for too short a time since the breaker or a suspected partition ended: nodes that come
+// back do so over several seconds.
 func (s *spender) unsure(n *judged) bool {
 	if n.Stands.Outcome != Hold || n.Verdict.Action == nodehealth.Evict {
 		return false
@@ -260,7 +259,7 @@ func (s *spender) take(n *judged) {
 	}
 }
 
-// settle makes the decision; one that says the same as what stands is what stands, word for word.
+// settle makes the decision; if it equals the present one, that is returned unchanged.
 func settle(n *judged, a answer, v View, now time.Time) Decision {
 	o := Outage{Outcome: n.want, Since: now}
 	if n.want == Evict {
@@ -283,7 +282,7 @@ func settle(n *judged, a answer, v View, now time.Time) Decision {
 	return Decision{Node: n.Name, Outage: o, Changed: true}
 }
 
-// why is the cause and what is told about it.
+// why returns the cause and the message for users.
 func (n *judged) why(v View, now time.Time) (cause, message string) {
 	var silence string
 	if n.contact != inContact {

@@ -9,15 +9,15 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-// Outcome is what is decided about a node.
+// Outcome is a decision about a node.
 type Outcome string
 
 const (
 	// None: the node is used.
 	None Outcome = ""
-	// Exclude: nothing new is placed there; what runs is left alone.
+	// Exclude: no new pod is placed there; running pods stay.
 	Exclude Outcome = "Exclude"
-	// Hold: would be Evict; Outage.Reason says what it waits for.
+	// Hold: Evict, if the budget allowed it; Outage.Reason is what it waits for.
 	Hold Outcome = "Hold"
 	// Evict: pods of gangs there are replaced.
 	Evict Outcome = "Evict"
@@ -27,18 +27,18 @@ const (
 type Reason string
 
 const (
-	// ClusterBudget: as many nodes are out as the cluster may miss.
+	// ClusterBudget: the cluster's limit of nodes that are out is reached.
 	ClusterBudget Reason = "ClusterBudget"
-	// DomainBudget: as many nodes are out as the node's failure domain may miss.
+	// DomainBudget: the failure domain's limit of nodes that are out is reached.
 	DomainBudget Reason = "DomainBudget"
-	// Breaker: so many nodes are red at once that the cause is more likely one than many.
+	// Breaker: so many nodes are red at once that they probably have a common cause.
 	Breaker Reason = "Breaker"
 )
 
-// CauseUnreachable is the cause where a node is not heard.
+// CauseUnreachable is the cause of a silent node.
 const CauseUnreachable = "NodeUnreachable"
 
-// Verdict is what the node's own daemon says.
+// Verdict is the verdict of the node's daemon.
 type Verdict struct {
 	Action  nodehealth.Action
 	Cause   string
@@ -46,7 +46,7 @@ type Verdict struct {
 	Since   time.Time
 }
 
-// Outage is a decision that stands; the zero value is None.
+// Outage is the present decision; the zero value is None.
 type Outage struct {
 	Outcome Outcome
 	Cause   string
@@ -55,100 +55,99 @@ type Outage struct {
 	Message string
 	// Since is when this outcome was decided.
 	Since time.Time
-	// Dead: neither the node's lease nor any agent on it was heard.
+	// Dead: the node's lease is not renewed, and no agent on the node reports.
 	Dead bool
-	// Idle: given up (Evict) when no pod of a gang was there, and none has been since: it hurt no gang and spends no
-	// budget. Once false it stays false for this outcome, whatever happens to the pods.
+	// Idle: the node was given up (Evict) while it had no pod of a gang, and has had none since, so that it spends no budget. Once false it
+	// stays false for this outcome.
 	Idle bool
 }
 
-// Node is what is known of one node.
+// Node is the state of one node.
 type Node struct {
 	Name string
-	// Domain is its failure domain; empty: unknown, no budget but the cluster's holds for it.
+	// Domain is its failure domain; empty: unknown, only the cluster's budget applies.
 	Domain string
-	// GPUs it has. A node without GPUs, gangs, verdict and outage is none of ours: it is neither judged nor counted.
+	// GPUs is the number that it has. A node without GPUs, gangs, verdict and outage is neither judged nor counted.
 	GPUs int
-	// GangPods on it that are not yet replaced.
+	// GangPods is the number of its pods of gangs that are not replaced yet.
 	GangPods int
 	Verdict  Verdict
-	// Lease reports whether the node has one; without it silence means nothing.
+	// Lease reports whether the node has a lease; without one, missing renewals mean nothing.
 	Lease bool
 	// LeaseRenewed is when this process last observed a renewal of the lease, by Decide's clock; zero: not since View.Led.
 	LeaseRenewed time.Time
-	// LeaseDuration is for how long a renewal of the lease holds, by its own word; 0: it does not say.
+	// LeaseDuration is the duration in the node's lease; 0: none.
 	LeaseDuration time.Duration
-	// Agents counts the agents on it that ever reported, or that may have reported before View.Led; AgentContact is when the last
-	// of them did, zero: not since View.Led.
+	// Agents is the number of its agents that ever reported, or may have reported before View.Led; AgentContact is when the last of them
+	// did, zero: not since View.Led.
 	Agents       int
 	AgentContact time.Time
 	// Stands is the present decision.
 	Stands Outage
 }
 
-// View is what Decide looks at.
+// View is the input of Decide.
 type View struct {
 	Nodes []Node
-	// Led is when the caller began to listen: everything counts as heard then.
+	// Led is when the caller began to receive: every contact counts as made then.
 	Led time.Time
-	// PartitionSuspected is when a plan last said so; zero: never. Everything counts as heard then: after a time without hearing, nodes are
-	// given the time to be heard again.
+	// PartitionSuspected is when a plan last suspected a partition; zero: never. Every contact counts as made then: after a partition,
+	// nodes get the time to renew their leases.
 	PartitionSuspected time.Time
-	// Broken is when a plan last said so; zero: never.
+	// Broken is when the breaker last stopped a plan; zero: never.
 	Broken time.Time
 }
 
-// Decision is what is decided about one node.
+// Decision is the decision about one node.
 type Decision struct {
 	Node string
 	Outage
-	// Changed: it differs from what stands.
+	// Changed: it differs from the present one.
 	Changed bool
 }
 
-// Use is how much of a budget is used: nodes that were given up with pods of gangs on them and are not yet well.
+// Use is the use of a budget: nodes that were given up with pods of gangs on them and are not well yet.
 type Use struct{ Out, Max int }
 
 // Plan is the answer: one decision per node, by name.
 type Plan struct {
 	Decisions []Decision
-	// PartitionSuspected: nearly no lease moves, so it is us or the API server and not the nodes. Nothing is decided from silence.
+	// PartitionSuspected: nearly no lease is renewed, so this process or the API server is at fault. Silent nodes lead to no decision.
 	PartitionSuspected bool
 	// Broken: the breaker stops new decisions.
 	Broken bool
-	// Back: a node that was called dead is heard again, and others may be about to be: none of those that are held is
-	// given up on a silence that began before.
+	// Back: contact to a dead node is restored, and others may follow: no held node is given up for a silence that began before.
 	Back bool
-	// Red counts nodes that are sick beyond use or dead; Of counts the nodes that are ours.
+	// Red counts nodes to be evicted, sick or dead; Of counts all judged nodes.
 	Red, Of int
 	Cluster Use
 	// Domains are those with a node out or held, by name.
 	Domains map[string]Use
 }
 
-// Config is what people may choose.
+// Config is the configuration, which users may set.
 type Config struct {
 	// MaxOut bounds nodes out of the cluster, MaxOutPerDomain of one failure domain.
 	MaxOut, MaxOutPerDomain Limit
 	// BreakerPercent: while this share of nodes, at least BreakerNodes, are sick at once, no new decision is made.
 	BreakerPercent, BreakerNodes int
-	// LeaseTimeout and AgentTimeout together mean death where agents were heard; LeaseAloneTimeout means death where none ever was.
-	// These and LeaseLate are minimums: forLease returns the values of a node.
+	// LeaseTimeout and AgentTimeout together make a node dead on which agents reported; LeaseAloneTimeout makes one dead on which none ever
+	// did. These and LeaseLate are minimums: forLease returns the values of a node.
 	LeaseTimeout, AgentTimeout, LeaseAloneTimeout time.Duration
-	// LeaseLate excludes a node whose agents are heard.
+	// LeaseLate is when a node whose agents report is excluded.
 	LeaseLate time.Duration
-	// PartitionPercent of leases silent for LeaseTimeout mean that the caller is cut off.
+	// PartitionPercent: if this share of leases is not renewed for LeaseTimeout, the caller counts as cut off.
 	PartitionPercent int
 }
 
 const (
-	// usualLease is what the values of Defaults are shares of: a kubelet renews its lease every quarter of it.
+	// usualLease is the lease duration for which Defaults are made: a kubelet renews its lease after a quarter of it.
 	usualLease = 40 * time.Second
-	// longestLease bounds what a lease says of itself, so that no node is alive for ever by its own word.
+	// longestLease bounds a lease's duration, so that no node can make itself count as alive for ever.
 	longestLease = 10 * time.Minute
 )
 
-// forLease is the Config of one node, by its own lease: a kubelet of a longer lease renews it less often, and rests between by intention.
+// forLease returns the Config of one node by its lease's duration: a kubelet with a longer lease renews it less often.
 func (c Config) forLease(lease time.Duration) Config {
 	share := func(least, usual time.Duration) time.Duration {
 		perSecond := usual / time.Duration(usualLease/time.Second)
@@ -160,8 +159,7 @@ func (c Config) forLease(lease time.Duration) Config {
 	return c
 }
 
-// Defaults are the values of Config that hold where people choose none. A kubelet renews its lease every 10 s where people choose no other
-// duration for it.
+// Defaults returns the Config for values that users do not set. They are made for the kubelet's default, which renews its lease every 10 s.
 func Defaults() Config {
 	return Config{
 		MaxOut: Limit{Percent: 5}, MaxOutPerDomain: Limit{Percent: 20},
@@ -171,7 +169,7 @@ func Defaults() Config {
 	}
 }
 
-// Validate says which value cannot be, and what may.
+// Validate returns an error that names an invalid value and the valid ones.
 func (c Config) Validate() error {
 	switch {
 	case c.BreakerPercent < 1 || c.BreakerPercent > 100:
@@ -193,7 +191,7 @@ func (c Config) Validate() error {
 // Limit is a number of nodes, or a share of them that is never less than one node.
 type Limit struct{ Count, Percent int }
 
-// ParseLimit reads "3" or "5%". "0" means none at all.
+// ParseLimit parses "3" or "5%". "0" means no node at all.
 func ParseLimit(text string) (Limit, error) {
 	digits, percent := strings.CutSuffix(text, "%")
 	n, err := strconv.Atoi(digits)
@@ -215,7 +213,7 @@ func (l Limit) String() string {
 	return strconv.Itoa(l.Count)
 }
 
-// Of is the limit in a set of nodes of this size.
+// Of returns the limit for that many nodes.
 func (l Limit) Of(nodes int) int {
 	if l.Percent > 0 {
 		return max(1, nodes*l.Percent/100)

@@ -17,13 +17,13 @@ import (
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
-// maxNote is what the API server takes as an event's note.
+// maxNote is the most bytes of an event's note.
 const maxNote = 1024
 
-// order is in which decisions are written: what stops work first, what frees last.
+// order is the order in which decisions are written: first those that stop work, last those that end an outage.
 var order = map[budget.Outcome]int{budget.Evict: 0, budget.Hold: 1, budget.Exclude: 2, budget.None: 3}
 
-// apply brings the Nodes to what is decided, and tells what changed.
+// apply writes the decisions on the Nodes, and reports the changes.
 func (c *Controller) apply(ctx context.Context, objects map[string]*corev1.Node, plan budget.Plan) {
 	due := slices.DeleteFunc(slices.Clone(plan.Decisions), func(d budget.Decision) bool { return !c.due(objects[d.Node], d) })
 	slices.SortStableFunc(due, func(a, b budget.Decision) int { return cmp.Compare(order[a.Outcome], order[b.Outcome]) })
@@ -54,7 +54,7 @@ func (c *Controller) apply(ctx context.Context, objects map[string]*corev1.Node,
 	}
 }
 
-// due reports whether a Node is to be written: the decision is new, or somebody has changed what stood.
+// due reports whether a Node must be written: the decision is new, or another client has changed what was written.
 func (c *Controller) due(node *corev1.Node, d budget.Decision) bool {
 	if _, behind := c.written[node.Name]; d.Changed || behind || c.DryRun {
 		return d.Changed
@@ -66,8 +66,8 @@ func (c *Controller) due(node *corev1.Node, d budget.Decision) bool {
 	return changed || err != nil
 }
 
-// write puts one decision on its Node. The patch holds the whole list of taints, so it counts only for the Node
-// that it was made from; where that has changed it is made anew from the Node as it is.
+// write writes one decision on its Node. The patch has the whole list of taints, so it is valid only for the Node's version; after a
+// conflict it is computed again from the present Node.
 func (c *Controller) write(ctx context.Context, cached *corev1.Node, o budget.Outage) (written, error) {
 	if c.DryRun {
 		return written{uid: cached.UID, outage: o}, nil
@@ -80,7 +80,7 @@ func (c *Controller) write(ctx context.Context, cached *corev1.Node, o budget.Ou
 		ctx,
 		func(err error) (time.Duration, bool) { return pauses.Step(), apierrors.IsConflict(err) },
 		func(ctx context.Context) error {
-			if after != nil { // the newest, as the cache was behind
+			if after != nil { // the newest: the cache was behind
 				node = &corev1.Node{}
 				if err := c.Writer.Get(ctx, client.ObjectKeyFromObject(cached), node); err != nil {
 					return fmt.Errorf("reading it again: %w", err)
@@ -109,7 +109,7 @@ func (c *Controller) write(ctx context.Context, cached *corev1.Node, o budget.Ou
 	return written{uid: after.UID, version: after.ResourceVersion, outage: o}, nil
 }
 
-// words name a decision in events.
+// words are the names of decisions in events.
 var words = map[budget.Outcome]string{
 	budget.None:    "NodeFreed",
 	budget.Exclude: "NodeExcluded",
@@ -117,7 +117,7 @@ var words = map[budget.Outcome]string{
 	budget.Evict:   "NodeGivenUp",
 }
 
-// announce says on the Node, in the log and in a counter what was decided.
+// announce reports a decision in an event on the Node, in the log and in a counter.
 func (c *Controller) announce(node *corev1.Node, d budget.Decision) {
 	c.metrics.decided(d)
 	c.Log.Info(

@@ -1,7 +1,7 @@
-// Package controller applies the outage budget of the cluster: it gathers verdicts, leases, agents and gangs of all
-// nodes, calls budget.Decide and writes each decision on its Node, annotation and taint in one patch. It promises to
-// write only changes, to leave taints of other writers alone, to keep no state that is not on the Nodes (so that a
-// leader can die at any time), and to write nothing in a dry run, which reports the same decisions.
+// Package controller applies the outage budget of the cluster: it gathers verdicts, leases, agents and gangs of all nodes, calls
+// budget.Decide and writes each decision on its Node, annotation and taint in one patch. It writes only changes, and never changes taints
+// of other writers. All its state is on the Nodes, so that a leader can die at any time. A dry run writes nothing on Nodes and reports the
+// same decisions.
 package controller
 
 import (
@@ -25,14 +25,14 @@ import (
 const FieldManager = "holdfast-nodes"
 
 const (
-	// every is how often silence is looked for; a changed verdict is decided on at once.
+	// every is the interval between checks for silent nodes; a changed verdict is decided on at once.
 	every = time.Second
-	// writers bounds writes at a time, writeTimeout how long one may take: what was not written is decided anew.
+	// writers bounds concurrent writes, writeTimeout one of them; a failed write is repeated in the next round.
 	writers      = 32
 	writeTimeout = 10 * time.Second
 )
 
-// ContactSource says when the agent in a pod was last heard; false: never by this process.
+// ContactSource returns when the agent in a pod last reported; false: never to this process.
 type ContactSource interface {
 	LastContact(podUID string) (time.Time, bool)
 }
@@ -43,38 +43,38 @@ type Options struct {
 	// corev1.NamespaceNodeLease and of pods of gangs.
 	Informers cache.Informers
 	Reader    client.Reader
-	// Writer writes Nodes, and reads a Node again after a conflict; its rate limit is its own.
+	// Writer writes Nodes, and reads a Node again after a conflict; it has its own rate limit.
 	Writer client.Client
 	// Recorder writes events, such as mgr.GetEventRecorder("holdfast-nodes").
 	Recorder events.EventRecorder
-	// Contacts may be nil: no agent is ever heard.
+	// Contacts may be nil: no agent reports.
 	Contacts ContactSource
 	Now      func() time.Time
 	Log      logr.Logger
 	Metrics  prometheus.Registerer
 
 	Budget budget.Config
-	// DomainLabels name a node's failure domain; the first that a node has counts.
+	// DomainLabels are labels with a node's failure domain; the first that a node has counts.
 	DomainLabels []string
-	// DryRun decides and tells, and writes nothing on Nodes.
+	// DryRun: decisions are reported, and Nodes are not written.
 	DryRun bool
 }
 
-// Controller decides on the leader alone.
+// Controller decides on the leader only.
 type Controller struct {
 	Options
 	leases  *leases
 	metrics *metrics
-	// wake is filled when a node's own words changed.
+	// wake receives when a Node's verdict or outage changed.
 	wake chan struct{}
 
-	// What follows belongs to the goroutine of Start.
+	// The fields below belong to the goroutine of Start.
 
 	led, partitionSuspected, broken time.Time
 	was                             budget.Plan
-	// written holds what was written and the cache may not show yet; in a dry run, what would have been.
+	// written has the decisions that the cache may not show yet; in a dry run, those that would have been written.
 	written map[string]written
-	// notified are Nodes whose words could not be read, with the error that was logged.
+	// notified are Nodes with an unreadable annotation, with the error that was logged.
 	notified map[string]string
 }
 
@@ -97,10 +97,10 @@ func New(o Options) (*Controller, error) {
 	}, nil
 }
 
-// SetupWithManager has the manager start the controller on the leader.
+// SetupWithManager adds the controller to the manager, which starts it on the leader.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error { return mgr.Add(c) }
 
-// NeedLeaderElection says that one replica alone decides.
+// NeedLeaderElection returns true: only one replica decides.
 func (c *Controller) NeedLeaderElection() bool { return true }
 
 // Start decides until ctx ends.
@@ -108,7 +108,7 @@ func (c *Controller) Start(ctx context.Context) error {
 	if err := c.listen(ctx); err != nil {
 		return err
 	}
-	// Only now is anything heard.
+	// Contacts are received from now on.
 	c.led = c.Now()
 	c.Log.Info("deciding on nodes", "dryRun", c.DryRun, "maxOut", c.Budget.MaxOut.String(), "maxOutPerDomain", c.Budget.MaxOutPerDomain.String())
 	tick := time.NewTicker(every)
@@ -126,7 +126,7 @@ func (c *Controller) Start(ctx context.Context) error {
 	}
 }
 
-// listen starts to hear of Nodes and leases; it is not done on replicas that do not lead.
+// listen starts the informers of Nodes and leases, only on the leader.
 func (c *Controller) listen(ctx context.Context) error {
 	for _, source := range []struct {
 		what    client.Object
@@ -176,7 +176,7 @@ func (c *Controller) decide(ctx context.Context) error {
 	return nil
 }
 
-// remember keeps what the next view needs of this plan, and tells what has become of hearing and breaker.
+// remember stores what the next view needs of this plan, and logs changes of partition and breaker.
 func (c *Controller) remember(plan budget.Plan, now time.Time) {
 	if plan.PartitionSuspected != c.was.PartitionSuspected {
 		c.Log.Info("contact", "partitionSuspected", plan.PartitionSuspected, "message", map[bool]string{

@@ -13,14 +13,14 @@ import (
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
-// written is a decision that was written and the cache may not show yet.
+// written is a written decision that the cache may not show yet.
 type written struct {
 	uid     types.UID
 	version string
 	outage  budget.Outage
 }
 
-// shown reports whether the cached Node is as new as what was written, or newer.
+// shown reports whether the cached Node is at least as new as the write.
 func (w written) shown(node *corev1.Node) bool {
 	if node.UID != w.uid {
 		return true
@@ -29,13 +29,13 @@ func (w written) shown(node *corev1.Node) bool {
 	return err != nil || order >= 0
 }
 
-// nodeLoad are the gangs' pods of one node.
+// nodeLoad is the gang pods and agents of one node.
 type nodeLoad struct {
 	pods, agents int
 	lastContact  time.Time
 }
 
-// gather reads the caches; the Nodes must not be changed.
+// gather reads the caches; callers must not change the Nodes.
 func (c *Controller) gather(ctx context.Context) (map[string]*corev1.Node, budget.View, error) {
 	view := budget.View{Led: c.led, PartitionSuspected: c.partitionSuspected, Broken: c.broken}
 	loads, err := c.nodeLoads(ctx)
@@ -68,7 +68,7 @@ func (c *Controller) gather(ctx context.Context) (map[string]*corev1.Node, budge
 	return objects, view, nil
 }
 
-// stands is the decision that stands on a Node on which the cache shows this one.
+// stands returns the present decision on a Node: the last written one until the cache shows it.
 func (c *Controller) stands(node *corev1.Node, shows budget.Outage) budget.Outage {
 	w, ok := c.written[node.Name]
 	switch {
@@ -80,7 +80,7 @@ func (c *Controller) stands(node *corev1.Node, shows budget.Outage) budget.Outag
 	}
 }
 
-// unreadable logs once what a Node says that cannot be read.
+// unreadable logs an unreadable annotation of a Node once.
 func (c *Controller) unreadable(node string, err error) {
 	switch {
 	case err == nil:
@@ -91,8 +91,8 @@ func (c *Controller) unreadable(node string, err error) {
 	}
 }
 
-// nodeLoads counts pods of gangs, and agents, by node. An agent that this process never heard may have been heard by
-// an earlier leader if its pod ran before.
+// nodeLoads counts pods of gangs, and agents, by node. An agent that never reported to this process may have reported to an earlier leader
+// if its pod ran before.
 func (c *Controller) nodeLoads(ctx context.Context) (map[string]nodeLoad, error) {
 	list := &corev1.PodList{}
 	if err := c.Reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {

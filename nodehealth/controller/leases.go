@@ -13,7 +13,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// leases holds when each node's lease was last seen to move, by our own clock: nodes' clocks differ.
+// leases records when each node's lease was last renewed, by this process's clock: nodes' clocks differ.
 type leases struct {
 	now func() time.Time
 
@@ -22,7 +22,7 @@ type leases struct {
 	known map[string]leaseState
 }
 
-// leaseState is when a lease moved, zero: not since we watch, and for how long a renewal holds by its own word.
+// leaseState is when a lease was renewed, zero: not since this process watches, and the duration in it.
 type leaseState struct {
 	renewed  time.Time
 	duration time.Duration
@@ -32,7 +32,7 @@ func newLeases(now func() time.Time) *leases {
 	return &leases{now: now, known: map[string]leaseState{}}
 }
 
-// of returns what is known of the node's lease, and whether there is one.
+// of returns the state of the node's lease, and whether there is one.
 func (l *leases) of(node string) (leaseState, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -76,13 +76,13 @@ func (l *leases) OnDelete(obj any) {
 	}
 }
 
-// nodes wakes the controller when a Node's words changed; what else is new it sees within a second.
+// nodes wakes the controller when a Node's verdict or outage changed; it reads other changes within a second.
 type nodes struct{ wake chan<- struct{} }
 
 func (n nodes) touch() {
 	select {
 	case n.wake <- struct{}{}:
-	default: // awake already
+	default: // already awake
 	}
 }
 
@@ -99,7 +99,7 @@ func (n nodes) OnUpdate(before, after any) {
 
 func (n nodes) OnDelete(any) { n.touch() }
 
-// SlimNode takes out of a Node what no part here reads; SlimLease likewise. They are transforms of a cache.
+// SlimNode is a cache transform: it drops what no part of the controller reads.
 func SlimNode(obj any) (any, error) {
 	if node, ok := obj.(*corev1.Node); ok {
 		node.ManagedFields, node.Status.Images = nil, nil
@@ -107,7 +107,7 @@ func SlimNode(obj any) (any, error) {
 	return obj, nil
 }
 
-// SlimLease keeps name, renew time and duration.
+// SlimLease is a cache transform: it retains name, renew time and duration.
 func SlimLease(obj any) (any, error) {
 	if lease, ok := obj.(*coordinationv1.Lease); ok {
 		return &coordinationv1.Lease{

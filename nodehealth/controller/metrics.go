@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
-// metrics are what operators see of all nodes together.
+// metrics are about all nodes together.
 type metrics struct {
 	nodes              *prometheus.GaugeVec
 	holds              *prometheus.GaugeVec

@@ -17,9 +17,8 @@ import (
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
-// isGPU reports whether an extended resource is GPUs, or parts or equals of them. Devices of other drivers, and those that
-// claims ask for (DRA), are not
-// seen by it: their nodes are judged from when a pod of a gang is there.
+// isGPU reports whether an extended resource is GPUs, or parts or replicas of them. It does not find devices of other drivers, and those
+// that claims request (DRA): their nodes are judged from when a pod of a gang is there.
 func isGPU(name string) bool {
 	_, kind, ok := strings.Cut(name, "/")
 	return ok && (kind == "gpu" || kind == "gpu.shared") || slices.ContainsFunc([]string{
@@ -27,12 +26,11 @@ func isGPU(name string) bool {
 	}, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
-// maxMessage bounds what is told of an outage, in bytes.
+// maxMessage bounds an outage's message, in bytes.
 const maxMessage = 512
 
-// budgetNode is what a Node itself says: verdict, failure domain (the first of the labels that it has) and what
-// stands. With an error it is of use all the same: a verdict that cannot be read is taken for one that
-// did not change.
+// budgetNode reads a Node: verdict, failure domain (the first of the labels that it has) and present decision. The result is valid even
+// with an error: an unreadable verdict counts as unchanged.
 func budgetNode(node *corev1.Node, domainLabels []string) (budget.Node, error) {
 	n := budget.Node{Name: node.Name}
 	for _, key := range domainLabels {
@@ -48,7 +46,7 @@ func budgetNode(node *corev1.Node, domainLabels []string) (budget.Node, error) {
 	}
 	var err error
 	if n.Stands, err = outageOf(node); err != nil {
-		n.Stands = budget.Outage{} // written anew
+		n.Stands = budget.Outage{} // it is written again
 	}
 	verdict, unread := nodeVerdict(node)
 	if unread != nil {
@@ -58,7 +56,7 @@ func budgetNode(node *corev1.Node, domainLabels []string) (budget.Node, error) {
 	return n, err
 }
 
-// nodeVerdict reads the daemon's verdict; none means that nothing is wrong.
+// nodeVerdict returns the daemon's verdict; without an annotation nothing is wrong.
 func nodeVerdict(node *corev1.Node) (budget.Verdict, error) {
 	text, ok := node.Annotations[v1alpha1.AnnotationHealth]
 	if !ok {
@@ -77,11 +75,11 @@ func nodeVerdict(node *corev1.Node) (budget.Verdict, error) {
 	return budget.Verdict{Action: action, Cause: h.Cause, Message: h.Message, Since: h.Since.Time}, nil
 }
 
-// unchanged is a verdict that asks for what stands.
+// unchanged returns a verdict that leads to the present decision.
 func unchanged(o budget.Outage) budget.Verdict {
 	v := budget.Verdict{Cause: o.Cause, Since: o.Since}
 	switch {
-	case o.Cause == budget.CauseUnreachable: // not a daemon's word
+	case o.Cause == budget.CauseUnreachable: // not from a daemon
 	case o.Outcome == budget.Exclude:
 		v.Action = nodehealth.Exclude
 	case o.Outcome != budget.None:
@@ -90,7 +88,7 @@ func unchanged(o budget.Outage) budget.Verdict {
 	return v
 }
 
-// outageOf is the decision that stands on a Node.
+// outageOf returns the decision on a Node.
 func outageOf(node *corev1.Node) (budget.Outage, error) {
 	text, ok := node.Annotations[v1alpha1.AnnotationOutage]
 	if !ok {
@@ -119,7 +117,7 @@ func outageOf(node *corev1.Node) (budget.Outage, error) {
 	}, nil
 }
 
-// hasOutage reports whether a decision, or a part of one, stands on the Node.
+// hasOutage reports whether the Node has a decision, or a part of one.
 func hasOutage(node *corev1.Node) bool {
 	_, ok := node.Annotations[v1alpha1.AnnotationOutage]
 	return ok || slices.ContainsFunc(node.Spec.Taints, isOutage)
@@ -127,8 +125,8 @@ func hasOutage(node *corev1.Node) bool {
 
 func isOutage(t corev1.Taint) bool { return t.Key == v1alpha1.TaintOutage }
 
-// putOutage writes a decision on a Node, annotation and taint, and reports whether that changed anything. Others'
-// annotations and taints stay as they are.
+// putOutage writes a decision on a Node, annotation and taint, and reports whether that changed anything. It does not change other
+// annotations and taints.
 func putOutage(node *corev1.Node, o budget.Outage) (bool, error) {
 	if o.Outcome == budget.None {
 		changed := hasOutage(node)
@@ -167,7 +165,7 @@ func putOutage(node *corev1.Node, o budget.Outage) (bool, error) {
 	return true, nil
 }
 
-// outageEffect lets in pods that repair the node while its daemon says so; one that cannot speak says nothing.
+// outageEffect returns PreferNoSchedule while the node's daemon reports that pods repair the node, else NoSchedule.
 func outageEffect(node *corev1.Node, o budget.Outage) corev1.TaintEffect {
 	if h, err := v1alpha1.NodeHealthOf(node); err == nil && h != nil && h.Soft && o.Cause != budget.CauseUnreachable && !o.Dead {
 		return corev1.TaintEffectPreferNoSchedule
@@ -175,7 +173,7 @@ func outageEffect(node *corev1.Node, o budget.Outage) corev1.TaintEffect {
 	return corev1.TaintEffectNoSchedule
 }
 
-// labelValue makes a cause one that a taint can carry; the annotation has the cause as it is.
+// labelValue makes a cause a valid value of a taint; the annotation has the unchanged cause.
 func labelValue(cause string) string {
 	if len(validation.IsValidLabelValue(cause)) == 0 {
 		return cause
@@ -189,7 +187,7 @@ func labelValue(cause string) string {
 	return kept[:min(len(kept), validation.LabelValueMaxLength)]
 }
 
-// gangPodOn is the node that a pod of a gang is on, and whether it is: a pod that has ended or was replaced is not.
+// gangPodOn returns the node of a pod of a gang; false: the pod has ended, was replaced, or has no node.
 func gangPodOn(pod *corev1.Pod) (string, bool) {
 	_, member := membership.GangOf(pod)
 	return pod.Spec.NodeName, member && !membership.Ended(pod) && pod.Spec.NodeName != ""

@@ -18,23 +18,22 @@ import (
 const (
 	// pollFor bounds one wait for the device, so that the end of ctx is seen.
 	pollFor = 500 * time.Millisecond
-	// longest is more than the kernel ever returns at once.
+	// longest exceeds what the kernel returns at once, in bytes.
 	longest = 16 << 10
 )
 
 // Log is an open kernel log.
 type Log struct {
-	// Line is told of every record, also of those that are none of ours; nil: nobody wants to know.
+	// Line is called for every record, including other programs'; nil: not called.
 	Line func()
 
 	fd  int
 	log *slog.Logger
-	// caughtUp: what was there at the beginning has been read.
+	// caughtUp: all records from before the start have been read.
 	caughtUp bool
 }
 
-// Open opens the log at path, normally /dev/kmsg. It needs to be allowed to only now: what is read later needs
-// no further right.
+// Open opens the log at path, normally /dev/kmsg. Only opening needs the privilege, reading does not.
 func Open(path string, log *slog.Logger) (*Log, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -43,13 +42,13 @@ func Open(path string, log *slog.Logger) (*Log, error) {
 	return FromFD(fd, log), nil
 }
 
-// FromFD is the log that an earlier program opened.
+// FromFD returns the log that an earlier program opened.
 func FromFD(fd int, log *slog.Logger) *Log { return &Log{fd: fd, log: log} }
 
-// FD is the open file, for a program that continues to read it.
+// FD returns the open file, for a program that continues to read it.
 func (l *Log) FD() int { return l.fd }
 
-// Follow reads until ctx ends or the log cannot be read any more. Emit is called from this goroutine.
+// Follow reads until ctx ends or the log cannot be read any more. It calls emit in its own goroutine.
 func (l *Log) Follow(ctx context.Context, emit func(nodehealth.Signal)) error {
 	defer unix.Close(l.fd)
 	buffer := make([]byte, longest)
@@ -65,7 +64,7 @@ func (l *Log) Follow(ctx context.Context, emit func(nodehealth.Signal)) error {
 			l.caughtUp = true
 			began := time.Now()
 			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}}, int(pollFor.Milliseconds()))
-			if time.Since(began) < time.Millisecond { // ready, or unable to wait: either way not at once again for nothing
+			if time.Since(began) < time.Millisecond { // ready, or unable to wait: in both cases avoid a busy loop
 				time.Sleep(time.Millisecond)
 			}
 		case err != nil:
@@ -77,7 +76,7 @@ func (l *Log) Follow(ctx context.Context, emit func(nodehealth.Signal)) error {
 	return nil
 }
 
-// take hands on what one record tells: the device gives one at a time, and whole.
+// take emits the signal of one record: each read returns one complete record.
 func (l *Log) take(entry string, emit func(nodehealth.Signal)) {
 	if l.Line != nil {
 		l.Line()

@@ -12,14 +12,14 @@ import (
 
 const (
 	address = `([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-9a-fA-F])?`
-	// apart is what lies between two words of the driver: a space or the end of a line, which the kernel writes as an escape.
+	// apart separates two words of the driver: a space or a line end, which the kernel escapes.
 	apart = `(?: |\\x0aNVRM: )`
-	// instances are the GPU instance and the compute instance that an Xid is of, on a GPU in MIG mode; it stays the whole GPU's.
+	// instances are the GPU instance and the compute instance of an Xid in MIG mode; the Xid counts for the whole GPU.
 	instances = `(?: GPU-I:\d+(?: GPU-CI:\d+)?)?`
 )
 
-// The driver's words count only where a record begins with them, and in full: tenants can make the kernel print words of theirs, but
-// behind words of its own ("tmpfs: Unknown parameter '…'"), or behind at most the 15 bytes of a process's or a network device's name.
+// A record counts only if it begins with the driver's complete words. Tenants can make the kernel print their words, but only after the
+// kernel's own ("tmpfs: Unknown parameter '…'"), or after the name of a process or a network device of at most 15 bytes.
 var (
 	header   = regexp.MustCompile(`^(\d+),(\d+),(\d+),[^;]*;`)
 	xid      = regexp.MustCompile(`^NVRM: Xid \(PCI:` + address + instances + `\): (\d+)(?:, *(.*))?$`)
@@ -32,7 +32,7 @@ var (
 	}
 )
 
-// recoveryChanged is the Xid by which the driver tells its recovery action.
+// recoveryChanged is the Xid with which the driver reports its recovery action.
 const recoveryChanged = 154
 
 // record is one entry of the kernel log.
@@ -43,16 +43,16 @@ type record struct {
 	text  string
 }
 
-// split takes an entry apart; ok is false where it is not the kernel's own word, but a program's.
+// split parses an entry; ok is false if a program wrote it, not the kernel.
 func split(entry string) (r record, ok bool) {
-	entry, _, _ = strings.Cut(entry, "\n") // what follows are fields for machines
+	entry, _, _ = strings.Cut(entry, "\n") // the rest is structured fields
 	m := header.FindStringSubmatch(entry)
 	if m == nil {
 		return record{}, false
 	}
 	priority, err := strconv.Atoi(m[1])
 	seq, noSeq := strconv.ParseUint(m[2], 10, 64)
-	us, noTime := strconv.ParseUint(m[3], 10, 53) // more would be no time.Duration
+	us, noTime := strconv.ParseUint(m[3], 10, 53) // a larger value overflows time.Duration
 	if errors.Join(err, noSeq, noTime) != nil {
 		return record{}, false
 	}
@@ -60,7 +60,7 @@ func split(entry string) (r record, ok bool) {
 	return r, priority>>3 == 0
 }
 
-// parse finds the signal in the text of a record.
+// parse returns the signal in the text of a record.
 func parse(text string) (nodehealth.Signal, bool) {
 	sig := nodehealth.Signal{Source: nodehealth.Kmsg, Text: text}
 	if m := xid.FindStringSubmatch(text); m != nil {
@@ -88,7 +88,7 @@ func parse(text string) (nodehealth.Signal, bool) {
 	return sig, false
 }
 
-// device is an address as NVML's side writes it: four digits of domain, lower case.
+// device returns an address in NVML's form: four digits of domain, lower case.
 func device(address string) string {
 	domain, rest, _ := strings.Cut(strings.ToLower(address), ":")
 	if len(domain) > 4 && strings.Trim(domain[:len(domain)-4], "0") == "" {

@@ -1,5 +1,5 @@
-// Package metrics exports one node daemon's state to Prometheus: its verdict, its findings, and the times of the last
-// answers of the systems that it queries. No other part waits for a scrape.
+// Package metrics exports one node daemon's state to Prometheus: its verdict, its findings, and when the systems that it queries last
+// answered. No other part waits for a scrape.
 package metrics
 
 import (
@@ -18,7 +18,7 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-// Metrics are the figures of one daemon. Its methods may be called from any goroutine.
+// Metrics are the metrics of one daemon. Their methods may be called concurrently.
 type Metrics struct {
 	registry *prometheus.Registry
 	verdict  *prometheus.GaugeVec
@@ -30,7 +30,7 @@ type Metrics struct {
 	lines    prometheus.Counter
 }
 
-// New returns figures of a daemon that has seen nothing yet.
+// New returns the metrics of a daemon that has seen nothing yet.
 func New() *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
@@ -62,7 +62,7 @@ func (m *Metrics) Verdict(v nodehealth.Verdict) {
 	m.expected.Set(float64(v.Seen.GPUs))
 }
 
-// Signal counts what was seen. Rounds of readings are told by Round alone.
+// Signal counts a signal. Rounds of readings are counted by Round alone.
 func (m *Metrics) Signal(s nodehealth.Signal) {
 	switch s.Kind {
 	case nodehealth.Tick, nodehealth.Expected:
@@ -74,21 +74,20 @@ func (m *Metrics) Signal(s nodehealth.Signal) {
 	}
 }
 
-// Round is how long NVML took to answer once for all GPUs.
+// Round records how long NVML took to answer once for all GPUs.
 func (m *Metrics) Round(took time.Duration) { m.rounds.Observe(took.Seconds()) }
 
 // Line counts a record of the kernel log.
 func (m *Metrics) Line() { m.lines.Inc() }
 
-// Answered says that the API server answered just now.
+// Answered records that the API server answered just now.
 func (m *Metrics) Answered() { m.heard("api", time.Now()) }
 
 func (m *Metrics) heard(with string, at time.Time) {
 	m.contact.WithLabelValues(with).Set(float64(at.UnixMilli()) / 1000)
 }
 
-// Serve answers at address until ctx ends. A daemon that cannot be asked for figures still watches its node, so what goes
-// wrong is logged and no more.
+// Serve serves the metrics at address until ctx ends. It only logs an error: a daemon without metrics still watches its node.
 func (m *Metrics) Serve(ctx context.Context, address string, log *slog.Logger) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {

@@ -7,21 +7,21 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// Labels of NVIDIA's GPU feature discovery. The number of devices that a kubelet has is no such word: it may count slices
-// of GPUs, or the same GPU several times.
+// Labels of NVIDIA's GPU feature discovery. The kubelet's number of devices cannot be used: it may count slices of GPUs, or the same GPU
+// several times.
 const (
 	labelCount    = "nvidia.com/gpu.count"
 	labelStrategy = "nvidia.com/mig.strategy"
 )
 
-// expectation is how many GPUs a Node is to have and who says so; 0: nobody does. It is final where people say so.
+// expectation is how many GPUs a Node should have and the source of that; 0: unknown. final: a user wrote it.
 type expectation struct {
 	gpus  int
 	by    string
 	final bool
 }
 
-// expected reads a Node. Under strategy "single" the label counts slices.
+// expected reads a Node. Under strategy "single" the label counts MIG slices.
 func expected(n *object) (expectation, error) {
 	if text, ok := n.Metadata.Annotations[v1alpha1.AnnotationGPUs]; ok {
 		return counted("annotation "+v1alpha1.AnnotationGPUs, text, true)
@@ -41,7 +41,7 @@ func counted(by, text string, final bool) (expectation, error) {
 	return expectation{gpus, by, final}, nil
 }
 
-// count tells of how many GPUs the Node is to have, where that has changed. w.said is held.
+// count calls Expected with the number of GPUs that the Node should have, if it has changed. The caller holds w.said.
 func (w *Writer) count(n *object) {
 	if w.Expected == nil {
 		return

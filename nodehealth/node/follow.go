@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// followFor is how long, more or less, one watch of the Node lasts at most.
+	// followFor is the approximate duration of one watch of the Node.
 	followFor = 5 * time.Minute
 	// followAgain is the least pause between two watches.
 	followAgain = time.Second
-	// metadataOnly asks the API server for no more of the Node than what people and operators write there.
+	// metadataOnly requests only the Node's metadata, which users and operators write.
 	metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 )
 
-// Follow takes in each change of the Node as it happens, until ctx ends. Without it changes are seen when the Node is read.
+// Follow handles each change of the Node as it happens, until ctx ends. Without it changes are seen when the Node is read.
 func (w *Writer) Follow(ctx context.Context) {
 	said := ""
 	for ctx.Err() == nil {
@@ -37,7 +37,7 @@ func (w *Writer) Follow(ctx context.Context) {
 	}
 }
 
-// follow is one watch, which the API server ends after a while.
+// follow runs one watch, which the API server ends after a while.
 func (w *Writer) follow(ctx context.Context) error {
 	query := url.Values{"watch": {"true"}, "fieldSelector": {"metadata.name=" + w.Node}, "resourceVersion": {"0"},
 		"timeoutSeconds": {fmt.Sprint(int(wait.Jitter(followFor, 0.5).Seconds()))}}
@@ -60,7 +60,7 @@ func (w *Writer) follow(ctx context.Context) error {
 			Object json.RawMessage `json:"object"`
 		}
 		if err := events.Decode(&event); err != nil {
-			return nil // it ends so, and is begun again
+			return nil // a normal end; the next watch follows
 		}
 		n := &object{}
 		switch event.Type {
@@ -75,7 +75,7 @@ func (w *Writer) follow(ctx context.Context) error {
 	}
 }
 
-// take takes in what the Node says, unless it is older than what was taken in before: answers come by two ways, and from a cache.
+// take handles a version of the Node, unless a newer one was handled: they come from a watch, from reads, and from a cache.
 func (w *Writer) take(n *object) {
 	w.said.Lock()
 	defer w.said.Unlock()

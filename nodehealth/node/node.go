@@ -25,24 +25,24 @@ import (
 )
 
 const (
-	// FieldManager names us at the API server.
+	// FieldManager is the daemon's field manager at the API server.
 	FieldManager = "holdfast-node"
-	// lookEvery is how often, more or less, the Node is read to see that the verdict still stands there.
+	// lookEvery is the approximate interval at which the Node is read to check that the verdict is still there.
 	lookEvery    = time.Minute
 	requestLimit = 10 * time.Second
 )
 
 // Options of New. All fields but Expected, Released and Answered must be set.
 type Options struct {
-	// Client speaks to the API server at Server, such as https://10.0.0.1:443, with its credentials.
+	// Client sends requests to the API server at Server, such as https://10.0.0.1:443, with its credentials.
 	Client *http.Client
 	Server string
 	// Node is the name of the one Node that is written.
 	Node string
 	Log  *slog.Logger
-	// Expected is told how many GPUs the Node is to have by its labels, or finally by what people wrote on it, whenever that
-	// changes; 0: nobody says. Released is called with at whose word the GPUs are to be let go of, whenever that changes; empty: they are
-	// not. Answered is told of every answer of the API server.
+	// Expected is called with the number of GPUs that the Node should have, by its labels or finally by a user's annotation, whenever that
+	// changes; 0: unknown. Released is called with the annotation or label that makes the daemon release the GPUs, whenever that changes;
+	// empty: they are not released. Answered is called after every answer of the API server.
 	Expected func(gpus int, by string, final bool)
 	Released func(by string)
 	Answered func()
@@ -54,23 +54,23 @@ type Writer struct {
 	wake chan struct{}
 
 	mu sync.Mutex
-	// guarded by mu: what is to stand there, and whether anything was published yet.
+	// Guarded by mu: the verdict to write, and whether one was published yet.
 	newest    nodehealth.Verdict
 	published bool
 
 	said sync.Mutex
-	// guarded by said: what the Node said last, in which version.
+	// Guarded by said: the Node's last content, and its version.
 	gpus     expectation
 	wrong    string
 	released string
 	version  string
 }
 
-// New returns a Writer of which Run must be called.
+// New returns a Writer; the caller must call Run.
 func New(o Options) *Writer { return &Writer{Options: o, wake: make(chan struct{}, 1)} }
 
-// Load reads what an earlier process wrote; a Node that was never written gives the zero Verdict. It tries until it is answered or
-// ctx ends: to start without the earlier verdict would lose it.
+// Load returns what an earlier process wrote; the zero Verdict if none did. It retries until the API server answers or ctx ends: starting
+// without the earlier verdict would lose it.
 func (w *Writer) Load(ctx context.Context) (nodehealth.Verdict, error) {
 	var n *object
 	err := retry.Do(ctx, w.pauses("reading the Node"), func(ctx context.Context) (err error) {
@@ -91,7 +91,7 @@ func (w *Writer) Load(ctx context.Context) (nodehealth.Verdict, error) {
 	return v, nil
 }
 
-// pauses between attempts, for as long as it takes; what is no conflict is logged.
+// pauses returns the pauses between attempts, without end; it logs each error except conflicts.
 func (w *Writer) pauses(doing string) func(error) (time.Duration, bool) {
 	away, conflict := retry.WhileAway(), retry.AfterConflict()
 	return func(err error) (time.Duration, bool) {
@@ -104,7 +104,7 @@ func (w *Writer) pauses(doing string) func(error) (time.Duration, bool) {
 	}
 }
 
-// Publish makes v the verdict that is to stand on the Node. It never waits.
+// Publish sets the verdict to write on the Node. It never blocks.
 func (w *Writer) Publish(v nodehealth.Verdict) {
 	w.mu.Lock()
 	w.newest, w.published = v, true
@@ -119,7 +119,7 @@ func (w *Writer) Publish(v nodehealth.Verdict) {
 func (w *Writer) Run(ctx context.Context) {
 	look := time.NewTimer(wait.Jitter(lookEvery, 0.2))
 	defer look.Stop()
-	var known *object // as last seen; nil: must be read
+	var known *object // as last read; nil: must be read
 	for {
 		select {
 		case <-ctx.Done():
@@ -133,7 +133,7 @@ func (w *Writer) Run(ctx context.Context) {
 	}
 }
 
-// settle tries until the Node says the newest verdict, or ctx ends, and returns the Node as it is then.
+// settle retries until the Node has the newest verdict, or ctx ends, and returns the Node.
 func (w *Writer) settle(ctx context.Context, known *object) *object {
 	read := cached
 	err := retry.Do(ctx, w.pauses("writing the verdict"), func(ctx context.Context) error {
@@ -145,7 +145,7 @@ func (w *Writer) settle(ctx context.Context, known *object) *object {
 		if known = n; err != nil {
 			known = nil
 		}
-		if errors.Is(err, errConflict) { // what was known, or the cache, is older than what somebody wrote
+		if errors.Is(err, errConflict) { // the known or cached version is outdated
 			read = newest
 		}
 		return err
@@ -162,7 +162,7 @@ func (w *Writer) level() (nodehealth.Verdict, bool) {
 	return w.newest, w.published
 }
 
-// reconcile makes the Node say v and returns it as it is then.
+// reconcile writes v on the Node and returns the Node.
 func (w *Writer) reconcile(ctx context.Context, n *object, v nodehealth.Verdict, read string) (*object, error) {
 	var err error
 	if n == nil {
@@ -185,8 +185,8 @@ func (w *Writer) reconcile(ctx context.Context, n *object, v nodehealth.Verdict,
 	return w.send(ctx, http.MethodPatch, "/status", "application/strategic-merge-patch+json", patch)
 }
 
-// How the Node is read. What the API server has in its cache costs its store nothing and may be a little old: a write
-// that is made from it is refused where that matters, because it names the version.
+// How the Node is read. Reading from the API server's cache costs its store nothing and may be outdated: a write based on it names the
+// version, and fails if the Node has changed.
 const (
 	newest = ""
 	cached = "?resourceVersion=0"

@@ -10,8 +10,8 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-// object is the part of a Node that is read. Taints stay as they came, so that those of others go back as
-// they were, whatever fields a newer API gives them.
+// object is the part of a Node that is read. Taints stay raw JSON, so that those of others are written back unchanged, with all fields of a
+// newer API.
 type object struct {
 	Metadata struct {
 		ResourceVersion string            `json:"resourceVersion"`
@@ -41,8 +41,8 @@ type condition struct {
 	LastHeartbeatTime  metav1.Time `json:"lastHeartbeatTime"`
 }
 
-// metadataPatch is the one write of annotation and taint, or nil where both stand. The list of taints is
-// written as a whole, so the write holds only for the version that was read.
+// metadataPatch returns the one patch of annotation and taint, or nil if both are up to date. It replaces the whole list of taints, so it
+// is valid only for the version that was read.
 func metadataPatch(n *object, v nodehealth.Verdict) ([]byte, error) {
 	text, err := json.Marshal(Health(v))
 	if err != nil {
@@ -65,7 +65,7 @@ func metadataPatch(n *object, v nodehealth.Verdict) ([]byte, error) {
 	return json.Marshal(patch)
 }
 
-// withTaint is the list of taints with ours as the verdict wants it: all others as they are, in their order.
+// withTaint returns the list of taints with the daemon's as the verdict requires; all others are unchanged and in their order.
 func withTaint(have []json.RawMessage, v nodehealth.Verdict) (out []json.RawMessage, changed bool, err error) {
 	wanted := v.Action >= nodehealth.Exclude
 	want := taint{Key: v1alpha1.TaintUnhealthy, Value: string(v.Cause), Effect: "NoSchedule"}
@@ -98,7 +98,7 @@ func withTaint(have []json.RawMessage, v nodehealth.Verdict) (out []json.RawMess
 	return out, changed, nil
 }
 
-// conditionPatch writes our condition alone, merged by its type, or is nil where it stands.
+// conditionPatch returns a patch of the daemon's condition alone, merged by its type, or nil if it is up to date.
 func conditionPatch(n *object, v nodehealth.Verdict, now time.Time) ([]byte, error) {
 	want := conditionOf(v, metav1.NewTime(now))
 	for _, c := range n.Status.Conditions {
@@ -132,7 +132,7 @@ func conditionOf(v nodehealth.Verdict, now metav1.Time) condition {
 		c.Status, c.Reason = "Unknown", "NothingToAsk"
 	}
 	if v.Released != "" {
-		c.Reason = v1alpha1.CauseGPUsReleased // waited for by those who repair
+		c.Reason = v1alpha1.CauseGPUsReleased // repair tools wait for this reason
 	}
 	return c
 }

@@ -9,9 +9,8 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// What NVIDIA's GPU Operator writes on a Node while it needs the driver for itself: its upgrade of drivers has come to where
-// the driver's pod
-// is replaced; or its driver manager, or its manager of MIG, has paused what uses the GPUs.
+// What NVIDIA's GPU Operator writes on a Node while it needs the driver for itself: its driver upgrade is about to replace the driver's
+// pod, or its driver manager or MIG manager has paused what uses the GPUs.
 const (
 	labelUpgrade   = "nvidia.com/gpu-driver-upgrade-state"
 	upgradeRestart = "pod-restart-required"
@@ -19,10 +18,10 @@ const (
 	deployPaused   = "paused-for-"
 )
 
-// maxWord bounds what is repeated of an annotation that people write, in bytes.
+// maxWord bounds how much of a user's annotation is repeated, in bytes.
 const maxWord = 64
 
-// releasedBy says at whose word the GPUs are to be let go of; empty: at none.
+// releasedBy returns the annotation or label that makes the daemon release the GPUs; empty: none.
 func releasedBy(n *object) string {
 	if said, ok := n.Metadata.Annotations[v1alpha1.AnnotationReleaseGPUs]; ok && said != "false" {
 		return fmt.Sprintf("annotation %s=%s", v1alpha1.AnnotationReleaseGPUs, strings.ToValidUTF8(said[:min(len(said), maxWord)], ""))

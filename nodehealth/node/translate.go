@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-// Health is the verdict as the annotation carries it.
+// Health converts the verdict to the annotation's type.
 func Health(v nodehealth.Verdict) v1alpha1.NodeHealth {
 	h := v1alpha1.NodeHealth{
 		Action: v1alpha1.NodeAction(v.Action.String()), Cause: string(v.Cause), Message: v.Message, Next: v.Next,
@@ -33,8 +33,7 @@ func Health(v nodehealth.Verdict) v1alpha1.NodeHealth {
 	return h
 }
 
-// Verdict reads an annotation back. One that was written by another version may lack things; what cannot be
-// read at all is an error.
+// Verdict parses an annotation. One that another version wrote may lack fields; one that is not valid JSON is an error.
 func Verdict(annotation string) (nodehealth.Verdict, error) {
 	var h v1alpha1.NodeHealth
 	if err := json.Unmarshal([]byte(annotation), &h); err != nil {

@@ -11,29 +11,28 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-// library is NVIDIA's library, opened. Every call may block for ever.
+// library is NVIDIA's library, loaded. Every call may block for ever.
 type library interface {
-	// read asks every device; thorough asks for memory and links as well, and for the handle of a device that gave none
-	// before. An error means that the library must be opened anew.
+	// read reads every device; thorough also reads memory and links, and retries devices without a handle. After an error the library must
+	// be loaded again.
 	read(thorough bool) ([]nodehealth.Reading, error)
-	// wait returns the next error that the driver reports, or ok false when the time is over.
+	// wait returns the next error that the driver reports, or ok false after the given time.
 	wait(time.Duration) (device string, code int, ok bool)
 	close()
 }
 
 const (
-	// readEvery is how often devices are asked, memoryEvery how many times less often for their memory.
+	// readEvery is the interval between reads of all devices; every memoryEvery-th read is thorough.
 	readEvery   = 400 * time.Millisecond
 	memoryEvery = 5
-	// openEvery is how often it is tried while there is no library or driver.
+	// openEvery is the interval between attempts to load the library while there is no library or driver.
 	openEvery = 2 * time.Second
-	// reopenAfter is how long a device may be lost until the library is loaded anew: a handle from before a device was
-	// reset may stay dead, and the count of devices is taken when the library is opened.
+	// reopenAfter is how long a device may be lost before the library is loaded again: a handle from before a device's reset may stay
+	// invalid, and the number of devices is read when the library is loaded.
 	reopenAfter = time.Minute
 )
 
-// unfound says why nothing can be asked where none of the paths is a library: that is a mistake of the installation where
-// there is a driver.
+// unfound returns why nothing can be queried if none of the paths is a library: with a driver present, that is an installation error.
 func unfound(control string, paths int, why error) error {
 	if _, err := os.Stat(control); err != nil {
 		return why
@@ -42,8 +41,8 @@ func unfound(control string, paths int, why error) error {
 		"libnvidia-ml.so.1 and name it there (docs/node-outages.md, \"Where NVIDIA's library lies\")", control, paths)
 }
 
-// Serve is the child: it writes what it finds to out until out or in is closed, and ends when the library must be loaded again. The
-// first of paths that can be loaded is the library.
+// Serve is the child's main loop: it writes its findings to out until out or in is closed, and ends when the library must be loaded again.
+// It loads the first of paths that can be loaded.
 func Serve(paths []string, in io.Reader, out io.Writer) error {
 	ended := make(chan struct{})
 	go func() {
@@ -53,7 +52,7 @@ func Serve(paths []string, in io.Reader, out io.Writer) error {
 	served := make(chan error, 1)
 	go func() { served <- serve(paths, json.NewEncoder(out), open) }()
 	select {
-	case <-ended: // the parent is gone; a call that hangs ends with the process
+	case <-ended: // the parent is gone; a hanging call ends with the process
 		return nil
 	case err := <-served:
 		return err
@@ -69,8 +68,8 @@ func serve(paths []string, out *json.Encoder, open func([]string) (library, erro
 		time.Sleep(openEvery)
 	}
 	defer lib.close()
-	last := map[string]nodehealth.Reading{} // what the thorough rounds said
-	var lostSince time.Time                 // zero while no device is lost
+	last := map[string]nodehealth.Reading{} // results of the last thorough reads
+	var lostSince time.Time                 // zero: no device is lost
 	for n := 0; ; n++ {
 		began := time.Now()
 		lost, err := round(lib, out, last, n%memoryEvery == 0)
@@ -92,7 +91,7 @@ func serve(paths []string, out *json.Encoder, open func([]string) (library, erro
 			if err := out.Encode(line{Xid: code, Device: device}); err != nil {
 				return err
 			}
-			// What the driver thinks of it is asked at once.
+			// Read the driver's recovery action at once.
 			if _, err := round(lib, out, last, true); err != nil {
 				return err
 			}
@@ -100,7 +99,7 @@ func serve(paths []string, out *json.Encoder, open func([]string) (library, erro
 	}
 }
 
-// round asks once and tells the parent; lost reports whether any device does not answer.
+// round reads once and writes the result to the parent; lost reports whether any device does not answer.
 func round(lib library, out *json.Encoder, last map[string]nodehealth.Reading, thorough bool) (lost bool, err error) {
 	began := time.Now()
 	readings, err := lib.read(thorough)
@@ -115,7 +114,7 @@ func round(lib library, out *json.Encoder, last map[string]nodehealth.Reading, t
 			last[r.Device] = *r
 			continue
 		}
-		was := last[r.Device] // what is asked for only now and then is so until it is asked for again
+		was := last[r.Device] // values of thorough reads stay valid until the next one
 		r.RemapPending, r.RemapFailed, r.Uncorrected = was.RemapPending, was.RemapFailed, was.Uncorrected
 		r.LinksUp, r.LinksDown, r.LinksUnknown = was.LinksUp, was.LinksDown, was.LinksUnknown
 		r.Width, r.MaxWidth, r.Speed, r.MaxSpeed = was.Width, was.MaxWidth, was.Speed, was.MaxSpeed

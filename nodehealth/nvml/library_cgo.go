@@ -14,21 +14,21 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-// errReopen: the driver has gone or was changed under the library.
+// errReopen: the driver was unloaded or replaced while the library was loaded.
 var errReopen = errors.New("the driver was unloaded")
 
 type loaded struct {
 	lib     nvml.Interface
 	devices []handle
 	events  nvml.EventSet // nil where no device can report
-	// What the library knows to answer: a call that it lacks ends the process.
+	// The functions that the library has: calling a missing one ends the process.
 	remaps, links, lanes, mig bool
 }
 
 type handle struct {
 	nvml.Device
 	id, pci string
-	// lost: not even a handle was given, yet.
+	// lost: NVML has returned no handle yet.
 	lost bool
 }
 
@@ -45,7 +45,7 @@ func open(paths []string) (library, error) {
 			return l, l.find()
 		}
 		found = found || ret != nvml.ERROR_LIBRARY_NOT_FOUND
-		// That one is missing says least; what another one says is told.
+		// A missing file is the least informative error; another one replaces it.
 		if ret != nvml.ERROR_LIBRARY_NOT_FOUND || i == 0 {
 			why = fmt.Errorf("no NVIDIA driver answers on this node (%s: %s)", p, explain(ret))
 		}
@@ -92,7 +92,7 @@ func (l *loaded) has(symbols ...string) bool {
 	return true
 }
 
-// attach asks for a device by its number and listens to it.
+// attach gets a device's handle by its number and registers for its errors.
 func (l *loaded) attach(i int) handle {
 	h := handle{}
 	var ret nvml.Return
@@ -109,7 +109,7 @@ func (l *loaded) attach(i int) handle {
 	return h
 }
 
-// listen has the device's errors told; the set exists as long as any device can report.
+// listen registers for the device's errors; the event set exists if any device can report.
 func (l *loaded) listen(h handle) {
 	fresh := l.events == nil
 	if fresh {
@@ -130,7 +130,7 @@ func (l *loaded) close() { l.lib.Shutdown() }
 func (l *loaded) read(thorough bool) ([]nodehealth.Reading, error) {
 	out := make([]nodehealth.Reading, 0, len(l.devices))
 	for i, h := range l.devices {
-		if h.lost && thorough { // it may have come back
+		if h.lost && thorough { // it may have returned
 			h = l.attach(i)
 			l.devices[i] = h
 		}
@@ -145,9 +145,9 @@ func (l *loaded) read(thorough bool) ([]nodehealth.Reading, error) {
 	return out, nil
 }
 
-// ask reads one device. A call that a device does not support says nothing about it.
+// ask reads one device. A call that the device does not support is no evidence about it.
 func (l *loaded) ask(h handle, r *nodehealth.Reading, thorough bool) error {
-	// Old drivers know no recovery action; the temperature is asked of the device itself by all of them.
+	// Old drivers have no recovery action; all of them read the temperature from the device itself.
 	_, ret := h.GetTemperature(nvml.TEMPERATURE_GPU)
 	if err := take(ret, r); err != nil {
 		return err
@@ -188,8 +188,8 @@ func (l *loaded) ask(h handle, r *nodehealth.Reading, thorough bool) error {
 	return l.askLinks(h, r)
 }
 
-// askLinks counts NVLinks. A GPU that is divided (MIG) has none to others by intention. Where any answer fails they are not
-// known: those that were not counted are not down.
+// askLinks counts NVLinks. A GPU in MIG mode has none to others by design. If any answer fails their number is unknown: links that were not
+// counted are not down.
 func (l *loaded) askLinks(h handle, r *nodehealth.Reading) error {
 	if !l.links {
 		return nil
@@ -202,7 +202,7 @@ func (l *loaded) askLinks(h handle, r *nodehealth.Reading) error {
 	for link := range nvml.NVLINK_MAX_LINKS {
 		state, ret := h.GetNvLinkState(link)
 		switch {
-		case ret == nvml.ERROR_INVALID_ARGUMENT || ret == nvml.ERROR_NOT_SUPPORTED: // there are no more
+		case ret == nvml.ERROR_INVALID_ARGUMENT || ret == nvml.ERROR_NOT_SUPPORTED: // no more links
 			return nil
 		case ret != nvml.SUCCESS:
 			r.LinksUp, r.LinksDown, r.LinksUnknown = 0, 0, true
@@ -216,8 +216,7 @@ func (l *loaded) askLinks(h handle, r *nodehealth.Reading) error {
 	return nil
 }
 
-// askLanes reads how the GPU sits in its slot. At rest GPUs lower the generation by intention, so that one is told at full
-// clocks only.
+// askLanes reads the PCIe link of the GPU. An idle GPU lowers the generation by design, so the generation is reported only at full clocks.
 func (l *loaded) askLanes(h handle, r *nodehealth.Reading) {
 	if !l.lanes {
 		return
@@ -237,7 +236,7 @@ func (l *loaded) askLanes(h handle, r *nodehealth.Reading) {
 	}
 }
 
-// take notes what an answer says of the device as such.
+// take records what a result means for the device as a whole.
 func take(ret nvml.Return, r *nodehealth.Reading) error {
 	switch ret {
 	case nvml.ERROR_GPU_IS_LOST:
@@ -258,7 +257,7 @@ func (l *loaded) wait(d time.Duration) (string, int, bool) {
 	began := time.Now()
 	data, ret := l.events.Wait(uint32(d.Milliseconds()))
 	if ret != nvml.SUCCESS || data.EventType != nvml.EventTypeXidCriticalError {
-		// A lost device makes the wait return at once, every time.
+		// With a lost device the wait returns at once, every time.
 		if left := d - time.Since(began); ret != nvml.SUCCESS && ret != nvml.ERROR_TIMEOUT && left > 0 {
 			time.Sleep(left)
 		}

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// maxStuck is how many children that cannot be killed are left behind before no more are started.
+	// maxStuck is the number of unkillable children after which no more are started.
 	maxStuck = 3
 	// killTimeout is how long a killed child may take to end before it counts as stuck.
 	killTimeout  = time.Second
 	sayHangEvery = time.Second
 	firstRetry   = 500 * time.Millisecond
 	longestRetry = 10 * time.Second
-	// looks is how often a silent child is looked at before it counts as hung.
+	// looks is the number of checks of a silent child before it counts as hung.
 	looks = 20
-	// releaseLook is how often it is looked whether the GPUs are still to be let go of, restFor how long they rest between two looks
-	// at a device that waits for a reset.
+	// releaseLook is the interval at which Released is called while GPUs are released, restFor the time between two reads of a device that
+	// waits for a reset.
 	releaseLook = 250 * time.Millisecond
 	restFor     = 20 * time.Second
 )
@@ -35,18 +35,18 @@ const (
 type Watch struct {
 	// Command starts the child, which calls Serve.
 	Command []string
-	// Start is how long the child may take until its first word: the library may have to wake every GPU.
-	// Deadline is how long it may be silent after that.
+	// Start is how long the child may take until its first line: the library may have to wake every GPU. Deadline is how long it may be
+	// silent after that.
 	Start, Deadline time.Duration
-	// Emit is called from one goroutine.
+	// Emit is called in one goroutine.
 	Emit func(nodehealth.Signal)
-	// Round is told how long NVML took to answer for all devices.
+	// Round is called with the time that NVML took to answer for all devices.
 	Round func(time.Duration)
-	// Released says at whose word the GPUs are to be let go of: no child is at work then, so that none of their files is open. Empty: they
-	// are not.
+	// Released returns the annotation or label that makes the daemon release the GPUs; then no child runs, so that none of their files is
+	// open. Empty: they are not released.
 	Released func() string
-	// Resting says that devices which wait for a reset are to be looked at for a moment now and then: while a child has them open, the
-	// reset is refused.
+	// Resting reports whether a device waits for a reset: then the child runs only for a moment at intervals, because the driver refuses
+	// the reset while the device is open.
 	Resting func() bool
 	Log     *slog.Logger
 
@@ -62,7 +62,7 @@ func (w *Watch) released() string {
 
 func (w *Watch) resting() bool { return w.Resting != nil && w.Resting() }
 
-// Run keeps a child at work until ctx ends.
+// Run keeps a child running until ctx ends.
 func (w *Watch) Run(ctx context.Context) {
 	r := &runner{Watch: w, gone: make(chan struct{}, maxStuck+1), retry: firstRetry}
 	for ctx.Err() == nil {
@@ -79,7 +79,7 @@ func (w *Watch) Run(ctx context.Context) {
 	}
 }
 
-// release has no child at work until by is not said any more. One that cannot be ended still has the GPUs open, so they are not released.
+// release runs no child while Released returns by. While a killed child has not ended, its files are open and the GPUs are not released.
 func (r *runner) release(ctx context.Context, by string) {
 	if r.stuck > 0 {
 		r.hang("the GPUs must be released, and a probe that hangs cannot be killed")
@@ -95,7 +95,7 @@ func (r *runner) release(ctx context.Context, by string) {
 	r.Log.Info("the GPUs are no longer released", "by", by)
 }
 
-// rest has no child at work for a while.
+// rest runs no child for a while.
 func (r *runner) rest(ctx context.Context) {
 	for end := time.Now().Add(cmp.Or(r.restFor, restFor)); ctx.Err() == nil && time.Now().Before(end) && r.resting() && r.released() == ""; {
 		r.pause(ctx, releaseLook)
@@ -107,11 +107,11 @@ type runner struct {
 	*Watch
 	// hung: the last child hung, and none has answered since.
 	hung bool
-	// stuck children were killed and have not ended; each says on gone when it has.
+	// stuck is the number of killed children that have not ended; each sends on gone when it has.
 	stuck int
 	gone  chan struct{}
 	retry time.Duration
-	quiet string // why there is nothing to ask, as last logged
+	quiet string // why nothing can be queried, as last logged
 }
 
 func (r *runner) hang(why string) {
@@ -122,7 +122,7 @@ func (r *runner) hang(why string) {
 	r.Emit(nodehealth.Signal{At: time.Now(), Source: nodehealth.Probe, Kind: nodehealth.Hang, Text: why})
 }
 
-// pause waits and takes note of stuck children that have ended at last.
+// pause waits, and counts stuck children that have ended.
 func (r *runner) pause(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -177,8 +177,8 @@ func (r *runner) child(ctx context.Context) {
 	r.listen(ctx, cmd, lines, ended)
 }
 
-// listen hands on what the child says. Its silence is told again and again, until it ends. The silence is counted in looks: while this
-// process has no core a ticker ticks once at most, so the child still has its time to speak. A daemon that is always short of a core takes
+// listen emits the child's lines. It reports the child's silence repeatedly, until it ends. Silence is counted in checks: while this
+// process gets no CPU time its ticker ticks at most once, so the child still has its time. On a node without free CPU time this takes
 // longer.
 func (r *runner) listen(ctx context.Context, cmd *exec.Cmd, lines <-chan line, ended <-chan error) {
 	limit, silent := r.Start, 0
@@ -264,7 +264,7 @@ func (r *runner) blind(why string) {
 	r.Emit(nodehealth.Signal{At: time.Now(), Source: nodehealth.Probe, Kind: nodehealth.Blind, Text: why})
 }
 
-// ended: a child that ends by itself is followed by another. One that never said a word has crashed.
+// ended handles a child that ended without being killed; another follows. A child that never wrote a line has crashed.
 func (r *runner) ended(ctx context.Context, err error, heard bool) {
 	r.Log.Warn("the probe has ended", "error", err)
 	if !heard && !r.hung {
@@ -274,7 +274,7 @@ func (r *runner) ended(ctx context.Context, err error, heard bool) {
 	r.retry = min(2*r.retry, longestRetry)
 }
 
-// kill ends the child. One that sleeps in the kernel cannot be killed: it is left behind.
+// kill kills the child. One that sleeps in the kernel cannot be killed and is left behind.
 func (r *runner) kill(cmd *exec.Cmd, ended <-chan error) {
 	_ = cmd.Process.Kill()
 	t := time.NewTimer(killTimeout)

@@ -1,5 +1,5 @@
-// Package coordinatortest provides the parts that a coordinator.Server needs without a cluster: callers that are
-// named by their tokens, and a store in memory. Both behave like the product's on a cluster without failures.
+// Package coordinatortest provides the parts that a coordinator.Server needs without a cluster: callers identified by their tokens, and a
+// store in memory. Both behave like the product's on a cluster without failures.
 package coordinatortest
 
 import (
@@ -56,7 +56,7 @@ func (c *Callers) Identify(ctx context.Context) (coordinator.Caller, error) {
 // Check accepts every stream.
 func (c *Callers) Check(context.Context, coordinator.Caller) ([]string, error) { return nil, nil }
 
-// holder is the pod that has a slot now.
+// holder returns the pod that has a slot now.
 func (c *Callers) holder(key coordinator.Key, slot elastic.Slot) (elastic.Pod, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,23 +68,23 @@ func (c *Callers) holder(key coordinator.Key, slot elastic.Slot) (elastic.Pod, b
 	return elastic.Pod{}, false
 }
 
-// Store keeps gangs in memory; it implements coordinator.Store.
+// Store stores gangs in memory; it implements coordinator.Store.
 type Store struct {
 	// Callers are the existing pods.
 	Callers *Callers
-	// SetPendingReplacements receives the pods of a gang that terminate (coordinator.Server.SetPendingReplacements), as after their
+	// SetPendingReplacements is called with the terminating pods of a gang, as coordinator.Server.SetPendingReplacements is after their
 	// deletion.
 	SetPendingReplacements func(ctx context.Context, key coordinator.Key, pods []elastic.Termination) error
 
 	mu           sync.Mutex
 	gangs        map[coordinator.Key]*Gang
-	terminations map[coordinator.Key][]elastic.Termination // pods that were told to end and are not replaced yet
+	terminations map[coordinator.Key][]elastic.Termination // pods that must end and are not replaced yet
 }
 
 // Gang is the stored state of one gang.
 type Gang struct {
 	Members int
-	// Storage is how often steps are copied to storage; 0: never.
+	// Storage is the interval at which steps are copied to storage; 0: never.
 	Storage   time.Duration
 	Retention elastic.Retention
 	Record    elastic.Record
@@ -92,7 +92,7 @@ type Gang struct {
 	Manifests int
 }
 
-// Add makes a gang.
+// Add adds a gang.
 func (s *Store) Add(key coordinator.Key, g Gang) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,14 +185,14 @@ func (s *Store) NoteTerminating(key coordinator.Key, pod elastic.Pod) bool {
 	return s.SetPendingReplacements == nil || s.SetPendingReplacements(context.Background(), key, level) == nil
 }
 
-// slot is that of a pod.
+// slot returns the slot of a pod.
 func (s *Store) slot(key coordinator.Key, pod elastic.Pod) elastic.Slot {
 	for slot := range elastic.Slot(s.gangs[key].Members) {
 		if p, ok := s.Callers.holder(key, slot); ok && p.UID == pod.UID {
 			return slot
 		}
 	}
-	return -1 // another pod has it by now; the core passes over what has no slot
+	return -1 // another pod has it by now; the core ignores slot -1
 }
 
 // ForgetTerminating implements coordinator.Store.

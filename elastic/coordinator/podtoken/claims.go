@@ -14,10 +14,10 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// maxToken bounds a token; those of service accounts have about 1 KiB.
+// maxToken bounds the size of a token; a service account's has about 1 KiB.
 const maxToken = 16 << 10
 
-// claims are what a token says of itself. Nothing is known by them: they only spare the API server questions.
+// claims are the unverified content of a token. They prove nothing: they only save queries to the API server.
 type claims struct {
 	Audience   audiences `json:"aud"`
 	Expires    int64     `json:"exp"`
@@ -44,7 +44,7 @@ func (a *audiences) UnmarshalJSON(raw []byte) error {
 
 var errNoToken = status.Error(codes.Unauthenticated, "the token does not belong to a service account")
 
-// unverified reads the claims of a token that the API server may be asked about: one of a pod, for this audience, not expired.
+// unverified returns the claims of a token, or an error unless it is a pod's, for this audience, and not expired.
 func unverified(token string, now time.Time) (claims, error) {
 	var c claims
 	parts := strings.SplitN(token, ".", 4)

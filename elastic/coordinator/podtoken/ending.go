@@ -19,7 +19,7 @@ func trainingStatus(pod *corev1.Pod) *corev1.ContainerStatus {
 	return nil
 }
 
-// containerEnd says how a pod's training container ended before it was started again; "": it was not, or that is not known yet.
+// containerEnd describes how a pod's training container ended before its restart; "": it was not restarted, or that is unknown yet.
 func containerEnd(pod *corev1.Pod) string {
 	c := trainingStatus(pod)
 	if c == nil || c.LastTerminationState.Terminated == nil {
@@ -29,7 +29,7 @@ func containerEnd(pod *corev1.Pod) string {
 	return fmt.Sprintf("%s, exit code %d, restart %d", end.Reason, end.ExitCode, max(1, c.RestartCount))
 }
 
-// charged says what a container that ends whole costs the Job.
+// charged describes what the end of a whole container costs the Job.
 func charged(pod *corev1.Pod) string {
 	if pod.Spec.RestartPolicy == corev1.RestartPolicyOnFailure {
 		return "restartPolicy is OnFailure, so each such restart counts against the Job's backoffLimit"

@@ -30,17 +30,17 @@ import (
 )
 
 const (
-	// reviewKept is how long a good review is trusted without asking again; refusals are kept shorter.
+	// reviewKept is how long a successful review is valid; refusals are valid for refusalKept.
 	reviewKept, refusalKept = time.Minute, 5 * time.Second
-	// reviewsKept and refusalsKept bound the memory of reviews, each by itself: who shows bad tokens drives no good one out.
+	// reviewsKept and refusalsKept bound the two caches separately: bad tokens do not evict good ones.
 	reviewsKept, refusalsKept = 1 << 15, 1 << 12
-	// reviewTime bounds one question to the API server.
+	// reviewTime bounds one query to the API server.
 	reviewTime = 5 * time.Second
-	// unknownPerSecond and unknownBurst bound those of tokens whose pod the cache does not have, in all.
+	// unknownPerSecond and unknownBurst limit the reviews of tokens whose pod is not in the cache.
 	unknownPerSecond, unknownBurst = 20, 100
 )
 
-// What a bound service account token says of its pod.
+// Fields of a bound service account token that identify its pod.
 const (
 	extraPodName = "authentication.kubernetes.io/pod-name"
 	extraPodUID  = "authentication.kubernetes.io/pod-uid"
@@ -54,12 +54,12 @@ type Verifier struct {
 	now    func() time.Time
 
 	reviews, refusals *lru.Cache         // by the token's digest
-	asking            singleflight.Group // so, too: whoever shows a token while it is reviewed waits for that
+	asking            singleflight.Group // by the same key: a token is reviewed once at a time
 	peers             *coordinator.PerSource
 	unknown           *rate.Limiter
 }
 
-// review is what the API server said of a token.
+// review is the API server's result for a token.
 type review struct {
 	pod   types.NamespacedName
 	uid   types.UID
@@ -67,8 +67,8 @@ type review struct {
 	until time.Time
 }
 
-// New returns a Verifier. The client creates TokenReviews and reads pods from the manager's cache; live reads pods from the API
-// server where the cache does not have them yet.
+// New returns a Verifier. The client creates TokenReviews and reads pods from the manager's cache; live reads pods that the cache lacks
+// from the API server.
 func New(c client.Client, live client.Reader) *Verifier {
 	return &Verifier{client: c, live: live, now: time.Now, reviews: lru.New(reviewsKept), refusals: lru.New(refusalsKept),
 		peers: coordinator.NewPerSource(), unknown: rate.NewLimiter(unknownPerSecond, unknownBurst)}
@@ -89,13 +89,13 @@ func (v *Verifier) Identify(ctx context.Context) (coordinator.Caller, error) {
 		return coordinator.Caller{}, r.err
 	}
 	c, err := v.identify(ctx, r.pod, r.uid)
-	if status.Code(err) == codes.PermissionDenied { // the API server was asked about its pod, which the cache may never have
+	if status.Code(err) == codes.PermissionDenied { // the API server refused its pod, which the cache may never have
 		v.refusals.Add(digest, review{err: err, until: v.now().Add(refusalKept)})
 	}
 	return c, err
 }
 
-// errReplaced: the pod is a member no more.
+// errReplaced: the pod is no longer a member.
 var errReplaced = status.Error(codes.NotFound, "the pod was released from its Job: another pod replaces it")
 
 // Check returns whether the caller's identity still holds, and the pod's addresses. A replaced pod may send its last reports on its
@@ -106,7 +106,7 @@ func (v *Verifier) Check(ctx context.Context, c coordinator.Caller) ([]string, e
 	case errors.Is(err, errReplaced):
 		return nil, nil
 	case status.Code(err) == codes.Unavailable:
-		return nil, nil // the API server is away: training goes on
+		return nil, nil // the API server is unavailable: training goes on
 	case err != nil:
 		return nil, err
 	case now.Key != c.Key || now.Slot != c.Slot:
@@ -122,13 +122,12 @@ func bearer(ctx context.Context) (string, error) {
 		return "", status.Error(codes.Unauthenticated, `no token: metadata "authorization: Bearer ..." must be set`)
 	}
 	if len(values[0]) > maxToken {
-		return "", errNoToken // unread
+		return "", errNoToken // not parsed
 	}
 	return strings.TrimSpace(strings.TrimPrefix(values[0], "Bearer ")), nil
 }
 
-// review says of a token what the API server said of it a while ago, or says now. It is asked about none that cannot be a pod's of
-// ours, and not too often.
+// review returns the API server's result for a token, from the cache or new. It sends no token that cannot be valid, and limits the rate.
 func (v *Verifier) review(ctx context.Context, token string, digest [sha256.Size]byte) review {
 	if r, ok := v.reviews.Get(digest); ok && v.now().Before(r.(review).until) {
 		return r.(review)
@@ -153,20 +152,20 @@ func (v *Verifier) review(ctx context.Context, token string, digest [sha256.Size
 	}
 }
 
-// keep remembers a review.
+// keep caches a review.
 func (v *Verifier) keep(digest [sha256.Size]byte, r review) review {
 	switch {
 	case r.err == nil:
 		r.until = v.now().Add(reviewKept)
 		v.reviews.Add(digest, r)
-	case status.Code(r.err) != codes.Unavailable: // which says nothing about the token
+	case status.Code(r.err) != codes.Unavailable: // UNAVAILABLE says nothing about the token
 		r.until = v.now().Add(refusalKept)
 		v.refusals.Add(digest, r)
 	}
 	return r
 }
 
-// afford says why the API server is not asked about a token now; nil: it is.
+// afford returns why a token is not reviewed now; nil: it is.
 func (v *Verifier) afford(ctx context.Context, c claims) error {
 	if p, ok := peer.FromContext(ctx); ok && !v.peers.Take(coordinator.Source(p.Addr)) {
 		return status.Errorf(codes.ResourceExhausted, "%s sends too many new tokens: try again", coordinator.Source(p.Addr))
@@ -176,13 +175,13 @@ func (v *Verifier) afford(ctx context.Context, c claims) error {
 	if err := v.client.Get(ctx, name, pod); err == nil && pod.UID == c.Kubernetes.Pod.UID {
 		return nil
 	}
-	if !v.unknown.Allow() { // the cache may be behind, or somebody may make such tokens
+	if !v.unknown.Allow() { // the cache may be behind, or such tokens may be forged
 		return status.Error(codes.ResourceExhausted, "too many tokens of unknown pods: try again")
 	}
 	return nil
 }
 
-// ask has the API server review a token.
+// ask queries the API server for a review of a token.
 func (v *Verifier) ask(ctx context.Context, token string) review {
 	tr := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{v1alpha1.TokenAudience}}}
 	if err := v.client.Create(ctx, tr); err != nil {
@@ -203,7 +202,7 @@ func (v *Verifier) ask(ctx context.Context, token string) review {
 	return review{pod: types.NamespacedName{Namespace: namespace, Name: name}, uid: types.UID(uid)}
 }
 
-// only is a value that stands alone; empty where there is none, or several.
+// only returns a single value; "": there is none, or several.
 func only(values authenticationv1.ExtraValue) string {
 	if len(values) != 1 {
 		return ""
@@ -211,7 +210,7 @@ func only(values authenticationv1.ExtraValue) string {
 	return values[0]
 }
 
-// identify looks the pod up and answers which gang and slot it is in.
+// identify reads the pod and returns its gang and slot.
 func (v *Verifier) identify(ctx context.Context, name types.NamespacedName, uid types.UID) (coordinator.Caller, error) {
 	pod := &corev1.Pod{}
 	err := v.client.Get(ctx, name, pod)

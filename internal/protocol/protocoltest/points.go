@@ -1,9 +1,9 @@
-// Package protocoltest makes values of package protocol for tests.
+// Package protocoltest builds values of package protocol for tests.
 package protocoltest
 
 import "holdfast.dev/holdfast/internal/protocol"
 
-// FirstBranch are steps of branch 0.
+// FirstBranch returns steps of branch 0.
 func FirstBranch(steps ...int64) []protocol.Point {
 	var points []protocol.Point
 	for _, step := range steps {

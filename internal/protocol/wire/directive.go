@@ -7,7 +7,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Directive is the value of a message. To run nothing is to wait.
+// Directive converts a message; no run is the zero Run.
 func Directive(m *v1.Directive) protocol.Directive {
 	r := m.GetRun()
 	d := protocol.Directive{
@@ -40,7 +40,7 @@ func Directive(m *v1.Directive) protocol.Directive {
 	return d
 }
 
-// DirectiveMessage is the message of a directive.
+// DirectiveMessage converts a directive to a message.
 func DirectiveMessage(d protocol.Directive) *v1.Directive {
 	m := &v1.Directive{
 		Generation: uint64(d.Generation), Order: v1.Order(d.Order),

@@ -1,5 +1,5 @@
-// Package wire converts values of package protocol to the messages of api/coordinator/v1, and back, without loss in
-// either direction. It is the only package that imports both, so that no core links protobuf.
+// Package wire converts values of package protocol to the messages of api/coordinator/v1, and back, without loss. It is the only package
+// that imports both, so that no core links protobuf.
 package wire
 
 import (
@@ -23,7 +23,7 @@ func state(m v1.State) protocol.AgentState {
 	return protocol.StateUnknown
 }
 
-// Report is the value of a message.
+// Report converts a message.
 func Report(m *v1.Report) protocol.Report {
 	t := m.GetTimeline()
 	r := protocol.Report{
@@ -108,7 +108,7 @@ func rank(m *v1.Rank) protocol.Rank {
 	return r
 }
 
-// ReportMessage is the message of a report.
+// ReportMessage converts a report to a message.
 func ReportMessage(r protocol.Report) *v1.Report {
 	t := r.Timeline
 	m := &v1.Report{
@@ -169,7 +169,7 @@ func markMessage(m protocol.Mark) *v1.Mark {
 	return &v1.Mark{Step: uint64(m.Step), Generation: uint64(m.Generation), Branch: uint64(m.Branch)}
 }
 
-// at is a time of so many nanoseconds; 0: none.
+// at returns the time of that many nanoseconds; 0: the zero time.
 func at(nanos int64) time.Time {
 	if nanos <= 0 {
 		return time.Time{}
@@ -184,7 +184,7 @@ func nanos(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// points are steps with their branches. Where these are not as many, none is known of the others.
+// points combines steps with their branches. If there are fewer branches, the remaining ones are unknown.
 func points(steps, branches []uint64) []protocol.Point {
 	var out []protocol.Point
 	for i, step := range steps {
@@ -198,7 +198,7 @@ func points(steps, branches []uint64) []protocol.Point {
 	return out
 }
 
-// pointNumbers are the fields of points: no branches where all are of the first.
+// pointNumbers returns the fields of points: no branches if all are of the first.
 func pointNumbers(points []protocol.Point) (steps, branches []uint64) {
 	later := false
 	for _, p := range points {

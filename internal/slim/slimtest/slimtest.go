@@ -1,5 +1,5 @@
-// Package slimtest gives readers under test objects in the form that the cache keeps. It promises that a field that
-// the cache drops is missing there too, and that a test fails if such an object is written back.
+// Package slimtest gives tested readers objects in the form of the cache. A field that the cache drops is missing there too, and a test
+// fails if such an object is written back.
 package slimtest
 
 import (
@@ -13,7 +13,7 @@ import (
 	"holdfast.dev/holdfast/internal/slim"
 )
 
-// Client reads Jobs of an API server as the cache shows them.
+// Client returns Jobs of an API server as the cache has them.
 func Client(t *testing.T, api client.WithWatch) client.WithWatch {
 	written := func(o client.Object) {
 		if _, ok := o.(*batchv1.Job); ok {
@@ -48,7 +48,7 @@ func Client(t *testing.T, api client.WithWatch) client.WithWatch {
 	})
 }
 
-// Job is what the cache keeps of a Job.
+// Job returns a Job as the cache has it.
 func Job(t *testing.T, job *batchv1.Job) *batchv1.Job {
 	t.Helper()
 	kept, err := slim.Job(job.DeepCopy())
