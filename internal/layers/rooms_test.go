@@ -31,7 +31,7 @@ var inside = []struct {
 }
 
 // forTests are packages that only tests, and such packages themselves, import.
-var forTests = []string{"ckptagent/coord/coordtest", "elastic/coordinator/coordinatortest", "internal/golden", "plugin/plugintest", "plugin/frameworktest"}
+var forTests = []string{"ckptagent/coord/coordtest", "elastic/coordinator/coordinatortest", "internal/golden", "internal/jobs/jobstest", "plugin/plugintest", "plugin/frameworktest"}
 
 func TestRoomsImportDownwards(t *testing.T) {
 	seen := map[string]bool{}
