@@ -46,6 +46,8 @@ const (
 
 	// ReasonTooManyGangs: the Job's namespace has reached its limit of Gangs.
 	ReasonTooManyGangs = "TooManyGangs"
+	// ReasonGangNameTaken: another job of the same name, of another kind, has the Gang.
+	ReasonGangNameTaken = "GangNameTaken"
 
 	ReasonStarting   = "Starting"
 	ReasonRunning    = "Running"

@@ -38,6 +38,8 @@ import (
 	"holdfast.dev/holdfast/elastic/coordinator"
 	"holdfast.dev/holdfast/elastic/coordinator/podtoken"
 	gangcontroller "holdfast.dev/holdfast/gang/controller"
+	"holdfast.dev/holdfast/internal/jobs"
+	"holdfast.dev/holdfast/internal/kinds"
 	"holdfast.dev/holdfast/internal/slim"
 	nodecontroller "holdfast.dev/holdfast/nodehealth/controller"
 	"holdfast.dev/holdfast/webhook"
@@ -297,9 +299,14 @@ func limitsOf(live client.Reader) func(context.Context, string) (webhook.Limits,
 
 // addControllers adds the controllers, which run on the leader, and the coordinator, which listens on every replica.
 func addControllers(mgr manager.Manager, rotator *certs.Rotator, o options) error {
+	reader, err := jobs.ForManager(mgr, kinds.Served())
+	if err != nil {
+		return fmt.Errorf("setting up the reader of jobs: %w", err)
+	}
 	gangs := gangcontroller.New(gangcontroller.Options{
 		Client:   mgr.GetClient(),
 		Live:     mgr.GetAPIReader(),
+		Jobs:     reader,
 		ByGang:   elasticcontroller.PodsByGang,
 		MaxGangs: o.maxGangs,
 		Recorder: mgr.GetEventRecorder("holdfast-gang"),

@@ -112,7 +112,7 @@ func TestTheLargestGangFitsIntoItsObject(t *testing.T) {
 		pods = append(pods, pod, *old)
 	}
 	g := &v1alpha1.Gang{Status: v1alpha1.GangStatus{Run: run}}
-	known := status.GatherJobGang(g, job, settings.Job{Members: v1alpha1.MaxMembers}, pods)
+	known := status.GatherJobGang(g, status.Job{UID: job.UID, Admitted: settings.Job{Members: v1alpha1.MaxMembers}}, pods)
 	placed := status.Placed(nodes)
 	g.Status.Members, g.Status.Notes, g.Status.Placement = known.Members, known.Notes, &placed
 	if len(g.Status.Members) < v1alpha1.MaxMembers/3 || len(g.Status.Notes) == 0 || len(placed.Nodes) == 0 {

@@ -1,7 +1,8 @@
-// Package controller keeps one Gang per opted-in Job and its status current. It promises: a Gang is created only
-// for a Job that was opted in at its creation; it writes only its own part of the status; a restart loses nothing,
-// because all its state is read again; and events on the Job and its Gang report each change of the condition
-// Placed. status.Assess computes the content of the status.
+// Package controller keeps one Gang per opted-in job, of any kind, and its status current. It promises: a Gang is
+// created only for a job that was opted in at its creation; of several jobs of one name one has the Gang, and the others
+// get an event; it writes only its own part of the status; a restart loses nothing, because all its state is read again;
+// and events on the job and its Gang report each change of the condition Placed. status.Assess computes the content of
+// the status.
 package controller
 
 import (
@@ -18,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,6 +32,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/status"
+	"holdfast.dev/holdfast/internal/jobs"
 	"holdfast.dev/holdfast/internal/settings"
 )
 
@@ -57,6 +58,8 @@ type Options struct {
 	Client client.Client
 	// Live reads past the cache, which holds only pods of gangs that are not only observed.
 	Live client.Reader
+	// Jobs reads the jobs of all kinds.
+	Jobs *jobs.Reader
 	// ByGang is the index of the cache's pods by gang: a label selector would compare all pods of the namespace.
 	ByGang string
 	// MaxGangs limits the Gangs of a namespace; 0: no limit. Admission refuses Jobs beyond it, and this package those that were
@@ -67,7 +70,7 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Controller is the reconciler of Jobs.
+// Controller is the reconciler of jobs.
 type Controller struct {
 	Options
 	metrics *metrics
@@ -77,8 +80,10 @@ type Controller struct {
 	// guarded by mu. To lose the first costs one write; the second bridges a cache that is behind.
 	written  map[types.UID]time.Time
 	notified map[types.NamespacedName]string
-	// had is which Job of a name was seen with its Gang: should that be deleted, it is made anew, however full the namespace is.
+	// had is which job of a name was seen with its Gang: should that be deleted, another one is made, however full the namespace is.
 	had map[types.NamespacedName]types.UID // guarded by mu
+	// taken are the other jobs of a name that got an event, each with the one that has the Gang. Guarded by mu.
+	taken map[types.NamespacedName]map[types.UID]types.UID
 	// refusals by Job, as they were looked up last. Guarded by mu.
 	refusals map[types.NamespacedName]refusal
 	// requests by Job, as they were looked at last. Guarded by mu; to lose them costs a look.
@@ -95,6 +100,7 @@ func New(o Options) *Controller {
 		written:  map[types.UID]time.Time{},
 		notified: map[types.NamespacedName]string{},
 		had:      map[types.NamespacedName]types.UID{},
+		taken:    map[types.NamespacedName]map[types.UID]types.UID{},
 		refusals: map[types.NamespacedName]refusal{},
 		requests: map[types.NamespacedName]asked{},
 		groups:   map[types.NamespacedName]handed{},
@@ -119,11 +125,12 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		For(&batchv1.Job{}, builder.WithPredicates(admitted)).
 		Watches(&v1alpha1.Gang{}, &handler.EnqueueRequestForObject{}). // of the same name
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(jobOfPod)).
+		WatchesRawSource(c.Jobs.Source()).
 		WithOptions(sideBySide).
 		Complete(c)
 }
 
-// jobOfPod names the Job to look at when a pod of it changed.
+// jobOfPod names the job to look at when a pod of it changed.
 func jobOfPod(_ context.Context, o client.Object) []reconcile.Request {
 	pod, ok := o.(*corev1.Pod)
 	if !ok || pod.Labels[v1alpha1.LabelGang] == "" {
@@ -132,25 +139,34 @@ func jobOfPod(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[v1alpha1.LabelGang]}}}
 }
 
-// Reconcile reads the objects of one Job's gang, computes its status and writes it.
+// Reconcile reads the objects of one job's gang, computes its status and writes it.
 func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	job := &batchv1.Job{}
-	if err := c.Client.Get(ctx, req.NamespacedName, job); err != nil {
-		if apierrors.IsNotFound(err) {
-			c.forget(req.NamespacedName)
-			c.metrics.forget(req.NamespacedName)
-			return reconcile.Result{}, c.collect(ctx, req.NamespacedName, "")
-		}
+	all, err := c.Jobs.Named(ctx, req.NamespacedName)
+	if err != nil {
 		return reconcile.Result{}, err
 	}
-	j, ok := settings.AdmittedJob(job)
+	g := &v1alpha1.Gang{}
+	if err := c.Client.Get(ctx, req.NamespacedName, g); err != nil {
+		if !apierrors.IsNotFound(err) {
+			return reconcile.Result{}, fmt.Errorf("reading Gang %s: %w", req, err)
+		}
+		g = nil
+	}
+	job := holder(g, all)
+	if unread := c.unread(g, job); unread != nil {
+		log.FromContext(ctx).V(1).Info("whether the Gang's job exists is not known", "because", unread.Error())
+		return reconcile.Result{RequeueAfter: refreshEvery}, nil
+	}
+	if job == nil {
+		c.forget(req.NamespacedName)
+		c.metrics.forget(req.NamespacedName)
+		return reconcile.Result{}, c.collect(ctx, g, "")
+	}
+	c.emitTaken(job, all)
 	if job.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil
 	}
-	if !ok {
-		return reconcile.Result{}, c.collect(ctx, req.NamespacedName, job.UID)
-	}
-	g, err := c.ensure(ctx, job, j)
+	g, err = c.ensure(ctx, g, job)
 	if errors.Is(err, errFull) {
 		return reconcile.Result{RequeueAfter: refreshEvery}, nil
 	}
@@ -159,9 +175,35 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	c.noteGang(job)
 	c.metrics.exists(req.NamespacedName)
-	if j.Settings.Observe {
-		return c.observe(ctx, g, job, j)
+	if job.Admitted.Settings.Observe {
+		return c.observe(ctx, g, job)
 	}
+	return c.assess(ctx, g, job)
+}
+
+// holder is the job of a name that has the Gang, or is to have it: the one that the Gang names, else the oldest; nil: there is no job.
+func holder(g *v1alpha1.Gang, all []*jobs.Job) *jobs.Job {
+	for _, job := range all {
+		if g != nil && g.Spec.JobRef.UID == string(job.UID) {
+			return job
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return all[0]
+}
+
+// unread is why it is not known whether the job that a Gang names exists; nil: it is known.
+func (c *Controller) unread(g *v1alpha1.Gang, job *jobs.Job) error {
+	if g == nil || job != nil && g.Spec.JobRef.UID == string(job.UID) {
+		return nil
+	}
+	return c.Jobs.Unread(g.Spec.JobRef)
+}
+
+// assess computes the status of a gang that is acted on, and writes it.
+func (c *Controller) assess(ctx context.Context, g *v1alpha1.Gang, job *jobs.Job) (reconcile.Result, error) {
 	pods := &corev1.PodList{} // the cache's own, which nobody may change
 	if err := c.Client.List(
 		ctx,
@@ -170,18 +212,20 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		client.MatchingFields{c.ByGang: job.Name},
 		client.UnsafeDisableDeepCopy,
 	); err != nil {
-		return reconcile.Result{}, fmt.Errorf("listing the pods of Job %s: %w", req, err)
+		return reconcile.Result{}, fmt.Errorf("listing the pods of %s: %w", job, err)
 	}
 	now := c.Now()
 	c.metrics.show(g, now)
-	known := status.GatherJobGang(g, job, j, pods.Items)
-	missing := !known.View.JobEnded && !ptr.Deref(job.Spec.Suspend, false) && len(known.View.Members) < known.View.Size
+	known := status.GatherJobGang(g, jobStatus(job), pods.Items)
+	missing := !known.View.JobEnded && !job.State.Suspended && len(known.View.Members) < known.View.Size
 	if missing {
-		if known.View.Refused, err = c.refused(ctx, job, pods.Items, now); err != nil { // all else is said without
+		why, err := c.refused(ctx, job, pods.Items, now)
+		if err != nil { // all else is said without
 			log.FromContext(ctx).Error(err, "querying why a pod is missing")
 		}
+		known.View.Refused, known.View.Creator = why.text, why.by
 	}
-	again := c.outside(ctx, g, job, j, &known, pods.Items, now)
+	again := c.outside(ctx, g, job, &known, pods.Items, now)
 	result, err := c.write(ctx, g, job, statusOf(g, known, status.Assess(known.View), now), now)
 	if missing && (again == 0 || again > refusedAgain) {
 		again = refusedAgain
@@ -192,73 +236,69 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return result, err
 }
 
+// jobStatus is what the content of a status needs to know of a job.
+func jobStatus(job *jobs.Job) status.Job {
+	return status.Job{UID: job.UID, Admitted: job.Admitted, State: job.State}
+}
+
 // outside sees to what a gang has in other projects' APIs, and adds to what is known of it what they say; again is when to look again.
 func (c *Controller) outside(
-	ctx context.Context, g *v1alpha1.Gang, job *batchv1.Job, j settings.Job, known *status.JobGang, pods []corev1.Pod, now time.Time,
+	ctx context.Context, g *v1alpha1.Gang, job *jobs.Job, known *status.JobGang, pods []corev1.Pod, now time.Time,
 ) (again time.Duration) {
-	known.View.Provisioning, again = c.provision(ctx, g, job, j.Settings.ProvisioningClass, known.View, pods, now)
-	answer, note, look := c.handOver(ctx, g, job, known.View, pods, now)
-	if answer == nil {
+	known.View.Provisioning, again = c.provision(ctx, g, job, known.View, pods, now)
+	said, look := c.handOver(ctx, g, job, known.View, pods, now)
+	if said.answer == nil {
 		return again
 	}
-	known.View.Answer = *answer
-	if note != "" {
-		known.Notes = append(known.Notes, note)
+	known.View.Answer, known.View.Held = *said.answer, said.held
+	if said.note != "" {
+		known.Notes = append(known.Notes, said.note)
 	}
 	return look
 }
 
-// ensure returns the Job's Gang, made or corrected if need be; nil while the name is held by another's.
-func (c *Controller) ensure(ctx context.Context, job *batchv1.Job, j settings.Job) (*v1alpha1.Gang, error) {
-	want := gangSpec(job, j)
-	g := &v1alpha1.Gang{}
-	err := c.Client.Get(ctx, client.ObjectKeyFromObject(job), g)
-	if apierrors.IsNotFound(err) {
+// ensure returns the job's Gang, made or corrected if need be; nil while the name is held by another's. g is the one that there is.
+func (c *Controller) ensure(ctx context.Context, g *v1alpha1.Gang, job *jobs.Job) (*v1alpha1.Gang, error) {
+	want := gangSpec(job)
+	if g == nil {
 		if err := c.room(ctx, job); err != nil {
 			return nil, err
 		}
 		g = &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name}, Spec: want}
-		if err := controllerutil.SetControllerReference(job, g, c.Client.Scheme()); err != nil {
-			return nil, fmt.Errorf("making Job %s the owner of its Gang: %w", job.Name, err)
+		if err := controllerutil.SetControllerReference(job.Object(), g, c.Client.Scheme()); err != nil {
+			return nil, fmt.Errorf("making %s the owner of its Gang: %w", job, err)
 		}
 		if err := c.Client.Create(ctx, g, client.FieldOwner(FieldManager)); err != nil {
 			if apierrors.IsAlreadyExists(err) {
 				return nil, nil // the cache is behind
 			}
-			return nil, fmt.Errorf("creating the Gang of Job %s/%s: %w", job.Namespace, job.Name, err)
+			return nil, fmt.Errorf("creating the Gang of %s: %w", job, err)
 		}
 		return g, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("reading the Gang of Job %s/%s: %w", job.Namespace, job.Name, err)
-	}
-	if !metav1.IsControlledBy(g, job) {
-		log.FromContext(ctx).Info("the Gang of this name belongs to another Job; waiting for it to be collected", "gang", g.Name)
-		return nil, c.collect(ctx, client.ObjectKeyFromObject(job), job.UID)
+	if !metav1.IsControlledBy(g, job.Object()) {
+		log.FromContext(ctx).Info("the Gang of this name belongs to another job; waiting for it to be collected", "gang", g.Name)
+		return nil, c.collect(ctx, g, job.UID)
 	}
 	if !equality.Semantic.DeepEqual(g.Spec, want) {
 		before := g.DeepCopy()
 		g = before.DeepCopy()
 		g.Spec = want
 		if err := c.Client.Patch(ctx, g, client.MergeFrom(before), client.FieldOwner(FieldManager)); err != nil {
-			return nil, fmt.Errorf("correcting the Gang of Job %s/%s: %w", job.Namespace, job.Name, err)
+			return nil, fmt.Errorf("correcting the Gang of %s: %w", job, err)
 		}
 	}
 	return g, nil
 }
 
-// collect deletes a Gang without an owner: its Job was deleted with --cascade=orphan. live is the Job of that name, if there is one.
-func (c *Controller) collect(ctx context.Context, name types.NamespacedName, live types.UID) error {
-	g := &v1alpha1.Gang{}
-	if err := c.Client.Get(ctx, name, g); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	if len(g.OwnerReferences) > 0 || g.Spec.JobRef.UID == string(live) {
+// collect deletes a Gang without an owner: its job was deleted with --cascade=orphan. live is the job of that name, if there is one.
+func (c *Controller) collect(ctx context.Context, g *v1alpha1.Gang, live types.UID) error {
+	if g == nil || len(g.OwnerReferences) > 0 || g.Spec.JobRef.UID == string(live) {
 		return nil
 	}
 	err := c.Client.Delete(ctx, g, client.Preconditions{UID: &g.UID, ResourceVersion: &g.ResourceVersion})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("deleting Gang %s, whose Job was deleted without it: %w", name, err)
+		return fmt.Errorf("deleting Gang %s/%s, whose job was deleted without it: %w", g.Namespace, g.Name, err)
 	}
 	return nil
 }
@@ -266,9 +306,9 @@ func (c *Controller) collect(ctx context.Context, name types.NamespacedName, liv
 // errFull: the namespace has as many Gangs as it may have.
 var errFull = errors.New("the namespace has reached its limit of Gangs")
 
-// room is errFull, and tells the Job's user, where the namespace has as many Gangs as it may have. A Job that had its Gang may
+// room is errFull, and tells the job's user, where the namespace has as many Gangs as it may have. A job that had its Gang may
 // be running: it gets another one, for without it nobody sees to its ranks.
-func (c *Controller) room(ctx context.Context, job *batchv1.Job) error {
+func (c *Controller) room(ctx context.Context, job *jobs.Job) error {
 	if c.MaxGangs <= 0 || c.hadGang(job) {
 		return nil
 	}
@@ -279,24 +319,27 @@ func (c *Controller) room(ctx context.Context, job *batchv1.Job) error {
 	if len(gangs.Items) < c.MaxGangs {
 		return nil
 	}
-	if c.noteNews(client.ObjectKeyFromObject(job), v1alpha1.ReasonTooManyGangs) {
-		c.Recorder.Eventf(job, nil, corev1.EventTypeWarning, v1alpha1.ReasonTooManyGangs, "Create", "this Job has no Gang, and its ranks do not start: the namespace has %d Gangs, the limit is %d; delete Jobs that are over", len(gangs.Items), c.MaxGangs)
+	if c.noteNews(job.Key(), v1alpha1.ReasonTooManyGangs) {
+		c.Recorder.Eventf(job.Object(), nil, corev1.EventTypeWarning, v1alpha1.ReasonTooManyGangs, "Create",
+			"this %s has no Gang, and its ranks do not start: the namespace has %d Gangs, the limit is %d; delete jobs that are over",
+			job.TypeMeta.Kind, len(gangs.Items), c.MaxGangs)
 	}
 	return errFull
 }
 
-// gangSpec is the spec of the Gang of an admitted Job.
-func gangSpec(job *batchv1.Job, j settings.Job) v1alpha1.GangSpec {
-	spec := v1alpha1.GangSpec{
-		JobRef: v1alpha1.JobReference{
-			APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job", Name: job.Name, UID: string(job.UID)},
-		Members:    j.Members,
-		StateBytes: j.Settings.StateBytes,
-	}
-	if j.Settings.StorageClaim != "" {
-		spec.Storage = &v1alpha1.GangStorage{Claim: j.Settings.StorageClaim, IntervalSeconds: int32(j.Settings.StorageInterval / time.Second),
-			Keep: j.Settings.Keep, KeepEverySeconds: int32(j.Settings.KeepEvery / time.Second), PinWish: settings.PinWishOfJob(job)}
-		for _, m := range settings.PinsOfJob(job) {
+// gangSpec is the spec of the Gang of an admitted job.
+func gangSpec(job *jobs.Job) v1alpha1.GangSpec {
+	s := job.Admitted.Settings
+	spec := v1alpha1.GangSpec{JobRef: job.Ref(), Members: job.Admitted.Members, StateBytes: s.StateBytes}
+	if s.StorageClaim != "" {
+		spec.Storage = &v1alpha1.GangStorage{
+			Claim:            s.StorageClaim,
+			IntervalSeconds:  int32(s.StorageInterval / time.Second),
+			Keep:             s.Keep,
+			KeepEverySeconds: int32(s.KeepEvery / time.Second),
+			PinWish:          settings.PinWishOfJob(job.Object()),
+		}
+		for _, m := range settings.PinsOfJob(job.Object()) {
 			spec.Storage.Pins = append(spec.Storage.Pins, v1alpha1.Checkpoint{Step: m.Step, Generation: m.Generation})
 		}
 	}

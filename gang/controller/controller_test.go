@@ -34,6 +34,9 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/status"
 	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/internal/jobs"
+	"holdfast.dev/holdfast/internal/jobs/jobstest"
+	"holdfast.dev/holdfast/internal/kinds"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/slim/slimtest"
 )
@@ -51,6 +54,8 @@ type world struct {
 	write  func()
 	// lists are what was listed.
 	lists []client.ListOptions
+	// server serves other kinds of job; nil: only batch Jobs are read.
+	server *jobstest.Server
 }
 
 const podsByGang = "by gang"
@@ -73,6 +78,7 @@ func newWorld(t *testing.T, objs ...client.Object) *world {
 		WithObjects(objs...).
 		WithIndex(&corev1.Pod{}, podsByGang, byGang).
 		WithIndex(&corev1.Event{}, "involvedObject.uid", func(o client.Object) []string { return []string{string(o.(*corev1.Event).InvolvedObject.UID)} }).
+		WithIndex(&corev1.Event{}, "involvedObject.kind", func(o client.Object) []string { return []string{o.(*corev1.Event).InvolvedObject.Kind} }).
 		WithIndex(&corev1.Event{}, "reason", func(o client.Object) []string { return []string{o.(*corev1.Event).Reason} }).
 		WithInterceptorFuncs(interceptor.Funcs{SubResourceApply: func(
 			ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption,
@@ -96,12 +102,22 @@ func newWorld(t *testing.T, objs ...client.Object) *world {
 	return w
 }
 
+// jobs reads jobs: of other kinds than batch Job where the world has a server of them.
+func (w *world) jobs() *jobs.Reader {
+	cached := slimtest.Client(w.t, w.client)
+	if w.server != nil {
+		return w.server.Reader(cached)
+	}
+	return jobs.New(jobs.Options{Client: cached, Live: w.client, Kinds: kinds.Served(), Log: logr.Discard()})
+}
+
 // restart puts a controller in place that remembers nothing.
 func (w *world) restart() {
 	w.c = New(
 		Options{
 			Client:   slimtest.Client(w.t, w.client),
 			Live:     w.client,
+			Jobs:     w.jobs(),
 			ByGang:   podsByGang,
 			Recorder: w.events,
 			Now:      func() time.Time { return w.now },
@@ -160,12 +176,15 @@ func (e notified) Eventf(regarding, _ runtime.Object, kind, reason, _, note stri
 	e[on] = append(e[on], kind+" "+reason+" "+fmt.Sprintf(note, args...))
 }
 
-// told drains the events on the Job, which must be those on the Gang.
+// onJob is the type of a job in events.
+const onJob = "*v1.PartialObjectMetadata"
+
+// told drains the events on the job, which must be those on the Gang.
 func (w *world) told() []string {
 	w.t.Helper()
-	all := w.events["*v1.Job"]
+	all := w.events[onJob]
 	if onGang := w.events["*v1alpha1.Gang"]; !slices.Equal(all, onGang) {
-		w.t.Errorf("on the Job stands %q, on the Gang %q", all, onGang)
+		w.t.Errorf("on the job stands %q, on the Gang %q", all, onGang)
 	}
 	clear(w.events)
 	return all
@@ -523,12 +542,12 @@ func TestListsAreIndexedAndNotCopied(t *testing.T) {
 // TestGangsAreLookedAtSideBySide: the controller as it is registered does not have one gang wait for another one's write.
 func TestGangsAreLookedAtSideBySide(t *testing.T) {
 	var all []client.Object
-	jobs := make(chan event.GenericEvent, workers)
+	changes := make(chan event.GenericEvent, workers)
 	for i := range workers {
 		j := job(admitted())
 		j.Namespace = fmt.Sprint("team-", i)
 		all = append(all, j)
-		jobs <- event.GenericEvent{Object: j}
+		changes <- event.GenericEvent{Object: j}
 	}
 	w := newWorld(t, all...)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -550,7 +569,7 @@ func TestGangsAreLookedAtSideBySide(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Watch(source.Channel(jobs, &handler.EnqueueRequestForObject{})); err != nil {
+	if err := c.Watch(source.Channel(changes, &handler.EnqueueRequestForObject{})); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
@@ -596,7 +615,7 @@ func TestAFullNamespaceGetsNoGang(t *testing.T) {
 	if err := w.client.Get(t.Context(), key, &v1alpha1.Gang{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the Gang was made: %v", err)
 	}
-	if all := w.events["*v1.Job"]; len(all) != 1 || !strings.Contains(all[0], "Warning TooManyGangs") || !strings.Contains(all[0], "has 1 Gangs, the limit is 1") {
+	if all := w.events[onJob]; len(all) != 1 || !strings.Contains(all[0], "Warning TooManyGangs") || !strings.Contains(all[0], "has 1 Gangs, the limit is 1") {
 		t.Errorf("told %q", all)
 	}
 	if err := w.client.Delete(t.Context(), other); err != nil {
@@ -621,8 +640,8 @@ func TestADeletedGangIsMadeAnewInAFullNamespace(t *testing.T) {
 	if w.reconcile(); w.gang().Name != key.Name {
 		t.Error("the Gang was not made anew")
 	}
-	other := job(admitted())
-	other.UID = "job-2" // a newer Job of the same name had none
+	other := &jobs.Job{}
+	other.Namespace, other.Name, other.UID = key.Namespace, key.Name, "job-2" // a newer Job of the same name had none
 	if w.c.hadGang(other) {
 		t.Error("another Job of the name is taken for the one that had a Gang")
 	}

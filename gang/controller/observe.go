@@ -13,16 +13,16 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/observe"
 	"holdfast.dev/holdfast/gang/status"
-	"holdfast.dev/holdfast/internal/settings"
+	"holdfast.dev/holdfast/internal/jobs"
 )
 
 // observe writes what is seen of a Job that is only watched, and what would have been done about its
 // failures. Its pods carry no label of ours and are read as they are needed: when the Job's own status
 // changes, and every refreshEvery. What people heard already stands in the Gang's notes.
-func (c *Controller) observe(ctx context.Context, g *v1alpha1.Gang, job *batchv1.Job, j settings.Job) (reconcile.Result, error) {
+func (c *Controller) observe(ctx context.Context, g *v1alpha1.Gang, job *jobs.Job) (reconcile.Result, error) {
 	pods := &corev1.PodList{}
 	if err := c.Live.List(ctx, pods, client.InNamespace(job.Namespace), client.MatchingLabels{batchv1.JobNameLabel: job.Name}); err != nil {
-		return reconcile.Result{}, fmt.Errorf("listing the pods of Job %s/%s: %w", job.Namespace, job.Name, err)
+		return reconcile.Result{}, fmt.Errorf("listing the pods of %s: %w", job, err)
 	}
 	nodes := &corev1.NodeList{}
 	if err := c.Client.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
@@ -39,12 +39,12 @@ func (c *Controller) observe(ctx context.Context, g *v1alpha1.Gang, job *batchv1
 		return reconcile.Result{}, fmt.Errorf("listing Gangs: %w", err)
 	}
 	now := c.Now()
-	known := status.GatherObserved(job, j, pods.Items, outages, status.RecoveryFigures(gangs.Items))
-	result, err := c.write(ctx, g, job, statusOf(g, known.JobGang, status.Assess(known.View), now), now)
+	seen := status.GatherObserved(jobStatus(job), pods.Items, outages, status.RecoveryFigures(gangs.Items))
+	result, err := c.write(ctx, g, job, statusOf(g, seen.JobGang, status.Assess(seen.View), now), now)
 	if err != nil {
 		return result, err
 	}
-	for _, f := range observe.News(known.Findings, g.Status.Notes) {
+	for _, f := range observe.News(seen.Findings, g.Status.Notes) {
 		c.metrics.wouldHave.WithLabelValues(f.Reason).Inc()
 		pod := &corev1.Pod{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
@@ -52,7 +52,7 @@ func (c *Controller) observe(ctx context.Context, g *v1alpha1.Gang, job *batchv1
 		}
 		c.emitEvents(job, g, pod, corev1.EventTypeNormal, f.Reason, "Observe", f.Text())
 	}
-	if !known.View.JobEnded && result.RequeueAfter == 0 {
+	if !seen.View.JobEnded && result.RequeueAfter == 0 {
 		result.RequeueAfter = refreshEvery
 	}
 	return result, nil

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -16,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -24,6 +22,7 @@ import (
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/gang/provision"
 	"holdfast.dev/holdfast/gang/status"
+	"holdfast.dev/holdfast/internal/jobs"
 	"holdfast.dev/holdfast/internal/membership"
 )
 
@@ -50,8 +49,9 @@ type asked struct {
 
 // provision sees to a gang's request; said is what people read of it, again when to look again.
 func (c *Controller) provision(
-	ctx context.Context, g *v1alpha1.Gang, job *batchv1.Job, class string, gang status.View, pods []corev1.Pod, now time.Time,
+	ctx context.Context, g *v1alpha1.Gang, job *jobs.Job, gang status.View, pods []corev1.Pod, now time.Time,
 ) (said string, again time.Duration) {
+	class := job.Admitted.Settings.ProvisioningClass
 	if class == "" {
 		return "", 0
 	}
@@ -59,9 +59,9 @@ func (c *Controller) provision(
 	view := provision.View{
 		Class: class,
 		Short: len(waiting),
-		Done:  gang.JobEnded || ptr.Deref(job.Spec.Suspend, false) || gang.OnNodes() >= gang.Size,
+		Done:  gang.JobEnded || job.State.Suspended || gang.OnNodes() >= gang.Size,
 	}
-	key := client.ObjectKeyFromObject(job)
+	key := job.Key()
 	last, seen := c.lastAsked(key, job.UID)
 	none := last.request == nil && last.problem == ""
 	switch {

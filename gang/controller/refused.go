@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -12,6 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/internal/jobs"
+	"holdfast.dev/holdfast/internal/kinds"
 )
 
 const (
@@ -24,26 +29,46 @@ const (
 	maxRefusal = 400
 )
 
-// failedCreate is the reason of the Job controller's events where a pod could not be made; attempt is what it says first, with a name
-// that is another one each time.
-const failedCreate = "FailedCreate"
+// What controllers say where a pod could not be made: the Job controller and Volcano's for its Job (job_controller_actions.go),
+// training-operator (pod_control.go), and JobSet's where a Job of the set could not be made (jobset_controller.go).
+const (
+	failedCreate    = "FailedCreate"
+	failedCreatePod = "FailedCreatePod"
+	failedCreateJob = "JobCreationFailed"
+)
 
-var attempt = regexp.MustCompile(`^(Error creating: )?(pods "[^"]*" is forbidden: )?`)
+const jobController = "the Job controller"
 
-// refusal is what the Job controller said last of a pod that it could not make, and when that was looked up.
-type refusal struct {
-	job     types.UID
-	text    string
-	at      time.Time
-	askedAt time.Time
+// attempt is what they say first, with a name that is another one each time for pods of a Job; printed is an error as Volcano prints it.
+var (
+	attempt = regexp.MustCompile(`^(Error creating: )?(pods "[^"]*" is forbidden: )?`)
+	printed = regexp.MustCompile(`^Error creating pods: \[.*?Message:("(?:[^"\\]|\\.)*")`)
+)
+
+// refusalText is what of an event is said.
+func refusalText(message string) string {
+	if m := printed.FindStringSubmatch(message); m != nil {
+		if text, err := strconv.Unquote(m[1]); err == nil {
+			message = text
+		}
+	}
+	return cause.Tail(cause.Printable(attempt.ReplaceAllString(message, "")), maxRefusal)
 }
 
-// refused is why the Job controller could not make a pod, as it said last; "": it did not since the newest of the pods was made. A gang is
+// refusal is what a controller said last of a pod that it could not make, and when that was looked up.
+type refusal struct {
+	job      types.UID
+	by, text string
+	at       time.Time
+	askedAt  time.Time
+}
+
+// refused is why a pod could not be made, as was said last; the zero value: nothing was since the newest of the pods was made. A gang is
 // reconciled at each change of its pods, and events are in no cache of the API server: they are listed once in refusedAgain at most.
-func (c *Controller) refused(ctx context.Context, job *batchv1.Job, pods []corev1.Pod, now time.Time) (string, error) {
+func (c *Controller) refused(ctx context.Context, job *jobs.Job, pods []corev1.Pod, now time.Time) (refusal, error) {
 	last, err := c.lastRefusal(ctx, job, now)
 	if err != nil {
-		return "", err
+		return refusal{}, err
 	}
 	since := now.Add(-refusedLately)
 	for i := range pods {
@@ -52,29 +77,96 @@ func (c *Controller) refused(ctx context.Context, job *batchv1.Job, pods []corev
 		}
 	}
 	if last.at.Before(since) {
-		return "", nil
+		return refusal{}, nil
 	}
-	return last.text, nil
+	return last, nil
 }
 
-func (c *Controller) lastRefusal(ctx context.Context, job *batchv1.Job, now time.Time) (refusal, error) {
-	key := client.ObjectKeyFromObject(job)
+func (c *Controller) lastRefusal(ctx context.Context, job *jobs.Job, now time.Time) (refusal, error) {
+	key := job.Key()
 	c.mu.Lock()
 	last, known := c.refusals[key]
 	c.mu.Unlock()
 	if known && last.job == job.UID && now.Sub(last.askedAt) < refusedAgain {
 		return last, nil
 	}
-	newest, err := c.newestEvent(ctx, job, failedCreate, "")
+	newest, by, err := c.newestRefusal(ctx, job)
 	if err != nil {
-		return refusal{}, fmt.Errorf("listing the events of Job %s: %w", key, err)
+		return refusal{}, fmt.Errorf("listing the events of %s: %w", job, err)
 	}
-	last = refusal{job: job.UID, askedAt: now, at: lastSeen(&newest), text: newest.Message}
-	last.text = cause.Tail(cause.Printable(attempt.ReplaceAllString(last.text, "")), maxRefusal)
+	last = refusal{job: job.UID, askedAt: now, at: lastSeen(&newest), by: by, text: refusalText(newest.Message)}
 	c.mu.Lock()
 	c.refusals[key] = last
 	c.mu.Unlock()
 	return last, nil
+}
+
+// newestRefusal is the event that says so, about the object that makes the pods, and by which controller; the zero Event: there is none.
+func (c *Controller) newestRefusal(ctx context.Context, job *jobs.Job) (e corev1.Event, by string, err error) {
+	switch job.Kind.(type) {
+	case kinds.VolcanoJob:
+		e, err = c.newestEvent(ctx, job.Object(), failedCreate, "")
+		return e, "Volcano's Job controller", err
+	case kinds.PyTorchJob:
+		e, err = c.newestEvent(ctx, job.Object(), failedCreatePod, "")
+		return e, "the training operator", err
+	case kinds.JobSet:
+		ofJobs, err := c.newestEvent(ctx, job.Object(), failedCreateJob, "")
+		if err != nil {
+			return corev1.Event{}, "", err
+		}
+		if e, err = c.newestOfSet(ctx, job); err != nil || !lastSeen(&e).Before(lastSeen(&ofJobs)) {
+			return e, jobController, err
+		}
+		return ofJobs, "the JobSet controller", nil
+	}
+	e, err = c.newestEvent(ctx, job.Object(), failedCreate, "")
+	return e, jobController, err
+}
+
+// newestOfSet is the newest event about a Job of a JobSet that could not make a pod.
+func (c *Controller) newestOfSet(ctx context.Context, job *jobs.Job) (newest corev1.Event, err error) {
+	list := &corev1.EventList{}
+	if err := c.Live.List(ctx, list, client.InNamespace(job.Namespace), client.MatchingFields{
+		"involvedObject.kind": "Job",
+		"reason":              failedCreate,
+	}); err != nil {
+		return corev1.Event{}, err
+	}
+	list.Items = slices.DeleteFunc(list.Items, func(e corev1.Event) bool { // those of a set with a longer name are left
+		of := e.InvolvedObject
+		return of.APIVersion != batchv1.SchemeGroupVersion.String() || !strings.HasPrefix(of.Name, job.Name+"-")
+	})
+	if len(list.Items) == 0 {
+		return corev1.Event{}, nil
+	}
+	roles, err := c.roles(ctx, job)
+	if err != nil {
+		return corev1.Event{}, err
+	}
+	for i := range list.Items {
+		e := &list.Items[i]
+		ofSet := slices.ContainsFunc(roles, func(r kinds.Role) bool {
+			return kinds.JobSet{}.ChildOf(job.Name, r.Name, e.InvolvedObject.Name)
+		})
+		if ofSet && !lastSeen(e).Before(lastSeen(&newest)) {
+			newest = *e
+		}
+	}
+	return newest, nil
+}
+
+// roles are those of a job whose pods are members, read from the API server; none: it is gone.
+func (c *Controller) roles(ctx context.Context, job *jobs.Job) ([]kinds.Role, error) {
+	kind, obj, err := c.Jobs.Live(ctx, job.Key(), job.UID)
+	if obj == nil {
+		return nil, err
+	}
+	read, errs := kind.Read(obj)
+	if len(errs) > 0 {
+		return nil, fmt.Errorf("reading %s: %w", job, errs.ToAggregate())
+	}
+	return slices.DeleteFunc(read.Roles, func(r kinds.Role) bool { return r.Before || r.Pods() == 0 }), nil
 }
 
 // newestEvent reads, from the API server itself, the event about an object that was seen last, of a reason, and of a type where one is

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -19,6 +18,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/status"
+	"holdfast.dev/holdfast/internal/jobs"
 )
 
 // maxNote is what the API server takes as an event's note.
@@ -28,7 +28,7 @@ const maxNote = 1024
 func (c *Controller) write(
 	ctx context.Context,
 	g *v1alpha1.Gang,
-	job *batchv1.Job,
+	job *jobs.Job,
 	want v1alpha1.GangStatus,
 	now time.Time,
 ) (reconcile.Result, error) {
@@ -115,8 +115,8 @@ func applyOf(g *v1alpha1.Gang, status v1alpha1.GangStatus) (*unstructured.Unstru
 }
 
 // emitPlaced writes an event when the answer to "is it placed" changed: placed, or refused with
-// another count. Waiting for pods that the Job controller is still creating is not worth one.
-func (c *Controller) emitPlaced(job *batchv1.Job, g *v1alpha1.Gang, after v1alpha1.GangStatus) {
+// another count. Waiting for pods that are still being created is not worth one.
+func (c *Controller) emitPlaced(job *jobs.Job, g *v1alpha1.Gang, after v1alpha1.GangStatus) {
 	was := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.ConditionPlaced)
 	now := meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionPlaced)
 	if now == nil || was != nil && was.Reason == now.Reason && was.Message == now.Message {
@@ -131,7 +131,7 @@ func (c *Controller) emitPlaced(job *batchv1.Job, g *v1alpha1.Gang, after v1alph
 	case now.Reason == v1alpha1.ReasonWaitingForMembers, after.Phase == v1alpha1.PhaseFinished, after.Phase == v1alpha1.PhaseFailed:
 		return
 	}
-	if !c.noteNews(client.ObjectKeyFromObject(job), string(job.UID)+now.Reason+now.Message) {
+	if !c.noteNews(job.Key(), string(job.UID)+now.Reason+now.Message) {
 		return
 	}
 	// The recorder folds events that differ in their note alone into the first one; the Gang's resource
@@ -139,11 +139,34 @@ func (c *Controller) emitPlaced(job *batchv1.Job, g *v1alpha1.Gang, after v1alph
 	c.emitEvents(job, g, g, kind, now.Reason, "Place", now.Message)
 }
 
-// emitEvents writes an event on the Job, where its user looks, and the same on the Gang.
-func (c *Controller) emitEvents(job *batchv1.Job, g *v1alpha1.Gang, related runtime.Object, kind, reason, action, note string) {
+// emitEvents writes an event on the job, where its user looks, and the same on the Gang.
+func (c *Controller) emitEvents(job *jobs.Job, g *v1alpha1.Gang, related runtime.Object, kind, reason, action, note string) {
 	note = note[:min(len(note), maxNote)]
-	c.Recorder.Eventf(job, related, kind, reason, action, "%s", note)
+	c.Recorder.Eventf(job.Object(), related, kind, reason, action, "%s", note)
 	c.Recorder.Eventf(g, related, kind, reason, action, "%s", note)
+}
+
+// emitTaken writes an event on each other job of a name, which gets no Gang, once for the one that has it.
+func (c *Controller) emitTaken(holder *jobs.Job, all []*jobs.Job) {
+	now := map[types.UID]types.UID{}
+	for _, job := range all {
+		if job.UID != holder.UID && job.DeletionTimestamp == nil {
+			now[job.UID] = holder.UID
+		}
+	}
+	c.mu.Lock()
+	before := c.taken[holder.Key()]
+	if c.taken[holder.Key()] = now; len(now) == 0 {
+		delete(c.taken, holder.Key())
+	}
+	c.mu.Unlock()
+	for _, job := range all {
+		if by, is := now[job.UID]; is && before[job.UID] != by {
+			c.Recorder.Eventf(job.Object(), holder.Object(), corev1.EventTypeWarning, v1alpha1.ReasonGangNameTaken, "Create",
+				"this %s has no Gang, and its ranks do not start: %s has the Gang of this name; create it again under another name",
+				job.TypeMeta.Kind, holder)
+		}
+	}
 }
 
 // noteNews reports whether this was not just written for people, and records that it is.
@@ -160,22 +183,23 @@ func (c *Controller) forget(job types.NamespacedName) {
 	defer c.mu.Unlock()
 	delete(c.notified, job)
 	delete(c.had, job)
+	delete(c.taken, job)
 	delete(c.refusals, job)
 	delete(c.requests, job)
 	delete(c.groups, job)
 }
 
-// noteGang notes that a Job has its Gang.
-func (c *Controller) noteGang(job *batchv1.Job) {
+// noteGang notes that a job has its Gang.
+func (c *Controller) noteGang(job *jobs.Job) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.had[client.ObjectKeyFromObject(job)] = job.UID
+	c.had[job.Key()] = job.UID
 }
 
-func (c *Controller) hadGang(job *batchv1.Job) bool {
+func (c *Controller) hadGang(job *jobs.Job) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.had[client.ObjectKeyFromObject(job)] == job.UID
+	return c.had[job.Key()] == job.UID
 }
 
 func (c *Controller) lastWritten(uid types.UID) time.Time {

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic/cause"
@@ -42,7 +43,9 @@ type View struct {
 // Group is what a PodGroup says.
 type Group struct {
 	MinMember int64
-	Queue     string
+	// Kind is that of the object that controls it, and so writes its minimum; the zero value: none.
+	Kind  schema.GroupKind
+	Queue string
 	// Waiting: Volcano has not let the group into its queue.
 	Waiting bool
 	// Unschedulable is why Volcano does not place the group; empty: it does, or has not said.
@@ -71,6 +74,9 @@ func Read(u *unstructured.Unstructured) Group {
 		MinMember: read.Spec.MinMember,
 		Queue:     cmp.Or(read.Spec.Queue, "default"),
 		Waiting:   read.Status.Phase == "" || read.Status.Phase == "Pending",
+	}
+	if ref := metav1.GetControllerOfNoCopy(u); ref != nil {
+		g.Kind = schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind()
 	}
 	var since metav1.Time // Volcano leaves the older one of its two conditions as it was
 	for _, c := range read.Status.Conditions {
@@ -134,11 +140,18 @@ func (v View) Answer() v1alpha1.PlacementStatus {
 	}
 }
 
-// Note is what is wrong with a group that a user made or changed; empty: nothing.
+// minimums say where the controller of a kind that makes its own group reads the group's minimum.
+var minimums = map[schema.GroupKind]string{
+	{Group: "batch.volcano.sh", Kind: "Job"}:    "set spec.minAvailable of the Volcano Job to %d",
+	{Group: "kubeflow.org", Kind: "PyTorchJob"}: "create the PyTorchJob with spec.runPolicy.schedulingPolicy.minAvailable: %d, or without",
+}
+
+// Note is what is wrong with a group that a user made or changed, or the controller of a kind; empty: nothing.
 func (v View) Note() string {
 	if v.Group == nil || v.Group.MinMember >= int64(v.Size) {
 		return ""
 	}
-	return fmt.Sprintf("PodGroup %s has minMember %d, and the gang has %s: Volcano may place some of them and leave the others waiting; set its spec.minMember to %d",
+	remedy := cmp.Or(minimums[v.Group.Kind], "set its spec.minMember to %d")
+	return fmt.Sprintf("PodGroup %s has minMember %d, and the gang has %s: Volcano may place some of them and leave the others waiting; "+remedy,
 		v.Name, v.Group.MinMember, gang.Count(v.Size, "pod", "pods"), v.Size)
 }

@@ -55,8 +55,17 @@ func Stamps(gang, role string) map[string]string {
 // Inherited says whether an annotation of a Job is one that Volcano reads of the Job's pods or takes over to their group.
 func Inherited(key string) bool { return key == QueueKey || strings.HasPrefix(key, prefix) }
 
-// PodGroup is the group of a gang, made after one of its pods, which all come of one template.
-func PodGroup(gang string, size int32, like *corev1.Pod) *unstructured.Unstructured {
+// Role is a part of a gang whose pods come from one template.
+type Role struct {
+	Pods int32
+	// Like is one of them.
+	Like *corev1.Pod
+}
+
+// PodGroup is the group of a gang, made after one pod of each of its roles, of which there is one at least. What there is one of for a
+// group is taken from the first role.
+func PodGroup(gang string, roles ...Role) *unstructured.Unstructured {
+	like := roles[0].Like
 	u := &unstructured.Unstructured{Object: map[string]any{}}
 	u.SetGroupVersionKind(Kind)
 	u.SetNamespace(like.Namespace)
@@ -73,9 +82,17 @@ func PodGroup(gang string, size int32, like *corev1.Pod) *unstructured.Unstructu
 	if len(annotations) > 0 {
 		u.SetAnnotations(annotations)
 	}
-	spec := map[string]any{"minMember": int64(size), "minResources": resources(size, like)}
-	if role := like.Annotations[taskKey]; role != "" {
-		spec["minTaskMember"] = map[string]any{role: int64(size)}
+	spec := map[string]any{"minResources": resources(roles)}
+	least, tasks := int64(0), map[string]any{}
+	for _, r := range roles {
+		least += int64(r.Pods)
+		if task := r.Like.Annotations[taskKey]; task != "" {
+			sum, _ := tasks[task].(int64)
+			tasks[task] = sum + int64(r.Pods)
+		}
+	}
+	if spec["minMember"] = least; len(tasks) > 0 {
+		spec["minTaskMember"] = tasks
 	}
 	if queue := like.Annotations[QueueKey]; queue != "" {
 		spec["queue"] = queue
@@ -90,14 +107,24 @@ func PodGroup(gang string, size int32, like *corev1.Pod) *unstructured.Unstructu
 	return u
 }
 
-// resources are what so many pods request.
-func resources(size int32, like *corev1.Pod) map[string]any {
-	all := map[string]any{}
-	for name, one := range resourcehelper.PodRequests(like, resourcehelper.PodResourcesOptions{}) {
-		one.Mul(int64(size))
-		all[string(name)] = one.String()
+// resources are what all pods request.
+func resources(roles []Role) map[string]any {
+	all := corev1.ResourceList{}
+	for _, r := range roles {
+		for name, one := range resourcehelper.PodRequests(r.Like, resourcehelper.PodResourcesOptions{}) {
+			one.Mul(int64(r.Pods))
+			sum, had := all[name]
+			if had {
+				one.Add(sum)
+			}
+			all[name] = one
+		}
 	}
-	return all
+	texts := map[string]any{}
+	for name, sum := range all {
+		texts[string(name)] = sum.String()
+	}
+	return texts
 }
 
 // networkTopology is what a pod's annotations ask of the fabric, read as Volcano reads them; nil: nothing.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
@@ -16,15 +17,22 @@ import (
 	"holdfast.dev/holdfast/internal/golden"
 )
 
-// TestPodGroup: each testdata/pod-NAME.yaml is a pod of a gang of four, group-NAME.yaml its PodGroup, in which Volcano's own types find
-// every field.
+// TestPodGroup: each testdata/pod-NAME.yaml has a pod of a gang of four, or of each role a pod, of which the first has one and the
+// others three; group-NAME.yaml is its PodGroup, in which Volcano's own types find every field.
 func TestPodGroup(t *testing.T) {
 	golden.Each(t, "testdata/pod-*.yaml", func(t *testing.T, file, text string) {
-		pod := &corev1.Pod{}
-		if err := yaml.UnmarshalStrict([]byte(text), pod); err != nil {
-			t.Fatal(err)
+		var roles []Role
+		for _, doc := range strings.Split(text, "\n---\n") {
+			pod := &corev1.Pod{}
+			if err := yaml.UnmarshalStrict([]byte(doc), pod); err != nil {
+				t.Fatal(err)
+			}
+			roles = append(roles, Role{Pods: 3, Like: pod})
 		}
-		u := PodGroup("llama", 4, pod)
+		if roles[0].Pods = 1; len(roles) == 1 {
+			roles[0].Pods = 4
+		}
+		u := PodGroup("llama", roles...)
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(u.Object, &vcscheduling.PodGroup{}, true); err != nil {
 			t.Error(err)
 		}
@@ -61,6 +69,23 @@ func TestAnswers(t *testing.T) {
 		}
 		golden.File(t, golden.Beside(file, ".txt"), b.String())
 	})
+}
+
+// TestTheMinimumOfAKindsOwnGroup is written where its controller reads it: what is written on the group itself is written over.
+func TestTheMinimumOfAKindsOwnGroup(t *testing.T) {
+	yes := true
+	for want, owner := range map[string]metav1.OwnerReference{
+		"set spec.minAvailable of the Volcano Job to 4":                                          {APIVersion: "batch.volcano.sh/v1alpha1", Kind: "Job", Controller: &yes},
+		"create the PyTorchJob with spec.runPolicy.schedulingPolicy.minAvailable: 4, or without": {APIVersion: "kubeflow.org/v1", Kind: "PyTorchJob", Controller: &yes},
+		"set its spec.minMember to 4":                                                            {APIVersion: "batch/v1", Kind: "Job", Controller: &yes},
+	} {
+		u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"minMember": int64(3)}}}
+		u.SetOwnerReferences([]metav1.OwnerReference{owner})
+		g := Read(u)
+		if note := (View{Name: "llama", Group: &g, Size: 4}).Note(); !strings.HasSuffix(note, "leave the others waiting; "+want) {
+			t.Error(note)
+		}
+	}
 }
 
 func TestNoGroup(t *testing.T) {

@@ -19,8 +19,11 @@ type View struct {
 	Members []MemberView
 	// Answer is the scheduler's newest answer; the zero value: none.
 	Answer v1alpha1.PlacementStatus
-	// Refused is why the Job controller's last attempt to create a pod failed; "": it did not, or is unknown.
-	Refused string
+	// Held: the job's controller creates no pod before the answer is another one, which so says why they are missing.
+	Held bool
+	// Refused is why the last attempt of Creator, the controller that creates the job's pods, to create one failed; "": it did not, or is
+	// unknown.
+	Refused, Creator string
 	// Provisioning is the text of the gang's request to an autoscaler; "": none.
 	Provisioning string
 	// Run is the coordinator's record; the zero value: none yet.
@@ -141,7 +144,7 @@ func (v View) placed(bound int) Condition {
 		c.Reason, c.Message = r.Reason, r.Message
 	}
 	if v.Refused != "" && !c.True && len(v.Members) < v.Size {
-		c.Message += "; the Job controller cannot create a pod: " + v.Refused
+		c.Message += "; " + v.Creator + " cannot create a pod: " + v.Refused
 	}
 	if v.Provisioning != "" && !c.True {
 		c.Message += "; " + v.Provisioning
@@ -167,7 +170,7 @@ func (v View) gaps() []gang.Gap {
 // staleWait is true where the scheduler still speaks of missing members though all exist, or the reverse.
 func (v View) staleWait() bool {
 	ofMembers := v.Answer.Reason == v1alpha1.ReasonWaitingForMembers || v.Answer.Reason == v1alpha1.ReasonMemberLost
-	return ofMembers != (len(v.Members) < v.Size)
+	return ofMembers != (len(v.Members) < v.Size && !v.Held)
 }
 
 func (v View) running(p v1alpha1.GangPhase, bound int) Condition {
@@ -203,7 +206,7 @@ func (v View) repair() string {
 	if who := v.awaited(); who != "" {
 		parts = append(parts, who)
 		if v.Refused != "" {
-			parts = append(parts, "the Job controller cannot create it: "+v.Refused)
+			parts = append(parts, v.Creator+" cannot create it: "+v.Refused)
 		}
 		if !v.Answer.Placed && v.Answer.Message != "" && !v.staleWait() {
 			parts = append(parts, "the scheduler reports: "+v.Answer.Message)

@@ -6,16 +6,29 @@ import (
 	"sort"
 	"strings"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/kinds"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// JobGang is what Gang, Job and pods show about a gang now.
+// Job is what is known of a gang's job.
+type Job struct {
+	UID      types.UID
+	Admitted settings.Job
+	State    kinds.State
+}
+
+// end is how the job itself ended.
+func (j Job) end() (ended, failed bool, message string) {
+	return j.State.Final, j.State.Final && j.State.Failed, j.State.Message
+}
+
+// JobGang is what Gang, job and pods show about a gang now.
 type JobGang struct {
 	View View
 	// Members has one entry per slot that a pod holds, or for the first slots (bounds.go).
@@ -24,13 +37,14 @@ type JobGang struct {
 	Notes []string
 }
 
-// GatherJobGang combines what is known of a Job's gang. Pods of other owners are left out; of two pods in one slot the one that is
+// GatherJobGang combines what is known of a job's gang. Pods of other jobs are left out; of two pods in one slot the one that is
 // not terminating counts, else the newer one.
-func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j settings.Job, pods []corev1.Pod) JobGang {
+func GatherJobGang(g *v1alpha1.Gang, job Job, pods []corev1.Pod) JobGang {
+	members := job.Admitted.Members
 	out := JobGang{View: View{
-		Size:     int(j.Members),
-		State:    stateFeature(j.Settings),
-		Standbys: standbyFeature(j.Settings),
+		Size:     int(members),
+		State:    stateFeature(job.Admitted.Settings),
+		Standbys: standbyFeature(job.Admitted.Settings),
 	}}
 	if g.Status.Run != nil {
 		out.View.Run = *g.Status.Run
@@ -38,15 +52,15 @@ func GatherJobGang(g *v1alpha1.Gang, job *batchv1.Job, j settings.Job, pods []co
 	if g.Status.Placement != nil {
 		out.View.Answer = *g.Status.Placement
 	}
-	out.View.JobEnded, out.View.JobFailed, out.View.JobMessage = jobEnd(job)
-	holders := membership.Holders(job.UID, int(j.Members), pods)
+	out.View.JobEnded, out.View.JobFailed, out.View.JobMessage = job.end()
+	holders := membership.Holders(job.UID, int(members), pods)
 	notes, attached := map[string]bool{}, map[int32]bool{}
 	if run := g.Status.Run; run != nil {
 		for _, slot := range run.Progress.Attached {
 			attached[slot] = true
 		}
 	}
-	for slot := range j.Members {
+	for slot := range members {
 		pod := holders[slot]
 		if pod == nil {
 			continue
@@ -112,22 +126,6 @@ func standbyFeature(s settings.Settings) Feature {
 		return Feature{Reason: v1alpha1.ReasonStandbysOff, Message: "the job's annotation " + v1alpha1.AnnotationStandbys + ` is "off"`}
 	}
 	return Feature{On: true}
-}
-
-// jobEnd is how the Job itself ended.
-func jobEnd(job *batchv1.Job) (ended, failed bool, message string) {
-	for _, c := range job.Status.Conditions {
-		if c.Status != corev1.ConditionTrue {
-			continue
-		}
-		switch c.Type {
-		case batchv1.JobComplete:
-			return true, false, "the Job is complete"
-		case batchv1.JobFailed:
-			return true, true, c.Reason + ": " + c.Message
-		}
-	}
-	return false, false, ""
 }
 
 // trouble says what is being repaired; "" where that is said by what is missing alone.

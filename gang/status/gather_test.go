@@ -31,7 +31,7 @@ func TestNoteOfARefusedEviction(t *testing.T) {
 		}
 		return p
 	}
-	got := GatherJobGang(&v1alpha1.Gang{}, &batchv1.Job{}, settings.Job{}, []corev1.Pod{
+	got := GatherJobGang(&v1alpha1.Gang{}, Job{}, []corev1.Pod{
 		pod("goes", "", true), pod("stays", "budget keep needs 2 healthy pods", true), pod("member", "left over", false),
 	})
 	if want := []string{"pod stays on node n1 was replaced but its eviction is refused: budget keep needs 2 healthy pods"}; !slices.Equal(got.Notes, want) {
@@ -41,7 +41,7 @@ func TestNoteOfARefusedEviction(t *testing.T) {
 
 // TestSlotsWithoutPodsTakeNothing: of a large Job with few pods its Gang lists these, and says how many there must be.
 func TestSlotsWithoutPodsTakeNothing(t *testing.T) {
-	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{UID: "job"}}
+	job := Job{UID: "job", Admitted: settings.Job{Members: v1alpha1.MaxMembers}}
 	var pods []corev1.Pod
 	for _, slot := range []int{7, 4321} {
 		pods = append(pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p-", slot), Annotations: map[string]string{
@@ -57,10 +57,9 @@ func TestSlotsWithoutPodsTakeNothing(t *testing.T) {
 		State:      v1alpha1.RunForming,
 		Progress:   v1alpha1.Progress{Attached: []int32{-1, 8, 4321, 4999, 1 << 30}},
 	}
-	j := settings.Job{Members: v1alpha1.MaxMembers}
 	for name, got := range map[string]JobGang{
-		"acted on": GatherJobGang(&v1alpha1.Gang{Status: v1alpha1.GangStatus{Run: run}}, job, j, pods),
-		"watched":  GatherObserved(job, j, pods, nil, observe.Figures{}).JobGang,
+		"acted on": GatherJobGang(&v1alpha1.Gang{Status: v1alpha1.GangStatus{Run: run}}, job, pods),
+		"watched":  GatherObserved(job, pods, nil, observe.Figures{}).JobGang,
 	} {
 		ranks, attached := int32(8), true
 		if name == "watched" {

@@ -7,13 +7,11 @@ import (
 	"sort"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/observe"
 	"holdfast.dev/holdfast/internal/membership"
-	"holdfast.dev/holdfast/internal/settings"
 )
 
 // observedNote says on the Gang why it shows so little.
@@ -27,21 +25,16 @@ type Observed struct {
 
 // GatherObserved combines what the pods of an observed Job show with the outages of nodes by name and the durations of other gangs'
 // recoveries. Its findings are the last of its notes.
-func GatherObserved(
-	job *batchv1.Job,
-	j settings.Job,
-	pods []corev1.Pod,
-	outages map[string]v1alpha1.NodeOutage,
-	known observe.Figures,
-) Observed {
-	out := Observed{JobGang: JobGang{View: View{Size: int(j.Members), Observed: true}}}
-	out.View.JobEnded, out.View.JobFailed, out.View.JobMessage = jobEnd(job)
+func GatherObserved(job Job, pods []corev1.Pod, outages map[string]v1alpha1.NodeOutage, known observe.Figures) Observed {
+	members := job.Admitted.Members
+	out := Observed{JobGang: JobGang{View: View{Size: int(members), Observed: true}}}
+	out.View.JobEnded, out.View.JobFailed, out.View.JobMessage = job.end()
 	own := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool {
 		owner := membership.OwningJob(&p)
 		return owner == nil || owner.UID != job.UID
 	})
-	holders := membership.WatchedHolders(int(j.Members), own)
-	for slot := range j.Members {
+	holders := membership.WatchedHolders(int(members), own)
+	for slot := range members {
 		pod := holders[slot]
 		if pod == nil {
 			continue

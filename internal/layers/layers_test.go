@@ -45,7 +45,7 @@ var cores = map[string][]string{
 // readers make values of Kubernetes objects, as pure as a core: beside what is listed they import the types of Kubernetes.
 var readers = map[string][]string{
 	"gang/handover":       {"api/v1alpha1", "elastic/cause", "gang"},
-	"gang/status":         {"api/v1alpha1", "gang", "gang/observe", "internal/membership", "internal/settings"},
+	"gang/status":         {"api/v1alpha1", "gang", "gang/observe", "internal/kinds", "internal/membership", "internal/settings"},
 	"internal/kinds":      {"api/v1alpha1"},
 	"internal/membership": {"api/v1alpha1"},
 	"internal/settings":   {"api/v1alpha1", "gang", "internal/kinds", "internal/protocol"},

@@ -31,6 +31,8 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	elasticcontroller "holdfast.dev/holdfast/elastic/controller"
 	gangcontroller "holdfast.dev/holdfast/gang/controller"
+	"holdfast.dev/holdfast/internal/jobs"
+	"holdfast.dev/holdfast/internal/kinds"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/slim"
 )
@@ -136,8 +138,18 @@ func (a *asked) controls() {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	gangs := gangcontroller.New(gangcontroller.Options{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), ByGang: elasticcontroller.PodsByGang,
-		Recorder: mgr.GetEventRecorder("holdfast-gang"), Now: time.Now})
+	reader, err := jobs.ForManager(mgr, kinds.Served())
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	gangs := gangcontroller.New(gangcontroller.Options{
+		Client:   mgr.GetClient(),
+		Live:     mgr.GetAPIReader(),
+		Jobs:     reader,
+		ByGang:   elasticcontroller.PodsByGang,
+		Recorder: mgr.GetEventRecorder("holdfast-gang"),
+		Now:      time.Now,
+	})
 	if err := errors.Join(elasticcontroller.IndexPods(mgr), gangs.SetupWithManager(mgr)); err != nil {
 		a.t.Fatal(err)
 	}
