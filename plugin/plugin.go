@@ -192,10 +192,11 @@ func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
 		UpdateFunc: func(old, obj any) {
 			was, _ := old.(*v1.Pod)
 			if pod, ok := obj.(*v1.Pod); ok {
-				if was != nil && !isMember(pod) {
-					p.podGone(logger, was) // a released pod is no member, though it may still run
+				if was != nil && (was.UID != pod.UID || !isMember(pod)) {
+					// A released pod is no member, though it may still run. Another pod has this one's name where the watch missed the end.
+					p.podGone(logger, was)
 				}
-				if was != nil && was.Status.Phase != v1.PodRunning && pod.Status.Phase == v1.PodRunning {
+				if was != nil && was.UID == pod.UID && was.Status.Phase != v1.PodRunning && pod.Status.Phase == v1.PodRunning {
 					p.started(pod)
 				}
 				p.podSeen(logger, pod)

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
@@ -83,6 +84,23 @@ func TestAReleasedPodIsReplacedWhileItEnds(t *testing.T) {
 	w.attempted()
 	if p := w.placement("g"); !p.Placed {
 		t.Errorf("the end of a pod that is no member changed the answer: %+v", p)
+	}
+}
+
+// Where the watch was away, the end of a pod and the creation of another one of its name come as one change.
+func TestAnotherPodOfTheSameName(t *testing.T) {
+	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
+	w.create(memberPod("g", 0, 2, 2), memberPod("g", 1, 2, 2))
+	w.until("both to be bound", w.boundTo(map[string]string{"g-0": "a", "g-1": "b"}))
+	was, err := w.client.CoreV1().Pods("ns").Get(w.ctx, "g-1", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := was.DeepCopy()
+	is.UID, is.Spec.NodeName, is.Status.Phase = "another", "", v1.PodPending
+	w.plugin.podEvents(klog.FromContext(w.ctx)).OnUpdate(was, is)
+	if w.plugin.gangs.Has(key("g"), was.UID) || !w.plugin.gangs.Has(key("g"), is.UID) {
+		t.Errorf("members are %v", w.plugin.gangs.List(key("g")).Members)
 	}
 }
 
