@@ -316,8 +316,13 @@ func addControllers(mgr manager.Manager, rotator *certs.Rotator, o options) erro
 		return fmt.Errorf("setting up the gang controller: %w", err)
 	}
 	store := elasticcontroller.New(elasticcontroller.Options{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("holdfast-elastic"), Log: mgr.GetLogger().WithName("elastic"),
-		Metrics: metrics.Registry})
+		Client:   mgr.GetClient(),
+		Live:     mgr.GetAPIReader(),
+		Jobs:     reader,
+		Recorder: mgr.GetEventRecorder("holdfast-elastic"),
+		Log:      mgr.GetLogger().WithName("elastic"),
+		Metrics:  metrics.Registry,
+	})
 	elected := mgr.Elected()
 	if o.observeOnly {
 		elected = make(chan struct{}) // agents receive no orders: running ranks train on, as without a leader

@@ -26,6 +26,7 @@ import (
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/internal/jobs"
 )
 
 // FieldManager owns status.run of every Gang.
@@ -43,6 +44,8 @@ type Options struct {
 	Client client.Client
 	// Live reads from the API server itself.
 	Live client.Reader
+	// Jobs reads the objects of all kinds of job.
+	Jobs *jobs.Reader
 	// Recorder writes events; for example mgr.GetEventRecorder("holdfast-elastic").
 	Recorder events.EventRecorder
 	Log      logr.Logger

@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -29,6 +30,9 @@ import (
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/internal/jobs"
+	"holdfast.dev/holdfast/internal/jobs/jobstest"
+	"holdfast.dev/holdfast/internal/kinds"
 	"holdfast.dev/holdfast/internal/slim/slimtest"
 )
 
@@ -38,6 +42,7 @@ func objects(policy corev1.RestartPolicy, backoff int32) (*v1alpha1.Gang, *batch
 	g := &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train"},
 		Spec: v1alpha1.GangSpec{Members: 2, JobRef: v1alpha1.JobReference{APIVersion: "batch/v1", Kind: "Job", Name: "train", UID: "job-uid"}}}
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train", UID: "job-uid"}}
+	job.Spec.Template.Annotations = jobstest.Stamps()
 	job.Spec.BackoffLimit = &backoff
 	job.Spec.Template.Spec.RestartPolicy = policy
 	return g, job
@@ -50,8 +55,10 @@ type bench struct {
 	recorder *recorder
 	// before runs ahead of each write of a Gang's status.
 	before func()
-	// beforePatch runs ahead of each patch of a Job.
+	// beforePatch runs ahead of each patch of a job.
 	beforePatch func()
+	// patches are those of pods.
+	patches []string
 	// refuse makes patches of Job specs fail.
 	refuse bool
 }
@@ -68,7 +75,7 @@ func newBench(t *testing.T, all ...client.Object) *bench {
 	b.api = fake.NewClientBuilder().
 		WithScheme(scheme).
 		WithObjects(all...).
-		WithStatusSubresource(&v1alpha1.Gang{}, &batchv1.Job{}).
+		WithStatusSubresource(append(foreign(), &v1alpha1.Gang{}, &batchv1.Job{})...).
 		WithReturnManagedFields().
 		WithIndex(&corev1.Pod{}, PodsByGang, gangNamed).
 		WithIndex(&corev1.Pod{}, podNode, nodeOf).
@@ -93,6 +100,13 @@ func newBench(t *testing.T, all ...client.Object) *bench {
 				if err := b.admitPatch(ctx, o, p); err != nil {
 					return err
 				}
+				if _, is := o.(*corev1.Pod); is {
+					body, err := p.Data(o)
+					if err != nil {
+						return err
+					}
+					b.patches = append(b.patches, string(body))
+				}
 				if isJob(o) && b.refuse {
 					return apierrors.NewInvalid(batchv1.SchemeGroupVersion.WithKind("Job").GroupKind(), o.GetName(), nil)
 				}
@@ -100,31 +114,35 @@ func newBench(t *testing.T, all ...client.Object) *bench {
 			},
 		}).
 		Build()
-	b.Controller = New(Options{Client: slimtest.Client(t, b.api), Live: b.api, Recorder: b.recorder, Log: testr.New(t)})
+	cached := slimtest.Client(t, b.api)
+	b.Controller = New(Options{
+		Client:   cached,
+		Live:     b.api,
+		Jobs:     jobs.New(jobs.Options{Client: cached, Live: b.api, Kinds: kinds.Served(), Log: testr.New(t)}), // that watches nothing
+		Recorder: b.recorder,
+		Log:      testr.New(t),
+	})
 	return b
 }
 
 // isJob says whether an object is a Job, decoded or not.
 func isJob(o client.Object) bool {
 	_, decoded := o.(*batchv1.Job)
-	return decoded || o.GetObjectKind().GroupVersionKind() == batchJob.GroupVersionKind()
+	return decoded || o.GetObjectKind().GroupVersionKind() == kinds.BatchJob{}.GroupVersionKind()
 }
 
-// admitPatch refuses a patch of a Job with another UID, as the API server does: the field is immutable.
+// admitPatch refuses a patch of an object with another UID or of another version, as the API server does.
 func (b *bench) admitPatch(ctx context.Context, o client.Object, p client.Patch) error {
-	if !isJob(o) {
-		return nil
-	}
-	if b.beforePatch != nil {
+	if isJob(o) && b.beforePatch != nil {
 		b.beforePatch()
 	}
 	body, err := p.Data(o)
-	patch, job := metav1.PartialObjectMetadata{}, &batchv1.Job{}
-	if err := cmp.Or(err, json.Unmarshal(body, &patch), b.api.Get(ctx, client.ObjectKeyFromObject(o), job)); err != nil {
+	patch, now := metav1.PartialObjectMetadata{}, o.DeepCopyObject().(client.Object)
+	if err := cmp.Or(err, json.Unmarshal(body, &patch), b.api.Get(ctx, client.ObjectKeyFromObject(o), now)); err != nil {
 		return err
 	}
-	if patch.UID != "" && patch.UID != job.UID {
-		return apierrors.NewInvalid(batchv1.SchemeGroupVersion.WithKind("Job").GroupKind(), o.GetName(), nil)
+	if patch.UID != "" && patch.UID != now.GetUID() || patch.ResourceVersion != "" && patch.ResourceVersion != now.GetResourceVersion() {
+		return apierrors.NewConflict(schema.GroupResource{Resource: "objects"}, o.GetName(), fmt.Errorf("it has UID %s, version %s", now.GetUID(), now.GetResourceVersion()))
 	}
 	return nil
 }

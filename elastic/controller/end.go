@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,6 +18,7 @@ import (
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/coordinator"
 	"holdfast.dev/holdfast/internal/kinds"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -33,11 +35,11 @@ func (c *Controller) End(ctx context.Context, key coordinator.Key, v elastic.Ver
 	if err != nil {
 		return err
 	}
-	j, err := c.job(ctx, g)
+	j, err := c.live(ctx, key)
 	if err != nil || j == nil {
 		return err
 	}
-	// A Job that is over already, because its pod was faster, still owes people the reason.
+	// A job that is over already, because its pod was faster, still owes people the reason.
 	c.tell(g, g, corev1.EventTypeWarning, string(v.Reason), "GiveUp", verdictNote(v))
 	if j.over() {
 		return nil
@@ -120,7 +122,8 @@ func givenUp(g *v1alpha1.Gang) bool {
 	return g.Status.Run != nil && g.Status.Run.Verdict != nil && g.Status.Run.Verdict.Reason != v1alpha1.ReasonFinished
 }
 
-// Reconcile makes sure that the job of a given-up gang fails, also after the coordinator that gave it up has ended.
+// Reconcile makes sure that the job of a given-up gang fails, also after the coordinator that gave it up has ended, and that none of its
+// pods is left running.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	g := &v1alpha1.Gang{}
 	if err := c.Client.Get(ctx, req.NamespacedName, g); err != nil {
@@ -129,13 +132,47 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if !givenUp(g) {
 		return ctrl.Result{}, nil
 	}
-	j, err := c.job(ctx, g)
-	if err != nil || j == nil || j.over() {
+	j, err := c.live(ctx, keyOf(g))
+	if err != nil || j == nil {
 		return ctrl.Result{}, err
 	}
 	v := recordOf(g.Status.Run).Verdict
-	if left := grace - time.Since(v.At); left > 0 {
+	w := j.kind.Fail(j.obj, failure(*v, true))
+	left := grace - time.Since(v.At)
+	switch {
+	case left > 0 && !j.over():
 		return ctrl.Result{RequeueAfter: left}, c.stop(ctx, j, *v)
+	case !j.over():
+		err = c.write(ctx, j, w)
+	case left > 0 && w.Evict:
+		return ctrl.Result{RequeueAfter: left}, nil
 	}
-	return ctrl.Result{}, c.fail(ctx, j, *v)
+	if err != nil || !w.Evict {
+		return ctrl.Result{}, err
+	}
+	return c.endPods(ctx, g)
+}
+
+// endPods has the pods evicted that a kind leaves running whose job has failed, and looks again until none is left: its controller may
+// have been about to create one.
+func (c *Controller) endPods(ctx context.Context, g *v1alpha1.Gang) (ctrl.Result, error) {
+	pods := &corev1.PodList{}
+	if err := c.Client.List(ctx, pods, client.InNamespace(g.Namespace), client.MatchingFields{PodsByGang: g.Name}); err != nil {
+		return ctrl.Result{}, fmt.Errorf("listing the pods of gang %s/%s: %w", g.Namespace, g.Name, err)
+	}
+	result := ctrl.Result{}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if !membership.MadeFor(pod, types.UID(g.Spec.JobRef.UID)) || membership.Ended(pod) {
+			continue
+		}
+		result.RequeueAfter = evictAgain
+		if membership.Replaced(pod) {
+			continue
+		}
+		if err := c.mark(ctx, pod, kinds.Release{}, pod.ResourceVersion); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	return result, nil
 }

@@ -8,18 +8,18 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/internal/jobs"
 	"holdfast.dev/holdfast/internal/kinds"
 )
-
-// batchJob is the kind of the jobs of all gangs.
-var batchJob kinds.BatchJob
 
 // job is the object of a gang as the API server has it now.
 type job struct {
@@ -32,22 +32,23 @@ func (j *job) over() bool { return j.kind.State(j.obj).Ended }
 
 func (j *job) suspended() bool { return j.kind.State(j.obj).Suspended }
 
-func (c *Controller) job(ctx context.Context, g *v1alpha1.Gang) (*job, error) {
-	return c.live(ctx, types.NamespacedName{Namespace: g.Namespace, Name: g.Spec.JobRef.Name}, g.Spec.JobRef.UID)
+// keyOf is the coordinator's key of a Gang.
+func keyOf(g *v1alpha1.Gang) coordinator.Key {
+	return coordinator.Key{Namespace: g.Namespace, Name: g.Name, Job: g.Spec.JobRef.UID}
 }
 
-// live reads a job from the API server itself; nil: it is gone.
-func (c *Controller) live(ctx context.Context, name types.NamespacedName, uid string) (*job, error) {
-	obj := &unstructured.Unstructured{}
-	obj.SetGroupVersionKind(batchJob.GroupVersionKind())
-	err := c.Live.Get(ctx, name, obj)
-	if apierrors.IsNotFound(err) || err == nil && string(obj.GetUID()) != uid {
-		return nil, nil
+// jobName names the job of a gang, which is named as it is.
+func jobName(key coordinator.Key) types.NamespacedName {
+	return types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
+}
+
+// live reads the job of a gang from the API server itself; nil: it is gone.
+func (c *Controller) live(ctx context.Context, key coordinator.Key) (*job, error) {
+	kind, obj, err := c.Jobs.Live(ctx, jobName(key), types.UID(key.Job))
+	if err != nil || obj == nil {
+		return nil, err
 	}
-	if err != nil {
-		return nil, fmt.Errorf("reading job %s: %w", name, err)
-	}
-	return &job{kind: batchJob, obj: obj}, nil
+	return &job{kind: kind, obj: obj}, nil
 }
 
 // write patches this job, and none that was created under its name since. One that is gone needs no patch any more.
@@ -63,7 +64,7 @@ func (c *Controller) write(ctx context.Context, j *job, w kinds.Write) error {
 	metadata["uid"], patch["metadata"] = j.obj.GetUID(), metadata
 	body, err := json.Marshal(patch)
 	if err != nil {
-		return fmt.Errorf("encoding a patch of job %s/%s: %w", j.obj.GetNamespace(), j.obj.GetName(), err)
+		return fmt.Errorf("encoding a patch of %s: %w", j.text(), err)
 	}
 	target := &unstructured.Unstructured{}
 	target.SetGroupVersionKind(j.kind.GroupVersionKind())
@@ -76,23 +77,64 @@ func (c *Controller) write(ctx context.Context, j *job, w kinds.Write) error {
 		err = c.Client.Patch(ctx, target, p, client.FieldOwner(FieldManager))
 	}
 	if err = client.IgnoreNotFound(err); err != nil {
-		return fmt.Errorf("patching job %s/%s: %w", j.obj.GetNamespace(), j.obj.GetName(), err)
+		return fmt.Errorf("patching %s: %w", j.text(), err)
 	}
 	return nil
 }
 
-// released returns the change by which a pod leaves its job. The cache serves: it keeps what selects the pods.
-func (c *Controller) released(ctx context.Context, name types.NamespacedName, pod *corev1.Pod) (kinds.Release, error) {
+func (j *job) text() string { return jobs.Text(j.kind, client.ObjectKeyFromObject(j.obj)) }
+
+// released returns the change by which a pod leaves its job; false: the job is gone.
+func (c *Controller) released(ctx context.Context, key coordinator.Key, pod *corev1.Pod) (change kinds.Release, there bool, err error) {
+	kind, err := c.kindOf(ctx, key)
+	if err != nil || kind == nil {
+		return kinds.Release{}, false, err
+	}
+	maker, err := c.maker(ctx, pod)
+	return kind.Release(pod, maker), err == nil, err
+}
+
+// kindOf is the kind of a gang's job; nil: the job is gone. The cached Gang serves: what it says of its job does not change.
+func (c *Controller) kindOf(ctx context.Context, key coordinator.Key) (kinds.Kind, error) {
+	if g, err := c.gang(ctx, c.Client, key); err == nil {
+		if kind, ok := kinds.Of(schema.FromAPIVersionAndKind(g.Spec.JobRef.APIVersion, g.Spec.JobRef.Kind).GroupKind()); ok {
+			return kind, nil
+		}
+	}
+	j, err := c.live(ctx, key)
+	if err != nil || j == nil {
+		return nil, err
+	}
+	return j.kind, nil
+}
+
+// maker is the batch Job that created a pod: the gang's own, or one of a JobSet. The cache serves: it keeps what selects the pods. nil:
+// a controller of another kind did, or the Job is gone.
+func (c *Controller) maker(ctx context.Context, pod *corev1.Pod) (*unstructured.Unstructured, error) {
+	ref := makerOf(pod)
+	if ref == nil {
+		return nil, nil
+	}
 	cached := &batchv1.Job{}
-	switch err := c.Client.Get(ctx, name, cached); {
-	case apierrors.IsNotFound(err):
-		return batchJob.Release(pod, nil), nil
-	case err != nil:
-		return kinds.Release{}, err
+	name := types.NamespacedName{Namespace: pod.Namespace, Name: ref.Name}
+	if err := c.Client.Get(ctx, name, cached); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	if cached.UID != ref.UID {
+		return nil, nil
 	}
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(cached)
 	if err != nil {
-		return kinds.Release{}, fmt.Errorf("converting job %s: %w", name, err)
+		return nil, fmt.Errorf("converting Job %s: %w", name, err)
 	}
-	return batchJob.Release(pod, &unstructured.Unstructured{Object: content}), nil
+	return &unstructured.Unstructured{Object: content}, nil
+}
+
+// makerOf refers to the batch Job that controls a pod; nil: none does.
+func makerOf(pod *corev1.Pod) *metav1.OwnerReference {
+	ref := metav1.GetControllerOfNoCopy(pod)
+	if ref == nil || ref.Kind != "Job" || ref.APIVersion != batchv1.SchemeGroupVersion.String() {
+		return nil
+	}
+	return ref
 }

@@ -6,7 +6,6 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -69,37 +68,35 @@ func (c *Controller) knownOver(gang types.NamespacedName, pods map[coordinator.K
 	return maps.Clone(c.over)
 }
 
-// jobName names the Job of a gang, which is named as it is.
-func jobName(key coordinator.Key) types.NamespacedName {
-	return types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
-}
-
 // Over says whether the Job is gone, has ended or is being deleted.
 func (c *Controller) Over(ctx context.Context, key coordinator.Key) (bool, error) {
 	return c.isOver(ctx, key, true)
 }
 
-// isOver asks the API server itself where a pod of the Job is being deleted or the cache shows the Job's end: the cache
-// may be stale, and the consequence is final.
+// isOver asks the API server itself where a pod of the job is being deleted or what is kept of it shows its end: that may be
+// stale, and the consequence is final.
 func (c *Controller) isOver(ctx context.Context, key coordinator.Key, going bool) (bool, error) {
-	name := jobName(key)
 	if !going {
-		job := &batchv1.Job{}
-		err := c.Client.Get(ctx, name, job)
-		if err == nil && string(job.UID) == key.Job && !kinds.JobState(job).Ended || err != nil && !apierrors.IsNotFound(err) {
-			return false, nil
+		named, err := c.Jobs.Named(ctx, jobName(key))
+		if err != nil {
+			return false, err
+		}
+		for _, j := range named {
+			if string(j.UID) == key.Job && !j.State.Ended {
+				return false, nil
+			}
 		}
 	}
-	j, err := c.live(ctx, name, key.Job)
+	j, err := c.live(ctx, key)
 	return err == nil && (j == nil || j.over()), err
 }
 
-// jobTurned passes changes that decide whether a gang's pods are wanted: its Job ends, is deleted, suspended or
+// jobTurned passes changes of a batch Job that decide whether a gang's pods are wanted: it ends, is deleted, suspended or
 // resumed.
 var jobTurned = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false }, // it has no pods yet, or they are looked at
 	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, after, ok := jobs(e.ObjectOld, e.ObjectNew)
+		before, after, ok := bothJobs(e.ObjectOld, e.ObjectNew)
 		if !ok {
 			return false
 		}
@@ -110,13 +107,13 @@ var jobTurned = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
-func jobs(a, b client.Object) (x, y *batchv1.Job, ok bool) {
+func bothJobs(a, b client.Object) (x, y *batchv1.Job, ok bool) {
 	x, first := a.(*batchv1.Job)
 	y, second := b.(*batchv1.Job)
 	return x, y, first && second
 }
 
-// gangOfJob names the gang of a Job that was opted in.
+// gangOfJob names the gang of a batch Job that was opted in.
 func gangOfJob(_ context.Context, o client.Object) []reconcile.Request {
 	job, ok := o.(*batchv1.Job)
 	if !ok {

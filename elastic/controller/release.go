@@ -23,12 +23,14 @@ import (
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/internal/kinds"
 	"holdfast.dev/holdfast/internal/membership"
 )
 
 // A pod is replaced in two steps, whatever the kind of its job:
 //
-//   - It leaves its job, as the job's kind releases it: the kind's controller counts nothing, and creates another one.
+//   - It leaves its job, as the job's kind releases it: the kind's controller counts nothing, and creates another one; where
+//     that has the same name, once the old one is gone.
 //   - From then on nothing but LabelReplaced ends it: whatever carries it is evicted or, where its node is dead, deleted at
 //     once. So a leader that ends between the two leaves nothing behind, and a budget of the user's may refuse for as long
 //     as it likes.
@@ -58,12 +60,12 @@ func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic
 		return nil // somebody else took it out
 	}
 	if pod.DeletionTimestamp != nil {
-		j, err := c.live(ctx, jobName(key), key.Job)
+		j, err := c.live(ctx, key)
 		if err != nil {
 			return err
 		}
 		if j == nil || j.over() || j.suspended() {
-			return nil // the Job ends or rests, and its pods with it: none is made in this one's place
+			return nil // the job ends or rests, and its pods with it: none is made in this one's place
 		}
 	}
 	return c.release(ctx, key, d, pod, "")
@@ -74,14 +76,25 @@ func (c *Controller) plain(key coordinator.Key, d elastic.Termination, pod *core
 	return string(pod.UID) == d.Pod && pod.DeletionTimestamp == nil && !membership.Replaced(pod) && membership.MadeFor(pod, types.UID(key.Job))
 }
 
-// release is the one patch that releases the pod from its Job; where a version is given, it applies to that version
-// only.
+// release releases the pod from its job; where a version is given, that version only.
 func (c *Controller) release(ctx context.Context, key coordinator.Key, d elastic.Termination, pod *corev1.Pod, version string) error {
-	name := client.ObjectKeyFromObject(pod)
-	change, err := c.released(ctx, jobName(key), pod)
-	if err != nil {
+	change, there, err := c.released(ctx, key, pod)
+	if err != nil || !there {
+		return err // gone, and its pods go with it
+	}
+	gap := slotGap{pod: d.Pod, maker: makerOf(pod).DeepCopy()}
+	if err := c.mark(ctx, pod, change, version); err != nil {
 		return err
 	}
+	c.Log.Info("a pod was taken out of its Job", "gang", key, "slot", d.Slot, "pod", d.Name, "node", d.Node, "cause", d.Cause, "dead", d.Dead)
+	c.counts.replaced(d)
+	c.noteReleased(key, d.Slot, gap)
+	return nil
+}
+
+// mark is the one patch by which a pod leaves its job and is to be evicted.
+func (c *Controller) mark(ctx context.Context, pod *corev1.Pod, change kinds.Release, version string) error {
+	name := client.ObjectKeyFromObject(pod)
 	labels := map[string]any{v1alpha1.LabelReplaced: "true"}
 	for _, k := range change.Remove {
 		labels[k] = nil
@@ -101,9 +114,6 @@ func (c *Controller) release(ctx context.Context, key coordinator.Key, d elastic
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("taking pod %s out of its Job: %w", name, err)
 	}
-	c.Log.Info("a pod was taken out of its Job", "gang", key, "slot", d.Slot, "pod", d.Name, "node", d.Node, "cause", d.Cause, "dead", d.Dead)
-	c.counts.replaced(d)
-	c.noteReleased(key, d)
 	c.evictNow(pod)
 	return nil
 }
@@ -260,7 +270,7 @@ func (c *Controller) left(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	case g.DeletionTimestamp != nil || uid != "" && g.Spec.JobRef.UID != uid:
 		return true, nil
 	}
-	j, err := c.job(ctx, g)
+	j, err := c.live(ctx, keyOf(g))
 	return err == nil && (j == nil || j.over()), err
 }
 

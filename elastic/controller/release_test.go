@@ -35,6 +35,8 @@ import (
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/coordinator"
 	"holdfast.dev/holdfast/elastic/replacements"
+	"holdfast.dev/holdfast/internal/jobs"
+	"holdfast.dev/holdfast/internal/kinds"
 	"holdfast.dev/holdfast/internal/slim/slimtest"
 )
 
@@ -461,13 +463,19 @@ func TestAJobThatIsOver(t *testing.T) {
 			b := newBench(t, all...)
 			l, live := &listener{}, 0
 			b.Coordinator = l
-			b.Live = interceptor.NewClient(b.api, interceptor.Funcs{
-				Get: func(ctx context.Context, cl client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-					if isJob(o) {
-						live++
-					}
-					return cl.Get(ctx, key, o, opts...)
-				}})
+			b.Jobs = jobs.New(jobs.Options{
+				Client: b.Client,
+				Kinds:  kinds.Served(),
+				Log:    logr.Discard(),
+				Live: interceptor.NewClient(b.api, interceptor.Funcs{
+					Get: func(ctx context.Context, cl client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+						if isJob(o) {
+							live++
+						}
+						return cl.Get(ctx, key, o, opts...)
+					},
+				}),
+			})
 			req := ctrl.Request{NamespacedName: types.NamespacedName{Namespace: key.Namespace, Name: key.Name}}
 			res, err := b.reconcilePending(t.Context(), req)
 			if err != nil || slices.Equal(l.over, []string{key.Job}) != c.want || len(l.over) > 1 || live != c.live {
@@ -520,12 +528,12 @@ func TestWhatTurnsAJob(t *testing.T) {
 			t.Errorf("%s: want %v", name, c.want)
 		}
 	}
-	if got := gangOfJob(t.Context(), slimtest.Job(t, was)); got != nil {
-		t.Errorf("a Job that was not opted in brings %v", got)
-	}
-	was.Spec.Template.Annotations = map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "2"}
 	if got := gangOfJob(t.Context(), slimtest.Job(t, was)); len(got) != 1 || got[0].Name != "train" {
 		t.Errorf("a Job that was opted in brings %v", got)
+	}
+	was.Spec.Template.Annotations = nil
+	if got := gangOfJob(t.Context(), slimtest.Job(t, was)); got != nil {
+		t.Errorf("a Job that was not opted in brings %v", got)
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
-	"holdfast.dev/holdfast/elastic/coordinator"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -37,8 +36,7 @@ func (c *Controller) reconcileRetention(ctx context.Context, req ctrl.Request) (
 	if g.Spec.Storage == nil {
 		return ctrl.Result{}, nil
 	}
-	key := coordinator.Key{Namespace: g.Namespace, Name: g.Name, Job: g.Spec.JobRef.UID}
-	if err := c.Coordinator.SetRetention(ctx, key, retentionOf(g)); err != nil {
+	if err := c.Coordinator.SetRetention(ctx, keyOf(g), retentionOf(g)); err != nil {
 		return ctrl.Result{}, fmt.Errorf("sending the retention settings of gang %s to the coordinator: %w", req, err)
 	}
 	return ctrl.Result{}, nil

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -25,6 +27,8 @@ type slotKey struct {
 type slotGap struct {
 	pod   string
 	since time.Time
+	// maker is the batch Job that creates the next pod; nil: another kind of controller does.
+	maker *metav1.OwnerReference
 	// freed is when that pod was first seen to use nothing any more, asked how often the Job controller was asked for another one since,
 	// askedAt when it was last.
 	freed   time.Time
@@ -57,10 +61,11 @@ func (g slotGap) refill() (time.Time, bool) {
 }
 
 // noteReleased records when a slot lost its pod; noteFilled measures how long the slot stayed empty.
-func (c *Controller) noteReleased(key coordinator.Key, d elastic.Termination) {
+func (c *Controller) noteReleased(key coordinator.Key, slot elastic.Slot, gap slotGap) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.slotGaps[slotKey{key, d.Slot}] = slotGap{pod: d.Pod, since: time.Now()}
+	gap.since = time.Now()
+	c.slotGaps[slotKey{key, slot}] = gap
 }
 
 // noteFilled looks for new pods in empty slots. Gaps of gangs that have ended are dropped.
@@ -94,34 +99,46 @@ func (c *Controller) refill(ctx context.Context, key coordinator.Key, pods []cor
 		uses[string(pods[i].UID)] = !membership.Ended(&pods[i])
 	}
 	due, again := c.refillsDue(key, uses, now)
-	if !due {
+	if len(due) == 0 {
 		return again, nil
 	}
-	j, err := c.live(ctx, jobName(key), key.Job)
+	j, err := c.live(ctx, key)
 	if err != nil || j == nil || j.over() || j.suspended() {
 		return 0, err
 	}
 	notes := map[string]string{v1alpha1.AnnotationMadeRoom: now.UTC().Format(time.RFC3339)}
 	patch := map[string]any{"metadata": map[string]any{"annotations": notes}}
-	if err := c.write(ctx, j, kinds.Write{Type: types.MergePatchType, Patch: patch}); err != nil {
-		return 0, fmt.Errorf("querying a pod again: %w", err)
+	for uid, name := range due {
+		maker := &unstructured.Unstructured{}
+		maker.SetNamespace(key.Namespace)
+		maker.SetName(name)
+		maker.SetUID(uid)
+		if err := c.write(ctx, &job{kind: kinds.BatchJob{}, obj: maker}, kinds.Write{Type: types.MergePatchType, Patch: patch}); err != nil {
+			return 0, fmt.Errorf("querying a pod again: %w", err)
+		}
 	}
 	return again, nil
 }
 
-// refillsDue counts the gaps of a gang whose time has come; uses are the pods that there are, and whether each uses anything yet.
-func (c *Controller) refillsDue(key coordinator.Key, uses map[string]bool, now time.Time) (due bool, again time.Duration) {
+// refillsDue returns the Jobs, with their names, for whose gaps the time has come; uses are the pods that there are, and whether each
+// uses anything yet.
+func (c *Controller) refillsDue(
+	key coordinator.Key,
+	uses map[string]bool,
+	now time.Time,
+) (due map[types.UID]string, again time.Duration) {
+	due = map[types.UID]string{}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for at, gap := range c.slotGaps {
-		if at.gang != key || uses[gap.pod] {
+		if at.gang != key || uses[gap.pod] || gap.maker == nil {
 			continue
 		}
 		if gap.freed.IsZero() {
 			gap.freed = now
 		}
 		if when, more := gap.refill(); more && !when.After(now) {
-			due = true
+			due[gap.maker.UID] = gap.maker.Name
 			gap.asked, gap.askedAt = gap.asked+1, now
 		}
 		if when, more := gap.refill(); more {

@@ -66,6 +66,7 @@ func (c *Controller) watch(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).Named("pending-replacements").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(gangOfPod), builder.WithPredicates(podTurned)).
 		Watches(&batchv1.Job{}, handler.EnqueueRequestsFromMapFunc(gangOfJob), builder.WithPredicates(jobTurned)).
+		WatchesRawSource(c.Jobs.Source()).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.podsOn(gangOfPod)), builder.WithPredicates(outageChanged)).
 		WatchesRawSource(source.Channel(c.noticed, &handler.EnqueueRequestForObject{})).
 		WithOptions(sendsPending).
@@ -202,7 +203,7 @@ func (c *Controller) reconcilePending(ctx context.Context, req ctrl.Request) (ct
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	key := coordinator.Key{Namespace: g.Namespace, Name: g.Name, Job: g.Spec.JobRef.UID}
+	key := keyOf(g)
 	c.forget(key)
 	c.noteFilled(key, pods.Items)
 	if closed[key] {
@@ -277,7 +278,7 @@ func (c *Controller) terminations(
 	if len(terminations) == 0 {
 		return nil, false, nil
 	}
-	j, err := c.job(ctx, g) // as it is now: its pods' end may be seen before its own
+	j, err := c.live(ctx, keyOf(g)) // as it is now: its pods' end may be seen before its own
 	if err != nil {
 		return nil, false, err
 	}

@@ -93,12 +93,12 @@ func (k BatchJob) Place(pod *corev1.Pod) (Place, bool) {
 // Release implements Kind: a pod that its Job's selector does not match any more is released. The Job controller removes its
 // owner reference and its finalizer, counts nothing and creates the index in the same sync, with no back-off and whatever
 // backoffLimit says, also for a pod that is being deleted (getPodsForJob; pkg/controller/controller_ref_manager.go).
-func (BatchJob) Release(_ *corev1.Pod, obj *unstructured.Unstructured) Release {
+func (BatchJob) Release(_ *corev1.Pod, maker *unstructured.Unstructured) Release {
 	r := Release{Remove: []string{"controller-uid", batchv1.ControllerUidLabel}}
-	if obj == nil {
+	if maker == nil {
 		return r
 	}
-	selector, _, _ := unstructured.NestedMap(obj.Object, "spec", "selector", "matchLabels")
+	selector, _, _ := unstructured.NestedMap(maker.Object, "spec", "selector", "matchLabels")
 	for _, key := range sortedKeys(selector) {
 		if key != v1alpha1.LabelGang && key != r.Remove[0] && key != r.Remove[1] {
 			r.Remove = append(r.Remove, key)

@@ -244,8 +244,8 @@ func (JobSet) ChildOf(set, role, job string) bool {
 
 // Release implements Kind: the JobSet's controller looks at the conditions of its Jobs alone, never at pods, so that the pod is
 // released from its Job.
-func (JobSet) Release(pod *corev1.Pod, _ *unstructured.Unstructured) Release {
-	return BatchJob{}.Release(pod, nil)
+func (JobSet) Release(pod *corev1.Pod, maker *unstructured.Unstructured) Release {
+	return BatchJob{}.Release(pod, maker)
 }
 
 // State implements Kind.

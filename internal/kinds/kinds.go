@@ -35,8 +35,9 @@ type Kind interface {
 	// write is -1.
 	Place(pod *corev1.Pod) (p Place, ok bool)
 	// Release is the change of a pod's metadata after which its end, however it comes, makes the kind's controller create
-	// another one and do nothing else. obj is nil where it is gone.
-	Release(pod *corev1.Pod, obj *unstructured.Unstructured) Release
+	// another one and do nothing else. maker is the batch Job that created the pod, as a cache has it; nil: another kind did, or it
+	// is gone.
+	Release(pod *corev1.Pod, maker *unstructured.Unstructured) Release
 	// State is what became of the object.
 	State(obj *unstructured.Unstructured) State
 	// Fail is the write that makes the object fail, with the reason on it. It is empty where there is nothing to write.

@@ -18,6 +18,8 @@ import (
 	elasticcontroller "holdfast.dev/holdfast/elastic/controller"
 	"holdfast.dev/holdfast/elastic/coordinator"
 	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/internal/jobs"
+	"holdfast.dev/holdfast/internal/kinds"
 	"holdfast.dev/holdfast/test/devcluster"
 )
 
@@ -108,9 +110,7 @@ func (w *world) gives(c *devcluster.Cluster, config *rest.Config, policy corev1.
 	gang := &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 		Spec: v1alpha1.GangSpec{Members: 1, JobRef: v1alpha1.JobReference{APIVersion: "batch/v1", Kind: "Job", Name: name, UID: string(job.UID)}}}
 	eventually.Succeeds(w.t, "the Gang of Job "+name, func() error { return client.IgnoreAlreadyExists(own.Create(w.ctx, gang)) })
-	store := elasticcontroller.New(
-		elasticcontroller.Options{Client: own, Live: own, Recorder: events.NewFakeRecorder(20), Log: logr.Discard()},
-	)
+	store := storeOver(own)
 	if err := store.End(w.ctx, coordinator.Key{
 		Namespace: "default",
 		Name:      name,
@@ -124,5 +124,16 @@ func (w *world) gives(c *devcluster.Cluster, config *rest.Config, policy corev1.
 			err = errors.New("it goes on")
 		}
 		return err
+	})
+}
+
+// storeOver is the elastic controller over a client, without caches.
+func storeOver(api client.Client) *elasticcontroller.Controller {
+	return elasticcontroller.New(elasticcontroller.Options{
+		Client:   api,
+		Live:     api,
+		Jobs:     jobs.New(jobs.Options{Client: api, Live: api, Kinds: kinds.Served(), Log: logr.Discard()}),
+		Recorder: events.NewFakeRecorder(20),
+		Log:      logr.Discard(),
 	})
 }

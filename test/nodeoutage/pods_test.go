@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/go-logr/logr"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -13,15 +12,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
-	elasticcontroller "holdfast.dev/holdfast/elastic/controller"
 	"holdfast.dev/holdfast/elastic/coordinator"
 	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/internal/membership"
@@ -112,13 +108,11 @@ func podsOfGangsAlone(w *world, c *devcluster.Cluster) {
 // replaces lets the product take the pod out of its Job.
 func (w *world) replaces(config *rest.Config, pod *corev1.Pod) {
 	w.t.Helper()
-	api, err := client.New(config, client.Options{Scheme: clientgoscheme.Scheme})
+	api, err := client.New(config, client.Options{Scheme: ours(w)})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	store := elasticcontroller.New(
-		elasticcontroller.Options{Client: api, Live: api, Recorder: events.NewFakeRecorder(20), Log: logr.Discard()},
-	)
+	store := storeOver(api)
 	key := coordinator.Key{Namespace: pod.Namespace, Name: "a-gang", Job: string(membership.JobUID(pod))}
 	if err := store.Replace(w.ctx, key, elastic.Termination{Pod: string(pod.UID), Name: pod.Name, Cause: v1alpha1.CauseNodeGone}); err != nil {
 		w.t.Fatalf("with its own rights the controller cannot replace a pod: %v", err)

@@ -27,6 +27,8 @@ import (
 	elasticcontroller "holdfast.dev/holdfast/elastic/controller"
 	"holdfast.dev/holdfast/elastic/coordinator"
 	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/internal/jobs"
+	"holdfast.dev/holdfast/internal/kinds"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/slim"
 	"holdfast.dev/holdfast/test/devcluster"
@@ -173,8 +175,17 @@ func (w *world) replacer(config *rest.Config, c *devcluster.Cluster) (store *ela
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	store = elasticcontroller.New(elasticcontroller.Options{Client: mgr.GetClient(), Live: mgr.GetAPIReader(),
-		Recorder: mgr.GetEventRecorder("holdfast-elastic"), Log: logr.Discard()})
+	reader, err := jobs.ForManager(mgr, kinds.Served())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	store = elasticcontroller.New(elasticcontroller.Options{
+		Client:   mgr.GetClient(),
+		Live:     mgr.GetAPIReader(),
+		Jobs:     reader,
+		Recorder: mgr.GetEventRecorder("holdfast-elastic"),
+		Log:      logr.Discard(),
+	})
 	if err := store.SetupWithManager(mgr, noAgents{}); err != nil {
 		w.t.Fatal(err)
 	}
