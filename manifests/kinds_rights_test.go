@@ -206,3 +206,50 @@ func TestTheControllerReadsOtherKinds(t *testing.T) {
 		}
 	}
 }
+
+// TestTheControllerHidesPods: the label by which PyTorchJob's operator finds a pod may go and come back, with the gang's name alone, and
+// nothing else with it.
+func TestTheControllerHidesPods(t *testing.T) {
+	refusal := judge(t, "holdfast-controller-pods")
+	const key = "training.kubeflow.org/job-name"
+	of := func(labels, annotations map[string]string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: meta(labels, annotations)}
+	}
+	shown, hidden := map[string]string{"holdfast.dev/gang": "g", key: "g"}, map[string]string{"holdfast.dev/gang": "g"}
+	for name, c := range map[string]struct {
+		old, now *corev1.Pod
+		want     string
+	}{
+		"hidden":            {of(shown, nil), of(hidden, nil), ""},
+		"shown":             {of(hidden, nil), of(shown, nil), ""},
+		"another job's":     {of(hidden, nil), of(map[string]string{"holdfast.dev/gang": "g", key: "h"}, nil), "or to hide it"},
+		"another label too": {of(shown, nil), of(map[string]string{"holdfast.dev/gang": "g", "a": "b"}, nil), "or to hide it"},
+		"annotated too":     {of(shown, nil), of(hidden, map[string]string{"holdfast.dev/eviction-refused": "x"}), "or to hide it"},
+		"of no gang":        {of(map[string]string{key: "g"}, nil), of(nil, nil), "pods of gangs alone"},
+		"out of its gang":   {of(shown, nil), of(map[string]string{key: "g"}, nil), "or to hide it"},
+	} {
+		got := refusal(request{by: controllerAccount, kind: podKind, resource: "pods", obj: c.now, old: c.old})
+		if (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// TestWebhookIsAskedAboutLeavingPods: about deletions of members alone that an operator finds by that label.
+func TestWebhookIsAskedAboutLeavingPods(t *testing.T) {
+	for name, c := range map[string]struct {
+		labels map[string]string
+		want   bool
+	}{
+		"a member":           {map[string]string{"holdfast.dev/gang": "g", "training.kubeflow.org/job-name": "g"}, true},
+		"released":           {map[string]string{"holdfast.dev/gang": "g", "training.kubeflow.org/job-name": "g", "holdfast.dev/replaced": "true"}, false},
+		"hidden":             {map[string]string{"holdfast.dev/gang": "g"}, false},
+		"the operator's own": {map[string]string{"training.kubeflow.org/job-name": "g"}, false},
+		"bare":               {nil, false},
+	} {
+		pod := &corev1.Pod{ObjectMeta: meta(c.labels, nil)}
+		if got := asked(t, "pod-deletions.holdfast.dev", podKind, pod, pod); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -21,8 +21,9 @@ import (
 
 // Paths that the API server calls, as in the manifests.
 const (
-	PathPods = "/mutate-pods"
-	PathJobs = "/mutate-jobs"
+	PathPods    = "/mutate-pods"
+	PathJobs    = "/mutate-jobs"
+	PathLeaving = "/leaving-pods"
 )
 
 // Pods handles the admission of pods. It reads config in each call, for the pod's namespace, because certificates are renewed.

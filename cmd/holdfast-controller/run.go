@@ -256,6 +256,9 @@ func addWebhooks(mgr manager.Manager, rotator *certs.Rotator, o options) error {
 			ObserveOnly: o.observeOnly,
 			Devices:     o.devices,
 		})})
+	if !o.observeOnly {
+		mgr.GetWebhookServer().Register(webhook.PathLeaving, &admission.Webhook{Handler: webhook.Leaving(mgr.GetClient())})
+	}
 	return nil
 }
 

@@ -75,6 +75,8 @@ type Controller struct {
 	slotGaps map[slotKey]slotGap
 	// terminating are pods, by UID, whose agents were told to end, and when that was heard; guarded by mu.
 	terminating map[types.UID]time.Time
+	// hidden are pods that are hidden from their job's controller, and since when that was seen; guarded by mu.
+	hidden map[types.UID]time.Time
 }
 
 var _ coordinator.Store = (*Controller)(nil)
@@ -90,6 +92,7 @@ func New(o Options) *Controller {
 		freed:           make(chan event.GenericEvent, recentEvictionsKept),
 		noticed:         make(chan event.GenericEvent, recentEvictionsKept),
 		terminating:     map[types.UID]time.Time{},
+		hidden:          map[types.UID]time.Time{},
 		notified:        map[coordinator.Key]bool{},
 		over:            map[coordinator.Key]bool{},
 		slotGaps:        map[slotKey]slotGap{},

@@ -468,3 +468,37 @@ func TestAJobThatRunsIsNotReadAgain(t *testing.T) {
 		}
 	}
 }
+
+// TestAHiddenPodIsShownAgain: a pod whose deletion was asked for and did not begin is the job's again after a while. One that is being
+// deleted, or was released, stays hidden.
+func TestAHiddenPodIsShownAgain(t *testing.T) {
+	hidden := func(p *corev1.Pod) { delete(p.Labels, kinds.FoundBy) }
+	stays := func(p *corev1.Pod) { p.Finalizers = []string{"test/stays"} }
+	kind := kinds.PyTorchJob{}
+	g, obj := ofKind(kind)
+	b := newBench(t, g, obj, podOf(kind, 0, "uid-0", hidden), podOf(kind, 1, "uid-1", hidden, deleted, stays), podOf(kind, 2, "uid-2", hidden, replaced))
+	look := func(after time.Duration) time.Duration {
+		t.Helper()
+		var pods []corev1.Pod
+		for slot := range 3 {
+			pods = append(pods, *b.pod(t, fmt.Sprintf("train-worker-%d", slot)))
+		}
+		again, err := b.showHidden(t.Context(), key, pods, noon.Add(after))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return again
+	}
+	if again := look(0); again != hiddenMost || len(b.patches) != 0 {
+		t.Errorf("at first: again after %v, patches %v", again, b.patches)
+	}
+	if again := look(4 * time.Second); again != hiddenMost-4*time.Second || len(b.patches) != 0 {
+		t.Errorf("too soon: again after %v, patches %v", again, b.patches)
+	}
+	if again := look(hiddenMost); again != 0 || len(b.patches) != 1 || b.pod(t, "train-worker-0").Labels[kinds.FoundBy] != "train" {
+		t.Errorf("later: again after %v, patches %v", again, b.patches)
+	}
+	if again := look(hiddenMost); again != 0 || len(b.patches) != 1 || len(b.hidden) != 0 {
+		t.Errorf("then: again after %v, patches %v, kept %v", again, b.patches, b.hidden)
+	}
+}

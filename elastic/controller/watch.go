@@ -215,7 +215,11 @@ func (c *Controller) reconcilePending(ctx context.Context, req ctrl.Request) (ct
 		return ctrl.Result{}, err
 	}
 	refill, err := c.refill(ctx, key, pods.Items, time.Now())
-	return ctrl.Result{RequeueAfter: sooner(again, refill)}, err
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	show, err := c.showHidden(ctx, key, pods.Items, time.Now())
+	return ctrl.Result{RequeueAfter: sooner(sooner(again, refill), show)}, err
 }
 
 // tellPending tells the coordinator which pods of one gang must be replaced; again, where set, is when to repeat it.

@@ -17,6 +17,11 @@ import (
 // PyTorchJob is the kind of training-operator (v1.9.3: pkg/controller.v1/pytorch, pkg/core).
 type PyTorchJob struct{}
 
+// FoundBy is the label by which training-operator finds the pods of a job; its value is the job's name. A pod that runs and is being
+// deleted counts as failed from that moment on, which ends the job under restartPolicy Never. So the label is removed before the
+// deletion begins, and the pod is none of the job's then.
+const FoundBy = kubeflowName
+
 // The operator's keys.
 const (
 	kubeflowName  = "training.kubeflow.org/job-name"
