@@ -10,8 +10,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 )
 
-// BenchmarkReport is what one report costs the coordinator: the step of the core and, where that changes what agents
-// are told, a directive for each of them. Pods have eight ranks; every other report says something new.
+// BenchmarkReport is the cost of one report for the coordinator: the step of the core and, if directives change, a directive for each
+// agent. Pods have eight ranks; every other report has changed.
 func BenchmarkReport(b *testing.B) {
 	for _, phase := range []string{"running", "halting", "fetching"} {
 		for _, pods := range []int{8, 1000} {
@@ -103,7 +103,7 @@ func seals(steps ...int64) func(*protocol.Report) {
 	}
 }
 
-// bring leads the gang into a phase.
+// bring moves the gang to a phase.
 func (g *crowd) bring(b *testing.B, phase string) {
 	g.each(func(*protocol.Report) {})
 	g.each(func(r *protocol.Report) { r.Generation, r.State = 1, protocol.StateRunning })
@@ -133,7 +133,7 @@ func (g *crowd) bring(b *testing.B, phase string) {
 	}
 }
 
-// news gives a pod something new to say that changes no decision.
+// news changes a pod's report without effect on any decision.
 func (g *crowd) news(slot int, phase string) {
 	g.n++
 	if phase != "running" {

@@ -14,8 +14,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestPodsGivenUpOutliveTheCoordinator: nobody but the record tells the next one of them, and their agents, which are not heard, say
-// nothing.
+// TestPodsGivenUpOutliveTheCoordinator: the next one learns of them only from the record, because their agents send no reports.
 func TestPodsGivenUpOutliveTheCoordinator(t *testing.T) {
 	const pods = 1000
 	now := time.Unix(1_700_000_000, 0)
@@ -72,8 +71,8 @@ func TestPodsGivenUpOutliveTheCoordinator(t *testing.T) {
 	}
 }
 
-// TestAWholeGangGoesByTurns: however many pods must go at once, what is stored of them stays small, each is asked for
-// once while this coordinator leads, and one that comes next in the middle sees to the rest.
+// TestAWholeGangGoesByTurns: however many pods must be replaced at once, the record stays small. Each replacement is requested once by this
+// coordinator; one that takes over in between requests the rest.
 func TestAWholeGangGoesByTurns(t *testing.T) {
 	const pods = 500
 	g := newCrowd(pods)
@@ -114,7 +113,7 @@ func TestAWholeGangGoesByTurns(t *testing.T) {
 	}
 	released := map[string]bool{}
 	for n := 0; len(released) < pods; n++ {
-		if n == pods/2 { // another one leads; the level tells of those that are in the Job yet
+		if n == pods/2 { // another coordinator leads; the level has the pods that are still in the Job
 			g.s, waiting = New(pods, 0, stored), nil
 			clear(asked)
 			level.Pods = slices.DeleteFunc(level.Pods, func(d Termination) bool { return released[d.Pod] })
@@ -138,8 +137,8 @@ func TestAWholeGangGoesByTurns(t *testing.T) {
 	}
 }
 
-// TestFetchesThatCouldNotBeDoneAreBounded: whatever an agent says that it could not fetch, the newest few are remembered, and a
-// recorded step that it says so of again is passed over again.
+// TestFetchesThatCouldNotBeDoneAreBounded: only the newest failed fetches of an agent are stored, and a recorded step that fails again is
+// skipped again.
 func TestFetchesThatCouldNotBeDoneAreBounded(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	newest, older := protocol.Mark{Step: 20, Generation: 1}, protocol.Mark{Step: 10, Generation: 1}

@@ -9,8 +9,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 )
 
-// TestABranchThatTheStoreLost: agents that tell of it have it from a coordinator that had stored it, so that its number is not used again,
-// whatever they claim beyond all reason.
+// TestABranchThatTheStoreLost: agents that report it received it from a coordinator that had stored it, so its number is not used again;
+// absurd numbers are refused.
 func TestABranchThatTheStoreLost(t *testing.T) {
 	s := New(1, 0, Record{Generation: 5, Phase: Running})
 	report := func(branch int64) {
@@ -41,7 +41,7 @@ func TestABranchThatTheStoreLost(t *testing.T) {
 	}
 }
 
-// TestAManifestOfABranchThatIsToCome: an agent that tells of one lies, and nothing that is trained would ever count as newer.
+// TestAManifestOfABranchThatIsToCome: a report with one is false, and no trained step would ever count as newer.
 func TestAManifestOfABranchThatIsToCome(t *testing.T) {
 	for branch, recorded := range map[int64]bool{0: true, 1: true, 2: false, protocol.MaxBranch: false, -1: false} {
 		s := New(1, time.Second, Record{Generation: 5, Branch: 1, RestoreStep: 8, Phase: Running})
@@ -60,8 +60,8 @@ func TestAManifestOfABranchThatIsToCome(t *testing.T) {
 	}
 }
 
-// TestGoBackToAPinnedStep: nobody goes on from a step that is only pinned, unless people ask for it; what is pinned and given up stays
-// pinned.
+// TestGoBackToAPinnedStep: training continues from a step that is only pinned only on a user's request; a pinned step that is given up
+// stays pinned.
 func TestGoBackToAPinnedStep(t *testing.T) {
 	pinned := func(step int64) StoredStep { return StoredStep{Mark: protocol.Mark{Step: step, Generation: 1}} }
 	newest := pinned(40)

@@ -9,8 +9,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestLateLaunchersAreBounded: a gang whose launcher comes late, and whose container ends before the next generation can begin, again
-// and again, is given up. Neither counts as a failure at first.
+// TestLateLaunchersAreBounded: a gang is given up if its launcher starts late, and its container ends before the next generation can begin,
+// repeatedly. Neither counts as a failure at first.
 func TestLateLaunchersAreBounded(t *testing.T) {
 	s, now, seq := New(1, 0, Record{}), time.Unix(1_700_000_000, 0), uint64(0)
 	report := func(containers int, state protocol.AgentState, ranks int, whole bool) {
@@ -44,8 +44,8 @@ func TestLateLaunchersAreBounded(t *testing.T) {
 	}
 }
 
-// TestAnotherLeaderHandsTheFirstGenerationOutAgain: where a coordinator ends as it hands out the first generation of whole commands, a pod
-// that the order has not reached gets it from the next one; no command is ended. Where anything has happened since, all are.
+// TestAnotherLeaderHandsTheFirstGenerationOutAgain: if a coordinator ends while it orders the first generation of whole commands, a pod
+// without the order gets it from the next coordinator; no command is ended. If anything has happened since, all are ended.
 func TestAnotherLeaderHandsTheFirstGenerationOutAgain(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -94,8 +94,8 @@ func TestAnotherLeaderHandsTheFirstGenerationOutAgain(t *testing.T) {
 	}
 }
 
-// TestWhoHasNotMissedTheFirstGeneration: another leader hands it out again neither to a pod that is to go, nor where a pod has taken the
-// place of another, whose command is gone, nor beside one that came back without its ranks.
+// TestWhoHasNotMissedTheFirstGeneration: another leader orders it again neither for a pod that must be replaced, nor for a replacement pod,
+// whose predecessor's command is gone, nor beside a pod that restarted without its ranks.
 func TestWhoHasNotMissedTheFirstGeneration(t *testing.T) {
 	type told struct {
 		slot    Slot

@@ -10,12 +10,11 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestCrashTable ends the coordinator at every point of a pod's replacement, one point a history: at each event
-// that the core is given, before and after what was on its way to the store has arrived. The next
-// coordinator starts from the stored record and hears the same agents and the same level again. Whatever the
-// point, the pod is replaced once, training goes on from the step it was at, in one more generation, and nothing
-// counts as a failure but what is one. Only a coordinator that ends between storing a generation and hearing that all
-// run it costs one more generation, and no restart: its layout is lost.
+// TestCrashTable ends the coordinator at every point of a pod's replacement, one point per history: at each event of the core, before and
+// after pending writes have reached the store. The next coordinator starts from the stored record and receives the same reports and the
+// same level. In each case the pod is replaced once, training continues from its last step, in one more generation, and nothing counts as a
+// failure but what is one. Only a coordinator that ends between storing a generation and receiving that all run it costs one more
+// generation, and no restart: its layout is lost.
 func TestCrashTable(t *testing.T) {
 	for name, c := range map[string]crashCase{
 		"drained": {prepare: func(w *world) { w.level = []Termination{w.terminationOf(1, false)} }},
@@ -58,7 +57,7 @@ type crashCase struct {
 	pace     time.Duration // how much time passes in a turn; 0: a little
 }
 
-// cutOff: nobody hears a slot's agent any more, which runs.
+// cutOff stops the reports of a slot's agent, which still runs.
 func (w *world) cutOff(slot int) {
 	a := w.agents[slot]
 	a.cut = true
@@ -97,7 +96,7 @@ func replaceWithCrash(t *testing.T, c crashCase, at int, arrives bool) int {
 		w.replacing = nil
 		if arrives {
 			for _, d := range replacing {
-				w.swap(d) // the controller did it, but nobody heard
+				w.swap(d) // the controller did it, but did not report it
 			}
 		}
 	}
@@ -128,8 +127,8 @@ func replaceWithCrash(t *testing.T, c crashCase, at int, arrives bool) int {
 	return events
 }
 
-// turn lets everything happen once: the level is told, agents report, orders are obeyed, records are stored,
-// pods are replaced, and every rank that may does a step.
+// turn plays each kind of event once: the level is sent, agents report, orders are carried out, records are stored, pods are replaced, and
+// every rank that may does a step.
 func (w *world) turn(between func()) {
 	w.now = w.now.Add(200 * time.Millisecond)
 	between()
@@ -158,7 +157,7 @@ func (w *world) turn(between func()) {
 	w.trainAll()
 }
 
-// resume lets a suspended Job go on once all its pods are gone.
+// resume resumes a suspended Job once all its pods are gone.
 func (w *world) resume() {
 	if !w.suspended || slices.ContainsFunc(w.agents, func(a *simAgent) bool { return !a.exited }) {
 		return
@@ -179,7 +178,7 @@ func (w *world) settleUntil(done func() bool) {
 	}
 }
 
-// trainAll lets the whole gang do a step in lockstep, unless some rank stays in its save.
+// trainAll makes the whole gang do a step in lockstep, unless some rank stays in its save.
 func (w *world) trainAll() {
 	for _, a := range w.agents {
 		for i := range a.ranks {

@@ -14,8 +14,8 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-// lockstep is a gang of one rank per pod as it trains: no rank ends a step that another one has not begun. Arenas, agents and the client
-// keep the rules of formats/checkpoint.md; one agent hangs for a while, as on a node that has no time for it.
+// lockstep is a training gang of one rank per pod: no rank ends a step that another has not begun. Arenas, agents and the client follow
+// formats/checkpoint.md; one agent hangs for a while, as on a node without free CPU time.
 type lockstep struct {
 	t     *testing.T
 	now   time.Time
@@ -23,29 +23,29 @@ type lockstep struct {
 	pods  []*lockPod
 	pace  time.Duration // of steps
 	late  time.Duration // of directives
-	seal  time.Duration // of a copy; until then its step is not told either
-	mute  bool          // agents that do not say which hold they passed on
+	seal  time.Duration // of a copy; until then its step is not reported either
+	mute  bool          // agents that do not confirm the barrier
 }
 
 type lockPod struct {
 	pod Pod
-	// What rank and agent share: a slot to write to, a copy that is not sealed yet, the steps that are, and where to stay.
+	// What rank and agent share: a free slot, a copy that is not sealed yet, the sealed steps, and the barrier.
 	granted  bool
 	copied   int64
 	copiedAt time.Time
 	sealed   []int64
 	hold     int64
-	// What the agent knows, and when it hangs.
+	// The agent's levels, and when it hangs.
 	commonStep, reclaimBelow int64
 	reported                 protocol.Report
 	hangs, until             time.Time
 	unheard                  bool // by this coordinator
-	// The rank: the step that it finished last, what it does, since when, and whether waiting for a slot was of no use.
+	// The rank: its last finished step, its present work, since when, and whether it waited for a slot in vain.
 	step  int64
 	does  string
 	since time.Time
 	vain  bool
-	// word is what was told and has not come yet.
+	// word are the messages under way.
 	word []lockWord
 }
 
@@ -78,7 +78,7 @@ func newLockstep(t *testing.T, members int) *lockstep {
 	return l
 }
 
-// apply gives the core an event; what it wants stored is stored at once.
+// apply passes an event to the core and stores its record at once.
 func (l *lockstep) apply(e Event) {
 	for _, eff := range Step(l.state, e, l.now) {
 		if p, ok := eff.(Persist); ok {
@@ -87,7 +87,7 @@ func (l *lockstep) apply(e Event) {
 	}
 }
 
-// train goes on with a rank.
+// train advances a rank.
 func (l *lockstep) train(p *lockPod) {
 	switch p.does {
 	case "train":
@@ -112,7 +112,7 @@ func (l *lockstep) train(p *lockPod) {
 	}
 }
 
-// serve is what an agent does, unless it hangs.
+// serve does an agent's work, unless it hangs.
 func (l *lockstep) serve(slot int) {
 	p := l.pods[slot]
 	if l.now.After(p.hangs) && l.now.Before(p.until) {
@@ -127,7 +127,7 @@ func (l *lockstep) serve(slot int) {
 		d, p.word = p.word[1].d, p.word[1:]
 	}
 	step := p.step
-	if p.copied > 0 && p.hold == d.BarrierStep { // else they look how far it is
+	if p.copied > 0 && p.hold == d.BarrierStep { // else they read the progress
 		step = p.reported.Rank[0].Step
 	}
 	p.commonStep, p.reclaimBelow, p.hold = max(p.commonStep, d.CommonStep), max(p.reclaimBelow, d.ReclaimBelow), d.BarrierStep
@@ -151,7 +151,7 @@ func (l *lockstep) serve(slot int) {
 	}
 }
 
-// succeed has another coordinator take over, which knows the record and nothing of how long a step takes.
+// succeed makes another coordinator take over, with the record and without a pace.
 func (l *lockstep) succeed() {
 	l.state = New(len(l.pods), time.Hour, l.state.Snapshot())
 	for _, p := range l.pods {
@@ -176,7 +176,7 @@ func (l *lockstep) run(d time.Duration, until func() bool) bool {
 	return false
 }
 
-// drain lets the gang train for a while, terminations a pod and goes on until that is told what to copy.
+// drain lets the gang train for a while, terminates pods and continues until these are ordered to copy.
 func (l *lockstep) drain(pending int) (copies protocol.Mark, after time.Duration) {
 	began, pod := l.now, l.pods[pending].pod
 	l.apply(ReplacementsPending{Pods: []Termination{{Slot: Slot(pending), Pod: pod.UID, Name: pod.Name, Node: "n", Cause: "XidFatal"}}})
@@ -185,7 +185,7 @@ func (l *lockstep) drain(pending int) (copies protocol.Mark, after time.Duration
 	return mark(), l.now.Sub(began)
 }
 
-// finished is the newest step that any rank has finished.
+// finished returns the newest step that any rank has finished.
 func (l *lockstep) finished() (step int64) {
 	for _, p := range l.pods {
 		step = max(step, p.step)
@@ -195,7 +195,7 @@ func (l *lockstep) finished() (step int64) {
 
 var lockPaces = []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond}
 
-// copiesAll drains a gang and wants that the step that is copied is the newest that any rank has finished, and stays so.
+// copiesAll drains a gang and checks that the copied step is the newest that any rank has finished, also afterwards.
 func (l *lockstep) copiesAll(pending int, how string) {
 	copies, after := l.drain(pending)
 	l.run(l.late+4*l.pace, func() bool { return false })
@@ -206,7 +206,7 @@ func (l *lockstep) copiesAll(pending int, how string) {
 	}
 }
 
-// TestDrainLosesNothing: nothing is done again, whenever an agent hangs before or while the gang is drained.
+// TestDrainLosesNothing: no step is done again, whenever an agent hangs before or during the drain.
 func TestDrainLosesNothing(t *testing.T) {
 	for seed := range seeds.All(t, int64(150)) {
 		rng := rand.New(rand.NewSource(seed))
@@ -220,7 +220,7 @@ func TestDrainLosesNothing(t *testing.T) {
 	}
 }
 
-// TestDrainWaitsForWord: nor however late word of the hold comes; ranks pass it until they hear of it.
+// TestDrainWaitsForWord: nor however late the barrier arrives; ranks pass it until they receive it.
 func TestDrainWaitsForWord(t *testing.T) {
 	for seed := range seeds.All(t, int64(150)) {
 		rng := rand.New(rand.NewSource(seed))
@@ -235,7 +235,7 @@ func TestDrainWaitsForWord(t *testing.T) {
 	}
 }
 
-// TestDrainBySuccessor: nor where the coordinator has only begun, knows no pace, and is told of the termination before any agent has come.
+// TestDrainBySuccessor: nor if the coordinator has just started, has no pace, and receives the termination before any report.
 func TestDrainBySuccessor(t *testing.T) {
 	for seed := range seeds.All(t, int64(60)) {
 		rng := rand.New(rand.NewSource(seed))
@@ -248,7 +248,7 @@ func TestDrainBySuccessor(t *testing.T) {
 	}
 }
 
-// TestDrainIsShort: where word comes in time, what a drain waits for beside the step itself and its seal is a tenth of a second.
+// TestDrainIsShort: if messages are in time, a drain takes a tenth of a second beyond the step itself and its seal.
 func TestDrainIsShort(t *testing.T) {
 	for _, pace := range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second} {
 		l := newLockstep(t, 3)

@@ -10,8 +10,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestGuessesEnd: a plain script of which nobody knows where it resumes is killed again and again at places that differ. That it ran for a
-// while is taken for progress, but not for ever; ten minutes of running start anew.
+// TestGuessesEnd: a plain script with an unknown resume point is killed repeatedly at different steps. Its running time counts as progress,
+// but not for ever; a run of ten minutes resets that.
 func TestGuessesEnd(t *testing.T) {
 	for _, c := range []struct{ long, want int }{
 		{0, 1 + account.MaxUnproven + protocol.RestartsWithoutProgress},

@@ -6,10 +6,10 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// promises are what must hold at every step, of random histories and of scripts, whatever the golden files say.
+// promises must hold at every step, in random histories and in scripts, independent of the golden files.
 type promises struct {
 	fail func(property, format string, args ...any)
-	// runs are what was handed out under each number, slot 0's share; last is what each pod was told last.
+	// runs are slot 0's orders by generation; last is each pod's last directive.
 	runs map[int64]protocol.Run
 	last map[string]protocol.Directive
 }
@@ -18,10 +18,10 @@ func newPromises(fail func(property, format string, args ...any)) promises {
 	return promises{fail: fail, runs: map[int64]protocol.Run{}, last: map[string]protocol.Directive{}}
 }
 
-// successor is a coordinator that has told nobody anything yet.
+// successor is a coordinator that has sent no directive yet.
 func (p *promises) successor() { clear(p.last) }
 
-// record compares what is to be stored with what was.
+// record compares the record to be stored with the previous one.
 func (p *promises) record(was, now *Record) {
 	if now.Generation < was.Generation {
 		p.fail("generation only rises", "%d after %d", now.Generation, was.Generation)
@@ -31,7 +31,7 @@ func (p *promises) record(was, now *Record) {
 	}
 }
 
-// directive looks at what a pod must do after an event. notified: an agent received it. stored is the newest generation in the store.
+// directive checks a pod's directive after an event. notified: an agent received it. stored is the newest generation in the store.
 func (p *promises) directive(e Event, slot int, pod string, d protocol.Directive, notified bool, stored int64) {
 	if old, known := p.last[pod]; known && !notified && !reflect.DeepEqual(old, d) {
 		p.fail("what changes is told", "%T left slot %d with %+v, it is %+v", e, slot, old, d)

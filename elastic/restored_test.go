@@ -11,12 +11,12 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// scenes are the histories that backups are taken of. In each a generation goes back behind a step that is recorded, so that steps of the
-// same numbers are made anew.
+// scenes are the histories from which backups are taken. In each a generation restores a step before a recorded one, so that the same step
+// numbers are trained again.
 var scenes = map[string]func(*world, int){
 	"a file is torn as a node dies": func(w *world, turn int) { w.tear(turn, func() { w.die(0) }) },
 	"a file is torn as a node restarts": func(w *world, turn int) {
-		w.tear(turn, func() { // the pod stays, what it had in memory is gone
+		w.tear(turn, func() { // the pod stays, its memory is lost
 			a := w.agents[0]
 			a.inc, a.state, a.ranks = a.inc+1, protocol.StateIdle, make([]simRank, 2)
 			w.lose()
@@ -32,7 +32,7 @@ var scenes = map[string]func(*world, int){
 	},
 }
 
-// tear has a rank killed, then the newest step in storage not be read for a while, in which a memory is lost.
+// tear kills a rank, then makes the newest stored step unreadable for a while, during which a memory is lost.
 func (w *world) tear(turn int, lose func()) {
 	switch turn {
 	case 26:
@@ -47,7 +47,7 @@ func (w *world) tear(turn int, lose func()) {
 
 const sceneTurns = 66
 
-// die has a pod die with its node.
+// die ends a pod with its node.
 func (w *world) die(slot int) {
 	w.dies(slot)
 	w.level = append(
@@ -64,8 +64,8 @@ func (w *world) play(scene func(*world, int), from, to int) {
 	}
 }
 
-// restore has the API server tell of an earlier time, and another coordinator read the record of that time. Pods that were made since are
-// ended and others made; or those that there were then come back, with nothing in memory. It reports how many these are.
+// restore sets the API server back to an earlier time, and makes another coordinator read the record of that time. Later pods are ended and
+// others created; or the earlier pods come back, with empty memory. It returns how many these are.
 func (w *world) restore(record Record, then []Pod, comeBack bool) (ended int) {
 	w.stored, w.pending, w.replacing, w.zombies, w.seeks = record, nil, nil, nil, nil
 	clear(w.torn)
@@ -85,14 +85,14 @@ func (w *world) restore(record Record, then []Pod, comeBack bool) (ended int) {
 		}
 	}
 	w.level = slices.DeleteFunc(slices.Clone(w.level), func(d Termination) bool { return w.agents[d.Slot].pod.UID != d.Pod })
-	maps.DeleteFunc(w.promises.runs, func(number int64, _ protocol.Run) bool { return number > survivors }) // who ran them is gone
+	maps.DeleteFunc(w.promises.runs, func(number int64, _ protocol.Run) bool { return number > survivors }) // their ranks are gone
 	w.acked = w.within(survivors > record.Generation)
 	w.tellNot(record)
 	w.notef("restored: generation %d, durable %+v, %d pods ended, the newest generation is %d", record.Generation, record.Durable, ended, survivors)
 	return ended
 }
 
-// tellNot notes the steps that lie whole in storage by the record, where no rank's memory says that it was taken back behind them.
+// tellNot records the steps that are complete in storage by the record, and of which no rank's memory shows that they were given up.
 func (w *world) tellNot(record Record) {
 	w.untold = map[protocol.Mark]bool{}
 	for _, d := range []*StoredStep{record.Durable, record.Older} {
@@ -105,8 +105,8 @@ func (w *world) tellNot(record Record) {
 	}
 }
 
-// within is the newest step that all ranks can have: all in memory, or from storage where the record says so. Where it lags behind, a step
-// of the record serves only where all that pods hold is newer: nobody knows whether it is of the same past.
+// within is the newest step that is available to all ranks: in memory, or from storage by the record. With an outdated record, a recorded
+// step counts only if all that pods hold is newer: otherwise it may belong to another history.
 func (w *world) within(behind bool) protocol.Point {
 	for _, step := range w.acknowledged() {
 		storage, older, whole := false, false, true
@@ -128,7 +128,7 @@ func (w *world) within(behind bool) protocol.Point {
 	return protocol.Point{}
 }
 
-// runAll plays on until every pod runs the newest generation. Where the gang waits for people, they do what it says; waited counts that.
+// runAll plays on until every pod runs the newest generation. If the gang waits for users, they follow its message; waited counts that.
 func (w *world) runAll() (waited int) {
 	w.settleUntil(func() bool {
 		if w.state.waitsFor() == "" && strings.Contains(w.state.unreadable(), "that may belong to another line of training; delete these pods") {
@@ -146,9 +146,9 @@ func (w *world) runAll() (waited int) {
 	return waited
 }
 
-// TestRestoredBackup: the API server's memory is replaced by that of an earlier time, for any two moments of a history. Whatever the record
-// lags behind, no number of a generation is used again that a living pod has seen, all ranks go on from one and the same past, from the
-// newest step that they can have, then and in what happens next, and a gang whose pods are all of before the backup goes on where it is.
+// TestRestoredBackup: the API server's content is replaced by that of an earlier time, for any two moments of a history. However old the
+// record is, no generation's number that a living pod has seen is used again. All ranks continue from one history, from the newest step
+// that is available to them, then and afterwards. A gang whose pods are all from before the backup continues unchanged.
 func TestRestoredBackup(t *testing.T) {
 	undisturbed, behind, lost, waited := 0, 0, 0, 0
 	for name, scene := range scenes {
@@ -191,7 +191,7 @@ func TestRestoredBackup(t *testing.T) {
 	}
 }
 
-// afterwards is what happens to a gang next: a pod is drained or dies, at once or right after another failure.
+// afterwards is a gang's next fault: a pod is drained or dies, at once or right after another failure.
 func (w *world) afterwards(what int) (waited int) {
 	switch what {
 	case 0:

@@ -14,12 +14,12 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-// shelf is what people wish to be kept in storage, what they were promised, and removals that agents were told to do.
+// shelf is the steps that users want to retain, the steps promised to them, and the removals that agents were ordered to do.
 type shelf struct {
 	wish Retention
-	// promised are the pins that the stored record named while people wished for them: all that a user goes by.
+	// promised are the pins in the stored record while users requested them: what a user can rely on.
 	promised map[protocol.Mark]bool
-	// removals were ordered, and are done by someone at some time, in part, or more than once.
+	// removals are ordered ones, which an agent carries out later, in part, or more than once.
 	removals []protocol.Manifest
 	removed  int
 }
@@ -35,12 +35,12 @@ func (w *world) inFiles() []protocol.Mark {
 	})
 }
 
-// ordered: an agent wrote a manifest and goes on to remove what that tells it to, when it comes to it.
+// ordered: an agent has written a manifest and will later remove what the order allows.
 func (w *world) ordered(m protocol.Manifest) {
 	w.removals = append(w.removals[max(0, len(w.removals)-9):], m)
 }
 
-// remove does what some agent was told to, in part, and checks that nobody misses what goes.
+// remove carries out a part of an ordered removal, and checks that no removed step is still needed.
 func (w *world) remove() {
 	if len(w.removals) == 0 {
 		return
@@ -62,7 +62,7 @@ func (w *world) remove() {
 	}
 }
 
-// wishes has people change their minds, and the coordinator hear of it, or of what they wished before.
+// wishes changes the users' pins, and sends the coordinator the new or the former ones.
 func (w *world) wishes() {
 	old := w.wish
 	w.wish.Version++
@@ -86,12 +86,12 @@ func (w *world) wishes() {
 	}
 }
 
-// tell has the coordinator hear a wish. Of a Job that is over it needs none.
+// tell sends the coordinator a retention setting, unless the Job is over.
 func (w *world) tell(r Retention) {
 	w.apply(Retain{Retention: r})
 }
 
-// promise notes what people see in the stored record.
+// promise records what users see in the stored record.
 func (w *world) promise() {
 	for _, d := range w.stored.Pinned {
 		if slices.Contains(w.wish.Pins, d.Mark) {
@@ -100,8 +100,8 @@ func (w *world) promise() {
 	}
 }
 
-// TestPinsOutliveAllRemovals plays random histories in which people pin and unpin steps while removals go on late, in part and by
-// agents of pods that are gone, and coordinators and agents die anywhere. What the stored record named as pinned is there.
+// TestPinsOutliveAllRemovals plays random histories in which users pin and unpin steps while removals are late, partial and by agents of
+// pods that are gone, and coordinators and agents die at any time. Every pin in the stored record exists in storage.
 func TestPinsOutliveAllRemovals(t *testing.T) {
 	removed, promised, kept := 0, 0, 0
 	for seed := range seeds.All(t, int64(200)) {
@@ -157,7 +157,7 @@ func retained() *State {
 	)
 }
 
-// TestAWishThatIsOlderChangesNothing: a controller's cache may tell what people wished before they pinned.
+// TestAWishThatIsOlderChangesNothing: a controller's cache may send the pins from before a user's change.
 func TestAWishThatIsOlderChangesNothing(t *testing.T) {
 	s, now := retained(), time.Unix(1_700_000_000, 0)
 	Step(s, Retain{Retention{Gang: "g", Version: 2, Pins: []protocol.Mark{mark(10, 1)}}}, now)
@@ -170,7 +170,7 @@ func TestAWishThatIsOlderChangesNothing(t *testing.T) {
 	}
 }
 
-// TestPinsAreStoredAtOnce: who pins waits for the record.
+// TestPinsAreStoredAtOnce: a user who pins waits for the record.
 func TestPinsAreStoredAtOnce(t *testing.T) {
 	s, now := retained(), time.Unix(1_700_000_000, 0)
 	for version, pins := range [][]protocol.Mark{{mark(10, 1)}, nil} {
@@ -184,7 +184,7 @@ func TestPinsAreStoredAtOnce(t *testing.T) {
 			t.Errorf("%d pins: nothing is to be stored", len(pins))
 		}
 	}
-	for times, want := range [][]int64{{5}, nil} { // a wish that changes nothing is answered, once
+	for times, want := range [][]int64{{5}, nil} { // a request that changes nothing is answered, once
 		var stored []int64
 		for _, e := range Step(s, Retain{Retention{Version: 3, PinWish: 5}}, now) {
 			if p, ok := e.(Persist); ok {
@@ -207,8 +207,8 @@ func TestPinsAreStoredAtOnce(t *testing.T) {
 	}
 }
 
-// TestGapFromSealedToDurable goes by the clock that it is given: from when all ranks held the step to when the record that names it
-// is stored, each step once.
+// TestGapFromSealedToDurable uses the given clock: from when all ranks held the step to when the record that names it is stored, each step
+// once.
 func TestGapFromSealedToDurable(t *testing.T) {
 	s, now := retained(), time.Unix(1_700_000_000, 0)
 	r := protocol.Report{
@@ -247,7 +247,7 @@ func TestGapFromSealedToDurable(t *testing.T) {
 		}
 	}
 	say(0, func() {})
-	say(time.Second, func() { r.Rank[0].Step, r.Rank[0].Sealed = 30, protocoltest.FirstBranch(20, 30) }) // all hold it: from here on it counts
+	say(time.Second, func() { r.Rank[0].Step, r.Rank[0].Sealed = 30, protocoltest.FirstBranch(20, 30) }) // all hold it: the time starts here
 	say(4*time.Second, func() { r.Rank[0].Step, r.Rank[0].Sealed = 40, protocoltest.FirstBranch(30, 40) })
 	say(3*time.Second, func() { r.Rank[0].Copied = protocol.Copied{Mark: mark(30, 1)} })
 	revision := say(2*time.Second, func() { r.Manifested = mark(30, 1) })

@@ -172,7 +172,7 @@ func (s *stage) command(f []string) {
 	}
 }
 
-// from says where a recovery resumed.
+// from returns where a recovery resumed, as text.
 func from(rec *Recovery) string {
 	if !rec.CostKnown() {
 		return fmt.Sprintf("restored %d, resumed at an unknown step", rec.RestoreStep)
@@ -180,7 +180,7 @@ func from(rec *Recovery) string {
 	return fmt.Sprintf("from %d, %d again", rec.ResumedAt, rec.StepsRecomputed)
 }
 
-// optimizer is what is known of optimizer steps.
+// optimizer returns the optimizer steps as text.
 func optimizer(p *Progress) string {
 	out := ""
 	if p.OptimizerSteps > 0 {
@@ -405,7 +405,7 @@ func (s *stage) step(e Event) {
 	s.show(e, &was, Step(s.state, e, s.now))
 }
 
-// quietly leaves out what is asked of the API server, as it comes every few seconds.
+// quietly omits queries to the API server, which repeat every few seconds.
 func (s *stage) quietly(e Event) {
 	was := *s.state.rec()
 	s.show(e, &was, slices.DeleteFunc(Step(s.state, e, s.now), func(e Effect) bool { _, seek := e.(LookupHolders); return seek }))
@@ -448,7 +448,7 @@ func (s *stage) show(e Event, was *Record, effects []Effect) {
 	s.directives(notified)
 }
 
-// storage shows what a record says of pods to be replaced and of storage.
+// storage prints a record's pods to be replaced and its storage.
 func (s *stage) storage(r *Record) {
 	if len(r.Terminations()) > 0 {
 		names := []string{}
@@ -475,7 +475,7 @@ func (s *stage) verdict(v Verdict) {
 	}
 }
 
-// directives shows what agents must do, where that changed; told: they hear of it.
+// directives prints changed directives; notified: agents have received them.
 func (s *stage) directives(notified bool) {
 	names := map[protocol.Order]string{protocol.OrderWait: "wait", protocol.OrderRun: "run", protocol.OrderHalt: "halt", protocol.OrderExit: "exit"}
 	for i, p := range s.pods {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestLifetimes: the table over State says of each field how long it lives.
+// TestLifetimes: the table over State has the lifetime of each field.
 func TestLifetimes(t *testing.T) {
 	source, err := os.ReadFile("state.go")
 	if err != nil {
@@ -35,7 +35,7 @@ func (s *State) rec() *Record {
 	return &r
 }
 
-// durable are the steps that the record names as whole, newest first.
+// durable returns the durable steps in the record, newest first.
 func (r *Record) durable() []StoredStep {
 	out := []StoredStep(nil)
 	for _, d := range []*StoredStep{r.Durable, r.Older} {

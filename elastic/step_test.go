@@ -7,7 +7,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestAdvancePanicsWhereThePhaseDoesNotSettle: agents would be left with the orders of a phase that is over.
+// TestAdvancePanicsWhereThePhaseDoesNotSettle: otherwise agents would keep the orders of a past phase.
 func TestAdvancePanicsWhereThePhaseDoesNotSettle(t *testing.T) {
 	for most, want := range map[int]bool{1: true, 2: false, maxTransitions: false} {
 		s, now := New(1, 0, Record{}), time.Unix(1, 0)

@@ -9,9 +9,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 )
 
-// TestLevelsCountOnlyTheNewestGeneration: an inventory from before a generation was prepared on a pod still
-// lists steps that were given up; together with the same steps sealed anew elsewhere they would make a
-// common step that is none.
+// TestLevelsCountOnlyTheNewestGeneration: an inventory from before a generation was prepared on a pod still lists given-up steps; together
+// with the same step numbers sealed again elsewhere they would make a false common step.
 func TestLevelsCountOnlyTheNewestGeneration(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	report := func(generation int64, state protocol.AgentState, steps ...int64) protocol.Report {
@@ -59,8 +58,8 @@ func TestLevelsCountOnlyTheNewestGeneration(t *testing.T) {
 	}
 }
 
-// TestCountsAreStoredRarely: a count of optimizer steps that merely rises is stored every 30 s, at once where it is the first or where
-// the resume point becomes known, and also when it has come to rest.
+// TestCountsAreStoredRarely: a rising count of optimizer steps is stored every 30 s, at once if it is the first or the resume point becomes
+// known, and also after it has stopped rising.
 func TestCountsAreStoredRarely(t *testing.T) {
 	t0 := time.Unix(1_700_000_000, 0)
 	s := New(1, 0, Record{Generation: 2, Phase: Running, StartedAt: t0})

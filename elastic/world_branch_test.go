@@ -8,9 +8,9 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// branches are what people went back to in a world: what the store has of it, kept apart from what the core makes of it.
+// branches are a world's rollbacks: the store's view, separate from the core's.
 type branches struct {
-	// asked are the steps that were gone back to, by the branch that began, begun those whose branch is stored.
+	// asked are the rollbacks' steps, by the branch that began, begun those whose branch is stored.
 	asked                map[int64]protocol.Point
 	begun                []begunBranch
 	refused, fromStorage int
@@ -31,7 +31,7 @@ func newer(a, b protocol.Point) protocol.Point {
 // newest is the newest branch that is stored.
 func (w *world) newest() int64 { return max(w.stored.Branch, w.stored.Branches.Newest()) }
 
-// givenUp is the branch that gave a step up, as far as is stored; 0: none.
+// givenUp returns the branch that gave a step up, by the store; 0: none.
 func (w *world) givenUp(p protocol.Point) int64 {
 	for _, b := range w.branches.begun {
 		if b.branch > p.Branch && b.to.Step < p.Step {
@@ -41,7 +41,7 @@ func (w *world) givenUp(p protocol.Point) int64 {
 	return 0
 }
 
-// goBack has people go back to any step: one that is there, mostly, else one that was given up, or never was.
+// goBack requests a rollback to any step: mostly an existing one, else one that was given up or never existed.
 func (w *world) goBack() {
 	steps := []protocol.Point{{Step: w.state.generation.CommonStep(), Branch: w.state.generation.Mark(w.state.generation.CommonStep()).Branch}}
 	for _, d := range w.state.rec().durable() {
@@ -80,8 +80,8 @@ func (w *world) goBackTo(to protocol.Point) {
 	w.notef("goes back to %v, branch %d", to, branch+1)
 }
 
-// noteBranch takes note of a branch once it is stored: from then on nothing that it gives up may come back, and what it goes back to may
-// not be lost, as long as it is there.
+// noteBranch records a stored branch: from then on no step that it gives up may return, and its restore point must not be lost while it
+// exists.
 func (w *world) noteBranch() {
 	newest := w.stored.Branches.Newest()
 	if n := len(w.branches.begun); newest == 0 || n > 0 && w.branches.begun[n-1].branch >= newest {
@@ -90,7 +90,7 @@ func (w *world) noteBranch() {
 	for n := len(w.branches.begun); n > 0 && w.branches.begun[n-1].branch >= newest; n = len(w.branches.begun) {
 		w.branches.begun = w.branches.begun[:n-1]
 	}
-	for branch := range newest + 1 { // of several that were asked for at once the store may see the newest alone
+	for branch := range newest + 1 { // of several requested at once the store may see only the newest
 		if to, asked := w.asked[branch]; asked {
 			w.branches.begun = append(w.branches.begun, begunBranch{branch, to})
 			delete(w.asked, branch)
@@ -119,7 +119,7 @@ func (w *world) noteBranch() {
 	}
 }
 
-// checkBranch looks at what an agent is told: of a branch that is stored, and of no step that was given up.
+// checkBranch checks a directive: its branch is stored, and it names no given-up step.
 func (w *world) checkBranch(slot int, d protocol.Directive) {
 	if newest := w.newest(); d.Run.Branch > newest || d.Run.RestoreBranch > newest || d.Copy.Branch > newest || d.Fetch.Branch > newest {
 		w.failf("nothing of a branch before it is stored", "slot %d is told %+v, branch %d is stored", slot, d, newest)
@@ -137,9 +137,9 @@ func (w *world) checkBranch(slot int, d protocol.Directive) {
 	}
 }
 
-// TestCrashWhileABranchBegins ends the coordinator at every event from the moment that people go back, before and after what was on its way
-// to the store has arrived, while nothing else happens, while a pod dies, and while a pod is away. Either the branch is stored, and all go
-// on from the step that it goes back to, or the one before goes on and has lost nothing.
+// TestCrashWhileABranchBegins ends the coordinator at every event from a rollback's request on, before and after pending writes have
+// reached the store, alone, while a pod dies, and while a pod is away. Either the branch is stored, and all continue from its restore
+// point, or the previous branch continues and has lost nothing.
 func TestCrashWhileABranchBegins(t *testing.T) {
 	for name, meanwhile := range map[string]func(*world){
 		"nothing else": func(*world) {},

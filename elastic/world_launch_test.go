@@ -9,9 +9,9 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// launches are the launchers that the command of a world's pods runs one after another.
+// launches are the launchers that the command of a world's pods runs in turn.
 type launches struct {
-	// most is how many there are; ending is the one whose scripts end now, 0: none.
+	// most is their number; ending is the one whose scripts end now, 0: none.
 	most, ending int
 	// of is the launcher that a generation is of, finished which slots ended well in it, over which launchers did so on all slots.
 	of       map[int64]int
@@ -24,7 +24,7 @@ func newLaunches(most int) launches {
 	return launches{most: most, of: map[int64]int{}, finished: map[int64]map[int]bool{}, over: map[int]bool{}}
 }
 
-// finish lets the script end well on a slot, where it is to end.
+// finish ends the script of a slot with 0, if it is to end.
 func (w *world) finish(slot int) {
 	a := w.agents[slot]
 	if a.dead || a.exited || a.launch != w.ending || a.state != protocol.StateRunning ||
@@ -47,7 +47,7 @@ func (w *world) finish(slot int) {
 	w.notef("slot %d has finished launcher %d in generation %d", slot, a.launch, a.gen)
 }
 
-// endScripts has the scripts of the present launcher end from now on.
+// endScripts makes the scripts of the present launcher end from now on.
 func (w *world) endScripts() {
 	if w.most > 0 {
 		w.ending = w.state.members.Launch()
@@ -100,7 +100,7 @@ func (w *world) checkLaunch(slot int, run protocol.Run) {
 	}
 }
 
-// noteLaunch takes note that the core has gone on to another launcher: what those before acknowledged is promised no more.
+// noteLaunch records that the core has reached another launcher: acknowledged steps of earlier ones are no longer promised.
 func (w *world) noteLaunch(was, now *Record) {
 	if now.Launch.Number < was.Launch.Number {
 		w.failf("launchers only rise", "%d after %d", now.Launch.Number, was.Launch.Number)
@@ -115,10 +115,9 @@ func (w *world) noteLaunch(was, now *Record) {
 	}
 }
 
-// TestCrashBetweenLaunchers ends the coordinator, an agent or a pod at every event from the moment that the first launcher's scripts end
-// until the second one's ranks run on all pods, before and after what was on its way to the store has arrived. Whatever the point, each
-// launcher returns once all of its ranks have finished, the second begins at step 0 on all pods together, and nothing counts as a failure
-// but what is one.
+// TestCrashBetweenLaunchers ends the coordinator, an agent or a pod at every event from the end of the first launcher's scripts until the
+// second one's ranks run on all pods, before and after pending writes have reached the store. In each case each launcher returns once all
+// of its ranks have finished, the second begins at step 0 on all pods together, and nothing counts as a failure but what is one.
 func TestCrashBetweenLaunchers(t *testing.T) {
 	for name, c := range map[string]struct {
 		failures int
@@ -182,7 +181,7 @@ func launchWithCrash(t *testing.T, at int, arrives bool, failures int, then func
 			w.failf("every point leads to the second launcher", "phase %s launcher %d generation %d: %s", w.state.Record.Phase, w.state.members.Launch(), w.state.generation.Number, w.state.waitsFor())
 		}
 		if w.state.members.Launch() == 1 {
-			w.endScripts() // again where the coordinator did not learn that all had ended
+			w.endScripts() // again if the coordinator did not receive that all had ended
 		}
 		for slot := range w.agents {
 			w.finish(slot)

@@ -11,16 +11,15 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// outside is what happens around a world's gang: nodes that fail and heal, the controller that replaces
-// pods, and storage.
+// outside is the environment of a world's gang: nodes that fail and heal, the controller that replaces pods, and storage.
 type outside struct {
 	unstored  bool // agents without storage
-	mute      bool // agents that do not say which hold they passed on
-	babbles   bool // agents that say of ever other steps that they could not fetch them
+	mute      bool // agents that do not confirm the barrier
+	babbles   bool // agents that report ever other failed fetches
 	level     []Termination
 	delivered []Termination
 	suspended bool          // the Job is suspended
-	replacing []Termination // asked of the controller
+	replacing []Termination // requested from the controller
 	zombies   []zombie
 	files     map[protocol.Mark]map[int]seal // by rank
 	torn      map[protocol.Mark]bool
@@ -31,23 +30,23 @@ type outside struct {
 	replaced    int
 	healed      int
 	mended      int
-	seeks       []Slot               // asked of the API server
-	heardAt     map[string]time.Time // by pod: when its agent was heard last
+	seeks       []Slot               // queries to the API server
+	heardAt     map[string]time.Time // by pod: its agent's last report
 	silenced    int
 	deafened    int                    // of them those that were more than half of the gang
-	untold      map[protocol.Mark]bool // steps in storage of which nobody can tell whether they were given up
+	untold      map[protocol.Mark]bool // stored steps that may or may not have been given up
 	drains      int
 	stuck       int
 	full        int // events at which as much was known of fetches that could not be done as may be
 }
 
-// zombie is a pod that was replaced and does not know.
+// zombie is a replaced pod that still runs.
 type zombie struct {
 	slot  int
 	agent *simAgent
 }
 
-// pod2 is what an agent of protocol 2 knows.
+// pod2 is an agent's state for storage and drains.
 type pod2 struct {
 	dead, leaving           bool
 	cut                     bool // its way to the coordinator
@@ -114,7 +113,7 @@ func (w *world) fetch(slot int, mark protocol.Mark) {
 	a := w.agents[slot]
 	if w.torn[mark] {
 		if w.rng.Intn(2) == 0 {
-			a.makeRoom(mark) // what is newer went before the file was read
+			a.makeRoom(mark) // newer steps were given up before the file was read
 		}
 		a.fetchFailed = mark
 		return
@@ -142,7 +141,7 @@ func (w *world) fetch(slot int, mark protocol.Mark) {
 	}
 }
 
-// makeRoom gives up what is newer than a step that is fetched, and what is of another past.
+// makeRoom gives up steps that are newer than a fetched one, and steps of another history.
 func (a *simAgent) makeRoom(mark protocol.Mark) {
 	for i := range a.ranks {
 		a.ranks[i].sealed = slices.DeleteFunc(a.ranks[i].sealed, func(s seal) bool {
@@ -151,14 +150,14 @@ func (a *simAgent) makeRoom(mark protocol.Mark) {
 	}
 }
 
-// lose: what was acknowledged may be had no more.
+// lose: acknowledged steps may be unavailable from now on.
 func (w *world) lose() {
 	if p := w.obtainable(); p.Compare(w.acked) < 0 {
 		w.acked = p
 	}
 }
 
-// obtainable is the newest step that was acknowledged and that all ranks truly hold, in living memory or in storage as it is recorded.
+// obtainable is the newest acknowledged step that all ranks really hold, in living memory or in recorded storage.
 func (w *world) obtainable() protocol.Point {
 	if w.state.generation.RestoreStep == StepUnknown {
 		return w.within(true)
@@ -171,7 +170,7 @@ func (w *world) obtainable() protocol.Point {
 	return protocol.Point{}
 }
 
-// has: all ranks truly hold a step.
+// has reports whether all ranks really hold a step.
 func (w *world) has(p protocol.Point) bool {
 	for slot, a := range w.agents {
 		for i, k := range a.ranks {
@@ -184,7 +183,7 @@ func (w *world) has(p protocol.Point) bool {
 	return true
 }
 
-// acknowledged are the steps up to the newest that was, as far as anybody holds them or the line has them, newest first.
+// acknowledged returns the steps up to the newest acknowledged one that a rank holds or the line has, newest first.
 func (w *world) acknowledged() []protocol.Point {
 	all := []protocol.Point{}
 	add := func(p protocol.Point) {
@@ -220,7 +219,7 @@ func (w *world) recorded(p protocol.Point, rank int) bool {
 	return slices.ContainsFunc(w.stored.Copies, func(c RankCopy) bool { return c.Rank == rank && c.Point() == p && !w.torn[c.Mark] })
 }
 
-// checkReplace: a pod is replaced only while it is to be replaced, and only once that is stored.
+// checkReplace: a pod is replaced only while it must be, and only once that is stored.
 func (w *world) checkReplace(d Termination) {
 	committed := slices.ContainsFunc(w.stored.Recoveries, func(r Recovery) bool {
 		return slices.ContainsFunc(r.Replaced, func(o Replacement) bool { return o.Pod == d.Pod })
@@ -241,7 +240,7 @@ func (w *world) checkReplace(d Termination) {
 	w.replaced++
 }
 
-// checkCopies: what a fenced pod copied is never recorded, and what is recorded is in storage.
+// checkCopies: a fenced pod's copy is never recorded, and every recorded step is in storage.
 func (w *world) checkCopies(was, now *Record) {
 	for _, c := range now.Copies {
 		if _, ok := w.files[c.Mark][c.Rank]; !ok {
@@ -279,7 +278,7 @@ func (w *world) outsideChaos(slot int) {
 		w.muted(slot)
 	case p < 60 && len(w.level) > 0: // a node heals
 		i := w.rng.Intn(len(w.level))
-		if w.level[i].Cause == replacements.PodDeleted { // nobody takes a deletion back
+		if w.level[i].Cause == replacements.PodDeleted { // a deletion is not withdrawn
 			return
 		}
 		w.level = slices.Delete(slices.Clone(w.level), i, i+1)
@@ -326,15 +325,15 @@ func (w *world) terminationOf(slot int, dead bool) Termination {
 	return Termination{Slot: Slot(slot), Pod: a.pod.UID, Name: a.pod.Name, Cause: "GPUFellOff", At: w.now, Dead: dead}
 }
 
-// deleted: somebody deletes a slot's pod; its agent hears so, and the API server says so.
+// deleted deletes a slot's pod; its agent gets SIGTERM, and the API server reports the deletion.
 func (w *world) deleted(slot int) {
 	a, d := w.agents[slot], w.terminationOf(slot, false)
 	a.leaving, d.Cause = true, replacements.PodDeleted
 	w.level = append(slices.DeleteFunc(slices.Clone(w.level), func(o Termination) bool { return o.Pod == d.Pod }), d)
 }
 
-// deleteJob: the Job goes, wherever its gang is, and its pods are told to. Each that is heard of may go at once, and for the
-// gang itself nothing is done any more.
+// deleteJob deletes the Job in any phase of its gang, and terminates its pods. Each pod that reports may exit at once, and nothing more is
+// done for the gang.
 func (w *world) deleteJob() {
 	step := func(e Event) {
 		notified := false
@@ -390,7 +389,7 @@ func (w *world) deliverLevel() {
 	w.apply(level(slices.Clone(w.level)))
 }
 
-// level is what the controller tells of pods that must go.
+// level is the controller's level of pods that must be replaced.
 func level(pods []Termination) Event {
 	if len(pods) > 0 && pods[0].Cause == replacements.JobSuspended {
 		return Suspended{Pods: pods}
@@ -398,7 +397,7 @@ func level(pods []Termination) Event {
 	return ReplacementsPending{Pods: pods}
 }
 
-// carryOut replaces one pod that this was asked for.
+// carryOut carries out one requested replacement.
 func (w *world) carryOut() {
 	if len(w.replacing) == 0 {
 		return
@@ -409,7 +408,7 @@ func (w *world) carryOut() {
 	w.apply(Released{Pod: d.Pod, At: w.now})
 }
 
-// swap takes a pod out of the job; another one comes.
+// swap removes a pod from the job; another one is created.
 func (w *world) swap(d Termination) {
 	w.level = slices.DeleteFunc(slices.Clone(w.level), func(o Termination) bool { return o.Pod == d.Pod })
 	if a := w.agents[d.Slot]; a.pod.UID == d.Pod {
@@ -420,7 +419,7 @@ func (w *world) swap(d Termination) {
 	}
 }
 
-// crashReplacing: what the controller was about to do is done, or not; nobody hears of it.
+// crashReplacing: a pending replacement is carried out, or not; no component reports it.
 func (w *world) crashReplacing() {
 	for _, d := range w.replacing {
 		if w.rng.Intn(2) == 0 {
@@ -430,7 +429,7 @@ func (w *world) crashReplacing() {
 	w.replacing = nil
 }
 
-// settleOutside: every dead pod is found, everything asked for is done, and time passes.
+// settleOutside finds every dead pod, carries out all requests, and lets time pass.
 func (w *world) settleOutside() {
 	w.now = w.now.Add(2 * time.Second)
 	for slot, a := range w.agents {
@@ -442,7 +441,7 @@ func (w *world) settleOutside() {
 	if !w.state.Final() {
 		w.deliverLevel()
 	}
-	if w.state.unreadable() != "" { // people mend what the gang waits for
+	if w.state.unreadable() != "" { // users repair what the gang waits for
 		clear(w.torn)
 		w.mended++
 	}
@@ -453,13 +452,13 @@ func (w *world) settleOutside() {
 	}
 }
 
-// muted: the way to one agent is cut for minutes, or to several, of which some are heard in between.
+// muted cuts the connection to one or several agents for minutes; some of them report in between.
 func (w *world) muted(slot int) {
 	off := []int{slot}
 	if w.rng.Intn(2) == 0 {
 		off = w.rng.Perm(len(w.agents))[:1+w.rng.Intn(len(w.agents))]
 	}
-	began := w.now // only from now on the API server is sure to be asked all the time
+	began := w.now // queries to the API server are certain only from now on
 	for range 7 + w.rng.Intn(20) {
 		for _, slot := range off {
 			w.apply(Detached{Slot: Slot(slot), Pod: w.agents[slot].pod.UID})
@@ -491,7 +490,7 @@ func (w *world) muted(slot int) {
 	}
 }
 
-// noteStuck takes note of pods that were given up because they do not halt, of which the API server tells nothing.
+// noteStuck records pods that were given up because they do not halt.
 func (w *world) noteStuck() {
 	for _, d := range w.state.rec().PendingReplacements {
 		if d.Cause == replacements.HaltTimeout && !w.pendingOnce[d.Pod] {
@@ -501,7 +500,7 @@ func (w *world) noteStuck() {
 	}
 }
 
-// silent: a slot keeps the gang from halting, and is not heard.
+// silent: a slot keeps the gang from halting, and sends no reports.
 func (w *world) silent(slot int) bool {
 	m := w.state.members.At(Slot(slot))
 	return w.state.Record.Phase == Halting && w.state.run.halting.watch.Awaited(Slot(slot), w.now) && !m.Attached()
@@ -518,7 +517,7 @@ func (w *world) mostSilent() bool {
 	return n > 1 && 2*n > len(w.agents)
 }
 
-// seek answers which pods hold the slots that were asked for, and checks for how long who is given up was not heard.
+// seek answers queries for holders, and checks how long a given-up pod was silent.
 func (w *world) seek() {
 	for len(w.seeks) > 0 {
 		slot := w.seeks[0]

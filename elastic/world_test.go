@@ -13,9 +13,8 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-// world is a gang with its agents, a store, and lines between them that lose, double and delay. Reports
-// are reordered as well, as those of an older stream may be read last. It
-// checks the named properties of package elastic at every step.
+// world is a gang with its agents, a store, and connections between them that lose, double and delay messages. Reports are reordered as
+// well, because those of an older stream may be read last. It checks the named properties of package elastic at every step.
 type world struct {
 	t       *testing.T
 	rng     *rand.Rand
@@ -31,15 +30,15 @@ type world struct {
 	pods    int
 
 	promises promises
-	acked    protocol.Point // newest step that all ranks truly held at one time
+	acked    protocol.Point // newest step that all ranks ever held at the same time
 	failures int
 	verdicts int
 	log      []string
 
-	faults // what verdicts are judged by
+	faults // evidence for verdicts
 
 	outside // terminations and storage
-	*shelf  // what is kept there; nil: nothing is removed
+	*shelf  // retained steps; nil: nothing is removed
 
 	branches // what people went back to
 
@@ -153,7 +152,7 @@ func (w *world) report(a *simAgent) protocol.Report {
 	if !w.mute {
 		r.BarrierStep = a.hold
 	}
-	if w.babbles && a.fetchFailed == (protocol.Mark{}) { // it could not fetch what nobody ever stored
+	if w.babbles && a.fetchFailed == (protocol.Mark{}) { // no such step was ever stored
 		r.FetchFailed = protocol.Mark{Step: 1<<40 + int64(a.seq), Generation: 1}
 	}
 	return r
@@ -163,7 +162,7 @@ func (w *world) send(slot int) {
 	w.reports[slot] = append(w.reports[slot], Reported{Slot: Slot(slot), Pod: w.agents[slot].pod, Report: w.report(w.agents[slot])})
 }
 
-// apply gives the core an event and carries its effects as far as the lines.
+// apply passes an event to the core and its effects to the connections.
 func (w *world) apply(e Event) {
 	if w.wasOf != w.state {
 		w.was, w.wasOf = w.state.rec(), w.state
@@ -281,7 +280,7 @@ func (w *world) start(slot int, run protocol.Run) {
 	w.notef("slot %d starts generation %d of branch %d from %v", slot, run.Number, run.Branch, run.Restores())
 }
 
-// discard drops what a restore point gives up.
+// discard drops what a restored point gives up.
 func (a *simAgent) discard(restore protocol.Point) {
 	for i := range a.ranks {
 		a.ranks[i].sealed = slices.DeleteFunc(a.ranks[i].sealed, func(s seal) bool { return restore.GivesUp(s.point()) })
@@ -323,7 +322,7 @@ func (w *world) checkSameBirth(run protocol.Run) {
 	}
 }
 
-// train lets one rank finish a step and, where a slot is free, seal it.
+// train makes one rank finish a step and, with a free slot, seal it.
 func (w *world) train(slot, local int) {
 	a := w.agents[slot]
 	k := &a.ranks[local]
@@ -374,7 +373,7 @@ func (w *world) kill(slot, local int, e protocol.Exit) {
 	w.notef("slot %d rank %d ends with %d", slot, local, e.Code)
 }
 
-// chaos does one random thing.
+// chaos does one random event.
 func (w *world) chaos() {
 	slot, local := w.rng.Intn(len(w.agents)), w.rng.Intn(2)
 	a := w.agents[slot]
@@ -441,7 +440,7 @@ func (w *world) replace(slot int) {
 	w.notef("slot %d has a new pod", slot)
 }
 
-// crash ends the coordinator; what was on its way to the store arrives or not.
+// crash ends the coordinator; pending writes reach the store or not.
 func (w *world) crash() {
 	w.noteBest()
 	if w.rng.Intn(2) == 0 {
@@ -504,7 +503,7 @@ func (w *world) deliverOrder(slot int) {
 	}
 }
 
-// settle stops all faults and lets every line deliver.
+// settle stops all faults and delivers all messages.
 func (w *world) settle() {
 	for range 60 {
 		w.settleOutside()
@@ -526,10 +525,10 @@ func (w *world) settle() {
 	}
 }
 
-// faults are what the world did to the gang, apart from what the core says of it.
+// faults are the world's faults, independent of the core's view.
 type faults struct {
-	// bugs are the failures of scripts, by rank; done counts what was done that may cost a restart, bests the best steps, with what was
-	// done before each. What the store never learned of, the next coordinator does not know.
+	// bugs are the failures of scripts, by rank; done counts events that may cost a restart, bests the best steps, with done before each.
+	// What the store never got, the next coordinator does not know.
 	bugs  map[int]int
 	done  int
 	bests []best
@@ -552,8 +551,8 @@ func (w *world) noteBest() {
 	}
 }
 
-// forgetBests: another coordinator counts from the best step that is stored, and a gang that goes back from the step it goes back to. That
-// is no progress.
+// forgetBests: another coordinator counts from the stored best step, and a gang after a rollback from its restore point. That is no
+// progress.
 func (w *world) forgetBests(step int64) {
 	w.bests = slices.DeleteFunc(w.bests, func(b best) bool { return b.step > step })
 	if last := w.bests[len(w.bests)-1]; last.step < step {
@@ -561,7 +560,7 @@ func (w *world) forgetBests(step int64) {
 	}
 }
 
-// checkVerdict: a gang is given up for what happened to it alone: a script that failed twice, or as many restarts without progress.
+// checkVerdict: a gang is given up only for its own faults: a script that failed twice, or too many restarts without progress.
 func (w *world) checkVerdict(v Verdict) {
 	switch v.Reason {
 	case ReasonSameFailureTwice:

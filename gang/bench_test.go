@@ -36,7 +36,7 @@ func cluster(n, busy int) []topology.Node {
 	return nodes
 }
 
-// gangOf is a gang of n pods, the first stand on nodes already.
+// gangOf returns a gang of n pods, the first of them on nodes.
 func gangOf(n int, ask Topology, stand ...string) Gang {
 	g := Gang{Size: n, Topology: ask, Roles: []Role{{Requests: benchPod, Out: map[string]Cause{}}}}
 	for i := range n {
@@ -49,7 +49,7 @@ func gangOf(n int, ask Topology, stand ...string) Gang {
 	return g
 }
 
-// question is a gang on a tree, whether it is to fit, and within how much time that is to be known; 0: no bound.
+// question is a gang on a tree, whether it should fit, and within which time that must be known; 0: no limit.
 type question struct {
 	name  string
 	nodes []topology.Node
@@ -89,7 +89,7 @@ func questions(small, large []topology.Node) []question {
 	}
 }
 
-// launched is gangOf whose first pod asks for no GPUs.
+// launched is gangOf with a first pod that requests no GPUs.
 func launched(n int) Gang {
 	g := gangOf(n, Topology{})
 	g.Roles = append(g.Roles, Role{Requests: topology.Resources{"cpu": 4_000, "memory": 16 << 30, "pods": 1}, Out: map[string]Cause{}})
@@ -105,7 +105,7 @@ func free(nodes []topology.Node, n int) []topology.Node {
 	return nodes
 }
 
-// lost is a gang of 1000 on the first nodes, of which member 500 is to be placed anew.
+// lost is a gang of 1000 on the first nodes, whose member 500 must be placed again.
 func lost(nodes []topology.Node) Gang {
 	var names []string
 	for i := range 1000 {
@@ -115,7 +115,7 @@ func lost(nodes []topology.Node) Gang {
 	return gangOf(1000, Topology{}, names...)
 }
 
-// standing takes from a tree what members hold that stand already.
+// standing takes from a tree what members on nodes use.
 func standing(q question) *topology.Tree {
 	nodes := append([]topology.Node(nil), q.nodes...)
 	at := map[string]bool{}
@@ -164,7 +164,7 @@ func BenchmarkPlace(b *testing.B) {
 	}
 }
 
-// scan counts the nodes that have room for one pod: what a planner does that remembers nothing.
+// scan counts the nodes that have room for one pod, as a planner without state does.
 func scan(nodes []topology.Node) (room int) {
 	for i := range nodes {
 		fits := true

@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// fabric is a small random world of one shape: levels, nodes and what a gang asks of them.
+// fabric is a small random world of one shape: levels, nodes and a gang's constraints.
 type fabric struct {
 	levels []topology.Level
 	nodes  []topology.Node
@@ -82,7 +82,7 @@ func randomTopology(rng *rand.Rand, levels []topology.Level) Topology {
 	return t
 }
 
-// slow is the twin of Place for one shape: it looks at every distribution.
+// slow is a slow version of Place for one shape: it tries every distribution.
 type slow struct {
 	fabric
 	rules rules
@@ -158,7 +158,7 @@ func (s *slow) domainsAt(level int) [][]int {
 	return all
 }
 
-// cost says what a distribution costs, from the definition.
+// cost computes a distribution's cost from the definition.
 func (s *slow) cost(n []int) cost {
 	levels := len(s.levels)
 	sc := newScale(levels, s.rules.near)
@@ -216,7 +216,7 @@ func (s *slow) allowed(n []int, size int) bool {
 	return len(in) <= 1
 }
 
-// best is the least cost of a size of slices; nil: nothing fits.
+// best returns the least cost with slices of a size; nil: nothing fits.
 func (s *slow) best(size int) cost {
 	var least cost
 	n := make([]int, len(s.nodes))

@@ -10,8 +10,8 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// history is a cluster of 2 zones with 3 domains of up to 6 nodes each, in which gangs come, lose members, get them
-// back and go. Each node has 4 devices; members take 4, and with whole nodes nobody else.
+// history is a cluster of 2 zones with 3 domains of up to 6 nodes each, in which gangs are placed, lose and regain members, and end. Each
+// node has 4 devices; members use 4, and with whole nodes no other pod is there.
 type history struct {
 	t     *testing.T
 	seed  int64
@@ -20,7 +20,7 @@ type history struct {
 	names []string
 	// bare is a node that has lost its labels for now.
 	bare string
-	// domain is by node, gangs by their number; gone are those that left.
+	// domain is by node, gangs by their number; gone are those that ended.
 	domain map[string][]string
 	gangs  []Gang
 }
@@ -87,7 +87,7 @@ func (h *history) arrive() {
 	h.place(len(h.gangs)-1, true)
 }
 
-// place asks for a gang and does what the answer says; a fresh one that is refused leaves.
+// place places a gang; a new gang that is refused ends.
 func (h *history) place(k int, fresh bool) {
 	g := h.gangs[k]
 	g.Roles[0].Out = map[string]Cause{}
@@ -115,7 +115,7 @@ func (h *history) place(k int, fresh bool) {
 		g.Members[i].Node = assignment.Node
 	}
 	h.held(g, fresh)
-	if h.bare == "" { // it promises nothing while nobody knows where it is
+	if h.bare == "" { // a node without a domain promises nothing
 		h.sparesKept(k, before, fresh)
 	}
 }
@@ -142,7 +142,7 @@ func (h *history) held(g Gang, fresh bool) {
 	}
 }
 
-// unused counts the nodes of each NVLink domain that are well and free, and those that are sick.
+// unused counts the healthy free nodes of each NVLink domain, and the sick ones.
 func (h *history) unused() map[string][2]int {
 	used := map[string]bool{}
 	for _, g := range h.gangs {
@@ -163,7 +163,7 @@ func (h *history) unused() map[string][2]int {
 	return left
 }
 
-// sparesKept: a gang that was placed took nobody's spares but, for members that came back, its own.
+// sparesKept: a placed gang used no other gang's spares, and its own only for replaced members.
 func (h *history) sparesKept(k int, before map[string][2]int, fresh bool) {
 	after := h.unused()
 	for j, g := range h.gangs {
@@ -241,7 +241,7 @@ func TestBeyondTheExactSearch(t *testing.T) {
 	}
 }
 
-// FuzzPlace: whatever stands in a gang and its nodes, an answer comes, and a placement is one.
+// FuzzPlace: for any gang and nodes there is an answer, and a placement is valid.
 func FuzzPlace(f *testing.F) {
 	f.Add(int64(1), 4, 2, 0, 0, 0, "l0", "", "l1")
 	f.Add(int64(7), -3, 0, -1, 5, 9, "", "key/0", "none")

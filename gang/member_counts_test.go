@@ -28,7 +28,7 @@ func TestIncompleteSaysWhatIsAwaited(t *testing.T) {
 	}
 }
 
-// TestHeld: where members of a gang are counts for what it may use of its own.
+// TestHeld: the members' present nodes decide which of its own spares a gang may use.
 func TestHeld(t *testing.T) {
 	for name, c := range map[string]struct {
 		on       []string

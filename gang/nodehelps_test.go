@@ -7,7 +7,7 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// Autoscalers add nodes for a gang that is refused for lack of room, unless it is known that no number of them would do.
+// Autoscalers add nodes for a gang that is refused for lack of room, unless no number of them would help.
 func TestNoNodeHelps(t *testing.T) {
 	tree := func(used int) *topology.Tree {
 		var nodes []topology.Node

@@ -46,7 +46,7 @@ func simple(rng *rand.Rand) (*topology.Tree, Gang) {
 	return topology.New(someLevels(nodes), nodes...), g
 }
 
-// oneEach is what anti-affinity by host name says.
+// oneEach is anti-affinity by host name.
 func oneEach(_ int, node string, assignments []Assignment) (Cause, bool) {
 	for _, s := range assignments {
 		if s.Node == node {
@@ -118,7 +118,7 @@ func TestPlaceAgainstTwin(t *testing.T) {
 	}
 }
 
-// Never half placed, never over capacity, never on a node that was ruled out.
+// Never a partial placement, never over capacity, never on an excluded node.
 func checkPlacement(t *testing.T, seed int64, tree *topology.Tree, g Gang, p Placement) {
 	t.Helper()
 	if len(p.Assignments) != g.Size || p.Placed != len(g.missing()) {
@@ -134,8 +134,8 @@ func checkPlacement(t *testing.T, seed int64, tree *topology.Tree, g Gang, p Pla
 	}
 }
 
-// lawful says what is wrong with the assignments of a placement, whatever was asked for: members have one assignment each, those that had a
-// node keep it, and the others have room where nothing rules them out.
+// lawful returns what is wrong with a placement's assignments: members must have one assignment each, those with a node must keep it, and
+// the others need room on a node that is not excluded.
 func lawful(tree *topology.Tree, g Gang, p Placement) error {
 	defer tree.Undo(tree.Mark())
 	var placed []Assignment
@@ -223,7 +223,7 @@ func snapshot(tree *topology.Tree) map[string][2]int64 {
 	return all
 }
 
-// TestRulesAmongMembersWidenTheSearch: by counts one rack has room for all, but only one member may stand on a node.
+// TestRulesAmongMembersWidenTheSearch: by counts one rack has room for all, but only one member may be on a node.
 func TestRulesAmongMembersWidenTheSearch(t *testing.T) {
 	var nodes []topology.Node
 	for i := range 32 {

@@ -8,8 +8,8 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// promised says what is wrong with an answer: with the counts of a refusal; with the assignments of a placement; and where a gang is placed
-// for the first time and whole, with its domains and slices, and with who else is on its nodes.
+// promised returns what is wrong with an answer: with the counts of a refusal; with the assignments of a placement; and, for a complete
+// initial placement, with its domains and slices, and with the other pods on its nodes.
 func promised(tree *topology.Tree, f fabric, p Placement, r *Refusal) error {
 	if r != nil {
 		excluded := 0

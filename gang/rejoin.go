@@ -219,7 +219,7 @@ func (s *search) refill(v *view, order []int, size, bounds int) ([]int, bool) {
 		switch {
 		case home >= 0 && int(v.places[home]) < len(lost[j]):
 			return nil, false
-		case home < 0 && len(lost[j]) < size: // others of it are on nodes that the tree lacks
+		case home < 0 && len(lost[j]) < size: // the tree lacks the nodes of its other members
 			return nil, false
 		case home < 0:
 			gone = append(gone, lost[j]...)

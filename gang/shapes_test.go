@@ -8,7 +8,7 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// shapes is a gang of a launcher, which asks for no GPUs, and of workers; every second of them asks for half a node where two.
+// shapes is a gang of a launcher, which requests no GPUs, and of workers; with two, every second worker requests half a node.
 func shapes(size int, two bool) Gang {
 	g := Gang{
 		Size: size,
@@ -44,8 +44,8 @@ func racked(nodes, taken int) *topology.Tree {
 	return topology.New([]topology.Level{{Name: "rack"}}, all...)
 }
 
-// A gang of several shapes that cannot fit by counts is not searched for: to say no costs little more than to look at each node
-// for each shape, and is no answer that was stopped.
+// A gang of several shapes that cannot fit by counts is not searched for: the refusal costs little more than one visit of each node for
+// each shape, and did not hit a limit.
 func TestNoForSeveralShapesIsProvenByCounts(t *testing.T) {
 	const nodes, size = 5000, 1000
 	for name, c := range map[string]struct {
@@ -71,8 +71,8 @@ func TestNoForSeveralShapesIsProvenByCounts(t *testing.T) {
 	}
 }
 
-// Each question of Agree is a run of filters. Members alike that must keep apart ask about little more than the nodes they get; a
-// search in vain ends.
+// Each call of Agree is a run of filters. Equal members that must be apart cause few calls beyond the nodes they get; a search in vain
+// ends.
 func TestRulesAreAskedSeldom(t *testing.T) {
 	const nodes, size = 5000, 1000
 	for name, c := range map[string]struct{ free, most int }{
@@ -124,7 +124,7 @@ func TestRulesAreAskedSeldomOfFewer(t *testing.T) {
 	}
 }
 
-// Who asks many times says how much may be looked at.
+// A caller with many searches limits the visits.
 func TestPlaceWithinALimit(t *testing.T) {
 	for _, limit := range []int{0, 100, 10_000} {
 		_, refusal, visited := PlaceWithin(racked(1000, 0), shapes(200, true), limit)

@@ -8,7 +8,7 @@ import (
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
-// TestCauseLabel: what Holdfast itself writes is told as it is, anything else is one word.
+// TestCauseLabel: causes that Holdfast writes are unchanged, all others become one word.
 func TestCauseLabel(t *testing.T) {
 	known := []string{"", budget.CauseUnreachable, "NodeGone", "PodDeleted", "HardwareSuspected", "NodeShutdown", "Evicted"}
 	for _, r := range nodehealth.Catalogue {

@@ -36,7 +36,7 @@ func randomReading(r *rand.Rand, device string) Reading {
 	return out
 }
 
-// bad is a signal that can only speak against the node.
+// bad is a signal that can only make a verdict worse.
 func bad(r *rand.Rand, at time.Time) Signal {
 	device := names[r.IntN(len(names))]
 	if r.IntN(2) == 0 {
@@ -80,7 +80,7 @@ func round(at time.Time, of func(string) Reading) Signal {
 
 func well(device string) Reading { return Reading{Device: device, PCI: "p" + device, LinksUp: 4} }
 
-// history plays a random one and returns where it led.
+// history plays a random history and returns its last state.
 func history(r *rand.Rand, check func(before, after State, sig Signal, now time.Time)) (State, time.Time) {
 	s, now := New("boot"), epoch
 	for range r.IntN(200) {
@@ -103,8 +103,7 @@ func each(t *testing.T, do func(t *testing.T, r *rand.Rand)) {
 	}
 }
 
-// TestAlwaysAWayBack: whatever happened, a node whose GPUs read well goes back to healthy by itself, and so
-// does one that is booted anew.
+// TestAlwaysAWayBack: after any history, a node whose GPUs read well becomes healthy without an administrator, and so does a rebooted one.
 func TestAlwaysAWayBack(t *testing.T) {
 	each(t, func(t *testing.T, r *rand.Rand) {
 		s, now := history(r, nil)
@@ -123,8 +122,8 @@ func TestAlwaysAWayBack(t *testing.T) {
 	})
 }
 
-// TestAWayBackWithoutADriver: where no driver was ever read, an error of the log evicts for no longer than the hold-off: only what the
-// driver itself has said there stands, until it takes it back.
+// TestAWayBackWithoutADriver: if no driver was ever read, an error in the log evicts for no longer than the hold-off: only the driver's own
+// recovery action stays, until the driver withdraws it.
 func TestAWayBackWithoutADriver(t *testing.T) {
 	each(t, func(t *testing.T, r *rand.Rand) {
 		s, now := New("boot"), epoch
@@ -168,7 +167,7 @@ func TestAWayBackWithoutADriver(t *testing.T) {
 	})
 }
 
-// TestReleasedHealsNothing: while the GPUs are released nothing that keeps jobs away ends, and the node takes none.
+// TestReleasedHealsNothing: while the GPUs are released, no finding that excludes the node ends, and the node takes no job.
 func TestReleasedHealsNothing(t *testing.T) {
 	each(t, func(t *testing.T, r *rand.Rand) {
 		s, now := history(r, nil)
@@ -201,7 +200,7 @@ func TestMoreEvidenceNeverHeals(t *testing.T) {
 	})
 }
 
-// TestSameInputSameVerdict: Fold leaves its argument alone and answers the same again.
+// TestSameInputSameVerdict: Fold does not change its argument and returns the same again.
 func TestSameInputSameVerdict(t *testing.T) {
 	each(t, func(t *testing.T, r *rand.Rand) {
 		history(r, func(before, after State, sig Signal, now time.Time) {
@@ -212,7 +211,7 @@ func TestSameInputSameVerdict(t *testing.T) {
 	})
 }
 
-// TestBounded: whatever comes in, state and evidence stay small, and a verdict says what to do.
+// TestBounded: with any signals, state and evidence stay small, and a verdict has a remedy.
 func TestBounded(t *testing.T) {
 	s, now := New("boot"), epoch
 	r := rand.New(rand.NewPCG(seeds.Fresh(t), 2))
@@ -237,7 +236,7 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// bounded says what of a state, or of what it means, is too large or too little.
+// bounded returns which part of a state or its verdict is too large or missing.
 func bounded(s State, v Verdict) error {
 	if len(s.findings) > maxFindings || len(s.devices) > maxDevices || len(s.returns) > maxReturns || len(v.Evidence) > MaxEvidence ||
 		len(v.Devices) > maxFindings {
@@ -254,8 +253,8 @@ func bounded(s State, v Verdict) error {
 	return nil
 }
 
-// TestRestartKeepsTheVerdict: a process that begins again from its last verdict, and reads on, judges the
-// same as one that went on: never milder at once, and the same after the hold-off.
+// TestRestartKeepsTheVerdict: a process that restarts from its last verdict, and continues reading, judges like one that did not restart:
+// never milder at once, and the same after the hold-off.
 func TestRestartKeepsTheVerdict(t *testing.T) {
 	each(t, func(t *testing.T, r *rand.Rand) {
 		s, now := history(r, nil)
@@ -264,9 +263,9 @@ func TestRestartKeepsTheVerdict(t *testing.T) {
 			t.Fatalf("restored %s %s from %s %s", again.Action, again.Cause, v.Action, v.Cause)
 		}
 		if r.IntN(3) > 0 || len(s.findings) > MaxEvidence {
-			return // it takes long; those that are not told are found anew, where they can be seen
+			return // dropped findings return when they are seen again
 		}
-		// What the driver says from here on may lack a GPU or a link: who was there before knows, and so must who was not.
+		// From here on the driver may report a GPU or a link less: the old state knows them, and so must the restored one.
 		var stays []Reading
 		for _, name := range names {
 			if reading := randomReading(r, name); r.IntN(6) > 0 {

@@ -186,8 +186,7 @@ func (s *stage) verdict() {
 	s.last = text
 }
 
-// kept says what the state that a script led to breaks of what random histories hold: bounds, further signs that heal nothing, the way
-// back.
+// kept returns which invariant of random histories the script's state breaks: bounds, further signs that heal nothing, the way back.
 func (s *stage) kept() error {
 	v := Assess(s.state, s.now)
 	if err := bounded(s.state, v); err != nil {
@@ -208,12 +207,12 @@ func (s *stage) kept() error {
 		}
 	}
 	if v = Assess(goesOn, end); !s.listed(goesOn) {
-		return nil // a device that NVML never listed: only a reboot tells
+		return nil // NVML never listed the device: only a reboot ends it
 	}
 	return fmt.Errorf("a day of good readings leaves %s (%s)", v.Action, v.Cause)
 }
 
-// signs can only speak against the node: of each row of the catalogue one, of every device that is known and of one that is not.
+// signs are signals that can only make a verdict worse: one of each row of the catalogue, for every known device and an unknown one.
 func (s *stage) signs() (all []Signal) {
 	devices := []string{"other"}
 	for _, d := range s.state.devices {

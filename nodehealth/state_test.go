@@ -21,7 +21,7 @@ func TestSwitchErrorsThatAreAlwaysFatal(t *testing.T) {
 	}
 }
 
-// TestTheLeastIsForgotten: where there is no room for one more, the least action goes, of these the last row.
+// TestTheLeastIsForgotten: a full state drops the finding with the least action, of these the one of the last row.
 func TestTheLeastIsForgotten(t *testing.T) {
 	s := New("boot")
 	s.touch(GPULost, Signal{Device: "worst"}).confirmed = true
@@ -39,7 +39,7 @@ func TestTheLeastIsForgotten(t *testing.T) {
 	}
 }
 
-// TestJoined: of two findings that turn out to be of one device, the one that an earlier process told stands, else the older.
+// TestJoined: of two findings that turn out to be of one device, the one from an earlier process stays, else the older.
 func TestJoined(t *testing.T) {
 	at := func(n int) time.Time { return epoch.Add(time.Duration(n) * time.Second) }
 	for name, c := range map[string]struct{ g, f, want finding }{
@@ -55,7 +55,7 @@ func TestJoined(t *testing.T) {
 	}
 }
 
-// TestAnOldWordOfTheDriver: what the kernel log keeps of a demand for a reset long ago has to be confirmed.
+// TestAnOldWordOfTheDriver: an old reset request in the kernel log must be confirmed.
 func TestAnOldWordOfTheDriver(t *testing.T) {
 	for age, want := range map[time.Duration]Action{time.Second: Evict, HoldOffBlind + time.Second: Exclude} {
 		s := Fold(New("boot"), Signal{At: epoch.Add(-age), Kind: RecoveryChanged, Source: Kmsg, Device: "p", Code: RecoveryGPUReset}, epoch)

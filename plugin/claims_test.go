@@ -29,7 +29,7 @@ func deviceClass() *resourcev1.DeviceClass {
 		}}
 }
 
-// devices are n devices on a node; without one they can be had from every node.
+// devices are n devices on a node; without a node they are available from every node.
 func devices(node string, n int, taints ...resourcev1.DeviceTaint) *resourcev1.ResourceSlice {
 	s := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "devices-" + node},
 		Spec: resourcev1.ResourceSliceSpec{
@@ -75,7 +75,7 @@ var versioned = extras{before: func(w *world) {
 	})
 }}
 
-// allocated is the pool from which a pod's claim has its device.
+// allocated returns the pool of a pod's device.
 func (w *world) allocated(name string) string {
 	w.t.Helper()
 	claim, err := w.client.ResourceV1().ResourceClaims("ns").Get(w.ctx, name+"-claim", metav1.GetOptions{})
@@ -88,7 +88,7 @@ func (w *world) allocated(name string) string {
 	return claim.Status.Allocation.Devices.Results[0].Pool
 }
 
-// Members with claims go where there are devices for them, a node each, not to those whose devices are tainted.
+// Members with claims are placed where there are devices for them, on a node each, not where the devices are tainted.
 func TestMembersGetTheDevicesOfTheirClaims(t *testing.T) {
 	pods, objects := claiming("g", 2)
 	late, more := claiming("late", 1)
@@ -123,7 +123,7 @@ func TestMembersGetTheDevicesOfTheirClaims(t *testing.T) {
 	}
 }
 
-// A device that is added, or given back, has a refused gang tried again at once.
+// When a device is added or released, a refused gang is tried again at once.
 func TestDevicesThatComeAreUsed(t *testing.T) {
 	pods, objects := claiming("g", 2)
 	w := newWorld(t, versioned, append(objects, deviceClass(), devices("a", 1), node("a", 0), node("b", 0))...)
@@ -135,8 +135,8 @@ func TestDevicesThatComeAreUsed(t *testing.T) {
 	w.until("both to be bound", w.boundTo(map[string]string{"g-0": "a", "g-1": "b"}))
 }
 
-// Where devices are no node's own, nodes alone do not say how many members get one: the plan is tried on, and nothing of
-// that is left.
+// If devices belong to no node, nodes alone do not show how many members get one: the plan is verified by a dry-run reserve, which leaves
+// nothing reserved.
 func TestDevicesOfAllNodesAreNotGivenTwice(t *testing.T) {
 	three, objects := claiming("three", 3)
 	two, more := claiming("two", 2)
@@ -177,7 +177,7 @@ func TestClaimsThatCannotBeMet(t *testing.T) {
 	}
 }
 
-// Claims that are made from templates come after their pods; until then the gang is not complete.
+// Claims from templates are created after their pods; until then the gang is not complete.
 func TestAGangWaitsForItsClaims(t *testing.T) {
 	pods, objects := claiming("g", 2)
 	w := newWorld(t, versioned, deviceClass(), devices("a", 1), devices("b", 1), node("a", 0), node("b", 0))
@@ -227,7 +227,7 @@ func (s *stopper) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
 	return nil
 }
 
-// Where devices are no node's own, members of another gang that are planned and not reserved get theirs first.
+// If devices belong to no node, planned members of another gang get theirs first.
 func TestDevicesOfAllNodesAreNotPromisedTwice(t *testing.T) {
 	one, objects := claiming("one", 2)
 	two, more := claiming("two", 1)
@@ -247,7 +247,7 @@ func TestDevicesOfAllNodesAreNotPromisedTwice(t *testing.T) {
 	}
 }
 
-// What planning costs where each member of a large gang is tried on.
+// The cost of planning a large gang whose members need a dry-run reserve.
 func BenchmarkPlanWithDevicesOfAllNodes(b *testing.B) {
 	const size = 1000
 	pods, objects := claiming("g", size)

@@ -51,7 +51,7 @@ func (w *world) writes(pods []*v1.Pod) (all, most int) {
 	return all, most
 }
 
-// Who adds nodes sees a gang whole where there is none at all, and it is placed as they come.
+// An autoscaler sees a complete gang when there is no node at all, and the gang is placed as nodes are added.
 func TestAGangWithoutAnyNodeIsMarkedWhole(t *testing.T) {
 	w := newWorld(t, extras{})
 	gang := gangOf("g", 4, 2)
@@ -76,13 +76,13 @@ func TestMarksOfALargeGangAreCounted(t *testing.T) {
 		w.until("the answer to change", w.says("g", fmt.Sprintf("%d pods wanted, %d fit", size, i+2)))
 	}
 	w.attempted()
-	// kube-scheduler writes that of the one that it tries, each time.
+	// kube-scheduler writes the condition of the pod that it tries, each time.
 	if all, _ := w.writes(gang[1:]); all > size-1 {
 		t.Errorf("%d writes for %d members that are not tried", all, size-1)
 	}
 }
 
-// A mark goes once no node would help: a member is missing.
+// A condition is withdrawn once no node would help: a member is missing.
 func TestAMarkGoesWhereNoNodeWouldHelp(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2))
 	gang := gangOf("g", 3, 2)
@@ -95,7 +95,7 @@ func TestAMarkGoesWhereNoNodeWouldHelp(t *testing.T) {
 	w.until("the marks to be back", w.allMarked(append(left, again("g", 1, 3, 2)), v1.PodReasonUnschedulable))
 }
 
-// For a gang that no node would help none is asked, by none of its members.
+// For a gang that no node would help, no member requests one.
 func TestAGangThatNoNodeHelpsIsNotMarked(t *testing.T) {
 	rack := func(name string) runtime.Object { return labelled(node(name, 2), "nvidia.com/gpu.clique", "r") }
 	for name, c := range map[string]struct {
@@ -123,7 +123,7 @@ func TestAGangThatNoNodeHelpsIsNotMarked(t *testing.T) {
 	}
 }
 
-// A member that is tried while its gang has no new answer keeps its condition: an autoscaler would count it out and in again.
+// A member that is tried while its gang has no new answer keeps its condition: an autoscaler would otherwise remove and add it.
 func TestAMarkStaysWhileTheGangIsUndecided(t *testing.T) {
 	w := newWorld(t, extras{follower: true}, node("a", 2)) // it decides nothing
 	status := memberStatus{nil, w.plugin}

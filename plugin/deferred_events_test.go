@@ -42,7 +42,7 @@ func TestNoticesWaitForGangsOnTheirWay(t *testing.T) {
 	}
 }
 
-// A process that is told to end tells first what it holds, though a gang is on its way, and holds nothing any more.
+// A terminating process first writes its deferred events, though a gang is being placed, and defers no more.
 func TestWhatIsHeldIsToldAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, told := &deferredEvents{timeout: time.Hour, placing: func() bool { return true }}, 0
@@ -65,7 +65,7 @@ func TestWhatIsHeldIsToldAtTheEnd(t *testing.T) {
 	})
 }
 
-// Every member is told to be scheduled, though later.
+// Every member gets its event "Scheduled", though later.
 func TestEveryMemberIsToldOf(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
 	w.create(memberPod("g", 0, 2, 2), memberPod("g", 1, 2, 2))

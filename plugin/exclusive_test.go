@@ -25,7 +25,7 @@ func betweenTwo(t *testing.T, w **world, f func(w *world)) *saboteur {
 	return s
 }
 
-// filtered says what the plugin's own PreFilter and Filter say of a pod on a node, as the snapshot stands.
+// filtered returns the result of the plugin's own PreFilter and Filter for a pod on a node, on the present snapshot.
 func (w *world) filtered(pod *v1.Pod, node string) *fwk.Status {
 	w.t.Helper()
 	state := framework.NewCycleState()
@@ -43,7 +43,7 @@ func (w *world) filtered(pod *v1.Pod, node string) *fwk.Status {
 	return w.plugin.Filter(context.Background(), state, pod, info)
 }
 
-// What a plan names is closed and promised from the moment on when it is opened, before any pod is on the node.
+// A plan's nodes are exclusive and its spares promised from its opening on, before any pod is on the node.
 func TestAnOpenPlanClosesItsNodes(t *testing.T) {
 	var w *world
 	s := betweenTwo(t, &w, func(w *world) {
@@ -77,7 +77,7 @@ func only(node string, pods []*v1.Pod) []*v1.Pod {
 	return pods
 }
 
-// Spares are promised from the moment on when the plan is opened: no pod is in the second domain yet.
+// Spares are promised from the opening of the plan on: no pod is in the second domain yet.
 func TestAnOpenPlanPromisesItsSpares(t *testing.T) {
 	const clique = "nvidia.com/gpu.clique"
 	var w *world
@@ -101,7 +101,7 @@ func TestAnOpenPlanPromisesItsSpares(t *testing.T) {
 	w.until("both to be bound", w.boundTo(map[string]string{"g-0": "a", "g-1": "c"}))
 }
 
-// Another scheduler knows nothing of a plan: where it put a pod on a node that is wanted whole, the plan is not followed.
+// Another scheduler ignores plans: if it placed a pod on a node to be used exclusively, the plan is not followed.
 func TestAPlannedNodeThatIsNotWholeAnyMoreIsNotUsed(t *testing.T) {
 	s := &saboteur{}
 	var w *world
@@ -122,7 +122,7 @@ func TestAPlannedNodeThatIsNotWholeAnyMoreIsNotUsed(t *testing.T) {
 	w.until("the others to be used", w.boundTo(map[string]string{"g-0": "a", "g-1": "c"}))
 }
 
-// A pod of a gang that another scheduler placed closes its node too, and one that is on its way out until it is gone.
+// A pod of a gang that another scheduler placed makes its node exclusive too, and a terminating one until it is gone.
 func TestStraysCloseTheirNodes(t *testing.T) {
 	foreign := asking(memberPod("f", 0, 1, 2), v1alpha1.AnnotationWholeNodes, "true")
 	foreign.Spec.SchedulerName = "other"

@@ -44,7 +44,7 @@ func TestAHalfPlacementIsCompletedByTheNextScheduler(t *testing.T) {
 	}
 }
 
-// Where it cannot, it takes back what the other bound; but never from a gang that was whole before.
+// If it cannot, it rolls back what the other bound; but never in a gang that was complete before.
 func TestAHalfPlacementIsUndoneByTheNextScheduler(t *testing.T) {
 	then := at(1000)
 	planned := created(memberPod("g", 1, 2, 2), then)
@@ -72,7 +72,7 @@ func TestAHalfPlacementIsUndoneByTheNextScheduler(t *testing.T) {
 	}
 }
 
-// Only a gang's first placement is stamped.
+// Only bindings of the initial placement have a stamp.
 func TestAMemberThatIsReplacedCarriesNoStamp(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
 	w.create(memberPod("g", 0, 2, 2), memberPod("g", 1, 2, 2))
@@ -90,7 +90,7 @@ func TestAMemberThatIsReplacedCarriesNoStamp(t *testing.T) {
 	}
 }
 
-// A replica that does not lead sees everything and writes nothing, and says so when it is asked.
+// A replica that does not lead watches everything, writes nothing, and reports that to a query.
 func TestAFollowerWritesNothing(t *testing.T) {
 	w := newWorld(t, extras{follower: true}, node("a", 2), on(memberPod("g", 0, 2, 2), "a"), memberPod("g", 1, 2, 2), memberPod("h", 0, 2, 2))
 	w.knows(2)
@@ -117,8 +117,8 @@ func TestAFollowerWritesNothing(t *testing.T) {
 	}
 }
 
-// The leader dies at some binding; what it still does is lost with it. The next one takes over: gangs are whole
-// or wait whole, and no pod is bound twice.
+// The leader dies at some binding; its later requests are lost. The next one takes over: gangs are complete or wait as a whole, and no pod
+// is bound twice.
 func TestALeaderThatDiesInAPlacement(t *testing.T) {
 	for seed := range seeds.All(t, int64(8)) {
 		t.Run(fmt.Sprint("seed", seed), func(t *testing.T) {
@@ -175,7 +175,7 @@ func (w *world) takeOver(dead chan struct{}, once *sync.Once) {
 	once.Do(func() { close(dead) })
 	w.stop()
 	w.client.Lock()
-	w.client.ReactionChain = w.client.ReactionChain[1:] // the dead one is gone
+	w.client.ReactionChain = w.client.ReactionChain[1:] // the dead leader's requests end
 	w.client.Unlock()
 	w.mu.Lock()
 	w.onBind = nil
@@ -183,8 +183,7 @@ func (w *world) takeOver(dead chan struct{}, once *sync.Once) {
 	w.succeed()
 }
 
-// succeed stops the scheduler, if it runs, and puts another one on the same API server, with an empty memory; what was said
-// before is forgotten.
+// succeed stops the scheduler, if it runs, and starts another one on the same API server, with empty memory; earlier events are dropped.
 func (w *world) succeed() {
 	w.t.Helper()
 	w.stop()
@@ -196,8 +195,7 @@ func (w *world) succeed() {
 	w.start(ctx, cancel, extras{})
 }
 
-// A reservation is made again from the same facts: for the gang that has waited for longest, since it was complete, before
-// anybody else has room.
+// A reservation is made again from the same facts: for the gang that has waited longest since it was complete, before any other gets room.
 func TestAReservationIsMadeAgainByTheNextScheduler(t *testing.T) {
 	busy, now := on(pod("busy", 2), "a"), metav1.Now()
 	busy.Spec.ActiveDeadlineSeconds, busy.Status.StartTime = ptr.To(int64(3600)), &now
@@ -224,7 +222,7 @@ func TestAReservationIsMadeAgainByTheNextScheduler(t *testing.T) {
 	w.until("the gang to be placed", w.boundTo(map[string]string{"big-0": "*", "big-1": "*"}))
 }
 
-// A node that rejects is tried again by the next scheduler, and excluded again after two rejections.
+// The next scheduler tries a rejecting node again, and excludes it after two rejections.
 func TestANodeThatRejectsIsTriedAgainByTheNextScheduler(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
 	for round := range 2 {
@@ -236,7 +234,7 @@ func TestANodeThatRejectsIsTriedAgainByTheNextScheduler(t *testing.T) {
 	}
 }
 
-// settled makes pods that were taken back anew, and waits until two gangs are bound and the others wait.
+// settled re-creates pods that were rolled back, and waits until two gangs are bound and the others wait.
 func (w *world) settled(gangs, size int) {
 	w.t.Helper()
 	w.until("two gangs to be placed and one to wait", func() bool {

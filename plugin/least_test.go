@@ -18,8 +18,8 @@ func leastWorld(t *testing.T, least int, objects ...runtime.Object) *world {
 	}}, objects...)
 }
 
-// As many as fit are placed, never fewer than the least; the others join, one by one if need be, and nobody is taken back
-// for their sake.
+// As many as fit are placed, never fewer than the minimum; the others join, if need be one by one, and no placed member is rolled back for
+// them.
 func TestAGangThatCanDoWithFewer(t *testing.T) {
 	w := leastWorld(t, 2, node("a", 2))
 	for slot := range 4 {
@@ -45,8 +45,8 @@ func TestAGangThatCanDoWithFewer(t *testing.T) {
 	}
 }
 
-// A gang that runs with what it needs is not disturbed where one is lost that it can do without, and where one is lost
-// that it cannot, that one alone is awaited.
+// A gang with its minimum is not disturbed by the loss of a dispensable member; after the loss of a required one it waits for that one
+// alone.
 func TestLossesOfAGangThatCanDoWithFewer(t *testing.T) {
 	w := leastWorld(t, 3, node("a", 2), node("b", 2), node("c", 2), node("d", 2))
 	for slot := range 4 {
@@ -82,8 +82,8 @@ func groupPod(name string) *v1.Pod {
 	return p
 }
 
-// A member of another API's group that ended well counts, also for a scheduler that was not there then; and who waits for others has
-// a reason on the pod.
+// A member of another API's group that succeeded counts, also for a scheduler that started later; a member that waits for others has a
+// reason on the pod.
 func TestAMemberOfAGroupThatEndedWellCounts(t *testing.T) {
 	ended := on(groupPod("en-0"), "a")
 	ended.Status.Phase = v1.PodSucceeded

@@ -40,7 +40,7 @@ func TestAnswersAreCounted(t *testing.T) {
 	}
 }
 
-// searches is how often room was looked for.
+// searches returns the number of searches for room.
 func (w *world) searches() uint64 {
 	w.t.Helper()
 	r := prometheus.NewRegistry()
@@ -57,7 +57,7 @@ func (w *world) searches() uint64 {
 	return 0
 }
 
-// count is how often a histogram was told something.
+// count returns the number of a histogram's observations.
 func count(t *testing.T, h prometheus.Histogram) uint64 {
 	t.Helper()
 	r := prometheus.NewRegistry()

@@ -105,7 +105,7 @@ func TestWaitsForAllToBeReplaced(t *testing.T) {
 	w.until("both to be bound", w.boundTo(map[string]string{"g-1": "b", "g-2": "c"}))
 }
 
-// A scheduler that starts anew knows a half-bound gang from its pods and goes on with it.
+// A restarted scheduler finds a half-bound gang by its pods and continues with it.
 func TestAHalfBoundGangGoesOnAfterARestart(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), on(memberPod("g", 0, 2, 2), "a"), memberPod("g", 1, 2, 2))
 	w.until("the other to be bound", w.boundTo(map[string]string{"g-0": "a", "g-1": "b"}))

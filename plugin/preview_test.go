@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// What a preview says is what happens next, to the word; asking changes nothing.
+// A preview equals the next placement, word for word; a query changes nothing.
 func TestAPreviewSaysWhatHappens(t *testing.T) {
 	sick := node("d", 2)
 	taintWith(v1alpha1.TaintUnhealthy, "XidOffBus")(sick)

@@ -74,7 +74,7 @@ func TestAnswersAreWrittenOncePerGang(t *testing.T) {
 	}
 }
 
-// Nobody waits for the publisher, whatever the API server does.
+// No caller waits for the publisher, whatever the API server does.
 func TestCallersDoNotWaitForTheAPIServer(t *testing.T) {
 	c := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(
 		runtime.NewScheme(),

@@ -16,7 +16,7 @@ import (
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
-// The queue's order: priority; who is waited for on nodes; the gang whose first pod is the oldest, its members together.
+// The queue's order: priority; pods that members on nodes wait for; the gang whose first pod is the oldest, its members together.
 func TestWhoseTurnItIs(t *testing.T) {
 	p := &Plugin{gangs: newCache(), queueKeys: &queueKeys{of: map[types.UID]gangcache.QueueKey{}}}
 	created := func(pod *v1.Pod, priority int32, second int64) *v1.Pod {

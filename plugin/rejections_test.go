@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// fails is what the kubelet says that does not admit a pod.
+// fails sets the status of a pod that the kubelet did not admit.
 func (w *world) fails(name, reason string) {
 	w.t.Helper()
 	p, err := w.client.CoreV1().Pods("ns").Get(w.ctx, name, metav1.GetOptions{})
@@ -28,7 +28,7 @@ func (w *world) fails(name, reason string) {
 	w.remove(name)
 }
 
-// aRejectsTwice has node a reject a member twice; the third one goes to node b.
+// aRejectsTwice makes node a reject a member twice; the third one is placed on node b.
 func (w *world) aRejectsTwice() {
 	w.t.Helper()
 	for range 2 {
@@ -40,8 +40,8 @@ func (w *world) aRejectsTwice() {
 	w.until("the member to go elsewhere", w.boundTo(map[string]string{"g-0": "b"}))
 }
 
-// A node that is ready and rejects every pod does not get all of them: after the second the gang goes claims.Elsewhere, and
-// the node comes back by itself.
+// A ready node that rejects every pod does not get all of them: after the second the gang is placed elsewhere, and the exclusion ends after
+// a time.
 func TestANodeThatRejectsIsSetAside(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2), node("d", 2))
 	w.aRejectsTwice()
@@ -59,7 +59,7 @@ func TestANodeThatRejectsIsSetAside(t *testing.T) {
 	w.until("all to be bound once the node is back", w.boundTo(map[string]string{"big-0": "a", "big-1": "c", "big-2": "d"}))
 }
 
-// TestSickWhateverTheEffect: taints that let repairing pods in keep members off all the same.
+// TestSickWhateverTheEffect: taints that admit repairing pods still exclude members.
 func TestSickWhateverTheEffect(t *testing.T) {
 	for _, effect := range []v1.TaintEffect{v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule} {
 		for _, taint := range []string{v1alpha1.TaintUnhealthy, v1alpha1.TaintOutage} {
@@ -72,7 +72,7 @@ func TestSickWhateverTheEffect(t *testing.T) {
 	}
 }
 
-// A Node that was made anew under the same name is another one: it rejected nobody.
+// A Node that was re-created under the same name has rejected no pod.
 func TestANewNodeOfThatNameIsNotSetAside(t *testing.T) {
 	one := node("a", 2)
 	one.UID = "first"
@@ -93,7 +93,7 @@ func TestANewNodeOfThatNameIsNotSetAside(t *testing.T) {
 	w.until("the member to be bound there", w.boundTo(map[string]string{"g-0": "a"}))
 }
 
-// Who may create pods can name any node in them and have them fail there: no node is excluded for that.
+// A user who can create pods can name any node in them and make them fail there: no node is excluded for that.
 func TestPodsThatNobodyPlacedSetNoNodeAside(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
 	for range 4 {
@@ -106,7 +106,7 @@ func TestPodsThatNobodyPlacedSetNoNodeAside(t *testing.T) {
 	}
 }
 
-// What a namespace's own pods met keeps the node from its own gangs, and from nobody else's.
+// Rejections of a namespace's own pods exclude the node for its gangs only.
 func TestANodeIsSetAsideForTheNamespaceThatMetIt(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2), node("d", 2))
 	w.aRejectsTwice()
@@ -119,7 +119,7 @@ func TestANodeIsSetAsideForTheNamespaceThatMetIt(t *testing.T) {
 	}
 }
 
-// An image that cannot be pulled and a reference that leads nowhere are no node's fault.
+// An image that cannot be pulled and a missing reference are no node's fault.
 func TestOwnFaultsOfPods(t *testing.T) {
 	waits := func(reason string) v1.ContainerStatus {
 		return v1.ContainerStatus{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason}}}
@@ -137,7 +137,7 @@ func TestOwnFaultsOfPods(t *testing.T) {
 	}
 }
 
-// A pod that ran, or ended for its own reasons, says nothing about its node.
+// A pod that ran, or failed for its own reasons, is no evidence about its node.
 func TestEndsThatAreNotTheNodes(t *testing.T) {
 	base := func() *v1.Pod {
 		p := on(memberPod("g", 0, 1, 2), "a")

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// A deletion is tried for as long as an API server takes to come back, and not for ever.
+// A deletion is retried for as long as an API server takes to restart, and not for ever.
 func TestHowLongADeletionIsTried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, tries := time.Now(), 0

@@ -54,7 +54,7 @@ func (w *world) whoLeft() []string {
 	return all
 }
 
-// told reports whether a pod was told something by an event.
+// told reports whether a pod has an event with a text.
 func (w *world) told(pod, text string) func() bool {
 	return func() bool {
 		w.mu.Lock()
@@ -85,7 +85,7 @@ func TestAWholeGangMakesRoom(t *testing.T) {
 	w.until("the room to be held no more", func() bool { return !w.plugin.reservations.Any() })
 }
 
-// NobodyForNothing: nobody leaves where the gang would not fit then, and nobody for a gang that forbids it.
+// NobodyForNothing: no pod is preempted if the gang would not fit afterwards, or if the gang forbids preemption.
 func TestNobodyLeavesForNothing(t *testing.T) {
 	w := newWorld(t, extras{before: evicting("")}, node("a", 2), node("b", 2))
 	w.create(prior(0, gangOf("low", 2, 2)...)...)
@@ -107,7 +107,7 @@ func TestNobodyLeavesForNothing(t *testing.T) {
 	}
 }
 
-// BudgetsKept: who stands under a disruption budget that allows nothing stays, and the dearer one leaves.
+// BudgetsKept: a unit under a disruption budget that allows nothing stays, and the more expensive one is preempted.
 func TestDisruptionBudgetsHold(t *testing.T) {
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "x"},
 		Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelGang: "kept"}}}}
@@ -123,7 +123,7 @@ func TestDisruptionBudgetsHold(t *testing.T) {
 	}
 }
 
-// HeldIsHeld: while those who leave have not left, what becomes free is kept from gangs and pods of no higher priority.
+// HeldIsHeld: while victims terminate, the freed room is held against gangs and pods of no higher priority.
 func TestFreedRoomIsHeld(t *testing.T) {
 	var slow *world
 	w := newWorld(t, extras{before: func(w *world) {
@@ -169,7 +169,7 @@ func TestFreedRoomIsHeld(t *testing.T) {
 	}
 }
 
-// The first gang in order that is refused for long has room reserved, into which go only those that are gone in time.
+// Room is reserved for the first gang in order that was refused for long; only pods that end in time may use it.
 func TestAReservationIsFilledInOnly(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2))
 	w.plugin.args.ReservationAfter.Duration = 0
@@ -204,8 +204,8 @@ func TestAReservationIsFilledInOnly(t *testing.T) {
 	}
 }
 
-// Whoever said when it would be over and is not makes room for the gang whose reservation counted on that; one that said
-// nothing, one that has time left and one that stands claims.Elsewhere stay.
+// A unit that exceeds its declared end is preempted for the gang whose reservation relied on that; one without a declared end, one with
+// time left and one on other nodes stay.
 func TestAnOverdueJobMakesRoom(t *testing.T) {
 	running := func(name, at, runTime string, since time.Duration) *v1.Pod {
 		p := on(memberPod(name, 0, 1, 2), at)

@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// WholeUnits: a pod of no gang has a whole gang leave, where one member would have been enough.
+// WholeUnits: for a pod of no gang a whole gang is preempted, even if one member would have been enough.
 func TestAPodHasAWholeGangLeave(t *testing.T) {
 	w := newWorld(t, extras{before: evicting("")}, node("a", 2), node("b", 2), node("c", 2))
 	w.create(prior(0, gangOf("low", 3, 2)...)...)
@@ -42,8 +42,8 @@ func TestASinglePodLeavesBeforeAGang(t *testing.T) {
 	}
 }
 
-// NobodyForNothing, BudgetsKept: nobody leaves for a pod that forbids it, that fits nowhere, that two groups claim, or
-// against a budget.
+// NobodyForNothing, BudgetsKept: no pod is preempted for a pod that forbids it, that fits nowhere, that two groups claim, or against a
+// budget.
 func TestNobodyLeavesForAPodInVain(t *testing.T) {
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "x"},
 		Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelGang: "kept"}}}}

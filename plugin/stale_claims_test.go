@@ -56,8 +56,7 @@ func sick(n *v1.Node) *v1.Node {
 	return n
 }
 
-// Members that are tied by their claims to nodes that they cannot have, after a binding that failed, get others; one that is
-// on its node keeps its device.
+// Members that their claims tie to unusable nodes, after a failed binding, get other devices; one on its node keeps its device.
 func TestDevicesThatAreLeftOverAreGivenBack(t *testing.T) {
 	pods, objects := claiming("g", 3)
 	got(objects[0], "a")
@@ -132,7 +131,7 @@ func TestClaimsForExtendedResourcesThatAreLeftOverAreDeleted(t *testing.T) {
 	w.until("both to be bound", w.boundTo(map[string]string{"g-0": "*", "g-1": "*"}))
 }
 
-// A refused gang's leader does not go on to the framework's own plugin for claims, which knows nothing of it and would log an error.
+// A refused gang's leader does not reach the framework's own plugin for claims, which would log an error.
 func TestClaimsOfARefusedGangAreNotAskedFor(t *testing.T) {
 	pods, objects := claiming("g", 2)
 	w := newWorld(t, versioned, append(objects, deviceClass(), devices("a", 1), node("a", 0))...)
@@ -177,7 +176,7 @@ func TestClaimsOfSinglePodsAreAskedForOnce(t *testing.T) {
 	}
 }
 
-// Where nobody serves claims, a gang that has some is refused and hears why; others are placed.
+// If the cluster serves no claims, a gang with claims is refused with that reason; others are placed.
 func TestClaimsThatNobodyServes(t *testing.T) {
 	featuregatetesting.SetFeatureGateEmulationVersionDuringTest(t, utilfeature.DefaultFeatureGate, version.MustParse("1.34"))
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.DynamicResourceAllocation, false)
@@ -231,7 +230,7 @@ func TestAGangIsPlannedOnceDevicesAreGivenBack(t *testing.T) {
 	w.until("both to be bound", w.boundTo(map[string]string{"g-0": "*", "g-1": "*"}))
 }
 
-// asker counts for how many shapes of pods a plugin asked what filters say.
+// asker counts the shapes of pods for which a plugin ran filters.
 type asker struct{ asked atomic.Int64 }
 
 func (*asker) Name() string { return "Asker" }

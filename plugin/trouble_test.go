@@ -25,7 +25,7 @@ import (
 	"holdfast.dev/holdfast/plugin/planner"
 )
 
-// saboteur is a plugin that makes nodes go bad in the middle of a plan.
+// saboteur is a plugin that makes nodes unusable during a plan.
 type saboteur struct {
 	mu sync.Mutex
 	// spoils: the pod's Reserve on the node fails, and from then on no pod passes Filter there.
@@ -195,7 +195,7 @@ func TestAMemberDeletedInTheMiddleOfAPlan(t *testing.T) {
 	w.until("all to be bound", w.boundTo(map[string]string{"g-0": "*", "g-1": "*", "g-2": "*"}))
 }
 
-// A gang of higher priority comes between the leader of another and its siblings: the plan that stands holds.
+// A gang of higher priority is queued between the leader of another and its siblings: the open plan holds.
 func TestAStandingPlanHoldsAgainstAHigherPriority(t *testing.T) {
 	s := &saboteur{}
 	var w *world

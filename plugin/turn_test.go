@@ -20,7 +20,7 @@ import (
 	"holdfast.dev/holdfast/plugin/planner"
 )
 
-// usher is a plugin that says where the queue keeps pods.
+// usher is a plugin that decides where the queue keeps pods.
 type usher struct {
 	mu sync.Mutex
 	// gated pods are held at PreEnqueue; fails counts errors that their next cycles end with, planned: only after they were planned.
@@ -93,8 +93,8 @@ func ago(seconds int) time.Time {
 	return time.Now().Truncate(time.Second).Add(-time.Duration(seconds) * time.Second)
 }
 
-// A gang that lost a pod has the room that comes back, however that comes and wherever the queue keeps its pod; a newer gang or
-// pod waits for it.
+// A gang that lost a pod gets the room that is freed, however it is freed and wherever the queue has its pod; a newer gang or pod waits for
+// it.
 func TestWhoLostAPodIsNotPassed(t *testing.T) {
 	type arrival struct {
 		before []runtime.Object
@@ -147,7 +147,7 @@ func TestWhoLostAPodIsNotPassed(t *testing.T) {
 	}
 }
 
-// Room that is reserved for a gang that never was whole is not kept from one that lost a pod.
+// Room reserved for a gang that was never complete is not held against one that lost a pod.
 func TestWhoLostAPodHasReservedRoom(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), created(on(memberPod("long", 0, 2, 2), "a"), ago(8)), node("b", 2), on(pod("filler", 2), "b"))
 	w.create(created(memberPod("fresh", 0, 1, 2), at(2)))
@@ -158,7 +158,7 @@ func TestWhoLostAPodHasReservedRoom(t *testing.T) {
 	w.until("it to have the room", w.boundTo(map[string]string{"long-1": "b"}))
 }
 
-// A scheduler that has just started knows who is ahead before it places anybody.
+// A scheduler that has just started knows the order before it places any pod.
 func TestNobodyIsPassedByTheNextScheduler(t *testing.T) {
 	for range 10 {
 		w := newWorld(t, extras{}, created(pod("lone", 2), ago(7)), created(memberPod("fresh", 0, 1, 2), ago(7)), node("a", 2), node("b", 2),
@@ -172,7 +172,7 @@ func TestNobodyIsPassedByTheNextScheduler(t *testing.T) {
 	}
 }
 
-// Who is ahead and does not come keeps others waiting for a while only.
+// A gang that is ahead and does not come delays others only for a while.
 func TestWhoDoesNotComeIsPassed(t *testing.T) {
 	u := &usher{}
 	w := newWorld(t, u.extras(), node("a", 2), created(on(memberPod("long", 0, 2, 2), "a"), ago(8)))

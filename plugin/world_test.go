@@ -59,7 +59,7 @@ var (
 	at        = plugintest.At
 )
 
-// newCache is a cache of gangs that their pods alone tell of.
+// newCache returns a cache of gangs whose terms come from their pods alone.
 func newCache() *gangcache.Cache {
 	return gangcache.New(gangcache.Config{
 		Terms: func(_ types.NamespacedName, pod *v1.Pod) (gangcache.Terms, error) { return gangcache.OwnTerms(pod) },
@@ -88,7 +88,7 @@ type world struct {
 	conditions map[string]int
 	// refuseBind makes the binding of a pod fail, once per count.
 	refuseBind map[string]int
-	// evicted lists pods that were told to leave.
+	// evicted are the evicted pods.
 	evicted []string
 	// onBind runs before a pod is bound.
 	onBind func(pod, node string)
@@ -100,7 +100,7 @@ type extras struct {
 	plugins map[string]frameworkruntime.PluginFactory
 	// follower: the scheduler's informers run, but it does not lead until lead is called.
 	follower bool
-	// terms, where set, is what is known of gangs besides their pods.
+	// terms, where set, replaces the terms of gangs.
 	terms func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error)
 	// before runs before the scheduler starts.
 	before func(*world)
@@ -192,7 +192,7 @@ func testProfile(t testing.TB, x extras) schedulerapi.KubeSchedulerProfile {
 	return p
 }
 
-// gangs is a client that has a Gang of every name asked for, and notes what is applied.
+// gangs returns a client that has a Gang of any name, and records applied objects.
 func (w *world) gangs() *dynamicfake.FakeDynamicClient {
 	c := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(
 		runtime.NewScheme(),
@@ -313,7 +313,7 @@ func (w *world) remove(names ...string) {
 	}
 }
 
-// where is the node of a pod.
+// where returns the node of a pod.
 func (w *world) where(name string) string {
 	p, err := w.client.CoreV1().Pods("ns").Get(w.ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -381,7 +381,7 @@ func (w *world) boundTo(want map[string]string) func() bool {
 	}
 }
 
-// placement is the newest status of a gang.
+// placement returns the newest status of a gang.
 func (w *world) placement(name string) v1alpha1.PlacementStatus {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -51,7 +51,7 @@ func TestRecognise(t *testing.T) {
 	}
 }
 
-// Property: after any history of nodes and takings, the counts kept by change are those counted anew.
+// Property: after any history of nodes and takings, the updated counts equal counts from the beginning.
 func TestIndexesKeepUp(t *testing.T) {
 	levels := []Level{{Name: "zone"}, {Name: "rack"}}
 	shapes := []Shape{{Requests: Resources{"gpu": 1}}, {Requests: Resources{"gpu": 2, "cpu": 1}, Whole: true}, {Requests: Resources{"cpu": 3}}}
@@ -102,7 +102,7 @@ func TestIndexesKeepUp(t *testing.T) {
 	}
 }
 
-// same compares a kept index with one that is built now.
+// same compares a stored index with a new one.
 func same(t *testing.T, seed int64, tree *Tree, shape Shape) {
 	t.Helper()
 	kept := view(tree, shape)
@@ -112,7 +112,7 @@ func same(t *testing.T, seed int64, tree *Tree, shape Shape) {
 	}
 }
 
-// view says all that a tree says of a shape, by name.
+// view returns all that a tree has for a shape, by name.
 func view(tree *Tree, shape Shape) map[string][]int32 {
 	x := tree.Index(shape)
 	all := map[string][]int32{}

@@ -79,7 +79,7 @@ func TestRoomAndLacks(t *testing.T) {
 	}
 }
 
-// Property: whatever was tried, Undo gives back exactly that, and Take never goes below zero.
+// Property: after any trials, Undo reverts exactly these, and Take never makes a node negative.
 func TestTryAndUndo(t *testing.T) {
 	for seed := range seeds.All(t, int64(200)) {
 		rng := rand.New(rand.NewSource(seed))
@@ -150,7 +150,7 @@ func TestChangedWhileTakenPanics(t *testing.T) {
 	}
 }
 
-// TestAssume: who is on the way counts as if there: devices, a tenant, the whole node, the larger promise of spares; Undo takes all back.
+// TestAssume: an assumed pod counts as present: devices, a tenant, the whole node, the larger promise of spares; Undo reverts all.
 func TestAssume(t *testing.T) {
 	type seen struct {
 		free                     int64
@@ -198,7 +198,7 @@ func TestAssume(t *testing.T) {
 	}
 }
 
-// TestReplacedWhole: what is not said of a node any more is not free there.
+// TestReplacedWhole: a resource that a node no longer has is not free there.
 func TestReplacedWhole(t *testing.T) {
 	tree := New(nil, Node{Name: "n", Free: Resources{"gpu": 8}})
 	tree.Set(Node{Name: "n", Free: Resources{"cpu": 1}})
@@ -207,7 +207,7 @@ func TestReplacedWhole(t *testing.T) {
 	}
 }
 
-// TestNumbersAreUsedAgain: nodes and domains that come and go leave nothing behind.
+// TestNumbersAreUsedAgain: removed nodes and domains leave nothing behind.
 func TestNumbersAreUsedAgain(t *testing.T) {
 	tree := New([]Level{{"zone", "z"}, {"rack", "r"}})
 	for i := range 10 {
@@ -223,8 +223,8 @@ func TestNumbersAreUsedAgain(t *testing.T) {
 	}
 }
 
-// TestIndexFits: as often as the scarcest of all that a shape wants allows, however much there is; none where a pod wants the whole node,
-// or the shape does and somebody is there.
+// TestIndexFits: the scarcest of a shape's resources decides; 0 if a pod uses the whole node, or if the shape requires that and a pod is
+// there.
 func TestIndexFits(t *testing.T) {
 	free := Resources{"gpu": 5, "cpu": 4}
 	for _, tc := range []struct {
@@ -253,7 +253,7 @@ func TestIndexFits(t *testing.T) {
 	}
 }
 
-// TestIndexesAreKeptApart: more shapes than are kept in turn, each asked for again and again, and the same numbers for another resource.
+// TestIndexesAreKeptApart: more shapes than are stored, each used repeatedly in turn, and the same numbers for another resource.
 func TestIndexesAreKeptApart(t *testing.T) {
 	tree := New(nil, Node{Name: "n", Free: Resources{"gpu": 64, "cpu": 32}})
 	for range 3 {
@@ -268,7 +268,7 @@ func TestIndexesAreKeptApart(t *testing.T) {
 	}
 }
 
-// TestIndexesOfAlikeShapes: amounts that differ in any byte, and shapes that want nodes of their own, are others.
+// TestIndexesOfAlikeShapes: shapes that differ in any amount, or in Whole, have separate indexes.
 func TestIndexesOfAlikeShapes(t *testing.T) {
 	const most = int64(1) << 48
 	tree := New(nil, Node{Name: "n", Free: Resources{"memory": most}, Tenants: 1})
@@ -288,7 +288,7 @@ func TestIndexesOfAlikeShapes(t *testing.T) {
 	}
 }
 
-// TestIndexesAreKept: the shapes that were asked about last are not counted anew, in whatever order they name what they want.
+// TestIndexesAreKept: the shapes used last are not counted again, in any order of their resources.
 func TestIndexesAreKept(t *testing.T) {
 	tree := New(nil, Node{Name: "n", Free: Resources{"gpu": 64, "cpu": 64}})
 	ask := func(gpus int) *Index {
@@ -298,7 +298,7 @@ func TestIndexesAreKept(t *testing.T) {
 	for i := range keptIndexes {
 		kept[i] = ask(i)
 	}
-	for range 10 { // the first is asked about again before another comes
+	for range 10 { // the first is used again before another one
 		if again := ask(0); again != kept[0] {
 			t.Fatal("a shape that was kept was counted anew")
 		}

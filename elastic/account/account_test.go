@@ -21,8 +21,7 @@ func fail(a *Account, g Generation, c cause.Cause, at time.Time) *Recovery {
 	return a.Open(Opening{Cause: c, EndedAt: at, DetectedAt: at}, g)
 }
 
-// TestTheRecordStaysSmall: however many pods are replaced however often, what is over is told of in part only, and what
-// is not over is kept.
+// TestTheRecordStaysSmall: however many pods are replaced, the record has only a part of the completed replacements, and all others.
 func TestTheRecordStaysSmall(t *testing.T) {
 	const pods = 200
 	a := New(Recorded{})
@@ -31,7 +30,7 @@ func TestTheRecordStaysSmall(t *testing.T) {
 		for i := range pods {
 			pod := fmt.Sprintf("%d-%d", round, i)
 			a.Replace(round, replacements.Termination{Pod: pod}, members.Pod{})
-			if i < pods-1 { // the last one is in its Job yet
+			if i < pods-1 { // the last one is still in its Job
 				a.NoteReleased(pod, start)
 			}
 		}
@@ -51,7 +50,7 @@ func TestTheRecordStaysSmall(t *testing.T) {
 	}
 }
 
-// TestProgressRefills: a step that is newer than any before refills the budget, and what people allow is counted apart.
+// TestProgressRefills: a newer step than any before refills the budget; a user's limit is counted separately.
 func TestProgressRefills(t *testing.T) {
 	a := New(Recorded{Budget: Budget{Restarts: 7, WithoutProgress: 4}, BestStep: 20, Before: 6})
 	if left := a.RestartsLeft(0, false); left != 6 {
@@ -73,7 +72,7 @@ func TestProgressRefills(t *testing.T) {
 	}
 }
 
-// TestSeenBefore: the same failure counts as seen until there is progress; what is no failure may lie between.
+// TestSeenBefore: the same failure counts as repeated until there is progress; causes that are no failure may lie in between.
 func TestSeenBefore(t *testing.T) {
 	a, c := New(Recorded{}), failed("ValueError: x")
 	c.Suspect = cause.SuspectBus
@@ -91,8 +90,8 @@ func TestSeenBefore(t *testing.T) {
 	}
 }
 
-// TestFailsToRestore: a step is given up where the same failure to restore it comes again before all have restored, however long ago it was
-// and whatever pods left since; where each try fails for another reason, after three.
+// TestFailsToRestore: a step is given up if the same failure to restore it repeats before all have restored, however long ago it was and
+// whichever pods left since; if each try fails for another reason, after three.
 func TestFailsToRestore(t *testing.T) {
 	grew, full := cause.Cause{Code: cause.RestoreFailed, Message: "RestoreError: groups"}, cause.Cause{Code: cause.RestoreFailed, Message: "MemoryError: full"}
 	away, displaced := cause.Cause{Code: cause.RestoreFailed, Message: "OSError: away"}, cause.Cause{Code: cause.PodReplaced}
@@ -126,7 +125,7 @@ func TestFailsToRestore(t *testing.T) {
 	}
 }
 
-// TestANodeIsToBlame: a failure in the slot of a pod whose node is sick is the node's, and costs no restart.
+// TestANodeIsToBlame: a failure in the slot of a pod with a sick node is attributed to the node, and costs no restart.
 func TestANodeIsToBlame(t *testing.T) {
 	for why, want := range map[string]cause.Code{
 		"XidFatal":               cause.PodReplaced,
@@ -143,7 +142,7 @@ func TestANodeIsToBlame(t *testing.T) {
 	}
 }
 
-// TestEachRecoveryIsCountedOnce: what a recovery cost is counted when it comes to its end, or when the next one begins.
+// TestEachRecoveryIsCountedOnce: the cost of a recovery is counted when it ends, or when the next one begins.
 func TestEachRecoveryIsCountedOnce(t *testing.T) {
 	a := New(Recorded{Figures: Figures{StepTime: time.Second}})
 	g := Generation{Number: 1}
@@ -165,7 +164,7 @@ func TestEachRecoveryIsCountedOnce(t *testing.T) {
 	}
 }
 
-// TestExcuses: port conflicts and late launchers cost nothing until there are too many in a row.
+// TestExcuses: port conflicts and late launchers spend no restart until there are too many in a row.
 func TestExcuses(t *testing.T) {
 	a, conflict := New(Recorded{}), cause.Cause{Code: cause.PortConflict}
 	for i := range MaxExcused {

@@ -14,12 +14,12 @@ var (
 	pace  = barrier.Pace{Step: 100 * time.Millisecond, Interval: 100 * time.Millisecond}
 )
 
-// at lets all ranks be at a step, which all hold.
+// at moves all ranks to a step, which all hold.
 func at(step int64) barrier.Levels {
 	return barrier.Levels{Reported: step, LowestReported: step, Newest: step, CommonStep: step}
 }
 
-// TestHold: the hold lies as many steps ahead as ranks take in LeadTime, and one; where their pace is not known, two.
+// TestHold: the barrier is ahead by the steps that ranks do in LeadTime, plus one; with an unknown pace, by two.
 func TestHold(t *testing.T) {
 	for step, want := range map[time.Duration]int64{0: 12, 100 * time.Millisecond: 14, time.Second: 12, time.Microsecond: 1010} {
 		b := barrier.Barrier{}
@@ -33,13 +33,13 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestHeld: ranks are taken to stay once nothing has moved for a moment after all agents passed the hold on, for longer where they do
-// not say so, and at the latest after most.
+// TestHeld: ranks count as staying once none has moved for a short time after all agents passed the barrier on, for longer if some have not
+// confirmed that, and after most in any case.
 func TestHeld(t *testing.T) {
 	for name, tt := range map[string]struct {
 		passed bool
 		most   time.Duration
-		after  time.Duration // all are at the hold
+		after  time.Duration // all are at the barrier
 	}{
 		"all have passed it on": {true, time.Minute, barrier.RestConfirmed},
 		"nobody says so":        {false, time.Minute, time.Second},
@@ -57,7 +57,7 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestMove: the hold moves on once where all saved beyond it and not the same step, and where some wait for others that are held.
+// TestMove: the barrier moves once if all ranks saved different steps beyond it, and if some wait for others that stay.
 func TestMove(t *testing.T) {
 	b := barrier.Barrier{}
 	b.Note(at(10), true, start)
@@ -77,7 +77,7 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestNotHeldElsewhere: ranks that are still below the hold, or beyond it and apart, are not taken to stay there.
+// TestNotHeldElsewhere: ranks below the barrier, or beyond it and apart, do not count as staying.
 func TestNotHeldElsewhere(t *testing.T) {
 	for name, levels := range map[string]barrier.Levels{
 		"below": at(12),
@@ -93,12 +93,12 @@ func TestNotHeldElsewhere(t *testing.T) {
 	}
 }
 
-// TestRest: how long nothing may have moved depends on when all had passed the hold on, and on how often anything is told.
+// TestRest: the required time without movement depends on when all had passed the barrier on, and on the interval of reports.
 func TestRest(t *testing.T) {
 	const slow = 3 * time.Second
 	for name, tt := range map[string]struct {
-		toldAt int64 // the step that is told when all have passed the hold on; 0: they never do
-		again  bool  // an agent is alone for so long that it lets its ranks go
+		toldAt int64 // the reported step when all have passed the barrier on; 0: they never do
+		again  bool  // an agent without a coordinator releases its ranks
 		beat   time.Duration
 		rest   time.Duration
 	}{
@@ -159,7 +159,7 @@ func TestMoveOnlyWhereItMust(t *testing.T) {
 	}
 }
 
-// TestMovesOnceForRanksThatAreApart: a second time would chase them for ever.
+// TestMovesOnceForRanksThatAreApart: a second move could repeat for ever.
 func TestMovesOnceForRanksThatAreApart(t *testing.T) {
 	b := barrier.Barrier{}
 	b.Note(at(10), true, start)
@@ -173,7 +173,7 @@ func TestMovesOnceForRanksThatAreApart(t *testing.T) {
 	}
 }
 
-// TestAhead: ranks need a step's time for each step to the hold.
+// TestAhead: ranks need the duration of each step up to the barrier.
 func TestAhead(t *testing.T) {
 	b := barrier.Barrier{}
 	b.Note(at(10), true, start)

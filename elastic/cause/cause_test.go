@@ -21,7 +21,7 @@ func text(t *testing.T, name string) string {
 	return string(b)
 }
 
-// exit is a rank's end at a time that its node's clock showed.
+// exit is a rank's end, with its node's time.
 func exit(rank, code, signal, atMs int, traceback string) Exit {
 	return Exit{
 		rank,
@@ -79,7 +79,7 @@ func TestFirst(t *testing.T) {
 	}
 }
 
-// The texts are as PyTorch and NCCL write them.
+// The texts are PyTorch's and NCCL's.
 const (
 	watchdog = "[rank2]:[E616 03:31:38.928463388 ProcessGroupNCCL.cpp:684] [Rank 2] To avoid data inconsistency, we are taking the entire process down.\n" +
 		"terminate called after throwing an instance of 'c10::DistBackendError'\n" +
@@ -140,7 +140,7 @@ func TestSuspect(t *testing.T) {
 	}
 }
 
-// TestAccused: a peer is at fault where several pods name it, and no other one as often.
+// TestAccused: a peer is at fault if several pods name it, and no other one as often.
 func TestAccused(t *testing.T) {
 	lost := func(rank int, peers ...string) Exit {
 		text := remote
@@ -235,8 +235,8 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// TestFirstOfSilentOnes: an exit code that a script chooses comes before an abort, whoever was earlier; one rank that aborted beside
-// others that were ended is no watchdog's work.
+// TestFirstOfSilentOnes: an exit code that a script chooses comes before an abort, whichever was earlier; one aborted rank beside others
+// that were ended is not the watchdog's.
 func TestFirstOfSilentOnes(t *testing.T) {
 	got, _ := First([]Exit{exit(0, 134, 6, 1, ""), exit(1, 3, 0, 9, "")})
 	if got.Rank != 1 || got.Weak {
@@ -251,7 +251,7 @@ func TestFirstOfSilentOnes(t *testing.T) {
 	}
 }
 
-// TestWeak: what only follows from something else says so, and in the watchdog's case what it waited for.
+// TestWeak: a cause that only follows from another one is marked so; the watchdog's cause names what it waited for.
 func TestWeak(t *testing.T) {
 	const waits = "it waited for other ranks in a collective"
 	for name, c := range map[string]struct {
@@ -322,7 +322,7 @@ func TestExternal(t *testing.T) {
 	}
 }
 
-// TestPrintable: a terminal finds nothing to obey, and who reads sees what was there.
+// TestPrintable: the text has no control sequence for a terminal, and shows what was there.
 func TestPrintable(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                    "",

@@ -130,7 +130,7 @@ func (s *Server) send(ctx context.Context, st *stream, rpc coordinatorv1.Coordin
 		select {
 		case w := <-st.next:
 			w.Authorities, authorities = authorities, ""
-			if w.modules != nil && !handed { // once per stream: directives are many
+			if w.modules != nil && !handed { // once per stream, not with each directive
 				w.Modules, handed = w.modules.names, true
 			}
 			st.sends.Add(1)

@@ -33,34 +33,34 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// memory is a store that forgets nothing while the test lasts.
+// memory is a store in memory.
 type memory struct {
 	mu      sync.Mutex
 	members map[Key]int
 	records map[Key]elastic.Record
 	ended   map[Key]elastic.Verdict
 	notices map[Key][]elastic.Notice
-	// refuse makes the next writes break.
+	// refuse makes the next writes fail.
 	refuse int
-	// gone: there are no Gangs any more.
+	// gone: all Gangs are deleted.
 	gone bool
-	// over are gangs whose Job is.
+	// over are the gangs whose Job is over.
 	over map[Key]bool
 	// superseded makes the next write find another process's record.
 	superseded bool
 	writes     chan elastic.Record
-	// storage is how often gangs copy to storage.
+	// storage is the interval at which gangs copy steps to storage.
 	storage  time.Duration
 	replaced []elastic.Termination
-	// retention is what the job asks to be kept.
+	// retention is the job's retention setting.
 	retention elastic.Retention
-	// replacing, where set, is what a replacement meets before it is done.
+	// replacing, where set, is called by each replacement before it is done.
 	replacing func(ctx context.Context, key Key, d elastic.Termination) error
 	// holders are the pods that run, by slot.
 	holders map[elastic.Slot]elastic.Pod
-	// terminating are the pods, by UID, that were told to end.
+	// terminating are the pods, by UID, for which NoteTerminating was called.
 	terminating []string
-	// busy is how often the store cannot take that word.
+	// busy is how often NoteTerminating returns false.
 	busy int
 }
 
@@ -182,11 +182,11 @@ type house struct {
 	stop   context.CancelFunc
 	done   chan error
 	server *Server
-	// contactTimeout is how long agents may say nothing here; 0: a minute.
+	// contactTimeout is how long agents may send nothing here; 0: a minute.
 	contactTimeout time.Duration
 }
 
-// Identify knows callers by their tokens.
+// Identify returns callers by their tokens.
 func (h *house) Identify(ctx context.Context) (Caller, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	h.mu.Lock()
@@ -198,7 +198,7 @@ func (h *house) Identify(ctx context.Context) (Caller, error) {
 	return c, nil
 }
 
-// Check knows addresses as soon as the token's pod has some.
+// Check returns the addresses of the token's pod once it has some.
 func (h *house) Check(_ context.Context, c Caller) ([]string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -293,7 +293,7 @@ func (h *house) allow(p Caller) string {
 	return token
 }
 
-// agent is the least agent that keeps the protocol; what it was told comes out of orders.
+// agent is a minimal agent that follows the protocol; orders delivers its directives.
 type agent struct {
 	t      *testing.T
 	rpc    coordinatorv1.Coordinator_AttachClient
@@ -353,7 +353,7 @@ func (a *agent) say() {
 	}
 }
 
-// await obeys directives until one is of the order.
+// await carries out directives until one has the order.
 func (a *agent) await(order coordinatorv1.Order, generation uint64) *coordinatorv1.Directive {
 	a.t.Helper()
 	deadline := time.After(eventually.Timeout)
@@ -409,7 +409,7 @@ func (a *agent) refused() codes.Code {
 	}
 }
 
-// pair opens a house with one gang of two pods whose agents wait.
+// pair returns a house with one gang of two waiting pods.
 func pair(t *testing.T) (h *house, p []Caller, a []*agent, key Key) {
 	p = []Caller{pod("team-a", "train", 0, "a0"), pod("team-a", "train", 1, "a1")}
 	h = open(t, leading())
@@ -603,7 +603,7 @@ func TestRestartChangesNothing(t *testing.T) {
 			t.Errorf("after a restart slot %d is told %v", i, d)
 		}
 	}
-	// A failure is repaired by the new one.
+	// The next generation repairs a failure.
 	a[0].fails(1, &coordinatorv1.Exit{Code: 137, Signal: 9})
 	for i := range a {
 		a[i].await(coordinatorv1.Order_ORDER_HALT, 1)

@@ -32,7 +32,7 @@ func received(raw []byte) (*incoming, error) {
 	return in, err
 }
 
-// many is a message of as many times the same bytes as a report may have.
+// many is a message that repeats the same bytes up to the size of a report.
 func many(entry ...byte) []byte { return bytes.Repeat(entry, (4<<20)/len(entry)) }
 
 // nested puts a message into a field of another.
@@ -40,7 +40,7 @@ func nested(number protowire.Number, raw []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), raw)
 }
 
-// TestDecodingTakesLittle: whatever a message repeats, what is made of it takes little more than its bytes.
+// TestDecodingTakesLittle: whatever a message repeats, decoding takes little more memory than its bytes.
 func TestDecodingTakesLittle(t *testing.T) {
 	const rank, notes, modules, timeline, sealed, exit, unknown = 8, 10, 23, 13, 2, 4, 99
 	varint := func(number protowire.Number) []byte { return protowire.AppendTag(nil, number, protowire.VarintType) }
@@ -63,7 +63,7 @@ func TestDecodingTakesLittle(t *testing.T) {
 		"numbers that nobody knows": {many(append(varint(unknown), 1)...), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _ = received(c.raw) // what is made once for all
+			_, _ = received(c.raw) // one-time allocations
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			in, err := received(c.raw)
@@ -85,7 +85,7 @@ func TestDecodingTakesLittle(t *testing.T) {
 	}
 }
 
-// TestAllThatRepeatsIsCounted: also in messages that come later, which are not of themselves.
+// TestAllThatRepeatsIsCounted: also in later messages, which start from zero.
 func TestAllThatRepeatsIsCounted(t *testing.T) {
 	counted, path := 0, []protoreflect.FullName{}
 	var walk func(protoreflect.MessageDescriptor)
@@ -116,7 +116,7 @@ func TestAllThatRepeatsIsCounted(t *testing.T) {
 	}
 }
 
-// fullest is about the most that an agent says.
+// fullest is about the largest report of an agent.
 func fullest() protocol.Report {
 	text := strings.Repeat("x", protocol.MaxText)
 	r := protocol.Report{
@@ -174,7 +174,7 @@ func TestTheMostThatAnAgentSaysIsTaken(t *testing.T) {
 	}
 }
 
-// TestFieldsOfNewerAgentsAreSkipped: they are neither refused nor kept.
+// TestFieldsOfNewerAgentsAreSkipped: they are neither refused nor stored.
 func TestFieldsOfNewerAgentsAreSkipped(t *testing.T) {
 	raw, err := proto.Marshal(&coordinatorv1.Report{Protocol: protocol.Version, Rank: []*coordinatorv1.Rank{{}}})
 	if err != nil {
@@ -200,7 +200,7 @@ func TestCompressedReportsAreRefused(t *testing.T) {
 	}
 }
 
-// within reports whether no list in a message has more entries than it may.
+// within reports whether no list in a message exceeds its limit.
 func within(m protoreflect.Message) bool {
 	ok := true
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
@@ -218,7 +218,7 @@ func within(m protoreflect.Message) bool {
 	return ok
 }
 
-// FuzzEntries: nothing is decoded that has more entries than it may, and all that agents write is.
+// FuzzEntries: no message above a limit is decoded, and every agent's message is.
 func FuzzEntries(f *testing.F) {
 	full := fullest()
 	full.Rank, full.Notes, full.Modules = full.Rank[:2], []string{"n"}, full.Modules[:3]

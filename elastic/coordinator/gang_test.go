@@ -11,8 +11,8 @@ import (
 	"holdfast.dev/holdfast/elastic"
 )
 
-// TestWhatPeopleSeeIsWrittenInTheEnd: also where nothing happens any more that would wake the writer, after a
-// change that came while a record waited to be stored, and after a write that did not succeed.
+// TestWhatPeopleSeeIsWrittenInTheEnd: also if no later event wakes the writer: after a change while a record was being stored, and after a
+// failed write.
 func TestWhatPeopleSeeIsWrittenInTheEnd(t *testing.T) {
 	for name, tt := range map[string]struct {
 		persist *elastic.Persist

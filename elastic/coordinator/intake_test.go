@@ -17,14 +17,14 @@ import (
 	"holdfast.dev/holdfast/internal/protocol/wire"
 )
 
-// sender is a connection that somebody sends by without a pause, and that is read as gRPC reads.
+// sender is a connection that sends without a pause, and that is read as gRPC reads.
 type sender struct {
 	*inlet
 	read atomic.Int64
 	over chan error
 }
 
-// sends has a pod of a namespace send n bytes, for ever where n is 0.
+// sends makes a pod of a namespace send n bytes, 0: without end.
 func sends(t *testing.T, in *intake, namespace string, n int64) *sender {
 	there, here := net.Pipe()
 	s := &sender{inlet: in.inlet(here), over: make(chan error, 1)}

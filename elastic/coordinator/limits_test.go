@@ -33,7 +33,7 @@ func (s *shaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, er
 	return c, nil, nil
 }
 
-// caller is a connection from an address.
+// caller is a connection with an address.
 type caller struct {
 	net.Conn
 	from     string
@@ -47,7 +47,7 @@ func (c *caller) SetDeadline(t time.Time) error    { c.deadline = t; return nil 
 func (c *caller) SetReadDeadline(time.Time) error  { return nil }
 func (c *caller) SetWriteDeadline(time.Time) error { return nil }
 
-// TestHandshakesAreLimited: of one source, so that others are served, and in all.
+// TestHandshakesAreLimited: per source, so that others are served, and in all.
 func TestHandshakesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := &shaken{}
@@ -82,7 +82,7 @@ func TestHandshakesAreLimited(t *testing.T) {
 	})
 }
 
-// quietServer is one that serves nobody.
+// quietServer is a server without agents.
 func quietServer(t *testing.T, store Store, log logr.Logger) *Server {
 	s, err := New(Options{Listen: ":0", TLS: &tls.Config{}, Callers: &house{}, Store: store, Elected: leading(), Log: log})
 	if err != nil {
@@ -93,7 +93,7 @@ func quietServer(t *testing.T, store Store, log logr.Logger) *Server {
 	return s
 }
 
-// TestLastWordsAreBounded: also where more agents speak within an hour than are remembered; the newest are.
+// TestLastWordsAreBounded: if more agents report within an hour than are stored, the newest stay.
 func TestLastWordsAreBounded(t *testing.T) {
 	s := quietServer(t, newMemory(), logr.Discard())
 	now := time.Now()
@@ -111,7 +111,7 @@ func TestLastWordsAreBounded(t *testing.T) {
 	}
 }
 
-// asked counts questions about gangs that are not there.
+// asked counts queries for missing gangs.
 type asked struct {
 	*memory
 	n atomic.Int64
@@ -127,7 +127,7 @@ func (a *asked) Over(ctx context.Context, key Key) (bool, error) {
 	return a.memory.Over(ctx, key)
 }
 
-// TestMissingGangsAreAskedForSeldom: however many wait for one, each of which is asked for at once and then in turn.
+// TestMissingGangsAreAskedForSeldom: however many agents wait for missing gangs, each gang is queried at once and then in turn.
 func TestMissingGangsAreAskedForSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &asked{memory: newMemory()}
@@ -152,8 +152,8 @@ func TestMissingGangsAreAskedForSeldom(t *testing.T) {
 	})
 }
 
-// TestWhatANamespaceKeepsIsBounded: in all its gangs together, whatever its agents report; other namespaces have their own, and what
-// is forgotten counts no more.
+// TestWhatANamespaceKeepsIsBounded: over all its gangs, whatever its agents report; other namespaces have their own limit, and dropped
+// gangs do not count.
 func TestWhatANamespaceKeepsIsBounded(t *testing.T) {
 	s := quietServer(t, newMemory(), logr.Discard())
 	slot := elastic.Slot(0)
@@ -205,7 +205,7 @@ func TestWhatANamespaceKeepsIsBounded(t *testing.T) {
 	for _, g := range gangs {
 		g.cancel()
 	}
-	for range 1000 { // what is forgotten is counted off beside
+	for range 1000 { // dropped gangs are subtracted concurrently
 		s.kept.mu.Lock()
 		left := len(s.kept.bytes)
 		s.kept.mu.Unlock()
@@ -217,8 +217,8 @@ func TestWhatANamespaceKeepsIsBounded(t *testing.T) {
 	t.Errorf("%v is kept of gangs that are forgotten", s.kept.bytes)
 }
 
-// TestWhatStaysOfReportsIsCounted: how ranks ended is kept until the next generation, and a report that comes too late replaces
-// none. So neither gives the bytes of one before back, as the memory of this process shows.
+// TestWhatStaysOfReportsIsCounted: exits stay until the next generation, and a late report replaces none. So neither frees the bytes of a
+// former one, as this process's memory shows.
 func TestWhatStaysOfReportsIsCounted(t *testing.T) {
 	const pods = 40
 	exits, notes := protocol.Report{Sequence: 2, Ranks: protocol.MaxRanks}, protocol.Report{Sequence: 2}
@@ -262,7 +262,7 @@ func TestWhatStaysOfReportsIsCounted(t *testing.T) {
 	}
 }
 
-// heap is what is in use of it.
+// heap returns the heap in use, in bytes.
 func heap() int64 {
 	runtime.GC()
 	runtime.GC()
@@ -271,7 +271,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestRefusedListsOfModulesAreToldSeldom: whether one stream sends them or one after the other does.
+// TestRefusedListsOfModulesAreToldSeldom: whether one stream sends them or several in turn.
 func TestRefusedListsOfModulesAreToldSeldom(t *testing.T) {
 	for _, streams := range []int{1, 500} {
 		lines := 0
@@ -293,7 +293,7 @@ func TestRefusedListsOfModulesAreToldSeldom(t *testing.T) {
 	}
 }
 
-// TestWhatFailsForEverIsToldSeldom: the log says it as often as the number of tries has doubled.
+// TestWhatFailsForEverIsToldSeldom: it is logged each time that the number of tries has doubled.
 func TestWhatFailsForEverIsToldSeldom(t *testing.T) {
 	lines := 0
 	s := quietServer(t, newMemory(), funcr.New(func(string, string) { lines++ }, funcr.Options{}))

@@ -11,13 +11,13 @@ import (
 
 func wants(d *coordinatorv1.Directive) bool { return d.GetWantModules() }
 
-// comer is an agent of a pod that comes later.
+// comer is an agent of a later pod.
 type comer struct {
 	*agent
 	token string
 }
 
-// three opens a house with a gang of three pods, of which one has not come yet.
+// three returns a house with a gang of three pods, of which one has not attached yet.
 func three(t *testing.T) (*house, comer, []*agent) {
 	pods := []Caller{pod("team-a", "train", 0, "a0"), pod("team-a", "train", 1, "a1"), pod("team-a", "train", 2, "a2"), pod("team-b", "train", 0, "b0")}
 	h := open(t, leading())
@@ -30,15 +30,14 @@ func three(t *testing.T) (*house, comer, []*agent) {
 	return h, comer{h.dial(token), token}, a
 }
 
-// TestModulesReachAReplacedPod: one agent is asked for the modules of its ranks, and a pod that comes later gets them, once; other gangs
-// do not.
+// TestModulesReachAReplacedPod: one agent is asked for the modules of its ranks, and a later pod receives them, once; other gangs do not.
 func TestModulesReachAReplacedPod(t *testing.T) {
 	h, late, a := three(t)
 	stranger := h.dial(h.allow(pod("team-b", "train", 0, "b0")))
 	a[0].report.ModulesKnown = 3
 	a[0].say()
 	a[0].until("is asked for its modules", wants)
-	a[1].report.ModulesKnown = 3 // who is asked is asked alone
+	a[1].report.ModulesKnown = 3 // only one agent is asked
 	a[1].say()
 	a[0].report.Modules = []string{"torch", "torch.nn", "_x.y9"}
 	a[0].say()
@@ -60,7 +59,7 @@ func TestModulesReachAReplacedPod(t *testing.T) {
 	}
 }
 
-// TestAnotherAgentIsAskedForModules: where the one that was asked goes, or sends what no agent of ours would.
+// TestAnotherAgentIsAskedForModules: if the first one disconnects, or sends an invalid list.
 func TestAnotherAgentIsAskedForModules(t *testing.T) {
 	_, again, a := three(t)
 	for _, x := range a {
@@ -79,7 +78,7 @@ func TestAnotherAgentIsAskedForModules(t *testing.T) {
 		t.Fatal(err)
 	}
 	again.report.ModulesKnown = 5
-	for asked := false; !asked; { // agents report every second, and the coordinator may not have seen the other one go yet
+	for asked := false; !asked; { // agents report every second, and the coordinator may not have noticed yet that the other one is gone
 		again.say()
 		select {
 		case d := <-again.orders:

@@ -16,7 +16,7 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// until obeys nothing and waits for a directive that is as wanted.
+// until waits for a matching directive and carries out none.
 func (a *agent) until(what string, is func(*coordinatorv1.Directive) bool) *coordinatorv1.Directive {
 	a.t.Helper()
 	deadline := time.After(eventually.Timeout)
@@ -34,7 +34,7 @@ func (a *agent) until(what string, is func(*coordinatorv1.Directive) bool) *coor
 	}
 }
 
-// second makes an agent one of protocol 2 with storage.
+// second gives an agent storage.
 func (a *agent) second() *agent {
 	a.report.Storage = true
 	return a
@@ -92,7 +92,7 @@ func TestPendingPodIsDrainedAndReplaced(t *testing.T) {
 	if got := h.store.replacedPods()[0]; got.Pod != p[1].Pod.UID || got.Cause != "XidFatal" {
 		t.Errorf("%+v is replaced", got)
 	}
-	a[1].report.Rank[0].Sealed = []uint64{100} // a late word of the replaced pod changes nothing
+	a[1].report.Rank[0].Sealed = []uint64{100} // a late report of the replaced pod changes nothing
 	a[1].say()
 
 	heir := pod("team-a", "train", 1, "a1b")
@@ -161,7 +161,7 @@ func TestSilentAgentIsNotHeard(t *testing.T) {
 		t.Error("an agent was heard that never spoke")
 	}
 	begun, at := time.Now(), time.Time{}
-	eventually.Holds(t, "an agent that was heard", func() (heard bool, _ any) { // a busy machine may keep one from speaking in time
+	eventually.Holds(t, "an agent that was heard", func() (heard bool, _ any) { // on a busy machine a report may be late
 		a := h.dial(h.allow(p))
 		a.say()
 		got := a.refused()
@@ -176,7 +176,7 @@ func TestSilentAgentIsNotHeard(t *testing.T) {
 	}
 }
 
-// Another process has written the record: agents dial again and what stands is read.
+// Another process has written the record: agents reconnect and the stored record is read.
 func TestSuperseded(t *testing.T) {
 	p := pod("team-a", "train", 0, "a0")
 	h := open(t, leading())
@@ -196,8 +196,8 @@ func TestSuperseded(t *testing.T) {
 	}
 }
 
-// TestASilentPodIsLookedUp: while everything halts, the store is asked who holds the slot that is not heard, and the
-// agents and the record hear who it is.
+// TestASilentPodIsLookedUp: while all ranks halt, the store is queried for the pod of the silent slot, and agents and the record get its
+// name.
 func TestASilentPodIsLookedUp(t *testing.T) {
 	h, p, a, key := pair(t)
 	h.store.mu.Lock()
@@ -222,8 +222,8 @@ func TestASilentPodIsLookedUp(t *testing.T) {
 	})
 }
 
-// TestPodsOfAJobThatIsOver: they are told to exit as soon as they say that they go, also where the Gang is gone with the Job, and
-// nothing is written for it any more.
+// TestPodsOfAJobThatIsOver: they are ordered to exit once they report that they terminate, also if the Gang was deleted with the Job, and
+// nothing more is written for it.
 func TestPodsOfAJobThatIsOver(t *testing.T) {
 	h, _, a, key := pair(t)
 	start(a, 1)
@@ -262,8 +262,7 @@ func TestPodsOfAJobThatIsOver(t *testing.T) {
 	}
 }
 
-// TestTerminatingIsNotedUntilItIsTaken: a store that cannot take the word now hears it again, and a container that was started anew takes
-// it back.
+// TestTerminatingIsNotedUntilItIsTaken: a store that returns false is called again, and a restarted container withdraws it.
 func TestTerminatingIsNotedUntilItIsTaken(t *testing.T) {
 	h, p, a, _ := pair(t)
 	start(a, 1)

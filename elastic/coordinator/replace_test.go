@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// setAllPending makes a gang of so many pods and terminations all of them, as where their rack is dead.
+// setAllPending makes a gang of that many pods, all of them pending, as when their rack is dead.
 func (h *house) setAllPending(job string, n int) Key {
 	h.t.Helper()
 	key := pod("team-a", job, 0, job+"-0").Key
@@ -37,7 +37,7 @@ func (h *house) setAllPending(job string, n int) Key {
 	return key
 }
 
-// TestReplacementsAtOnce: however many pods are to be replaced, so many are asked for at once, those that came first before the others.
+// TestReplacementsAtOnce: however many pods must be replaced, the number of concurrent requests is limited, first in, first out.
 func TestReplacementsAtOnce(t *testing.T) {
 	const pods = 5 * replacers
 	h := open(t, leading())
@@ -77,7 +77,7 @@ func TestReplacementsAtOnce(t *testing.T) {
 	eventually.Holds(t, "the replacement of all", func() (bool, any) { got := h.store.replacedPods(); return len(got) == pods, got })
 }
 
-// TestRefusedReplacementsLeaveTheirPlace: what is refused again and again keeps no other gang from what it needs.
+// TestRefusedReplacementsLeaveTheirPlace: a repeatedly refused request delays no other gang.
 func TestRefusedReplacementsLeaveTheirPlace(t *testing.T) {
 	h := open(t, leading())
 	let := make(chan struct{})

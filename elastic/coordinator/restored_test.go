@@ -9,8 +9,8 @@ import (
 	"holdfast.dev/holdfast/elastic"
 )
 
-// TestTheRecordOfABackup: a coordinator that begins with a record which lags behind its agents goes on from their generation. What runs is
-// not halted, nor is a pod replaced that need not go any more, and a failure is repaired in the next generation, from the newest step.
+// TestTheRecordOfABackup: a coordinator with an outdated record continues from its agents' generation. Running ranks are not halted, no pod
+// is replaced without need, and a failure is repaired in the next generation, from the newest step.
 func TestTheRecordOfABackup(t *testing.T) {
 	h, p, a, key := pair(t)
 	start(a, 1)

@@ -16,8 +16,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestPinsReachTheRecord: a gang that is in memory is told what its job asks for and stores it, one that is not reads it when it
-// is loaded.
+// TestPinsReachTheRecord: a gang in memory receives its job's pins and stores them; one that is not reads them when it is loaded.
 func TestPinsReachTheRecord(t *testing.T) {
 	h := open(t, leading())
 	p := pod("team-a", "train", 0, "a0")

@@ -19,10 +19,10 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// soonEnough is far longer than a stream or a connection of these tests may last, and far shorter than one that is never ended.
+// soonEnough is far longer than a stream or a connection of these tests should last, and far shorter than one that never ends.
 const soonEnough = time.Minute
 
-// readsNothing dials as a pod's agent that reads nothing, and reports until its connection ends, which closes the channel.
+// readsNothing connects as an agent that reads nothing, and reports until its connection ends, which closes the channel.
 func (h *house) readsNothing(token string) <-chan struct{} {
 	h.t.Helper()
 	conn, err := grpc.NewClient(
@@ -90,7 +90,7 @@ func (h *house) knowsModules(key Key) {
 	})
 }
 
-// tells offers every agent of a gang another directive, and the modules beside it.
+// tells offers every agent of a gang another directive, and the modules with it.
 func (h *house) tells(key Key, generation int64) {
 	h.server.mu.Lock()
 	g := h.server.gangs[key]
@@ -102,7 +102,7 @@ func (h *house) tells(key Key, generation int64) {
 	}
 }
 
-// TestWhoReadsNothingIsLetGo: an agent that reports and reads nothing holds up nobody of its gang, and its stream and connection end.
+// TestWhoReadsNothingIsLetGo: an agent that reports and reads nothing delays no other of its gang, and its stream and connection end.
 func TestWhoReadsNothingIsLetGo(t *testing.T) {
 	p := []Caller{pod("team-a", "train", 0, "a0"), pod("team-a", "train", 1, "a1")}
 	h := &house{t: t, store: newMemory(), tokens: map[string]Caller{}, contactTimeout: 2 * time.Second}
@@ -118,7 +118,7 @@ func TestWhoReadsNothingIsLetGo(t *testing.T) {
 	told, read := int64(0), false
 	for {
 		select {
-		case d := <-a.orders: // the other one is told as well, behind what it has not read
+		case d := <-a.orders: // the other one is sent as well, after what was not read
 			read = read || d.Generation > 2
 		case <-ended:
 			if !read {
@@ -137,8 +137,8 @@ func TestWhoReadsNothingIsLetGo(t *testing.T) {
 	}
 }
 
-// TestUnreadStreamsLeaveNoConnections: a pod may open one stream after the other and read none, and what waits there to be read is kept for
-// the last of them alone.
+// TestUnreadStreamsLeaveNoConnections: a pod may open one stream after the other and read none; unread messages are stored only for the
+// last.
 func TestUnreadStreamsLeaveNoConnections(t *testing.T) {
 	mine := pod("team-a", "train", 0, "a0")
 	h := open(t, leading())
@@ -164,7 +164,7 @@ func TestUnreadStreamsLeaveNoConnections(t *testing.T) {
 	}
 }
 
-// TestAnAddressIsHeldAgainstThePods: as soon as the pod has any, not once its token is old.
+// TestAnAddressIsHeldAgainstThePods: once the pod has any, not only when its token is old.
 func TestAnAddressIsHeldAgainstThePods(t *testing.T) {
 	p := []Caller{pod("team-a", "train", 0, "a0"), pod("team-a", "train", 1, "a1")}
 	h := open(t, leading())

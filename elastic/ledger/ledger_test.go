@@ -40,7 +40,7 @@ func pod() *members.Members {
 	return ms
 }
 
-// next goes on with what is on its way to storage.
+// next completes the step being copied to storage.
 func (l *Ledger) next() {
 	l.TakeNext(pod(), func() Candidate { return Candidate{Mark: mark(40, 1)} }, start, start)
 }
@@ -94,8 +94,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestKeptForLong: a job goes on for long, at an uneven pace. What stays is bounded, each step that goes is gone for good, the newest
-// are there, and as far back as the bound reaches there is a step at least each time and a pace.
+// TestKeptForLong: a job runs for long, at an uneven pace. The number of retained steps is bounded, a removed step never returns, the
+// newest are there, and as far back as the bound reaches there is at least one step per interval.
 func TestKeptForLong(t *testing.T) {
 	const every, pace, most = time.Hour, 12 * time.Minute, keptMost + keptEveryMost
 	for seed := range seeds.All(t, int64(30)) {
@@ -125,8 +125,8 @@ func TestKeptForLong(t *testing.T) {
 	}
 }
 
-// TestWhatARemovalSpares: the line is the older of the two newest, whatever is pinned far below; a wish that the record does not
-// know is spared, for a Gang that was made again has forgotten it.
+// TestWhatARemovalSpares: the line is the older of the two newest, even with pins far below; a requested pin that the record lacks is
+// spared, because a re-created Gang has lost its record.
 func TestWhatARemovalSpares(t *testing.T) {
 	l := retained(stepAt(30, 1), stepAt(20, 1))
 	l.TakeRetention(Retention{Pins: []protocol.Mark{mark(10, 1), mark(3, 1)}})
@@ -140,8 +140,8 @@ func TestWhatARemovalSpares(t *testing.T) {
 	}
 }
 
-// TestRemovalsGoByTheStoredRecord: a coordinator that cannot store its record any more, because another one leads, has nothing
-// removed that the stored one names and that people may pin there.
+// TestRemovalsGoByTheStoredRecord: a coordinator that can no longer store its record, because another one leads, removes no step that the
+// stored record names and that users may pin there.
 func TestRemovalsGoByTheStoredRecord(t *testing.T) {
 	l := retained(stepAt(20, 1), stepAt(10, 1))
 	l.record(mark(30, 1), time.Time{}, start)
@@ -156,7 +156,7 @@ func TestRemovalsGoByTheStoredRecord(t *testing.T) {
 	}
 }
 
-// TestUnpinnedStepsGoOnceThatIsStored: until then the stored record promises them, to the coordinator that comes next and to who pins them
+// TestUnpinnedStepsGoOnceThatIsStored: until then the stored record promises them, to the next coordinator and to a user who pins them
 // again.
 func TestUnpinnedStepsGoOnceThatIsStored(t *testing.T) {
 	l := retained(stepAt(20, 1), stepAt(10, 1))
@@ -175,7 +175,7 @@ func TestUnpinnedStepsGoOnceThatIsStored(t *testing.T) {
 	}
 }
 
-// TestGoingBackPastTheNewest: what is kept takes the place of newer steps that are given up, and a removal spares it.
+// TestGoingBackPastTheNewest: a retained step replaces newer steps that are given up, and a removal spares it.
 func TestGoingBackPastTheNewest(t *testing.T) {
 	l := retained(recordedAt(40, 30, 20, 10)...)
 	l.Forget(protocol.Point{Step: 25}, nil, Generation{Number: 1})
@@ -195,8 +195,8 @@ func TestGoingBackPastTheNewest(t *testing.T) {
 	}
 }
 
-// TestForgetAnotherBranch: who goes on from a step of an older branch, which only a lost record makes happen, gives up what storage has of
-// the newer one, whatever its number.
+// TestForgetAnotherBranch: continuing from a step of an older branch, which happens only after a lost record, gives up the stored steps of
+// the newer one, whatever their numbers.
 func TestForgetAnotherBranch(t *testing.T) {
 	newer := StoredStep{Mark: protocol.Mark{Step: 45, Generation: 5, Branch: 1}, At: start}
 	l := retained(newer, stepAt(40, 3))
@@ -207,7 +207,7 @@ func TestForgetAnotherBranch(t *testing.T) {
 	}
 }
 
-// TestCopiesMakeAStepWhole: what drained pods left is durable once every rank's part is there; of each rank the newest part counts.
+// TestCopiesMakeAStepWhole: copies of drained pods are durable once every rank's part is there; the newest part of each rank counts.
 func TestCopiesMakeAStepWhole(t *testing.T) {
 	l, part := retained(), func(m protocol.Mark) []protocol.Rank {
 		return []protocol.Rank{{Copied: protocol.Copied{Mark: m}}, {Local: 1, Copied: protocol.Copied{Mark: m}}}

@@ -15,12 +15,12 @@ func noneFenced(string) bool { return false }
 
 var began = time.Unix(1_700_000_000, 0)
 
-// podAt is a pod of that name, created so many seconds after the first.
+// podAt returns a pod with that name, created that many seconds after the first.
 func podAt(name string, seconds int) Pod {
 	return Pod{UID: name, Name: name, Created: began.Add(time.Duration(seconds) * time.Second)}
 }
 
-// take has a slot's pod report, if that counts.
+// take handles a report of a slot's pod, if it counts.
 func take(ms *Members, slot Slot, p Pod, r protocol.Report, fenced func(string) bool) Admission {
 	a := ms.Admit(slot, p, &r, fenced)
 	if a >= Admitted && !ms.At(slot).RecordRepeat(&r) {
@@ -30,7 +30,7 @@ func take(ms *Members, slot Slot, p Pod, r protocol.Report, fenced func(string) 
 	return a
 }
 
-// TestAdmit: of two pods of a slot the newer one counts, of two reports of an agent the later one, and of a fenced pod nothing.
+// TestAdmit: of two pods of a slot the newer one counts, of two reports of an agent the later one, and no report of a fenced pod.
 func TestAdmit(t *testing.T) {
 	old, heir := podAt("old", 0), podAt("heir", 1)
 	twin := podAt("twin", 0) // created in the same second
@@ -62,7 +62,7 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// TestHandOver: a slot that is handed over knows nothing of the pod before, which never holds it again.
+// TestHandOver: a slot that is handed over has no state of the previous pod, which never gets it again.
 func TestHandOver(t *testing.T) {
 	ms, old, heir := New(2, Recorded{}, false), podAt("old", 0), podAt("heir", 1)
 	take(ms, 0, old, protocol.Report{Generation: 1, State: protocol.StateRunning, Ranks: 3, FetchFailed: protocol.Mark{Step: 1}}, noneFenced)
@@ -81,7 +81,7 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// TestFailedFetchesAreBounded: whatever an agent says that it could not fetch, the newest few are remembered.
+// TestFailedFetchesAreBounded: only the newest failed fetches of an agent are stored.
 func TestFailedFetchesAreBounded(t *testing.T) {
 	ms := New(1, Recorded{}, false)
 	last := protocol.Mark{Step: 10_000}
@@ -96,7 +96,7 @@ func TestFailedFetchesAreBounded(t *testing.T) {
 // TestLevels: a step is common where every rank holds it, and slots below the lowest of the newest steps may be written again.
 func TestLevels(t *testing.T) {
 	for name, tt := range map[string]struct {
-		ranks                int // that each pod says it has
+		ranks                int // that each pod reports
 		sealed               [][]int64
 		common, reclaimBelow int64
 	}{
@@ -122,7 +122,7 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-// TestUnprotectedKeepsItsRemedy: the agent's text ends in what to do, after up to three command lines.
+// TestUnprotectedKeepsItsRemedy: the agent's text ends with the remedy, after up to three command lines.
 func TestUnprotectedKeepsItsRemedy(t *testing.T) {
 	ms := New(1, Recorded{}, false)
 	runs := strings.Repeat("bash -c 'source venv/bin/activate' ", 12) + "write torchrun"
@@ -132,7 +132,7 @@ func TestUnprotectedKeepsItsRemedy(t *testing.T) {
 	}
 }
 
-// TestRefreshUnknownPods: until all agents have reported, what is recorded of commands stays; then it is what they say.
+// TestRefreshUnknownPods: until all agents have reported, the recorded commands stay; then the reports count.
 func TestRefreshUnknownPods(t *testing.T) {
 	recorded := Seen{
 		WholeCommand:    true,
@@ -157,7 +157,7 @@ func TestRefreshUnknownPods(t *testing.T) {
 	}
 }
 
-// TestMixed: whole commands beside launchers are given time, unless one of them may still start a launcher, or its pod leaves.
+// TestMixed: whole commands beside launchers have a timeout, unless one of them may still start a launcher, or its pod leaves.
 func TestMixed(t *testing.T) {
 	ms, none := New(2, Recorded{}, false), func(Slot) bool { return false }
 	whole := protocol.Report{Ranks: 1, WholeCommand: true, Rank: []protocol.Rank{{}}}
@@ -183,7 +183,7 @@ func TestMixed(t *testing.T) {
 	}
 }
 
-// TestAtFault: the pod that others lost, where it is known, else that of the rank.
+// TestAtFault: the pod that others lost, if known, else that of the rank.
 func TestAtFault(t *testing.T) {
 	ms := New(2, Recorded{}, false)
 	take(ms, 1, podAt("b", 0), protocol.Report{Ranks: 1, Address: "10.0.0.2"}, noneFenced)

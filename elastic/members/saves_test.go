@@ -9,7 +9,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// savesTold has a gang of one pod take reports, and adds up what it says of saves.
+// savesTold takes reports of a gang of one pod, and adds up its saves.
 type savesTold struct {
 	ms       *Members
 	now      time.Time
@@ -44,8 +44,8 @@ func (w *savesTold) say(after time.Duration, pod string, generation int64, saves
 	w.told.Skipped, w.told.Refused = w.told.Skipped+more.Skipped, w.told.Refused+more.Refused
 }
 
-// TestSavesAreCountedOnce: each process counts its own from 0, an agent may not know them yet or be too old to tell them, and what was
-// told before this coordinator listened is not its to count.
+// TestSavesAreCountedOnce: each process counts its own from 0, a report may lack them, and saves from before this coordinator's first
+// report do not count.
 func TestSavesAreCountedOnce(t *testing.T) {
 	of := func(copied, overlapped, dropped, skipped, refused uint32) *protocol.Saves {
 		return &protocol.Saves{Copied: copied, Overlapped: overlapped, Dropped: dropped, Skipped: skipped, Refused: refused}
@@ -83,7 +83,7 @@ func TestSavesAreCountedOnce(t *testing.T) {
 	}
 }
 
-// TestNoReportMakesManySaves: whatever an agent claims, and however often, a rank's saves count for no more than savesPerSecond.
+// TestNoReportMakesManySaves: whatever an agent reports, and however often, a rank's saves count for no more than savesPerSecond.
 func TestNoReportMakesManySaves(t *testing.T) {
 	const seconds, reports = 10, 200 // that may be sent in each
 	most := &protocol.Saves{

@@ -42,7 +42,7 @@ func pods(all []Termination) string {
 	return names
 }
 
-// TestStages: a pod is fenced once its replacement is committed, asked for once, and not listed again once it is released.
+// TestStages: a pod is fenced once its replacement is committed, requested once, and not listed again once it is released.
 func TestStages(t *testing.T) {
 	_, rs := gang("a", "b", "c")
 	level := []Termination{terminate(0, "a", "XidFatal"), terminate(1, "b", "XidFatal"), terminate(2, "c", PodDeleted)}
@@ -70,8 +70,7 @@ func TestStages(t *testing.T) {
 	}
 }
 
-// TestANewCoordinatorAsksAgain: what is recorded as committed is asked for by the coordinator that comes next, and is fenced from its
-// begin.
+// TestANewCoordinatorAsksAgain: the next coordinator requests the recorded committed replacements, and fences their pods from its start.
 func TestANewCoordinatorAsksAgain(t *testing.T) {
 	ms, _ := gang("a", "b")
 	a, b := terminate(0, "a", "XidFatal"), terminate(1, "b", "XidFatal")
@@ -81,7 +80,8 @@ func TestANewCoordinatorAsksAgain(t *testing.T) {
 	}
 }
 
-// TestOrphans: a pod of which nothing runs, because another one holds its slot, is asked for at once, unless ranks went with it.
+// TestOrphans: the replacement of a pod in which nothing runs, because another pod holds its slot, is requested at once, unless ranks were
+// lost with it.
 func TestOrphans(t *testing.T) {
 	for name, tt := range map[string]struct {
 		lost func(members.Slot) bool
@@ -100,7 +100,7 @@ func TestOrphans(t *testing.T) {
 	}
 }
 
-// TestPressing: the first pod that must go ends the generation, unless it is committed, has left, or holds its slot no more.
+// TestPressing: the first pod that must be replaced ends the generation, unless it is committed, has left, or no longer holds its slot.
 func TestPressing(t *testing.T) {
 	ms, rs := gang("a", "b")
 	rs.SetPending([]Termination{terminate(0, "a", "XidFatal"), terminate(1, "b", "XidFatal")}, start)
@@ -114,8 +114,8 @@ func TestPressing(t *testing.T) {
 	}
 }
 
-// TestTimesOfATermination: what has to leave its place has the time that it was given first, however often it is told; how long pods of a
-// suspended Job may be waited for is known only once they are deleted; and to be suspended and to be replaced are two things.
+// TestTimesOfATermination: a termination retains its first times, however often it is received; the deadline of a suspended Job's pods is
+// known only once they are deleted; a suspension and a replacement are listed separately.
 func TestTimesOfATermination(t *testing.T) {
 	_, rs := gang("a")
 	for i, tell := range []struct {
@@ -151,7 +151,7 @@ func TestTimesOfATermination(t *testing.T) {
 	}
 }
 
-// TestNoPodIsWaitedForLongerThanItTrains: the agent of a pod that was told to end trains on until it needs the rest of its grace.
+// TestNoPodIsWaitedForLongerThanItTrains: the agent of a terminating pod trains on until it needs the rest of its grace period.
 func TestNoPodIsWaitedForLongerThanItTrains(t *testing.T) {
 	for grace, want := range map[time.Duration]time.Duration{
 		0:                 24 * time.Second,
@@ -169,7 +169,7 @@ func TestNoPodIsWaitedForLongerThanItTrains(t *testing.T) {
 	}
 }
 
-// TestWatch: a pod that does not halt is given up after stuckTime, one that is unreachable once the API server has said for UnreachableTime
+// TestWatch: a pod that does not halt is given up after stuckTime, an unreachable one once the API server has reported for UnreachableTime
 // that it runs; more than half of a gang have PartitionTime.
 func TestWatch(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -208,7 +208,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestShorten: of what others tell again the first are stored, of what the coordinator gave up itself more, and all that is committed.
+// TestShorten: of terminations that will be received again the first are stored, of those that the coordinator decided itself more, and all
+// committed ones.
 func TestShorten(t *testing.T) {
 	var all []Termination
 	for i := range 3000 {

@@ -36,8 +36,8 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// TestWhatIsGivenUpStaysSo: whatever begins, what was ever given up is on no later line; all else is, but for what lies further back than a
-// line remembers. A line rises in both columns and stays short.
+// TestWhatIsGivenUpStaysSo: a given-up step is on no later line; all others are, except those further back than a line reaches. A line
+// rises in both columns and stays short.
 func TestWhatIsGivenUpStaysSo(t *testing.T) {
 	short := 0
 	for seed := range seeds.All(t, int64(400)) {

@@ -12,7 +12,7 @@ import (
 
 var first = protocoltest.FirstBranch
 
-// reachable is the slow twin of Find: whether each rank has its part of a step, asked of each rank alone.
+// reachable is a slow version of Find: it checks for each rank alone whether its part of a step is available.
 func reachable(step protocol.Point, pods []Pod, stored Stored, line Line, insist bool) bool {
 	world := 0
 	for _, p := range pods {
@@ -138,8 +138,8 @@ func TestFindIsTheNewestThatAllReach(t *testing.T) {
 	}
 }
 
-// TestWhatNobodyElseHoldsCostsNothing: agents may tell of as many steps and branches as they like, three for each rank, and each that could
-// be restored is looked for in all ranks.
+// TestWhatNobodyElseHoldsCostsNothing: agents may report any number of steps and branches, three for each rank, and each candidate is
+// checked in all ranks.
 func TestWhatNobodyElseHoldsCostsNothing(t *testing.T) {
 	pods, next := make([]Pod, 20), int64(0)
 	for i := range pods {
@@ -194,7 +194,7 @@ func TestLast(t *testing.T) {
 	}
 }
 
-// TestNoStepIsZero: training that has saved nothing begins anew; a record that names step 0 is no point to fetch.
+// TestNoStepIsZero: training without a saved step starts from the beginning; a record that names step 0 is no point to fetch.
 func TestNoStepIsZero(t *testing.T) {
 	zero := protocol.Mark{Generation: 1}
 	if got := Find([]Pod{{Ranks: 1}}, Stored{Whole: []protocol.Mark{zero}}, nil); got.Step != 0 || got.Fetch != nil {

@@ -63,7 +63,7 @@ func moment(t *testing.T, s string) time.Time {
 	return time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC).Add(length(t, s))
 }
 
-// People hear of a failure when it is seen and when the pod is back, whatever is measured meanwhile.
+// A finding is published when the failure is seen and when the pod is back, whatever is measured meanwhile.
 func TestNews(t *testing.T) {
 	f := Failure{Pod: "p", Node: "n", Cause: "ended", At: moment(t, "1s")}
 	first := Of([]Failure{f}, Figures{})

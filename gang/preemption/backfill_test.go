@@ -92,7 +92,7 @@ type job struct {
 	g              gang.Gang
 	priority       int32
 	came, began    int
-	runs, declared int // ticks; declared 0: it says nothing
+	runs, declared int // ticks; declared 0: unknown
 	assignments    []gang.Assignment
 }
 
@@ -237,7 +237,7 @@ func TestNobodyStarves(t *testing.T) {
 	}
 }
 
-// Without the reservation it would starve: the test above could fail.
+// Without the reservation it would starve: the test above can fail.
 func TestWithoutReservationItStarves(t *testing.T) {
 	rng := rand.New(rand.NewSource(1))
 	s := &simulated{w: cluster(8, 4), after: 1 << 30}
@@ -267,7 +267,7 @@ func TestDefragment(t *testing.T) {
 	for name, c := range map[string]struct {
 		nodes  int
 		units  []Unit
-		others bool // somebody who is no unit uses n0, too
+		others bool // a pod of no unit uses n0, too
 		of     string
 		most   int
 		want   []string
@@ -306,7 +306,7 @@ func TestDefragment(t *testing.T) {
 	}
 }
 
-// What is told could be done: nobody is in two places, no node holds more than it has, and the domain is empty after.
+// The moves are possible: no pod is in two places, no node is overcommitted, and the domain is empty afterwards.
 func TestDefragmentMovesFit(t *testing.T) {
 	moved := 0
 	for seed := range seeds.All(t, int64(300)) {

@@ -60,7 +60,7 @@ func launched(size int) gang.Gang {
 	return g
 }
 
-// searches are what may be asked of a cluster of 5,000 nodes.
+// searches are possible searches in a cluster of 5,000 nodes.
 var searches = []struct {
 	name               string
 	nodes, span, share int
@@ -80,8 +80,8 @@ var searches = []struct {
 	{"313 gangs, 1000 of three shapes wanted", 5000, 16, 1, launched(1000)},
 }
 
-// Nobody is scheduled during a search, so it ends within a second whatever is asked. What counts is processor time, the least of some
-// tries, as a busy machine stretches that, too. The race detector makes it five times as long (0.43 s are 2.1 s).
+// No pod is scheduled during a search, so each ends within a second. The test measures CPU time, the least of some tries, because a busy
+// machine increases that, too. The race detector makes it five times as long (0.43 s are 2.1 s).
 func TestASearchEndsSoon(t *testing.T) {
 	const most, tries = min(eventually.Slowdown, 6) * time.Second, 5
 	for _, c := range searches {

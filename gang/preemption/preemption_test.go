@@ -96,7 +96,7 @@ func TestSelectVictims(t *testing.T) {
 	}
 }
 
-// TestSelectVictimsForTheRest: members that stand keep their nodes, and only the others are told where to go.
+// TestSelectVictimsForTheRest: members on nodes keep them, and only the others get assignments.
 func TestSelectVictimsForTheRest(t *testing.T) {
 	w := cluster(4, 4)
 	w.Nodes[0].Free = topology.Resources{gpu: 0}
@@ -181,7 +181,7 @@ func randomGang(rng *rand.Rand) gang.Gang {
 	return g
 }
 
-// fitsWith reports whether the gang fits while the given units, and those who are leaving, are gone.
+// fitsWith reports whether the gang fits without the given units and terminating ones.
 func fitsWith(w *World, g gang.Gang, gone []int) bool {
 	x := w.all(w.index())
 	for u := range w.Units {
@@ -193,7 +193,7 @@ func fitsWith(w *World, g gang.Gang, gone []int) bool {
 	return refusal == nil
 }
 
-// costOf is what it costs, ok is false where the budgets do not allow it.
+// costOf returns the cost of a selection, ok is false if the budgets do not allow it.
 func costOf(w *World, gone []int) (c Cost, ok bool) {
 	spent := map[int]int{}
 	for _, u := range gone {
@@ -210,8 +210,8 @@ func costOf(w *World, gone []int) (c Cost, ok bool) {
 	return c, true
 }
 
-// CheapestLeaves, NobodyForNothing, BudgetsKept: in small worlds the choice costs as little as any subset that would do,
-// and there is one exactly where some subset would.
+// CheapestLeaves, NobodyForNothing, BudgetsKept: in small worlds the selection costs as little as any sufficient subset, and there is one
+// exactly if some subset is sufficient.
 func TestSelectVictimsAgainstEverySubset(t *testing.T) {
 	chosen := 0
 	for seed := range seeds.All(t, int64(500)) {
@@ -253,7 +253,7 @@ func TestSelectVictimsAgainstEverySubset(t *testing.T) {
 	}
 }
 
-// SameAnswer: whatever order units and nodes are told in.
+// SameAnswer: for any order of units and nodes.
 func TestSelectVictimsIsTheSameWhateverTheOrder(t *testing.T) {
 	for seed := range seeds.All(t, int64(200)) {
 		rng := rand.New(rand.NewSource(seed))

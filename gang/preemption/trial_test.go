@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-// repelled is a check: the gang has room, and fits where one of several sets of units is gone as a whole.
+// repelled is a check: the gang has room, and fits once one of several sets of units is gone completely.
 func repelled(sets ...[]int) Check {
 	return func(gone []int) (bool, error) {
 		return slices.ContainsFunc(sets, func(set []int) bool {
@@ -22,7 +22,7 @@ func repelled(sets ...[]int) Check {
 
 func inTime() bool { return false }
 
-// TestTryVictimsEndsInTime: where every unit has to leave for room alone, no check is asked, and each unit costs a look at the nodes.
+// TestTryVictimsEndsInTime: if every unit must be preempted for room alone, no check runs, and each unit costs one visit of the nodes.
 func TestTryVictimsEndsInTime(t *testing.T) {
 	const nodes = 64
 	w := cluster(nodes, 1)
@@ -100,8 +100,8 @@ func TestTryVictims(t *testing.T) {
 	}
 }
 
-// NobodyForNothing, BudgetsKept: in random worlds the victims are those of a search that asks about one unit after the other, and few
-// checks are enough where few leave.
+// NobodyForNothing, BudgetsKept: in random worlds the victims are those of a search that checks one unit after the other, and few victims
+// need few checks.
 func TestTryVictimsAsksFew(t *testing.T) {
 	for seed := range seeds.All(t, int64(300)) {
 		r := rand.New(rand.NewSource(seed))

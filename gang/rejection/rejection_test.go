@@ -19,7 +19,7 @@ func names(b *Tracker, now time.Time, nodes int) (all []string) {
 	return all
 }
 
-// One rejection may be a race with another scheduler. Two are the node.
+// One rejection may be a race with another scheduler. Two are the node's fault.
 func TestTwoRejectionsSetANodeAsideForAWhile(t *testing.T) {
 	b, now := &Tracker{}, start
 	if b.Reject("a", "ns", "OutOfcpu", now) || len(names(b, now, 10)) > 0 {
@@ -120,7 +120,7 @@ func TestExcludedAreInOrder(t *testing.T) {
 	}
 }
 
-// Who may create pods in one namespace takes no node from anybody else, however often.
+// A user who can create pods only in one namespace excludes no node for others.
 func TestOneNamespaceSetsNothingAsideForOthers(t *testing.T) {
 	b, now := &Tracker{}, start
 	for range 50 {
@@ -154,9 +154,9 @@ func TestOneNamespaceSetsNothingAsideForOthers(t *testing.T) {
 	}
 }
 
-// Invariants over random histories: nobody is excluded for longer than longest, everybody comes back without any
-// event, a node that started a namespace's pod since it last rejected one is not excluded for that namespace, and nobody
-// lacks more nodes than the share allows.
+// Invariants over random histories: no node is excluded for longer than longestPause, each exclusion ends without an event, a node that
+// started a namespace's pod since its last rejection is not excluded for that namespace, and no namespace lacks more nodes than the share
+// allows.
 func TestBookKeepsItsPromises(t *testing.T) {
 	for seed := range seeds.All(t, int64(300)) {
 		rng := rand.New(rand.NewSource(seed))
@@ -195,8 +195,8 @@ func TestBookKeepsItsPromises(t *testing.T) {
 	}
 }
 
-// TestWhatIsKeptIsBounded: rejections of one node, however many, are kept as far as they count; nodes that have been quiet for long, or are
-// no more, not at all.
+// TestWhatIsKeptIsBounded: of the rejections of one node only those that count are stored; of nodes without recent rejections, or that are
+// gone, none.
 func TestWhatIsKeptIsBounded(t *testing.T) {
 	b := &Tracker{}
 	for range 100 {
@@ -225,7 +225,7 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 	}
 }
 
-// TestANodeIsListedOnce: what is excluded for all is not listed for a namespace as well.
+// TestANodeIsListedOnce: a node excluded for all is not also listed for a namespace.
 func TestANodeIsListedOnce(t *testing.T) {
 	b := &Tracker{}
 	for range 2 {

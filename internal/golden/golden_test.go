@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestScripts: what a script says of former answers is not played, people's lines stay, and answers come in their places.
+// TestScripts: former results in a script are not played, comments stay, and results are written in their places.
 func TestScripts(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "one.txt")
 	const before = "# for people\n\nsay a\n  an old answer\nsay b\n"

@@ -13,7 +13,7 @@ import (
 
 var errAway, errWrong = errors.New("away"), errors.New("wrong")
 
-// tries calls something that is away until it is told to end, and returns when it was called.
+// tries calls a function that fails until its context ends, and returns when it was called.
 func tries(t *testing.T, pauses *wait.Backoff, span time.Duration) (at []time.Duration, err error) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), span)

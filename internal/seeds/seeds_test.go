@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// fake is a test that may fail.
+// fake is a test that can fail.
 type fake struct {
 	testing.TB
 	failed bool

@@ -16,14 +16,14 @@ import (
 
 const root = "../.."
 
-// fieldTerms are words of comments that look like names of code and are none of this tree: names of Kubernetes and of the field.
+// fieldTerms are words of comments that look like identifiers of this tree and are none: names of Kubernetes and of the field.
 var fieldTerms = strings.Fields(`
 	Dockerfile Guaranteed Markdown Prometheus gRPC
 	FuzzName ReadFrom
 	DataAuthority GPUHealth JSONPath WatchListCompression blockOwnerDeletion envFrom getPodsForJob groupName syncJob
 	MaxItems listMapKey listType shortName`)
 
-// plainWords begin a clause in lower case that says what a value means, or a clause of a sentence.
+// plainWords begin, in lower case, a clause that explains a value, or a clause of a sentence.
 var plainWords = strings.Fields(`
 	absent all both closed default empty ends it less nil none nor nothing null others so something that there these they too what which who zero`)
 
@@ -32,7 +32,7 @@ var (
 	mixedCase   = regexp.MustCompile(`[a-z0-9][A-Z]`)
 	inBackticks = regexp.MustCompile("`([A-Za-z]+)`")
 	clauses     = regexp.MustCompile(`[.;] `)
-	// subjects begin a clause that says what names are: "bound, size are", "ended: the job …".
+	// subjects begin a clause that explains names: "bound, size are", "ended: the job …".
 	subjects = regexp.MustCompile(`^([a-z][A-Za-z0-9_]*)((?:, [a-z]\w*)*)(?: and ([a-z]\w*))?(?: is | are |: )`)
 )
 
@@ -75,7 +75,7 @@ func sources(t *testing.T, files map[string]string) (all []source) {
 	return all
 }
 
-// elsewhere are the words of files in other languages, and what designs name in backticks: promises that tests refer to.
+// elsewhere returns the words of files in other languages, and names in backticks in designs: properties that tests refer to.
 func elsewhere(files map[string]string) map[string]bool {
 	words := map[string]bool{}
 	for path, text := range files {
@@ -192,7 +192,7 @@ func namedInLowerCase(comment string) (found []string) {
 	return found
 }
 
-// TestLookLikeNames is what the reading of comments takes for a name.
+// TestLookLikeNames has examples of what counts as a name in a comment.
 func TestLookLikeNames(t *testing.T) {
 	for comment, want := range map[string]string{
 		"Place answers. Nobody asks for a Refusal, or for\nLeave of planTimeout.\n\tCode here": "Refusal Leave planTimeout",

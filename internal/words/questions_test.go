@@ -9,12 +9,12 @@ import (
 	"holdfast.dev/holdfast/internal/tree"
 )
 
-// actingVerbs begin the names of methods that change their receiver and answer yes or no.
+// actingVerbs begin the names of methods that change their receiver and return a bool.
 var actingVerbs = strings.Fields(`
 	agree ask await claim count defer descend drop end ensure enter forget grow judge mark move note pin place read recheck record refuse reject remove renew reserve
 	spend sweep take try visit yield`)
 
-// memoized are questions that keep their answer, which nothing else can see.
+// memoized are queries that cache their result, which has no visible effect.
 var memoized = []string{"ByClaim"}
 
 // TestQuestionsDoNotAct: a method that returns only a bool and assigns to its receiver has a name that begins with a verb. Its name
@@ -76,7 +76,7 @@ func assignsToReceiver(f *ast.FuncDecl) (found bool) {
 	return found
 }
 
-// base is the variable that an expression such as g.x[i].y begins with.
+// base returns the variable at the start of an expression such as g.x[i].y.
 func base(e ast.Expr) string {
 	for {
 		switch x := e.(type) {

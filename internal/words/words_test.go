@@ -14,7 +14,7 @@ import (
 	"holdfast.dev/holdfast/internal/tree"
 )
 
-// everywhere is the scope of a word that is retired in all places this test looks at.
+// everywhere is the scope of a word that is retired in all names.
 const everywhere = ""
 
 // retired are words of which docs/glossary.md has the one that is used instead. Each was unambiguous, so that a name
@@ -67,7 +67,7 @@ func TestRetiredWordsStayAway(t *testing.T) {
 	}
 }
 
-// names are those of a file that people or programs meet.
+// names returns the names in a file that users or programs see.
 func names(t *testing.T, path, text string) []string {
 	t.Helper()
 	golden := slices.Contains(strings.Split(filepath.ToSlash(path), "/"), "testdata")
@@ -89,7 +89,7 @@ func names(t *testing.T, path, text string) []string {
 	return nil
 }
 
-// uncommented are the words of all lines, without comments.
+// uncommented returns the words of all lines without comments.
 func uncommented(text, comment string) (words []string) {
 	for line := range strings.Lines(text) {
 		line, _, _ = strings.Cut(line, comment)
@@ -98,7 +98,7 @@ func uncommented(text, comment string) (words []string) {
 	return words
 }
 
-// constant is what a reason, a condition or a metric looks like.
+// constant matches a reason, a condition or a metric.
 var constant = regexp.MustCompile(`^"([A-Z][A-Za-z]+|holdfast_[a-z0-9_]+)"$`)
 
 // declared are the names that a file declares, the JSON names of its fields, and its constants for programs.
@@ -147,7 +147,7 @@ func declared(f *ast.File) []string {
 
 var word = regexp.MustCompile(`[A-Z]+(?:[^A-Za-z]|$)|[A-Z]*[a-z]+`)
 
-// split parts a name at capitals and at whatever is no letter.
+// split splits a name at capitals and at characters that are no letters.
 func split(name string) (words []string) {
 	for _, w := range word.FindAllString(name, -1) {
 		words = append(words, strings.ToLower(strings.TrimRight(w, "_-.:0123456789\"/")))

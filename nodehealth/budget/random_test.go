@@ -12,14 +12,14 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-// history is a random life of a cluster, with the plan carried out after each event.
+// history is the random history of a cluster, with the plan carried out after each event.
 type history struct {
 	t      *testing.T
 	r      *rand.Rand
 	config Config
 	view   View
 	now    time.Time
-	// idle are nodes on which no pod of a gang was since they were given up.
+	// idle are nodes without a pod of a gang since they were given up.
 	idle map[string]bool
 	log  []string
 }
@@ -119,7 +119,7 @@ func (h *history) plan() {
 	}
 }
 
-// check is what holds of every plan, of random histories and of scripts.
+// check checks the invariants of every plan, in random histories and in scripts.
 func (h *history) check(p Plan, before []Node) {
 	h.t.Helper()
 	h.remember(p, before)
@@ -131,7 +131,7 @@ func (h *history) check(p Plan, before []Node) {
 	h.deathNeedsSilence(p, before)
 }
 
-// remember keeps, apart from what the plan says of itself, where no gang was hurt.
+// remember records, independent of the plan, where no gang was hurt.
 func (h *history) remember(p Plan, before []Node) {
 	for i, d := range p.Decisions {
 		fresh := before[i].Stands.Outcome != Evict
@@ -142,7 +142,7 @@ func (h *history) remember(p Plan, before []Node) {
 	}
 }
 
-// outIsWhatWasSpent: what the plan counts as out are the nodes that were given up with gangs on them.
+// outIsWhatWasSpent: the plan counts as out exactly the nodes that were given up with gangs on them.
 func (h *history) outIsWhatWasSpent(p Plan) {
 	out := 0
 	for _, d := range p.Decisions {
@@ -164,8 +164,8 @@ func (h *history) sameWhateverTheOrder(p Plan) {
 	}
 }
 
-// neverBeyondBudget: a node with gangs is newly given up only while what is out, itself included, is within both budgets
-// and the breaker does not hold. Out is what was given up with pods of gangs on it.
+// neverBeyondBudget: a node with gangs is newly given up only while the nodes that are out, with this one, are within both budgets and the
+// breaker is closed. Out are the nodes that were given up with pods of gangs on them.
 func (h *history) neverBeyondBudget(p Plan, before []Node) {
 	out, outOf, size, fresh := 0, map[string]int{}, map[string]int{}, []Node{}
 	for i, d := range p.Decisions {
@@ -198,7 +198,7 @@ func (h *history) neverBeyondBudget(p Plan, before []Node) {
 	}
 }
 
-// nothingTakenBackForABudget: what is given up stays so until the verdict eases or the lease moves.
+// nothingTakenBackForABudget: a given-up node stays so until its verdict improves or its lease is renewed.
 func (h *history) nothingTakenBackForABudget(p Plan, before []Node) {
 	for i, d := range p.Decisions {
 		n := before[i]
@@ -209,8 +209,8 @@ func (h *history) nothingTakenBackForABudget(p Plan, before []Node) {
 	}
 }
 
-// neverWithoutReason: a decision stands only on a node whose verdict or silence asks for it, a hold says what
-// for, and what is decided anew has another cause, reason or death than before.
+// neverWithoutReason: a decision stands only on a node whose verdict or silence requires it, a hold has its reason, and a changed decision
+// has another cause, reason or death.
 func (h *history) neverWithoutReason(p Plan, before []Node) {
 	for i, d := range p.Decisions {
 		n := before[i]
@@ -228,7 +228,7 @@ func (h *history) neverWithoutReason(p Plan, before []Node) {
 	}
 }
 
-// deathNeedsSilence: a node is newly called dead only when it was not heard for long enough, and most others were.
+// deathNeedsSilence: a node newly counts as dead only after it was silent for long enough while most others were not.
 func (h *history) deathNeedsSilence(p Plan, before []Node) {
 	for i, d := range p.Decisions {
 		n := before[i]
@@ -248,8 +248,8 @@ func (h *history) deathNeedsSilence(p Plan, before []Node) {
 	}
 }
 
-// TestLeasesAtRest: whatever duration kubelets choose for their leases, no node is put aside while each is renewed every quarter of it, as
-// kubelets do, with their jitter and two seconds on the way; and a node that falls silent is given up in proportion.
+// TestLeasesAtRest: for any lease duration, no node is excluded while its lease is renewed every quarter of it, with the kubelet's jitter
+// and two seconds of delay; a node that falls silent is given up in proportion.
 func TestLeasesAtRest(t *testing.T) {
 	for seed := range seeds.All(t, int64(25)) {
 		r := rand.New(rand.NewSource(seed))
@@ -302,7 +302,7 @@ func TestLeasesAtRest(t *testing.T) {
 	}
 }
 
-// healsCompletely: whatever happened, once every daemon is content and every lease moves nothing stands.
+// healsCompletely: after any history, once every daemon reports healthy and every lease is renewed no decision stands.
 func (h *history) healsCompletely() {
 	h.now = h.now.Add(time.Second)
 	for i := range h.view.Nodes {
@@ -356,7 +356,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestTheLeastThatIsTaken: what an error tells people to give is taken.
+// TestTheLeastThatIsTaken: the value that an error recommends is accepted.
 func TestTheLeastThatIsTaken(t *testing.T) {
 	for name, c := range map[string]Config{
 		"least": {BreakerPercent: 1, BreakerNodes: 1, PartitionPercent: 1, LeaseTimeout: 11 * time.Second, LeaseAloneTimeout: 11 * time.Second,

@@ -39,11 +39,11 @@ type stage struct {
 	config Config
 	second int
 	view   View
-	// mute are nodes whose lease ("n1 lease") or agents ("n1 agents") are not heard.
+	// mute are nodes with a silent lease ("n1 lease") or silent agents ("n1 agents").
 	mute map[string]bool
 	last Plan
 	out  *strings.Builder
-	// holds is what must hold of every plan, whatever the golden file says.
+	// holds are the invariants of every plan, independent of the golden file.
 	holds history
 }
 
@@ -245,7 +245,7 @@ func (s *stage) decide() {
 	s.last = p
 }
 
-// TestDecide looks at one plan each.
+// TestDecide checks one plan each.
 func TestDecide(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0).UTC()
 	ago := func(span time.Duration) time.Time { return now.Add(-span) }

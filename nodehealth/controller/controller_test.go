@@ -34,11 +34,11 @@ type world struct {
 	c      *Controller
 	events *events.FakeRecorder
 	now    time.Time
-	// agents is when each was heard last.
+	// agents is when each last reported.
 	agents map[string]time.Time
 	dryRun bool
 
-	// mu is there because a decision writes on several nodes at once.
+	// mu is needed because decisions are written on several nodes concurrently.
 	mu      sync.Mutex
 	patches []string
 	// before a patch is carried out
@@ -100,7 +100,7 @@ func newWorld(t *testing.T, nodes int) *world {
 	return w
 }
 
-// lead puts a controller in place that remembers nothing.
+// lead starts a controller without state.
 func (w *world) lead() {
 	w.t.Helper()
 	c, err := New(
@@ -170,7 +170,7 @@ func (w *world) annotate(name, key, value string) {
 	}
 }
 
-// stands is the decision on a Node, and whether annotation, taint and others' taint agree with it.
+// stands returns the decision on a Node, and checks that annotation, taint and others' taint agree with it.
 func (w *world) stands(name string) string {
 	w.t.Helper()
 	node := w.node(name)
@@ -241,7 +241,7 @@ func TestVerdictToOutageAndBack(t *testing.T) {
 	w.expect(map[string]string{"n1": "", "n2": "Evict", "n3": "Exclude"})
 }
 
-// TestPodsThatRepairMayCome: the decision's taint lets in what the daemon's verdict lets in, and follows it.
+// TestPodsThatRepairMayCome: the decision's taint admits the pods that the daemon's verdict admits, and follows it.
 func TestPodsThatRepairMayCome(t *testing.T) {
 	w := newWorld(t, 6)
 	effect := func() corev1.TaintEffect {
@@ -300,7 +300,7 @@ func TestTakesBackWhatOthersChanged(t *testing.T) {
 	}
 }
 
-// TestConflict: another's taint that comes between reading and writing stays.
+// TestConflict: another client's taint, added between read and write, stays.
 func TestConflict(t *testing.T) {
 	w := newWorld(t, 6)
 	w.verdict("n1", v1alpha1.ActionEvict, "FellOffBus")
@@ -323,7 +323,7 @@ func TestConflict(t *testing.T) {
 	}
 }
 
-// TestCacheBehind: a cache that does not show what was written must not lead to another decision.
+// TestCacheBehind: a cache that does not show the last write must not lead to another decision.
 func TestCacheBehind(t *testing.T) {
 	w := newWorld(t, 6)
 	w.now = w.now.Add(time.Minute)
@@ -345,7 +345,7 @@ func TestCacheBehind(t *testing.T) {
 	}
 }
 
-// frozen shows some Nodes as they were.
+// frozen returns some Nodes in an earlier state.
 type frozen struct {
 	client.Reader
 	old map[string]*corev1.Node
@@ -396,7 +396,7 @@ func TestSilentNode(t *testing.T) {
 			w.agents["pod-"+n] = w.now
 		}
 		if i >= 30 {
-			delete(w.agents, "pod-n1") // the coordinator forgets a pod only with its gang; here it stands for one that was never heard
+			delete(w.agents, "pod-n1") // the coordinator drops a pod only with its gang; here the pod represents one that never reported
 		}
 		w.decide()
 	}
@@ -413,7 +413,7 @@ func TestSilentNode(t *testing.T) {
 	w.expect(map[string]string{"n1": ""})
 }
 
-// TestALongerLease: what a lease says of its duration comes through the cache to the decision.
+// TestALongerLease: a lease's duration reaches the decision through the cache.
 func TestALongerLease(t *testing.T) {
 	w := newWorld(t, 6)
 	long := func(at time.Time) *coordinationv1.Lease {
@@ -438,7 +438,7 @@ func TestALongerLease(t *testing.T) {
 	}
 }
 
-// TestAgentOfAnEarlierLeader: a pod that ran before this leader began may have an agent, and is given the time to call.
+// TestAgentOfAnEarlierLeader: a pod that ran before this leader began may have an agent, which gets time to report.
 func TestAgentOfAnEarlierLeader(t *testing.T) {
 	w := newWorld(t, 2)
 	pod := &corev1.Pod{}

@@ -8,7 +8,7 @@ import (
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
-// TestCausesHaveABound: what stands in an annotation is anybody's word; it does not become a time series of its own.
+// TestCausesHaveABound: an annotation may have any content, which must not become a time series.
 func TestCausesHaveABound(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m, err := newMetrics(registry)

@@ -15,7 +15,7 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-// said is a record's signal in a few words; nothing where there is none.
+// said returns a record's signal as text; "": none.
 func said(entry string) string {
 	r, kernels := split(entry)
 	if !kernels {
@@ -44,7 +44,7 @@ func TestParse(t *testing.T) {
 		"NVRM: Xid (PCI:0000:3b:00): 154, something else":                                                                                 "xid 154 0000:3b:00",
 		"NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9). RST: No, D-RST: No":                         "xid 94 0000:01:00",
 		"NVRM: Xid (PCI:0000:3b:00 GPU-I:05 GPU-CI:00): 48, pid=7, name=python3, DBE":                                                     "xid 48 0000:3b:00",
-		// The driver prints no such line.
+		// The driver never prints such a line.
 		"NVRM: Xid (PCI:0000:3b:00 GPU-CI:00): 48, x":                                  "",
 		"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Fatal, Link 28 Minion Link": "sxid 22013 0000:c1:00 fatal",
 		"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 28":         "sxid 12028 0000:c1:00",
@@ -65,8 +65,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestOnlyTheDriverIsBelieved: programs write records themselves, and whoever may mount in a user namespace, or crash a program that is
-// named as they like, has the kernel quote them.
+// TestOnlyTheDriverIsBelieved: programs write records themselves, and a program that mounts in a user namespace, or crashes under a chosen
+// name, makes the kernel quote its text.
 func TestOnlyTheDriverIsBelieved(t *testing.T) {
 	const lost = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
 	if got := said("3,5,100,-;" + lost); got == "" {
@@ -124,8 +124,8 @@ func next(t *testing.T, from <-chan nodehealth.Signal) nodehealth.Signal {
 	return nodehealth.Signal{}
 }
 
-// TestDevice: from something that gives one record at a time and answers "not now", as the device does; records of before the start keep
-// their time, and numbers are the kernel's.
+// TestDevice: like the device, the source returns one record at a time and EAGAIN; records from before the start have their own time, and
+// numbers are the kernel's.
 func TestDevice(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -151,7 +151,7 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// TestPlainFile: a file that ends is not the kernel's device, and its lines may be anybody's.
+// TestPlainFile: a file that ends is not the kernel's device, and its lines are not trusted.
 func TestPlainFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kmsg")
 	if err := os.WriteFile(path, []byte("NVRM: Xid (PCI:0000:07:00): 79, x\n"), 0o644); err != nil {

@@ -16,7 +16,7 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-// TestServe: whoever reads sees the verdict that stands, and no other.
+// TestServe: a scrape returns only the present verdict.
 func TestServe(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -51,7 +51,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestServeWithoutAPort: a daemon whose port is another's says so, and goes on without figures.
+// TestServeWithoutAPort: a daemon whose port is in use logs that, and runs without metrics.
 func TestServeWithoutAPort(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -45,7 +45,7 @@ func (c *clocked) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: status, Status: http.StatusText(status), Body: io.NopCloser(bytes.NewReader(body)), Request: r}, nil
 }
 
-// play has one Writer write one verdict, to a server that refuses for 10 s, and returns what the server saw in that time.
+// play makes one Writer write one verdict, to a server that refuses for 10 s, and returns the requests of that time.
 func play(t *testing.T, status int, span time.Duration) *clocked {
 	c := &clocked{node: corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", ResourceVersion: "1"}}}
 	synctest.Test(t, func(t *testing.T) {
@@ -68,8 +68,8 @@ func play(t *testing.T, status int, span time.Duration) *clocked {
 	return c
 }
 
-// TestConflictsAreAnsweredWithPauses: somebody who writes all the time is not raced, and two daemons that meet the same
-// conflict do not go on in step. What is read after a conflict is the newest.
+// TestConflictsAreAnsweredWithPauses: the daemon does not race a client that writes all the time, and two daemons with the same conflict do
+// not retry in lockstep. After a conflict the newest version is read.
 func TestConflictsAreAnsweredWithPauses(t *testing.T) {
 	a, b := play(t, http.StatusConflict, 9*time.Second), play(t, http.StatusConflict, 9*time.Second)
 	for _, c := range []*clocked{a, b} {
@@ -88,7 +88,7 @@ func TestConflictsAreAnsweredWithPauses(t *testing.T) {
 	}
 }
 
-// TestServerThatRefuses: an API server in trouble is asked less and less often, by no two daemons in step.
+// TestServerThatRefuses: requests to a failing API server become rarer, and two daemons do not send them in lockstep.
 func TestServerThatRefuses(t *testing.T) {
 	a, b := play(t, http.StatusServiceUnavailable, 9*time.Second), play(t, http.StatusServiceUnavailable, 9*time.Second)
 	if n := len(a.times); n < 4 || n > 30 {
@@ -99,7 +99,7 @@ func TestServerThatRefuses(t *testing.T) {
 	}
 }
 
-// TestLooksAreCheap: that the verdict still stands is looked up in the API server's cache, at times of each daemon's own.
+// TestLooksAreCheap: each daemon checks its verdict in the API server's cache, at its own times.
 func TestLooksAreCheap(t *testing.T) {
 	a, b := play(t, 0, 10*time.Minute), play(t, 0, 10*time.Minute)
 	if n := len(a.reads); n < 7 || n > 12 {

@@ -90,8 +90,7 @@ func said(kind, version, annotation string) string {
 	return string(text)
 }
 
-// TestFollow: each change is reported once, as it comes; what is older than the last is not; a watch that ends or is
-// refused is begun again.
+// TestFollow: each change is reported once and in order; an older version is not; a watch that ends or is refused is started again.
 func TestFollow(t *testing.T) {
 	s := &watched{t: t, watches: [][]string{
 		{said("ADDED", "5", ""), said("MODIFIED", "7", "reset"), said("MODIFIED", "8", "reset")},
@@ -133,9 +132,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestPodsThatRepair: the pods of NVIDIA's operator, with the tolerations that it and the DaemonSet controller give them,
-// may come to a node
-// whose driver is gone or whose GPUs are released, whatever else is wrong with it; to no other node that is put aside.
+// TestPodsThatRepair: the pods of NVIDIA's operator, with the tolerations that it and the DaemonSet controller give them, may be placed on
+// a node whose driver is gone or whose GPUs are released, whatever else is wrong with it; on no other excluded node.
 func TestPodsThatRepair(t *testing.T) {
 	operators := []corev1.Toleration{
 		{Key: "nvidia.com/gpu", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}, // of the driver's DaemonSet

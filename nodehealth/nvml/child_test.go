@@ -25,7 +25,7 @@ func (p pretended) wait(d time.Duration) (string, int, bool) { time.Sleep(d); re
 
 func (p pretended) close() {}
 
-// TestALibraryThatIsNowhere: without a driver that is how the node is; with one, people have to say where the library lies.
+// TestALibraryThatIsNowhere: without a driver that is normal; with one, an administrator must set the library's path.
 func TestALibraryThatIsNowhere(t *testing.T) {
 	why, device := errors.New("library not found"), filepath.Join(t.TempDir(), "nvidiactl")
 	if got := unfound(device, 3, why); got != why {
@@ -39,8 +39,8 @@ func TestALibraryThatIsNowhere(t *testing.T) {
 	}
 }
 
-// TestALostDeviceHasTheLibraryLoadedAnew: a handle may stay dead though the device is back, so the child does not live on
-// with a device that is lost; one that came back in time is no reason.
+// TestALostDeviceHasTheLibraryLoadedAnew: a handle may stay invalid though the device is back, so the child ends with a lost device, but
+// not if the device returned in time.
 func TestALostDeviceHasTheLibraryLoadedAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()

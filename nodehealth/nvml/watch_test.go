@@ -57,8 +57,8 @@ func await(t *testing.T, from <-chan nodehealth.Signal, kind nodehealth.Kind) no
 	}
 }
 
-// TestSilentChildIsFollowed: the first child says one thing and then nothing, the second never a word, the third is well. A busy machine
-// may have the first one killed before its word is heard; then the next one is the first.
+// TestSilentChildIsFollowed: the first child writes one line and then nothing, the second nothing, the third is well. On a busy machine the
+// first may be killed before its line is read; then the next one counts as the first.
 func TestSilentChildIsFollowed(t *testing.T) {
 	from, dir := watch(t, 2*time.Second, `
 if ! [ -e "$1/heard" ]; then echo '{"read":true,"readings":[{"Device":"GPU-a","Recovery":2}]}'; exec sleep 600; fi
@@ -78,7 +78,7 @@ while :; do echo '{"xid":79,"device":"GPU-a"}'; echo 'no line of ours'; echo '{"
 	await(t, from, nodehealth.Read)
 }
 
-// children are the processes that the script's children have noted in the directory, and which of them are there.
+// children returns the processes that the script's children recorded in the directory, and which of them still run.
 func children(t *testing.T, dir string) (all, alive []int) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "pids"))
@@ -97,9 +97,8 @@ func children(t *testing.T, dir string) (all, alive []int) {
 	return all, alive
 }
 
-// TestReleased: that the GPUs are released is said when the child is gone, whether it answered, hung or began; afterwards
-// another is started by
-// itself.
+// TestReleased: the release is reported once the child is gone, whether the child answered, hung or was starting; afterwards another is
+// started.
 func TestReleased(t *testing.T) {
 	for name, script := range map[string]string{
 		"answers": `while :; do echo '{"read":true}'; sleep 0.1; done`,
@@ -136,7 +135,7 @@ func TestReleased(t *testing.T) {
 	}
 }
 
-// TestResting: a device that waits for a reset is looked at for a moment; one that reads well is kept open.
+// TestResting: a device that waits for a reset is open only for moments; one that reads well stays open.
 func TestResting(t *testing.T) {
 	var rests atomic.Bool
 	rests.Store(true)
@@ -156,7 +155,7 @@ while :; do if [ -e "$1/well" ]; then echo '{"read":true,"readings":[{"Device":"
 	}
 }
 
-// TestCrashingChildIsNoHang: a child that ends before it says a word says that nothing can be asked.
+// TestCrashingChildIsNoHang: a child that ends before its first line means that nothing can be queried.
 func TestCrashingChildIsNoHang(t *testing.T) {
 	from, _ := watch(t, time.Minute, `if mkdir "$1/first" 2>/dev/null; then exit 3; fi; while :; do echo '{"read":true}'; sleep 0.1; done`)
 	if s := <-from; s.Kind != nodehealth.Blind {
@@ -165,7 +164,7 @@ func TestCrashingChildIsNoHang(t *testing.T) {
 	await(t, from, nodehealth.Read)
 }
 
-// TestAStallIsNoHang: a child that speaks is heard, however long this process had no core; one that is silent hangs after its deadline.
+// TestAStallIsNoHang: a child's line is read, however long this process had no CPU time; a silent child hangs after its deadline.
 func TestAStallIsNoHang(t *testing.T) {
 	child := exec.Command("true")
 	if err := child.Run(); err != nil { // it is there to be killed alone

@@ -41,7 +41,7 @@ func (s *scheduler) Fabric(_ context.Context, level string, most int) (v1alpha1.
 	return v1alpha1.FabricResponse{Nodes: int32(most), Levels: []v1alpha1.FabricLevel{{Level: level}}}, s.err
 }
 
-// handler lets the token "good" in as "reader", who may ask, and "weak" as somebody who may not.
+// handler authenticates the token "good" as "reader", who may query, and "weak" as a user who may not.
 func handler(s *scheduler) *Handler {
 	return &Handler{
 		Scheduler: s,
@@ -120,7 +120,7 @@ func TestWhoMayAskAndWhat(t *testing.T) {
 	}
 }
 
-// TestWhoSendsSlowlyHoldsUpNobody: a question whose body does not end is read, and others are answered meanwhile.
+// TestWhoSendsSlowlyHoldsUpNobody: a query with an endless body is being read while others are answered.
 func TestWhoSendsSlowlyHoldsUpNobody(t *testing.T) {
 	h := handler(&scheduler{})
 	ask := func(body io.Reader) chan int {
@@ -153,7 +153,7 @@ func TestWhoSendsSlowlyHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// The API server is asked whose a token is for our audience, and a token that is good for another one only is none.
+// The API server reviews a token for this service's audience; a token for another audience is refused.
 func TestTokensAreForThisAlone(t *testing.T) {
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		switch q.URL.Path {
@@ -203,7 +203,7 @@ func TestTokensAreForThisAlone(t *testing.T) {
 	}
 }
 
-// answers holds what a request with a token is answered, where the scheduler fails with err, against the code and a part of the text.
+// answers checks the code and a part of the text of a response, if the scheduler fails with err.
 func answers(t *testing.T, r *http.Request, token string, err error, code int, says string) {
 	t.Helper()
 	w := httptest.NewRecorder()

@@ -8,8 +8,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// FuzzQuestion: of what a body can hold, what is taken are pods that can be placed, no more than may be asked about; the rest is refused
-// with a reason.
+// FuzzQuestion: an accepted body has pods that can be placed, at most the allowed number; any other is refused with a reason.
 func FuzzQuestion(f *testing.F) {
 	for _, body := range []string{"", "{}", "null", onePod, `{"pods":[]}`, `{"pods":[{}]}`, `{"pods":[null]}`, `{"pods":{}}`, onePod + "x",
 		`{"pods":[{"metadata":{"name":"p","labels":{"a":"b"}},"spec":{"containers":[{"name":"c","resources":{"requests":{"cpu":"1e9","nvidia.com/gpu":"8"}}}],"nodeName":"n"}}]}`,

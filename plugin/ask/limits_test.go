@@ -28,7 +28,8 @@ func preview(body io.Reader) *http.Request {
 	return r
 }
 
-// TestQuestionsThatAreTooLarge: one that says so is not read; of one that does not, no more is read than is said, or than one may be.
+// TestQuestionsThatAreTooLarge: a body with a too large declared size is not read; of the others no more than the declared size or the
+// limit is read.
 func TestQuestionsThatAreTooLarge(t *testing.T) {
 	for name, c := range map[string]struct {
 		length int64
@@ -51,7 +52,7 @@ func TestQuestionsThatAreTooLarge(t *testing.T) {
 	}
 }
 
-// TestQuestionsAreReadWithinAllBytes: where those that are being read may have all of it, the next waits, for no longer than it may, and is
+// TestQuestionsAreReadWithinAllBytes: while the bodies being read may use all of it, the next one waits, at most for the timeout, and is
 // answered once there is room.
 func TestQuestionsAreReadWithinAllBytes(t *testing.T) {
 	h := handler(&scheduler{})
@@ -93,7 +94,7 @@ func TestQuestionsAreReadWithinAllBytes(t *testing.T) {
 	}
 }
 
-// deadlines is a connection that is told how long it may be read.
+// deadlines is a connection that records its read deadlines.
 type deadlines struct {
 	*httptest.ResponseRecorder
 	read time.Time
@@ -104,7 +105,7 @@ func (d *deadlines) SetReadDeadline(at time.Time) error {
 	return nil
 }
 
-// TestQuestionsAreReadInTime: who sends slowly is read for readTime, and not longer.
+// TestQuestionsAreReadInTime: a slow body is read for readTime at most.
 func TestQuestionsAreReadInTime(t *testing.T) {
 	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
 	before := time.Now()

@@ -18,7 +18,7 @@ import (
 	"holdfast.dev/holdfast/plugin/plugintest"
 )
 
-// known are the claims that a scheduler knows, by name.
+// known are a scheduler's claims, by name.
 type known struct {
 	fwk.SharedDRAManager
 	fwk.ResourceClaimTracker
@@ -43,7 +43,7 @@ type noClasses struct{ fwk.DeviceClassResolver }
 
 func (noClasses) GetDeviceClass(v1.ResourceName) *resourcev1.DeviceClass { return nil }
 
-// pending says of all members that they have no node.
+// pending is a Gangs in which no member has a node.
 type pending bool
 
 func (p pending) IsPending(types.NamespacedName, types.UID) bool { return bool(p) }
@@ -81,7 +81,7 @@ type nodeInfo struct {
 
 func (n nodeInfo) Node() *v1.Node { return n.node }
 
-// Devices are taken from who is on no node, and from nobody else; a gang that was to be planned meanwhile is planned then.
+// Only claims of members without a node are released; a gang that was to be planned meanwhile is planned afterwards.
 func TestStaleClaimsAreReleased(t *testing.T) {
 	nodes := []fwk.NodeInfo{nodeInfo{node: plugintest.Node("a", 0)}}
 	for _, c := range []struct {
@@ -98,7 +98,7 @@ func TestStaleClaimsAreReleased(t *testing.T) {
 			gang, manager := leftBehind(1)
 			gang.Members[0].State = c.state
 			client, woken := fake.NewClientset(manager.claims["g-0"]), 0
-			asked := make(chan struct{}) // the round is under way until the gang has asked whether to wait for it
+			asked := make(chan struct{}) // the round lasts until the gang has called ReleaseFirst
 			r := NewReleaser(client, manager, after{asked, pending(c.still)}, func(klog.Logger, types.NamespacedName) { woken++ })
 			r.Release(t.Context(), plugintest.Key("g"), gang, nodes)
 			waits := r.ReleaseFirst(t.Context(), plugintest.Key("g"), gang, nodes)
@@ -115,7 +115,7 @@ func TestStaleClaimsAreReleased(t *testing.T) {
 	}
 }
 
-// Many that are tied are not planned around: all is given back first.
+// Many tied claims are not planned around: all are released first.
 func TestManyThatAreTiedWait(t *testing.T) {
 	nodes := []fwk.NodeInfo{nodeInfo{node: plugintest.Node("a", 0)}}
 	for size, want := range map[int]bool{mostTied: false, mostTied + 1: true} {
@@ -129,7 +129,7 @@ func TestManyThatAreTiedWait(t *testing.T) {
 	}
 }
 
-// One round for a gang is under way at a time.
+// Each gang has one round at a time.
 func TestRoundsOfReleases(t *testing.T) {
 	var all rounds
 	over, free := all.begin(plugintest.Key("g"))

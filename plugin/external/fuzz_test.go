@@ -12,8 +12,8 @@ import (
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
-// FuzzPodGroup: whatever stands in a PodGroup of another API, its terms are of one pod at least, ask for nothing below zero, and grow with
-// the object alone; or it is refused with what to do.
+// FuzzPodGroup: the terms of a PodGroup with any content have a size of at least one and no negative request, and their size is limited; or
+// it is refused with a remedy.
 func FuzzPodGroup(f *testing.F) {
 	for _, text := range []string{
 		`{"metadata":{"name":"g"},"spec":{"minMember":4,"minResources":{"cpu":"1500m","nvidia.com/gpu":"32"},"scheduleTimeoutSeconds":120}}`,

@@ -88,8 +88,8 @@ func TestVolcanoStatus(t *testing.T) {
 	}
 }
 
-// TestVolcanoWritesToo: where Volcano's scheduler writes a group's status, a group of this scheduler is only let in, and what this one
-// said before goes; the two come to rest.
+// TestVolcanoWritesToo: if Volcano's scheduler writes a group's status, this one only admits its own groups, and removes its earlier
+// condition; the two settle.
 func TestVolcanoWritesToo(t *testing.T) {
 	pods := []*corev1.Pod{{Spec: corev1.PodSpec{NodeName: "a"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}}
 	condition := func(kind vcscheduling.PodGroupConditionType, session, message string) vcscheduling.PodGroupCondition {
@@ -114,7 +114,7 @@ func TestVolcanoWritesToo(t *testing.T) {
 	}
 }
 
-// Once placed, for ever told so.
+// Once placed, the condition stays true.
 func TestNativeCondition(t *testing.T) {
 	pg := &schedulingv1beta1.PodGroup{}
 	no, yes := &v1alpha1.PlacementStatus{Message: "no"}, &v1alpha1.PlacementStatus{Placed: true, Message: "yes"}

@@ -86,7 +86,7 @@ func TestTermsOfGroups(t *testing.T) {
 		if err != nil {
 			said = err.Error()
 		}
-		for _, part := range []string{" tasks map[]", " required  preferred "} { // what is not set is not listed in what is wanted
+		for _, part := range []string{" tasks map[]", " required  preferred "} { // values that are not set are not in the expected text
 			if !strings.Contains(c.want, strings.TrimSpace(part)) && !strings.Contains(c.want, "required") {
 				said = strings.Replace(said, part, " ", 1)
 			}

@@ -28,7 +28,7 @@ var (
 	at        = plugintest.At
 )
 
-// newCache is a Cache of gangs that their pods alone tell of.
+// newCache returns a Cache of gangs whose terms come from their pods alone.
 func newCache() *Cache {
 	return New(Config{
 		Terms:        func(_ types.NamespacedName, pod *v1.Pod) (Terms, error) { return OwnTerms(pod) },
@@ -37,13 +37,13 @@ func newCache() *Cache {
 	})
 }
 
-// enter has the scheduling queue take a pod in.
+// enter passes a pod to the scheduling queue.
 func enter(l *Cache, p *v1.Pod) Change {
 	return l.Enqueued(key("g"), p, func() bool { return true })
 }
 
-// Whatever happens in whatever order: the counts follow from the members, the leader is the pending member of
-// the lowest slot, a node stands exactly where the state says so, and forming lists members with a node.
+// After any history: the counts follow from the members, the leader is the pending member of the lowest slot, a member has a node exactly
+// if its state requires one, and forming lists members with a node.
 func TestCacheUnderRandomHistories(t *testing.T) {
 	for seed := range seeds.All(t, int64(300)) {
 		rng := rand.New(rand.NewSource(seed))
@@ -202,7 +202,7 @@ func checkCounts(t *testing.T, when string, g *group) {
 	}
 }
 
-// A plan that was made for members that have changed since is not opened: it would stand for ever.
+// A plan for members that have changed since is not opened: it would stay open for ever.
 func TestAPlanForAChangedGangIsNotOpened(t *testing.T) {
 	l, k := newCache(), key("g")
 	a, old, anew := memberPod("g", 0, 2, 1), memberPod("g", 1, 2, 1), memberPod("g", 1, 2, 1)
@@ -259,7 +259,7 @@ func TestWhatAFreshGangHoldsIsGivenBackNewestFirst(t *testing.T) {
 	}
 }
 
-// A gang that was complete before the replica began has waited since then; what the replica sees to happen counts from then on.
+// A gang that was complete before the replica began has waited since then; later events count from when the replica saw them.
 func TestSinceWhenAGangWaits(t *testing.T) {
 	hourAgo := time.Now().Add(-time.Hour)
 	gate := func(p *v1.Pod) *v1.Pod {
@@ -309,7 +309,7 @@ func TestOverduePlansAreGivenUp(t *testing.T) {
 	}
 }
 
-// The plan waits until the queue knows all members: before, it would forget what is held for them.
+// The plan waits until the queue has all members: until then it would drop their nominations.
 func TestNothingIsPlannedForMembersThatTheQueueDoesNotKnow(t *testing.T) {
 	l := newCache()
 	a, b := memberPod("g", 0, 2, 1), memberPod("g", 1, 2, 1)
@@ -325,7 +325,7 @@ func TestNothingIsPlannedForMembersThatTheQueueDoesNotKnow(t *testing.T) {
 	}
 }
 
-// While others wait on their nodes, the leader does not sit out its backoff.
+// While others wait on their nodes, the leader skips its backoff.
 func TestALostMemberIsHurried(t *testing.T) {
 	l := newCache()
 	a, b := on(memberPod("g", 0, 2, 1), "n"), memberPod("g", 1, 2, 1)
@@ -344,7 +344,7 @@ func TestALostMemberIsHurried(t *testing.T) {
 	}
 }
 
-// Containers that do not start count while most of the gang run: else the image or the volume is the likelier fault.
+// Containers that do not start count only while most of the gang run: else the image or the volume is probably at fault.
 func TestMembersThatDoNotStart(t *testing.T) {
 	l, key := newCache(), key("g")
 	long := metav1.NewTime(time.Now().Add(-time.Hour))
@@ -382,7 +382,7 @@ func TestMembersThatDoNotStart(t *testing.T) {
 	}
 }
 
-// While a member goes from planned to reserved, bound and leaving, its node is closed at every moment.
+// While a member passes from planned to reserved, bound and terminating, its node is exclusive at every moment.
 func TestAClosedNodeStaysClosedWhileItsMemberMovesOn(t *testing.T) {
 	l, p := newCache(), asking(memberPod("g", 0, 1, 2), v1alpha1.AnnotationWholeNodes, "true")
 	l.Observe(key("g"), p)
@@ -427,7 +427,7 @@ func refusedFor(why string) *gang.Refusal {
 	return &gang.Refusal{Reason: gang.InsufficientNodes, Message: why}
 }
 
-// What another pod has not heard, or what events forgot, is news; nothing else is.
+// A refusal is recorded as new for another pod, with another text, or after its event has expired.
 func TestARefusalIsNewsOnce(t *testing.T) {
 	l, now := newCache(), time.Now()
 	l.Observe(key("g"), memberPod("g", 0, 2, 1))
@@ -436,7 +436,7 @@ func TestARefusalIsNewsOnce(t *testing.T) {
 	}
 }
 
-// A member's node is held whole until the member is gone, not only until it ends.
+// A member's node stays exclusive until the member is gone, not only until it terminates.
 func TestAMemberThatEndsHoldsItsNodeStill(t *testing.T) {
 	l, p := newCache(), on(asking(memberPod("g", 0, 1, 2), v1alpha1.AnnotationWholeNodes, "true"), "n")
 	l.Observe(key("g"), p)

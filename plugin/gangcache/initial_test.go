@@ -8,7 +8,7 @@ import (
 	"holdfast.dev/holdfast/plugin/plugintest"
 )
 
-// A gang that never was whole lost nothing: it is not ahead of those that did.
+// A gang that was never complete lost nothing: it does not go before those that did.
 func TestInitialPlacementIsNotDegraded(t *testing.T) {
 	l, pods := newCache(), plugintest.Gang("g", 2, 1)
 	for _, p := range pods {

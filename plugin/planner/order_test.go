@@ -21,8 +21,8 @@ import (
 	"holdfast.dev/holdfast/plugin/plugintest"
 )
 
-// history is a cluster in which gangs and single pods come, lose pods and end, nodes come and are cordoned, and pods are tried in
-// any order, wherever a queue would keep them.
+// history is a cluster in which gangs and single pods appear, lose pods and end, nodes are added and cordoned, and pods are tried in any
+// order, wherever a queue would have them.
 type history struct {
 	*stage
 	rng   *rand.Rand
@@ -118,7 +118,7 @@ func (h *history) bound(gangs bool) []*v1.Pod {
 	return all
 }
 
-// lose has a gang lose a pod and get another in its place.
+// lose makes a gang lose a pod and get another.
 func (h *history) lose() {
 	if all := h.bound(true); len(all) > 0 {
 		p := all[h.rng.Intn(len(all))]
@@ -155,7 +155,7 @@ func (h *history) gone(p *v1.Pod) {
 	}
 }
 
-// entities are all that wait, in the documented order, which is made here from the pods alone.
+// entities are all that wait, in the documented order, computed from the pods alone.
 func (h *history) entities() []entity {
 	gangs := map[string][]*v1.Pod{}
 	var all []entity
@@ -194,7 +194,7 @@ func (h *history) entities() []entity {
 
 var key = plugintest.Key
 
-// plan is where an entity would go; nil: nowhere.
+// plan returns where an entity would be placed; nil: nowhere.
 func (h *history) plan(e entity) (of gangcache.Snapshot, taking []Taking) {
 	of = asked([]*v1.Pod{e.pod})
 	if e.gang {
@@ -223,7 +223,7 @@ func (h *history) plan(e entity) (of gangcache.Snapshot, taking []Taking) {
 	return of, taking
 }
 
-// fits reports whether an entity would be placed now, by the planner alone, whatever is remembered.
+// fits reports whether an entity would be placed now, by a planner without caches.
 func (h *history) fits(e entity, nodes []fwk.NodeInfo) bool {
 	snapshot, ok := h.planner.config.Gangs.WaitingInput(e.turn.Key.Gang)
 	if !ok {
@@ -236,7 +236,7 @@ func (h *history) fits(e entity, nodes []fwk.NodeInfo) bool {
 	return refusal == nil
 }
 
-// try does for an entity what a scheduling cycle does, and checks that nobody ahead of it is passed.
+// try does for an entity what a scheduling cycle does, and checks that none ahead of it is passed over.
 func (h *history) try(e entity) (placed bool) {
 	of, taking := h.plan(e)
 	if len(taking) == 0 {
@@ -286,8 +286,8 @@ func (h *history) try(e entity) (placed bool) {
 	return true
 }
 
-// No gang or single pod is given room that a gang ahead of it in the documented order could use: whatever is tried first, wherever
-// the one ahead sits, and however room came. And giving way ends: tried in order, all that fits is placed.
+// No gang or single pod gets room that a gang ahead of it in the documented order could use, whichever is tried first, wherever the one
+// ahead waits, and however room was freed. And giving way ends: tried in order, all that fits is placed.
 func TestNobodyIsPassed(t *testing.T) {
 	gaveWay, s := 0, newStage(t)
 	for seed := range seeds.All(t, int64(10000)) {
@@ -325,7 +325,7 @@ func TestNobodyIsPassed(t *testing.T) {
 	}
 }
 
-// What is spent on finding out that a gang ahead could not use the room counts as spent in vain, too.
+// Time spent on finding that a gang ahead could not use the room counts as spent in vain, too.
 func TestAskingWhoCouldUseTheRoomIsCharged(t *testing.T) {
 	s := newStage(t, node("a", 2), node("b", 2))
 	for _, p := range gangOf("large", 300, 2) {

@@ -23,7 +23,7 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// A steady answer costs what changed: filters are asked about nodes that did, and only where nothing else has a say.
+// An unchanged refusal costs only the changes: filters run on nodes that changed, if their results depend on nothing else.
 func TestFiltersAreAskedAboutWhatChanged(t *testing.T) {
 	var objects []runtime.Object
 	for i := range 12 {
@@ -58,7 +58,7 @@ func apartFrom(pods []*v1.Pod, name string) []*v1.Pod {
 	return pods
 }
 
-// inTurn makes two kinds of pods, each of which is asked about after one of the other.
+// inTurn alternates two kinds of pods, so that each is checked after one of the other.
 func inTurn(pods []*v1.Pod) []*v1.Pod {
 	for i, p := range pods {
 		p.Labels["odd"] = fmt.Sprint(i % 2)
@@ -66,8 +66,8 @@ func inTurn(pods []*v1.Pod) []*v1.Pod {
 	return pods
 }
 
-// What is supposed for a pod is gone on from for the next one of its kind: a gang of one kind is asked about in a time that
-// grows with its size, and rules hold as they do for each by itself.
+// The filter state of a pod is reused for the next one of its kind: the cost for a gang of one kind is linear in its size, and rules hold
+// as they do for each pod by itself.
 func TestPodsOfOneKindAreSupposedOnce(t *testing.T) {
 	const nodes = 40
 	for name, c := range map[string]struct {
@@ -164,7 +164,7 @@ func TestEphemeralVolumesMakeNoKinds(t *testing.T) {
 	}
 }
 
-// A gang of ever so many kinds is refused before any filter is asked; one whose pods differ in labels alone is placed.
+// A gang of too many kinds is refused before any filter runs; one whose pods differ only in labels is placed.
 func TestKindsOfPodsAreBounded(t *testing.T) {
 	var objects []runtime.Object
 	for i := range 12 {
@@ -213,7 +213,7 @@ func TestPodsOfTheirOwnKind(t *testing.T) {
 	}
 }
 
-// A gang of many kinds that is refused is not planned again at once, and keeps nobody who asks from an answer.
+// A refused gang of many kinds is not planned again at once, and delays no query.
 func TestPlansOfManyKindsArePaced(t *testing.T) {
 	var objects []runtime.Object
 	for i := range pacedQuestions/MaxKinds + 1 {
@@ -259,7 +259,7 @@ func TestPlansOfManyKindsArePaced(t *testing.T) {
 	}
 }
 
-// Rules among pods are questions as well: a gang that fits is placed at its first try, and the next one waits.
+// Checks of rules among pods count as well: a gang that fits is placed at its first try, and the next one waits.
 func TestPlansWithRulesArePaced(t *testing.T) {
 	const pods = 450 // of two kinds in turn: some 101,000 pods beside others
 	var objects []runtime.Object
@@ -285,7 +285,7 @@ func TestPlansWithRulesArePaced(t *testing.T) {
 	}
 }
 
-// A plan that turns out to ask much is given up where it has no turn, and goes on where there is one.
+// A plan that turns out to need many checks stops if it has no turn, and continues if it has.
 func TestAPlanStopsWhereItAsksTooMuch(t *testing.T) {
 	s := newStage(t, node("a", 1))
 	of := asked(gangOf("g", 1, 1))
@@ -312,7 +312,7 @@ func TestAPlanStopsWhereItAsksTooMuch(t *testing.T) {
 	}
 }
 
-// A node that is gone is taken out; nothing else is counted anew for it.
+// A node that is gone is removed; no other node is counted again for it.
 func TestANodeThatIsGoneIsTakenOut(t *testing.T) {
 	const rack = "topology.kubernetes.io/rack"
 	b := labelled(node("b", 2), rack, "r2")
@@ -415,9 +415,8 @@ func TestRolesTellOnlyRelevantDifferencesApart(t *testing.T) {
 	}
 }
 
-// BenchmarkEligibility is what it costs to ask the framework's filters about one role on 5,000 nodes: all of them, as with the
-// first gang of a shape and after a start; none, as they are remembered; and all of them where a rule among pods keeps that
-// from being remembered.
+// BenchmarkEligibility is the cost of the framework's filters for one role on 5,000 nodes: all of them, as for the first gang of a shape
+// and after a start; none, if they are cached; and all of them if a rule among pods prevents caching.
 func BenchmarkEligibility(b *testing.B) {
 	const nodes = 5000
 	var objects []runtime.Object
@@ -452,7 +451,7 @@ func BenchmarkEligibility(b *testing.B) {
 	}
 }
 
-// BenchmarkKinds is the most that one plan asks filters: all pods of other kinds, on as many nodes as MaxQuestions allow.
+// BenchmarkKinds is the most filter runs of one plan: all pods of different kinds, on as many nodes as MaxQuestions allow.
 func BenchmarkKinds(b *testing.B) {
 	var objects []runtime.Object
 	for i := range MaxQuestions / MaxKinds {
@@ -478,8 +477,8 @@ func BenchmarkKinds(b *testing.B) {
 	}
 }
 
-// BenchmarkRules is what a gang costs whose pods keep apart: each is asked about beside all that were placed before it, which is
-// told once where pods are of one kind, and for each pod anew where kinds change from one to the next.
+// BenchmarkRules is the cost of a gang whose pods must be apart: each is checked beside all that were placed before it. The filter state is
+// computed once if pods are of one kind, and for each pod if kinds alternate.
 func BenchmarkRules(b *testing.B) {
 	for name, c := range map[string]struct {
 		n   int

@@ -49,7 +49,7 @@ func newStage(t testing.TB, objects ...runtime.Object) *stage {
 	return s
 }
 
-// asked is a gang of the given pods, none of which has a node.
+// asked returns the snapshot of a gang of the given pods, none of which has a node.
 func asked(pods []*v1.Pod) gangcache.Snapshot {
 	of := gangcache.Snapshot{Size: len(pods)}
 	for _, p := range pods {

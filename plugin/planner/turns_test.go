@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/gang"
 )
 
-// line is a place for turns, and who was woken for one.
+// line is a set of turns, and the gangs that were woken.
 type line struct {
 	*turns
 	woken chan types.NamespacedName
@@ -31,7 +31,7 @@ func of(namespace, name string) types.NamespacedName {
 
 var nothing = &gang.Refusal{Message: "nothing was asked"}
 
-// asks is what a gang hears; "" where it may begin.
+// asks returns the refusal that a gang gets; "": it may begin.
 func (l *line) asks(key types.NamespacedName) string {
 	if r := l.take(key, time.Now(), func() { l.woken <- key }, nothing); r != nil {
 		return r.Message
@@ -46,8 +46,7 @@ func (l *line) plans(key types.NamespacedName, took time.Duration, refusal *gang
 	l.done(key, refusal, began, time.Now())
 }
 
-// A plan that found too little is not made again before its rest is over, by which the gang is woken once; nor is any other
-// plan, by however many gangs it is asked for.
+// After an insufficient plan there is no other until its cooldown is over, for any gang; then the gang is woken once.
 func TestTurnsArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, a := newLine(), of("x", "a")
@@ -80,7 +79,7 @@ func TestTurnsArePaced(t *testing.T) {
 	})
 }
 
-// However many gangs a namespace has, another one waits for one plan.
+// However many gangs a namespace has, a gang of another one waits for one plan only.
 func TestNamespacesHaveTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine()
@@ -112,7 +111,7 @@ func TestNamespacesHaveTurns(t *testing.T) {
 	})
 }
 
-// A turn is not held open for a gang that does not come, nor for one that is gone; a plan that goes on is not cut short.
+// A turn is not reserved for a gang that does not come or is gone; a plan under way is not interrupted.
 func TestTurnsPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine()

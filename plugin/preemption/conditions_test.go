@@ -123,8 +123,8 @@ func zoned(name string, gpus int64) *v1.Node {
 	return plugintest.Labelled(node(name, gpus), zone, name)
 }
 
-// kindsOfConditions are what may keep a gang away where there is room: two pods of a gang "low" are on a and b, beside one that is in
-// no pod's way, and "high" is to come.
+// kindsOfConditions are conditions that exclude a gang though there is room: two pods of a gang "low" are on a and b, beside a pod that is
+// in no way, and "high" is to be placed.
 var kindsOfConditions = map[string]struct {
 	cause     string
 	low, high func([]*v1.Pod) []*v1.Pod
@@ -194,7 +194,8 @@ func TestRoomAndConditionsLackBoth(t *testing.T) {
 	s.leaves("high", "gang ns/full", "gang ns/low")
 }
 
-// OnlyLower, BudgetsKept, NobodyForNothing: no unit leaves where those in the way may not, or where it is in vain; the message says why.
+// OnlyLower, BudgetsKept, NobodyForNothing: no unit is preempted if those in the way may not be, or if it would be in vain; the message has
+// the reason.
 func TestWhyNobodyLeaves(t *testing.T) {
 	for name, c := range map[string]struct {
 		low  int32
@@ -227,7 +228,7 @@ func TestWhyNobodyLeaves(t *testing.T) {
 	}
 }
 
-// HeldIsHeld: while those who were in the way leave, their replacements do not come back beside the gang, though there is room.
+// HeldIsHeld: while the victims terminate, their replacements are not placed beside the gang, though there is room.
 func TestConditionsAreHeldAsRoomIs(t *testing.T) {
 	for name, c := range kindsOfConditions {
 		t.Run(name, func(t *testing.T) {
@@ -252,7 +253,7 @@ func TestConditionsAreHeldAsRoomIs(t *testing.T) {
 	}
 }
 
-// NobodyForNothing: where too many would have to leave for filters to be asked about each, none does.
+// NobodyForNothing: if there are too many candidates for filters to check each, none is preempted.
 func TestASearchByFiltersHasAnEnd(t *testing.T) {
 	const many = checksAtMost
 	var objects []runtime.Object
@@ -284,7 +285,7 @@ func TestNobodyLeavesForWhoWouldNotBeLetIn(t *testing.T) {
 	}
 }
 
-// A pod of no gang has those leave that keep it away, and is said why where it does not.
+// A pod of no gang preempts pods that exclude it, or gets a message that names them.
 func TestConditionsOfSinglePods(t *testing.T) {
 	low := port(9999, prior(0, gangOf("low", 1, 1)))
 	s := newStage(t, node("a", 4), on(low[0], "a"))

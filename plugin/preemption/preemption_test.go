@@ -170,7 +170,7 @@ func TestARefusedEvictionIsNotTriedForNothing(t *testing.T) {
 	eventually.Holds(t, "the eviction to be tried again", func() (bool, any) { n := tries.Load(); return n >= 2, n })
 	newer := nomination
 	newer.since = nomination.since.Add(time.Second)
-	s.p.rooms.keep(key("g"), newer) // what is held now has other victims
+	s.p.rooms.keep(key("g"), newer) // the held room now has other victims
 	select {
 	case <-ended:
 	case <-time.After(eventually.Timeout):
@@ -178,7 +178,7 @@ func TestARefusedEvictionIsNotTriedForNothing(t *testing.T) {
 	}
 }
 
-// A claim that is not used in time lets others in again.
+// A nomination that is not used in time ends.
 func TestANominationEnds(t *testing.T) {
 	s := newStage(t, node("a", 2))
 	s.waits(prior(5, gangOf("g", 2, 2)))
@@ -217,8 +217,8 @@ func TestNominationsOfSinglePodsTakeNoSlot(t *testing.T) {
 	}
 }
 
-// NobodyStarves: who looks for room seldom, because it was in vain for long, and finds that it must be read what gangs have stored,
-// goes by what was read for it when it comes back.
+// NobodyStarves: a gang that rarely searches, after many searches in vain, and finds that checkpoints must be read first, uses what was
+// read for it at its next turn.
 func TestWhoSearchesSeldomGoesByWhatWasReadForIt(t *testing.T) {
 	low, high := prior(0, gangOf("low", 2, 2)), prior(5, gangOf("high", 2, 2))
 	s := newStage(t, node("a", 2), node("b", 2), on(low[0], "a"), on(low[1], "b"))
@@ -246,7 +246,7 @@ func TestWhoSearchesSeldomGoesByWhatWasReadForIt(t *testing.T) {
 	}
 }
 
-// While room is to come nobody else is told to leave, also by a replica that has told nobody itself.
+// While room is being freed no other pod is preempted, also by a replica that has evicted none itself.
 func TestWhoAwaitsRoom(t *testing.T) {
 	now := time.Now()
 	on := func(name string, priority int32, leaves bool) *v1.Pod {
@@ -290,7 +290,7 @@ func TestWhoAwaitsRoom(t *testing.T) {
 	}
 }
 
-// All searches together take no more than a part of the time, however many wait.
+// All searches together take only a part of the time, however many gangs wait.
 func TestSearchesTakeTurns(t *testing.T) {
 	p := New(Config{Gangs: frameworktest.Cache(), Metrics: NewMetrics(nil)}, NewHeldRooms())
 	now := time.Now()
@@ -320,7 +320,7 @@ func TestSearchesTakeTurns(t *testing.T) {
 	}
 }
 
-// NobodyStarves: who is first in the queue's order, and looks for room again and again, does not take every turn.
+// NobodyStarves: the first gang in the queue's order, which searches for room repeatedly, does not take every turn.
 func TestWhoSearchedLetsOthersHaveTheirTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(Config{Gangs: frameworktest.Cache(), Metrics: NewMetrics(nil)}, NewHeldRooms())
@@ -351,7 +351,7 @@ func TestWhoSearchedLetsOthersHaveTheirTurns(t *testing.T) {
 	})
 }
 
-// What was read since it was asked for will do, however long ago that was.
+// Checkpoints that were read since the request are recent enough, however long ago that was.
 func TestWhatGangsHaveStoredIsKnown(t *testing.T) {
 	at := time.Now()
 	w := &lastCheckpoints{at: at, reading: true}

@@ -35,7 +35,7 @@ type HeldRoom struct {
 	// degraded: it is for replaced members of a gang that has others on nodes.
 	degraded bool
 	since    time.Time
-	// until is when an unused reservation ends.
+	// until is when an unused nomination ends.
 	until time.Time
 	// unusableSince is when the gang began to lack members, so that it cannot use the reservation.
 	unusableSince time.Time

@@ -32,7 +32,7 @@ var (
 	on        = plugintest.On
 )
 
-// world is a Server with what it knows of gangs.
+// world is a Server with its gangs.
 type world struct {
 	*Server
 	gangs *gangcache.Cache
@@ -41,8 +41,7 @@ type world struct {
 // nothing is held.
 var nothing []topology.Assumed
 
-// newWorld is a Server over a framework, whose questions are answered at once: no scheduler is in the way. held is what is
-// held on nodes.
+// newWorld returns a Server over a framework, whose queries are answered at once, because no scheduler runs. held is room held on nodes.
 func newWorld(t testing.TB, held []topology.Assumed, objects ...runtime.Object) *world {
 	t.Helper()
 	f, gangs := frameworktest.New(t, objects...), frameworktest.Cache()
@@ -84,8 +83,7 @@ func newWorld(t testing.TB, held []topology.Assumed, objects ...runtime.Object) 
 	return &world{Server: s, gangs: gangs}
 }
 
-// The fabric is told as it is, held room included, with the moves that would mend it; a level that there is none of is
-// refused.
+// The response shows the present fabric, with held room, and the moves that would free domains; an unknown level is refused.
 func TestFabricIsTold(t *testing.T) {
 	inRack := func(name, rack string) *v1.Node {
 		n := node(name, 2)
@@ -99,7 +97,7 @@ func TestFabricIsTold(t *testing.T) {
 	if err != nil || len(got.Levels) != 1 || got.Levels[0].Free != 3 {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	// Room on c is held, so nobody goes there, nor to e or f, which are in a whole rack; of x and y only one has a place.
+	// Room on c is held, so no pod moves there, nor to e or f, which are in a whole rack; of x and y only one has a place.
 	want := "[{rack 3 1 3 1 2 [{r0 2 1 1 [{pod ns/web [{a d}]}]}]}]"
 	if text := fmt.Sprint(got.Levels); text != want {
 		t.Errorf("%s, want %s", text, want)

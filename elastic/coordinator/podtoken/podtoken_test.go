@@ -43,7 +43,7 @@ func pod(namespace, job string, slot string, uid string) *corev1.Pod {
 	}
 }
 
-// token is one as the API server makes them, but for its signature.
+// token is like one from the API server, without a valid signature.
 func token(namespace, name, uid, audience string) string {
 	claims := fmt.Sprintf(`{"aud":[%q],"exp":%d,"kubernetes.io":{"namespace":%q,"pod":{"name":%q,"uid":%q}}}`, audience, time.Now().Add(time.Hour).Unix(), namespace, name, uid)
 	return "header." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".signature"
@@ -53,7 +53,7 @@ func ours(namespace, name, uid string) string {
 	return token(namespace, name, uid, v1alpha1.TokenAudience)
 }
 
-// reviewer is an API server that knows tokens.
+// reviewer is an API server that reviews tokens.
 type reviewer struct {
 	mu      sync.Mutex
 	tokens  map[string]authenticationv1.TokenReviewStatus // guarded by mu
@@ -91,7 +91,7 @@ func (r *reviewer) client(t *testing.T, objects ...client.Object) client.Client 
 	}).Build()
 }
 
-// showing is the context of an RPC whose caller shows a token.
+// showing returns the context of an RPC with a token.
 func showing(t *testing.T, token string) context.Context {
 	return metadata.NewIncomingContext(t.Context(), metadata.Pairs("authorization", "Bearer "+token))
 }
@@ -112,7 +112,7 @@ func TestWhoIsWho(t *testing.T) {
 	plain := pod("team-a", "plain", "0", "p0")
 	delete(plain.Labels, v1alpha1.LabelGang)
 	forged := pod("team-a", "forged", "0", "f0")
-	// A batch Job's pod with every word of its controller and the gang's label, without what pod admission alone writes.
+	// A batch Job's pod with all fields of its controller and the gang's label, without what only pod admission writes.
 	forged.Labels[v1alpha1.LabelGang], forged.OwnerReferences, forged.Spec.Containers = "train", mine.OwnerReferences, nil
 	unplaced := pod("team-a", "unplaced", "0", "l0")
 	delete(unplaced.Annotations, v1alpha1.AnnotationGangSlot)
@@ -163,7 +163,7 @@ func TestWhoIsWho(t *testing.T) {
 	}
 }
 
-// TestAReplacedPodKeepsItsStream: it may tell its last words; a pod that changed otherwise may not.
+// TestAReplacedPodKeepsItsStream: it may send its last reports; a pod that changed otherwise may not.
 func TestAReplacedPodKeepsItsStream(t *testing.T) {
 	member := pod("team-a", "train", "0", "a0")
 	api := fake.NewClientBuilder().WithObjects(member).Build()
@@ -176,7 +176,7 @@ func TestAReplacedPodKeepsItsStream(t *testing.T) {
 		t.Fatalf("a member is refused, or its address not known: %v, %v", addresses, err)
 	}
 	member.Labels[v1alpha1.LabelReplaced] = "true"
-	member.OwnerReferences = nil // the Job let go of it
+	member.OwnerReferences = nil // the pod was released from its Job
 	if err := api.Update(t.Context(), member); err != nil {
 		t.Fatal(err)
 	}
@@ -192,12 +192,12 @@ func TestAReplacedPodKeepsItsStream(t *testing.T) {
 	}
 }
 
-// from is a context of an RPC that comes from an address.
+// from returns a context of an RPC from an address.
 func from(ctx context.Context, address string) context.Context {
 	return peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP(address), Port: 4000}})
 }
 
-// TestTokensThatNobodyIsAskedAbout: what cannot be a token of a pod of ours costs the API server nothing.
+// TestTokensThatNobodyIsAskedAbout: an invalid token costs the API server nothing.
 func TestTokensThatNobodyIsAskedAbout(t *testing.T) {
 	r := &reviewer{}
 	api := r.client(t)
@@ -227,7 +227,7 @@ func TestTokensThatNobodyIsAskedAbout(t *testing.T) {
 	}
 }
 
-// TestATokenIsReviewedOnce: also where many show it at the same moment.
+// TestATokenIsReviewedOnce: also if many calls have it at the same moment.
 func TestATokenIsReviewedOnce(t *testing.T) {
 	mine, let := ours("team-a", "train-0", "a0"), make(chan struct{})
 	r := &reviewer{tokens: map[string]authenticationv1.TokenReviewStatus{mine: bound("team-a", "train-0", "a0")},
@@ -253,7 +253,7 @@ func TestATokenIsReviewedOnce(t *testing.T) {
 	}
 }
 
-// TestFloodsOfTokens: whoever shows one new token after the other, from one address or from many, keeps a known pod from nothing.
+// TestFloodsOfTokens: a client that sends one new token after the other, from one address or from many, does not affect a known pod.
 func TestFloodsOfTokens(t *testing.T) {
 	mine := ours("team-a", "train-0", "a0")
 	r := &reviewer{tokens: map[string]authenticationv1.TokenReviewStatus{mine: bound("team-a", "train-0", "a0")}}
@@ -287,7 +287,7 @@ func TestFloodsOfTokens(t *testing.T) {
 	known()
 }
 
-// TestAgentsBehindOneAddress: with a coordinator that knows nobody yet, each of them that may connect is known at once.
+// TestAgentsBehindOneAddress: a restarted coordinator reviews each of them that may connect at once.
 func TestAgentsBehindOneAddress(t *testing.T) {
 	r := &reviewer{tokens: map[string]authenticationv1.TokenReviewStatus{}}
 	var pods []client.Object
@@ -313,7 +313,7 @@ func TestAgentsBehindOneAddress(t *testing.T) {
 	})
 }
 
-// TestAPodOfNoGangIsReadOnce: the cache never has it, so its token must not have the API server read it again and again.
+// TestAPodOfNoGangIsReadOnce: the cache never has it, so its token must not cause repeated reads from the API server.
 func TestAPodOfNoGangIsReadOnce(t *testing.T) {
 	stranger := pod("team-b", "web", "0", "b0")
 	stranger.Labels = nil
@@ -337,7 +337,7 @@ func TestAPodOfNoGangIsReadOnce(t *testing.T) {
 	}
 }
 
-// TestAHeaderOfDots is refused before it is taken apart.
+// TestAHeaderOfDots is refused before it is parsed.
 func TestAHeaderOfDots(t *testing.T) {
 	v := New(nil, nil)
 	ctx := showing(t, strings.Repeat(".", 4<<20))

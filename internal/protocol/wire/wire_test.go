@@ -105,7 +105,7 @@ func (f *filler) scalar(d protoreflect.FieldDescriptor) protoreflect.Value {
 	return protoreflect.Value{}
 }
 
-// TestValuesKeepAll: what a value says its message says, so that no field of a value is forgotten.
+// TestValuesKeepAll: a converted value has all fields, so that none is forgotten in its message.
 func TestValuesKeepAll(t *testing.T) {
 	f := filler{t: t}
 	var r protocol.Report
@@ -126,7 +126,7 @@ func TestValuesKeepAll(t *testing.T) {
 	}
 }
 
-// TestMessagesKeepAll: what a message says its value says, so that no field of a message is forgotten.
+// TestMessagesKeepAll: a converted message has all fields, so that none is forgotten in its value.
 func TestMessagesKeepAll(t *testing.T) {
 	f := filler{t: t}
 	r, d := &v1.Report{}, &v1.Directive{}
