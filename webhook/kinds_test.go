@@ -1,19 +1,23 @@
 package webhook
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	admissionv1 "k8s.io/api/admission/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
@@ -359,6 +363,62 @@ func TestExportedKinds(t *testing.T) {
 		got := MutateJob(t.Context(), kind, edited(t, MutateJob(t.Context(), kind, obj, Facts{}).Object, edits...), Facts{})
 		if len(got.Errors) > 0 || !equality.Semantic.DeepEqual(want.Object, got.Object) {
 			t.Errorf("%s: %s\n%s", name, said(got), asYAML(t, got.Object.Object))
+		}
+	}
+}
+
+// TestRequestsOfKinds: the answer to a request writes the metadata of the templates alone, an image that several roles have is read once,
+// and no other kind is answered.
+func TestRequestsOfKinds(t *testing.T) {
+	_, obj := example(t, "pytorchjob-simple")
+	const command = "spec pytorchReplicaSpecs %s template spec containers 0 command"
+	obj = edited(t, obj, fmt.Sprintf(command, "Master"), "null", fmt.Sprintf(command, "Worker"), "null", "spec newField", "x")
+	var asked []ImageQuery
+	h := Jobs(Cluster{Images: func(_ context.Context, q ImageQuery) (ImageProcess, error) {
+		asked = append(asked, q)
+		return ImageProcess{Entrypoint: []string{"torchrun", "train.py"}}, nil
+	}})
+	in := raw(t, obj.Object)
+	req := request(admissionv1.Create, in, runtime.RawExtension{})
+	req.Kind = metav1.GroupVersionKind{Group: "kubeflow.org", Version: "v1", Kind: "PyTorchJob"}
+	req.Namespace = "kubeflow"
+	r := h.Handle(t.Context(), req)
+	if !r.Allowed || len(asked) != 1 || asked[0].Namespace != "kubeflow" {
+		t.Fatalf("%+v, asked %+v", r, asked)
+	}
+	for _, p := range r.Patches {
+		if !strings.HasSuffix(p.Path, "/template/metadata") || p.Operation != "add" {
+			t.Errorf("%s %s", p.Operation, p.Path)
+		}
+	}
+	req.Operation, req.OldObject, req.Object = admissionv1.Update, runtime.RawExtension{Raw: applied(t, in.Raw, r)}, in
+	if r := h.Handle(t.Context(), req); !r.Allowed || len(r.Patches) != 2 || len(asked) != 1 {
+		t.Errorf("replaced by its file: %+v, asked %+v", r, asked)
+	}
+	req.Kind.Kind = "TFJob"
+	if r := h.Handle(t.Context(), req); r.Allowed || r.Result.Code != http.StatusBadRequest || !strings.Contains(r.Result.Message, "no kind TFJob of kubeflow.org") {
+		t.Errorf("another kind: %+v", r)
+	}
+}
+
+// TestLimitsOfKinds: what a namespace allows is compared with each role's pods, and with those of all roles together.
+func TestLimitsOfKinds(t *testing.T) {
+	kind, obj := example(t, "jobset-roles")
+	worker := `[{name: worker, image: trainer, command: [torchrun, train.py], resources: {limits: {memory: 1Gi, cpu: "1"}}}]`
+	driver := `{limits: {memory: 2Gi, cpu: "2"}}`
+	obj = edited(t, obj, "spec replicatedJobs 1 template spec template spec containers 0 resources", driver,
+		"spec replicatedJobs 2 template spec template spec containers", worker)
+	for want, limits := range map[string]Limits{
+		"": quota(nil, nil, "limits.cpu", "6", "pods", "5"),
+		"warning: ResourceQuota q has 5500m of limits.cpu; the 5 pods request 6, and 0 is used: the gang waits":                                                           quota(nil, nil, "limits.cpu", "5500m"),
+		"warning: ResourceQuota q has 4 of pods; the 5 pods request 5":                                                                                                    quota(nil, nil, "pods", "4"),
+		"refused: spec.replicatedJobs[1].template.spec.template.spec.resources.limits[cpu]: Invalid value: \"2\": is the total request of one pod":                        quota(nil, nil, "limits.cpu", "1500m"),
+		"refused: spec.replicatedJobs[1].template.spec.template.spec.containers[0].resources.limits[cpu]: Invalid value: \"2\": LimitRange lr has a maximum of 1500m per": ranged(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Max: list("cpu", "1500m")}),
+		"refused: spec.replicatedJobs[1].replicas: Forbidden: ResourceQuota q has 0 of pods: no pod can be created":                                                       quota(nil, nil, "pods", "0"),
+	} {
+		text := said(MutateJob(t.Context(), kind, obj, Facts{Limits: limits}))
+		if !strings.Contains(text, want) || want == "" && strings.Contains(text, "ResourceQuota") {
+			t.Errorf("want %q, got %s", want, text)
 		}
 	}
 }
