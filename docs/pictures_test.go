@@ -273,7 +273,7 @@ func TestPictures(t *testing.T) {
 			t.Errorf("placement.md does not show %s", file)
 		}
 		if page(t, file) != got {
-			t.Errorf("%s is not what the planner answers now: go test ./docs -update, and see that the page still says what it shows", file)
+			t.Errorf("%s differs from the planner's answer: go test ./docs -update, and check that the page still describes it", file)
 		}
 	}
 	files, err := filepath.Glob("pictures/*.svg")

@@ -26,7 +26,7 @@ end_if_ready() {
 }
 
 if [ "${1:-}" = --plan ]; then
-	is_ready || echo "accelerate, deepspeed, lightning and transformers with what they insist on, about 50 MB from PyPI (170 MB in $dir), for make test-launchers"
+	is_ready || echo "accelerate, deepspeed, lightning and transformers with their dependencies, about 50 MB from PyPI (170 MB in $dir), for make test-launchers"
 	exit 0
 fi
 
@@ -46,7 +46,7 @@ pip_install --no-deps setuptools==84.2.1
 DS_BUILD_OPS=0 pip_install --no-deps --no-build-isolation -r hack/launchers.txt 2> >(grep -v DEPRECATION >&2)
 printf '#!%s\nimport sys\nfrom torch.distributed.run import main\nsys.exit(main())\n' "$python" >"$dir/bin/torchrun"
 chmod 755 "$dir/bin/torchrun"
-"$python" -W ignore -c 'import accelerate, torch.distributed.run' || die "what is in $dir does not import: remove it and try again"
+"$python" -W ignore -c 'import accelerate, torch.distributed.run' || die "the packages in $dir cannot be imported: remove it and try again"
 chmod -R a+rX "$dir"
 echo "$wanted" >"$dir/.ready.new"
 mv "$dir/.ready.new" "$dir/.ready"

@@ -8,13 +8,13 @@ import (
 	"strconv"
 )
 
-// Files holds what is installed, at the paths that it is installed under.
+// Files are the installed files, at their paths in the installation.
 //
 //go:embed holdfast/*.py _holdfast_*.py holdfast_standby.py sitecustomize.py
 var Files embed.FS
 
-// IndexArgs are those of an interpreter that names to stock torch what lies in the files of so many ranks, which are called files up to the
-// rank; installed is the folder that the Files lie in.
+// IndexArgs are the arguments of the interpreter that writes the index for stock torch from the rank files of so many ranks; files is their
+// common path up to the rank's number, installed the folder of Files.
 func IndexArgs(installed, files string, ranks int) []string {
 	const program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from holdfast._index import main; main()"
 	return []string{"-I", "-S", "-c", program, installed, files, strconv.Itoa(ranks)}

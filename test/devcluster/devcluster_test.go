@@ -434,7 +434,7 @@ func (w *world) silence(t *testing.T, silent, other string) {
 	if _, err := w.c.Kubectl(w.ctx, "label", "--overwrite", "node", silent, simnode.AliveLabel+"=false"); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Succeeds(t, "a lease that is renewed no more", func() error { // kwok reacts to the label with a delay
+	eventually.Succeeds(t, "the lease to be no longer renewed", func() error { // kwok reacts to the label with a delay
 		last := renewed(silent)
 		nextRenewal()
 		nextRenewal()
@@ -487,7 +487,7 @@ func (w *world) killAndRevive(t *testing.T) {
 	if err := n.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Succeeds(t, "the end of what was killed", func() error { // on a busy machine this takes a moment
+	eventually.Succeeds(t, "the end of the killed processes", func() error { // on a busy machine this takes a moment
 		out, err := n.Exec(w.ctx, "ps", "-eo", "args", "--no-headers")
 		for line := range strings.Lines(out) {
 			if strings.Contains(line, "<defunct>") { // it has ended, and its parent has not reaped it

@@ -19,19 +19,19 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/layout"
 )
 
-// Shape is what a gang's members are at one moment, by slot.
+// Shape is the state of a gang's members at one time, by slot.
 type Shape struct {
 	Generation  int64
 	Assignments []Assignment
 }
 
-// Assignment is the running pod of one slot; it is empty where there is none.
+// Assignment is the running pod of one slot; empty if there is none.
 type Assignment struct {
 	Pod, UID, Node, Container string
 	Restarts                  int32
 }
 
-// Gang is a Gang as the API server has it.
+// Gang reads a Gang from the API server.
 func (w *World) Gang(ctx context.Context, namespace, name string) (*v1alpha1.Gang, error) {
 	g := &v1alpha1.Gang{}
 	if err := w.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, g); err != nil {
@@ -40,7 +40,7 @@ func (w *World) Gang(ctx context.Context, namespace, name string) (*v1alpha1.Gan
 	return g, nil
 }
 
-// Members are all pods of a gang, those that were replaced apart.
+// Members returns all pods of a gang: its members, and the replaced ones.
 func (w *World) Members(ctx context.Context, namespace, gang string) (members, replaced []corev1.Pod, err error) {
 	list := &corev1.PodList{}
 	if err := w.client.List(ctx, list, client.InNamespace(namespace), client.MatchingLabels{v1alpha1.LabelGang: gang}); err != nil {
@@ -56,7 +56,7 @@ func (w *World) Members(ctx context.Context, namespace, gang string) (members, r
 	return members, replaced, nil
 }
 
-// Shape is what a gang's members are now.
+// Shape returns the present state of a gang's members.
 func (w *World) Shape(ctx context.Context, g *v1alpha1.Gang) (Shape, error) {
 	s := Shape{Assignments: make([]Assignment, g.Spec.Members)}
 	if g.Status.Run != nil {
@@ -75,7 +75,7 @@ func (w *World) Shape(ctx context.Context, g *v1alpha1.Gang) (Shape, error) {
 	return s, err
 }
 
-// On are the slots whose pods are on a node.
+// On returns the slots whose pods are on a node.
 func (s Shape) On(node string) (slots []int) {
 	for i, a := range s.Assignments {
 		if a.Node == node {
@@ -85,8 +85,8 @@ func (s Shape) On(node string) (slots []int) {
 	return slots
 }
 
-// Became says what differs from what is expected of one recovery: the pods of some slots were replaced, all others kept their
-// containers, and no container was restarted.
+// Became returns an error unless one recovery replaced the pods of exactly these slots, all others kept their containers, and no container
+// was restarted.
 func (s Shape) Became(after Shape, replaced ...int) error {
 	var errs []error
 	if after.Generation != s.Generation+1 {
@@ -107,7 +107,7 @@ func (s Shape) Became(after Shape, replaced ...int) error {
 	return errors.Join(errs...)
 }
 
-// Says is the message of a Gang's condition Running.
+// Says returns the message of a Gang's condition Running.
 func Says(g *v1alpha1.Gang) string {
 	if c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.ConditionRunning); c != nil {
 		return c.Message
@@ -115,7 +115,7 @@ func Says(g *v1alpha1.Gang) string {
 	return ""
 }
 
-// Trains waits until a gang runs a generation from the given one on, in which steps are made by all its pods.
+// Trains waits until a gang runs the given generation or a later one and all its pods make steps.
 func (w *World) Trains(ctx context.Context, namespace, name string, generation int64) (s Shape, err error) {
 	var failed error
 	err = w.Until(ctx, fmt.Sprintf("%s runs generation %d", name, generation), eventually.Timeout, func(ctx context.Context) (bool, string) {
@@ -143,7 +143,7 @@ func (w *World) Trains(ctx context.Context, namespace, name string, generation i
 	return s, errors.Join(err, failed)
 }
 
-// Well waits until a node takes new pods again, with both its GPUs.
+// Well waits until a node accepts new pods again, with both its GPUs.
 func (w *World) Well(ctx context.Context, node string) error {
 	return w.Until(ctx, node+" takes new pods", eventually.Timeout, func(ctx context.Context) (bool, string) {
 		n := &corev1.Node{}
@@ -154,7 +154,7 @@ func (w *World) Well(ctx context.Context, node string) error {
 	})
 }
 
-// Block takes all GPUs of n nodes, by pods that run, and returns what ends them.
+// Block takes all GPUs of n nodes by running pods, and returns a function that ends them.
 func (w *World) Block(ctx context.Context, namespace string, n int) (unblock func(context.Context) error, err error) {
 	var pods []*corev1.Pod
 	for i := range n {

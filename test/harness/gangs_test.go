@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestBecame: one recovery replaces the pods of the slots that are named, and leaves all else as it was.
+// TestBecame: one recovery replaces the pods of the given slots and changes nothing else.
 func TestBecame(t *testing.T) {
 	before := Shape{Generation: 3, Assignments: []Assignment{{"a", "1", "n1", "c1", 0}, {"b", "2", "n2", "c2", 0}}}
 	replaced, restarted := Assignment{"b", "3", "n1", "c3", 0}, Assignment{"a", "1", "n1", "c4", 1}

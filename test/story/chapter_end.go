@@ -138,7 +138,7 @@ func (w *World) Bug(ctx context.Context, policy corev1.RestartPolicy, backoffLim
 		return nil, err
 	}
 	if out, err := w.RunKubectl(ctx, "wait", "gg/"+job.Name, "-n", Namespace, "--for=condition=Complete", "--timeout=1s"); err == nil {
-		return nil, fmt.Errorf("kubectl wait takes the job that failed for complete: %s", out)
+		return nil, fmt.Errorf("kubectl wait reports the failed job as complete: %s", out)
 	}
 	if err := w.During(ctx, "no pod comes again", 5*time.Second, func(ctx context.Context) (bool, string) {
 		pods, err := w.Pods(ctx, Namespace, job.Name)

@@ -14,8 +14,8 @@ import (
 // At is a step of a rank.
 type At struct{ Step, Rank int64 }
 
-// Losses are what Torch wrote to its log, lines "<generation> <rank> done <step> <loss>": the bits of each loss, and the newest
-// generation in which each rank has finished a step. A step that was done twice must have had the same loss.
+// Losses parses Torch's log, lines "<generation> <rank> done <step> <loss>": the bits of each loss, and the newest generation in which each
+// rank has finished a step. A repeated step must have the same loss.
 func Losses(log string) (losses map[At]string, newest map[int64]int64, err error) {
 	losses, newest = map[At]string{}, map[int64]int64{}
 	for line := range strings.Lines(log) {
@@ -26,7 +26,7 @@ func Losses(log string) (losses map[At]string, newest map[int64]int64, err error
 		var generation int64
 		var at At
 		if n, _ := fmt.Sscan(words[0]+" "+words[1]+" "+words[3], &generation, &at.Rank, &at.Step); n < 3 {
-			continue // a kill may cut a line, and the next rank goes on from there
+			continue // a kill may cut a line, and the next rank continues there
 		}
 		bits := words[4]
 		if before, ok := losses[at]; ok && before != bits {
@@ -41,7 +41,7 @@ func Losses(log string) (losses map[At]string, newest map[int64]int64, err error
 	return losses, newest, err
 }
 
-// Compare fails unless each loss of a run is, bit for bit, that of an undisturbed one.
+// Compare returns an error unless each loss of a run equals, bit for bit, that of an undisturbed one.
 func Compare(disturbed, undisturbed map[At]string) error {
 	for at, loss := range disturbed {
 		if undisturbed[at] != loss {
@@ -51,7 +51,7 @@ func Compare(disturbed, undisturbed map[At]string) error {
 	return nil
 }
 
-// Undisturbed are the losses of Torch under plain torchrun on this machine, up to a step, with nothing of Holdfast.
+// Undisturbed returns the losses of Torch under plain torchrun on this machine, up to a step, without Holdfast.
 func Undisturbed(ctx context.Context, python string, ranks int, last int64) (map[At]string, error) {
 	dir, err := os.MkdirTemp("", "undisturbed")
 	if err != nil {
@@ -65,7 +65,7 @@ func Undisturbed(ctx context.Context, python string, ranks int, last int64) (map
 	args := []string{"-m", "torch.distributed.run", "--standalone", fmt.Sprintf("--nproc-per-node=%d", ranks), script, log, fmt.Sprint(last)}
 	cmd := exec.CommandContext(ctx, python, args...)
 	cmd.Env = append(os.Environ(), "PYTHONPATH=", "PYTHONDONTWRITEBYTECODE=1", "HOLDFAST_GENERATION=")
-	// torchrun ends its ranks when it is asked to; killed at once it would leave them behind.
+	// torchrun ends its ranks on SIGTERM; killed, it would leave them behind
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 45 * time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {

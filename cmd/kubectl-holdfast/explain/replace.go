@@ -84,7 +84,7 @@ func (e Explanation) words(node string) NodeWords {
 	return NodeWords{Name: node}
 }
 
-// why is the reason of a termination: what was said then and, where the node still says it, the newest evidence.
+// why is the reason of a termination: the text at that time and, if the node still has the same cause, the newest evidence.
 func (e Explanation) why(d *v1alpha1.Termination) string {
 	text := d.Cause
 	if d.Message != "" {

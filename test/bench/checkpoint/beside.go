@@ -160,7 +160,7 @@ func (t *turn) checksumOn(ctx context.Context, step int64) error {
 			return err
 		}
 		if sum.Sum32() != pinned.Seal.CRC {
-			return errors.New("the state is not what was sealed")
+			return errors.New("the state differs from the sealed one")
 		}
 		select {
 		case <-ctx.Done():
