@@ -101,17 +101,22 @@ func podsOfGangsAlone(w *world, c *devcluster.Cluster) {
 	try.expect("evict a pod that may be another by now", try.evict("default", gang.Name, nil), "must name the UID")
 	try.expect("evict a pod of the cluster's own", try.evict("kube-system", "dns", &gang.UID), "cluster's own namespaces")
 	try.expect("evict", try.evict("default", gang.Name, &gang.UID), "")
-	w.replaces(try.config, gang)
+	w.replaces(c, try.config, gang)
 	try.expect("delete what was taken out", try.delete(gang), "")
 }
 
 // replaces lets the product take the pod out of its Job.
-func (w *world) replaces(config *rest.Config, pod *corev1.Pod) {
+func (w *world) replaces(c *devcluster.Cluster, config *rest.Config, pod *corev1.Pod) {
 	w.t.Helper()
+	w.gangs(c)
 	api, err := client.New(config, client.Options{Scheme: ours(w)})
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	gang := &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: "a-gang"}}
+	gang.Spec.Members = 1
+	gang.Spec.JobRef = v1alpha1.JobReference{APIVersion: "batch/v1", Kind: "Job", Name: "a-gang", UID: string(membership.JobUID(pod))}
+	eventually.Succeeds(w.t, "the Gang", func() error { return client.IgnoreAlreadyExists(api.Create(w.ctx, gang)) })
 	store := storeOver(api)
 	key := coordinator.Key{Namespace: pod.Namespace, Name: "a-gang", Job: string(membership.JobUID(pod))}
 	if err := store.Replace(w.ctx, key, elastic.Termination{Pod: string(pod.UID), Name: pod.Name, Cause: v1alpha1.CauseNodeGone}); err != nil {
