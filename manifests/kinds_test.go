@@ -206,6 +206,45 @@ func TestWebhookIsAskedAboutKinds(t *testing.T) {
 	}
 }
 
+// TestManyAnnotationsOfKinds: what the API server allows in annotations, on the object and on a template, must not cost more than it allows
+// an expression.
+func TestManyAnnotationsOfKinds(t *testing.T) {
+	many := map[string]any{}
+	for size := 0; size < 250<<10; {
+		key := fmt.Sprintf("holdfast.de/%x", len(many))
+		many[key] = ""
+		size += len(key)
+	}
+	for _, text := range ofKinds {
+		object := func(n string) *unstructured.Unstructured {
+			r := ask(t, strings.NewReplacer("OWN", "annotations: {}", "INNER", "annotations: {}", "N: 1", "n: "+n).Replace(text), "")
+			obj := r.obj.(*unstructured.Unstructured)
+			fill(obj.Object, many)
+			return obj
+		}
+		kind := object("1").GroupVersionKind()
+		if asked(t, "kinds.holdfast.dev", kind, object("1"), nil) || asked(t, "kind-changes.holdfast.dev", kind, object("2"), object("1")) {
+			t.Errorf("asked about a %s without a key of ours", kind.Kind)
+		}
+	}
+}
+
+// fill puts annotations in all places for them.
+func fill(part any, many map[string]any) {
+	switch part := part.(type) {
+	case []any:
+		for _, item := range part {
+			fill(item, many)
+		}
+	case map[string]any:
+		for key := range part {
+			if fill(part[key], many); key == "annotations" {
+				part[key] = many
+			}
+		}
+	}
+}
+
 // TestUnknownKindsHaveTwoBindings: each namespace has one of them, by a label that tenants cannot put on it.
 func TestUnknownKindsHaveTwoBindings(t *testing.T) {
 	for name, want := range map[string]struct {
