@@ -34,6 +34,7 @@ func TestNodes(t *testing.T) {
 	t.Run("PodsOfGangsAlone", func(t *testing.T) { w.t = t; podsOfGangsAlone(w, c) })
 	t.Run("Quota", func(t *testing.T) { w.t = t; madeWithinAQuota(w, c) })
 	t.Run("JobsOfGangsAlone", func(t *testing.T) { w.t = t; jobsOfGangsAlone(w, c) })
+	t.Run("ObjectsOfGangsAlone", func(t *testing.T) { w.t = t; objectsOfGangsAlone(w, c) })
 }
 
 func dryRun(w *world, c budget.Config) {

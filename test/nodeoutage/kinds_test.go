@@ -1,0 +1,114 @@
+package nodeoutage
+
+import (
+	"fmt"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/internal/eventually"
+	"holdfast.dev/holdfast/internal/jobs/jobstest"
+	"holdfast.dev/holdfast/internal/kinds"
+	"holdfast.dev/holdfast/test/devcluster"
+)
+
+// objectsOfGangsAlone: with the rights that ship, the controller can make an object of another project's kind fail that was opted in, and
+// do nothing else to it and nothing to others.
+func objectsOfGangsAlone(w *world, c *devcluster.Cluster) {
+	w.gangs(c)
+	try := w.asController(c)
+	scheme := ours(w)
+	if err := apiextensionsv1.AddToScheme(scheme); err != nil {
+		w.t.Fatal(err)
+	}
+	admin, err := client.New(w.config, client.Options{Scheme: scheme})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for kind, policy := range map[kinds.Kind]string{
+		kinds.VolcanoJob{}: "holdfast-controller-volcano-jobs",
+		kinds.JobSet{}:     "holdfast-controller-jobsets",
+		kinds.PyTorchJob{}: "holdfast-controller-pytorchjobs",
+	} {
+		if err := admin.Create(w.ctx, definition(kind)); err != nil {
+			w.t.Fatal(err)
+		}
+		made := map[string]*unstructured.Unstructured{}
+		for _, name := range []string{"given-up", "plain"} {
+			eventually.Succeeds(w.t, "an object of kind "+kinds.Title(kind), func() error {
+				o := jobstest.Object(kind, types.NamespacedName{Namespace: "default", Name: name}, "")
+				if name == "plain" {
+					o.Object["spec"] = map[string]any{}
+				}
+				made[name] = o
+				return admin.Create(w.ctx, o)
+			})
+		}
+		own, err := client.New(try.config, client.Options{Scheme: scheme})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		status := func(name, patch string) error {
+			o := made[name].DeepCopy()
+			return own.Status().Patch(w.ctx, o, client.RawPatch(types.MergePatchType, []byte(patch)), client.DryRunAll)
+		}
+		try.inForce(policy, func() error { return status("plain", `{"status":{"x":"y"}}`) })
+		try.expect("status of nobody's", status("plain", `{"status":{"x":"y"}}`), "opted in at their creation")
+		try.expect("another field of the status", status("given-up", `{"status":{"x":"y"}}`), "nothing of the status")
+		spec := own.Patch(w.ctx, made["given-up"].DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"x":"y"}}`)), client.DryRunAll)
+		try.expect("the spec", spec, "cannot patch resource")
+
+		uid := string(made["given-up"].GetUID())
+		version, title := kind.GroupVersionKind().ToAPIVersionAndKind()
+		gang := &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "given-up"}}
+		gang.Spec.Members = 4
+		gang.Spec.JobRef = v1alpha1.JobReference{APIVersion: version, Kind: title, Name: "given-up", UID: uid}
+		if err := client.IgnoreNotFound(admin.Delete(w.ctx, gang.DeepCopy())); err != nil {
+			w.t.Fatal(err)
+		}
+		eventually.Succeeds(w.t, "its Gang", func() error { return own.Create(w.ctx, gang.DeepCopy()) })
+		key := coordinator.Key{Namespace: "default", Name: "given-up", Job: uid}
+		if err := storeOver(own).End(w.ctx, key, elastic.Verdict{Reason: elastic.ReasonNoProgress, ExitCode: 1}); err != nil {
+			w.t.Errorf("with its own rights the controller cannot make a %s fail: %v", kinds.Title(kind), err)
+		}
+		after := made["given-up"].DeepCopy()
+		if err := admin.Get(w.ctx, client.ObjectKeyFromObject(after), after); err != nil {
+			w.t.Fatal(err)
+		}
+		if s := kind.State(after); !s.Failed || !strings.Contains(fmt.Sprint(after.Object["status"]), string(elastic.ReasonNoProgress)) {
+			w.t.Errorf("%s: %+v, status %v", kinds.Title(kind), s, after.Object["status"])
+		}
+	}
+}
+
+// definition serves a kind with objects of any content. The real ones are in test/kinds.
+func definition(kind kinds.Kind) *apiextensionsv1.CustomResourceDefinition {
+	gvk := kind.GroupVersionKind()
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: kind.Resource() + "." + gvk.Group, Annotations: map[string]string{
+			apiextensionsv1.KubeAPIApprovedAnnotation: "unapproved, for a test",
+		}},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: gvk.Group,
+			Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: kind.Resource(), Kind: gvk.Kind, ListKind: gvk.Kind + "List"},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name:         gvk.Version,
+				Served:       true,
+				Storage:      true,
+				Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+					Type: "object", XPreserveUnknownFields: ptr.To(true),
+				}},
+			}},
+		},
+	}
+}
