@@ -162,10 +162,7 @@ func (c *Controller) roles(ctx context.Context, job *jobs.Job) ([]kinds.Role, er
 	if obj == nil {
 		return nil, err
 	}
-	read, errs := kind.Read(obj)
-	if len(errs) > 0 {
-		return nil, fmt.Errorf("reading %s: %w", job, errs.ToAggregate())
-	}
+	read, _ := kind.Read(obj) // what would be refused now was admitted
 	return slices.DeleteFunc(read.Roles, func(r kinds.Role) bool { return r.Before || r.Pods() == 0 }), nil
 }
 

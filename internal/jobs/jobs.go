@@ -42,7 +42,8 @@ type Job struct {
 	// Admitted are the settings and the number of members, as stamped on the templates at admission.
 	Admitted settings.Job
 	State    kinds.State
-	// Scheduler is the scheduler that the templates name; "": none. It is not known of batch Jobs.
+	// Scheduler places the pods: it is named in the first role's template, or written by the kind's controller; "": neither. It is not
+	// known of batch Jobs.
 	Scheduler string
 }
 
@@ -346,18 +347,14 @@ func (d *digest) take(kind kinds.Kind, obj *unstructured.Unstructured) {
 	d.read = obj.GetResourceVersion()
 	d.state = kind.State(obj)
 	d.state.Message = cause.Tail(cause.Printable(d.state.Message), maxMessage)
-	job, errs := kind.Read(obj)
-	if len(errs) > 0 {
-		return
-	}
+	job, _ := kind.Read(obj) // what would be refused now was admitted
 	for _, role := range job.Roles {
 		if role.Before {
 			continue
 		}
 		// What Holdfast serves of batch Jobs alone is refused at admission; nothing is done for an object that has it all the same.
 		if s, ok := settings.AdmittedTemplate(role.Pod.Annotations); ok && !s.Settings.Observe && s.Settings.ProvisioningClass == "" {
-			ofAll, _, _ := unstructured.NestedString(obj.Object, "spec", "schedulerName") // a Volcano Job's
-			d.admitted, d.job, d.scheduler = true, s, cmp.Or(role.Pod.Spec.SchedulerName, ofAll)
+			d.admitted, d.job, d.scheduler = true, s, role.Scheduler
 		}
 		return
 	}

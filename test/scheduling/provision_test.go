@@ -58,6 +58,7 @@ func TestObjectsOfGangs(t *testing.T) {
 	a.controls()
 	a.testProvisioningRequest(t)
 	a.testHandOver(t)
+	a.testKindsComeAndGo(t)
 }
 
 // testProvisioningRequest: a gang that is refused for lack of room requests all of its nodes at once, if and as long as the API is served.
