@@ -27,7 +27,7 @@ func ckptCommand(flags *genericclioptions.ConfigFlags, streams genericclioptions
 			if len(args) > 0 {
 				return fmt.Errorf("unknown command %q: use ckpt ls, verify, pin, unpin or export", args[0])
 			}
-			return errors.New("a command is missing: kubectl holdfast ckpt ls job/NAME, or ckpt verify job/NAME")
+			return errors.New("a command is missing: kubectl holdfast ckpt ls KIND/NAME, or ckpt verify KIND/NAME, such as ckpt ls job/NAME")
 		},
 		RunE: func(*cobra.Command, []string) error { return nil },
 	}
@@ -45,7 +45,7 @@ func ckptPart(flags *genericclioptions.ConfigFlags, streams genericclioptions.IO
 		name = "verify"
 	}
 	cmd := &cobra.Command{
-		Use:   name + " (job/NAME | gang/NAME | --dir DIR)",
+		Use:   name + " (KIND/NAME | gang/NAME | --dir DIR)",
 		Short: short,
 		Example: fmt.Sprintf(`  kubectl holdfast ckpt %[1]s job/train -n team-a
   kubectl holdfast ckpt %[1]s --dir /mnt/claim
@@ -99,7 +99,7 @@ type question struct {
 func (q question) ask(ctx context.Context, flags *genericclioptions.ConfigFlags) (ckpt.Report, error) {
 	switch {
 	case q.what == "" && q.dir == "":
-		return ckpt.Report{}, errors.New("name the job, job/NAME, or where its claim is mounted on this machine, --dir DIR")
+		return ckpt.Report{}, errors.New("name the job, KIND/NAME, or where its claim is mounted on this machine, --dir DIR")
 	case q.step < 0:
 		return ckpt.Report{}, fmt.Errorf("--step %d: give the number of a step", q.step)
 	case q.what == "":
@@ -132,7 +132,7 @@ func (q question) ask(ctx context.Context, flags *genericclioptions.ConfigFlags)
 	return ckpt.Of(in), nil
 }
 
-func (q question) gang(ctx context.Context, c client.Reader, namespace string) (*v1alpha1.Gang, error) {
+func (q question) gang(ctx context.Context, c client.Client, namespace string) (*v1alpha1.Gang, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return find(ctx, c, namespace, q.what)

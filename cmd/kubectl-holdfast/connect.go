@@ -46,7 +46,11 @@ func connect(flags *genericclioptions.ConfigFlags, warn rest.WarningHandlerWithC
 	if err != nil {
 		return nil, nil, "", err
 	}
-	c, err := client.New(cfg, client.Options{Scheme: s})
+	mapper, err := flags.ToRESTMapper() // kubectl's, which knows short names
+	if err != nil {
+		return nil, nil, "", fmt.Errorf("connecting to the cluster: %w", err)
+	}
+	c, err := client.New(cfg, client.Options{Scheme: s, Mapper: mapper})
 	if err != nil {
 		return nil, nil, "", fmt.Errorf("connecting to the cluster: %w", err)
 	}

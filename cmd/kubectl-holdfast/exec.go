@@ -21,6 +21,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/ckpt"
+	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
 	"holdfast.dev/holdfast/internal/membership"
 )
 
@@ -29,7 +30,7 @@ func podToAsk(ctx context.Context, c client.Reader, g *v1alpha1.Gang) (*corev1.P
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if g.Spec.Storage == nil {
-		return nil, nil, fmt.Errorf("job %s keeps no steps in storage: it has no annotation %s", g.Spec.JobRef.Name, v1alpha1.AnnotationStorageClaim)
+		return nil, nil, fmt.Errorf("%s keeps no steps in storage: it has no annotation %s", page.JobName(g.Spec.JobRef), v1alpha1.AnnotationStorageClaim)
 	}
 	list := &corev1.PodList{}
 	if err := c.List(ctx, list, client.InNamespace(g.Namespace), client.MatchingLabels{v1alpha1.LabelGang: g.Name}); err != nil {
@@ -47,8 +48,8 @@ func podToAsk(ctx context.Context, c client.Reader, g *v1alpha1.Gang) (*corev1.P
 			}
 		}
 	}
-	return nil, nil, fmt.Errorf("no running pod of job %s can be queried: mount claim %s on a machine and name its folder, kubectl holdfast ckpt … job/%s --dir DIR",
-		g.Spec.JobRef.Name, g.Spec.Storage.Claim, g.Spec.JobRef.Name)
+	return nil, nil, fmt.Errorf("no running pod of %s can be queried: mount claim %s on a machine and name its folder, kubectl holdfast ckpt … %[1]s --dir DIR",
+		page.JobName(g.Spec.JobRef), g.Spec.Storage.Claim)
 }
 
 // hasStorage reports whether a container is the training container with its claim; its command begins with the agent's binary.

@@ -36,14 +36,14 @@ type exporting struct {
 func exportCommand(flags *genericclioptions.ConfigFlags, streams genericclioptions.IOStreams) *cobra.Command {
 	e := exporting{}
 	cmd := &cobra.Command{
-		Use:   "export [job/NAME] OUT --dir DIR --to FORMAT",
+		Use:   "export [KIND/NAME] OUT --dir DIR --to FORMAT",
 		Short: "write a step as files that stock PyTorch or safetensors read; needs a Python with torch on this machine",
 		Example: `  kubectl holdfast ckpt export /scratch/llama --dir /mnt/claim/llama-5d3f --to dcp
   kubectl holdfast ckpt export job/llama /scratch/llama.safetensors --dir /mnt/claim --to safetensors --step 120
   kubectl holdfast ckpt export job/llama /scratch/llama.pt --dir /mnt/claim --to torch --python /venv/bin/python3`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) < 1 || len(args) > 2 {
-				return errors.New("name what to write: kubectl holdfast ckpt export [job/NAME] OUT --dir DIR --to " + strings.Join(formats, "|"))
+				return errors.New("name what to write: kubectl holdfast ckpt export [KIND/NAME] OUT --dir DIR --to " + strings.Join(formats, "|"))
 			}
 			return nil
 		},
@@ -106,7 +106,7 @@ func (e exporting) folder(ctx context.Context, flags *genericclioptions.ConfigFl
 	case len(storage.Folders) == 0:
 		return "", fmt.Errorf("--dir %s has no folder %s: no step of the job is in this claim", e.dir, name)
 	case len(storage.Folders) > 1:
-		return "", fmt.Errorf("--dir %s has the folders of several jobs: name the job, as job/NAME, or one of %s", e.dir, names(storage.Folders))
+		return "", fmt.Errorf("--dir %s has the folders of several jobs: name the job, as KIND/NAME, or one of %s", e.dir, names(storage.Folders))
 	}
 	if inside := filepath.Join(e.dir, storage.Folders[0].Name); isFolder(inside) {
 		return inside, nil

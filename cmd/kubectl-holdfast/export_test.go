@@ -54,7 +54,7 @@ func TestCkptExport(t *testing.T) {
 	}{
 		"where nothing is mounted":  {[]string{"/x", "--to", "dcp"}, "--dir: name where the job's claim is mounted", 1},
 		"to no format":              {[]string{"/x", "--dir", dir, "--to", "onnx"}, `--to "onnx": must be one of dcp, torch, safetensors`, 1},
-		"of several jobs":           {[]string{"/x", "--dir", claim, "--to", "dcp"}, "name the job, as job/NAME, or one of other-u-2, train-u-1", 1},
+		"of several jobs":           {[]string{"/x", "--dir", claim, "--to", "dcp"}, "name the job, as KIND/NAME, or one of other-u-2, train-u-1", 1},
 		"of no job":                 {[]string{"/x", "--dir", t.TempDir(), "--to", "dcp"}, "holds no folder of a job", 1},
 		"without Python":            {[]string{"/x", "--dir", dir, "--to", "dcp", "--python", "/none/python3"}, "--python /none/python3: no such file or directory: name a Python 3.10 or newer with torch 2.4 or newer", 1},
 		"what the client refuses":   {[]string{"/x", "--dir", dir, "--to", "dcp", "--python", refused}, "err\n", 1},

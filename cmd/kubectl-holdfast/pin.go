@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	batchv1 "k8s.io/api/batch/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -18,6 +18,8 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/ckpt"
+	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
+	"holdfast.dev/holdfast/internal/kinds"
 	"holdfast.dev/holdfast/internal/protocol"
 	"holdfast.dev/holdfast/internal/settings"
 )
@@ -44,12 +46,12 @@ func pinCommand(flags *genericclioptions.ConfigFlags, streams genericclioptions.
 		name, short = "unpin", "let a pinned step go once newer ones supersede it"
 	}
 	cmd := &cobra.Command{
-		Use:     name + " job/NAME STEP",
+		Use:     name + " KIND/NAME STEP",
 		Short:   short,
 		Example: fmt.Sprintf("  kubectl holdfast ckpt %s job/train 120 -n team-a", name),
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return fmt.Errorf("name the job and the step: kubectl holdfast ckpt %s job/NAME STEP", name)
+				return fmt.Errorf("name the job and the step: kubectl holdfast ckpt %s KIND/NAME STEP, such as job/train 120", name)
 			}
 			return nil
 		},
@@ -74,7 +76,7 @@ func pinCommand(flags *genericclioptions.ConfigFlags, streams genericclioptions.
 	return cmd
 }
 
-// carryOut writes the wish on the Job and waits until the coordinator has recorded it: from then on no removal touches the step.
+// carryOut writes the wish on the job's object and waits until the coordinator has recorded it: from then on no removal touches the step.
 func (p pinning) carryOut(ctx context.Context, c client.Client, namespace string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.wait)
 	defer cancel()
@@ -115,8 +117,8 @@ func (p pinning) carryOut(ctx context.Context, c client.Client, namespace string
 		_, more := off.wish(context.WithoutCancel(ctx), c, g, m)
 		return "", errors.Join(fmt.Errorf("%s was superseded before the coordinator received the pin, and may be removed: %s", named, ckpt.Choices(now)), more)
 	case wait.Interrupted(err):
-		return "", fmt.Errorf("annotation %s of job %s requests it, and the coordinator has not answered within %s: it is not promised yet. The coordinator receives it while a pod of the job is attached; see kubectl holdfast ckpt ls",
-			v1alpha1.AnnotationPinnedCheckpoints, g.Spec.JobRef.Name, p.wait)
+		return "", fmt.Errorf("annotation %s of %s requests it, and the coordinator has not answered within %s: it is not promised yet. The coordinator receives it while a pod of the job is attached; see kubectl holdfast ckpt ls",
+			v1alpha1.AnnotationPinnedCheckpoints, page.JobName(g.Spec.JobRef), p.wait)
 	case err != nil:
 		return "", fmt.Errorf("waiting for the coordinator's answer: %w", err)
 	case p.off:
@@ -128,14 +130,20 @@ func (p pinning) carryOut(ctx context.Context, c client.Client, namespace string
 // errPassed says that a step ceased to be recorded before it was pinned.
 var errPassed = errors.New("no longer recorded")
 
-// wish writes the step on the list of the Job, or takes it off, and returns the number of the wish that the answer must be to.
+// wish writes the step on the list of the job's object, or takes it off, and returns the number of the wish that the answer must be to.
 func (p pinning) wish(ctx context.Context, c client.Client, g *v1alpha1.Gang, m protocol.Mark) (int64, error) {
+	ref, key := g.Spec.JobRef, types.NamespacedName{Namespace: g.Namespace, Name: g.Spec.JobRef.Name}
+	k, ok := kinds.Of(page.KindOf(ref))
+	if !ok {
+		return 0, fmt.Errorf("gang %s is of %s, a kind that this version of kubectl holdfast does not know: use the one of the version that the cluster runs", g.Name, page.JobTitle(g.Namespace, ref))
+	}
 	for {
-		job := &batchv1.Job{}
-		if err := c.Get(ctx, types.NamespacedName{Namespace: g.Namespace, Name: g.Spec.JobRef.Name}, job); err != nil {
-			return 0, explainJobError(err, g.Namespace, g.Spec.JobRef.Name)
+		job := &metav1.PartialObjectMetadata{}
+		job.SetGroupVersionKind(k.GroupVersionKind())
+		if err := c.Get(ctx, key, job); err != nil {
+			return 0, objectError(err, k, key)
 		}
-		if string(job.UID) != g.Spec.JobRef.UID {
+		if string(job.UID) != ref.UID {
 			return 0, errors.New("the job was re-created meanwhile: try again")
 		}
 		before, pins := job.DeepCopy(), settings.PinsOfJob(job)
@@ -157,10 +165,18 @@ func (p pinning) wish(ctx context.Context, c client.Client, g *v1alpha1.Gang, m 
 		case apierrors.IsConflict(err):
 			continue
 		case apierrors.IsForbidden(err):
-			return 0, fmt.Errorf("a pin is an annotation of the job, which you may not change: it takes patch on jobs in namespace %s, as ClusterRole edit allows: %w", g.Namespace, err)
+			return 0, fmt.Errorf("a pin is an annotation of the job, which you may not change: it takes patch on %s in namespace %s%s: %w", resourceOf(k), g.Namespace, allows(k), err)
 		case err != nil:
-			return 0, fmt.Errorf("writing annotation %s of job %s: %w", v1alpha1.AnnotationPinnedCheckpoints, job.Name, err)
+			return 0, fmt.Errorf("writing annotation %s of %s: %w", v1alpha1.AnnotationPinnedCheckpoints, page.JobName(ref), err)
 		}
 		return wish, nil
 	}
+}
+
+// allows names who has the right to change an object of a kind, where Kubernetes itself says that.
+func allows(k kinds.Kind) string {
+	if _, batch := k.(kinds.BatchJob); batch {
+		return ", as ClusterRole edit allows"
+	}
+	return ""
 }

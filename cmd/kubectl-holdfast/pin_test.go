@@ -2,12 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -41,6 +45,7 @@ func pins(t *testing.T, annotation string, answer func(g *v1alpha1.Gang, pinned 
 	}
 	return fake.NewClientBuilder().
 		WithScheme(s).
+		WithRESTMapper(served()).
 		WithObjects(g, job).
 		WithInterceptorFuncs(interceptor.Funcs{
 			Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, opts ...client.PatchOption) error {
@@ -48,7 +53,7 @@ func pins(t *testing.T, annotation string, answer func(g *v1alpha1.Gang, pinned 
 					return err
 				}
 				var pinned []v1alpha1.StoredStep
-				for _, m := range settings.PinsOfJob(obj.(*batchv1.Job)) {
+				for _, m := range settings.PinsOfJob(obj) {
 					pinned = append(pinned, storedStep(m.Step, m.Generation))
 				}
 				now := &v1alpha1.Gang{}
@@ -56,7 +61,7 @@ func pins(t *testing.T, annotation string, answer func(g *v1alpha1.Gang, pinned 
 					return err
 				}
 				if now.Status.Run != nil {
-					now.Status.Run.PinWish = settings.PinWishOfJob(obj.(*batchv1.Job))
+					now.Status.Run.PinWish = settings.PinWishOfJob(obj)
 				}
 				answer(now, pinned)
 				return c.Update(ctx, now)
@@ -195,5 +200,63 @@ func TestPinRightAfterUnpin(t *testing.T) {
 				t.Errorf("after %d looks at the Gang: %q, want %q", looks, said, c.says)
 			}
 		})
+	}
+}
+
+// TestPinOfAnotherKind: the wish is an annotation of the object that the Gang names, whatever its kind, and nothing else of it changes.
+func TestPinOfAnotherKind(t *testing.T) {
+	s, err := scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, durable := gangOf("train", "u-2"), storedStep(20, 2)
+	g.Spec.JobRef.APIVersion, g.Spec.JobRef.Kind = "kubeflow.org/v1", "PyTorchJob"
+	g.Spec.Storage = &v1alpha1.GangStorage{Claim: "steps"}
+	g.Status.Run = &v1alpha1.RunStatus{Generation: 2, Durable: &durable}
+	theirs := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"nprocPerNode": "2"}}}
+	theirs.SetGroupVersionKind(schema.GroupVersionKind{Group: "kubeflow.org", Version: "v1", Kind: "PyTorchJob"})
+	theirs.SetNamespace(g.Namespace)
+	theirs.SetName("train")
+	theirs.SetUID("u-2")
+	other := job("train", nil, nil)
+	allowed := true
+	api := fake.NewClientBuilder().
+		WithScheme(s).
+		WithRESTMapper(served()).
+		WithObjects(g, theirs, other).
+		WithInterceptorFuncs(interceptor.Funcs{
+			Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, opts ...client.PatchOption) error {
+				if !allowed {
+					return apierrors.NewForbidden(schema.GroupResource{Group: "kubeflow.org", Resource: "pytorchjobs"}, "train", errors.New("no"))
+				}
+				if err := c.Patch(ctx, obj, p, opts...); err != nil {
+					return err
+				}
+				now := g.DeepCopy()
+				if err := c.Get(ctx, client.ObjectKeyFromObject(g), now); err != nil {
+					return err
+				}
+				now.Status.Run.PinWish = settings.PinWishOfJob(obj)
+				obliging(now, []v1alpha1.StoredStep{durable})
+				return c.Update(ctx, now)
+			}}).
+		Build()
+	ask := pinning{what: "pytorchjob/train", step: 20, wait: time.Minute}
+	allowed = false
+	if _, err := ask.carryOut(t.Context(), api, g.Namespace); err == nil || !strings.Contains(err.Error(), "patch on pytorchjobs.kubeflow.org in namespace team-a: ") {
+		t.Errorf("without the right: %v", err)
+	}
+	allowed = true
+	if said, err := ask.carryOut(t.Context(), api, g.Namespace); err != nil || !strings.Contains(said, "is pinned") {
+		t.Fatalf("%q, %v", said, err)
+	}
+	for _, obj := range []client.Object{theirs, other} {
+		if err := api.Get(t.Context(), client.ObjectKeyFromObject(g), obj); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if spec, _, _ := unstructured.NestedString(theirs.Object, "spec", "nprocPerNode"); theirs.GetAnnotations()[v1alpha1.AnnotationPinnedCheckpoints] != "20@2" || spec != "2" ||
+		len(other.Annotations) > 0 {
+		t.Errorf("the PyTorchJob is %v, the Job of its name has %v", theirs.Object, other.Annotations)
 	}
 }

@@ -19,8 +19,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/preview"
 	"holdfast.dev/holdfast/gang/handover"
+	"holdfast.dev/holdfast/internal/kinds"
 	"holdfast.dev/holdfast/internal/settings"
 )
 
@@ -161,13 +163,20 @@ func readJob(file string) (*unstructured.Unstructured, error) {
 	}
 	var jobs []*unstructured.Unstructured
 	var others []string
+	var refused error
 	for _, info := range infos {
 		u, ok := info.Object.(*unstructured.Unstructured)
-		switch {
-		case ok && u.GroupVersionKind() == batchv1.SchemeGroupVersion.WithKind("Job"):
+		if !ok {
+			continue
+		}
+		kind := u.GroupVersionKind()
+		if kind == batchv1.SchemeGroupVersion.WithKind("Job") {
 			jobs = append(jobs, u)
-		case ok:
-			others = append(others, u.GetAPIVersion()+" "+u.GetKind())
+			continue
+		}
+		others = append(others, u.GetAPIVersion()+" "+u.GetKind())
+		if k, known := kinds.Of(kind.GroupKind()); known && refused == nil {
+			refused = otherKind(file, k, u)
 		}
 	}
 	switch {
@@ -175,10 +184,19 @@ func readJob(file string) (*unstructured.Unstructured, error) {
 		return jobs[0], nil
 	case len(jobs) > 1:
 		return nil, fmt.Errorf("%s holds %d Jobs: put the one to be previewed into a file of its own", file, len(jobs))
+	case refused != nil:
+		return nil, refused
 	case len(others) > 0:
-		return nil, fmt.Errorf("%s holds no batch/v1 Job, only %s: Holdfast understands batch Jobs", file, strings.Join(others, ", "))
+		return nil, fmt.Errorf("%s holds no batch/v1 Job, only %s: preview reads batch Jobs", file, strings.Join(others, ", "))
 	}
 	return nil, fmt.Errorf("%s holds no object", file)
+}
+
+// otherKind refuses to preview a job of a kind that Holdfast supports, and says what works.
+func otherKind(file string, k kinds.Kind, u *unstructured.Unstructured) error {
+	return fmt.Errorf("preview reads batch Jobs (batch/v1) alone, and %s holds %s %s (%s): kubectl apply --dry-run=server -f %s shows whether admission accepts it, with its warnings; "+
+		"once it is created kubectl holdfast explain %s/%s shows where its pods are placed, or why not",
+		file, kinds.Title(k), u.GetName(), u.GetAPIVersion(), file, page.JobWord(u.GroupVersionKind().GroupKind()), u.GetName())
 }
 
 // settleNamespace puts the Job where kubectl would create it.

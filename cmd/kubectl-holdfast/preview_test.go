@@ -56,10 +56,14 @@ func TestReadJob(t *testing.T) {
 		t.Fatalf("%v, %v", job, err)
 	}
 	for name, c := range map[string]struct{ text, want string }{
-		"no file":     {"", "no such file"},
-		"no yaml":     {"{", "reading "},
-		"nothing":     {"# nothing\n", "holds no object"},
-		"no Job":      {"apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n", "only v1 Pod"},
+		"no file": {"", "no such file"},
+		"no yaml": {"{", "reading "},
+		"nothing": {"# nothing\n", "holds no object"},
+		"no Job":  {"apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n", "only v1 Pod"},
+		"JobSet": {"apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nmetadata: {name: x}\n",
+			"holds JobSet x (jobset.x-k8s.io/v1alpha2): kubectl apply --dry-run=server -f "},
+		"Volcano Job": {"apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: x}\n",
+			"kubectl holdfast explain vcjob/x shows where its pods are placed"},
 		"two of them": {jobFile + "---\napiVersion: batch/v1\nkind: Job\nmetadata: {name: b}\n", "holds 2 Jobs"},
 	} {
 		path := "none.yaml"

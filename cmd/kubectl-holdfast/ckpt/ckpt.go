@@ -78,11 +78,11 @@ type Folder struct {
 
 // Report is the output; -o json and -o yaml print it as it is.
 type Report struct {
-	Namespace string                `json:"namespace,omitempty"`
-	Job       string                `json:"job,omitempty"`
-	Claim     *v1alpha1.GangStorage `json:"claim,omitempty"`
-	Source    string                `json:"source"`
-	Verified  bool                  `json:"verified"`
+	Namespace string                 `json:"namespace,omitempty"`
+	Job       *v1alpha1.JobReference `json:"job,omitempty"`
+	Claim     *v1alpha1.GangStorage  `json:"claim,omitempty"`
+	Source    string                 `json:"source"`
+	Verified  bool                   `json:"verified"`
 	// Step is the only step that was read; 0: all.
 	Step    int64    `json:"step,omitempty"`
 	Folders []Folder `json:"folders"`
@@ -111,7 +111,7 @@ func Of(in Input) Report {
 	}
 	var rec *record
 	if in.Gang != nil {
-		r.Namespace, r.Job, r.Claim = in.Gang.Namespace, in.Gang.Spec.JobRef.Name, in.Gang.Spec.Storage
+		r.Namespace, r.Job, r.Claim = in.Gang.Namespace, &in.Gang.Spec.JobRef, in.Gang.Spec.Storage
 		if len(r.Folders) == 0 {
 			r.Folders = append(r.Folders, Folder{Name: FolderOf(in.Gang), Steps: []Step{}})
 		}

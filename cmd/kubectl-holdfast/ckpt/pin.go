@@ -6,13 +6,14 @@ import (
 	"strings"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // Pinned is the Record of a pinned step.
 const Pinned = "pinned"
 
-// nameOf is the name of a step for users and in the Job's annotation.
+// nameOf is the name of a step for users and in the annotation of the job's object.
 func nameOf(s *v1alpha1.StoredStep) protocol.Mark {
 	return protocol.Mark{Step: s.Step, Generation: s.Generation}
 }
@@ -43,7 +44,7 @@ func pinnedSteps(g *v1alpha1.Gang) []protocol.Mark {
 	return out
 }
 
-// wished are the steps that the Job requests to pin, whether or not the record has them.
+// wished are the steps that the job requests to pin, whether or not the record has them.
 func wished(g *v1alpha1.Gang) []protocol.Mark {
 	var out []protocol.Mark
 	if g.Spec.Storage != nil {
@@ -108,7 +109,7 @@ func marksText(marks []protocol.Mark) string {
 // Choose returns the step that the user means: among the recorded steps, or to unpin one, among the pinned steps.
 func Choose(g *v1alpha1.Gang, step, generation int64, unpin bool) (protocol.Mark, error) {
 	if g.Spec.Storage == nil {
-		return protocol.Mark{}, fmt.Errorf("job %s keeps no steps in storage: it has no annotation %s", g.Spec.JobRef.Name, v1alpha1.AnnotationStorageClaim)
+		return protocol.Mark{}, fmt.Errorf("%s keeps no steps in storage: it has no annotation %s", page.JobName(g.Spec.JobRef), v1alpha1.AnnotationStorageClaim)
 	}
 	from := append(recordedSteps(g), pinnedSteps(g)...)
 	refusal := fmt.Sprintf("step %d is not recorded as complete: %s", step, Choices(g))

@@ -20,7 +20,7 @@ func (r Report) List(wide bool) string {
 	r.head(w, "in storage")
 	for _, f := range r.Folders {
 		w.Linef("")
-		if r.Job == "" {
+		if r.Job == nil {
 			w.Linef("%s", f.Name)
 		}
 		f.table(w, r.At, wide)
@@ -40,7 +40,7 @@ func (r Report) Verification(wide bool) string {
 				w.Linef("%d more steps: see -o json", len(f.Steps)-i)
 				break
 			}
-			s.detail(w, f.Name, r.Job == "", wide)
+			s.detail(w, f.Name, r.Job == nil, wide)
 		}
 	}
 	r.foot(w)
@@ -58,11 +58,11 @@ func (r Report) head(w *page.Page, what string) {
 		}
 	}
 	of := r.Source
-	if r.Job != "" {
-		of = fmt.Sprintf("Job %s/%s", r.Namespace, r.Job)
+	if r.Job != nil {
+		of = page.JobTitle(r.Namespace, *r.Job)
 	}
 	w.Linef("%s: %s %s, %s", of, page.Count(steps, "step", "steps"), what, page.Bytes(size))
-	if r.Job != "" {
+	if r.Job != nil {
 		w.Linef("  seen by %s", r.Source)
 	}
 	if r.Claim != nil {
@@ -170,10 +170,10 @@ func (s *Step) detail(w *page.Page, folder string, named, wide bool) {
 func (r Report) foot(w *page.Page) {
 	w.Linef("")
 	switch {
-	case r.Job != "" && r.Step == 0:
+	case r.Job != nil && r.Step == 0:
 		r.restored(w)
-	case r.Job == "":
-		w.Wrapf("", "Only the Gang shows which steps are recorded, their age and which would be restored: give job/NAME beside --dir where a cluster is reachable.")
+	case r.Job == nil:
+		w.Wrapf("", "Only the Gang shows which steps are recorded, their age and which would be restored: name the job, as KIND/NAME, beside --dir where a cluster is reachable.")
 	}
 	list(w, "Requested pins that are not promised: no record listed them", r.NotPinned)
 	list(w, "Not looked at", r.Notes)

@@ -82,7 +82,7 @@ func (e Explanation) head(w *page.Page) {
 	if phase == "" {
 		phase = "not checked yet"
 	}
-	w.Linef("%s %s/%s: %s", e.Job.Kind, e.Namespace, e.Job.Name, phase)
+	w.Linef("%s: %s", page.JobTitle(e.Namespace, e.Job), phase)
 	r := s.Run
 	if r == nil || r.Generation == 0 {
 		w.Linef("  no generation has run yet; the gang has %s", page.Count(int64(e.Members), "pod", "pods"))
