@@ -12,9 +12,9 @@ import (
 
 // namesOfOthers are names of Kubernetes, PyTorch, NCCL and other projects that pages use.
 var namesOfOthers = strings.Fields(`
-	BatchNorm CheckpointEngine FailedToRetrieveImagePullSecret FailedToSchedule PlacementGenerate ShardedTensor SuccessCriteriaMet
-	dnsPolicy managedFields mergePodStatus ncclInvalidUsage nodeLeaseDurationSeconds nominalQuota preemptionPolicy resourceClaimName
-	singleProcessOOMKill terminationGracePeriod utils/kubernetes/listers.go`)
+	BatchNorm CheckpointEngine FailedToRetrieveImagePullSecret FailedToSchedule PlacementGenerate ResumeJob ShardedTensor
+	SuccessCriteriaMet dnsPolicy managedFields mergePodStatus ncclInvalidUsage nodeLeaseDurationSeconds nominalQuota preemptionPolicy replicaStatuses
+	resourceClaimName singleProcessOOMKill terminationGracePeriod utils/kubernetes/listers.go`)
 
 var kindsOfText = []string{".go", ".py", ".sh", ".proto", ".yaml", ".txt"}
 

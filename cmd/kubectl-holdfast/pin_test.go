@@ -255,8 +255,8 @@ func TestPinOfAnotherKind(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if spec, _, _ := unstructured.NestedString(theirs.Object, "spec", "nprocPerNode"); theirs.GetAnnotations()[v1alpha1.AnnotationPinnedCheckpoints] != "20@2" || spec != "2" ||
-		len(other.Annotations) > 0 {
+	spec, _, _ := unstructured.NestedString(theirs.Object, "spec", "nprocPerNode")
+	if theirs.GetAnnotations()[v1alpha1.AnnotationPinnedCheckpoints] != "20@2" || spec != "2" || len(other.Annotations) > 0 {
 		t.Errorf("the PyTorchJob is %v, the Job of its name has %v", theirs.Object, other.Annotations)
 	}
 }
