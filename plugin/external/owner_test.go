@@ -21,7 +21,8 @@ import (
 
 // The jobs below have PodGroups named like them, and their controllers create no pods while these are Pending.
 const (
-	vcJob = `{apiVersion: batch.volcano.sh/v1alpha1, kind: Job, metadata: {namespace: ns, name: g, uid: job}, spec: {schedulerName: SCHEDULER}}`
+	vcJob = `{apiVersion: batch.volcano.sh/v1alpha1, kind: Job, metadata: {namespace: ns, name: g, uid: job}, spec: {
+  schedulerName: SCHEDULER, tasks: [{name: a, replicas: 1, template: {spec: {containers: []}}}, {name: b, replicas: 2}]}}`
 	// torch has a master for one scheduler and workers for another.
 	torch = `{apiVersion: kubeflow.org/v1, kind: PyTorchJob, metadata: {namespace: ns, name: g, uid: job}, spec: {pytorchReplicaSpecs: {
   Master: {template: {spec: {schedulerName: MASTER, containers: []}}}, Worker: {replicas: 2, template: {spec: {schedulerName: SCHEDULER, containers: []}}}}}}`

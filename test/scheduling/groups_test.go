@@ -280,7 +280,8 @@ func volcanoed(s *stage) {
 // vcjob creates a Volcano Job for Holdfast's scheduler, with the PodGroup that Volcano's job controller creates for it.
 func (s *stage) vcjob(name string, least, workers int) {
 	s.t.Helper()
-	s.apply(fmt.Sprintf("{apiVersion: batch.volcano.sh/v1alpha1, kind: Job, metadata: {name: %s, namespace: default}, spec: {schedulerName: %s}}", name, v1alpha1.SchedulerName))
+	s.apply(fmt.Sprintf("{apiVersion: batch.volcano.sh/v1alpha1, kind: Job, metadata: {name: %s, namespace: default}, spec: {schedulerName: %s, tasks: [{name: worker, replicas: %d}]}}",
+		name, v1alpha1.SchedulerName, workers))
 	s.groupOf(name+"-x", vcbatch.SchemeGroupVersion.WithKind("Job"), "jobs.batch.volcano.sh", name, vcscheduling.PodGroupSpec{
 		MinMember:       int32(least),
 		MinTaskMember:   map[string]int32{"worker": int32(workers)},
