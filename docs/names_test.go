@@ -12,7 +12,7 @@ import (
 
 // namesOfOthers are names of Kubernetes, PyTorch, NCCL and other projects that pages use.
 var namesOfOthers = strings.Fields(`
-	BatchNorm CheckpointEngine FailedToRetrieveImagePullSecret FailedToSchedule PlacementGenerate ResumeJob ShardedTensor
+	BatchNorm CheckpointEngine FailedCreatePod FailedToRetrieveImagePullSecret FailedToSchedule PlacementGenerate ResumeJob ShardedTensor
 	SuccessCriteriaMet dnsPolicy managedFields mergePodStatus ncclInvalidUsage nodeLeaseDurationSeconds nominalQuota preemptionPolicy replicaStatuses
 	resourceClaimName singleProcessOOMKill terminationGracePeriod utils/kubernetes/listers.go`)
 
