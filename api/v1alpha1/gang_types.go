@@ -11,6 +11,7 @@ import (
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=gangs,singular=gang,scope=Namespaced,shortName=gg,categories=all
 // +kubebuilder:printcolumn:name="Kind",type=string,JSONPath=`.spec.jobRef.kind`
+// +kubebuilder:printcolumn:name="API",type=string,JSONPath=`.spec.jobRef.apiVersion`,priority=1
 // +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.nodes`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Gen",type=integer,JSONPath=`.status.run.generation`
