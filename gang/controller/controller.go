@@ -6,6 +6,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -248,7 +249,7 @@ func (c *Controller) outside(
 	known.View.Provisioning, again = c.provision(ctx, g, job, known.View, pods, now)
 	said, look := c.handOver(ctx, g, job, known.View, pods, now)
 	if said.answer == nil {
-		return again
+		return cmp.Or(look, again) // no job has both
 	}
 	known.View.Answer, known.View.Held = *said.answer, said.held
 	if said.note != "" {

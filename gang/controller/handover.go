@@ -38,7 +38,7 @@ const (
 var (
 	// errGroupNotRead: whether there is a group is not known.
 	errGroupNotRead = errors.New("reading it")
-	// errNoGroupYet: the kind's controller may create one, before any pod.
+	// errNoGroupYet: the kind's controller may create one, before any pod, or pods that it is made by are missing.
 	errNoGroupYet = errors.New("it does not exist yet")
 
 	errVolcanoNotServed = errors.New("the cluster serves no " + handover.Kind.GroupVersion().String() +
@@ -52,7 +52,7 @@ type handed struct {
 	at      time.Time
 	group   *handover.Group
 	problem string
-	// yet: there is none, and the kind's controller may create it.
+	// yet: there is none, and pods or the kind's controller may still bring it.
 	yet bool
 	// queue is what Volcano said last of the group's queue, queueAt when that was listed.
 	queue   string
@@ -91,7 +91,8 @@ func (c *Controller) handOver(
 	last := c.groups[key]
 	c.mu.Unlock()
 	done := placed && last.group != nil && last.group.MinMember >= int64(view.Size)
-	if another := last.job != job.UID || last.name != view.Name; another || !done && now.Sub(last.at) >= groupSoonest {
+	another, came := last.job != job.UID || last.name != view.Name, last.yet && like != nil
+	if another || came || !done && now.Sub(last.at) >= groupSoonest {
 		if another {
 			last = handed{job: job.UID, name: view.Name}
 		}
@@ -256,7 +257,7 @@ func (c *Controller) handedRoles(ctx context.Context, g *v1alpha1.Gang, job *job
 		role := &read[i]
 		at := slices.IndexFunc(holders, func(pod *corev1.Pod) bool { return pod != nil && membership.GangRole(pod) == role.Name })
 		if at < 0 {
-			return nil, fmt.Errorf("it is created once there is a pod of each role, and there is none of %s", role.Name)
+			return nil, fmt.Errorf("%w: there is no pod of role %s", errNoGroupYet, role.Name)
 		}
 		roles = append(roles, handover.Role{Pods: role.Pods(), Like: holders[at]})
 	}

@@ -359,6 +359,23 @@ func TestAVolcanoJobWithoutItsGroup(t *testing.T) {
 	}
 }
 
+// TestPodsThatComeAfterTheFirstLook: the group is made as soon as there is a pod of each role, and the gang is looked at again without an
+// event of a pod's.
+func TestPodsThatComeAfterTheFirstLook(t *testing.T) {
+	w := newKindsWorld(t, of(kinds.PyTorchJob{}, "uid-1"))
+	if r := w.reconcile(); r.RequeueAfter <= 0 || r.RequeueAfter > groupAgain {
+		t.Errorf("looked at again after %v", r.RequeueAfter)
+	}
+	w.add(memberOf("uid-1", "master", 0, "", ofVolcano("llama"), task("master")))
+	if r := w.reconcile(); r.RequeueAfter <= 0 || r.RequeueAfter > groupAgain {
+		t.Errorf("with one role's pod looked at again after %v", r.RequeueAfter)
+	}
+	w.add(memberOf("uid-1", "worker", 1, "", ofVolcano("llama"), task("worker")))
+	if w.reconcile(); w.group("llama") == nil {
+		t.Error(w.placedMessage())
+	}
+}
+
 // TestGroupsOfOthers that have the gang's name are not taken for its user's.
 func TestGroupsOfOthers(t *testing.T) {
 	left := theirs("llama", 2, "Inqueue", nil)
