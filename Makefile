@@ -26,7 +26,10 @@ PY := /opt/holdfast-python/venv/bin/python3
 CGO_PACKAGES := ./nodehealth/nvml ./cmd/holdfast-nvml
 # Tests that start clusters, and those that kill real agents, are not unit tests. First the two that compute most, then the others; the test
 # without a real node runs beside the story.
-CLUSTER_TESTS := e2e replace scheduling nodeoutage hostile nodehealth devcluster
+CLUSTER_TESTS := e2e replace scheduling nodeoutage hostile nodehealth devcluster kinds
+# make test plays two of the kinds of job, and builds the controllers of these; make test-kinds plays all.
+SHORT_kinds := -run '^TestKinds$$/^Story$$/^(VolcanoJob-volcano|PyTorchJob-holdfast)$$'
+SHORT_PEERS := peer-volcano peer-training-operator
 KILL_TESTS := ./test/checkpoint
 # Tests that start agents, ranks and standbys, and mostly wait for them.
 AGENT_TESTS := ./ckptagent/loop ./ckptagent/proc ./test/conformance
@@ -35,8 +38,6 @@ AGENT_TESTS := ./ckptagent/loop ./ckptagent/proc ./test/conformance
 LAUNCHER_TESTS := ./test/launchers
 # Needs another version's binaries.
 UPGRADE_TEST := ./test/upgrade
-# Needs other projects' controllers.
-KINDS_TEST := ./test/kinds
 LAUNCHERS_SHORT := ^(TestLaunchers|TestHooks|TestPage)$$/^(accelerate|deepspeed|transformers)$$/^kill$$
 # Cores start no goroutine (internal/layers tests that and compares this list with its own), so the race detector would find nothing there,
 # and would make their random histories take ten times as long.
@@ -52,7 +53,7 @@ CORE_PACKAGES := $(CORES:%=holdfast.dev/holdfast/%)
 UNIT_RACE = $(filter-out $(CORE_PACKAGES) %/manifests holdfast.dev/holdfast/test/%,$(filter $(RACE_PACKAGES),$(GO_PACKAGES)))
 AGENT_PACKAGES = $(shell go list $(AGENT_TESTS))
 AGENT_RACE = $(filter-out holdfast.dev/holdfast/test/%,$(AGENT_PACKAGES))
-GO_PACKAGES = $(shell go list ./... | grep -vxF "$$(go list $(CLUSTER_TESTS:%=./test/%) $(KILL_TESTS) $(AGENT_TESTS) $(LAUNCHER_TESTS) $(UPGRADE_TEST) $(KINDS_TEST))")
+GO_PACKAGES = $(shell go list ./... | grep -vxF "$$(go list $(CLUSTER_TESTS:%=./test/%) $(KILL_TESTS) $(AGENT_TESTS) $(LAUNCHER_TESTS) $(UPGRADE_TEST))")
 
 .PHONY: help
 help: ## list all commands
@@ -198,15 +199,19 @@ test-autoscaler: ## Karpenter adds nodes for gangs and removes none that they us
 		-karpenter-source "$$(cd test/karpenter && go list -m -f '{{.Dir}}' sigs.k8s.io/karpenter)" -- ./test/scheduling
 
 # Other projects' controllers, from separate modules, each with the version of Kubernetes that it needs.
-.PHONY: peers
-peers: ## build Volcano, JobSet and training-operator into bin/peers/ (the first time 10 minutes on two cores)
-	@for m in volcano=. jobset=jobset training-operator=training-operator; do mkdir -p bin/peers/$${m%=*} && \
-	(cd test/peers/$${m#*=} && $(CURDIR)/hack/gobuild.sh -ldflags '-s -w' -o $(CURDIR)/bin/peers/$${m%=*}/ tool) || exit 1; done
+PEERS := peer-volcano peer-jobset peer-training-operator
+.PHONY: peers short-peers $(PEERS)
+peers: $(PEERS) ## build Volcano, JobSet and training-operator into bin/peers/ (the first time 10 minutes on two cores)
 
-# Not part of make test: these controllers need other versions of Kubernetes, which would be compiled only for this test.
+short-peers: $(SHORT_PEERS)
+
+$(PEERS): peer-%:
+	@mkdir -p bin/peers/$* && cd test/peers/$(filter-out volcano,$*) && \
+	$(CURDIR)/hack/gobuild.sh -ldflags '-s -w' -o $(CURDIR)/bin/peers/$*/ tool
+
 .PHONY: test-kinds
-test-kinds: build peers ## jobs of other kinds, with their real controllers, on real kubelets
-	@hack/gotest.sh run -v -count=1 -timeout 60m -update -- $(KINDS_TEST)
+test-kinds: build peers ## jobs of all kinds, with their real controllers, on real kubelets; keeps the times in test/kinds/testdata
+	@hack/gotest.sh run -v -count=1 -timeout 60m -update -- ./test/kinds
 
 .PHONY: fuzz
 fuzz: ## fuzz the parsers of untrusted input, FUZZTIME (20s) for each target; KEEP=1 keeps more inputs
@@ -247,7 +252,9 @@ cluster-tests:
 
 # They run the binaries in bin/, which are built first; with KEPT=1 they were built before.
 $(CLUSTER_TESTS:%=cluster-%): cluster-%: $(if $(KEPT),,build)
-	@hack/gotest.sh run -v -count=1 -timeout 30m -- ./test/$*
+	@hack/gotest.sh run -v -count=1 -timeout 30m $(SHORT_$*) -- ./test/$*
+
+cluster-kinds: $(if $(KEPT),,short-peers)
 
 # Standard output has one JSON object per figure and nothing else: earlier steps write to standard error.
 .PHONY: bench-recovery

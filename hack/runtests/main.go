@@ -101,8 +101,8 @@ func machine(system string, uid int) (cluster bool, leftOut []string) {
 
 // all runs every job, runs failed tests once more, and reports the failures.
 func (r *runner) all(ctx context.Context) error {
-	build := []string{"make", "--no-print-directory", "-j2", "test-binaries", "launchers-venv"}
-	if err := r.step(ctx, "make test-binaries launchers-venv", build...); err != nil {
+	build := []string{"make", "--no-print-directory", "-j2", "test-binaries", "launchers-venv", "short-peers"}
+	if err := r.step(ctx, "make test-binaries launchers-venv short-peers", build...); err != nil {
 		return err
 	}
 	names, err := exec.CommandContext(ctx, "make", "-s", "--no-print-directory", "cluster-tests").Output()
