@@ -13,7 +13,7 @@ const (
 	// TaintUnhealthy (NoSchedule, or PreferNoSchedule while NodeHealth.Soft; value: the cause) exists while the verdict's action is
 	// Exclude or Evict.
 	TaintUnhealthy = Prefix + "unhealthy"
-	// ConditionHealthy is the verdict as a Node condition: True for action None, False for any other, Unknown without a verdict.
+	// ConditionHealthy is the verdict as a Node condition: True for action None, False for any other, Unknown while nothing can be queried.
 	ConditionHealthy = "HoldfastHealthy"
 	// AnnotationOutage carries the controller's decision as JSON (type NodeOutage).
 	AnnotationOutage = Prefix + "outage"
