@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol/wire"
 )
 
-// full is the state of an agent whose ranks have all ended, each with a traceback, and that has the most to say of each.
+// full is the state of an agent whose ranks have all ended with a traceback, with the longest possible report.
 func full(ranks, modules int) State {
 	s, at := New(), time.Unix(1_700_000_000, 0)
 	text := strings.Repeat("x", protocol.MaxText)
@@ -46,8 +46,8 @@ func full(ranks, modules int) State {
 	return s
 }
 
-// TestEveryReportFits: however many ranks a pod has and whatever they say; it has the tracebacks of the ranks that ended first,
-// and of modules as many as are said to be known.
+// TestEveryReportFits: for any number of ranks and any texts. The report has the tracebacks of the ranks that ended first, and as many
+// modules as it counts.
 func TestEveryReportFits(t *testing.T) {
 	for _, c := range []struct{ ranks, modules, least int }{
 		{1, 10, 10},

@@ -99,7 +99,7 @@ func (w *container) carryOut(f Effect) {
 	}
 }
 
-// end is the end of a process, which whoever watches it tells.
+// end ends a process; its watcher reports that.
 func (w *container) end(pid, code, signal int) {
 	delete(w.procs, pid)
 	if pid == 1 {
@@ -178,8 +178,8 @@ func (w *container) happen() {
 	}
 }
 
-// TestRandomHistoriesOfACommand: nothing is started twice or beside another, HALTED and the container's end come after all has
-// ended; and in the end the container ends, with the code that it was told or its own.
+// TestRandomHistoriesOfACommand: no process is started twice or beside another; HALTED and the container's end come after all processes
+// have ended; in the end the container ends, with the ordered code or its own.
 func TestRandomHistoriesOfACommand(t *testing.T) {
 	for seed := range seeds.All(t, uint64(1000)) {
 		w := &container{
@@ -203,7 +203,7 @@ func TestRandomHistoriesOfACommand(t *testing.T) {
 	}
 }
 
-// settle ends what was never adopted well, and orders the exit of all else.
+// settle ends commands that were never adopted with 0, and orders the exit of all others.
 func (w *container) settle() {
 	w.now = w.now.Add(time.Hour)
 	last := protocol.Directive{Generation: w.newest + 1, Order: protocol.OrderExit, ExitCode: 5}

@@ -14,8 +14,8 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-// lateGang is agents and their coordinator, core to core, in a job whose commands start their launchers by themselves, when it is too
-// late for their patience. What agent and coordinator say to each other takes a while, each in its order.
+// lateGang is agents and their coordinator, core to core, in a job whose commands start their launchers after the agents' timeout. Messages
+// between agent and coordinator are delayed, each in its order.
 type lateGang struct {
 	t      *testing.T
 	rnd    *rand.Rand
@@ -166,7 +166,7 @@ func (g *lateGang) move() {
 	}
 }
 
-// die is the end of an agent; the next one goes on from what was stored.
+// die ends an agent; the next one continues from the stored state.
 func (g *lateGang) die(slot int) {
 	p := g.pods[slot]
 	raw, err := json.Marshal(p.agent.Stored())
@@ -196,7 +196,7 @@ func (g *lateGang) die(slot int) {
 	g.direct(slot)
 }
 
-// lead has another coordinator lead, which knows what was stored.
+// lead makes another coordinator lead, with the stored record.
 func (g *lateGang) lead() {
 	g.log = append(g.log, "another coordinator leads")
 	g.coord = elastic.New(len(g.pods), 0, g.record)
@@ -207,9 +207,9 @@ func (g *lateGang) lead() {
 	}
 }
 
-// TestLateLaunchers: whenever launchers come, in whatever order, and whoever dies meanwhile, no command is ended in its first run and
-// in the end all ranks are launchers'. It counts as no failure while the coordinator lives. So it is for the pod that takes another's
-// place once all launchers have come, and for a container that begins anew: that counts once.
+// TestLateLaunchers: whenever launchers start, in any order, and whichever process dies meanwhile, no command is ended in its first run and
+// in the end all ranks belong to launchers. That counts as no failure while the coordinator lives. The same holds for a replacement pod
+// once all launchers have started, and for a restarted container, which counts once.
 func TestLateLaunchers(t *testing.T) {
 	for seed := range seeds.All(t, uint64(100)) {
 		g := &lateGang{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(0, 0).UTC(), log: []string{fmt.Sprintf("seed %d", seed)}}

@@ -62,7 +62,7 @@ func (g *lateGang) ends(slot int) {
 	}
 }
 
-// returned is the end of a launcher: the command goes on to its next one after a while.
+// returned ends a launcher: after a while the command continues with its next one.
 func (g *lateGang) returned(slot, code int) {
 	p := g.pods[slot]
 	if !g.over[p.number] || code != 0 {
@@ -74,8 +74,8 @@ func (g *lateGang) returned(slot, code int) {
 	p.done = p.number > g.launchers
 }
 
-// TestLaunchersOneAfterAnother: whoever dies, all launchers of the commands are served one after another, each over all pods together, each
-// until its ranks have ended well, and none again once it has: also in a pod that takes another's place and a container that begins again.
+// TestLaunchersOneAfterAnother: whichever process dies, all launchers of the commands are served in turn, each over all pods together and
+// until its ranks have succeeded, and none again after that: also in a replacement pod and a restarted container.
 func TestLaunchersOneAfterAnother(t *testing.T) {
 	replaced := 0
 	for seed := range seeds.All(t, uint64(150)) {
@@ -122,7 +122,7 @@ func TestLaunchersOneAfterAnother(t *testing.T) {
 				g.move()
 			}
 		}
-		for len(g.pods[0].up) > 0 { // what was on its way arrives
+		for len(g.pods[0].up) > 0 { // messages under way arrive
 			g.move()
 		}
 		if r := g.coord.Snapshot(); r.Phase != elastic.Finished || r.Launch.Number != g.launchers {

@@ -6,7 +6,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// promises are what must hold after every event, of random histories and of scripts, whatever the golden files say.
+// promises must hold after every event, in random histories and in scripts, independent of the golden files.
 type promises struct {
 	fail     func(format string, args ...any)
 	started  map[int64]bool
@@ -14,7 +14,7 @@ type promises struct {
 	highest  int64
 }
 
-// effect looks at what is to be done while so many ranks run.
+// effect checks an effect while that many ranks run.
 func (p *promises) effect(f Effect, running int) {
 	switch f := f.(type) {
 	case Start:

@@ -92,7 +92,7 @@ func (w *world) carryOut(f Effect) {
 	}
 }
 
-// die loses all that is not stored; what ran goes on, answers under way are lost.
+// die loses all that is not stored; processes continue, answers under way are lost.
 func (w *world) die() {
 	w.log = append(w.log, "the agent dies")
 	w.queue = nil
@@ -191,7 +191,7 @@ func (w *world) settle() {
 	if w.state.Returned != nil {
 		return
 	}
-	w.step(Contact{Up: true})    // an order comes from somebody
+	w.step(Contact{Up: true})    // a coordinator sends an order
 	w.now = w.now.Add(time.Hour) // whatever it waits for in vain while it leaves
 	last := protocol.Directive{Generation: w.newest + 1, Order: protocol.OrderHalt}
 	w.newest++

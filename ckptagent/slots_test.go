@@ -15,8 +15,8 @@ import (
 
 const slotBytes = 100
 
-// slotGang is ranks with the books of their arenas, and the coordinator's core. What they say to each other takes a while, each in its
-// order. No rank ends a step that another one has not begun.
+// slotGang is ranks with the Books of their arenas, and the coordinator's core. Messages between them are delayed, each in its order. No
+// rank ends a step that another has not begun.
 type slotGang struct {
 	t     *testing.T
 	seed  uint64
@@ -76,7 +76,7 @@ func (r *slotRank) report() protocol.Report {
 		Generation: 1, State: protocol.StateRunning, Rank: []protocol.Rank{k}}
 }
 
-// decide gives the coordinator an event and wants that what it has ever named common, or something newer, is there.
+// decide passes an event to the coordinator and checks that every common step it ever named, or a newer one, still exists.
 func (g *slotGang) decide(e elastic.Event) {
 	for _, f := range elastic.Step(g.coord, e, g.now) {
 		switch f := f.(type) {
@@ -106,7 +106,7 @@ func (g *slotGang) check() {
 	}
 }
 
-// train goes on with a rank: it begins a step that others are at, or saves the one it has ended. patient ranks wait for a slot.
+// train advances a rank: it begins a step, or saves the one it has ended. A patient rank waits for a slot.
 func (g *slotGang) train(r *slotRank, patient bool) {
 	c := r.book.Control
 	switch {
@@ -149,7 +149,7 @@ func (g *slotGang) tell(r *slotRank) {
 	}
 }
 
-// die is the end of an agent: the next one reads the arena, and what was under way is lost.
+// die ends an agent: the next one reads the arena, and messages under way are lost.
 func (g *slotGang) die(slot int) {
 	r := g.ranks[slot]
 	book, err := format.Open(r.mem[:format.MetaBytes])
@@ -161,7 +161,7 @@ func (g *slotGang) die(slot int) {
 	r.up, r.down = []protocol.Report{r.report()}, []protocol.Directive{g.coord.Directive(elastic.Slot(slot), r.pod.UID)}
 }
 
-// lead has another coordinator lead, which knows what was stored.
+// lead makes another coordinator lead, with the stored record.
 func (g *slotGang) lead() {
 	g.coord = elastic.New(len(g.ranks), time.Hour, g.coord.Snapshot())
 	for _, r := range g.ranks {
@@ -191,7 +191,7 @@ func (g *slotGang) disturb() {
 	g.check()
 }
 
-// settle lets each rank take a step while nothing is late; who waits for a slot gives up once nothing more comes.
+// settle lets each rank do a step without delays; a rank that waits for a slot gives up once no message is under way.
 func (g *slotGang) settle() {
 	for _, patient := range []bool{true, true, true, true, false} {
 		for slot, r := range g.ranks {
@@ -211,8 +211,8 @@ func (g *slotGang) settle() {
 	}
 }
 
-// TestSlots: with two slots or three no common step that the coordinator has named is ever lost, whoever skips saves, is late or dies;
-// and once nothing is late any more, saves become common again, whatever each rank holds by then.
+// TestSlots: with two slots or three no common step that the coordinator has named is ever lost, whichever rank skips saves, is late or
+// dies. Once nothing is delayed, saves become common again, whatever each rank holds.
 func TestSlots(t *testing.T) {
 	for _, slots := range []uint32{format.MinSlots, format.Slots} {
 		t.Run(fmt.Sprint(slots), func(t *testing.T) {

@@ -33,7 +33,7 @@ func TestStoredStateIsReadAndWrittenAsEver(t *testing.T) {
 	}
 }
 
-// TestUrgent: a report goes out at once where more was noted or imported than before, not where it is said otherwise or steps went by.
+// TestUrgent: a report is sent at once for a new note or module, not for other words or further steps.
 func TestUrgent(t *testing.T) {
 	old := protocol.Report{Notes: []string{"a"}, Modules: []string{"m"}, Rank: []protocol.Rank{{Step: 3}}}
 	for name, tt := range map[string]struct {
@@ -56,7 +56,7 @@ func TestUrgent(t *testing.T) {
 	}
 }
 
-// TestSavesAreThoseOfTheRun: they are told as a rank's arena has them, and of the next run's process nothing is known until it says so.
+// TestSavesAreThoseOfTheRun: they are those in a rank's arena; for the next run's process they are unknown until it reports.
 func TestSavesAreThoseOfTheRun(t *testing.T) {
 	s := New()
 	s.Known, s.Clean, s.Ranks, s.Run, s.Rank = true, false, 1, protocol.Run{Number: 2}, []Rank{{}}
@@ -102,7 +102,7 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// TestGentle: ranks of a terminating pod have what is left of the grace, less where others wait for them.
+// TestGentle: ranks of a terminating pod have the rest of the grace period, less if others wait for them.
 func TestGentle(t *testing.T) {
 	const grace = 60 * time.Second
 	now := time.Unix(1_700_000_000, 0)
@@ -164,7 +164,7 @@ func TestAdoptable(t *testing.T) {
 	}
 }
 
-// TestTerminationCode: a whole command's own code is told, unless it was killed.
+// TestTerminationCode: a whole command's own exit code is returned, unless it was killed.
 func TestTerminationCode(t *testing.T) {
 	exit := func(code, signal int) *protocol.Exit { return &protocol.Exit{Code: code, Signal: signal} }
 	for name, c := range map[string]struct {

@@ -68,7 +68,7 @@ func (c *client) control() format.Control {
 	return control
 }
 
-// save copies one step; it says false where no slot is granted.
+// save copies one step; false: no slot is granted.
 func (c *client) save(step int64) bool {
 	control := c.control()
 	if control.Slot == format.NoSlot || control.Grant == c.page.Grant {
@@ -130,7 +130,7 @@ func TestSealsWhatIsAnnouncedAndNeverTheCommonStep(t *testing.T) {
 	}
 }
 
-// TestSavesOfAClient are told as its page has them, and no higher than a report can say.
+// TestSavesOfAClient: Poll returns the counts in the client's page, limited to the range of a report.
 func TestSavesOfAClient(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpen(t, dir, stateBytes, "uid")
@@ -161,7 +161,7 @@ func TestAnotherAgentGoesOn(t *testing.T) {
 	}
 }
 
-// TestDurableRisesWithinAGeneration: the next agent goes on from there, and the next generation begins without.
+// TestDurableRisesWithinAGeneration: the next agent continues with its value, the next generation starts without one.
 func TestDurableRisesWithinAGeneration(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpen(t, dir, stateBytes, "pod")
@@ -238,7 +238,7 @@ func TestInventoryDropsWhatDoesNotVerify(t *testing.T) {
 	if got := s.Inventory(0, format.Point{}, now); !reflect.DeepEqual(numbers(got), [][]int64{{2}, nil}) {
 		t.Errorf("inventory %v holds a step whose bytes have changed", got)
 	}
-	s.Begin(2, 0, format.Point{Step: 1}) // the gang restores step 1: what is newer belongs to a past that is given up
+	s.Begin(2, 0, format.Point{Step: 1}) // the gang restores step 1 and gives up all newer steps
 	if got := s.Inventory(0, format.Point{}, now); !reflect.DeepEqual(numbers(got), [][]int64{nil, nil}) {
 		t.Errorf("inventory %v", got)
 	}
@@ -419,7 +419,8 @@ func TestChecksumOfALargeSlot(t *testing.T) {
 	}
 }
 
-// TestAFileThatBecameShorter: what cannot be read is not sealed, and what was sealed is dropped; nothing is killed for it.
+// TestAFileThatBecameShorter: a copy that cannot be read is not sealed, and a sealed slot that cannot be read is dropped; no process is
+// killed.
 func TestAFileThatBecameShorter(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpen(t, dir, stateBytes, "uid")

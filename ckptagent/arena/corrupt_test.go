@@ -13,9 +13,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestEveryDamagedByteOfAState: a state that the Python client wrote, of which one byte changed after the seal (its head, layout, tree,
-// objects, arrays, what lies between them) is dropped when stock is taken, before anybody is told to restore it; what lies behind
-// its length is nobody's.
+// TestEveryDamagedByteOfAState: a state of the Python client with one byte changed after the seal (in its head, layout, tree, objects,
+// arrays, or gaps) is dropped by the inventory, before any rank restores it. Bytes beyond its length do not count.
 func TestEveryDamagedByteOfAState(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "rank-1.arena")

@@ -89,7 +89,7 @@ func (k *talk) await(t *testing.T, generation int64) protocol.Directive {
 	}
 }
 
-// TestReportsAndDirectivesArrive: as they are, with what only the conversation knows; package wire tests each field.
+// TestReportsAndDirectivesArrive: unchanged, with the fields that the stream adds; package wire tests each field.
 func TestReportsAndDirectivesArrive(t *testing.T) {
 	c := coordtest.Start(t)
 	k := dial(t, c)
@@ -107,7 +107,7 @@ func TestReportsAndDirectivesArrive(t *testing.T) {
 	}
 }
 
-// TestReportsAreCounted: what is new has a higher number, and what is sent again on another connection has the one that it had.
+// TestReportsAreCounted: a changed report has a higher number, and a report that is sent again on another connection has the same.
 func TestReportsAreCounted(t *testing.T) {
 	c := coordtest.Start(t)
 	k := dial(t, c)
@@ -136,7 +136,7 @@ func TestAttachesAgainWithTheTokenOfTheDay(t *testing.T) {
 	c.Deny(codes.OK)
 	k.client.Update(protocol.Report{Generation: 3})
 	c.Await(t, "two", "came with the new token", func(r *v1.Report) bool { return r.Generation == 3 })
-	for i := range int64(3) { // a coordinator that comes and goes
+	for i := range int64(3) { // a coordinator that restarts repeatedly
 		c.Stop()
 		<-k.lost
 		k.client.Update(protocol.Report{Generation: 10 + i})
@@ -182,8 +182,8 @@ func TestFinishDeliversTheLastReport(t *testing.T) {
 	}
 }
 
-// TestTheNextAuthorityIsTrusted: an agent that was told of it goes on when it signs, and so does one that comes after that agent;
-// one that was not does not.
+// TestTheNextAuthorityIsTrusted: an agent that received the authority continues when it signs, and so does the next agent; one that did not
+// receive it does not.
 func TestTheNextAuthorityIsTrusted(t *testing.T) {
 	c := coordtest.Start(t)
 	promote := c.Announce(t)
@@ -236,7 +236,7 @@ func TestAuthoritiesThatCouldNotBeKept(t *testing.T) {
 	}
 }
 
-// TestAuthoritiesThatAreNotTakenOver: nothing that the coordinator says takes away what the pod was made with.
+// TestAuthoritiesThatAreNotTakenOver: no message of the coordinator removes the authorities of the pod's template.
 func TestAuthoritiesThatAreNotTakenOver(t *testing.T) {
 	c := coordtest.Start(t)
 	kept := filepath.Join(t.TempDir(), "authorities.pem")
@@ -257,8 +257,8 @@ func TestAuthoritiesThatAreNotTakenOver(t *testing.T) {
 	c.Await(t, "one", "came again", func(r *v1.Report) bool { return r.Generation == 1 })
 }
 
-// TestAddressesAreDialedWhereTheNameLeadsNowhere: as of a pod on its node's network. The first address is that of a Service that is no
-// more; whoever answers must carry the name.
+// TestAddressesAreDialedWhereTheNameLeadsNowhere: as in a pod on its node's network. The first address belongs to a deleted Service; any
+// server must have a certificate for the name.
 func TestAddressesAreDialedWhereTheNameLeadsNowhere(t *testing.T) {
 	c := coordtest.Start(t)
 	_, port, err := net.SplitHostPort(c.Address())

@@ -35,9 +35,8 @@ func TestGivesUp(t *testing.T) {
 	}
 }
 
-// TestCrashWhileABranchBegins cuts the agent at every byte of what it writes for the first generation of a branch. Whatever
-// is left, the next agent empties the rest: only the restored point is there once processes may run, and what they seal is of
-// the new branch.
+// TestCrashWhileABranchBegins ends the agent at every byte of its writes for the first generation of a branch. In each case the next agent
+// completes them: only the restored point is left once processes may run, and what they seal is of the new branch.
 func TestCrashWhileABranchBegins(t *testing.T) {
 	restore := Point{Branch: 0, Step: 50}
 	for cut := 0; ; cut++ {
@@ -77,7 +76,7 @@ func TestCrashWhileABranchBegins(t *testing.T) {
 	}
 }
 
-// TestTheBranchOutlivesATornControlPage: the granted slot names it as well, so that what is announced is sealed as of its branch.
+// TestTheBranchOutlivesATornControlPage: the granted slot also has the branch, so that an announced copy is sealed with it.
 func TestTheBranchOutlivesATornControlPage(t *testing.T) {
 	mem := make(memory, FileSize(600, Slots))
 	b, ws := Create(Header{StateBytes: 600})
@@ -99,8 +98,8 @@ func TestTheBranchOutlivesATornControlPage(t *testing.T) {
 	}
 }
 
-// TestFillLooksAtTheBranch: a step that is fetched is not taken for one of the same number that another branch made, which goes, as does
-// what is newer by number or by branch. What is older stays, should the fetch come to nothing.
+// TestFillLooksAtTheBranch: a fetched step replaces one of the same number of another branch, and gives up steps that are newer by number
+// or by branch. Older steps stay, in case the fetch fails.
 func TestFillLooksAtTheBranch(t *testing.T) {
 	at := func(branch, step, generation int64) Slot {
 		return Slot{Branch: branch, Step: step, Generation: generation}

@@ -11,9 +11,9 @@ import (
 // damages are what becomes of a byte.
 var damages = []byte{0x01, 0x03, 0x80, 0xff}
 
-// TestEveryDamagedByteOfTheMetadata: each byte before the data is changed, in arenas of three and two slots and at every point of a save. A
-// byte of the header has the arena created again; one of a record makes that record torn: the older word of a page with two stands,
-// a slot is not sealed; any other is ignored. Nothing else changes, and no grant is handed out twice.
+// TestEveryDamagedByteOfTheMetadata: each byte before the data is changed, in arenas of three and two slots and at every point of a save.
+// After a change in the header the arena is re-created. A changed record counts as torn: of a page with two records the older one counts,
+// and a slot is not sealed. Other changes are ignored. No grant is opened twice.
 func TestEveryDamagedByteOfTheMetadata(t *testing.T) {
 	for _, slots := range []uint32{Slots, MinSlots} {
 		for name, mem := range goldenArenas(slots) {
@@ -41,7 +41,7 @@ func TestEveryDamagedByteOfTheMetadata(t *testing.T) {
 	}
 }
 
-// readings is what is read of an arena.
+// readings is what is read from an arena.
 type readings struct {
 	book     *Book
 	older    []Control // what may stand where the newest control record is torn
@@ -49,7 +49,7 @@ type readings struct {
 	clients  []Client
 	copied   Copy
 	isCopied bool
-	grant    uint64 // the highest that anybody has seen
+	grant    uint64 // the highest that any client has seen
 }
 
 func readAll(t *testing.T, mem []byte) readings {
@@ -72,7 +72,7 @@ func readAll(t *testing.T, mem []byte) readings {
 	return r
 }
 
-// compare says what is wrong with how an arena is read of which the byte at is damaged.
+// compare returns an error if an arena whose byte at is damaged is read wrongly.
 func (was readings) compare(mem []byte, at int) error {
 	b, err := Open(mem[:MetaBytes])
 	if inHeader := at < RecordSize; inHeader != (err != nil) {
@@ -116,7 +116,7 @@ func (was readings) openAgain(s Slot, i int) bool {
 	return was.book.Slot[i].State == SlotGranted && s.State == SlotEmpty
 }
 
-// sameLevels: the same word of the agent, but for the grant, which is what the slot headers say.
+// sameLevels: equal records of the agent, except the grant, which the slot headers decide.
 func sameLevels(a, b Control) bool {
 	a.Slot, a.Grant, b.Slot, b.Grant = 0, 0, 0, 0
 	return a == b

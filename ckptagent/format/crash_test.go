@@ -20,7 +20,7 @@ type actor struct {
 	dead bool
 }
 
-// cut says at which write of which actors the death comes, and how much of that write is done.
+// cut is the write of an actor at which it dies, and how much of that write is done.
 type cut struct {
 	victims []string // names of actors; all die together
 	write   int      // counted over the victims' writes
@@ -82,7 +82,7 @@ func newCrashWorld(t *testing.T, ranks int, c *cut) *crashWorld {
 		w.ranks = append(w.ranks, r)
 		var ws []Write
 		r.book, ws = Create(Header{LocalRank: uint32(i), StateBytes: crashStateBytes, PodUID: "pod"})
-		for _, x := range ws { // nobody knows of the file yet: an agent that dies here makes a new one
+		for _, x := range ws { // the file is not in use yet: an agent that dies here creates a new one
 			copy(r.mem[x.Offset:], x.Bytes)
 		}
 		r.carryOut(r.book.Begin(w.generation, 0, Point{}))
@@ -256,7 +256,7 @@ func (w *crashWorld) recover() {
 		r.client.dead = false
 		r.announced = Client{}
 		if cl, err := DecodeClient(r.mem[ClientOffset : ClientOffset+PageSize]); err == nil {
-			r.seq = cl.Seq // a client goes on from the numbers that it finds
+			r.seq = cl.Seq // a client continues from the numbers that it finds
 		}
 		r.step = restore
 	}

@@ -63,7 +63,7 @@ func TestBring(t *testing.T) {
 	}
 }
 
-// TestAHoleIsOfNoUseOnceAGenerationBegan: what a fetch brings late is not sealed over what was given up.
+// TestAHoleIsOfNoUseOnceAGenerationBegan: a late fetch seals no step that was given up.
 func TestAHoleIsOfNoUseOnceAGenerationBegan(t *testing.T) {
 	b := bookOf(0)
 	h, _, _ := b.BeginFill(Point{Step: 7}, 5, 100)

@@ -132,7 +132,7 @@ func TestStaleLevelsAreSafe(t *testing.T) {
 		for range 400 {
 			r := rng.IntN(ranks)
 			if steps[r] > slices.Min(steps)+1 {
-				continue // training is synchronous: nobody runs far ahead
+				continue // training is synchronous: no rank is far ahead
 			}
 			steps[r]++
 			b := books[r]
@@ -229,7 +229,7 @@ func (m memory) carry(ws []Write) {
 	}
 }
 
-// carryBytes carries out the first n bytes of what is written, and returns how many bytes that is whole.
+// carryBytes writes the first n bytes of the writes, and returns the total size.
 func (m memory) carryBytes(ws []Write, n int) (whole int) {
 	for _, w := range ws {
 		part := min(max(n-whole, 0), len(w.Bytes))

@@ -23,8 +23,8 @@ func whole(meta []byte) {
 	}
 }
 
-// FuzzOpen: an arena that anybody may have written is refused, or read as a book that keeps its promises whatever is done with it: one
-// slot at most is granted, what is sealed or announced lies within its slot, and who opens what was written reads the same.
+// FuzzOpen: an arena with any content is refused, or opened as a Book that keeps its invariants under all operations: at most one slot is
+// granted, sealed and announced data lies within its slot, and reopening the written arena gives the same Book.
 func FuzzOpen(f *testing.F) {
 	for _, arenas := range []map[string][]byte{goldenArenas(Slots), goldenArenas(MinSlots)} {
 		for _, mem := range arenas {
@@ -65,7 +65,7 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// do is one thing that an agent does with a book, or hears of a client.
+// do is one operation on a Book, or one record of a client.
 func (b *Book) do(op byte, i int, meta []byte) []Write {
 	client, _ := DecodeClient(meta[ClientOffset : ClientOffset+PageSize])
 	switch op % 7 {
@@ -177,7 +177,7 @@ func FuzzRankFile(f *testing.F) {
 	})
 }
 
-// FuzzFileName: a name is nobody's, or the one that its step and rank would be given.
+// FuzzFileName: a name is unknown, or equals the name for its step and rank.
 func FuzzFileName(f *testing.F) {
 	for _, name := range []string{RankFileName(7, 3), ManifestName(7), ".step-7.rank-3.x.part", "step-7.rank-3.w.part", "step-07.rank-3", "step-7.rank-03", "step--1.manifest.json", "gen-3", "gen-03", "gen--1", "x.part", "step-9223372036854775808.rank-0"} {
 		f.Add(name)

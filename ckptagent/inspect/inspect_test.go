@@ -155,7 +155,7 @@ func TestWholeSteps(t *testing.T) {
 	}
 }
 
-// TestBranches: of which line of training a step is says its manifest, or where there is none the first header.
+// TestBranches: a step's branch is in its manifest or, without one, in the first header.
 func TestBranches(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "train-uid")
 	writeOf(t, dir, 2, 4, 30, 1, 2)
@@ -172,8 +172,8 @@ func TestBranches(t *testing.T) {
 	}
 }
 
-// TestEveryDamageIsNamed: one thing is wrong with the file of rank 1 of a whole step, and that one is said. What only the data
-// shows is said by whoever reads it.
+// TestEveryDamageIsNamed: the file of rank 1 of a complete step has one fault, which is reported. A fault in the data is reported only with
+// Deep.
 func TestEveryDamageIsNamed(t *testing.T) {
 	other := data(8, 1)
 	for name, c := range map[string]struct {
@@ -268,7 +268,7 @@ func TestManifestsThatAreNone(t *testing.T) {
 	}
 }
 
-// TestNothingIsFollowed: links, pipes and folders under names of ours are said to be no files, and what they lead to is not read.
+// TestNothingIsFollowed: links, pipes and folders with Holdfast's names are reported as no files, and their targets are not read.
 func TestNothingIsFollowed(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "outside-uid")
 	write(t, outside, 3, 7, 0, 1, 2, 3)
@@ -309,7 +309,7 @@ func TestNothingIsFollowed(t *testing.T) {
 	}
 }
 
-// TestBounds: of a folder with more than is looked at the newest is told, and that there is more.
+// TestBounds: beyond the bounds the newest steps are reported, with a note that there are more.
 func TestBounds(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "train-uid")
 	if err := os.MkdirAll(filepath.Join(dir, "gen-1"), 0o700); err != nil {
@@ -374,7 +374,7 @@ func TestTheNewestIsLookedAtFirst(t *testing.T) {
 	}
 }
 
-// TestWhatIsBeingRemovedIsNoDamage: manifests go first, so a step whose manifest has gone meanwhile is superseded.
+// TestWhatIsBeingRemovedIsNoDamage: manifests are removed first, so a step whose manifest has just been removed is superseded.
 func TestWhatIsBeingRemovedIsNoDamage(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "train-uid")
 	write(t, dir, 3, 7, 0, 1, 2, 3)

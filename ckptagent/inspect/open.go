@@ -21,7 +21,7 @@ func open(dir *os.Root, name string) (in *os.File, info fs.FileInfo, status Stat
 	case !before.Mode().IsRegular():
 		return nil, nil, Unreadable, "no regular file (" + before.Mode().Type().String() + "), and not followed"
 	}
-	in, err = dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // to open a pipe would wait for its writer
+	in, err = dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // O_NONBLOCK: opening a pipe must not wait for its writer
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil, Missing, ""

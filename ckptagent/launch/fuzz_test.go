@@ -12,8 +12,8 @@ import (
 // words of a fuzzed text: a line each.
 func words(text string) []string { return strings.Split(text, "\n") }
 
-// FuzzParse reads lines as a launcher's command line, those of PET_*=value before it as variables. What is taken can be started; what is
-// not is refused by the flag as it was written, with a reason and a remedy.
+// FuzzParse parses lines as a launcher's command line, PET_*=value before it as variables. An accepted one can be started; a refused one
+// names the flag as it was written, with a reason and a remedy.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"torchrun train.py", "torchrun\n--nproc-per-node=2\n--nnodes\n2\ntrain.py\n--lr\n1", "PET_NNODES=2\nPET_TEE=0:3,1:1\ntorchrun\n-mr\n0\npkg", "python3\n-u\n-X\ndev\n-m\ntorch.distributed.run\n--standalone\n--\nt.py\n--",

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestLater: what is not known yet is neither refused nor counted, and what is known beside it still is.
+// TestLater: unknown values are neither refused nor counted, known ones beside them are.
 func TestLater(t *testing.T) {
 	for _, tt := range []struct {
 		argv      string
@@ -30,7 +30,7 @@ func TestLater(t *testing.T) {
 		{argv: "torchrun t.py --nproc-per-node=?", ranks: 1},
 		{argv: "torchrun --nproc-per-node=4 ?", ranks: 4},
 		{argv: "torchrun dir-?.py --x", ranks: 1},
-		// Any flag may hide in a whole argument, before which nothing told how many.
+		// An unknown argument may be any flag, also one with the number of ranks.
 		{argv: "torchrun ? t.py", from: RanksLater},
 		{argv: "torchrun --?=4 t.py", from: RanksLater},
 		{argv: "torchrun --nproc-per-node=4 ? t.py", ranks: 4},

@@ -182,7 +182,7 @@ func TestSpaces(t *testing.T) {
 	}
 }
 
-// Every refused option must say what to do instead, and a neutral value must pass.
+// Every refused option must have a remedy, and a neutral value must be accepted.
 func TestFlagTable(t *testing.T) {
 	for _, f := range flags {
 		if f.handling != refused {

@@ -16,7 +16,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 )
 
-// keeper is a saver that skips no step: where the test is slow to say what is common, it waits for a slot.
+// keeper is a saver that skips no step: it waits for a slot until the test has reported the common step.
 const keeper = "import holdfast._client\nholdfast._client._SAVE_WAIT = 3600\n" + saver
 
 // TestABranchInMemoryAndStorage is a real rank in a generation of branch 1: what it saves is reported, copied and listed in a manifest as

@@ -32,7 +32,7 @@ func wholePod(t testing.TB, c *coordtest.Coordinator, name string, timeout strin
 	return p
 }
 
-// spawner is an ordinary script: it knows nothing of us, and its children do the work.
+// spawner is an ordinary script without Holdfast; its children do the work.
 const spawner = `
 import multiprocessing as mp, os, signal, sys, time
 def child(n):
@@ -125,7 +125,7 @@ func commands(p *proctest.Container, word string) (found []string) {
 	return found
 }
 
-// TestWholeCommandFailsForGood: the traceback is told, and the verdict is the container's exit code.
+// TestWholeCommandFailsForGood: the traceback is reported, and the verdict is the container's exit code.
 func TestWholeCommandFailsForGood(t *testing.T) {
 	c := coordtest.Start(t)
 	p := wholePod(t, c, "a", "60")
@@ -167,8 +167,8 @@ os.write(1, b"ready %s\n" % os.environb.get(b"HOLDFAST_GENERATION", b"-"))
 while True: time.sleep(0.01)
 `
 
-// TestWholeCommandHasItsGrace: a terminating pod asks the command, its first run and its second, once. The container ends with
-// the command's answer, unless it is told before that another pod takes its place.
+// TestWholeCommandHasItsGrace: a terminating pod sends SIGTERM to the command once, in its first run and in its second. The container ends
+// with the command's exit code, unless the agent is ordered to exit before because another pod replaces it.
 func TestWholeCommandHasItsGrace(t *testing.T) {
 	for _, second := range []bool{false, true} {
 		t.Run(strconv.FormatBool(second), func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestWholeCommandHasItsGrace(t *testing.T) {
 	}
 }
 
-// TestAgentOfAWholeCommandDies: in each stage the next agent goes on with the same processes.
+// TestAgentOfAWholeCommandDies: in each stage the next agent continues with the same processes.
 func TestAgentOfAWholeCommandDies(t *testing.T) {
 	c := coordtest.Start(t)
 	p := wholePod(t, c, "a", atOnce)
@@ -231,7 +231,7 @@ func TestAgentOfAWholeCommandDies(t *testing.T) {
 	}
 }
 
-// runAnew is a pod whose command, which says a line as it begins, was adopted and runs for the second time.
+// runAnew is a pod whose command, which prints a line when it begins, was adopted and is in its second run.
 func runAnew(t *testing.T, command ...string) (*coordtest.Coordinator, *proctest.Container) {
 	t.Helper()
 	c := coordtest.Start(t)
@@ -248,7 +248,7 @@ func runAnew(t *testing.T, command ...string) (*coordtest.Coordinator, *proctest
 	return c, p
 }
 
-// TestLaterRunsHaveTheSameEnvironment as the first one, which init began, but for what says of which generation they are.
+// TestLaterRunsHaveTheSameEnvironment as the first one, which init started, except the variables of the generation.
 func TestLaterRunsHaveTheSameEnvironment(t *testing.T) {
 	_, p := runAnew(t, "sh", "-c", "echo $(env | sort | tr '\n' ' '); while :; do sleep 0.01; done")
 	lines := p.Out.Lines(t, 2)
@@ -264,7 +264,7 @@ func TestLaterRunsHaveTheSameEnvironment(t *testing.T) {
 	}
 }
 
-// TestSignalsReachTheLaterRun: what is sent to the container's first process is for what runs the command now.
+// TestSignalsReachTheLaterRun: init forwards signals to the present run of the command.
 func TestSignalsReachTheLaterRun(t *testing.T) {
 	_, p := runAnew(t, "bash", "-c", "trap 'echo got USR1 in $HOLDFAST_GENERATION' USR1; echo ready; while :; do sleep 0.01; done")
 	kill(t, p.Init.Process.Pid, syscall.SIGUSR1)
@@ -291,7 +291,7 @@ func TestInitDiesWhileACommandEnds(t *testing.T) {
 	p.Out.Lines(t, 1)
 	agent := p.AgentPID()
 	kill(t, p.Init.Process.Pid, syscall.SIGTERM)
-	p.Out.Await(t, "asked") // now the agent waits for the command's grace to end
+	p.Out.Await(t, "asked") // now the agent waits for the end of the command's grace period
 	kill(t, p.Init.Process.Pid, syscall.SIGKILL)
 	var status unix.WaitStatus
 	eventually.Holds(t, "the end of the agent, which is this process's child by then", func() (bool, any) {
@@ -396,7 +396,7 @@ func TestExitCodeThatCannotBeLeft(t *testing.T) {
 	}
 }
 
-// TestLateLauncher: it is served while the command's first run goes on, on all pods of the gang, and else refused with the remedy.
+// TestLateLauncher: it is served during the command's first run, on all pods of the gang, and later refused with the remedy.
 func TestLateLauncher(t *testing.T) {
 	late := func(t *testing.T, c *coordtest.Coordinator, name string) *proctest.Container {
 		p := wholePod(t, c, name, atOnce)
@@ -477,7 +477,7 @@ func TestLateLauncher(t *testing.T) {
 	})
 }
 
-// TestUnprotectedIsSaid: a command that waits for its launcher says what it does, until that comes.
+// TestUnprotectedIsSaid: a note shows what a command without a launcher runs, until the launcher starts.
 func TestUnprotectedIsSaid(t *testing.T) {
 	t.Parallel() // it sleeps for a minute
 	needPython(t)
@@ -504,7 +504,7 @@ func TestUnprotectedIsSaid(t *testing.T) {
 	}
 }
 
-// TestACopyBecomesItsCommand: kubectl debug --copy-to keeps variables and drops the label that HOLDFAST_GANG is of.
+// TestACopyBecomesItsCommand: kubectl debug --copy-to copies variables and drops the label from which HOLDFAST_GANG comes.
 func TestACopyBecomesItsCommand(t *testing.T) {
 	p := newPod(t, nil, "copy")
 	p.Coordinator("127.0.0.1:1", "")

@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// runner stands where deepspeed's program stands: it knows the devices, and starts deepspeed.launcher.launch, which is never imported.
+// runner replaces deepspeed's program: it has the devices, and starts deepspeed.launcher.launch, which is never imported.
 const runner = `
 import base64, json, os, subprocess, sys
 print("runner", sys.argv[1:], flush=True)
@@ -27,7 +27,7 @@ names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_
 sys.stdout.write(" ".join(["rank"] + sys.argv[1:] + [n + "=" + os.environ.get(n, "none") for n in names]) + "\n")
 `
 
-// deepspeed's runner goes on, and the ranks that it would start on this pod are the agent's, with deepspeed's arguments and variables.
+// deepspeed's runner runs, and the agent starts the ranks of this pod, with deepspeed's arguments and variables.
 func TestDeepSpeedOnTwoPods(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
@@ -63,7 +63,7 @@ func TestDeepSpeedIsRefused(t *testing.T) {
 			p.File("train.py", trained)
 			p.Start("bash", "-c", line+"; echo code $?")
 		}
-		// The pod that is refused first says why; the other may be halted for it before it is refused itself.
+		// The pod that is refused first reports why; the other may be halted before it is refused itself.
 		eventually.Holds(t, "a pod is refused", func() (bool, any) {
 			a, b := c.Report("a"), c.Report("b")
 			return strings.HasPrefix(a.GetRefused(), want) || strings.HasPrefix(b.GetRefused(), want), fmt.Sprint(a, b)

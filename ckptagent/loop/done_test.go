@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestWhenTheAgentEnds: not while a launcher may wait for its answer, and not before what it said is stored and done.
+// TestWhenTheAgentEnds: not while a launcher may wait for its result, and not before the last report is stored and sent.
 func TestWhenTheAgentEnds(t *testing.T) {
 	exit, returned := &protocol.Exit{}, &ckptagent.Returned{Code: 143}
 	for name, c := range map[string]struct {

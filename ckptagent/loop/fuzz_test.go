@@ -13,8 +13,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// FuzzDatagram: whatever is sent to the socket of clients changes nothing but what is known of the one rank of this generation that it
-// names, and no step falls.
+// FuzzDatagram: any datagram to the clients' socket changes only the state of the one rank of this generation that it names, and no step
+// decreases.
 func FuzzDatagram(f *testing.F) {
 	for _, text := range []string{
 		`{"v":1,"rank":1,"gen":3,"pid":7,"ev":"step","step":9}`, `{"rank":0,"gen":3,"ev":"restored","step":4}`, `{"rank":-1,"gen":3,"ev":"attached"}`, `{"rank":0,"gen":3,"ev":"copied","step":-5}`,

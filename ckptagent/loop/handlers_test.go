@@ -15,7 +15,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 )
 
-// saves trains; when it is asked it saves for so many seconds, and ends well.
+// saves trains; at SIGTERM it saves for a number of seconds and exits with 0.
 const saves = `
 import os, signal, sys, time
 asked = []
@@ -28,8 +28,8 @@ open("saved-" + os.environ["RANK"], "w").close()
 os._exit(0)
 `
 
-// TestWhoSavesWhenAskedHasTheGrace: pod a is deleted, and the ranks of both pods save for long when they are asked by SIGTERM, in each form
-// of command. Both have the time that the terminating pod has.
+// TestWhoSavesWhenAskedHasTheGrace: pod a is deleted, and the ranks of both pods save for long at SIGTERM, in each form of command. Both
+// have the terminating pod's grace period.
 func TestWhoSavesWhenAskedHasTheGrace(t *testing.T) {
 	needPython(t)
 	const seconds = 20

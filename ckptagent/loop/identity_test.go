@@ -16,7 +16,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
 )
 
-// who says as whom and how a process runs, as the kernel has it.
+// who prints the kernel's view of its process: user, privileges, scheduling.
 const who = `
 import os
 lines = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
@@ -150,8 +150,8 @@ time.sleep(1000)
 	}
 }
 
-// TestSharedMemoryOfAnotherUser: an agent without the right to look at another user's processes removes what that user's ranks left, not
-// what another process of that user has open; when the container is started again all of it goes.
+// TestSharedMemoryOfAnotherUser: an agent that may not inspect another user's processes removes what that user's ranks left, but not what
+// another process of that user has open; a restart of the container removes all of it.
 func TestSharedMemoryOfAnotherUser(t *testing.T) {
 	needRoot(t)
 	c := coordtest.Start(t)

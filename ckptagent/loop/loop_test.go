@@ -54,7 +54,7 @@ func TestInitReturnsTheExitCodeOfTheCommand(t *testing.T) {
 				}
 				got := p.Wait()
 				if !coordinator && command == "kill -9 $$" {
-					want = -1 // the command itself was killed, not a parent that says so
+					want = -1 // the command itself was killed, not a parent that reports it
 				}
 				if coordinator && want == 137 {
 					want = 1 // only a container that was killed whole ends so
@@ -170,7 +170,7 @@ func TestOrdinaryLimitsStayOrdinary(t *testing.T) {
 	}
 }
 
-// TestNotes: what is off or does not fit is said, with the remedy, and training runs all the same.
+// TestNotes: what is off or does not fit has a note with the remedy, and training runs.
 func TestNotes(t *testing.T) {
 	needPython(t)
 	for name, tt := range map[string]struct {
@@ -209,7 +209,7 @@ for step in range(1, 1000000):
 	}
 }
 
-// TestNoteOnBlocking: why copies are made inside save stands in the report for as long as the client says so.
+// TestNoteOnBlocking: the report has the reason why copies are made inside save, while the client reports it.
 func TestNoteOnBlocking(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
@@ -310,7 +310,7 @@ func TestExitsAreReported(t *testing.T) {
 				}
 				c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_EXIT, ExitCode: e.GetCode()})
 				want := int(tt.code)
-				if want == 137 { // which says of a container that it was killed whole
+				if want == 137 { // 137 means that a container was killed whole
 					want = 1
 				}
 				if code := p.Wait(); code != want {
@@ -387,7 +387,7 @@ func TestAgentDiesAgainAndAgain(t *testing.T) {
 	}
 }
 
-// grace is what pods that are told to go have: nobody replaces them here, and until it is nearly over they wait for that.
+// grace is the grace period of terminating pods: no component replaces them here, and they wait for that until it is nearly over.
 const grace = "10"
 
 func TestTermination(t *testing.T) {
@@ -428,7 +428,7 @@ while True: time.sleep(0.01)
 	}
 }
 
-// TestAgentDiesDuringTermination: the next one goes on with what is left to do, and the launcher returns.
+// TestAgentDiesDuringTermination: the next one completes the termination, and the launcher returns.
 func TestAgentDiesDuringTermination(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
@@ -546,8 +546,8 @@ func TestSecondLauncherIsRefused(t *testing.T) {
 	p.Errs.Await(t, "a launcher runs in this container already, and holdfast runs one at a time")
 }
 
-// TestPipelinesEnd: whoever reads the launcher's output sees its end when the launcher has returned, though
-// agent and standbys had the same descriptors.
+// TestPipelinesEnd: a reader of the launcher's output sees its end when the launcher has returned, though agent and standbys had the same
+// descriptors.
 func TestPipelinesEnd(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
@@ -571,7 +571,7 @@ func TestPortConflictIsReported(t *testing.T) {
 	p.File("train.py", sleeper)
 	p.Start("torchrun", "train.py")
 	r := c.Await(t, "a", "is ready", func(r *v1.Report) bool { return r.Ranks == 1 && r.Port != 0 })
-	// Only who asks for the port by its number gets it.
+	// Only a process that names the port gets it.
 	l, err := net.Listen("tcp", fmt.Sprintf(":%d", r.Port))
 	if err != nil {
 		t.Fatal(err)
@@ -595,8 +595,8 @@ func TestPortConflictIsReported(t *testing.T) {
 	p.Out.Await(t, "generation 2")
 }
 
-// TestOnePortForTwoGangs: rank 0 of each is to listen on the same port of the same node. The one waits until the other is over, which
-// goes on with that port in its next generation.
+// TestOnePortForTwoGangs: rank 0 of both must listen on the same port of one node. The second gang waits until the first is over, and uses
+// that port in its next generation.
 func TestOnePortForTwoGangs(t *testing.T) {
 	needPython(t)
 	port, err := proc.OfferPort(proc.Ports{}, 0)

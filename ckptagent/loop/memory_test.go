@@ -125,8 +125,8 @@ func TestKillsLoseNothing(t *testing.T) {
 	}
 }
 
-// TestContainerComesBack: a container that the kubelet starts anew, as restartPolicy OnFailure has it, finds
-// what the one before had sealed, runs nothing of the old generation, and joins the next one.
+// TestContainerComesBack: a restarted container, as with restartPolicy OnFailure, finds what the previous one had sealed, runs nothing of
+// the old generation, and joins the next one.
 func TestContainerComesBack(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
@@ -165,7 +165,7 @@ func TestContainerComesBack(t *testing.T) {
 	}
 }
 
-// TestSavesAreReported: what became of saves is told of each rank. Agents of hack/upgrade-from do not.
+// TestSavesAreReported: the counts of saves are reported for each rank. Agents of hack/upgrade-from do not.
 func TestSavesAreReported(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
@@ -201,7 +201,7 @@ while True:
     time.sleep(0.02)
 `
 
-// TestStandbyBecomesTheRank, again and again; that a rank sees no difference is test/conformance's to say.
+// TestStandbyBecomesTheRank, repeatedly; test/conformance checks that a rank sees no difference.
 func TestStandbyBecomesTheRank(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
@@ -257,7 +257,7 @@ func TestStandbyThatDiesIsReplaced(t *testing.T) {
 		}
 	}
 	r := c.Await(t, "a", "has standbys", ready(true, true))
-	// There are the source, which is the agent's child, and a copy for each rank that waits; for a moment also who forked it.
+	// There are the source, which is the agent's child, and a fork for each rank that waits; for a moment also the process that forked it.
 	ranks := []int{int(r.Rank[0].Pid), int(r.Rank[1].Pid)}
 	_, copies := standbys(p, t, 0, ranks...)
 	kill(t, copies[0], syscall.SIGKILL)
@@ -276,8 +276,8 @@ func TestStandbyThatDiesIsReplaced(t *testing.T) {
 	standbys(p, t, 0, int(r.Rank[0].Pid), int(r.Rank[1].Pid))
 }
 
-// standbys waits until for two ranks there are one source and copies that wait, none of them the one that was killed, and nothing
-// else: for a moment there is also who forked a copy.
+// standbys waits until two ranks have one source and waiting forks, none of them the killed one, and no other process: for a moment there
+// is also the process that forked it.
 func standbys(p *proctest.Container, t *testing.T, killed int, ranks ...int) (sources, copies []int) {
 	t.Helper()
 	eventually.Holds(t, "one source and two copies", func() (bool, any) {
@@ -311,8 +311,8 @@ func parent(pid int) int {
 	return ppid
 }
 
-// TestReplacedPodStartsItsRanksFromASource: an agent that knows no modules is handed those of its gang, imports them once while it waits
-// for its first generation, and tells what it knows when asked; a source that would not do costs no start.
+// TestReplacedPodStartsItsRanksFromASource: an agent without modules receives those of its gang, imports them once while it waits for its
+// first generation, and reports its own when asked; an unfit source delays no start.
 func TestReplacedPodStartsItsRanksFromASource(t *testing.T) {
 	needPython(t)
 	const script = `

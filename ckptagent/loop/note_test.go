@@ -14,7 +14,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestWhatIsSaidOfStorage: what is wrong with it, the most certain first; nothing where nothing is.
+// TestWhatIsSaidOfStorage: the note has the most certain fault of storage first; no fault, no note.
 func TestWhatIsSaidOfStorage(t *testing.T) {
 	now := time.Now()
 	full := why(fmt.Errorf("copying step 3: %w", syscall.ENOSPC))

@@ -15,7 +15,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 )
 
-// asleep knows nothing of us, imports late, and once more beside a model, has no garbage collected and sleeps.
+// asleep runs without the client, imports late, and once more beside a model, collects no garbage and sleeps.
 const asleep = `
 import gc, time
 gc.disable()

@@ -12,8 +12,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestWhatAnOrderRemoves: a coordinator says below which line what it does not name goes; one that knows no such line means all that
-// is older than what it names.
+// TestWhatAnOrderRemoves: unrecorded steps below the order's line; without a line, all steps older than the recorded ones.
 func TestWhatAnOrderRemoves(t *testing.T) {
 	mark := func(step int64) protocol.Mark { return protocol.Mark{Step: step, Generation: 1} }
 	for name, c := range map[string]struct {

@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/proc"
 )
 
-// TestAnAgentTellsNoModulesThatNoneHasImported: a list that the agent before only heard of stays unproven; standbys import it.
+// TestAnAgentTellsNoModulesThatNoneHasImported: a list that the previous agent only received stays unproven; standbys import it.
 func TestAnAgentTellsNoModulesThatNoneHasImported(t *testing.T) {
 	for _, proven := range []bool{false, true} {
 		a := &Agent{standbys: proc.NewStandbys(nil, func(int, bool) {})}

@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestRestartsThatAreKept: the job's word counts before the launcher's, and ranks are told the number that is kept.
+// TestRestartsThatAreKept: the job's limit overrides the launcher's, and ranks receive the effective one.
 func TestRestartsThatAreKept(t *testing.T) {
 	number := func(n int) *int { return &n }
 	for name, c := range map[string]struct {

@@ -9,7 +9,7 @@ import (
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 )
 
-// restorer saves steps in the first generation, and fails in the next one where FAILS says.
+// restorer saves steps in the first generation, and fails in the next one at FAILS.
 const restorer = `
 import os, sys, time, holdfast
 fails, again = os.environ["FAILS"], os.environ["HOLDFAST_GENERATION"] == "2"

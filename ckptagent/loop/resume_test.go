@@ -20,7 +20,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// announced leaves what an agent leaves that dies between the client's word and the seal: an arena with two sealed steps, and a
+// announced leaves the files of an agent that died between a client's announcement and the seal: an arena with two sealed steps, and a
 // third that is copied and has no checksum yet.
 func announced(t *testing.T, c Config) {
 	t.Helper()
@@ -63,8 +63,8 @@ func announced(t *testing.T, c Config) {
 	}
 }
 
-// TestResumesWithoutVerifying: what an agent tells first, when it takes over from one that died, waits for no checksum; that is
-// taken aside, and told when it is known.
+// TestResumesWithoutVerifying: the first report of an agent that replaces a dead one waits for no checksum; another goroutine computes it,
+// and a later report has the step.
 func TestResumesWithoutVerifying(t *testing.T) {
 	coordinator := coordtest.Start(t)
 	c := Config{
@@ -144,8 +144,8 @@ func resumed(t *testing.T, k persisted) *Agent {
 	return a
 }
 
-// TestRanksOfTheGenerationBefore: an agent that died when it had taken a generation and not started its ranks leaves those of the
-// one before, which are gone and whose pids may be others' now.
+// TestRanksOfTheGenerationBefore: an agent that died after it had accepted a generation and before it started its ranks leaves the ranks of
+// the previous one, which are gone and whose pids may be reused.
 func TestRanksOfTheGenerationBefore(t *testing.T) {
 	sleep := exec.Command("sleep", "600")
 	if err := sleep.Start(); err != nil {
@@ -179,7 +179,7 @@ func TestReleaseThatWasStoredOnly(t *testing.T) {
 	}
 }
 
-// TestCommandThatCannotBeRead: what asks for it ends the generation, or is passed over.
+// TestCommandThatCannotBeRead: effects that need it end the generation, or are skipped.
 func TestCommandThatCannotBeRead(t *testing.T) {
 	left := ckptagent.New()
 	left.Incarnation, left.Whole, left.Ranks, left.Rank = 1, true, 1, []ckptagent.Rank{{}}

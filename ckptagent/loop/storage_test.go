@@ -19,7 +19,7 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// saver saves every few milliseconds and says so.
+// saver saves every few milliseconds and prints that.
 const saver = `
 import os, time, holdfast
 state = bytearray(4096)
@@ -152,7 +152,7 @@ func TestHoldCopyHaltFetch(t *testing.T) {
 	}
 }
 
-// TestHoldIsLifted: a rank that was held goes on when the coordinator says so.
+// TestHoldIsLifted: a held rank continues when the coordinator lifts the barrier.
 func TestHoldIsLifted(t *testing.T) {
 	c, p := savingPod(t)
 	lead(c, v1.Order_ORDER_RUN, nil)
@@ -167,8 +167,8 @@ func TestHoldIsLifted(t *testing.T) {
 	}
 }
 
-// TestKilledBetweenManifestAndReport: the agent dies when the manifest has its name and nobody was told. The next one, which is
-// given the same order, finds the step complete or makes it so again, and says so.
+// TestKilledBetweenManifestAndReport: the agent dies after the manifest has its name and before the report. The next one, with the same
+// order, finds the step complete or completes it, and reports it.
 func TestKilledBetweenManifestAndReport(t *testing.T) {
 	c, p := savingPod(t)
 	lead(c, v1.Order_ORDER_RUN, nil)
@@ -183,7 +183,7 @@ func TestKilledBetweenManifestAndReport(t *testing.T) {
 	order(nil)
 	copied := c.Await(t, "a", "has copied", func(r *v1.Report) bool { return r.Rank[0].GetCopied().GetMark().GetStep() == mark.Step }).Rank[0].Copied
 
-	// Its name is taken, so that the manifest waits; then the state cannot be stored, so that nothing is told.
+	// Its name is taken, so that the manifest waits; then the state cannot be stored, so that nothing is reported.
 	manifest := filepath.Join(p.Env["HOLDFAST_STORAGE"], "llama-uid", format.GenerationFolder(1), format.ManifestName(int64(mark.Step)))
 	if err := os.Mkdir(manifest, 0o755); err != nil {
 		t.Fatal(err)
@@ -246,7 +246,7 @@ func TestStorageThatCannotBeUsedIsSaid(t *testing.T) {
 	})
 }
 
-// TestNothingIsDoneThatCannotBeStored: without its state file an agent starts nothing and is not heard of.
+// TestNothingIsDoneThatCannotBeStored: without its state file an agent starts nothing and reports nothing.
 func TestNothingIsDoneThatCannotBeStored(t *testing.T) {
 	c, p := savingPod(t)
 	p.File("train.py", sleeper)
@@ -276,8 +276,7 @@ func TestNothingIsDoneThatCannotBeStored(t *testing.T) {
 	c.Await(t, "a", "halted", func(r *v1.Report) bool { return r.State == v1.State_STATE_HALTED })
 }
 
-// TestStateThatCannotBeRead: the next agent ends what runs, is heard, and runs the next generation, not the
-// same one again.
+// TestStateThatCannotBeRead: the next agent ends all processes, reports, and runs the next generation, not the same one again.
 func TestStateThatCannotBeRead(t *testing.T) {
 	c, p := savingPod(t)
 	p.File("train.py", sleeper)

@@ -33,7 +33,7 @@ func python(t *testing.T, code string) string {
 	return strings.TrimSpace(string(out)) + " -S " + script
 }
 
-// handler saves for a moment when it is asked, and ends; its worker, a copy of it, would say so if it were asked too.
+// handler saves for a moment at SIGTERM, and ends; its worker, a copy of it, would print a line if it got the signal too.
 const handler = `
 import os, signal, sys, time
 out = sys.argv[1]
@@ -97,8 +97,7 @@ func TestAHandlerThatHangs(t *testing.T) {
 	}
 }
 
-// TestTrackersRemoveWhatTheyTrack: a rank that is killed leaves its segments to Python's tracker of resources, which removes them once it
-// is gone.
+// TestTrackersRemoveWhatTheyTrack: a killed rank leaves its segments to Python's resource tracker, which removes them after the rank's end.
 func TestTrackersRemoveWhatTheyTrack(t *testing.T) {
 	name := fmt.Sprintf("holdfast-test-%d", time.Now().UnixNano())
 	out := filepath.Join(t.TempDir(), "out")

@@ -31,8 +31,8 @@ func TestRunningLooksThroughShells(t *testing.T) {
 	}
 }
 
-// TestBelow: what lost its parent, left its session or its environment is found all the same, where the ancestor is its reaper. Nothing
-// is below an ancestor that is not the parent of who asks.
+// TestBelow: a process that lost its parent, left its session or its environment is found if the ancestor is its reaper. An ancestor that
+// is not the caller's parent has no descendants.
 func TestBelow(t *testing.T) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func TestLeavingIsKept(t *testing.T) {
 	}
 }
 
-// TestWhereAgentsCannotLive: init keeps a command that an agent holds for as long as there may be one.
+// TestWhereAgentsCannotLive: init waits for an agent that could continue a held command, but not for ever.
 func TestWhereAgentsCannotLive(t *testing.T) {
 	now := time.Now()
 	for name, c := range map[string]struct {

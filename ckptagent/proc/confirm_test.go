@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestGreetingsNameNobody: of who a launcher is the kernel's word counts, and nothing is started where it has none: not for what connects
-// and then becomes another program, which may be another user's, or ends.
+// TestGreetingsNameNobody: only the kernel identifies a launcher's user. Nothing is started if it cannot: for a process that connects and
+// then execs another program, perhaps another user's, or ends.
 func TestGreetingsNameNobody(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "s")

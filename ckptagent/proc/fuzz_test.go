@@ -28,8 +28,7 @@ func fed(t *testing.T, text []byte) *os.File {
 	return read
 }
 
-// FuzzStandbyLines: of what a source or a standby writes no more is heard than there are lines, each whole and an object; the rest ends
-// the conversation.
+// FuzzStandbyLines: of the output of a source or a standby only complete lines with a JSON object count; any other ends the connection.
 func FuzzStandbyLines(f *testing.F) {
 	f.Add([]byte(`{"half":true}` + "\n" + `{"warm":true,"alone":"","imported":3,"memory":1}` + "\n"))
 	f.Add([]byte(`{"ready":true,"pid":-1,"learned":1}` + "\nnonsense\n" + `{"warm":true}`))

@@ -27,7 +27,7 @@ func TestWholeLines(t *testing.T) {
 	}
 }
 
-// TestTails: what is teed is shown once with its prefix, to the last letter, also where another agent goes on.
+// TestTails: teed output is shown once with its prefix, to the last letter, also across a restart of the agent.
 func TestTails(t *testing.T) {
 	dir := t.TempDir()
 	console, err := os.Create(filepath.Join(dir, "console"))
@@ -99,7 +99,7 @@ func TestTails(t *testing.T) {
 	}
 }
 
-// TestFolderForLogs: one that was asked for and cannot be made is refused; where none was asked for there are none.
+// TestFolderForLogs: if a requested folder cannot be created the launcher is refused; if none was requested there are no logs.
 func TestFolderForLogs(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o644); err != nil {
@@ -118,7 +118,7 @@ func TestFolderForLogs(t *testing.T) {
 	}
 }
 
-// TestOutputOfColdRanks: a rank that is started cold has its files from the beginning, and is not told to open them.
+// TestOutputOfColdRanks: a cold rank has its files from the beginning, and gets no names to open.
 func TestOutputOfColdRanks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
 	env := map[string]string{EnvStdout: path, EnvStderr: os.DevNull, "A": "b"}

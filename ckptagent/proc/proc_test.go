@@ -107,7 +107,7 @@ func TestExitsFindTheRightProcess(t *testing.T) {
 	}
 	defer w.Close()
 	e := NewExits(root, r)
-	// An earlier process of the same number ended an hour ago; it is not the one asked for.
+	// An earlier process with the same pid ended an hour ago and must not be found.
 	ws, at, ok := e.Wait(42, now, time.Second)
 	if !ok || !ws.Signaled() || ws.Signal() != 9 || !at.Equal(time.Unix(0, now.Add(time.Second).UnixNano())) {
 		t.Errorf("got %v %v %v", ws, at, ok)
@@ -149,7 +149,7 @@ func TestAliveKnowsTheProcessNotTheNumber(t *testing.T) {
 	}
 }
 
-// newMark is nobody else's, also where the same tests run beside these.
+// newMark returns a mark that no other process uses, also while the same tests run elsewhere.
 func newMark() string { return fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano()) }
 
 func TestEndAll(t *testing.T) {
@@ -162,7 +162,7 @@ func TestEndAll(t *testing.T) {
 	}
 }
 
-// endsAll plays EndAll once; asked says that the rank did what it does when it is asked to end.
+// endsAll runs EndAll once; asked: the rank handled SIGTERM.
 func endsAll(t *testing.T, grace time.Duration) (asked bool) {
 	t.Helper()
 	mark := newMark()
@@ -176,7 +176,7 @@ func endsAll(t *testing.T, grace time.Duration) (asked bool) {
 		_, ready := os.Stat(file("ready"))
 		return stray == nil && ready == nil, errors.Join(stray, ready)
 	})
-	go rank.Wait(nil) // as the agent does: nobody stays a zombie
+	go rank.Wait(nil) // as the agent does: no zombie stays
 	began := time.Now()
 	EndAll(mark, []Process{rank}, []int{spared.PID}, grace)
 	if took := time.Since(began); took < grace { // the rank does not end by itself
@@ -198,7 +198,7 @@ func endsAll(t *testing.T, grace time.Duration) (asked bool) {
 	return err == nil
 }
 
-// TestInitSignalsWhatRunsTheCommand and, between two runs of it, nobody.
+// TestInitSignalsWhatRunsTheCommand and, between two runs of it, no process.
 func TestInitSignalsWhatRunsTheCommand(t *testing.T) {
 	i := &initProcess{root: Root(t.TempDir())}
 	if err := os.MkdirAll(i.root.Run(), 0o755); err != nil {
@@ -226,7 +226,7 @@ func TestInitSignalsWhatRunsTheCommand(t *testing.T) {
 	}
 }
 
-// TestALookThatSeesNothingProvesNothing: without a descriptor for it the kernel's list cannot be read, and nobody may be taken for gone.
+// TestALookThatSeesNothingProvesNothing: without a file descriptor the kernel's list cannot be read, and no process may count as gone.
 func TestALookThatSeesNothingProvesNothing(t *testing.T) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -435,7 +435,7 @@ func hideThenSleep(dir string) {
 	}
 }
 
-// TestEndAllLeavesALaterOwnerOfAPidAlone: a session whose leader started at another time is somebody else's.
+// TestEndAllLeavesALaterOwnerOfAPidAlone: a session whose leader started at another time belongs to another program.
 func TestEndAllLeavesALaterOwnerOfAPidAlone(t *testing.T) {
 	other := sh(t, "exec sleep 1000")
 	EndAll(newMark(), []Process{{PID: other.PID, Start: other.Start - 1}, {PID: 0}, {PID: 1}}, nil, time.Millisecond)
@@ -444,7 +444,7 @@ func TestEndAllLeavesALaterOwnerOfAPidAlone(t *testing.T) {
 	}
 }
 
-// TestEndAllWaitsForWhatItAsked: a stray that was not asked does not use up the time that ranks have to end.
+// TestEndAllWaitsForWhatItAsked: a stray without SIGTERM does not use up the time that ranks have to end.
 func TestEndAllWaitsForWhatItAsked(t *testing.T) {
 	mark, stray := newMark(), filepath.Join(t.TempDir(), "stray")
 	rank := sh(t, fmt.Sprintf(`setsid sh -c 'touch %s; exec sleep 1000' & wait`, stray), EnvMark+"="+mark)
@@ -551,7 +551,7 @@ func TestPortsOfOneNetwork(t *testing.T) {
 	}
 	kept[three.First].Close()
 	delete(kept, three.First)
-	foreign, err := net.Listen("tcp", fmt.Sprintf(":%d", three.First)) // of a program that knows of no agents
+	foreign, err := net.Listen("tcp", fmt.Sprintf(":%d", three.First)) // of a program without an agent
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -564,7 +564,7 @@ func TestPortsOfOneNetwork(t *testing.T) {
 	}
 }
 
-// TestDutyKeepsToItsShare runs a process that takes all it gets and measures what it got.
+// TestDutyKeepsToItsShare runs a process that uses all the CPU time it can, and measures it.
 func TestDutyKeepsToItsShare(t *testing.T) {
 	p := sh(t, "while :; do :; done")
 	b := &ration{pid: p.PID, looked: time.Now()}
@@ -635,7 +635,7 @@ func TestInterpreter(t *testing.T) {
 		"#!/usr/bin/env python3\n":                            filepath.Join(bin, "python3"),
 		"#!/bin/sh\n'''exec' " + long + " \"$0\" \"$@\"\n":    long,
 		"#!/bin/sh\n'''exec' \"/a b/python\" \"$0\" \"$@\"\n": "/a b/python",
-		"#!/bin/bash\n":                                       filepath.Join(bin, "python3"), // no Python script: what is on PATH
+		"#!/bin/bash\n":                                       filepath.Join(bin, "python3"), // no Python script: the one on PATH
 		"\x7fELF":                                             filepath.Join(bin, "python3"),
 	} {
 		write(filepath.Join(bin, "torchrun"), first)

@@ -31,13 +31,13 @@ type warmed struct {
 	ready map[int]bool
 }
 
-// says is a script that tells which rank it is and which modules it finds imported.
+// says is a script that prints its rank and which modules are imported.
 const says = `
 import os, sys
 print(os.environ["RANK"], os.environ["LOCAL_RANK"], *sorted(m for m in ("colorsys", "sndhdr", "starts", "opens", "reads", "plain") if m in sys.modules), flush=True)
 `
 
-// library is what scripts of these tests may import; nothing in it knows of us.
+// library is what scripts of these tests may import; it has nothing of Holdfast.
 var library = map[string]string{
 	"starts": "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n",
 	"opens":  "import socket\npair = socket.socketpair()\n",
@@ -146,7 +146,7 @@ func (w *warmed) lacking() (ranks []int) {
 	return ranks
 }
 
-// becomes takes a rank's standby and returns what its script says.
+// becomes takes a rank's standby and returns its script's output.
 func (w *warmed) becomes(local int) string {
 	w.t.Helper()
 	p, _, ok := w.Take(w.run, local)

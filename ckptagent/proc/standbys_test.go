@@ -16,8 +16,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestStandbysAreOffWhereMemoryIsShort: none is started that the container's memory does not hold, people are told why, and a
-// rank starts cold; as soon as there is room there are standbys.
+// TestStandbysAreOffWhereMemoryIsShort: none is started that exceeds the container's memory, a note explains why, and a rank starts cold;
+// once there is memory there are standbys.
 func TestStandbysAreOffWhereMemoryIsShort(t *testing.T) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -199,8 +199,8 @@ func TestASourceThatDiesIsRetriedLater(t *testing.T) {
 	}
 }
 
-// TestACopyThatIsHeardLateIsStale: one that was forked before its source learned more is made anew, also where what it says is heard
-// after what its source says.
+// TestACopyThatIsHeardLateIsStale: a standby that was forked before its source imported more is replaced, even if its message is read after
+// its source's.
 func TestACopyThatIsHeardLateIsStale(t *testing.T) {
 	s := bare(t, "exec sleep 1000")
 	now := time.Now()
@@ -233,8 +233,8 @@ func TestACopyThatIsHeardLateIsStale(t *testing.T) {
 	}
 }
 
-// TestAStandbySaysItsOwnPid: what it says is killed one day, with all of its session. So nothing is believed that is not a process of
-// the job's own, in a session of its own.
+// TestAStandbySaysItsOwnPid: the agent will kill that pid with its session. So it accepts only a process of the job's own, in its own
+// session.
 func TestAStandbySaysItsOwnPid(t *testing.T) {
 	s := bare(t, "exec sleep 1000")
 	s.look(time.Now())
@@ -299,7 +299,7 @@ func TestASourceThatHangsIsWaitedForOnce(t *testing.T) {
 	}
 }
 
-// TestModulesAreProvenByASourceThatIsCopied: the next agent learns of it by a file, and of modules that nobody has imported it does not.
+// TestModulesAreProvenByASourceThatIsCopied: the next agent reads that from a file, unless no source has imported the modules.
 func TestModulesAreProvenByASourceThatIsCopied(t *testing.T) {
 	for alone, want := range map[string]bool{"": true, "a module reads RANK": false} {
 		s := bare(t, "exec sleep 1000")
@@ -318,8 +318,8 @@ func TestModulesAreProvenByASourceThatIsCopied(t *testing.T) {
 	}
 }
 
-// TestUnfitModulesAreLeftOut: what a source finds unfit the next one does not import, people are told which and why, and one that finds
-// the same again finds no end.
+// TestUnfitModulesAreLeftOut: what a source finds unfit the next one does not import; a note has the modules and the reason; a source that
+// finds the same again ends the standbys.
 func TestUnfitModulesAreLeftOut(t *testing.T) {
 	s := bare(t, "exec sleep 1000")
 	s.job.Skip = []string{"wandb"}
@@ -344,7 +344,7 @@ func TestUnfitModulesAreLeftOut(t *testing.T) {
 	}
 }
 
-// TestASourceNeedsWhatImportsTookInARank: as long as no source has said what it took.
+// TestASourceNeedsWhatImportsTookInARank: until a source has reported its memory.
 func TestASourceNeedsWhatImportsTookInARank(t *testing.T) {
 	s := bare(t, "exec sleep 1000")
 	s.SetModules([]string{"torch", "numpy"}, 300<<20)
@@ -367,7 +367,8 @@ func TestASourceNeedsWhatImportsTookInARank(t *testing.T) {
 	}
 }
 
-// TestStandbysYieldMemory: what nears the container's limit ends sources and standbys, says so, and begins none until there is room.
+// TestStandbysYieldMemory: near the container's limit sources and standbys are ended, with a note, and none is started until there is
+// memory.
 func TestStandbysYieldMemory(t *testing.T) {
 	s := bare(t, "exec sleep 1000")
 	room := uint64(ampleMemory)

@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-// TestASourceIsReadOutOfOrder: what is said on its two sockets is taken in either order.
+// TestASourceIsReadOutOfOrder: messages on its two sockets are handled in either order.
 func TestASourceIsReadOutOfOrder(t *testing.T) {
 	for name, waitsFirst := range map[string]bool{"waits first": true, "imported first": false} {
 		t.Run(name, func(t *testing.T) {
@@ -74,8 +74,8 @@ func TestASourceThatWaitsItselfIsReplaced(t *testing.T) {
 	}
 }
 
-// TestHistoriesOfStandbys: whatever sources and standbys say, and whenever they die, a rank's slot has a source that lives, a process waits
-// where the standby's state says so and nowhere else, and no source runs while a generation starts or ends.
+// TestHistoriesOfStandbys: whatever sources and standbys send, and whenever they die, a rank's slot has a living source, a process waits
+// exactly where the standby's state shows one, and no source runs while a generation starts or ends.
 func TestHistoriesOfStandbys(t *testing.T) {
 	for seed := range seeds.All(t, uint64(20)) {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -107,7 +107,7 @@ func TestHistoriesOfStandbys(t *testing.T) {
 	}
 }
 
-// historyOf lets one thing happen and says which.
+// historyOf plays one random event and returns its name.
 func historyOf(s *Standbys, r *rand.Rand, now time.Time, modules *[]string) string {
 	sources := s.sources()
 	if len(sources) == 0 || r.IntN(3) == 0 {

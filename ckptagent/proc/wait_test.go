@@ -15,8 +15,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestWaitLeavesTheDeadToInit: a thread that sleeps in wait(2) when its process is killed may still reap, and
-// then nobody ever learns how the rank ended.
+// TestWaitLeavesTheDeadToInit: a thread that blocks in wait(2) when its process is killed may still reap; then the rank's exit status is
+// lost.
 func TestWaitLeavesTheDeadToInit(t *testing.T) {
 	if _, err := os.ReadFile("/proc/self/syscall"); err != nil {
 		t.Skipf("SKIPPED: this kernel does not show what threads sleep in: %v", err)

@@ -31,7 +31,7 @@ func threads(t *testing.T) int {
 	return len(all)
 }
 
-// TestInBackground: what is done there, and what is started there, has the lowest priority; nothing else has, then or later.
+// TestInBackground: its function, and the processes that it starts, have the lowest priority; no other thread has.
 func TestInBackground(t *testing.T) {
 	before := nice(t)
 	failed := errors.New("failed")

@@ -51,7 +51,7 @@ func TestRemovalKnowsMarksOfBranches(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range c.stay {
-			c.stay[i].Branch = 0 // a folder and a name say none
+			c.stay[i].Branch = 0 // folder and file names have no branch
 		}
 		if got, err := s.Complete(); err != nil || !slices.Equal(got, c.stay) {
 			t.Errorf("below %+v but for %+v: %+v, %v", c.below, c.kept, got, err)
@@ -59,7 +59,7 @@ func TestRemovalKnowsMarksOfBranches(t *testing.T) {
 	}
 }
 
-// TestManifestIsOfTheBranchOfItsFiles: who names none is told by the files; who names another is refused, as where files are of several.
+// TestManifestIsOfTheBranchOfItsFiles: without a branch it gets that of the files; another branch is refused, and so are files of several.
 func TestManifestIsOfTheBranchOfItsFiles(t *testing.T) {
 	m := protocol.Mark{Step: 60, Generation: 2}
 	for _, c := range []struct {

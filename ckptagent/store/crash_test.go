@@ -13,8 +13,8 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-// TestPowerIsLostAfterAWriterDied: the next writer finds a file under its name and acknowledges it; then it must outlive a loss of power,
-// though the one who gave it its name died before the folder was synced.
+// TestPowerIsLostAfterAWriterDied: the next writer finds a file under its name and acknowledges it; then the file must survive a power
+// failure, though the first writer died before it synced the folder.
 func TestPowerIsLostAfterAWriterDied(t *testing.T) {
 	whole := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
 	if _, err := history(newStore(whole, jobFolder, "a")); err != nil {
@@ -41,8 +41,8 @@ func TestPowerIsLostAfterAWriterDied(t *testing.T) {
 	}
 }
 
-// TestMemFSLosesWhatPOSIXLetsItLose: what the crash tests stand on. Of what was not synced each part is kept or lost by itself: a name
-// without its data, data without its name, some of several renames, a removal; what was synced is always kept.
+// TestMemFSLosesWhatPOSIXLetsItLose checks the base of the crash tests. Each unsynced part survives or is lost independently: a name
+// without its data, data without its name, some of several renames, a removal; synced parts always survive.
 func TestMemFSLosesWhatPOSIXLetsItLose(t *testing.T) {
 	synced, unsynced := []byte("synced"), []byte("not synced")
 	seen := map[string]int{}

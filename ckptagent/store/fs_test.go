@@ -35,8 +35,8 @@ func folders(t *testing.T) map[string]string {
 	return map[string]string{"disk": disk, "memory": memory}
 }
 
-// Lengths around what is written at once, on real file systems, come back as they were, whether data arrives in large parts or a byte at a
-// time; what is shorter, longer or other than its header says leaves nothing behind.
+// Data of lengths around the chunk size, on real file systems, is read back unchanged, whether it is written in large parts or byte by
+// byte. Data that is shorter, longer or other than its header leaves no file.
 func TestRealFolders(t *testing.T) {
 	for name, dir := range folders(t) {
 		for i, length := range []int{
@@ -91,7 +91,7 @@ func TestRealFolders(t *testing.T) {
 	}
 }
 
-// What is aligned goes past the page cache on a disk; what is not goes through it, and so does all after it.
+// Aligned data bypasses the page cache on a disk; the rest goes through it, and so does all data after it.
 func TestPastThePageCache(t *testing.T) {
 	f, err := OS{}.Create(filepath.Join(folders(t)["disk"], "file"))
 	if err != nil {
@@ -122,7 +122,7 @@ func TestPastThePageCache(t *testing.T) {
 	}
 }
 
-// A copy that nobody wants any more ends.
+// A cancelled copy ends.
 func TestPutEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	reads := 0

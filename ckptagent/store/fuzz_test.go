@@ -15,8 +15,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// FuzzFolder puts a file of any name and content beside a step that is whole: the step stays complete and whole, no other counts unless
-// the file is its manifest, what is not named as ours outlives Prune, and whoever reads the file as a rank's gets all of it or an error.
+// FuzzFolder puts a file of any name and content beside a complete step. The step stays complete. No other step counts unless the file is
+// its manifest. A file without one of Holdfast's names survives Prune. Get of a rank's file returns all of it or an error.
 func FuzzFolder(f *testing.F) {
 	m := protocol.Mark{Step: 3, Generation: 2}
 	f.Add("gen-2", "step-4.manifest.json", manifestOf(protocol.Mark{Step: 4, Generation: 2}).Encode())

@@ -15,7 +15,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestAFileInPlaceOfTheFolder keeps nothing from being removed, and goes as any other of our naming.
+// TestAFileInPlaceOfTheFolder prevents no removal, and is removed like any file with Holdfast's names.
 func TestAFileInPlaceOfTheFolder(t *testing.T) {
 	dir := t.TempDir()
 	s := newStore(OS{}, dir, "test")
@@ -42,7 +42,7 @@ func TestAFileInPlaceOfTheFolder(t *testing.T) {
 	}
 }
 
-// TestAStepThatCannotBeNamedIsDurable: its manifest is written all the same, it is said why, and no .metadata lies there.
+// TestAStepThatCannotBeNamedIsDurable: its manifest is written, the reason is reported, and there is no .metadata.
 func TestAStepThatCannotBeNamedIsDurable(t *testing.T) {
 	why := errors.New("it holds a tensor in part")
 	for name, c := range map[string]struct {

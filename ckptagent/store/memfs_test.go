@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// errCrash says that the machine is gone: nothing is done from here on.
+// errCrash is returned after the crash.
 var errCrash = errors.New("crashed")
 
 // node is a file or folder. synced is what of a file outlives a loss of power.
@@ -23,7 +23,7 @@ type node struct {
 	data, synced []byte
 }
 
-// memFS is a file system that forgets what was not synced: data by Sync, names by SyncDir of their folder.
+// memFS is a file system that loses unsynced content: data needs Sync, names need SyncDir of their folder.
 type memFS struct {
 	rnd   *rand.Rand
 	ops   int // done so far
@@ -202,7 +202,8 @@ func (m *memFS) reboot(power bool) *memFS {
 	return out
 }
 
-// survives is what a loss of power leaves of a file: what was synced, and of the rest none, a part, all, or something of its length.
+// survives returns what a power failure leaves of a file: the synced content, and of the rest none, a part, all, or other bytes of its
+// length.
 func (m *memFS) survives(n *node) []byte {
 	data := bytes.Clone(n.data)
 	if len(n.data) == len(n.synced) {
@@ -224,8 +225,8 @@ func (m *memFS) survives(n *node) []byte {
 	return data
 }
 
-// goOn is the same machine after the death of a process: nothing is lost, and what was not synced still is not. The next crash comes
-// at an operation of the next process.
+// goOn is the same machine after the death of a process: nothing is lost, and unsynced content stays unsynced. The next crash comes at an
+// operation of the next process.
 func (m *memFS) goOn(crash int) *memFS {
 	m.ops, m.crash, m.trace = 0, crash, append(m.trace, "-- the next process")
 	return m

@@ -59,7 +59,7 @@ func manifestOf(m protocol.Mark) format.Manifest {
 	return out
 }
 
-// get reads a rank's part and reports whether it is what was put.
+// get reads a rank's part and checks that it equals what was put.
 func get(s *Store, m protocol.Mark, rank uint32) error {
 	var b bytes.Buffer
 	_, err := s.Get(context.Background(), m, rank, func(format.RankFile) (io.Writer, error) { return &b, nil })
@@ -108,7 +108,7 @@ func readAll(s *Store, name string) ([]byte, error) {
 	return io.ReadAll(in)
 }
 
-// history is what a job does in storage; it stops at the first error. acknowledged is what was said yes to.
+// history is the operations of a job in storage; it stops at the first error. acknowledged are the operations that returned nil.
 type acknowledged struct {
 	files     map[protocol.Mark][2]bool
 	manifests []protocol.Mark
@@ -150,7 +150,7 @@ func history(s *Store) (ack acknowledged, err error) {
 	return ack, nil
 }
 
-// check asks what the format page promises, of what lies there after a crash.
+// check checks the storage format's rules after a crash.
 func check(s *Store, ack acknowledged) error {
 	complete, err := s.Complete()
 	if err != nil {
@@ -197,8 +197,8 @@ func check(s *Store, ack acknowledged) error {
 	return nil
 }
 
-// TestCrashAtEveryOperation: the writer dies at each operation, with and without a loss of power, and what
-// it acknowledged is there, what is there is whole, and the next writer goes on to the same end.
+// TestCrashAtEveryOperation: the writer dies at each operation, with and without a power failure. What it acknowledged exists, every file
+// is complete, and the next writer reaches the same end.
 func TestCrashAtEveryOperation(t *testing.T) {
 	whole := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
 	if _, err := history(newStore(whole, jobFolder, "a")); err != nil {
@@ -277,8 +277,8 @@ func TestPruneRemovesWhatIsOlderThanTheRecord(t *testing.T) {
 	}
 }
 
-// TestPruneKeepsWhatIsRecorded: manifests that no record came to name (generations ended too early) are newer than
-// those that it names, and take nothing of theirs away, whoever removes.
+// TestPruneKeepsWhatIsRecorded: manifests that no record names (their generations ended too early) are newer than the recorded steps, which
+// no writer removes for them.
 func TestPruneKeepsWhatIsRecorded(t *testing.T) {
 	s := newStore(newMemFS(rand.New(rand.NewPCG(0, 0)), 0), jobFolder, "a")
 	for _, m := range []protocol.Mark{
@@ -311,8 +311,8 @@ func TestPruneKeepsWhatIsRecorded(t *testing.T) {
 	}
 }
 
-// TestPinsOutliveEveryRemoval: an agent dies at each operation of a removal that spares two steps below its line, and so does the
-// next; those two stay whole, and what else is older goes in the end.
+// TestPinsOutliveEveryRemoval: an agent dies at each operation of a removal that spares two steps below its line, and so does the next;
+// those two stay complete, and all other older steps are removed in the end.
 func TestPinsOutliveEveryRemoval(t *testing.T) {
 	pins := []protocol.Mark{{Step: 10, Generation: 1}, {Step: 25, Generation: 2}}
 	line := protocol.Mark{Step: 45, Generation: 2}
@@ -440,7 +440,7 @@ func TestWhatIsNotWholeIsOfNoUse(t *testing.T) {
 	}
 }
 
-// TestWritesOnce: what lies there already is not written again, whoever wrote it.
+// TestWritesOnce: an existing file is not written again, whichever process wrote it.
 func TestWritesOnce(t *testing.T) {
 	m := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
 	if err := put(newStore(m, jobFolder, "a"), protocol.Mark{Step: 1, Generation: 1}, 0); err != nil {

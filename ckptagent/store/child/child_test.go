@@ -39,8 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// odd is the file system of this machine, but that what is named "hang" is never removed nor written, and nothing that is named "full" is
-// renamed.
+// odd is the file system of this machine, except that operations on "hang" never return, and no file named "full" is renamed.
 type odd struct{ store.OS }
 
 func (o odd) Create(name string) (store.File, error) {
@@ -86,7 +85,7 @@ func random(n int) []byte {
 	return b
 }
 
-// TestAStoreOverAChild: what is put is got, whatever its size, several at once.
+// TestAStoreOverAChild: Get returns what was Put, for any size, several at once.
 func TestAStoreOverAChild(t *testing.T) {
 	s := store.New(newFS(t), filepath.Join(t.TempDir(), "job"), "w")
 	if err := s.Probe(); err != nil || !s.Answers() {
@@ -321,7 +320,7 @@ func TestReadsPassWritesThatHang(t *testing.T) {
 	}
 }
 
-// TestAFileOfAChildThatEndedFails, whoever has taken its place.
+// TestAFileOfAChildThatEndedFails, even after another child was started.
 func TestAFileOfAChildThatEndedFails(t *testing.T) {
 	f, dir := newFS(t), t.TempDir()
 	out, err := f.Create(filepath.Join(dir, "a"))
