@@ -10,6 +10,8 @@ package webhook
 import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
 // Outcome is the result for one object: with Errors it is refused, otherwise Object replaces it.
@@ -35,6 +37,8 @@ type Facts struct {
 	Minor int
 	// Gangs counts the Gangs in the object's namespace, MaxGangs is its limit; 0: no limit.
 	Gangs, MaxGangs int
+	// Holder is the object of another kind that has the Gang of the object's name; nil: none has.
+	Holder *v1alpha1.JobReference
 	// Limits are what the object's namespace allows its pods; LimitsError: why they are unknown.
 	Limits      Limits
 	LimitsError error

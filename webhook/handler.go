@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/internal/kinds"
 )
 
@@ -50,8 +51,8 @@ type Cluster struct {
 	Images Images
 	// Minor returns N of the API server's Kubernetes 1.N, 0: unknown; nil: unknown.
 	Minor func(context.Context) int
-	// Gangs counts a namespace's Gangs, and MaxGangs is their limit; 0: they are not counted.
-	Gangs    func(ctx context.Context, namespace string) (int, error)
+	// Gangs lists a namespace's Gangs, which stay the cache's own; nil: they are not read. MaxGangs is their limit; 0: none.
+	Gangs    func(ctx context.Context, namespace string) ([]v1alpha1.Gang, error)
 	MaxGangs int
 	// Limits reads the limits of a namespace; nil: they are not read.
 	Limits func(ctx context.Context, namespace string) (Limits, error)
@@ -98,10 +99,10 @@ func (c Cluster) gatherFacts(ctx context.Context, kind kinds.Kind, obj, old *uns
 	}
 	f.ObserveOnly, f.Devices = c.ObserveOnly, c.Devices
 	o := takeApart(kind, obj)
-	if c.MaxGangs > 0 && old == nil && !o.isChild() {
+	if c.Gangs != nil && old == nil && !o.isChild() {
 		f.MaxGangs = c.MaxGangs
-		if n, err := c.Gangs(ctx, namespace); err == nil { // else the gang controller, which counts again, says so
-			f.Gangs = n
+		if gangs, err := c.Gangs(ctx, namespace); err == nil { // else the gang controller, which looks again, says so
+			f.Gangs, f.Holder = len(gangs), o.holder(gangs)
 		}
 	}
 	if !o.acts() {

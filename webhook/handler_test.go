@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
 func raw(t *testing.T, obj any) runtime.RawExtension {
@@ -147,6 +149,33 @@ func TestRubbishIsRefused(t *testing.T) {
 	for name, h := range map[string]admission.Handler{"jobs": Jobs(Cluster{}), "pods": pods()} {
 		if r := h.Handle(context.Background(), request(admissionv1.Create, in, runtime.RawExtension{})); r.Allowed || r.Result.Code != 400 {
 			t.Errorf("%s: answer %+v", name, r)
+		}
+	}
+}
+
+// TestAnotherKindHasTheGang: the pods of two objects of one name would have the label of one gang.
+func TestAnotherKindHasTheGang(t *testing.T) {
+	plain := func(j *batchv1.Job) { j.Annotations = map[string]string{"a": "b"} }
+	for name, c := range map[string]struct {
+		holder v1alpha1.JobReference
+		change []func(*batchv1.Job)
+		taken  bool
+	}{
+		"a Volcano Job":   {holder: v1alpha1.JobReference{APIVersion: "batch.volcano.sh/v1alpha1", Kind: "Job", Name: "llama"}, taken: true},
+		"an earlier Job":  {holder: v1alpha1.JobReference{APIVersion: "batch/v1", Kind: "Job", Name: "llama"}},
+		"of another name": {holder: v1alpha1.JobReference{APIVersion: "kubeflow.org/v1", Kind: "PyTorchJob", Name: "bert"}},
+		"a Job that is not opted in": {
+			holder: v1alpha1.JobReference{APIVersion: "kubeflow.org/v1", Kind: "PyTorchJob", Name: "llama"},
+			change: []func(*batchv1.Job){plain},
+		},
+	} {
+		cluster := Cluster{Gangs: func(context.Context, string) ([]v1alpha1.Gang, error) {
+			return []v1alpha1.Gang{{ObjectMeta: metav1.ObjectMeta{Name: c.holder.Name}, Spec: v1alpha1.GangSpec{JobRef: c.holder}}}, nil
+		}}
+		r := Jobs(cluster).Handle(t.Context(), request(admissionv1.Create, raw(t, job(t, c.change...)), runtime.RawExtension{}))
+		if r.Allowed == c.taken || c.taken && !strings.Contains(r.Result.Message,
+			`metadata.name: Invalid value: "llama": Job llama (batch.volcano.sh/v1alpha1) has the Gang of this name: choose another name`) {
+			t.Errorf("%s: allowed %v: %v", name, r.Allowed, r.Result)
 		}
 	}
 }

@@ -40,6 +40,10 @@ func mutateJob(
 		errs = append(errs, field.Forbidden(field.NewPath("metadata", "namespace"), fmt.Sprintf("the namespace has %d gangs and may have %d: delete Jobs that are over, let their ttlSecondsAfterFinished do so, "+
 			"or have holdfast-controller started with a higher --max-gangs-per-namespace", facts.Gangs, facts.MaxGangs)))
 	}
+	if holder := facts.Holder; o.s.Enabled && holder != nil {
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), o.obj.GetName(), fmt.Sprintf(
+			"%s %s (%s) has the Gang of this name: choose another name, or delete that one first", holder.Kind, holder.Name, holder.APIVersion)))
+	}
 	if len(errs) > 0 || !o.s.Enabled {
 		return o.outcome(errs, nil)
 	}
@@ -63,6 +67,17 @@ func mutateJob(
 	out := o.outcome(nil, slices.Concat(elsewhere, o.trainingWarnings(), unfit, o.queueWarnings()))
 	out.Warnings = append(out.Warnings, kind.Admit(o.obj, kinds.Admission{Job: o.read, Old: old, Minor: facts.Minor})...)
 	return out
+}
+
+// holder is the object of another kind that has the Gang of this name: the labels of both objects' pods would name one gang.
+func (o *subject) holder(gangs []v1alpha1.Gang) *v1alpha1.JobReference {
+	version, kind := o.kind.GroupVersionKind().ToAPIVersionAndKind()
+	for i := range gangs {
+		if ref := &gangs[i].Spec.JobRef; gangs[i].Name == o.obj.GetName() && (ref.Kind != kind || ref.APIVersion != version) {
+			return ref
+		}
+	}
+	return nil
 }
 
 // isChild reports whether the object is a batch Job of a JobSet, which is admitted in its stead.

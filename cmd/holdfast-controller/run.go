@@ -273,12 +273,12 @@ func coordinatorAddresses(ctx context.Context, cached client.Reader) ([]string, 
 	return slices.DeleteFunc(slices.Clone(service.Spec.ClusterIPs), func(ip string) bool { return net.ParseIP(ip) == nil }), nil
 }
 
-// gangsIn counts a namespace's Gangs in the cache.
-func gangsIn(cached client.Reader) func(context.Context, string) (int, error) {
-	return func(ctx context.Context, namespace string) (int, error) {
+// gangsIn lists a namespace's Gangs in the cache.
+func gangsIn(cached client.Reader) func(context.Context, string) ([]v1alpha1.Gang, error) {
+	return func(ctx context.Context, namespace string) ([]v1alpha1.Gang, error) {
 		gangs := &v1alpha1.GangList{}
 		err := cached.List(ctx, gangs, client.InNamespace(namespace), client.UnsafeDisableDeepCopy)
-		return len(gangs.Items), err
+		return gangs.Items, err
 	}
 }
 
