@@ -40,6 +40,10 @@ func TestLeavingPodsAreHidden(t *testing.T) {
 	}{
 		"deleted":                     {deletion, nil, true},
 		"evicted":                     {evicted, nil, true},
+		"of another kind":             {deletion, func(p *corev1.Pod) { p.OwnerReferences[0].Kind, p.OwnerReferences[0].APIVersion = "Job", "batch/v1" }, false},
+		"deleted, a budget by label":  {deletion, func(p *corev1.Pod) { p.Labels["budget"] = "operator" }, true},
+		"evicted, a budget by label":  {evicted, func(p *corev1.Pod) { p.Labels["budget"] = "operator" }, false},
+		"evicted, a budget of others": {evicted, func(p *corev1.Pod) { p.Labels["budget"] = "ours" }, true},
 		"deleted, dry run":            {dry, nil, false},
 		"evicted, dry run":            {dryEviction, nil, false},
 		"of no gang":                  {deletion, func(p *corev1.Pod) { delete(p.Labels, v1alpha1.LabelGang) }, false},
@@ -51,16 +55,38 @@ func TestLeavingPodsAreHidden(t *testing.T) {
 			Namespace: "ns",
 			Name:      "p",
 			UID:       "u",
-			Labels:    map[string]string{v1alpha1.LabelGang: "g", kinds.FoundBy: "g", "a": "b"},
+			Labels: map[string]string{
+				v1alpha1.LabelGang:                    "g",
+				kinds.FoundBy:                         "g",
+				"training.kubeflow.org/replica-type":  "worker",
+				"training.kubeflow.org/replica-index": "0",
+			},
+			OwnerReferences: []metav1.OwnerReference{
+				{APIVersion: "kubeflow.org/v1", Kind: "PyTorchJob", Name: "g", UID: "job", Controller: ptr.To(true)},
+			},
 		}}
 		pod.Status.Phase = corev1.PodRunning
 		if c.change != nil {
 			c.change(pod)
 		}
 		had := len(pod.Labels)
-		api := fake.NewClientBuilder().WithObjects(pod).Build()
-		c.request.Namespace, c.request.Name = "ns", "p"
-		if a := Leaving(api).Handle(t.Context(), admission.Request{AdmissionRequest: c.request}); !a.Allowed || len(a.Patches) > 0 {
+		budget := func(name string, match map[string]string) *policyv1.PodDisruptionBudget {
+			return &policyv1.PodDisruptionBudget{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+				Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: match}},
+			}
+		}
+		api := fake.NewClientBuilder().WithObjects(
+			pod,
+			budget("by-operator", map[string]string{"budget": "operator", kinds.FoundBy: "g"}),
+			budget("by-ours", map[string]string{"budget": "ours", v1alpha1.LabelGang: "g"}),
+		).Build()
+		if c.request.Namespace = "ns"; c.request.Operation == admissionv1.Delete {
+			c.request.OldObject = raw(t, pod) // of a collection the request has no name
+		} else {
+			c.request.Name = "p"
+		}
+		if a := Leaving(api, api).Handle(t.Context(), admission.Request{AdmissionRequest: c.request}); !a.Allowed || len(a.Patches) > 0 {
 			t.Errorf("%s: %+v", name, a)
 		}
 		if err := api.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
@@ -70,8 +96,10 @@ func TestLeavingPodsAreHidden(t *testing.T) {
 			t.Errorf("%s: labels %v", name, pod.Labels)
 		}
 	}
-	gone := admissionv1.AdmissionRequest{Operation: admissionv1.Delete, Namespace: "ns", Name: "p"}
-	if a := Leaving(fake.NewClientBuilder().Build()).Handle(t.Context(), admission.Request{AdmissionRequest: gone}); !a.Allowed {
+	gone := evicted
+	gone.Namespace, gone.Name = "ns", "p"
+	none := fake.NewClientBuilder().Build()
+	if a := Leaving(none, none).Handle(t.Context(), admission.Request{AdmissionRequest: gone}); !a.Allowed {
 		t.Errorf("a pod that is not there: %+v", a)
 	}
 }

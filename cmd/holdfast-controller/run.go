@@ -257,7 +257,7 @@ func addWebhooks(mgr manager.Manager, rotator *certs.Rotator, o options) error {
 			Devices:     o.devices,
 		})})
 	if !o.observeOnly {
-		mgr.GetWebhookServer().Register(webhook.PathLeaving, &admission.Webhook{Handler: webhook.Leaving(mgr.GetClient())})
+		mgr.GetWebhookServer().Register(webhook.PathLeaving, &admission.Webhook{Handler: webhook.Leaving(mgr.GetClient(), mgr.GetAPIReader())})
 	}
 	return nil
 }

@@ -21,8 +21,9 @@ import (
 // Admission hides a pod from its job's controller before its deletion begins (webhook.Leaving). Where none follows, because a disruption
 // budget refused it, say, that controller cannot create the pod that it misses, and does nothing else for the job meanwhile.
 
-// hiddenMost is how long a pod stays hidden whose deletion has not begun.
-const hiddenMost = 10 * time.Second
+// hiddenMost is how long a pod stays hidden whose deletion has not begun. It is no multiple of the 5 s after which kubectl drain tries
+// again, so that the label does not come back as the next eviction is judged.
+const hiddenMost = 12 * time.Second
 
 // showHidden gives such pods back to the controller; again, where set, is when to look again.
 func (c *Controller) showHidden(
@@ -55,10 +56,13 @@ func (c *Controller) hiddenFor(key coordinator.Key, pod *corev1.Pod, now time.Ti
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	maps.DeleteFunc(c.hidden, func(_ types.UID, at time.Time) bool { return now.Sub(at) > terminatingKept })
-	if pod.Labels[kinds.FoundBy] != "" || pod.DeletionTimestamp != nil || membership.Ended(pod) || membership.Replaced(pod) ||
-		!membership.MadeFor(pod, types.UID(key.Job)) {
+	leaves := pod.DeletionTimestamp != nil || membership.Replaced(pod) || !membership.MadeFor(pod, types.UID(key.Job))
+	if pod.Labels[kinds.FoundBy] != "" || leaves {
 		delete(c.hidden, pod.UID)
 		return 0, false
+	}
+	if membership.Ended(pod) { // its controller must count it
+		return 0, true
 	}
 	at, known := c.hidden[pod.UID]
 	if !known {

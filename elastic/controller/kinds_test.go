@@ -501,4 +501,12 @@ func TestAHiddenPodIsShownAgain(t *testing.T) {
 	if again := look(hiddenMost); again != 0 || len(b.patches) != 1 || len(b.hidden) != 0 {
 		t.Errorf("then: again after %v, patches %v, kept %v", again, b.patches, b.hidden)
 	}
+	ended := podOf(kind, 0, "uid-3", hidden)
+	ended.Name, ended.Status.Phase = "ended", corev1.PodSucceeded
+	if err := b.Client.Create(t.Context(), ended); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.showHidden(t.Context(), key, []corev1.Pod{*ended}, noon); err != nil || b.pod(t, "ended").Labels[kinds.FoundBy] != "train" {
+		t.Errorf("one that ends meanwhile must be counted: %v, %v", err, b.pod(t, "ended").Labels)
+	}
 }
