@@ -8,7 +8,6 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -19,6 +18,7 @@ import (
 	"holdfast.dev/holdfast/elastic/coordinator"
 	"holdfast.dev/holdfast/internal/jobs"
 	"holdfast.dev/holdfast/internal/kinds"
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 // job is the object of a gang as the API server has it now.
@@ -111,7 +111,7 @@ func (c *Controller) kindOf(ctx context.Context, key coordinator.Key) (kinds.Kin
 // maker is the batch Job that created a pod: the gang's own, or one of a JobSet. The cache serves: it keeps what selects the pods. nil:
 // a controller of another kind did, or the Job is gone.
 func (c *Controller) maker(ctx context.Context, pod *corev1.Pod) (*unstructured.Unstructured, error) {
-	ref := makerOf(pod)
+	ref := membership.OwningJob(pod)
 	if ref == nil {
 		return nil, nil
 	}
@@ -128,13 +128,4 @@ func (c *Controller) maker(ctx context.Context, pod *corev1.Pod) (*unstructured.
 		return nil, fmt.Errorf("converting Job %s: %w", name, err)
 	}
 	return &unstructured.Unstructured{Object: content}, nil
-}
-
-// makerOf refers to the batch Job that controls a pod; nil: none does.
-func makerOf(pod *corev1.Pod) *metav1.OwnerReference {
-	ref := metav1.GetControllerOfNoCopy(pod)
-	if ref == nil || ref.Kind != "Job" || ref.APIVersion != batchv1.SchemeGroupVersion.String() {
-		return nil
-	}
-	return ref
 }

@@ -82,7 +82,7 @@ func (c *Controller) release(ctx context.Context, key coordinator.Key, d elastic
 	if err != nil || !there {
 		return err // gone, and its pods go with it
 	}
-	gap := slotGap{pod: d.Pod, maker: makerOf(pod).DeepCopy()}
+	gap := slotGap{pod: d.Pod, maker: membership.OwningJob(pod)}
 	if err := c.mark(ctx, pod, change, version); err != nil {
 		return err
 	}

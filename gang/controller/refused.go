@@ -125,7 +125,7 @@ func (c *Controller) newestRefusal(ctx context.Context, job *jobs.Job) (e corev1
 }
 
 // newestOfSet is the newest event about a Job of a JobSet that could not make a pod.
-func (c *Controller) newestOfSet(ctx context.Context, job *jobs.Job) (newest corev1.Event, err error) {
+func (c *Controller) newestOfSet(ctx context.Context, job *jobs.Job) (corev1.Event, error) {
 	list := &corev1.EventList{}
 	if err := c.Live.List(ctx, list, client.InNamespace(job.Namespace), client.MatchingFields{
 		"involvedObject.kind": "Job",
@@ -144,16 +144,11 @@ func (c *Controller) newestOfSet(ctx context.Context, job *jobs.Job) (newest cor
 	if err != nil {
 		return corev1.Event{}, err
 	}
-	for i := range list.Items {
-		e := &list.Items[i]
-		ofSet := slices.ContainsFunc(roles, func(r kinds.Role) bool {
+	return lastOf(list.Items, func(e *corev1.Event) bool {
+		return slices.ContainsFunc(roles, func(r kinds.Role) bool {
 			return kinds.JobSet{}.ChildOf(job.Name, r.Name, e.InvolvedObject.Name)
 		})
-		if ofSet && !lastSeen(e).Before(lastSeen(&newest)) {
-			newest = *e
-		}
-	}
-	return newest, nil
+	}), nil
 }
 
 // roles are those of a job whose pods are members, read from the API server; none: it is gone.
@@ -168,7 +163,7 @@ func (c *Controller) roles(ctx context.Context, job *jobs.Job) ([]kinds.Role, er
 
 // newestEvent reads, from the API server itself, the event about an object that was seen last, of a reason, and of a type where one is
 // named; the zero Event: there is none.
-func (c *Controller) newestEvent(ctx context.Context, about client.Object, reason, kind string) (newest corev1.Event, err error) {
+func (c *Controller) newestEvent(ctx context.Context, about client.Object, reason, kind string) (corev1.Event, error) {
 	list := &corev1.EventList{}
 	if err := c.Live.List(ctx, list, client.InNamespace(about.GetNamespace()), client.MatchingFields{
 		"involvedObject.uid": string(about.GetUID()),
@@ -176,12 +171,17 @@ func (c *Controller) newestEvent(ctx context.Context, about client.Object, reaso
 	}); err != nil {
 		return corev1.Event{}, err
 	}
-	for i := range list.Items {
-		if e := &list.Items[i]; (kind == "" || e.Type == kind) && !lastSeen(e).Before(lastSeen(&newest)) {
+	return lastOf(list.Items, func(e *corev1.Event) bool { return kind == "" || e.Type == kind }), nil
+}
+
+// lastOf is the event that was seen last of those that match; the zero Event: none does.
+func lastOf(events []corev1.Event, match func(*corev1.Event) bool) (newest corev1.Event) {
+	for i := range events {
+		if e := &events[i]; match(e) && !lastSeen(e).Before(lastSeen(&newest)) {
 			newest = *e
 		}
 	}
-	return newest, nil
+	return newest
 }
 
 func lastSeen(e *corev1.Event) time.Time {
