@@ -82,7 +82,7 @@ func laid(u *unstructured.Unstructured, patch map[string]any) *unstructured.Unst
 }
 
 // TestTheControllerFailsObjectsAlone: of an object of another project's kind the controller may write what makes it fail, which is what
-// internal/kinds writes, and only where it was opted in. Every other field stays, one that nobody knows here as well.
+// internal/kinds writes, and only where it was opted in. Every other field stays, an unknown one as well.
 func TestTheControllerFailsObjectsAlone(t *testing.T) {
 	for _, f := range foreign {
 		t.Run(f.policy, func(t *testing.T) {

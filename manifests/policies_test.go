@@ -448,7 +448,7 @@ func TestTheControllerMakesGroupsOfGangsAlone(t *testing.T) {
 	}
 }
 
-// TestPoliciesMatchTheAccountsThatShip: where a policy matches nobody, all is allowed.
+// TestPoliciesMatchTheAccountsThatShip: a policy that matches no account allows all.
 func TestPoliciesMatchTheAccountsThatShip(t *testing.T) {
 	accounts := map[string]bool{}
 	for _, obj := range rendered(t) {

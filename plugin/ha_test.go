@@ -44,7 +44,7 @@ func TestAHalfPlacementIsCompletedByTheNextScheduler(t *testing.T) {
 	}
 }
 
-// If it cannot, it rolls back what the other bound; but never in a gang that was complete before.
+// A scheduler that cannot finish rolls back what another one bound, unless the gang was complete before.
 func TestAHalfPlacementIsUndoneByTheNextScheduler(t *testing.T) {
 	then := at(1000)
 	planned := created(memberPod("g", 1, 2, 2), then)

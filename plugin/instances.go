@@ -98,7 +98,7 @@ func (s *Instances) New(ctx context.Context, obj runtime.Object, h fwk.Handle) (
 	return p, nil
 }
 
-// Start makes the instances act once the scheduler takes its first pod, and answers queries in the scheduling goroutine between two cycles.
+// Start has the scheduler start the instances' writes when it takes its first pod, and answer queries between two cycles.
 // Call it before the scheduler runs.
 func (s *Instances) Start(ctx context.Context, sched *scheduler.Scheduler) {
 	type popped struct {

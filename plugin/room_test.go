@@ -63,8 +63,7 @@ func (w *world) told(pod, text string) func() bool {
 	}
 }
 
-// WholeUnits, OnlyLower: of two gangs of lower priority one leaves, whole; a gang of the same priority and a plain pod
-// that is not in the way stay.
+// WholeUnits, OnlyLower: the gang of lower priority is preempted whole; the gang of the same priority stays.
 func TestAWholeGangMakesRoom(t *testing.T) {
 	w := newWorld(t, extras{before: evicting("")}, node("a", 2), node("b", 2), node("c", 2), node("d", 2), node("e", 2))
 	w.create(prior(0, gangOf("low", 2, 2)...)...)

@@ -174,7 +174,7 @@ type Recovery struct {
 	Ranks    int32 `json:"ranks"`
 	// Drain: from the decision to replace a pod to its state copied; it precedes Stop and includes Decide. Replace: from the last process
 	// gone to the agent of the last new pod attached with a launcher. Fetch: from there to the state fetched from storage. In milliseconds;
-	// absent: no pod was replaced.
+	// absent: there was no such phase, or its beginning is unknown.
 	DrainMs   *int64 `json:"drainMs,omitempty"`
 	ReplaceMs *int64 `json:"replaceMs,omitempty"`
 	FetchMs   *int64 `json:"fetchMs,omitempty"`

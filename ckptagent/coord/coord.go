@@ -208,7 +208,7 @@ func (c *Client) Run(ctx context.Context) {
 	}
 }
 
-// converse runs one stream; heard: the coordinator answered.
+// converse runs one stream; heard is true once the coordinator answered.
 func (c *Client) converse(ctx context.Context) (heard bool, err error) {
 	token, err := os.ReadFile(c.o.TokenFile)
 	if err != nil {

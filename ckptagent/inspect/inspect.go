@@ -38,7 +38,7 @@ type Options struct {
 	Deep bool
 	// Step is the only step to inspect; 0: all.
 	Step int64
-	// Folder is the only job's folder of a claim to inspect; empty: all.
+	// Folder selects one job's folder of a claim; empty: all.
 	Folder string
 }
 

@@ -106,7 +106,7 @@ type Agent struct {
 	stored       string             // newest content of the state file
 	pendingTasks []ckptagent.Effect // deferred because the state could not be stored
 	unstored     bool
-	// unstoredWhy is why the state is not stored, for users; told is the last report of a stored state.
+	// unstoredWhy is why the state is not stored, for users; told is the last report sent of a stored state.
 	unstoredWhy string
 	told        protocol.Report
 	noExitCode  error         // why the container's exit code could not be written; nil: it was, or there is none

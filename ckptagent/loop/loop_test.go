@@ -387,7 +387,7 @@ func TestAgentDiesAgainAndAgain(t *testing.T) {
 	}
 }
 
-// grace is the grace period of terminating pods: no component replaces them here, and they wait for that until it is nearly over.
+// grace is the grace period of terminating pods, in seconds. Nothing replaces them here, so they wait until it is nearly over.
 const grace = "10"
 
 func TestTermination(t *testing.T) {
@@ -428,7 +428,7 @@ while True: time.sleep(0.01)
 	}
 }
 
-// TestAgentDiesDuringTermination: the next one completes the termination, and the launcher returns.
+// TestAgentDiesDuringTermination: the next agent completes it, and the container ends.
 func TestAgentDiesDuringTermination(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)

@@ -101,8 +101,8 @@ func follow(t *testing.T, c *coordtest.Coordinator, what string, change func(*v1
 	}
 }
 
-// TestHoldCopyHaltFetch is the life of a drained pod and of the one that takes its place: the rank is held in
-// its save, also while its agent dies; the step is copied, the pod leaves, the next one brings it back.
+// TestHoldCopyHaltFetch: the rank of a drained pod is held in its save, also while its agent dies; the step is copied, the pod ends, and
+// its replacement fetches the step.
 func TestHoldCopyHaltFetch(t *testing.T) {
 	c, p := savingPod(t)
 	c.Direct("a", &v1.Directive{Order: v1.Order_ORDER_WAIT})

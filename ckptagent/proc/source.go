@@ -42,7 +42,7 @@ type standby struct {
 	state  standbyState
 	// rank is the process that waits, in ready and stale.
 	rank Process
-	// asked is when its source was last told to fork one at once.
+	// asked is when its source last received the order to fork one at once.
 	asked time.Time
 }
 
@@ -65,7 +65,7 @@ type warmLine struct {
 type readyLine struct {
 	Ready bool `json:"ready"`
 	PID   int  `json:"pid"`
-	// Learned is how often its source had been told to import before the fork.
+	// Learned counts the import orders that its source received before the fork.
 	Learned int `json:"learned"`
 }
 

@@ -62,7 +62,7 @@ type standbyState int
 
 const (
 	standbyAbsent  standbyState = iota // its source still imports
-	standbyForking                     // its source forks one: at once if told to, else after a pause
+	standbyForking                     // its source forks one: at once if ordered to, else after a pause
 	standbyReady                       // it waits for the line that makes it the rank
 	standbyStale                       // it waits, but lacks modules that its source has
 )

@@ -293,8 +293,8 @@ func (a *Account) NoteFetched(generation int64, took time.Duration) {
 	}
 }
 
-// Began records that the recovery has led to the next generation, with its number of ranks and its restore step (0: none). Pods were
-// replaced from halted to ready, if halted is known.
+// Began records that the recovery has led to the next generation, with its number of ranks and its restore step (0: none). Phase
+// Replace is from halted to ready; zero halted: unknown.
 func (a *Account) Began(generation, step int64, ranks int, halted, ready time.Time) {
 	rec := a.open(generation)
 	if rec == nil {

@@ -406,7 +406,7 @@ func TestRefillOfAJobSet(t *testing.T) {
 	}
 }
 
-// TestWhatBecomesOfEachKind: what the coordinator is told of a gang of which one pod is being deleted.
+// TestWhatBecomesOfEachKind: what the coordinator receives about a gang of which one pod is being deleted.
 func TestWhatBecomesOfEachKind(t *testing.T) {
 	ended := func(kind kinds.Kind) func(*unstructured.Unstructured) {
 		return func(u *unstructured.Unstructured) {

@@ -18,10 +18,10 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// The pods of a Job that has ended or is being deleted hold GPUs that somebody waits for: the coordinator is told, so that
-// they go at once. What goes with the Job is not needed for that: neither its Gang, nor its record.
+// The pods of a job that has ended or is being deleted hold GPUs: the coordinator ends them at once. It needs neither the Gang nor the
+// record for that, which go with the job.
 
-// reportOver tells the coordinator which Jobs of a gang's pods are over, and returns them.
+// reportOver reports to the coordinator which jobs of a gang's pods are over, and returns them.
 func (c *Controller) reportOver(
 	ctx context.Context,
 	gang types.NamespacedName,

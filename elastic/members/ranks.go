@@ -63,7 +63,7 @@ func (ms *Members) Base(slot Slot) int { return ms.number().base[slot] }
 // World returns the number of ranks in all slots.
 func (ms *Members) World() int { return ms.number().world }
 
-// Ranks returns the number of ranks of a slot; a slot whose pod is unknown counts with as many as the others.
+// Ranks returns the number of ranks of a slot; where its pod is unknown, that of the first known pod.
 func (ms *Members) Ranks(slot Slot) int {
 	if n := ms.slots[slot].report.Ranks; n > 0 {
 		return n

@@ -30,7 +30,7 @@ func BeforeKill(kill time.Time, grace time.Duration) time.Time {
 	return kill.Add(-min(killMargin, grace/killShare))
 }
 
-// Move completes the termination of a pod that is moved because hardware is suspected.
+// Move sets cause, time and deadline of a termination for suspected hardware.
 func Move(d Termination, now time.Time) Termination {
 	d.Cause, d.At, d.Deadline = HardwareSuspected, now, now.Add(terminationTime)
 	return d

@@ -39,7 +39,7 @@ type Reservation struct {
 	Assignments []gang.Assignment
 	// Domain is the narrowest one that holds all assignments, such as "rack a/r1"; empty: none.
 	Domain string
-	// At is when it is expected to be free; zero: unknown.
+	// At is when the room should be free; zero: unknown.
 	At time.Time
 	// Ended are the units that will have ended by then, by index.
 	Ended []int

@@ -93,7 +93,7 @@ func PinsOfJob(job metav1.Object) []protocol.Mark {
 	return nil
 }
 
-// PinWishOfJob is the number of the newest wish that ckpt pin or unpin wrote on a job; 0: none did.
+// PinWishOfJob returns the number of a job's newest request to pin or unpin; 0: there was none.
 func PinWishOfJob(job metav1.Object) int64 {
 	return positive(job.GetAnnotations()[v1alpha1.AnnotationPinWish])
 }

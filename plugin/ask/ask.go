@@ -191,7 +191,7 @@ func (h *Handler) admit(ctx context.Context, w http.ResponseWriter, r *http.Requ
 		return false
 	}
 	bare := r.Clone(authenticator.WithAudiences(ctx, audiences)) // without this the API server would check for its own audience
-	bare.TLS = nil                                               // client certificates authenticate nobody here
+	bare.TLS = nil                                               // client certificates authenticate no user here
 	bare.Header = http.Header{"Authorization": {"Bearer " + token}}
 	who, ok, err := h.Authenticator.AuthenticateRequest(bare)
 	if err != nil || !ok {

@@ -35,7 +35,7 @@ type Framework struct {
 	framework.Framework
 	// Client is the client of an empty API server.
 	Client *fake.Clientset
-	// Filtered is the number of nodes on which filters ran.
+	// Filtered counts filter runs, one for each pod and node.
 	Filtered atomic.Int64
 
 	t     testing.TB

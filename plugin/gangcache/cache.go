@@ -2,8 +2,8 @@
 // last answer. Everything except open plans follows from the pods, so that a restarted scheduler has it again once its informer has synced;
 // counts and leader are always computed from the members. The package calls nothing of the scheduler while the cache is locked.
 //
-// The cache's lock is a leaf except for the lock of the exclusive nodes. It is taken under the scheduling queue's lock, so the functions of
-// Config must not call anything that takes the queue's lock.
+// Under the cache's lock only leaf locks are taken. It is taken under the scheduling queue's lock, so the functions of Config must not
+// call anything that takes the queue's lock.
 package gangcache
 
 import (

@@ -75,8 +75,8 @@ func (g *gang) checkMemory() {
 	}
 }
 
-// resident is the memory of the pod's agent and its storage process, without arenas, which are found by mapping, as one on a disk counts
-// like any file.
+// resident is the memory of the pod's agent and its storage process without arenas. It reads the mappings, because elsewhere an arena on a
+// disk counts like any file.
 func (p *pod) resident(t *testing.T) (bytes int) {
 	t.Helper()
 	eventually.Holds(t, "an agent of pod "+p.Name, func() (bool, any) {

@@ -54,7 +54,7 @@ func largestGangs(ctx context.Context, m *tenant) (string, error) {
 	return fmt.Sprintf("of %d jobs the last: %s", maxGangs-1, said), nil
 }
 
-// largeJobs are plain Jobs of 1 MB that do not use Holdfast.
+// largeJobs creates Jobs of 1 MiB that do not use Holdfast.
 func largeJobs(ctx context.Context, m *tenant) (string, error) {
 	const n = 32
 	failed := make(chan error, n)

@@ -1,3 +1,3 @@
-// Package kinds tests jobs of other projects' kinds, and under their scheduler, with their real controllers on real kubelets.
+// Package kinds tests other projects' kinds of job with their real controllers, and Volcano's scheduler, on real kubelets.
 // `make test-kinds` builds these controllers.
 package kinds

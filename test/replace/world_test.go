@@ -87,7 +87,7 @@ func install(ctx context.Context, t *testing.T, name string, nodes int) *world {
 	return w
 }
 
-// training is a job whose pods have one rank each and, unless they ask for less, a node for themselves.
+// training is a job whose pods have one rank each and, unless they request less, a node of their own.
 type training struct {
 	name string
 	// nodes are the nodes that it may use.

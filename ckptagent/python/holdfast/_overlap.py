@@ -1,7 +1,7 @@
 """Copies from CUDA devices made beside training, with HOLDFAST_OVERLAP=1 and HOLDFAST_REGISTER=1, and checks that they are not
 torn.
 
-Tensors of an optimizer should not change between two of its steps, but a script may write to them. So the device sums up the
+Tensors of an optimizer should not change between two of its steps, but a script may write to them. So the device checksums the
 source as `save` returns and again after the copy. Regularly a *proof*, a save copied inside `save`, is compared with its source
 as the optimizer's next step begins. docs/designs/checkpoint.md, "Overlapped copies", has the reasons and what this does not
 detect. States in memory are copied inside `save`: a copy beside training would take the cores that training needs.
@@ -246,7 +246,7 @@ def _fly():
 
 
 def _plain(leaf):
-    """Whether a leaf is contiguous device memory that can be copied and summed up as plain bytes."""
+    """Whether a leaf is contiguous device memory that can be copied and checksummed as plain bytes."""
     t = leaf.source
     if leaf.spec[0] not in ("torch", "dtensor") or not _device.is_on_one(t) or not t.is_contiguous() or t.is_conj() or t.is_neg():
         return False

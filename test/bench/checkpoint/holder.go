@@ -77,7 +77,7 @@ func (h *holder) socket(local int) string {
 	return filepath.Join(h.dir, "agent-"+strconv.Itoa(local)+".sock")
 }
 
-// begin begins a generation, once no process of the previous one is left.
+// begin starts a generation; the processes of the previous one must be gone.
 func (h *holder) begin(restore int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
