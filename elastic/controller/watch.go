@@ -208,7 +208,8 @@ func (c *Controller) reconcilePending(ctx context.Context, req ctrl.Request) (ct
 	c.noteFilled(key, pods.Items)
 	if closed[key] {
 		c.stands(key, false)
-		return ctrl.Result{RequeueAfter: overAgain}, nil
+		_, err := c.showHidden(ctx, key, pods.Items, time.Now()) // its controller may yet delete them, as cleanPodPolicy says
+		return ctrl.Result{RequeueAfter: overAgain}, err
 	}
 	again, err := c.tellPending(ctx, key, g, pods.Items)
 	if err != nil {
