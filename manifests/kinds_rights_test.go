@@ -3,6 +3,7 @@ package manifests
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -185,13 +186,18 @@ func TestTheControllerMarksPodsOfVolcano(t *testing.T) {
 	}
 }
 
-// TestTheControllerReadsOtherKinds: it may read and watch each kind that is served and write its status, and change nothing else of it.
+// TestTheControllerReadsOtherKinds: it may read and watch each kind that is served and write its status, and change nothing else of it; of
+// definitions it may read those of other projects' kinds alone.
 func TestTheControllerReadsOtherKinds(t *testing.T) {
 	verbs := map[string]string{}
+	var defined, named []string
 	for _, r := range find[rbacv1.ClusterRole](t, "holdfast-controller").Rules {
 		for _, group := range r.APIGroups {
 			for _, resource := range r.Resources {
 				verbs[group+" "+resource] = fmt.Sprint(r.Verbs)
+				if resource == "customresourcedefinitions" {
+					named = r.ResourceNames
+				}
 			}
 		}
 	}
@@ -200,10 +206,15 @@ func TestTheControllerReadsOtherKinds(t *testing.T) {
 		reads := "[get list watch]"
 		if kind == (kinds.Kind)(kinds.BatchJob{}) {
 			reads = "[get list watch patch]" // backoffLimit, and an annotation
+		} else {
+			defined = append(defined, kind.Resource()+"."+kind.GroupVersionKind().Group)
 		}
 		if verbs[at] != reads || verbs[at+"/status"] != "[patch]" || verbs[at+"/finalizers"] != "[update]" {
 			t.Errorf("%s: %s, status %s, finalizers %s", at, verbs[at], verbs[at+"/status"], verbs[at+"/finalizers"])
 		}
+	}
+	if got := verbs["apiextensions.k8s.io customresourcedefinitions"]; got != "[get]" || !slices.Equal(named, defined) {
+		t.Errorf("definitions: %s of %v, want %v", got, named, defined)
 	}
 }
 

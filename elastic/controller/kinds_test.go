@@ -417,6 +417,7 @@ func TestWhatBecomesOfEachKind(t *testing.T) {
 		for name, c := range map[string]struct {
 			change    func(*unstructured.Unstructured) // nil: there is none
 			away      bool
+			undefined bool
 			over      bool
 			suspended bool
 			told      int
@@ -428,6 +429,7 @@ func TestWhatBecomesOfEachKind(t *testing.T) {
 			"gone":                    {over: true},
 			"replaced under its name": {change: func(u *unstructured.Unstructured) { u.SetUID("newer") }, over: true},
 			"its kind is not served":  {change: func(*unstructured.Unstructured) {}, away: true, err: true},
+			"its kind is not defined": {undefined: true, over: true},
 		} {
 			t.Run(kind.Resource()+"."+kind.GroupVersionKind().Group+"/"+name, func(t *testing.T) {
 				g, obj := ofKind(kind)
@@ -438,7 +440,9 @@ func TestWhatBecomesOfEachKind(t *testing.T) {
 					all = append(all, obj)
 				}
 				b, server := newKindBench(t, all...)
-				server.Serve(kind, !c.away)
+				if server.Serve(kind, !c.away); c.undefined {
+					server.Undefine(kind)
+				}
 				l := &listener{}
 				b.Coordinator = l
 				_, err := b.reconcilePending(t.Context(), ctrl.Request{NamespacedName: jobName(key)})
@@ -508,5 +512,22 @@ func TestAHiddenPodIsShownAgain(t *testing.T) {
 	}
 	if _, err := b.showHidden(t.Context(), key, []corev1.Pod{*ended}, noon); err != nil || b.pod(t, "ended").Labels[kinds.FoundBy] != "train" {
 		t.Errorf("one that ends meanwhile must be counted: %v, %v", err, b.pod(t, "ended").Labels)
+	}
+}
+
+// TestAHiddenPodOfAJobThatIsOver is shown again as well: its controller deletes the pods that it finds, where cleanPodPolicy says so.
+func TestAHiddenPodOfAJobThatIsOver(t *testing.T) {
+	kind := kinds.PyTorchJob{}
+	g, obj := ofKind(kind)
+	obj.Object["status"] = kind.Fail(obj, kinds.Failure{At: noon, Now: true}).Patch["status"]
+	b, _ := newKindBench(t, g, obj, podOf(kind, 0, "uid-0", func(p *corev1.Pod) { delete(p.Labels, kinds.FoundBy) }))
+	l := &listener{}
+	b.Coordinator = l
+	b.hidden["uid-0"] = time.Now().Add(-hiddenMost)
+	if _, err := b.reconcilePending(t.Context(), ctrl.Request{NamespacedName: jobName(key)}); err != nil || len(l.over) == 0 {
+		t.Fatalf("%v, over: %v", err, l.over)
+	}
+	if p := b.pod(t, "train-worker-0"); p.Labels[kinds.FoundBy] != "train" {
+		t.Errorf("labels %v", p.Labels)
 	}
 }

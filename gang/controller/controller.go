@@ -154,14 +154,17 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		g = nil
 	}
 	job := holder(g, all)
-	if unread := c.unread(g, job); unread != nil {
+	if unread := c.unread(ctx, g, job); unread != nil {
 		log.FromContext(ctx).V(1).Info("whether the Gang's job exists is not known", "because", unread.Error())
 		return reconcile.Result{RequeueAfter: refreshEvery}, nil
 	}
 	if job == nil {
 		c.forget(req.NamespacedName)
 		c.metrics.forget(req.NamespacedName)
-		return reconcile.Result{}, c.collect(ctx, g, "")
+		if g == nil {
+			return reconcile.Result{}, nil
+		}
+		return reconcile.Result{RequeueAfter: refreshEvery}, c.collect(ctx, g, "") // its kind's definition may go after the job
 	}
 	c.emitTaken(job, all)
 	if job.DeletionTimestamp != nil {
@@ -196,11 +199,11 @@ func holder(g *v1alpha1.Gang, all []*jobs.Job) *jobs.Job {
 }
 
 // unread is why it is not known whether the job that a Gang names exists; nil: it is known.
-func (c *Controller) unread(g *v1alpha1.Gang, job *jobs.Job) error {
+func (c *Controller) unread(ctx context.Context, g *v1alpha1.Gang, job *jobs.Job) error {
 	if g == nil || job != nil && g.Spec.JobRef.UID == string(job.UID) {
 		return nil
 	}
-	return c.Jobs.Unread(g.Spec.JobRef)
+	return c.Jobs.Unread(ctx, g.Spec.JobRef)
 }
 
 // assess computes the status of a gang that is acted on, and writes it.
@@ -292,14 +295,20 @@ func (c *Controller) ensure(ctx context.Context, g *v1alpha1.Gang, job *jobs.Job
 	return g, nil
 }
 
-// collect deletes a Gang without an owner: its job was deleted with --cascade=orphan. live is the job of that name, if there is one.
+// collect deletes a Gang that Kubernetes' garbage collector leaves: its job was deleted with --cascade=orphan, or with the definition of
+// its kind. live is the job of that name, if there is one.
 func (c *Controller) collect(ctx context.Context, g *v1alpha1.Gang, live types.UID) error {
-	if g == nil || len(g.OwnerReferences) > 0 || g.Spec.JobRef.UID == string(live) {
+	if g.Spec.JobRef.UID == string(live) {
 		return nil
+	}
+	if len(g.OwnerReferences) > 0 {
+		if gone, err := c.Jobs.Undefined(ctx, g.Spec.JobRef); err != nil || !gone {
+			return err
+		}
 	}
 	err := c.Client.Delete(ctx, g, client.Preconditions{UID: &g.UID, ResourceVersion: &g.ResourceVersion})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("deleting Gang %s/%s, whose job was deleted without it: %w", g.Namespace, g.Name, err)
+		return fmt.Errorf("deleting Gang %s/%s, whose job is gone: %w", g.Namespace, g.Name, err)
 	}
 	return nil
 }

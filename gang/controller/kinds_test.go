@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +20,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/handover"
+	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/internal/jobs/jobstest"
 	"holdfast.dev/holdfast/internal/kinds"
 )
@@ -146,7 +148,7 @@ func TestAGangWhoseKindIsNotServed(t *testing.T) {
 	}
 	w.server.Serve(kind, false)
 	w.restart()
-	if err := w.c.Jobs.Unread(g.Spec.JobRef); err == nil {
+	if err := w.c.Jobs.Unread(context.Background(), g.Spec.JobRef); err == nil {
 		t.Fatal("the kind is served")
 	}
 	w.add(job(admitted())) // of the same name
@@ -161,6 +163,41 @@ func TestAGangWhoseKindIsNotServed(t *testing.T) {
 	w.reconcile()
 	if w.reconcile(); w.gang().Spec.JobRef.Kind != "Job" {
 		t.Errorf("the Gang is of a %s", w.gang().Spec.JobRef.Kind)
+	}
+}
+
+// TestAGangWhoseKindIsUndefined is deleted, though it has an owner: Kubernetes' garbage collector deletes nothing whose owner is of a kind
+// that it cannot resolve. Until the definition is gone it stays, and is looked at again.
+func TestAGangWhoseKindIsUndefined(t *testing.T) {
+	for _, kind := range others {
+		for name, restarted := range map[string]bool{"the controller ran": false, "the controller started later": true} {
+			w := newKindsWorld(t, of(kind, "uid-1"))
+			w.reconcile()
+			if err := w.client.Delete(context.Background(), of(kind, "uid-1")); err != nil {
+				t.Fatal(err)
+			}
+			w.server.Knows(w.c.Jobs, kind, key)
+			if r := w.reconcile(); r.RequeueAfter != refreshEvery || w.gang().Name != key.Name {
+				t.Errorf("%s, %s: again after %s", kind.Resource(), name, r.RequeueAfter)
+			}
+			w.server.Undefine(kind)
+			if restarted {
+				w.restart()
+			} else {
+				w.server.Look()
+				eventually.Holds(t, "the kind is not read any more", func() (bool, any) {
+					gone, err := w.c.Jobs.Undefined(context.Background(), w.gang().Spec.JobRef)
+					return gone, err
+				})
+			}
+			w.reconcile()
+			if err := w.client.Get(context.Background(), key, &v1alpha1.Gang{}); !apierrors.IsNotFound(err) {
+				t.Errorf("%s, %s: the Gang stays: %v", kind.Resource(), name, err)
+			}
+			if r := w.reconcile(); r.RequeueAfter != 0 {
+				t.Errorf("%s, %s: again after %s", kind.Resource(), name, r.RequeueAfter)
+			}
+		}
 	}
 }
 

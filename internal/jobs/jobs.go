@@ -1,8 +1,8 @@
 // Package jobs reads the jobs that were opted in, of every kind that Holdfast serves. Batch Jobs come from the manager's cache. Objects
 // of other kinds are watched by their metadata, where and while the cluster serves the kind; what Holdfast must know of one is read from
 // the API server once for each version of it. It promises that a kind that the cluster does not serve, or stops serving, or that
-// cannot be read, delays and stops nothing that other kinds need; that it says where it does not know whether an object exists; and
-// that it keeps a few KiB at most of an object.
+// cannot be read, delays and stops nothing that other kinds need; that an object is said to be gone only where the API server says so of
+// it or of its kind's definition; and that it keeps a few KiB at most of an object.
 package jobs
 
 import (
@@ -87,7 +87,7 @@ type Options struct {
 	Client client.Reader
 	// Live reads objects of all kinds from the API server itself.
 	Live client.Reader
-	// Metadata watches other kinds, Discovery says which of them are served.
+	// Metadata watches other kinds, and reads their definitions; Discovery says which of them are served.
 	Metadata  metadata.Interface
 	Discovery Discovery
 	// Kinds are the kinds that Holdfast serves.
@@ -153,27 +153,23 @@ func (r *Reader) Named(ctx context.Context, name types.NamespacedName) ([]*Job, 
 }
 
 // Live reads the object that has this UID from the API server itself, with its kind; all nil: it is gone. Where its kind is known, from
-// what is watched or from its Gang, one request is made. An object of a kind that the cluster has stopped serving is not taken for
-// gone: that is an error.
+// what is watched or from its Gang, one request is made; else the object may be of each kind. An object of a kind that the cluster has
+// stopped serving is gone only if the kind's definition is: else that is an error.
 func (r *Reader) Live(ctx context.Context, name types.NamespacedName, uid types.UID) (kinds.Kind, *unstructured.Unstructured, error) {
 	known, err := r.kindOf(ctx, name, uid)
 	if err != nil {
 		return nil, nil, err
 	}
+	may := r.o.Kinds
 	if known != nil {
-		obj, err := r.live(ctx, known, name, uid)
-		if obj == nil {
-			known = nil
-		}
-		return known, obj, err
+		may = []kinds.Kind{known}
 	}
 	var failed error
-	for _, kind := range r.o.Kinds {
-		obj, err := r.live(ctx, kind, name, uid)
-		switch {
+	for _, kind := range may {
+		switch obj, err := r.live(ctx, kind, name, uid); {
 		case obj != nil:
 			return kind, obj, nil
-		case err != nil && !isUnserved(err):
+		case err != nil:
 			failed = err
 		}
 	}
@@ -181,19 +177,48 @@ func (r *Reader) Live(ctx context.Context, name types.NamespacedName, uid types.
 }
 
 // Unread is why objects of the kind that a Gang's reference names are not read now, so that one that Named lacks may still exist; nil:
-// they are read, and it is gone. Of a kind that Holdfast does not serve there is none.
-func (r *Reader) Unread(ref v1alpha1.JobReference) error {
+// they are read, or their kind's definition is gone, and it is gone. Of a kind that Holdfast does not serve there is none.
+func (r *Reader) Unread(ctx context.Context, ref v1alpha1.JobReference) error {
 	kind := r.kindOfRef(ref)
 	if _, batch := kind.(kinds.BatchJob); batch || kind == nil {
 		return nil
 	}
 	switch w := r.watch(kind); {
 	case w == nil:
+		gone, err := r.undefined(ctx, kind)
+		if err != nil || gone {
+			return err
+		}
 		return fmt.Errorf("the cluster does not serve %s", resource(kind))
 	case !w.informer.HasSynced():
 		return fmt.Errorf("%s have not been read yet", resource(kind))
 	}
 	return nil
+}
+
+// Undefined says whether the kind that a Gang's reference names is not served and its definition gone. Kubernetes' garbage collector
+// deletes nothing whose owner is of such a kind.
+func (r *Reader) Undefined(ctx context.Context, ref v1alpha1.JobReference) (bool, error) {
+	kind := r.kindOfRef(ref)
+	if _, batch := kind.(kinds.BatchJob); batch || kind == nil || r.watch(kind) != nil {
+		return false, nil
+	}
+	return r.undefined(ctx, kind)
+}
+
+// definitions are the CustomResourceDefinitions.
+var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
+// undefined says whether a kind's definition is gone. The API server removes one only after all its objects.
+func (r *Reader) undefined(ctx context.Context, kind kinds.Kind) (bool, error) {
+	_, err := r.o.Metadata.Resource(definitions).Get(ctx, resource(kind), metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return false, nil
+	case apierrors.IsNotFound(err) && !isUnserved(err):
+		return true, nil
+	}
+	return false, fmt.Errorf("reading the definition of %s: %w", resource(kind), err)
 }
 
 // batchJob returns the admitted batch Job of a name, from the cache.
@@ -261,7 +286,7 @@ func (r *Reader) kindOfRef(ref v1alpha1.JobReference) kinds.Kind {
 	return nil
 }
 
-// live reads an object; nil: there is none that has this UID.
+// live reads an object; nil: there is none that has this UID, or its kind's definition is gone.
 func (r *Reader) live(ctx context.Context, kind kinds.Kind, name types.NamespacedName, uid types.UID) (*unstructured.Unstructured, error) {
 	obj := &unstructured.Unstructured{}
 	obj.SetGroupVersionKind(kind.GroupVersionKind())
@@ -271,6 +296,11 @@ func (r *Reader) live(ctx context.Context, kind kinds.Kind, name types.Namespace
 		return obj, nil
 	case err == nil, apierrors.IsNotFound(err) && !isUnserved(err):
 		return nil, nil
+	}
+	if _, batch := kind.(kinds.BatchJob); isUnserved(err) && !batch {
+		if gone, unknown := r.undefined(ctx, kind); gone || unknown != nil {
+			return nil, unknown
+		}
 	}
 	return nil, fmt.Errorf("reading %s: %w", Text(kind, name), err)
 }

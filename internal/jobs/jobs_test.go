@@ -289,15 +289,9 @@ func TestAnAnnotationThatIsRemoved(t *testing.T) {
 func TestAKindComesAndGoes(t *testing.T) {
 	kind := kinds.JobSet{}
 	w := newServer(t, batchJob("batch"))
-	w.server.Serve(kind, false)
+	w.server.Undefine(kind)
 	w.reader = w.server.Reader(w.api)
 	ref := v1alpha1.JobReference{APIVersion: "jobset.x-k8s.io/v1alpha2", Kind: "JobSet"}
-	if err := w.reader.Unread(ref); err == nil || !strings.Contains(err.Error(), "does not serve jobsets.jobset.x-k8s.io") {
-		t.Error(err)
-	}
-	if kind, obj, err := w.reader.Live(context.Background(), key, "gone"); kind != nil || obj != nil || err != nil {
-		t.Errorf("an object of no known kind: %v, %v, %v", kind, obj, err)
-	}
 	w.uids("batch")
 	next := w.requests()
 	for _, uid := range []types.UID{"uid-1", "uid-2"} {
@@ -306,7 +300,7 @@ func TestAKindComesAndGoes(t *testing.T) {
 		w.server.Look()
 		next("the kind came")
 		w.uids("batch", string(uid))
-		if err := w.reader.Unread(ref); err != nil {
+		if err := w.reader.Unread(context.Background(), ref); err != nil {
 			t.Error(err)
 		}
 		if k, obj, err := w.reader.Live(context.Background(), key, uid); err != nil || k != kind || obj == nil {
@@ -320,20 +314,59 @@ func TestAKindComesAndGoes(t *testing.T) {
 	}
 }
 
-// TestAnObjectOfAKindThatWentIsNotGone: whether it is, is not known.
-func TestAnObjectOfAKindThatWentIsNotGone(t *testing.T) {
-	kind := kinds.PyTorchJob{}
-	w := newWorld(t, object(kind, "uid-1"), &v1alpha1.Gang{
-		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
-		Spec:       v1alpha1.GangSpec{JobRef: v1alpha1.JobReference{APIVersion: "kubeflow.org/v1", Kind: "PyTorchJob", UID: "uid-1"}},
-	})
-	w.server.Serve(kind, false)
-	for what := range 2 {
-		if _, obj, err := w.reader.Live(context.Background(), key, "uid-1"); obj != nil || err == nil {
-			t.Errorf("%d: %v, %v", what, obj, err)
+// TestAnObjectOfAKindThatIsNotServed: where neither its Gang nor a watch knew its kind, and where one does, it is not known whether the
+// object is gone while the kind's definition is there or cannot be read; once that is gone, the object is.
+func TestAnObjectOfAKindThatIsNotServed(t *testing.T) {
+	kind, ref := kinds.PyTorchJob{}, v1alpha1.JobReference{APIVersion: "kubeflow.org/v1", Kind: "PyTorchJob", UID: "uid-1"}
+	gang := &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Spec: v1alpha1.GangSpec{JobRef: ref}}
+	gone := func(t *testing.T, w *world, uid types.UID, want string) {
+		t.Helper()
+		_, obj, err := w.reader.Live(context.Background(), key, uid)
+		if obj != nil || (err == nil) != (want == "") || want != "" && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, %v, want %q", uid, obj, err, want)
 		}
-		w.server.Look()
-		w.uids()
+	}
+	for name, c := range map[string]struct {
+		there   []client.Object
+		watched bool
+	}{
+		"of no known kind": {[]client.Object{object(kind, "uid-1")}, false},
+		"its Gang is left": {[]client.Object{object(kind, "uid-1"), gang}, false},
+		"it was watched":   {[]client.Object{object(kind, "uid-1"), gang}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newServer(t, c.there...)
+			w.server.Serve(kind, c.watched)
+			w.reader = w.server.Reader(w.api)
+			w.server.Serve(kind, false)
+			gone(t, w, "uid-1", "reading pytorchjobs.kubeflow.org team/llama")
+			w.server.Look()
+			w.uids()
+			if err := w.reader.Unread(context.Background(), ref); err == nil || !strings.Contains(err.Error(), "does not serve pytorchjobs.kubeflow.org") {
+				t.Error(err)
+			}
+			w.server.BreakDiscovery(errors.New("the server is busy"))
+			gone(t, w, "uid-1", "reading the definition of pytorchjobs.kubeflow.org: the server is busy")
+			if err := w.reader.Unread(context.Background(), ref); err == nil {
+				t.Error("a kind whose definition cannot be read is taken for read")
+			}
+			if _, err := w.reader.Undefined(context.Background(), ref); err == nil {
+				t.Error("a definition that cannot be read is taken for known")
+			}
+			w.server.BreakDiscovery(nil)
+			if is, err := w.reader.Undefined(context.Background(), ref); is || err != nil {
+				t.Error(is, err)
+			}
+			w.server.Undefine(kind)
+			gone(t, w, "uid-1", "")
+			gone(t, w, "never", "")
+			if err := w.reader.Unread(context.Background(), ref); err != nil {
+				t.Error(err)
+			}
+			if is, err := w.reader.Undefined(context.Background(), ref); !is || err != nil {
+				t.Error(is, err)
+			}
+		})
 	}
 }
 
@@ -358,12 +391,12 @@ func TestAKindThatCannotBeRead(t *testing.T) {
 	w.reader = w.server.Reader(w.api)
 	close(done)
 	w.uids("batch", "pytorch")
-	if err := w.reader.Unread(ref); err == nil || !strings.Contains(err.Error(), "have not been read yet") {
+	if err := w.reader.Unread(context.Background(), ref); err == nil || !strings.Contains(err.Error(), "have not been read yet") {
 		t.Error(err)
 	}
 	w.server.Break(broken, nil)
 	w.uids("batch", "pytorch", "set")
-	if err := w.reader.Unread(ref); err != nil {
+	if err := w.reader.Unread(context.Background(), ref); err != nil {
 		t.Error(err)
 	}
 }

@@ -3,12 +3,14 @@ package nodeoutage
 import (
 	"errors"
 	"maps"
+	"testing"
 
 	"github.com/go-logr/logr"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -110,7 +112,7 @@ func (w *world) gives(c *devcluster.Cluster, config *rest.Config, policy corev1.
 	gang := &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 		Spec: v1alpha1.GangSpec{Members: 1, JobRef: v1alpha1.JobReference{APIVersion: "batch/v1", Kind: "Job", Name: name, UID: string(job.UID)}}}
 	eventually.Succeeds(w.t, "the Gang of Job "+name, func() error { return client.IgnoreAlreadyExists(own.Create(w.ctx, gang)) })
-	store := storeOver(own)
+	store := storeOver(w.t, own, config)
 	if err := store.End(w.ctx, coordinator.Key{
 		Namespace: "default",
 		Name:      name,
@@ -128,12 +130,23 @@ func (w *world) gives(c *devcluster.Cluster, config *rest.Config, policy corev1.
 }
 
 // storeOver is the elastic controller over a client, without caches.
-func storeOver(api client.Client) *elasticcontroller.Controller {
+func storeOver(t *testing.T, api client.Client, config *rest.Config) *elasticcontroller.Controller {
+	t.Helper()
 	return elasticcontroller.New(elasticcontroller.Options{
 		Client:   api,
 		Live:     api,
-		Jobs:     jobs.New(jobs.Options{Client: api, Live: api, Kinds: kinds.Served(), Log: logr.Discard()}),
+		Jobs:     jobsOver(t, api, config),
 		Recorder: events.NewFakeRecorder(20),
 		Log:      logr.Discard(),
 	})
+}
+
+// jobsOver reads jobs over a client, and watches none.
+func jobsOver(t *testing.T, api client.Client, config *rest.Config) *jobs.Reader {
+	t.Helper()
+	ofMetadata, err := metadata.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return jobs.New(jobs.Options{Client: api, Live: api, Metadata: ofMetadata, Kinds: kinds.Served(), Log: logr.Discard()})
 }

@@ -1,6 +1,7 @@
 package nodeoutage
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -21,7 +22,8 @@ import (
 )
 
 // objectsOfGangsAlone: with the rights that ship, the controller can make an object of another project's kind fail that was opted in, and
-// do nothing else to it and nothing to others.
+// do nothing else to it and nothing to others. It takes the object for gone once that is, with its kind's definition, and not while the
+// kind is defined and not served.
 func objectsOfGangsAlone(w *world, c *devcluster.Cluster) {
 	w.gangs(c)
 	try := w.asController(c)
@@ -76,7 +78,7 @@ func objectsOfGangsAlone(w *world, c *devcluster.Cluster) {
 		}
 		eventually.Succeeds(w.t, "its Gang", func() error { return own.Create(w.ctx, gang.DeepCopy()) })
 		key := coordinator.Key{Namespace: "default", Name: "given-up", Job: uid}
-		if err := storeOver(own).End(w.ctx, key, elastic.Verdict{Reason: elastic.ReasonNoProgress, ExitCode: 1}); err != nil {
+		if err := storeOver(w.t, own, try.config).End(w.ctx, key, elastic.Verdict{Reason: elastic.ReasonNoProgress, ExitCode: 1}); err != nil {
 			w.t.Errorf("with its own rights the controller cannot make a %s fail: %v", kinds.Title(kind), err)
 		}
 		after := made["given-up"].DeepCopy()
@@ -86,6 +88,39 @@ func objectsOfGangsAlone(w *world, c *devcluster.Cluster) {
 		if s := kind.State(after); !s.Failed || !strings.Contains(fmt.Sprint(after.Object["status"]), string(elastic.ReasonNoProgress)) {
 			w.t.Errorf("%s: %+v, status %v", kinds.Title(kind), s, after.Object["status"])
 		}
+		w.undefine(admin, kind, func(uid types.UID) error {
+			_, obj, err := jobsOver(w.t, own, try.config).Live(w.ctx, client.ObjectKeyFromObject(after), uid)
+			if obj != nil {
+				err = errors.New("the object is there")
+			}
+			return err
+		}, after.GetUID(), "of-another-object")
+	}
+}
+
+// undefine ends the serving of a kind and then deletes its definition; gone returns nil for the UID of an object that is taken for gone.
+func (w *world) undefine(admin client.Client, kind kinds.Kind, gone func(types.UID) error, uids ...types.UID) {
+	w.t.Helper()
+	crd := definition(kind)
+	if err := admin.Get(w.ctx, client.ObjectKeyFromObject(crd), crd); err != nil {
+		w.t.Fatal(err)
+	}
+	crd.Spec.Versions = append(crd.Spec.Versions, *crd.Spec.Versions[0].DeepCopy())
+	crd.Spec.Versions[0].Served, crd.Spec.Versions[1].Storage, crd.Spec.Versions[1].Name = false, false, "v0"
+	if err := admin.Update(w.ctx, crd); err != nil {
+		w.t.Fatal(err)
+	}
+	for _, uid := range uids {
+		eventually.Holds(w.t, kinds.Title(kind)+" is not served: of an object nothing is known", func() (bool, any) {
+			err := gone(uid)
+			return err != nil && strings.Contains(err.Error(), "could not find the requested resource"), err
+		})
+	}
+	if err := admin.Delete(w.ctx, crd); err != nil {
+		w.t.Fatal(err)
+	}
+	for _, uid := range uids {
+		eventually.Succeeds(w.t, kinds.Title(kind)+" is not defined: its objects are gone", func() error { return gone(uid) })
 	}
 }
 

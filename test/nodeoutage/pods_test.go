@@ -117,7 +117,7 @@ func (w *world) replaces(c *devcluster.Cluster, config *rest.Config, pod *corev1
 	gang.Spec.Members = 1
 	gang.Spec.JobRef = v1alpha1.JobReference{APIVersion: "batch/v1", Kind: "Job", Name: "a-gang", UID: string(membership.JobUID(pod))}
 	eventually.Succeeds(w.t, "the Gang", func() error { return client.IgnoreAlreadyExists(api.Create(w.ctx, gang)) })
-	store := storeOver(api)
+	store := storeOver(w.t, api, config)
 	key := coordinator.Key{Namespace: pod.Namespace, Name: "a-gang", Job: string(membership.JobUID(pod))}
 	if err := store.Replace(w.ctx, key, elastic.Termination{Pod: string(pod.UID), Name: pod.Name, Cause: v1alpha1.CauseNodeGone}); err != nil {
 		w.t.Fatalf("with its own rights the controller cannot replace a pod: %v", err)

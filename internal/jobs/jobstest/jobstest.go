@@ -37,9 +37,11 @@ type Server struct {
 	api client.WithWatch
 
 	mu sync.Mutex
-	// down is why a kind's metadata cannot be read, and away are the kinds that are not served. All below is guarded by mu.
+	// down is why a kind's metadata cannot be read, away are the kinds that are not served, and gone those of them that have no
+	// definition. All below is guarded by mu.
 	down  map[schema.GroupKind]error
 	away  map[schema.GroupKind]bool
+	gone  map[schema.GroupKind]bool
 	open  map[schema.GroupKind][]watch.Interface
 	reads map[schema.GroupKind]int
 	// failing is why discovery fails.
@@ -54,6 +56,7 @@ func New(t testing.TB, api client.WithWatch) *Server {
 		api:   api,
 		down:  map[schema.GroupKind]error{},
 		away:  map[schema.GroupKind]bool{},
+		gone:  map[schema.GroupKind]bool{},
 		open:  map[schema.GroupKind][]watch.Interface{},
 		reads: map[schema.GroupKind]int{},
 	}
@@ -87,12 +90,17 @@ func (s *Server) Reads(kind kinds.Kind) int {
 	return s.reads[kind.GroupVersionKind().GroupKind()]
 }
 
-// Serve has the server serve a kind, or not any more: then its watches end, as those of a CustomResourceDefinition that is deleted.
-func (s *Server) Serve(kind kinds.Kind, served bool) {
+// Serve has the server serve a kind, or not any more: then its watches end, and its definition stays.
+func (s *Server) Serve(kind kinds.Kind, served bool) { s.define(kind, !served, false) }
+
+// Undefine has the server serve a kind no more, whose definition is deleted.
+func (s *Server) Undefine(kind kinds.Kind) { s.define(kind, true, true) }
+
+func (s *Server) define(kind kinds.Kind, away, gone bool) {
 	gk := kind.GroupVersionKind().GroupKind()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.away[gk] = !served
+	s.away[gk], s.gone[gk] = away, gone
 	s.end(gk)
 }
 
@@ -105,7 +113,7 @@ func (s *Server) Break(kind kinds.Kind, with error) {
 	s.end(gk)
 }
 
-// BreakDiscovery has the server not say what it serves; nil: it does again.
+// BreakDiscovery has the server not say what it serves, nor which kinds are defined; nil: it does again.
 func (s *Server) BreakDiscovery(with error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,6 +210,9 @@ func unserved(resource string) error {
 
 // Resource implements metadata.Interface.
 func (s *Server) Resource(gvr schema.GroupVersionResource) metadata.Getter {
+	if gvr.Resource == "customresourcedefinitions" {
+		return definitions{server: s}
+	}
 	for _, kind := range kinds.Served() {
 		if gvk := kind.GroupVersionKind(); gvk.GroupVersion().WithResource(kind.Resource()) == gvr {
 			return resource{server: s, gvk: gvk}
@@ -209,6 +220,28 @@ func (s *Server) Resource(gvr schema.GroupVersionResource) metadata.Getter {
 	}
 	s.t.Fatalf("metadata of %s are read", gvr)
 	return nil
+}
+
+// definitions are those of kinds. Other methods than Get must not be called.
+type definitions struct {
+	metadata.Getter
+
+	server *Server
+}
+
+// Get implements metadata.ResourceInterface.
+func (d definitions) Get(_ context.Context, name string, _ metav1.GetOptions, _ ...string) (*metav1.PartialObjectMetadata, error) {
+	d.server.mu.Lock()
+	defer d.server.mu.Unlock()
+	if d.server.failing != nil {
+		return nil, d.server.failing
+	}
+	for _, kind := range kinds.Served() {
+		if gk := kind.GroupVersionKind().GroupKind(); kind.Resource()+"."+gk.Group == name && !d.server.gone[gk] {
+			return &metav1.PartialObjectMetadata{}, nil
+		}
+	}
+	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "customresourcedefinitions"}, name)
 }
 
 // resource is the metadata of a kind's objects. Other methods than List and Watch must not be called.
