@@ -57,14 +57,14 @@ func Tail(text string, limit int) string {
 		return text
 	}
 	if i := strings.LastIndexByte(text, '\n'); len(text)-i-1 > limit {
-		return cut(text[i+1:], limit)
+		return Cut(text[i+1:], limit)
 	}
 	text = text[len(text)-limit-1:]
 	return text[strings.IndexByte(text, '\n')+1:]
 }
 
-// cut shortens s to limit bytes without breaking a character.
-func cut(s string, limit int) string {
+// Cut shortens s to limit bytes without breaking a character.
+func Cut(s string, limit int) string {
 	const mark = "…"
 	if len(s) <= limit {
 		return s
@@ -133,7 +133,7 @@ func signature(message string) string {
 			break
 		}
 	}
-	last := cut(strings.TrimSpace(lines[len(lines)-1]), signatureLimit)
+	last := Cut(strings.TrimSpace(lines[len(lines)-1]), signatureLimit)
 	s := where + "\n" + last
 	for _, v := range volatile {
 		s = v.re.ReplaceAllString(s, v.to)

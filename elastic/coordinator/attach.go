@@ -280,7 +280,7 @@ func check(r *protocol.Report, pod string, addresses []string) error {
 	case slices.ContainsFunc(texts, func(t string) bool { return len(t) > protocol.MaxText+protocol.MaxText/2 }):
 		return status.Errorf(codes.InvalidArgument, "a text of more than %d bytes", protocol.MaxText)
 	}
-	return nil
+	return checkLooks(r)
 }
 
 // isAddress reports whether a text is an IP address without a zone: a zone may be any text, and no pod's address has one.
@@ -300,6 +300,7 @@ func clean(r *protocol.Report) {
 			e.Traceback = cause.Printable(e.Traceback)
 		}
 	}
+	cleanLooks(r)
 }
 
 func (k Key) String() string { return fmt.Sprintf("%s/%s", k.Namespace, k.Name) }

@@ -26,6 +26,11 @@ var mostEntries = map[protoreflect.FullName]int{
 	"holdfast.coordinator.v1.Rank.sealed":    maxSealed,
 
 	"holdfast.coordinator.v1.Rank.sealed_branch": maxSealed,
+
+	"holdfast.coordinator.v1.Report.looks":    protocol.MaxLooks,
+	"holdfast.coordinator.v1.Look.groups":     protocol.MaxLookGroups,
+	"holdfast.coordinator.v1.Look.frames":     protocol.MaxLookFrames,
+	"holdfast.coordinator.v1.GroupLook.ranks": protocol.MaxLookRanges,
 }
 
 var reportFields = (&coordinatorv1.Report{}).ProtoReflect().Descriptor()

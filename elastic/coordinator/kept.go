@@ -48,7 +48,7 @@ func (k *keptReports) grow(namespace string, by, most int64) bool {
 
 // sizeOf estimates the memory of a stored report.
 func sizeOf(r *protocol.Report) int64 {
-	n := reportBytes + len(r.Rank)*rankBytes + len(r.Refused) + len(r.Unprotected) + len(r.Address)
+	n := reportBytes + len(r.Rank)*rankBytes + len(r.Refused) + len(r.Unprotected) + len(r.Address) + sizeOfLooks(r)
 	for _, note := range r.Notes {
 		n += len(note)
 	}
@@ -60,9 +60,9 @@ func sizeOf(r *protocol.Report) int64 {
 	return int64(n)
 }
 
-// withoutTexts drops what no decision needs.
+// withoutTexts drops texts for users, and looks: a gang whose looks are dropped is judged by none.
 func withoutTexts(r *protocol.Report) {
-	r.Notes = nil
+	r.Notes, r.Looks = nil, nil
 	for i := range r.Rank {
 		if e := r.Rank[i].Exit; e != nil {
 			short := *e

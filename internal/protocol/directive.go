@@ -67,6 +67,9 @@ type Directive struct {
 	// HaltWithin comes with OrderHalt: ranks that handle SIGTERM may take this long to end if their launcher's shutdown timeout is shorter.
 	// 0: the launcher's applies.
 	HaltWithin time.Duration
+	// Look is the number of the newest look that the coordinator wants of each rank; 0: none. Numbers of one gang only rise. An agent
+	// answers the number that it received last, once (Report.Look).
+	Look int64
 	// Authorities, in PEM, are all further authorities that may sign the coordinator's certificate, beside those in the pod's template; "":
 	// unchanged. They are in the first directive of a stream, which the former authorities have authenticated.
 	Authorities string

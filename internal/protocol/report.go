@@ -71,6 +71,10 @@ type Report struct {
 	// Waited is the number of ranks that handled SIGTERM when the newest generation was ended in this pod, WaitedFor how long they took.
 	Waited    int
 	WaitedFor time.Duration
+	// Look is the newest look that this incarnation answered; 0: none. Looks are its answer, one per local rank of the generation that
+	// runs, until the directive wants another look, or none.
+	Look  int64
+	Looks []Look
 }
 
 // Rank is the report on one rank.

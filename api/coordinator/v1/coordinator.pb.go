@@ -176,6 +176,8 @@ type Report struct {
 	MaxRestarts   *uint32 `protobuf:"varint,30,opt,name=max_restarts,json=maxRestarts,proto3,oneof" json:"max_restarts,omitempty"`
 	Waited        uint32  `protobuf:"varint,31,opt,name=waited,proto3" json:"waited,omitempty"`
 	WaitedMs      uint32  `protobuf:"varint,32,opt,name=waited_ms,json=waitedMs,proto3" json:"waited_ms,omitempty"`
+	Look          uint64  `protobuf:"varint,33,opt,name=look,proto3" json:"look,omitempty"`
+	Looks         []*Look `protobuf:"bytes,34,rep,name=looks,proto3" json:"looks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -427,6 +429,433 @@ func (x *Report) GetWaitedMs() uint32 {
 	return 0
 }
 
+func (x *Report) GetLook() uint64 {
+	if x != nil {
+		return x.Look
+	}
+	return 0
+}
+
+func (x *Report) GetLooks() []*Look {
+	if x != nil {
+		return x.Looks
+	}
+	return nil
+}
+
+type Look struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	LocalRank uint32                 `protobuf:"varint,1,opt,name=local_rank,json=localRank,proto3" json:"local_rank,omitempty"`
+	Pid       int32                  `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
+	Groups    []*GroupLook           `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty"`
+	// As protocol.StackState.
+	Stack         uint32   `protobuf:"varint,4,opt,name=stack,proto3" json:"stack,omitempty"`
+	Frames        []*Frame `protobuf:"bytes,5,rep,name=frames,proto3" json:"frames,omitempty"`
+	Native        string   `protobuf:"bytes,6,opt,name=native,proto3" json:"native,omitempty"`
+	State         uint32   `protobuf:"varint,7,opt,name=state,proto3" json:"state,omitempty"`
+	CpuMs         uint64   `protobuf:"varint,8,opt,name=cpu_ms,json=cpuMs,proto3" json:"cpu_ms,omitempty"`
+	MainCpuMs     uint64   `protobuf:"varint,9,opt,name=main_cpu_ms,json=mainCpuMs,proto3" json:"main_cpu_ms,omitempty"`
+	Io            uint64   `protobuf:"varint,10,opt,name=io,proto3" json:"io,omitempty"`
+	Processes     uint32   `protobuf:"varint,11,opt,name=processes,proto3" json:"processes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Look) Reset() {
+	*x = Look{}
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Look) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Look) ProtoMessage() {}
+
+func (x *Look) ProtoReflect() protoreflect.Message {
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Look.ProtoReflect.Descriptor instead.
+func (*Look) Descriptor() ([]byte, []int) {
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Look) GetLocalRank() uint32 {
+	if x != nil {
+		return x.LocalRank
+	}
+	return 0
+}
+
+func (x *Look) GetPid() int32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *Look) GetGroups() []*GroupLook {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *Look) GetStack() uint32 {
+	if x != nil {
+		return x.Stack
+	}
+	return 0
+}
+
+func (x *Look) GetFrames() []*Frame {
+	if x != nil {
+		return x.Frames
+	}
+	return nil
+}
+
+func (x *Look) GetNative() string {
+	if x != nil {
+		return x.Native
+	}
+	return ""
+}
+
+func (x *Look) GetState() uint32 {
+	if x != nil {
+		return x.State
+	}
+	return 0
+}
+
+func (x *Look) GetCpuMs() uint64 {
+	if x != nil {
+		return x.CpuMs
+	}
+	return 0
+}
+
+func (x *Look) GetMainCpuMs() uint64 {
+	if x != nil {
+		return x.MainCpuMs
+	}
+	return 0
+}
+
+func (x *Look) GetIo() uint64 {
+	if x != nil {
+		return x.Io
+	}
+	return 0
+}
+
+func (x *Look) GetProcesses() uint32 {
+	if x != nil {
+		return x.Processes
+	}
+	return 0
+}
+
+type GroupLook struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Ranks         []*RankRange           `protobuf:"bytes,2,rep,name=ranks,proto3" json:"ranks,omitempty"`
+	Enqueued      int64                  `protobuf:"varint,3,opt,name=enqueued,proto3" json:"enqueued,omitempty"`
+	Started       int64                  `protobuf:"varint,4,opt,name=started,proto3" json:"started,omitempty"`
+	Completed     int64                  `protobuf:"varint,5,opt,name=completed,proto3" json:"completed,omitempty"`
+	Open          *Operation             `protobuf:"bytes,6,opt,name=open,proto3" json:"open,omitempty"`
+	Last          *Operation             `protobuf:"bytes,7,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupLook) Reset() {
+	*x = GroupLook{}
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupLook) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupLook) ProtoMessage() {}
+
+func (x *GroupLook) ProtoReflect() protoreflect.Message {
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupLook.ProtoReflect.Descriptor instead.
+func (*GroupLook) Descriptor() ([]byte, []int) {
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *GroupLook) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GroupLook) GetRanks() []*RankRange {
+	if x != nil {
+		return x.Ranks
+	}
+	return nil
+}
+
+func (x *GroupLook) GetEnqueued() int64 {
+	if x != nil {
+		return x.Enqueued
+	}
+	return 0
+}
+
+func (x *GroupLook) GetStarted() int64 {
+	if x != nil {
+		return x.Started
+	}
+	return 0
+}
+
+func (x *GroupLook) GetCompleted() int64 {
+	if x != nil {
+		return x.Completed
+	}
+	return 0
+}
+
+func (x *GroupLook) GetOpen() *Operation {
+	if x != nil {
+		return x.Open
+	}
+	return nil
+}
+
+func (x *GroupLook) GetLast() *Operation {
+	if x != nil {
+		return x.Last
+	}
+	return nil
+}
+
+type RankRange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	First         uint32                 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	Count         uint32                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	Step          int32                  `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RankRange) Reset() {
+	*x = RankRange{}
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RankRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RankRange) ProtoMessage() {}
+
+func (x *RankRange) ProtoReflect() protoreflect.Message {
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RankRange.ProtoReflect.Descriptor instead.
+func (*RankRange) Descriptor() ([]byte, []int) {
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *RankRange) GetFirst() uint32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *RankRange) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *RankRange) GetStep() int32 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+type Operation struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           int64                  `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	P2P           bool                   `protobuf:"varint,2,opt,name=p2p,proto3" json:"p2p,omitempty"`
+	Peer          uint32                 `protobuf:"varint,3,opt,name=peer,proto3" json:"peer,omitempty"`
+	Name          string                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	Sizes         string                 `protobuf:"bytes,5,opt,name=sizes,proto3" json:"sizes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Operation) Reset() {
+	*x = Operation{}
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Operation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Operation) ProtoMessage() {}
+
+func (x *Operation) ProtoReflect() protoreflect.Message {
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Operation.ProtoReflect.Descriptor instead.
+func (*Operation) Descriptor() ([]byte, []int) {
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Operation) GetSeq() int64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Operation) GetP2P() bool {
+	if x != nil {
+		return x.P2P
+	}
+	return false
+}
+
+func (x *Operation) GetPeer() uint32 {
+	if x != nil {
+		return x.Peer
+	}
+	return 0
+}
+
+func (x *Operation) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Operation) GetSizes() string {
+	if x != nil {
+		return x.Sizes
+	}
+	return ""
+}
+
+type Frame struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Function      string                 `protobuf:"bytes,1,opt,name=function,proto3" json:"function,omitempty"`
+	File          string                 `protobuf:"bytes,2,opt,name=file,proto3" json:"file,omitempty"`
+	Line          uint32                 `protobuf:"varint,3,opt,name=line,proto3" json:"line,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Frame) Reset() {
+	*x = Frame{}
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Frame) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Frame) ProtoMessage() {}
+
+func (x *Frame) ProtoReflect() protoreflect.Message {
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Frame.ProtoReflect.Descriptor instead.
+func (*Frame) Descriptor() ([]byte, []int) {
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Frame) GetFunction() string {
+	if x != nil {
+		return x.Function
+	}
+	return ""
+}
+
+func (x *Frame) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *Frame) GetLine() uint32 {
+	if x != nil {
+		return x.Line
+	}
+	return 0
+}
+
 type Mark struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Step          uint64                 `protobuf:"varint,1,opt,name=step,proto3" json:"step,omitempty"`
@@ -438,7 +867,7 @@ type Mark struct {
 
 func (x *Mark) Reset() {
 	*x = Mark{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[1]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -450,7 +879,7 @@ func (x *Mark) String() string {
 func (*Mark) ProtoMessage() {}
 
 func (x *Mark) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[1]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -463,7 +892,7 @@ func (x *Mark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mark.ProtoReflect.Descriptor instead.
 func (*Mark) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{1}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Mark) GetStep() uint64 {
@@ -510,7 +939,7 @@ type Rank struct {
 
 func (x *Rank) Reset() {
 	*x = Rank{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[2]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -522,7 +951,7 @@ func (x *Rank) String() string {
 func (*Rank) ProtoMessage() {}
 
 func (x *Rank) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[2]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -535,7 +964,7 @@ func (x *Rank) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rank.ProtoReflect.Descriptor instead.
 func (*Rank) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{2}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Rank) GetLocalRank() uint32 {
@@ -635,7 +1064,7 @@ type Saves struct {
 
 func (x *Saves) Reset() {
 	*x = Saves{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -647,7 +1076,7 @@ func (x *Saves) String() string {
 func (*Saves) ProtoMessage() {}
 
 func (x *Saves) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -660,7 +1089,7 @@ func (x *Saves) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Saves.ProtoReflect.Descriptor instead.
 func (*Saves) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{3}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Saves) GetCopied() uint32 {
@@ -709,7 +1138,7 @@ type Copied struct {
 
 func (x *Copied) Reset() {
 	*x = Copied{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -721,7 +1150,7 @@ func (x *Copied) String() string {
 func (*Copied) ProtoMessage() {}
 
 func (x *Copied) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -734,7 +1163,7 @@ func (x *Copied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copied.ProtoReflect.Descriptor instead.
 func (*Copied) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{4}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Copied) GetMark() *Mark {
@@ -772,7 +1201,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -784,7 +1213,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -797,7 +1226,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{5}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -852,7 +1281,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -864,7 +1293,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -877,7 +1306,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{6}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Timeline) GetDetected() int64 {
@@ -958,13 +1387,14 @@ type Directive struct {
 	DurableBranch     uint64                 `protobuf:"varint,19,opt,name=durable_branch,json=durableBranch,proto3" json:"durable_branch,omitempty"`
 	Launch            uint32                 `protobuf:"varint,21,opt,name=launch,proto3" json:"launch,omitempty"`
 	HaltWithinSeconds uint32                 `protobuf:"varint,23,opt,name=halt_within_seconds,json=haltWithinSeconds,proto3" json:"halt_within_seconds,omitempty"`
+	Look              uint64                 `protobuf:"varint,24,opt,name=look,proto3" json:"look,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Directive) Reset() {
 	*x = Directive{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -976,7 +1406,7 @@ func (x *Directive) String() string {
 func (*Directive) ProtoMessage() {}
 
 func (x *Directive) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -989,7 +1419,7 @@ func (x *Directive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Directive.ProtoReflect.Descriptor instead.
 func (*Directive) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{7}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Directive) GetGeneration() uint64 {
@@ -1132,6 +1562,13 @@ func (x *Directive) GetHaltWithinSeconds() uint32 {
 	return 0
 }
 
+func (x *Directive) GetLook() uint64 {
+	if x != nil {
+		return x.Look
+	}
+	return 0
+}
+
 type Manifest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Mark  *Mark                  `protobuf:"bytes,1,opt,name=mark,proto3" json:"mark,omitempty"`
@@ -1145,7 +1582,7 @@ type Manifest struct {
 
 func (x *Manifest) Reset() {
 	*x = Manifest{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1157,7 +1594,7 @@ func (x *Manifest) String() string {
 func (*Manifest) ProtoMessage() {}
 
 func (x *Manifest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1170,7 +1607,7 @@ func (x *Manifest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Manifest.ProtoReflect.Descriptor instead.
 func (*Manifest) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{8}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Manifest) GetMark() *Mark {
@@ -1211,7 +1648,7 @@ type ManifestRank struct {
 
 func (x *ManifestRank) Reset() {
 	*x = ManifestRank{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1223,7 +1660,7 @@ func (x *ManifestRank) String() string {
 func (*ManifestRank) ProtoMessage() {}
 
 func (x *ManifestRank) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1236,7 +1673,7 @@ func (x *ManifestRank) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ManifestRank.ProtoReflect.Descriptor instead.
 func (*ManifestRank) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{9}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ManifestRank) GetLength() uint64 {
@@ -1273,7 +1710,7 @@ type Generation struct {
 
 func (x *Generation) Reset() {
 	*x = Generation{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[10]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1285,7 +1722,7 @@ func (x *Generation) String() string {
 func (*Generation) ProtoMessage() {}
 
 func (x *Generation) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[10]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1298,7 +1735,7 @@ func (x *Generation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Generation.ProtoReflect.Descriptor instead.
 func (*Generation) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{10}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Generation) GetNumber() uint64 {
@@ -1382,7 +1819,7 @@ var File_api_coordinator_v1_coordinator_proto protoreflect.FileDescriptor
 
 const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
-	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xd1\b\n" +
+	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\x9a\t\n" +
 	"\x06Report\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
@@ -1422,8 +1859,46 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\breturned\x18\x1d \x01(\rR\breturned\x12&\n" +
 	"\fmax_restarts\x18\x1e \x01(\rH\x00R\vmaxRestarts\x88\x01\x01\x12\x16\n" +
 	"\x06waited\x18\x1f \x01(\rR\x06waited\x12\x1b\n" +
-	"\twaited_ms\x18  \x01(\rR\bwaitedMsB\x0f\n" +
-	"\r_max_restarts\"R\n" +
+	"\twaited_ms\x18  \x01(\rR\bwaitedMs\x12\x12\n" +
+	"\x04look\x18! \x01(\x04R\x04look\x123\n" +
+	"\x05looks\x18\" \x03(\v2\x1d.holdfast.coordinator.v1.LookR\x05looksB\x0f\n" +
+	"\r_max_restarts\"\xd4\x02\n" +
+	"\x04Look\x12\x1d\n" +
+	"\n" +
+	"local_rank\x18\x01 \x01(\rR\tlocalRank\x12\x10\n" +
+	"\x03pid\x18\x02 \x01(\x05R\x03pid\x12:\n" +
+	"\x06groups\x18\x03 \x03(\v2\".holdfast.coordinator.v1.GroupLookR\x06groups\x12\x14\n" +
+	"\x05stack\x18\x04 \x01(\rR\x05stack\x126\n" +
+	"\x06frames\x18\x05 \x03(\v2\x1e.holdfast.coordinator.v1.FrameR\x06frames\x12\x16\n" +
+	"\x06native\x18\x06 \x01(\tR\x06native\x12\x14\n" +
+	"\x05state\x18\a \x01(\rR\x05state\x12\x15\n" +
+	"\x06cpu_ms\x18\b \x01(\x04R\x05cpuMs\x12\x1e\n" +
+	"\vmain_cpu_ms\x18\t \x01(\x04R\tmainCpuMs\x12\x0e\n" +
+	"\x02io\x18\n" +
+	" \x01(\x04R\x02io\x12\x1c\n" +
+	"\tprocesses\x18\v \x01(\rR\tprocesses\"\x9d\x02\n" +
+	"\tGroupLook\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x128\n" +
+	"\x05ranks\x18\x02 \x03(\v2\".holdfast.coordinator.v1.RankRangeR\x05ranks\x12\x1a\n" +
+	"\benqueued\x18\x03 \x01(\x03R\benqueued\x12\x18\n" +
+	"\astarted\x18\x04 \x01(\x03R\astarted\x12\x1c\n" +
+	"\tcompleted\x18\x05 \x01(\x03R\tcompleted\x126\n" +
+	"\x04open\x18\x06 \x01(\v2\".holdfast.coordinator.v1.OperationR\x04open\x126\n" +
+	"\x04last\x18\a \x01(\v2\".holdfast.coordinator.v1.OperationR\x04last\"K\n" +
+	"\tRankRange\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\rR\x05first\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\rR\x05count\x12\x12\n" +
+	"\x04step\x18\x03 \x01(\x05R\x04step\"m\n" +
+	"\tOperation\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x03R\x03seq\x12\x10\n" +
+	"\x03p2p\x18\x02 \x01(\bR\x03p2p\x12\x12\n" +
+	"\x04peer\x18\x03 \x01(\rR\x04peer\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\x12\x14\n" +
+	"\x05sizes\x18\x05 \x01(\tR\x05sizes\"K\n" +
+	"\x05Frame\x12\x1a\n" +
+	"\bfunction\x18\x01 \x01(\tR\bfunction\x12\x12\n" +
+	"\x04file\x18\x02 \x01(\tR\x04file\x12\x12\n" +
+	"\x04line\x18\x03 \x01(\rR\x04line\"R\n" +
 	"\x04Mark\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x1e\n" +
 	"\n" +
@@ -1474,7 +1949,7 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\brestored\x18\x06 \x01(\x03R\brestored\x12\x1d\n" +
 	"\n" +
 	"first_step\x18\a \x01(\x03R\tfirstStep\x12\x1a\n" +
-	"\bverified\x18\b \x01(\x03R\bverified\"\x8f\x06\n" +
+	"\bverified\x18\b \x01(\x03R\bverified\"\xa3\x06\n" +
 	"\tDirective\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x04R\n" +
@@ -1499,7 +1974,8 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\fdurable_step\x18\x12 \x01(\x04R\vdurableStep\x12%\n" +
 	"\x0edurable_branch\x18\x13 \x01(\x04R\rdurableBranch\x12\x16\n" +
 	"\x06launch\x18\x15 \x01(\rR\x06launch\x12.\n" +
-	"\x13halt_within_seconds\x18\x17 \x01(\rR\x11haltWithinSeconds\"\xe8\x01\n" +
+	"\x13halt_within_seconds\x18\x17 \x01(\rR\x11haltWithinSeconds\x12\x12\n" +
+	"\x04look\x18\x18 \x01(\x04R\x04look\"\xe8\x01\n" +
 	"\bManifest\x121\n" +
 	"\x04mark\x18\x01 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04mark\x129\n" +
 	"\x04rank\x18\x02 \x03(\v2%.holdfast.coordinator.v1.ManifestRankR\x04rank\x129\n" +
@@ -1558,48 +2034,59 @@ func file_api_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_api_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_api_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_api_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_api_coordinator_v1_coordinator_proto_goTypes = []any{
 	(State)(0),           // 0: holdfast.coordinator.v1.State
 	(Order)(0),           // 1: holdfast.coordinator.v1.Order
 	(*Report)(nil),       // 2: holdfast.coordinator.v1.Report
-	(*Mark)(nil),         // 3: holdfast.coordinator.v1.Mark
-	(*Rank)(nil),         // 4: holdfast.coordinator.v1.Rank
-	(*Saves)(nil),        // 5: holdfast.coordinator.v1.Saves
-	(*Copied)(nil),       // 6: holdfast.coordinator.v1.Copied
-	(*Exit)(nil),         // 7: holdfast.coordinator.v1.Exit
-	(*Timeline)(nil),     // 8: holdfast.coordinator.v1.Timeline
-	(*Directive)(nil),    // 9: holdfast.coordinator.v1.Directive
-	(*Manifest)(nil),     // 10: holdfast.coordinator.v1.Manifest
-	(*ManifestRank)(nil), // 11: holdfast.coordinator.v1.ManifestRank
-	(*Generation)(nil),   // 12: holdfast.coordinator.v1.Generation
+	(*Look)(nil),         // 3: holdfast.coordinator.v1.Look
+	(*GroupLook)(nil),    // 4: holdfast.coordinator.v1.GroupLook
+	(*RankRange)(nil),    // 5: holdfast.coordinator.v1.RankRange
+	(*Operation)(nil),    // 6: holdfast.coordinator.v1.Operation
+	(*Frame)(nil),        // 7: holdfast.coordinator.v1.Frame
+	(*Mark)(nil),         // 8: holdfast.coordinator.v1.Mark
+	(*Rank)(nil),         // 9: holdfast.coordinator.v1.Rank
+	(*Saves)(nil),        // 10: holdfast.coordinator.v1.Saves
+	(*Copied)(nil),       // 11: holdfast.coordinator.v1.Copied
+	(*Exit)(nil),         // 12: holdfast.coordinator.v1.Exit
+	(*Timeline)(nil),     // 13: holdfast.coordinator.v1.Timeline
+	(*Directive)(nil),    // 14: holdfast.coordinator.v1.Directive
+	(*Manifest)(nil),     // 15: holdfast.coordinator.v1.Manifest
+	(*ManifestRank)(nil), // 16: holdfast.coordinator.v1.ManifestRank
+	(*Generation)(nil),   // 17: holdfast.coordinator.v1.Generation
 }
 var file_api_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	0,  // 0: holdfast.coordinator.v1.Report.state:type_name -> holdfast.coordinator.v1.State
-	4,  // 1: holdfast.coordinator.v1.Report.rank:type_name -> holdfast.coordinator.v1.Rank
-	8,  // 2: holdfast.coordinator.v1.Report.timeline:type_name -> holdfast.coordinator.v1.Timeline
-	3,  // 3: holdfast.coordinator.v1.Report.manifested:type_name -> holdfast.coordinator.v1.Mark
-	3,  // 4: holdfast.coordinator.v1.Report.fetch_failed:type_name -> holdfast.coordinator.v1.Mark
-	7,  // 5: holdfast.coordinator.v1.Rank.exit:type_name -> holdfast.coordinator.v1.Exit
-	6,  // 6: holdfast.coordinator.v1.Rank.copied:type_name -> holdfast.coordinator.v1.Copied
-	5,  // 7: holdfast.coordinator.v1.Rank.saves:type_name -> holdfast.coordinator.v1.Saves
-	3,  // 8: holdfast.coordinator.v1.Copied.mark:type_name -> holdfast.coordinator.v1.Mark
-	1,  // 9: holdfast.coordinator.v1.Directive.order:type_name -> holdfast.coordinator.v1.Order
-	12, // 10: holdfast.coordinator.v1.Directive.run:type_name -> holdfast.coordinator.v1.Generation
-	3,  // 11: holdfast.coordinator.v1.Directive.copy:type_name -> holdfast.coordinator.v1.Mark
-	10, // 12: holdfast.coordinator.v1.Directive.manifest:type_name -> holdfast.coordinator.v1.Manifest
-	3,  // 13: holdfast.coordinator.v1.Directive.fetch:type_name -> holdfast.coordinator.v1.Mark
-	3,  // 14: holdfast.coordinator.v1.Manifest.mark:type_name -> holdfast.coordinator.v1.Mark
-	11, // 15: holdfast.coordinator.v1.Manifest.rank:type_name -> holdfast.coordinator.v1.ManifestRank
-	3,  // 16: holdfast.coordinator.v1.Manifest.recorded:type_name -> holdfast.coordinator.v1.Mark
-	3,  // 17: holdfast.coordinator.v1.Manifest.below:type_name -> holdfast.coordinator.v1.Mark
-	2,  // 18: holdfast.coordinator.v1.Coordinator.Attach:input_type -> holdfast.coordinator.v1.Report
-	9,  // 19: holdfast.coordinator.v1.Coordinator.Attach:output_type -> holdfast.coordinator.v1.Directive
-	19, // [19:20] is the sub-list for method output_type
-	18, // [18:19] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	9,  // 1: holdfast.coordinator.v1.Report.rank:type_name -> holdfast.coordinator.v1.Rank
+	13, // 2: holdfast.coordinator.v1.Report.timeline:type_name -> holdfast.coordinator.v1.Timeline
+	8,  // 3: holdfast.coordinator.v1.Report.manifested:type_name -> holdfast.coordinator.v1.Mark
+	8,  // 4: holdfast.coordinator.v1.Report.fetch_failed:type_name -> holdfast.coordinator.v1.Mark
+	3,  // 5: holdfast.coordinator.v1.Report.looks:type_name -> holdfast.coordinator.v1.Look
+	4,  // 6: holdfast.coordinator.v1.Look.groups:type_name -> holdfast.coordinator.v1.GroupLook
+	7,  // 7: holdfast.coordinator.v1.Look.frames:type_name -> holdfast.coordinator.v1.Frame
+	5,  // 8: holdfast.coordinator.v1.GroupLook.ranks:type_name -> holdfast.coordinator.v1.RankRange
+	6,  // 9: holdfast.coordinator.v1.GroupLook.open:type_name -> holdfast.coordinator.v1.Operation
+	6,  // 10: holdfast.coordinator.v1.GroupLook.last:type_name -> holdfast.coordinator.v1.Operation
+	12, // 11: holdfast.coordinator.v1.Rank.exit:type_name -> holdfast.coordinator.v1.Exit
+	11, // 12: holdfast.coordinator.v1.Rank.copied:type_name -> holdfast.coordinator.v1.Copied
+	10, // 13: holdfast.coordinator.v1.Rank.saves:type_name -> holdfast.coordinator.v1.Saves
+	8,  // 14: holdfast.coordinator.v1.Copied.mark:type_name -> holdfast.coordinator.v1.Mark
+	1,  // 15: holdfast.coordinator.v1.Directive.order:type_name -> holdfast.coordinator.v1.Order
+	17, // 16: holdfast.coordinator.v1.Directive.run:type_name -> holdfast.coordinator.v1.Generation
+	8,  // 17: holdfast.coordinator.v1.Directive.copy:type_name -> holdfast.coordinator.v1.Mark
+	15, // 18: holdfast.coordinator.v1.Directive.manifest:type_name -> holdfast.coordinator.v1.Manifest
+	8,  // 19: holdfast.coordinator.v1.Directive.fetch:type_name -> holdfast.coordinator.v1.Mark
+	8,  // 20: holdfast.coordinator.v1.Manifest.mark:type_name -> holdfast.coordinator.v1.Mark
+	16, // 21: holdfast.coordinator.v1.Manifest.rank:type_name -> holdfast.coordinator.v1.ManifestRank
+	8,  // 22: holdfast.coordinator.v1.Manifest.recorded:type_name -> holdfast.coordinator.v1.Mark
+	8,  // 23: holdfast.coordinator.v1.Manifest.below:type_name -> holdfast.coordinator.v1.Mark
+	2,  // 24: holdfast.coordinator.v1.Coordinator.Attach:input_type -> holdfast.coordinator.v1.Report
+	14, // 25: holdfast.coordinator.v1.Coordinator.Attach:output_type -> holdfast.coordinator.v1.Directive
+	25, // [25:26] is the sub-list for method output_type
+	24, // [24:25] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_api_coordinator_v1_coordinator_proto_init() }
@@ -1608,14 +2095,14 @@ func file_api_coordinator_v1_coordinator_proto_init() {
 		return
 	}
 	file_api_coordinator_v1_coordinator_proto_msgTypes[0].OneofWrappers = []any{}
-	file_api_coordinator_v1_coordinator_proto_msgTypes[2].OneofWrappers = []any{}
+	file_api_coordinator_v1_coordinator_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_coordinator_v1_coordinator_proto_rawDesc), len(file_api_coordinator_v1_coordinator_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   11,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

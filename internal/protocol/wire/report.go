@@ -67,6 +67,10 @@ func Report(m *v1.Report) protocol.Report {
 		Returned:  int(m.GetReturned()),
 		Waited:    int(m.GetWaited()),
 		WaitedFor: time.Duration(m.GetWaitedMs()) * time.Millisecond,
+		Look:      int64(m.GetLook()),
+	}
+	for _, l := range m.GetLooks() {
+		r.Looks = append(r.Looks, look(l))
 	}
 	for _, k := range m.GetRank() {
 		r.Rank = append(r.Rank, rank(k))
@@ -125,6 +129,10 @@ func ReportMessage(r protocol.Report) *v1.Report {
 		), FetchFailed: markMessage(r.FetchFailed), BarrierStep: uint64(r.BarrierStep), WholeCommand: r.WholeCommand,
 		LeftForLauncher: uint64(r.LeftForLauncher), Unprotected: r.Unprotected, ModulesKnown: uint32(r.ModulesKnown), Modules: r.Modules,
 		Launch: uint32(r.Launch), Returned: uint32(r.Returned), Waited: uint32(r.Waited), WaitedMs: uint32(r.WaitedFor.Milliseconds()),
+		Look: uint64(r.Look),
+	}
+	for i := range r.Looks {
+		m.Looks = append(m.Looks, lookMessage(&r.Looks[i]))
 	}
 	for i := range r.Rank {
 		m.Rank = append(m.Rank, rankMessage(&r.Rank[i]))

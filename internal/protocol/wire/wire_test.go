@@ -52,7 +52,7 @@ func (f *filler) value(v reflect.Value) {
 		}
 	case reflect.Int, reflect.Int64:
 		v.SetInt(f.next())
-	case reflect.Uint32, reflect.Uint64:
+	case reflect.Uint8, reflect.Uint32, reflect.Uint64:
 		v.SetUint(uint64(f.next()))
 	case reflect.String:
 		v.SetString(fmt.Sprint("text ", f.next()))
