@@ -211,7 +211,7 @@ $(PEERS): peer-%:
 
 .PHONY: test-kinds
 test-kinds: build peers ## jobs of all kinds, with their real controllers, on real kubelets; keeps the times in test/kinds/testdata
-	@hack/gotest.sh run -v -count=1 -timeout 60m -update -- ./test/kinds
+	@hack/gotest.sh run -v -count=1 -timeout 60m -record -- ./test/kinds
 
 .PHONY: fuzz
 fuzz: ## fuzz the parsers of untrusted input, FUZZTIME (20s) for each target; KEEP=1 keeps more inputs

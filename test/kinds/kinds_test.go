@@ -40,6 +40,7 @@ func TestKinds(t *testing.T) {
 		name string
 		test func(context.Context, *testing.T, *world)
 	}{
+		{"Published", testPublished},
 		{"Examples", testExamples},
 		{"Story", testStory},
 	} {

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write what was seen into "+results)
+var record = flag.Bool("record", false, "write the measured times into "+results)
 
 // results has one line for each cell that was played.
 const results = "testdata/story.jsonl"
@@ -37,7 +37,7 @@ type row struct {
 	Failed string `json:"failed"`
 }
 
-// write says what was seen, and with -update keeps it in place of what was seen before.
+// write says what was seen, and with -record keeps it in place of what was seen before.
 func (r row) write(t *testing.T) {
 	t.Helper()
 	line, err := json.Marshal(r)
@@ -45,7 +45,7 @@ func (r row) write(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%s", line)
-	if !*update || t.Failed() {
+	if !*record || t.Failed() {
 		return
 	}
 	rows := append(slices.DeleteFunc(readRows(t), func(old row) bool { return old.Kind == r.Kind && old.Scheduler == r.Scheduler }), r)

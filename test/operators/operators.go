@@ -86,6 +86,12 @@ func (o *Operator) File(ctx context.Context, source, name string) ([]byte, error
 	return os.ReadFile(filepath.Join(dir, name))
 }
 
+// Dir returns the folder of the operator's module.
+func (o *Operator) Dir(ctx context.Context, source string) (string, error) {
+	dir, _, err := o.locate(ctx, source)
+	return dir, err
+}
+
 // locate is where the module's files are, and its version.
 func (o *Operator) locate(ctx context.Context, source string) (dir, version string, err error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}} {{.Version}}", o.Module)
