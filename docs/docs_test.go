@@ -1,4 +1,5 @@
-// Package docs has only tests: pages name all words and figures of the code that they document, and none that do not exist.
+// Package docs has only tests. They compare the pages in docs with the code: each metric, condition reason, event and
+// figure that a page must document is there, and a page names none that does not exist.
 package docs
 
 import (

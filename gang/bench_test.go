@@ -10,7 +10,7 @@ import (
 
 const (
 	gpu = "nvidia.com/gpu"
-	// nodesPerDomain and domainsPerBlock are those of an NVL72 cluster: 18 nodes of 4 GPUs, 20 of them in a block.
+	// An NVL72 cluster: a domain has 18 nodes of 4 GPUs, a block 20 domains.
 	nodesPerDomain, domainsPerBlock, blocksPerZone = 18, 20, 16
 )
 
@@ -18,7 +18,7 @@ var benchLevels = []topology.Level{{Name: "zone", Key: "topology.kubernetes.io/z
 
 var benchPod = topology.Resources{"cpu": 64_000, "memory": 512 << 30, gpu: 4, "pods": 1}
 
-// cluster is n nodes in three levels; every busy-th is taken, 0: none.
+// cluster returns n nodes in three levels. Every busy-th node is in use; 0: none is.
 func cluster(n, busy int) []topology.Node {
 	nodes := make([]topology.Node, n)
 	for i := range nodes {
@@ -36,7 +36,7 @@ func cluster(n, busy int) []topology.Node {
 	return nodes
 }
 
-// gangOf returns a gang of n pods, the first of them on nodes.
+// gangOf returns a gang of n pods. The first pods are on the given nodes.
 func gangOf(n int, ask Topology, stand ...string) Gang {
 	g := Gang{Size: n, Topology: ask, Roles: []Role{{Requests: benchPod, Out: map[string]Cause{}}}}
 	for i := range n {
@@ -49,7 +49,7 @@ func gangOf(n int, ask Topology, stand ...string) Gang {
 	return g
 }
 
-// question is a gang on a tree, whether it should fit, and within which time that must be known; 0: no limit.
+// question is a gang on a tree, whether the gang should fit, and how long the answer may take; 0: no limit.
 type question struct {
 	name  string
 	nodes []topology.Node
@@ -105,7 +105,7 @@ func free(nodes []topology.Node, n int) []topology.Node {
 	return nodes
 }
 
-// lost is a gang of 1000 on the first nodes, whose member 500 must be placed again.
+// lost returns a gang of 1000 pods on the first nodes, whose member 500 must be placed again.
 func lost(nodes []topology.Node) Gang {
 	var names []string
 	for i := range 1000 {
@@ -115,7 +115,7 @@ func lost(nodes []topology.Node) Gang {
 	return gangOf(1000, Topology{}, names...)
 }
 
-// standing takes from a tree what members on nodes use.
+// standing takes from a tree the resources that members on nodes use.
 func standing(q question) *topology.Tree {
 	nodes := append([]topology.Node(nil), q.nodes...)
 	at := map[string]bool{}
@@ -130,8 +130,8 @@ func standing(q question) *topology.Tree {
 	return topology.New(benchLevels, nodes...)
 }
 
-// BenchmarkPlace measures planning alone, with eligibility known: on a tree that stands (warm, as the scheduler asks), with the tree and
-// its counts rebuilt (cold), and next to one look at every node that counts those with room (scan).
+// BenchmarkPlace measures Place without filters. warm: on a tree that exists, as in the scheduler. cold: the tree and its counts are built
+// each time. scan, for comparison: one visit of every node that counts those with room.
 func BenchmarkPlace(b *testing.B) {
 	for _, q := range questions(cluster(5000, 0), cluster(100_000, 0)) {
 		place := func(b *testing.B, tree *topology.Tree) {
@@ -164,7 +164,7 @@ func BenchmarkPlace(b *testing.B) {
 	}
 }
 
-// scan counts the nodes that have room for one pod, as a planner without state does.
+// scan counts the nodes with room for one pod, as a planner without state would.
 func scan(nodes []topology.Node) (room int) {
 	for i := range nodes {
 		fits := true

@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// fabric is a small random world of one shape: levels, nodes and a gang's constraints.
+// fabric is a small random cluster for one shape: levels, nodes and the constraints of a gang.
 type fabric struct {
 	levels []topology.Level
 	nodes  []topology.Node
@@ -82,7 +82,7 @@ func randomTopology(rng *rand.Rand, levels []topology.Level) Topology {
 	return t
 }
 
-// slow is a slow version of Place for one shape: it tries every distribution.
+// slow is a slow version of Place for one shape. It tries every distribution.
 type slow struct {
 	fabric
 	rules rules
@@ -113,7 +113,7 @@ func newSlow(f fabric) *slow {
 	return s
 }
 
-// spare takes the last unused nodes of each domain out, as many as are promised and not sick.
+// spare excludes the last unused nodes of each domain: as many as are promised as spares and are not sick.
 func (s *slow) spare() {
 	if s.rules.spares == 0 {
 		return
@@ -143,7 +143,7 @@ func (s *slow) prefix(i, level int) string {
 	return strings.Join(s.nodes[i].Domain[:level+1], "/")
 }
 
-// domainsAt lists the nodes of each named domain of a level; level -1 is one domain of all.
+// domainsAt lists the nodes of each named domain of a level. Level -1 is one domain of all nodes.
 func (s *slow) domainsAt(level int) [][]int {
 	by := map[string][]int{}
 	for i, n := range s.nodes {
@@ -158,7 +158,7 @@ func (s *slow) domainsAt(level int) [][]int {
 	return all
 }
 
-// cost computes a distribution's cost from the definition.
+// cost computes the cost of a distribution by the definition.
 func (s *slow) cost(n []int) cost {
 	levels := len(s.levels)
 	sc := newScale(levels, s.rules.near)
@@ -187,7 +187,7 @@ func (s *slow) cost(n []int) cost {
 	return c
 }
 
-// allowed reports whether a distribution is one of slices of a size in one required domain.
+// allowed reports whether a distribution consists of slices of a size in one required domain.
 func (s *slow) allowed(n []int, size int) bool {
 	in := map[string]bool{}
 	per := map[string]int{}
@@ -216,7 +216,7 @@ func (s *slow) allowed(n []int, size int) bool {
 	return len(in) <= 1
 }
 
-// best returns the least cost with slices of a size; nil: nothing fits.
+// best returns the least cost with slices of a size; nil: no distribution fits.
 func (s *slow) best(size int) cost {
 	var least cost
 	n := make([]int, len(s.nodes))
@@ -253,7 +253,7 @@ func (s *slow) place() cost {
 	return nil
 }
 
-// The same feasibility and the same cost as the twin, in thousands of small worlds.
+// In thousands of small clusters Place finds a placement exactly if the slow version does, and with the same cost.
 func TestPlaceCostsWhatTheTwinDoes(t *testing.T) {
 	placed := 0
 	for seed := range seeds.All(t, int64(12000)) {
@@ -288,7 +288,7 @@ func TestPlaceCostsWhatTheTwinDoes(t *testing.T) {
 	}
 }
 
-// inOrder: slots follow the tree, and with slices each slice stands in one domain.
+// inOrder checks that slots follow the order of the tree and that each slice is in one domain.
 func (s *slow) inOrder(t *testing.T, seed int64, p Placement) {
 	t.Helper()
 	last := 0

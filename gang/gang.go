@@ -1,7 +1,9 @@
-// Package gang places pods that are only useful together. It returns one answer for the whole gang: a Placement that names a node for every
-// missing member, or a Refusal with counts. It never places a part, never places more on a node than is free there, and never uses an
-// excluded node. The same input gives the same answer. The message is part of the answer, so condition, event, metric and command line
-// agree.
+// Package gang places pods that are only useful together. Place returns one answer for the whole gang: a Placement,
+// which names a node for each member that lacks one, or a Refusal with counts.
+//
+//   - A placement is never partial, never puts more on a node than is free there, and never uses an excluded node.
+//   - The same input gives the same answer.
+//   - The message is part of the answer, so that condition, event, metric and command line agree.
 package gang
 
 import (

@@ -25,8 +25,8 @@ func TestGolden(t *testing.T) {
 	golden.Each(t, "testdata/*.txt", func(t *testing.T, file, script string) { golden.File(t, file, play(t, script)) })
 }
 
-// play returns the script with its answers replaced by the present ones. Blocks are separated by an empty
-// line; each has a title line that starts with '#'.
+// play returns the script with its answers replaced by the present ones. An empty line separates blocks. The first line of a block is its
+// title, which begins with '#'.
 func play(t *testing.T, script string) string {
 	t.Helper()
 	var out strings.Builder
@@ -97,7 +97,7 @@ func answer(t *testing.T, commands string) string {
 	tree := topology.New(levels, nodes...)
 	p, r := Place(tree, g)
 	if err := promised(tree, fabric{levels, nodes, g}, p, r); err != nil {
-		t.Errorf("%s: %v", strings.SplitN(commands, "\n", 2)[0], err) // whatever the golden file says
+		t.Errorf("%s: %v", strings.SplitN(commands, "\n", 2)[0], err) // also if the golden file has the same answer
 	}
 	if r != nil {
 		var causes []string

@@ -10,17 +10,17 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// history is a cluster of 2 zones with 3 domains of up to 6 nodes each, in which gangs are placed, lose and regain members, and end. Each
-// node has 4 devices; members use 4, and with whole nodes no other pod is there.
+// history is a cluster of 2 zones with 3 domains each, of up to 6 nodes. Gangs are placed, lose and regain members, and end. Each node has
+// 4 devices and each member uses 4. With whole nodes no other pod is on a member's node.
 type history struct {
 	t     *testing.T
 	seed  int64
 	rng   *rand.Rand
 	sick  map[string]bool
 	names []string
-	// bare is a node that has lost its labels for now.
+	// bare is a node that lacks its labels for the moment.
 	bare string
-	// domain is by node, gangs by their number; gone are those that ended.
+	// domain has the path of each node, gangs have numbers, and gone are those that ended.
 	domain map[string][]string
 	gangs  []Gang
 }
@@ -41,7 +41,7 @@ func newHistory(t *testing.T, seed int64) *history {
 
 func (h *history) key(node string, level int) string { return fmt.Sprint(h.domain[node][:level+1]) }
 
-// tree is the cluster as it stands.
+// tree returns the present cluster.
 func (h *history) tree() *topology.Tree {
 	var nodes []topology.Node
 	for _, name := range h.names {
@@ -87,7 +87,7 @@ func (h *history) arrive() {
 	h.place(len(h.gangs)-1, true)
 }
 
-// place places a gang; a new gang that is refused ends.
+// place places a gang. A new gang that is refused ends.
 func (h *history) place(k int, fresh bool) {
 	g := h.gangs[k]
 	g.Roles[0].Out = map[string]Cause{}
@@ -115,12 +115,12 @@ func (h *history) place(k int, fresh bool) {
 		g.Members[i].Node = assignment.Node
 	}
 	h.held(g, fresh)
-	if h.bare == "" { // a node without a domain promises nothing
+	if h.bare == "" { // no spares are promised on a node without a domain
 		h.sparesKept(k, before, fresh)
 	}
 }
 
-// held checks RequiredHeld, and for a fresh gang SlicesEqual and InOrder.
+// held checks the rules RequiredHeld and, for a new gang, SlicesEqual and InOrder of docs/designs/placement.md.
 func (h *history) held(g Gang, fresh bool) {
 	level := slices.Index([]string{"zone", "nvlink"}, g.Topology.Required)
 	per := map[string]int{}
@@ -142,7 +142,7 @@ func (h *history) held(g Gang, fresh bool) {
 	}
 }
 
-// unused counts the healthy free nodes of each NVLink domain, and the sick ones.
+// unused counts, for each NVLink domain, the free nodes that are healthy and those that are sick.
 func (h *history) unused() map[string][2]int {
 	used := map[string]bool{}
 	for _, g := range h.gangs {
@@ -163,7 +163,7 @@ func (h *history) unused() map[string][2]int {
 	return left
 }
 
-// sparesKept: a placed gang used no other gang's spares, and its own only for replaced members.
+// sparesKept checks that a gang used no other gang's spares, and its own only for replaced members.
 func (h *history) sparesKept(k int, before map[string][2]int, fresh bool) {
 	after := h.unused()
 	for j, g := range h.gangs {
@@ -218,7 +218,7 @@ func TestInvariantsUnderRandomHistories(t *testing.T) {
 	}
 }
 
-// Beyond the bound of the exact search feasibility stays exact, and so do slices, order and capacity.
+// Beyond the bound of the exact search a placement is still found exactly if there is one, and slices, order and capacity still hold.
 func TestBeyondTheExactSearch(t *testing.T) {
 	exactly = 0
 	defer func() { exactly = maxCells }()
@@ -241,7 +241,7 @@ func TestBeyondTheExactSearch(t *testing.T) {
 	}
 }
 
-// FuzzPlace: for any gang and nodes there is an answer, and a placement is valid.
+// FuzzPlace: for any gang and nodes Place returns an answer, and a placement is valid.
 func FuzzPlace(f *testing.F) {
 	f.Add(int64(1), 4, 2, 0, 0, 0, "l0", "", "l1")
 	f.Add(int64(7), -3, 0, -1, 5, 9, "", "key/0", "none")

@@ -9,7 +9,7 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// fewerWorld is a gang that can run with fewer than all, on nodes without levels.
+// fewerWorld returns a gang with a minimum below its size, on nodes without levels.
 func fewerWorld(r *rand.Rand, roles int) ([]topology.Node, Gang, int) {
 	var nodes []topology.Node
 	room := 0
@@ -34,8 +34,8 @@ func fewerWorld(r *rand.Rand, roles int) ([]topology.Node, Gang, int) {
 	return nodes, g, room
 }
 
-// TestFewerThanAll checks, in random worlds, the rules for a gang that can run with fewer members: AtLeastMin (or none), EssentialPlaced,
-// AsManyAsFit, NeverTwice, LowestSlots (of those that may wait the highest slots do), TreeUnchanged.
+// TestFewerThanAll checks, in random clusters, the rules for a gang with a minimum: AtLeastMin (or none), EssentialPlaced, AsManyAsFit,
+// NeverTwice, LowestSlots (the highest slots are left out), TreeUnchanged.
 func TestFewerThanAll(t *testing.T) {
 	placed := 0
 	for seed := range seeds.All(t, int64(6000)) {

@@ -28,7 +28,7 @@ func TestIncompleteSaysWhatIsAwaited(t *testing.T) {
 	}
 }
 
-// TestHeld: the members' present nodes decide which of its own spares a gang may use.
+// TestHeld: the present nodes of a gang's members decide which of its own spares it may use.
 func TestHeld(t *testing.T) {
 	for name, c := range map[string]struct {
 		on       []string

@@ -7,7 +7,7 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// Autoscalers add nodes for a gang that is refused for lack of room, unless no number of them would help.
+// An autoscaler adds nodes for a gang that is refused for lack of room, unless no number of nodes would help.
 func TestNoNodeHelps(t *testing.T) {
 	tree := func(used int) *topology.Tree {
 		var nodes []topology.Node

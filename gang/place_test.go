@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// simple is a small random world of one or two shapes and one resource or two.
+// simple returns a small random cluster, with one or two shapes and one or two resources.
 func simple(rng *rand.Rand) (*topology.Tree, Gang) {
 	var nodes []topology.Node
 	for i := range rng.Intn(5) {
@@ -56,7 +56,7 @@ func oneEach(_ int, node string, assignments []Assignment) (Cause, bool) {
 	return Cause{}, true
 }
 
-// twin tries every node for every member, in every combination, and returns the most that fit at once.
+// twin tries every node for every member, in every combination, and returns the most members that fit at once.
 func twin(tree *topology.Tree, g Gang) int {
 	free := map[string]topology.Resources{}
 	for i := range tree.All() {
@@ -118,7 +118,7 @@ func TestPlaceAgainstTwin(t *testing.T) {
 	}
 }
 
-// Never a partial placement, never over capacity, never on an excluded node.
+// checkPlacement checks that a placement is not partial, exceeds no capacity and uses no excluded node.
 func checkPlacement(t *testing.T, seed int64, tree *topology.Tree, g Gang, p Placement) {
 	t.Helper()
 	if len(p.Assignments) != g.Size || p.Placed != len(g.missing()) {
@@ -134,8 +134,8 @@ func checkPlacement(t *testing.T, seed int64, tree *topology.Tree, g Gang, p Pla
 	}
 }
 
-// lawful returns what is wrong with a placement's assignments: members must have one assignment each, those with a node must keep it, and
-// the others need room on a node that is not excluded.
+// lawful returns what is wrong with a placement. Each member must have one assignment, a member with a node must keep it, and each other
+// member needs room on a node that is not excluded.
 func lawful(tree *topology.Tree, g Gang, p Placement) error {
 	defer tree.Undo(tree.Mark())
 	var placed []Assignment
@@ -179,7 +179,7 @@ func checkRefusal(t *testing.T, seed int64, g Gang, r *Refusal, wanted, most int
 	if r.Reason != InsufficientNodes || r.Wanted != wanted || r.Message == "" {
 		t.Fatalf("seed %d: refusal %+v, wanted %d", seed, r, wanted)
 	}
-	// With several shapes Fits counts members in the order in which they were tried, so it may be lower.
+	// With several shapes Fits counts members in the order in which they were tried, so it may be lower than the maximum.
 	if r.Fits > most || (len(g.Roles) == 1 && g.Agree == nil && r.Fits != most) {
 		t.Fatalf("seed %d: %d fit, the twin says %d", seed, r.Fits, most)
 	}
@@ -204,7 +204,7 @@ func TestPlaceIsDeterministic(t *testing.T) {
 	}
 }
 
-// someLevels are as many levels as the nodes' places are deep.
+// someLevels returns as many levels as the nodes' paths are deep.
 func someLevels(nodes []topology.Node) []topology.Level {
 	var levels []topology.Level
 	for _, n := range nodes {
@@ -223,7 +223,7 @@ func snapshot(tree *topology.Tree) map[string][2]int64 {
 	return all
 }
 
-// TestRulesAmongMembersWidenTheSearch: by counts one rack has room for all, but only one member may be on a node.
+// TestRulesAmongMembersWidenTheSearch: by counts one rack has room for all members, but only one member may be on a node.
 func TestRulesAmongMembersWidenTheSearch(t *testing.T) {
 	var nodes []topology.Node
 	for i := range 32 {

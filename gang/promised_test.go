@@ -8,8 +8,8 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// promised returns what is wrong with an answer: with the counts of a refusal; with the assignments of a placement; and, for a complete
-// initial placement, with its domains and slices, and with the other pods on its nodes.
+// promised returns what is wrong with an answer: with the counts of a refusal or the assignments of a placement. For a complete initial
+// placement it also checks domains, slices and the other pods on its nodes.
 func promised(tree *topology.Tree, f fabric, p Placement, r *Refusal) error {
 	if r != nil {
 		excluded := 0
@@ -59,7 +59,8 @@ func promised(tree *topology.Tree, f fabric, p Placement, r *Refusal) error {
 	return nil
 }
 
-// mostAlike counts, by node, all members and those of the shape that most have, of which slices are made, and how many these are.
+// mostAlike counts, by node, all members and those of the most frequent shape, of which slices are made. wanted is the number of the
+// latter.
 func (s *slow) mostAlike(p Placement) (all, most []int, wanted int) {
 	of := make([]int, len(s.g.Roles))
 	for _, m := range s.g.Members {

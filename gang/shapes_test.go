@@ -8,7 +8,7 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// shapes is a gang of a launcher, which requests no GPUs, and of workers; with two, every second worker requests half a node.
+// shapes returns a gang of a launcher without GPUs and of workers. With two, every second worker requests half a node.
 func shapes(size int, two bool) Gang {
 	g := Gang{
 		Size: size,
@@ -31,7 +31,7 @@ func shapes(size int, two bool) Gang {
 	return g
 }
 
-// racked is so many nodes of 8 GPUs, 16 to a rack, of which some have no GPU free.
+// racked returns a tree of nodes with 8 GPUs, 16 in a rack; taken of them have no free GPU.
 func racked(nodes, taken int) *topology.Tree {
 	var all []topology.Node
 	for i := range nodes {
@@ -44,8 +44,8 @@ func racked(nodes, taken int) *topology.Tree {
 	return topology.New([]topology.Level{{Name: "rack"}}, all...)
 }
 
-// A gang of several shapes that cannot fit by counts is not searched for: the refusal costs little more than one visit of each node for
-// each shape, and did not hit a limit.
+// A gang of several shapes that cannot fit by counts is refused without a search: the refusal costs little more than one visit of each node
+// per shape, and reaches no limit.
 func TestNoForSeveralShapesIsProvenByCounts(t *testing.T) {
 	const nodes, size = 5000, 1000
 	for name, c := range map[string]struct {
@@ -71,8 +71,8 @@ func TestNoForSeveralShapesIsProvenByCounts(t *testing.T) {
 	}
 }
 
-// Each call of Agree is a run of filters. Equal members that must be apart cause few calls beyond the nodes they get; a search in vain
-// ends.
+// Each call of Agree runs filters. Equal members that must be apart cause few calls more than the nodes that they get, and a search without
+// result ends.
 func TestRulesAreAskedSeldom(t *testing.T) {
 	const nodes, size = 5000, 1000
 	for name, c := range map[string]struct{ free, most int }{
@@ -99,7 +99,7 @@ func TestRulesAreAskedSeldom(t *testing.T) {
 	}
 }
 
-// So it is where a gang can do with fewer, and the most that fit are looked for.
+// The same holds for a gang with a minimum, for which the most members that fit are searched.
 func TestRulesAreAskedSeldomOfFewer(t *testing.T) {
 	const nodes, size, free = 1000, 1000, 300
 	asked := 0
@@ -124,7 +124,7 @@ func TestRulesAreAskedSeldomOfFewer(t *testing.T) {
 	}
 }
 
-// A caller with many searches limits the visits.
+// A caller that makes many searches can limit the visits of one.
 func TestPlaceWithinALimit(t *testing.T) {
 	for _, limit := range []int{0, 100, 10_000} {
 		_, refusal, visited := PlaceWithin(racked(1000, 0), shapes(200, true), limit)

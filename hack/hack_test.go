@@ -1,4 +1,5 @@
-// Package hack has only tests: a script that starts several processes ends all of them when it ends.
+// Package hack has only tests of the shell scripts in this folder: a script that starts several processes must end all
+// of them when the script ends.
 package hack
 
 import (

@@ -1,5 +1,5 @@
-// Package manifests has only tests: the output of `kubectl apply -k` for the manifests is what the code and the
-// documentation rely on.
+// Package manifests has only tests. They compare the output of `kubectl apply -k` for the manifests with what the code
+// and the documentation rely on.
 package manifests
 
 import (

@@ -1,6 +1,7 @@
-// Package nodehealth turns signals of a node's GPUs and kernel into one verdict: Fold takes the signals, Assess
-// returns the present verdict. The catalogue is a table with one row per cause: its action, the remedy, and the
-// condition under which it ends. Every cause can end.
+// Package nodehealth computes one verdict about a node from signals of its GPUs and its kernel. Fold takes the signals,
+// and Assess returns the present verdict. Catalogue has one row per cause: the action, the remedy, and the condition
+// under which the cause is over. Every cause has such a condition.
 //
-// The driver's recovery action for a GPU overrides the catalogue's action for an Xid. The package uses no Kubernetes, no clock and no I/O.
+// If the driver of a GPU can report a recovery action, an Xid whose row has Confirm only excludes the node until the
+// driver reports one. The package uses no Kubernetes, no clock and no I/O.
 package nodehealth

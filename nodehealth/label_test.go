@@ -8,7 +8,7 @@ import (
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
-// TestCauseLabel: causes that Holdfast writes are unchanged, all others become one word.
+// TestCauseLabel: causes that Holdfast writes are unchanged. All other texts become one word.
 func TestCauseLabel(t *testing.T) {
 	known := []string{"", budget.CauseUnreachable, "NodeGone", "PodDeleted", "HardwareSuspected", "NodeShutdown", "Evicted"}
 	for _, r := range nodehealth.Catalogue {

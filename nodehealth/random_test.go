@@ -36,7 +36,7 @@ func randomReading(r *rand.Rand, device string) Reading {
 	return out
 }
 
-// bad is a signal that can only make a verdict worse.
+// bad returns a signal that can only make a verdict worse.
 func bad(r *rand.Rand, at time.Time) Signal {
 	device := names[r.IntN(len(names))]
 	if r.IntN(2) == 0 {
@@ -103,14 +103,15 @@ func each(t *testing.T, do func(t *testing.T, r *rand.Rand)) {
 	}
 }
 
-// TestAlwaysAWayBack: after any history, a node whose GPUs read well becomes healthy without an administrator, and so does a rebooted one.
+// TestAlwaysAWayBack: after any history a node whose GPUs read well becomes healthy without an administrator. So does a node that was
+// rebooted.
 func TestAlwaysAWayBack(t *testing.T) {
 	each(t, func(t *testing.T, r *rand.Rand) {
 		s, now := history(r, nil)
 		if v := Assess(Restore("next boot", Assess(s, now)), now); v.Action != None {
 			t.Errorf("after a reboot: %+v", v)
 		}
-		// Addresses that NVML never listed are not in this world: names and their addresses only.
+		// This history has no addresses that NVML never listed.
 		for end := now.Add(25 * time.Hour); now.Before(end); now = now.Add(5 * time.Second) {
 			if s = Fold(s, round(now, well), now); Assess(s, now).Action == None {
 				break
@@ -122,8 +123,8 @@ func TestAlwaysAWayBack(t *testing.T) {
 	})
 }
 
-// TestAWayBackWithoutADriver: if no driver was ever read, an error in the log evicts for no longer than the hold-off: only the driver's own
-// recovery action stays, until the driver withdraws it.
+// TestAWayBackWithoutADriver: if no driver was ever read, an error in the log evicts at most for the hold-off. Only a recovery action of
+// the driver stays until the driver withdraws it.
 func TestAWayBackWithoutADriver(t *testing.T) {
 	each(t, func(t *testing.T, r *rand.Rand) {
 		s, now := New("boot"), epoch
@@ -167,7 +168,7 @@ func TestAWayBackWithoutADriver(t *testing.T) {
 	})
 }
 
-// TestReleasedHealsNothing: while the GPUs are released, no finding that excludes the node ends, and the node takes no job.
+// TestReleasedHealsNothing: while the GPUs are released no finding that excludes the node ends, and the node gets no job.
 func TestReleasedHealsNothing(t *testing.T) {
 	each(t, func(t *testing.T, r *rand.Rand) {
 		s, now := history(r, nil)
@@ -186,7 +187,7 @@ func TestReleasedHealsNothing(t *testing.T) {
 	})
 }
 
-// TestMoreEvidenceNeverHeals: at one instant, a further bad sign makes no verdict milder.
+// TestMoreEvidenceNeverHeals: at one instant a further bad sign makes no verdict milder.
 func TestMoreEvidenceNeverHeals(t *testing.T) {
 	each(t, func(t *testing.T, r *rand.Rand) {
 		s, now := history(r, nil)
@@ -200,7 +201,7 @@ func TestMoreEvidenceNeverHeals(t *testing.T) {
 	})
 }
 
-// TestSameInputSameVerdict: Fold does not change its argument and returns the same again.
+// TestSameInputSameVerdict: Fold does not change its argument, and returns the same result again.
 func TestSameInputSameVerdict(t *testing.T) {
 	each(t, func(t *testing.T, r *rand.Rand) {
 		history(r, func(before, after State, sig Signal, now time.Time) {
@@ -211,7 +212,7 @@ func TestSameInputSameVerdict(t *testing.T) {
 	})
 }
 
-// TestBounded: with any signals, state and evidence stay small, and a verdict has a remedy.
+// TestBounded: state and evidence stay small for any signals, and each verdict has a remedy.
 func TestBounded(t *testing.T) {
 	s, now := New("boot"), epoch
 	r := rand.New(rand.NewPCG(seeds.Fresh(t), 2))
@@ -236,7 +237,7 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// bounded returns which part of a state or its verdict is too large or missing.
+// bounded returns which part of a state or of its verdict is too large or missing.
 func bounded(s State, v Verdict) error {
 	if len(s.findings) > maxFindings || len(s.devices) > maxDevices || len(s.returns) > maxReturns || len(v.Evidence) > MaxEvidence ||
 		len(v.Devices) > maxFindings {
@@ -253,8 +254,8 @@ func bounded(s State, v Verdict) error {
 	return nil
 }
 
-// TestRestartKeepsTheVerdict: a process that restarts from its last verdict, and continues reading, judges like one that did not restart:
-// never milder at once, and the same after the hold-off.
+// TestRestartKeepsTheVerdict: a process restarts from its last verdict and goes on reading. Its verdict is never milder at first than that
+// of a process that did not restart, and is the same after the hold-off.
 func TestRestartKeepsTheVerdict(t *testing.T) {
 	each(t, func(t *testing.T, r *rand.Rand) {
 		s, now := history(r, nil)
@@ -263,9 +264,9 @@ func TestRestartKeepsTheVerdict(t *testing.T) {
 			t.Fatalf("restored %s %s from %s %s", again.Action, again.Cause, v.Action, v.Cause)
 		}
 		if r.IntN(3) > 0 || len(s.findings) > MaxEvidence {
-			return // dropped findings return when they are seen again
+			return // findings that were dropped return when they are seen again
 		}
-		// From here on the driver may report a GPU or a link less: the old state knows them, and so must the restored one.
+		// From here on the driver may report a GPU or a link less. The old state knows them, and the restored state must know them too.
 		var stays []Reading
 		for _, name := range names {
 			if reading := randomReading(r, name); r.IntN(6) > 0 {

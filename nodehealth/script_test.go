@@ -27,7 +27,7 @@ func TestScripts(t *testing.T) {
 		return func(line string) {
 			s.command(strings.Fields(line))
 			s.verdict()
-			if err := s.kept(); err != nil { // whatever the golden file says
+			if err := s.kept(); err != nil { // also if the golden file has the same
 				t.Errorf("after %q: %v", line, err)
 			}
 		}
@@ -186,7 +186,8 @@ func (s *stage) verdict() {
 	s.last = text
 }
 
-// kept returns which invariant of random histories the script's state breaks: bounds, further signs that heal nothing, the way back.
+// kept returns which rule of random histories the script's state breaks: bounds, further signs that heal nothing, or the way back to
+// healthy.
 func (s *stage) kept() error {
 	v := Assess(s.state, s.now)
 	if err := bounded(s.state, v); err != nil {
@@ -207,12 +208,12 @@ func (s *stage) kept() error {
 		}
 	}
 	if v = Assess(goesOn, end); !s.listed(goesOn) {
-		return nil // NVML never listed the device: only a reboot ends it
+		return nil // NVML never listed the device: only a reboot ends this finding
 	}
 	return fmt.Errorf("a day of good readings leaves %s (%s)", v.Action, v.Cause)
 }
 
-// signs are signals that can only make a verdict worse: one of each row of the catalogue, for every known device and an unknown one.
+// signs returns signals that can only make a verdict worse: one per row of the catalogue, for every known device and for an unknown one.
 func (s *stage) signs() (all []Signal) {
 	devices := []string{"other"}
 	for _, d := range s.state.devices {
@@ -238,7 +239,7 @@ func (s *stage) signs() (all []Signal) {
 	)
 }
 
-// allWell are good readings of all devices that were listed, and of as many more as the node is to have.
+// allWell returns good readings of all devices that were listed, and of as many more as the node should have.
 func (s *stage) allWell(state State, at time.Time) Signal {
 	sig := Signal{At: at, Kind: Read, Source: NVML}
 	most := 0
@@ -254,7 +255,7 @@ func (s *stage) allWell(state State, at time.Time) Signal {
 	return sig
 }
 
-// listed reports whether NVML has listed every device of which something was found.
+// listed reports whether NVML has listed every device that has a finding.
 func (s *stage) listed(state State) bool {
 	return !slices.ContainsFunc(
 		state.findings,

@@ -21,7 +21,8 @@ func TestSwitchErrorsThatAreAlwaysFatal(t *testing.T) {
 	}
 }
 
-// TestTheLeastIsForgotten: a full state drops the finding with the least action, of these the one of the last row.
+// TestTheLeastIsForgotten: a full state drops the finding with the weakest action; of several such findings it drops the one of the last
+// row.
 func TestTheLeastIsForgotten(t *testing.T) {
 	s := New("boot")
 	s.touch(GPULost, Signal{Device: "worst"}).confirmed = true
@@ -39,7 +40,7 @@ func TestTheLeastIsForgotten(t *testing.T) {
 	}
 }
 
-// TestJoined: of two findings that turn out to be of one device, the one from an earlier process stays, else the older.
+// TestJoined: two findings turn out to belong to one device. The finding of an earlier process stays, or else the older one.
 func TestJoined(t *testing.T) {
 	at := func(n int) time.Time { return epoch.Add(time.Duration(n) * time.Second) }
 	for name, c := range map[string]struct{ g, f, want finding }{

@@ -51,7 +51,7 @@ func TestRecognise(t *testing.T) {
 	}
 }
 
-// Property: after any history of nodes and takings, the updated counts equal counts from the beginning.
+// After any history of nodes and of Take, the updated counts equal counts that are computed from the beginning.
 func TestIndexesKeepUp(t *testing.T) {
 	levels := []Level{{Name: "zone"}, {Name: "rack"}}
 	shapes := []Shape{{Requests: Resources{"gpu": 1}}, {Requests: Resources{"gpu": 2, "cpu": 1}, Whole: true}, {Requests: Resources{"cpu": 3}}}
@@ -112,7 +112,7 @@ func same(t *testing.T, seed int64, tree *Tree, shape Shape) {
 	}
 }
 
-// view returns all that a tree has for a shape, by name.
+// view returns everything that a tree has for a shape, by name.
 func view(tree *Tree, shape Shape) map[string][]int32 {
 	x := tree.Index(shape)
 	all := map[string][]int32{}

@@ -1,10 +1,10 @@
-// Package topology holds the free resources of a cluster's nodes and of the domains of its fabric. Queries are cheap: for a known shape,
-// the change of one node updates its domains and no other node is counted again. Trials can be reverted: Undo releases exactly what was
-// taken since a Mark, and Take never makes a node negative. Nodes are always visited in one order (by domain, widest first, then by name),
-// whatever the order of the input.
+// Package topology holds the free resources of a cluster's nodes and of the domains of its fabric. For a shape that was
+// queried before, the change of one node updates only that node's domains. Trials can be reverted: Undo releases
+// exactly what was taken since a Mark. Take never makes a node negative. Nodes are visited by domain, widest first,
+// then by name, in whatever order they were added.
 //
-// A quantity is a plain number by resource name (millicores, bytes, devices, pods). The package does not use pods or plugins: the caller
-// adds all other reasons to exclude a node.
+// Resources are plain numbers by name (millicores, bytes, devices, pods). The package has no pods and no plugins: the
+// caller excludes nodes for all other reasons.
 package topology
 
 import (

@@ -31,7 +31,7 @@ func TestOrderIsByDomainThenName(t *testing.T) {
 	if want := []string{"d", "b", "c", "e", "a"}; !slices.Equal(got, want) {
 		t.Errorf("order %v, want %v", got, want)
 	}
-	for a, one := range slices.Collect(tree.All()) { // All goes by the order itself
+	for a, one := range slices.Collect(tree.All()) { // All yields the nodes in that order
 		for b, other := range slices.Collect(tree.All()) {
 			if got := tree.Compare(one, other); got != cmp.Compare(a, b) {
 				t.Errorf("%s compared with %s: %d", tree.Name(one), tree.Name(other), got)
@@ -79,7 +79,7 @@ func TestRoomAndLacks(t *testing.T) {
 	}
 }
 
-// Property: after any trials, Undo reverts exactly these, and Take never makes a node negative.
+// After any trials Undo reverts exactly these, and Take never makes a node negative.
 func TestTryAndUndo(t *testing.T) {
 	for seed := range seeds.All(t, int64(200)) {
 		rng := rand.New(rand.NewSource(seed))
@@ -130,7 +130,7 @@ func counts(tree *Tree) map[string]int64 {
 	return all
 }
 
-// TestChangedWhileTakenPanics: Undo would give back to the wrong node, or too much.
+// TestChangedWhileTakenPanics: changing a node during a trial panics, because Undo would change the wrong node, or release too much.
 func TestChangedWhileTakenPanics(t *testing.T) {
 	for name, change := range map[string]func(*Tree){
 		"a new node":        func(tree *Tree) { tree.Set(Node{Name: "m"}) },
@@ -150,7 +150,8 @@ func TestChangedWhileTakenPanics(t *testing.T) {
 	}
 }
 
-// TestAssume: an assumed pod counts as present: devices, a tenant, the whole node, the larger promise of spares; Undo reverts all.
+// TestAssume: an assumed pod counts as present: its devices, a tenant, the whole node, the larger promise of spares. Undo reverts all of
+// it.
 func TestAssume(t *testing.T) {
 	type seen struct {
 		free                     int64
@@ -198,7 +199,7 @@ func TestAssume(t *testing.T) {
 	}
 }
 
-// TestReplacedWhole: a resource that a node no longer has is not free there.
+// TestReplacedWhole: a resource that a node no longer has is not free on it.
 func TestReplacedWhole(t *testing.T) {
 	tree := New(nil, Node{Name: "n", Free: Resources{"gpu": 8}})
 	tree.Set(Node{Name: "n", Free: Resources{"cpu": 1}})
@@ -207,7 +208,7 @@ func TestReplacedWhole(t *testing.T) {
 	}
 }
 
-// TestNumbersAreUsedAgain: removed nodes and domains leave nothing behind.
+// TestNumbersAreUsedAgain: the numbers of removed nodes and domains are used again.
 func TestNumbersAreUsedAgain(t *testing.T) {
 	tree := New([]Level{{"zone", "z"}, {"rack", "r"}})
 	for i := range 10 {
@@ -223,8 +224,8 @@ func TestNumbersAreUsedAgain(t *testing.T) {
 	}
 }
 
-// TestIndexFits: the scarcest of a shape's resources decides; 0 if a pod uses the whole node, or if the shape requires that and a pod is
-// there.
+// TestIndexFits: the scarcest of a shape's resources decides how many pods fit. None fits if a pod uses the whole node, or if the shape
+// requires whole nodes and a pod is there.
 func TestIndexFits(t *testing.T) {
 	free := Resources{"gpu": 5, "cpu": 4}
 	for _, tc := range []struct {
@@ -253,7 +254,7 @@ func TestIndexFits(t *testing.T) {
 	}
 }
 
-// TestIndexesAreKeptApart: more shapes than are stored, each used repeatedly in turn, and the same numbers for another resource.
+// TestIndexesAreKeptApart has more shapes than are stored, each used again and again in turn, and the same numbers for another resource.
 func TestIndexesAreKeptApart(t *testing.T) {
 	tree := New(nil, Node{Name: "n", Free: Resources{"gpu": 64, "cpu": 32}})
 	for range 3 {
@@ -268,7 +269,7 @@ func TestIndexesAreKeptApart(t *testing.T) {
 	}
 }
 
-// TestIndexesOfAlikeShapes: shapes that differ in any amount, or in Whole, have separate indexes.
+// TestIndexesOfAlikeShapes: shapes that differ in an amount, or in Whole, have separate indexes.
 func TestIndexesOfAlikeShapes(t *testing.T) {
 	const most = int64(1) << 48
 	tree := New(nil, Node{Name: "n", Free: Resources{"memory": most}, Tenants: 1})
@@ -288,7 +289,7 @@ func TestIndexesOfAlikeShapes(t *testing.T) {
 	}
 }
 
-// TestIndexesAreKept: the shapes used last are not counted again, in any order of their resources.
+// TestIndexesAreKept: the shapes used last are not counted again, in whatever order their resources are listed.
 func TestIndexesAreKept(t *testing.T) {
 	tree := New(nil, Node{Name: "n", Free: Resources{"gpu": 64, "cpu": 64}})
 	ask := func(gpus int) *Index {
@@ -298,7 +299,7 @@ func TestIndexesAreKept(t *testing.T) {
 	for i := range keptIndexes {
 		kept[i] = ask(i)
 	}
-	for range 10 { // the first is used again before another one
+	for range 10 { // the first shape is used again before another one
 		if again := ask(0); again != kept[0] {
 			t.Fatal("a shape that was kept was counted anew")
 		}
@@ -314,7 +315,7 @@ func TestIndexesAreKept(t *testing.T) {
 	}
 }
 
-// TestDomains: domains of a level in order, those of nodes without its label apart, and what they are called.
+// TestDomains: the domains of a level are listed in order, nodes without the level's label apart from them, with their names.
 func TestDomains(t *testing.T) {
 	tree := New(
 		[]Level{{"zone", "z"}, {"rack", "r"}},

@@ -1,5 +1,5 @@
-// Package v1alpha1 defines what users and all parts of Holdfast share at the API server: the Gang object, its condition types and reasons,
-// and every label and annotation key under holdfast.dev. Holdfast uses no key or reason that is not listed here.
+// Package v1alpha1 defines what Holdfast reads and writes at the API server: the object Gang, its condition types and
+// reasons, and every key of a label or annotation under holdfast.dev. Holdfast uses no other key and no other reason.
 //
 // +kubebuilder:object:generate=true
 // +groupName=holdfast.dev

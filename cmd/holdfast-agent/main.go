@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command holdfast-agent is Holdfast's part of a training container, in one static binary: the init mode that is PID
-// 1, the agent, the shims that replace launchers, and the installer that puts all of them into the shared folder.
+// Command holdfast-agent is Holdfast's part of a training container. One static binary contains the init mode, which is
+// PID 1, the agent, the shims that replace launchers, and the installer that copies all of them into the shared folder.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Command holdfast-controller is the control plane of Holdfast in one process: every replica serves admission and
-// agents; the leading one keeps Gangs current, decides generations and carries them out. It may die at any time;
-// training continues.
+// Command holdfast-controller is the control plane of Holdfast in one process. Every replica serves admission and
+// agents. The leading replica keeps Gangs current, decides about generations and carries these decisions out. If all
+// replicas die, training continues.
 package main
 
 import (

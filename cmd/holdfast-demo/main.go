@@ -1,5 +1,6 @@
-// Command holdfast-demo starts a one-machine cluster, installs Holdfast by its manifests, plays the story of one job and many failures, and
-// shows a summary and a page. It cleans up after itself; if it was killed, its next run removes what was left.
+// Command holdfast-demo starts a one-machine cluster, installs Holdfast from its manifests, plays one job with many
+// failures, and shows a summary and a page. It removes the cluster when it ends. If it is killed, its next run removes
+// what is left.
 package main
 
 import (

@@ -1,6 +1,5 @@
-// Command holdfast-dev runs a Kubernetes cluster on one machine: a stock
-// control plane, real kubelets with their own containerd, and simulated nodes.
-// The one binary is also every program of that cluster, chosen by argv[0].
+// Command holdfast-dev runs a Kubernetes cluster on one machine: a stock control plane, real kubelets with a containerd
+// each, and simulated nodes. All programs of that cluster are in this binary; argv[0] selects the program.
 package main
 
 import (

@@ -1,6 +1,6 @@
 // Command holdfast-nvml queries NVIDIA's library for the state of the GPUs and writes the answers to standard output.
-// It is holdfast-node's child, in a program of its own: it may hang for ever, and it alone is built with cgo. It ends
-// when standard input is closed.
+// Holdfast-node runs it as a child, because a query may hang for ever. It is the only program that is built with cgo.
+// It ends when its standard input is closed.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// Command kubectl-holdfast is a kubectl plugin that explains, from live objects, what happens to a Holdfast job, and why.
+// Command kubectl-holdfast is a kubectl plugin. From objects at the API server and files in storage it shows what
+// happens to a job that uses Holdfast, and why.
 package main
 
 import (

@@ -1,6 +1,7 @@
-// Package handover says what Volcano must know of a gang that its scheduler places, and what Volcano says of it: it makes
-// the gang's PodGroup from one of its pods, and reads that group or the user's own. It promises to be pure: the same
-// objects give the same group and the same text, and what Volcano says in another order each time is put in one.
+// Package handover translates between a gang and Volcano, for a gang that Volcano's scheduler places. It builds the
+// gang's PodGroup from one of its pods, and reads Volcano's messages from that PodGroup or from the user's own. The
+// package is pure: the same objects give the same group and the same text. Volcano reorders parts of its messages each
+// time; the text has them in a fixed order.
 package handover
 
 import (

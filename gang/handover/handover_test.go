@@ -17,8 +17,8 @@ import (
 	"holdfast.dev/holdfast/internal/golden"
 )
 
-// TestPodGroup: each testdata/pod-NAME.yaml has a pod of a gang of four, or of each role a pod, of which the first has one and the
-// others three; group-NAME.yaml is its PodGroup, in which Volcano's own types find every field.
+// TestPodGroup: each testdata/pod-NAME.yaml has a pod of a gang of four, or one pod per role, where the first role has one pod and the
+// others three. group-NAME.yaml is the resulting PodGroup. Volcano's own types must decode every field of it.
 func TestPodGroup(t *testing.T) {
 	golden.Each(t, "testdata/pod-*.yaml", func(t *testing.T, file, text string) {
 		var roles []Role
@@ -44,7 +44,8 @@ func TestPodGroup(t *testing.T) {
 	})
 }
 
-// TestAnswers: each testdata/said-NAME.yaml is a PodGroup as Volcano left it, the .txt what a gang of four has to say then.
+// TestAnswers: each testdata/said-NAME.yaml is a PodGroup with a status that Volcano wrote. The .txt file is the resulting text for a gang
+// of four.
 func TestAnswers(t *testing.T) {
 	golden.Each(t, "testdata/said-*.yaml", func(t *testing.T, file, text string) {
 		u := &unstructured.Unstructured{}
@@ -71,7 +72,8 @@ func TestAnswers(t *testing.T) {
 	})
 }
 
-// TestTheMinimumOfAKindsOwnGroup is written where its controller reads it: what is written on the group itself is written over.
+// TestTheMinimumOfAKindsOwnGroup: the minimum is written where the kind's controller reads it, because that controller overwrites the field
+// of the PodGroup.
 func TestTheMinimumOfAKindsOwnGroup(t *testing.T) {
 	yes := true
 	for want, owner := range map[string]metav1.OwnerReference{
@@ -98,7 +100,7 @@ func TestNoGroup(t *testing.T) {
 	}
 }
 
-// TestTextIsTheSameEachTime: Volcano names whichever pod it looks at first.
+// TestTextIsTheSameEachTime: Volcano's messages begin with whichever pod it visits first. The text must not depend on that.
 func TestTextIsTheSameEachTime(t *testing.T) {
 	const said = "1/4 tasks in gang unschedulable: pod group is not ready, 1 Pending, 3 Running, 4 minAvailable; Pending: 1 Unschedulable. Origin reason is %s: 0/3 nodes are unavailable: 3 Insufficient cpu."
 	a, b := Text(fmt.Sprintf(said, "llama-0-x2v4q")), Text(fmt.Sprintf(said, "llama-3-99bb7"))
@@ -131,7 +133,7 @@ func TestKeysOfVolcano(t *testing.T) {
 	}
 }
 
-// FuzzRead: whatever stands in a PodGroup, which any user may write, is read without harm and into bounded text.
+// FuzzRead: any user may write a PodGroup. Its content is read into a text of bounded length, whatever it is.
 func FuzzRead(f *testing.F) {
 	f.Add("spec: {minMember: 4}\nstatus: {phase: Pending, conditions: [{type: Unschedulable, status: 'True', message: m}]}")
 	f.Add("spec: 7\nstatus: {conditions: {a: b}}")

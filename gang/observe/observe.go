@@ -1,6 +1,6 @@
-// Package observe computes what Holdfast would have done about failures of an observed job, and the time that it would have saved. It
-// claims only measured values: each estimate is the observed time until a pod was back, minus the median of real recoveries on this
-// cluster, and is marked as an estimate. Without both values there is no estimate.
+// Package observe computes what Holdfast would have done about the failures of an observed job, and the time that this
+// would have saved. The time is the observed time until a pod was back, minus the median of real recoveries on this
+// cluster, and is marked as an estimate. If one of the two values was not measured, there is no estimate.
 package observe
 
 import (

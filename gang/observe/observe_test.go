@@ -9,8 +9,8 @@ import (
 	"holdfast.dev/holdfast/internal/golden"
 )
 
-// Each testdata/NAME.txt is a script: lines "restart|replace POD NODE AT BACK CAUSE…" and "measured
-// restart|replace DURATION…", a line "->", and the findings. Times are seconds, - is none.
+// Each testdata/NAME.txt is a script: lines "restart|replace POD NODE AT BACK CAUSE…" and "measured restart|replace DURATION…", then a line
+// "->", then the findings. Times are in seconds; "-" means none.
 func TestFindings(t *testing.T) {
 	golden.Each(t, "testdata/*.txt", func(t *testing.T, file, text string) {
 		script, _, _ := strings.Cut(text, "->\n")
@@ -63,7 +63,7 @@ func moment(t *testing.T, s string) time.Time {
 	return time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC).Add(length(t, s))
 }
 
-// A finding is published when the failure is seen and when the pod is back, whatever is measured meanwhile.
+// A finding is new when the failure is seen and when the pod is back, whatever else is measured meanwhile.
 func TestNews(t *testing.T) {
 	f := Failure{Pod: "p", Node: "n", Cause: "ended", At: moment(t, "1s")}
 	first := Of([]Failure{f}, Figures{})

@@ -86,7 +86,7 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// job is one in the simulated cluster below.
+// job is a job of the simulated cluster.
 type job struct {
 	name           string
 	g              gang.Gang
@@ -96,8 +96,8 @@ type job struct {
 	assignments    []gang.Assignment
 }
 
-// simulated is a cluster in which jobs come and go, queue by priority and age, and the first that does not fit gets a
-// reservation once it has waited for after ticks.
+// simulated is a cluster in which jobs arrive and end and queue by priority and age. The first job that does not fit gets a reservation
+// after it has waited for a number of ticks.
 type simulated struct {
 	w       World
 	tick    int
@@ -197,9 +197,9 @@ func (s *simulated) place(t *testing.T, j *job) bool {
 	return true
 }
 
-// NobodyStarves: a gang that would fit in an empty cluster is placed within a bound, whatever small jobs of no higher
-// priority arrive: before it in order are at most the other large ones, each of which waits for its reservation to be
-// made and for the longest job that was in it.
+// Rule NobodyStarves of docs/designs/priority.md: a gang that would fit in an empty cluster is placed within a bounded time, however many
+// small jobs of no higher priority arrive. At most the other large gangs are before it, each of which waits for its reservation and then
+// for the longest job in the reserved room.
 func TestNobodyStarves(t *testing.T) {
 	const longest = 20
 	for seed := range seeds.All(t, int64(6)) {
@@ -237,7 +237,7 @@ func TestNobodyStarves(t *testing.T) {
 	}
 }
 
-// Without the reservation it would starve: the test above can fail.
+// Without reservations the gang starves. This shows that the test above can fail.
 func TestWithoutReservationItStarves(t *testing.T) {
 	rng := rand.New(rand.NewSource(1))
 	s := &simulated{w: cluster(8, 4), after: 1 << 30}

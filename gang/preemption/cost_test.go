@@ -10,8 +10,8 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// crowded is a cluster of racks of 16 nodes of 8 GPUs and zones of 16 racks, full of units of so many nodes each; each node
-// is shared by so many units.
+// crowded returns a cluster full of units, with racks of 16 nodes of 8 GPUs and zones of 16 racks. Each unit is on span nodes, and each
+// node has share units.
 func crowded(nodes, span, share int) World {
 	w := World{Levels: levels}
 	for i := range nodes {
@@ -49,7 +49,7 @@ func crowded(nodes, span, share int) World {
 	return w
 }
 
-// launched is a launcher without GPUs and workers of two shapes.
+// launched returns a gang with a launcher without GPUs and workers of two shapes.
 func launched(size int) gang.Gang {
 	g := wants(size, 8, gang.Topology{})
 	g.Roles = append(g.Roles, gang.Role{Requests: topology.Resources{"cpu": 4}}, gang.Role{Requests: topology.Resources{gpu: 4, "cpu": 4}})
@@ -60,7 +60,7 @@ func launched(size int) gang.Gang {
 	return g
 }
 
-// searches are possible searches in a cluster of 5,000 nodes.
+// searches are kinds of search in a cluster of 5,000 nodes.
 var searches = []struct {
 	name               string
 	nodes, span, share int
@@ -80,8 +80,8 @@ var searches = []struct {
 	{"313 gangs, 1000 of three shapes wanted", 5000, 16, 1, launched(1000)},
 }
 
-// No pod is scheduled during a search, so each ends within a second. The test measures CPU time, the least of some tries, because a busy
-// machine increases that, too. The race detector makes it five times as long (0.43 s are 2.1 s).
+// No pod is scheduled during a search, so each search must end within a second. The test measures CPU time, and takes the least of several
+// tries, because a busy machine increases CPU time too. With the race detector a search takes five times as long (2.1 s instead of 0.43 s).
 func TestASearchEndsSoon(t *testing.T) {
 	const most, tries = min(eventually.Slowdown, 6) * time.Second, 5
 	for _, c := range searches {

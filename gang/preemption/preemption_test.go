@@ -19,7 +19,7 @@ var levels = []topology.Level{{Name: "zone", Key: "zone"}, {Name: "rack", Key: "
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// cluster has nodes n0.. with so many GPUs each, two to a rack and four to a zone.
+// cluster returns nodes n0, n1, … with gpus GPUs each, two in a rack and four in a zone.
 func cluster(nodes int, gpus int64) World {
 	w := World{Levels: levels}
 	for i := range nodes {
@@ -35,7 +35,7 @@ func cluster(nodes int, gpus int64) World {
 	return w
 }
 
-// unit takes so many GPUs on each of the nodes.
+// unit returns a unit that takes gpus GPUs on each of the nodes.
 func unit(name string, priority int32, work int64, gpus int64, nodes ...string) Unit {
 	u := Unit{Name: name, Priority: priority, LostWork: work}
 	for _, n := range nodes {
@@ -96,7 +96,7 @@ func TestSelectVictims(t *testing.T) {
 	}
 }
 
-// TestSelectVictimsForTheRest: members on nodes keep them, and only the others get assignments.
+// TestSelectVictimsForTheRest: members on nodes keep these, and only the other members get assignments.
 func TestSelectVictimsForTheRest(t *testing.T) {
 	w := cluster(4, 4)
 	w.Nodes[0].Free = topology.Resources{gpu: 0}
@@ -110,7 +110,7 @@ func TestSelectVictimsForTheRest(t *testing.T) {
 	}
 }
 
-// TestDomainOf: the narrowest that has a name.
+// TestDomainOf: the domain of nodes is the narrowest common one that has a name.
 func TestDomainOf(t *testing.T) {
 	tree := topology.New(
 		levels,
@@ -172,7 +172,7 @@ func randomWorld(rng *rand.Rand) World {
 func randomGang(rng *rand.Rand) gang.Gang {
 	asks := []gang.Topology{{}, {}, {Required: "rack"}, {Required: "zone"}, {Whole: true}, {SliceLevel: "rack"}, {Preferred: "rack"}}
 	g := wants(1+rng.Intn(5), int64(1+rng.Intn(3)), asks[rng.Intn(len(asks))])
-	if rng.Intn(3) == 0 && g.Topology.SliceLevel == "" { // slices of several shapes are not exact
+	if rng.Intn(3) == 0 && g.Topology.SliceLevel == "" { // with slices of several shapes the search is not exact
 		g.Roles = append(g.Roles, gang.Role{Requests: topology.Resources{gpu: int64(1 + rng.Intn(3))}})
 		for i := range g.Members {
 			g.Members[i].Role = rng.Intn(2)
@@ -193,7 +193,7 @@ func fitsWith(w *World, g gang.Gang, gone []int) bool {
 	return refusal == nil
 }
 
-// costOf returns the cost of a selection, ok is false if the budgets do not allow it.
+// costOf returns the cost of a selection; ok is false if the budgets do not allow it.
 func costOf(w *World, gone []int) (c Cost, ok bool) {
 	spent := map[int]int{}
 	for _, u := range gone {
@@ -210,8 +210,8 @@ func costOf(w *World, gone []int) (c Cost, ok bool) {
 	return c, true
 }
 
-// CheapestLeaves, NobodyForNothing, BudgetsKept: in small worlds the selection costs as little as any sufficient subset, and there is one
-// exactly if some subset is sufficient.
+// Rules CheapestLeaves, NobodyForNothing and BudgetsKept of docs/designs/priority.md: in small clusters there is a selection exactly if
+// some set of units suffices, and it costs as little as the cheapest such set.
 func TestSelectVictimsAgainstEverySubset(t *testing.T) {
 	chosen := 0
 	for seed := range seeds.All(t, int64(500)) {
@@ -253,7 +253,7 @@ func TestSelectVictimsAgainstEverySubset(t *testing.T) {
 	}
 }
 
-// SameAnswer: for any order of units and nodes.
+// Rule SameAnswer of docs/designs/priority.md: the answer is the same for any order of units and nodes.
 func TestSelectVictimsIsTheSameWhateverTheOrder(t *testing.T) {
 	for seed := range seeds.All(t, int64(200)) {
 		rng := rand.New(rand.NewSource(seed))
@@ -280,7 +280,7 @@ func TestSelectVictimsIsTheSameWhateverTheOrder(t *testing.T) {
 	}
 }
 
-// A large cluster: the search ends, and the answer holds though it may not be the cheapest.
+// In a large cluster the search ends. Its answer is valid, though it may not be the cheapest.
 func TestSelectVictimsInALargeCluster(t *testing.T) {
 	w := World{Levels: levels}
 	for i := range 2000 {

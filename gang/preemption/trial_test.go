@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-// repelled is a check: the gang has room, and fits once one of several sets of units is gone completely.
+// repelled returns a check by which the gang fits once all units of one of several sets are gone.
 func repelled(sets ...[]int) Check {
 	return func(gone []int) (bool, error) {
 		return slices.ContainsFunc(sets, func(set []int) bool {
@@ -87,7 +87,7 @@ func TestTryVictims(t *testing.T) {
 			g = wants(1, 1, gang.Topology{})
 		}
 		if c.size == 4 {
-			w.Nodes[0].Free[gpu]++ // beside dear there is room for four
+			w.Nodes[0].Free[gpu]++ // beside the unit dear there is room for four
 		}
 		victims, verdict, err := TryVictims(w, g, c.check, c.most, inTime)
 		got := fmt.Sprint(append([]int{}, victims...), " ", []string{"Unfinished", "Suffices", "Futile", "Protected"}[verdict])
@@ -100,8 +100,8 @@ func TestTryVictims(t *testing.T) {
 	}
 }
 
-// NobodyForNothing, BudgetsKept: in random worlds the victims are those of a search that checks one unit after the other, and few victims
-// need few checks.
+// Rules NobodyForNothing and BudgetsKept of docs/designs/priority.md: in random clusters the victims are those of a search that checks one
+// unit after the other. Few victims need few checks.
 func TestTryVictimsAsksFew(t *testing.T) {
 	for seed := range seeds.All(t, int64(300)) {
 		r := rand.New(rand.NewSource(seed))

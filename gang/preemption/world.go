@@ -1,7 +1,14 @@
-// Package preemption decides which units are preempted so that a gang fits. A unit is preempted only if the gang then fits, never if it
-// could stay, only as a whole and with a lower priority, and never beyond what a disruption budget allows. The lost work is as small as
-// possible, and the same values give the same answer. The package also computes the room that a gang waits for and who may use it meanwhile
-// (Reserve, Holding: backfill), and which moves would free a domain (Defragment). See docs/designs/priority.md.
+// Package preemption decides which units are preempted so that a gang fits. The caller lists the units that may be
+// preempted.
+//
+//   - Units are preempted only if the gang then fits, and only as a whole.
+//   - No more pods are evicted than each disruption budget allows.
+//   - The selection with the least lost work that the search finds is returned. The search is bounded;
+//     Selection.Truncated reports that it reached its bound.
+//   - The same values give the same answer.
+//
+// The package also computes the room that a gang waits for and which pods may use it meanwhile (Reserve and Holding:
+// backfill), and which moves would free a domain of the fabric (Defragment). docs/designs/priority.md has the reasons.
 package preemption
 
 import (

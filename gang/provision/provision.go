@@ -1,6 +1,6 @@
-// Package provision decides about a gang's ProvisioningRequest, which requests nodes from an autoscaler for all of the gang's pods or none:
-// when it is created, re-created and removed, and its text for users. A gang has at most one request, and a failed one is followed by
-// another after a bounded pause.
+// Package provision decides when a gang's ProvisioningRequest is created, re-created and removed, and computes its text
+// for users. A ProvisioningRequest requests nodes from an autoscaler, for all pods of the gang that lack room or for
+// none of them. A gang has at most one. After a failed request the next one follows after a bounded pause.
 package provision
 
 import (

@@ -1,7 +1,13 @@
-// Package rejection counts the pods that ready nodes reject. A node is excluded only after it rejected pods repeatedly without starting one
-// in between, for a bounded time that doubles each time; then the exclusion ends. Rejections of one namespace's pods exclude a node for
-// that namespace only, and for all only if pods of two namespaces were rejected. No node is excluded while so many nodes reject that the
-// pods must be at fault. The same history gives the same answer.
+// Package rejection counts the pods that ready nodes reject.
+//
+//   - A node is excluded after it rejected two pods within ten minutes and started none in between. After an exclusion,
+//     one further rejection of the same namespace is enough.
+//   - An exclusion lasts a minute at first, and twice as long each further time, up to 30 minutes.
+//   - Rejected pods of one namespace exclude a node for that namespace only. Rejected pods of two namespaces exclude it
+//     for all.
+//   - If more than a quarter of all nodes, and more than two, would be excluded, the pods must be at fault, and none is
+//     excluded.
+//   - The same history gives the same answer.
 package rejection
 
 import (

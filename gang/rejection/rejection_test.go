@@ -19,7 +19,7 @@ func names(b *Tracker, now time.Time, nodes int) (all []string) {
 	return all
 }
 
-// One rejection may be a race with another scheduler. Two are the node's fault.
+// One rejection may come from a race with another scheduler. Two rejections exclude the node.
 func TestTwoRejectionsSetANodeAsideForAWhile(t *testing.T) {
 	b, now := &Tracker{}, start
 	if b.Reject("a", "ns", "OutOfcpu", now) || len(names(b, now, 10)) > 0 {
@@ -84,7 +84,7 @@ func TestThePauseDoublesUpToAnEnd(t *testing.T) {
 	}
 }
 
-// Where an image, a webhook or the API server is broken, every node seems to reject.
+// If an image, a webhook or the API server is broken, every node seems to reject pods.
 func TestNotAllNodesAtOnce(t *testing.T) {
 	for _, namespaces := range [][]string{{"x"}, {"x", "y"}} {
 		b := &Tracker{}
@@ -102,13 +102,13 @@ func TestNotAllNodesAtOnce(t *testing.T) {
 	}
 }
 
-// What is excluded is recorded with the decisions that are made beside it, so its order is always the same.
+// Exclusions are recorded together with decisions, so their order must always be the same.
 func TestExcludedAreInOrder(t *testing.T) {
 	b := &Tracker{}
 	for _, node := range []string{"n3", "n1", "n2"} {
 		for _, namespace := range []string{"y", "x"} {
 			b.Reject(node, namespace, "x", start)
-			b.NoteStarted(node, everybody, start) // not for all of them
+			b.NoteStarted(node, everybody, start) // a pod of this namespace started, so the exclusion for all ends
 			b.Reject(node, namespace, "x", start)
 		}
 	}
@@ -120,7 +120,7 @@ func TestExcludedAreInOrder(t *testing.T) {
 	}
 }
 
-// A user who can create pods only in one namespace excludes no node for others.
+// A user who can create pods only in one namespace cannot exclude a node for other namespaces.
 func TestOneNamespaceSetsNothingAsideForOthers(t *testing.T) {
 	b, now := &Tracker{}, start
 	for range 50 {
@@ -138,7 +138,7 @@ func TestOneNamespaceSetsNothingAsideForOthers(t *testing.T) {
 	if !b.NoteStarted("a", "other", now) || slices.Contains(names(b, now, 10), "/a") {
 		t.Errorf("after a start the node is still set aside for all: %v", b.Excluded(now, 10))
 	}
-	// What was excluded for all once is so again by two of them alone.
+	// After an exclusion for all, one further rejection is not enough: two namespaces must reject again.
 	b.Reject("a", "other", "x", now)
 	b.Reject("a", "hostile", "x", now)
 	now = now.Add(window)
@@ -154,9 +154,9 @@ func TestOneNamespaceSetsNothingAsideForOthers(t *testing.T) {
 	}
 }
 
-// Invariants over random histories: no node is excluded for longer than longestPause, each exclusion ends without an event, a node that
-// started a namespace's pod since its last rejection is not excluded for that namespace, and no namespace lacks more nodes than the share
-// allows.
+// Rules that hold in random histories: no node is excluded for longer than longestPause. Each exclusion ends without an event. A node that
+// has started a namespace's pod since its last rejection is not excluded for that namespace. For no namespace more nodes are excluded than
+// the share allows.
 func TestBookKeepsItsPromises(t *testing.T) {
 	for seed := range seeds.All(t, int64(300)) {
 		rng := rand.New(rand.NewSource(seed))
@@ -195,8 +195,8 @@ func TestBookKeepsItsPromises(t *testing.T) {
 	}
 }
 
-// TestWhatIsKeptIsBounded: of the rejections of one node only those that count are stored; of nodes without recent rejections, or that are
-// gone, none.
+// TestWhatIsKeptIsBounded: of the rejections of one node only those that count are stored. Of nodes that are gone, or that rejected no pod
+// recently, none is stored.
 func TestWhatIsKeptIsBounded(t *testing.T) {
 	b := &Tracker{}
 	for range 100 {
@@ -225,7 +225,7 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 	}
 }
 
-// TestANodeIsListedOnce: a node excluded for all is not also listed for a namespace.
+// TestANodeIsListedOnce: a node that is excluded for all is not also listed for a namespace.
 func TestANodeIsListedOnce(t *testing.T) {
 	b := &Tracker{}
 	for range 2 {

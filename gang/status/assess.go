@@ -1,5 +1,5 @@
 // Package status computes the content of a Gang's status: phase, conditions, members, figures, and the scheduler's
-// answer. It promises to be pure: the same objects at the same time give the same text.
+// answer. The package is pure: the same objects at the same time give the same text.
 package status
 
 import (

@@ -69,7 +69,7 @@ func TestAssess(t *testing.T) {
 	}
 }
 
-// TestRecoveringSaysWhoIsAwaited: people see which member is missing and why it has no place.
+// TestRecoveringSaysWhoIsAwaited: the message names the member that is missing and why it has no node.
 func TestRecoveringSaysWhoIsAwaited(t *testing.T) {
 	run := v1alpha1.RunStatus{
 		State:               v1alpha1.RunForming,
@@ -130,7 +130,7 @@ func TestAssessFeatures(t *testing.T) {
 	}
 }
 
-// What runs past the agents, and what a failure restarts, is said once the coordinator has said anything.
+// The message describes commands that run without an agent, and what a failure restarts, as soon as the coordinator has written a record.
 func TestAssessCommands(t *testing.T) {
 	of := func(r v1alpha1.RunStatus, kind string) (got Condition) {
 		for _, c := range Assess(View{Size: 1, Run: r}).Conditions {

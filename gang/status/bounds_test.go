@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestNotesAreBounded: however many pods have something to say, and however much.
+// TestNotesAreBounded: the notes have a bounded size, however many pods have notes and however long these are.
 func TestNotesAreBounded(t *testing.T) {
 	var all []string
 	for i := range 5000 {

@@ -37,7 +37,7 @@ func TestGoodput(t *testing.T) {
 	}
 }
 
-// The step that people see is the script's own; where it tells none, it follows from what the optimizer's state held.
+// The step in the status is the one that the script reports. If the script reports none, the step is computed from the optimizer's state.
 func TestFigures(t *testing.T) {
 	n := func(n int64) *int64 { return &n }
 	now := time.Unix(1_700_000_100, 0)

@@ -16,7 +16,7 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// A replaced pod is no member; that it may not go is still told.
+// A replaced pod is not a member. If its eviction is refused, the status still says so.
 func TestNoteOfARefusedEviction(t *testing.T) {
 	pod := func(name, refused string, replaced bool) corev1.Pod {
 		p := corev1.Pod{
@@ -39,7 +39,7 @@ func TestNoteOfARefusedEviction(t *testing.T) {
 	}
 }
 
-// TestSlotsWithoutPodsTakeNothing: of a large Job with few pods its Gang lists these, and says how many there must be.
+// TestSlotsWithoutPodsTakeNothing: the Gang of a large Job with few pods lists only these pods, and the number that must exist.
 func TestSlotsWithoutPodsTakeNothing(t *testing.T) {
 	job := Job{UID: "job", Admitted: settings.Job{Members: v1alpha1.MaxMembers}}
 	var pods []corev1.Pod

@@ -38,7 +38,7 @@ func TestPlacementStatus(t *testing.T) {
 	}
 }
 
-// The words of the core are the words of the vocabulary.
+// The reasons of the core gang are those of the API.
 func TestReasonsAreTheVocabulary(t *testing.T) {
 	for core, word := range map[string]string{
 		gang.WaitingForMembers: v1alpha1.ReasonWaitingForMembers,

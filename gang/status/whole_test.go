@@ -7,7 +7,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// TestCommandsWithoutALauncher: what runs in a pod that has started no rank is said, and a whole command is said to be restarted as one.
+// TestCommandsWithoutALauncher: the status says what runs in a pod that has started no rank, and that a whole command is restarted as one.
 func TestCommandsWithoutALauncher(t *testing.T) {
 	message := func(run v1alpha1.RunStatus) string {
 		for _, c := range Assess(View{Size: 1, Members: []MemberView{{Pod: "p", Node: "n"}}, Run: run}).Conditions {

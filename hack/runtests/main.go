@@ -1,11 +1,15 @@
-// Command runtests is make test: everything that checks the project. Checks that the machine cannot run are skipped and listed at the end;
-// with CI set such a machine is refused.
+// Command runtests is `make test`: it runs all checks of the project. It skips checks that the machine cannot run and
+// lists them at the end. If the variable CI is set, it refuses such a machine.
 //
-// All binaries, those of tests too, are built before the first cluster starts: beside one, compiling and linking would break its promises
-// about time. Then jobs run side by side, each a verb of the Makefile (see plan). Every line carries the name of its job; the whole output
-// of a job is kept in .cache/test/. A test that failed is run again, alone, after all else: a second failure is red, a success is listed
-// as FLAKY; more than three failed tests are red without a second run. A test that was skipped and is not listed in hack/skips.txt, or is
-// listed and was not skipped, is red. Whatever ends runtests, Ctrl-C included, ends what it started.
+// It builds all binaries, also those of tests, before it starts the first cluster: a compiler beside a cluster would
+// use the CPU time that the cluster's tests measure. Then it runs several jobs at once; each is a target of the
+// Makefile (see plan). Each line of its output begins with the name of a job. The folder .cache/test/ has the whole
+// output of each job.
+//
+// At the end it runs each failed test once more, alone. A test that fails again is a failure. A test that then passes
+// is listed as FLAKY; more than three such tests are a failure. A skipped test must be in hack/skips.txt, and a test in
+// hack/skips.txt must be skipped. When runtests ends for any reason, also by Ctrl-C, it ends all processes that it
+// started.
 package main
 
 import (

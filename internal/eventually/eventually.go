@@ -1,5 +1,5 @@
-// Package eventually waits in tests and tools for a condition. A timeout prints the last observation. One timeout bounds all waits of
-// tests: it only decides how soon a failure is reported, and is no performance target.
+// Package eventually waits in tests and tools until a condition holds. After a timeout it prints the last observation.
+// All tests have the same timeout, which only decides how soon a failure is reported; it is not a performance target.
 package eventually
 
 import (

@@ -1,8 +1,10 @@
-// Package jobs reads the jobs that were opted in, of every kind that Holdfast serves. Batch Jobs come from the manager's cache. Objects
-// of other kinds are watched by their metadata, where and while the cluster serves the kind; what Holdfast must know of one is read from
-// the API server once for each version of it. It promises that a kind that the cluster does not serve, or stops serving, or that
-// cannot be read, delays and stops nothing that other kinds need; that an object is said to be gone only where the API server says so of
-// it or of its kind's definition; and that it keeps a few KiB at most of an object.
+// Package jobs reads the jobs that were opted in, of every kind that Holdfast serves. Batch Jobs come from the
+// manager's cache. For each other kind the Reader watches the metadata of objects while the cluster serves the kind,
+// and reads each version of an object once from the API server.
+//
+//   - A kind that is not served, or cannot be read, does not delay the others.
+//   - An object counts as gone only if the API server reports so, for the object or for the definition of its kind.
+//   - The Reader stores at most a few KiB of an object.
 package jobs
 
 import (

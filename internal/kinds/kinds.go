@@ -1,6 +1,7 @@
-// Package kinds has, for each kind of training job, what Holdfast must know of it: the pods that an object has, how one of
-// them is replaced without the kind's own restart policy, what became of the object, and the write that makes it fail. It
-// promises objects and pods in, values and patches out; what it cannot support it refuses with field and remedy.
+// Package kinds describes each kind of training job to Holdfast: the pods of an object, how one pod is replaced without
+// the restart policy of the kind, what became of the object, and the write that makes it fail. It takes objects and
+// pods, and returns values and patches. An object that Holdfast cannot support is refused with the path of the field
+// and a remedy.
 package kinds
 
 import (

@@ -1,3 +1,3 @@
-// Package layers has only the tests that enforce the import rules of docs/architecture.md: cores stay pure, each external library is
-// imported only in its packages, every package comment describes its package.
+// Package layers has only tests. They enforce the import rules of docs/architecture.md: cores are pure, each external
+// library is imported only by the packages that the rules allow, and every package has a comment.
 package layers

@@ -1,6 +1,6 @@
-// Package membership reads from a pod its gang and its place there: what pod admission stamped on it, and for groups of other
-// APIs what these wrote. It promises to read only the pod's metadata, its scheduler's name and group, one variable of its
-// environment, and its phase.
+// Package membership reads from a pod its gang and its place in the gang. It uses what pod admission wrote on the pod,
+// and for groups of other APIs what those APIs wrote. Of a pod it reads only the metadata, the name of the scheduler,
+// the scheduling group, one variable of the environment, and the phase.
 package membership
 
 import (

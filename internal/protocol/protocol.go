@@ -1,8 +1,9 @@
-// Package protocol has the messages between an agent and the coordinator, as plain values, and defines the meaning of each field. Both
-// cores decide on these values, and package wire converts them to protobuf messages. Each message states the sender's whole present state,
-// never a command: a lost, doubled or late message changes nothing, and after a reconnect one message is enough.
+// Package protocol defines the messages between an agent and the coordinator as plain values, with the meaning of each
+// field. The packages ckptagent and elastic decide on these values. Package wire converts them to protobuf messages and
+// back. Each message states the sender's whole present state. So a message that is lost, doubled or late changes
+// nothing, and one message is enough after a reconnect.
 //
-// Types with JSON names are also stored by the agent, so a name must not change.
+// The agent also stores the types that have JSON names. Such a name must not change.
 package protocol
 
 import "time"

@@ -1,4 +1,5 @@
-// Package retry repeats a call until it succeeds or its context ends. All delays are jittered, so that clients do not retry in lockstep.
+// Package retry repeats a call until it succeeds, its context ends, or its error is final. The pauses that the package
+// provides are jittered, so that many clients do not retry at the same moment.
 package retry
 
 import (

@@ -1,5 +1,5 @@
-// Package seeds gives random tests their seeds: a fixed part, so that a failure repeats, and a fresh part, so that each run tries new ones.
-// A failing test prints its seed, and HOLDFAST_SEED=<seed> runs only that one.
+// Package seeds gives random tests their seeds: fixed ones, so that a failure repeats, and fresh ones, so that each run
+// tries new cases. A failing test prints its seed. HOLDFAST_SEED=<seed> runs only that seed.
 package seeds
 
 import (

@@ -1,5 +1,6 @@
-// Package settings reads users' annotations of Jobs and pods. It promises that an unreadable value is an error with
-// the field's path and a remedy, never a silent default, and that no other package parses these annotations.
+// Package settings parses the annotations that users set on jobs and pods. A value that cannot be parsed is an error
+// with the path of the annotation and a remedy; it is never replaced by a default. No other package parses these
+// annotations.
 package settings
 
 import (

@@ -1,6 +1,6 @@
-// Package slim reduces objects that any tenant may write, however large, to the form that caches keep. It promises
-// that each reader of the cache finds all fields that it reads, and that at most some KiB of one object are kept. Its
-// result must never be written back: an update with it would erase the rest.
+// Package slim reduces objects for caches, because any tenant may write an object, of any size. Each reader of a cache
+// finds all fields that it reads. At most some KiB of an object are kept. A reduced object must never be written back:
+// an update would erase the dropped fields.
 package slim
 
 import (

@@ -1,4 +1,5 @@
-// Package tree reads the source tree for tests of its text. It skips generated and hidden files, and the folder shared.
+// Package tree reads all regular files of the source tree, for tests that check their text. It skips folders whose name
+// begins with a dot, and the folders bin and shared.
 package tree
 
 import (

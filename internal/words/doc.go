@@ -1,4 +1,4 @@
-// Package words has only a test: retired names do not come back. It reads names that users and programs meet: names
-// of files, packages and declarations, JSON, protobuf and metric names, reasons, and golden output. It does not check
-// prose.
+// Package words has only tests of the words in the source tree. Retired names must not come back as names of files,
+// packages or declarations, in JSON, protobuf, metrics or reasons, or in golden output. Identifiers in comments must
+// exist. The rest of the prose is not checked.
 package words

@@ -12,19 +12,19 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-// history is the random history of a cluster, with the plan carried out after each event.
+// history is the random history of a cluster. The plan is carried out after each event.
 type history struct {
 	t      *testing.T
 	r      *rand.Rand
 	config Config
 	view   View
 	now    time.Time
-	// idle are nodes without a pod of a gang since they were given up.
+	// idle are nodes that have had no pod of a gang since they were given up.
 	idle map[string]bool
 	log  []string
 }
 
-// TestRandomHistories plays random events and checks after each plan the invariants that are named below.
+// TestRandomHistories plays random events. After each plan it checks the rules below.
 func TestRandomHistories(t *testing.T) {
 	for seed := range seeds.All(t, int64(400)) {
 		r := rand.New(rand.NewSource(seed))
@@ -119,7 +119,7 @@ func (h *history) plan() {
 	}
 }
 
-// check checks the invariants of every plan, in random histories and in scripts.
+// check checks the rules that every plan must keep, in random histories and in scripts.
 func (h *history) check(p Plan, before []Node) {
 	h.t.Helper()
 	h.remember(p, before)
@@ -131,7 +131,7 @@ func (h *history) check(p Plan, before []Node) {
 	h.deathNeedsSilence(p, before)
 }
 
-// remember records, independent of the plan, where no gang was hurt.
+// remember records, independent of the plan, on which nodes no gang was affected.
 func (h *history) remember(p Plan, before []Node) {
 	for i, d := range p.Decisions {
 		fresh := before[i].Stands.Outcome != Evict
@@ -142,7 +142,7 @@ func (h *history) remember(p Plan, before []Node) {
 	}
 }
 
-// outIsWhatWasSpent: the plan counts as out exactly the nodes that were given up with gangs on them.
+// outIsWhatWasSpent checks that the plan counts as out exactly the nodes that were given up with gangs on them.
 func (h *history) outIsWhatWasSpent(p Plan) {
 	out := 0
 	for _, d := range p.Decisions {
@@ -164,8 +164,8 @@ func (h *history) sameWhateverTheOrder(p Plan) {
 	}
 }
 
-// neverBeyondBudget: a node with gangs is newly given up only while the nodes that are out, with this one, are within both budgets and the
-// breaker is closed. Out are the nodes that were given up with pods of gangs on them.
+// neverBeyondBudget checks that a node with gangs is newly given up only while, with this node, the nodes that are out are within both
+// budgets and the breaker is closed. Out are the nodes that were given up with pods of gangs on them.
 func (h *history) neverBeyondBudget(p Plan, before []Node) {
 	out, outOf, size, fresh := 0, map[string]int{}, map[string]int{}, []Node{}
 	for i, d := range p.Decisions {
@@ -198,7 +198,7 @@ func (h *history) neverBeyondBudget(p Plan, before []Node) {
 	}
 }
 
-// nothingTakenBackForABudget: a given-up node stays so until its verdict improves or its lease is renewed.
+// nothingTakenBackForABudget checks that a given-up node stays given up until its verdict improves or its lease is renewed.
 func (h *history) nothingTakenBackForABudget(p Plan, before []Node) {
 	for i, d := range p.Decisions {
 		n := before[i]
@@ -209,8 +209,8 @@ func (h *history) nothingTakenBackForABudget(p Plan, before []Node) {
 	}
 }
 
-// neverWithoutReason: a decision stands only on a node whose verdict or silence requires it, a hold has its reason, and a changed decision
-// has another cause, reason or death.
+// neverWithoutReason checks that each decision is required by its node's verdict or silence, that a hold has a reason, and that a changed
+// decision differs in cause, reason or Dead.
 func (h *history) neverWithoutReason(p Plan, before []Node) {
 	for i, d := range p.Decisions {
 		n := before[i]
@@ -228,7 +228,7 @@ func (h *history) neverWithoutReason(p Plan, before []Node) {
 	}
 }
 
-// deathNeedsSilence: a node newly counts as dead only after it was silent for long enough while most others were not.
+// deathNeedsSilence checks that a node newly counts as dead only after it was silent for long enough while most other nodes were not.
 func (h *history) deathNeedsSilence(p Plan, before []Node) {
 	for i, d := range p.Decisions {
 		n := before[i]
@@ -248,8 +248,8 @@ func (h *history) deathNeedsSilence(p Plan, before []Node) {
 	}
 }
 
-// TestLeasesAtRest: for any lease duration, no node is excluded while its lease is renewed every quarter of it, with the kubelet's jitter
-// and two seconds of delay; a node that falls silent is given up in proportion.
+// TestLeasesAtRest: for any lease duration no node is excluded while its lease is renewed every quarter of that duration, with the
+// kubelet's jitter and two seconds of delay. The time after which a silent node is given up is in proportion to the duration.
 func TestLeasesAtRest(t *testing.T) {
 	for seed := range seeds.All(t, int64(25)) {
 		r := rand.New(rand.NewSource(seed))
@@ -302,7 +302,7 @@ func TestLeasesAtRest(t *testing.T) {
 	}
 }
 
-// healsCompletely: after any history, once every daemon reports healthy and every lease is renewed no decision stands.
+// healsCompletely checks that after any history no decision remains once every daemon reports healthy and every lease is renewed.
 func (h *history) healsCompletely() {
 	h.now = h.now.Add(time.Second)
 	for i := range h.view.Nodes {
@@ -356,7 +356,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestTheLeastThatIsTaken: the value that an error recommends is accepted.
+// TestTheLeastThatIsTaken: the value that an error message recommends is accepted.
 func TestTheLeastThatIsTaken(t *testing.T) {
 	for name, c := range map[string]Config{
 		"least": {BreakerPercent: 1, BreakerNodes: 1, PartitionPercent: 1, LeaseTimeout: 11 * time.Second, LeaseAloneTimeout: 11 * time.Second,
@@ -373,7 +373,7 @@ func TestTheLeastThatIsTaken(t *testing.T) {
 	}
 }
 
-// BenchmarkDecide: five thousand nodes, a hundred of them sick.
+// BenchmarkDecide has five thousand nodes, a hundred of them sick.
 func BenchmarkDecide(b *testing.B) {
 	now := time.Unix(1_700_000_000, 0)
 	v := View{Led: now}

@@ -39,11 +39,11 @@ type stage struct {
 	config Config
 	second int
 	view   View
-	// mute are nodes with a silent lease ("n1 lease") or silent agents ("n1 agents").
+	// mute has the nodes with a silent lease ("n1 lease") or with silent agents ("n1 agents").
 	mute map[string]bool
 	last Plan
 	out  *strings.Builder
-	// holds are the invariants of every plan, independent of the golden file.
+	// holds checks the rules that every plan must keep, independent of the golden file.
 	holds history
 }
 
@@ -180,7 +180,7 @@ func (s *stage) change(f []string, n *Node) {
 	}
 }
 
-// listen has leases move every 10 seconds, or every quarter of their duration, all at other times, and agents every second.
+// listen renews leases every 10 seconds, or every quarter of their duration, at different times, and makes agents report every second.
 func (s *stage) listen() {
 	for i := range s.view.Nodes {
 		n := &s.view.Nodes[i]

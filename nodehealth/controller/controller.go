@@ -1,7 +1,7 @@
-// Package controller applies the outage budget of the cluster: it gathers verdicts, leases, agents and gangs of all nodes, calls
-// budget.Decide and writes each decision on its Node, annotation and taint in one patch. It writes only changes, and never changes taints
-// of other writers. All its state is on the Nodes, so that a leader can die at any time. A dry run writes nothing on Nodes and reports the
-// same decisions.
+// Package controller applies the cluster's outage budget. It gathers the verdicts, leases, agents and gangs of all
+// nodes and calls budget.Decide. It writes each changed decision to its Node, as an annotation and a taint in one
+// patch, and never changes taints of other writers. A new leader reads the earlier decisions from the Nodes. With
+// Options.DryRun the controller reports the same decisions and writes no Node.
 package controller
 
 import (

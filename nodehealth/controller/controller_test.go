@@ -27,21 +27,21 @@ import (
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
-// world is an API server with nodes n1, n2, ..., a lease each, and one controller.
+// world is an API server with nodes n1, n2, …, one lease each, and one controller.
 type world struct {
 	t      *testing.T
 	client client.Client
 	c      *Controller
 	events *events.FakeRecorder
 	now    time.Time
-	// agents is when each last reported.
+	// agents has when each agent last reported.
 	agents map[string]time.Time
 	dryRun bool
 
-	// mu is needed because decisions are written on several nodes concurrently.
+	// mu guards what follows: decisions are written to several nodes concurrently.
 	mu      sync.Mutex
 	patches []string
-	// before a patch is carried out
+	// called before a patch is carried out
 	before func(node string)
 }
 
@@ -170,7 +170,8 @@ func (w *world) annotate(name, key, value string) {
 	}
 }
 
-// stands returns the decision on a Node, and checks that annotation, taint and others' taint agree with it.
+// stands returns the decision on a Node. It checks that annotation and taint agree with it and that the taint of another writer is
+// unchanged.
 func (w *world) stands(name string) string {
 	w.t.Helper()
 	node := w.node(name)
@@ -241,7 +242,7 @@ func TestVerdictToOutageAndBack(t *testing.T) {
 	w.expect(map[string]string{"n1": "", "n2": "Evict", "n3": "Exclude"})
 }
 
-// TestPodsThatRepairMayCome: the decision's taint admits the pods that the daemon's verdict admits, and follows it.
+// TestPodsThatRepairMayCome: the taint of the decision admits the pods that the taint of the daemon's verdict admits, and changes with it.
 func TestPodsThatRepairMayCome(t *testing.T) {
 	w := newWorld(t, 6)
 	effect := func() corev1.TaintEffect {
@@ -300,7 +301,7 @@ func TestTakesBackWhatOthersChanged(t *testing.T) {
 	}
 }
 
-// TestConflict: another client's taint, added between read and write, stays.
+// TestConflict: a taint that another client adds between read and write stays.
 func TestConflict(t *testing.T) {
 	w := newWorld(t, 6)
 	w.verdict("n1", v1alpha1.ActionEvict, "FellOffBus")
@@ -323,7 +324,7 @@ func TestConflict(t *testing.T) {
 	}
 }
 
-// TestCacheBehind: a cache that does not show the last write must not lead to another decision.
+// TestCacheBehind: a cache that does not show the last write yet must not lead to another decision.
 func TestCacheBehind(t *testing.T) {
 	w := newWorld(t, 6)
 	w.now = w.now.Add(time.Minute)
@@ -396,7 +397,7 @@ func TestSilentNode(t *testing.T) {
 			w.agents["pod-"+n] = w.now
 		}
 		if i >= 30 {
-			delete(w.agents, "pod-n1") // the coordinator drops a pod only with its gang; here the pod represents one that never reported
+			delete(w.agents, "pod-n1") // the coordinator drops a pod only with its gang; here the pod stands for one that never reported
 		}
 		w.decide()
 	}
@@ -413,7 +414,7 @@ func TestSilentNode(t *testing.T) {
 	w.expect(map[string]string{"n1": ""})
 }
 
-// TestALongerLease: a lease's duration reaches the decision through the cache.
+// TestALongerLease: the decision uses the duration in the lease, which the cache provides.
 func TestALongerLease(t *testing.T) {
 	w := newWorld(t, 6)
 	long := func(at time.Time) *coordinationv1.Lease {
@@ -438,7 +439,7 @@ func TestALongerLease(t *testing.T) {
 	}
 }
 
-// TestAgentOfAnEarlierLeader: a pod that ran before this leader began may have an agent, which gets time to report.
+// TestAgentOfAnEarlierLeader: a pod that ran before this leader began may have an agent. That agent gets time to report.
 func TestAgentOfAnEarlierLeader(t *testing.T) {
 	w := newWorld(t, 2)
 	pod := &corev1.Pod{}

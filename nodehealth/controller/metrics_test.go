@@ -8,7 +8,7 @@ import (
 	"holdfast.dev/holdfast/nodehealth/budget"
 )
 
-// TestCausesHaveABound: an annotation may have any content, which must not become a time series.
+// TestCausesHaveABound: an annotation may have any content, which must not become the label of a time series.
 func TestCausesHaveABound(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m, err := newMetrics(registry)

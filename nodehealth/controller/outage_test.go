@@ -30,7 +30,8 @@ func TestBudgetNode(t *testing.T) {
 	}
 }
 
-// TestOutageRoundTrip: a decision is read from a Node as it was written; writing it again changes nothing, and removing it leaves nothing.
+// TestOutageRoundTrip: a decision that was written to a Node is read back unchanged. Writing it again changes nothing, and removing it
+// leaves nothing.
 func TestOutageRoundTrip(t *testing.T) {
 	theirs := []corev1.Taint{
 		{Key: "a", Effect: corev1.TaintEffectNoExecute},
@@ -65,7 +66,7 @@ func TestOutageRoundTrip(t *testing.T) {
 	}
 }
 
-// TestUnreadableWords: the error names the path, and the present decision is kept.
+// TestUnreadableWords: the error names the path, and the present decision stays.
 func TestUnreadableWords(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
 		v1alpha1.AnnotationHealth: "{", v1alpha1.AnnotationOutage: `{"decision":"Evict","cause":"GPULost","since":"2026-01-02T03:04:05.000006Z"}`}}}
@@ -102,7 +103,7 @@ func TestGangPodOn(t *testing.T) {
 	}
 }
 
-// TestIsGPU: nodes of other makers, and those with divided or shared GPUs, count too; nodes with other extended resources do not.
+// TestIsGPU: nodes with GPUs of any maker, also divided or shared ones, count. Nodes with other extended resources do not.
 func TestIsGPU(t *testing.T) {
 	for name, want := range map[string]bool{
 		"nvidia.com/gpu": true, "nvidia.com/gpu.shared": true, "nvidia.com/mig-1g.5gb": true, "amd.com/gpu": true, "gpu.intel.com/xe": true, "habana.ai/gaudi": true,

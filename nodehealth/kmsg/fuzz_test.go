@@ -10,8 +10,8 @@ import (
 
 var normal = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}$`)
 
-// FuzzEntry: only a record that begins with the driver's own words is a signal, of a device as NVML writes it; the same words behind
-// others are none, nor are those of a program.
+// FuzzEntry: only a record that begins with the driver's own words is a signal, for a device in the form that NVML uses. The same words
+// after other text, or in a program's record, are no signal.
 func FuzzEntry(f *testing.F) {
 	for _, s := range []string{
 		"4,100,5000000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",

@@ -1,6 +1,7 @@
-// Package kmsg reads the kernel log and returns the GPU driver's records: first those that the log of this boot still
-// holds, then each new one. A reader that was too slow continues with the oldest remaining record. Only the driver's
-// records are returned: neither text that programs write into the log nor text of tenants that the kernel quotes.
+// Package kmsg reads the kernel log and returns the records of the GPU driver: first those of the present boot that the
+// log still has, then each new one. If the kernel overwrote records before they were read, Follow logs a warning and
+// continues with the oldest remaining record. It does not return text that other programs wrote into the log, nor text
+// of tenants that the kernel quotes.
 package kmsg
 
 import (

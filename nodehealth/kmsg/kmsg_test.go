@@ -15,7 +15,7 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-// said returns a record's signal as text; "": none.
+// said returns the signal of a record as text; "": none.
 func said(entry string) string {
 	r, kernels := split(entry)
 	if !kernels {
@@ -32,7 +32,7 @@ func said(entry string) string {
 	return fmt.Sprintf("%s %d %s%s", sig.Kind, sig.Code, sig.Device, fatal)
 }
 
-// TestParse: what drivers have printed, as the device hands it out.
+// TestParse has records of real drivers, in the form in which /dev/kmsg returns them.
 func TestParse(t *testing.T) {
 	for text, want := range map[string]string{
 		"NVRM: Xid (PCI:0000:07:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.":                                    "xid 79 0000:07:00",
@@ -56,7 +56,7 @@ func TestParse(t *testing.T) {
 		"NVRM: Xid (PCI:zzzz): 79, x":                            "",
 		"":                                                       "",
 	} {
-		for _, flag := range []string{"-", "c", "-,caller=T1"} { // old drivers mark what they print as a continuation
+		for _, flag := range []string{"-", "c", "-,caller=T1"} { // old drivers mark their records as continuations
 			entry := "3,100,5000000," + flag + ";" + text + "\n SUBSYSTEM=pci\n DEVICE=+pci:0000:07:00.0\n"
 			if got := said(entry); got != want {
 				t.Errorf("%q: %q, want %q", entry, got, want)
@@ -65,15 +65,15 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestOnlyTheDriverIsBelieved: programs write records themselves, and a program that mounts in a user namespace, or crashes under a chosen
-// name, makes the kernel quote its text.
+// TestOnlyTheDriverIsBelieved: programs can write records. A program that mounts in a user namespace, or that crashes under a chosen name,
+// can make the kernel quote its text.
 func TestOnlyTheDriverIsBelieved(t *testing.T) {
 	const lost = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
 	if got := said("3,5,100,-;" + lost); got == "" {
 		t.Fatal("the driver itself is not believed")
 	}
 	for _, entry := range []string{
-		"12,5,100,-;" + lost, // facility 1: written by a program
+		"12,5,100,-;" + lost, // facility 1: a program wrote the record
 		"4294967296003,5,100,-;" + lost,
 		"99999999999999999999,5,100,-;" + lost,
 		lost,
@@ -85,7 +85,7 @@ func TestOnlyTheDriverIsBelieved(t *testing.T) {
 		"3,5,100,-; " + lost,
 		"3,5,100,-;x\n" + lost,
 		"3,5,100,-;tmpfs: Unknown parameter 'nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Fatal, x'",
-		// The name of a process is 15 bytes of its own choice, that of a file which it maps 255.
+		// A process chooses its name of 15 bytes, and the name of 255 bytes of a file that it maps.
 		"6,5,100,-;NVRM: x[7]: segfault at 0 ip 0 sp 0 error 4 in 0000:3b:00.0 has fallen off the bus[400000+1000]",
 		"6,5,100,-;NVRM: GPU 0000:[7]: segfault at 0 ip 0 sp 0 error 4 in 3b:00.0: GPU has fallen off the bus.",
 		`6,5,100,-;NVRM: The NVIDI[7]: segfault at 0 ip 0 sp 0 error 4 in x\x0aNVRM: fallen off the bus and is not responding to commands.`,
@@ -124,14 +124,14 @@ func next(t *testing.T, from <-chan nodehealth.Signal) nodehealth.Signal {
 	return nodehealth.Signal{}
 }
 
-// TestDevice: like the device, the source returns one record at a time and EAGAIN; records from before the start have their own time, and
-// numbers are the kernel's.
+// TestDevice: the fake device returns one record at a time and EAGAIN, like the real one. Records from before the start have their own
+// time, and their numbers are the kernel's.
 func TestDevice(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { unix.Close(fds[1]) }) // after the reader's end: to a reader, a log that ends is an error
+	t.Cleanup(func() { unix.Close(fds[1]) }) // after the reader has ended, because the end of a log is an error for it
 	ago := max(0, sinceBoot()-time.Minute)   // a machine may have booted just now
 	write := func(seq int, at time.Duration, text string) {
 		if _, err := unix.Write(fds[1], fmt.Appendf(nil, "4,%d,%d,-;%s\n SUBSYSTEM=pci\n", seq, at.Microseconds(), text)); err != nil {
@@ -167,8 +167,8 @@ func TestPlainFile(t *testing.T) {
 	}
 }
 
-// catchUp writes old records until one is taken for a new one: once the reader has caught up a record is of now, whatever clock it
-// was written with, and a busy machine may be slower to get there than the test is to write.
+// catchUp writes old records until the reader treats one as new. Once the reader has caught up, each record gets the present time, whatever
+// time is in it. A busy machine may be slower to get there than the test is to write.
 func catchUp(t *testing.T, from <-chan nodehealth.Signal, write func(seq int)) {
 	t.Helper()
 	for seq, end := 1, time.Now().Add(2*time.Minute); ; seq++ {

@@ -1,5 +1,5 @@
-// Package metrics exports one node daemon's state to Prometheus: its verdict, its findings, and when the systems that it queries last
-// answered. No other part waits for a scrape.
+// Package metrics exports the state of one node daemon to Prometheus: its verdict, the number of signals that it
+// received, and when NVML and the API server last answered. A scrape queries neither of them.
 package metrics
 
 import (

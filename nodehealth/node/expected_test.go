@@ -14,7 +14,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// TestExpected: only the label that counts GPUs is used, and only if it does count GPUs. A change is reported once.
+// TestExpected: only a label that counts GPUs is used. Each change is reported once.
 func TestExpected(t *testing.T) {
 	c := &clocked{node: corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}
 	var told []string

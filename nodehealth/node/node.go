@@ -1,7 +1,7 @@
-// Package node keeps one Node object equal to its daemon's verdict: the annotation with the whole verdict, the taint
-// that keeps pods away, the condition for users. It publishes a level: the newest verdict is written until the write
-// succeeds, whatever failed before, and is written again if it was removed. Taints, annotations and conditions of
-// other writers are never changed. Requests of users and operators on the Node are passed to the daemon.
+// Package node writes a daemon's verdict to its own Node object: an annotation with the whole verdict, a taint that
+// keeps pods away, and a condition for users. Writer retries until the newest verdict is written, and writes it again
+// if another client removed it. It never changes taints, annotations or conditions of other writers. It passes
+// annotations that users or operators set on the Node to the daemon.
 package node
 
 import (

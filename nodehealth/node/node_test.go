@@ -25,7 +25,7 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-// server is the part of an API server that stores one Node: patches apply only to the version that they name.
+// server is the part of an API server that stores one Node. A patch applies only to the version that it names.
 type server struct {
 	t  *testing.T
 	mu sync.Mutex
@@ -33,7 +33,7 @@ type server struct {
 	node   corev1.Node
 	writes int
 	refuse int
-	before func(*corev1.Node) // another client writes between read and write, once
+	before func(*corev1.Node) // called once between read and write, as another client
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -140,7 +140,7 @@ func sick(c nodehealth.Cause, a nodehealth.Action) nodehealth.Verdict {
 
 var fine = nodehealth.Verdict{Known: true, Message: "nothing is wrong", Boot: "b"}
 
-// stands reports whether the Node has exactly v, and all other content is unchanged.
+// stands reports whether the Node has exactly the verdict v and all its other content is unchanged.
 func stands(t *testing.T, s *server, v nodehealth.Verdict) bool {
 	n := s.now()
 	got, err := Verdict(n.Annotations[v1alpha1.AnnotationHealth])
@@ -163,7 +163,7 @@ func stands(t *testing.T, s *server, v nodehealth.Verdict) bool {
 	}
 	status := map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}[v.Action == nodehealth.None]
 	if c.Type != v1alpha1.ConditionHealthy || c.Status != status || v.Action != nodehealth.None && c.Reason != string(v.Cause) {
-		return false // the first write is only a part
+		return false // the first write has only a part
 	}
 	if !reflect.DeepEqual(taintsOf(n.Spec.Taints), taintsOf(want)) || n.Annotations["x"] != "y" || n.Spec.PodCIDR != "10.0.0.0/24" || ready.Reason != "R" {
 		t.Fatalf("what is others' has changed: %+v", n)
@@ -225,7 +225,7 @@ func TestNothingIsWrittenTwice(t *testing.T) {
 	}
 }
 
-// TestOthersWriteAtTheSameTime: a taint that is added between read and write stays.
+// TestOthersWriteAtTheSameTime: a taint that another client adds between read and write stays.
 func TestOthersWriteAtTheSameTime(t *testing.T) {
 	s, w := start(t)
 	s.change(func(s *server) {
@@ -237,7 +237,7 @@ func TestOthersWriteAtTheSameTime(t *testing.T) {
 	eventually.Holds(t, "both taints", func() (bool, any) { now := s.now().Spec.Taints; return len(now) == len(others)+2, now })
 }
 
-// TestServerAway: when it is back only the newest verdict is written.
+// TestServerAway: after the API server was unavailable only the newest verdict is written.
 func TestServerAway(t *testing.T) {
 	s, w := start(t)
 	s.change(func(s *server) { s.refuse = 3 })

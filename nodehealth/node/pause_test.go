@@ -18,13 +18,13 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-// mostRequests ends a test whose Writer never pauses.
+// mostRequests ends a test in which the Writer never pauses.
 const mostRequests = 5000
 
-// clocked answers requests in no time and notes when they came, by the clock of the bubble.
+// clocked answers requests at once, and records when they arrived by the clock of the synctest bubble.
 type clocked struct {
 	node    corev1.Node
-	refuse  func() int // the status to answer a write with, 0: well
+	refuse  func() int // the status code for a write; 0: success
 	reads   []string   // the queries of reads
 	times   []time.Duration
 	started time.Time
@@ -45,7 +45,7 @@ func (c *clocked) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: status, Status: http.StatusText(status), Body: io.NopCloser(bytes.NewReader(body)), Request: r}, nil
 }
 
-// play makes one Writer write one verdict, to a server that refuses for 10 s, and returns the requests of that time.
+// play makes a Writer write a verdict to a server that refuses for 10 s, and returns the requests in that time.
 func play(t *testing.T, status int, span time.Duration) *clocked {
 	c := &clocked{node: corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", ResourceVersion: "1"}}}
 	synctest.Test(t, func(t *testing.T) {
@@ -68,8 +68,8 @@ func play(t *testing.T, status int, span time.Duration) *clocked {
 	return c
 }
 
-// TestConflictsAreAnsweredWithPauses: the daemon does not race a client that writes all the time, and two daemons with the same conflict do
-// not retry in lockstep. After a conflict the newest version is read.
+// TestConflictsAreAnsweredWithPauses: the daemon does not race a client that writes all the time. Two daemons with the same conflict do not
+// retry in lockstep. After a conflict the newest version is read.
 func TestConflictsAreAnsweredWithPauses(t *testing.T) {
 	a, b := play(t, http.StatusConflict, 9*time.Second), play(t, http.StatusConflict, 9*time.Second)
 	for _, c := range []*clocked{a, b} {
@@ -99,7 +99,7 @@ func TestServerThatRefuses(t *testing.T) {
 	}
 }
 
-// TestLooksAreCheap: each daemon checks its verdict in the API server's cache, at its own times.
+// TestLooksAreCheap: each daemon reads its verdict from the API server's cache, at times of its own.
 func TestLooksAreCheap(t *testing.T) {
 	a, b := play(t, 0, 10*time.Minute), play(t, 0, 10*time.Minute)
 	if n := len(a.reads); n < 7 || n > 12 {

@@ -22,8 +22,8 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-// TestReleasedBy: people's annotation, and what NVIDIA's operator writes while it needs the driver for itself; no other
-// state of its upgrade.
+// TestReleasedBy: the GPUs are released for a user's annotation, and for the label that NVIDIA's operator sets while it needs the driver,
+// but for no other state of the operator's upgrade.
 func TestReleasedBy(t *testing.T) {
 	for _, c := range []struct {
 		annotation *string
@@ -55,7 +55,7 @@ func TestReleasedBy(t *testing.T) {
 	}
 }
 
-// watched serves watches of Nodes: each event of a list, then it ends the watch, or refuses it.
+// watched serves watches of Nodes: each sends the events of a list and then ends, or is refused.
 type watched struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -90,7 +90,7 @@ func said(kind, version, annotation string) string {
 	return string(text)
 }
 
-// TestFollow: each change is reported once and in order; an older version is not; a watch that ends or is refused is started again.
+// TestFollow: each change is reported once and in order, and an older version is not. A watch that ends or is refused is started again.
 func TestFollow(t *testing.T) {
 	s := &watched{t: t, watches: [][]string{
 		{said("ADDED", "5", ""), said("MODIFIED", "7", "reset"), said("MODIFIED", "8", "reset")},
@@ -132,8 +132,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestPodsThatRepair: the pods of NVIDIA's operator, with the tolerations that it and the DaemonSet controller give them, may be placed on
-// a node whose driver is gone or whose GPUs are released, whatever else is wrong with it; on no other excluded node.
+// TestPodsThatRepair: pods of NVIDIA's operator have the tolerations of the operator and of the DaemonSet controller. They may be placed on
+// a node whose driver is gone or whose GPUs are released, whatever else is wrong with it, and on no other excluded node.
 func TestPodsThatRepair(t *testing.T) {
 	operators := []corev1.Toleration{
 		{Key: "nvidia.com/gpu", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}, // of the driver's DaemonSet

@@ -14,7 +14,7 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-// pretended is a library with one device, lost or not.
+// pretended is a library with one device, which may be lost.
 type pretended struct{ lost func() bool }
 
 func (p pretended) read(bool) ([]nodehealth.Reading, error) {
@@ -25,7 +25,8 @@ func (p pretended) wait(d time.Duration) (string, int, bool) { time.Sleep(d); re
 
 func (p pretended) close() {}
 
-// TestALibraryThatIsNowhere: without a driver that is normal; with one, an administrator must set the library's path.
+// TestALibraryThatIsNowhere: on a node without a driver a missing library is normal. With a driver an administrator must set the library's
+// path.
 func TestALibraryThatIsNowhere(t *testing.T) {
 	why, device := errors.New("library not found"), filepath.Join(t.TempDir(), "nvidiactl")
 	if got := unfound(device, 3, why); got != why {
@@ -39,8 +40,8 @@ func TestALibraryThatIsNowhere(t *testing.T) {
 	}
 }
 
-// TestALostDeviceHasTheLibraryLoadedAnew: a handle may stay invalid though the device is back, so the child ends with a lost device, but
-// not if the device returned in time.
+// TestALostDeviceHasTheLibraryLoadedAnew: a handle may stay invalid after its device has returned. So the child ends when a device is lost,
+// unless the device returns in time.
 func TestALostDeviceHasTheLibraryLoadedAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()

@@ -1,7 +1,7 @@
-// Package nvml queries NVIDIA's library for the state of the GPUs. A child process makes all calls, because a call
-// may hang for ever: after a deadline the parent kills the child and reports the hang; a child that cannot be killed does
-// not block it. A library that does not answer is a finding like any other.
+// Package nvml queries NVIDIA's library for the state of the GPUs. A child process makes all calls, because a call may
+// hang for ever. If the child does not answer in time, the parent kills it and reports the hang as a finding. The
+// parent does not wait for a child that cannot be killed.
 //
-// Only this package uses cgo, and of the programs only the child, holdfast-nvml, is built with it. Without cgo the
-// child reports that it cannot query.
+// No other package uses cgo, and only the child's program, holdfast-nvml, is built with it. In a build without cgo the
+// child reports that it cannot query GPUs.
 package nvml

@@ -21,7 +21,7 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-// watch runs a parent of which each child is the script; the script finds the directory in $1.
+// watch runs a parent, each child of which runs the script. $1 in the script is a directory.
 func watch(t *testing.T, start time.Duration, script string, also ...func(*Watch)) (from <-chan nodehealth.Signal, dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -57,8 +57,8 @@ func await(t *testing.T, from <-chan nodehealth.Signal, kind nodehealth.Kind) no
 	}
 }
 
-// TestSilentChildIsFollowed: the first child writes one line and then nothing, the second nothing, the third is well. On a busy machine the
-// first may be killed before its line is read; then the next one counts as the first.
+// TestSilentChildIsFollowed: the first child writes one line and then nothing, the second writes nothing, the third works. On a busy
+// machine the first child may be killed before its line is read; then the next one counts as the first.
 func TestSilentChildIsFollowed(t *testing.T) {
 	from, dir := watch(t, 2*time.Second, `
 if ! [ -e "$1/heard" ]; then echo '{"read":true,"readings":[{"Device":"GPU-a","Recovery":2}]}'; exec sleep 600; fi
@@ -97,8 +97,8 @@ func children(t *testing.T, dir string) (all, alive []int) {
 	return all, alive
 }
 
-// TestReleased: the release is reported once the child is gone, whether the child answered, hung or was starting; afterwards another is
-// started.
+// TestReleased: the release is reported once the child has ended, whether the child answered, hung or was starting. Afterwards another
+// child is started.
 func TestReleased(t *testing.T) {
 	for name, script := range map[string]string{
 		"answers": `while :; do echo '{"read":true}'; sleep 0.1; done`,
@@ -135,7 +135,7 @@ func TestReleased(t *testing.T) {
 	}
 }
 
-// TestResting: a device that waits for a reset is open only for moments; one that reads well stays open.
+// TestResting: the child opens a device that waits for a reset only for moments. A device that reads well stays open.
 func TestResting(t *testing.T) {
 	var rests atomic.Bool
 	rests.Store(true)
@@ -155,7 +155,7 @@ while :; do if [ -e "$1/well" ]; then echo '{"read":true,"readings":[{"Device":"
 	}
 }
 
-// TestCrashingChildIsNoHang: a child that ends before its first line means that nothing can be queried.
+// TestCrashingChildIsNoHang: if a child ends before its first line, nothing can be queried, which is no hang.
 func TestCrashingChildIsNoHang(t *testing.T) {
 	from, _ := watch(t, time.Minute, `if mkdir "$1/first" 2>/dev/null; then exit 3; fi; while :; do echo '{"read":true}'; sleep 0.1; done`)
 	if s := <-from; s.Kind != nodehealth.Blind {
@@ -164,10 +164,11 @@ func TestCrashingChildIsNoHang(t *testing.T) {
 	await(t, from, nodehealth.Read)
 }
 
-// TestAStallIsNoHang: a child's line is read, however long this process had no CPU time; a silent child hangs after its deadline.
+// TestAStallIsNoHang: a child's line is read even if the parent had no CPU time for long. A silent child counts as hanging after its
+// deadline.
 func TestAStallIsNoHang(t *testing.T) {
 	child := exec.Command("true")
-	if err := child.Run(); err != nil { // it is there to be killed alone
+	if err := child.Run(); err != nil { // this child is there only to be killed
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {

@@ -24,7 +24,7 @@ var (
 	crashTorchKills = flag.Int("crash-torch-kills", 0, "the same, of tensors of 256 MiB")
 )
 
-// What accompanies the kill of a window's victim, so that kept steps are read again.
+// What happens together with the kill of a victim, so that kept steps are read again.
 const (
 	victimAlone = "alone"
 	withRank    = "and its rank"
@@ -35,22 +35,23 @@ const (
 // window is a part of a save or restore in which a process is killed.
 type window struct {
 	name, victim string
-	// kinds are the companions of the kills, in turn.
+	// kinds are what happens together with the kills, in turn.
 	kinds []string
-	// prelude kills a rank first: the window is within a restart.
+	// prelude: a rank is killed first, so that the window is within a restart.
 	prelude bool
-	// find returns a process that seems to be in the window; its still, called once the process is stopped, reports whether it is.
+	// find returns a process that seems to be in the window. Its function still is called once the process is stopped, and reports whether
+	// the process is in the window.
 	find func(h *hunt) (p prey, seems bool)
 }
 
 // prey is the process that seems to be in a window.
 type prey struct {
 	pid int
-	// rank is a trainer that is stopped as well, so that it does not finish its work; 0: none.
+	// rank is a trainer that is stopped as well, so that the trainer does not finish its work; 0: none.
 	rank  int
 	pod   *pod
 	still func() bool
-	// generation of the process, if it is another than the hunted one.
+	// generation is that of the process, if it is not the generation of the kill.
 	generation uint64
 }
 
@@ -69,10 +70,11 @@ type crashes struct {
 	state      int
 	generation uint64
 	start      uint64
-	// the newest step of all ranks: a job without progress is given up, so every third kill must come beyond it
+	// the newest step of all ranks when the last kill was made: a job without progress is given up, so every third kill must come at a
+	// newer step
 	newest   uint64
 	asked    int             // kills within each window
-	timeout  time.Duration   // how long to wait for the present window, without restarts
+	timeout  time.Duration   // how long to wait for the present window, without counting restarts
 	stale    map[string]bool // files in storage that an earlier kill may have left
 	outcomes map[string]int
 }
@@ -90,7 +92,7 @@ func newCrashes(t *testing.T, perPod, state int, command ...string) *crashes {
 	return c
 }
 
-// all kills n times within each window, and prints the results.
+// all kills n times within each window and prints the results.
 func (c *crashes) all(n int, windows []window) {
 	defer c.show()
 	c.asked = n
@@ -113,7 +115,7 @@ func (c *crashes) show() {
 	c.t.Logf("kills: window | victim | what came of it\n%s", strings.Join(lines, "\n"))
 }
 
-// once kills in a window and checks what is restored; it returns how often the victim had left the window when it was stopped.
+// once kills one victim in a window and checks what is restored. It returns how often a victim had left the window when it was stopped.
 func (c *crashes) once(w window, i int) (left int) {
 	kind := w.kinds[i%len(w.kinds)]
 	after := c.start
@@ -136,7 +138,7 @@ func (c *crashes) once(w window, i int) (left int) {
 	what := c.after(kind, found, best)
 	above := max(old, found.generation)
 	if kind == allNodes {
-		best, _ = c.d.Durable() // the state that outlives memory
+		best, _ = c.d.Durable() // the step that survives the loss of memory
 		c.startAnew()
 		c.generation, _ = c.running(above)
 		c.start = c.checkRestart(c.generation+1<<40, c.generation, best)
@@ -152,7 +154,7 @@ func (c *crashes) once(w window, i int) (left int) {
 	return left
 }
 
-// after does what accompanies the kill, and returns what must be restored.
+// after does what belongs to the kind of kill, and returns the step that must be restored.
 func (c *crashes) after(kind string, found prey, best uint64) string {
 	c.t.Helper()
 	switch kind {
@@ -162,7 +164,7 @@ func (c *crashes) after(kind string, found prey, best uint64) string {
 			break
 		}
 		c.killRank(found.pod)
-	case rankLater: // ranks survive: the next agent takes over, and its seals are read, too
+	case rankLater: // ranks survive: the next agent takes them over, and the steps that it seals are read too
 		goOn(found.rank)
 		eventually.Holds(c.t, "steps are sealed under the next agent", func() (bool, any) {
 			common, _ := c.seen()
@@ -181,7 +183,7 @@ func (c *crashes) after(kind string, found prey, best uint64) string {
 	return "the acknowledged step"
 }
 
-// startAnew starts new pods in place of lost ones.
+// startAnew starts new pods in place of lost pods.
 func (c *crashes) startAnew() {
 	for _, p := range c.pods {
 		c.c.Forget(p.Name)
@@ -191,7 +193,7 @@ func (c *crashes) startAnew() {
 	}
 }
 
-// killRank kills a rank of the pod that an arena names.
+// killRank kills the rank that the arena of a pod names.
 func (c *crashes) killRank(p *pod) {
 	c.t.Helper()
 	h := c.hunt()
@@ -202,7 +204,7 @@ func (c *crashes) killRank(p *pod) {
 		}
 		if _, client, ok := a.read(); ok {
 			if !p.Owns(int(client.PID)) {
-				return // it has ended, but the arena still names it
+				return // the rank has ended, but the arena still names it
 			}
 			if err := syscall.Kill(int(client.PID), syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 				c.t.Fatal(err)
@@ -213,8 +215,8 @@ func (c *crashes) killRank(p *pod) {
 	c.t.Fatalf("no arena of pod %s names a rank", p.Name)
 }
 
-// take waits for a victim that seems to be in the window, stops it, checks, and kills it if it is. seen is the newest step that all ranks
-// held in memory before the kill.
+// take waits for a victim that seems to be in the window, stops it, checks whether it is in the window, and then kills it. seen is the
+// newest step that all ranks held in memory before the kill.
 func (h *hunt) take(w window, had int) (p prey, seen uint64, left int) {
 	h.t.Helper()
 	began := time.Now()
@@ -254,7 +256,7 @@ func (p prey) stop() bool {
 	return !slices.ContainsFunc(pids, func(pid int) bool { return pid != 0 && !awaitStop(pid) })
 }
 
-// goOn continues stopped processes; 0 is none.
+// goOn continues stopped processes; a pid of 0 is skipped.
 func goOn(pids ...int) {
 	for _, pid := range pids {
 		if pid != 0 {
@@ -284,7 +286,7 @@ func standsStill(pid int) (stands, gone bool) {
 	for _, task := range tasks {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/stat", pid, task.Name()))
 		if err != nil {
-			return false, false // this thread has ended meanwhile
+			return false, false // the thread has ended meanwhile
 		}
 		_, state, _ := strings.Cut(string(stat), ") ")
 		switch {
@@ -299,14 +301,14 @@ func standsStill(pid int) (stands, gone bool) {
 	return true, false
 }
 
-// TestCrashWindows kills trainers and agents at known points of a save: every acknowledged step is intact afterwards.
+// TestCrashWindows kills trainers and agents at known points of a save. After each kill every acknowledged step must be intact.
 func TestCrashWindows(t *testing.T) {
 	const state = 1 << 20
 	c := newCrashes(t, 2, state, interpreter, trainer.File(t, trainer.Script), "0", fmt.Sprint(state))
 	c.all(*crashKills, windows)
 }
 
-// TestCrashWindowsWithTorch does the same with tensors of the size of a real rank's state.
+// TestCrashWindowsWithTorch does what TestCrashWindows does, with tensors of the size of a real rank's state.
 func TestCrashWindowsWithTorch(t *testing.T) {
 	if *crashTorchKills == 0 {
 		t.Skip("SKIPPED: kills of tensors of 256 MiB, which make test-crash has; small ones do here")
@@ -327,6 +329,6 @@ func needTorch(t *testing.T) {
 		t.Skipf("TORCH IS MISSING at %s (%v): kills of a trainer with tensors are NOT tested here", python, err)
 	}
 	if st, err := os.Stat("/dev/shm"); err == nil && st.IsDir() {
-		t.Setenv("TMPDIR", "/dev/shm") // arenas are in memory in a pod, too
+		t.Setenv("TMPDIR", "/dev/shm") // in a real pod arenas are in memory, too
 	}
 }

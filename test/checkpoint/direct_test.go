@@ -16,8 +16,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestDirectWritesArePassedOn: a file system in user space opens its files with the caller's flags, past the page cache, so unaligned
-// writes fail as long as a file is open. The store still writes files of any length.
+// TestDirectWritesArePassedOn: a file system in user space may open files with the caller's flags, so that writes bypass the page cache.
+// Then unaligned writes fail as long as a file is open with O_DIRECT. The store must still write files of any length.
 func TestDirectWritesArePassedOn(t *testing.T) {
 	if _, err := os.Stat("/dev/fuse"); os.Geteuid() != 0 || errors.Is(err, os.ErrNotExist) {
 		t.Skipf("SKIPPED: a file system that is a process: it needs root and /dev/fuse (%v)", err)

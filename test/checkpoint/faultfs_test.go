@@ -22,17 +22,17 @@ import (
 type fault struct {
 	// op is the affected operation: write, fsync, fsyncdir, rename, create or mkdir.
 	op string
-	// err is the error of each.
+	// err is the error that each affected operation returns.
 	err syscall.Errno
-	// hangs: none returns before the fault is lifted, even if its caller is killed.
+	// hangs: no affected operation returns before the fault is lifted, even if its caller is killed.
 	hangs bool
-	// slower: each takes this many times as long as usual.
+	// slower: each affected operation takes that many times as long as usual.
 	slower int
 }
 
-// faultyFolder passes operations on to a folder of this machine, except those with a fault.
+// faultyFolder passes operations on to a folder of the machine, except those with a fault.
 type faultyFolder struct {
-	// backing is the folder behind it; mount is its path with the faults.
+	// backing is the folder on disk; mount is the path where operations meet the faults.
 	backing, mount string
 
 	mu     sync.Mutex
@@ -41,7 +41,7 @@ type faultyFolder struct {
 	met    int           // number of affected operations
 }
 
-// newFaultyFolder mounts one until the test ends.
+// newFaultyFolder mounts a faulty folder until the test ends.
 func newFaultyFolder(t *testing.T) *faultyFolder {
 	t.Helper()
 	dir := t.TempDir()
@@ -77,14 +77,14 @@ func newFaultyFolder(t *testing.T) *faultyFolder {
 	return f
 }
 
-// begin makes operations fail from now on.
+// begin begins a fault.
 func (f *faultyFolder) begin(what fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.now, f.lifted, f.met = &what, make(chan struct{}), 0
 }
 
-// lift ends the fault; hanging operations continue.
+// lift ends the fault. Operations that hang continue.
 func (f *faultyFolder) lift() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

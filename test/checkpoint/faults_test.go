@@ -24,13 +24,13 @@ import (
 
 const (
 	faultState = 256 << 10
-	// faultPause is the time of a step without its save.
+	// faultPause is the duration of a step without its save.
 	faultPause = 10 * time.Millisecond
-	// whileFaulty is how long a fault lasts at least, once it has affected an operation.
+	// whileFaulty is how long a fault lasts at least after it has affected an operation.
 	whileFaulty = 2 * time.Second
-	// mostBackoff is the retry of the format page, 15 s after an error, and the copy itself on a busy machine.
+	// mostBackoff is the pause before a retry, 15 s as docs/formats/storage.md says, plus the copy itself on a busy machine.
 	mostBackoff = 15*time.Second + 15*time.Second
-	// mostEnd bounds the end of a pod: its grace, which it uses up if it is not replaced, and init's end.
+	// mostEnd bounds the end of a pod: the grace period, which a pod uses up if no pod replaces it, plus the end of init.
 	mostEnd = 10 * time.Second
 )
 
@@ -62,7 +62,7 @@ func newFaulty(t *testing.T) *faulty {
 	return f
 }
 
-// saves are the results of all saves in the log.
+// saves returns the results of all saves in the log.
 func (f *faulty) saves() (made []bool) {
 	f.t.Helper()
 	raw, err := os.ReadFile(f.log)
@@ -84,8 +84,8 @@ func (f *faulty) saves() (made []bool) {
 // mostTrouble is how many of 100 saves may be skipped for other reasons: on an overloaded machine a seal comes late.
 const mostTrouble = 3
 
-// watchSaves checks that training goes on as before for a while: each save kept, and steps as fast. before is saves per second without the
-// fault. A busy machine slows steps, too, but not in each of several tries.
+// watchSaves checks that training goes on as before for a while: each save is kept, and steps are as fast. before is the number of saves
+// per second without the fault. A busy machine slows steps too, but not in each of several tries.
 func (f *faulty) watchSaves(before float64, during func()) {
 	f.t.Helper()
 	var rates []float64
@@ -113,7 +113,7 @@ func (f *faulty) watchSaves(before float64, during func()) {
 	f.t.Errorf("%.0f saves a second while storage was in trouble, %.0f before", rates, before)
 }
 
-// pace is the present number of saves per second.
+// pace returns the present number of saves per second.
 func (f *faulty) pace() float64 {
 	f.t.Helper()
 	had, began := len(f.saves()), time.Now()
@@ -139,7 +139,7 @@ func (f *faulty) awaitNoNote() {
 	})
 }
 
-// awaitDurable waits for one more durable step, within the promised backoff.
+// awaitDurable waits for one more durable step, at most for the promised pause before a retry.
 func (f *faulty) awaitDurable() {
 	f.t.Helper()
 	_, had := f.d.Durable()
@@ -152,7 +152,7 @@ func (f *faulty) awaitDurable() {
 	}
 }
 
-// checkStored reads, without the faults, all steps marked complete, and the recorded one.
+// checkStored reads, without faults, the recorded step and all steps that storage marks as complete.
 func (f *faulty) checkStored(generation uint64) {
 	f.t.Helper()
 	f.readAll(f.folder.backing)
@@ -163,13 +163,13 @@ func (f *faulty) checkStored(generation uint64) {
 		if err == nil {
 			return
 		}
-		if now, _ := f.d.Durable(); now == step { // otherwise it may have been removed meanwhile
+		if now, _ := f.d.Durable(); now == step { // otherwise the step may have been removed meanwhile
 			f.t.Fatalf("step %d is recorded: %v", step, err)
 		}
 	}
 }
 
-// held is the newest step in memory.
+// held returns the newest step in memory.
 func (f *faulty) held() uint64 {
 	return uint64(restore.Last(protocoltest.FirstBranch(f.pods[0].sealed(0)...)).Step)
 }
@@ -189,8 +189,8 @@ var faults = []struct {
 	{"no file can be made", fault{op: "create", err: syscall.EDQUOT}, "storage is full"},
 }
 
-// TestStorageFails: while storage fails, every save is kept in memory as before, no partial step is recorded, and users are warned;
-// afterwards the next step becomes durable by itself.
+// TestStorageFails: while storage fails, every save is kept in memory as before, no partial step is recorded, and users get a note. After
+// the fault the next step becomes durable without a restart.
 func TestStorageFails(t *testing.T) {
 	for _, tt := range faults {
 		t.Run(tt.name, func(t *testing.T) {
@@ -212,8 +212,8 @@ func TestStorageFails(t *testing.T) {
 	}
 }
 
-// TestStorageHangs: a write that never returns, which no kill ends, blocks neither training nor the agent. If the agent is killed
-// meanwhile, the next one takes over; the pod ends in time; the next pod resumes from storage.
+// TestStorageHangs: a write never returns, and no kill ends it. It blocks neither training nor the agent. If the agent is killed meanwhile,
+// the next agent takes over. The pod ends in time, and the next pod resumes from storage.
 func TestStorageHangs(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t)
@@ -258,7 +258,7 @@ func TestStorageHangs(t *testing.T) {
 	f.checkStored(now)
 }
 
-// TestStorageIsSlow: writes that take twenty times as long cost no save; steps become durable less often.
+// TestStorageIsSlow: writes take twenty times as long. No save is lost, and steps become durable less often.
 func TestStorageIsSlow(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t)

@@ -37,7 +37,7 @@ const (
 	python = "/opt/holdfast-python/venv/bin/python3"
 )
 
-// gang is the pods of one job with a coordinator.
+// gang has the pods of one job, and a coordinator.
 type gang struct {
 	t     *testing.T
 	c     *coordtest.Coordinator
@@ -47,10 +47,10 @@ type gang struct {
 	rng   *rand.Rand
 	kills int
 	how   map[string]int
-	// log lines up to the last read position, by generation
+	// log lines up to the last position read, by generation
 	told   map[uint64]*told
 	readTo int64
-	// perPod is how many ranks each pod has, ranks how many there are in all.
+	// perPod is the number of ranks of each pod, ranks the number of all ranks.
 	perPod, ranks int
 }
 
@@ -59,7 +59,7 @@ func newGang(t *testing.T, perPod, stateBytes int, storage string, command ...st
 	return newGangOf(t, pods, perPod, stateBytes, storage, command...)
 }
 
-// newGangOf returns a gang of so many pods.
+// newGangOf returns a gang with that many pods.
 func newGangOf(t *testing.T, pods, perPod, stateBytes int, storage string, command ...string) *gang {
 	t.Helper()
 	s := *seed
@@ -79,7 +79,7 @@ func newGangOf(t *testing.T, pods, perPod, stateBytes int, storage string, comma
 	}
 	command = append([]string{command[0], "-m", "torch.distributed.run", fmt.Sprintf("--nproc-per-node=%d", perPod)}, command[1:]...)
 	env := map[string]string{"HOLDFAST_RANKS": fmt.Sprint(perPod), "HOLDFAST_STATE_BYTES": fmt.Sprint(stateBytes), "HOLDFAST_STANDBYS": "off",
-		"HOLDFAST_GRACE_SECONDS": "5"} // no replacement comes here: a pod that must leave waits for one until its grace is over
+		"HOLDFAST_GRACE_SECONDS": "5"} // in this test no replacement comes: a terminating pod waits for one until its grace period is over
 	if storage != "" {
 		env["HOLDFAST_STORAGE"], env["HOLDFAST_GANG"], env["HOLDFAST_JOB_UID"] = storage, "gang", "uid"
 	}
@@ -97,7 +97,7 @@ func newGangOf(t *testing.T, pods, perPod, stateBytes int, storage string, comma
 	return g
 }
 
-// seen is the newest step of all ranks in memory, read independently of the agents.
+// seen returns the newest step that all ranks hold in memory, read without the agents.
 func (g *gang) seen() (common uint64, uneven bool) {
 	var inventories [][]int64
 	for _, p := range g.pods {
@@ -127,7 +127,7 @@ func (g *gang) mustGoOn() {
 	}
 }
 
-// running waits until a generation above the given one runs on all ranks, and returns it with its pids.
+// running waits until a generation above the given one runs on all ranks. It returns the generation and the pids of the ranks.
 func (g *gang) running(above uint64) (generation uint64, pids []int) {
 	g.t.Helper()
 	eventually.Holds(g.t, fmt.Sprintf("a generation above %d on all ranks", above), func() (bool, any) {
@@ -155,7 +155,7 @@ func (g *gang) running(above uint64) (generation uint64, pids []int) {
 	return generation, pids
 }
 
-// watch reads memory until it is time to kill, and returns the newest step that all ranks held.
+// watch reads memory until the time of the kill, and returns the newest step that all ranks held.
 func (g *gang) watch(start uint64, wait time.Duration, betweenSeals bool) uint64 {
 	g.t.Helper()
 	var best uint64
@@ -165,10 +165,10 @@ func (g *gang) watch(start uint64, wait time.Duration, betweenSeals bool) uint64
 	for ; time.Now().Before(deadline); time.Sleep(pause) {
 		common, uneven := g.seen()
 		best = max(best, common)
-		if best <= start { // at least one step of this generation, so that there is something to lose
+		if best <= start { // wait for at least one step of this generation, so that there is a step to lose
 			continue
 		}
-		pause = 100 * time.Microsecond // from now on timing matters; before, ranks need the processor more
+		pause = 100 * time.Microsecond // from now on timing matters; before, ranks need the CPU more
 		if first.IsZero() {
 			first = time.Now()
 		}
@@ -181,7 +181,7 @@ func (g *gang) watch(start uint64, wait time.Duration, betweenSeals bool) uint64
 	return 0
 }
 
-// run kills n times and checks each restart against the state before it.
+// run kills n times, and compares the state after each restart with the state before the kill.
 func (g *gang) run(n int) {
 	generation, pids := g.running(0)
 	start := uint64(0)
@@ -219,7 +219,7 @@ func (g *gang) kill(pids []int, between bool) {
 	g.t.Logf("kill %d: %s", g.kills, what)
 }
 
-// checkRestart reads the log: where the new generation started, and what the old one had finished.
+// checkRestart reads the log: where the new generation started, and which steps the old generation had finished.
 func (g *gang) checkRestart(old, generation, best uint64) uint64 {
 	g.t.Helper()
 	var was, is told
@@ -240,7 +240,7 @@ func (g *gang) checkRestart(old, generation, best uint64) uint64 {
 		g.t.Fatalf("generation %d restored step %d, but every rank's save of step %d had returned: LOST", generation, start, was.saved)
 	}
 	for step := start + 1; step < was.finished; step++ {
-		if !was.skipped[step] { // if the machine was too slow for a save, the interval was longer
+		if !was.skipped[step] { // if the machine was too slow for a save, the interval between saves was longer
 			g.t.Fatalf("generation %d restored step %d after step %d was finished, and step %d was saved: more than one save interval computed again", generation, start, was.finished, step)
 		}
 		g.how["a save skipped"]++
@@ -248,16 +248,16 @@ func (g *gang) checkRestart(old, generation, best uint64) uint64 {
 	return start
 }
 
-// told is what the trainers of one generation wrote to the log.
+// told has what the trainers of one generation wrote to the log.
 type told struct {
 	starts   []uint64
 	finished uint64          // newest step that any rank finished
 	saved    uint64          // newest step whose save returned true on all ranks
-	skipped  map[uint64]bool // steps that some rank did not save
+	skipped  map[uint64]bool // steps that at least one rank did not save
 	saves    map[uint64]int  // how many ranks saved a step
 }
 
-// read continues to read the log, which gets long, and returns the lines of a generation.
+// read reads the log from the last position on, because the log gets long, and returns the content for one generation.
 func (g *gang) read(generation uint64) told {
 	g.t.Helper()
 	if f, err := os.Open(g.log); err == nil {
@@ -280,7 +280,7 @@ func (g *gang) read(generation uint64) told {
 	return told{}
 }
 
-// hear parses one line: generation, rank, event, step.
+// hear parses one line of the log: generation, rank, event, step.
 func (g *gang) hear(words []string) {
 	g.t.Helper()
 	if len(words) < 4 {
@@ -289,7 +289,7 @@ func (g *gang) hear(words []string) {
 	generation, err1 := strconv.ParseUint(words[0], 10, 64)
 	step, err2 := strconv.ParseUint(words[3], 10, 64)
 	if err1 != nil || err2 != nil {
-		return // a kill may cut a line at a page boundary of the file, and the next rank continues there
+		return // a kill may cut a line at a page boundary of the file; the next rank continues there
 	}
 	out := g.told[generation]
 	if out == nil {
@@ -312,7 +312,7 @@ func (g *gang) hear(words []string) {
 	}
 }
 
-// interpreter is a Python without torch, the system's if there is one.
+// interpreter is a Python without torch: the system's, if there is one.
 var interpreter = func() string {
 	if _, err := os.Stat("/usr/bin/python3"); err == nil {
 		return "/usr/bin/python3"
@@ -337,7 +337,7 @@ func TestKillsWithTorch(t *testing.T) {
 		t.Skipf("TORCH IS MISSING at %s (%v): kills of a trainer with torch are NOT tested here", python, err)
 	}
 	script := trainer.File(t, trainer.Torch)
-	// One rank in each pod: nearly all of the time is the import of torch. The story kills two with torch in one pod.
+	// Each pod has one rank, because nearly all of the time is the import of torch. Package story kills two ranks with torch in one pod.
 	g := newGang(t, 1, 1<<20, "", python, script)
 	g.run(*torchKills)
 	g.checkMemory()
@@ -346,7 +346,7 @@ func TestKillsWithTorch(t *testing.T) {
 	g.compareLosses()
 }
 
-// compareLosses runs the same trainer undisturbed and compares the losses bit for bit.
+// compareLosses runs the same trainer without kills, and compares the losses bit for bit.
 func (g *gang) compareLosses() {
 	g.t.Helper()
 	raw, err := os.ReadFile(g.log)

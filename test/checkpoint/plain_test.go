@@ -16,7 +16,7 @@ import (
 	"holdfast.dev/holdfast/test/trainer"
 )
 
-// plain is an ordinary training script with its own checkpoint, without the client.
+// plain is a training script with checkpoints of its own, without Holdfast's client.
 const plain = `
 import os, sys, time
 import torch
@@ -45,7 +45,7 @@ while True:
         os.replace(checkpoint + ".new", checkpoint)
 `
 
-// TestPlainScript: standbys, steps and resume points of a script without the client.
+// TestPlainScript tests standbys, steps and resume points of a script without the client.
 func TestPlainScript(t *testing.T) {
 	if err := exec.Command(python, "-c", "import torch").Run(); err != nil {
 		t.Skipf("TORCH IS MISSING at %s (%v): scripts without the client are NOT tested here", python, err)

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { proctest.Main(m) }
 
-// pod is a training container without the container: init, agent, launcher, ranks.
+// pod has the processes of a training container, without a container: init, agent, launcher, ranks.
 type pod struct {
 	*proctest.Container
 	command []string
@@ -38,14 +38,14 @@ func startPod(t *testing.T, c *coordtest.Coordinator, name string, env map[strin
 	return p
 }
 
-// start starts the container, each time as another pod.
+// start starts the processes, each time as those of another pod.
 func (p *pod) start() {
 	p.lives++
 	p.Env["HOLDFAST_POD_UID"] = fmt.Sprintf("uid-%s-%d", p.Name, p.lives)
 	p.Start(p.command...)
 }
 
-// lose simulates the loss of the pod's node: everything ends at once, and memory is gone.
+// lose simulates the loss of the pod's node: all processes end at once, and memory is lost.
 func (p *pod) lose(t *testing.T) {
 	t.Helper()
 	p.Kill()
@@ -75,7 +75,7 @@ func (p *pod) end(t *testing.T) {
 	}
 }
 
-// sealed reads a rank's arena independently of the agent.
+// sealed reads the steps in a rank's arena without the agent.
 func (p *pod) sealed(local int) []int64 {
 	f, err := os.Open(filepath.Join(p.Root, "memory", fmt.Sprintf("rank-%d.arena", local)))
 	if err != nil {

@@ -19,18 +19,18 @@ import (
 	"holdfast.dev/holdfast/test/trainer"
 )
 
-// The limits of the agent's cost to its container.
+// Limits of what the agent may cost its container.
 const (
 	maxBinary   = 15 << 20
 	maxResident = 64 << 20
-	// maxDelay is the promised limit; one of several tries must keep it, as the machine may be busy.
+	// maxDelay is the promised limit. One of several tries must keep it, because the machine may be busy.
 	maxDelay = 100 * time.Millisecond
 )
 
-// TestAgentIsOneSmallStaticBinary: it must run in any image, and is copied into each pod.
+// TestAgentIsOneSmallStaticBinary: the agent must run in any image, and it is copied into each pod.
 func TestAgentIsOneSmallStaticBinary(t *testing.T) {
 	binaries := []string{proctest.Agent()}
-	if built := "../../bin/holdfast-agent"; exists(built) { // images are built from it
+	if built := "../../bin/holdfast-agent"; exists(built) { // images are built from this binary
 		binaries = append(binaries, built)
 	}
 	for _, binary := range binaries {
@@ -75,13 +75,13 @@ func (g *gang) checkMemory() {
 	}
 }
 
-// resident is the memory of the pod's agent and its storage process without arenas. It reads the mappings, because elsewhere an arena on a
-// disk counts like any file.
+// resident returns the memory of the pod's agent and of its storage process, without arenas. It reads the mappings, because the kernel
+// counts an arena on a disk like any other file.
 func (p *pod) resident(t *testing.T) (bytes int) {
 	t.Helper()
 	eventually.Holds(t, "an agent of pod "+p.Name, func() (bool, any) {
 		pid, ok := p.LookForAgent()
-		if !ok { // it was killed, and init starts the next one
+		if !ok { // the agent was killed, and init starts the next one
 			return false, "none"
 		}
 		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps", pid))
@@ -116,7 +116,7 @@ func rss(t *testing.T, smaps string) (bytes int) {
 	return bytes
 }
 
-// own is a process's private memory and its memory shared between agent and storage process: what the kernel cannot reclaim.
+// own returns a process's private memory and the memory that agent and storage process share: memory that the kernel cannot reclaim.
 func own(t *testing.T, pid int) (bytes int) {
 	t.Helper()
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps", pid))
@@ -144,8 +144,8 @@ func own(t *testing.T, pid int) (bytes int) {
 	return bytes
 }
 
-// TestEightRanksFit: they fit into the memory that is added to a container for init, agent and storage process, while all ranks' steps,
-// each larger than one piece of a copy, are being copied.
+// TestEightRanksFit: a container's memory is increased for init, agent and storage process. That memory suffices for eight ranks while the
+// steps of all ranks are being copied, each larger than one piece of a copy.
 func TestEightRanksFit(t *testing.T) {
 	const state = 18 << 20
 	g := newGangOf(t, 1, 8, state+32768, t.TempDir(), interpreter, trainer.File(t, trainer.Script), "0.1", fmt.Sprint(state))
@@ -195,7 +195,7 @@ func TestFirstProcessStartsAtOnce(t *testing.T) {
 			t.Fatal("the pod does not end with its command")
 		}
 	}
-	ended() // once without measuring: the binary is read from disk
+	ended() // run once without measuring: the binary is read from disk
 	const tries = 50
 	least := time.Hour
 	for n := 0; n < tries && least >= maxDelay; n++ {

@@ -27,10 +27,11 @@ var (
 
 const (
 	soakState = 64 << 10
-	// soakLooks is the number of measurements. The first quarter is ignored: caches fill, and heaps find their size.
+	// soakLooks is the number of measurements. The first quarter is ignored, while caches fill and heaps grow.
 	soakLooks = 40
 	soakWarm  = soakLooks / 4
-	// mostGrowth is how much a heap may differ between two measurements of the same work; descriptors and threads differ by pending work.
+	// mostGrowth is how much a heap may differ between two measurements of the same work. Numbers of descriptors and threads may differ by
+	// the work that is pending.
 	mostGrowth  = 2 << 20
 	mostHandles = 4
 )

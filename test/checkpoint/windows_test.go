@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/format"
 )
 
-// hunt reads the arenas of all ranks, and storage, independently of the agents.
+// hunt reads the arenas of all ranks, and storage, without the agents.
 type hunt struct {
 	*crashes
 	arenas []*arenaFile
@@ -46,7 +46,7 @@ func (h *hunt) close() {
 	}
 }
 
-// read returns the records of agent and client; false while one of them is being written.
+// read returns the records of agent and client; false: one of them is being written.
 func (a *arenaFile) read() (*format.Book, format.Client, bool) {
 	if _, err := a.ReadAt(a.meta, 0); err != nil {
 		return nil, format.Client{}, false
@@ -62,8 +62,8 @@ func (a *arenaFile) read() (*format.Book, format.Client, bool) {
 // looks is the number of places of a slot that are read to find the step of its data.
 const looks = 8
 
-// half reports whether a granted, unannounced slot holds part of the next step. The state of a step repeats one block, and no slot has part
-// of the next step from before: an older generation got no further than the step that all ranks now hold.
+// half reports whether a slot that is granted and not announced has a part of the next step. The state of a step repeats one block. No slot
+// has a part of the next step from earlier: an older generation got no further than the step that all ranks now hold.
 func (a *arenaFile) half(state int) (format.Client, bool) {
 	book, client, ok := a.read()
 	open := format.NoSlot
@@ -77,8 +77,8 @@ func (a *arenaFile) half(state int) (format.Client, bool) {
 	return client, ok && same > 0 && same < looks
 }
 
-// blocks counts the samples of a slot's data that show a block of that step, all within the weights, wherever in the first page these
-// start.
+// blocks counts the samples of a slot's data that have a block of that step. All samples are within the weights, wherever in the first page
+// the weights begin.
 func (a *arenaFile) blocks(data int64, state int, step int64) (same int, ok bool) {
 	want := sha256.Sum256(fmt.Appendf(nil, "%d/%d", a.rank, step))
 	var block [sha256.Size]byte
@@ -94,7 +94,7 @@ func (a *arenaFile) blocks(data int64, state int, step int64) (same int, ok bool
 	return same, true
 }
 
-// copying finds a trainer that copies its state.
+// copying finds a trainer that is copying its state.
 func (h *hunt) copying() (prey, bool) {
 	for _, a := range h.arenas {
 		if seen, ok := a.half(h.state); ok {
@@ -107,8 +107,8 @@ func (h *hunt) copying() (prey, bool) {
 	return prey{}, false
 }
 
-// sealing finds an agent that has not sealed an announced copy. The same announcement existed before the agent was stopped; its rank is
-// stopped, too, so that no copy can be completed.
+// sealing finds an agent that has not sealed an announced copy. The announcement was there before the agent was stopped. The rank is
+// stopped, too, so that it completes no further copy.
 func (h *hunt) sealing() (prey, bool) {
 	announced := func(a *arenaFile) (c format.Copy, pid int, is bool) {
 		book, client, ok := a.read()
@@ -131,7 +131,7 @@ func (h *hunt) sealing() (prey, bool) {
 	return prey{}, false
 }
 
-// restoring finds a trainer of a new generation that has not restored its state.
+// restoring finds a trainer of a new generation that has not restored its state yet.
 func (h *hunt) restoring() (prey, bool) {
 	attached := func(a *arenaFile) (format.Client, bool) {
 		_, client, ok := a.read()
@@ -148,7 +148,7 @@ func (h *hunt) restoring() (prey, bool) {
 	return prey{}, false
 }
 
-// persisting finds an agent that writes a rank's file.
+// persisting finds an agent that is writing a rank file.
 func (h *hunt) persisting() (prey, bool) {
 	for _, name := range h.stored() {
 		kind, _ := format.ParseFileName(filepath.Base(name))
@@ -164,7 +164,7 @@ func (h *hunt) persisting() (prey, bool) {
 	return prey{}, false
 }
 
-// completing finds the agent that writes manifests: a manifest is incomplete, or complete and not recorded.
+// completing finds the agent that writes manifests, while a manifest is incomplete, or complete and not recorded.
 func (h *hunt) completing() (prey, bool) {
 	first := h.pods[0]
 	for _, name := range h.stored() {
@@ -186,7 +186,7 @@ func (h *hunt) completing() (prey, bool) {
 	return prey{}, false
 }
 
-// writes is the pid of the pod's agent if a part has its name.
+// writes returns the pid of the pod's agent, if the agent's name is in that of the unfinished file.
 func (p *pod) writes(part string) (pid int, ok bool) {
 	if !strings.Contains(part, "."+p.Env["HOLDFAST_POD_UID"]+"-") {
 		return 0, false
@@ -194,7 +194,7 @@ func (p *pod) writes(part string) (pid int, ok bool) {
 	return p.LookForAgent()
 }
 
-// stored lists the content of storage's folders, without possible leftovers of earlier kills.
+// stored lists the files in storage, without those that an earlier kill may have left.
 func (c *crashes) stored() (names []string) {
 	all, err := filepath.Glob(filepath.Join(c.mount, "gang-uid", "gen-*", "step-*"))
 	if err != nil {
@@ -208,7 +208,7 @@ func (c *crashes) stored() (names []string) {
 	return names
 }
 
-// noteLeft records the content of storage after a kill: what exists now is not the work of a later agent.
+// noteLeft records which files are in storage after a kill: no later agent wrote these.
 func (c *crashes) noteLeft() {
 	for _, name := range c.stored() {
 		c.stale[name] = true

@@ -1,3 +1,3 @@
-// Package conformance has the tests that run the same job under the installed PyTorch's torchrun and under the agent, and compare. Allowed
-// differences are listed with their reasons; an unused entry is a failure, too.
+// Package conformance runs the same job under torchrun of the installed PyTorch and under the agent, and compares the
+// results. Each allowed difference is listed with its reason. A listed difference that does not occur fails the test.
 package conformance

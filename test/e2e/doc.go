@@ -1,3 +1,3 @@
-// Package e2e tests Holdfast's documented promises on real kubelets, with a real API server, containerd and PyTorch.
-// All its tests share one cluster, because starting one costs more than most of them.
+// Package e2e tests what Holdfast's documentation promises on real kubelets, with a real API server, containerd and
+// PyTorch. All tests share one cluster, because starting a cluster takes longer than most of the tests.
 package e2e

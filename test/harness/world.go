@@ -1,5 +1,6 @@
-// Package harness serves tests, benchmarks and the demo that need a cluster with Holdfast: it starts the cluster,
-// connects as its administrator, installs the product's images and manifests, waits for it, and kills its processes.
+// Package harness serves tests, benchmarks and the demo that need a cluster with Holdfast. It starts the cluster,
+// connects to it as administrator, installs Holdfast's images and manifests, waits until Holdfast is ready, and kills
+// its processes when a test needs that.
 package harness
 
 import (

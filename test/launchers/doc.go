@@ -1,3 +1,3 @@
-// Package launchers has the tests that run real launchers and frameworks, with and without agents, and compare the results. They write the
-// tables of docs/launchers.md.
+// Package launchers runs real launchers and training frameworks with an agent and without one, and compares the
+// results. Its tests write the tables of docs/launchers.md.
 package launchers

@@ -1,3 +1,3 @@
-// Package nodehealth has only tests: the shipped daemon, on real kubelets, with a simulated driver that it loads like
-// NVIDIA's.
+// Package nodehealth tests holdfast-node as it is shipped, on real kubelets. A simulated driver, loaded like NVIDIA's
+// library, provides the GPUs.
 package nodehealth

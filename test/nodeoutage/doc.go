@@ -1,5 +1,5 @@
-// Package nodeoutage tests the node controller's promises against a real API server: verdicts and silence become
-// outages within the budget, whichever replica leads and whatever the API server does meanwhile, and each can end.
-// Its nodes are Node objects and leases that the test itself writes; the controller is the product's. It also tests
-// that the controller's account, with the shipped rights, can change only pods and Jobs of gangs.
+// Package nodeoutage tests the node controller against a real API server. Verdicts of daemons and silent nodes become
+// outages within the budget, whichever replica leads and however the API server fails meanwhile. Each outage can end.
+// The test writes the Node objects and their leases itself; the controller is the real one, with the rights from the
+// manifests. Other tests check that its account can change only pods and Jobs of gangs.
 package nodeoutage

@@ -1,5 +1,6 @@
-// Package operators installs other projects' controllers of jobs on a dev cluster: the programs that `make peers` builds from the
-// modules below test/peers, with the manifests of these modules. What differs from a manifest is named where it is changed.
+// Package operators installs other projects' job controllers on a dev cluster: the programs that `make peers` builds
+// from the modules below test/peers, with these modules' own manifests. Each change to a manifest has a comment that
+// gives the reason.
 package operators
 
 import (

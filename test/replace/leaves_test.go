@@ -9,8 +9,8 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// testLeaves: a kubelet ends a pod without a deletion, because its node shuts down gracefully, or because memory is short. In both cases
-// the pod's state is copied to storage, it is replaced, no step is repeated, and the Job counts no failure.
+// testLeaves: a kubelet ends a pod that is not deleted, because its node shuts down gracefully or because memory is short. In both cases
+// the pod's state is copied to storage, the pod is replaced, no step is repeated, and the Job counts no failure.
 func testLeaves(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "leaves"
 	s := w.start(ctx, t, training{name: job, nodes: nodes, grace: enough, pause: pause, annotations: inStorage(interval)})
@@ -23,7 +23,7 @@ func testLeaves(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.end(ctx, t, job)
 }
 
-// shutDown makes a slot's node announce its shutdown, checks that the pod leaves in time, and cancels the shutdown.
+// shutDown makes the node of a slot announce its shutdown, checks that the pod leaves in time, and cancels the shutdown.
 func (w *world) shutDown(ctx context.Context, t *testing.T, job string, before shape, slot int) shape {
 	t.Helper()
 	node := w.Node(before.Assignments[slot].Node)
@@ -39,7 +39,7 @@ func (w *world) shutDown(ctx context.Context, t *testing.T, job string, before s
 	}
 	w.configure(ctx, t, node.Name, map[string]any{"shutdownGracePeriod": fmt.Sprintf("%ds", enough+10), "shutdownGracePeriodCriticalPods": "10s"})
 	locks(1)
-	// A kubelet that gets the announcement before it knows its pods ends none of them, and rejects pods that it receives then.
+	// A kubelet that gets the announcement before it has its pods ends none of them, and rejects the pods that it receives then.
 	w.until(ctx, t, "the kubelet knows its pods", func(ctx context.Context) (bool, string) {
 		text, err := w.RunKubectl(ctx, "get", "--raw", "/api/v1/nodes/"+node.Name+"/proxy/pods")
 		return err == nil && strings.Contains(text, before.Assignments[slot].UID), fmt.Sprint(err)
@@ -57,7 +57,8 @@ func (w *world) shutDown(ctx context.Context, t *testing.T, job string, before s
 	return after
 }
 
-// evict makes the kubelet of a slot's node find memory short, so that it evicts the pod with the grace of a soft eviction.
+// evict makes the kubelet of a slot's node measure too little memory. The kubelet then evicts the pod with the grace period of a soft
+// eviction.
 func (w *world) evict(ctx context.Context, t *testing.T, job string, before shape, slot int) {
 	t.Helper()
 	node := before.Assignments[slot].Node

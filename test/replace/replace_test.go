@@ -15,7 +15,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// part is one case: it may use the nodes that it is given, and restores them.
+// part is one case. It may use the nodes in its arguments, and must leave them healthy.
 type part struct {
 	name string
 	test func(context.Context, *testing.T, *world, []string)
@@ -28,10 +28,10 @@ type lane struct {
 	parts []part
 }
 
-// The control plane runs only on the first two nodes of a cluster, so that only the cases for it hit it.
+// The control plane runs only on the first two nodes of a cluster, so that other cases do not break it.
 const control = 2
 
-// TestReplace plays, on one cluster, the cases that need the control plane all the time: starting a cluster takes longer than most cases.
+// TestReplace plays, on one cluster, the cases that need the control plane all the time. Starting a cluster takes longer than most cases.
 func TestReplace(t *testing.T) {
 	play(t, "replace", 9, [][]lane{
 		{
@@ -46,7 +46,8 @@ func TestReplace(t *testing.T) {
 	}, lane{"d", []string{"n9"}, []part{{"AgentUnreachable", testAgentSilent}}})
 }
 
-// TestControlPlane plays the cases that take the control plane away, which no concurrent case would survive: most of each is waiting.
+// TestControlPlane plays the cases in which the control plane is unavailable. No other case could run beside them. Most of their time is
+// waiting.
 func TestControlPlane(t *testing.T) {
 	play(t, "control", 5, [][]lane{
 		{{"a", []string{"n1", "n2", "n3"}, []part{{"Leaders", testLeaders}, {"LeaderDrained", testLeaderDrained}}}},
@@ -54,7 +55,7 @@ func TestControlPlane(t *testing.T) {
 	})
 }
 
-// play plays stages one after another on a new cluster, the lanes of a stage in parallel, and the long cases beside all of them.
+// play plays stages one after another on a new cluster: the lanes of a stage in parallel, and beside all of them the long cases.
 func play(t *testing.T, name string, nodes int, stages [][]lane, beside ...lane) {
 	t.Helper()
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
@@ -72,11 +73,11 @@ func play(t *testing.T, name string, nodes int, stages [][]lane, beside ...lane)
 	for _, lanes := range stages {
 		var wg sync.WaitGroup
 		for _, l := range lanes {
-			wg.Go(func() { w.play(ctx, t, l) }) // t.Parallel would run only as many as there are cores
+			wg.Go(func() { w.play(ctx, t, l) }) // t.Parallel would run only as many lanes as there are cores
 		}
 		wg.Wait()
 		if t.Failed() {
-			return // the next parts would start from what these left
+			return // the next parts would start from a broken state
 		}
 	}
 }
@@ -100,13 +101,14 @@ func (w *world) play(ctx context.Context, t *testing.T, l lane) {
 }
 
 const (
-	// recreated bounds the time until a released pod is re-created: the fastest of several, as the machine may be busy.
+	// recreated bounds the time until a released pod is re-created. The fastest of several replacements must keep it, because the machine
+	// may be busy.
 	recreated = 2 * time.Second
 	// backOff is the Job controller's shortest wait after a counted failure.
 	backOff = 10 * time.Second
 )
 
-// sick replaces a slot's pod by a decision about its node, and heals the node again.
+// sick makes the node of a slot's pod sick, so that the pod is replaced, and makes the node healthy again.
 func (w *world) sick(ctx context.Context, t *testing.T, job string, before shape, slot int) shape {
 	t.Helper()
 	node := before.Assignments[slot].Node
@@ -121,7 +123,8 @@ func (w *world) sick(ctx context.Context, t *testing.T, job string, before shape
 	return after
 }
 
-// soon checks that n slots of a job became empty, and that none stayed empty for as long as a back-off.
+// soon checks that n slots of a job became empty, and that none was empty for as long as the Job controller's shortest wait after a counted
+// failure.
 func (w *world) soon(t *testing.T, job string, n int) {
 	t.Helper()
 	gaps := w.slotGaps.of(job)
@@ -148,8 +151,8 @@ func (w *world) run(ctx context.Context, t *testing.T, args ...string) {
 	}
 }
 
-// testNever: six replacements in a row of a job without backoffLimit, then a deleted pod and a drained node. The Job controller's back-off
-// doubles with each counted failure: at the fifth it would be more than two minutes.
+// testNever: in a job without backoffLimit six pods are replaced one after another, then a pod is deleted and a node is drained. The Job
+// controller's wait doubles with each counted failure: at the fifth it would be more than two minutes.
 func testNever(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "never"
 	s := w.start(ctx, t, training{name: job, nodes: nodes, pause: 50 * time.Millisecond})
@@ -172,7 +175,7 @@ func testNever(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.end(ctx, t, job)
 }
 
-// testOnFailure: the same with a restart policy by which the kubelet restarts containers.
+// testOnFailure does what testNever does, with a restart policy by which the kubelet restarts containers.
 func testOnFailure(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "on-failure"
 	s := w.start(ctx, t, training{name: job, nodes: nodes, pause: 50 * time.Millisecond, policy: corev1.RestartPolicyOnFailure})

@@ -11,8 +11,8 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// testAgentSilent: during a recovery the agent of another pod hangs, on a healthy node. The Gang names the pod that is waited for; after
-// two minutes it is given up like a dead node's pod and replaced, although kubelet and Job see no fault.
+// testAgentSilent: during a recovery the agent of another pod hangs, on a healthy node. The Gang names the pod for which the gang waits.
+// After two minutes the pod is given up and replaced like the pod of a dead node, although kubelet and Job see no fault.
 func testAgentSilent(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const (
 		job   = "agent-silent"
@@ -58,8 +58,8 @@ func testAgentSilent(ctx context.Context, t *testing.T, w *world, nodes []string
 	w.end(ctx, t, job)
 }
 
-// testUnstored: a suspended Job without storage has nothing to copy. Its pods end at once, however long their grace, and nothing counts as
-// a failure; when the Job is resumed the script starts from what it has.
+// testUnstored: a suspended Job without storage has nothing to copy. Its pods end at once, however long their grace period is, and nothing
+// counts as a failure. When the Job is resumed, its script starts from the beginning or from checkpoints of its own.
 func testUnstored(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "unstored"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, grace: longGrace})
@@ -80,7 +80,7 @@ func testUnstored(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.end(ctx, t, job)
 }
 
-// suspends is the kubectl command that suspends or resumes a Job.
+// suspends returns the kubectl command that suspends or resumes a Job.
 func (w *world) suspends(job string, rests bool) []string {
 	return []string{"patch", "job", job, "-n", namespace, "--type=merge", "-p", fmt.Sprintf(`{"spec":{"suspend":%v}}`, rests)}
 }

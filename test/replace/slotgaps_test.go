@@ -17,7 +17,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// slotGaps records how long each slot of a job was empty, by a watch.
+// slotGaps watches pods and records how long each slot of a job was empty.
 type slotGaps struct {
 	mu       sync.Mutex
 	released map[string]time.Time       // empty slots, by job and slot

@@ -57,8 +57,8 @@ func (w *world) pending(ctx context.Context, t *testing.T, job string, n int) {
 	})
 }
 
-// testTerminationInRecovery: while the gang is halted because of a killed rank, another pod's node turns sick. That pod is replaced within
-// the same recovery. The Job counts no failure; the gang counts one restart, for the killed rank.
+// testTerminationInRecovery: while the gang is halted because a rank was killed, the node of another pod becomes sick. That pod is replaced
+// within the same recovery. The Job counts no failure. The gang counts one restart, for the killed rank.
 func testTerminationInRecovery(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "replacement-in-recovery"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
@@ -87,8 +87,8 @@ func testTerminationInRecovery(ctx context.Context, t *testing.T, w *world, node
 }
 
 // testBudget: a user's disruption budget forbids every eviction, and the agent of the pod to be replaced hangs, so that the pod does not
-// end by itself. When its time is over it is left behind, and training goes on beside it. Its reason is shown, and it is evicted once the
-// budget is changed.
+// end by itself. When its time is over, the pod is replaced and left running, and training goes on without it. The Gang shows the reason.
+// The pod is evicted once the budget is changed.
 func testBudget(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "budgeted"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
@@ -100,7 +100,8 @@ func testBudget(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	if err := w.Client().Create(ctx, budget); err != nil {
 		t.Fatal(err)
 	}
-	w.until(ctx, t, "the budget is in force", func(ctx context.Context) (bool, string) { // for a Job's pods maxUnavailable allows none
+	// for pods of a Job maxUnavailable allows no eviction
+	w.until(ctx, t, "the budget is in force", func(ctx context.Context) (bool, string) {
 		err := w.Client().Get(ctx, client.ObjectKeyFromObject(budget), budget)
 		return err == nil && len(budget.Status.Conditions) > 0, fmt.Sprint(err)
 	})
@@ -139,7 +140,7 @@ func testBudget(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	}
 }
 
-// testHealed: if a node is healthy again before its pod had to leave, the pod stays. A stopped rank delays the drain.
+// testHealed: if a node is healthy again before its pod had to end, the pod stays. A stopped rank delays the drain for that time.
 func testHealed(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "healed"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, annotations: inStorage(10 * time.Minute)})
@@ -174,7 +175,8 @@ func (w *world) untouched(ctx context.Context, t *testing.T, job string, before 
 	w.unharmed(ctx, t, job)
 }
 
-// testSilent: a dead kubelet with a reporting agent does not disturb training. The node gets no new pods, and users can see it.
+// testSilent: a kubelet is dead while the agent on its node reports. Training is not disturbed. The node gets no new pods, and users see
+// why.
 func testSilent(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "silent"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})

@@ -17,15 +17,15 @@ import (
 	"holdfast.dev/holdfast/test/harness"
 )
 
-// interval is how often a step goes to storage in these tests, pause is the length of a step, enough is a grace in seconds in which a pod's
-// copy fits even on a busy machine.
+// interval is the interval at which steps are copied to storage in these tests. pause is the duration of a step. enough is a grace period,
+// in seconds, in which a pod can copy its state even on a busy machine.
 const (
 	interval = 5 * time.Second
 	pause    = 100 * time.Millisecond
 	enough   = 60
 )
 
-// last is a job's newest recovery.
+// last returns a job's newest recovery.
 func (w *world) last(ctx context.Context, t *testing.T, job string) v1alpha1.Recovery {
 	t.Helper()
 	r := w.record(ctx, t, job)
@@ -47,10 +47,10 @@ func (w *world) stored(ctx context.Context, t *testing.T, job string) {
 	})
 }
 
-// mostApart is the most steps between two stored steps: an interval, and the write.
+// mostApart is the most steps between two stored steps: those of one interval and of the write.
 const mostApart = int64(interval/pause) * 17 / 10
 
-// nextStored waits until a later step than that is complete in storage.
+// nextStored waits until a step later than the given one is complete in storage.
 func (w *world) nextStored(ctx context.Context, t *testing.T, job string, step int64) (next int64) {
 	t.Helper()
 	w.until(ctx, t, "the next step in storage", func(ctx context.Context) (bool, string) {
@@ -64,8 +64,8 @@ func (w *world) nextStored(ctx context.Context, t *testing.T, job string, step i
 	return next
 }
 
-// storedOften checks that a step is stored in each interval. It counts steps, as a busy machine makes fewer of them; a slow write proves
-// nothing, so the best of several pairs counts.
+// storedOften checks that a step is stored in each interval. It counts steps, because a busy machine does fewer steps per second. Since one
+// slow write proves nothing, the best of several pairs counts.
 func (w *world) storedOften(ctx context.Context, t *testing.T, job string) {
 	t.Helper()
 	var apart []int64
@@ -79,13 +79,13 @@ func (w *world) storedOften(ctx context.Context, t *testing.T, job string) {
 	w.Say("  %s: steps in storage are %v steps apart", job, apart)
 }
 
-// inStorage are the annotations of a job whose steps are stored at that interval.
+// inStorage returns the annotations of a job whose steps are stored at that interval.
 func inStorage(every time.Duration) map[string]string {
 	return map[string]string{v1alpha1.AnnotationStorageClaim: "shared", v1alpha1.AnnotationStorageInterval: every.String()}
 }
 
-// testStorage: a pod that is warned in time, because its node is sick or it is deleted, leaves its newest step in storage, so no step is
-// repeated; after a dead pod training resumes from the last stored step.
+// testStorage: a pod that terminates with notice, because its node is sick or the pod is deleted, has its newest step copied to storage
+// first. So no step is repeated. After the death of a pod training resumes from the last stored step.
 func testStorage(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "stored"
 	annotations := inStorage(interval)
@@ -122,7 +122,7 @@ func testStorage(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.end(ctx, t, job)
 }
 
-// verified checks that an agent of the job finds the recorded steps intact while the job trains.
+// verified checks that an agent of the job finds the recorded steps intact in storage while the job trains.
 func (w *world) verified(ctx context.Context, t *testing.T, job string) {
 	t.Helper()
 	for _, verb := range []string{"ls", "verify"} {
@@ -133,8 +133,8 @@ func (w *world) verified(ctx context.Context, t *testing.T, job string) {
 	}
 }
 
-// pinned pins a step as a user does; it then outlives as many newer ones as would remove any other, and is removed once unpinned. The
-// commands' output matches record and storage.
+// pinned pins a step as a user does. The step then stays while so many newer steps are stored that any other step would be removed. It is
+// removed once it is unpinned. The output of the commands matches record and storage.
 func (w *world) pinned(ctx context.Context, t *testing.T, job string) {
 	t.Helper()
 	say := func(verb string, step int64, want string) {
@@ -163,7 +163,7 @@ func (w *world) pinned(ctx context.Context, t *testing.T, job string) {
 		return steps, err
 	}
 	w.until(ctx, t, "a step is kept beside the two newest", func(ctx context.Context) (bool, string) {
-		steps, err := look(ctx) // a newer step may come between two of them
+		steps, err := look(ctx) // a newer step may be stored between the two commands
 		return err == nil &&
 				slices.ContainsFunc(
 					slices.Collect(maps.Values(steps)),
@@ -199,8 +199,8 @@ func (w *world) drained(ctx context.Context, t *testing.T, job, why string) {
 	}
 }
 
-// lost checks that a job's newest recovery replaced one pod of a node that died right after a step was stored: training resumed from that
-// step or a later one, so only later steps were repeated.
+// lost checks a job's newest recovery, in which one pod was replaced because its node died right after a step was stored. Training resumed
+// from that step or a later one, so only later steps were repeated.
 func (w *world) lost(ctx context.Context, t *testing.T, job, node string, stored int64) {
 	t.Helper()
 	r := w.last(ctx, t, job)
@@ -220,7 +220,7 @@ func ms(p *int64) string {
 	return fmt.Sprint(*p)
 }
 
-// testNoSpare: a job whose lost member has no node waits, reports which pod it waits for and why, and resumes when there is one.
+// testNoSpare: a job whose lost member has no node waits, shows for which pod it waits and why, and resumes when there is a node.
 func testNoSpare(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "no-spare"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
@@ -243,7 +243,7 @@ func testNoSpare(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.end(ctx, t, job)
 }
 
-// unused are the nodes without a pod of a job.
+// unused returns the nodes without a pod of the job.
 func unused(nodes []string, s shape) []string {
 	return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool {
 		return slices.ContainsFunc(s.Assignments, func(s assignment) bool { return s.Node == n })

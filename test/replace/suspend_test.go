@@ -11,11 +11,12 @@ import (
 
 const (
 	longGrace = 600             // seconds
-	atOnce    = 2 * time.Minute // much more than pods take that need not wait, much less than pods with longGrace would take if they waited
+	atOnce    = 2 * time.Minute // much more than pods take that need not wait; much less than pods with longGrace would take if they waited
 )
 
-// testSuspended: pods of a suspended Job leave their newest step in storage, and the pods of the resumed Job start from it: no step is
-// repeated, and nothing counts as a failure. A deleted Job's pods release their nodes at once. Neither waits for an unneeded grace.
+// testSuspended: pods of a suspended Job copy their newest step to storage, and the pods of the resumed Job start from that step. No step
+// is repeated, and nothing counts as a failure. The pods of a deleted Job release their nodes at once. Neither uses up a grace period
+// without need.
 func testSuspended(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "suspended"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, grace: longGrace, annotations: inStorage(10 * time.Minute)})

@@ -19,8 +19,9 @@ import (
 	"holdfast.dev/holdfast/test/harness"
 )
 
-// testCut: all packets to and from a node are dropped. The node is given up within the promised time, its pod is deleted without it, and
-// training goes on elsewhere. When the node is back it finds its pod deleted, ends the containers, and is used again.
+// testCut: all packets to and from a node are dropped. The node is given up within the promised time, the pod's object is deleted although
+// the node cannot confirm that, and training goes on elsewhere. When the node is reachable again, its kubelet finds the pod deleted and
+// ends the containers, and the node is used again.
 func testCut(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const (
 		job      = "cut"
@@ -42,7 +43,7 @@ func testCut(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	})
 	took := time.Since(began)
 	t.Logf("%s is cut off: given up after %.1f s: %s", node.Name, took.Seconds(), given.Message)
-	if took > 3*promised { // 12 s of silence at most, then the share of other work on a busy machine
+	if took > 3*promised { // 12 s of silence at most, plus time for other work on a busy machine
 		t.Errorf("a node that is cut off was given up after %s", took)
 	}
 	checkSilences(t, given.Message)
@@ -69,8 +70,8 @@ func testCut(ctx context.Context, t *testing.T, w *world, nodes []string) {
 // silences matches the durations of silence in the decision that a node is dead.
 var silences = regexp.MustCompile(`^the node's lease was not renewed for (\S+) and no agent on it reported for (\S+)$`)
 
-// checkSilences checks that a node was given up for both silences together, each as long as promised, and shorter than for a node without
-// any report. They come from the leader's clock, so the machine's load does not matter.
+// checkSilences checks that a node was given up because neither its lease was renewed nor an agent on it reported, each for as long as
+// promised, and sooner than a node without any report. The durations come from the leader's clock, so the machine's load does not matter.
 func checkSilences(t *testing.T, message string) {
 	t.Helper()
 	found := silences.FindStringSubmatch(message)
@@ -85,14 +86,14 @@ func checkSilences(t *testing.T, message string) {
 	}
 }
 
-// id is the container's id on its node.
+// id returns the container's id on its node.
 func id(s assignment) string {
 	_, id, _ := strings.Cut(s.Container, "://")
 	return id
 }
 
-// testTwoLost: two of three pods lose their nodes at once. With one free node neither is placed; with two both are, and training resumes
-// from the last stored step or a newer one.
+// testTwoLost: two of three pods lose their nodes at once. With one free node neither pod is placed. With two free nodes both are, and
+// training resumes from the last stored step or a newer one.
 func testTwoLost(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "two-lost"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, members: 3, pause: pause, annotations: inStorage(interval)})
@@ -100,7 +101,7 @@ func testTwoLost(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	spares := unused(nodes, before)
 	w.run(ctx, t, "cordon", spares[0])
 	stored, began := w.nextStored(ctx, t, job, w.record(ctx, t, job).Durable.Step), time.Now()
-	goOn := w.stop(ctx, t, before.Assignments[0].Pod) // so both are to be replaced before the first is released
+	goOn := w.stop(ctx, t, before.Assignments[0].Pod) // so that both are to be replaced before the first is released
 	sick := []string{before.Assignments[1].Node, before.Assignments[2].Node}
 	w.sicken(ctx, t, sick...)
 	w.pending(ctx, t, job, 2)
@@ -128,7 +129,7 @@ func testTwoLost(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.replacedOnce(ctx, t, job, before, after, 1, 2)
 	r := w.last(ctx, t, job)
 	t.Logf("two lost: step %d was stored, restored step %d, %d steps again", stored, r.RestoreStep, ptr.Deref(r.StepsRecomputed, -1))
-	// As after one lost pod, plus the steps made while an agent was stopped, which saves nothing.
+	// As many steps as after one lost pod, plus those done while an agent was stopped and nothing was stored.
 	if most := mostApart + int64(stopped/pause); r.RestoreStep < stored || ptr.Deref(r.StepsRecomputed, -1) > most {
 		t.Errorf("step %d was stored, restored step %d; %d steps were done again, at most %d were to be", stored, r.RestoreStep, ptr.Deref(r.StepsRecomputed, -1), most)
 	}
@@ -137,7 +138,7 @@ func testTwoLost(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.end(ctx, t, job)
 }
 
-// testNodeGone: the Node under a pod is deleted. Its kubelet cannot be asked any more, so the pod is replaced at once.
+// testNodeGone: the Node object of a pod's node is deleted. Its kubelet can no longer be reached, so the pod is replaced at once.
 func testNodeGone(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "node-gone"
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause})
@@ -155,7 +156,7 @@ func testNodeGone(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		t.Errorf("replaced were %+v", r.Replaced)
 	}
 	w.left(ctx, t, job, 2)
-	if err := w.Node(gone.Node).KillKubelet(); err != nil { // it registers only when it starts
+	if err := w.Node(gone.Node).KillKubelet(); err != nil { // a kubelet registers its node only when it starts
 		t.Fatal(err)
 	}
 	w.until(ctx, t, "the node is back", func(ctx context.Context) (bool, string) {
@@ -182,7 +183,7 @@ func (w *world) leader(ctx context.Context, t *testing.T, lease string) (node, p
 	return node, pod
 }
 
-// testLeaders: a node with a pod of the job and the leading controller loses power, then one with another pod and the acting scheduler.
+// testLeaders: a node with a pod of the job and the leading controller loses power; later a node with another pod and the acting scheduler.
 // Their replicas take over, and the job recovers both times.
 func testLeaders(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "leaders"
@@ -223,8 +224,8 @@ func (w *world) leaderLost(ctx context.Context, t *testing.T, job, lease string,
 }
 
 // testLeaderDrained: the node of the leading controller is drained, with a pod of a job without backoffLimit. Then the leader is killed, so
-// that no replica may lead before its lease expires, and at that moment a pod of the job is deleted. Each pod waits until a leader has
-// taken it out of its Job. At last the Job itself is deleted: its pods need not wait, and its Gang is gone before a replica leads.
+// that no replica can lead before its lease expires, and at that moment a pod of the job is deleted. Each pod waits until a leader has
+// released it from its Job. At last the Job itself is deleted: its pods need not wait, and its Gang is gone before a replica leads.
 func testLeaderDrained(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job = "led"
 	w.run(ctx, t, "cordon", nodes[control])
@@ -263,7 +264,7 @@ func testLeaderDrained(ctx context.Context, t *testing.T, w *world, nodes []stri
 	}
 }
 
-// killLeader kills the leading controller: no replica leads before its lease expires.
+// killLeader kills the leading controller. No replica leads before the lease of the killed one expires.
 func (w *world) killLeader(ctx context.Context, t *testing.T) {
 	t.Helper()
 	_, leader := w.leader(ctx, t, "holdfast-controller")
@@ -276,8 +277,8 @@ func (w *world) killLeader(ctx context.Context, t *testing.T) {
 	}
 }
 
-// testAway: the API server is unavailable for a minute, longer than any lease, in the middle of a replacement. Another job trains on
-// meanwhile, and the replacement ends once the API server is back: clients retry at growing intervals, so that takes a while.
+// testAway: the API server is unavailable for a minute, longer than any lease, during a replacement. Another job trains meanwhile. The
+// replacement ends some time after the API server is back, because clients retry at growing intervals.
 func testAway(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const (
 		job, other = "away", "beside"

@@ -14,13 +14,13 @@ import (
 	"holdfast.dev/holdfast/test/devcluster/host"
 )
 
-// testWhole: all processes of a container are killed at once, init and agent with the ranks, as by an out-of-memory kill of its group. The
-// kubelet restarts the container in its pod by the rules that admission wrote, with the ranks' state in memory; the Job counts no failure,
-// and both pods get standbys again.
+// testWhole: all processes of a container are killed at once, init, agent and ranks, as by an out-of-memory kill of the container's group.
+// The kubelet restarts the container in its pod by the rules that admission wrote, with the ranks' state in memory. The Job counts no
+// failure, and both pods get standbys again.
 func testWhole(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const (
 		job = "whole"
-		// done is the most steps to repeat: those that ranks finish between two commonly sealed steps.
+		// done is the most steps that may be repeated: those that ranks finish between two commonly sealed steps.
 		done = 5
 	)
 	before := w.start(ctx, t, training{name: job, nodes: nodes, pause: pause, standbys: true})
@@ -78,8 +78,8 @@ func (w *world) killWhole(ctx context.Context, t *testing.T, s shape, slots ...i
 	}
 }
 
-// restarted checks that between two states the containers of some slots were restarted once in their pods, that the others ran on, and that
-// the Job counted no failure.
+// restarted checks that between two states the containers of some slots were restarted once in their pods, that the other containers went
+// on, and that the Job counted no failure.
 func (w *world) restarted(ctx context.Context, t *testing.T, job string, before, after shape, slots ...int) {
 	t.Helper()
 	if after.Generation != before.Generation+1 {

@@ -41,8 +41,8 @@ type world struct {
 // labelControl is on the nodes that the control plane may run on.
 const labelControl = "replace.test/control"
 
-// overlay is a user's kustomization: the control plane has its own nodes, and no budget holds decisions, as the cases break nodes in
-// parallel. The cases write the verdicts: there are no daemons, which would write others.
+// overlay is a user's kustomization. The control plane has its own nodes. No budget holds decisions, because the cases break nodes in
+// parallel. No daemons run, because the cases write the verdicts.
 const overlay = `
 resources: [%s]
 patches:
@@ -90,19 +90,19 @@ func install(ctx context.Context, t *testing.T, name string, nodes int) *world {
 // training is a job whose pods have one rank each and, unless they request less, a node of their own.
 type training struct {
 	name string
-	// nodes are the nodes that it may use.
+	// nodes are the nodes that the pods may use.
 	nodes []string
-	// members is its number of pods; 2 unless set.
+	// members is the number of pods; 2 unless set.
 	members int
-	// policy is Never unless set.
+	// policy is the restart policy; Never unless set.
 	policy corev1.RestartPolicy
-	// grace is its pods' termination grace in seconds; default: grace.
+	// grace is the termination grace period of the pods, in seconds; unless set, the constant grace.
 	grace int64
-	// gpus is the request of each pod; 2 unless set, all that a node has.
+	// gpus is the request of each pod; unless set 2, all GPUs of a node.
 	gpus int64
-	// pause is how long a step takes.
+	// pause is the duration of a step.
 	pause time.Duration
-	// standbys are on; then the launcher must have no arguments but a script.
+	// standbys switches standbys on. Then the launcher must have no arguments except a script.
 	standbys bool
 	// priority is the name of a PriorityClass.
 	priority    string
@@ -143,7 +143,7 @@ func (w *world) gang(ctx context.Context, job string) (*v1alpha1.Gang, error) {
 	return w.Gang(ctx, namespace, job)
 }
 
-// record is the last record of a job's coordinator.
+// record returns the last record of a job's coordinator.
 func (w *world) record(ctx context.Context, t *testing.T, job string) v1alpha1.RunStatus {
 	t.Helper()
 	g, err := w.gang(ctx, job)
@@ -156,7 +156,7 @@ func (w *world) record(ctx context.Context, t *testing.T, job string) v1alpha1.R
 	return *g.Status.Run
 }
 
-// until is Until, with a failure of the test as the end.
+// until is Until, which ends the test on failure.
 func (w *world) until(ctx context.Context, t *testing.T, what string, holds func(context.Context) (bool, string)) {
 	t.Helper()
 	if err := w.Until(ctx, what, eventually.Timeout, holds); err != nil {
@@ -164,12 +164,12 @@ func (w *world) until(ctx context.Context, t *testing.T, what string, holds func
 	}
 }
 
-// pods are all pods of a job: its members, and the replaced ones.
+// pods returns all pods of a job: its members, and the replaced pods.
 func (w *world) pods(ctx context.Context, job string) (members, replaced []corev1.Pod, err error) {
 	return w.Members(ctx, namespace, job)
 }
 
-// runs waits until the job runs the given generation or a later one and makes steps, and returns its shape.
+// runs waits until the job runs the given generation or a later one and finishes steps, and returns its shape.
 func (w *world) runs(ctx context.Context, t *testing.T, job string, generation int64) shape {
 	t.Helper()
 	s, err := w.Trains(ctx, namespace, job, generation)
@@ -179,7 +179,7 @@ func (w *world) runs(ctx context.Context, t *testing.T, job string, generation i
 	return s
 }
 
-// trains waits until all ranks of a job have finished `more` further steps.
+// trains waits until all ranks of a job have finished that many further steps.
 func (w *world) trains(ctx context.Context, t *testing.T, job string, more int64) {
 	t.Helper()
 	from := w.record(ctx, t, job).Progress.Step
@@ -239,7 +239,7 @@ func (w *world) end(ctx context.Context, t *testing.T, name string) {
 	w.left(ctx, t, name, 0)
 }
 
-// left waits until n pods of a gang are left, none of them replaced.
+// left waits until n pods of a gang are left, none of which was replaced.
 func (w *world) left(ctx context.Context, t *testing.T, name string, n int) {
 	t.Helper()
 	w.until(ctx, t, fmt.Sprintf("%d pods of %s are left, none of them replaced", n, name), func(ctx context.Context) (bool, string) {
@@ -252,7 +252,7 @@ func (w *world) left(ctx context.Context, t *testing.T, name string, n int) {
 	})
 }
 
-// sicken gives Nodes a daemon's verdict that they cannot be used; heal withdraws it. The node controller decides.
+// sicken writes into Nodes a daemon's verdict that the nodes cannot be used; heal removes it. The node controller decides what happens.
 func (w *world) sicken(ctx context.Context, t *testing.T, nodes ...string) {
 	t.Helper()
 	text, err := json.Marshal(v1alpha1.NodeHealth{Action: v1alpha1.ActionEvict, Cause: "TestFault", Message: "the test says so", Since: metav1.NowMicro()})
@@ -284,7 +284,7 @@ func (w *world) well(ctx context.Context, t *testing.T, nodes ...string) {
 	}
 }
 
-// outage is the cluster's decision about a node; the zero value: none.
+// outage returns the controller's decision about a node; the zero value: none.
 func (w *world) outage(ctx context.Context, node string) (v1alpha1.NodeOutage, error) {
 	n, o := &corev1.Node{}, v1alpha1.NodeOutage{}
 	if err := w.Client().Get(ctx, client.ObjectKey{Name: node}, n); err != nil {
@@ -309,8 +309,8 @@ func (w *world) onNode(ctx context.Context, t *testing.T, name string, change fu
 	})
 }
 
-// stop stops the agent of a pod, so that it carries out no order until the returned function is called: a state in the middle of a recovery
-// can then be inspected.
+// stop stops the agent of a pod. The agent carries out no order until the returned function is called, so that a test can inspect a state
+// in the middle of a recovery.
 func (w *world) stop(ctx context.Context, t *testing.T, pod string) (goOn func()) {
 	t.Helper()
 	signal := func(ctx context.Context, sig syscall.Signal) error {
@@ -326,7 +326,7 @@ func (w *world) stop(ctx context.Context, t *testing.T, pod string) (goOn func()
 	}
 }
 
-// rank is the process that trains.
+// rank reports whether a process is one that trains.
 func rank(p harness.Process) bool {
 	return p.Inside != 1 && slices.Contains(p.Args, "/trainer/trainer.py") && strings.Contains(p.Args[0], "python")
 }

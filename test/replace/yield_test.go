@@ -13,9 +13,9 @@ import (
 	"holdfast.dev/holdfast/test/harness"
 )
 
-// testYields: a job of higher priority needs the nodes of a training job. That job leaves as a whole, with its newest step in storage,
-// although no step was due for long; it waits as long as the other runs, reports it, and then resumes: no step is repeated, and nothing
-// counts as a failure.
+// testYields: a job of higher priority needs the nodes of a training job. The training job is preempted as a whole, after its newest step
+// was copied to storage, although no copy was due. It waits as long as the other job runs, shows why, and then resumes. No step is
+// repeated, and nothing counts as a failure.
 func testYields(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	const job, other, class = "yields", "urgent", "replace-urgent"
 	nodes = nodes[:2]

@@ -28,8 +28,8 @@ var (
 	karpenterSource = flag.String("karpenter-source", "", "folder of its module, with its definitions")
 )
 
-// TestAutoscaled: an autoscaler gets the requests of a whole gang, and none that a new node would not satisfy. Without Karpenter the test
-// adds the nodes itself.
+// TestAutoscaled: an autoscaler gets the requests of a whole gang, and no request that a new node would not satisfy. Without Karpenter the
+// test itself adds the nodes.
 func TestAutoscaled(t *testing.T) {
 	s := newStage(t, 1)
 	if err := s.client.CoreV1().Nodes().DeleteCollection(s.ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
@@ -51,7 +51,7 @@ func TestAutoscaled(t *testing.T) {
 	s.takenWithout()
 }
 
-// fromNothing: a gang of 4 without any node is marked as a whole, and placed as soon as the nodes exist.
+// fromNothing: all pods of a gang of 4 are marked for the autoscaler while there is no node. The gang is placed as soon as the nodes exist.
 func (s *stage) fromNothing(buy func()) {
 	s.t.Helper()
 	began := time.Now()
@@ -74,7 +74,7 @@ func (s *stage) fromNothing(buy func()) {
 // pool is the label of nodes that Karpenter adds.
 const pool = "karpenter.sh/nodepool"
 
-// onPool is for a pod of the pool's nodes with a number of devices, and with what the webhook adds to pods of Jobs.
+// onPool makes a pod request a number of devices on nodes of the pool, with the fields that the webhook adds to pods of Jobs.
 func onPool(gpus int64) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.NodeSelector, p.Spec.Tolerations = map[string]string{pool: "gpu"}, nil
@@ -83,7 +83,7 @@ func onPool(gpus int64) func(*corev1.Pod) {
 	}
 }
 
-// kept creates a node that kwok keeps alive.
+// kept creates a node whose lease kwok renews.
 func (s *stage) kept(name string, labels map[string]string) {
 	s.t.Helper()
 	room := corev1.ResourceList{
@@ -111,7 +111,7 @@ func reasonOf(p *corev1.Pod) string {
 	return ""
 }
 
-// karpenter starts Karpenter, with a pool of two node types of which the larger is allowed.
+// karpenter starts Karpenter with a pool of two node types, of which the larger one is allowed.
 func (s *stage) karpenter() {
 	s.t.Helper()
 	files := []string{filepath.Join(*karpenterSource, "pkg/apis/crds"), filepath.Join(*karpenterSource, "kwok/apis/crds")}
@@ -146,7 +146,7 @@ func (s *stage) karpenter() {
 	})
 }
 
-// claims are the nodes that Karpenter has added and not removed, by name, with their types.
+// claims returns the nodes that Karpenter has added and not removed, by name, with their types.
 func (s *stage) claims() map[string]string {
 	s.t.Helper()
 	config, err := s.cluster.Config()
@@ -168,8 +168,8 @@ func (s *stage) claims() map[string]string {
 	return all
 }
 
-// boughtForOneAlone: no node is added for a gang whose pods are larger than any node, nor for one that no node would help; one is added for
-// a single pod that comes after them.
+// boughtForOneAlone: no node is added for a gang whose pods are larger than any node, nor for a gang that no node would help. One node is
+// added for a single pod that is created after them.
 func (s *stage) boughtForOneAlone() {
 	s.t.Helper()
 	huge := s.ranked("huge", 2, onPool(16))
@@ -197,7 +197,7 @@ func (s *stage) boughtForOneAlone() {
 	}
 }
 
-// consolidated: once a cheaper type suffices for all, the node of the movable pod is replaced, and those of the gang stay.
+// consolidated: once a cheaper type suffices for all pods, the node of the movable pod is replaced. The nodes of the gang stay.
 func (s *stage) consolidated() {
 	s.t.Helper()
 	before := s.pods()
@@ -237,8 +237,8 @@ func (s *stage) consolidated() {
 	}
 }
 
-// takenWithout proves that the annotation protects the nodes: without it, a member's node is replaced like that of the movable pod.
-// Karpenter reported before why it leaves that node, so it considers it.
+// takenWithout shows that the annotation protects the nodes: without it the node of a member is replaced like that of the movable pod.
+// Before that Karpenter reported why it leaves the node, so it did consider the node.
 func (s *stage) takenWithout() {
 	s.t.Helper()
 	const bare = "quad-0"

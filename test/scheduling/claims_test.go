@@ -16,7 +16,7 @@ import (
 
 const (
 	driver = "gpu.example.com"
-	// backed is an extended resource that no node has: a device class provides it.
+	// backed is an extended resource that no node has; a device class provides it.
 	backed = "gpu.example.com/whole"
 )
 
@@ -27,8 +27,8 @@ var oneDevice = resourcev1.ResourceClaimSpec{
 	},
 }
 
-// claimed: pods whose GPUs are devices of resource claims (dynamic resource allocation). One of four nodes has a tainted device, which is
-// not used until the taint is removed.
+// claimed: the GPUs of pods are devices of resource claims (dynamic resource allocation). One of four nodes has a tainted device, which is
+// used only after the taint is removed.
 func claimed(s *stage) {
 	s.plain(4)
 	api := s.client.ResourceV1()
@@ -126,7 +126,7 @@ func claimed(s *stage) {
 	s.devicesAreTheirs(3)
 }
 
-// givenBack: a member whose claim has a device of a cordoned node moves to another node, with its gang.
+// givenBack: a member whose claim has a device of a cordoned node moves to another node, together with its gang.
 func (s *stage) givenBack() {
 	s.t.Helper()
 	node := fmt.Sprintf("plain-%d-0", s.plains)
@@ -151,7 +151,7 @@ func (s *stage) givenBack() {
 	s.until("the claims to be gone", s.noClaims)
 }
 
-// leftOver creates a claim that already has the node's device, if a node is named.
+// leftOver creates a claim. If a node is named, the claim already has that node's device.
 func (s *stage) leftOver(name, node string, change func(*resourcev1.ResourceClaim)) {
 	s.t.Helper()
 	claim := &resourcev1.ResourceClaim{
@@ -181,7 +181,7 @@ func (s *stage) leftOver(name, node string, change func(*resourcev1.ResourceClai
 	}
 }
 
-// taint gives a node exactly these taints.
+// taint sets the taints of a node.
 func (s *stage) taint(name string, taints ...corev1.Taint) {
 	s.t.Helper()
 	s.until("the node to have its taints", func() bool {
@@ -200,7 +200,7 @@ func (s *stage) noClaims() bool {
 	return err == nil && len(list.Items) == 0
 }
 
-// devicesAreTheirs checks that n claims have devices, each on its pod's node, and none twice.
+// devicesAreTheirs checks that n claims have devices, each on its pod's node, and that no device is allocated twice.
 func (s *stage) devicesAreTheirs(n int) {
 	s.t.Helper()
 	list, err := s.client.ResourceV1().ResourceClaims("default").List(s.ctx, metav1.ListOptions{})

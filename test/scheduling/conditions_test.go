@@ -31,8 +31,9 @@ func ofClass(class string, then func(*corev1.Pod), avoids ...string) func(*corev
 	}
 }
 
-// keptAway: both nodes have room for a gang of higher priority, but a gang of lower priority on them excludes it by a rule of either gang.
-// The latter leaves; neither its new pods nor a third gang with the same effect are placed before the former.
+// keptAway: both nodes have room for a gang of higher priority, but a rule of that gang, or of a gang of lower priority on the nodes,
+// excludes it. The gang of lower priority is preempted. Its new pods, or a third gang with such a rule, are not placed before the gang of
+// higher priority.
 func keptAway(s *stage) {
 	s.priorities()
 	s.plain(2)
@@ -68,9 +69,9 @@ func keptAway(s *stage) {
 	}
 }
 
-// stranded: a gang lost a node to a drain, and its new pod waits. A younger gang and a pod of no gang wait too, and must not take the node
-// when it comes back, in whichever queue the scheduler keeps each, and whether or not another replica has taken over. They are placed once
-// there is room beside it.
+// stranded: a gang lost a node to a drain, and its new pod waits. A younger gang and a pod of no gang wait too. They must not get the node
+// when it is uncordoned, whichever queue of the scheduler holds each pod, and also after another replica took over. They are placed once
+// there is room beside the gang.
 func stranded(s *stage) {
 	s.plain(3)
 	whole := func(p *corev1.Pod) { onPlain(p); p.Spec.Tolerations = nil }

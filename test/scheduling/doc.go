@@ -1,6 +1,12 @@
-// Package scheduling tests the scheduler's own binary on a real API server with simulated nodes, where a fake one is
-// not enough: the wait of a replaced pod for its node; two replicas that place consistently although the acting one is killed at any
-// moment; selection of victims, and no preemption without need; held and reserved room, also against jobs that exceed their run time; no
-// pod on nodes that are not ready, and exclusion of nodes that reject pods; devices of claims; no half placed gang beside another scheduler
-// on the same nodes; previews only for accounts with the right.
+// Package scheduling tests the scheduler's own binary on a real API server with simulated nodes. It has the tests for
+// which a fake API server or a fake scheduler is not enough:
+//
+//   - a replaced pod waits for its node;
+//   - two replicas never contradict each other, although the acting one is killed at any moment;
+//   - the scheduler selects victims, and preempts no pod without need;
+//   - held and reserved room stays with its gang, also against jobs that exceed their run time;
+//   - no pod is bound to a node that is not ready, and nodes that reject pods are excluded;
+//   - devices of resource claims are allocated once;
+//   - no gang is left placed in part beside another scheduler on the same nodes;
+//   - only accounts with the right get previews.
 package scheduling

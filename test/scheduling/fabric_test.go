@@ -23,7 +23,7 @@ const (
 	nodesPerClique = 18
 )
 
-// TestFabric: three NVLink domains of 18 nodes, by labels; the scheduler honours what jobs request of them.
+// TestFabric: labels put the nodes into three NVLink domains of 18. The scheduler honours what jobs request of these domains.
 func TestFabric(t *testing.T) {
 	s := newStage(t, cliques*nodesPerClique)
 	for i, node := range s.nodes() {
@@ -52,7 +52,7 @@ func (s *stage) nodes() []corev1.Node {
 	return list.Items
 }
 
-// gang creates pods that take a whole node each, and returns their names by slot.
+// gang creates pods that take a whole node each. It returns their names by slot.
 func (s *stage) gang(name string, size int, asks map[string]string) []string {
 	s.t.Helper()
 	var names []string
@@ -65,7 +65,7 @@ func (s *stage) gang(name string, size int, asks map[string]string) []string {
 	return names
 }
 
-// cliqueOf is the NVLink domain of each node.
+// cliqueOf returns the NVLink domain of each node.
 func (s *stage) cliqueOf() map[string]string {
 	s.t.Helper()
 	of := map[string]string{}
@@ -75,8 +75,8 @@ func (s *stage) cliqueOf() map[string]string {
 	return of
 }
 
-// freedByMoves: two small gangs are in two domains. The answer names the domain that a move would free, and the pod's new node; nothing
-// moves.
+// freedByMoves: two small gangs are in two domains. The answer names the domain that a move would free, and the pod's new node. The
+// scheduler moves no pod.
 func (s *stage) freedByMoves() {
 	s.t.Helper()
 	of, at := s.cliqueOf(), map[string]string{}
@@ -122,7 +122,7 @@ func (s *stage) freedByMoves() {
 	}
 }
 
-// evenSlices: 24 pods are 12 and 12, in the order of the tree, and each pod has its domain in an annotation.
+// evenSlices: a gang of 24 pods is placed as 12 and 12, in the order of the tree, and each pod has an annotation with its domain.
 func (s *stage) evenSlices() []string {
 	s.t.Helper()
 	names := s.gang(
@@ -150,7 +150,7 @@ func (s *stage) evenSlices() []string {
 	return names
 }
 
-// replacedOnSpares: two pods that lose their nodes at once go to spares of the same domain, together.
+// replacedOnSpares: two pods lose their nodes at once and are placed together on spares of the same domain.
 func (s *stage) replacedOnSpares(names []string) {
 	s.t.Helper()
 	var again []string
@@ -183,7 +183,7 @@ func (s *stage) replacedOnSpares(names []string) {
 	}
 }
 
-// intoBrokenDomains: a small gang goes to a domain that is partly used; the unused domain stays free.
+// intoBrokenDomains: a small gang is placed in a domain that is partly used. The unused domain stays free.
 func (s *stage) intoBrokenDomains() {
 	s.t.Helper()
 	of, used := s.cliqueOf(), map[string]bool{}
@@ -202,7 +202,7 @@ func (s *stage) intoBrokenDomains() {
 	}
 }
 
-// onWholeNodes: a gang that requires whole nodes gets none with another pod, and no other pod is placed on its nodes.
+// onWholeNodes: a gang that requires whole nodes gets no node with another pod. No other pod is placed on its nodes.
 func (s *stage) onWholeNodes() {
 	s.t.Helper()
 	of, whole := s.cliqueOf(), ""
@@ -212,7 +212,7 @@ func (s *stage) onWholeNodes() {
 	}
 	for _, n := range s.nodes() {
 		if c := of[n.Name]; !in[c] {
-			whole = n.Name // the last one is in the unused domain
+			whole = n.Name // the last node found is in the unused domain
 		}
 	}
 	tiny := func(name string) *corev1.Pod {
@@ -245,7 +245,7 @@ func (s *stage) onWholeNodes() {
 	s.end(append(most, "late", "guest")...)
 }
 
-// refusedWithCounts: a refusal has counts per level, and for an unknown level the list of levels.
+// refusedWithCounts: a refusal has counts per level. For an unknown level it has the list of levels.
 func (s *stage) refusedWithCounts() {
 	s.t.Helper()
 	for name, c := range map[string]struct{ level, says string }{

@@ -28,7 +28,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// TestGroups: gangs of other projects' APIs, on an API server that gets these APIs while the scheduler runs. The scheduler has exactly the
+// TestGroups: gangs of other projects' APIs, which the API server begins to serve while the scheduler runs. The scheduler has exactly the
 // rights of the manifests.
 func TestGroups(t *testing.T) {
 	s := newStage(t, nodes, "--arg=kube-apiserver=--runtime-config=scheduling.k8s.io/v1beta1=true", "--arg=kube-apiserver=--feature-gates=GenericWorkload=true")
@@ -103,7 +103,7 @@ func read[T any](s *stage, gv schema.GroupVersion, name string) T {
 	return into
 }
 
-// grouped is a pod that takes a whole simulated node and is in no Holdfast gang.
+// grouped returns a pod that takes a whole simulated node and is in no gang of Holdfast.
 func grouped(name string, change func(*corev1.Pod)) *corev1.Pod {
 	p := member("", 0, 1, name)
 	p.Labels, p.Annotations = map[string]string{}, map[string]string{}
@@ -124,7 +124,7 @@ func (s *stage) grow(group string, from, to int, change func(*corev1.Pod)) []str
 	return names
 }
 
-// said is the scheduler's message on a pod.
+// said returns the scheduler's message on a pod.
 func (s *stage) said(pod string) string {
 	p := s.pods()[pod]
 	if p == nil {
@@ -152,7 +152,7 @@ func (s *stage) onNodes(prefix string) int {
 	return n
 }
 
-// coscheduled: PodGroups of scheduler-plugins.
+// coscheduled tests PodGroups of scheduler-plugins.
 func coscheduled(s *stage) {
 	in := func(group string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { p.Labels[coscheduling.PodGroupLabel] = group }
@@ -198,7 +198,7 @@ func coscheduled(s *stage) {
 	s.clear()
 }
 
-// event reports whether there is an event with a reason about an object.
+// event reports whether there is an event with this reason about an object.
 func (s *stage) event(name, reason string) bool {
 	s.t.Helper()
 	list, err := s.client.EventsV1().Events("default").List(s.ctx, metav1.ListOptions{FieldSelector: "regarding.name=" + name})
@@ -213,7 +213,7 @@ func (s *stage) event(name, reason string) bool {
 	return false
 }
 
-// hyperNodes creates two tiers of the nodes: two HyperNodes of four within one, selected by name, pattern and label.
+// hyperNodes creates two tiers: two HyperNodes of four nodes each, within one HyperNode. They select nodes by name, pattern and label.
 func (s *stage) hyperNodes() {
 	s.t.Helper()
 	all := s.nodes()
@@ -229,7 +229,7 @@ func (s *stage) hyperNodes() {
 `, exact, all[4].Name, all[5].Name, all[6].Name, all[7].Name))
 }
 
-// volcanoed: a Volcano Job of a launcher and workers; the test creates the objects of Volcano's controllers.
+// volcanoed: a Volcano Job with a launcher and workers. The test creates the objects that Volcano's controllers would create.
 func volcanoed(s *stage) {
 	s.applyFile("testdata/volcano.yaml")
 	s.hyperNodes()
@@ -290,7 +290,7 @@ func (s *stage) vcjob(name string, least, workers int) {
 	})
 }
 
-// groupOf creates a PodGroup of Volcano's that a job owns.
+// groupOf creates a PodGroup of Volcano that a job owns.
 func (s *stage) groupOf(name string, kind schema.GroupVersionKind, resource, job string, spec vcscheduling.PodGroupSpec) {
 	s.t.Helper()
 	uid, err := s.cluster.Kubectl(s.ctx, "get", resource, job, "-o", "jsonpath={.metadata.uid}")
@@ -308,8 +308,8 @@ func (s *stage) groupOf(name string, kind schema.GroupVersionKind, resource, job
 	s.apply(string(text))
 }
 
-// operated: PyTorchJobs under training-operator's --gang-scheduler-name=volcano, of which the test makes what the operator would: a
-// PodGroup, and the pods only once that has left Pending. Volcano's scheduler does not run.
+// operated: PyTorchJobs of a training-operator with --gang-scheduler-name=volcano. The test creates what the operator would: a PodGroup,
+// and the pods only after the PodGroup is no longer Pending. Volcano's scheduler does not run.
 func operated(s *stage) {
 	s.applyFile("testdata/pytorchjob.yaml")
 	if out, err := s.cluster.Kubectl(s.ctx, "wait", "--for=condition=Established", "crd/pytorchjobs.kubeflow.org", "--timeout=60s"); err != nil {
@@ -350,7 +350,7 @@ func ofTask(job, task string) func(*corev1.Pod) {
 	}
 }
 
-// natively: Kubernetes' own PodGroup.
+// natively tests the PodGroup of Kubernetes itself.
 func natively(s *stage) {
 	in := func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("own")} }
 	s.apply("{apiVersion: scheduling.k8s.io/v1beta1, kind: PodGroup, metadata: {name: own, namespace: default}, spec: {schedulingPolicy: {gang: {minCount: 3}}}}")
@@ -376,7 +376,7 @@ func natively(s *stage) {
 	s.clear()
 }
 
-// twoGroups: a pod in two groups is in none, and its message names them; Holdfast's own label takes precedence.
+// twoGroups: a pod that names two groups is in none, and its message names both. Holdfast's own label takes precedence.
 func twoGroups(s *stage) {
 	s.create(grouped("torn", func(p *corev1.Pod) {
 		p.Labels[coscheduling.PodGroupLabel], p.Annotations[vcscheduling.KubeGroupNameAnnotationKey] = "one", "other"

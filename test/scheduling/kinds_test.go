@@ -12,8 +12,8 @@ import (
 
 const jobSetsDefinition = "testdata/jobsets.yaml"
 
-// testKindsComeAndGo: a kind of job that the cluster serves once the gang controller runs gets Gangs, by the rights that ship; again where
-// the kind has gone and come. Batch Jobs get theirs meanwhile.
+// testKindsComeAndGo: the cluster begins to serve a kind of job after the gang controller has started. Jobs of the kind get Gangs, with the
+// rights of the manifests, also after the kind was removed and served again. Batch Jobs get Gangs all the time.
 func (a *asked) testKindsComeAndGo(t *testing.T) {
 	for set, batch := range map[string]string{"set-1": "batch-1", "set-2": "batch-2"} {
 		a.applyFile(jobSetsDefinition)
@@ -28,7 +28,7 @@ func (a *asked) testKindsComeAndGo(t *testing.T) {
 		if out, err := a.cluster.Kubectl(a.ctx, "delete", "-f", jobSetsDefinition); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		a.jobOfVolcano(batch) // whose pods no scheduler of this cluster places
+		a.jobOfVolcano(batch) // a Volcano Job: no scheduler of this cluster places its pods
 		a.saying(batch, "waits for Volcano to let it into queue")
 	}
 }

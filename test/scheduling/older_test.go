@@ -7,8 +7,8 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 )
 
-// TestOlderAPI: the scheduler on an API server that serves the APIs and feature gates of 1.34. The program is that of 1.37, not a server of
-// 1.34.
+// TestOlderAPI runs the scheduler on an API server that serves the APIs and feature gates of Kubernetes 1.34. The server's program is that
+// of 1.37.
 func TestOlderAPI(t *testing.T) {
 	s := newStage(t, nodes, "--arg=kube-apiserver=--emulated-version=1.34")
 	list, err := s.client.Discovery().ServerResourcesForGroupVersion(resourcev1.SchemeGroupVersion.String())

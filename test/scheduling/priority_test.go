@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// ranked creates a gang, modified by change, and returns its pods' names.
+// ranked creates a gang, modified by change. It returns the names of its pods.
 func (s *stage) ranked(name string, size int, change func(*corev1.Pod)) []string {
 	s.t.Helper()
 	var names []string
@@ -44,7 +44,7 @@ func (s *stage) end(names ...string) {
 	})
 }
 
-// reserved: room is reserved for a gang that has waited; only gangs that declare to end in time may use it.
+// reserved: room is reserved for a gang that has waited. Only gangs that declare to end in time may use the room.
 func reserved(s *stage) {
 	hour := int64(3600)
 	busy := s.ranked("busy", 1, func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = &hour })

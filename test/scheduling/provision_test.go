@@ -42,13 +42,13 @@ const (
 	requestClass       = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
 )
 
-// asked is a stage with the gang controller, which has exactly the shipped rights.
+// asked is a stage with the gang controller, which has exactly the rights of the manifests.
 type asked struct {
 	*stage
 	api client.Client
 }
 
-// TestObjectsOfGangs: the objects that the gang controller creates for a gang in other projects' APIs.
+// TestObjectsOfGangs tests the objects that the gang controller creates for a gang in APIs of other projects.
 func TestObjectsOfGangs(t *testing.T) {
 	a := &asked{stage: newStage(t, 1)}
 	if err := a.client.CoreV1().Nodes().DeleteCollection(a.ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
@@ -61,8 +61,8 @@ func TestObjectsOfGangs(t *testing.T) {
 	a.testKindsComeAndGo(t)
 }
 
-// testProvisioningRequest: a gang that is refused for lack of room requests all of its nodes at once, if and as long as the API is served.
-// The test answers as the autoscaler would.
+// testProvisioningRequest: a gang that is refused for lack of room requests all of its nodes at once, as long as the API is served. The
+// test answers in place of the autoscaler.
 func (a *asked) testProvisioningRequest(t *testing.T) {
 	a.jobThatAsks("quad")
 	a.saying("quad", "no ProvisioningRequest is created: the cluster serves no autoscaling.x-k8s.io/v1")
@@ -165,7 +165,7 @@ func (a *asked) controls() {
 	})
 }
 
-// jobThatAsks creates a Job whose gang requests its nodes.
+// jobThatAsks creates a Job whose gang requests nodes.
 func (a *asked) jobThatAsks(name string) {
 	a.t.Helper()
 	a.jobOf(name, func(pod *corev1.Pod) {
@@ -174,7 +174,7 @@ func (a *asked) jobThatAsks(name string) {
 	})
 }
 
-// jobOf creates a Job and its pods as admission leaves them, in place of the Job controller: there is no webhook.
+// jobOf creates a Job and its pods as admission would leave them. There is no webhook and no Job controller.
 func (a *asked) jobOf(name string, change func(*corev1.Pod)) {
 	a.t.Helper()
 	like := member(name, 0, squad, "")
@@ -214,7 +214,7 @@ func (a *asked) saying(gang, what string) {
 	})
 }
 
-// standing waits for the gang's request with another UID than the given one.
+// standing waits until the gang has a request whose UID is not the given one.
 func (a *asked) standing(gang string, not types.UID) *unstructured.Unstructured {
 	a.t.Helper()
 	u := &unstructured.Unstructured{}

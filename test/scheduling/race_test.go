@@ -12,8 +12,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// raced: another scheduler places pods on the same nodes concurrently. Neither knows the other's plans, so both may choose the same node;
-// the kubelet then refuses one pod, and its controller re-creates it. Whichever wins, in the end gangs are whole and no node is
+// raced: another scheduler places pods on the same nodes at the same time. Neither scheduler knows the other's plans, so both may choose
+// the same node. The kubelet then refuses one pod, and its controller re-creates the pod. At last all gangs are complete and no node is
 // overcommitted.
 func raced(s *stage) {
 	const gangs, singles, rounds = 2, 4, 3
@@ -62,7 +62,7 @@ func raced(s *stage) {
 // kubelet does what kubelets do with pods on plain nodes, and what controllers do with refused pods.
 type kubelet struct {
 	s *stage
-	// admitted is the pod of each node; again has pods as they were created.
+	// admitted has the pod of each node; again has the pods as they were created.
 	admitted map[string]*corev1.Pod
 	again    map[string]*corev1.Pod
 	refused  int
@@ -109,7 +109,7 @@ func (k *kubelet) step() bool {
 	return there == len(k.again)
 }
 
-// remake creates a pod, which may exist again already.
+// remake creates a pod again, unless it already exists.
 func (s *stage) remake(p *corev1.Pod) error {
 	_, err := s.client.CoreV1().Pods(p.Namespace).Create(s.ctx, p, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {

@@ -15,8 +15,8 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// replica is one scheduler, restarted as its Deployment does: a process that ends is started again after a pause. A scheduler that loses
-// its lease ends, and on a busy machine an API server may stall for longer than a lease.
+// replica is one scheduler. A process of it that ends is started again after a pause, as by its Deployment. A scheduler that loses its
+// lease ends, and on a busy machine an API server may stall for longer than a lease.
 type replica struct {
 	program       string
 	args          []string
@@ -31,7 +31,7 @@ type replica struct {
 	log bytes.Buffer
 }
 
-// maxRestarts is how often a replica may end by itself: more is a crash loop.
+// maxRestarts is how often a replica may end by itself. More restarts are a crash loop.
 const maxRestarts = 5
 
 // crash matches the output of a crashed process.
@@ -139,11 +139,11 @@ func (v *verdicts) Errorf(format string, args ...any) {
 
 func (*verdicts) Logf(string, ...any) {}
 
-// TestReplicaIsKept: a replica that ends by itself is restarted, but not endlessly, and not after a crash.
+// TestReplicaIsKept: a replica that ends by itself is restarted, a limited number of times. After a crash it is not restarted.
 func TestReplicaIsKept(t *testing.T) {
 	for _, c := range []struct {
 		name, script string
-		error        string // empty: it runs until it is killed
+		error        string // empty: the replica runs until it is killed
 		processes    int
 	}{
 		{"loses its lease twice", `[ $(wc -l <$0.begun) -ge 3 ] && exec sleep 300; echo leaderelection lost; exit 1`, "", 3},
@@ -171,7 +171,7 @@ func TestReplicaIsKept(t *testing.T) {
 			}
 			eventually.Holds(t, fmt.Sprint(c.processes, " processes"), func() (bool, any) { n := begun(); return n >= c.processes, n })
 			r.kill()
-			r.kill() // a test's cleanup kills it again
+			r.kill() // the cleanup of a test kills the replica again
 			if got := strings.Join(v.errors, "; "); got != c.error && (c.error == "" || !strings.Contains(got, c.error)) || begun() != c.processes {
 				t.Errorf("%d processes and errors %q, not %d and %q", begun(), got, c.processes, c.error)
 			}

@@ -30,7 +30,7 @@ import (
 const (
 	// high is a PriorityClass above the default.
 	high = "high"
-	// plainLabel marks nodes without kwok: the test does what a kubelet would.
+	// plainLabel marks nodes without kwok: for these the test does what a kubelet would do.
 	plainLabel = "example.com/plain"
 	// squad is the size of gangs on plain nodes.
 	squad = 4
@@ -43,13 +43,13 @@ func urgently(p *corev1.Pod) {
 	p.Spec.PriorityClassName = high
 }
 
-// slowly makes a pod end long after its deletion, unless the test ends it.
+// slowly makes a pod end long after its deletion, unless the test ends the pod.
 func slowly(p *corev1.Pod) {
 	onPlain(p)
 	p.Spec.TerminationGracePeriodSeconds = ptr.To[int64](3600)
 }
 
-// plain creates such nodes, until the end of this part. Their names are not reused: an excluded node stays excluded.
+// plain creates plain nodes, which exist until the end of the part. Their names are not reused, because an excluded node stays excluded.
 func (s *stage) plain(n int) {
 	s.t.Helper()
 	s.plains++
@@ -98,7 +98,7 @@ func (s *stage) plain(n int) {
 	})
 }
 
-// keep renews the leases of the newest plain nodes, so that the node controller treats them as alive, until it is stopped.
+// keep renews the leases of the newest plain nodes until it is stopped, so that the node controller treats the nodes as alive.
 func (s *stage) keep(n int) (stop func()) {
 	s.t.Helper()
 	const duration = 40
@@ -162,12 +162,12 @@ func (s *stage) report(name string, status corev1.PodStatus) {
 	if err == nil {
 		_, err = s.client.CoreV1().Pods("default").Patch(s.ctx, name, "application/strategic-merge-patch+json", patch, metav1.PatchOptions{}, "status")
 	}
-	if err != nil && !apierrors.IsNotFound(err) { // it may be deleted already
+	if err != nil && !apierrors.IsNotFound(err) { // the pod may already be deleted
 		s.t.Fatal(err)
 	}
 }
 
-// previewer returns a function that asks the acting scheduler where a gang of some size would go.
+// previewer returns a function that queries the acting scheduler for where a gang of some size would be placed.
 func (s *stage) previewer(change func(*corev1.Pod)) func(size int) v1alpha1.PlacementStatus {
 	token := s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience)
 	return func(size int) v1alpha1.PlacementStatus {
@@ -186,7 +186,7 @@ func (s *stage) previewer(change func(*corev1.Pod)) func(size int) v1alpha1.Plac
 	}
 }
 
-// rejected: a node whose kubelet rejects pods gets two of them, not all.
+// rejected: a kubelet rejects every pod. Its node gets two pods of a gang, not all of them.
 func rejected(s *stage) {
 	s.plain(2)
 	preview := s.previewer(onPlain)
@@ -210,7 +210,7 @@ func rejected(s *stage) {
 	}
 }
 
-// notReady: no member of a gang goes to a node whose kubelet reports that it is not ready, although the pods tolerate everything.
+// notReady: no member of a gang is placed on a node whose kubelet reports that it is not ready, although the pods tolerate all taints.
 func notReady(s *stage) {
 	s.plain(2)
 	ready := func(node string, is corev1.ConditionStatus) {
@@ -228,7 +228,7 @@ func notReady(s *stage) {
 	bad := fmt.Sprintf("plain-%d-0", s.plains)
 	ready(bad, corev1.ConditionFalse)
 	named, preview := "1 unhealthy (NotReady): "+bad, s.previewer(onPlain)
-	s.until("the scheduler to know it", func() bool { return strings.Contains(preview(2).Message, named) }) // pods come by another watch
+	s.until("the scheduler to know it", func() bool { return strings.Contains(preview(2).Message, named) }) // pods arrive by another watch
 	both := s.ranked("both", 2, onPlain)
 	s.until("the gang to be refused, and the node named", s.saying(both[0], named))
 	if s.onNodes("both") > 0 {
@@ -238,8 +238,8 @@ func notReady(s *stage) {
 	s.until("the gang to be placed, when the node is ready", s.bound(both...))
 }
 
-// overstayed: a gang used reserved room because it declared to end in time. It exceeds that time by more than a minute: so it leaves,
-// whole, once that admits the gang for which the room was reserved, although the priority is the same. A gang with time left stays.
+// overstayed: a gang used reserved room because it declared to end in time, and exceeds that time by more than a minute. It is preempted as
+// a whole once that admits the gang for which the room was reserved, although both have the same priority. A gang with time left stays.
 func overstayed(s *stage) {
 	s.plain(squad + 1)
 	says := func(runTime string) func(*corev1.Pod) {
@@ -265,7 +265,7 @@ func overstayed(s *stage) {
 	began(0, early...)
 	began(2*time.Hour, late...)
 	evictions := s.evictions()
-	// The room is still needed, but the late gang's leaving would not help: two more nodes are missing.
+	// The room is still needed, but the preemption of the late gang would not help: two more nodes are missing.
 	s.until("room to be looked for again", s.searchedAgain())
 	if n := s.evictions() - evictions; n > 0 {
 		s.t.Errorf("%d evictions for nothing", n)
@@ -284,8 +284,8 @@ func overstayed(s *stage) {
 	}
 }
 
-// madeRoom: a gang of higher priority evicts one whole gang, not the one under a disruption budget. What becomes free is kept for it, pod
-// by pod, until all of it is placed.
+// madeRoom: a gang of higher priority preempts one whole gang, and not the gang under a disruption budget. What becomes free is held for
+// it, pod by pod, until all of it is placed.
 func madeRoom(s *stage) {
 	s.priorities()
 	s.plain(2 * squad)
@@ -310,7 +310,7 @@ func madeRoom(s *stage) {
 		}
 	}
 	s.end(slow[0])
-	// Half free, and needed by a gang and by a single pod.
+	// Half of the room is free, and a gang and a single pod need it.
 	thief := s.ranked("thief", 1, onPlain)
 	s.until("the thief to be refused", s.saying(thief[0], "1 pod wanted, 0 fit"))
 	s.create(alone("lone", onPlain))
@@ -335,7 +335,7 @@ func madeRoom(s *stage) {
 	s.until("the others to be let in", s.bound(thief[0], "lone"))
 }
 
-// alone is a pod of no gang.
+// alone returns a pod of no gang.
 func alone(name string, change func(*corev1.Pod)) *corev1.Pod {
 	p := member("", 0, 1, name)
 	p.Labels, p.Annotations = nil, nil
@@ -343,8 +343,9 @@ func alone(name string, change func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-// storedLeaves: of two suitable gangs the one leaves that has just stored a step, although it has run for longer: it would lose less work.
-// It is the first part with an eviction: the scheduler reads stored steps for such a decision, and again after ten seconds at the earliest.
+// storedLeaves: of two suitable gangs the one is preempted that has just stored a step, although it has run for longer, because it loses
+// less work. This must be the first part with an eviction: the scheduler reads stored steps for such a decision, and reads them again after
+// ten seconds at the earliest.
 func storedLeaves(s *stage) {
 	s.priorities()
 	s.plain(2 * squad)
@@ -387,7 +388,7 @@ func storedLeaves(s *stage) {
 	}
 }
 
-// madeRoomForOne: a single pod evicts a gang of lower priority as a whole, not the one member in its way.
+// madeRoomForOne: a single pod preempts a gang of lower priority as a whole, not only the member whose node it needs.
 func madeRoomForOne(s *stage) {
 	s.priorities()
 	s.plain(squad)
@@ -404,14 +405,14 @@ func madeRoomForOne(s *stage) {
 	}
 }
 
-// killedInTheBatch kills the scheduler when half of a gang has been evicted and a budget forbids the other half. If room is still needed
-// the next replica evicts the rest; if room is free by then, no other gang leaves.
+// killedInTheBatch kills the scheduler when half of a gang has been evicted and a budget forbids the other evictions. If room is still
+// needed the next replica evicts the rest. If room has become free by then, no other gang is preempted.
 func killedInTheBatch(s *stage) {
 	s.priorities()
 	s.plain(2 * squad)
 	for _, c := range []struct {
 		name    string
-		another bool // another gang ends while there is no leader
+		another bool // another gang ends while no replica leads
 		leave   int
 	}{{"Finished", false, squad}, {"TakenBack", true, squad / 2}} {
 		other := s.ranked("other", squad, onPlain)
@@ -440,7 +441,7 @@ func killedInTheBatch(s *stage) {
 			}
 		}
 		s.leader, s.follower = s.follower, s.start()
-		// The replica has handled a gang that comes now; it evicts no other gang.
+		// The replica has handled a gang that was created now. It evicts no other gang.
 		last := s.ranked("last", 2*squad, onPlain)
 		s.until("a gang to be refused", s.saying(last[0], "8 pods wanted, 0 fit"))
 		if n := s.evictions() - evictions; n != c.leave {
@@ -530,7 +531,8 @@ func (s *stage) evictions() int {
 	return s.metric(s.client.Discovery().RESTClient(), "apiserver_request_total{", `subresource="eviction"`, `code="201"`, `dry_run=""`)
 }
 
-// searchedAgain is true once the leading replica has searched for room three more times: at least one search saw the present state.
+// searchedAgain returns a function that is true once the leading replica has searched for room three more times. At least one of these
+// searches saw the present state.
 func (s *stage) searchedAgain() func() bool {
 	s.t.Helper()
 	config, err := s.cluster.Config()
@@ -585,7 +587,7 @@ func (s *stage) priorities() {
 	})
 }
 
-// budget forbids the eviction of a gang's pods, until the end of this part at the latest.
+// budget forbids the eviction of a gang's pods, at most until the end of this part.
 func (s *stage) budget(gang string, size int) {
 	s.t.Helper()
 	all := intstr.FromInt(size)

@@ -27,7 +27,7 @@ func TestScheduling(t *testing.T) {
 	s.run([]part{{"Replaced", replaced}, {"Previewed", previewed}, {"Reserved", reserved}, {"Killed", killed}})
 }
 
-// TestRoom: which gangs are evicted for which, and for which room is kept.
+// TestRoom tests which gangs are preempted for which gang, and for which gang room is held.
 func TestRoom(t *testing.T) {
 	s := newStage(t, nodes)
 	s.pair()
@@ -35,7 +35,7 @@ func TestRoom(t *testing.T) {
 		{"Raced", raced}, {"MadeRoom", madeRoom}, {"MadeRoomForOne", madeRoomForOne}, {"KeptAway", keptAway}, {"Batch", killedInTheBatch}, {"Stranded", stranded}})
 }
 
-// part is one of a test's cases on its cluster.
+// part is one of a test's cases.
 type part struct {
 	name string
 	test func(*stage)
@@ -59,7 +59,7 @@ func (s *stage) pair() {
 	s.follower = s.start()
 }
 
-// replaced measures the time from the new pod's creation to its node, repeatedly, on an idle scheduler.
+// replaced measures, several times and on an idle scheduler, the time from a new pod's creation to its node.
 func replaced(s *stage) {
 	const size = 4
 	var names []string
@@ -91,8 +91,8 @@ func replaced(s *stage) {
 	slices.Sort(waits)
 	median := waits[len(waits)/2]
 	s.t.Logf("from creation to node: least %v, median %v, most %v", waits[0], median, waits[len(waits)-1])
-	// A back-off is a second, an inspection five; no replaced pod may wait for either by rule. The promise is milliseconds, which a busy
-	// machine may exceed; make bench-scheduler measures them.
+	// A backoff lasts a second, an inspection five. No rule may make a replaced pod wait for either. The promise is milliseconds, which a
+	// busy machine may exceed; make bench-scheduler measures them.
 	if quick := waits[len(waits)/3]; quick > 800*time.Millisecond {
 		s.t.Errorf("two thirds of the replaced pods wait %v and more for their nodes", quick)
 	}
@@ -132,7 +132,7 @@ func (s *stage) clear() {
 	s.until("all pods to be gone", func() bool { return len(s.pods()) == 0 })
 }
 
-// previewed queries both replicas, with and without the right.
+// previewed queries both replicas, with the right and without it.
 func previewed(s *stage) {
 	leader := s.acting()
 	follower := s.follower
@@ -182,13 +182,13 @@ func previewed(s *stage) {
 	}
 }
 
-// killed kills the acting replica in the middle of placing gangs, repeatedly: after the first pod was bound, after the second and so on.
-// Two of three gangs fit; whichever replica leads, in the end two are whole and one has no node, and no pod was ever on two nodes.
+// killed kills the acting replica while it places gangs: after the first pod was bound, after the second and so on. Two of three gangs fit.
+// Whichever replica leads, at last two gangs are complete and one has no node, and no pod was ever on two nodes.
 func killed(s *stage) {
 	const gangs, size = 3, 4
 	s.slow = true // a pod is bound every 50 ms or so, so that a kill can hit the middle
 	halves, afters := 0, []int{0, 1, 2, 3, 5, 7}
-	for round := 0; round < len(afters) || halves < 2; round++ { // the first two rounds have replicas that bind at full speed
+	for round := 0; round < len(afters) || halves < 2; round++ { // in the first two rounds replicas bind at full speed
 		if round == 4*len(afters) {
 			s.t.Fatalf("only %d of %d kills met a gang that was half placed", halves, round)
 		}
@@ -212,7 +212,7 @@ func killed(s *stage) {
 	}
 }
 
-// boundPods watches from now on; the returned function waits until n pods were bound.
+// boundPods starts a watch. The returned function waits until n pods were bound.
 func (s *stage) boundPods(n int) func() {
 	s.t.Helper()
 	w, err := s.client.CoreV1().Pods("default").Watch(s.ctx, metav1.ListOptions{TimeoutSeconds: ptr.To(int64(eventually.Timeout.Seconds()))})
@@ -234,7 +234,7 @@ func (s *stage) boundPods(n int) func() {
 	}
 }
 
-// placed counts bound pods by gang.
+// placed returns the number of bound pods by gang.
 func (s *stage) placed() map[string]int {
 	bound := map[string]int{}
 	for _, p := range s.pods() {
@@ -255,7 +255,7 @@ func half(bound map[string]int, size int) bool {
 	return false
 }
 
-// whole reports whether two gangs are whole and one has no node. Pods that were taken back are created again.
+// whole reports whether two gangs are complete and one has no node. It re-creates pods that were rolled back.
 func (s *stage) whole(round, gangs, size int) bool {
 	s.t.Helper()
 	all, used, done := s.pods(), map[string]string{}, 0

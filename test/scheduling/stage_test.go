@@ -38,19 +38,19 @@ const (
 // stage is a cluster of simulated nodes without a Holdfast scheduler.
 type stage struct {
 	t *testing.T
-	// root is the test that owns the cluster; t is its running part.
+	// root is the test that owns the cluster; t is the part that runs.
 	root    *testing.T
 	ctx     context.Context
 	cluster *devcluster.Cluster
 	client  kubernetes.Interface
 	config  string
-	// kubeconfig is the replicas' kubeconfig.
+	// kubeconfig is the kubeconfig of the replicas.
 	kubeconfig string
 	// leader and follower are the replicas, if a test has two.
 	leader, follower *replica
 	// plains counts the sets of plain nodes.
 	plains int
-	// slow: replicas that are started from now on write at most 20 times a second.
+	// slow: replicas that are started later write at most 20 times a second.
 	slow bool
 }
 
@@ -76,17 +76,17 @@ func newStage(t *testing.T, nodes int, args ...string) *stage {
 	return s
 }
 
-// lease is the replicas' election in tests: faster than the shipped one, to save time, but slow enough that a leader can renew on a busy
-// machine that stalls for some seconds.
+// lease matches the settings of leader election. Tests use shorter times than the manifests, to save time, but long enough that a leader
+// can renew its lease on a busy machine that stalls for some seconds.
 var lease = regexp.MustCompile(`leaseDuration: \S+ renewDeadline: \S+ retryPeriod: \S+`)
 
-// patient is appended to the shipped configuration: room is reserved for a gang after a second instead of a minute.
+// patient is appended to the configuration of the manifests. With it room is reserved for a gang after a second instead of a minute.
 const patient = `    pluginConfig:
       - name: Holdfast
         args: {apiVersion: scheduling.holdfast.dev/v1alpha1, kind: HoldfastArgs, reservationAfter: 1s}
 `
 
-// start starts a replica with the shipped configuration.
+// start starts a replica with the configuration of the manifests.
 func (s *stage) start() *replica {
 	s.t.Helper()
 	text, err := os.ReadFile(filepath.Join(source, "manifests/scheduler/config.yaml"))
@@ -116,7 +116,7 @@ func (s *stage) start() *replica {
 	if err := r.launch(s.root); err != nil {
 		s.t.Fatalf("%v; build it with: make holdfast-scheduler", err)
 	}
-	s.root.Cleanup(func() { // the next part uses it
+	s.root.Cleanup(func() { // the next part uses the cluster
 		r.kill()
 		if why := crash.FindString(r.said()); why != "" {
 			s.root.Errorf("the replica on port %d crashed: %s", r.port, why)
@@ -130,7 +130,7 @@ func (s *stage) start() *replica {
 	return r
 }
 
-// acting is the leading one of a test's two replicas: the other one if the first has lost its lease.
+// acting returns the leading one of a test's two replicas: the other one if the first has lost its lease.
 func (s *stage) acting() *replica {
 	s.t.Helper()
 	token := s.token(v1alpha1.PreviewServiceAccount, v1alpha1.PreviewAudience)
@@ -147,7 +147,7 @@ func (s *stage) acting() *replica {
 	return s.leader
 }
 
-// leads requests a preview, which only the leading replica answers. A starting one does not respond.
+// leads requests a preview, which only the leading replica answers. A replica that is starting does not respond.
 func (r *replica) leads(t *testing.T, token string) bool {
 	t.Helper()
 	if get(r.port, "/readyz") != http.StatusOK {
@@ -191,7 +191,7 @@ func (r *replica) ask(t *testing.T, token string, pods ...corev1.Pod) (int, []by
 	return r.request(t, token, http.MethodPost, v1alpha1.PreviewPath, bytes.NewReader(body))
 }
 
-// fabric requests the fabric's fragmentation from a replica.
+// fabric requests the fragmentation of the fabric from a replica.
 func (r *replica) fabric(t *testing.T, token string) (int, []byte) {
 	t.Helper()
 	return r.request(t, token, http.MethodGet, v1alpha1.FabricPath, nil)

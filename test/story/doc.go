@@ -1,4 +1,5 @@
-// Package story plays one job's life on a real cluster: placed all together or not at all, killed rank by rank, its agent killed, its
-// control plane stopped, given up for a bug. It checks the documented promises at every point. The demo and the end-to-end test are this
-// one story: the demo shows what the test asserts.
+// Package story plays one job on a real cluster, with one failure after the other: too few nodes, killed ranks, a
+// killed agent, a stopped control plane, and at last a bug in the script for which the job is given up. After each
+// failure it checks what the documentation promises. The end-to-end test runs the story, and the demo shows the same
+// story.
 package story

@@ -1,5 +1,5 @@
-// Package trainer has the training scripts of the tests: a small one without torch, whose state shows whether it is
-// whole, and one with torch, whose losses show it.
+// Package trainer has the training scripts of the tests: one without torch, which detects a restored state that is torn
+// or of another step, and one with torch, whose losses show whether a restore was exact.
 package trainer
 
 import (

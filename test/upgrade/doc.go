@@ -1,3 +1,3 @@
-// Package upgrade has the test that puts another version of Holdfast under a running job, on real kubelets: the control plane first and the
-// agents first, forward and back. make test-upgrade builds the version in hack/upgrade-from and runs it.
+// Package upgrade replaces Holdfast by another version under a running job, on real kubelets: first the control plane
+// or first the agents, forward and back. `make test-upgrade` builds the version in hack/upgrade-from and runs the test.
 package upgrade

@@ -1,5 +1,5 @@
-// Package v1alpha1 defines the arguments of the scheduler plugin in a KubeSchedulerConfiguration. The scheduler does not start with an
-// unknown field or an invalid value; its error names the field's path.
+// Package v1alpha1 defines the arguments of Holdfast's plugin in a KubeSchedulerConfiguration. With an unknown field or
+// an invalid value the scheduler does not start, and its error names the path of the field.
 //
 //	profiles:
 //	  - schedulerName: holdfast-scheduler

@@ -1,6 +1,6 @@
-// Package ckpt shows which steps of a job are in storage, their size and age, which of them the Gang's record names,
-// which would be restored, and the faults of the others. It promises to use only the content of storage and the
-// record, and to treat both as untrusted input.
+// Package ckpt shows the steps of a job in storage: their size and age, which of them the Gang's record names, and
+// which would be restored. For all others it shows what is wrong. It uses only the content of storage and the record,
+// and treats both as untrusted input.
 package ckpt
 
 import (

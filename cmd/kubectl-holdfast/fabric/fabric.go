@@ -1,5 +1,5 @@
-// Package fabric formats the fragmentation of the fabric and the moves that would reduce it. It promises to show only
-// the scheduler's answer.
+// Package fabric formats the scheduler's answer on the fragmentation of the fabric and on the moves that would reduce
+// it. It computes nothing itself.
 package fabric
 
 import (

@@ -1,6 +1,6 @@
-// Package nodes shows a cluster's nodes in a table: the verdict of each node's daemon, the controller's decision, and
-// the remedy. It promises that the same objects at the same time give the same text, that the worst comes first, and
-// that unreadable data is reported and never taken for healthy.
+// Package nodes shows the nodes of a cluster in a table: the verdict of each node's daemon, the controller's decision,
+// and the remedy. The worst nodes come first. A node whose data cannot be read is shown as Unreadable, never as
+// healthy. The same objects at the same time give the same text.
 package nodes
 
 import (

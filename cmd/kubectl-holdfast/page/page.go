@@ -1,6 +1,6 @@
-// Package page lays out text for a terminal: lines, sections and tables with aligned columns, without colour. It
-// promises that a page is no wider than Width unless all is requested, that cut text ends in "…", and that shown text
-// contains no control characters, whatever its source.
+// Package page lays out text for a terminal: lines, paragraphs and tables with aligned columns, without colour. Unless
+// a table is wide, its last two columns are cut so that the page has at most Width columns; cut text ends in "…". All
+// text is printed without control characters, wherever it comes from.
 package page
 
 import (

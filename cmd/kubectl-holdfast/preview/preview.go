@@ -1,6 +1,6 @@
-// Package preview shows what Holdfast would do with a Job before it is created: the changes in the Job and in each of
-// its pods, the added memory, and where the pods would be placed now or why not. It promises to show only the answers
-// of the API server and of the scheduler.
+// Package preview shows what Holdfast would do with a job before the job is created: the changes in the job and in each
+// of its pods, the added memory, and where its pods would be placed now, or why not. All of it comes from the API
+// server and the scheduler.
 package preview
 
 import (

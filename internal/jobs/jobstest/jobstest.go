@@ -1,5 +1,6 @@
-// Package jobstest gives tests a reader of jobs, over an API server that serves kinds of job or does not. It promises that objects are
-// read as the product reads them: of kinds other than batch Job the metadata is watched and the rest read once for each version.
+// Package jobstest gives tests a reader of jobs, over an API server on which the test decides which kinds of job are
+// served. As in the real program, batch Jobs come from a cache. For other kinds the metadata is watched, and each
+// version of an object is read once.
 package jobstest
 
 import (

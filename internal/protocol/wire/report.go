@@ -1,5 +1,5 @@
-// Package wire converts values of package protocol to the messages of api/coordinator/v1, and back, without loss. It is the only package
-// that imports both, so that no core links protobuf.
+// Package wire converts values of package protocol to the messages of api/coordinator/v1, and back, without loss.
+// Adapters call it, so that the cores do not link protobuf.
 package wire
 
 import (

@@ -1,5 +1,5 @@
-// Package slimtest gives tested readers objects in the form of the cache. A field that the cache drops is missing there too, and a test
-// fails if such an object is written back.
+// Package slimtest returns Jobs to tests as the cache returns them: without the fields that the cache drops. A test
+// that writes such a Job back fails.
 package slimtest
 
 import (

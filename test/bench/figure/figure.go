@@ -1,6 +1,6 @@
-// Package figure collects a benchmark's measurements and runs its command. It promises that rows come out in the
-// order of their first samples, that each is the median of its samples, and that all benchmarks write rows in one format: one JSON object
-// per line, written whole or not at all.
+// Package figure collects the measurements of a benchmark and writes them as rows: one JSON object per line, written
+// whole or not at all. Rows are in the order of their first samples. The value of a row is the median of its samples,
+// or is derived from other rows.
 package figure
 
 import (

@@ -1,6 +1,6 @@
-// Package lives makes the training jobs of benchmarks, in pods of one template, and collects the output of their pods
-// and ranks. It promises that its results depend only on the lines of each pod and their order, not on when they are read nor on the order
-// of pods. Times come from the lines: delays of output do not count.
+// Package lives creates the training jobs of benchmarks, with all pods from one template, and collects the output of
+// pods and ranks. Its results depend only on the lines of each pod and their order, not on when the lines were read or
+// in which order pods were read. All times come from the lines, so that delayed output does not count.
 package lives
 
 import (

@@ -1,5 +1,6 @@
-// Command bench-node-loss measures what the loss of nodes costs, one file per case. It promises that the limit of the same
-// machine stands next to each figure, measured in the same run, and that a missed goal is shown, never hidden.
+// Command bench-node-loss measures what the loss of nodes costs; each case has a file of its own. Next to each figure
+// the output shows the lower limit that the same machine allows, measured in the same run. The output shows each goal
+// that was missed.
 package main
 
 import (

@@ -1,6 +1,7 @@
-// Command bench-recovery measures what the death of one rank costs: the time from kill -9 to the first new step on all ranks, for Holdfast
-// with and without warm standbys and for torchrun, in one run, in the same pods, with the same script. It promises that the systems differ
-// by annotations and environment only, that all times are the script's own, and that a missed goal is shown, never hidden.
+// Command bench-recovery measures what the death of one rank costs: the time from kill -9 to the first new step on all
+// ranks. It measures Holdfast with and without warm standbys, and torchrun, in one run, in the same pods, with the same
+// script. The systems differ only by annotations and environment. All times come from the script's output. The output
+// shows each goal that was missed.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Command bench-scheduler measures how long it takes until large gangs are placed. It promises that all systems are
-// measured in the same run, on the same control plane, with the same pods, nodes and client limits; that after each
-// trial every pod is checked; and that a missed goal is shown, never hidden.
+// Command bench-scheduler measures how long it takes until large gangs are placed. All systems are measured in the same
+// run, on the same control plane, with the same pods, nodes and client limits. After each trial the command checks
+// every pod. The output shows each goal that was missed.
 package main
 
 import (

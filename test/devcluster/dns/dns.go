@@ -1,5 +1,5 @@
-// Package dns is the dev cluster's name server: it resolves Services, headless Services with their pods' host names,
-// and ports (SRV), from watched objects, and no name outside the cluster.
+// Package dns is the name server of a dev cluster. From the Services and pods that it watches it resolves Services,
+// host names of pods behind headless Services, and ports (SRV). It resolves no name outside the cluster.
 package dns
 
 import (

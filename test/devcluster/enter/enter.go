@@ -1,4 +1,4 @@
-// Package enter runs commands inside a running cluster's namespaces.
+// Package enter runs commands in the namespaces of a running dev cluster.
 package enter
 
 import (

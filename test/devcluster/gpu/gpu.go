@@ -1,5 +1,5 @@
-// Package gpu is a device plugin with simulated GPUs: it advertises a number of devices on the kubelet's own socket
-// and reads their health from a file, so that a test can break a device of one node. The devices do not exist on the machine.
+// Package gpu is a device plugin with simulated GPUs. It registers a number of devices with a kubelet and reads their
+// health from a file, so that a test can break a device of one node.
 package gpu
 
 import (

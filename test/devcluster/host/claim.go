@@ -1,5 +1,6 @@
-// Package host is the only package that changes the machine itself: it claims a name, an address range, cgroups and a link for a cluster
-// and releases all of them. Everything is recorded in the cluster's record before it is created, and only recorded things are removed.
+// Package host changes the machine for a dev cluster: it reserves a name, an address range, cgroups and a network link,
+// and releases them. It writes each of them into the cluster's record before it creates it, and removes only what is in
+// that record.
 package host
 
 import (

@@ -1,5 +1,5 @@
-// Package image builds container images from files of this machine, without a
-// registry, a daemon or a Dockerfile. The same files give the same bytes.
+// Package image builds container images from files of the machine, without a registry, a daemon or a Dockerfile. The
+// same files give an image with the same bytes.
 package image
 
 import (

@@ -1,5 +1,5 @@
-// Package kmsg simulates a node's own kernel log, in place of the machine's, which all nodes share: a file that programs read, write, seek
-// and poll like the kernel's /dev/kmsg.
+// Package kmsg simulates the kernel log of one node. All nodes share the kernel log of the machine, so each node gets a
+// file that programs open, read, write, seek and poll like /dev/kmsg.
 package kmsg
 
 import (

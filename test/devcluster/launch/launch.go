@@ -1,5 +1,5 @@
-// Package launch starts a cluster from the machine's side: it claims names and addresses, writes certificates, starts the supervisor in new
-// namespaces and connects it with the machine. If a part fails, it removes everything.
+// Package launch starts a dev cluster. It reserves names and addresses, writes certificates, starts the supervisor in
+// new namespaces and connects it with the machine. If one of these fails, it removes everything again.
 package launch
 
 import (

@@ -1,5 +1,6 @@
-// Package layout computes all addresses, directories and names of a dev cluster from one small Spec, which is written
-// to disk before anything else of the cluster exists. Its only I/O is reading and writing that record.
+// Package layout computes all addresses, directories and names of a dev cluster from one small Spec. The Spec is
+// written to disk before anything else of the cluster exists. The package does no I/O besides reading and writing that
+// record.
 package layout
 
 import (

@@ -1,5 +1,6 @@
-// Package logind simulates systemd's logind on a separate system bus, as far as a kubelet uses it: an announced shutdown waits for
-// processes that hold an inhibitor lock. One socket serves both bus and service, so that no daemon is needed.
+// Package logind simulates systemd's logind on a D-Bus of its own, as far as a kubelet uses it: an announced shutdown
+// waits for processes that hold an inhibitor lock. One socket serves both the bus and logind, so that no D-Bus daemon
+// is needed.
 package logind
 
 import (

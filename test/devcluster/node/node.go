@@ -1,6 +1,6 @@
-// Package node is process 1 of a real node: in separate mount, process, network and host name namespaces it runs containerd, kubelet,
-// kube-proxy and a simulated GPU device plugin, and restarts those that end. When it dies, all processes of the node die with it, as when a
-// machine loses power.
+// Package node is process 1 of a real node. In mount, process, network and host name namespaces of its own it runs
+// containerd, kubelet, kube-proxy and a device plugin with simulated GPUs, and restarts each one that ends. When
+// process 1 dies, the kernel kills all processes of the node, as if a machine lost power.
 package node
 
 import (

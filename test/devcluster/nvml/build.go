@@ -1,6 +1,6 @@
-// Package nvml simulates the NVIDIA driver of a node: a library that is built from C with this machine's compiler and
-// loaded like the real one, and the server from which it reads the state of the node's GPUs. A test, or a user, makes
-// a GPU fail in NVML, kernel log and device plugin at once, as a real one would.
+// Package nvml simulates the NVIDIA driver of a node. It builds a library from C with the machine's compiler, which
+// holdfast-nvml loads in place of NVIDIA's, and runs the server from which the library reads the state of the node's
+// GPUs. A test or a user can make a GPU fail in NVML, in the kernel log and in the device plugin at once.
 package nvml
 
 import (

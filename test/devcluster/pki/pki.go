@@ -1,4 +1,5 @@
-// Package pki issues the authorities, certificates and kubeconfigs of one dev cluster, for 30 days.
+// Package pki issues the certificate authorities, certificates and kubeconfigs of one dev cluster. They are valid for
+// 30 days.
 package pki
 
 import (

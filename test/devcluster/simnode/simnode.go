@@ -1,5 +1,6 @@
-// Package simnode describes simulated nodes: Node objects without a machine. Kwok (sigs.k8s.io/kwok) renews their leases, makes pods
-// Running as soon as they are bound there and removes them when they are deleted. They are for scale only.
+// Package simnode describes simulated nodes: Node objects without a machine. Kwok (sigs.k8s.io/kwok) renews their
+// leases, sets pods to Running as soon as they are bound to them, and removes pods when they are deleted. Simulated
+// nodes are for tests with many nodes.
 package simnode
 
 import (

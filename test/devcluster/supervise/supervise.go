@@ -1,5 +1,5 @@
-// Package supervise is process 1 of a cluster. It runs in the cluster's own process and network namespaces: the control plane's programs,
-// the nodes and the router between them are its children, and however it dies, the kernel ends all of them.
+// Package supervise is process 1 of a cluster, in process and network namespaces of its own. It starts the programs of
+// the control plane, the nodes and the router between them as its children. When it dies, the kernel kills all of them.
 package supervise
 
 import (

@@ -1,7 +1,6 @@
-// Package wire creates a cluster's links: one link between the machine and the
-// router's network namespace, one between the router and every real node. All
-// traffic between two nodes, and between a node and the control plane, passes
-// the router, where one node can be cut off.
+// Package wire creates the network links of a dev cluster: one between the machine and the router's network namespace,
+// and one between the router and each real node. All traffic between two nodes, and between a node and the control
+// plane, passes the router. There one node can be cut off.
 package wire
 
 import (

@@ -1,4 +1,5 @@
-// Command coscheduling is kube-scheduler with the coscheduling plugin of scheduler-plugins, as that project builds it, for benchmarks.
+// Command coscheduling is kube-scheduler with the plugin Coscheduling of the project scheduler-plugins, built from that
+// project's module. Benchmarks compare Holdfast with it.
 package main
 
 import (
