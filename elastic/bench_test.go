@@ -10,8 +10,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 )
 
-// BenchmarkReport is the cost of one report for the coordinator: the step of the core and, if directives change, a directive for each
-// agent. Pods have eight ranks; every other report has changed.
+// BenchmarkReport measures what one report costs the coordinator: a Step of the core and, if directives change, one directive per agent.
+// Each pod has eight ranks, and every other report differs from the previous one.
 func BenchmarkReport(b *testing.B) {
 	for _, phase := range []string{"running", "halting", "fetching"} {
 		for _, pods := range []int{8, 1000} {
@@ -31,7 +31,7 @@ func BenchmarkReport(b *testing.B) {
 	}
 }
 
-// crowd is a gang of many pods.
+// crowd is a gang with many pods.
 type crowd struct {
 	s       *State
 	now     time.Time
@@ -103,7 +103,7 @@ func seals(steps ...int64) func(*protocol.Report) {
 	}
 }
 
-// bring moves the gang to a phase.
+// bring brings the gang into a phase.
 func (g *crowd) bring(b *testing.B, phase string) {
 	g.each(func(*protocol.Report) {})
 	g.each(func(r *protocol.Report) { r.Generation, r.State = 1, protocol.StateRunning })
@@ -133,7 +133,7 @@ func (g *crowd) bring(b *testing.B, phase string) {
 	}
 }
 
-// news changes a pod's report without effect on any decision.
+// news changes a pod's report in a way that affects no decision.
 func (g *crowd) news(slot int, phase string) {
 	g.n++
 	if phase != "running" {

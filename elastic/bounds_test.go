@@ -14,7 +14,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestPodsGivenUpOutliveTheCoordinator: the next one learns of them only from the record, because their agents send no reports.
+// TestPodsGivenUpOutliveTheCoordinator: the agents of given-up pods send no reports, so the next coordinator must read these pods from the
+// record.
 func TestPodsGivenUpOutliveTheCoordinator(t *testing.T) {
 	const pods = 1000
 	now := time.Unix(1_700_000_000, 0)
@@ -71,8 +72,8 @@ func TestPodsGivenUpOutliveTheCoordinator(t *testing.T) {
 	}
 }
 
-// TestAWholeGangGoesByTurns: however many pods must be replaced at once, the record stays small. Each replacement is requested once by this
-// coordinator; one that takes over in between requests the rest.
+// TestAWholeGangGoesByTurns: the record stays small however many pods must be replaced at once. The first coordinator requests each
+// replacement once; a coordinator that takes over requests the remaining ones.
 func TestAWholeGangGoesByTurns(t *testing.T) {
 	const pods = 500
 	g := newCrowd(pods)
@@ -113,7 +114,7 @@ func TestAWholeGangGoesByTurns(t *testing.T) {
 	}
 	released := map[string]bool{}
 	for n := 0; len(released) < pods; n++ {
-		if n == pods/2 { // another coordinator leads; the level has the pods that are still in the Job
+		if n == pods/2 { // another coordinator leads; the level lists the pods that are still in the Job
 			g.s, waiting = New(pods, 0, stored), nil
 			clear(asked)
 			level.Pods = slices.DeleteFunc(level.Pods, func(d Termination) bool { return released[d.Pod] })
@@ -137,7 +138,7 @@ func TestAWholeGangGoesByTurns(t *testing.T) {
 	}
 }
 
-// TestFetchesThatCouldNotBeDoneAreBounded: only the newest failed fetches of an agent are stored, and a recorded step that fails again is
+// TestFetchesThatCouldNotBeDoneAreBounded: the record has only the newest failed fetches of an agent. A recorded step that fails again is
 // skipped again.
 func TestFetchesThatCouldNotBeDoneAreBounded(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)

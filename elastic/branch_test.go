@@ -9,8 +9,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 )
 
-// TestABranchThatTheStoreLost: agents that report it received it from a coordinator that had stored it, so its number is not used again;
-// absurd numbers are refused.
+// TestABranchThatTheStoreLost: agents report a branch that the store lacks. An earlier coordinator had stored that branch before it sent
+// it, so its number is not used again. Numbers above MaxBranch are refused.
 func TestABranchThatTheStoreLost(t *testing.T) {
 	s := New(1, 0, Record{Generation: 5, Phase: Running})
 	report := func(branch int64) {
@@ -35,13 +35,14 @@ func TestABranchThatTheStoreLost(t *testing.T) {
 		t.Errorf("the next branch: %+v, %+v", s.rec().Branches, effects)
 	}
 	s = New(1, 0, Record{Generation: 5, Phase: Running})
-	report(protocol.MaxBranch) // one more could not be reported
+	report(protocol.MaxBranch) // a higher branch could not be reported
 	if effects := Step(s, GoBack{protocol.Point{Branch: protocol.MaxBranch, Step: 9}}, time.Unix(3, 0)); len(s.rec().Branches) > 0 {
 		t.Errorf("after the last branch: %+v, %+v", s.rec().Branches, effects)
 	}
 }
 
-// TestAManifestOfABranchThatIsToCome: a report with one is false, and no trained step would ever count as newer.
+// TestAManifestOfABranchThatIsToCome: a report that names a manifest of a future branch is ignored. If it counted, no trained step would
+// ever be newer.
 func TestAManifestOfABranchThatIsToCome(t *testing.T) {
 	for branch, recorded := range map[int64]bool{0: true, 1: true, 2: false, protocol.MaxBranch: false, -1: false} {
 		s := New(1, time.Second, Record{Generation: 5, Branch: 1, RestoreStep: 8, Phase: Running})
@@ -60,8 +61,8 @@ func TestAManifestOfABranchThatIsToCome(t *testing.T) {
 	}
 }
 
-// TestGoBackToAPinnedStep: training continues from a step that is only pinned only on a user's request; a pinned step that is given up
-// stays pinned.
+// TestGoBackToAPinnedStep: training continues from a pinned step that the record does not otherwise list only if a user requests that. A
+// pinned step that is given up stays pinned.
 func TestGoBackToAPinnedStep(t *testing.T) {
 	pinned := func(step int64) StoredStep { return StoredStep{Mark: protocol.Mark{Step: step, Generation: 1}} }
 	newest := pinned(40)

@@ -9,8 +9,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestLateLaunchersAreBounded: a gang is given up if its launcher starts late, and its container ends before the next generation can begin,
-// repeatedly. Neither counts as a failure at first.
+// TestLateLaunchersAreBounded: again and again the launcher of a gang starts late, and its container ends before the next generation
+// begins. Neither counts as a failure at first, but then the gang is given up.
 func TestLateLaunchersAreBounded(t *testing.T) {
 	s, now, seq := New(1, 0, Record{}), time.Unix(1_700_000_000, 0), uint64(0)
 	report := func(containers int, state protocol.AgentState, ranks int, whole bool) {
@@ -44,8 +44,9 @@ func TestLateLaunchersAreBounded(t *testing.T) {
 	}
 }
 
-// TestAnotherLeaderHandsTheFirstGenerationOutAgain: if a coordinator ends while it orders the first generation of whole commands, a pod
-// without the order gets it from the next coordinator; no command is ended. If anything has happened since, all are ended.
+// TestAnotherLeaderHandsTheFirstGenerationOutAgain: a coordinator ends while it orders the first generation of whole commands. The next
+// coordinator sends the order to a pod that has not received it, and no command is ended. If a pod was replaced or ran the generation
+// before, all commands are ended.
 func TestAnotherLeaderHandsTheFirstGenerationOutAgain(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -94,8 +95,8 @@ func TestAnotherLeaderHandsTheFirstGenerationOutAgain(t *testing.T) {
 	}
 }
 
-// TestWhoHasNotMissedTheFirstGeneration: another leader orders it again neither for a pod that must be replaced, nor for a replacement pod,
-// whose predecessor's command is gone, nor beside a pod that restarted without its ranks.
+// TestWhoHasNotMissedTheFirstGeneration: the next coordinator does not repeat the order for a pod that must be replaced, nor for a
+// replacement pod, whose predecessor's command has ended, nor while another pod has restarted without its ranks.
 func TestWhoHasNotMissedTheFirstGeneration(t *testing.T) {
 	type told struct {
 		slot    Slot
@@ -108,7 +109,7 @@ func TestWhoHasNotMissedTheFirstGeneration(t *testing.T) {
 	goes := func(r *protocol.Report) { missed(r); r.Terminating = true }
 	for name, c := range map[string]struct {
 		told []told
-		want protocol.Order // for the pod of slot 1, which runs it
+		want protocol.Order // for the pod of slot 1, which runs the generation
 	}{
 		"one that is to go":                         {[]told{{0, "a", 1, goes}, {1, "b", 1, runs}}, protocol.OrderRun},
 		"in the place of one that missed it":        {[]told{{0, "a", 1, goes}, {1, "b", 1, runs}, {0, "a2", 9, missed}}, protocol.OrderHalt},

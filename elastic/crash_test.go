@@ -10,11 +10,11 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestCrashTable ends the coordinator at every point of a pod's replacement, one point per history: at each event of the core, before and
-// after pending writes have reached the store. The next coordinator starts from the stored record and receives the same reports and the
-// same level. In each case the pod is replaced once, training continues from its last step, in one more generation, and nothing counts as a
-// failure but what is one. Only a coordinator that ends between storing a generation and receiving that all run it costs one more
-// generation, and no restart: its layout is lost.
+// TestCrashTable ends the coordinator at every event of a pod's replacement, in one history per event, once before and once after pending
+// writes have reached the store. The next coordinator starts from the stored record and receives the same reports and the same level. In
+// each history the pod is replaced once, training continues from its last step in one more generation, and only real failures count as
+// failures. If the coordinator ends between storing a generation and the reports that all pods run it, its layout is lost: that costs one
+// more generation, and no restart.
 func TestCrashTable(t *testing.T) {
 	for name, c := range map[string]crashCase{
 		"drained": {prepare: func(w *world) { w.level = []Termination{w.terminationOf(1, false)} }},
@@ -50,24 +50,24 @@ func TestCrashTable(t *testing.T) {
 	}
 }
 
-// crashCase is one row of the table.
+// crashCase is one row of TestCrashTable.
 type crashCase struct {
 	prepare  func(*world)
 	failures int           // that count
-	pace     time.Duration // how much time passes in a turn; 0: a little
+	pace     time.Duration // how much time passes in one turn; 0: little
 }
 
-// cutOff stops the reports of a slot's agent, which still runs.
+// cutOff stops the reports of a slot's agent. The agent goes on running.
 func (w *world) cutOff(slot int) {
 	a := w.agents[slot]
 	a.cut = true
 	w.apply(Detached{Slot: Slot(slot), Pod: a.pod.UID})
-	a.dead = true // its memory is lost with it
+	a.dead = true // the agent's memory is lost with the agent
 	w.lose()
 	a.dead = false
 }
 
-// replaceWithCrash runs one history with a crash at the given event and returns how many events it had.
+// replaceWithCrash plays one history with a crash at the given event, and returns the number of events of the history.
 func replaceWithCrash(t *testing.T, c crashCase, at int, arrives bool) int {
 	t.Helper()
 	w := newWorld(t, 1, 2)
@@ -96,7 +96,7 @@ func replaceWithCrash(t *testing.T, c crashCase, at int, arrives bool) int {
 		w.replacing = nil
 		if arrives {
 			for _, d := range replacing {
-				w.swap(d) // the controller did it, but did not report it
+				w.swap(d) // the controller replaced the pod, but did not report it
 			}
 		}
 	}
@@ -127,8 +127,8 @@ func replaceWithCrash(t *testing.T, c crashCase, at int, arrives bool) int {
 	return events
 }
 
-// turn plays each kind of event once: the level is sent, agents report, orders are carried out, records are stored, pods are replaced, and
-// every rank that may does a step.
+// turn plays each kind of event once: the controller sends the level, agents report, orders are carried out, records are stored, pods are
+// replaced, and every rank that can finishes a step.
 func (w *world) turn(between func()) {
 	w.now = w.now.Add(200 * time.Millisecond)
 	between()
@@ -157,7 +157,7 @@ func (w *world) turn(between func()) {
 	w.trainAll()
 }
 
-// resume resumes a suspended Job once all its pods are gone.
+// resume resumes a suspended Job once all its pods have ended.
 func (w *world) resume() {
 	if !w.suspended || slices.ContainsFunc(w.agents, func(a *simAgent) bool { return !a.exited }) {
 		return
@@ -178,7 +178,7 @@ func (w *world) settleUntil(done func() bool) {
 	}
 }
 
-// trainAll makes the whole gang do a step in lockstep, unless some rank stays in its save.
+// trainAll makes all ranks of the gang finish a step together, unless some rank waits in its save.
 func (w *world) trainAll() {
 	for _, a := range w.agents {
 		for i := range a.ranks {

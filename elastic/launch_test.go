@@ -8,7 +8,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestAGivenUpStepOfALaterLauncherIsKept: the retained step of the previous launcher does not count as one of the present launcher.
+// TestAGivenUpStepOfALaterLauncherIsKept: the retained step of the previous launcher does not count as a step of the present launcher.
 func TestAGivenUpStepOfALaterLauncherIsKept(t *testing.T) {
 	now := time.Unix(1, 0)
 	s := New(1, time.Minute, Record{Generation: 1, Durable: &StoredStep{Mark: protocol.Mark{Step: 10, Generation: 1}}})

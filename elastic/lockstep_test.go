@@ -14,8 +14,8 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-// lockstep is a training gang of one rank per pod: no rank ends a step that another has not begun. Arenas, agents and the client follow
-// formats/checkpoint.md; one agent hangs for a while, as on a node without free CPU time.
+// lockstep is a training gang with one rank per pod. No rank finishes a step that another rank has not begun. Arenas, agents and client
+// behave as in docs/formats/checkpoint.md. One agent hangs for a while, as on a node without free CPU time.
 type lockstep struct {
 	t     *testing.T
 	now   time.Time
@@ -23,29 +23,29 @@ type lockstep struct {
 	pods  []*lockPod
 	pace  time.Duration // of steps
 	late  time.Duration // of directives
-	seal  time.Duration // of a copy; until then its step is not reported either
-	mute  bool          // agents that do not confirm the barrier
+	seal  time.Duration // time to seal a copy; the step is not reported before
+	mute  bool          // agents do not confirm the barrier
 }
 
 type lockPod struct {
 	pod Pod
-	// What rank and agent share: a free slot, a copy that is not sealed yet, the sealed steps, and the barrier.
+	// Shared by rank and agent: a free slot, a copy that is not sealed yet, the sealed steps, and the barrier step.
 	granted  bool
 	copied   int64
 	copiedAt time.Time
 	sealed   []int64
 	hold     int64
-	// The agent's levels, and when it hangs.
+	// Of the agent: its levels, and when it hangs.
 	commonStep, reclaimBelow int64
 	reported                 protocol.Report
 	hangs, until             time.Time
 	unheard                  bool // by this coordinator
-	// The rank: its last finished step, its present work, since when, and whether it waited for a slot in vain.
+	// Of the rank: its last finished step, what it does now and since when, and whether it waited for a slot in vain.
 	step  int64
 	does  string
 	since time.Time
 	vain  bool
-	// word are the messages under way.
+	// word has the messages on their way.
 	word []lockWord
 }
 
@@ -54,7 +54,7 @@ type lockWord struct {
 	d    protocol.Directive
 }
 
-const lockWait = time.Second // how long a save waits for a slot
+const lockWait = time.Second // how long a save waits for a free slot
 
 func newLockstep(t *testing.T, members int) *lockstep {
 	l := &lockstep{
@@ -87,7 +87,7 @@ func (l *lockstep) apply(e Event) {
 	}
 }
 
-// train advances a rank.
+// train lets a rank continue.
 func (l *lockstep) train(p *lockPod) {
 	switch p.does {
 	case "train":
@@ -112,7 +112,7 @@ func (l *lockstep) train(p *lockPod) {
 	}
 }
 
-// serve does an agent's work, unless it hangs.
+// serve does the work of an agent, unless the agent hangs.
 func (l *lockstep) serve(slot int) {
 	p := l.pods[slot]
 	if l.now.After(p.hangs) && l.now.Before(p.until) {
@@ -127,7 +127,7 @@ func (l *lockstep) serve(slot int) {
 		d, p.word = p.word[1].d, p.word[1:]
 	}
 	step := p.step
-	if p.copied > 0 && p.hold == d.BarrierStep { // else they read the progress
+	if p.copied > 0 && p.hold == d.BarrierStep { // otherwise the agent only reads the rank's progress
 		step = p.reported.Rank[0].Step
 	}
 	p.commonStep, p.reclaimBelow, p.hold = max(p.commonStep, d.CommonStep), max(p.reclaimBelow, d.ReclaimBelow), d.BarrierStep
@@ -151,7 +151,7 @@ func (l *lockstep) serve(slot int) {
 	}
 }
 
-// succeed makes another coordinator take over, with the record and without a pace.
+// succeed starts another coordinator, which has the record and does not know the pace.
 func (l *lockstep) succeed() {
 	l.state = New(len(l.pods), time.Hour, l.state.Snapshot())
 	for _, p := range l.pods {
@@ -176,7 +176,7 @@ func (l *lockstep) run(d time.Duration, until func() bool) bool {
 	return false
 }
 
-// drain lets the gang train for a while, terminates pods and continues until these are ordered to copy.
+// drain lets the gang train for a while and terminates pods. It continues until the coordinator orders these pods to copy a step.
 func (l *lockstep) drain(pending int) (copies protocol.Mark, after time.Duration) {
 	began, pod := l.now, l.pods[pending].pod
 	l.apply(ReplacementsPending{Pods: []Termination{{Slot: Slot(pending), Pod: pod.UID, Name: pod.Name, Node: "n", Cause: "XidFatal"}}})
@@ -195,7 +195,7 @@ func (l *lockstep) finished() (step int64) {
 
 var lockPaces = []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond}
 
-// copiesAll drains a gang and checks that the copied step is the newest that any rank has finished, also afterwards.
+// copiesAll drains a gang and checks that the copied step is the newest that any rank has finished before the copy or finishes after it.
 func (l *lockstep) copiesAll(pending int, how string) {
 	copies, after := l.drain(pending)
 	l.run(l.late+4*l.pace, func() bool { return false })
@@ -206,7 +206,7 @@ func (l *lockstep) copiesAll(pending int, how string) {
 	}
 }
 
-// TestDrainLosesNothing: no step is done again, whenever an agent hangs before or during the drain.
+// TestDrainLosesNothing: no step is repeated after a drain, whenever an agent hangs before or during the drain.
 func TestDrainLosesNothing(t *testing.T) {
 	for seed := range seeds.All(t, int64(150)) {
 		rng := rand.New(rand.NewSource(seed))
@@ -220,7 +220,8 @@ func TestDrainLosesNothing(t *testing.T) {
 	}
 }
 
-// TestDrainWaitsForWord: nor however late the barrier arrives; ranks pass it until they receive it.
+// TestDrainWaitsForWord: no step is repeated after a drain if the barrier step reaches agents late. Ranks pass the step until they receive
+// it.
 func TestDrainWaitsForWord(t *testing.T) {
 	for seed := range seeds.All(t, int64(150)) {
 		rng := rand.New(rand.NewSource(seed))
@@ -235,7 +236,8 @@ func TestDrainWaitsForWord(t *testing.T) {
 	}
 }
 
-// TestDrainBySuccessor: nor if the coordinator has just started, has no pace, and receives the termination before any report.
+// TestDrainBySuccessor: no step is repeated if the coordinator has just started, does not know the pace, and receives the termination
+// before any report.
 func TestDrainBySuccessor(t *testing.T) {
 	for seed := range seeds.All(t, int64(60)) {
 		rng := rand.New(rand.NewSource(seed))
@@ -248,7 +250,7 @@ func TestDrainBySuccessor(t *testing.T) {
 	}
 }
 
-// TestDrainIsShort: if messages are in time, a drain takes a tenth of a second beyond the step itself and its seal.
+// TestDrainIsShort: if messages are not delayed, a drain takes a tenth of a second longer than the step and its seal.
 func TestDrainIsShort(t *testing.T) {
 	for _, pace := range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second} {
 		l := newLockstep(t, 3)

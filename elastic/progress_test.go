@@ -10,8 +10,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestGuessesEnd: a plain script with an unknown resume point is killed repeatedly at different steps. Its running time counts as progress,
-// but not for ever; a run of ten minutes resets that.
+// TestGuessesEnd: a script whose resume point is unknown is killed again and again, each time at another step. Its running time counts as
+// progress only for a limited number of restarts. A run of ten minutes resets that limit.
 func TestGuessesEnd(t *testing.T) {
 	for _, c := range []struct{ long, want int }{
 		{0, 1 + account.MaxUnproven + protocol.RestartsWithoutProgress},

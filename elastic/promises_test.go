@@ -6,10 +6,10 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// promises must hold at every step, in random histories and in scripts, independent of the golden files.
+// promises are rules that hold after every step, in random histories and in scripts. They do not depend on golden files.
 type promises struct {
 	fail func(property, format string, args ...any)
-	// runs are slot 0's orders by generation; last is each pod's last directive.
+	// runs has the run that slot 0 was ordered to do, by generation; last has the last directive of each pod.
 	runs map[int64]protocol.Run
 	last map[string]protocol.Directive
 }
@@ -18,10 +18,10 @@ func newPromises(fail func(property, format string, args ...any)) promises {
 	return promises{fail: fail, runs: map[int64]protocol.Run{}, last: map[string]protocol.Directive{}}
 }
 
-// successor is a coordinator that has sent no directive yet.
+// successor is called for a new coordinator, which has sent no directive yet.
 func (p *promises) successor() { clear(p.last) }
 
-// record compares the record to be stored with the previous one.
+// record compares the record to be stored with the previous record.
 func (p *promises) record(was, now *Record) {
 	if now.Generation < was.Generation {
 		p.fail("generation only rises", "%d after %d", now.Generation, was.Generation)
@@ -31,7 +31,8 @@ func (p *promises) record(was, now *Record) {
 	}
 }
 
-// directive checks a pod's directive after an event. notified: an agent received it. stored is the newest generation in the store.
+// directive checks the directive of a pod after an event. notified is true if an agent received the directive; stored is the newest
+// generation in the store.
 func (p *promises) directive(e Event, slot int, pod string, d protocol.Directive, notified bool, stored int64) {
 	if old, known := p.last[pod]; known && !notified && !reflect.DeepEqual(old, d) {
 		p.fail("what changes is told", "%T left slot %d with %+v, it is %+v", e, slot, old, d)

@@ -11,12 +11,12 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// scenes are the histories from which backups are taken. In each a generation restores a step before a recorded one, so that the same step
-// numbers are trained again.
+// scenes are the histories from which backups are taken. In each history a generation restores an older step than the newest recorded one,
+// so that steps with the same numbers are trained again.
 var scenes = map[string]func(*world, int){
 	"a file is torn as a node dies": func(w *world, turn int) { w.tear(turn, func() { w.die(0) }) },
 	"a file is torn as a node restarts": func(w *world, turn int) {
-		w.tear(turn, func() { // the pod stays, its memory is lost
+		w.tear(turn, func() { // the pod stays, but its memory is lost
 			a := w.agents[0]
 			a.inc, a.state, a.ranks = a.inc+1, protocol.StateIdle, make([]simRank, 2)
 			w.lose()
@@ -32,7 +32,7 @@ var scenes = map[string]func(*world, int){
 	},
 }
 
-// tear kills a rank, then makes the newest stored step unreadable for a while, during which a memory is lost.
+// tear kills a rank and makes the newest stored step unreadable for a while. Meanwhile the memory of a pod is lost.
 func (w *world) tear(turn int, lose func()) {
 	switch turn {
 	case 26:
@@ -47,7 +47,7 @@ func (w *world) tear(turn int, lose func()) {
 
 const sceneTurns = 66
 
-// die ends a pod with its node.
+// die ends a pod because its node dies.
 func (w *world) die(slot int) {
 	w.dies(slot)
 	w.level = append(
@@ -64,8 +64,9 @@ func (w *world) play(scene func(*world, int), from, to int) {
 	}
 }
 
-// restore sets the API server back to an earlier time, and makes another coordinator read the record of that time. Later pods are ended and
-// others created; or the earlier pods come back, with empty memory. It returns how many these are.
+// restore sets the API server back to an earlier time and starts another coordinator, which reads the record of that time. Pods that were
+// created later are ended, and others are created in their place. With comeBack the earlier pods return with empty memory. restore returns
+// the number of ended pods.
 func (w *world) restore(record Record, then []Pod, comeBack bool) (ended int) {
 	w.stored, w.pending, w.replacing, w.zombies, w.seeks = record, nil, nil, nil, nil
 	clear(w.torn)
@@ -92,7 +93,7 @@ func (w *world) restore(record Record, then []Pod, comeBack bool) (ended int) {
 	return ended
 }
 
-// tellNot records the steps that are complete in storage by the record, and of which no rank's memory shows that they were given up.
+// tellNot records the steps that are complete in storage according to the record, unless some rank's memory shows that they were given up.
 func (w *world) tellNot(record Record) {
 	w.untold = map[protocol.Mark]bool{}
 	for _, d := range []*StoredStep{record.Durable, record.Older} {
@@ -105,8 +106,8 @@ func (w *world) tellNot(record Record) {
 	}
 }
 
-// within is the newest step that is available to all ranks: in memory, or from storage by the record. With an outdated record, a recorded
-// step counts only if all that pods hold is newer: otherwise it may belong to another history.
+// within returns the newest step that all ranks can get: from memory, or from storage according to the record. With an outdated record a
+// recorded step counts only if all steps in memory are newer, because otherwise it may belong to another history.
 func (w *world) within(behind bool) protocol.Point {
 	for _, step := range w.acknowledged() {
 		storage, older, whole := false, false, true
@@ -128,7 +129,8 @@ func (w *world) within(behind bool) protocol.Point {
 	return protocol.Point{}
 }
 
-// runAll plays on until every pod runs the newest generation. If the gang waits for users, they follow its message; waited counts that.
+// runAll plays on until every pod runs the newest generation. If the gang waits for users, they do what its message says; waited is the
+// number of such waits.
 func (w *world) runAll() (waited int) {
 	w.settleUntil(func() bool {
 		if w.state.waitsFor() == "" && strings.Contains(w.state.unreadable(), "that may belong to another line of training; delete these pods") {
@@ -146,9 +148,9 @@ func (w *world) runAll() (waited int) {
 	return waited
 }
 
-// TestRestoredBackup: the API server's content is replaced by that of an earlier time, for any two moments of a history. However old the
-// record is, no generation's number that a living pod has seen is used again. All ranks continue from one history, from the newest step
-// that is available to them, then and afterwards. A gang whose pods are all from before the backup continues unchanged.
+// TestRestoredBackup replaces the content of the API server by that of an earlier time, for any two moments of a history. No generation
+// gets a number that a living pod has seen, however old the record is. All ranks continue from one history, and from the newest step that
+// all ranks can get. The same holds for the next fault. If all pods are older than the backup, the gang continues undisturbed.
 func TestRestoredBackup(t *testing.T) {
 	undisturbed, behind, lost, waited := 0, 0, 0, 0
 	for name, scene := range scenes {
@@ -191,7 +193,7 @@ func TestRestoredBackup(t *testing.T) {
 	}
 }
 
-// afterwards is a gang's next fault: a pod is drained or dies, at once or right after another failure.
+// afterwards plays the next fault of a gang: a pod is drained or dies, at once or right after another failure.
 func (w *world) afterwards(what int) (waited int) {
 	switch what {
 	case 0:

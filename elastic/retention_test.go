@@ -14,12 +14,12 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-// shelf is the steps that users want to retain, the steps promised to them, and the removals that agents were ordered to do.
+// shelf has the steps that users want to keep, the steps promised to users, and the removals that agents were ordered to do.
 type shelf struct {
 	wish Retention
-	// promised are the pins in the stored record while users requested them: what a user can rely on.
+	// promised has the pins that were in the stored record while users requested them: users can rely on these.
 	promised map[protocol.Mark]bool
-	// removals are ordered ones, which an agent carries out later, in part, or more than once.
+	// removals are the ordered removals. An agent may carry out each one later, only in part, or several times.
 	removals []protocol.Manifest
 	removed  int
 }
@@ -28,19 +28,19 @@ func mark(step, generation int64) protocol.Mark {
 	return protocol.Mark{Step: step, Generation: generation}
 }
 
-// inFiles are the steps that lie in storage, in order.
+// inFiles returns the steps that are in storage, in order.
 func (w *world) inFiles() []protocol.Mark {
 	return slices.SortedFunc(maps.Keys(w.files), func(a, b protocol.Mark) int {
 		return cmp.Or(cmp.Compare(a.Generation, b.Generation), cmp.Compare(a.Step, b.Step))
 	})
 }
 
-// ordered: an agent has written a manifest and will later remove what the order allows.
+// ordered records that an agent has written a manifest. The agent will later remove what the manifest allows.
 func (w *world) ordered(m protocol.Manifest) {
 	w.removals = append(w.removals[max(0, len(w.removals)-9):], m)
 }
 
-// remove carries out a part of an ordered removal, and checks that no removed step is still needed.
+// remove carries out a part of an ordered removal and checks that no removed step is still needed.
 func (w *world) remove() {
 	if len(w.removals) == 0 {
 		return
@@ -48,7 +48,7 @@ func (w *world) remove() {
 	m := w.removals[w.rng.Intn(len(w.removals))]
 	for _, of := range w.inFiles() {
 		older := of.Generation < m.Below.Generation || of.Generation == m.Below.Generation && of.Step < m.Below.Step
-		if !older || slices.Contains(m.Recorded, of) || w.rng.Intn(3) == 0 { // the agent may die in the middle
+		if !older || slices.Contains(m.Recorded, of) || w.rng.Intn(3) == 0 { // the agent may die during the removal
 			continue
 		}
 		if w.promised[of] {
@@ -62,7 +62,7 @@ func (w *world) remove() {
 	}
 }
 
-// wishes changes the users' pins, and sends the coordinator the new or the former ones.
+// wishes changes the users' pins, and sends the coordinator either the new pins or the earlier ones.
 func (w *world) wishes() {
 	old := w.wish
 	w.wish.Version++
@@ -72,7 +72,7 @@ func (w *world) wishes() {
 		i := w.rng.Intn(len(old.Pins))
 		delete(w.promised, old.Pins[i])
 		w.wish.Pins = slices.Delete(w.wish.Pins, i, i+1)
-	case len(w.files) > 0 && w.rng.Intn(3) == 0: // whatever lies there, recorded or not
+	case len(w.files) > 0 && w.rng.Intn(3) == 0: // any step in storage, recorded or not
 		m := w.inFiles()[w.rng.Intn(len(w.files))]
 		if !slices.Contains(old.Pins, m) {
 			w.wish.Pins = append(w.wish.Pins, m)
@@ -86,12 +86,12 @@ func (w *world) wishes() {
 	}
 }
 
-// tell sends the coordinator a retention setting, unless the Job is over.
+// tell sends the coordinator a retention setting, unless the Job has ended.
 func (w *world) tell(r Retention) {
 	w.apply(Retain{Retention: r})
 }
 
-// promise records what users see in the stored record.
+// promise records the pins that users see in the stored record.
 func (w *world) promise() {
 	for _, d := range w.stored.Pinned {
 		if slices.Contains(w.wish.Pins, d.Mark) {
@@ -100,8 +100,8 @@ func (w *world) promise() {
 	}
 }
 
-// TestPinsOutliveAllRemovals plays random histories in which users pin and unpin steps while removals are late, partial and by agents of
-// pods that are gone, and coordinators and agents die at any time. Every pin in the stored record exists in storage.
+// TestPinsOutliveAllRemovals plays random histories. Users pin and unpin steps. Removals are late, partial, or done by agents of pods that
+// were deleted. Coordinators and agents die at any time. Every pin in the stored record must exist in storage.
 func TestPinsOutliveAllRemovals(t *testing.T) {
 	removed, promised, kept := 0, 0, 0
 	for seed := range seeds.All(t, int64(200)) {
@@ -141,12 +141,12 @@ func TestPinsOutliveAllRemovals(t *testing.T) {
 	}
 }
 
-// stepAt is a recorded step.
+// stepAt returns a recorded step.
 func stepAt(step, generation int64) StoredStep {
 	return StoredStep{Mark: mark(step, generation), At: time.Unix(1_700_000_000+step, 0)}
 }
 
-// retained is a gang that runs with two recorded steps.
+// retained returns a running gang with two recorded steps.
 func retained() *State {
 	durable, older := stepAt(20, 1), stepAt(10, 1)
 	durable.At = durable.At.Add(-time.Hour)
@@ -157,7 +157,8 @@ func retained() *State {
 	)
 }
 
-// TestAWishThatIsOlderChangesNothing: a controller's cache may send the pins from before a user's change.
+// TestAWishThatIsOlderChangesNothing: an outdated cache of the controller may send the pins from before a user's change. The coordinator
+// ignores them.
 func TestAWishThatIsOlderChangesNothing(t *testing.T) {
 	s, now := retained(), time.Unix(1_700_000_000, 0)
 	Step(s, Retain{Retention{Gang: "g", Version: 2, Pins: []protocol.Mark{mark(10, 1)}}}, now)
@@ -170,7 +171,7 @@ func TestAWishThatIsOlderChangesNothing(t *testing.T) {
 	}
 }
 
-// TestPinsAreStoredAtOnce: a user who pins waits for the record.
+// TestPinsAreStoredAtOnce: a changed pin is stored at once, because a user waits for the record.
 func TestPinsAreStoredAtOnce(t *testing.T) {
 	s, now := retained(), time.Unix(1_700_000_000, 0)
 	for version, pins := range [][]protocol.Mark{{mark(10, 1)}, nil} {
@@ -184,7 +185,7 @@ func TestPinsAreStoredAtOnce(t *testing.T) {
 			t.Errorf("%d pins: nothing is to be stored", len(pins))
 		}
 	}
-	for times, want := range [][]int64{{5}, nil} { // a request that changes nothing is answered, once
+	for times, want := range [][]int64{{5}, nil} { // a request that changes no pin is answered once
 		var stored []int64
 		for _, e := range Step(s, Retain{Retention{Version: 3, PinWish: 5}}, now) {
 			if p, ok := e.(Persist); ok {
@@ -207,8 +208,8 @@ func TestPinsAreStoredAtOnce(t *testing.T) {
 	}
 }
 
-// TestGapFromSealedToDurable uses the given clock: from when all ranks held the step to when the record that names it is stored, each step
-// once.
+// TestGapFromSealedToDurable measures, by the clock of the test, the time from when all ranks held a step until the record that names the
+// step is stored. Each step is measured once.
 func TestGapFromSealedToDurable(t *testing.T) {
 	s, now := retained(), time.Unix(1_700_000_000, 0)
 	r := protocol.Report{
@@ -225,7 +226,7 @@ func TestGapFromSealedToDurable(t *testing.T) {
 	var gaps []time.Duration
 	say := func(after time.Duration, change func()) (revision int64) {
 		now = now.Add(after)
-		r.Rank = slices.Clone(r.Rank) // the core keeps the one before
+		r.Rank = slices.Clone(r.Rank) // the core keeps the previous slice
 		change()
 		r.Sequence++
 		for _, e := range Step(s, Reported{Pod: Pod{UID: "uid", Name: "pod"}, Report: r}, now) {
@@ -247,7 +248,8 @@ func TestGapFromSealedToDurable(t *testing.T) {
 		}
 	}
 	say(0, func() {})
-	say(time.Second, func() { r.Rank[0].Step, r.Rank[0].Sealed = 30, protocoltest.FirstBranch(20, 30) }) // all hold it: the time starts here
+	// all ranks hold the step: the time starts here
+	say(time.Second, func() { r.Rank[0].Step, r.Rank[0].Sealed = 30, protocoltest.FirstBranch(20, 30) })
 	say(4*time.Second, func() { r.Rank[0].Step, r.Rank[0].Sealed = 40, protocoltest.FirstBranch(30, 40) })
 	say(3*time.Second, func() { r.Rank[0].Copied = protocol.Copied{Mark: mark(30, 1)} })
 	revision := say(2*time.Second, func() { r.Manifested = mark(30, 1) })

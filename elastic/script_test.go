@@ -53,7 +53,7 @@ type stage struct {
 	pending  []Persist
 	interval time.Duration
 	stored   Record
-	last     []string // directive per slot as last shown
+	last     []string // the directive of each slot, as last printed
 	promises promises
 	out      *strings.Builder
 }
@@ -172,7 +172,7 @@ func (s *stage) command(f []string) {
 	}
 }
 
-// from returns where a recovery resumed, as text.
+// from returns as text where a recovery resumed.
 func from(rec *Recovery) string {
 	if !rec.CostKnown() {
 		return fmt.Sprintf("restored %d, resumed at an unknown step", rec.RestoreStep)
@@ -360,7 +360,7 @@ func (s *stage) point(value string) protocol.Point {
 	return protocol.Point{Branch: int64(s.number(branch)), Step: int64(s.number(step))}
 }
 
-// of shows the branch of a step that is not of the first.
+// of returns the branch of a step as text; "" for the first branch.
 func of(branch int64) string {
 	if branch == 0 {
 		return ""
@@ -405,7 +405,7 @@ func (s *stage) step(e Event) {
 	s.show(e, &was, Step(s.state, e, s.now))
 }
 
-// quietly omits queries to the API server, which repeat every few seconds.
+// quietly drops queries to the API server, which repeat every few seconds.
 func (s *stage) quietly(e Event) {
 	was := *s.state.rec()
 	s.show(e, &was, slices.DeleteFunc(Step(s.state, e, s.now), func(e Effect) bool { _, seek := e.(LookupHolders); return seek }))
@@ -448,7 +448,7 @@ func (s *stage) show(e Event, was *Record, effects []Effect) {
 	s.directives(notified)
 }
 
-// storage prints a record's pods to be replaced and its storage.
+// storage prints the pods to be replaced and the stored steps of a record.
 func (s *stage) storage(r *Record) {
 	if len(r.Terminations()) > 0 {
 		names := []string{}
@@ -475,7 +475,7 @@ func (s *stage) verdict(v Verdict) {
 	}
 }
 
-// directives prints changed directives; notified: agents have received them.
+// directives prints the directives that changed; notified: agents have received them.
 func (s *stage) directives(notified bool) {
 	names := map[protocol.Order]string{protocol.OrderWait: "wait", protocol.OrderRun: "run", protocol.OrderHalt: "halt", protocol.OrderExit: "exit"}
 	for i, p := range s.pods {

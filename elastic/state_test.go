@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestLifetimes: the table over State has the lifetime of each field.
+// TestLifetimes: the table in the comment of State lists the lifetime of each of its fields.
 func TestLifetimes(t *testing.T) {
 	source, err := os.ReadFile("state.go")
 	if err != nil {
@@ -29,7 +29,7 @@ func TestLifetimes(t *testing.T) {
 	}
 }
 
-// rec is the record as it is now.
+// rec returns the present record.
 func (s *State) rec() *Record {
 	r := s.Snapshot()
 	return &r

@@ -7,7 +7,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestAdvancePanicsWhereThePhaseDoesNotSettle: otherwise agents would keep the orders of a past phase.
+// TestAdvancePanicsWhereThePhaseDoesNotSettle: if phases change without end, Step panics. Otherwise agents would keep the orders of an
+// earlier phase.
 func TestAdvancePanicsWhereThePhaseDoesNotSettle(t *testing.T) {
 	for most, want := range map[int]bool{1: true, 2: false, maxTransitions: false} {
 		s, now := New(1, 0, Record{}), time.Unix(1, 0)

@@ -9,8 +9,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 )
 
-// TestLevelsCountOnlyTheNewestGeneration: an inventory from before a generation was prepared on a pod still lists given-up steps; together
-// with the same step numbers sealed again elsewhere they would make a false common step.
+// TestLevelsCountOnlyTheNewestGeneration: an inventory that an agent reported before a generation still lists given-up steps. If it counted
+// together with steps of the same numbers that other ranks sealed later, a step would seem common that is not.
 func TestLevelsCountOnlyTheNewestGeneration(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	report := func(generation int64, state protocol.AgentState, steps ...int64) protocol.Report {
@@ -58,8 +58,8 @@ func TestLevelsCountOnlyTheNewestGeneration(t *testing.T) {
 	}
 }
 
-// TestCountsAreStoredRarely: a rising count of optimizer steps is stored every 30 s, at once if it is the first or the resume point becomes
-// known, and also after it has stopped rising.
+// TestCountsAreStoredRarely: a rising count of optimizer steps is stored every 30 s, and once after it has stopped rising. The first count,
+// and the first known resume point, are stored at once.
 func TestCountsAreStoredRarely(t *testing.T) {
 	t0 := time.Unix(1_700_000_000, 0)
 	s := New(1, 0, Record{Generation: 2, Phase: Running, StartedAt: t0})

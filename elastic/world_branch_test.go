@@ -8,9 +8,9 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// branches are a world's rollbacks: the store's view, separate from the core's.
+// branches has the rollbacks of a world as the store has them, independent of the core.
 type branches struct {
-	// asked are the rollbacks' steps, by the branch that began, begun those whose branch is stored.
+	// asked has the step of each rollback, by the branch that the rollback began; begun has those whose branch is stored.
 	asked                map[int64]protocol.Point
 	begun                []begunBranch
 	refused, fromStorage int
@@ -28,10 +28,10 @@ func newer(a, b protocol.Point) protocol.Point {
 	return a
 }
 
-// newest is the newest branch that is stored.
+// newest returns the newest branch that is stored.
 func (w *world) newest() int64 { return max(w.stored.Branch, w.stored.Branches.Newest()) }
 
-// givenUp returns the branch that gave a step up, by the store; 0: none.
+// givenUp returns the branch that gave up a step, according to the store; 0: none.
 func (w *world) givenUp(p protocol.Point) int64 {
 	for _, b := range w.branches.begun {
 		if b.branch > p.Branch && b.to.Step < p.Step {
@@ -41,7 +41,7 @@ func (w *world) givenUp(p protocol.Point) int64 {
 	return 0
 }
 
-// goBack requests a rollback to any step: mostly an existing one, else one that was given up or never existed.
+// goBack requests a rollback to some step: mostly one that exists, else one that was given up or never existed.
 func (w *world) goBack() {
 	steps := []protocol.Point{{Step: w.state.generation.CommonStep(), Branch: w.state.generation.Mark(w.state.generation.CommonStep()).Branch}}
 	for _, d := range w.state.rec().durable() {
@@ -80,8 +80,8 @@ func (w *world) goBackTo(to protocol.Point) {
 	w.notef("goes back to %v, branch %d", to, branch+1)
 }
 
-// noteBranch records a stored branch: from then on no step that it gives up may return, and its restore point must not be lost while it
-// exists.
+// noteBranch records a stored branch. From then on no step that the branch gives up may return, and its restore point must not be lost
+// while it exists.
 func (w *world) noteBranch() {
 	newest := w.stored.Branches.Newest()
 	if n := len(w.branches.begun); newest == 0 || n > 0 && w.branches.begun[n-1].branch >= newest {
@@ -90,7 +90,7 @@ func (w *world) noteBranch() {
 	for n := len(w.branches.begun); n > 0 && w.branches.begun[n-1].branch >= newest; n = len(w.branches.begun) {
 		w.branches.begun = w.branches.begun[:n-1]
 	}
-	for branch := range newest + 1 { // of several requested at once the store may see only the newest
+	for branch := range newest + 1 { // of several requests at once the store may get only the newest
 		if to, asked := w.asked[branch]; asked {
 			w.branches.begun = append(w.branches.begun, begunBranch{branch, to})
 			delete(w.asked, branch)
@@ -115,11 +115,11 @@ func (w *world) noteBranch() {
 	}
 	last := w.branches.begun[len(w.branches.begun)-1].to
 	if w.acked = last; !w.has(last) {
-		w.acked = protocol.Point{} // it is promised no more
+		w.acked = protocol.Point{} // the step is no longer promised
 	}
 }
 
-// checkBranch checks a directive: its branch is stored, and it names no given-up step.
+// checkBranch checks that the branch of a directive is stored, and that the directive names no given-up step.
 func (w *world) checkBranch(slot int, d protocol.Directive) {
 	if newest := w.newest(); d.Run.Branch > newest || d.Run.RestoreBranch > newest || d.Copy.Branch > newest || d.Fetch.Branch > newest {
 		w.failf("nothing of a branch before it is stored", "slot %d is told %+v, branch %d is stored", slot, d, newest)
@@ -137,9 +137,9 @@ func (w *world) checkBranch(slot int, d protocol.Directive) {
 	}
 }
 
-// TestCrashWhileABranchBegins ends the coordinator at every event from a rollback's request on, before and after pending writes have
-// reached the store, alone, while a pod dies, and while a pod is away. Either the branch is stored, and all continue from its restore
-// point, or the previous branch continues and has lost nothing.
+// TestCrashWhileABranchBegins ends the coordinator at every event after a rollback was requested, before and after pending writes have
+// reached the store. It does so with all pods alive, while a pod dies, and while a pod is cut off. Either the branch is stored, and all
+// ranks continue from its restore point, or the previous branch continues and loses nothing.
 func TestCrashWhileABranchBegins(t *testing.T) {
 	for name, meanwhile := range map[string]func(*world){
 		"nothing else": func(*world) {},
@@ -171,7 +171,7 @@ func TestCrashWhileABranchBegins(t *testing.T) {
 	}
 }
 
-// goBackWithCrash runs one history with a crash at the given event and returns how many events it had.
+// goBackWithCrash plays one history with a crash at the given event, and returns the number of events of the history.
 func goBackWithCrash(t *testing.T, meanwhile func(*world), at int, arrives bool, branched *int) int {
 	t.Helper()
 	w := newWorld(t, 1, 2)

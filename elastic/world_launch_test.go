@@ -9,22 +9,23 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// launches are the launchers that the command of a world's pods runs in turn.
+// launches are the launchers that the command of each pod runs one after another.
 type launches struct {
-	// most is their number; ending is the one whose scripts end now, 0: none.
+	// most is the number of launchers; ending is the launcher whose scripts end now, 0: none.
 	most, ending int
-	// of is the launcher that a generation is of, finished which slots ended well in it, over which launchers did so on all slots.
+	// of has the launcher of each generation; finished has the slots whose scripts of a launcher ended well; over has the launchers whose
+	// scripts ended well on all slots.
 	of       map[int64]int
 	finished map[int64]map[int]bool
 	over     map[int]bool
-	begun    int // launchers after the first that began
+	begun    int // the number of launchers that began after the first
 }
 
 func newLaunches(most int) launches {
 	return launches{most: most, of: map[int64]int{}, finished: map[int64]map[int]bool{}, over: map[int]bool{}}
 }
 
-// finish ends the script of a slot with 0, if it is to end.
+// finish ends the script of a slot with exit code 0, if the script is to end now.
 func (w *world) finish(slot int) {
 	a := w.agents[slot]
 	if a.dead || a.exited || a.launch != w.ending || a.state != protocol.StateRunning ||
@@ -47,14 +48,14 @@ func (w *world) finish(slot int) {
 	w.notef("slot %d has finished launcher %d in generation %d", slot, a.launch, a.gen)
 }
 
-// endScripts makes the scripts of the present launcher end from now on.
+// endScripts makes the scripts of the present launcher end.
 func (w *world) endScripts() {
 	if w.most > 0 {
 		w.ending = w.state.members.Launch()
 	}
 }
 
-// pass is the agent's side of launchers that are over: it reports whether its own is.
+// pass reports whether a directive says that the launcher of a slot is over, and ends that launcher.
 func (w *world) pass(slot int, d protocol.Directive) bool {
 	a := w.agents[slot]
 	if w.most == 0 || d.Launch <= a.launch {
@@ -72,7 +73,7 @@ func (w *world) pass(slot int, d protocol.Directive) bool {
 	return true
 }
 
-// begins: another launcher waits for its first generation; memory stays.
+// begins starts another launcher, which waits for its first generation. The pod keeps its memory.
 func (a *simAgent) begins(launch int) {
 	a.launch = launch
 	if a.state = protocol.StateHalted; a.gen == 0 {
@@ -84,7 +85,8 @@ func (a *simAgent) begins(launch int) {
 	}
 }
 
-// checkLaunch: all pods of a generation are at one launcher, which has restored nothing of those before.
+// checkLaunch checks that all pods of a generation are at the same launcher, and that the generation restores no step of an earlier
+// launcher.
 func (w *world) checkLaunch(slot int, run protocol.Run) {
 	a := w.agents[slot]
 	if of, known := w.of[run.Number]; known && of != a.launch {
@@ -100,7 +102,7 @@ func (w *world) checkLaunch(slot int, run protocol.Run) {
 	}
 }
 
-// noteLaunch records that the core has reached another launcher: acknowledged steps of earlier ones are no longer promised.
+// noteLaunch records that the core has reached another launcher. Acknowledged steps of earlier launchers are no longer promised.
 func (w *world) noteLaunch(was, now *Record) {
 	if now.Launch.Number < was.Launch.Number {
 		w.failf("launchers only rise", "%d after %d", now.Launch.Number, was.Launch.Number)
@@ -116,8 +118,8 @@ func (w *world) noteLaunch(was, now *Record) {
 }
 
 // TestCrashBetweenLaunchers ends the coordinator, an agent or a pod at every event from the end of the first launcher's scripts until the
-// second one's ranks run on all pods, before and after pending writes have reached the store. In each case each launcher returns once all
-// of its ranks have finished, the second begins at step 0 on all pods together, and nothing counts as a failure but what is one.
+// ranks of the second launcher run on all pods, before and after pending writes have reached the store. In each history a launcher returns
+// once all of its ranks have finished, the second launcher begins at step 0 on all pods together, and only real failures count as failures.
 func TestCrashBetweenLaunchers(t *testing.T) {
 	for name, c := range map[string]struct {
 		failures int
@@ -181,7 +183,7 @@ func launchWithCrash(t *testing.T, at int, arrives bool, failures int, then func
 			w.failf("every point leads to the second launcher", "phase %s launcher %d generation %d: %s", w.state.Record.Phase, w.state.members.Launch(), w.state.generation.Number, w.state.waitsFor())
 		}
 		if w.state.members.Launch() == 1 {
-			w.endScripts() // again if the coordinator did not receive that all had ended
+			w.endScripts() // again, in case the coordinator did not receive that all scripts had ended
 		}
 		for slot := range w.agents {
 			w.finish(slot)

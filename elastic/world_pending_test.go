@@ -11,11 +11,11 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// outside is the environment of a world's gang: nodes that fail and heal, the controller that replaces pods, and storage.
+// outside is what surrounds the gang of a world: nodes that fail and recover, the controller that replaces pods, and storage.
 type outside struct {
 	unstored  bool // agents without storage
-	mute      bool // agents that do not confirm the barrier
-	babbles   bool // agents that report ever other failed fetches
+	mute      bool // agents do not confirm the barrier
+	babbles   bool // in each report agents list other failed fetches
 	level     []Termination
 	delivered []Termination
 	suspended bool          // the Job is suspended
@@ -24,20 +24,20 @@ type outside struct {
 	files     map[protocol.Mark]map[int]seal // by rank
 	torn      map[protocol.Mark]bool
 
-	pendingOnce map[string]bool // was ever in a delivered level, or left by itself
+	pendingOnce map[string]bool // was in a level that was delivered, or is being deleted
 	durable     int
 	fetches     int
 	replaced    int
 	healed      int
 	mended      int
 	seeks       []Slot               // queries to the API server
-	heardAt     map[string]time.Time // by pod: its agent's last report
+	heardAt     map[string]time.Time // when each pod's agent last reported
 	silenced    int
-	deafened    int                    // of them those that were more than half of the gang
+	deafened    int                    // slots among them, while these were more than half of the gang
 	untold      map[protocol.Mark]bool // stored steps that may or may not have been given up
 	drains      int
 	stuck       int
-	full        int // events at which as much was known of fetches that could not be done as may be
+	full        int // number of events at which the list of failed fetches was full
 }
 
 // zombie is a replaced pod that still runs.
@@ -46,10 +46,10 @@ type zombie struct {
 	agent *simAgent
 }
 
-// pod2 is an agent's state for storage and drains.
+// pod2 is the state of an agent that concerns storage and drains.
 type pod2 struct {
 	dead, leaving           bool
-	cut                     bool // its way to the coordinator
+	cut                     bool // the connection to the coordinator is cut
 	hold                    int64
 	copy                    protocol.Mark
 	manifested, fetchFailed protocol.Mark
@@ -68,7 +68,7 @@ func (a *simAgent) held(k *simRank) bool {
 
 func rankOf(slot, local int) int { return 2*slot + local }
 
-// obeyStorage is the agent's side of barrier, copies and fetches.
+// obeyStorage carries out what a directive orders about barrier, copies and fetches.
 func (w *world) obeyStorage(slot int, d protocol.Directive) {
 	a := w.agents[slot]
 	if w.unstored && (d.Copy != (protocol.Mark{}) || d.Manifest.Step != 0 || d.Fetch != (protocol.Mark{})) {
@@ -113,7 +113,7 @@ func (w *world) fetch(slot int, mark protocol.Mark) {
 	a := w.agents[slot]
 	if w.torn[mark] {
 		if w.rng.Intn(2) == 0 {
-			a.makeRoom(mark) // newer steps were given up before the file was read
+			a.makeRoom(mark) // newer steps were given up before the agent read the file
 		}
 		a.fetchFailed = mark
 		return
@@ -150,14 +150,14 @@ func (a *simAgent) makeRoom(mark protocol.Mark) {
 	}
 }
 
-// lose: acknowledged steps may be unavailable from now on.
+// lose is called when acknowledged steps may become unavailable.
 func (w *world) lose() {
 	if p := w.obtainable(); p.Compare(w.acked) < 0 {
 		w.acked = p
 	}
 }
 
-// obtainable is the newest acknowledged step that all ranks really hold, in living memory or in recorded storage.
+// obtainable returns the newest acknowledged step that all ranks really hold, in the memory of living pods or in recorded storage.
 func (w *world) obtainable() protocol.Point {
 	if w.state.generation.RestoreStep == StepUnknown {
 		return w.within(true)
@@ -183,7 +183,7 @@ func (w *world) has(p protocol.Point) bool {
 	return true
 }
 
-// acknowledged returns the steps up to the newest acknowledged one that a rank holds or the line has, newest first.
+// acknowledged returns, newest first, the steps up to the newest acknowledged one that some rank holds or that are on the line.
 func (w *world) acknowledged() []protocol.Point {
 	all := []protocol.Point{}
 	add := func(p protocol.Point) {
@@ -219,7 +219,7 @@ func (w *world) recorded(p protocol.Point, rank int) bool {
 	return slices.ContainsFunc(w.stored.Copies, func(c RankCopy) bool { return c.Rank == rank && c.Point() == p && !w.torn[c.Mark] })
 }
 
-// checkReplace: a pod is replaced only while it must be, and only once that is stored.
+// checkReplace checks that a pod is replaced only while it must be, and only after the replacement is stored.
 func (w *world) checkReplace(d Termination) {
 	committed := slices.ContainsFunc(w.stored.Recoveries, func(r Recovery) bool {
 		return slices.ContainsFunc(r.Replaced, func(o Replacement) bool { return o.Pod == d.Pod })
@@ -227,7 +227,7 @@ func (w *world) checkReplace(d Termination) {
 	listed := slices.ContainsFunc(w.delivered, func(o Termination) bool { return o.Pod == d.Pod })
 	leaving := slices.ContainsFunc(w.agents, func(a *simAgent) bool { return a.pod.UID == d.Pod && a.leaving })
 	m := w.state.members.At(d.Slot)
-	orphan := m.Known() && m.Pod().UID != d.Pod // nothing of it runs, as far as is known
+	orphan := m.Known() && m.Pod().UID != d.Pod // as far as the core knows, no rank runs in the pod
 	switch {
 	case !w.pendingOnce[d.Pod]:
 		w.failf("a pod is replaced only while that is pending", "%+v was never", d)
@@ -240,7 +240,7 @@ func (w *world) checkReplace(d Termination) {
 	w.replaced++
 }
 
-// checkCopies: a fenced pod's copy is never recorded, and every recorded step is in storage.
+// checkCopies checks that no copy of a fenced pod is recorded, and that every recorded step is in storage.
 func (w *world) checkCopies(was, now *Record) {
 	for _, c := range now.Copies {
 		if _, ok := w.files[c.Mark][c.Rank]; !ok {
@@ -278,7 +278,7 @@ func (w *world) outsideChaos(slot int) {
 		w.muted(slot)
 	case p < 60 && len(w.level) > 0: // a node heals
 		i := w.rng.Intn(len(w.level))
-		if w.level[i].Cause == replacements.PodDeleted { // a deletion is not withdrawn
+		if w.level[i].Cause == replacements.PodDeleted { // a deletion cannot be withdrawn
 			return
 		}
 		w.level = slices.Delete(slices.Clone(w.level), i, i+1)
@@ -286,7 +286,7 @@ func (w *world) outsideChaos(slot int) {
 	case p < 66 && !w.listed(a):
 		w.level = append(slices.Clone(w.level), w.terminationOf(slot, false))
 		w.notef("slot %d is to be replaced", slot)
-	case p < 69: // the node is silent, and the pod there may live or not
+	case p < 69: // the node is silent; its pod may be alive or not
 		w.level = slices.DeleteFunc(slices.Clone(w.level), func(d Termination) bool { return d.Pod == a.pod.UID })
 		d := w.terminationOf(slot, true)
 		if a.leaving {
@@ -325,15 +325,15 @@ func (w *world) terminationOf(slot int, dead bool) Termination {
 	return Termination{Slot: Slot(slot), Pod: a.pod.UID, Name: a.pod.Name, Cause: "GPUFellOff", At: w.now, Dead: dead}
 }
 
-// deleted deletes a slot's pod; its agent gets SIGTERM, and the API server reports the deletion.
+// deleted deletes the pod of a slot. Its agent gets SIGTERM, and the API server reports the deletion.
 func (w *world) deleted(slot int) {
 	a, d := w.agents[slot], w.terminationOf(slot, false)
 	a.leaving, d.Cause = true, replacements.PodDeleted
 	w.level = append(slices.DeleteFunc(slices.Clone(w.level), func(o Termination) bool { return o.Pod == d.Pod }), d)
 }
 
-// deleteJob deletes the Job in any phase of its gang, and terminates its pods. Each pod that reports may exit at once, and nothing more is
-// done for the gang.
+// deleteJob deletes the Job in any phase of its gang, and terminates its pods. Each pod that reports may exit at once, and the coordinator
+// does nothing more for the gang.
 func (w *world) deleteJob() {
 	step := func(e Event) {
 		notified := false
@@ -389,7 +389,7 @@ func (w *world) deliverLevel() {
 	w.apply(level(slices.Clone(w.level)))
 }
 
-// level is the controller's level of pods that must be replaced.
+// level returns the controller's level for these pods.
 func level(pods []Termination) Event {
 	if len(pods) > 0 && pods[0].Cause == replacements.JobSuspended {
 		return Suspended{Pods: pods}
@@ -408,7 +408,7 @@ func (w *world) carryOut() {
 	w.apply(Released{Pod: d.Pod, At: w.now})
 }
 
-// swap removes a pod from the job; another one is created.
+// swap removes a pod from its Job, and creates another pod.
 func (w *world) swap(d Termination) {
 	w.level = slices.DeleteFunc(slices.Clone(w.level), func(o Termination) bool { return o.Pod == d.Pod })
 	if a := w.agents[d.Slot]; a.pod.UID == d.Pod {
@@ -419,7 +419,7 @@ func (w *world) swap(d Termination) {
 	}
 }
 
-// crashReplacing: a pending replacement is carried out, or not; no component reports it.
+// crashReplacing ends the controller during a replacement: the replacement is carried out or not, and is not reported.
 func (w *world) crashReplacing() {
 	for _, d := range w.replacing {
 		if w.rng.Intn(2) == 0 {
@@ -452,13 +452,13 @@ func (w *world) settleOutside() {
 	}
 }
 
-// muted cuts the connection to one or several agents for minutes; some of them report in between.
+// muted cuts the connection of one or several agents for minutes; some of them report once in that time.
 func (w *world) muted(slot int) {
 	off := []int{slot}
 	if w.rng.Intn(2) == 0 {
 		off = w.rng.Perm(len(w.agents))[:1+w.rng.Intn(len(w.agents))]
 	}
-	began := w.now // queries to the API server are certain only from now on
+	began := w.now // answers of the API server are certain only from now on
 	for range 7 + w.rng.Intn(20) {
 		for _, slot := range off {
 			w.apply(Detached{Slot: Slot(slot), Pod: w.agents[slot].pod.UID})
@@ -490,7 +490,7 @@ func (w *world) muted(slot int) {
 	}
 }
 
-// noteStuck records pods that were given up because they do not halt.
+// noteStuck records the pods that were given up because they do not halt.
 func (w *world) noteStuck() {
 	for _, d := range w.state.rec().PendingReplacements {
 		if d.Cause == replacements.HaltTimeout && !w.pendingOnce[d.Pod] {
@@ -500,13 +500,13 @@ func (w *world) noteStuck() {
 	}
 }
 
-// silent: a slot keeps the gang from halting, and sends no reports.
+// silent reports whether a slot keeps the gang from halting and sends no reports.
 func (w *world) silent(slot int) bool {
 	m := w.state.members.At(Slot(slot))
 	return w.state.Record.Phase == Halting && w.state.run.halting.watch.Awaited(Slot(slot), w.now) && !m.Attached()
 }
 
-// mostSilent: several agents keep the gang from halting, or were given up for it, and these are more than half.
+// mostSilent reports whether the agents that keep the gang from halting, or were given up for that, are several and more than half.
 func (w *world) mostSilent() bool {
 	n := 0
 	for slot := range w.agents {
@@ -517,7 +517,7 @@ func (w *world) mostSilent() bool {
 	return n > 1 && 2*n > len(w.agents)
 }
 
-// seek answers queries for holders, and checks how long a given-up pod was silent.
+// seek answers queries for slot holders, and checks how long a given-up pod was silent.
 func (w *world) seek() {
 	for len(w.seeks) > 0 {
 		slot := w.seeks[0]

@@ -13,17 +13,17 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-// world is a gang with its agents, a store, and connections between them that lose, double and delay messages. Reports are reordered as
-// well, because those of an older stream may be read last. It checks the named properties of package elastic at every step.
+// world is a gang with its agents, a store, and connections between them that lose, double and delay messages. Reports are also reordered,
+// because the coordinator may read reports of an older stream last. world checks the promises of package elastic after every event.
 type world struct {
 	t       *testing.T
 	rng     *rand.Rand
 	now     time.Time
 	state   *State
-	was     *Record // of wasOf, after the event before
+	was     *Record // copy of wasOf after the previous event
 	wasOf   *State
 	stored  Record
-	pending []Persist // on their way to the store
+	pending []Persist // writes on their way to the store
 	agents  []*simAgent
 	reports [][]Reported
 	orders  [][]protocol.Directive
@@ -38,15 +38,15 @@ type world struct {
 	faults // evidence for verdicts
 
 	outside // terminations and storage
-	*shelf  // retained steps; nil: nothing is removed
+	*shelf  // retained steps; nil: no step is removed
 
-	branches // what people went back to
+	branches // rollbacks that users requested
 
-	launches // what the command runs one after another
+	launches // the launchers that the command runs one after another
 }
 
 type seal struct {
-	step, born int64 // the generation that made it: what restores must agree on
+	step, born int64 // the generation that trained the step: all ranks must restore the same
 	branch     int64
 }
 
@@ -74,7 +74,7 @@ type simAgent struct {
 	seq          uint64
 	exited       bool
 
-	pod2 // what is of protocol 2
+	pod2 // what agents do about storage and drains
 }
 
 func newWorld(t *testing.T, seed int64, members int) *world {
@@ -152,7 +152,7 @@ func (w *world) report(a *simAgent) protocol.Report {
 	if !w.mute {
 		r.BarrierStep = a.hold
 	}
-	if w.babbles && a.fetchFailed == (protocol.Mark{}) { // no such step was ever stored
+	if w.babbles && a.fetchFailed == (protocol.Mark{}) { // a step that was never stored
 		r.FetchFailed = protocol.Mark{Step: 1<<40 + int64(a.seq), Generation: 1}
 	}
 	return r
@@ -162,7 +162,7 @@ func (w *world) send(slot int) {
 	w.reports[slot] = append(w.reports[slot], Reported{Slot: Slot(slot), Pod: w.agents[slot].pod, Report: w.report(w.agents[slot])})
 }
 
-// apply passes an event to the core and its effects to the connections.
+// apply passes an event to the core, and its effects to the connections.
 func (w *world) apply(e Event) {
 	if w.wasOf != w.state {
 		w.was, w.wasOf = w.state.rec(), w.state
@@ -222,7 +222,7 @@ func (w *world) apply(e Event) {
 	}
 }
 
-// obey is the agent's side of the protocol.
+// obey carries out a directive in the agent of a slot.
 func (w *world) obey(slot int, d protocol.Directive) {
 	a := w.agents[slot]
 	if d.Generation < a.reported || a.exited || a.dead {
@@ -280,15 +280,15 @@ func (w *world) start(slot int, run protocol.Run) {
 	w.notef("slot %d starts generation %d of branch %d from %v", slot, run.Number, run.Branch, run.Restores())
 }
 
-// discard drops what a restored point gives up.
+// discard drops the steps that a restore gives up.
 func (a *simAgent) discard(restore protocol.Point) {
 	for i := range a.ranks {
 		a.ranks[i].sealed = slices.DeleteFunc(a.ranks[i].sealed, func(s seal) bool { return restore.GivesUp(s.point()) })
 	}
 }
 
-// checkSameBirth: all ranks restore the same training's step, not another one's of the same number, nor one that a later generation gave
-// up.
+// checkSameBirth checks that all ranks restore the same state: not a step of the same number from another generation, nor one that a later
+// generation gave up.
 func (w *world) checkSameBirth(run protocol.Run) {
 	born := int64(-1)
 	for _, a := range w.agents {
@@ -322,7 +322,7 @@ func (w *world) checkSameBirth(run protocol.Run) {
 	}
 }
 
-// train makes one rank finish a step and, with a free slot, seal it.
+// train makes one rank finish a step and, if a slot is free, seal it.
 func (w *world) train(slot, local int) {
 	a := w.agents[slot]
 	k := &a.ranks[local]
@@ -373,7 +373,7 @@ func (w *world) kill(slot, local int, e protocol.Exit) {
 	w.notef("slot %d rank %d ends with %d", slot, local, e.Code)
 }
 
-// chaos does one random event.
+// chaos plays one random event.
 func (w *world) chaos() {
 	slot, local := w.rng.Intn(len(w.agents)), w.rng.Intn(2)
 	a := w.agents[slot]
@@ -404,9 +404,9 @@ func (w *world) chaos() {
 		w.kill(slot, local, protocol.Exit{Code: 137, Signal: 9})
 	case p < 972:
 		w.kill(slot, local, protocol.Exit{Code: 1, Traceback: fmt.Sprintf("ValueError: bug %d", w.rng.Intn(1000000))})
-	case p < 980: // the agent is killed and takes its ranks over
+	case p < 980: // the agent is killed; the next agent takes over its ranks
 		a.inc++
-	case p < 983: // the container comes back without its ranks, memory stays
+	case p < 983: // the container restarts without its ranks; memory stays
 		a.inc++
 		a.launch = 1
 		if members.Ran(a.state) {
@@ -440,7 +440,7 @@ func (w *world) replace(slot int) {
 	w.notef("slot %d has a new pod", slot)
 }
 
-// crash ends the coordinator; pending writes reach the store or not.
+// crash ends the coordinator. Pending writes reach the store or not.
 func (w *world) crash() {
 	w.noteBest()
 	if w.rng.Intn(2) == 0 {
@@ -484,7 +484,7 @@ func (w *world) deliverReport(slot int) {
 	}
 	i := w.rng.Intn(len(q)) // out of order
 	r := q[i]
-	if w.rng.Intn(4) > 0 { // else it will come twice
+	if w.rng.Intn(4) > 0 { // otherwise the message comes twice
 		w.reports[slot] = slices.Delete(q, i, i+1)
 	}
 	if w.rng.Intn(10) == 0 {
@@ -493,8 +493,8 @@ func (w *world) deliverReport(slot int) {
 	w.apply(r)
 }
 
-// deliverOrder loses directives and doubles them. An older one never follows a newer one: an agent has one stream at a time, and
-// reads the next once that has ended.
+// deliverOrder loses some directives and delivers some twice. An older directive never follows a newer one: an agent has one stream at a
+// time, and opens the next one after the previous has ended.
 func (w *world) deliverOrder(slot int) {
 	if q := w.orders[slot]; len(q) > 0 && w.rng.Intn(10) > 0 {
 		i := w.rng.Intn(len(q))
@@ -525,10 +525,10 @@ func (w *world) settle() {
 	}
 }
 
-// faults are the world's faults, independent of the core's view.
+// faults has the faults that the world has played, independent of the core.
 type faults struct {
-	// bugs are the failures of scripts, by rank; done counts events that may cost a restart, bests the best steps, with done before each.
-	// What the store never got, the next coordinator does not know.
+	// bugs has the failures of scripts, by rank. done counts events that may cost a restart. bests has the best steps, with done before
+	// each; a best step that was not stored is unknown to the next coordinator.
 	bugs  map[int]int
 	done  int
 	bests []best
@@ -539,7 +539,7 @@ type best struct {
 	done int
 }
 
-// fault counts one thing that may cost a restart.
+// fault counts one event that may cost a restart.
 func (w *world) fault() {
 	w.noteBest()
 	w.done++
@@ -551,8 +551,8 @@ func (w *world) noteBest() {
 	}
 }
 
-// forgetBests: another coordinator counts from the stored best step, and a gang after a rollback from its restore point. That is no
-// progress.
+// forgetBests: after a new coordinator started, steps count as progress again above the stored best step, and after a rollback above its
+// restore point.
 func (w *world) forgetBests(step int64) {
 	w.bests = slices.DeleteFunc(w.bests, func(b best) bool { return b.step > step })
 	if last := w.bests[len(w.bests)-1]; last.step < step {
@@ -560,7 +560,7 @@ func (w *world) forgetBests(step int64) {
 	}
 }
 
-// checkVerdict: a gang is given up only for its own faults: a script that failed twice, or too many restarts without progress.
+// checkVerdict checks that a gang is given up only for its own faults: a script that failed twice, or too many restarts without progress.
 func (w *world) checkVerdict(v Verdict) {
 	switch v.Reason {
 	case ReasonSameFailureTwice:
@@ -597,7 +597,7 @@ func (w *world) checkSettled() {
 	}
 }
 
-// TestProperties plays random histories; a seed that fails is printed by the subtest's name.
+// TestProperties plays random histories. The name of a failing subtest is its seed.
 func TestProperties(t *testing.T) {
 	generations, failures, verdicts := int64(0), 0, 0
 	durable, fetches, replaced, drains, mended, silenced, deafened, stuck, full := 0, 0, 0, 0, 0, 0, 0, 0, 0

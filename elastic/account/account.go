@@ -1,6 +1,6 @@
-// Package account records what failures and recoveries cost a gang: its progress, the budget of restarts, and the duration of each
-// recovery. Only progress refills the budget. Each recovery is closed once and counted once. Unknown recomputed steps are reported as
-// unknown.
+// Package account records what failures and recoveries cost a gang: the gang's progress, its budget of restarts, and
+// the duration of each recovery. The budget is refilled by progress and when another launcher begins. Each recovery is
+// closed once and counted once. If the number of recomputed steps is unknown, the account says so.
 package account
 
 import (

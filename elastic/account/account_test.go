@@ -16,12 +16,12 @@ func failed(message string) cause.Cause {
 	return cause.Cause{Code: cause.RankFailed, ExitCode: 1, Message: message}
 }
 
-// fail ends a generation, and opens the account of its recovery.
+// fail ends a generation by a failure, and opens the account of the recovery.
 func fail(a *Account, g Generation, c cause.Cause, at time.Time) *Recovery {
 	return a.Open(Opening{Cause: c, EndedAt: at, DetectedAt: at}, g)
 }
 
-// TestTheRecordStaysSmall: however many pods are replaced, the record has only a part of the completed replacements, and all others.
+// TestTheRecordStaysSmall: however many pods are replaced, the record lists only some of the completed replacements, and all others.
 func TestTheRecordStaysSmall(t *testing.T) {
 	const pods = 200
 	a := New(Recorded{})
@@ -30,7 +30,7 @@ func TestTheRecordStaysSmall(t *testing.T) {
 		for i := range pods {
 			pod := fmt.Sprintf("%d-%d", round, i)
 			a.Replace(round, replacements.Termination{Pod: pod}, members.Pod{})
-			if i < pods-1 { // the last one is still in its Job
+			if i < pods-1 { // the last pod is still in its Job
 				a.NoteReleased(pod, start)
 			}
 		}
@@ -50,7 +50,7 @@ func TestTheRecordStaysSmall(t *testing.T) {
 	}
 }
 
-// TestProgressRefills: a newer step than any before refills the budget; a user's limit is counted separately.
+// TestProgressRefills: a step newer than any before refills the budget. A limit that a user set is counted separately.
 func TestProgressRefills(t *testing.T) {
 	a := New(Recorded{Budget: Budget{Restarts: 7, WithoutProgress: 4}, BestStep: 20, Before: 6})
 	if left := a.RestartsLeft(0, false); left != 6 {
@@ -72,7 +72,7 @@ func TestProgressRefills(t *testing.T) {
 	}
 }
 
-// TestSeenBefore: the same failure counts as repeated until there is progress; causes that are no failure may lie in between.
+// TestSeenBefore: the same failure counts as repeated until there is progress, also if other causes that are no failures lie in between.
 func TestSeenBefore(t *testing.T) {
 	a, c := New(Recorded{}), failed("ValueError: x")
 	c.Suspect = cause.SuspectBus
@@ -90,8 +90,8 @@ func TestSeenBefore(t *testing.T) {
 	}
 }
 
-// TestFailsToRestore: a step is given up if the same failure to restore it repeats before all have restored, however long ago it was and
-// whichever pods left since; if each try fails for another reason, after three.
+// TestFailsToRestore: a step is given up if the same failure to restore it occurs twice before all ranks have restored it, however much
+// later and whichever pods were replaced since. If each try fails for another reason, the step is given up after three tries.
 func TestFailsToRestore(t *testing.T) {
 	grew, full := cause.Cause{Code: cause.RestoreFailed, Message: "RestoreError: groups"}, cause.Cause{Code: cause.RestoreFailed, Message: "MemoryError: full"}
 	away, displaced := cause.Cause{Code: cause.RestoreFailed, Message: "OSError: away"}, cause.Cause{Code: cause.PodReplaced}
@@ -99,9 +99,9 @@ func TestFailsToRestore(t *testing.T) {
 	a.recoveries = []Recovery{{Generation: 1, RestoreStep: 12, Restore: NotReached, FirstStep: NotReached, Cause: failed("killed")}}
 	for generation, step := range []struct {
 		c        cause.Cause
-		begins   int64 // the step from which the next generation begins
+		begins   int64 // the step that the next generation restores
 		restored bool
-		want     bool // that it is given up where grew is next
+		want     bool // the step is given up, where grew is the next one
 	}{
 		{c: grew, begins: 12, want: true},
 		{c: displaced, begins: 12, want: true},
@@ -125,7 +125,7 @@ func TestFailsToRestore(t *testing.T) {
 	}
 }
 
-// TestANodeIsToBlame: a failure in the slot of a pod with a sick node is attributed to the node, and costs no restart.
+// TestANodeIsToBlame: a failure in the slot of a pod whose node is sick is attributed to the node, and costs no restart.
 func TestANodeIsToBlame(t *testing.T) {
 	for why, want := range map[string]cause.Code{
 		"XidFatal":               cause.PodReplaced,
@@ -142,7 +142,7 @@ func TestANodeIsToBlame(t *testing.T) {
 	}
 }
 
-// TestEachRecoveryIsCountedOnce: the cost of a recovery is counted when it ends, or when the next one begins.
+// TestEachRecoveryIsCountedOnce: the cost of a recovery is counted when the recovery ends or when the next one begins.
 func TestEachRecoveryIsCountedOnce(t *testing.T) {
 	a := New(Recorded{Figures: Figures{StepTime: time.Second}})
 	g := Generation{Number: 1}
@@ -164,7 +164,7 @@ func TestEachRecoveryIsCountedOnce(t *testing.T) {
 	}
 }
 
-// TestExcuses: port conflicts and late launchers spend no restart until there are too many in a row.
+// TestExcuses: port conflicts and late launchers cost no restart until there are too many in a row.
 func TestExcuses(t *testing.T) {
 	a, conflict := New(Recorded{}), cause.Cause{Code: cause.PortConflict}
 	for i := range MaxExcused {

@@ -1,6 +1,7 @@
-// Package barrier brings the ranks of a gang to one step and reports when all of them stay there. The step is ahead of every rank when it
-// is chosen. It is only raised, and only when the ranks can no longer meet at it. Ranks count as staying only after no rank has moved for
-// long enough that the step must have reached all of them.
+// Package barrier chooses the step at which all ranks of a gang stay, and determines when all of them have stayed
+// there. The step is ahead of the newest step that any rank has reported. It is only raised, and only if the ranks can
+// no longer meet at it. Ranks count as staying once no rank has moved for so long that the step must have reached all
+// of them, or for a maximal time.
 package barrier
 
 import "time"

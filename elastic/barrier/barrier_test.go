@@ -14,12 +14,13 @@ var (
 	pace  = barrier.Pace{Step: 100 * time.Millisecond, Interval: 100 * time.Millisecond}
 )
 
-// at moves all ranks to a step, which all hold.
+// at returns the levels of ranks that have all finished a step and hold it.
 func at(step int64) barrier.Levels {
 	return barrier.Levels{Reported: step, LowestReported: step, Newest: step, CommonStep: step}
 }
 
-// TestHold: the barrier is ahead by the steps that ranks do in LeadTime, plus one; with an unknown pace, by two.
+// TestHold: the barrier is ahead of the newest reported step by the steps that ranks do in LeadTime, plus one. If the pace is unknown, it
+// is two steps ahead.
 func TestHold(t *testing.T) {
 	for step, want := range map[time.Duration]int64{0: 12, 100 * time.Millisecond: 14, time.Second: 12, time.Microsecond: 1010} {
 		b := barrier.Barrier{}
@@ -33,13 +34,13 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestHeld: ranks count as staying once none has moved for a short time after all agents passed the barrier on, for longer if some have not
-// confirmed that, and after most in any case.
+// TestHeld: ranks count as staying if none has moved for a short time after all agents have passed on the barrier step, for a longer time
+// if some agents have not confirmed that, and after most in any case.
 func TestHeld(t *testing.T) {
 	for name, tt := range map[string]struct {
 		passed bool
 		most   time.Duration
-		after  time.Duration // all are at the barrier
+		after  time.Duration // all ranks are at the barrier
 	}{
 		"all have passed it on": {true, time.Minute, barrier.RestConfirmed},
 		"nobody says so":        {false, time.Minute, time.Second},
@@ -57,7 +58,8 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestMove: the barrier moves once if all ranks saved different steps beyond it, and if some wait for others that stay.
+// TestMove: the barrier moves once if all ranks have saved different steps beyond it. It also moves if some ranks wait in a collective for
+// ranks that stay.
 func TestMove(t *testing.T) {
 	b := barrier.Barrier{}
 	b.Note(at(10), true, start)
@@ -77,7 +79,7 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestNotHeldElsewhere: ranks below the barrier, or beyond it and apart, do not count as staying.
+// TestNotHeldElsewhere: ranks below the barrier, or at different steps beyond it, do not count as staying.
 func TestNotHeldElsewhere(t *testing.T) {
 	for name, levels := range map[string]barrier.Levels{
 		"below": at(12),
@@ -93,11 +95,11 @@ func TestNotHeldElsewhere(t *testing.T) {
 	}
 }
 
-// TestRest: the required time without movement depends on when all had passed the barrier on, and on the interval of reports.
+// TestRest: how long ranks must not have moved depends on when all agents had passed on the barrier step, and on the interval of reports.
 func TestRest(t *testing.T) {
 	const slow = 3 * time.Second
 	for name, tt := range map[string]struct {
-		toldAt int64 // the reported step when all have passed the barrier on; 0: they never do
+		toldAt int64 // the reported step at which all agents have passed on the barrier step; 0: they never do
 		again  bool  // an agent without a coordinator releases its ranks
 		beat   time.Duration
 		rest   time.Duration
@@ -127,8 +129,8 @@ func TestRest(t *testing.T) {
 	}
 }
 
-// TestMoveOnlyWhereItMust: the hold moves on where each rank has saved a step beyond it and not the same one, and then not again; it moves
-// on where all are held and some have not saved what they finished, after the longer of patience and two steps.
+// TestMoveOnlyWhereItMust: the barrier moves once if each rank has saved a step beyond it and not the same one. It also moves if all ranks
+// are held and some have not saved the step that they finished, after the longer of patience and two steps.
 func TestMoveOnlyWhereItMust(t *testing.T) {
 	const hold = 14
 	for name, tt := range map[string]struct {
@@ -159,7 +161,7 @@ func TestMoveOnlyWhereItMust(t *testing.T) {
 	}
 }
 
-// TestMovesOnceForRanksThatAreApart: a second move could repeat for ever.
+// TestMovesOnceForRanksThatAreApart: ranks that are apart move the barrier only once, because they could be apart again for ever.
 func TestMovesOnceForRanksThatAreApart(t *testing.T) {
 	b := barrier.Barrier{}
 	b.Note(at(10), true, start)
@@ -173,7 +175,7 @@ func TestMovesOnceForRanksThatAreApart(t *testing.T) {
 	}
 }
 
-// TestAhead: ranks need the duration of each step up to the barrier.
+// TestAhead: the estimate is the duration of a step for each step up to the barrier.
 func TestAhead(t *testing.T) {
 	b := barrier.Barrier{}
 	b.Note(at(10), true, start)

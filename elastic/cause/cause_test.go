@@ -21,7 +21,7 @@ func text(t *testing.T, name string) string {
 	return string(b)
 }
 
-// exit is a rank's end, with its node's time.
+// exit returns a rank's exit at a time of its node's clock.
 func exit(rank, code, signal, atMs int, traceback string) Exit {
 	return Exit{
 		rank,
@@ -30,7 +30,7 @@ func exit(rank, code, signal, atMs int, traceback string) Exit {
 	}
 }
 
-// The tracebacks under testdata were written by PyTorch 2.15 with gloo on three ranks.
+// The tracebacks in testdata were written by PyTorch 2.15 with gloo on three ranks.
 func TestFirst(t *testing.T) {
 	peer, reset, late := text(t, "raise.0"), text(t, "kill.2"), text(t, "hang.0")
 	mine := "Traceback (most recent call last):\n  File \"train.py\", line 3, in receive\n    raise Lost()\nLost: rank 1 does not answer"
@@ -79,7 +79,7 @@ func TestFirst(t *testing.T) {
 	}
 }
 
-// The texts are PyTorch's and NCCL's.
+// These texts were written by PyTorch and NCCL.
 const (
 	watchdog = "[rank2]:[E616 03:31:38.928463388 ProcessGroupNCCL.cpp:684] [Rank 2] To avoid data inconsistency, we are taking the entire process down.\n" +
 		"terminate called after throwing an instance of 'c10::DistBackendError'\n" +
@@ -140,7 +140,7 @@ func TestSuspect(t *testing.T) {
 	}
 }
 
-// TestAccused: a peer is at fault if several pods name it, and no other one as often.
+// TestAccused: a peer is at fault if several pods name it, and no other peer is named as often.
 func TestAccused(t *testing.T) {
 	lost := func(rank int, peers ...string) Exit {
 		text := remote
@@ -235,8 +235,8 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// TestFirstOfSilentOnes: an exit code that a script chooses comes before an abort, whichever was earlier; one aborted rank beside others
-// that were ended is not the watchdog's.
+// TestFirstOfSilentOnes: an exit code that a script chooses comes before an abort, whichever was earlier. If one rank aborted and the
+// others were ended, the watchdog is not the cause.
 func TestFirstOfSilentOnes(t *testing.T) {
 	got, _ := First([]Exit{exit(0, 134, 6, 1, ""), exit(1, 3, 0, 9, "")})
 	if got.Rank != 1 || got.Weak {
@@ -251,7 +251,8 @@ func TestFirstOfSilentOnes(t *testing.T) {
 	}
 }
 
-// TestWeak: a cause that only follows from another one is marked so; the watchdog's cause names what it waited for.
+// TestWeak: a cause that only follows from another one is marked as weak. The cause of a watchdog's abort names what the watchdog waited
+// for.
 func TestWeak(t *testing.T) {
 	const waits = "it waited for other ranks in a collective"
 	for name, c := range map[string]struct {
@@ -322,7 +323,7 @@ func TestExternal(t *testing.T) {
 	}
 }
 
-// TestPrintable: the text has no control sequence for a terminal, and shows what was there.
+// TestPrintable: the text has no control sequence of a terminal, and shows which characters were there.
 func TestPrintable(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                    "",

@@ -1,6 +1,7 @@
-// Package cause finds, among the exits of all ranks of a gang, the one that failed first.
+// Package cause finds, among the exits of all ranks of a gang, the exit that came first.
 //
-// A rank that dies makes the others fail: their collectives break within milliseconds, on nodes whose clocks differ. So the result rests on
-// each rank's own error. Times only break ties, and a SIGKILL that was recorded soon after other exits counts as earlier. The result is the
-// same for the same exits in any order. A rank that ended because of another one is named only if there is no better candidate.
+// A rank that dies makes the other ranks fail within milliseconds, because their collectives break. Clocks of nodes
+// differ by more than that. So First compares the kind of each error before it compares times. A SIGKILL that was
+// recorded soon after other exits counts as earlier than these. A rank that ended because another rank had ended is
+// named only if there is no better candidate. The order in which exits are listed does not change the result.
 package cause

@@ -21,11 +21,11 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// TestTheLargestGangFitsIntoItsObject: all pods of the largest gang are evicted at once, half of them given up before because nobody heard
-// their agents, after all of them were replaced again and again, their names are long, each had something to say, and all ranks' state was
-// copied by drained pods.
+// TestTheLargestGangFitsIntoItsObject: the status of the largest gang fits into its object in the worst case. All pods are evicted at once.
+// Half of them were given up before because their agents sent no reports. All pods had been replaced again and again. Their names and
+// messages are long, and drained pods copied the state of all ranks.
 func TestTheLargestGangFitsIntoItsObject(t *testing.T) {
-	const most = 3 << 19 // what etcd takes: 1.5 MiB
+	const most = 3 << 19 // the largest request of etcd: 1.5 MiB
 	at := time.Unix(1_700_000_000, 0)
 	long := func(what string, i, length int) string {
 		return fmt.Sprintf("%s-%s-%d", what, strings.Repeat("x", length-len(what)-6), i)
@@ -122,7 +122,7 @@ func TestTheLargestGangFitsIntoItsObject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if room := most - len(wire); room < 64<<10 { // for what is not of the status
+	if room := most - len(wire); room < 64<<10 { // for all that is not in the status
 		t.Errorf("the Gang has %d bytes, %d are left", len(wire), room)
 	}
 	for what, part := range map[string]any{

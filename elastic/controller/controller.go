@@ -1,8 +1,11 @@
-// Package controller carries out the decisions of package elastic at the API server. It writes a Gang's status.run
-// under its own field manager, makes the job of a gang that was given up fail, and records events on the user's job.
-// It reports to the coordinator which pods must be replaced, because of their node or because they are being deleted,
-// and which Jobs are over; it releases pods to be replaced from their Job and makes sure that they are deleted. It
-// takes no decisions, and each of its actions may be done twice.
+// Package controller carries out the decisions of package elastic at the API server. It takes no decisions, and each of
+// its actions may be repeated.
+//
+//   - It writes status.run of a Gang, under a field manager of its own.
+//   - It makes the job of a gang that was given up fail, and records events on the job and the Gang.
+//   - It reports to the coordinator which pods must be replaced, because of their node or because they are being
+//     deleted, and which jobs are over.
+//   - It releases pods that are replaced from their Job and makes sure that they are deleted.
 package controller
 
 import (

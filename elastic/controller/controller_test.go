@@ -50,14 +50,14 @@ func objects(policy corev1.RestartPolicy, backoff int32) (*v1alpha1.Gang, *batch
 
 type bench struct {
 	*Controller
-	// api is the API server; the controller's client shows of Jobs what its cache keeps.
+	// api is the API server. Of a Job the controller's client returns only the fields that the cache keeps.
 	api      client.WithWatch
 	recorder *recorder
-	// before runs ahead of each write of a Gang's status.
+	// before is called before each write of a Gang's status.
 	before func()
-	// beforePatch runs ahead of each patch of a job.
+	// beforePatch is called before each patch of a job.
 	beforePatch func()
-	// patches are those of pods.
+	// patches are the patches of pods.
 	patches []string
 	// refuse makes patches of Job specs fail.
 	refuse bool
@@ -125,13 +125,13 @@ func newBench(t *testing.T, all ...client.Object) *bench {
 	return b
 }
 
-// isJob says whether an object is a Job, decoded or not.
+// isJob reports whether an object is a Job, typed or unstructured.
 func isJob(o client.Object) bool {
 	_, decoded := o.(*batchv1.Job)
 	return decoded || o.GetObjectKind().GroupVersionKind() == kinds.BatchJob{}.GroupVersionKind()
 }
 
-// admitPatch refuses a patch of an object with another UID or of another version, as the API server does.
+// admitPatch refuses a patch that names another UID or another version than the object has, as the API server does.
 func (b *bench) admitPatch(ctx context.Context, o client.Object, p client.Patch) error {
 	if isJob(o) && b.beforePatch != nil {
 		b.beforePatch()
@@ -165,7 +165,7 @@ func (b *bench) readJob(t *testing.T) *batchv1.Job {
 	return job
 }
 
-// recorder keeps the events on the job and those on the Gang.
+// recorder stores the events on the job and those on the Gang.
 type recorder struct{ onJob, onGang []string }
 
 func (r *recorder) Eventf(regarding, _ runtime.Object, kind, reason, _, note string, args ...any) {
@@ -176,7 +176,7 @@ func (r *recorder) Eventf(regarding, _ runtime.Object, kind, reason, _, note str
 	*on = append(*on, kind+" "+reason+" "+fmt.Sprintf(note, args...))
 }
 
-// event takes the oldest event on the job, which must stand on the Gang as well.
+// event returns and removes the oldest event on the job. The Gang must have the same event.
 func (b *bench) event(t *testing.T) string {
 	t.Helper()
 	if !slices.Equal(b.recorder.onJob, b.recorder.onGang) {
@@ -218,7 +218,8 @@ func TestPersistAndLoad(t *testing.T) {
 	}
 }
 
-// TestGangsBeyondTheLimitAreNotLoaded: one may be of a definition without it.
+// TestGangsBeyondTheLimitAreNotLoaded: a Gang larger than MaxMembers may exist, created while the definition had no limit. It is not
+// loaded.
 func TestGangsBeyondTheLimitAreNotLoaded(t *testing.T) {
 	for members, taken := range map[int32]bool{
 		-1:                      false,
@@ -249,7 +250,7 @@ func TestPersistNeverLowersAGeneration(t *testing.T) {
 	if err := b.Persist(t.Context(), key, elastic.Record{Generation: 2}); !errors.Is(err, ErrSuperseded) {
 		t.Errorf("generation 2 after 3: %v", err)
 	}
-	// Another leader writes generation 9 between this one's look and its write.
+	// Another leader writes generation 9 between this leader's read and its write.
 	once := false
 	b.before = func() {
 		if once {
@@ -270,8 +271,8 @@ func TestPersistNeverLowersAGeneration(t *testing.T) {
 	}
 }
 
-// Two processes believe that they lead. The one that reads last writes; the other one, which wakes later, writes
-// over nothing, though both know the same generation.
+// Two processes both act as leader. The process that read last writes its record. The write of the other process, which comes later, fails,
+// although both know the same generation.
 func TestPersistOfADeposedLeader(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 6)
 	b := newBench(t, g, job)
@@ -288,7 +289,7 @@ func TestPersistOfADeposedLeader(t *testing.T) {
 	if _, _, _, err := heir.Load(t.Context(), key); err != nil {
 		t.Fatal(err)
 	}
-	if err := write(b.Controller, 3); err != nil { // between the heir's look and its write
+	if err := write(b.Controller, 3); err != nil { // between the new leader's read and its write
 		t.Fatal(err)
 	}
 	if err := write(heir, 9); !errors.Is(err, ErrSuperseded) {
@@ -400,7 +401,7 @@ func TestEndOfAJobThatIsGone(t *testing.T) {
 	}
 }
 
-// TestEndOfAJobThatIsMadeAgain: the Job is deleted and created again under its name between the moment it is read and the patch.
+// TestEndOfAJobThatIsMadeAgain: the Job is deleted, and created again under its name, between the read and the patch.
 func TestEndOfAJobThatIsMadeAgain(t *testing.T) {
 	for name, policy := range map[string]corev1.RestartPolicy{
 		"its backoffLimit is lowered": corev1.RestartPolicyNever, "it is failed": corev1.RestartPolicyOnFailure,

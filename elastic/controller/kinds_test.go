@@ -31,7 +31,7 @@ import (
 // others are the kinds of other projects.
 var others = []kinds.Kind{kinds.VolcanoJob{}, kinds.JobSet{}, kinds.PyTorchJob{}}
 
-// foreign is an empty object of each of them.
+// foreign returns an empty object of each of these kinds.
 func foreign() (all []client.Object) {
 	for _, kind := range others {
 		u := &unstructured.Unstructured{}
@@ -41,7 +41,7 @@ func foreign() (all []client.Object) {
 	return all
 }
 
-// ofKind is the Gang and the object of a job of another kind, four pods large.
+// ofKind returns the Gang and the object of a job of another kind, with four pods.
 func ofKind(kind kinds.Kind, change ...func(*unstructured.Unstructured)) (*v1alpha1.Gang, *unstructured.Unstructured) {
 	version, name := kind.GroupVersionKind().ToAPIVersionAndKind()
 	g := &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train"}}
@@ -50,7 +50,7 @@ func ofKind(kind kinds.Kind, change ...func(*unstructured.Unstructured)) (*v1alp
 	return g, jobstest.Object(kind, jobName(key), "job-uid", change...)
 }
 
-// podOf is the member of a slot as the controller of its kind creates it. uid tells the pods of one name apart.
+// podOf returns the member of a slot as the controller of its kind creates it. uid distinguishes pods with one name.
 func podOf(kind kinds.Kind, slot int, uid string, change ...func(*corev1.Pod)) *corev1.Pod {
 	p := member(fmt.Sprintf("train-worker-%d", slot), slot, "n1", func(p *corev1.Pod) {
 		version, name := kind.GroupVersionKind().ToAPIVersionAndKind()
@@ -75,14 +75,14 @@ func podOf(kind kinds.Kind, slot int, uid string, change ...func(*corev1.Pod)) *
 	return &p
 }
 
-// child is the Job of a JobSet, which selects its pods by a label of its user's.
+// child returns the Job of a JobSet, which selects its pods by a label that its user set.
 func child() *batchv1.Job {
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train-worker-0", UID: "child-uid"}}
 	job.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "llama", batchv1.ControllerUidLabel: "child-uid"}}
 	return job
 }
 
-// newKindBench is a bench with a reader of jobs that watches all kinds.
+// newKindBench returns a bench with a reader of jobs that watches all kinds.
 func newKindBench(t *testing.T, all ...client.Object) (*bench, *jobstest.Server) {
 	b := newBench(t, all...)
 	server := jobstest.New(t, b.api)
@@ -90,7 +90,7 @@ func newKindBench(t *testing.T, all ...client.Object) (*bench, *jobstest.Server)
 	return b, server
 }
 
-// object reads the job as it is.
+// object reads the present object of the job.
 func (b *bench) object(t *testing.T, kind kinds.Kind) *unstructured.Unstructured {
 	t.Helper()
 	u := &unstructured.Unstructured{}
@@ -101,8 +101,8 @@ func (b *bench) object(t *testing.T, kind kinds.Kind) *unstructured.Unstructured
 	return u
 }
 
-// TestReleaseOfEachKind: the patch by which one pod leaves a job, as the API server gets it, and what it leaves of the pod. A second
-// call changes nothing.
+// TestReleaseOfEachKind prints the patch with which one pod is released from its job, as the API server receives it, and the pod after it.
+// A second call changes nothing.
 func TestReleaseOfEachKind(t *testing.T) {
 	out := &strings.Builder{}
 	for _, kind := range others {
@@ -127,7 +127,7 @@ func TestReleaseOfEachKind(t *testing.T) {
 	golden.File(t, "testdata/releases.txt", out.String())
 }
 
-// TestReleaseOfAPodThatIsBeingDeleted: it is marked like any other, as long as its job goes on.
+// TestReleaseOfAPodThatIsBeingDeleted: a pod that is being deleted is marked like any other pod, as long as its job runs.
 func TestReleaseOfAPodThatIsBeingDeleted(t *testing.T) {
 	for _, kind := range others {
 		for _, rests := range []bool{false, true} {
@@ -148,7 +148,7 @@ func TestReleaseOfAPodThatIsBeingDeleted(t *testing.T) {
 	}
 }
 
-// suspend has the object say that its user stopped it.
+// suspend makes the object suspended, as its user would.
 func suspend(kind kinds.Kind, u *unstructured.Unstructured) {
 	switch kind.(type) {
 	case kinds.VolcanoJob:
@@ -160,8 +160,8 @@ func suspend(kind kinds.Kind, u *unstructured.Unstructured) {
 	}
 }
 
-// TestReleaseDoesNotTrustOwners: whoever may patch a pod may name any owner. Which kind the job is says the Gang, and labels of a Job
-// that the UID does not prove stay.
+// TestReleaseDoesNotTrustOwners: a user who may patch a pod may name any owner in it. The controller reads the job's kind from the Gang.
+// Labels of a Job stay if the UID does not prove that the Job is the pod's.
 func TestReleaseDoesNotTrustOwners(t *testing.T) {
 	asJob := func(uid types.UID) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
@@ -198,8 +198,8 @@ func TestReleaseDoesNotTrustOwners(t *testing.T) {
 	}
 }
 
-// TestReplaceOfAJobThatIsNotThere: where the job is gone nothing is to be replaced; where its kind is not served for now, that is not
-// known, and the call is to be repeated.
+// TestReplaceOfAJobThatIsNotThere: if the job is gone, no pod is replaced. If its kind is not served at the moment, it is unknown whether
+// the job exists, and the call returns an error so that it is repeated.
 func TestReplaceOfAJobThatIsNotThere(t *testing.T) {
 	for _, kind := range others {
 		_, obj := ofKind(kind)
@@ -226,7 +226,8 @@ func TestReplaceOfAJobThatIsNotThere(t *testing.T) {
 	}
 }
 
-// TestEndOfEachKind: the object says that it failed and why, once; another object of its name, and one that has ended, stay as they are.
+// TestEndOfEachKind: the object gets, once, the status that it failed and the reason. Another object of the same name, and an object that
+// has ended, are not changed.
 func TestEndOfEachKind(t *testing.T) {
 	for _, kind := range others {
 		g, obj := ofKind(kind)
@@ -253,7 +254,7 @@ func TestEndOfEachKind(t *testing.T) {
 	}
 }
 
-// TestEndOfAnObjectThatChanges: what a kind's controller wrote since the object was read is not undone.
+// TestEndOfAnObjectThatChanges: the write keeps what the kind's controller wrote after the object was read.
 func TestEndOfAnObjectThatChanges(t *testing.T) {
 	for _, kind := range others {
 		g, obj := ofKind(kind)
@@ -274,8 +275,8 @@ func TestEndOfAnObjectThatChanges(t *testing.T) {
 	}
 }
 
-// TestNoPodOfAFailedPyTorchJobRuns: pods have some seconds to end by themselves; what the operator leaves then is evicted, also by a
-// process that comes later, until none is left, and others' pods are not.
+// TestNoPodOfAFailedPyTorchJobRuns: pods of a failed job have some seconds to end by themselves. Those that the operator leaves are evicted
+// until none is left, also by a process that starts later. Pods of other jobs are not evicted.
 func TestNoPodOfAFailedPyTorchJobRuns(t *testing.T) {
 	kind := kinds.PyTorchJob{}
 	g, obj := ofKind(kind)
@@ -296,7 +297,7 @@ func TestNoPodOfAFailedPyTorchJobRuns(t *testing.T) {
 	if err := b.Persist(t.Context(), key, elastic.Record{Generation: 2, Phase: elastic.GivenUp, Verdict: &v}); err != nil {
 		t.Fatal(err)
 	}
-	b.Controller = New(b.Options) // whose predecessor was killed here
+	b.Controller = New(b.Options) // the previous process was killed here
 	if res, err := b.Reconcile(t.Context(), req); err != nil || res.RequeueAfter <= 0 {
 		t.Fatalf("later: %+v, %v", res, err)
 	}
@@ -324,7 +325,7 @@ func TestNoPodOfAFailedPyTorchJobRuns(t *testing.T) {
 	}
 }
 
-// evictions has them succeed, and records pods with the UID that each names.
+// evictions makes evictions succeed, and records each pod with the UID in the request.
 func (b *bench) evictions(t *testing.T) *[]string {
 	t.Helper()
 	told := &[]string{}
@@ -337,8 +338,8 @@ func (b *bench) evictions(t *testing.T) *[]string {
 	return told
 }
 
-// TestAPodOfTheSameName: the next pod of a Volcano Job and of a PyTorchJob has the name of the one before, which was marked by a
-// process that was killed then. The marked one goes, and the next one fills its slot and stays.
+// TestAPodOfTheSameName: the replacement pod of a Volcano Job or a PyTorchJob has the name of the earlier pod. A process that was then
+// killed had marked the earlier pod. The marked pod is deleted; the replacement pod gets its slot and stays.
 func TestAPodOfTheSameName(t *testing.T) {
 	for _, kind := range []kinds.Kind{kinds.VolcanoJob{}, kinds.PyTorchJob{}} {
 		g, obj := ofKind(kind)
@@ -385,7 +386,8 @@ func TestAPodOfTheSameName(t *testing.T) {
 	}
 }
 
-// TestRefillOfAJobSet: its Job is asked for the next pod where the slot stays empty, and the JobSet stays as it is.
+// TestRefillOfAJobSet: if a slot stays empty, the Job of the JobSet is changed so that its controller creates the pod. The JobSet itself is
+// not changed.
 func TestRefillOfAJobSet(t *testing.T) {
 	kind := kinds.JobSet{}
 	g, obj := ofKind(kind)
@@ -406,7 +408,7 @@ func TestRefillOfAJobSet(t *testing.T) {
 	}
 }
 
-// TestWhatBecomesOfEachKind: what the coordinator receives about a gang of which one pod is being deleted.
+// TestWhatBecomesOfEachKind prints what the coordinator receives about a gang of which one pod is being deleted.
 func TestWhatBecomesOfEachKind(t *testing.T) {
 	ended := func(kind kinds.Kind) func(*unstructured.Unstructured) {
 		return func(u *unstructured.Unstructured) {
@@ -454,7 +456,7 @@ func TestWhatBecomesOfEachKind(t *testing.T) {
 	}
 }
 
-// TestAJobThatRunsIsNotReadAgain: that a job is not over says what is kept of it.
+// TestAJobThatRunsIsNotReadAgain: the stored state of the job shows that it is not over, so its object is not read again.
 func TestAJobThatRunsIsNotReadAgain(t *testing.T) {
 	for _, kind := range others {
 		g, obj := ofKind(kind)
@@ -473,8 +475,8 @@ func TestAJobThatRunsIsNotReadAgain(t *testing.T) {
 	}
 }
 
-// TestAHiddenPodIsShownAgain: a pod whose deletion was asked for and did not begin is the job's again after a while. One that is being
-// deleted, or was released, stays hidden.
+// TestAHiddenPodIsShownAgain: if a pod's deletion was requested and did not begin, the pod belongs to the job again after a while. A pod
+// that is being deleted or was released stays hidden.
 func TestAHiddenPodIsShownAgain(t *testing.T) {
 	hidden := func(p *corev1.Pod) { delete(p.Labels, kinds.FoundBy) }
 	stays := func(p *corev1.Pod) { p.Finalizers = []string{"test/stays"} }

@@ -14,8 +14,8 @@ import (
 	"holdfast.dev/holdfast/elastic/coordinator"
 )
 
-// TestNodeEndsAPod: an agent's word that it was told to end terminations its pod once the node says that it shuts down, and never by
-// itself.
+// TestNodeEndsAPod: an agent reports that it received SIGTERM. Its pod is listed as terminating only if the node shows a reason, such as a
+// shutdown.
 func TestNodeEndsAPod(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 0)
 	a, p := on(member("a", 0, "n1")), on(member("b", 1, "n2"))
@@ -56,7 +56,7 @@ func TestNodeEndsAPod(t *testing.T) {
 	}
 }
 
-// TestPodThatLeavesByItself: where the node has no reason, the pod's launcher was told to end by the script, and it is asked no more.
+// TestPodThatLeavesByItself: if the node shows no reason, the script itself ended the launcher, and the pod is not looked at again.
 func TestPodThatLeavesByItself(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 0)
 	p := on(member("b", 1, "n2"))
@@ -70,8 +70,8 @@ func TestPodThatLeavesByItself(t *testing.T) {
 	}
 }
 
-// TestPodStaysAfterAll: a pod whose agent was told to end, and runs again in a new container, is not ended by its node when that falls
-// short of memory later.
+// TestPodStaysAfterAll: an agent received SIGTERM and then ran again in another container. If the node falls short of memory later, the pod
+// is not listed as terminating for that.
 func TestPodStaysAfterAll(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 0)
 	p, n := on(member("b", 1, "n2")), node("n2", nil)

@@ -11,7 +11,7 @@ import (
 )
 
 func TestNodeEnds(t *testing.T) {
-	// The messages are those of kubelet 1.37.
+	// The messages were written by the kubelet of Kubernetes 1.37.
 	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"}
 	down := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "node is shutting down"}
 	broken := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "container runtime is down"}

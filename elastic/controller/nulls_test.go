@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/elastic"
 )
 
-// An agent that is gone leaves an empty Progress, and that is not to become a null.
+// If an agent is gone its Progress is empty. The record must not contain null for it.
 func TestARecordHasNoNulls(t *testing.T) {
 	status := runStatus(elastic.Record{Phase: elastic.GivenUp, Recoveries: []elastic.Recovery{{Replaced: []elastic.Replacement{{}}}}})
 	run, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status)

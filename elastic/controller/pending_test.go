@@ -18,7 +18,7 @@ import (
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// member is pod NAME of a slot, on a node; made so many minutes after noon.
+// member returns the pod of a slot, with this name, on a node, created at noon.
 func member(name string, slot int, node string, change ...func(*corev1.Pod)) corev1.Pod {
 	p := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -38,7 +38,7 @@ func member(name string, slot int, node string, change ...func(*corev1.Pod)) cor
 	return p
 }
 
-// madeFor is the training container of a pod that was made for a job.
+// madeFor returns the training container of a pod that was created for a job.
 func madeFor(job string) []corev1.Container {
 	return []corev1.Container{{Name: "train", Env: []corev1.EnvVar{{Name: membership.JobVariable, Value: job}}}}
 }
@@ -49,7 +49,7 @@ func later(minutes int) func(*corev1.Pod) {
 	}
 }
 
-// deleted is a pod that was asked to go at noon and is killed half a minute later.
+// deleted makes a pod one that is deleted at noon and will be killed half a minute later.
 func deleted(p *corev1.Pod) {
 	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = ptr.To(metav1.NewTime(noon.Add(30*time.Second))), ptr.To(int64(30))
 }

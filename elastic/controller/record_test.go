@@ -170,7 +170,7 @@ func utc(r *elastic.Record) {
 	r.Recoveries[0].DetectedAt, r.Verdict.At = r.Recoveries[0].DetectedAt.UTC(), r.Verdict.At.UTC()
 }
 
-// TestNothingIsWrittenAsNull: the API server refuses a null where a time is wanted, and nothing else of the record would be stored.
+// TestNothingIsWrittenAsNull: the API server refuses null for a time, and then stores nothing of the record.
 func TestNothingIsWrittenAsNull(t *testing.T) {
 	d := elastic.Termination{Slot: 1, Pod: "uid", Name: "p", Cause: "XidFatal", At: time.Now()}
 	wire, err := json.Marshal(

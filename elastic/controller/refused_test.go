@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// The API server's answer where a budget is not counted yet names ten seconds; the client would ask ten times more before it said so.
-// Nor is the API server asked to compress what it says.
+// While a disruption budget is not counted yet, the API server's answer to an eviction says to retry after ten seconds. The client would
+// retry ten times before it returns an error; here it returns at once. The client also requests no compression.
 func TestARefusalIsHeardAtOnce(t *testing.T) {
 	const says = "The disruption budget keep is still being processed by the server."
 	asked := 0

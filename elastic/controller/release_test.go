@@ -68,7 +68,7 @@ func (b *bench) pod(t *testing.T, name string) *corev1.Pod {
 	return p
 }
 
-// injected names the pod's Job, as the webhook does.
+// injected writes the UID of the pod's Job into the pod, as the webhook does.
 func injected(p *corev1.Pod) {
 	p.Spec.Containers = madeFor(key.Job)
 }
@@ -119,7 +119,7 @@ func TestReplaceLeavesOthersAlone(t *testing.T) {
 	}
 }
 
-// reads counts reads of pods at the API server itself.
+// reads counts the reads of pods that bypass the cache.
 type reads struct {
 	client.Reader
 	pods int
@@ -132,10 +132,10 @@ func (r *reads) Get(ctx context.Context, key client.ObjectKey, o client.Object, 
 	return r.Reader.Get(ctx, key, o, opts...)
 }
 
-// TestReplaceFromTheCache: the plain case costs one request. Where the cache is behind, what is so now decides.
+// TestReplaceFromTheCache: in the usual case a replacement costs one request. If the cache is outdated, the present object decides.
 func TestReplaceFromTheCache(t *testing.T) {
 	for name, c := range map[string]struct {
-		now   func(*corev1.Pod) // what the cache does not show yet
+		now   func(*corev1.Pod) // changes that the cache does not show yet
 		taken bool
 		reads int
 	}{
@@ -186,7 +186,7 @@ func TestReplaceFromTheCache(t *testing.T) {
 	}
 }
 
-// A pod that is deleted because its Job rests or ends stays the Job's: none is to be made in its place.
+// A pod that is deleted because its Job is suspended or has ended stays in the Job: no other pod must be created for it.
 func TestReplaceLeavesPodsOfASuspendedJob(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 0)
 	yes, now := true, metav1.Now()
@@ -202,7 +202,7 @@ func TestReplaceLeavesPodsOfASuspendedJob(t *testing.T) {
 	}
 }
 
-// budget answers evictions as the API server does where a disruption budget allows none.
+// budgetSays returns the API server's answer to an eviction that a disruption budget does not allow.
 func budgetSays(text string) error {
 	return &apierrors.StatusError{
 		ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
@@ -290,7 +290,7 @@ func TestAReplacedPodGoes(t *testing.T) {
 	}
 }
 
-// listener is a coordinator that remembers what it was told last.
+// listener is a coordinator that stores what it received last.
 type listener struct {
 	suspended bool
 	calls     int
@@ -346,7 +346,7 @@ func TestPendingReplacementsAreSent(t *testing.T) {
 	if res := look(); l.calls != 1 || l.key != key || len(l.last) != 1 || l.last[0].Pod != "uid-b" || res.RequeueAfter == 0 {
 		t.Errorf("%d calls, %+v, again after %s", l.calls, l.last, res.RequeueAfter)
 	}
-	// Healed: the level falls, once.
+	// The node is well again: the coordinator receives the shorter list, once.
 	n2.Annotations = nil
 	if err := b.Client.Update(t.Context(), n2); err != nil {
 		t.Fatal(err)
@@ -357,7 +357,7 @@ func TestPendingReplacementsAreSent(t *testing.T) {
 	if look(); l.calls != 2 {
 		t.Error("nothing is told again")
 	}
-	// A leader that is new finds a termination in the Gang that is none any more.
+	// A new leader finds a termination in the Gang that no longer holds.
 	with := b.gang(t)
 	with.Status.Run = &v1alpha1.RunStatus{Generation: 1, PendingReplacements: []v1alpha1.Termination{{Pod: "b", PodUID: "uid-b"}}}
 	if err := b.Client.Status().Update(t.Context(), with); err != nil {
@@ -366,7 +366,7 @@ func TestPendingReplacementsAreSent(t *testing.T) {
 	if look(); l.calls != 3 || len(l.last) != 0 {
 		t.Errorf("%d calls, %+v", l.calls, l.last)
 	}
-	// The Gang is made anew for another Job: what was told of the old one is forgotten.
+	// The Gang is created again for another Job. What the coordinator received about the old Gang is dropped.
 	with = b.gang(t)
 	with.Status.Run, b.notified[key] = nil, true
 	b.writer.read[key] = "somebody/1"
@@ -394,7 +394,7 @@ func TestPendingReplacementsAreSent(t *testing.T) {
 	}
 }
 
-// TestNothingIsReplacedWhereTheJobEnds: whoever ends a Job has its pods deleted.
+// TestNothingIsReplacedWhereTheJobEnds: a Job that ends has its pods deleted; these are not replaced.
 func TestNothingIsReplacedWhereTheJobEnds(t *testing.T) {
 	for name, spoil := range map[string]func(*v1alpha1.Gang, *batchv1.Job){
 		"failed": func(_ *v1alpha1.Gang, j *batchv1.Job) {
@@ -427,8 +427,8 @@ func TestNothingIsReplacedWhereTheJobEnds(t *testing.T) {
 	}
 }
 
-// TestAJobThatIsOver: the coordinator hears of it at once, whatever of it is there yet, as long as it has pods; and it hears of no
-// other.
+// TestAJobThatIsOver: the coordinator receives at once that a Job is over, as long as the Job has pods, whatever else of it still exists.
+// It receives that about no other Job.
 func TestAJobThatIsOver(t *testing.T) {
 	complete := func(j *batchv1.Job) {
 		j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
@@ -438,7 +438,7 @@ func TestAJobThatIsOver(t *testing.T) {
 		job  func(*batchv1.Job) // nil: there is none
 		gang bool
 		want bool
-		live int // Jobs read from the API server itself
+		live int // reads of Jobs that bypass the cache
 	}{
 		"it trains":                             {pods: []client.Object{on(member("b", 1, "n2"))}, job: func(*batchv1.Job) {}, gang: true},
 		"one pod is deleted":                    {pods: []client.Object{on(member("a", 0, "n2")), on(member("b", 1, "n2", deleted))}, job: func(*batchv1.Job) {}, gang: true, live: 2},
@@ -487,7 +487,7 @@ func TestAJobThatIsOver(t *testing.T) {
 			if res.RequeueAfter != overAgain || len(l.last) != 0 {
 				t.Errorf("looked at again after %s, pending replacements %v", res.RequeueAfter, l.last)
 			}
-			// It is told again to whoever comes back, without asking.
+			// A coordinator that has restarted receives it again, without a further read.
 			if _, err := b.reconcilePending(t.Context(), req); err != nil || len(l.over) != 2 || live != c.live {
 				t.Errorf("told %v, %v; %d Jobs were read", l.over, err, live)
 			}
@@ -507,7 +507,7 @@ func TestAJobThatIsOver(t *testing.T) {
 	}
 }
 
-// TestWhatTurnsAJob: what is looked at of a Job are its end and its rest, of those that were opted in.
+// TestWhatTurnsAJob: an event of a Job counts if its end or its suspension changed, and only for Jobs that were opted in.
 func TestWhatTurnsAJob(t *testing.T) {
 	yes := true
 	_, was := objects(corev1.RestartPolicyNever, 0)
@@ -584,7 +584,7 @@ func TestHolders(t *testing.T) {
 	}
 }
 
-// slow is a coordinator that reads records, which takes until as many gangs are told of as a rack may be.
+// slow is a coordinator whose read of records waits until it was called for as many gangs as a rack may have.
 type slow struct {
 	want int
 	once sync.Once
@@ -612,8 +612,7 @@ func (s *slow) SetPendingReplacements(context.Context, coordinator.Key, []elasti
 
 func (s *slow) Over(coordinator.Key) {}
 
-// TestGangsAreToldOfAtOnce: the controller as it is registered looks at so many gangs side by side that none of a rack's waits
-// for another one.
+// TestGangsAreToldOfAtOnce: the registered controller handles so many gangs at once that no gang of a rack waits for another one.
 func TestGangsAreToldOfAtOnce(t *testing.T) {
 	const rack = 16
 	sick := node("n2", &v1alpha1.NodeOutage{Decision: v1alpha1.DecisionEvict, Cause: "XidFatal", Since: metav1.NowMicro()})
@@ -654,7 +653,7 @@ func TestGangsAreToldOfAtOnce(t *testing.T) {
 	}
 }
 
-// TestAPodThatWasTakenOutGoesAtOnce: it is told to go while the cache shows it in its Job yet, and others are not.
+// TestAPodThatWasTakenOutGoesAtOnce: a released pod is evicted while the cache still shows it in its Job. Other pods are not evicted.
 func TestAPodThatWasTakenOutGoesAtOnce(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 0)
 	p, other := on(member("b", 1, "n2")), on(member("a", 0, "n2"))
@@ -700,7 +699,7 @@ func TestAPodThatWasTakenOutGoesAtOnce(t *testing.T) {
 	}
 }
 
-// TestPodTurned: what terminations depend on passes, what a kubelet reports all the time does not.
+// TestPodTurned: an event of a pod counts if terminations depend on what changed. What a kubelet reports all the time does not count.
 func TestPodTurned(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*corev1.Pod)
@@ -726,8 +725,8 @@ func TestPodTurned(t *testing.T) {
 	}
 }
 
-// TestAReplacedPodIsToldOnce: what its release and its eviction change of a pod does not have it told again and again while
-// the cache is behind; one that was told and does not go is.
+// TestAReplacedPodIsToldOnce: while the cache is outdated, the changes that a release and an eviction make to a pod do not cause another
+// eviction. A pod that was evicted and does not end is evicted again.
 func TestAReplacedPodIsToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, job := objects(corev1.RestartPolicyNever, 0)
@@ -752,7 +751,7 @@ func TestAReplacedPodIsToldOnce(t *testing.T) {
 	})
 }
 
-// TestRecentEvictionsAreBounded: what was told long ago is forgotten.
+// TestRecentEvictionsAreBounded: old evictions are dropped from the list of recent ones.
 func TestRecentEvictionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newRecentEvictions()
@@ -766,7 +765,7 @@ func TestRecentEvictionsAreBounded(t *testing.T) {
 	})
 }
 
-// TestASuspendedJob: all its pods are told of, those also that nobody has deleted yet, with one deadline.
+// TestASuspendedJob: the coordinator receives all pods of a suspended Job, also those that are not deleted yet, with one deadline.
 func TestASuspendedJob(t *testing.T) {
 	yes := true
 	g, job := objects(corev1.RestartPolicyNever, 0)

@@ -19,7 +19,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 )
 
-// TestPinsAreTold: the coordinator hears what a Gang asks for, and reads the same when it loads it; never more than may be.
+// TestPinsAreTold: the coordinator receives the pins that a Gang requests, at most the allowed number. When it loads the Gang it reads the
+// same pins.
 func TestPinsAreTold(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 0)
 	g.UID, g.Generation = "gang-uid", 7
@@ -59,7 +60,7 @@ func TestPinsAreTold(t *testing.T) {
 	}
 }
 
-// TestWhatStaysIsBounded: the core keeps as many as people are told, whatever a Gang says.
+// TestWhatStaysIsBounded: the core keeps at most as many steps as the documentation says, whatever a Gang requests.
 func TestWhatStaysIsBounded(t *testing.T) {
 	var recorded []elastic.StoredStep
 	for i := range int64(1000) {
@@ -77,7 +78,7 @@ func TestWhatStaysIsBounded(t *testing.T) {
 	}
 }
 
-// keeper is the coordinator's core on a gang of one pod that copies each step, with its records in a Gang as the controller writes them.
+// keeper has the coordinator's core on a gang of one pod that copies each step. The records are in a Gang, as the controller writes them.
 type keeper struct {
 	t      *testing.T
 	b      *bench
@@ -100,14 +101,14 @@ func (k *keeper) say(e elastic.Event) {
 
 func (k *keeper) reports(change func(r *protocol.Report)) protocol.Directive {
 	k.t.Helper()
-	k.report.Rank = slices.Clone(k.report.Rank) // the core keeps the one before
+	k.report.Rank = slices.Clone(k.report.Rank) // the core keeps the previous slice
 	change(&k.report)
 	k.report.Sequence++
 	k.say(elastic.Reported{Pod: elastic.Pod{UID: "uid-a", Name: "a"}, Report: k.report})
 	return k.s.Directive(0, "uid-a")
 }
 
-// copies has the pod seal a step, copy it as it is told, and write its manifest: it returns that order.
+// copies makes the pod seal a step, copy it as ordered and write its manifest, and returns the order.
 func (k *keeper) copies(step int64) protocol.Manifest {
 	k.t.Helper()
 	d := k.reports(func(r *protocol.Report) { r.Rank[0].Step, r.Rank[0].Sealed = step, protocoltest.FirstBranch(step) })
@@ -122,8 +123,8 @@ func (k *keeper) copies(step int64) protocol.Manifest {
 	return d.Manifest
 }
 
-// TestAStepStaysByTime: what a Gang asks for is read with its record. No order to remove names a step that stays by time, and each next
-// record names it, also that of a coordinator which comes after.
+// TestAStepStaysByTime: the Gang's retention setting is read with its record. No order removes a step that stays because of its time. Each
+// later record lists that step, also the record of a coordinator that starts later.
 func TestAStepStaysByTime(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 0)
 	begun := time.Unix(1_700_000_000, 0)

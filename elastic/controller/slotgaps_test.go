@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// TestRefills: the Job is changed once its slot is empty and the pod that was in it uses nothing, then ever more seldom.
+// TestRefills: the Job is changed once its slot is empty and the earlier pod uses nothing, then at longer and longer intervals.
 func TestRefills(t *testing.T) {
 	at := func(s float64) time.Time { return noon.Add(time.Duration(s * float64(time.Second))) }
 	for name, c := range map[string]struct {
@@ -31,7 +31,7 @@ func TestRefills(t *testing.T) {
 	}
 }
 
-// TestAJobIsChangedWhereItsSlotStaysEmpty: whether it is for a quota or for anything else that the next pod was refused.
+// TestAJobIsChangedWhereItsSlotStaysEmpty: the Job is changed whether a quota or something else prevents the next pod.
 func TestAJobIsChangedWhereItsSlotStaysEmpty(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 0)
 	p := on(member("b", 1, "n2"))
@@ -65,7 +65,7 @@ func TestAJobIsChangedWhereItsSlotStaysEmpty(t *testing.T) {
 	if again, note := look(31*time.Second, ended); again != refillPause-time.Second || note != first {
 		t.Errorf("too soon: again after %v, annotation %q", again, note)
 	}
-	// A controller that is late, by more than the next pause, asks again after it.
+	// If the controller is later than the next pause, it changes the Job again and waits for that pause.
 	if again, note := look(40 * time.Second); again != 2*refillPause || note == first {
 		t.Errorf("later: again after %v, annotation %q", again, note)
 	}

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestElasticWordsAreTheVocabulary: the core, which may not import the API, has the same words. All words of the core that the API shows
-// are constants of the API, and all codes of a Cause that the API names are the core's.
+// TestElasticWordsAreTheVocabulary: the core must not import the API, so some words are declared in both. Each word of the core that the
+// API shows is a constant of the API. Each code of a Cause in the API is one of the core.
 func TestElasticWordsAreTheVocabulary(t *testing.T) {
 	const api = "../../api/v1alpha1/"
 	core := words(t, "../types.go", "../events.go", "../cause/types.go", "../replacements/termination.go")
@@ -32,7 +32,7 @@ func TestElasticWordsAreTheVocabulary(t *testing.T) {
 	}
 }
 
-// words are the exported string constants of files, by name.
+// words returns the exported string constants of files, by name.
 func words(t *testing.T, files ...string) map[string]string {
 	t.Helper()
 	out := map[string]string{}

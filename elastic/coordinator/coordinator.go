@@ -1,6 +1,7 @@
-// Package coordinator serves agents: it passes their reports to package elastic, one gang at a time, and sends a decision only after it is
-// stored. It takes no decisions, and has no state that must survive a restart: records and reports rebuild it. Authentication of callers
-// and storage of records are interfaces, so that the same server runs on a cluster and in tests.
+// Package coordinator serves agents. It passes their reports to package elastic, one gang at a time, and sends a
+// decision only after the decision is stored. It takes no decisions itself. A restarted coordinator rebuilds all of its
+// state from stored records and from reports. Authentication of callers and storage of records are interfaces, so that
+// the same server runs on a cluster and in tests.
 package coordinator
 
 import (

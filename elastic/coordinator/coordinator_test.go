@@ -44,7 +44,7 @@ type memory struct {
 	refuse int
 	// gone: all Gangs are deleted.
 	gone bool
-	// over are the gangs whose Job is over.
+	// over has the gangs whose Job is over.
 	over map[Key]bool
 	// superseded makes the next write find another process's record.
 	superseded bool
@@ -54,13 +54,13 @@ type memory struct {
 	replaced []elastic.Termination
 	// retention is the job's retention setting.
 	retention elastic.Retention
-	// replacing, where set, is called by each replacement before it is done.
+	// replacing, if set, is called by each replacement before it is carried out.
 	replacing func(ctx context.Context, key Key, d elastic.Termination) error
-	// holders are the pods that run, by slot.
+	// holders are the running pods, by slot.
 	holders map[elastic.Slot]elastic.Pod
 	// terminating are the pods, by UID, for which NoteTerminating was called.
 	terminating []string
-	// busy is how often NoteTerminating returns false.
+	// busy is how many times NoteTerminating returns false.
 	busy int
 }
 
@@ -171,7 +171,7 @@ func (m *memory) verdictAtEnd(key Key) elastic.Verdict {
 	return m.ended[key]
 }
 
-// house is a coordinator with its callers and its store.
+// house has a coordinator, its callers and its store.
 type house struct {
 	t      *testing.T
 	store  *memory
@@ -182,11 +182,11 @@ type house struct {
 	stop   context.CancelFunc
 	done   chan error
 	server *Server
-	// contactTimeout is how long agents may send nothing here; 0: a minute.
+	// contactTimeout is how long an agent may send nothing in these tests; 0: a minute.
 	contactTimeout time.Duration
 }
 
-// Identify returns callers by their tokens.
+// Identify returns the caller that belongs to the token.
 func (h *house) Identify(ctx context.Context) (Caller, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	h.mu.Lock()
@@ -198,7 +198,7 @@ func (h *house) Identify(ctx context.Context) (Caller, error) {
 	return c, nil
 }
 
-// Check returns the addresses of the token's pod once it has some.
+// Check returns the addresses of the token's pod, once the pod has some.
 func (h *house) Check(_ context.Context, c Caller) ([]string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -235,7 +235,7 @@ func open(t *testing.T, elected <-chan struct{}) *house {
 	return h
 }
 
-// serve starts a coordinator on the house's store; restart by calling it again after close.
+// serve starts a coordinator on the store of the house. After close, another call restarts it.
 func (h *house) serve(elected <-chan struct{}) {
 	h.t.Helper()
 	cert, pool := certificate(h.t)
@@ -278,13 +278,13 @@ func leading() <-chan struct{} {
 	return c
 }
 
-// pod is a pod of a Job.
+// pod returns a pod of a Job.
 func pod(namespace, job string, slot elastic.Slot, uid string) Caller {
 	return Caller{Key: Key{Namespace: namespace, Name: job, Job: namespace + "-" + job}, Slot: slot, Addresses: []string{"10.0.0.1"},
 		Pod: elastic.Pod{UID: uid, Name: fmt.Sprintf("%s-%d", job, slot), Created: time.Now().Truncate(time.Second)}}
 }
 
-// allow makes a token of the pod.
+// allow returns a token for the pod.
 func (h *house) allow(p Caller) string {
 	token := "token-of-" + p.Pod.UID
 	h.mu.Lock()
@@ -293,7 +293,7 @@ func (h *house) allow(p Caller) string {
 	return token
 }
 
-// agent is a minimal agent that follows the protocol; orders delivers its directives.
+// agent is a minimal agent that follows the protocol. Its channel orders has the directives.
 type agent struct {
 	t      *testing.T
 	rpc    coordinatorv1.Coordinator_AttachClient
@@ -316,7 +316,7 @@ func (h *house) dial(token string, more ...grpc.DialOption) *agent {
 	if token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
-	// also where a busy machine is late in a handshake
+	// wait also if a busy machine is slow in a handshake
 	rpc, err := coordinatorv1.NewCoordinatorClient(conn).Attach(ctx, grpc.WaitForReady(true))
 	if err != nil {
 		h.t.Fatal(err)
@@ -353,7 +353,7 @@ func (a *agent) say() {
 	}
 }
 
-// await carries out directives until one has the order.
+// await carries out directives until one has this order.
 func (a *agent) await(order coordinatorv1.Order, generation uint64) *coordinatorv1.Directive {
 	a.t.Helper()
 	deadline := time.After(eventually.Timeout)
@@ -397,7 +397,7 @@ func (a *agent) halted(generation uint64) {
 	a.say()
 }
 
-// refused waits for the end of the stream and returns why.
+// refused waits until the stream ends, and returns the code.
 func (a *agent) refused() codes.Code {
 	a.t.Helper()
 	select {
@@ -488,7 +488,7 @@ func TestNothingIsHandedOutBeforeItIsStored(t *testing.T) {
 func TestTenantsAreApart(t *testing.T) {
 	h, _, a, key := pair(t)
 	start(a, 1)
-	other := pod("team-b", "train", 0, "b0") // the same job name in another namespace
+	other := pod("team-b", "train", 0, "b0") // a job with the same name in another namespace
 	h.store.mu.Lock()
 	h.store.members[other.Key] = 1
 	h.store.mu.Unlock()

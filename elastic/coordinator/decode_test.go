@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/gzip" // as in the controller, where others bring it
+	_ "google.golang.org/grpc/encoding/gzip" // as in the controller, where other packages import it
 	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
@@ -25,22 +25,22 @@ import (
 
 var codec = reportCodec{encoding.GetCodecV2(grpcproto.Name)}
 
-// received is a message as the server receives it.
+// received decodes a message as the server does.
 func received(raw []byte) (*incoming, error) {
 	in := &incoming{}
 	err := codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(raw)}, in)
 	return in, err
 }
 
-// many is a message that repeats the same bytes up to the size of a report.
+// many returns a message that repeats the same bytes up to the size of a report.
 func many(entry ...byte) []byte { return bytes.Repeat(entry, (4<<20)/len(entry)) }
 
-// nested puts a message into a field of another.
+// nested puts a message into a field of another message.
 func nested(number protowire.Number, raw []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), raw)
 }
 
-// TestDecodingTakesLittle: whatever a message repeats, decoding takes little more memory than its bytes.
+// TestDecodingTakesLittle: decoding takes little more memory than the message's bytes, whatever the message repeats.
 func TestDecodingTakesLittle(t *testing.T) {
 	const rank, notes, modules, timeline, sealed, exit, unknown = 8, 10, 23, 13, 2, 4, 99
 	varint := func(number protowire.Number) []byte { return protowire.AppendTag(nil, number, protowire.VarintType) }
@@ -85,7 +85,7 @@ func TestDecodingTakesLittle(t *testing.T) {
 	}
 }
 
-// TestAllThatRepeatsIsCounted: also in later messages, which start from zero.
+// TestAllThatRepeatsIsCounted: all repeated fields are counted, in each message from zero.
 func TestAllThatRepeatsIsCounted(t *testing.T) {
 	counted, path := 0, []protoreflect.FullName{}
 	var walk func(protoreflect.MessageDescriptor)
@@ -116,7 +116,7 @@ func TestAllThatRepeatsIsCounted(t *testing.T) {
 	}
 }
 
-// fullest is about the largest report of an agent.
+// fullest returns about the largest report of an agent.
 func fullest() protocol.Report {
 	text := strings.Repeat("x", protocol.MaxText)
 	r := protocol.Report{
@@ -174,7 +174,7 @@ func TestTheMostThatAnAgentSaysIsTaken(t *testing.T) {
 	}
 }
 
-// TestFieldsOfNewerAgentsAreSkipped: they are neither refused nor stored.
+// TestFieldsOfNewerAgentsAreSkipped: unknown fields are neither refused nor stored.
 func TestFieldsOfNewerAgentsAreSkipped(t *testing.T) {
 	raw, err := proto.Marshal(&coordinatorv1.Report{Protocol: protocol.Version, Rank: []*coordinatorv1.Rank{{}}})
 	if err != nil {
@@ -188,7 +188,7 @@ func TestFieldsOfNewerAgentsAreSkipped(t *testing.T) {
 	}
 }
 
-// TestCompressedReportsAreRefused: a few bytes of them would be a whole one.
+// TestCompressedReportsAreRefused: a few compressed bytes could expand to a whole report.
 func TestCompressedReportsAreRefused(t *testing.T) {
 	mine := pod("team-a", "train", 0, "a0")
 	h := open(t, leading())
@@ -218,7 +218,7 @@ func within(m protoreflect.Message) bool {
 	return ok
 }
 
-// FuzzEntries: no message above a limit is decoded, and every agent's message is.
+// FuzzEntries: no message above a limit is decoded, and every message of an agent is.
 func FuzzEntries(f *testing.F) {
 	full := fullest()
 	full.Rank, full.Notes, full.Modules = full.Rank[:2], []string{"n"}, full.Modules[:3]

@@ -16,8 +16,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol/wire"
 )
 
-// FuzzReport: an accepted report is bounded and keeps its values on the way to a message and back; any other is refused with a gRPC code
-// and a reason.
+// FuzzReport: an accepted report is bounded, and conversion to a message and back does not change it. Any other report is refused with a
+// gRPC code and a reason.
 func FuzzReport(f *testing.F) {
 	for _, text := range []string{
 		`{}`, `{"protocol":2,"incarnation":"1","ranks":2,"address":"10.0.0.1","port":29500,"state":"STATE_RUNNING","generation":"3","rank":[{"local":0,"sealed":["1","2"],"step":"2","pid":7},{"local":1,"exit":{"code":137,"signal":9,"traceback":"x"}}],"notes":["n"]}`,
@@ -46,7 +46,7 @@ func FuzzReport(f *testing.F) {
 		if len(raw) > protocol.MaxReport || err != nil {
 			return
 		}
-		for _, addresses := range [][]string{{"10.0.0.1"}, nil} { // a pod's are not known at first
+		for _, addresses := range [][]string{{"10.0.0.1"}, nil} { // at first a pod's addresses are unknown
 			r, err := protocol.Report{}, in.refused
 			if err == nil {
 				r = wire.Report(&in.Report)
@@ -64,7 +64,7 @@ func FuzzReport(f *testing.F) {
 	})
 }
 
-// refusal checks that an answer has a known code and a reason.
+// refusal checks that an error has a known code and a reason.
 func refusal(t *testing.T, err error) {
 	t.Helper()
 	switch s := status.Convert(err); {
@@ -75,7 +75,7 @@ func refusal(t *testing.T, err error) {
 	}
 }
 
-// kept checks the bounds of all that grows with a report.
+// kept checks the bounds of everything that grows with a report.
 func kept(t *testing.T, r protocol.Report, addresses []string) {
 	t.Helper()
 	if r.Ranks < 0 || r.Ranks > protocol.MaxRanks || len(r.Rank) > protocol.MaxRanks || len(r.Notes) > maxNotes || r.Port < 0 ||
@@ -104,7 +104,7 @@ func kept(t *testing.T, r protocol.Report, addresses []string) {
 	}
 }
 
-// FuzzModules: accepted names, which other agents of the gang import, are valid, and their number and length are bounded.
+// FuzzModules: names that are accepted, which other agents of the gang import, are valid, and their number and length are bounded.
 func FuzzModules(f *testing.F) {
 	f.Add("os\ntorch.nn\n_x1")
 	f.Add("os; import x")

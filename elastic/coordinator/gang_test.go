@@ -11,8 +11,8 @@ import (
 	"holdfast.dev/holdfast/elastic"
 )
 
-// TestWhatPeopleSeeIsWrittenInTheEnd: also if no later event wakes the writer: after a change while a record was being stored, and after a
-// failed write.
+// TestWhatPeopleSeeIsWrittenInTheEnd: figures for users are written even if no later event wakes the writer: after a change while a record
+// was being stored, and after a failed write.
 func TestWhatPeopleSeeIsWrittenInTheEnd(t *testing.T) {
 	for name, tt := range map[string]struct {
 		persist *elastic.Persist

@@ -17,14 +17,14 @@ import (
 	"holdfast.dev/holdfast/internal/protocol/wire"
 )
 
-// sender is a connection that sends without a pause, and that is read as gRPC reads.
+// sender is a connection that sends without a pause, and is read as gRPC reads.
 type sender struct {
 	*inlet
 	read atomic.Int64
 	over chan error
 }
 
-// sends makes a pod of a namespace send n bytes, 0: without end.
+// sends makes a pod of a namespace send n bytes; 0: without end.
 func sends(t *testing.T, in *intake, namespace string, n int64) *sender {
 	there, here := net.Pipe()
 	s := &sender{inlet: in.inlet(here), over: make(chan error, 1)}
@@ -63,8 +63,8 @@ func TestConnectionsAreReadAtARate(t *testing.T) {
 	})
 }
 
-// TestNamespacesAreReadAtARate: however many connections its pods have; others have their own, and nothing stays of those that are
-// over.
+// TestNamespacesAreReadAtARate: all connections of a namespace's pods together are read at a limited rate. Other namespaces have their own
+// rate, and nothing stays in memory of ended connections.
 func TestNamespacesAreReadAtARate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const connections, seconds = 100, 10
@@ -95,7 +95,7 @@ func TestNamespacesAreReadAtARate(t *testing.T) {
 	})
 }
 
-// stalling lets out so many bytes and no more.
+// stalling lets through a number of bytes and no more.
 type stalling struct {
 	net.Conn
 	left atomic.Int64
@@ -109,7 +109,7 @@ func (s *stalling) Write(p []byte) (int, error) {
 	return s.Conn.Write(p)
 }
 
-// TestAHalfSentReportEndsItsStream, as if no report had come.
+// TestAHalfSentReportEndsItsStream: an incomplete report ends its stream, like the absence of reports.
 func TestAHalfSentReportEndsItsStream(t *testing.T) {
 	mine := pod("team-a", "train", 0, "a0")
 	h := &house{t: t, store: newMemory(), tokens: map[string]Caller{}, contactTimeout: 2 * time.Second}

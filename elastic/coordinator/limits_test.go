@@ -47,7 +47,7 @@ func (c *caller) SetDeadline(t time.Time) error    { c.deadline = t; return nil 
 func (c *caller) SetReadDeadline(time.Time) error  { return nil }
 func (c *caller) SetWriteDeadline(time.Time) error { return nil }
 
-// TestHandshakesAreLimited: per source, so that others are served, and in all.
+// TestHandshakesAreLimited: the number of handshakes is limited per source, so that other sources are served, and in all.
 func TestHandshakesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := &shaken{}
@@ -82,7 +82,7 @@ func TestHandshakesAreLimited(t *testing.T) {
 	})
 }
 
-// quietServer is a server without agents.
+// quietServer returns a server without agents.
 func quietServer(t *testing.T, store Store, log logr.Logger) *Server {
 	s, err := New(Options{Listen: ":0", TLS: &tls.Config{}, Callers: &house{}, Store: store, Elected: leading(), Log: log})
 	if err != nil {
@@ -127,7 +127,8 @@ func (a *asked) Over(ctx context.Context, key Key) (bool, error) {
 	return a.memory.Over(ctx, key)
 }
 
-// TestMissingGangsAreAskedForSeldom: however many agents wait for missing gangs, each gang is queried at once and then in turn.
+// TestMissingGangsAreAskedForSeldom: agents of missing gangs wait. Each gang is queried at once, and after that in turn with the others,
+// however many agents wait.
 func TestMissingGangsAreAskedForSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &asked{memory: newMemory()}
@@ -152,8 +153,8 @@ func TestMissingGangsAreAskedForSeldom(t *testing.T) {
 	})
 }
 
-// TestWhatANamespaceKeepsIsBounded: over all its gangs, whatever its agents report; other namespaces have their own limit, and dropped
-// gangs do not count.
+// TestWhatANamespaceKeepsIsBounded: what agents report is bounded over all gangs of a namespace. Other namespaces have their own limit.
+// Dropped gangs do not count.
 func TestWhatANamespaceKeepsIsBounded(t *testing.T) {
 	s := quietServer(t, newMemory(), logr.Discard())
 	slot := elastic.Slot(0)
@@ -205,7 +206,7 @@ func TestWhatANamespaceKeepsIsBounded(t *testing.T) {
 	for _, g := range gangs {
 		g.cancel()
 	}
-	for range 1000 { // dropped gangs are subtracted concurrently
+	for range 1000 { // dropped gangs are subtracted by another goroutine
 		s.kept.mu.Lock()
 		left := len(s.kept.bytes)
 		s.kept.mu.Unlock()
@@ -217,8 +218,8 @@ func TestWhatANamespaceKeepsIsBounded(t *testing.T) {
 	t.Errorf("%v is kept of gangs that are forgotten", s.kept.bytes)
 }
 
-// TestWhatStaysOfReportsIsCounted: exits stay until the next generation, and a late report replaces none. So neither frees the bytes of a
-// former one, as this process's memory shows.
+// TestWhatStaysOfReportsIsCounted: exits stay in memory until the next generation, and a late report replaces none of them. So neither
+// frees the bytes of earlier exits. The test compares the count with the memory of its process.
 func TestWhatStaysOfReportsIsCounted(t *testing.T) {
 	const pods = 40
 	exits, notes := protocol.Report{Sequence: 2, Ranks: protocol.MaxRanks}, protocol.Report{Sequence: 2}
@@ -251,7 +252,7 @@ func TestWhatStaysOfReportsIsCounted(t *testing.T) {
 			say(slot, c.then)
 		}
 		took := heap() - before
-		if most := int64(keptTexts + pods<<20); took > most { // without their texts reports of 1,024 ranks take less than 1 MiB
+		if most := int64(keptTexts + pods<<20); took > most { // without texts, reports of 1,024 ranks take less than 1 MiB
 			t.Errorf("%s: %d MiB are kept, want %d at most", name, took>>20, most>>20)
 		}
 		if counted := s.kept.bytes["team-a"]; counted < took/2 {
@@ -262,7 +263,7 @@ func TestWhatStaysOfReportsIsCounted(t *testing.T) {
 	}
 }
 
-// heap returns the heap in use, in bytes.
+// heap returns the number of bytes of the heap in use.
 func heap() int64 {
 	runtime.GC()
 	runtime.GC()
@@ -271,7 +272,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestRefusedListsOfModulesAreToldSeldom: whether one stream sends them or several in turn.
+// TestRefusedListsOfModulesAreToldSeldom: refused lists are logged rarely, whether one stream sends them or several in turn.
 func TestRefusedListsOfModulesAreToldSeldom(t *testing.T) {
 	for _, streams := range []int{1, 500} {
 		lines := 0
@@ -293,7 +294,7 @@ func TestRefusedListsOfModulesAreToldSeldom(t *testing.T) {
 	}
 }
 
-// TestWhatFailsForEverIsToldSeldom: it is logged each time that the number of tries has doubled.
+// TestWhatFailsForEverIsToldSeldom: an error that repeats is logged whenever the number of tries has doubled.
 func TestWhatFailsForEverIsToldSeldom(t *testing.T) {
 	lines := 0
 	s := quietServer(t, newMemory(), funcr.New(func(string, string) { lines++ }, funcr.Options{}))

@@ -11,7 +11,7 @@ import (
 
 func wants(d *coordinatorv1.Directive) bool { return d.GetWantModules() }
 
-// comer is an agent of a later pod.
+// comer is the agent of a pod that attaches later.
 type comer struct {
 	*agent
 	token string
@@ -30,14 +30,15 @@ func three(t *testing.T) (*house, comer, []*agent) {
 	return h, comer{h.dial(token), token}, a
 }
 
-// TestModulesReachAReplacedPod: one agent is asked for the modules of its ranks, and a later pod receives them, once; other gangs do not.
+// TestModulesReachAReplacedPod: the coordinator requests the modules from one agent of the gang, and sends them, once, to a pod that
+// attaches later. Other gangs do not get them.
 func TestModulesReachAReplacedPod(t *testing.T) {
 	h, late, a := three(t)
 	stranger := h.dial(h.allow(pod("team-b", "train", 0, "b0")))
 	a[0].report.ModulesKnown = 3
 	a[0].say()
 	a[0].until("is asked for its modules", wants)
-	a[1].report.ModulesKnown = 3 // only one agent is asked
+	a[1].report.ModulesKnown = 3 // the list is requested from one agent only
 	a[1].say()
 	a[0].report.Modules = []string{"torch", "torch.nn", "_x.y9"}
 	a[0].say()
@@ -59,7 +60,8 @@ func TestModulesReachAReplacedPod(t *testing.T) {
 	}
 }
 
-// TestAnotherAgentIsAskedForModules: if the first one disconnects, or sends an invalid list.
+// TestAnotherAgentIsAskedForModules: if the first agent disconnects, or sends an invalid list, the coordinator requests the list from
+// another agent.
 func TestAnotherAgentIsAskedForModules(t *testing.T) {
 	_, again, a := three(t)
 	for _, x := range a {
@@ -78,7 +80,7 @@ func TestAnotherAgentIsAskedForModules(t *testing.T) {
 		t.Fatal(err)
 	}
 	again.report.ModulesKnown = 5
-	for asked := false; !asked; { // agents report every second, and the coordinator may not have noticed yet that the other one is gone
+	for asked := false; !asked; { // agents report every second, and the coordinator may not have noticed yet that the other agent is gone
 		again.say()
 		select {
 		case d := <-again.orders:

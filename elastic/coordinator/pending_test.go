@@ -16,7 +16,7 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// until waits for a matching directive and carries out none.
+// until waits for a directive for which is returns true, and carries out none.
 func (a *agent) until(what string, is func(*coordinatorv1.Directive) bool) *coordinatorv1.Directive {
 	a.t.Helper()
 	deadline := time.After(eventually.Timeout)
@@ -34,7 +34,7 @@ func (a *agent) until(what string, is func(*coordinatorv1.Directive) bool) *coor
 	}
 }
 
-// second gives an agent storage.
+// second gives the agent storage.
 func (a *agent) second() *agent {
 	a.report.Storage = true
 	return a
@@ -176,7 +176,7 @@ func TestSilentAgentIsNotHeard(t *testing.T) {
 	}
 }
 
-// Another process has written the record: agents reconnect and the stored record is read.
+// Another process has written the record: agents reconnect, and the stored record is read.
 func TestSuperseded(t *testing.T) {
 	p := pod("team-a", "train", 0, "a0")
 	h := open(t, leading())
@@ -196,8 +196,8 @@ func TestSuperseded(t *testing.T) {
 	}
 }
 
-// TestASilentPodIsLookedUp: while all ranks halt, the store is queried for the pod of the silent slot, and agents and the record get its
-// name.
+// TestASilentPodIsLookedUp: while all ranks halt, the coordinator queries the store for the pod of the slot whose agent is silent. Agents
+// and the record then get the pod's name.
 func TestASilentPodIsLookedUp(t *testing.T) {
 	h, p, a, key := pair(t)
 	h.store.mu.Lock()
@@ -222,8 +222,8 @@ func TestASilentPodIsLookedUp(t *testing.T) {
 	})
 }
 
-// TestPodsOfAJobThatIsOver: they are ordered to exit once they report that they terminate, also if the Gang was deleted with the Job, and
-// nothing more is written for it.
+// TestPodsOfAJobThatIsOver: pods of an ended Job are ordered to exit once they report that they terminate, also if the Gang was deleted
+// with the Job. Nothing more is written for the Gang.
 func TestPodsOfAJobThatIsOver(t *testing.T) {
 	h, _, a, key := pair(t)
 	start(a, 1)
@@ -262,7 +262,8 @@ func TestPodsOfAJobThatIsOver(t *testing.T) {
 	}
 }
 
-// TestTerminatingIsNotedUntilItIsTaken: a store that returns false is called again, and a restarted container withdraws it.
+// TestTerminatingIsNotedUntilItIsTaken: if NoteTerminating of the store returns false, it is called again. A restarted container withdraws
+// the note.
 func TestTerminatingIsNotedUntilItIsTaken(t *testing.T) {
 	h, p, a, _ := pair(t)
 	start(a, 1)

@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// setAllPending makes a gang of that many pods, all of them pending, as when their rack is dead.
+// setAllPending creates a gang with that many pods, all of which must be replaced, as when their rack is dead.
 func (h *house) setAllPending(job string, n int) Key {
 	h.t.Helper()
 	key := pod("team-a", job, 0, job+"-0").Key
@@ -37,7 +37,8 @@ func (h *house) setAllPending(job string, n int) Key {
 	return key
 }
 
-// TestReplacementsAtOnce: however many pods must be replaced, the number of concurrent requests is limited, first in, first out.
+// TestReplacementsAtOnce: the number of concurrent requests for replacements is limited, however many pods must be replaced. They are sent
+// in order.
 func TestReplacementsAtOnce(t *testing.T) {
 	const pods = 5 * replacers
 	h := open(t, leading())
@@ -77,7 +78,7 @@ func TestReplacementsAtOnce(t *testing.T) {
 	eventually.Holds(t, "the replacement of all", func() (bool, any) { got := h.store.replacedPods(); return len(got) == pods, got })
 }
 
-// TestRefusedReplacementsLeaveTheirPlace: a repeatedly refused request delays no other gang.
+// TestRefusedReplacementsLeaveTheirPlace: a request that is refused again and again delays no other gang.
 func TestRefusedReplacementsLeaveTheirPlace(t *testing.T) {
 	h := open(t, leading())
 	let := make(chan struct{})

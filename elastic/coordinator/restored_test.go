@@ -9,15 +9,15 @@ import (
 	"holdfast.dev/holdfast/elastic"
 )
 
-// TestTheRecordOfABackup: a coordinator with an outdated record continues from its agents' generation. Running ranks are not halted, no pod
-// is replaced without need, and a failure is repaired in the next generation, from the newest step.
+// TestTheRecordOfABackup: a coordinator with an outdated record continues from the generation that agents report. It does not halt running
+// ranks, and replaces no pod without need. It repairs a failure in the next generation, from the newest step.
 func TestTheRecordOfABackup(t *testing.T) {
 	h, p, a, key := pair(t)
 	start(a, 1)
 	h.store.mu.Lock()
 	backup := h.store.records[key]
 	h.store.mu.Unlock()
-	// whose node has healed since
+	// the node of this pod is well again
 	backup.PendingReplacements = []elastic.Termination{{Slot: 1, Pod: "a1", Name: "train-1", Cause: "GPUFellOff"}}
 	again := func(generation uint64) {
 		a[1].fails(0, &coordinatorv1.Exit{Code: 137, Signal: 9})

@@ -16,7 +16,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestPinsReachTheRecord: a gang in memory receives its job's pins and stores them; one that is not reads them when it is loaded.
+// TestPinsReachTheRecord: a gang in memory receives the pins of its job and stores them. A gang that is not in memory reads them when it is
+// loaded.
 func TestPinsReachTheRecord(t *testing.T) {
 	h := open(t, leading())
 	p := pod("team-a", "train", 0, "a0")
@@ -64,7 +65,8 @@ func TestPinsReachTheRecord(t *testing.T) {
 	}
 }
 
-// TestSavesOfAGang: they are of one gang by what became of them, an overlapped one counts once, and they go with the gang.
+// TestSavesOfAGang: the metric counts the saves of each gang by result. An overlapped save counts once. The series of a gang are removed
+// with the gang.
 func TestSavesOfAGang(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m, err := newMetrics(registry)
@@ -106,7 +108,7 @@ func TestSavesOfAGang(t *testing.T) {
 		for _, f := range families {
 			for _, s := range f.GetMetric() {
 				if f.GetName() == "holdfast_gang_saves_total" {
-					l := s.GetLabel() // in the order of their names
+					l := s.GetLabel() // labels are sorted by name
 					counts[l[0].GetValue()+" "+l[2].GetValue()] = s.GetCounter().GetValue()
 				}
 			}
@@ -127,7 +129,7 @@ func TestSavesOfAGang(t *testing.T) {
 	}
 }
 
-// TestGapsOfAGang: they are of one gang, and go with it.
+// TestGapsOfAGang: the metric has the gaps of each gang, and its series are removed with the gang.
 func TestGapsOfAGang(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m, err := newMetrics(registry)
@@ -167,7 +169,7 @@ func TestGapsOfAGang(t *testing.T) {
 	}
 	train.cancel()
 	eventually.Holds(t, "the figures of the gang that is gone go", func() (bool, any) { got := gangs(); return len(got) == 1 && got["other"] == 1, got })
-	train.madeDurable(time.Second) // whose record was on its way
+	train.madeDurable(time.Second) // its record is still on the way to the store
 	if got := gangs(); len(got) != 1 {
 		t.Errorf("after the gang was forgotten: %v", got)
 	}

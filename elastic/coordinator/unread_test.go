@@ -19,10 +19,10 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// soonEnough is far longer than a stream or a connection of these tests should last, and far shorter than one that never ends.
+// soonEnough is much longer than any stream or connection of these tests should last, and much shorter than for ever.
 const soonEnough = time.Minute
 
-// readsNothing connects as an agent that reads nothing, and reports until its connection ends, which closes the channel.
+// readsNothing connects as an agent that reads nothing and reports until its connection ends. Then it closes the channel.
 func (h *house) readsNothing(token string) <-chan struct{} {
 	h.t.Helper()
 	conn, err := grpc.NewClient(
@@ -58,11 +58,12 @@ func (h *house) readsNothing(token string) <-chan struct{} {
 				time.Sleep(50 * time.Millisecond)
 			}
 		}()
-		header, err := rpc.Header() // which comes with the first directive: the next stream is the newer one for the coordinator, too
+		// the header comes with the first directive: then the coordinator, too, counts the next stream as the newer one
+		header, err := rpc.Header()
 		if err != nil {
 			h.t.Fatal(err)
 		}
-		if header != nil { // else a busy machine kept it from reporting
+		if header != nil { // otherwise a busy machine kept the agent from reporting
 			return ended
 		}
 	}
@@ -70,7 +71,7 @@ func (h *house) readsNothing(token string) <-chan struct{} {
 	return nil
 }
 
-// knowsModules gives a gang as many modules as are kept: more than a stream takes that is not read.
+// knowsModules gives a gang as many modules as are stored: more than fits into a stream that is not read.
 func (h *house) knowsModules(key Key) {
 	h.t.Helper()
 	eventually.Holds(h.t, "the gang is loaded", func() (bool, any) {
@@ -90,7 +91,7 @@ func (h *house) knowsModules(key Key) {
 	})
 }
 
-// tells offers every agent of a gang another directive, and the modules with it.
+// tells sends every agent of a gang another directive with the modules.
 func (h *house) tells(key Key, generation int64) {
 	h.server.mu.Lock()
 	g := h.server.gangs[key]
@@ -102,7 +103,7 @@ func (h *house) tells(key Key, generation int64) {
 	}
 }
 
-// TestWhoReadsNothingIsLetGo: an agent that reports and reads nothing delays no other of its gang, and its stream and connection end.
+// TestWhoReadsNothingIsLetGo: an agent that reports and reads nothing delays no other agent of its gang. Its stream and its connection end.
 func TestWhoReadsNothingIsLetGo(t *testing.T) {
 	p := []Caller{pod("team-a", "train", 0, "a0"), pod("team-a", "train", 1, "a1")}
 	h := &house{t: t, store: newMemory(), tokens: map[string]Caller{}, contactTimeout: 2 * time.Second}
@@ -118,7 +119,7 @@ func TestWhoReadsNothingIsLetGo(t *testing.T) {
 	told, read := int64(0), false
 	for {
 		select {
-		case d := <-a.orders: // the other one is sent as well, after what was not read
+		case d := <-a.orders: // the directive after the unread ones arrives too
 			read = read || d.Generation > 2
 		case <-ended:
 			if !read {
@@ -129,7 +130,7 @@ func TestWhoReadsNothingIsLetGo(t *testing.T) {
 			told++
 			h.tells(p[0].Key, told)
 			a.say()
-		case <-a.ended: // a busy machine kept it from reporting
+		case <-a.ended: // a busy machine kept the agent from reporting
 			a = h.dial(token)
 		case <-deadline:
 			t.Fatal("an agent that reads nothing stays attached")
@@ -137,8 +138,8 @@ func TestWhoReadsNothingIsLetGo(t *testing.T) {
 	}
 }
 
-// TestUnreadStreamsLeaveNoConnections: a pod may open one stream after the other and read none; unread messages are stored only for the
-// last.
+// TestUnreadStreamsLeaveNoConnections: a pod may open one stream after the other and read none. Unread messages are stored only for the
+// last stream.
 func TestUnreadStreamsLeaveNoConnections(t *testing.T) {
 	mine := pod("team-a", "train", 0, "a0")
 	h := open(t, leading())
@@ -164,7 +165,8 @@ func TestUnreadStreamsLeaveNoConnections(t *testing.T) {
 	}
 }
 
-// TestAnAddressIsHeldAgainstThePods: once the pod has any, not only when its token is old.
+// TestAnAddressIsHeldAgainstThePods: a connection's address is compared with the pod's addresses as soon as the pod has any, not only when
+// its token is old.
 func TestAnAddressIsHeldAgainstThePods(t *testing.T) {
 	p := []Caller{pod("team-a", "train", 0, "a0"), pod("team-a", "train", 1, "a1")}
 	h := open(t, leading())

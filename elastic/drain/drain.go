@@ -1,5 +1,6 @@
-// Package drain makes terminating pods of a gang copy their state to storage first. While they train, all ranks go on to one step and stay
-// there; the drain gives that up within the time that these pods have. Once all ranks are halted, it orders a copy only of a step from
+// Package drain makes terminating pods of a gang copy their state to storage before they end. While the gang trains,
+// all ranks go on to one step and stay there, and terminating pods copy that step. The drain ends, with or without a
+// copy, before the first of these pods must end. While all ranks are halted, terminating pods copy only the step from
 // which training would continue. Copies of a fenced pod do not count.
 package drain
 

@@ -16,7 +16,7 @@ import (
 
 var start = time.Unix(1_700_000_000, 0)
 
-// gang is a gang of pods "a" and "b", of which "a" must be replaced.
+// gang has pods "a" and "b", of which "a" must be replaced.
 type gang struct {
 	*Drain
 	reports [2]protocol.Report
@@ -54,7 +54,7 @@ func (g *gang) all(change func(*protocol.Report), now time.Time) {
 	g.generation.NoteSealed(now)
 }
 
-// TestDrainWhileTraining: ranks stay at a step ahead of them, the pod to be replaced copies it, and only then is the drain over.
+// TestDrainWhileTraining: all ranks stay at a step ahead of them, and the pod to be replaced copies that step. Only then is the drain over.
 func TestDrainWhileTraining(t *testing.T) {
 	g, now := newGang(false), start
 	if o := g.Advance(now); !o.Directives || g.Since() != start || g.Over() {
@@ -84,7 +84,7 @@ func TestDrainWhileTraining(t *testing.T) {
 	}
 }
 
-// TestUndrainable: a drain that cannot lead to a copy ends at once or in time, with the reason.
+// TestUndrainable: a drain that cannot lead to a copy ends at once or after its time, with the reason.
 func TestUndrainable(t *testing.T) {
 	for want, c := range map[string]struct {
 		dead  bool
@@ -106,7 +106,8 @@ func TestUndrainable(t *testing.T) {
 	}
 }
 
-// TestCopyOnceHalted: the pod to be replaced copies the step from which training would continue, and no other.
+// TestCopyOnceHalted: while all ranks are halted, the pod to be replaced copies the step from which training would continue, and no other
+// step.
 func TestCopyOnceHalted(t *testing.T) {
 	g := newGang(false)
 	g.all(func(r *protocol.Report) { r.State = protocol.StateHalted }, start)

@@ -1,6 +1,9 @@
-// Package generation holds the newest generation of a gang: what it started from, its members, what its ranks hold, how they ended and why.
-// Its number and its branch of training never decrease. Facts about one generation are never used for the next one. Every generation that
-// ends has one cause, which does not depend on the order of reports.
+// Package generation holds the newest generation of a gang: the step that it started from, its members, the steps that
+// its ranks hold, the exits of its ranks, and the cause of its failure.
+//
+//   - The generation's number and its branch never decrease.
+//   - The next generation starts without the exits and levels of the previous one.
+//   - A generation that fails has one cause, whatever the order in which reports arrive.
 package generation
 
 import (

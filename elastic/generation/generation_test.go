@@ -15,7 +15,7 @@ import (
 
 var start = time.Unix(1_700_000_000, 0)
 
-// gang is a generation of pods "a", "b" … with their reports.
+// gang is a generation of pods "a", "b" …, with their reports.
 type gang struct {
 	*Generation
 	reports []protocol.Report
@@ -36,7 +36,7 @@ func pod(slot members.Slot) members.Pod {
 	return members.Pod{UID: name, Name: name}
 }
 
-// report makes the pod of a slot report, after a change.
+// report changes the report of a slot's pod and sends it.
 func (g *gang) report(slot members.Slot, change func(*protocol.Report)) {
 	r := g.reports[slot]
 	change(&r)
@@ -60,7 +60,7 @@ func ends(code, signal int) func(*protocol.Report) {
 
 func same(*protocol.Report) {}
 
-// TestBegin: the next generation restores what all ranks hold, and has new levels and exits.
+// TestBegin: the next generation restores what all ranks hold, and has new levels and no exits.
 func TestBegin(t *testing.T) {
 	g := newGang(2, Recorded{Number: 3})
 	g.all(ends(1, 0))
@@ -86,7 +86,7 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// TestCause: the rank that failed first is to blame, unless its pod ended before, or a dead peer explains its failure.
+// TestCause: the rank that failed first is the cause, unless its pod ended before that, or a dead peer explains its failure.
 func TestCause(t *testing.T) {
 	dead := replacements.Termination{Slot: 1, Pod: "b", Name: "b", Cause: "XidFatal", Dead: true}
 	for name, c := range map[string]struct {
@@ -122,7 +122,7 @@ func TestCause(t *testing.T) {
 	}
 }
 
-// TestBlame: a termination explains lost ranks, and failures in its own slot or in that of another terminating pod.
+// TestBlame: a termination explains lost ranks, failures in its own slot, and failures in the slot of another terminating pod.
 func TestBlame(t *testing.T) {
 	pressing := &cause.Cause{Code: cause.PodReplaced, Slot: 1}
 	for name, c := range map[string]struct {
@@ -144,7 +144,7 @@ func TestBlame(t *testing.T) {
 	}
 }
 
-// TestExitsAreThoseOfRanks: a pod has at most as many exits as ranks, whatever its agent reports of others.
+// TestExitsAreThoseOfRanks: a pod has at most as many exits as ranks, whatever its agent reports about other ranks.
 func TestExitsAreThoseOfRanks(t *testing.T) {
 	const most = 64
 	g := newGang(2, Recorded{Number: 1})

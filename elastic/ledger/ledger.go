@@ -1,6 +1,7 @@
-// Package ledger records which steps are in storage and which of them training may continue from. It lists a step as complete only after
-// every rank's part and the manifest are there. It never lists a given-up step. It requests no removal of a step that the stored record
-// names.
+// Package ledger records which steps of a gang are in storage and from which of them training may continue. A step
+// becomes durable in the ledger once its manifest is written, or once terminating pods have copied the parts of all
+// ranks. Steps that training was rolled back past are dropped from the list. The ledger orders no removal of a step
+// that the stored record names.
 package ledger
 
 import (

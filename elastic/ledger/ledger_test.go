@@ -23,14 +23,14 @@ func stepAt(step, generation int64) StoredStep {
 	return StoredStep{Mark: mark(step, generation), At: time.Unix(1_700_000_000+step, 0)}
 }
 
-// retained is the ledger of a gang with recorded steps, newest first.
+// retained returns the ledger of a gang with recorded steps, newest first.
 func retained(steps ...StoredStep) *Ledger {
 	l := New(time.Minute, Recorded{})
 	l.steps = steps
 	return l
 }
 
-// pod is a gang of one pod and rank that runs and has copied step 40.
+// pod returns a running gang of one pod with one rank, which has copied step 40.
 func pod() *members.Members {
 	ms := members.New(1, members.Recorded{Seen: members.Seen{Ranks: 1}}, true)
 	ms.Take(0, members.Pod{UID: "uid"}, &protocol.Report{
@@ -40,12 +40,12 @@ func pod() *members.Members {
 	return ms
 }
 
-// next completes the step being copied to storage.
+// next completes the copy of a step to storage.
 func (l *Ledger) next() {
 	l.TakeNext(pod(), func() Candidate { return Candidate{Mark: mark(40, 1)} }, start, start)
 }
 
-// recordedAt are steps that became durable at so many seconds, newest first.
+// recordedAt returns steps that became durable at these seconds, newest first.
 func recordedAt(seconds ...int) []StoredStep {
 	var out []StoredStep
 	for _, s := range seconds {
@@ -94,8 +94,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestKeptForLong: a job runs for long, at an uneven pace. The number of retained steps is bounded, a removed step never returns, the
-// newest are there, and as far back as the bound reaches there is at least one step per interval.
+// TestKeptForLong: a job runs for a long time at an uneven pace. The number of retained steps is bounded, a removed step never returns, and
+// the newest steps are there. Back to the bound there is at least one step per interval.
 func TestKeptForLong(t *testing.T) {
 	const every, pace, most = time.Hour, 12 * time.Minute, keptMost + keptEveryMost
 	for seed := range seeds.All(t, int64(30)) {
@@ -125,8 +125,8 @@ func TestKeptForLong(t *testing.T) {
 	}
 }
 
-// TestWhatARemovalSpares: the line is the older of the two newest, even with pins far below; a requested pin that the record lacks is
-// spared, because a re-created Gang has lost its record.
+// TestWhatARemovalSpares: steps are removed below the older of the two newest steps, even if steps far below are pinned. A requested pin
+// that the record lacks is spared, because a re-created Gang has lost its record.
 func TestWhatARemovalSpares(t *testing.T) {
 	l := retained(stepAt(30, 1), stepAt(20, 1))
 	l.TakeRetention(Retention{Pins: []protocol.Mark{mark(10, 1), mark(3, 1)}})
@@ -140,8 +140,8 @@ func TestWhatARemovalSpares(t *testing.T) {
 	}
 }
 
-// TestRemovalsGoByTheStoredRecord: a coordinator that can no longer store its record, because another one leads, removes no step that the
-// stored record names and that users may pin there.
+// TestRemovalsGoByTheStoredRecord: a coordinator that cannot store its record any more, because another one leads, removes no step that the
+// stored record lists. Users may pin such a step.
 func TestRemovalsGoByTheStoredRecord(t *testing.T) {
 	l := retained(stepAt(20, 1), stepAt(10, 1))
 	l.record(mark(30, 1), time.Time{}, start)
@@ -156,8 +156,8 @@ func TestRemovalsGoByTheStoredRecord(t *testing.T) {
 	}
 }
 
-// TestUnpinnedStepsGoOnceThatIsStored: until then the stored record promises them, to the next coordinator and to a user who pins them
-// again.
+// TestUnpinnedStepsGoOnceThatIsStored: an unpinned step is removed only after the record without the pin is stored. Until then the next
+// coordinator, and a user who pins the step again, rely on the stored record.
 func TestUnpinnedStepsGoOnceThatIsStored(t *testing.T) {
 	l := retained(stepAt(20, 1), stepAt(10, 1))
 	l.pinned = []StoredStep{stepAt(3, 1)}
@@ -175,7 +175,7 @@ func TestUnpinnedStepsGoOnceThatIsStored(t *testing.T) {
 	}
 }
 
-// TestGoingBackPastTheNewest: a retained step replaces newer steps that are given up, and a removal spares it.
+// TestGoingBackPastTheNewest: after newer steps were given up, a retained step is the newest, and a removal spares it.
 func TestGoingBackPastTheNewest(t *testing.T) {
 	l := retained(recordedAt(40, 30, 20, 10)...)
 	l.Forget(protocol.Point{Step: 25}, nil, Generation{Number: 1})
@@ -195,8 +195,8 @@ func TestGoingBackPastTheNewest(t *testing.T) {
 	}
 }
 
-// TestForgetAnotherBranch: continuing from a step of an older branch, which happens only after a lost record, gives up the stored steps of
-// the newer one, whatever their numbers.
+// TestForgetAnotherBranch: after a lost record training may continue from a step of an older branch. Then the stored steps of the newer
+// branch are given up, whatever their numbers.
 func TestForgetAnotherBranch(t *testing.T) {
 	newer := StoredStep{Mark: protocol.Mark{Step: 45, Generation: 5, Branch: 1}, At: start}
 	l := retained(newer, stepAt(40, 3))
@@ -207,7 +207,8 @@ func TestForgetAnotherBranch(t *testing.T) {
 	}
 }
 
-// TestCopiesMakeAStepWhole: copies of drained pods are durable once every rank's part is there; the newest part of each rank counts.
+// TestCopiesMakeAStepWhole: the copies of drained pods make a step durable once every rank's part is there. Of each rank the newest part
+// counts.
 func TestCopiesMakeAStepWhole(t *testing.T) {
 	l, part := retained(), func(m protocol.Mark) []protocol.Rank {
 		return []protocol.Rank{{Copied: protocol.Copied{Mark: m}}, {Local: 1, Copied: protocol.Copied{Mark: m}}}
@@ -225,7 +226,7 @@ func TestCopiesMakeAStepWhole(t *testing.T) {
 	}
 }
 
-// TestGap: from when all ranks held the step to when the record that names it is stored, each step once.
+// TestGap: the gap is the time from when all ranks held a step until the record that lists the step is stored. Each step yields one gap.
 func TestGap(t *testing.T) {
 	l := retained()
 	l.record(mark(30, 1), start, start.Add(time.Second))

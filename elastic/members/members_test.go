@@ -15,12 +15,12 @@ func noneFenced(string) bool { return false }
 
 var began = time.Unix(1_700_000_000, 0)
 
-// podAt returns a pod with that name, created that many seconds after the first.
+// podAt returns a pod with this name, created that many seconds after the first pod.
 func podAt(name string, seconds int) Pod {
 	return Pod{UID: name, Name: name, Created: began.Add(time.Duration(seconds) * time.Second)}
 }
 
-// take handles a report of a slot's pod, if it counts.
+// take handles a report of a slot's pod, if the report counts.
 func take(ms *Members, slot Slot, p Pod, r protocol.Report, fenced func(string) bool) Admission {
 	a := ms.Admit(slot, p, &r, fenced)
 	if a >= Admitted && !ms.At(slot).RecordRepeat(&r) {
@@ -30,7 +30,7 @@ func take(ms *Members, slot Slot, p Pod, r protocol.Report, fenced func(string) 
 	return a
 }
 
-// TestAdmit: of two pods of a slot the newer one counts, of two reports of an agent the later one, and no report of a fenced pod.
+// TestAdmit: of two pods of a slot the newer pod counts, and of two reports of an agent the later report. No report of a fenced pod counts.
 func TestAdmit(t *testing.T) {
 	old, heir := podAt("old", 0), podAt("heir", 1)
 	twin := podAt("twin", 0) // created in the same second
@@ -62,7 +62,7 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// TestHandOver: a slot that is handed over has no state of the previous pod, which never gets it again.
+// TestHandOver: a slot that was handed over has no state of the previous pod. That pod never gets the slot again.
 func TestHandOver(t *testing.T) {
 	ms, old, heir := New(2, Recorded{}, false), podAt("old", 0), podAt("heir", 1)
 	take(ms, 0, old, protocol.Report{Generation: 1, State: protocol.StateRunning, Ranks: 3, FetchFailed: protocol.Mark{Step: 1}}, noneFenced)
@@ -93,7 +93,8 @@ func TestFailedFetchesAreBounded(t *testing.T) {
 	}
 }
 
-// TestLevels: a step is common where every rank holds it, and slots below the lowest of the newest steps may be written again.
+// TestLevels: a step is common if every rank holds it. Slots with older steps than the lowest of the ranks' newest steps may be written
+// again.
 func TestLevels(t *testing.T) {
 	for name, tt := range map[string]struct {
 		ranks                int // that each pod reports
@@ -132,7 +133,7 @@ func TestUnprotectedKeepsItsRemedy(t *testing.T) {
 	}
 }
 
-// TestRefreshUnknownPods: until all agents have reported, the recorded commands stay; then the reports count.
+// TestRefreshUnknownPods: the recorded commands count until all agents have reported. Then the reports count.
 func TestRefreshUnknownPods(t *testing.T) {
 	recorded := Seen{
 		WholeCommand:    true,
@@ -157,7 +158,8 @@ func TestRefreshUnknownPods(t *testing.T) {
 	}
 }
 
-// TestMixed: whole commands beside launchers have a timeout, unless one of them may still start a launcher, or its pod leaves.
+// TestMixed: if some pods run whole commands and others launchers, the gang has a timeout, unless one of the commands may still start a
+// launcher, or its pod is leaving.
 func TestMixed(t *testing.T) {
 	ms, none := New(2, Recorded{}, false), func(Slot) bool { return false }
 	whole := protocol.Report{Ranks: 1, WholeCommand: true, Rank: []protocol.Rank{{}}}
@@ -183,7 +185,7 @@ func TestMixed(t *testing.T) {
 	}
 }
 
-// TestAtFault: the pod that others lost, if known, else that of the rank.
+// TestAtFault: the pod at fault is the one that other pods lost, if that is known, otherwise the pod of the failed rank.
 func TestAtFault(t *testing.T) {
 	ms := New(2, Recorded{}, false)
 	take(ms, 1, podAt("b", 0), protocol.Report{Ranks: 1, Address: "10.0.0.2"}, noneFenced)

@@ -9,7 +9,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// savesTold takes reports of a gang of one pod, and adds up its saves.
+// savesTold handles reports of a gang of one pod, and adds up its saves.
 type savesTold struct {
 	ms       *Members
 	now      time.Time
@@ -44,8 +44,8 @@ func (w *savesTold) say(after time.Duration, pod string, generation int64, saves
 	w.told.Skipped, w.told.Refused = w.told.Skipped+more.Skipped, w.told.Refused+more.Refused
 }
 
-// TestSavesAreCountedOnce: each process counts its own from 0, a report may lack them, and saves from before this coordinator's first
-// report do not count.
+// TestSavesAreCountedOnce: each process counts its saves from 0, and a report may lack the counts. Saves before the first report to this
+// coordinator do not count.
 func TestSavesAreCountedOnce(t *testing.T) {
 	of := func(copied, overlapped, dropped, skipped, refused uint32) *protocol.Saves {
 		return &protocol.Saves{Copied: copied, Overlapped: overlapped, Dropped: dropped, Skipped: skipped, Refused: refused}
@@ -83,9 +83,9 @@ func TestSavesAreCountedOnce(t *testing.T) {
 	}
 }
 
-// TestNoReportMakesManySaves: whatever an agent reports, and however often, a rank's saves count for no more than savesPerSecond.
+// TestNoReportMakesManySaves: at most savesPerSecond saves of a rank count, whatever an agent reports and however often.
 func TestNoReportMakesManySaves(t *testing.T) {
-	const seconds, reports = 10, 200 // that may be sent in each
+	const seconds, reports = 10, 200 // the number of reports that may be sent in each second
 	most := &protocol.Saves{
 		Copied:     math.MaxUint32,
 		Overlapped: math.MaxUint32,

@@ -1,6 +1,7 @@
-// Package replacements records which pods of a gang must be replaced, why, and the stage of each replacement. A released pod is not listed
-// again. A termination that cannot be withdrawn stays until it is carried out. Once a replacement is committed, reports of its pod do not
-// count. Replace is requested once per pod and coordinator.
+// Package replacements records which pods of a gang must be replaced, why, and the stage of each replacement. A
+// released pod is never listed again. A termination that cannot be withdrawn stays listed until the pod is released.
+// Once a replacement is committed, reports of its pod do not count. Each coordinator requests the replacement of a pod
+// once.
 package replacements
 
 import (

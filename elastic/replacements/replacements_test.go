@@ -12,7 +12,7 @@ import (
 
 var start = time.Unix(1_700_000_000, 0)
 
-// gang is a gang of pods, each named by its slot ("a" in slot 0), that run generation 1.
+// gang returns a gang that runs generation 1. Each pod is named by its slot ("a" in slot 0).
 func gang(names ...string) (*members.Members, *Replacements) {
 	ms := members.New(len(names), members.Recorded{}, true)
 	for i, name := range names {
@@ -42,7 +42,7 @@ func pods(all []Termination) string {
 	return names
 }
 
-// TestStages: a pod is fenced once its replacement is committed, requested once, and not listed again once it is released.
+// TestStages: a pod is fenced once its replacement is committed. The replacement is requested once. A released pod is not listed again.
 func TestStages(t *testing.T) {
 	_, rs := gang("a", "b", "c")
 	level := []Termination{terminate(0, "a", "XidFatal"), terminate(1, "b", "XidFatal"), terminate(2, "c", PodDeleted)}
@@ -70,7 +70,8 @@ func TestStages(t *testing.T) {
 	}
 }
 
-// TestANewCoordinatorAsksAgain: the next coordinator requests the recorded committed replacements, and fences their pods from its start.
+// TestANewCoordinatorAsksAgain: the next coordinator requests the recorded committed replacements again, and fences their pods from its
+// start.
 func TestANewCoordinatorAsksAgain(t *testing.T) {
 	ms, _ := gang("a", "b")
 	a, b := terminate(0, "a", "XidFatal"), terminate(1, "b", "XidFatal")
@@ -80,8 +81,7 @@ func TestANewCoordinatorAsksAgain(t *testing.T) {
 	}
 }
 
-// TestOrphans: the replacement of a pod in which nothing runs, because another pod holds its slot, is requested at once, unless ranks were
-// lost with it.
+// TestOrphans: a pod in which no rank runs, because another pod holds its slot, is replaced at once, unless ranks were lost with it.
 func TestOrphans(t *testing.T) {
 	for name, tt := range map[string]struct {
 		lost func(members.Slot) bool
@@ -100,7 +100,8 @@ func TestOrphans(t *testing.T) {
 	}
 }
 
-// TestPressing: the first pod that must be replaced ends the generation, unless it is committed, has left, or no longer holds its slot.
+// TestPressing: the first pod that must be replaced ends the generation, unless its replacement is committed, it has left its launcher, or
+// it no longer holds its slot.
 func TestPressing(t *testing.T) {
 	ms, rs := gang("a", "b")
 	rs.SetPending([]Termination{terminate(0, "a", "XidFatal"), terminate(1, "b", "XidFatal")}, start)
@@ -114,8 +115,8 @@ func TestPressing(t *testing.T) {
 	}
 }
 
-// TestTimesOfATermination: a termination retains its first times, however often it is received; the deadline of a suspended Job's pods is
-// known only once they are deleted; a suspension and a replacement are listed separately.
+// TestTimesOfATermination: a termination keeps its first times, however often it is received. The deadline of a suspended Job's pods is
+// known only once they are deleted. A suspension and a replacement are listed separately.
 func TestTimesOfATermination(t *testing.T) {
 	_, rs := gang("a")
 	for i, tell := range []struct {
@@ -151,7 +152,8 @@ func TestTimesOfATermination(t *testing.T) {
 	}
 }
 
-// TestNoPodIsWaitedForLongerThanItTrains: the agent of a terminating pod trains on until it needs the rest of its grace period.
+// TestNoPodIsWaitedForLongerThanItTrains: the agent of a terminating pod trains until it needs the rest of its grace period. The
+// coordinator waits no longer than that.
 func TestNoPodIsWaitedForLongerThanItTrains(t *testing.T) {
 	for grace, want := range map[time.Duration]time.Duration{
 		0:                 24 * time.Second,
@@ -169,8 +171,8 @@ func TestNoPodIsWaitedForLongerThanItTrains(t *testing.T) {
 	}
 }
 
-// TestWatch: a pod that does not halt is given up after stuckTime, an unreachable one once the API server has reported for UnreachableTime
-// that it runs; more than half of a gang have PartitionTime.
+// TestWatch: a pod that does not halt is given up after stuckTime. An unreachable pod is given up once the API server has reported for
+// UnreachableTime that it runs. If more than half of a gang is unreachable, that time is PartitionTime.
 func TestWatch(t *testing.T) {
 	for name, tt := range map[string]struct {
 		unreachable, stuck int
@@ -208,8 +210,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestShorten: of terminations that will be received again the first are stored, of those that the coordinator decided itself more, and all
-// committed ones.
+// TestShorten: of terminations that the coordinator will receive again only the first ones are stored, of those that it decided itself
+// more, and of committed ones all.
 func TestShorten(t *testing.T) {
 	var all []Termination
 	for i := range 3000 {

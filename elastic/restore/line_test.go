@@ -36,8 +36,8 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// TestWhatIsGivenUpStaysSo: a given-up step is on no later line; all others are, except those further back than a line reaches. A line
-// rises in both columns and stays short.
+// TestWhatIsGivenUpStaysSo: a given-up step is on no later line. All other steps are, except those older than the oldest branch of a line.
+// In a line branches and steps both rise, and a line stays short.
 func TestWhatIsGivenUpStaysSo(t *testing.T) {
 	short := 0
 	for seed := range seeds.All(t, int64(400)) {

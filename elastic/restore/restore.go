@@ -1,5 +1,6 @@
-// Package restore finds the step from which a gang continues: the newest on the gang's line that every rank holds in memory or can read
-// from storage, as recorded. Every rank has its part of that step, no newer step is complete, and a given-up step is never restored.
+// Package restore finds the step from which a gang continues. Find returns the newest step on the gang's line that
+// every rank holds in memory or, according to the stored record, can read from storage. Steps that were given up are
+// not on that line.
 package restore
 
 import (

@@ -12,7 +12,7 @@ import (
 
 var first = protocoltest.FirstBranch
 
-// reachable is a slow version of Find: it checks for each rank alone whether its part of a step is available.
+// reachable is a slow version of Find. It checks for each single rank whether its part of a step is available.
 func reachable(step protocol.Point, pods []Pod, stored Stored, line Line, insist bool) bool {
 	world := 0
 	for _, p := range pods {
@@ -29,7 +29,7 @@ func reachable(step protocol.Point, pods []Pod, stored Stored, line Line, insist
 	}
 	base, older, apart := 0, false, false
 	for _, p := range pods {
-		// One mark serves all ranks of the pod that do not hold the step; the zero mark where all hold it.
+		// All ranks of the pod that do not hold the step fetch the same mark; the zero mark: all of them hold the step.
 		if !slices.ContainsFunc(marks, func(m protocol.Mark) bool {
 			if m != (protocol.Mark{}) && (!insist && slices.Contains(p.Failed, m) || stored.World > 0 && stored.World != world) {
 				return false
@@ -138,8 +138,8 @@ func TestFindIsTheNewestThatAllReach(t *testing.T) {
 	}
 }
 
-// TestWhatNobodyElseHoldsCostsNothing: agents may report any number of steps and branches, three for each rank, and each candidate is
-// checked in all ranks.
+// TestWhatNobodyElseHoldsCostsNothing: agents may report any number of steps and branches, three for each rank. Find checks each candidate
+// in all ranks, and must stay fast.
 func TestWhatNobodyElseHoldsCostsNothing(t *testing.T) {
 	pods, next := make([]Pod, 20), int64(0)
 	for i := range pods {
@@ -194,7 +194,7 @@ func TestLast(t *testing.T) {
 	}
 }
 
-// TestNoStepIsZero: training without a saved step starts from the beginning; a record that names step 0 is no point to fetch.
+// TestNoStepIsZero: training without a saved step starts from the beginning. A record that names step 0 names no step to fetch.
 func TestNoStepIsZero(t *testing.T) {
 	zero := protocol.Mark{Generation: 1}
 	if got := Find([]Pod{{Ranks: 1}}, Stored{Whole: []protocol.Mark{zero}}, nil); got.Step != 0 || got.Fetch != nil {

@@ -1,5 +1,5 @@
-// Package coordinatortest provides the parts that a coordinator.Server needs without a cluster: callers identified by their tokens, and a
-// store in memory. Both behave like the product's on a cluster without failures.
+// Package coordinatortest has what a coordinator.Server needs when it runs without a cluster: callers that are
+// identified by their tokens, and a store in memory. Both behave like the ones on a cluster without failures.
 package coordinatortest
 
 import (

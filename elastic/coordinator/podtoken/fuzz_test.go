@@ -14,8 +14,8 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// FuzzClaims parses claims, and without valid ones a whole token. Only an unexpired token of a pod for this audience may be reviewed; any
-// other is refused with a gRPC code and a reason.
+// FuzzClaims parses claims or, if these are invalid, a whole token. Only an unexpired token of a pod for this audience may be reviewed. Any
+// other token is refused with a gRPC code and a reason.
 func FuzzClaims(f *testing.F) {
 	now := time.Unix(1_700_000_000, 0)
 	ours := fmt.Sprintf(`{"aud":[%q],"exp":1700000100,"kubernetes.io":{"namespace":"a","pod":{"name":"p","uid":"u"}}}`, v1alpha1.TokenAudience)

@@ -1,5 +1,5 @@
-// Package podtoken authenticates the pod of an agent: by the pod's service account token, which the API server
-// reviews, and by the pod object. The agent's own statements about its identity do not count.
+// Package podtoken determines which pod an agent runs in, from the pod's service account token, which the API server
+// reviews, and from the pod object. What the agent itself says about its identity is ignored.
 package podtoken
 
 import (

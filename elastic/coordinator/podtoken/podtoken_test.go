@@ -43,7 +43,7 @@ func pod(namespace, job string, slot string, uid string) *corev1.Pod {
 	}
 }
 
-// token is like one from the API server, without a valid signature.
+// token returns a token like those of the API server, without a valid signature.
 func token(namespace, name, uid, audience string) string {
 	claims := fmt.Sprintf(`{"aud":[%q],"exp":%d,"kubernetes.io":{"namespace":%q,"pod":{"name":%q,"uid":%q}}}`, audience, time.Now().Add(time.Hour).Unix(), namespace, name, uid)
 	return "header." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".signature"
@@ -58,7 +58,7 @@ type reviewer struct {
 	mu      sync.Mutex
 	tokens  map[string]authenticationv1.TokenReviewStatus // guarded by mu
 	reviews int                                           // guarded by mu
-	// asked, where set, is called with each review.
+	// asked, if set, is called with each review.
 	asked func(context.Context) error
 }
 
@@ -91,7 +91,7 @@ func (r *reviewer) client(t *testing.T, objects ...client.Object) client.Client 
 	}).Build()
 }
 
-// showing returns the context of an RPC with a token.
+// showing returns the context of an RPC that carries a token.
 func showing(t *testing.T, token string) context.Context {
 	return metadata.NewIncomingContext(t.Context(), metadata.Pairs("authorization", "Bearer "+token))
 }
@@ -112,7 +112,7 @@ func TestWhoIsWho(t *testing.T) {
 	plain := pod("team-a", "plain", "0", "p0")
 	delete(plain.Labels, v1alpha1.LabelGang)
 	forged := pod("team-a", "forged", "0", "f0")
-	// A batch Job's pod with all fields of its controller and the gang's label, without what only pod admission writes.
+	// A pod with all fields that the Job controller writes and the gang's label, but without what only pod admission writes.
 	forged.Labels[v1alpha1.LabelGang], forged.OwnerReferences, forged.Spec.Containers = "train", mine.OwnerReferences, nil
 	unplaced := pod("team-a", "unplaced", "0", "l0")
 	delete(unplaced.Annotations, v1alpha1.AnnotationGangSlot)
@@ -163,7 +163,7 @@ func TestWhoIsWho(t *testing.T) {
 	}
 }
 
-// TestAReplacedPodKeepsItsStream: it may send its last reports; a pod that changed otherwise may not.
+// TestAReplacedPodKeepsItsStream: a replaced pod may still send its last reports. A pod that changed in another way may not.
 func TestAReplacedPodKeepsItsStream(t *testing.T) {
 	member := pod("team-a", "train", "0", "a0")
 	api := fake.NewClientBuilder().WithObjects(member).Build()
@@ -192,12 +192,12 @@ func TestAReplacedPodKeepsItsStream(t *testing.T) {
 	}
 }
 
-// from returns a context of an RPC from an address.
+// from returns the context of an RPC that comes from an address.
 func from(ctx context.Context, address string) context.Context {
 	return peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP(address), Port: 4000}})
 }
 
-// TestTokensThatNobodyIsAskedAbout: an invalid token costs the API server nothing.
+// TestTokensThatNobodyIsAskedAbout: an invalid token causes no request to the API server.
 func TestTokensThatNobodyIsAskedAbout(t *testing.T) {
 	r := &reviewer{}
 	api := r.client(t)
@@ -227,7 +227,7 @@ func TestTokensThatNobodyIsAskedAbout(t *testing.T) {
 	}
 }
 
-// TestATokenIsReviewedOnce: also if many calls have it at the same moment.
+// TestATokenIsReviewedOnce: a token is reviewed once, also if many calls carry it at the same moment.
 func TestATokenIsReviewedOnce(t *testing.T) {
 	mine, let := ours("team-a", "train-0", "a0"), make(chan struct{})
 	r := &reviewer{tokens: map[string]authenticationv1.TokenReviewStatus{mine: bound("team-a", "train-0", "a0")},
@@ -283,11 +283,11 @@ func TestFloodsOfTokens(t *testing.T) {
 	if n := r.count() - before; n > unknownBurst+refilled(unknownPerSecond) {
 		t.Errorf("%d tokens of pods that nobody knows were reviewed", n)
 	}
-	v.reviews.Clear() // or it would be known by its token
+	v.reviews.Clear() // otherwise the verifier would know it by its token
 	known()
 }
 
-// TestAgentsBehindOneAddress: a restarted coordinator reviews each of them that may connect at once.
+// TestAgentsBehindOneAddress: a restarted coordinator reviews the tokens of all agents that may connect at once behind one address.
 func TestAgentsBehindOneAddress(t *testing.T) {
 	r := &reviewer{tokens: map[string]authenticationv1.TokenReviewStatus{}}
 	var pods []client.Object
@@ -300,7 +300,7 @@ func TestAgentsBehindOneAddress(t *testing.T) {
 		v := New(api, api)
 		for i := range agents {
 			if i >= coordinator.SourceBurst {
-				time.Sleep(time.Second / coordinator.SourcePerSecond) // as connections are let in
+				time.Sleep(time.Second / coordinator.SourcePerSecond) // at the rate at which connections are accepted
 			}
 			shown := ours("team-a", fmt.Sprint("train-", i), fmt.Sprint("a", i))
 			r.mu.Lock()
@@ -313,7 +313,7 @@ func TestAgentsBehindOneAddress(t *testing.T) {
 	})
 }
 
-// TestAPodOfNoGangIsReadOnce: the cache never has it, so its token must not cause repeated reads from the API server.
+// TestAPodOfNoGangIsReadOnce: the cache never contains such a pod. Its token must not cause one read from the API server after the other.
 func TestAPodOfNoGangIsReadOnce(t *testing.T) {
 	stranger := pod("team-b", "web", "0", "b0")
 	stranger.Labels = nil
@@ -337,7 +337,7 @@ func TestAPodOfNoGangIsReadOnce(t *testing.T) {
 	}
 }
 
-// TestAHeaderOfDots is refused before it is parsed.
+// TestAHeaderOfDots: a header that consists of dots is refused before it is parsed.
 func TestAHeaderOfDots(t *testing.T) {
 	v := New(nil, nil)
 	ctx := showing(t, strings.Repeat(".", 4<<20))
