@@ -17,7 +17,8 @@ import (
 var pagesOfOurs = []string{"architecture.md", "dev-cluster.md", "benchmarks.md", "recovery.md"}
 
 // ofRanks are variables that pages for users name because a rank has them.
-var ofRanks = []string{"HOLDFAST_TOPOLOGY_DOMAIN", "HOLDFAST_STANDBY_FD", "HOLDFAST_ERROR_FILE", "HOLDFAST_PAGE", "HOLDFAST_LOCAL_RANK", "HOLDFAST_ROOT"}
+var ofRanks = []string{"HOLDFAST_TOPOLOGY_DOMAIN", "HOLDFAST_STANDBY_FD", "HOLDFAST_ERROR_FILE", "HOLDFAST_PAGE", "HOLDFAST_LOOKS", "HOLDFAST_LOCAL_RANK",
+	"HOLDFAST_ROOT"}
 
 // TestVariablesThatPagesName: what a page for users has people set is admitted, with the value that it names; what it does
 // not is known to be ours.

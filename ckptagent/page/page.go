@@ -18,7 +18,7 @@ import (
 const (
 	Bytes     = 1 << 20
 	magic     = "HFPAGE01"
-	headBytes = 56
+	headBytes = 72
 	namesAt   = 4096
 )
 
@@ -32,7 +32,10 @@ type Page struct {
 	// ResumedAt is the number of optimizer steps in the restored state, if ResumeKnown.
 	ResumedAt   int64
 	ResumeKnown bool
-	names       uint64 // bytes
+	// Signal makes the process, which started at the tick Start after boot, write its main thread's stack; 0: no signal does.
+	Signal int
+	Start  uint64
+	names  uint64 // bytes
 }
 
 // Prepare replaces the page of a rank that is about to start. It writes all bytes: with a sparse file, a full disk would kill the rank at a
@@ -76,8 +79,13 @@ func read(f *os.File) (p Page, ok bool, err error) {
 		return Page{}, false, nil
 	}
 	p = Page{
-		Generation: number(1), PID: int(number(2)), OptimizerSteps: number(3), names: min(uint64(number(5)), Bytes-namesAt),
-		Hook: number(6)&1 != 0,
+		Generation:     number(1),
+		PID:            int(number(2)),
+		OptimizerSteps: number(3),
+		names:          min(uint64(number(5)), Bytes-namesAt),
+		Hook:           number(6)&1 != 0,
+		Signal:         int(number(7)),
+		Start:          uint64(number(8)),
 	}
 	if resumed := number(4); resumed > 0 {
 		p.ResumedAt, p.ResumeKnown = resumed-1, true

@@ -68,6 +68,11 @@ func TestNumbers(t *testing.T) {
 	if p, _ := Read(path); p.ResumedAt != 500 {
 		t.Fatalf("resumed at %d", p.ResumedAt)
 	}
+	r.number(8, 123456)
+	r.number(7, 63)
+	if p, _ := Read(path); p.Signal != 63 || p.Start != 123456 {
+		t.Fatalf("the stack is written at signal %d by the process started at %d", p.Signal, p.Start)
+	}
 	if err := Prepare(path); err != nil {
 		t.Fatal(err)
 	}

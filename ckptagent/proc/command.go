@@ -49,7 +49,7 @@ func withErrorFile(env, argv []string, root Root, generation int64) []string {
 	}
 	set := map[string]string{EnvErrorFile: root.ErrorFile(generation, 0)}
 	if page.Prepare(root.PageFile(0)) == nil { // without a page it reports no steps
-		set[EnvPage] = root.PageFile(0)
+		set[EnvPage], set[EnvLooks] = root.PageFile(0), root.LooksFile(0)
 	}
 	return setEnv(env, set)
 }

@@ -68,6 +68,7 @@ func generationEnv(run protocol.Run, root Root, local int) map[string]string {
 		EnvRestoreBranch:             strconv.FormatInt(run.RestoreBranch, 10),
 		EnvErrorFile:                 root.ErrorFile(run.Number, local),
 		EnvPage:                      root.PageFile(local),
+		EnvLooks:                     root.LooksFile(local),
 	}
 }
 

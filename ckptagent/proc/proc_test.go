@@ -678,7 +678,7 @@ func TestRankEnvironment(t *testing.T) {
 		"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "ROLE_RANK": "3", "ROLE_WORLD_SIZE": "4",
 		"ROLE_NAME": "r", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000", "TORCHELASTIC_RESTART_COUNT": "3", "TORCHELASTIC_MAX_RESTARTS": "4", "TORCHELASTIC_RUN_ID": "id",
 		"OMP_NUM_THREADS": "1", EnvGeneration: "7", EnvRestoreStep: "9", EnvRestoreBranch: "4", EnvArena: "/r/memory/rank-1.arena", EnvSocket: "/r/run/agent.sock", EnvLocalRank: "1",
-		EnvErrorFile: "/r/run/ranks/error-7-1.txt", EnvPage: "/r/run/page-1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+		EnvErrorFile: "/r/run/ranks/error-7-1.txt", EnvPage: "/r/run/page-1", EnvLooks: "/r/run/ranks/looks-1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
 		"TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
 	} {
 		if env[name] != want {
@@ -689,7 +689,8 @@ func TestRankEnvironment(t *testing.T) {
 	if !slices.Contains(list, "A=b") || !slices.Contains(list, "RANK=3") || slices.Contains(list, "RANK=old") {
 		t.Errorf("environment %v", list)
 	}
-	generation := []string{EnvGeneration, EnvRestoreStep, EnvRestoreBranch, EnvErrorFile, EnvPage, EnvArena, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"}
+	generation := []string{EnvGeneration, EnvRestoreStep, EnvRestoreBranch, EnvErrorFile, EnvPage, EnvLooks, EnvArena, "MASTER_ADDR", "MASTER_PORT",
+		"TORCHELASTIC_RESTART_COUNT"}
 	single := []string{"RANK", "LOCAL_RANK", "ROLE_RANK", EnvLocalRank}
 	for _, tc := range []struct {
 		locals     []int

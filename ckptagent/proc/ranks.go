@@ -137,7 +137,7 @@ func (j Job) env(run protocol.Run, local int) map[string]string {
 }
 
 // later are the variables of one generation, which a standby gets when it becomes the rank.
-var later = []string{EnvGeneration, EnvRestoreStep, EnvRestoreBranch, EnvErrorFile, EnvPage, EnvArena, EnvStdout, EnvStderr,
+var later = []string{EnvGeneration, EnvRestoreStep, EnvRestoreBranch, EnvErrorFile, EnvPage, EnvLooks, EnvArena, EnvStdout, EnvStderr,
 	"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE"}
 
 // sourceEnv returns the environment of a source: what its local ranks have in common, without the variables of one generation. A module

@@ -57,6 +57,8 @@ const (
 	EnvStandbyFDs = "HOLDFAST_STANDBY_FDS"
 	// EnvPage is the file in which the rank's site hook writes its imports and steps.
 	EnvPage = "HOLDFAST_PAGE"
+	// EnvLooks is the common beginning of the files that the rank's site hook prepares for looks of the agent.
+	EnvLooks = "HOLDFAST_LOOKS"
 	// EnvStdout and EnvStderr are the files of a standby's output once it has become the rank.
 	EnvStdout = "HOLDFAST_STDOUT"
 	EnvStderr = "HOLDFAST_STDERR"
@@ -129,6 +131,11 @@ func (r Root) KnownModulesFile() string { return r.join("run", "modules.json") }
 
 // ProvenModulesFile exists once a source that is copied has imported these.
 func (r Root) ProvenModulesFile() string { return r.join("run", "modules.proven") }
+
+// LooksFile is the common beginning of the files for looks at a local rank, which the rank creates.
+func (r Root) LooksFile(local int) string {
+	return filepath.Join(r.Ranks(), fmt.Sprintf("looks-%d", local))
+}
 
 // PageFile is the page of a local rank.
 func (r Root) PageFile(local int) string { return r.join("run", fmt.Sprintf("page-%d", local)) }

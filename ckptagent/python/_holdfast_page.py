@@ -14,7 +14,7 @@ from _thread import allocate_lock
 BYTES = 1 << 20
 MAGIC = int.from_bytes(b"HFPAGE01", "little")
 NAMES = 4096
-_MAGIC, _GENERATION, _PID, _STEPS, _RESUMED, _LENGTH, _FLAGS = range(7)
+_MAGIC, _GENERATION, _PID, _STEPS, _RESUMED, _LENGTH, _FLAGS, _SIGNAL, _START = range(9)
 HOOK = 1
 
 
@@ -39,14 +39,14 @@ def enter(path):
 class Page:
     def __init__(self, memory):
         self._memory = memory
-        self._numbers = memoryview(memory)[: 8 * 7].cast("Q")
+        self._numbers = memoryview(memory)[: 8 * 9].cast("Q")
         self._pid = os.getpid()
         self._at = NAMES
         self._steps = 0
         self._waiting, self._lock = [], allocate_lock()
         generation = os.environ.get("HOLDFAST_GENERATION", "")
         n = self._numbers
-        n[_STEPS] = n[_RESUMED] = n[_LENGTH] = n[_FLAGS] = 0
+        n[_STEPS] = n[_RESUMED] = n[_LENGTH] = n[_FLAGS] = n[_SIGNAL] = n[_START] = 0
         n[_GENERATION] = int(generation) if generation.isdigit() else 0
         n[_PID] = self._pid
         n[_MAGIC] = MAGIC
@@ -65,6 +65,11 @@ class Page:
         """Reports how many optimizer steps the restored state held; None: not known."""
         if self.mine():
             self._numbers[_RESUMED] = 0 if step is None else step + 1
+
+    def armed(self, signal, start):
+        """Reports the signal that makes this process, started at that tick, write its main thread's stack."""
+        self._numbers[_START] = start
+        self._numbers[_SIGNAL] = signal
 
     def name(self, name):
         """Appends a name. Threads import concurrently, and a signal handler may import during this call, so it never waits: the

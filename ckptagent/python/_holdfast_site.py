@@ -3,7 +3,8 @@
 - A launcher (`python -m torch.distributed.run`, or a `torchrun` that was not found by PATH) becomes Holdfast's shim; any other
   Python launcher is intercepted in torch's launch_agent (_holdfast_launcher).
 - A standby is held until it is needed (holdfast_standby).
-- A rank's uncaught exception is also written to HOLDFAST_ERROR_FILE, its imports and optimizer steps to HOLDFAST_PAGE.
+- A rank's uncaught exception is also written to HOLDFAST_ERROR_FILE, its imports and optimizer steps to HOLDFAST_PAGE. When it
+  joins a process group, it is prepared for the agent's looks (_holdfast_watch), with files at HOLDFAST_LOOKS.
 
 Every other process loses well under 5 ms: the hook imports only what a bare interpreter has already imported.
 """
@@ -128,13 +129,14 @@ def enter_rank():
     """Called once, in the first Python process of a rank; its children do not inherit the variable."""
     take_output()
     keep_traceback(os.environ.pop("HOLDFAST_ERROR_FILE"))
-    path = os.environ.pop("HOLDFAST_PAGE", "")
+    path, looks = os.environ.pop("HOLDFAST_PAGE", ""), os.environ.pop("HOLDFAST_LOOKS", "")
     if path:
-        watch(path)
+        watch(path, looks)
 
 
-def watch(path):
-    """Reports on the rank's page which modules the script imports and how many optimizer steps it has finished."""
+def watch(path, looks):
+    """Reports on the rank's page which modules the script imports and how many optimizer steps it has finished. Prepares the
+    process for the agent's looks once it uses torch.distributed."""
     import _holdfast_imports
     import _holdfast_page
     import _holdfast_steps
@@ -146,7 +148,15 @@ def watch(path):
     for name in _holdfast_imports.names():  # a standby has imported most of them
         page.name(name)
     actions = {"torch.optim.optimizer": counter.watch_optimizers, "deepspeed.runtime.engine": counter.watch_engines}
+    if looks:
+        actions["torch.distributed.distributed_c10d"] = lambda module: watch_groups(module, page, looks)
     _holdfast_imports.install(actions, note=page.name)
+
+
+def watch_groups(module, page, looks):
+    import _holdfast_watch
+
+    _holdfast_watch.Watch(page, looks).watch_groups(module)
 
 
 def keep_traceback(error_file):
