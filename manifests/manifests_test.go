@@ -356,6 +356,10 @@ func TestWebhookIsAskedAboutJobsOfOursAlone(t *testing.T) {
 func TestWebhookIsAskedAboutChangesOfOursAlone(t *testing.T) {
 	none := metav1.ObjectMeta{}
 	stamped := meta(nil, map[string]string{"holdfast.dev/enabled": "true", "holdfast.dev/gang-size": "2"})
+	gang := meta(map[string]string{"holdfast.dev/gang": "x"}, stamped.Annotations)
+	place := func(index string) metav1.ObjectMeta {
+		return meta(map[string]string{"jobset.sigs.k8s.io/job-index": index}, stamped.Annotations)
+	}
 	bigger := func(j *batchv1.Job) *batchv1.Job { j.Spec.Parallelism = ptr.To[int32](3); return j }
 	for name, c := range map[string]struct {
 		old, job *batchv1.Job
@@ -369,6 +373,12 @@ func TestWebhookIsAskedAboutChangesOfOursAlone(t *testing.T) {
 		"value changed":            {jobOf(meta(nil, ours), none), jobOf(meta(nil, map[string]string{"holdfast.dev/enabled": "false"}), none), true},
 		"removed":                  {jobOf(meta(nil, ours), none), jobOf(none, none), true},
 		"template annotated":       {jobOf(none, none), jobOf(none, meta(nil, ours)), true},
+		"template's key removed":   {jobOf(meta(nil, ours), stamped), jobOf(meta(nil, ours), none), true},
+		"gang's label removed":     {jobOf(meta(nil, ours), gang), jobOf(meta(nil, ours), stamped), true},
+		"other label removed":      {jobOf(meta(nil, ours), meta(theirs, stamped.Annotations)), jobOf(meta(nil, ours), stamped), false},
+		"its place in a JobSet":    {jobOf(none, place("0")), jobOf(none, place("1")), true},
+		"a place in a JobSet":      {jobOf(none, stamped), jobOf(none, place("1")), true},
+		"a place, not ours":        {jobOf(none, none), jobOf(none, meta(place("1").Labels, nil)), false},
 		"size of a gang":           {jobOf(meta(nil, ours), stamped), bigger(jobOf(meta(nil, ours), stamped)), true},
 		"size of an ordinary job":  {jobOf(none, meta(nil, theirs)), bigger(jobOf(none, meta(nil, theirs))), false},
 		"other annotation changed": {jobOf(meta(nil, ours), stamped), jobOf(meta(nil, map[string]string{"holdfast.dev/enabled": "true", "a": "b"}), stamped), false},

@@ -2,9 +2,9 @@
 // every setting acts or is refused with the field's path and a remedy; injecting twice equals injecting once; a dry
 // run has no side effect; the user's mounts, QoS class and exit codes, except 137, stay as they are.
 //
-// MutateJob, CheckJobUpdate and MutatePod are pure: they take an object and facts and return an object, warnings and
-// refusals. The handlers decode the request, gather the facts and encode the response. An object of whichever kind is taken apart by
-// internal/kinds, and of it only the metadata of its pod templates is written, and what its kind writes.
+// The admission of an object (mutate, checkUpdate) and MutatePod are pure: they take an object and facts and return an object, warnings
+// and refusals. The handlers decode the request, gather the facts and encode the response. An object of whichever kind is taken apart by
+// internal/kinds, once, and of it only the metadata of its pod templates is written, and what its kind writes.
 package webhook
 
 import (

@@ -69,6 +69,64 @@ func TestJobsOfJobSets(t *testing.T) {
 	}
 }
 
+// TestChangesOfAJobSetsJob: a Job whose pods are members keeps their number, their places and its stamps; what JobSet's controller writes
+// when it resumes the Job, it may. A Job of a JobSet that was not opted in gets no key of ours.
+func TestChangesOfAJobSetsJob(t *testing.T) {
+	child := func(change ...func(*batchv1.Job)) *batchv1.Job {
+		return job(t, append([]func(*batchv1.Job){partOf("a"), func(j *batchv1.Job) {
+			j.Annotations, j.Spec.Suspend = nil, ptr.To(true)
+			j.Spec.Template.Labels = map[string]string{v1alpha1.LabelGang: "set", jobSetUID: "a", "jobset.sigs.k8s.io/jobset-name": "set",
+				"jobset.sigs.k8s.io/replicatedjob-name": "workers", "jobset.sigs.k8s.io/job-index": "0"}
+			j.Spec.Template.Annotations = map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "8",
+				v1alpha1.AnnotationGangSlots: "0/4/8"}
+		}}, change...)...)
+	}
+	label := func(key, value string) func(*batchv1.Job) {
+		return func(j *batchv1.Job) { j.Spec.Template.Labels[key] = value }
+	}
+	key := func(key, value string) func(*batchv1.Job) {
+		return func(j *batchv1.Job) { j.Spec.Template.Annotations[key] = value }
+	}
+	plain := func(j *batchv1.Job) { j.Spec.Template.Annotations = map[string]string{} }
+	const wrote = `: says which pods of the JobSet these are, and its controller writes it: leave it `
+	for name, c := range map[string]struct {
+		old, change func(*batchv1.Job)
+		says        string
+	}{
+		"resumed": {nil, func(j *batchv1.Job) {
+			j.Spec.Suspend = ptr.To(false)
+			j.Spec.Template.Spec.NodeSelector = map[string]string{"flavor": "a"}
+			j.Spec.Template.Labels["kueue.x-k8s.io/podset"] = "workers"
+		}, ""},
+		"more pods": {nil, func(j *batchv1.Job) { j.Spec.Parallelism, j.Spec.Completions = ptr.To[int32](5), ptr.To[int32](5) },
+			"spec.parallelism: Invalid value: 5: the gang of the JobSet was formed with 2 pods of this Job and cannot change its size yet: delete the JobSet and create it again"},
+		"another set's":      {nil, label(jobSetUID, "b"), "must be the UID of JobSet set"},
+		"of another name":    {nil, label("jobset.sigs.k8s.io/jobset-name", "b"), `labels[jobset.sigs.k8s.io/jobset-name]: Invalid value: "b"` + wrote + `"set"`},
+		"of another role":    {nil, label("jobset.sigs.k8s.io/replicatedjob-name", "b"), wrote + `"workers"`},
+		"another Job's":      {nil, label("jobset.sigs.k8s.io/job-index", "1"), wrote + `"0"`},
+		"another gang":       {nil, label(v1alpha1.LabelGang, "b"), "is written only by holdfast: remove it"},
+		"other slots":        {nil, key(v1alpha1.AnnotationGangSlots, "4/4/8"), "is written only by holdfast: remove it"},
+		"a setting":          {nil, key(v1alpha1.AnnotationStateSize, "1Gi"), "has no effect on a Job of a JobSet: annotate the JobSet"},
+		"its stamps removed": {nil, plain, ""},
+		"opted in by hand":   {plain, key(v1alpha1.AnnotationGangSize, "8"), "is written only by holdfast: remove it"},
+		"more, not ours":     {plain, func(j *batchv1.Job) { j.Spec.Parallelism = ptr.To[int32](5) }, ""},
+	} {
+		old := child()
+		if c.old != nil {
+			old = child(c.old)
+		}
+		in := old.DeepCopy()
+		c.change(in)
+		out := changeJob(t.Context(), old, in, Facts{})
+		if (c.says != "") != (len(out.Errors) == 1) || !strings.Contains(said(out), c.says) {
+			t.Errorf("%s: %s", name, said(out))
+		}
+		if got := out.Object.Spec.Template.Annotations; c.says == "" && !maps.Equal(got, old.Spec.Template.Annotations) {
+			t.Errorf("%s: annotations %v", name, got)
+		}
+	}
+}
+
 // TestForgedPlaces: labels of another kind make no member, and move none.
 func TestForgedPlaces(t *testing.T) {
 	pod := podOf(admitted(t, job(t)))
@@ -117,7 +175,7 @@ func TestPlacesOutsideOfARole(t *testing.T) {
 		pods := []*corev1.Pod{podOf(admitted(t, job(t)))}
 		if c.of != "" {
 			kind, obj := example(t, c.of)
-			pods = podsOf(kind, MutateJob(t.Context(), kind, obj, Facts{}).Object)
+			pods = podsOf(kind, mutateJob(t.Context(), kind, obj, Facts{}).Object)
 		}
 		c.change(pods[c.pod])
 		if out := MutatePod(t.Context(), pods[c.pod], config); len(out.Errors) != 1 || !strings.Contains(said(out), c.says) {
@@ -137,7 +195,7 @@ func TestPlacesOutsideOfARole(t *testing.T) {
 func FuzzKinds(f *testing.F) {
 	for _, name := range []string{"volcano-pytorch", "volcano-ours", "jobset-roles", "pytorchjob-simple", "pytorchjob-workers"} {
 		kind, obj := example(f, name)
-		for _, o := range []any{obj.Object, MutateJob(f.Context(), kind, obj, Facts{}).Object.Object} {
+		for _, o := range []any{obj.Object, mutateJob(f.Context(), kind, obj, Facts{}).Object.Object} {
 			text, err := json.Marshal(o)
 			if err != nil {
 				f.Fatal(err)
@@ -151,12 +209,12 @@ func FuzzKinds(f *testing.F) {
 			return
 		}
 		for _, kind := range kinds.Served() {
-			once := MutateJob(t.Context(), kind, obj, Facts{})
-			CheckJobUpdate(t.Context(), kind, obj, once.Object, Facts{})
+			once := mutateJob(t.Context(), kind, obj, Facts{})
+			checkJobUpdate(t.Context(), kind, obj, once.Object, Facts{})
 			if len(once.Errors) > 0 {
 				continue
 			}
-			twice := MutateJob(t.Context(), kind, once.Object, Facts{})
+			twice := mutateJob(t.Context(), kind, once.Object, Facts{})
 			if len(twice.Errors) > 0 || !equality.Semantic.DeepEqual(once.Object, twice.Object) {
 				t.Fatalf("%s: the second call differs: %s", kinds.Title(kind), said(twice))
 			}

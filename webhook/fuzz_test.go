@@ -90,7 +90,9 @@ func TestDamagedObjects(t *testing.T) {
 		}
 		j := &batchv1.Job{}
 		damage(t, r, job(t), j)
-		Cluster{Images: noImages}.gatherFacts(t.Context(), kinds.BatchJob{}, objectOf(j), nil, "ns")
+		o := takeApart(kinds.BatchJob{}, objectOf(j))
+		o.prepare(nil)
+		Cluster{Images: noImages}.gatherFacts(t.Context(), o, nil, "ns")
 		if once := createJob(t.Context(), j, Facts{}); len(once.Errors) == 0 {
 			if twice := createJob(t.Context(), once.Object, Facts{}); len(twice.Errors) > 0 ||
 				!equality.Semantic.DeepEqual(once.Object, twice.Object) {

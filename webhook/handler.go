@@ -73,33 +73,35 @@ func Jobs(cluster Cluster) admission.Handler {
 		if err != nil {
 			return admission.Errored(http.StatusBadRequest, err)
 		}
+		now := takeApart(kind, obj)
 		switch req.Operation {
 		case admissionv1.Create:
-			return respond(ctx, obj, MutateJob(ctx, kind, obj, cluster.gatherFacts(ctx, kind, obj, nil, req.Namespace)), req)
+			now.prepare(nil)
+			return respond(ctx, obj, now.mutate(ctx, nil, cluster.gatherFacts(ctx, now, nil, req.Namespace)), req)
 		case admissionv1.Update:
 			old, err := decodeObject(req.OldObject.Raw)
 			if err != nil {
 				return admission.Errored(http.StatusBadRequest, err)
 			}
-			facts := Facts{}
-			if isBatch(kind) && neverStarted(old) && neverStarted(obj) {
-				facts = cluster.gatherFacts(ctx, kind, obj, old, req.Namespace)
+			was := takeApart(kind, old)
+			if !now.rewrites(was) {
+				return respond(ctx, obj, now.checkUpdate(was), req)
 			}
-			return respond(ctx, obj, CheckJobUpdate(ctx, kind, old, obj, facts), req)
+			now.prepare(was)
+			return respond(ctx, obj, now.mutate(ctx, was, cluster.gatherFacts(ctx, now, was, req.Namespace)), req)
 		}
 		return admission.Allowed("")
 	})
 }
 
-// gatherFacts gathers the facts about an object. It reads an image if the object leaves a command to it, unless old, the object before a
+// gatherFacts gathers the facts about an object. It reads an image if the object leaves a command to it, unless was, the object before a
 // change, holds the command already.
-func (c Cluster) gatherFacts(ctx context.Context, kind kinds.Kind, obj, old *unstructured.Unstructured, namespace string) (f Facts) {
+func (c Cluster) gatherFacts(ctx context.Context, o, was *subject, namespace string) (f Facts) {
 	if c.Minor != nil {
 		f.Minor = c.Minor(ctx)
 	}
 	f.ObserveOnly, f.Devices = c.ObserveOnly, c.Devices
-	o := takeApart(kind, obj)
-	if c.Gangs != nil && old == nil && !o.isChild() {
+	if c.Gangs != nil && was == nil && !o.isChild() {
 		f.MaxGangs = c.MaxGangs
 		if gangs, err := c.Gangs(ctx, namespace); err == nil { // else the gang controller, which looks again, says so
 			f.Gangs, f.Holder = len(gangs), o.holder(gangs)
@@ -112,21 +114,21 @@ func (c Cluster) gatherFacts(ctx context.Context, kind kinds.Kind, obj, old *uns
 		f.Limits, f.LimitsError = c.Limits(ctx, namespace)
 	}
 	if c.Images != nil {
-		f.Images = c.readImages(ctx, o, old, namespace)
+		f.Images = c.readImages(ctx, o, was, namespace)
 	}
 	return f
 }
 
 // readImages reads what images start, each once: roles often have the same.
-func (c Cluster) readImages(ctx context.Context, o *subject, old *unstructured.Unstructured, namespace string) map[string]Image {
+func (c Cluster) readImages(ctx context.Context, o, was *subject, namespace string) map[string]Image {
 	images, read := map[string]Image{}, map[string]Image{}
 	for _, r := range o.roles {
 		query, wanted := o.wantsImage(ctx, r)
 		if !wanted {
 			continue
 		}
-		if old != nil {
-			if p := takeApart(o.kind, old).readBefore(ctx, r.Name, query); p != nil {
+		if was != nil {
+			if p := was.readBefore(ctx, r.Name, query); p != nil {
 				images[r.Name] = Image{Process: p}
 				continue
 			}

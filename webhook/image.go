@@ -59,17 +59,16 @@ func (o *subject) wantsImage(ctx context.Context, r *role) (ImageQuery, bool) {
 	return q, true
 }
 
-// acts reports whether the object is opted in to more than being watched, as far as its settings can be read.
+// acts reports whether a prepared object is opted in to more than being watched, as far as its settings can be read.
 func (o *subject) acts() bool {
-	errs := o.readSettings()
-	return len(errs) == 0 && o.s.Enabled && !o.s.Observe && !o.isChild()
+	return len(o.unset) == 0 && o.s.Enabled && !o.s.Observe && !o.isChild()
 }
 
 // readBefore is the image command that the role of an object was stamped with, if its change keeps the image and the architecture: an
 // unreachable registry must not block changes of a waiting Job.
 func (o *subject) readBefore(ctx context.Context, name string, now ImageQuery) *ImageProcess {
 	r := o.role(name)
-	if r == nil || !o.acts() {
+	if o.unset = o.readSettings(); r == nil || !o.acts() {
 		return nil
 	}
 	was, wanted := o.wantsImage(ctx, r)

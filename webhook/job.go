@@ -17,24 +17,13 @@ import (
 
 var metadataLabels = field.NewPath("metadata", "labels")
 
-// MutateJob admits an object of a kind that is created: it checks every key of Holdfast's and stamps the pod templates of an object that
-// is opted in.
-func MutateJob(ctx context.Context, kind kinds.Kind, in *unstructured.Unstructured, facts Facts) Outcome[*unstructured.Unstructured] {
-	return mutateJob(ctx, kind, in, nil, facts)
-}
-
-// mutateJob admits an object whose templates may be written: old is the object before the change, nil for a new one.
-func mutateJob(
-	ctx context.Context, kind kinds.Kind, in, old *unstructured.Unstructured, facts Facts,
-) Outcome[*unstructured.Unstructured] {
-	o := takeApart(kind, in)
+// mutate admits a prepared object whose templates may be written: it checks every key of Holdfast's and stamps the pod templates of an
+// object that is opted in. was is the object before the change, nil for a new one.
+func (o *subject) mutate(ctx context.Context, was *subject, facts Facts) Outcome[*unstructured.Unstructured] {
 	if o.isChild() {
-		return Outcome[*unstructured.Unstructured]{Object: in, Errors: o.checkChild()}
+		return Outcome[*unstructured.Unstructured]{Object: o.obj, Errors: o.checkChild()}
 	}
-	if old == nil {
-		o.unstamp()
-	}
-	errs := o.readSettings()
+	errs := slices.Clone(o.unset)
 	errs = append(errs, o.checkKeys(facts)...)
 	if o.s.Enabled && facts.MaxGangs > 0 && facts.Gangs >= facts.MaxGangs {
 		errs = append(errs, field.Forbidden(field.NewPath("metadata", "namespace"), fmt.Sprintf("the namespace has %d gangs and may have %d: delete Jobs that are over, let their ttlSecondsAfterFinished do so, "+
@@ -56,6 +45,7 @@ func mutateJob(
 	for _, r := range o.roles {
 		errs = append(errs, o.findTraining(ctx, r, facts)...)
 	}
+	errs = append(errs, o.checkMixed()...)
 	if len(errs) > 0 {
 		return o.outcome(errs, nil)
 	}
@@ -65,7 +55,11 @@ func mutateJob(
 		return o.outcome(errs, nil)
 	}
 	out := o.outcome(nil, slices.Concat(elsewhere, o.trainingWarnings(), unfit, o.queueWarnings()))
-	out.Warnings = append(out.Warnings, kind.Admit(o.obj, kinds.Admission{Job: o.read, Old: old, Minor: facts.Minor})...)
+	a := kinds.Admission{Job: o.read, Minor: facts.Minor}
+	if was != nil {
+		a.Old = was.obj
+	}
+	out.Warnings = append(out.Warnings, o.kind.Admit(o.obj, a)...)
 	return out
 }
 

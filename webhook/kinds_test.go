@@ -112,14 +112,14 @@ var ofNginx = Facts{Minor: 37, Images: map[string]Image{"default-nginx": {
 func TestKinds(t *testing.T) {
 	golden.Each(t, "testdata/kinds/*.yaml", func(t *testing.T, file, text string) {
 		kind, obj := objectFrom(t, text)
-		out := MutateJob(t.Context(), kind, obj, ofNginx)
+		out := mutateJob(t.Context(), kind, obj, ofNginx)
 		b := &strings.Builder{}
 		b.WriteString(said(out))
 		if len(out.Errors) > 0 {
 			t.Fatal(out.Errors.ToAggregate())
 		}
 		b.WriteString(asYAML(t, out.Object.Object))
-		again := MutateJob(t.Context(), kind, out.Object, ofNginx)
+		again := mutateJob(t.Context(), kind, out.Object, ofNginx)
 		if len(again.Errors) > 0 || !equality.Semantic.DeepEqual(out.Object, again.Object) {
 			t.Errorf("admitted twice: %s\n%s", said(again), asYAML(t, again.Object))
 		}
@@ -218,6 +218,8 @@ const (
 	onWorkerJob = "spec replicatedJobs 2 template metadata annotations holdfast.dev/"
 	onData      = "spec replicatedJobs 0 template spec template metadata annotations holdfast.dev/"
 	onWorker    = "spec pytorchReplicaSpecs Worker template metadata annotations holdfast.dev/"
+	master      = "spec pytorchReplicaSpecs Master template spec containers 0 "
+	worker      = "spec pytorchReplicaSpecs Worker template spec containers 0 "
 )
 
 // TestRefusalsOfKinds: each names the field and the remedy.
@@ -243,6 +245,9 @@ func TestRefusalsOfKinds(t *testing.T) {
 		{"a launcher of another number of pods", "jobset-roles", []string{"spec replicatedJobs 2 template spec template spec containers 1 command", "[torchrun, --nnodes=4, train.py]"}},
 		{"a launcher of as many pods as ranks", "pytorchjob-workers", []string{"spec pytorchReplicaSpecs Master",
 			`{template: {spec: {schedulerName: volcano, containers: [{name: pytorch, command: [torchrun, --nnodes=$(WORLD_SIZE), train.py]}]}}}`}},
+		{"a launcher in one role, a script in the other", "pytorchjob-simple", []string{master + "command", "[torchrun, train.py]"}},
+		{"a launcher of a shell, another one in the other", "pytorchjob-simple", []string{
+			master + "command", `[sh, -c, "cd /job; exec mpirun ./train"]`, worker + "command", `[bash, -c, "cd /job; exec torchrun train.py"]`}},
 		{"slices that do not divide the job", "volcano-ours", []string{onObject + "slice-size", `"3"`}},
 		{"two schedulers", "volcano-pytorch", []string{"spec tasks 0 template spec schedulerName", "holdfast-scheduler"}},
 		{"Volcano, keys of placement", "volcano-pytorch", []string{onObject + "topology-required", "rack", onObject + "topology-preferred", "rack", onObject + "spares", `"1"`, onObject + "slice-size", `"2"`}},
@@ -252,13 +257,32 @@ func TestRefusalsOfKinds(t *testing.T) {
 		{"a part of another object", "jobset-roles", []string{"metadata ownerReferences", `[{apiVersion: trainer.kubeflow.org/v1alpha1, kind: TrainJob, name: llm, uid: u, controller: true}]`}},
 	} {
 		kind, obj := example(t, c.of)
-		out := MutateJob(t.Context(), kind, edited(t, obj, c.edits...), Facts{})
+		out := mutateJob(t.Context(), kind, edited(t, obj, c.edits...), Facts{})
 		if len(out.Errors) == 0 {
 			t.Errorf("%s: not refused", c.name)
 		}
 		b.WriteString("# " + c.name + "\n" + said(out))
 	}
 	golden.File(t, "testdata/refusals-kinds.txt", b.String())
+}
+
+// TestRolesWithOtherCommands: roles are refused only where both commands plainly tell how they start ranks.
+func TestRolesWithOtherCommands(t *testing.T) {
+	for _, commands := range [][2]string{
+		{"[torchrun, a.py]", "[python3, -m, torch.distributed.run, b.py]"},
+		{"[torchrun, a.py]", "[accelerate, launch, b.py]"},
+		{"[torchrun, a.py]", "[./start.sh]"},
+		{"[torchrun, a.py]", `[sh, -c, "python3 prepare.py && ./start.sh"]`},
+		{"[torchrun, a.py]", `[sh, -c, "python3 prepare.py && torchrun b.py"]`},
+		{"[./start.sh]", "[python3, b.py]"},
+		{"[mpirun, a]", "[python3, b.py]"},
+	} {
+		kind, obj := example(t, "pytorchjob-simple")
+		out := mutateJob(t.Context(), kind, edited(t, obj, master+"command", commands[0], worker+"command", commands[1]), Facts{})
+		if len(out.Errors) > 0 {
+			t.Errorf("%v: %s", commands, said(out))
+		}
+	}
 }
 
 // TestKindsThatAreNotOptedIn are not touched, whatever they hold.
@@ -270,13 +294,13 @@ func TestKindsThatAreNotOptedIn(t *testing.T) {
 	} {
 		kind, obj := example(t, name)
 		obj = edited(t, obj, edits...)
-		out := MutateJob(t.Context(), kind, obj, Facts{ObserveOnly: true})
+		out := mutateJob(t.Context(), kind, obj, Facts{ObserveOnly: true})
 		if len(out.Errors)+len(out.Warnings) > 0 || !equality.Semantic.DeepEqual(obj, out.Object) {
 			t.Errorf("%s: %s\n%s", name, said(out), asYAML(t, out.Object))
 		}
 	}
 	kind, obj := example(t, "jobset-roles")
-	out := MutateJob(t.Context(), kind, obj, Facts{ObserveOnly: true})
+	out := mutateJob(t.Context(), kind, obj, Facts{ObserveOnly: true})
 	if len(out.Errors) > 0 || !equality.Semantic.DeepEqual(obj, out.Object) ||
 		!strings.Contains(said(out), "--observe-only, and holdfast observes no JobSet: it stays as it is") {
 		t.Errorf("while all is only observed: %s\n%s", said(out), asYAML(t, out.Object))
@@ -318,13 +342,13 @@ func TestChangesOfKinds(t *testing.T) {
 		}
 		old := edited(t, obj, off...)
 		if !c.notAdmitted {
-			out := MutateJob(t.Context(), kind, obj, ofNginx)
+			out := mutateJob(t.Context(), kind, obj, ofNginx)
 			if len(out.Errors) > 0 {
 				t.Fatal(out.Errors.ToAggregate())
 			}
 			old = out.Object
 		}
-		out := CheckJobUpdate(t.Context(), kind, old, edited(t, old, c.edits...), Facts{})
+		out := checkJobUpdate(t.Context(), kind, old, edited(t, old, c.edits...), Facts{})
 		b.WriteString("# " + c.name + "\n" + said(out))
 	}
 	golden.File(t, "testdata/updates-kinds.txt", b.String())
@@ -339,13 +363,13 @@ func TestStampsAreWrittenAgain(t *testing.T) {
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
 		kind, obj := example(t, name)
-		admitted := MutateJob(t.Context(), kind, obj, ofNginx).Object
-		out := CheckJobUpdate(t.Context(), kind, admitted, obj, Facts{})
+		admitted := mutateJob(t.Context(), kind, obj, ofNginx).Object
+		out := checkJobUpdate(t.Context(), kind, admitted, obj, Facts{})
 		if len(out.Errors)+len(out.Warnings) > 0 || !equality.Semantic.DeepEqual(out.Object, admitted) {
 			t.Errorf("%s: %s\n%s", name, said(out), asYAML(t, out.Object.Object))
 		}
 		gone := edited(t, obj, "metadata deletionTimestamp", "2026-11-28T12:00:00Z", "spec", "{}")
-		if out := CheckJobUpdate(t.Context(), kind, admitted, gone, Facts{}); len(out.Errors) > 0 {
+		if out := checkJobUpdate(t.Context(), kind, admitted, gone, Facts{}); len(out.Errors) > 0 {
 			t.Errorf("%s cannot be removed: %s", name, said(out))
 		}
 	}
@@ -359,8 +383,8 @@ func TestExportedKinds(t *testing.T) {
 		"pytorchjob-workers": {onObject + "state-size", "null", "spec pytorchReplicaSpecs Worker replicas", "1"},
 	} {
 		kind, obj := example(t, name)
-		want := MutateJob(t.Context(), kind, edited(t, obj, edits...), Facts{})
-		got := MutateJob(t.Context(), kind, edited(t, MutateJob(t.Context(), kind, obj, Facts{}).Object, edits...), Facts{})
+		want := mutateJob(t.Context(), kind, edited(t, obj, edits...), Facts{})
+		got := mutateJob(t.Context(), kind, edited(t, mutateJob(t.Context(), kind, obj, Facts{}).Object, edits...), Facts{})
 		if len(got.Errors) > 0 || !equality.Semantic.DeepEqual(want.Object, got.Object) {
 			t.Errorf("%s: %s\n%s", name, said(got), asYAML(t, got.Object.Object))
 		}
@@ -416,7 +440,7 @@ func TestLimitsOfKinds(t *testing.T) {
 		"refused: spec.replicatedJobs[1].template.spec.template.spec.containers[0].resources.limits[cpu]: Invalid value: \"2\": LimitRange lr has a maximum of 1500m per": ranged(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Max: list("cpu", "1500m")}),
 		"refused: spec.replicatedJobs[1].replicas: Forbidden: ResourceQuota q has 0 of pods: no pod can be created":                                                       quota(nil, nil, "pods", "0"),
 	} {
-		text := said(MutateJob(t.Context(), kind, obj, Facts{Limits: limits}))
+		text := said(mutateJob(t.Context(), kind, obj, Facts{Limits: limits}))
 		if !strings.Contains(text, want) || want == "" && strings.Contains(text, "ResourceQuota") {
 			t.Errorf("want %q, got %s", want, text)
 		}

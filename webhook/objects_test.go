@@ -87,14 +87,33 @@ func typed(out Outcome[*unstructured.Unstructured]) Outcome[*batchv1.Job] {
 	return Outcome[*batchv1.Job]{Object: j, Warnings: out.Warnings, Errors: out.Errors}
 }
 
+// mutateJob admits an object that is created.
+func mutateJob(ctx context.Context, kind kinds.Kind, in *unstructured.Unstructured, facts Facts) Outcome[*unstructured.Unstructured] {
+	o := takeApart(kind, in)
+	o.prepare(nil)
+	return o.mutate(ctx, nil, facts)
+}
+
+// checkJobUpdate admits a change of an object.
+func checkJobUpdate(
+	ctx context.Context, kind kinds.Kind, old, in *unstructured.Unstructured, facts Facts,
+) Outcome[*unstructured.Unstructured] {
+	was, now := takeApart(kind, old), takeApart(kind, in)
+	if !now.rewrites(was) {
+		return now.checkUpdate(was)
+	}
+	now.prepare(was)
+	return now.mutate(ctx, was, facts)
+}
+
 // createJob admits a batch Job that is created.
 func createJob(ctx context.Context, j *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
-	return typed(MutateJob(ctx, kinds.BatchJob{}, objectOf(j), facts))
+	return typed(mutateJob(ctx, kinds.BatchJob{}, objectOf(j), facts))
 }
 
 // changeJob admits a change of a batch Job.
 func changeJob(ctx context.Context, old, in *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
-	return typed(CheckJobUpdate(ctx, kinds.BatchJob{}, objectOf(old), objectOf(in), facts))
+	return typed(checkJobUpdate(ctx, kinds.BatchJob{}, objectOf(old), objectOf(in), facts))
 }
 
 // podOf is the pod that the Job controller makes of the Job.

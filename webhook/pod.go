@@ -81,7 +81,7 @@ func MutatePod(ctx context.Context, in *corev1.Pod, cfg Config) Outcome[*corev1.
 	if err := m.checkPlace(pod); err != nil {
 		return refuse(err)
 	}
-	return inject(ctx, pod, cfg, s, m.stamp(pod), m.place.Maker)
+	return inject(ctx, pod, cfg, s, m.stamp, m.place.Maker)
 }
 
 // systemKeys are the keys of Holdfast's own that a pod may have when it is created: what its job's admission stamped on the
@@ -92,7 +92,7 @@ func (m made) systemKeys(pod *corev1.Pod, s settings.Settings) (labels, annotati
 	}
 	labels, annotations = map[string]string{}, map[string]string{}
 	if pod.Annotations[v1alpha1.AnnotationGangSize] != "" && !s.Observe {
-		labels, annotations = m.stamp(pod).Keys()
+		labels, annotations = m.stamp.Keys()
 		if !m.batch() {
 			annotations[v1alpha1.AnnotationGangSlots] = pod.Annotations[v1alpha1.AnnotationGangSlots]
 		}

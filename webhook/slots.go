@@ -48,10 +48,29 @@ func (s slots) at(p kinds.Place) (slot int32, ok bool) {
 type made struct {
 	kind  kinds.Kind
 	place kinds.Place
+	// slots are those of the pod's role and size is its gang's, by what admission of its job wrote on the template; known: they can be read.
+	slots slots
+	size  int32
+	known bool
+	// stamp is what pod admission writes on the pod. A pod without a slot is refused by checkPlace.
+	stamp membership.Stamp
 }
 
 func madeBy(pod *corev1.Pod) (m made) {
 	m.kind, m.place, _ = kinds.PlaceOf(pod)
+	size := pod.Annotations[v1alpha1.AnnotationGangSize]
+	n, sized := gangSize(size)
+	m.size, m.slots, m.known = int32(n), slots{each: int32(n), pods: int32(n)}, sized
+	if text, is := pod.Annotations[v1alpha1.AnnotationGangSlots]; is || !m.batch() {
+		s, ok := parseSlots(text)
+		m.slots, m.known = s, ok && sized
+	}
+	m.stamp = membership.Stamp{Gang: m.place.Name, Size: size, Role: m.place.Role}
+	if m.known {
+		if slot, ok := m.slots.at(m.place); ok {
+			m.stamp.Slot = strconv.Itoa(int(slot))
+		}
+	}
 	return m
 }
 
@@ -60,45 +79,22 @@ func (m made) object() string { return kinds.Title(m.kind) + " " + m.place.Name 
 
 func (m made) batch() bool { return isBatch(m.kind) }
 
-// slots are those of the pod's role, by what admission of its job wrote on the template.
-func (m made) slots(pod *corev1.Pod) (s slots, size int32, ok bool) {
-	n, sized := gangSize(pod.Annotations[v1alpha1.AnnotationGangSize])
-	size = int32(n)
-	if text, is := pod.Annotations[v1alpha1.AnnotationGangSlots]; is || !m.batch() {
-		s, ok = parseSlots(text)
-		return s, size, ok && sized
-	}
-	return slots{each: size, pods: size}, size, sized
-}
-
-// stamp is what pod admission writes on the pod. A pod without a slot is refused by checkPlace.
-func (m made) stamp(pod *corev1.Pod) membership.Stamp {
-	stamp := membership.Stamp{Gang: m.place.Name, Size: pod.Annotations[v1alpha1.AnnotationGangSize], Role: m.place.Role}
-	if s, _, ok := m.slots(pod); ok {
-		if slot, ok := s.at(m.place); ok {
-			stamp.Slot = strconv.Itoa(int(slot))
-		}
-	}
-	return stamp
-}
-
 // checkPlace refuses a pod whose position is no slot of a gang of that size.
 func (m made) checkPlace(pod *corev1.Pod) *field.Error {
-	s, size, ok := m.slots(pod)
-	if !ok {
+	if !m.known {
 		key := settings.MetadataAnnotations.Key(v1alpha1.AnnotationGangSlots)
 		return field.Invalid(key, pod.Annotations[v1alpha1.AnnotationGangSlots], fmt.Sprintf(
 			"must be as admission of %s wrote it on the pod template: delete the %s and create it again", m.object(), kinds.Title(m.kind)))
 	}
-	if slot, ok := s.at(m.place); ok && slot < size {
+	if slot, ok := m.slots.at(m.place); ok && slot < m.size {
 		return nil
 	}
 	if m.batch() {
 		key := batchv1.JobCompletionIndexAnnotation
 		return field.Invalid(settings.MetadataAnnotations.Key(key), pod.Annotations[key], fmt.Sprintf(
-			"a pod of this gang has an index from 0 to %d, and the Job's controller writes which: create the Job, and leave its pods to it", size-1))
+			"a pod of this gang has an index from 0 to %d, and the Job's controller writes which: create the Job, and leave its pods to it", m.size-1))
 	}
-	return field.Invalid(settings.MetadataAnnotations.Key(v1alpha1.AnnotationGangSlots), s.String(), fmt.Sprintf(
+	return field.Invalid(settings.MetadataAnnotations.Key(v1alpha1.AnnotationGangSlots), m.slots.String(), fmt.Sprintf(
 		"has no slot for pod %d.%d of role %q: the number of pods of %s is that of its creation, and its controller writes which pod is which; delete the %s and create it again to change it",
 		m.place.Replica, m.place.Index, m.place.Role, m.object(), kinds.Title(m.kind)))
 }

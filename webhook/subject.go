@@ -26,7 +26,9 @@ type subject struct {
 	unread field.ErrorList
 	// roles are those of read whose pods are members.
 	roles []*role
+	// s are its settings, unset why they cannot be read; prepare reads them.
 	s     settings.Settings
+	unset field.ErrorList
 }
 
 // role is a role whose pods train. The metadata of its template is changed in Pod, and written into the object by write.
@@ -72,6 +74,20 @@ func (o *subject) title() string { return kinds.Title(o.kind) }
 // again is the remedy for what counts at creation alone.
 func (o *subject) again() string { return "delete the " + o.title() + " and create it again" }
 
+// prepare removes what admission wrote into the object that this one is a copy of, or into was, the object before a change, so that it is
+// written for this one, and reads the settings.
+func (o *subject) prepare(was *subject) {
+	switch {
+	case o.isChild():
+		return
+	case was != nil:
+		o.dropStamps(was)
+	default:
+		o.unstamp()
+	}
+	o.unset = o.readSettings()
+}
+
 // unstamp removes what admission wrote into a copy of an object.
 func (o *subject) unstamp() {
 	if own := o.obj.GetAnnotations(); own[v1alpha1.AnnotationMadeRoom] != "" { // of the Job that this one is a copy of
@@ -80,6 +96,23 @@ func (o *subject) unstamp() {
 	}
 	for _, r := range o.roles {
 		unstamp(&r.Pod)
+	}
+}
+
+// dropStamps removes the stamps that the object had before a change.
+func (o *subject) dropStamps(was *subject) {
+	for _, r := range o.roles {
+		had := was.role(r.Name)
+		if had == nil {
+			continue
+		}
+		maps.DeleteFunc(r.Pod.Annotations, func(key, value string) bool {
+			stamped, is := had.Pod.Annotations[key]
+			return settings.IsSystemKey(key) && is && stamped == value
+		})
+		if r.Pod.Labels[v1alpha1.LabelGang] == had.Pod.Labels[v1alpha1.LabelGang] {
+			delete(r.Pod.Labels, v1alpha1.LabelGang)
+		}
 	}
 }
 

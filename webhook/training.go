@@ -170,6 +170,36 @@ func (t *training) launcherWarnings() []string {
 	return nil
 }
 
+// checkMixed refuses roles of which one starts its ranks with a launcher, and another plainly is one rank by its whole command: each would
+// restart what the other continues.
+func (o *subject) checkMixed() field.ErrorList {
+	i := slices.IndexFunc(o.roles, func(r *role) bool { return r.t != nil && r.t.launches() })
+	j := slices.IndexFunc(o.roles, func(r *role) bool { return r.t != nil && r.t.isWhole() })
+	if i < 0 || j < 0 {
+		return nil
+	}
+	whole := o.roles[j].t
+	return field.ErrorList{field.Invalid(whole.path.Child("command"), strings.Join(whole.line.argv, " "), fmt.Sprintf(
+		"runs as the one rank of its pod, and %s starts ranks with a launcher: no gang has both; start the ranks here with the same launcher, for example torchrun",
+		o.roles[i].t.path.Child("command")))}
+}
+
+// launches reports whether the command certainly starts a launcher.
+func (t *training) launches() bool {
+	return slices.ContainsFunc(launch.Plain(t.line.argv), launch.IsLauncher)
+}
+
+// isWhole reports whether the command is a launcher that is not served, or a Python script that no launcher starts. A script that starts a
+// launcher itself is taken for one that does not: one of another role names it.
+func (t *training) isWhole() bool {
+	argv := t.line.argv
+	if len(argv) == 0 || launch.CommandTimeout(argv) == launch.NeverWhole {
+		return false
+	}
+	return launch.IsPythonScript(argv) && !launch.Hands(argv) ||
+		slices.ContainsFunc(launch.Plain(argv), func(command []string) bool { return launch.CommandTimeout(command) == 0 })
+}
+
 // hostsPath is where deepspeed reads the hosts of a job by default.
 const hostsPath = "/job/hostfile"
 

@@ -1,7 +1,6 @@
 package webhook
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,41 +14,45 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// CheckJobUpdate checks a change of an existing object. Its pods keep the settings that it was created with, so a change of Holdfast's keys
+// rewrites reports whether a change is admitted as a new object is: that of a batch Job that waits, whose template may change.
+func (o *subject) rewrites(was *subject) bool {
+	return o.batch() && !o.isChild() && neverStarted(was.obj) && neverStarted(o.obj)
+}
+
+// checkUpdate checks a change of an existing object. Its pods keep the settings that it was created with, so a change of Holdfast's keys
 // returns a warning with a remedy.
-func CheckJobUpdate(
-	ctx context.Context, kind kinds.Kind, old, in *unstructured.Unstructured, facts Facts,
-) Outcome[*unstructured.Unstructured] {
-	if isBatch(kind) {
-		return checkBatchUpdate(ctx, old, in, facts)
+func (o *subject) checkUpdate(was *subject) Outcome[*unstructured.Unstructured] {
+	switch {
+	case o.batch() && o.isChild():
+		return o.checkChildUpdate(was)
+	case o.batch():
+		return o.checkBatchUpdate(was)
+	case o.obj.GetDeletionTimestamp() != nil:
+		return Outcome[*unstructured.Unstructured]{Object: o.obj}
 	}
-	if in.GetDeletionTimestamp() != nil {
-		return Outcome[*unstructured.Unstructured]{Object: in}
-	}
-	was, now := takeApart(kind, old), takeApart(kind, in)
 	_, admitted := was.admitted()
-	changed := changedKeys(old.GetAnnotations(), in.GetAnnotations())
-	errs := added(was.misplaced(), now.misplaced())
-	for _, r := range now.roles {
+	changed := changedKeys(was.obj.GetAnnotations(), o.obj.GetAnnotations())
+	errs := added(was.misplaced(), o.misplaced())
+	for _, r := range o.roles {
 		written, refused := r.restore(was.role(r.Name))
 		errs = append(errs, refused...)
 		for _, at := range written {
 			if changed = append(changed, at.String()); !admitted {
-				errs = append(errs, field.Forbidden(at, now.elsewhere()))
+				errs = append(errs, field.Forbidden(at, o.elsewhere()))
 			}
 		}
 	}
 	if admitted {
-		errs = append(errs, added(was.unread, now.unread)...)
-		errs = append(errs, was.checkPods(now)...)
+		errs = append(errs, added(was.unread, o.unread)...)
+		errs = append(errs, was.checkPods(o)...)
 	}
-	errs = append(errs, now.checkChanged(changed, old)...)
+	errs = append(errs, o.checkChanged(changed, was)...)
 	if len(errs) > 0 {
-		return now.outcome(errs, nil)
+		return o.outcome(errs, nil)
 	}
-	out := now.outcome(nil, was.changedWarnings(changed, now.obj))
+	out := o.outcome(nil, was.changedWarnings(changed, o.obj))
 	if admitted { // its warnings are those of the creation
-		kind.Admit(out.Object, kinds.Admission{Job: now.read, Old: old})
+		o.kind.Admit(out.Object, kinds.Admission{Job: o.read, Old: was.obj})
 	}
 	return out
 }
@@ -65,33 +68,48 @@ func added(before, now field.ErrorList) (errs field.ErrorList) {
 }
 
 // checkBatchUpdate checks a change of a batch Job, whose template cannot change once it has started.
-func checkBatchUpdate(ctx context.Context, old, in *unstructured.Unstructured, facts Facts) Outcome[*unstructured.Unstructured] {
-	kind := kinds.BatchJob{}
-	now := takeApart(kind, in)
-	if !now.isChild() && neverStarted(old) && neverStarted(in) {
-		return mutateJob(ctx, kind, withoutStamps(old, in), old, facts)
-	}
-	out := Outcome[*unstructured.Unstructured]{Object: in}
-	if now.isChild() {
-		out.Errors = now.checkChild()
-		return out
-	}
-	admitted, wasAdmitted := now.admitted()
-	pods := now.read.Members()
+func (o *subject) checkBatchUpdate(was *subject) Outcome[*unstructured.Unstructured] {
+	out := Outcome[*unstructured.Unstructured]{Object: o.obj}
+	admitted, wasAdmitted := o.admitted()
+	pods := o.read.Members()
 	if wasAdmitted && !admitted.Settings.Observe && pods != admitted.Members {
 		out.Errors = append(out.Errors, field.Invalid(field.NewPath("spec", "parallelism"), pods,
-			fmt.Sprintf("the gang was formed with %d pods and cannot change its size yet: %s", admitted.Members, now.again())))
+			fmt.Sprintf("the gang was formed with %d pods and cannot change its size yet: %s", admitted.Members, o.again())))
 	}
-	grows := pods > takeApart(kind, old).read.Members() // one that was larger before there was a limit may end
+	grows := pods > was.read.Members() // one that was larger before there was a limit may end
 	if wasAdmitted && admitted.Settings.Observe && grows {
-		out.Errors = append(out.Errors, kinds.CheckSize(pods, field.NewPath("spec", "parallelism"), now.again()+" without "+v1alpha1.AnnotationEnabled)...)
+		out.Errors = append(out.Errors, kinds.CheckSize(pods, field.NewPath("spec", "parallelism"), o.again()+" without "+v1alpha1.AnnotationEnabled)...)
 	}
-	changed := changedKeys(old.GetAnnotations(), in.GetAnnotations())
-	out.Errors = append(out.Errors, now.checkChanged(changed, old)...)
+	changed := changedKeys(was.obj.GetAnnotations(), o.obj.GetAnnotations())
+	out.Errors = append(out.Errors, o.checkChanged(changed, was)...)
 	if len(out.Errors) == 0 {
-		out.Warnings = now.changedWarnings(changed, in)
+		out.Warnings = o.changedWarnings(changed, o.obj)
 	}
 	return out
+}
+
+// checkChildUpdate checks a change of a batch Job of a JobSet. Its pods are members of the JobSet's gang: their number, their places in it
+// and the keys of ours on their template stay as they were.
+func (o *subject) checkChildUpdate(was *subject) Outcome[*unstructured.Unstructured] {
+	errs := o.checkChild()
+	_, member := was.admitted()
+	for _, r := range o.roles {
+		had := was.role(r.Name)
+		written, refused := r.restore(had)
+		errs = append(errs, refused...)
+		for _, at := range written {
+			errs = append(errs, field.Forbidden(at, "has no effect on a Job of a JobSet: annotate the JobSet"))
+		}
+		if !member {
+			continue
+		}
+		errs = append(errs, kinds.CheckPlaces(&had.Pod, &r.Pod)...)
+		if r.Each != had.Each {
+			errs = append(errs, field.Invalid(r.Count, r.Each, fmt.Sprintf(
+				"the gang of the JobSet was formed with %d pods of this Job and cannot change its size yet: delete the JobSet and create it again", had.Each)))
+		}
+	}
+	return o.outcome(errs, nil)
 }
 
 // role is the role of that name; nil: there is none.
@@ -187,7 +205,7 @@ func (r *role) checkImage(was *role, again string) field.ErrorList {
 }
 
 // checkChanged refuses bad values among the object's own keys, where one of them changes.
-func (o *subject) checkChanged(changed []string, old *unstructured.Unstructured) field.ErrorList {
+func (o *subject) checkChanged(changed []string, was *subject) field.ErrorList {
 	if len(changed) == 0 {
 		return nil
 	}
@@ -198,7 +216,7 @@ func (o *subject) checkChanged(changed []string, old *unstructured.Unstructured)
 		}
 	}
 	_, errs := settings.ParseSettings(places...)
-	had := map[string]string{v1alpha1.AnnotationMadeRoom: old.GetAnnotations()[v1alpha1.AnnotationMadeRoom]}
+	had := map[string]string{v1alpha1.AnnotationMadeRoom: was.obj.GetAnnotations()[v1alpha1.AnnotationMadeRoom]}
 	return append(errs, checkSystemKeys(o.obj.GetAnnotations(), had, settings.MetadataAnnotations)...)
 }
 
@@ -217,26 +235,6 @@ func (o *subject) changedWarnings(changed []string, in *unstructured.Unstructure
 			v1alpha1.AnnotationEnabled, o.title(), in.GetName(), o.again())}
 	}
 	return nil
-}
-
-// withoutStamps returns the batch Job without its stamps, so that they are written again.
-func withoutStamps(old, in *unstructured.Unstructured) *unstructured.Unstructured {
-	was, now := takeApart(kinds.BatchJob{}, old), takeApart(kinds.BatchJob{}, in)
-	for _, r := range now.roles {
-		had := was.role(r.Name)
-		if had == nil {
-			continue
-		}
-		maps.DeleteFunc(r.Pod.Annotations, func(key, value string) bool {
-			stamped, is := had.Pod.Annotations[key]
-			return settings.IsSystemKey(key) && is && stamped == value
-		})
-		if r.Pod.Labels[v1alpha1.LabelGang] == had.Pod.Labels[v1alpha1.LabelGang] {
-			delete(r.Pod.Labels, v1alpha1.LabelGang)
-		}
-	}
-	now.write()
-	return now.obj
 }
 
 // neverStarted reports whether the Job is suspended and never had a pod, so that its template may change.

@@ -225,6 +225,17 @@ func CheckChild(job metav1.Object, template *corev1.PodTemplateSpec) field.Error
 	return nil
 }
 
+// CheckPlaces refuses a change of what says which pods of its JobSet a batch Job has; CheckChild checks which JobSet that is.
+func CheckPlaces(was, now *corev1.PodTemplateSpec) (errs field.ErrorList) {
+	for _, key := range []string{jobSetName, jobSetRole, jobSetIndex} {
+		if was.Labels[key] != now.Labels[key] {
+			errs = append(errs, field.Invalid(field.NewPath("spec", "template", "metadata", "labels").Key(key), now.Labels[key], fmt.Sprintf(
+				"says which pods of the JobSet these are, and its controller writes it: leave it %q", was.Labels[key])))
+		}
+	}
+	return errs
+}
+
 // IsChild says whether a batch Job is a part of a JobSet, whose gang its pods are in.
 func IsChild(job metav1.Object) bool {
 	ref := metav1.GetControllerOfNoCopy(job)
