@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/gang"
 )
 
-// listening is a handle that records nominations.
+// listening is a framework handle that records nominations.
 type listening struct {
 	handle
 	onNominated func()
@@ -24,14 +24,14 @@ func (l *listening) AddNominatedPod(logger klog.Logger, pod fwk.PodInfo, info *f
 	l.handle.AddNominatedPod(logger, pod, info)
 }
 
-// If a plan is given up while members are nominated, none of its nominations stays.
+// When a plan is given up while members are being nominated, no nomination of the plan stays.
 func TestNoNominationIsLeftOfAPlanThatWasGivenUp(t *testing.T) {
 	w := newWorld(t, extras{follower: true}, node("a", 2), node("b", 2), node("c", 2))
 	l := &listening{handle: w.plugin.handle}
 	w.plugin.handle = l
 	given := false
 	l.onNominated = func() {
-		if !given { // the last member terminates, as an event handler would record
+		if !given { // the last member terminates, as the event handler would record
 			given = true
 			w.plugin.memberRemoved(klog.Background(), key("g"), w.plugin.gangs.NoteTerminating(key("g"), w.pod("g-2")))
 		}

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestDocumentedArguments: the example in the package comment of the arguments is valid.
+// TestDocumentedArguments: the example in the package comment of api/scheduling/v1alpha1 is valid.
 func TestDocumentedArguments(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "../api/scheduling/v1alpha1/args.go", nil, parser.ParseComments)
 	if err != nil {

@@ -29,7 +29,7 @@ func deviceClass() *resourcev1.DeviceClass {
 		}}
 }
 
-// devices are n devices on a node; without a node they are available from every node.
+// devices returns a slice of n devices on a node; without a node they are available from every node.
 func devices(node string, n int, taints ...resourcev1.DeviceTaint) *resourcev1.ResourceSlice {
 	s := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "devices-" + node},
 		Spec: resourcev1.ResourceSliceSpec{
@@ -46,7 +46,7 @@ func devices(node string, n int, taints ...resourcev1.DeviceTaint) *resourcev1.R
 	return s
 }
 
-// claiming are a gang's pods, with a claim each for one device.
+// claiming returns the pods of a gang, each with a claim for one device.
 func claiming(gangName string, size int) (pods, claims []runtime.Object) {
 	for _, p := range gangOf(gangName, size, 0) {
 		claim := &resourcev1.ResourceClaim{
@@ -62,7 +62,7 @@ func claiming(gangName string, size int) (pods, claims []runtime.Object) {
 	return pods, claims
 }
 
-// versioned has claims' versions go up, as an API server does and the fake one does not.
+// versioned raises the versions of claims with each write, as a real API server does. The fake API server does not.
 var versioned = extras{before: func(w *world) {
 	var writes atomic.Int64
 	w.client.PrependReactor("update", "resourceclaims", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -75,7 +75,7 @@ var versioned = extras{before: func(w *world) {
 	})
 }}
 
-// allocated returns the pool of a pod's device.
+// allocated returns the pool of the device that a pod got.
 func (w *world) allocated(name string) string {
 	w.t.Helper()
 	claim, err := w.client.ResourceV1().ResourceClaims("ns").Get(w.ctx, name+"-claim", metav1.GetOptions{})
@@ -88,7 +88,7 @@ func (w *world) allocated(name string) string {
 	return claim.Status.Allocation.Devices.Results[0].Pool
 }
 
-// Members with claims are placed where there are devices for them, on a node each, not where the devices are tainted.
+// Members with claims are placed one per node, on nodes that have devices for them, not on nodes whose devices are tainted.
 func TestMembersGetTheDevicesOfTheirClaims(t *testing.T) {
 	pods, objects := claiming("g", 2)
 	late, more := claiming("late", 1)
@@ -135,8 +135,8 @@ func TestDevicesThatComeAreUsed(t *testing.T) {
 	w.until("both to be bound", w.boundTo(map[string]string{"g-0": "a", "g-1": "b"}))
 }
 
-// If devices belong to no node, nodes alone do not show how many members get one: the plan is verified by a dry-run reserve, which leaves
-// nothing reserved.
+// If devices belong to no node, the filter cannot show how many members get a device. A dry-run reserve verifies the plan, and leaves no
+// device reserved.
 func TestDevicesOfAllNodesAreNotGivenTwice(t *testing.T) {
 	three, objects := claiming("three", 3)
 	two, more := claiming("two", 2)
@@ -177,7 +177,7 @@ func TestClaimsThatCannotBeMet(t *testing.T) {
 	}
 }
 
-// Claims from templates are created after their pods; until then the gang is not complete.
+// Claims from templates are created after their pods. Until then the gang is incomplete.
 func TestAGangWaitsForItsClaims(t *testing.T) {
 	pods, objects := claiming("g", 2)
 	w := newWorld(t, versioned, deviceClass(), devices("a", 1), devices("b", 1), node("a", 0), node("b", 0))
@@ -206,7 +206,7 @@ func TestAGangWaitsForItsClaims(t *testing.T) {
 	w.until("both to be bound", w.boundTo(map[string]string{"g-0": "a", "g-1": "b"}))
 }
 
-// stopper holds a pod back once a plan names a node for it.
+// stopper holds a pod back once a plan has named a node for the pod.
 type stopper struct {
 	pod    string
 	plugin atomic.Pointer[Plugin]
@@ -227,7 +227,7 @@ func (s *stopper) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
 	return nil
 }
 
-// If devices belong to no node, planned members of another gang get theirs first.
+// If devices belong to no node, members of a gang that is planned already get their devices before another gang.
 func TestDevicesOfAllNodesAreNotPromisedTwice(t *testing.T) {
 	one, objects := claiming("one", 2)
 	two, more := claiming("two", 1)
@@ -247,7 +247,7 @@ func TestDevicesOfAllNodesAreNotPromisedTwice(t *testing.T) {
 	}
 }
 
-// The cost of planning a large gang whose members need a dry-run reserve.
+// BenchmarkPlanWithDevicesOfAllNodes measures planning of a large gang whose members need a dry-run reserve.
 func BenchmarkPlanWithDevicesOfAllNodes(b *testing.B) {
 	const size = 1000
 	pods, objects := claiming("g", size)

@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// marked reports whether a pod carries that condition.
+// marked reports whether a pod has a condition with this reason and message.
 func (w *world) marked(name, reason, message string) func() bool {
 	return func() bool {
 		p, err := w.client.CoreV1().Pods("ns").Get(w.ctx, name, metav1.GetOptions{})
@@ -41,7 +41,7 @@ func (w *world) createAll(pods []*v1.Pod) {
 	}
 }
 
-// writes are those of the pods' status so far, and the most of one pod.
+// writes returns how often the status of these pods was written so far, and the most writes of one pod.
 func (w *world) writes(pods []*v1.Pod) (all, most int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,7 +51,7 @@ func (w *world) writes(pods []*v1.Pod) (all, most int) {
 	return all, most
 }
 
-// An autoscaler sees a complete gang when there is no node at all, and the gang is placed as nodes are added.
+// If there is no node, the pods of a complete gang have the condition that an autoscaler reads. The gang is placed when nodes are added.
 func TestAGangWithoutAnyNodeIsMarkedWhole(t *testing.T) {
 	w := newWorld(t, extras{})
 	gang := gangOf("g", 4, 2)
@@ -64,7 +64,7 @@ func TestAGangWithoutAnyNodeIsMarkedWhole(t *testing.T) {
 	w.until("all to be bound", w.boundTo(map[string]string{"g-0": "*", "g-1": "*", "g-2": "*", "g-3": "*"}))
 }
 
-// A large gang costs one write for each member, however often the answer changes in its words.
+// For a large gang the condition is written once per member, however often the message of the answer changes.
 func TestMarksOfALargeGangAreCounted(t *testing.T) {
 	const size = 500
 	w := newWorld(t, extras{}, node("a", 2))
@@ -76,13 +76,13 @@ func TestMarksOfALargeGangAreCounted(t *testing.T) {
 		w.until("the answer to change", w.says("g", fmt.Sprintf("%d pods wanted, %d fit", size, i+2)))
 	}
 	w.attempted()
-	// kube-scheduler writes the condition of the pod that it tries, each time.
+	// kube-scheduler itself writes the condition of the pod that it tries, each time.
 	if all, _ := w.writes(gang[1:]); all > size-1 {
 		t.Errorf("%d writes for %d members that are not tried", all, size-1)
 	}
 }
 
-// A condition is withdrawn once no node would help: a member is missing.
+// When a member is missing, no node would help: the condition is withdrawn.
 func TestAMarkGoesWhereNoNodeWouldHelp(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2))
 	gang := gangOf("g", 3, 2)
@@ -95,7 +95,7 @@ func TestAMarkGoesWhereNoNodeWouldHelp(t *testing.T) {
 	w.until("the marks to be back", w.allMarked(append(left, again("g", 1, 3, 2)), v1.PodReasonUnschedulable))
 }
 
-// For a gang that no node would help, no member requests one.
+// If no node would help a gang, no member gets the condition with which it requests a node.
 func TestAGangThatNoNodeHelpsIsNotMarked(t *testing.T) {
 	rack := func(name string) runtime.Object { return labelled(node(name, 2), "nvidia.com/gpu.clique", "r") }
 	for name, c := range map[string]struct {
@@ -123,7 +123,8 @@ func TestAGangThatNoNodeHelpsIsNotMarked(t *testing.T) {
 	}
 }
 
-// A member that is tried while its gang has no new answer keeps its condition: an autoscaler would otherwise remove and add it.
+// A member that is tried while its gang has no new answer keeps its condition. Otherwise an autoscaler would remove a node and add it
+// again.
 func TestAMarkStaysWhileTheGangIsUndecided(t *testing.T) {
 	w := newWorld(t, extras{follower: true}, node("a", 2)) // it decides nothing
 	status := memberStatus{nil, w.plugin}

@@ -42,7 +42,7 @@ func TestNoticesWaitForGangsOnTheirWay(t *testing.T) {
 	}
 }
 
-// A terminating process first writes its deferred events, though a gang is being placed, and defers no more.
+// When the process terminates, it first writes its deferred events, even if a gang is being placed, and defers no further event.
 func TestWhatIsHeldIsToldAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, told := &deferredEvents{timeout: time.Hour, placing: func() bool { return true }}, 0
@@ -65,7 +65,7 @@ func TestWhatIsHeldIsToldAtTheEnd(t *testing.T) {
 	})
 }
 
-// Every member gets its event "Scheduled", though later.
+// Each member gets its event "Scheduled", possibly later.
 func TestEveryMemberIsToldOf(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
 	w.create(memberPod("g", 0, 2, 2), memberPod("g", 1, 2, 2))
@@ -81,7 +81,7 @@ func TestEveryMemberIsToldOf(t *testing.T) {
 	})
 }
 
-// A gang that is refused again in the same words costs no event; in others it does.
+// If a gang is refused again with the same message, no further event is written. With another message an event is written.
 func TestARefusalIsSaidOnce(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2))
 	w.create(memberPod("g", 0, 2, 2), memberPod("g", 1, 2, 2))
@@ -91,7 +91,7 @@ func TestARefusalIsSaidOnce(t *testing.T) {
 		w.plugin.wake(klog.Background(), key("g"))
 		w.attempted()
 	}
-	again := func() bool { // events about one pod for one reason are one, which is patched
+	again := func() bool { // the event recorder patches one event per pod and reason
 		return slices.ContainsFunc(w.client.Actions(), func(a clienttesting.Action) bool {
 			patch, ok := a.(clienttesting.PatchAction)
 			return ok && a.GetResource().Resource == "events" && strings.HasPrefix(patch.GetName(), "g-0")

@@ -13,7 +13,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// betweenTwo runs f in the scheduling cycle of the gang's leader, after it was reserved and before any sibling was.
+// betweenTwo runs f in the scheduling cycle of the gang's leader: after the leader was reserved, and before any other member was.
 func betweenTwo(t *testing.T, w **world, f func(w *world)) *saboteur {
 	t.Helper()
 	s := &saboteur{}
@@ -25,7 +25,7 @@ func betweenTwo(t *testing.T, w **world, f func(w *world)) *saboteur {
 	return s
 }
 
-// filtered returns the result of the plugin's own PreFilter and Filter for a pod on a node, on the present snapshot.
+// filtered returns the results of the plugin's own PreFilter and Filter for a pod on a node, on the present snapshot.
 func (w *world) filtered(pod *v1.Pod, node string) *fwk.Status {
 	w.t.Helper()
 	state := framework.NewCycleState()
@@ -43,7 +43,7 @@ func (w *world) filtered(pod *v1.Pod, node string) *fwk.Status {
 	return w.plugin.Filter(context.Background(), state, pod, info)
 }
 
-// A plan's nodes are exclusive and its spares promised from its opening on, before any pod is on the node.
+// From the opening of a plan on, its nodes are exclusive and its spares are promised, before any pod is on these nodes.
 func TestAnOpenPlanClosesItsNodes(t *testing.T) {
 	var w *world
 	s := betweenTwo(t, &w, func(w *world) {
@@ -51,14 +51,14 @@ func TestAnOpenPlanClosesItsNodes(t *testing.T) {
 		if err != nil || answer.Placement.Placed || !strings.Contains(answer.Placement.Message, "1 used exclusively by another gang") {
 			t.Errorf("another gang is told %+v, %v", answer.Placement, err)
 		}
-		urgent := pod("urgent", 0) // nominations hold nothing against it
+		urgent := pod("urgent", 0) // a pod of this priority ignores nominations
 		urgent.Spec.Priority = ptr.To[int32](1000)
 		if status := w.filtered(urgent, "b"); !status.IsRejected() || !strings.Contains(status.Message(), "used exclusively by gang ns/g") {
 			t.Errorf("a pod of no gang is told %v", status)
 		}
 	})
 	w = newWorld(t, s.extras(), node("a", 8), node("b", 8))
-	for _, p := range gangOf("g", 2, 5) { // one for each node, which leaves room for others by counts
+	for _, p := range gangOf("g", 2, 5) { // one pod per node: by counts there is room for others
 		w.create(asking(p, v1alpha1.AnnotationWholeNodes, "true"))
 	}
 	w.until("both to be bound", w.boundTo(map[string]string{"g-0": "a", "g-1": "b"}))
@@ -69,7 +69,7 @@ func TestAnOpenPlanClosesItsNodes(t *testing.T) {
 	}
 }
 
-// only has pods go to one node alone.
+// only restricts pods to one node.
 func only(node string, pods []*v1.Pod) []*v1.Pod {
 	for _, p := range pods {
 		p.Spec.NodeSelector = map[string]string{v1.LabelHostname: node}
@@ -77,7 +77,7 @@ func only(node string, pods []*v1.Pod) []*v1.Pod {
 	return pods
 }
 
-// Spares are promised from the opening of the plan on: no pod is in the second domain yet.
+// From the opening of a plan on, its spares are promised. No pod is in the second domain yet.
 func TestAnOpenPlanPromisesItsSpares(t *testing.T) {
 	const clique = "nvidia.com/gpu.clique"
 	var w *world
@@ -101,7 +101,7 @@ func TestAnOpenPlanPromisesItsSpares(t *testing.T) {
 	w.until("both to be bound", w.boundTo(map[string]string{"g-0": "a", "g-1": "c"}))
 }
 
-// Another scheduler ignores plans: if it placed a pod on a node to be used exclusively, the plan is not followed.
+// Another scheduler ignores plans. If it places a pod on a node that the plan uses exclusively, the plan is not followed.
 func TestAPlannedNodeThatIsNotWholeAnyMoreIsNotUsed(t *testing.T) {
 	s := &saboteur{}
 	var w *world
@@ -122,7 +122,7 @@ func TestAPlannedNodeThatIsNotWholeAnyMoreIsNotUsed(t *testing.T) {
 	w.until("the others to be used", w.boundTo(map[string]string{"g-0": "a", "g-1": "c"}))
 }
 
-// A pod of a gang that another scheduler placed makes its node exclusive too, and a terminating one until it is gone.
+// A pod of a gang that another scheduler placed makes its node exclusive too. A terminating pod does so until it is gone.
 func TestStraysCloseTheirNodes(t *testing.T) {
 	foreign := asking(memberPod("f", 0, 1, 2), v1alpha1.AnnotationWholeNodes, "true")
 	foreign.Spec.SchedulerName = "other"

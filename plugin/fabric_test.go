@@ -9,7 +9,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// A gang that requests whole nodes gets nodes without pods of others except daemons, and keeps others away.
+// A gang that requests whole nodes gets nodes on which only daemons run. No pod of others is placed there later.
 func TestWholeNodesAreWhole(t *testing.T) {
 	daemon := on(pod("daemon", 0), "b")
 	daemon.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", UID: "d", Controller: new(true)}}
@@ -26,7 +26,7 @@ func TestWholeNodesAreWhole(t *testing.T) {
 	w.until("the pod to be let in", w.boundTo(map[string]string{"late": "b"}))
 }
 
-// Levels are found when nodes get their labels, and a gang that waits for one is placed then.
+// When nodes get labels, the levels of the fabric are found. A gang that waits for such a level is then placed.
 func TestLevelsAreFoundWhenNodesAreLabelled(t *testing.T) {
 	const rack = "topology.kubernetes.io/rack"
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2))
@@ -53,7 +53,7 @@ func TestLevelsAreFoundWhenNodesAreLabelled(t *testing.T) {
 	})
 }
 
-// No other gang gets a gang's promised spares; its own replaced member does.
+// No other gang gets the spares that a gang was promised. A replaced member of that gang gets them.
 func TestSparesAreKeptForTheirGang(t *testing.T) {
 	const clique = "nvidia.com/gpu.clique"
 	w := newWorld(t, extras{}, labelled(node("a", 2), clique, "x"), labelled(node("b", 2), clique, "x"), labelled(node("c", 2), clique, "x"))

@@ -22,13 +22,13 @@ import (
 	"holdfast.dev/holdfast/plugin/serve"
 )
 
-// stamped is a bound pod with the stamp of a scheduler that was placing it with others.
+// stamped returns a bound pod with the stamp of a scheduler that was placing the pod together with others.
 func stamped(p *v1.Pod, node string, youngest time.Time, others ...*v1.Pod) *v1.Pod {
 	p.Annotations[v1alpha1.AnnotationInitialPlacement] = gangcache.StampText(youngest, slices.Values(append(others, p)))
 	return on(p, node)
 }
 
-// A scheduler died between two bindings; the next one completes the gang where it can.
+// A scheduler died between two bindings of a gang. The next scheduler completes the gang if it can.
 func TestAHalfPlacementIsCompletedByTheNextScheduler(t *testing.T) {
 	then := at(1000)
 	first, second := created(memberPod("g", 0, 2, 2), then), created(memberPod("g", 1, 2, 2), then)
@@ -44,7 +44,7 @@ func TestAHalfPlacementIsCompletedByTheNextScheduler(t *testing.T) {
 	}
 }
 
-// A scheduler that cannot finish rolls back what another one bound, unless the gang was complete before.
+// A scheduler that cannot complete a gang rolls back what an earlier scheduler bound, unless the gang was complete before.
 func TestAHalfPlacementIsUndoneByTheNextScheduler(t *testing.T) {
 	then := at(1000)
 	planned := created(memberPod("g", 1, 2, 2), then)
@@ -72,7 +72,7 @@ func TestAHalfPlacementIsUndoneByTheNextScheduler(t *testing.T) {
 	}
 }
 
-// Only bindings of the initial placement have a stamp.
+// Only bindings of an initial placement have a stamp.
 func TestAMemberThatIsReplacedCarriesNoStamp(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
 	w.create(memberPod("g", 0, 2, 2), memberPod("g", 1, 2, 2))
@@ -90,7 +90,7 @@ func TestAMemberThatIsReplacedCarriesNoStamp(t *testing.T) {
 	}
 }
 
-// A replica that does not lead watches everything, writes nothing, and reports that to a query.
+// A replica that does not lead watches all objects and writes nothing. It answers a query with that fact.
 func TestAFollowerWritesNothing(t *testing.T) {
 	w := newWorld(t, extras{follower: true}, node("a", 2), on(memberPod("g", 0, 2, 2), "a"), memberPod("g", 1, 2, 2), memberPod("h", 0, 2, 2))
 	w.knows(2)
@@ -117,8 +117,8 @@ func TestAFollowerWritesNothing(t *testing.T) {
 	}
 }
 
-// The leader dies at some binding; its later requests are lost. The next one takes over: gangs are complete or wait as a whole, and no pod
-// is bound twice.
+// The leader dies at one of its bindings, and its later requests are lost. The next leader takes over: each gang is complete or waits as a
+// whole, and no pod is bound twice.
 func TestALeaderThatDiesInAPlacement(t *testing.T) {
 	for seed := range seeds.All(t, int64(8)) {
 		t.Run(fmt.Sprint("seed", seed), func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestALeaderThatDiesInAPlacement(t *testing.T) {
 					}
 				}
 			}}, objects...)
-			// Two gangs of three fit, so six bindings are made at most.
+			// Two gangs of three pods fit, so at most six bindings are made.
 			w.until("the leader to die or to be done", func() bool {
 				select {
 				case <-dead:
@@ -169,13 +169,13 @@ func TestALeaderThatDiesInAPlacement(t *testing.T) {
 	}
 }
 
-// takeOver stops the scheduler and puts another one on the same API server, with an empty memory.
+// takeOver stops the scheduler and starts another one, with empty memory, on the same API server.
 func (w *world) takeOver(dead chan struct{}, once *sync.Once) {
 	w.t.Helper()
 	once.Do(func() { close(dead) })
 	w.stop()
 	w.client.Lock()
-	w.client.ReactionChain = w.client.ReactionChain[1:] // the dead leader's requests end
+	w.client.ReactionChain = w.client.ReactionChain[1:] // the requests of the dead leader end
 	w.client.Unlock()
 	w.mu.Lock()
 	w.onBind = nil
@@ -183,7 +183,7 @@ func (w *world) takeOver(dead chan struct{}, once *sync.Once) {
 	w.succeed()
 }
 
-// succeed stops the scheduler, if it runs, and starts another one on the same API server, with empty memory; earlier events are dropped.
+// succeed stops the scheduler if it runs, and starts another one, with empty memory, on the same API server. It drops earlier events.
 func (w *world) succeed() {
 	w.t.Helper()
 	w.stop()
@@ -195,7 +195,8 @@ func (w *world) succeed() {
 	w.start(ctx, cancel, extras{})
 }
 
-// A reservation is made again from the same facts: for the gang that has waited longest since it was complete, before any other gets room.
+// The next scheduler makes the reservation again from the same facts: for the gang that has been complete and waiting the longest, before
+// any other gang gets room.
 func TestAReservationIsMadeAgainByTheNextScheduler(t *testing.T) {
 	busy, now := on(pod("busy", 2), "a"), metav1.Now()
 	busy.Spec.ActiveDeadlineSeconds, busy.Status.StartTime = ptr.To(int64(3600)), &now
@@ -222,7 +223,7 @@ func TestAReservationIsMadeAgainByTheNextScheduler(t *testing.T) {
 	w.until("the gang to be placed", w.boundTo(map[string]string{"big-0": "*", "big-1": "*"}))
 }
 
-// The next scheduler tries a rejecting node again, and excludes it after two rejections.
+// The next scheduler tries a rejecting node again, and excludes the node after two rejections.
 func TestANodeThatRejectsIsTriedAgainByTheNextScheduler(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
 	for round := range 2 {
@@ -234,7 +235,7 @@ func TestANodeThatRejectsIsTriedAgainByTheNextScheduler(t *testing.T) {
 	}
 }
 
-// settled re-creates pods that were rolled back, and waits until two gangs are bound and the others wait.
+// settled re-creates pods that were rolled back. It waits until two gangs are bound and the others wait.
 func (w *world) settled(gangs, size int) {
 	w.t.Helper()
 	w.until("two gangs to be placed and one to wait", func() bool {

@@ -11,15 +11,15 @@ import (
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
-// leastWorld is one in which gangs of four can do with fewer, as those of other APIs may.
+// leastWorld is a world in which gangs of four pods have a minimum of least, as gangs of other APIs may.
 func leastWorld(t *testing.T, least int, objects ...runtime.Object) *world {
 	return newWorld(t, extras{terms: func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error) {
 		return gangcache.Terms{Size: 4, Min: least}, nil
 	}}, objects...)
 }
 
-// As many as fit are placed, never fewer than the minimum; the others join, if need be one by one, and no placed member is rolled back for
-// them.
+// At least the minimum is placed, and as many pods as fit. The other pods join later, possibly one by one, and no placed pod is rolled back
+// for them.
 func TestAGangThatCanDoWithFewer(t *testing.T) {
 	w := leastWorld(t, 2, node("a", 2))
 	for slot := range 4 {
@@ -45,7 +45,7 @@ func TestAGangThatCanDoWithFewer(t *testing.T) {
 	}
 }
 
-// A gang with its minimum is not disturbed by the loss of a dispensable member; after the loss of a required one it waits for that one
+// A gang with its minimum is not disturbed by the loss of a pod beyond the minimum. After the loss of a required pod it waits for that pod
 // alone.
 func TestLossesOfAGangThatCanDoWithFewer(t *testing.T) {
 	w := leastWorld(t, 3, node("a", 2), node("b", 2), node("c", 2), node("d", 2))
@@ -75,15 +75,15 @@ func TestLossesOfAGangThatCanDoWithFewer(t *testing.T) {
 	}
 }
 
-// groupPod is a pod of another API's group.
+// groupPod returns a pod of another API's group.
 func groupPod(name string) *v1.Pod {
 	p := pod(name, 2)
 	p.Labels = map[string]string{"scheduling.x-k8s.io/pod-group": "en"}
 	return p
 }
 
-// A member of another API's group that succeeded counts, also for a scheduler that started later; a member that waits for others has a
-// reason on the pod.
+// A pod of another API's group that succeeded counts as a member, also for a scheduler that started later. A pod that waits for others of
+// its group has a condition with the reason.
 func TestAMemberOfAGroupThatEndedWellCounts(t *testing.T) {
 	ended := on(groupPod("en-0"), "a")
 	ended.Status.Phase = v1.PodSucceeded

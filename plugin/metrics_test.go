@@ -57,7 +57,7 @@ func (w *world) searches() uint64 {
 	return 0
 }
 
-// count returns the number of a histogram's observations.
+// count returns how many values a histogram has observed.
 func count(t *testing.T, h prometheus.Histogram) uint64 {
 	t.Helper()
 	r := prometheus.NewRegistry()

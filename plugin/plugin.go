@@ -1,15 +1,20 @@
-// Package plugin joins the gang core to an unforked kube-scheduler. The pods of a gang are bound together or not at all: members wait at
-// PreEnqueue until all exist, one leader plans for all in one scheduling cycle on one snapshot, and each member then follows its line of
-// the plan. If a line cannot be followed, the missing part is planned again or the placement is rolled back, newest pod first. A node is
-// named only if the framework's own filters accept it and Holdfast does not exclude it. Only the replica that schedules writes to the API
-// server. A pod of no gang gets no room that gangs hold, and preempts whole gangs, never single members; the plugin does nothing else for
-// it.
+// Package plugin adds gangs to an unforked kube-scheduler. The pods of a gang are bound together or not at all: pods
+// wait at PreEnqueue until all members exist, one leader plans for all members in one scheduling cycle, and each member
+// is then scheduled to its node of the plan. If a member cannot be scheduled there, the missing part is planned again,
+// or the placement is rolled back, newest pod first.
 //
-// This package has the extension points, the writing of statuses and the wiring. The state of gangs, the decisions and the answers to
-// queries are in packages below it, which import neither it nor those above them; internal/layers enforces that.
+//   - A plan names a node only if the framework's own filters accept the node and Holdfast does not exclude it.
+//   - Only the replica that schedules writes to the API server.
+//   - A pod of no gang cannot use room that is held for gangs. It preempts a gang as a whole, never single members. It
+//     gets no node that a waiting gang ahead of it could use.
 //
-// PreEnqueue and queueing hints run under the scheduling queue's lock and take that of the gang cache. So the plugin never calls what takes
-// the queue's lock (Activate, nominations) while it holds the cache's.
+// This package has the extension points, the writing of statuses and the wiring. The packages below it have the state
+// of gangs, the decisions and the answers to queries. They import neither this package nor each other upwards;
+// internal/layers tests that.
+//
+// PreEnqueue and queueing hints are called under the lock of the scheduling queue, and take the lock of the gang cache.
+// So code that holds the lock of the gang cache must not call a function that takes the lock of the scheduling queue,
+// such as Activate.
 package plugin
 
 import (

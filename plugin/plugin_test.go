@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// The story's second chapter: a blocker holds two of three nodes, then it leaves.
+// The second chapter of package story: a blocker holds two of three nodes, then it ends.
 func TestBlockerHoldsTwoOfThreeNodes(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2), on(pod("blocker-a", 2), "a"), on(pod("blocker-b", 2), "b"))
 	w.create(memberPod("g", 0, 2, 2))
@@ -105,7 +105,7 @@ func TestWaitsForAllToBeReplaced(t *testing.T) {
 	w.until("both to be bound", w.boundTo(map[string]string{"g-1": "b", "g-2": "c"}))
 }
 
-// A restarted scheduler finds a half-bound gang by its pods and continues with it.
+// A restarted scheduler finds a half-bound gang by its pods and completes it.
 func TestAHalfBoundGangGoesOnAfterARestart(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), on(memberPod("g", 0, 2, 2), "a"), memberPod("g", 1, 2, 2))
 	w.until("the other to be bound", w.boundTo(map[string]string{"g-0": "a", "g-1": "b"}))

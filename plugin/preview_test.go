@@ -12,12 +12,12 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// A preview equals the next placement, word for word; a query changes nothing.
+// The text of a preview equals that of the next placement. A query changes nothing.
 func TestAPreviewSaysWhatHappens(t *testing.T) {
 	sick := node("d", 2)
 	taintWith(v1alpha1.TaintUnhealthy, "XidOffBus")(sick)
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2), sick, on(pod("blocker", 2), "a"))
-	w.attempted() // the scheduler is in its stride
+	w.attempted() // the scheduler has finished all earlier work
 	w.client.ClearActions()
 	refusal, err := w.instances.Preview(w.ctx, gangOf("g", 3, 2))
 	if err != nil {
@@ -30,7 +30,8 @@ func TestAPreviewSaysWhatHappens(t *testing.T) {
 	for _, a := range w.client.Actions() {
 		patch, ok := a.(clienttesting.PatchAction)
 		if a.GetVerb() != "watch" && a.GetResource().Resource != "events" &&
-			(!ok || !strings.HasPrefix(patch.GetName(), "probe")) { // informers may begin to watch late; patches and events are of the probe before
+			// informers may begin to watch late; patches and events may belong to the probe above
+			(!ok || !strings.HasPrefix(patch.GetName(), "probe")) {
 			t.Errorf("a preview did %v", a)
 		}
 	}
@@ -59,7 +60,7 @@ func TestAPreviewSaysWhatHappens(t *testing.T) {
 	w.until("the same placement", w.boundTo(map[string]string{yes.Assignments[0].Pod: yes.Assignments[0].Node, yes.Assignments[1].Pod: yes.Assignments[1].Node}))
 }
 
-// Questions and placements come at once; each answer is of one moment.
+// Queries and placements arrive at the same time. Each answer describes one moment.
 func TestPreviewsWhilePlacing(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 8), node("b", 8))
 	w.attempted()

@@ -19,8 +19,8 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// An answer that finds no Gang waits for one; an answer that did not change is not written; an answer for
-// another Gang of the same name is.
+// An answer for which no Gang exists is written once the Gang is created. An answer that did not change is not written again. An answer for
+// another Gang of the same name is written.
 func TestAnswersAreWrittenOncePerGang(t *testing.T) {
 	var gets, patches, absent atomic.Int32
 	absent.Store(3)
@@ -74,7 +74,7 @@ func TestAnswersAreWrittenOncePerGang(t *testing.T) {
 	}
 }
 
-// No caller waits for the publisher, whatever the API server does.
+// Callers do not wait for the publisher, whatever the API server does.
 func TestCallersDoNotWaitForTheAPIServer(t *testing.T) {
 	c := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(
 		runtime.NewScheme(),

@@ -16,7 +16,8 @@ import (
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
-// The queue's order: priority; pods that members on nodes wait for; the gang whose first pod is the oldest, its members together.
+// Pods in the queue are ordered by priority, then pods for which other members wait on their nodes, then by the oldest pod of the gang.
+// Members of a gang are next to each other.
 func TestWhoseTurnItIs(t *testing.T) {
 	p := &Plugin{gangs: newCache(), queueKeys: &queueKeys{of: map[types.UID]gangcache.QueueKey{}}}
 	created := func(pod *v1.Pod, priority int32, second int64) *v1.Pod {

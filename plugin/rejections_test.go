@@ -28,7 +28,7 @@ func (w *world) fails(name, reason string) {
 	w.remove(name)
 }
 
-// aRejectsTwice makes node a reject a member twice; the third one is placed on node b.
+// aRejectsTwice makes node a reject two members. The third member is placed on node b.
 func (w *world) aRejectsTwice() {
 	w.t.Helper()
 	for range 2 {
@@ -40,8 +40,7 @@ func (w *world) aRejectsTwice() {
 	w.until("the member to go elsewhere", w.boundTo(map[string]string{"g-0": "b"}))
 }
 
-// A ready node that rejects every pod does not get all of them: after the second the gang is placed elsewhere, and the exclusion ends after
-// a time.
+// A ready node that rejects every pod is excluded after two rejections, and the gang is placed elsewhere. The exclusion ends after a time.
 func TestANodeThatRejectsIsSetAside(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2), node("d", 2))
 	w.aRejectsTwice()
@@ -59,7 +58,7 @@ func TestANodeThatRejectsIsSetAside(t *testing.T) {
 	w.until("all to be bound once the node is back", w.boundTo(map[string]string{"big-0": "a", "big-1": "c", "big-2": "d"}))
 }
 
-// TestSickWhateverTheEffect: taints that admit repairing pods still exclude members.
+// TestSickWhateverTheEffect: a taint that repairing pods tolerate still excludes members.
 func TestSickWhateverTheEffect(t *testing.T) {
 	for _, effect := range []v1.TaintEffect{v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule} {
 		for _, taint := range []string{v1alpha1.TaintUnhealthy, v1alpha1.TaintOutage} {
@@ -93,7 +92,7 @@ func TestANewNodeOfThatNameIsNotSetAside(t *testing.T) {
 	w.until("the member to be bound there", w.boundTo(map[string]string{"g-0": "a"}))
 }
 
-// A user who can create pods can name any node in them and make them fail there: no node is excluded for that.
+// A user who can create pods can name any node in them and make them fail there. No node is excluded for such pods.
 func TestPodsThatNobodyPlacedSetNoNodeAside(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
 	for range 4 {
@@ -106,7 +105,7 @@ func TestPodsThatNobodyPlacedSetNoNodeAside(t *testing.T) {
 	}
 }
 
-// Rejections of a namespace's own pods exclude the node for its gangs only.
+// Rejections of one namespace's pods exclude the node only for gangs of that namespace.
 func TestANodeIsSetAsideForTheNamespaceThatMetIt(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2), node("d", 2))
 	w.aRejectsTwice()
@@ -119,7 +118,7 @@ func TestANodeIsSetAsideForTheNamespaceThatMetIt(t *testing.T) {
 	}
 }
 
-// An image that cannot be pulled and a missing reference are no node's fault.
+// No node is excluded because an image cannot be pulled or a referenced object is missing.
 func TestOwnFaultsOfPods(t *testing.T) {
 	waits := func(reason string) v1.ContainerStatus {
 		return v1.ContainerStatus{State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason}}}
@@ -137,7 +136,7 @@ func TestOwnFaultsOfPods(t *testing.T) {
 	}
 }
 
-// A pod that ran, or failed for its own reasons, is no evidence about its node.
+// A pod that ran, or that failed for its own reasons, is no evidence against its node.
 func TestEndsThatAreNotTheNodes(t *testing.T) {
 	base := func() *v1.Pod {
 		p := on(memberPod("g", 0, 1, 2), "a")

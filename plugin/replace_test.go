@@ -15,7 +15,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// change updates a pod in the API server.
+// change updates a pod at the API server.
 func (w *world) change(name string, f func(*v1.Pod)) {
 	w.t.Helper()
 	p, err := w.client.CoreV1().Pods("ns").Get(w.ctx, name, metav1.GetOptions{})
@@ -29,14 +29,14 @@ func (w *world) change(name string, f func(*v1.Pod)) {
 	}
 }
 
-// release takes a pod out of its gang, as the elastic controller does; it runs on.
+// release takes a pod out of its gang as the elastic controller does. The pod goes on running.
 func (w *world) release(names ...string) {
 	for _, name := range names {
 		w.change(name, func(p *v1.Pod) { p.Labels[v1alpha1.LabelReplaced] = "true" })
 	}
 }
 
-// again is a new pod for a slot, under another name, as a Job's controller makes it.
+// again returns a new pod for a slot, with another name, as a Job's controller creates it.
 func again(gangName string, slot, size int, gpus int64) *v1.Pod {
 	p := memberPod(gangName, slot, size, gpus)
 	p.Name += "-again"
@@ -56,7 +56,7 @@ func (w *world) taint(node, key, value string) {
 	}
 }
 
-// knows waits until the plugin counts so many members.
+// knows waits until the plugin counts that many members.
 func (w *world) knows(n int) {
 	w.t.Helper()
 	w.until(fmt.Sprintf("the plugin to know %d members", n), func() bool {
@@ -64,7 +64,7 @@ func (w *world) knows(n int) {
 	})
 }
 
-// A released pod is a member no more, but holds what it holds until it is gone.
+// A released pod is no longer a member, but uses its resources until it is gone.
 func TestAReleasedPodIsReplacedWhileItEnds(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
 	w.create(memberPod("g", 0, 2, 2), memberPod("g", 1, 2, 2))
@@ -87,7 +87,7 @@ func TestAReleasedPodIsReplacedWhileItEnds(t *testing.T) {
 	}
 }
 
-// Where the watch was away, the end of a pod and the creation of another one of its name come as one change.
+// After the watch was interrupted, the end of a pod and the creation of another pod of the same name arrive as one change.
 func TestAnotherPodOfTheSameName(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
 	w.create(memberPod("g", 0, 2, 2), memberPod("g", 1, 2, 2))
@@ -104,7 +104,7 @@ func TestAnotherPodOfTheSameName(t *testing.T) {
 	}
 }
 
-// With two lost it is both or neither; the others stay where they are.
+// Two lost members are placed together or not at all. The other members stay where they are.
 func TestTwoLostMembersArePlacedTogetherOrNotAtAll(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2), node("d", 2))
 	for slot := range 3 {
@@ -134,7 +134,7 @@ func TestTwoLostMembersArePlacedTogetherOrNotAtAll(t *testing.T) {
 	}
 }
 
-// Two pods in one slot do not stand in for an empty one.
+// Two pods in one slot do not count for an empty slot.
 func TestAnOldPodDoesNotCountForAnotherSlot(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2), node("d", 2))
 	for slot := range 3 {
@@ -151,7 +151,7 @@ func TestAnOldPodDoesNotCountForAnotherSlot(t *testing.T) {
 	}
 }
 
-// tolerant tolerates everything, as some training pods do.
+// tolerant tolerates all taints, as some training pods do.
 func tolerant(p *v1.Pod) *v1.Pod {
 	p.Spec.Tolerations = []v1.Toleration{{Operator: v1.TolerationOpExists}}
 	return p
@@ -215,7 +215,7 @@ func readyIs(is v1.ConditionStatus) func(*v1.Node) {
 	}
 }
 
-// A node that falls ill between plan and binding is not followed, whatever the pod tolerates.
+// A node that becomes sick between plan and binding is not used, whatever the pod tolerates.
 func TestANodeThatFallsIllUnderAPlanIsNotFollowed(t *testing.T) {
 	s := &saboteur{}
 	var w *world
@@ -233,7 +233,7 @@ func TestANodeThatFallsIllUnderAPlanIsNotFollowed(t *testing.T) {
 	w.until("both to be bound to healthy nodes", w.boundTo(map[string]string{"g-0": "a", "g-1": "c"}))
 }
 
-// A member that ended well is made by nobody again: what is lost beside it must not wait for it.
+// No controller re-creates a member that succeeded. A lost member beside it must not wait for it.
 func TestALostMemberDoesNotWaitForOneThatEndedWell(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2))
 	for slot := range 3 {
@@ -263,7 +263,7 @@ func (w *world) pod(name string) *v1.Pod {
 	return p
 }
 
-// A gang that lost a member and has all others on nodes says so once it is clear that the member did not end well.
+// If a gang has lost a member and has all others on nodes, its message names the loss once it is known that the member did not succeed.
 func TestALostMemberIsToldThoughNobodyWaits(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
 	w.create(memberPod("g", 0, 2, 2), memberPod("g", 1, 2, 2))
@@ -279,13 +279,13 @@ func TestALostMemberIsToldThoughNobodyWaits(t *testing.T) {
 	}
 }
 
-// A gang that never was whole does not keep nodes for a member that does not come back.
+// A gang that was never complete gives its nodes back if a member does not return.
 func TestAFormingGangThatLostAMemberForGoodGivesItsNodesBack(t *testing.T) {
 	s := &saboteur{spoils: map[string]string{"g-1": "b"}}
 	w := newWorld(t, s.extras(), node("a", 2), node("b", 2))
 	w.mu.Lock()
 	w.onBind = func(pod, _ string) {
-		if pod == "g-0" { // the other goes away before it gets its node
+		if pod == "g-0" { // the other pod is deleted before it gets its node
 			_ = w.client.Tracker().Delete(v1.SchemeGroupVersion.WithResource("pods"), "ns", "g-1")
 		}
 	}
@@ -317,7 +317,7 @@ func TestAFormingGangThatLostAMemberForGoodGivesItsNodesBack(t *testing.T) {
 	})
 }
 
-// A gang that was whole keeps its nodes, however long a member is missing.
+// A gang that was complete keeps its nodes, however long a member is missing.
 func TestAGangThatRunsKeepsItsNodes(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
 	w.create(memberPod("g", 0, 2, 2), memberPod("g", 1, 2, 2))
@@ -332,7 +332,7 @@ func TestAGangThatRunsKeepsItsNodes(t *testing.T) {
 	}
 }
 
-// What a plan holds is held even where the queue's own record of it is lost.
+// The room of an open plan is held even if the scheduling queue has lost the nominations.
 func TestAPlanHoldsItsPlacesWithoutNominations(t *testing.T) {
 	s := &saboteur{}
 	var w *world

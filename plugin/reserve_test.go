@@ -20,7 +20,7 @@ func (w *world) reserved(name string, nodes ...string) func() bool {
 	}
 }
 
-// If a node of a reservation becomes unhealthy, room is reserved elsewhere, and pods that the first reservation excluded are retried.
+// If a node of a reservation becomes unhealthy, room is reserved elsewhere, and pods that the first reservation excluded are tried again.
 func TestAReservationMovesWithItsNodes(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 4), on(pod("quiet-a", 1), "a"), on(pod("quiet-b", 1), "b"), on(pod("quiet-c", 4), "c"))
 	w.plugin.args.ReservationAfter.Duration = 0
@@ -38,7 +38,7 @@ func TestAReservationMovesWithItsNodes(t *testing.T) {
 	})
 }
 
-// Room in which filters refuse the gang even without all other pods is not reserved: others use it.
+// No room is reserved in which filters would refuse the gang even without any other pod. Other pods use that room.
 func TestNothingIsReservedInVain(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 8), node("b", 8))
 	w.plugin.args.ReservationAfter.Duration = 0
@@ -57,7 +57,7 @@ func TestNothingIsReservedInVain(t *testing.T) {
 	}
 }
 
-// NobodyStarves: a gang that fits no cluster does not keep the next one from a reservation.
+// Rule NobodyStarves of docs/designs/priority.md: a gang that could never fit does not keep the next gang from a reservation.
 func TestWhatNeverFitsStandsBack(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), on(pod("quiet", 2), "a"))
 	w.plugin.args.ReservationAfter.Duration = 0
@@ -67,7 +67,7 @@ func TestWhatNeverFitsStandsBack(t *testing.T) {
 	w.until("room to be reserved for the next one", w.reserved("big", "a", "b"))
 }
 
-// A reservation ends if its gang lost a member that is not re-created; one for a complete gang stays.
+// A reservation ends if its gang lost a member that is not re-created. A reservation for a complete gang stays.
 func TestAReservationOfAGangThatLacksMembersEnds(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), on(pod("quiet", 2), "a"))
 	w.plugin.args.ReservationAfter.Duration = 0
@@ -95,7 +95,8 @@ func TestAReservationOfAGangThatLacksMembersEnds(t *testing.T) {
 	w.until("the pod to be placed", w.boundTo(map[string]string{"late": "b"}))
 }
 
-// OnlyLower: an overdue unit of higher priority stays, because it would preempt the gang in turn.
+// Rule OnlyLower of docs/designs/priority.md: an overdue unit of higher priority is not preempted, because it would preempt the gang in
+// turn.
 func TestAnOverdueJobOfHigherPriorityStays(t *testing.T) {
 	late := on(memberPod("late", 0, 1, 2), "a")
 	late.Annotations[v1alpha1.AnnotationRunTime] = "1h"
@@ -112,7 +113,7 @@ func TestAnOverdueJobOfHigherPriorityStays(t *testing.T) {
 	}
 }
 
-// A pod that waits for its gang and is released from it is scheduled at once, though its gate registered no event.
+// A pod that waits for its gang and is released from the gang is scheduled at once, although its gate registered no event.
 func TestAReleasedPodIsScheduled(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2))
 	w.create(memberPod("g", 0, 2, 2))

@@ -16,7 +16,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// evicting has the world evict pods as the API server does, at once; "" on refuse: all are.
+// evicting makes the world evict pods at once, as the API server does. It refuses to evict the pod named refuse; "": none.
 func evicting(refuse string) func(*world) {
 	return func(w *world) {
 		w.client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -63,7 +63,8 @@ func (w *world) told(pod, text string) func() bool {
 	}
 }
 
-// WholeUnits, OnlyLower: the gang of lower priority is preempted whole; the gang of the same priority stays.
+// Rules WholeUnits and OnlyLower of docs/designs/priority.md: the gang of lower priority is preempted whole, and the gang of the same
+// priority stays.
 func TestAWholeGangMakesRoom(t *testing.T) {
 	w := newWorld(t, extras{before: evicting("")}, node("a", 2), node("b", 2), node("c", 2), node("d", 2), node("e", 2))
 	w.create(prior(0, gangOf("low", 2, 2)...)...)
@@ -84,7 +85,8 @@ func TestAWholeGangMakesRoom(t *testing.T) {
 	w.until("the room to be held no more", func() bool { return !w.plugin.reservations.Any() })
 }
 
-// NobodyForNothing: no pod is preempted if the gang would not fit afterwards, or if the gang forbids preemption.
+// Rule NobodyForNothing of docs/designs/priority.md: no pod is preempted if the gang would not fit afterwards, or if the gang forbids
+// preemption.
 func TestNobodyLeavesForNothing(t *testing.T) {
 	w := newWorld(t, extras{before: evicting("")}, node("a", 2), node("b", 2))
 	w.create(prior(0, gangOf("low", 2, 2)...)...)
@@ -106,7 +108,8 @@ func TestNobodyLeavesForNothing(t *testing.T) {
 	}
 }
 
-// BudgetsKept: a unit under a disruption budget that allows nothing stays, and the more expensive one is preempted.
+// Rule BudgetsKept of docs/designs/priority.md: a unit whose disruption budget allows no eviction stays, and the unit with more lost work
+// is preempted.
 func TestDisruptionBudgetsHold(t *testing.T) {
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "x"},
 		Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelGang: "kept"}}}}
@@ -122,7 +125,7 @@ func TestDisruptionBudgetsHold(t *testing.T) {
 	}
 }
 
-// HeldIsHeld: while victims terminate, the freed room is held against gangs and pods of no higher priority.
+// Rule HeldIsHeld of docs/designs/priority.md: while victims terminate, gangs and pods of no higher priority cannot use the freed room.
 func TestFreedRoomIsHeld(t *testing.T) {
 	var slow *world
 	w := newWorld(t, extras{before: func(w *world) {
@@ -153,7 +156,7 @@ func TestFreedRoomIsHeld(t *testing.T) {
 		h.Until == nil {
 		t.Errorf("held: %+v", h)
 	}
-	w.remove("low-0") // the first is gone, the other not yet
+	w.remove("low-0") // the first victim is gone, the other not yet
 	w.create(prior(4, pod("thief", 2))...)
 	w.create(prior(5, gangOf("rival", 1, 2)...)...)
 	w.until("the refusal", w.says("rival", "1 pod wanted, 0 fit"))
@@ -168,7 +171,7 @@ func TestFreedRoomIsHeld(t *testing.T) {
 	}
 }
 
-// Room is reserved for the first gang in order that was refused for long; only pods that end in time may use it.
+// Room is reserved for the first gang in order that was refused for a long time. Only pods that end in time may use the room.
 func TestAReservationIsFilledInOnly(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2))
 	w.plugin.args.ReservationAfter.Duration = 0
@@ -203,8 +206,8 @@ func TestAReservationIsFilledInOnly(t *testing.T) {
 	}
 }
 
-// A unit that exceeds its declared end is preempted for the gang whose reservation relied on that; one without a declared end, one with
-// time left and one on other nodes stay.
+// A unit that exceeds its declared end is preempted for the gang whose reservation relied on that end. Units without a declared end, with
+// time left, or on other nodes stay.
 func TestAnOverdueJobMakesRoom(t *testing.T) {
 	running := func(name, at, runTime string, since time.Duration) *v1.Pod {
 		p := on(memberPod(name, 0, 1, 2), at)
@@ -244,7 +247,7 @@ func TestAnOverdueJobMakesRoom(t *testing.T) {
 	}
 }
 
-// What is needed by a gang that lost a member is reserved at once.
+// Room for a lost member is reserved at once.
 func TestALostMembersRoomIsReservedAtOnce(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
 	w.create(prior(0, gangOf("g", 2, 2)...)...)

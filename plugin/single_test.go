@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// WholeUnits: for a pod of no gang a whole gang is preempted, even if one member would have been enough.
+// Rule WholeUnits of docs/designs/priority.md: for a pod of no gang a whole gang is preempted, even if one member would have been enough.
 func TestAPodHasAWholeGangLeave(t *testing.T) {
 	w := newWorld(t, extras{before: evicting("")}, node("a", 2), node("b", 2), node("c", 2))
 	w.create(prior(0, gangOf("low", 3, 2)...)...)
@@ -23,7 +23,8 @@ func TestAPodHasAWholeGangLeave(t *testing.T) {
 	}
 }
 
-// CheapestLeaves: of equal priority a single pod leaves, and the gang stays; of lower priority the gang leaves.
+// Rule CheapestLeaves of docs/designs/priority.md: at equal priority a single pod is preempted, and the gang stays. A gang of lower
+// priority is preempted.
 func TestASinglePodLeavesBeforeAGang(t *testing.T) {
 	w := newWorld(t, extras{before: evicting("")}, node("a", 2), node("b", 2), node("c", 2))
 	w.create(prior(0, gangOf("low", 2, 2)...)...)
@@ -42,8 +43,8 @@ func TestASinglePodLeavesBeforeAGang(t *testing.T) {
 	}
 }
 
-// NobodyForNothing, BudgetsKept: no pod is preempted for a pod that forbids it, that fits nowhere, that two groups claim, or against a
-// budget.
+// Rules NobodyForNothing and BudgetsKept of docs/designs/priority.md: no pod is preempted for a pod that forbids preemption, that fits
+// nowhere, or that two groups claim, nor against a disruption budget.
 func TestNobodyLeavesForAPodInVain(t *testing.T) {
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "x"},
 		Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelGang: "kept"}}}}

@@ -28,7 +28,7 @@ import (
 	"holdfast.dev/holdfast/plugin/planner"
 )
 
-// got has a claim as a binding leaves it behind that failed: with a device of a node, for those pods.
+// got makes a claim look as a failed binding leaves it: with a device of a node, reserved for these pods.
 func got(o runtime.Object, node string, by ...runtime.Object) {
 	claim := o.(*resourcev1.ResourceClaim)
 	claim.Finalizers = []string{resourcev1.Finalizer}
@@ -50,13 +50,13 @@ func got(o runtime.Object, node string, by ...runtime.Object) {
 	}
 }
 
-// sick is a node that was put aside.
+// sick returns a node that is excluded.
 func sick(n *v1.Node) *v1.Node {
 	n.Spec.Taints = append(n.Spec.Taints, v1.Taint{Key: v1alpha1.TaintUnhealthy, Value: "Test", Effect: v1.TaintEffectNoSchedule})
 	return n
 }
 
-// Members that their claims tie to unusable nodes, after a failed binding, get other devices; one on its node keeps its device.
+// After a failed binding claims tie members to unusable nodes. These members get other devices. A member on its node keeps its device.
 func TestDevicesThatAreLeftOverAreGivenBack(t *testing.T) {
 	pods, objects := claiming("g", 3)
 	got(objects[0], "a")
@@ -95,7 +95,7 @@ func TestDevicesThatAreLeftOverAreGivenBack(t *testing.T) {
 	}
 }
 
-// A claim that kube-scheduler made for extended resources, and that outlived the binding it was made for, is deleted.
+// kube-scheduler created a claim for extended resources, and the binding failed. The claim is deleted.
 func TestClaimsForExtendedResourcesThatAreLeftOverAreDeleted(t *testing.T) {
 	class := deviceClass()
 	class.Spec.ExtendedResourceName = ptr.To("gpu.example.com/whole")
@@ -109,7 +109,7 @@ func TestClaimsForExtendedResourcesThatAreLeftOverAreDeleted(t *testing.T) {
 	special.Annotations = map[string]string{resourcev1.ExtendedResourceClaimAnnotation: "true"}
 	special.OwnerReferences[0].UID = pods[0].UID
 	got(special, "a", pods[0])
-	named := extras{before: func(w *world) { // as an API server does
+	named := extras{before: func(w *world) { // names are generated, as a real API server does
 		versioned.before(w)
 		var made atomic.Int64
 		w.client.PrependReactor("create", "resourceclaims", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -131,7 +131,7 @@ func TestClaimsForExtendedResourcesThatAreLeftOverAreDeleted(t *testing.T) {
 	w.until("both to be bound", w.boundTo(map[string]string{"g-0": "*", "g-1": "*"}))
 }
 
-// A refused gang's leader does not reach the framework's own plugin for claims, which would log an error.
+// The leader of a refused gang does not reach the framework's own plugin for claims, which would log an error.
 func TestClaimsOfARefusedGangAreNotAskedFor(t *testing.T) {
 	pods, objects := claiming("g", 2)
 	w := newWorld(t, versioned, append(objects, deviceClass(), devices("a", 1), node("a", 0))...)
@@ -151,12 +151,13 @@ func TestClaimsOfARefusedGangAreNotAskedFor(t *testing.T) {
 	}
 }
 
-// Nor does a pod of no gang, but where that plugin looked at it: also for an extended resource of a device class.
+// A pod of no gang reaches that plugin only if the plugin has looked at the pod, which it also does for an extended resource of a device
+// class.
 func TestClaimsOfSinglePodsAreAskedForOnce(t *testing.T) {
 	class := deviceClass()
 	class.Spec.ExtendedResourceName = ptr.To("gpu.example.com/whole")
 	x := versioned
-	x.follower = true // the test is in the place of the scheduling goroutine
+	x.follower = true // the test runs in place of the scheduling goroutine
 	w := newWorld(t, x, class, node("a", 0))
 	w.snapshot()
 	plain, byClass, claims := pod("plain", 0), pod("class", 0), pod("claims", 0)
@@ -176,7 +177,7 @@ func TestClaimsOfSinglePodsAreAskedForOnce(t *testing.T) {
 	}
 }
 
-// If the cluster serves no claims, a gang with claims is refused with that reason; others are placed.
+// If the cluster serves no claims, a gang with claims is refused with that reason. Other gangs are placed.
 func TestClaimsThatNobodyServes(t *testing.T) {
 	featuregatetesting.SetFeatureGateEmulationVersionDuringTest(t, utilfeature.DefaultFeatureGate, version.MustParse("1.34"))
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.DynamicResourceAllocation, false)
@@ -204,7 +205,7 @@ func TestClaimsThatNobodyServes(t *testing.T) {
 	}
 }
 
-// busy is a round in which devices are given back, until it is over.
+// busy is a release round that runs until over is set.
 type busy struct{ over atomic.Bool }
 
 func (*busy) Release(context.Context, types.NamespacedName, gangcache.Snapshot, []fwk.NodeInfo) {}
@@ -213,7 +214,7 @@ func (b *busy) ReleaseFirst(context.Context, types.NamespacedName, gangcache.Sna
 	return !b.over.Load()
 }
 
-// While devices of a gang are given back it is not planned: a member that got its node would lose them there.
+// While devices of a gang are being released the gang is not planned: a member that got its node would lose its devices there.
 func TestAGangIsPlannedOnceDevicesAreGivenBack(t *testing.T) {
 	pods, objects := claiming("g", 2)
 	w := newWorld(t, versioned, append(objects, deviceClass(), devices("a", 1), devices("b", 1), node("a", 0), node("b", 0))...)
@@ -244,8 +245,8 @@ func (a *asker) PreFilter(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ 
 
 func (*asker) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// Members of a large gang that are all tied to nodes by their claims are no shapes of their own, for each of which all nodes would be
-// looked at.
+// If claims tie all members of a large gang to nodes, the claims are released first. Otherwise each member would be a shape of its own, and
+// filters would check all nodes for each.
 func TestManyThatAreTiedGiveBackFirst(t *testing.T) {
 	const size = 100
 	pods, objects := claiming("g", size)

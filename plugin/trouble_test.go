@@ -28,10 +28,10 @@ import (
 // saboteur is a plugin that makes nodes unusable during a plan.
 type saboteur struct {
 	mu sync.Mutex
-	// spoils: the pod's Reserve on the node fails, and from then on no pod passes Filter there.
+	// spoils maps pods to nodes: Reserve of the pod on that node fails, and from then on Filter rejects every pod there.
 	spoils map[string]string
 	spoilt map[string]bool
-	// onReserve runs in the scheduling cycle of each pod.
+	// onReserve is called in the scheduling cycle of each pod.
 	onReserve func(pod *v1.Pod)
 }
 
@@ -70,7 +70,7 @@ func (s *saboteur) Reserve(_ context.Context, _ fwk.CycleState, pod *v1.Pod, nod
 
 func (s *saboteur) Unreserve(context.Context, fwk.CycleState, *v1.Pod, string) {}
 
-// deleted lists the pods that were deleted through the API, in order, but for the probes of attempted.
+// deleted lists the pods that were deleted through the API, in order, except the probes of attempted.
 func (w *world) deleted() []string {
 	var names []string
 	for _, a := range w.client.Actions() {
@@ -81,8 +81,8 @@ func (w *world) deleted() []string {
 	return names
 }
 
-// TestAReplacedMemberIsNoneAnyMore: a pod that gets the label while it still runs gives its slot to the new
-// one, which is placed alone while the others stay.
+// TestAReplacedMemberIsNoneAnyMore: a running pod that gets the label for replaced pods gives its slot to a new pod. The new pod is placed
+// alone, and the other members stay.
 func TestAReplacedMemberIsNoneAnyMore(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2))
 	w.create(on(memberPod("g", 0, 2, 2), "a"), on(memberPod("g", 1, 2, 2), "b"))
@@ -116,7 +116,7 @@ func TestAMemberThatFailsAtReserveIsPlannedAnew(t *testing.T) {
 
 func TestAPlanThatCannotBeRepairedIsUndoneNewestFirst(t *testing.T) {
 	s := &saboteur{spoils: map[string]string{"g-2": "c"}}
-	// Siblings come in any order, so g-1 may or may not have its node when g-2 finds none.
+	// The other members are scheduled in any order, so g-1 may or may not have its node when g-2 finds none.
 	var placed []string
 	s.onReserve = func(p *v1.Pod) {
 		s.mu.Lock()
@@ -147,7 +147,7 @@ func TestAPlanThatCannotBeRepairedIsUndoneNewestFirst(t *testing.T) {
 		return slices.ContainsFunc(w.events["g-0"], func(e string) bool { return strings.HasPrefix(e, "RolledBack: ") })
 	})
 
-	// Its controller makes new pods; they wait whole, and get their nodes together.
+	// The pods' controller creates new pods. They wait until all exist, and get their nodes together.
 	for _, name := range undone {
 		w.create(memberPod("g", int(name[len(name)-1]-'0'), 3, 2))
 	}
@@ -195,7 +195,7 @@ func TestAMemberDeletedInTheMiddleOfAPlan(t *testing.T) {
 	w.until("all to be bound", w.boundTo(map[string]string{"g-0": "*", "g-1": "*", "g-2": "*"}))
 }
 
-// A gang of higher priority is queued between the leader of another and its siblings: the open plan holds.
+// A gang of higher priority enters the queue between the leader of another gang and its other members. The open plan is still followed.
 func TestAStandingPlanHoldsAgainstAHigherPriority(t *testing.T) {
 	s := &saboteur{}
 	var w *world
@@ -226,7 +226,7 @@ func TestAStandingPlanHoldsAgainstAHigherPriority(t *testing.T) {
 	}
 }
 
-// Gangs and plain pods race for nodes; whatever wins, no gang is ever left half placed.
+// Gangs and single pods compete for nodes. Whichever gets them, no gang is left placed in part.
 func TestRacesLeaveNoGangHalfPlaced(t *testing.T) {
 	for seed := range seeds.All(t, int64(6)) {
 		t.Run(fmt.Sprint("seed", seed), func(t *testing.T) {
@@ -271,7 +271,7 @@ func TestRacesLeaveNoGangHalfPlaced(t *testing.T) {
 	}
 }
 
-// checkWhole checks that each gang has all of its members on nodes or none, and no node more than one.
+// checkWhole checks that each gang has all of its members on nodes or none, and that no node has more than one.
 func (w *world) checkWhole(t *testing.T, gangs, size int) {
 	t.Helper()
 	used := map[string]string{}
@@ -348,8 +348,8 @@ func TestNothingIsPreemptedForASingleMember(t *testing.T) {
 	}
 }
 
-// A member whose planned node was taken must not have the default plugin preempt for it alone, nor may a pod of no gang
-// have it take single members; other plugins have their turn with claims that they looked at.
+// If the planned node of a member was taken, the default plugin must not preempt for that member alone. Nor must it preempt single members
+// for a pod of no gang. Other plugins still handle claims that they looked at.
 func TestPostFilterEndsTheChain(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2))
 	claims := pod("claims", 1)

@@ -20,10 +20,11 @@ import (
 	"holdfast.dev/holdfast/plugin/planner"
 )
 
-// usher is a plugin that decides where the queue keeps pods.
+// usher is a plugin that decides where the queue holds pods.
 type usher struct {
 	mu sync.Mutex
-	// gated pods are held at PreEnqueue; fails counts errors that their next cycles end with, planned: only after they were planned.
+	// gated pods are held at PreEnqueue. fails counts errors with which the next cycles of a pod end; planned: only after the pod was
+	// planned.
 	gated   map[string]bool
 	fails   map[string]int
 	planned bool
@@ -65,7 +66,7 @@ func (u *usher) failed(pod string) func() bool {
 	return func() bool { u.mu.Lock(); defer u.mu.Unlock(); return u.fails[pod] == 0 }
 }
 
-// cordoned is a node that takes no pods.
+// cordoned returns a node that takes no pods.
 func cordoned(n *v1.Node) *v1.Node {
 	n.Spec.Unschedulable = true
 	return n
@@ -88,13 +89,12 @@ func (w *world) waits(pod, why string) func() bool {
 	}
 }
 
-// ago is a moment that was not long ago.
+// ago returns a moment in the past.
 func ago(seconds int) time.Time {
 	return time.Now().Truncate(time.Second).Add(-time.Duration(seconds) * time.Second)
 }
 
-// A gang that lost a pod gets the room that is freed, however it is freed and wherever the queue has its pod; a newer gang or pod waits for
-// it.
+// A gang that lost a pod gets room that becomes free, however that happens and wherever the queue holds its pod. A newer gang or pod waits.
 func TestWhoLostAPodIsNotPassed(t *testing.T) {
 	type arrival struct {
 		before []runtime.Object
@@ -147,7 +147,7 @@ func TestWhoLostAPodIsNotPassed(t *testing.T) {
 	}
 }
 
-// Room reserved for a gang that was never complete is not held against one that lost a pod.
+// Room reserved for a gang that was never complete can be used by a gang that lost a pod.
 func TestWhoLostAPodHasReservedRoom(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), created(on(memberPod("long", 0, 2, 2), "a"), ago(8)), node("b", 2), on(pod("filler", 2), "b"))
 	w.create(created(memberPod("fresh", 0, 1, 2), at(2)))
@@ -172,7 +172,7 @@ func TestNobodyIsPassedByTheNextScheduler(t *testing.T) {
 	}
 }
 
-// A gang that is ahead and does not come delays others only for a while.
+// A gang that is ahead but is not tried delays others only for a while.
 func TestWhoDoesNotComeIsPassed(t *testing.T) {
 	u := &usher{}
 	w := newWorld(t, u.extras(), node("a", 2), created(on(memberPod("long", 0, 2, 2), "a"), ago(8)))
@@ -186,8 +186,8 @@ func TestWhoDoesNotComeIsPassed(t *testing.T) {
 	w.until("the other one to go on", w.boundTo(map[string]string{"lone": "b"}))
 }
 
-// An error of another plugin after a plan was made costs the member that leads its backoff: it follows the plan then, which is not given
-// up, nor left to planTimeout.
+// After a plan was made, another plugin returns an error for the leading member. The member waits for its backoff and then follows the
+// plan. The plan is not given up before, and not left open until planTimeout.
 func TestAPlanOutlivesAnErrorOfAnotherPlugin(t *testing.T) {
 	u := &usher{}
 	w := newWorld(t, u.extras(), node("a", 2), node("b", 2))

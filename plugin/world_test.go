@@ -59,7 +59,7 @@ var (
 	at        = plugintest.At
 )
 
-// newCache returns a cache of gangs whose terms come from their pods alone.
+// newCache returns a Cache of gangs whose terms come only from their pods.
 func newCache() *gangcache.Cache {
 	return gangcache.New(gangcache.Config{
 		Terms: func(_ types.NamespacedName, pod *v1.Pod) (gangcache.Terms, error) { return gangcache.OwnTerms(pod) },
@@ -73,36 +73,36 @@ type world struct {
 	ctx    context.Context
 	client *fake.Clientset
 	plugin *Plugin
-	// instances is driven already, unless extras say so.
+	// instances is already driven by the world, unless extras disable that.
 	instances *Instances
 	sched     *scheduler.Scheduler
 	// stop ends the scheduler and waits for it.
 	stop func()
 
 	mu sync.Mutex
-	// binds lists "pod node" in the order of the API calls; events are messages by pod; placements are the
-	// statuses that were applied, by gang. Guarded by mu.
+	// binds lists "pod node" in the order of the API calls. events has messages by pod. placements has the applied statuses by gang.
+	// Guarded by mu.
 	binds      []string
 	events     map[string][]string
 	placements map[string][]v1alpha1.PlacementStatus
 	conditions map[string]int
-	// refuseBind makes the binding of a pod fail, once per count.
+	// refuseBind makes the binding of a pod fail that many times.
 	refuseBind map[string]int
-	// evicted are the evicted pods.
+	// evicted lists the evicted pods.
 	evicted []string
-	// onBind runs before a pod is bound.
+	// onBind is called before a pod is bound.
 	onBind func(pod, node string)
 }
 
 // extras change a world before it starts.
 type extras struct {
-	// plugins are further plugins, enabled everywhere.
+	// plugins are additional plugins, enabled at all extension points.
 	plugins map[string]frameworkruntime.PluginFactory
 	// follower: the scheduler's informers run, but it does not lead until lead is called.
 	follower bool
-	// terms, where set, replaces the terms of gangs.
+	// terms, if set, replaces the terms of gangs.
 	terms func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error)
-	// before runs before the scheduler starts.
+	// before is called before the scheduler starts.
 	before func(*world)
 }
 
@@ -128,7 +128,7 @@ func newWorld(t testing.TB, x extras, objects ...runtime.Object) *world {
 	return w
 }
 
-// start puts a scheduler on the world's API server, in the place of any earlier one.
+// start runs a scheduler on the world's API server, in place of an earlier one.
 func (w *world) start(ctx context.Context, cancel context.CancelFunc, x extras) {
 	w.t.Helper()
 	gangs := w.gangs()
@@ -170,7 +170,7 @@ func (w *world) start(ctx context.Context, cancel context.CancelFunc, x extras) 
 	}
 }
 
-// testProfile is the profile that the manifests ship.
+// testProfile returns the profile in the manifests.
 func testProfile(t testing.TB, x extras) schedulerapi.KubeSchedulerProfile {
 	t.Helper()
 	text, err := os.ReadFile("../manifests/scheduler/config.yaml")
@@ -192,7 +192,7 @@ func testProfile(t testing.TB, x extras) schedulerapi.KubeSchedulerProfile {
 	return p
 }
 
-// gangs returns a client that has a Gang of any name, and records applied objects.
+// gangs returns a client that has a Gang of any name and records applied objects.
 func (w *world) gangs() *dynamicfake.FakeDynamicClient {
 	c := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(
 		runtime.NewScheme(),
@@ -226,8 +226,7 @@ func (w *world) gangs() *dynamicfake.FakeDynamicClient {
 	return c
 }
 
-// bind does what the API server does with a binding. The fake client runs one reaction at a time, so it is one
-// step.
+// bind does what the API server does with a binding. The fake client runs one reaction at a time, so a binding is one step.
 func (w *world) bind(a clienttesting.Action) (bool, runtime.Object, error) {
 	create, ok := a.(clienttesting.CreateAction)
 	if !ok || create.GetSubresource() != "binding" {
@@ -322,7 +321,7 @@ func (w *world) where(name string) string {
 	return p.Spec.NodeName
 }
 
-// until waits for something to become true.
+// until waits until a condition holds.
 func (w *world) until(what string, ok func() bool) {
 	w.t.Helper()
 	eventually.Holds(w.t, what, func() (bool, any) { return ok(), func() string { w.dump(); return "see above" } })
@@ -340,7 +339,7 @@ func (w *world) dump() {
 	w.t.Logf("binds %v\nevents %v\nplacements %+v", w.binds, w.events, w.placements)
 }
 
-// snapshot brings a follower's snapshot up to date, as its scheduling goroutine would.
+// snapshot updates the snapshot of a follower as its scheduling goroutine would.
 func (w *world) snapshot() []fwk.NodeInfo {
 	w.t.Helper()
 	view, ok := w.plugin.handle.SnapshotSharedLister().(*cache.Snapshot)
@@ -357,7 +356,7 @@ func (w *world) snapshot() []fwk.NodeInfo {
 	return all
 }
 
-// gangNames are the gangs of all pods that there are.
+// gangNames returns the gangs of all pods that exist.
 func (w *world) gangNames() map[types.NamespacedName]bool {
 	names := map[types.NamespacedName]bool{}
 	if all, err := w.client.CoreV1().Pods(v1.NamespaceAll).List(w.ctx, metav1.ListOptions{}); err == nil {
@@ -381,7 +380,7 @@ func (w *world) boundTo(want map[string]string) func() bool {
 	}
 }
 
-// placement returns the newest status of a gang.
+// placement returns the newest placement status of a gang.
 func (w *world) placement(name string) v1alpha1.PlacementStatus {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -396,7 +395,7 @@ func (w *world) says(gangName, text string) func() bool {
 	return func() bool { p := w.placement(gangName); return strings.Contains(p.Message, text) }
 }
 
-// failures lists FailedScheduling events of pods.
+// failures lists the FailedScheduling events of pods.
 func (w *world) failures(pods ...string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -412,8 +411,8 @@ func (w *world) failures(pods ...string) []string {
 	return all
 }
 
-// attempted waits until the scheduler has tried and finished a pod that fits nowhere, so that everything that
-// was queued before has had its turn. It is how "nothing happens" is observed without sleeping.
+// attempted waits until the scheduler has tried a pod that fits nowhere, so that everything queued before it has been tried too. By this a
+// test observes without sleeping that nothing happens.
 func (w *world) attempted() {
 	w.t.Helper()
 	probe := pod(fmt.Sprintf("probe-%d", time.Now().UnixNano()), 1000)

@@ -1,9 +1,10 @@
-// Package ask serves previews and the state of the fabric over HTTPS: it authenticates and authorizes the caller, passes the query to the
-// scheduler and writes the response. It decides nothing about placement and stores nothing.
+// Package ask serves previews and the state of the fabric over HTTPS. It authenticates and authorizes the caller,
+// passes the query to the scheduler and writes the response.
 //
-// The API server's proxy removes the header Authorization, so the token is in a header of its own. Its only audience is this service, so
-// that clients send no token with more rights. The API server reviews the token's account (TokenReview) and rights (SubjectAccessReview:
-// post on v1alpha1.PreviewPath, get on v1alpha1.FabricPath).
+// The proxy of the API server removes the header Authorization, so callers send their token in a header of its own. The
+// token's only audience is this service, so that it is of no use elsewhere. The API server reviews the token
+// (TokenReview) and the rights of its account (SubjectAccessReview: post on v1alpha1.PreviewPath, get on
+// v1alpha1.FabricPath).
 package ask
 
 import (

@@ -41,7 +41,7 @@ func (s *scheduler) Fabric(_ context.Context, level string, most int) (v1alpha1.
 	return v1alpha1.FabricResponse{Nodes: int32(most), Levels: []v1alpha1.FabricLevel{{Level: level}}}, s.err
 }
 
-// handler authenticates the token "good" as "reader", who may query, and "weak" as a user who may not.
+// handler authenticates the token "good" as user "reader", who has the right to query, and "weak" as a user without that right.
 func handler(s *scheduler) *Handler {
 	return &Handler{
 		Scheduler: s,
@@ -120,7 +120,7 @@ func TestWhoMayAskAndWhat(t *testing.T) {
 	}
 }
 
-// TestWhoSendsSlowlyHoldsUpNobody: a query with an endless body is being read while others are answered.
+// TestWhoSendsSlowlyHoldsUpNobody: while one query with an endless body is being read, other queries are answered.
 func TestWhoSendsSlowlyHoldsUpNobody(t *testing.T) {
 	h := handler(&scheduler{})
 	ask := func(body io.Reader) chan int {
@@ -153,7 +153,7 @@ func TestWhoSendsSlowlyHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// The API server reviews a token for this service's audience; a token for another audience is refused.
+// The API server reviews a token for the audience of this service. A token for another audience is refused.
 func TestTokensAreForThisAlone(t *testing.T) {
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		switch q.URL.Path {
@@ -169,7 +169,7 @@ func TestTokensAreForThisAlone(t *testing.T) {
 					}
 				}
 			}
-			if len(r.Spec.Audiences) == 0 { // the API server takes that for its own
+			if len(r.Spec.Audiences) == 0 { // the API server then reviews the token for its own audience
 				r.Status = authenticationv1.TokenReviewStatus{Authenticated: r.Spec.Token == "for-the-api", User: authenticationv1.UserInfo{Username: "reader"}}
 			}
 			write(w, http.StatusCreated, r)
@@ -203,7 +203,7 @@ func TestTokensAreForThisAlone(t *testing.T) {
 	}
 }
 
-// answers checks the code and a part of the text of a response, if the scheduler fails with err.
+// answers checks the status code of a response and a part of its text, where the scheduler fails with err.
 func answers(t *testing.T, r *http.Request, token string, err error, code int, says string) {
 	t.Helper()
 	w := httptest.NewRecorder()

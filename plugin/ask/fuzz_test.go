@@ -8,7 +8,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// FuzzQuestion: an accepted body has pods that can be placed, at most the allowed number; any other is refused with a reason.
+// FuzzQuestion: a body that is accepted has pods that can be placed, not more than are allowed. Any other body is refused with a reason.
 func FuzzQuestion(f *testing.F) {
 	for _, body := range []string{"", "{}", "null", onePod, `{"pods":[]}`, `{"pods":[{}]}`, `{"pods":[null]}`, `{"pods":{}}`, onePod + "x",
 		`{"pods":[{"metadata":{"name":"p","labels":{"a":"b"}},"spec":{"containers":[{"name":"c","resources":{"requests":{"cpu":"1e9","nvidia.com/gpu":"8"}}}],"nodeName":"n"}}]}`,

@@ -28,8 +28,8 @@ func preview(body io.Reader) *http.Request {
 	return r
 }
 
-// TestQuestionsThatAreTooLarge: a body with a too large declared size is not read; of the others no more than the declared size or the
-// limit is read.
+// TestQuestionsThatAreTooLarge: a body whose declared size is too large is not read. Of any other body at most its declared size, or the
+// limit, is read.
 func TestQuestionsThatAreTooLarge(t *testing.T) {
 	for name, c := range map[string]struct {
 		length int64
@@ -52,8 +52,8 @@ func TestQuestionsThatAreTooLarge(t *testing.T) {
 	}
 }
 
-// TestQuestionsAreReadWithinAllBytes: while the bodies being read may use all of it, the next one waits, at most for the timeout, and is
-// answered once there is room.
+// TestQuestionsAreReadWithinAllBytes: while the bodies that are being read use up the limit for all bodies, the next query waits, at most
+// for the timeout. It is answered once there is room.
 func TestQuestionsAreReadWithinAllBytes(t *testing.T) {
 	h := handler(&scheduler{})
 	done := make(chan int, allBytes/maxBytes)
@@ -61,7 +61,7 @@ func TestQuestionsAreReadWithinAllBytes(t *testing.T) {
 	for range allBytes / maxBytes {
 		body, sends := io.Pipe()
 		r := preview(body)
-		r.ContentLength = -1 // it may be of any size
+		r.ContentLength = -1 // the body may have any size
 		go func() {
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, r)
@@ -105,7 +105,7 @@ func (d *deadlines) SetReadDeadline(at time.Time) error {
 	return nil
 }
 
-// TestQuestionsAreReadInTime: a slow body is read for readTime at most.
+// TestQuestionsAreReadInTime: reading of a slow body ends after readTime.
 func TestQuestionsAreReadInTime(t *testing.T) {
 	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
 	before := time.Now()

@@ -1,11 +1,11 @@
-// Package claims handles dynamic resource allocation for the scheduler's plugin: which claims a gang's members have, why members with
-// claims cannot be placed together, and which devices earlier bindings left allocated. Devices are released only from a pod that is neither
-// bound nor being bound.
+// Package claims handles resource claims (dynamic resource allocation) for the scheduler's plugin: which claims the
+// members of a gang have, why members with claims cannot be placed together, and which devices remained allocated after
+// an earlier binding failed. Devices of a pod that is bound, or is being bound, are never released.
 //
-// The framework's filter decides for one pod and one node whether there are devices for the pod's claims, including device taints. It
-// ignores members that are planned and not reserved. So a node takes one planned pod with claims at a time: where each device belongs to
-// one node, the filter's answers for single nodes then hold for the whole plan. Where devices belong to no node, a plan is verified by a
-// dry-run reserve.
+// The framework's filter checks for one pod and one node whether there are devices for the pod's claims, device taints
+// included. It does not count members that are planned and not yet reserved. So at most one planned pod with claims is
+// on a node at a time. Where each device belongs to one node, the filter's answers for single nodes then hold for the
+// whole plan. Where devices belong to no node, a dry-run reserve checks the plan.
 package claims
 
 import (

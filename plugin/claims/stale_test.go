@@ -18,7 +18,7 @@ import (
 	"holdfast.dev/holdfast/plugin/plugintest"
 )
 
-// known are a scheduler's claims, by name.
+// known has the claims that a scheduler knows, by name.
 type known struct {
 	fwk.SharedDRAManager
 	fwk.ResourceClaimTracker
@@ -43,12 +43,12 @@ type noClasses struct{ fwk.DeviceClassResolver }
 
 func (noClasses) GetDeviceClass(v1.ResourceName) *resourcev1.DeviceClass { return nil }
 
-// pending is a Gangs in which no member has a node.
+// pending is a Gangs for which no member has a node.
 type pending bool
 
 func (p pending) IsPending(types.NamespacedName, types.UID) bool { return bool(p) }
 
-// after answers once it may.
+// after is an answer that is given once the test allows it.
 type after struct {
 	may <-chan struct{}
 	Gangs
@@ -59,7 +59,7 @@ func (a after) IsPending(gang types.NamespacedName, uid types.UID) bool {
 	return a.Gangs.IsPending(gang, uid)
 }
 
-// leftBehind are pods of a gang with claims that have devices of a node that none of them can have.
+// leftBehind returns pods of a gang whose claims have devices on a node that no pod can have.
 func leftBehind(size int) (gangcache.Snapshot, *known) {
 	gang, k := gangcache.Snapshot{Size: size}, &known{claims: map[string]*resourcev1.ResourceClaim{}}
 	for _, p := range plugintest.Gang("g", size, 0) {
@@ -81,7 +81,7 @@ type nodeInfo struct {
 
 func (n nodeInfo) Node() *v1.Node { return n.node }
 
-// Only claims of members without a node are released; a gang that was to be planned meanwhile is planned afterwards.
+// Only claims of members without a node are released. A gang that was to be planned during the release is planned after it.
 func TestStaleClaimsAreReleased(t *testing.T) {
 	nodes := []fwk.NodeInfo{nodeInfo{node: plugintest.Node("a", 0)}}
 	for _, c := range []struct {
@@ -98,7 +98,7 @@ func TestStaleClaimsAreReleased(t *testing.T) {
 			gang, manager := leftBehind(1)
 			gang.Members[0].State = c.state
 			client, woken := fake.NewClientset(manager.claims["g-0"]), 0
-			asked := make(chan struct{}) // the round lasts until the gang has called ReleaseFirst
+			asked := make(chan struct{}) // the round lasts until ReleaseFirst was called for the gang
 			r := NewReleaser(client, manager, after{asked, pending(c.still)}, func(klog.Logger, types.NamespacedName) { woken++ })
 			r.Release(t.Context(), plugintest.Key("g"), gang, nodes)
 			waits := r.ReleaseFirst(t.Context(), plugintest.Key("g"), gang, nodes)
@@ -115,7 +115,7 @@ func TestStaleClaimsAreReleased(t *testing.T) {
 	}
 }
 
-// Many tied claims are not planned around: all are released first.
+// If many claims tie members to nodes, all of these claims are released before the gang is planned.
 func TestManyThatAreTiedWait(t *testing.T) {
 	nodes := []fwk.NodeInfo{nodeInfo{node: plugintest.Node("a", 0)}}
 	for size, want := range map[int]bool{mostTied: false, mostTied + 1: true} {
@@ -129,7 +129,7 @@ func TestManyThatAreTiedWait(t *testing.T) {
 	}
 }
 
-// Each gang has one round at a time.
+// At most one release round runs for a gang.
 func TestRoundsOfReleases(t *testing.T) {
 	var all rounds
 	over, free := all.begin(plugintest.Key("g"))

@@ -1,6 +1,6 @@
-// Package external reads other APIs that group pods (PodGroups of scheduler-plugins, of Volcano and of Kubernetes itself) and Volcano's
-// HyperNodes, and writes the status that users of these APIs expect. It watches an API only while the cluster serves it, holds a group back
-// until its object was read, and writes a status only if it changed.
+// Package external reads the PodGroups of scheduler-plugins, of Volcano and of Kubernetes, and Volcano's HyperNodes. It
+// writes the status of PodGroups as users of these APIs expect it. It watches an API only while the cluster serves it.
+// Pods of a group are held back until the group's object was read. A status is written only if it changed.
 package external
 
 import (

@@ -28,7 +28,7 @@ import (
 	"holdfast.dev/holdfast/plugin/plugintest"
 )
 
-// shelf is a Book over a fake API server that serves selected resources.
+// shelf is a Book over a fake API server that serves the selected resources.
 type shelf struct {
 	t       *testing.T
 	ctx     context.Context
@@ -58,7 +58,7 @@ func newShelf(t *testing.T) *shelf {
 	return s
 }
 
-// serve sets which resources of an API are served, and makes the Book query that.
+// serve sets which resources of an API are served, and makes the Book query discovery.
 func (s *shelf) serve(gv schema.GroupVersion, resources ...string) {
 	list := &metav1.APIResourceList{GroupVersion: gv.String()}
 	for _, r := range resources {
@@ -89,7 +89,7 @@ func (s *shelf) heard(what string) func() bool {
 	return func() bool { return s.times(what) > 0 }
 }
 
-// times returns how often a change was reported.
+// times returns how often a change was reported to subscribers.
 func (s *shelf) times(what string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +127,7 @@ func pod(name string, phase corev1.PodPhase) *corev1.Pod {
 		Spec: corev1.PodSpec{SchedulerName: v1alpha1.SchedulerName}, Status: corev1.PodStatus{Phase: phase}}
 }
 
-// An API appears, is watched, and disappears; one that is not served is not queried.
+// An API that becomes served is watched, and is no longer watched when it disappears. An API that is not served is not queried.
 func TestAPIsComeAndGo(t *testing.T) {
 	s := newShelf(t)
 	if _, err := s.book.Terms(key("g"), nil); !errors.Is(err, gangcache.ErrTermsUnknown) {
@@ -182,14 +182,14 @@ func TestHyperNodesAreRead(t *testing.T) {
 		}, "spec": map[string]any{"tier": int64(1), "members": []any{map[string]any{"type": "Node", "selector": map[string]any{"exactMatch": map[string]any{"name": "n1"}}}}}})
 	s.serve(hyperNodes.GroupVersion(), "hypernodes")
 	s.until("the tier to be seen", func() bool { return len(s.book.Tiers(klog.Background()).Levels()) == 1 })
-	// each change makes Tiers read them again
+	// each change makes Tiers read the HyperNodes again
 	s.until("the HyperNode to be told, and that all are known", func() bool { return s.times("all hypernodes.topology.volcano.sh") >= 2 })
 	if tiers := s.book.Tiers(klog.Background()); tiers != s.book.Tiers(klog.Background()) {
 		t.Error("the tiers are read anew though nothing changed")
 	}
 }
 
-// What stands there already is not written again, and the groups of others are let be.
+// A status that is already right is not written again. The groups of other schedulers are not written.
 func TestStatusIsWrittenOnce(t *testing.T) {
 	s := newShelf(t)
 	var told []string
@@ -256,7 +256,7 @@ func TestStatusIsWrittenOnce(t *testing.T) {
 	}
 }
 
-// Pods that succeeded under an earlier job of the same name do not count for this one.
+// Pods that succeeded under an earlier job of the same name do not count for the present job.
 func TestOnlyPodsOfOneJobCountAsEnded(t *testing.T) {
 	client := fake.NewClientset()
 	for i, job := range []string{"earlier", "now", "now"} {
@@ -275,7 +275,7 @@ func TestOnlyPodsOfOneJobCountAsEnded(t *testing.T) {
 	}
 }
 
-// In a group of another API all pods that succeeded count, as in Volcano: pods without an owner, too.
+// In a group of another API all pods that succeeded count, also pods without an owner, as in Volcano.
 func TestAllPodsOfAGroupCountAsEnded(t *testing.T) {
 	client := fake.NewClientset()
 	for i, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed, corev1.PodSucceeded} {

@@ -12,8 +12,8 @@ import (
 	"holdfast.dev/holdfast/plugin/gangcache"
 )
 
-// FuzzPodGroup: the terms of a PodGroup with any content have a size of at least one and no negative request, and their size is limited; or
-// it is refused with a remedy.
+// FuzzPodGroup: a PodGroup with any content either yields terms with a limited size of at least one and no negative request, or is refused
+// with a remedy.
 func FuzzPodGroup(f *testing.F) {
 	for _, text := range []string{
 		`{"metadata":{"name":"g"},"spec":{"minMember":4,"minResources":{"cpu":"1500m","nvidia.com/gpu":"32"},"scheduleTimeoutSeconds":120}}`,

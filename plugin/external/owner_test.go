@@ -19,23 +19,23 @@ import (
 	"holdfast.dev/holdfast/internal/membership"
 )
 
-// The jobs below have PodGroups named like them, and their controllers create no pods while these are Pending.
+// The jobs below have PodGroups of the same name. Their controllers create no pods while the PodGroup is Pending.
 const (
 	vcJob = `{apiVersion: batch.volcano.sh/v1alpha1, kind: Job, metadata: {namespace: ns, name: g, uid: job}, spec: {
   schedulerName: SCHEDULER, tasks: [{name: a, replicas: 1, template: {spec: {containers: []}}}, {name: b, replicas: 2}]}}`
-	// torch has a master for one scheduler and workers for another.
+	// torch is a job whose master is for one scheduler and whose workers are for another.
 	torch = `{apiVersion: kubeflow.org/v1, kind: PyTorchJob, metadata: {namespace: ns, name: g, uid: job}, spec: {pytorchReplicaSpecs: {
   Master: {template: {spec: {schedulerName: MASTER, containers: []}}}, Worker: {replicas: 2, template: {spec: {schedulerName: SCHEDULER, containers: []}}}}}}`
 )
 
-// TestGroupsWithoutPods: a group whose pods do not exist yet is let in where its owner says that they will be this scheduler's, and
-// left where it says otherwise, or nothing.
+// TestGroupsWithoutPods: a group without pods is admitted if its owner shows that its pods will be for this scheduler. Otherwise it is not
+// touched.
 func TestGroupsWithoutPods(t *testing.T) {
 	ours := v1alpha1.SchedulerName
 	foreign := pod("g-0", corev1.PodPending)
 	foreign.Labels, foreign.Annotations = map[string]string{"training.kubeflow.org/job-name": "g"}, map[string]string{vcscheduling.KubeGroupNameAnnotationKey: "g"}
 	foreign.Spec.SchedulerName = "volcano"
-	member := foreign.DeepCopy() // of a gang of ours, which its group is not asked about
+	member := foreign.DeepCopy() // Holdfast's own gang: its PodGroup is not read
 	member.Labels[v1alpha1.LabelGang], member.Spec.SchedulerName = "g", ours
 	for name, c := range map[string]struct {
 		job, kind string
@@ -129,12 +129,12 @@ func TestGroupsWithoutPods(t *testing.T) {
 	}
 }
 
-// of is a job whose pods are for one scheduler, its master's for another.
+// of returns a job whose pods are for one scheduler, and whose master is for another.
 func of(job, scheduler, master string) string {
 	return strings.NewReplacer("SCHEDULER", scheduler, "MASTER", master).Replace(job)
 }
 
-// TestOwnersAreControllers: another reference to a job makes no group the job's.
+// TestOwnersAreControllers: only a controller reference makes a group belong to a job.
 func TestOwnersAreControllers(t *testing.T) {
 	pg := &vcscheduling.PodGroup{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{APIVersion: "kubeflow.org/v1", Kind: "PyTorchJob", Name: "g"}}}}
 	if _, ref := ownerOf(pg); ref != nil {

@@ -88,8 +88,8 @@ func TestVolcanoStatus(t *testing.T) {
 	}
 }
 
-// TestVolcanoWritesToo: if Volcano's scheduler writes a group's status, this one only admits its own groups, and removes its earlier
-// condition; the two settle.
+// TestVolcanoWritesToo: if Volcano's scheduler also writes a group's status, Holdfast's scheduler only admits its own groups and removes
+// its earlier condition. The two schedulers do not overwrite each other for ever.
 func TestVolcanoWritesToo(t *testing.T) {
 	pods := []*corev1.Pod{{Spec: corev1.PodSpec{NodeName: "a"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}}
 	condition := func(kind vcscheduling.PodGroupConditionType, session, message string) vcscheduling.PodGroupCondition {
@@ -114,7 +114,7 @@ func TestVolcanoWritesToo(t *testing.T) {
 	}
 }
 
-// Once placed, the condition stays true.
+// The condition stays true after the group was placed.
 func TestNativeCondition(t *testing.T) {
 	pg := &schedulingv1beta1.PodGroup{}
 	no, yes := &v1alpha1.PlacementStatus{Message: "no"}, &v1alpha1.PlacementStatus{Placed: true, Message: "yes"}

@@ -97,7 +97,7 @@ func TestTermsOfGroups(t *testing.T) {
 	}
 }
 
-// holdsInOrder reports whether all words of want stand in said, in order.
+// holdsInOrder reports whether said contains all words of want, in their order.
 func holdsInOrder(said, want string) bool {
 	for _, word := range strings.Fields(want) {
 		at := strings.Index(said, word)

@@ -1,5 +1,5 @@
-// Package frameworktest is kube-scheduler's framework for tests that need filters and no scheduler: the default profile over nodes that
-// only the test changes.
+// Package frameworktest provides kube-scheduler's framework, with its default profile, to tests that need filters but
+// no scheduler. Only the test changes the nodes.
 package frameworktest
 
 import (

@@ -1,9 +1,10 @@
-// Package gangcache holds the scheduler's state of each gang: its members, which of them have nodes, the open plan for the others, and the
-// last answer. Everything except open plans follows from the pods, so that a restarted scheduler has it again once its informer has synced;
-// counts and leader are always computed from the members. The package calls nothing of the scheduler while the cache is locked.
+// Package gangcache holds the scheduler's state of each gang: its members, which of them have nodes, the open plan for
+// the other members, and the scheduler's last answer. A restarted scheduler reads the members and their nodes from the
+// pods; it has no open plan. Counts and leader are always computed from the members.
 //
-// Under the cache's lock only leaf locks are taken. It is taken under the scheduling queue's lock, so the functions of Config must not
-// call anything that takes the queue's lock.
+// The lock of the cache is taken under the lock of the scheduling queue. So the functions of Config, which the cache
+// calls under its lock, must not call anything that takes the lock of the scheduling queue. Under the lock of the cache
+// only leaf locks are taken: locks under which no other lock is taken.
 package gangcache
 
 import (

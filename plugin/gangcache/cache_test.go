@@ -28,7 +28,7 @@ var (
 	at        = plugintest.At
 )
 
-// newCache returns a Cache of gangs whose terms come from their pods alone.
+// newCache returns a Cache of gangs whose terms come only from their pods.
 func newCache() *Cache {
 	return New(Config{
 		Terms:        func(_ types.NamespacedName, pod *v1.Pod) (Terms, error) { return OwnTerms(pod) },
@@ -42,14 +42,14 @@ func enter(l *Cache, p *v1.Pod) Change {
 	return l.Enqueued(key("g"), p, func() bool { return true })
 }
 
-// After any history: the counts follow from the members, the leader is the pending member of the lowest slot, a member has a node exactly
-// if its state requires one, and forming lists members with a node.
+// After any history: the counts match the members, the leader is the pending member of the lowest slot, and a member has a node exactly if
+// its state requires one.
 func TestCacheUnderRandomHistories(t *testing.T) {
 	for seed := range seeds.All(t, int64(300)) {
 		rng := rand.New(rand.NewSource(seed))
 		l, k := newCache(), key("g")
 		least := 0
-		if seed%2 == 1 { // one that can do with fewer than there are
+		if seed%2 == 1 { // a gang whose minimum is below its number of pods
 			least = 1 + rng.Intn(4)
 			l.config.Terms = func(types.NamespacedName, *v1.Pod) (Terms, error) {
 				return Terms{Size: least, Min: least}, nil
@@ -133,7 +133,7 @@ func TestCacheUnderRandomHistories(t *testing.T) {
 	}
 }
 
-// checkExclusive: nodes are closed by members that want them whole, and no others.
+// checkExclusive checks that exactly those nodes are exclusive whose members use them exclusively.
 func checkExclusive(t *testing.T, when string, l *Cache) {
 	t.Helper()
 	want := map[string]exclusion{}
@@ -202,7 +202,7 @@ func checkCounts(t *testing.T, when string, g *group) {
 	}
 }
 
-// A plan for members that have changed since is not opened: it would stay open for ever.
+// A plan is not opened if the members have changed since it was computed. It would stay open for ever.
 func TestAPlanForAChangedGangIsNotOpened(t *testing.T) {
 	l, k := newCache(), key("g")
 	a, old, anew := memberPod("g", 0, 2, 1), memberPod("g", 1, 2, 1), memberPod("g", 1, 2, 1)
@@ -259,7 +259,8 @@ func TestWhatAFreshGangHoldsIsGivenBackNewestFirst(t *testing.T) {
 	}
 }
 
-// A gang that was complete before the replica began has waited since then; later events count from when the replica saw them.
+// A gang that was complete before the replica began to schedule has waited since it was complete. Later events count from when the replica
+// saw them.
 func TestSinceWhenAGangWaits(t *testing.T) {
 	hourAgo := time.Now().Add(-time.Hour)
 	gate := func(p *v1.Pod) *v1.Pod {
@@ -309,7 +310,7 @@ func TestOverduePlansAreGivenUp(t *testing.T) {
 	}
 }
 
-// The plan waits until the queue has all members: until then it would drop their nominations.
+// A gang is planned only after the scheduling queue has all members. Before that the queue would drop their nominations.
 func TestNothingIsPlannedForMembersThatTheQueueDoesNotKnow(t *testing.T) {
 	l := newCache()
 	a, b := memberPod("g", 0, 2, 1), memberPod("g", 1, 2, 1)
@@ -325,7 +326,7 @@ func TestNothingIsPlannedForMembersThatTheQueueDoesNotKnow(t *testing.T) {
 	}
 }
 
-// While others wait on their nodes, the leader skips its backoff.
+// While members wait on their nodes for a lost member, the leader skips its backoff.
 func TestALostMemberIsHurried(t *testing.T) {
 	l := newCache()
 	a, b := on(memberPod("g", 0, 2, 1), "n"), memberPod("g", 1, 2, 1)
@@ -344,7 +345,8 @@ func TestALostMemberIsHurried(t *testing.T) {
 	}
 }
 
-// Containers that do not start count only while most of the gang run: else the image or the volume is probably at fault.
+// Containers that do not start are held against the node only while most members of the gang run. Otherwise the image or the volume is
+// probably at fault.
 func TestMembersThatDoNotStart(t *testing.T) {
 	l, key := newCache(), key("g")
 	long := metav1.NewTime(time.Now().Add(-time.Hour))
@@ -436,7 +438,7 @@ func TestARefusalIsNewsOnce(t *testing.T) {
 	}
 }
 
-// A member's node stays exclusive until the member is gone, not only until it terminates.
+// The node of a terminating member stays exclusive until the member is gone.
 func TestAMemberThatEndsHoldsItsNodeStill(t *testing.T) {
 	l, p := newCache(), on(asking(memberPod("g", 0, 1, 2), v1alpha1.AnnotationWholeNodes, "true"), "n")
 	l.Observe(key("g"), p)
@@ -452,7 +454,7 @@ func TestAMemberThatEndsHoldsItsNodeStill(t *testing.T) {
 	}
 }
 
-// Two pods of one slot that both succeeded stand for that slot alone: the gang still lacks another.
+// Two pods of one slot that both succeeded count as one member. The gang still lacks another member.
 func TestPodsThatEndedInOneSlotAreOnePlace(t *testing.T) {
 	l, k := newCache(), key("g")
 	for slot := range 2 {

@@ -8,7 +8,7 @@ import (
 	"holdfast.dev/holdfast/plugin/plugintest"
 )
 
-// A gang that was never complete lost nothing: it does not go before those that did.
+// A gang that was never complete has lost no member: it is not placed before gangs that have.
 func TestInitialPlacementIsNotDegraded(t *testing.T) {
 	l, pods := newCache(), plugintest.Gang("g", 2, 1)
 	for _, p := range pods {

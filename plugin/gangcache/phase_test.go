@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Every phase and everything that may happen in it.
+// Plays every event in every phase.
 func TestPhases(t *testing.T) {
 	names := []string{"found", "resuming", "partial", "placing", "whole", "repairing"}
 	for h, row := range map[happening][]phase{

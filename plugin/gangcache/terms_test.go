@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/gang"
 )
 
-// The pods' own topology request overrides their group's.
+// A pod's own topology request overrides that of its group.
 func TestAsks(t *testing.T) {
 	of := Terms{Topology: gang.Topology{Required: "tier"}}
 	p := asking(memberPod("g", 0, 1, 1), v1alpha1.AnnotationSpares, "1")
@@ -23,8 +23,8 @@ func TestAsks(t *testing.T) {
 	}
 }
 
-// TestWhoJoinsIsNotWhatWasLost: pods beyond the minimum of an elastic gang do not go first because others of it run. Otherwise a user who
-// adds one pod after another to a group with its minimum would keep all others of its priority waiting.
+// TestWhoJoinsIsNotWhatWasLost: a gang with a minimum does not go first for pods beyond that minimum. Otherwise a user who adds one pod
+// after another to a running group would keep all other gangs of its priority waiting.
 func TestWhoJoinsIsNotWhatWasLost(t *testing.T) {
 	for name, c := range map[string]struct {
 		terms       Terms

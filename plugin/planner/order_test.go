@@ -21,8 +21,8 @@ import (
 	"holdfast.dev/holdfast/plugin/plugintest"
 )
 
-// history is a cluster in which gangs and single pods appear, lose pods and end, nodes are added and cordoned, and pods are tried in any
-// order, wherever a queue would have them.
+// history is a cluster in which gangs and single pods are created, lose pods and end, and nodes are added and cordoned. Pods are tried in
+// any order, wherever the scheduling queue would hold them.
 type history struct {
 	*stage
 	rng   *rand.Rand
@@ -30,7 +30,7 @@ type history struct {
 	nodes map[string]*v1.Node
 	pods  map[types.UID]*v1.Pod
 	made  int
-	// gaveWay counts those that did.
+	// gaveWay counts how often a gang or pod gave way.
 	gaveWay int
 }
 
@@ -106,7 +106,7 @@ func (h *history) cordon() {
 	}
 }
 
-// bound are the pods with a node, of gangs or all.
+// bound returns the pods that have a node: of gangs only, or all.
 func (h *history) bound(gangs bool) []*v1.Pod {
 	var all []*v1.Pod
 	for _, p := range h.pods {
@@ -118,7 +118,7 @@ func (h *history) bound(gangs bool) []*v1.Pod {
 	return all
 }
 
-// lose makes a gang lose a pod and get another.
+// lose makes a gang lose a pod and get another one.
 func (h *history) lose() {
 	if all := h.bound(true); len(all) > 0 {
 		p := all[h.rng.Intn(len(all))]
@@ -131,7 +131,7 @@ func (h *history) lose() {
 	}
 }
 
-// end has a gang or a single pod end.
+// end makes a gang or a single pod end.
 func (h *history) end() {
 	if all := h.bound(false); len(all) > 0 {
 		of := all[h.rng.Intn(len(all))]
@@ -155,7 +155,7 @@ func (h *history) gone(p *v1.Pod) {
 	}
 }
 
-// entities are all that wait, in the documented order, computed from the pods alone.
+// entities returns all that wait, in the documented order, computed only from the pods.
 func (h *history) entities() []entity {
 	gangs := map[string][]*v1.Pod{}
 	var all []entity
@@ -223,7 +223,7 @@ func (h *history) plan(e entity) (of gangcache.Snapshot, taking []Taking) {
 	return of, taking
 }
 
-// fits reports whether an entity would be placed now, by a planner without caches.
+// fits reports whether a planner without caches would place an entity now.
 func (h *history) fits(e entity, nodes []fwk.NodeInfo) bool {
 	snapshot, ok := h.planner.config.Gangs.WaitingInput(e.turn.Key.Gang)
 	if !ok {
@@ -236,7 +236,7 @@ func (h *history) fits(e entity, nodes []fwk.NodeInfo) bool {
 	return refusal == nil
 }
 
-// try does for an entity what a scheduling cycle does, and checks that none ahead of it is passed over.
+// try does what a scheduling cycle does for an entity, and checks that no entity ahead of it could use the room.
 func (h *history) try(e entity) (placed bool) {
 	of, taking := h.plan(e)
 	if len(taking) == 0 {
@@ -286,8 +286,8 @@ func (h *history) try(e entity) (placed bool) {
 	return true
 }
 
-// No gang or single pod gets room that a gang ahead of it in the documented order could use, whichever is tried first, wherever the one
-// ahead waits, and however room was freed. And giving way ends: tried in order, all that fits is placed.
+// No gang or single pod gets room that a gang ahead of it in the documented order could use, whichever is tried first, wherever the gang
+// ahead is held, and however the room became free. If entities are tried in order, all that fit are placed, so giving way ends.
 func TestNobodyIsPassed(t *testing.T) {
 	gaveWay, s := 0, newStage(t)
 	for seed := range seeds.All(t, int64(10000)) {
@@ -325,7 +325,7 @@ func TestNobodyIsPassed(t *testing.T) {
 	}
 }
 
-// Time spent on finding that a gang ahead could not use the room counts as spent in vain, too.
+// Time spent on the check that a gang ahead could not use the room is charged as spent in vain.
 func TestAskingWhoCouldUseTheRoomIsCharged(t *testing.T) {
 	s := newStage(t, node("a", 2), node("b", 2))
 	for _, p := range gangOf("large", 300, 2) {

@@ -1,6 +1,10 @@
-// Package planner computes a gang's placement on a scheduling cycle's snapshot, as it is or without some pods. It names a node only if the
-// framework's own filters accept it beside the room of open plans and reservations. A call has no side effects outside the package, which
-// caches what depends on a snapshot: the tree of free resources, filter results for unchanged nodes, and failed dry runs of plans.
+// Package planner computes the placement of a gang on the snapshot of a scheduling cycle, as the snapshot is or without
+// some pods. A placement names a node only if the framework's own filters accept it, beside the room of open plans and
+// reservations. Computing a placement changes nothing outside the package.
+//
+// The package caches what depends on a snapshot: the tree of free resources, results of filters for unchanged nodes,
+// and failed dry runs of plans. It also decides which gang is planned first: GiveWay wakes the gang for which a pod
+// must give way.
 package planner
 
 import (

@@ -23,7 +23,7 @@ import (
 	"holdfast.dev/holdfast/topology"
 )
 
-// An unchanged refusal costs only the changes: filters run on nodes that changed, if their results depend on nothing else.
+// If a refusal does not change, planning again runs filters only on nodes that changed, as long as their results depend on nothing else.
 func TestFiltersAreAskedAboutWhatChanged(t *testing.T) {
 	var objects []runtime.Object
 	for i := range 12 {
@@ -49,7 +49,7 @@ func TestFiltersAreAskedAboutWhatChanged(t *testing.T) {
 	asked("with a rule about other pods, again", apart, 12)
 }
 
-// apartFrom has pods keep off nodes with pods of a gang.
+// apartFrom gives pods anti-affinity to the pods of a gang.
 func apartFrom(pods []*v1.Pod, name string) []*v1.Pod {
 	for _, p := range pods {
 		p.Spec.Affinity = &v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []v1.PodAffinityTerm{{
@@ -58,7 +58,7 @@ func apartFrom(pods []*v1.Pod, name string) []*v1.Pod {
 	return pods
 }
 
-// inTurn alternates two kinds of pods, so that each is checked after one of the other.
+// inTurn alternates pods of two kinds, so that each pod is checked after a pod of the other kind.
 func inTurn(pods []*v1.Pod) []*v1.Pod {
 	for i, p := range pods {
 		p.Labels["odd"] = fmt.Sprint(i % 2)
@@ -66,8 +66,8 @@ func inTurn(pods []*v1.Pod) []*v1.Pod {
 	return pods
 }
 
-// The filter state of a pod is reused for the next one of its kind: the cost for a gang of one kind is linear in its size, and rules hold
-// as they do for each pod by itself.
+// The filter state of a pod is reused for the next pod of its kind. So the cost of a gang of one kind is linear in its size, and rules
+// among pods hold as if each pod had a state of its own.
 func TestPodsOfOneKindAreSupposedOnce(t *testing.T) {
 	const nodes = 40
 	for name, c := range map[string]struct {
@@ -104,7 +104,7 @@ func TestPodsOfOneKindAreSupposedOnce(t *testing.T) {
 	}
 }
 
-// Pods of one template are one kind, whatever volumes of their own each gets, until these are bound to different places.
+// Pods of one template are of one kind whatever volumes of their own they get, until these volumes are bound to different places.
 func TestEphemeralVolumesMakeNoKinds(t *testing.T) {
 	pods := gangOf("g", 13, 2)
 	for _, p := range pods {
@@ -155,7 +155,7 @@ func TestEphemeralVolumesMakeNoKinds(t *testing.T) {
 	if got := kinds(); got != 3 {
 		t.Errorf("%d kinds where volumes are in two zones or not there yet, want 3", got)
 	}
-	for i, p := range pods[4:8] { // of two claims on each of two nodes volumes are being made
+	for i, p := range pods[4:8] { // of two claims on each of two nodes the volumes are being created
 		add(claims, &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name + "-scratch",
 			Annotations: map[string]string{volume.AnnSelectedNode: fmt.Sprint("n", i%2)}}})
 	}
@@ -164,7 +164,7 @@ func TestEphemeralVolumesMakeNoKinds(t *testing.T) {
 	}
 }
 
-// A gang of too many kinds is refused before any filter runs; one whose pods differ only in labels is placed.
+// A gang with too many kinds of pods is refused before any filter runs. A gang whose pods differ only in labels is placed.
 func TestKindsOfPodsAreBounded(t *testing.T) {
 	var objects []runtime.Object
 	for i := range 12 {
@@ -199,7 +199,7 @@ func TestKindsOfPodsAreBounded(t *testing.T) {
 	}
 }
 
-// Pods of a gang may each have a selector of its own.
+// Each pod of a gang may have a selector of its own.
 func TestPodsOfTheirOwnKind(t *testing.T) {
 	var objects []runtime.Object
 	pods := gangOf("g", 100, 1)
@@ -213,7 +213,7 @@ func TestPodsOfTheirOwnKind(t *testing.T) {
 	}
 }
 
-// A refused gang of many kinds is not planned again at once, and delays no query.
+// A refused gang with many kinds of pods is not planned again at once, and delays no query.
 func TestPlansOfManyKindsArePaced(t *testing.T) {
 	var objects []runtime.Object
 	for i := range pacedQuestions/MaxKinds + 1 {
@@ -259,9 +259,9 @@ func TestPlansOfManyKindsArePaced(t *testing.T) {
 	}
 }
 
-// Checks of rules among pods count as well: a gang that fits is placed at its first try, and the next one waits.
+// Checks of rules among pods count as filter runs too: the first gang that fits is placed at its first try, and the next gang waits.
 func TestPlansWithRulesArePaced(t *testing.T) {
-	const pods = 450 // of two kinds in turn: some 101,000 pods beside others
+	const pods = 450 // pods of two kinds alternate: some 101,000 checks beside other pods
 	var objects []runtime.Object
 	for i := range pods {
 		objects = append(objects, labelled(node(fmt.Sprintf("n%03d", i), 1), v1.LabelHostname, fmt.Sprintf("n%03d", i)))
@@ -285,7 +285,7 @@ func TestPlansWithRulesArePaced(t *testing.T) {
 	}
 }
 
-// A plan that turns out to need many checks stops if it has no turn, and continues if it has.
+// A plan that turns out to need many checks stops if its gang has no turn, and continues if its gang has one.
 func TestAPlanStopsWhereItAsksTooMuch(t *testing.T) {
 	s := newStage(t, node("a", 1))
 	of := asked(gangOf("g", 1, 1))
@@ -312,7 +312,7 @@ func TestAPlanStopsWhereItAsksTooMuch(t *testing.T) {
 	}
 }
 
-// A node that is gone is removed; no other node is counted again for it.
+// A node that is gone is removed from the tree. No other node is counted again.
 func TestANodeThatIsGoneIsTakenOut(t *testing.T) {
 	const rack = "topology.kubernetes.io/rack"
 	b := labelled(node("b", 2), rack, "r2")
@@ -331,7 +331,7 @@ func TestANodeThatIsGoneIsTakenOut(t *testing.T) {
 	}
 }
 
-// Devices of a pod that belongs to its node do not make the node used.
+// Devices of a pod that belongs to its node, such as a daemon's, do not make the node used.
 func TestDevicesOfAttendantsAreNoUse(t *testing.T) {
 	daemon := on(pod("daemon", 1), "b")
 	daemon.Namespace = "kube-system"
@@ -415,8 +415,8 @@ func TestRolesTellOnlyRelevantDifferencesApart(t *testing.T) {
 	}
 }
 
-// BenchmarkEligibility is the cost of the framework's filters for one role on 5,000 nodes: all of them, as for the first gang of a shape
-// and after a start; none, if they are cached; and all of them if a rule among pods prevents caching.
+// BenchmarkEligibility measures the framework's filters for one role on 5,000 nodes: on all nodes, as for the first gang of a shape and
+// after a start; on no node, if all results are cached; and on all nodes, if a rule among pods prevents caching.
 func BenchmarkEligibility(b *testing.B) {
 	const nodes = 5000
 	var objects []runtime.Object
@@ -451,7 +451,7 @@ func BenchmarkEligibility(b *testing.B) {
 	}
 }
 
-// BenchmarkKinds is the most filter runs of one plan: all pods of different kinds, on as many nodes as MaxQuestions allow.
+// BenchmarkKinds measures the most filter runs of one plan: all pods are of different kinds, on as many nodes as MaxQuestions allows.
 func BenchmarkKinds(b *testing.B) {
 	var objects []runtime.Object
 	for i := range MaxQuestions / MaxKinds {
@@ -477,8 +477,8 @@ func BenchmarkKinds(b *testing.B) {
 	}
 }
 
-// BenchmarkRules is the cost of a gang whose pods must be apart: each is checked beside all that were placed before it. The filter state is
-// computed once if pods are of one kind, and for each pod if kinds alternate.
+// BenchmarkRules measures a gang whose pods must be apart: each pod is checked beside all pods placed before it. The filter state is
+// computed once if all pods are of one kind, and for each pod if kinds alternate.
 func BenchmarkRules(b *testing.B) {
 	for name, c := range map[string]struct {
 		n   int

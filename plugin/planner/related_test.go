@@ -16,7 +16,7 @@ func podWith(labels map[string]string, set func(*v1.PodSpec)) *v1.Pod {
 	return p
 }
 
-// away has anti-affinity to pods of an app, with in the namespaces that have these labels; nil: in its own.
+// away returns anti-affinity to pods of an app: in the namespaces that have these labels, or, if in is nil, in the pod's own namespace.
 func away(app string, in *metav1.LabelSelector) func(*v1.PodSpec) {
 	return func(s *v1.PodSpec) {
 		term := v1.PodAffinityTerm{LabelSelector: selecting(app), TopologyKey: v1.LabelHostname, NamespaceSelector: in}
@@ -60,7 +60,7 @@ func selecting(app string) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}
 }
 
-// TestKeepsOff: a rule of one's own, or one that selects others, costs a gang that others leave for no plan.
+// TestKeepsOff: which rules of a pod, or rules of other pods that select it, make a gang's plan depend on other pods.
 func TestKeepsOff(t *testing.T) {
 	web, train := map[string]string{"app": "web"}, map[string]string{"app": "train"}
 	everywhere := &metav1.LabelSelector{}

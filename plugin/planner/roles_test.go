@@ -11,8 +11,8 @@ import (
 	"holdfast.dev/holdfast/plugin/plugintest"
 )
 
-// TestGangsOfSeveralTemplates: one plan places the pods of all templates of a gang, or none, and filters run once for each template, not
-// for each pod or each of a JobSet's Jobs.
+// TestGangsOfSeveralTemplates: one plan places the pods of all templates of a gang, or none. Filters run once per template, not once per
+// pod nor once per Job of a JobSet.
 func TestGangsOfSeveralTemplates(t *testing.T) {
 	steering := func() *v1.Node { return labelled(node("steering", 0), plugintest.Steering, "true") }
 	workers := func(n int) (all []runtime.Object) {

@@ -28,7 +28,7 @@ var (
 	on        = plugintest.On
 )
 
-// stage is a planner over a framework, without any scheduler.
+// stage is a planner over a framework, without a scheduler.
 type stage struct {
 	*frameworktest.Framework
 	t       testing.TB
@@ -49,7 +49,7 @@ func newStage(t testing.TB, objects ...runtime.Object) *stage {
 	return s
 }
 
-// asked returns the snapshot of a gang of the given pods, none of which has a node.
+// asked returns the snapshot of a gang with the given pods, none of which has a node.
 func asked(pods []*v1.Pod) gangcache.Snapshot {
 	of := gangcache.Snapshot{Size: len(pods)}
 	for _, p := range pods {
@@ -58,7 +58,7 @@ func asked(pods []*v1.Pod) gangcache.Snapshot {
 	return of
 }
 
-// answer is the planner's answer for a gang of the given pods.
+// answer returns the planner's answer for a gang with the given pods.
 func (s *stage) answer(pods []*v1.Pod) (gang.Placement, *gang.Refusal) {
 	s.t.Helper()
 	placement, refusal, err := s.planner.Answer(s.t.Context(), s.Nodes(), asked(pods))

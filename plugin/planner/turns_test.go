@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/gang"
 )
 
-// line is a set of turns, and the gangs that were woken.
+// line has turns, and the gangs that were woken.
 type line struct {
 	*turns
 	woken chan types.NamespacedName
@@ -31,7 +31,7 @@ func of(namespace, name string) types.NamespacedName {
 
 var nothing = &gang.Refusal{Message: "nothing was asked"}
 
-// asks returns the refusal that a gang gets; "": it may begin.
+// asks returns the refusal that a gang gets; "": the gang may begin.
 func (l *line) asks(key types.NamespacedName) string {
 	if r := l.take(key, time.Now(), func() { l.woken <- key }, nothing); r != nil {
 		return r.Message
@@ -39,14 +39,14 @@ func (l *line) asks(key types.NamespacedName) string {
 	return ""
 }
 
-// plans has a gang that may begin plan for that long.
+// plans makes a gang that may begin plan for a time.
 func (l *line) plans(key types.NamespacedName, took time.Duration, refusal *gang.Refusal) {
 	began := time.Now()
 	time.Sleep(took)
 	l.done(key, refusal, began, time.Now())
 }
 
-// After an insufficient plan there is no other until its cooldown is over, for any gang; then the gang is woken once.
+// After a plan that found no room no other gang is planned until the cooldown has ended. Then the gang is woken once.
 func TestTurnsArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, a := newLine(), of("x", "a")
@@ -79,7 +79,7 @@ func TestTurnsArePaced(t *testing.T) {
 	})
 }
 
-// However many gangs a namespace has, a gang of another one waits for one plan only.
+// A gang waits for at most one plan of each other namespace, however many gangs that namespace has.
 func TestNamespacesHaveTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine()
@@ -111,7 +111,7 @@ func TestNamespacesHaveTurns(t *testing.T) {
 	})
 }
 
-// A turn is not reserved for a gang that does not come or is gone; a plan under way is not interrupted.
+// A turn is not kept for a gang that does not come or is gone. A plan that is running is not interrupted.
 func TestTurnsPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine()

@@ -22,7 +22,7 @@ import (
 
 const zone = "zone"
 
-// labelled puts a label on pods.
+// labelled gives pods a label.
 func labelled(name, value string, pods []*v1.Pod) []*v1.Pod {
 	for _, p := range pods {
 		if p.Labels == nil {
@@ -33,7 +33,7 @@ func labelled(name, value string, pods []*v1.Pod) []*v1.Pod {
 	return pods
 }
 
-// away gives pods a required anti-affinity against those with a label.
+// away gives pods required anti-affinity to pods with a label.
 func away(name, value, topology string, pods []*v1.Pod) []*v1.Pod {
 	for _, p := range pods {
 		p.Spec.Affinity = &v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []v1.PodAffinityTerm{{
@@ -44,7 +44,7 @@ func away(name, value, topology string, pods []*v1.Pod) []*v1.Pod {
 	return pods
 }
 
-// spread has pods spread evenly over zones, all with a label counted.
+// spread makes pods spread evenly over zones, counting all pods with a label.
 func spread(name, value string, pods []*v1.Pod) []*v1.Pod {
 	for _, p := range labelled(name, value, pods) {
 		p.Spec.TopologySpreadConstraints = []v1.TopologySpreadConstraint{{
@@ -79,7 +79,7 @@ func put(t *testing.T, informer cache.SharedIndexInformer, object any) {
 	}
 }
 
-// claim makes a bound claim that one pod at a time may use.
+// claim creates a bound claim that one pod at a time can use.
 func (s *stage) claim(name string) {
 	s.t.Helper()
 	t, ok := s.t.(*testing.T)
@@ -99,7 +99,7 @@ func (s *stage) claim(name string) {
 	})
 }
 
-// seek has a gang look for room once, as after a refusal for which filters are the cause.
+// seek makes a gang search for room once, as after a refusal whose cause are filters.
 func (s *stage) seek(name, cause string) {
 	s.t.Helper()
 	of, missing := s.gangs.PlanInput(key(name))
@@ -118,13 +118,13 @@ func (s *stage) seek(name, cause string) {
 	s.p.MakeRoom(s.t.Context(), key(name))
 }
 
-// zoned is a node in a zone of its own.
+// zoned returns a node in a zone of its own.
 func zoned(name string, gpus int64) *v1.Node {
 	return plugintest.Labelled(node(name, gpus), zone, name)
 }
 
-// kindsOfConditions are conditions that exclude a gang though there is room: two pods of a gang "low" are on a and b, beside a pod that is
-// in no way, and "high" is to be placed.
+// kindsOfConditions are conditions that exclude a gang although there is room. Two pods of gang "low" are on nodes a and b, beside a pod
+// that excludes no gang. Gang "high" is to be placed.
 var kindsOfConditions = map[string]struct {
 	cause     string
 	low, high func([]*v1.Pod) []*v1.Pod
@@ -156,7 +156,7 @@ func TestConditionsHaveVictims(t *testing.T) {
 	}
 }
 
-// leaves holds that room is held for a gang and that exactly these units leave for it.
+// leaves checks that room is held for a gang and that exactly these units are preempted for it.
 func (s *stage) leaves(name string, units ...string) {
 	s.t.Helper()
 	h, held := s.p.rooms.Get(key(name))
@@ -165,7 +165,7 @@ func (s *stage) leaves(name string, units ...string) {
 	}
 }
 
-// A spread that is uneven by pods of lower priority.
+// A spread constraint fails because of pods of lower priority: these are preempted.
 func TestSpreadHasVictims(t *testing.T) {
 	low := spread("app", "x", prior(0, gangOf("low", 2, 1)))
 	full := prior(9, []*v1.Pod{pod("full", 4)})[0]
@@ -175,7 +175,7 @@ func TestSpreadHasVictims(t *testing.T) {
 	s.leaves("high", "gang ns/low")
 }
 
-// A volume that one pod at a time may use, wherever that pod is.
+// A volume that one pod at a time can use: the pod that uses it is preempted, on whichever node it is.
 func TestVolumesHaveVictims(t *testing.T) {
 	low := mounting("data", prior(0, []*v1.Pod{pod("low", 1)}))
 	s := newStage(t, node("a", 4), node("b", 4), on(low[0], "a"))
@@ -185,7 +185,7 @@ func TestVolumesHaveVictims(t *testing.T) {
 	s.leaves("high", "pod ns/low")
 }
 
-// Room and conditions lack both: a node is full, and on the other one is the port.
+// One node is full, and on the other node the port is in use: units on both are preempted.
 func TestRoomAndConditionsLackBoth(t *testing.T) {
 	full, low := prior(0, gangOf("full", 1, 4)), port(9999, prior(0, gangOf("low", 1, 1)))
 	s := newStage(t, node("a", 4), node("b", 4), on(full[0], "a"), on(low[0], "b"))
@@ -194,8 +194,8 @@ func TestRoomAndConditionsLackBoth(t *testing.T) {
 	s.leaves("high", "gang ns/full", "gang ns/low")
 }
 
-// OnlyLower, BudgetsKept, NobodyForNothing: no unit is preempted if those in the way may not be, or if it would be in vain; the message has
-// the reason.
+// Rules OnlyLower, BudgetsKept and NobodyForNothing of docs/designs/priority.md: no unit is preempted if the units that exclude the gang
+// must not be preempted, or if the gang would still not fit. The message has the reason.
 func TestWhyNobodyLeaves(t *testing.T) {
 	for name, c := range map[string]struct {
 		low  int32
@@ -228,7 +228,8 @@ func TestWhyNobodyLeaves(t *testing.T) {
 	}
 }
 
-// HeldIsHeld: while the victims terminate, their replacements are not placed beside the gang, though there is room.
+// Rule HeldIsHeld of docs/designs/priority.md: while the victims terminate, their replacements are not placed beside the gang, though there
+// is room.
 func TestConditionsAreHeldAsRoomIs(t *testing.T) {
 	for name, c := range kindsOfConditions {
 		t.Run(name, func(t *testing.T) {
@@ -253,7 +254,7 @@ func TestConditionsAreHeldAsRoomIs(t *testing.T) {
 	}
 }
 
-// NobodyForNothing: if there are too many candidates for filters to check each, none is preempted.
+// Rule NobodyForNothing of docs/designs/priority.md: if there are too many candidates for the filters to check each, none is preempted.
 func TestASearchByFiltersHasAnEnd(t *testing.T) {
 	const many = checksAtMost
 	var objects []runtime.Object
@@ -270,7 +271,8 @@ func TestASearchByFiltersHasAnEnd(t *testing.T) {
 	}
 }
 
-// NobodyForNothing: while units leave for a gang by conditions, none leaves for another one that would not be let in beside it.
+// Rule NobodyForNothing of docs/designs/priority.md: while units are preempted for a gang because of conditions, no unit is preempted for
+// another gang that the filters would not admit beside it.
 func TestNobodyLeavesForWhoWouldNotBeLetIn(t *testing.T) {
 	low, cheapest := away("class", "high", v1.LabelHostname, prior(1, gangOf("low", 2, 0))), prior(0, gangOf("cheapest", 2, 1))
 	s := newStage(t, zoned("a", 2), zoned("b", 2), on(low[0], "a"), on(low[1], "b"), on(cheapest[0], "a"), on(cheapest[1], "b"))

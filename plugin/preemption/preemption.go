@@ -1,7 +1,11 @@
-// Package preemption carries out the decisions of gang/preemption: it preempts for a gang, or for a pod of no gang, and holds the room that
-// becomes free. A gang is preempted whole or not at all. Only units of lower priority are preempted, or units that exceed their declared
-// run time in reserved room. Pods are preempted only if the gang fits afterwards by the framework's own filters. The freed room is held for
-// that gang.
+// Package preemption preempts pods for a gang, or for a pod of no gang, as gang/preemption decides, and holds the room
+// that becomes free.
+//
+//   - A gang is preempted whole or not at all.
+//   - Only units of lower priority are preempted, and units that use reserved room for longer than their declared run
+//     time.
+//   - Pods are preempted only if the framework's own filters accept the gang on the nodes without them.
+//   - The freed room is held for the gang that preempted.
 package preemption
 
 import (

@@ -43,13 +43,13 @@ var (
 	key    = plugintest.Key
 )
 
-// stage is a Preemptor over a framework, without any scheduler.
+// stage is a Preemptor over a framework, without a scheduler.
 type stage struct {
 	*frameworktest.Framework
 	t     testing.TB
 	p     *Preemptor
 	gangs *gangcache.Cache
-	// woken are gangs that are to be planned, tried pods that are to be tried again.
+	// woken receives gangs that are to be planned, tried receives pods that are to be tried again.
 	woken chan types.NamespacedName
 	tried chan string
 }
@@ -109,14 +109,14 @@ func newStage(t testing.TB, objects ...runtime.Object) *stage {
 	return s
 }
 
-// waits has a gang's pods known, as pods that the scheduling queue has.
+// waits makes the pods of a gang known, as pods that the scheduling queue holds.
 func (s *stage) waits(pods []*v1.Pod) {
 	for _, p := range pods {
 		s.gangs.Enqueued(key(p.Labels[v1alpha1.LabelGang]), p, func() bool { return true })
 	}
 }
 
-// on is a node of the snapshot.
+// on returns a node of the snapshot.
 func (s *stage) on(name string) fwk.NodeInfo {
 	s.t.Helper()
 	for _, n := range s.Nodes() {
@@ -140,7 +140,7 @@ func assumed(node string, gpus int64) topology.Assumed {
 	return topology.Assumed{Node: node, Usage: topology.Usage{Resources: topology.Resources{gpu: gpus}, Tenant: true}}
 }
 
-// NobodyForNothing: an eviction that is refused is tried again while the claim stands, and not once the gang has its place.
+// An eviction that is refused is tried again while the gang still has the held room, and not after the gang was placed.
 func TestARefusedEvictionIsNotTriedForNothing(t *testing.T) {
 	var tries atomic.Int32
 	s := newStage(t, node("a", 2))
@@ -203,7 +203,7 @@ func TestANominationEnds(t *testing.T) {
 	}
 }
 
-// A pod of no gang that has a claim is not kept off a node where room is held that leaves it some.
+// A pod of no gang that has a resource claim can use a node on which held room leaves room for it.
 func TestNominationsOfSinglePodsTakeNoSlot(t *testing.T) {
 	s := newStage(t, node("a", 2))
 	s.p.rooms.keep(key("other"), HeldRoom{assignments: []topology.Assumed{assumed("a", 2)}, until: time.Now().Add(time.Hour)})
@@ -217,8 +217,8 @@ func TestNominationsOfSinglePodsTakeNoSlot(t *testing.T) {
 	}
 }
 
-// NobodyStarves: a gang that rarely searches, after many searches in vain, and finds that checkpoints must be read first, uses what was
-// read for it at its next turn.
+// Rule NobodyStarves: a gang's search finds that checkpoints must be read first, and the gang gets its next turn only after many searches
+// of other gangs. It then uses the checkpoints that were read for it.
 func TestWhoSearchesSeldomGoesByWhatWasReadForIt(t *testing.T) {
 	low, high := prior(0, gangOf("low", 2, 2)), prior(5, gangOf("high", 2, 2))
 	s := newStage(t, node("a", 2), node("b", 2), on(low[0], "a"), on(low[1], "b"))
@@ -246,7 +246,7 @@ func TestWhoSearchesSeldomGoesByWhatWasReadForIt(t *testing.T) {
 	}
 }
 
-// While room is being freed no other pod is preempted, also by a replica that has evicted none itself.
+// While room is being freed no other pod is preempted, not even by a replica that has evicted no pod itself.
 func TestWhoAwaitsRoom(t *testing.T) {
 	now := time.Now()
 	on := func(name string, priority int32, leaves bool) *v1.Pod {
@@ -320,7 +320,7 @@ func TestSearchesTakeTurns(t *testing.T) {
 	}
 }
 
-// NobodyStarves: the first gang in the queue's order, which searches for room repeatedly, does not take every turn.
+// Rule NobodyStarves: the first gang in the queue's order searches for room again and again. It does not get every turn.
 func TestWhoSearchedLetsOthersHaveTheirTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(Config{Gangs: frameworktest.Cache(), Metrics: NewMetrics(nil)}, NewHeldRooms())
@@ -351,7 +351,7 @@ func TestWhoSearchedLetsOthersHaveTheirTurns(t *testing.T) {
 	})
 }
 
-// Checkpoints that were read since the request are recent enough, however long ago that was.
+// Checkpoints that were read after the request are recent enough, however long ago that was.
 func TestWhatGangsHaveStoredIsKnown(t *testing.T) {
 	at := time.Now()
 	w := &lastCheckpoints{at: at, reading: true}

@@ -10,8 +10,8 @@ import (
 	"holdfast.dev/holdfast/plugin/plugintest"
 )
 
-// TestGangsOfSeveralTemplatesPreempt: whichever template's pods lack room, a gang leaves whole for it, all its templates, and room is
-// held for all pods of the one that comes.
+// TestGangsOfSeveralTemplatesPreempt: whichever template's pods lack room, the victim gang is preempted with the pods of all its templates,
+// and room is held for the pods of all templates of the preempting gang.
 func TestGangsOfSeveralTemplatesPreempt(t *testing.T) {
 	steering := func(name string) *v1.Node { return plugintest.Labelled(node(name, 0), plugintest.Steering, "true") }
 	of := map[string]func(name string) []*v1.Pod{

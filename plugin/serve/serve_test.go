@@ -41,7 +41,7 @@ type world struct {
 // nothing is held.
 var nothing []topology.Assumed
 
-// newWorld returns a Server over a framework, whose queries are answered at once, because no scheduler runs. held is room held on nodes.
+// newWorld returns a Server over a framework. Its queries are answered at once, because no scheduler runs. held is the room held on nodes.
 func newWorld(t testing.TB, held []topology.Assumed, objects ...runtime.Object) *world {
 	t.Helper()
 	f, gangs := frameworktest.New(t, objects...), frameworktest.Cache()
@@ -83,7 +83,7 @@ func newWorld(t testing.TB, held []topology.Assumed, objects ...runtime.Object) 
 	return &world{Server: s, gangs: gangs}
 }
 
-// The response shows the present fabric, with held room, and the moves that would free domains; an unknown level is refused.
+// The response shows the present fabric, with held room, and the moves that would free domains. A query for an unknown level is refused.
 func TestFabricIsTold(t *testing.T) {
 	inRack := func(name, rack string) *v1.Node {
 		n := node(name, 2)
@@ -97,7 +97,7 @@ func TestFabricIsTold(t *testing.T) {
 	if err != nil || len(got.Levels) != 1 || got.Levels[0].Free != 3 {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	// Room on c is held, so no pod moves there, nor to e or f, which are in a whole rack; of x and y only one has a place.
+	// Room on c is held, so no pod moves there. No pod moves to e or f, which are in a whole rack. Of x and y only one has a place.
 	want := "[{rack 3 1 3 1 2 [{r0 2 1 1 [{pod ns/web [{a d}]}]}]}]"
 	if text := fmt.Sprint(got.Levels); text != want {
 		t.Errorf("%s, want %s", text, want)
@@ -108,7 +108,7 @@ func TestFabricIsTold(t *testing.T) {
 	}
 }
 
-// Pods that the API server has not seen yet ask for what they are limited to.
+// Pods that the API server has not seen yet request what their limits say.
 func TestAPreviewCountsLimits(t *testing.T) {
 	w := newWorld(t, nothing, node("a", 2), node("b", 2))
 	pods := gangOf("g", 3, 2)
@@ -121,7 +121,7 @@ func TestAPreviewCountsLimits(t *testing.T) {
 	}
 }
 
-// A preview of a gang that lost a member places the missing one beside those that run.
+// A preview of a gang that lost a member places the missing member beside those that run.
 func TestAPreviewOfAGangThatExists(t *testing.T) {
 	member := on(memberPod("g", 0, 2, 2), "a")
 	w := newWorld(t, nothing, node("a", 2), node("b", 2), member)
