@@ -137,8 +137,8 @@ func (l *Launch) resolve(spec launch.Spec) (launch.Spec, error) {
 	}
 	for _, pattern := range deviceFiles {
 		if found, _ := filepath.Glob(pattern); len(found) > 0 {
-			return spec, &launch.Refusal{Flag: "--nproc-per-node=" + kind, Why: "the interpreter that trains sees no device, and the pod has " + found[0] + why,
-				Remedy: "give the number of ranks, and set holdfast.dev/ranks to it, or use an image whose torch knows the device"}
+			return spec, &launch.Refusal{Flag: "--nproc-per-node=" + kind, Why: "torch in the training interpreter finds no device, although the pod has " + found[0] + why,
+				Remedy: "give the number of ranks, and set holdfast.dev/ranks to it, or use an image whose torch supports the device"}
 		}
 	}
 	if err != nil && why != "" {

@@ -68,7 +68,7 @@ func claimPort(number int) (Port, error) {
 	}
 	err = unix.Bind(claimed, &unix.SockaddrUnix{Name: fmt.Sprintf("@holdfast.dev/master-port/%d", number)})
 	if errors.Is(err, unix.EADDRINUSE) {
-		err = fmt.Errorf("another pod on this network has port %d", number)
+		err = fmt.Errorf("the agent of another pod in this network namespace holds port %d", number)
 	}
 	if err == nil {
 		err = CheckPort(number)

@@ -546,7 +546,7 @@ func TestPortsOfOneNetwork(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := offer(three, three.First); err == nil || !strings.Contains(err.Error(), "another pod on this network has port") {
+	if _, err := offer(three, three.First); err == nil || !strings.Contains(err.Error(), "the agent of another pod in this network namespace holds port") {
 		t.Errorf("a fourth of three ports: %v", err)
 	}
 	kept[three.First].Close()

@@ -204,8 +204,8 @@ func (s *Standbys) leaveOut(said warmLine) {
 		}
 	}
 	if s.withoutWhy == "" {
-		s.withoutWhy = fmt.Sprintf("standbys do not import these modules, ranks import them: %s; name such modules in "+
-			"holdfast.dev/standby-skip-modules to spare sources the attempt", said.Why)
+		s.withoutWhy = fmt.Sprintf("standbys do not import these modules, and each rank imports them when it starts: %s; list them in "+
+			"holdfast.dev/standby-skip-modules, so that no source of standbys tries to import them", said.Why)
 	}
 	if len(s.without) == before || len(s.without) > maxWithout {
 		s.supplied(supplyOff, "standbys are off: "+said.Why)

@@ -61,7 +61,7 @@ func pinCommand(flags *genericclioptions.ConfigFlags, streams genericclioptions.
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		p.what = args[0]
 		if p.step, err = strconv.ParseInt(args[1], 10, 64); err != nil || p.step < 1 {
-			return fmt.Errorf("%q is no step: give its number, as ckpt ls shows it", args[1])
+			return fmt.Errorf("step %q is invalid: write the number that ckpt ls shows in column STEP", args[1])
 		}
 		c, _, namespace, err := connect(flags, nil)
 		if err != nil {
