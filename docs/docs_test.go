@@ -1,5 +1,5 @@
-// Package docs has only tests. They compare the pages in docs with the code: each metric, condition reason, event and
-// figure that a page must document is there, and a page names none that does not exist.
+// Package docs has only tests. The tests compare the pages in docs with the code. Each metric, condition reason, event
+// and figure that must be documented is on its page. A page names none that does not exist.
 package docs
 
 import (
@@ -23,7 +23,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite what is made from the code")
 
-// sources are the product's files, without tests.
+// sources returns the files of the product without tests.
 func sources(t *testing.T) []*ast.File {
 	t.Helper()
 	var files []*ast.File
@@ -163,7 +163,7 @@ func TestMetricsPage(t *testing.T) {
 	}
 }
 
-// TestRunbooks: every reason and cause that users can see has its section.
+// TestRunbooks: every reason and cause that users can see has a section in the runbooks.
 func TestRunbooks(t *testing.T) {
 	runbooks := page(t, "runbooks.md")
 	const begin, end = "<!-- catalogue -->\n", "<!-- end -->\n"
@@ -202,7 +202,7 @@ func TestRunbooks(t *testing.T) {
 	}
 }
 
-// catalogue is the part of the runbooks that is generated from the daemon's catalogue.
+// catalogue returns the part of the runbooks that is generated from the node daemon's catalogue.
 func catalogue() string {
 	var b strings.Builder
 	for _, r := range nodehealth.Catalogue {
@@ -219,7 +219,7 @@ func catalogue() string {
 	return b.String()
 }
 
-// told are the types whose constants users read: reasons, the STATE of nodes, the PHASE of gangs.
+// told are types whose constants users read: reasons, the STATE of nodes, the PHASE of gangs.
 var told = []string{"Reason", "State", "GangPhase"}
 
 // vocabulary returns the values of all constants named Reason… or Cause…, or of a type in told, and every word in a string of the code.

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestKindsShowWhatWasMeasured holds the table of seconds in kinds.md against what test/kinds kept of the cells that it played.
+// TestKindsShowWhatWasMeasured compares the table of seconds in kinds.md with the results that test/kinds recorded.
 func TestKindsShowWhatWasMeasured(t *testing.T) {
 	kept, err := os.ReadFile("../test/kinds/testdata/story.jsonl")
 	if err != nil {

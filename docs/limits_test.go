@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// constants are the numeric constants of a folder's product files, by name.
+// constants returns the numeric constants of a folder's product files, by name.
 func constants(t *testing.T, folder string) map[string]float64 {
 	t.Helper()
 	found := map[string]float64{}

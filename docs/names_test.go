@@ -60,7 +60,7 @@ func readTree(files map[string]string) tree {
 	return have
 }
 
-// missing returns why a page's quoted text names nothing, or "".
+// missing returns why a page's quoted text is the name of nothing in the tree, or "".
 func (have tree) missing(text string) string {
 	switch {
 	case aTest.MatchString(text):
@@ -85,7 +85,7 @@ func (have tree) missing(text string) string {
 	return ""
 }
 
-// TestPagesNameWhatThereIs: tests, files and names of code that a page quotes exist.
+// TestPagesNameWhatThereIs: the tests, files and names of code that a page quotes exist.
 func TestPagesNameWhatThereIs(t *testing.T) {
 	files := read.Read(t, "..")
 	have, others := readTree(files), map[string]bool{}

@@ -20,13 +20,13 @@ type scene struct {
 	// domains are the domains of the narrowest level, in order.
 	domains []fabricDomain
 	levels  []topology.Level
-	// size is the number of pods. Those marked m are on nodes, by slot, without the slot lost.
+	// size is the number of pods. Pods marked m are on nodes, by slot; slot lost has no pod.
 	size, lost int
 	asks       gang.Topology
 }
 
-// fabricDomain is an NVLink domain or rack; a letter per node: . is free, # used by others, o has a small pod of others, ! is sick, m has a
-// member.
+// fabricDomain is an NVLink domain or a rack, with one letter per node. "." is free, "#" is used by others, "o" has a small pod of others,
+// "!" is sick, "m" has a member.
 type fabricDomain struct {
 	path  []string
 	nodes string
@@ -61,7 +61,7 @@ var scenes = map[string]scene{
 
 const device = "nvidia.com/gpu"
 
-// ask calls the planner for a scene; slots are the members' slots by node.
+// ask calls the planner for a scene. slots are the members' slots by node.
 func (s scene) ask() (slots map[string]int, before map[string]bool, no *gang.Refusal) {
 	role := gang.Role{Requests: topology.Resources{device: 8}, Out: map[string]gang.Cause{}}
 	var nodes []topology.Node
@@ -197,7 +197,8 @@ func (s scene) domain(b *strings.Builder, d fabricDomain, x, y int, slots map[st
 	}
 }
 
-// kept is the index of the first free node that is a promised spare: in a used domain the last free nodes, minus one for each sick node.
+// kept returns the index of the first free node that is a promised spare. In a used domain these are the last free nodes, minus one for
+// each sick node.
 func (d fabricDomain) kept(spares int, slots map[string]int) (from int) {
 	used := false
 	for i, what := range d.nodes {

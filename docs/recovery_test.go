@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// function is a name in a table of recovery.md, method one in its text.
+// function matches a name in a table of recovery.md, method a name in its text.
 var (
 	function = regexp.MustCompile("`([A-Za-z.]+)`")
 	method   = regexp.MustCompile("`([A-Za-z]+\\.[A-Za-z]+)`")

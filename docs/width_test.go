@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// widest is the most columns of a line of prose, so that a diff shows what changed.
+// widest is the greatest number of columns of a line of prose, so that a diff shows what changed.
 const widest = 120
 
 // TestWidthOfProse reads every page. Tables, code and lines with an address cannot be wrapped.

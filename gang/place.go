@@ -22,10 +22,10 @@ const maxAsks = 20_000
 // noLimit is the limit of a single search.
 const noLimit = math.MaxInt
 
-// Place places the whole gang. It leaves the tree unchanged. For a gang of one shape, placed by counts, the feasibility is exact, and so is
-// the cost (see cost) up to maxCells. A gang of several shapes, or with rules among members, is placed by a search with backtracking, up to
-// maxTries, domain by domain. Slots follow the tree's order, so that neighbours by slot are neighbours in the fabric. Replaced members are
-// placed as near to their neighbours as there is room.
+// Place places the whole gang. Place leaves the tree unchanged. For a gang of one shape, placed by counts, the feasibility is exact, and so
+// is the cost (see cost) up to maxCells. A gang of several shapes, or with rules among members, is placed by a search with backtracking, up
+// to maxTries, domain by domain. Slots follow the tree's order, so that neighbours by slot are neighbours in the fabric. Replaced members
+// are placed as near to their neighbours as there is room.
 func Place(tree *topology.Tree, g Gang) (Placement, *Refusal) {
 	p, refusal, _ := PlaceWithin(tree, g, noLimit)
 	return p, refusal
@@ -264,8 +264,8 @@ func (s *search) roomy() int {
 	return 0
 }
 
-// placeFewerMixed is placeFewer for a gang that is searched. It finds the most that fit by bisection, which may miss some if more fit than
-// fewer; it never goes below the least.
+// placeFewerMixed is placeFewer for a gang that is searched. placeFewerMixed finds the most that fit by bisection, which may miss some if
+// more fit than fewer; it never goes below the least.
 func (s *search) placeFewerMixed() bool {
 	least, order := s.needed()
 	all, deepest, mark := s.order, s.deepest, s.tree.Mark()

@@ -15,7 +15,7 @@ type LevelCount struct {
 	Level           string
 	Wanted, Needed  int
 	Domains, Enough int
-	// Best is the domain with the most room, Most its room.
+	// Best is the domain with the most room, and Most is the room there.
 	Best string
 	Most int
 	// Held: members of the gang are in Best, and the rest must be placed there, too.

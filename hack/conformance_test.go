@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// interpreter replaces each Python: those in ABSENT have another version than their name, NOTORCH is a version that cannot be installed.
+// interpreter replaces each Python. The Pythons in ABSENT have another version than their name says. A torch version in NOTORCH cannot be
+// installed.
 const interpreter = `#!/bin/bash
 case "$1 $2" in
 "-c "*) [[ " $ABSENT " != *" ${0##*/} "* ]] ;;
@@ -18,8 +19,8 @@ case "$1 $2" in
 esac
 `
 
-// TestConformanceIsOfWhatWasTried: pairs that were left out are reported, and a run without the oldest pair, the newest or a named one
-// fails.
+// TestConformanceIsOfWhatWasTried: pairs of versions that were left out are reported. A run without the oldest pair, the newest pair or a
+// named pair fails.
 func TestConformanceIsOfWhatWasTried(t *testing.T) {
 	all := []string{"3.10-torch2.4.1", "3.10-torch2.14.1", "3.13-torch2.15.0", "3.14-torch2.15.0"}
 	for name, c := range map[string]struct {

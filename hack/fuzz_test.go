@@ -12,15 +12,15 @@ import (
 	"holdfast.dev/holdfast/internal/tree"
 )
 
-// goTool replaces go: it records the fuzzed target, and fails for one of them.
+// goTool replaces the go command. It records the fuzz target, and fails for one of them.
 const goTool = `#!/bin/bash
 for package; do :; done
 echo "$package $6" >>"$FUZZED"
 [ "$6" != "^$BROKEN\$" ]
 `
 
-// TestEveryFuzzTargetIsRun: fuzz.sh runs each target of the tree, also after one that fails, which it reports. Each target has a committed
-// corpus, so that unit tests run what fuzzing has found; no corpus belongs to a target that does not exist.
+// TestEveryFuzzTargetIsRun: fuzz.sh runs each target of the tree, also after a target that fails, and reports the failure. Each target has
+// a committed corpus, so that unit tests run what fuzzing has found. Each corpus belongs to a target.
 func TestEveryFuzzTargetIsRun(t *testing.T) {
 	const broken = "FuzzClaims"
 	dir := t.TempDir()

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestKeptBinaries: binaries of packages with the same last element go into different folders, always the same ones, so that a later run
-// finds them; packages without tests are left out; a failed one does not stop the others.
+// TestKeptBinaries: test binaries of packages with the same last element are in different folders, the same ones in each run. Packages
+// without tests are left out. A package that fails does not stop the others.
 func TestKeptBinaries(t *testing.T) {
 	dir := folder(t, "gotest.sh", map[string]string{
 		"a/x/x_test.go": "", "b/x/x_test.go": "", "c/c_test.go": "", "none/none.go": "",

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// prepare and build replace what ready.sh starts. Each prints its name at its start, and waits in a child process; ready.sh must not
-// interrupt an uninterruptible part before its end.
+// prepare and build replace what ready.sh starts. Each prints its name at its start, and waits in a child process. ready.sh must not
+// interrupt a part that cannot be interrupted.
 const (
 	prepare = `#!/bin/bash
 [ "$HOLDFAST_PREPARE" = install ] || exit 0
@@ -77,7 +77,7 @@ func TestReadyLeavesNothing(t *testing.T) {
 			if exit := cmd.ProcessState.ExitCode(); exit != c.exit {
 				t.Errorf("it ended with %s, not with exit code %d", cmd.ProcessState, c.exit)
 			}
-			for w := word(t, said); w != ""; w = word(t, said) { // to the end: a living process would hold the pipe open
+			for w := word(t, said); w != ""; w = word(t, said) { // until end of file: a living process would hold the pipe open
 				got[w]++
 			}
 			for _, w := range c.says {
@@ -113,7 +113,7 @@ func ready(t *testing.T, name string) (*exec.Cmd, *bufio.Scanner) {
 	return cmd, bufio.NewScanner(r)
 }
 
-// word is the next word of the output; "" once no process can write any more.
+// word returns the next word of the output; "": no process can write any more.
 func word(t *testing.T, said *bufio.Scanner) string {
 	t.Helper()
 	if said.Scan() {

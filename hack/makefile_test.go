@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestClusterTestsRunWhatIsBuilt: the binaries in bin/ must not come from an earlier tree.
+// TestClusterTestsRunWhatIsBuilt: cluster tests depend on the build of the binaries in bin/, which could otherwise come from an earlier
+// tree.
 func TestClusterTestsRunWhatIsBuilt(t *testing.T) {
 	for kept, want := range map[string]bool{"": true, "1": false} {
 		plan := exec.Command("make", "-n", "-C", "..", "--no-print-directory", "cluster-nodehealth", "KEPT="+kept)

@@ -18,13 +18,13 @@ import (
 	"holdfast.dev/holdfast/internal/kinds"
 )
 
-// foreign are the kinds whose objects the controller may make fail, and nothing else, by their policy. running is a status as the kind's
-// controller writes it.
+// foreign has, for each kind of another project, an object with a status as the kind's controller writes it (running). A policy lets
+// Holdfast's controller only make such an object fail.
 var foreign = []struct {
 	kind    kinds.Kind
 	policy  string
 	running map[string]any
-	// ended is an end that stands already, wrong what only the kind's controller may write.
+	// ended is the status of an object that has ended; wrong is a status that only the kind's controller may write.
 	ended, wrong map[string]any
 }{
 	{
@@ -63,7 +63,7 @@ var foreign = []struct {
 	},
 }
 
-// laid is an object with a patch laid over it.
+// laid returns an object with a patch merged into it.
 func laid(u *unstructured.Unstructured, patch map[string]any) *unstructured.Unstructured {
 	var over func(a, b map[string]any)
 	over = func(a, b map[string]any) {
@@ -82,8 +82,8 @@ func laid(u *unstructured.Unstructured, patch map[string]any) *unstructured.Unst
 	return after
 }
 
-// TestTheControllerFailsObjectsAlone: of an object of another project's kind the controller may write what makes it fail, which is what
-// internal/kinds writes, and only where it was opted in. Every other field stays, an unknown one as well.
+// TestTheControllerFailsObjectsAlone: of an opted-in object of another project's kind the controller may write what makes it fail, as
+// internal/kinds writes it. Every other field stays, also one that the policy does not know.
 func TestTheControllerFailsObjectsAlone(t *testing.T) {
 	for _, f := range foreign {
 		t.Run(f.policy, func(t *testing.T) {
@@ -150,8 +150,8 @@ func TestTheControllerFailsObjectsAlone(t *testing.T) {
 	}
 }
 
-// TestTheControllerMarksPodsOfVolcano: the annotation by which Volcano takes a pod for an earlier version's, with that value alone, and on
-// a pod that leaves its job.
+// TestTheControllerMarksPodsOfVolcano: on a pod that leaves its job the controller may set one annotation, with one value. Volcano then
+// treats the pod as one of an earlier version.
 func TestTheControllerMarksPodsOfVolcano(t *testing.T) {
 	refusal := judge(t, "holdfast-controller-pods")
 	const key, out = "volcano.sh/job-version", "holdfast.dev/replaced"
@@ -186,8 +186,8 @@ func TestTheControllerMarksPodsOfVolcano(t *testing.T) {
 	}
 }
 
-// TestTheControllerReadsOtherKinds: it may read and watch each kind that is served and write its status, and change nothing else of it; of
-// definitions it may read those of other projects' kinds alone.
+// TestTheControllerReadsOtherKinds: the controller may read and watch each supported kind and write its status, and nothing else of it. Of
+// CustomResourceDefinitions it may read only those of these kinds.
 func TestTheControllerReadsOtherKinds(t *testing.T) {
 	verbs := map[string]string{}
 	var defined, named []string
@@ -218,8 +218,8 @@ func TestTheControllerReadsOtherKinds(t *testing.T) {
 	}
 }
 
-// TestTheControllerHidesPods: the label by which PyTorchJob's operator finds a pod may go and come back, with the gang's name alone, and
-// nothing else with it.
+// TestTheControllerHidesPods: PyTorchJob's operator finds a pod by a label. The controller may remove that label and set it again, only to
+// the gang's name, and change nothing else in the same write.
 func TestTheControllerHidesPods(t *testing.T) {
 	refusal := judge(t, "holdfast-controller-pods")
 	const key = "training.kubeflow.org/job-name"
@@ -246,7 +246,7 @@ func TestTheControllerHidesPods(t *testing.T) {
 	}
 }
 
-// TestWebhookIsAskedAboutLeavingPods: about deletions of members alone that an operator finds by that label.
+// TestWebhookIsAskedAboutLeavingPods: the API server calls the webhook only for deletions of members that an operator finds by that label.
 func TestWebhookIsAskedAboutLeavingPods(t *testing.T) {
 	for name, c := range map[string]struct {
 		labels map[string]string

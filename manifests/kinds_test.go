@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// ask reads an object and makes of it the request that creates it, or that changes it from old where that is not empty.
+// ask returns the request that creates an object or, if old is not empty, changes old to it.
 func ask(t *testing.T, text, old string) request {
 	t.Helper()
 	read := func(text string) *unstructured.Unstructured {
@@ -34,15 +34,15 @@ func ask(t *testing.T, text, old string) request {
 	return r
 }
 
-// What the policy says; %s is the kind.
+// Messages of the policy; %s is the kind.
 const (
 	notYet    = "Holdfast does not support the kind %s yet: train in an Indexed batch Job, a Volcano Job, a JobSet or a PyTorchJob, and annotate that, or remove"
 	notAKind  = "%s is no kind of job that Holdfast knows: annotate the job that trains"
 	inTheJobs = "has no effect on a CronJob itself: write it in spec.jobTemplate.metadata.annotations"
 )
 
-// unknownKinds has one row per place where the annotation can stand: on the object, and where each kind has its pod templates. ON is the
-// metadata that has it.
+// unknownKinds has one row per place where the annotation may be: the metadata of the object, and the pod templates of each kind. ON is
+// that metadata.
 var unknownKinds = []struct{ apiVersion, kind, rest, want string }{
 	{"apps/v1", "StatefulSet", "ON", notYet},
 	{"apps/v1", "Deployment", "spec: {template: {ON}}", notYet},
@@ -78,8 +78,8 @@ var unknownKinds = []struct{ apiVersion, kind, rest, want string }{
 	{"batch/v1", "CronJob", "spec: {jobTemplate: {spec: {template: {ON}}}}", ""},
 }
 
-// TestUnknownKindsAreDenied: the annotation that opts in is denied where it has no effect, and the message names the kind. What carries
-// it already can be changed otherwise.
+// TestUnknownKindsAreDenied: the annotation that opts a job in is refused where it has no effect, and the message names the kind. Other
+// changes of an object that already has the annotation are allowed.
 func TestUnknownKindsAreDenied(t *testing.T) {
 	refusal := judge(t, "holdfast-unknown-kinds")
 	for _, c := range unknownKinds {
@@ -115,7 +115,8 @@ func TestUnknownKindsAreDenied(t *testing.T) {
 	}
 }
 
-// TestUnknownKindsSpareWhatIsOften: about these, and about what the webhook is asked about, the policy is not even evaluated.
+// TestUnknownKindsSpareWhatIsOften: for objects that are written often, and for kinds that the webhook handles, the policy is not evaluated
+// at all.
 func TestUnknownKindsSpareWhatIsOften(t *testing.T) {
 	p := find[admissionregistrationv1.ValidatingAdmissionPolicy](t, "holdfast-unknown-kinds")
 	for resource, want := range map[schema.GroupVersionResource]bool{
@@ -159,8 +160,8 @@ func TestUnknownKindsSpareWhatIsOften(t *testing.T) {
 	}
 }
 
-// ofKinds are objects of the kinds that the webhook is asked about beside batch Jobs, each with a place for its own metadata and for that
-// of its templates.
+// ofKinds are objects of the kinds, other than batch Jobs, that the webhook handles. Each has a place for its own metadata and for that of
+// its templates.
 var ofKinds = []string{
 	"{apiVersion: batch.volcano.sh/v1alpha1, kind: Job, metadata: {OWN}, spec: {N: 1, tasks: [{name: m}, {template: {metadata: {INNER}}}]}}",
 	"{apiVersion: jobset.x-k8s.io/v1alpha2, kind: JobSet, metadata: {OWN}, spec: {N: 1, replicatedJobs: [{name: r}, {template: {spec: {template: {metadata: {INNER}}}}}]}}",
@@ -168,7 +169,8 @@ var ofKinds = []string{
 	"{apiVersion: kubeflow.org/v1, kind: PyTorchJob, metadata: {OWN}, spec: {N: 1, pytorchReplicaSpecs: {Master: {}, Worker: {template: {metadata: {INNER}}}}}}",
 }
 
-// TestWebhookIsAskedAboutKinds: about objects with a key of ours, and about changes of their specs and of those keys.
+// TestWebhookIsAskedAboutKinds: the API server calls the webhook for objects with a key of Holdfast, and for changes of their specs and of
+// these keys.
 func TestWebhookIsAskedAboutKinds(t *testing.T) {
 	const ours, label, theirs = "annotations: {holdfast.dev/enabled: x}", "labels: {holdfast.dev/x: x}", "annotations: {example.com/holdfast.dev: x}, labels: {a: b}"
 	for _, text := range ofKinds {
@@ -206,8 +208,8 @@ func TestWebhookIsAskedAboutKinds(t *testing.T) {
 	}
 }
 
-// TestManyAnnotationsOfKinds: what the API server allows in annotations, on the object and on a template, must not cost more than it allows
-// an expression.
+// TestManyAnnotationsOfKinds: with as many annotations as the API server allows, on the object and on a template, the expression stays
+// within the cost limit of the API server.
 func TestManyAnnotationsOfKinds(t *testing.T) {
 	many := map[string]any{}
 	for size := 0; size < 250<<10; {
@@ -229,7 +231,7 @@ func TestManyAnnotationsOfKinds(t *testing.T) {
 	}
 }
 
-// fill puts annotations in all places for them.
+// fill puts annotations into all places for them.
 func fill(part any, many map[string]any) {
 	switch part := part.(type) {
 	case []any:
@@ -245,7 +247,7 @@ func fill(part any, many map[string]any) {
 	}
 }
 
-// TestUnknownKindsHaveTwoBindings: each namespace has one of them, by a label that tenants cannot put on it.
+// TestUnknownKindsHaveTwoBindings: exactly one binding of the policy applies to each namespace. A label that tenants cannot set selects it.
 func TestUnknownKindsHaveTwoBindings(t *testing.T) {
 	for name, want := range map[string]struct {
 		action     admissionregistrationv1.ValidationAction

@@ -1,5 +1,5 @@
-// Package manifests has only tests. They compare the output of `kubectl apply -k` for the manifests with what the code
-// and the documentation rely on.
+// Package manifests has only tests. The tests compare the objects that kustomize makes of the manifests with what the
+// code and the documentation rely on.
 package manifests
 
 import (
@@ -41,7 +41,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// made is what kustomize makes, which takes it a second.
+// made returns the output of kustomize, which takes a second.
 var made = sync.OnceValues(func() ([]byte, error) {
 	all, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), ".")
 	if err != nil {
@@ -50,7 +50,7 @@ var made = sync.OnceValues(func() ([]byte, error) {
 	return all.AsYaml()
 })
 
-// rendered are the objects that kustomize makes, decoded strictly: an unknown field is an error.
+// rendered returns the objects that kustomize makes, decoded strictly: an unknown field is an error.
 func rendered(t *testing.T) []runtime.Object {
 	t.Helper()
 	text, err := made()
@@ -150,7 +150,7 @@ func TestSecretsAreReadByNameAlone(t *testing.T) {
 	}
 }
 
-// TestTheControllerOnlyPatchesJobs: what it reads of a Job is a part, so an update with that would erase the rest.
+// TestTheControllerOnlyPatchesJobs: the controller reads only a part of each Job, so an update with it would erase the rest.
 func TestTheControllerOnlyPatchesJobs(t *testing.T) {
 	patches := false
 	for _, r := range find[rbacv1.ClusterRole](t, "holdfast-controller").Rules {
@@ -169,7 +169,7 @@ func TestTheControllerOnlyPatchesJobs(t *testing.T) {
 	}
 }
 
-// withComponent is what kustomize makes of folders with an optional component.
+// withComponent returns the output of kustomize for folders with an optional component.
 func withComponent(t *testing.T, name string, folders ...string) string {
 	t.Helper()
 	overlay := t.TempDir()
@@ -205,7 +205,7 @@ func withComponent(t *testing.T, name string, folders ...string) string {
 	return string(made)
 }
 
-// TestPullSecretsAreForWhoBindsThem: the optional component gives the controller its flag, and nobody a right.
+// TestPullSecretsAreForWhoBindsThem: the optional component sets the controller's flag and grants no right.
 func TestPullSecretsAreForWhoBindsThem(t *testing.T) {
 	made := withComponent(t, "image-pull-secrets", "controller")
 	if !strings.Contains(made, "- --image-pull-secrets") || strings.Count(made, "name: holdfast-image-pull-secrets") != 1 {
@@ -216,7 +216,7 @@ func TestPullSecretsAreForWhoBindsThem(t *testing.T) {
 	}
 }
 
-// TestDeploymentsNameNoUser: the SCC restricted-v2 admits users of the namespace's own range alone.
+// TestDeploymentsNameNoUser: the SCC restricted-v2 admits only users of the namespace's own range.
 func TestDeploymentsNameNoUser(t *testing.T) {
 	for _, name := range []string{"holdfast-controller", "holdfast-scheduler"} {
 		spec := find[appsv1.Deployment](t, name).Spec.Template.Spec
@@ -232,7 +232,8 @@ func TestDeploymentsNameNoUser(t *testing.T) {
 	}
 }
 
-// TestPrivateRegistry: each of our pods pulls with the secret, and those that the webhook injects; no right comes with it.
+// TestPrivateRegistry: Holdfast's own pods, and the pods into which the webhook injects, pull images with the secret. The component grants
+// no right.
 func TestPrivateRegistry(t *testing.T) {
 	made := withComponent(t, "private-registry", "controller", "scheduler", "node")
 	if n := strings.Count(made, "imagePullSecrets:\n      - name: holdfast-registry\n"); n != 3 || strings.Count(made, "- --agent-pull-secrets=holdfast-registry") != 1 {
@@ -243,13 +244,13 @@ func TestPrivateRegistry(t *testing.T) {
 	}
 }
 
-// kinds that the webhook is asked about.
+// kinds for which the API server calls the webhook.
 var (
 	podKind = schema.GroupVersionKind{Version: "v1", Kind: "Pod"}
 	jobKind = schema.GroupVersionKind{Group: "batch", Version: "v1", Kind: "Job"}
 )
 
-// asked says whether the API server would call the named webhook, as its own code decides it.
+// asked reports whether the API server would call the named webhook. The API server's own code decides that.
 func asked(t *testing.T, hook string, kind schema.GroupVersionKind, obj, old runtime.Object) bool {
 	t.Helper()
 	config := find[admissionregistrationv1.MutatingWebhookConfiguration](t, "holdfast")
@@ -274,7 +275,7 @@ func asked(t *testing.T, hook string, kind schema.GroupVersionKind, obj, old run
 			versioned.VersionedOldObject.Set(old)
 		}
 		var answers []bool
-		// The API server has two ways to show an object to an expression.
+		// The API server presents an object to an expression in one of two ways.
 		for _, byType := range []bool{false, true} {
 			//lint:ignore SA1019 the server still has both ways
 			versioned.VersionedObject.UseSchemalessTypeRef, versioned.VersionedOldObject.UseSchemalessTypeRef = byType, byType
@@ -389,8 +390,8 @@ func TestWebhookIsAskedAboutChangesOfOursAlone(t *testing.T) {
 	}
 }
 
-// TestManyAnnotations: what the API server allows in annotations must not cost more than it allows an
-// expression, or it would refuse the object in our name.
+// TestManyAnnotations: with as many annotations as the API server allows, the expression stays within its cost limit. Otherwise the API
+// server would refuse the object in the webhook's name.
 func TestManyAnnotations(t *testing.T) {
 	many := map[string]string{}
 	for size := 0; size < 250<<10; {
@@ -411,7 +412,7 @@ func TestCRDIsOurs(t *testing.T) {
 	if crd.Spec.Versions[0].Subresources == nil || crd.Spec.Versions[0].Subresources.Status == nil {
 		t.Error("the Gang has no status subresource")
 	}
-	for _, v := range crd.Spec.Versions { // the API server refuses what no admission of ours has seen
+	for _, v := range crd.Spec.Versions { // the API server itself refuses objects that did not pass Holdfast's admission
 		if most := v.Schema.OpenAPIV3Schema.Properties["spec"].Properties["members"].Maximum; most == nil || *most != v1alpha1.MaxMembers {
 			t.Errorf("%s: spec.members has maximum %v, want %d", v.Name, ptr.Deref(most, 0), v1alpha1.MaxMembers)
 		}

@@ -27,10 +27,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// schedulerAccount is what the scheduler asks the API server as.
+// schedulerAccount is the account of the scheduler.
 const schedulerAccount = "system:serviceaccount:holdfast-system:holdfast-scheduler"
 
-// TestControlPlaneLeavesADeadNodeSoon: with Kubernetes's default it would be five minutes.
+// TestControlPlaneLeavesADeadNodeSoon: pods of the control plane leave a dead node soon. Kubernetes' default is five minutes.
 func TestControlPlaneLeavesADeadNodeSoon(t *testing.T) {
 	for _, name := range []string{"holdfast-controller", "holdfast-scheduler"} {
 		d := find[appsv1.Deployment](t, name)
@@ -44,8 +44,8 @@ func TestControlPlaneLeavesADeadNodeSoon(t *testing.T) {
 	}
 }
 
-// TestCollectionBeginsBelowTheLimit: what the kubelet makes of the variables has Go collect before the kernel ends the container, whatever
-// memory limit an overlay gives it.
+// TestCollectionBeginsBelowTheLimit: the kubelet sets a variable from the container's memory limit. With its value Go collects garbage
+// before the kernel ends the container, whatever limit an overlay sets.
 func TestCollectionBeginsBelowTheLimit(t *testing.T) {
 	for _, name := range []string{"holdfast-controller", "holdfast-scheduler"} {
 		c := find[appsv1.Deployment](t, name).Spec.Template.Spec.Containers[0]
@@ -66,7 +66,7 @@ func TestCollectionBeginsBelowTheLimit(t *testing.T) {
 			for other, value := range env {
 				said = strings.ReplaceAll(said, "$("+other+")", value)
 			}
-			got, err := strconv.ParseFloat(said, 64) // without a unit it is bytes
+			got, err := strconv.ParseFloat(said, 64) // a number without unit is in bytes
 			if share := got / float64(bytes.Value()); err != nil || share < 0.9 || share > 0.96 {
 				t.Errorf("%s: with a limit of %s GOMEMLIMIT is %q, %.0f %% of it (%v)", name, limit, said, share*100, err)
 			}
@@ -74,7 +74,7 @@ func TestCollectionBeginsBelowTheLimit(t *testing.T) {
 	}
 }
 
-// component are the objects of a kind that an optional component makes of these resources.
+// component returns the objects of a kind that an optional component makes of these resources.
 func component(t *testing.T, name, kind string, resources ...string) (found [][]byte) {
 	t.Helper()
 	overlay := t.TempDir()
@@ -116,7 +116,7 @@ func component(t *testing.T, name, kind string, resources ...string) (found [][]
 	return found
 }
 
-// opens says whether policies let a pod of those namespace and labels reach a port, by its name, of the pods so labelled.
+// opens reports whether the policies let a pod with this namespace and these labels reach a named port of the pods `to`.
 func opens(t *testing.T, all []networkingv1.NetworkPolicy, to metav1.ObjectMeta, port, namespace string, from map[string]string) bool {
 	t.Helper()
 	selects := func(s *metav1.LabelSelector, of map[string]string) bool {
@@ -146,7 +146,7 @@ func opens(t *testing.T, all []networkingv1.NetworkPolicy, to metav1.ObjectMeta,
 	return !held
 }
 
-// TestNetworkPolicies: each port is open to those alone who need it, and every port of every pod is spoken of.
+// TestNetworkPolicies: only clients that need it can reach each port, and the test covers every port of every pod.
 func TestNetworkPolicies(t *testing.T) {
 	var all []networkingv1.NetworkPolicy
 	for _, text := range component(t, "network-policy", "NetworkPolicy") {
@@ -161,7 +161,7 @@ func TestNetworkPolicies(t *testing.T) {
 		return metav1.ObjectMeta{Namespace: namespace, Labels: template.Labels}
 	}
 	gang := map[string]string{"holdfast.dev/gang": "g"}
-	want := map[string]string{ // who may reach it: anybody, gangs, monitoring, kubelets alone
+	want := map[string]string{ // clients that may reach it: any, gangs, monitoring, or only kubelets
 		"controller coordinator": "gang", "controller webhook": "gang any monitoring", "controller metrics": "monitoring", "controller health": "",
 		"scheduler preview": "gang any monitoring", "scheduler https": "monitoring", "node metrics": "monitoring",
 	}
@@ -201,7 +201,7 @@ func TestNetworkPolicies(t *testing.T) {
 	}
 }
 
-// TestOurShareOfTheAPIServer: every account that ships has a line of its own, and leases are told beside it.
+// TestOurShareOfTheAPIServer: a FlowSchema names each account of the manifests. Requests for leases have a FlowSchema of their own.
 func TestOurShareOfTheAPIServer(t *testing.T) {
 	level := find[flowcontrolv1.PriorityLevelConfiguration](t, "holdfast")
 	if level.Spec.Type != flowcontrolv1.PriorityLevelEnablementLimited || *level.Spec.Limited.NominalConcurrencyShares < 10 {
@@ -225,7 +225,7 @@ func TestOurShareOfTheAPIServer(t *testing.T) {
 			}
 		}
 	}
-	// The preview's account only ever proves who asks; it is asked about in its token alone.
+	// The preview's account only proves the identity of a caller by its token, and sends no requests.
 	for _, obj := range rendered(t) {
 		if a, ok := obj.(*corev1.ServiceAccount); ok && a.Name != "holdfast-preview" && !served[a.Namespace+"/"+a.Name] {
 			t.Errorf("account %s/%s has no share", a.Namespace, a.Name)
@@ -236,7 +236,7 @@ func TestOurShareOfTheAPIServer(t *testing.T) {
 	}
 }
 
-// TestAuditPolicy: kube-apiserver reads the file, and it keeps what takes something away and lets pass what is many.
+// TestAuditPolicy: kube-apiserver can read the file. The policy logs requests that remove something, and skips requests that are frequent.
 func TestAuditPolicy(t *testing.T) {
 	p, err := auditpolicy.LoadPolicyFromFile("apiserver/audit-policy.yaml")
 	if err != nil {
@@ -285,8 +285,8 @@ func TestAuditPolicy(t *testing.T) {
 	}
 }
 
-// TestAuditPolicyKeepsWhoChangesAdmission: whoever changes or takes away one of our policies, their bindings or the webhook's
-// configuration, of the base or of a component, by its name or with all others, is kept.
+// TestAuditPolicyKeepsWhoChangesAdmission: the audit log has every request that changes or deletes a policy of Holdfast, a binding or the
+// webhook's configuration, of the base or of a component, by name or as part of a collection.
 func TestAuditPolicyKeepsWhoChangesAdmission(t *testing.T) {
 	p, err := auditpolicy.LoadPolicyFromFile("apiserver/audit-policy.yaml")
 	if err != nil {
@@ -308,7 +308,7 @@ func TestAuditPolicyKeepsWhoChangesAdmission(t *testing.T) {
 				Name:            o[1],
 				ResourceRequest: true,
 			}
-			if verb == "create" || verb == "deletecollection" { // the API server finds names in paths
+			if verb == "create" || verb == "deletecollection" { // the API server reads the name from the path
 				a.Name = ""
 			}
 			if got := rules.EvaluatePolicyRule(a); got.Level != audit.LevelRequest {
@@ -318,7 +318,7 @@ func TestAuditPolicyKeepsWhoChangesAdmission(t *testing.T) {
 	}
 }
 
-// admissionObjects are the resources and names of all that ships which decides about admission, components included.
+// admissionObjects returns the resources and names of all objects in the manifests, components included, that decide about admission.
 func admissionObjects(t *testing.T) (found [][2]string) {
 	t.Helper()
 	if err := filepath.WalkDir(".", func(path string, _ os.DirEntry, err error) error {
@@ -348,7 +348,8 @@ func admissionObjects(t *testing.T) (found [][2]string) {
 	return found
 }
 
-// TestMetricsAreScrapedByAccount: the controller may find out who asks, and a role for those who scrape ships.
+// TestMetricsAreScrapedByAccount: the controller may review a caller's token and rights. The manifests have a role for accounts that
+// scrape.
 func TestMetricsAreScrapedByAccount(t *testing.T) {
 	role, view := find[rbacv1.ClusterRole](t, "holdfast-controller"), find[rbacv1.ClusterRole](t, "holdfast-metrics-view")
 	if !slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
@@ -367,8 +368,8 @@ func TestMetricsAreScrapedByAccount(t *testing.T) {
 	}
 }
 
-// TestNodeComponents: GKE's place of the library is mounted beside the others; or NVIDIA's runtime puts it there, and nothing keeps that
-// away.
+// TestNodeComponents: on GKE the folder of the library is mounted beside the others. With the other component NVIDIA's runtime mounts the
+// library, and the manifest mounts nothing over it.
 func TestNodeComponents(t *testing.T) {
 	spec := func(name string) corev1.PodSpec {
 		d := &appsv1.DaemonSet{}

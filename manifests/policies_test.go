@@ -30,15 +30,15 @@ const (
 	nodeAccount       = "system:serviceaccount:holdfast-node:holdfast-node"
 )
 
-// request is one that the API server asks policies about.
+// request is a request for which the API server evaluates policies.
 type request struct {
 	by       string
 	kind     schema.GroupVersionKind
 	resource string
 	obj, old runtime.Object
-	// labels are the namespace's.
+	// labels are those of the namespace.
 	labels map[string]string
-	// may says what the account is allowed to do; nil: nothing.
+	// may reports what the account is allowed to do; nil: nothing.
 	may func(authorizer.Attributes) bool
 }
 
@@ -49,7 +49,8 @@ func (r request) Authorize(_ context.Context, a authorizer.Attributes) (authoriz
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
-// judge makes of a policy what it says of a request, as the API server's own code decides it; empty where it lets it pass.
+// judge returns a function that evaluates a policy by the API server's own code. That function returns the policy's message for a request,
+// or "" if the request is allowed.
 func judge(t *testing.T, policy string) func(request) string {
 	t.Helper()
 	return judgeBy(t, find[admissionregistrationv1.ValidatingAdmissionPolicy](t, policy))
@@ -125,7 +126,7 @@ func judgeBy(t *testing.T, p *admissionregistrationv1.ValidatingAdmissionPolicy)
 	}
 }
 
-// TestKeysOfPodsAreWrittenOnce: who may patch pods changes none of our words on them, by no subresource.
+// TestKeysOfPodsAreWrittenOnce: an account that may patch pods can change no key that Holdfast has written on them, by any subresource.
 func TestKeysOfPodsAreWrittenOnce(t *testing.T) {
 	const says = "stay as they were when the pod was created"
 	refusal := judge(t, "holdfast-pod-keys")
@@ -174,7 +175,8 @@ func TestKeysOfPodsAreWrittenOnce(t *testing.T) {
 	}
 }
 
-// TestBindingsWriteNoStamps: a binding's labels and annotations come onto its pod, by whomever it is made.
+// TestBindingsWriteNoStamps: the API server copies labels and annotations of a binding to its pod. So no account may set Holdfast's stamps
+// in a binding.
 func TestBindingsWriteNoStamps(t *testing.T) {
 	refusal := judge(t, "holdfast-binding-keys")
 	kind := schema.GroupVersionKind{Version: "v1", Kind: "Binding"}
@@ -199,7 +201,7 @@ func TestBindingsWriteNoStamps(t *testing.T) {
 			}
 		}
 	}
-	// Volcano repeats the pod's own annotations. Who may bind in one namespace alone is a tenant's.
+	// Volcano repeats the pod's own annotations in its binding. An account that may bind in only one namespace belongs to a tenant.
 	repeats := request{
 		by:       "system:serviceaccount:volcano-system:volcano-scheduler",
 		kind:     kind,
@@ -220,8 +222,8 @@ func TestBindingsWriteNoStamps(t *testing.T) {
 	}
 }
 
-// manyKeys are so many that to look at each costs more than a condition may, and half of what the API server lets in: the time that
-// CEL itself takes to count the cost grows with their square.
+// manyKeys returns annotations for which a check of each key exceeds the cost limit of a condition. They are half of what the API server
+// allows, because the time that CEL takes to estimate the cost grows with the square of their number.
 func manyKeys() map[string]string {
 	many := map[string]string{}
 	for len(many) < 40_000 {
@@ -230,9 +232,9 @@ func manyKeys() map[string]string {
 	return many
 }
 
-// TestPodKeysNeedBothConditions: what the API server allows in annotations must not cost more than it allows an expression, or nobody
-// could write the pod's status any more. So the first spares writes that change none of them the second, which looks at each key; the
-// second lets others' keys change. With either alone, somebody is refused who must not be.
+// TestPodKeysNeedBothConditions: with as many annotations as the API server allows, the expression must stay within its cost limit, or no
+// client could write the pod's status. The first condition skips the second for writes that change no annotation. The second checks each
+// key and allows changes of other keys. Each condition alone would refuse a valid request.
 func TestPodKeysNeedBothConditions(t *testing.T) {
 	many := manyKeys()
 	large, theirsNow := &corev1.Pod{ObjectMeta: meta(many, many)}, &corev1.Pod{ObjectMeta: meta(theirs, map[string]string{"x": "y"})}
@@ -261,7 +263,7 @@ func TestPodKeysNeedBothConditions(t *testing.T) {
 	}
 }
 
-// TestHeldNodesAreForNamespacesThatMay: with the component, nobody keeps others off nodes whom no administrator let.
+// TestHeldNodesAreForNamespacesThatMay: with the component only namespaces that an administrator allowed can keep other pods off nodes.
 func TestHeldNodesAreForNamespacesThatMay(t *testing.T) {
 	var p admissionregistrationv1.ValidatingAdmissionPolicy
 	for _, text := range component(t, "held-nodes", "ValidatingAdmissionPolicy") {
@@ -313,7 +315,7 @@ func TestHeldNodesAreForNamespacesThatMay(t *testing.T) {
 	}
 }
 
-// TestPodKeysCoverAllWays: a policy that listed pods alone would leave pods/status, by which labels can be changed as well.
+// TestPodKeysCoverAllWays: the policy covers all subresources of pods, because labels can also be changed through pods/status.
 func TestPodKeysCoverAllWays(t *testing.T) {
 	p := find[admissionregistrationv1.ValidatingAdmissionPolicy](t, "holdfast-pod-keys")
 	if got := fmt.Sprint(p.Spec.MatchConstraints.ResourceRules[0].Resources); got != "[pods pods/*]" {
@@ -323,7 +325,8 @@ func TestPodKeysCoverAllWays(t *testing.T) {
 
 var hookKind = schema.GroupVersionKind{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "MutatingWebhookConfiguration"}
 
-// TestTheControllerChangesTrustAlone: whoever took the controller over cannot have the API server ask it about other objects.
+// TestTheControllerChangesTrustAlone: an attacker with the controller's account cannot make the API server call the webhook for other
+// objects.
 func TestTheControllerChangesTrustAlone(t *testing.T) {
 	refusal := judge(t, "holdfast-controller-webhook")
 	for name, c := range map[string]struct {
@@ -368,7 +371,7 @@ func TestTheControllerChangesTrustAlone(t *testing.T) {
 	}
 }
 
-// TestTheControllerAsksForGangsAlone: it makes no PodTemplate and no request but those of Gangs.
+// TestTheControllerAsksForGangsAlone: the controller may create PodTemplates and ProvisioningRequests only for Gangs.
 func TestTheControllerAsksForGangsAlone(t *testing.T) {
 	refusal := judge(t, "holdfast-controller-requests")
 	kind := schema.GroupVersionKind{Version: "v1", Kind: "PodTemplate"}
@@ -405,7 +408,7 @@ func TestTheControllerAsksForGangsAlone(t *testing.T) {
 	}
 }
 
-// TestTheControllerMakesGroupsOfGangsAlone: it makes no PodGroup of Volcano's but that of a gang, and changes none.
+// TestTheControllerMakesGroupsOfGangsAlone: the controller may create PodGroups of Volcano only for gangs, and may change none.
 func TestTheControllerMakesGroupsOfGangsAlone(t *testing.T) {
 	refusal := judge(t, "holdfast-controller-groups")
 	kind := schema.GroupVersionKind{Group: "scheduling.volcano.sh", Version: "v1beta1", Kind: "PodGroup"}
@@ -448,7 +451,7 @@ func TestTheControllerMakesGroupsOfGangsAlone(t *testing.T) {
 	}
 }
 
-// TestPoliciesMatchTheAccountsThatShip: a policy that matches no account allows all.
+// TestPoliciesMatchTheAccountsThatShip: each policy matches an account of the manifests. A policy that matches none would allow everything.
 func TestPoliciesMatchTheAccountsThatShip(t *testing.T) {
 	accounts := map[string]bool{}
 	for _, obj := range rendered(t) {

@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestPoliciesNameAllFields: an expression cannot compare all but one field, so a policy lists them. One that a newer
-// Kubernetes brings would be left open.
+// TestPoliciesNameAllFields: an expression cannot compare all fields but one, so a policy lists the fields. A field that a newer Kubernetes
+// adds would otherwise not be checked.
 func TestPoliciesNameAllFields(t *testing.T) {
 	for _, c := range []struct {
 		policy, at string
@@ -38,7 +38,7 @@ func TestPoliciesNameAllFields(t *testing.T) {
 		for i := range of.NumField() {
 			field, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
 			if field == "caBundle" {
-				continue // the one that is its to change
+				continue // the field that the account may change
 			}
 			if !names(text.String(), c.at+"."+field) && !names(text.String(), c.at+".?"+field) {
 				t.Errorf("policy %s says nothing of %s.%s", c.policy, c.at, field)
@@ -47,7 +47,7 @@ func TestPoliciesNameAllFields(t *testing.T) {
 	}
 }
 
-// names says whether the text has the path, and not only one that begins as it does.
+// names reports whether the text has the path, and not only a path that begins with it.
 func names(text, path string) bool {
 	for rest := text; ; {
 		at := strings.Index(rest, path)

@@ -91,7 +91,7 @@ type occupancy struct {
 	sparesAt  string
 }
 
-// New returns a Tree of the given nodes. It panics if two nodes have one name.
+// New returns a Tree of the given nodes. New panics if two nodes have one name.
 func New(levels []Level, nodes ...Node) *Tree {
 	t := &Tree{
 		levels:  slices.Clone(levels),

@@ -19,7 +19,7 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// shapes are what a shell's text is made of that somebody writes to have it read for long.
+// shapes are the elements of a shell text that a user writes so that parsing takes long.
 var shapes = map[string]string{
 	"words":     "a ",
 	"quotes":    "'",
@@ -35,8 +35,8 @@ var shapes = map[string]string{
 	"groups":    "(",
 }
 
-// TestNoCommandTakesLong: what an object can hold (the API server takes 3 MiB) is answered long before the API server stops
-// waiting; a text that no process can be started with is not read.
+// TestNoCommandTakesLong: an object may have 3 MiB. The webhook answers long before the API server stops waiting, whatever its command is.
+// A text that is too long for any process is not parsed.
 func TestNoCommandTakesLong(t *testing.T) {
 	const size = 2 << 20
 	fill := func(s string) string { return strings.Repeat(s, size/len(s)) }
@@ -83,7 +83,8 @@ func TestNoCommandTakesLong(t *testing.T) {
 	}
 }
 
-// TestTheLongestShellTextsAreReadSoon: of those that a process can be started with, one and as many as a command may have.
+// TestTheLongestShellTextsAreReadSoon: texts of the greatest length that a process can be started with: one, and as many as a command may
+// have.
 func TestTheLongestShellTextsAreReadSoon(t *testing.T) {
 	const size = mostString - 1
 	for name, shape := range shapes {
@@ -104,7 +105,7 @@ func TestTheLongestShellTextsAreReadSoon(t *testing.T) {
 	}
 }
 
-// looks is a context that ends once it was asked so often.
+// looks is a context that ends after it was queried a number of times.
 type looks struct {
 	context.Context
 	left int
@@ -117,7 +118,7 @@ func (l *looks) Err() error {
 	return nil
 }
 
-// TestNobodyWaitsForTheAnswer: once the request's context has ended nothing more is read, and what was read so far is no answer.
+// TestNobodyWaitsForTheAnswer: once the request's context has ended, no more of the command is parsed, and a part of it yields no answer.
 func TestNobodyWaitsForTheAnswer(t *testing.T) {
 	c := &corev1.Container{Command: []string{"torchrun"}}
 	for i := range 1000 {

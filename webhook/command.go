@@ -22,8 +22,8 @@ type commandLine struct {
 	errs field.ErrorList
 }
 
-// readCommand resolves the references in the container's command, the way the kubelet does: a variable sees
-// those before it in its list, the command sees them all, and those of envFrom. It reads no further once ctx has ended.
+// readCommand resolves the references in the container's command, the way the kubelet does: a variable sees those before it in its list,
+// the command sees them all, and those of envFrom. readCommand reads no further once ctx has ended.
 func readCommand(ctx context.Context, c *corev1.Container, at *field.Path) commandLine {
 	line := commandLine{env: map[string]string{}}
 	x := &expander{vars: line.env, later: setLater}

@@ -13,7 +13,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// TestASidecarFirst: the trainer is wrapped and given the memory, whatever stands before it.
+// TestASidecarFirst: the training container is wrapped and gets the memory, also if it is not the first container.
 func TestASidecarFirst(t *testing.T) {
 	text, err := os.ReadFile("testdata/sidecar-first.yaml")
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// TestExportedJobs: what admission wrote into a Job is written for its new name, size and image, or goes with the opt-in.
+// TestExportedJobs: a user exports an admitted Job and creates it with another name, size or image. What admission wrote is adapted, or is
+// removed together with the annotation that opts the Job in.
 func TestExportedJobs(t *testing.T) {
 	read := readAs([]string{"torchrun"}, []string{"train.py"})
 	exported := admitted(t, job(t))
@@ -50,7 +51,7 @@ func TestExportedJobs(t *testing.T) {
 	}
 }
 
-// TestCopiesOfPods: a copy without its Job runs as a plain pod, whatever of our keys the copying kept.
+// TestCopiesOfPods: a copy of a pod without its Job runs as a plain pod, whichever of Holdfast's keys were copied.
 func TestCopiesOfPods(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Pod){
 		"a backup":                    func(*corev1.Pod) {},

@@ -10,11 +10,11 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// gpuResource is the most usual of all.
+// gpuResource is the most common GPU resource.
 const gpuResource = corev1.ResourceName("nvidia.com/gpu")
 
-// TestRanksOfDevices: memory is counted for as many ranks as devices tell, whoever made them, or as launchers ask for; where neither tells
-// it the error names the annotation.
+// TestRanksOfDevices: memory is counted for as many ranks as the pod requests devices, of any maker, or as the launcher's arguments say. If
+// neither gives the number, the error names the annotation.
 func TestRanksOfDevices(t *testing.T) {
 	for name, c := range map[string]struct {
 		asks    map[string]string
@@ -65,7 +65,7 @@ func TestRanksOfDevices(t *testing.T) {
 	}
 }
 
-// TestDeviceFlag: what names no resource is refused when the controller starts.
+// TestDeviceFlag: the controller does not start with a value that is not the name of a resource.
 func TestDeviceFlag(t *testing.T) {
 	for name, good := range map[string]bool{"example.com/gpu": true, "example.com/gpu-*": true, "gpu": false, "*/gpu": false, "example.com/": false, "example.com/[": false, "a/b/c": false} {
 		if err := CheckDevices([]string{name}); (err == nil) != good {

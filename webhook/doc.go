@@ -1,10 +1,17 @@
-// Package webhook opts jobs in at admission. It promises: an object without a key of Holdfast's is never changed;
-// every setting acts or is refused with the field's path and a remedy; injecting twice equals injecting once; a dry
-// run has no side effect; the user's mounts, QoS class and exit codes, except 137, stay as they are.
+// Package webhook changes a job when it is created, so that Holdfast keeps the job alive. A job takes part only if its
+// user set holdfast.dev/enabled.
 //
-// The admission of an object (mutate, checkUpdate) and MutatePod are pure: they take an object and facts and return an object, warnings
-// and refusals. The handlers decode the request, gather the facts and encode the response. An object of whichever kind is taken apart by
-// internal/kinds, once, and of it only the metadata of its pod templates is written, and what its kind writes.
+//   - An object without an annotation or label of Holdfast is never changed.
+//   - Each annotation has an effect, or the job is refused with the path of the annotation and a remedy.
+//   - A second admission of the same object changes nothing.
+//   - A dry run has no side effect.
+//   - The user's mounts and QoS class stay unchanged. So does each exit code of the user's command, except that 137
+//     becomes 1.
+//
+// The admission of an object (mutate, checkUpdate) and MutatePod are pure: they take an object and facts, and return an
+// object, warnings and refusals. The handlers decode the request, gather the facts and encode the response. Package
+// internal/kinds reads objects of every kind of job. Admission writes only the metadata of an object's pod templates,
+// and the fields that Kind.Admit of the object's kind writes.
 package webhook
 
 import (

@@ -11,7 +11,8 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// TestPreStopTakesOfTheGrace: the kubelet runs the hook before SIGTERM, within the pod's grace.
+// TestPreStopTakesOfTheGrace: the kubelet runs a preStop hook before SIGTERM, within the pod's grace period. So the agent gets only the
+// rest of it.
 func TestPreStopTakesOfTheGrace(t *testing.T) {
 	exec := func(argv ...string) corev1.LifecycleHandler {
 		return corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: argv}}
@@ -46,7 +47,7 @@ func TestPreStopTakesOfTheGrace(t *testing.T) {
 	}
 }
 
-// TestVolumesKeepNoNode: those of ours are listed beside those of the user.
+// TestVolumesKeepNoNode: Holdfast's volumes are listed beside those of the user.
 func TestVolumesKeepNoNode(t *testing.T) {
 	for was, want := range map[string]string{"": "holdfast,holdfast-memory,holdfast-shm", "scratch, holdfast": "scratch,holdfast,holdfast-memory,holdfast-shm"} {
 		changes := []func(*batchv1.Job){withoutShm}

@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/launch"
 )
 
-// kubelets resolves references letter by letter, as the kubelet does.
+// kubelets expands references letter by letter, as the kubelet does.
 func kubelets(s string, value func(name string) string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -34,8 +34,8 @@ func kubelets(s string, value func(name string) string) string {
 	return b.String()
 }
 
-// FuzzExpand reads lines NAME=VALUE as variables, of which each sees those before it, and the last line as the command. What comes out is
-// what the kubelet makes of it; or it is refused by field and remedy, and only where it would be too much.
+// FuzzExpand reads lines NAME=VALUE as variables, each of which may refer to earlier ones, and the last line as the command. The result is
+// what the kubelet makes of it. If the result would be too long, it is refused with field and remedy.
 func FuzzExpand(f *testing.F) {
 	for _, s := range []string{"", "$", "$$", "$(A)", "$(A", "$$(A)", "A=1\nx$(B)y$(A)$", "A=ab\nB=$(A)$(A)\nC=$(B)$(B)\n$(C)$(C)", "HOLDFAST_X=1\n$(DB_SERVICE_HOST)", "=x\n$()"} {
 		f.Add(s)
@@ -101,7 +101,7 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// TestExpandIsBounded: no text takes long or grows large, whatever it holds.
+// TestExpandIsBounded: no text takes long or grows large, whatever it contains.
 func TestExpandIsBounded(t *testing.T) {
 	for name, s := range map[string]string{
 		"open for ever": strings.Repeat("$(", 3<<20),
@@ -117,8 +117,8 @@ func TestExpandIsBounded(t *testing.T) {
 	}
 }
 
-// TestExpandReadsOnce: a text of references that never end costs what other text of as many operators costs. Looking for each one's end
-// would cost a hundred times as much; the least of some tries counts, as a busy machine holds up any of them.
+// TestExpandReadsOnce: a text of references that never end takes as long as another text with as many operators. A search for the end of
+// each reference would take a hundred times as long. The least of several tries counts, because a busy machine may delay any of them.
 func TestExpandReadsOnce(t *testing.T) {
 	least := func(operator string) time.Duration {
 		s, least := strings.Repeat(operator, mostString/2), time.Hour
@@ -138,7 +138,7 @@ func TestExpandReadsOnce(t *testing.T) {
 	}
 }
 
-// TestRanksKnownLater: memory that is counted without knowing the number of ranks is warned of.
+// TestRanksKnownLater: if memory is counted while the number of ranks is unknown, there is a warning.
 func TestRanksKnownLater(t *testing.T) {
 	later := trainer(func(c *corev1.Container) {
 		c.Command, c.Args = []string{"torchrun"}, []string{"--nproc-per-node=$(JOB_COMPLETION_INDEX)", "train.py"}

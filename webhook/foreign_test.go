@@ -19,7 +19,8 @@ func scheduledBy(name string) func(*batchv1.Job) {
 	return podSpec(func(s *corev1.PodSpec) { s.SchedulerName = name })
 }
 
-// TestForeignSchedulers: what only Holdfast's scheduler does is refused, or said to have no effect, where another one places the pods.
+// TestForeignSchedulers: where another scheduler places the pods, settings that only Holdfast's scheduler carries out are refused, or a
+// warning says that they have no effect.
 func TestForeignSchedulers(t *testing.T) {
 	values := map[string]string{
 		v1alpha1.AnnotationTopologyRequired:  "rack",
@@ -67,7 +68,7 @@ func TestForeignSchedulers(t *testing.T) {
 	}
 }
 
-// TestGroupsOfUsersStay: a pod that names a PodGroup, or its role, keeps both.
+// TestGroupsOfUsersStay: a pod that names a PodGroup, or its task in it, keeps both.
 func TestGroupsOfUsersStay(t *testing.T) {
 	own := map[string]string{"scheduling.k8s.io/group-name": "theirs", "volcano.sh/task-spec": "trainer"}
 	pod := injected(t, job(t, scheduledBy("volcano"), podSpecMeta(func(m *metav1.ObjectMeta) { m.Annotations = maps.Clone(own) })))
@@ -83,7 +84,7 @@ func TestGroupsOfUsersStay(t *testing.T) {
 	}
 }
 
-// TestACopyIsInNoGroup: Volcano would count it as one of the gang.
+// TestACopyIsInNoGroup: a copy of a pod loses its PodGroup, because Volcano would count it as one of the gang.
 func TestACopyIsInNoGroup(t *testing.T) {
 	pod := injected(t, job(t, scheduledBy("volcano")))
 	if pod.Annotations["scheduling.k8s.io/group-name"] != "llama" {

@@ -18,7 +18,7 @@ import (
 	"holdfast.dev/holdfast/internal/membership"
 )
 
-// ofAllKinds is what the controllers of all kinds write on pods, for the first pod of another job.
+// ofAllKinds has what the controllers of all kinds write on a pod, for the first pod of another job.
 var ofAllKinds = map[string]string{
 	"volcano.sh/task-spec":                  "worker",
 	"volcano.sh/task-index":                 "1",
@@ -38,7 +38,7 @@ func partOf(uid string) func(*batchv1.Job) {
 	}
 }
 
-// TestJobsOfJobSets: a batch Job of a JobSet is left as it is, and no other Job's pods have a place in one.
+// TestJobsOfJobSets: a batch Job of a JobSet is not changed, and the pods of no other Job get a slot in the JobSet.
 func TestJobsOfJobSets(t *testing.T) {
 	labelled := func(uid string) func(*batchv1.Job) {
 		return podSpecMeta(func(m *metav1.ObjectMeta) { m.Labels = setKey(m.Labels, jobSetUID, uid) })
@@ -69,8 +69,8 @@ func TestJobsOfJobSets(t *testing.T) {
 	}
 }
 
-// TestChangesOfAJobSetsJob: a Job whose pods are members keeps their number, their places and its stamps; what JobSet's controller writes
-// when it resumes the Job, it may. A Job of a JobSet that was not opted in gets no key of ours.
+// TestChangesOfAJobSetsJob: the number and the slots of a Job's member pods, and its stamps, cannot be changed. JobSet's controller may
+// make the writes with which it resumes the Job. A Job of a JobSet that was not opted in gets no key of Holdfast.
 func TestChangesOfAJobSetsJob(t *testing.T) {
 	child := func(change ...func(*batchv1.Job)) *batchv1.Job {
 		return job(t, append([]func(*batchv1.Job){partOf("a"), func(j *batchv1.Job) {
@@ -127,7 +127,7 @@ func TestChangesOfAJobSetsJob(t *testing.T) {
 	}
 }
 
-// TestForgedPlaces: labels of another kind make no member, and move none.
+// TestForgedPlaces: labels of another kind do not make a pod a member, nor give a member another slot.
 func TestForgedPlaces(t *testing.T) {
 	pod := podOf(admitted(t, job(t)))
 	pod.Labels, pod.Annotations = maps.Clone(pod.Labels), maps.Clone(pod.Annotations)
@@ -152,7 +152,7 @@ func TestForgedPlaces(t *testing.T) {
 	}
 }
 
-// TestPlacesOutsideOfARole: no pod has a slot that its role does not have, or another gang than its job's.
+// TestPlacesOutsideOfARole: no pod gets a slot that its role does not have, or another gang than that of its job.
 func TestPlacesOutsideOfARole(t *testing.T) {
 	for name, c := range map[string]struct {
 		of     string
@@ -191,7 +191,7 @@ func TestPlacesOutsideOfARole(t *testing.T) {
 	}
 }
 
-// FuzzKinds: whatever an object holds, it is refused or comes back the same from a second call, and its pods are injected or refused.
+// FuzzKinds: any object is refused, or a second admission does not change it. Its pods are injected or refused.
 func FuzzKinds(f *testing.F) {
 	for _, name := range []string{"volcano-pytorch", "volcano-ours", "jobset-roles", "pytorchjob-simple", "pytorchjob-workers"} {
 		kind, obj := example(f, name)

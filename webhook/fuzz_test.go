@@ -17,7 +17,7 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-// FuzzPod: whatever a pod holds, it is refused or comes back the same from a second call.
+// FuzzPod: any pod is refused, or a second admission does not change it.
 func FuzzPod(f *testing.F) {
 	for _, pod := range []*corev1.Pod{podOf(admitted(f, job(f))), injected(f, job(f)), {}} {
 		text, err := json.Marshal(pod)
@@ -49,7 +49,7 @@ func FuzzPod(f *testing.F) {
 	})
 }
 
-// FuzzJob: whatever a Job holds, it is refused or comes back the same from a second call.
+// FuzzJob: any Job is refused, or a second admission does not change it.
 func FuzzJob(f *testing.F) {
 	for _, j := range []*batchv1.Job{job(f), admitted(f, job(f)), {}} {
 		text, err := json.Marshal(j)
@@ -74,7 +74,7 @@ func FuzzJob(f *testing.F) {
 	})
 }
 
-// TestDamagedObjects takes parts out of objects at random and holds the rest to the same promise.
+// TestDamagedObjects removes random parts of objects. The objects are still refused, or unchanged by a second admission.
 func TestDamagedObjects(t *testing.T) {
 	for seed := range seeds.All(t, uint64(400)) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -107,7 +107,7 @@ func noImages(context.Context, ImageQuery) (ImageProcess, error) {
 	return ImageProcess{}, errors.New("no registry")
 }
 
-// damage writes the object from into to, but for some parts.
+// damage writes the object from into to, without some of its parts.
 func damage(t *testing.T, r *rand.Rand, from, to any) {
 	t.Helper()
 	text, err := json.Marshal(from)
@@ -127,7 +127,7 @@ func damage(t *testing.T, r *rand.Rand, from, to any) {
 	}
 }
 
-// thinned is the tree without one part in thirty.
+// thinned returns the tree without one part in thirty.
 func thinned(r *rand.Rand, tree any) any {
 	switch node := tree.(type) {
 	case map[string]any:

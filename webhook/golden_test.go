@@ -28,7 +28,8 @@ func TestGoldenJob(t *testing.T) {
 	golden.File(t, "testdata/job.admitted.yaml", said(out)+asYAML(t, out.Object))
 }
 
-// TestMemoryThatExceedsTheJobs: who asks for little is told what is added; standbys are counted once per pod.
+// TestMemoryThatExceedsTheJobs: a user whose pods request less memory than is added gets a warning with the amount. Standbys are counted
+// once per pod.
 func TestMemoryThatExceedsTheJobs(t *testing.T) {
 	small := trainer(func(c *corev1.Container) {
 		c.Resources = corev1.ResourceRequirements{
@@ -41,7 +42,7 @@ func TestMemoryThatExceedsTheJobs(t *testing.T) {
 	}
 }
 
-// TestMemoryThatKueueDoesNotCount: said with the number, where there is a queue and memory to be counted.
+// TestMemoryThatKueueDoesNotCount: a Job in a queue of Kueue gets a warning with the memory that Kueue does not count, if memory is added.
 func TestMemoryThatKueueDoesNotCount(t *testing.T) {
 	queued := func(j *batchv1.Job) { j.Labels = setKey(j.Labels, queueKey, "team-a") }
 	nothingSet := trainer(func(c *corev1.Container) { c.Resources = corev1.ResourceRequirements{} })

@@ -27,7 +27,7 @@ const (
 	PathLeaving = "/leaving-pods"
 )
 
-// Pods handles the admission of pods. It reads config in each call, for the pod's namespace, because certificates are renewed.
+// Pods handles the admission of pods. Pods reads config in each call, for the pod's namespace, because certificates are renewed.
 func Pods(config func(ctx context.Context, namespace string) (Config, error)) admission.Handler {
 	return admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
 		cfg, err := config(ctx, req.Namespace)
@@ -94,8 +94,8 @@ func Jobs(cluster Cluster) admission.Handler {
 	})
 }
 
-// gatherFacts gathers the facts about an object. It reads an image if the object leaves a command to it, unless was, the object before a
-// change, holds the command already.
+// gatherFacts gathers the facts about an object. gatherFacts reads an image if the object leaves a command to the image, unless was, the
+// object before a change, holds the command already.
 func (c Cluster) gatherFacts(ctx context.Context, o, was *subject, namespace string) (f Facts) {
 	if c.Minor != nil {
 		f.Minor = c.Minor(ctx)
@@ -133,7 +133,7 @@ func (c Cluster) readImages(ctx context.Context, o, was *subject, namespace stri
 				continue
 			}
 		}
-		query.Namespace = namespace // the object's own may be empty yet
+		query.Namespace = namespace // the namespace in the object itself may still be empty
 		key := fmt.Sprintf("%q", query)
 		image, is := read[key]
 		if !is {

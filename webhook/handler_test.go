@@ -33,7 +33,7 @@ func request(operation admissionv1.Operation, obj, old runtime.RawExtension) adm
 		UID: "1", Operation: operation, Kind: metav1.GroupVersionKind{Group: "batch", Version: "v1", Kind: "Job"}, Name: "llama", Object: obj, OldObject: old}}
 }
 
-// applied is the object after the response's patch.
+// applied returns the object after the patch of a response.
 func applied(t *testing.T, before []byte, r admission.Response) []byte {
 	t.Helper()
 	if !r.Allowed {
@@ -73,7 +73,7 @@ func TestPatchIsTheMutation(t *testing.T) {
 	}
 }
 
-// TestFieldsOfNewerServersStay: what this build does not know must come back untouched and in its place.
+// TestFieldsOfNewerServersStay: fields that this version does not know stay unchanged and in their place.
 func TestFieldsOfNewerServersStay(t *testing.T) {
 	in := raw(t, podOf(admitted(t, job(t, podSpec(func(s *corev1.PodSpec) {
 		s.InitContainers = []corev1.Container{{Name: "first"}, {Name: "second"}}
@@ -119,7 +119,7 @@ func TestRefusalNamesTheField(t *testing.T) {
 	}
 }
 
-// TestRefusalIsReadable: who writes a value of a quarter of a megabyte still sees what is wrong with it.
+// TestRefusalIsReadable: for a value of a quarter of a megabyte the error still shows what is wrong.
 func TestRefusalIsReadable(t *testing.T) {
 	in := raw(t, job(t, annotate("holdfast.dev/state-size", strings.Repeat("9", 250_000))))
 	r := Jobs(Cluster{}).Handle(context.Background(), request(admissionv1.Create, in, runtime.RawExtension{}))
@@ -153,7 +153,7 @@ func TestRubbishIsRefused(t *testing.T) {
 	}
 }
 
-// TestAnotherKindHasTheGang: the pods of two objects of one name would have the label of one gang.
+// TestAnotherKindHasTheGang: a second object of the same name is refused, because the pods of both would have the label of one gang.
 func TestAnotherKindHasTheGang(t *testing.T) {
 	plain := func(j *batchv1.Job) { j.Annotations = map[string]string{"a": "b"} }
 	for name, c := range map[string]struct {

@@ -120,7 +120,7 @@ func (p ImageProcess) into(c *corev1.Container) {
 	}
 }
 
-// unread is why the image's command is unknown although it was needed.
+// unread returns the reason why the image's command, which the webhook needs, is unknown.
 func (i Image) unread() error {
 	if i.Process != nil && len(i.Process.Entrypoint)+len(i.Process.Cmd) == 0 {
 		return errors.New("it has neither ENTRYPOINT nor CMD")

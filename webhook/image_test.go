@@ -19,13 +19,13 @@ import (
 	"holdfast.dev/holdfast/internal/golden"
 )
 
-// readAs is what was learnt about the image.
+// readAs returns facts with this content of the image.
 func readAs(entrypoint, cmd []string) Facts {
 	p := &ImageProcess{Image: "example.com/trainer@sha256:" + strings.Repeat("0", 64), Entrypoint: entrypoint, Cmd: cmd}
 	return Facts{Images: map[string]Image{v1alpha1.RoleWorker: {Process: p}}}
 }
 
-// bare is a training container without a command.
+// bare makes the training container have no command.
 func bare(args ...string) func(*batchv1.Job) {
 	return trainer(func(c *corev1.Container) { c.Command, c.Args = nil, args })
 }
@@ -91,7 +91,7 @@ func TestImageRefusals(t *testing.T) {
 	golden.File(t, "testdata/image.txt", b.String())
 }
 
-// TestImageIsAskedFor: by whom it is pulled, once per Job, and for no Job that names its command.
+// TestImageIsAskedFor: an image is read once per Job, with the credentials of the Job's pods, and not for a Job that names its command.
 func TestImageIsAskedFor(t *testing.T) {
 	var asked []ImageQuery
 	images := func(_ context.Context, q ImageQuery) (ImageProcess, error) {
@@ -130,7 +130,7 @@ func TestImageIsAskedFor(t *testing.T) {
 	if !reflect.DeepEqual(asked, []ImageQuery{want, want}) {
 		t.Errorf("asked %+v", asked)
 	}
-	// One that waits yet is opted in by a change, which can touch its template's annotations and no more.
+	// A suspended Job is opted in by a change, which may only touch the annotations of its template.
 	asked = nil
 	waits := func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }
 	after := handle(job(t, bare(), waits), raw(t, job(t, bare(), waits, func(j *batchv1.Job) { j.Annotations = nil })))
@@ -138,7 +138,7 @@ func TestImageIsAskedFor(t *testing.T) {
 		len(after.Spec.Template.Spec.Containers[0].Command) > 0 {
 		t.Errorf("asked %+v, template %v", asked, after.Spec.Template.Annotations)
 	}
-	// What it was stamped with serves its further changes, also of one that names its file's keys alone.
+	// Later changes of the Job use the stamp on its template, also a change that only has the keys of the user's file.
 	stamp := after.Spec.Template.Annotations[v1alpha1.AnnotationImageCommand]
 	other := func(j *batchv1.Job) {
 		j.Spec.Template.Spec.NodeSelector = map[string]string{corev1.LabelArchStable: "arm64"}

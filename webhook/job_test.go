@@ -206,7 +206,7 @@ func TestJobRefusals(t *testing.T) {
 	golden.File(t, "testdata/refusals.txt", b.String())
 }
 
-// variable sets one of the trainer's.
+// variable sets a variable of the training container.
 func variable(name, value string) func(*batchv1.Job) {
 	return trainer(func(c *corev1.Container) { c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: value}) })
 }
@@ -300,7 +300,7 @@ func TestJobAdmissionIsIdempotent(t *testing.T) {
 	}
 }
 
-// TestPinsStayOffTheTemplate: pods would carry for ever what their Job says now.
+// TestPinsStayOffTheTemplate: pins are not written to the template, because pods would keep the pins of the time when they were created.
 func TestPinsStayOffTheTemplate(t *testing.T) {
 	got := admitted(
 		t,
@@ -388,7 +388,7 @@ func TestJobUpdates(t *testing.T) {
 	}
 }
 
-// TestReplacementPolicy: the API server writes TerminatingOrFailed where none is named, before it asks us.
+// TestReplacementPolicy: if a Job names no replacement policy, the API server writes TerminatingOrFailed before it calls the webhook.
 func TestReplacementPolicy(t *testing.T) {
 	other := func(j *batchv1.Job) { j.Spec.PodReplacementPolicy = ptr.To(batchv1.TerminatingOrFailed) }
 	for name, c := range map[string]struct {
@@ -419,8 +419,8 @@ func TestReplacementPolicy(t *testing.T) {
 	}
 }
 
-// TestCommandsRestartedWhole: a command that plainly starts its processes itself is warned of; what may start a launcher
-// that is served is not.
+// TestCommandsRestartedWhole: a command that certainly starts its processes itself gets a warning. A command that may start a supported
+// launcher gets none.
 func TestCommandsRestartedWhole(t *testing.T) {
 	python, itself := "starts Python without a launcher: unless the program starts one itself, each pod is one rank", " starts its processes itself, without holdfast"
 	for line, want := range map[string]string{
@@ -445,7 +445,8 @@ func ofPods(n int32) func(*batchv1.Job) {
 	return func(j *batchv1.Job) { j.Spec.Parallelism, j.Spec.Completions = ptr.To(n), ptr.To(n) }
 }
 
-// TestGangsOfANamespaceAreBounded: a Job that is opted in, acted on or observed, is refused where the namespace is full; others are not.
+// TestGangsOfANamespaceAreBounded: in a namespace that is full a Job that opts in, also one that is only observed, is refused. Other Jobs
+// are not.
 func TestGangsOfANamespaceAreBounded(t *testing.T) {
 	plain := func(j *batchv1.Job) { j.Annotations = map[string]string{"a": "b"} }
 	for name, c := range map[string]struct {

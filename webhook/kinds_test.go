@@ -55,7 +55,7 @@ func objectFrom(t testing.TB, text string) (kinds.Kind, *unstructured.Unstructur
 	return kind, obj
 }
 
-// podsOf are the pods that the kind's controller makes of an object, as far as admission reads them.
+// podsOf returns the pods that the kind's controller creates for an object, as far as admission reads them.
 func podsOf(kind kinds.Kind, obj *unstructured.Unstructured) (pods []*corev1.Pod) {
 	read, _ := kind.Read(obj)
 	for i := range read.Roles {
@@ -102,13 +102,13 @@ func owned(p *corev1.Pod, kind kinds.Kind, obj *unstructured.Unstructured, at ki
 	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: api, Kind: gvk.Kind, Name: name, UID: uid, Controller: ptr.To(true)}}
 }
 
-// ofNginx is what the image of an example starts.
+// ofNginx has the command of the image in the examples.
 var ofNginx = Facts{Minor: 37, Images: map[string]Image{"default-nginx": {
 	Process: &ImageProcess{Image: "nginx@sha256:0", Entrypoint: []string{"/docker-entrypoint.sh"}, Cmd: []string{"nginx"}},
 }}}
 
-// TestKinds admits an object of each kind, and the pods that its controller makes: each has a slot of its own, those of a role that ends
-// before training starts stay as they are.
+// TestKinds admits an object of each kind and the pods that its controller creates. Each pod gets a slot of its own. Pods of a role that
+// ends before training starts are not changed.
 func TestKinds(t *testing.T) {
 	golden.Each(t, "testdata/kinds/*.yaml", func(t *testing.T, file, text string) {
 		kind, obj := objectFrom(t, text)
@@ -141,7 +141,7 @@ func TestKinds(t *testing.T) {
 	})
 }
 
-// admittedPod admits a pod, and prints what makes it a member.
+// admittedPod admits a pod, and prints what makes the pod a member.
 func admittedPod(t *testing.T, b *strings.Builder, p *corev1.Pod, obj *unstructured.Unstructured) (slot int, member bool) {
 	t.Helper()
 	out := MutatePod(t.Context(), p, config)
@@ -171,7 +171,7 @@ func admittedPod(t *testing.T, b *strings.Builder, p *corev1.Pod, obj *unstructu
 	return slot, true
 }
 
-// edited is an object with fields of it written: the path of each, with dots between, and the value as YAML.
+// edited returns an object with changed fields: the path of each, with dots between, and the value as YAML.
 func edited(t testing.TB, obj *unstructured.Unstructured, edits ...string) *unstructured.Unstructured {
 	t.Helper()
 	obj = obj.DeepCopy()
@@ -210,7 +210,7 @@ func edited(t testing.TB, obj *unstructured.Unstructured, edits ...string) *unst
 	return obj
 }
 
-// Where keys stand in the examples.
+// Paths of keys in the examples.
 const (
 	onObject    = "metadata annotations holdfast.dev/"
 	onTask      = "spec tasks 0 template metadata annotations holdfast.dev/"
@@ -222,7 +222,7 @@ const (
 	worker      = "spec pytorchReplicaSpecs Worker template spec containers 0 "
 )
 
-// TestRefusalsOfKinds: each names the field and the remedy.
+// TestRefusalsOfKinds: each refusal names the field and the remedy.
 func TestRefusalsOfKinds(t *testing.T) {
 	var b strings.Builder
 	for _, c := range []struct {
@@ -266,7 +266,7 @@ func TestRefusalsOfKinds(t *testing.T) {
 	golden.File(t, "testdata/refusals-kinds.txt", b.String())
 }
 
-// TestRolesWithOtherCommands: roles are refused only where both commands plainly tell how they start ranks.
+// TestRolesWithOtherCommands: roles with different commands are refused only if both commands show how they start ranks.
 func TestRolesWithOtherCommands(t *testing.T) {
 	for _, commands := range [][2]string{
 		{"[torchrun, a.py]", "[python3, -m, torch.distributed.run, b.py]"},
@@ -285,7 +285,7 @@ func TestRolesWithOtherCommands(t *testing.T) {
 	}
 }
 
-// TestKindsThatAreNotOptedIn are not touched, whatever they hold.
+// TestKindsThatAreNotOptedIn: objects that are not opted in are not changed, whatever their content is.
 func TestKindsThatAreNotOptedIn(t *testing.T) {
 	for name, edits := range map[string][]string{
 		"volcano-pytorch":   {onObject + "enabled", `"false"`, "spec tasks", "many"},
@@ -307,8 +307,8 @@ func TestKindsThatAreNotOptedIn(t *testing.T) {
 	}
 }
 
-// TestChangesOfKinds: an object that exists keeps its pods and its settings, and what a file that is applied again does not have is written
-// again.
+// TestChangesOfKinds: an existing object keeps its pods and its settings. What admission had written, and a file that is applied again does
+// not have, is written again.
 func TestChangesOfKinds(t *testing.T) {
 	var b strings.Builder
 	for _, c := range []struct {
@@ -354,7 +354,7 @@ func TestChangesOfKinds(t *testing.T) {
 	golden.File(t, "testdata/updates-kinds.txt", b.String())
 }
 
-// TestStampsAreWrittenAgain: kubectl replace writes the user's own file.
+// TestStampsAreWrittenAgain: kubectl replace sends the user's own file, without the stamps. They are written again.
 func TestStampsAreWrittenAgain(t *testing.T) {
 	files, err := filepath.Glob("testdata/kinds/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -375,7 +375,7 @@ func TestStampsAreWrittenAgain(t *testing.T) {
 	}
 }
 
-// TestExportedKinds: what admission wrote into an object is written for its new name, size and settings.
+// TestExportedKinds: what admission wrote into an object is adapted to its new name, size and settings.
 func TestExportedKinds(t *testing.T) {
 	for name, edits := range map[string][]string{
 		"volcano-pytorch":    {"metadata name", "second", "spec tasks 0 replicas", "7"},
@@ -391,8 +391,8 @@ func TestExportedKinds(t *testing.T) {
 	}
 }
 
-// TestRequestsOfKinds: the answer to a request writes the metadata of the templates alone, an image that several roles have is read once,
-// and no other kind is answered.
+// TestRequestsOfKinds: the patch of a response changes only the metadata of the templates. An image that several roles use is read once.
+// Requests of other kinds are not handled.
 func TestRequestsOfKinds(t *testing.T) {
 	_, obj := example(t, "pytorchjob-simple")
 	const command = "spec pytorchReplicaSpecs %s template spec containers 0 command"
@@ -425,7 +425,7 @@ func TestRequestsOfKinds(t *testing.T) {
 	}
 }
 
-// TestLimitsOfKinds: what a namespace allows is compared with each role's pods, and with those of all roles together.
+// TestLimitsOfKinds: the namespace's limits are compared with the pods of each role, and with the pods of all roles together.
 func TestLimitsOfKinds(t *testing.T) {
 	kind, obj := example(t, "jobset-roles")
 	worker := `[{name: worker, image: trainer, command: [torchrun, train.py], resources: {limits: {memory: 1Gi, cpu: "1"}}}]`

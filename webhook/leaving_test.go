@@ -18,8 +18,8 @@ import (
 	"holdfast.dev/holdfast/internal/kinds"
 )
 
-// TestLeavingPodsAreHidden: before a pod is deleted that its job's controller would count as failed then, it loses the label by which that
-// finds it. Nothing is refused, and no other pod is touched.
+// TestLeavingPodsAreHidden: a pod is being deleted whose job's controller would count that as a failure. First it loses the label by which
+// that controller finds it. Nothing is refused, and no other pod is changed.
 func TestLeavingPodsAreHidden(t *testing.T) {
 	eviction := func(o *metav1.DeleteOptions) runtime.RawExtension {
 		text, err := json.Marshal(policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "p"}, DeleteOptions: o})
@@ -82,7 +82,7 @@ func TestLeavingPodsAreHidden(t *testing.T) {
 			budget("by-ours", map[string]string{"budget": "ours", v1alpha1.LabelGang: "g"}),
 		).Build()
 		if c.request.Namespace = "ns"; c.request.Operation == admissionv1.Delete {
-			c.request.OldObject = raw(t, pod) // of a collection the request has no name
+			c.request.OldObject = raw(t, pod) // the request of a deletion of a collection has no name
 		} else {
 			c.request.Name = "p"
 		}

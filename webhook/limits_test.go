@@ -41,7 +41,7 @@ func quota(used corev1.ResourceList, scopes []corev1.ResourceQuotaScope, hard ..
 	}
 }
 
-// TestPodsThatTheNamespaceRefuses: each of two pods asks for 1 CPU, 1 GiB and 962 MiB that are added, and 2 GPUs.
+// TestPodsThatTheNamespaceRefuses: each of two pods requests 1 CPU, 2 GPUs and 1 GiB, to which 962 MiB are added.
 func TestPodsThatTheNamespaceRefuses(t *testing.T) {
 	of := func(kind corev1.LimitType, min, max, ratio corev1.ResourceList) Limits {
 		return ranged(corev1.LimitRangeItem{Type: kind, Min: min, Max: max, MaxLimitRequestRatio: ratio})
@@ -93,7 +93,7 @@ func TestPodsThatTheNamespaceRefuses(t *testing.T) {
 	}
 }
 
-// TestInstallFits: the init container takes what LimitRanges admit, and the pod stays of its quality of service.
+// TestInstallFits: the init container requests what LimitRanges admit, and the pod keeps its QoS class.
 func TestInstallFits(t *testing.T) {
 	item := corev1.LimitRangeItem{
 		Type:                 corev1.LimitTypeContainer,

@@ -9,7 +9,8 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// TestPodsOnTheirNodesNetwork reach the coordinator by its Service's addresses, and keep to the ports that their user allows.
+// TestPodsOnTheirNodesNetwork: pods on their node's network reach the coordinator by the addresses of its Service, and use only the ports
+// that their user allows.
 func TestPodsOnTheirNodesNetwork(t *testing.T) {
 	dual := config
 	dual.CoordinatorAddresses = []string{"10.96.0.7", "fd00::7"}
@@ -19,7 +20,7 @@ func TestPodsOnTheirNodesNetwork(t *testing.T) {
 		t.Fatal(said(out))
 	}
 	again := dual
-	again.CoordinatorAddresses = []string{"10.96.0.8"} // the Service was made anew between two calls for one pod
+	again.CoordinatorAddresses = []string{"10.96.0.8"} // the Service was created again between two calls for one pod
 	if out = MutatePod(t.Context(), out.Object, again); len(out.Errors) > 0 {
 		t.Fatal(said(out))
 	}

@@ -19,7 +19,7 @@ import (
 	"holdfast.dev/holdfast/internal/kinds"
 )
 
-// config is an installation with everything set.
+// config is an installation in which every option is set.
 var config = Config{
 	AgentImage:    "holdfast.dev/holdfast-agent:test",
 	Coordinator:   "holdfast-coordinator.holdfast-system.svc:7443",
@@ -63,12 +63,12 @@ func podSpec(f func(*corev1.PodSpec)) func(*batchv1.Job) {
 	return func(j *batchv1.Job) { f(&j.Spec.Template.Spec) }
 }
 
-// storage has the Job copy to a claim.
+// storage makes the Job copy its steps to a claim.
 func storage(claim string) func(*batchv1.Job) {
 	return annotate(v1alpha1.AnnotationStorageClaim, claim)
 }
 
-// objectOf is a Job as the handlers read it.
+// objectOf returns a Job as the handlers read it.
 func objectOf(j *batchv1.Job) *unstructured.Unstructured {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(j)
 	if err != nil {
@@ -82,7 +82,7 @@ func objectOf(j *batchv1.Job) *unstructured.Unstructured {
 func typed(out Outcome[*unstructured.Unstructured]) Outcome[*batchv1.Job] {
 	j := &batchv1.Job{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(out.Object.Object, j); err != nil {
-		panic(err) // it was a Job before
+		panic(err) // the object was a Job before
 	}
 	return Outcome[*batchv1.Job]{Object: j, Warnings: out.Warnings, Errors: out.Errors}
 }
@@ -106,7 +106,7 @@ func checkJobUpdate(
 	return now.mutate(ctx, was, facts)
 }
 
-// createJob admits a batch Job that is created.
+// createJob admits the creation of a batch Job.
 func createJob(ctx context.Context, j *batchv1.Job, facts Facts) Outcome[*batchv1.Job] {
 	return typed(mutateJob(ctx, kinds.BatchJob{}, objectOf(j), facts))
 }
@@ -116,7 +116,7 @@ func changeJob(ctx context.Context, old, in *batchv1.Job, facts Facts) Outcome[*
 	return typed(checkJobUpdate(ctx, kinds.BatchJob{}, objectOf(old), objectOf(in), facts))
 }
 
-// podOf is the pod that the Job controller makes of the Job.
+// podOf returns the pod that the Job controller creates for the Job.
 func podOf(j *batchv1.Job) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: *j.Spec.Template.ObjectMeta.DeepCopy(), Spec: *j.Spec.Template.Spec.DeepCopy()}
 	p.GenerateName = j.Name + "-0-"
@@ -147,7 +147,7 @@ func injected(t testing.TB, j *batchv1.Job) *corev1.Pod {
 	return out.Object
 }
 
-// said is what an outcome tells people, one line each.
+// said returns the messages of an outcome, one per line.
 func said[T any](out Outcome[T]) string {
 	var b strings.Builder
 	for _, e := range out.Errors {

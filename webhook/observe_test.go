@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// An observed Job is marked and otherwise left alone, whatever its shape; so are its pods.
+// An observed Job is marked and otherwise unchanged, whatever its shape. So are its pods.
 func TestObservedIsLeftAlone(t *testing.T) {
 	for name, change := range map[string]func(*batchv1.Job){
 		"as it is":    func(*batchv1.Job) {},
@@ -48,7 +48,7 @@ func TestObservedIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestObserveOnly: while Holdfast observes only, a Job that asks for more is observed, and its user is told.
+// TestObserveOnly: while Holdfast runs with --observe-only, a Job that requests more is observed, and its user gets a warning.
 func TestObserveOnly(t *testing.T) {
 	for name, change := range map[string]func(*batchv1.Job){
 		"says nothing":    func(*batchv1.Job) {},

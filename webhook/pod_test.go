@@ -37,7 +37,7 @@ func TestInjectedPodPassesTheRestrictedProfile(t *testing.T) {
 	}
 }
 
-// Autoscalers take no node from under a gang, unless its user says that they may.
+// Autoscalers remove no node of a gang's pods, unless the user allows that.
 func TestAutoscalersLeaveTheNodesOfAGang(t *testing.T) {
 	for name, c := range map[string]struct{ own, want map[string]string }{
 		"unset":     {nil, map[string]string{doNotDisruptKey: "true", safeToEvictKey: "false"}},
@@ -59,7 +59,7 @@ func TestAutoscalersLeaveTheNodesOfAGang(t *testing.T) {
 	}
 }
 
-// Pods of a gang that asks for nodes as a whole say so to the autoscaler, unless they consume another's request.
+// The pods of a gang that requests nodes as a whole name the request for the autoscaler, unless they use another request.
 func TestPodsConsumeTheRequestOfTheirGang(t *testing.T) {
 	const theirs = "cluster-autoscaler.kubernetes.io/consume-provisioning-request"
 	class := annotate(v1alpha1.AnnotationProvisioningClass, "queued-provisioning.gke.io")
@@ -108,7 +108,7 @@ func TestPodsThatAreNotTouched(t *testing.T) {
 	}
 }
 
-// A pod of a PodGroup, which is placed and no more, may say what it asks of the fabric.
+// A pod of a PodGroup of another API may have annotations on the fabric.
 func TestPodsOfGroups(t *testing.T) {
 	pod := func(scheduler string, annotations map[string]string) *corev1.Pod {
 		return &corev1.Pod{
@@ -179,7 +179,7 @@ func TestPodRefusals(t *testing.T) {
 	}
 }
 
-// TestOtherKindsAreNamed: who reads why a pod is not created learns whose template has the annotation.
+// TestOtherKindsAreNamed: the reason why a pod is not created names the object whose template has the annotation.
 func TestOtherKindsAreNamed(t *testing.T) {
 	pod := podOf(admitted(t, job(t)))
 	pod.Labels, pod.Annotations = nil, map[string]string{v1alpha1.AnnotationEnabled: "true"}
@@ -189,7 +189,7 @@ func TestOtherKindsAreNamed(t *testing.T) {
 	}
 }
 
-// TestIndexesAreSlots: a pod has its Job's index as its slot, and none has a slot that its gang does not have.
+// TestIndexesAreSlots: a pod's slot is its index in the Job. No pod has a slot that its gang does not have.
 func TestIndexesAreSlots(t *testing.T) {
 	for index, want := range map[string]bool{"0": true, "1": true, "2": false, "-1": false, "01": false, "+1": false, "x": false, "": false, "99999999999999999999": false} {
 		pod := podOf(admitted(t, job(t)))
@@ -210,8 +210,8 @@ func TestIndexesAreSlots(t *testing.T) {
 	}
 }
 
-// TestOnlyAdmissionNamesTheJob: no container says that its pod was made for another job, neither in a Job nor in a pod that looks as if
-// it was injected before.
+// TestOnlyAdmissionNamesTheJob: no container can claim that its pod was created for another job, neither in a Job nor in a pod that looks
+// injected.
 func TestOnlyAdmissionNamesTheJob(t *testing.T) {
 	variable := corev1.EnvVar{Name: membership.JobVariable, Value: "another"}
 	side := func(j *batchv1.Job) {
@@ -294,8 +294,7 @@ func envOf(pod *corev1.Pod, name string) string {
 	return ""
 }
 
-// TestInjectionTwice: as the API server calls again after other webhooks, among them such that change
-// what we added or what we counted.
+// TestInjectionTwice: the API server calls the webhook again after other webhooks. Some of these change what Holdfast added or counted.
 func TestInjectionTwice(t *testing.T) {
 	for name, between := range map[string]func(*corev1.Pod){
 		"nothing between": func(*corev1.Pod) {},
@@ -345,7 +344,7 @@ func TestInjectionTwice(t *testing.T) {
 	}
 }
 
-// TestRandomPods holds every kind of pod against what injection promises.
+// TestRandomPods checks the rules of injection for random pods.
 func TestRandomPods(t *testing.T) {
 	for seed := range seeds.All(t, uint64(500)) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -365,7 +364,7 @@ func TestRandomPods(t *testing.T) {
 	}
 }
 
-// promises checks what must hold between a pod and the same pod injected.
+// promises checks the rules that must hold between a pod and the same pod injected.
 func promises(before, after *corev1.Pod) error {
 	if b, a := qosClass(&before.Spec), qosClass(&after.Spec); a != b {
 		return fmt.Errorf("QoS class %s became %s", b, a)
@@ -397,7 +396,7 @@ func promises(before, after *corev1.Pod) error {
 	return sameMemory(before, after)
 }
 
-// sameMemory checks that memory was added where it was set and nowhere else, as the annotation says.
+// sameMemory checks that memory was added where the annotation says so, and nowhere else.
 func sameMemory(before, after *corev1.Pod) error {
 	trains := before.Annotations[v1alpha1.AnnotationContainer]
 	for i := range before.Spec.Containers {
@@ -417,7 +416,7 @@ func sameMemory(before, after *corev1.Pod) error {
 	return nil
 }
 
-// randomJob is a Job with resources, containers and security settings of every kind.
+// randomJob returns a Job with random resources, containers and security settings.
 func randomJob(t *testing.T, r *rand.Rand) *batchv1.Job {
 	list := func() corev1.ResourceList {
 		l := corev1.ResourceList{}
@@ -495,7 +494,7 @@ func TestInstallRunsAsTheTrainerDoesButNeverAsRoot(t *testing.T) {
 	}
 }
 
-// TestPrivateRegistries: the agent's image is pulled with the installation's secrets, beside those that the pod has.
+// TestPrivateRegistries: the agent's image is pulled with the secrets of the installation, in addition to those of the pod.
 func TestPrivateRegistries(t *testing.T) {
 	cfg := config
 	cfg.PullPolicy, cfg.PullSecrets = corev1.PullAlways, []string{"registry", "mirror"}

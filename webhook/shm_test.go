@@ -13,7 +13,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// withoutShm takes the mount at /dev/shm off the trainer.
+// withoutShm removes the mount at /dev/shm from the training container.
 func withoutShm(j *batchv1.Job) {
 	j.Spec.Template.Spec.Containers[0].VolumeMounts = nil
 }
@@ -94,7 +94,7 @@ func TestSharedMemory(t *testing.T) {
 	}
 }
 
-// TestOwnSharedMemory: the agent removes what ranks leave in /dev/shm only where no other container has the same.
+// TestOwnSharedMemory: the agent removes files that ranks leave in /dev/shm only if no other container shares it.
 func TestOwnSharedMemory(t *testing.T) {
 	sidecar := func(mounts ...corev1.VolumeMount) func(*batchv1.Job) {
 		return podSpec(func(s *corev1.PodSpec) {
@@ -131,7 +131,7 @@ func TestOwnSharedMemory(t *testing.T) {
 		}
 	}
 	pod := injected(t, job(t, withoutShm, off))
-	// by another webhook, after which ours is asked again
+	// Another webhook adds a container. Then Holdfast's webhook is called again.
 	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "proxy", Image: "proxy"})
 	out := MutatePod(t.Context(), pod, config)
 	if len(out.Errors) > 0 {

@@ -13,15 +13,15 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// pagesOfOurs speak of variables between our own parts, and of those of development.
+// pagesOfOurs are pages on variables between parts of Holdfast, and on variables of development.
 var pagesOfOurs = []string{"architecture.md", "dev-cluster.md", "benchmarks.md", "recovery.md"}
 
-// ofRanks are variables that pages for users name because a rank has them.
+// ofRanks are variables that pages for users name because ranks have them.
 var ofRanks = []string{"HOLDFAST_TOPOLOGY_DOMAIN", "HOLDFAST_STANDBY_FD", "HOLDFAST_ERROR_FILE", "HOLDFAST_PAGE", "HOLDFAST_LOOKS", "HOLDFAST_LOCAL_RANK",
 	"HOLDFAST_ROOT"}
 
-// TestVariablesThatPagesName: what a page for users has people set is admitted, with the value that it names; what it does
-// not is known to be ours.
+// TestVariablesThatPagesName: a variable that a page tells users to set is admitted, with the value on the page. Each other variable on a
+// page is listed here as Holdfast's own.
 func TestVariablesThatPagesName(t *testing.T) {
 	pages, err := filepath.Glob("../docs/*.md")
 	if err != nil || len(pages) < 15 {
@@ -62,7 +62,7 @@ func TestVariablesThatPagesName(t *testing.T) {
 	}
 }
 
-// TestOurVariables: of what injection writes people may set nothing, and a value that is known later is left to its reader.
+// TestOurVariables: users may set no variable that injection writes. A value that is only known later is not checked here.
 func TestOurVariables(t *testing.T) {
 	for _, e := range injected(t, job(t, storage("ckpt"))).Spec.Containers[0].Env {
 		if e.Name != "LR" && (!settings.IsOurVariable(e.Name) || slices.Contains(settings.Variables(), e.Name)) {

@@ -19,10 +19,10 @@ func onVersion(minor int) Config {
 	return c
 }
 
-// onFailure has the kubelet restart containers.
+// onFailure makes the kubelet restart containers.
 func onFailure(j *batchv1.Job) { j.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyOnFailure }
 
-// failurePolicy has one rule for an exit code of the training container.
+// failurePolicy adds one rule for an exit code of the training container.
 func failurePolicy(action batchv1.PodFailurePolicyAction, code int32) func(*batchv1.Job) {
 	return func(j *batchv1.Job) {
 		j.Spec.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{Action: action,
@@ -30,8 +30,7 @@ func failurePolicy(action batchv1.PodFailurePolicyAction, code int32) func(*batc
 	}
 }
 
-// TestRestartRules: a container that dies whole is started again in its pod, where the API has that and the user did
-// not rule it.
+// TestRestartRules: a container that is killed whole is restarted in its pod, if the API server supports that and the user set no rule.
 func TestRestartRules(t *testing.T) {
 	own := trainer(func(c *corev1.Container) { c.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyNever) })
 	for name, c := range map[string]struct {
@@ -55,7 +54,7 @@ func TestRestartRules(t *testing.T) {
 			!equality.Semantic.DeepEqual(out.Object, twice.Object) {
 			t.Errorf("%s: injecting twice differs: %s", name, said(twice))
 		}
-		// A server that is upgraded between two calls for one pod makes no other pod of it.
+		// An API server that is upgraded between two calls for one pod does not change the pod.
 		if later := MutatePod(t.Context(), out.Object, onVersion(34)); len(later.Errors) > 0 ||
 			!equality.Semantic.DeepEqual(out.Object, later.Object) {
 			t.Errorf("%s: another version undoes it: %s", name, said(later))
@@ -64,8 +63,7 @@ func TestRestartRules(t *testing.T) {
 	golden.File(t, "testdata/pod.restart-rules.yaml", asYAML(t, MutatePod(t.Context(), podOf(admitted(t, job(t))), onVersion(35)).Object))
 }
 
-// TestIgnoreKills: whatever the API server's version and the nodes' kubelets, what is not the training's own failure is not counted against
-// the Job.
+// TestIgnoreKills: whatever the versions of the API server and the kubelets are, only failures of the training count against the Job.
 func TestIgnoreKills(t *testing.T) {
 	named := annotate(corev1.LastAppliedConfigAnnotation, `{"spec":{"podReplacementPolicy":"TerminatingOrFailed"}}`)
 	other := func(j *batchv1.Job) {
@@ -96,7 +94,7 @@ func TestIgnoreKills(t *testing.T) {
 	}
 }
 
-// TestIgnoreKillsAtCreationAlone: the API server takes no change of a Job's failure policy, also not of one that waits.
+// TestIgnoreKillsAtCreationAlone: the API server accepts no change of a Job's failure policy, not even for a suspended Job.
 func TestIgnoreKillsAtCreationAlone(t *testing.T) {
 	waits := func(j *batchv1.Job) { j.Spec.Suspend = ptr.To(true) }
 	plain := func(j *batchv1.Job) { j.Annotations = nil }

@@ -73,8 +73,8 @@ const (
 	AnnotationBlockSize = Prefix + "block-size"
 	// AnnotationSpares is the number of nodes that stay free in each used domain, for replacements of pods.
 	AnnotationSpares = Prefix + "spares"
-	// AnnotationProvisioningClass is the class of a ProvisioningRequest. Holdfast creates the request for all pods of a gang that is
-	// refused for lack of room. Absent: none is created.
+	// AnnotationProvisioningClass is the class of a ProvisioningRequest. While a gang is refused for
+	// lack of room, Holdfast creates a request for its pods that lack room. Absent: none is created.
 	AnnotationProvisioningClass = Prefix + "provisioning-class"
 	// AnnotationWholeNodes ("true" or "false", the default) requests nodes without other jobs' pods.
 	AnnotationWholeNodes = Prefix + "whole-nodes"

@@ -67,7 +67,7 @@ func TestCkptAnswersAboutItsJobAlone(t *testing.T) {
 	}
 }
 
-// TestVerifyEndsWithItsInput: once the caller is gone, verify stops in the middle of a file that would take hours.
+// TestVerifyEndsWithItsInput: when the caller has ended, verify stops in the middle of a file that would take hours.
 func TestVerifyEndsWithItsInput(t *testing.T) {
 	claim := t.TempDir()
 	dir := filepath.Join(claim, "train-uid", format.GenerationFolder(1))

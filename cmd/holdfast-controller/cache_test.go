@@ -10,7 +10,7 @@ import (
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 )
 
-// TestTheCacheKeepsLittleOfJobs: the cache holds every Job of the cluster, most of which do not use Holdfast.
+// TestTheCacheKeepsLittleOfJobs: the cache has every Job of the cluster, most of which do not use Holdfast. So it stores little of each.
 func TestTheCacheKeepsLittleOfJobs(t *testing.T) {
 	o := managerOptions(defaults(), func(*tls.Config) {}, ctrlwebhook.NewServer(ctrlwebhook.Options{}))
 	for kind, by := range o.Cache.ByObject {

@@ -17,7 +17,7 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// reviews returns an API server that knows two tokens; the owner of one of them may read metrics.
+// reviews returns an API server that knows two tokens. The account of one of them may read metrics.
 func reviews(t *testing.T) *rest.Config {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -47,7 +47,7 @@ func reviews(t *testing.T) *rest.Config {
 	return &rest.Config{Host: s.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
 }
 
-// TestMetricsAreForThoseWhoMay: metrics show jobs of all namespaces, so other callers get none.
+// TestMetricsAreForThoseWhoMay: metrics describe jobs of all namespaces, so only accounts with the right get them.
 func TestMetricsAreForThoseWhoMay(t *testing.T) {
 	own := httptest.NewUnstartedServer(nil)
 	own.StartTLS() // for its certificate

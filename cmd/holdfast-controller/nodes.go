@@ -90,7 +90,7 @@ func (o *nodeOptions) config() (budget.Config, error) {
 }
 
 // addNodes adds the node controller, with its own client.
-func addNodes(mgr manager.Manager, heard nodecontroller.ContactSource, o nodeOptions) error {
+func addNodes(mgr manager.Manager, contacts nodecontroller.ContactSource, o nodeOptions) error {
 	if o.mode == nodesOff {
 		return nil
 	}
@@ -106,7 +106,7 @@ func addNodes(mgr manager.Manager, heard nodecontroller.ContactSource, o nodeOpt
 	}
 	nodes, err := nodecontroller.New(nodecontroller.Options{
 		Informers: mgr.GetCache(), Reader: mgr.GetCache(), Writer: writer, Recorder: mgr.GetEventRecorder("holdfast-nodes"),
-		Contacts: heard, Now: time.Now, Log: mgr.GetLogger().WithName("nodes"), Metrics: metrics.Registry,
+		Contacts: contacts, Now: time.Now, Log: mgr.GetLogger().WithName("nodes"), Metrics: metrics.Registry,
 		Budget: config, DomainLabels: o.domainLabels, DryRun: o.mode == nodesDryRun,
 	})
 	if err != nil {

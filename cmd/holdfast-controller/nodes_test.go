@@ -39,7 +39,7 @@ func TestNodeFlags(t *testing.T) {
 	}
 }
 
-// TestNodeFlagsAct: every flag reaches the budget.
+// TestNodeFlagsAct: every flag sets a field of the budget's configuration.
 func TestNodeFlagsAct(t *testing.T) {
 	o := nodeDefaults()
 	if got, err := o.config(); err != nil || got != budget.Defaults() {

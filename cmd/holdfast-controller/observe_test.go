@@ -43,7 +43,7 @@ func TestResourceOf(t *testing.T) {
 	}
 }
 
-// apiServer serves discovery alone, and records the requests.
+// apiServer serves only discovery, and records the requests.
 func apiServer(t *testing.T) (url string, asked func() []string) {
 	var mu sync.Mutex
 	var all []string
@@ -66,11 +66,11 @@ func apiServer(t *testing.T) (url string, asked func() []string) {
 	}
 }
 
-// alone is set in a test's separate process.
+// alone is set in the environment of a test that runs in a process of its own.
 const alone = "HOLDFAST_TEST_ALONE"
 
-// TestObservingSetsUp: controllers that act are not set up, and the others do not need them. Controllers are found by name; a name stays
-// taken until the process ends, so the test runs in a separate process.
+// TestObservingSetsUp: with --observe-only the controllers that act are not set up, and the other controllers work without them. A
+// controller's name stays taken until the process ends, which shows what was set up. So the test runs in a process of its own.
 func TestObservingSetsUp(t *testing.T) {
 	if os.Getenv(alone) == "" {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestObservingSetsUp$", "-test.v")
@@ -104,7 +104,7 @@ func TestObservingSetsUp(t *testing.T) {
 	if err := addWebhooks(mgr, rotator, o); err != nil {
 		t.Fatal(err)
 	}
-	// The name of a controller that acts is free, that of one that reports is taken.
+	// The name of a controller that acts is free. The name of a controller that only reports is taken.
 	for name, taken := range map[string]bool{"gang": true, "elastic": false, "pending-replacements": false, "replaced": false} {
 		_, err := controller.NewUnmanaged(name, controller.Options{Reconciler: reconcile.Func(nil)})
 		if (err != nil) != taken {
@@ -121,7 +121,7 @@ func TestObservingSetsUp(t *testing.T) {
 	}
 }
 
-// TestOnlyObserving: with the flag no client of this process can evict, delete, taint or end anything; Holdfast's reports are written.
+// TestOnlyObserving: with the flag no client of the process can evict, delete, taint or end anything. Holdfast's own reports are written.
 func TestOnlyObserving(t *testing.T) {
 	url, asked := apiServer(t)
 	scheme := runtime.NewScheme()
@@ -171,7 +171,7 @@ func TestOnlyObserving(t *testing.T) {
 	}
 }
 
-// TestObservingDecidesOnNodesOnly: with the flag the node controller only decides; if it was off, it stays off.
+// TestObservingDecidesOnNodesOnly: with the flag the node controller decides and writes no Node. If it was switched off, it stays off.
 func TestObservingDecidesOnNodesOnly(t *testing.T) {
 	for mode, want := range map[string]string{nodesAct: nodesDryRun, nodesDryRun: nodesDryRun, nodesOff: nodesOff} {
 		o := options{observeOnly: true, nodes: nodeOptions{mode: mode}}

@@ -27,7 +27,7 @@ func TestMinorOf(t *testing.T) {
 	}
 }
 
-// TestServerMinor: a server without a version is not treated as an old one, and is queried again.
+// TestServerMinor: a server whose version is unknown is not treated as an old one, and is queried again.
 func TestServerMinor(t *testing.T) {
 	var answer atomic.Value
 	var asked atomic.Int64
@@ -63,7 +63,7 @@ func TestServerMinor(t *testing.T) {
 	learnt(36, 2)
 }
 
-// TestASilentServerHoldsUpNobody: a known version is returned at once, and an unknown one is waited for at most versionWait.
+// TestASilentServerHoldsUpNobody: a known version is returned at once. For an unknown version callers wait at most versionWait.
 func TestASilentServerHoldsUpNobody(t *testing.T) {
 	for known, wait := range map[int]time.Duration{36: 0, 0: versionWait} {
 		synctest.Test(t, func(t *testing.T) {

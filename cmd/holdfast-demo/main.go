@@ -1,6 +1,6 @@
 // Command holdfast-demo starts a one-machine cluster, installs Holdfast from its manifests, plays one job with many
-// failures, and shows a summary and a page. It removes the cluster when it ends. If it is killed, its next run removes
-// what is left.
+// failures, and shows a summary and a page. The command removes the cluster when it ends. If the command is killed, its
+// next run removes what is left.
 package main
 
 import (

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestWrongWords: wrong arguments are answered with the right usage.
+// TestWrongWords: for wrong arguments the usage of the right command is printed.
 func TestWrongWords(t *testing.T) {
 	for _, c := range []struct{ line, want string }{
 		{"status x", "takes flags only: remove x"},

@@ -13,7 +13,7 @@ var (
 	mountPaths = regexp.MustCompile(`mountPath: /host(/[^,}]+)`)
 )
 
-// seen returns the node's folders that a manifest mounts under /host.
+// seen returns the folders of the node that a manifest mounts below /host.
 func seen(t *testing.T, manifest string) (folders []string) {
 	t.Helper()
 	text, err := os.ReadFile(manifest)
@@ -32,8 +32,9 @@ func seen(t *testing.T, manifest string) (folders []string) {
 	return folders
 }
 
-// TestLibrariesAreSeen: each path of the library lies in a folder of the node that the container mounts, on GKE by the component for it.
-// The default manifest mounts only folders that every node has: on a read-only root others cannot be created.
+// TestLibrariesAreSeen: each path where the library may be is in a folder of the node that the container mounts; on GKE the optional
+// component mounts it. The default manifest mounts only folders that every node has, because on a read-only root a missing folder cannot be
+// created.
 func TestLibrariesAreSeen(t *testing.T) {
 	in := func(path string, folders []string) bool {
 		return slices.ContainsFunc(folders, func(f string) bool { return strings.HasPrefix(path, f) })

@@ -1,5 +1,5 @@
-// Command holdfast-node is the daemon of one node. It reads NVML and the kernel log, computes a verdict, and writes the
-// verdict to its own Node object. A restarted daemon comes to the same verdict.
+// Command holdfast-node is the daemon of one node. The daemon reads NVML and the kernel log, computes a verdict, and
+// writes the verdict to its own Node object. A restarted daemon comes to the same verdict.
 package main
 
 import (

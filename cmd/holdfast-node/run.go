@@ -142,7 +142,7 @@ func judge(
 	tick := time.NewTicker(assessEvery)
 	defer tick.Stop()
 	var last nodehealth.Verdict
-	heard, published := false, false
+	responded, published := false, false
 	standing := nodehealth.Assess(state, time.Now()).Action
 	for {
 		sig := nodehealth.Signal{}
@@ -157,10 +157,10 @@ func judge(
 		}
 		now := time.Now()
 		state = nodehealth.Fold(state, sig, now)
-		heard = heard || sig.Kind == nodehealth.Read || sig.Kind == nodehealth.Blind || sig.Kind == nodehealth.Hang ||
+		responded = responded || sig.Kind == nodehealth.Read || sig.Kind == nodehealth.Blind || sig.Kind == nodehealth.Hang ||
 			sig.Kind == nodehealth.Released
 		v := nodehealth.Assess(state, now)
-		if !heard && v.Action <= standing || published && reflect.DeepEqual(v, last) {
+		if !responded && v.Action <= standing || published && reflect.DeepEqual(v, last) {
 			continue
 		}
 		if !published || v.Action != last.Action || v.Cause != last.Cause || v.Known != last.Known {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// becomeVariable names the user as which a copy of this test sheds its rights, before it executes its arguments.
+// becomeVariable names the user as which a copy of this test drops its rights before it executes its arguments.
 const becomeVariable = "HOLDFAST_TEST_BECOME"
 
 func TestMain(m *testing.M) {
@@ -30,7 +30,8 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// TestShed: the daemon has no capability and gains none, and is not root unless requested; it keeps a group that may read its token.
+// TestShed: the daemon has no capability, can gain none, and is not root unless that is requested. It keeps a group that may read its
+// token.
 func TestShed(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root has rights to drop")

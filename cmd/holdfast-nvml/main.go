@@ -1,6 +1,6 @@
 // Command holdfast-nvml queries NVIDIA's library for the state of the GPUs and writes the answers to standard output.
-// Holdfast-node runs it as a child, because a query may hang for ever. It is the only program that is built with cgo.
-// It ends when its standard input is closed.
+// The command is a child of holdfast-node, because a query may hang for ever. No other program is built with cgo. The
+// command ends when its standard input is closed.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Holdfast-scheduler is kube-scheduler with the Holdfast plugin linked in: its code is unchanged, every flag and every
-// KubeSchedulerConfiguration of kube-scheduler works. It schedules pods that name a profile of its configuration; the default scheduler of
-// the cluster keeps running beside it. Several replicas elect one that acts.
+// Command holdfast-scheduler is kube-scheduler with Holdfast's plugin. The code of kube-scheduler is unchanged, so all its flags and every
+// KubeSchedulerConfiguration work. The command schedules pods that name one of its profiles. The cluster's default scheduler keeps
+// running. Of several replicas one leader schedules.
 package main
 
 import (

@@ -21,7 +21,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestFlags: every flag of kube-scheduler exists, and Holdfast's.
+// TestFlags: the command has every flag of kube-scheduler, and Holdfast's own.
 func TestFlags(t *testing.T) {
 	cmd := command()
 	app.NewSchedulerCommand().Flags().VisitAll(func(f *pflag.Flag) {

@@ -92,7 +92,7 @@ func switchOff(
 	return nil
 }
 
-// adapt switches off the gates that the API server cannot serve. It waits until the API server responds.
+// adapt switches off the gates that the API server cannot serve. adapt waits until the API server responds.
 func adapt(ctx context.Context, opts *options.Options, gates featuregate.FeatureGate) error {
 	logger := klog.FromContext(ctx)
 	client, err := discoverer(logger, opts)

@@ -19,7 +19,8 @@ func resources(names ...string) []metav1.APIResource {
 	return all
 }
 
-// TestGatesFollowWhatIsServed: gates whose resources are not served are switched off, with all that depend on them, and no others.
+// TestGatesFollowWhatIsServed: feature gates whose resources are not served are switched off, and the gates that depend on them. No other
+// gate is.
 func TestGatesFollowWhatIsServed(t *testing.T) {
 	for _, c := range []struct {
 		name   string

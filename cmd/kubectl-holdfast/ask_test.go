@@ -17,7 +17,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// ask queries an API server that grants or refuses tokens; the first `followers` replicas of its scheduler do not lead.
+// ask queries an API server that grants or refuses tokens. The first `followers` replicas of its scheduler do not lead.
 func ask(t *testing.T, followers int, token, last *metav1.Status) (*v1alpha1.PreviewResponse, string, error) {
 	t.Helper()
 	write := func(w http.ResponseWriter, code int, v any) {

@@ -25,7 +25,7 @@ import (
 	"holdfast.dev/holdfast/internal/membership"
 )
 
-// pod of a job trains with a claim.
+// pod returns a pod of a job with a storage claim.
 func pod(name string, job types.UID) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, Labels: map[string]string{v1alpha1.LabelGang: "train"},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "train", UID: job, Controller: ptr.To(true)}}}}
@@ -63,7 +63,7 @@ func TestPodToAsk(t *testing.T) {
 	}
 }
 
-// kubelet runs a command as a kubelet does: agent writes the command's output and returns its exit code.
+// kubelet runs a command as a kubelet does. The function agent writes the output and returns the exit code.
 func kubelet(t *testing.T, agent func(command []string, in io.Reader, out, said io.Writer) int) *rest.Config {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -165,7 +165,7 @@ func TestAgentsThatDoNotAnswer(t *testing.T) {
 	}
 }
 
-// TestTheAgentIsToldThatNobodyWaits: when the caller ends, the command's input ends.
+// TestTheAgentIsToldThatNobodyWaits: when the caller ends, the input of the command in the agent's pod ends.
 func TestTheAgentIsToldThatNobodyWaits(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	p, told := pod("train-0", "u-1"), make(chan error, 1)

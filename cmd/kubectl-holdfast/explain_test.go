@@ -42,7 +42,7 @@ func gangOf(name, uid string) *v1alpha1.Gang {
 		Spec: v1alpha1.GangSpec{Members: 1, JobRef: v1alpha1.JobReference{APIVersion: "batch/v1", Kind: "Job", Name: name, UID: uid}}}
 }
 
-// served is a cluster's RESTMapper as kubectl has it, with short names: these kinds, built-in ones first.
+// served returns a cluster's RESTMapper as kubectl has it, with short names: these kinds, built-in ones first.
 func served() meta.RESTMapper {
 	var lists []*metav1.APIResourceList
 	var groups []*restmapper.APIGroupResources
@@ -65,7 +65,7 @@ func served() meta.RESTMapper {
 	return restmapper.NewShortcutExpander(restmapper.NewDiscoveryRESTMapper(groups), discovery, nil)
 }
 
-// TestFind: testdata/find.txt has what people name and the Gang that it is, or the error, of the objects of testdata/find.yaml.
+// TestFind: testdata/find.txt lists arguments of users, each with the Gang that is found or the error. testdata/find.yaml has the objects.
 func TestFind(t *testing.T) {
 	s, err := scheme()
 	if err != nil {
@@ -97,7 +97,7 @@ func TestFind(t *testing.T) {
 	})
 }
 
-// TestFindElsewhere: a cluster without Gangs, a kind that only other clusters serve, and one that the user may not read.
+// TestFindElsewhere: a cluster without Gangs, a kind that only other clusters serve, and a kind that the user may not read.
 func TestFindElsewhere(t *testing.T) {
 	s, err := scheme()
 	if err != nil {
@@ -136,7 +136,7 @@ func TestFindElsewhere(t *testing.T) {
 	}
 }
 
-// TestOutput: every command prints text for users, and the same facts as json and yaml.
+// TestOutput: every command prints text for users, and the same facts as JSON and YAML.
 func TestOutput(t *testing.T) {
 	e := explain.Explanation{Namespace: "team-a", Gang: "good", Job: v1alpha1.JobReference{Kind: "Job", Name: "good"}}
 	for format, want := range map[string]string{"text": "Job team-a/good", "json": `"gang": "good"`, "yaml": "gang: good"} {

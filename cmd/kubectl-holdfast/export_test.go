@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// told is a Python that records its arguments and the client that it would import, prints lines, and ends with code.
+// told returns a fake Python interpreter, which records its arguments and the path of the client that it would import, prints lines, and
+// exits with code.
 func told(t *testing.T, code string) (python, asked string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -21,7 +22,7 @@ func told(t *testing.T, code string) (python, asked string) {
 	return python, asked
 }
 
-// TestCkptExport: the binary's client runs on the job's folder, and its files are removed.
+// TestCkptExport: the command runs the client that is embedded in the binary on the job's folder, and then removes the client's files.
 func TestCkptExport(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none")) // no cluster is queried
 	t.Setenv("HOME", t.TempDir())
@@ -68,21 +69,22 @@ func TestCkptExport(t *testing.T) {
 	}
 }
 
-// TestTheCarriedClientIsWhole: Python finds all imports in the unpacked client, which reports what is wrong with the step.
+// TestTheCarriedClientIsWhole: Python finds all imports of the unpacked client. The client reports what is wrong with the step.
 func TestTheCarriedClientIsWhole(t *testing.T) {
 	t.Setenv("PYTHONPATH", "")
 	dir := filepath.Join(t.TempDir(), "train-u-1")
 	stored(t, dir, 10)
 	out := filepath.Join(t.TempDir(), "out")
-	for step, want := range map[string]string{"10": "holdfast.export: ", "11": "holdfast.export: "} { // of an invalid state, and without torch
+	// the state is invalid, and torch is not installed
+	for step, want := range map[string]string{"10": "holdfast.export: ", "11": "holdfast.export: "} {
 		if _, said, code := holdfast(t, "ckpt", "export", out, "--dir", dir, "--to", "torch", "--step", step); code != 1 || !strings.HasPrefix(said, want) {
 			t.Errorf("step %s: code %d, %s", step, code, said)
 		}
 	}
 }
 
-// TestExportImportsNothingFromWherePeopleAre: the user's current folder is often the claim, where each job's pods can write files. Relative
-// paths still work.
+// TestExportImportsNothingFromWherePeopleAre: the current folder of the user is often the claim, in which pods of any job can write files.
+// Python imports nothing from it. Relative paths still work.
 func TestExportImportsNothingFromWherePeopleAre(t *testing.T) {
 	t.Setenv("PYTHONPATH", "")
 	claim := t.TempDir()

@@ -1,5 +1,5 @@
-// Command kubectl-holdfast is a kubectl plugin. From objects at the API server and files in storage it shows what
-// happens to a job that uses Holdfast, and why.
+// Command kubectl-holdfast is a kubectl plugin. The plugin shows what happens to a job that uses Holdfast, and why,
+// from objects at the API server and files in storage.
 package main
 
 import (

@@ -9,7 +9,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 )
 
-// TestWrongWords: wrong arguments are answered with the right usage, before any cluster is queried.
+// TestWrongWords: for wrong arguments the usage of the right command is printed, before any cluster is queried.
 func TestWrongWords(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("HOME", t.TempDir())

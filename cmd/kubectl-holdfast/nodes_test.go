@@ -17,7 +17,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// TestReadNodes: lists that a user may not read are noted; without nodes it fails.
+// TestReadNodes: a list that the user may not read is noted. Without the list of nodes the command fails.
 func TestReadNodes(t *testing.T) {
 	s, err := scheme()
 	if err != nil {

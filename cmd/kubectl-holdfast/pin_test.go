@@ -24,7 +24,7 @@ func storedStep(step, generation int64) v1alpha1.StoredStep {
 	return v1alpha1.StoredStep{Step: step, Generation: generation, At: metav1.NewMicroTime(time.Unix(1_700_000_000, 0))}
 }
 
-// pins is a cluster with a job whose record has steps 20 and 10; answer does what the coordinator does after a change of the job's
+// pins returns a cluster with a job whose record has steps 20 and 10. answer does what the coordinator does after a change of the job's
 // annotation.
 func pins(t *testing.T, annotation string, answer func(g *v1alpha1.Gang, pinned []v1alpha1.StoredStep)) client.Client {
 	t.Helper()
@@ -69,7 +69,7 @@ func pins(t *testing.T, annotation string, answer func(g *v1alpha1.Gang, pinned 
 		Build()
 }
 
-// TestPinOfAJobThatIsOver: no coordinator would answer, so nothing is written.
+// TestPinOfAJobThatIsOver: nothing is written, because no coordinator would answer.
 func TestPinOfAJobThatIsOver(t *testing.T) {
 	api, g := pins(t, "", nil), gangOf("train", "u-1")
 	if err := api.Get(t.Context(), client.ObjectKeyFromObject(g), g); err != nil {
@@ -104,14 +104,14 @@ func passed(g *v1alpha1.Gang, _ []v1alpha1.StoredStep) {
 	g.Status.Run.Durable, g.Status.Run.Older = &next, g.Status.Run.Durable
 }
 
-// TestPin: a reported pin is in the stored record; a refused pin is nowhere.
+// TestPin: a pin that the command reports is in the stored record. A refused pin is not in the annotation either.
 func TestPin(t *testing.T) {
 	sixteen := "1@1,2@1,3@1,4@1,5@1,6@1,7@1,8@1,9@1,11@1,12@1,13@1,14@1,15@1,16@1,17@1"
 	for name, c := range map[string]struct {
 		had    string
 		ask    pinning
 		answer func(*v1alpha1.Gang, []v1alpha1.StoredStep)
-		says   string // in the output, or in the error
+		says   string // text in the output or in the error
 		failed bool
 		has    string
 	}{
@@ -153,8 +153,9 @@ func TestPin(t *testing.T) {
 	}
 }
 
-// TestPinRightAfterUnpin: until the coordinator has read the unpin, the record still has the promise of the earlier pin. That promise is
-// not the answer to the new pin: the step may be removed first, or, if the coordinator reads both at once, the promise may simply remain.
+// TestPinRightAfterUnpin: until the coordinator has read the unpin, its record still lists the earlier pin. The command must not take that
+// for the answer to the new pin: the step may be removed first. If the coordinator reads both changes at once, the earlier pin may simply
+// stay.
 func TestPinRightAfterUnpin(t *testing.T) {
 	for name, c := range map[string]struct {
 		hears func(run *v1alpha1.RunStatus)
@@ -169,7 +170,7 @@ func TestPinRightAfterUnpin(t *testing.T) {
 			if err := api.Get(t.Context(), client.ObjectKey{Namespace: gangOf("train", "u-1").Namespace, Name: "train"}, job); err != nil {
 				t.Fatal(err)
 			}
-			settings.SetPins(job, nil) // as ckpt unpin has just done
+			settings.SetPins(job, nil) // as the command ckpt unpin has just done
 			settings.SetPinWish(job, 7)
 			if err := api.Update(t.Context(), job); err != nil {
 				t.Fatal(err)
@@ -183,7 +184,7 @@ func TestPinRightAfterUnpin(t *testing.T) {
 							if err := cl.Get(ctx, key, g, opts...); err != nil {
 								return err
 							}
-							if looks++; looks == 4 { // once to find it, twice in vain
+							if looks++; looks == 4 { // one read finds the job, two reads are in vain
 								c.hears(g.Status.Run)
 								return cl.Update(ctx, g)
 							}
@@ -203,7 +204,8 @@ func TestPinRightAfterUnpin(t *testing.T) {
 	}
 }
 
-// TestPinOfAnotherKind: the wish is an annotation of the object that the Gang names, whatever its kind, and nothing else of it changes.
+// TestPinOfAnotherKind: the command sets the annotation on the object that the Gang names, of whatever kind, and changes nothing else of
+// the object.
 func TestPinOfAnotherKind(t *testing.T) {
 	s, err := scheme()
 	if err != nil {

@@ -82,7 +82,7 @@ func TestReadJob(t *testing.T) {
 	}
 }
 
-// server is an API server that admits as Holdfast does, in miniature, and answers with deny where it has a word.
+// server returns an API server that admits objects by a small part of Holdfast's admission. If deny returns an error, that is the answer.
 func server(t *testing.T, deny func(*unstructured.Unstructured) error) client.Client {
 	t.Helper()
 	s, err := scheme()
@@ -148,7 +148,7 @@ func must(m map[string]any, err error) map[string]any {
 	return m
 }
 
-// Each way to fail has its words and its exit code.
+// Each failure has its own message and exit code.
 func TestDryRunErrors(t *testing.T) {
 	jobs, pods := schema.GroupResource{Group: "batch", Resource: "jobs"}, schema.GroupResource{Resource: "pods"}
 	rbac := errors.New(`User "x" cannot create resource "jobs" in API group "batch"`)
@@ -200,7 +200,7 @@ func TestDryRunErrors(t *testing.T) {
 	}
 }
 
-// Nodes are asked for where there is state to be kept, and to whom they are not shown it is said why.
+// The command reads nodes if the job keeps state in memory. If the user may not read nodes, the output says so.
 func TestNodesFor(t *testing.T) {
 	s, err := scheme()
 	if err != nil {

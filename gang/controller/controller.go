@@ -1,8 +1,11 @@
-// Package controller keeps one Gang per opted-in job, of any kind, and its status current. It promises: a Gang is
-// created only for a job that was opted in at its creation; of several jobs of one name one has the Gang, and the others
-// get an event; it writes only its own part of the status; a restart loses nothing, because all its state is read again;
-// and events on the job and its Gang report each change of the condition Placed. status.Assess computes the content of
-// the status.
+// Package controller creates one Gang for each job that was opted in, of any kind, and keeps the Gang's status current.
+// Package gang/status computes the content of the status.
+//
+//   - A Gang is created only for a job that was opted in when it was created.
+//   - If several jobs have the same name, one of them gets the Gang, and the others get an event.
+//   - The controller writes only its own part of the status.
+//   - A restarted controller reads all its state from the API server.
+//   - An event on the job and on its Gang reports each change of the condition Placed.
 package controller
 
 import (
@@ -37,33 +40,33 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// FieldManager owns a Gang's spec and this controller's part of its status.
+// FieldManager is the field manager of a Gang's spec and of this controller's part of its status.
 const FieldManager = "holdfast-gang"
 
 const (
-	// figuresEvery bounds how often figures alone (step, ages, goodput) are written.
+	// figuresEvery is the shortest interval at which a status is written if only figures changed (step, ages, goodput).
 	figuresEvery = 5 * time.Second
-	// refreshEvery is how often the figures of a gang that runs are looked at without an event.
+	// refreshEvery is the interval at which the figures of a running gang are computed without an event.
 	refreshEvery = 30 * time.Second
-	// retakeAfter is how long to wait for the Gang of a former Job of the same name to be collected.
+	// retakeAfter is how long to wait until the Gang of a former Job of the same name is deleted.
 	retakeAfter = time.Second
-	// workers is how many gangs are looked at at a time: each waits for the API server, and a rack that dies is many gangs.
+	// workers is how many gangs are reconciled at once. Each waits for the API server, and the death of a rack changes many gangs.
 	workers = 8
 )
 
-// sideBySide is how gangs are looked at; the queue gives one gang to one worker at a time.
+// sideBySide sets the number of workers. The queue gives a gang to one worker at a time.
 var sideBySide = controller.Options{MaxConcurrentReconciles: workers}
 
 // Options of New; all must be set.
 type Options struct {
 	Client client.Client
-	// Live reads past the cache, which holds only pods of gangs that are not only observed.
+	// Live reads from the API server. The cache has no pods of observed gangs.
 	Live client.Reader
 	// Jobs reads the jobs of all kinds.
 	Jobs *jobs.Reader
-	// ByGang is the index of the cache's pods by gang: a label selector would compare all pods of the namespace.
+	// ByGang is the name of the cache's index of pods by gang. A label selector would compare all pods of the namespace.
 	ByGang string
-	// MaxGangs limits the Gangs of a namespace; 0: no limit. Admission refuses Jobs beyond it, and this package those that were
+	// MaxGangs limits the Gangs of a namespace; 0: no limit. Admission refuses Jobs beyond it. The controller refuses those that were
 	// created at the same time.
 	MaxGangs int
 	Recorder events.EventRecorder
@@ -71,25 +74,26 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Controller is the reconciler of jobs.
+// Controller reconciles jobs: one Gang for each.
 type Controller struct {
 	Options
 	metrics *metrics
 
 	mu sync.Mutex
-	// written is when a Gang's status was last written, and told what its Job's people heard last; both are
-	// guarded by mu. To lose the first costs one write; the second bridges a cache that is behind.
+	// written is when the status of a Gang was last written; told is the last event on its job. Both are guarded by mu. If written is lost,
+	// one more write is made. told prevents a second event while the cache is outdated.
 	written  map[types.UID]time.Time
 	notified map[types.NamespacedName]string
-	// had is which job of a name was seen with its Gang: should that be deleted, another one is made, however full the namespace is.
+	// had is the job that was seen with its Gang, by name. If that Gang is deleted, it is created again, however full the namespace is.
 	had map[types.NamespacedName]types.UID // guarded by mu
-	// taken are the other jobs of a name that got an event, each with the one that has the Gang. Guarded by mu.
+	// taken has, by name, the other jobs that got an event, each with the job that has the Gang. Guarded by mu.
 	taken map[types.NamespacedName]map[types.UID]types.UID
-	// refusals by Job, as they were looked up last. Guarded by mu.
+	// refusals has the last known refusal of each Job. Guarded by mu.
 	refusals map[types.NamespacedName]refusal
-	// requests by Job, as they were looked at last. Guarded by mu; to lose them costs a look.
+	// requests has what was last read of each Job's request. Guarded by mu; if it is lost, the request is read again.
 	requests map[types.NamespacedName]asked
-	// groups are the PodGroups of gangs that Volcano places, by Job, as they were looked at last. Guarded by mu; to lose them costs a look.
+	// groups has what was last read of each Job's PodGroup, where Volcano places the gang. Guarded by mu; if it is lost, the PodGroup is
+	// read again.
 	groups map[types.NamespacedName]handed
 }
 
@@ -108,7 +112,7 @@ func New(o Options) *Controller {
 	}
 }
 
-// SetupWithManager registers the reconciler; it runs only on the leader.
+// SetupWithManager registers the reconciler, which runs only on the leader.
 func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	if err := c.metrics.register(ctrlmetrics.Registry); err != nil {
 		return err
@@ -131,7 +135,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(c)
 }
 
-// jobOfPod names the job to look at when a pod of it changed.
+// jobOfPod returns the job to reconcile when a pod of it changed.
 func jobOfPod(_ context.Context, o client.Object) []reconcile.Request {
 	pod, ok := o.(*corev1.Pod)
 	if !ok || pod.Labels[v1alpha1.LabelGang] == "" {
@@ -164,7 +168,8 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		if g == nil {
 			return reconcile.Result{}, nil
 		}
-		return reconcile.Result{RequeueAfter: refreshEvery}, c.collect(ctx, g, "") // its kind's definition may go after the job
+		// the definition of its kind may be deleted after the job
+		return reconcile.Result{RequeueAfter: refreshEvery}, c.collect(ctx, g, "")
 	}
 	c.emitTaken(job, all)
 	if job.DeletionTimestamp != nil {
@@ -185,7 +190,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return c.assess(ctx, g, job)
 }
 
-// holder is the job of a name that has the Gang, or is to have it: the one that the Gang names, else the oldest; nil: there is no job.
+// holder returns the job that has the Gang, or gets it: the job that the Gang names, or else the oldest; nil: there is no job.
 func holder(g *v1alpha1.Gang, all []*jobs.Job) *jobs.Job {
 	for _, job := range all {
 		if g != nil && g.Spec.JobRef.UID == string(job.UID) {
@@ -198,7 +203,7 @@ func holder(g *v1alpha1.Gang, all []*jobs.Job) *jobs.Job {
 	return all[0]
 }
 
-// unread is why it is not known whether the job that a Gang names exists; nil: it is known.
+// unread returns why it is unknown whether the job that a Gang names exists; nil: it is known.
 func (c *Controller) unread(ctx context.Context, g *v1alpha1.Gang, job *jobs.Job) error {
 	if g == nil || job != nil && g.Spec.JobRef.UID == string(job.UID) {
 		return nil
@@ -206,9 +211,9 @@ func (c *Controller) unread(ctx context.Context, g *v1alpha1.Gang, job *jobs.Job
 	return c.Jobs.Unread(ctx, g.Spec.JobRef)
 }
 
-// assess computes the status of a gang that is acted on, and writes it.
+// assess computes and writes the status of a gang that is not only observed.
 func (c *Controller) assess(ctx context.Context, g *v1alpha1.Gang, job *jobs.Job) (reconcile.Result, error) {
-	pods := &corev1.PodList{} // the cache's own, which nobody may change
+	pods := &corev1.PodList{} // objects of the cache, which must not be changed
 	if err := c.Client.List(
 		ctx,
 		pods,
@@ -224,7 +229,7 @@ func (c *Controller) assess(ctx context.Context, g *v1alpha1.Gang, job *jobs.Job
 	missing := !known.View.JobEnded && !job.State.Suspended && len(known.View.Members) < known.View.Size
 	if missing {
 		why, err := c.refused(ctx, job, pods.Items, now)
-		if err != nil { // all else is said without
+		if err != nil { // the rest of the status is written without it
 			log.FromContext(ctx).Error(err, "querying why a pod is missing")
 		}
 		known.View.Refused, known.View.Creator = why.text, why.by
@@ -240,12 +245,13 @@ func (c *Controller) assess(ctx context.Context, g *v1alpha1.Gang, job *jobs.Job
 	return result, err
 }
 
-// jobStatus is what the content of a status needs to know of a job.
+// jobStatus returns what the status needs of a job.
 func jobStatus(job *jobs.Job) status.Job {
 	return status.Job{UID: job.UID, Admitted: job.Admitted, State: job.State}
 }
 
-// outside sees to what a gang has in other projects' APIs, and adds to what is known of it what they say; again is when to look again.
+// outside handles a gang's objects in other projects' APIs, and adds their state to what is known of the gang; again is when to call it
+// again.
 func (c *Controller) outside(
 	ctx context.Context, g *v1alpha1.Gang, job *jobs.Job, known *status.JobGang, pods []corev1.Pod, now time.Time,
 ) (again time.Duration) {
@@ -261,7 +267,7 @@ func (c *Controller) outside(
 	return look
 }
 
-// ensure returns the job's Gang, made or corrected if need be; nil while the name is held by another's. g is the one that there is.
+// ensure returns the job's Gang, creating or correcting it if necessary; nil: another job's Gang still has the name. g is the present Gang.
 func (c *Controller) ensure(ctx context.Context, g *v1alpha1.Gang, job *jobs.Job) (*v1alpha1.Gang, error) {
 	want := gangSpec(job)
 	if g == nil {
@@ -295,8 +301,8 @@ func (c *Controller) ensure(ctx context.Context, g *v1alpha1.Gang, job *jobs.Job
 	return g, nil
 }
 
-// collect deletes a Gang that Kubernetes' garbage collector leaves: its job was deleted with --cascade=orphan, or with the definition of
-// its kind. live is the job of that name, if there is one.
+// collect deletes a Gang that Kubernetes' garbage collector leaves, because its job was deleted with --cascade=orphan or together with the
+// definition of its kind. live is the UID of the present job of that name, if there is one.
 func (c *Controller) collect(ctx context.Context, g *v1alpha1.Gang, live types.UID) error {
 	if g.Spec.JobRef.UID == string(live) {
 		return nil
@@ -316,8 +322,8 @@ func (c *Controller) collect(ctx context.Context, g *v1alpha1.Gang, live types.U
 // errFull: the namespace has as many Gangs as it may have.
 var errFull = errors.New("the namespace has reached its limit of Gangs")
 
-// room is errFull, and tells the job's user, where the namespace has as many Gangs as it may have. A job that had its Gang may
-// be running: it gets another one, for without it nobody sees to its ranks.
+// room returns errFull, and writes an event on the job, if the namespace has as many Gangs as it may have. A job that had a Gang gets
+// another one, because its ranks may be running and need the coordinator.
 func (c *Controller) room(ctx context.Context, job *jobs.Job) error {
 	if c.MaxGangs <= 0 || c.hadGang(job) {
 		return nil
@@ -337,7 +343,7 @@ func (c *Controller) room(ctx context.Context, job *jobs.Job) error {
 	return errFull
 }
 
-// gangSpec is the spec of the Gang of an admitted job.
+// gangSpec returns the spec of the Gang of an admitted job.
 func gangSpec(job *jobs.Job) v1alpha1.GangSpec {
 	s := job.Admitted.Settings
 	spec := v1alpha1.GangSpec{JobRef: job.Ref(), Members: job.Admitted.Members, StateBytes: s.StateBytes}

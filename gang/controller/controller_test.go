@@ -41,7 +41,7 @@ import (
 	"holdfast.dev/holdfast/internal/slim/slimtest"
 )
 
-// world is an API server with one controller on it.
+// world is an API server with one controller.
 type world struct {
 	t      *testing.T
 	client client.WithWatch
@@ -49,12 +49,12 @@ type world struct {
 	events notified
 	now    time.Time
 	mu     sync.Mutex
-	// writes counts status writes, each of which calls write.
+	// writes counts the writes of a status; write is called with each.
 	writes int
 	write  func()
-	// lists are what was listed.
+	// lists are the options of all lists.
 	lists []client.ListOptions
-	// server serves other kinds of job; nil: only batch Jobs are read.
+	// server serves kinds of job other than batch Job; nil: only batch Jobs are read.
 	server *jobstest.Server
 }
 
@@ -102,7 +102,7 @@ func newWorld(t *testing.T, objs ...client.Object) *world {
 	return w
 }
 
-// jobs reads jobs: of other kinds than batch Job where the world has a server of them.
+// jobs returns a reader of jobs, of other kinds only if the world has a server of them.
 func (w *world) jobs() *jobs.Reader {
 	cached := slimtest.Client(w.t, w.client)
 	if w.server != nil {
@@ -111,7 +111,7 @@ func (w *world) jobs() *jobs.Reader {
 	return jobs.New(jobs.Options{Client: cached, Live: w.client, Kinds: kinds.Served(), Log: logr.Discard()})
 }
 
-// restart puts a controller in place that remembers nothing.
+// restart replaces the controller by one with empty memory.
 func (w *world) restart() {
 	w.c = New(
 		Options{
@@ -143,7 +143,7 @@ func (w *world) gang() *v1alpha1.Gang {
 	return g
 }
 
-// others applies a part of the status that is not this controller's.
+// others writes, as another field manager, a part of the status that this controller does not own.
 func (w *world) others(manager string, status map[string]any) {
 	w.t.Helper()
 	u := &unstructured.Unstructured{Object: map[string]any{"status": status}}
@@ -168,7 +168,7 @@ func (w *world) add(obj client.Object) {
 	}
 }
 
-// notified are the events on objects of each type.
+// notified has the events on objects, by type of the object.
 type notified map[string][]string
 
 func (e notified) Eventf(regarding, _ runtime.Object, kind, reason, _, note string, args ...any) {
@@ -176,10 +176,10 @@ func (e notified) Eventf(regarding, _ runtime.Object, kind, reason, _, note stri
 	e[on] = append(e[on], kind+" "+reason+" "+fmt.Sprintf(note, args...))
 }
 
-// onJob is the type of a job in events.
+// onJob is the type of a job's object in events.
 const onJob = "*v1.PartialObjectMetadata"
 
-// told drains the events on the job, which must be those on the Gang.
+// told returns and removes the events on the job. The Gang must have the same events.
 func (w *world) told() []string {
 	w.t.Helper()
 	all := w.events[onJob]
@@ -248,7 +248,7 @@ func TestOnlyAdmittedJobsGetAGang(t *testing.T) {
 	}
 }
 
-// TestPinsFollowTheJob: what people pin on a Job that runs stands in its Gang, which the coordinator reads.
+// TestPinsFollowTheJob: the pins that a user sets on a running Job are written into its Gang, where the coordinator reads them.
 func TestPinsFollowTheJob(t *testing.T) {
 	annotations := admitted()
 	annotations[v1alpha1.AnnotationStateSize], annotations[v1alpha1.AnnotationStorageClaim] = "1Gi", "ckpt"
@@ -343,7 +343,7 @@ func TestAStoryFromWaitingToTheEnd(t *testing.T) {
 	w.ends(t)
 }
 
-// runs has the coordinator write that the gang runs.
+// runs writes, as the coordinator does, that the gang runs.
 func (w *world) runs(t *testing.T) {
 	w.others("holdfast-elastic", map[string]any{"run": map[string]any{"generation": int64(3), "restarts": int64(2), "state": "Running", "startedAt": "2026-01-02T02:04:05.000000Z",
 		"progress": map[string]any{"ranks": int64(8), "standbysReady": int64(8), "step": int64(120), "savedStep": int64(119), "savedAt": "2026-01-02T03:03:56.700000Z", "lostMs": int64(36000),
@@ -368,7 +368,7 @@ func (w *world) runs(t *testing.T) {
 	}
 }
 
-// ends has the coordinator give the gang up.
+// ends writes, as the coordinator does, that the gang is given up.
 func (w *world) ends(t *testing.T) {
 	w.others("holdfast-elastic", map[string]any{"run": map[string]any{"generation": int64(4), "restarts": int64(3), "state": "GivenUp",
 		"verdict": map[string]any{"reason": "SameFailureTwice", "exitCode": int64(3), "at": "2026-01-02T03:05:00.000000Z",
@@ -451,7 +451,7 @@ func TestPodsOfAJobThatEndedStayInTheCount(t *testing.T) {
 	}
 }
 
-// TestEventsWithAnotherCountAreApart: the recorder that runs for real must not fold them.
+// TestEventsWithAnotherCountAreApart: the real event recorder must not merge events whose counts differ.
 func TestEventsWithAnotherCountAreApart(t *testing.T) {
 	clientset := clientfake.NewClientset()
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: clientset.EventsV1()})
@@ -500,7 +500,8 @@ func TestGangOfAFormerJobIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestGangThatItsJobLeftBehind is deleted, as its Job was with --cascade=orphan: whether another Job of that name is there or not.
+// TestGangThatItsJobLeftBehind: after a Job was deleted with --cascade=orphan its Gang is deleted, whether or not another Job of that name
+// exists.
 func TestGangThatItsJobLeftBehind(t *testing.T) {
 	for name, again := range map[string]bool{"another Job": true, "no Job": false} {
 		w := newWorld(t, job(admitted()), pod(0, "n0"))
@@ -510,7 +511,7 @@ func TestGangThatItsJobLeftBehind(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.reconcile()
-		left := w.gang() // its owner's end is the API server's to see to
+		left := w.gang() // the API server deletes what the end of its owner leaves
 		left.OwnerReferences = nil
 		if err := w.client.Update(context.Background(), left); err != nil {
 			t.Fatal(err)
@@ -529,7 +530,8 @@ func TestGangThatItsJobLeftBehind(t *testing.T) {
 	}
 }
 
-// TestListsAreIndexedAndNotCopied: a gang has thousands of pods, and each word of one has them listed.
+// TestListsAreIndexedAndNotCopied: a gang has thousands of pods, and each change of one pod makes the controller list all of them. So lists
+// use the index, and do not copy the pods.
 func TestListsAreIndexedAndNotCopied(t *testing.T) {
 	w := newWorld(t, job(admitted()), pod(0, "n0"), pod(1, "n1"))
 	w.reconcile()
@@ -539,7 +541,7 @@ func TestListsAreIndexedAndNotCopied(t *testing.T) {
 	}
 }
 
-// TestGangsAreLookedAtSideBySide: the controller as it is registered does not have one gang wait for another one's write.
+// TestGangsAreLookedAtSideBySide: the registered controller handles several gangs at once, so that no gang waits for the write of another.
 func TestGangsAreLookedAtSideBySide(t *testing.T) {
 	var all []client.Object
 	changes := make(chan event.GenericEvent, workers)
@@ -585,7 +587,7 @@ func TestGangsAreLookedAtSideBySide(t *testing.T) {
 	}
 }
 
-// A condition that is not assessed any more, such as one of an older version, does not stay for ever.
+// A condition that Assess no longer sets, such as one of an older version, is removed.
 func TestStatusDropsConditionsOfOld(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	had := metav1.NewTime(now.Add(-time.Hour))
@@ -602,7 +604,8 @@ func TestStatusDropsConditionsOfOld(t *testing.T) {
 	}
 }
 
-// TestAFullNamespaceGetsNoGang: what came side by side past admission waits for room, and is told so once.
+// TestAFullNamespaceGetsNoGang: admission may accept several Jobs at the same time. Those beyond the namespace's limit wait until there is
+// room, and each gets one event.
 func TestAFullNamespaceGetsNoGang(t *testing.T) {
 	other := &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "other"}}
 	w := newWorld(t, job(admitted()), other, &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "other"}})
@@ -626,7 +629,8 @@ func TestAFullNamespaceGetsNoGang(t *testing.T) {
 	}
 }
 
-// A Job that runs is not left alone where somebody deletes its Gang and another Job takes the place.
+// A Job runs, a user deletes its Gang, and the Gang of another Job takes the last place of the namespace. The running Job gets its Gang
+// again, beyond the limit.
 func TestADeletedGangIsMadeAnewInAFullNamespace(t *testing.T) {
 	w := newWorld(t, job(admitted()))
 	w.c.MaxGangs = 1

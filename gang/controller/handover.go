@@ -24,46 +24,46 @@ import (
 	"holdfast.dev/holdfast/internal/membership"
 )
 
-// A gang that Volcano's scheduler places has a PodGroup: the user's, that of the kind's own controller, or one that is made here, after the
-// first pod of each of its roles. Volcano's API may come and go, so that nothing watches it: the group is looked at while a pod waits for
-// a node, each change of which pod Volcano writes on the pod too.
+// A gang that Volcano's scheduler places has a PodGroup: one that the user created, one of the kind's own controller, or one that this
+// controller creates after the first pod of each role exists. Volcano's API may be installed and removed at any time, so PodGroups are not
+// watched. The PodGroup is read while a pod waits for a node; Volcano writes each of its changes on that pod, too.
 
 const (
-	// groupAgain is how often the group of a gang that waits is read, and the events about it, which are in no cache of the API server;
-	// groupSoonest is how often at most the group is read when its pods change.
+	// groupAgain is the interval at which the PodGroup of a waiting gang is read, together with its events, which no cache of the API
+	// server has. groupSoonest is the shortest interval at which the PodGroup is read when its pods change.
 	groupAgain   = 10 * time.Second
 	groupSoonest = 2 * time.Second
 )
 
 var (
-	// errGroupNotRead: whether there is a group is not known.
+	// errGroupNotRead: it is unknown whether the PodGroup exists.
 	errGroupNotRead = errors.New("reading it")
-	// errNoGroupYet: the kind's controller may create one, before any pod, or pods that it is made by are missing.
+	// errNoGroupYet: the kind's controller may still create the PodGroup before any pod, or pods that are needed to create it are missing.
 	errNoGroupYet = errors.New("it does not exist yet")
 
 	errVolcanoNotServed = errors.New("the cluster serves no " + handover.Kind.GroupVersion().String() +
 		": install Volcano, or create the job without schedulerName: " + handover.Scheduler)
 )
 
-// handed is what was seen of a gang's group, and when.
+// handed is what was last read of a gang's PodGroup, and when.
 type handed struct {
 	job     types.UID
 	name    string
 	at      time.Time
 	group   *handover.Group
 	problem string
-	// yet: there is none, and pods or the kind's controller may still bring it.
+	// yet: the PodGroup does not exist, and new pods or the kind's controller may still lead to it.
 	yet bool
-	// queue is what Volcano said last of the group's queue, queueAt when that was listed.
+	// queue is Volcano's last message on the queue of the PodGroup, queueAt when it was read.
 	queue   string
 	queueAt time.Time
 }
 
-// saidOfGroup is what a gang's PodGroup says.
+// saidOfGroup is what a gang's PodGroup shows.
 type saidOfGroup struct {
-	// answer is why the gang is not placed; nil: Volcano does not place it, or has not been asked to.
+	// answer is why the gang is not placed; nil: Volcano does not place the gang, or has not received its PodGroup.
 	answer *v1alpha1.PlacementStatus
-	// held: no pod is created before Volcano lets the group in.
+	// held: no pod is created before Volcano admits the PodGroup.
 	held bool
 	// note is what is wrong with the group.
 	note string
@@ -116,8 +116,8 @@ func (c *Controller) handOver(
 	return said, again
 }
 
-// nameOfGroup is that of the group that a gang's pods are in, where Volcano places them; "": it does not. Before there is any pod it is
-// that of the group that the kind's own controller creates first.
+// nameOfGroup returns the name of the PodGroup of a gang's pods; "": Volcano does not place them. If no pod exists, it is the name of the
+// PodGroup that the kind's own controller creates first.
 func nameOfGroup(job *jobs.Job, holders []*corev1.Pod, like *corev1.Pod) string {
 	if like != nil {
 		return like.Annotations[handover.GroupKey]
@@ -130,7 +130,7 @@ func nameOfGroup(job *jobs.Job, holders []*corev1.Pod, like *corev1.Pod) string 
 		if job.Scheduler == handover.Scheduler {
 			return kind.PodGroup(job.Object())
 		}
-	case kinds.PyTorchJob: // whose operator also writes the scheduler's name
+	case kinds.PyTorchJob: // the operator also writes the scheduler's name
 		if job.Scheduler == handover.Scheduler || job.Scheduler == "" {
 			return job.Name
 		}
@@ -138,7 +138,7 @@ func nameOfGroup(job *jobs.Job, holders []*corev1.Pod, like *corev1.Pod) string 
 	return ""
 }
 
-// volcanoPods are a pod of the gang, if Volcano places them, and one of them that waits for a node.
+// volcanoPods returns a pod of the gang, if Volcano places the gang, and one that waits for a node.
 func volcanoPods(holders []*corev1.Pod) (like, waiting *corev1.Pod) {
 	for _, pod := range holders {
 		if pod == nil || !handover.Is(pod) || pod.Annotations[handover.GroupKey] == "" {
@@ -154,7 +154,7 @@ func volcanoPods(holders []*corev1.Pod) (like, waiting *corev1.Pod) {
 	return like, waiting
 }
 
-// lookAtGroup reads the group, which is created if there is none. What was read last stays where it cannot be read now.
+// lookAtGroup reads the PodGroup, and creates it if it does not exist. If the PodGroup cannot be read, the last known state stays.
 func (c *Controller) lookAtGroup(
 	ctx context.Context, g *v1alpha1.Gang, job *jobs.Job, last handed, holders []*corev1.Pod, now time.Time,
 ) handed {
@@ -175,7 +175,7 @@ func (c *Controller) lookAtGroup(
 	}
 	if out.queue, out.queueAt = last.queue, last.queueAt; now.Sub(last.queueAt) >= groupAgain {
 		out.queueAt = now
-		// Events alone have the reason. Those that warn repeat the condition; without any the rest of the answer stays.
+		// Only events have the reason. Events of type Warning repeat the condition. Without an event the rest of the answer stays.
 		if e, err := c.newestEvent(ctx, u, handover.EventReason, corev1.EventTypeNormal); err == nil {
 			out.queue = handover.Text(e.Message)
 		}
@@ -183,8 +183,8 @@ func (c *Controller) lookAtGroup(
 	return out
 }
 
-// groupOf returns the group of that name, which is made if there is none, the gang's pods name none of the user's, and the kind's own
-// controller makes none.
+// groupOf returns the PodGroup of that name. groupOf creates the PodGroup if it does not exist, the gang's pods name none of the user's,
+// and the kind's own controller creates none.
 func (c *Controller) groupOf(
 	ctx context.Context, g *v1alpha1.Gang, job *jobs.Job, name string, holders []*corev1.Pod, now time.Time,
 ) (*unstructured.Unstructured, error) {
@@ -224,7 +224,7 @@ func (c *Controller) groupOf(
 	return u, nil
 }
 
-// foreignGroup is what is wrong with a group that is another gang's; nil: it is the gang's own, or its user made it.
+// foreignGroup returns an error if a PodGroup belongs to another gang; nil: it belongs to this gang, or a user created it.
 func foreignGroup(u *unstructured.Unstructured, g *v1alpha1.Gang, job *jobs.Job) error {
 	owner := metav1.GetControllerOf(u)
 	made := u.GetLabels()[v1alpha1.LabelGang] != ""
@@ -242,7 +242,8 @@ func foreignGroup(u *unstructured.Unstructured, g *v1alpha1.Gang, job *jobs.Job)
 	return nil
 }
 
-// handedRoles are the roles of a gang's pods, each with one of them: a batch Job has one, others are read.
+// handedRoles returns the roles of a gang's pods, each with one of its pods. A batch Job has one role; the roles of other kinds are read
+// from the object.
 func (c *Controller) handedRoles(ctx context.Context, g *v1alpha1.Gang, job *jobs.Job, holders []*corev1.Pod) ([]handover.Role, error) {
 	if job.IsBatch() {
 		like, _ := volcanoPods(holders)

@@ -22,7 +22,7 @@ import (
 	"holdfast.dev/holdfast/gang/handover"
 )
 
-// ofVolcano makes a pod one that Volcano places, in a group.
+// ofVolcano makes Volcano place a pod, in a group.
 func ofVolcano(group string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.SchedulerName = handover.Scheduler
@@ -43,7 +43,7 @@ func (w *world) group(name string) *unstructured.Unstructured {
 	return u
 }
 
-// volcanoSays writes a group's status and has time pass.
+// volcanoSays writes a group's status, and lets time pass.
 func (w *world) volcanoSays(phase, condition, message string) {
 	w.t.Helper()
 	u := w.group(key.Name)
@@ -55,7 +55,8 @@ func (w *world) volcanoSays(phase, condition, message string) {
 	w.now = w.now.Add(groupSoonest)
 }
 
-// TestAGangIsHandedToVolcano: one group, made once its first pod exists, whose answers stand on the Gang from then on.
+// TestAGangIsHandedToVolcano: one PodGroup is created once the first pod of the gang exists. From then on the Gang shows the status of the
+// PodGroup.
 func TestAGangIsHandedToVolcano(t *testing.T) {
 	w := newWorld(t, job(admitted()))
 	w.reconcile()
@@ -130,7 +131,7 @@ func (w *world) onNode(names ...string) {
 	}
 }
 
-// replace puts a new pod, without a node, in the place of another.
+// replace replaces a pod by a new one without a node.
 func (w *world) replace(name string) {
 	w.t.Helper()
 	p := &corev1.Pod{}
@@ -146,7 +147,8 @@ func (w *world) replace(name string) {
 	w.add(heir)
 }
 
-// TestGroupsThatAreNotMade: a user's group stays, one that is missing is said; where another scheduler places the pods there is none.
+// TestGroupsThatAreNotMade: a PodGroup that a user created stays, and the Gang says if it is missing. If another scheduler places the pods,
+// no PodGroup is created.
 func TestGroupsThatAreNotMade(t *testing.T) {
 	theirs := func(name string, least int64, change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
 		u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"minMember": least, "queue": "q"}, "status": map[string]any{"phase": "Inqueue"}}}
@@ -199,7 +201,7 @@ func TestGroupsThatAreNotMade(t *testing.T) {
 	}
 }
 
-// TestAGroupThatCannotBeMade: the reason stands on the Gang, and goes with its cause.
+// TestAGroupThatCannotBeMade: if a PodGroup cannot be created, the Gang has the reason for as long as it holds.
 func TestAGroupThatCannotBeMade(t *testing.T) {
 	w := newWorld(t, job(admitted()), pod(0, "", ofVolcano("llama")), pod(1, "", ofVolcano("llama")))
 	served, refusal := false, errors.New(`admission webhook "validatepodgroup.volcano.sh" denied the request: unable to find queue`)
@@ -235,7 +237,7 @@ func TestAGroupThatCannotBeMade(t *testing.T) {
 	}
 }
 
-// TestGroupsAreLookedAtNowAndThen: not at each change of a pod, and not while all pods are on nodes.
+// TestGroupsAreLookedAtNowAndThen: PodGroups are read at intervals: not at each change of a pod, and not while all pods are on nodes.
 func TestGroupsAreLookedAtNowAndThen(t *testing.T) {
 	w := newWorld(t, job(admitted()), pod(0, "", ofVolcano("llama")), pod(1, "", ofVolcano("llama")))
 	looks := 0
@@ -266,7 +268,7 @@ func TestGroupsAreLookedAtNowAndThen(t *testing.T) {
 	}
 }
 
-// TestAGroupThatCannotBeReadStaysKnown: an API server that does not answer is no group that is missing.
+// TestAGroupThatCannotBeReadStaysKnown: if the API server does not answer, the PodGroup does not count as missing.
 func TestAGroupThatCannotBeReadStaysKnown(t *testing.T) {
 	w := newWorld(t, job(admitted()), pod(0, "", ofVolcano("llama")), pod(1, "", ofVolcano("llama")))
 	var failure error
@@ -297,7 +299,7 @@ func TestAGroupThatCannotBeReadStaysKnown(t *testing.T) {
 	}
 }
 
-// TestEventsOfGroupsAreListedNowAndThen: each list of events reads all of the namespace from the API server's store.
+// TestEventsOfGroupsAreListedNowAndThen: events are listed at intervals, because each list reads all events of the namespace from etcd.
 func TestEventsOfGroupsAreListedNowAndThen(t *testing.T) {
 	w := newWorld(t, job(admitted()), pod(0, "", ofVolcano("llama")), pod(1, "", ofVolcano("llama")))
 	lists := 0

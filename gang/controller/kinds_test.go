@@ -27,7 +27,7 @@ import (
 
 var others = []kinds.Kind{kinds.VolcanoJob{}, kinds.JobSet{}, kinds.PyTorchJob{}}
 
-// newKindsWorld is a world whose API server serves all kinds, with objects of them.
+// newKindsWorld returns a world whose API server serves all kinds, with these objects.
 func newKindsWorld(t *testing.T, objs ...client.Object) *world {
 	t.Helper()
 	w := newWorld(t, objs...)
@@ -36,12 +36,12 @@ func newKindsWorld(t *testing.T, objs ...client.Object) *world {
 	return w
 }
 
-// of is an admitted object of a kind, of the world's name, with four pods.
+// of returns an admitted object of a kind, with the name of the world's job and four pods.
 func of(kind kinds.Kind, uid types.UID, change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
 	return jobstest.Object(kind, key, uid, change...)
 }
 
-// memberOf is a pod of such an object.
+// memberOf returns a pod of the object.
 func memberOf(uid types.UID, role string, slot int, node string, change ...func(*corev1.Pod)) *corev1.Pod {
 	return pod(slot, node, func(p *corev1.Pod) {
 		p.Annotations[v1alpha1.AnnotationGangRole] = role
@@ -53,7 +53,7 @@ func memberOf(uid types.UID, role string, slot int, node string, change ...func(
 	})
 }
 
-// change reads an object of a kind, changes it, and waits until the controller's reader has seen that.
+// change changes an object of a kind, and waits until the controller's reader has seen the change.
 func (w *world) change(kind kinds.Kind, f func(*unstructured.Unstructured)) {
 	w.t.Helper()
 	u := &unstructured.Unstructured{}
@@ -72,7 +72,8 @@ func name(kind kinds.Kind) string {
 	return kind.GroupVersionKind().Kind + "." + kind.GroupVersionKind().Group
 }
 
-// TestAGangOfEachKind: one Gang, owned by the object that the user wrote, which gets the events, and whose end is on the Gang.
+// TestAGangOfEachKind: for each kind one Gang is created. Its owner is the object that the user wrote. That object gets the events, and its
+// end is shown on the Gang.
 func TestAGangOfEachKind(t *testing.T) {
 	for _, kind := range others {
 		t.Run(name(kind), func(t *testing.T) {
@@ -104,8 +105,8 @@ func TestAGangOfEachKind(t *testing.T) {
 	}
 }
 
-// TestTwoJobsOfOneName: the one that the Gang names has it, also where the other is older; the other gets an event, once, and the Gang once
-// the first is gone.
+// TestTwoJobsOfOneName: the Gang belongs to the job that it names, also if the other job is older. The other job gets an event, once. It
+// gets the Gang after the first job is gone.
 func TestTwoJobsOfOneName(t *testing.T) {
 	young := job(admitted())
 	young.CreationTimestamp = metav1.Unix(2000, 0)
@@ -136,13 +137,13 @@ func TestTwoJobsOfOneName(t *testing.T) {
 	}
 }
 
-// TestAGangWhoseKindIsNotServed stays as it is: whether its job exists is not known.
+// TestAGangWhoseKindIsNotServed: while the kind of a job is not served, it is unknown whether the job exists. Its Gang stays unchanged.
 func TestAGangWhoseKindIsNotServed(t *testing.T) {
 	kind := kinds.JobSet{}
 	w := newKindsWorld(t, of(kind, "set"))
 	w.reconcile()
 	g := w.gang()
-	g.OwnerReferences = nil // without an owner it is deleted once its job is gone
+	g.OwnerReferences = nil // a Gang without owner is deleted once its job is gone
 	if err := w.client.Update(context.Background(), g); err != nil {
 		t.Fatal(err)
 	}
@@ -166,8 +167,9 @@ func TestAGangWhoseKindIsNotServed(t *testing.T) {
 	}
 }
 
-// TestAGangWhoseKindIsUndefined is deleted, though it has an owner: Kubernetes' garbage collector deletes nothing whose owner is of a kind
-// that it cannot resolve. Until the definition is gone it stays, and is looked at again.
+// TestAGangWhoseKindIsUndefined: once the definition of its kind was removed, a Gang is deleted, although it has an owner. Kubernetes'
+// garbage collector deletes no object whose owner is of a kind that it cannot resolve. Until the definition is gone, the Gang stays and is
+// reconciled at intervals.
 func TestAGangWhoseKindIsUndefined(t *testing.T) {
 	for _, kind := range others {
 		for name, restarted := range map[string]bool{"the controller ran": false, "the controller started later": true} {
@@ -201,7 +203,8 @@ func TestAGangWhoseKindIsUndefined(t *testing.T) {
 	}
 }
 
-// TestWhyAPodOfEachKindIsMissing: the controller that creates the pods says so on the object that it creates them for.
+// TestWhyAPodOfEachKindIsMissing: the controller that creates the pods records an event on the object for which it creates them. The Gang
+// shows its text.
 func TestWhyAPodOfEachKindIsMissing(t *testing.T) {
 	const quota = `exceeded quota: team, requested: requests.nvidia.com/gpu=2, limited: requests.nvidia.com/gpu=3`
 	plain := `Error creating: pods "llama-x" is forbidden: ` + quota
@@ -253,19 +256,19 @@ func TestWhyAPodOfEachKindIsMissing(t *testing.T) {
 	}
 }
 
-// requests makes a pod request so many CPUs.
+// requests makes a pod request this many CPUs.
 func requests(cpu string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
 	}
 }
 
-// task makes a pod one of a task of Volcano's.
+// task makes a pod belong to a task of a Volcano Job.
 func task(name string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Annotations["volcano.sh/task-spec"] = name }
 }
 
-// TestTheGroupOfSeveralRoles is made once there is a pod of each, with each role's number.
+// TestTheGroupOfSeveralRoles: the PodGroup is created once a pod of each role exists. It has the number of pods of each role.
 func TestTheGroupOfSeveralRoles(t *testing.T) {
 	kind := kinds.PyTorchJob{}
 	w := newKindsWorld(t, of(kind, "uid-1"))
@@ -300,7 +303,7 @@ func TestTheGroupOfSeveralRoles(t *testing.T) {
 	}
 }
 
-// TestTheGroupOfAJobSet counts the pods of all Jobs of a role, and none of a role that ends before.
+// TestTheGroupOfAJobSet: the PodGroup counts the pods of all Jobs of a role, and no pod of a role that ends before training starts.
 func TestTheGroupOfAJobSet(t *testing.T) {
 	w := newKindsWorld(t, of(kinds.JobSet{}, "uid-1"), memberOf("uid-1", "worker", 2, "", ofVolcano("llama"), task("worker")))
 	w.reconcile()
@@ -313,7 +316,7 @@ func TestTheGroupOfAJobSet(t *testing.T) {
 	}
 }
 
-// theirs is a group that is not made here.
+// theirs returns a PodGroup that another controller created.
 func theirs(name string, least int64, phase string, owner *metav1.OwnerReference) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"minMember": least, "queue": "q"}, "status": map[string]any{"phase": phase}}}
 	u.SetGroupVersionKind(handover.Kind)
@@ -326,7 +329,8 @@ func theirs(name string, least int64, phase string, owner *metav1.OwnerReference
 	return u
 }
 
-// TestTheGroupOfAKindsOwnController is left, and read from before there is a pod: there is none before Volcano lets it in.
+// TestTheGroupOfAKindsOwnController: a PodGroup that the kind's own controller creates is not written. It is read before the first pod
+// exists, because pods are created only after Volcano has admitted the group.
 func TestTheGroupOfAKindsOwnController(t *testing.T) {
 	for what, c := range map[string]struct {
 		kind  kinds.Kind
@@ -374,7 +378,8 @@ func TestTheGroupOfAKindsOwnController(t *testing.T) {
 	}
 }
 
-// TestAVolcanoJobWithoutItsGroup: Volcano's controller has some seconds to create it, and is named then.
+// TestAVolcanoJobWithoutItsGroup: Volcano's controller has some seconds to create the PodGroup. After that the Gang names the controller as
+// the cause.
 func TestAVolcanoJobWithoutItsGroup(t *testing.T) {
 	w := newKindsWorld(t)
 	w.add(of(kinds.VolcanoJob{}, "uid-1", func(u *unstructured.Unstructured) { u.SetCreationTimestamp(metav1.NewTime(w.now)) }))
@@ -396,8 +401,8 @@ func TestAVolcanoJobWithoutItsGroup(t *testing.T) {
 	}
 }
 
-// TestPodsThatComeAfterTheFirstLook: the group is made as soon as there is a pod of each role, and the gang is looked at again without an
-// event of a pod's.
+// TestPodsThatComeAfterTheFirstLook: the PodGroup is created as soon as a pod of each role exists. The gang is reconciled again without an
+// event of a pod.
 func TestPodsThatComeAfterTheFirstLook(t *testing.T) {
 	w := newKindsWorld(t, of(kinds.PyTorchJob{}, "uid-1"))
 	if r := w.reconcile(); r.RequeueAfter <= 0 || r.RequeueAfter > groupAgain {
@@ -413,7 +418,7 @@ func TestPodsThatComeAfterTheFirstLook(t *testing.T) {
 	}
 }
 
-// TestGroupsOfOthers that have the gang's name are not taken for its user's.
+// TestGroupsOfOthers: a PodGroup of the gang's name that another object owns does not count as the user's.
 func TestGroupsOfOthers(t *testing.T) {
 	left := theirs("llama", 2, "Inqueue", nil)
 	left.SetLabels(map[string]string{v1alpha1.LabelGang: "llama"})
@@ -440,7 +445,7 @@ func TestGroupsOfOthers(t *testing.T) {
 	}
 }
 
-// TestAJobOfAJobSetGetsNoGang: its template has the stamps of the set.
+// TestAJobOfAJobSetGetsNoGang: the Job of a JobSet has the stamps of the JobSet on its template. It gets no Gang of its own.
 func TestAJobOfAJobSetGetsNoGang(t *testing.T) {
 	child := job(admitted())
 	child.Name = "llama-worker-0"

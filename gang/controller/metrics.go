@@ -12,11 +12,11 @@ import (
 	"holdfast.dev/holdfast/gang/status"
 )
 
-// metrics are each gang's figures, those of its status as numbers. A gang has them as long as its Job is there.
+// metrics are the figures of each gang's status as numbers. They exist as long as the gang's Job.
 type metrics struct {
 	gangs               *prometheus.GaugeVec
 	goodput, lost, step *prometheus.GaugeVec
-	// wouldHave counts what people were told of observed jobs.
+	// wouldHave counts the findings on observed jobs for which an event was written.
 	wouldHave *prometheus.CounterVec
 
 	mu     sync.Mutex
@@ -43,7 +43,7 @@ func (m *metrics) register(registry prometheus.Registerer) error {
 	return nil
 }
 
-// show sets the figures of a gang as of now.
+// show sets the figures of a gang.
 func (m *metrics) show(g *v1alpha1.Gang, now time.Time) {
 	r := g.Status.Run
 	if r == nil || r.StartedAt == nil {
@@ -57,7 +57,7 @@ func (m *metrics) show(g *v1alpha1.Gang, now time.Time) {
 	setKnown(m.goodput, g, ratio, ok)
 }
 
-// setKnown sets a gang's figure, or takes it away where it is not known.
+// setKnown sets a figure of a gang, or removes it if it is unknown.
 func setKnown(v *prometheus.GaugeVec, g *v1alpha1.Gang, value float64, known bool) {
 	if !known {
 		v.DeleteLabelValues(g.Namespace, g.Name)

@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// A gang's figures are there while its Job is.
+// The series of a gang exist as long as its Job.
 func TestGangMetrics(t *testing.T) {
 	w := newWorld(t, job(admitted()))
 	registry := prometheus.NewRegistry()

@@ -16,9 +16,9 @@ import (
 	"holdfast.dev/holdfast/internal/jobs"
 )
 
-// observe writes what is seen of a Job that is only watched, and what would have been done about its
-// failures. Its pods carry no label of ours and are read as they are needed: when the Job's own status
-// changes, and every refreshEvery. What people heard already stands in the Gang's notes.
+// observe writes the state of an observed Job, and what Holdfast would have done about its failures. Its pods have no label of Holdfast, so
+// they are read from the API server: when the Job's own status changes, and every refreshEvery. The Gang's notes have the findings for
+// which an event was written.
 func (c *Controller) observe(ctx context.Context, g *v1alpha1.Gang, job *jobs.Job) (reconcile.Result, error) {
 	pods := &corev1.PodList{}
 	if err := c.Live.List(ctx, pods, client.InNamespace(job.Namespace), client.MatchingLabels{batchv1.JobNameLabel: job.Name}); err != nil {

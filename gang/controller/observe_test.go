@@ -13,7 +13,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// watched is a pod of an observed Job: without a label of ours, with those of the Job controller.
+// watched returns a pod of an observed Job: with the labels of the Job controller, and without a label of Holdfast.
 func watched(slot int, node string, change func(*corev1.Pod)) *corev1.Pod {
 	return pod(slot, node, func(p *corev1.Pod) {
 		delete(p.Labels, v1alpha1.LabelGang)
@@ -30,7 +30,8 @@ func at(second int) metav1.Time {
 	return metav1.NewTime(time.Date(2026, 1, 2, 3, 0, second, 0, time.UTC))
 }
 
-// An observed Job's Gang says what would have been done; people hear it once, and again when the pod is back.
+// The Gang of an observed Job shows what Holdfast would have done about a failure. There is one event when the failure is seen, and another
+// when the pod is back.
 func TestObserve(t *testing.T) {
 	ms := int64(500)
 	other := &v1alpha1.Gang{ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "acted"}, Status: v1alpha1.GangStatus{Run: &v1alpha1.RunStatus{
@@ -62,7 +63,7 @@ func TestObserve(t *testing.T) {
 	if count(slices.Clone(told), v1alpha1.ReasonWouldRestart) != 1 || count(slices.Clone(told), v1alpha1.ReasonWouldReplace) != 1 {
 		t.Errorf("told %q", told)
 	}
-	w.restart() // what was told stands in the Gang
+	w.restart() // the Gang holds what was in earlier events
 	w.reconcile()
 	if told := w.told(); count(told, "Would") != 0 {
 		t.Errorf("told again: %q", told)

@@ -26,11 +26,11 @@ import (
 	"holdfast.dev/holdfast/internal/membership"
 )
 
-// A gang whose job names a class of ProvisioningRequests asks by one of these for nodes, while it is refused for lack of room. The API is
-// Cluster Autoscaler's and may come and go, so that nothing watches it: a request is looked at while one is wanted or stands. It and its
-// PodTemplate are the Gang's, and go with it.
+// A gang whose job names a class of ProvisioningRequests has one while it is refused for lack of room. The API belongs to Cluster
+// Autoscaler and may be installed and removed at any time, so requests are not watched. A request is read while one is needed or exists.
+// The Gang owns the request and its PodTemplate, and both are deleted with the Gang.
 
-// requestAgain is how often a request that is wanted or stands is looked at.
+// requestAgain is the interval at which a request that is needed or exists is read.
 const requestAgain = 10 * time.Second
 
 var requestKind = schema.GroupVersionKind{Group: "autoscaling.x-k8s.io", Version: "v1", Kind: "ProvisioningRequest"}
@@ -38,16 +38,16 @@ var requestKind = schema.GroupVersionKind{Group: "autoscaling.x-k8s.io", Version
 var errNotServed = errors.New("the cluster serves no autoscaling.x-k8s.io/v1: run Cluster Autoscaler with --enable-provisioning-requests " +
 	"and install its CRD, or create the job without " + v1alpha1.AnnotationProvisioningClass)
 
-// asked is what was seen of a gang's request, and when.
+// asked is what was last read of a gang's request, and when.
 type asked struct {
 	job     types.UID
 	at      time.Time
 	request *provision.Request
-	// problem is why there is none.
+	// problem is why there is no request.
 	problem string
 }
 
-// provision sees to a gang's request; said is what people read of it, again when to look again.
+// provision handles a gang's request. said is a text for users, again is when to call it again.
 func (c *Controller) provision(
 	ctx context.Context, g *v1alpha1.Gang, job *jobs.Job, gang status.View, pods []corev1.Pod, now time.Time,
 ) (said string, again time.Duration) {
@@ -82,7 +82,7 @@ func (c *Controller) provision(
 	return next.text(view, now), requestAgain
 }
 
-// settle looks at the request that stands and does what is to be done; it returns the one that stands then.
+// settle reads the present request and carries out the decision about it. settle returns the request that exists then.
 func (c *Controller) settle(
 	ctx context.Context, g *v1alpha1.Gang, v provision.View, waiting []*corev1.Pod, now time.Time,
 ) (*provision.Request, error) {
@@ -124,7 +124,7 @@ func (a asked) text(v provision.View, now time.Time) string {
 	return provision.Text(*a.request, provision.Decide(v, now))
 }
 
-// short are the pods of a gang that wait for a node, where more nodes would do: the scheduler says so on them.
+// short returns the pods of a gang that wait for a node and for which more nodes would help: the scheduler writes that on them.
 func short(v status.View, holders []*corev1.Pod) []*corev1.Pod {
 	if len(v.Members) < v.Size || v.Answer.Placed || v.Answer.Reason != v1alpha1.ReasonInsufficientNodes {
 		return nil
@@ -149,7 +149,8 @@ func short(v status.View, holders []*corev1.Pod) []*corev1.Pod {
 // absent reports whether an object, or its kind, does not exist.
 func absent(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) }
 
-// requestOf reads what of a request matters. Anybody may write it who may write requests: what cannot be read is left out.
+// requestOf reads the relevant fields of a request. Any user who may write requests may have written it, so fields that cannot be read are
+// left out.
 func requestOf(u *unstructured.Unstructured) *provision.Request {
 	r := &provision.Request{Name: u.GetName(), Phase: provision.Made}
 	r.Class, _, _ = unstructured.NestedString(u.Object, "spec", "provisioningClassName")
@@ -165,7 +166,7 @@ func requestOf(u *unstructured.Unstructured) *provision.Request {
 		Conditions []metav1.Condition `json:"conditions"`
 	}
 	if in, ok := u.Object["status"].(map[string]any); ok {
-		_ = runtime.DefaultUnstructuredConverter.FromUnstructured(in, &status) // what cannot be read is not said
+		_ = runtime.DefaultUnstructuredConverter.FromUnstructured(in, &status) // what cannot be read is left out
 	}
 	for _, of := range []struct { // the first that holds
 		condition string
@@ -188,7 +189,7 @@ func requestOf(u *unstructured.Unstructured) *provision.Request {
 	return r
 }
 
-// withdraw removes the gang's request and its template.
+// withdraw deletes the gang's request and its template.
 func (c *Controller) withdraw(ctx context.Context, g *v1alpha1.Gang) error {
 	template := &corev1.PodTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: g.Namespace, Name: v1alpha1.RequestName(g.Name)}}
 	for _, o := range []client.Object{newRequest(g), template} {
@@ -210,7 +211,8 @@ func (c *Controller) withdraw(ctx context.Context, g *v1alpha1.Gang) error {
 	return nil
 }
 
-// create creates the gang's request, for pods like one of those that wait, after its template: the autoscaler fails one without.
+// create creates the gang's request for pods like one of those that wait. create creates the request's template first, because the
+// autoscaler fails a request without a template.
 func (c *Controller) create(
 	ctx context.Context, g *v1alpha1.Gang, v provision.View, attempt int, like *corev1.Pod,
 ) (*provision.Request, error) {
@@ -225,7 +227,7 @@ func (c *Controller) create(
 			return nil, fmt.Errorf("making Gang %s the owner of %s: %w", g.Name, o.GetName(), err)
 		}
 		switch err := c.Client.Create(ctx, o, client.FieldOwner(FieldManager)); {
-		case o == client.Object(u) && absent(err): // the API went as it was asked
+		case o == client.Object(u) && absent(err): // the API was removed meanwhile
 			return nil, errors.Join(errNotServed, c.withdraw(ctx, g))
 		case err != nil:
 			return nil, fmt.Errorf("creating it: %w", err)
@@ -242,7 +244,7 @@ func newRequest(g *v1alpha1.Gang) *unstructured.Unstructured {
 	return u
 }
 
-// templateOf is what of a pod decides on which nodes it can be, without the commands and variables of its containers.
+// templateOf returns the fields of a pod that decide on which nodes it can run, without the commands and variables of its containers.
 func templateOf(pod *corev1.Pod) corev1.PodTemplateSpec {
 	out := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{}}, Spec: *pod.Spec.DeepCopy()}
 	for key, value := range pod.Labels {

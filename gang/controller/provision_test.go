@@ -24,7 +24,7 @@ const atomicClass = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
 
 var requestKey = types.NamespacedName{Namespace: key.Namespace, Name: "holdfast-" + key.Name}
 
-// asking is a world with a gang of two that asks for nodes and is refused for lack of room.
+// asking returns a world whose gang of two pods requests nodes and is refused for lack of room.
 func asking(t *testing.T) *world {
 	t.Helper()
 	owned := admitted()
@@ -76,7 +76,7 @@ func (w *world) template() *corev1.PodTemplate {
 	return p
 }
 
-// answers is what the autoscaler says to the request from now on.
+// answers sets the autoscaler's answer to the request.
 func (w *world) answers(condition string, is bool, reason string) {
 	w.t.Helper()
 	u := w.request()
@@ -96,8 +96,8 @@ func (w *world) placedMessage() string {
 	return meta.FindStatusCondition(w.gang().Status.Conditions, v1alpha1.ConditionPlaced).Message
 }
 
-// TestAGangAsksForItsNodes: one request for all of its pods, whose answers stand on the Gang; one that failed is made again, and none is
-// left when the pods are on nodes.
+// TestAGangAsksForItsNodes: one request is created for all pods that lack room, and the Gang shows the autoscaler's answers. A failed
+// request is created again. When all pods are on nodes the request is removed.
 func TestAGangAsksForItsNodes(t *testing.T) {
 	w := asking(t)
 	if result := w.reconcile(); result.RequeueAfter != requestAgain {
@@ -142,7 +142,7 @@ func TestAGangAsksForItsNodes(t *testing.T) {
 			t.Errorf("%s %v: %s", c.condition, c.is, w.placedMessage())
 		}
 	}
-	w.restart() // the number of attempts stands on the request
+	w.restart() // the request holds the number of attempts
 	w.now = w.now.Add(time.Minute)
 	w.reconcile()
 	if u = w.request(); u == nil || u.Object["status"] != nil || u.GetAnnotations()[v1alpha1.AnnotationAttempt] != "2" {
@@ -161,7 +161,7 @@ func TestAGangAsksForItsNodes(t *testing.T) {
 	}
 }
 
-// TestNoRequestIsMade: where the API is not there, or the pods are another's, the Gang says so.
+// TestNoRequestIsMade: if the API is not served, or another request covers the pods, no request is created, and the Gang says why.
 func TestNoRequestIsMade(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*world)
@@ -207,7 +207,7 @@ func TestNoRequestIsMade(t *testing.T) {
 	}
 }
 
-// unserved is an API server without ProvisioningRequests.
+// unserved is an API server that does not serve ProvisioningRequests.
 type unserved struct{ client.Reader }
 
 func (u unserved) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {

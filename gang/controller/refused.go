@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// refusedLately is how old an event may be that says that a pod could not be made: the Job controller tries each minute at least,
-	// and of its events about one object one in five minutes comes through.
+	// refusedLately is the age up to which an event about a pod that could not be created counts. The Job controller tries at least once a
+	// minute, and of its events about one object one in five minutes is stored.
 	refusedLately = 10 * time.Minute
-	// refusedAgain is how often they are looked at while pods are missing.
+	// refusedAgain is the interval at which these events are read while pods are missing.
 	refusedAgain = 10 * time.Second
-	// maxRefusal bounds what of one is repeated.
+	// maxRefusal bounds the text of such an event that is repeated.
 	maxRefusal = 400
 )
 
-// What controllers say where a pod could not be made: the Job controller and Volcano's for its Job (job_controller_actions.go),
-// training-operator (pod_control.go), and JobSet's where a Job of the set could not be made (jobset_controller.go).
+// Reasons of events about a pod that could not be created: those of the Job controller, of Volcano's controller
+// (job_controller_actions.go), of training-operator (pod_control.go), and JobSet's about a Job of the set (jobset_controller.go).
 const (
 	failedCreate    = "FailedCreate"
 	failedCreatePod = "FailedCreatePod"
@@ -39,13 +39,14 @@ const (
 
 const jobController = "the Job controller"
 
-// attempt is what they say first, with a name that is another one each time for pods of a Job; printed is an error as Volcano prints it.
+// attempt matches the beginning of such a text, with a name that differs at each try for pods of a Job. printed matches an error as Volcano
+// prints it.
 var (
 	attempt = regexp.MustCompile(`^(Error creating: )?(pods "[^"]*" is forbidden: )?`)
 	printed = regexp.MustCompile(`^Error creating pods: \[.*?Message:("(?:[^"\\]|\\.)*")`)
 )
 
-// refusalText is what of an event is said.
+// refusalText returns the part of an event's text that is shown.
 func refusalText(message string) string {
 	if m := printed.FindStringSubmatch(message); m != nil {
 		if text, err := strconv.Unquote(m[1]); err == nil {
@@ -55,7 +56,7 @@ func refusalText(message string) string {
 	return cause.Tail(cause.Printable(attempt.ReplaceAllString(message, "")), maxRefusal)
 }
 
-// refusal is what a controller said last of a pod that it could not make, and when that was looked up.
+// refusal is the last event of a controller about a pod that it could not create, and when the event was read.
 type refusal struct {
 	job      types.UID
 	by, text string
@@ -63,8 +64,9 @@ type refusal struct {
 	askedAt  time.Time
 }
 
-// refused is why a pod could not be made, as was said last; the zero value: nothing was since the newest of the pods was made. A gang is
-// reconciled at each change of its pods, and events are in no cache of the API server: they are listed once in refusedAgain at most.
+// refused returns the last reason why a pod could not be created; the zero value: there was none since the newest of the pods was created.
+// A gang is reconciled at each change of its pods, and no cache of the API server has events. So they are listed at most once in
+// refusedAgain.
 func (c *Controller) refused(ctx context.Context, job *jobs.Job, pods []corev1.Pod, now time.Time) (refusal, error) {
 	last, err := c.lastRefusal(ctx, job, now)
 	if err != nil {
@@ -101,7 +103,8 @@ func (c *Controller) lastRefusal(ctx context.Context, job *jobs.Job, now time.Ti
 	return last, nil
 }
 
-// newestRefusal is the event that says so, about the object that makes the pods, and by which controller; the zero Event: there is none.
+// newestRefusal returns the event about the object for which the pods are created, and the name of the controller that wrote it; the zero
+// Event: there is none.
 func (c *Controller) newestRefusal(ctx context.Context, job *jobs.Job) (e corev1.Event, by string, err error) {
 	switch job.Kind.(type) {
 	case kinds.VolcanoJob:
@@ -124,7 +127,7 @@ func (c *Controller) newestRefusal(ctx context.Context, job *jobs.Job) (e corev1
 	return e, jobController, err
 }
 
-// newestOfSet is the newest event about a Job of a JobSet that could not make a pod.
+// newestOfSet returns the newest event about a Job of a JobSet that could not create a pod.
 func (c *Controller) newestOfSet(ctx context.Context, job *jobs.Job) (corev1.Event, error) {
 	list := &corev1.EventList{}
 	if err := c.Live.List(ctx, list, client.InNamespace(job.Namespace), client.MatchingFields{
@@ -133,7 +136,7 @@ func (c *Controller) newestOfSet(ctx context.Context, job *jobs.Job) (corev1.Eve
 	}); err != nil {
 		return corev1.Event{}, err
 	}
-	list.Items = slices.DeleteFunc(list.Items, func(e corev1.Event) bool { // those of a set with a longer name are left
+	list.Items = slices.DeleteFunc(list.Items, func(e corev1.Event) bool { // without events of a set whose name begins with this one
 		of := e.InvolvedObject
 		return of.APIVersion != batchv1.SchemeGroupVersion.String() || !strings.HasPrefix(of.Name, job.Name+"-")
 	})
@@ -151,18 +154,18 @@ func (c *Controller) newestOfSet(ctx context.Context, job *jobs.Job) (corev1.Eve
 	}), nil
 }
 
-// roles are those of a job whose pods are members, read from the API server; none: it is gone.
+// roles returns the roles of a job whose pods are members, read from the API server; none: the job is gone.
 func (c *Controller) roles(ctx context.Context, job *jobs.Job) ([]kinds.Role, error) {
 	kind, obj, err := c.Jobs.Live(ctx, job.Key(), job.UID)
 	if obj == nil {
 		return nil, err
 	}
-	read, _ := kind.Read(obj) // what would be refused now was admitted
+	read, _ := kind.Read(obj) // an object that would be refused now was admitted
 	return slices.DeleteFunc(read.Roles, func(r kinds.Role) bool { return r.Before || r.Pods() == 0 }), nil
 }
 
-// newestEvent reads, from the API server itself, the event about an object that was seen last, of a reason, and of a type where one is
-// named; the zero Event: there is none.
+// newestEvent reads, from the API server itself, the newest event about an object with this reason and, if one is named, this type; the
+// zero Event: there is none.
 func (c *Controller) newestEvent(ctx context.Context, about client.Object, reason, kind string) (corev1.Event, error) {
 	list := &corev1.EventList{}
 	if err := c.Live.List(ctx, list, client.InNamespace(about.GetNamespace()), client.MatchingFields{
@@ -174,7 +177,7 @@ func (c *Controller) newestEvent(ctx context.Context, about client.Object, reaso
 	return lastOf(list.Items, func(e *corev1.Event) bool { return kind == "" || e.Type == kind }), nil
 }
 
-// lastOf is the event that was seen last of those that match; the zero Event: none does.
+// lastOf returns the event that was seen last of those that match; the zero Event: none matches.
 func lastOf(events []corev1.Event, match func(*corev1.Event) bool) (newest corev1.Event) {
 	for i := range events {
 		if e := &events[i]; match(e) && !lastSeen(e).Before(lastSeen(&newest)) {

@@ -16,8 +16,8 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// TestWhyAPodIsMissing: what keeps the Job controller from making a pod stands on the Gang for as long as it holds, in its words
-// and without the name that each try has anew.
+// TestWhyAPodIsMissing: while the Job controller cannot create a pod, the Gang has its reason, in the Job controller's words but without
+// the pod's name, which differs at each try.
 func TestWhyAPodIsMissing(t *testing.T) {
 	at := func(d time.Duration) metav1.Time {
 		return metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).Add(d))
@@ -50,7 +50,7 @@ func TestWhyAPodIsMissing(t *testing.T) {
 	if result := w.reconcile(); result.RequeueAfter != 0 || strings.Contains(message(v1alpha1.ConditionPlaced), "quota") {
 		t.Errorf("again after %s: %s", result.RequeueAfter, message(v1alpha1.ConditionPlaced))
 	}
-	w.now = w.now.Add(time.Hour) // a pod is lost, long after
+	w.now = w.now.Add(time.Hour) // much later a pod is lost
 	if err := w.client.Delete(context.Background(), pod(1, "n1")); err != nil {
 		t.Fatal(err)
 	}
@@ -59,8 +59,8 @@ func TestWhyAPodIsMissing(t *testing.T) {
 	}
 }
 
-// TestEventsAreListedNowAndThen: while its pods are being made a gang is looked at for each of them, and events are read from etcd. Where
-// they cannot be listed, all else that is known of the gang is written.
+// TestEventsAreListedNowAndThen: while pods are being created the gang is reconciled for each of them, but events, which are read from
+// etcd, are listed at intervals. If events cannot be listed, the rest of the status is still written.
 func TestEventsAreListedNowAndThen(t *testing.T) {
 	w := newWorld(t, job(admitted()), pod(0, "n0"))
 	lists := func() (n int) {

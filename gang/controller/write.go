@@ -21,10 +21,10 @@ import (
 	"holdfast.dev/holdfast/internal/jobs"
 )
 
-// maxNote is what the API server takes as an event's note.
+// maxNote is the greatest length of an event's note at the API server.
 const maxNote = 1024
 
-// write brings the Gang's status to what is wanted, then tells people what changed.
+// write writes the wanted status to the Gang, and then events about what changed.
 func (c *Controller) write(
 	ctx context.Context,
 	g *v1alpha1.Gang,
@@ -64,8 +64,8 @@ func (c *Controller) write(
 	return result, nil
 }
 
-// statusOf is this controller's part of the status. A condition keeps the time of its last change; one that is
-// not assessed any more goes.
+// statusOf returns this controller's part of the status. A condition keeps the time of its last change. A condition that Assess no longer
+// returns is removed.
 func statusOf(g *v1alpha1.Gang, known status.JobGang, s status.Status, now time.Time) v1alpha1.GangStatus {
 	out := v1alpha1.GangStatus{Phase: s.Phase, Nodes: s.Nodes, Members: known.Members, Notes: known.Notes}
 	status.Figures(&out, g.Status.Run, now)
@@ -87,20 +87,20 @@ func statusOf(g *v1alpha1.Gang, known status.JobGang, s status.Status, now time.
 	return out
 }
 
-// ownPart is the status without the parts of the scheduler and the coordinator.
+// ownPart returns the status without the parts of the scheduler and the coordinator.
 func ownPart(s v1alpha1.GangStatus) v1alpha1.GangStatus {
 	own := *s.DeepCopy()
 	own.Placement, own.Run = nil, nil
 	return own
 }
 
-// withoutFigures is the status without what changes all the time.
+// withoutFigures returns the status without the figures that change all the time.
 func withoutFigures(s v1alpha1.GangStatus) v1alpha1.GangStatus {
 	s.Step, s.SavedStep, s.SavedAt, s.GoodputPercent = 0, 0, nil, nil
 	return s
 }
 
-// applyOf is the apply configuration that states this controller's part of the status and nothing else.
+// applyOf returns the apply configuration with exactly this controller's part of the status.
 func applyOf(g *v1alpha1.Gang, status v1alpha1.GangStatus) (*unstructured.Unstructured, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status)
 	if err != nil {
@@ -110,12 +110,12 @@ func applyOf(g *v1alpha1.Gang, status v1alpha1.GangStatus) (*unstructured.Unstru
 	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Gang"))
 	u.SetNamespace(g.Namespace)
 	u.SetName(g.Name)
-	u.SetUID(g.UID) // so that a successor of the same name is never written to
+	u.SetUID(g.UID) // so that a successor of the same name is never written
 	return u, nil
 }
 
-// emitPlaced writes an event when the answer to "is it placed" changed: placed, or refused with
-// another count. Waiting for pods that are still being created is not worth one.
+// emitPlaced writes an event when the condition Placed changed: the gang was placed, or refused with other counts. emitPlaced writes none
+// while pods are still being created.
 func (c *Controller) emitPlaced(job *jobs.Job, g *v1alpha1.Gang, after v1alpha1.GangStatus) {
 	was := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.ConditionPlaced)
 	now := meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionPlaced)
@@ -134,19 +134,19 @@ func (c *Controller) emitPlaced(job *jobs.Job, g *v1alpha1.Gang, after v1alpha1.
 	if !c.noteNews(job.Key(), string(job.UID)+now.Reason+now.Message) {
 		return
 	}
-	// The recorder folds events that differ in their note alone into the first one; the Gang's resource
-	// version, which changes with the answer, keeps them apart.
+	// The recorder merges events that differ only in their note. The Gang's resource version, which changes with the answer, keeps them
+	// apart.
 	c.emitEvents(job, g, g, kind, now.Reason, "Place", now.Message)
 }
 
-// emitEvents writes an event on the job, where its user looks, and the same on the Gang.
+// emitEvents writes an event on the job, where users look, and the same on the Gang.
 func (c *Controller) emitEvents(job *jobs.Job, g *v1alpha1.Gang, related runtime.Object, kind, reason, action, note string) {
 	note = note[:min(len(note), maxNote)]
 	c.Recorder.Eventf(job.Object(), related, kind, reason, action, "%s", note)
 	c.Recorder.Eventf(g, related, kind, reason, action, "%s", note)
 }
 
-// emitTaken writes an event on each other job of a name, which gets no Gang, once for the one that has it.
+// emitTaken writes an event on each other job of a name, which gets no Gang: one event per job that has the Gang.
 func (c *Controller) emitTaken(holder *jobs.Job, all []*jobs.Job) {
 	now := map[types.UID]types.UID{}
 	for _, job := range all {
@@ -169,13 +169,13 @@ func (c *Controller) emitTaken(holder *jobs.Job, all []*jobs.Job) {
 	}
 }
 
-// noteNews reports whether this was not just written for people, and records that it is.
+// noteNews reports whether an event is not the last one of the job, and records it as such.
 func (c *Controller) noteNews(job types.NamespacedName, what string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	heard := c.notified[job] == what
+	same := c.notified[job] == what
 	c.notified[job] = what
-	return !heard
+	return !same
 }
 
 func (c *Controller) forget(job types.NamespacedName) {
@@ -189,7 +189,7 @@ func (c *Controller) forget(job types.NamespacedName) {
 	delete(c.groups, job)
 }
 
-// noteGang notes that a job has its Gang.
+// noteGang records that a job has its Gang.
 func (c *Controller) noteGang(job *jobs.Job) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,7 +208,7 @@ func (c *Controller) lastWritten(uid types.UID) time.Time {
 	return c.written[uid]
 }
 
-// setWritten notes a write, and forgets those that bound nothing any more.
+// setWritten records a write, and drops the times that no longer delay a write.
 func (c *Controller) setWritten(uid types.UID, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

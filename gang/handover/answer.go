@@ -16,43 +16,43 @@ import (
 	"holdfast.dev/holdfast/gang"
 )
 
-// EventReason is the reason of Volcano's events about a group that it does not place.
+// EventReason is the reason of Volcano's events about a PodGroup that it does not place.
 const EventReason = unschedulable
 
-// unschedulable is the type of the condition that says so.
+// unschedulable is the type of Volcano's condition on such a PodGroup.
 const unschedulable = "Unschedulable"
 
-// maxText bounds what of Volcano's words is repeated.
+// maxText bounds the text of Volcano that is repeated.
 const maxText = 400
 
 // View is what is known of a gang that Volcano places.
 type View struct {
-	// Name is that of the PodGroup that its pods name.
+	// Name is the name of the PodGroup in the gang's pods.
 	Name string
-	// Group is that group; nil: it was not read, for the reason in Problem.
+	// Group is that PodGroup; nil: it was not read, for the reason in Problem.
 	Group   *Group
 	Problem string
-	// Size is how many pods the gang has, OnNodes how many are on nodes.
+	// Size is the number of the gang's pods, OnNodes how many are on nodes.
 	Size, OnNodes int
-	// Begun: the gang's ranks have run, so that where other pods are on nodes, one without replaces one that is gone.
+	// Begun: ranks of the gang have run. Then a pod without a node replaces one that is gone, if other pods are on nodes.
 	Begun bool
-	// Queue is what Volcano said of the group's queue last, Pod of a pod that waits; empty: nothing.
+	// Queue is Volcano's last message about the PodGroup's queue, Pod its message about a pod that waits; empty: none.
 	Queue, Pod string
 }
 
-// Group is what a PodGroup says.
+// Group is the content of a PodGroup.
 type Group struct {
 	MinMember int64
-	// Kind is that of the object that controls it, and so writes its minimum; the zero value: none.
+	// Kind is the kind of the object that controls the PodGroup, and whose controller writes its minimum; the zero value: none.
 	Kind  schema.GroupKind
 	Queue string
-	// Waiting: Volcano has not let the group into its queue.
+	// Waiting: Volcano has not admitted the PodGroup to its queue.
 	Waiting bool
-	// Unschedulable is why Volcano does not place the group; empty: it does, or has not said.
+	// Unschedulable is why Volcano does not place the PodGroup; empty: Volcano places it, or has written nothing.
 	Unschedulable string
 }
 
-// Read reads a PodGroup. What cannot be read is left out.
+// Read reads a PodGroup. Fields that cannot be read are left out.
 func Read(u *unstructured.Unstructured) Group {
 	var read struct {
 		Spec struct {
@@ -78,7 +78,7 @@ func Read(u *unstructured.Unstructured) Group {
 	if ref := metav1.GetControllerOfNoCopy(u); ref != nil {
 		g.Kind = schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind()
 	}
-	var since metav1.Time // Volcano leaves the older one of its two conditions as it was
+	var since metav1.Time // Volcano leaves the older of its two conditions unchanged
 	for _, c := range read.Status.Conditions {
 		if c.Status != corev1.ConditionTrue || c.LastTransitionTime.Before(&since) {
 			continue
@@ -91,15 +91,15 @@ func Read(u *unstructured.Unstructured) Group {
 	return g
 }
 
-// origin is how Volcano names, in each of its cycles another one, a pod that found no node.
+// origin matches the name of a pod without a node in Volcano's text: another pod in each of its cycles.
 var origin = regexp.MustCompile(`Origin reason is [^ :]+: `)
 
-// Text is what Volcano said, for people.
+// Text returns Volcano's message as text for users.
 func Text(said string) string {
 	return cause.Tail(cause.Printable(origin.ReplaceAllString(said, "")), maxText)
 }
 
-// PodText is what Volcano says of a pod that waits for a node; empty: nothing.
+// PodText returns Volcano's message about a pod that waits for a node; empty: none.
 func PodText(pod *corev1.Pod) string {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
@@ -109,7 +109,7 @@ func PodText(pod *corev1.Pod) string {
 	return ""
 }
 
-// Answer takes the place of the answer of Holdfast's scheduler, for a gang of which not all pods are on nodes.
+// Answer returns the placement status of a gang of which not all pods are on nodes, in place of an answer of Holdfast's scheduler.
 func (v View) Answer() v1alpha1.PlacementStatus {
 	if v.Group == nil {
 		return v1alpha1.PlacementStatus{
@@ -122,7 +122,7 @@ func (v View) Answer() v1alpha1.PlacementStatus {
 		said = cmp.Or(v.Queue, said)
 	}
 	switch {
-	case v.Begun && v.OnNodes > 0: // else the job was suspended, and waits as a whole
+	case v.Begun && v.OnNodes > 0: // otherwise the job was suspended, and all of it waits
 		return v1alpha1.PlacementStatus{
 			Reason: v1alpha1.ReasonVolcanoBelowMinimum,
 			Message: fmt.Sprintf("%d of %s on nodes; Volcano holds no room for the rest, and another job may take it: %s",
@@ -140,13 +140,13 @@ func (v View) Answer() v1alpha1.PlacementStatus {
 	}
 }
 
-// minimums say where the controller of a kind that makes its own group reads the group's minimum.
+// minimums has, for each kind whose controller creates PodGroups, the field from which that controller takes the minimum.
 var minimums = map[schema.GroupKind]string{
 	{Group: "batch.volcano.sh", Kind: "Job"}:    "set spec.minAvailable of the Volcano Job to %d",
 	{Group: "kubeflow.org", Kind: "PyTorchJob"}: "create the PyTorchJob with spec.runPolicy.schedulingPolicy.minAvailable: %d, or without",
 }
 
-// Note is what is wrong with a group that a user made or changed, or the controller of a kind; empty: nothing.
+// Note returns what is wrong with a PodGroup that a user, or the kind's controller, created or changed; empty: nothing.
 func (v View) Note() string {
 	if v.Group == nil || v.Group.MinMember >= int64(v.Size) {
 		return ""

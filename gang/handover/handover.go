@@ -1,7 +1,7 @@
-// Package handover translates between a gang and Volcano, for a gang that Volcano's scheduler places. It builds the
-// gang's PodGroup from one of its pods, and reads Volcano's messages from that PodGroup or from the user's own. The
-// package is pure: the same objects give the same group and the same text. Volcano reorders parts of its messages each
-// time; the text has them in a fixed order.
+// Package handover translates between a gang and Volcano, for a gang that Volcano's scheduler places. The package
+// builds the gang's PodGroup from one pod of each role, and reads Volcano's messages from that PodGroup or from the
+// user's own. The package is pure: the same objects give the same group and the same text. Volcano reorders parts of
+// its messages each time; the text has them in a fixed order.
 package handover
 
 import (
@@ -17,21 +17,21 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// Scheduler is the name of Volcano's scheduler on pods.
+// Scheduler is the name of Volcano's scheduler in pods.
 const Scheduler = "volcano"
 
 // Kind is Volcano's PodGroup.
 var Kind = schema.GroupVersionKind{Group: "scheduling.volcano.sh", Version: "v1beta1", Kind: "PodGroup"}
 
-// Volcano's keys, written down here because the controller does not link Volcano's API.
+// Volcano's keys. They are repeated here because the controller does not link Volcano's API.
 const (
-	// GroupKey is the annotation by which a pod names its PodGroup.
+	// GroupKey is the annotation of a pod that names its PodGroup.
 	GroupKey = "scheduling.k8s.io/group-name"
-	// MinMemberKey is the annotation of a Job by which people ask Volcano for a minimum, where Volcano makes the group.
+	// MinMemberKey is the annotation of a Job with the minimum, for a PodGroup that Volcano creates.
 	MinMemberKey = "scheduling.volcano.sh/group-min-member"
 	// QueueKey is the annotation that names the queue.
 	QueueKey = "scheduling.volcano.sh/queue-name"
-	// ModeKey and TierKey are the annotations that ask for a place in the fabric.
+	// ModeKey and TierKey are annotations that request a place in the fabric.
 	ModeKey = "volcano.sh/network-topology-mode"
 	TierKey = "volcano.sh/network-topology-highest-tier"
 
@@ -39,32 +39,32 @@ const (
 	prefix  = "volcano.sh/"
 )
 
-// ofPods are Volcano's annotations that say something of one pod, or that are fields of the group.
+// ofPods are Volcano's annotations that describe one pod, or that are fields of the PodGroup.
 var ofPods = map[string]bool{taskKey: true, "volcano.sh/task-index": true, ModeKey: true, TierKey: true}
 
-// labelsOfGroups are Volcano's keys that it reads as labels of a group too.
+// labelsOfGroups are keys that Volcano reads as labels of a PodGroup, too.
 var labelsOfGroups = []string{"volcano.sh/preemptable", "volcano.sh/cooldown-time"}
 
-// Is says whether Volcano places a pod.
+// Is reports whether Volcano places a pod.
 func Is(pod *corev1.Pod) bool { return pod.Spec.SchedulerName == Scheduler }
 
-// Stamps are the annotations of a pod of a gang that Volcano places, where the pod has none of its own under these keys.
+// Stamps returns the annotations that a pod of a gang gets if Volcano places it and the pod has none under these keys.
 func Stamps(gang, role string) map[string]string {
 	return map[string]string{GroupKey: gang, taskKey: role}
 }
 
-// Inherited says whether an annotation of a Job is one that Volcano reads of the Job's pods or takes over to their group.
+// Inherited reports whether Volcano reads this annotation of a Job on the Job's pods, or copies it to their PodGroup.
 func Inherited(key string) bool { return key == QueueKey || strings.HasPrefix(key, prefix) }
 
 // Role is a part of a gang whose pods come from one template.
 type Role struct {
 	Pods int32
-	// Like is one of them.
+	// Like is one of these pods.
 	Like *corev1.Pod
 }
 
-// PodGroup is the group of a gang, made after one pod of each of its roles, of which there is one at least. What there is one of for a
-// group is taken from the first role.
+// PodGroup returns the PodGroup of a gang, from one pod of each role. There is at least one role. Fields that a PodGroup has once come from
+// the first role.
 func PodGroup(gang string, roles ...Role) *unstructured.Unstructured {
 	like := roles[0].Like
 	u := &unstructured.Unstructured{Object: map[string]any{}}
@@ -108,7 +108,7 @@ func PodGroup(gang string, roles ...Role) *unstructured.Unstructured {
 	return u
 }
 
-// resources are what all pods request.
+// resources returns the sum of what all pods request.
 func resources(roles []Role) map[string]any {
 	all := corev1.ResourceList{}
 	for _, r := range roles {
@@ -128,7 +128,7 @@ func resources(roles []Role) map[string]any {
 	return texts
 }
 
-// networkTopology is what a pod's annotations ask of the fabric, read as Volcano reads them; nil: nothing.
+// networkTopology returns what a pod's annotations request of the fabric, as Volcano reads them; nil: nothing.
 func networkTopology(annotations map[string]string) map[string]any {
 	mode, hasMode := annotations[ModeKey]
 	tier, hasTier := annotations[TierKey]

@@ -119,10 +119,10 @@ func short(d time.Duration) string {
 }
 
 // News returns the findings that are not among the given texts of earlier findings.
-func News(findings []Finding, heard []string) []Finding {
+func News(findings []Finding, reported []string) []Finding {
 	var news []Finding
 	for _, f := range findings {
-		if !slices.ContainsFunc(heard, func(h string) bool { return strings.HasPrefix(h, f.Head+":") }) {
+		if !slices.ContainsFunc(reported, func(h string) bool { return strings.HasPrefix(h, f.Head+":") }) {
 			news = append(news, f)
 		}
 	}

@@ -23,9 +23,10 @@ const (
 	Protected
 )
 
-// TryVictims selects the units to preempt if a gang lacks more than free resources, which only check can decide. It starts with all units
-// preempted, and spares units while check still passes: those that a budget protects first, then the most expensive, many at a time. It
-// calls check at most most times, and only if the counts of free resources allow success. It stops when late returns true.
+// TryVictims selects the units to preempt if a gang lacks more than free resources, which only check can decide. TryVictims starts with all
+// units preempted, and spares units while check still passes: those that a budget protects first, then the most expensive, many at a time.
+// TryVictims calls check at most most times, and only if the counts of free resources allow success. TryVictims stops when late returns
+// true.
 func TryVictims(w World, g gang.Gang, check Check, most int, late func() bool) (victims []int, verdict Verdict, err error) {
 	s := &search{w: &w, by: w.index(), g: g, spent: map[int]int{}}
 	t := &trial{search: s, check: check, late: late, left: most}

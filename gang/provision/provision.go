@@ -1,6 +1,6 @@
 // Package provision decides when a gang's ProvisioningRequest is created, re-created and removed, and computes its text
 // for users. A ProvisioningRequest requests nodes from an autoscaler, for all pods of the gang that lack room or for
-// none of them. A gang has at most one. After a failed request the next one follows after a bounded pause.
+// none of them. A gang has at most one request. A failed request is followed by the next one after a bounded pause.
 package provision
 
 import (

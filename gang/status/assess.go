@@ -19,21 +19,20 @@ type View struct {
 	Members []MemberView
 	// Answer is the scheduler's newest answer; the zero value: none.
 	Answer v1alpha1.PlacementStatus
-	// Held: the job's controller creates no pod before the answer is another one, which so says why they are missing.
+	// Held: the job's controller creates no pod before the answer changes. So the answer says why pods are missing.
 	Held bool
-	// Refused is why the last attempt of Creator, the controller that creates the job's pods, to create one failed; "": it did not, or is
-	// unknown.
+	// Refused is why the last attempt to create a pod failed, Creator the controller that made it. "": it did not fail, or is unknown.
 	Refused, Creator string
 	// Provisioning is the text of the gang's request to an autoscaler; "": none.
 	Provisioning string
 	// Run is the coordinator's record; the zero value: none yet.
 	Run v1alpha1.RunStatus
-	// State and Standbys describe what was injected.
+	// State and Standbys describe what the webhook injected.
 	State    Feature
 	Standbys Feature
-	// Observed: the job is only observed, so that neither scheduler nor coordinator reports anything about it.
+	// Observed: the job is only observed. Neither scheduler nor coordinator reports anything about it.
 	Observed bool
-	// JobEnded is set once the job itself is over; JobFailed says how.
+	// JobEnded is true once the job itself has ended; JobFailed says how.
 	JobEnded, JobFailed bool
 	// JobMessage is the job's own explanation of its end.
 	JobMessage string
@@ -42,15 +41,15 @@ type View struct {
 // MemberView is one pod.
 type MemberView struct {
 	Slot int
-	// Pod is its name.
+	// Pod is the pod's name.
 	Pod string
-	// Node is where the pod is; empty: nowhere yet.
+	// Node is the pod's node; empty: it has none yet.
 	Node string
 	// Running: all containers of the pod run; set only for observed gangs.
 	Running bool
 }
 
-// Feature is something that may be off, with the reason and its text.
+// Feature is a function of Holdfast that may be off, with the reason and its text.
 type Feature struct {
 	On              bool
 	Reason, Message string
@@ -89,7 +88,7 @@ func Assess(v View) Status {
 	return s
 }
 
-// OnNodes is the number of members on nodes.
+// OnNodes returns the number of members on nodes.
 func (v View) OnNodes() int {
 	n := 0
 	for _, m := range v.Members {
@@ -167,7 +166,7 @@ func (v View) gaps() []gang.Gap {
 	return gaps
 }
 
-// staleWait is true where the scheduler still speaks of missing members though all exist, or the reverse.
+// staleWait reports whether the scheduler's answer is about missing members though all exist, or the reverse.
 func (v View) staleWait() bool {
 	ofMembers := v.Answer.Reason == v1alpha1.ReasonWaitingForMembers || v.Answer.Reason == v1alpha1.ReasonMemberLost
 	return ofMembers != (len(v.Members) < v.Size && !v.Held)
@@ -196,8 +195,7 @@ func (v View) running(p v1alpha1.GangPhase, bound int) Condition {
 	return c
 }
 
-// repair says what a recovering gang is about: what failed, which member is awaited, and what the scheduler
-// says of it.
+// repair returns the text on a recovery: what failed, for which member the gang waits, and the scheduler's answer about it.
 func (v View) repair() string {
 	var parts []string
 	if what := trouble(&v.Run); what != "" {
@@ -221,7 +219,7 @@ func (v View) repair() string {
 // maxAwaited bounds how many slots are named.
 const maxAwaited = 4
 
-// awaited names the slots without a pod on a node; "" where there are none.
+// awaited returns the slots without a pod on a node, as text; "": there are none.
 func (v View) awaited() string {
 	have := make(map[int]MemberView, len(v.Members))
 	for _, m := range v.Members {
@@ -264,8 +262,7 @@ func (v View) standbysReady() Condition {
 	return c
 }
 
-// goodputKnown reports whether a figure of what recoveries cost can be given: one that left the steps out that were done again would
-// be wrong.
+// goodputKnown returns the condition on whether goodput is known. If the number of recomputed steps is unknown, goodput would be wrong.
 func (v View) goodputKnown() Condition {
 	c := Condition{
 		Type:    v1alpha1.ConditionGoodputKnown,
@@ -307,7 +304,8 @@ func (v View) launcherRestarts() Condition {
 	return Condition{Type: v1alpha1.ConditionLauncherRestarts, Reason: v1alpha1.ReasonRanksRestart, Message: "a failure restarts ranks; the launcher continues"}
 }
 
-// over are two conditions, as a Job has them: kubectl wait --for=condition=Complete must not succeed on a job that failed.
+// over returns two conditions, as a Job has them. With one condition kubectl wait --for=condition=Complete would succeed for a job that
+// failed.
 func (v View) over(p v1alpha1.GangPhase) []Condition {
 	complete, failed := p == v1alpha1.PhaseFinished, p == v1alpha1.PhaseFailed
 	reason, message := string(p), "the job is not over"

@@ -7,7 +7,7 @@ import (
 	"holdfast.dev/holdfast/gang"
 )
 
-// observed is the status of a gang that is only watched: what its pods and its job say.
+// observed returns the status of an observed gang, from its pods and its job.
 func (v View) observed(bound int) Status {
 	running := 0
 	for _, m := range v.Members {

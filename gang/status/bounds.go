@@ -7,8 +7,8 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// What a Gang lists of its pods must fit into one object of the API server (1.5 MiB) together with status.run, which
-// elastic/bounds.go bounds, however many pods there are and whatever their names. Up to some 3,000 pods all are listed.
+// The lists of a Gang must fit into one object of the API server (1.5 MiB) together with status.run, which elastic/bounds.go bounds,
+// however many pods there are and whatever their names are. Up to some 3,000 pods all are listed.
 const (
 	memberBytes = 512 << 10
 	nameBytes   = 128 << 10
@@ -17,7 +17,7 @@ const (
 	noteBytes = 512
 )
 
-// first is as much of a list as takes no more than so many bytes.
+// first returns as many elements of a list as fit into that many bytes.
 func first[T any](all []T, bytes int, size func(T) int) []T {
 	for i, one := range all {
 		if bytes -= size(one); bytes < 0 {
@@ -27,7 +27,7 @@ func first[T any](all []T, bytes int, size func(T) int) []T {
 	return all
 }
 
-// memberSize is how much of the object an entry takes, with all that JSON adds.
+// memberSize returns how many bytes of the object an entry takes, as JSON.
 func memberSize(m v1alpha1.MemberStatus) int { return 90 + len(m.Pod) + len(m.Node) }
 
 // Names lists the first nodes, pods or gangs of a list, up to a bound.
@@ -35,7 +35,7 @@ func Names(all []string) []string {
 	return first(all, nameBytes, func(name string) int { return len(name) + len(`"",`) })
 }
 
-// notesOf are the first of the notes, and how many there are beside.
+// notesOf returns the first of the notes, and a note with the number of the others.
 func notesOf(all []string) []string {
 	for i, n := range all {
 		if len(n) > noteBytes {

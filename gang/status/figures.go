@@ -8,8 +8,8 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// goodput is the share of the time since the first start that was spent on steps that were kept, from 0 to 1; ok is
-// false where no time has passed.
+// goodput returns the share of the time since the first start that was spent on steps that were kept, from 0 to 1; ok is false if no time
+// has passed.
 func goodput(started, until time.Time, lost time.Duration) (share float64, ok bool) {
 	total := until.Sub(started)
 	if started.IsZero() || total <= 0 {
@@ -18,12 +18,12 @@ func goodput(started, until time.Time, lost time.Duration) (share float64, ok bo
 	return max(0, min(1, 1-float64(lost)/float64(total))), true
 }
 
-// percent is a share in whole percent, rounded down, so that 100 means that nothing was lost.
+// percent returns a share in whole percent, rounded down, so that 100 means that nothing was lost.
 func percent(share float64) int32 {
-	return int32(100*share + 1e-9) // 0.57 is a little less in binary
+	return int32(100*share + 1e-9) // in binary 0.57 is a little less
 }
 
-// Figures fills in steps and goodput of a Gang's status. They stop changing when the gang has ended.
+// Figures sets steps and goodput in a Gang's status. They stop changing when the gang has ended.
 func Figures(s *v1alpha1.GangStatus, r *v1alpha1.RunStatus, now time.Time) {
 	if r == nil {
 		return
@@ -41,8 +41,8 @@ func Figures(s *v1alpha1.GangStatus, r *v1alpha1.RunStatus, now time.Time) {
 	}
 }
 
-// step is the newest step that all ranks finished: the script's own, else optimizer steps after the point that training resumed from, in
-// the newest generation or, before its first step, in the one before. 0: not known.
+// step returns the newest step that all ranks finished: the script's own number, or else the resume point plus the optimizer steps since,
+// of the newest generation or, before its first step, of the previous one. 0: unknown.
 func step(r *v1alpha1.RunStatus) int64 {
 	p := &r.Progress
 	switch n := len(r.Recoveries); {
@@ -56,8 +56,7 @@ func step(r *v1alpha1.RunStatus) int64 {
 	return 0
 }
 
-// Goodput is the share of time that was spent on steps that were kept; ok is false before the first start, and if the loss is
-// unknown.
+// Goodput returns the share of time that was spent on steps that were kept; ok is false before the first start, and if the loss is unknown.
 func Goodput(r *v1alpha1.RunStatus, now time.Time) (share float64, ok bool) {
 	if r == nil || r.StartedAt == nil || r.Progress.ResumeUnknown > 0 {
 		return 0, false
@@ -65,7 +64,7 @@ func Goodput(r *v1alpha1.RunStatus, now time.Time) (share float64, ok bool) {
 	return goodput(r.StartedAt.Time, lastMoment(r, now), time.Duration(r.Progress.LostMs)*time.Millisecond)
 }
 
-// lastMoment is now, or when the gang ended.
+// lastMoment returns the time when the gang ended, or now.
 func lastMoment(r *v1alpha1.RunStatus, now time.Time) time.Time {
 	if r.Verdict != nil && r.Verdict.At.Time.Before(now) {
 		return r.Verdict.At.Time

@@ -23,7 +23,7 @@ type Job struct {
 	State    kinds.State
 }
 
-// end is how the job itself ended.
+// end returns how the job itself ended.
 func (j Job) end() (ended, failed bool, message string) {
 	return j.State.Final, j.State.Final && j.State.Failed, j.State.Message
 }
@@ -31,14 +31,14 @@ func (j Job) end() (ended, failed bool, message string) {
 // JobGang is what Gang, job and pods show about a gang now.
 type JobGang struct {
 	View View
-	// Members has one entry per slot that a pod holds, or for the first slots (bounds.go).
+	// Members has one entry per slot that a pod holds, possibly only for the first slots (bounds.go).
 	Members []v1alpha1.MemberStatus
 	// Notes are the notes of admission and agents, and about refused evictions of replaced pods, each once, sorted.
 	Notes []string
 }
 
-// GatherJobGang combines what is known of a job's gang. Pods of other jobs are left out; of two pods in one slot the one that is
-// not terminating counts, else the newer one.
+// GatherJobGang combines what is known of a job's gang. Pods of other jobs are left out. Of two pods in one slot the one counts that is not
+// terminating, or else the newer one.
 func GatherJobGang(g *v1alpha1.Gang, job Job, pods []corev1.Pod) JobGang {
 	members := job.Admitted.Members
 	out := JobGang{View: View{
@@ -69,7 +69,7 @@ func GatherJobGang(g *v1alpha1.Gang, job Job, pods []corev1.Pod) JobGang {
 		for _, n := range said {
 			notes[n] = true
 		}
-		if !membership.Gone(pod) || out.View.JobEnded { // what has ended stays where it was
+		if !membership.Gone(pod) || out.View.JobEnded { // a pod that has ended stays listed
 			out.View.Members = append(out.View.Members, MemberView{Slot: int(slot), Pod: pod.Name, Node: pod.Spec.NodeName})
 		}
 		out.Members = append(
@@ -95,7 +95,7 @@ func GatherJobGang(g *v1alpha1.Gang, job Job, pods []corev1.Pod) JobGang {
 	return out
 }
 
-// injected is what the webhook wrote down about the pod.
+// injected returns what the webhook recorded on the pod.
 func injected(pod *corev1.Pod) (ranks int32, notes []string) {
 	text := pod.Annotations[v1alpha1.AnnotationInjection]
 	if text == "" {
@@ -128,7 +128,7 @@ func standbyFeature(s settings.Settings) Feature {
 	return Feature{On: true}
 }
 
-// trouble says what is being repaired; "" where that is said by what is missing alone.
+// trouble returns the text on what is being repaired; "": the missing members already say it.
 func trouble(r *v1alpha1.RunStatus) string {
 	switch {
 	case len(r.PendingReplacements) > 0:
@@ -147,7 +147,7 @@ func trouble(r *v1alpha1.RunStatus) string {
 	return ""
 }
 
-// pendingText says which of all pods are to be replaced, the first one with its cause.
+// pendingText returns how many pods are to be replaced, and the first one with its cause.
 func pendingText(d v1alpha1.Termination, all int) string {
 	text := "pod " + d.Pod
 	if d.Node != "" {

@@ -14,7 +14,7 @@ import (
 	"holdfast.dev/holdfast/internal/membership"
 )
 
-// observedNote says on the Gang why it shows so little.
+// observedNote explains on the Gang why it shows so little.
 const observedNote = "the job is observed (" + v1alpha1.AnnotationMode + ": " + v1alpha1.ModeObserve + "): its pods are left unchanged"
 
 // Observed is what is known of a gang that is only observed.
@@ -61,7 +61,7 @@ func GatherObserved(job Job, pods []corev1.Pod, outages map[string]v1alpha1.Node
 	return out
 }
 
-// failuresOf are the failures that pod i, of all pods of the Job by age, tells of.
+// failuresOf returns the failures that pod i, of all pods of the Job by age, shows.
 func failuresOf(pods []corev1.Pod, i int, outages map[string]v1alpha1.NodeOutage) []observe.Failure {
 	pod := &pods[i]
 	var failures []observe.Failure
@@ -108,7 +108,7 @@ func ended(end *corev1.ContainerStateTerminated) string {
 	return text
 }
 
-// disrupted is why something else than its own containers ended the pod; empty: nothing did.
+// disrupted returns why something other than its own containers ended the pod; empty: nothing did.
 func disrupted(pod *corev1.Pod) string {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
@@ -118,7 +118,7 @@ func disrupted(pod *corev1.Pod) string {
 	return ""
 }
 
-// running is since when all containers of a pod run; zero: they do not.
+// running returns since when all containers of a pod run; zero: they do not.
 func running(pod *corev1.Pod) time.Time {
 	var since time.Time
 	if pod.Status.Phase != corev1.PodRunning || len(pod.Status.ContainerStatuses) == 0 {
@@ -135,7 +135,7 @@ func running(pod *corev1.Pod) time.Time {
 	return since
 }
 
-// successor is when the next pod in the same slot ran; zero: not yet, or slots are not known.
+// successor returns when the next pod in the same slot ran; zero: not yet, or the slots are unknown.
 func successor(younger []corev1.Pod, of *corev1.Pod) time.Time {
 	slot, ok := membership.Index(of)
 	for i := range younger {
@@ -146,7 +146,7 @@ func successor(younger []corev1.Pod, of *corev1.Pod) time.Time {
 	return time.Time{}
 }
 
-// RecoveryFigures are the durations of all completed recoveries in these gangs' status.
+// RecoveryFigures returns the durations of all completed recoveries in the status of these gangs.
 func RecoveryFigures(gangs []v1alpha1.Gang) observe.Figures {
 	var known observe.Figures
 	for i := range gangs {
@@ -168,7 +168,8 @@ func RecoveryFigures(gangs []v1alpha1.Gang) observe.Figures {
 	return known
 }
 
-// recoveryTime is how long a recovery took, failure seen to first new step; whole is false before that step.
+// recoveryTime returns how long a recovery took, from the first report of the failure to the first new step; whole is false before that
+// step.
 func recoveryTime(r *v1alpha1.Recovery) (total time.Duration, whole bool) {
 	phases := []*int64{r.DecideMs, r.DrainMs, r.StopMs, r.ReplaceMs, r.FetchMs, r.StartMs, r.RestoreMs, r.FirstStepMs}
 	if r.DrainMs != nil { // which holds the decision

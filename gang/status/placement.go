@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/gang"
 )
 
-// Placed is the status of a gang whose members are all on nodes; nodes are by slot.
+// Placed returns the placement status of a gang whose members are all on nodes; nodes are by slot.
 func Placed(nodes []string) v1alpha1.PlacementStatus {
 	return v1alpha1.PlacementStatus{
 		Placed:  true,
@@ -21,7 +21,7 @@ func Placed(nodes []string) v1alpha1.PlacementStatus {
 	}
 }
 
-// Refused is the status of a gang that is not placed.
+// Refused returns the placement status of a gang that is not placed.
 func Refused(r gang.Refusal) v1alpha1.PlacementStatus {
 	s := v1alpha1.PlacementStatus{Reason: r.Reason, Message: r.Message, Wanted: int32(r.Wanted), Fits: int32(r.Fits)}
 	if len(r.Excluded) > 0 {

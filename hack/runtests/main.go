@@ -1,10 +1,9 @@
-// Command runtests is `make test`: it runs all checks of the project. It skips checks that the machine cannot run and
-// lists them at the end. If the variable CI is set, it refuses such a machine.
+// Command runtests is `make test`: it runs all checks of the project. Checks that the machine cannot run are skipped
+// and listed at the end. If the variable CI is set, runtests refuses a machine that cannot run all checks.
 //
-// It builds all binaries, also those of tests, before it starts the first cluster: a compiler beside a cluster would
-// use the CPU time that the cluster's tests measure. Then it runs several jobs at once; each is a target of the
-// Makefile (see plan). Each line of its output begins with the name of a job. The folder .cache/test/ has the whole
-// output of each job.
+// First runtests builds all binaries, also those of tests, because a compiler beside a cluster would use CPU time that
+// the cluster's tests need. Then several jobs run at once; each job is a target of the Makefile (see plan). Each line
+// of output begins with the name of a job. The folder .cache/test/ has the whole output of each job.
 //
 // At the end it runs each failed test once more, alone. A test that fails again is a failure. A test that then passes
 // is listed as FLAKY; more than three such tests are a failure. A skipped test must be in hack/skips.txt, and a test in

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// verbs replaces make: each command writes its name to SAID. CASE selects other behaviour; UNIT is the log of failing unit tests.
+// verbs replaces make. Each target writes its name to the file SAID. CASE selects other behaviour; UNIT is the log of failing unit tests.
 const verbs = `#!/bin/bash
 for verb; do :; done
 [ -z "$SAID" ] || echo "$verb" >"$SAID"
@@ -59,7 +59,7 @@ FAIL	holdfast.dev/holdfast/a/slow	0.1s
 ok  	holdfast.dev/holdfast/a/fine	0.1s
 `
 
-// command is runtests in a temporary folder, with replacements for the programs that it calls.
+// command returns runtests in a temporary folder, with replacements for the programs that it calls.
 func command(t *testing.T, env ...string) *exec.Cmd {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -94,8 +94,8 @@ func command(t *testing.T, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// TestGreenIsWhatEveryJobSaid: a job without output fails, and so does a test that was skipped and is not listed, or is listed and was not
-// skipped. Failed tests run again, alone: a second failure is a failure, a success is listed as flaky.
+// TestGreenIsWhatEveryJobSaid: a job without output fails. A run also fails if a test was skipped and is not listed, or is listed and was
+// not skipped. Failed tests run again, alone: a second failure fails the run, a success is listed as flaky.
 func TestGreenIsWhatEveryJobSaid(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind, unit, skips string
@@ -140,8 +140,8 @@ func TestGreenIsWhatEveryJobSaid(t *testing.T) {
 	}
 }
 
-// TestWhateverIsEndedEndsAll: if a job is killed, its processes end and the other jobs go on; if runtests is ended, everything ends and
-// nothing else begins.
+// TestWhateverIsEndedEndsAll: if a job is killed, its processes end and the other jobs go on. If runtests is ended, all jobs end and no
+// other job starts.
 func TestWhateverIsEndedEndsAll(t *testing.T) {
 	for name, c := range map[string]struct {
 		exit     int
@@ -160,7 +160,7 @@ func TestWhateverIsEndedEndsAll(t *testing.T) {
 			defer fifo.Close()
 			cmd := command(t, "CASE="+name, "SAID="+said)
 			out := &bytes.Buffer{}
-			cmd.Stdout, cmd.Stderr = out, out // a pipe, which a living process holds open
+			cmd.Stdout, cmd.Stderr = out, out // a pipe, which stays open while a process lives
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
@@ -191,7 +191,7 @@ func TestWhateverIsEndedEndsAll(t *testing.T) {
 	}
 }
 
-// TestCIIsNotLeftOut: with CI set, a machine that cannot run clusters is refused before anything is started.
+// TestCIIsNotLeftOut: with CI set, runtests refuses a machine that cannot run clusters, before it starts anything.
 func TestCIIsNotLeftOut(t *testing.T) {
 	for _, c := range []struct {
 		system string
@@ -224,7 +224,7 @@ func TestCIIsNotLeftOut(t *testing.T) {
 	}
 }
 
-// TestFailed reads failed tests from logs.
+// TestFailed reads the names of failed tests from logs.
 func TestFailed(t *testing.T) {
 	for name, c := range map[string]struct {
 		log  string
@@ -249,7 +249,7 @@ func TestFailed(t *testing.T) {
 	}
 }
 
-// TestNext plays a run in which a job takes as long as its name is: which job starts beside which.
+// TestNext plays a run in which a job takes as long as its name says, and checks which job starts beside which.
 func TestNext(t *testing.T) {
 	for width, want := range map[int]string{
 		1: "fmt unit | vet | unit-cores | lint | unit-kubernetes | python-unit | e2e scheduling | replace | nodehealth kills | agents | launchers",
@@ -283,7 +283,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestUnitTestsFillTheEnd: once no other test waits, two unit test jobs run beside the running ones.
+// TestUnitTestsFillTheEnd: once no other test waits, two jobs of unit tests run beside those that still run.
 func TestUnitTestsFillTheEnd(t *testing.T) {
 	all := plan([]string{"e2e", "replace", "scheduling"})
 	named := func(names ...string) (jobs []job) {
@@ -303,7 +303,7 @@ func TestUnitTestsFillTheEnd(t *testing.T) {
 	}
 }
 
-// TestWidth: a cluster needs 4 GiB and a core.
+// TestWidth: a job with a cluster needs 4 GiB and one core.
 func TestWidth(t *testing.T) {
 	for _, c := range []struct {
 		gib         float64
@@ -315,7 +315,7 @@ func TestWidth(t *testing.T) {
 	}
 }
 
-// TestShown: of unit tests only failed packages are printed.
+// TestShown: of the output of unit tests only that of failed packages is printed.
 func TestShown(t *testing.T) {
 	for name, want := range map[string]int{"unit": 6, "e2e": 7} {
 		show, n := shown(job{name: name}), 0

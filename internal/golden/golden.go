@@ -1,5 +1,5 @@
 // Package golden compares the output of tests with files beside the tests. A test fails if its output differs from its
-// file. With the flag -update the file is rewritten instead, so that reviewers see the change as a diff.
+// file. With the flag -update the test rewrites its file, so that reviewers see the change as a diff.
 package golden
 
 import (

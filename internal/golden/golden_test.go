@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestScripts: former results in a script are not played, comments stay, and results are written in their places.
+// TestScripts: earlier results in a script are not commands. Comments stay. The present results are written in place of the earlier ones.
 func TestScripts(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "one.txt")
 	const before = "# for people\n\nsay a\n  an old answer\nsay b\n"

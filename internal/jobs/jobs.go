@@ -32,41 +32,41 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// maxMessage bounds what is kept of what an object says of its end.
+// maxMessage bounds the stored part of an object's message about its end.
 const maxMessage = 1024
 
 // Job is a job's object, of any kind, that was opted in when it was created.
 type Job struct {
-	// PartialObjectMetadata has type, name, UID, version, times, and the annotations that settings reads of a job's own metadata: pins.
-	// It has no labels and no owners. Object returns it for events and owner references.
+	// PartialObjectMetadata has type, name, UID, version, times, and those annotations of the object itself that package settings reads:
+	// pins. It has no labels and no owners. Object returns it for events and owner references.
 	metav1.PartialObjectMetadata
 	Kind kinds.Kind
-	// Admitted are the settings and the number of members, as stamped on the templates at admission.
+	// Admitted has the settings and the number of members, as admission stamped them on the templates.
 	Admitted settings.Job
 	State    kinds.State
-	// Scheduler places the pods: it is named in the first role's template, or written by the kind's controller; "": neither. It is not
-	// known of batch Jobs.
+	// Scheduler is the scheduler in the first role's template, or the one that the kind's controller writes; "": neither. It is always ""
+	// for batch Jobs.
 	Scheduler string
 }
 
-// Object is the job for events and owner references.
+// Object returns the job for events and owner references.
 func (j *Job) Object() client.Object { return &j.PartialObjectMetadata }
 
-// Key names the job, and its gang.
+// Key returns the name of the job and of its gang.
 func (j *Job) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: j.Namespace, Name: j.Name}
 }
 
-// Ref is what its Gang says of it.
+// Ref returns the reference to the job in its Gang.
 func (j *Job) Ref() v1alpha1.JobReference {
 	gvk := j.Kind.GroupVersionKind()
 	return v1alpha1.JobReference{APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind, Name: j.Name, UID: string(j.UID)}
 }
 
-// String is the job for errors and logs.
+// String returns the job as text for errors and logs.
 func (j *Job) String() string { return Text(j.Kind, j.Key()) }
 
-// Text names an object of a kind.
+// Text returns an object of a kind as text.
 func Text(kind kinds.Kind, name types.NamespacedName) string {
 	if _, batch := kind.(kinds.BatchJob); batch {
 		return "Job " + name.String()
@@ -74,10 +74,10 @@ func Text(kind kinds.Kind, name types.NamespacedName) string {
 	return resource(kind) + " " + name.String()
 }
 
-// resource names a kind as kubectl does.
+// resource returns the name of a kind as kubectl spells it.
 func resource(kind kinds.Kind) string { return kind.Resource() + "." + kind.GroupVersionKind().Group }
 
-// IsBatch says whether it is Kubernetes' own Job.
+// IsBatch reports whether the object is Kubernetes' own Job.
 func (j *Job) IsBatch() bool {
 	_, is := j.Kind.(kinds.BatchJob)
 	return is
@@ -89,33 +89,33 @@ type Options struct {
 	Client client.Reader
 	// Live reads objects of all kinds from the API server itself.
 	Live client.Reader
-	// Metadata watches other kinds, and reads their definitions; Discovery says which of them are served.
+	// Metadata watches objects of other kinds and reads their definitions. Discovery returns which of these kinds are served.
 	Metadata  metadata.Interface
 	Discovery Discovery
-	// Kinds are the kinds that Holdfast serves.
+	// Kinds are the kinds that Holdfast supports.
 	Kinds []kinds.Kind
 	Clock clock.WithTicker
 	Log   logr.Logger
 }
 
-// Discovery says what the API server serves.
+// Discovery returns what the API server serves.
 type Discovery interface {
 	ServerResourcesForGroupVersionWithContext(ctx context.Context, groupVersion string) (*metav1.APIResourceList, error)
 }
 
-// Reader reads jobs. It is safe for concurrent use. Named and Source know objects of other kinds than batch Jobs once Start runs.
+// Reader reads jobs. It is safe for concurrent use. Named and Source return objects of kinds other than batch Job only while Start runs.
 type Reader struct {
 	o Options
-	// ready is closed once kinds have been looked for, and those that are served have been read or given up for now.
+	// ready is closed once discovery was queried and the objects of the served kinds were read, or the first read of a kind took too long.
 	ready chan struct{}
 
 	mu sync.Mutex
-	// watches are the kinds that are served, and queues where changes are sent to. Both are guarded by mu.
+	// watches are the watched kinds; queues receive changes. Both are guarded by mu.
 	watches map[schema.GroupKind]*watched
 	queues  map[queue]bool
 }
 
-// New returns a Reader, which Start has watch.
+// New returns a Reader, which watches nothing before Start.
 func New(o Options) *Reader {
 	return &Reader{
 		o:       o,
@@ -125,11 +125,11 @@ func New(o Options) *Reader {
 	}
 }
 
-// Named returns the opted-in jobs of a name, of all kinds: the oldest first, of those of one second the one with the lower UID. There is
-// more than one only where objects of several kinds have one name. The caller may keep and change them. An object
-// that is being deleted is among them. One of a kind that is not read now (see Unread) is not.
+// Named returns the opted-in jobs of a name, of all kinds: the oldest first, and of jobs of the same second the one with the lower UID.
+// There are several only if objects of different kinds have that name. The caller may store and change the result. It includes objects that
+// are being deleted, but no object of a kind that is not read at present (see Unread).
 //
-// The first call for a version of an object that is no batch Job reads it from the API server; where that fails, Named does.
+// For each version of an object that is no batch Job, the first call reads the object from the API server. If that fails, Named fails.
 func (r *Reader) Named(ctx context.Context, name types.NamespacedName) ([]*Job, error) {
 	var all []*Job
 	batch, err := r.batchJob(ctx, name)
@@ -154,9 +154,9 @@ func (r *Reader) Named(ctx context.Context, name types.NamespacedName) ([]*Job, 
 	return all, nil
 }
 
-// Live reads the object that has this UID from the API server itself, with its kind; all nil: it is gone. Where its kind is known, from
-// what is watched or from its Gang, one request is made; else the object may be of each kind. An object of a kind that the cluster has
-// stopped serving is gone only if the kind's definition is: else that is an error.
+// Live reads the object with this UID, and its kind, from the API server itself; all nil: the object is gone. If the kind is known from a
+// watch or from the Gang, one request is made; otherwise the object may be of any kind. If the cluster has stopped serving a kind, its
+// objects are gone only if the kind's definition is gone; otherwise Live returns an error.
 func (r *Reader) Live(ctx context.Context, name types.NamespacedName, uid types.UID) (kinds.Kind, *unstructured.Unstructured, error) {
 	known, err := r.kindOf(ctx, name, uid)
 	if err != nil {
@@ -178,8 +178,9 @@ func (r *Reader) Live(ctx context.Context, name types.NamespacedName, uid types.
 	return nil, nil, failed
 }
 
-// Unread is why objects of the kind that a Gang's reference names are not read now, so that one that Named lacks may still exist; nil:
-// they are read, or their kind's definition is gone, and it is gone. Of a kind that Holdfast does not serve there is none.
+// Unread returns why objects of the kind in a Gang's reference are not read at present, so that an object that Named does not return may
+// exist. nil: they are read, or the kind's definition is gone, so the object is gone. Objects of a kind that Holdfast does not support do
+// not exist for it.
 func (r *Reader) Unread(ctx context.Context, ref v1alpha1.JobReference) error {
 	kind := r.kindOfRef(ref)
 	if _, batch := kind.(kinds.BatchJob); batch || kind == nil {
@@ -198,8 +199,8 @@ func (r *Reader) Unread(ctx context.Context, ref v1alpha1.JobReference) error {
 	return nil
 }
 
-// Undefined says whether the kind that a Gang's reference names is not served and its definition gone. Kubernetes' garbage collector
-// deletes nothing whose owner is of such a kind.
+// Undefined reports whether the kind in a Gang's reference is not served and its definition is gone. Kubernetes' garbage collector deletes
+// no object whose owner is of such a kind.
 func (r *Reader) Undefined(ctx context.Context, ref v1alpha1.JobReference) (bool, error) {
 	kind := r.kindOfRef(ref)
 	if _, batch := kind.(kinds.BatchJob); batch || kind == nil || r.watch(kind) != nil {
@@ -211,7 +212,7 @@ func (r *Reader) Undefined(ctx context.Context, ref v1alpha1.JobReference) (bool
 // definitions are the CustomResourceDefinitions.
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// undefined says whether a kind's definition is gone. The API server removes one only after all its objects.
+// undefined reports whether the definition of a kind is gone. The API server removes a definition only after all its objects.
 func (r *Reader) undefined(ctx context.Context, kind kinds.Kind) (bool, error) {
 	_, err := r.o.Metadata.Resource(definitions).Get(ctx, resource(kind), metav1.GetOptions{})
 	switch {
@@ -249,7 +250,7 @@ func partial(kind kinds.Kind, m *metav1.ObjectMeta) metav1.PartialObjectMetadata
 	return metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: version, Kind: name}, ObjectMeta: *m}
 }
 
-// kindOf is the kind of an object, by what is known without a request; nil: nothing is.
+// kindOf returns the kind of an object, if a watch or the Gang shows it; nil: unknown.
 func (r *Reader) kindOf(ctx context.Context, name types.NamespacedName, uid types.UID) (kinds.Kind, error) {
 	for _, w := range r.served() {
 		if m := w.get(name); m != nil && m.UID == uid {
@@ -274,7 +275,7 @@ func (r *Reader) kindOf(ctx context.Context, name types.NamespacedName, uid type
 	return nil, nil
 }
 
-// kindOfRef is the kind that a reference names; nil: none that is served.
+// kindOfRef returns the kind in a reference; nil: Holdfast does not support it.
 func (r *Reader) kindOfRef(ref v1alpha1.JobReference) kinds.Kind {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil {
@@ -288,7 +289,7 @@ func (r *Reader) kindOfRef(ref v1alpha1.JobReference) kinds.Kind {
 	return nil
 }
 
-// live reads an object; nil: there is none that has this UID, or its kind's definition is gone.
+// live reads an object; nil: no object has this UID, or the definition of its kind is gone.
 func (r *Reader) live(ctx context.Context, kind kinds.Kind, name types.NamespacedName, uid types.UID) (*unstructured.Unstructured, error) {
 	obj := &unstructured.Unstructured{}
 	obj.SetGroupVersionKind(kind.GroupVersionKind())
@@ -307,21 +308,21 @@ func (r *Reader) live(ctx context.Context, kind kinds.Kind, name types.Namespace
 	return nil, fmt.Errorf("reading %s: %w", Text(kind, name), err)
 }
 
-// isUnserved says whether an API server that answers so serves no such kind. It answers "not found" then as well, and does not say of
-// what: this is not the end of an object.
+// isUnserved reports whether an error of the API server means that it does not serve the kind. That answer, too, is "not found", and does
+// not say of what. So it does not mean that an object is gone.
 func isUnserved(err error) bool {
 	return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-// digest is what is kept of an object that was read.
+// digest is what is stored of an object that was read.
 type digest struct {
 	uid types.UID
 
-	// mu is held while the object is read, so that it is read once for each version. It guards all below.
+	// mu is held while the object is read, so that each version is read once. It guards the fields below.
 	mu sync.Mutex
-	// seen is the version that the metadata had then, and read the one that the API server returned, which may be a newer one.
+	// seen is the version in the watched metadata; read is the version that the API server returned, which may be newer.
 	seen, read string
-	// admitted: it was opted in when it was created.
+	// admitted: the object was opted in when it was created.
 	admitted  bool
 	job       settings.Job
 	state     kinds.State
@@ -342,7 +343,7 @@ func (r *Reader) read(ctx context.Context, w *watched, name types.NamespacedName
 	defer d.mu.Unlock()
 	if m.ResourceVersion != d.seen && m.ResourceVersion != d.read {
 		obj, err := r.live(ctx, w.kind, name, m.UID)
-		if obj == nil { // gone: the watch says so, too
+		if obj == nil { // gone: the watch will report it, too
 			return nil, err
 		}
 		d.take(w.kind, obj)
@@ -360,8 +361,8 @@ func (r *Reader) read(ctx context.Context, w *watched, name types.NamespacedName
 	}, nil
 }
 
-// isOurs says whether an object may be one that was opted in: by its annotation, or, where that was removed since, by what was read
-// before or by its Gang.
+// isOurs reports whether an object may have been opted in: by its annotation or, if that was removed since, by an earlier read or by its
+// Gang.
 func (r *Reader) isOurs(ctx context.Context, w *watched, m *metav1.PartialObjectMetadata) (bool, error) {
 	name := client.ObjectKeyFromObject(m)
 	if settings.OptedIn(m) || w.knows(name) {
@@ -374,17 +375,18 @@ func (r *Reader) isOurs(ctx context.Context, w *watched, m *metav1.PartialObject
 	return g.Spec.JobRef.UID == string(m.UID), nil
 }
 
-// take keeps what an object says. An object that was admitted stays so, whatever became of it since.
+// take stores what is needed of an object. An object that was admitted stays admitted, whatever is changed in it.
 func (d *digest) take(kind kinds.Kind, obj *unstructured.Unstructured) {
 	d.read = obj.GetResourceVersion()
 	d.state = kind.State(obj)
 	d.state.Message = cause.Tail(cause.Printable(d.state.Message), maxMessage)
-	job, _ := kind.Read(obj) // what would be refused now was admitted
+	job, _ := kind.Read(obj) // an object that would be refused now was admitted
 	for _, role := range job.Roles {
 		if role.Before {
 			continue
 		}
-		// What Holdfast serves of batch Jobs alone is refused at admission; nothing is done for an object that has it all the same.
+		// Admission refuses settings that Holdfast supports only for batch Jobs. An object that has them all the same does not count as
+		// admitted.
 		if s, ok := settings.AdmittedTemplate(role.Pod.Annotations); ok && !s.Settings.Observe && s.Settings.ProvisioningClass == "" {
 			d.admitted, d.job, d.scheduler = true, s, role.Scheduler
 		}

@@ -37,7 +37,7 @@ var (
 	others = []kinds.Kind{kinds.VolcanoJob{}, kinds.JobSet{}, kinds.PyTorchJob{}}
 )
 
-// world is an API server with a reader of it.
+// world is an API server with a Reader.
 type world struct {
 	t      *testing.T
 	api    client.WithWatch
@@ -52,7 +52,7 @@ func newWorld(t *testing.T, objs ...client.Object) *world {
 	return w
 }
 
-// newServer is a world without a reader.
+// newServer returns a world without a Reader.
 func newServer(t *testing.T, objs ...client.Object) *world {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -65,7 +65,7 @@ func newServer(t *testing.T, objs ...client.Object) *world {
 	return &world{t: t, api: api, server: jobstest.New(t, api)}
 }
 
-// object is an admitted object of a kind.
+// object returns an admitted object of a kind.
 func object(kind kinds.Kind, uid types.UID, change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
 	return jobstest.Object(kind, key, uid, change...)
 }
@@ -91,7 +91,7 @@ func (w *world) add(o client.Object) {
 	}
 }
 
-// remove deletes an object, and has its status changed first by change.
+// remove deletes an object.
 func (w *world) remove(o client.Object) {
 	w.t.Helper()
 	if err := w.api.Delete(context.Background(), o); err != nil {
@@ -122,7 +122,7 @@ func (w *world) named() []*jobs.Job {
 	return all
 }
 
-// uids waits until the jobs of the name are these.
+// uids waits until the jobs of the world's name have these UIDs.
 func (w *world) uids(want ...string) {
 	w.t.Helper()
 	eventually.Holds(w.t, fmt.Sprintf("the jobs are %v", want), func() (bool, any) {
@@ -135,7 +135,7 @@ func (w *world) uids(want ...string) {
 	})
 }
 
-// requests has a controller's queue filled, and waits until a request of the name is in it, which is taken out.
+// requests fills a controller's queue. next waits until the queue has a request of the world's name, and removes it.
 func (w *world) requests() (next func(why string)) {
 	w.t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -155,7 +155,8 @@ func (w *world) requests() (next func(why string)) {
 	}
 }
 
-// TestEachKindIsRead: what a controller must know of a job, from its metadata and its templates; each version of it with one request.
+// TestEachKindIsRead: the Reader returns what a controller must know of a job, from its metadata and its templates. Each version of an
+// object costs one request.
 func TestEachKindIsRead(t *testing.T) {
 	for _, kind := range others {
 		t.Run(kind.GroupVersionKind().Kind+"."+kind.GroupVersionKind().Group, func(t *testing.T) {
@@ -198,7 +199,8 @@ func TestEachKindIsRead(t *testing.T) {
 	}
 }
 
-// TestJobsThatAreNotAdmitted: those that were annotated later, parts of a JobSet, and what is served of batch Jobs alone.
+// TestJobsThatAreNotAdmitted: jobs that were annotated after their creation, and the Jobs of a JobSet, are not returned. Nor is an
+// object of another kind that is to be only observed, which only batch Jobs support.
 func TestJobsThatAreNotAdmitted(t *testing.T) {
 	child := batchJob("child", func(job *batchv1.Job) {
 		job.OwnerReferences = []metav1.OwnerReference{
@@ -224,7 +226,7 @@ func TestJobsThatAreNotAdmitted(t *testing.T) {
 	}
 }
 
-// TestJobsOfOneName: the oldest comes first, whatever its kind.
+// TestJobsOfOneName: the oldest job comes first, whatever its kind.
 func TestJobsOfOneName(t *testing.T) {
 	at := func(second int64) func(*unstructured.Unstructured) {
 		return func(u *unstructured.Unstructured) { u.SetCreationTimestamp(metav1.Unix(second, 0)) }
@@ -239,7 +241,7 @@ func TestJobsOfOneName(t *testing.T) {
 	w.uids("oldest", "b", "c", "newest")
 }
 
-// TestAnObjectIsReplacedUnderItsName: nothing of the former one is taken for the new one's.
+// TestAnObjectIsReplacedUnderItsName: no fact about the former object is used for the new one.
 func TestAnObjectIsReplacedUnderItsName(t *testing.T) {
 	kind := kinds.PyTorchJob{}
 	w := newWorld(t, object(kind, "uid-1"))
@@ -268,7 +270,8 @@ func TestAnObjectIsReplacedUnderItsName(t *testing.T) {
 	}
 }
 
-// TestAnAnnotationThatIsRemoved does not take a job out of Holdfast's care, also not for a reader that starts then and knows its Gang.
+// TestAnAnnotationThatIsRemoved: a job from which the annotation is removed is still returned, also by a Reader that starts later and knows
+// the job's Gang.
 func TestAnAnnotationThatIsRemoved(t *testing.T) {
 	kind := kinds.JobSet{}
 	w := newWorld(t, object(kind, "uid-1"))
@@ -285,7 +288,7 @@ func TestAnAnnotationThatIsRemoved(t *testing.T) {
 	w.uids("uid-1")
 }
 
-// TestAKindComesAndGoes while the reader runs.
+// TestAKindComesAndGoes: the cluster begins to serve a kind, and stops, while the Reader runs.
 func TestAKindComesAndGoes(t *testing.T) {
 	kind := kinds.JobSet{}
 	w := newServer(t, batchJob("batch"))
@@ -370,7 +373,7 @@ func TestAnObjectOfAKindThatIsNotServed(t *testing.T) {
 	}
 }
 
-// TestAKindThatCannotBeRead: others do not wait for it but at the start, and there not for long.
+// TestAKindThatCannotBeRead: other kinds wait for a kind that cannot be read only at the start, and only for a short time.
 func TestAKindThatCannotBeRead(t *testing.T) {
 	broken, ref := kinds.JobSet{}, v1alpha1.JobReference{APIVersion: "jobset.x-k8s.io/v1alpha2", Kind: "JobSet"}
 	w := newServer(t, batchJob("batch"), object(broken, "set"), object(kinds.PyTorchJob{}, "pytorch"))
@@ -383,7 +386,7 @@ func TestAKindThatCannotBeRead(t *testing.T) {
 				return
 			case <-time.After(10 * time.Millisecond):
 				if w.server.Clock.HasWaiters() {
-					w.server.Look() // and the time of the first reading passes
+					w.server.Look() // and the time for the first reading passes
 				}
 			}
 		}
@@ -401,7 +404,7 @@ func TestAKindThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestOneObjectThatCannotBeRead does not stop the others.
+// TestOneObjectThatCannotBeRead: an object that cannot be read does not stop the reading of others.
 func TestOneObjectThatCannotBeRead(t *testing.T) {
 	other := object(kinds.JobSet{}, "other", func(u *unstructured.Unstructured) { u.SetName("other") })
 	w := newServer(t, object(kinds.JobSet{}, "uid-1"), other)
@@ -418,7 +421,7 @@ func TestOneObjectThatCannotBeRead(t *testing.T) {
 	w.uids("uid-1")
 }
 
-// failingFor reads no object of some names.
+// failingFor is a client that fails to read objects of some names.
 type failingFor struct {
 	client.WithWatch
 	name func(string) bool
@@ -431,7 +434,7 @@ func (f failingFor) Get(ctx context.Context, key client.ObjectKey, o client.Obje
 	return f.WithWatch.Get(ctx, key, o, opts...)
 }
 
-// TestDiscoveryThatFails changes nothing: what was served is read on.
+// TestDiscoveryThatFails: if discovery fails, the kinds that were served are still read.
 func TestDiscoveryThatFails(t *testing.T) {
 	kind := kinds.VolcanoJob{}
 	w := newWorld(t, object(kind, "uid-1"))
@@ -442,7 +445,7 @@ func TestDiscoveryThatFails(t *testing.T) {
 	w.uids("uid-1")
 }
 
-// TestBatchJobsCostNoRequest: they are in the cache.
+// TestBatchJobsCostNoRequest: batch Jobs are read from the cache.
 func TestBatchJobsCostNoRequest(t *testing.T) {
 	w := newWorld(t, batchJob("batch"))
 	w.uids("batch")

@@ -28,18 +28,18 @@ import (
 )
 
 const (
-	// Every is how often the API server is asked which kinds it serves.
+	// Every is the interval at which discovery is queried for the served kinds.
 	Every = 10 * time.Second
-	// lookTimeout is how long that may take.
+	// lookTimeout bounds one such query.
 	lookTimeout = 5 * time.Second
-	// firstRead is how long controllers wait at their start for objects of a kind that is served and cannot be read.
+	// firstRead is how long controllers wait at their start for the objects of a kind that is served but cannot be read.
 	firstRead = 10 * time.Second
 )
 
-// queue is where a controller gets its requests.
+// queue is the queue of a controller.
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// ForManager returns a Reader of the kinds, with the manager's clients, that runs where the manager leads.
+// ForManager returns a Reader of the kinds with the manager's clients. It runs on the leader.
 func ForManager(mgr ctrl.Manager, served []kinds.Kind) (*Reader, error) {
 	cfg := mgr.GetConfig()
 	ofMetadata, err := metadata.NewForConfigAndClient(metadata.ConfigFor(cfg), mgr.GetHTTPClient())
@@ -77,14 +77,14 @@ type watched struct {
 	digests map[types.NamespacedName]*digest // guarded by mu
 }
 
-// get is the metadata of an object; nil: there is none. It must not be changed.
+// get returns the metadata of an object, which must not be changed; nil: it does not exist.
 func (w *watched) get(name types.NamespacedName) *metav1.PartialObjectMetadata {
 	item, _, _ := w.informer.GetStore().GetByKey(name.String())
 	m, _ := item.(*metav1.PartialObjectMetadata)
 	return m
 }
 
-// digest is that of an object, empty where it was not read yet.
+// digest returns the digest of an object; empty: the object was not read yet.
 func (w *watched) digest(name types.NamespacedName, uid types.UID) *digest {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,14 +96,14 @@ func (w *watched) digest(name types.NamespacedName, uid types.UID) *digest {
 	return d
 }
 
-// knows says whether an object of this name was read before.
+// knows reports whether an object of this name was read before.
 func (w *watched) knows(name types.NamespacedName) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.digests[name] != nil
 }
 
-// sweep forgets what was read of objects that are gone: one may have gone while it was read.
+// sweep drops the digests of objects that are gone: an object may be deleted while it is read.
 func (w *watched) sweep() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -113,7 +113,7 @@ func (w *watched) sweep() {
 	})
 }
 
-// Start looks for kinds and watches those that are served until ctx ends.
+// Start queries discovery, and watches the kinds that are served, until ctx ends.
 func (r *Reader) Start(ctx context.Context) error {
 	ticker := r.o.Clock.NewTicker(Every)
 	defer ticker.Stop()
@@ -133,7 +133,7 @@ func (r *Reader) Start(ctx context.Context) error {
 	}
 }
 
-// await returns once the objects of all kinds that are served have been read, or it has taken too long.
+// await returns once the objects of all served kinds have been read, or after firstRead.
 func (r *Reader) await(ctx context.Context) {
 	late := r.o.Clock.After(firstRead)
 	for _, w := range r.served() {
@@ -148,7 +148,7 @@ func (r *Reader) await(ctx context.Context) {
 	}
 }
 
-// look asks which kinds are served, has those that came watched, and drops those that went.
+// look queries which kinds are served, starts to watch new ones, and stops watching those that are no longer served.
 func (r *Reader) look(ctx context.Context) {
 	asking, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
@@ -161,7 +161,7 @@ func (r *Reader) look(ctx context.Context) {
 			w.sweep()
 		}
 		switch served, err := r.serves(asking, kind); {
-		case err != nil: // all stays as it was
+		case err != nil: // nothing changes
 			r.o.Log.Error(err, "asking whether a kind is served", "kind", resource(kind))
 		case served && w == nil:
 			r.begin(ctx, kind)
@@ -171,7 +171,7 @@ func (r *Reader) look(ctx context.Context) {
 	}
 }
 
-// serves says whether the API server serves a kind.
+// serves reports whether the API server serves a kind.
 func (r *Reader) serves(ctx context.Context, kind kinds.Kind) (bool, error) {
 	list, err := r.o.Discovery.ServerResourcesForGroupVersionWithContext(ctx, kind.GroupVersionKind().GroupVersion().String())
 	if apierrors.IsNotFound(err) {
@@ -213,7 +213,7 @@ func (r *Reader) begin(ctx context.Context, kind kinds.Kind) {
 	r.o.Log.Info("a kind of job is served", "kind", resource(kind))
 }
 
-// end drops a kind that is not served any more, and has its jobs looked at.
+// end stops watching a kind that is no longer served, and sends its jobs to the controllers.
 func (r *Reader) end(w *watched) {
 	w.stop()
 	r.mu.Lock()
@@ -226,7 +226,7 @@ func (r *Reader) end(w *watched) {
 	r.o.Log.Info("a kind of job is not served any more", "kind", resource(w.kind))
 }
 
-// changed tells controllers of a change of an object, as it was before and is now, where it is or was opted in.
+// changed sends the name of a changed object to the controllers, if its former or its present state is opted in.
 func (r *Reader) changed(w *watched, states ...any) {
 	for _, state := range states {
 		if gone, is := state.(toolscache.DeletedFinalStateUnknown); is {
@@ -251,7 +251,7 @@ func (r *Reader) request(name types.NamespacedName) {
 	}
 }
 
-// served are the kinds that are served, in the order of Kinds.
+// served returns the watched kinds, in the order of Kinds.
 func (r *Reader) served() []*watched {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -270,9 +270,9 @@ func (r *Reader) watch(kind kinds.Kind) *watched {
 	return r.watches[kind.GroupVersionKind().GroupKind()]
 }
 
-// Source is for WatchesRawSource of a controller: a request, namespace and name, for each change of an opted-in object of any kind but
-// batch Job, and for each such object that is there. Batch Jobs are in the manager's cache, and watched as all that is there. The
-// controller starts once the kinds that are served have been read, or after firstRead where one cannot be.
+// Source returns a source for the method WatchesRawSource of a controller. Source sends a request (namespace and name) for each existing
+// opted-in object of any kind but batch Job, and for each change of one. Controllers watch batch Jobs through the manager's cache. The
+// controller starts once the served kinds have been read, or after firstRead.
 func (r *Reader) Source() source.SyncingSource { return changes{r} }
 
 type changes struct{ r *Reader }

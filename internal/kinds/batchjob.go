@@ -13,7 +13,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// BatchJob is Kubernetes' own Job (1.37: pkg/controller/job).
+// BatchJob is the Job of Kubernetes (1.37: pkg/controller/job).
 type BatchJob struct{}
 
 // GroupVersionKind implements Kind.
@@ -24,7 +24,7 @@ func (BatchJob) GroupVersionKind() schema.GroupVersionKind {
 // Resource implements Kind.
 func (BatchJob) Resource() string { return "jobs" }
 
-// Read implements Kind: a Job is one role, whose pods have completion indexes.
+// Read implements Kind: a Job has one role, whose pods have completion indexes.
 func (BatchJob) Read(obj *unstructured.Unstructured) (Job, field.ErrorList) {
 	job, err := decode[batchv1.Job](obj)
 	if err != nil {
@@ -47,7 +47,7 @@ func (BatchJob) Read(obj *unstructured.Unstructured) (Job, field.ErrorList) {
 	}}}, errs
 }
 
-// indexed refuses a Job, or the template of one, whose pods have no fixed slots, and returns their number.
+// indexed refuses a Job, or the template of one, whose pods have no fixed slots. indexed returns the number of its pods.
 func indexed(job *batchv1.JobSpec, spec *field.Path, byDefault bool) (n int32, errs field.ErrorList) {
 	mode := batchv1.NonIndexedCompletion
 	if byDefault {
@@ -70,7 +70,7 @@ func indexed(job *batchv1.JobSpec, spec *field.Path, byDefault bool) (n int32, e
 			"must be at least 1; to create the Job without running it set spec.suspend"))
 	}
 	switch {
-	case job.Completions == nil && byDefault && job.Parallelism == nil: // the API server defaults both to 1
+	case job.Completions == nil && byDefault && job.Parallelism == nil: // the API server sets both to 1 by default
 	case job.Completions == nil:
 		errs = append(errs, field.Required(spec.Child("completions"),
 			fmt.Sprintf("all pods of a gang run together: set it to %d, as parallelism", n)))
@@ -90,9 +90,9 @@ func (k BatchJob) Place(pod *corev1.Pod) (Place, bool) {
 	return Place{Maker: ref.UID, Name: ref.Name, Role: v1alpha1.RoleWorker, Index: completionIndex(pod)}, true
 }
 
-// Release implements Kind: a pod that its Job's selector does not match any more is released. The Job controller removes its
-// owner reference and its finalizer, counts nothing and creates the index in the same sync, with no back-off and whatever
-// backoffLimit says, also for a pod that is being deleted (getPodsForJob; pkg/controller/controller_ref_manager.go).
+// Release implements Kind: a pod is released when the selector of its Job no longer matches it. The Job controller then removes its owner
+// reference and finalizer. It counts no failure and creates the index again in the same sync, without backoff and whatever backoffLimit is,
+// also for a pod that is being deleted (getPodsForJob; pkg/controller/controller_ref_manager.go).
 func (BatchJob) Release(_ *corev1.Pod, maker *unstructured.Unstructured) Release {
 	r := Release{Remove: []string{"controller-uid", batchv1.ControllerUidLabel}}
 	if maker == nil {
@@ -116,7 +116,7 @@ func (BatchJob) State(obj *unstructured.Unstructured) State {
 	return JobState(job)
 }
 
-// JobState is the state of a batch Job that is decoded already, as caches have it.
+// JobState returns the state of a decoded batch Job.
 func JobState(job *batchv1.Job) State {
 	s := State{Ended: job.DeletionTimestamp != nil, Suspended: job.Spec.Suspend != nil && *job.Spec.Suspend}
 	for _, c := range job.Status.Conditions {

@@ -17,8 +17,8 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// FuzzKinds reads an object and a pod. What is taken has slots without a gap, one for each place; what is not is refused by a field,
-// with a remedy. Nothing changes what it reads, and writes that an API server would take come of it.
+// FuzzKinds reads an object and a pod. An accepted object has slots without a gap, one for each place. Any other object is refused with a
+// field and a remedy. No function changes its argument, and each write is one that an API server accepts.
 func FuzzKinds(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -61,7 +61,7 @@ func play(t *testing.T, kind Kind, obj *unstructured.Unstructured, pod *corev1.P
 		}
 	}
 	for _, w := range []Write{kind.Fail(obj, Failure{At: time.Unix(0, 0)}), kind.Fail(obj, Failure{At: time.Unix(0, 0), Now: true})} {
-		_ = runtime.DeepCopyJSON(w.Patch) // panics on what JSON has not
+		_ = runtime.DeepCopyJSON(w.Patch) // panics for a value that JSON does not have
 	}
 	kind.State(obj)
 	kind.Release(pod, obj)

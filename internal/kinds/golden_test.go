@@ -17,7 +17,7 @@ import (
 	"holdfast.dev/holdfast/internal/golden"
 )
 
-// documents are the objects of a file.
+// documents returns the objects of a file.
 func documents(t *testing.T, text string) (all []*unstructured.Unstructured) {
 	t.Helper()
 	for _, doc := range strings.Split(text, "\n---\n") {
@@ -39,7 +39,7 @@ func asYAML(t *testing.T, v any) string {
 	return string(text)
 }
 
-// TestGolden plays the files: an object, then pods of it. What Holdfast makes of them is beside them.
+// TestGolden: each file has an object and pods of it. The file beside it has what Holdfast reads from them.
 func TestGolden(t *testing.T) {
 	golden.Each(t, "testdata/*.yaml", func(t *testing.T, file, text string) {
 		all := documents(t, text)
@@ -67,7 +67,7 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-// answer prints what the kind makes of an object.
+// answer prints what the kind reads from an object.
 func answer(t *testing.T, out *strings.Builder, kind Kind, obj *unstructured.Unstructured, job Job) {
 	t.Helper()
 	fmt.Fprintf(out, "%s %s, %d members\n", kind.Resource(), kind.GroupVersionKind().Group, job.Members())
@@ -135,7 +135,7 @@ func writeOf(t *testing.T, out *strings.Builder, what string, w Write) {
 	}
 }
 
-// patched is an object after a write: the maps of the patch are laid over it, which is what both types of patch do to these.
+// patched returns an object after a write. Both types of patch merge maps, so the maps of the patch are merged into the object.
 func patched(t *testing.T, obj *unstructured.Unstructured, w Write) *unstructured.Unstructured {
 	t.Helper()
 	var over func(a, b map[string]any)
@@ -155,7 +155,7 @@ func patched(t *testing.T, obj *unstructured.Unstructured, w Write) *unstructure
 	return after
 }
 
-// place prints where a pod is, of which kind, and how it is released.
+// place prints the slot of a pod, its kind, and how the pod is released.
 func place(t *testing.T, out *strings.Builder, job Job, u, obj *unstructured.Unstructured) {
 	t.Helper()
 	pod := &corev1.Pod{}
@@ -182,7 +182,7 @@ func place(t *testing.T, out *strings.Builder, job Job, u, obj *unstructured.Uns
 	}
 }
 
-// TestEveryKindHasFiles: one that is admitted and one that is refused.
+// TestEveryKindHasFiles: each kind has a file of an admitted and one of a refused object.
 func TestEveryKindHasFiles(t *testing.T) {
 	for _, k := range all {
 		name := strings.ToLower(k.GroupVersionKind().Kind)

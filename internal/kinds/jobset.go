@@ -16,7 +16,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// JobSet is sigs.k8s.io/jobset's: several Jobs that belong together (v0.12.0: pkg/controllers).
+// JobSet is the kind of sigs.k8s.io/jobset: several Jobs that belong together (v0.12.0: pkg/controllers).
 type JobSet struct{}
 
 // JobSet's keys.
@@ -62,8 +62,8 @@ func (JobSet) GroupVersionKind() schema.GroupVersionKind {
 // Resource implements Kind.
 func (JobSet) Resource() string { return "jobsets" }
 
-// Read implements Kind: each replicated job is a role. One that others wait for until it is complete ends before training
-// starts and is no member.
+// Read implements Kind: each replicated job is a role. A replicated job for whose completion others wait ends before training starts, and
+// its pods are no members.
 func (JobSet) Read(obj *unstructured.Unstructured) (Job, field.ErrorList) {
 	set, err := decode[jobSet](obj)
 	if err != nil {
@@ -118,7 +118,8 @@ func (JobSet) Read(obj *unstructured.Unstructured) (Job, field.ErrorList) {
 	return sized(job, spec.Child("replicatedJobs"), errs)
 }
 
-// refused are the settings under which a JobSet's own controller would act on a replacement, or not start all pods together.
+// refused returns errors for settings under which the JobSet's own controller would react to a replacement, or would not start all pods
+// together.
 func (set *jobSet) refused(spec *field.Path) (errs field.ErrorList) {
 	exclusive := func(at *field.Path, annotations map[string]string) {
 		domain, is := annotations[jobSetExclusive]
@@ -168,7 +169,7 @@ func sized(job Job, at *field.Path, errs field.ErrorList) (Job, field.ErrorList)
 	return job, errs
 }
 
-// Admit implements Kind: the templates of its Jobs get what a Job gets.
+// Admit implements Kind: the templates of the Jobs get what a batch Job gets.
 func (JobSet) Admit(obj *unstructured.Unstructured, a Admission) (warnings []string) {
 	jobs, _, _ := unstructured.NestedFieldNoCopy(obj.Object, "spec", "replicatedJobs")
 	list, _ := jobs.([]any)
@@ -196,7 +197,7 @@ func (JobSet) Admit(obj *unstructured.Unstructured, a Admission) (warnings []str
 	return warnings
 }
 
-// Place implements Kind. The pod's owner is a Job; JobSet's labels name the set.
+// Place implements Kind. The pod's owner is a Job; labels of JobSet name the set.
 func (JobSet) Place(pod *corev1.Pod) (Place, bool) {
 	uid := pod.Labels[jobSetUID]
 	if uid == "" || madeBy(pod, BatchJob{}.GroupVersionKind()) == nil {
@@ -211,7 +212,7 @@ func (JobSet) Place(pod *corev1.Pod) (Place, bool) {
 	}, true
 }
 
-// CheckChild refuses a batch Job whose pods would have a place in a JobSet of which it is no part.
+// CheckChild refuses a batch Job whose pods would have a place in a JobSet that does not own the Job.
 func CheckChild(job metav1.Object, template *corev1.PodTemplateSpec) field.ErrorList {
 	uid, is := template.Labels[jobSetUID]
 	at := field.NewPath("spec", "template", "metadata", "labels").Key(jobSetUID)
@@ -225,7 +226,7 @@ func CheckChild(job metav1.Object, template *corev1.PodTemplateSpec) field.Error
 	return nil
 }
 
-// CheckPlaces refuses a change of what says which pods of its JobSet a batch Job has; CheckChild checks which JobSet that is.
+// CheckPlaces refuses a change of the labels that show which pods of its JobSet a batch Job has. CheckChild checks which JobSet that is.
 func CheckPlaces(was, now *corev1.PodTemplateSpec) (errs field.ErrorList) {
 	for _, key := range []string{jobSetName, jobSetRole, jobSetIndex} {
 		if was.Labels[key] != now.Labels[key] {
@@ -236,7 +237,7 @@ func CheckPlaces(was, now *corev1.PodTemplateSpec) (errs field.ErrorList) {
 	return errs
 }
 
-// IsChild says whether a batch Job is a part of a JobSet, whose gang its pods are in.
+// IsChild reports whether a batch Job is a part of a JobSet. Its pods are then in the gang of the JobSet.
 func IsChild(job metav1.Object) bool {
 	ref := metav1.GetControllerOfNoCopy(job)
 	if ref == nil || ref.Kind != (JobSet{}).GroupVersionKind().Kind {
@@ -246,15 +247,14 @@ func IsChild(job metav1.Object) bool {
 	return err == nil && gv.Group == (JobSet{}).GroupVersionKind().Group
 }
 
-// ChildOf says whether a batch Job's name is that of a Job of this set's role.
+// ChildOf reports whether a batch Job's name is that of a Job of this role of the set.
 func (JobSet) ChildOf(set, role, job string) bool {
 	i, ok := strings.CutPrefix(job, set+"-"+role+"-")
 	n, err := strconv.Atoi(i)
 	return ok && err == nil && n >= 0 && strconv.Itoa(n) == i
 }
 
-// Release implements Kind: the JobSet's controller looks at the conditions of its Jobs alone, never at pods, so that the pod is
-// released from its Job.
+// Release implements Kind: the JobSet's controller reads only the conditions of its Jobs, never pods. So the pod is released from its Job.
 func (JobSet) Release(pod *corev1.Pod, maker *unstructured.Unstructured) Release {
 	return BatchJob{}.Release(pod, maker)
 }
@@ -270,8 +270,8 @@ func (JobSet) State(obj *unstructured.Unstructured) State {
 	return s
 }
 
-// Fail implements Kind: condition Failed is final, uses up no maxRestarts, and the controller deletes the Jobs that run, with
-// their pods. There is no waiting: a Job that failed meanwhile would restart the set where its failurePolicy says so.
+// Fail implements Kind: the condition Failed is final and uses up no maxRestarts, and the controller then deletes the running Jobs with
+// their pods. Fail does not wait for pods: if a Job failed meanwhile, the failurePolicy could restart the set.
 func (JobSet) Fail(obj *unstructured.Unstructured, f Failure) Write {
 	patch := failedCondition(obj, f, []string{"lastTransitionTime"})
 	patch["status"].(map[string]any)["terminalState"] = "Failed"

@@ -14,17 +14,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// What a Job needs so that a pod can be replaced, and a container that dies whole restarted, without the Job's own policy. The
-// kernel's out-of-memory kill takes all of a container's processes (cgroup v2), or its first process is killed: no agent is
-// left to restart anything, so this is settled at admission.
+// Settings of a Job with which a pod can be replaced, and a container that is killed whole is restarted, without the Job's own policy. The
+// kernel's out-of-memory kill may end all processes of a container (cgroup v2), or its first process. Then no agent is left to restart
+// anything, so admission writes these settings.
 
 const (
-	// RestartRulesSince is N of the first Kubernetes 1.N that has restart rules of containers by default. If they are switched off
-	// the API server drops them; servers before 1.34 refuse a pod with any.
+	// RestartRulesSince is N of the first Kubernetes 1.N in which restart rules of containers are on by default. If they are switched off,
+	// the API server drops them. Servers before 1.34 refuse a pod that has one.
 	RestartRulesSince = 35
-	// ExitKilled is how a container ends that dies whole. The agent's init never ends with it by itself.
+	// ExitKilled is the exit code of a container that is killed whole. The agent's init never ends with it by itself.
 	ExitKilled = 137
-	// leastRestarts is the limit of restarts below which a job with restartPolicy OnFailure is warned of.
+	// leastRestarts is the limit of restarts below which a job with restartPolicy OnFailure gets a warning.
 	leastRestarts = 10
 )
 
@@ -39,8 +39,7 @@ func (k BatchJob) Admit(obj *unstructured.Unstructured, a Admission) []string {
 	return admitSpec(obj, []string{"spec"}, was, a.Job.Roles[0], a.Minor, namesReplacementPolicy(obj))
 }
 
-// admitSpec writes the two policies into a Job's spec, which is at a path of the object. named is true where its user wrote a
-// podReplacementPolicy.
+// admitSpec writes the two policies into a Job's spec at a path of the object. named is true if its user wrote a podReplacementPolicy.
 func admitSpec(obj *unstructured.Unstructured, at []string, was *batchv1.JobSpec, role Role, minor int, named bool) (warnings []string) {
 	m, _, _ := unstructured.NestedFieldNoCopy(obj.Object, at...)
 	fields, is := m.(map[string]any)
@@ -68,8 +67,8 @@ func admitSpec(obj *unstructured.Unstructured, at []string, was *batchv1.JobSpec
 	return warnings
 }
 
-// namesReplacementPolicy reports whether what was applied names the policy, by the records that client-side and server-side apply
-// leave. The API server defaults the policy of a Job, not that of a template, before it calls the webhook.
+// namesReplacementPolicy reports whether the applied object names the policy, from the records of client-side and server-side apply. The
+// API server sets a default for the policy of a Job, but not of a template, before it calls the webhook.
 func namesReplacementPolicy(obj *unstructured.Unstructured) bool {
 	type applied struct {
 		Spec map[string]json.RawMessage `json:"spec"`
@@ -90,12 +89,11 @@ func namesReplacementPolicy(obj *unstructured.Unstructured) bool {
 	return false
 }
 
-// ignoreKills has a Job not count pods whose training container died whole, or that the cluster took away, so that
-// backoffLimit is left for failures that are the Job's own: a training that fails again and again is ended by its
-// coordinator. was is the Job before the change, nil where it is created: the field cannot change later, so that a
-// change only keeps what creation wrote. It asks for podReplacementPolicy Failed, which such a Job has already. Every
-// version gets it: whether restart rules act is the node's matter, whose kubelet may be older than the API server or
-// have them switched off. Where they do no pod ends by 137, and nothing is left for this to ignore.
+// ignoreKills makes a Job not count pods whose training container was killed whole, or that the cluster removed, so that backoffLimit is
+// left for the Job's own failures. Its coordinator ends a training that fails again and again. was is the Job before the change, nil if it
+// is created: the field cannot change later, so a change only keeps what creation wrote. The policy requires podReplacementPolicy Failed,
+// which such a Job already has. It is written for every version, because the node decides whether restart rules work: its kubelet may be
+// older than the API server, or have them switched off. Where they work, no pod ends with 137.
 func ignoreKills(spec, was *batchv1.JobSpec, container string) (written bool) {
 	if spec.PodFailurePolicy != nil || spec.Template.Spec.RestartPolicy != corev1.RestartPolicyNever ||
 		spec.PodReplacementPolicy == nil || *spec.PodReplacementPolicy != batchv1.Failed {
@@ -127,8 +125,8 @@ func ignoredKills(container string) *batchv1.PodFailurePolicy {
 	}}
 }
 
-// wholeWarnings name a limit at which the Job ends though its training could go on, and rules of the user's that may have
-// nothing left to act on.
+// wholeWarnings returns warnings about limits at which the Job ends though its training could go on, and about rules of the user that may
+// have no effect.
 func wholeWarnings(job *batchv1.JobSpec, spec *field.Path, role Role, minor int) (warnings []string) {
 	least := max(leastRestarts, role.Each)
 	limit := int32(6)

@@ -6,7 +6,7 @@ import (
 	vcbatch "volcano.sh/apis/pkg/apis/batch/v1alpha1"
 )
 
-// TestKeysOfVolcano compares what is written here with Volcano's own module, whose types the product does not link.
+// TestKeysOfVolcano compares the keys in this package with Volcano's own module, whose types the product does not link.
 func TestKeysOfVolcano(t *testing.T) {
 	for ours, theirs := range map[string]string{
 		volcanoTask:                             vcbatch.TaskSpecKey,

@@ -17,13 +17,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// timeFormat is how times are written in objects.
+// timeFormat is the format of times in objects.
 const timeFormat = time.RFC3339
 
-// sortedKeys are the keys of a map, in order.
+// sortedKeys returns the keys of a map, in order.
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// decode reads of an object the fields that T has. The error names the field that has the wrong type.
+// decode decodes the fields of an object that T has. The error names a field of the wrong type.
 func decode[T any](obj *unstructured.Unstructured) (*T, error) {
 	text, err := json.Marshal(obj.Object)
 	if err != nil {
@@ -39,7 +39,7 @@ func unreadable(obj *unstructured.Unstructured, err error) field.ErrorList {
 		fmt.Sprintf("cannot be read: %v; correct the field's type", err))}
 }
 
-// madeBy returns the controller of a pod where it is of this kind.
+// madeBy returns the controller reference of a pod, if it is of this kind.
 func madeBy(pod *corev1.Pod, kind schema.GroupVersionKind) *metav1.OwnerReference {
 	ref := metav1.GetControllerOfNoCopy(pod)
 	if ref == nil || ref.Kind != kind.Kind || ref.APIVersion != kind.GroupVersion().String() {
@@ -57,12 +57,12 @@ func index(pod *corev1.Pod, key string) int32 {
 	return number(text)
 }
 
-// completionIndex is the index of a pod in its batch Job, which all versions write as an annotation.
+// completionIndex returns the index of a pod in its batch Job, which all versions write as an annotation.
 func completionIndex(pod *corev1.Pod) int32 {
 	return number(pod.Annotations[batchv1.JobCompletionIndexAnnotation])
 }
 
-// number reads a number from 0 as controllers write it; -1: the text is none.
+// number parses a number from 0 as controllers write it; -1: the text is no such number.
 func number(text string) int32 {
 	v, err := strconv.ParseInt(text, 10, 32)
 	if err != nil || v < 0 || strconv.FormatInt(v, 10) != text {
@@ -102,7 +102,7 @@ func (r *Role) WriteMetadata(obj *unstructured.Unstructured) {
 	}
 }
 
-// setStrings writes a map of strings into a field, if it has other ones.
+// setStrings writes a map of strings into a field, and reports whether that changed the field.
 func setStrings(of map[string]any, key string, want map[string]string) (changed bool) {
 	had, _ := of[key].(map[string]any)
 	same := len(had) == len(want)
@@ -121,7 +121,7 @@ func setStrings(of map[string]any, key string, want map[string]string) (changed 
 	return !same
 }
 
-// conditioned is the part of a status that has conditions, as most kinds keep them.
+// conditioned is the part of a status that has conditions. Most kinds have it.
 type conditioned struct {
 	Spec struct {
 		Suspend   bool `json:"suspend"`
@@ -139,7 +139,7 @@ type conditioned struct {
 	} `json:"status"`
 }
 
-// state is what conditions say of an object: Failed, or that it has ended well.
+// state returns the state that conditions show: whether the object has failed, or has ended well.
 func (c *conditioned) state(kind, well string, suspended bool) State {
 	s := State{Suspended: suspended}
 	for _, have := range c.Status.Conditions {
@@ -153,7 +153,7 @@ func (c *conditioned) state(kind, well string, suspended bool) State {
 	return s
 }
 
-// endText is what an object that has ended says of it.
+// endText returns the message of an object that has ended.
 func endText(kind string, failed bool, reason, message string) string {
 	switch {
 	case !failed:
@@ -164,8 +164,8 @@ func endText(kind string, failed bool, reason, message string) string {
 	return reason + ": " + message
 }
 
-// failedCondition is the patch of a status that sets condition Failed in a list that cannot be merged by type: the whole list,
-// for the version of the object that was read. off are conditions that end with it.
+// failedCondition returns the patch of a status that sets condition Failed in a list that cannot be merged by type: the whole list, for the
+// version of the object that was read. off are conditions that become false with it.
 func failedCondition(obj *unstructured.Unstructured, f Failure, stamps []string, off ...string) map[string]any {
 	at := f.At.UTC().Format(timeFormat)
 	failed := map[string]any{"type": "Failed", "status": "True", "reason": f.Reason, "message": f.Message}
@@ -192,12 +192,12 @@ func failedCondition(obj *unstructured.Unstructured, f Failure, stamps []string,
 	}
 }
 
-// statusPatch is a merge patch of the status.
+// statusPatch returns a merge patch of the status.
 func statusPatch(patch map[string]any) Write {
 	return Write{Status: true, Type: types.MergePatchType, Patch: patch}
 }
 
-// later are variables whose values a kind's controller sets when it creates a pod.
+// later returns variables whose values a kind's controller sets when it creates a pod.
 func later(names ...string) (env []corev1.EnvVar) {
 	for _, name := range names {
 		env = append(env, corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{}})
@@ -205,8 +205,8 @@ func later(names ...string) (env []corev1.EnvVar) {
 	return env
 }
 
-// endless warns of pods that never succeed, as policy names the restartPolicy. A rank that has ended with 0 does not train again: its
-// launcher returns at once.
+// endless returns a warning for pods that never succeed; policy is the field with the restartPolicy. A rank that has ended with 0 does not
+// train again: its launcher returns at once.
 func endless(at *field.Path, policy, kind string) string {
 	return fmt.Sprintf("%s: %s starts a container again that has ended with 0, so that no pod succeeds and the %s does not end with its training; write OnFailure or Never",
 		at, policy, kind)

@@ -17,9 +17,9 @@ import (
 // PyTorchJob is the kind of training-operator (v1.9.3: pkg/controller.v1/pytorch, pkg/core).
 type PyTorchJob struct{}
 
-// FoundBy is the label by which training-operator finds the pods of a job; its value is the job's name. A pod that runs and is being
-// deleted counts as failed from that moment on, which ends the job under restartPolicy Never. So the label is removed before the
-// deletion begins, and the pod is none of the job's then.
+// FoundBy is the label by which training-operator finds the pods of a job; its value is the job's name. The operator counts a running pod
+// that is being deleted as failed, which ends the job under restartPolicy Never. So the label is removed before the deletion begins, and
+// the operator does not find the pod any more.
 const FoundBy = kubeflowName
 
 // The operator's keys.
@@ -55,7 +55,7 @@ func (PyTorchJob) GroupVersionKind() schema.GroupVersionKind {
 // Resource implements Kind.
 func (PyTorchJob) Resource() string { return "pytorchjobs" }
 
-// Read implements Kind: the master is the first role, then come the workers, as the RANK that the operator gives them.
+// Read implements Kind: the master is the first role, then the workers follow, in the order of the RANK that the operator sets.
 func (PyTorchJob) Read(obj *unstructured.Unstructured) (Job, field.ErrorList) {
 	p, err := decode[pyTorchJob](obj)
 	if err != nil {
@@ -114,7 +114,7 @@ func (PyTorchJob) Read(obj *unstructured.Unstructured) (Job, field.ErrorList) {
 	return sized(job, all, errs)
 }
 
-// env are the variables that the operator sets. Those of the master are set where there is one.
+// env returns the variables that the operator sets. It sets those of the master only if there is one.
 func (p *pyTorchJob) env(n int32, mastered bool) []corev1.EnvVar {
 	processes := "auto"
 	if p.Spec.Processes != nil {
@@ -136,7 +136,7 @@ func (p *pyTorchJob) env(n int32, mastered bool) []corev1.EnvVar {
 	return append(env, later("MASTER_ADDR", "MASTER_PORT", "PET_MASTER_ADDR", "PET_MASTER_PORT", "RANK", "PET_NODE_RANK")...)
 }
 
-// Admit implements Kind. Nothing is written; restart policies stay.
+// Admit implements Kind. Admit writes nothing; restart policies stay.
 func (PyTorchJob) Admit(obj *unstructured.Unstructured, a Admission) (warnings []string) {
 	p, err := decode[pyTorchJob](obj)
 	if err != nil {
@@ -173,9 +173,9 @@ func (k PyTorchJob) Place(pod *corev1.Pod) (Place, bool) {
 	return Place{Maker: ref.UID, Name: ref.Name, Role: pod.Labels[kubeflowRole], Index: index(pod, kubeflowIndex)}, true
 }
 
-// Release implements Kind: the operator finds its pods by labels, and counts a pod that is being deleted as failed, which ends
-// the job under restartPolicy Never. Without its job's name the pod is none of the job's, under any policy; creating the same
-// name again fails until the pod is gone, which wakes the operator, as owner and role stay.
+// Release implements Kind: the operator finds its pods by labels, and counts a pod that is being deleted as failed, which ends the job
+// under restartPolicy Never. Without the label the pod does not belong to the job, under any policy. The operator cannot create a pod of
+// the same name until the old pod is gone. Owner and role stay, so that the end of the old pod triggers the operator.
 func (PyTorchJob) Release(*corev1.Pod, *unstructured.Unstructured) Release {
 	return Release{Remove: []string{kubeflowName}, After: true}
 }
@@ -191,9 +191,8 @@ func (PyTorchJob) State(obj *unstructured.Unstructured) State {
 	return s
 }
 
-// Fail implements Kind: after condition Failed the operator creates nothing more. cleanPodPolicy None, the default, leaves pods
-// that the kubelet restarts for ever, so that they are evicted; the time of completion is what ttlSecondsAfterFinished counts
-// from.
+// Fail implements Kind: after condition Failed the operator creates nothing more. With cleanPodPolicy None, the default, it leaves running
+// pods, which the kubelet restarts for ever; so these are evicted. ttlSecondsAfterFinished counts from the completion time.
 func (PyTorchJob) Fail(obj *unstructured.Unstructured, f Failure) Write {
 	patch := failedCondition(obj, f, []string{"lastUpdateTime", "lastTransitionTime"}, "Running")
 	if _, has, _ := unstructured.NestedString(obj.Object, "status", "completionTime"); !has {

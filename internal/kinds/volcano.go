@@ -15,7 +15,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// VolcanoJob is Volcano's Job (v1.14.1: pkg/controllers/job; the rules used here are the same from 1.10 on).
+// VolcanoJob is the kind Job of Volcano (v1.14.1: pkg/controllers/job; the rules used here are the same since 1.10).
 type VolcanoJob struct{}
 
 // Volcano's keys.
@@ -24,7 +24,7 @@ const (
 	volcanoIndex   = "volcano.sh/task-index"
 	volcanoVersion = "volcano.sh/job-version"
 
-	// volcanoScheduler places a Job that names no scheduler.
+	// volcanoScheduler is the scheduler of a Job that names none.
 	volcanoScheduler = "volcano"
 )
 
@@ -72,7 +72,7 @@ func (VolcanoJob) GroupVersionKind() schema.GroupVersionKind {
 // Resource implements Kind.
 func (VolcanoJob) Resource() string { return "jobs" }
 
-// Read implements Kind: each task is a role, in the order of the file; the master of plugin pytorch is the first, as its RANK.
+// Read implements Kind: each task is a role, in the order of the object. The master of plugin pytorch comes first, because its RANK is 0.
 func (VolcanoJob) Read(obj *unstructured.Unstructured) (Job, field.ErrorList) {
 	v, err := decode[volcanoJob](obj)
 	if err != nil {
@@ -119,7 +119,7 @@ func (VolcanoJob) Read(obj *unstructured.Unstructured) (Job, field.ErrorList) {
 	return sized(job, spec.Child("tasks"), errs)
 }
 
-// master is the task that plugin pytorch gives RANK 0; "": there is no such plugin.
+// master returns the task to which plugin pytorch gives RANK 0; "": the plugin is not used.
 func (v *volcanoJob) master() string {
 	if _, is := v.Spec.Plugins["pytorch"]; !is {
 		return ""
@@ -128,7 +128,7 @@ func (v *volcanoJob) master() string {
 	return cmp.Or(name, "master")
 }
 
-// flag is the value of an argument of plugin pytorch, or the argument behind it; is: it is there, and not "false".
+// flag returns the value of a flag of plugin pytorch, or the argument after it; is: the flag is there, and is not "false".
 func (v *volcanoJob) flag(name string) (value string, is bool) {
 	arguments := v.Spec.Plugins["pytorch"]
 	for i, a := range arguments {
@@ -144,7 +144,7 @@ func (v *volcanoJob) flag(name string) (value string, is bool) {
 	return "", false
 }
 
-// env are the variables that Volcano's plugins set. Plugin pytorch brings plugin svc with it.
+// env returns the variables that Volcano's plugins set. Plugin pytorch implies plugin svc.
 func (v *volcanoJob) env() []corev1.EnvVar {
 	var names []string
 	_, pytorch := v.Spec.Plugins["pytorch"]
@@ -163,8 +163,8 @@ func (v *volcanoJob) env() []corev1.EnvVar {
 	return later(names...)
 }
 
-// refused are the settings under which Volcano would restart the job at a replacement, or not start all pods together, and what
-// Holdfast does not support yet.
+// refused returns errors for settings under which Volcano would restart the job at a replacement, or would not start all pods together, and
+// for settings that Holdfast does not support yet.
 func (v *volcanoJob) refused(spec *field.Path) (errs field.ErrorList) {
 	policies := func(at *field.Path, all []volcanoPolicy) {
 		for i, p := range all {
@@ -218,7 +218,7 @@ func isSSHD(word string) bool {
 	return word == "sshd" || strings.HasSuffix(word, "/sshd")
 }
 
-// Admit implements Kind. Nothing is written; the user's policies stay.
+// Admit implements Kind. Admit writes nothing; the user's policies stay.
 func (VolcanoJob) Admit(obj *unstructured.Unstructured, a Admission) (warnings []string) {
 	v, err := decode[volcanoJob](obj)
 	if err != nil {
@@ -262,9 +262,9 @@ func (k VolcanoJob) Place(pod *corev1.Pod) (Place, bool) {
 	return Place{Maker: ref.UID, Name: ref.Name, Role: pod.Annotations[volcanoTask], Index: index(pod, volcanoIndex)}, true
 }
 
-// Release implements Kind: what a pod of a version of the job before the present one does is answered by a sync alone, which
-// creates the missing pod; no policy fires, nothing is counted, and the PodGroup stays (job_controller_util.go).
-// It holds for a pod that is being deleted already.
+// Release implements Kind: the annotation makes the pod one of an earlier version of the job. Volcano's controller answers events of such a
+// pod only with a sync, which creates the missing pod. No policy applies, nothing is counted, and the PodGroup stays
+// (job_controller_util.go). That also holds for a pod that is being deleted.
 func (VolcanoJob) Release(*corev1.Pod, *unstructured.Unstructured) Release {
 	return Release{Annotate: map[string]string{volcanoVersion: "-1"}, After: true}
 }
@@ -288,13 +288,13 @@ func (VolcanoJob) State(obj *unstructured.Unstructured) State {
 	return s
 }
 
-// PodGroup is the name of the PodGroup that Volcano's controller creates for a Job, before any of its pods.
+// PodGroup returns the name of the PodGroup that Volcano's controller creates for a Job, before any of its pods.
 func (VolcanoJob) PodGroup(job metav1.Object) string {
 	return job.GetName() + "-" + string(job.GetUID())
 }
 
-// Fail implements Kind: in phase Failed the controller ends what runs, keeps the pods that failed and the reason, and creates
-// no more. There is no waiting: on a pod that failed meanwhile the user's policies would act.
+// Fail implements Kind: in phase Failed the controller ends running pods, keeps failed pods and the reason, and creates no more pods. Fail
+// does not wait for pods: if a pod failed meanwhile, the user's policies would apply.
 func (VolcanoJob) Fail(obj *unstructured.Unstructured, f Failure) Write {
 	state := map[string]any{
 		"phase":              "Failed",
@@ -303,7 +303,7 @@ func (VolcanoJob) Fail(obj *unstructured.Unstructured, f Failure) Write {
 		"lastTransitionTime": f.At.UTC().Format(timeFormat),
 	}
 	return statusPatch(map[string]any{
-		"metadata": map[string]any{"resourceVersion": obj.GetResourceVersion()}, // or a job that has completed since would be failed
+		"metadata": map[string]any{"resourceVersion": obj.GetResourceVersion()}, // otherwise a job that has completed since would fail
 		"status":   map[string]any{"state": state},
 	})
 }

@@ -1,3 +1,3 @@
-// Package layers has only tests. They enforce the import rules of docs/architecture.md: cores are pure, each external
-// library is imported only by the packages that the rules allow, and every package has a comment.
+// Package layers has only tests. The tests enforce the import rules of docs/architecture.md. Cores are pure. Each
+// external library is imported only by the packages that the rules allow. Every package has a comment.
 package layers

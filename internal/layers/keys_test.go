@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// alsoRead are rooms that look at an annotation that people write themselves, and why.
+// alsoRead are packages that read an annotation which users write, with the reason.
 var alsoRead = map[string]string{
 	"webhook AnnotationEnabled":                        "it says what an annotation that comes too late does",
 	"internal/kinds AnnotationEnabled":                 "a refusal names where it is written",
@@ -20,7 +20,7 @@ var alsoRead = map[string]string{
 	"elastic/coordinator/podtoken AnnotationContainer": "the webhook has stamped it on the template",
 }
 
-// TestPeoplesKeysAreParsedInOnePlace: no other room indexes annotations by a key that people write.
+// TestPeoplesKeysAreParsedInOnePlace: no other package reads annotations by a key that users write.
 func TestPeoplesKeysAreParsedInOnePlace(t *testing.T) {
 	keys := userKeys(t)
 	used := map[string]bool{}
@@ -55,7 +55,7 @@ func TestPeoplesKeysAreParsedInOnePlace(t *testing.T) {
 	}
 }
 
-// userKeys are the names of the constants of keys that people write.
+// userKeys returns the names of the constants of keys that users write.
 func userKeys(t *testing.T) []string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), root+"api/v1alpha1/keys.go", nil, 0)

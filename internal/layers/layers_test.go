@@ -15,8 +15,8 @@ import (
 
 const module = "holdfast.dev/holdfast/"
 
-// cores lists every core with the cores that it may import. A core imports the standard library and
-// nothing else: the same values in must give the same values out, wherever it runs.
+// cores lists every core with the cores that it may import. Otherwise a core imports only the standard library, so that the same input
+// gives the same output, wherever it runs.
 var cores = map[string][]string{
 	"topology":             {},
 	"nodehealth":           {},
@@ -42,7 +42,7 @@ var cores = map[string][]string{
 	"nodehealth/budget":    {"nodehealth"},
 }
 
-// readers make values of Kubernetes objects, as pure as a core: beside what is listed they import the types of Kubernetes.
+// readers convert Kubernetes objects to values, and are as pure as cores. Besides the listed packages they import the types of Kubernetes.
 var readers = map[string][]string{
 	"gang/handover":       {"api/v1alpha1", "elastic/cause", "gang"},
 	"gang/status":         {"api/v1alpha1", "gang", "gang/observe", "internal/kinds", "internal/membership", "internal/settings"},
@@ -55,10 +55,10 @@ var readers = map[string][]string{
 // kubernetesTypes are the trees that readers may import.
 var kubernetesTypes = []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/component-helpers/resource"}
 
-// impure are standard packages that a core must not see: they do I/O or hide a clock or a seed.
+// impure are standard packages that a core must not import: they do I/O, or depend on a clock or a random seed.
 var impure = []string{"os", "os/exec", "net", "net/http", "syscall", "log", "log/slog", "math/rand", "io/ioutil", "time/tzdata"}
 
-// only says which of our packages may import a foreign tree, and why. Test files count as well.
+// only lists which packages may import a foreign tree, and why. Test files count as well.
 var only = []struct {
 	tree, why string
 	allowed   []string
@@ -86,10 +86,10 @@ type pkg struct {
 
 func (p pkg) rel() string { return strings.TrimPrefix(p.ImportPath, module) }
 
-// all are the imports of its files, those of tests as well.
+// all returns the imports of the package's files, also of its tests.
 func (p pkg) all() []string { return slices.Concat(p.Imports, p.TestImports, p.XTestImports) }
 
-// packages are those of the module, once load has listed them.
+// packages are the packages of the module, once load has listed them.
 var packages []pkg
 
 func load(t *testing.T) []pkg {
@@ -98,7 +98,7 @@ func load(t *testing.T) []pkg {
 		return packages
 	}
 	list := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,GoFiles,Imports,TestImports,XTestImports", module+"...")
-	list.Env = append(os.Environ(), "CGO_ENABLED=1") // what files with cgo import counts, too
+	list.Env = append(os.Environ(), "CGO_ENABLED=1") // imports of files with cgo count, too
 	out, err := list.Output()
 	if err != nil {
 		t.Fatalf("listing packages: %v", err)
@@ -111,7 +111,7 @@ func load(t *testing.T) []pkg {
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = os.ReadDir(p.Dir) // or go test, which does not see what go list reads, would show an old result
+		_, _ = os.ReadDir(p.Dir) // otherwise go test would use a cached result, because it does not see what go list reads
 		all = append(all, p)
 	}
 	if len(all) < 10 {
@@ -125,7 +125,7 @@ func TestCoresArePure(t *testing.T) { pure(t, "core", cores, nil) }
 
 func TestReadersArePure(t *testing.T) { pure(t, "reader", readers, kubernetesTypes) }
 
-// pure checks packages that do no I/O and know no time, and that each imports all that it is allowed to.
+// pure checks that packages do no I/O and read no clock, and that each imports everything that it is allowed to import.
 func pure(t *testing.T, kind string, list map[string][]string, foreign []string) {
 	seen := map[string]bool{}
 	for _, p := range load(t) {
@@ -195,7 +195,7 @@ func TestForeignTreesStayInTheirRoom(t *testing.T) {
 	}
 }
 
-// never says what a program does not link, by whatever way it would come in.
+// never lists what a program does not link, directly or through other packages.
 var never = []struct {
 	program, why string
 	trees        []string

@@ -48,7 +48,8 @@ func readMap(t *testing.T) map[string]string {
 	return kinds
 }
 
-// TestMapIsTheTree: each package has its own line, but for parts of a binary or of a test and for fakes, such as net/http/httptest.
+// TestMapIsTheTree: each package has its own row in the map, except parts of a binary, parts of a test, and fakes such as
+// net/http/httptest.
 func TestMapIsTheTree(t *testing.T) {
 	kinds := readMap(t)
 	for _, p := range load(t) {

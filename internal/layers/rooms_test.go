@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// rooms lists the packages of a room with inner walls, with those of the same room that each may import: downwards only.
-// Test files do not count.
+// rooms lists, for trees of packages with rules among themselves, which package may import which: only packages further down. Test files do
+// not count.
 var rooms = map[string][]string{
 	"plugin":            {"plugin/claims", "plugin/external", "plugin/gangcache", "plugin/planner", "plugin/preemption", "plugin/serve"},
 	"plugin/serve":      {"plugin/claims", "plugin/gangcache", "plugin/planner", "plugin/preemption"},
@@ -19,7 +19,7 @@ var rooms = map[string][]string{
 	"plugin/ask":        {},
 }
 
-// inside says which packages of a room may import a foreign tree that others of the room may not, and why. Test files count.
+// inside lists which packages of such a tree may import a foreign tree, and why. Test files count.
 var inside = []struct {
 	tree, why string
 	allowed   []string
@@ -30,7 +30,7 @@ var inside = []struct {
 	{"volcano.sh/apis", "its types are read in one place", []string{"plugin/external"}},
 }
 
-// forTests are packages that only tests, and such packages themselves, import.
+// forTests are packages that only tests, and other packages of this list, may import.
 var forTests = []string{"ckptagent/coord/coordtest", "elastic/coordinator/coordinatortest", "internal/golden", "internal/jobs/jobstest", "plugin/plugintest", "plugin/frameworktest"}
 
 func TestRoomsImportDownwards(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestCoresStartNoGoroutine: the race detector has nothing to find in the tests of a core. The Makefile runs them without it, and lists
-// the same cores.
+// TestCoresStartNoGoroutine: cores start no goroutine, so the race detector can find nothing in their tests. The Makefile runs these tests
+// without the race detector, and lists the same cores.
 func TestCoresStartNoGoroutine(t *testing.T) {
 	for _, p := range load(t) {
 		if _, core := cores[p.rel()]; !core {
@@ -55,7 +55,7 @@ func TestCoresStartNoGoroutine(t *testing.T) {
 	}
 }
 
-// concurrency is the first go statement, parallel test or import of a package that runs or guards goroutines.
+// concurrency returns the first go statement, parallel test, or import of a package that starts or guards goroutines.
 func concurrency(f *ast.File) (at ast.Node) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {

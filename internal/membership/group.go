@@ -10,18 +10,18 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// Other people's APIs that say which pods belong together. A gang of theirs is named as kubectl names the object:
-// "podgroups.scheduling.x-k8s.io/NAME". No name of ours holds a slash.
+// APIs of other projects that group pods. The name of such a gang is that of its object as kubectl spells it:
+// "podgroups.scheduling.x-k8s.io/NAME". Names of Holdfast's own gangs contain no slash.
 const (
 	// Coscheduling is the PodGroup of sigs.k8s.io/scheduler-plugins.
 	Coscheduling = "podgroups.scheduling.x-k8s.io"
 	// Volcano is Volcano's PodGroup.
 	Volcano = "podgroups.scheduling.volcano.sh"
-	// Native is Kubernetes's own PodGroup.
+	// Native is the PodGroup of Kubernetes.
 	Native = "podgroups.scheduling.k8s.io"
 )
 
-// Their keys on pods, written down here because whoever asks about a pod should not link their APIs.
+// Keys of these APIs on pods. They are repeated here so that callers do not link these APIs.
 const (
 	coschedulingGroup = "scheduling.x-k8s.io/pod-group"
 	kubeGroup         = "scheduling.k8s.io/group-name"
@@ -30,10 +30,10 @@ const (
 	volcanoIndex      = "volcano.sh/task-index"
 )
 
-// belonging is one thing on a pod that names a group.
+// belonging is one field of a pod that names a group.
 type belonging struct{ api, name, by string }
 
-// belongings lists what names a group on a pod, other than our own label. Volcano has two keys for one thing.
+// belongings returns the fields of a pod that name a group, except Holdfast's own label. Volcano has two keys for the same.
 func belongings(pod *corev1.Pod) []belonging {
 	var all []belonging
 	if name := pod.Labels[coschedulingGroup]; name != "" {
@@ -51,8 +51,8 @@ func belongings(pod *corev1.Pod) []belonging {
 	return all
 }
 
-// GroupOf names the gang that a pod belongs to, whichever API says so; our own label wins. A pod that others' APIs put
-// into two groups is in none.
+// GroupOf returns the gang that a pod belongs to, by any API. Holdfast's own label takes precedence. A pod that other APIs put into two
+// groups is in none.
 func GroupOf(pod *corev1.Pod) (types.NamespacedName, bool) {
 	if pod.Labels[v1alpha1.LabelGang] != "" {
 		return GangOf(pod)
@@ -63,7 +63,7 @@ func GroupOf(pod *corev1.Pod) (types.NamespacedName, bool) {
 	return types.NamespacedName{}, false
 }
 
-// TwoGroups says what is wrong with a pod that others' APIs put into more than one group; "": nothing.
+// TwoGroups returns what is wrong with a pod that other APIs put into more than one group; "": nothing.
 func TwoGroups(pod *corev1.Pod) string {
 	all := belongings(pod)
 	if len(all) < 2 || pod.Labels[v1alpha1.LabelGang] != "" {
@@ -76,21 +76,20 @@ func TwoGroups(pod *corev1.Pod) string {
 	return "the pod is in more than one group: " + strings.Join(said, ", ") + "; leave one of them"
 }
 
-// OnlyPlaced reports whether a pod has a scheduler of its own choice and is only placed with a group of another API, without
-// Holdfast's other features.
+// OnlyPlaced reports whether a pod is only placed with a group of another API, without Holdfast's other functions.
 func OnlyPlaced(pod *corev1.Pod) bool {
 	_, switched := pod.Annotations[v1alpha1.AnnotationEnabled]
 	return !switched && pod.Labels[v1alpha1.LabelGang] == "" && len(belongings(pod)) > 0 &&
 		pod.Spec.SchedulerName != "" && pod.Spec.SchedulerName != corev1.DefaultSchedulerName
 }
 
-// External parts a gang's name into the API that it comes from and the object's name; ok is false for Holdfast's own gangs.
+// External splits the name of a gang into the API and the object's name; ok is false for Holdfast's own gangs.
 func External(key types.NamespacedName) (api, name string, ok bool) {
 	return strings.Cut(key.Name, "/")
 }
 
-// GroupSlot is the pod's index, and whether no two members of its gang have the same one. In groups of other APIs it
-// only gives the order: pods of two jobs, or of two tasks, may be in one group.
+// GroupSlot returns the pod's index, and whether no two members of its gang have the same index. In groups of other APIs the index only
+// orders pods, because pods of two jobs or tasks may be in one group.
 func GroupSlot(pod *corev1.Pod) (n int, unique bool) {
 	if pod.Labels[v1alpha1.LabelGang] != "" {
 		return GangSlot(pod)
@@ -99,7 +98,7 @@ func GroupSlot(pod *corev1.Pod) (n int, unique bool) {
 	return n, false
 }
 
-// TaskOf is which of Volcano's tasks a pod is of; "": none.
+// TaskOf returns the task of a Volcano Job to which a pod belongs; "": none.
 func TaskOf(pod *corev1.Pod) string {
 	if task := pod.Annotations[volcanoTask]; task != "" {
 		return task

@@ -8,9 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// What the controllers of other objects write on their pods. Admission reads it, to stamp it on members; all that comes after
-// admission reads the stamps. Pods that admission leaves as they are, of groups of other APIs and of Jobs that are only watched,
-// have nothing else.
+// What controllers of other objects write on their pods. Admission reads it and writes stamps on members; all later readers use the stamps.
+// Pods that admission does not stamp, such as those of groups of other APIs and of observed Jobs, have only this.
 
 // OwningJob returns the batch Job that controls the pod.
 func OwningJob(pod *corev1.Pod) *metav1.OwnerReference {
@@ -21,10 +20,10 @@ func OwningJob(pod *corev1.Pod) *metav1.OwnerReference {
 	return ref
 }
 
-// indexKeys carry a pod's index, each written by the controller that makes such pods.
+// indexKeys have a pod's index. Each is written by one kind of controller.
 var indexKeys = []string{batchv1.JobCompletionIndexAnnotation, "apps.kubernetes.io/pod-index", volcanoIndex}
 
-// Index is the pod's index among those that its controller made, if that numbers them.
+// Index returns the pod's index among the pods of its controller, if that controller numbers them.
 func Index(pod *corev1.Pod) (int, bool) {
 	for _, key := range indexKeys {
 		for _, from := range []map[string]string{pod.Labels, pod.Annotations} {
@@ -36,7 +35,7 @@ func Index(pod *corev1.Pod) (int, bool) {
 	return 0, false
 }
 
-// perPod are labels by which controllers tell pods of one template apart.
+// perPod are labels that differ between pods of one template.
 var perPod = []string{
 	batchv1.JobCompletionIndexAnnotation,
 	"apps.kubernetes.io/pod-index",
@@ -52,10 +51,10 @@ var perPod = []string{
 	"ray.io/replica-host-index",
 }
 
-// jobSetJob names one of a JobSet's Jobs.
+// jobSetJob is the label with the Job of a JobSet.
 const jobSetJob = "jobset.sigs.k8s.io/job-key"
 
-// perJob are labels by which Jobs tell their pods from those of other Jobs. Jobs of one JobSet may have one template.
+// perJob are labels that differ between pods of different Jobs. The Jobs of one JobSet may have one template.
 var perJob = []string{"job-name", batchv1.JobNameLabel, "controller-uid", batchv1.ControllerUidLabel}
 
 // IsPerPod reports whether a label of a pod differs between pods of one template. Rules that select pods of a gang do not use such

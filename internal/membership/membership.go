@@ -1,6 +1,7 @@
-// Package membership reads from a pod its gang and its place in the gang. It uses what pod admission wrote on the pod,
-// and for groups of other APIs what those APIs wrote. Of a pod it reads only the metadata, the name of the scheduler,
-// the scheduling group, one variable of the environment, and the phase.
+// Package membership reads from a pod its gang and its place in the gang. For a gang of Holdfast it reads what pod
+// admission wrote on the pod, and for a group of another API what users and controllers of that API wrote. Of a pod the
+// package reads only the metadata, the name of the scheduler, the scheduling group, one variable of the environment,
+// and the phase.
 package membership
 
 import (
@@ -14,12 +15,12 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// JobVariable is the variable of a member's training container that holds the UID of the job it was made for. A pod's environment
+// JobVariable is the variable of a member's training container with the UID of the job for which the pod was created. A pod's environment
 // cannot change.
 const JobVariable = "HOLDFAST_JOB_UID"
 
-// Stamp is what pod admission writes on a member besides JobVariable. Nothing of it changes afterwards (policies holdfast-pod-keys and
-// holdfast-binding-keys).
+// Stamp is what pod admission writes on a member in addition to JobVariable. Policies (holdfast-pod-keys and holdfast-binding-keys) prevent
+// later changes.
 type Stamp struct {
 	Gang string
 	Size string
@@ -27,7 +28,7 @@ type Stamp struct {
 	Slot string
 }
 
-// Keys are the label and the annotations of the stamp.
+// Keys returns the stamp as a label and annotations.
 func (s Stamp) Keys() (labels, annotations map[string]string) {
 	return map[string]string{v1alpha1.LabelGang: s.Gang}, map[string]string{
 		v1alpha1.AnnotationGangSize: s.Size,
@@ -36,30 +37,30 @@ func (s Stamp) Keys() (labels, annotations map[string]string) {
 	}
 }
 
-// GangOf names the Gang that a pod belongs to. A pod whose place another one takes, or that its job left behind, belongs to none.
+// GangOf returns the Gang that a pod belongs to. A pod that was replaced, or whose job was deleted without it, belongs to none.
 func GangOf(pod *corev1.Pod) (types.NamespacedName, bool) {
 	name := pod.Labels[v1alpha1.LabelGang]
 	return types.NamespacedName{Namespace: pod.Namespace, Name: name}, name != "" && !Replaced(pod) && !Orphaned(pod)
 }
 
-// Orphaned reports whether the pod was made for a job and nothing controls it any more: the job was deleted with --cascade=orphan.
-// Another job of that name makes pods of its own.
+// Orphaned reports whether the pod was created for a job and has no controller any more: the job was deleted with --cascade=orphan. Another
+// job of that name creates pods of its own.
 func Orphaned(pod *corev1.Pod) bool {
 	return metav1.GetControllerOfNoCopy(pod) == nil && JobUID(pod) != ""
 }
 
-// Replaced reports whether the pod was taken out of its gang because another one takes its place.
+// Replaced reports whether the pod was taken out of its gang because another pod replaces it.
 func Replaced(pod *corev1.Pod) bool { return pod.Labels[v1alpha1.LabelReplaced] == "true" }
 
-// GangSlot is the pod's slot in its Gang, from 0; false: none was stamped.
+// GangSlot returns the pod's slot in its Gang, from 0; false: none was stamped.
 func GangSlot(pod *corev1.Pod) (int, bool) {
 	return index(pod.Annotations[v1alpha1.AnnotationGangSlot])
 }
 
-// GangRole is the pod's role in its Gang; "": none was stamped.
+// GangRole returns the pod's role in its Gang; "": none was stamped.
 func GangRole(pod *corev1.Pod) string { return pod.Annotations[v1alpha1.AnnotationGangRole] }
 
-// GangSize is how many pods the pod's Gang has. Whether they are too many is for the caller to say.
+// GangSize returns the number of pods of the pod's Gang. The caller decides whether that is too many.
 func GangSize(pod *corev1.Pod) (int, error) {
 	value, ok := pod.Annotations[v1alpha1.AnnotationGangSize]
 	if !ok {
@@ -72,7 +73,7 @@ func GangSize(pod *corev1.Pod) (int, error) {
 	return size, nil
 }
 
-// JobUID is the UID of the job that the pod was made for, also after the pod was taken out of it; "": the pod is no member.
+// JobUID returns the UID of the job for which the pod was created, also after the pod was released from the job; "": the pod is no member.
 func JobUID(pod *corev1.Pod) types.UID {
 	for i := range pod.Spec.Containers {
 		for _, e := range pod.Spec.Containers[i].Env {
@@ -84,10 +85,10 @@ func JobUID(pod *corev1.Pod) types.UID {
 	return ""
 }
 
-// MadeFor reports whether the pod was made for this job, and has not been left behind by it.
+// MadeFor reports whether the pod was created for this job and is not orphaned.
 func MadeFor(pod *corev1.Pod, job types.UID) bool { return JobUID(pod) == job && !Orphaned(pod) }
 
-// index reads a number from 0.
+// index parses a number from 0.
 func index(value string) (int, bool) {
 	n, err := strconv.Atoi(value)
 	return n, err == nil && n >= 0

@@ -53,7 +53,7 @@ func TestGangOfPod(t *testing.T) {
 	}
 }
 
-// TestMembersAreReadByTheirStamp: what controllers write on pods, and whoever imitates them, gives a member no place.
+// TestMembersAreReadByTheirStamp: what controllers, or users who imitate them, write on pods gives a pod no slot.
 func TestMembersAreReadByTheirStamp(t *testing.T) {
 	theirs := map[string]string{batchv1.JobCompletionIndexAnnotation: "3", "apps.kubernetes.io/pod-index": "3", volcanoIndex: "3", volcanoTask: "master"}
 	pod := groupPod(maps.Clone(theirs), maps.Clone(theirs), "")

@@ -5,7 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Holders are the members of a job's gang that hold its slots, by slot; nil where none does.
+// Holders returns the pods of a job's gang that hold its slots, by slot; nil: no pod holds the slot.
 func Holders(job types.UID, members int, pods []corev1.Pod) []*corev1.Pod {
 	return holders(members, pods, func(pod *corev1.Pod) (int, bool) {
 		slot, ok := GangSlot(pod)
@@ -13,7 +13,7 @@ func Holders(job types.UID, members int, pods []corev1.Pod) []*corev1.Pod {
 	})
 }
 
-// WatchedHolders are the same of a Job that is only watched, whose pods carry no stamp.
+// WatchedHolders is Holders for an observed Job, whose pods have no stamp.
 func WatchedHolders(members int, pods []corev1.Pod) []*corev1.Pod {
 	return holders(members, pods, Index)
 }
@@ -33,8 +33,8 @@ func holders(members int, pods []corev1.Pod, slotOf func(*corev1.Pod) (int, bool
 	return holders
 }
 
-// holds reports whether pod a, rather than b, holds their slot: the one that has not ended and is not on its way out, else the newer one.
-// Where both are there, elastic's State.TakesOver says the same of what the coordinator knows of them.
+// holds reports whether pod a, rather than b, holds their slot: the pod that has neither ended nor is being deleted, or else the newer one.
+// If both run, members.TakesOver decides the same for the coordinator.
 func holds(a, b *corev1.Pod) bool {
 	if x, y := terminating(a), terminating(b); x != y {
 		return y
@@ -47,12 +47,12 @@ func holds(a, b *corev1.Pod) bool {
 
 func terminating(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || Ended(pod) }
 
-// Ended reports whether all that the pod was made for has ended, well or not.
+// Ended reports whether the pod's containers have ended for good, well or not.
 func Ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// Gone reports whether the gang lacks the pod: it is being deleted, or has failed. One that succeeded did its part.
+// Gone reports whether the gang lacks the pod: it is being deleted, or has failed. A pod that succeeded is not gone.
 func Gone(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed
 }

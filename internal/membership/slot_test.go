@@ -13,7 +13,7 @@ import (
 	"holdfast.dev/holdfast/internal/membership"
 )
 
-// TestHolders: of two pods in a slot the one holds it that is there, else the newer one, in whichever order they are listed.
+// TestHolders: of two pods in a slot the one holds it that exists, or else the newer one, in whichever order they are listed.
 func TestHolders(t *testing.T) {
 	now := metav1.NewTime(time.Unix(1000, 0))
 	later := metav1.NewTime(now.Add(time.Second))

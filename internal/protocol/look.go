@@ -56,7 +56,7 @@ type Frame struct {
 	Line           int
 }
 
-// GroupLook is one process group, as one rank's recorder has it.
+// GroupLook is one process group as one rank's process group recorder shows it.
 type GroupLook struct {
 	Name string
 	// Ranks are the group's members, global ranks in the group's order (Members).
@@ -67,7 +67,8 @@ type GroupLook struct {
 	Open, Last *Operation
 }
 
-// Operation is one operation of a process group. Numbers of P2P operations count each rank's own, so they are not compared.
+// Operation is one operation of a process group. The numbers of P2P operations count those of one rank, so they are not compared between
+// ranks.
 type Operation struct {
 	Seq int64
 	P2P bool

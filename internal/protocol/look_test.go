@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestRanges: ranges name the same ranks in the same order, in few entries where the ranks are evenly spaced.
+// TestRanges: ranges list the same ranks in the same order. Evenly spaced ranks need few ranges.
 func TestRanges(t *testing.T) {
 	for _, c := range []struct {
 		ranks []int
@@ -26,7 +26,7 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestMembersAreBounded: ranks that are not in the world are left out, and a long range ends with it.
+// TestMembersAreBounded: ranks outside of the world are left out, and a range that is too long ends with the world.
 func TestMembersAreBounded(t *testing.T) {
 	const most = 1 << 60
 	g := GroupLook{Ranks: []RankRange{{First: -1, Count: 2, Step: 1}, {First: 2, Count: most}, {First: 3, Count: most, Step: 1}}}

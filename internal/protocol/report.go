@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Report is the whole state of an agent. It is sent after each change, and every second.
+// Report is the whole state of an agent. An agent sends its report after each change, and every second.
 type Report struct {
 	// Protocol is the agent's protocol version.
 	Protocol int

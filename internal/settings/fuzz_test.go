@@ -11,8 +11,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// FuzzSettings reads lines KEY=VALUE as annotations, of our prefix where they have none. What is taken lies within the bounds; what is not
-// is refused by the field's path, with the value and what to write instead.
+// FuzzSettings reads lines KEY=VALUE as annotations; a key without prefix gets Holdfast's. Accepted values are within the bounds. Any other
+// value is refused with the path, the value and the remedy.
 func FuzzSettings(f *testing.F) {
 	for key := range userKeys {
 		f.Add("enabled=true\n" + strings.TrimPrefix(key, v1alpha1.Prefix) + "=1")

@@ -13,20 +13,20 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// MetadataAnnotations and TemplateAnnotations are where a job carries settings.
+// MetadataAnnotations and TemplateAnnotations are the paths of a job's annotations with settings.
 var (
 	MetadataAnnotations = field.NewPath("metadata", "annotations")
 	TemplateAnnotations = field.NewPath("spec", "template", "metadata", "annotations")
 )
 
-// Job is a job of any kind as Holdfast sees it.
+// Job has the settings of a job of any kind.
 type Job struct {
 	Settings Settings
-	// Members is the number of pods that are placed together, as stamped at admission.
+	// Members is the number of pods that are placed together, as admission stamped it.
 	Members int32
 }
 
-// JobSettings reads the settings of a Job; its template's annotations win over its own.
+// JobSettings reads the settings of a Job. Its template's annotations override its own.
 func JobSettings(job *batchv1.Job) (Settings, field.ErrorList) {
 	return ParseSettings(
 		Annotated{MetadataAnnotations, job.Annotations},
@@ -38,21 +38,21 @@ func PodSettings(pod *corev1.Pod) (Settings, field.ErrorList) {
 	return ParseSettings(Annotated{MetadataAnnotations, pod.Annotations})
 }
 
-// AdmittedJob reads a batch Job that was opted in when it was created; ok is false for any other, and for one that is a part of
-// an object of another kind, whose gang its pods are in.
+// AdmittedJob reads a batch Job that was opted in when it was created. ok is false for any other Job, and for a Job that is a part of an
+// object of another kind, in whose gang its pods are.
 func AdmittedJob(job *batchv1.Job) (j Job, ok bool) {
 	if kinds.IsChild(job) {
 		return Job{}, false
 	}
 	j, ok = AdmittedTemplate(job.Spec.Template.Annotations)
-	if ok && j.Settings.Observe && job.Spec.Parallelism != nil { // which people may change, as nothing hangs on it
+	if ok && j.Settings.Observe && job.Spec.Parallelism != nil { // users may change it, because nothing depends on it
 		j.Members = min(*job.Spec.Parallelism, v1alpha1.MaxMembers)
 	}
 	return j, ok
 }
 
-// AdmittedTemplate reads a job by the annotations of one of its pod templates, those of any role; ok is false where it was not opted
-// in when it was created. The template decides, because it cannot change afterwards and pods come from it.
+// AdmittedTemplate reads a job's settings from the annotations of one of its pod templates, of any role. ok is false if the job was not
+// opted in when it was created. The template decides, because it cannot change later and pods are created from it.
 func AdmittedTemplate(annotations map[string]string) (j Job, ok bool) {
 	size := annotations[v1alpha1.AnnotationGangSize]
 	members, err := strconv.ParseInt(size, 10, 32)
@@ -66,8 +66,8 @@ func AdmittedTemplate(annotations map[string]string) (j Job, ok bool) {
 	return Job{Settings: s, Members: int32(members)}, true
 }
 
-// KeptOfMetadata are the annotations of a job's own metadata that are read after its admission: whether it is opted in, its pins, and
-// the number of the wish that they are. nil: none.
+// KeptOfMetadata returns those annotations of a job's own metadata that are read after its admission: whether it is opted in, its pins, and
+// the number of the request that set the pins. nil: none.
 func KeptOfMetadata(annotations map[string]string) map[string]string {
 	from, kept := &metav1.ObjectMeta{Annotations: annotations}, &metav1.ObjectMeta{}
 	if OptedIn(from) {
@@ -78,13 +78,13 @@ func KeptOfMetadata(annotations map[string]string) map[string]string {
 	return kept.Annotations
 }
 
-// OptedIn says whether an object's own annotation opts it in now. Whether it was admitted its templates say.
+// OptedIn reports whether an object's own annotation opts it in at present. Its templates show whether it was admitted.
 func OptedIn(job metav1.Object) bool {
 	return job.GetAnnotations()[v1alpha1.AnnotationEnabled] == "true"
 }
 
-// PinsOfJob are the steps that a job's own annotation pins, which may change at any time; one that cannot be read, or is past
-// its limit, got past admission and pins nothing.
+// PinsOfJob returns the steps that a job's own annotation pins; it may change at any time. If the annotation cannot be parsed, or exceeds
+// its limit, it pins nothing.
 func PinsOfJob(job metav1.Object) []protocol.Mark {
 	if value := job.GetAnnotations()[v1alpha1.AnnotationPinnedCheckpoints]; len(value) <= maxValue {
 		pins, _ := parsePins(value)
@@ -98,7 +98,7 @@ func PinWishOfJob(job metav1.Object) int64 {
 	return positive(job.GetAnnotations()[v1alpha1.AnnotationPinWish])
 }
 
-// OfAdmittedJob are the annotations of the template that AdmittedJob reads; nil: it was not admitted.
+// OfAdmittedJob returns the annotations of the template that AdmittedJob reads; nil: the Job was not admitted.
 func OfAdmittedJob(job *batchv1.Job) map[string]string {
 	if _, ok := AdmittedJob(job); !ok {
 		return nil

@@ -14,13 +14,13 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Bounds of what is kept by time: at most MaxKeptEvery steps, a minute to a year apart.
+// Bounds of the steps that are kept by time: at most MaxKeptEvery steps, a minute to a year apart.
 const (
 	minKeepEvery = time.Minute
 	maxKeepEvery = 365 * 24 * time.Hour
 )
 
-// parseKeep reads how many steps stay and says what is wrong with it.
+// parseKeep parses how many steps stay, and returns what is wrong with the value.
 func parseKeep(value string) (int32, string) {
 	n, err := strconv.ParseInt(value, 10, 32)
 	if err != nil || n < v1alpha1.MinKept || n > v1alpha1.MaxKept || strconv.FormatInt(n, 10) != value {
@@ -29,7 +29,7 @@ func parseKeep(value string) (int32, string) {
 	return int32(n), ""
 }
 
-// parseKeepEvery reads at which pace steps stay and says what is wrong with it.
+// parseKeepEvery parses the interval of the steps that stay, and returns what is wrong with the value.
 func parseKeepEvery(value string) (time.Duration, string) {
 	d, err := time.ParseDuration(value)
 	if err != nil || d < minKeepEvery || d > maxKeepEvery || d%time.Second != 0 {
@@ -38,7 +38,7 @@ func parseKeepEvery(value string) (time.Duration, string) {
 	return d, ""
 }
 
-// parsePins reads a list of steps and says what is wrong with it. An empty one pins nothing.
+// parsePins parses a list of steps, and returns what is wrong with it. An empty list pins nothing.
 func parsePins(value string) ([]protocol.Mark, string) {
 	const form = `must be steps as kubectl holdfast ckpt ls shows them, STEP@GENERATION with commas between, such as "120@3,180@3"`
 	if strings.TrimSpace(value) == "" {
@@ -61,7 +61,7 @@ func parsePins(value string) ([]protocol.Mark, string) {
 	return pins, ""
 }
 
-// positive reads a number as PinsText writes it; 0: it is none.
+// positive parses a number as PinsText writes it; 0: the text is no such number.
 func positive(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 1 || strconv.FormatInt(n, 10) != text {
@@ -70,7 +70,7 @@ func positive(text string) int64 {
 	return n
 }
 
-// SetPins writes a job's pins; none: it has no such annotation.
+// SetPins writes a job's pins; without pins it removes the annotation.
 func SetPins(job metav1.Object, pins []protocol.Mark) {
 	text := ""
 	if len(pins) > 0 {
@@ -79,7 +79,7 @@ func SetPins(job metav1.Object, pins []protocol.Mark) {
 	setAnnotation(job, v1alpha1.AnnotationPinnedCheckpoints, text)
 }
 
-// SetPinWish writes the number of the wish that a job's pins are; 0: it has no such annotation.
+// SetPinWish writes the number of the request that set a job's pins; 0 removes the annotation.
 func SetPinWish(job metav1.Object, wish int64) {
 	text := ""
 	if wish != 0 {
@@ -88,7 +88,7 @@ func SetPinWish(job metav1.Object, wish int64) {
 	setAnnotation(job, v1alpha1.AnnotationPinWish, text)
 }
 
-// setAnnotation writes an annotation; an empty one is removed.
+// setAnnotation writes an annotation; an empty value removes it.
 func setAnnotation(job metav1.Object, key, value string) {
 	all := job.GetAnnotations()
 	switch {
@@ -101,7 +101,7 @@ func setAnnotation(job metav1.Object, key, value string) {
 	}
 }
 
-// CheckPinsOfTemplate refuses pins where they could not be changed.
+// CheckPinsOfTemplate refuses pins on a template, where they could not be changed.
 func CheckPinsOfTemplate(annotations map[string]string) *field.Error {
 	value, there := annotations[v1alpha1.AnnotationPinnedCheckpoints]
 	if !there {
@@ -111,7 +111,7 @@ func CheckPinsOfTemplate(annotations map[string]string) *field.Error {
 		"a template cannot change, and pins do: write it under metadata.annotations of the Job itself, once there is a step to pin")
 }
 
-// PinsText is what parsePins reads.
+// PinsText returns pins in the form that parsePins reads.
 func PinsText(pins []protocol.Mark) string {
 	texts := make([]string, len(pins))
 	for i, m := range pins {

@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// Ports are TCP ports, from First to Last.
+// Ports are the TCP ports from First to Last.
 type Ports struct{ First, Last int }
 
-// String is how the pods' agents are handed them.
+// String returns the ports in the form in which agents get them.
 func (p Ports) String() string { return fmt.Sprintf("%d-%d", p.First, p.Last) }
 
-// Bounds of ports: those below belong to the system, and a process without rights cannot listen there.
+// Bounds of ports. Lower ports belong to the system, and a process without privileges cannot listen on them.
 const minPort, maxPort = 1024, 65535
 
-// parsePorts reads a port or a range of ports and returns what is wrong with it.
+// parsePorts parses a port or a range of ports, and returns what is wrong with it.
 func parsePorts(value string) (Ports, string) {
 	first, last, ranged := strings.Cut(value, "-")
 	if !ranged {

@@ -8,13 +8,13 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// Bounds of a declared run time: outside them a value is a slip of the pen.
+// Bounds of a declared run time. A value beyond them is a typing error.
 const (
 	minRunTime = time.Second
 	maxRunTime = 10 * 365 * 24 * time.Hour
 )
 
-// runTime reads a declared run time and says what is wrong with it.
+// runTime parses a declared run time, and returns what is wrong with it.
 func runTime(value string) (time.Duration, string) {
 	d, err := time.ParseDuration(value)
 	if err != nil || d < minRunTime || d > maxRunTime {
@@ -23,8 +23,8 @@ func runTime(value string) (time.Duration, string) {
 	return d, ""
 }
 
-// RunTime is the longest that a pod says that it runs; 0: it does not say. Of annotation and active deadline the shorter
-// one counts.
+// RunTime returns the longest time that a pod declares to run; 0: it declares none. Of annotation and active deadline the shorter one
+// counts.
 func RunTime(pod *corev1.Pod) time.Duration {
 	said, problem := runTime(pod.Annotations[v1alpha1.AnnotationRunTime])
 	if problem != "" {
@@ -38,7 +38,7 @@ func RunTime(pod *corev1.Pod) time.Duration {
 	return said
 }
 
-// WouldEnd is when a pod would be over if it started now; zero: nobody knows.
+// WouldEnd returns when a pod would end if it started now; zero: unknown.
 func WouldEnd(pod *corev1.Pod, now time.Time) time.Time {
 	if d := RunTime(pod); d > 0 {
 		return now.Add(d)
@@ -46,7 +46,7 @@ func WouldEnd(pod *corev1.Pod, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// WillEnd is when a pod that has its node will be over; zero: nobody knows.
+// WillEnd returns when a pod that has its node will end; zero: unknown.
 func WillEnd(pod *corev1.Pod, now time.Time) time.Time {
 	if pod.Status.StartTime != nil {
 		now = pod.Status.StartTime.Time

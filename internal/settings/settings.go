@@ -20,68 +20,68 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Bounds of what the settings accept: outside them a value is a slip of the pen, such as "40" for "40Gi".
+// Bounds of values. A value beyond them is a typing error, such as "40" for "40Gi".
 const (
 	minBytes = 4 << 10
 	maxBytes = 16 << 40
-	// maxQuantity is how many characters a size may have: digits are read in a time that grows with their square.
+	// maxQuantity is the greatest length of a size: the time to parse digits grows with the square of their number.
 	maxQuantity = 64
-	// maxValue is how many characters any value may have: each is kept in memory for as long as the job is there.
+	// maxValue is the greatest length of any value, because each is stored in memory as long as the job exists.
 	maxValue = 512
 
 	minInterval = time.Second
 	maxInterval = 24 * time.Hour
 )
 
-// Settings are what a job's annotations ask for.
+// Settings has the values of a job's annotations.
 type Settings struct {
 	// Enabled reports whether the job is opted in.
 	Enabled bool
 	// StateBytes is the size of the state that one rank keeps in memory; 0: off.
 	StateBytes int64
-	// Slots is how many states a rank's arena has room for; 0: not said, three.
+	// Slots is the number of states for which a rank's arena has room; 0: unset, three.
 	Slots int32 `json:",omitzero"`
-	// Standbys reports whether each rank has a warm standby, StandbyBytes what those of a pod may use.
+	// Standbys reports whether each rank has a warm standby, StandbyBytes how much memory the standbys of a pod may use.
 	Standbys     bool
 	StandbyBytes int64
-	// StandbySkip are the modules that standbys leave out, with commas between.
+	// StandbySkip are the modules that standbys do not import, separated by commas.
 	StandbySkip string `json:",omitzero"`
-	// ShmBytes is the size of what is mounted at /dev/shm; 0: not said. NoShm: nothing is.
+	// ShmBytes is the size of the volume at /dev/shm; 0: unset. NoShm: none is mounted.
 	ShmBytes int64 `json:",omitzero"`
 	NoShm    bool  `json:",omitzero"`
-	// Ranks is the number of ranks per pod; 0: not said.
+	// Ranks is the number of ranks per pod; 0: unset.
 	Ranks int32
-	// MaxRestarts is how many restarts there may be before a failure ends the job, where LimitRestarts says that there is such a number.
+	// MaxRestarts is the number of restarts after which a failure ends the job, if LimitRestarts is true.
 	MaxRestarts   int32 `json:",omitzero"`
 	LimitRestarts bool  `json:",omitzero"`
-	// Container names the container that trains; empty: not said.
+	// Container is the name of the training container; empty: unset.
 	Container string
-	// StorageClaim names the claim that steps are copied to; empty: storage is off. StorageInterval is how
-	// often, 0 where storage is off.
+	// StorageClaim is the name of the claim to which steps are copied; empty: storage is off. StorageInterval is the interval of copies; 0:
+	// storage is off.
 	StorageClaim    string
 	StorageInterval time.Duration
-	// Keep is how many of the newest steps stay there, KeepEvery has one per such a time stay besides; 0: not said.
+	// Keep is how many of the newest steps stay in storage. KeepEvery is the interval of further steps that stay; 0: unset.
 	Keep      int32         `json:",omitzero"`
 	KeepEvery time.Duration `json:",omitzero"`
-	// Observe says that nothing is to be done to the job's pods, only told.
+	// Observe: Holdfast only reports on the job's pods, and changes nothing of them.
 	Observe bool
-	// RunTime is the longest that the pods run once they have started; 0: not said.
+	// RunTime is the longest time that the pods run after their start; 0: unset.
 	RunTime time.Duration `json:",omitzero"`
-	// MasterPorts are those that rank 0's store may listen on; the zero value: any.
+	// MasterPorts are the ports on which rank 0's store may listen; the zero value: any.
 	MasterPorts Ports `json:",omitzero"`
-	// ProvisioningClass is the class of the ProvisioningRequest by which the gang asks for nodes; empty: none is made.
+	// ProvisioningClass is the class of the gang's ProvisioningRequest; empty: the gang has none.
 	ProvisioningClass string `json:",omitzero"`
-	// Topology is what the gang asks of the fabric.
+	// Topology is what the gang requests of the fabric.
 	Topology gang.Topology `json:",omitzero"`
 }
 
-// Annotated is one place that carries settings: the annotations and the path of the field that holds them.
+// Annotated has annotations with settings, and the path of the field that holds them.
 type Annotated struct {
 	Path   *field.Path
 	Values map[string]string
 }
 
-// userKeys are the annotations that people write, each with what it accepts.
+// userKeys are the annotations that users write, each with the values that it accepts.
 var userKeys = map[string]string{
 	v1alpha1.AnnotationEnabled:       `"true" or "false"`,
 	v1alpha1.AnnotationStateSize:     `a size such as "40Gi"`,
@@ -136,15 +136,15 @@ var systemKeys = map[string]bool{
 	v1alpha1.AnnotationMadeRoom:       true,
 }
 
-// IsUserKey reports whether people may write the annotation key.
+// IsUserKey reports whether users may write the annotation.
 func IsUserKey(key string) bool { return userKeys[key] != "" }
 
-// IsPins reports whether the key is of pins, which stand on the Job alone and may change at any time.
+// IsPins reports whether the key is one of pins, which are only on the Job itself and may change at any time.
 func IsPins(key string) bool {
 	return key == v1alpha1.AnnotationPinnedCheckpoints || key == v1alpha1.AnnotationPinWish
 }
 
-// OfRole are the annotations that are read on the template of one role of several: the container that trains.
+// OfRole returns the annotations that are read on the template of one of several roles: the name of the training container.
 func OfRole(annotations map[string]string) map[string]string {
 	name, is := annotations[v1alpha1.AnnotationContainer]
 	if !is {
@@ -156,9 +156,8 @@ func OfRole(annotations map[string]string) map[string]string {
 // IsSystemKey reports whether only Holdfast writes the key.
 func IsSystemKey(key string) bool { return systemKeys[key] }
 
-// ParseSettings reads the settings from places in rising priority. Unknown keys under our prefix and
-// bad values come back as errors, ordered by place and key; keys that Holdfast itself writes are left
-// to the caller.
+// ParseSettings reads the settings from places in rising priority. ParseSettings returns errors for unknown keys under Holdfast's prefix
+// and for invalid values, ordered by place and key. The caller handles keys that only Holdfast writes.
 func ParseSettings(places ...Annotated) (Settings, field.ErrorList) {
 	s := Settings{Standbys: true, StandbyBytes: quantityBytes(v1alpha1.DefaultStandbyMemory)}
 	var errs field.ErrorList
@@ -196,7 +195,7 @@ func ParseSettings(places ...Annotated) (Settings, field.ErrorList) {
 	return s, errs
 }
 
-// checkSlots refuses slots that hold nothing; at is where each key stands.
+// checkSlots refuses slots without a state; at has the path of each key.
 func (s *Settings) checkSlots(at map[string]*field.Path) field.ErrorList {
 	if s.Slots == 0 || s.StateBytes > 0 || !s.Enabled {
 		return nil
@@ -205,7 +204,7 @@ func (s *Settings) checkSlots(at map[string]*field.Path) field.ErrorList {
 		"has no effect without "+v1alpha1.AnnotationStateSize+": set that to what one rank saves, or remove the key")}
 }
 
-// checkStorage refuses settings of storage that would do nothing; at is where each key stands.
+// checkStorage refuses settings of storage that would have no effect; at has the path of each key.
 func (s *Settings) checkStorage(at map[string]*field.Path) field.ErrorList {
 	claim, interval := at[v1alpha1.AnnotationStorageClaim], at[v1alpha1.AnnotationStorageInterval]
 	switch {
@@ -238,7 +237,7 @@ var defaultInterval = func() time.Duration {
 	return d
 }()
 
-// set takes one value over and returns what is wrong with it.
+// set parses one value, and returns what is wrong with it.
 func (s *Settings) set(key, value string) (problem string) {
 	if len(value) > maxValue {
 		return fmt.Sprintf("has %d characters, and %d are the most: write %s", len(value), maxValue, userKeys[key])
@@ -332,7 +331,7 @@ func (s *Settings) set(key, value string) (problem string) {
 
 var moduleNames = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*(,[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*)*$`)
 
-// parseBytes reads a size and returns what is wrong with it.
+// parseBytes parses a size, and returns what is wrong with it.
 func parseBytes(value, off string) (int64, string) {
 	const sizes = `must be a size such as "40Gi" or "512Mi"`
 	if len(value) > maxQuantity {
@@ -357,7 +356,7 @@ func quantityBytes(s string) int64 {
 	return q.Value()
 }
 
-// OurKeys lists the keys under our prefix, sorted.
+// OurKeys returns the keys under Holdfast's prefix, sorted.
 func OurKeys(values map[string]string) []string {
 	var keys []string
 	for k := range values {

@@ -132,7 +132,8 @@ func TestAdmittedJob(t *testing.T) {
 	}
 }
 
-// TestAJobOfASetIsNotAdmitted: its pods are in the gang of the JobSet, which stamped its template.
+// TestAJobOfASetIsNotAdmitted: the Job of a JobSet does not count as admitted. Its pods are in the gang of the JobSet, which stamped its
+// template.
 func TestAJobOfASetIsNotAdmitted(t *testing.T) {
 	yes := true
 	for owner, want := range map[metav1.OwnerReference]bool{
@@ -150,7 +151,7 @@ func TestAJobOfASetIsNotAdmitted(t *testing.T) {
 	}
 }
 
-// People may change the parallelism of a Job that is only watched, and nobody is asked: what is made for each pod is bounded.
+// Users may change the parallelism of an observed Job without admission. So what Holdfast stores per pod is bounded.
 func TestObservedJobOfAnySize(t *testing.T) {
 	for parallelism, want := range map[int32]int32{7: 7, v1alpha1.MaxMembers: v1alpha1.MaxMembers, math.MaxInt32: v1alpha1.MaxMembers} {
 		job := &batchv1.Job{Spec: batchv1.JobSpec{Parallelism: &parallelism}}
@@ -165,7 +166,7 @@ func TestObservedJobOfAnySize(t *testing.T) {
 	}
 }
 
-// A size of so many digits that reading it takes long is refused unread, though it would be a good one.
+// A size with so many digits that parsing takes long is refused before it is parsed, even if its value would be valid.
 func TestSizesAreShort(t *testing.T) {
 	for digits, want := range map[int]string{10: "", 250_000: `must be a size such as "40Gi" or "512Mi"`} {
 		if _, problem := parseBytes("1."+strings.Repeat("0", digits)+"Gi", ""); problem != want {

@@ -14,11 +14,11 @@ import (
 	"holdfast.dev/holdfast/gang"
 )
 
-// maxPods bounds slices, blocks and spares: above it a value is a slip of the pen.
+// maxPods bounds slices, blocks and spares. A greater value is a typing error.
 const maxPods = 100_000
 
-// setTopology takes one value over and returns what is wrong with it. Which levels there are only the scheduler
-// knows: it refuses the gang if one is named that does not exist, and lists those that do.
+// setTopology parses one value, and returns what is wrong with it. Only the scheduler can check levels: it refuses a gang that names an
+// unknown level, and lists those that exist.
 func setTopology(t *gang.Topology, key, value string) (problem string) {
 	switch key {
 	case v1alpha1.AnnotationTopologyRequired:
@@ -62,7 +62,7 @@ func podCount(value string, least int, what string) (int, string) {
 	return n, ""
 }
 
-// checkTopology refuses settings that contradict one another or do nothing; at is where each key stands.
+// checkTopology refuses settings that contradict each other or have no effect; at has the path of each key.
 func (s *Settings) checkTopology(at map[string]*field.Path) field.ErrorList {
 	t := s.Topology
 	size, shape := at[v1alpha1.AnnotationSliceSize], at[v1alpha1.AnnotationSliceShape]
@@ -84,7 +84,7 @@ func (s *Settings) checkTopology(at map[string]*field.Path) field.ErrorList {
 	return nil
 }
 
-// GangTopology is what a pod says that its gang asks of the fabric.
+// GangTopology returns what a pod's gang requests of the fabric.
 func GangTopology(pod *corev1.Pod) (gang.Topology, error) {
 	var t gang.Topology
 	for _, key := range OurKeys(pod.Annotations) {
@@ -96,13 +96,13 @@ func GangTopology(pod *corev1.Pod) (gang.Topology, error) {
 	return t, nil
 }
 
-// WantsWholeNode reports whether a pod wants its node without pods of others.
+// WantsWholeNode reports whether a pod requests a node without pods of others.
 func WantsWholeNode(pod *corev1.Pod) bool {
 	return pod.Annotations[v1alpha1.AnnotationWholeNodes] == "true"
 }
 
-// CheckAsks looks at the keys of ours on a pod that is only placed with a group of another API: it may ask things of the fabric
-// and nothing else.
+// CheckAsks checks Holdfast's keys on a pod that is only placed with a group of another API. CheckAsks refuses all keys except those on the
+// fabric.
 func CheckAsks(pod *corev1.Pod) field.ErrorList {
 	s, at := Settings{Enabled: true}, map[string]*field.Path{}
 	var errs field.ErrorList
@@ -126,10 +126,10 @@ func CheckAsks(pod *corev1.Pod) field.ErrorList {
 	return errs
 }
 
-// TopologyKeys lists the keys that ask for a place, sorted.
+// TopologyKeys returns the keys on the fabric, sorted.
 func TopologyKeys() []string { return slices.Sorted(maps.Keys(topologyKeys)) }
 
-// topologyKeys are those that setTopology reads.
+// topologyKeys are the keys that setTopology parses.
 var topologyKeys = map[string]bool{
 	v1alpha1.AnnotationTopologyRequired:  true,
 	v1alpha1.AnnotationTopologyPreferred: true,

@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/internal/membership"
 )
 
-// A pod of a group may say what it asks of the fabric, and nothing else.
+// Of Holdfast's annotations a pod of another API's group may have only those on the fabric.
 func TestKeysOnPodsOfGroups(t *testing.T) {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{

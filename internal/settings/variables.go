@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// variablePrefix is what our environment variables begin with.
+// variablePrefix is the prefix of Holdfast's environment variables.
 const variablePrefix = "HOLDFAST_"
 
-// mostLauncherTimeout, in seconds, is the longest that a command may be waited for: a week. More is a slip of the pen.
+// mostLauncherTimeout is the longest wait for a launcher, in seconds: a week. A greater value is a typing error.
 const mostLauncherTimeout = 7 * 24 * 3600
 
-// variables are those of ours that people may set in the training container, each with what is wrong with a value.
+// variables are those variables of Holdfast that users may set in the training container. Each function returns what is wrong with a value.
 var variables = map[string]func(value string) (problem string){
 	"HOLDFAST_PYTHON": func(value string) string {
 		if value == "" || strings.ContainsAny(value, "\n\x00") || strings.HasSuffix(value, string(filepath.Separator)) {
@@ -42,12 +42,12 @@ func onOff(what string) func(string) string {
 	}
 }
 
-// IsOurVariable reports whether Holdfast alone writes the environment variable.
+// IsOurVariable reports whether only Holdfast writes the environment variable.
 func IsOurVariable(name string) bool {
 	return strings.HasPrefix(name, variablePrefix) && variables[name] == nil
 }
 
-// CheckVariable says what is wrong with a variable of a training container and what to do; "": nothing.
+// CheckVariable returns what is wrong with a variable of a training container, and the remedy; "": nothing.
 func CheckVariable(name, value string) string {
 	if check := variables[name]; check != nil {
 		return check(value)
@@ -55,5 +55,5 @@ func CheckVariable(name, value string) string {
 	return ""
 }
 
-// Variables lists the variables of ours that people may set, sorted.
+// Variables returns Holdfast's variables that users may set, sorted.
 func Variables() []string { return slices.Sorted(maps.Keys(variables)) }

@@ -6,8 +6,8 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// Metadata is a transform of a cache of objects' metadata: it keeps identity and times, and the annotations of a job that are read
-// after its admission.
+// Metadata is a transform for a cache of objects' metadata. It keeps identity and times, and the annotations of a job that are read after
+// its admission.
 func Metadata(obj any) (any, error) {
 	m, ok := obj.(*metav1.PartialObjectMetadata)
 	if !ok {
@@ -18,7 +18,7 @@ func Metadata(obj any) (any, error) {
 	return kept, nil
 }
 
-// identity is which object it is, of which version, and since when.
+// identity returns the fields that identify an object: name, UID, version, times.
 func identity(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace:         m.Namespace,

@@ -14,11 +14,11 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// mostKeys is how many of the labels are kept by which a Job selects its pods. A pod that lacks one of them is not the Job's.
+// mostKeys is how many labels of a Job's selector are kept. A pod that lacks one of them is not the Job's.
 const mostKeys = 16
 
-// Job is a transform of a cache: of a Job it keeps identity, size, rest, the labels of its selector and conditions; of one that
-// was admitted also what settings read.
+// Job is a transform for a cache. Of a Job it keeps identity, size, suspension, the labels of its selector, and conditions; of an admitted
+// Job also the annotations that package settings reads.
 func Job(obj any) (any, error) {
 	job, ok := obj.(*batchv1.Job)
 	if !ok {
@@ -38,7 +38,7 @@ func Job(obj any) (any, error) {
 	return kept, nil
 }
 
-// some are the first labels, that of a gang left aside: the pod keeps it.
+// some returns the first labels of a selector, without the gang's label, which stays on a pod.
 func some(labels map[string]string) map[string]string {
 	keys := slices.DeleteFunc(slices.Sorted(maps.Keys(labels)), func(k string) bool { return k == v1alpha1.LabelGang })
 	kept := map[string]string{}

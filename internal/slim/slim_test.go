@@ -18,10 +18,10 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// mostKept is what may be kept of one Job, whatever somebody writes into it.
+// mostKept is the most bytes that may be kept of one Job, whatever its author writes into it.
 const mostKept = 16 << 10
 
-// large is a Job of 1 MB in all places where a tenant may write.
+// large returns a Job of 1 MB, in all fields that a tenant can write.
 func large(annotations map[string]string) *batchv1.Job {
 	many, much := map[string]string{}, strings.Repeat("x", 200_000)
 	for i := range 1000 {
@@ -57,7 +57,7 @@ func kept(t *testing.T, job *batchv1.Job) *batchv1.Job {
 	return got.(*batchv1.Job)
 }
 
-// TestJobsAreKeptSmall: what a tenant writes into a Job fills no memory, and what is read of it stays.
+// TestJobsAreKeptSmall: whatever a tenant writes into a Job, few bytes of it are kept. The fields that Holdfast reads are kept.
 func TestJobsAreKeptSmall(t *testing.T) {
 	long := strings.Repeat("0", 200_000)
 	for name, c := range map[string]struct {
@@ -95,7 +95,7 @@ func TestJobsAreKeptSmall(t *testing.T) {
 	}
 }
 
-// TestPinsOfJobsAreKept: those of a Job that was admitted are, as they are read; whatever else stands there is not.
+// TestPinsOfJobsAreKept: the pins of an admitted Job are kept as they are parsed. Other content of that annotation is not.
 func TestPinsOfJobsAreKept(t *testing.T) {
 	admitted := map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "3"}
 	for value, want := range map[string]string{"120@3, 180@3": "120@3,180@3", strings.Repeat(" ", 200_000) + "1@1": "", "x": "", "": ""} {
@@ -116,7 +116,7 @@ func TestPinsOfJobsAreKept(t *testing.T) {
 	}
 }
 
-// TestMetadataIsKeptSmall: of a job of another kind, identity and the annotations that are read stay.
+// TestMetadataIsKeptSmall: of a job of another kind its identity and the annotations that Holdfast reads are kept.
 func TestMetadataIsKeptSmall(t *testing.T) {
 	for name, c := range map[string]struct{ had, want map[string]string }{
 		"not opted in": {nil, nil},
@@ -131,7 +131,7 @@ func TestMetadataIsKeptSmall(t *testing.T) {
 		m := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "kubeflow.org/v1", Kind: "PyTorchJob"}, ObjectMeta: large(c.had).ObjectMeta}
 		maps.Copy(m.Annotations, c.had)
 		before := m.DeepCopy()
-		for range 2 { // a transform may be called again with what it made
+		for range 2 { // a transform may be called again with its own result
 			got, err := Metadata(m)
 			if err != nil {
 				t.Fatal(err)
@@ -156,7 +156,8 @@ func TestMetadataIsKeptSmall(t *testing.T) {
 	}
 }
 
-// TestSelectorsKeepWhatCanGo: the label of the gang stays on a pod, so it is not among the few that are kept.
+// TestSelectorsKeepWhatCanGo: only a few labels of a selector are kept. The label of the gang is not among them, because it is never
+// removed from a pod.
 func TestSelectorsKeepWhatCanGo(t *testing.T) {
 	job := &batchv1.Job{}
 	job.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelGang: "train", "zzz": "1"}}
@@ -169,7 +170,7 @@ func TestSelectorsKeepWhatCanGo(t *testing.T) {
 	}
 }
 
-// TestWhatIsNoJobIsKept: a cache's watch hands over marks of objects that are gone as well.
+// TestWhatIsNoJobIsKept: a cache also passes tombstones of deleted objects to the transform.
 func TestWhatIsNoJobIsKept(t *testing.T) {
 	now := metav1.NewTime(time.Unix(1, 0))
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", DeletionTimestamp: &now}}

@@ -1,5 +1,5 @@
-// Package tree reads all regular files of the source tree, for tests that check their text. It skips folders whose name
-// begins with a dot, and the folders bin and shared.
+// Package tree reads all regular files of the source tree, for tests that check their text. Read skips folders whose
+// name begins with a dot, and the folders bin and shared.
 package tree
 
 import (

@@ -16,7 +16,7 @@ import (
 
 const root = "../.."
 
-// fieldTerms are words of comments that look like identifiers of this tree and are none: names of Kubernetes and of the field.
+// fieldTerms are words in comments that look like identifiers of this tree and are names of Kubernetes or of the field.
 var fieldTerms = strings.Fields(`
 	Dockerfile Guaranteed Markdown Prometheus gRPC
 	FuzzName ReadFrom
@@ -75,7 +75,7 @@ func sources(t *testing.T, files map[string]string) (all []source) {
 	return all
 }
 
-// elsewhere returns the words of files in other languages, and names in backticks in designs: properties that tests refer to.
+// elsewhere returns the words of files in other languages, and the names in backticks in designs: properties to which tests refer.
 func elsewhere(files map[string]string) map[string]bool {
 	words := map[string]bool{}
 	for path, text := range files {
@@ -95,8 +95,8 @@ func elsewhere(files map[string]string) map[string]bool {
 	return words
 }
 
-// TestCommentsNameWhatThereIs: a word of a comment that looks like a name, by a capital inside it or in mid-sentence, is a name of this
-// tree, and so is the subject of a clause in lower case in the comment of a field, parameter or function.
+// TestCommentsNameWhatThereIs: a word in a comment that looks like a name, because of a capital inside it or in mid-sentence, is a name of
+// this tree. So is the lower-case subject of a clause in the comment of a field, parameter or function.
 func TestCommentsNameWhatThereIs(t *testing.T) {
 	files := tree.Read(t, root)
 	all, known := sources(t, files), elsewhere(files)
@@ -151,7 +151,8 @@ func docs(n ast.Node) (found []*ast.CommentGroup) {
 	return slices.DeleteFunc(found, func(g *ast.CommentGroup) bool { return g == nil })
 }
 
-// lookLikeNames are words with a capital inside, or at their head in the middle of a sentence. Indented lines are code or tables.
+// lookLikeNames returns words with a capital inside, or at their beginning in mid-sentence. Indented lines are code or tables, and are
+// skipped.
 func lookLikeNames(comment string) (found []string) {
 	before := "."
 	for line := range strings.Lines(comment) {

@@ -17,8 +17,8 @@ var actingVerbs = strings.Fields(`
 // memoized are queries that cache their result, which has no visible effect.
 var memoized = []string{"ByClaim"}
 
-// TestQuestionsDoNotAct: a method that returns only a bool and assigns to its receiver has a name that begins with a verb. Its name
-// shows that it must not stand behind && or ||, where it might not be called.
+// TestQuestionsDoNotAct: the name of a method that returns only a bool and assigns to its receiver begins with a verb. The name then shows
+// that the call must not be behind && or ||, where it might not be executed.
 func TestQuestionsDoNotAct(t *testing.T) {
 	acting := 0
 	for _, s := range sources(t, tree.Read(t, root)) {
@@ -49,7 +49,8 @@ func answersYesOrNo(f *ast.FuncDecl) bool {
 	return ok && id.Name == "bool"
 }
 
-// assignsToReceiver looks for assignments to a pointer receiver's fields and their elements, outside of function literals.
+// assignsToReceiver reports whether a method assigns to a field of a pointer receiver, or to an element of one, outside of function
+// literals.
 func assignsToReceiver(f *ast.FuncDecl) (found bool) {
 	of := f.Recv.List[0]
 	if _, pointer := of.Type.(*ast.StarExpr); !pointer || len(of.Names) == 0 {

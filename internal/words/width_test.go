@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/internal/tree"
 )
 
-// widest is how many columns a line of Go may have, so that a difference shows what has changed.
+// widest is the most columns of a line of Go, so that a diff shows what changed.
 const widest = 140
 
 var (
@@ -20,7 +20,7 @@ var (
 	drawing    = regexp.MustCompile(`^\s*//(\t|  )`)
 )
 
-// TestWidthOfCode reads every line. Strings do not count, nor do rows of a test's table, nor drawings and tables in comments.
+// TestWidthOfCode reads every line. Strings, rows of a test's table, and drawings and tables in comments may be wider.
 func TestWidthOfCode(t *testing.T) {
 	for _, s := range sources(t, tree.Read(t, root)) {
 		if ast.IsGenerated(s.file) {
@@ -39,7 +39,7 @@ func TestWidthOfCode(t *testing.T) {
 	}
 }
 
-// rawLines are the lines of a file that a raw string of several lines is on.
+// rawLines returns the lines of a file that belong to a raw string of several lines.
 func rawLines(s source) map[int]bool {
 	lines := map[int]bool{}
 	ast.Inspect(s.file, func(n ast.Node) bool {

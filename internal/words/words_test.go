@@ -17,9 +17,8 @@ import (
 // everywhere is the scope of a word that is retired in all names.
 const everywhere = ""
 
-// retired are words of which docs/glossary.md has the one that is used instead. Each was unambiguous, so that a name
-// which holds it is a relapse. At most 30: a word with other good uses does not belong here. under is the folder in
-// which the word is retired.
+// retired are words that docs/glossary.md replaces by others. Each of them had one meaning, so a name that contains it is an error. There
+// are at most 30: a word with other good uses does not belong here. under is the folder in which the word is retired.
 var retired = map[string]struct{ instead, under string }{
 	"births":   {"slot gaps", everywhere},
 	"census":   {"member counts", "gang"},
@@ -101,7 +100,7 @@ func uncommented(text, comment string) (words []string) {
 // constant matches a reason, a condition or a metric.
 var constant = regexp.MustCompile(`^"([A-Z][A-Za-z]+|holdfast_[a-z0-9_]+)"$`)
 
-// declared are the names that a file declares, the JSON names of its fields, and its constants for programs.
+// declared returns the names that a file declares, the JSON names of its fields, and its constants for programs.
 func declared(f *ast.File) []string {
 	all := []string{f.Name.Name}
 	add := func(of ...ast.Expr) {
@@ -147,7 +146,7 @@ func declared(f *ast.File) []string {
 
 var word = regexp.MustCompile(`[A-Z]+(?:[^A-Za-z]|$)|[A-Z]*[a-z]+`)
 
-// split splits a name at capitals and at characters that are no letters.
+// split splits a name at capitals and at characters that are not letters.
 func split(name string) (words []string) {
 	for _, w := range word.FindAllString(name, -1) {
 		words = append(words, strings.ToLower(strings.TrimRight(w, "_-.:0123456789\"/")))

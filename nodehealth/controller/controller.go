@@ -1,7 +1,7 @@
-// Package controller applies the cluster's outage budget. It gathers the verdicts, leases, agents and gangs of all
-// nodes and calls budget.Decide. It writes each changed decision to its Node, as an annotation and a taint in one
-// patch, and never changes taints of other writers. A new leader reads the earlier decisions from the Nodes. With
-// Options.DryRun the controller reports the same decisions and writes no Node.
+// Package controller applies the cluster's outage budget. The controller gathers the verdicts, leases, agents and gangs
+// of all nodes and calls budget.Decide. It writes each changed decision to the decision's Node, as an annotation and a
+// taint in one patch. Taints of other writers are never changed. A new leader reads the earlier decisions from the
+// Nodes. With Options.DryRun the controller reports the same decisions and writes no Node.
 package controller
 
 import (

@@ -170,7 +170,7 @@ func (w *world) annotate(name, key, value string) {
 	}
 }
 
-// stands returns the decision on a Node. It checks that annotation and taint agree with it and that the taint of another writer is
+// stands returns the decision on a Node. stands checks that annotation and taint agree with it and that the taint of another writer is
 // unchanged.
 func (w *world) stands(name string) string {
 	w.t.Helper()

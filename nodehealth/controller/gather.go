@@ -108,13 +108,13 @@ func (c *Controller) nodeLoads(ctx context.Context) (map[string]nodeLoad, error)
 		on := loads[node]
 		on.pods++
 		var at time.Time
-		heard := false
+		contacted := false
 		if c.Contacts != nil {
-			at, heard = c.Contacts.LastContact(string(pod.UID))
+			at, contacted = c.Contacts.LastContact(string(pod.UID))
 			started := pod.Status.StartTime
-			heard = heard || pod.Status.Phase == corev1.PodRunning && started != nil && started.Time.Before(c.led)
+			contacted = contacted || pod.Status.Phase == corev1.PodRunning && started != nil && started.Time.Before(c.led)
 		}
-		if heard {
+		if contacted {
 			on.agents++
 		}
 		if at.After(on.lastContact) {

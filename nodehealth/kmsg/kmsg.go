@@ -1,6 +1,6 @@
 // Package kmsg reads the kernel log and returns the records of the GPU driver: first those of the present boot that the
 // log still has, then each new one. If the kernel overwrote records before they were read, Follow logs a warning and
-// continues with the oldest remaining record. It does not return text that other programs wrote into the log, nor text
+// continues with the oldest remaining record. Text that other programs wrote into the log is never returned, nor text
 // of tenants that the kernel quotes.
 package kmsg
 
@@ -49,7 +49,7 @@ func FromFD(fd int, log *slog.Logger) *Log { return &Log{fd: fd, log: log} }
 // FD returns the open file, for a program that continues to read it.
 func (l *Log) FD() int { return l.fd }
 
-// Follow reads until ctx ends or the log cannot be read any more. It calls emit in its own goroutine.
+// Follow reads until ctx ends or the log cannot be read any more. Follow calls emit in its own goroutine.
 func (l *Log) Follow(ctx context.Context, emit func(nodehealth.Signal)) error {
 	defer unix.Close(l.fd)
 	buffer := make([]byte, longest)

@@ -68,7 +68,7 @@ func (m *Metrics) Signal(s nodehealth.Signal) {
 	case nodehealth.Tick, nodehealth.Expected:
 	case nodehealth.Read:
 		m.gpus.Set(float64(len(s.Readings)))
-		m.heard("nvml", s.At)
+		m.setContact("nvml", s.At)
 	default:
 		m.signals.WithLabelValues(string(s.Source), string(s.Kind)).Inc()
 	}
@@ -81,9 +81,9 @@ func (m *Metrics) Round(took time.Duration) { m.rounds.Observe(took.Seconds()) }
 func (m *Metrics) Line() { m.lines.Inc() }
 
 // Answered records that the API server answered just now.
-func (m *Metrics) Answered() { m.heard("api", time.Now()) }
+func (m *Metrics) Answered() { m.setContact("api", time.Now()) }
 
-func (m *Metrics) heard(with string, at time.Time) {
+func (m *Metrics) setContact(with string, at time.Time) {
 	m.contact.WithLabelValues(with).Set(float64(at.UnixMilli()) / 1000)
 }
 

@@ -1,6 +1,6 @@
 // Package node writes a daemon's verdict to its own Node object: an annotation with the whole verdict, a taint that
 // keeps pods away, and a condition for users. Writer retries until the newest verdict is written, and writes it again
-// if another client removed it. It never changes taints, annotations or conditions of other writers. It passes
+// if another client removed it. Taints, annotations and conditions of other writers are never changed. Writer passes
 // annotations that users or operators set on the Node to the daemon.
 package node
 

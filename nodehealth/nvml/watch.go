@@ -177,7 +177,7 @@ func (r *runner) child(ctx context.Context) {
 	r.listen(ctx, cmd, lines, ended)
 }
 
-// listen emits the child's lines. It reports the child's silence repeatedly, until it ends. Silence is counted in checks: while this
+// listen emits the child's lines. listen reports the child's silence repeatedly, until it ends. Silence is counted in checks: while this
 // process gets no CPU time its ticker ticks at most once, so the child still has its time. On a node without free CPU time this takes
 // longer.
 func (r *runner) listen(ctx context.Context, cmd *exec.Cmd, lines <-chan line, ended <-chan error) {
@@ -186,14 +186,14 @@ func (r *runner) listen(ctx context.Context, cmd *exec.Cmd, lines <-chan line, e
 	defer look.Stop()
 	again := time.NewTicker(sayHangEvery)
 	defer again.Stop()
-	heard := false
+	responded := false
 	for {
 		select {
 		case <-ctx.Done():
 			r.kill(cmd, ended)
 			return
 		case l := <-lines:
-			limit, silent, heard = r.Deadline, 0, true
+			limit, silent, responded = r.Deadline, 0, true
 			look.Reset(limit / looks)
 			r.onMessage(l)
 			if r.released() != "" {
@@ -206,7 +206,7 @@ func (r *runner) listen(ctx context.Context, cmd *exec.Cmd, lines <-chan line, e
 				return
 			}
 		case err := <-ended:
-			r.ended(ctx, err, heard)
+			r.ended(ctx, err, responded)
 			return
 		case <-again.C:
 			if r.hung { // this child has not answered yet
@@ -265,9 +265,9 @@ func (r *runner) blind(why string) {
 }
 
 // ended handles a child that ended without being killed; another follows. A child that never wrote a line has crashed.
-func (r *runner) ended(ctx context.Context, err error, heard bool) {
+func (r *runner) ended(ctx context.Context, err error, responded bool) {
 	r.Log.Warn("the probe has ended", "error", err)
-	if !heard && !r.hung {
+	if !responded && !r.hung {
 		r.blind(fmt.Sprintf("the probe ends before its first answer: %v", err))
 	}
 	r.pause(ctx, r.retry)

@@ -115,7 +115,7 @@ func (c *crashes) show() {
 	c.t.Logf("kills: window | victim | what came of it\n%s", strings.Join(lines, "\n"))
 }
 
-// once kills one victim in a window and checks what is restored. It returns how often a victim had left the window when it was stopped.
+// once kills one victim in a window and checks what is restored. once returns how often a victim had left the window when it was stopped.
 func (c *crashes) once(w window, i int) (left int) {
 	kind := w.kinds[i%len(w.kinds)]
 	after := c.start

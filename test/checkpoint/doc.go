@@ -1,5 +1,5 @@
 // Package checkpoint kills training processes of real agents at random moments and between the seals of different
-// ranks. It tests what the documentation promises:
+// ranks. The tests check what the documentation promises:
 //
 //   - A step that all ranks hold sealed is never lost, no torn state is restored, and at most one save interval is
 //     computed again.

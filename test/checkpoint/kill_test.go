@@ -127,7 +127,7 @@ func (g *gang) mustGoOn() {
 	}
 }
 
-// running waits until a generation above the given one runs on all ranks. It returns the generation and the pids of the ranks.
+// running waits until a generation above the given one runs on all ranks. running returns the generation and the pids of the ranks.
 func (g *gang) running(above uint64) (generation uint64, pids []int) {
 	g.t.Helper()
 	eventually.Holds(g.t, fmt.Sprintf("a generation above %d on all ranks", above), func() (bool, any) {

@@ -75,8 +75,8 @@ func (g *gang) checkMemory() {
 	}
 }
 
-// resident returns the memory of the pod's agent and of its storage process, without arenas. It reads the mappings, because the kernel
-// counts an arena on a disk like any other file.
+// resident returns the memory of the pod's agent and of its storage process, without arenas. resident reads the mappings, because the
+// kernel counts an arena on a disk like any other file.
 func (p *pod) resident(t *testing.T) (bytes int) {
 	t.Helper()
 	eventually.Holds(t, "an agent of pod "+p.Name, func() (bool, any) {

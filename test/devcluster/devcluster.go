@@ -1,5 +1,5 @@
-// Package devcluster starts one-machine Kubernetes clusters for tests, demos and benchmarks. It runs the built binary
-// holdfast-dev as a child and does not import k8s.io/kubernetes, so that its users link quickly. A cluster ends when
+// Package devcluster starts one-machine Kubernetes clusters for tests, demos and benchmarks. The package runs the built
+// binary holdfast-dev as a child and does not import k8s.io/kubernetes, so that tests link quickly. A cluster ends when
 // the process that started it ends, even if that process is killed.
 package devcluster
 

@@ -1,6 +1,6 @@
-// Package harness serves tests, benchmarks and the demo that need a cluster with Holdfast. It starts the cluster,
-// connects to it as administrator, installs Holdfast's images and manifests, waits until Holdfast is ready, and kills
-// its processes when a test needs that.
+// Package harness serves tests, benchmarks and the demo that need a cluster with Holdfast. The package starts the
+// cluster, connects as administrator, installs Holdfast's images and manifests, and waits until Holdfast is ready. It
+// also kills processes of Holdfast for tests.
 package harness
 
 import (

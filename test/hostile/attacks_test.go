@@ -30,10 +30,11 @@ const fallenOff = "NVRM: Xid (PCI:0000:11:00): 79, pid='<unknown>', name=<unknow
 // huge is the largest number that a Job may request, and some PodGroups.
 const huge = math.MaxInt32
 
-// attack is one action of a tenant.
+// attack is one action of a malicious tenant.
 type attack struct {
 	name string
-	// play carries it out and returns the refusal, or the bound of its effect; an error if neither holds.
+	// play carries out the attack. It returns the refusal, or the bound of the effect. It returns an error if the attack is neither refused
+	// nor bounded.
 	play func(context.Context, *tenant) (string, error)
 	// says are words of the refusal: the field and, where promised, the remedy.
 	says []string
@@ -128,7 +129,8 @@ func refusedPod(changes ...func(*corev1.Pod)) func(context.Context, *tenant) (st
 	return refusedObject(func() client.Object { return pod("hostile", changes...) })
 }
 
-// admittedJob is an attack whose Job may be admitted, as it does no harm. Admission that takes too long is an error of the API server.
+// admittedJob is an attack by a Job that may be admitted, because it does no harm. If admission takes too long, the API server returns an
+// error.
 func admittedJob(change func(*batchv1.Job)) func(context.Context, *tenant) (string, error) {
 	return func(ctx context.Context, m *tenant) (string, error) {
 		j := job("hostile", change)
@@ -155,7 +157,7 @@ func (m *tenant) gangOf(ctx context.Context, j *batchv1.Job) (string, error) {
 	return fmt.Sprintf("its Gang has %d members and %d bytes", gang.Spec.Members, len(text)), nil
 }
 
-// doubling would turn 100 bytes into 100 GB.
+// doubling makes a command that would expand from 100 bytes to 100 GB.
 func doubling(j *batchv1.Job) {
 	c := &j.Spec.Template.Spec.Containers[0]
 	c.Env = []corev1.EnvVar{{Name: "V0", Value: strings.Repeat("x", 100)}}
@@ -174,7 +176,7 @@ func endlessReferences(j *batchv1.Job) {
 	}
 }
 
-// watched is a job that is only observed, which needs no slots.
+// watched makes a job observed; such a job needs no slots.
 func watched(j *batchv1.Job) {
 	j.Annotations = map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationMode: v1alpha1.ModeObserve}
 	j.Spec.CompletionMode, j.Spec.Completions = nil, nil
@@ -188,7 +190,7 @@ func growing(ctx context.Context, m *tenant) (string, error) {
 	return refused(m.api.Patch(ctx, j, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"parallelism":%d}}`, huge))))
 }
 
-// growingRun raises a watched job that runs, whose template no longer shows that it is new.
+// growingRun increases the pods of an observed job that runs. The job's template no longer shows that it is new.
 func growingRun(ctx context.Context, m *tenant) (string, error) {
 	j := job("grows-later", func(j *batchv1.Job) {
 		watched(j)
@@ -277,7 +279,7 @@ func reads(object func() client.Object) func(context.Context, *tenant) (string, 
 }
 
 func manyGangs(ctx context.Context, m *tenant) (string, error) {
-	for i := range 5 * maxGangs { // admission's count may be a moment late
+	for i := range 5 * maxGangs { // the count of admission may be outdated for a moment
 		if err := m.api.Create(ctx, job(fmt.Sprintf("many-%d", i), nothing)); err != nil {
 			return fmt.Sprintf("after %d jobs: %v", i, err), nil
 		}
@@ -351,7 +353,8 @@ func ownVolumes(ctx context.Context, m *tenant) (string, error) {
 	})
 }
 
-// tooMany creates a group with more kinds of pods than the planner accepts, and returns why they wait; the reason must have these words.
+// tooMany creates a group with more kinds of pods than the planner accepts. tooMany returns why the pods wait; the reason must have these
+// words.
 func (m *tenant) tooMany(ctx context.Context, name, words string, change func(i int, p *corev1.Pod)) (string, error) {
 	const n = 1100 // plugin/planner.MaxKinds and some
 	if err := m.crowd(ctx, name, n, func(i int) *corev1.Pod {
@@ -378,8 +381,8 @@ func (m *tenant) crowd(ctx context.Context, name string, n int, one func(i int) 
 	return nil
 }
 
-// rejected sets a node's name in pods that the node cannot take, so that the scheduler would exclude it; it must not, even for mallory's
-// own gangs.
+// rejected names a node in pods that the node cannot run. The scheduler must not exclude the node for that, not even for mallory's own
+// gangs.
 func rejected(ctx context.Context, m *tenant) (string, error) {
 	if err := m.api.Create(ctx, group("probe", map[string]any{"minMember": int64(1)})); err != nil {
 		return "", err
@@ -409,7 +412,7 @@ func rejected(ctx context.Context, m *tenant) (string, error) {
 	}); err != nil {
 		return "", err
 	}
-	// Which of the two depends on whether the kubelet checks resources or the device plugin first.
+	// The reason depends on whether the kubelet checks resources or the device plugin first.
 	if !strings.HasPrefix(said, "OutOf") && !strings.HasPrefix(said, "UnexpectedAdmissionError") {
 		return "", fmt.Errorf("the node said %q, so that it rejected nothing", said)
 	}
@@ -419,7 +422,7 @@ func rejected(ctx context.Context, m *tenant) (string, error) {
 // shouts is a rank whose traceback would clear a terminal, set its title and, in one character, begin a command.
 const shouts = `printf 'Traceback (most recent call last):\n  File "t.py", line 3, in f\n    g()\nValueError: bad\033[2J\033]0;mine\007\302\2332J\n' > "$HOLDFAST_ERROR_FILE"; exit 7`
 
-// loud makes a job fail twice with such a traceback, which ends the job; no output of it has a character that a terminal obeys.
+// loud makes a job fail twice with such a traceback, which ends the job. No output about the job has a character on which a terminal acts.
 func loud(ctx context.Context, m *tenant) (string, error) {
 	j := job("loud-job", func(j *batchv1.Job) {
 		j.Spec.Suspend = nil
@@ -482,7 +485,7 @@ func textsOf(v any) (all []string) {
 	return all
 }
 
-// forgedLog writes the driver's message wherever a tenant can: to a container's outputs, and into the kernel's message about a mount.
+// forgedLog writes the driver's message wherever a tenant can: to the output of a container, and into the kernel's message about a mount.
 func forgedLog(ctx context.Context, m *tenant) (string, error) {
 	loud := pod("loud", func(p *corev1.Pod) {
 		p.Spec.Containers[0].Command = []string{"bash", "-c", `echo "$0"; echo "$0" >&2; echo "<3>$0" > /dev/kmsg; echo over`, fallenOff}

@@ -22,7 +22,7 @@ import (
 
 // calm is the state that no attack may change.
 type calm struct {
-	// containers are the victim's, the controller's, the scheduler's and the node daemon's: their ids and restarts.
+	// containers has the containers of victim, controller, scheduler and node daemon, with their ids and restarts.
 	containers map[string]string
 	// steps is the progress of the victim's ranks at the last check.
 	steps [2]int
@@ -56,7 +56,7 @@ func containers(ctx context.Context, t *testing.T, c *harness.Cluster) map[strin
 	return all
 }
 
-// same fails if a container was replaced, or if the victim lost a step or makes no progress.
+// same fails the test if a container was replaced, or if the victim lost a step or makes no progress.
 func (s *calm) same(ctx context.Context, t *testing.T, c *harness.Cluster) {
 	t.Helper()
 	if now := containers(ctx, t, c); !maps.Equal(s.containers, now) {
@@ -114,7 +114,7 @@ func steps(ctx context.Context, c *harness.Cluster, rank int) (int, error) {
 	return done, nil
 }
 
-// serves checks that others' jobs are admitted and their gangs placed.
+// serves checks that jobs of other tenants are admitted and their gangs placed.
 func serves(ctx context.Context, t *testing.T, c *harness.Cluster) {
 	t.Helper()
 	j := job("probe", nothing)
@@ -127,7 +127,7 @@ func serves(ctx context.Context, t *testing.T, c *harness.Cluster) {
 	}
 }
 
-// soon is less than the first exclusion of a node lasts.
+// soon is shorter than the first exclusion of a node.
 const soon = 30 * time.Second
 
 // placed has a gang of one pod placed within a time, in a namespace with a PodGroup probe.
@@ -144,7 +144,7 @@ func placed(ctx context.Context, c *harness.Cluster, namespace string, within ti
 	})
 }
 
-// believed checks that the node's daemon is listening: it accepts the message from the driver that it did not accept from a tenant.
+// believed checks that the node's daemon reads the kernel log: it accepts from the driver the message that it did not accept from a tenant.
 func believed(ctx context.Context, t *testing.T, c *harness.Cluster) {
 	t.Helper()
 	if err := c.Nodes()[0].LogKernel("<3>" + fallenOff); err != nil {

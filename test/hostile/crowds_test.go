@@ -28,8 +28,8 @@ import (
 	"holdfast.dev/holdfast/test/harness"
 )
 
-// largestGangs creates as many jobs as the namespace may have, each with as many pods as a gang may have, none of which exists: their
-// records must be small.
+// largestGangs creates as many jobs as the namespace may have, each with as many pods as a gang may have. None of the pods exists, so the
+// records of the gangs must be small.
 func largestGangs(ctx context.Context, m *tenant) (string, error) {
 	if err := m.Until(ctx, "what other attacks made is gone", eventually.Timeout, func(ctx context.Context) (bool, string) {
 		gangs := &v1alpha1.GangList{}
@@ -39,7 +39,7 @@ func largestGangs(ctx context.Context, m *tenant) (string, error) {
 		return "", err
 	}
 	said := ""
-	for i := range maxGangs - 1 { // one is the job of the attacking pod
+	for i := range maxGangs - 1 { // one job is that of the attacking pod
 		j := job(fmt.Sprintf("largest-%d", i), func(j *batchv1.Job) {
 			j.Spec.Parallelism, j.Spec.Completions = ptr.To[int32](v1alpha1.MaxMembers), ptr.To[int32](v1alpha1.MaxMembers)
 		})
@@ -106,7 +106,7 @@ func fetches(ctx context.Context, m *tenant) (string, error) {
 			_, err = stream.Recv()
 		}
 		took := time.Since(began)
-		if !errors.Is(err, io.EOF) { // the stream ends so once all were read
+		if !errors.Is(err, io.EOF) { // after all reports were read the stream ends so
 			return "", err
 		}
 		if least := time.Duration(n-atOnce) * time.Second / perSecond; took < least {
@@ -116,8 +116,8 @@ func fetches(ctx context.Context, m *tenant) (string, error) {
 	})
 }
 
-// newLeaders creates a group of many kinds without room, and re-creates its first pod, which triggers the planning of all, repeatedly.
-// Others must be placed meanwhile.
+// newLeaders creates a group of many kinds of pods without room. It re-creates the group's first pod again and again, which makes the
+// scheduler plan all pods each time. Other gangs must be placed meanwhile.
 func newLeaders(ctx context.Context, m *tenant) (string, error) {
 	const n, times = 300, 10
 	const name = "leaders"
@@ -172,8 +172,8 @@ func patchedStatus(patch string) func(context.Context, *tenant) (string, error) 
 	}
 }
 
-// endlessRegistry serves images from mallory's pod, at the address in the controller's flag: one response that never ends, as fast as it is
-// read, and one that comes a byte at a time.
+// endlessRegistry serves images from mallory's pod, at the address in the controller's flag. One response never ends and is sent as fast as
+// it is read; another is sent one byte at a time.
 func endlessRegistry(ctx context.Context, m *tenant) (string, error) {
 	host, err := registryHost(ctx, m.Cluster)
 	if err != nil {
@@ -211,7 +211,8 @@ func endlessRegistry(ctx context.Context, m *tenant) (string, error) {
 		return fmt.Sprint(err), time.Since(began)
 	}
 	var fast string
-	if err := m.Until(ctx, "the registry is reached", eventually.Timeout, func(context.Context) (bool, string) { // the Service's address takes a moment
+	// the address of the Service is reachable after a moment
+	if err := m.Until(ctx, "the registry is reached", eventually.Timeout, func(context.Context) (bool, string) {
 		fast, _ = asked("fast")
 		return strings.Contains(fast, "sends more"), fast
 	}); err != nil {
@@ -243,8 +244,8 @@ func (f flushed) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// fullReports sends, for many pods of one namespace at once, the largest report that an agent sends. The pods need not run: an account that
-// may create tokens of the namespace's accounts gets tokens of waiting pods.
+// fullReports sends, for many pods of one namespace at once, the largest report that an agent can send. The pods need not run: an account
+// that may create tokens for the namespace's accounts can create tokens for waiting pods.
 func fullReports(ctx context.Context, m *tenant) (string, error) {
 	const n = 16
 	j := job("full", func(j *batchv1.Job) {

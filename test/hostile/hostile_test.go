@@ -137,8 +137,8 @@ type tenant struct {
 	pod *corev1.Pod
 }
 
-// TestTenant plays every attack beside the job of another namespace. After each attack that job is unharmed and has made progress;
-// controller and scheduler have not restarted and serve others.
+// TestTenant plays every attack while a job of another namespace trains. After each attack that job is unharmed and has made progress.
+// Controller and scheduler have not restarted, and serve other tenants.
 func TestTenant(t *testing.T) {
 	ctx := t.Context()
 	c := harness.Start(t, devcluster.Options{Nodes: 1})

@@ -24,7 +24,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// speaks calls do in place of the agent of mallory's pod, with its token, while the agent is stopped.
+// speaks stops the agent of mallory's pod and calls do in its place, with its token.
 func (m *tenant) speaks(ctx context.Context, do func(address, token string) (string, error)) (string, error) {
 	if err := m.shell.Signal(unix.SIGSTOP); err != nil {
 		return "", err
@@ -121,8 +121,8 @@ func (s *stalling) Close() error {
 	return s.Conn.Close()
 }
 
-// halfSent opens many streams, each of which sends most of the largest report and then nothing. A pod's newest stream replaces the one
-// before, so those with a successor end, and the last ends as its report never becomes complete.
+// halfSent opens many streams. On each it sends most of the largest report, and then nothing. A newer stream of a pod replaces the earlier
+// one, so all but the last end at once. The last ends because its report never becomes complete.
 func halfSent(ctx context.Context, m *tenant) (string, error) {
 	const n = 32 // each is a handshake; a source may have 64 at once
 	return m.speaks(ctx, func(address, token string) (string, error) {
@@ -186,7 +186,7 @@ func (s *slow) Read(p []byte) (int, error) {
 	return 1, nil
 }
 
-// questions sends large and slow queries to the scheduler, which refuses them before it reads them.
+// questions sends large and slow queries to the scheduler, which refuses them before it has read them.
 func questions(ctx context.Context, m *tenant) (string, error) {
 	url, headers, err := m.preview(ctx)
 	if err != nil {

@@ -83,7 +83,7 @@ func kills(t *testing.T, r row) {
 }
 
 // killAll kills all ranks of a generation above the given one once it has finished steps, among them the given one. The generation must
-// have started from the given step or a later one. It returns the generation.
+// have started from the given step or a later one. killAll returns the generation.
 func (g *run) killAll(step int, above, from uint64) (generation uint64) {
 	g.t.Helper()
 	before := len(g.lines())

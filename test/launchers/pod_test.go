@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { proctest.Main(m) }
 
-// venv has the launchers and frameworks; demo has PyTorch alone.
+// venv has the launchers and frameworks; demo has only PyTorch.
 const (
 	venv = "/opt/holdfast-launchers"
 	demo = "/opt/holdfast-python/venv"

@@ -205,15 +205,15 @@ func (w *world) daemon(t *testing.T, n *devcluster.Node) map[string]string {
 	return found
 }
 
-// errors: Xid 79, with the daemon killed before the node is rebooted; then a driver that hangs for ever, while only the kernel log reports
-// the cause.
+// errors: the GPU reports Xid 79. The daemon is killed before the node is rebooted. Later a driver hangs for ever, while only the kernel
+// log has the cause.
 func (w *world) errors(t *testing.T, n *devcluster.Node) {
 	w.fail(t, n, standin.Fault{GPU: 1, Xid: 79})
 	_, before := w.until(t, n.Name, "evicted", evicts("GPUOffTheBus"))
 	if len(before.Devices) != 1 || before.Devices[0] != n.GPU(1) || before.Next == "" || len(before.Evidence) == 0 {
 		t.Errorf("says too little: %+v", before)
 	}
-	// The evidence names the source that reported it first, which may be either.
+	// The evidence names the source that reported the error first, which may be either.
 	w.measured(t, n, `holdfast_node_signals_total{kind="xid",source="kmsg"} 1`, `holdfast_node_signals_total{kind="xid",source="nvml"} 1`)
 	w.until(t, n.Name, "short of a GPU", func(n *corev1.Node, _ v1alpha1.NodeHealth) bool {
 		q := n.Status.Allocatable["nvidia.com/gpu"]
@@ -227,7 +227,7 @@ func (w *world) errors(t *testing.T, n *devcluster.Node) {
 		t.Fatal(err)
 	}
 	w.another(t, n, old["daemon"])
-	// The next daemon keeps the previous one's verdict and its start time, also once it has read this boot's earlier records and judged.
+	// The next daemon keeps the verdict of the previous one and its start time, also after it has read the earlier records of this boot.
 	w.measured(t, n, `holdfast_node_verdict{action="Evict",cause="GPUOffTheBus"} 1`, `holdfast_node_signals_total{kind="xid",source="kmsg"} 1`)
 	w.stays(t, n.Name, "after a kill", 3*time.Second, func(node *corev1.Node, h v1alpha1.NodeHealth) bool {
 		return h.Action == v1alpha1.ActionEvict && h.Since.Equal(&before.Since) && taint(node) == "GPUOffTheBus"
@@ -271,8 +271,8 @@ func (w *world) another(t *testing.T, n *devcluster.Node, old string) {
 	})
 }
 
-// losses: signs of a slow node, a GPU that is lost without a log line and comes back, one that is lost while the API server is unreachable;
-// and the daemon's cost while idle.
+// losses: signs of a slow node, a GPU that is lost without a record in the log and returns, and a GPU that is lost while the API server is
+// unreachable. It also measures the cost of the idle daemon.
 func (w *world) losses(t *testing.T, n *devcluster.Node) {
 	w.cost(t, n)
 	w.signs(t, n)
@@ -292,7 +292,7 @@ func (w *world) losses(t *testing.T, n *devcluster.Node) {
 	if err := n.Fail(standin.Fault{GPU: 1, Xid: 95}); err != nil {
 		t.Fatal(err)
 	}
-	w.measured(t, n, `holdfast_node_verdict{action="Evict",cause="GPUNeedsReset"} 1`) // the daemon knows, but cannot report
+	w.measured(t, n, `holdfast_node_verdict{action="Evict",cause="GPUNeedsReset"} 1`) // the daemon has the verdict, but cannot report it
 	w.stays(t, n.Name, "while it cannot be heard", 12*time.Second, well)              // longer than one request of the daemon may take
 	if err := n.Mend(w.ctx); err != nil {
 		t.Fatal(err)
@@ -301,8 +301,8 @@ func (w *world) losses(t *testing.T, n *devcluster.Node) {
 	w.repairs(t, n)
 }
 
-// cost measures processor and memory of idle daemon and probe. The promise is half a percent of a core and 64 MiB; a busy machine charges
-// more for the same work, so one of several spans must keep it.
+// cost measures CPU time and memory of the idle daemon and its probe. The promise is half a percent of a core and 64 MiB. A busy machine
+// charges more for the same work, so one of several measurements must keep it.
 func (w *world) cost(t *testing.T, n *devcluster.Node) {
 	t.Helper()
 	const (
@@ -363,8 +363,8 @@ func (w *world) usage(t *testing.T, n *devcluster.Node, pids map[string]string) 
 	return ticks, kib, rights
 }
 
-// refusals: with a node's daemon's rights an attacker can write nothing about other nodes and change only Holdfast's keys, and the
-// controller can change only its own two keys.
+// refusals: with the rights of a node's daemon an attacker can write nothing on other nodes, and on its own node only Holdfast's keys. The
+// controller can write only its own two keys.
 func (w *world) refusals(t *testing.T) {
 	if _, err := w.c.KubectlIn(w.ctx, controllerMayPatchNodes, "apply", "-f", "-"); err != nil {
 		t.Fatal(err)

@@ -33,7 +33,7 @@ type probed struct {
 	t       *testing.T
 	driver  *standin.Server
 	signals chan nodehealth.Signal
-	// released and resting are the wishes that the probe's parent returns.
+	// released and resting are what the probe's parent requests.
 	released atomic.Pointer[string]
 	resting  atomic.Bool
 }
@@ -93,8 +93,8 @@ func (p *probed) fail(f standin.Fault) {
 
 func (p *probed) release(by string) { p.released.Store(&by) }
 
-// TestReleasedDriver: the probe reports released GPUs once no library has the driver open; it opens the driver again by itself, also after
-// a hang.
+// TestReleasedDriver: the probe reports released GPUs once no library has the driver open. It opens the driver again without a restart,
+// also after a hang.
 func TestReleasedDriver(t *testing.T) {
 	p := probe(t)
 	for _, before := range []standin.Fault{{}, {Hang: true}} {
@@ -112,7 +112,7 @@ func TestReleasedDriver(t *testing.T) {
 	p.until("well after all", reads(func(a, _ nodehealth.Reading) bool { return a == healthy }))
 }
 
-// TestADriverThatWaitsForAReset: it is opened only briefly; after the reset it stays open.
+// TestADriverThatWaitsForAReset: the probe opens such a driver only for moments. After the reset it keeps the driver open.
 func TestADriverThatWaitsForAReset(t *testing.T) {
 	p := probe(t, standin.Fault{Xid: 95})
 	p.resting.Store(true)
@@ -136,7 +136,7 @@ func reads(of func(a, b nodehealth.Reading) bool) func(nodehealth.Signal) bool {
 // healthy is the first simulated GPU without a fault.
 var healthy = nodehealth.Reading{Device: "GPU-a", PCI: "0000:10:00", LinksUp: 4, Width: 16, MaxWidth: 16, Speed: 5, MaxSpeed: 5}
 
-// TestAHandleThatComesLate: a GPU without a handle when the probe began is read as soon as the driver gives one.
+// TestAHandleThatComesLate: a GPU that had no handle when the probe began is read as soon as the driver gives one.
 func TestAHandleThatComesLate(t *testing.T) {
 	p := probe(t, standin.Fault{Nameless: true})
 	p.until("lost, without a name", reads(func(a, b nodehealth.Reading) bool {

@@ -29,8 +29,8 @@ spec:
       containers: [{name: driver, image: "holdfast.dev/holdfast-node:latest", imagePullPolicy: Never, command: [sleep, "3600"]}]
 `
 
-// repairs: on a node that is given up for a GPU that needs a reset, the daemon releases all GPUs while an annotation requests it, and
-// admits pods that repair the node; it takes the GPUs again by itself. It does the same while the operator replaces the driver.
+// repairs: a node is given up because a GPU needs a reset. While an annotation requests it, the daemon releases all GPUs and admits pods
+// that repair the node. Then it opens the GPUs again. It does the same while NVIDIA's operator replaces the driver.
 func (w *world) repairs(t *testing.T, n *devcluster.Node) {
 	if _, err := w.c.KubectlIn(w.ctx, fmt.Sprintf(repairing, n.Name), "apply", "-f", "-"); err != nil {
 		t.Fatal(err)

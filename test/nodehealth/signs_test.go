@@ -16,8 +16,8 @@ import (
 	standin "holdfast.dev/holdfast/test/devcluster/nvml"
 )
 
-// signs: a missing GPU, a link that is down and unused lanes are reported, also by metrics. The next daemon, which has only seen the driver
-// in this state, knows of them; a user then declares that no GPU is missing.
+// signs: a missing GPU, a link that is down and unused lanes are reported, also as metrics. The next daemon, which has read the driver only
+// in this state, knows them from the Node. Then a user declares that no GPU is missing.
 func (w *world) signs(t *testing.T, n *devcluster.Node) {
 	w.describe(t, n, `{"metadata":{"labels":{"nvidia.com/gpu.count":"3"}}}`)
 	for _, f := range []standin.Fault{{GPU: 0, LinksDown: 1}, {GPU: 1, Lanes: 8}} {

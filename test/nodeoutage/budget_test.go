@@ -12,7 +12,7 @@ import (
 // all are the nodes with a pod of a gang.
 const all = 10
 
-// TestNodes plays one life of ten nodes; each part begins and ends with healthy nodes.
+// TestNodes plays ten nodes; each part begins and ends with healthy nodes.
 func TestNodes(t *testing.T) {
 	w, c := newWorld(t)
 	w.nodes(all + 2) // two of them idle
@@ -47,7 +47,7 @@ func dryRun(w *world, c budget.Config) {
 	w.expect(nil, all)
 }
 
-// spends uses up the budget of the rack, then of the cluster, and releases it again.
+// spends gives up nodes until the budget of the rack, then that of the cluster is used up, and heals the nodes.
 func spends(w *world, c budget.Config) {
 	defer w.lead(c, false)()
 	w.verdict(name(1), v1alpha1.ActionEvict, "FellOffBus")
@@ -90,7 +90,7 @@ func breaks(w *world, c budget.Config) {
 		w.verdict(name(i), v1alpha1.ActionEvict, "DriverGone")
 	}
 	w.expect(map[int]string{1: "Evict", 2: "Evict", 3: "Evict"}, all)
-	stop() // so that the next ones turn red at once; one after another, the first could be given up below the share
+	stop() // so that the next nodes turn red at once; one after another, the first ones could be given up below the breaker's share
 	for i := 4; i <= 6; i++ {
 		w.verdict(name(i), v1alpha1.ActionEvict, "DriverGone")
 	}
@@ -102,7 +102,7 @@ func breaks(w *world, c budget.Config) {
 	w.expect(nil, all)
 }
 
-// changes: decisions outlive the leader, and changes without a leader are noticed.
+// changes: decisions outlive the leader, and a change while no replica leads is noticed later.
 func changes(w *world, c budget.Config) {
 	stop := w.lead(c, false)
 	w.verdict(name(1), v1alpha1.ActionEvict, "FellOffBus")
@@ -118,7 +118,8 @@ func changes(w *world, c budget.Config) {
 	w.expect(nil, all)
 }
 
-// silence of the lease alone excludes a node, of the agents as well makes it dead; a renewed lease makes it alive.
+// silence: a lease that is not renewed excludes a node. If the agents are silent too, the node counts as dead. When the lease is renewed,
+// the node counts as alive.
 func silence(w *world, c budget.Config) {
 	c.LeaseLate = c.LeaseTimeout
 	defer w.lead(c, false)()
@@ -131,8 +132,8 @@ func silence(w *world, c budget.Config) {
 	w.expect(nil, all)
 }
 
-// away cuts controller and nodes off from the API server for longer than a lease may be silent; agents do not report either. No node is
-// given up, then or afterwards.
+// away cuts the controller and the nodes off from the API server for longer than a lease may be silent. Agents do not report either. No
+// node is given up, neither then nor afterwards.
 func away(w *world, c budget.Config) {
 	defer w.lead(c, false)()
 	w.verdict(name(1), v1alpha1.ActionEvict, "FellOffBus")

@@ -32,8 +32,8 @@ func optedIn(more map[string]string) map[string]string {
 	return out
 }
 
-// jobsOfGangsAlone: with the shipped rights the controller can make an opted-in Job fail, but not change it otherwise, and cannot change
-// other Jobs.
+// jobsOfGangsAlone: with the rights of the manifests the controller can make an opted-in Job fail. It can change nothing else of that Job,
+// and nothing of other Jobs.
 func jobsOfGangsAlone(w *world, c *devcluster.Cluster) {
 	try := w.asController(c)
 	w.jobNamed("given-up", nil, optedIn(nil))
@@ -97,7 +97,7 @@ func (w *world) gangs(c *devcluster.Cluster) {
 	}
 }
 
-// gives lets the product make the Job fail, with its own rights.
+// gives makes the Job fail by the code of the controller, with the controller's rights.
 func (w *world) gives(c *devcluster.Cluster, config *rest.Config, policy corev1.RestartPolicy, name string, done func(*batchv1.Job) bool) {
 	w.t.Helper()
 	w.gangs(c)

@@ -21,9 +21,9 @@ import (
 	"holdfast.dev/holdfast/test/devcluster"
 )
 
-// objectsOfGangsAlone: with the rights that ship, the controller can make an object of another project's kind fail that was opted in, and
-// do nothing else to it and nothing to others. It takes the object for gone once that is, with its kind's definition, and not while the
-// kind is defined and not served.
+// objectsOfGangsAlone: with the rights of the manifests the controller can make an opted-in object of another project's kind fail. It can
+// do nothing else to that object, and nothing to others. An object counts as gone once it was deleted together with the definition of its
+// kind, but not while the kind is defined and not served.
 func objectsOfGangsAlone(w *world, c *devcluster.Cluster) {
 	w.gangs(c)
 	try := w.asController(c)

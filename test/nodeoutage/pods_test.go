@@ -75,7 +75,7 @@ func (w *world) job(name string, labels map[string]string) *corev1.Pod {
 	return pod
 }
 
-// podsOfGangsAlone: with the shipped rights the controller can do what it must to pods of gangs, and nothing to other pods.
+// podsOfGangsAlone: with the rights of the manifests the controller can do what it must do to pods of gangs, and nothing to other pods.
 func podsOfGangsAlone(w *world, c *devcluster.Cluster) {
 	try := w.asController(c)
 	gang, other := w.job("a-gang", map[string]string{v1alpha1.LabelGang: "a-gang"}), w.job("no-gang", nil)
@@ -150,8 +150,8 @@ func (w *world) asController(c *devcluster.Cluster) *tries {
 	return &tries{world: w, config: config, kube: kube}
 }
 
-// inForce waits until the policy refuses what it forbids, and names itself: until the API server has the controller's rights it refuses
-// everything, with another message.
+// inForce waits until the policy refuses what it forbids, with its name in the message. Until the API server has the controller's rights it
+// refuses everything, with another message.
 func (t *tries) inForce(policy string, forbidden func() error) {
 	t.t.Helper()
 	eventually.Succeeds(t.t, "the policy is in force", func() error {

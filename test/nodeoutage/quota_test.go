@@ -41,7 +41,7 @@ const (
 	soon = 7 * time.Second
 )
 
-// madeWithinAQuota: if a quota has no room for a replacement beside the old pod, the replacement is created as soon as the old pod is gone,
+// madeWithinAQuota: a quota has no room for a replacement beside the old pod. The replacement is created as soon as the old pod is gone,
 // however long the Job controller would wait.
 func madeWithinAQuota(w *world, c *devcluster.Cluster) {
 	const name = "full"

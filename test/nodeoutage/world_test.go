@@ -35,7 +35,7 @@ import (
 	"holdfast.dev/holdfast/test/devcluster"
 )
 
-// gate is the connection of controller and nodes to the API server; shut, it cuts every connection.
+// gate is the connection of the controller and the nodes to the API server. While it is shut, it cuts every connection.
 type gate struct {
 	mu    sync.Mutex
 	shut  bool
@@ -77,8 +77,8 @@ type world struct {
 	lines chan string
 
 	mu sync.Mutex
-	// silent are nodes whose lease is not renewed; agents has the time of an agent's last report; a talking pod always has a fresh report.
-	// Guarded by mu.
+	// silent are the nodes whose lease is not renewed. agents has the time of each agent's last report. The agent of a talking pod has
+	// always just reported. Guarded by mu.
 	silent map[string]bool
 	talks  map[string]bool
 	agents map[string]time.Time

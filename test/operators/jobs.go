@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/test/harness"
 )
 
-// JobSet is its one controller, which has the webhooks as well.
+// JobSet is the project's one controller, which also serves the webhooks.
 var JobSet = &Operator{
 	Name:      "jobset",
 	Module:    "sigs.k8s.io/jobset",
@@ -26,8 +26,8 @@ template: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: on
 // waiter is the image of the init container in which workers of a PyTorchJob wait for the name of their master.
 const waiter = "holdfast.dev/peers/pytorch-init:1"
 
-// TrainingOperator is its one controller, with webhooks, for all kinds that it has. Its init containers run an image with nslookup, from a
-// registry: here one that has getent under that name.
+// TrainingOperator is the project's one controller, with webhooks, for all its kinds. Its init containers run nslookup from an image of a
+// registry. Here an image with getent under that name replaces it.
 var TrainingOperator = &Operator{
 	Name:      "training-operator",
 	Module:    "github.com/kubeflow/training-operator",

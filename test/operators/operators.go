@@ -22,7 +22,7 @@ import (
 	"holdfast.dev/holdfast/test/harness"
 )
 
-// Operator is another project's controllers.
+// Operator is the controllers of another project.
 type Operator struct {
 	// Name is its folder below bin/peers.
 	Name string
@@ -32,15 +32,15 @@ type Operator struct {
 	Namespace string
 	// manifests is a kustomization, or a file, of the module.
 	manifests string
-	// programs are what the images in its manifests run, by repository.
+	// programs has, by repository of an image in the manifests, the program that the image runs.
 	programs map[string]program
-	// prepare makes what its manifests lack here.
+	// prepare creates what the manifests need and this cluster lacks.
 	prepare func(context.Context, *harness.Cluster) ([]runtime.Object, error)
-	// change makes what differs from the manifests and says whether the object is wanted.
+	// change changes an object of the manifests for this cluster, and reports whether the object is applied.
 	change func(*unstructured.Unstructured) (wanted bool)
-	// deployment makes what differs from the manifests in a Deployment.
+	// deployment changes a Deployment of the manifests for this cluster.
 	deployment func(*appsv1.Deployment)
-	// probe is an object that the API server takes once the webhooks serve.
+	// probe is an object that the API server accepts once the webhooks serve.
 	probe string
 }
 
@@ -50,7 +50,7 @@ type program struct{ file, path string }
 // All are the operators that can be installed.
 var All = []*Operator{Volcano, JobSet, TrainingOperator}
 
-// Install loads the images into some nodes, has the Deployments run on these, and waits until all of it serves.
+// Install loads the images into some nodes, restricts the Deployments to these nodes, and waits until all Deployments and webhooks serve.
 func (o *Operator) Install(ctx context.Context, c *harness.Cluster, on ...*devcluster.Node) error {
 	dir, version, err := o.locate(ctx, c.Source)
 	if err != nil {
@@ -93,7 +93,7 @@ func (o *Operator) Dir(ctx context.Context, source string) (string, error) {
 	return dir, err
 }
 
-// locate is where the module's files are, and its version.
+// locate returns the folder and the version of the module.
 func (o *Operator) locate(ctx context.Context, source string) (dir, version string, err error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}} {{.Version}}", o.Module)
 	cmd.Dir = filepath.Join(source, o.Folder)
@@ -105,7 +105,7 @@ func (o *Operator) locate(ctx context.Context, source string) (dir, version stri
 	return words[0], words[1], nil
 }
 
-// read are the objects of the module's manifests.
+// read returns the objects of the module's manifests.
 func (o *Operator) read(ctx context.Context, c *harness.Cluster, dir string) ([]*unstructured.Unstructured, error) {
 	path := filepath.Join(dir, o.manifests)
 	info, err := os.Stat(path)
@@ -139,7 +139,7 @@ func (o *Operator) image(source, version string, p program) (*image.Image, error
 	return &image.Image{Name: o.reference(version, p), Entrypoint: []string{p.path}, User: "65532:65532", Files: files}, nil
 }
 
-// adapt makes of the module's objects those of this cluster.
+// adapt changes the module's objects for this cluster.
 func (o *Operator) adapt(
 	ctx context.Context,
 	c *harness.Cluster,
@@ -176,7 +176,8 @@ func (o *Operator) adapt(
 	return out, nil
 }
 
-// adaptDeployment names the images that were built here, which no registry has, and the nodes that have them.
+// adaptDeployment sets the names of the images that were built here, which are in no registry, and restricts the pods to the nodes that
+// have them.
 func (o *Operator) adaptDeployment(u *unstructured.Unstructured, version string, on []*devcluster.Node) error {
 	d := &appsv1.Deployment{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, d); err != nil {

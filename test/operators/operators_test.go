@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestVolcanoCertificate: the API server, which knows what the webhooks write of it, trusts the webhooks by the name of their Service.
+// TestVolcanoCertificate: the API server trusts the webhooks by the name of their Service, with the authority in the webhook configuration.
 func TestVolcanoCertificate(t *testing.T) {
 	objects, err := volcanoCertificate()
 	if err != nil {
@@ -27,7 +27,7 @@ func TestVolcanoCertificate(t *testing.T) {
 	}
 }
 
-// TestUnknownImage: a container of another version that has no program here is named, and not left to wait for its image.
+// TestUnknownImage: if a container of another version has no program here, the error names it. Otherwise its pod would wait for the image.
 func TestUnknownImage(t *testing.T) {
 	objects, err := Decode([]byte(`# nothing
 ---

@@ -16,7 +16,7 @@ import (
 
 const volcanoNamespace = "volcano-system"
 
-// Volcano is its scheduler, controllers and webhooks. Its manifests name images of v1.14.0, which are replaced as all are.
+// Volcano is the project's scheduler, controllers and webhooks. Its manifests name images of v1.14.0, which are replaced like all images.
 var Volcano = &Operator{
 	Name:      "volcano",
 	Module:    "volcano.sh/volcano",
@@ -28,7 +28,8 @@ var Volcano = &Operator{
 		"docker.io/volcanosh/vc-controller-manager": {"controller-manager", "/vc-controller-manager"},
 		"docker.io/volcanosh/vc-webhook-manager":    {"webhook-manager", "/vc-webhook-manager"},
 	},
-	// What makes the webhooks' certificate is a shell script over openssl and kubectl, which the image lacks: it is made here.
+	// A shell script with openssl and kubectl creates the certificate of the webhooks. The image here lacks these programs, so the test
+	// creates the certificate.
 	change: func(u *unstructured.Unstructured) bool {
 		return u.GetNamespace() != volcanoNamespace || !strings.HasPrefix(u.GetName(), "volcano-admission-init")
 	},
@@ -40,7 +41,7 @@ spec: {minAvailable: 1, schedulerName: volcano,
 tasks: [{name: one, replicas: 1, template: {spec: {restartPolicy: Never, containers: [{name: one, image: none}]}}}]}}`,
 }
 
-// volcanoCertificate is the Secret that the webhooks' Deployment mounts; the authority is in the same file as what it signed.
+// volcanoCertificate returns the Secret that the webhooks' Deployment mounts. The file of the certificate also has the authority.
 func volcanoCertificate() ([]runtime.Object, error) {
 	const service = "volcano-admission-service"
 	pair, key, err := cert.GenerateSelfSignedCertKey(service+"."+volcanoNamespace+".svc", nil, nil)

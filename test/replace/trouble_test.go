@@ -303,7 +303,7 @@ func testAway(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	}
 	select {
 	case <-ctx.Done():
-	case <-time.After(away): // the length of the outage is the point of the test
+	case <-time.After(away): // the test is about an outage of this length
 	}
 	if err := w.StartProgram("kube-apiserver"); err != nil {
 		t.Fatal(err)

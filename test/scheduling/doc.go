@@ -1,5 +1,5 @@
-// Package scheduling tests the scheduler's own binary on a real API server with simulated nodes. It has the tests for
-// which a fake API server or a fake scheduler is not enough:
+// Package scheduling tests the scheduler's own binary on a real API server with simulated nodes. These tests need a
+// real API server and a real scheduler:
 //
 //   - a replaced pod waits for its node;
 //   - two replicas never contradict each other, although the acting one is killed at any moment;

@@ -52,7 +52,7 @@ func (s *stage) nodes() []corev1.Node {
 	return list.Items
 }
 
-// gang creates pods that take a whole node each. It returns their names by slot.
+// gang creates pods that take a whole node each. gang returns their names by slot.
 func (s *stage) gang(name string, size int, asks map[string]string) []string {
 	s.t.Helper()
 	var names []string

@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// ranked creates a gang, modified by change. It returns the names of its pods.
+// ranked creates a gang, modified by change. ranked returns the names of its pods.
 func (s *stage) ranked(name string, size int, change func(*corev1.Pod)) []string {
 	s.t.Helper()
 	var names []string

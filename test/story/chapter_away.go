@@ -126,7 +126,7 @@ func (r *run) othersWhileAway(ctx context.Context) ([]string, error) {
 		r.Client().Delete(ctx, plain)
 }
 
-// lateWaits resumes a job that was admitted before: its pods are refused, not created without protection.
+// lateWaits resumes a job that was admitted before. While the webhook is unavailable its pods are refused, not created without protection.
 func (r *run) lateWaits(ctx context.Context, late *batchv1.Job) error {
 	if err := r.Client().Patch(ctx, late, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"suspend":false}}`))); err != nil {
 		return fmt.Errorf("resuming job %s while the webhook is away: %w", late.Name, err)
@@ -136,7 +136,7 @@ func (r *run) lateWaits(ctx context.Context, late *batchv1.Job) error {
 	})
 }
 
-// lateComes waits until that job's pod exists, injected, and runs. The Job controller waits longer after each refusal.
+// lateComes waits until the pod of that job exists with injected containers, and runs. The Job controller waits longer after each refusal.
 func (r *run) lateComes(ctx context.Context, late *batchv1.Job) ([]string, error) {
 	if err := r.Until(ctx, "the pod of job "+late.Name+" runs", 3*time.Minute, func(ctx context.Context) (bool, string) {
 		pods, err := r.Pods(ctx, Namespace, late.Name)

@@ -29,8 +29,8 @@ const python = "/opt/holdfast-python/venv/bin/python3"
 
 const unchangedName = "pytorch-unchanged"
 
-// unchanged plays the job whose script does not use the client and that sets no size: placed, restarted, and with the reason why state is
-// not kept. The job with a bug begins beside it; othersTold reports its result.
+// unchanged plays a job that sets no state size and whose script does not use the client. The job is placed and restarted, and shows why it
+// keeps no state. A job with a bug starts beside it; othersTold reports its result.
 func (r *run) unchanged(ctx context.Context) ([]string, error) {
 	r.bugs = begin(func() ([]string, error) { return r.Bug(ctx, corev1.RestartPolicyNever, 1000) })
 	if _, err := r.RunKubectl(ctx, "apply", "-k", filepath.Join(r.Source, "examples/pytorch-unchanged")); err != nil {
@@ -120,7 +120,7 @@ func (w *World) Bug(ctx context.Context, policy corev1.RestartPolicy, backoffLim
 	if err != nil {
 		return nil, err
 	}
-	// The limit is 10 s on an idle machine, which takes about 3 s; three times the limit is more than a busy machine explains.
+	// The limit is 10 s on an idle machine, which takes about 3 s. Not even a busy machine takes three times the limit.
 	if took := failed.Sub(decided); took > 30*time.Second {
 		return nil, fmt.Errorf("the job's condition was Failed %s after the decision: %s", took, trail)
 	}
@@ -207,7 +207,8 @@ func (r *run) compareLater(ctx context.Context) {
 	})
 }
 
-// Undisturbed runs the example's script under plain torchrun on this machine, with only the client, which does nothing there.
+// Undisturbed runs the example's script under plain torchrun on this machine. The script imports the client, which does nothing without an
+// agent.
 func (w *World) Undisturbed(ctx context.Context) ([]Loss, error) {
 	dir := filepath.Join(w.Source, "examples/pytorch-ddp")
 	args, err := exampleArgs(filepath.Join(dir, "job.yaml"))
@@ -217,7 +218,7 @@ func (w *World) Undisturbed(ctx context.Context) ([]Loss, error) {
 	cmd := exec.CommandContext(ctx, python, append([]string{"-m", "torch.distributed.run", "--standalone", fmt.Sprintf("--nproc-per-node=%d", ranks)}, args...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(w.Source, "ckptagent/python"), "PYTHONDONTWRITEBYTECODE=1")
-	// torchrun ends its ranks on SIGTERM; killed, it would leave them behind.
+	// torchrun ends its ranks on SIGTERM. If it were killed, the ranks would stay.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 45 * time.Second
 	var out bytes.Buffer
@@ -312,7 +313,7 @@ func (r *run) collect(ctx context.Context) error {
 			return err
 		}
 		r.report.Recoveries = append(r.report.Recoveries, out)
-		if rec.Cause.Code != v1alpha1.CausePortConflict { // it costs a generation but is no failure
+		if rec.Cause.Code != v1alpha1.CausePortConflict { // it costs a generation and is no failure
 			told++
 		}
 	}

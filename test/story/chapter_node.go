@@ -17,7 +17,7 @@ import (
 	"holdfast.dev/holdfast/test/harness"
 )
 
-// The slots whose nodes fail: a different one each time, so that both pods have moved in the end.
+// The slots whose nodes fail: each time another one, so that at last both pods have moved.
 const (
 	sickSlot    = 1
 	drainedSlot = 0
@@ -57,8 +57,8 @@ func (r *run) gpuLost(ctx context.Context) ([]string, error) {
 	}, nil
 }
 
-// heals waits until the taints of a node are removed: the daemon removes its own, and the controller, which is unavailable meanwhile, that
-// of its decision once it is back.
+// heals waits until the taints of a node are removed. The daemon removes its own taint. The controller is unavailable meanwhile, and
+// removes the taint of its decision later.
 func (r *run) heals(ctx context.Context, node string, mended time.Time) ([]string, error) {
 	gone := func(what string, keys ...string) (time.Duration, error) {
 		err := r.Until(ctx, what, 4*time.Minute, func(ctx context.Context) (bool, string) {
@@ -112,7 +112,7 @@ func (r *run) drained(ctx context.Context) ([]string, error) {
 	return []string{moved, "0 steps were computed again"}, r.endPauses(ctx)
 }
 
-// endPauses ends the ranks' pauses, which had given all failures their time, for the remaining steps.
+// endPauses ends the pauses between the ranks' steps, which had left time for all failures.
 func (r *run) endPauses(ctx context.Context) error {
 	for rank := range ranks {
 		inside, err := r.pidOf(rank)
@@ -183,7 +183,7 @@ func (r *run) replaced(ctx context.Context, slot int, what string, cause func(co
 	), nil
 }
 
-// says is the status of Job and Gang.
+// says returns the status of the Job and the Gang.
 func (r *run) says(ctx context.Context) string {
 	var job batchv1.Job
 	if err := r.Client().Get(ctx, client.ObjectKey{Namespace: Namespace, Name: JobName}, &job); err != nil {

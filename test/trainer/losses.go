@@ -51,7 +51,7 @@ func Compare(disturbed, undisturbed map[At]string) error {
 	return nil
 }
 
-// Undisturbed returns the losses of Torch under plain torchrun on this machine, up to a step, without Holdfast.
+// Undisturbed runs Torch under plain torchrun on this machine, without Holdfast, and returns the losses up to a step.
 func Undisturbed(ctx context.Context, python string, ranks int, last int64) (map[At]string, error) {
 	dir, err := os.MkdirTemp("", "undisturbed")
 	if err != nil {

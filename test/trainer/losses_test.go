@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestLosses: only whole lines count, of each rank the newest generation, and a repeated step must have the same loss.
+// TestLosses: only whole lines count, and of each rank only the newest generation. A repeated step must have the same loss.
 func TestLosses(t *testing.T) {
 	const log = "1 0 start 0\n1 0 done 1 0x1p-1\n1 0 saved 1\n1 1 done 1 0x1p-2\n2 0 done 1 0x1p-1\n2 0 done 2 0x1p-3\n2 1 done 2 0x"
 	losses, newest, err := Losses(log)

@@ -1,5 +1,5 @@
 """A script as PyTorch's own tutorial on DistributedDataParallel writes it: it starts its processes by mp.spawn, and keeps a
-checkpoint of its own. It does not expect a restart."""
+checkpoint of its own. The script does not expect a restart."""
 
 import os
 import sys

@@ -19,7 +19,7 @@ var Script string
 //go:embed torch_trainer.py
 var Torch string
 
-// Spawn needs PyTorch, starts its own processes and does not use Holdfast: spawn.py FOLDER PORT PAUSE.
+// Spawn is a script that needs PyTorch, starts its own processes and does not use Holdfast: spawn.py FOLDER PORT PAUSE.
 //
 //go:embed spawn.py
 var Spawn string

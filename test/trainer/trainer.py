@@ -2,9 +2,9 @@
 
     trainer.py PAUSE STATE_BYTES [LOG]
 
-Its state is a function of rank and step, so a restore detects a torn state, or one of another step or rank. Each rank writes its
-events to LOG, one line each, with one write; without LOG it prints only where it starts. With TRAINER_KEEPS=tensor its state is
-kept as a tensor.
+Its state is a function of rank and step, so a restore detects a torn state, or one of another step or rank. Each rank writes
+its events to LOG, one line each, with one write; without LOG it prints only where it starts. With TRAINER_KEEPS=tensor the
+trainer keeps its state as a tensor.
 """
 
 import array

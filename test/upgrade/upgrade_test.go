@@ -107,7 +107,7 @@ func (w *world) until(what string, holds func() (bool, any)) {
 	eventually.Holds(w.T, what, holds)
 }
 
-// steps are the ranks' events: where each rank of a generation started, and each rank's newest saved step.
+// steps has the ranks' events: where each rank of a generation started, and each rank's newest saved step.
 func (w *world) steps(generation int) (starts map[int]int, saved [2]int) {
 	w.Helper()
 	raw, _ := os.ReadFile(w.log)
@@ -184,13 +184,13 @@ func (w *world) controlPlane(ctx context.Context, c *harness.Cluster, what strin
 	w.trains(ctx)
 }
 
-// agents makes new pods get a version's agent.
+// agents makes new pods use a version's agent.
 func (w *world) agents(ctx context.Context, c *harness.Cluster) {
 	w.Helper()
 	w.must(c.LoadImagesInto(ctx, c.Nodes(), "holdfast-agent"))
 }
 
-// failure kills a rank: the next generation resumes from the newest step of both ranks, in the same pods.
+// failure kills a rank. The next generation resumes from the newest step of both ranks, in the same pods.
 func (w *world) failure(ctx context.Context) {
 	w.Helper()
 	pods, err := w.today.Pods(ctx, namespace, job)
@@ -219,7 +219,7 @@ func (w *world) next(ctx context.Context, least int) {
 	}
 }
 
-// replacement deletes a pod: another one replaces it, with the nodes' present agent, and no stored step is lost.
+// replacement deletes a pod. Another pod, with the agent that the nodes have now, replaces it, and no stored step is lost.
 func (w *world) replacement(ctx context.Context, slot int, what string) {
 	w.Helper()
 	w.today.Say("%s", what)

@@ -1,7 +1,10 @@
-// Package certs keeps the certificates of Holdfast's own servers in one Secret, signed by an authority of its own,
-// and writes the authority into the webhook's configuration. It promises: a certificate is renewed long before it
-// ends and served without a restart; a new authority signs only after clients of the old one have had a month to
-// receive it; replicas that start together agree on one authority; it reads only the named Secret.
+// Package certs keeps the certificates of Holdfast's servers in one Secret, signed by Holdfast's own certificate
+// authority, and writes that authority into the webhook's configuration.
+//
+//   - A certificate is renewed 90 days before it ends. The servers use the new certificate without a restart.
+//   - A new authority is announced for 30 days before it signs, so that clients receive it in time. A new authority
+//     signs earlier only if the present one is invalid or ends within a day.
+//   - If several replicas renew at once, one write succeeds, and all replicas use its result.
 package certs
 
 import (

@@ -105,7 +105,7 @@ func TestRenewedAuthorityKeepsItsForerunnerWhileThatHolds(t *testing.T) {
 	}
 }
 
-// trusts reports whether somebody who trusts a bundle would trust the server of a Secret at a time.
+// trusts reports whether a client that trusts a bundle would trust, at that time, the server of a Secret.
 func trusts(t *testing.T, bundle []byte, secret map[string][]byte, at time.Time) bool {
 	t.Helper()
 	pool := x509.NewCertPool()
@@ -120,8 +120,8 @@ func trusts(t *testing.T, bundle []byte, secret map[string][]byte, at time.Time)
 	return err == nil
 }
 
-// TestAuthorityIsRenewedUnderThoseWhoTrustIt plays the last four months of an authority and what comes after: who hears of the
-// bundle once in thirty days trusts the server at every look, and no authority signs that was not told of for a month.
+// TestAuthorityIsRenewedUnderThoseWhoTrustIt plays the last four months of an authority and the time after it. A client that receives the
+// bundle once in thirty days trusts the server at every check. No authority signs that was announced for less than a month.
 func TestAuthorityIsRenewedUnderThoseWhoTrustIt(t *testing.T) {
 	secret := made(t, nil, RenewAll, now)
 	first := now.Add(authorityLife - 120*day)
@@ -153,8 +153,8 @@ func TestAuthorityIsRenewedUnderThoseWhoTrustIt(t *testing.T) {
 	}
 }
 
-// TestAnAuthorityThatWasAnnouncedLate: a controller that was away for months announces at once, and the next one signs on the
-// last day, rather than that nobody is trusted.
+// TestAnAuthorityThatWasAnnouncedLate: a controller was not running for months. It announces the next authority at once, and that authority
+// signs on the last day of the present one, because otherwise no client could trust the server.
 func TestAnAuthorityThatWasAnnouncedLate(t *testing.T) {
 	fresh := made(t, nil, RenewAll, now)
 	late := now.Add(authorityLife - 10*day)
@@ -203,7 +203,7 @@ func settle(t *testing.T, k *Rotator) {
 	}
 }
 
-// dial connects as a client that trusts what the keeper says.
+// dial connects as a client that trusts the Rotator's authority.
 func dial(t *testing.T, k *Rotator, address, name string) error {
 	t.Helper()
 	authority, err := k.Authority()
@@ -262,7 +262,7 @@ func TestKeeperServesFromAnEmptySecret(t *testing.T) {
 	}
 }
 
-// listen serves handshakes, as a server that was started once.
+// listen serves handshakes with a server that is started once.
 func listen(t *testing.T, k *Rotator) net.Listener {
 	t.Helper()
 	cfg := &tls.Config{}
@@ -279,7 +279,7 @@ func listen(t *testing.T, k *Rotator) net.Listener {
 				return
 			}
 			if c, ok := conn.(*tls.Conn); ok {
-				_ = c.Handshake() // the client's side is what is looked at
+				_ = c.Handshake() // the test checks the client's side
 			}
 			_ = conn.Close()
 		}
@@ -287,7 +287,7 @@ func listen(t *testing.T, k *Rotator) net.Listener {
 	return l
 }
 
-// rotate empties the Secret, as somebody who has new certificates made.
+// rotate empties the Secret, as an administrator does who wants new certificates.
 func rotate(t *testing.T, c client.Client, k *Rotator) {
 	t.Helper()
 	before, err := k.Authority()
@@ -308,7 +308,7 @@ func rotate(t *testing.T, c client.Client, k *Rotator) {
 	}
 }
 
-// TestReplicasThatStartTogetherAgree has two of them read the empty Secret before either writes.
+// TestReplicasThatStartTogetherAgree: two replicas read the empty Secret before either of them writes it.
 func TestReplicasThatStartTogetherAgree(t *testing.T) {
 	c := apiServer(emptySecret(), hooks()).Build()
 	stale := &corev1.Secret{}

@@ -1,10 +1,12 @@
-// Package image reads the entry point of a container image, ENTRYPOINT and CMD, from its registry, for containers that
-// name no command. It promises:
+// Package image reads ENTRYPOINT and CMD of a container image from its registry. The webhook calls Reader.Process for a
+// container that has no command.
 //
-//   - an answer, or a reason with a remedy, well within the time of an admission call;
-//   - it reads at most 256 KiB, whatever a registry sends;
-//   - it uses plain HTTP, and addresses that only this process should reach, only for registries that flags name, and no
-//     message reveals the cluster's network;
-//   - each Job's image is read by itself, with the credentials of that Job alone; without the right to read pull secrets
-//     none is read.
+//   - Process returns within Options.Timeout: the image's process, or an error with a text for users.
+//   - Process reads at most 256 KiB from the registry.
+//   - Process uses plain HTTP, and connects to addresses of the controller's own machine, only for the registries in
+//     Options.Insecure.
+//   - The errors of a registry that cannot be reached are all the same, so that a user cannot explore the cluster's
+//     network by them.
+//   - Process reads each image with the pull secrets of that Job alone. Without Options.PullSecrets it sends no
+//     credentials.
 package image

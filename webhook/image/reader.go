@@ -105,7 +105,7 @@ func (r *Reader) Process(ctx context.Context, q webhook.ImageQuery) (p webhook.I
 	return p, nil
 }
 
-// take waits for a slot of the namespace and one of all. It stops waiting while there is still time to read.
+// take waits for a slot of the namespace and one of all. take stops waiting while there is still time to read.
 func (s *slots) take(ctx context.Context, namespace string, wait time.Duration) (leave func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()

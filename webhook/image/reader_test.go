@@ -37,14 +37,14 @@ import (
 	"holdfast.dev/holdfast/webhook"
 )
 
-// store is a registry over TLS, reached as example.com.
+// store is a registry over TLS, with the name example.com.
 type store struct {
 	transport *http.Transport
-	// in front of the registry, where set; requests of the test before may still be served.
+	// front is called before the registry, if it is set. Requests of an earlier test may still be served.
 	front atomic.Value // of front
 }
 
-// front reports whether it has answered.
+// front reports whether it has answered the request.
 type front func(http.ResponseWriter, *http.Request) (answered bool)
 
 func newStore(t *testing.T) *store {
@@ -94,14 +94,14 @@ func (s *store) push(t *testing.T, at string, img v1.Image) string {
 	return ref.Context().Digest(digest.String()).String()
 }
 
-// pushIndex pushes one image per architecture.
+// pushIndex pushes an index with one image per architecture.
 func (s *store) pushIndex(t *testing.T, at string, images map[string]v1.Image) {
 	t.Helper()
 	var index v1.ImageIndex = empty.Index
 	for _, arch := range []string{"unknown", "s390x", "arm64", "amd64"} {
 		if img := images[arch]; img != nil {
 			platform := &v1.Platform{OS: "linux", Architecture: arch}
-			if arch == "unknown" { // as build tools add statements about an image
+			if arch == "unknown" { // as build tools add attestations to an index
 				platform.OS = "unknown"
 			}
 			index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: platform}})
@@ -116,7 +116,7 @@ func (s *store) pushIndex(t *testing.T, at string, images map[string]v1.Image) {
 	}
 }
 
-// reader waits for a registry as long as a busy machine may hold it up.
+// reader returns a Reader that waits for a registry as long as a busy machine may need.
 func (s *store) reader() *Reader {
 	return New(Options{Transport: s.transport, Timeout: eventually.Timeout})
 }
@@ -158,7 +158,7 @@ func TestArchitectures(t *testing.T) {
 	}
 }
 
-// TestReasons: whatever keeps an image from being read ends soon, in words, and in none of the server's.
+// TestReasons: whatever prevents reading an image, an error comes soon. Its text contains nothing that the server sent.
 func TestReasons(t *testing.T) {
 	s := newStore(t)
 	s.push(t, "example.com/train", image(t, []string{"a"}, nil))
@@ -208,12 +208,12 @@ func TestReasons(t *testing.T) {
 			if c.image == "" {
 				c.image = "example.com/train"
 			}
-			// That of an admission, but for the only one that waits.
+			// The timeout of an admission, except for the one case that waits.
 			within := Timeout
 			if name == "says nothing" {
 				within = 300 * time.Millisecond
 			}
-			eventually.Holds(t, c.want, func() (bool, any) { // a busy machine may take longer now and then
+			eventually.Holds(t, c.want, func() (bool, any) { // a busy machine may sometimes take longer
 				_, err := ask(New(Options{Transport: s.transport, Timeout: within}), c.image)
 				return err != nil && err.Error() == c.want, err
 			})
@@ -227,7 +227,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// endless answers a manifest that does not end.
+// endless answers with a manifest that does not end.
 func endless(w http.ResponseWriter, r *http.Request) bool {
 	if !strings.Contains(r.URL.Path, "/manifests/") {
 		return false
@@ -240,7 +240,7 @@ func endless(w http.ResponseWriter, r *http.Request) bool {
 	}
 }
 
-// TestPullSecrets: they are read where that right is given, and what they open stays closed to others.
+// TestPullSecrets: pull secrets are read if the controller has that right. Other Jobs cannot read images with them.
 func TestPullSecrets(t *testing.T) {
 	s := newStore(t)
 	at := s.push(t, "example.com/private", image(t, []string{"python3"}, nil))
@@ -286,7 +286,7 @@ func TestPullSecrets(t *testing.T) {
 	}
 }
 
-// TestPullSecretsThatCannotBeRead are named where the registry wants credentials.
+// TestPullSecretsThatCannotBeRead: if the registry requires credentials, the error says that the pull secrets could not be read.
 func TestPullSecretsThatCannotBeRead(t *testing.T) {
 	s := newStore(t)
 	s.push(t, "example.com/open", image(t, []string{"a"}, nil))
@@ -310,8 +310,8 @@ func TestPullSecretsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestOneTenantHoldsUpItself: registries that do not answer, all named by one namespace, keep no other from reading,
-// not even from the same registry.
+// TestOneTenantHoldsUpItself: one namespace names registries that do not answer. That delays no other namespace, not even at the same
+// registry.
 func TestOneTenantHoldsUpItself(t *testing.T) {
 	s := newStore(t)
 	s.push(t, "example.com/train", image(t, []string{"a"}, nil))
@@ -327,7 +327,7 @@ func TestOneTenantHoldsUpItself(t *testing.T) {
 		}
 		return false
 	}))
-	r := New(Options{Transport: s.transport, Timeout: 2 * eventually.Timeout}) // all wait until the registry answers
+	r := New(Options{Transport: s.transport, Timeout: 2 * eventually.Timeout}) // all reads wait until the registry answers
 	of := func(namespace string) func(*webhook.ImageQuery) {
 		return func(q *webhook.ImageQuery) { q.Namespace = namespace }
 	}
@@ -374,8 +374,7 @@ func TestDialRefusesWhatIsNotForRegistries(t *testing.T) {
 	}
 }
 
-// TestPlainHTTPToNamedRegistriesAlone: whoever creates Jobs names hosts inside the cluster, and no answer tells what
-// is there.
+// TestPlainHTTPToNamedRegistriesAlone: a user who creates Jobs can name hosts inside the cluster. No answer reveals what is there.
 func TestPlainHTTPToNamedRegistriesAlone(t *testing.T) {
 	asked := atomic.Int64{}
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
@@ -384,7 +383,7 @@ func TestPlainHTTPToNamedRegistriesAlone(t *testing.T) {
 		inner.ServeHTTP(w, r)
 	}))
 	defer plain.Close()
-	other := httptest.NewTLSServer(http.NotFoundHandler()) // its certificate names example.com and is trusted by nobody
+	other := httptest.NewTLSServer(http.NotFoundHandler()) // its certificate is for example.com, and no client trusts it
 	defer other.Close()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -434,7 +433,7 @@ func TestPlainHTTPToNamedRegistriesAlone(t *testing.T) {
 	}
 }
 
-// TestEmptyObjects: what is small on the wire and large in memory.
+// TestEmptyObjects has answers that are small on the wire and large in memory.
 func TestEmptyObjects(t *testing.T) {
 	s := newStore(t)
 	s.push(t, "example.com/train", image(t, []string{"a"}, nil))

@@ -1,6 +1,6 @@
 // Package ckpt shows the steps of a job in storage: their size and age, which of them the Gang's record names, and
-// which would be restored. For all others it shows what is wrong. It uses only the content of storage and the record,
-// and treats both as untrusted input.
+// which would be restored. For each other step it shows what is wrong. The package uses only the content of storage and
+// the record, and treats both as untrusted input.
 package ckpt
 
 import (

@@ -13,7 +13,7 @@ import (
 	"holdfast.dev/holdfast/internal/golden"
 )
 
-// input reads a file; by default the record before is the same.
+// input reads an Input from YAML. Unless the text says otherwise, the record did not change meanwhile.
 func input(t *testing.T, text string) Input {
 	t.Helper()
 	var in Input
@@ -47,7 +47,7 @@ func TestText(t *testing.T) {
 	})
 }
 
-// world is four ranks in two pods; step 20 is durable, step 10 the older one.
+// world has four ranks in two pods. Step 20 is durable; step 10 is the older durable step.
 const world = `
 At: "2026-03-01T12:00:00Z"
 Source: pod train-0
@@ -70,7 +70,7 @@ Storage:
     - {step: 10, generation: 1, ranks: 4, bytes: 4, manifest: ok, good: 4, files: [{rank: 0, ranks: 4, status: ok, bytes: 4}]}
 `
 
-// restoredOf is the step that would be restored; 0: none.
+// restoredOf returns the step that would be restored; 0: none.
 func restoredOf(r Report) (step int64) {
 	for _, s := range r.Folders[0].Steps {
 		if s.Restored {
@@ -151,7 +151,7 @@ func TestWhatWouldBeRestored(t *testing.T) {
 	}
 }
 
-// drained: pods left step 30 of the first ranks.
+// drained: drained pods have copied step 30 of the first ranks.
 func drained(in *Input, ranks int) {
 	s := inspect.Step{
 		Step:       30,
@@ -166,7 +166,7 @@ func drained(in *Input, ranks int) {
 	in.Gang.Status.Run.Copies = []v1alpha1.RankCopy{{Ranks: int32(ranks), Step: 30, Generation: 2}}
 }
 
-// TestVerifyOfOneStep: it reports nothing on steps that were not read.
+// TestVerifyOfOneStep: the output makes no statement on steps that were not read.
 func TestVerifyOfOneStep(t *testing.T) {
 	in := input(t, world)
 	in.Storage.Verified, in.Step = true, 10

@@ -6,7 +6,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// TestNextWish: no earlier answer, in the Job or in the status, has its number.
+// TestNextWish: the number of a new request is that of no earlier one, in the Job or in the status.
 func TestNextWish(t *testing.T) {
 	g := &v1alpha1.Gang{}
 	if n := NextWish(g, 0); n != 1 {

@@ -1,6 +1,6 @@
 // Package explain formats a Gang's status as text: where its pods are, the state in memory and in storage, which pods
-// will be replaced and what they wait for, each recovery with its phases and its evidence, and the verdict. It reads
-// only its input. The same objects at the same time give the same text.
+// will be replaced and what they wait for, each recovery with its phases and its evidence, and the verdict. The package
+// reads nothing but its input. The same objects at the same time give the same text.
 package explain
 
 import (

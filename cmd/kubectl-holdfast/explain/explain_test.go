@@ -34,7 +34,7 @@ func TestText(t *testing.T) {
 	})
 }
 
-// TestWhoSawASilentPod: the output does not blame the pod's node.
+// TestWhoSawASilentPod: the output does not call the pod's node faulty.
 func TestWhoSawASilentPod(t *testing.T) {
 	r := &v1alpha1.Recovery{
 		Cause: v1alpha1.Cause{Code: v1alpha1.CausePodLost},
@@ -47,7 +47,7 @@ func TestWhoSawASilentPod(t *testing.T) {
 	}
 }
 
-// TestSlotsWithoutPodsAreNamed: all slots without a pod in the Gang, in order, however many.
+// TestSlotsWithoutPodsAreNamed: the output lists all slots for which the Gang has no pod, in order.
 func TestSlotsWithoutPodsAreNamed(t *testing.T) {
 	for want, c := range map[string]struct {
 		members int32

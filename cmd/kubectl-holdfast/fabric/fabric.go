@@ -1,5 +1,5 @@
 // Package fabric formats the scheduler's answer on the fragmentation of the fabric and on the moves that would reduce
-// it. It computes nothing itself.
+// it. The package computes nothing itself.
 package fabric
 
 import (

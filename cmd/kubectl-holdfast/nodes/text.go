@@ -104,17 +104,17 @@ func decisions(p *page.Page, rows []Row) {
 
 // steps prints the remedies, each once and whole, as the table may have cut it.
 func steps(p *page.Page, rows []Row) {
-	told := map[string]bool{}
+	shown := map[string]bool{}
 	for _, row := range rows {
 		next, about := row.next(), cmp.Or(row.cause(), string(row.State))
-		if next == "" || told[about+next] {
+		if next == "" || shown[about+next] {
 			continue
 		}
-		if len(told) == 0 {
+		if len(shown) == 0 {
 			p.Linef("")
 			p.Linef("What to do")
 		}
-		told[about+next] = true
+		shown[about+next] = true
 		p.Wrapf("  "+about+"  ", "%s", next)
 	}
 }

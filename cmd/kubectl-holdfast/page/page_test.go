@@ -42,7 +42,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestTerminalsObeyNothing: control characters in texts of jobs and nodes are shown, not obeyed.
+// TestTerminalsObeyNothing: control characters in texts of jobs and nodes are shown as text, so that a terminal does not act on them.
 func TestTerminalsObeyNothing(t *testing.T) {
 	const hostile = "\x1b[2J\x1b]0;x\a\r\u202e"
 	p := &Page{}

@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// node has so much memory and so many GPUs.
+// node returns a node with this memory and this number of GPUs.
 func node(name, kind, memory, gpus string) corev1.Node {
 	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"pool": "train"}}}
 	if kind != "" {
@@ -22,7 +22,7 @@ func node(name, kind, memory, gpus string) corev1.Node {
 	return n
 }
 
-// TestNodeTypes: three copies of 40Gi for eight ranks fit on machines that have memory and GPUs for them, and nobody's pod counts.
+// TestNodeTypes: three copies of 40Gi for eight ranks fit on machines that have the memory and the GPUs. Pods of others are not counted.
 func TestNodeTypes(t *testing.T) {
 	other := node("n9", "big", "4Ti", "8")
 	other.Labels["pool"] = "serve"
@@ -50,7 +50,7 @@ func TestNodeTypes(t *testing.T) {
 	if got, want := p.state(a).Otherwise, (Otherwise{Slots: 2, Needed: 640 << 30, Fits: 3}); got != want {
 		t.Errorf("with two slots: %+v, want %+v", got, want)
 	}
-	// A pod asks for more than its state.
+	// A pod requests more than its state.
 	a.Pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1600Gi")}
 	check("1600Gi", NodeType{"big", 2, 2040 << 30, "8 nvidia.com/gpu", 1, ""}, NodeType{"", 1, 1500 << 30, "4 nvidia.com/gpu", 0, "too little memory, nvidia.com/gpu"},
 		NodeType{"", 2, 1000 << 30, "16 nvidia.com/gpu", 0, "too little memory"}, NodeType{"small", 1, 900 << 30, "8 nvidia.com/gpu", 0, "too little memory"})

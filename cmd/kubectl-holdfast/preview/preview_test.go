@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/internal/golden"
 )
 
-// Each testdata/NAME.yaml holds what API server and scheduler answered, NAME.txt is the preview.
+// Each testdata/NAME.yaml has the answers of the API server and of the scheduler. NAME.txt is the preview.
 func TestText(t *testing.T) {
 	golden.Each(t, "testdata/*.yaml", func(t *testing.T, file, text string) {
 		var a Answers
@@ -31,7 +31,7 @@ func TestText(t *testing.T) {
 	})
 }
 
-// What the API server makes up for each object is no difference.
+// Fields that the API server sets on every object are not shown as changes.
 func TestDiffIsAboutHoldfastAlone(t *testing.T) {
 	job := &batchv1.Job{}
 	job.UID, job.ResourceVersion, job.Generation = "a", "1", 3

@@ -44,7 +44,7 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
-// TestWhatAQuotaRefusesDoesNotFit: whatever the scheduler says of pods that cannot be made.
+// TestWhatAQuotaRefusesDoesNotFit: pods that a quota refuses do not fit, whatever the scheduler's answer is.
 func TestWhatAQuotaRefusesDoesNotFit(t *testing.T) {
 	where := &v1alpha1.PreviewResponse{Placement: v1alpha1.PlacementStatus{Placed: true}}
 	for name, c := range map[string]struct {

@@ -27,10 +27,10 @@ import (
 	"holdfast.dev/holdfast/internal/kinds"
 )
 
-// Server is an API server, that of a fake client, which serves all kinds of job but those that Serve ends.
+// Server is an API server over a fake client. It serves all kinds of job, except those for which Serve or Undefine was called.
 type Server struct {
 	t testing.TB
-	// Live is the client of it. Reads of an object of a kind that is not served fail as a real server has them fail.
+	// Live is a client of the server. Reads of an object of a kind that is not served fail as at a real server.
 	Live client.WithWatch
 	// Clock is the time of readers.
 	Clock *clocktesting.FakeClock
@@ -38,8 +38,8 @@ type Server struct {
 	api client.WithWatch
 
 	mu sync.Mutex
-	// down is why a kind's metadata cannot be read, away are the kinds that are not served, and gone those of them that have no
-	// definition. All below is guarded by mu.
+	// down is why the metadata of a kind cannot be read. away are the kinds that are not served; gone are those of them without a
+	// definition. Guarded by mu, with all fields below.
 	down  map[schema.GroupKind]error
 	away  map[schema.GroupKind]bool
 	gone  map[schema.GroupKind]bool
@@ -49,7 +49,7 @@ type Server struct {
 	failing error
 }
 
-// New returns a server over a fake client, that serves all kinds.
+// New returns a server over a fake client. It serves all kinds.
 func New(t testing.TB, api client.WithWatch) *Server {
 	s := &Server{
 		t:     t,
@@ -84,17 +84,17 @@ func (s *Server) reading(kind schema.GroupKind) error {
 	return nil
 }
 
-// Reads is how many objects of a kind were read so far, each with one request.
+// Reads returns how many objects of a kind were read so far, each with one request.
 func (s *Server) Reads(kind kinds.Kind) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.reads[kind.GroupVersionKind().GroupKind()]
 }
 
-// Serve has the server serve a kind, or not any more: then its watches end, and its definition stays.
+// Serve makes the server serve a kind, or stop serving it. Then the watches of the kind end, and its definition stays.
 func (s *Server) Serve(kind kinds.Kind, served bool) { s.define(kind, !served, false) }
 
-// Undefine has the server serve a kind no more, whose definition is deleted.
+// Undefine makes the server stop serving a kind, and deletes its definition.
 func (s *Server) Undefine(kind kinds.Kind) { s.define(kind, true, true) }
 
 func (s *Server) define(kind kinds.Kind, away, gone bool) {
@@ -105,7 +105,7 @@ func (s *Server) define(kind kinds.Kind, away, gone bool) {
 	s.end(gk)
 }
 
-// Break has reading a kind's metadata fail; nil: it does not any more.
+// Break makes reads of a kind's metadata fail with an error; nil: they succeed again.
 func (s *Server) Break(kind kinds.Kind, with error) {
 	gk := kind.GroupVersionKind().GroupKind()
 	s.mu.Lock()
@@ -114,7 +114,7 @@ func (s *Server) Break(kind kinds.Kind, with error) {
 	s.end(gk)
 }
 
-// BreakDiscovery has the server not say what it serves, nor which kinds are defined; nil: it does again.
+// BreakDiscovery makes discovery and reads of definitions fail with an error; nil: they succeed again.
 func (s *Server) BreakDiscovery(with error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,7 @@ func (s *Server) end(kind schema.GroupKind) {
 	delete(s.open, kind)
 }
 
-// Reader returns a reader that runs until the test ends, and has read what is there. cached reads batch Jobs and Gangs.
+// Reader returns a reader that runs until the test ends, and that has read all existing objects. cached reads batch Jobs and Gangs.
 func (s *Server) Reader(cached client.Reader) *jobs.Reader {
 	s.t.Helper()
 	r := jobs.New(jobs.Options{
@@ -158,10 +158,10 @@ func (s *Server) Reader(cached client.Reader) *jobs.Reader {
 	return r
 }
 
-// Look has readers ask again what is served.
+// Look makes readers query discovery again.
 func (s *Server) Look() { s.Clock.Step(jobs.Every) }
 
-// Knows waits until a reader has seen the newest version of an object, or that it is gone.
+// Knows waits until a reader has seen the newest version of an object, or that the object is gone.
 func (s *Server) Knows(r *jobs.Reader, kind kinds.Kind, key client.ObjectKey) {
 	s.t.Helper()
 	eventually.Holds(s.t, "the reader has seen the newest version of "+jobs.Text(kind, key), func() (bool, any) {
@@ -204,7 +204,7 @@ func (s *Server) ServerResourcesForGroupVersionWithContext(_ context.Context, ve
 	return list, nil
 }
 
-// unserved is how an API server answers a request for what it does not serve.
+// unserved returns the API server's error for a resource that it does not serve.
 func unserved(resource string) error {
 	return apierrors.NewGenericServerResponse(404, "get", schema.GroupResource{Resource: resource}, "", "404 page not found", 0, true)
 }
@@ -223,7 +223,7 @@ func (s *Server) Resource(gvr schema.GroupVersionResource) metadata.Getter {
 	return nil
 }
 
-// definitions are those of kinds. Other methods than Get must not be called.
+// definitions reads the definitions of kinds. No method except Get may be called.
 type definitions struct {
 	metadata.Getter
 
@@ -245,7 +245,7 @@ func (d definitions) Get(_ context.Context, name string, _ metav1.GetOptions, _ 
 	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "customresourcedefinitions"}, name)
 }
 
-// resource is the metadata of a kind's objects. Other methods than List and Watch must not be called.
+// resource reads the metadata of a kind's objects. No method except List and Watch may be called.
 type resource struct {
 	metadata.ResourceInterface
 
@@ -264,7 +264,7 @@ func (r resource) List(ctx context.Context, _ metav1.ListOptions) (*metav1.Parti
 	return r.all(ctx)
 }
 
-// all are the objects that there are.
+// all returns the existing objects.
 func (r resource) all(ctx context.Context) (*metav1.PartialObjectMetadataList, error) {
 	list := r.list()
 	if err := r.server.api.List(ctx, list); err != nil {
@@ -294,7 +294,7 @@ func (r resource) refused() error {
 	}
 }
 
-// Watch implements metadata.ResourceInterface: what is there first, where that is asked for.
+// Watch implements metadata.ResourceInterface: it sends the existing objects first, if the options request that.
 func (r resource) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	if err := r.refused(); err != nil {
 		return nil, err

@@ -9,14 +9,14 @@ import (
 	"holdfast.dev/holdfast/internal/kinds"
 )
 
-// Stamps are the annotations that admission leaves on the pod templates of a job of four pods.
+// Stamps returns the annotations that admission writes on the pod templates of a job of four pods.
 func Stamps() map[string]string {
 	return map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "4", v1alpha1.AnnotationStateSize: "1Gi"}
 }
 
-// Object is an admitted object of a kind other than batch Job, with four pods: a Volcano Job under Volcano's scheduler with task worker;
-// a JobSet with role data, which ends before, and role worker of two Jobs; a PyTorchJob with a master and three workers. Its annotations
-// say that it is opted in and pin a step, and it was created at second 1000.
+// Object returns an admitted object of a kind other than batch Job, with four pods: a Volcano Job with task worker, under Volcano's
+// scheduler; a JobSet with role data, which ends before training starts, and role worker of two Jobs; or a PyTorchJob with a master and
+// three workers. Its annotations opt it in and pin a step. It was created at second 1000.
 func Object(
 	kind kinds.Kind, name types.NamespacedName, uid types.UID, change ...func(*unstructured.Unstructured),
 ) *unstructured.Unstructured {

@@ -14,7 +14,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// filler gives every field a value of its own.
+// filler sets every field to a different value.
 type filler struct {
 	t *testing.T
 	n int64
@@ -105,7 +105,7 @@ func (f *filler) scalar(d protoreflect.FieldDescriptor) protoreflect.Value {
 	return protoreflect.Value{}
 }
 
-// TestValuesKeepAll: a converted value has all fields, so that none is forgotten in its message.
+// TestValuesKeepAll: a value that is converted to a message and back has all fields, so the message lacks none.
 func TestValuesKeepAll(t *testing.T) {
 	f := filler{t: t}
 	var r protocol.Report
@@ -126,7 +126,7 @@ func TestValuesKeepAll(t *testing.T) {
 	}
 }
 
-// TestMessagesKeepAll: a converted message has all fields, so that none is forgotten in its value.
+// TestMessagesKeepAll: a message that is converted to a value and back has all fields, so the value lacks none.
 func TestMessagesKeepAll(t *testing.T) {
 	f := filler{t: t}
 	r, d := &v1.Report{}, &v1.Directive{}

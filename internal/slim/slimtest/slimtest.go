@@ -1,5 +1,5 @@
 // Package slimtest returns Jobs to tests as the cache returns them: without the fields that the cache drops. A test
-// that writes such a Job back fails.
+// fails if it updates a Job with what the cache returned.
 package slimtest
 
 import (

@@ -123,8 +123,8 @@ func (h *holder) sealed(local int) int64 {
 	return h.newest[local]
 }
 
-// persist copies a step of all ranks to storage, with its manifest, and removes older ones. It returns when the step was complete there, by
-// the clock that workers use.
+// persist copies a step of all ranks to storage, with its manifest, and removes older ones. persist returns when the step was complete
+// there, by the clock that workers use.
 func (h *holder) persist(ctx context.Context, step int64) (at int64, err error) {
 	ranks := h.set.Len()
 	manifest := format.Manifest{Step: step, Generation: h.generation, Ranks: make([]format.ManifestRank, ranks)}

@@ -13,7 +13,7 @@ const (
 	Share = "share"
 )
 
-// Ratio returns the row that compares mine with theirs, by medians of one run. It returns none if one of them was not measured, or ended
+// Ratio returns the row that compares mine with theirs, by medians of one run. Ratio returns none if one of them was not measured, or ended
 // before the clock began.
 func (s *Set) Ratio(mine, theirs Key, name, unit string) []Figure {
 	a, b := s.samples[mine], s.samples[theirs]

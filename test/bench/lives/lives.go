@@ -1,5 +1,5 @@
 // Package lives creates the training jobs of benchmarks, with all pods from one template, and collects the output of
-// pods and ranks. Its results depend only on the lines of each pod and their order, not on when the lines were read or
+// pods and ranks. The results depend only on the lines of each pod and their order, not on when the lines were read or
 // in which order pods were read. All times come from the lines, so that delayed output does not count.
 package lives
 

@@ -1,7 +1,7 @@
 // Command bench-recovery measures what the death of one rank costs: the time from kill -9 to the first new step on all
-// ranks. It measures Holdfast with and without warm standbys, and torchrun, in one run, in the same pods, with the same
-// script. The systems differ only by annotations and environment. All times come from the script's output. The output
-// shows each goal that was missed.
+// ranks. Holdfast with and without warm standbys, and torchrun, are measured in one run, in the same pods, with the
+// same script. The systems differ only by annotations and environment. All times come from the script's output. The
+// output shows each goal that was missed.
 package main
 
 import (

@@ -1,7 +1,7 @@
-"""The script of the recovery benchmark's case "plain": an ordinary DistributedDataParallel loop. It imports nothing but PyTorch and Python,
-and keeps no state.
+"""The script of the recovery benchmark's case "plain": an ordinary DistributedDataParallel loop. The script imports only
+PyTorch and the standard library, and keeps no state.
 
-It prints events, one JSON object per line, and reads its pause from a file, so that the benchmark can change it.
+The script prints events, one JSON object per line, and reads its pause from a file, so that the benchmark can change the pause.
 """
 import json
 import mmap

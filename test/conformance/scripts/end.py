@@ -1,6 +1,7 @@
-"""Ends in the way of its argument: end.py plain|record HOW.
+"""A script that ends in the way that its argument names: end.py plain|record HOW.
 
-With HOLD=FOLDER in its environment, attempt 0 makes a step, waits for FOLDER/go and is killed; the next one waits for FOLDER/end.
+With HOLD=FOLDER in its environment, attempt 0 makes a step, waits for FOLDER/go and is killed; the next one waits for
+FOLDER/end.
 """
 
 import os

@@ -1,5 +1,5 @@
-// Package dns is the name server of a dev cluster. From the Services and pods that it watches it resolves Services,
-// host names of pods behind headless Services, and ports (SRV). It resolves no name outside the cluster.
+// Package dns is the name server of a dev cluster. The server watches Services and their endpoints, and resolves
+// Services, host names of pods behind headless Services, and ports (SRV). No name outside the cluster is resolved.
 package dns
 
 import (

@@ -1,5 +1,5 @@
-// Package gpu is a device plugin with simulated GPUs. It registers a number of devices with a kubelet and reads their
-// health from a file, so that a test can break a device of one node.
+// Package gpu is a device plugin with simulated GPUs. The plugin registers a number of devices with a kubelet and reads
+// their health from a file, so that a test can break a device of one node.
 package gpu
 
 import (

@@ -1,6 +1,6 @@
 // Package host changes the machine for a dev cluster: it reserves a name, an address range, cgroups and a network link,
-// and releases them. It writes each of them into the cluster's record before it creates it, and removes only what is in
-// that record.
+// and releases them. Each of these is written into the cluster's record before it is created. Only what is in the
+// record is removed.
 package host
 
 import (

@@ -1,5 +1,6 @@
-// Package launch starts a dev cluster. It reserves names and addresses, writes certificates, starts the supervisor in
-// new namespaces and connects it with the machine. If one of these fails, it removes everything again.
+// Package launch starts a dev cluster. Up reserves names and addresses, writes certificates, starts the supervisor in
+// new namespaces and connects the supervisor with the machine. If one of these steps fails, Up removes everything
+// again.
 package launch
 
 import (
@@ -118,8 +119,8 @@ func linkPrograms(s *layout.Spec) error {
 	return nil
 }
 
-// supervisor starts process 1 of the cluster. It waits until it is recorded, and ends by itself if it never is. An attached one ends when
-// its orders pipe closes, which this process holds until its end.
+// supervisor starts process 1 of the cluster. Process 1 waits until it is in the cluster's record, and ends by itself if it never is.
+// Process 1 of an attached cluster ends when the pipe for its orders closes, which the calling process holds until its end.
 func supervisor(rec *layout.Record, attached bool) error {
 	s := &rec.Spec
 	orders, tell, err := os.Pipe()

@@ -32,7 +32,7 @@ type Logind struct {
 
 	mu    sync.Mutex
 	peers map[*peer]bool
-	// locks counts the locks that are held.
+	// locks is the number of locks that are held.
 	locks int
 }
 

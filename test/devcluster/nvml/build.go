@@ -1,6 +1,6 @@
-// Package nvml simulates the NVIDIA driver of a node. It builds a library from C with the machine's compiler, which
-// holdfast-nvml loads in place of NVIDIA's, and runs the server from which the library reads the state of the node's
-// GPUs. A test or a user can make a GPU fail in NVML, in the kernel log and in the device plugin at once.
+// Package nvml simulates the NVIDIA driver of a node. The package builds a library from C with the machine's compiler;
+// holdfast-nvml loads that library in place of NVIDIA's. A server of the package gives the library the state of the
+// node's GPUs. A test or a user can make a GPU fail in NVML, in the kernel log and in the device plugin at once.
 package nvml
 
 import (

@@ -1,5 +1,5 @@
-// Package pki issues the certificate authorities, certificates and kubeconfigs of one dev cluster. They are valid for
-// 30 days.
+// Package pki issues the certificate authorities, certificates and kubeconfigs of one dev cluster. All certificates are
+// valid for 30 days.
 package pki
 
 import (

@@ -1,5 +1,6 @@
-// Package supervise is process 1 of a cluster, in process and network namespaces of its own. It starts the programs of
-// the control plane, the nodes and the router between them as its children. When it dies, the kernel kills all of them.
+// Package supervise is process 1 of a cluster, in process and network namespaces of its own. The supervisor starts the
+// programs of the control plane, the nodes and the router between the nodes as its children. When it dies, the kernel
+// kills all of them.
 package supervise
 
 import (

@@ -1,6 +1,6 @@
 // Package wire creates the network links of a dev cluster: one between the machine and the router's network namespace,
 // and one between the router and each real node. All traffic between two nodes, and between a node and the control
-// plane, passes the router. There one node can be cut off.
+// plane, passes the router. A test can cut off one node at the router.
 package wire
 
 import (

@@ -1,4 +1,4 @@
-"""What the hooks of transformers and Lightning refuse, with the real classes and a fake agent."""
+"""Checks what the hooks for transformers and Lightning refuse, with the real classes and a fake agent."""
 
 import os
 import unittest
