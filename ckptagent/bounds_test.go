@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol/wire"
 )
 
-// full is the state of an agent whose ranks have all ended with a traceback, with the longest possible report.
+// full returns the state of an agent whose ranks have all ended with a traceback. Its report is the longest possible.
 func full(ranks, modules int) State {
 	s, at := New(), time.Unix(1_700_000_000, 0)
 	text := strings.Repeat("x", protocol.MaxText)
@@ -46,8 +46,8 @@ func full(ranks, modules int) State {
 	return s
 }
 
-// TestEveryReportFits: for any number of ranks and any texts. The report has the tracebacks of the ranks that ended first, and as many
-// modules as it counts.
+// TestEveryReportFits: a report stays within its limit for any number of ranks and any texts. It has the tracebacks of the ranks that ended
+// first, and as many modules as its count says.
 func TestEveryReportFits(t *testing.T) {
 	for _, c := range []struct{ ranks, modules, least int }{
 		{1, 10, 10},
@@ -71,7 +71,7 @@ func TestEveryReportFits(t *testing.T) {
 	}
 }
 
-// TestALongNoteStaysText: a message takes no part of a character.
+// TestALongNoteStaysText: a shortened message contains no incomplete character.
 func TestALongNoteStaysText(t *testing.T) {
 	s := New()
 	s.Notes = []string{strings.Repeat("é", noteBytes/2-1) + "xé"}

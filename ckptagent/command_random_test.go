@@ -12,22 +12,22 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-// container is a container without a launcher around the core: what init began, what the agent started after it, an agent
-// that dies anywhere.
+// container is a container without a launcher, with the agent's core. It has the process that init started, the processes that the agent
+// started later, and an agent that may die at any point.
 type container struct {
 	t        *testing.T
 	rnd      *rand.Rand
 	state    State
 	stored   []byte
 	now      time.Time
-	procs    map[int]bool // what runs; 1 is what init began
+	procs    map[int]bool // running processes; 1 is the one that init started
 	nextPID  int
 	command  Command
 	queue    []Event
 	started  map[int64]bool
 	newest   int64
 	returned []int
-	gone     bool // the agent has ended all
+	gone     bool // the agent has ended all processes
 	log      []string
 }
 
@@ -99,7 +99,7 @@ func (w *container) carryOut(f Effect) {
 	}
 }
 
-// end ends a process; its watcher reports that.
+// end ends a process. The watcher of the process reports its end.
 func (w *container) end(pid, code, signal int) {
 	delete(w.procs, pid)
 	if pid == 1 {
@@ -178,8 +178,8 @@ func (w *container) happen() {
 	}
 }
 
-// TestRandomHistoriesOfACommand: no process is started twice or beside another; HALTED and the container's end come after all processes
-// have ended; in the end the container ends, with the ordered code or its own.
+// TestRandomHistoriesOfACommand: no process is started twice or while another one runs. The agent reports HALTED, and the container ends,
+// only after all processes have ended. At last the container ends with the ordered exit code or with its command's own.
 func TestRandomHistoriesOfACommand(t *testing.T) {
 	for seed := range seeds.All(t, uint64(1000)) {
 		w := &container{
@@ -203,7 +203,7 @@ func TestRandomHistoriesOfACommand(t *testing.T) {
 	}
 }
 
-// settle ends commands that were never adopted with 0, and orders the exit of all others.
+// settle ends with code 0 the commands that the agent never adopted, and orders the exit of all others.
 func (w *container) settle() {
 	w.now = w.now.Add(time.Hour)
 	last := protocol.Directive{Generation: w.newest + 1, Order: protocol.OrderExit, ExitCode: 5}

@@ -14,8 +14,8 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-// lateGang is agents and their coordinator, core to core, in a job whose commands start their launchers after the agents' timeout. Messages
-// between agent and coordinator are delayed, each in its order.
+// lateGang has the cores of agents and of their coordinator. The commands of the job start their launchers after the agents' timeout.
+// Messages between an agent and the coordinator are delayed, but stay in order.
 type lateGang struct {
 	t      *testing.T
 	rnd    *rand.Rand
@@ -28,7 +28,7 @@ type lateGang struct {
 	sequence
 }
 
-// latePod is a container: its command lives until the end, and starts a launcher at some time.
+// latePod is a container. Its command runs until the end of the history, and starts a launcher at some time.
 type latePod struct {
 	pod      elastic.Pod
 	agent    ckptagent.State
@@ -36,7 +36,7 @@ type latePod struct {
 	starts   time.Time // the launcher
 	serves   bool      // it runs
 	number   int       // of the launcher
-	done     bool      // there is none after it
+	done     bool      // no other launcher follows
 	answers  []ckptagent.Event
 	up       []protocol.Report
 	down     []protocol.Directive
@@ -80,7 +80,7 @@ func (g *lateGang) take(slot int, e ckptagent.Event) {
 	p.report()
 }
 
-// begin has a new pod in a slot; its launcher starts within two minutes.
+// begin puts a new pod into a slot. Its launcher starts within two minutes.
 func (g *lateGang) begin(slot int) {
 	g.born++
 	p := &latePod{pod: elastic.Pod{UID: fmt.Sprint(g.born), Name: fmt.Sprint("pod-", slot), Created: g.now}, agent: ckptagent.New()}
@@ -88,7 +88,7 @@ func (g *lateGang) begin(slot int) {
 	g.contain(slot)
 }
 
-// contain begins a container of a pod, whose command starts its launcher within two minutes.
+// contain starts a container of a pod. The command in it starts its launcher within two minutes.
 func (g *lateGang) contain(slot int) {
 	p := g.pods[slot]
 	p.command, p.number, p.done = ckptagent.Command{PID: 1, BeganAt: g.now, Timeout: time.Minute}, 1, false
@@ -131,7 +131,7 @@ func (g *lateGang) direct(slot int) {
 	p.down = append(p.down, g.coord.Directive(elastic.Slot(slot), p.pod.UID))
 }
 
-// move lets one thing happen that is due.
+// move plays one event that is due.
 func (g *lateGang) move() {
 	slot := g.rnd.IntN(len(g.pods))
 	p := g.pods[slot]
@@ -166,7 +166,7 @@ func (g *lateGang) move() {
 	}
 }
 
-// die ends an agent; the next one continues from the stored state.
+// die ends an agent. The next agent continues from the stored state.
 func (g *lateGang) die(slot int) {
 	p := g.pods[slot]
 	raw, err := json.Marshal(p.agent.Stored())
@@ -183,7 +183,7 @@ func (g *lateGang) die(slot int) {
 	if p.serves {
 		g.take(slot, ckptagent.Launched{ID: p.id(), Ranks: 2})
 	}
-	if s := p.agent; s.Phase == protocol.StateRunning { // its ranks are found again
+	if s := p.agent; s.Phase == protocol.StateRunning { // the next agent finds its ranks again
 		for local, r := range s.Rank {
 			if r.PID == 0 {
 				p.answers = append(p.answers, ckptagent.Started{Generation: s.Run.Number, Local: local, PID: 100 + local})
@@ -196,7 +196,7 @@ func (g *lateGang) die(slot int) {
 	g.direct(slot)
 }
 
-// lead makes another coordinator lead, with the stored record.
+// lead starts another coordinator, which has the stored record.
 func (g *lateGang) lead() {
 	g.log = append(g.log, "another coordinator leads")
 	g.coord = elastic.New(len(g.pods), 0, g.record)
@@ -207,9 +207,9 @@ func (g *lateGang) lead() {
 	}
 }
 
-// TestLateLaunchers: whenever launchers start, in any order, and whichever process dies meanwhile, no command is ended in its first run and
-// in the end all ranks belong to launchers. That counts as no failure while the coordinator lives. The same holds for a replacement pod
-// once all launchers have started, and for a restarted container, which counts once.
+// TestLateLaunchers: launchers start at any time, in any order, and any process may die meanwhile. No command is ended in its first run,
+// and at last all ranks belong to launchers. As long as the coordinator lives, this counts as no failure. The same holds for a replacement
+// pod after all launchers have started. A restarted container counts as one failure.
 func TestLateLaunchers(t *testing.T) {
 	for seed := range seeds.All(t, uint64(100)) {
 		g := &lateGang{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(0, 0).UTC(), log: []string{fmt.Sprintf("seed %d", seed)}}
@@ -224,7 +224,7 @@ func TestLateLaunchers(t *testing.T) {
 			g.now = g.now.Add(time.Second)
 			g.decide(elastic.Tick{})
 			switch slot := g.rnd.IntN(members); {
-			case second != 140 || lost == 0: // all launchers have come by then
+			case second != 140 || lost == 0: // by then all launchers have started
 			case lost == 1:
 				g.begin(slot)
 			default:

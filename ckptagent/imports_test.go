@@ -11,7 +11,7 @@ func TestImportsSettle(t *testing.T) {
 		name           string
 		count, told    int
 		stepped        bool
-		changed, quiet float64 // the first moment at which it is settled
+		changed, quiet float64 // the first time at which the list is stable
 	}{
 		{"two seconds after the first step", 900, 0, true, 3, 5},
 		{"without a step: ten seconds of running", 900, 0, false, 1, 10},
@@ -38,7 +38,8 @@ func TestImportsSettle(t *testing.T) {
 	}
 }
 
-// TestMemoryOfImports: what a rank has besides, once it has its model, is left out wherever it was seen before.
+// TestMemoryOfImports: Memory estimates what the imports of a rank take. If half of the modules were seen before the model was, Memory does
+// not count the model's memory.
 func TestMemoryOfImports(t *testing.T) {
 	for name, c := range map[string]struct {
 		took []Took

@@ -12,19 +12,19 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-// sequence is the launchers that a gang's commands run one after another; the zero sequence is one launcher that does not end.
+// sequence has the launchers that the commands of a gang run one after another. The zero sequence is one launcher that does not end.
 type sequence struct {
 	launchers int
-	of        map[int64]int          // the launcher that a generation is of
-	ended     map[int64]map[int]bool // slots whose ranks ended well in it
+	of        map[int64]int          // the launcher of each generation
+	ended     map[int64]map[int]bool // slots whose ranks ended well, by launcher
 	over      map[int]bool
 	gone      int // the newest launcher that has returned in some pod
 }
 
-// id names the launcher that a container is at.
+// id names the present launcher of a container.
 func (p *latePod) id() string { return fmt.Sprintf("l%d", p.number) }
 
-// starting takes note of a generation's start and decides how its ranks end.
+// starting records the start of a generation and decides how its ranks end.
 func (g *lateGang) starting(slot int, run protocol.Run) {
 	p := g.pods[slot]
 	if g.launchers == 0 {
@@ -46,7 +46,7 @@ func (g *lateGang) starting(slot int, run protocol.Run) {
 	}
 }
 
-// ends takes note of ranks that ended well.
+// ends records that the ranks of a slot ended well.
 func (g *lateGang) ends(slot int) {
 	s := g.pods[slot].agent
 	if s.Phase != protocol.StateFinished || g.launchers == 0 {
@@ -62,7 +62,7 @@ func (g *lateGang) ends(slot int) {
 	}
 }
 
-// returned ends a launcher: after a while the command continues with its next one.
+// returned ends a launcher. After a while the command starts its next launcher.
 func (g *lateGang) returned(slot, code int) {
 	p := g.pods[slot]
 	if !g.over[p.number] || code != 0 {
@@ -74,8 +74,9 @@ func (g *lateGang) returned(slot, code int) {
 	p.done = p.number > g.launchers
 }
 
-// TestLaunchersOneAfterAnother: whichever process dies, all launchers of the commands are served in turn, each over all pods together and
-// until its ranks have succeeded, and none again after that: also in a replacement pod and a restarted container.
+// TestLaunchersOneAfterAnother: the launchers of all commands are served in turn, each on all pods together and until its ranks have
+// succeeded, and no launcher is served again after that. The same holds when any process dies, in a replacement pod and in a restarted
+// container.
 func TestLaunchersOneAfterAnother(t *testing.T) {
 	replaced := 0
 	for seed := range seeds.All(t, uint64(150)) {

@@ -75,9 +75,9 @@ func (s State) barrierWanted(now time.Time) int64 {
 
 // setBarrier changes the barrier in the arenas, which may be closed while no rank runs.
 func (m *machine) setBarrier(step int64) {
-	told := step == m.s.BarrierStep || m.s.Clean
+	ordered := step == m.s.BarrierStep || m.s.Clean
 	m.s.BarrierStep = step
-	if !told {
+	if !ordered {
 		m.emit(SetBarrier{Step: step})
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// promises must hold after every event, in random histories and in scripts, independent of the golden files.
+// promises are rules that hold after every event, in random histories and in scripts. They do not depend on golden files.
 type promises struct {
 	fail     func(format string, args ...any)
 	started  map[int64]bool
@@ -14,7 +14,7 @@ type promises struct {
 	highest  int64
 }
 
-// effect checks an effect while that many ranks run.
+// effect checks an effect, while that many ranks run.
 func (p *promises) effect(f Effect, running int) {
 	switch f := f.(type) {
 	case Start:
@@ -38,7 +38,7 @@ func (p *promises) effect(f Effect, running int) {
 	}
 }
 
-// state looks at what an event and its effects led to, while so many ranks run.
+// state checks the state after an event and its effects, while that many ranks run.
 func (p *promises) state(s State, running int) {
 	if s.Generation < p.highest {
 		p.fail("generation fell from %d to %d", p.highest, s.Generation)

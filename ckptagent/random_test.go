@@ -13,7 +13,7 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-// world is a pod around the core: processes, arenas, a launcher, an agent that may die at any point.
+// world is a pod around the core: processes, arenas, a launcher, and an agent that may die at any point.
 type world struct {
 	t        *testing.T
 	rnd      *rand.Rand
@@ -22,7 +22,7 @@ type world struct {
 	now      time.Time
 	procs    map[int]int64 // pid to generation
 	nextPID  int
-	queue    []Event // answers of adapters, any order
+	queue    []Event // answers of adapters, in any order
 	promises promises
 	newest   int64 // generation of the newest directive
 	log      []string
@@ -42,7 +42,7 @@ func (w *world) step(e Event) {
 	s, effects := Step(w.state, e, w.now)
 	w.log = append(w.log, fmt.Sprintf("%T%+v -> %s gen %d clean %v %+v", e, e, s.Phase, s.Generation, s.Clean, effects))
 	if d, ok := e.(Directed); ok && d.Directive.Generation < before.Generation {
-		timely, due := Step(before, Tick{}, w.now) // what comes with time alone
+		timely, due := Step(before, Tick{}, w.now) // what the passing of time alone causes
 		old, _ := json.Marshal(timely)
 		now, _ := json.Marshal(s)
 		if string(old) != string(now) || !reflect.DeepEqual(effects, due) {
@@ -52,7 +52,7 @@ func (w *world) step(e Event) {
 	w.state = s
 	w.stored, _ = json.Marshal(s.Stored())
 	for _, f := range effects {
-		if w.rnd.IntN(20) == 0 { // the agent dies before this effect and all that follow
+		if w.rnd.IntN(20) == 0 { // the agent dies before this effect and all later ones
 			w.die()
 			return
 		}
@@ -92,7 +92,7 @@ func (w *world) carryOut(f Effect) {
 	}
 }
 
-// die loses all that is not stored; processes continue, answers under way are lost.
+// die drops what is not stored, and the answers on their way. Processes go on.
 func (w *world) die() {
 	w.log = append(w.log, "the agent dies")
 	w.queue = nil
@@ -170,8 +170,8 @@ func (w *world) happen() {
 	}
 }
 
-// TestRandomHistories plays random histories with an agent that dies anywhere, and checks what the
-// package promises after each event. At the end everything is made quiet: a last order must be met.
+// TestRandomHistories plays random histories with an agent that dies at any point, and checks the promises of the package after each event.
+// At the end no more faults occur, and the agent must carry out the last order.
 func TestRandomHistories(t *testing.T) {
 	for seed := range seeds.All(t, uint64(1500)) {
 		w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(0, 0), procs: map[int]int64{}, state: New()}
@@ -191,8 +191,8 @@ func (w *world) settle() {
 	if w.state.Returned != nil {
 		return
 	}
-	w.step(Contact{Up: true})    // a coordinator sends an order
-	w.now = w.now.Add(time.Hour) // whatever it waits for in vain while it leaves
+	w.step(Contact{Up: true})    // the coordinator is reachable
+	w.now = w.now.Add(time.Hour) // longer than any time for which a terminating agent waits
 	last := protocol.Directive{Generation: w.newest + 1, Order: protocol.OrderHalt}
 	w.newest++
 	for range 200 {

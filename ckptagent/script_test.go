@@ -11,8 +11,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestScripts plays testdata/*.txt: each line is an event, and what stands under it is what Step answers and the report
-// that it leads to.
+// TestScripts plays testdata/*.txt. Each line is an event; below it are the effects that Step returns and the resulting report.
 func TestScripts(t *testing.T) {
 	golden.Scripts(t, "testdata/*.txt", func(t *testing.T, out *strings.Builder) func(string) {
 		now, s := time.Unix(0, 0), New()
@@ -30,7 +29,7 @@ func TestScripts(t *testing.T) {
 					return
 				}
 				if l.ID != s.Launcher {
-					keeps.returned = nil // each has an answer of its own
+					keeps.returned = nil // each script has an answer of its own
 				}
 			}
 			keeps.fail = func(format string, args ...any) {
@@ -42,7 +41,7 @@ func TestScripts(t *testing.T) {
 			case Gone:
 				clear(running)
 			case Resumed:
-				if !e.SameContainer { // nothing that was in the former one
+				if !e.SameContainer { // nothing that was in the earlier container
 					clear(running)
 					keeps.returned = nil
 				}
@@ -207,7 +206,7 @@ func mark(f string) protocol.Mark {
 
 func showMark(m protocol.Mark) string { return fmt.Sprintf("%d/%d", m.Step, m.Generation) }
 
-// steps reads a list of STEP, of the first branch, or BRANCH:STEP.
+// steps reads a list of steps: STEP of the first branch, or BRANCH:STEP.
 func steps(f string) []protocol.Point {
 	var out []protocol.Point
 	for _, v := range strings.Split(f, ",") {
@@ -238,7 +237,7 @@ func showStep(p protocol.Point) string {
 	return fmt.Sprintf("%d:%d", p.Branch, p.Step)
 }
 
-// modules names n of them.
+// modules returns n names of modules.
 func modules(n int) (names []string) {
 	for i := range n {
 		names = append(names, fmt.Sprintf("m%d", i))

@@ -15,8 +15,8 @@ import (
 
 const slotBytes = 100
 
-// slotGang is ranks with the Books of their arenas, and the coordinator's core. Messages between them are delayed, each in its order. No
-// rank ends a step that another has not begun.
+// slotGang has ranks, the Books of their arenas, and the coordinator's core. Messages between them are delayed, but stay in order. No rank
+// ends a step that another rank has not begun.
 type slotGang struct {
 	t     *testing.T
 	seed  uint64
@@ -24,7 +24,7 @@ type slotGang struct {
 	now   time.Time
 	coord *elastic.State
 	ranks []*slotRank
-	// acknowledged is the newest common step that any coordinator named.
+	// acknowledged is the newest common step that any coordinator has sent.
 	acknowledged int64
 }
 
@@ -34,10 +34,10 @@ type slotRank struct {
 	mem    []byte
 	book   *format.Book
 	copied format.Copy // announced and not sealed yet; Step 0: none
-	used   uint64      // the newest grant that was written under
+	used   uint64      // the newest grant that was used for a copy
 	step   int64
-	saving bool // step is to be saved
-	vain   bool // waiting for a slot was of no use
+	saving bool // the step must still be saved
+	vain   bool // the rank has waited for a slot in vain
 	up     []protocol.Report
 	down   []protocol.Directive
 }
@@ -76,7 +76,8 @@ func (r *slotRank) report() protocol.Report {
 		Generation: 1, State: protocol.StateRunning, Rank: []protocol.Rank{k}}
 }
 
-// decide passes an event to the coordinator and checks that every common step it ever named, or a newer one, still exists.
+// decide passes an event to the coordinator. decide checks that every common step that the coordinator ever sent, or a newer one, still
+// exists.
 func (g *slotGang) decide(e elastic.Event) {
 	for _, f := range elastic.Step(g.coord, e, g.now) {
 		switch f := f.(type) {
@@ -106,7 +107,7 @@ func (g *slotGang) check() {
 	}
 }
 
-// train advances a rank: it begins a step, or saves the one it has ended. A patient rank waits for a slot.
+// train lets a rank begin a step, or save the step that it has ended. A patient rank waits for a slot.
 func (g *slotGang) train(r *slotRank, patient bool) {
 	c := r.book.Control
 	switch {
@@ -149,7 +150,7 @@ func (g *slotGang) tell(r *slotRank) {
 	}
 }
 
-// die ends an agent: the next one reads the arena, and messages under way are lost.
+// die ends an agent. The next agent reads the arena; messages on their way are lost.
 func (g *slotGang) die(slot int) {
 	r := g.ranks[slot]
 	book, err := format.Open(r.mem[:format.MetaBytes])
@@ -161,7 +162,7 @@ func (g *slotGang) die(slot int) {
 	r.up, r.down = []protocol.Report{r.report()}, []protocol.Directive{g.coord.Directive(elastic.Slot(slot), r.pod.UID)}
 }
 
-// lead makes another coordinator lead, with the stored record.
+// lead starts another coordinator, which has the stored record.
 func (g *slotGang) lead() {
 	g.coord = elastic.New(len(g.ranks), time.Hour, g.coord.Snapshot())
 	for _, r := range g.ranks {
@@ -169,7 +170,7 @@ func (g *slotGang) lead() {
 	}
 }
 
-// disturb lets anything happen in any order.
+// disturb plays any event, in any order.
 func (g *slotGang) disturb() {
 	slot := g.rnd.IntN(len(g.ranks))
 	r := g.ranks[slot]
@@ -191,7 +192,7 @@ func (g *slotGang) disturb() {
 	g.check()
 }
 
-// settle lets each rank do a step without delays; a rank that waits for a slot gives up once no message is under way.
+// settle lets each rank do a step without delays. A rank that waits for a slot gives up once no message is on its way.
 func (g *slotGang) settle() {
 	for _, patient := range []bool{true, true, true, true, false} {
 		for slot, r := range g.ranks {
@@ -211,8 +212,8 @@ func (g *slotGang) settle() {
 	}
 }
 
-// TestSlots: with two slots or three no common step that the coordinator has named is ever lost, whichever rank skips saves, is late or
-// dies. Once nothing is delayed, saves become common again, whatever each rank holds.
+// TestSlots: with two or three slots, no common step that the coordinator has sent is ever lost, whichever rank skips saves, is late or
+// dies. Once no message is delayed, saves become common again, whatever each rank holds.
 func TestSlots(t *testing.T) {
 	for _, slots := range []uint32{format.MinSlots, format.Slots} {
 		t.Run(fmt.Sprint(slots), func(t *testing.T) {

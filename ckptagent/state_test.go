@@ -11,8 +11,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 )
 
-// TestStoredStateIsReadAndWrittenAsEver: testdata/stored.json has every field that an agent has ever stored under the name that it has
-// today. An agent that is updated reads what the one before it left. A field that is new is added to the file; none is changed.
+// TestStoredStateIsReadAndWrittenAsEver: testdata/stored.json has every field that an agent has ever stored, under its present name. An
+// updated agent reads the state that the previous version stored. A new field is added to the file; no field in it is changed.
 func TestStoredStateIsReadAndWrittenAsEver(t *testing.T) {
 	want, err := os.ReadFile("testdata/stored.json")
 	if err != nil {
@@ -33,7 +33,7 @@ func TestStoredStateIsReadAndWrittenAsEver(t *testing.T) {
 	}
 }
 
-// TestUrgent: a report is sent at once for a new note or module, not for other words or further steps.
+// TestUrgent: a report with a new note or module is sent at once. A changed text or a further step does not make a report urgent.
 func TestUrgent(t *testing.T) {
 	old := protocol.Report{Notes: []string{"a"}, Modules: []string{"m"}, Rank: []protocol.Rank{{Step: 3}}}
 	for name, tt := range map[string]struct {
@@ -56,7 +56,8 @@ func TestUrgent(t *testing.T) {
 	}
 }
 
-// TestSavesAreThoseOfTheRun: they are those in a rank's arena; for the next run's process they are unknown until it reports.
+// TestSavesAreThoseOfTheRun: the counts of saves are those in a rank's arena. For the process of the next run they are unknown until it
+// reports.
 func TestSavesAreThoseOfTheRun(t *testing.T) {
 	s := New()
 	s.Known, s.Clean, s.Ranks, s.Run, s.Rank = true, false, 1, protocol.Run{Number: 2}, []Rank{{}}
@@ -79,7 +80,7 @@ func TestSavesAreThoseOfTheRun(t *testing.T) {
 	}
 }
 
-// TestServes: one launcher at a time, and it again after an agent that died.
+// TestServes: an agent serves one launcher at a time, and serves the same one again after an earlier agent died.
 func TestServes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		launcher, id string
@@ -102,7 +103,7 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// TestGentle: ranks of a terminating pod have the rest of the grace period, less if others wait for them.
+// TestGentle: ranks of a terminating pod have the rest of the grace period to end, or less if other pods wait for them.
 func TestGentle(t *testing.T) {
 	const grace = 60 * time.Second
 	now := time.Unix(1_700_000_000, 0)
@@ -133,7 +134,7 @@ func TestGentle(t *testing.T) {
 	}
 }
 
-// TestAdoptable: a command becomes the rank of its pod when it has run for long enough, and nothing speaks against it.
+// TestAdoptable: a command becomes the rank of its pod after it has run for a minimal time, unless a condition excludes that.
 func TestAdoptable(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	command := State{Durable: Durable{Clean: true, Command: Command{PID: 1, Timeout: time.Second, BeganAt: now.Add(-time.Second)}}}
@@ -164,7 +165,7 @@ func TestAdoptable(t *testing.T) {
 	}
 }
 
-// TestTerminationCode: a whole command's own exit code is returned, unless it was killed.
+// TestTerminationCode: the exit code of a whole command is returned, unless the command was killed.
 func TestTerminationCode(t *testing.T) {
 	exit := func(code, signal int) *protocol.Exit { return &protocol.Exit{Code: code, Signal: signal} }
 	for name, c := range map[string]struct {

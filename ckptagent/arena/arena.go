@@ -1,7 +1,8 @@
 //go:build linux
 
-// Package arena manages the shared memory of the ranks of one pod: it creates and opens the arena files, seals complete copies, and lists
-// sealed steps. Package ckptagent/format decides what may be written when; this package writes each record by one call, in the given order.
+// Package arena manages the shared memory of a pod's ranks: it creates and opens the arena files, seals steps that a
+// rank has copied completely, and lists the sealed steps. Package ckptagent/format decides which record is written
+// when. Package arena writes each record with one call, in the order that ckptagent/format returns.
 package arena
 
 import (
@@ -174,7 +175,7 @@ func (s *Set) each(do func(int, *Arena)) {
 	}
 }
 
-// Poll reads a rank's client page and seals the copy that it announces, if any. It returns the page's content and the sealed steps.
+// Poll reads a rank's client page and seals the copy that it announces, if any. Poll returns the page's content and the sealed steps.
 func (s *Set) Poll(local int, now time.Time) (p Progress, sealed []format.Point) {
 	return s.poll(local, func(a *Arena) Progress { return a.seal(now) })
 }
@@ -233,8 +234,8 @@ func progressOf(c format.Client) Progress {
 // count limits a client's count to the range of reports.
 func count(n uint64) uint32 { return uint32(min(n, math.MaxUint32)) }
 
-// seal seals an announced copy. It computes the checksum without the lock, so that nothing waits for a big slot: the client does not write
-// to a copy after it announced it, and Seal ignores a copy whose grant has ended.
+// seal seals an announced copy. seal computes the checksum without the lock, so that nothing waits for a big slot: the client does not
+// write to a copy after it announced it, and Seal ignores a copy whose grant has ended.
 func (a *Arena) seal(now time.Time) Progress {
 	c, ok := a.client()
 	if !ok {
@@ -325,7 +326,7 @@ func Prune(dir string, ranks int) {
 	}
 }
 
-// SetBarrier makes clients stay in the save of the first step at or above step; 0 releases them. It must be repeated every second.
+// SetBarrier makes clients stay in the save of the first step at or above step; 0 releases them. SetBarrier must be repeated every second.
 func (s *Set) SetBarrier(step int64) {
 	s.each(func(_ int, a *Arena) { a.carryOut(a.book.SetBarrier(step)) })
 }

@@ -39,7 +39,7 @@ func mustOpenOf(t *testing.T, dir string, slots uint32, size uint64, uid string)
 	return s
 }
 
-// client copies as the Python client does: data under the open grant, then the announcement.
+// client copies as the Python client does: it writes data under the open grant, then the announcement.
 type client struct {
 	t    *testing.T
 	file *os.File
@@ -68,7 +68,7 @@ func (c *client) control() format.Control {
 	return control
 }
 
-// save copies one step; false: no slot is granted.
+// save copies one step; false: no slot was granted.
 func (c *client) save(step int64) bool {
 	control := c.control()
 	if control.Slot == format.NoSlot || control.Grant == c.page.Grant {
@@ -119,7 +119,7 @@ func TestSealsWhatIsAnnouncedAndNeverTheCommonStep(t *testing.T) {
 	if c.save(4) {
 		t.Fatal("a slot is granted though nothing is common yet")
 	}
-	s.Levels(2, 2) // step 1 is of no use any more, step 2 is what all hold
+	s.Levels(2, 2) // no rank needs step 1 any more; all ranks hold step 2
 	if !c.save(4) {
 		t.Fatal("no slot after the levels rose")
 	}
@@ -149,7 +149,7 @@ func TestAnotherAgentGoesOn(t *testing.T) {
 	c := attach(t, dir, "rank-0.arena")
 	s.Begin(1, 0, format.Point{})
 	c.save(1)
-	// The agent dies before it has sealed; the next one finds the announcement.
+	// The agent dies before it has sealed the step. The next agent finds the announcement.
 	again := mustOpen(t, dir, stateBytes, "uid")
 	again.Begin(1, 0, format.Point{})
 	sealed(t, again, 0, 1)
@@ -161,7 +161,7 @@ func TestAnotherAgentGoesOn(t *testing.T) {
 	}
 }
 
-// TestDurableRisesWithinAGeneration: the next agent continues with its value, the next generation starts without one.
+// TestDurableRisesWithinAGeneration: the next agent continues with the durable step in the arena. The next generation starts without one.
 func TestDurableRisesWithinAGeneration(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpen(t, dir, stateBytes, "pod")
@@ -193,7 +193,7 @@ func TestDurableRisesWithinAGeneration(t *testing.T) {
 	want(0)
 }
 
-// TestTwoSlots: an arena of two slots has memory for two, holds the common step and the one after it, and grants no third.
+// TestTwoSlots: an arena of two slots has memory for two steps. It holds the common step and the next one, and grants no third slot.
 func TestTwoSlots(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpenOf(t, dir, format.MinSlots, stateBytes, "uid")
@@ -208,7 +208,7 @@ func TestTwoSlots(t *testing.T) {
 		}
 		s.Poll(0, now)
 	}
-	s = mustOpenOf(t, dir, format.MinSlots, stateBytes, "uid") // the next agent takes it over
+	s = mustOpenOf(t, dir, format.MinSlots, stateBytes, "uid") // the next agent opens the arena
 	s.Levels(1, 1)
 	if c.save(3) {
 		t.Fatal("the common step's slot was granted")
@@ -244,8 +244,8 @@ func TestInventoryDropsWhatDoesNotVerify(t *testing.T) {
 	}
 }
 
-// TestInventoryDropsWhatIsGivenUp: a generation that ran elsewhere alone takes the steps above its restore
-// point with it; one that ran here has done so when it began, and what it sealed stays.
+// TestInventoryDropsWhatIsGivenUp: a generation may have run only on other pods. Then the inventory drops the steps above its restore
+// point. A generation that ran here dropped these steps when it began, and what it sealed stays.
 func TestInventoryDropsWhatIsGivenUp(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpen(t, dir, stateBytes, "uid")
@@ -288,7 +288,7 @@ func TestOpenMakesAnewWhatIsOfNoUse(t *testing.T) {
 			t.Errorf("%s: %v is taken over", name, got)
 		}
 	}
-	mustOpen(t, dir, stateBytes, "uid") // whichever of them was the last
+	mustOpen(t, dir, stateBytes, "uid") // whichever case was the last
 	st, err := os.Stat(filepath.Join(dir, "rank-1.arena"))
 	if err != nil || st.Size() != int64(format.FileSize(stateBytes, format.Slots)) {
 		t.Errorf("%v %v", st, err)
@@ -309,8 +309,8 @@ func TestOpenWithoutRoomIsAnError(t *testing.T) {
 	}
 }
 
-// TestChecksumsLeaveTheAgentSmall: where memory is short the kernel kills the process that has most of it mapped, so sealing, verifying
-// and copying a state must not make it the agent's.
+// TestChecksumsLeaveTheAgentSmall: when memory is short the kernel kills the process that has the most of it mapped. So sealing, verifying
+// and copying a state must not leave the state mapped in the agent.
 func TestChecksumsLeaveTheAgentSmall(t *testing.T) {
 	const size = 64 << 20
 	dir := t.TempDir()
@@ -348,7 +348,7 @@ func TestChecksumsLeaveTheAgentSmall(t *testing.T) {
 	}
 }
 
-// mapped is how many bytes of files this process has mapped and touched.
+// mapped returns how many bytes of files this process has mapped and touched.
 func mapped(t *testing.T) int {
 	t.Helper()
 	status, err := os.ReadFile("/proc/self/status")
@@ -367,7 +367,8 @@ func mapped(t *testing.T) int {
 	return sum
 }
 
-// TestReadersShareAnEighthOfTheCores: whatever the ranks of a pod seal at once, training keeps the rest.
+// TestReadersShareAnEighthOfTheCores: however many ranks of a pod seal at once, their readers use an eighth of the cores, and training the
+// rest.
 func TestReadersShareAnEighthOfTheCores(t *testing.T) {
 	for _, c := range []struct{ cores, ranks, want int }{
 		{1, 1, 1},
@@ -387,7 +388,7 @@ func TestReadersShareAnEighthOfTheCores(t *testing.T) {
 	}
 }
 
-// TestChecksumOfALargeSlot: several readers find what one does, wherever in the file the slot lies and however its parts divide it.
+// TestChecksumOfALargeSlot: several readers compute the same checksum as one, wherever in the file the slot is and however it is divided.
 func TestChecksumOfALargeSlot(t *testing.T) {
 	f, err := os.CreateTemp(t.TempDir(), "")
 	if err != nil {
@@ -419,8 +420,7 @@ func TestChecksumOfALargeSlot(t *testing.T) {
 	}
 }
 
-// TestAFileThatBecameShorter: a copy that cannot be read is not sealed, and a sealed slot that cannot be read is dropped; no process is
-// killed.
+// TestAFileThatBecameShorter: a copy that cannot be read is not sealed. A sealed slot that cannot be read is dropped. No process is killed.
 func TestAFileThatBecameShorter(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpen(t, dir, stateBytes, "uid")

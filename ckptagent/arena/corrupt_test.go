@@ -13,8 +13,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestEveryDamagedByteOfAState: a state of the Python client with one byte changed after the seal (in its head, layout, tree, objects,
-// arrays, or gaps) is dropped by the inventory, before any rank restores it. Bytes beyond its length do not count.
+// TestEveryDamagedByteOfAState changes one byte of a sealed state of the Python client, in its head, layout, tree, objects, arrays or gaps.
+// The inventory drops that state before any rank restores it. Bytes beyond the length of the state do not count.
 func TestEveryDamagedByteOfAState(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "rank-1.arena")
@@ -47,7 +47,7 @@ func TestEveryDamagedByteOfAState(t *testing.T) {
 	}
 	slot, _ := book.Find(3)
 	start, length := int(format.DataOffset(slot, h.StateBytes)), int(book.Slot[slot].Length)
-	for _, part := range []int{8, 24, 40} { // layout, tree, objects: each lies within
+	for _, part := range []int{8, 24, 40} { // layout, tree, objects: each is inside the state
 		if end := binary.LittleEndian.Uint64(whole[start+part:]) + binary.LittleEndian.Uint64(whole[start+part+8:]); end > uint64(length) {
 			t.Fatalf("a part ends at %d of %d", end, length)
 		}

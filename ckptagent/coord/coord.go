@@ -1,5 +1,7 @@
-// Package coord is the agent's client of the coordinator. It reconnects for as long as the agent runs, and reads the token again for each
-// connection. It sends the newest report at once after a change and otherwise every second, and returns directives in order.
+// Package coord is the agent's connection to the coordinator. Client.Run reconnects until its context ends or Finish
+// was called, and reads the pod's token again for each connection. The client sends the newest report at once if it is
+// urgent (ckptagent.Urgent), within 10 ms if it is not, and once a second in any case. The client passes directives of
+// the coordinator to Options.Directed in the order in which they arrive.
 package coord
 
 import (
@@ -172,15 +174,15 @@ func (c *Client) Finish() { close(c.finish) }
 func (c *Client) Run(ctx context.Context) {
 	pause := backoff
 	for ctx.Err() == nil {
-		heard, err := c.converse(ctx)
-		if heard && c.o.Contact != nil {
+		answered, err := c.converse(ctx)
+		if answered && c.o.Contact != nil {
 			c.o.Contact(false)
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-c.finish:
-			if heard {
+			if answered {
 				return
 			}
 		default:
@@ -194,7 +196,7 @@ func (c *Client) Run(ctx context.Context) {
 				c.o.DetachedFromJob()
 			}
 		}
-		if heard {
+		if answered {
 			pause = backoff
 		}
 		if c.o.Disconnected != nil {
@@ -208,8 +210,8 @@ func (c *Client) Run(ctx context.Context) {
 	}
 }
 
-// converse runs one stream; heard is true once the coordinator answered.
-func (c *Client) converse(ctx context.Context) (heard bool, err error) {
+// converse runs one stream; answered is true once the coordinator answered.
+func (c *Client) converse(ctx context.Context) (answered bool, err error) {
 	token, err := os.ReadFile(c.o.TokenFile)
 	if err != nil {
 		return false, fmt.Errorf("reading the token: %w", err)
@@ -248,12 +250,12 @@ func (c *Client) converse(ctx context.Context) (heard bool, err error) {
 		if err != nil {
 			cancel()
 			<-sent
-			return heard, err
+			return answered, err
 		}
-		if !heard && c.o.Contact != nil {
+		if !answered && c.o.Contact != nil {
 			c.o.Contact(true)
 		}
-		heard = true
+		answered = true
 		said := wire.Directive(d)
 		if err := c.trust(said.Authorities); err != nil && c.o.Disconnected != nil {
 			c.o.Disconnected(err)

@@ -89,7 +89,8 @@ func (k *talk) await(t *testing.T, generation int64) protocol.Directive {
 	}
 }
 
-// TestReportsAndDirectivesArrive: unchanged, with the fields that the stream adds; package wire tests each field.
+// TestReportsAndDirectivesArrive: reports and directives arrive unchanged, with the fields that the stream adds. Tests of package wire
+// cover each field.
 func TestReportsAndDirectivesArrive(t *testing.T) {
 	c := coordtest.Start(t)
 	k := dial(t, c)
@@ -107,7 +108,7 @@ func TestReportsAndDirectivesArrive(t *testing.T) {
 	}
 }
 
-// TestReportsAreCounted: a changed report has a higher number, and a report that is sent again on another connection has the same.
+// TestReportsAreCounted: a changed report has a higher number. A report that is sent again on another connection has the same number.
 func TestReportsAreCounted(t *testing.T) {
 	c := coordtest.Start(t)
 	k := dial(t, c)
@@ -131,7 +132,7 @@ func TestAttachesAgainWithTheTokenOfTheDay(t *testing.T) {
 	k := dial(t, c)
 	<-k.lost
 	write(t, k.token, "two")
-	// An attempt that has read the old token may still be on its way, and would be let in with it.
+	// A connection attempt that has read the old token may still be on its way, and would be accepted.
 	eventually.Holds(t, "the new token is shown", func() (bool, any) { shown := c.Tokens(); return slices.Contains(shown, "two"), shown })
 	c.Deny(codes.OK)
 	k.client.Update(protocol.Report{Generation: 3})
@@ -147,7 +148,7 @@ func TestAttachesAgainWithTheTokenOfTheDay(t *testing.T) {
 	}
 }
 
-// TestHearsThatItIsDismissed: of that refusal, and of no other.
+// TestHearsThatItIsDismissed: DetachedFromJob is called for the refusal that says that the pod has left its job, and for no other.
 func TestHearsThatItIsDismissed(t *testing.T) {
 	c := coordtest.Start(t)
 	c.Deny(codes.PermissionDenied)
@@ -182,8 +183,8 @@ func TestFinishDeliversTheLastReport(t *testing.T) {
 	}
 }
 
-// TestTheNextAuthorityIsTrusted: an agent that received the authority continues when it signs, and so does the next agent; one that did not
-// receive it does not.
+// TestTheNextAuthorityIsTrusted: an agent that received the next authority continues when that authority signs, and so does the next agent
+// of the pod. An agent that did not receive it cannot connect.
 func TestTheNextAuthorityIsTrusted(t *testing.T) {
 	c := coordtest.Start(t)
 	promote := c.Announce(t)
@@ -214,7 +215,7 @@ func TestTheNextAuthorityIsTrusted(t *testing.T) {
 	}
 }
 
-// TestAuthoritiesThatCouldNotBeKept are kept when they are named again.
+// TestAuthoritiesThatCouldNotBeKept: authorities that could not be stored are stored when the coordinator sends them again.
 func TestAuthoritiesThatCouldNotBeKept(t *testing.T) {
 	c := coordtest.Start(t)
 	folder := filepath.Join(t.TempDir(), "full")
@@ -257,8 +258,8 @@ func TestAuthoritiesThatAreNotTakenOver(t *testing.T) {
 	c.Await(t, "one", "came again", func(r *v1.Report) bool { return r.Generation == 1 })
 }
 
-// TestAddressesAreDialedWhereTheNameLeadsNowhere: as in a pod on its node's network. The first address belongs to a deleted Service; any
-// server must have a certificate for the name.
+// TestAddressesAreDialedWhereTheNameLeadsNowhere: the name does not resolve, as in a pod on its node's network. The first address belongs
+// to a deleted Service. Any server must have a certificate for the name.
 func TestAddressesAreDialedWhereTheNameLeadsNowhere(t *testing.T) {
 	c := coordtest.Start(t)
 	_, port, err := net.SplitHostPort(c.Address())

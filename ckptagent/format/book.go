@@ -179,7 +179,7 @@ func (b *Book) Publish() []Write {
 }
 
 // Levels sets the gang's common step and reclaimBelow and opens a grant if there is none and a slot is free. Both only rise within a
-// generation; lower values are outdated and ignored. It returns nothing if nothing changed.
+// generation; lower values are outdated and ignored. Levels returns nothing if nothing changed.
 func (b *Book) Levels(commonStep, reclaimBelow int64) []Write {
 	c := &b.Control
 	changed := commonStep > c.CommonStep || reclaimBelow > c.ReclaimBelow
@@ -191,8 +191,8 @@ func (b *Book) Levels(commonStep, reclaimBelow int64) []Write {
 	return append(ws, b.publish())
 }
 
-// SetDurable writes for the client the newest step that is complete in storage and recorded. Within a generation it only rises. It returns
-// nothing if nothing changed.
+// SetDurable writes for the client the newest step that is complete in storage and recorded. Within a generation it only rises. SetDurable
+// returns nothing if nothing changed.
 func (b *Book) SetDurable(at Point) []Write {
 	if at.Compare(Point{Branch: b.Control.DurableBranch, Step: b.Control.DurableStep}) <= 0 {
 		return nil
@@ -208,8 +208,8 @@ func (b *Book) SetBarrier(step int64) []Write {
 	return []Write{b.publish()}
 }
 
-// Announced returns the complete copy that a client record announces under the open grant. It ignores an announcement under any other grant
-// and one with impossible values.
+// Announced returns the complete copy that a client record announces under the open grant. Announced ignores an announcement under any
+// other grant and one with impossible values.
 func (b *Book) Announced(c Client) (Copy, bool) {
 	open := b.Control.Slot
 	if open == NoSlot || c.Grant == 0 || c.Grant != b.Control.Grant || c.Slot != open {
@@ -225,8 +225,8 @@ func (b *Book) Announced(c Client) (Copy, bool) {
 	}, true
 }
 
-// Seal seals a copy whose bytes have checksum crc, then opens the next grant if a slot is free. It ignores a copy whose grant is no longer
-// open.
+// Seal seals a copy whose bytes have checksum crc, then opens the next grant if a slot is free. Seal ignores a copy whose grant is no
+// longer open.
 func (b *Book) Seal(c Copy, crc uint32, sealedAt int64) []Write {
 	if c.Slot != b.Control.Slot || c.Grant != b.Control.Grant {
 		return nil

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// points lists what a book holds sealed.
+// points lists the steps that a book holds sealed.
 func (b *Book) points() (out []Point) {
 	for _, s := range b.Slot {
 		if s.State == SlotSealed {
@@ -23,9 +23,9 @@ func TestGivesUp(t *testing.T) {
 		{Point{Branch: 0, Step: 50}, Point{Branch: 0, Step: 50}, false},
 		{Point{Branch: 0, Step: 40}, Point{Branch: 0, Step: 50}, false},
 		{Point{Branch: 0, Step: 51}, Point{Branch: 0, Step: 50}, true},
-		{Point{Branch: 0, Step: 40}, Point{Branch: 1, Step: 60}, true}, // of no use while all hold step 60 of branch 1
+		{Point{Branch: 0, Step: 40}, Point{Branch: 1, Step: 60}, true}, // useless while all ranks hold step 60 of branch 1
 		{Point{Branch: 0, Step: 60}, Point{Branch: 1, Step: 60}, true},
-		{Point{Branch: 1, Step: 40}, Point{Branch: 0, Step: 50}, true}, // a later branch that was itself gone behind
+		{Point{Branch: 1, Step: 40}, Point{Branch: 0, Step: 50}, true}, // a later branch, which was itself rolled back
 		{Point{Branch: 1, Step: 60}, Point{Branch: 1, Step: 60}, false},
 		{Point{Branch: 1, Step: 5}, Point{}, true},
 	} {
@@ -36,7 +36,7 @@ func TestGivesUp(t *testing.T) {
 }
 
 // TestCrashWhileABranchBegins ends the agent at every byte of its writes for the first generation of a branch. In each case the next agent
-// completes them: only the restored point is left once processes may run, and what they seal is of the new branch.
+// completes the writes. Before processes may run, only the restored point is left. What they seal belongs to the new branch.
 func TestCrashWhileABranchBegins(t *testing.T) {
 	restore := Point{Branch: 0, Step: 50}
 	for cut := 0; ; cut++ {
@@ -76,7 +76,7 @@ func TestCrashWhileABranchBegins(t *testing.T) {
 	}
 }
 
-// TestTheBranchOutlivesATornControlPage: the granted slot also has the branch, so that an announced copy is sealed with it.
+// TestTheBranchOutlivesATornControlPage: the header of the granted slot also has the branch, so that an announced copy is sealed with it.
 func TestTheBranchOutlivesATornControlPage(t *testing.T) {
 	mem := make(memory, FileSize(600, Slots))
 	b, ws := Create(Header{StateBytes: 600})
@@ -98,8 +98,8 @@ func TestTheBranchOutlivesATornControlPage(t *testing.T) {
 	}
 }
 
-// TestFillLooksAtTheBranch: a fetched step replaces one of the same number of another branch, and gives up steps that are newer by number
-// or by branch. Older steps stay, in case the fetch fails.
+// TestFillLooksAtTheBranch: a fetched step replaces a step of the same number of another branch. It also gives up steps that are newer by
+// number or by branch. Older steps stay, in case the fetch fails.
 func TestFillLooksAtTheBranch(t *testing.T) {
 	at := func(branch, step, generation int64) Slot {
 		return Slot{Branch: branch, Step: step, Generation: generation}

@@ -8,18 +8,18 @@ import (
 	"testing"
 )
 
-// damages are what becomes of a byte.
+// damages are the values by which a byte is changed.
 var damages = []byte{0x01, 0x03, 0x80, 0xff}
 
-// TestEveryDamagedByteOfTheMetadata: each byte before the data is changed, in arenas of three and two slots and at every point of a save.
-// After a change in the header the arena is re-created. A changed record counts as torn: of a page with two records the older one counts,
-// and a slot is not sealed. Other changes are ignored. No grant is opened twice.
+// TestEveryDamagedByteOfTheMetadata changes each byte before the data, in arenas of three and two slots and at every point of a save. After
+// a change in the header the arena is re-created. A changed record counts as torn: of a page with two records the older one counts, and a
+// slot is not sealed. Other changes have no effect. No grant is opened twice.
 func TestEveryDamagedByteOfTheMetadata(t *testing.T) {
 	for _, slots := range []uint32{Slots, MinSlots} {
 		for name, mem := range goldenArenas(slots) {
-			all := name == "full" // of other points of a save, records alone
+			all := name == "full" // of other points of a save only the records
 			if name == "torn" || name == "barrier" || name == "durable" || !all && slots != Slots {
-				continue // the first three have torn records already
+				continue // the first three already have torn records
 			}
 			was := readAll(t, mem)
 			for at := range MetaBytes {
@@ -41,15 +41,15 @@ func TestEveryDamagedByteOfTheMetadata(t *testing.T) {
 	}
 }
 
-// readings is what is read from an arena.
+// readings has what is read from an arena.
 type readings struct {
 	book     *Book
-	older    []Control // what may stand where the newest control record is torn
+	older    []Control // what may be read if the newest control record is torn
 	client   Client
 	clients  []Client
 	copied   Copy
 	isCopied bool
-	grant    uint64 // the highest that any client has seen
+	grant    uint64 // the highest grant that any client has seen
 }
 
 func readAll(t *testing.T, mem []byte) readings {
@@ -111,18 +111,18 @@ func (was readings) compare(mem []byte, at int) error {
 	return nil
 }
 
-// openAgain: a slot that the newest control record alone names is empty where that record is torn.
+// openAgain reports whether a slot that only the newest control record names is empty because that record is torn.
 func (was readings) openAgain(s Slot, i int) bool {
 	return was.book.Slot[i].State == SlotGranted && s.State == SlotEmpty
 }
 
-// sameLevels: equal records of the agent, except the grant, which the slot headers decide.
+// sameLevels reports whether two records of the agent are equal except for the grant, which the slot headers decide.
 func sameLevels(a, b Control) bool {
 	a.Slot, a.Grant, b.Slot, b.Grant = 0, 0, 0, 0
 	return a == b
 }
 
-// TestEveryDamagedByteOfARankFile: the header is refused, or reads as it was where the byte is none of its record's.
+// TestEveryDamagedByteOfARankFile: the header is refused, or, if the byte belongs to no record, reads unchanged.
 func TestEveryDamagedByteOfARankFile(t *testing.T) {
 	whole := RankFile{Rank: 3, WorldSize: 8, Step: 120, Generation: 5, Length: 1 << 33, Checksum: 0xdeadbeef}.Encode()
 	was, err := DecodeRankFile(whole)

@@ -7,23 +7,22 @@ import (
 	"testing"
 )
 
-// The tests of this file walk the crash table of docs/formats/checkpoint.md: they cut agent, client or
-// both at every write, and within it, then let the survivors go on, recover and train on. After each cut
-// they ask what the table promises: what reads as sealed is whole, and the newest step that all ranks
-// held sealed is still held by all.
+// The tests of this file check the crash table of docs/formats/checkpoint.md. They end agent, client or both before, within and after every
+// write. Then the survivors continue, recover and train on. After each crash two things must hold: a step that reads as sealed is complete,
+// and the newest step that all ranks held sealed is still held by all.
 
 const crashStateBytes = 600
 
-// actor is one process: after its death its writes no longer reach memory.
+// actor is one process. After its death its writes do not reach memory.
 type actor struct {
 	name string
 	dead bool
 }
 
-// cut is the write of an actor at which it dies, and how much of that write is done.
+// cut is the write at which an actor dies, and how much of that write reaches memory.
 type cut struct {
 	victims []string // names of actors; all die together
-	write   int      // counted over the victims' writes
+	write   int      // counted over the writes of the victims
 	bytes   func(n int) int
 	seen    int
 }
@@ -57,13 +56,13 @@ type crashWorld struct {
 	// commonStep is the newest step that all ranks ever held sealed at one time.
 	commonStep   int64
 	reclaimBelow int64
-	// history is the trace of a failure.
+	// history has the events, for the message of a failure.
 	history []string
-	// broken is the rule that does not hold, by which the walk shows that it would notice.
+	// broken is a rule that the test breaks, to show that the walk detects that.
 	broken rule
 }
 
-// rule is one of what the crash table rests on.
+// rule is one of the rules on which the crash table relies.
 type rule string
 
 const (
@@ -82,7 +81,7 @@ func newCrashWorld(t *testing.T, ranks int, c *cut) *crashWorld {
 		w.ranks = append(w.ranks, r)
 		var ws []Write
 		r.book, ws = Create(Header{LocalRank: uint32(i), StateBytes: crashStateBytes, PodUID: "pod"})
-		for _, x := range ws { // the file is not in use yet: an agent that dies here creates a new one
+		for _, x := range ws { // the file is not in use yet: after a crash here the next agent creates a new one
 			copy(r.mem[x.Offset:], x.Bytes)
 		}
 		r.carryOut(r.book.Begin(w.generation, 0, Point{}))
@@ -94,7 +93,7 @@ func (w *crashWorld) note(format string, args ...any) {
 	w.history = append(w.history, fmt.Sprintf(format, args...))
 }
 
-// store is the only way to memory; the cut happens here.
+// store is the only way to write memory. Crashes happen here.
 func (r *crashRank) store(a *actor, off int64, b []byte) {
 	if a.dead {
 		return
@@ -122,7 +121,7 @@ func (r *crashRank) carryOut(ws []Write) {
 	}
 }
 
-// pattern is the state of a rank at a step of a generation; each byte depends on all three.
+// pattern returns the state of a rank at a step of a generation. Each byte depends on all three.
 func pattern(rank int, generation, step int64, n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -133,7 +132,7 @@ func pattern(rank int, generation, step int64, n int) []byte {
 	return b
 }
 
-// save is what the client does: copy, then announce. Without a grant it skips.
+// save does what the client does: copy, then announce. Without a grant it skips the save.
 func (r *crashRank) save() {
 	if r.client.dead {
 		return
@@ -167,7 +166,7 @@ func (r *crashRank) save() {
 	r.w.note("client%d saved step %d in slot %d", r.rank, r.step, c.Slot)
 }
 
-// sealPending is what the agent does when it looks at the client page.
+// sealPending does what the agent does when it reads the client page.
 func (r *crashRank) sealPending() {
 	if r.agent.dead {
 		return
@@ -186,12 +185,12 @@ func (r *crashRank) sealPending() {
 	}
 }
 
-// sync is the coordinator's round: levels from the inventories of living agents, and back to them.
+// sync does what the coordinator does: it computes the levels from the inventories of living agents, and sends them back.
 func (w *crashWorld) sync() {
 	var inventories [][]int64
 	for _, r := range w.ranks {
 		if r.agent.dead {
-			return // nothing newer becomes common while an agent is away
+			return // no newer step becomes common while an agent is down
 		}
 		inventories = append(inventories, r.book.Sealed())
 	}
@@ -225,7 +224,7 @@ func (w *crashWorld) restartAgents() {
 	}
 }
 
-// recover ends the generation and starts the next one from the newest common step.
+// recover ends the generation, and starts the next one from the newest common step.
 func (w *crashWorld) recover() {
 	for _, r := range w.ranks {
 		r.client.dead = true
@@ -263,7 +262,7 @@ func (w *crashWorld) recover() {
 	w.check()
 }
 
-// check reads memory as a stranger would: sealed means whole, and the common step is there.
+// check reads memory without knowing the history: each sealed step is complete, and the common step is there.
 func (w *crashWorld) check() {
 	for _, r := range w.ranks {
 		book, err := Open(r.mem[:MetaBytes])
@@ -289,7 +288,7 @@ func (w *crashWorld) check() {
 	}
 }
 
-// noticed is what a walk with a broken rule ends with.
+// noticed is the panic value of a walk that detects a broken rule.
 type noticed string
 
 func (w *crashWorld) fatal(format string, args ...any) {
@@ -303,8 +302,8 @@ func (w *crashWorld) fatal(format string, args ...any) {
 	w.t.Fatalf(format, args...)
 }
 
-// scripts are orders of events: "s0" rank 0 saves, "a0" its agent looks, "c" the coordinator's round,
-// "r" agents that died are started again, "!" recovery.
+// scripts are sequences of events. "s0": rank 0 saves. "a0": the agent of rank 0 reads the client page. "c": the coordinator computes
+// levels. "r": dead agents restart. "!": recovery.
 var crashScripts = map[string]string{
 	"in step":       "s0 a0 s1 a1 c s0 a0 s1 a1 c s0 a0 s1 a1 c s0 a0 s1 a1 c",
 	"one runs far":  "s0 a0 s0 a0 s0 a0 s0 a0 s1 a1 c s0 a0 s1 a1 c s1 a1 c s0 a0 c",
@@ -339,7 +338,7 @@ func TestCrashTable(t *testing.T) {
 	t.Logf("%d cuts", cuts)
 }
 
-// walk cuts every write of every script, and returns how many cuts that were.
+// walk plays every script with a crash at every write, and returns the number of crashes.
 func walk(t *testing.T, broken rule) (cuts int) {
 	t.Helper()
 	victims := [][]string{
@@ -379,7 +378,7 @@ func walk(t *testing.T, broken rule) (cuts int) {
 	return cuts
 }
 
-// TestCrashWithinRecovery cuts agents while they recover from the death of all clients.
+// TestCrashWithinRecovery ends agents while they recover from the death of all clients.
 func TestCrashWithinRecovery(t *testing.T) {
 	for write := 1; ; write++ {
 		c := &cut{victims: []string{"agent0"}, write: write, bytes: func(n int) int { return n / 2 }}
@@ -397,7 +396,7 @@ func TestCrashWithinRecovery(t *testing.T) {
 	}
 }
 
-// TestCrashTableCanFail walks the table with one rule broken at a time, and wants the walk to notice.
+// TestCrashTableCanFail breaks one rule at a time, and checks that the walk detects it.
 func TestCrashTableCanFail(t *testing.T) {
 	for _, broken := range []rule{headersFirst, commonIsKept, dataFirst, checksumsCount} {
 		t.Run(string(broken), func(t *testing.T) {

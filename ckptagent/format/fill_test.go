@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// book makes a book that holds steps, sealed by these generations, in slots 0, 1, 2; generation 0: empty.
+// bookOf returns a book with these steps in slots 0, 1, 2, sealed in these generations; generation 0: the slot is empty.
 func bookOf(commonStep int64, slots ...Slot) *Book {
 	b, _ := Create(Header{StateBytes: 600})
 	b.Control.Generation, b.Control.CommonStep, b.Control.Grant, b.Control.Seq = 5, commonStep, 9, 4
@@ -63,7 +63,7 @@ func TestBring(t *testing.T) {
 	}
 }
 
-// TestAHoleIsOfNoUseOnceAGenerationBegan: a late fetch seals no step that was given up.
+// TestAHoleIsOfNoUseOnceAGenerationBegan: a fetch that completes after a generation began seals no step that the generation gave up.
 func TestAHoleIsOfNoUseOnceAGenerationBegan(t *testing.T) {
 	b := bookOf(0)
 	h, _, _ := b.BeginFill(Point{Step: 7}, 5, 100)
@@ -81,8 +81,8 @@ func TestAHoleIsOfNoUseOnceAGenerationBegan(t *testing.T) {
 	}
 }
 
-// TestCrashWhileASlotIsFilled cuts the agent at every write of a fetch, and within it: the next agent finds
-// the step whole or not at all, and what the fetch did not give up.
+// TestCrashWhileASlotIsFilled ends the agent before and within every write of a fetch. The next agent finds the step complete or not at
+// all, and finds all steps that the fetch did not give up.
 func TestCrashWhileASlotIsFilled(t *testing.T) {
 	data := pattern(0, 5, 7, 300)
 	for _, commonStep := range []int64{0, 1} {

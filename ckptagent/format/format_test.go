@@ -49,7 +49,7 @@ func TestEveryDamagedByteIsSeen(t *testing.T) {
 	}
 }
 
-// TestAnotherGeometryIsAnotherVersion: an arena whose slots lie elsewhere is not read as one of ours.
+// TestAnotherGeometryIsAnotherVersion: an arena whose slots are at other offsets is refused.
 func TestAnotherGeometryIsAnotherVersion(t *testing.T) {
 	h := Header{LocalRank: 1, StateBytes: 600, PodUID: "uid"}
 	for slots, want := range map[uint32]bool{1: false, 2: true, 3: true, 4: false} {
@@ -83,9 +83,9 @@ func TestSlotReusable(t *testing.T) {
 	}{
 		{10, 10, 20, false}, // the common step
 		{10, 20, 20, true},  // below both
-		{20, 10, 20, false}, // reclaimBelow itself may become common
+		{20, 10, 20, false}, // the step reclaimBelow itself may become common
 		{30, 10, 20, false}, // above: may become common
-		{15, 10, 20, true},  // between: some rank is past it without having it
+		{15, 10, 20, true},  // between both: some rank has sealed a newer step without having this one
 		{10, 0, 0, false},   // nothing known
 	} {
 		if got := SlotReusable(c.step, c.commonStep, c.reclaimBelow); got != c.want {
@@ -94,7 +94,7 @@ func TestSlotReusable(t *testing.T) {
 	}
 }
 
-// levelsOf are the gang's levels, by what each rank holds, as the coordinator works them out.
+// levelsOf computes a gang's levels from the steps that each rank holds, as the coordinator does.
 func levelsOf(inventories [][]int64) (commonStep, reclaimBelow int64) {
 	var points [][]Point
 	for _, inventory := range inventories {
@@ -113,8 +113,8 @@ func levelsOf(inventories [][]int64) (commonStep, reclaimBelow int64) {
 	return commonStep, reclaimBelow
 }
 
-// TestStaleLevelsAreSafe: whatever mixture of old levels each agent has, and in whatever order ranks save, the
-// newest step that all ranks hold is never granted away.
+// TestStaleLevelsAreSafe: agents have old levels in any mixture, and ranks save in any order. The newest step that all ranks hold is never
+// overwritten.
 func TestStaleLevelsAreSafe(t *testing.T) {
 	newestSum := int64(0)
 	for seed := range seeds.All(t, uint64(300)) {
@@ -220,7 +220,7 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// memory is an arena's file: what a Book writes is carried out in it.
+// memory is the file of an arena, in which the writes of a Book are carried out.
 type memory []byte
 
 func (m memory) carry(ws []Write) {
@@ -229,7 +229,7 @@ func (m memory) carry(ws []Write) {
 	}
 }
 
-// carryBytes writes the first n bytes of the writes, and returns the total size.
+// carryBytes carries out the first n bytes of the writes, and returns their total size.
 func (m memory) carryBytes(ws []Write, n int) (whole int) {
 	for _, w := range ws {
 		part := min(max(n-whole, 0), len(w.Bytes))
@@ -239,7 +239,7 @@ func (m memory) carryBytes(ws []Write, n int) (whole int) {
 	return whole
 }
 
-// TestReasons: each reason has the words that the page has.
+// TestReasons: the text of each reason is that of docs/formats/checkpoint.md.
 func TestReasons(t *testing.T) {
 	page, err := os.ReadFile("../../docs/formats/checkpoint.md")
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// whole gives every record of an arena's pages the checksum that its bytes have, so that what a fuzzer writes is read.
+// whole sets the checksum of every record of an arena's pages to match its bytes. Otherwise nothing that a fuzzer writes would be read.
 func whole(meta []byte) {
 	for _, at := range []int64{
 		HeaderOffset,
@@ -23,8 +23,8 @@ func whole(meta []byte) {
 	}
 }
 
-// FuzzOpen: an arena with any content is refused, or opened as a Book that keeps its invariants under all operations: at most one slot is
-// granted, sealed and announced data lies within its slot, and reopening the written arena gives the same Book.
+// FuzzOpen: an arena with any content is refused, or opened as a Book that keeps its invariants in all operations. At most one slot is
+// granted, and sealed and announced data lies within its slot. Opening the written arena again gives the same Book.
 func FuzzOpen(f *testing.F) {
 	for _, arenas := range []map[string][]byte{goldenArenas(Slots), goldenArenas(MinSlots)} {
 		for _, mem := range arenas {
@@ -42,7 +42,7 @@ func FuzzOpen(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if b.Header.StateBytes > 1<<50 || b.Control.Grant > 1<<62 || b.Control.Seq > 1<<62 { // of no file, and in no lifetime
+		if b.Header.StateBytes > 1<<50 || b.Control.Grant > 1<<62 || b.Control.Seq > 1<<62 { // values that no real file reaches
 			return
 		}
 		for _, w := range b.Publish() {
@@ -65,7 +65,7 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// do is one operation on a Book, or one record of a client.
+// do carries out one operation on a Book, or writes one record of a client.
 func (b *Book) do(op byte, i int, meta []byte) []Write {
 	client, _ := DecodeClient(meta[ClientOffset : ClientOffset+PageSize])
 	switch op % 7 {
@@ -79,7 +79,7 @@ func (b *Book) do(op byte, i int, meta []byte) []Write {
 		return b.Drop(uint32(i) % b.Header.Slots)
 	case 4:
 		return b.Abandon(b.Control.Generation+1, Point{Branch: b.Control.Branch, Step: int64(op)})
-	case 5: // a client that plays by the rules
+	case 5: // a client that follows the rules
 		client = Client{
 			Generation: b.Control.Generation,
 			Branch:     b.Control.Branch,
@@ -134,7 +134,7 @@ func (b *Book) promises(t *testing.T) {
 	}
 }
 
-// FuzzManifest: a manifest is refused, or comes back from its own bytes the same, and names a step, a generation and ranks.
+// FuzzManifest: a manifest is refused, or its encoding decodes to the same manifest and has a step, a generation and ranks.
 func FuzzManifest(f *testing.F) {
 	f.Add(Manifest{Step: 5, Generation: 2, Ranks: []ManifestRank{{Length: 1, Checksum: 2}, {}}}.Encode())
 	f.Add([]byte(`{"version":1,"step":9223372036854775807,"generation":1,"ranks":[{"length":18446744073709551615,"crc32c":4294967295}]}`))
@@ -156,7 +156,7 @@ func FuzzManifest(f *testing.F) {
 	})
 }
 
-// FuzzRankFile: so is the head of a rank's file.
+// FuzzRankFile: the header of a rank file is refused, or its encoding decodes to the same header.
 func FuzzRankFile(f *testing.F) {
 	f.Add(RankFile{Rank: 1, WorldSize: 2, Step: 3, Generation: 4, Length: 5, Checksum: 6}.Encode()[:rankFileHead], true)
 	f.Add(RankFile{Rank: 3, WorldSize: 2, Step: -1, Generation: -1}.Encode()[:rankFileHead], false)
@@ -177,7 +177,7 @@ func FuzzRankFile(f *testing.F) {
 	})
 }
 
-// FuzzFileName: a name is unknown, or equals the name for its step and rank.
+// FuzzFileName: a file name is unknown, or equals the name for its step and rank.
 func FuzzFileName(f *testing.F) {
 	for _, name := range []string{RankFileName(7, 3), ManifestName(7), ".step-7.rank-3.x.part", "step-7.rank-3.w.part", "step-07.rank-3", "step-7.rank-03", "step--1.manifest.json", "gen-3", "gen-03", "gen--1", "x.part", "step-9223372036854775808.rank-0"} {
 		f.Add(name)

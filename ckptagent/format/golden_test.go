@@ -14,7 +14,7 @@ var update = flag.Bool("update", false, "write the golden arenas anew")
 
 const goldenStateBytes = 600
 
-// golden is what an arena in testdata holds; the Python client's tests read the same files.
+// golden is the content of an arena in testdata. Tests of the Python client read the same files.
 type golden struct {
 	Header  Header
 	Control Control
@@ -23,7 +23,7 @@ type golden struct {
 	Sealed  []int64
 }
 
-// goldenArenas builds every arena by the writes of a Book.
+// goldenArenas builds every arena from the writes of a Book.
 func goldenArenas(slots uint32) map[string][]byte {
 	arenas := map[string][]byte{}
 	mem := make(memory, FileSize(goldenStateBytes, slots))
@@ -139,7 +139,7 @@ func compareGolden(t *testing.T, folder string, arenas map[string][]byte) {
 	}
 }
 
-// TestPythonArena reads an arena that the Python client wrote into, and the directory of its state.
+// TestPythonArena reads an arena in which the Python client has saved, and the layout of the saved state.
 func TestPythonArena(t *testing.T) {
 	mem := read(t, filepath.Join("testdata", "python.arena"))
 	book, err := Open(mem[:MetaBytes])

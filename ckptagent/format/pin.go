@@ -1,6 +1,6 @@
 package format
 
-// Pin prevents the slot that holds step from being granted until Unpin, so that it can be read during training. It returns the slot's
+// Pin prevents the slot that holds step from being granted until Unpin, so that it can be read during training. Pin returns the slot's
 // header. Only one slot can be pinned: with two of three pinned, training could save no more; busy: another one is.
 func (b *Book) Pin(step int64) (slot uint32, s Slot, ok, busy bool) {
 	slot, ok = b.Find(step)

@@ -7,8 +7,8 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-// TestPinnedSlotsAreNeverGranted plays random histories of saves, levels, pins and generations, and checks that no grant names a slot that
-// is being read, and that the other two slots are used in turn.
+// TestPinnedSlotsAreNeverGranted plays random histories of saves, levels, pins and generations. No grant names a slot that is being read,
+// and the other two slots are used in turn.
 func TestPinnedSlotsAreNeverGranted(t *testing.T) {
 	for seed := range seeds.All(t, uint64(300)) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
@@ -18,7 +18,7 @@ func TestPinnedSlotsAreNeverGranted(t *testing.T) {
 		var pinned []uint32
 		for range 200 {
 			switch rnd.IntN(6) {
-			case 0, 1, 2: // a save of all ranks
+			case 0, 1, 2: // all ranks save
 				if b.Control.Slot == NoSlot {
 					break
 				}
@@ -63,7 +63,7 @@ func TestPinnedSlotsAreNeverGranted(t *testing.T) {
 	}
 }
 
-// TestHoldOutlivesTheAgentAndEndsWithTheGeneration reads the page as the next agent and the client do.
+// TestHoldOutlivesTheAgentAndEndsWithTheGeneration reads the control page as the next agent and the client do.
 func TestHoldOutlivesTheAgentAndEndsWithTheGeneration(t *testing.T) {
 	mem := make(memory, FileSize(600, Slots))
 	b, ws := Create(Header{StateBytes: 600})

@@ -10,7 +10,7 @@ const (
 	SlotEmpty SlotState = 0
 	// SlotGranted: the client may be writing; the data is never read.
 	SlotGranted SlotState = 1
-	// SlotSealed: complete if its checksum matches.
+	// SlotSealed: the slot has a complete copy, if the checksum matches.
 	SlotSealed SlotState = 2
 )
 

@@ -60,7 +60,7 @@ func TestRankFileAndManifest(t *testing.T) {
 		}
 	}
 	text := m.Encode()
-	for cut := range len(text) - 1 { // without its last newline it is whole
+	for cut := range len(text) - 1 { // without its last newline the text is still complete
 		if _, err := DecodeManifest(text[:cut]); err == nil {
 			t.Fatalf("%d of %d bytes read as a manifest", cut, len(text))
 		}

@@ -12,8 +12,8 @@ import (
 	"holdfast.dev/holdfast/ckptagent/format"
 )
 
-// TestEveryDamagedByteOfAManifest: it is torn, or speaks of another step, or of other files than there are: a step that is called complete
-// has the manifest that was written.
+// TestEveryDamagedByteOfAManifest changes one byte of a manifest. The manifest is then incomplete, or of another step, or does not match
+// the files. Only a step whose manifest is as it was written is reported as complete.
 func TestEveryDamagedByteOfAManifest(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "train-uid")
 	write(t, dir, 3, 7, 0, 1, 2, 3)

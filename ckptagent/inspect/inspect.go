@@ -1,6 +1,6 @@
-// Package inspect lists the content of storage, as specified in docs/formats/storage.md: which steps there are, how large they are, and
-// which of their files are incomplete and why. It changes nothing, reads nothing outside the given folder, follows no symbolic link, stays
-// within its bounds whatever the folder holds, and reports what it left out.
+// Package inspect lists the steps in a job's storage: their sizes, and which files are incomplete and why.
+// docs/formats/storage.md specifies the files. Look changes nothing, reads nothing outside the given folder and follows
+// no symbolic link. Look reads at most fixed numbers of files and names, and its result says what was left out.
 package inspect
 
 import (

@@ -21,10 +21,10 @@ import (
 	"holdfast.dev/holdfast/ckptagent/store"
 )
 
-// world is how many ranks the steps of these tests have.
+// world is the number of ranks of the steps.
 const world = 4
 
-// data is what a rank saved; of rank 1 it is more than is read at once.
+// data returns what a rank saved. Rank 1 saved more than is read at once.
 func data(step int64, rank int) []byte {
 	n := 1000
 	if rank == 1 {
@@ -33,7 +33,7 @@ func data(step int64, rank int) []byte {
 	return bytes.Repeat([]byte{byte(step), byte(rank), 7}, n)
 }
 
-// of is what files of these ranks have in all.
+// of returns the total size of the files of these ranks.
 func of(ranks ...int) (size int64) {
 	for _, rank := range ranks {
 		size += int64(format.RankFileData + len(data(0, rank)))
@@ -41,13 +41,13 @@ func of(ranks ...int) (size int64) {
 	return size
 }
 
-// write puts a step of some ranks into a job's folder, as agents do; with its manifest where all are there.
+// write writes a step of some ranks into a job's folder, as agents do. If all ranks are there it also writes the manifest.
 func write(t *testing.T, dir string, generation, step int64, ranks ...int) {
 	t.Helper()
 	writeOf(t, dir, 0, generation, step, ranks...)
 }
 
-// writeOf does so for a step of a branch.
+// writeOf does what write does, for a step of a branch.
 func writeOf(t *testing.T, dir string, branch, generation, step int64, ranks ...int) {
 	t.Helper()
 	s := store.New(store.OS{}, dir, "w")
@@ -87,7 +87,7 @@ func change(t *testing.T, name string, how func([]byte) []byte) {
 	}
 }
 
-// look looks into a folder and fails the test where it cannot.
+// lookAt inspects a folder, and fails the test if it cannot.
 func lookAt(t *testing.T, dir string, o Options) Storage {
 	t.Helper()
 	s, err := Look(t.Context(), dir, o)
@@ -97,7 +97,7 @@ func lookAt(t *testing.T, dir string, o Options) Storage {
 	return s
 }
 
-// only is the one step that was found.
+// only returns the one step that was found.
 func only(t *testing.T, s Storage) Step {
 	t.Helper()
 	if len(s.Folders) != 1 || len(s.Folders[0].Steps) != 1 {
@@ -172,7 +172,7 @@ func TestBranches(t *testing.T) {
 	}
 }
 
-// TestEveryDamageIsNamed: the file of rank 1 of a complete step has one fault, which is reported. A fault in the data is reported only with
+// TestEveryDamageIsNamed: in a complete step the file of rank 1 has one fault, which is reported. A fault in the data is reported only with
 // Deep.
 func TestEveryDamageIsNamed(t *testing.T) {
 	other := data(8, 1)
@@ -268,7 +268,7 @@ func TestManifestsThatAreNone(t *testing.T) {
 	}
 }
 
-// TestNothingIsFollowed: links, pipes and folders with Holdfast's names are reported as no files, and their targets are not read.
+// TestNothingIsFollowed: links, pipes and folders with names of Holdfast are reported as not being files, and their targets are not read.
 func TestNothingIsFollowed(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "outside-uid")
 	write(t, outside, 3, 7, 0, 1, 2, 3)
@@ -286,7 +286,7 @@ func TestNothingIsFollowed(t *testing.T) {
 		os.WriteFile(filepath.Join(dir, "gen-5"), nil, 0o600), os.WriteFile(filepath.Join(dir, "notes"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	for _, step := range []string{"step-7.dcp", "step-6.dcp"} { // of a step that is there, and of one that was removed
+	for _, step := range []string{"step-7.dcp", "step-6.dcp"} { // an index of a step that exists, and one of a step that was removed
 		if err := errors.Join(
 			os.Mkdir(filepath.Join(dir, "gen-3", step), 0o755),
 			os.WriteFile(filepath.Join(dir, "gen-3", step, ".metadata"), nil, 0o600),
@@ -337,7 +337,7 @@ func TestBounds(t *testing.T) {
 	}
 	m := format.Manifest{Step: 5000, Generation: 1, Ranks: make([]format.ManifestRank, 100)}
 	err = os.WriteFile(filepath.Join(dir, "gen-1", format.ManifestName(5000)), m.Encode(), 0o600)
-	for rank := uint32(0); rank < 100; rank += 2 { // every second one is there, so that no two in a row are alike
+	for rank := uint32(0); rank < 100; rank += 2 { // every second rank, so that no two files in a row are alike
 		err = errors.Join(err, os.WriteFile(filepath.Join(dir, "gen-1", format.RankFileName(5000, rank)), nil, 0o600))
 	}
 	if err != nil {
@@ -350,7 +350,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestTheNewestIsLookedAtFirst: an old generation's folder that is full does not hide what a newer one has.
+// TestTheNewestIsLookedAtFirst: a full folder of an old generation does not hide the steps of a newer one.
 func TestTheNewestIsLookedAtFirst(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "train-uid")
 	write(t, dir, 10, 7, 0, 1, 2, 3)
@@ -374,7 +374,7 @@ func TestTheNewestIsLookedAtFirst(t *testing.T) {
 	}
 }
 
-// TestWhatIsBeingRemovedIsNoDamage: manifests are removed first, so a step whose manifest has just been removed is superseded.
+// TestWhatIsBeingRemovedIsNoDamage: manifests are removed first. So a step whose manifest was just removed is superseded, not damaged.
 func TestWhatIsBeingRemovedIsNoDamage(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "train-uid")
 	write(t, dir, 3, 7, 0, 1, 2, 3)
@@ -400,7 +400,7 @@ func TestWhatIsBeingRemovedIsNoDamage(t *testing.T) {
 	if got := l.step(root, steps[0]); !got.Removed || got.Complete() {
 		t.Errorf("after: %+v", got)
 	}
-	steps[0].manifest = false // one that never had a manifest
+	steps[0].manifest = false // a step that never had a manifest
 	if got := l.step(root, steps[0]); got.Removed || got.Bad != 0 || got.Good != 3 || got.Has(0) {
 		t.Errorf("without a manifest: %+v", got)
 	}

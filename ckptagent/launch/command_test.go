@@ -65,7 +65,7 @@ func TestIsPythonScript(t *testing.T) {
 	}
 }
 
-// TestPythonModule: the module is a word of its own, the rest of the flag's, or missing; flags before it may take a word.
+// TestPythonModule: the module is a word of its own, or the rest of the word with the flag, or is missing. Flags before it may take a word.
 func TestPythonModule(t *testing.T) {
 	for _, tt := range []struct {
 		argv   []string

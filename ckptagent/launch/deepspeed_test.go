@@ -48,7 +48,7 @@ func TestPlain(t *testing.T) {
 	sh := func(text string) []string { return []string{"bash", "-c", text} }
 	for _, c := range []struct {
 		argv []string
-		want string // words joined by |, commands by lines; Later as ?
+		want string // words joined by |, one command per line; a value that is known only later is "?"
 	}{
 		{[]string{"deepspeed", "t.py"}, "deepspeed|t.py"},
 		{sh("cd /w && deepspeed --num_gpus=$(nproc) 'a b' t.py"), "cd|/w\ndeepspeed|--num_gpus=?|a b|t.py"},

@@ -28,8 +28,8 @@ var deepSpeedLaunchOptions = map[string]bool{
 
 const remedyPods = "without a hostfile this is a separate training on each pod: give --hostfile with all pods of the job, or use torchrun before the script"
 
-// parseDeepSpeed parses the command line of deepspeed.launcher.launch, after its name. It ignores master address and node rank, which the
-// coordinator decides.
+// parseDeepSpeed parses the command line of deepspeed.launcher.launch, after its name. parseDeepSpeed ignores master address and node rank,
+// which the coordinator decides.
 func parseDeepSpeed(python, args []string) (Spec, error) {
 	s := Spec{
 		Python:          python[:1],

@@ -9,11 +9,11 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// words of a fuzzed text: a line each.
+// words returns the words of a fuzzed text: one per line.
 func words(text string) []string { return strings.Split(text, "\n") }
 
-// FuzzParse parses lines as a launcher's command line, PET_*=value before it as variables. An accepted one can be started; a refused one
-// names the flag as it was written, with a reason and a remedy.
+// FuzzParse reads lines as a launcher's command line, and lines PET_*=value before it as variables. An accepted command line can be
+// started. For any other the error names the flag as it was written, with a reason and a remedy.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"torchrun train.py", "torchrun\n--nproc-per-node=2\n--nnodes\n2\ntrain.py\n--lr\n1", "PET_NNODES=2\nPET_TEE=0:3,1:1\ntorchrun\n-mr\n0\npkg", "python3\n-u\n-X\ndev\n-m\ntorch.distributed.run\n--standalone\n--\nt.py\n--",
@@ -48,7 +48,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// started holds what would be started to what an agent does with it.
+// started does with the parsed command line what an agent does.
 func started(t *testing.T, s Spec) {
 	t.Helper()
 	if s.Ranks < 0 || s.Ranks > protocol.MaxRanks || s.Ranks == RanksAuto && s.RanksFrom == "" || s.Nodes < 0 || s.MaxRestarts < 0 ||
@@ -77,8 +77,8 @@ func started(t *testing.T, s Spec) {
 	_ = s.CheckNodes(1)
 }
 
-// FuzzPlain: any shell text is read to its end; the words are made of its letters, and where nothing is quoted or made by the shell each
-// is one of those that spaces and operators part.
+// FuzzPlain: any shell text is parsed to its end. The words consist of its letters. If the text has no quotes and no expansions, its words
+// are those between spaces and operators.
 func FuzzPlain(f *testing.F) {
 	for _, s := range []string{"a && b 'c' \"$d\" $(e) `f` ${g} 2>&1 # h\n\\", "cd /w; exec torchrun --nproc-per-node=$N t.py >log 2>&1 &", "A=1 B='x y' python -m x", "if a; then b; fi", "a \\\n b", "x<<E\ny\nE", "$((1))", "${a", "a $(b (c) d) e"} {
 		f.Add(s)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestLater: unknown values are neither refused nor counted, known ones beside them are.
+// TestLater: values that are known only later are neither refused nor counted. Known values beside them are.
 func TestLater(t *testing.T) {
 	for _, tt := range []struct {
 		argv      string
@@ -26,11 +26,11 @@ func TestLater(t *testing.T) {
 		{argv: "torchrun --event-log-handler=? t.py", ranks: 1},
 		{argv: "torchrun t.py", env: map[string]string{"PET_NPROC_PER_NODE": "?", "PET_NNODES": "?", "PET_STANDALONE": "?"}, from: RanksLater},
 		{argv: "torchrun --nproc-per-node=2 t.py", env: map[string]string{"PET_NPROC_PER_NODE": "?"}, ranks: 2},
-		// The script's own arguments count for nothing, and a script may have any name.
+		// The script's own arguments do not count, and a script may have any name.
 		{argv: "torchrun t.py --nproc-per-node=?", ranks: 1},
 		{argv: "torchrun --nproc-per-node=4 ?", ranks: 4},
 		{argv: "torchrun dir-?.py --x", ranks: 1},
-		// An unknown argument may be any flag, also one with the number of ranks.
+		// An unknown argument may be any flag, also the one with the number of ranks.
 		{argv: "torchrun ? t.py", from: RanksLater},
 		{argv: "torchrun --?=4 t.py", from: RanksLater},
 		{argv: "torchrun --nproc-per-node=4 ? t.py", ranks: 4},

@@ -113,7 +113,7 @@ func TestParseRefuses(t *testing.T) {
 	tests := []struct {
 		argv string
 		env  map[string]string
-		want string // how the message begins; it must also name a remedy
+		want string // beginning of the message, which must also name a remedy
 	}{
 		{"bash -c torchrun", nil, `"bash": is not a launcher`},
 		{"torchrun", nil, "training_script: is missing"},
@@ -166,7 +166,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// TestSpaces: what holds a space is a value or the script, unless it names a flag.
+// TestSpaces: a word with a space is a value or the script, unless it begins with a flag.
 func TestSpaces(t *testing.T) {
 	for _, tt := range []struct {
 		argv []string
@@ -243,7 +243,7 @@ func TestCheckNodes(t *testing.T) {
 	}
 }
 
-// What Python's string.Template makes of the same text, tried with Python 3.11.
+// The expected results are those of Python's string.Template, tried with Python 3.11.
 func TestRankArgs(t *testing.T) {
 	for arg, want := range map[string]string{
 		"--local-rank=${local_rank}": "--local-rank=7", "$local_rank": "7", "$local_rankx": "$local_rankx", "$": "$", "$$": "$", "${x}": "${x}",

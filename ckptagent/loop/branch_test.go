@@ -16,12 +16,12 @@ import (
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 )
 
-// keeper is a saver that skips no step: it waits for a slot until the test has reported the common step.
+// keeper is a script that skips no save: it waits for a slot until the test has reported the common step.
 const keeper = "import holdfast._client\nholdfast._client._SAVE_WAIT = 3600\n" + saver
 
-// TestABranchInMemoryAndStorage is a real rank in a generation of branch 1: what it saves is reported, copied and listed in a manifest as
-// of that branch, and the pod that takes its place, which may hold a step of the same number of the first branch, fetches it and restores
-// it.
+// TestABranchInMemoryAndStorage runs a real rank in a generation of branch 1. The rank's saves are reported, copied and listed in a
+// manifest as steps of that branch. A replacement pod, which may hold a step with the same number of the first branch, fetches and restores
+// the step of branch 1.
 func TestABranchInMemoryAndStorage(t *testing.T) {
 	c, p := savingPod(t)
 	p.File("train.py", keeper)
@@ -52,7 +52,7 @@ func TestABranchInMemoryAndStorage(t *testing.T) {
 	restoreOfBranch(t, c, p, mark)
 }
 
-// checkStored wants file and manifest of a step to be of branch 1.
+// checkStored checks that the file and the manifest of a step are of branch 1.
 func checkStored(t *testing.T, dir string, step int64) {
 	t.Helper()
 	head, err := os.ReadFile(filepath.Join(dir, format.RankFileName(step, 0)))
@@ -71,7 +71,8 @@ func checkStored(t *testing.T, dir string, step int64) {
 	}
 }
 
-// restoreOfBranch has another pod hold the step's number of the first branch, fetch the step of branch 1, and run on from it.
+// restoreOfBranch makes another pod hold the step with the same number of the first branch. The pod fetches the step of branch 1 and
+// continues from it.
 func restoreOfBranch(t *testing.T, c *coordtest.Coordinator, p *proctest.Container, mark *v1.Mark) {
 	t.Helper()
 	next := successor(t, c, p)
@@ -84,7 +85,7 @@ func restoreOfBranch(t *testing.T, c *coordtest.Coordinator, p *proctest.Contain
 		return slices.Contains(r.Rank[0].Sealed, mark.Step)
 	})
 	halt := &v1.Directive{Generation: 2, Order: v1.Order_ORDER_HALT, Fetch: mark,
-		Run: &v1.Generation{Number: 2, WorldSize: 1, RestoreStep: mark.Step - 1}} // another past, of which nothing is left here
+		Run: &v1.Generation{Number: 2, WorldSize: 1, RestoreStep: mark.Step - 1}} // a step of another history, which is not in this pod
 	c.Direct("a", halt)
 	c.Await(t, "a", "has fetched", func(r *v1.Report) bool {
 		return len(r.Rank) == 1 && newest(r) == mark.Step && slices.Contains(r.Rank[0].SealedBranch, 1)

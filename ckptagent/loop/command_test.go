@@ -21,7 +21,7 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// at once: no launcher is waited for.
+// atOnce makes the agent wait for no launcher.
 const atOnce = "0"
 
 func wholePod(t testing.TB, c *coordtest.Coordinator, name string, timeout string) *proctest.Container {
@@ -32,7 +32,7 @@ func wholePod(t testing.TB, c *coordtest.Coordinator, name string, timeout strin
 	return p
 }
 
-// spawner is an ordinary script without Holdfast; its children do the work.
+// spawner is a script without Holdfast whose child processes do the work.
 const spawner = `
 import multiprocessing as mp, os, signal, sys, time
 def child(n):
@@ -49,8 +49,8 @@ if __name__ == "__main__":
     print("ends", flush=True)
 `
 
-// TestWholeCommandIsRestartedOnAllPods: a script that starts its own processes, a pipeline of a shell, and a program that is
-// no Python: one pod's is killed, all begin again, and the containers end with 0.
+// TestWholeCommandIsRestartedOnAllPods: the commands are a script that starts processes, a shell pipeline, and a program that is not
+// Python. The command of one pod is killed, the commands of all pods start again, and the containers end with 0.
 func TestWholeCommandIsRestartedOnAllPods(t *testing.T) {
 	for name, command := range map[string][]string{
 		"spawn":    {"python3", "train.py", "--lr", "3"},
@@ -87,7 +87,7 @@ func TestWholeCommandIsRestartedOnAllPods(t *testing.T) {
 					}
 					return "second begin"
 				})
-				if n := commands(p, "train.py"); name == "spawn" && len(n) > 4 { // it, two children, and what tracks their resources
+				if n := commands(p, "train.py"); name == "spawn" && len(n) > 4 { // the script, two children, and Python's resource tracker
 					t.Errorf("processes of two generations: %v", n)
 				}
 				if name == "binary" {
@@ -115,7 +115,7 @@ func TestWholeCommandIsRestartedOnAllPods(t *testing.T) {
 	}
 }
 
-// commands lists the pod's processes with a word in their command line.
+// commands lists the pod's processes whose command line contains a word.
 func commands(p *proctest.Container, word string) (found []string) {
 	for _, cmd := range p.Processes() {
 		if strings.Contains(cmd, word) || strings.Contains(cmd, "multiprocessing") {
@@ -125,7 +125,7 @@ func commands(p *proctest.Container, word string) (found []string) {
 	return found
 }
 
-// TestWholeCommandFailsForGood: the traceback is reported, and the verdict is the container's exit code.
+// TestWholeCommandFailsForGood: the traceback is reported, and the container ends with the exit code of the verdict.
 func TestWholeCommandFailsForGood(t *testing.T) {
 	c := coordtest.Start(t)
 	p := wholePod(t, c, "a", "60")
@@ -167,8 +167,8 @@ os.write(1, b"ready %s\n" % os.environb.get(b"HOLDFAST_GENERATION", b"-"))
 while True: time.sleep(0.01)
 `
 
-// TestWholeCommandHasItsGrace: a terminating pod sends SIGTERM to the command once, in its first run and in its second. The container ends
-// with the command's exit code, unless the agent is ordered to exit before because another pod replaces it.
+// TestWholeCommandHasItsGrace: the agent of a terminating pod sends SIGTERM to the command once, in its first and in a later run. The
+// container ends with the command's exit code, unless the agent is ordered to exit before that because another pod replaces its pod.
 func TestWholeCommandHasItsGrace(t *testing.T) {
 	for _, second := range []bool{false, true} {
 		t.Run(strconv.FormatBool(second), func(t *testing.T) {
@@ -225,13 +225,13 @@ func TestAgentOfAWholeCommandDies(t *testing.T) {
 		t.Fatalf("not taken over: %v", r)
 	}
 	kill(t, p.AgentPID(), syscall.SIGKILL)
-	kill(t, int(second.Rank[0].Pid), syscall.SIGUSR1) // it ends well while there is no agent
+	kill(t, int(second.Rank[0].Pid), syscall.SIGUSR1) // the command ends well while no agent runs
 	if code := p.Wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }
 
-// runAnew is a pod whose command, which prints a line when it begins, was adopted and is in its second run.
+// runAnew returns a pod whose command was adopted and is in its second run. The command prints a line when it starts.
 func runAnew(t *testing.T, command ...string) (*coordtest.Coordinator, *proctest.Container) {
 	t.Helper()
 	c := coordtest.Start(t)
@@ -248,7 +248,8 @@ func runAnew(t *testing.T, command ...string) (*coordtest.Coordinator, *proctest
 	return c, p
 }
 
-// TestLaterRunsHaveTheSameEnvironment as the first one, which init started, except the variables of the generation.
+// TestLaterRunsHaveTheSameEnvironment: later runs of a command have the environment of the run that init started, except the variables of
+// the generation.
 func TestLaterRunsHaveTheSameEnvironment(t *testing.T) {
 	_, p := runAnew(t, "sh", "-c", "echo $(env | sort | tr '\n' ' '); while :; do sleep 0.01; done")
 	lines := p.Out.Lines(t, 2)
@@ -271,8 +272,8 @@ func TestSignalsReachTheLaterRun(t *testing.T) {
 	p.Out.Await(t, "got USR1 in 1")
 }
 
-// TestInitDiesWhileACommandEnds: the agent ends with it. What runs beside it below the reaper that it has then, as other containers of a
-// pod with one process namespace do, is none of its business.
+// TestInitDiesWhileACommandEnds: when init dies, the agent dies too. In a pod with one process namespace the processes of other containers
+// have the same reaper then. The agent does not end them.
 func TestInitDiesWhileACommandEnds(t *testing.T) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)
@@ -291,7 +292,7 @@ func TestInitDiesWhileACommandEnds(t *testing.T) {
 	p.Out.Lines(t, 1)
 	agent := p.AgentPID()
 	kill(t, p.Init.Process.Pid, syscall.SIGTERM)
-	p.Out.Await(t, "asked") // now the agent waits for the end of the command's grace period
+	p.Out.Await(t, "asked") // the agent waits for the end of the command's grace period
 	kill(t, p.Init.Process.Pid, syscall.SIGKILL)
 	var status unix.WaitStatus
 	eventually.Holds(t, "the end of the agent, which is this process's child by then", func() (bool, any) {
@@ -306,12 +307,13 @@ func TestInitDiesWhileACommandEnds(t *testing.T) {
 	}
 }
 
-// TestAgentDiesBeforeItStartsACommand: the next agent starts it, and no rank counts as lost.
+// TestAgentDiesBeforeItStartsACommand: the next agent starts the command, and no rank counts as lost.
 func TestAgentDiesBeforeItStartsACommand(t *testing.T) {
 	c, p := runAnew(t, "sh", "-c", "echo begins; while [ ! -e finish ]; do sleep 0.01; done")
 	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_HALT})
 	c.Await(t, "a", "has halted", func(r *v1.Report) bool { return r.State == v1.State_STATE_HALTED })
-	kill(t, p.Init.Process.Pid, syscall.SIGSTOP) // it starts no agent until the state is that of one that took generation 2
+	// init starts no agent until the stored state is that of an agent that has accepted generation 2
+	kill(t, p.Init.Process.Pid, syscall.SIGSTOP)
 	kill(t, p.AgentPID(), syscall.SIGKILL)
 	file := p.Root + "/run/agent.json"
 	var left map[string]any
@@ -341,7 +343,7 @@ func TestAgentDiesBeforeItStartsACommand(t *testing.T) {
 		t.Errorf("report %v", r)
 	}
 	c.Direct("a", &v1.Directive{Generation: 2, Order: v1.Order_ORDER_EXIT})
-	if code := p.Wait(); code != 0 { // after which all is read that the container wrote
+	if code := p.Wait(); code != 0 { // Wait returns after all output of the container was read
 		t.Errorf("exit code %d", code)
 	}
 	if n := strings.Count(p.Out.String(), "begins"); n != 3 {
@@ -349,7 +351,7 @@ func TestAgentDiesBeforeItStartsACommand(t *testing.T) {
 	}
 }
 
-// TestCommandEndsWhileThereIsNoAgent: it is adopted by the next one.
+// TestCommandEndsWhileThereIsNoAgent: a command ends while no agent runs. The next agent adopts its end.
 func TestCommandEndsWhileThereIsNoAgent(t *testing.T) {
 	c := coordtest.Start(t)
 	p := wholePod(t, c, "a", "600")
@@ -367,7 +369,8 @@ func TestCommandEndsWhileThereIsNoAgent(t *testing.T) {
 	}
 }
 
-// TestExitCodeThatCannotBeLeft: the container does not end with the code of the command's first run instead.
+// TestExitCodeThatCannotBeLeft: if the agent cannot write the exit code, the container does not end with the code of the command's first
+// run instead.
 func TestExitCodeThatCannotBeLeft(t *testing.T) {
 	for blocked, said := range map[string]string{"agent.json": "storing the agent's state", "code": "leaving the container's exit code"} {
 		t.Run(blocked, func(t *testing.T) {
@@ -396,7 +399,8 @@ func TestExitCodeThatCannotBeLeft(t *testing.T) {
 	}
 }
 
-// TestLateLauncher: it is served during the command's first run, on all pods of the gang, and later refused with the remedy.
+// TestLateLauncher: a launcher that starts late is served during the command's first run, on all pods of the gang. After that run it is
+// refused with the remedy.
 func TestLateLauncher(t *testing.T) {
 	late := func(t *testing.T, c *coordtest.Coordinator, name string) *proctest.Container {
 		p := wholePod(t, c, name, atOnce)
@@ -435,7 +439,7 @@ func TestLateLauncher(t *testing.T) {
 		pods[0].File("prepared", "")
 		c.Await(t, "a", "has a launcher", func(r *v1.Report) bool { return !r.WholeCommand && r.Ranks == 2 })
 		c.Await(t, "b", "is released", func(r *v1.Report) bool { return !r.WholeCommand && r.State == v1.State_STATE_HALTED })
-		kill(t, pods[1].AgentPID(), syscall.SIGKILL) // the next one takes it for no rank either
+		kill(t, pods[1].AgentPID(), syscall.SIGKILL) // the next agent does not take the command for a rank either
 		c.Await(t, "b", "comes from a new agent", func(r *v1.Report) bool { return r.Incarnation == 2 && !r.WholeCommand })
 		pods[1].File("prepared", "")
 		for _, p := range pods {
@@ -477,9 +481,9 @@ func TestLateLauncher(t *testing.T) {
 	})
 }
 
-// TestUnprotectedIsSaid: a note shows what a command without a launcher runs, until the launcher starts.
+// TestUnprotectedIsSaid: until a launcher starts, a note says that the command runs without protection.
 func TestUnprotectedIsSaid(t *testing.T) {
-	t.Parallel() // it sleeps for a minute
+	t.Parallel() // the command sleeps for a minute
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
@@ -504,7 +508,8 @@ func TestUnprotectedIsSaid(t *testing.T) {
 	}
 }
 
-// TestACopyBecomesItsCommand: kubectl debug --copy-to copies variables and drops the label from which HOLDFAST_GANG comes.
+// TestACopyBecomesItsCommand: kubectl debug --copy-to copies the variables and drops the label from which HOLDFAST_GANG comes. The copied
+// container then runs only its command.
 func TestACopyBecomesItsCommand(t *testing.T) {
 	p := newPod(t, nil, "copy")
 	p.Coordinator("127.0.0.1:1", "")

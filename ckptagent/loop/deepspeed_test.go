@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// runner replaces deepspeed's program: it has the devices, and starts deepspeed.launcher.launch, which is never imported.
+// runner replaces the program deepspeed. It has devices, and starts deepspeed.launcher.launch, which is never imported.
 const runner = `
 import base64, json, os, subprocess, sys
 print("runner", sys.argv[1:], flush=True)
@@ -27,7 +27,7 @@ names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_
 sys.stdout.write(" ".join(["rank"] + sys.argv[1:] + [n + "=" + os.environ.get(n, "none") for n in names]) + "\n")
 `
 
-// deepspeed's runner runs, and the agent starts the ranks of this pod, with deepspeed's arguments and variables.
+// deepspeed's runner starts, and the agent starts the ranks of this pod with deepspeed's arguments and variables.
 func TestDeepSpeedOnTwoPods(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
@@ -48,7 +48,7 @@ func TestDeepSpeedOnTwoPods(t *testing.T) {
 	}
 }
 
-// Without a hostfile each pod would train alone, and by a launcher of its own deepspeed would pass us by.
+// Without a hostfile each pod would train alone. With a launcher of its own deepspeed would not start its ranks by the agent.
 func TestDeepSpeedIsRefused(t *testing.T) {
 	needPython(t)
 	for line, want := range map[string]string{
@@ -63,7 +63,7 @@ func TestDeepSpeedIsRefused(t *testing.T) {
 			p.File("train.py", trained)
 			p.Start("bash", "-c", line+"; echo code $?")
 		}
-		// The pod that is refused first reports why; the other may be halted before it is refused itself.
+		// The pod that is refused first reports the reason. The other pod may be halted before it is refused.
 		eventually.Holds(t, "a pod is refused", func() (bool, any) {
 			a, b := c.Report("a"), c.Report("b")
 			return strings.HasPrefix(a.GetRefused(), want) || strings.HasPrefix(b.GetRefused(), want), fmt.Sprint(a, b)

@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
 )
 
-// seeing is a torch that sees devices, of some kind or of none.
+// seeing is a fake torch that has devices of some kind, or none.
 const seeing = `
 class device:
     @staticmethod
@@ -23,8 +23,8 @@ accelerator = xpu = npu = device
 print("what a backend says on standard output")
 `
 
-// TestDevicesOfTheInterpreter: how many ranks --nproc-per-node=auto and the like mean is what the torch of the interpreter that trains
-// sees, as it is for torchrun. Where that sees none, auto means one rank per processor.
+// TestDevicesOfTheInterpreter: --nproc-per-node=auto and similar values mean the number of devices that torch has in the interpreter that
+// trains, as for torchrun. If torch has no devices, auto means one rank per processor.
 func TestDevicesOfTheInterpreter(t *testing.T) {
 	needPython(t)
 	if found, _ := filepath.Glob("/dev/nvidia[0-9]*"); len(found) > 0 {

@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestWhenTheAgentEnds: not while a launcher may wait for its result, and not before the last report is stored and sent.
+// TestWhenTheAgentEnds: the agent does not end while a launcher may wait for its result, nor before its last report is stored and sent.
 func TestWhenTheAgentEnds(t *testing.T) {
 	exit, returned := &protocol.Exit{}, &ckptagent.Returned{Code: 143}
 	for name, c := range map[string]struct {

@@ -13,7 +13,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// FuzzDatagram: any datagram to the clients' socket changes only the state of the one rank of this generation that it names, and no step
+// FuzzDatagram: a datagram to the clients' socket changes at most the state of the rank of this generation that it names, and no step
 // decreases.
 func FuzzDatagram(f *testing.F) {
 	for _, text := range []string{

@@ -15,7 +15,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 )
 
-// saves trains; at SIGTERM it saves for a number of seconds and exits with 0.
+// saves is a script that trains. At SIGTERM it saves for a number of seconds and exits with 0.
 const saves = `
 import os, signal, sys, time
 asked = []
@@ -28,8 +28,8 @@ open("saved-" + os.environ["RANK"], "w").close()
 os._exit(0)
 `
 
-// TestWhoSavesWhenAskedHasTheGrace: pod a is deleted, and the ranks of both pods save for long at SIGTERM, in each form of command. Both
-// have the terminating pod's grace period.
+// TestWhoSavesWhenAskedHasTheGrace: pod a is deleted, and the ranks of both pods save for a long time at SIGTERM, for each form of command.
+// The ranks of both pods have the grace period of the terminating pod.
 func TestWhoSavesWhenAskedHasTheGrace(t *testing.T) {
 	needPython(t)
 	const seconds = 20
@@ -83,8 +83,8 @@ func TestWhoSavesWhenAskedHasTheGrace(t *testing.T) {
 	}
 }
 
-// ownSharedMemory gives a container processes and shared memory of its own, as containers have them; it returns the folder that is its
-// shared memory.
+// ownSharedMemory gives a container its own process namespace and /dev/shm, as real containers have. ownSharedMemory returns the folder of
+// that shared memory.
 func ownSharedMemory(t *testing.T, p *proctest.Container) string {
 	t.Helper()
 	shm := filepath.Join(p.Dir, "shm")
@@ -109,8 +109,8 @@ func namesIn(folder string) string {
 	return fmt.Sprint(names, err)
 }
 
-// TestWhatARankLeavesInSharedMemory: a cache of a fixed name, semaphores and the segments of a loader's workers, made in each generation by
-// a pod whose ranks are killed one after the other; what lay there before stays.
+// TestWhatARankLeavesInSharedMemory: the killed ranks of each generation leave a cache with a fixed name, semaphores, and segments of a
+// loader's workers. The agent removes these. Files that were there before stay.
 func TestWhatARankLeavesInSharedMemory(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
@@ -163,8 +163,8 @@ time.sleep(1000)
 	}
 }
 
-// TestAPathOfTheUsersOwn: a line that sets PYTHONPATH, or gives the launcher an environment of its own, takes neither the client nor the
-// site hook from ranks.
+// TestAPathOfTheUsersOwn: ranks have the client and the site hook also if the command sets PYTHONPATH or gives the launcher an environment
+// of its own.
 func TestAPathOfTheUsersOwn(t *testing.T) {
 	needPython(t)
 	for name, before := range map[string]string{

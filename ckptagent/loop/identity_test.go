@@ -16,7 +16,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
 )
 
-// who prints the kernel's view of its process: user, privileges, scheduling.
+// who is a script that prints what the kernel reports about its process: user, privileges, scheduling.
 const who = `
 import os
 lines = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
@@ -24,7 +24,7 @@ print("identity", *(lines[k].split() for k in ("Uid", "Gid", "Groups", "NoNewPri
     os.sched_getscheduler(0), os.nice(0), sorted(os.sched_getaffinity(0)), open("/proc/self/numa_maps").read().split()[1])
 `
 
-// systemPython lies where each user may start it; what stands first on PATH may be in a folder of root's.
+// systemPython can be started by each user. The first interpreter on PATH may be in a folder that only root can read.
 const systemPython = "/usr/bin/python3"
 
 func needRoot(t *testing.T) {
@@ -42,8 +42,8 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// TestRanksRunAsTheirLauncher: what an image's entry point gives up, or takes on, before it runs the launcher is what ranks have, cold and
-// from a standby.
+// TestRanksRunAsTheirLauncher: an image's entry point may drop or gain privileges before it starts the launcher. Ranks have the privileges
+// of the launcher, whether they start cold or in a standby.
 func TestRanksRunAsTheirLauncher(t *testing.T) {
 	needRoot(t)
 	for name, prefix := range map[string]string{
@@ -94,9 +94,8 @@ raise ValueError("the traceback of " + os.environ["RANK"])
 	}
 }
 
-// TestStandbysOfAnotherUser: an agent with no more capabilities than container runtimes leave to root by default, and so without the right
-// to look at other users' processes, believes the standbys of a launcher that runs as another user or group, and starts the next generation
-// from them.
+// TestStandbysOfAnotherUser: the agent has only the capabilities that container runtimes give root by default, so it cannot inspect other
+// users' processes. It accepts the standbys of a launcher that runs as another user or group, and starts the next generation in them.
 func TestStandbysOfAnotherUser(t *testing.T) {
 	needRoot(t)
 	for name, prefix := range map[string]string{
@@ -124,7 +123,8 @@ func TestStandbysOfAnotherUser(t *testing.T) {
 	}
 }
 
-// TestStraysOfAnotherUser are ended as well: their environment is shown to that user alone where the agent has not all rights.
+// TestStraysOfAnotherUser: the agent also ends stray processes of another user. If it lacks rights, only that user can read the environment
+// of these processes.
 func TestStraysOfAnotherUser(t *testing.T) {
 	needRoot(t)
 	c := coordtest.Start(t)
@@ -150,8 +150,8 @@ time.sleep(1000)
 	}
 }
 
-// TestSharedMemoryOfAnotherUser: an agent that may not inspect another user's processes removes what that user's ranks left, but not what
-// another process of that user has open; a restart of the container removes all of it.
+// TestSharedMemoryOfAnotherUser: an agent that cannot inspect another user's processes removes the files that the user's ranks left, except
+// those that another process of the user has open. A restart of the container removes all of them.
 func TestSharedMemoryOfAnotherUser(t *testing.T) {
 	needRoot(t)
 	c := coordtest.Start(t)
@@ -198,8 +198,8 @@ time.sleep(1000)
 	}
 }
 
-// TestOtherUsersCommandNothing: once a launcher is served, a process of another user can start no program by the agent, announce no step,
-// and replace none of the files that init and the agent believe.
+// TestOtherUsersCommandNothing: once a launcher is served, a process of another user cannot start a program through the agent, announce a
+// step, or replace a file that init or the agent trusts.
 func TestOtherUsersCommandNothing(t *testing.T) {
 	needRoot(t)
 	c := coordtest.Start(t)

@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
 )
 
-// sharded trains FSDP2 over tensor parallel on four ranks, saves one step, and writes down what the whole state is.
+// sharded is a script that trains with FSDP2 and tensor parallelism on four ranks, saves one step, and writes the whole state to a file.
 const sharded = `
 import os, time
 import torch, torch.distributed as dist
@@ -48,7 +48,7 @@ os.write(1, b"rank %d is durable\n" % rank)
 time.sleep(600)
 `
 
-// stockReader is a process of its own, which has torch and nothing of ours.
+// stockReader is a script for a process that has torch and no code of Holdfast.
 const stockReader = `
 import importlib.util, sys
 import torch, torch.distributed.checkpoint as dcp
@@ -75,8 +75,8 @@ assert torch.equal(one["model"]["2.weight"], whole["model.2.weight"]) and one["r
 print(len(whole), "tensors are equal")
 `
 
-// TestStockTorchReadsWhatAgentsStored: ranks of torch save through a real agent, which copies the step to storage as the real coordinator
-// has it, and a process without holdfast reads it there.
+// TestStockTorchReadsWhatAgentsStored: ranks save through a real agent, which copies the step to storage as the real coordinator orders it.
+// A process without holdfast reads the step there.
 func TestStockTorchReadsWhatAgentsStored(t *testing.T) {
 	const torchPython = "/opt/holdfast-python/venv/bin/python3"
 	if exec.Command(torchPython, "-c", "import torch").Run() != nil {

@@ -14,7 +14,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 )
 
-// preparing seals steps of its own state, and prints that it ran.
+// preparing is a script that saves steps of its own state and prints that it ran.
 const preparing = `
 import array, os, sys, holdfast
 state = array.array("Q", [7] * 4096)
@@ -28,9 +28,9 @@ for step in range(start + 1, start + 6): ck.save(step)
 with open(os.path.join(sys.argv[1], "prepared-" + os.environ["RANK"]), "a") as f: f.write("%d of %s restart %s\n" % (start, os.environ["WORLD_SIZE"], os.environ["TORCHELASTIC_RESTART_COUNT"]))
 `
 
-// TestLaunchersAfterOneAnother: a command's launchers are served in turn, over all pods together and with different numbers of ranks. A
-// later one restores no step of an earlier one. A killed rank, agent or container costs the same as with one launcher: the container's
-// command begins with its first launcher, which runs no rank again.
+// TestLaunchersAfterOneAnother: the launchers of a command are served in turn, on all pods together, with different numbers of ranks. A
+// launcher restores no step of an earlier one. A killed rank, agent or container costs as much as with one launcher. The command of a
+// restarted container begins with its first launcher, and that launcher starts no rank again.
 func TestLaunchersAfterOneAnother(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)

@@ -1,8 +1,8 @@
 //go:build linux
 
-// Package loop is the agent's main loop: it collects events from processes, arenas, launchers and the coordinator, passes them to
-// ckptagent.Step one at a time, and carries out the effects through adapters. It stores the state before it carries out its effects, and
-// takes no decisions.
+// Package loop is the agent's main loop. The loop collects events from processes, arenas, launchers and the
+// coordinator, and passes them to ckptagent.Step one at a time. The loop stores the resulting state, then carries out
+// the effects. All decisions are made by ckptagent.Step.
 package loop
 
 import (
@@ -108,7 +108,7 @@ type Agent struct {
 	unstored     bool
 	// unstoredWhy is why the state is not stored, for users; told is the last report sent of a stored state.
 	unstoredWhy string
-	told        protocol.Report
+	lastReport  protocol.Report
 	noExitCode  error         // why the container's exit code could not be written; nil: it was, or there is none
 	ready       chan struct{} // closed once the state was first stored
 	signals     chan os.Signal
@@ -277,10 +277,10 @@ func (a *Agent) take(e ckptagent.Event) {
 		}
 	}
 	if !a.unstored {
-		a.told = a.state.Report()
-		a.client.Update(a.told)
-	} else if a.told.Incarnation > 0 { // repeat the last report, marked as final
-		r := a.told
+		a.lastReport = a.state.Report()
+		a.client.Update(a.lastReport)
+	} else if a.lastReport.Incarnation > 0 { // repeat the last report, marked as final
+		r := a.lastReport
 		r.Notes = append(slices.Clip(r.Notes), a.unstoredWhy)
 		a.client.Update(r)
 	}

@@ -48,16 +48,16 @@ func TestInitReturnsTheExitCodeOfTheCommand(t *testing.T) {
 				}
 				p := newPod(t, c, "a")
 				p.Start("bash", "-c", command)
-				if coordinator && want != 0 { // it would be run again, unless that is known to be in vain
+				if coordinator && want != 0 { // the command would run again, unless the coordinator knows that this is in vain
 					r := c.Await(t, "a", "tells of the end", func(r *v1.Report) bool { return r.WholeCommand && r.Rank[0].Exit != nil })
 					c.Direct("a", &v1.Directive{Order: v1.Order_ORDER_EXIT, ExitCode: r.Rank[0].Exit.Code})
 				}
 				got := p.Wait()
 				if !coordinator && command == "kill -9 $$" {
-					want = -1 // the command itself was killed, not a parent that reports it
+					want = -1 // the command was killed itself, not by a parent that reports it
 				}
 				if coordinator && want == 137 {
-					want = 1 // only a container that was killed whole ends so
+					want = 1 // only a container that was killed whole ends with 137
 				}
 				if got != want {
 					t.Errorf("exit code %d, want %d", got, want)
@@ -132,7 +132,7 @@ func TestLauncherAsModule(t *testing.T) {
 	}
 }
 
-// TestRanksInheritWhatTheShellSet: ranks are not the launcher's children, and have its limits all the same.
+// TestRanksInheritWhatTheShellSet: ranks have the launcher's limits, although they are not its children.
 func TestRanksInheritWhatTheShellSet(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
@@ -170,7 +170,7 @@ func TestOrdinaryLimitsStayOrdinary(t *testing.T) {
 	}
 }
 
-// TestNotes: what is off or does not fit has a note with the remedy, and training runs.
+// TestNotes: each setting that is off or does not fit yields a note with the remedy, and training runs.
 func TestNotes(t *testing.T) {
 	needPython(t)
 	for name, tt := range map[string]struct {
@@ -209,7 +209,7 @@ for step in range(1, 1000000):
 	}
 }
 
-// TestNoteOnBlocking: the report has the reason why copies are made inside save, while the client reports it.
+// TestNoteOnBlocking: while a client reports why its copies are made inside save, the agent's report has that reason.
 func TestNoteOnBlocking(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
@@ -325,7 +325,7 @@ func TestHaltEndsStraysToo(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
-	mark := strconv.Itoa(os.Getpid()) // so that only our own are counted
+	mark := strconv.Itoa(os.Getpid()) // so that only processes of this test are counted
 	p.File("train.py", strings.ReplaceAll(`
 import subprocess, time, os
 # in a session of its own; and one that has left its environment but not the session; each with a child
@@ -346,7 +346,7 @@ time.sleep(1000)
 	}
 }
 
-// sleeps counts the strays of TestHaltEndsStraysToo by their argument.
+// sleeps counts the stray processes of TestHaltEndsStraysToo by their argument.
 func sleeps(mark string) (found int) {
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, f := range files {
@@ -374,7 +374,7 @@ func TestAgentDiesAgainAndAgain(t *testing.T) {
 			t.Fatalf("not taken over: %v", r)
 		}
 	}
-	// The launcher has handed itself over again, so that a new generation can start.
+	// The launcher has connected again, so that a new generation can start.
 	kill(t, int(first.Rank[0].Pid), syscall.SIGKILL)
 	second := c.Await(t, "a", "runs generation 2", runs(2, 2))
 	p.Out.Await(t, "rank 0 generation 2", "rank 1 generation 2")
@@ -387,7 +387,8 @@ func TestAgentDiesAgainAndAgain(t *testing.T) {
 	}
 }
 
-// grace is the grace period of terminating pods, in seconds. Nothing replaces them here, so they wait until it is nearly over.
+// grace is the grace period of terminating pods, in seconds. No pod replaces them in these tests, so they wait until the grace period is
+// nearly over.
 const grace = "10"
 
 func TestTermination(t *testing.T) {
@@ -428,7 +429,7 @@ while True: time.sleep(0.01)
 	}
 }
 
-// TestAgentDiesDuringTermination: the next agent completes it, and the container ends.
+// TestAgentDiesDuringTermination: the next agent completes the termination, and the container ends.
 func TestAgentDiesDuringTermination(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
@@ -458,7 +459,7 @@ while True: time.sleep(0.01)
 	}
 }
 
-// TestAgentDiesBeforeItStartsRanks: the next agent starts them, and no rank counts as failed.
+// TestAgentDiesBeforeItStartsRanks: the next agent starts the ranks, and no rank counts as failed.
 func TestAgentDiesBeforeItStartsRanks(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
@@ -466,7 +467,8 @@ func TestAgentDiesBeforeItStartsRanks(t *testing.T) {
 	p.File("train.py", "print('trained')")
 	p.Start("torchrun", "train.py")
 	c.Await(t, "a", "has a launcher", func(r *v1.Report) bool { return r.Ranks == 1 })
-	kill(t, p.Init.Process.Pid, syscall.SIGSTOP) // it starts no agent until the state is such a one's
+	// init starts no agent until the stored state is that of an agent that has accepted the generation
+	kill(t, p.Init.Process.Pid, syscall.SIGSTOP)
 	kill(t, p.AgentPID(), syscall.SIGKILL)
 	file := p.Root + "/run/agent.json"
 	var left map[string]any
@@ -492,7 +494,7 @@ func TestAgentDiesBeforeItStartsRanks(t *testing.T) {
 		t.Errorf("report %v", r)
 	}
 	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_EXIT})
-	if code := p.Wait(); code != 0 { // after which all is read that the container wrote
+	if code := p.Wait(); code != 0 { // Wait returns after all output of the container was read
 		t.Errorf("exit code %d", code)
 	}
 	if n := strings.Count(p.Out.String(), "trained"); n != 1 {
@@ -500,7 +502,7 @@ func TestAgentDiesBeforeItStartsRanks(t *testing.T) {
 	}
 }
 
-// TestAgentStaysWhileTheCommandLeaves: a command that uses its grace once its launcher has returned has the same agent.
+// TestAgentStaysWhileTheCommandLeaves: a command that continues for a while after its launcher has returned keeps the same agent.
 func TestAgentStaysWhileTheCommandLeaves(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
@@ -546,8 +548,8 @@ func TestSecondLauncherIsRefused(t *testing.T) {
 	p.Errs.Await(t, "a launcher runs in this container already, and holdfast runs one at a time")
 }
 
-// TestPipelinesEnd: a reader of the launcher's output sees its end when the launcher has returned, though agent and standbys had the same
-// descriptors.
+// TestPipelinesEnd: a reader of the launcher's output reads end of file when the launcher has returned, although the agent and standbys had
+// the same descriptors.
 func TestPipelinesEnd(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
@@ -571,7 +573,7 @@ func TestPortConflictIsReported(t *testing.T) {
 	p.File("train.py", sleeper)
 	p.Start("torchrun", "train.py")
 	r := c.Await(t, "a", "is ready", func(r *v1.Report) bool { return r.Ranks == 1 && r.Port != 0 })
-	// Only a process that names the port gets it.
+	// Only a process that names the port can listen on it.
 	l, err := net.Listen("tcp", fmt.Sprintf(":%d", r.Port))
 	if err != nil {
 		t.Fatal(err)
@@ -595,8 +597,8 @@ func TestPortConflictIsReported(t *testing.T) {
 	p.Out.Await(t, "generation 2")
 }
 
-// TestOnePortForTwoGangs: rank 0 of both must listen on the same port of one node. The second gang waits until the first is over, and uses
-// that port in its next generation.
+// TestOnePortForTwoGangs: rank 0 of two gangs must listen on the same port of one node. The second gang waits until the first has ended,
+// and uses the port in its next generation.
 func TestOnePortForTwoGangs(t *testing.T) {
 	needPython(t)
 	port, err := proc.OfferPort(proc.Ports{}, 0)
@@ -647,7 +649,8 @@ func TestCoordinatorAway(t *testing.T) {
 	p.Start("torchrun", "train.py")
 	first := c.Await(t, "a", "runs", runs(1, 1))
 	p.Out.Await(t, "generation 1")
-	p.File(filepath.Join(p.Root, "token", "token"), "renewed") // before, as an attempt that has read the old one could be let in with it
+	// first, because a connection attempt that has read the old token could still be accepted
+	p.File(filepath.Join(p.Root, "token", "token"), "renewed")
 	c.Stop()
 	kill(t, int(first.Rank[0].Pid), syscall.SIGUSR1)
 	c.Again(t)

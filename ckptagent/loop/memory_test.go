@@ -20,9 +20,9 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-// trainer counts steps into its state, checks what it restores, and writes what it did to a file of its
-// own; the ranks of a gang go in step by a lock file each, as collectives would make them. It ends so many steps after there is a file
-// that says enough: rank 0 names the last step to all before it begins the present one.
+// trainer is a script that counts steps in its state, checks the state that it restores, and writes its events to a file. Ranks of a gang
+// step together by one lock file each, as with collectives. After the file "enough" exists, rank 0 chooses the last step and sends it to
+// all ranks before it begins the present step.
 const trainer = `
 import array, os, sys, time, holdfast
 rank, world, more = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(sys.argv[2])
@@ -68,8 +68,8 @@ while not os.path.exists(last) or step < int(open(last).read()):
     os.write(log, b"%s step %d %s\n" % (gen.encode(), step, b"saved" if s else b"skipped"))
 `
 
-// TestKillsLoseNothing kills ranks and agents at random times: every step that all ranks had sealed is
-// there in the next generation, or a newer one.
+// TestKillsLoseNothing kills ranks and agents at random times. Every step that all ranks had sealed, or a newer one, is there in the next
+// generation.
 func TestKillsLoseNothing(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
@@ -88,7 +88,7 @@ func TestKillsLoseNothing(t *testing.T) {
 				return r.Generation == generation && r.Timeline.FirstStep != 0 && r.Rank[0].Step > 0
 			})
 		}
-		time.Sleep(time.Duration(rnd.IntN(60)) * time.Millisecond) // not to synchronise: the moment of the kill is what is random
+		time.Sleep(time.Duration(rnd.IntN(60)) * time.Millisecond) // not to synchronise: the kill must come at a random moment
 		p := pods[rnd.IntN(2)]
 		if generation%3 == 0 {
 			kill(t, p.AgentPID(), syscall.SIGKILL)
@@ -109,7 +109,7 @@ func TestKillsLoseNothing(t *testing.T) {
 	if n := d.Restarts(); n != 6 {
 		t.Errorf("%d restarts for 6 kills", n)
 	}
-	// The agent seals and grants as fast as the ranks step: where the machine lets it, hardly a save is skipped.
+	// The agent seals and grants as fast as the ranks step. On a fast machine hardly a save is skipped.
 	fewest := proctest.Stretch
 	for rank := range 4 {
 		log, err := os.ReadFile(filepath.Join(shared, fmt.Sprintf("log-%d", rank)))
@@ -125,8 +125,8 @@ func TestKillsLoseNothing(t *testing.T) {
 	}
 }
 
-// TestContainerComesBack: a restarted container, as with restartPolicy OnFailure, finds what the previous one had sealed, runs nothing of
-// the old generation, and joins the next one.
+// TestContainerComesBack: a restarted container, as with restartPolicy OnFailure, finds the steps that the previous container had sealed.
+// It runs nothing of the old generation, and joins the next one.
 func TestContainerComesBack(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
@@ -165,7 +165,7 @@ func TestContainerComesBack(t *testing.T) {
 	}
 }
 
-// TestSavesAreReported: the counts of saves are reported for each rank. Agents of hack/upgrade-from do not.
+// TestSavesAreReported: agents report the counts of saves for each rank. Agents of the version in hack/upgrade-from do not.
 func TestSavesAreReported(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
@@ -184,7 +184,7 @@ func TestSavesAreReported(t *testing.T) {
 	}
 }
 
-// modest imports some modules that a bare interpreter has not, and waits.
+// modest is a script that imports some modules which a bare interpreter has not imported, and waits.
 const modest = `
 import os, sys, decimal, xml.dom.minidom, holdfast
 ck = holdfast.attach()
@@ -201,7 +201,7 @@ while True:
     time.sleep(0.02)
 `
 
-// TestStandbyBecomesTheRank, repeatedly; test/conformance checks that a rank sees no difference.
+// TestStandbyBecomesTheRank: standbys become ranks several times in a row. test/conformance checks that a rank observes no difference.
 func TestStandbyBecomesTheRank(t *testing.T) {
 	needPython(t)
 	c := coordtest.Start(t)
@@ -226,7 +226,7 @@ func TestStandbyBecomesTheRank(t *testing.T) {
 	kill(t, int(second.Rank[0].Pid), syscall.SIGUSR2)
 	c.Await(t, "a", "runs generation 3", runs(3, 1))
 	p.Errs.Await(t, "ValueError: boom")
-	// The copy that follows another one is there a moment later: no import has to be done again.
+	// The next fork is ready a moment later, because no module is imported again.
 	third := c.Await(t, "a", "has a standby a third time", func(r *v1.Report) bool { return r.Generation == 3 && r.Rank[0].StandbyReady })
 	kill(t, int(third.Rank[0].Pid), syscall.SIGKILL)
 	if fourth := c.Await(t, "a", "runs generation 4", runs(4, 1)); !fourth.Rank[0].FromStandby {
@@ -257,7 +257,8 @@ func TestStandbyThatDiesIsReplaced(t *testing.T) {
 		}
 	}
 	r := c.Await(t, "a", "has standbys", ready(true, true))
-	// There are the source, which is the agent's child, and a fork for each rank that waits; for a moment also the process that forked it.
+	// The processes are the source, which is the agent's child, and one waiting fork per rank. For a moment there is also the process that
+	// forked a standby.
 	ranks := []int{int(r.Rank[0].Pid), int(r.Rank[1].Pid)}
 	_, copies := standbys(p, t, 0, ranks...)
 	kill(t, copies[0], syscall.SIGKILL)
@@ -269,15 +270,15 @@ func TestStandbyThatDiesIsReplaced(t *testing.T) {
 	if r := c.Report("a"); r.Generation != 1 || r.State != v1.State_STATE_RUNNING {
 		t.Errorf("the ranks were hurt: %v", r)
 	}
-	// An agent that dies takes its standbys along; the next one has its own, and no stray is left.
+	// Standbys die with their agent. The next agent has its own standbys, and no stray process is left.
 	kill(t, p.AgentPID(), syscall.SIGKILL)
 	c.Await(t, "a", "has standbys of the next agent", func(r *v1.Report) bool { return r.Incarnation == 2 && ready(true, true)(r) })
 	r = c.Report("a")
 	standbys(p, t, 0, int(r.Rank[0].Pid), int(r.Rank[1].Pid))
 }
 
-// standbys waits until two ranks have one source and waiting forks, none of them the killed one, and no other process: for a moment there
-// is also the process that forked it.
+// standbys waits until two ranks have one source and waiting forks, none of them the killed one, and no other process. For a moment there
+// is also the process that forked a standby.
 func standbys(p *proctest.Container, t *testing.T, killed int, ranks ...int) (sources, copies []int) {
 	t.Helper()
 	eventually.Holds(t, "one source and two copies", func() (bool, any) {
@@ -297,7 +298,7 @@ func standbys(p *proctest.Container, t *testing.T, killed int, ranks ...int) (so
 	return sources, copies
 }
 
-// parent reads which process a process is a child of; 0 where it has ended.
+// parent returns the parent of a process; 0: the process has ended.
 func parent(pid int) int {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -312,7 +313,7 @@ func parent(pid int) int {
 }
 
 // TestReplacedPodStartsItsRanksFromASource: an agent without modules receives those of its gang, imports them once while it waits for its
-// first generation, and reports its own when asked; an unfit source delays no start.
+// first generation, and reports its own list when the coordinator requests it. A source that turns out unusable delays no start.
 func TestReplacedPodStartsItsRanksFromASource(t *testing.T) {
 	needPython(t)
 	const script = `
@@ -345,7 +346,7 @@ time.sleep(1000)
 			c.Direct("a", &v1.Directive{Order: v1.Order_ORDER_WAIT, Modules: names, WantModules: true})
 			p.Start("bash", "-c", fmt.Sprintf("sleep 0.3; exec torchrun --nproc-per-node=%d train.py", tc.ranks))
 			notified := c.Await(t, "a", "has heard of modules and waits", func(r *v1.Report) bool { return int(r.Ranks) == tc.ranks && r.Port != 0 && len(r.Modules) > 0 })
-			if tc.ranks == 1 && tc.standby { // else cold where it has not done half of it
+			if tc.ranks == 1 && tc.standby { // otherwise cold, if the source has not imported half of the modules
 				c.Await(t, "a", "has a standby", func(r *v1.Report) bool { return r.Rank[0].StandbyReady })
 			}
 			if want := names[:3]; notified.ModulesKnown != 4 && notified.ModulesKnown != 3 || !slices.Equal(notified.Modules[:3], want) {

@@ -14,7 +14,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestWhatIsSaidOfStorage: the note has the most certain fault of storage first; no fault, no note.
+// TestWhatIsSaidOfStorage: of several faults of storage the note has the most certain one. Without a fault there is no note.
 func TestWhatIsSaidOfStorage(t *testing.T) {
 	now := time.Now()
 	full := why(fmt.Errorf("copying step 3: %w", syscall.ENOSPC))

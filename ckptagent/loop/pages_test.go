@@ -15,7 +15,8 @@ import (
 	"holdfast.dev/holdfast/ckptagent/proc/proctest"
 )
 
-// asleep runs without the client, imports late, and once more beside a model, collects no garbage and sleeps.
+// asleep is a script without the client. It imports a module late, another one while it has a model, disables garbage collection and
+// sleeps.
 const asleep = `
 import gc, time
 gc.disable()
@@ -66,8 +67,8 @@ func TestStandbysOfAScriptThatTellsNothing(t *testing.T) {
 	p.Out.Lines(t, 4)
 }
 
-// pretended is torch's hook for all optimizers, and stepping an optimizer that counts in its state, from where the run before
-// that wrote it down left off. It begins once a file says so.
+// pretended has torch's hook for all optimizers, and an optimizer that counts its steps in its state. The optimizer continues from the
+// count that an earlier run wrote to a file. It begins once a file exists.
 const pretended = `
 import os, sys, time
 sys.path.insert(0, "lib/site-packages")
@@ -86,7 +87,7 @@ while True:
     os.replace(kept + ".new", kept)
 `
 
-// pretendTorch lays out the script and the part of torch that it uses.
+// pretendTorch writes the script, and the part of torch that the script uses.
 func pretendTorch(t testing.TB, p *proctest.Container) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Join(p.Dir, "lib/site-packages/torch/optim"), 0o755); err != nil {
@@ -133,7 +134,7 @@ func TestOptimizerStepsAreReported(t *testing.T) {
 	c.Await(t, "a", "tells where generation 2 went on", counted(2, 2, 2, func(at *uint64) bool { return at != nil && *at > 5 }))
 }
 
-// TestOptimizerStepsOfAWholeCommand: of the run that init began and of the one that the agent starts.
+// TestOptimizerStepsOfAWholeCommand: steps are counted in the run that init started and in the run that the agent starts.
 func TestOptimizerStepsOfAWholeCommand(t *testing.T) {
 	c := coordtest.Start(t)
 	p := wholePod(t, c, "a", atOnce)

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { proctest.Main(m) }
 
-// newPod is a pod of the coordinator's gang, of none without one.
+// newPod returns a pod of the coordinator's gang; without a coordinator it is in no gang.
 func newPod(t testing.TB, c *coordtest.Coordinator, name string) *proctest.Container {
 	t.Helper()
 	p := proctest.New(t, name)
@@ -27,7 +27,7 @@ func newPod(t testing.TB, c *coordtest.Coordinator, name string) *proctest.Conta
 	return p
 }
 
-// pythonDir is the folder of the interpreter itself, followed by a colon: what stands on PATH may be a wrapper.
+// pythonDir is the folder of the interpreter itself, followed by a colon. The python3 on PATH may be a wrapper.
 var pythonDir = sync.OnceValue(func() string {
 	out, err := exec.Command("python3", "-c", "import os, sys; print(os.path.dirname(sys.executable))").Output()
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestWhatAnOrderRemoves: unrecorded steps below the order's line; without a line, all steps older than the recorded ones.
+// TestWhatAnOrderRemoves: an order with a line removes unrecorded steps below it. An order without a line removes all steps older than the
+// recorded ones.
 func TestWhatAnOrderRemoves(t *testing.T) {
 	mark := func(step int64) protocol.Mark { return protocol.Mark{Step: step, Generation: 1} }
 	for name, c := range map[string]struct {

@@ -11,7 +11,8 @@ import (
 	"holdfast.dev/holdfast/ckptagent/proc"
 )
 
-// TestAnAgentTellsNoModulesThatNoneHasImported: a list that the previous agent only received stays unproven; standbys import it.
+// TestAnAgentTellsNoModulesThatNoneHasImported: if the previous agent only received a list of modules, the agent does not report it.
+// Standbys import the modules of that list.
 func TestAnAgentTellsNoModulesThatNoneHasImported(t *testing.T) {
 	for _, proven := range []bool{false, true} {
 		a := &Agent{standbys: proc.NewStandbys(nil, func(int, bool) {})}

@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestRestartsThatAreKept: the job's limit overrides the launcher's, and ranks receive the effective one.
+// TestRestartsThatAreKept: the job's limit of restarts overrides that of the launcher, and ranks receive the limit in effect.
 func TestRestartsThatAreKept(t *testing.T) {
 	number := func(n int) *int { return &n }
 	for name, c := range map[string]struct {

@@ -9,7 +9,7 @@ import (
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 )
 
-// restorer saves steps in the first generation, and fails in the next one at FAILS.
+// restorer is a script that saves steps in the first generation. In the next generation it fails at the point that FAILS names.
 const restorer = `
 import os, sys, time, holdfast
 fails, again = os.environ["FAILS"], os.environ["HOLDFAST_GENERATION"] == "2"
@@ -30,7 +30,7 @@ for step in range(start + 1, 10**9):
     time.sleep(0.005)
 `
 
-// TestARankThatFailsToRestore: the exit of a real rank reports whether it was bringing its step back, however it ended.
+// TestARankThatFailsToRestore: the exit of a real rank has Restoring exactly if the rank was restoring its step, however it ended.
 func TestARankThatFailsToRestore(t *testing.T) {
 	for fails, want := range map[string]struct {
 		restoring bool
@@ -39,7 +39,7 @@ func TestARankThatFailsToRestore(t *testing.T) {
 	}{
 		"raise": {true, 1, "RestoreError: restoring step "},
 		"quiet": {true, 5, ""},
-		"own":   {false, 6, ""}, // goes on from its own checkpoint, and fails later
+		"own":   {false, 6, ""}, // continues from its own checkpoint, and fails later
 		"after": {false, 6, ""},
 	} {
 		t.Run(fails, func(t *testing.T) {

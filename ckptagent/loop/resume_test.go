@@ -20,8 +20,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// announced leaves the files of an agent that died between a client's announcement and the seal: an arena with two sealed steps, and a
-// third that is copied and has no checksum yet.
+// announced writes the files of an agent that died after a client's announcement and before the seal: an arena with two sealed steps, and a
+// third step that is copied and has no checksum yet.
 func announced(t *testing.T, c Config) {
 	t.Helper()
 	set, err := arena.Open(c.Root.Memory(), 1, c.Slots, c.StateBytes, c.PodUID, time.Now())
@@ -63,8 +63,8 @@ func announced(t *testing.T, c Config) {
 	}
 }
 
-// TestResumesWithoutVerifying: the first report of an agent that replaces a dead one waits for no checksum; another goroutine computes it,
-// and a later report has the step.
+// TestResumesWithoutVerifying: an agent that replaces a dead one does not wait for a checksum before its first report. Another goroutine
+// computes the checksum, and a later report has the step.
 func TestResumesWithoutVerifying(t *testing.T) {
 	coordinator := coordtest.Start(t)
 	c := Config{
@@ -102,7 +102,7 @@ func TestResumesWithoutVerifying(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.resume() // whatever is found aside is taken in by a.loop, which this test is
+	a.resume() // results of other goroutines are handled in a.loop, which this test replaces
 	first := a.state.Report()
 	if len(first.Rank) != 1 || first.Incarnation != 2 || first.Rank[0].Step != 3 ||
 		!slices.Equal(protocol.Steps(first.Rank[0].Sealed), []int64{1, 2}) {
@@ -119,7 +119,7 @@ func TestResumesWithoutVerifying(t *testing.T) {
 	}
 }
 
-// resumed is an agent that takes over from one that left this, and the coordinator that it would talk to.
+// resumed returns an agent that takes over from one that left the state k. Its coordinator does not exist.
 func resumed(t *testing.T, k persisted) *Agent {
 	t.Helper()
 	coordinator := coordtest.Start(t)
@@ -144,8 +144,8 @@ func resumed(t *testing.T, k persisted) *Agent {
 	return a
 }
 
-// TestRanksOfTheGenerationBefore: an agent that died after it had accepted a generation and before it started its ranks leaves the ranks of
-// the previous one, which are gone and whose pids may be reused.
+// TestRanksOfTheGenerationBefore: an agent dies after it has accepted a generation and before it has started its ranks. Its state still has
+// the ranks of the previous generation. These have ended, and their pids may be reused.
 func TestRanksOfTheGenerationBefore(t *testing.T) {
 	sleep := exec.Command("sleep", "600")
 	if err := sleep.Start(); err != nil {
@@ -167,7 +167,7 @@ func TestRanksOfTheGenerationBefore(t *testing.T) {
 	}
 }
 
-// TestReleaseThatWasStoredOnly: init does not wait for an agent that holds nothing.
+// TestReleaseThatWasStoredOnly: init does not wait for an agent that has no command to run.
 func TestReleaseThatWasStoredOnly(t *testing.T) {
 	for _, whole := range []bool{false, true} {
 		left := ckptagent.New()
@@ -179,7 +179,7 @@ func TestReleaseThatWasStoredOnly(t *testing.T) {
 	}
 }
 
-// TestCommandThatCannotBeRead: effects that need it end the generation, or are skipped.
+// TestCommandThatCannotBeRead: an effect that needs the command ends the generation or is skipped.
 func TestCommandThatCannotBeRead(t *testing.T) {
 	left := ckptagent.New()
 	left.Incarnation, left.Whole, left.Ranks, left.Rank = 1, true, 1, []ckptagent.Rank{{}}

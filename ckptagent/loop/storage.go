@@ -117,7 +117,7 @@ func (k *uploader) index(m format.Manifest, files string) (io.ReadCloser, error)
 
 // probe checks whether storage is there and can be written, and repeats that until it can. Storage that can only be read (full or
 // read-only) is there: steps can be fetched.
-func (k *uploader) probe(tell func()) {
+func (k *uploader) probe(report func()) {
 	for tick := time.NewTicker(probeEvery); ; <-tick.C {
 		k.mu.Lock()
 		k.probing = time.Now()
@@ -131,7 +131,7 @@ func (k *uploader) probe(tell func()) {
 			k.logf("%s", k.unwritable)
 		}
 		k.mu.Unlock()
-		tell()
+		report()
 		if err == nil {
 			return
 		}

@@ -19,7 +19,7 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// saver saves every few milliseconds and prints that.
+// saver is a script that saves every few milliseconds and prints each step.
 const saver = `
 import os, time, holdfast
 state = bytearray(4096)
@@ -41,7 +41,7 @@ func newest(r *v1.Report) uint64 {
 	return r.Rank[0].Sealed[len(r.Rank[0].Sealed)-1]
 }
 
-// lead gives the pod's one-rank generation a directive with whatever change adds.
+// lead sends a directive for the pod's generation of one rank; change modifies it.
 func lead(c *coordtest.Coordinator, order v1.Order, change func(*v1.Directive)) {
 	d := &v1.Directive{Generation: 1, Order: order}
 	if order == v1.Order_ORDER_RUN {
@@ -66,7 +66,7 @@ func savingPod(t *testing.T) (*coordtest.Coordinator, *proctest.Container) {
 	return c, p
 }
 
-// successor is another pod of the same job with the same storage, which takes the place of p.
+// successor returns another pod of the same job with the same storage, which replaces p.
 func successor(t *testing.T, c *coordtest.Coordinator, p *proctest.Container) *proctest.Container {
 	t.Helper()
 	next := newPod(t, c, "a")
@@ -80,7 +80,7 @@ func successor(t *testing.T, c *coordtest.Coordinator, p *proctest.Container) *p
 	return next
 }
 
-// follow keeps commonStep and reclaimBelow at what the rank has sealed, as a coordinator of one rank does, until is.
+// follow sets commonStep and reclaimBelow to the rank's newest sealed step, as a coordinator of one rank does, until is returns true.
 func follow(t *testing.T, c *coordtest.Coordinator, what string, change func(*v1.Directive), is func(*v1.Report) bool) *v1.Report {
 	t.Helper()
 	for deadline := time.Now().Add(eventually.Timeout); ; {
@@ -101,7 +101,7 @@ func follow(t *testing.T, c *coordtest.Coordinator, what string, change func(*v1
 	}
 }
 
-// TestHoldCopyHaltFetch: the rank of a drained pod is held in its save, also while its agent dies; the step is copied, the pod ends, and
+// TestHoldCopyHaltFetch: the rank of a drained pod is held in its save, also while its agent dies. The step is copied, the pod ends, and
 // its replacement fetches the step.
 func TestHoldCopyHaltFetch(t *testing.T) {
 	c, p := savingPod(t)
@@ -114,7 +114,7 @@ func TestHoldCopyHaltFetch(t *testing.T) {
 	held := func(r *v1.Report) bool { return newest(r) >= hold }
 	r = follow(t, c, "held", func(d *v1.Directive) { d.BarrierStep = hold }, held)
 	at := newest(r)
-	p.Out.Await(t, fmt.Sprintf("step %d\n", at-1)) // it is held in the save after this
+	p.Out.Await(t, fmt.Sprintf("step %d\n", at-1)) // the rank is held in the save after this step
 	steps := strings.Count(p.Out.String(), "step ")
 	kill(t, p.AgentPID(), syscall.SIGKILL)
 	kill(t, p.Init.Process.Pid, syscall.SIGTERM)
@@ -152,7 +152,7 @@ func TestHoldCopyHaltFetch(t *testing.T) {
 	}
 }
 
-// TestHoldIsLifted: a held rank continues when the coordinator lifts the barrier.
+// TestHoldIsLifted: a held rank continues when the coordinator withdraws the barrier step.
 func TestHoldIsLifted(t *testing.T) {
 	c, p := savingPod(t)
 	lead(c, v1.Order_ORDER_RUN, nil)
@@ -167,8 +167,8 @@ func TestHoldIsLifted(t *testing.T) {
 	}
 }
 
-// TestKilledBetweenManifestAndReport: the agent dies after the manifest has its name and before the report. The next one, with the same
-// order, finds the step complete or completes it, and reports it.
+// TestKilledBetweenManifestAndReport: the agent dies after the manifest has its final name and before the report. The next agent, which has
+// the same order, finds the step complete or completes it, and reports it.
 func TestKilledBetweenManifestAndReport(t *testing.T) {
 	c, p := savingPod(t)
 	lead(c, v1.Order_ORDER_RUN, nil)
@@ -183,7 +183,7 @@ func TestKilledBetweenManifestAndReport(t *testing.T) {
 	order(nil)
 	copied := c.Await(t, "a", "has copied", func(r *v1.Report) bool { return r.Rank[0].GetCopied().GetMark().GetStep() == mark.Step }).Rank[0].Copied
 
-	// Its name is taken, so that the manifest waits; then the state cannot be stored, so that nothing is reported.
+	// A folder has the name of the manifest, so that the manifest waits. Then the state cannot be stored, so that nothing is reported.
 	manifest := filepath.Join(p.Env["HOLDFAST_STORAGE"], "llama-uid", format.GenerationFolder(1), format.ManifestName(int64(mark.Step)))
 	if err := os.Mkdir(manifest, 0o755); err != nil {
 		t.Fatal(err)
@@ -209,7 +209,7 @@ func TestKilledBetweenManifestAndReport(t *testing.T) {
 	}
 }
 
-// whole reports whether a manifest is there and not torn.
+// whole reports whether a manifest exists and is complete.
 func whole(manifest string) bool {
 	raw, err := os.ReadFile(manifest)
 	if err == nil {
@@ -218,7 +218,7 @@ func whole(manifest string) bool {
 	return err == nil
 }
 
-// TestStorageThatCannotBeUsedIsSaid, and training runs all the same; once it can be used it is.
+// TestStorageThatCannotBeUsedIsSaid: while storage cannot be used a note says so, and training runs. Storage is used once that is possible.
 func TestStorageThatCannotBeUsedIsSaid(t *testing.T) {
 	c, p := savingPod(t)
 	claim := p.Env["HOLDFAST_STORAGE"]
@@ -250,7 +250,7 @@ func TestStorageThatCannotBeUsedIsSaid(t *testing.T) {
 func TestNothingIsDoneThatCannotBeStored(t *testing.T) {
 	c, p := savingPod(t)
 	p.File("train.py", sleeper)
-	part := filepath.Join(p.Root, "run", "agent.json.new") // what the state is written to first
+	part := filepath.Join(p.Root, "run", "agent.json.new") // the temporary name under which the state is written
 	if err := os.MkdirAll(part, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +276,8 @@ func TestNothingIsDoneThatCannotBeStored(t *testing.T) {
 	c.Await(t, "a", "halted", func(r *v1.Report) bool { return r.State == v1.State_STATE_HALTED })
 }
 
-// TestStateThatCannotBeRead: the next agent ends all processes, reports, and runs the next generation, not the same one again.
+// TestStateThatCannotBeRead: if the stored state cannot be read, the next agent ends all processes and reports. It then runs the next
+// generation, not the same one again.
 func TestStateThatCannotBeRead(t *testing.T) {
 	c, p := savingPod(t)
 	p.File("train.py", sleeper)
@@ -289,7 +290,7 @@ func TestStateThatCannotBeRead(t *testing.T) {
 		if err := os.Remove(state); err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
 		}
-		if err := os.Mkdir(state, 0o755); err != nil { // neither to be read nor to be replaced
+		if err := os.Mkdir(state, 0o755); err != nil { // a folder, which can neither be read as the state nor be replaced by it
 			t.Fatal(err)
 		}
 		kill(t, p.AgentPID(), syscall.SIGKILL)

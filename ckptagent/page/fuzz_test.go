@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// FuzzPage: whatever a rank's processes write into its page, it is read as less: no number is below zero, names are whole and no more than
-// the page holds, and a second look at the same bytes finds nothing new.
+// FuzzPage: whatever the processes of a rank write into its page, no number that is read is below zero, each name is whole, and there are
+// no more names than fit into a page. A second read of the same bytes finds nothing new.
 func FuzzPage(f *testing.F) {
 	head := func(numbers ...uint64) string {
 		out := magic
@@ -61,7 +61,7 @@ func FuzzPage(f *testing.F) {
 	})
 }
 
-// check: names are lines of what was written, in order, from its beginning.
+// check checks that the names are the lines that were written, in order, from the first one on.
 func check(t *testing.T, f *Follower, names []byte) {
 	t.Helper()
 	if joined := strings.Join(f.Names, "\n") + "\n"; len(f.Names) > 0 && !strings.HasPrefix(string(names), joined) {

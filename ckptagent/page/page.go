@@ -1,7 +1,8 @@
 //go:build linux
 
-// Package page reads the page that a rank's site hook writes without the client: the number of finished optimizer steps, their start, and
-// the imported modules. An incomplete, damaged or missing page yields fewer facts, never wrong ones.
+// Package page reads a rank's page: a file in which the site hook of the rank's Python process writes the number of
+// finished optimizer steps, the step from which training resumed, and the imported modules. A page that is incomplete,
+// damaged or missing yields fewer facts, never wrong ones.
 package page
 
 import (
@@ -38,8 +39,8 @@ type Page struct {
 	names  uint64 // bytes
 }
 
-// Prepare replaces the page of a rank that is about to start. It writes all bytes: with a sparse file, a full disk would kill the rank at a
-// write to its mapping.
+// Prepare replaces the page of a rank that is about to start. Prepare writes all bytes: with a sparse file, a full disk would kill the rank
+// at a write to its mapping.
 func Prepare(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// rank writes as the site hook does.
+// rank writes a page as the site hook does.
 type rank struct {
 	t *testing.T
 	f *os.File

@@ -15,14 +15,14 @@ import (
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
-// python is a command line that runs code.
+// python returns a command line that runs code.
 func python(t *testing.T, code string) string {
 	t.Helper()
 	file, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip("SKIPPED: there is no python3 on PATH, and handlers of SIGTERM are played by it")
 	}
-	out, err := exec.Command(file, "-c", "import sys; print(sys.executable)").Output() // what stands on PATH may be a wrapper
+	out, err := exec.Command(file, "-c", "import sys; print(sys.executable)").Output() // the python3 on PATH may be a wrapper
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func python(t *testing.T, code string) string {
 	return strings.TrimSpace(string(out)) + " -S " + script
 }
 
-// handler saves for a moment at SIGTERM, and ends; its worker, a copy of it, would print a line if it got the signal too.
+// handler is a script that saves for a moment at SIGTERM, and ends. Its worker, a fork, would print a line if it received the signal too.
 const handler = `
 import os, signal, sys, time
 out = sys.argv[1]
@@ -50,8 +50,8 @@ note(name + "-ready")
 while True: time.sleep(0.01)
 `
 
-// TestWhoIsAsked: what handles SIGTERM has its time to save, in each form in which a rank is started. Its workers are left to it, and a
-// rank without a handler is not waited for.
+// TestWhoIsAsked: a process that handles SIGTERM has time to save, in each form in which a rank is started. Its workers get no signal, and
+// the agent does not wait for a rank without a handler.
 func TestWhoIsAsked(t *testing.T) {
 	for name, c := range map[string]struct {
 		script string
@@ -84,7 +84,7 @@ func TestWhoIsAsked(t *testing.T) {
 	}
 }
 
-// TestAHandlerThatHangs has its time, and no more.
+// TestAHandlerThatHangs: a handler that hangs is killed at the end of its time.
 func TestAHandlerThatHangs(t *testing.T) {
 	ready, grace := filepath.Join(t.TempDir(), "ready"), 300*time.Millisecond
 	rank := sh(t, "trap : TERM; touch "+ready+"; while :; do sleep 1; done")
@@ -117,9 +117,9 @@ time.sleep(1000)
 	}
 }
 
-// TestALauncherThatPassedTheHookBy is found by its command line.
+// TestALauncherThatPassedTheHookBy: a launcher that did not run the site hook is found by its command line.
 func TestALauncherThatPassedTheHookBy(t *testing.T) {
-	for _, form := range []string{"-m torch.distributed.run", "./torchrun"} { // to a shell the first is a flag and a script, too
+	for _, form := range []string{"-m torch.distributed.run", "./torchrun"} { // as arguments of a shell, these are also a flag and a script
 		dir := t.TempDir()
 		ready := filepath.Join(dir, "ready")
 		for _, name := range []string{"torch.distributed.run", "torchrun"} {

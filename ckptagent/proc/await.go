@@ -24,8 +24,8 @@ type awaited struct {
 	over  chan struct{}
 }
 
-// Await makes sources fork the missing standbys of a generation at once. It returns a channel that is closed when waiting no longer pays;
-// nil if it does not pay now.
+// Await makes sources fork the missing standbys of a generation at once. Await returns a channel that is closed when waiting no longer
+// pays; nil if it does not pay now.
 func (s *Standbys) Await() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

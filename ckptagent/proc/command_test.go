@@ -31,8 +31,8 @@ func TestRunningLooksThroughShells(t *testing.T) {
 	}
 }
 
-// TestBelow: a process that lost its parent, left its session or its environment is found if the ancestor is its reaper. An ancestor that
-// is not the caller's parent has no descendants.
+// TestBelow: a process without its parent, its session or its environment is found if the ancestor is its reaper. For an ancestor that is
+// not the caller's parent no descendants are returned.
 func TestBelow(t *testing.T) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func TestLeavingIsKept(t *testing.T) {
 	}
 }
 
-// TestWhereAgentsCannotLive: init waits for an agent that could continue a held command, but not for ever.
+// TestWhereAgentsCannotLive: init waits, for a limited time, for an agent that could continue a held command.
 func TestWhereAgentsCannotLive(t *testing.T) {
 	now := time.Now()
 	for name, c := range map[string]struct {
@@ -150,7 +150,8 @@ func TestWhereAgentsCannotLive(t *testing.T) {
 	}
 }
 
-// TestEndBelowEndsNothingWithoutInit: neither what this process has started nor what its present parent has.
+// TestEndBelowEndsNothingWithoutInit: without init no process is ended: neither those that this process has started nor those of its
+// parent.
 func TestEndBelowEndsNothingWithoutInit(t *testing.T) {
 	beside := sh(t, "sleep 1000 & wait")
 	for _, init := range []int{-1, 0, beside.PID} {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestGreetingsNameNobody: only the kernel identifies a launcher's user. Nothing is started if it cannot: for a process that connects and
-// then execs another program, perhaps another user's, or ends.
+// TestGreetingsNameNobody: only the kernel identifies the user of a launcher. If it cannot, nothing is started: the connecting process may
+// have ended, or may have executed another program, perhaps as another user.
 func TestGreetingsNameNobody(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "s")

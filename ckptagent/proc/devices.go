@@ -124,7 +124,7 @@ func (l *Launch) askInterpreter(root Root, spec launch.Spec, kind string) (int, 
 // deviceFiles are the device files that drivers of accelerators create in a container.
 var deviceFiles = []string{"/dev/nvidia[0-9]*", "/dev/kfd", "/dev/accel/accel*", "/dev/hl[0-9]*", "/dev/davinci[0-9]*", "/dev/neuron[0-9]*", "/dev/dri/renderD*"}
 
-// resolve sets the number of ranks from devices. It refuses one rank per processor if the pod has devices.
+// resolve sets the number of ranks from devices. resolve refuses one rank per processor if the pod has devices.
 func (l *Launch) resolve(spec launch.Spec) (launch.Spec, error) {
 	resolved, err := spec.Resolve(l.devices.n, len(l.Limits.CPUs))
 	kind := spec.AsksDevices()

@@ -1,9 +1,10 @@
 //go:build linux
 
-// Package proc starts, watches and ends processes for the agent: the init mode that is PID 1 of a
-// training container, ranks, warm standbys and the shim that replaces torchrun.
+// Package proc starts, watches and ends processes for the agent. The package also contains the init mode, which is PID
+// 1 of a training container, and the shim, which replaces torchrun.
 //
-// Ranks survive the agent, and their exit codes reach the next agent. Output of ranks goes unchanged where the launcher's own output goes.
-// EndAll returns only when no process that this package started, nor a descendant of one, is left. init returns the exit code of the user's
-// command.
+//   - Ranks survive the death of the agent. The next agent finds their exit codes in a file that init writes.
+//   - The output of ranks goes unchanged to where the launcher's output goes.
+//   - EndAll returns only when no process of the generation is left; its comment names the processes that can escape.
+//   - init returns the exit code of the user's command; 137 becomes 1.
 package proc

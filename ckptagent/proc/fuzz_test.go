@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fed is a file that holds text and then ends.
+// fed returns a file that holds text and then ends.
 func fed(t *testing.T, text []byte) *os.File {
 	t.Helper()
 	read, write, err := os.Pipe()
@@ -28,7 +28,8 @@ func fed(t *testing.T, text []byte) *os.File {
 	return read
 }
 
-// FuzzStandbyLines: of the output of a source or a standby only complete lines with a JSON object count; any other ends the connection.
+// FuzzStandbyLines: of the output of a source or a standby only complete lines with a JSON object count. Any other line ends the
+// connection.
 func FuzzStandbyLines(f *testing.F) {
 	f.Add([]byte(`{"half":true}` + "\n" + `{"warm":true,"alone":"","imported":3,"memory":1}` + "\n"))
 	f.Add([]byte(`{"ready":true,"pid":-1,"learned":1}` + "\nnonsense\n" + `{"warm":true}`))
@@ -55,8 +56,8 @@ func FuzzStandbyLines(f *testing.F) {
 	})
 }
 
-// FuzzHello: whatever connects to the socket of launchers, three descriptors and a whole greeting make a launch; all else is refused and
-// leaves none open.
+// FuzzHello: a connection to the launchers' socket is accepted only with three descriptors and a complete greeting. Any other connection is
+// refused, and no descriptor stays open.
 func FuzzHello(f *testing.F) {
 	for _, h := range []hello{{ID: "0123456789abcdef", Argv: []string{"torchrun", "t.py"}, Dir: "/", Env: []string{"A=1", "=", "B"}, Limits: readLimits()}, {}} {
 		body, err := json.Marshal(h)
@@ -72,7 +73,7 @@ func FuzzHello(f *testing.F) {
 		if descriptors < 0 || descriptors > 3 {
 			return
 		}
-		before := opened(t) + 1 // and that of the null device
+		before := opened(t) + 1 // and the descriptor of the null device
 		ours, theirs := connected(t)
 		null, err := os.Open(os.DevNull)
 		if err != nil {
@@ -117,7 +118,7 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-// opened is how many descriptors this process has.
+// opened returns the number of descriptors of this process.
 func opened(t *testing.T) int {
 	t.Helper()
 	all, err := os.ReadDir("/proc/self/fd")

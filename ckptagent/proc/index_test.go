@@ -14,8 +14,8 @@ import (
 	"holdfast.dev/holdfast/ckptagent/launch"
 )
 
-// TestIndexCommand: the interpreter of the ranks runs it as their user, with bounds of its own, and finds nothing of theirs that it would
-// run.
+// TestIndexCommand: the ranks' interpreter runs the index program as the ranks' user, with bounds of its own, and loads no code of the
+// user.
 func TestIndexCommand(t *testing.T) {
 	l := &Launch{Dir: "/app", Env: map[string]string{"PYTHONPATH": "/app/lib", "LD_LIBRARY_PATH": "/lib"}, Limits: inherited()}
 	for nice, want := range map[int]int{0: indexNice, 15: 15} {

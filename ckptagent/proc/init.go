@@ -42,7 +42,7 @@ const (
 	agentlessWait = 10 * time.Minute
 )
 
-// Init runs the user's command as the first process of a container, beside an agent that it restarts whenever the agent dies. It returns
+// Init runs the user's command as the first process of a container, beside an agent that it restarts whenever the agent dies. Init returns
 // the command's exit code, 1 for 137. Without a coordinator or a gang it execs the command.
 func Init(root Root, command []string) int {
 	if len(command) == 0 {

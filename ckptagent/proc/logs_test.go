@@ -27,7 +27,7 @@ func TestWholeLines(t *testing.T) {
 	}
 }
 
-// TestTails: teed output is shown once with its prefix, to the last letter, also across a restart of the agent.
+// TestTails: teed output is shown once, with its prefix and completely, also if the agent restarts.
 func TestTails(t *testing.T) {
 	dir := t.TempDir()
 	console, err := os.Create(filepath.Join(dir, "console"))
@@ -77,7 +77,7 @@ func TestTails(t *testing.T) {
 	}
 	first := j.Tail(run, false)
 	write("a\nb\rc")
-	shows("[r0]:a\n[r0]:b\n[r0]:c") // the beginning of a line waits a second
+	shows("[r0]:a\n[r0]:b\n[r0]:c") // an incomplete line is shown after a second
 	write("\n")
 	shows("[r0]:a\n[r0]:b\n[r0]:c[r0]:\n")
 	first.Finish()
@@ -99,7 +99,7 @@ func TestTails(t *testing.T) {
 	}
 }
 
-// TestFolderForLogs: if a requested folder cannot be created the launcher is refused; if none was requested there are no logs.
+// TestFolderForLogs: if a requested folder cannot be created, the launcher is refused. If no folder was requested, there are no logs.
 func TestFolderForLogs(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o644); err != nil {
@@ -118,7 +118,7 @@ func TestFolderForLogs(t *testing.T) {
 	}
 }
 
-// TestOutputOfColdRanks: a cold rank has its files from the beginning, and gets no names to open.
+// TestOutputOfColdRanks: a rank that starts cold has its files open from the beginning, and receives no names of files.
 func TestOutputOfColdRanks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
 	env := map[string]string{EnvStdout: path, EnvStderr: os.DevNull, "A": "b"}
@@ -132,8 +132,8 @@ func TestOutputOfColdRanks(t *testing.T) {
 	}
 }
 
-// TestLogsWithTheLaunchersRights: where the agent is root and the launcher is not, what the launcher names for logs is used as its user
-// could.
+// TestLogsWithTheLaunchersRights: if the agent is root and the launcher is not, folders for logs are used with the rights of the launcher's
+// user.
 func TestLogsWithTheLaunchersRights(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can use files as another user")

@@ -25,7 +25,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// sh starts a shell in a session of its own and kills it at the end of the test.
+// sh starts a shell in a session of its own, and kills the session at the end of the test.
 func sh(t *testing.T, script string, env ...string) Process {
 	t.Helper()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -41,7 +41,8 @@ func sh(t *testing.T, script string, env ...string) Process {
 	return p
 }
 
-// TestRanksAreKilledForMemoryFirst: a rank, and all that it starts, before the agent and what else it starts.
+// TestRanksAreKilledForMemoryFirst: when memory is short the kernel kills a rank, or a process that a rank started, before the agent and
+// its other processes.
 func TestRanksAreKilledForMemoryFirst(t *testing.T) {
 	own, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil {
@@ -57,7 +58,7 @@ func TestRanksAreKilledForMemoryFirst(t *testing.T) {
 		more  int
 	}{{start, 0}, {startRank, 100}} {
 		out := filepath.Join(t.TempDir(), "scores")
-		// A child that begins later has it too.
+		// A child that starts later has the same score.
 		script := "while [ ! -e " + out + ".go ]; do sleep 0.01; done; cat /proc/$$/oom_score_adj /proc/self/oom_score_adj >" + out
 		p, err := c.start(command{argv: []string{"/bin/sh", "-c", script}, env: os.Environ(), files: [3]*os.File{null, null, null}})
 		if err != nil {
@@ -149,7 +150,7 @@ func TestAliveKnowsTheProcessNotTheNumber(t *testing.T) {
 	}
 }
 
-// newMark returns a mark that no other process uses, also while the same tests run elsewhere.
+// newMark returns a mark that no other process uses, even if the same tests run at the same time.
 func newMark() string { return fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano()) }
 
 func TestEndAll(t *testing.T) {
@@ -176,7 +177,7 @@ func endsAll(t *testing.T, grace time.Duration) (asked bool) {
 		_, ready := os.Stat(file("ready"))
 		return stray == nil && ready == nil, errors.Join(stray, ready)
 	})
-	go rank.Wait(nil) // as the agent does: no zombie stays
+	go rank.Wait(nil) // as the agent does, so that no zombie stays
 	began := time.Now()
 	EndAll(mark, []Process{rank}, []int{spared.PID}, grace)
 	if took := time.Since(began); took < grace { // the rank does not end by itself
@@ -198,7 +199,8 @@ func endsAll(t *testing.T, grace time.Duration) (asked bool) {
 	return err == nil
 }
 
-// TestInitSignalsWhatRunsTheCommand and, between two runs of it, no process.
+// TestInitSignalsWhatRunsTheCommand: init forwards signals to the process that runs the command. Between two runs of the command it signals
+// no process.
 func TestInitSignalsWhatRunsTheCommand(t *testing.T) {
 	i := &initProcess{root: Root(t.TempDir())}
 	if err := os.MkdirAll(i.root.Run(), 0o755); err != nil {
@@ -226,7 +228,8 @@ func TestInitSignalsWhatRunsTheCommand(t *testing.T) {
 	}
 }
 
-// TestALookThatSeesNothingProvesNothing: without a file descriptor the kernel's list cannot be read, and no process may count as gone.
+// TestALookThatSeesNothingProvesNothing: without a free file descriptor the kernel's list of processes cannot be read. Then no process may
+// count as gone.
 func TestALookThatSeesNothingProvesNothing(t *testing.T) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -251,8 +254,8 @@ func TestALookThatSeesNothingProvesNothing(t *testing.T) {
 	}
 }
 
-// TestAProcessBetweenTwoPrograms: while it starts another program the kernel shows none of its variables. That proves nothing, but one
-// that never shows any is not waited for longer than execTimeout.
+// TestAProcessBetweenTwoPrograms: while a process executes another program, the kernel shows none of its variables, so it may still be a
+// marked process. EndAll waits for such a process, at most for execTimeout.
 func TestAProcessBetweenTwoPrograms(t *testing.T) {
 	dir := os.Getenv("TEST_BETWEEN_PROGRAMS")
 	if dir != "" {
@@ -292,7 +295,7 @@ func TestAProcessBetweenTwoPrograms(t *testing.T) {
 	if found, ok := find(marked); ok || len(found) > 0 {
 		t.Errorf("a look that is believed: %v, of a process that shows nothing: %v", ok, found)
 	}
-	// It has its time from when nothing else is left to be ended, however long that takes.
+	// The time of that process starts when nothing else is left to be ended, however long that takes.
 	ready, grace := filepath.Join(dir, "ready"), execTimeout+execTimeout/2
 	rank := sh(t, "trap : TERM; touch "+ready+"; while :; do sleep 1; done")
 	eventually.Holds(t, "the rank is there", func() (bool, any) { _, err := os.Stat(ready); return err == nil, err })
@@ -316,7 +319,7 @@ func TestAProcessBetweenTwoPrograms(t *testing.T) {
 	}
 }
 
-// init plays a program whose first thread ends before the others.
+// init plays a program whose first thread ends before its other threads.
 func init() {
 	if os.Getenv("TEST_FIRST_THREAD_ENDS") == "" {
 		return
@@ -328,7 +331,7 @@ func init() {
 	_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0) // of this thread, which is the first one until main begins
 }
 
-// TestAProcessWhoseFirstThreadHasEnded has an environment all the same.
+// TestAProcessWhoseFirstThreadHasEnded: the environment of such a process can still be read.
 func TestAProcessWhoseFirstThreadHasEnded(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -353,7 +356,8 @@ func TestAProcessWhoseFirstThreadHasEnded(t *testing.T) {
 	}
 }
 
-// TestAProcessThatStartsProgramAfterProgram is never taken for one without the mark, whenever it is looked at.
+// TestAProcessThatStartsProgramAfterProgram: a process that executes one program after the other is never taken for a process without the
+// mark, whenever it is read.
 func TestAProcessThatStartsProgramAfterProgram(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "script")
 	if err := os.WriteFile(script, []byte("#!/bin/sh\nexec "+script+"\n"), 0o755); err != nil {
@@ -381,7 +385,7 @@ func TestAProcessThatStartsProgramAfterProgram(t *testing.T) {
 	})
 }
 
-// hideThenSleep makes this process look as one that starts another program, until it is to go on and does so.
+// hideThenSleep makes this process look like one that executes another program, until a file appears; then it executes sleep.
 func hideThenSleep(dir string) {
 	must := func(err error) {
 		if err != nil {
@@ -397,7 +401,7 @@ func hideThenSleep(dir string) {
 		return n
 	}
 	brk, _, _ := unix.Syscall(unix.SYS_BRK, 0, 0, 0)
-	// prctl_mm_map, of linux/prctl.h: all as it is, but that the environment is where there is no memory.
+	// prctl_mm_map of linux/prctl.h: all values stay, except that the environment is at an address without memory.
 	const nowhere = 1 << 16
 	layout := []uint64{
 		at(26),
@@ -435,7 +439,7 @@ func hideThenSleep(dir string) {
 	}
 }
 
-// TestEndAllLeavesALaterOwnerOfAPidAlone: a session whose leader started at another time belongs to another program.
+// TestEndAllLeavesALaterOwnerOfAPidAlone: a session whose leader started at another time belongs to another program, and is not ended.
 func TestEndAllLeavesALaterOwnerOfAPidAlone(t *testing.T) {
 	other := sh(t, "exec sleep 1000")
 	EndAll(newMark(), []Process{{PID: other.PID, Start: other.Start - 1}, {PID: 0}, {PID: 1}}, nil, time.Millisecond)
@@ -444,7 +448,7 @@ func TestEndAllLeavesALaterOwnerOfAPidAlone(t *testing.T) {
 	}
 }
 
-// TestEndAllWaitsForWhatItAsked: a stray without SIGTERM does not use up the time that ranks have to end.
+// TestEndAllWaitsForWhatItAsked: a stray process without a handler for SIGTERM does not use up the time that ranks have to end.
 func TestEndAllWaitsForWhatItAsked(t *testing.T) {
 	mark, stray := newMark(), filepath.Join(t.TempDir(), "stray")
 	rank := sh(t, fmt.Sprintf(`setsid sh -c 'touch %s; exec sleep 1000' & wait`, stray), EnvMark+"="+mark)
@@ -515,8 +519,8 @@ func TestPortIsKeptForTheStore(t *testing.T) {
 	}
 }
 
-// TestPortsOfOneNetwork: agents that share it, as those of pods on their node's network do, never offer the same port, whether the
-// kernel chooses or their users' numbers overlap.
+// TestPortsOfOneNetwork: agents in one network namespace, such as those of pods on their node's network, never offer the same port, whether
+// the kernel chooses the ports or their users' ranges overlap.
 func TestPortsOfOneNetwork(t *testing.T) {
 	free, err := OfferPort(Ports{}, 0)
 	if err != nil {
@@ -564,7 +568,7 @@ func TestPortsOfOneNetwork(t *testing.T) {
 	}
 }
 
-// TestDutyKeepsToItsShare runs a process that uses all the CPU time it can, and measures it.
+// TestDutyKeepsToItsShare measures a process that uses all the CPU time that it gets.
 func TestDutyKeepsToItsShare(t *testing.T) {
 	p := sh(t, "while :; do :; done")
 	b := &ration{pid: p.PID, looked: time.Now()}
@@ -582,7 +586,7 @@ func TestDutyKeepsToItsShare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It may overdraw by what it can use between two looks, which a busy machine makes longer.
+	// The process may exceed its share by what it can use between two checks. On a busy machine checks are further apart.
 	if most := time.Duration(1.6*share*float64(took)) + max(longest, time.Since(b.looked)); used > most {
 		t.Errorf("used %s of a processor in %s, its share is %.0f %%; the longest time between two looks was %s", used, took, 100*share, longest)
 	}
@@ -590,7 +594,7 @@ func TestDutyKeepsToItsShare(t *testing.T) {
 	eventually.Holds(t, "stop", func() (bool, any) { st, err := readStat(p.PID); return st.state == 'T', err })
 	before, _ := cpuTime(p.PID)
 	b.looked = time.Now().Add(-time.Minute)
-	b.duty(time.Now(), share) // it has credit again, whatever it used before it stopped
+	b.duty(time.Now(), share) // the process has credit again, whatever it used before it stopped
 	eventually.Holds(t, "go on", func() (bool, any) { now, _ := cpuTime(p.PID); return now > before, now })
 }
 
@@ -635,7 +639,7 @@ func TestInterpreter(t *testing.T) {
 		"#!/usr/bin/env python3\n":                            filepath.Join(bin, "python3"),
 		"#!/bin/sh\n'''exec' " + long + " \"$0\" \"$@\"\n":    long,
 		"#!/bin/sh\n'''exec' \"/a b/python\" \"$0\" \"$@\"\n": "/a b/python",
-		"#!/bin/bash\n":                                       filepath.Join(bin, "python3"), // no Python script: the one on PATH
+		"#!/bin/bash\n":                                       filepath.Join(bin, "python3"), // not a Python script: the python3 on PATH
 		"\x7fELF":                                             filepath.Join(bin, "python3"),
 	} {
 		write(filepath.Join(bin, "torchrun"), first)
@@ -733,7 +737,7 @@ func TestRankEnvironment(t *testing.T) {
 	}
 }
 
-// TestExitsAreBounded: the file of a container that ends very many orphans stays small, and the newest are there.
+// TestExitsAreBounded: the exits file stays small in a container with very many orphans, and the newest exits are in it.
 func TestExitsAreBounded(t *testing.T) {
 	root := Root(t.TempDir())
 	if err := os.MkdirAll(root.Run(), 0o755); err != nil {

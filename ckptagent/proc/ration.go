@@ -35,7 +35,7 @@ func (r *ration) resume() {
 	_ = syscall.Kill(-r.pid, syscall.SIGCONT)
 }
 
-// duty stops or continues the source by a share of a processor. It returns the CPU time used since the last check.
+// duty stops or continues the source by a share of a processor. duty returns the CPU time used since the last check.
 func (r *ration) duty(now time.Time, share float64) time.Duration {
 	used, err := cpuTime(r.pid)
 	if err != nil {

@@ -36,7 +36,7 @@ func TestShareTakesWhatIsIdleAndNeverLessThanItsPart(t *testing.T) {
 	}
 }
 
-// TestGuaranteedIsEnough: whatever a standby costs, up to what mostShare can do, all are warm in time on a busy machine.
+// TestGuaranteedIsEnough: whatever a standby costs, up to what mostShare allows, all standbys are warm in time on a busy machine.
 func TestGuaranteedIsEnough(t *testing.T) {
 	const step = 100 * time.Millisecond
 	for _, cost := range []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 7 * time.Second} {

@@ -49,8 +49,8 @@ func NoteShared(root Root, users ...uint32) error {
 }
 
 // ClearShared removes the segments and semaphores that ended ranks have left in shared memory: their files that were created after
-// NoteShared and that no process has open or mapped; none if nothing was recorded. It returns their names, and those of files that it keeps
-// because some process of this container may use them and hides what it has open. Folders stay: POSIX functions create none.
+// NoteShared and that no process has open or mapped; none if nothing was recorded. ClearShared returns their names, and those of files that
+// it keeps because some process of this container may use them and hides what it has open. Folders stay: POSIX functions create none.
 func ClearShared(root Root, use SharedUse) (removed, kept []string) {
 	raw, err := os.ReadFile(root.SharedFile())
 	var noted sharedNote

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestWhatMayBeInUse: a file stays where a process whose open files are unknown could have it open.
+// TestWhatMayBeInUse: a file stays if a process whose open files are unknown may have it open.
 func TestWhatMayBeInUse(t *testing.T) {
 	const owner = 1000
 	for name, c := range map[string]struct {

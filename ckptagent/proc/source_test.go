@@ -19,7 +19,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// warmed are standbys of real interpreters.
+// warmed has standbys of real interpreters.
 type warmed struct {
 	*Standbys
 	t   *testing.T
@@ -31,13 +31,13 @@ type warmed struct {
 	ready map[int]bool
 }
 
-// says is a script that prints its rank and which modules are imported.
+// says is a script that prints its rank and the imported modules.
 const says = `
 import os, sys
 print(os.environ["RANK"], os.environ["LOCAL_RANK"], *sorted(m for m in ("colorsys", "sndhdr", "starts", "opens", "reads", "plain") if m in sys.modules), flush=True)
 `
 
-// library is what scripts of these tests may import; it has nothing of Holdfast.
+// library has the modules that scripts of these tests may import.
 var library = map[string]string{
 	"starts": "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n",
 	"opens":  "import socket\npair = socket.socketpair()\n",
@@ -108,7 +108,7 @@ func newWarmed(t *testing.T, ranks int, modules ...string) *warmed {
 	return w
 }
 
-// until waits until all ranks have standbys and these are as they should be; it returns them.
+// until waits until all ranks have standbys and ok returns true. until returns the sources and the pids of the standbys.
 func (w *warmed) until(what string, ok func(sources []*source) bool) (sources []*source, pids []int) {
 	w.t.Helper()
 	eventually.Holds(w.t, what, func() (bool, any) {
@@ -134,7 +134,7 @@ func (w *warmed) until(what string, ok func(sources []*source) bool) (sources []
 	return sources, pids
 }
 
-// lacking are the ranks that have no standby now.
+// lacking returns the ranks without a standby.
 func (w *warmed) lacking() (ranks []int) {
 	w.Standbys.mu.Lock()
 	defer w.Standbys.mu.Unlock()
@@ -146,7 +146,7 @@ func (w *warmed) lacking() (ranks []int) {
 	return ranks
 }
 
-// becomes takes a rank's standby and returns its script's output.
+// becomes makes a rank's standby the rank, and returns the output of its script.
 func (w *warmed) becomes(local int) string {
 	w.t.Helper()
 	p, _, ok := w.Take(w.run, local)
@@ -161,7 +161,7 @@ func (w *warmed) becomes(local int) string {
 	return strings.TrimSpace(line)
 }
 
-// TestOneSourceServesAllRanks: one interpreter imports, and each rank gets standbys of it with variables of its own.
+// TestOneSourceServesAllRanks: one interpreter imports, and each rank gets a standby forked from it, with variables of its own.
 func TestOneSourceServesAllRanks(t *testing.T) {
 	w := newWarmed(t, 3, "colorsys", "plain")
 	sources, first := w.until("have standbys", nil)
@@ -179,10 +179,10 @@ func TestOneSourceServesAllRanks(t *testing.T) {
 	}
 }
 
-// TestRanksStartFromAWarmSource: a generation that begins while copies are not there yet has them made at once, also where the source has
-// yet to import its second half; where there is nothing to wait for it does not wait.
+// TestRanksStartFromAWarmSource: a generation that begins while standbys are missing makes the source fork them at once, also if the source
+// has imported only half of its modules. If no standby can come, the generation does not wait.
 func TestRanksStartFromAWarmSource(t *testing.T) {
-	w := newWarmed(t, 2, "colorsys", "rests") // left alone, no second copy would come
+	w := newWarmed(t, 2, "colorsys", "rests") // without a request no second fork would come
 	w.until("have standbys", nil)
 	if w.Await() != nil {
 		t.Error("waits although all standbys are ready")
@@ -196,11 +196,11 @@ func TestRanksStartFromAWarmSource(t *testing.T) {
 		}
 		w.SetWarm(false, w.run)
 		asked := time.Now()
-		if forgone := w.Await(); forgone != nil { // as where the generation is ended at once, and another one follows
+		if forgone := w.Await(); forgone != nil { // as if the generation were ended at once, and another one followed
 			w.Forgo()
 			<-forgone
 		}
-		if ready := w.Await(); ready != nil { // nil where both copies came since the wait was given up
+		if ready := w.Await(); ready != nil { // nil if both forks have come since the wait was given up
 			<-ready
 		}
 		if lacking := w.lacking(); lacking != nil && time.Since(asked) < forkTimeout {
@@ -223,7 +223,8 @@ func TestRanksStartFromAWarmSource(t *testing.T) {
 	}
 }
 
-// TestEachRankHasItsSourceWhereOneWouldNotDo: what looks at a rank's own variables, or cannot be forked, is imported once for each rank.
+// TestEachRankHasItsSourceWhereOneWouldNotDo: a module that reads a rank's own variables, or that cannot be forked, is imported once per
+// rank.
 func TestEachRankHasItsSourceWhereOneWouldNotDo(t *testing.T) {
 	for module, why := range map[string]string{"reads": "reads LOCAL_RANK", "starts": "starts a thread", "opens": "opens a socket"} {
 		t.Run(module, func(t *testing.T) {
@@ -242,8 +243,8 @@ func TestEachRankHasItsSourceWhereOneWouldNotDo(t *testing.T) {
 	}
 }
 
-// TestStandbysLearnMore: modules that ranks import late reach the standbys, though these have been there before; never while a
-// generation starts or ends.
+// TestStandbysLearnMore: modules that ranks import late are imported for later standbys, and the earlier standbys are replaced. That never
+// happens while a generation starts or ends.
 func TestStandbysLearnMore(t *testing.T) {
 	for module, itself := range map[string]bool{"plain": false, "starts": true} {
 		t.Run(module, func(t *testing.T) {
@@ -252,7 +253,7 @@ func TestStandbysLearnMore(t *testing.T) {
 			w.SetWarm(false, w.run)
 			w.SetModules([]string{"colorsys", module, "sndhdr"}, 0)
 			w.SetModules([]string{"colorsys"}, 0) // less is nothing new
-			time.Sleep(50 * time.Millisecond)     // for what must not happen
+			time.Sleep(50 * time.Millisecond)     // time for what must not happen
 			if _, now := w.until("still have standbys", nil); !slices.Equal(now, first) {
 				t.Fatalf("standbys were %v and are %v while a generation starts", first, now)
 			}

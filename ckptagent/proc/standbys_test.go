@@ -16,8 +16,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestStandbysAreOffWhereMemoryIsShort: none is started that exceeds the container's memory, a note explains why, and a rank starts cold;
-// once there is memory there are standbys.
+// TestStandbysAreOffWhereMemoryIsShort: no standby is started that exceeds the container's memory. A note gives the reason, and the rank
+// starts cold. Once there is memory, standbys are started.
 func TestStandbysAreOffWhereMemoryIsShort(t *testing.T) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -30,7 +30,7 @@ func TestStandbysAreOffWhereMemoryIsShort(t *testing.T) {
 	}
 	run := protocol.Run{Number: 1, WorldSize: 2, Nodes: 1, MasterAddr: "127.0.0.1", MasterPort: 4000}
 	room := uint64(ampleMemory - 1<<20)
-	// Without the loop: looks are taken here, one at a time.
+	// Standbys without their loop: the test calls look itself.
 	s := &Standbys{
 		changed: func(int, bool) {},
 		share:   newShare(),
@@ -75,7 +75,7 @@ func TestStandbysAreOffWhereMemoryIsShort(t *testing.T) {
 	if got, note := s.Processes(), s.Note(); len(got) != 1 || note != "" {
 		t.Fatalf("where one more fits, there are %v, and people are told %q", got, note)
 	}
-	// From now on what the first one takes is known: the second one does not fit, and the first one stays.
+	// From now on the memory of the first source is known. The second one does not fit, and the first one stays.
 	first := s.slots[0]
 	s.onSourceMessage(first.source, warmLine{Warm: true, Memory: 1000 << 20})
 	s.onStandbyMessage(first, readyLine{Ready: true, PID: first.source.process.PID, Learned: 1})
@@ -95,7 +95,7 @@ func TestStandbysAreOffWhereMemoryIsShort(t *testing.T) {
 	p.Kill()
 	<-ended
 
-	// Where nothing limits memory, none is short.
+	// Without a memory limit memory is never short.
 	s.room = func() (uint64, bool) { return 0, false }
 	s.look(now)
 	if got, note := s.Processes(), s.Note(); len(got) != 1 || note != "" {
@@ -103,7 +103,7 @@ func TestStandbysAreOffWhereMemoryIsShort(t *testing.T) {
 	}
 }
 
-// bare are standbys of two ranks whose sources are shells, without the loop: looks are taken by the test.
+// bare returns standbys of two ranks whose sources are shells, without the loop: the test calls look itself.
 func bare(t *testing.T, shell string) *Standbys {
 	t.Helper()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -135,22 +135,22 @@ func bare(t *testing.T, shell string) *Standbys {
 	return s
 }
 
-// sourcesNow are the sources that there are, for a test that waits.
+// sourcesNow returns the present sources, for a test that waits.
 func (s *Standbys) sourcesNow() []*source {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sources()
 }
 
-// standbyNow is the standby of a rank as it is, for a test of one whose end is watched.
+// standbyNow returns the present standby of a rank, for a test that watches its end.
 func (s *Standbys) standbyNow(local int) standby {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return *s.slots[local]
 }
 
-// copied starts what passes for a copy, and returns once it shows that it is the job's, as a copy does from the first: it starts no other
-// program.
+// copied starts a process that counts as a forked standby, and returns once the process can be seen to belong to the job. A real fork can
+// be from the start, because it executes no other program.
 func (s *Standbys) copied(t *testing.T) *exec.Cmd {
 	t.Helper()
 	c := exec.Command("sleep", "1000")
@@ -171,8 +171,8 @@ func (s *Standbys) copied(t *testing.T) *exec.Cmd {
 	return c
 }
 
-// TestASourceThatDiesIsRetriedLater: one that serves all ranks is as much put off as one that serves one, and each time for longer.
-// A source fails only once the test has seen it: a shell can be over before the look that started it returns.
+// TestASourceThatDiesIsRetriedLater: a source that dies is started again after a pause that grows each time, whether it serves all ranks or
+// one. It fails only after the test has seen it, because a shell can end before the call that started it returns.
 func TestASourceThatDiesIsRetriedLater(t *testing.T) {
 	for what, shell := range map[string]string{"dies": "exit 1", "says what nobody understands": "echo '{' >&3; exec sleep 1000", "says too much": "while :; do printf %4096d 1 >&3; done"} {
 		t.Run(what, func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestASourceThatDiesIsRetriedLater(t *testing.T) {
 					t.Fatal(err)
 				}
 				eventually.Holds(t, "has failed", func() (bool, any) { now := s.sourcesNow(); return len(now) == 0, now })
-				over := time.Now() // it has failed at some moment between the two
+				over := time.Now() // the source failed at some moment between the two
 				if next := s.look(began); next < wait || next > wait+over.Sub(began) || len(s.sourcesNow()) != 0 {
 					t.Fatalf("the next look is in %s, want %s; %d sources", next, wait, len(s.sourcesNow()))
 				}
@@ -199,8 +199,8 @@ func TestASourceThatDiesIsRetriedLater(t *testing.T) {
 	}
 }
 
-// TestACopyThatIsHeardLateIsStale: a standby that was forked before its source imported more is replaced, even if its message is read after
-// its source's.
+// TestACopyThatIsHeardLateIsStale: a standby that was forked before its source imported more modules is replaced, even if its message is
+// read after that of its source.
 func TestACopyThatIsHeardLateIsStale(t *testing.T) {
 	s := bare(t, "exec sleep 1000")
 	now := time.Now()
@@ -233,8 +233,8 @@ func TestACopyThatIsHeardLateIsStale(t *testing.T) {
 	}
 }
 
-// TestAStandbySaysItsOwnPid: the agent will kill that pid with its session. So it accepts only a process of the job's own, in its own
-// session.
+// TestAStandbySaysItsOwnPid: the agent will kill the pid that a standby reports, with its session. So it accepts only a process of the job,
+// in a session of its own.
 func TestAStandbySaysItsOwnPid(t *testing.T) {
 	s := bare(t, "exec sleep 1000")
 	s.look(time.Now())
@@ -257,8 +257,8 @@ func TestAStandbySaysItsOwnPid(t *testing.T) {
 	}
 }
 
-// TestASourceThatHangsIsWaitedForOnce: one that has half of its modules and never the rest is ended after the wait of one generation,
-// and the next one is not waited for before it has imported.
+// TestASourceThatHangsIsWaitedForOnce: a source that imports half of its modules and then hangs is ended after one generation has waited
+// for it. No generation waits for its successor before that has imported its modules.
 func TestASourceThatHangsIsWaitedForOnce(t *testing.T) {
 	s := bare(t, "exec sleep 1000")
 	now := time.Now()
@@ -299,7 +299,8 @@ func TestASourceThatHangsIsWaitedForOnce(t *testing.T) {
 	}
 }
 
-// TestModulesAreProvenByASourceThatIsCopied: the next agent reads that from a file, unless no source has imported the modules.
+// TestModulesAreProvenByASourceThatIsCopied: modules count as proven once a source that can be forked has imported them. The next agent
+// reads that from a file.
 func TestModulesAreProvenByASourceThatIsCopied(t *testing.T) {
 	for alone, want := range map[string]bool{"": true, "a module reads RANK": false} {
 		s := bare(t, "exec sleep 1000")
@@ -318,8 +319,8 @@ func TestModulesAreProvenByASourceThatIsCopied(t *testing.T) {
 	}
 }
 
-// TestUnfitModulesAreLeftOut: what a source finds unfit the next one does not import; a note has the modules and the reason; a source that
-// finds the same again ends the standbys.
+// TestUnfitModulesAreLeftOut: modules that a source finds unusable are not imported by the next one. A note has the modules and the reason.
+// If the next source finds the same modules unusable, standbys are switched off.
 func TestUnfitModulesAreLeftOut(t *testing.T) {
 	s := bare(t, "exec sleep 1000")
 	s.job.Skip = []string{"wandb"}
@@ -344,7 +345,8 @@ func TestUnfitModulesAreLeftOut(t *testing.T) {
 	}
 }
 
-// TestASourceNeedsWhatImportsTookInARank: until a source has reported its memory.
+// TestASourceNeedsWhatImportsTookInARank: until a source has reported its memory, its need is estimated as the memory that the imports took
+// in a rank.
 func TestASourceNeedsWhatImportsTookInARank(t *testing.T) {
 	s := bare(t, "exec sleep 1000")
 	s.SetModules([]string{"torch", "numpy"}, 300<<20)
@@ -367,8 +369,8 @@ func TestASourceNeedsWhatImportsTookInARank(t *testing.T) {
 	}
 }
 
-// TestStandbysYieldMemory: near the container's limit sources and standbys are ended, with a note, and none is started until there is
-// memory.
+// TestStandbysYieldMemory: when the container's memory use is near its limit, sources and standbys are ended, with a note. None is started
+// until there is memory.
 func TestStandbysYieldMemory(t *testing.T) {
 	s := bare(t, "exec sleep 1000")
 	room := uint64(ampleMemory)

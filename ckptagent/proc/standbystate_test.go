@@ -12,7 +12,7 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-// TestASourceIsReadOutOfOrder: messages on its two sockets are handled in either order.
+// TestASourceIsReadOutOfOrder: messages on the two sockets of a source are handled in either order.
 func TestASourceIsReadOutOfOrder(t *testing.T) {
 	for name, waitsFirst := range map[string]bool{"waits first": true, "imported first": false} {
 		t.Run(name, func(t *testing.T) {
@@ -51,14 +51,15 @@ func TestASourceIsReadOutOfOrder(t *testing.T) {
 	}
 }
 
-// ends has a source end for no reason that is known.
+// ends makes a source end for no known reason.
 func (s *Standbys) ends(src *source, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.discard(src, unfitDied, warmLine{}, now)
 }
 
-// TestASourceThatWaitsItselfIsReplaced: where ranks import more before it is read to wait, it is sent nothing that it would not read.
+// TestASourceThatWaitsItselfIsReplaced: a source that is itself the standby does not read its socket any more. If ranks import more
+// modules, it is replaced and receives no message.
 func TestASourceThatWaitsItselfIsReplaced(t *testing.T) {
 	s := bare(t, "exec sleep 1000")
 	s.serving = servesRank
@@ -74,8 +75,8 @@ func TestASourceThatWaitsItselfIsReplaced(t *testing.T) {
 	}
 }
 
-// TestHistoriesOfStandbys: whatever sources and standbys send, and whenever they die, a rank's slot has a living source, a process waits
-// exactly where the standby's state shows one, and no source runs while a generation starts or ends.
+// TestHistoriesOfStandbys: whatever sources and standbys send, and whenever they die, three rules hold. Each rank's slot has a living
+// source, a process waits exactly if the standby's state says so, and no source imports while a generation starts or ends.
 func TestHistoriesOfStandbys(t *testing.T) {
 	for seed := range seeds.All(t, uint64(20)) {
 		r := rand.New(rand.NewPCG(seed, 0))

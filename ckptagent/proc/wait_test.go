@@ -15,8 +15,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestWaitLeavesTheDeadToInit: a thread that blocks in wait(2) when its process is killed may still reap; then the rank's exit status is
-// lost.
+// TestWaitLeavesTheDeadToInit: a thread that is blocked in wait(2) when its process is killed may still reap the rank. Then the rank's exit
+// status would be lost. So the agent does not block in wait(2).
 func TestWaitLeavesTheDeadToInit(t *testing.T) {
 	if _, err := os.ReadFile("/proc/self/syscall"); err != nil {
 		t.Skipf("SKIPPED: this kernel does not show what threads sleep in: %v", err)
@@ -42,7 +42,7 @@ func TestWaitLeavesTheDeadToInit(t *testing.T) {
 			case unix.SYS_WAIT4, unix.SYS_WAITID:
 				t.Error("Wait sleeps in wait(2)")
 				sleeping = true
-			case unix.SYS_PPOLL, 7: // poll(2), where there is one
+			case unix.SYS_PPOLL, 7: // poll(2), on architectures that have it
 				sleeping = true
 			}
 		}
@@ -53,7 +53,7 @@ func TestWaitLeavesTheDeadToInit(t *testing.T) {
 	}
 }
 
-// sleepsIn lists the system calls that threads of this process sleep in.
+// sleepsIn lists the system calls in which threads of this process sleep.
 func sleepsIn(t *testing.T) []int {
 	t.Helper()
 	files, err := filepath.Glob("/proc/self/task/*/syscall")

@@ -100,7 +100,7 @@ func (s *Standbys) yieldMemory(now time.Time) bool {
 	return true
 }
 
-// fill starts a source for ranks that have none. It returns when to look again; 0: no source is missing.
+// fill starts a source for ranks that have none. fill returns when to look again; 0: no source is missing.
 func (s *Standbys) fill(now time.Time) time.Duration {
 	var wait time.Duration
 	if s.serving == servesRank && s.pace == paceFull {
@@ -150,8 +150,8 @@ func (s *Standbys) lacksRoom() string {
 	return why
 }
 
-// renew makes one source import new modules, and ends standbys that were forked before their source had imported them. It reports whether
-// there was anything to do.
+// renew makes one source import new modules, and ends standbys that were forked before their source had imported them. renew reports
+// whether there was anything to do.
 func (s *Standbys) renew(now time.Time) bool {
 	for _, src := range s.sources() {
 		if !src.outdated(s.modules) {

@@ -1,7 +1,8 @@
-"""Records what the imports of a standby source took that each process must have for itself, and which module took it.
+"""Detects values that imports of a standby source drew or read and that must differ between processes: random numbers, keys,
+the process id. A standby is forked from the source, so it would have the values of the source.
 
-renew() gives a copy its own generators, keys and process id. `kept` lists what a copy cannot renew. Not detected: what C code
-reads or draws (getenv, getpid, getrandom), and values derived from it that objects keep.
+Draws.renew() gives a forked standby new generators, new keys and its own process id. Draws.kept lists the values that it cannot
+renew, with the module that drew them. What C code reads or draws (getenv, getpid, getrandom) is not detected.
 """
 
 import gc

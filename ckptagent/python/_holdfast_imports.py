@@ -1,7 +1,7 @@
 """Observes imports: which modules a process imports, and when a watched module has been executed.
 
-A finder, first on sys.meta_path, calls the finders behind it, as Python would, and returns their result. So a script keeps its
-modules, loaders and errors, and no thread, signal or garbage collector callback is needed.
+Finder is the first entry of sys.meta_path. Finder calls the other finders as Python would, and returns their result. So a
+script's modules, loaders and errors stay the same. The module uses no thread, signal or garbage collector callback.
 """
 
 import os

@@ -1,8 +1,9 @@
-"""Passes what a Python launcher would start to this pod's agent, at the function that all launchers on torch share.
+"""Replaces torch's function launch_agent, so that the pod's agent starts the ranks of launchers written in Python.
 
-accelerate, torchtune and others that use torch.distributed.launcher's elastic_launch call launch_agent(config, entrypoint, args).
-If the entrypoint is a program, the agent starts it with the launcher's present environment, and the call returns or raises what
-torch's does. Another process cannot run a function, so torch runs it as usual.
+accelerate, torchtune and other launchers that use elastic_launch of torch.distributed.launcher call launch_agent(config,
+entrypoint, args). If entrypoint is a program, the agent starts it with the launcher's present environment, and launch_agent
+returns or raises what torch's would. If entrypoint is a Python function, torch runs it as usual, because the agent is another
+process and cannot call it.
 """
 
 import functools

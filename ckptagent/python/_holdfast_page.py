@@ -1,8 +1,9 @@
-"""The rank's page: a file mapped by rank and agent, through which a rank without the client reports to its agent.
+"""Writes a rank's page: a file that the rank's process maps, and from which the agent reads optimizer steps and imported
+modules.
 
-docs/architecture.md has the layout. One process writes, and the agent reads each number as a level that only rises. So a plain
-store of eight aligned bytes suffices, though Python has no store-release: a number that the agent reads late or out of order is
-right at its next read.
+docs/architecture.md has the layout. Only one process writes a page, and each number only rises. So plain stores of eight
+aligned bytes are enough, though Python has no store-release: if the agent reads an outdated number, its next read corrects
+that.
 """
 
 import fcntl

@@ -1,12 +1,14 @@
-"""The site hook: what Holdfast does in Python processes that it or the user started, before their first line.
+"""The site hook: code of Holdfast that runs in each Python process of a training container, before the first line of the
+script.
 
-- A launcher (`python -m torch.distributed.run`, or a `torchrun` that was not found by PATH) becomes Holdfast's shim; any other
-  Python launcher is intercepted in torch's launch_agent (_holdfast_launcher).
-- A standby is held until it is needed (holdfast_standby).
-- A rank's uncaught exception is also written to HOLDFAST_ERROR_FILE, its imports and optimizer steps to HOLDFAST_PAGE. When it
-  joins a process group, it is prepared for the agent's looks (_holdfast_watch), with files at HOLDFAST_LOOKS.
+- A process of `python -m torch.distributed.run`, or of a `torchrun` that was not found by PATH, becomes Holdfast's shim. For
+  other launchers in Python _holdfast_launcher replaces torch's launch_agent.
+- A standby waits here until the agent orders it to become a rank (holdfast_standby).
+- A rank writes an uncaught exception to the file HOLDFAST_ERROR_FILE, and its imports and optimizer steps to the file
+  HOLDFAST_PAGE. When
+  a rank joins a process group, _holdfast_watch prepares it so that the agent can look at its state, by files at HOLDFAST_LOOKS.
 
-Every other process loses well under 5 ms: the hook imports only what a bare interpreter has already imported.
+In every other process the hook takes less than 5 ms, because it imports only modules that an interpreter imports at its start.
 """
 
 import os

@@ -1,7 +1,8 @@
 """Counts the optimizer steps of a script that does not use the client, by torch's hook for all optimizers.
 
-docs/python.md defines the numbers. A figure is absent rather than wrong: a step is not counted if only waiting for the device
-would show whether it was skipped, and the restored step is reported only once two steps agree on it.
+docs/python.md defines the numbers. A number that is uncertain is not reported. A step is not counted if the optimizer may
+have skipped it and only waiting for the device would show that. The restored step is reported once two steps of the optimizer
+agree on it.
 """
 
 import os

@@ -1,9 +1,10 @@
 """Holds a standby before the first line of its script, with the modules that the script will need already imported.
 
-The agent starts a standby by the rank's own command line: when hold() returns, Python runs the script as usual. The importing
-process stays as a source: it forks standbys for its ranks, and another one shortly after a standby has become its rank, so
-imports run once. One source serves all ranks of a pod if none of its imports reads a variable of a single rank. If the imports
-started threads or opened sockets, a fork would not be a faithful copy, and the source of one rank becomes that rank itself.
+The agent starts a process, the source, with the command line of the rank. The source imports the modules, then forks a
+standby for each rank, and another one shortly after a standby has become its rank. So the imports run once. In a standby
+hold() returns when the agent orders it to become the rank, and Python then runs the script as usual. One source serves all
+ranks of a pod if none of its imports reads a variable of a single rank. If the imports started threads or opened sockets, a
+fork would not be a faithful copy. In that case each rank has a source of its own, and the source itself becomes the rank.
 docs/architecture.md defines the messages on the sockets.
 """
 
@@ -43,7 +44,7 @@ def hold():
     try:
         source = _Source(control, lines)
         line = source.serve()
-        _tell(line, {"ready": True, "pid": os.getpid(), "learned": source.learned})
+        _send(line, {"ready": True, "pid": os.getpid(), "learned": source.learned})
         order = _order(line)
         _become(order)
     except (EOFError, ConnectionError):
@@ -133,7 +134,7 @@ class _Source:
         if said == b"0":
             self._alone = self._alone or "PyTorch refuses devices in a fork of a process that has queried devices"
             if len(self._lines) > 1:
-                _tell(self._control, {"warm": True, "alone": self._alone})
+                _send(self._control, {"warm": True, "alone": self._alone})
 
     def _learn(self, message):
         """Imports and reports the result; waiting copies keep what they have."""
@@ -152,7 +153,7 @@ class _Source:
         if collects:
             gc.enable()
         facts = {"warm": True, "alone": self._alone, "imported": imported, "skipped": skipped}
-        _tell(self._control, dict(facts, threads=_threads(), cuda=_holds_gpu(), memory=_own_memory()))
+        _send(self._control, dict(facts, threads=_threads(), cuda=_holds_gpu(), memory=_own_memory()))
         for line in range(len(self._lines)):  # not before the agent asks for it: it may be about to stop this process
             if line not in self._copies.values():
                 self._due[line] = float("inf")
@@ -171,7 +172,7 @@ class _Source:
         if not self._alone and _holdfast_copies.shared_mappings() - self._mapped:
             self._alone = "module %s, which the script imports, makes shared memory or a semaphore" % name
         if done:
-            _tell(self._control, {"half": True})
+            _send(self._control, {"half": True})
         return not self._missed
 
     def _met(self, name):
@@ -181,18 +182,18 @@ class _Source:
 
     def _leave_out(self, modules, why):
         """Reports these modules and exits: no standby may import them, and the agent starts a source without them."""
-        _tell(self._control, {"warm": True, "without": modules, "why": why})
+        _send(self._control, {"warm": True, "without": modules, "why": why})
         while self._control.recv(1 << 16):
             pass
         os._exit(0)
 
     def _fork(self, line):
         """Forks the standby that waits on a line; returns True in the standby."""
-        told, taken = os.pipe()
+        outcome, taken = os.pipe()
         try:
             middle = os.fork()
         except OSError:
-            os.close(told)
+            os.close(outcome)
             os.close(taken)
             self._due[line] = time.monotonic() + _REST
             return False
@@ -208,17 +209,17 @@ class _Source:
                 os.write(taken, b"0")
                 os._exit(0)
             os.setsid()
-            self._part(line, told, taken)
+            self._part(line, outcome, taken)
             return True
         os.close(taken)
         os.waitpid(middle, 0)
-        self._copies[told] = line
+        self._copies[outcome] = line
         return False
 
-    def _part(self, line, told, taken):
+    def _part(self, line, outcome, taken):
         """Closes, in a copy, what belongs to the source and other copies."""
         self._taken = taken
-        for fd in [told, *self._copies]:
+        for fd in [outcome, *self._copies]:
             os.close(fd)
         for s in [self._control, *(other for other in self._lines if other is not self._lines[line])]:
             s.close()
@@ -407,7 +408,7 @@ def _there(name):
     return not child or not parent or parent not in sys.modules or hasattr(sys.modules[parent], "__path__")
 
 
-def _tell(sock, message):
+def _send(sock, message):
     sock.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
 

@@ -1,6 +1,6 @@
-// Package python contains the Python files that Holdfast puts on PYTHONPATH in a training container: the client that
-// a script may import, the site hook and the standby. It promises that they need only the standard library of Python
-// 3.10 or newer. See docs/python.md.
+// Package python embeds the Python files that Holdfast puts on PYTHONPATH in a training container: the client that a
+// training script may import, the site hook, and the standby. The hook, the standby and `import holdfast` need only the
+// standard library of Python 3.10 or newer. docs/python.md describes all of them.
 package python
 
 import (

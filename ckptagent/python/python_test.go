@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestEveryFileIsEmbedded: a file that is added and not embedded would be missing in pods only.
+// TestEveryFileIsEmbedded: a file that is added and not embedded would be missing only in pods, where no other test notices it.
 func TestEveryFileIsEmbedded(t *testing.T) {
 	count := 0
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {

@@ -1,5 +1,5 @@
-"""Python runs this in every process before the first line of a script. It lets the `sitecustomize` that would have
-run without us run first, then starts the site hook (see docs/python.md)."""
+"""Python runs this module in every process before the first line of a script. The module first runs the `sitecustomize` that
+Python would have run without Holdfast, then starts the site hook (see docs/python.md)."""
 
 import sys
 

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nice is the priority of the calling thread, as `nice` counts it.
+// nice returns the priority of the calling thread, as the program nice counts it.
 func nice(t *testing.T) int {
 	raw, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return 20 - raw // as the system call has it
+	return 20 - raw // the system call returns 20 minus the value
 }
 
 func threads(t *testing.T) int {
@@ -31,7 +31,7 @@ func threads(t *testing.T) int {
 	return len(all)
 }
 
-// TestInBackground: its function, and the processes that it starts, have the lowest priority; no other thread has.
+// TestInBackground: the function and the processes that it starts have the lowest priority. No other thread has.
 func TestInBackground(t *testing.T) {
 	before := nice(t)
 	failed := errors.New("failed")
@@ -51,7 +51,7 @@ func TestInBackground(t *testing.T) {
 	if got := nice(t); got != before {
 		t.Errorf("nice of the caller is %d, was %d", got, before)
 	}
-	most := threads(t) + 20 // the runtime starts some of its own, more of them where the machine is busy
+	most := threads(t) + 20 // the runtime starts threads of its own, more of them on a busy machine
 	for range 50 {
 		_ = InBackground(func() error { return nil })
 	}
@@ -59,7 +59,8 @@ func TestInBackground(t *testing.T) {
 		t.Errorf("%d threads after 50 calls one after the other, want at most %d", n, most)
 	}
 	mortal := exec.Command("sleep", "60")
-	mortal.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // with the thread that starts it
+	// the kernel sends it when the thread that starts the process ends
+	mortal.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := InBackground(mortal.Start); err != nil {
 		t.Fatal(err)
 	}

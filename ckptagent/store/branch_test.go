@@ -10,7 +10,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestRemovalKnowsMarksOfBranches: a removal names what stays with its branch, and what lies there is found by step and generation.
+// TestRemovalKnowsMarksOfBranches: an order to remove names the steps that stay with their branches. Files in storage are found by step and
+// generation.
 func TestRemovalKnowsMarksOfBranches(t *testing.T) {
 	s := newStore(OS{}, t.TempDir(), "a")
 	first, older, newer := protocol.Mark{
@@ -59,7 +60,8 @@ func TestRemovalKnowsMarksOfBranches(t *testing.T) {
 	}
 }
 
-// TestManifestIsOfTheBranchOfItsFiles: without a branch it gets that of the files; another branch is refused, and so are files of several.
+// TestManifestIsOfTheBranchOfItsFiles: a manifest without a branch gets that of its files. A manifest of another branch is refused, and so
+// are files of several branches.
 func TestManifestIsOfTheBranchOfItsFiles(t *testing.T) {
 	m := protocol.Mark{Step: 60, Generation: 2}
 	for _, c := range []struct {

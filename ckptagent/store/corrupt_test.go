@@ -13,9 +13,9 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestEveryDamagedByteInStorage: a rank's file of which a byte is changed is not read, but for the page of the header behind its record,
-// which no reader uses. A manifest of which a byte is changed is absent, or the same, or differs from a rank's file: a comparison of the
-// two finds that, and no restore depends on it, because the gang's record names the step and the file has what it holds.
+// TestEveryDamagedByteInStorage: a rank file with a changed byte is not read, except if the byte is in the unused part of the header's
+// page. A manifest with a changed byte is absent, unchanged in meaning, or does not match a rank file. A comparison of the two detects the
+// latter, and no restore depends on the manifest, because the gang's record names the step.
 func TestEveryDamagedByteInStorage(t *testing.T) {
 	m := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
 	s := newStore(m, jobFolder, "a")

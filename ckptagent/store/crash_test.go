@@ -13,14 +13,14 @@ import (
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
-// TestPowerIsLostAfterAWriterDied: the next writer finds a file under its name and acknowledges it; then the file must survive a power
-// failure, though the first writer died before it synced the folder.
+// TestPowerIsLostAfterAWriterDied: a writer dies before it syncs the folder of a file. The next writer finds the file under its name and
+// acknowledges it. After that the file must survive a power failure.
 func TestPowerIsLostAfterAWriterDied(t *testing.T) {
 	whole := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
 	if _, err := history(newStore(whole, jobFolder, "a")); err != nil {
 		t.Fatal(err)
 	}
-	const soon = 14 // operations of the next writer: one rank's file, and another's up to its sync
+	const soon = 14 // operations of the next writer: one rank file, and another one up to its sync
 	for first := 1; first <= whole.ops; first++ {
 		for second := 2; second <= soon; second += 3 {
 			for seed := range seeds.All(t, uint64(1)) {
@@ -30,7 +30,7 @@ func TestPowerIsLostAfterAWriterDied(t *testing.T) {
 				}
 				ack, err := history(newStore(m.goOn(second), jobFolder, "b"))
 				if err == nil {
-					continue // there was not so much left to do
+					continue // there were fewer operations
 				}
 				after := m.reboot(true)
 				if err := check(newStore(after, jobFolder, "c"), ack); err != nil {
@@ -41,8 +41,8 @@ func TestPowerIsLostAfterAWriterDied(t *testing.T) {
 	}
 }
 
-// TestMemFSLosesWhatPOSIXLetsItLose checks the base of the crash tests. Each unsynced part survives or is lost independently: a name
-// without its data, data without its name, some of several renames, a removal; synced parts always survive.
+// TestMemFSLosesWhatPOSIXLetsItLose checks the file system on which the crash tests rely. Each part that was not synced survives or is lost
+// independently of others: a name without its data, data without its name, some of several renames, a removal. Synced parts always survive.
 func TestMemFSLosesWhatPOSIXLetsItLose(t *testing.T) {
 	synced, unsynced := []byte("synced"), []byte("not synced")
 	seen := map[string]int{}

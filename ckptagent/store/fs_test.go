@@ -20,7 +20,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// folders are one of the disk, which is written past the page cache, and one in memory, where older kernels refuse that.
+// folders returns a folder on a disk, which is written past the page cache, and one in memory, for which older kernels refuse that.
 func folders(t *testing.T) map[string]string {
 	memory, err := os.MkdirTemp("/dev/shm", "store-test-")
 	if err != nil {
@@ -35,8 +35,8 @@ func folders(t *testing.T) map[string]string {
 	return map[string]string{"disk": disk, "memory": memory}
 }
 
-// Data of lengths around the chunk size, on real file systems, is read back unchanged, whether it is written in large parts or byte by
-// byte. Data that is shorter, longer or other than its header leaves no file.
+// Data of lengths near the chunk size is read back unchanged from real file systems, whether it is written in large parts or byte by byte.
+// If the data does not match its header, no file is left.
 func TestRealFolders(t *testing.T) {
 	for name, dir := range folders(t) {
 		for i, length := range []int{
@@ -91,7 +91,7 @@ func TestRealFolders(t *testing.T) {
 	}
 }
 
-// Aligned data bypasses the page cache on a disk; the rest goes through it, and so does all data after it.
+// On a disk aligned data bypasses the page cache. Other data, and all data after it, goes through the cache.
 func TestPastThePageCache(t *testing.T) {
 	f, err := OS{}.Create(filepath.Join(folders(t)["disk"], "file"))
 	if err != nil {
@@ -122,7 +122,7 @@ func TestPastThePageCache(t *testing.T) {
 	}
 }
 
-// A cancelled copy ends.
+// A copy ends when its context is cancelled.
 func TestPutEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	reads := 0

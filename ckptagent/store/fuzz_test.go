@@ -31,7 +31,7 @@ func FuzzFolder(f *testing.F) {
 			strings.Trim(name, ".") == "" ||
 			len(folder) > 64 ||
 			len(name) > 64 {
-			return // no name of a file
+			return // not a valid file name
 		}
 		disk := newMemFS(nil, 0)
 		s := newStore(disk, jobFolder, "w")

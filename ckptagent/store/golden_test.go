@@ -13,8 +13,8 @@ import (
 	"holdfast.dev/holdfast/internal/golden"
 )
 
-// TestGoldenJob writes a state of the Python client as two ranks of one step, of the first branch and of a later one. The client's tests
-// export the same files.
+// TestGoldenJob writes a state of the Python client as two ranks of one step, once of the first branch and once of a later one. Tests of
+// the client export the same files.
 func TestGoldenJob(t *testing.T) {
 	for folder, branch := range map[string]int64{"job-uid": 0, "branch-uid": 2} {
 		writeGoldenStep(t, folder, branch)

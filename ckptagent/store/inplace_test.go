@@ -15,7 +15,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestAFileInPlaceOfTheFolder prevents no removal, and is removed like any file with Holdfast's names.
+// TestAFileInPlaceOfTheFolder: a file with the name of an index folder prevents no removal, and is removed like any file with a name of
+// Holdfast.
 func TestAFileInPlaceOfTheFolder(t *testing.T) {
 	dir := t.TempDir()
 	s := newStore(OS{}, dir, "test")
@@ -42,7 +43,8 @@ func TestAFileInPlaceOfTheFolder(t *testing.T) {
 	}
 }
 
-// TestAStepThatCannotBeNamedIsDurable: its manifest is written, the reason is reported, and there is no .metadata.
+// TestAStepThatCannotBeNamedIsDurable: if the index of a step cannot be written, its manifest is written, the reason is reported, and there
+// is no .metadata.
 func TestAStepThatCannotBeNamedIsDurable(t *testing.T) {
 	why := errors.New("it holds a tensor in part")
 	for name, c := range map[string]struct {
@@ -75,7 +77,7 @@ func TestAStepThatCannotBeNamedIsDurable(t *testing.T) {
 	}
 }
 
-// reading is of a process that writes a text and then fails.
+// reading returns an Indexer that writes a text and then fails.
 func reading(text string) Indexer {
 	return func(format.Manifest, string) (io.ReadCloser, error) {
 		return io.NopCloser(io.MultiReader(strings.NewReader(text), iotest.ErrReader(errors.New("it holds a tensor in part")))), nil

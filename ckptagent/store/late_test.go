@@ -11,7 +11,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// turned has each operation that changes something go by way of on, with its number.
+// turned calls on, with a number, for each operation that changes something.
 type turned struct {
 	FS
 	n  int
@@ -47,8 +47,8 @@ func (f turnedFile) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// TestCallsOfTheDeadComeLate: a call that hangs in storage outlives the agent that made it, and takes effect at any moment of what the
-// next one does, or after that. Whatever is recorded by then can be read, and the next removal takes what the call has left behind.
+// TestCallsOfTheDeadComeLate: a call that hangs in storage outlives the agent that made it. It takes effect at any moment while the next
+// agent works, or after that. Steps recorded by then can be read, and the next removal removes what the call left.
 func TestCallsOfTheDeadComeLate(t *testing.T) {
 	whole := &turned{FS: newMemFS(rand.New(rand.NewPCG(0, 0)), 0), on: func(_ int, op func() error) error { return op() }}
 	if _, err := history(newStore(whole, jobFolder, "a")); err != nil {
@@ -79,7 +79,7 @@ func TestCallsOfTheDeadComeLate(t *testing.T) {
 			}}
 			s := newStore(next, jobFolder, "b")
 			ack, err := history(s)
-			if err != nil { // a folder went that had just been made: agents try again
+			if err != nil { // a folder that was just created was removed: agents try again
 				ack, err = history(s)
 			}
 			if next.n < moment {
@@ -99,7 +99,7 @@ func TestCallsOfTheDeadComeLate(t *testing.T) {
 	}
 }
 
-// checkRecorded wants recorded steps whole, and nothing that is older than they are after their removal.
+// checkRecorded checks that recorded steps are complete, and that after their removal nothing older than them is left.
 func checkRecorded(s *Store, recorded []protocol.Mark) error {
 	if err := s.Prune(recorded...); err != nil {
 		return err

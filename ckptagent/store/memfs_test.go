@@ -17,17 +17,17 @@ import (
 // errCrash is returned after the crash.
 var errCrash = errors.New("crashed")
 
-// node is a file or folder. synced is what of a file outlives a loss of power.
+// node is a file or a folder. synced is the content of a file that survives a power failure.
 type node struct {
 	dir          bool
 	data, synced []byte
 }
 
-// memFS is a file system that loses unsynced content: data needs Sync, names need SyncDir of their folder.
+// memFS is a file system that loses content that was not synced: data needs Sync, a name needs SyncDir of its folder.
 type memFS struct {
 	rnd   *rand.Rand
 	ops   int // done so far
-	crash int // the operation that does not happen, or in part; 0: none
+	crash int // number of the operation that is carried out in part or not at all; 0: none
 	now   map[string]*node
 	safe  map[string]*node
 	trace []string
@@ -38,7 +38,7 @@ func newMemFS(rnd *rand.Rand, crash int) *memFS {
 	return &memFS{rnd: rnd, crash: crash, now: map[string]*node{"/": root, "/claim": mount}, safe: map[string]*node{"/": root, "/claim": mount}}
 }
 
-// step counts an operation; true: the crash comes before it.
+// step counts an operation; true: the crash comes before the operation.
 func (m *memFS) step(format string, args ...any) bool {
 	m.ops++
 	m.trace = append(m.trace, fmt.Sprintf(format, args...))
@@ -76,7 +76,7 @@ func (m *memFS) Create(name string) (File, error) {
 
 func (f memFile) Write(b []byte) (int, error) {
 	if f.fs.step("write %d", len(b)) {
-		if f.fs.ops == f.fs.crash { // the one that is under way may be done in part
+		if f.fs.ops == f.fs.crash { // the present operation may be carried out in part
 			f.n.data = append(f.n.data, b[:f.fs.rnd.IntN(len(b)+1)]...)
 		}
 		return 0, errCrash
@@ -166,8 +166,8 @@ func (m *memFS) SyncDir(dir string) error {
 	return nil
 }
 
-// reboot is the file system after the crash. Without a loss of power all that was done is there; with one,
-// of each thing that was not synced either the old or the new.
+// reboot returns the file system after the crash. Without a power failure all completed operations are there. With one, of each thing that
+// was not synced either the old or the new is there.
 func (m *memFS) reboot(power bool) *memFS {
 	out := newMemFS(m.rnd, 0)
 	paths := map[string]bool{}
@@ -183,7 +183,7 @@ func (m *memFS) reboot(power bool) *memFS {
 	for p := range paths {
 		sorted = append(sorted, p)
 	}
-	sort.Strings(sorted) // folders before what lies in them
+	sort.Strings(sorted) // folders before their content
 	for _, p := range sorted {
 		n := m.now[p]
 		if power && m.now[p] != m.safe[p] && m.rnd.IntN(2) == 0 {
@@ -202,8 +202,8 @@ func (m *memFS) reboot(power bool) *memFS {
 	return out
 }
 
-// survives returns what a power failure leaves of a file: the synced content, and of the rest none, a part, all, or other bytes of its
-// length.
+// survives returns what a power failure leaves of a file: the synced content, and of the rest nothing, a part, all, or other bytes of the
+// same length.
 func (m *memFS) survives(n *node) []byte {
 	data := bytes.Clone(n.data)
 	if len(n.data) == len(n.synced) {
@@ -215,7 +215,7 @@ func (m *memFS) survives(n *node) []byte {
 		return data[:len(n.synced)+m.rnd.IntN(len(rest)+1)]
 	case 1:
 		return data
-	case 2: // its length was stored and its blocks were not
+	case 2: // the length was stored, and the blocks were not
 		clear(rest)
 	case 3:
 		for i := range rest {
@@ -225,8 +225,8 @@ func (m *memFS) survives(n *node) []byte {
 	return data
 }
 
-// goOn is the same machine after the death of a process: nothing is lost, and unsynced content stays unsynced. The next crash comes at an
-// operation of the next process.
+// goOn returns the file system of the same machine after a process died: nothing is lost, and content that was not synced stays so. The
+// next crash comes at an operation of the next process.
 func (m *memFS) goOn(crash int) *memFS {
 	m.ops, m.crash, m.trace = 0, crash, append(m.trace, "-- the next process")
 	return m

@@ -1,8 +1,13 @@
 //go:build linux
 
-// Package store manages the steps of one job in a mounted folder: rank files and manifests, as specified in docs/formats/storage.md. A file
-// with its final name is complete. After Put or PutManifest returned nil, the file survives a power failure. Get returns the stored data or
-// an error. Only files with Holdfast's names, of steps older than all in the gang's record, are removed.
+// Package store writes and reads the steps of one job in a mounted folder. A step has one file per rank and a manifest,
+// as specified in docs/formats/storage.md.
+//
+//   - A file that has its final name is complete.
+//   - After Put or PutManifest returned nil, the file survives a power failure.
+//   - Get returns the bytes that were stored, or an error.
+//   - Prune and PruneBelow remove only files with names of Holdfast, and no file of a step that the caller lists as
+//     recorded.
 package store
 
 import (
@@ -135,7 +140,8 @@ func (s *Store) header(name string) (format.RankFile, error) {
 	return format.DecodeRankFile(b)
 }
 
-// PutManifest marks a step as complete. It first checks that the step's files match the manifest, and writes the index for stock torch.
+// PutManifest marks a step as complete. PutManifest first checks that the step's files match the manifest, and writes the index for stock
+// torch.
 func (s *Store) PutManifest(m format.Manifest) error {
 	name := path.Join(s.folder(m.Generation), format.ManifestName(m.Step))
 	given := m.Branch

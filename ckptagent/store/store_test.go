@@ -24,7 +24,7 @@ import (
 
 const jobFolder = "/claim/llama-uid"
 
-// content is the state of one rank after one step, of a length of its own.
+// content returns the state of a rank after a step. Each state has another length.
 func content(m protocol.Mark, rank uint32) []byte {
 	rnd := rand.New(rand.NewPCG(uint64(m.Step), uint64(m.Generation)<<32|uint64(rank)))
 	b := make([]byte, 100+rnd.IntN(100))
@@ -59,7 +59,7 @@ func manifestOf(m protocol.Mark) format.Manifest {
 	return out
 }
 
-// get reads a rank's part and checks that it equals what was put.
+// get reads a rank's part and checks that it equals what was stored.
 func get(s *Store, m protocol.Mark, rank uint32) error {
 	var b bytes.Buffer
 	_, err := s.Get(context.Background(), m, rank, func(format.RankFile) (io.Writer, error) { return &b, nil })
@@ -69,7 +69,7 @@ func get(s *Store, m protocol.Mark, rank uint32) error {
 	return err
 }
 
-// newStore is a store whose index of a step is text.
+// newStore returns a store in which the index of each step is text.
 func newStore(under FS, dir, writer string) *Store {
 	s := New(under, dir, writer)
 	s.IndexBy(textOf, func(protocol.Mark, error) {})
@@ -81,7 +81,7 @@ func textOf(m format.Manifest, files string) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader(fmt.Sprintf("%d\n%s%s: %v", len(values), values, files, m.Ranks))), nil
 }
 
-// indexed reports whether stock torch finds a step as it was put: all of it; or where it needs not, nothing of it.
+// indexed reports whether stock torch can read a step as it was stored. Unless must is set, the index may also be absent.
 func indexed(s *Store, m protocol.Mark, must bool) error {
 	dir := path.Join(s.folder(m.Generation), format.IndexFolder(m.Step))
 	got, err := readAll(s, path.Join(dir, format.IndexMetadata))
@@ -108,7 +108,7 @@ func readAll(s *Store, name string) ([]byte, error) {
 	return io.ReadAll(in)
 }
 
-// history is the operations of a job in storage; it stops at the first error. acknowledged are the operations that returned nil.
+// acknowledged has the operations of a job in storage that returned nil. A history stops at its first error.
 type acknowledged struct {
 	files     map[protocol.Mark][2]bool
 	manifests []protocol.Mark
@@ -136,12 +136,12 @@ func history(s *Store) (ack acknowledged, err error) {
 			ack.files[m] = done
 		}
 		if m == (protocol.Mark{Step: 30, Generation: 1}) {
-			continue // a step whose manifest was never written: generation 1 ended
+			continue // the manifest of this step is never written, because generation 1 ended
 		}
 		if err := s.PutManifest(manifestOf(m)); err != nil {
 			return ack, err
 		}
-		recorded := ack.manifests[max(0, len(ack.manifests)-2):] // the newest one is not yet
+		recorded := ack.manifests[max(0, len(ack.manifests)-2):] // the newest manifest is not recorded yet
 		ack.manifests = append(ack.manifests, m)
 		if err := s.Prune(recorded...); err != nil {
 			return ack, err
@@ -150,7 +150,7 @@ func history(s *Store) (ack acknowledged, err error) {
 	return ack, nil
 }
 
-// check checks the storage format's rules after a crash.
+// check checks the rules of the storage format after a crash.
 func check(s *Store, ack acknowledged) error {
 	complete, err := s.Complete()
 	if err != nil {
@@ -198,7 +198,7 @@ func check(s *Store, ack acknowledged) error {
 }
 
 // TestCrashAtEveryOperation: the writer dies at each operation, with and without a power failure. What it acknowledged exists, every file
-// is complete, and the next writer reaches the same end.
+// is complete, and the next writer reaches the same final state.
 func TestCrashAtEveryOperation(t *testing.T) {
 	whole := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
 	if _, err := history(newStore(whole, jobFolder, "a")); err != nil {
@@ -252,7 +252,8 @@ func TestPruneRemovesWhatIsOlderThanTheRecord(t *testing.T) {
 		}
 	}
 	foreign = append(foreign, jobFolder+"/gen-1/step-10.dcp", jobFolder+"/gen-1/step-10.dcp/mine")
-	for _, f := range []string{"step-9.rank-0.x-1.part", "step-20.dcp/values.x-2.part", "step-20.dcp/.metadata.x-3.part", "step-10.dcp/mine"} { // of a pod that is gone
+	// left by a pod that is gone
+	for _, f := range []string{"step-9.rank-0.x-1.part", "step-20.dcp/values.x-2.part", "step-20.dcp/.metadata.x-3.part", "step-10.dcp/mine"} {
 		if _, err := m.Create(jobFolder + "/gen-1/" + f); err != nil {
 			t.Fatal(err)
 		}
@@ -277,8 +278,8 @@ func TestPruneRemovesWhatIsOlderThanTheRecord(t *testing.T) {
 	}
 }
 
-// TestPruneKeepsWhatIsRecorded: manifests that no record names (their generations ended too early) are newer than the recorded steps, which
-// no writer removes for them.
+// TestPruneKeepsWhatIsRecorded: manifests that no record lists, because their generations ended too early, are newer than the recorded
+// steps. No writer removes recorded steps because of them.
 func TestPruneKeepsWhatIsRecorded(t *testing.T) {
 	s := newStore(newMemFS(rand.New(rand.NewPCG(0, 0)), 0), jobFolder, "a")
 	for _, m := range []protocol.Mark{
@@ -311,8 +312,8 @@ func TestPruneKeepsWhatIsRecorded(t *testing.T) {
 	}
 }
 
-// TestPinsOutliveEveryRemoval: an agent dies at each operation of a removal that spares two steps below its line, and so does the next;
-// those two stay complete, and all other older steps are removed in the end.
+// TestPinsOutliveEveryRemoval: an agent dies at each operation of a removal that spares two steps below its line, and so does the next
+// agent. The two steps stay complete, and all other older steps are removed at last.
 func TestPinsOutliveEveryRemoval(t *testing.T) {
 	pins := []protocol.Mark{{Step: 10, Generation: 1}, {Step: 25, Generation: 2}}
 	line := protocol.Mark{Step: 45, Generation: 2}
@@ -440,7 +441,7 @@ func TestWhatIsNotWholeIsOfNoUse(t *testing.T) {
 	}
 }
 
-// TestWritesOnce: an existing file is not written again, whichever process wrote it.
+// TestWritesOnce: a file that exists is not written again, whichever process wrote it.
 func TestWritesOnce(t *testing.T) {
 	m := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
 	if err := put(newStore(m, jobFolder, "a"), protocol.Mark{Step: 1, Generation: 1}, 0); err != nil {

@@ -1,5 +1,5 @@
-// Package coordtest serves agents under test. Over TLS, as on a cluster, it is the real coordinator for the pods of gangs created by Lead;
-// any other pod receives the directive that the test sets by Direct. It stores all reports for the test.
+// Package coordtest serves agents in tests, over TLS. Coordinator.Lead makes the real coordinator serve a gang's pods;
+// every other pod receives the directives that the test sets by Direct. The test can read all reports of each pod.
 package coordtest
 
 import (
@@ -166,7 +166,7 @@ func (c *Coordinator) Again(t testing.TB) {
 func (c *Coordinator) Deny(code codes.Code) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.deny = status.Error(code, "told to")
+	c.deny = status.Error(code, "refused by the test")
 	if code == codes.OK {
 		c.deny = nil
 	}
@@ -207,7 +207,7 @@ func (s *stream) RecvMsg(m any) error {
 	err := s.ServerStream.RecvMsg(m)
 	if m, ok := m.(proto.Message); ok && err == nil { // the coordinator receives reports in a type of its own
 		if r, ok := m.ProtoReflect().Interface().(*v1.Report); ok {
-			s.c.heard(s.pod, proto.CloneOf(r))
+			s.c.record(s.pod, proto.CloneOf(r))
 		}
 	}
 	return err
@@ -252,7 +252,7 @@ func (s *stream) follow() error {
 	}
 }
 
-func (c *Coordinator) heard(pod string, r *v1.Report) {
+func (c *Coordinator) record(pod string, r *v1.Report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reports[pod] = append(c.reports[pod], r)
@@ -303,7 +303,7 @@ func (c *Coordinator) Tokens() []string {
 	return append([]string{}, c.tokens...)
 }
 
-// Await waits for a report of the pod for which is returns true, and returns it. It checks the newest report and every later one.
+// Await waits for a report of the pod for which is returns true, and returns it. Await checks the newest report and every later one.
 func (c *Coordinator) Await(t testing.TB, pod, what string, is func(*v1.Report) bool) *v1.Report {
 	t.Helper()
 	deadline := time.After(eventually.Timeout)

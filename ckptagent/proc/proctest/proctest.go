@@ -1,7 +1,8 @@
 //go:build linux
 
-// Package proctest runs init, the real agent and the user's command as processes of this machine, as in a training container, for tests. No
-// process of such a container outlives its test, and the output of a failed test is printed.
+// Package proctest runs init, the real agent and a user's command as processes of the test's machine, in place of a
+// training container. When a test ends, the package ends all processes that it started, and prints their output if the
+// test failed.
 package proctest
 
 import (

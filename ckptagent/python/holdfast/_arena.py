@@ -1,7 +1,7 @@
 """The arena of one rank: records to values and back, and the mapping of the file.
 
-docs/formats/checkpoint.md has the layout and its rules; the Go twin is ckptagent/format. Both read the
-golden arenas in ckptagent/format/testdata.
+docs/formats/checkpoint.md has the layout and its rules. The Go package ckptagent/format reads and writes the same arenas.
+Tests of both read the golden arenas in ckptagent/format/testdata.
 """
 
 import collections

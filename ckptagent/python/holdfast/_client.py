@@ -1,8 +1,9 @@
 """attach, track, restore, save: what a training script calls.
 
-A save costs the script one copy, one small record and one datagram. It takes no lock, runs no collective, waits only for a free
-slot (for a bounded time), and never raises because of Holdfast: a state that cannot be kept is counted and reported once, and
-training goes on. Restore does raise: if the generation is to start from a step, anything less than that whole step is an error.
+`save` makes one copy of the state, writes one small record and sends one datagram. `save` takes no lock and runs no
+collective. `save` waits only for a free slot, for a bounded time. `save` raises no error of Holdfast: a state that cannot be
+kept is counted and reported once, and training goes on. `restore` raises RestoreError if the whole step that this generation
+starts from cannot be restored.
 """
 
 import functools
@@ -176,10 +177,10 @@ class Checkpoint:
             if self._overlap is not None:
                 self._overlap.settle()
             self._restore(step)
-        self._tell_restored(step)
+        self._report_restored(step)
         return step
 
-    def _tell_restored(self, step):
+    def _report_restored(self, step):
         if os.getpid() != self._pid:
             return
         if self._arena is not None:
@@ -268,7 +269,7 @@ class Checkpoint:
         """The agent's grant to write a slot, and None; or None, and the Saved of a save without a grant."""
         if step <= self._last_copied:
             self._once("order", "save(%d) after save(%d): steps must rise; not saved" % (step, self._last_copied))
-            return None, self._tell(step, "steps must rise")
+            return None, self._decline(step, "steps must rise")
         control = self._await_grant()
         return control, None if control is not None else self._skip(step)
 
@@ -349,20 +350,20 @@ class Checkpoint:
 
     def _stay(self, step):
         """Waits while the agent holds ranks that have copied this step: a step that all ranks hold is being copied elsewhere."""
-        seq, heard = None, 0.0
+        seq, changed = None, 0.0
         while True:
             c = self._arena.control()
             if c is None or c.generation != self._generation or not c.barrier_step or step < c.barrier_step:
                 return
             now = time.monotonic()
             if c.seq != seq:
-                seq, heard = c.seq, now
-            elif now - heard > _HOLD_SILENCE:
+                seq, changed = c.seq, now
+            elif now - changed > _HOLD_SILENCE:
                 self._once("held", "step %d: held in save, and the agent no longer responds; training goes on" % step)
                 return
             time.sleep(_HOLD_LOOK)
 
-    def _tell(self, step, reason):
+    def _decline(self, step, reason):
         self._publish(step=max(step, self._record.step))
         self._send("step", step=step)
         return Saved(step, False, reason)

@@ -1,7 +1,7 @@
 """Copies by several threads that release the interpreter's lock.
 
-One core cannot copy at the speed of memory. The threads wait between saves and hold nothing; the caller is one of them. A pool
-belongs to the process that made it: a fork inherits no threads.
+One core alone cannot copy at the speed of memory. The calling thread copies too. Between saves the threads wait and hold no
+lock. A pool of threads belongs to the process that created it, because a fork inherits no threads.
 """
 
 import ctypes

@@ -1,9 +1,9 @@
-"""CRC32C of many bytes at about the speed of memory, where no library provides it.
+"""Computes the CRC32C of many bytes at about the speed of memory, for a Python that has no library for it.
 
-A CRC is linear: bytes may be replaced by others with the same remainder. With y = x^64, CRC32C's polynomial divides
-y^6777 + y^484 + y^100 + 1. So a 64-bit word of a message may be set to zero if it is added (XOR) to the words 6293,
-6677 and 6777 places behind it: three additions over long runs, each one call of torch. The last 6777 words go through the table.
-tests/test_export.py compares both ways.
+A CRC is linear: bytes may be replaced by other bytes with the same remainder. With y = x^64, CRC32C's polynomial divides
+y^6777 + y^484 + y^100 + 1. So a 64-bit word of a message may be set to zero if it is added (XOR) to the words 6293, 6677 and
+6777 places behind it. torch adds long runs of words in one call each. The usual table handles the last 6777 words.
+tests/test_export.py compares the result with that of the table alone.
 """
 
 from . import _arena

@@ -1,8 +1,9 @@
-"""Copies from CUDA devices into the arena; with HOLDFAST_REGISTER=1 on a separate stream.
+"""Copies tensors from CUDA devices into the arena.
 
-Then a thread registers the arena's slots with the driver at the first save from a device, which may take seconds, and the device
-writes to them directly. A copy to unregistered memory goes through the driver's buffers. Registrations end with the process. This
-module never initializes a device, so a fork inherits none.
+With HOLDFAST_REGISTER=1 the copies run on a separate stream. At the first save from a device a thread registers the arena's
+slots with the driver, which may take seconds; after that the device writes to the slots directly. Without registration a copy
+goes through the driver's buffers. Registrations end with the process. The module never initializes a device, so a forked
+process inherits no device.
 """
 
 import contextlib

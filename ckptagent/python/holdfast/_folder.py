@@ -1,6 +1,6 @@
 """A job's folder in storage, read without an agent: its complete steps and their verified rank files.
 
-See docs/formats/storage.md; the Go twin is ckptagent/store.
+docs/formats/storage.md has the format. The Go package ckptagent/store reads and writes the same files.
 """
 
 import collections

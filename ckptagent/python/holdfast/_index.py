@@ -2,8 +2,8 @@
 
     python3 -I -S -c PROGRAM …/gen-3/step-120.rank- 8       PROGRAM: imports this, calls main()
 
-The agent runs it; see "Read in place" in docs/formats/storage.md. It needs only the standard library, and reads no pickle: it
-writes classes by name, and passes on as bytes what the client pickled.
+The agent runs this program; "Read in place" in docs/formats/storage.md has the reasons. The program needs only the standard
+library. The program unpickles nothing: it writes the names of classes, and copies the bytes that the client pickled.
 """
 
 import functools

@@ -1,6 +1,6 @@
-"""Objects whose state is not simply state_dict(): those that are saved in another way, and those that are refused.
+"""Recognizes objects that are not saved by their state_dict(): those that are saved in another way, and those that are refused.
 
-Recognized by class name: nothing is imported that the script has not imported.
+An object is recognized by the name of its class, so that this module imports no framework that the script has not imported.
 """
 
 import sys

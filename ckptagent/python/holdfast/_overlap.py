@@ -1,10 +1,11 @@
-"""Copies from CUDA devices made beside training, with HOLDFAST_OVERLAP=1 and HOLDFAST_REGISTER=1, and checks that they are not
-torn.
+"""Copies tensors from CUDA devices while training goes on, with HOLDFAST_OVERLAP=1 and HOLDFAST_REGISTER=1, and detects torn
+copies.
 
-Tensors of an optimizer should not change between two of its steps, but a script may write to them. So the device checksums the
-source as `save` returns and again after the copy. Regularly a *proof*, a save copied inside `save`, is compared with its source
-as the optimizer's next step begins. docs/designs/checkpoint.md, "Overlapped copies", has the reasons and what this does not
-detect. States in memory are copied inside `save`: a copy beside training would take the cores that training needs.
+Tensors of an optimizer should not change between two of its steps, but a script may write to them. So the device computes a
+checksum of the tensors when `save` returns, and another one after the copy. At times a *proof* is made: a state that was
+copied inside `save` is compared with its tensors when the optimizer's next step begins. docs/designs/checkpoint.md,
+"Overlapped copies", has the reasons, and which changes are not detected. Tensors in the machine's memory are copied inside
+`save`, because training needs the cores afterwards.
 """
 
 import atexit

@@ -1,7 +1,7 @@
 """Pickled objects of a state, read in a process that did not write them.
 
-A pickle can run any code, so an account that can write to storage could attack a reader. So only types that merely hold values
-are unpickled; all others are left out, unless the reader trusts the folder.
+A pickle can run any code, so an account that can write to storage could attack a reader. Only types that merely hold values are
+unpickled. Objects of all other types are left out, unless the caller trusts the folder.
 """
 
 import collections

@@ -1,4 +1,4 @@
-"""Which tensors can be kept and restored, and which are refused by name."""
+"""Decides which tensors can be kept and restored, and refuses the others with their names."""
 
 
 def why_not(torch, t):

@@ -1,7 +1,8 @@
-"""The plan of torch.distributed.checkpoint for a save, to a rank's state and back.
+"""Converts the plan of torch.distributed.checkpoint for a save to a rank's state, and back.
 
-A rank keeps all items of its plan, also those that the planner lets one rank write for all, so that it can restore them from its
-own memory. It also keeps the table of the whole checkpoint, as JSON. See "plans" in docs/formats/checkpoint.md.
+A rank keeps all items of its plan, also those that the planner lets one rank write for all ranks, so that each rank can
+restore from its own memory. The rank also keeps the table of the whole checkpoint, as JSON. See "plans" in
+docs/formats/checkpoint.md.
 """
 
 import io

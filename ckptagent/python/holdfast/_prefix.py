@@ -1,7 +1,7 @@
-"""The bytes before a tensor in a slot, so that torch.load can read both together in place.
+"""Computes the bytes before each tensor in a slot. With these bytes torch.load can read the tensor in place.
 
-torch.save(_use_new_zipfile_serialization=False) writes the same before a contiguous tensor, and every torch.load accepts it, also
-with weights_only. See "Data" in docs/formats/checkpoint.md.
+torch.save(_use_new_zipfile_serialization=False) writes the same bytes before a contiguous tensor. Every torch.load accepts
+them, also with weights_only. See "Data" in docs/formats/checkpoint.md.
 """
 
 import functools

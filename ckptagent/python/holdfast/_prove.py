@@ -1,7 +1,7 @@
-"""Finds, when an object is tracked, what save and restore would refuse of it.
+"""Checks an object when it is tracked: can save and restore handle it?
 
-It checks only the structure, without copies, changes or communication. So it calls state_dict() only of modules and optimizers,
-where that has no side effect; a loader's may start its workers and draw random numbers.
+prove() checks only the structure, without copies, changes or communication. prove() calls state_dict() only on modules and
+optimizers, where the call has no side effect. state_dict() of a data loader may start its workers and draw random numbers.
 """
 
 import array
@@ -25,14 +25,14 @@ class _Trial(Flat):
     """Walks a state as a save does, without keeping any of it."""
 
     def _state_of(self, v):
-        return _kinds.take(v) if _tells_only(v) else None
+        return _kinds.take(v) if _only_reads(v) else None
 
     def _pickled(self, v):
         pickle.Pickler(_Nowhere(), protocol=4).dump(v)
         return b""
 
 
-def _tells_only(v):
+def _only_reads(v):
     torch = sys.modules.get("torch")
     if torch is None:
         return False

@@ -1,4 +1,5 @@
-"""The position of one rank's shard in the whole tensor, computed from its layout alone: no mesh, no process group, no torch."""
+"""Computes the position of one rank's shard in the whole tensor, from the layout alone: without a mesh, a process group or
+torch."""
 
 import collections
 import functools

@@ -1,4 +1,4 @@
-"""The random states of Python, torch and numpy, if imported."""
+"""Reads and sets the random states of Python, torch and numpy, of those that are imported."""
 
 import random
 import sys

@@ -1,4 +1,4 @@
-"""What save returns."""
+"""The result of a save."""
 
 from . import _arena
 

@@ -1,5 +1,5 @@
-"""Leaves that are one rank's part of a larger tensor (DTensor: FSDP2, tensor parallel). The local shard is kept, with its layout.
-Nothing here communicates: a shard is restored only to a rank that holds the same part of the same tensor.
+"""Keeps one rank's shard of a larger tensor (DTensor: FSDP2, tensor parallel) together with its layout. The module does not
+communicate. A shard is restored only to a rank that holds the same part of the same tensor.
 """
 
 import collections

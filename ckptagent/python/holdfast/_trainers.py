@@ -1,4 +1,4 @@
-"""Code that the trainers' hooks share."""
+"""Code shared by the hooks for trainers: holdfast.transformers, holdfast.lightning and holdfast.deepspeed."""
 
 import json
 
@@ -16,14 +16,14 @@ class Log:
     """A growing list of dicts, as lines of JSON: each entry is encoded once, not at every save."""
 
     def __init__(self):
-        self._of, self._told, self._lines = None, 0, bytearray()
+        self._of, self._encoded, self._lines = None, 0, bytearray()
 
     def lines(self, log):
-        if log is not self._of or len(log) < self._told:
-            self._of, self._told, self._lines = log, 0, bytearray()
-        for entry in log[self._told :]:
+        if log is not self._of or len(log) < self._encoded:
+            self._of, self._encoded, self._lines = log, 0, bytearray()
+        for entry in log[self._encoded :]:
             self._lines += json.dumps(entry, default=float).encode() + b"\n"
-        self._told = len(log)
+        self._encoded = len(log)
         return self._lines
 
     @staticmethod

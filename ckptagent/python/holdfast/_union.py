@@ -1,7 +1,7 @@
 """The states of all ranks of one step, merged by name: each tensor once, however it was sharded.
 
 Names are those of torch.distributed.checkpoint: a state of dicts and lists becomes keys such as
-`model.layer.weight` (docs/checkpoints.md). Tensors are views of the files; nothing here copies them.
+`model.layer.weight` (docs/checkpoints.md). The tensors are views of the mapped files and are not copied.
 """
 
 import array

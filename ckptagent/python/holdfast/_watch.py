@@ -1,7 +1,8 @@
 """Observes optimizers: which ones step, which tensors they own, and when a step begins.
 
-torch calls a hook of ours before each optimizer step. An overlapped copy is safe only as long as it does, so an optimizer's
-tensors are overlapped only if its hook has fired between saves at least LATELY times in a row, and no reason below applies.
+torch calls this module's hook before each optimizer step. A copy made while training goes on is safe only if torch calls the
+hook. An optimizer's tensors are copied that way only if torch has called the hook between the last LATELY + 1 saves, and none
+of the reasons below applies.
 """
 
 import os

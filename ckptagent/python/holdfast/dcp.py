@@ -185,7 +185,7 @@ class Writer(StorageWriter):
         else:
             control, leaves = staged
             if control.grant <= ck._record.grant or step <= ck._last_copied:
-                return ck._tell(step, "another save took its place")
+                return ck._decline(step, "another save took its place")
             for leaf in leaves:
                 flat.tensor(leaf)
         held = []
@@ -314,7 +314,7 @@ class Reader(StorageReader):
             _device.fill(target, data)
             planner.commit_tensor(item, target)
         if self._ck.resume_step:
-            self._ck._tell_restored(self._ck.resume_step)
+            self._ck._report_restored(self._ck.resume_step)
         self._memory = self._all = None  # no view of the slot may remain: it is granted again
         return _done(None)
 

@@ -7,8 +7,8 @@
     ck.track(engine=holdfast.deepspeed.Engine(engine), rng=True)
     start = ck.restore()
 
-It keeps what save_checkpoint would write for this rank alone: with ZeRO stage 1 or 2 its part of the optimizer's state. It
-gathers nothing, and does not restore on another number of ranks.
+Engine keeps what save_checkpoint would write for this rank alone: with ZeRO stage 1 or 2, this rank's part of the optimizer's
+state. Engine does not gather states from other ranks, and restores only on the same number of ranks.
 """
 
 import sys

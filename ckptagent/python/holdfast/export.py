@@ -2,7 +2,7 @@
 
     python -m holdfast.export JOB_FOLDER --to dcp OUT
 
-It needs torch and the job's folder, but no agent, cluster or process group. See docs/checkpoints.md.
+The command needs torch and the job's folder, but no agent, cluster or process group. See docs/checkpoints.md.
 """
 
 import argparse

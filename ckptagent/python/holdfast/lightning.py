@@ -4,10 +4,10 @@
 
     trainer = lightning.Trainer(..., callbacks=[holdfast.lightning.Callback()])
 
-It is a callback, not a CheckpointIO: Lightning calls that on rank 0 alone, between barriers, and only if fit() has a path. It
-keeps the checkpoint that Lightning itself would save, taken when the next batch begins, after validation and other callbacks; the
-hooks on_save_checkpoint run for it. Lightning restores it, but not its position in the data: this callback fetches the epoch's
-past batches again and drops them.
+Lightning calls a CheckpointIO on rank 0 alone, between barriers, and only if fit() has a path; so Holdfast uses a callback.
+The callback keeps the checkpoint that Lightning itself would save, when the next batch begins: after validation and after
+other callbacks. The hooks on_save_checkpoint run for that checkpoint. Lightning restores the checkpoint without the position
+in the data. The callback fetches the epoch's past batches again and drops them.
 """
 
 import importlib

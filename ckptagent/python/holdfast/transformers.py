@@ -2,8 +2,9 @@
 
     holdfast.transformers.attach(trainer)
 
-A state is kept when the next step begins: by then the Trainer has fetched its batches, logged, evaluated and saved. The Trainer's
-own resume finds the position in the data: it gets a folder that names the step, and the rest is restored from memory.
+A state is kept when the next step begins. By then the Trainer has fetched the batches of that step, logged, evaluated and
+saved. The Trainer finds the position in the data by its own resume, from a folder that names the step. All other state is
+restored from memory.
 """
 
 import os

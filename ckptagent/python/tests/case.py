@@ -1,4 +1,4 @@
-"""Code that tests share: an object with state, clients as new processes would create them, and scripts in real interpreters."""
+"""Code shared by tests: an object with state, clients as new processes would create them, and scripts in real interpreters."""
 
 import contextlib
 import fcntl

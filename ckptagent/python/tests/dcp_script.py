@@ -1,6 +1,6 @@
 """The script that test_dcp runs on ranks: only its writer and reader differ from a script for torch's own checkpoints.
 
-It follows torch's recipe of distributed checkpoints: an AppState that is Stateful, saved and loaded as {"app": …}.
+The script follows torch's recipe of distributed checkpoints: an AppState that is Stateful, saved and loaded as {"app": …}.
 """
 
 import json

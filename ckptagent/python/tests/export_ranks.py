@@ -1,4 +1,4 @@
-"""Code that the two scripts of test_export share: ranks forked from one process, so that torch is imported once."""
+"""Code shared by export_train.py and export_stock.py: forks all ranks from one process, so that torch is imported once."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
 """A training loop whose overlapped copies can be delayed, an agent that compares announced copies with the state when save
-returned, and a fake torch.cuda. It runs a stream's work only when a caller waits for the stream, so code that does not wait finds
-nothing copied."""
+returned, and a fake torch.cuda. The fake runs the work of a stream only when a caller waits for the stream. So code that
+fails to wait finds nothing copied."""
 
 import contextlib
 import threading

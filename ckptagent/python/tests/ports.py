@@ -1,4 +1,4 @@
-"""Ports for the stores of torch.distributed."""
+"""Chooses ports for the stores of torch.distributed."""
 
 import socket
 

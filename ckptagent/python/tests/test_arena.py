@@ -1,4 +1,4 @@
-"""The Python reader against the golden arenas that the Go codec writes."""
+"""Tests the Python reader with the golden arenas that the Go codec writes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Unusual tensors: kept bit for bit, or refused by name; and states whose form changes while a job runs."""
+"""Tests unusual tensors, which are kept bit for bit or refused by name, and states whose form changes while a job runs."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""attach, track, save and restore without torch."""
+"""Tests attach, track, save and restore without torch."""
 
 import array
 import collections
@@ -34,7 +34,7 @@ class WithoutAgent(ClientCase):
         self.assertEqual(state, {"n": 1})
         self.assertEqual(self.said.getvalue(), "")
 
-    def test_a_process_of_the_container_that_is_no_rank_is_told_so_once(self):
+    def test_a_process_of_the_container_that_is_no_rank_gets_one_message(self):
         ck = self.attach(environment={"HOLDFAST_CONTAINER": "c1"})
         ck.restore()
         self.assertFalse(ck.save(1))

@@ -1,4 +1,4 @@
-"""Copies by several threads: every byte, no other byte, and no thread is still copying when the call returns."""
+"""Tests copies by several threads: they copy every byte and no other byte, and no thread still copies when the call returns."""
 
 import ctypes
 import random

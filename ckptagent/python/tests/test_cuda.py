@@ -1,4 +1,4 @@
-"""Copies from a real device: CUDA does what test_device fakes."""
+"""Copies from a real device: CUDA behaves like the fake in test_device."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint over Holdfast: saved, killed, loaded, resharded, exported."""
+"""Tests torch.distributed.checkpoint over Holdfast: states are saved, loaded after a kill, resharded and exported."""
 
 import io
 import json

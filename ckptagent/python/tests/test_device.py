@@ -1,4 +1,4 @@
-"""Copies from devices, with a fake torch.cuda."""
+"""Tests copies from devices with a fake torch.cuda."""
 
 import sys
 import threading

@@ -1,4 +1,5 @@
-"""examples/pytorch-ddp, run as plain torchrun runs it and as a disturbed Holdfast job: the same losses, bit for bit.
+"""Runs examples/pytorch-ddp as plain torchrun runs it, and as a Holdfast job whose ranks are killed: the losses are equal,
+bit for bit.
 
 The last test changes one restored byte and expects the comparison to fail.
 """

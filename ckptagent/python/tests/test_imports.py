@@ -1,4 +1,4 @@
-"""The import hook, in real interpreters."""
+"""Tests the import hook in real interpreters."""
 
 import re
 import sys

@@ -1,4 +1,5 @@
-"""A call of torch's launch_agent is passed to the agent. torch and the agent are fakes here; test/launchers has the real ones."""
+"""A call of torch's launch_agent is passed to the agent. torch and the agent are fakes here; test/launchers has the real
+ones."""
 
 import json
 import os
@@ -67,7 +68,7 @@ class HandOver(ScriptCase):
         os.write(int(os.environ["HOLDFAST_LAUNCH_RESULT"]), json.dumps(%s).encode())
         """
 
-    def test_what_the_agent_is_told(self):
+    def test_the_request_to_the_agent(self):
         out = self.launch(
             """
             import json, os, sys
@@ -107,10 +108,10 @@ class HandOver(ScriptCase):
         out = self.launch(
             """
             import os, signal, sys, time
-            def told(number, frame):
+            def ended(number, frame):
                 os.write(int(os.environ["HOLDFAST_LAUNCH_RESULT"]), b'{"exit":143}')
                 sys.exit(143)
-            signal.signal(signal.SIGTERM, told)
+            signal.signal(signal.SIGTERM, ended)
             launcher = os.getppid()
             def handled(): # by the launcher, which sets its handlers once it has started this process
                 with open("/proc/%d/status" % launcher) as f:

@@ -1,4 +1,4 @@
-"""Copies beside training, from a fake device: a torn copy is never announced, or the layout blocks."""
+"""Tests copies made while training goes on, from a fake device: a torn copy is never announced to the agent."""
 
 import contextlib
 import copy

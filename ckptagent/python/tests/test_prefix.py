@@ -1,4 +1,4 @@
-"""torch.load reads each tensor of a slot in place."""
+"""Tests that torch.load reads each tensor of a slot in place."""
 
 import io
 import json

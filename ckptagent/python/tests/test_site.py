@@ -1,4 +1,4 @@
-"""The site hook, in real interpreters."""
+"""Tests the site hook in real interpreters."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""Standbys, in real interpreters."""
+"""Tests standbys in real interpreters."""
 
 import ctypes
 import json
@@ -86,11 +86,11 @@ class Ends:
         control, *ranks = [str(s.fileno()) for s in self.theirs]
         return {"HOLDFAST_STANDBY_FD": control, "HOLDFAST_STANDBY_FDS": ",".join(ranks)}
 
-    def tell(self, **message):
+    def send(self, **message):
         self.control.write(json.dumps(message) + "\n")
         self.control.flush()
 
-    def heard(self):
+    def received(self):
         """The source's report once it has imported."""
         while True:
             message = json.loads(self.control.readline())
@@ -123,8 +123,8 @@ class Standby(ScriptCase):
         )  # fmt: skip
         for s in lines.theirs:
             s.close()
-        lines.tell(modules=list(modules), own=list(own))
-        lines.tell(fork=list(range(ranks)))
+        lines.send(modules=list(modules), own=list(own))
+        lines.send(fork=list(range(ranks)))
         return child, lines
 
     def become(self, child, lines, **order):
@@ -219,7 +219,7 @@ class Standby(ScriptCase):
 
     def test_what_it_says_when_ready(self):
         child, lines = self.standby(self.file("s.py", "pass"))
-        facts = lines.heard()
+        facts = lines.received()
         ready, _ = self.become(child, lines)
         self.assertEqual(ready, {"ready": True, "pid": ready["pid"], "learned": 1})
         self.assertEqual([facts[k] for k in ("imported", "skipped", "threads", "cuda", "alone")], [2, 2, 0, False, ""])
@@ -257,7 +257,7 @@ class Standby(ScriptCase):
             server.bind(("127.0.0.1", 0))
             child, lines = self.standby(script, modules=("torch.distributed",), PYTHONPATH=str(ROOT) + os.pathsep + self.folder)
             news = {"RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
-            self.assertEqual(lines.heard()["skipped"], 0)
+            self.assertEqual(lines.received()["skipped"], 0)
             ready = json.loads(lines.readline())
             self.order(lines, pid=ready["pid"], env=news)
             if listens:
@@ -291,7 +291,7 @@ class Standby(ScriptCase):
 
     def test_nonsense_ends_a_source(self):
         child, lines = self.standby(self.file("s.py", "print('ran')"))
-        lines.tell(modules=7)
+        lines.send(modules=7)
         child.wait(timeout=60)
         lines.close()  # which ends its copy
         out, err = child.communicate(timeout=60)
@@ -304,7 +304,7 @@ class Standby(ScriptCase):
         path = str(ROOT) + os.pathsep + folder
         script = self.file("s.py", "try:\n    import bad\nexcept RuntimeError as e:\n    print(e)\n")
         child, lines = self.standby(script, modules=["bad"], PYTHONPATH=path)
-        self.assertEqual(lines.heard()["skipped"], 1)
+        self.assertEqual(lines.received()["skipped"], 1)
         self.assertEqual(self.become(child, lines)[1].stdout, "at import\n")
 
     def test_one_import_makes_many_ranks(self):
@@ -349,7 +349,7 @@ class Standby(ScriptCase):
         for module, itself in {"starts_a_thread": True, "opens_a_socket": True, "opens_a_file": False}.items():
             with self.subTest(module):
                 child, lines = self.standby(script, modules=[module], PYTHONPATH=path)
-                facts = lines.heard()
+                facts = lines.received()
                 ready, done = self.become(child, lines)
                 self.assertEqual((facts["imported"], bool(facts["alone"]), ready["pid"] == child.pid, done.stdout), (1, itself, itself, "ran\n"))
 
@@ -389,7 +389,7 @@ class Standby(ScriptCase):
                   sorted(os.readlink("/proc/self/fd/%d" % f).split(":")[0] for f in range(64) if os.path.exists("/proc/self/fd/%d" % f)), flush=True)
             """)
         child, lines = self.standby(script, ranks=3, own=self.OWN)
-        self.assertEqual(lines.heard()["alone"], "")
+        self.assertEqual(lines.received()["alone"], "")
         ready = [json.loads(line.readline())["pid"] for line in lines.ranks]
         self.assertEqual(len({child.pid, *ready}), 4)
         for local in (2, 0):
@@ -427,7 +427,7 @@ class Standby(ScriptCase):
         }.items():
             with self.subTest(text):
                 child, lines = self.standby(self.file("s.py", "pass"), modules=["asks", "colorsys"], ranks=2, own=self.OWN, PYTHONPATH=self.importable(asks=text))
-                facts = lines.heard()
+                facts = lines.received()
                 want = "module asks, which the script imports, reads " + names if names else ""
                 # A source that cannot be copied imports no more.
                 self.assertEqual((facts["alone"], facts["imported"]), (want, 1 if names else 2))
@@ -461,7 +461,7 @@ old = [Old()]
         for module in ("starts_a_thread", "opens_a_socket"):
             with self.subTest(module):
                 child, lines = self.standby(self.file("s.py", "print('ran')"), modules=[module], ranks=2, own=self.OWN, PYTHONPATH=path)
-                self.assertEqual(lines.heard()["alone"], "module %s, which the script imports, starts a thread or opens a socket" % module)
+                self.assertEqual(lines.received()["alone"], "module %s, which the script imports, starts a thread or opens a socket" % module)
                 lines.close()
                 self.assertEqual(child.communicate(timeout=60), ("", ""))
 
@@ -470,9 +470,9 @@ old = [Old()]
     def said(self, modules, skip=(), ranks=2, **texts):
         """The source's reports on modules that it is to import."""
         child, lines = self.standby(self.file("s.py", "pass"), modules=(), ranks=ranks, own=self.OWN, PYTHONPATH=self.importable(**texts))
-        lines.heard()
-        lines.tell(modules=modules, own=list(self.OWN) if ranks > 1 else [], later=self.LATER, skip=skip)
-        facts = lines.heard()
+        lines.received()
+        lines.send(modules=modules, own=list(self.OWN) if ranks > 1 else [], later=self.LATER, skip=skip)
+        facts = lines.received()
         lines.close()
         out, err = child.communicate(timeout=60)
         self.assertEqual((out, err), ("", ""))
@@ -580,9 +580,9 @@ default_generator.%s
         script = self.file("s.py", "import sys; print('json' in sys.modules, 'colorsys' in sys.modules)")
         child, lines = self.standby(script, modules=["json"], ranks=2, own=self.OWN)
         old = [json.loads(line.readline())["pid"] for line in lines.ranks]
-        lines.heard()
-        lines.tell(modules=["json", "colorsys"], own=self.OWN)
-        self.assertEqual(lines.heard()["imported"], 2)
+        lines.received()
+        lines.send(modules=["json", "colorsys"], own=self.OWN)
+        self.assertEqual(lines.received()["imported"], 2)
         os.kill(old[1], signal.SIGKILL)
         self.assertEqual(exit_code(old[1]), -signal.SIGKILL)
         new = json.loads(lines.ranks[1].readline())["pid"]
@@ -599,7 +599,7 @@ default_generator.%s
         first = json.loads(lines.readline())["pid"]
         self.order(lines, pid=first, env={})
         self.assertEqual(exit_code(first), 0)
-        lines.tell(fork=[0])
+        lines.send(fork=[0])
         second = json.loads(lines.readline())["pid"]
         self.order(lines, pid=second, env={})
         self.assertEqual(self.ended(child, lines, second).stdout, "ran\nran\n")

@@ -1,4 +1,4 @@
-"""What counts as an optimizer step, with torch itself."""
+"""Tests with real torch what counts as an optimizer step."""
 
 import contextlib
 import copy
@@ -231,7 +231,7 @@ class Counted(unittest.TestCase):
         self.assertEqual(self.page.count, 2)
         self.assertEqual(len(self.counter.met), 0)
 
-    def test_a_child_tells_nothing(self):
+    def test_a_child_reports_nothing(self):
         model = self.model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         self.counter.pid = -1

@@ -1,4 +1,4 @@
-"""The client with torch: every kind of tensor that a training script has."""
+"""Tests the client with torch and every kind of tensor that a training script has."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""What track reports about a state before any save."""
+"""Tests what track() refuses or reports before the first save."""
 
 import array
 import collections

@@ -1,4 +1,4 @@
-"""The client in trouble: refused restores, kills during saves, holds; and the bytes that it writes."""
+"""Tests the client under failures: refused restores, kills during saves, holds by the agent. Also the bytes that it writes."""
 
 import array
 import contextlib

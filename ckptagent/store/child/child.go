@@ -1,8 +1,9 @@
 //go:build linux
 
-// Package child accesses storage's file system in a separate process. A thread that waits for a network file system may be unkillable; then
-// its process does not end, keeps its sockets open, and its parent gets no exit. With this package that never happens to the calling
-// process: its calls may wait, but it can end, be killed and be replaced at any time.
+// Package child accesses the file system of storage in a separate process. A thread that waits for a network file
+// system may be unkillable. The process of such a thread does not end and keeps its sockets open, and its parent is not
+// notified. The calling process has no such thread: a call may wait for storage, but the caller can end, be killed and
+// be replaced at any time.
 package child
 
 import (
@@ -368,8 +369,8 @@ type file struct {
 	failed  error // of a write
 }
 
-// Write writes b, one lane per call to the child. It returns while the last write is under way; its error comes from the next call, Sync or
-// Close at the latest. So the caller reads and checksums while the child waits for storage.
+// Write writes b, one lane per call to the child. Write returns while the last write is under way; its error comes from the next call, Sync
+// or Close at the latest. So the caller reads and checksums while the child waits for storage.
 func (f *file) Write(b []byte) (n int, err error) {
 	for n < len(b) {
 		part := b[n:min(len(b), n+laneBytes)]

@@ -25,7 +25,7 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// asChild has the test's binary be the child.
+// asChild makes the test's binary run as the child.
 const asChild = "HOLDFAST_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// odd is the file system of this machine, except that operations on "hang" never return, and no file named "full" is renamed.
+// odd is the file system of the machine, except that operations on "hang" never return and no file named "full" is renamed.
 type odd struct{ store.OS }
 
 func (o odd) Create(name string) (store.File, error) {
@@ -71,7 +71,8 @@ func (o odd) Rename(from, to string) error {
 func newFS(t testing.TB) *FS {
 	f := New(func() *exec.Cmd {
 		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), asChild+"=1", "GORACE=atexit_sleep_ms=0") // else the race detector lives on for a second
+		// otherwise the race detector keeps the child alive for a second
+		cmd.Env = append(os.Environ(), asChild+"=1", "GORACE=atexit_sleep_ms=0")
 		cmd.Stderr = struct{ io.Writer }{os.Stderr}
 		return cmd
 	})
@@ -85,7 +86,7 @@ func random(n int) []byte {
 	return b
 }
 
-// TestAStoreOverAChild: Get returns what was Put, for any size, several at once.
+// TestAStoreOverAChild: Get returns what Put stored, for any size, also in concurrent calls.
 func TestAStoreOverAChild(t *testing.T) {
 	s := store.New(newFS(t), filepath.Join(t.TempDir(), "job"), "w")
 	if err := s.Probe(); err != nil || !s.Answers() {
@@ -131,8 +132,8 @@ func TestAStoreOverAChild(t *testing.T) {
 	}
 }
 
-// TestTheChildCopies: a state that lies in a file is read, checksummed and written by the child; one that is no file of that name any more,
-// by this process.
+// TestTheChildCopies: a state that is in a file is read, checksummed and written by the child. If the file has no name any more, the
+// calling process does that.
 func TestTheChildCopies(t *testing.T) {
 	dir, at := t.TempDir(), int64(17)
 	s := store.New(newFS(t), filepath.Join(dir, "job"), "w")
@@ -142,7 +143,7 @@ func TestTheChildCopies(t *testing.T) {
 			t.Fatal(err)
 		}
 		f := format.RankFile{WorldSize: 1, Step: int64(2*step + 1), Generation: 2, Length: uint64(size), Checksum: format.Checksum(data)}
-		mine, err := os.OpenFile(name, os.O_WRONLY, 0) // which this process cannot read
+		mine, err := os.OpenFile(name, os.O_WRONLY, 0) // so that this process cannot read it
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -191,8 +192,8 @@ func same(t *testing.T, s *store.Store, f format.RankFile, data []byte) {
 	}
 }
 
-// TestFilesAsTheyAre: a file that is written at once in parts larger than a lane is read back whole; names, ends and errors are those of
-// the file system.
+// TestFilesAsTheyAre: a file that is written concurrently in parts larger than a lane is read back whole. Names, ends of files and errors
+// are those of the file system.
 func TestFilesAsTheyAre(t *testing.T) {
 	f, dir := newFS(t), t.TempDir()
 	name, data := filepath.Join(dir, "a"), random(2*laneBytes+5)
@@ -243,7 +244,8 @@ func TestFilesAsTheyAre(t *testing.T) {
 	}
 }
 
-// TestWhatHangsHoldsUpNothingElse: other calls are answered meanwhile, it is known since when one waits, and the child's end is its end.
+// TestWhatHangsHoldsUpNothingElse: while one call hangs, other calls are answered. The time since which a call waits is known, and it ends
+// when the child ends.
 func TestWhatHangsHoldsUpNothingElse(t *testing.T) {
 	f, dir := newFS(t), t.TempDir()
 	if err := f.MkdirAll(dir); err != nil {
@@ -278,7 +280,7 @@ func TestWhatHangsHoldsUpNothingElse(t *testing.T) {
 	}
 }
 
-// TestReadsPassWritesThatHang, however many: where storage is full writes may wait for as long as it is.
+// TestReadsPassWritesThatHang: reads are answered while any number of writes hang, as they may for as long as storage is full.
 func TestReadsPassWritesThatHang(t *testing.T) {
 	f, dir, data := newFS(t), t.TempDir(), random(2*laneBytes+5)
 	if err := os.WriteFile(filepath.Join(dir, "a"), data, 0o600); err != nil {
@@ -320,7 +322,7 @@ func TestReadsPassWritesThatHang(t *testing.T) {
 	}
 }
 
-// TestAFileOfAChildThatEndedFails, even after another child was started.
+// TestAFileOfAChildThatEndedFails: a file of an ended child returns errors, also after another child was started.
 func TestAFileOfAChildThatEndedFails(t *testing.T) {
 	f, dir := newFS(t), t.TempDir()
 	out, err := f.Create(filepath.Join(dir, "a"))
@@ -341,7 +343,7 @@ func TestAFileOfAChildThatEndedFails(t *testing.T) {
 	}
 }
 
-// TestCloseEndsTheChild, whatever is under way.
+// TestCloseEndsTheChild: Close ends the child, whatever calls are running.
 func TestCloseEndsTheChild(t *testing.T) {
 	f, hung := newFS(t), make(chan error, 1)
 	if _, err := f.List("/"); err != nil {
@@ -360,7 +362,7 @@ func TestCloseEndsTheChild(t *testing.T) {
 	}
 }
 
-// TestManyFilesAtOnce: more than there are lanes, each written in parts.
+// TestManyFilesAtOnce: there are more files than lanes, and each is written in parts.
 func TestManyFilesAtOnce(t *testing.T) {
 	f, dir := newFS(t), t.TempDir()
 	const files = 3 * lanes
@@ -407,7 +409,7 @@ func BenchmarkPut(b *testing.B) {
 	}
 }
 
-// TestTheChildGivesWay: all threads of the child run in the background.
+// TestTheChildGivesWay: all threads of the child have the lowest priority.
 func TestTheChildGivesWay(t *testing.T) {
 	f := newFS(t)
 	if _, err := f.List(t.TempDir()); err != nil {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestAnIndexEndsAlone: whatever becomes of the process is an error and nothing else, and the kernel ends it before anything else of the
-// pod.
+// TestAnIndexEndsAlone: any failure of the index process is returned as an error. When memory is short the kernel ends that process before
+// all others of the pod.
 func TestAnIndexEndsAlone(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo all": "",
@@ -48,7 +48,7 @@ func TestAnIndexEndsAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = out.Close() // it would wait
-	// An interpreter may be a script that starts another one, which has the output open as well.
+	// An interpreter may be a script that starts another process, which keeps the output open.
 	out, err = indexWithin(exec.Command("sh", "-c", "sleep 600 & wait"), 50*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
