@@ -12,7 +12,7 @@
 //
 //   - The pod is released after all pods have halted and the Gang's status holds its replacement. A pod in which no
 //     rank runs is released at once.
-//   - Its state is copied to storage before that, if possible.
+//   - The state of the pod is copied to storage before the release, if possible.
 //   - Reports and copies of a fenced pod do not count.
 //   - If the termination is withdrawn before the replacement is committed, the pod stays.
 //

@@ -162,7 +162,7 @@ func (s *State) refresh() {
 const maxTransitions = 4
 
 // advance acts on the state until the phase does not change, in `most` transitions. For a Job that is over it only carries out the verdict.
-// It panics if the phase does not settle: stopping halfway would leave agents with the orders of a past phase.
+// advance panics if the phase does not settle: stopping halfway would leave agents with the orders of a past phase.
 func (s *State) advance(most int, now time.Time) {
 	for range most {
 		before := s.Record.Phase

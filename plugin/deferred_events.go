@@ -51,13 +51,13 @@ type deferredEvent struct {
 }
 
 // deferEvent queues an event; false: the caller must emit it now.
-func (n *deferredEvents) deferEvent(now time.Time, tell func()) bool {
+func (n *deferredEvents) deferEvent(now time.Time, emit func()) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.timeout == 0 || n.ending {
 		return false
 	}
-	n.queued = append(n.queued, deferredEvent{now, tell})
+	n.queued = append(n.queued, deferredEvent{now, emit})
 	return true
 }
 
@@ -120,25 +120,25 @@ func (r recorder) WithLogger(logger klog.Logger) events.EventRecorderLogger {
 }
 
 func (r recorder) Eventf(regarding, related runtime.Object, eventType, reason, action, note string, args ...any) {
-	tell := func() { r.EventRecorderLogger.Eventf(regarding, related, eventType, reason, action, note, args...) }
+	emit := func() { r.EventRecorderLogger.Eventf(regarding, related, eventType, reason, action, note, args...) }
 	if pod, ok := regarding.(*v1.Pod); ok {
 		emitNow := true
 		if key, member := r.p.gangOf(pod); member {
-			emitNow = r.record(key, pod, reason, func() string { return fmt.Sprintf(note, args...) }, tell)
+			emitNow = r.record(key, pod, reason, func() string { return fmt.Sprintf(note, args...) }, emit)
 		}
 		if !emitNow {
 			return
 		}
 	}
-	tell()
+	emit()
 }
 
 // record defers an event about a member or drops a repeated one; emitNow: the caller must emit it now.
-func (r recorder) record(key types.NamespacedName, pod *v1.Pod, reason string, note func() string, tell func()) (emitNow bool) {
+func (r recorder) record(key types.NamespacedName, pod *v1.Pod, reason string, note func() string, emit func()) (emitNow bool) {
 	now := time.Now()
 	switch reason {
 	case scheduled:
-		deferred := r.p.deferredEvents.deferEvent(now, tell)
+		deferred := r.p.deferredEvents.deferEvent(now, emit)
 		return !deferred
 	case failed:
 		return r.p.gangs.RecordNotice(key, pod.UID, note(), now)

@@ -66,7 +66,7 @@ func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 	return append(hints, releases), nil
 }
 
-// releases are changes of pods that were gated or refused as members and are members no more.
+// releases are label changes by which a pod that was gated or refused as a member is no longer a member.
 var releases = fwk.ClusterEventWithHint{
 	Event: fwk.ClusterEvent{Resource: fwk.TargetPod, ActionType: fwk.UpdatePodLabel},
 	QueueingHintFn: func(_ klog.Logger, _ *v1.Pod, _, now any) (fwk.QueueingHint, error) {

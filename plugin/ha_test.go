@@ -183,7 +183,7 @@ func (w *world) takeOver(dead chan struct{}, once *sync.Once) {
 	w.succeed()
 }
 
-// succeed stops the scheduler if it runs, and starts another one, with empty memory, on the same API server. It drops earlier events.
+// succeed stops the scheduler if it runs, and starts another one, with empty memory, on the same API server. succeed drops earlier events.
 func (w *world) succeed() {
 	w.t.Helper()
 	w.stop()
@@ -235,7 +235,7 @@ func TestANodeThatRejectsIsTriedAgainByTheNextScheduler(t *testing.T) {
 	}
 }
 
-// settled re-creates pods that were rolled back. It waits until two gangs are bound and the others wait.
+// settled re-creates pods that were rolled back. settled waits until two gangs are bound and the others wait.
 func (w *world) settled(gangs, size int) {
 	w.t.Helper()
 	w.until("two gangs to be placed and one to wait", func() bool {

@@ -5,12 +5,12 @@
 //
 //   - A plan names a node only if the framework's own filters accept the node and Holdfast does not exclude it.
 //   - Only the replica that schedules writes to the API server.
-//   - A pod of no gang cannot use room that is held for gangs. It preempts a gang as a whole, never single members. It
-//     gets no node that a waiting gang ahead of it could use.
+//   - A pod of no gang cannot use room that is held for gangs. Such a pod preempts a gang as a whole, never single
+//     members, and gets no node that a waiting gang ahead of the pod could use.
 //
-// This package has the extension points, the writing of statuses and the wiring. The packages below it have the state
-// of gangs, the decisions and the answers to queries. They import neither this package nor each other upwards;
-// internal/layers tests that.
+// Package plugin has the extension points, the writing of statuses and the wiring. The packages in its subfolders have
+// the state of gangs, the decisions and the answers to queries. None of them imports package plugin; internal/layers
+// lists which of them may import which.
 //
 // PreEnqueue and queueing hints are called under the lock of the scheduling queue, and take the lock of the gang cache.
 // So code that holds the lock of the gang cache must not call a function that takes the lock of the scheduling queue,

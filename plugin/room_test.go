@@ -16,7 +16,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
-// evicting makes the world evict pods at once, as the API server does. It refuses to evict the pod named refuse; "": none.
+// evicting makes the world evict pods at once, as the API server does. evicting refuses to evict the pod named refuse; "": none.
 func evicting(refuse string) func(*world) {
 	return func(w *world) {
 		w.client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {

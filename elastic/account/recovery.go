@@ -85,7 +85,7 @@ func (a *Account) TrackSteps(steps members.Steps, g Generation, staying bool, no
 	a.changed = true
 }
 
-// measure updates the duration of a step. It starts with the first step of a generation: the time before is start-up.
+// measure updates the duration of a step. measure starts with the first step of a generation: the time before is start-up.
 func (a *Account) measure(step int64, g Generation, staying bool, now time.Time) {
 	if step <= g.RestoreStep {
 		return
@@ -106,7 +106,8 @@ func (a *Account) measure(step int64, g Generation, staying bool, now time.Time)
 	a.gen.paceStep, a.gen.paceAt = step, now
 }
 
-// TrackRecovery updates the phases of the newest recovery from agents in its generation. It returns the recovery when it is complete.
+// TrackRecovery updates the phases of the newest recovery from agents in its generation. TrackRecovery returns the recovery when it is
+// complete.
 func (a *Account) TrackRecovery(ms *members.Members, g Generation, now time.Time) *Recovery {
 	rec := a.last()
 	if rec == nil || rec.Generation != g.Number || rec.FirstStep >= 0 {

@@ -1,7 +1,7 @@
 // Package barrier chooses the step at which all ranks of a gang stay, and determines when all of them have stayed
-// there. The step is ahead of the newest step that any rank has reported. It is only raised, and only if the ranks can
-// no longer meet at it. Ranks count as staying once no rank has moved for so long that the step must have reached all
-// of them, or for a maximal time.
+// there. The step is ahead of the newest step that any rank has reported. The step is only raised, and only if the
+// ranks can no longer meet at the present step. Ranks count as staying once no rank has moved for so long that the step
+// must have reached all of them, or for a maximal time.
 package barrier
 
 import "time"
@@ -61,8 +61,8 @@ func (b *Barrier) Note(seen Levels, passed bool, now time.Time) {
 	}
 }
 
-// Move chooses the barrier step. It moves the step when ranks can no longer meet there: once, if each rank has saved a step at or beyond it
-// (lowestNewest is the lowest of these) but not the same one; and whenever they have been stalled for longer than timeout. It reports
+// Move chooses the barrier step. Move moves the step when ranks can no longer meet there: once, if each rank has saved a step at or beyond
+// it (lowestNewest is the lowest of these) but not the same one; and whenever they have been stalled for longer than timeout. Move reports
 // whether the step changed.
 func (b *Barrier) Move(pace Pace, lowestNewest int64, timeout time.Duration, now time.Time) bool {
 	apart := b.step != 0 && b.seen.CommonStep < b.step && lowestNewest >= b.step && !b.raised

@@ -1,11 +1,11 @@
-// Package controller carries out the decisions of package elastic at the API server. It takes no decisions, and each of
-// its actions may be repeated.
+// Package controller carries out the decisions of package elastic at the API server. The controller takes no decisions.
+// Each of its actions may be repeated.
 //
-//   - It writes status.run of a Gang, under a field manager of its own.
-//   - It makes the job of a gang that was given up fail, and records events on the job and the Gang.
-//   - It reports to the coordinator which pods must be replaced, because of their node or because they are being
-//     deleted, and which jobs are over.
-//   - It releases pods that are replaced from their Job and makes sure that they are deleted.
+//   - The controller writes status.run of a Gang, under a field manager of its own.
+//   - The controller makes the job of a given-up gang fail, and writes events on the job and on the Gang.
+//   - The controller reports to the coordinator which pods must be replaced, because of their node or because they are
+//     being deleted, and which jobs are over.
+//   - The controller releases pods from their Job when they are replaced, and makes sure that these pods are deleted.
 package controller
 
 import (
@@ -209,11 +209,11 @@ func (c *Controller) Announce(ctx context.Context, key coordinator.Key, n elasti
 	if n.Warning {
 		kind = corev1.EventTypeWarning
 	}
-	c.tell(g, g, kind, n.Reason, "Restart", n.Message)
+	c.emit(g, g, kind, n.Reason, "Restart", n.Message)
 }
 
-// tell writes an event on the gang's job, where its user looks, and on the Gang.
-func (c *Controller) tell(g *v1alpha1.Gang, related runtime.Object, kind, reason, action, note string) {
+// emit writes an event on the gang's job, where its user looks, and on the Gang.
+func (c *Controller) emit(g *v1alpha1.Gang, related runtime.Object, kind, reason, action, note string) {
 	note = cause.Tail(note, noteLimit)
 	c.Recorder.Eventf(jobOf(g), related, kind, reason, action, "%s", note)
 	c.Recorder.Eventf(g, related, kind, reason, action, "%s", note)

@@ -40,7 +40,7 @@ func (c *Controller) End(ctx context.Context, key coordinator.Key, v elastic.Ver
 		return err
 	}
 	// A job that is over already, because its pod was faster, still owes people the reason.
-	c.tell(g, g, corev1.EventTypeWarning, string(v.Reason), "GiveUp", verdictNote(v))
+	c.emit(g, g, corev1.EventTypeWarning, string(v.Reason), "GiveUp", verdictNote(v))
 	if j.over() {
 		return nil
 	}
@@ -102,8 +102,8 @@ func verdictNote(v elastic.Verdict) string {
 }
 
 // SetupWithManager registers the reconcilers; they run only on the leader.
-func (c *Controller) SetupWithManager(mgr ctrl.Manager, told Coordinator) error {
-	c.Coordinator = told
+func (c *Controller) SetupWithManager(mgr ctrl.Manager, to Coordinator) error {
+	c.Coordinator = to
 	if err := c.counts.register(c.Metrics); err != nil {
 		return err
 	}

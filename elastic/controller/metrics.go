@@ -10,7 +10,7 @@ import (
 	"holdfast.dev/holdfast/nodehealth"
 )
 
-// counts are what operators see of replacements.
+// counts are the metrics of replacements.
 type counts struct {
 	replacements *prometheus.CounterVec
 	recreated    prometheus.Histogram

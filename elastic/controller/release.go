@@ -35,9 +35,9 @@ import (
 //     once. So a leader that ends between the two leaves nothing behind, and a budget of the user's may refuse for as long
 //     as it likes.
 
-// Replace releases a pod from its Job. It may be called again, and for a pod that an earlier leader released. A failed rack releases
-// hundreds of pods at once. So in the plain case it reads the pod from the cache, and the patch is conditional on the cached version.
-// In any other case it queries the API server.
+// Replace releases a pod from its Job. Replace may be called again, and for a pod that an earlier leader released. A failed rack releases
+// hundreds of pods at once. So in the plain case it reads the pod from the cache, and the patch is conditional on the cached version. In
+// any other case it queries the API server.
 func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic.Termination) error {
 	pod := &corev1.Pod{}
 	name := types.NamespacedName{Namespace: key.Namespace, Name: d.Name}
@@ -326,5 +326,5 @@ func (c *Controller) emitRefused(ctx context.Context, pod *corev1.Pod, why strin
 		c.Log.Info(note, "pod", client.ObjectKeyFromObject(pod))
 		return
 	}
-	c.tell(g, pod, corev1.EventTypeWarning, v1alpha1.ReasonEvictionRefused, "Evict", note)
+	c.emit(g, pod, corev1.EventTypeWarning, v1alpha1.ReasonEvictionRefused, "Evict", note)
 }

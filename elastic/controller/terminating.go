@@ -92,8 +92,8 @@ func (c *Controller) ends(ctx context.Context, pods []corev1.Pod) (map[types.UID
 func (c *Controller) unexplained(pods []corev1.Pod, terminations []elastic.Termination) time.Duration {
 	for i := range pods {
 		at, leaves := c.terminatingAt(&pods[i])
-		told := slices.ContainsFunc(terminations, func(d elastic.Termination) bool { return d.Pod == string(pods[i].UID) })
-		if leaves && !told && !membership.Replaced(&pods[i]) && time.Since(at) < explainMost {
+		listed := slices.ContainsFunc(terminations, func(d elastic.Termination) bool { return d.Pod == string(pods[i].UID) })
+		if leaves && !listed && !membership.Replaced(&pods[i]) && time.Since(at) < explainMost {
 			return explainAgain
 		}
 	}

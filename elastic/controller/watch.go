@@ -238,11 +238,11 @@ func (c *Controller) tellPending(
 	if len(terminations) == 0 && !c.standing(key) && (g.Status.Run == nil || len(g.Status.Run.PendingReplacements) == 0) {
 		return again, nil
 	}
-	tell := c.Coordinator.SetPendingReplacements
+	send := c.Coordinator.SetPendingReplacements
 	if suspends {
-		tell = c.Coordinator.Suspended
+		send = c.Coordinator.Suspended
 	}
-	if err := tell(ctx, key, terminations); err != nil {
+	if err := send(ctx, key, terminations); err != nil {
 		return 0, fmt.Errorf("sending %d pending replacements of gang %s/%s to the coordinator: %w", len(terminations), g.Namespace, g.Name, err)
 	}
 	c.stands(key, len(terminations) > 0)

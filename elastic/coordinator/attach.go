@@ -123,7 +123,7 @@ func (s *Server) Attach(rpc coordinatorv1.Coordinator_AttachServer) error {
 
 var errEnds = status.Error(codes.Unavailable, "the coordinator is stopping: dial again")
 
-// send sends directives until the stream ends. It blocks while the agent reads nothing, so no other goroutine may wait for it.
+// send sends directives until the stream ends. send blocks while the agent reads nothing, so no other goroutine may wait for it.
 func (s *Server) send(ctx context.Context, st *stream, rpc coordinatorv1.Coordinator_AttachServer) error {
 	handed, authorities := false, s.authorities()
 	for {
@@ -206,18 +206,18 @@ func (s *Server) watch(ctx context.Context, st *stream) error {
 	defer age.Stop()
 	quiet := time.NewTicker(s.contactTimeout)
 	defer quiet.Stop()
-	heard, sent := uint64(0), uint64(0)
+	received, sent := uint64(0), uint64(0)
 	for {
 		select {
 		case <-quiet.C:
 			reports, sends := st.reports.Load(), st.sends.Load()
-			if reports == heard {
+			if reports == received {
 				return status.Errorf(codes.Unavailable, "no report received for %s: dial again", s.contactTimeout)
 			}
 			if sends == sent && sends%2 == 1 {
 				return status.Errorf(codes.Unavailable, "the agent read nothing for %s: dial again", s.contactTimeout)
 			}
-			heard, sent = reports, sends
+			received, sent = reports, sends
 		case <-ctx.Done():
 			return errEnds
 		case <-age.C:

@@ -1,7 +1,7 @@
-// Package coordinator serves agents. It passes their reports to package elastic, one gang at a time, and sends a
-// decision only after the decision is stored. It takes no decisions itself. A restarted coordinator rebuilds all of its
-// state from stored records and from reports. Authentication of callers and storage of records are interfaces, so that
-// the same server runs on a cluster and in tests.
+// Package coordinator serves agents. The coordinator passes reports of agents to package elastic, one gang at a time,
+// and sends a decision only after the decision is stored. All decisions are made by package elastic. A restarted
+// coordinator rebuilds all of its state from stored records and from reports. Authentication of callers and storage of
+// records are interfaces, so that the same server runs on a cluster and in tests.
 package coordinator
 
 import (

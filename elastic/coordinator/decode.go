@@ -44,7 +44,7 @@ type incoming struct {
 // reportCodec decodes no report that would take much more memory than its message.
 type reportCodec struct{ encoding.CodecV2 }
 
-// Unmarshal implements encoding.CodecV2. It stores a refusal in the report: gRPC would send its own error to the agent instead of a
+// Unmarshal implements encoding.CodecV2. Unmarshal stores a refusal in the report: gRPC would send its own error to the agent instead of a
 // returned one.
 func (c reportCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	in, ok := v.(*incoming)
@@ -60,7 +60,8 @@ func (c reportCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(raw.ReadOnlyData(), &in.Report)
 }
 
-// countEntries refuses a message with more entries than any agent sends, or with a singular field twice. It allocates only the refusal.
+// countEntries refuses a message with more entries than any agent sends, or with a singular field twice. countEntries allocates only the
+// refusal.
 func countEntries(raw []byte, of protoreflect.MessageDescriptor) error {
 	var entries [bits.UintSize]int // by field number
 	for len(raw) > 0 {

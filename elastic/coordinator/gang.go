@@ -162,7 +162,8 @@ func (g *gang) detach(st *stream) {
 	}
 }
 
-// reported handles a report, or returns why the stream must end. It drops the report of a stream that another one of the pod has replaced.
+// reported handles a report, or returns why the stream must end. reported drops the report of a stream that another one of the pod has
+// replaced.
 func (g *gang) reported(st *stream, r protocol.Report) error {
 	g.server.noteContact(st.peer.Pod.UID, time.Now())
 	g.mu.Lock()

@@ -15,7 +15,7 @@ var moduleName = regexp.MustCompile(`^[A-Za-z0-9_.]+$`)
 type moduleList struct{ names []string }
 
 // recordModules records how many modules an agent knows. If these are more than the gang's, it asks for their names, one agent at a time.
-// It reports whether directives change. The caller holds g.mu.
+// recordModules reports whether directives change. The caller holds g.mu.
 func (g *gang) recordModules(st *stream, knows int, names []string) (news bool) {
 	news = st.knows == 0 && knows > 0 && g.modules != nil
 	st.knows = knows

@@ -17,8 +17,8 @@ const (
 	contactMost = 1 << 17
 )
 
-// SetPendingReplacements sets the level of a gang: every pod that must be replaced now. A gang that is not in memory is loaded. It returns
-// UNAVAILABLE if this process does not lead.
+// SetPendingReplacements sets the level of a gang: every pod that must be replaced now. A gang that is not in memory is loaded.
+// SetPendingReplacements returns UNAVAILABLE if this process does not lead.
 func (s *Server) SetPendingReplacements(ctx context.Context, key Key, pods []elastic.Termination) error {
 	return s.level(ctx, key, elastic.ReplacementsPending{Pods: pods})
 }

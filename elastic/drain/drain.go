@@ -25,7 +25,7 @@ type Drain struct {
 	ledger     *ledger.Ledger
 	account    *account.Account
 	generation *generation.Generation
-	// startedAt is when this coordinator first saw the gang. awaitsAgent: a terminating pod may still attach to it.
+	// startedAt is when this coordinator first saw the gang. awaitsAgent: a terminating pod may still attach to this coordinator.
 	startedAt   time.Time
 	awaitsAgent bool
 	run
@@ -66,7 +66,7 @@ func (d *Drain) NoteStart(now time.Time) {
 	}
 }
 
-// Drop ends the drain of a generation: no pod terminates any more, or the copies so far must do. It reports whether there was one.
+// Drop ends the drain of a generation: no pod terminates any more, or the copies so far must do. Drop reports whether there was one.
 func (d *Drain) Drop() bool {
 	begun := d.Begun()
 	d.run = run{}
@@ -156,7 +156,7 @@ func (d *Drain) moveBarrier(now time.Time) bool {
 }
 
 // placeMark chooses the step that pods to be replaced copy: the one at which all ranks stay or, after half of the available time, the
-// newest step that all ranks hold. It reports whether the step changed.
+// newest step that all ranks hold. placeMark reports whether the step changed.
 func (d *Drain) placeMark(now time.Time) bool {
 	before, all, pace, common := d.mark, d.time(), d.account.Pace(), d.generation.CommonStep()
 	if d.mark != (protocol.Mark{}) && !d.possible(d.mark) {

@@ -308,7 +308,7 @@ type Candidate struct {
 }
 
 // TakeNext copies a step of all ranks to storage at the interval: the newest that all hold, first each rank's file, then the manifest, then
-// the record. began is when the gang started. It reports whether directives change.
+// the record. began is when the gang started. TakeNext reports whether directives change.
 func (l *Ledger) TakeNext(ms *members.Members, newest func() Candidate, began, now time.Time) bool {
 	switch c := l.copying; {
 	case c == nil:

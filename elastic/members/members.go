@@ -224,8 +224,8 @@ func (ms *Members) HasLeft(slot Slot) bool {
 	return m.known && m.report.Returned >= ms.Launch() || slices.Contains(ms.left, slot)
 }
 
-// NoteLeft records slots that left the launcher. It reports whether there are more: they must be stored, or another coordinator would wait
-// for a pod that is over.
+// NoteLeft records slots that left the launcher. NoteLeft reports whether there are more: they must be stored, or another coordinator would
+// wait for a pod that is over.
 func (ms *Members) NoteLeft() bool {
 	left := []Slot(nil)
 	for slot := range ms.Each {

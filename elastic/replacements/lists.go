@@ -22,7 +22,7 @@ func about(d Termination, warning bool, what string) Note {
 	return Note{warning, fmt.Sprintf("%s of slot %d %s", d.Where(), d.Slot, what)}
 }
 
-// SetPending sets the level of pods to be replaced. It returns notes for users, and whether the lists have changed.
+// SetPending sets the level of pods to be replaced. SetPending returns notes for users, and whether the lists have changed.
 func (rs *Replacements) SetPending(pods []Termination, now time.Time) (notes []Note, changed bool) {
 	next := []Termination{}
 	for _, d := range rs.pending {

@@ -7,9 +7,9 @@ import (
 	"holdfast.dev/holdfast/elastic/members"
 )
 
-// stuckTime is how long a pod whose agent reports may keep its gang from halting. If several pods do, and they are more than half of the
-// gang, they probably wait for one thing, such as a file system, that may come back: they have PartitionTime, like unreachable ones. Once
-// they are no longer more than half, it may just have come back: each remaining pod has stuckTime from then, within PartitionTime.
+// stuckTime is how long a pod whose agent reports may keep its gang from halting. If more than half of a gang's
+// pods do not halt, they probably wait for one file system: then each of these pods has PartitionTime, like an unreachable pod. Once
+// they are no longer more than half of the gang, each remaining pod has stuckTime from then on, within PartitionTime.
 const stuckTime = 2 * time.Minute
 
 // StuckEvery is the interval at which these slots are checked: a halting large gang sends many reports. Between two checks at most StuckGap
@@ -21,12 +21,12 @@ const (
 
 // stuck is the state of a slot that has not halted and whose agent reports, or did.
 type stuck struct {
-	// pod holds the slot; heard is the total time for which it reported without having halted, at when it last did. Time without reports
-	// counts as unreachable.
-	pod   string
-	heard time.Duration
-	at    time.Time
-	// among is heard when more than half of the gang were last seen not to halt; 0: never.
+	// pod holds the slot. reporting is the total time for which pod reported without having halted; time without reports counts as
+	// unreachable. at is the time of the last such report.
+	pod       string
+	reporting time.Duration
+	at        time.Time
+	// among is reporting when more than half of the gang were last seen not to halt; 0: never.
 	among time.Duration
 }
 
@@ -36,7 +36,7 @@ func (k *stuck) count(pod string, now time.Time) {
 	case k.pod != pod:
 		*k = stuck{pod: pod}
 	case !k.at.IsZero():
-		k.heard += min(now.Sub(k.at), StuckGap)
+		k.reporting += min(now.Sub(k.at), StuckGap)
 	}
 	k.at = now
 }
@@ -62,15 +62,15 @@ func (w *Watch) TrackStuck(now time.Time) (notes []Note) {
 	most := w.mostStuck()
 	if most {
 		for i := range w.stuck {
-			w.stuck[i].among = w.stuck[i].heard // also of unreachable ones: the time counts once they report
+			w.stuck[i].among = w.stuck[i].reporting // also of unreachable ones: the time counts once they report
 		}
 	}
 	for i, k := range w.stuck {
 		slot := members.Slot(i)
-		if k.at.IsZero() || k.heard < w.mayHaltFor(slot, most) || w.rs.Of(k.pod) != nil {
+		if k.at.IsZero() || k.reporting < w.mayHaltFor(slot, most) || w.rs.Of(k.pod) != nil {
 			continue
 		}
-		message := fmt.Sprintf("its processes of generation %d did not end within %s", w.generation, k.heard.Truncate(time.Second))
+		message := fmt.Sprintf("its processes of generation %d did not end within %s", w.generation, k.reporting.Truncate(time.Second))
 		notes = append(notes, w.giveUp(slot, w.ms.At(slot).Pod(), HaltTimeout, message, now))
 	}
 	return notes

@@ -16,7 +16,7 @@ type Termination struct {
 	Pod  string // UID
 	Name string
 	Node string
-	// Cause is the node's cause, or one of those below.
+	// Cause is the node's cause, or a Cause constant of this package.
 	Cause   string
 	Message string
 	// At is when that was decided; Deadline is until when the coordinator may wait for the pod's state (zero: see deadline.go).

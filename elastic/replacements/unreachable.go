@@ -174,7 +174,7 @@ func (w *Watch) waitsFor(slot members.Slot, q *unreachable) string {
 	switch {
 	case q.since.IsZero():
 		why := fmt.Sprintf("waits for pod %s of slot %d to end its processes of generation %d", w.ms.At(slot).Pod().Name, slot, w.generation)
-		if k := w.stuck[slot]; k.heard >= stuckTime/4 && w.rs.Of(k.pod) == nil {
+		if k := w.stuck[slot]; k.reporting >= stuckTime/4 && w.rs.Of(k.pod) == nil {
 			why += fmt.Sprintf("; if it does not within %s, the pod is replaced", w.mayHaltFor(slot, w.mostStuck()).Round(time.Second))
 		}
 		return why

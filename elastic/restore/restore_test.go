@@ -12,7 +12,7 @@ import (
 
 var first = protocoltest.FirstBranch
 
-// reachable is a slow version of Find. It checks for each single rank whether its part of a step is available.
+// reachable is a slow version of Find. reachable checks for each single rank whether its part of a step is available.
 func reachable(step protocol.Point, pods []Pod, stored Stored, line Line, insist bool) bool {
 	world := 0
 	for _, p := range pods {

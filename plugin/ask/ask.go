@@ -1,5 +1,5 @@
-// Package ask serves previews and the state of the fabric over HTTPS. It authenticates and authorizes the caller,
-// passes the query to the scheduler and writes the response.
+// Package ask serves previews and the state of the fabric over HTTPS. The handler authenticates and authorizes the
+// caller, passes the query to the scheduler and writes the response.
 //
 // The proxy of the API server removes the header Authorization, so callers send their token in a header of its own. The
 // token's only audience is this service, so that it is of no use elsewhere. The API server reviews the token

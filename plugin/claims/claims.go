@@ -3,9 +3,9 @@
 // an earlier binding failed. Devices of a pod that is bound, or is being bound, are never released.
 //
 // The framework's filter checks for one pod and one node whether there are devices for the pod's claims, device taints
-// included. It does not count members that are planned and not yet reserved. So at most one planned pod with claims is
-// on a node at a time. Where each device belongs to one node, the filter's answers for single nodes then hold for the
-// whole plan. Where devices belong to no node, a dry-run reserve checks the plan.
+// included. The filter does not count members that are planned and not yet reserved. So the planner puts at most one
+// planned pod with claims on a node at a time. Where each device belongs to one node, the filter's answers for single
+// nodes then hold for the whole plan. Where devices belong to no node, a dry-run reserve checks the plan.
 package claims
 
 import (

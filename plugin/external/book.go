@@ -1,6 +1,7 @@
-// Package external reads the PodGroups of scheduler-plugins, of Volcano and of Kubernetes, and Volcano's HyperNodes. It
-// writes the status of PodGroups as users of these APIs expect it. It watches an API only while the cluster serves it.
-// Pods of a group are held back until the group's object was read. A status is written only if it changed.
+// Package external reads the PodGroups of scheduler-plugins, of Volcano and of Kubernetes, and Volcano's HyperNodes.
+// The package writes the status of PodGroups as users of these APIs expect it. An API is watched only while the cluster
+// serves the API. Pods of a group are held back until the group's object was read. A status is written only if it
+// changed.
 package external
 
 import (
@@ -271,7 +272,7 @@ func (b *Book) spoil() {
 	b.stale = true
 }
 
-// Tiers returns the levels that HyperNodes make; nil: there are none. It returns the same value until they change.
+// Tiers returns the levels that HyperNodes make; nil: there are none. Tiers returns the same value until they change.
 func (b *Book) Tiers(logger klog.Logger) *Tiers {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -54,13 +54,13 @@ func NewWriter(
 	book *Book,
 	client kubernetes.Interface,
 	profile string,
-	tell func(object *corev1.ObjectReference, reason, note string),
+	emit func(object *corev1.ObjectReference, reason, note string),
 ) *Writer {
 	return &Writer{
 		book:     book,
 		pods:     client,
 		profile:  profile,
-		emit:     tell,
+		emit:     emit,
 		written:  map[types.NamespacedName]sent{},
 		notified: map[types.NamespacedName]notified{},
 	}

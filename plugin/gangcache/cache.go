@@ -289,7 +289,7 @@ func (c *Cache) Waited(key types.NamespacedName, now time.Time) time.Duration {
 	return 0
 }
 
-// Open opens a plan: nodes by pod, for all members without a node. It returns false if the gang has changed since the plan was computed.
+// Open opens a plan: nodes by pod, for all members without a node. Open returns false if the gang has changed since the plan was computed.
 func (c *Cache) Open(key types.NamespacedName, nodes map[types.UID]string, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -372,7 +372,7 @@ func (c *Cache) Unreserve(key types.NamespacedName, uid types.UID) bool {
 	return true
 }
 
-// GiveUp ends the open plan. It returns the members that had not followed it, and how many plans in a row were given up.
+// GiveUp ends the open plan. GiveUp returns the members that had not followed it, and how many plans in a row were given up.
 func (c *Cache) GiveUp(key types.NamespacedName) (released []*v1.Pod, inARow int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -81,7 +81,7 @@ func (p phase) next(h happening) phase {
 	return p
 }
 
-// transition alone changes a group's phase. It drops the state that belongs to the former phase.
+// transition alone changes a group's phase. transition drops the state that belongs to the former phase.
 func (g *group) transition(h happening) {
 	g.phase = g.phase.next(h)
 	switch h {

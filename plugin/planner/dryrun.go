@@ -22,7 +22,7 @@ type assignmentOf struct {
 }
 
 // dryRunReserve reserves the members of a plan one after the other by the framework's plugins, after members of other open plans where they
-// may compete for devices that belong to no node. Then it undoes all of it. It refuses the plan if a member cannot be reserved.
+// may compete for devices that belong to no node. Then it undoes all of it. dryRunReserve refuses the plan if a member cannot be reserved.
 func (s *planCycle) dryRunReserve(c claims.Needs, placement gang.Placement) (refusal *gang.Refusal, err error) {
 	at, got := placement.At(), 0
 	var own []assignmentOf

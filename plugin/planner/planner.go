@@ -3,8 +3,8 @@
 // reservations. Computing a placement changes nothing outside the package.
 //
 // The package caches what depends on a snapshot: the tree of free resources, results of filters for unchanged nodes,
-// and failed dry runs of plans. It also decides which gang is planned first: GiveWay wakes the gang for which a pod
-// must give way.
+// and failed dry runs of plans. The planner also keeps the order of waiting gangs: if a gang ahead of a pod could use
+// the pod's room, GiveWay wakes that gang and rejects the pod.
 package planner
 
 import (

@@ -27,11 +27,11 @@ func RoleOf(pod *v1.Pod) string {
 	if err != nil {
 		return string(pod.UID)
 	}
-	told, err := json.Marshal(labels)
+	encoded, err := json.Marshal(labels)
 	if err != nil {
 		return string(pod.UID)
 	}
-	sum, labelled := sha256.Sum256(text), sha256.Sum256(told)
+	sum, labelled := sha256.Sum256(text), sha256.Sum256(encoded)
 	return string(sum[:]) + string(labelled[:])
 }
 

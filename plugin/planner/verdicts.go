@@ -76,7 +76,7 @@ func (r *roleVerdicts) find(n fwk.NodeInfo) (verdict, bool) {
 	return known, ok && known.generation == n.GetGeneration()
 }
 
-// keep caches a verdict. It drops results of nodes that are gone when they become too many.
+// keep caches a verdict. keep drops results of nodes that are gone when they become too many.
 func (r *roleVerdicts) keep(n fwk.NodeInfo, v verdict, nodes int) {
 	if r == nil {
 		return

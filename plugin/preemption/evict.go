@@ -41,15 +41,15 @@ func (p *Preemptor) evict(ctx context.Context, e eviction) {
 	ctx, cancel := context.WithDeadline(ctx, e.until)
 	defer cancel()
 	logger := klog.FromContext(ctx)
-	told := map[types.NamespacedName]bool{}
+	announced := map[types.NamespacedName]bool{}
 	for _, pod := range e.pods {
 		unit, member := membership.GroupOf(pod)
 		with := ", with all of its gang"
 		if !member {
 			unit, with = types.NamespacedName{Namespace: pod.Namespace, Name: "pod " + pod.Name}, ""
 		}
-		if !told[unit] { // one event per gang
-			told[unit] = true
+		if !announced[unit] { // one event per gang
+			announced[unit] = true
 			why := " of higher priority"
 			if corev1helpers.PodPriority(pod) >= e.priority {
 				why = ", whose reserved room it occupies beyond its declared run time"

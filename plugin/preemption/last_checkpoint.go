@@ -32,8 +32,8 @@ type lastCheckpoints struct {
 const firstRead = 2 * time.Second
 
 // ensureKnown reports whether the checkpoints are recent: younger than checkpointsAge, or read since asked, which may be older because a
-// search waits for its turn. Otherwise it starts a read. It waits for the first read: a replica that takes over during a search must
-// reserve the room that becomes free before it plans other pods.
+// search waits for its turn. Otherwise it starts a read. ensureKnown waits for the first read: a replica that takes over during a search
+// must reserve the room that becomes free before it plans other pods.
 func (w *lastCheckpoints) ensureKnown(ctx context.Context, now, asked time.Time) bool {
 	w.mu.Lock()
 	first := w.at.IsZero()

@@ -320,7 +320,7 @@ func TestSearchesTakeTurns(t *testing.T) {
 	}
 }
 
-// Rule NobodyStarves: the first gang in the queue's order searches for room again and again. It does not get every turn.
+// Rule NobodyStarves: the first gang ordered as in the queue searches for room again and again. It does not get every turn.
 func TestWhoSearchedLetsOthersHaveTheirTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(Config{Gangs: frameworktest.Cache(), Metrics: NewMetrics(nil)}, NewHeldRooms())

@@ -56,23 +56,23 @@ func (l *singlePods) done(uid types.UID) {
 func (l *singlePods) awaits(pod *v1.Pod, nodes []fwk.NodeInfo, priority int32, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	node, told := pod.Status.NominatedNodeName, []types.UID(nil)
+	node, evicted := pod.Status.NominatedNodeName, []types.UID(nil)
 	if p := l.of[pod.UID]; p != nil && !now.After(p.until) {
 		if p.evicting {
 			return true
 		}
-		node, told = p.node, p.evicted
+		node, evicted = p.node, p.evicted
 	}
 	return node != "" && slices.ContainsFunc(nodes, func(n fwk.NodeInfo) bool {
 		return n.Node().Name == node && slices.ContainsFunc(n.GetPods(), func(info fwk.PodInfo) bool {
 			on := info.GetPod()
-			return slices.Contains(told, on.UID) || on.DeletionTimestamp != nil && corev1helpers.PodPriority(on) < priority
+			return slices.Contains(evicted, on.UID) || on.DeletionTimestamp != nil && corev1helpers.PodPriority(on) < priority
 		})
 	})
 }
 
 // MakeRoomForOne preempts for a pod of no gang, as for a gang of one: whole gangs and single pods, but not single members of gangs, as
-// Kubernetes's own preemption would. It nominates the node, as Kubernetes does. It returns refusal if it preempts nothing.
+// Kubernetes's own preemption would. It nominates the node, as Kubernetes does. MakeRoomForOne returns refusal if it preempts nothing.
 func (p *Preemptor) MakeRoomForOne(ctx context.Context, pod *v1.Pod, refusal *fwk.Status) (*fwk.PostFilterResult, *fwk.Status) {
 	nodes, err := p.config.Framework.SnapshotSharedLister().NodeInfos().List()
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package serve answers queries to the scheduler's plugin: where a gang would be placed, and how fragmented the fabric
-// is. It answers between two scheduling cycles, with the result that planning would have at that moment. A query
-// changes nothing. A replica that does not schedule returns ErrNotLeading.
+// is. Each query is answered between two scheduling cycles, with the result that planning would have at that moment. A
+// query changes nothing. A replica that does not schedule returns ErrNotLeading.
 package serve
 
 import (

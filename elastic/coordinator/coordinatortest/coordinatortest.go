@@ -1,5 +1,6 @@
 // Package coordinatortest has what a coordinator.Server needs when it runs without a cluster: callers that are
-// identified by their tokens, and a store in memory. Both behave like the ones on a cluster without failures.
+// identified by their tokens, and a store in memory. The callers and the store behave like the real ones on a cluster
+// without failures.
 package coordinatortest
 
 import (

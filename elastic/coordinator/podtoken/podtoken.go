@@ -127,7 +127,8 @@ func bearer(ctx context.Context) (string, error) {
 	return strings.TrimSpace(strings.TrimPrefix(values[0], "Bearer ")), nil
 }
 
-// review returns the API server's result for a token, from the cache or new. It sends no token that cannot be valid, and limits the rate.
+// review returns the API server's result for a token, from the cache or new. review sends no token that cannot be valid, and limits the
+// rate.
 func (v *Verifier) review(ctx context.Context, token string, digest [sha256.Size]byte) review {
 	if r, ok := v.reviews.Get(digest); ok && v.now().Before(r.(review).until) {
 		return r.(review)
