@@ -29,6 +29,7 @@ type stat struct {
 	start   uint64 // ticks after boot; with the pid it identifies a process
 	kernel  bool   // a kernel thread
 	environ int    // size of its environment in bytes; -1: unknown, as during execve
+	reaped  uint64 // processor time of its descendants that have ended, in ticks
 }
 
 // ofKernel is the kernel's PF_KTHREAD, among the flags in /proc/<pid>/stat.
@@ -60,6 +61,7 @@ func readStat(pid int) (stat, error) {
 		start:   start,
 		kernel:  atoi(f[6])&ofKernel != 0,
 		environ: environ,
+		reaped:  uint64(max(atoi(f[13]), 0) + max(atoi(f[14]), 0)),
 	}, err
 }
 
