@@ -20,8 +20,8 @@ const (
 	headBytes, rankBytes, moduleBytes = 4 << 10, 144, 4
 )
 
-// fit drops from a report what does not fit.
-func fit(r *protocol.Report, modules []string) {
+// fit drops from a report what does not fit, and returns how many bytes are free beside the names of modules.
+func fit(r *protocol.Report, modules []string) int {
 	notes := slices.Clone(r.Notes[:min(len(r.Notes), mostNotes)])
 	free := protocol.MaxReport - headBytes - len(r.Rank)*rankBytes
 	for i, note := range notes {
@@ -43,12 +43,14 @@ func fit(r *protocol.Report, modules []string) {
 			free -= len(k.Exit.Traceback)
 		}
 	}
+	left := free
 	for _, name := range modules {
-		if free -= len(name) + moduleBytes; free < 0 {
+		if left -= len(name) + moduleBytes; left < 0 {
 			break
 		}
 		r.ModulesKnown++
 	}
+	return free
 }
 
 // cut returns the first bytes of a text, at most that many, as valid UTF-8: protobuf accepts no other.

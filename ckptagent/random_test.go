@@ -26,6 +26,8 @@ type world struct {
 	promises promises
 	newest   int64 // generation of the newest directive
 	log      []string
+	look     int64 // the newest number that the coordinator wants
+	looking  bool  // a look is under way
 }
 
 func (w *world) fail(format string, args ...any) {
@@ -48,6 +50,12 @@ func (w *world) step(e Event) {
 		if string(old) != string(now) || !reflect.DeepEqual(effects, due) {
 			w.fail("a directive of generation %d changed a state at %d", d.Directive.Generation, before.Generation)
 		}
+	}
+	if _, ok := e.(Looked); ok {
+		w.looking = false
+	}
+	if s.Looking.Look < before.Looking.Look && s.Incarnation == before.Incarnation || s.Want.Look > s.Looking.Look && !s.Looking.Begun {
+		w.fail("look %d is wanted, %d answered, after %d", s.Want.Look, s.Looking.Look, before.Looking.Look)
 	}
 	w.state = s
 	w.stored, _ = json.Marshal(s.Stored())
@@ -89,13 +97,19 @@ func (w *world) carryOut(f Effect) {
 		w.queue = append(w.queue, ManifestWritten{f.Manifest.Mark})
 	case TakeInventory:
 		w.queue = append(w.queue, Inventoried{Sealed: [][]protocol.Point{{{Step: 3}}, {{Step: 3}}}})
+	case LookAt:
+		if w.looking {
+			w.fail("look %d begins while another is under way", f.Number)
+		}
+		w.looking = true
+		w.queue = append(w.queue, Looked{Number: f.Number, Generation: f.Generation, Looks: make([]protocol.Look, 1)})
 	}
 }
 
 // die drops what is not stored, and the answers on their way. Processes go on.
 func (w *world) die() {
 	w.log = append(w.log, "the agent dies")
-	w.queue = nil
+	w.queue, w.looking = nil, false
 	w.state = State{}
 	if err := json.Unmarshal(w.stored, &w.state.Durable); err != nil {
 		w.t.Fatal(err)
@@ -134,6 +148,10 @@ func (w *world) directive() protocol.Directive {
 	case 3:
 		d.BarrierStep = 4
 	}
+	if w.rnd.IntN(4) == 0 {
+		w.look++
+	}
+	d.Look = w.look
 	return d
 }
 

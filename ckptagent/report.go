@@ -36,6 +36,7 @@ func (s State) Report() protocol.Report {
 		Launch:          max(1, s.Launch),
 		Waited:          s.Waited,
 		WaitedFor:       s.WaitedFor,
+		Look:            s.Look,
 	}
 	if r.MaxRestarts = s.MaxRestarts; s.Launcher == "" {
 		r.MaxRestarts = s.Command.MaxRestarts
@@ -55,9 +56,15 @@ func (s State) Report() protocol.Report {
 			})
 		}
 	}
-	fit(&r, s.Modules)
+	free := fit(&r, s.Modules)
 	if s.Want.WantModules {
 		r.Modules = s.Modules[:r.ModulesKnown]
+		for _, name := range r.Modules {
+			free -= len(name) + moduleBytes
+		}
+	}
+	if r.Ranks > 0 {
+		r.Looks = fitLooks(s.Looks, free)
 	}
 	return r
 }

@@ -95,6 +95,7 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 	}
 	d.WantModules, d.Modules = opts["want"] == "modules", modules(num("modules"))
 	d.Launch = num("launch")
+	d.Look = int64(num("look"))
 	d.HaltWithin = time.Duration(num("within")) * time.Second
 	d.WholeCommand, d.Launched = opts["whole"] == "yes", opts["launched"] == "yes"
 	switch w[0] {
@@ -187,6 +188,12 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 		return e, 0
 	case "port":
 		return PortOffered{pos[0]}, 0
+	case "looked":
+		e := Looked{Number: int64(pos[0]), Generation: gen}
+		for _, local := range pos[1:] {
+			e.Looks = append(e.Looks, protocol.Look{Local: local, PID: 100 + local})
+		}
+		return e, 0
 	case "tick":
 		return Tick{}, 0
 	case "pass":
@@ -293,6 +300,8 @@ func showEffect(e Effect) string {
 		return strings.TrimSpace(fmt.Sprintf("launcher returns %d %s", e.Returned.Code, e.Returned.Message))
 	case OfferPort:
 		return "offer port"
+	case LookAt:
+		return fmt.Sprintf("look %d at generation %d", e.Number, e.Generation)
 	case Adopt:
 		return "adopt the command"
 	case Release:
@@ -364,6 +373,12 @@ func showReport(r protocol.Report) string {
 	}
 	if r.Refused != "" {
 		b.WriteString(" refused: " + r.Refused)
+	}
+	if r.Look > 0 {
+		fmt.Fprintf(&b, " look %d", r.Look)
+		for _, l := range r.Looks {
+			fmt.Fprintf(&b, " %d", l.Local)
+		}
 	}
 	tl := r.Timeline
 	for _, p := range []struct {

@@ -121,6 +121,7 @@ type Volatile struct {
 	Port       int
 	StateBytes uint64
 	Notes      []string
+	Looking
 }
 
 // Abandoned records that Generation restores Step of Branch: steps sealed before Generation above that step, or of another branch, are
