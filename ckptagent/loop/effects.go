@@ -69,6 +69,8 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 			a.standbys.Close() // readers of the launcher's output wait for all processes that have it open
 			a.returnLauncher(a.launch, a.outcome(e.Returned))
 		}
+	case ckptagent.LookAt:
+		a.lookAt(e)
 	case ckptagent.OfferPort:
 		a.offerPort()
 	case ckptagent.Standbys:

@@ -24,6 +24,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent/coord"
 	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/proc"
+	"holdfast.dev/holdfast/ckptagent/watch"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -96,8 +97,9 @@ type Agent struct {
 	noPort     string // why there is no port
 	client     *coord.Client
 	modules    []string
-	pages      []rankPage       // of all ranks, once a launcher has set their number
-	pageOff    string           // why a rank has no page
+	pages      []rankPage // of all ranks, once a launcher has set their number
+	pageOff    string     // why a rank has no page
+	watcher    *watch.Watcher
 	starting   *ckptagent.Start // the generation whose ranks wait for standbys; nil: none
 	unstarted  bool             // the stored state does not show that the previous agent started the generation's ranks
 	uploader   *uploader        // nil: no storage
@@ -125,6 +127,7 @@ func newAgent(c Config) (a *Agent, err error) {
 		ranks:    map[int]proc.Process{},
 		blocks:   map[int]format.Reason{},
 		watchers: &sync.WaitGroup{},
+		watcher:  watch.New(),
 		exits:    proc.NewExits(c.Root, c.Poke),
 		ready:    make(chan struct{}),
 	}
@@ -261,7 +264,7 @@ func (a *Agent) take(e ckptagent.Event) {
 		before := a.state.Timeline
 		a.state, effects = ckptagent.Step(a.state, e, time.Now())
 		switch e.(type) {
-		case ckptagent.Progress, ckptagent.OptimizerSteps, ckptagent.Saved, ckptagent.Sealed, ckptagent.StandbyChanged:
+		case ckptagent.Progress, ckptagent.OptimizerSteps, ckptagent.Saved, ckptagent.Sealed, ckptagent.StandbyChanged, ckptagent.Looked:
 			// These values are in the arenas or pages, or concern only this incarnation, except when a recovery ended.
 			if a.state.Timeline != before {
 				a.store()
