@@ -36,6 +36,7 @@ var cores = map[string][]string{
 	"elastic/members":      {"elastic/barrier", "elastic/cause", "elastic/restore", "internal/protocol"},
 	"elastic/replacements": {"elastic/cause", "elastic/members"},
 	"elastic/restore":      {"internal/protocol"},
+	"elastic/waiting":      {"internal/protocol"},
 	"ckptagent":            {"internal/protocol"},
 	"ckptagent/format":     {"internal/protocol"},
 	"ckptagent/launch":     {"internal/protocol"},

@@ -1,0 +1,171 @@
+package waiting
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// mostNamed bounds the ranks that a text names one by one, mostGroups the groups of others.
+const mostNamed, mostGroups = 4, 4
+
+// what is known of each kind, for users.
+var meanings = map[Kind]string{
+	Unknown:       "too little is known to say why",
+	Stopped:       "stopped by a signal or a debugger",
+	StorageStalls: "a file system does not answer on several nodes",
+	Hang:          "stands still inside torch or a device",
+	WaitsOutside:  "waits for something outside the gang",
+	EndedEarly:    "ended with exit code 0 while others wait for it",
+	Desync:        "ranks called different operations at the same point",
+	Deadlock:      "ranks wait for each other in a circle",
+	FabricHang:    "all ranks have begun an operation that does not end",
+}
+
+// Meaning returns what a kind says, for users.
+func (k Kind) Meaning() string { return meanings[k] }
+
+// describe sets the texts.
+func (j *judge) describe(v *Verdict, o findings, desync map[string][]int) {
+	parts := []string{}
+	named := v.Culprits
+	switch v.Kind {
+	case Busy:
+		named = o.busy
+		parts = append(parts, fmt.Sprintf("%s: %s", v.Activity, j.those(o.busy)))
+	case Unknown:
+		parts = append(parts, j.lacking(v, o))
+	case Desync:
+		calls := slices.Sorted(maps.Keys(desync))
+		for _, what := range calls {
+			parts = append(parts, fmt.Sprintf("%s: %s", ranksText(desync[what]), what))
+		}
+		v.Signature = strings.Join(calls, ", ")
+	case Deadlock:
+		parts = append(parts, j.groupsOf(o.circle, nil)...)
+	case StorageStalls, Hang, WaitsOutside, EndedEarly, Stopped, FabricHang:
+		for _, r := range named[:min(len(named), mostNamed)] {
+			parts = append(parts, j.one(r))
+		}
+		if n := len(named) - mostNamed; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d more", n))
+		}
+	}
+	if v.Kind != Deadlock && v.Kind != Desync && v.Kind != Unknown {
+		all := make([]int, len(j.ranks))
+		for r := range all {
+			all[r] = r
+		}
+		parts = append(parts, j.groupsOf(all, named)...)
+	}
+	if v.Missing > 0 && v.Kind != Unknown {
+		parts = append(parts, "no looks at "+count(v.Missing))
+	}
+	v.Text = strings.Join(parts, "; ")
+	if v.Signature == "" {
+		v.Signature = meanings[v.Kind]
+	}
+}
+
+// lacking returns what evidence is missing.
+func (j *judge) lacking(v *Verdict, o findings) string {
+	switch {
+	case v.Missing > 0:
+		return fmt.Sprintf("too few looks at %s", j.those(j.missing()))
+	case len(o.unknown) > 0:
+		return "no stack and no recorder: " + j.those(o.unknown)
+	case len(o.unclear) > 0:
+		return "it is not clear who waits for whom: " + strings.Join(j.groupsOf(o.unclear, nil), "; ")
+	}
+	return "most ranks stand still in the script's own code, where no recorder says for whom they wait"
+}
+
+func (j *judge) missing() (out []int) {
+	for r := range j.facts {
+		if !j.facts[r].compared && !j.ranks[r].Ended {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// those names ranks with their slots.
+func (j *judge) those(ranks []int) string {
+	if len(ranks) == 1 {
+		return j.name(ranks[0])
+	}
+	return ranksText(ranks)
+}
+
+// name names a rank with its node.
+func (j *judge) name(r int) string {
+	return fmt.Sprintf("rank %d on %s", r, cmp.Or(j.ranks[r].Node, fmt.Sprintf("slot %d", j.ranks[r].Slot)))
+}
+
+// one says of one rank where it is.
+func (j *judge) one(r int) string { return j.name(r) + ": " + j.in(r, true) }
+
+// in says where a rank is: in its operation, or, for a root, in its stack.
+func (j *judge) in(r int, root bool) string {
+	f := &j.facts[r]
+	switch {
+	case j.ranks[r].Ended:
+		return "ended with exit code 0"
+	case f.last == nil:
+		return "unknown"
+	}
+	if !root || j.together[r] {
+		for i := range f.last.Groups {
+			if o := open(&f.last.Groups[i]); o != nil {
+				return fmt.Sprintf("%s %d", short(o.Name), o.Seq)
+			}
+		}
+	}
+	return f.what
+}
+
+// groupsOf groups ranks by where they are, the largest groups first, without those that are named before.
+func (j *judge) groupsOf(ranks, named []int) []string {
+	by := map[string][]int{}
+	for _, r := range ranks {
+		if _, found := slices.BinarySearch(named, r); !found {
+			by[j.in(r, false)] = append(by[j.in(r, false)], r)
+		}
+	}
+	whats := slices.SortedFunc(maps.Keys(by), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(by[b]), len(by[a])), cmp.Compare(by[a][0], by[b][0]))
+	})
+	out := []string{}
+	for _, what := range whats[:min(len(whats), mostGroups)] {
+		out = append(out, fmt.Sprintf("%s: %s", count(len(by[what])), what))
+	}
+	return out
+}
+
+func count(n int) string {
+	if n == 1 {
+		return "1 rank"
+	}
+	return fmt.Sprintf("%d ranks", n)
+}
+
+// ranksText lists the first ranks.
+func ranksText(ranks []int) string {
+	text := []string{}
+	for _, r := range ranks[:min(len(ranks), mostNamed)] {
+		text = append(text, fmt.Sprint(r))
+	}
+	more := ""
+	if n := len(ranks) - mostNamed; n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	if len(ranks) == 1 {
+		return "rank " + text[0]
+	}
+	return "ranks " + strings.Join(text, ", ") + more
+}
+
+// short returns the name of an operation without its backend.
+func short(name string) string { return name[strings.LastIndexByte(name, ':')+1:] }

@@ -1,0 +1,69 @@
+package waiting
+
+import (
+	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// Kind is what a gang that stands still does; package comment.
+type Kind string
+
+// The kinds of a Verdict.
+const (
+	Unknown       Kind = "Unknown"
+	Busy          Kind = "Busy"
+	Stopped       Kind = "Stopped"
+	StorageStalls Kind = "StorageStalls"
+	Hang          Kind = "Hang"
+	WaitsOutside  Kind = "WaitsOutside"
+	EndedEarly    Kind = "EndedEarly"
+	Desync        Kind = "Desync"
+	Deadlock      Kind = "Deadlock"
+	FabricHang    Kind = "FabricHang"
+)
+
+// Kinds are all kinds.
+var Kinds = []Kind{Unknown, Busy, Stopped, StorageStalls, Hang, WaitsOutside, EndedEarly, Desync, Deadlock, FabricHang}
+
+// Rank is the evidence about one rank.
+type Rank struct {
+	// Looks are the newest of the rank's present process, oldest first.
+	Looks []Look
+	// Ended: the rank has ended with exit code 0.
+	Ended bool
+	// Slot and Node are where it runs.
+	Slot int
+	Node string
+}
+
+// Look is one look, and when its answer arrived.
+type Look struct {
+	At time.Time
+	*protocol.Look
+}
+
+// Verdict is what the looks show.
+type Verdict struct {
+	Kind Kind
+	// Culprits are the ranks that others wait for and that stand still, ascending; Kind Unknown and Busy have none.
+	Culprits []int
+	// Missing is the number of ranks of which there are too few looks.
+	Missing int
+	// Activity is what moves, for Busy.
+	Activity string
+	// Text describes the verdict in one line, for users; Signature is the part that is the same when the same happens again.
+	Text, Signature string
+}
+
+// Judge returns the verdict on the ranks of a gang, by global rank.
+func Judge(ranks []Rank) Verdict {
+	j := &judge{ranks: ranks, facts: make([]fact, len(ranks))}
+	for i := range ranks {
+		j.facts[i] = factsOf(&ranks[i])
+	}
+	j.collect()
+	j.connect()
+	j.settle()
+	return j.verdict()
+}
