@@ -35,6 +35,7 @@ var cores = map[string][]string{
 	"elastic/ledger":       {"elastic/members", "elastic/restore", "internal/protocol"},
 	"elastic/members":      {"elastic/barrier", "elastic/cause", "elastic/restore", "internal/protocol"},
 	"elastic/replacements": {"elastic/cause", "elastic/members"},
+	"elastic/quiet":        {},
 	"elastic/restore":      {"internal/protocol"},
 	"elastic/waiting":      {"internal/protocol"},
 	"ckptagent":            {"internal/protocol"},

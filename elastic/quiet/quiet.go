@@ -1,0 +1,158 @@
+// Package quiet decides when a gang counts as quiet, and when its ranks are looked at. A gang is quiet after a time without a step that its
+// own steps set: it is never quiet before twice the gap that 99 of 100 of its steps keep to. Looks are numbered by numbers that only rise.
+// Time is an argument; the package has no clock.
+//
+//	            quiet             answered, or late        answered, or late        answered, or late
+//	Moving ─────────────► Looking 1 ─────────────► Looking 2 ─────────────► Looking 3 ─────────────► Judged
+//	   ▲                                                                       ▲                        │
+//	   └── a step, from every state                                            └── after Again ─────────┘
+package quiet
+
+import "time"
+
+const (
+	// least and most bound the limit that gapFactor × p99 of the gaps gives, unless twice that gap is longer; beforeFirst is the limit
+	// before the first step of a generation, while gaps are not known.
+	least, most = 15 * time.Second, 45 * time.Second
+	gapFactor   = 5
+	gapLeast    = 2
+	beforeFirst = time.Minute
+	// Every is the time from one look to the next; Again is that time once a verdict was reached.
+	Every = 5 * time.Second
+	Again = 30 * time.Second
+	// late is how long answers are awaited: agents answer within two seconds, and report each second.
+	late = 10 * time.Second
+	// Looks is how many successive looks make a verdict.
+	Looks = 3
+)
+
+// State is what is done about the silence of a gang.
+type State int
+
+const (
+	// Moving: steps come in time.
+	Moving State = iota
+	// Looking: a look was requested, and its answers are awaited; or the next one is not due yet.
+	Looking
+	// Judged: three looks were made. A further one follows after Again, and a verdict on the newest three.
+	Judged
+)
+
+func (s State) String() string { return [...]string{"Moving", "Looking", "Judged"}[s] }
+
+// Watch watches one gang.
+type Watch struct {
+	gaps  gaps
+	state State
+	// since is when the newest sign of life was seen; zero: never. stepped: the generation has made a step.
+	since   time.Time
+	stepped bool
+	// number is the newest look that was requested, at is when; taken counts those of this silence; answered: its answers are in.
+	number   int64
+	at       time.Time
+	taken    int
+	answered bool
+	// longest is the longest silence that ended by itself.
+	longest time.Duration
+}
+
+// State returns the present state.
+func (w *Watch) State() State { return w.state }
+
+// Since returns the time of the newest sign of life; zero: there was none yet.
+func (w *Watch) Since() time.Time { return w.since }
+
+// Longest returns the longest silence after which the gang moved on by itself.
+func (w *Watch) Longest() time.Duration { return w.longest }
+
+// Wanted returns the number of the look that agents must answer; 0: none.
+func (w *Watch) Wanted() int64 {
+	if w.state == Moving {
+		return 0
+	}
+	return w.number
+}
+
+// Limit returns after how long without a sign of life the gang is quiet.
+func (w *Watch) Limit() time.Duration {
+	p99, known := w.gaps.p99()
+	if !w.stepped || !known {
+		return max(beforeFirst, gapLeast*p99)
+	}
+	return max(min(max(least, gapFactor*p99), most), gapLeast*p99)
+}
+
+// Begin begins to watch another generation: its first step may take long. The gaps of earlier ones stay known.
+func (w *Watch) Begin(now time.Time) {
+	w.state, w.since, w.stepped, w.taken = Moving, now, false, 0
+}
+
+// BeginLaunch begins to watch another launcher, whose script has other gaps.
+func (w *Watch) BeginLaunch(now time.Time) {
+	w.gaps, w.longest = gaps{}, 0
+	w.Begin(now)
+}
+
+// NoteStep records that steps were made. It reports whether looks are no longer wanted.
+func (w *Watch) NoteStep(now time.Time) (ended bool) {
+	if gap := now.Sub(w.since); w.stepped && gap > 0 {
+		w.gaps.add(gap)
+	}
+	ended = w.NoteLife(now)
+	w.stepped = true
+	return ended
+}
+
+// NoteLife records another sign of life, such as a phase of a rank's start. It reports whether looks are no longer wanted.
+func (w *Watch) NoteLife(now time.Time) (ended bool) {
+	if ended = w.state != Moving; ended {
+		w.longest = max(w.longest, now.Sub(w.since))
+	}
+	w.state, w.since, w.taken = Moving, now, 0
+	return ended
+}
+
+// NoteAnswers records that all answers to the present look are in.
+func (w *Watch) NoteAnswers() { w.answered = true }
+
+// Outcome is what Advance wants of its caller.
+type Outcome int
+
+const (
+	// Nothing is to be done.
+	Nothing Outcome = iota
+	// Look: a new look is wanted (Wanted).
+	Look
+	// Judge: the newest looks make a verdict.
+	Judge
+)
+
+// Advance moves on with time. newest is the highest number of a look that any agent is known to have answered: a number is never used
+// again, also not by a coordinator that succeeds another one.
+func (w *Watch) Advance(newest int64, now time.Time) Outcome {
+	waited := now.Sub(w.at)
+	switch w.state {
+	case Moving:
+		if w.since.IsZero() || now.Sub(w.since) < w.Limit() {
+			return Nothing
+		}
+	case Looking:
+		switch {
+		case !w.answered && waited < late:
+			return Nothing
+		case w.taken >= Looks:
+			w.state = Judged
+			return Judge
+		case waited < Every:
+			return Nothing
+		}
+	case Judged:
+		if waited < Again {
+			return Nothing
+		}
+	}
+	w.number = max(w.number+1, newest+1, now.Unix())
+	w.state, w.at, w.answered = Looking, now, false
+	w.taken = min(w.taken+1, Looks)
+	return Look
+}
