@@ -110,7 +110,7 @@ func (s *State) directRunning(d *protocol.Directive, slot Slot, pod string) {
 		return
 	}
 	if run, takesPart := s.generation.Run(slot, pod); takesPart {
-		d.Order, d.Run = protocol.OrderRun, run
+		d.Order, d.Run, d.Look = protocol.OrderRun, run, s.wantedLook()
 	}
 }
 

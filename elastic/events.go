@@ -51,6 +51,9 @@ type Released struct {
 // Retain is a level: the job's retention settings.
 type Retain struct{ Retention Retention }
 
+// Supervise is a level: what is done about a gang that stands still. Nothing sends it yet.
+type Supervise struct{ Hang HangMode }
+
 // Tick reports that time has passed; it is needed while State.Ticks is true.
 type Tick struct{}
 
@@ -77,6 +80,7 @@ func (ReplacementsPending) event() {}
 func (Suspended) event()           {}
 func (Released) event()            {}
 func (Retain) event()              {}
+func (Supervise) event()           {}
 func (Tick) event()                {}
 func (GoBack) event()              {}
 
@@ -146,6 +150,8 @@ const (
 	NoticeStepUnreadable = "StepUnreadable"
 	// NoticeStepGivenUp reports a step that ranks failed to restore.
 	NoticeStepGivenUp = "StepGivenUp"
+	// NoticeStandsStill reports who is waited for in a gang that makes no step, and the end of that state.
+	NoticeStandsStill = "StandsStill"
 )
 
 // Notice is one line for users, on their job.

@@ -15,6 +15,8 @@ type run struct {
 	// generation's.
 	halting *halting
 	forming *forming
+	// still is what is known of a silence.
+	still standstill
 }
 
 // Held returns what is stored of a slot's reports: the newest that counts, and the estimated bytes of exits, which stay until the next
@@ -77,6 +79,7 @@ func (f *forming) noteFirst(slot Slot, r *protocol.Report, generation int64) {
 func (s *State) becomeRunning() {
 	s.drain.Drop()
 	s.run, s.Record.Phase = run{}, Running
+	s.quiet.Begin(s.now)
 }
 
 // becomeHalting ends the generation; suspect is what is known of its failure beside exits.

@@ -40,6 +40,9 @@ func (s *State) stepRunning(now time.Time) {
 	case !s.drain.Begun():
 		s.preserve(now)
 	}
+	if s.Record.Phase == Running {
+		s.watch(now)
+	}
 }
 
 // drained carries out the outcome of a drain.

@@ -28,6 +28,7 @@ import (
 //	unheard SLOTS MS             until then the API server says again and again that the pods of these slots run
 //	ticks MS                     until then a tick comes every second
 //	released POD | over | tick
+//	supervise off|report         report looks of each local rank with look=waits|sleeps|reads
 //	goback POINT                 people want that: a POINT is a step of the first branch, or BRANCH/STEP, as in sealed and copied
 //	detach SLOT | stored | ended | at MS | restart | record
 //	written                      what people see is in the store as it is now
@@ -96,6 +97,8 @@ func (s *stage) command(f []string) {
 		s.step(Ended{})
 	case "pending":
 		s.step(level(s.terminations(f[1:])))
+	case "supervise":
+		s.step(Supervise{map[string]HangMode{"off": HangOff, "report": HangReport}[f[1]]})
 	case "over":
 		s.step(Over{})
 	case "goback":
@@ -292,6 +295,8 @@ func (s *stage) change(slot int, key, value string) {
 		r.Storage = value == "yes"
 	case "grace":
 		r.Grace = time.Duration(s.number(value)) * time.Second
+	case "look":
+		s.look(slot, r, value)
 	case "barrier":
 		r.BarrierStep = int64(s.number(value))
 	case "copied":
@@ -341,6 +346,26 @@ func (s *stage) change(slot int, key, value string) {
 		s.timeline(r, value)
 	default:
 		s.t.Fatalf("unknown key %q", key)
+	}
+}
+
+// look answers the look that the coordinator wants: each local rank waits for the others in an operation, sleeps, or sleeps and reads.
+func (s *stage) look(slot int, r *protocol.Report, value string) {
+	r.Look, r.Looks = s.state.Directive(Slot(slot), s.pods[slot].UID).Look, nil
+	world := s.state.members.World()
+	for i, v := range strings.Split(value, "|") {
+		l := protocol.Look{Local: i, PID: 100 + i, Stack: protocol.StackFresh, State: 'S'}
+		g := protocol.GroupLook{Name: "0", Ranks: []protocol.RankRange{{Count: world, Step: 1}}, Enqueued: 4, Completed: 4}
+		l.Frames = []protocol.Frame{{Function: "load_batch", File: "app/train.py", Line: 20}}
+		switch l.Native = "hrtimer_nanosleep"; v {
+		case "waits":
+			g.Enqueued, g.Open = 5, &protocol.Operation{Seq: 5, Name: "gloo:all_reduce"}
+			l.Frames, l.Native = []protocol.Frame{{Function: "all_reduce", File: "distributed/distributed_c10d.py", Line: 1}}, ""
+		case "reads":
+			l.IO = uint64(s.now.UnixNano())
+		}
+		l.Groups = append(l.Groups, g)
+		r.Looks = append(r.Looks, l)
 	}
 }
 
@@ -524,6 +549,9 @@ func (s *stage) directives(notified bool) {
 		}
 		if d.Launch > 1 {
 			line += fmt.Sprintf(" launcher %d", d.Launch)
+		}
+		if d.Look > 0 {
+			line += fmt.Sprintf(" look %d", d.Look-1_700_000_000)
 		}
 		if d.WholeCommand {
 			line += " whole command"

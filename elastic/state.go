@@ -8,6 +8,7 @@ import (
 	"holdfast.dev/holdfast/elastic/generation"
 	"holdfast.dev/holdfast/elastic/ledger"
 	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/quiet"
 	"holdfast.dev/holdfast/elastic/replacements"
 )
 
@@ -25,7 +26,7 @@ import (
 //	| lives for       | fields                                                                                     |
 //	|-----------------|--------------------------------------------------------------------------------------------|
 //	| the gang        | Record (outlives every coordinator)                                                        |
-//	| the coordinator | stored revision storedRevision verdictRevision lookedUpAt ended ending over                        |
+//	| the coordinator | stored revision storedRevision verdictRevision lookedUpAt ended ending over quiet hang             |
 //	| as each says    | members replacements account ledger generation drain                                        |
 //	| the generation  | run, replaced whole by becomeRunning                                                       |
 //	| the phase       | run.halting, run.forming, replaced whole by becomeHalting and becomeForming                |
@@ -53,6 +54,9 @@ type State struct {
 	generation   *generation.Generation
 	drain        *drain.Drain
 	run          run
+	// quiet watches for silence, hang is what is done about it.
+	quiet quiet.Watch
+	hang  HangMode
 
 	now     time.Time
 	effects []Effect

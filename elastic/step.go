@@ -52,6 +52,8 @@ func Step(s *State, e Event, now time.Time) []Effect {
 		if !s.over && !s.Final() && s.ledger.TakeRetention(e.Retention) { // the steps of an ended gang are never removed
 			s.save()
 		}
+	case Supervise:
+		s.supervise(e.Hang)
 	case Released:
 		s.release(e)
 	case SlotHolder:
@@ -119,6 +121,7 @@ func (s *State) reported(e Reported, now time.Time) {
 	s.containerEnded(slot, now)
 	s.succeeded(slot, now)
 	s.track(now)
+	s.noteLooks(slot, now)
 	if !was.Attached() || !members.SameToPeople(before, r) {
 		s.refresh()
 	}

@@ -18,6 +18,7 @@ func (s *State) track(now time.Time) {
 	}
 	if steps, ok := s.members.Steps(s.generation.Number); ok {
 		s.account.TrackSteps(steps, s.generation.Cost(), s.drain.Begun(), now)
+		s.noteSigns(steps, now)
 	}
 	s.account.TrackResume(s.generation.Cost())
 	if rec := s.account.TrackRecovery(s.members, s.generation.Cost(), now); rec != nil {

@@ -48,7 +48,7 @@ func (k *keptReports) grow(namespace string, by, most int64) bool {
 
 // sizeOf estimates the memory of a stored report.
 func sizeOf(r *protocol.Report) int64 {
-	n := reportBytes + len(r.Rank)*rankBytes + len(r.Refused) + len(r.Unprotected) + len(r.Address) + sizeOfLooks(r)
+	n := reportBytes + len(r.Rank)*rankBytes + len(r.Refused) + len(r.Unprotected) + len(r.Address) + sizeOfLooks(r.Looks)
 	for _, note := range r.Notes {
 		n += len(note)
 	}
@@ -103,6 +103,9 @@ func (g *gang) recount(slot elastic.Slot) {
 func (g *gang) countKept(slot elastic.Slot, r *protocol.Report, most int64) bool {
 	_, exits := g.state.Held(slot)
 	now := max(sizeOf(r), exits)
+	for _, looks := range g.state.HeldLooks(slot) {
+		now += int64(sizeOfLooks(looks))
+	}
 	if !g.server.kept.grow(g.key.Namespace, now-g.kept[slot], most) {
 		return false
 	}

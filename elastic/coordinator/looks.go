@@ -50,10 +50,10 @@ func cleanLooks(r *protocol.Report) {
 	}
 }
 
-// sizeOfLooks estimates the memory of a report's looks.
-func sizeOfLooks(r *protocol.Report) (n int) {
-	for i := range r.Looks {
-		l := &r.Looks[i]
+// sizeOfLooks estimates the memory of looks.
+func sizeOfLooks(looks []protocol.Look) (n int) {
+	for i := range looks {
+		l := &looks[i]
 		n += lookBytes + len(l.Native)
 		for _, f := range l.Frames {
 			n += entryBytes + len(f.Function) + len(f.File)

@@ -1,0 +1,202 @@
+package elastic
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/quiet"
+	"holdfast.dev/holdfast/elastic/waiting"
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// A running gang that makes no step is looked at (package quiet), and a verdict says who waits for whom (package waiting). The verdict is
+// reported once, until it changes. No verdict ends a rank. Nothing sends Supervise yet, so no gang is looked at.
+
+// HangMode is what is done about a gang that stands still.
+type HangMode int
+
+const (
+	// HangOff: no rank is looked at.
+	HangOff HangMode = iota
+	// HangReport: the verdict is reported.
+	HangReport
+)
+
+// standstill is what is known of the silence of one generation.
+type standstill struct {
+	// position and started only rise with steps, and with the start of ranks.
+	position, started int64
+	// answers are the newest looks of each slot, oldest first, of one incarnation of its agent.
+	answers map[Slot][]answer
+	// said is the verdict that was reported.
+	said waiting.Verdict
+}
+
+// answer is one agent's answer to a look.
+type answer struct {
+	number      int64
+	at          time.Time
+	pod         string
+	incarnation uint64
+	looks       []protocol.Look
+}
+
+// supervise takes over the job's setting.
+func (s *State) supervise(mode HangMode) {
+	if mode != s.hang {
+		s.hang = mode
+		s.emit(Broadcast{})
+	}
+}
+
+// wantedLook returns the number of the look that agents must answer; 0: none.
+func (s *State) wantedLook() int64 {
+	if s.hang == HangOff {
+		return 0
+	}
+	return s.quiet.Wanted()
+}
+
+// HeldLooks returns the looks of a slot's ranks that are kept until the gang moves.
+func (s *State) HeldLooks(slot Slot) (all [][]protocol.Look) {
+	for _, a := range s.run.still.answers[slot] {
+		all = append(all, a.looks)
+	}
+	return all
+}
+
+// noteSigns records signs of life of the newest generation: steps, and before the first one what ranks reach in their start.
+func (s *State) noteSigns(steps members.Steps, now time.Time) {
+	st := &s.run.still
+	if s.quiet.Since().IsZero() {
+		s.quiet.Begin(now)
+	}
+	if at := steps.Lowest + steps.Counted.Lowest + steps.Counted.Most + s.generation.CommonStep(); at > st.position {
+		st.position = at
+		s.movedOn(s.quiet.NoteStep, now)
+		return
+	}
+	started := int64(0)
+	for _, m := range s.members.Each {
+		for _, t := range []time.Time{m.Report().Timeline.Started, m.Report().Timeline.Restored, m.Report().Timeline.FirstStep} {
+			if !t.IsZero() {
+				started++
+			}
+		}
+	}
+	if started > st.started {
+		st.started = started
+		s.movedOn(s.quiet.NoteLife, now)
+	}
+}
+
+// movedOn records a sign of life, and says so if the gang was said to stand still.
+func (s *State) movedOn(note func(time.Time) bool, now time.Time) {
+	st, silent := &s.run.still, now.Sub(s.quiet.Since())
+	if !note(now) {
+		return
+	}
+	if reported(st.said.Kind) {
+		s.emit(EmitEvent{Notice{Reason: NoticeStandsStill, Message: fmt.Sprintf("is over: the gang moves again after %s", silent.Round(time.Second))}})
+	}
+	st.answers, st.said = nil, waiting.Verdict{}
+	s.emit(Broadcast{})
+}
+
+// reported reports whether users are notified of a kind of verdict.
+func reported(k waiting.Kind) bool { return k != "" && k != waiting.Busy && k != waiting.Unknown }
+
+// noteLooks keeps the answer of a slot's agent to the present look.
+func (s *State) noteLooks(slot Slot, now time.Time) {
+	m, wanted := s.members.At(slot), s.wantedLook()
+	r, st := m.Report(), &s.run.still
+	if wanted == 0 || r.Look != wanted || s.Record.Phase != Running || r.Generation != s.generation.Number {
+		return
+	}
+	list := st.answers[slot]
+	if n := len(list); n > 0 {
+		last := &list[n-1]
+		if last.number == wanted {
+			return
+		}
+		if last.pod != m.Pod().UID || last.incarnation != r.Incarnation {
+			list = nil
+		}
+	}
+	list = append(slices.Clone(list[max(0, len(list)-quiet.Looks+1):]), answer{wanted, now, m.Pod().UID, r.Incarnation, r.Looks})
+	if st.answers == nil {
+		st.answers = map[Slot][]answer{}
+	}
+	st.answers[slot] = list
+	if s.members.All(func(m *members.Member) bool { return m.Known() && m.Report().Look == wanted }) {
+		s.quiet.NoteAnswers()
+	}
+}
+
+// watch requests looks at a gang that is quiet, and reports the verdict on them.
+func (s *State) watch(now time.Time) {
+	if s.hang == HangOff || s.quiet.Since().IsZero() {
+		return
+	}
+	if s.drain.Begun() { // its ranks wait at a step
+		s.movedOn(s.quiet.NoteLife, now)
+		return
+	}
+	newest := int64(0)
+	for _, m := range s.members.Each {
+		newest = max(newest, m.Report().Look)
+	}
+	switch s.quiet.Advance(newest, now) {
+	case quiet.Look:
+		s.emit(Broadcast{})
+	case quiet.Judge:
+		s.judgeStandstill(now)
+	case quiet.Nothing:
+	}
+}
+
+// judgeStandstill reports the verdict on the newest looks, if it is another one than before.
+func (s *State) judgeStandstill(now time.Time) {
+	v, st := waiting.Judge(s.evidence()), &s.run.still
+	if v.Kind == st.said.Kind && slices.Equal(v.Culprits, st.said.Culprits) {
+		return
+	}
+	if st.said = v; !reported(v.Kind) {
+		return
+	}
+	silent := now.Sub(s.quiet.Since()).Round(time.Second)
+	text := fmt.Sprintf("no step for %s: %s, %s: %s", silent, v.Kind, v.Kind.Meaning(), v.Text)
+	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeStandsStill, Message: text}})
+}
+
+// evidence returns the newest looks at each rank, as far as they are of its present process.
+func (s *State) evidence() []waiting.Rank {
+	ranks := make([]waiting.Rank, s.members.World())
+	for slot, m := range s.members.Each {
+		base := s.generation.BaseRank(slot)
+		for i := range s.members.Ranks(slot) {
+			if base+i >= len(ranks) {
+				continue
+			}
+			k := &ranks[base+i]
+			k.Slot, k.Node = int(slot), m.Pod().Node
+			if reports := m.Report().Rank; i < len(reports) {
+				e := reports[i].Exit
+				k.Ended = e != nil && e.Code == 0 && e.Signal == 0
+			}
+			for _, a := range s.run.still.answers[slot] {
+				for j := range a.looks {
+					if l := &a.looks[j]; l.Local == i {
+						if n := len(k.Looks); n > 0 && k.Looks[n-1].PID != l.PID {
+							k.Looks = nil
+						}
+						k.Looks = append(k.Looks, waiting.Look{At: a.at, Look: l})
+					}
+				}
+			}
+		}
+	}
+	return ranks
+}
