@@ -57,6 +57,9 @@ func (j *judge) collect() {
 			key := fmt.Sprint(g.Name, g.Ranks)
 			known := byKey[key]
 			if known == nil {
+				if len(g.Ranks) == 0 {
+					continue // its members are unknown
+				}
 				members := slices.Collect(g.Members(len(j.ranks)))
 				if room -= len(members); room < 0 {
 					continue
@@ -201,16 +204,17 @@ func direction(o *protocol.Operation) string {
 	return ""
 }
 
-// connectStacks adds for whom ranks wait by their stacks alone: one of those whose stack does not, and that are in no operation.
+// connectStacks adds for whom ranks wait by their stacks alone, or in an operation of a group whose members are unknown: for one of those
+// that do not, and that are in no operation.
 func (j *judge) connectStacks() {
 	var by []int
 	var free []edge
 	for r := range j.facts {
-		f := &j.facts[r]
+		f, placed := &j.facts[r], len(j.waits[r]) > 0 || j.together[r]
 		switch {
-		case f.waitsByStack() && !j.released[r]:
+		case f.waitsByStack() && !j.released[r], f.hasOpen() && j.stands(r) && !placed:
 			by = append(by, r)
-		case len(j.waits[r]) == 0 && !j.together[r]:
+		case !placed:
 			free = append(free, edge{r, false})
 		}
 	}

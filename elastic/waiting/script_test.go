@@ -14,7 +14,7 @@ import (
 // TestScripts plays testdata/*.txt; the commands are
 //
 //	ranks N PER-NODE             ranks in user code with a stack and no recorder
-//	group NAME RANKS             as "0,1,2"; its members have a recorder
+//	group NAME RANKS [unknown]   as "0,1,2"; its members have a recorder, which may not know who they are
 //	set RANKS KEY=VALUE ...      "*" for all; blanks in values are written as "~"
 //	                             open=GROUP:NUMBER:NAME:SIZES, p2p=GROUP:PEER:NAME, done=GROUP:NUMBER, started=GROUP:NUMBER;
 //	                             frames=FUNCTION@FILE:LINE|… (innermost first), native, state, pid, stack=none|withheld, ended=yes
@@ -54,7 +54,11 @@ func (s *stage) command(f []string) {
 	case "group":
 		members := s.those(f[2])
 		for _, r := range members {
-			s.next[r].Groups = append(s.next[r].Groups, protocol.GroupLook{Name: f[1], Ranks: protocol.Ranges(members)})
+			g := protocol.GroupLook{Name: f[1]}
+			if len(f) == 3 {
+				g.Ranks = protocol.Ranges(members)
+			}
+			s.next[r].Groups = append(s.next[r].Groups, g)
 		}
 	case "set":
 		for _, r := range s.those(f[1]) {

@@ -116,7 +116,7 @@ func (j *judge) in(r int, root bool) string {
 	case f.last == nil:
 		return "unknown"
 	}
-	if !root || j.together[r] {
+	if !root || j.together[r] && !f.aside() {
 		for i := range f.last.Groups {
 			if o := open(&f.last.Groups[i]); o != nil {
 				return fmt.Sprintf("%s %d", short(o.Name), o.Seq)
