@@ -13,7 +13,8 @@ type class int
 const (
 	// elsewhere: nothing in the tables; the script's own code.
 	elsewhere class = iota
-	// collective: an operation of a process group. rendezvous: it waits until other ranks join. device: it waits for a device.
+	// collective: an operation of a process group. rendezvous: it waits for other ranks in a way that no recorder has. device: it waits for
+	// a device.
 	collective
 	rendezvous
 	device
@@ -50,6 +51,8 @@ var rows = []row{
 	{file: "distributed/distributed_c10d.py", function: "new_group", is: rendezvous, what: "new_group"},
 	{file: "distributed/distributed_c10d.py", function: "_new_process_group_helper", is: rendezvous, what: "a new process group"},
 	{file: "distributed/distributed_c10d.py", function: "_store_based_barrier", is: rendezvous, what: "store barrier"},
+	{file: "distributed/distributed_c10d.py", function: "*send*", is: rendezvous, what: "send"}, // gloo's recorder has no send and recv
+	{file: "distributed/distributed_c10d.py", function: "*recv*", is: rendezvous, what: "recv"},
 	{file: "distributed/distributed_c10d.py", is: collective},
 	{file: "distributed/_functional_collectives.py", is: collective},
 	{file: "cuda/__init__.py", function: "synchronize", is: device, what: "torch.cuda.synchronize"},

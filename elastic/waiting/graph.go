@@ -221,6 +221,13 @@ func (j *judge) connectStacks() {
 	if len(by) == 0 {
 		return
 	}
+	if len(free) == 0 { // they wait for one that waits itself
+		for r := range j.facts {
+			if _, waits := slices.BinarySearch(by, r); !waits {
+				free = append(free, edge{r, false})
+			}
+		}
+	}
 	if len(free) == 0 {
 		for _, r := range by {
 			j.together[r] = true
