@@ -204,7 +204,7 @@ func (e Launched) fits(run protocol.Run) (bool, string) {
 	if e.Nodes == 0 || run.Nodes == 0 || e.Nodes == run.Nodes {
 		return true, ""
 	}
-	remedy := cmp.Or(e.NodesRemedy, "leave the flag out, or make it equal to the job's parallelism")
+	remedy := cmp.Or(e.NodesRemedy, fmt.Sprintf("leave the flag out, or write %d", run.Nodes))
 	return false, fmt.Sprintf("%s: requests %d, the gang has %d pods; %s", e.NodesFlag, e.Nodes, run.Nodes, remedy)
 }
 

@@ -182,7 +182,7 @@ func (s Spec) CheckNodes(pods int) error {
 	}
 	remedy := s.NodesRemedy
 	if remedy == "" {
-		remedy = "leave the flag out, or make it equal to the job's parallelism"
+		remedy = fmt.Sprintf("leave the flag out, or write %d", pods)
 	}
 	return refuse(s.NodesFlag, fmt.Sprintf("requests %d, the gang has %d pods", s.Nodes, pods), remedy)
 }

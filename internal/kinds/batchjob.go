@@ -107,6 +107,14 @@ func (BatchJob) Release(_ *corev1.Pod, maker *unstructured.Unstructured) Release
 	return r
 }
 
+// Restarts implements Kind.
+func (BatchJob) Restarts(pod *corev1.Pod) string {
+	if pod.Spec.RestartPolicy != corev1.RestartPolicyOnFailure {
+		return ""
+	}
+	return "spec.backoffLimit"
+}
+
 // State implements Kind.
 func (BatchJob) State(obj *unstructured.Unstructured) State {
 	job, err := decode[batchv1.Job](obj)

@@ -259,6 +259,14 @@ func (JobSet) Release(pod *corev1.Pod, maker *unstructured.Unstructured) Release
 	return BatchJob{}.Release(pod, maker)
 }
 
+// Restarts implements Kind: each of its Jobs counts for itself, and one that fails restarts or ends the JobSet.
+func (JobSet) Restarts(pod *corev1.Pod) string {
+	if (BatchJob{}).Restarts(pod) == "" {
+		return ""
+	}
+	return "spec.replicatedJobs[" + pod.Labels[jobSetRole] + "].template.spec.backoffLimit"
+}
+
 // State implements Kind.
 func (JobSet) State(obj *unstructured.Unstructured) State {
 	c, err := decode[conditioned](obj)

@@ -37,6 +37,9 @@ type Kind interface {
 	// Release returns the change of a pod's metadata after which the kind's controller only creates another pod when this one ends, however
 	// it ends. maker is the batch Job that created the pod, from a cache; nil: another kind created it, or the Job is gone.
 	Release(pod *corev1.Pod, maker *unstructured.Unstructured) Release
+	// Restarts returns the field of the object against which its controller counts that a container of a pod was restarted whole;
+	// "": it counts none.
+	Restarts(pod *corev1.Pod) string
 	// State returns what became of the object.
 	State(obj *unstructured.Unstructured) State
 	// Fail returns the write that makes the object fail, with the reason on it; empty: nothing must be written.

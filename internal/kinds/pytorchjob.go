@@ -180,6 +180,14 @@ func (PyTorchJob) Release(*corev1.Pod, *unstructured.Unstructured) Release {
 	return Release{Remove: []string{kubeflowName}, After: true}
 }
 
+// Restarts implements Kind: the operator adds up restarts of pods that the kubelet restarts.
+func (PyTorchJob) Restarts(pod *corev1.Pod) string {
+	if pod.Spec.RestartPolicy == corev1.RestartPolicyNever {
+		return ""
+	}
+	return "spec.runPolicy.backoffLimit"
+}
+
 // State implements Kind.
 func (PyTorchJob) State(obj *unstructured.Unstructured) State {
 	c, err := decode[conditioned](obj)

@@ -269,6 +269,11 @@ func (VolcanoJob) Release(*corev1.Pod, *unstructured.Unstructured) Release {
 	return Release{Annotate: map[string]string{volcanoVersion: "-1"}, After: true}
 }
 
+// Restarts implements Kind: at maxRetry restarts in all pods of a task event TaskFailed fires, whoever restarts them.
+func (VolcanoJob) Restarts(pod *corev1.Pod) string {
+	return "spec.tasks[" + pod.Annotations[volcanoTask] + "].maxRetry (event TaskFailed)"
+}
+
 // State implements Kind.
 func (VolcanoJob) State(obj *unstructured.Unstructured) State {
 	v, err := decode[volcanoJob](obj)

@@ -42,6 +42,7 @@ func TestKinds(t *testing.T) {
 	}{
 		{"Published", testPublished},
 		{"Examples", testExamples},
+		{"Compete", testCompete},
 		{"Story", testStory},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.test(ctx, t, w) }) {

@@ -1,11 +1,13 @@
 package podtoken
 
 import (
+	"cmp"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/kinds"
 )
 
 // trainingStatus is the status of a pod's training container; nil: it has none yet.
@@ -29,10 +31,17 @@ func containerEnd(pod *corev1.Pod) string {
 	return fmt.Sprintf("%s, exit code %d, restart %d", end.Reason, end.ExitCode, max(1, c.RestartCount))
 }
 
-// charged describes what the end of a whole container costs the Job.
+// charged describes what the restart of a whole container counts against.
 func charged(pod *corev1.Pod) string {
-	if pod.Spec.RestartPolicy == corev1.RestartPolicyOnFailure {
-		return "restartPolicy is OnFailure, so each such restart counts against the Job's backoffLimit"
+	var counts string
+	if k, _, ok := kinds.PlaceOf(pod); ok {
+		if field := k.Restarts(pod); field != "" {
+			counts = fmt.Sprintf("each such restart counts against %s of the %s", field, kinds.Title(k))
+		}
 	}
-	return "it is started again by the pod's restartPolicyRules, which the Job does not count; the kubelet waits longer before each further one"
+	if pod.Spec.RestartPolicy != corev1.RestartPolicyNever {
+		return cmp.Or(counts, "restartPolicy of the pod has it started again")
+	}
+	return "it is started again by the pod's restartPolicyRules, and " + cmp.Or(counts, "the job does not count that") +
+		"; the kubelet waits longer before each further one"
 }

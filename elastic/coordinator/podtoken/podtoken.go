@@ -96,7 +96,7 @@ func (v *Verifier) Identify(ctx context.Context) (coordinator.Caller, error) {
 }
 
 // errReplaced: the pod is no longer a member.
-var errReplaced = status.Error(codes.NotFound, "the pod was released from its Job: another pod replaces it")
+var errReplaced = status.Error(codes.NotFound, "the pod was released from its job: another pod replaces it")
 
 // Check returns whether the caller's identity still holds, and the pod's addresses. A replaced pod may send its last reports on its
 // open stream; it gets no new one.
@@ -234,7 +234,7 @@ func (v *Verifier) identify(ctx context.Context, name types.NamespacedName, uid 
 	slot, indexed := membership.GangSlot(pod)
 	switch {
 	case membership.Orphaned(pod):
-		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s has no Job any more (deleted with --cascade=orphan): its ranks continue, and nothing restarts them", name)
+		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s has no job any more (deleted with --cascade=orphan): its ranks continue, and nothing restarts them", name)
 	case !ok:
 		return coordinator.Caller{}, status.Errorf(codes.PermissionDenied, "pod %s belongs to no gang: its job was not opted in when it was created", name)
 	case job == "" || !indexed:
