@@ -43,6 +43,8 @@ func TestKinds(t *testing.T) {
 		{"Published", testPublished},
 		{"Examples", testExamples},
 		{"Compete", testCompete},
+		{"VolcanoPolicies", testVolcanoPolicies},
+		{"VolcanoQueue", testVolcanoQueue},
 		{"Story", testStory},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.test(ctx, t, w) }) {
