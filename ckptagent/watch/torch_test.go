@@ -135,7 +135,7 @@ func (g *gang) start(rank, port int) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+hooks, "PYTHONDONTWRITEBYTECODE=1", "OMP_NUM_THREADS=1", "RANK="+strconv.Itoa(rank), "WORLD_SIZE=4",
 		"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+strconv.Itoa(port), "HOLDFAST_LOCAL_RANK="+strconv.Itoa(rank), "HOLDFAST_ERROR_FILE=e",
-		"HOLDFAST_PAGE="+pagePath, "HOLDFAST_LOOKS="+looks)
+		"HOLDFAST_PAGE="+pagePath, "HOLDFAST_LOOKS="+looks, "HOLDFAST_HANG=report")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		g.t.Fatal(err)

@@ -49,7 +49,7 @@ class WatchCase(ScriptCase):
             f.write(bytes(1 << 20))
 
     def environment(self, **extra):
-        ours = {"HOLDFAST_LOCAL_RANK": "0", "HOLDFAST_ERROR_FILE": self.folder + "/e", "HOLDFAST_PAGE": self.page, "HOLDFAST_LOOKS": self.looks}
+        ours = {"HOLDFAST_LOCAL_RANK": "0", "HOLDFAST_ERROR_FILE": self.folder + "/e", "HOLDFAST_PAGE": self.page, "HOLDFAST_LOOKS": self.looks, "HOLDFAST_HANG": "report"}
         return {**ours, "OMP_NUM_THREADS": "1", **extra}
 
     def rank(self, text, **extra):
@@ -238,7 +238,7 @@ class Unnoticed(WatchCase):
 
     def test_what_cannot_be_prepared_is_left_out(self):
         for looks in (self.folder + "/none/looks-0", self.folder + "/" + "x" * 120 + "/looks-0"):
-            plain, ours = self.both(JOIN + "print(dist.get_world_size())", HOLDFAST_LOOKS=looks)
+            plain, ours = self.both(JOIN + "print(dist.get_world_size())", HOLDFAST_LOOKS=looks, HOLDFAST_HANG="report")
             self.assertEqual((ours.returncode, plain.stdout, plain.stderr), (0, ours.stdout, ours.stderr))
             self.assertEqual(self.armed()[1], 0)
 
