@@ -59,6 +59,8 @@ const (
 	// ReasonDrained and ReasonNotDrained: whether the state in a pod to be replaced was copied to storage.
 	ReasonDrained    = "Drained"
 	ReasonNotDrained = "NotDrained"
+	// ReasonStandsStill: the gang makes no step, and whom its ranks wait for; or it makes steps again.
+	ReasonStandsStill = "StandsStill"
 	// ReasonPodReplaced: a new pod has taken the slot of a pod to be replaced.
 	ReasonPodReplaced = "PodReplaced"
 	// ReasonEvictionRefused: a disruption budget refuses the eviction of a replaced pod; the eviction is retried.

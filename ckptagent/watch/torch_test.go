@@ -218,9 +218,14 @@ func (g *gang) looks(w *watch.Watcher, seq int64) (a, b []protocol.Look) {
 		return len(a) == 4 && len(before) == 4 && a[2].IO == before[2].IO && (g.busy || a[2].MainCPU-before[2].MainCPU < 10*time.Millisecond), a
 	})
 	time.Sleep(time.Second)
-	began := time.Now()
-	b = w.Look(g.ranks, 4)
-	if took := time.Since(began); took > watch.Limit+time.Second {
+	var took time.Duration
+	eventually.Holds(g.t, "all ranks answer", func() (bool, any) { // on a loaded machine one may be later than the limit
+		began := time.Now()
+		b = w.Look(g.ranks, 4)
+		took = time.Since(began)
+		return len(b) == 4, b
+	})
+	if took > watch.Limit+time.Second {
 		g.t.Errorf("a look took %s", took)
 	} else {
 		g.t.Logf("a look took %s", took.Round(time.Millisecond))
