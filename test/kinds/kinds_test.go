@@ -46,6 +46,7 @@ func TestKinds(t *testing.T) {
 		{"VolcanoPolicies", testVolcanoPolicies},
 		{"VolcanoQueue", testVolcanoQueue},
 		{"Story", testStory},
+		{"RestartPolicies", testRestartPolicies},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.test(ctx, t, w) }) {
 			return

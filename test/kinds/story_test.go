@@ -43,7 +43,9 @@ type cell struct {
 	subject
 	*harness.Cluster
 	scheduler string
-	row       row
+	// job is the name of the object, and of its Gang.
+	job string
+	row row
 	// log is the file to which the ranks write what they lost: its name, and where it is on this machine once they run.
 	log string
 	// shape, counted and groups are what the last step of the story left.
@@ -136,6 +138,7 @@ func (p *cell) waits(ctx context.Context, t *testing.T) *unstructured.Unstructur
 		t.Fatal(err)
 	}
 	obj := p.apply(ctx, t, "", fmt.Sprintf(trainLine, p.pods, "/"+shared+"/"+p.log, last))
+	p.job = obj.GetName()
 	reasons := []string{v1alpha1.ReasonInsufficientNodes}
 	if p.scheduler == volcano {
 		reasons = []string{v1alpha1.ReasonVolcanoQueued, v1alpha1.ReasonVolcanoUnschedulable}
@@ -186,27 +189,20 @@ func (p *cell) waits(ctx context.Context, t *testing.T) *unstructured.Unstructur
 	}
 	p.log = filepath.Join(folder, p.log)
 	p.counted, p.groups = p.counts(ctx, t), p.podGroups(ctx, t)
+	if gangs := p.gangs(ctx, t); len(gangs) != 1 {
+		t.Errorf("%d gangs, want one", len(gangs))
+	}
 	p.Say("  all placed after %.1f s: %+v; %v", p.row.Placed, p.shape.Assignments, p.groups)
 	return p.live(ctx, t, obj.GetName())
 }
 
 func (p *cell) trains(ctx context.Context, t *testing.T, generation int64) harness.Shape {
 	t.Helper()
-	s, err := p.Trains(ctx, namespace, p.gangName(ctx, t), generation)
+	s, err := p.Trains(ctx, namespace, p.job, generation)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
-}
-
-// gangName is that of the one Gang that there is.
-func (p *cell) gangName(ctx context.Context, t *testing.T) string {
-	t.Helper()
-	gangs := &v1alpha1.GangList{}
-	if err := p.Client().List(ctx, gangs, client.InNamespace(namespace)); err != nil || len(gangs.Items) != 1 {
-		t.Fatalf("%d gangs: %v", len(gangs.Items), err)
-	}
-	return gangs.Items[0].Name
 }
 
 // suffers does something to the job, waits until all ranks train again in the next generation, and returns how long that took.
@@ -254,7 +250,7 @@ func (p *cell) after(ctx context.Context, t *testing.T, what string, replaced ..
 // recovery is the newest one on the Gang.
 func (p *cell) recovery(ctx context.Context, t *testing.T) v1alpha1.Recovery {
 	t.Helper()
-	g, err := p.Gang(ctx, namespace, p.gangName(ctx, t))
+	g, err := p.Gang(ctx, namespace, p.job)
 	if err != nil || len(g.Status.Run.Recoveries) == 0 {
 		t.Fatalf("the Gang has no recovery: %v", err)
 	}
@@ -313,9 +309,8 @@ func (p *cell) nodeLost(ctx context.Context, t *testing.T) {
 // stored waits until a step of the present generation is in storage.
 func (p *cell) stored(ctx context.Context, t *testing.T) {
 	t.Helper()
-	name := p.gangName(ctx, t)
 	until(ctx, t, p.Cluster, "a step is in storage", func(ctx context.Context) (bool, string) {
-		g, err := p.Gang(ctx, namespace, name)
+		g, err := p.Gang(ctx, namespace, p.job)
 		if err != nil {
 			return false, err.Error()
 		}
@@ -447,20 +442,20 @@ func (p *cell) deleted(ctx context.Context, t *testing.T, name string) {
 	t.Helper()
 	deleted(ctx, t, p.Cluster, p.resource+"/"+name)
 	until(ctx, t, p.Cluster, "its Gang and its PodGroup are gone", func(ctx context.Context) (bool, string) {
-		gangs := &v1alpha1.GangList{}
-		err := p.Client().List(ctx, gangs, client.InNamespace(namespace))
-		groups := p.podGroups(ctx, t)
-		return err == nil && len(gangs.Items) == 0 && len(groups) == 0, fmt.Sprintf("%d gangs, %v, %v", len(gangs.Items), groups, err)
+		gangs, groups := p.gangs(ctx, t), p.podGroups(ctx, t)
+		return len(gangs) == 0 && len(groups) == 0, fmt.Sprintf("%d gangs, %v", len(gangs), groups)
 	})
 }
 
 // counts is what the kind's own controller, and that of batch Jobs, noted of failures and restarts.
 func (p *cell) counts(ctx context.Context, t *testing.T) string {
 	t.Helper()
-	obj := p.live(ctx, t, p.gangName(ctx, t))
+	obj := p.live(ctx, t, p.job)
 	counted := map[string]any{"restarts": p.restarts(obj.Object), "failures": p.failures(obj.Object)}
 	for _, j := range p.list(ctx, t, schema.GroupVersionKind{Group: "batch", Version: "v1", Kind: "JobList"}) {
-		counted["job/"+j.GetName()] = batchFailures(j.Object)
+		if strings.HasPrefix(j.GetName(), p.job) {
+			counted["job/"+j.GetName()] = batchFailures(j.Object)
+		}
 	}
 	text, err := json.Marshal(counted)
 	if err != nil {
@@ -469,10 +464,23 @@ func (p *cell) counts(ctx context.Context, t *testing.T) string {
 	return string(text)
 }
 
-// podGroups are Volcano's PodGroups: each needs all members, where Volcano places them.
+// gangs returns all Gangs.
+func (p *cell) gangs(ctx context.Context, t *testing.T) []v1alpha1.Gang {
+	t.Helper()
+	gangs := &v1alpha1.GangList{}
+	if err := p.Client().List(ctx, gangs, client.InNamespace(namespace)); err != nil {
+		t.Fatal(err)
+	}
+	return gangs.Items
+}
+
+// podGroups returns Volcano's PodGroups of the job: each requires all members, where Volcano places them.
 func (p *cell) podGroups(ctx context.Context, t *testing.T) (groups []string) {
 	t.Helper()
 	for _, g := range p.list(ctx, t, schema.GroupVersionKind{Group: "scheduling.volcano.sh", Version: "v1beta1", Kind: "PodGroupList"}) {
+		if !strings.Contains(g.GetName(), p.job) {
+			continue
+		}
 		if n := number(g.Object, "spec", "minMember"); p.scheduler == volcano && n != p.pods {
 			t.Errorf("PodGroup %s needs %d of %d members", g.GetName(), n, p.pods)
 		}
