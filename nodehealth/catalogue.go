@@ -114,14 +114,14 @@ type Row struct {
 const (
 	reset  = "Drain the node and reset the GPU (nvidia-smi --gpu-reset), or reboot the node. "
 	again  = "If it recurs, have the GPU examined."
-	letGo  = " Before a reset make the daemon release the GPUs: kubectl annotate node NAME holdfast.dev/release-gpus=reset; holdfast.dev/release-gpus- ends that."
-	byself = " The mark ends by itself after the GPU was healthy for the hold-off."
+	letGo  = " Before a reset make the daemon release the GPUs: kubectl annotate node NAME holdfast.dev/release-gpus=reset. After the reset run kubectl annotate node NAME holdfast.dev/release-gpus-."
+	byself = " The taint is removed by itself after the GPU was healthy for the hold-off."
 )
 
 // Catalogue has one row per cause, in the order of the constants. The codes are those of NVIDIA's Xid catalogue.
 var Catalogue = []Row{
 	{OffTheBus, Evict, []int{79}, "the GPU has fallen off the bus", "Reboot the node; a power cycle is more reliable. The second time, have GPU, riser and power examined." + byself, ExitReads, 0, true},
-	{GPULost, Evict, nil, "the GPU does not answer the driver any more", "Reboot the node. The second time, have the GPU examined." + byself, ExitReads, 0, false},
+	{GPULost, Evict, nil, "the GPU no longer answers the driver", "Reboot the node. The second time, have the GPU examined." + byself, ExitReads, 0, false},
 	{RowRemapFailed, Evict, []int{64}, "a broken memory row could not be replaced: no spare rows are left", "Have the GPU replaced. A reset shows whether the fault persists." + letGo, ExitReads, 0, false},
 	{DoubleBitECC, Evict, []int{48}, "memory error that could not be corrected", reset + again + letGo, ExitReads, 0, true},
 	{GSPTimeout, Evict, []int{119, 120}, "the GPU's system processor does not answer", reset + "If it recurs, update driver and firmware." + letGo, ExitReads, 0, true},
@@ -164,7 +164,7 @@ var Catalogue = []Row{
 		DriverGone,
 		Exclude,
 		nil,
-		"the driver was loaded and is not any more",
+		"the driver was loaded and is no longer loaded",
 		"Check whether the driver is being updated; else load it or reboot the node. Pods that install a driver may still start here.",
 		ExitCleared,
 		0,
@@ -175,7 +175,7 @@ var Catalogue = []Row{
 		Exclude,
 		nil,
 		"the daemon has released the GPUs for a repair, so their health is not read",
-		"Nothing while the repair lasts. The daemon opens them again after kubectl annotate node NAME holdfast.dev/release-gpus-, or when the GPU Operator's labels show the end of the repair.",
+		"No action is needed while the repair lasts. The daemon opens them again after kubectl annotate node NAME holdfast.dev/release-gpus-, or when the GPU Operator's labels show the end of the repair.",
 		ExitCleared,
 		0,
 		false,
@@ -245,10 +245,10 @@ var Catalogue = []Row{
 	},
 	{NVLinkReport, Watch, []int{144, 145, 146, 147, 148, 150}, "an NVLink reported an error that the driver did not act on", "No action is needed unless jobs on the node fail.", ExitQuiet, 0, false},
 	{SwitchReport, Watch, nil, "an NVSwitch reported an error that is not fatal", "No action is needed unless it is frequent.", ExitQuiet, 0, false},
-	{GPUReport, Watch, []int{78, 142, 162, 163, 164, 165}, "the GPU reported a condition worth knowing", "Look the number up in NVIDIA's Xid catalogue.", ExitQuiet, 0, false},
+	{GPUReport, Watch, []int{78, 142, 162, 163, 164, 165}, "the GPU reported a condition that by itself needs no action", "Look the number up in NVIDIA's Xid catalogue.", ExitQuiet, 0, false},
 	{UnknownXid, Watch, nil, "the GPU reported an error that this catalogue does not list", "Look the number up in NVIDIA's Xid catalogue.", ExitQuiet, 0, false},
 	{ApplicationRepeats, None, application(), "application errors recur on one GPU", "If they occur with different jobs, have the GPU examined; otherwise the job is at fault.", ExitQuiet, 5, false},
-	{Noted, None, []int{37, 38, 43, 44, 45, 66, 67, 106, 107, 108, 121, 137, 141, 154, 160, 161, 171, 172}, "follows from another error or needs nothing", "Nothing.", ExitQuiet, 0, false},
+	{Noted, None, []int{37, 38, 43, 44, 45, 66, 67, 106, 107, 108, 121, 137, 141, 154, 160, 161, 171, 172}, "the error follows from another one, or needs no action", "No action is needed.", ExitQuiet, 0, false},
 }
 
 // application returns the codes that a program can cause.
