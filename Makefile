@@ -139,7 +139,8 @@ vet-peers: ## vet and tidiness of the modules of other projects' schedulers and 
 	@for m in $(PEER_MODULES); do (cd $$m && go mod tidy -diff) || exit 1; done
 	@cd test/peers && GOGC=400 go vet ./...
 
-# Not part of make test: it queries a database on the network. VULNDB may name a copy of it, file:///….
+# Not part of make test: it queries a database on the network. VULNDB may name a copy of it, file:///…. The modules of PEER_MODULES but
+# test/peers have no code of ours: they pin other projects' controllers as these were released, which run in tests alone.
 VULNDB := https://vuln.go.dev
 .PHONY: vulncheck
 vulncheck: $(GOVULNCHECK) ## known vulnerabilities in linked code
@@ -275,6 +276,11 @@ bench-scheduler: ## large gangs to their last binding, next to other schedulers,
 	@hack/gobuild.sh $(BUILD_FLAGS) -o bin/ ./cmd/holdfast-dev ./cmd/holdfast-scheduler >&2
 	@$(PEER) >&2
 	@go build -o bin/bench-scheduler ./test/bench/scheduler >&2 && bin/bench-scheduler
+
+.PHONY: bench-writes
+bench-writes: ## what policy holdfast-unknown-kinds costs a write to the API server
+	@hack/gobuild.sh $(BUILD_FLAGS) -o bin/ ./cmd/holdfast-dev >&2
+	@go build -o bin/bench-scheduler ./test/bench/scheduler >&2 && bin/bench-scheduler --writes
 
 .PHONY: bench-plan
 bench-plan: ## planning alone: gangs on 5,000 and 100,000 nodes in three levels

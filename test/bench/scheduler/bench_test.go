@@ -180,6 +180,7 @@ func TestRefusedOptions(t *testing.T) {
 		{Args: []string{"--cases=1x1"}, Want: `there is no "1x1": name some of 1250x1250,`},
 		{Args: []string{"--systems=volcano"}, Want: `there is no "volcano": name some of raw, plain,`},
 		{Args: []string{"--cases=mix,refused", "--systems=raw,plain"}, Want: "--systems: none of them can be asked for case refused, raw: it decides nothing"},
+		{Args: []string{"--writes", "--cases=mix"}, Want: "--writes: --cases, --systems and --repeat have no effect with it: leave them out"},
 		{Args: []string{"--source="}, Want: `for "--source" flag: give a path`},
 		{Args: []string{"mix"}, Want: `unknown command "mix"`},
 	})

@@ -28,6 +28,9 @@ var goals = []figure.Goal{
 	goal("refused", "unschedulable_writes", "", 3),
 }
 
+// writeGoals are those of policyCost.
+var writeGoals = []figure.Goal{{Key: figure.Key{Case: writesCase, System: systemHoldfast, Metric: writeRatio}, Bound: 1.02}}
+
 func goal(kase, metric, against string, bound float64) figure.Goal {
 	if against != "" {
 		metric += "_vs_" + against

@@ -29,6 +29,8 @@ type options struct {
 	figure.Common
 	cases, systems figure.Names
 	repeat         figure.Count
+	// writes measures policyCost, and no case.
+	writes bool
 }
 
 // bench is one run.
@@ -56,6 +58,7 @@ func command(out, progress io.Writer) *cobra.Command {
 	f.Var(&o.cases, "cases", "measure these cases only: "+strings.Join(names(cases(false), kase.String), ", "))
 	f.Var(&o.systems, "systems", "measure these systems only: "+strings.Join(names(systems, system.String), ", "))
 	f.Var(&o.repeat, "repeat", "how often each system runs each case (default 3, 1 with --quick)")
+	f.BoolVar(&o.writes, "writes", false, "measure what policy "+policyName+" costs a write, and nothing else")
 	return cmd
 }
 
@@ -83,6 +86,10 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 		return err
 	}
 	b := &bench{options: o, Set: figure.NewSet(benchName), progress: progress}
+	if o.writes {
+		err := b.policyCost(ctx)
+		return figure.Result{Common: &o.Common, Rows: b.Figures(), Goals: writeGoals, Began: began, Limit: timeLimit, Broken: err}.Conclude(out, progress)
+	}
 	for _, k := range kases {
 		b.say("%s: %s", k.name, k.what)
 		err = errors.Join(err, b.run(ctx, k, compared))
@@ -95,6 +102,9 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 
 // refused returns an error for an option without effect.
 func (o options) refused(kases []kase, compared []system) error {
+	if o.writes && (o.cases.Given() || o.systems.Given() || o.repeat > 0) {
+		return errors.New("--writes: --cases, --systems and --repeat have no effect with it: leave them out")
+	}
 	for _, k := range kases {
 		if o.cases.Given() && !slices.ContainsFunc(compared, k.asks) {
 			return fmt.Errorf("--systems: none of them can be asked for case %s, %s: %s: name another, or leave the case out", k.name, compared[0].name, k.cannot[compared[0].name])
