@@ -7,9 +7,9 @@ import (
 	"holdfast.dev/holdfast/elastic/members"
 )
 
-// stuckTime is how long a pod whose agent reports may keep its gang from halting. If more than half of a gang's
-// pods do not halt, they probably wait for one file system: then each of these pods has PartitionTime, like an unreachable pod. Once
-// they are no longer more than half of the gang, each remaining pod has stuckTime from then on, within PartitionTime.
+// stuckTime is how long a pod whose agent reports may keep its gang from halting. If several pods, and more than half of the gang, do not
+// halt, they probably wait for one file system: then each of these pods has PartitionTime, like an unreachable pod. Once they are no longer
+// more than half of the gang, each remaining pod has stuckTime from then on, within PartitionTime.
 const stuckTime = 2 * time.Minute
 
 // StuckEvery is the interval at which these slots are checked: a halting large gang sends many reports. Between two checks at most StuckGap
