@@ -6,10 +6,11 @@ import (
 
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/replacements"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // shouldMove reports whether a failure that hardware may have caused moves the pod that failed first: the same suspect was found before,
-// without progress since.
+// without progress since, or no restart is left and the gang would be given up.
 func (s *State) shouldMove(c cause.Cause) bool {
 	if c.Suspect == "" || c.Slot < 0 || s.members.Len() == 1 || s.account.Moved(c.Suspect) {
 		return false
@@ -26,7 +27,11 @@ func (s *State) shouldMove(c cause.Cause) bool {
 func (s *State) move(c cause.Cause, now time.Time) {
 	slot := s.members.AtFault(c)
 	pod := s.members.At(slot).Pod()
-	why := fmt.Sprintf("%s occurred again without progress; the pod moves to another node, because this one may be at fault", c.Suspect)
+	when := "again without progress"
+	if !s.account.SuspectedBefore(c.Suspect) {
+		when = fmt.Sprintf("after %d restarts without progress", protocol.RestartsWithoutProgress)
+	}
+	why := fmt.Sprintf("%s occurred %s; the pod moves to another node, because this one may be at fault", c.Suspect, when)
 	s.account.NoteMoved(c.Suspect)
 	d := replacements.Move(Termination{Slot: slot, Pod: pod.UID, Name: pod.Name, Node: pod.Node, Message: why}, now)
 	s.announce([]replacements.Note{s.replacements.GiveUp(d, now)})

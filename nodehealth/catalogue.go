@@ -244,7 +244,7 @@ var Catalogue = []Row{
 		false,
 	},
 	{NVLinkReport, Watch, []int{144, 145, 146, 147, 148, 150}, "an NVLink reported an error that the driver did not act on", "No action is needed unless jobs on the node fail.", ExitQuiet, 0, false},
-	{SwitchReport, Watch, nil, "an NVSwitch reported an error that is not fatal", "No action is needed unless it is frequent.", ExitQuiet, 0, false},
+	{SwitchReport, Watch, nil, "an NVSwitch reported an error that is not fatal", "No action is needed unless such errors are frequent.", ExitQuiet, 0, false},
 	{GPUReport, Watch, []int{78, 142, 162, 163, 164, 165}, "the GPU reported a condition that by itself needs no action", "Look the number up in NVIDIA's Xid catalogue.", ExitQuiet, 0, false},
 	{UnknownXid, Watch, nil, "the GPU reported an error that this catalogue does not list", "Look the number up in NVIDIA's Xid catalogue.", ExitQuiet, 0, false},
 	{ApplicationRepeats, None, application(), "application errors recur on one GPU", "If they occur with different jobs, have the GPU examined; otherwise the job is at fault.", ExitQuiet, 5, false},

@@ -1,7 +1,7 @@
-// Package barrier chooses the step at which all ranks of a gang stay, and determines when all of them have stayed
-// there. The step is ahead of the newest step that any rank has reported. The step is only raised, and only if the
-// ranks can no longer meet at the present step. Ranks count as staying once no rank has moved for so long that the step
-// must have reached all of them, or for a maximal time.
+// Package barrier chooses the barrier step, at which all ranks of a gang stop during a drain, and determines when all ranks have stopped
+// there. The barrier step is greater than the newest step that any rank has reported when the barrier step is chosen. The package only
+// raises the barrier step, and only if the ranks can no longer all stop at the present one. Ranks count as stopped when no rank has made
+// progress for a time in which every rank must have received the barrier step, at most for a maximal time.
 package barrier
 
 import "time"

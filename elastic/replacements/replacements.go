@@ -1,7 +1,7 @@
-// Package replacements records which pods of a gang must be replaced, why, and the stage of each replacement. A
-// released pod is never listed again. A termination that cannot be withdrawn stays listed until the pod is released.
-// Once a replacement is committed, reports of its pod do not count. Each coordinator requests the replacement of a pod
-// once.
+// Package replacements records which pods of a gang must be replaced, the reason for each (a Termination), and the stage of each
+// replacement. A pod is removed from the list when it is released from its Job, and is never listed again. A Termination that cannot be
+// withdrawn stays in the list until then. The reports of a pod are ignored from the time when its replacement is committed. Each
+// coordinator process requests the replacement of a pod at most once.
 package replacements
 
 import (
@@ -12,7 +12,7 @@ import (
 
 // stage is the progress of a pod's replacement.
 //
-//	pending ──── everything is halted, and what was to be copied is ────► committed ── stored ──► requested ── NoteReleased ──► released
+//	pending ── all ranks are halted, and the state is copied if due ──► committed ── stored ──► requested ── NoteReleased ──► released
 //	   └── the termination is withdrawn: the pod stays
 //
 // For a pod in which nothing runs (an orphan), and for any before the first generation, the replacement is requested at once. A pod is

@@ -1,23 +1,24 @@
-// Package waiting finds out, from looks at all ranks of a gang that stands still, who waits for whom, and for what the ranks are waited for
-// that wait for nobody. No rank is a culprit unless it waits for nobody and nothing of it moved between looks; evidence that is missing
-// excuses.
+// Package waiting determines why a gang stands still, from looks at its ranks. A look is a sample of one rank: its stack and its counters.
+// The package computes which ranks wait for which other ranks, and what the roots do. A root is a rank that waits for no other rank. Only a
+// root that showed no activity between two looks can be a culprit. A running rank without enough looks is never a culprit.
 //
-// A rank waits for the members of the process group of its oldest open operation that have not begun that operation. A root waits for
-// nobody. Life is a stack, counters of operations or bytes of I/O that move between two looks, or processor time of the rank's process and
-// its descendants; processor time is none in a frame that waits for other ranks or a device, because such frames spin.
+// For each process group of a rank, the rank's oldest incomplete operation counts. The rank waits for those members of the group that have
+// not begun the operation. A rank is active if one of these changed between two looks: its stack, its counters of operations, its bytes of
+// I/O, or the processor time of its process and the descendants. Processor time does not count if the rank's innermost frames wait for
+// other ranks or for a device, because such frames use processor time while they wait.
 //
 //	| verdict       | roots                                                                                    | named             |
 //	|---------------|------------------------------------------------------------------------------------------|-------------------|
-//	| Busy          | one moves, or operations complete                                                        | nobody            |
-//	| Stopped       | stopped by a signal or a debugger                                                        | these             |
-//	| StorageStalls | wait in the kernel for a file system, on several nodes                                   | these             |
-//	| Hang          | stand still inside torch, a driver or a device, or take no signal                        | these             |
-//	| WaitsOutside  | stand still elsewhere: sleep, socket, pipe, file, child, lock, a data loader             | these             |
-//	| EndedEarly    | ended with exit code 0, and others wait for them                                         | these             |
-//	| Desync        | called another operation, or other sizes, at the same number of a group                  | nobody: a bug     |
-//	| Deadlock      | none: ranks wait for each other over several groups                                      | nobody: a bug     |
-//	| FabricHang    | none: all members have begun the operation, and it does not end                          | who did not start |
-//	| Unknown       | looks of ranks that are waited for are missing, or looks contradict each other           | nobody            |
+//	| Busy          | at least one is active                                                                   | none              |
+//	| Stopped       | stopped by a signal or a debugger                                                        | the roots         |
+//	| StorageStalls | wait in the kernel for a file system, on several nodes                                   | the roots         |
+//	| Hang          | stand still inside torch, a driver or a device, or take no signal                        | the roots         |
+//	| WaitsOutside  | stand still elsewhere: sleep, socket, pipe, file, child, lock, a data loader             | the roots         |
+//	| EndedEarly    | ended with exit code 0, and others wait for them                                         | the roots         |
+//	| Desync        | called different operations or sizes under the same sequence number of a group           | none: a bug       |
+//	| Deadlock      | none: ranks wait for each other over several groups                                      | none: a bug       |
+//	| FabricHang    | none: all members have begun the operation, and it does not complete                     | not started there |
+//	| Unknown       | looks at ranks for which others wait are missing, or looks contradict each other         | none              |
 //
 // The first row that applies is the verdict.
 package waiting

@@ -1,13 +1,12 @@
-// Package rejection counts the pods that ready nodes reject.
-//
-//   - A node is excluded after it rejected two pods within ten minutes and started none in between. After an exclusion,
-//     one further rejection of the same namespace is enough.
+// Package rejection decides which nodes gangs do not use because these nodes, although ready, rejected pods.
+//   - A node is excluded when it rejects two pods within ten minutes. A pod that starts on the node resets the count. After an exclusion,
+//     one further rejection of a pod of the same namespace excludes the node again.
 //   - An exclusion lasts a minute at first, and twice as long each further time, up to 30 minutes.
-//   - Rejected pods of one namespace exclude a node for that namespace only. Rejected pods of two namespaces exclude it
-//     for all.
-//   - If more than a quarter of all nodes, and more than two, would be excluded, the pods must be at fault, and none is
+//   - If all rejected pods have the same namespace, the node is excluded only for pods of that namespace. If the pods have two namespaces,
+//     the node is excluded for pods of all namespaces.
+//   - If more than a quarter of all nodes, and more than two nodes, would be excluded, the pods are probably at fault, and no node is
 //     excluded.
-//   - The same history gives the same answer.
+//   - The exclusions depend only on the recorded events and their times.
 package rejection
 
 import (

@@ -1,7 +1,6 @@
-// Package external reads the PodGroups of scheduler-plugins, of Volcano and of Kubernetes, and Volcano's HyperNodes.
-// The package writes the status of PodGroups as users of these APIs expect it. An API is watched only while the cluster
-// serves the API. Pods of a group are held back until the group's object was read. A status is written only if it
-// changed.
+// Package external reads the PodGroups of scheduler-plugins, of Volcano and of Kubernetes, and Volcano's HyperNodes. The package writes the
+// status of PodGroups in the form that each of these APIs defines, and only when the status changes. The package watches an API only while
+// the cluster serves that API. Pods of a PodGroup are not scheduled before the package has read the PodGroup.
 package external
 
 import (

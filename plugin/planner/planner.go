@@ -1,10 +1,11 @@
-// Package planner computes the placement of a gang on the snapshot of a scheduling cycle, as the snapshot is or without
-// some pods. A placement names a node only if the framework's own filters accept it, beside the room of open plans and
-// reservations. Computing a placement changes nothing outside the package.
+// Package planner computes the placement of a gang on the snapshot of a scheduling cycle. For a what-if the package leaves some pods out of
+// the snapshot. A placement uses a node only if the scheduler framework's own filters accept the node, and leaves the room of other open
+// plans and reservations free. The computation changes no state outside the package.
 //
-// The package caches what depends on a snapshot: the tree of free resources, results of filters for unchanged nodes,
-// and failed dry runs of plans. The planner also keeps the order of waiting gangs: if a gang ahead of a pod could use
-// the pod's room, GiveWay wakes that gang and rejects the pod.
+// The package caches three kinds of results that depend on a snapshot: the tree of free resources, the results of filters for unchanged
+// nodes, and failed dry runs of plans. The package also enforces the order of waiting gangs. Before a pod takes room, GiveWay checks
+// whether a waiting gang that is ahead of the pod in this order could use the room. If so, GiveWay wakes that gang, and the caller rejects
+// the pod.
 package planner
 
 import (

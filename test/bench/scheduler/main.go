@@ -88,7 +88,14 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 	b := &bench{options: o, Set: figure.NewSet(benchName), progress: progress}
 	if o.writes {
 		err := b.policyCost(ctx)
-		return figure.Result{Common: &o.Common, Rows: b.Figures(), Goals: writeGoals, Began: began, Limit: timeLimit, Broken: err}.Conclude(out, progress)
+		return figure.Result{
+			Common: &o.Common,
+			Rows:   b.Figures(),
+			Goals:  writeGoals,
+			Began:  began,
+			Limit:  timeLimit,
+			Broken: err,
+		}.Conclude(out, progress)
 	}
 	for _, k := range kases {
 		b.say("%s: %s", k.name, k.what)
