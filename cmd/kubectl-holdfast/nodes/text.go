@@ -189,7 +189,9 @@ func (r Row) evidence(all bool) string {
 			text = fmt.Sprintf("(+%d) %s", more, text)
 		}
 		return text
-	case h != nil && h.Message != "":
+	case r.State == Dead && r.Outage != nil: // the daemon's message is older
+		return r.Outage.Message
+	case h != nil && h.Message != "" && r.State != Unreachable:
 		return h.Message
 	case r.State == Unreachable && r.LeaseSeconds != nil:
 		return fmt.Sprintf("lease not renewed for %.0fs", *r.LeaseSeconds)
