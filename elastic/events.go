@@ -51,8 +51,8 @@ type Released struct {
 // Retain is a level: the job's retention settings.
 type Retain struct{ Retention Retention }
 
-// Supervise is a level: what is done about a gang that stands still. Nothing sends it yet.
-type Supervise struct{ Hang HangMode }
+// Supervise is a level: the job's settings for a gang that stands still.
+type Supervise struct{ Supervision Supervision }
 
 // Tick reports that time has passed; it is needed while State.Ticks is true.
 type Tick struct{}

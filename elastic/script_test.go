@@ -28,7 +28,7 @@ import (
 //	unheard SLOTS MS             until then the API server says again and again that the pods of these slots run
 //	ticks MS                     until then a tick comes every second
 //	released POD | over | tick
-//	supervise off|report         report looks of each local rank with look=waits|sleeps|reads
+//	supervise off|report|act [SECONDS]   with hang-timeout SECONDS; report looks of each local rank with look=waits|sleeps|reads
 //	goback POINT                 people want that: a POINT is a step of the first branch, or BRANCH/STEP, as in sealed and copied
 //	detach SLOT | stored | ended | at MS | restart | record
 //	written                      what people see is in the store as it is now
@@ -98,7 +98,11 @@ func (s *stage) command(f []string) {
 	case "pending":
 		s.step(level(s.terminations(f[1:])))
 	case "supervise":
-		s.step(Supervise{map[string]HangMode{"off": HangOff, "report": HangReport}[f[1]]})
+		job := Supervision{Hang: map[string]HangMode{"off": HangOff, "report": HangReport, "act": HangAct}[f[1]]}
+		if len(f) > 2 {
+			job.Timeout = time.Duration(s.number(f[2])) * time.Second
+		}
+		s.step(Supervise{job})
 	case "over":
 		s.step(Over{})
 	case "goback":

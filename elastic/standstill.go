@@ -12,7 +12,7 @@ import (
 )
 
 // A running gang that makes no step is looked at (package quiet), and a verdict says who waits for whom (package waiting). The verdict is
-// reported once, until it changes. No verdict ends a rank. Nothing sends Supervise yet, so no gang is looked at.
+// reported once, until it changes. No verdict ends a rank.
 
 // HangMode is what is done about a gang that stands still.
 type HangMode int
@@ -22,7 +22,16 @@ const (
 	HangOff HangMode = iota
 	// HangReport: the verdict is reported.
 	HangReport
+	// HangAct: ranks that stand still are also restarted.
+	HangAct
 )
+
+// Supervision is what a job requests for ranks that stand still.
+type Supervision struct {
+	Hang HangMode
+	// Timeout is the longest time without a step after which ranks are ended whatever they do; 0: none.
+	Timeout time.Duration
+}
 
 // standstill is what is known of the silence of one generation.
 type standstill struct {
@@ -44,16 +53,16 @@ type answer struct {
 }
 
 // supervise takes over the job's setting.
-func (s *State) supervise(mode HangMode) {
-	if mode != s.hang {
-		s.hang = mode
+func (s *State) supervise(job Supervision) {
+	if job != s.supervision {
+		s.supervision = job
 		s.emit(Broadcast{})
 	}
 }
 
 // wantedLook returns the number of the look that agents must answer; 0: none.
 func (s *State) wantedLook() int64 {
-	if s.hang == HangOff {
+	if s.supervision.Hang == HangOff {
 		return 0
 	}
 	return s.quiet.Wanted()
@@ -137,7 +146,7 @@ func (s *State) noteLooks(slot Slot, now time.Time) {
 
 // watch requests looks at a gang that is quiet, and reports the verdict on them.
 func (s *State) watch(now time.Time) {
-	if s.hang == HangOff || s.quiet.Since().IsZero() {
+	if s.supervision.Hang == HangOff || s.quiet.Since().IsZero() {
 		return
 	}
 	if s.drain.Begun() { // its ranks wait at a step

@@ -44,7 +44,7 @@ func newSilence(t *testing.T, seed uint64) *silence {
 	for slot := range w.reports {
 		w.reports[slot].State, w.reports[slot].Generation = protocol.StateRunning, 1
 	}
-	w.apply(Supervise{HangReport})
+	w.apply(Supervise{Supervision{Hang: HangReport}})
 	return w
 }
 
@@ -106,7 +106,7 @@ func (w *silence) disturb() {
 		r.Incarnation, r.Sequence, r.Look, r.Looks = r.Incarnation+1, 0, 0, nil
 	case 1:
 		w.state = New(len(w.reports), 0, w.state.Snapshot())
-		w.apply(Supervise{HangReport})
+		w.apply(Supervise{Supervision{Hang: HangReport}})
 	default:
 		w.apply(Detached{Slot: Slot(slot), Pod: w.pod(slot).UID})
 	}
@@ -126,7 +126,7 @@ func TestSilences(t *testing.T) {
 			if second == disturbed {
 				w.named = 0
 				w.state = New(len(w.reports), 0, w.state.Snapshot())
-				w.apply(Supervise{HangReport})
+				w.apply(Supervise{Supervision{Hang: HangReport}})
 			}
 			for slot := range w.reports {
 				if second >= disturbed || w.IntN(5) > 0 {

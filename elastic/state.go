@@ -26,7 +26,7 @@ import (
 //	| lives for       | fields                                                                                     |
 //	|-----------------|--------------------------------------------------------------------------------------------|
 //	| the gang        | Record (outlives every coordinator)                                                        |
-//	| the coordinator | stored revision storedRevision verdictRevision lookedUpAt ended ending over quiet hang             |
+//	| the coordinator | stored revision storedRevision verdictRevision lookedUpAt ended ending over quiet supervision      |
 //	| as each says    | members replacements account ledger generation drain                                        |
 //	| the generation  | run, replaced whole by becomeRunning                                                       |
 //	| the phase       | run.halting, run.forming, replaced whole by becomeHalting and becomeForming                |
@@ -54,9 +54,9 @@ type State struct {
 	generation   *generation.Generation
 	drain        *drain.Drain
 	run          run
-	// quiet watches for silence, hang is what is done about it.
-	quiet quiet.Watch
-	hang  HangMode
+	// quiet watches for silence, supervision is what is done about it.
+	quiet       quiet.Watch
+	supervision Supervision
 
 	now     time.Time
 	effects []Effect

@@ -53,7 +53,7 @@ func Step(s *State, e Event, now time.Time) []Effect {
 			s.save()
 		}
 	case Supervise:
-		s.supervise(e.Hang)
+		s.supervise(e.Supervision)
 	case Released:
 		s.release(e)
 	case SlotHolder:

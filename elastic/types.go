@@ -26,6 +26,15 @@ type (
 	Retention   = ledger.Retention
 )
 
+// Settings are a job's settings, as far as the coordinator applies them.
+type Settings struct {
+	Storage
+	Supervision
+}
+
+// Events returns the settings that may change, as events.
+func (s Settings) Events() []Event { return []Event{Retain{s.Retention}, Supervise{s.Supervision}} }
+
 // Phase is the state of a gang's run.
 type Phase string
 

@@ -74,6 +74,13 @@ func TestJobRefusals(t *testing.T) {
 			annotate(v1alpha1.AnnotationStorageClaim, "ckpt")(j)
 			annotateTemplate(v1alpha1.AnnotationPinnedCheckpoints, "120@3")(j)
 		}},
+		{"hang in words", annotate(v1alpha1.AnnotationHang, "restart")},
+		{"hang timeout without a unit", annotate(v1alpha1.AnnotationHangTimeout, "1800")},
+		{"hang timeout too short", annotate(v1alpha1.AnnotationHangTimeout, "60s")},
+		{"hang timeout that ends nothing", func(j *batchv1.Job) {
+			annotate(v1alpha1.AnnotationHang, "report")(j)
+			annotate(v1alpha1.AnnotationHangTimeout, "30m")(j)
+		}},
 		{"mode of another kind", annotate(v1alpha1.AnnotationMode, "dry-run")},
 		{"topology level in words", annotate(v1alpha1.AnnotationTopologyRequired, "one rack")},
 		{"slice level empty", annotate(v1alpha1.AnnotationSliceLevel, "")},

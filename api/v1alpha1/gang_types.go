@@ -55,6 +55,13 @@ type GangSpec struct {
 	// Storage is where steps are copied to; nil: they are not copied.
 	// +optional
 	Storage *GangStorage `json:"storage,omitempty"`
+	// Hang is what is done about ranks that stand still: HangAct, HangReport or HangOff; absent: HangOff.
+	// +kubebuilder:validation:Enum=act;report;off
+	// +optional
+	Hang string `json:"hang,omitempty"`
+	// HangTimeoutSeconds is the longest time without a step after which ranks are ended whatever they do; 0: none.
+	// +optional
+	HangTimeoutSeconds int32 `json:"hangTimeoutSeconds,omitempty"`
 }
 
 // GangStorage is the persistent volume claim that steps are copied to, how often, and which of them stay.

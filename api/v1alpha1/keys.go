@@ -27,6 +27,11 @@ const (
 	// AnnotationMaxRestarts is the number of restarts after which a failure ends the job; default: the launcher's --max-restarts, else no
 	// limit while there is progress between restarts.
 	AnnotationMaxRestarts = Prefix + "max-restarts"
+	// AnnotationHang is HangAct (default), HangReport or HangOff.
+	AnnotationHang = Prefix + "hang"
+	// AnnotationHangTimeout is the longest time without a step after which ranks are ended whatever they do, a duration such as "30m".
+	// Absent: ranks that compute, or of which too little is known, are not ended. Needs HangAct.
+	AnnotationHangTimeout = Prefix + "hang-timeout"
 	// AnnotationShmSize is the size of the memory volume that the webhook mounts at /dev/shm of a training container without a mount there,
 	// a quantity, or "off"; default: a share of its memory limit.
 	AnnotationShmSize = Prefix + "shm-size"
@@ -108,6 +113,16 @@ const (
 	ModeAct = "act"
 	// ModeObserve: Holdfast changes no pod. It records what it would have done about failures and the time that this would have saved.
 	ModeObserve = "observe"
+)
+
+// Values of AnnotationHang.
+const (
+	// HangAct: what stands still is reported, and its ranks are restarted where the verdict says that they stand still.
+	HangAct = "act"
+	// HangReport: what stands still is reported.
+	HangReport = "report"
+	// HangOff: no rank is looked at.
+	HangOff = "off"
 )
 
 // DefaultStandbyMemory is the default of AnnotationStandbyMemory.

@@ -103,20 +103,16 @@ func New(o Options) *Controller {
 }
 
 // Load reads the Gang from the API server, not from the cache: a new leader must not use an older copy.
-func (c *Controller) Load(ctx context.Context, key coordinator.Key) (int, elastic.Storage, elastic.Record, error) {
+func (c *Controller) Load(ctx context.Context, key coordinator.Key) (int, elastic.Settings, elastic.Record, error) {
 	g, err := c.gang(ctx, c.Live, key)
 	if err != nil {
-		return 0, elastic.Storage{}, elastic.Record{}, err
+		return 0, elastic.Settings{}, elastic.Record{}, err
 	}
 	if n := g.Spec.Members; n < 1 || n > v1alpha1.MaxMembers { // a Gang of a definition without the limit
-		return 0, elastic.Storage{}, elastic.Record{}, fmt.Errorf("gang %s/%s has %d members: must be 1 to %d", key.Namespace, key.Name, n, v1alpha1.MaxMembers)
+		return 0, elastic.Settings{}, elastic.Record{}, fmt.Errorf("gang %s/%s has %d members: must be 1 to %d", key.Namespace, key.Name, n, v1alpha1.MaxMembers)
 	}
 	c.writer.loaded(key, g.Status.Run)
-	storage := elastic.Storage{Retention: retentionOf(g)}
-	if st := g.Spec.Storage; st != nil {
-		storage.Every = time.Duration(st.IntervalSeconds) * time.Second
-	}
-	return int(g.Spec.Members), storage, recordOf(g.Status.Run), nil
+	return int(g.Spec.Members), settingsOf(g), recordOf(g.Status.Run), nil
 }
 
 // gang reads the Gang of the key's job; a Gang of an older job with the same name is not found.

@@ -297,13 +297,13 @@ type listener struct {
 	key       coordinator.Key
 	last      []elastic.Termination
 	over      []string // UIDs of Jobs
-	retention elastic.Retention
+	settings  elastic.Settings
 	err       error
 }
 
-func (l *listener) SetRetention(_ context.Context, key coordinator.Key, r elastic.Retention) error {
+func (l *listener) SetSettings(_ context.Context, key coordinator.Key, s elastic.Settings) error {
 	l.calls++
-	l.key, l.retention = key, r
+	l.key, l.settings = key, s
 	return l.err
 }
 
@@ -593,7 +593,7 @@ type slow struct {
 	end  <-chan struct{}
 }
 
-func (s *slow) SetRetention(context.Context, coordinator.Key, elastic.Retention) error { return nil }
+func (s *slow) SetSettings(context.Context, coordinator.Key, elastic.Settings) error { return nil }
 
 func (s *slow) Suspended(context.Context, coordinator.Key, []elastic.Termination) error { return nil }
 

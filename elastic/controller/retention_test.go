@@ -19,17 +19,25 @@ import (
 	"holdfast.dev/holdfast/internal/protocol/protocoltest"
 )
 
-// TestPinsAreTold: the coordinator receives the pins that a Gang requests, at most the allowed number. When it loads the Gang it reads the
-// same pins.
-func TestPinsAreTold(t *testing.T) {
+// TestSettingsReachTheCoordinator: the coordinator receives the pins that a Gang requests, at most the allowed number, and what is done
+// about ranks that stand still. When it loads the Gang it reads the same settings.
+func TestSettingsReachTheCoordinator(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 0)
 	g.UID, g.Generation = "gang-uid", 7
 	b, l := newBench(t, g, job), &listener{}
 	b.Coordinator = l
 	req := ctrl.Request{NamespacedName: types.NamespacedName{Namespace: g.Namespace, Name: g.Name}}
-	if _, err := b.reconcileRetention(t.Context(), req); err != nil || l.calls != 0 {
-		t.Errorf("without storage: %d calls, %v", l.calls, err)
+	if _, err := b.reconcileSettings(t.Context(), req); err != nil || l.settings.Supervision != (elastic.Supervision{}) {
+		t.Errorf("of a Gang that says nothing about ranks that stand still: %+v, %v", l.settings, err)
 	}
+	for hang, want := range map[string]elastic.HangMode{
+		v1alpha1.HangAct: elastic.HangAct, v1alpha1.HangReport: elastic.HangReport, v1alpha1.HangOff: elastic.HangOff,
+	} {
+		if g.Spec.Hang = hang; supervisionOf(g).Hang != want {
+			t.Errorf("%q is read as %+v", hang, supervisionOf(g))
+		}
+	}
+	g.Spec.Hang, g.Spec.HangTimeoutSeconds = v1alpha1.HangAct, 1800
 	g.Spec.Storage = &v1alpha1.GangStorage{
 		Claim:            "steps",
 		IntervalSeconds:  60,
@@ -40,16 +48,20 @@ func TestPinsAreTold(t *testing.T) {
 	}
 	b = newBench(t, g, job)
 	b.Coordinator = l
-	want := elastic.Retention{Gang: "gang-uid", Version: 7, Pins: []protocol.Mark{{Step: 120, Generation: 3}}, PinWish: 4, Keep: 5, Every: time.Hour}
-	if _, err := b.reconcileRetention(t.Context(), req); err != nil || l.key != key || !reflect.DeepEqual(l.retention, want) {
-		t.Errorf("told is %+v of %v, %v", l.retention, l.key, err)
+	want := elastic.Settings{
+		Storage: elastic.Storage{Every: time.Minute, Retention: elastic.Retention{
+			Gang: "gang-uid", Version: 7, Pins: []protocol.Mark{{Step: 120, Generation: 3}}, PinWish: 4, Keep: 5, Every: time.Hour,
+		}},
+		Supervision: elastic.Supervision{Hang: elastic.HangAct, Timeout: 30 * time.Minute},
 	}
-	if _, storage, _, err := b.Load(t.Context(), key); err != nil || !reflect.DeepEqual(storage.Retention, want) ||
-		storage.Every.Seconds() != 60 {
-		t.Errorf("loaded is %+v, %v", storage, err)
+	if _, err := b.reconcileSettings(t.Context(), req); err != nil || l.key != key || !reflect.DeepEqual(l.settings, want) {
+		t.Errorf("received is %+v of %v, %v", l.settings, l.key, err)
+	}
+	if _, loaded, _, err := b.Load(t.Context(), key); err != nil || !reflect.DeepEqual(loaded, want) {
+		t.Errorf("loaded is %+v, %v", loaded, err)
 	}
 	l.err = errors.New("busy")
-	if _, err := b.reconcileRetention(t.Context(), req); !errors.Is(err, l.err) {
+	if _, err := b.reconcileSettings(t.Context(), req); !errors.Is(err, l.err) {
 		t.Errorf("where the coordinator cannot take it: %v", err)
 	}
 	for range 2 * v1alpha1.MaxPins {

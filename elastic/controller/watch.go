@@ -26,12 +26,12 @@ import (
 	"holdfast.dev/holdfast/internal/membership"
 )
 
-// Coordinator receives which pods of a gang must be replaced, and that its Job is over.
+// Coordinator receives which pods of a gang must be replaced, that its Job is over, and its settings.
 type Coordinator interface {
 	SetPendingReplacements(ctx context.Context, key coordinator.Key, pods []elastic.Termination) error
 	Suspended(ctx context.Context, key coordinator.Key, pods []elastic.Termination) error
 	Over(key coordinator.Key)
-	SetRetention(ctx context.Context, key coordinator.Key, r elastic.Retention) error
+	SetSettings(ctx context.Context, key coordinator.Key, s elastic.Settings) error
 }
 
 var _ Coordinator = (*coordinator.Server)(nil)
@@ -74,7 +74,7 @@ func (c *Controller) watch(mgr ctrl.Manager) error {
 	if err != nil {
 		return fmt.Errorf("registering the controller of pending replacements: %w", err)
 	}
-	if err := c.watchRetention(mgr); err != nil {
+	if err := c.watchSettings(mgr); err != nil {
 		return err
 	}
 	replaced := predicate.NewPredicateFuncs(func(o client.Object) bool {

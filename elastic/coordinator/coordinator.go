@@ -40,9 +40,9 @@ var ErrSuperseded = errors.New("the stored record was written by another process
 
 // Store stores what must outlive a coordinator (elastic/controller.Controller).
 type Store interface {
-	// Load returns the number of members of a gang, its storage settings and its record; an error for which apierrors.IsNotFound is
+	// Load returns the number of members of a gang, its settings and its record; an error for which apierrors.IsNotFound is
 	// true if there is no such Gang (yet).
-	Load(ctx context.Context, key Key) (members int, storage elastic.Storage, r elastic.Record, err error)
+	Load(ctx context.Context, key Key) (members int, settings elastic.Settings, r elastic.Record, err error)
 	// Over reports whether the gang's Job is gone, has ended or is being deleted.
 	Over(ctx context.Context, key Key) (bool, error)
 	// Persist stores the record. It refuses to lower a generation, and refuses with ErrSuperseded to overwrite what another process

@@ -54,6 +54,8 @@ type memory struct {
 	replaced []elastic.Termination
 	// retention is the job's retention setting.
 	retention elastic.Retention
+	// supervision is what the job requests for ranks that stand still.
+	supervision elastic.Supervision
 	// replacing, if set, is called by each replacement before it is carried out.
 	replacing func(ctx context.Context, key Key, d elastic.Termination) error
 	// holders are the running pods, by slot.
@@ -74,14 +76,15 @@ func newMemory() *memory {
 	}
 }
 
-func (m *memory) Load(_ context.Context, key Key) (int, elastic.Storage, elastic.Record, error) {
+func (m *memory) Load(_ context.Context, key Key) (int, elastic.Settings, elastic.Record, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n, ok := m.members[key]
 	if !ok {
-		return 0, elastic.Storage{}, elastic.Record{}, apierrors.NewNotFound(schema.GroupResource{Resource: "gangs"}, key.Name)
+		return 0, elastic.Settings{}, elastic.Record{}, apierrors.NewNotFound(schema.GroupResource{Resource: "gangs"}, key.Name)
 	}
-	return n, elastic.Storage{Every: m.storage, Retention: m.retention}, m.records[key], nil
+	storage := elastic.Storage{Every: m.storage, Retention: m.retention}
+	return n, elastic.Settings{Storage: storage, Supervision: m.supervision}, m.records[key], nil
 }
 
 func (m *memory) Over(_ context.Context, key Key) (bool, error) {

@@ -102,11 +102,13 @@ func (g *gang) load(ctx context.Context) error {
 	defer cancel()
 	pauses := wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 5, Cap: 2 * time.Second}
 	for {
-		members, storage, record, err := g.server.Store.Load(ctx, g.key)
+		members, settings, record, err := g.server.Store.Load(ctx, g.key)
 		if err == nil {
 			g.mu.Lock()
-			g.state, g.counted = elastic.New(members, storage.Every, record), record.Generation
-			g.step(elastic.Retain{Retention: storage.Retention})
+			g.state, g.counted = elastic.New(members, settings.Every, record), record.Generation
+			for _, e := range settings.Events() {
+				g.step(e)
+			}
 			g.mu.Unlock()
 			go g.write()
 			go g.tick()

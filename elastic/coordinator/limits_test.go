@@ -117,7 +117,7 @@ type asked struct {
 	n atomic.Int64
 }
 
-func (a *asked) Load(ctx context.Context, key Key) (int, elastic.Storage, elastic.Record, error) {
+func (a *asked) Load(ctx context.Context, key Key) (int, elastic.Settings, elastic.Record, error) {
 	a.n.Add(1)
 	return a.memory.Load(ctx, key)
 }

@@ -28,22 +28,23 @@ func (s *Server) Suspended(ctx context.Context, key Key, pods []elastic.Terminat
 	return s.level(ctx, key, elastic.Suspended{Pods: pods})
 }
 
-// SetRetention sets the retention settings of a gang's job. A gang that is not in memory reads them when it is loaded.
-func (s *Server) SetRetention(ctx context.Context, key Key, r elastic.Retention) error {
+// SetSettings sets the settings of a gang's job that may change: what stays in storage, and what is done about ranks that stand still. A
+// gang that is not in memory reads them when it is loaded.
+func (s *Server) SetSettings(ctx context.Context, key Key, job elastic.Settings) error {
 	s.mu.Lock()
 	known := s.gangs[key] != nil
 	s.mu.Unlock()
 	if !known {
 		return nil
 	}
-	err := s.level(ctx, key, elastic.Retain{Retention: r}) // waits for a gang that is being loaded, which may have read older settings
+	err := s.level(ctx, key, job.Events()...) // waits for a gang that is being loaded, which may have read older settings
 	if errors.Is(err, errOver) {
 		return nil
 	}
 	return err
 }
 
-func (s *Server) level(ctx context.Context, key Key, e elastic.Event) error {
+func (s *Server) level(ctx context.Context, key Key, events ...elastic.Event) error {
 	if !s.leads() {
 		return errNotLeader
 	}
@@ -54,7 +55,9 @@ func (s *Server) level(ctx context.Context, key Key, e elastic.Event) error {
 	defer s.release(g)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.step(e)
+	for _, e := range events {
+		g.step(e)
+	}
 	return nil
 }
 

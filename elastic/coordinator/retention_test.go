@@ -24,6 +24,9 @@ func TestPinsReachTheRecord(t *testing.T) {
 	wish := func(step int64) elastic.Retention {
 		return elastic.Retention{Version: step, Pins: []protocol.Mark{{Step: step, Generation: 1}}}
 	}
+	settings := func(step int64) elastic.Settings {
+		return elastic.Settings{Storage: elastic.Storage{Retention: wish(step)}}
+	}
 	older, durable := elastic.StoredStep{
 		Mark: protocol.Mark{Step: 1, Generation: 1},
 	}, elastic.StoredStep{
@@ -42,7 +45,7 @@ func TestPinsReachTheRecord(t *testing.T) {
 			return len(got) == 1 && got[0].Step == step, got
 		})
 	}
-	if err := h.server.SetRetention(t.Context(), p.Key, wish(2)); err != nil {
+	if err := h.server.SetSettings(t.Context(), p.Key, settings(2)); err != nil {
 		t.Fatal(err)
 	}
 	h.server.mu.Lock()
@@ -55,12 +58,12 @@ func TestPinsReachTheRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	pinned(1)
-	if err := h.server.SetRetention(t.Context(), p.Key, wish(2)); err != nil {
+	if err := h.server.SetSettings(t.Context(), p.Key, settings(2)); err != nil {
 		t.Fatal(err)
 	}
 	pinned(2)
 	h.server.Elected = make(chan struct{})
-	if err := h.server.SetRetention(t.Context(), p.Key, wish(1)); status.Code(err) != codes.Unavailable {
+	if err := h.server.SetSettings(t.Context(), p.Key, settings(1)); status.Code(err) != codes.Unavailable {
 		t.Errorf("by one that does not lead: %v", err)
 	}
 }

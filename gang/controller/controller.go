@@ -346,7 +346,13 @@ func (c *Controller) room(ctx context.Context, job *jobs.Job) error {
 // gangSpec returns the spec of the Gang of an admitted job.
 func gangSpec(job *jobs.Job) v1alpha1.GangSpec {
 	s := job.Admitted.Settings
-	spec := v1alpha1.GangSpec{JobRef: job.Ref(), Members: job.Admitted.Members, StateBytes: s.StateBytes}
+	spec := v1alpha1.GangSpec{
+		JobRef:             job.Ref(),
+		Members:            job.Admitted.Members,
+		StateBytes:         s.StateBytes,
+		Hang:               cmp.Or(s.Hang, v1alpha1.HangAct),
+		HangTimeoutSeconds: int32(s.HangTimeout / time.Second),
+	}
 	if s.StorageClaim != "" {
 		spec.Storage = &v1alpha1.GangStorage{
 			Claim:            s.StorageClaim,

@@ -287,8 +287,8 @@ func TestGangOfAJob(t *testing.T) {
 	w := newWorld(t, job(admitted()))
 	w.reconcile()
 	g := w.gang()
-	want := v1alpha1.GangSpec{JobRef: v1alpha1.JobReference{APIVersion: "batch/v1", Kind: "Job", Name: "llama", UID: "job-1"}, Members: 2}
-	if g.Spec != want {
+	ref := v1alpha1.JobReference{APIVersion: "batch/v1", Kind: "Job", Name: "llama", UID: "job-1"}
+	if want := (v1alpha1.GangSpec{JobRef: ref, Members: 2, Hang: v1alpha1.HangAct}); g.Spec != want {
 		t.Errorf("spec is %+v", g.Spec)
 	}
 	if ref := metav1.GetControllerOf(g); ref == nil || ref.UID != "job-1" {

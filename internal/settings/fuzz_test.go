@@ -59,6 +59,7 @@ func FuzzSettings(f *testing.F) {
 		within("shared memory", s.ShmBytes, minBytes, maxBytes)
 		within("ranks", int64(s.Ranks), 1, protocol.MaxRanks)
 		within("interval", int64(s.StorageInterval), int64(minInterval), int64(maxInterval))
+		within("hang timeout", int64(s.HangTimeout), int64(minHangTimeout), int64(maxHangTimeout))
 		if s.RunTime < 0 || s.Topology.SliceSize < 0 || s.Topology.Spares < 0 || s.Topology.SliceSize > v1alpha1.MaxMembers {
 			t.Fatalf("taken: %+v", s)
 		}

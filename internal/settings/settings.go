@@ -6,6 +6,7 @@ package settings
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -54,6 +55,9 @@ type Settings struct {
 	// MaxRestarts is the number of restarts after which a failure ends the job, if LimitRestarts is true.
 	MaxRestarts   int32 `json:",omitzero"`
 	LimitRestarts bool  `json:",omitzero"`
+	// Hang is what is done about ranks that stand still; empty: unset. HangTimeout is the longest time without a step; 0: unset.
+	Hang        string        `json:",omitzero"`
+	HangTimeout time.Duration `json:",omitzero"`
 	// Container is the name of the training container; empty: unset.
 	Container string
 	// StorageClaim is the name of the claim to which steps are copied; empty: storage is off. StorageInterval is the interval of copies; 0:
@@ -93,6 +97,8 @@ var userKeys = map[string]string{
 
 	v1alpha1.AnnotationRanks:           `a number such as "8"`,
 	v1alpha1.AnnotationMaxRestarts:     `a number such as "5"`,
+	v1alpha1.AnnotationHang:            `"act", "report" or "off"`,
+	v1alpha1.AnnotationHangTimeout:     `a duration such as "30m"`,
 	v1alpha1.AnnotationShmSize:         `a size such as "8Gi", or "off"`,
 	v1alpha1.AnnotationContainer:       `a container's name`,
 	v1alpha1.AnnotationStorageClaim:    `the name of a PersistentVolumeClaim`,
@@ -190,7 +196,7 @@ func ParseSettings(places ...Annotated) (Settings, field.ErrorList) {
 		errs = append(errs, without)
 	}
 	if len(errs) == 0 {
-		errs = append(append(s.checkSlots(at), s.checkStorage(at)...), s.checkTopology(at)...)
+		errs = slices.Concat(s.checkSlots(at), s.checkStorage(at), s.checkTopology(at), s.checkHang(at))
 	}
 	return s, errs
 }
@@ -279,6 +285,13 @@ func (s *Settings) set(key, value string) (problem string) {
 			return fmt.Sprintf("must be a whole number, 0 to %d: so many failures are followed by a restart; remove the key to have as many as there is progress between", protocol.MaxRestarts)
 		}
 		s.MaxRestarts, s.LimitRestarts = int32(n), true
+	case v1alpha1.AnnotationHang:
+		s.Hang = value
+		if value != v1alpha1.HangAct && value != v1alpha1.HangReport && value != v1alpha1.HangOff {
+			return `must be "act" (report ranks that stand still, and restart them), "report" or "off"`
+		}
+	case v1alpha1.AnnotationHangTimeout:
+		s.HangTimeout, problem = parseHangTimeout(value)
 	case v1alpha1.AnnotationShmSize:
 		if s.ShmBytes, s.NoShm = 0, value == "off"; !s.NoShm {
 			s.ShmBytes, problem = parseBytes(value, `to have nothing mounted at /dev/shm write "off"`)

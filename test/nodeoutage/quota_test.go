@@ -211,4 +211,4 @@ func (noAgents) SetPendingReplacements(context.Context, coordinator.Key, []elast
 }
 func (noAgents) Suspended(context.Context, coordinator.Key, []elastic.Termination) error { return nil }
 func (noAgents) Over(coordinator.Key)                                                    {}
-func (noAgents) SetRetention(context.Context, coordinator.Key, elastic.Retention) error  { return nil }
+func (noAgents) SetSettings(context.Context, coordinator.Key, elastic.Settings) error    { return nil }

@@ -86,9 +86,10 @@ type Store struct {
 type Gang struct {
 	Members int
 	// Storage is the interval at which steps are copied to storage; 0: never.
-	Storage   time.Duration
-	Retention elastic.Retention
-	Record    elastic.Record
+	Storage     time.Duration
+	Retention   elastic.Retention
+	Supervision elastic.Supervision
+	Record      elastic.Record
 	// Manifests counts steps that became durable.
 	Manifests int
 }
@@ -114,14 +115,15 @@ func (s *Store) Gang(key coordinator.Key) Gang {
 }
 
 // Load implements coordinator.Store.
-func (s *Store) Load(_ context.Context, key coordinator.Key) (int, elastic.Storage, elastic.Record, error) {
+func (s *Store) Load(_ context.Context, key coordinator.Key) (int, elastic.Settings, elastic.Record, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g := s.gangs[key]
 	if g == nil {
-		return 0, elastic.Storage{}, elastic.Record{}, notFound(key)
+		return 0, elastic.Settings{}, elastic.Record{}, notFound(key)
 	}
-	return g.Members, elastic.Storage{Every: g.Storage, Retention: g.Retention}, g.Record, nil
+	storage := elastic.Storage{Every: g.Storage, Retention: g.Retention}
+	return g.Members, elastic.Settings{Storage: storage, Supervision: g.Supervision}, g.Record, nil
 }
 
 func notFound(key coordinator.Key) error {
