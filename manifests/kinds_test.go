@@ -2,18 +2,27 @@ package manifests
 
 import (
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/predicates/rules"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/kinds"
 )
 
 // ask returns the request that creates an object or, if old is not empty, changes old to it.
@@ -264,6 +273,73 @@ func TestUnknownKindsHaveTwoBindings(t *testing.T) {
 		if b.Spec.PolicyName != "holdfast-unknown-kinds" || fmt.Sprint(b.Spec.ValidationActions) != fmt.Sprintf("[%s]", want.action) ||
 			s.Matches(labels.Set{"holdfast.dev/unknown-kinds": "warn"}) != want.in || s.Matches(labels.Set{}) != want.notSet {
 			t.Errorf("%s: %+v", name, b.Spec)
+		}
+	}
+}
+
+var scaleKind = autoscalingv1.SchemeGroupVersion.WithKind("Scale")
+
+// TestGangsAreNotScaled: a scale of the object of a Gang is refused, unless the number stays. Other objects can be scaled.
+func TestGangsAreNotScaled(t *testing.T) {
+	gang := &v1alpha1.Gang{Spec: v1alpha1.GangSpec{Members: 4, JobRef: v1alpha1.JobReference{Kind: "PyTorchJob", Name: "name", UID: "u"}}}
+	param, err := runtime.DefaultUnstructuredConverter.ToUnstructured(gang)
+	if err != nil {
+		t.Fatal(err)
+	}
+	scale := func(uid types.UID, n int32) *autoscalingv1.Scale {
+		return &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "name", UID: uid}, Spec: autoscalingv1.ScaleSpec{Replicas: n}}
+	}
+	const says = "the gang was formed with 4 pods and cannot change its size yet: delete the PyTorchJob and create it again"
+	refusal := judge(t, "holdfast-scales")
+	for name, c := range map[string]struct {
+		old, now *autoscalingv1.Scale
+		want     string
+	}{
+		"more":                         {scale("u", 3), scale("u", 7), says},
+		"more, the request has no UID": {scale("u", 3), scale("", 7), says},
+		"fewer":                        {scale("u", 3), scale("u", 2), says},
+		"none":                         {scale("u", 3), scale("u", 0), says},
+		"the first":                    {scale("u", 0), scale("u", 1), says},
+		"as many":                      {scale("u", 3), scale("u", 3), ""},
+		"another object of that name":  {scale("v", 3), scale("v", 7), ""},
+		"another, with the Gang's UID": {scale("v", 3), scale("u", 7), ""},
+	} {
+		r := request{kind: scaleKind, resource: "pytorchjobs/scale", obj: c.now, old: c.old, param: &unstructured.Unstructured{Object: param}}
+		for _, r.by = range []string{"someone", "system:serviceaccount:kube-system:horizontal-pod-autoscaler", controllerAccount} {
+			if got := refusal(r); got != c.want {
+				t.Errorf("%s by %s: %q, want %q", name, r.by, got, c.want)
+			}
+		}
+	}
+}
+
+// TestScalesAreComparedWithEachGang: the policy is evaluated for all Gangs of the namespace, and for subresource scale of each kind that
+// may have it.
+func TestScalesAreComparedWithEachGang(t *testing.T) {
+	p := find[admissionregistrationv1.ValidatingAdmissionPolicy](t, "holdfast-scales")
+	crd := find[apiextensionsv1.CustomResourceDefinition](t, "gangs.holdfast.dev")
+	want := admissionregistrationv1.ParamKind{APIVersion: v1alpha1.GroupVersion.String(), Kind: crd.Spec.Names.Kind}
+	if p.Spec.ParamKind == nil || *p.Spec.ParamKind != want {
+		t.Errorf("compared with %+v, not with Gangs", p.Spec.ParamKind)
+	}
+	b := find[admissionregistrationv1.ValidatingAdmissionPolicyBinding](t, p.Name)
+	all := admissionregistrationv1.ParamRef{
+		Selector:                &metav1.LabelSelector{},
+		ParameterNotFoundAction: ptr.To(admissionregistrationv1.AllowAction),
+	}
+	if b.Spec.MatchResources != nil || !reflect.DeepEqual(b.Spec.ParamRef, &all) {
+		t.Errorf("not compared with each Gang of the namespace: %+v", b.Spec)
+	}
+	for _, k := range kinds.Served() {
+		gvr := k.GroupVersionKind().GroupVersion().WithResource(k.Resource())
+		for sub, want := range map[string]bool{"scale": k != (kinds.BatchJob{}), "": false, "status": false} { // Kubernetes' own Job has no scale
+			attr := admission.NewAttributesRecord(nil, nil, scaleKind, "ns", "name", gvr, sub, admission.Update, nil, false, nil)
+			got := slices.ContainsFunc(p.Spec.MatchConstraints.ResourceRules, func(r admissionregistrationv1.NamedRuleWithOperations) bool {
+				return (&rules.Matcher{Rule: r.RuleWithOperations, Attr: attr}).Matches()
+			})
+			if got != want {
+				t.Errorf("%s/%s: evaluated = %v", gvr, sub, got)
+			}
 		}
 	}
 }

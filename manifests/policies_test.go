@@ -36,6 +36,8 @@ type request struct {
 	kind     schema.GroupVersionKind
 	resource string
 	obj, old runtime.Object
+	// param is the object of the policy's paramKind for which the policy is evaluated; nil: it has none.
+	param runtime.Object
 	// labels are those of the namespace.
 	labels map[string]string
 	// may reports what the account is allowed to do; nil: nothing.
@@ -62,7 +64,7 @@ func judgeBy(t *testing.T, p *admissionregistrationv1.ValidatingAdmissionPolicy)
 	if err != nil {
 		t.Fatal(err)
 	}
-	declared := admissioncel.OptionalVariableDeclarations{HasAuthorizer: true}
+	declared := admissioncel.OptionalVariableDeclarations{HasAuthorizer: true, HasParams: p.Spec.ParamKind != nil}
 	var variables []admissioncel.NamedExpressionAccessor
 	for i := range p.Spec.Variables {
 		variables = append(variables, &validating.Variable{Name: p.Spec.Variables[i].Name, Expression: p.Spec.Variables[i].Expression})
@@ -87,12 +89,13 @@ func judgeBy(t *testing.T, p *admissionregistrationv1.ValidatingAdmissionPolicy)
 		"validate",
 		p.Name,
 	)
+	noAuthorizer := admissioncel.OptionalVariableDeclarations{HasParams: declared.HasParams}
 	none := compiler.CompileCondition(nil, declared, environment.StoredExpressions)
 	validator := validating.NewValidator(
 		compiler.CompileCondition(validations, declared, environment.StoredExpressions),
 		matcher,
 		none,
-		compiler.CompileCondition(messages, admissioncel.OptionalVariableDeclarations{}, environment.StoredExpressions),
+		compiler.CompileCondition(messages, noAuthorizer, environment.StoredExpressions),
 		p.Spec.FailurePolicy,
 		nil,
 	)
@@ -112,7 +115,7 @@ func judgeBy(t *testing.T, p *admissionregistrationv1.ValidatingAdmissionPolicy)
 			context.Background(),
 			gvr,
 			versioned,
-			nil,
+			r.param,
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns", Labels: r.labels}},
 			cel.RuntimeCELCostBudget,
 			r,

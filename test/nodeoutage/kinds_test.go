@@ -48,7 +48,7 @@ func objectsOfGangsAlone(w *world, c *devcluster.Cluster) {
 			eventually.Succeeds(w.t, "an object of kind "+kinds.Title(kind), func() error {
 				o := jobstest.Object(kind, types.NamespacedName{Namespace: "default", Name: name}, "")
 				if name == "plain" {
-					o.Object["spec"] = map[string]any{}
+					o.Object["spec"] = map[string]any{"pytorchReplicaSpecs": map[string]any{"Worker": map[string]any{"replicas": int64(3)}}}
 				}
 				made[name] = o
 				return admin.Create(w.ctx, o)
@@ -88,6 +88,9 @@ func objectsOfGangsAlone(w *world, c *devcluster.Cluster) {
 		if s := kind.State(after); !s.Failed || !strings.Contains(fmt.Sprint(after.Object["status"]), string(elastic.ReasonNoProgress)) {
 			w.t.Errorf("%s: %+v, status %v", kinds.Title(kind), s, after.Object["status"])
 		}
+		if definition(kind).Spec.Versions[0].Subresources.Scale != nil {
+			w.scales(c, kind)
+		}
 		w.undefine(admin, kind, func(uid types.UID) error {
 			_, obj, err := jobsOver(w.t, own, try.config).Live(w.ctx, client.ObjectKeyFromObject(after), uid)
 			if obj != nil {
@@ -95,6 +98,33 @@ func objectsOfGangsAlone(w *world, c *devcluster.Cluster) {
 			}
 			return err
 		}, after.GetUID(), "of-another-object")
+	}
+}
+
+// scales: object "given-up", which has a Gang, keeps its number of pods, and object "plain" can be scaled.
+func (w *world) scales(c *devcluster.Cluster, kind kinds.Kind) {
+	w.t.Helper()
+	if _, err := c.Kubectl(w.ctx, "apply", "-f", "../../manifests/webhook/policy.yaml"); err != nil {
+		w.t.Fatal(err)
+	}
+	scale := func(name string, n int, more ...string) error {
+		args := []string{"scale", kind.Resource() + "/" + name, fmt.Sprintf("--replicas=%d", n), "--dry-run=server"}
+		_, err := c.Kubectl(w.ctx, append(args, more...)...)
+		return err
+	}
+	const says = "'holdfast-scales' denied request: the gang was formed with 4 pods and cannot change its size yet: delete the PyTorchJob and create it again"
+	refused := func(n int, more ...string) (bool, any) {
+		err := scale("given-up", n, more...)
+		return err != nil && strings.Contains(err.Error(), says), err
+	}
+	eventually.Holds(w.t, "a scale of a gang is refused", func() (bool, any) { return refused(7) })
+	if is, saw := refused(1, "--current-replicas=3"); !is { // an update, as autoscalers send; the other requests are patches
+		w.t.Errorf("a gang is scaled down: %v", saw)
+	}
+	for _, err := range []error{scale("given-up", 3), scale("plain", 7)} {
+		if err != nil {
+			w.t.Error(err)
+		}
 	}
 }
 
@@ -127,6 +157,13 @@ func (w *world) undefine(admin client.Client, kind kinds.Kind, gone func(types.U
 // definition serves a kind with objects of any content. The real ones are in test/kinds.
 func definition(kind kinds.Kind) *apiextensionsv1.CustomResourceDefinition {
 	gvk := kind.GroupVersionKind()
+	subresources := &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}}
+	if kind == (kinds.PyTorchJob{}) {
+		subresources.Scale = &apiextensionsv1.CustomResourceSubresourceScale{
+			SpecReplicasPath:   ".spec.pytorchReplicaSpecs.Worker.replicas",
+			StatusReplicasPath: ".status.replicaStatuses.Worker.active",
+		}
+	}
 	return &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: kind.Resource() + "." + gvk.Group, Annotations: map[string]string{
 			apiextensionsv1.KubeAPIApprovedAnnotation: "unapproved, for a test",
@@ -139,7 +176,7 @@ func definition(kind kinds.Kind) *apiextensionsv1.CustomResourceDefinition {
 				Name:         gvk.Version,
 				Served:       true,
 				Storage:      true,
-				Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
+				Subresources: subresources,
 				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
 					Type: "object", XPreserveUnknownFields: ptr.To(true),
 				}},
