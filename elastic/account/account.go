@@ -1,6 +1,6 @@
-// Package account records what failures and recoveries cost a gang: the gang's progress, its budget of restarts, and
-// the duration of each recovery. The budget is refilled by progress and when another launcher begins. Each recovery is
-// closed once and counted once. The account counts the recoveries for which the number of recomputed steps is unknown.
+// Package account records what failures and recoveries cost a gang: the gang's progress, its budget of restarts, and the duration of each
+// recovery. Progress refills the budget, and so does the start of another launcher. Each recovery is closed once and counted once. The
+// account counts the recoveries for which the number of recomputed steps is unknown.
 package account
 
 import (

@@ -1,7 +1,8 @@
 // Package barrier chooses the barrier step, at which all ranks of a gang stop during a drain, and determines when all ranks have stopped
 // there. The barrier step is greater than the newest step that any rank has reported when the barrier step is chosen. The package only
-// raises the barrier step, and only if the ranks can no longer all stop at the present one. Ranks count as stopped when no rank has made
-// progress for a time in which every rank must have received the barrier step, at most for a maximal time.
+// raises the barrier step, and only if the ranks can no longer all stop at the present one. Ranks count as stopped when all hold the same
+// step at or beyond the barrier step, and no rank has made progress for a while. This while is long enough for the barrier step to reach
+// every rank, and has a maximum.
 package barrier
 
 import "time"

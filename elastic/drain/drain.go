@@ -1,7 +1,7 @@
-// Package drain makes terminating pods of a gang copy their state to storage before they end. While the gang trains,
-// all ranks go on to one step and stay there, and terminating pods copy that step. The drain ends, with or without a
-// copy, before the first of these pods must end. While all ranks are halted, terminating pods copy only the step from
-// which training would continue. Copies of a fenced pod do not count.
+// Package drain makes terminating pods of a gang copy their state to storage before they end. If the gang trains, all ranks advance to the
+// barrier step and stop there, and terminating pods copy that step. If all ranks are halted, terminating pods copy only the step from which
+// training would continue. The drain ends before the first terminating pod must end, with or without a copy. Copies of a fenced pod do not
+// count.
 package drain
 
 import (

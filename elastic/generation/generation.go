@@ -2,7 +2,7 @@
 // its ranks hold, the exits of its ranks, and the cause of its failure.
 //
 //   - The generation's number and its branch never decrease.
-//   - The next generation starts without the exits and levels of the previous one.
+//   - The next generation starts without the exits and without the progress (commonStep, reclaimBelow) of the previous one.
 //   - A generation that fails has one cause, whatever the order in which reports arrive.
 package generation
 

@@ -1,7 +1,6 @@
-// Package ledger records which steps of a gang are in storage and from which of them training may continue. A step
-// becomes durable in the ledger once its manifest is written, or once terminating pods have copied the parts of all
-// ranks. Steps that training was rolled back past are dropped from the list. The ledger orders no removal of a step
-// that the stored record names.
+// Package ledger records which steps of a gang are in storage and from which of them training may continue. A step becomes durable in the
+// ledger once its manifest is written, or once terminating pods have copied the parts of all ranks. If training continues from an older
+// step, the ledger drops the newer steps from the list. The ledger orders no removal of a step that the stored record names.
 package ledger
 
 import (

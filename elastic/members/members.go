@@ -1,6 +1,6 @@
-// Package members records which pods hold the slots of a gang, and the last report of each pod's agent. A report
-// changes nothing if the agent has sent a newer one, or if its pod does not hold the slot. When another pod takes over
-// a slot, everything that the earlier pod reported is dropped. What no agent has reported is unknown.
+// Package members records which pods hold the slots of a gang, and the last report of each pod's agent. A report changes nothing if the
+// agent has sent a newer one, or if its pod does not hold the slot. When another pod takes over a slot, everything that the earlier pod
+// reported is dropped. State that no agent has reported counts as unknown.
 package members
 
 import (

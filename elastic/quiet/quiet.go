@@ -1,6 +1,6 @@
-// Package quiet decides when a gang counts as quiet, and when its ranks are looked at. A gang is quiet after a time without a step that its
-// own steps set: it is never quiet before twice the gap that 99 of 100 of its steps keep to. Looks are numbered by numbers that only rise.
-// Time is an argument; the package has no clock.
+// Package quiet decides when a gang counts as quiet, and when agents look at its ranks. A gang is quiet when no step has finished for
+// longer than a limit. The limit is computed from the times between the gang's own steps: it is at least twice the 99th percentile of these
+// times. The numbers of looks only rise. Time is an argument; the package has no clock.
 //
 //	            quiet             answered, or late        answered, or late        answered, or late
 //	Moving ─────────────► Looking 1 ─────────────► Looking 2 ─────────────► Looking 3 ─────────────► Judged

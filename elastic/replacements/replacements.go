@@ -1,7 +1,7 @@
 // Package replacements records which pods of a gang must be replaced, the reason for each (a Termination), and the stage of each
-// replacement. A pod is removed from the list when it is released from its Job, and is never listed again. A Termination that cannot be
-// withdrawn stays in the list until then. The reports of a pod are ignored from the time when its replacement is committed. Each
-// coordinator process requests the replacement of a pod at most once.
+// replacement. A pod leaves the list when it is released from its Job, and never returns to it. A Termination leaves the list earlier only
+// if it can be withdrawn. The reports of a pod are ignored from the time when its replacement is committed. Each coordinator process
+// requests the replacement of a pod at most once.
 package replacements
 
 import (

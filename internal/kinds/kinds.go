@@ -1,7 +1,7 @@
-// Package kinds describes each kind of training job to Holdfast: the pods of an object, how one pod is replaced without
-// the restart policy of the kind, what became of the object, and the write that makes it fail. The methods of a Kind
-// take objects and pods, and return values and patches. An object that Holdfast cannot support is refused with the path
-// of the field and a remedy.
+// Package kinds contains what Holdfast knows about each kind of training job. For an object of the kind it determines the pods, whether the
+// job has ended, and the patch that makes the job fail. For a pod it determines the patch that lets the kind's controller replace the pod
+// without its restart policy. The methods of a Kind take objects and pods, and return values and patches. An object that Holdfast cannot
+// support is refused with the path of the field and a remedy.
 package kinds
 
 import (

@@ -2,8 +2,8 @@
 // authority, and writes that authority into the webhook's configuration.
 //
 //   - A certificate is renewed 90 days before it ends. The servers use the new certificate without a restart.
-//   - A new authority is announced for 30 days before it signs, so that clients receive it in time. A new authority
-//     signs earlier only if the present one is invalid or ends within a day.
+//   - A new authority is published 30 days before it signs certificates, so that clients receive it in time. It signs earlier only if
+//     the present authority is invalid or ends within a day.
 //   - If several replicas renew at once, one write succeeds, and all replicas use its result.
 package certs
 

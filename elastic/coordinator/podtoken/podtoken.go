@@ -1,5 +1,5 @@
-// Package podtoken determines which pod an agent runs in, from the pod's service account token, which the API server
-// reviews, and from the pod object. What the agent itself says about its identity is ignored.
+// Package podtoken determines the pod in which an agent runs. The API server reviews the service account token that the agent sends, and
+// the package reads the pod object that the review names. The package ignores other statements of the agent about its identity.
 package podtoken
 
 import (
