@@ -47,6 +47,7 @@ func TestKinds(t *testing.T) {
 		{"VolcanoQueue", testVolcanoQueue},
 		{"Story", testStory},
 		{"RestartPolicies", testRestartPolicies},
+		{"ControllersAway", testControllersAway},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.test(ctx, t, w) }) {
 			return

@@ -13,6 +13,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -223,4 +224,33 @@ func (o *Operator) serves(ctx context.Context, c *harness.Cluster) error {
 		_, err := c.KubectlIn(ctx, o.probe, "create", "--dry-run=server", "-f", "-")
 		return err == nil, fmt.Sprint(err)
 	})
+}
+
+// Kill kills all pods of the operator, and starts no others until Revive.
+func (o *Operator) Kill(ctx context.Context, c *harness.Cluster) error {
+	for _, args := range [][]string{
+		{"scale", "deployment", "--all", "--replicas=0", "-n", o.Namespace},
+		{"delete", "pod", "--all", "--grace-period=0", "--force", "-n", o.Namespace},
+	} {
+		if out, err := c.RunKubectl(ctx, args...); err != nil {
+			return fmt.Errorf("killing %s: %w: %s", o.Name, err, out)
+		}
+	}
+	return c.Until(ctx, "no pod of "+o.Name+" is left", eventually.Timeout, func(ctx context.Context) (bool, string) {
+		pods, err := c.Kube().CoreV1().Pods(o.Namespace).List(ctx, metav1.ListOptions{})
+		return err == nil && len(pods.Items) == 0, fmt.Sprint(err)
+	})
+}
+
+// Revive starts the operator again and waits until it serves. Each Deployment has one pod in the manifests.
+func (o *Operator) Revive(ctx context.Context, c *harness.Cluster) error {
+	if out, err := c.RunKubectl(ctx, "scale", "deployment", "--all", "--replicas=1", "-n", o.Namespace); err != nil {
+		return fmt.Errorf("starting %s again: %w: %s", o.Name, err, out)
+	}
+	limit := "--timeout=" + eventually.Timeout.String()
+	one := "--for=jsonpath={.status.availableReplicas}=1" // a Deployment that wants no pod is Available, too
+	if out, err := c.RunKubectl(ctx, "wait", one, "deployment", "--all", "-n", o.Namespace, limit); err != nil {
+		return fmt.Errorf("waiting for %s: %w: %s", o.Name, err, out)
+	}
+	return o.serves(ctx, c)
 }
