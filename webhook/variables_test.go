@@ -18,7 +18,7 @@ var pagesOfOurs = []string{"architecture.md", "dev-cluster.md", "benchmarks.md",
 
 // ofRanks are variables that pages for users name because ranks have them.
 var ofRanks = []string{"HOLDFAST_TOPOLOGY_DOMAIN", "HOLDFAST_STANDBY_FD", "HOLDFAST_ERROR_FILE", "HOLDFAST_PAGE", "HOLDFAST_LOOKS", "HOLDFAST_LOCAL_RANK",
-	"HOLDFAST_ROOT", "HOLDFAST_HANG"}
+	"HOLDFAST_ROOT"}
 
 // TestVariablesThatPagesName: a variable that a page tells users to set is admitted, with the value on the page. Each other variable on a
 // page is listed here as Holdfast's own.

@@ -55,7 +55,7 @@ func TestLooksAtRanksThatWait(t *testing.T) {
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
 	p.Env["PATH"] = filepath.Dir(torchPython) + ":" + p.Env["PATH"]
-	p.Env["HOLDFAST_STANDBYS"], p.Env["OMP_NUM_THREADS"], p.Env["HOLDFAST_HANG"] = "auto", "1", "report"
+	p.Env["HOLDFAST_STANDBYS"], p.Env["OMP_NUM_THREADS"] = "auto", "1"
 	p.File("train.py", waits)
 	g := c.Lead("a")
 	p.Start("torchrun", "--nproc-per-node=2", "train.py")

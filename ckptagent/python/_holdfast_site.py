@@ -132,8 +132,6 @@ def enter_rank():
     take_output()
     keep_traceback(os.environ.pop("HOLDFAST_ERROR_FILE"))
     path, looks = os.environ.pop("HOLDFAST_PAGE", ""), os.environ.pop("HOLDFAST_LOOKS", "")
-    if not os.environ.get("HOLDFAST_HANG"):  # off until it is shown that a prepared rank ends as others do
-        looks = ""
     if path:
         watch(path, looks)
 

@@ -176,6 +176,8 @@ def arm(path):
         own = _duplicate(fcntl, fd)
     finally:
         os.close(fd)
+    # faulthandler puts back what it finds when the interpreter ends: from then on the process ignores the signal, which would end it.
+    _quietly(signal.signal, free[0], signal.SIG_IGN)
     faulthandler.register(free[0], file=own, all_threads=False, chain=False)
     return free[0]
 

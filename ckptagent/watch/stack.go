@@ -34,15 +34,8 @@ type process struct {
 	file   string
 }
 
-// stack makes the main thread of a process write its Python stack, and reads it. It waits until ctx is over.
+// stack makes the main thread of a process that handles the signal write its Python stack, and reads it. It waits until ctx is over.
 func (p process) stack(ctx context.Context) (protocol.StackState, []protocol.Frame) {
-	handles, pending := proc.Takes(p.PID, p.signal)
-	if !handles || !p.Alive() {
-		return protocol.StackNone, nil
-	}
-	if pending {
-		return protocol.StackWithheld, nil // further signals would only queue up
-	}
 	f, err := openOwned(p.file, p.PID)
 	if err != nil {
 		return protocol.StackNone, nil

@@ -137,12 +137,21 @@ func (w *Watcher) one(r Rank, family []int, begun proc.Snapshot, world int) prot
 	return l
 }
 
-// ask asks a rank that answers for its stack and its record.
+// ask asks a rank for its stack and its record. A rank that does not handle the signal is asked for neither: its interpreter has ended, and
+// what its server answers from may have been destroyed.
 func (w *Watcher) ask(l *protocol.Look, p process, files string, world int) {
+	handles, pending := proc.Takes(p.PID, p.signal)
+	if !handles || !p.Alive() {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), askFor)
 	defer cancel()
 	var asked sync.WaitGroup
-	asked.Go(func() { l.Stack, l.Frames = p.stack(ctx) })
+	if pending { // further signals would only queue up
+		l.Stack = protocol.StackWithheld
+	} else {
+		asked.Go(func() { l.Stack, l.Frames = p.stack(ctx) })
+	}
 	if world > 0 {
 		l.Groups = w.record(ctx, p.PID, files, world)
 	}

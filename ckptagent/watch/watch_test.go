@@ -36,7 +36,7 @@ func run(t *testing.T, argv ...string) proc.Process {
 	return p
 }
 
-// TestAProcessThatIsNoPython: its page may claim anything; no signal is sent to a process that does not handle it.
+// TestAProcessThatIsNoPython: its page may claim anything; a process that does not handle the signal is sent none, and is not asked.
 func TestAProcessThatIsNoPython(t *testing.T) {
 	sleep := run(t, "sleep", "600")
 	eventually.Holds(t, "it sleeps", func() (bool, any) {
@@ -46,6 +46,20 @@ func TestAProcessThatIsNoPython(t *testing.T) {
 	claim := func(pid int, start uint64) page.Page {
 		return page.Page{PID: pid, Start: start, Signal: int(syscall.SIGUSR1)}
 	}
+	files := filepath.Join(t.TempDir(), "looks")
+	l, err := net.Listen("unix", files+".sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		if c, err := l.Accept(); err == nil {
+			c.Close()
+			t.Error("its server was asked")
+		}
+	}()
+	defer func() { l.Close(); <-asked }()
 	for name, p := range map[string]page.Page{
 		"no page":                 {},
 		"it handles the signal":   claim(sleep.PID, sleep.Start),
@@ -55,7 +69,7 @@ func TestAProcessThatIsNoPython(t *testing.T) {
 		"a signal there is not":   {PID: sleep.PID, Start: sleep.Start, Signal: 65},
 		"one that none can catch": {PID: sleep.PID, Start: sleep.Start, Signal: int(syscall.SIGKILL)},
 	} {
-		looks := New().Look([]Rank{{Local: 3, Process: sleep, Page: p, Files: filepath.Join(t.TempDir(), "looks")}}, 8)
+		looks := New().Look([]Rank{{Local: 3, Process: sleep, Page: p, Files: files}}, 8)
 		if len(looks) != 1 {
 			t.Fatalf("%s: %d looks", name, len(looks))
 		}

@@ -49,7 +49,7 @@ class WatchCase(ScriptCase):
             f.write(bytes(1 << 20))
 
     def environment(self, **extra):
-        ours = {"HOLDFAST_LOCAL_RANK": "0", "HOLDFAST_ERROR_FILE": self.folder + "/e", "HOLDFAST_PAGE": self.page, "HOLDFAST_LOOKS": self.looks, "HOLDFAST_HANG": "report"}
+        ours = {"HOLDFAST_LOCAL_RANK": "0", "HOLDFAST_ERROR_FILE": self.folder + "/e", "HOLDFAST_PAGE": self.page, "HOLDFAST_LOOKS": self.looks}
         return {**ours, "OMP_NUM_THREADS": "1", **extra}
 
     def rank(self, text, **extra):
@@ -94,6 +94,11 @@ class WatchCase(ScriptCase):
             while more := s.recv(1 << 16):
                 answer += more
         return answer.partition(b"\r\n\r\n")[2].decode()
+
+
+def handles(pid, number):
+    caught = next(line for line in read("/proc/%d/status" % pid).splitlines() if line.startswith("SigCgt"))
+    return int(caught.split()[1], 16) >> (number - 1) & 1
 
 
 def read(path):
@@ -238,9 +243,22 @@ class Unnoticed(WatchCase):
 
     def test_what_cannot_be_prepared_is_left_out(self):
         for looks in (self.folder + "/none/looks-0", self.folder + "/" + "x" * 120 + "/looks-0"):
-            plain, ours = self.both(JOIN + "print(dist.get_world_size())", HOLDFAST_LOOKS=looks, HOLDFAST_HANG="report")
+            plain, ours = self.both(JOIN + "print(dist.get_world_size())", HOLDFAST_LOOKS=looks)
             self.assertEqual((ours.returncode, plain.stdout, plain.stderr), (0, ours.stdout, ours.stderr))
             self.assertEqual(self.armed()[1], 0)
+
+    def test_its_signal_does_not_end_a_process_whose_interpreter_has_ended(self):
+        hold = "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.__cxa_atexit(ctypes.cast(libc.pause, ctypes.c_void_p), None, None)\n"
+        p = self.rank(hold + JOIN + "print('ready', flush=True)\n")
+        number = self.armed()[1]
+        for _ in range(1000):
+            if not handles(p.pid, number):
+                break
+            time.sleep(0.01)
+        self.assertFalse(handles(p.pid, number))
+        os.kill(p.pid, number)
+        p.kill()
+        self.assertEqual(p.wait(), -signal.SIGKILL)
 
     def test_a_descriptor_limit(self):
         plain, ours = self.both("import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))\n" + JOIN + "print('done')\n")
