@@ -16,6 +16,7 @@ import (
 
 	"holdfast.dev/holdfast/internal/jobs/jobstest"
 	"holdfast.dev/holdfast/internal/kinds"
+	"holdfast.dev/holdfast/internal/membership"
 )
 
 // foreign has, for each kind of another project, an object with a status as the kind's controller writes it (running). A policy lets
@@ -164,11 +165,17 @@ func TestTheControllerMarksPodsOfVolcano(t *testing.T) {
 		return pod
 	}
 	taken := map[string]string{out: "true"}
+	noted := func(pod *corev1.Pod) *corev1.Pod {
+		pod.Annotations["holdfast.dev/ended-by-node"] = "Evicted"
+		return pod
+	}
 	for name, c := range map[string]struct {
 		now  *corev1.Pod
 		want string
 	}{
 		"taken out":              {of(taken, "-1"), ""},
+		"taken out, ended":       {noted(of(taken, "-1")), ""},
+		"ended and not taken":    {noted(of(nil, "0")), "only to take it out of its Job"},
 		"taken out, not marked":  {of(taken, "0"), ""},
 		"marked and not taken":   {of(nil, "-1"), "only to take it out of its Job"},
 		"of another version":     {of(taken, "7"), "volcano.sh/job-version to -1"},
@@ -261,6 +268,41 @@ func TestWebhookIsAskedAboutLeavingPods(t *testing.T) {
 		pod := &corev1.Pod{ObjectMeta: meta(c.labels, nil)}
 		if got := asked(t, "pod-deletions.holdfast.dev", podKind, pod, pod); got != c.want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestWebhookIsAskedAboutEndedPods: the API server calls the webhook for the reasons that membership.NodeEnds knows, once for a pod, and
+// only for members.
+func TestWebhookIsAskedAboutEndedPods(t *testing.T) {
+	gang := map[string]string{"holdfast.dev/gang": "g"}
+	ask := func(labels map[string]string, was, now corev1.PodPhase, reason string) bool {
+		before := &corev1.Pod{ObjectMeta: meta(labels, nil), Status: corev1.PodStatus{Phase: was}}
+		after := before.DeepCopy()
+		after.Status.Phase, after.Status.Reason = now, reason
+		return asked(t, "pod-ends.holdfast.dev", podKind, after, before)
+	}
+	for _, reason := range []string{
+		"", "OutOfcpu", "OutOfpods", "OutOfnvidia.com/gpu", "UnexpectedAdmissionError", "TopologyAffinityError", "NodeAffinity", "NodePorts",
+		"TaintToleration", "AdmissionError", "VolumeAttachmentLimitExceeded", "Evicted", "Terminated", "NodeShutdown", "Preempting",
+		"DeadlineExceeded", "SysctlForbidden", "AppArmor", "PodOSNotSupported", "NodeLost", "Error",
+	} {
+		if got := ask(gang, corev1.PodPending, corev1.PodFailed, reason); got != membership.NodeEnds(reason) {
+			t.Errorf("reason %q: asked %v", reason, got)
+		}
+	}
+	for name, got := range map[string]bool{
+		"it ran":           !ask(gang, corev1.PodRunning, corev1.PodFailed, "Evicted"),
+		"it had none":      !ask(gang, "", corev1.PodFailed, "Evicted"),
+		"it runs":          ask(gang, corev1.PodRunning, corev1.PodRunning, "Evicted"),
+		"reported already": ask(gang, corev1.PodFailed, corev1.PodFailed, "Evicted"),
+		"it succeeded":     ask(gang, corev1.PodSucceeded, corev1.PodFailed, "Evicted"),
+		"of no gang":       ask(nil, corev1.PodRunning, corev1.PodFailed, "Evicted"),
+		"released": ask(map[string]string{"holdfast.dev/gang": "g", "holdfast.dev/replaced": "true"},
+			corev1.PodRunning, corev1.PodFailed, "Evicted"),
+	} {
+		if got {
+			t.Errorf("%s: wrong", name)
 		}
 	}
 }

@@ -199,7 +199,11 @@ func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
 			if pod, ok := obj.(*v1.Pod); ok {
 				if was != nil && (was.UID != pod.UID || !isMember(pod)) {
 					// A released pod is no member, though it may still run. Another pod has this one's name where the watch missed the end.
-					p.podGone(logger, was)
+					last := was
+					if was.UID == pod.UID {
+						last = pod
+					}
+					p.podGone(logger, was, last)
 				}
 				if was != nil && was.UID == pod.UID && was.Status.Phase != v1.PodRunning && pod.Status.Phase == v1.PodRunning {
 					p.started(pod)
@@ -212,7 +216,7 @@ func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
 				obj = gone.Obj
 			}
 			if pod, ok := obj.(*v1.Pod); ok {
-				p.podGone(logger, pod)
+				p.podGone(logger, pod, pod)
 			}
 		},
 	}
@@ -221,7 +225,7 @@ func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
 // podSeen records a pod's state. It wakes the leader once all members exist, or once a plan that left out a member is done.
 func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
 	if membership.Ended(pod) { // the scheduler's informer reports that as a deletion
-		p.podGone(logger, pod) // runs once: later updates find no member
+		p.podGone(logger, pod, pod) // runs once: later updates find no member
 		return
 	}
 	key, ok := p.gangOf(pod)
@@ -252,14 +256,15 @@ func (p *Plugin) podSeen(logger klog.Logger, pod *v1.Pod) {
 	}
 }
 
-func (p *Plugin) podGone(logger klog.Logger, pod *v1.Pod) {
+// podGone handles the end of a pod, or its release from its gang; last is its last known state.
+func (p *Plugin) podGone(logger klog.Logger, pod, last *v1.Pod) {
 	key, ok := p.gangOf(pod)
 	if !ok {
 		p.gangs.ForgetOther(pod.UID)
 		return
 	}
 	if p.gangs.Has(key, pod.UID) {
-		p.noteEnd(logger, key, pod)
+		p.noteEnd(logger, key, last)
 	}
 	p.queueKeys.forget(pod.UID)
 	p.memberRemoved(logger, key, p.gangs.Forget(key, pod.UID))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/rejection"
 	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/plugin/gangcache"
@@ -137,16 +137,23 @@ func refusedByKubelet(pod *v1.Pod) (said string, ok bool) {
 		}
 	}
 	reason := pod.Status.Reason
-	return reason, strings.HasPrefix(reason, "OutOf") || slices.Contains([]string{"UnexpectedAdmissionError", "TopologyAffinityError", "NodeAffinity", "AdmissionError"}, reason)
+	return reason, membership.Rejects(reason)
 }
 
 // noteEnd checks whether the node of a member that is gone or has ended rejected it. A scheduler's informer reports a failure as the
 // deletion of the pod in its former state, so a pod that never ran is read from the API server. Only a pod that this scheduler placed
-// counts: any user can name a node in a pod.
+// counts: any user can name a node in a pod. A member that its node ends is released before that, with the reason on it.
 func (p *Plugin) noteEnd(logger klog.Logger, key types.NamespacedName, pod *v1.Pod) {
-	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || pod.Status.Phase == v1.PodRunning || pod.Status.Phase == v1.PodSucceeded ||
-		!p.rejections.acts() ||
-		!p.gangs.Placed(key, pod) {
+	if pod.Spec.NodeName == "" || !p.rejections.acts() || !p.gangs.Placed(key, pod) {
+		return
+	}
+	if said := pod.Annotations[v1alpha1.AnnotationEndedByNode]; said != "" {
+		if membership.Rejects(said) {
+			p.rejected(logger, key, pod.Name, pod.Spec.NodeName, said)
+		}
+		return
+	}
+	if pod.DeletionTimestamp != nil || pod.Status.Phase == v1.PodRunning || pod.Status.Phase == v1.PodSucceeded {
 		return
 	}
 	if said, ok := refusedByKubelet(pod); ok {
@@ -163,7 +170,11 @@ func (p *Plugin) noteEnd(logger klog.Logger, key types.NamespacedName, pod *v1.P
 		if err != nil || now.UID != pod.UID {
 			return // the pod is gone, so the cause is unknown
 		}
-		if said, ok := refusedByKubelet(now); ok {
+		said, ok := refusedByKubelet(now)
+		if ended := now.Annotations[v1alpha1.AnnotationEndedByNode]; ended != "" { // its status may not be stored yet
+			said, ok = ended, membership.Rejects(ended)
+		}
+		if ok {
 			p.rejected(logger, key, now.Name, now.Spec.NodeName, said)
 		}
 	}()

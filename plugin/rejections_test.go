@@ -58,6 +58,25 @@ func TestANodeThatRejectsIsSetAside(t *testing.T) {
 	w.until("all to be bound once the node is back", w.boundTo(map[string]string{"big-0": "a", "big-1": "c", "big-2": "d"}))
 }
 
+// TestAReleasedPodCountsAgainstItsNode: admission releases a rejected member from its job before its failure is stored, and the release has
+// the reason. A pod that its node evicted says nothing about what the node admits.
+func TestAReleasedPodCountsAgainstItsNode(t *testing.T) {
+	for reason, then := range map[string]string{"OutOfcpu": "b", "Evicted": "a"} {
+		w := newWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2))
+		for range 2 {
+			w.create(memberPod("g", 0, 1, 2))
+			w.until("the member to be bound", w.boundTo(map[string]string{"g-0": "a"}))
+			w.change("g-0", func(p *v1.Pod) {
+				p.Labels[v1alpha1.LabelReplaced], p.Annotations[v1alpha1.AnnotationEndedByNode] = "true", reason
+			})
+			w.until("the release to be seen", func() bool { return !w.plugin.gangs.Knows(key("g")) })
+			w.fails("g-0", reason)
+		}
+		w.create(memberPod("g", 0, 1, 2))
+		w.until("the member to go there", w.boundTo(map[string]string{"g-0": then}))
+	}
+}
+
 // TestSickWhateverTheEffect: a taint that repairing pods tolerate still excludes members.
 func TestSickWhateverTheEffect(t *testing.T) {
 	for _, effect := range []v1.TaintEffect{v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule} {

@@ -25,6 +25,7 @@ const (
 	PathPods    = "/mutate-pods"
 	PathJobs    = "/mutate-jobs"
 	PathLeaving = "/leaving-pods"
+	PathEnded   = "/ended-pods"
 )
 
 // Pods handles the admission of pods. Pods reads config in each call, for the pod's namespace, because certificates are renewed.

@@ -195,6 +195,10 @@ const AnnotationMadeRoom = Prefix + "made-room"
 // controller copies it to the Gang while the pod exists.
 const AnnotationEvictionRefused = Prefix + "eviction-refused"
 
+// AnnotationEndedByNode is on a pod with LabelReplaced whose kubelet did not admit it, or ended it: the reason of the pod's status.
+// Admission writes it before that status is stored; the scheduler counts by it which nodes reject pods.
+const AnnotationEndedByNode = Prefix + "ended-by-node"
+
 // SchedulerName is the scheduler that the webhook writes into pods that name no scheduler or the default one.
 const SchedulerName = "holdfast-scheduler"
 

@@ -65,6 +65,8 @@ const (
 	ReasonPodReplaced = "PodReplaced"
 	// ReasonEvictionRefused: a disruption budget refuses the eviction of a replaced pod; the eviction is retried.
 	ReasonEvictionRefused = "EvictionRefused"
+	// ReasonEndedByNode: the kubelet of a pod did not admit it, or ended it, because of its node; another pod takes its place.
+	ReasonEndedByNode = "EndedByNode"
 
 	// ReasonStepGivenUp: ranks failed to restore a step, and training continues from an older one or from the beginning.
 	ReasonStepGivenUp = "StepGivenUp"

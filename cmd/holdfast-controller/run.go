@@ -344,6 +344,7 @@ func addControllers(mgr manager.Manager, rotator *certs.Rotator, o options) erro
 	if o.observeOnly {
 		err = elasticcontroller.IndexPods(mgr) // other parts need this index
 	} else {
+		mgr.GetWebhookServer().Register(webhook.PathEnded, &admission.Webhook{Handler: webhook.Ended(store.ReleaseEnded)})
 		err = store.SetupWithManager(mgr, server)
 	}
 	if err != nil {

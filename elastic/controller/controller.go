@@ -5,7 +5,8 @@
 //   - The controller makes the job of a given-up gang fail, and writes events on the job and on the Gang.
 //   - The controller reports to the coordinator which pods must be replaced, because of their node or because they are
 //     being deleted, and which jobs are over.
-//   - The controller releases pods from their Job when they are replaced, and makes sure that these pods are deleted.
+//   - The controller releases pods from their Job when they are replaced or ended by their nodes, and makes sure that these pods are
+//     deleted.
 package controller
 
 import (
@@ -80,6 +81,8 @@ type Controller struct {
 	terminating map[types.UID]time.Time
 	// hidden are pods that are hidden from their job's controller, and since when that was seen; guarded by mu.
 	hidden map[types.UID]time.Time
+	// ended is when pods of a slot were released that their nodes ended, oldest first; guarded by mu.
+	ended map[slotKey][]time.Time
 }
 
 var _ coordinator.Store = (*Controller)(nil)
@@ -96,6 +99,7 @@ func New(o Options) *Controller {
 		noticed:         make(chan event.GenericEvent, recentEvictionsKept),
 		terminating:     map[types.UID]time.Time{},
 		hidden:          map[types.UID]time.Time{},
+		ended:           map[slotKey][]time.Time{},
 		notified:        map[coordinator.Key]bool{},
 		over:            map[coordinator.Key]bool{},
 		slotGaps:        map[slotKey]slotGap{},

@@ -234,7 +234,7 @@ func (VolcanoJob) Admit(obj *unstructured.Unstructured, a Admission) (warnings [
 			switch {
 			case restarts && (p.on("PodEvicted") || p.on("PodFailed")):
 				warnings = append(warnings, fmt.Sprintf(
-					"%s: %s does not act on a pod that Holdfast replaces; on a pod that fails or is evicted before Holdfast can replace it, it does", at.Index(i), p.Action))
+					"%s: %s does not act on a pod that Holdfast replaces or that its node ends; on a pod that fails otherwise before Holdfast can replace it, it does", at.Index(i), p.Action))
 			case restarts && p.on("TaskFailed"):
 				warnings = append(warnings, fmt.Sprintf(
 					"%s: %s acts once the containers of a task were restarted as often as its maxRetry says (3), also where they were killed whole and restarted in their pods", at.Index(i), p.Action))

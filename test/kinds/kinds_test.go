@@ -48,6 +48,7 @@ func TestKinds(t *testing.T) {
 		{"Story", testStory},
 		{"RestartPolicies", testRestartPolicies},
 		{"ControllersAway", testControllersAway},
+		{"Rejected", testRejected},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.test(ctx, t, w) }) {
 			return
