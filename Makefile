@@ -268,6 +268,12 @@ bench-node-loss: ## the cost of losing nodes, next to the limit of the machine, 
 	@hack/ready.sh >&2
 	@go build -o bin/bench-node-loss ./test/bench/nodeloss >&2 && bin/bench-node-loss
 
+.PHONY: bench-kinds
+bench-kinds: ## death of a rank and of a node under each kind of job, next to the kind's own restarts, in one run
+	@hack/ready.sh >&2
+	@$(MAKE) --no-print-directory peers >&2
+	@go build -o bin/bench-kinds ./test/bench/kinds >&2 && bin/bench-kinds
+
 # No kubelets, no root, no PyTorch: a control plane and the schedulers. The peer is a separate module, with the version of Kubernetes that
 # it needs.
 PEER := (cd test/peers && ../../hack/gobuild.sh -ldflags '-s -w' -o ../../bin/bench-coscheduling ./coscheduling)
@@ -293,12 +299,13 @@ bench-checkpoint: ## saves and restores of a rank's state, next to memcpy, torch
 	@go build -o bin/bench-checkpoint ./test/bench/checkpoint >&2 && bin/bench-checkpoint
 
 # One after another, so that they do not disturb each other. Their figures are discarded; a failed one does not stop the others.
-BENCHES := recovery node-loss scheduler checkpoint
+BENCHES := recovery node-loss kinds scheduler checkpoint
 .PHONY: bench-quick
 bench-quick: ## every benchmark, small: shows that they run
 	@hack/ready.sh >&2
 	@$(PEER)
 	@go build -o bin/bench-recovery ./test/bench/recovery && go build -o bin/bench-node-loss ./test/bench/nodeloss
+	@go build -o bin/bench-kinds ./test/bench/kinds
 	@go build -o bin/bench-scheduler ./test/bench/scheduler && go build -o bin/bench-checkpoint ./test/bench/checkpoint
 	@failed=; for name in $(BENCHES); do echo "bench-$$name --quick" >&2; bin/bench-$$name --quick || failed="$$failed bench-$$name"; done; \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }

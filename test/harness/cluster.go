@@ -64,6 +64,24 @@ func (c *Cluster) Install(ctx context.Context) error {
 	return c.Apply(ctx, filepath.Join(c.Source, "manifests"))
 }
 
+// InstallOn is Install with all controllers on one node, so that a test may end the others.
+func (c *Cluster) InstallOn(ctx context.Context, node *devcluster.Node) error {
+	dir, err := os.MkdirTemp("", "holdfast-overlay-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	return errors.Join(c.LoadImages(ctx), c.Overlay(dir, fmt.Sprintf(onOneNode, node.Name)), c.Apply(ctx, dir))
+}
+
+// onOneNode is an overlay, with a node's name in place of its %q.
+const onOneNode = `
+resources: [%%s]
+patches:
+- target: {kind: Deployment}
+  patch: '[{"op": "add", "path": "/spec/template/spec/nodeSelector", "value": {"kubernetes.io/hostname": %q}}]'
+`
+
 // Apply applies a folder of manifests, the shipped ones or an overlay over them, and waits until all components serve.
 func (c *Cluster) Apply(ctx context.Context, manifests string) error {
 	if _, err := c.RunKubectl(ctx, "apply", "--server-side", "-k", manifests); err != nil {

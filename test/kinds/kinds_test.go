@@ -2,7 +2,6 @@ package kinds
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 
@@ -16,13 +15,6 @@ const (
 	namespace = "kinds"
 	// shared is the claim to which state is copied.
 	shared = "shared"
-	// overlay has the control plane on the first node, as all other controllers: the story ends others.
-	overlay = `
-resources: [%s]
-patches:
-- target: {kind: Deployment}
-  patch: '[{"op": "add", "path": "/spec/template/spec/nodeSelector", "value": {"kubernetes.io/hostname": "n1"}}]'
-`
 )
 
 // TestKinds starts one cluster with all operators for all its tests: to start it costs more than most of them.
@@ -80,8 +72,8 @@ func (w *world) needs(ctx context.Context, t *testing.T, all ...*operators.Opera
 // install has Holdfast on the cluster, and what pods of the tests mount.
 func (w *world) install(ctx context.Context, t *testing.T) {
 	t.Helper()
-	dir := t.TempDir()
-	if err := errors.Join(w.LoadImages(ctx), w.Overlay(dir, overlay), w.Apply(ctx, dir)); err != nil {
+	// The story ends the other nodes.
+	if err := w.InstallOn(ctx, w.Nodes()[0]); err != nil {
 		t.Fatal(err)
 	}
 	for _, o := range harness.TrainerRoom(namespace) {

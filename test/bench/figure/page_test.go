@@ -50,6 +50,7 @@ var tables = map[string][][]column{
 		{"nodes", "holdfast", "nodes_per_s", true}, {"`limit`", "limit", "nodes_per_s", true}, {"told to go", "holdfast", "pods_per_s", true}, {"`limit`", "limit", "pods_per_s", true},
 		{"of the limit", "holdfast", "vs_limit", true}, {"new pods run", "holdfast", "whole_per_s", true}, {"`limit`", "limit", "whole_per_s", true}, {"of the limit", "holdfast", "whole_vs_limit", true},
 	}},
+	"kinds": {columnsOfFault("rank_killed"), columnsOfFault("node_lost")},
 	"checkpoint": {{
 		{"`memcpy`", "memcpy", "blocking_stall", true}, {"`holdfast`", "holdfast", "blocking_stall", true}, {"× `memcpy`", "holdfast", "blocking_stall_vs_memcpy", false},
 		{"p95", "holdfast", "stall_p95", false}, {"of `memcpy`", "memcpy", "stall_p95", false},
@@ -68,6 +69,15 @@ var tables = map[string][][]column{
 		{"warm", "holdfast", "warm", false}, {"`scan`", "scan", "warm", false}, {"× `scan`", "holdfast", "warm_vs_scan", false}, {"cold", "holdfast", "cold, tree and counts built anew", false},
 		{"memory", "holdfast", "memory of one answer", false}, {"allocations", "holdfast", "allocations of one answer", false},
 	}},
+}
+
+// columnsOfFault returns the columns of both systems after a fault.
+func columnsOfFault(fault string) []column {
+	what := strings.ReplaceAll(fault, "_", " ")
+	return []column{
+		{what + ": `holdfast`", "holdfast", fault + "_s", true}, {"`own`", "own", fault + "_s", true},
+		{"`own`: not within", "own", fault + "_not_within_s", false}, {"× `own`", "holdfast", fault + "_vs_own", false},
+	}
 }
 
 // columnsOf returns all schedulers' columns, and Holdfast's as a multiple of each.
