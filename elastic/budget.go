@@ -18,6 +18,7 @@ import (
 //   - A failure to restore is no evidence against the script: the step is given up, not the gang (unrestorable.go).
 //   - A cause from outside (kill, lost pod) is none either; it ends a gang only after many restarts without progress.
 //   - Nor is a failure that hardware may have caused; before it ends a gang, the pod first at fault is moved (suspect.go).
+//   - Ranks that stood still are restarted only a few times without progress, which ends no gang, and spend no restart (hang.go).
 //
 // Package account decides what counts as progress. If users set a limit (--max-restarts, holdfast.dev/max-restarts), each of that many
 // failures is followed by a restart, equal or not, with progress or without, and the next one ends the gang.
@@ -26,9 +27,9 @@ func (s *State) judge(now time.Time) {
 	if s.members.All(func(m *members.Member) bool { return m.Halted(s.generation.Number) && m.Report().Ranks > 0 }) {
 		s.account.NoteLeftWith(s.generation.InMemory().Step, now)
 	}
-	s.account.Credit(s.generation.Cost(), s.run.halting.detected)
+	s.account.Credit(s.generation.Cost(), cmp.Or(s.run.halting.stillSince, s.run.halting.detected))
 	unrestorable := c.Code == cause.RestoreFailed
-	free := s.account.CountExcuse(c) || c.Code != cause.LauncherStarted && c.Displaced() || unrestorable
+	free := s.account.CountExcuse(c) || c.Code != cause.LauncherStarted && c.Displaced() || unrestorable || c.Still()
 	givesUp := unrestorable && s.account.FailsToRestore(s.generation.RestoreStep, c)
 	if ended := s.generation.Ended(c); ended != nil {
 		s.becomeFinal(Verdict{Reason: ReasonMemberEnded, ExitCode: cmp.Or(c.ExitCode, 1), Cause: ended, At: now}, GivenUp)
@@ -57,6 +58,9 @@ func (s *State) judge(now time.Time) {
 		}
 		s.account.Spend()
 	}
+	if c.Still() {
+		s.restartStill(c, now)
+	}
 	s.members.Rejoin() // re-created pods of a suspended Job
 	s.open(c)
 	if givesUp {
@@ -75,7 +79,12 @@ func (s *State) judge(now time.Time) {
 func (s *State) open(c cause.Cause) {
 	h := s.run.halting
 	o := account.Opening{
-		Cause: c, EndedAt: h.detected, DetectedAt: h.detected, DrainedSince: s.drain.Since(), Waited: s.members.Waited(s.generation.Number),
+		Cause:        c,
+		EndedAt:      h.detected,
+		DetectedAt:   h.detected,
+		DrainedSince: s.drain.Since(),
+		StillSince:   h.stillSince,
+		Waited:       s.members.Waited(s.generation.Number),
 	}
 	if first := s.members.FirstDetection(s.generation.Number); !first.IsZero() {
 		o.DetectedAt = first

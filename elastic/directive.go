@@ -1,6 +1,8 @@
 package elastic
 
 import (
+	"strings"
+
 	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -73,7 +75,7 @@ func (s *State) directPhase(d *protocol.Directive, slot Slot, pod string) {
 		s.directHalt(d)
 		d.HaltWithin = s.run.halting.watch.Within()
 		if d.Reason = s.Record.Progress.Waits; d.Reason == "" && s.run.halting.suspect.Cause != nil {
-			d.Reason = s.run.halting.suspect.Message
+			d.Reason, _, _ = strings.Cut(s.run.halting.suspect.Message, "\n")
 		}
 	case GivenUp:
 		s.directHalt(d)

@@ -3,6 +3,7 @@ package elastic
 import (
 	"time"
 
+	"holdfast.dev/holdfast/elastic/waiting"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -121,6 +122,9 @@ type MadeDurable struct{ Gap time.Duration }
 // Saved counts newly reported saves, by result, of all ranks together.
 type Saved struct{ Saves protocol.Saves }
 
+// Judged reports a new verdict on a gang that makes no step.
+type Judged struct{ Kind waiting.Kind }
+
 // LookupHolders queries which pods hold the slots of unreachable agents; SlotHolder answers for each slot, unless the query fails.
 type LookupHolders struct{ Slots []Slot }
 
@@ -133,6 +137,7 @@ func (EmitEvent) effect()     {}
 func (Settled) effect()       {}
 func (MadeDurable) effect()   {}
 func (Saved) effect()         {}
+func (Judged) effect()        {}
 func (Replace) effect()       {}
 func (GoBackRefused) effect() {}
 

@@ -30,6 +30,8 @@ type halting struct {
 	// suspect is what is known of the failure beside exits; detected is when it was seen, by the coordinator's clock.
 	suspect  generation.Suspect
 	detected time.Time
+	// stillSince is the last sign of life of ranks that stood still when the halt began; zero: they did not.
+	stillSince time.Time
 	// watch tracks which pods have not halted yet.
 	watch *replacements.Watch
 	// haltedAt is when all had halted; zero: they have not.
@@ -78,15 +80,15 @@ func (f *forming) noteFirst(slot Slot, r *protocol.Report, generation int64) {
 // becomeRunning starts the newest generation, which agents receive once it is stored.
 func (s *State) becomeRunning() {
 	s.drain.Drop()
-	s.run, s.Record.Phase = run{}, Running
+	s.run, s.Record.Phase, s.Record.Progress.Standstill = run{}, Running, Standstill{}
 	s.quiet.Begin(s.now)
 }
 
 // becomeHalting ends the generation; suspect is what is known of its failure beside exits.
 func (s *State) becomeHalting(suspect generation.Suspect, now time.Time) {
 	watch := replacements.NewWatch(s.members, s.replacements, s.generation.Number, now)
-	s.run.halting = &halting{suspect: suspect, detected: now, watch: watch}
-	s.Record.Phase = Halting
+	s.run.halting = &halting{suspect: suspect, detected: now, stillSince: s.stillSince(suspect), watch: watch}
+	s.Record.Phase, s.Record.Progress.Standstill = Halting, Standstill{}
 	s.emit(PersistLater{})
 }
 
@@ -99,7 +101,7 @@ func (s *State) becomeForming() {
 
 // becomeFinal ends the gang with a verdict.
 func (s *State) becomeFinal(v Verdict, p Phase) {
-	s.Record.Phase, s.Record.Verdict = p, &v
+	s.Record.Phase, s.Record.Verdict, s.Record.Progress.Standstill = p, &v, Standstill{}
 	s.verdictRevision = s.revision + 1
 	s.save()
 }

@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,7 +29,9 @@ import (
 //	unheard SLOTS MS             until then the API server says again and again that the pods of these slots run
 //	ticks MS                     until then a tick comes every second
 //	released POD | over | tick
-//	supervise off|report|act [SECONDS]   with hang-timeout SECONDS; report looks of each local rank with look=waits|sleeps|reads
+//	supervise off|report|act [SECONDS]   with hang-timeout SECONDS
+//	looks MS WHAT/WHAT ...       until then, or until the generation is ended, each pod reports every second; it answers looks as WHAT says of each local rank (lookAt);
+//	                             silent: it does not report
 //	goback POINT                 people want that: a POINT is a step of the first branch, or BRANCH/STEP, as in sealed and copied
 //	detach SLOT | stored | ended | at MS | restart | record
 //	written                      what people see is in the store as it is now
@@ -57,6 +60,7 @@ type stage struct {
 	last     []string // the directive of each slot, as last printed
 	promises promises
 	out      *strings.Builder
+	looking  bool // answers looks: directives that differ only in their look are not printed
 }
 
 func (s *stage) command(f []string) {
@@ -103,6 +107,18 @@ func (s *stage) command(f []string) {
 			job.Timeout = time.Duration(s.number(f[2])) * time.Second
 		}
 		s.step(Supervise{job})
+	case "looks":
+		s.looking = true
+		for end := s.at(f[1]); s.now.Before(end) && s.state.Record.Phase == Running; {
+			s.now = s.now.Add(min(time.Second, end.Sub(s.now)))
+			for slot, what := range strings.Split(f[2], "/") {
+				if what == "silent" {
+					continue
+				}
+				s.answer(slot, what)
+			}
+		}
+		s.looking = false
 	case "over":
 		s.step(Over{})
 	case "goback":
@@ -153,6 +169,9 @@ func (s *stage) command(f []string) {
 		}
 		s.sayf("step %d, saved %d, lost %s%s", r.Progress.Step, r.Progress.SavedStep, r.Progress.Lost, optimizer(&r.Progress))
 		for _, rec := range r.Recoveries {
+			if rec.Detect >= 0 {
+				s.sayf("  detected after %v", rec.Detect)
+			}
 			if len(rec.Replaced) > 0 {
 				s.sayf("  drain %v, replace %v, fetch %v", rec.Drain, rec.Replace, rec.Fetch)
 			}
@@ -353,24 +372,60 @@ func (s *stage) change(slot int, key, value string) {
 	}
 }
 
-// look answers the look that the coordinator wants: each local rank waits for the others in an operation, sleeps, or sleeps and reads.
+// look answers the look that the coordinator wants: each local rank waits for the others in an operation, or in one of another group ("ring"),
+// calls another one ("other"), sleeps, sleeps and reads, takes no signal ("stuck"), waits for NFS, is stopped, shows nothing of what it is in
+// ("hidden"), or was not looked at ("missing").
 func (s *stage) look(slot int, r *protocol.Report, value string) {
 	r.Look, r.Looks = s.state.Directive(Slot(slot), s.pods[slot].UID).Look, nil
-	world := s.state.members.World()
 	for i, v := range strings.Split(value, "|") {
-		l := protocol.Look{Local: i, PID: 100 + i, Stack: protocol.StackFresh, State: 'S'}
-		g := protocol.GroupLook{Name: "0", Ranks: []protocol.RankRange{{Count: world, Step: 1}}, Enqueued: 4, Completed: 4}
-		l.Frames = []protocol.Frame{{Function: "load_batch", File: "app/train.py", Line: 20}}
-		switch l.Native = "hrtimer_nanosleep"; v {
-		case "waits":
-			g.Enqueued, g.Open = 5, &protocol.Operation{Seq: 5, Name: "gloo:all_reduce"}
-			l.Frames, l.Native = []protocol.Frame{{Function: "all_reduce", File: "distributed/distributed_c10d.py", Line: 1}}, ""
-		case "reads":
-			l.IO = uint64(s.now.UnixNano())
+		if v != "missing" {
+			r.Looks = append(r.Looks, lookAt(i, v, s.state.members.World(), s.now))
 		}
-		l.Groups = append(l.Groups, g)
-		r.Looks = append(r.Looks, l)
 	}
+}
+
+// answer sends a pod's report, with the answer to the look that is wanted.
+func (s *stage) answer(slot int, what string) {
+	r := &s.reports[slot]
+	if want := s.state.Directive(Slot(slot), s.pods[slot].UID).Look; want > r.Look {
+		s.look(slot, r, what)
+	}
+	r.Sequence++
+	s.quietly(Reported{Slot: Slot(slot), Pod: s.pods[slot], Report: *r})
+}
+
+// lookAt returns a look at a rank, as stage.look names them.
+func lookAt(local int, what string, world int, now time.Time) protocol.Look {
+	l := protocol.Look{Local: local, PID: 100 + local, Stack: protocol.StackFresh, State: 'S'}
+	g := protocol.GroupLook{Name: "0", Ranks: []protocol.RankRange{{Count: world, Step: 1}}, Enqueued: 4, Completed: 4}
+	l.Frames = []protocol.Frame{{Function: "load_batch", File: "app/train.py", Line: 20}}
+	waits := func(name string) {
+		g.Enqueued, g.Open = 5, &protocol.Operation{Seq: 5, Name: name}
+		l.Frames, l.Native = []protocol.Frame{{Function: "all_reduce", File: "distributed/distributed_c10d.py", Line: 1}}, ""
+	}
+	switch l.Native = "hrtimer_nanosleep"; what {
+	case "waits":
+		waits("gloo:all_reduce")
+	case "other":
+		waits("gloo:broadcast")
+	case "ring":
+		ring := protocol.GroupLook{Name: "1", Ranks: g.Ranks, Enqueued: 3, Completed: 2, Open: &protocol.Operation{Seq: 3, Name: "gloo:barrier"}}
+		l.Frames, l.Native = []protocol.Frame{{Function: "barrier", File: "distributed/distributed_c10d.py", Line: 1}}, ""
+		l.Groups = append(l.Groups, ring)
+	case "reads":
+		l.IO = uint64(now.UnixNano())
+	case "stuck":
+		l.Stack, l.Frames, l.Native = protocol.StackWithheld, nil, ""
+	case "nfs":
+		l.Stack, l.Frames, l.Native, l.State = protocol.StackWithheld, nil, "nfs_wait_bit_killable", 'D'
+	case "stopped":
+		l.Stack, l.Frames, l.Native, l.State = protocol.StackWithheld, nil, "", 'T'
+	case "hidden":
+		l.Stack, l.Frames = protocol.StackNone, nil
+		return l
+	}
+	l.Groups = append(l.Groups, g)
+	return l
 }
 
 // mark reads POINT@GENERATION.
@@ -505,6 +560,8 @@ func (s *stage) verdict(v Verdict) {
 }
 
 // directives prints the directives that changed; notified: agents have received them.
+var look = regexp.MustCompile(` look -?\d+`)
+
 func (s *stage) directives(notified bool) {
 	names := map[protocol.Order]string{protocol.OrderWait: "wait", protocol.OrderRun: "run", protocol.OrderHalt: "halt", protocol.OrderExit: "exit"}
 	for i, p := range s.pods {
@@ -570,10 +627,13 @@ func (s *stage) directives(notified bool) {
 			line += ": " + d.Reason
 		}
 		if line != s.last[i] {
+			same := s.looking && look.ReplaceAllString(line, "") == look.ReplaceAllString(s.last[i], "")
 			if s.last[i] = line; !notified {
 				s.t.Errorf("slot %d is not told: %s", i, line)
 			}
-			s.sayf("slot %d: %s", i, line)
+			if !same {
+				s.sayf("slot %d: %s", i, line)
+			}
 		}
 	}
 }

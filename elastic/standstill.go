@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/quiet"
 	"holdfast.dev/holdfast/elastic/waiting"
@@ -12,7 +13,7 @@ import (
 )
 
 // A running gang that makes no step is looked at (package quiet), and a verdict says who waits for whom (package waiting). The verdict is
-// reported once, until it changes. No verdict ends a rank.
+// reported once, until it changes. What it ends is decided in hang.go.
 
 // HangMode is what is done about a gang that stands still.
 type HangMode int
@@ -39,8 +40,9 @@ type standstill struct {
 	position, started int64
 	// answers are the newest looks of each slot, oldest first, of one incarnation of its agent.
 	answers map[Slot][]answer
-	// said is the verdict that was reported.
-	said waiting.Verdict
+	// said is the newest verdict. declined: users were told that its ranks are not restarted again.
+	said     waiting.Verdict
+	declined bool
 }
 
 // answer is one agent's answer to a look.
@@ -54,10 +56,13 @@ type answer struct {
 
 // supervise takes over the job's setting.
 func (s *State) supervise(job Supervision) {
-	if job != s.supervision {
-		s.supervision = job
-		s.emit(Broadcast{})
+	if job == s.supervision {
+		return
 	}
+	if s.supervision = job; job.Hang == HangOff {
+		s.forgetLooks()
+	}
+	s.emit(Broadcast{})
 }
 
 // wantedLook returns the number of the look that agents must answer; 0: none.
@@ -101,21 +106,36 @@ func (s *State) noteSigns(steps members.Steps, now time.Time) {
 	}
 }
 
-// movedOn records a sign of life, and says so if the gang was said to stand still.
+// movedOn records a sign of life, and says so if the gang was said to stand still. The time until then is lost.
 func (s *State) movedOn(note func(time.Time) bool, now time.Time) {
-	st, silent := &s.run.still, now.Sub(s.quiet.Since())
+	silent, said := now.Sub(s.quiet.Since()), s.run.still.said.Kind
 	if !note(now) {
 		return
 	}
-	if reported(st.said.Kind) {
+	if reported(said) {
+		s.account.NoteStill(silent)
 		s.emit(EmitEvent{Notice{Reason: NoticeStandsStill, Message: fmt.Sprintf("is over: the gang moves again after %s", silent.Round(time.Second))}})
 	}
-	st.answers, st.said = nil, waiting.Verdict{}
+	s.forgetLooks()
 	s.emit(Broadcast{})
 }
 
-// reported reports whether users are notified of a kind of verdict.
-func reported(k waiting.Kind) bool { return k != "" && k != waiting.Busy && k != waiting.Unknown }
+// forgetLooks drops the looks and the verdict.
+func (s *State) forgetLooks() {
+	s.run.still.answers, s.run.still.said, s.run.still.declined = nil, waiting.Verdict{}, false
+	s.show(Standstill{})
+}
+
+// show makes a standstill visible to users.
+func (s *State) show(now Standstill) {
+	if p := &s.Record.Progress; p.Standstill != now {
+		p.Standstill = now
+		s.emit(PersistLater{})
+	}
+}
+
+// reported reports whether users are notified of a kind of verdict: ranks stand still.
+func reported(k waiting.Kind) bool { return k != "" && k != waiting.Busy && k != waiting.Unexplained }
 
 // noteLooks keeps the answer of a slot's agent to the present look.
 func (s *State) noteLooks(slot Slot, now time.Time) {
@@ -166,21 +186,38 @@ func (s *State) watch(now time.Time) {
 	}
 }
 
-// judgeStandstill reports the verdict on the newest looks, if it is another one than before.
+// maxText bounds the text of a verdict, which tenants' functions and files are part of.
+const maxText = 480
+
+// judgeStandstill reports the verdict on the newest looks, if it is another one than before, and ends the generation if that is due.
 func (s *State) judgeStandstill(now time.Time) {
 	v, st := waiting.Judge(s.evidence()), &s.run.still
-	if v.Kind == st.said.Kind && slices.Equal(v.Culprits, st.said.Culprits) {
+	if v.Kind == waiting.Busy && !s.account.CountsSteps() { // no step is expected, so that it is a sign of life
+		s.movedOn(s.quiet.NoteLife, now)
 		return
 	}
-	if st.said = v; !reported(v.Kind) {
-		return
+	v.Text = cause.Cut(v.Text, maxText)
+	silent, news := now.Sub(s.quiet.Since()), v.Kind != st.said.Kind || !slices.Equal(v.Culprits, st.said.Culprits)
+	st.said = v
+	s.show(Standstill{Verdict: v.Kind, Since: s.quiet.Since(), Text: v.Text})
+	if news {
+		s.emit(Judged{v.Kind})
 	}
-	silent := now.Sub(s.quiet.Since()).Round(time.Second)
-	text := fmt.Sprintf("no step for %s: %s, %s: %s", silent, v.Kind, v.Kind.Meaning(), v.Text)
-	s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeStandsStill, Message: text}})
+	if news && reported(v.Kind) {
+		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeStandsStill, Message: fmt.Sprintf("no step for %s: %s", silent.Round(time.Second), describe(v))}})
+	}
+	s.endStill(v, silent, now)
 }
 
-// evidence returns the newest looks at each rank, as far as they are of its present process.
+// describe returns a verdict in one line.
+func describe(v waiting.Verdict) string {
+	if meaning := v.Kind.Meaning(); meaning != "" {
+		return fmt.Sprintf("%s, %s: %s", v.Kind, meaning, v.Text)
+	}
+	return fmt.Sprintf("%s: %s", v.Kind, v.Text)
+}
+
+// evidence returns the looks at each rank, as far as they are of its present process. A rank that the newest look missed has none.
 func (s *State) evidence() []waiting.Rank {
 	ranks := make([]waiting.Rank, s.members.World())
 	for slot, m := range s.members.Each {
@@ -195,17 +232,21 @@ func (s *State) evidence() []waiting.Rank {
 				e := reports[i].Exit
 				k.Ended = e != nil && e.Code == 0 && e.Signal == 0
 			}
-			for _, a := range s.run.still.answers[slot] {
-				for j := range a.looks {
-					if l := &a.looks[j]; l.Local == i {
-						if n := len(k.Looks); n > 0 && k.Looks[n-1].PID != l.PID {
-							k.Looks = nil
-						}
-						k.Looks = append(k.Looks, waiting.Look{At: a.at, Look: l})
-					}
-				}
-			}
+			k.Looks = s.looksAt(slot, i)
 		}
 	}
 	return ranks
+}
+
+// looksAt returns the looks at the present process of one rank of a slot, oldest first; nil if it is not in the newest look.
+func (s *State) looksAt(slot Slot, local int) (looks []waiting.Look) {
+	number := s.quiet.Wanted()
+	for _, a := range slices.Backward(s.run.still.answers[slot]) {
+		i := slices.IndexFunc(a.looks, func(l protocol.Look) bool { return l.Local == local })
+		if len(looks) == 0 && a.number != number || i < 0 || len(looks) > 0 && looks[0].PID != a.looks[i].PID {
+			return looks
+		}
+		looks = slices.Insert(looks, 0, waiting.Look{At: a.at, Look: &a.looks[i]})
+	}
+	return looks
 }

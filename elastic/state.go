@@ -32,7 +32,7 @@ import (
 //	| the phase       | run.halting, run.forming, replaced whole by becomeHalting and becomeForming                |
 //	| the event       | now effects                                                                                |
 type State struct {
-	// Record has only the phase, the verdict and Progress.Waits; all else is kept by the owners below (Snapshot).
+	// Record has only the phase, the verdict, and Waits and Standstill of Progress; all else is kept by the owners below (Snapshot).
 	Record Record
 
 	// stored is the highest generation that the store has.

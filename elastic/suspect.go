@@ -12,15 +12,20 @@ import (
 // shouldMove reports whether a failure that hardware may have caused moves the pod that failed first: the same suspect was found before,
 // without progress since, or no restart is left and the gang would be given up.
 func (s *State) shouldMove(c cause.Cause) bool {
+	if !s.canMove(c) {
+		return false
+	}
+	left, _ := s.restartsLeft()
+	return left <= 0 || s.account.SuspectedBefore(c.Suspect) && s.generation.SurvivesWithout(s.members.AtFault(c))
+}
+
+// canMove reports whether there is a pod that a failure makes suspect, which was not moved for that before.
+func (s *State) canMove(c cause.Cause) bool {
 	if c.Suspect == "" || c.Slot < 0 || s.members.Len() == 1 || s.account.Moved(c.Suspect) {
 		return false
 	}
 	slot := s.members.AtFault(c)
-	if s.replacements.For(slot) != nil || !s.members.At(slot).Known() {
-		return false
-	}
-	left, _ := s.restartsLeft()
-	return left <= 0 || s.account.SuspectedBefore(c.Suspect) && s.generation.SurvivesWithout(slot)
+	return s.replacements.For(slot) == nil && s.members.At(slot).Known()
 }
 
 // move requests the pod's replacement in the recovery that is about to be opened.
@@ -28,7 +33,7 @@ func (s *State) move(c cause.Cause, now time.Time) {
 	slot := s.members.AtFault(c)
 	pod := s.members.At(slot).Pod()
 	when := "again without progress"
-	if !s.account.SuspectedBefore(c.Suspect) {
+	if !c.Still() && !s.account.SuspectedBefore(c.Suspect) {
 		when = fmt.Sprintf("after %d restarts without progress", protocol.RestartsWithoutProgress)
 	}
 	why := fmt.Sprintf("%s occurred %s; the pod moves to another node, because this one may be at fault", c.Suspect, when)

@@ -10,6 +10,7 @@ import (
 	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/elastic/restore"
+	"holdfast.dev/holdfast/elastic/waiting"
 )
 
 // Names that events and the record use, from the packages that define them.
@@ -100,6 +101,15 @@ type Progress struct {
 	account.Figures
 	// Waits is what the next generation waits for; "": nothing.
 	Waits string
+	// Standstill is why the newest generation makes no step; the zero value: it does, or is not known to make none.
+	Standstill Standstill
+}
+
+// Standstill is the verdict on a gang that makes no step, since when it makes none, and who waits for whom.
+type Standstill struct {
+	Verdict waiting.Kind
+	Since   time.Time
+	Text    string
 }
 
 // NotReached marks a phase of a Recovery that is not reached (yet).

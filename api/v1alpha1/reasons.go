@@ -6,6 +6,10 @@ const (
 	ConditionPlaced = "Placed"
 	// ConditionRunning: all ranks of the newest generation run.
 	ConditionRunning = "Running"
+	// ConditionProgressing: ranks make steps, or work between two steps; False: they stand still. Unknown: too little is known.
+	ConditionProgressing = "Progressing"
+	// ConditionBusy: ranks make no step for longer than their steps explain, and work.
+	ConditionBusy = "Busy"
 	// ConditionStateInMemory: state is kept in memory; False: the reason and message explain why not.
 	ConditionStateInMemory = "StateInMemory"
 	// ConditionStandbysReady: every rank has a warm standby.
@@ -61,6 +65,12 @@ const (
 	ReasonNotDrained = "NotDrained"
 	// ReasonStandsStill: the gang makes no step, and whom its ranks wait for; or it makes steps again.
 	ReasonStandsStill = "StandsStill"
+	// ReasonBusy: a rank works while the others wait for it, for example on an evaluation or a save.
+	ReasonBusy = "Busy"
+	// ReasonStopped: a signal or a debugger stopped a rank.
+	ReasonStopped = "Stopped"
+	// ReasonUnexplained: the gang makes no step, and too little is known of its ranks to say why.
+	ReasonUnexplained = "Unexplained"
 	// ReasonPodReplaced: a new pod has taken the slot of a pod to be replaced.
 	ReasonPodReplaced = "PodReplaced"
 	// ReasonEvictionRefused: a disruption budget refuses the eviction of a replaced pod; the eviction is retried.
@@ -124,4 +134,17 @@ const (
 	CauseStartInterrupted = "StartInterrupted"
 	// CauseWentBack: a user rolled the job back to an earlier step, from which a new branch of training begins.
 	CauseWentBack = "WentBack"
+	// CauseHang: a rank stood still inside torch, a driver or a device. CauseWaitsOutside: it waited for something outside the gang.
+	// CauseStorageStalls: ranks on several nodes waited for a file system. CauseFabricHang: an operation that all ranks had begun did not end.
+	CauseHang          = "Hang"
+	CauseWaitsOutside  = "WaitsOutside"
+	CauseStorageStalls = "StorageStalls"
+	CauseFabricHang    = "FabricHang"
+	// CauseHangTimeout: the gang made no step for the time of holdfast.dev/hang-timeout.
+	CauseHangTimeout = "HangTimeout"
+	// CauseDesync: ranks called different operations at one point. CauseDeadlock: they waited for each other in a circle. CauseEndedEarly: a
+	// rank ended with exit code 0, and others waited for it.
+	CauseDesync     = "Desync"
+	CauseDeadlock   = "Deadlock"
+	CauseEndedEarly = "EndedEarly"
 )

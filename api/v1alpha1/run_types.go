@@ -32,6 +32,8 @@ type RunStatus struct {
 	StartedAt *metav1.MicroTime `json:"startedAt,omitempty"`
 	// WithoutProgress is the number of restarts since the last progress, as elastic/account/progress.go defines it.
 	WithoutProgress int32 `json:"withoutProgress,omitempty"`
+	// Hangs is the number of restarts of ranks that stood still since the last progress. They are not in Restarts.
+	Hangs int32 `json:"hangs,omitempty"`
 	// Unproven is the number of earlier restarts since the last certain progress. Progress in between was guessed from how long the script
 	// ran, because its resume point is unknown.
 	Unproven int32 `json:"unproven,omitempty"`
@@ -107,8 +109,8 @@ type Progress struct {
 	Step      int64             `json:"step,omitempty"`
 	SavedStep int64             `json:"savedStep,omitempty"`
 	SavedAt   *metav1.MicroTime `json:"savedAt,omitempty"`
-	// LostMs is the training time lost to recoveries: time at rest and time spent on recomputed steps. ResumeUnknown is the number of
-	// recoveries whose recomputed steps it lacks because their resume point is unknown.
+	// LostMs is the training time lost to recoveries and standstills: time at rest and time spent on recomputed steps. ResumeUnknown is the
+	// number of recoveries whose recomputed steps it lacks because their resume point is unknown.
 	LostMs        int64 `json:"lostMs,omitempty"`
 	ResumeUnknown int32 `json:"resumeUnknown,omitempty"`
 	// OptimizerSteps is the number that every rank has finished in the newest generation, counted without the script's help. ResumedAt is
@@ -130,6 +132,19 @@ type Progress struct {
 	WholeCommand bool `json:"wholeCommand,omitempty"`
 	// Waits is what the next generation, or the end of the previous one, waits for; absent: nothing.
 	Waits string `json:"waits,omitempty"`
+	// Standstill is the newest verdict on a gang that makes no step; absent: it makes steps, or there is no verdict yet.
+	// +optional
+	Standstill *Standstill `json:"standstill,omitempty"`
+}
+
+// Standstill is what looks at the ranks of a gang that makes no step showed.
+type Standstill struct {
+	// Verdict is ReasonBusy, ReasonUnexplained, ReasonStopped, or the Cause of the restart that may follow.
+	Verdict string `json:"verdict"`
+	// Since is the time of the last step, or of the last sign of life of ranks that start.
+	Since metav1.MicroTime `json:"since"`
+	// Message names the ranks that stand still or move, and what the others wait for.
+	Message string `json:"message,omitempty"`
 }
 
 // UnprotectedPod is a pod in which no rank runs under its agent, and the command that runs there.
@@ -172,9 +187,11 @@ type Recovery struct {
 	// Standbys is the number of ranks that continued in a warm standby, Ranks the number of all.
 	Standbys int32 `json:"standbys"`
 	Ranks    int32 `json:"ranks"`
-	// Drain: from the decision to replace a pod to its state copied; it precedes Stop and includes Decide. Replace: from the last process
+	// Detect: from the last step of ranks that stood still to the order to end them; DetectedAt is then the time of that step. Drain: from the
+	// decision to replace a pod to its state copied; it precedes Stop and includes Decide. Replace: from the last process
 	// gone to the agent of the last new pod attached with a launcher. Fetch: from there to the state fetched from storage. In milliseconds;
 	// absent: there was no such phase, or its beginning is unknown.
+	DetectMs  *int64 `json:"detectMs,omitempty"`
 	DrainMs   *int64 `json:"drainMs,omitempty"`
 	ReplaceMs *int64 `json:"replaceMs,omitempty"`
 	FetchMs   *int64 `json:"fetchMs,omitempty"`
@@ -307,7 +324,7 @@ type Cause struct {
 	ExitCode int32  `json:"exitCode,omitempty"`
 	Message  string `json:"message,omitempty"`
 	// Suspect is the hardware fault that may have caused the failure: UncorrectableError, NCCLRemoteError, NCCLSystemError, NCCLWatchdog,
-	// IllegalInstruction, BusError; absent: none.
+	// IllegalInstruction, BusError, Hang; absent: none.
 	Suspect string `json:"suspect,omitempty"`
 	// Cascade is the number of further ranks that ended because of this one.
 	Cascade int32 `json:"cascade,omitempty"`

@@ -4,6 +4,7 @@
 package account
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -209,9 +210,9 @@ func (a *Account) Accounted() time.Time {
 	case rec == nil:
 		return time.Time{}
 	case rec.Stop < 0:
-		return rec.DetectedAt.Add(replacements.HaltTime)
+		return rec.DetectedAt.Add(max(0, rec.Detect) + replacements.HaltTime)
 	}
-	return rec.DetectedAt.Add(max(0, rec.Drain) + max(0, rec.Decide) + rec.Stop)
+	return rec.DetectedAt.Add(max(0, rec.Detect) + max(0, rec.Drain) + max(0, rec.Decide) + rec.Stop)
 }
 
 // CountExcuse reports whether a failure is excused: a port conflict or a late launcher, unless there were too many in a row.
@@ -232,26 +233,29 @@ type Opening struct {
 	Cause cause.Cause
 	// EndedAt is when the generation was ended, DetectedAt when the first agent detected the cause, by its clock.
 	EndedAt, DetectedAt time.Time
-	// DrainedSince is when the drain before it began; zero: no drain.
-	DrainedSince time.Time
-	Waited       members.Waited
+	// DrainedSince is when the drain before it began; zero: no drain. StillSince is the last sign of life of ranks that stood still then.
+	DrainedSince, StillSince time.Time
+	Waited                   members.Waited
 }
 
 // Open opens the account of a recovery. If the previous one was still open, Open closes and returns it.
 func (a *Account) Open(o Opening, g Generation) (closed *Recovery) {
-	a.keepPace(o.DetectedAt)
+	at, drained, detect, ran := o.DetectedAt, NotReached, NotReached, o.EndedAt
+	switch {
+	case !o.DrainedSince.IsZero():
+		at, drained = o.DrainedSince, o.EndedAt.Sub(o.DrainedSince)
+	case !o.StillSince.IsZero():
+		at, detect, ran = o.StillSince, max(0, o.EndedAt.Sub(o.StillSince)), o.StillSince
+	}
+	a.keepPace(cmp.Or(o.StillSince, o.DetectedAt))
 	if rec := a.settle(g, o.EndedAt, false); rec != nil {
 		copied := *rec
 		closed = &copied
 	}
 	o.Cause.Message = cause.Tail(o.Cause.Message, maxMessage)
-	reached, known := a.reached(g, o.EndedAt)
+	reached, known := a.reached(g, ran)
 	if o.Cause.Code == cause.WentBack {
 		reached = min(reached, a.figures.Step) // given-up steps are not done again
-	}
-	at, drained := o.DetectedAt, NotReached
-	if !o.DrainedSince.IsZero() {
-		at, drained = o.DrainedSince, o.EndedAt.Sub(o.DrainedSince)
 	}
 	for i := range a.recoveries {
 		a.recoveries[i].shorten(MaxReplaced)
@@ -260,6 +264,7 @@ func (a *Account) Open(o Opening, g Generation) (closed *Recovery) {
 		Generation:   g.Number + 1,
 		Cause:        o.Cause,
 		DetectedAt:   at,
+		Detect:       detect,
 		Drain:        drained,
 		Decide:       NotReached,
 		Stop:         NotReached,
@@ -282,7 +287,7 @@ func (a *Account) Open(o Opening, g Generation) (closed *Recovery) {
 // Reopen restarts the account of a suspension when the first pod after it arrives: suspended time is no lost training.
 func (a *Account) Reopen(generation int64, created, now time.Time) {
 	if rec := a.open(generation); rec != nil && a.Suspended(generation) && created.After(rec.DetectedAt) {
-		rec.DetectedAt, rec.Drain = now, NotReached
+		rec.DetectedAt, rec.Detect, rec.Drain = now, NotReached, NotReached
 	}
 }
 
@@ -439,9 +444,12 @@ func (a *Account) blame(rec *Recovery, d replacements.Termination) {
 	if !d.Blames() || members.Slot(c.Slot) != d.Slot || c.Displaced() || c.Code == cause.PortConflict {
 		return
 	}
+	counted := !c.Uncounted()
 	c.Message = cause.Tail(d.Where()+": "+d.Why()+"; first observed as: "+string(c.Code)+": "+cause.LastLine(c.Message), maxMessage)
 	c.Code = cause.PodReplaced
-	a.budget.refund()
+	if counted {
+		a.budget.refund()
+	}
 }
 
 // NoteReleased records when a pod was released from its Job.

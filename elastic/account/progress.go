@@ -40,7 +40,12 @@ type Budget struct {
 	Restarts, WithoutProgress int
 	// Unproven counts the restarts before those that a guess removed from WithoutProgress (rule 3).
 	Unproven int
+	// Hangs counts the restarts of ranks that stood still since the last progress. They are not among the others.
+	Hangs int
 }
+
+// maxHangs is how many times ranks that stand still are restarted without progress in between: in place, and then on other hardware.
+const maxHangs = 2
 
 func (b *Budget) spend() { b.Restarts, b.WithoutProgress = b.Restarts+1, b.WithoutProgress+1 }
 
@@ -50,12 +55,12 @@ func (b *Budget) refund() {
 }
 
 // refill records certain progress: no earlier restart counts any more.
-func (b *Budget) refill() { b.WithoutProgress, b.Unproven = 0, 0 }
+func (b *Budget) refill() { b.WithoutProgress, b.Unproven, b.Hangs = 0, 0, 0 }
 
 // guess records progress that is not certain.
 func (b *Budget) guess() {
 	if n := b.sinceSure(); n <= MaxUnproven {
-		b.WithoutProgress, b.Unproven = 0, n
+		b.WithoutProgress, b.Unproven, b.Hangs = 0, n, 0
 	}
 }
 
@@ -109,6 +114,26 @@ func (a *Account) Credit(g Generation, endedAt time.Time) {
 	case progress:
 		a.budget.guess()
 	}
+}
+
+// HangsLeft returns how many times ranks that stand still since then may be restarted.
+func (a *Account) HangsLeft(g Generation, since time.Time) int {
+	if progress, _ := a.ranOn(g, since); progress {
+		return maxHangs
+	}
+	return maxHangs - a.budget.Hangs
+}
+
+// NoteHang counts a restart of ranks that stood still, and reports whether it repeats one without progress in between.
+func (a *Account) NoteHang() (again bool) {
+	a.budget.Hangs++
+	return a.budget.Hangs > 1
+}
+
+// NoteStill counts a time in which ranks stood still, and which ended by itself.
+func (a *Account) NoteStill(took time.Duration) {
+	a.figures.Lost += took
+	a.changed = true
 }
 
 // ranOn reports whether the ended generation was progress by its duration, and whether that is certain.

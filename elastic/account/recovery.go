@@ -33,7 +33,9 @@ type Recovery struct {
 	ResumeKnown  bool
 	// Closed: its cost is in Figures.Lost, and it is not reported again.
 	Closed bool
-	// Drain precedes Stop and includes Decide; Replace and Fetch follow Stop.
+	// Detect is the time from the last sign of life of ranks that stood still to their end, and precedes Decide. Drain precedes Stop and
+	// includes Decide; Replace and Fetch follow Stop.
+	Detect  time.Duration
 	Drain   time.Duration
 	Replace time.Duration
 	Fetch   time.Duration
@@ -61,7 +63,7 @@ func (a *Account) TrackSteps(steps members.Steps, g Generation, staying bool, no
 		a.startedAt = a.gen.runningSince
 		a.changed = true
 	}
-	notified := a.countsSteps()
+	notified := a.CountsSteps()
 	a.count(steps.Counted, now)
 	if !notified && (low > 0 || a.gen.counted.Most > 0) {
 		a.firstEver()
@@ -119,14 +121,14 @@ func (a *Account) TrackRecovery(ms *members.Members, g Generation, now time.Time
 	}
 	before := *rec
 	rec.Standbys = l.Standbys
-	if at := l.Detected.At; !at.IsZero() && rec.Drain < 0 {
+	if at := l.Detected.At; !at.IsZero() && rec.Drain < 0 && rec.Detect < 0 {
 		rec.DetectedAt = at
 	}
 	rec.reach(ms.Len(), l)
 	if !reflect.DeepEqual(*rec, before) {
 		a.changed = true
 	}
-	if rec.FirstStep >= 0 || (rec.Start >= 0 && !l.Notified && !l.Keeps && !a.countsSteps()) {
+	if rec.FirstStep >= 0 || (rec.Start >= 0 && !l.Notified && !l.Keeps && !a.CountsSteps()) {
 		return a.settle(g, now, true)
 	}
 	return nil
@@ -139,7 +141,7 @@ func (r *Recovery) reach(n int, l members.Timeline) {
 	if l.First.N >= n && restored.N < n {
 		restored = l.Started // no step was restored from memory
 	}
-	from := r.DetectedAt
+	from := r.DetectedAt.Add(max(0, r.Detect))
 	if r.Drain >= 0 {
 		from, halt = from.Add(r.Drain), members.Moment{}
 	}
@@ -181,7 +183,7 @@ func (a *Account) settle(g Generation, now time.Time, ended bool) *Recovery {
 	switch {
 	case rec.CostKnown() && (ended || a.stepped(g)):
 		p.Lost += a.recomputeTime(rec)
-	case !ended && !a.stepped(g) && a.countsSteps():
+	case !ended && !a.stepped(g) && a.CountsSteps():
 		rec.StepsRecomputed = 0 // it ended before it repeated any
 	default:
 		p.ResumeUnknown++
@@ -198,7 +200,7 @@ func (a *Account) settle(g Generation, now time.Time, ended bool) *Recovery {
 // Total returns the time from the failure to the last phase that was reached.
 func (r *Recovery) Total() time.Duration {
 	total := time.Duration(0)
-	for _, d := range []time.Duration{r.Drain, r.Decide, r.Stop, r.Replace, r.Fetch, r.Start, r.Restore, r.FirstStep} {
+	for _, d := range []time.Duration{r.Detect, r.Drain, r.Decide, r.Stop, r.Replace, r.Fetch, r.Start, r.Restore, r.FirstStep} {
 		total += max(0, d)
 	}
 	return total

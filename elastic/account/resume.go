@@ -50,7 +50,7 @@ func (a *Account) reached(g Generation, endedAt time.Time) (step int64, known bo
 		return max(p.Step, g.CommonStep), true
 	case a.gen.counted.Most > 0:
 		return a.gen.counted.ResumedAt + a.gen.counted.Lowest, a.gen.counted.Known
-	case last != nil && last.Generation == g.Number && (a.countsSteps() || !last.ReachedKnown):
+	case last != nil && last.Generation == g.Number && (a.CountsSteps() || !last.ReachedKnown):
 		return last.Reached, last.ReachedKnown
 	}
 	return 0, a.gen.runningSince.IsZero() || endedAt.Sub(a.gen.runningSince) <= stepsOutlast*a.medianRecovery()
@@ -73,8 +73,8 @@ func (a *Account) stepped(g Generation) bool {
 	return a.gen.reportedStep > 0 || a.gen.counted.Most > 0 || g.CommonStep > max(0, g.RestoreStep)
 }
 
-// countsSteps reports whether ranks are known to report steps, so that a first step is expected.
-func (a *Account) countsSteps() bool {
+// CountsSteps reports whether ranks are known to report steps, so that a first step is expected.
+func (a *Account) CountsSteps() bool {
 	if a.reportsSteps() || a.gen.counted.Most > 0 {
 		return true
 	}

@@ -26,7 +26,8 @@ func (r *Recovery) Text() string {
 	for _, p := range []struct {
 		name string
 		d    time.Duration
-	}{{"drain", r.Drain}, {"decide", r.Decide}, {"stop", r.Stop}, {"replace", r.Replace}, {"fetch", r.Fetch}, {"start", r.Start}, {"restore", r.Restore}, {"first step", r.FirstStep}} {
+	}{{"detect", r.Detect},
+		{"drain", r.Drain}, {"decide", r.Decide}, {"stop", r.Stop}, {"replace", r.Replace}, {"fetch", r.Fetch}, {"start", r.Start}, {"restore", r.Restore}, {"first step", r.FirstStep}} {
 		if p.d >= 0 {
 			parts = append(parts, fmt.Sprintf("%s %s", p.name, p.d.Round(time.Millisecond)))
 		}

@@ -180,9 +180,21 @@ func (c Cause) External() bool {
 	switch c.Code {
 	case RankKilled, PodLost, PodReplaced, RanksLost, StartInterrupted, ContainerRestarted, PortConflict, LauncherStarted, WentBack:
 		return true
-	case RankFailed, RestoreFailed:
+	case RankFailed, RestoreFailed, Desync, Deadlock, EndedEarly:
+	case Hang, WaitsOutside, StorageStalls, FabricHang, HangTimeout:
+		return true
 	}
 	return false
+}
+
+// Still reports whether ranks stood still and were ended for that, by no known bug of the script: that spends no restart.
+func (c Cause) Still() bool {
+	switch c.Code {
+	case Hang, WaitsOutside, StorageStalls, FabricHang, HangTimeout:
+		return true
+	default:
+		return false
+	}
 }
 
 // Displaced reports whether pods had to leave their nodes, ranks replaced others or had yet to start, or a user requested a rollback:
@@ -203,7 +215,7 @@ func (c *Cause) Unexplained() bool {
 
 // Uncounted reports whether such a failure spends no restart, so that its repetition has no consequence.
 func (c Cause) Uncounted() bool {
-	return c.Code == PortConflict || c.Code == RestoreFailed || c.Displaced()
+	return c.Code == PortConflict || c.Code == RestoreFailed || c.Displaced() || c.Still()
 }
 
 func containsAny(s string, words []string) bool {

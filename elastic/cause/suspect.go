@@ -24,6 +24,8 @@ const (
 	SuspectInstruction Suspect = "IllegalInstruction"
 	// SuspectBus: SIGBUS. A full /dev/shm causes it too.
 	SuspectBus Suspect = "BusError"
+	// SuspectHang: a rank stood still inside torch, a driver or a device, or its device did not begin an operation that all others began.
+	SuspectHang Suspect = "Hang"
 )
 
 const sigill, sigabrt, sigbus, sigkill = 4, 6, 7, 9

@@ -31,6 +31,17 @@ const (
 	LauncherStarted Code = "LauncherStarted"
 	// WentBack: a user rolled the gang back to a step, after which a new branch of training begins; no failure.
 	WentBack Code = "WentBack"
+	// Hang, WaitsOutside, StorageStalls and FabricHang: ranks stood still, as package waiting defines the words, and were ended.
+	Hang          Code = "Hang"
+	WaitsOutside  Code = "WaitsOutside"
+	StorageStalls Code = "StorageStalls"
+	FabricHang    Code = "FabricHang"
+	// HangTimeout: the gang made no step for the time of holdfast.dev/hang-timeout.
+	HangTimeout Code = "HangTimeout"
+	// Desync, Deadlock and EndedEarly: the script's bugs by which ranks wait for each other for ever.
+	Desync     Code = "Desync"
+	Deadlock   Code = "Deadlock"
+	EndedEarly Code = "EndedEarly"
 )
 
 // Cause is what failed first, with its evidence.

@@ -12,6 +12,7 @@ import (
 	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/elastic/restore"
+	"holdfast.dev/holdfast/elastic/waiting"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -30,6 +31,7 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 		),
 		WithoutProgress: int32(r.WithoutProgress),
 		Unproven:        int32(r.Unproven),
+		Hangs:           int32(r.Hangs),
 		BestStep:        r.BestStep,
 		State:           v1alpha1.RunState(r.Phase),
 		Progress: v1alpha1.Progress{
@@ -49,6 +51,7 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 			StepMicros:      r.Progress.StepTime.Microseconds(),
 			UnprotectedPods: int32(r.Progress.UnprotectedPods),
 			WholeCommand:    r.Progress.WholeCommand,
+			Standstill:      standstill(r.Progress.Standstill),
 		},
 	}
 	for _, slot := range r.Progress.Attached {
@@ -76,6 +79,7 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 			),
 			Standbys: int32(rec.Standbys),
 			Ranks:    int32(rec.Ranks),
+			DetectMs: millis(rec.Detect),
 			DrainMs: millis(
 				rec.Drain,
 			),
@@ -135,7 +139,9 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 	}
 	r := elastic.Record{
 		Generation: s.Generation, RestoreStep: s.RestoreStep, Branch: s.Branch, RestoreBranch: s.RestoreBranch, StartedAt: plainTime(s.StartedAt),
-		Budget:       elastic.Budget{Restarts: int(s.Restarts), WithoutProgress: int(s.WithoutProgress), Unproven: int(s.Unproven)},
+		Budget: elastic.Budget{
+			Restarts: int(s.Restarts), WithoutProgress: int(s.WithoutProgress), Unproven: int(s.Unproven), Hangs: int(s.Hangs),
+		},
 		Replacements: int(s.Replacements), BestStep: s.BestStep, Phase: elastic.Phase(s.State),
 		Progress: elastic.Progress{
 			Seen: members.Seen{
@@ -156,7 +162,8 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 				ResumeKnown:    s.Progress.ResumedAt != nil,
 				StepTime:       time.Duration(s.Progress.StepMicros) * time.Microsecond,
 			},
-			Waits: s.Progress.Waits,
+			Waits:      s.Progress.Waits,
+			Standstill: plainStandstill(s.Progress.Standstill),
 		},
 	}
 	for _, slot := range s.Progress.Attached {
@@ -181,6 +188,7 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 			StepsRecomputed: plain(rec.StepsRecomputed),
 			Standbys:        int(rec.Standbys),
 			Ranks:           int(rec.Ranks),
+			Detect:          duration(rec.DetectMs),
 			Drain: duration(
 				rec.DrainMs,
 			),
@@ -358,6 +366,20 @@ func plainWaited(w *v1alpha1.Waited) members.Waited {
 		return members.Waited{}
 	}
 	return members.Waited{Slot: elastic.Slot(w.Slot), Ranks: int(w.Ranks), For: time.Duration(w.Ms) * time.Millisecond}
+}
+
+func standstill(s elastic.Standstill) *v1alpha1.Standstill {
+	if s == (elastic.Standstill{}) {
+		return nil
+	}
+	return &v1alpha1.Standstill{Verdict: string(s.Verdict), Since: metav1.NewMicroTime(s.Since), Message: s.Text}
+}
+
+func plainStandstill(s *v1alpha1.Standstill) elastic.Standstill {
+	if s == nil {
+		return elastic.Standstill{}
+	}
+	return elastic.Standstill{Verdict: waiting.Kind(s.Verdict), Since: s.Since.Time, Text: s.Message}
 }
 
 // known is a number that may be absent.

@@ -213,6 +213,8 @@ func (g *gang) step(e elastic.Event) {
 			g.server.metrics.settled(eff.Recovery)
 		case elastic.MadeDurable:
 			g.madeDurable(eff.Gap)
+		case elastic.Judged:
+			g.server.metrics.standstills.WithLabelValues(string(eff.Kind)).Inc()
 		case elastic.Saved:
 			g.countSaves(eff.Saves)
 		}

@@ -21,6 +21,7 @@ type metrics struct {
 	storing     prometheus.Histogram
 	gaps        *prometheus.HistogramVec
 	saves       *prometheus.CounterVec
+	standstills *prometheus.CounterVec
 }
 
 func newMetrics(registry prometheus.Registerer) (*metrics, error) {
@@ -35,7 +36,8 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 		storing:     prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_generation_store_seconds", Help: "Time to store a generation or verdict before agents receive it.", Buckets: phases}),
 		gaps: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_gang_durable_gap_seconds", Help: "Time from a step that all ranks hold sealed to the stored record that lists it as durable.",
 			Buckets: prometheus.ExponentialBuckets(0.25, 2, 14)}, []string{"namespace", "gang"}), // 0.25 s to 34 min
-		saves: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_gang_saves_total", Help: "Saves of ranks, by result."}, []string{"namespace", "gang", "result"}),
+		saves:       prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_gang_saves_total", Help: "Saves of ranks, by result."}, []string{"namespace", "gang", "result"}),
+		standstills: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_standstills_total", Help: "New verdicts on gangs that made no step."}, []string{"verdict"}),
 	}
 	if registry == nil {
 		return m, nil
@@ -50,6 +52,7 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 		m.storing,
 		m.gaps,
 		m.saves,
+		m.standstills,
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the coordinator's metrics: %w", err)
@@ -74,7 +77,7 @@ func (m *metrics) settled(r elastic.Recovery) {
 	m.recoveries.WithLabelValues(string(r.Cause.Code)).Inc()
 	m.recomputed.WithLabelValues(string(r.Cause.Code)).Add(float64(max(0, r.StepsRecomputed)))
 	for name, d := range map[string]time.Duration{"decide": r.Decide, "stop": r.Stop, "start": r.Start, "restore": r.Restore, "first_step": r.FirstStep,
-		"drain": r.Drain, "replace": r.Replace, "fetch": r.Fetch} {
+		"detect": r.Detect, "drain": r.Drain, "replace": r.Replace, "fetch": r.Fetch} {
 		if d >= 0 {
 			m.phases.WithLabelValues(name).Observe(d.Seconds())
 		}

@@ -18,7 +18,7 @@
 //	| Desync        | called different operations or sizes under the same sequence number of a group           | none: a bug       |
 //	| Deadlock      | none: ranks wait for each other over several groups                                      | none: a bug       |
 //	| FabricHang    | none: all members have begun the operation, and it does not complete                     | not started there |
-//	| Unknown       | looks at ranks for which others wait are missing, or looks contradict each other         | none              |
+//	| Unexplained   | looks at ranks for which others wait are missing, or looks contradict each other         | none              |
 //
 // The first row that applies is the verdict.
 package waiting

@@ -88,6 +88,9 @@ func (f *fact) hasOpen() bool {
 	return false
 }
 
+// blind reports whether a look shows neither the rank's stack nor its operations.
+func (f *fact) blind() bool { return f.last.Stack == protocol.StackNone && len(f.last.Groups) == 0 }
+
 // waitsByStack reports whether the rank's stack waits for other ranks, and no recorder says for which.
 func (f *fact) waitsByStack() bool {
 	return f.last != nil && !f.steps && !f.hasOpen() && (f.is == rendezvous || f.is == collective && len(f.last.Groups) == 0)

@@ -62,7 +62,7 @@ func (j *judge) find() findings {
 			o.together = append(o.together, r)
 		case f.is == storage:
 			o.stored = append(o.stored, r)
-		case f.last.Stack == protocol.StackNone && len(f.last.Groups) == 0:
+		case f.blind():
 			o.unknown = append(o.unknown, r)
 		case f.is.inside():
 			o.inside = append(o.inside, r)
@@ -100,8 +100,12 @@ func (j *judge) verdict() Verdict {
 	o := j.find()
 	v := Verdict{}
 	for r := range j.facts {
-		if !j.facts[r].compared && !j.ranks[r].Ended {
+		switch {
+		case j.ranks[r].Ended:
+		case !j.facts[r].compared:
 			v.Missing++
+		case j.facts[r].blind():
+			v.Blind++
 		}
 	}
 	still := slices.Sorted(slices.Values(slices.Concat(o.stored, o.inside, o.outside)))
@@ -112,7 +116,7 @@ func (j *judge) verdict() Verdict {
 	case len(o.stopped) > 0:
 		v.Kind, v.Culprits = Stopped, o.stopped
 	case j.unexplained(still):
-		v.Kind = Unknown
+		v.Kind = Unexplained
 	case len(o.stored) > 0 && j.nodes(o.stored) > 1:
 		v.Kind, v.Culprits = StorageStalls, still
 	case len(o.inside) > 0:
@@ -122,7 +126,7 @@ func (j *judge) verdict() Verdict {
 	case len(o.ended) > 0:
 		v.Kind, v.Culprits = EndedEarly, o.ended
 	case len(o.unknown)+len(o.unclear) > 0:
-		v.Kind = Unknown
+		v.Kind = Unexplained
 	case len(desync) > 0:
 		v.Kind = Desync
 	case len(o.circle) > 0:
@@ -130,7 +134,7 @@ func (j *judge) verdict() Verdict {
 	case len(o.together) > 0:
 		v.Kind, v.Culprits = FabricHang, j.notStarted(o.together)
 	default:
-		v.Kind = Unknown
+		v.Kind = Unexplained
 	}
 	j.describe(&v, o, desync)
 	return v

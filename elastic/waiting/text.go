@@ -13,7 +13,7 @@ const mostNamed, mostGroups = 4, 4
 
 // what is known of each kind, for users.
 var meanings = map[Kind]string{
-	Unknown:       "too little is known to say why",
+	Unexplained:   "too little is known to say why",
 	Stopped:       "stopped by a signal or a debugger",
 	StorageStalls: "a file system does not answer on several nodes",
 	Hang:          "stands still inside torch or a device",
@@ -35,14 +35,17 @@ func (j *judge) describe(v *Verdict, o findings, desync map[string][]int) {
 	case Busy:
 		named = o.busy
 		parts = append(parts, fmt.Sprintf("%s: %s", v.Activity, j.those(o.busy)))
-	case Unknown:
+	case Unexplained:
 		parts = append(parts, j.lacking(v, o))
 	case Desync:
 		calls := slices.Sorted(maps.Keys(desync))
-		for _, what := range calls {
+		for _, what := range calls[:min(len(calls), mostGroups)] {
 			parts = append(parts, fmt.Sprintf("%s: %s", ranksText(desync[what]), what))
 		}
-		v.Signature = strings.Join(calls, ", ")
+		if n := len(calls) - mostGroups; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d more calls", n))
+		}
+		v.Signature = strings.Join(calls[:min(len(calls), mostGroups)], ", ")
 	case Deadlock:
 		parts = append(parts, j.groupsOf(o.circle, nil)...)
 	case StorageStalls, Hang, WaitsOutside, EndedEarly, Stopped, FabricHang:
@@ -53,14 +56,14 @@ func (j *judge) describe(v *Verdict, o findings, desync map[string][]int) {
 			parts = append(parts, fmt.Sprintf("%d more", n))
 		}
 	}
-	if v.Kind != Deadlock && v.Kind != Desync && v.Kind != Unknown {
+	if v.Kind != Deadlock && v.Kind != Desync && v.Kind != Unexplained {
 		all := make([]int, len(j.ranks))
 		for r := range all {
 			all[r] = r
 		}
 		parts = append(parts, j.groupsOf(all, named)...)
 	}
-	if v.Missing > 0 && v.Kind != Unknown {
+	if v.Missing > 0 && v.Kind != Unexplained {
 		parts = append(parts, "no looks at "+count(v.Missing))
 	}
 	v.Text = strings.Join(parts, "; ")

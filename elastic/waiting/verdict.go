@@ -11,7 +11,7 @@ type Kind string
 
 // The kinds of a Verdict.
 const (
-	Unknown       Kind = "Unknown"
+	Unexplained   Kind = "Unexplained"
 	Busy          Kind = "Busy"
 	Stopped       Kind = "Stopped"
 	StorageStalls Kind = "StorageStalls"
@@ -24,7 +24,7 @@ const (
 )
 
 // Kinds are all kinds.
-var Kinds = []Kind{Unknown, Busy, Stopped, StorageStalls, Hang, WaitsOutside, EndedEarly, Desync, Deadlock, FabricHang}
+var Kinds = []Kind{Unexplained, Busy, Stopped, StorageStalls, Hang, WaitsOutside, EndedEarly, Desync, Deadlock, FabricHang}
 
 // Rank is the evidence about one rank.
 type Rank struct {
@@ -46,15 +46,19 @@ type Look struct {
 // Verdict is what the looks show.
 type Verdict struct {
 	Kind Kind
-	// Culprits are the ranks that others wait for and that stand still, ascending; Kind Unknown and Busy have none.
+	// Culprits are the ranks that others wait for and that stand still, ascending; Kind Unexplained and Busy have none.
 	Culprits []int
-	// Missing is the number of ranks of which there are too few looks.
-	Missing int
+	// Missing is the number of ranks of which there are too few looks, Blind the number of those with neither a stack nor a recorder.
+	Missing, Blind int
 	// Activity is what moves, for Busy.
 	Activity string
 	// Text describes the verdict in one line, for users; Signature is the part that is the same when the same happens again.
 	Text, Signature string
 }
+
+// Seen reports whether every rank was looked at often enough, with a stack or a recorder: otherwise one that was not may be the one that
+// all others wait for.
+func (v *Verdict) Seen() bool { return v.Missing+v.Blind == 0 }
 
 // Judge returns the verdict on the ranks of a gang, by global rank.
 func Judge(ranks []Rank) Verdict {

@@ -196,7 +196,7 @@ func TestWorlds(t *testing.T) {
 		case !busy && len(want) == 0 && w.stuck != "" && lost == 0 && v.Kind != FabricHang:
 		case !busy && len(want) > 0 && v.Kind != Hang && v.Kind != WaitsOutside:
 		case w.crossed && lost == 0 && v.Kind != Deadlock:
-		case !busy && len(want) == 0 && w.stuck == "" && !w.crossed && v.Kind != Unknown:
+		case !busy && len(want) == 0 && w.stuck == "" && !w.crossed && v.Kind != Unexplained:
 		default:
 			continue
 		}

@@ -76,7 +76,10 @@ func statusOf(g *v1alpha1.Gang, known status.JobGang, s status.Status, now time.
 	}
 	for _, c := range s.Conditions {
 		value := metav1.ConditionFalse
-		if c.True {
+		switch {
+		case c.Unknown:
+			value = metav1.ConditionUnknown
+		case c.True:
 			value = metav1.ConditionTrue
 		}
 		meta.SetStatusCondition(&out.Conditions, metav1.Condition{

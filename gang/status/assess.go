@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"time"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang"
@@ -30,6 +31,8 @@ type View struct {
 	// State and Standbys describe what the webhook injected.
 	State    Feature
 	Standbys Feature
+	// Unwatched: no rank of the gang is looked at.
+	Unwatched bool
 	// Observed: the job is only observed. Neither scheduler nor coordinator reports anything about it.
 	Observed bool
 	// JobEnded is true once the job itself has ended; JobFailed says how.
@@ -68,6 +71,8 @@ type Condition struct {
 	Type            string
 	True            bool
 	Reason, Message string
+	// Unknown: whether it is true is not known.
+	Unknown bool
 }
 
 // Assess computes the status of a gang.
@@ -84,6 +89,9 @@ func Assess(v View) Status {
 	}
 	if v.Run.Generation > 0 {
 		s.Conditions = append(s.Conditions, v.goodputKnown())
+	}
+	if v.Run.Generation > 0 && !v.Unwatched {
+		s.Conditions = append(s.Conditions, v.progressing(s.Phase), v.busy(s.Phase))
 	}
 	return s
 }
@@ -276,6 +284,36 @@ func (v View) goodputKnown() Condition {
 			gang.Count(int(v.Run.Progress.ResumeUnknown), "recovery", "recoveries"))
 	}
 	return c
+}
+
+// progressing returns the condition on whether ranks make steps, or work between two steps.
+func (v View) progressing(p v1alpha1.GangPhase) Condition {
+	c := Condition{Type: v1alpha1.ConditionProgressing, True: p == v1alpha1.PhaseRunning, Reason: string(p)}
+	s := v.Run.Progress.Standstill
+	switch {
+	case !c.True:
+		c.Message = "no rank is expected to make a step"
+	case s == nil:
+		c.Message = "no rank is known to stand still"
+	default:
+		c.Reason, c.Message = s.Verdict, standstillText(s)
+		c.True, c.Unknown = s.Verdict == v1alpha1.ReasonBusy, s.Verdict == v1alpha1.ReasonUnexplained
+	}
+	return c
+}
+
+// busy returns the condition on whether ranks work for longer than their steps explain.
+func (v View) busy(p v1alpha1.GangPhase) Condition {
+	c := Condition{Type: v1alpha1.ConditionBusy, Reason: string(p), Message: "no work between two steps is known to last long"}
+	if s := v.Run.Progress.Standstill; s != nil && p == v1alpha1.PhaseRunning {
+		c.True, c.Reason, c.Message = s.Verdict == v1alpha1.ReasonBusy, s.Verdict, standstillText(s)
+	}
+	return c
+}
+
+// standstillText returns since when a gang makes no step, and who waits for whom.
+func standstillText(s *v1alpha1.Standstill) string {
+	return fmt.Sprintf("no step since %s: %s", s.Since.UTC().Format(time.RFC3339), s.Message)
 }
 
 func (v View) unprotected() Condition {

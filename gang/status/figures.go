@@ -61,7 +61,11 @@ func Goodput(r *v1alpha1.RunStatus, now time.Time) (share float64, ok bool) {
 	if r == nil || r.StartedAt == nil || r.Progress.ResumeUnknown > 0 {
 		return 0, false
 	}
-	return goodput(r.StartedAt.Time, lastMoment(r, now), time.Duration(r.Progress.LostMs)*time.Millisecond)
+	lost := time.Duration(r.Progress.LostMs) * time.Millisecond
+	if s := r.Progress.Standstill; s != nil && s.Verdict != v1alpha1.ReasonBusy && s.Verdict != v1alpha1.ReasonUnexplained {
+		lost += max(0, lastMoment(r, now).Sub(s.Since.Time)) // it is not over
+	}
+	return goodput(r.StartedAt.Time, lastMoment(r, now), lost)
 }
 
 // lastMoment returns the time when the gang ended, or now.

@@ -47,7 +47,11 @@ func TestFigures(t *testing.T) {
 		step    int64
 		goodput int32 // -1: not known
 	}{
-		"the script tells it":               {v1alpha1.RunStatus{Progress: v1alpha1.Progress{Step: 12, OptimizerSteps: 48, ResumedAt: n(0), LostMs: 10_000}}, 12, 90},
+		"the script tells it": {v1alpha1.RunStatus{Progress: v1alpha1.Progress{Step: 12, OptimizerSteps: 48, ResumedAt: n(0), LostMs: 10_000}}, 12, 90},
+		"it stands still since a minute": {v1alpha1.RunStatus{Progress: v1alpha1.Progress{Step: 12, LostMs: 10_000,
+			Standstill: &v1alpha1.Standstill{Verdict: "Hang", Since: metav1.NewMicroTime(now.Add(-time.Minute))}}}, 12, 30},
+		"it works since a minute": {v1alpha1.RunStatus{Progress: v1alpha1.Progress{Step: 12, LostMs: 10_000,
+			Standstill: &v1alpha1.Standstill{Verdict: "Busy", Since: metav1.NewMicroTime(now.Add(-time.Minute))}}}, 12, 90},
 		"the optimizer tells it":            {v1alpha1.RunStatus{Progress: v1alpha1.Progress{OptimizerSteps: 48, ResumedAt: n(100)}}, 148, 100},
 		"nobody knows where it began":       {v1alpha1.RunStatus{Progress: v1alpha1.Progress{OptimizerSteps: 48}}, 0, 100},
 		"nobody knows where it went on":     {v1alpha1.RunStatus{Progress: v1alpha1.Progress{OptimizerSteps: 48, ResumeUnknown: 1}}, 0, -1},

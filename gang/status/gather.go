@@ -45,6 +45,8 @@ func GatherJobGang(g *v1alpha1.Gang, job Job, pods []corev1.Pod) JobGang {
 		Size:     int(members),
 		State:    stateFeature(job.Admitted.Settings),
 		Standbys: standbyFeature(job.Admitted.Settings),
+
+		Unwatched: job.Admitted.Settings.Hang == v1alpha1.HangOff,
 	}}
 	if g.Status.Run != nil {
 		out.View.Run = *g.Status.Run

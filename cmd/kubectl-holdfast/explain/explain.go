@@ -129,7 +129,8 @@ func (e Explanation) storage(w *page.Page, r *v1alpha1.RunStatus) {
 
 // titles names conditions as people ask for them, in the order of a job's life.
 var titles = []struct{ condition, title string }{
-	{v1alpha1.ConditionPlaced, "Placement"}, {v1alpha1.ConditionRunning, "Running"}, {v1alpha1.ConditionStateInMemory, "State in memory"},
+	{v1alpha1.ConditionPlaced, "Placement"}, {v1alpha1.ConditionRunning, "Running"},
+	{v1alpha1.ConditionProgressing, "Progressing"}, {v1alpha1.ConditionBusy, "Busy"}, {v1alpha1.ConditionStateInMemory, "State in memory"},
 	{v1alpha1.ConditionStandbysReady, "Standbys"}, {v1alpha1.ConditionGoodputKnown, "Goodput"},
 	{v1alpha1.ConditionUnprotected, "Unprotected"}, {v1alpha1.ConditionLauncherRestarts, "Whole command"},
 	{v1alpha1.ConditionComplete, "Complete"}, {v1alpha1.ConditionFailed, "Failed"},
@@ -137,6 +138,8 @@ var titles = []struct{ condition, title string }{
 
 // quiet are conditions that are not printed in their usual state.
 var quiet = map[string]metav1.ConditionStatus{
+	v1alpha1.ConditionProgressing:      metav1.ConditionTrue,
+	v1alpha1.ConditionBusy:             metav1.ConditionFalse,
 	v1alpha1.ConditionComplete:         metav1.ConditionFalse,
 	v1alpha1.ConditionFailed:           metav1.ConditionFalse,
 	v1alpha1.ConditionGoodputKnown:     metav1.ConditionTrue,

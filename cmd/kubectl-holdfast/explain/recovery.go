@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,8 +29,14 @@ func (e Explanation) recovery(w *page.Page, r *v1alpha1.Recovery) {
 	w.Linef("")
 	w.Linef("  %s  to generation %d: %s", r.DetectedAt.UTC().Format("15:04:05.000"), r.Generation, causeLine(&r.Cause))
 	lastWords(w, r.Cause.Message)
-	w.Linef("    %-10s %10s  %s", "detect", "", detected(r))
-	total, reached := int64(0), ""
+	total, reached, took, by := int64(0), "", strings.Repeat(" ", 10), detected(r)
+	if r.DetectMs != nil { // from the last step on
+		total, took = *r.DetectMs, fmt.Sprintf("%7d ms", *r.DetectMs)
+		if !slices.Contains(still, r.Cause.Code) {
+			by += ", after ranks had stood still"
+		}
+	}
+	w.Wrapf(fmt.Sprintf("    %-10s %s  ", "detect", took), "%s", by)
 	for _, p := range phases(r) {
 		if p.ms == nil {
 			continue
@@ -102,6 +109,8 @@ func detected(r *v1alpha1.Recovery) string {
 	switch c := r.Cause.Code; {
 	case c == v1alpha1.CauseWentBack:
 		return "requested by a user"
+	case slices.Contains(still, c):
+		return "from the last step until looks at all ranks had the verdict and its time was over"
 	case len(r.Replaced) > 0 && r.Replaced[0].Cause == v1alpha1.CauseHardwareSuspected:
 		return fmt.Sprintf("the agent in slot %d", r.Cause.Slot)
 	case c == v1alpha1.CauseRankKilled || c == v1alpha1.CauseRankFailed || c == v1alpha1.CauseRestoreFailed ||
@@ -129,6 +138,18 @@ func detected(r *v1alpha1.Recovery) string {
 		return fmt.Sprintf("the coordinator: the pod of slot %d does not exist any more", r.Cause.Slot)
 	}
 	return "the coordinator"
+}
+
+// still are causes that looks at ranks find.
+var still = []string{
+	v1alpha1.CauseHang,
+	v1alpha1.CauseWaitsOutside,
+	v1alpha1.CauseStorageStalls,
+	v1alpha1.CauseFabricHang,
+	v1alpha1.CauseHangTimeout,
+	v1alpha1.CauseDesync,
+	v1alpha1.CauseDeadlock,
+	v1alpha1.CauseEndedEarly,
 }
 
 // replaced describes which pod replaced which, and why.

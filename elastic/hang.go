@@ -1,0 +1,152 @@
+package elastic
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/generation"
+	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/waiting"
+)
+
+// What is done about a gang that stands still, if the job's setting is HangAct:
+//
+//	| verdict                      | ended after a time without a step of                                               | then             |
+//	|------------------------------|------------------------------------------------------------------------------------|------------------|
+//	| Hang                         | the limit of package quiet, and three looks                                        | restart, move    |
+//	| FabricHang                   | fabricRetries                                                                      | restart, move    |
+//	| WaitsOutside                 | waitsOutside, or three times the longest silence that ended by itself if longer    | restart          |
+//	| StorageStalls                | storageStalls                                                                      | restart          |
+//	| Desync, Deadlock, EndedEarly | the limit of package quiet, and three looks                                        | as a failure     |
+//	| Busy, Unexplained            | never                                                                              |                  |
+//	| each but Stopped             | Supervision.Timeout, if that is set and shorter                                    | restart          |
+//
+// Restart: the ranks restart in place; it spends no restart. Move: the second time without progress in between, the pod that all others
+// wait for moves to another node, once per job. A third time is only reported, until there is progress: a gang that stands still is never
+// given up for that. As a failure: a bug of the script, which ends the gang if it repeats (budget.go).
+//
+// A rank that was not looked at may be the one that all others wait for. So no verdict ends anything if looks at a rank are missing. A rank
+// without stack and recorder hides what it is in; then only Supervision.Timeout ends the generation.
+const (
+	// fabricRetries: NCCL and the network's adapters retry for less time.
+	fabricRetries = 2 * time.Minute
+	// waitsOutside is how long ranks may wait for something that is not theirs; waitsOutsideDear is that time if no state is in memory, so
+	// that more is lost if the wait would have ended.
+	waitsOutside, waitsOutsideDear = 5 * time.Minute, 15 * time.Minute
+	// longestFactor: what waited for so long before may wait longer.
+	longestFactor = 3
+	// storageStalls is how long file systems of several nodes may not answer: they fail over, and a restart reads from them again.
+	storageStalls = 30 * time.Minute
+)
+
+// stillTimeout returns the time without a step after which a verdict ends the generation; ends is false if it never does.
+func (s *State) stillTimeout(k waiting.Kind) (d time.Duration, ends bool) {
+	switch k {
+	case waiting.Hang, waiting.Desync, waiting.Deadlock, waiting.EndedEarly:
+		return 0, true
+	case waiting.FabricHang:
+		return fabricRetries, true
+	case waiting.WaitsOutside:
+		least := waitsOutside
+		if !s.members.All(func(m *members.Member) bool { return m.Report().StateBytes > 0 }) {
+			least = waitsOutsideDear
+		}
+		return max(least, longestFactor*s.quiet.Longest()), true
+	case waiting.StorageStalls:
+		return storageStalls, true
+	case waiting.Busy, waiting.Unexplained, waiting.Stopped:
+	}
+	return 0, false
+}
+
+// endStill ends the generation if the verdict on a silence of that length says so.
+func (s *State) endStill(v waiting.Verdict, silent time.Duration, now time.Time) {
+	if s.supervision.Hang != HangAct || v.Missing > 0 {
+		return
+	}
+	after, ends := s.stillTimeout(v.Kind)
+	c := s.stillCause(v)
+	switch timeout := s.supervision.Timeout; {
+	case ends && v.Seen() && silent >= after:
+	case timeout > 0 && silent >= timeout && v.Kind != waiting.Stopped:
+		c = cause.Cause{
+			Code: cause.HangTimeout, Rank: -1, Slot: -1,
+			Message: fmt.Sprintf("no step for %s, and holdfast.dev/hang-timeout is %s: %s", silent.Round(time.Second), timeout, describe(v)),
+		}
+	default:
+		return
+	}
+	if why := s.keepsStill(c); why != "" {
+		if !s.run.still.declined {
+			s.run.still.declined = true
+			s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeStandsStill, Message: "is only reported: " + why}})
+		}
+		return
+	}
+	s.becomeHalting(generation.Suspect{Cause: &c, Ordered: true}, now)
+}
+
+// keepsStill returns why ranks that stand still are not ended; "": they are.
+func (s *State) keepsStill(c cause.Cause) string {
+	if ended := s.generation.Ended(c); ended != nil {
+		return "some pods have ended with exit code 0, and the gang cannot run again without them"
+	}
+	if !c.Still() {
+		return ""
+	}
+	if left, limited := s.restartsLeft(); limited && left <= 0 {
+		return "the job's limit of restarts is reached"
+	}
+	if s.account.HangsLeft(s.generation.Cost(), s.quiet.Since()) <= 0 {
+		return "its ranks were restarted for that before, without progress since"
+	}
+	return ""
+}
+
+// stillCause returns the cause of the end of a generation for a verdict.
+func (s *State) stillCause(v waiting.Verdict) cause.Cause {
+	c := cause.Cause{Code: cause.Code(v.Kind), Rank: -1, Slot: -1, Message: fmt.Sprintf("%s: %s", v.Kind.Meaning(), v.Text)}
+	if !c.Still() { // cause.Same compares the last line
+		c.Message = c.Message + "\n" + cause.Cut(v.Signature, maxText/2)
+		return c
+	}
+	slots := []int{}
+	for _, r := range v.Culprits {
+		slots = append(slots, s.slotOf(r))
+	}
+	if len(slots) == 0 {
+		return c
+	}
+	c.Rank, c.Slot = v.Culprits[0], slots[0]
+	if one := len(slices.Compact(slots)) == 1; one && (v.Kind == waiting.Hang || v.Kind == waiting.FabricHang) {
+		c.Suspect = cause.SuspectHang
+	}
+	return c
+}
+
+// slotOf returns the slot that runs a rank.
+func (s *State) slotOf(rank int) int {
+	for slot := range s.members.Each {
+		if base := s.generation.BaseRank(slot); rank >= base && rank < base+s.members.Ranks(slot) {
+			return int(slot)
+		}
+	}
+	return -1
+}
+
+// restartStill counts the restart of ranks that stood still, and moves the pod that is suspected again.
+func (s *State) restartStill(c cause.Cause, now time.Time) {
+	if again := s.account.NoteHang(); again && s.canMove(c) && s.generation.SurvivesWithout(s.members.AtFault(c)) {
+		s.move(c, now)
+	}
+}
+
+// stillSince returns the last sign of life if the ranks of a generation that is about to be ended stand still; zero: they do not.
+func (s *State) stillSince(suspect generation.Suspect) time.Time {
+	if reported(s.run.still.said.Kind) || suspect.Cause != nil && suspect.Code == cause.HangTimeout {
+		return s.quiet.Since()
+	}
+	return time.Time{}
+}
