@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,6 +31,16 @@ const (
 	isMarked stage = "marked"
 	isGone   stage = "gone"
 )
+
+func stageOf(pod *corev1.Pod) stage {
+	switch {
+	case pod == nil:
+		return isGone
+	case membership.Replaced(pod):
+		return isMarked
+	}
+	return isMember
+}
 
 // absence is the time in which the controllers of all kinds are away: killed while the old pods are at one stage, back at another.
 type absence struct{ killed, back stage }
@@ -127,14 +138,21 @@ func (v *vacancy) play(ctx context.Context, t *testing.T, a absence) {
 	if err := v.Node(node).Fail(nvml.Fault{Xid: 79, Lost: true}); err != nil {
 		t.Fatal(err)
 	}
-	v.all(ctx, t, "is marked", func(pod *corev1.Pod) bool { return pod != nil && membership.Replaced(pod) })
+	v.all(ctx, t, isMarked)
+	// The node can take pods in the next play only some time after it is healed. Until then, it must take none.
+	if _, err := v.RunKubectl(ctx, "cordon", node); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Node(node).Heal(); err != nil {
+		t.Fatal(err)
+	}
 	v.reach(ctx, t, a, isMarked)
 	v.holds(ctx, t, "the marked pods stay", func(ctx context.Context, p *cell) bool {
 		pod, err := v.old(ctx, p)
-		return err == nil && pod != nil && pod.DeletionTimestamp == nil
+		return err == nil && stageOf(pod) == isMarked && pod.DeletionTimestamp == nil
 	})
 	release()
-	v.all(ctx, t, "is gone", func(pod *corev1.Pod) bool { return pod == nil })
+	v.all(ctx, t, isGone)
 	if a.back == isGone {
 		v.holds(ctx, t, "no pod is created", func(ctx context.Context, p *cell) bool {
 			members, _, err := p.Members(ctx, namespace, p.job)
@@ -149,7 +167,7 @@ func (v *vacancy) play(ctx context.Context, t *testing.T, a absence) {
 			t.Errorf("%s: the new pod is on the sick node", p.job)
 		}
 	}
-	if err := v.Node(node).Heal(); err != nil {
+	if _, err := v.RunKubectl(ctx, "uncordon", node); err != nil {
 		t.Fatal(err)
 	}
 	if err := v.Well(ctx, node); err != nil {
@@ -160,17 +178,21 @@ func (v *vacancy) play(ctx context.Context, t *testing.T, a absence) {
 // reach kills the controllers, or brings them back, if that is to be at this stage.
 func (v *vacancy) reach(ctx context.Context, t *testing.T, a absence, now stage) {
 	t.Helper()
+	var move func(*operators.Operator, context.Context, *harness.Cluster) error
+	switch now {
+	case a.killed:
+		move = (*operators.Operator).Kill
+	case a.back:
+		move = (*operators.Operator).Revive
+	default:
+		return
+	}
+	all, ctx := errgroup.WithContext(ctx)
 	for _, o := range operators.All {
-		var err error
-		switch now {
-		case a.killed:
-			err = o.Kill(ctx, v.Cluster)
-		case a.back:
-			err = o.Revive(ctx, v.Cluster)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		all.Go(func() error { return move(o, ctx, v.Cluster) })
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -213,13 +235,14 @@ func (v *vacancy) old(ctx context.Context, p *cell) (*corev1.Pod, error) {
 	return pod, err
 }
 
-// all waits until something is true of the old pod of each job.
-func (v *vacancy) all(ctx context.Context, t *testing.T, what string, is func(*corev1.Pod) bool) {
+// all waits until the old pod of each job is at a stage.
+func (v *vacancy) all(ctx context.Context, t *testing.T, want stage) {
 	t.Helper()
 	for _, p := range v.jobs {
-		until(ctx, t, v.Cluster, "the old pod of "+p.job+" "+what, func(ctx context.Context) (bool, string) {
+		until(ctx, t, v.Cluster, fmt.Sprintf("the old pod of %s is %s", p.job, want), func(ctx context.Context) (bool, string) {
 			pod, err := v.old(ctx, p)
-			return err == nil && is(pod), fmt.Sprint(err)
+			is := stageOf(pod)
+			return err == nil && is == want, fmt.Sprintf("%s, %v", is, err)
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/internal/eventually"
 	"holdfast.dev/holdfast/test/devcluster"
@@ -242,7 +244,7 @@ func (o *Operator) Kill(ctx context.Context, c *harness.Cluster) error {
 	})
 }
 
-// Revive starts the operator again and waits until it serves. Each Deployment has one pod in the manifests.
+// Revive starts the operator again and waits until it serves and leads. Each Deployment has one pod in the manifests.
 func (o *Operator) Revive(ctx context.Context, c *harness.Cluster) error {
 	if out, err := c.RunKubectl(ctx, "scale", "deployment", "--all", "--replicas=1", "-n", o.Namespace); err != nil {
 		return fmt.Errorf("starting %s again: %w: %s", o.Name, err, out)
@@ -252,5 +254,30 @@ func (o *Operator) Revive(ctx context.Context, c *harness.Cluster) error {
 	if out, err := c.RunKubectl(ctx, "wait", one, "deployment", "--all", "-n", o.Namespace, limit); err != nil {
 		return fmt.Errorf("waiting for %s: %w: %s", o.Name, err, out)
 	}
-	return o.serves(ctx, c)
+	if err := o.serves(ctx, c); err != nil {
+		return err
+	}
+	return c.Until(ctx, o.Name+" leads", eventually.Timeout, func(ctx context.Context) (bool, string) {
+		return o.leads(ctx, c)
+	})
+}
+
+// leads reports whether pods that exist hold all leases. A pod that was killed did not release its lease, and until that has expired, its
+// successor serves webhooks and does nothing else.
+func (o *Operator) leads(ctx context.Context, c *harness.Cluster) (bool, string) {
+	pods, err := c.Kube().CoreV1().Pods(o.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return false, err.Error()
+	}
+	leases, err := c.Kube().CoordinationV1().Leases(o.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return false, err.Error()
+	}
+	for _, l := range leases.Items {
+		holder := ptr.Deref(l.Spec.HolderIdentity, "")
+		if !slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return strings.HasPrefix(holder, p.Name+"_") }) {
+			return false, fmt.Sprintf("%s holds lease %s", holder, l.Name)
+		}
+	}
+	return true, ""
 }
