@@ -197,11 +197,12 @@ func (b *bench) rows() []figure.Figure {
 }
 
 // goals returns the goals of these kinds. That of a lost node is no ratio, which would depend on --wait.
-func goals(of []kind) (all []figure.Goal) {
-	for _, k := range of {
-		for metric, bound := range map[string]float64{rankKilled + vsOwn: 0.2, nodeLost + toStep: 30} {
-			all = append(all, figure.Goal{Key: figure.Key{Case: k.name, System: systemHoldfast, Metric: metric}, Bound: bound})
+func goals(all []kind) (out []figure.Goal) {
+	for _, k := range all {
+		of := func(metric string) figure.Key {
+			return figure.Key{Case: k.name, System: systemHoldfast, Metric: metric}
 		}
+		out = append(out, figure.Goal{Key: of(rankKilled + vsOwn), Bound: 0.2}, figure.Goal{Key: of(nodeLost + toStep), Bound: 30})
 	}
-	return all
+	return out
 }
