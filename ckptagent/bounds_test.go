@@ -61,11 +61,11 @@ func TestEveryReportFits(t *testing.T) {
 			t.Errorf("%d ranks: %d bytes", c.ranks, size)
 		}
 		if r.ModulesKnown != len(r.Modules) || len(r.Modules) < c.least {
-			t.Errorf("%d ranks: %d modules are told, %d are known", c.ranks, len(r.Modules), r.ModulesKnown)
+			t.Errorf("%d ranks: %d modules are reported, %d are known", c.ranks, len(r.Modules), r.ModulesKnown)
 		}
 		for i, k := range r.Rank { // the last ended first
-			if told := k.Exit.Traceback != ""; told != (i >= c.ranks-mostTracebacks) || k.Exit.Code != 255 {
-				t.Errorf("%d ranks: exit of %d: code %d, traceback told: %t", c.ranks, i, k.Exit.Code, told)
+			if announced := k.Exit.Traceback != ""; announced != (i >= c.ranks-mostTracebacks) || k.Exit.Code != 255 {
+				t.Errorf("%d ranks: exit of %d: code %d, traceback reported: %t", c.ranks, i, k.Exit.Code, announced)
 			}
 		}
 	}

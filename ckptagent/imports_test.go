@@ -8,10 +8,10 @@ import (
 func TestImportsSettle(t *testing.T) {
 	at := func(s float64) time.Time { return time.Unix(1000, 0).Add(time.Duration(s * float64(time.Second))) }
 	for _, c := range []struct {
-		name           string
-		count, told    int
-		stepped        bool
-		changed, quiet float64 // the first time at which the list is stable
+		name             string
+		count, announced int
+		stepped          bool
+		changed, quiet   float64 // the first time at which the list is stable
 	}{
 		{"two seconds after the first step", 900, 0, true, 3, 5},
 		{"without a step: ten seconds of running", 900, 0, false, 1, 10},
@@ -25,7 +25,7 @@ func TestImportsSettle(t *testing.T) {
 		{"more, without a step", 946, 900, false, 30, 35},
 		{"more and more, after it was settled once", 946, 900, true, 50, 52},
 	} {
-		i := Imports{Count: c.count, Began: at(0), Changed: at(c.changed), Stepped: c.stepped, Published: c.told}
+		i := Imports{Count: c.count, Began: at(0), Changed: at(c.changed), Stepped: c.stepped, Published: c.announced}
 		first := -1.0
 		for s := c.changed; s < 120 && first < 0; s += 0.5 {
 			if i.Settled(at(s)) {

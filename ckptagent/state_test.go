@@ -66,7 +66,7 @@ func TestSavesAreThoseOfTheRun(t *testing.T) {
 		s, _ = Step(s, Saved{Generation: generation, Saves: protocol.Saves{Copied: uint32(generation)}}, now)
 	}
 	if c := s.Report().Rank[0].Saves; c == nil || *c != (protocol.Saves{Copied: 2}) {
-		t.Errorf("told are %+v", c)
+		t.Errorf("reported are %+v", c)
 	}
 	s, _ = Step(s, Resumed{SameContainer: true}, now)
 	s.Clean, s.Inventoried, s.Attached = true, true, true
@@ -76,7 +76,7 @@ func TestSavesAreThoseOfTheRun(t *testing.T) {
 		now,
 	)
 	if r := s.Report(); r.Generation != 3 || r.Rank[0].Saves != nil {
-		t.Errorf("of generation %d are told %+v", r.Generation, r.Rank[0].Saves)
+		t.Errorf("of generation %d are reported %+v", r.Generation, r.Rank[0].Saves)
 	}
 }
 
@@ -117,15 +117,15 @@ func TestGentle(t *testing.T) {
 		change func(*State)
 		want   time.Duration
 	}{
-		"nobody has set a time":                     {func(s *State) { s.TerminatingAt = time.Time{} }, all},
-		"ten seconds are gone":                      {func(*State) {}, all - 10*time.Second},
-		"all are gone":                              {func(s *State) { s.TerminatingAt = now.Add(-grace) }, 0},
-		"all are gone for a whole command":          {func(s *State) { s.TerminatingAt, s.Whole = now.Add(-grace), true }, 0},
-		"the gang halts":                            {func(s *State) { s.Want.Order = protocol.OrderHalt }, haltGentle},
-		"a whole command halts":                     {func(s *State) { s.Want.Order, s.Whole = protocol.OrderHalt, true }, all - 10*time.Second},
-		"nobody to copy for too long":               {func(s *State) { s.DisconnectedSince = now.Add(-copyTimeout) }, haltGentle},
-		"nobody to copy for a while":                {func(s *State) { s.DisconnectedSince = now.Add(time.Second - copyTimeout) }, all - 10*time.Second},
-		"nobody to copy what no storage would take": {func(s *State) { s.DisconnectedSince, s.Storage = now.Add(-copyTimeout), false }, all - 10*time.Second},
+		"no time is set":                   {func(s *State) { s.TerminatingAt = time.Time{} }, all},
+		"ten seconds are gone":             {func(*State) {}, all - 10*time.Second},
+		"all are gone":                     {func(s *State) { s.TerminatingAt = now.Add(-grace) }, 0},
+		"all are gone for a whole command": {func(s *State) { s.TerminatingAt, s.Whole = now.Add(-grace), true }, 0},
+		"the gang halts":                   {func(s *State) { s.Want.Order = protocol.OrderHalt }, haltGentle},
+		"a whole command halts":            {func(s *State) { s.Want.Order, s.Whole = protocol.OrderHalt, true }, all - 10*time.Second},
+		"no coordinator for too long":      {func(s *State) { s.DisconnectedSince = now.Add(-copyTimeout) }, haltGentle},
+		"no coordinator for a while":       {func(s *State) { s.DisconnectedSince = now.Add(time.Second - copyTimeout) }, all - 10*time.Second},
+		"no coordinator, and no storage":   {func(s *State) { s.DisconnectedSince, s.Storage = now.Add(-copyTimeout), false }, all - 10*time.Second},
 	} {
 		s := terminating
 		if c.change(&s); s.gentle(now) != c.want {

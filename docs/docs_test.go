@@ -134,7 +134,7 @@ func TestMetricsPage(t *testing.T) {
 	if len(registered) < 5 {
 		t.Fatalf("found %d metrics, so this test does not see them", len(registered))
 	}
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	ticked := regexp.MustCompile("`([^`]+)`")
 	for _, line := range strings.Split(page(t, "metrics.md"), "\n") {
 		cells := strings.Split(line, "|")
@@ -142,7 +142,7 @@ func TestMetricsPage(t *testing.T) {
 			continue
 		}
 		name := strings.Trim(cells[1], " `")
-		told[name] = true
+		reported[name] = true
 		m, ok := registered[name]
 		if !ok {
 			t.Errorf("docs/metrics.md lists %s, which no code registers", name)
@@ -157,7 +157,7 @@ func TestMetricsPage(t *testing.T) {
 		}
 	}
 	for name := range registered {
-		if !told[name] {
+		if !reported[name] {
 			t.Errorf("docs/metrics.md lacks %s: add a row", name)
 		}
 	}
@@ -219,10 +219,10 @@ func catalogue() string {
 	return b.String()
 }
 
-// told are types whose constants users read: reasons, the STATE of nodes, the PHASE of gangs.
-var told = []string{"Reason", "State", "GangPhase"}
+// reported are types whose constants users read: reasons, the STATE of nodes, the PHASE of gangs.
+var reported = []string{"Reason", "State", "GangPhase"}
 
-// vocabulary returns the values of all constants named Reason… or Cause…, or of a type in told, and every word in a string of the code.
+// vocabulary returns the values of all constants named Reason… or Cause…, or of a type in reported, and every word in a string of the code.
 func vocabulary(t *testing.T) (must []string, known map[string]bool) {
 	t.Helper()
 	known = map[string]bool{}
@@ -233,7 +233,7 @@ func vocabulary(t *testing.T) (must []string, known map[string]bool) {
 				known[text(n)] = true
 			case *ast.ValueSpec:
 				name := n.Names[0].Name
-				named := strings.HasPrefix(name, "Reason") || strings.HasPrefix(name, "Cause") || n.Type != nil && slices.Contains(told, fmt.Sprint(n.Type))
+				named := strings.HasPrefix(name, "Reason") || strings.HasPrefix(name, "Cause") || n.Type != nil && slices.Contains(reported, fmt.Sprint(n.Type))
 				if named && len(n.Values) == 1 && text(n.Values[0]) != "" {
 					must = append(must, text(n.Values[0]))
 				}
@@ -310,10 +310,10 @@ func TestAnnotationsPage(t *testing.T) {
 
 // TestTheBudgetOfRestarts: pages with the number of restarts have the code's number.
 func TestTheBudgetOfRestarts(t *testing.T) {
-	told := regexp.MustCompile(`(\w+)\s+restarts\s+(?:were |are )?without\s+progress`)
+	reported := regexp.MustCompile(`(\w+)\s+restarts\s+(?:were |are )?without\s+progress`)
 	want, seen := strconv.Itoa(protocol.RestartsWithoutProgress), 0
 	for _, name := range []string{"architecture.md", "runbooks.md"} {
-		for _, m := range told.FindAllStringSubmatch(page(t, name), -1) {
+		for _, m := range reported.FindAllStringSubmatch(page(t, name), -1) {
 			if number := m[1]; number == want {
 				seen++
 			} else if number != "many" {

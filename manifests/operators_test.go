@@ -192,7 +192,7 @@ func TestNetworkPolicies(t *testing.T) {
 	for port, may := range got {
 		sorted := strings.Fields(want[port])
 		slices.Sort(sorted)
-		if w, told := want[port]; !told || strings.Join(sorted, " ") != may {
+		if w, reported := want[port]; !reported || strings.Join(sorted, " ") != may {
 			t.Errorf("%s is open to %q, want %q", port, may, w)
 		}
 	}

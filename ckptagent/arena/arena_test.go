@@ -139,7 +139,7 @@ func TestSavesOfAClient(t *testing.T) {
 	c.page.Saves, c.page.Overlapped, c.page.Dropped, c.page.Skipped, c.page.Refused = 1, 2, 3, 4, 1<<40
 	c.save(1)
 	if p, _ := s.Poll(0, now); p.Saves != (protocol.Saves{Copied: 1, Overlapped: 2, Dropped: 3, Skipped: 4, Refused: math.MaxUint32}) {
-		t.Errorf("told are %+v", p.Saves)
+		t.Errorf("reported are %+v", p.Saves)
 	}
 }
 
@@ -182,7 +182,7 @@ func TestDurableRisesWithinAGeneration(t *testing.T) {
 	s.SetDurable(format.Point{Step: 4})
 	s.SetDurable(format.Point{Step: 5})
 	if got := clients[0].control().Seq; got != before {
-		t.Errorf("nothing rose and the record was written anew: %d, was %d", got, before)
+		t.Errorf("nothing rose and the record was written again: %d, was %d", got, before)
 	}
 	s.Close()
 	s = mustOpen(t, dir, stateBytes, "pod")

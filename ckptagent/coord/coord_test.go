@@ -164,7 +164,7 @@ func TestHearsThatItIsDismissed(t *testing.T) {
 		}
 	}
 	if !k.dismissed.Load() {
-		t.Error("the refusal of a pod that nobody waits for any more says nothing")
+		t.Error("the refusal of a pod whose request was cancelled says nothing")
 	}
 }
 
@@ -211,7 +211,7 @@ func TestTheNextAuthorityIsTrusted(t *testing.T) {
 	write(t, stranger.token, "stranger")
 	stranger.client.Update(protocol.Report{State: protocol.StateIdle})
 	if err := <-stranger.lost; !strings.Contains(err.Error(), "certificate") || c.Report("stranger") != nil {
-		t.Errorf("one that was told of nothing is served: %v", err)
+		t.Errorf("one that received nothing is served: %v", err)
 	}
 }
 

@@ -113,7 +113,7 @@ func TestFillLooksAtTheBranch(t *testing.T) {
 		"more of an older branch":             {bookOf(0, at(0, 80, 5), at(0, 60, 4)), false, nil},
 		"a lower step of a newer branch":      {bookOf(0, at(2, 55, 5), at(1, 55, 5)), false, []Point{{Branch: 1, Step: 55}}},
 		"the very step":                       {bookOf(0, at(1, 60, 5), at(0, 50, 5)), true, []Point{{Step: 50}, {Branch: 1, Step: 60}}},
-		"the very step, made anew since":      {bookOf(0, at(1, 60, 7)), false, nil},
+		"the very step, created again since":  {bookOf(0, at(1, 60, 7)), false, nil},
 		"the very step beside another branch": {bookOf(0, at(0, 60, 3), at(1, 60, 5)), true, []Point{{Branch: 1, Step: 60}}},
 	} {
 		point := Point{Branch: 1, Step: 60}
@@ -136,8 +136,8 @@ func TestFillLooksAtTheBranch(t *testing.T) {
 func TestDurableLooksAtTheBranch(t *testing.T) {
 	b := bookOf(0)
 	for _, c := range []struct {
-		at   Point
-		told bool
+		at       Point
+		reported bool
 	}{
 		{Point{Step: 80}, true},
 		{Point{Step: 70}, false},
@@ -145,8 +145,8 @@ func TestDurableLooksAtTheBranch(t *testing.T) {
 		{Point{Step: 90}, false},
 		{Point{Branch: 1, Step: 61}, true},
 	} {
-		if told := b.SetDurable(c.at) != nil; told != c.told {
-			t.Errorf("%+v is told: %v", c.at, told)
+		if reported := b.SetDurable(c.at) != nil; reported != c.reported {
+			t.Errorf("%+v is reported: %v", c.at, reported)
 		}
 	}
 	if b.Begin(9, 1, Point{Branch: 1, Step: 61}); b.Control.DurableStep != 0 || b.Control.DurableBranch != 0 {

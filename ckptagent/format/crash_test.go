@@ -67,8 +67,8 @@ type rule string
 
 const (
 	none           rule = ""
-	headersFirst   rule = "a slot's header says that it is written before anybody is told to write there"
-	commonIsKept   rule = "the slot of the newest common step is granted to nobody"
+	headersFirst   rule = "a slot's header says that it is written before the control record names it"
+	commonIsKept   rule = "the slot of the newest common step is not granted"
 	dataFirst      rule = "a client announces a copy once all of it is there"
 	checksumsCount rule = "what is sealed has the checksum of what is there"
 )

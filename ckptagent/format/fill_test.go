@@ -25,13 +25,13 @@ func TestBring(t *testing.T) {
 		slot uint32
 		left []int64
 	}{
-		"an empty arena":              {bookOf(0), 0, nil},
-		"a free slot":                 {bookOf(0, at(1, 5), Slot{}, at(2, 5)), 1, []int64{1, 2}},
-		"newer ones are given up":     {bookOf(0, at(9, 5), at(2, 5), at(8, 5)), 0, []int64{2}},
-		"the oldest":                  {bookOf(0, at(3, 5), at(1, 5), at(2, 5)), 1, []int64{2, 3}},
-		"never the common one":        {bookOf(1, at(3, 5), at(1, 5), at(2, 5)), 2, []int64{1, 3}},
-		"the same step, made anew":    {bookOf(0, at(1, 3), at(7, 6), at(2, 3)), 1, []int64{1, 2}},
-		"two newer, the lower number": {bookOf(0, at(1, 3), at(12, 5), at(11, 5)), 1, []int64{1}},
+		"an empty arena":               {bookOf(0), 0, nil},
+		"a free slot":                  {bookOf(0, at(1, 5), Slot{}, at(2, 5)), 1, []int64{1, 2}},
+		"newer ones are given up":      {bookOf(0, at(9, 5), at(2, 5), at(8, 5)), 0, []int64{2}},
+		"the oldest":                   {bookOf(0, at(3, 5), at(1, 5), at(2, 5)), 1, []int64{2, 3}},
+		"never the common one":         {bookOf(1, at(3, 5), at(1, 5), at(2, 5)), 2, []int64{1, 3}},
+		"the same step, created again": {bookOf(0, at(1, 3), at(7, 6), at(2, 3)), 1, []int64{1, 2}},
+		"two newer, the lower number":  {bookOf(0, at(1, 3), at(12, 5), at(11, 5)), 1, []int64{1}},
 	} {
 		h, ws, ok := c.book.BeginFill(Point{Step: 7}, 5, 100)
 		if !ok || h.Slot != c.slot || !slices.Equal(c.book.Sealed(), c.left) || len(ws) == 0 {

@@ -33,7 +33,7 @@ func TestEveryDamagedByteIsSeen(t *testing.T) {
 		damaged := slices.Clone(whole)
 		damaged[i] ^= 0x40
 		if _, err := DecodeSlot(damaged); err == nil {
-			t.Fatalf("byte %d changed and nobody saw it", i)
+			t.Fatalf("byte %d changed and was not detected", i)
 		}
 	}
 	future := Slot{State: SlotSealed}.Encode()
@@ -123,7 +123,7 @@ func TestStaleLevelsAreSafe(t *testing.T) {
 		books := make([]*Book, ranks)
 		steps := make([]int64, ranks)
 		type levels struct{ commonStep, reclaimBelow int64 }
-		told := []levels{{}}
+		reported := []levels{{}}
 		for i := range books {
 			books[i], _ = Create(Header{StateBytes: 100})
 			books[i].Begin(1, 0, Point{})
@@ -148,9 +148,9 @@ func TestStaleLevelsAreSafe(t *testing.T) {
 				t.Fatalf("seed %d: step %d was held by all and is gone; held: %v", seed, best, inventories)
 			}
 			best = commonStep
-			told = append(told, levels{commonStep, reclaimBelow})
+			reported = append(reported, levels{commonStep, reclaimBelow})
 			for range ranks {
-				old := told[max(0, len(told)-1-rng.IntN(8))]
+				old := reported[max(0, len(reported)-1-rng.IntN(8))]
 				books[rng.IntN(ranks)].Levels(old.commonStep, old.reclaimBelow)
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the golden arenas anew")
+var update = flag.Bool("update", false, "write the golden arenas again")
 
 const goldenStateBytes = 600
 

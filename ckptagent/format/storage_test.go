@@ -48,7 +48,7 @@ func TestRankFileAndManifest(t *testing.T) {
 		damaged := slices.Clone(whole)
 		damaged[i] ^= 0x40
 		if _, err := DecodeRankFile(damaged); err == nil {
-			t.Fatalf("byte %d changed and nobody saw it", i)
+			t.Fatalf("byte %d changed and was not detected", i)
 		}
 	}
 	m := Manifest{Step: 12, Generation: 4, Ranks: []ManifestRank{{9, 1}, {8, 2}}}

@@ -151,7 +151,7 @@ func TestWholeSteps(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := Look(ctx, dir, Options{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("that nobody waits for: %v", err)
+		t.Errorf("for a request that was cancelled: %v", err)
 	}
 }
 

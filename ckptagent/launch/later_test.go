@@ -54,6 +54,6 @@ func TestLater(t *testing.T) {
 		}
 	}
 	if _, err := (Spec{Ranks: RanksAuto, RanksFrom: RanksLater}).Resolve(8, 8); err == nil {
-		t.Error("ranks that nobody knows were counted")
+		t.Error("unknown ranks were counted")
 	}
 }

@@ -53,7 +53,7 @@ func prepared(t *testing.T) string {
 func TestNumbers(t *testing.T) {
 	path := prepared(t)
 	if p, err := Read(path); err != nil || p != (Page{}) {
-		t.Fatalf("nobody has entered: %+v, %v", p, err)
+		t.Fatalf("no client has entered: %+v, %v", p, err)
 	}
 	r := enter(t, path, 3, 77)
 	if p, _ := Read(path); p != (Page{Generation: 3, PID: 77, Hook: true}) {
@@ -77,7 +77,7 @@ func TestNumbers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p, err := Read(path); err != nil || p != (Page{}) {
-		t.Fatalf("prepared anew: %+v, %v", p, err)
+		t.Fatalf("prepared again: %+v, %v", p, err)
 	}
 	r.number(3, 99)
 	if p, _ := Read(path); p != (Page{}) {

@@ -168,17 +168,17 @@ func TestAgentsThatDoNotAnswer(t *testing.T) {
 // TestTheAgentIsToldThatNobodyWaits: when the caller ends, the input of the command in the agent's pod ends.
 func TestTheAgentIsToldThatNobodyWaits(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	p, told := pod("train-0", "u-1"), make(chan error, 1)
+	p, reported := pod("train-0", "u-1"), make(chan error, 1)
 	cfg := kubelet(t, func(_ []string, in io.Reader, _, _ io.Writer) int {
 		cancel()
 		_, err := in.Read(make([]byte, 1))
-		told <- err
+		reported <- err
 		return 1
 	})
 	if _, err := askAgent(ctx, cfg, p, &p.Spec.Containers[1], []string{"ckpt", "verify"}); !errors.Is(err, context.Canceled) {
 		t.Errorf("asked on: %v", err)
 	}
-	if err := <-told; err == nil {
+	if err := <-reported; err == nil {
 		t.Error("the input did not end")
 	}
 }

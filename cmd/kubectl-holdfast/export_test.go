@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// told returns a fake Python interpreter, which records its arguments and the path of the client that it would import, prints lines, and
-// exits with code.
-func told(t *testing.T, code string) (python, asked string) {
+// reported returns a fake Python interpreter. The fake records its arguments and the path of the client that it would import, prints
+// lines, and exits with code.
+func reported(t *testing.T, code string) (python, asked string) {
 	t.Helper()
 	dir := t.TempDir()
 	python, asked = filepath.Join(dir, "python"), filepath.Join(dir, "asked")
@@ -32,7 +32,7 @@ func TestCkptExport(t *testing.T) {
 	claim := t.TempDir()
 	dir := filepath.Join(claim, "train-u-1")
 	stored(t, dir, 10)
-	python, asked := told(t, "0")
+	python, asked := reported(t, "0")
 	for _, from := range []string{claim, dir} {
 		out, said, code := holdfast(t, "ckpt", "export", "/scratch/x", "--dir", from, "--to", "dcp", "--step", "10", "--trust", "--python", python)
 		b, err := os.ReadFile(asked)
@@ -46,8 +46,8 @@ func TestCkptExport(t *testing.T) {
 		t.Errorf("left are %v, %v", left, err)
 	}
 	stored(t, filepath.Join(claim, "other-u-2"), 10)
-	refused, _ := told(t, "1")
-	crashed, _ := told(t, "3")
+	refused, _ := reported(t, "1")
+	crashed, _ := reported(t, "3")
 	for name, c := range map[string]struct {
 		args []string
 		want string
@@ -104,7 +104,7 @@ func TestExportImportsNothingFromWherePeopleAre(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(claim, "ran")); err == nil {
 		t.Error("a file of the claim was run")
 	}
-	python, asked := told(t, "0")
+	python, asked := reported(t, "0")
 	if err := os.Symlink(python, "python"); err != nil {
 		t.Fatal(err)
 	}

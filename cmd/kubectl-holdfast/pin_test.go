@@ -123,7 +123,7 @@ func TestPin(t *testing.T) {
 		"of two generations":         {"20@1", pinning{step: 20}, obliging, "give --generation", true, "20@1"},
 		"beyond the limit":           {sixteen, pinning{step: 10}, obliging, v1alpha1.AnnotationPinnedCheckpoints + ": 16 steps are pinned, and that is the most: unpin one", true, sixteen},
 		"superseded meanwhile":       {"5@1", pinning{step: 10}, passed, "may be removed: those that can be pinned are step 30 of generation 2, step 20 of generation 2", true, "5@1"},
-		"nobody answers":             {"", pinning{step: 10, wait: 10 * time.Millisecond}, nil, "it is not promised yet", true, "10@1"},
+		"no answer":                  {"", pinning{step: 10, wait: 10 * time.Millisecond}, nil, "it is not promised yet", true, "10@1"},
 		"unpinned":                   {"5@1,10@1", pinning{step: 5, off: true}, obliging, "is not pinned any more", false, "10@1"},
 		"the last one unpinned":      {"5@1", pinning{step: 5, off: true}, obliging, "is not pinned any more", false, ""},
 		"unpinned, though it is not": {"5@1", pinning{step: 10, off: true}, obliging, "step 10 is not pinned; pinned are step 5", true, "5@1"},
@@ -161,8 +161,8 @@ func TestPinRightAfterUnpin(t *testing.T) {
 		hears func(run *v1alpha1.RunStatus)
 		says  string
 	}{
-		"the unpin is heard first": {func(run *v1alpha1.RunStatus) { run.PinWish, run.Pinned = 7, nil }, "may be removed"},
-		"both are heard at once":   {func(run *v1alpha1.RunStatus) { run.PinWish = 8 }, "step 5 of generation 1 is pinned"},
+		"the unpin is received first": {func(run *v1alpha1.RunStatus) { run.PinWish, run.Pinned = 7, nil }, "may be removed"},
+		"both are received at once":   {func(run *v1alpha1.RunStatus) { run.PinWish = 8 }, "step 5 of generation 1 is pinned"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			api := pins(t, "5@1", nil)

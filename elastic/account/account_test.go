@@ -35,15 +35,15 @@ func TestTheRecordStaysSmall(t *testing.T) {
 			}
 		}
 	}
-	told, all := 0, a.Record().Recoveries
+	reported, all := 0, a.Record().Recoveries
 	for i, rec := range all {
-		told += len(rec.Replaced)
+		reported += len(rec.Replaced)
 		if last := rec.Replaced[len(rec.Replaced)-1].Pod; last != fmt.Sprintf("%d-%d", 10+i, pods-1) || rec.ReplacedPods != pods {
 			t.Errorf("recovery %d counts %d pods, and tells of %s last, not of the one that is about to go", i, rec.ReplacedPods, last)
 		}
 	}
-	if len(all) != MaxRecoveries || told != MaxNewest+1+(MaxRecoveries-1)*(MaxReplaced+1) {
-		t.Errorf("%d recoveries tell of %d pods", len(all), told)
+	if len(all) != MaxRecoveries || reported != MaxNewest+1+(MaxRecoveries-1)*(MaxReplaced+1) {
+		t.Errorf("%d recoveries tell of %d pods", len(all), reported)
 	}
 	if left := a.MayReplace(); left != ReplacedAtOnce-MaxRecoveries {
 		t.Errorf("%d more may be replaced while %d are", left, MaxRecoveries)

@@ -29,7 +29,7 @@ func TestHold(t *testing.T) {
 			t.Errorf("a step takes %s: held at %d, want %d", step, b.Step(), want)
 		}
 		if b.Move(barrier.Pace{Step: step}, 10, timeout, start.Add(time.Hour)) {
-			t.Errorf("a step takes %s: the hold has moved to %d, and nobody was there", step, b.Step())
+			t.Errorf("a step takes %s: the hold has moved to %d, and no rank was there", step, b.Step())
 		}
 	}
 }
@@ -43,7 +43,7 @@ func TestHeld(t *testing.T) {
 		after  time.Duration // all ranks are at the barrier
 	}{
 		"all have passed it on": {true, time.Minute, barrier.RestConfirmed},
-		"nobody says so":        {false, time.Minute, time.Second},
+		"it is not reported":    {false, time.Minute, time.Second},
 		"there is no time":      {false, 300 * time.Millisecond, 300 * time.Millisecond},
 	} {
 		b := barrier.Barrier{}
@@ -104,14 +104,14 @@ func TestRest(t *testing.T) {
 		beat   time.Duration
 		rest   time.Duration
 	}{
-		"passed on in time":                     {10, false, pace.Interval, barrier.RestConfirmed},
-		"passed on in time, steps told seldom":  {10, false, slow, barrier.RestConfirmed},
-		"passed on when ranks were there":       {14, false, pace.Interval, 200 * time.Millisecond},
-		"passed on late, steps told seldom":     {14, false, slow, 2 * slow},
-		"passed on late, by one that knows not": {14, false, 0, time.Second},
-		"not by all":                            {0, false, pace.Interval, time.Second},
-		"not by all, steps told seldom":         {0, false, slow, 2 * slow},
-		"by all, but one is alone since":        {10, true, pace.Interval, time.Second},
+		"passed on in time":                        {10, false, pace.Interval, barrier.RestConfirmed},
+		"passed on in time, steps reported seldom": {10, false, slow, barrier.RestConfirmed},
+		"passed on when ranks were there":          {14, false, pace.Interval, 200 * time.Millisecond},
+		"passed on late, steps reported seldom":    {14, false, slow, 2 * slow},
+		"passed on late, by one that knows not":    {14, false, 0, time.Second},
+		"not by all":                               {0, false, pace.Interval, time.Second},
+		"not by all, steps reported seldom":        {0, false, slow, 2 * slow},
+		"by all, but one is alone since":           {10, true, pace.Interval, time.Second},
 	} {
 		b := barrier.Barrier{}
 		b.Note(at(10), true, start)
@@ -140,16 +140,16 @@ func TestMoveOnlyWhereItMust(t *testing.T) {
 		waited       time.Duration
 		moves        bool
 	}{
-		"all hold it":                         {barrier.Levels{Reported: hold + 1, LowestReported: hold, Newest: hold + 1, CommonStep: hold}, hold, 0, 0, false},
-		"each is just there, none the same":   {barrier.Levels{Reported: hold + 1, LowestReported: hold, Newest: hold + 1, CommonStep: hold - 1}, hold, 0, 0, true},
-		"one is not there yet":                {barrier.Levels{Reported: hold + 1, LowestReported: hold, Newest: hold + 1, CommonStep: hold - 1}, hold - 1, 0, 0, false},
-		"stuck":                               {barrier.Levels{Reported: hold, LowestReported: hold, Newest: hold, CommonStep: hold - 1}, hold - 1, 0, timeout + 1, true},
-		"not for long":                        {barrier.Levels{Reported: hold, LowestReported: hold, Newest: hold, CommonStep: hold - 1}, hold - 1, 0, timeout, false},
-		"not for two steps":                   {barrier.Levels{Reported: hold, LowestReported: hold, Newest: hold, CommonStep: hold - 1}, hold - 1, timeout, 2 * timeout, false},
-		"for more than two steps":             {barrier.Levels{Reported: hold, LowestReported: hold, Newest: hold, CommonStep: hold - 1}, hold - 1, timeout, 2*timeout + 1, true},
-		"all hold what they finished":         {barrier.Levels{Reported: hold, LowestReported: hold, Newest: hold, CommonStep: hold}, hold - 1, 0, time.Hour, false},
-		"one has not finished the step":       {barrier.Levels{Reported: hold, LowestReported: hold - 1, Newest: hold, CommonStep: hold - 1}, hold - 1, 0, time.Hour, false},
-		"nobody holds the step or one beyond": {barrier.Levels{Reported: hold, LowestReported: hold, Newest: hold - 1, CommonStep: hold - 1}, hold - 1, 0, time.Hour, false},
+		"all hold it":                          {barrier.Levels{Reported: hold + 1, LowestReported: hold, Newest: hold + 1, CommonStep: hold}, hold, 0, 0, false},
+		"each is just there, none the same":    {barrier.Levels{Reported: hold + 1, LowestReported: hold, Newest: hold + 1, CommonStep: hold - 1}, hold, 0, 0, true},
+		"one is not there yet":                 {barrier.Levels{Reported: hold + 1, LowestReported: hold, Newest: hold + 1, CommonStep: hold - 1}, hold - 1, 0, 0, false},
+		"stuck":                                {barrier.Levels{Reported: hold, LowestReported: hold, Newest: hold, CommonStep: hold - 1}, hold - 1, 0, timeout + 1, true},
+		"not for long":                         {barrier.Levels{Reported: hold, LowestReported: hold, Newest: hold, CommonStep: hold - 1}, hold - 1, 0, timeout, false},
+		"not for two steps":                    {barrier.Levels{Reported: hold, LowestReported: hold, Newest: hold, CommonStep: hold - 1}, hold - 1, timeout, 2 * timeout, false},
+		"for more than two steps":              {barrier.Levels{Reported: hold, LowestReported: hold, Newest: hold, CommonStep: hold - 1}, hold - 1, timeout, 2*timeout + 1, true},
+		"all hold what they finished":          {barrier.Levels{Reported: hold, LowestReported: hold, Newest: hold, CommonStep: hold}, hold - 1, 0, time.Hour, false},
+		"one has not finished the step":        {barrier.Levels{Reported: hold, LowestReported: hold - 1, Newest: hold, CommonStep: hold - 1}, hold - 1, 0, time.Hour, false},
+		"no rank holds the step or one beyond": {barrier.Levels{Reported: hold, LowestReported: hold, Newest: hold - 1, CommonStep: hold - 1}, hold - 1, 0, time.Hour, false},
 	} {
 		b := barrier.Barrier{}
 		b.Note(at(10), true, start)

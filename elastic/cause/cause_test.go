@@ -109,7 +109,7 @@ func TestSuspect(t *testing.T) {
 		"an uncorrectable ECC error":                       {[]Exit{exit(1, 1, 0, 5, cuda("RuntimeError: CUDA error: uncorrectable ECC error encountered")), exit(0, 1, 0, 1, remote)}, 1, SuspectMemory},
 		"the same by its name":                             {[]Exit{exit(1, 1, 0, 5, cuda("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered\nSearch for `cudaErrorECCUncorrectable' in"))}, 1, SuspectMemory},
 		"a link":                                           {[]Exit{exit(1, 1, 0, 5, cuda("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution"))}, 1, SuspectMemory},
-		"a peer is gone, and nobody says why":              {[]Exit{exit(1, 1, 0, 5, remote)}, 1, SuspectRemote},
+		"a peer is gone for an unknown reason":             {[]Exit{exit(1, 1, 0, 5, remote)}, 1, SuspectRemote},
 		"a peer is gone, and says why":                     {[]Exit{exit(1, 1, 0, 1, remote), exit(0, 1, 0, 5, own)}, 0, ""},
 		"a system error":                                   {[]Exit{exit(1, 1, 0, 5, system)}, 1, SuspectSystem},
 		"the watchdog, with its words":                     {[]Exit{exit(2, 134, 6, 5, watchdog)}, 2, SuspectWatchdog},

@@ -14,7 +14,7 @@ type savesTold struct {
 	ms       *Members
 	now      time.Time
 	sequence uint64
-	told     protocol.Saves
+	reported protocol.Saves
 }
 
 func newSavesTold() *savesTold {
@@ -38,10 +38,10 @@ func (w *savesTold) say(after time.Duration, pod string, generation int64, saves
 		return
 	}
 	_, more := w.ms.Take(0, p, &r, 1, w.now)
-	w.told.Copied += more.Copied
-	w.told.Overlapped += more.Overlapped
-	w.told.Dropped += more.Dropped
-	w.told.Skipped, w.told.Refused = w.told.Skipped+more.Skipped, w.told.Refused+more.Refused
+	w.reported.Copied += more.Copied
+	w.reported.Overlapped += more.Overlapped
+	w.reported.Dropped += more.Dropped
+	w.reported.Skipped, w.reported.Refused = w.reported.Skipped+more.Skipped, w.reported.Refused+more.Refused
 }
 
 // TestSavesAreCountedOnce: each process counts its saves from 0, and a report may lack the counts. Saves before the first report to this
@@ -70,15 +70,15 @@ func TestSavesAreCountedOnce(t *testing.T) {
 		"in the next generation":                     {[]report{say("a", 1, of(100, 0, 0, 0, 0)), say("a", 2, of(100, 0, 0, 0, 0)), say("a", 2, of(101, 0, 0, 0, 0))}, *of(101, 0, 0, 0, 0)},
 		"of another process":                         {[]report{say("a", 0), say("a", 1, of(5, 0, 2, 0, 0)), say("a", 1, of(0, 0, 0, 0, 0)), say("a", 1, of(6, 0, 0, 0, 0))}, *of(11, 0, 2, 0, 0)},
 		"of another that is further on in one count": {[]report{say("a", 0), say("a", 1, of(5, 0, 2, 0, 0)), say("a", 1, of(6, 0, 0, 0, 0))}, *of(11, 0, 2, 0, 0)},
-		"an agent that began anew":                   {[]report{say("a", 0), say("a", 1, of(5, 0, 0, 0, 0)), say("a", 1, nil), say("a", 1, of(7, 0, 0, 0, 0))}, *of(7, 0, 0, 0, 0)},
+		"an agent that restarted":                    {[]report{say("a", 0), say("a", 1, of(5, 0, 0, 0, 0)), say("a", 1, nil), say("a", 1, of(7, 0, 0, 0, 0))}, *of(7, 0, 0, 0, 0)},
 		"another pod":                                {[]report{say("a", 0), say("a", 1, of(5, 0, 0, 0, 0)), say("b", 1, of(100, 0, 0, 0, 0)), say("b", 1, of(101, 0, 0, 0, 0))}, *of(6, 0, 0, 0, 0)},
 	} {
 		w := newSavesTold()
 		for _, r := range tt.reports {
 			w.say(time.Second, r.pod, r.generation, r.saves...)
 		}
-		if w.told != tt.want {
-			t.Errorf("%s: counted are %+v, want %+v", name, w.told, tt.want)
+		if w.reported != tt.want {
+			t.Errorf("%s: counted are %+v, want %+v", name, w.reported, tt.want)
 		}
 	}
 }
@@ -106,8 +106,8 @@ func TestNoReportMakesManySaves(t *testing.T) {
 			w.say(time.Second/reports, "a", generation, saves)
 		}
 		const allowed = (seconds + 60) * savesPerSecond
-		if got := []uint32{w.told.Copied, w.told.Overlapped, w.told.Dropped, w.told.Skipped, w.told.Refused}; slices.Max(got) > allowed ||
-			slices.Min(got) == 0 {
+		r := w.reported
+		if got := []uint32{r.Copied, r.Overlapped, r.Dropped, r.Skipped, r.Refused}; slices.Max(got) > allowed || slices.Min(got) == 0 {
 			t.Errorf("%s: counted are %d, want %d at most", name, got, allowed)
 		}
 	}

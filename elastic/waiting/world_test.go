@@ -82,7 +82,7 @@ func newWorld(seed uint64) *world {
 	return w
 }
 
-// fail decides who stops and where: up to three ranks; or nobody, and an operation never ends, or a rank calls two groups in another order.
+// fail decides who stops and where: up to three ranks; or none, and an operation never ends, or a rank calls two groups in another order.
 func (w *world) fail(async bool, tp int) {
 	culprits := w.IntN(4)
 	if async {
@@ -184,8 +184,8 @@ func (w *world) look(r int) protocol.Look {
 	return l
 }
 
-// TestWorlds: of gangs that stand still, exactly the ranks that wait for nobody and do not move are culprits, whatever looks are missing;
-// no other rank is ever named, and a moving one excuses all.
+// TestWorlds: in gangs that stand still, exactly the ranks that wait for no other rank and do not move are culprits, whatever looks are
+// missing. No other rank is ever named, and if one rank moves, none is.
 func TestWorlds(t *testing.T) {
 	for seed := range seeds.All(t, uint64(9_100)) {
 		w := newWorld(seed)

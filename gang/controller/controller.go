@@ -80,8 +80,8 @@ type Controller struct {
 	metrics *metrics
 
 	mu sync.Mutex
-	// written is when the status of a Gang was last written; told is the last event on its job. Both are guarded by mu. If written is lost,
-	// one more write is made. told prevents a second event while the cache is outdated.
+	// written is when the status of a Gang was last written; notified is the last event on its job. Both are guarded by mu. If written is
+	// lost, one more write is made. notified prevents a second event while the cache is outdated.
 	written  map[types.UID]time.Time
 	notified map[types.NamespacedName]string
 	// had is the job that was seen with its Gang, by name. If that Gang is deleted, it is created again, however full the namespace is.

@@ -179,8 +179,8 @@ func (e notified) Eventf(regarding, _ runtime.Object, kind, reason, _, note stri
 // onJob is the type of a job's object in events.
 const onJob = "*v1.PartialObjectMetadata"
 
-// told returns and removes the events on the job. The Gang must have the same events.
-func (w *world) told() []string {
+// reported returns and removes the events on the job. The Gang must have the same events.
+func (w *world) reported() []string {
 	w.t.Helper()
 	all := w.events[onJob]
 	if onGang := w.events["*v1alpha1.Gang"]; !slices.Equal(all, onGang) {
@@ -313,13 +313,13 @@ func TestAStoryFromWaitingToTheEnd(t *testing.T) {
 	if got := w.condition(v1alpha1.ConditionPlaced); got != "False InsufficientNodes" {
 		t.Errorf("placed is %s", got)
 	}
-	if told := w.told(); len(told) != 1 || !strings.Contains(told[0], "Warning InsufficientNodes 1 of 2 pods fit") {
-		t.Errorf("told %q", told)
+	if reported := w.reported(); len(reported) != 1 || !strings.Contains(reported[0], "Warning InsufficientNodes 1 of 2 pods fit") {
+		t.Errorf("reported %q", reported)
 	}
 	w.restart()
 	w.reconcile()
-	if told := w.told(); len(told) != 0 || w.writes != 1 {
-		t.Errorf("after a restart with nothing new: told %q, %d writes", told, w.writes)
+	if reported := w.reported(); len(reported) != 0 || w.writes != 1 {
+		t.Errorf("after a restart with nothing new: events %q, %d writes", reported, w.writes)
 	}
 	for slot := range 2 {
 		p := pod(slot, "")
@@ -332,8 +332,8 @@ func TestAStoryFromWaitingToTheEnd(t *testing.T) {
 		}
 	}
 	w.reconcile()
-	if told := w.told(); len(told) != 1 || !strings.HasPrefix(told[0], "Normal Placed") {
-		t.Errorf("told %q", told)
+	if reported := w.reported(); len(reported) != 1 || !strings.HasPrefix(reported[0], "Normal Placed") {
+		t.Errorf("reported %q", reported)
 	}
 	if g := w.gang(); g.Status.Phase != v1alpha1.PhaseStarting || g.Status.Nodes != "2/2" || g.Status.Placement == nil ||
 		g.Status.Placement.Reason != "InsufficientNodes" {
@@ -619,7 +619,7 @@ func TestAFullNamespaceGetsNoGang(t *testing.T) {
 		t.Errorf("the Gang was made: %v", err)
 	}
 	if all := w.events[onJob]; len(all) != 1 || !strings.Contains(all[0], "Warning TooManyGangs") || !strings.Contains(all[0], "has 1 Gangs, the limit is 1") {
-		t.Errorf("told %q", all)
+		t.Errorf("reported %q", all)
 	}
 	if err := w.client.Delete(t.Context(), other); err != nil {
 		t.Fatal(err)
@@ -642,7 +642,7 @@ func TestADeletedGangIsMadeAnewInAFullNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	if w.reconcile(); w.gang().Name != key.Name {
-		t.Error("the Gang was not made anew")
+		t.Error("the Gang was not created again")
 	}
 	other := &jobs.Job{}
 	other.Namespace, other.Name, other.UID = key.Namespace, key.Name, "job-2" // a newer Job of the same name had none

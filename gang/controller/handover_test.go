@@ -96,7 +96,7 @@ func TestAGangIsHandedToVolcano(t *testing.T) {
 	if got := w.condition("Placed") + ", " + w.condition("Running"); got != "False VolcanoUnschedulable, False VolcanoUnschedulable" {
 		t.Error(got)
 	}
-	if events := w.told(); len(events) != 2 || !strings.HasPrefix(events[1], "Warning VolcanoUnschedulable Volcano does not place PodGroup llama of queue default: no room") {
+	if events := w.reported(); len(events) != 2 || !strings.HasPrefix(events[1], "Warning VolcanoUnschedulable Volcano does not place PodGroup llama of queue default: no room") {
 		t.Errorf("%q", events)
 	}
 	w.onNode("llama-0", "llama-1")

@@ -91,7 +91,7 @@ func TestAGangOfEachKind(t *testing.T) {
 			if ref := metav1.GetControllerOf(g); ref == nil || ref.APIVersion != version || ref.Kind != kindName || ref.UID != "uid-1" {
 				t.Errorf("owner is %v", ref)
 			}
-			if said := w.told(); g.Status.Nodes != "4/4" || len(said) != 1 || !strings.HasPrefix(said[0], "Normal Placed") {
+			if said := w.reported(); g.Status.Nodes != "4/4" || len(said) != 1 || !strings.HasPrefix(said[0], "Normal Placed") {
 				t.Errorf("nodes %s, said %q", g.Status.Nodes, said)
 			}
 			failed := kind.Fail(of(kind, "uid-1"), kinds.Failure{Reason: "NoProgress", Message: "rank 3 failed first", Now: true})

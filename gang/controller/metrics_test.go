@@ -42,7 +42,7 @@ holdfast_gangs{namespace="team"} 1
 		"progress": map[string]any{"optimizerSteps": 7, "resumeUnknown": 1}}})
 	w.reconcile()
 	if n, err := testutil.GatherAndCount(registry, "holdfast_gang_goodput_ratio", "holdfast_gang_step"); n != 0 || err != nil {
-		t.Errorf("%d figures that nobody knows, %v", n, err)
+		t.Errorf("%d unknown figures, %v", n, err)
 	}
 	if c := w.condition(v1alpha1.ConditionGoodputKnown); !strings.Contains(c, v1alpha1.ReasonResumePointUnknown) ||
 		w.gang().Status.GoodputPercent != nil ||

@@ -59,14 +59,14 @@ func TestObserve(t *testing.T) {
 	count := func(events []string, reason string) int {
 		return len(slices.DeleteFunc(events, func(e string) bool { return !strings.Contains(e, reason) }))
 	}
-	told := w.told()
-	if count(slices.Clone(told), v1alpha1.ReasonWouldRestart) != 1 || count(slices.Clone(told), v1alpha1.ReasonWouldReplace) != 1 {
-		t.Errorf("told %q", told)
+	reported := w.reported()
+	if count(slices.Clone(reported), v1alpha1.ReasonWouldRestart) != 1 || count(slices.Clone(reported), v1alpha1.ReasonWouldReplace) != 1 {
+		t.Errorf("reported %q", reported)
 	}
 	w.restart() // the Gang holds what was in earlier events
 	w.reconcile()
-	if told := w.told(); count(told, "Would") != 0 {
-		t.Errorf("told again: %q", told)
+	if reported := w.reported(); count(reported, "Would") != 0 {
+		t.Errorf("reported again: %q", reported)
 	}
 	crashing.Status.ContainerStatuses[0].State.Running = &corev1.ContainerStateRunning{StartedAt: at(100)}
 	if err := w.client.Status().Update(t.Context(), crashing); err != nil {
@@ -74,8 +74,9 @@ func TestObserve(t *testing.T) {
 	}
 	w.now = w.now.Add(time.Minute)
 	w.reconcile()
-	if told := w.told(); len(told) != 1 || !strings.Contains(told[0], "exit code 137 (OOMKilled)") || !strings.Contains(told[0], "ran again after 1m0s") || !strings.Contains(told[0], "an estimated 59s saved") {
-		t.Errorf("told %q", told)
+	all := w.reported()
+	if len(all) != 1 || !strings.Contains(all[0], "exit code 137 (OOMKilled)") || !strings.Contains(all[0], "ran again after 1m0s") || !strings.Contains(all[0], "an estimated 59s saved") {
+		t.Errorf("reported %q", all)
 	}
 	if g := w.gang(); g.Status.Phase != v1alpha1.PhaseRunning || len(g.Status.Notes) != 3 {
 		t.Errorf("phase %s, notes %q", g.Status.Phase, g.Status.Notes)

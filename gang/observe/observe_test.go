@@ -70,12 +70,12 @@ func TestNews(t *testing.T) {
 	if n := News(first, []string{"a note"}); len(n) != 1 {
 		t.Fatalf("%d news", len(n))
 	}
-	heard := []string{first[0].Text()}
-	if n := News(Of([]Failure{f}, Figures{Restarts: []time.Duration{time.Second}}), heard); len(n) != 0 {
-		t.Errorf("what was measured on another job is told as news: %v", n)
+	received := []string{first[0].Text()}
+	if n := News(Of([]Failure{f}, Figures{Restarts: []time.Duration{time.Second}}), received); len(n) != 0 {
+		t.Errorf("what was measured on another job is reported as news: %v", n)
 	}
 	f.Back = moment(t, "9s")
-	if n := News(Of([]Failure{f}, Figures{}), heard); len(n) != 1 {
+	if n := News(Of([]Failure{f}, Figures{}), received); len(n) != 1 {
 		t.Errorf("%d news of a pod that is back", len(n))
 	}
 }

@@ -53,8 +53,8 @@ func TestFigures(t *testing.T) {
 		"it works since a minute": {v1alpha1.RunStatus{Progress: v1alpha1.Progress{Step: 12, LostMs: 10_000,
 			Standstill: &v1alpha1.Standstill{Verdict: "Busy", Since: metav1.NewMicroTime(now.Add(-time.Minute))}}}, 12, 90},
 		"the optimizer tells it":            {v1alpha1.RunStatus{Progress: v1alpha1.Progress{OptimizerSteps: 48, ResumedAt: n(100)}}, 148, 100},
-		"nobody knows where it began":       {v1alpha1.RunStatus{Progress: v1alpha1.Progress{OptimizerSteps: 48}}, 0, 100},
-		"nobody knows where it went on":     {v1alpha1.RunStatus{Progress: v1alpha1.Progress{OptimizerSteps: 48, ResumeUnknown: 1}}, 0, -1},
+		"unknown where it began":            {v1alpha1.RunStatus{Progress: v1alpha1.Progress{OptimizerSteps: 48}}, 0, 100},
+		"unknown where it continued":        {v1alpha1.RunStatus{Progress: v1alpha1.Progress{OptimizerSteps: 48, ResumeUnknown: 1}}, 0, -1},
 		"it was known once, and is again":   {v1alpha1.RunStatus{Progress: v1alpha1.Progress{OptimizerSteps: 48, ResumedAt: n(100), ResumeUnknown: 1}}, 148, -1},
 		"before the first step of this one": {v1alpha1.RunStatus{Recoveries: []v1alpha1.Recovery{{ReachedStep: n(90)}, {ReachedStep: n(120)}}}, 120, 100},
 	} {

@@ -50,7 +50,7 @@ func TestPeoplesKeysAreParsedInOnePlace(t *testing.T) {
 	}
 	for at := range alsoRead {
 		if !used[at] {
-			t.Errorf("%s: nobody reads it there any more: take it off the list", at)
+			t.Errorf("%s: it is not read there any more: remove it from the list", at)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func FuzzSettings(f *testing.F) {
 				t.Fatalf("%v names no key or says nothing", e)
 			}
 			if _, there := values[key]; !there {
-				t.Fatalf("%v is about a key that nobody wrote", e)
+				t.Fatalf("%v is about a key that was not written", e)
 			}
 			if len(e.Error()) > len(text)*4+6000 {
 				t.Fatalf("a refusal of %d bytes for %d", len(e.Error()), len(text))

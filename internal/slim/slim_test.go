@@ -64,12 +64,12 @@ func TestJobsAreKeptSmall(t *testing.T) {
 		annotations map[string]string
 		admitted    bool
 	}{
-		"plain":                 {nil, false},
-		"admitted":              {map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "3", v1alpha1.AnnotationStateSize: "1Gi", v1alpha1.AnnotationImageCommand: long}, true},
-		"a long container":      {map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "3", v1alpha1.AnnotationContainer: long}, false},
-		"a long number":         {map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "3", v1alpha1.AnnotationRanks: long + "1"}, false},
-		"a long size":           {map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: long + "3"}, false},
-		"keys that nobody knew": {map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "3", v1alpha1.Prefix + "x": long}, false},
+		"plain":            {nil, false},
+		"admitted":         {map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "3", v1alpha1.AnnotationStateSize: "1Gi", v1alpha1.AnnotationImageCommand: long}, true},
+		"a long container": {map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "3", v1alpha1.AnnotationContainer: long}, false},
+		"a long number":    {map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "3", v1alpha1.AnnotationRanks: long + "1"}, false},
+		"a long size":      {map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: long + "3"}, false},
+		"unknown keys":     {map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "3", v1alpha1.Prefix + "x": long}, false},
 	} {
 		job := large(c.annotations)
 		want, admitted := settings.AdmittedJob(job)

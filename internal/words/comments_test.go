@@ -196,8 +196,8 @@ func namedInLowerCase(comment string) (found []string) {
 // TestLookLikeNames has examples of what counts as a name in a comment.
 func TestLookLikeNames(t *testing.T) {
 	for comment, want := range map[string]string{
-		"Place answers. Nobody asks for a Refusal, or for\nLeave of planTimeout.\n\tCode here": "Refusal Leave planTimeout",
-		"Sentence: One more; Two. (Three) of GPUs":                                             "GPUs",
+		"Place answers. No caller asks for a Refusal, or for\nLeave of planTimeout.\n\tCode here": "Refusal Leave planTimeout",
+		"Sentence: One more; Two. (Three) of GPUs":                                                "GPUs",
 	} {
 		if got := strings.Join(lookLikeNames(comment), " "); got != want {
 			t.Errorf("%q: %q, want %q", comment, got, want)

@@ -48,8 +48,8 @@ type gang struct {
 	kills int
 	how   map[string]int
 	// log lines up to the last position read, by generation
-	told   map[uint64]*told
-	readTo int64
+	reported map[uint64]*reported
+	readTo   int64
 	// perPod is the number of ranks of each pod, ranks the number of all ranks.
 	perPod, ranks int
 }
@@ -68,14 +68,14 @@ func newGangOf(t *testing.T, pods, perPod, stateBytes int, storage string, comma
 	}
 	t.Logf("seed %d", s)
 	g := &gang{
-		t:      t,
-		c:      coordtest.Start(t),
-		log:    filepath.Join(t.TempDir(), "log"),
-		rng:    rand.New(rand.NewPCG(s, 1)),
-		how:    map[string]int{},
-		told:   map[uint64]*told{},
-		perPod: perPod,
-		ranks:  pods * perPod,
+		t:        t,
+		c:        coordtest.Start(t),
+		log:      filepath.Join(t.TempDir(), "log"),
+		rng:      rand.New(rand.NewPCG(s, 1)),
+		how:      map[string]int{},
+		reported: map[uint64]*reported{},
+		perPod:   perPod,
+		ranks:    pods * perPod,
 	}
 	command = append([]string{command[0], "-m", "torch.distributed.run", fmt.Sprintf("--nproc-per-node=%d", perPod)}, command[1:]...)
 	env := map[string]string{"HOLDFAST_RANKS": fmt.Sprint(perPod), "HOLDFAST_STATE_BYTES": fmt.Sprint(stateBytes), "HOLDFAST_STANDBYS": "off",
@@ -222,7 +222,7 @@ func (g *gang) kill(pids []int, between bool) {
 // checkRestart reads the log: where the new generation started, and which steps the old generation had finished.
 func (g *gang) checkRestart(old, generation, best uint64) uint64 {
 	g.t.Helper()
-	var was, is told
+	var was, is reported
 	eventually.Holds(g.t, fmt.Sprintf("all ranks of generation %d restored", generation), func() (bool, any) {
 		was, is = g.read(old), g.read(generation)
 		return len(is.starts) == g.ranks, is.starts
@@ -248,8 +248,8 @@ func (g *gang) checkRestart(old, generation, best uint64) uint64 {
 	return start
 }
 
-// told has what the trainers of one generation wrote to the log.
-type told struct {
+// reported has what the trainers of one generation wrote to the log.
+type reported struct {
 	starts   []uint64
 	finished uint64          // newest step that any rank finished
 	saved    uint64          // newest step whose save returned true on all ranks
@@ -258,7 +258,7 @@ type told struct {
 }
 
 // read reads the log from the last position on, because the log gets long, and returns the content for one generation.
-func (g *gang) read(generation uint64) told {
+func (g *gang) read(generation uint64) reported {
 	g.t.Helper()
 	if f, err := os.Open(g.log); err == nil {
 		defer f.Close()
@@ -274,10 +274,10 @@ func (g *gang) read(generation uint64) told {
 			g.hear(strings.Fields(line))
 		}
 	}
-	if out := g.told[generation]; out != nil {
+	if out := g.reported[generation]; out != nil {
 		return *out
 	}
-	return told{}
+	return reported{}
 }
 
 // hear parses one line of the log: generation, rank, event, step.
@@ -291,10 +291,10 @@ func (g *gang) hear(words []string) {
 	if err1 != nil || err2 != nil {
 		return // a kill may cut a line at a page boundary of the file; the next rank continues there
 	}
-	out := g.told[generation]
+	out := g.reported[generation]
 	if out == nil {
-		out = &told{saves: map[uint64]int{}, skipped: map[uint64]bool{}}
-		g.told[generation] = out
+		out = &reported{saves: map[uint64]int{}, skipped: map[uint64]bool{}}
+		g.reported[generation] = out
 	}
 	switch words[2] {
 	case "torn":

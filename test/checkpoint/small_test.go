@@ -176,7 +176,7 @@ func TestFirstProcessStartsAtOnce(t *testing.T) {
 		t.Skipf("SKIPPED: how late the first process starts: %v", err)
 	}
 	command := []string{date, "+%s%N"}
-	told := func(out string) time.Time {
+	reported := func(out string) time.Time {
 		t.Helper()
 		for _, word := range slices.Backward(strings.Fields(out)) { // the agent may have written a line, too
 			if ns, err := strconv.ParseInt(word, 10, 64); err == nil && ns > 1e18 {
@@ -202,14 +202,14 @@ func TestFirstProcessStartsAtOnce(t *testing.T) {
 		had, begin := len(p.Out.String()), time.Now()
 		p.start()
 		ended()
-		with := told(p.Out.String()[had:]).Sub(begin)
+		with := reported(p.Out.String()[had:]).Sub(begin)
 
 		begin = time.Now()
 		out, err := exec.Command(date, command[1:]...).Output()
 		if err != nil {
 			t.Fatal(err)
 		}
-		bare := told(string(out)).Sub(begin)
+		bare := reported(string(out)).Sub(begin)
 		least = min(least, with-bare)
 		t.Logf("the first process starts %s later than bare (%s and %s)", (with - bare).Round(100*time.Microsecond), with, bare)
 	}

@@ -33,8 +33,8 @@ func signalCommand(t *testing.T, folder string) []string {
 func signalled(t *testing.T, folder string, sig syscall.Signal, said func() string) {
 	t.Helper()
 	eventually.Holds(t, "both ranks are ready", func() (bool, any) {
-		told := rankSignals(folder)
-		return told[0] != "" && told[1] != "", told
+		reported := rankSignals(folder)
+		return reported[0] != "" && reported[1] != "", reported
 	})
 	launcher := 0
 	if _, err := fmt.Sscanf(said(), "launcher %d", &launcher); err != nil {
@@ -46,12 +46,12 @@ func signalled(t *testing.T, folder string, sig syscall.Signal, said func() stri
 }
 
 // rankSignals is what each rank has written.
-func rankSignals(folder string) (told [2]string) {
-	for rank := range told {
+func rankSignals(folder string) (reported [2]string) {
+	for rank := range reported {
 		raw, _ := os.ReadFile(filepath.Join(folder, fmt.Sprintf("signals-%d", rank)))
-		told[rank] = strings.Join(strings.Fields(string(raw)), " ")
+		reported[rank] = strings.Join(strings.Fields(string(raw)), " ")
 	}
-	return told
+	return reported
 }
 
 // signalFacts are the launcher's exit code and the ranks' records.
@@ -61,8 +61,8 @@ func signalFacts(t *testing.T, folder string, sig syscall.Signal, said string) f
 	if !found {
 		t.Fatalf("the launcher did not return: %q", said)
 	}
-	told, name := rankSignals(folder), unix.SignalName(sig)
-	return facts{name + ".code": strings.TrimSpace(after), name + ".rank-0": told[0], name + ".rank-1": told[1]}
+	reported, name := rankSignals(folder), unix.SignalName(sig)
+	return facts{name + ".code": strings.TrimSpace(after), name + ".rank-0": reported[0], name + ".rank-1": reported[1]}
 }
 
 func signalUnderTorchrun(t *testing.T, sig syscall.Signal) facts {

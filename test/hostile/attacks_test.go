@@ -432,10 +432,10 @@ func loud(ctx context.Context, m *tenant) (string, error) {
 		return "", err
 	}
 	gang := &unstructured.Unstructured{Object: map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": "Gang"}}
-	const told = `bad\x1b[2J`
+	const reported = `bad\x1b[2J`
 	if err := m.Until(ctx, "the Gang has the reason of the failure", eventually.Timeout, func(ctx context.Context) (bool, string) {
 		err := m.Client().Get(ctx, client.ObjectKeyFromObject(j), gang)
-		return err == nil && strings.Contains(strings.Join(textsOf(gang.Object), "\n"), told), fmt.Sprint(err, gang.Object["status"])
+		return err == nil && strings.Contains(strings.Join(textsOf(gang.Object), "\n"), reported), fmt.Sprint(err, gang.Object["status"])
 	}); err != nil {
 		return "", err
 	}
@@ -449,7 +449,7 @@ func loud(ctx context.Context, m *tenant) (string, error) {
 		for _, e := range events.Items {
 			all = append(all, e.Message)
 		}
-		return strings.Contains(strings.Join(all, "\n"), told), fmt.Sprint(all)
+		return strings.Contains(strings.Join(all, "\n"), reported), fmt.Sprint(all)
 	}); err != nil {
 		return "", err
 	}
@@ -457,7 +457,7 @@ func loud(ctx context.Context, m *tenant) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if !strings.Contains(explained, told) {
+	if !strings.Contains(explained, reported) {
 		return "", fmt.Errorf("kubectl holdfast does not print it: %s", explained)
 	}
 	for _, text := range append(append(all, explained), textsOf(gang.Object)...) {
@@ -465,7 +465,7 @@ func loud(ctx context.Context, m *tenant) (string, error) {
 			return "", fmt.Errorf("people are shown %q", text)
 		}
 	}
-	return fmt.Sprintf("it is shown as %s, also in %d events", told, len(all)), nil
+	return fmt.Sprintf("it is shown as %s, also in %d events", reported, len(all)), nil
 }
 
 // textsOf returns all texts in an object.

@@ -142,7 +142,7 @@ func newLeaders(ctx context.Context, m *tenant) (string, error) {
 		if err := m.api.Delete(ctx, p, client.GracePeriodSeconds(0)); err != nil {
 			return "", err
 		}
-		if err := m.Until(ctx, "the pod is made anew", eventually.Timeout, func(ctx context.Context) (bool, string) {
+		if err := m.Until(ctx, "the pod is created again", eventually.Timeout, func(ctx context.Context) (bool, string) {
 			err := m.api.Create(ctx, p)
 			return err == nil, fmt.Sprint(err)
 		}); err != nil {

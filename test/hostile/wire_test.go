@@ -284,7 +284,7 @@ func tokens(ctx context.Context, m *tenant) (string, error) {
 	}
 	defer l.Close()
 	const throttled = "sends too many new tokens: try again"
-	began, told := time.Now(), atomic.Int64{}
+	began, reported := time.Now(), atomic.Int64{}
 	each(n, func(i int) {
 		claims := fmt.Sprintf(`{"aud":[%q],"exp":%d,"jti":"%d","kubernetes.io":{"namespace":%q,"pod":{"name":%q,"uid":%q}}}`,
 			v1alpha1.TokenAudience, time.Now().Add(time.Hour).Unix(), i, mallory, m.pod.Name, m.pod.UID)
@@ -293,7 +293,7 @@ func tokens(ctx context.Context, m *tenant) (string, error) {
 			parts[i] = base64.RawURLEncoding.EncodeToString([]byte(parts[i]))
 		}
 		if err := l.attachFor(ctx, time.Minute, strings.Join(parts, "."), nil); err != nil && strings.Contains(err.Error(), throttled) {
-			told.Add(1)
+			reported.Add(1)
 		}
 	})
 	took := time.Since(began)
@@ -305,10 +305,10 @@ func tokens(ctx context.Context, m *tenant) (string, error) {
 	if asked, most := after-before, 64+10*int(took.Seconds()+1)+20; asked < 1 || asked > most {
 		return "", fmt.Errorf("the API server was asked about %d of %d tokens, %d at most", asked, n, most)
 	}
-	if told.Load() < n/2 {
-		return "", fmt.Errorf("%d of %d were answered: %s", told.Load(), n, throttled)
+	if reported.Load() < n/2 {
+		return "", fmt.Errorf("%d of %d were answered: %s", reported.Load(), n, throttled)
 	}
-	return fmt.Sprintf("the API server was asked about %d of %d tokens in %.1f s; %d were answered: %s", after-before, n, took.Seconds(), told.Load(), throttled), nil
+	return fmt.Sprintf("the API server was asked about %d of %d tokens in %.1f s; %d were answered: %s", after-before, n, took.Seconds(), reported.Load(), throttled), nil
 }
 
 var reviewed = regexp.MustCompile(`(?m)^apiserver_request_total\{.*resource="tokenreviews".*verb="POST".*\} (\d+)$`)

@@ -93,7 +93,7 @@ func examples() []example {
 	}
 }
 
-// testExamples: what nobody has annotated ends as its own controller has it end, and carries nothing of Holdfast's.
+// testExamples: an object without annotation ends as its own controller ends it, and has no keys of Holdfast.
 func testExamples(ctx context.Context, t *testing.T, w *world) {
 	w.needs(ctx, t, operators.All...)
 	c := w.Cluster

@@ -250,11 +250,11 @@ func (w *world) errors(t *testing.T, n *devcluster.Node) {
 	if err := n.LogKernel("<3>NVRM: Xid (PCI:0000:11:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."); err != nil {
 		t.Fatal(err)
 	}
-	_, told := w.until(t, n.Name, "evicted for the cause in the kernel log", evicts("GPUOffTheBus"))
-	if !slices.ContainsFunc(told.Evidence, func(e v1alpha1.NodeEvidence) bool {
+	_, reported := w.until(t, n.Name, "evicted for the cause in the kernel log", evicts("GPUOffTheBus"))
+	if !slices.ContainsFunc(reported.Evidence, func(e v1alpha1.NodeEvidence) bool {
 		return e.Source == string(nodehealth.Kmsg) && e.Device == n.GPU(1) && e.Cause == "GPUOffTheBus"
 	}) {
-		t.Errorf("the kernel log is not named as the source of %s: %+v", n.GPU(1), told.Evidence)
+		t.Errorf("the kernel log is not named as the source of %s: %+v", n.GPU(1), reported.Evidence)
 	}
 	if err := n.Heal(); err != nil {
 		t.Fatal(err)
@@ -293,11 +293,11 @@ func (w *world) losses(t *testing.T, n *devcluster.Node) {
 		t.Fatal(err)
 	}
 	w.measured(t, n, `holdfast_node_verdict{action="Evict",cause="GPUNeedsReset"} 1`) // the daemon has the verdict, but cannot report it
-	w.stays(t, n.Name, "while it cannot be heard", 12*time.Second, well)              // longer than one request of the daemon may take
+	w.stays(t, n.Name, "while it cannot report", 12*time.Second, well)                // longer than one request of the daemon may take
 	if err := n.Mend(w.ctx); err != nil {
 		t.Fatal(err)
 	}
-	w.until(t, n.Name, "evicted once it is heard", evicts("GPUNeedsReset"))
+	w.until(t, n.Name, "evicted once it reports", evicts("GPUNeedsReset"))
 	w.repairs(t, n)
 }
 

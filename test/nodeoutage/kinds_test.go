@@ -63,7 +63,7 @@ func objectsOfGangsAlone(w *world, c *devcluster.Cluster) {
 			return own.Status().Patch(w.ctx, o, client.RawPatch(types.MergePatchType, []byte(patch)), client.DryRunAll)
 		}
 		try.inForce(policy, func() error { return status("plain", `{"status":{"x":"y"}}`) })
-		try.expect("status of nobody's", status("plain", `{"status":{"x":"y"}}`), "opted in at their creation")
+		try.expect("status of an object without annotation", status("plain", `{"status":{"x":"y"}}`), "opted in at their creation")
 		try.expect("another field of the status", status("given-up", `{"status":{"x":"y"}}`), "nothing of the status")
 		spec := own.Patch(w.ctx, made["given-up"].DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"x":"y"}}`)), client.DryRunAll)
 		try.expect("the spec", spec, "cannot patch resource")

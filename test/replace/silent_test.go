@@ -30,7 +30,7 @@ func testAgentSilent(ctx context.Context, t *testing.T, w *world, nodes []string
 		waits := w.record(ctx, t, job).Progress.Waits
 		return strings.HasPrefix(waits, v1alpha1.CauseAgentUnreachable) && strings.Contains(waits, quiet.Pod), waits
 	})
-	w.told(ctx, t, job, v1alpha1.CauseAgentUnreachable, quiet.Pod)
+	w.reported(ctx, t, job, v1alpha1.CauseAgentUnreachable, quiet.Pod)
 	given := time.Duration(0)
 	w.until(ctx, t, "it is given up", func(ctx context.Context) (bool, string) {
 		r := w.record(ctx, t, job)

@@ -30,8 +30,8 @@ func (w *world) explain(ctx context.Context, t *testing.T, job string) string {
 	return text
 }
 
-// told waits until explain prints all the words.
-func (w *world) told(ctx context.Context, t *testing.T, job string, words ...string) {
+// reported waits until explain prints all the words.
+func (w *world) reported(ctx context.Context, t *testing.T, job string, words ...string) {
 	t.Helper()
 	w.until(ctx, t, fmt.Sprintf("explain says %q", words), func(ctx context.Context) (bool, string) {
 		text := w.explain(ctx, t, job)
@@ -110,7 +110,7 @@ func testBudget(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.sicken(ctx, t, kept.Node)
 	after := w.runs(ctx, t, job, before.Generation+1)
 	w.replacedOnce(ctx, t, job, before, after, 1)
-	w.told(ctx, t, job, fmt.Sprintf("pod %s on node %s was replaced but its eviction is refused", kept.Pod, kept.Node), "keep-all")
+	w.reported(ctx, t, job, fmt.Sprintf("pod %s on node %s was replaced but its eviction is refused", kept.Pod, kept.Node), "keep-all")
 	w.until(ctx, t, "an event on the Job says so", func(ctx context.Context) (bool, string) {
 		events := &corev1.EventList{}
 		err := w.Client().List(ctx, events, client.InNamespace(namespace))
@@ -192,7 +192,7 @@ func testSilent(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		o.Dead {
 		t.Errorf("decided was %+v, %v", o, err)
 	}
-	w.told(ctx, t, job, v1alpha1.CauseNodeUnreachable+": "+string(v1alpha1.DecisionExclude))
+	w.reported(ctx, t, job, v1alpha1.CauseNodeUnreachable+": "+string(v1alpha1.DecisionExclude))
 	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "plain"}, Spec: corev1.PodSpec{
 		Affinity: oneOf(
 			[]string{node},

@@ -103,7 +103,7 @@ func testStorage(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	s = w.runs(ctx, t, job, s.Generation+1)
 	w.replacedOnce(ctx, t, job, before, s, 1)
 	w.left(ctx, t, job, 2)
-	w.drained(ctx, t, job, "somebody deleted it")
+	w.drained(ctx, t, job, "a user deleted it")
 
 	before = s
 	node := s.Assignments[0].Node

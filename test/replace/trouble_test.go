@@ -52,7 +52,7 @@ func testCut(ctx context.Context, t *testing.T, w *world, nodes []string) {
 	w.lost(ctx, t, job, node.Name, stored)
 	w.left(ctx, t, job, 2) // the pod's object is deleted, although its node could not confirm its end
 	if alive, err := harness.Runs(id(gone)); err != nil || !alive {
-		t.Errorf("the container was to go on where nobody reaches it: %v, %v", alive, err)
+		t.Errorf("the container was to go on where no client reaches it: %v, %v", alive, err)
 	}
 	if err := node.Mend(ctx); err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func (w *world) leader(ctx context.Context, t *testing.T, lease string) (node, p
 	w.until(ctx, t, "a pod holds lease "+lease, func(ctx context.Context) (bool, string) {
 		p, err := w.Leader(ctx, lease)
 		if err != nil || p == nil {
-			return false, fmt.Sprintf("nobody does, %v", err)
+			return false, fmt.Sprintf("none does, %v", err)
 		}
 		node, pod = p.Spec.NodeName, p.Name
 		return true, ""

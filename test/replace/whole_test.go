@@ -42,7 +42,7 @@ func testWhole(ctx context.Context, t *testing.T, w *world, nodes []string) {
 		case now.Restarts != was.Restarts+1 || now.Replacements != was.Replacements:
 			t.Errorf("%d restarts and %d replacements became %d and %d", was.Restarts, was.Replacements, now.Restarts, now.Replacements)
 		case i == 0:
-			w.told(ctx, t, job, v1alpha1.CauseContainerRestarted, before.Assignments[1].Pod)
+			w.reported(ctx, t, job, v1alpha1.CauseContainerRestarted, before.Assignments[1].Pod)
 		}
 		w.standbys(ctx, t, job, 2)
 		w.trains(ctx, t, job, 10) // progress, so that no failure counts twice

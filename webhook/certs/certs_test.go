@@ -125,7 +125,7 @@ func trusts(t *testing.T, bundle []byte, secret map[string][]byte, at time.Time)
 func TestAuthorityIsRenewedUnderThoseWhoTrustIt(t *testing.T) {
 	secret := made(t, nil, RenewAll, now)
 	first := now.Add(authorityLife - 120*day)
-	heard, told := secret[dataAuthority], first
+	received, reported := secret[dataAuthority], first
 	var changes []string
 	for at := first; at.Before(now.Add(authorityLife + 100*day)); at = at.Add(10 * day) {
 		for range 5 {
@@ -141,11 +141,11 @@ func TestAuthorityIsRenewedUnderThoseWhoTrustIt(t *testing.T) {
 		if Decide(secret, names, at) != Keep {
 			t.Fatalf("day %d: it is renewed for ever", at.Sub(now)/day)
 		}
-		if !trusts(t, heard, secret, at) {
-			t.Fatalf("day %d: who last heard on day %d does not trust the server", at.Sub(now)/day, told.Sub(now)/day)
+		if !trusts(t, received, secret, at) {
+			t.Fatalf("day %d: a client that received the authority on day %d does not trust the server", at.Sub(now)/day, reported.Sub(now)/day)
 		}
-		if at.Sub(told) >= announced-day {
-			heard, told = secret[dataAuthority], at
+		if at.Sub(reported) >= announced-day {
+			received, reported = secret[dataAuthority], at
 		}
 	}
 	if got := fmt.Sprint(changes); got != "[announce 3570 promote 3600]" {
@@ -258,7 +258,7 @@ func TestKeeperServesFromAnEmptySecret(t *testing.T) {
 	}
 	rotate(t, c, k)
 	if err := dial(t, k, listener.Addr().String(), names[0]); err != nil {
-		t.Errorf("after the certificates were made anew: %v", err)
+		t.Errorf("after the certificates were created again: %v", err)
 	}
 }
 
@@ -339,7 +339,7 @@ func TestReadyWithoutAConfiguration(t *testing.T) {
 	k := keeperOn(t, apiServer(emptySecret()).Build())
 	settle(t, k)
 	if err := k.Ready(nil); err != nil {
-		t.Errorf("where nobody calls the webhook the rest must go on: %v", err)
+		t.Errorf("where the API server does not call the webhook the rest must go on: %v", err)
 	}
 }
 

@@ -59,7 +59,7 @@ func (f *filler) value(v reflect.Value) {
 	case reflect.Bool:
 		v.SetBool(true)
 	default:
-		f.t.Fatalf("nobody knows how to fill a %s", v.Type())
+		f.t.Fatalf("there is no rule how to fill a %s", v.Type())
 	}
 }
 
@@ -101,7 +101,7 @@ func (f *filler) scalar(d protoreflect.FieldDescriptor) protoreflect.Value {
 	case protoreflect.BoolKind:
 		return protoreflect.ValueOfBool(true)
 	}
-	f.t.Fatalf("nobody knows how to fill %s, a %s", d.FullName(), d.Kind())
+	f.t.Fatalf("there is no rule how to fill %s, a %s", d.FullName(), d.Kind())
 	return protoreflect.Value{}
 }
 

@@ -47,7 +47,7 @@ var tables = map[string][][]column{
 		{"restore", "holdfast", "phase_restore_s", false}, {"first step", "holdfast", "phase_first_step_s", false},
 	}},
 	"node-loss at the size of a cluster": {{
-		{"nodes", "holdfast", "nodes_per_s", true}, {"`limit`", "limit", "nodes_per_s", true}, {"told to go", "holdfast", "pods_per_s", true}, {"`limit`", "limit", "pods_per_s", true},
+		{"nodes", "holdfast", "nodes_per_s", true}, {"`limit`", "limit", "nodes_per_s", true}, {"asked to end", "holdfast", "pods_per_s", true}, {"`limit`", "limit", "pods_per_s", true},
 		{"of the limit", "holdfast", "vs_limit", true}, {"new pods run", "holdfast", "whole_per_s", true}, {"`limit`", "limit", "whole_per_s", true}, {"of the limit", "holdfast", "whole_vs_limit", true},
 	}},
 	"kinds": {columnsOfFault("rank_killed"), columnsOfFault("node_lost")},
@@ -66,7 +66,7 @@ var tables = map[string][][]column{
 		{"`torch.load` alone", "torch.save", "load", true}, {"and put in place", "torch.save", "restore", true}, {"× `torch.load`", "holdfast", "restore_vs_torch.load", false},
 	}},
 	"plan": {{
-		{"warm", "holdfast", "warm", false}, {"`scan`", "scan", "warm", false}, {"× `scan`", "holdfast", "warm_vs_scan", false}, {"cold", "holdfast", "cold, tree and counts built anew", false},
+		{"warm", "holdfast", "warm", false}, {"`scan`", "scan", "warm", false}, {"× `scan`", "holdfast", "warm_vs_scan", false}, {"cold", "holdfast", "cold, tree and counts built again", false},
 		{"memory", "holdfast", "memory of one answer", false}, {"allocations", "holdfast", "allocations of one answer", false},
 	}},
 }
@@ -131,7 +131,7 @@ func tableOf(r Run, kases []string, columns []column) string {
 		for i, c := range columns {
 			f, ok := r.Find(Key{Case: kase, System: c.system, Metric: c.metric})
 			text := quote(f, ok, c.span)
-			if _, told := r.Find(Key{Case: kase, System: c.system, Metric: "can"}); told && !ok {
+			if _, reported := r.Find(Key{Case: kase, System: c.system, Metric: "can"}); reported && !ok {
 				text = "cannot"
 			}
 			used[i], any = used[i] || text != "", any || ok

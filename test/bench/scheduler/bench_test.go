@@ -249,11 +249,11 @@ func TestEventsBelongToTheFinishLine(t *testing.T) {
 	w.event(event("b", "FailedScheduling"))
 	w.event(event("x", scheduledReason))
 	if len(w.left) != 0 || len(w.untold) != 1 || !w.untold["b"] {
-		t.Errorf("not bound %v, not told %v", w.left, w.untold)
+		t.Errorf("not bound %v, not reported %v", w.left, w.untold)
 	}
 	w.event(event("b", scheduledReason))
 	if last, missing, err := w.allTold(t.Context()); missing != 0 || err != nil || last != w.lastTold || last.Before(w.lastBound) {
-		t.Errorf("told by %v, %d missing, %v", last, missing, err)
+		t.Errorf("reported by %v, %d missing, %v", last, missing, err)
 	}
 	w.untold["c"], w.lastBound, w.lastTold = true, w.lastBound.Add(-2*toldQuiet), w.lastTold.Add(-2*toldQuiet)
 	if _, missing, err := w.allTold(t.Context()); missing != 1 || err != nil {

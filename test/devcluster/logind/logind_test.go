@@ -43,7 +43,7 @@ func TestLogind(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s := <-signals; s.Name != manager+".PrepareForShutdown" || len(s.Body) != 1 || s.Body[0] != begins {
-			t.Errorf("heard %+v", s)
+			t.Errorf("received %+v", s)
 		}
 	}
 	if err := syscall.Close(int(lock)); err != nil {
