@@ -10,8 +10,8 @@
 //
 // These rules hold for a pod that must be replaced:
 //
-//   - The pod is released after all pods have halted and the Gang's status holds its replacement. A pod in which no
-//     rank runs is released at once.
+//   - The pod is released after all pods have halted and the Gang's status holds its replacement. A pod whose slot
+//     another pod holds is released without a halt; so is any pod before the first generation.
 //   - The state of the pod is copied to storage before the release, if possible.
 //   - Reports and copies of a fenced pod do not count.
 //   - If the termination is withdrawn before the replacement is committed, the pod stays.

@@ -2,6 +2,7 @@
 // and Assess returns the present verdict. Catalogue has one row per cause: the action, the remedy, and the condition
 // under which the cause is over. Every cause has such a condition.
 //
-// If the driver of a GPU can report a recovery action, an Xid whose row has Confirm only excludes the node until the
-// driver reports one. The package uses no Kubernetes, no clock and no I/O.
+// Some rows of the Catalogue have Confirm. If the driver of the GPU can report a recovery action, an Xid of such a row
+// at first only excludes the node. The node is evicted after the driver has reported a recovery action. The package
+// uses no Kubernetes, no clock and no I/O.
 package nodehealth

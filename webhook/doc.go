@@ -5,8 +5,8 @@
 //   - Each annotation has an effect, or the job is refused with the path of the annotation and a remedy.
 //   - A second admission of the same object changes nothing.
 //   - A dry run has no side effect.
-//   - The user's mounts and QoS class stay unchanged. So does each exit code of the user's command, except that 137
-//     becomes 1.
+//   - The user's mounts and QoS class stay unchanged. Each exit code of the user's command stays unchanged, except that
+//     137 becomes 1.
 //
 // The admission of an object (mutate, checkUpdate) and MutatePod are pure: they take an object and facts, and return an
 // object, warnings and refusals. The handlers decode the request, gather the facts and encode the response. Package

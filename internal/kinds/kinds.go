@@ -1,7 +1,7 @@
 // Package kinds contains what Holdfast knows about each kind of training job. For an object of the kind it determines the pods, whether the
-// job has ended, and the patch that makes the job fail. For a pod it determines the patch that lets the kind's controller replace the pod
-// without its restart policy. The methods of a Kind take objects and pods, and return values and patches. An object that Holdfast cannot
-// support is refused with the path of the field and a remedy.
+// job has ended, and the patch that makes the job fail. For a pod it determines the patch after which the kind's controller replaces the
+// pod, counts no failure and does not apply the job's restart policy. The methods of a Kind take objects and pods, and return values and
+// patches. An object that Holdfast cannot support is refused with the path of the field and a remedy.
 package kinds
 
 import (
