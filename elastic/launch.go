@@ -34,6 +34,6 @@ func (s *State) becomeLaunch(number int) {
 	s.drain.Drop()
 	s.quiet.BeginLaunch(s.now)
 	s.run = run{forming: &forming{containers: s.members.Containers()}}
-	s.Record.Phase, s.Record.Verdict = Forming, nil
+	s.Record.Phase, s.Record.Verdict, s.Record.Progress.Standstill = Forming, nil, Standstill{}
 	s.saveAndTell()
 }
