@@ -27,7 +27,7 @@ const (
 	// AnnotationMaxRestarts is the number of restarts after which a failure ends the job; default: the launcher's --max-restarts, else no
 	// limit while there is progress between restarts.
 	AnnotationMaxRestarts = Prefix + "max-restarts"
-	// AnnotationHang is HangAct (default), HangReport or HangOff.
+	// AnnotationHang is HangReport (default), HangAct or HangOff.
 	AnnotationHang = Prefix + "hang"
 	// AnnotationHangTimeout is the longest time without a step after which ranks are ended whatever they do, a duration such as "30m".
 	// Absent: ranks that compute, or of which too little is known, are not ended. Needs HangAct.

@@ -350,7 +350,7 @@ func gangSpec(job *jobs.Job) v1alpha1.GangSpec {
 		JobRef:             job.Ref(),
 		Members:            job.Admitted.Members,
 		StateBytes:         s.StateBytes,
-		Hang:               cmp.Or(s.Hang, v1alpha1.HangAct),
+		Hang:               cmp.Or(s.Hang, v1alpha1.HangReport),
 		HangTimeoutSeconds: int32(s.HangTimeout / time.Second),
 	}
 	if s.StorageClaim != "" {
