@@ -276,8 +276,10 @@ func TestWebhookIsAskedAboutLeavingPods(t *testing.T) {
 // only for members.
 func TestWebhookIsAskedAboutEndedPods(t *testing.T) {
 	gang := map[string]string{"holdfast.dev/gang": "g"}
+	var containers []corev1.ContainerStatus
+	var conditions []corev1.PodCondition
 	ask := func(labels map[string]string, was, now corev1.PodPhase, reason string) bool {
-		before := &corev1.Pod{ObjectMeta: meta(labels, nil), Status: corev1.PodStatus{Phase: was}}
+		before := &corev1.Pod{ObjectMeta: meta(labels, nil), Status: corev1.PodStatus{Phase: was, ContainerStatuses: containers, Conditions: conditions}}
 		after := before.DeepCopy()
 		after.Status.Phase, after.Status.Reason = now, reason
 		return asked(t, "pod-ends.holdfast.dev", podKind, after, before)
@@ -287,10 +289,15 @@ func TestWebhookIsAskedAboutEndedPods(t *testing.T) {
 		"TaintToleration", "AdmissionError", "VolumeAttachmentLimitExceeded", "Evicted", "Terminated", "NodeShutdown", "Preempting",
 		"DeadlineExceeded", "SysctlForbidden", "AppArmor", "PodOSNotSupported", "NodeLost", "Error",
 	} {
-		if got := ask(gang, corev1.PodPending, corev1.PodFailed, reason); got != membership.NodeEnds(reason) {
+		if got := ask(gang, corev1.PodPending, corev1.PodFailed, reason); got != membership.NodeEnds(corev1.PodStatus{Reason: reason}) {
 			t.Errorf("reason %q: asked %v", reason, got)
 		}
 	}
+	containers = []corev1.ContainerStatus{{Name: "trainer"}}
+	if ask(gang, corev1.PodRunning, corev1.PodFailed, "Evicted") {
+		t.Error("a pod over a limit of its own: asked")
+	}
+	conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet}}
 	for name, got := range map[string]bool{
 		"it ran":           !ask(gang, corev1.PodRunning, corev1.PodFailed, "Evicted"),
 		"it had none":      !ask(gang, "", corev1.PodFailed, "Evicted"),

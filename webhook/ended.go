@@ -35,8 +35,10 @@ func releaseEnded(ctx context.Context, release func(context.Context, *corev1.Pod
 		return err
 	}
 	_, member := membership.GangOf(before)
-	if !member || membership.Ended(before) || pod.Status.Phase != corev1.PodFailed || !membership.NodeEnds(pod.Status.Reason) {
+	if !member || membership.Ended(before) || pod.Status.Phase != corev1.PodFailed || !membership.NodeEnds(pod.Status) {
 		return nil
 	}
-	return release(ctx, pod)
+	// A report can change the status alone. Admission sees the rest as its sender wrote it, so the stored pod counts.
+	before.Status = pod.Status
+	return release(ctx, before)
 }

@@ -21,9 +21,12 @@ func TestMembersThatTheirNodesEndAreReleased(t *testing.T) {
 		change   func(request *admissionv1.AdmissionRequest, before, now *corev1.Pod)
 		released bool
 	}{
-		"not admitted":     {nil, true},
-		"it ran":           {func(_ *admissionv1.AdmissionRequest, before, _ *corev1.Pod) { before.Status.Phase = corev1.PodRunning }, true},
-		"evicted":          {func(_ *admissionv1.AdmissionRequest, _, now *corev1.Pod) { now.Status.Reason = "Evicted" }, true},
+		"not admitted": {nil, true},
+		"it ran":       {func(_ *admissionv1.AdmissionRequest, before, _ *corev1.Pod) { before.Status.Phase = corev1.PodRunning }, true},
+		"evicted":      {func(_ *admissionv1.AdmissionRequest, _, now *corev1.Pod) { now.Status.Reason = "Evicted" }, true},
+		"over its own limit": {func(_ *admissionv1.AdmissionRequest, _, now *corev1.Pod) {
+			now.Status.Reason, now.Status.ContainerStatuses = "Evicted", []corev1.ContainerStatus{{Name: "c"}}
+		}, false},
 		"failed by itself": {func(_ *admissionv1.AdmissionRequest, _, now *corev1.Pod) { now.Status.Reason = "" }, false},
 		"no node would":    {func(_ *admissionv1.AdmissionRequest, _, now *corev1.Pod) { now.Status.Reason = "SysctlForbidden" }, false},
 		"it runs":          {func(_ *admissionv1.AdmissionRequest, _, now *corev1.Pod) { now.Status.Phase = corev1.PodRunning }, false},
@@ -38,6 +41,7 @@ func TestMembersThatTheirNodesEndAreReleased(t *testing.T) {
 		before.Status.Phase = corev1.PodPending
 		now := before.DeepCopy()
 		now.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu", Message: "Pod was rejected"}
+		now.Annotations, now.Spec.NodeName = map[string]string{v1alpha1.AnnotationEndedByNode: "forged"}, "forged"
 		request := admissionv1.AdmissionRequest{Operation: admissionv1.Update, SubResource: "status"}
 		if c.change != nil {
 			c.change(&request, before, now)
@@ -45,6 +49,9 @@ func TestMembersThatTheirNodesEndAreReleased(t *testing.T) {
 		request.OldObject, request.Object = raw(t, before), raw(t, now)
 		var got []string
 		a := Ended(func(_ context.Context, p *corev1.Pod) error {
+			if p.Annotations != nil || p.Spec.NodeName != "" {
+				t.Errorf("%s: released is what the report claims, not the stored pod", name)
+			}
 			got = append(got, p.Status.Reason)
 			return errors.New("which is only logged")
 		}).Handle(t.Context(), admission.Request{AdmissionRequest: request})

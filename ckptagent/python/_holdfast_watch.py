@@ -12,6 +12,7 @@ What fails here is left out; the script is told nothing.
 
 import os
 import sys
+import time
 
 # Descriptors from this number on are not reused by a script that closes and opens its own.
 _HIGH = 900
@@ -127,13 +128,23 @@ def record():
 def serve(path):
     """Starts torch's worker server (torch >= 2.5). It logs a line when it starts and others when it is destroyed, so it logs
     only errors meanwhile, and is never destroyed."""
+    threads = max(8, os.cpu_count() or 0) + 2
+    turn = _turn(os.path.dirname(path))
+    try:
+        if turn is not None and _room(threads) and _startable(2 * threads):
+            _start_server(path, threads)
+    finally:
+        if turn is not None:
+            os.close(turn)
+
+
+def _start_server(path, threads):
     import ctypes
 
     import torch
     from torch._C._distributed_c10d import _WorkerServer
 
-    if not _room(max(8, os.cpu_count() or 0) + 2):
-        return
+    before_threads = _threads()
     level = ctypes.c_int.in_dll(ctypes.CDLL(torch._C.__file__), "FLAGS_caffe2_log_level")
     before = level.value
     level.value = max(before, _ERRORS)
@@ -143,6 +154,57 @@ def serve(path):
         level.value = before
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
     os.chmod(path, 0o600)
+    for _ in range(100):  # the server's thread starts the others
+        if _threads() >= before_threads + threads - 2:
+            return
+        time.sleep(0.002)
+
+
+def _threads():
+    return len(os.listdir("/proc/self/task"))
+
+
+def _turn(folder):
+    """The descriptor of a lock: ranks of a pod start their threads one after another, so that each sees what is left. None if
+    the other ranks take longer than two seconds."""
+    import fcntl
+
+    fd = os.open(os.path.join(folder, "looks.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for _ in range(200):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except BlockingIOError:
+            time.sleep(0.01)
+    os.close(fd)
+    return None
+
+
+def _startable(threads):
+    """Whether so many threads can be started now: a limit of the pod, or of the user, cannot be read in the container."""
+    import _thread
+
+    size = _thread.stack_size(64 << 10)
+    gate, ended = _thread.allocate_lock(), []
+    gate.acquire()
+
+    def wait():
+        with gate:
+            ended.append(None)
+
+    started = 0
+    try:
+        while started < threads:
+            _thread.start_new_thread(wait, ())
+            started += 1
+    except RuntimeError:
+        pass
+    finally:
+        _thread.stack_size(size)
+        gate.release()
+    while len(ended) < started:
+        time.sleep(0.001)
+    return started == threads
 
 
 def _room(threads):

@@ -98,7 +98,7 @@ func TestReleasesOfASlotAreBounded(t *testing.T) {
 	if !at(5, 2) {
 		t.Error("another slot is not released")
 	}
-	if !at(10, 1) || !at(10, 1) || at(10, 1) {
+	if first, second, third := at(10, 1), at(10, 1), at(10, 1); !first || !second || third {
 		t.Error("two releases are older than the window, so two more are made")
 	}
 	if !at(60, 3) || len(b.ended) != 1 {

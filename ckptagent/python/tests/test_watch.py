@@ -298,6 +298,26 @@ for whole in (False, True):
         self.assertFalse(watch._room(10))
         self.assertTrue(watch._room(9))
 
+    @unittest.skipIf(os.getuid() != 0, "root has no limit of threads, and only root becomes another user")
+    def test_threads_are_tried(self):
+        out = subprocess.run([sys.executable, "-c", """
+import os, resource, time
+import _holdfast_watch as watch
+os.setuid(54321)  # with no other process
+resource.setrlimit(resource.RLIMIT_NPROC, (12, 12))
+print(watch._startable(8), watch._startable(12), watch._startable(8))
+"""], env=dict(os.environ, PYTHONPATH=ROOT), capture_output=True, text=True, timeout=60)  # fmt: skip
+        self.assertEqual((out.stdout, out.stderr), ("True False True\n", ""))
+
+    def test_ranks_take_turns(self):
+        first = watch._turn(self.folder)
+        self.addCleanup(os.close, first)
+        before, slept = time.sleep, []
+        self.addCleanup(setattr, time, "sleep", before)
+        time.sleep = slept.append
+        self.assertIsNone(watch._turn(self.folder))
+        self.assertAlmostEqual(sum(slept), 2)
+
 
 @unittest.skipIf(torch is None, "needs torch")
 class Costs(WatchCase):
