@@ -74,7 +74,7 @@ var allowed = []allowance{
 	{is(`descriptors\.\d+`), is(`".*/run/page-\d closed .*"`), "the page on which the rank reports steps and imports; children do not inherit it"},
 	{is(`oom`), is(`"100\\n"`), "if memory is short, the kernel kills a rank before the agent"},
 	{is(`state\.finders`), is(`\["Finder",.*`), "the site hook sees which modules a rank imports, for standbys"},
-	{is(`state\.modules\._holdfast_(site|imports|page|steps)`), is(`true`), "the site hook; a standby's own modules are gone"},
+	{is(`state\.modules\._holdfast_(site|imports|page|steps|watch)`), is(`true`), "the site hook; a standby's own modules are gone"},
 	{is(`handlers\.SIGUSR1|status\.SigIgn`), is(`.*`), "the Go runtime of the stand-in takes all signals over before it can be seen which ones a shell had ignored"},
 	{is(`env\.TORCHELASTIC_SIGNALS_TO_HANDLE`), is(`"SIGTERM,SIGINT,SIGHUP,SIGQUIT"`), older + "newer ones set it"},
 }

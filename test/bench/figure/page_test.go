@@ -66,7 +66,7 @@ var tables = map[string][][]column{
 		{"`torch.load` alone", "torch.save", "load", true}, {"and put in place", "torch.save", "restore", true}, {"× `torch.load`", "holdfast", "restore_vs_torch.load", false},
 	}},
 	"plan": {{
-		{"warm", "holdfast", "warm", false}, {"`scan`", "scan", "warm", false}, {"× `scan`", "holdfast", "warm_vs_scan", false}, {"cold", "holdfast", "cold, tree and counts built again", false},
+		{"warm", "holdfast", "warm", false}, {"`scan`", "scan", "warm", false}, {"× `scan`", "holdfast", "warm_vs_scan", false}, {"cold", "holdfast", "cold, tree and counts built anew", false},
 		{"memory", "holdfast", "memory of one answer", false}, {"allocations", "holdfast", "allocations of one answer", false},
 	}},
 }
