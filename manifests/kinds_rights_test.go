@@ -279,7 +279,8 @@ func TestWebhookIsAskedAboutEndedPods(t *testing.T) {
 	var containers []corev1.ContainerStatus
 	var conditions []corev1.PodCondition
 	ask := func(labels map[string]string, was, now corev1.PodPhase, reason string) bool {
-		before := &corev1.Pod{ObjectMeta: meta(labels, nil), Status: corev1.PodStatus{Phase: was, ContainerStatuses: containers, Conditions: conditions}}
+		status := corev1.PodStatus{Phase: was, ContainerStatuses: containers, Conditions: conditions}
+		before := &corev1.Pod{ObjectMeta: meta(labels, nil), Status: status}
 		after := before.DeepCopy()
 		after.Status.Phase, after.Status.Reason = now, reason
 		return asked(t, "pod-ends.holdfast.dev", podKind, after, before)
@@ -297,7 +298,9 @@ func TestWebhookIsAskedAboutEndedPods(t *testing.T) {
 	if ask(gang, corev1.PodRunning, corev1.PodFailed, "Evicted") {
 		t.Error("a pod over a limit of its own: asked")
 	}
-	conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet}}
+	conditions = []corev1.PodCondition{
+		{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet},
+	}
 	for name, got := range map[string]bool{
 		"it ran":           !ask(gang, corev1.PodRunning, corev1.PodFailed, "Evicted"),
 		"it had none":      !ask(gang, "", corev1.PodFailed, "Evicted"),

@@ -33,7 +33,9 @@ func TestNodeEndsEvictedPods(t *testing.T) {
 	if NodeEnds(ran) {
 		t.Error("a pod over its own limit is released")
 	}
-	ran.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet}}
+	ran.Conditions = []corev1.PodCondition{
+		{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet},
+	}
 	if !NodeEnds(ran) {
 		t.Error("a pod that was evicted for its node's sake is not released")
 	}
