@@ -40,7 +40,7 @@ type standstill struct {
 	position, started int64
 	// answers are the newest looks of each slot, oldest first, of one incarnation of its agent.
 	answers map[Slot][]answer
-	// said is the newest verdict. declined: users were told that its ranks are not restarted again.
+	// said is the newest verdict. declined: an event reported that its ranks are not restarted again.
 	said     waiting.Verdict
 	declined bool
 }

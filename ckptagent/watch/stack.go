@@ -96,7 +96,7 @@ func written(ctx context.Context, f *os.File) []byte {
 // parseStack reads what faulthandler writes; frames of the site hook are left out.
 //
 //	Stack (most recent call first):
-//	  File "/work/train.py", line 20 in load_batch
+//	  File "/app/train.py", line 20 in load_batch
 func parseStack(raw []byte) []protocol.Frame {
 	var out []protocol.Frame
 	for line := range bytes.Lines(raw) {
