@@ -29,6 +29,7 @@ func Play(ctx context.Context, w *World) (*Report, error) {
 		{"The GPU works again", (*run).healed},
 		{"A node is drained", (*run).drained},
 		{"A job with no changed line", (*run).unchanged},
+		{"A rank waits for data that does not come: it is named, and nothing is restarted", (*run).stands},
 		{"Meanwhile, in other jobs: a bug ends one, which says what rank failed first; one that was held up goes on", (*run).othersTold},
 		{"Every loss equals that of an undisturbed run", (*run).losses},
 	} {
@@ -61,6 +62,8 @@ type run struct {
 	late aside[[]string]
 	// bugs reports the result of the job with the bug.
 	bugs aside[[]string]
+	// still reports what was said of the job whose rank waits for data.
+	still aside[[]string]
 	// undisturbed has the losses of the comparison run on this machine.
 	undisturbed aside[[]Loss]
 	// endComparison ends that run and waits until all its processes have ended.
