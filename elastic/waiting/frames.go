@@ -124,6 +124,7 @@ var natives = []struct {
 	{"hrtimer_nanosleep", outside, "sleep"}, {"do_nanosleep", outside, "sleep"}, {"clock_nanosleep", outside, "sleep"}, {"nanosleep", outside, "sleep"},
 	{"pipe_read", outside, "read of a pipe"}, {"pipe_wait", outside, "read of a pipe"}, {"anon_pipe_read", outside, "read of a pipe"},
 	{"pipe_write", outside, "write to a pipe"}, {"anon_pipe_write", outside, "write to a pipe"}, {"n_tty_read", outside, "read of a terminal"},
+	{"wait_for_partner", outside, "the opening of a named pipe"},
 	{"do_wait", outside, "a child process"}, {"wait4", outside, "a child process"}, {"waitid", outside, "a child process"},
 	{"unix_stream", outside, "a socket"}, {"sk_wait_data", outside, "a socket"}, {"sk_stream_wait", outside, "a socket"},
 	{"inet_csk_accept", outside, "a socket"}, {"tcp_recvmsg", outside, "a socket"}, {"recv", outside, "a socket"}, {"accept", outside, "a socket"},

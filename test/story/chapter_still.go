@@ -73,7 +73,7 @@ func (r *run) standsStill(ctx context.Context) ([]string, error) {
 			return false, fmt.Sprint(err)
 		}
 		if p := gang.Status.Run.Progress; p.Standstill == nil {
-			return false, fmt.Sprintf("step %d", p.Step)
+			return false, fmt.Sprintf("step %d", p.OptimizerSteps)
 		}
 		found = gang.Status.Run.Progress.Standstill
 		stepped = found.Since.Time
@@ -82,7 +82,7 @@ func (r *run) standsStill(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	took := time.Since(stepped)
-	for _, want := range []string{"rank 1 on ", "in next_batch of ", "1 rank: all_reduce"} {
+	for _, want := range []string{"rank 1 on ", ": the opening of a named pipe, in next_batch of ", "1 rank: all_reduce"} {
 		if !strings.Contains(found.Message, want) {
 			return nil, fmt.Errorf("the verdict %q lacks %q", found.Message, want)
 		}
@@ -104,8 +104,8 @@ func (r *run) standsStill(ctx context.Context) ([]string, error) {
 			return false, err.Error()
 		}
 		run := gang.Status.Run
-		return run.Progress.Standstill == nil && run.Progress.Step >= feedStep && run.Generation == 1 && len(run.Recoveries) == 0,
-			fmt.Sprintf("generation %d, step %d, %+v", run.Generation, run.Progress.Step, run.Progress.Standstill)
+		return run.Progress.Standstill == nil && run.Progress.OptimizerSteps >= feedStep && run.Generation == 1 && len(run.Recoveries) == 0,
+			fmt.Sprintf("generation %d, step %d, %+v", run.Generation, run.Progress.OptimizerSteps, run.Progress.Standstill)
 	}); err != nil {
 		return saw, err
 	}
