@@ -58,8 +58,8 @@ func feedJob() *batchv1.Job {
 // stands returns what the job whose rank 1 waits showed.
 func (r *run) stands(ctx context.Context) ([]string, error) { return r.still.end(ctx) }
 
-// standsStill plays a job whose rank 1 waits for data that does not come: the rank and its function are named. After that the data comes, and the
-// job continues without a restart.
+// standsStill plays a job whose rank 1 waits for data that does not come: the rank and its function are named. After that the data comes,
+// and the job continues without a restart.
 func (r *run) standsStill(ctx context.Context) ([]string, error) {
 	job := feedJob()
 	if err := r.Client().Create(ctx, job); err != nil {
