@@ -1,0 +1,138 @@
+package hang
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+const (
+	// inTime is how long after the last step a verdict is due.
+	inTime = time.Minute
+	// long is how long a healthy silence lasts at least.
+	long = time.Minute
+)
+
+// busy and fault are what healthy silences and faults may be reported as on the way to their verdict.
+const (
+	busy, stopped = v1alpha1.ReasonBusy, v1alpha1.ReasonStopped
+	outside       = v1alpha1.CauseWaitsOutside
+)
+
+// TestHealthy: silences that end by themselves are not ended, and are not taken for a fault.
+func TestHealthy(t *testing.T) {
+	play(t, "hang-healthy", []silence{
+		{name: "slow-save", taken: []string{busy}, plays: endsByItself},
+		{name: "evaluation", taken: []string{busy}, plays: endsByItself},
+		{name: "starved", taken: []string{busy}, plays: endsByItself},
+		{name: "debugger", taken: []string{stopped}, says: "rank 1 ", plays: paused},
+		{name: "compiles", taken: []string{busy}, plays: endsByItself},
+		{name: "slow-import", taken: []string{busy}, plays: endsByItself},
+		{name: "late-first-step", taken: []string{busy}, plays: endsByItself},
+	})
+}
+
+// TestFaults: ranks that stand still for ever get their verdict in a minute, and what is ended trains on in its containers.
+func TestFaults(t *testing.T) {
+	play(t, "hang-faults", []silence{
+		{name: "sleeps", timeout: "2m", taken: []string{outside, v1alpha1.CauseHangTimeout}, says: "rank 3 ", plays: restarts},
+		{name: "desync", taken: []string{v1alpha1.CauseDesync}, says: "rank 3: broadcast", plays: fails},
+		{name: "deaf", taken: []string{v1alpha1.CauseHang}, says: "rank 3 ", plays: restarts},
+		{name: "deadlock", taken: []string{v1alpha1.CauseDeadlock}, plays: restarts},
+		{name: "leaves", taken: []string{v1alpha1.CauseEndedEarly}, says: "rank 3 ", plays: fails},
+		{name: "cut", taken: []string{v1alpha1.CauseFabricHang}, plays: cut},
+		{name: "dead-loader", taken: []string{outside}, says: "rank 3 ", plays: reported},
+		{name: "lock", taken: []string{outside, v1alpha1.CauseHang}, says: "rank 3 ", plays: reported},
+		{name: "stopped", taken: []string{stopped}, says: "rank 1 ", plays: continued},
+	})
+}
+
+// endsByItself: the job goes on.
+func endsByItself(ctx context.Context, t *testing.T, j *job) {
+	j.finishes(ctx, t, 0)
+	if j.quiet.IsZero() {
+		t.Error("there was no silence")
+	}
+}
+
+// paused: a debugger holds a rank for longer than a verdict takes, and lets it go.
+func paused(ctx context.Context, t *testing.T, j *job) {
+	continued(ctx, t, j)
+}
+
+// continued: a signal stops a rank, and it goes on after the verdict.
+func continued(ctx context.Context, t *testing.T, j *job) {
+	j.steps(ctx, t, 1, 25)
+	p := j.rank(ctx, t, 1)
+	j.quiet = time.Now()
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	j.verdict(ctx, t)
+	j.until(ctx, t, "the pause is long", func(context.Context, *v1alpha1.Gang) (bool, string) { return time.Since(j.quiet) > long, "" })
+	if err := p.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	moves(ctx, t, j, 0)
+}
+
+// moves: the gang makes steps again, and its job is complete.
+func moves(ctx context.Context, t *testing.T, j *job, restarts int) {
+	j.until(ctx, t, "the gang makes steps again", func(_ context.Context, g *v1alpha1.Gang) (bool, string) {
+		r := g.Status.Run
+		return r.Progress.Standstill == nil && r.State == v1alpha1.RunRunning && r.Progress.OptimizerSteps > 0, fmt.Sprintf("%+v", r.Progress)
+	})
+	j.over(ctx, t)
+	j.finishes(ctx, t, restarts)
+}
+
+// restarts: the verdict ends the ranks, and they train on from where they were.
+func restarts(ctx context.Context, t *testing.T, j *job) {
+	j.verdict(ctx, t)
+	j.steps(ctx, t, 2, 5)
+	j.finishes(ctx, t, 1)
+}
+
+// reported: the verdict is reported. What follows takes longer than a test.
+func reported(ctx context.Context, t *testing.T, j *job) { j.verdict(ctx, t) }
+
+// fails: a bug of the script that repeats ends the job.
+func fails(ctx context.Context, t *testing.T, j *job) {
+	j.verdict(ctx, t)
+	j.until(ctx, t, "the job has failed", func(_ context.Context, g *v1alpha1.Gang) (bool, string) {
+		v := g.Status.Run.Verdict
+		return v != nil && v.Reason == v1alpha1.ReasonSameFailureTwice, fmt.Sprintf("%+v", v)
+	})
+}
+
+// cut: packets between the pods are lost.
+func cut(ctx context.Context, t *testing.T, j *job) {
+	j.steps(ctx, t, 1, 25)
+	list, err := j.Pods(ctx, namespace, j.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer := list[slices.IndexFunc(list, func(p corev1.Pod) bool { return p.Name == j.shape.Assignments[1].Pod })].Status.PodIP
+	p := j.rank(ctx, t, 0)
+	drop := func(rule string) {
+		for _, match := range [][]string{{"INPUT", "-s"}, {"OUTPUT", "-d"}} {
+			args := []string{"-t", fmt.Sprint(p.Host), "-n", "iptables", rule, match[0], match[1], peer, "-j", "DROP"}
+			if out, err := exec.CommandContext(ctx, "nsenter", args...).CombinedOutput(); err != nil {
+				t.Fatalf("nsenter %v: %v: %s", args, err, out)
+			}
+		}
+	}
+	j.quiet = time.Now()
+	drop("-A")
+	j.verdict(ctx, t)
+	drop("-D")
+	moves(ctx, t, j, 0)
+}
