@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"os/exec"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
@@ -27,45 +29,51 @@ const (
 	outside       = v1alpha1.CauseWaitsOutside
 )
 
-// TestHealthy: silences that end by themselves are not ended, and are not taken for a fault.
-func TestHealthy(t *testing.T) {
-	play(t, "hang-healthy", []silence{
+// TestHang plays all silences on one cluster, a few at a time.
+func TestHang(t *testing.T) {
+	ctx, c, room := t.Context(), start(t.Context(), t), make(chan bool, atOnce)
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	parts.Go(func() { t.Run("Healthy", func(t *testing.T) { play(ctx, t, c, room, healthy()) }) })
+	parts.Go(func() { t.Run("Faults", func(t *testing.T) { play(ctx, t, c, room, faults()) }) })
+}
+
+// healthy silences end by themselves. They are not ended, and are not taken for a fault.
+func healthy() []silence {
+	return []silence{
 		{name: "slow-save", taken: []string{busy}, plays: endsByItself},
 		{name: "evaluation", taken: []string{busy}, plays: endsByItself},
 		{name: "starved", taken: []string{busy}, plays: endsByItself},
-		{name: "debugger", taken: []string{stopped}, says: "rank 1 ", plays: paused},
+		{name: "debugger", taken: []string{stopped}, says: "rank 1 ", plays: continued},
 		{name: "compiles", taken: []string{busy}, plays: endsByItself},
 		{name: "slow-import", taken: []string{busy}, plays: endsByItself},
 		{name: "late-first-step", taken: []string{busy}, plays: endsByItself},
-	})
+	}
 }
 
-// TestFaults: ranks that stand still for ever get their verdict in a minute, and what is ended trains on in its containers.
-func TestFaults(t *testing.T) {
-	play(t, "hang-faults", []silence{
-		{name: "sleeps", timeout: "2m", taken: []string{outside, v1alpha1.CauseHangTimeout}, says: "rank 3 ", plays: restarts},
-		{name: "desync", taken: []string{v1alpha1.CauseDesync}, says: "rank 3: broadcast", plays: fails},
+// faults are ranks that stand still for ever. They get their verdict in a minute, and those that are ended train on in their containers.
+func faults() []silence {
+	timeout := map[string]string{v1alpha1.AnnotationHangTimeout: "2m"}
+	memory := map[string]string{v1alpha1.AnnotationStateSize: "1Mi"}
+	return []silence{
 		{name: "deaf", taken: []string{v1alpha1.CauseHang}, says: "rank 3 ", plays: restarts},
+		{name: "desync", taken: []string{v1alpha1.CauseDesync}, says: "rank 3: broadcast", plays: fails},
+		{name: "sleeps", settings: timeout, taken: []string{outside, v1alpha1.CauseHangTimeout}, says: "rank 3 ", plays: restarts},
+		{name: "remembers", settings: memory, taken: []string{v1alpha1.CauseHang}, says: "rank 3 ", plays: remembers},
 		{name: "deadlock", taken: []string{v1alpha1.CauseDeadlock}, plays: restarts},
 		{name: "leaves", taken: []string{v1alpha1.CauseEndedEarly}, says: "rank 3 ", plays: fails},
 		{name: "cut", taken: []string{v1alpha1.CauseFabricHang}, plays: cut},
 		{name: "dead-loader", taken: []string{outside}, says: "rank 3 ", plays: reported},
-		{name: "lock", taken: []string{outside, v1alpha1.CauseHang}, says: "rank 3 ", plays: reported},
-		{name: "stopped", taken: []string{stopped}, says: "rank 1 ", plays: continued},
-	})
+		{name: "lock", taken: []string{outside}, says: "rank 3 ", plays: reported},
+	}
 }
 
 // endsByItself: the job goes on.
 func endsByItself(ctx context.Context, t *testing.T, j *job) {
-	j.finishes(ctx, t, 0)
+	j.finishes(ctx, t, v1alpha1.ReasonFinished, 0)
 	if j.quiet.IsZero() {
 		t.Error("there was no silence")
 	}
-}
-
-// paused: a debugger holds a rank for longer than a verdict takes, and lets it go.
-func paused(ctx context.Context, t *testing.T, j *job) {
-	continued(ctx, t, j)
 }
 
 // continued: a signal stops a rank, and it goes on after the verdict.
@@ -91,14 +99,26 @@ func moves(ctx context.Context, t *testing.T, j *job, restarts int) {
 		return r.Progress.Standstill == nil && r.State == v1alpha1.RunRunning && r.Progress.OptimizerSteps > 0, fmt.Sprintf("%+v", r.Progress)
 	})
 	j.over(ctx, t)
-	j.finishes(ctx, t, restarts)
+	j.finishes(ctx, t, v1alpha1.ReasonFinished, restarts)
 }
 
 // restarts: the verdict ends the ranks, and they train on from where they were.
 func restarts(ctx context.Context, t *testing.T, j *job) {
 	j.verdict(ctx, t)
 	j.steps(ctx, t, 2, 5)
-	j.finishes(ctx, t, 1)
+	j.finishes(ctx, t, v1alpha1.ReasonFinished, 1)
+}
+
+// remembers: the ranks that restarted continue with the step that they kept in memory.
+func remembers(ctx context.Context, t *testing.T, j *job) {
+	restarts(ctx, t, j)
+	g, err := j.Gang(ctx, namespace, j.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := g.Status.Run.Recoveries[0]; r.RestoreStep != 25 || ptr.Deref(r.StepsRecomputed, -1) != 0 {
+		t.Errorf("restored step %d, %d steps again, want 25 and 0", r.RestoreStep, ptr.Deref(r.StepsRecomputed, -1))
+	}
 }
 
 // reported: the verdict is reported. What follows takes longer than a test.
@@ -107,10 +127,7 @@ func reported(ctx context.Context, t *testing.T, j *job) { j.verdict(ctx, t) }
 // fails: a bug of the script that repeats ends the job.
 func fails(ctx context.Context, t *testing.T, j *job) {
 	j.verdict(ctx, t)
-	j.until(ctx, t, "the job has failed", func(_ context.Context, g *v1alpha1.Gang) (bool, string) {
-		v := g.Status.Run.Verdict
-		return v != nil && v.Reason == v1alpha1.ReasonSameFailureTwice, fmt.Sprintf("%+v", v)
-	})
+	j.finishes(ctx, t, v1alpha1.ReasonSameFailureTwice, 1)
 }
 
 // cut: packets between the pods are lost.

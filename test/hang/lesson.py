@@ -1,6 +1,8 @@
 """A plain DistributedDataParallel job over gloo, with its own checkpoint. Once, its ranks make no step for a while, or for ever.
 
     lesson.py FOLDER SILENCE
+
+It knows nothing of Holdfast, except with the silence "remembers": then it keeps its state in memory.
 """
 
 import ctypes
@@ -161,7 +163,7 @@ def leaves():
 
 #: Silences that happen once, and those that happen in each process.
 ONCE = {"slow-save": slow_save, "evaluation": evaluation, "compiles": compiles, "starved": starved, "sleeps": sleeps, "dead-loader": dead_loader,
-        "lock": lock, "deaf": deaf, "deadlock": deadlock}
+        "lock": lock, "deaf": deaf, "remembers": deaf, "deadlock": deadlock}
 ALWAYS = {"desync": desync, "leaves": leaves}
 START = ("slow-import", "late-first-step")
 PAIRS = []
@@ -196,8 +198,14 @@ def main():
     torch.manual_seed(1)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
     optimizer = torch.optim.AdamW(model.parameters())
-    kept, start = os.path.join(FOLDER, "kept.pt"), 0
-    if os.path.exists(kept):
+    kept, start, ck = os.path.join(FOLDER, "kept.pt"), 0, None
+    if SILENCE == "remembers":
+        import holdfast
+
+        ck = holdfast.attach()
+        ck.track(model=model, optimizer=optimizer)
+        start = ck.restore()
+    elif os.path.exists(kept):
         state = torch.load(kept, weights_only=True)
         start = state["step"]
         model.module.load_state_dict(state["model"])
@@ -211,7 +219,9 @@ def main():
         optimizer.zero_grad()
         model(torch.ones(4, 8)).square().mean().backward()
         optimizer.step()
-        if RANK == 0 and step % 5 == 0:
+        if ck is not None:
+            ck.save(step)
+        elif RANK == 0 and step % 5 == 0:
             torch.save({"step": step, "model": model.module.state_dict(), "optimizer": optimizer.state_dict()}, kept + ".new")
             os.replace(kept + ".new", kept)
         time.sleep(PAUSE)

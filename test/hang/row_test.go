@@ -22,7 +22,7 @@ const results = "testdata/silences.jsonl"
 
 // row is what was seen of one silence.
 type row struct {
-	Test string `json:"test"`
+	Part string `json:"part"`
 	Name string `json:"name"`
 	// Seen are the verdicts in their order, Restarts the number of restarts.
 	Seen     []seen `json:"seen"`
@@ -76,8 +76,8 @@ func (r *row) write(t *testing.T) {
 	}
 	writing.Lock()
 	defer writing.Unlock()
-	rows := append(slices.DeleteFunc(readRows(t), func(old row) bool { return old.Test == r.Test && old.Name == r.Name }), *r)
-	slices.SortFunc(rows, func(a, b row) int { return cmp.Or(cmp.Compare(a.Test, b.Test), cmp.Compare(a.Name, b.Name)) })
+	rows := append(slices.DeleteFunc(readRows(t), func(old row) bool { return old.Part == r.Part && old.Name == r.Name }), *r)
+	slices.SortFunc(rows, func(a, b row) int { return cmp.Or(cmp.Compare(a.Part, b.Part), cmp.Compare(a.Name, b.Name)) })
 	out := &strings.Builder{}
 	lines := json.NewEncoder(out)
 	for _, row := range rows {
