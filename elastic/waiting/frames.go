@@ -50,6 +50,7 @@ var rows = []row{
 	{file: "distributed/distributed_c10d.py", function: "init_process_group", is: rendezvous, what: "init_process_group"},
 	{file: "distributed/distributed_c10d.py", function: "new_group", is: rendezvous, what: "new_group"},
 	{file: "distributed/distributed_c10d.py", function: "_new_process_group_helper", is: rendezvous, what: "a new process group"},
+	{file: "distributed/distributed_c10d.py", function: "_create_*", is: rendezvous, what: "a new process group"},
 	{file: "distributed/distributed_c10d.py", function: "_store_based_barrier", is: rendezvous, what: "store barrier"},
 	{file: "distributed/distributed_c10d.py", function: "*send*", is: rendezvous, what: "send"}, // gloo's recorder has no send and recv
 	{file: "distributed/distributed_c10d.py", function: "*recv*", is: rendezvous, what: "recv"},

@@ -159,11 +159,9 @@ func (j *job) until(ctx context.Context, t *testing.T, what string, holds func(c
 
 // note records what the Gang shows.
 func (j *job) note(ctx context.Context, g *v1alpha1.Gang) {
-	if j.quiet.IsZero() {
-		if folder, err := j.SharedPath(ctx, namespace, shared); err == nil {
-			if file, err := os.Stat(filepath.Join(folder, j.name, "quiet")); err == nil {
-				j.quiet = file.ModTime()
-			}
+	if folder, err := j.SharedPath(ctx, namespace, shared); err == nil {
+		if file, err := os.Stat(filepath.Join(folder, j.name, "quiet")); err == nil {
+			j.quiet = file.ModTime()
 		}
 	}
 	r := g.Status.Run
