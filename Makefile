@@ -26,9 +26,11 @@ PY := /opt/holdfast-python/venv/bin/python3
 CGO_PACKAGES := ./nodehealth/nvml ./cmd/holdfast-nvml
 # Tests that start clusters, and those that kill real agents, are not unit tests. First the two that compute most, then the others; the test
 # without a real node runs beside the story.
-CLUSTER_TESTS := e2e replace scheduling nodeoutage hostile nodehealth devcluster kinds
+CLUSTER_TESTS := e2e replace scheduling nodeoutage hostile nodehealth devcluster kinds hang
 # make test plays two of the kinds of job, and builds the controllers of these; make test-kinds plays all.
 SHORT_kinds := -run '^TestKinds$$/^Story$$/^(VolcanoJob-volcano|PyTorchJob-holdfast)$$'
+# make test plays three of the silences of jobs, make test-hang plays all.
+SHORT_hang := -run '^TestHang$$/./^(slow-save|debugger|deaf)$$'
 SHORT_PEERS := peer-volcano peer-training-operator
 KILL_TESTS := ./test/checkpoint
 # Tests that start agents, ranks and standbys, and mostly wait for them.
@@ -213,6 +215,10 @@ $(PEERS): peer-%:
 .PHONY: test-kinds
 test-kinds: build peers ## jobs of all kinds, with their real controllers, on real kubelets; keeps the times in test/kinds/testdata
 	@hack/gotest.sh run -v -count=1 -timeout 60m -record -- ./test/kinds
+
+.PHONY: test-hang
+test-hang: build ## jobs whose ranks make no step, on real kubelets; keeps what they were taken for in test/hang/testdata
+	@hack/gotest.sh run -v -count=1 -timeout 60m -record -- ./test/hang
 
 .PHONY: fuzz
 fuzz: ## fuzz the parsers of untrusted input, FUZZTIME (20s) for each target; KEEP=1 keeps more inputs

@@ -54,6 +54,7 @@ func healthy() []silence {
 // faults are ranks that stand still for ever. They get their verdict in a minute, and those that are ended train on in their containers.
 func faults() []silence {
 	timeout := map[string]string{v1alpha1.AnnotationHangTimeout: "2m"}
+	report := map[string]string{v1alpha1.AnnotationHang: "report"}
 	memory := map[string]string{v1alpha1.AnnotationStateSize: "1Mi"}
 	return []silence{
 		{name: "deaf", taken: []string{v1alpha1.CauseHang}, says: "rank 3 ", plays: restarts},
@@ -62,6 +63,9 @@ func faults() []silence {
 		{name: "remembers", settings: memory, taken: []string{v1alpha1.CauseHang}, says: "rank 3 ", plays: remembers},
 		{name: "deadlock", taken: []string{v1alpha1.CauseDeadlock}, plays: restarts},
 		{name: "leaves", taken: []string{v1alpha1.CauseEndedEarly}, says: "rank 3 ", plays: fails},
+		{name: "deaf-again", taken: []string{v1alpha1.CauseHang}, says: "rank 3 ", plays: moves},
+		{name: "reads", settings: timeout, taken: []string{busy, v1alpha1.CauseHangTimeout}, says: "rank 3 ", plays: restarts},
+		{name: "only-reported", settings: report, taken: []string{v1alpha1.CauseHang}, says: "rank 3 ", plays: stays},
 		{name: "cut", taken: []string{v1alpha1.CauseFabricHang}, plays: cut},
 		{name: "dead-loader", taken: []string{outside}, says: "rank 3 ", plays: reported},
 		{name: "lock", taken: []string{outside}, says: "rank 3 ", plays: reported},
@@ -89,16 +93,16 @@ func continued(ctx context.Context, t *testing.T, j *job) {
 	if err := p.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	moves(ctx, t, j, 0)
+	goesOn(ctx, t, j, 0)
 }
 
-// moves: the gang makes steps again, and its job is complete.
-func moves(ctx context.Context, t *testing.T, j *job, restarts int) {
+// goesOn: the gang makes steps again, and its job is complete.
+func goesOn(ctx context.Context, t *testing.T, j *job, restarts int) {
 	j.until(ctx, t, "the gang makes steps again", func(_ context.Context, g *v1alpha1.Gang) (bool, string) {
 		r := g.Status.Run
 		return r.Progress.Standstill == nil && r.State == v1alpha1.RunRunning && r.Progress.OptimizerSteps > 0, fmt.Sprintf("%+v", r.Progress)
 	})
-	j.over(ctx, t)
+	j.over(t)
 	j.finishes(ctx, t, v1alpha1.ReasonFinished, restarts)
 }
 
@@ -122,7 +126,40 @@ func remembers(ctx context.Context, t *testing.T, j *job) {
 }
 
 // reported: the verdict is reported. What follows takes longer than a test.
-func reported(ctx context.Context, t *testing.T, j *job) { j.verdict(ctx, t) }
+func reported(ctx context.Context, t *testing.T, j *job) {
+	j.verdict(ctx, t)
+	j.row.Result = "reported"
+}
+
+// stays: the verdict is reported, also by further looks, and ends nothing.
+func stays(ctx context.Context, t *testing.T, j *job) {
+	reported(ctx, t, j)
+	j.until(ctx, t, "further looks", func(context.Context, *v1alpha1.Gang) (bool, string) { return time.Since(j.quiet) > 2*long, "" })
+	if j.row.Restarts != 0 {
+		t.Errorf("%d restarts", j.row.Restarts)
+	}
+}
+
+// moves: ranks that stand still again restart elsewhere, and a third time they are only reported.
+func moves(ctx context.Context, t *testing.T, j *job) {
+	j.verdict(ctx, t)
+	j.until(ctx, t, "the third time is only reported", func(ctx context.Context, g *v1alpha1.Gang) (bool, string) {
+		return j.HasEvent(ctx, namespace, "Job", j.name, v1alpha1.ReasonStandsStill, "is only reported")
+	})
+	j.row.Result = "reported"
+	g, err := j.Gang(ctx, namespace, j.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, err := j.Shape(ctx, g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := j.shape.Assignments
+	if now.Assignments[0] != was[0] || now.Assignments[1].Node == was[1].Node || now.Assignments[1].UID == was[1].UID || j.row.Restarts != 2 {
+		t.Errorf("%d restarts, and pods %+v became %+v; want 2, and another pod of slot 1 on another node", j.row.Restarts, was, now.Assignments)
+	}
+}
 
 // fails: a bug of the script that repeats ends the job.
 func fails(ctx context.Context, t *testing.T, j *job) {
@@ -151,5 +188,5 @@ func cut(ctx context.Context, t *testing.T, j *job) {
 	drop("-A")
 	j.verdict(ctx, t)
 	drop("-D")
-	moves(ctx, t, j, 0)
+	goesOn(ctx, t, j, 0)
 }

@@ -121,6 +121,12 @@ def sleeps():
         for_ever()
 
 
+def reads():
+    """Data that never ends."""
+    if RANK == ODD:
+        trickle(1e9)
+
+
 def dead_loader():
     if RANK == ODD:
         next(iter(DataLoader(Slow(for_ever), num_workers=1)))
@@ -157,14 +163,15 @@ def deadlock():
 
 def leaves():
     if RANK == ODD:
+        dist.destroy_process_group()
         sys.exit(0)
     dist.new_group([0, 1, 2, 3])
 
 
 #: Silences that happen once, and those that happen in each process.
-ONCE = {"slow-save": slow_save, "evaluation": evaluation, "compiles": compiles, "starved": starved, "sleeps": sleeps, "dead-loader": dead_loader,
-        "lock": lock, "deaf": deaf, "remembers": deaf, "deadlock": deadlock}
-ALWAYS = {"desync": desync, "leaves": leaves}
+ONCE = {"slow-save": slow_save, "evaluation": evaluation, "compiles": compiles, "starved": starved, "sleeps": sleeps,
+        "dead-loader": dead_loader, "lock": lock, "deaf": deaf, "remembers": deaf, "only-reported": deaf, "reads": reads, "deadlock": deadlock}
+ALWAYS = {"deaf-again": deaf, "desync": desync, "leaves": leaves}
 START = ("slow-import", "late-first-step")
 PAIRS = []
 

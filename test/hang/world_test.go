@@ -86,6 +86,8 @@ func play(ctx context.Context, t *testing.T, c *harness.Cluster, room chan bool,
 type job struct {
 	*harness.Cluster
 	silence
+	// folder is on this machine what lesson.py calls FOLDER.
+	folder string
 	// shape is the job's pods once all had started.
 	shape harness.Shape
 	row   row
@@ -116,6 +118,11 @@ func begin(ctx context.Context, t *testing.T, c *harness.Cluster, s silence) *jo
 		full := !slices.ContainsFunc(j.shape.Assignments, func(a harness.Assignment) bool { return a.Container == "" })
 		return err == nil && full && g.Status.Run != nil && g.Status.Run.Generation == 1, fmt.Sprintf("%+v, %v", j.shape, err)
 	})
+	folder, err := j.SharedPath(ctx, namespace, shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.folder = filepath.Join(folder, j.name)
 	return j
 }
 
@@ -149,7 +156,7 @@ func (j *job) until(ctx context.Context, t *testing.T, what string, holds func(c
 		if err != nil {
 			return false, err.Error()
 		}
-		j.note(ctx, g)
+		j.note(g)
 		ok, seen := holds(ctx, g)
 		return ok, seen + "; " + harness.Says(g) + j.row.String()
 	}); err != nil {
@@ -158,11 +165,9 @@ func (j *job) until(ctx context.Context, t *testing.T, what string, holds func(c
 }
 
 // note records what the Gang shows.
-func (j *job) note(ctx context.Context, g *v1alpha1.Gang) {
-	if folder, err := j.SharedPath(ctx, namespace, shared); err == nil {
-		if file, err := os.Stat(filepath.Join(folder, j.name, "quiet")); err == nil {
-			j.quiet = file.ModTime()
-		}
+func (j *job) note(g *v1alpha1.Gang) {
+	if file, err := os.Stat(filepath.Join(j.folder, "quiet")); err == nil {
+		j.quiet = file.ModTime()
 	}
 	r := g.Status.Run
 	if r == nil {
@@ -251,13 +256,9 @@ func (j *job) rank(ctx context.Context, t *testing.T, rank int) harness.Process 
 }
 
 // over ends a job that the test stops from outside.
-func (j *job) over(ctx context.Context, t *testing.T) {
+func (j *job) over(t *testing.T) {
 	t.Helper()
-	folder, err := j.SharedPath(ctx, namespace, shared)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(folder, j.name, "over"), nil, 0o644)
-	}
-	if err != nil {
+	if err := os.WriteFile(filepath.Join(j.folder, "over"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
