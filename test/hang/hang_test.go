@@ -23,11 +23,7 @@ const (
 	long = time.Minute
 )
 
-// busy and fault are what healthy silences and faults may be reported as on the way to their verdict.
-const (
-	busy, stopped = v1alpha1.ReasonBusy, v1alpha1.ReasonStopped
-	outside       = v1alpha1.CauseWaitsOutside
-)
+const busy, stopped, outside = v1alpha1.ReasonBusy, v1alpha1.ReasonStopped, v1alpha1.CauseWaitsOutside
 
 // TestHang plays all silences on one cluster, a few at a time.
 func TestHang(t *testing.T) {
@@ -41,13 +37,34 @@ func TestHang(t *testing.T) {
 // healthy silences end by themselves. They are not ended, and are not taken for a fault.
 func healthy() []silence {
 	return []silence{
-		{name: "slow-save", taken: []string{busy}, plays: endsByItself},
-		{name: "evaluation", taken: []string{busy}, plays: endsByItself},
-		{name: "starved", taken: []string{busy}, plays: endsByItself},
-		{name: "debugger", taken: []string{stopped}, says: "rank 1 ", plays: continued},
-		{name: "compiles", taken: []string{busy}, plays: endsByItself},
-		{name: "slow-import", taken: []string{busy}, plays: endsByItself},
-		{name: "late-first-step", taken: []string{busy}, plays: endsByItself},
+		{
+			name: "slow-save", what: "one rank saves to slow storage",
+			taken: []string{busy}, plays: endsByItself,
+		},
+		{
+			name: "evaluation", what: "one rank evaluates alone",
+			taken: []string{busy}, plays: endsByItself,
+		},
+		{
+			name: "starved", what: "a data loader reads slowly",
+			taken: []string{busy}, plays: endsByItself,
+		},
+		{
+			name: "debugger", what: "a signal stops one rank, as a debugger does, and continues it",
+			taken: []string{stopped}, says: "rank 1 ", plays: continued,
+		},
+		{
+			name: "compiles", what: "a compiler runs for one rank",
+			taken: []string{busy}, plays: endsByItself,
+		},
+		{
+			name: "slow-import", what: "one rank imports slowly before it joins",
+			taken: []string{busy}, plays: begins,
+		},
+		{
+			name: "late-first-step", what: "one rank prepares data before the first step",
+			taken: []string{busy}, plays: begins,
+		},
 	}
 }
 
@@ -57,23 +74,65 @@ func faults() []silence {
 	report := map[string]string{v1alpha1.AnnotationHang: "report"}
 	memory := map[string]string{v1alpha1.AnnotationStateSize: "1Mi"}
 	return []silence{
-		{name: "deaf", taken: []string{v1alpha1.CauseHang}, says: "rank 3 ", plays: restarts},
-		{name: "desync", taken: []string{v1alpha1.CauseDesync}, says: "rank 3: broadcast", plays: fails},
-		{name: "sleeps", settings: timeout, taken: []string{outside, v1alpha1.CauseHangTimeout}, says: "rank 3 ", plays: restarts},
-		{name: "remembers", settings: memory, taken: []string{v1alpha1.CauseHang}, says: "rank 3 ", plays: remembers},
-		{name: "deadlock", taken: []string{v1alpha1.CauseDeadlock}, plays: restarts},
-		{name: "leaves", taken: []string{v1alpha1.CauseEndedEarly}, says: "rank 3 ", plays: fails},
-		{name: "deaf-again", taken: []string{v1alpha1.CauseHang}, says: "rank 3 ", plays: moves},
-		{name: "reads", settings: timeout, taken: []string{busy, v1alpha1.CauseHangTimeout}, says: "rank 3 ", plays: restarts},
-		{name: "only-reported", settings: report, taken: []string{v1alpha1.CauseHang}, says: "rank 3 ", plays: stays},
-		{name: "cut", taken: []string{v1alpha1.CauseFabricHang}, plays: cut},
-		{name: "dead-loader", taken: []string{outside}, says: "rank 3 ", plays: reported},
-		{name: "lock", taken: []string{outside}, says: "rank 3 ", plays: reported},
+		{
+			name: "deaf", what: "one rank is in a call that takes no signal",
+			taken: []string{v1alpha1.CauseHang}, says: "rank 3 ", plays: restarts,
+		},
+		{
+			name: "desync", what: "one rank calls another collective, each time",
+			taken: []string{v1alpha1.CauseDesync}, says: "rank 3: broadcast", plays: fails,
+		},
+		{
+			name: "sleeps", what: "one rank sleeps for ever; `hang-timeout: 2m`",
+			settings: timeout, taken: []string{outside, v1alpha1.CauseHangTimeout}, says: "rank 3 ", plays: restarts,
+		},
+		{
+			name: "remembers", what: "one rank is in a call that takes no signal; state in memory",
+			settings: memory, taken: []string{v1alpha1.CauseHang}, says: "rank 3 ", plays: remembers,
+		},
+		{
+			name: "deadlock", what: "two ranks use two groups in different orders",
+			taken: []string{v1alpha1.CauseDeadlock}, plays: restarts,
+		},
+		{
+			name: "leaves", what: "one rank ends with exit code 0, each time",
+			taken: []string{v1alpha1.CauseEndedEarly}, says: "rank 3 ", plays: fails,
+		},
+		{
+			name: "deaf-again", what: "one rank is in a call that takes no signal, each time",
+			taken: []string{v1alpha1.CauseHang}, says: "rank 3 ", plays: moves,
+		},
+		{
+			name: "reads", what: "one rank reads for ever; `hang-timeout: 2m`",
+			settings: timeout, taken: []string{busy, v1alpha1.CauseHangTimeout}, says: "rank 3 ", plays: restarts,
+		},
+		{
+			name: "only-reported", what: "one rank is in a call that takes no signal; `hang: report`",
+			settings: report, taken: []string{v1alpha1.CauseHang}, says: "rank 3 ", plays: stays,
+		},
+		{
+			name: "cut", what: "the network between the pods loses all packets, for a while",
+			taken: []string{v1alpha1.CauseFabricHang}, plays: cut,
+		},
+		{
+			name: "dead-loader", what: "the worker of a data loader stands still",
+			taken: []string{outside}, says: "rank 3 ", plays: reported,
+		},
+		{
+			name: "lock", what: "one rank waits for a lock of a C library",
+			taken: []string{outside}, says: "rank 3 ", plays: reported,
+		},
 	}
 }
 
-// endsByItself: the job goes on.
+// endsByItself: what moves is named, and the job goes on.
 func endsByItself(ctx context.Context, t *testing.T, j *job) {
+	j.verdict(ctx, t)
+	j.finishes(ctx, t, v1alpha1.ReasonFinished, 0)
+}
+
+// begins: the silence before the first step is over before a verdict is due.
+func begins(ctx context.Context, t *testing.T, j *job) {
 	j.finishes(ctx, t, v1alpha1.ReasonFinished, 0)
 	if j.quiet.IsZero() {
 		t.Error("there was no silence")

@@ -24,6 +24,7 @@ const results = "testdata/silences.jsonl"
 type row struct {
 	Part string `json:"part"`
 	Name string `json:"name"`
+	What string `json:"what"`
 	// Seen are the verdicts in their order, Restarts the number of restarts.
 	Seen     []seen `json:"seen"`
 	Restarts int    `json:"restarts"`

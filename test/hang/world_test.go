@@ -26,7 +26,8 @@ import (
 const (
 	namespace, shared, container = "hang", "shared", "trainer"
 	pods, perPod                 = 2, 2
-	line                         = "torchrun --nnodes=%d --nproc-per-node=%d --master-addr=none --master-port=29500 /trainer/lesson.py /" + shared + "/%s %s"
+	line                         = "torchrun --nnodes=%d --nproc-per-node=%d --master-addr=none --master-port=29500 /trainer/lesson.py /" +
+		shared + "/%s %s"
 	// atOnce is how many jobs run at a time: with more, two cores are too busy for a silence to be one.
 	atOnce = 3
 )
@@ -38,6 +39,8 @@ var lesson string
 type silence struct {
 	// name is what lesson.py calls it; it does nothing for one that the test does from outside.
 	name string
+	// what happens, for readers of docs/annotations.md.
+	what string
 	// settings are further annotations.
 	settings map[string]string
 	// taken are the verdicts that may be reported of it, the first one must be, and says is in its text.
@@ -97,7 +100,7 @@ type job struct {
 
 func begin(ctx context.Context, t *testing.T, c *harness.Cluster, s silence) *job {
 	t.Helper()
-	j := &job{Cluster: c, silence: s, row: row{Name: s.name, Part: filepath.Base(filepath.Dir(t.Name()))}}
+	j := &job{Cluster: c, silence: s, row: row{Name: s.name, What: s.what, Part: filepath.Base(filepath.Dir(t.Name()))}}
 	spec := harness.TrainerPod(fmt.Sprintf(line, pods, perPod, s.name, s.name), 5, 0)
 	resources := &spec.Containers[0].Resources
 	delete(resources.Limits, layout.GPUResource)
@@ -190,7 +193,8 @@ func (j *job) steps(ctx context.Context, t *testing.T, generation, n int64) {
 	t.Helper()
 	j.until(ctx, t, fmt.Sprintf("%d steps in generation %d", n, generation), func(_ context.Context, g *v1alpha1.Gang) (bool, string) {
 		r := g.Status.Run
-		return r.Generation == generation && r.Progress.OptimizerSteps >= n, fmt.Sprintf("generation %d, %d steps", r.Generation, r.Progress.OptimizerSteps)
+		made := r.Progress.OptimizerSteps
+		return r.Generation == generation && made >= n, fmt.Sprintf("generation %d, %d steps", r.Generation, made)
 	})
 }
 
@@ -245,9 +249,10 @@ func (j *job) finishes(ctx context.Context, t *testing.T, reason string, restart
 // rank returns the process of a rank.
 func (j *job) rank(ctx context.Context, t *testing.T, rank int) harness.Process {
 	t.Helper()
+	variable := fmt.Sprintf("\x00RANK=%d\x00", rank)
 	p, err := j.Find(ctx, namespace, j.shape.Assignments[rank/perPod].Pod, container, func(p harness.Process) bool {
 		environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.Host))
-		return err == nil && strings.Contains("\x00"+string(environ), fmt.Sprintf("\x00RANK=%d\x00", rank)) && slices.Contains(p.Args, "/trainer/lesson.py")
+		return err == nil && strings.Contains("\x00"+string(environ), variable) && slices.Contains(p.Args, "/trainer/lesson.py")
 	})
 	if err != nil {
 		t.Fatal(err)
