@@ -30,6 +30,7 @@ var cores = map[string][]string{
 	"elastic/account":      {"elastic/barrier", "elastic/cause", "elastic/members", "elastic/replacements", "internal/protocol"},
 	"elastic/barrier":      {},
 	"elastic/cause":        {"internal/protocol"},
+	"elastic/check":        {},
 	"elastic/drain":        {"elastic/account", "elastic/barrier", "elastic/generation", "elastic/ledger", "elastic/members", "elastic/replacements", "internal/protocol"},
 	"elastic/generation":   {"elastic/account", "elastic/cause", "elastic/ledger", "elastic/members", "elastic/replacements", "elastic/restore", "internal/protocol"},
 	"elastic/ledger":       {"elastic/members", "elastic/restore", "internal/protocol"},

@@ -1,0 +1,180 @@
+package check
+
+import "fmt"
+
+// Judge returns the trials that must be made now, or the verdict. The pods are in placement order; usual may be nil.
+func Judge(pods []Pod, usual map[string]Usual) Plan {
+	j := &judge{pods: pods, usual: usual, of: make([]record, len(pods)), alone: make([]result, len(pods)), speeds: map[string][]float64{}}
+	for r := Alone; r < Rounds; r++ {
+		if open := j.play(r, j.trials(r)); len(open) > 0 {
+			return Plan{Round: r, Trials: open}
+		}
+		if j.verdict.Systemic != "" {
+			break
+		}
+	}
+	j.conclude()
+	return Plan{Round: Rounds, Verdict: j.verdict}
+}
+
+// judge is one call of Judge.
+type judge struct {
+	pods    []Pod
+	usual   map[string]Usual
+	alone   []result
+	of      []record
+	pairs   []pair
+	second  []Trial              // of round AgainSecond
+	speeds  map[string][]float64 // of pairs, by model, sorted
+	verdict Verdict
+}
+
+// record is the trials of one pod.
+type record struct {
+	pair   [2 * Rounds]int32 // indices of judge.pairs
+	tried  int
+	passed int  // how many of them passed
+	slow   bool // alone
+}
+
+func (r *record) pairs() []int32 { return r.pair[:r.tried] }
+
+// pair is a trial of two pods with its result.
+type pair struct {
+	a, b int
+	result
+}
+
+func (p pair) other(i int) int { return p.a + p.b - i }
+
+// result is what the answers about one trial say together; outcome Lost: all attempts were lost.
+type result struct {
+	outcome Outcome
+	slow    bool
+	speed   float64
+	text    string
+}
+
+func (r result) clean() bool { return r.outcome == Passed && !r.slow }
+
+// play notes the results of a round and returns its trials that are not answered.
+func (j *judge) play(r Round, trials []Trial) (open []Trial) {
+	results := make([]result, len(trials))
+	for i, t := range trials {
+		var over bool
+		if results[i], t.Attempt, over = j.answered(t); !over {
+			open = append(open, t)
+		}
+	}
+	if len(open) > 0 {
+		return open
+	}
+	j.markSlow(trials, results)
+	for i, t := range trials {
+		if r == Alone {
+			j.alone[t.A], j.of[t.A].slow = results[i], results[i].slow
+			continue
+		}
+		for _, p := range []int{t.A, t.B} {
+			o := &j.of[p]
+			o.pair[o.tried], o.tried = int32(len(j.pairs)), o.tried+1
+			if results[i].clean() {
+				o.passed++
+			}
+		}
+		j.pairs = append(j.pairs, pair{t.A, t.B, results[i]})
+	}
+	if faults := j.faults(); r == Alone && faults > j.most() {
+		j.verdict.Systemic = fmt.Sprintf("%d of %d pods failed alone, more than the %d that a check names: the cause is not one node; %s", faults, len(j.pods), j.most(), j.firstAlone())
+	}
+	return nil
+}
+
+// answered returns the result of a trial, or the attempt that must be made or answered now.
+func (j *judge) answered(t Trial) (result, int, bool) {
+	if t.B < 0 {
+		a, _ := j.pods[t.A].answer(t.Round, "")
+		switch attempt := max(a.Attempt, 1); a.Outcome {
+		case Unanswered:
+			return result{}, attempt, false
+		case Lost, Absent:
+			return result{outcome: Lost}, attempt + 1, attempt >= MaxAttempts
+		default:
+			return result{outcome: a.Outcome, speed: a.Speed, text: a.Text}, attempt, true
+		}
+	}
+	a, _ := j.pods[t.A].answer(t.Round, j.pods[t.B].ID)
+	b, _ := j.pods[t.B].answer(t.Round, j.pods[t.A].ID)
+	attempt := max(a.Attempt, b.Attempt, 1)
+	if a.Attempt < attempt {
+		a = Answer{}
+	}
+	if b.Attempt < attempt {
+		b = Answer{}
+	}
+	switch {
+	case a.Outcome == Unanswered || b.Outcome == Unanswered:
+		return result{}, attempt, false
+	case a.Outcome == Lost || b.Outcome == Lost:
+		if a.Outcome == Passed || b.Outcome == Passed {
+			break // who passes has seen the other's data and its confirmation
+		}
+		return result{outcome: Lost}, attempt + 1, attempt >= MaxAttempts
+	}
+	return both(a, b), attempt, true
+}
+
+// both returns what two answers say together; the slower speed counts.
+func both(a, b Answer) result {
+	out := result{outcome: Passed, speed: a.Speed}
+	if a.Speed == 0 || b.Speed > 0 && b.Speed < a.Speed {
+		out.speed = b.Speed
+	}
+	for _, x := range []Answer{b, a} {
+		if x.Outcome != Passed && x.Outcome != Lost {
+			out.outcome = Failed
+			if out.text == "" || x.Outcome != Absent {
+				out.text = x.Text
+			}
+		}
+	}
+	return out
+}
+
+// answer returns the pod's answer about a round with a partner.
+func (p *Pod) answer(r Round, partner string) (Answer, bool) {
+	for _, a := range p.Answers {
+		if a.Round == r && a.Partner == partner {
+			return a, true
+		}
+	}
+	return Answer{}, false
+}
+
+// failedAlone reports whether a pod is at fault by its own answer.
+func (j *judge) failedAlone(i int) bool {
+	return j.alone[i].outcome == Failed || j.alone[i].outcome == Wrong
+}
+
+// most is the largest number of pods that a check names.
+func (j *judge) most() int { return max(1, len(j.pods)/4) }
+
+// faults is the number of pods that failed alone.
+func (j *judge) faults() int {
+	n := 0
+	for i := range j.pods {
+		if j.failedAlone(i) {
+			n++
+		}
+	}
+	return n
+}
+
+func (j *judge) firstAlone() string {
+	for i := range j.pods {
+		if j.failedAlone(i) {
+			return fmt.Sprintf("%s: %s", j.name(i), j.alone[i].text)
+		}
+	}
+	return ""
+}
