@@ -62,7 +62,7 @@ help: ## list all commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / \t/' | sort | column -t -s $$'\t'
 
 # Binaries without cgo; only holdfast-nvml, which loads a library of NVIDIA's, needs C.
-STATIC := holdfast-agent holdfast-controller holdfast-scheduler holdfast-node kubectl-holdfast holdfast-dev holdfast-demo
+STATIC := holdfast holdfast-agent holdfast-controller holdfast-scheduler holdfast-node kubectl-holdfast holdfast-dev holdfast-demo
 BUILD_FLAGS := -ldflags '$(LDFLAGS)' $(foreach b,holdfast-scheduler holdfast-dev,-ldflags './cmd/$(b)=$(LDFLAGS) $(K8S_LDFLAGS)')
 
 .PHONY: build static holdfast-nvml $(STATIC)

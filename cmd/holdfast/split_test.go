@@ -1,0 +1,45 @@
+//go:build linux
+
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestOwnFlagsComeFirst(t *testing.T) {
+	for _, c := range []struct{ args, own, torchrun string }{
+		{"train.py", "", "train.py"},
+		{"--nproc-per-node=2 train.py --hang off", "", "--nproc-per-node=2 train.py --hang off"},
+		{"--hang off --nproc-per-node 2 train.py", "--hang off", "--nproc-per-node 2 train.py"},
+		{"--standbys=false --state-size=1Gi --standalone train.py -h", "--standbys=false --state-size=1Gi", "--standalone train.py -h"},
+		{"--standbys train.py", "--standbys", "train.py"},
+		{"-h", "-h", ""},
+		{"--hang", "--hang", ""},
+		{"-m torch_module", "", "-m torch_module"},
+		{"", "", ""},
+	} {
+		own, torchrun := split(runCommand().Flags(), strings.Fields(c.args))
+		if !slices.Equal(own, strings.Fields(c.own)) || !slices.Equal(torchrun, strings.Fields(c.torchrun)) {
+			t.Errorf("%q: own %q, torchrun's %q", c.args, own, torchrun)
+		}
+	}
+}
+
+func TestWrongInput(t *testing.T) {
+	for args, want := range map[string]string{
+		"run":                           "no script",
+		"run --state-size=0 train.py":   `such as "1Gi"`,
+		"run --state-size=9Ti train.py": `such as "1Gi"`,
+		"run --hang=kill train.py":      "write act, report or off",
+		"run --standbys=2 train.py":     "see holdfast run --help",
+		"walk":                          "unknown command",
+	} {
+		cmd := command()
+		cmd.SetArgs(strings.Fields(args))
+		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+}
