@@ -10,7 +10,7 @@ import (
 
 // Files are the installed files, at their paths in the installation.
 //
-//go:embed holdfast/*.py _holdfast_*.py holdfast_standby.py sitecustomize.py
+//go:embed holdfast/*.py _holdfast_*.py holdfast_check.py holdfast_standby.py sitecustomize.py
 var Files embed.FS
 
 // IndexArgs are the arguments of the interpreter that writes the index for stock torch from the rank files of so many ranks; files is their

@@ -1,0 +1,385 @@
+"""Tries one rank of a pod before training: alone, or with the ranks of another pod.
+
+The agent starts one process per local rank with the interpreter of the user's launcher:
+
+    python3 holdfast_check.py alone|pair --deadline SECONDS --rank R --world N --local-rank L --store HOST:PORT [--bytes N]
+
+The ranks of one trial meet at the store, which rank 0 serves. The process prints one line of JSON per part as it begins,
+{"part": NAME}, and a last line with the result:
+
+    {"outcome": "passed", "text": "", "speed": 1.2e12, "backend": "gloo", "model": "cpu", "facts": {…}, "parts": [{"name": "matmul", "seconds": 0.2}, …]}
+
+outcome is passed, failed, wrong (an arithmetic result differs from the known one), absent (other ranks did not come) or late
+(imports took all the time, which speaks for slow storage and not against the node).
+speed is in operations per second alone, in bytes per second in a pair. Without torch only a plain TCP exchange of the two
+pods is tried, and backend is "tcp". The process ends by its deadline; one whose interpreter's lock is held must be ended by the agent.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import sys
+import threading
+import time
+import zlib
+from datetime import timedelta
+
+TRIES = 3
+# Matrices: small enough for a CPU, large enough to load a GPU. With entries -1, 0, 0 and 1 the entries of the product stay within ±256,
+# which bf16 represents exactly.
+SMALL, LARGE = 256, 4096
+EXCHANGE = 64 << 20
+# How long multiplications are repeated to measure their speed.
+MEASURE = 0.5
+# Time kept for the last line, and for other ranks to read the last answers.
+MARGIN = 0.5
+CHUNK = 1 << 20
+
+
+class Wrong(Exception):
+    """An arithmetic result differs from the known one."""
+
+
+class Absent(Exception):
+    """Other ranks did not come."""
+
+
+class Failed(Exception):
+    """A part failed."""
+
+
+class Trial:
+    def __init__(self, args):
+        self.args, self.end = args, time.monotonic() + args.deadline
+        self.parts, self.speed, self.backend, self.model, self.facts = [], 0.0, "", "", {}
+        self._lock = threading.Lock()
+
+    def left(self):
+        return max(0.05, self.end - MARGIN - time.monotonic())
+
+    def run(self, name, part):
+        print(json.dumps({"part": name}), flush=True)
+        self.parts.append({"name": name, "seconds": None})
+        begin = time.monotonic()
+        try:
+            return part()
+        finally:
+            self.parts[-1]["seconds"] = round(time.monotonic() - begin, 3)
+
+    def finish(self, outcome, text=""):
+        """Prints the result and ends the process at once: destructors of a broken group may hang."""
+        with self._lock:
+            line = {
+                "outcome": outcome, "text": " ".join(text.split())[:500], "speed": self.speed, "backend": self.backend,
+                "model": self.model, "facts": self.facts, "parts": self.parts,
+            }  # fmt: skip
+            print(json.dumps(line), flush=True)
+            os._exit(0)
+
+    def watch(self):
+        """Ends the process at its deadline, and names the part that did not end."""
+        time.sleep(max(0, self.end - time.monotonic()))
+        name = self.parts[-1]["name"] if self.parts else "import"
+        outcome = {"import": "late", "meet": "absent"}.get(name, "failed")
+        text = "other ranks did not come" if name == "meet" else "part %s did not end" % name
+        self.finish(outcome, "%s within %g s" % (text, self.args.deadline))
+
+
+def main(argv=None):
+    trial = Trial(parse(argv))
+    threading.Thread(target=trial.watch, daemon=True).start()
+    try:
+        torch = trial.run("import", load)
+        facts(trial, torch)
+        if torch is None:
+            plain(trial)
+        elif trial.args.mode == "alone":
+            alone(trial, torch)
+        else:
+            together(trial, torch)
+    except Wrong as e:
+        trial.finish("wrong", str(e))
+    except Absent as e:
+        trial.finish("absent", str(e))
+    except BaseException as e:
+        name = trial.parts[-1]["name"] if trial.parts else "start"
+        trial.finish("failed", "part %s: %s: %s" % (name, type(e).__name__, e))
+    trial.finish("passed")
+
+
+def parse(argv):
+    p = argparse.ArgumentParser(prog="holdfast_check")
+    p.add_argument("mode", choices=("alone", "pair"))
+    p.add_argument("--deadline", type=float, required=True, help="seconds until the process ends itself")
+    p.add_argument("--rank", type=int, default=0)
+    p.add_argument("--world", type=int, default=1)
+    p.add_argument("--local-rank", type=int, default=0)
+    p.add_argument("--store", default="", help="HOST:PORT, which rank 0 serves")
+    p.add_argument("--bytes", type=int, default=EXCHANGE, help="what all ranks exchange")
+    args = p.parse_args(argv)
+    host, _, port = args.store.rpartition(":")
+    if args.world > 1 and not (host and port.isdigit()):
+        p.error("--store must be HOST:PORT, where the ranks meet")
+    if not 0 <= args.rank < args.world or args.deadline <= 0 or args.bytes <= 0:
+        p.error("--rank must be below --world, --deadline and --bytes above 0")
+    args.host, args.port = host.strip("[]"), int(port or 0)
+    return args
+
+
+def load():
+    try:
+        import torch
+        import torch.distributed
+    except ImportError:
+        return None
+    return torch
+
+
+def facts(trial, torch):
+    """Notes what must be equal, or enough, on all pods of a gang."""
+    import resource
+
+    f = trial.facts
+    f["nofile"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    f["memlock"] = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    f["clock"] = time.time()
+    for name, path in (("shm", "/dev/shm"), ("disk", os.environ.get("TMPDIR", "/tmp"))):
+        try:
+            f[name] = shutil.disk_usage(path).free
+        except OSError:
+            f[name] = 0
+    if torch is None:
+        trial.backend = "tcp"
+        return
+    f["torch"] = torch.__version__
+    trial.backend, trial.model = "gloo", "cpu"
+    if devices(torch):
+        count = torch.cuda.device_count()
+        f["devices"], f["cuda"] = count, torch.version.cuda
+        if trial.args.local_rank >= count:
+            raise Failed("local rank %d has no device: torch sees %d" % (trial.args.local_rank, count))
+        torch.cuda.set_device(trial.args.local_rank)
+        trial.backend, trial.model = "nccl", torch.cuda.get_device_name()
+        f["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+
+
+def devices(torch):
+    return torch.cuda.is_available() and torch.distributed.is_nccl_available()
+
+
+def alone(trial, torch):
+    trial.run("matmul", lambda: matmul(trial, torch))
+    if devices(torch):
+        trial.run("copies", lambda: copies(torch))
+    if trial.args.world > 1:
+        speed = trial.speed
+        together(trial, torch)
+        trial.speed = speed
+
+
+def matrix(torch, n, seed):
+    """A matrix with entries -1, 0, 0 and 1."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randint(0, 4, (n, n), generator=g, dtype=torch.int8)
+    return (x == 3).to(torch.int8) - (x == 0).to(torch.int8)
+
+
+def matmul(trial, torch):
+    """Multiplies integers in bf16. The sums of all rows and columns of the product are known exactly from sums of the factors."""
+    gpu = devices(torch)
+    n, device = (LARGE, "cuda") if gpu else (SMALL, "cpu")
+    a, b = matrix(torch, n, 1), matrix(torch, n, 2)
+    wide_a, wide_b = a.double(), b.double()
+    rows, columns = wide_a @ wide_b.sum(1), wide_a.sum(0) @ wide_b
+    x, y = a.to(device, torch.bfloat16), b.to(device, torch.bfloat16)
+
+    def verify(product):
+        p = product.float()
+        for what, got, want in (("row", p.sum(1), rows), ("column", p.sum(0), columns)):
+            bad = (got.double().cpu() != want).nonzero()
+            if len(bad):
+                i = int(bad[0])
+                where = "%s %d" % (trial.model, trial.args.local_rank)
+                raise Wrong("%s: the sum of %s %d of a product is %g and must be %g; %d of %d sums are wrong"
+                            % (where, what, i, float(got[i]), float(want[i]), len(bad), n))  # fmt: skip
+
+    verify(torch.matmul(x, y))
+    begin, done, once = time.monotonic(), 0, 20 if gpu else 1
+    while True:
+        for _ in range(once):
+            product = torch.matmul(x, y)
+        if gpu:
+            torch.cuda.synchronize()
+        done += once
+        took = time.monotonic() - begin
+        if took > min(MEASURE, trial.left() / 4):
+            break
+    trial.speed = 2.0 * n**3 * done / took
+    verify(product)
+
+
+def copies(torch):
+    """Copies bytes to the device, within it, and back."""
+    host = torch.arange(EXCHANGE // 8, dtype=torch.int64).pin_memory()
+    there = host.to("cuda", non_blocking=True)
+    again = there.clone()
+    back = torch.empty_like(host).pin_memory()
+    back.copy_(again, non_blocking=True)
+    torch.cuda.synchronize()
+    if not torch.equal(host, back):
+        raise Wrong("%d of %d words differ after a copy to the device and back" % (int((host != back).sum()), len(host)))
+
+
+def together(trial, torch):
+    """Meets the other ranks and exchanges bytes with them; a failure that shows at once is tried again by all."""
+    store = trial.run("meet", lambda: meet(trial, torch))
+    for number in range(TRIES):
+        try:
+            trial.run("exchange", lambda: exchange(trial, torch, store, number))
+            text = ""
+        except (Failed, RuntimeError, ValueError) as e:
+            text = "%s: %s" % (type(e).__name__, e)
+            if trial.backend == "gloo" and torch.distributed.is_initialized():
+                torch.distributed.destroy_process_group()  # closes the connections, so that the other ranks do not wait in vain
+        failures = trial.run("agree", lambda: agree(trial, store, number, text))
+        if not failures or trial.left() < 1 or number + 1 == TRIES:
+            leave(trial, store)
+            if failures:
+                raise Failed(failures)
+            return
+
+
+def meet(trial, torch):
+    a = trial.args
+    try:
+        store = torch.distributed.TCPStore(a.host, a.port, a.world, a.rank == 0, timedelta(seconds=trial.left()), wait_for_workers=False)
+        store.set("here/%d" % a.rank, "1")
+        store.wait(["here/%d" % r for r in range(a.world)], timedelta(seconds=trial.left()))
+        return store
+    except RuntimeError as e:
+        raise Absent("other ranks did not come to %s within %g s: %s" % (a.store, a.deadline, str(e).split("\n")[0])) from None
+
+
+def exchange(trial, torch, store, number):
+    dist, a = torch.distributed, trial.args
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    device = "cuda" if trial.backend == "nccl" else "cpu"
+    dist.init_process_group(
+        trial.backend, store=dist.PrefixStore("try%d" % number, store), rank=a.rank, world_size=a.world, timeout=timedelta(seconds=trial.left())
+    )
+    words = max(1, a.bytes // 8 // a.world)
+    counting = torch.arange(words, dtype=torch.int64, device=device)
+    mine = counting * (a.world + 1) + a.rank
+    theirs = [torch.zeros_like(mine) for _ in range(a.world)]
+    best = float("inf")
+    for _ in range(3):  # the first makes the connections
+        begin = time.monotonic()
+        dist.all_gather(theirs, mine)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, time.monotonic() - begin)
+    for r, got in enumerate(theirs):
+        if not torch.equal(got, counting * (a.world + 1) + r):
+            raise Failed("the bytes from rank %d differ from those it sent" % r)
+    trial.speed = 8.0 * words * a.world / best
+
+
+def agree(trial, store, number, text):
+    """The failures of all ranks, so that no rank passes in which another failed; "" if there are none."""
+    a = trial.args
+    keys = ["end%d/%d" % (number, r) for r in range(a.world)]
+    try:
+        store.set(keys[a.rank], text[:300] or "passed")
+        store.wait(keys, timedelta(seconds=trial.left()))
+        said = [store.get(k).decode(errors="replace") for k in keys]
+    except RuntimeError:
+        return text or "other ranks did not end"
+    return "; ".join("rank %d: %s" % (r, s) for r, s in enumerate(said) if s != "passed")
+
+
+def leave(trial, store):
+    """Rank 0 serves the store until the others have read all answers."""
+    a = trial.args
+    try:
+        store.set("left/%d" % a.rank, "1")
+        if a.rank == 0:
+            store.wait(["left/%d" % r for r in range(a.world)], timedelta(seconds=min(2, trial.left())))
+    except RuntimeError:
+        pass
+
+
+def plain(trial):
+    """Without torch: rank 0 and the first rank of the other pod exchange bytes over TCP; other ranks have nothing to do."""
+    a = trial.args
+    if a.mode == "alone" or a.rank not in (0, a.world // 2):
+        return
+    s = trial.run("meet", lambda: connect(trial))
+    s.settimeout(trial.left())
+    trial.run("exchange", lambda: swap(trial, s))
+
+
+def connect(trial):
+    a = trial.args
+    try:
+        if a.rank == 0:
+            family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+            with socket.create_server(("", a.port), family=family, dualstack_ipv6=family == socket.AF_INET6) as server:
+                server.settimeout(trial.left())
+                return server.accept()[0]
+        while True:
+            try:
+                return socket.create_connection((a.host, a.port), timeout=min(2, trial.left()))
+            except OSError:
+                if trial.left() < 0.1:
+                    raise
+                time.sleep(0.05)
+    except OSError as e:
+        raise Absent("the other pod did not come to %s within %g s: %s" % (a.store, a.deadline, e)) from None
+
+
+def swap(trial, s):
+    """Sends and receives the same bytes at once, then exchanges checksums of what came."""
+    half, a = trial.args.bytes // 2, trial.args
+    block = bytes(i * 7 & 255 for i in range(CHUNK))
+    want = 0
+    for at in range(0, half, CHUNK):
+        want = zlib.crc32(block[: half - at], want)
+    errors = []
+
+    def send():
+        try:
+            for at in range(0, half, CHUNK):
+                s.sendall(block[: half - at])
+        except OSError as e:
+            errors.append(e)
+
+    begin = time.monotonic()
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    got = 0
+    for at in range(0, half, CHUNK):
+        got = zlib.crc32(receive(s, min(CHUNK, half - at)), got)
+    sender.join(trial.left())
+    if errors or sender.is_alive():
+        raise Failed("bytes could not be sent to the other pod: %s" % (errors or "timed out"))
+    trial.speed = 2.0 * half / (time.monotonic() - begin)
+    s.sendall(b"1" if got == want else b"0")
+    if receive(s, 1) != b"1" or got != want:
+        raise Failed("the bytes that came differ from those sent")
+
+
+def receive(s, length):
+    out = bytearray()
+    while len(out) < length:
+        more = s.recv(length - len(out))
+        if not more:
+            raise Failed("the other pod closed the connection after %d bytes" % len(out))
+        out += more
+    return bytes(out)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

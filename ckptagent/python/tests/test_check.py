@@ -1,0 +1,192 @@
+"""The trial of one rank, alone and with another pod, by real processes."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import unittest
+
+from .case import ROOT, ScriptCase, environment
+from .ports import kept
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+CHECK = os.path.join(ROOT, "holdfast_check.py")
+# Enough for imports on a loaded machine.
+DEADLINE = 60
+
+PLANT = """
+import sys, time
+import torch
+import holdfast_check
+%s
+holdfast_check.main(sys.argv[1:])
+"""
+
+WRONG = """
+right = torch.matmul
+def matmul(x, y):
+    p = right(x, y)
+    p[3, 5] += 1
+    return p
+torch.matmul = matmul
+"""
+NAN = WRONG.replace("p[3, 5] += 1", "p[3, 5] = float('nan')")
+SLOW = """
+right = torch.matmul
+def matmul(x, y):
+    time.sleep(0.05)
+    return right(x, y)
+torch.matmul = matmul
+"""
+HANG = """
+torch.matmul = lambda x, y: time.sleep(600)
+"""
+DEAF = """
+torch.distributed.all_gather = lambda *a: time.sleep(600)
+"""
+GARBLED = """
+right = torch.distributed.all_gather
+def all_gather(theirs, mine):
+    right(theirs, mine)
+    theirs[0][7] += 1
+torch.distributed.all_gather = all_gather
+"""
+# The first call fails at once, as after a connection that was reset.
+ONCE = """
+right, calls = torch.distributed.all_gather, []
+def all_gather(theirs, mine):
+    calls.append(1)
+    if len(calls) == 1:
+        raise RuntimeError("connection reset")
+    right(theirs, mine)
+torch.distributed.all_gather = all_gather
+"""
+
+
+class CheckCase(ScriptCase):
+    def store(self):
+        s = kept()
+        self.addCleanup(s.close)
+        return "127.0.0.1:%d" % s.getsockname()[1]
+
+    def begin(self, *args, plant="", isolated=False, deadline=DEADLINE):
+        program = [self.file("plant%d.py" % hash(plant), PLANT % plant)] if plant else [CHECK]
+        if isolated:
+            program = ["-I", "-S"] + program
+        p = subprocess.Popen(
+            [sys.executable, *program, *map(str, args), "--deadline", str(deadline)],
+            env=environment(OMP_NUM_THREADS="1", PYTHONPATH=str(ROOT)),
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.addCleanup(p.communicate)
+        self.addCleanup(p.kill)
+        return p
+
+    def end(self, p):
+        out, err = p.communicate(timeout=DEADLINE + 60)
+        self.assertEqual(p.returncode, 0, err)
+        lines = [json.loads(line) for line in out.splitlines()]
+        self.assertTrue(all("part" in line for line in lines[:-1]), out)
+        return lines[-1]
+
+    def pair(self, plant="", world=2, isolated=False, deadline=DEADLINE, size=1 << 20):
+        store = self.store()
+        ranks = [
+            self.begin("pair", "--rank", r, "--world", world, "--store", store, "--bytes", size, plant=plant if r == 1 else "",
+                       isolated=isolated, deadline=deadline)
+            for r in range(world)
+        ]  # fmt: skip
+        return [self.end(p) for p in ranks]
+
+
+@unittest.skipIf(torch is None, "needs torch")
+class Alone(CheckCase):
+    def test_right(self):
+        r = self.end(self.begin("alone"))
+        self.assertEqual((r["outcome"], r["text"], r["facts"]["torch"]), ("passed", "", torch.__version__))
+        self.assertGreater(r["speed"], 0)
+        self.assertEqual([p["name"] for p in r["parts"]][:2], ["import", "matmul"])
+        self.assertTrue(all(p["seconds"] >= 0 for p in r["parts"]), r)
+
+    def test_wrong_sum(self):
+        for plant in (WRONG, NAN):
+            r = self.end(self.begin("alone", plant=plant))
+            self.assertEqual(r["outcome"], "wrong", r)
+            self.assertRegex(r["text"], "the sum of row 3 of a product is .* and must be")
+
+    def test_hang_is_named_with_its_part(self):
+        begin = time.monotonic()
+        r = self.end(self.begin("alone", plant=HANG, deadline=DEADLINE / 3))
+        self.assertEqual((r["outcome"], r["text"]), ("failed", "part matmul did not end within 20 s"))
+        self.assertLess(time.monotonic() - begin, DEADLINE)
+
+    def test_slow(self):
+        usual, slow = self.end(self.begin("alone")), self.end(self.begin("alone", plant=SLOW))
+        self.assertEqual(slow["outcome"], "passed")
+        self.assertLess(slow["speed"], 0.9 * usual["speed"])
+
+    def test_ranks_of_one_pod(self):
+        store = self.store()
+        ranks = [self.begin("alone", "--rank", r, "--world", 2, "--store", store, "--bytes", 1 << 20) for r in range(2)]
+        for r in map(self.end, ranks):
+            self.assertEqual(r["outcome"], "passed", r)
+            self.assertEqual([p["name"] for p in r["parts"]][-3:], ["meet", "exchange", "agree"])
+
+
+@unittest.skipIf(torch is None, "needs torch")
+class Pair(CheckCase):
+    def test_right(self):
+        for r in self.pair():
+            self.assertEqual((r["outcome"], r["backend"]), ("passed", "nccl" if torch.cuda.is_available() else "gloo"), r)
+            self.assertGreater(r["speed"], 0)
+
+    def test_garbled_bytes_fail_on_both_sides(self):
+        for r in self.pair(GARBLED):
+            self.assertEqual(r["outcome"], "failed", r)
+            self.assertIn("rank 1: Failed: the bytes from rank 0 differ from those it sent", r["text"])
+
+    def test_hang_fails_on_both_sides(self):
+        for r in self.pair(DEAF):
+            self.assertEqual(r["outcome"], "failed", r)
+
+    def test_failure_that_passes_is_tried_again(self):
+        for r in self.pair(ONCE, deadline=2 * DEADLINE):
+            self.assertEqual(r["outcome"], "passed", r)
+            self.assertEqual([p["name"] for p in r["parts"]].count("exchange"), 2)
+
+    def test_no_partner_comes(self):
+        store = self.store()
+        for rank in range(2):
+            r = self.end(self.begin("pair", "--rank", rank, "--world", 2, "--store", store, deadline=DEADLINE / 4))
+            self.assertIn(r["outcome"], ("absent", "late"), r)
+
+
+class Plain(CheckCase):
+    def test_without_torch(self):
+        for r in self.pair(isolated=True):
+            self.assertEqual((r["outcome"], r["backend"]), ("passed", "tcp"), r)
+            self.assertGreater(r["speed"], 0)
+
+    def test_no_partner_comes(self):
+        store = self.store()
+        for rank in range(2):
+            r = self.end(self.begin("pair", "--rank", rank, "--world", 2, "--store", store, isolated=True, deadline=3))
+            self.assertEqual(r["outcome"], "absent", r)
+
+    def test_bad_arguments(self):
+        for args in (["pair", "--world", "2"], ["pair", "--rank", "2", "--world", "2", "--store", "a:1"], ["alone", "--bytes", "0"]):
+            p = self.begin(*args, isolated=True)
+            p.communicate()
+            self.assertEqual(p.returncode, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
