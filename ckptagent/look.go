@@ -61,7 +61,7 @@ func (m *machine) look() {
 }
 
 // The size of a look in a message beside its texts: lookBytes for itself, the others for each of its parts.
-const lookBytes, frameBytes, groupBytes, rangeBytes, operationBytes = 80, 16, 48, 20, 40
+const lookBytes, frameBytes, groupBytes, rangeBytes, operationBytes, faultBytes = 80, 16, 48, 20, 40, 12
 
 // fewestFrames is the number of frames that a look keeps when it is shortened, as long as it has other parts.
 const fewestFrames = 4
@@ -75,7 +75,7 @@ func fitLooks(looks []protocol.Look, free int) []protocol.Look {
 	return slices.DeleteFunc(looks, func(l protocol.Look) bool { return lookSize(&l) > free/len(looks) })
 }
 
-// shorten drops outer frames and the last groups until a look has at most that many bytes.
+// shorten drops outer frames, the last groups and then the faults until a look has at most that many bytes.
 func shorten(l *protocol.Look, bytes int) {
 	for lookSize(l) > bytes {
 		frames, groups := len(l.Frames), len(l.Groups)
@@ -84,6 +84,8 @@ func shorten(l *protocol.Look, bytes int) {
 			l.Frames = l.Frames[:frames-1]
 		case groups > 0:
 			l.Groups = l.Groups[:groups-1]
+		case len(l.Faults) > 0:
+			l.Faults = nil
 		default:
 			return
 		}
@@ -92,7 +94,7 @@ func shorten(l *protocol.Look, bytes int) {
 
 // lookSize returns the most bytes that a look takes in a message.
 func lookSize(l *protocol.Look) int {
-	n := lookBytes + len(l.Native)
+	n := lookBytes + len(l.Native) + len(l.Faults)*faultBytes
 	for _, f := range l.Frames {
 		n += frameBytes + len(f.Function) + len(f.File)
 	}

@@ -36,6 +36,9 @@ func evidence(local int) protocol.Look {
 		}
 		l.Groups = append(l.Groups, g)
 	}
+	for range protocol.MaxLookFaults {
+		l.Faults = append(l.Faults, protocol.RankFault{Rank: 1 << 20, Fault: protocol.FaultBehind})
+	}
 	return l
 }
 

@@ -5,18 +5,13 @@ package loop
 import (
 	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/page"
+	"holdfast.dev/holdfast/ckptagent/ras"
 	"holdfast.dev/holdfast/ckptagent/watch"
 )
 
 // lookAt looks at the ranks in another goroutine, and posts Looked.
 func (a *Agent) lookAt(e ckptagent.LookAt) {
-	var ranks []watch.Rank
-	for local := range a.state.Rank {
-		if p, ok := a.ranks[local]; ok {
-			ranks = append(ranks, watch.Rank{Local: local, Process: p, Page: a.pageOf(local), Files: a.c.Root.LooksFile(local)})
-		}
-	}
-	world := a.state.Run.WorldSize
+	ranks, world := a.watched(), a.state.Run.WorldSize
 	if a.state.Whole {
 		world = 0 // it numbers its own ranks
 	}
@@ -24,6 +19,30 @@ func (a *Agent) lookAt(e ckptagent.LookAt) {
 	go func() {
 		a.post(ckptagent.Looked{Number: e.Number, Generation: e.Generation, Looks: watcher.Look(ranks, world)})
 	}()
+}
+
+// watched returns the ranks to look at. Global rank 0 asks NCCL's RAS for all.
+func (a *Agent) watched() (ranks []watch.Rank) {
+	for local := range a.state.Rank {
+		p, ok := a.ranks[local]
+		if !ok {
+			continue
+		}
+		r := watch.Rank{Local: local, Process: p, Page: a.pageOf(local), Files: a.c.Root.LooksFile(local)}
+		if a.state.Run.BaseRank+local == 0 {
+			r.RAS = a.rasAddress()
+		}
+		ranks = append(ranks, r)
+	}
+	return ranks
+}
+
+// rasAddress returns where NCCL's RAS listens in this pod.
+func (a *Agent) rasAddress() string {
+	if a.launch != nil && a.launch.Env[ras.EnvAddress] != "" {
+		return a.launch.Env[ras.EnvAddress]
+	}
+	return ras.DefaultAddress
 }
 
 // pageOf returns the page of a rank, if it is of the present generation.

@@ -1,9 +1,9 @@
 //go:build linux
 
 // Package watch looks at ranks that stand still. The training script does not take part. A look at a rank consists of torch's record of its
-// collectives, the Python stack of its main thread, and the processor time and I/O of its processes. Every look ends within Limit. A look
-// changes nothing in a rank except the file to which the rank writes its stack. The package sends a signal only to a process that handles
-// the signal.
+// collectives, the Python stack of its main thread, and the processor time and I/O of its processes. The look at global rank 0 of a gang
+// that uses NCCL also has what NCCL's RAS answers (package ras). Every look ends within Limit. A look changes nothing in a rank except the
+// file to which the rank writes its stack. The package sends a signal only to a process that handles the signal.
 // The package depends on these properties of torch's recorder:
 //   - The recorder answers from C++ threads, so it also answers while the rank holds the interpreter's lock.
 //   - Each backend has its own record with its own sequence numbers. Therefore the package names a group BACKEND:NAME.

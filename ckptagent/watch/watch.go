@@ -35,6 +35,8 @@ type Rank struct {
 	Page page.Page
 	// Files is the common beginning of the rank's files for looks.
 	Files string
+	// RAS is where NCCL's RAS answers for the gang, if this is the rank that asks; "": it is another one.
+	RAS string
 }
 
 // Watcher looks at ranks. It remembers what its looks cost each process.
@@ -67,8 +69,8 @@ func New() *Watcher {
 // Look looks at ranks of a world of that size, and returns a look for each that lives, in order. It takes at most Limit. Where the size is
 // unknown, 0, members of groups would mean nothing, and records are not read.
 func (w *Watcher) Look(ranks []Rank, world int) []protocol.Look {
-	deadline := time.NewTimer(Limit)
-	defer deadline.Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), Limit)
+	defer cancel()
 	begun := proc.Snap()
 	processes := make([]proc.Process, len(ranks))
 	for i, r := range ranks {
@@ -77,6 +79,7 @@ func (w *Watcher) Look(ranks []Rank, world int) []protocol.Look {
 	w.forget(begun)
 	families := begun.Family(processes)
 	answers, asked := make(chan protocol.Look, len(ranks)), 0
+	faults := askRAS(ctx, ranks, world)
 	for i, r := range ranks {
 		if len(families[i]) == 0 {
 			continue
@@ -91,11 +94,12 @@ func (w *Watcher) Look(ranks []Rank, world int) []protocol.Look {
 		select {
 		case l := <-answers:
 			out = append(out, l)
-		case <-deadline.C:
+		case <-ctx.Done():
 			late = true
 		}
 	}
 	slices.SortFunc(out, func(a, b protocol.Look) int { return cmp.Compare(a.Local, b.Local) })
+	addFaults(ctx, out, ranks, faults)
 	return out
 }
 

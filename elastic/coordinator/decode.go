@@ -30,6 +30,7 @@ var mostEntries = map[protoreflect.FullName]int{
 	"holdfast.coordinator.v1.Report.looks":    protocol.MaxLooks,
 	"holdfast.coordinator.v1.Look.groups":     protocol.MaxLookGroups,
 	"holdfast.coordinator.v1.Look.frames":     protocol.MaxLookFrames,
+	"holdfast.coordinator.v1.Look.faults":     protocol.MaxLookFaults,
 	"holdfast.coordinator.v1.GroupLook.ranks": protocol.MaxLookRanges,
 }
 

@@ -8,9 +8,9 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// lookBytes, groupBytes and entryBytes are the memory of a look, of each of its groups, and of each frame, range of ranks or operation,
-// without texts.
-const lookBytes, groupBytes, entryBytes = 160, 120, 64
+// lookBytes, groupBytes and entryBytes are the memory of a look, of each of its groups, and of each frame, range of ranks, operation or
+// fault, without texts.
+const lookBytes, groupBytes, entryBytes = 184, 120, 64
 
 // checkLooks refuses looks that no correct agent sends.
 func checkLooks(r *protocol.Report) error {
@@ -54,7 +54,7 @@ func cleanLooks(r *protocol.Report) {
 func sizeOfLooks(looks []protocol.Look) (n int) {
 	for i := range looks {
 		l := &looks[i]
-		n += lookBytes + len(l.Native)
+		n += lookBytes + len(l.Native) + len(l.Faults)*entryBytes
 		for _, f := range l.Frames {
 			n += entryBytes + len(f.Function) + len(f.File)
 		}

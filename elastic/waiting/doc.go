@@ -17,8 +17,13 @@
 //	| EndedEarly    | ended with exit code 0, and others wait for them                                         | the roots         |
 //	| Desync        | called different operations or sizes under the same sequence number of a group           | none: a bug       |
 //	| Deadlock      | none: ranks wait for each other over several groups                                      | none: a bug       |
-//	| FabricHang    | none: all members have begun the operation, and it does not complete                     | not started there |
+//	| FabricHang    | none: all members have begun the operation, and it does not complete                     | see below         |
 //	| Unexplained   | looks at ranks for which others wait are missing, or looks contradict each other         | none              |
 //
-// The first row that applies is the verdict.
+// The first row that applies is the verdict. FabricHang names the ranks to which the first of these applies, if they are fewer than half
+// of those in the operation and of the gang, and none otherwise. All but the third are what NCCL's RAS answered in the newest two looks.
+//   - NCCL does not reach the rank's process.
+//   - NCCL reports an error of the process, which is not that of another one.
+//   - The operation has not started on the rank's device, by torch's recorder.
+//   - The process has launched fewer operations of a communicator than most of its ranks.
 package waiting

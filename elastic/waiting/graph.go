@@ -21,6 +21,8 @@ type judge struct {
 	released []bool
 	// together ranks are in an operation that all its members have begun.
 	together []bool
+	// noted is what NCCL's RAS shows of ranks that are in such an operation.
+	noted map[int]protocol.Fault
 }
 
 // edge leads to a rank or node that is waited for. An edge is certain if the recorders of both sides show it.

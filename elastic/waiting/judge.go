@@ -132,7 +132,7 @@ func (j *judge) verdict() Verdict {
 	case len(o.circle) > 0:
 		v.Kind = Deadlock
 	case len(o.together) > 0:
-		v.Kind, v.Culprits = FabricHang, j.notStarted(o.together)
+		v.Kind, v.Culprits = FabricHang, j.culprits(o.together)
 	default:
 		v.Kind = Unexplained
 	}

@@ -17,6 +17,7 @@ import (
 //	group NAME RANKS [unknown]   as "0,1,2"; its members have a recorder, which may not know who they are
 //	set RANKS KEY=VALUE ...      "*" for all; blanks in values are written as "~"
 //	                             open=GROUP:NUMBER:NAME:SIZES, p2p=GROUP:PEER:NAME, done=GROUP:NUMBER, started=GROUP:NUMBER;
+//	                             faults=RANK:FAULT,…, as NCCL's RAS answered, or faults=none;
 //	                             frames=FUNCTION@FILE:LINE|… (innermost first), native, state, pid, stack=none|withheld, ended=yes
 //	adds RANKS cpu|main|io N     from each look to the next
 //	look [except RANKS]          one look at all ranks, 5 s after the previous one; the newest three are judged
@@ -29,6 +30,13 @@ func TestScripts(t *testing.T) {
 }
 
 var stacks = map[string]protocol.StackState{"none": protocol.StackNone, "fresh": protocol.StackFresh, "withheld": protocol.StackWithheld}
+
+var faults = map[string]protocol.Fault{
+	"silent":  protocol.FaultSilent,
+	"error":   protocol.FaultError,
+	"behind":  protocol.FaultBehind,
+	"unknown": 9,
+}
 
 // kept is how many looks are judged.
 const kept = 3
@@ -125,6 +133,8 @@ func (s *stage) set(r int, key, value string) {
 		g.Enqueued, g.Completed, g.Open = n, n, nil
 	case "started":
 		s.group(l, p[0]).Started = int64(s.number(p[1]))
+	case "faults":
+		l.Faults = s.faults(value)
 	case "frames":
 		l.Frames = s.frames(value)
 	case "native":
@@ -155,6 +165,17 @@ func (s *stage) frames(text string) (out []protocol.Frame) {
 		function, where, _ := strings.Cut(f, "@")
 		file, line, _ := strings.Cut(where, ":")
 		out = append(out, protocol.Frame{Function: function, File: file, Line: s.number(line)})
+	}
+	return out
+}
+
+func (s *stage) faults(text string) (out []protocol.RankFault) {
+	if text == "none" {
+		return nil
+	}
+	for f := range strings.SplitSeq(text, ",") {
+		rank, fault, _ := strings.Cut(f, ":")
+		out = append(out, protocol.RankFault{Rank: s.number(rank), Fault: faults[fault]})
 	}
 	return out
 }

@@ -107,8 +107,14 @@ func (j *judge) name(r int) string {
 	return fmt.Sprintf("rank %d on %s", r, cmp.Or(j.ranks[r].Node, fmt.Sprintf("slot %d", j.ranks[r].Slot)))
 }
 
-// one says of one rank where it is.
-func (j *judge) one(r int) string { return j.name(r) + ": " + j.in(r, true) }
+// one says of one rank where it is, and what NCCL's RAS shows of it.
+func (j *judge) one(r int) string {
+	text := j.name(r) + ": " + j.in(r, true)
+	if f := faultTexts[j.noted[r]]; f != "" {
+		text += ", " + f
+	}
+	return text
+}
 
 // in says where a rank is: in its operation, or, for a root, in its stack.
 func (j *judge) in(r int, root bool) string {

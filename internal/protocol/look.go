@@ -10,10 +10,11 @@ const (
 	// MaxLooks is the most looks of a report, MaxLookBytes the most bytes of one in its message.
 	MaxLooks     = 128
 	MaxLookBytes = 2 << 10
-	// MaxLookGroups, MaxLookRanges and MaxLookFrames bound the lists of a look, MaxLookText each of its texts.
+	// MaxLookGroups, MaxLookRanges, MaxLookFrames and MaxLookFaults bound the lists of a look, MaxLookText each of its texts.
 	MaxLookGroups = 32
 	MaxLookRanges = 64
 	MaxLookFrames = 12
+	MaxLookFaults = 32
 	MaxLookText   = 128
 )
 
@@ -36,7 +37,30 @@ type Look struct {
 	// IO is the number of bytes that these processes have read and written (rchar + wchar), Processes their number.
 	IO        uint64
 	Processes int
+	// Faults are those that NCCL's RAS has of any ranks, ascending by rank. Only the look at global rank 0 has them; none: there are none,
+	// or RAS did not answer.
+	Faults []RankFault
 }
+
+// RankFault is a fault of one global rank.
+type RankFault struct {
+	Rank  int
+	Fault Fault
+}
+
+// Fault is what NCCL's RAS has of one rank; the gravest first.
+type Fault int
+
+const (
+	// FaultNone is none, or an unknown one.
+	FaultNone Fault = iota
+	// FaultSilent: NCCL does not reach its process.
+	FaultSilent
+	// FaultError: NCCL reports an error of its process, which is not that of another one.
+	FaultError
+	// FaultBehind: its process has launched fewer operations than most of a communicator.
+	FaultBehind
+)
 
 // StackState is whether a look has the main thread's stack.
 type StackState int

@@ -449,14 +449,15 @@ type Look struct {
 	Pid       int32                  `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
 	Groups    []*GroupLook           `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty"`
 	// As protocol.StackState.
-	Stack         uint32   `protobuf:"varint,4,opt,name=stack,proto3" json:"stack,omitempty"`
-	Frames        []*Frame `protobuf:"bytes,5,rep,name=frames,proto3" json:"frames,omitempty"`
-	Native        string   `protobuf:"bytes,6,opt,name=native,proto3" json:"native,omitempty"`
-	State         uint32   `protobuf:"varint,7,opt,name=state,proto3" json:"state,omitempty"`
-	CpuMs         uint64   `protobuf:"varint,8,opt,name=cpu_ms,json=cpuMs,proto3" json:"cpu_ms,omitempty"`
-	MainCpuMs     uint64   `protobuf:"varint,9,opt,name=main_cpu_ms,json=mainCpuMs,proto3" json:"main_cpu_ms,omitempty"`
-	Io            uint64   `protobuf:"varint,10,opt,name=io,proto3" json:"io,omitempty"`
-	Processes     uint32   `protobuf:"varint,11,opt,name=processes,proto3" json:"processes,omitempty"`
+	Stack         uint32       `protobuf:"varint,4,opt,name=stack,proto3" json:"stack,omitempty"`
+	Frames        []*Frame     `protobuf:"bytes,5,rep,name=frames,proto3" json:"frames,omitempty"`
+	Native        string       `protobuf:"bytes,6,opt,name=native,proto3" json:"native,omitempty"`
+	State         uint32       `protobuf:"varint,7,opt,name=state,proto3" json:"state,omitempty"`
+	CpuMs         uint64       `protobuf:"varint,8,opt,name=cpu_ms,json=cpuMs,proto3" json:"cpu_ms,omitempty"`
+	MainCpuMs     uint64       `protobuf:"varint,9,opt,name=main_cpu_ms,json=mainCpuMs,proto3" json:"main_cpu_ms,omitempty"`
+	Io            uint64       `protobuf:"varint,10,opt,name=io,proto3" json:"io,omitempty"`
+	Processes     uint32       `protobuf:"varint,11,opt,name=processes,proto3" json:"processes,omitempty"`
+	Faults        []*RankFault `protobuf:"bytes,12,rep,name=faults,proto3" json:"faults,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -568,6 +569,66 @@ func (x *Look) GetProcesses() uint32 {
 	return 0
 }
 
+func (x *Look) GetFaults() []*RankFault {
+	if x != nil {
+		return x.Faults
+	}
+	return nil
+}
+
+type RankFault struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Rank  uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`
+	// As protocol.Fault.
+	Fault         uint32 `protobuf:"varint,2,opt,name=fault,proto3" json:"fault,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RankFault) Reset() {
+	*x = RankFault{}
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RankFault) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RankFault) ProtoMessage() {}
+
+func (x *RankFault) ProtoReflect() protoreflect.Message {
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RankFault.ProtoReflect.Descriptor instead.
+func (*RankFault) Descriptor() ([]byte, []int) {
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *RankFault) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *RankFault) GetFault() uint32 {
+	if x != nil {
+		return x.Fault
+	}
+	return 0
+}
+
 type GroupLook struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -583,7 +644,7 @@ type GroupLook struct {
 
 func (x *GroupLook) Reset() {
 	*x = GroupLook{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[2]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -595,7 +656,7 @@ func (x *GroupLook) String() string {
 func (*GroupLook) ProtoMessage() {}
 
 func (x *GroupLook) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[2]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -608,7 +669,7 @@ func (x *GroupLook) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupLook.ProtoReflect.Descriptor instead.
 func (*GroupLook) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{2}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *GroupLook) GetName() string {
@@ -671,7 +732,7 @@ type RankRange struct {
 
 func (x *RankRange) Reset() {
 	*x = RankRange{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -683,7 +744,7 @@ func (x *RankRange) String() string {
 func (*RankRange) ProtoMessage() {}
 
 func (x *RankRange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -696,7 +757,7 @@ func (x *RankRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankRange.ProtoReflect.Descriptor instead.
 func (*RankRange) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{3}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RankRange) GetFirst() uint32 {
@@ -733,7 +794,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -745,7 +806,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -758,7 +819,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{4}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Operation) GetSeq() int64 {
@@ -807,7 +868,7 @@ type Frame struct {
 
 func (x *Frame) Reset() {
 	*x = Frame{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -819,7 +880,7 @@ func (x *Frame) String() string {
 func (*Frame) ProtoMessage() {}
 
 func (x *Frame) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -832,7 +893,7 @@ func (x *Frame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Frame.ProtoReflect.Descriptor instead.
 func (*Frame) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{5}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Frame) GetFunction() string {
@@ -867,7 +928,7 @@ type Mark struct {
 
 func (x *Mark) Reset() {
 	*x = Mark{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -879,7 +940,7 @@ func (x *Mark) String() string {
 func (*Mark) ProtoMessage() {}
 
 func (x *Mark) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -892,7 +953,7 @@ func (x *Mark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mark.ProtoReflect.Descriptor instead.
 func (*Mark) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{6}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Mark) GetStep() uint64 {
@@ -939,7 +1000,7 @@ type Rank struct {
 
 func (x *Rank) Reset() {
 	*x = Rank{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -951,7 +1012,7 @@ func (x *Rank) String() string {
 func (*Rank) ProtoMessage() {}
 
 func (x *Rank) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -964,7 +1025,7 @@ func (x *Rank) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rank.ProtoReflect.Descriptor instead.
 func (*Rank) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{7}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Rank) GetLocalRank() uint32 {
@@ -1064,7 +1125,7 @@ type Saves struct {
 
 func (x *Saves) Reset() {
 	*x = Saves{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1076,7 +1137,7 @@ func (x *Saves) String() string {
 func (*Saves) ProtoMessage() {}
 
 func (x *Saves) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1089,7 +1150,7 @@ func (x *Saves) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Saves.ProtoReflect.Descriptor instead.
 func (*Saves) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{8}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Saves) GetCopied() uint32 {
@@ -1138,7 +1199,7 @@ type Copied struct {
 
 func (x *Copied) Reset() {
 	*x = Copied{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1150,7 +1211,7 @@ func (x *Copied) String() string {
 func (*Copied) ProtoMessage() {}
 
 func (x *Copied) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1163,7 +1224,7 @@ func (x *Copied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copied.ProtoReflect.Descriptor instead.
 func (*Copied) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{9}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Copied) GetMark() *Mark {
@@ -1201,7 +1262,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[10]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1213,7 +1274,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[10]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1226,7 +1287,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{10}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -1281,7 +1342,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[11]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1354,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[11]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1367,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{11}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Timeline) GetDetected() int64 {
@@ -1394,7 +1455,7 @@ type Directive struct {
 
 func (x *Directive) Reset() {
 	*x = Directive{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[12]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1406,7 +1467,7 @@ func (x *Directive) String() string {
 func (*Directive) ProtoMessage() {}
 
 func (x *Directive) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[12]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1419,7 +1480,7 @@ func (x *Directive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Directive.ProtoReflect.Descriptor instead.
 func (*Directive) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{12}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Directive) GetGeneration() uint64 {
@@ -1582,7 +1643,7 @@ type Manifest struct {
 
 func (x *Manifest) Reset() {
 	*x = Manifest{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[13]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1655,7 @@ func (x *Manifest) String() string {
 func (*Manifest) ProtoMessage() {}
 
 func (x *Manifest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[13]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1668,7 @@ func (x *Manifest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Manifest.ProtoReflect.Descriptor instead.
 func (*Manifest) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{13}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Manifest) GetMark() *Mark {
@@ -1648,7 +1709,7 @@ type ManifestRank struct {
 
 func (x *ManifestRank) Reset() {
 	*x = ManifestRank{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[14]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1660,7 +1721,7 @@ func (x *ManifestRank) String() string {
 func (*ManifestRank) ProtoMessage() {}
 
 func (x *ManifestRank) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[14]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1673,7 +1734,7 @@ func (x *ManifestRank) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ManifestRank.ProtoReflect.Descriptor instead.
 func (*ManifestRank) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{14}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ManifestRank) GetLength() uint64 {
@@ -1710,7 +1771,7 @@ type Generation struct {
 
 func (x *Generation) Reset() {
 	*x = Generation{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[15]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +1783,7 @@ func (x *Generation) String() string {
 func (*Generation) ProtoMessage() {}
 
 func (x *Generation) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[15]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +1796,7 @@ func (x *Generation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Generation.ProtoReflect.Descriptor instead.
 func (*Generation) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{15}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Generation) GetNumber() uint64 {
@@ -1862,7 +1923,7 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\twaited_ms\x18  \x01(\rR\bwaitedMs\x12\x12\n" +
 	"\x04look\x18! \x01(\x04R\x04look\x123\n" +
 	"\x05looks\x18\" \x03(\v2\x1d.holdfast.coordinator.v1.LookR\x05looksB\x0f\n" +
-	"\r_max_restarts\"\xd4\x02\n" +
+	"\r_max_restarts\"\x90\x03\n" +
 	"\x04Look\x12\x1d\n" +
 	"\n" +
 	"local_rank\x18\x01 \x01(\rR\tlocalRank\x12\x10\n" +
@@ -1876,7 +1937,11 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\vmain_cpu_ms\x18\t \x01(\x04R\tmainCpuMs\x12\x0e\n" +
 	"\x02io\x18\n" +
 	" \x01(\x04R\x02io\x12\x1c\n" +
-	"\tprocesses\x18\v \x01(\rR\tprocesses\"\x9d\x02\n" +
+	"\tprocesses\x18\v \x01(\rR\tprocesses\x12:\n" +
+	"\x06faults\x18\f \x03(\v2\".holdfast.coordinator.v1.RankFaultR\x06faults\"5\n" +
+	"\tRankFault\x12\x12\n" +
+	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x14\n" +
+	"\x05fault\x18\x02 \x01(\rR\x05fault\"\x9d\x02\n" +
 	"\tGroupLook\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x128\n" +
 	"\x05ranks\x18\x02 \x03(\v2\".holdfast.coordinator.v1.RankRangeR\x05ranks\x12\x1a\n" +
@@ -2034,59 +2099,61 @@ func file_api_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_api_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_api_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_api_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_api_coordinator_v1_coordinator_proto_goTypes = []any{
 	(State)(0),           // 0: holdfast.coordinator.v1.State
 	(Order)(0),           // 1: holdfast.coordinator.v1.Order
 	(*Report)(nil),       // 2: holdfast.coordinator.v1.Report
 	(*Look)(nil),         // 3: holdfast.coordinator.v1.Look
-	(*GroupLook)(nil),    // 4: holdfast.coordinator.v1.GroupLook
-	(*RankRange)(nil),    // 5: holdfast.coordinator.v1.RankRange
-	(*Operation)(nil),    // 6: holdfast.coordinator.v1.Operation
-	(*Frame)(nil),        // 7: holdfast.coordinator.v1.Frame
-	(*Mark)(nil),         // 8: holdfast.coordinator.v1.Mark
-	(*Rank)(nil),         // 9: holdfast.coordinator.v1.Rank
-	(*Saves)(nil),        // 10: holdfast.coordinator.v1.Saves
-	(*Copied)(nil),       // 11: holdfast.coordinator.v1.Copied
-	(*Exit)(nil),         // 12: holdfast.coordinator.v1.Exit
-	(*Timeline)(nil),     // 13: holdfast.coordinator.v1.Timeline
-	(*Directive)(nil),    // 14: holdfast.coordinator.v1.Directive
-	(*Manifest)(nil),     // 15: holdfast.coordinator.v1.Manifest
-	(*ManifestRank)(nil), // 16: holdfast.coordinator.v1.ManifestRank
-	(*Generation)(nil),   // 17: holdfast.coordinator.v1.Generation
+	(*RankFault)(nil),    // 4: holdfast.coordinator.v1.RankFault
+	(*GroupLook)(nil),    // 5: holdfast.coordinator.v1.GroupLook
+	(*RankRange)(nil),    // 6: holdfast.coordinator.v1.RankRange
+	(*Operation)(nil),    // 7: holdfast.coordinator.v1.Operation
+	(*Frame)(nil),        // 8: holdfast.coordinator.v1.Frame
+	(*Mark)(nil),         // 9: holdfast.coordinator.v1.Mark
+	(*Rank)(nil),         // 10: holdfast.coordinator.v1.Rank
+	(*Saves)(nil),        // 11: holdfast.coordinator.v1.Saves
+	(*Copied)(nil),       // 12: holdfast.coordinator.v1.Copied
+	(*Exit)(nil),         // 13: holdfast.coordinator.v1.Exit
+	(*Timeline)(nil),     // 14: holdfast.coordinator.v1.Timeline
+	(*Directive)(nil),    // 15: holdfast.coordinator.v1.Directive
+	(*Manifest)(nil),     // 16: holdfast.coordinator.v1.Manifest
+	(*ManifestRank)(nil), // 17: holdfast.coordinator.v1.ManifestRank
+	(*Generation)(nil),   // 18: holdfast.coordinator.v1.Generation
 }
 var file_api_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	0,  // 0: holdfast.coordinator.v1.Report.state:type_name -> holdfast.coordinator.v1.State
-	9,  // 1: holdfast.coordinator.v1.Report.rank:type_name -> holdfast.coordinator.v1.Rank
-	13, // 2: holdfast.coordinator.v1.Report.timeline:type_name -> holdfast.coordinator.v1.Timeline
-	8,  // 3: holdfast.coordinator.v1.Report.manifested:type_name -> holdfast.coordinator.v1.Mark
-	8,  // 4: holdfast.coordinator.v1.Report.fetch_failed:type_name -> holdfast.coordinator.v1.Mark
+	10, // 1: holdfast.coordinator.v1.Report.rank:type_name -> holdfast.coordinator.v1.Rank
+	14, // 2: holdfast.coordinator.v1.Report.timeline:type_name -> holdfast.coordinator.v1.Timeline
+	9,  // 3: holdfast.coordinator.v1.Report.manifested:type_name -> holdfast.coordinator.v1.Mark
+	9,  // 4: holdfast.coordinator.v1.Report.fetch_failed:type_name -> holdfast.coordinator.v1.Mark
 	3,  // 5: holdfast.coordinator.v1.Report.looks:type_name -> holdfast.coordinator.v1.Look
-	4,  // 6: holdfast.coordinator.v1.Look.groups:type_name -> holdfast.coordinator.v1.GroupLook
-	7,  // 7: holdfast.coordinator.v1.Look.frames:type_name -> holdfast.coordinator.v1.Frame
-	5,  // 8: holdfast.coordinator.v1.GroupLook.ranks:type_name -> holdfast.coordinator.v1.RankRange
-	6,  // 9: holdfast.coordinator.v1.GroupLook.open:type_name -> holdfast.coordinator.v1.Operation
-	6,  // 10: holdfast.coordinator.v1.GroupLook.last:type_name -> holdfast.coordinator.v1.Operation
-	12, // 11: holdfast.coordinator.v1.Rank.exit:type_name -> holdfast.coordinator.v1.Exit
-	11, // 12: holdfast.coordinator.v1.Rank.copied:type_name -> holdfast.coordinator.v1.Copied
-	10, // 13: holdfast.coordinator.v1.Rank.saves:type_name -> holdfast.coordinator.v1.Saves
-	8,  // 14: holdfast.coordinator.v1.Copied.mark:type_name -> holdfast.coordinator.v1.Mark
-	1,  // 15: holdfast.coordinator.v1.Directive.order:type_name -> holdfast.coordinator.v1.Order
-	17, // 16: holdfast.coordinator.v1.Directive.run:type_name -> holdfast.coordinator.v1.Generation
-	8,  // 17: holdfast.coordinator.v1.Directive.copy:type_name -> holdfast.coordinator.v1.Mark
-	15, // 18: holdfast.coordinator.v1.Directive.manifest:type_name -> holdfast.coordinator.v1.Manifest
-	8,  // 19: holdfast.coordinator.v1.Directive.fetch:type_name -> holdfast.coordinator.v1.Mark
-	8,  // 20: holdfast.coordinator.v1.Manifest.mark:type_name -> holdfast.coordinator.v1.Mark
-	16, // 21: holdfast.coordinator.v1.Manifest.rank:type_name -> holdfast.coordinator.v1.ManifestRank
-	8,  // 22: holdfast.coordinator.v1.Manifest.recorded:type_name -> holdfast.coordinator.v1.Mark
-	8,  // 23: holdfast.coordinator.v1.Manifest.below:type_name -> holdfast.coordinator.v1.Mark
-	2,  // 24: holdfast.coordinator.v1.Coordinator.Attach:input_type -> holdfast.coordinator.v1.Report
-	14, // 25: holdfast.coordinator.v1.Coordinator.Attach:output_type -> holdfast.coordinator.v1.Directive
-	25, // [25:26] is the sub-list for method output_type
-	24, // [24:25] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	5,  // 6: holdfast.coordinator.v1.Look.groups:type_name -> holdfast.coordinator.v1.GroupLook
+	8,  // 7: holdfast.coordinator.v1.Look.frames:type_name -> holdfast.coordinator.v1.Frame
+	4,  // 8: holdfast.coordinator.v1.Look.faults:type_name -> holdfast.coordinator.v1.RankFault
+	6,  // 9: holdfast.coordinator.v1.GroupLook.ranks:type_name -> holdfast.coordinator.v1.RankRange
+	7,  // 10: holdfast.coordinator.v1.GroupLook.open:type_name -> holdfast.coordinator.v1.Operation
+	7,  // 11: holdfast.coordinator.v1.GroupLook.last:type_name -> holdfast.coordinator.v1.Operation
+	13, // 12: holdfast.coordinator.v1.Rank.exit:type_name -> holdfast.coordinator.v1.Exit
+	12, // 13: holdfast.coordinator.v1.Rank.copied:type_name -> holdfast.coordinator.v1.Copied
+	11, // 14: holdfast.coordinator.v1.Rank.saves:type_name -> holdfast.coordinator.v1.Saves
+	9,  // 15: holdfast.coordinator.v1.Copied.mark:type_name -> holdfast.coordinator.v1.Mark
+	1,  // 16: holdfast.coordinator.v1.Directive.order:type_name -> holdfast.coordinator.v1.Order
+	18, // 17: holdfast.coordinator.v1.Directive.run:type_name -> holdfast.coordinator.v1.Generation
+	9,  // 18: holdfast.coordinator.v1.Directive.copy:type_name -> holdfast.coordinator.v1.Mark
+	16, // 19: holdfast.coordinator.v1.Directive.manifest:type_name -> holdfast.coordinator.v1.Manifest
+	9,  // 20: holdfast.coordinator.v1.Directive.fetch:type_name -> holdfast.coordinator.v1.Mark
+	9,  // 21: holdfast.coordinator.v1.Manifest.mark:type_name -> holdfast.coordinator.v1.Mark
+	17, // 22: holdfast.coordinator.v1.Manifest.rank:type_name -> holdfast.coordinator.v1.ManifestRank
+	9,  // 23: holdfast.coordinator.v1.Manifest.recorded:type_name -> holdfast.coordinator.v1.Mark
+	9,  // 24: holdfast.coordinator.v1.Manifest.below:type_name -> holdfast.coordinator.v1.Mark
+	2,  // 25: holdfast.coordinator.v1.Coordinator.Attach:input_type -> holdfast.coordinator.v1.Report
+	15, // 26: holdfast.coordinator.v1.Coordinator.Attach:output_type -> holdfast.coordinator.v1.Directive
+	26, // [26:27] is the sub-list for method output_type
+	25, // [25:26] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_api_coordinator_v1_coordinator_proto_init() }
@@ -2095,14 +2162,14 @@ func file_api_coordinator_v1_coordinator_proto_init() {
 		return
 	}
 	file_api_coordinator_v1_coordinator_proto_msgTypes[0].OneofWrappers = []any{}
-	file_api_coordinator_v1_coordinator_proto_msgTypes[7].OneofWrappers = []any{}
+	file_api_coordinator_v1_coordinator_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_coordinator_v1_coordinator_proto_rawDesc), len(file_api_coordinator_v1_coordinator_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -36,6 +36,9 @@ func look(m *v1.Look) protocol.Look {
 	for _, f := range m.GetFrames() {
 		l.Frames = append(l.Frames, protocol.Frame{Function: f.GetFunction(), File: f.GetFile(), Line: int(f.GetLine())})
 	}
+	for _, f := range m.GetFaults() {
+		l.Faults = append(l.Faults, protocol.RankFault{Rank: int(f.GetRank()), Fault: protocol.Fault(f.GetFault())})
+	}
 	return l
 }
 
@@ -68,6 +71,9 @@ func lookMessage(l *protocol.Look) *v1.Look {
 	}
 	for _, f := range l.Frames {
 		m.Frames = append(m.Frames, &v1.Frame{Function: f.Function, File: f.File, Line: uint32(f.Line)})
+	}
+	for _, f := range l.Faults {
+		m.Faults = append(m.Faults, &v1.RankFault{Rank: uint32(f.Rank), Fault: uint32(f.Fault)})
 	}
 	return m
 }
