@@ -212,7 +212,7 @@ func (r *reader) keep(size int64) error {
 		case m.fault == protocol.FaultNone:
 		case whole:
 			note(r.found, rank, m.fault)
-		case m.known():
+		default:
 			if len(r.elsewhere) > r.world {
 				return errors.New("more processes than ranks")
 			}

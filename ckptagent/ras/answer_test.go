@@ -56,8 +56,7 @@ func TestAnswers(t *testing.T) {
 // TestWhatIsNoFault: a gang that works, half of a communicator that is behind, members of a group that cannot be named, a wide failure.
 func TestWhatIsNoFault(t *testing.T) {
 	half, group := ranks(4, 0, 1), ranks(4, 0, 2)
-	half[0].launched[0], half[1].launched[1] = 0, 9
-	half[2].launched[0] = 0
+	half[2].launched[0], half[3].launched[0] = 0, 0
 	group[3].launched[0] = 0
 	var wide []missing
 	for i := range protocol.MaxLookFaults + 1 {
@@ -68,6 +67,7 @@ func TestWhatIsNoFault(t *testing.T) {
 		text  string
 	}{
 		"none":                   {4, compose("2.30.7", communicator{4, ranks(4, 0, 1), nil})},
+		"one that has left it":   {4, compose("2.30.7", communicator{4, ranks(3, 0, 1), []missing{{rank: 3, process: 3}}})},
 		"no communicators":       {4, compose("2.30.7")},
 		"no majority":            {4, compose("2.30.7", communicator{4, half, nil})},
 		"no communicator of all": {8, compose("2.30.7", communicator{4, group, nil})},
@@ -103,7 +103,7 @@ func TestAbsurdAnswers(t *testing.T) {
 		"a rank that is no number":  `{"communicators": [{"size": 4, "ranks": [{"rank": "0"}]}]}`,
 		"a rank that is huge":       `{"communicators": [{"size": 4, "ranks": [{"rank": 99999999999999999999}]}]}`,
 		"a size that is a fraction": `{"communicators": [{"size": 4.5}]}`,
-		"a flag that is none":       `{"communicators": [{"size": 4, "missing_ranks": [{"rank": 1, "status": {"unresponsive": 7}}]}]}`,
+		"a flag that is none":       `{"communicators": [{"size": 4, "missing_ranks": [{"status": {"unresponsive": 7}}]}]}`,
 		"deep":                      strings.Repeat(`{"a":[`, 1<<16),
 		"a long text":               `{"` + strings.Repeat("x", 1<<20) + `": 1}`,
 		"a long number":             `{"a": ` + strings.Repeat("1", 1<<20) + `}`,
@@ -116,11 +116,20 @@ func TestAbsurdAnswers(t *testing.T) {
 	}
 }
 
+// TestMembersAreBounded: what is kept of a communicator is bounded while it is read, not at its end.
+func TestMembersAreBounded(t *testing.T) {
+	text := `{"communicators": [{"size": 4, "ranks": [` + strings.Repeat("{}", 1000)
+	if _, err := readText(text, 16); err == nil || !strings.Contains(err.Error(), "more ranks than the gang") {
+		t.Error(err)
+	}
+}
+
 // TestALargeGang: the largest gang that is asked, in eight communicators, fits.
 func TestALargeGang(t *testing.T) {
 	var comms []communicator
+	gone := []missing{{rank: MostRanks - 1, process: MostRanks - 1, dead: true}}
 	for range 8 {
-		comms = append(comms, communicator{MostRanks, ranks(MostRanks-1, 0, 1), []missing{{rank: MostRanks - 1, process: MostRanks - 1, dead: true}}})
+		comms = append(comms, communicator{MostRanks, ranks(MostRanks-1, 0, 1), gone})
 	}
 	text := compose("2.30.7", comms...)
 	got, err := readText(text, MostRanks)

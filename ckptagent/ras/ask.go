@@ -2,12 +2,12 @@ package ras
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"strings"
 	"time"
 
 	"holdfast.dev/holdfast/internal/protocol"
@@ -18,8 +18,6 @@ const (
 	MostRanks = 2048
 	// mostAnswer is the most bytes of an answer: 2,048 ranks in ten communicators take 12 MB.
 	mostAnswer = 16 << 20
-	// mostLine is the most bytes of the answer to a command.
-	mostLine = 256
 	// greetingTime is how long a listener has to answer the greeting, and attempts how many are tried: the kernel chooses one of those that
 	// the pod's processes have on the port, and a process that is stopped does not answer.
 	greetingTime = 250 * time.Millisecond
@@ -103,19 +101,12 @@ func (c *client) command(command, answer string) error {
 	if _, err := io.WriteString(c.conn, command+"\n"); err != nil {
 		return err
 	}
-	var line strings.Builder
-	for line.Len() < mostLine {
-		b, err := c.from.ReadByte()
-		if err != nil {
-			return err
-		}
-		if b == '\n' {
-			break
-		}
-		line.WriteByte(b)
+	line, err := c.from.ReadSlice('\n') // an error if it does not fit into the buffer
+	if err != nil {
+		return err
 	}
-	if !strings.HasPrefix(line.String(), answer) {
-		return fmt.Errorf("%s was answered by %.40q", command, line.String())
+	if !bytes.HasPrefix(line, []byte(answer)) {
+		return fmt.Errorf("%s was answered by %.40q", command, line)
 	}
 	return nil
 }

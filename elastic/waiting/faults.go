@@ -25,7 +25,7 @@ func (j *judge) faults() map[int]protocol.Fault {
 		return out
 	}
 	for _, f := range j.ranks[0].Looks[n-1].Faults {
-		if f.Rank < 0 || f.Rank >= len(j.ranks) || faultTexts[f.Fault] == "" || !slices.Contains(j.ranks[0].Looks[n-2].Faults, f) {
+		if faultTexts[f.Fault] == "" || !slices.Contains(j.ranks[0].Looks[n-2].Faults, f) {
 			continue
 		}
 		out[f.Rank] = min(f.Fault, cmp.Or(out[f.Rank], f.Fault))
