@@ -39,8 +39,9 @@ type reader struct {
 	members   []member // of the communicator that is being read
 }
 
-// read reads an answer about a gang of that many ranks. More faults than a look has room for say nothing about single ranks.
-func read(from *bufio.Reader, world int) ([]protocol.RankFault, error) {
+// read reads an answer about a gang of that many ranks, whose rank 0 is the process pid: in a network namespace of several pods, that of
+// another gang may answer. More faults than a look has room for say nothing about single ranks.
+func read(from *bufio.Reader, world, pid int) ([]protocol.RankFault, error) {
 	r := reader{
 		scanner:   &scanner{from: from},
 		world:     world,
@@ -62,6 +63,9 @@ func read(from *bufio.Reader, world int) ([]protocol.RankFault, error) {
 			note(r.found, rank, f)
 		}
 	}
+	if len(r.found) > 0 && !r.isRank0(int64(pid)) {
+		return nil, fmt.Errorf("the answer of NCCL's RAS is of another gang: its rank 0 is not process %d", pid)
+	}
 	if len(r.found) > protocol.MaxLookFaults {
 		return nil, nil
 	}
@@ -70,6 +74,16 @@ func read(from *bufio.Reader, world int) ([]protocol.RankFault, error) {
 		out = append(out, protocol.RankFault{Rank: rank, Fault: r.found[rank]})
 	}
 	return out, nil
+}
+
+// isRank0 reports whether the process of rank 0 has that number.
+func (r *reader) isRank0(pid int64) bool {
+	for p, rank := range r.ranks {
+		if rank == 0 && p.pid == pid {
+			return true
+		}
+	}
+	return false
 }
 
 // note notes a fault, unless a graver one is known.

@@ -12,7 +12,7 @@ import (
 )
 
 func readText(text string, world int) ([]protocol.RankFault, error) {
-	return read(bufio.NewReader(strings.NewReader(text)), world)
+	return read(bufio.NewReader(strings.NewReader(text)), world, 100)
 }
 
 // faulty is a gang of 16 ranks on two nodes, where each kind of fault occurs.
@@ -99,6 +99,7 @@ func TestAbsurdAnswers(t *testing.T) {
 		"a negative rank":           compose("2.30.7", communicator{4, nil, []missing{{-1, 1, true, true}}}),
 		"a rank twice":              compose("2.30.7", communicator{4, twice, nil}),
 		"a process with two ranks":  compose("2.30.7", communicator{16, ranks(16, 0, 1), nil}, communicator{16, moved, nil}),
+		"another gang":              strings.ReplaceAll(good, `"pid": 100,`, `"pid": 99,`),
 		"no size":                   `{"communicators": [{"ranks": [], "missing_ranks": []}]}`,
 		"a rank that is no number":  `{"communicators": [{"size": 4, "ranks": [{"rank": "0"}]}]}`,
 		"a rank that is huge":       `{"communicators": [{"size": 4, "ranks": [{"rank": 99999999999999999999}]}]}`,

@@ -22,7 +22,7 @@ func askRAS(ctx context.Context, ranks []Rank, world int) <-chan []protocol.Rank
 	go func() {
 		defer close(out)
 		if r := ranks[i]; usesNCCL(parseGroups(readOwned(r.Files+".groups", r.Page.PID))) {
-			if faults, err := ras.Ask(ctx, r.RAS, world); err == nil {
+			if faults, err := ras.Ask(ctx, r.RAS, world, r.Page.PID); err == nil {
 				out <- faults
 			}
 		}

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,7 +20,7 @@ import (
 )
 
 // oneIsSilent is what NCCL's RAS answers about three ranks (package ras has whole answers).
-const oneIsSilent = `{"communicators": [{"size": 3, "ranks": [{"rank": 0, "pid": 7}, {"rank": 1, "pid": 8}],
+const oneIsSilent = `{"communicators": [{"size": 3, "ranks": [{"rank": 0, "pid": 77}, {"rank": 1, "pid": 88}],
 	"missing_ranks": [{"rank": 2, "status": {"unresponsive": true}}]}]}`
 
 // rasThread answers as NCCL's RAS, and counts who asks. An empty answer never comes.
@@ -75,7 +77,6 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			address, asked := rasThread(t, c.answer)
 			ranks := []Rank{{Local: 0}, {Local: 1}}
 			for i := range ranks {
 				r := &ranks[i]
@@ -85,6 +86,7 @@ func TestFaults(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			address, asked := rasThread(t, strings.ReplaceAll(c.answer, `77`, strconv.Itoa(ranks[0].Process.PID)))
 			if !c.elsewhere {
 				ranks[0].RAS = address
 			}
