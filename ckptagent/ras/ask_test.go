@@ -55,13 +55,13 @@ func nccl(c net.Conn, json bool, status func(net.Conn)) {
 	}
 }
 
-func ask(t *testing.T, limit time.Duration, address string) ([]protocol.RankFault, error, time.Duration) {
+func ask(t *testing.T, limit time.Duration, address string) ([]protocol.RankFault, time.Duration, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	begun := time.Now()
 	got, err := Ask(ctx, address, 16, 100)
-	return got, err, time.Since(begun)
+	return got, time.Since(begun), err
 }
 
 // TestAsk: the answer arrives in pieces, and is read before the server closes the connection.
@@ -78,7 +78,7 @@ func TestAsk(t *testing.T) {
 			_, _ = io.Copy(io.Discard, c)
 		})
 	})
-	if got, err, _ := ask(t, 10*time.Second, address); err != nil || len(got) != 6 {
+	if got, _, err := ask(t, 10*time.Second, address); err != nil || len(got) != 6 {
 		t.Errorf("%v, %v", got, err)
 	}
 }
@@ -93,7 +93,7 @@ func TestAskAnother(t *testing.T) {
 		}
 		nccl(c, true, func(c net.Conn) { _, _ = io.WriteString(c, faulty("2.30.7")) })
 	})
-	if got, err, _ := ask(t, 10*time.Second, address); err != nil || len(got) != 6 || n.Load() != attempts {
+	if got, _, err := ask(t, 10*time.Second, address); err != nil || len(got) != 6 || n.Load() != attempts {
 		t.Errorf("after %d connections: %v, %v", n.Load(), got, err)
 	}
 }
@@ -137,7 +137,7 @@ func TestWhatListensInItsPlace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err, took := ask(t, limit, address)
+			got, took, err := ask(t, limit, address)
 			if err == nil || got != nil || took > 2*limit {
 				t.Errorf("%v, %v after %s", got, err, took)
 			}
