@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -286,6 +287,19 @@ func (g *gang) take() work {
 	return w
 }
 
+// joined makes one notice of those with one reason, a line each: events that differ only in their note become one, with the first note.
+func joined(notices []elastic.Notice) (out []elastic.Notice) {
+	for _, n := range notices {
+		same := func(o elastic.Notice) bool { return o.Reason == n.Reason && o.Warning == n.Warning }
+		if i := slices.IndexFunc(out, same); i >= 0 {
+			out[i].Message += "\n" + n.Message
+		} else {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
 // write stores records: at once if the core waits for them, otherwise at intervals.
 func (g *gang) write() {
 	timer := time.NewTimer(writeEvery)
@@ -310,7 +324,7 @@ func (g *gang) write() {
 			g.step(elastic.Ended{})
 			g.mu.Unlock()
 		}
-		for _, n := range w.notices {
+		for _, n := range joined(w.notices) {
 			g.server.Store.Announce(g.ctx, g.key, n)
 		}
 		if !w.dirty {
