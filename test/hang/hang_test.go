@@ -75,6 +75,10 @@ func faults() []silence {
 	memory := map[string]string{v1alpha1.AnnotationStateSize: "1Mi"}
 	return []silence{
 		{
+			name: "deaf-again", what: "one rank is in a call that takes no signal, each time",
+			gpus: 1, taken: []string{v1alpha1.CauseHang}, says: "rank 3 ", plays: moves,
+		},
+		{
 			name: "deaf", what: "one rank is in a call that takes no signal",
 			taken: []string{v1alpha1.CauseHang}, says: "rank 3 ", plays: restarts,
 		},
@@ -97,10 +101,6 @@ func faults() []silence {
 		{
 			name: "leaves", what: "one rank ends with exit code 0, each time",
 			taken: []string{v1alpha1.CauseEndedEarly}, says: "rank 3 ", plays: fails,
-		},
-		{
-			name: "deaf-again", what: "one rank is in a call that takes no signal, each time",
-			taken: []string{v1alpha1.CauseHang}, says: "rank 3 ", plays: moves,
 		},
 		{
 			name: "reads", what: "one rank reads for ever; `hang-timeout: 2m`",
@@ -131,7 +131,7 @@ func endsByItself(ctx context.Context, t *testing.T, j *job) {
 	j.finishes(ctx, t, v1alpha1.ReasonFinished, 0)
 }
 
-// begins: the silence before the first step is over before a verdict is due.
+// begins: ranks that start late are not ended either.
 func begins(ctx context.Context, t *testing.T, j *job) {
 	j.finishes(ctx, t, v1alpha1.ReasonFinished, 0)
 	if j.quiet.IsZero() {

@@ -14,8 +14,8 @@ import time
 
 FOLDER, SILENCE = sys.argv[1:3]
 RANK = int(os.environ["RANK"])
-#: The silence follows after so many steps, and lasts so many seconds if it ends by itself.
-AT, LAST, PAUSE, LONG = 25, 60, 0.2, 75
+#: The silence follows after so many steps, and lasts so many seconds if it ends by itself; before the first step longer.
+AT, LAST, PAUSE, LONG, BEFORE = 25, 60, 0.2, 75, 110
 #: The rank that others wait for.
 ODD = 3
 
@@ -46,7 +46,7 @@ def trickle(seconds):
 
 if SILENCE == "slow-import" and RANK == 1:
     mark("quiet")
-    trickle(LONG)
+    trickle(BEFORE)
 
 import torch
 import torch.distributed as dist
@@ -200,7 +200,7 @@ def main():
     if SILENCE == "late-first-step":
         if RANK == 0:
             mark("quiet")
-            trickle(LONG)
+            trickle(BEFORE)
         dist.barrier()
     torch.manual_seed(1)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
