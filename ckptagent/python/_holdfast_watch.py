@@ -128,28 +128,29 @@ def record():
 def serve(path):
     """Starts torch's worker server (torch >= 2.5). It logs a line when it starts and others when it is destroyed, so it logs
     only errors meanwhile, and is never destroyed."""
+    from torch._C._distributed_c10d import _WorkerServer  # before this rank takes its turn: other ranks wait for that
+
     threads = max(8, os.cpu_count() or 0) + 2
     turn = _turn(os.path.dirname(path))
     try:
         if turn is not None and _room(threads) and _startable(2 * threads):
-            _start_server(path, threads)
+            _start_server(_WorkerServer, path, threads)
     finally:
         if turn is not None:
             os.close(turn)
 
 
-def _start_server(path, threads):
+def _start_server(server_type, path, threads):
     import ctypes
 
     import torch
-    from torch._C._distributed_c10d import _WorkerServer
 
     before_threads = _threads()
     level = ctypes.c_int.in_dll(ctypes.CDLL(torch._C.__file__), "FLAGS_caffe2_log_level")
     before = level.value
     level.value = max(before, _ERRORS)
     try:
-        server = _WorkerServer(path)
+        server = server_type(path)
     finally:
         level.value = before
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))

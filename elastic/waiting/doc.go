@@ -5,7 +5,11 @@
 // For each process group of a rank, the rank's oldest incomplete operation counts. The rank waits for those members of the group that have
 // not begun the operation. A rank is active if one of these changed between two looks: its stack, its counters of operations, its bytes of
 // I/O, or the processor time of its process and the descendants. Processor time does not count if the rank's innermost frames wait for
-// other ranks or for a device, because such frames use processor time while they wait.
+// other ranks or for a device, because such frames use processor time while they wait. Elsewhere it does count: a frame that holds the
+// interpreter's lock for ever, such as a regular expression that backtracks, looks the same as a long computation.
+//
+// The innermost frame of a rank decides what the rank is in. A frame inside torch that has called the script's own code, such as a hook of
+// the backward pass, does not count.
 //
 //	| verdict       | roots                                                                                    | named             |
 //	|---------------|------------------------------------------------------------------------------------------|-------------------|
@@ -15,7 +19,7 @@
 //	| Hang          | stand still inside torch, a driver or a device, or take no signal                        | the roots         |
 //	| WaitsOutside  | stand still elsewhere: sleep, socket, pipe, file, child, lock, a data loader             | the roots         |
 //	| EndedEarly    | ended with exit code 0, and others wait for them                                         | the roots         |
-//	| Desync        | called different operations or sizes under the same sequence number of a group           | none: a bug       |
+//	| Desync        | called different operations or numbers of elements under one number of a group          | none: a bug       |
 //	| Deadlock      | none: ranks wait for each other over several groups                                      | none: a bug       |
 //	| FabricHang    | none: all members have begun the operation, and it does not complete                     | see below         |
 //	| Unexplained   | looks at ranks for which others wait are missing, or looks contradict each other         | none              |

@@ -110,12 +110,15 @@ var libraries = []string{
 	"transformers/*", "loops/*", "strategies/*", "_pydev*/*", "encodings/*", "importlib/*",
 }
 
+// own reports whether a frame is of the script's own code.
+func own(f *protocol.Frame) bool {
+	return rowOf(f) == nil && !slices.ContainsFunc(libraries, func(pattern string) bool { return matches(pattern, f.File) })
+}
+
 // where returns, as text, the innermost function that is the script's own.
 func where(frames []protocol.Frame) string {
 	for i := range frames {
-		f := &frames[i]
-		library := func(pattern string) bool { return matches(pattern, f.File) }
-		if rowOf(f) == nil && !slices.ContainsFunc(libraries, library) {
+		if f := &frames[i]; own(f) {
 			return fmt.Sprintf(", in %s of %s:%d", f.Function, path.Base(f.File), f.Line)
 		}
 	}

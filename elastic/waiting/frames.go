@@ -148,7 +148,7 @@ type place struct {
 }
 
 // placeOf returns where a look finds its rank. The innermost frame decides, then an outer frame of something outside, then the kernel, then
-// an outer frame inside torch.
+// an outer frame inside torch that has called no function of the script.
 func placeOf(l *protocol.Look) place {
 	p := place{activity: activityOf(l.Frames)}
 	at := where(l.Frames)
@@ -190,12 +190,16 @@ func placeOf(l *protocol.Look) place {
 }
 
 // strongest returns the row of the innermost frame that has one which is not weak, else the innermost weak one; inner: it is that of the
-// innermost frame.
+// innermost frame. Frames inside torch that have called the script's own code, such as a hook of the backward pass, do not count.
 func strongest(frames []protocol.Frame) (found *row, inner bool) {
+	called := false
 	for i := range frames {
 		r := rowOf(&frames[i])
 		switch {
 		case r == nil:
+			called = called || own(&frames[i])
+		case called && r.is.inside():
+			return found, false
 		case !r.weak:
 			return r, i == 0
 		case found == nil:

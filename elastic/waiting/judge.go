@@ -2,8 +2,11 @@ package waiting
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -178,13 +181,15 @@ func (j *judge) activity(busy []int) string {
 	return best
 }
 
-// uniform operations have the same sizes on all ranks.
+// uniform operations have the same number of elements on all ranks.
 var uniform = []string{"all_reduce", "allreduce", "broadcast", "barrier", "_allgather_base", "_all_gather_base", "_reduce_scatter_base"}
 
-// desync returns the ranks of a group that called different operations, or sizes, at one number, by what they called; nil: none did.
+// desync returns the ranks of a group that called different operations, or numbers of elements, at one number, by what they called; nil:
+// none did.
 func (j *judge) desync() map[string][]int {
 	for _, g := range j.groups {
 		calls := map[int64]map[string][]int{}
+		shown := map[string]string{} // operations as the first rank called them, by what must be equal
 		stuck := map[int64]bool{}
 		for _, s := range g.entries {
 			o := open(s.GroupLook)
@@ -195,7 +200,10 @@ func (j *judge) desync() map[string][]int {
 				if calls[o.Seq] == nil {
 					calls[o.Seq] = map[string][]int{}
 				}
-				what := called(o)
+				what, equal := called(o)
+				key := fmt.Sprint(o.Seq, " ", equal)
+				what = cmp.Or(shown[key], what)
+				shown[key] = what
 				calls[o.Seq][what] = append(calls[o.Seq][what], s.rank)
 			}
 			if note(o); o != nil {
@@ -214,13 +222,31 @@ func (j *judge) desync() map[string][]int {
 	return nil
 }
 
-// called returns an operation with its sizes, if they must be equal.
-func called(o *protocol.Operation) string {
+// called returns an operation with its sizes, if their numbers of elements must be equal, and what must be equal.
+func called(o *protocol.Operation) (what, equal string) {
 	name := short(o.Name)
-	if slices.Contains(uniform, name) && o.Sizes != "" {
-		return name + " " + o.Sizes
+	if !slices.Contains(uniform, name) || o.Sizes == "" {
+		return name, name
 	}
-	return name
+	sizes, types, _ := strings.Cut(o.Sizes, " ")
+	equal = name
+	for tensor := range strings.SplitSeq(sizes, ",") {
+		equal += " " + elements(tensor)
+	}
+	return name + " " + o.Sizes, equal + " " + types
+}
+
+// elements returns the number of elements of a tensor whose sizes are as in "2x3"; what is no such text is returned as it is.
+func elements(sizes string) string {
+	n := 1.0
+	for size := range strings.SplitSeq(sizes, "x") {
+		k, err := strconv.ParseUint(size, 10, 63)
+		if err != nil {
+			return sizes
+		}
+		n *= float64(k)
+	}
+	return strconv.FormatFloat(n, 'g', -1, 64)
 }
 
 // notStarted returns the ranks on whose devices an operation has not started that has started on most others; nil: that is not known.

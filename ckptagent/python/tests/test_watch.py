@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import unittest
+import unittest.mock
 
 import _holdfast_watch as watch
 
@@ -317,6 +318,11 @@ print(watch._startable(8), watch._startable(12), watch._startable(8))
         time.sleep = slept.append
         self.assertIsNone(watch._turn(self.folder))
         self.assertAlmostEqual(sum(slept), 2)
+
+    def test_no_turn_without_a_server(self):
+        with unittest.mock.patch.dict(sys.modules, {"torch._C._distributed_c10d": None}), self.assertRaises(ImportError):
+            watch.serve(os.path.join(self.folder, "0.sock"))
+        self.assertEqual(os.listdir(self.folder), [])
 
 
 @unittest.skipIf(torch is None, "needs torch")
