@@ -13,25 +13,34 @@ import (
 
 // What is done about a gang that stands still, if the job's setting is HangAct:
 //
-//	| verdict                      | ended after a time without a step of                                               | then             |
-//	|------------------------------|------------------------------------------------------------------------------------|------------------|
-//	| Hang                         | the limit of package quiet, and three looks                                        | restart, move    |
-//	| FabricHang                   | fabricRetries                                                                      | restart, move    |
-//	| WaitsOutside                 | waitsOutside, or three times the longest silence that ended by itself if longer    | restart          |
-//	| StorageStalls                | storageStalls                                                                      | restart          |
-//	| Desync, Deadlock, EndedEarly | the limit of package quiet, and three looks                                        | as a failure     |
-//	| Busy, Unexplained            | never                                                                              |                  |
-//	| each but Stopped             | Supervision.Timeout, if that is set and shorter                                    | restart          |
+//	| verdict              | ended after a time without a step of                                               | then             |
+//	|----------------------|------------------------------------------------------------------------------------|------------------|
+//	| Hang                 | the limit of package quiet, and three looks; deviceWork for a device or a backward | restart, move    |
+//	| FabricHang           | fabricRetries                                                                      | restart, move    |
+//	| WaitsOutside         | waitsOutside                                                                       | restart          |
+//	| StorageStalls        | storageStalls                                                                      | restart          |
+//	| Desync               | fabricRetries                                                                      | as a failure     |
+//	| Deadlock, EndedEarly | the limit of package quiet, and three looks                                        | as a failure     |
+//	| Busy, Unexplained    | never                                                                              |                  |
+//	| each but Stopped     | Supervision.Timeout, if that is set and shorter                                    | restart          |
+//
+// Each time but the last is three times the longest silence that ended by itself, if that is longer. Hang and FabricHang end nothing before
+// beforeFirst if the generation has made no step.
 //
 // Restart: the ranks restart in place; it spends no restart. Move: the second time without progress in between, the pod that all others
 // wait for moves to another node, once per job. A third time is only reported, until there is progress: a gang that stands still is never
 // given up for that. As a failure: a bug of the script, which ends the gang if it repeats (budget.go).
 //
-// A rank that was not looked at may be the one that all others wait for. So no verdict ends anything if looks at a rank are missing. A rank
-// without stack and recorder hides what it is in; then only Supervision.Timeout ends the generation.
+// A rank that was not looked at may be the one that all others wait for. So no verdict ends anything if looks at a rank are missing, or if a
+// rank without stack and recorder hides what it is in. Supervision.Timeout is the user's own word: it also holds then, as long as one rank
+// was looked at. If none was, nothing is known of the gang.
 const (
 	// fabricRetries: NCCL and the network's adapters retry for less time.
 	fabricRetries = 2 * time.Minute
+	// deviceWork is how long a rank may wait for its own device or its backward pass: long kernels show no sign of life.
+	deviceWork = 5 * time.Minute
+	// beforeFirst is how long the first step of a generation may take: caches are cold, and no gap between steps is known.
+	beforeFirst = 15 * time.Minute
 	// waitsOutside is how long ranks may wait for something that is not theirs; waitsOutsideDear is that time if no state is in memory, so
 	// that more is lost if the wait would have ended.
 	waitsOutside, waitsOutsideDear = 5 * time.Minute, 15 * time.Minute
@@ -42,35 +51,51 @@ const (
 )
 
 // stillTimeout returns the time without a step after which a verdict ends the generation; ends is false if it never does.
-func (s *State) stillTimeout(k waiting.Kind) (d time.Duration, ends bool) {
-	switch k {
-	case waiting.Hang, waiting.Desync, waiting.Deadlock, waiting.EndedEarly:
-		return 0, true
-	case waiting.FabricHang:
-		return fabricRetries, true
-	case waiting.WaitsOutside:
-		least := waitsOutside
-		if !s.members.All(func(m *members.Member) bool { return m.Report().StateBytes > 0 }) {
-			least = waitsOutsideDear
+func (s *State) stillTimeout(v waiting.Verdict) (d time.Duration, ends bool) {
+	switch v.Kind {
+	case waiting.Hang, waiting.FabricHang:
+		switch {
+		case !s.stepped():
+			d = beforeFirst
+		case v.Slow:
+			d = deviceWork
+		case v.Kind == waiting.FabricHang:
+			d = fabricRetries
 		}
-		return max(least, longestFactor*s.quiet.Longest()), true
+	case waiting.Desync:
+		d = fabricRetries
+	case waiting.Deadlock, waiting.EndedEarly:
+	case waiting.WaitsOutside:
+		d = waitsOutside
+		if !s.members.All(func(m *members.Member) bool { return m.Report().StateBytes > 0 }) {
+			d = waitsOutsideDear
+		}
 	case waiting.StorageStalls:
-		return storageStalls, true
+		d = storageStalls
 	case waiting.Busy, waiting.Unexplained, waiting.Stopped:
+		return 0, false
 	}
-	return 0, false
+	return max(d, longestFactor*s.quiet.Longest()), true
+}
+
+// stepped reports whether ranks of some pod have made a step of their own in the newest generation.
+func (s *State) stepped() bool {
+	return !s.members.All(func(m *members.Member) bool {
+		r := m.Report()
+		return r.Generation != s.generation.Number || r.Timeline.FirstStep.IsZero()
+	})
 }
 
 // endStill ends the generation if the verdict on a silence of that length says so.
 func (s *State) endStill(v waiting.Verdict, silent time.Duration, now time.Time) {
-	if s.supervision.Hang != HangAct || v.Missing > 0 {
+	if s.supervision.Hang != HangAct {
 		return
 	}
-	after, ends := s.stillTimeout(v.Kind)
+	after, ends := s.stillTimeout(v)
 	c := s.stillCause(v)
 	switch timeout := s.supervision.Timeout; {
 	case ends && v.Seen() && silent >= after:
-	case timeout > 0 && silent >= timeout && v.Kind != waiting.Stopped:
+	case timeout > 0 && silent >= timeout && v.Kind != waiting.Stopped && v.Missing < s.members.World():
 		c = cause.Cause{
 			Code: cause.HangTimeout, Rank: -1, Slot: -1,
 			Message: fmt.Sprintf("no step for %s, and holdfast.dev/hang-timeout is %s: %s", silent.Round(time.Second), timeout, describe(v)),

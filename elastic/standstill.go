@@ -36,8 +36,8 @@ type Supervision struct {
 
 // standstill is what is known of the silence of one generation.
 type standstill struct {
-	// position and started only rise with steps, and with the start of ranks.
-	position, started int64
+	// at only rises, with steps and with the start of ranks.
+	at Position
 	// answers are the newest looks of each slot, oldest first, of one incarnation of its agent.
 	answers map[Slot][]answer
 	// said is the newest verdict. declined: an event reported that its ranks are not restarted again.
@@ -54,14 +54,25 @@ type answer struct {
 	looks       []protocol.Look
 }
 
+// resumeStandstill continues a silence that was recorded, with its verdict until new looks are in.
+func (s *State) resumeStandstill(recorded Standstill) {
+	if recorded.Since.IsZero() {
+		return
+	}
+	s.Record.Progress.Standstill = recorded
+	s.run.still.at, s.run.still.said.Kind = recorded.At, recorded.Verdict
+	s.quiet.Resume(recorded.Since)
+}
+
 // supervise takes over the job's setting.
 func (s *State) supervise(job Supervision) {
+	if job.Hang == HangOff {
+		s.forgetLooks()
+	}
 	if job == s.supervision {
 		return
 	}
-	if s.supervision = job; job.Hang == HangOff {
-		s.forgetLooks()
-	}
+	s.supervision = job
 	s.emit(Broadcast{})
 }
 
@@ -87,29 +98,34 @@ func (s *State) noteSigns(steps members.Steps, now time.Time) {
 	if s.quiet.Since().IsZero() {
 		s.quiet.Begin(now)
 	}
-	if at := steps.Lowest + steps.Counted.Lowest + steps.Counted.Most + s.generation.CommonStep(); at > st.position {
-		st.position = at
+	before := st.at
+	st.at.Steps = max(before.Steps, steps.Lowest+steps.Counted.Lowest+steps.Counted.Most+s.generation.CommonStep())
+	st.at.Started = max(before.Started, s.started())
+	switch {
+	case st.at.Steps > before.Steps && s.stepped(): // else it is the step that was restored
 		s.movedOn(s.quiet.NoteStep, now)
-		return
+	case st.at != before:
+		s.movedOn(s.quiet.NoteLife, now)
 	}
-	started := int64(0)
+}
+
+// started counts the phases of their start that ranks have reached, by pod.
+func (s *State) started() (n int64) {
 	for _, m := range s.members.Each {
-		for _, t := range []time.Time{m.Report().Timeline.Started, m.Report().Timeline.Restored, m.Report().Timeline.FirstStep} {
-			if !t.IsZero() {
-				started++
+		t := &m.Report().Timeline
+		for _, at := range []time.Time{t.Started, t.Restored, t.FirstStep} {
+			if !at.IsZero() {
+				n++
 			}
 		}
 	}
-	if started > st.started {
-		st.started = started
-		s.movedOn(s.quiet.NoteLife, now)
-	}
+	return n
 }
 
 // movedOn records a sign of life, and says so if the gang was said to stand still. The time until then is lost.
 func (s *State) movedOn(note func(time.Time) bool, now time.Time) {
 	silent, said := now.Sub(s.quiet.Since()), s.run.still.said.Kind
-	if !note(now) {
+	if !note(now) && said == "" {
 		return
 	}
 	if reported(said) {
@@ -170,7 +186,7 @@ func (s *State) watch(now time.Time) {
 		return
 	}
 	if s.drain.Begun() { // its ranks wait at a step
-		s.movedOn(s.quiet.NoteLife, now)
+		s.movedOn(s.quiet.Interrupt, now)
 		return
 	}
 	newest := int64(0)
@@ -193,13 +209,13 @@ const maxText = 480
 func (s *State) judgeStandstill(now time.Time) {
 	v, st := waiting.Judge(s.evidence()), &s.run.still
 	if v.Kind == waiting.Busy && !s.account.CountsSteps() { // no step is expected, so that it is a sign of life
-		s.movedOn(s.quiet.NoteLife, now)
+		s.movedOn(s.quiet.Interrupt, now)
 		return
 	}
 	v.Text = cause.Cut(v.Text, maxText)
 	silent, news := now.Sub(s.quiet.Since()), v.Kind != st.said.Kind || !slices.Equal(v.Culprits, st.said.Culprits)
 	st.said = v
-	s.show(Standstill{Verdict: v.Kind, Since: s.quiet.Since(), Text: v.Text})
+	s.show(Standstill{Verdict: v.Kind, Since: s.quiet.Since(), Text: v.Text, At: st.at})
 	if news {
 		s.emit(Judged{v.Kind})
 	}

@@ -109,6 +109,7 @@ func New(pods int, storage time.Duration, r Record) *State {
 		s.Record.Phase, s.run.forming = Forming, &forming{containers: make([]uint64, pods)}
 	default:
 		s.Record.Phase = Running // until an agent reports otherwise
+		s.resumeStandstill(r.Progress.Standstill)
 	}
 	return s
 }

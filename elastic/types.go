@@ -110,7 +110,13 @@ type Standstill struct {
 	Verdict waiting.Kind
 	Since   time.Time
 	Text    string
+	// At is how far the gang was: the silence goes on while it is no further.
+	At Position
 }
+
+// Position is how far a generation is. Steps is a sum of the steps that its ranks report, Started how many phases of their start they have
+// reached. Both only rise.
+type Position struct{ Steps, Started int64 }
 
 // NotReached marks a phase of a Recovery that is not reached (yet).
 const NotReached = account.NotReached

@@ -145,6 +145,10 @@ type Standstill struct {
 	Since metav1.MicroTime `json:"since"`
 	// Message names the ranks that stand still or move, and what the others wait for.
 	Message string `json:"message,omitempty"`
+	// Steps is a sum of the steps that the ranks reported, and Started the number of phases of their start that they have reached. While
+	// both are unchanged, a coordinator that succeeds another one continues the silence.
+	Steps   int64 `json:"steps,omitempty"`
+	Started int64 `json:"started,omitempty"`
 }
 
 // UnprotectedPod is a pod in which no rank runs under its agent, and the command that runs there.

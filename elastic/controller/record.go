@@ -372,14 +372,18 @@ func standstill(s elastic.Standstill) *v1alpha1.Standstill {
 	if s == (elastic.Standstill{}) {
 		return nil
 	}
-	return &v1alpha1.Standstill{Verdict: string(s.Verdict), Since: metav1.NewMicroTime(s.Since), Message: s.Text}
+	return &v1alpha1.Standstill{
+		Verdict: string(s.Verdict), Since: metav1.NewMicroTime(s.Since), Message: s.Text, Steps: s.At.Steps, Started: s.At.Started,
+	}
 }
 
 func plainStandstill(s *v1alpha1.Standstill) elastic.Standstill {
 	if s == nil {
 		return elastic.Standstill{}
 	}
-	return elastic.Standstill{Verdict: waiting.Kind(s.Verdict), Since: s.Since.Time, Text: s.Message}
+	return elastic.Standstill{
+		Verdict: waiting.Kind(s.Verdict), Since: s.Since.Time, Text: s.Message, At: elastic.Position{Steps: s.Steps, Started: s.Started},
+	}
 }
 
 // known is a number that may be absent.

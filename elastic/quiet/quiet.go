@@ -1,6 +1,7 @@
 // Package quiet decides when a gang counts as quiet, and when agents look at its ranks. A gang is quiet when no step has finished for
 // longer than a limit. The limit is computed from the times between the gang's own steps: it is at least twice the 99th percentile of these
-// times. The numbers of looks only rise. Time is an argument; the package has no clock.
+// times. The numbers of looks only rise. A coordinator that succeeds another one resumes a silence that is known, as Judged with
+// no look taken. Time is an argument; the package has no clock.
 //
 //	            quiet             answered, or late        answered, or late        answered, or late
 //	Moving ─────────────► Looking 1 ─────────────► Looking 2 ─────────────► Looking 3 ─────────────► Judged
@@ -52,7 +53,7 @@ type Watch struct {
 	at       time.Time
 	taken    int
 	answered bool
-	// longest is the longest silence that ended by itself.
+	// longest is the longest silence after the first step of a generation that ended by itself.
 	longest time.Duration
 }
 
@@ -62,7 +63,7 @@ func (w *Watch) State() State { return w.state }
 // Since returns the time of the newest sign of life; zero: there was none yet.
 func (w *Watch) Since() time.Time { return w.since }
 
-// Longest returns the longest silence after which the gang moved on by itself.
+// Longest returns the longest silence after which the gang moved on by itself, without those before the first step of a generation.
 func (w *Watch) Longest() time.Duration { return w.longest }
 
 // Wanted returns the number of the look that agents must answer; 0: none.
@@ -93,6 +94,11 @@ func (w *Watch) BeginLaunch(now time.Time) {
 	w.Begin(now)
 }
 
+// Resume continues a silence that another coordinator has watched: looks are due, and a verdict needs as many as for a new silence.
+func (w *Watch) Resume(since time.Time) {
+	w.state, w.since, w.taken = Judged, since, 0
+}
+
 // NoteStep records that steps were made. It reports whether looks are no longer wanted.
 func (w *Watch) NoteStep(now time.Time) (ended bool) {
 	if gap := now.Sub(w.since); w.stepped && gap > 0 {
@@ -105,9 +111,15 @@ func (w *Watch) NoteStep(now time.Time) (ended bool) {
 
 // NoteLife records another sign of life, such as a phase of a rank's start. It reports whether looks are no longer wanted.
 func (w *Watch) NoteLife(now time.Time) (ended bool) {
-	if ended = w.state != Moving; ended {
+	if w.state != Moving && w.stepped {
 		w.longest = max(w.longest, now.Sub(w.since))
 	}
+	return w.Interrupt(now)
+}
+
+// Interrupt records that the silence ended, and not by itself. It reports whether looks are no longer wanted.
+func (w *Watch) Interrupt(now time.Time) (ended bool) {
+	ended = w.state != Moving
 	w.state, w.since, w.taken = Moving, now, 0
 	return ended
 }

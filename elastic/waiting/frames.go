@@ -18,7 +18,9 @@ const (
 	collective
 	rendezvous
 	device
-	// library: elsewhere inside torch or a compiler; unresponsive: it takes no signal.
+	// backward: it waits for threads that compute gradients; library: elsewhere inside torch or a compiler; unresponsive: it takes no
+	// signal.
+	backward
 	library
 	unresponsive
 	// outside: something that is neither torch nor a device. storage: the kernel, for a file system.
@@ -32,7 +34,10 @@ const (
 func (c class) spins() bool { return c == collective || c == rendezvous || c == device }
 
 // inside reports whether the rank is in torch, a driver or a device.
-func (c class) inside() bool { return c.spins() || c == library || c == unresponsive }
+func (c class) inside() bool { return c.spins() || c == backward || c == library || c == unresponsive }
+
+// slow reports whether the rank may work without a sign of life: on its device, or in a thread whose stack no look has.
+func (c class) slow() bool { return c == device || c == backward }
 
 // row says what a Python frame is in. File is matched with the last two elements of the path, function with the function's name; "": any.
 type row struct {
@@ -60,7 +65,7 @@ var rows = []row{
 	{file: "cuda/streams.py", is: device, what: "a CUDA stream or event"},
 	{file: "cuda/graphs.py", is: device, what: "a CUDA graph"},
 	{file: "accelerator/__init__.py", function: "synchronize", is: device, what: "torch.accelerator.synchronize"},
-	{file: "autograd/graph.py", is: library, what: "backward pass"},
+	{file: "autograd/graph.py", is: backward, what: "backward pass"},
 
 	{file: "torch/serialization.py", function: "*save*", is: outside, what: "torch.save", activity: "save"},
 	{file: "torch/serialization.py", function: "*load*", is: outside, what: "torch.load", activity: "load"},

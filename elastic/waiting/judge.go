@@ -123,7 +123,7 @@ func (j *judge) verdict() Verdict {
 	case len(o.stored) > 0 && j.nodes(o.stored) > 1:
 		v.Kind, v.Culprits = StorageStalls, still
 	case len(o.inside) > 0:
-		v.Kind, v.Culprits = Hang, still
+		v.Kind, v.Culprits, v.Slow = Hang, still, slices.ContainsFunc(o.inside, func(r int) bool { return j.facts[r].is.slow() })
 	case len(still) > 0:
 		v.Kind, v.Culprits = WaitsOutside, still
 	case len(o.ended) > 0:

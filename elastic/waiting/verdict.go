@@ -50,6 +50,8 @@ type Verdict struct {
 	Culprits []int
 	// Missing is the number of ranks of which there are too few looks, Blind the number of those with neither a stack nor a recorder.
 	Missing, Blind int
+	// Slow: a culprit of kind Hang may still work where no look shows it: on its device, or in a thread of the backward pass.
+	Slow bool
 	// Activity is what moves, for Busy.
 	Activity string
 	// Text describes the verdict in one line, for users; Signature is the part that is the same when the same happens again.
