@@ -31,9 +31,9 @@ import (
 // wait for moves to another node, once per job. A third time is only reported, until there is progress: a gang that stands still is never
 // given up for that. As a failure: a bug of the script, which ends the gang if it repeats (budget.go).
 //
-// A rank that was not looked at may be the one that all others wait for. So no verdict ends anything if looks at a rank are missing, or if a
-// rank without stack and recorder hides what it is in. Supervision.Timeout is the user's own word: it also holds then, as long as one rank
-// was looked at. If none was, nothing is known of the gang.
+// A rank that was not looked at may be the one that all others wait for. So no verdict ends anything if looks at a rank are missing, or if
+// a rank without stack and recorder hides what it is in. Supervision.Timeout is the user's own word: it also holds then, as long as one
+// rank was looked at. If none was, nothing is known of the gang.
 const (
 	// fabricRetries: NCCL and the network's adapters retry for less time.
 	fabricRetries = 2 * time.Minute

@@ -372,9 +372,9 @@ func (s *stage) change(slot int, key, value string) {
 	}
 }
 
-// look answers the look that the coordinator wants: each local rank waits for the others in an operation, or in one of another group ("ring"),
-// calls another one ("other"), sleeps, sleeps and reads, takes no signal ("stuck"), waits for its device, for NFS, is stopped, shows nothing of what it is in
-// ("hidden"), or was not looked at ("missing").
+// look answers the look that the coordinator wants: each local rank waits for the others in an operation, or in one of another group
+// ("ring"), calls another one ("other"), sleeps, sleeps and reads, takes no signal ("stuck"), waits for its device, for NFS, is stopped,
+// shows nothing of what it is in ("hidden"), or was not looked at ("missing").
 func (s *stage) look(slot int, r *protocol.Report, value string) {
 	r.Look, r.Looks = s.state.Directive(Slot(slot), s.pods[slot].UID).Look, nil
 	for i, v := range strings.Split(value, "|") {

@@ -186,7 +186,7 @@ func (s *State) watch(now time.Time) {
 		return
 	}
 	if s.drain.Begun() { // its ranks wait at a step
-		s.movedOn(s.quiet.Interrupt, now)
+		s.movedOn(s.quiet.NoteInterrupt, now)
 		return
 	}
 	newest := int64(0)
@@ -209,7 +209,7 @@ const maxText = 480
 func (s *State) judgeStandstill(now time.Time) {
 	v, st := waiting.Judge(s.evidence()), &s.run.still
 	if v.Kind == waiting.Busy && !s.account.CountsSteps() { // no step is expected, so that it is a sign of life
-		s.movedOn(s.quiet.Interrupt, now)
+		s.movedOn(s.quiet.NoteInterrupt, now)
 		return
 	}
 	v.Text = cause.Cut(v.Text, maxText)

@@ -217,3 +217,23 @@ func (r *Recovery) shorten(most int) {
 	}
 	r.Replaced = kept
 }
+
+// Unreleased reports whether a recovery lists the pod and it is not released from its Job yet.
+func Unreleased(recoveries []Recovery) func(pod string) bool {
+	pods := map[string]bool{}
+	for i := range recoveries {
+		for _, o := range recoveries[i].Replaced {
+			pods[o.Pod] = o.ReleasedAt.IsZero()
+		}
+	}
+	return func(pod string) bool { return pods[pod] }
+}
+
+// Replaced returns the pods that recoveries have replaced or are replacing.
+func Replaced(recoveries []Recovery) []replacements.Replacement {
+	var all []replacements.Replacement
+	for i := range recoveries {
+		all = append(all, recoveries[i].Replaced...)
+	}
+	return all
+}

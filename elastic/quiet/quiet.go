@@ -114,11 +114,11 @@ func (w *Watch) NoteLife(now time.Time) (ended bool) {
 	if w.state != Moving && w.stepped {
 		w.longest = max(w.longest, now.Sub(w.since))
 	}
-	return w.Interrupt(now)
+	return w.NoteInterrupt(now)
 }
 
-// Interrupt records that the silence ended, and not by itself. It reports whether looks are no longer wanted.
-func (w *Watch) Interrupt(now time.Time) (ended bool) {
+// NoteInterrupt records that the silence ended, and not by itself. It reports whether looks are no longer wanted.
+func (w *Watch) NoteInterrupt(now time.Time) (ended bool) {
 	ended = w.state != Moving
 	w.state, w.since, w.taken = Moving, now, 0
 	return ended
