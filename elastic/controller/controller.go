@@ -81,8 +81,9 @@ type Controller struct {
 	terminating map[types.UID]time.Time
 	// hidden are pods that are hidden from their job's controller, and since when that was seen; guarded by mu.
 	hidden map[types.UID]time.Time
-	// ended is when pods of a slot were released that their nodes ended, oldest first; guarded by mu.
-	ended map[slotKey][]time.Time
+	// ended is when pods of a slot were released that their nodes ended, endedSwept when old ones were forgotten; guarded by mu.
+	ended      map[slotKey]map[types.UID]time.Time
+	endedSwept time.Time
 }
 
 var _ coordinator.Store = (*Controller)(nil)
@@ -99,7 +100,7 @@ func New(o Options) *Controller {
 		noticed:         make(chan event.GenericEvent, recentEvictionsKept),
 		terminating:     map[types.UID]time.Time{},
 		hidden:          map[types.UID]time.Time{},
-		ended:           map[slotKey][]time.Time{},
+		ended:           map[slotKey]map[types.UID]time.Time{},
 		notified:        map[coordinator.Key]bool{},
 		over:            map[coordinator.Key]bool{},
 		slotGaps:        map[slotKey]slotGap{},

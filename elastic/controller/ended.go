@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,7 +32,8 @@ func (c *Controller) ReleaseEnded(ctx context.Context, failed *corev1.Pod) error
 	if !ok || pod.DeletionTimestamp != nil || !membership.MadeFor(pod, types.UID(key.Job)) {
 		return nil
 	}
-	if !c.noteEnded(key, elastic.Slot(slot), time.Now()) {
+	at := slotKey{key, elastic.Slot(slot)}
+	if !c.mayEnd(at, pod.UID, time.Now()) {
 		c.Log.Info("a pod that its node ended is left to its job: too many of its slot were", "gang", key, "pod", pod.Name, "reason", reason)
 		return nil
 	}
@@ -49,6 +49,7 @@ func (c *Controller) ReleaseEnded(ctx context.Context, failed *corev1.Pod) error
 	if err := c.mark(ctx, pod, change, ""); err != nil {
 		return err
 	}
+	c.noteEnded(at, pod.UID, time.Now())
 	note := fmt.Sprintf("node %s ended pod %s of slot %d (%s: %s); another pod takes its place", pod.Spec.NodeName, pod.Name, slot, reason, message)
 	c.Log.Info(note, "gang", key)
 	g, err := c.gang(ctx, c.Client, key)
@@ -61,21 +62,36 @@ func (c *Controller) ReleaseEnded(ctx context.Context, failed *corev1.Pod) error
 	return nil
 }
 
-// noteEnded counts a pod of a slot that its node ends, and reports whether it may be released.
-func (c *Controller) noteEnded(key coordinator.Key, slot elastic.Slot, now time.Time) bool {
+// mayEnd reports whether a pod of a slot that its node ends may be released: few others of the slot were.
+func (c *Controller) mayEnd(at slotKey, pod types.UID, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for at, times := range c.ended {
-		if now.Sub(times[len(times)-1]) >= endedWindow {
-			delete(c.ended, at)
+	others := 0
+	for uid, when := range c.ended[at] {
+		if uid != pod && now.Sub(when) < endedWindow {
+			others++
 		}
 	}
-	at := slotKey{key, slot}
-	recent := slices.DeleteFunc(c.ended[at], func(t time.Time) bool { return now.Sub(t) >= endedWindow })
-	if len(recent) >= mostEnded {
-		c.ended[at] = recent
-		return false
+	return others < mostEnded
+}
+
+// noteEnded records that a pod was released that its node ended. Once per window it forgets those that no longer count.
+func (c *Controller) noteEnded(at slotKey, pod types.UID, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now.Sub(c.endedSwept) >= endedWindow {
+		c.endedSwept = now
+		for slot, pods := range c.ended {
+			maps.DeleteFunc(pods, func(_ types.UID, when time.Time) bool { return now.Sub(when) >= endedWindow })
+			if len(pods) == 0 {
+				delete(c.ended, slot)
+			}
+		}
 	}
-	c.ended[at] = append(recent, now)
-	return true
+	if c.ended[at] == nil {
+		c.ended[at] = map[types.UID]time.Time{}
+	}
+	if _, known := c.ended[at][pod]; !known {
+		c.ended[at][pod] = now
+	}
 }

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +9,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -63,7 +63,7 @@ func TestRejectedPodsAreReleased(t *testing.T) {
 	}
 }
 
-// TestOthersAreNotReleased: a pod of another job, or one that is being deleted, stays as it is; one whose job is gone goes with it.
+// TestOthersAreNotReleased: a pod of another job, or one that is being deleted, stays as it is.
 func TestOthersAreNotReleased(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Pod){
 		"made for no job": func(p *corev1.Pod) { p.Spec.Containers = nil },
@@ -81,27 +81,49 @@ func TestOthersAreNotReleased(t *testing.T) {
 	}
 }
 
-// TestReleasesOfASlotAreBounded: if every node ends the pods of a slot, the job's own policy decides. Other slots, and later pods, are
-// released.
+// TestReleasesOfASlotAreBounded: if every node ends the pods of a slot, the job's own policy decides. Other slots, later pods and pods that
+// were released before are released. What is old is forgotten.
 func TestReleasesOfASlotAreBounded(t *testing.T) {
 	b := newBench(t)
-	at := func(minute int, slot elastic.Slot) bool {
-		return b.noteEnded(key, slot, noon.Add(time.Duration(minute)*time.Minute))
+	end := func(minute int, slot elastic.Slot, pod string) bool {
+		at, now := slotKey{key, slot}, noon.Add(time.Duration(minute)*time.Minute)
+		if !b.mayEnd(at, types.UID(pod), now) {
+			return false
+		}
+		b.noteEnded(at, types.UID(pod), now)
+		return true
 	}
-	var got []bool
-	for i := range mostEnded + 1 {
-		got = append(got, at(i/2, 1))
+	for i := range mostEnded {
+		for range 3 { // each replica, and each attempt
+			if !end(i/2, 1, fmt.Sprint(i)) {
+				t.Errorf("pod %d is not released", i)
+			}
+		}
 	}
-	if slices.Contains(got[:mostEnded], false) || got[mostEnded] {
-		t.Errorf("released: %v", got)
+	if end(5, 1, "one more") {
+		t.Error("one more pod of the slot is released")
 	}
-	if !at(5, 2) {
-		t.Error("another slot is not released")
+	if !end(5, 2, "other") {
+		t.Error("a pod of another slot is not released")
 	}
-	if first, second, third := at(10, 1), at(10, 1), at(10, 1); !first || !second || third {
+	if !end(10, 1, "a") || !end(10, 1, "b") || end(10, 1, "c") {
 		t.Error("two releases are older than the window, so two more are made")
 	}
-	if !at(60, 3) || len(b.ended) != 1 {
-		t.Errorf("kept: %s", fmt.Sprint(b.ended))
+	if !end(60, 3, "later") || len(b.ended) != 1 {
+		t.Errorf("kept: %v", b.ended)
+	}
+}
+
+// TestFailedReleasesDoNotCount: a pod that could not be released is not one of those that were.
+func TestFailedReleasesDoNotCount(t *testing.T) {
+	g, job := objects(corev1.RestartPolicyNever, 0)
+	p := on(member("train-worker-1", 1, "n1"))
+	b := newBench(t, g, job, p)
+	if err := b.Client.Delete(t.Context(), b.pod(t, p.Name)); err != nil {
+		t.Fatal(err)
+	}
+	_ = b.ReleaseEnded(t.Context(), rejected(p))
+	if len(b.ended) != 0 {
+		t.Errorf("counted: %v", b.ended)
 	}
 }

@@ -56,7 +56,7 @@ func FuzzReport(f *testing.F) {
 				refusal(t, err)
 				continue
 			}
-			kept(t, r, addresses)
+			bounded(t, r, addresses)
 			if again := wire.Report(wire.ReportMessage(r)); !reflect.DeepEqual(again, r) {
 				t.Fatalf("%+v comes back as %+v", r, again)
 			}
@@ -75,8 +75,8 @@ func refusal(t *testing.T, err error) {
 	}
 }
 
-// kept checks the bounds of everything that grows with a report.
-func kept(t *testing.T, r protocol.Report, addresses []string) {
+// bounded checks the bounds of everything that grows with a report.
+func bounded(t *testing.T, r protocol.Report, addresses []string) {
 	t.Helper()
 	if r.Ranks < 0 || r.Ranks > protocol.MaxRanks || len(r.Rank) > protocol.MaxRanks || len(r.Notes) > maxNotes || r.Port < 0 ||
 		r.Port > 65535 {

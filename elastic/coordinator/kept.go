@@ -17,24 +17,28 @@ const (
 	// tracebacks of one tenant do not make the coordinator refuse the tenant's own agents.
 	keptOfNamespace = 128 << 20
 	keptTexts       = 64 << 20
+	// keptLooks bounds the memory for looks of all gangs. Beyond it looks are dropped, so that verdicts lack them.
+	keptLooks = 96 << 20
 	// reportBytes and rankBytes are the memory of a report and of each rank in it, without texts.
 	reportBytes, rankBytes = 1 << 10, 512
 )
 
-// keptReports is the memory for reports, by namespace.
+// keptReports is the memory for reports, by namespace, and for the looks in all of them.
 type keptReports struct {
 	mu    sync.Mutex
 	bytes map[string]int64 // guarded by mu
+	looks int64            // guarded by mu
 }
 
-// grow adds to a namespace's bytes, if the sum stays within most; a decrease always succeeds.
-func (k *keptReports) grow(namespace string, by, most int64) bool {
+// grow adds to a namespace's bytes and to those of looks, if the sums stay within most; a decrease always succeeds.
+func (k *keptReports) grow(namespace string, by, most kept) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := k.bytes[namespace] + by
-	if by > 0 && now > most {
+	now, looks := k.bytes[namespace]+by.all, k.looks+by.looks
+	if by.all > 0 && now > most.all || by.looks > 0 && looks > most.looks {
 		return false
 	}
+	k.looks = max(0, looks)
 	switch {
 	case now <= 0:
 		delete(k.bytes, namespace)
@@ -78,11 +82,15 @@ func (g *gang) keep(slot elastic.Slot, r *protocol.Report) error {
 	if g.ctx.Err() != nil {
 		return nil
 	}
-	if g.countKept(slot, r, keptTexts) {
+	most := kept{keptTexts, keptLooks}
+	if g.countKept(slot, r, most) {
+		return nil
+	}
+	if r.Looks = nil; g.countKept(slot, r, most) {
 		return nil
 	}
 	withoutTexts(r)
-	if g.countKept(slot, r, keptOfNamespace) {
+	if g.countKept(slot, r, kept{keptOfNamespace, math.MaxInt64}) {
 		return nil
 	}
 	return status.Errorf(codes.ResourceExhausted, "rank: reports of namespace %s use %d MiB, the limit of a namespace: run fewer pods there at once, or move jobs to another namespace",
@@ -95,18 +103,20 @@ func (g *gang) recount(slot elastic.Slot) {
 		return
 	}
 	newest, _ := g.state.Held(slot)
-	g.countKept(slot, newest, math.MaxInt64)
+	g.countKept(slot, newest, kept{math.MaxInt64, math.MaxInt64})
 }
 
 // countKept counts the memory of a slot with a report, if its namespace stays within most. Texts of exits that the report also has share
 // its memory, so the larger of both counts.
-func (g *gang) countKept(slot elastic.Slot, r *protocol.Report, most int64) bool {
+func (g *gang) countKept(slot elastic.Slot, r *protocol.Report, most kept) bool {
 	_, exits := g.state.Held(slot)
-	now := max(sizeOf(r), exits)
+	now := kept{all: max(sizeOf(r), exits), looks: int64(sizeOfLooks(r.Looks))}
 	for _, looks := range g.state.HeldLooks(slot) {
-		now += int64(sizeOfLooks(looks))
+		n := int64(sizeOfLooks(looks))
+		now.all, now.looks = now.all+n, now.looks+n
 	}
-	if !g.server.kept.grow(g.key.Namespace, now-g.kept[slot], most) {
+	before := g.kept[slot]
+	if !g.server.kept.grow(g.key.Namespace, kept{now.all - before.all, now.looks - before.looks}, most) {
 		return false
 	}
 	g.kept[slot] = now
@@ -117,13 +127,16 @@ func (g *gang) countKept(slot elastic.Slot, r *protocol.Report, most int64) bool
 func (g *gang) forgetKept() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	all := int64(0)
+	var sum kept
 	for _, n := range g.kept {
-		all += n
+		sum.all, sum.looks = sum.all-n.all, sum.looks-n.looks
 	}
 	clear(g.kept)
-	g.server.kept.grow(g.key.Namespace, -all, 0)
+	g.server.kept.grow(g.key.Namespace, sum, kept{})
 }
 
+// kept is the memory of reports, and of the looks in them.
+type kept struct{ all, looks int64 }
+
 // keptBySlot is the memory of each slot's reports.
-type keptBySlot = map[elastic.Slot]int64
+type keptBySlot = map[elastic.Slot]kept

@@ -48,3 +48,19 @@ func TestLooksAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// TestLooksOfAllGangsAreBounded: looks of all namespaces share one budget. What does not fit is refused until others are dropped, while
+// reports without looks are not.
+func TestLooksOfAllGangsAreBounded(t *testing.T) {
+	var k keptReports
+	most := kept{keptTexts, keptLooks}
+	const one = keptTexts / 2
+	for i, want := range []bool{true, true, true, false} {
+		if got := k.grow(strings.Repeat("n", i), kept{one, one}, most); got != want {
+			t.Errorf("looks of namespace %d are kept: %t", i, got)
+		}
+	}
+	if !k.grow("other", kept{all: one}, most) || !k.grow("", kept{-one, -one}, kept{}) || !k.grow("nnn", kept{one, one}, most) {
+		t.Errorf("%d bytes of looks, of namespaces %v", k.looks, k.bytes)
+	}
+}
