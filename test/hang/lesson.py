@@ -228,7 +228,7 @@ def main():
         optimizer.step()
         if ck is not None:
             ck.save(step)
-        elif RANK == 0 and step % 5 == 0:
+        elif RANK == 0 and step % 5 == 0 and not (step == AT and SILENCE == "deaf-again"):  # so that it makes steps before the next silence
             torch.save({"step": step, "model": model.module.state_dict(), "optimizer": optimizer.state_dict()}, kept + ".new")
             os.replace(kept + ".new", kept)
         time.sleep(PAUSE)
