@@ -134,7 +134,7 @@ func (s *State) keepsStill(c cause.Cause) string {
 func (s *State) stillCause(v waiting.Verdict) cause.Cause {
 	c := cause.Cause{Code: cause.Code(v.Kind), Rank: -1, Slot: -1, Message: fmt.Sprintf("%s: %s", v.Kind.Meaning(), v.Text)}
 	if !c.Still() { // cause.Same compares the last line
-		c.Message = c.Message + "\n" + cause.Cut(v.Signature, maxText/2)
+		c.Message = c.Message + "\n" + cause.Cut(v.Signature, waiting.MaxText/2)
 		return c
 	}
 	slots := []int{}
@@ -170,7 +170,7 @@ func (s *State) restartStill(c cause.Cause, now time.Time) {
 
 // stillSince returns the last sign of life if the ranks of a generation that is about to be ended stand still; zero: they do not.
 func (s *State) stillSince(suspect generation.Suspect) time.Time {
-	if reported(s.run.still.said.Kind) || suspect.Cause != nil && suspect.Code == cause.HangTimeout {
+	if s.run.still.said.Kind.Stands() || suspect.Cause != nil && suspect.Code == cause.HangTimeout {
 		return s.quiet.Since()
 	}
 	return time.Time{}

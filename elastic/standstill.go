@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/quiet"
 	"holdfast.dev/holdfast/elastic/waiting"
@@ -128,7 +127,7 @@ func (s *State) movedOn(note func(time.Time) bool, now time.Time) {
 	if !note(now) && said == "" {
 		return
 	}
-	if reported(said) {
+	if said.Stands() {
 		s.account.NoteStill(silent)
 		s.emit(EmitEvent{Notice{Reason: NoticeStandsStill, Message: fmt.Sprintf("is over: the gang moves again after %s", silent.Round(time.Second))}})
 	}
@@ -149,9 +148,6 @@ func (s *State) show(now Standstill) {
 		s.emit(PersistLater{})
 	}
 }
-
-// reported reports whether users are notified of a kind of verdict: ranks stand still.
-func reported(k waiting.Kind) bool { return k != "" && k != waiting.Busy && k != waiting.Unexplained }
 
 // noteLooks keeps the answer of a slot's agent to the present look.
 func (s *State) noteLooks(slot Slot, now time.Time) {
@@ -202,9 +198,6 @@ func (s *State) watch(now time.Time) {
 	}
 }
 
-// maxText bounds the text of a verdict, which tenants' functions and files are part of.
-const maxText = 480
-
 // judgeStandstill reports the verdict on the newest looks, if it is another one than before, and ends the generation if that is due.
 func (s *State) judgeStandstill(now time.Time) {
 	v, st := waiting.Judge(s.evidence()), &s.run.still
@@ -212,14 +205,13 @@ func (s *State) judgeStandstill(now time.Time) {
 		s.movedOn(s.quiet.NoteInterrupt, now)
 		return
 	}
-	v.Text = cause.Cut(v.Text, maxText)
 	silent, news := now.Sub(s.quiet.Since()), v.Kind != st.said.Kind || !slices.Equal(v.Culprits, st.said.Culprits)
 	st.said = v
 	s.show(Standstill{Verdict: v.Kind, Since: s.quiet.Since(), Text: v.Text, At: st.at})
 	if news {
 		s.emit(Judged{v.Kind})
 	}
-	if news && reported(v.Kind) {
+	if news && v.Kind.Stands() {
 		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeStandsStill, Message: fmt.Sprintf("no step for %s: %s", silent.Round(time.Second), describe(v))}})
 	}
 	s.endStill(v, silent, now)

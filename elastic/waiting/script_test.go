@@ -90,6 +90,9 @@ func (s *stage) command(f []string) {
 		s.look(f[1:])
 	case "verdict":
 		v := Judge(s.ranks)
+		if len(v.Text) > MaxText {
+			s.t.Errorf("the text has %d bytes: %s", len(v.Text), v.Text)
+		}
 		fmt.Fprintf(s.out, "  %s: %s\n", v.Kind, v.Text)
 		fmt.Fprintf(s.out, "  culprits %v, signature %q\n", v.Culprits, v.Signature)
 	default:

@@ -6,9 +6,14 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"holdfast.dev/holdfast/elastic/cause"
 )
 
-// mostNamed bounds the ranks that a text names one by one, mostGroups the groups of others.
+// MaxText bounds the text of a verdict, which tenants' functions and files are part of.
+const MaxText = 480
+
+// mostNamed bounds the ranks of a group that a text names, mostGroups the groups.
 const mostNamed, mostGroups = 4, 4
 
 // what is known of each kind, for users.
@@ -26,6 +31,9 @@ var meanings = map[Kind]string{
 
 // Meaning returns what a kind says, for users.
 func (k Kind) Meaning() string { return meanings[k] }
+
+// Stands reports whether ranks stand still, and it is known why.
+func (k Kind) Stands() bool { return k != Unexplained && meanings[k] != "" }
 
 // describe sets the texts.
 func (j *judge) describe(v *Verdict, o findings, desync map[string][]int) {
@@ -47,26 +55,21 @@ func (j *judge) describe(v *Verdict, o findings, desync map[string][]int) {
 		}
 		v.Signature = strings.Join(calls[:min(len(calls), mostGroups)], ", ")
 	case Deadlock:
-		parts = append(parts, j.groupsOf(o.circle, nil)...)
+		parts = append(parts, j.groupsOf(o.circle, nil, false)...)
 	case StorageStalls, Hang, WaitsOutside, EndedEarly, Stopped, FabricHang:
-		for _, r := range named[:min(len(named), mostNamed)] {
-			parts = append(parts, j.one(r))
-		}
-		if n := len(named) - mostNamed; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d more", n))
-		}
+		parts = append(parts, j.groupsOf(named, nil, true)...)
 	}
 	if v.Kind != Deadlock && v.Kind != Desync && v.Kind != Unexplained {
 		all := make([]int, len(j.ranks))
 		for r := range all {
 			all[r] = r
 		}
-		parts = append(parts, j.groupsOf(all, named)...)
+		parts = append(parts, j.groupsOf(all, named, false)...)
 	}
 	if v.Missing > 0 && v.Kind != Unexplained {
 		parts = append(parts, "no looks at "+count(v.Missing))
 	}
-	v.Text = strings.Join(parts, "; ")
+	v.Text = cause.Cut(strings.Join(parts, "; "), MaxText)
 	if v.Signature == "" {
 		v.Signature = meanings[v.Kind]
 	}
@@ -80,7 +83,7 @@ func (j *judge) lacking(v *Verdict, o findings) string {
 	case len(o.unknown) > 0:
 		return "no stack and no recorder: " + j.those(o.unknown)
 	case len(o.unclear) > 0:
-		return "it is not clear who waits for whom: " + strings.Join(j.groupsOf(o.unclear, nil), "; ")
+		return "it is not clear who waits for whom: " + strings.Join(j.groupsOf(o.unclear, nil, false), "; ")
 	}
 	return "most ranks stand still in the script's own code, where no recorder says for whom they wait"
 }
@@ -107,17 +110,17 @@ func (j *judge) name(r int) string {
 	return fmt.Sprintf("rank %d on %s", r, cmp.Or(j.ranks[r].Node, fmt.Sprintf("slot %d", j.ranks[r].Slot)))
 }
 
-// one says of one rank where it is, and what NCCL's RAS shows of it.
-func (j *judge) one(r int) string {
-	text := j.name(r) + ": " + j.in(r, true)
-	if f := faultTexts[j.noted[r]]; f != "" {
+// in says where a rank is and, of a root, what NCCL's RAS shows of it.
+func (j *judge) in(r int, root bool) string {
+	text := j.at(r, root)
+	if f := faultTexts[j.noted[r]]; root && f != "" {
 		text += ", " + f
 	}
 	return text
 }
 
-// in says where a rank is: in its operation, or, for a root, in its stack.
-func (j *judge) in(r int, root bool) string {
+// at says where a rank is: in its operation, or, for a root, in its stack.
+func (j *judge) at(r int, root bool) string {
 	f := &j.facts[r]
 	switch {
 	case j.ranks[r].Ended:
@@ -135,12 +138,13 @@ func (j *judge) in(r int, root bool) string {
 	return f.what
 }
 
-// groupsOf groups ranks by where they are, the largest groups first, without those that are named before.
-func (j *judge) groupsOf(ranks, named []int) []string {
+// groupsOf groups ranks by where they are, the largest groups first, without those that are named before. A rank that is alone somewhere is
+// named with its node, and the first ranks of a group of roots are named.
+func (j *judge) groupsOf(ranks, named []int, roots bool) []string {
 	by := map[string][]int{}
 	for _, r := range ranks {
 		if _, found := slices.BinarySearch(named, r); !found {
-			by[j.in(r, false)] = append(by[j.in(r, false)], r)
+			by[j.in(r, roots)] = append(by[j.in(r, roots)], r)
 		}
 	}
 	whats := slices.SortedFunc(maps.Keys(by), func(a, b string) int {
@@ -148,7 +152,18 @@ func (j *judge) groupsOf(ranks, named []int) []string {
 	})
 	out := []string{}
 	for _, what := range whats[:min(len(whats), mostGroups)] {
-		out = append(out, fmt.Sprintf("%s: %s", count(len(by[what])), what))
+		who := count(len(by[what]))
+		if roots || len(by[what]) == 1 {
+			who = j.those(by[what])
+		}
+		out = append(out, who+": "+what)
+	}
+	rest := 0
+	for _, what := range whats[min(len(whats), mostGroups):] {
+		rest += len(by[what])
+	}
+	if rest > 0 {
+		out = append(out, count(rest)+" elsewhere")
 	}
 	return out
 }

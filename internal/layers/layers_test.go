@@ -38,7 +38,7 @@ var cores = map[string][]string{
 	"elastic/replacements": {"elastic/cause", "elastic/members"},
 	"elastic/quiet":        {},
 	"elastic/restore":      {"internal/protocol"},
-	"elastic/waiting":      {"internal/protocol"},
+	"elastic/waiting":      {"elastic/cause", "internal/protocol"},
 	"ckptagent":            {"internal/protocol"},
 	"ckptagent/format":     {"internal/protocol"},
 	"ckptagent/launch":     {"internal/protocol"},

@@ -2,12 +2,12 @@ package explain
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
+	"holdfast.dev/holdfast/elastic/waiting"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -32,7 +32,7 @@ func (e Explanation) recovery(w *page.Page, r *v1alpha1.Recovery) {
 	total, reached, took, by := int64(0), "", strings.Repeat(" ", 10), detected(r)
 	if r.DetectMs != nil { // from the last step on
 		total, took = *r.DetectMs, fmt.Sprintf("%7d ms", *r.DetectMs)
-		if !slices.Contains(still, r.Cause.Code) {
+		if !still(r.Cause.Code) {
 			by += ", after ranks had stood still"
 		}
 	}
@@ -109,7 +109,7 @@ func detected(r *v1alpha1.Recovery) string {
 	switch c := r.Cause.Code; {
 	case c == v1alpha1.CauseWentBack:
 		return "requested by a user"
-	case slices.Contains(still, c):
+	case still(c):
 		return "from the last step until looks at all ranks had the verdict and its time was over"
 	case len(r.Replaced) > 0 && r.Replaced[0].Cause == v1alpha1.CauseHardwareSuspected:
 		return fmt.Sprintf("the agent in slot %d", r.Cause.Slot)
@@ -140,17 +140,8 @@ func detected(r *v1alpha1.Recovery) string {
 	return "the coordinator"
 }
 
-// still are causes that looks at ranks find.
-var still = []string{
-	v1alpha1.CauseHang,
-	v1alpha1.CauseWaitsOutside,
-	v1alpha1.CauseStorageStalls,
-	v1alpha1.CauseFabricHang,
-	v1alpha1.CauseHangTimeout,
-	v1alpha1.CauseDesync,
-	v1alpha1.CauseDeadlock,
-	v1alpha1.CauseEndedEarly,
-}
+// still reports whether looks at ranks find a cause.
+func still(c string) bool { return waiting.Kind(c).Stands() || c == v1alpha1.CauseHangTimeout }
 
 // replaced describes which pod replaced which, and why.
 func (e Explanation) replaced(w *page.Page, rec *v1alpha1.Recovery) {
