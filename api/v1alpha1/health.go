@@ -17,6 +17,8 @@ const (
 	ConditionHealthy = "HoldfastHealthy"
 	// AnnotationOutage carries the controller's decision as JSON (type NodeOutage).
 	AnnotationOutage = Prefix + "outage"
+	// AnnotationEvict, which `kubectl holdfast evict` writes, carries a request to move pods off the node as JSON (type NodeEviction).
+	AnnotationEvict = Prefix + "evict"
 	// AnnotationGPUs, which users write, is the number of GPUs that the node really has, if it has fewer than it once had.
 	AnnotationGPUs = Prefix + "gpus"
 	// AnnotationReleaseGPUs, which users write, makes the daemon release the GPUs while it exists with any value but "false".
@@ -105,7 +107,7 @@ const (
 // NodeOutage is the controller's decision about a node; it stands until the node is healthy again.
 type NodeOutage struct {
 	Decision NodeDecision `json:"decision"`
-	// Cause is the verdict's cause, or CauseNodeUnreachable.
+	// Cause is the verdict's cause, CauseNodeUnreachable or CauseEvictedByHand.
 	Cause string `json:"cause"`
 	// Reason is what a node on hold waits for: ClusterBudget, DomainBudget or Breaker.
 	Reason  string `json:"reason,omitempty"`
@@ -116,7 +118,33 @@ type NodeOutage struct {
 	Dead bool `json:"dead,omitempty"`
 	// Idle: no pod of a gang was there while this decision stood, so it does not count against the outage budget.
 	Idle bool `json:"idle,omitempty"`
+	// Pod is the UID of the only pod that DecisionEvict replaces; empty: it replaces all pods of gangs on the node.
+	Pod string `json:"pod,omitempty"`
 }
+
+// NodeEviction is a user's request: pods of gangs on the node are replaced as planned, and no new pod is placed there until it ends.
+type NodeEviction struct {
+	// By is the user, as the API server named it to the client that wrote the request.
+	By     string `json:"by,omitempty"`
+	Reason string `json:"reason"`
+	// At is when the request was made, Until when it ends by itself, both by the client's clock.
+	At    metav1.MicroTime `json:"at"`
+	Until metav1.MicroTime `json:"until"`
+	// Now: the outage budget is not asked.
+	Now bool `json:"now,omitempty"`
+	// Pod is the only pod that is replaced; null: all pods of gangs on the node.
+	Pod *NodeEvictionPod `json:"pod,omitempty"`
+}
+
+// NodeEvictionPod names a pod.
+type NodeEvictionPod struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+}
+
+// CauseEvictedByHand: a user moves pods off the node by AnnotationEvict.
+const CauseEvictedByHand = "EvictedByHand"
 
 // CauseGPUsReleased: the daemon has released the GPUs for a repair. It is the condition's reason even where another cause is worse.
 const CauseGPUsReleased = "GPUsReleased"

@@ -17,6 +17,17 @@ func NodeOutageOf(node *corev1.Node) (*NodeOutage, error) {
 	return decodeAnnotation[NodeOutage](node, AnnotationOutage)
 }
 
+// NodeEvictionOf returns the user's request to move pods off a node, ended or not; nil: there is none. An unreadable or incomplete
+// annotation is an error.
+func NodeEvictionOf(node *corev1.Node) (*NodeEviction, error) {
+	e, err := decodeAnnotation[NodeEviction](node, AnnotationEvict)
+	if e != nil && (e.At.IsZero() || e.Until.IsZero() || e.Reason == "" || e.Pod != nil && e.Pod.UID == "") {
+		return nil, fmt.Errorf("annotation %s of node %s needs reason, at, until and, with pod, its uid: remove it, and use kubectl holdfast evict",
+			AnnotationEvict, node.Name)
+	}
+	return e, err
+}
+
 func decodeAnnotation[T any](node *corev1.Node, key string) (*T, error) {
 	text, ok := node.Annotations[key]
 	if !ok {

@@ -297,6 +297,7 @@ const CauseHaltTimeout = "HaltTimeout"
 var ControllerCauses = []string{
 	CauseNodeUnreachable,
 	CauseNodeGone,
+	CauseEvictedByHand,
 	CauseDeleted,
 	CauseAgentUnreachable,
 	CauseHaltTimeout,

@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -25,7 +26,13 @@ const timeout = 30 * time.Second
 // scheme has the types that the commands read and show.
 func scheme() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
-	return s, errors.Join(corev1.AddToScheme(s), batchv1.AddToScheme(s), coordinationv1.AddToScheme(s), v1alpha1.AddToScheme(s))
+	return s, errors.Join(
+		authenticationv1.AddToScheme(s),
+		corev1.AddToScheme(s),
+		batchv1.AddToScheme(s),
+		coordinationv1.AddToScheme(s),
+		v1alpha1.AddToScheme(s),
+	)
 }
 
 // connect returns a client and the namespace that the flags name. Warnings of the API server go to warn.

@@ -67,6 +67,7 @@ func command(streams genericclioptions.IOStreams) *cobra.Command {
 	root.AddCommand(
 		explainCommand(flags, streams),
 		nodesCommand(flags, streams),
+		evictCommand(flags, streams),
 		previewCommand(flags, streams),
 		fabricCommand(flags, streams),
 		ckptCommand(flags, streams),

@@ -88,7 +88,7 @@ func (v View) termination(pod *corev1.Pod) (elastic.Termination, bool) {
 	switch {
 	case node != "" && v.Gone[node]:
 		return elastic.Termination{Cause: v1alpha1.CauseNodeGone, Message: "node " + node + " does not exist any more", Dead: true}, true
-	case o.Decision == v1alpha1.DecisionEvict:
+	case o.Decision == v1alpha1.DecisionEvict && (o.Pod == "" || o.Pod == string(pod.UID)):
 		return elastic.Termination{Cause: o.Cause, Message: o.Message, At: o.Since.Time, Dead: o.Dead}, true
 	case pod.DeletionTimestamp != nil:
 		at, deadline := deletion(pod)

@@ -61,6 +61,7 @@ func inPhase(phase corev1.PodPhase) func(*corev1.Pod) {
 func replaced(p *corev1.Pod) { p.Labels[v1alpha1.LabelReplaced] = "true" }
 
 func TestPendingReplacements(t *testing.T) {
+	one := v1alpha1.NodeOutage{Decision: v1alpha1.DecisionEvict, Cause: "EvictedByHand", Message: "a fan", Pod: "uid-b"}
 	evict := v1alpha1.NodeOutage{Decision: v1alpha1.DecisionEvict, Cause: "XidFatal", Message: "Xid 79", Since: metav1.NewMicroTime(noon)}
 	dead := evict
 	dead.Cause, dead.Dead = v1alpha1.CauseNodeUnreachable, true
@@ -76,13 +77,14 @@ func TestPendingReplacements(t *testing.T) {
 		ends    map[types.UID]Ending
 		want    []string
 	}{
-		"all is well":                  {pods: []corev1.Pod{member("a", 0, "n1"), member("b", 1, "n2")}},
-		"a node is to be left":         {pods: []corev1.Pod{member("a", 0, "n1"), member("b", 1, "n2")}, outages: map[string]v1alpha1.NodeOutage{"n2": evict}, want: []string{"1 uid-b b n2 XidFatal: Xid 79 dead=false deadline="}},
-		"a dead node":                  {pods: []corev1.Pod{member("a", 0, "n1")}, outages: map[string]v1alpha1.NodeOutage{"n1": dead}, want: []string{"0 uid-a a n1 NodeUnreachable: Xid 79 dead=true deadline="}},
-		"held and excluded stay":       {pods: []corev1.Pod{member("a", 0, "n1"), member("b", 1, "n2")}, outages: map[string]v1alpha1.NodeOutage{"n1": hold, "n2": exclude}},
-		"a node that is gone":          {pods: []corev1.Pod{member("a", 0, "n1")}, gone: []string{"n1"}, want: []string{"0 uid-a a n1 NodeGone: node n1 does not exist any more dead=true deadline="}},
-		"deleted by somebody":          {pods: []corev1.Pod{member("a", 0, "n1", deleted)}, want: []string{"0 uid-a a n1 PodDeleted: the pod is being deleted dead=false deadline=12:00:27"}},
-		"deleted before it had a node": {pods: []corev1.Pod{member("a", 0, "", deleted)}, want: []string{"0 uid-a a  PodDeleted: the pod is being deleted dead=false deadline=12:00:27"}},
+		"all is well":                   {pods: []corev1.Pod{member("a", 0, "n1"), member("b", 1, "n2")}},
+		"a node is to be left":          {pods: []corev1.Pod{member("a", 0, "n1"), member("b", 1, "n2")}, outages: map[string]v1alpha1.NodeOutage{"n2": evict}, want: []string{"1 uid-b b n2 XidFatal: Xid 79 dead=false deadline="}},
+		"one pod of a node is to leave": {pods: []corev1.Pod{member("a", 0, "n1"), member("b", 1, "n1")}, outages: map[string]v1alpha1.NodeOutage{"n1": one}, want: []string{"1 uid-b b n1 EvictedByHand: a fan dead=false deadline="}},
+		"a dead node":                   {pods: []corev1.Pod{member("a", 0, "n1")}, outages: map[string]v1alpha1.NodeOutage{"n1": dead}, want: []string{"0 uid-a a n1 NodeUnreachable: Xid 79 dead=true deadline="}},
+		"held and excluded stay":        {pods: []corev1.Pod{member("a", 0, "n1"), member("b", 1, "n2")}, outages: map[string]v1alpha1.NodeOutage{"n1": hold, "n2": exclude}},
+		"a node that is gone":           {pods: []corev1.Pod{member("a", 0, "n1")}, gone: []string{"n1"}, want: []string{"0 uid-a a n1 NodeGone: node n1 does not exist any more dead=true deadline="}},
+		"deleted by somebody":           {pods: []corev1.Pod{member("a", 0, "n1", deleted)}, want: []string{"0 uid-a a n1 PodDeleted: the pod is being deleted dead=false deadline=12:00:27"}},
+		"deleted before it had a node":  {pods: []corev1.Pod{member("a", 0, "", deleted)}, want: []string{"0 uid-a a  PodDeleted: the pod is being deleted dead=false deadline=12:00:27"}},
 		"evicted by somebody": {pods: []corev1.Pod{member("a", 0, "n1", deleted, func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting"}}
 		})}, want: []string{"0 uid-a a n1 PodDeleted: EvictionByEvictionAPI: Eviction API: evicting dead=false deadline=12:00:27"}},

@@ -26,6 +26,8 @@ type judged struct {
 	contact contact
 	// want is None, Exclude or Evict, before any budget.
 	want Outcome
+	// sick: the node's verdict or its silence wants Evict, whatever users request.
+	sick bool
 	// red is since when; candidates for a budget come in this order.
 	red time.Time
 }
@@ -77,17 +79,33 @@ func latest(times ...time.Time) time.Time {
 
 // judge sets what the node's contact and its verdict require.
 func (j *judged) judge(c Config, v View, partitioned bool, now time.Time) {
-	if j.ours() || j.Stands.Outcome != None {
+	if !j.Request.holds(now) {
+		j.Request = Request{}
+	}
+	if j.ours() || j.requested() || j.Stands.Outcome != None {
 		j.contact = j.judgeContact(c, v, partitioned, now)
 	}
 	switch {
 	case j.Verdict.Action == nodehealth.Evict:
-		j.want, j.red = Evict, j.Verdict.Since
+		j.want, j.sick, j.red = Evict, true, j.Verdict.Since
 	case j.contact == dead:
-		j.want, j.red = Evict, latest(j.LeaseRenewed, v.Led)
+		j.want, j.sick, j.red = Evict, true, latest(j.LeaseRenewed, v.Led)
+	case j.requested():
+		j.want, j.red = Evict, j.Request.At
 	case j.Verdict.Action == nodehealth.Exclude || j.contact == late:
 		j.want = Exclude
 	}
+}
+
+// requested reports whether a user's request is in force.
+func (j *judged) requested() bool { return !j.Request.At.IsZero() }
+
+// scope is the only pod that is to be replaced; empty: all. A sick node that is given up for one pod loses all.
+func (j *judged) scope() string {
+	if j.sick {
+		return ""
+	}
+	return j.Request.Pod
 }
 
 func (j *judged) judgeContact(c Config, v View, partitioned bool, now time.Time) contact {
@@ -137,7 +155,7 @@ func count(p *Plan, nodes []judged) map[string]int {
 		}
 		p.Of++
 		sizes[n.Domain]++
-		if n.want == Evict {
+		if n.sick {
 			p.Red++
 		}
 	}
@@ -149,8 +167,9 @@ type answer struct {
 	outcome Outcome
 	reason  Reason
 	text    string
-	// idle: see Outage.Idle.
+	// idle and pod: see Outage.
 	idle bool
+	pod  string
 }
 
 // spender grants the rest of the budgets.
@@ -182,7 +201,7 @@ func (s *spender) spend(nodes []judged) map[string]answer {
 			a.red.Compare(b.red), cmp.Compare(a.Name, b.Name))
 	})
 	for _, n := range wait {
-		if s.room(n) {
+		if n.Request.Now || s.room(n) {
 			answers[n.Name] = s.giveUp(n)
 		}
 	}
@@ -196,7 +215,7 @@ func (s *spender) spend(nodes []judged) map[string]answer {
 
 // giveUp charges the budgets for a node, unless it has no pod of a gang. The charge stays after the node's pods have left it.
 func (s *spender) giveUp(n *judged) answer {
-	a := answer{outcome: Evict, idle: n.GangPods == 0 && (n.Stands.Outcome != Evict || n.Stands.Idle)}
+	a := answer{outcome: Evict, pod: n.scope(), idle: n.GangPods == 0 && (n.Stands.Outcome != Evict || n.Stands.Idle)}
 	if !a.idle {
 		s.take(n)
 	}
@@ -231,7 +250,7 @@ func (s *spender) hold(n *judged) answer {
 // unsure reports whether a held dead node was silent for too short a time since the breaker or a suspected partition ended: nodes that come
 // back do so over several seconds.
 func (s *spender) unsure(n *judged) bool {
-	if n.Stands.Outcome != Hold || n.Verdict.Action == nodehealth.Evict {
+	if n.Stands.Outcome != Hold || n.Verdict.Action == nodehealth.Evict || !n.sick {
 		return false
 	}
 	v := s.view
@@ -263,7 +282,7 @@ func (s *spender) take(n *judged) {
 func settle(n *judged, a answer, v View, now time.Time) Decision {
 	o := Outage{Outcome: n.want, Since: now}
 	if n.want == Evict {
-		o.Outcome, o.Reason, o.Dead, o.Idle = a.outcome, a.reason, n.contact == dead, a.idle
+		o.Outcome, o.Reason, o.Dead, o.Idle, o.Pod = a.outcome, a.reason, n.contact == dead, a.idle, a.pod
 	}
 	if o.Outcome == None {
 		return Decision{Node: n.Name, Changed: n.Stands != Outage{}}
@@ -275,7 +294,7 @@ func settle(n *judged, a answer, v View, now time.Time) Decision {
 	had := n.Stands
 	if had.Outcome == o.Outcome {
 		o.Since = had.Since
-		if had.Cause == o.Cause && had.Reason == o.Reason && had.Dead == o.Dead && had.Idle == o.Idle {
+		if had.Cause == o.Cause && had.Reason == o.Reason && had.Dead == o.Dead && had.Idle == o.Idle && had.Pod == o.Pod {
 			return Decision{Node: n.Name, Outage: had}
 		}
 	}
@@ -296,8 +315,11 @@ func (n *judged) why(v View, now time.Time) (cause, message string) {
 			silence += " and no agent on it ever reported"
 		}
 	}
-	if n.Verdict.Action == nodehealth.Evict || (n.Verdict.Action == nodehealth.Exclude && n.contact != dead) {
+	if n.Verdict.Action == nodehealth.Evict || n.want == Exclude && n.Verdict.Action == nodehealth.Exclude {
 		return n.Verdict.Cause, join(n.Verdict.Message, silence)
+	}
+	if n.requested() && !n.sick {
+		return CauseByHand, join(n.Request.Message, silence)
 	}
 	return CauseUnreachable, silence
 }

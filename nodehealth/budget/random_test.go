@@ -64,7 +64,7 @@ func TestRandomHistories(t *testing.T) {
 
 func (h *history) event() {
 	n := &h.view.Nodes[h.r.Intn(len(h.view.Nodes))]
-	switch h.r.Intn(10) {
+	switch h.r.Intn(11) {
 	case 0, 1:
 		actions := []nodehealth.Action{nodehealth.None, nodehealth.Watch, nodehealth.Exclude, nodehealth.Evict, nodehealth.Evict}
 		n.Verdict = Verdict{Action: actions[h.r.Intn(len(actions))], Cause: []string{"X", "Y"}[h.r.Intn(2)], Since: h.now}
@@ -92,6 +92,12 @@ func (h *history) event() {
 			h.view.Nodes[i].LeaseRenewed, h.view.Nodes[i].AgentContact = time.Time{}, time.Time{}
 		}
 		h.say("new leader")
+	case 10:
+		if n.Request = (Request{}); h.r.Intn(3) > 0 {
+			n.Request = Request{At: h.now, Until: h.now.Add(time.Duration(h.r.Intn(60)) * time.Second), Message: "by ada: a test",
+				Now: h.r.Intn(3) == 0, Pod: []string{"", "pod-a", "pod-b"}[h.r.Intn(3)]}
+		}
+		h.say("request %+v for %s", n.Request, n.Name)
 	}
 }
 
@@ -172,7 +178,8 @@ func (h *history) neverBeyondBudget(p Plan, before []Node) {
 		if n := before[i]; n.GPUs > 0 || n.GangPods > 0 || n.Verdict.Action != nodehealth.None || d.Outcome != None {
 			size[n.Domain]++
 		}
-		if d.Outcome != Evict {
+		forced := before[i].Stands.Outcome != Evict && before[i].Request.holds(h.now) && before[i].Request.Now
+		if d.Outcome != Evict || forced {
 			continue
 		}
 		if !h.idle[d.Node] {
@@ -202,7 +209,7 @@ func (h *history) neverBeyondBudget(p Plan, before []Node) {
 func (h *history) nothingTakenBackForABudget(p Plan, before []Node) {
 	for i, d := range p.Decisions {
 		n := before[i]
-		bad := n.Verdict.Action == nodehealth.Evict || n.Stands.Dead && !n.LeaseRenewed.After(n.Stands.Since)
+		bad := n.Verdict.Action == nodehealth.Evict || n.Request.holds(h.now) || n.Stands.Dead && !n.LeaseRenewed.After(n.Stands.Since)
 		if n.Stands.Outcome == Evict && bad && d.Outcome != Evict {
 			h.t.Errorf("%s was given up and is %q though nothing got better", d.Node, d.Outcome)
 		}
@@ -214,7 +221,8 @@ func (h *history) nothingTakenBackForABudget(p Plan, before []Node) {
 func (h *history) neverWithoutReason(p Plan, before []Node) {
 	for i, d := range p.Decisions {
 		n := before[i]
-		asked := n.Verdict.Action == nodehealth.Evict || n.Verdict.Action == nodehealth.Exclude || d.Cause == CauseUnreachable
+		asked := n.Verdict.Action == nodehealth.Evict || n.Verdict.Action == nodehealth.Exclude || d.Cause == CauseUnreachable ||
+			n.Request.holds(h.now) && d.Cause == CauseByHand && (d.Outcome == Hold || d.Pod == n.Request.Pod)
 		if d.Outcome != None && (!asked || d.Cause == "" || d.Since.IsZero()) {
 			h.t.Errorf("%s: %+v without a reason", d.Node, d.Outage)
 		}
@@ -222,7 +230,8 @@ func (h *history) neverWithoutReason(p Plan, before []Node) {
 			h.t.Errorf("%s: %s because of %q", d.Node, d.Outcome, d.Reason)
 		}
 		s := n.Stands
-		if d.Changed == (s.Outcome == d.Outcome && s.Cause == d.Cause && s.Reason == d.Reason && s.Dead == d.Dead && s.Idle == d.Idle) {
+		same := s.Outcome == d.Outcome && s.Cause == d.Cause && s.Reason == d.Reason && s.Dead == d.Dead && s.Idle == d.Idle && s.Pod == d.Pod
+		if d.Changed == same {
 			h.t.Errorf("%s: changed is %v from %+v to %+v", d.Node, d.Changed, s, d.Outage)
 		}
 	}
@@ -308,6 +317,7 @@ func (h *history) healsCompletely() {
 	for i := range h.view.Nodes {
 		n := &h.view.Nodes[i]
 		n.Verdict, n.Lease, n.LeaseRenewed, n.AgentContact = Verdict{Action: nodehealth.None}, true, h.now, h.now
+		n.Request = Request{}
 	}
 	for _, d := range Decide(h.config, h.view, h.now).Decisions {
 		if d.Outcome != None {

@@ -20,6 +20,7 @@ import (
 //	nodes N [domain=D] [gpus=N] [pods=N] [agents=N] [lease=S]   N more nodes, n1, n2, ...
 //	set NODES KEY=VALUE ...      domain, gpus, pods, agents, lease: for how many seconds a renewal holds
 //	verdict NODES ACTION CAUSE [MESSAGE_WITH_UNDERSCORES]
+//	evict NODES S [now] [pod=UID]  a user's request, for S seconds; undo NODES
 //	heal NODES | gone NODES
 //	mute NODES lease|agents|all  not heard from now on; speak NODES lease|agents|all
 //	at S                         second by second to then, deciding each time
@@ -164,6 +165,17 @@ func (s *stage) change(f []string, n *Node) {
 		if len(f) > 4 {
 			n.Verdict.Message = strings.ReplaceAll(f[4], "_", " ")
 		}
+	case "evict":
+		n.Request = Request{At: s.clock(), Until: s.clock().Add(time.Duration(s.number(f[2])) * time.Second), Message: "requested by ada: a fan"}
+		for _, word := range f[3:] {
+			pod, scoped := strings.CutPrefix(word, "pod=")
+			n.Request.Now = n.Request.Now || word == "now"
+			if scoped {
+				n.Request.Pod = pod
+			}
+		}
+	case "undo":
+		n.Request = Request{}
 	case "heal":
 		n.Verdict = Verdict{Action: nodehealth.None}
 	case "mute", "speak":
@@ -232,6 +244,9 @@ func (s *stage) decide() {
 		}
 		if d.Idle {
 			line += " idle"
+		}
+		if d.Pod != "" {
+			line += " pod=" + d.Pod
 		}
 		if d.Message != "" {
 			line += ": " + d.Message

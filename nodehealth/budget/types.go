@@ -38,6 +38,27 @@ const (
 // CauseUnreachable is the cause of a silent node.
 const CauseUnreachable = "NodeUnreachable"
 
+// CauseByHand is the cause of a node that is well, and that a user's request has evicted.
+const CauseByHand = "EvictedByHand"
+
+// Request is a user's request to move pods off a node; the zero value is none.
+type Request struct {
+	At time.Time
+	// Until is when it ends; zero: never.
+	Until time.Time
+	// Message has who and why.
+	Message string
+	// Now: no budget and no breaker holds it.
+	Now bool
+	// Pod is the only pod that is replaced; empty: all pods of gangs.
+	Pod string
+}
+
+// holds reports whether the request is in force.
+func (r Request) holds(now time.Time) bool {
+	return !r.At.IsZero() && (r.Until.IsZero() || now.Before(r.Until))
+}
+
 // Verdict is the verdict of the node's daemon.
 type Verdict struct {
 	Action  nodehealth.Action
@@ -60,6 +81,8 @@ type Outage struct {
 	// Idle: the node was given up (Evict) while it had no pod of a gang, and has had none since, so that it spends no budget. Once false it
 	// stays false for this outcome.
 	Idle bool
+	// Pod is the only pod that Evict replaces; empty: all pods of gangs.
+	Pod string
 }
 
 // Node is the state of one node.
@@ -72,6 +95,7 @@ type Node struct {
 	// GangPods is the number of its pods of gangs that are not replaced yet.
 	GangPods int
 	Verdict  Verdict
+	Request  Request
 	// Lease reports whether the node has a lease; without one, missing renewals mean nothing.
 	Lease bool
 	// LeaseRenewed is when this process last observed a renewal of the lease, by Decide's clock; zero: not since View.Led.
@@ -118,7 +142,7 @@ type Plan struct {
 	Broken bool
 	// Back: contact to a dead node is restored, and others may follow: no held node is given up for a silence that began before.
 	Back bool
-	// Red counts nodes to be evicted, sick or dead; Of counts all judged nodes.
+	// Red counts nodes that are sick or dead, so that they should be evicted; Of counts all judged nodes.
 	Red, Of int
 	Cluster Use
 	// Domains are those with a node out or held, by name.

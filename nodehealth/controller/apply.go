@@ -142,7 +142,7 @@ func (c *Controller) announce(node *corev1.Node, d budget.Decision) {
 		note += ": " + d.Message
 	}
 	if d.Outcome == budget.None {
-		kind, note = corev1.EventTypeNormal, "the node is healthy: it takes new pods again"
+		kind, note = corev1.EventTypeNormal, "the node takes new pods again"
 	}
 	if c.DryRun {
 		note = "dry run, nothing was changed: " + note

@@ -65,7 +65,7 @@ type Controller struct {
 	Options
 	leases  *leases
 	metrics *metrics
-	// wake receives when a Node's verdict or outage changed.
+	// wake receives when a Node's verdict, request or outage changed.
 	wake chan struct{}
 
 	// The fields below belong to the goroutine of Start.

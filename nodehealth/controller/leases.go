@@ -76,7 +76,7 @@ func (l *leases) OnDelete(obj any) {
 	}
 }
 
-// nodes wakes the controller when a Node's verdict or outage changed; it reads other changes within a second.
+// nodes wakes the controller when a Node's verdict, request or outage changed; it reads other changes within a second.
 type nodes struct{ wake chan<- struct{} }
 
 func (n nodes) touch() {
@@ -92,6 +92,7 @@ func (n nodes) OnUpdate(before, after any) {
 	old, ok1 := before.(*corev1.Node)
 	node, ok2 := after.(*corev1.Node)
 	if ok1 && ok2 && (old.Annotations[v1alpha1.AnnotationHealth] != node.Annotations[v1alpha1.AnnotationHealth] ||
+		old.Annotations[v1alpha1.AnnotationEvict] != node.Annotations[v1alpha1.AnnotationEvict] ||
 		old.Annotations[v1alpha1.AnnotationOutage] != node.Annotations[v1alpha1.AnnotationOutage]) {
 		n.touch()
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,6 +54,11 @@ func budgetNode(node *corev1.Node, domainLabels []string) (budget.Node, error) {
 		verdict, err = unchanged(n.Stands), unread
 	}
 	n.Verdict = verdict
+	request, unread := nodeRequest(node)
+	if unread != nil {
+		request, err = unchangedRequest(n.Stands), unread
+	}
+	n.Request = request
 	return n, err
 }
 
@@ -75,11 +81,37 @@ func nodeVerdict(node *corev1.Node) (budget.Verdict, error) {
 	return budget.Verdict{Action: action, Cause: h.Cause, Message: h.Message, Since: h.Since.Time}, nil
 }
 
+// nodeRequest returns the user's request to move pods off the node.
+func nodeRequest(node *corev1.Node) (budget.Request, error) {
+	e, err := v1alpha1.NodeEvictionOf(node)
+	if e == nil || err != nil {
+		return budget.Request{}, err
+	}
+	r := budget.Request{At: e.At.Time, Until: e.Until.Time, Now: e.Now, Message: "requested"}
+	if e.By != "" {
+		r.Message += " by " + e.By
+	}
+	r.Message += " until " + e.Until.UTC().Format(time.RFC3339)
+	if e.Pod != nil {
+		r.Pod, r.Message = e.Pod.UID, r.Message+" for pod "+e.Pod.Namespace+"/"+e.Pod.Name
+	}
+	r.Message += ": " + e.Reason
+	return r, nil
+}
+
+// unchangedRequest returns a request that leads to the present decision.
+func unchangedRequest(o budget.Outage) budget.Request {
+	if o.Cause != budget.CauseByHand {
+		return budget.Request{}
+	}
+	return budget.Request{At: o.Since, Message: o.Message, Pod: o.Pod}
+}
+
 // unchanged returns a verdict that leads to the present decision.
 func unchanged(o budget.Outage) budget.Verdict {
 	v := budget.Verdict{Cause: o.Cause, Since: o.Since}
 	switch {
-	case o.Cause == budget.CauseUnreachable: // not from a daemon
+	case o.Cause == budget.CauseUnreachable, o.Cause == budget.CauseByHand: // not from a daemon
 	case o.Outcome == budget.Exclude:
 		v.Action = nodehealth.Exclude
 	case o.Outcome != budget.None:
@@ -114,6 +146,7 @@ func outageOf(node *corev1.Node) (budget.Outage, error) {
 		Since:   o.Since.UTC(),
 		Dead:    o.Dead,
 		Idle:    o.Idle,
+		Pod:     o.Pod,
 	}, nil
 }
 
@@ -139,7 +172,7 @@ func putOutage(node *corev1.Node, o budget.Outage) (bool, error) {
 		Message: strings.ToValidUTF8(
 			o.Message[:min(len(o.Message), maxMessage)],
 			"",
-		), Since: metav1.NewMicroTime(o.Since), Dead: o.Dead, Idle: o.Idle,
+		), Since: metav1.NewMicroTime(o.Since), Dead: o.Dead, Idle: o.Idle, Pod: o.Pod,
 	})
 	if err != nil {
 		return false, fmt.Errorf("writing the outage of Node %s: %w", node.Name, err)

@@ -81,6 +81,31 @@ func TestUnreadableWords(t *testing.T) {
 	}
 }
 
+// TestRequest: a Node's request is read as it was written; an incomplete one leaves the present decision.
+func TestRequest(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{
+		v1alpha1.AnnotationEvict: `{"by":"ada","reason":"a fan","at":"2026-01-02T03:04:05.000000Z","until":"2026-01-03T03:04:05.000000Z","now":true,` +
+			`"pod":{"namespace":"team-a","name":"train-0","uid":"u-1"}}`}}}
+	n, err := budgetNode(node, nil)
+	r := n.Request
+	if err != nil || !r.Now || r.Pod != "u-1" || r.Until.Sub(r.At) != 24*time.Hour ||
+		r.Message != "requested by ada until 2026-01-03T03:04:05Z for pod team-a/train-0: a fan" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if _, err := putOutage(node, budget.Outage{Outcome: budget.Evict, Cause: budget.CauseByHand, Since: r.At, Pod: "u-1"}); err != nil {
+		t.Fatal(err)
+	}
+	node.Annotations[v1alpha1.AnnotationEvict] = `{"reason":"a fan"}`
+	if n, err = budgetNode(node, nil); err == nil || !strings.Contains(err.Error(), v1alpha1.AnnotationEvict) ||
+		n.Request.Pod != "u-1" || n.Request.At.IsZero() {
+		t.Errorf("incomplete: %+v, %v", n.Request, err)
+	}
+	delete(node.Annotations, v1alpha1.AnnotationEvict)
+	if n, err = budgetNode(node, nil); err != nil || !n.Request.At.IsZero() {
+		t.Errorf("none: %+v, %v", n.Request, err)
+	}
+}
+
 func TestGangPodOn(t *testing.T) {
 	pod := func(change func(*corev1.Pod)) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1alpha1.LabelGang: "g"}}, Spec: corev1.PodSpec{NodeName: "n1"}}

@@ -3,6 +3,7 @@ package nodeoutage
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/internal/eventually"
@@ -25,7 +26,7 @@ func TestNodes(t *testing.T) {
 		name string
 		play func(*world, budget.Config)
 	}{
-		{"DryRun", dryRun}, {"Budget", spends}, {"Idle", idle}, {"Breaker", breaks}, {"Leader", changes}, {"Silence", silence}, {"Away", away},
+		{"DryRun", dryRun}, {"Budget", spends}, {"Idle", idle}, {"Requests", requests}, {"Breaker", breaks}, {"Leader", changes}, {"Silence", silence}, {"Away", away},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { w.t = t; part.play(w, config) }) {
 			return
@@ -64,6 +65,36 @@ func spends(w *world, c budget.Config) {
 		w.verdict(name(i), v1alpha1.ActionNone, "")
 	}
 	w.expect(nil, all)
+}
+
+// requests: a user's request gives a node up within the budget, or past it; it ends by itself and by its removal, under any leader.
+func requests(w *world, c budget.Config) {
+	c.MaxOut = budget.Limit{Count: 1}
+	stop := w.lead(c, false)
+	w.request(name(1), v1alpha1.NodeEviction{Reason: "a fan", By: "ada"}, time.Hour)
+	w.expect(map[int]string{1: "Evict"}, all)
+	eventually.Succeeds(w.t, "the event", func() error {
+		return w.event(name(1), "NodeGivenUp", "EvictedByHand: requested by ada until ", ": a fan")
+	})
+	w.request(name(2), v1alpha1.NodeEviction{Reason: "a cable"}, time.Hour)
+	w.expect(map[int]string{1: "Evict", 2: "Hold ClusterBudget"}, all)
+	stop()
+	stop = w.lead(c, false)
+	w.request(name(3), v1alpha1.NodeEviction{Reason: "at once", Now: true}, 4*time.Second)
+	w.expect(map[int]string{1: "Evict", 2: "Hold ClusterBudget", 3: "Evict"}, all)
+	w.expect(map[int]string{1: "Evict", 2: "Hold ClusterBudget"}, all) // the third has ended
+	stop()
+	w.annotate(name(1), v1alpha1.AnnotationEvict, nil) // while no controller runs
+	stop = w.lead(c, false)
+	w.expect(map[int]string{2: "Evict"}, all)
+	w.annotate(name(2), v1alpha1.AnnotationEvict, "{") // counts as unchanged
+	w.logged("cannot be decoded", name(2))
+	w.expect(map[int]string{2: "Evict"}, all)
+	for i := 1; i <= 3; i++ {
+		w.annotate(name(i), v1alpha1.AnnotationEvict, nil)
+	}
+	w.expect(nil, all)
+	stop()
 }
 
 // idle: giving up a node without a gang uses no budget.

@@ -273,7 +273,24 @@ func (w *world) verdict(node string, action v1alpha1.NodeAction, cause string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{v1alpha1.AnnotationHealth: string(text)}}})
+	w.annotate(node, v1alpha1.AnnotationHealth, string(text))
+}
+
+// request writes what kubectl holdfast evict would write, for a span from now.
+func (w *world) request(node string, r v1alpha1.NodeEviction, span time.Duration) {
+	w.t.Helper()
+	r.At, r.Until = metav1.NowMicro(), metav1.NewMicroTime(time.Now().Add(span))
+	text, err := json.Marshal(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.annotate(node, v1alpha1.AnnotationEvict, string(text))
+}
+
+// annotate writes an annotation; nil removes it.
+func (w *world) annotate(node, key string, value any) {
+	w.t.Helper()
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -323,14 +340,15 @@ func (w *world) uid(node string) types.UID {
 	return pod.UID
 }
 
-// event returns an error unless the node has an event of that reason.
-func (w *world) event(node, reason string) error {
+// event returns an error unless the node has an event of that reason with these words in its note.
+func (w *world) event(node, reason string, words ...string) error {
 	list, err := w.direct.EventsV1().Events(metav1.NamespaceDefault).List(w.ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
 	}
 	for _, e := range list.Items {
-		if e.Regarding.Kind == "Node" && e.Regarding.Name == node && e.Reason == reason {
+		if e.Regarding.Kind == "Node" && e.Regarding.Name == node && e.Reason == reason &&
+			!slices.ContainsFunc(words, func(s string) bool { return !strings.Contains(e.Note, s) }) {
 			return nil
 		}
 	}
