@@ -280,6 +280,13 @@ bench-kinds: ## death of a rank and of a node under each kind of job, next to th
 	@$(MAKE) --no-print-directory peers >&2
 	@go build -o bin/bench-kinds ./test/bench/kinds >&2 && bin/bench-kinds
 
+# The other launchers are in a virtual environment of their own; one that cannot be installed has a row that says so.
+.PHONY: bench-hang
+bench-hang: ## a rank that stands still: last step to report, culprit named, new steps, next to other launchers, in one run
+	@hack/ready.sh >&2
+	@hack/rivals.sh >&2
+	@go build -o bin/bench-hang ./test/bench/hang >&2 && bin/bench-hang
+
 # No kubelets, no root, no PyTorch: a control plane and the schedulers. The peer is a separate module, with the version of Kubernetes that
 # it needs.
 PEER := (cd test/peers && ../../hack/gobuild.sh -ldflags '-s -w' -o ../../bin/bench-coscheduling ./coscheduling)
@@ -305,13 +312,13 @@ bench-checkpoint: ## saves and restores of a rank's state, next to memcpy, torch
 	@go build -o bin/bench-checkpoint ./test/bench/checkpoint >&2 && bin/bench-checkpoint
 
 # One after another, so that they do not disturb each other. Their figures are discarded; a failed one does not stop the others.
-BENCHES := recovery node-loss kinds scheduler checkpoint
+BENCHES := recovery node-loss kinds hang scheduler checkpoint
 .PHONY: bench-quick
 bench-quick: ## every benchmark, small: shows that they run
 	@hack/ready.sh >&2
 	@$(PEER)
 	@go build -o bin/bench-recovery ./test/bench/recovery && go build -o bin/bench-node-loss ./test/bench/nodeloss
-	@go build -o bin/bench-kinds ./test/bench/kinds
+	@go build -o bin/bench-kinds ./test/bench/kinds && go build -o bin/bench-hang ./test/bench/hang
 	@go build -o bin/bench-scheduler ./test/bench/scheduler && go build -o bin/bench-checkpoint ./test/bench/checkpoint
 	@failed=; for name in $(BENCHES); do echo "bench-$$name --quick" >&2; bin/bench-$$name --quick || failed="$$failed bench-$$name"; done; \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }

@@ -50,6 +50,10 @@ var tables = map[string][][]column{
 		{"nodes", "holdfast", "nodes_per_s", true}, {"`limit`", "limit", "nodes_per_s", true}, {"asked to end", "holdfast", "pods_per_s", true}, {"`limit`", "limit", "pods_per_s", true},
 		{"of the limit", "holdfast", "vs_limit", true}, {"new pods run", "holdfast", "whole_per_s", true}, {"`limit`", "limit", "whole_per_s", true}, {"of the limit", "holdfast", "whole_vs_limit", true},
 	}},
+	"hang": {columnsOfHang("holdfast"), columnsOfHang("torchrun"), columnsOfHang("ft_launcher"), columnsOfHang("dlrover-run"), {
+		{"`limit`", "limit", "step_to_report_s", false}, {"`holdfast`", "holdfast", "step_to_report_s", true}, {"× `limit`", "holdfast", "step_to_report_s_vs_limit", false},
+		{"named within 20 s of the first look", "holdfast", "named_within_20s_of_first_look", false},
+	}},
 	"kinds": {columnsOfFault("rank_killed"), columnsOfFault("node_lost")},
 	"checkpoint": {{
 		{"`memcpy`", "memcpy", "blocking_stall", true}, {"`holdfast`", "holdfast", "blocking_stall", true}, {"× `memcpy`", "holdfast", "blocking_stall_vs_memcpy", false},
@@ -77,6 +81,16 @@ func columnsOfFault(fault string) []column {
 	return []column{
 		{what + ": `holdfast`", "holdfast", fault + "_s", true}, {"`own`", "own", fault + "_s", true},
 		{"`own`: not within", "own", fault + "_not_within_s", false}, {"× `own`", "holdfast", fault + "_vs_own", false},
+	}
+}
+
+// columnsOfHang returns the columns of a system under which a rank stands still.
+func columnsOfHang(system string) []column {
+	return []column{
+		{"`" + system + "`: to report", system, "step_to_report_s", true}, {"no report within", system, "no_report_within_s", false},
+		{"culprit named", system, "culprit_named", false}, {"it alone", system, "culprit_alone_named", false}, {"to order", system, "step_to_order_s", true},
+		{"order to new step", system, "order_to_step_s", true}, {"not ended within", system, "not_ended_within_s", false},
+		{"steps again", system, "steps_again", false}, {"not installed", system, "not_installed", false},
 	}
 }
 
@@ -168,7 +182,7 @@ func quote(f Figure, ok, span bool) string {
 	if !ok || f.Unit == Times && f.Value <= 0 { // there is no multiple of a value that ended before the clock began
 		return ""
 	}
-	unit := map[string]string{Times: "", Share: "", "1": "", "steps": "", "kills": fmt.Sprintf(" of %d", f.N), "count": ""}
+	unit := map[string]string{Times: "", Share: "", "1": "", "bool": "", "steps": "", "kills": fmt.Sprintf(" of %d", f.N), "count": ""}
 	suffix, known := unit[f.Unit]
 	if !known {
 		suffix = " " + f.Unit
