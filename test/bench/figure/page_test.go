@@ -89,7 +89,7 @@ func columnsOfHang(system string) []column {
 	return []column{
 		{"`" + system + "`: to report", system, "step_to_report_s", true}, {"no report within", system, "no_report_within_s", false},
 		{"culprit named", system, "culprit_named", false}, {"it alone", system, "culprit_alone_named", false}, {"to order", system, "step_to_order_s", true},
-		{"order to new step", system, "order_to_step_s", true}, {"not ended within", system, "not_ended_within_s", false},
+		{"order to new step", system, "order_to_step_s", true}, {"no new step within", system, "no_new_step_within_s", false},
 		{"steps again", system, "steps_again", false}, {"not installed", system, "not_installed", false},
 	}
 }

@@ -44,7 +44,7 @@ const (
 	noReport      = "no_report_within_s"
 	toOrder       = "step_to_order_s"
 	orderToStep   = "order_to_step_s"
-	noEnd         = "not_ended_within_s"
+	noEnd         = "no_new_step_within_s"
 	again         = "steps_again"
 	notInstalled  = "not_installed"
 	startingAgain = "start_to_step_s"

@@ -145,7 +145,7 @@ func (t *trial) reportOf(ctx context.Context) (string, bool) {
 	return "", false
 }
 
-// noteResumed notes how the ranks went on. It reports whether all ranks have made a new step, and Holdfast has recorded when it ordered the ranks to end.
+// noteResumed notes how the ranks went on. It reports whether all have made a new step, and Holdfast has recorded the order to end them.
 func (t *trial) noteResumed(ctx context.Context, still time.Time) (ok bool) {
 	if t.resumed, ok = t.Resumed(ranks, still); !ok {
 		return false
@@ -194,7 +194,7 @@ func (o outcome) String() string {
 		text = fmt.Sprintf("reported after %.1f s, names ranks %v", o.reported, o.names)
 	}
 	if o.ordered == 0 {
-		return text + "; not ended"
+		return text + "; no new steps"
 	}
 	return fmt.Sprintf("%s; ended after %.1f s, new steps %.2f s later, %d steps again", text, o.ordered, o.stepped, o.again)
 }
