@@ -9,7 +9,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -159,13 +161,12 @@ func (b *bench) underLauncher(ctx context.Context, fault string, l *launcher) (o
 	return w.watch(ctx, still, b.limit())
 }
 
-// start starts the launcher, in a group of processes that stop ends as a whole.
+// start starts the launcher; stop ends all its processes.
 func (w *watched) start(script, folder, fault string) (stop func(), err error) {
 	args := append(append([]string{}, w.args[1:]...), script, folder, fault)
 	cmd := exec.Command(filepath.Join(w.home, "bin", w.args[0]), args...)
 	cmd.Dir = folder
-	cmd.Env = append(os.Environ(), append(w.env, "PATH="+filepath.Join(w.home, "bin")+":"+os.Getenv("PATH"), "OMP_NUM_THREADS=1", "PYTHONUNBUFFERED=1")...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Env = append(os.Environ(), append(w.env, "PATH="+filepath.Join(w.home, "bin")+":"+os.Getenv("PATH"), "OMP_NUM_THREADS=1", "PYTHONUNBUFFERED=1", mark+folder)...)
 	read, write, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -184,32 +185,25 @@ func (w *watched) start(script, folder, fault string) (stop func(), err error) {
 		}
 	}()
 	return func() {
-		endSession(cmd.Process.Pid)
+		endMarked(folder)
 		_ = cmd.Wait()
 		_ = read.Close()
 	}, nil
 }
 
-// endSession kills all processes of a session: launchers put ranks into groups of their own.
-func endSession(leader int) {
-	dirs, _ := filepath.Glob("/proc/[0-9]*")
-	for _, dir := range dirs {
-		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err != nil {
-			continue
-		}
-		if session, err := sessionOf(pid); err == nil && session == leader {
+// mark is in the environment of all processes of a launcher: some put their ranks into sessions of their own.
+const mark = "BENCH_HANG_FOLDER="
+
+// endMarked kills all processes with a folder's mark.
+func endMarked(folder string) {
+	files, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, file := range files {
+		env, err := os.ReadFile(file)
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err == nil && slices.Contains(strings.Split(string(env), "\x00"), mark+folder) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
-}
-
-func sessionOf(pid int) (int, error) {
-	session, _, errno := syscall.RawSyscall(syscall.SYS_GETSID, uintptr(pid), 0, 0)
-	if errno != 0 {
-		return 0, errno
-	}
-	return int(session), nil
 }
 
 // trains waits until the ranks have made steps.
