@@ -76,7 +76,8 @@ func (w *silence) apply(e Event) {
 			n := eff.Notice
 			if n.Reason == NoticeRecovering {
 				w.ended++
-				if strings.Contains(n.Message, "RanksLost") { // an agent restarted while its ranks were halted
+				// An agent restarted while its ranks were halted, or the coordinator before they were started.
+				if strings.Contains(n.Message, "RanksLost") || strings.Contains(n.Message, "StartInterrupted") {
 					w.lost++
 				}
 			}
