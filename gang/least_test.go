@@ -51,7 +51,9 @@ func TestFewerThanAll(t *testing.T) {
 		if missing == 0 {
 			continue
 		}
-		needed = max(needed, g.Min-(g.Size-missing), 1)
+		needed = max(needed, g.Min-(g.Size-missing))
+		checkNeeded(t, seed, g, needed)
+		needed = max(needed, 1) // a placement has one at least
 		tree := topology.New(nil, nodes...)
 		before := fmt.Sprint(snapshot(tree))
 		p, refusal := Place(tree, g)
@@ -91,5 +93,30 @@ func TestFewerThanAll(t *testing.T) {
 	}
 	if !seeds.One() && placed < 1000 {
 		t.Errorf("only %d worlds had room: the test says little", placed)
+	}
+}
+
+// checkNeeded checks that a gang needs n of its members to be placed: the essential ones, then those of the lowest slots; and that the gang
+// without its surplus needs the same, and has no surplus.
+func checkNeeded(t *testing.T, seed int64, g Gang, n int) {
+	t.Helper()
+	needed, surplus := g.Needed()
+	if len(needed) != n {
+		t.Fatalf("seed %d: %d are needed, want %d", seed, len(needed), n)
+	}
+	for _, i := range surplus {
+		if g.Members[i].Essential || g.Members[i].Node != "" {
+			t.Fatalf("seed %d: %+v is surplus", seed, g.Members[i])
+		}
+		for _, k := range needed {
+			if !g.Members[k].Essential && g.bySlot(i, k) < 0 {
+				t.Fatalf("seed %d: %s is surplus, and %s of a higher slot is needed", seed, g.Members[i].Name, g.Members[k].Name)
+			}
+		}
+	}
+	least, needs := g.Minimum()
+	again, more := least.Needed()
+	if needs != (n > 0) || len(again) != n || len(more) > 0 || len(least.Members) != len(g.Members)-len(surplus) {
+		t.Fatalf("seed %d: without its surplus the gang needs %d (%v) and has a surplus of %d", seed, len(again), needs, len(more))
 	}
 }

@@ -219,23 +219,49 @@ func nodesOf(tree *topology.Tree, shares []share) []int {
 	return at
 }
 
-// needed returns how many of the members to be placed are required; all if the gang needs all. In the returned order they come first, then
-// the others, by slot.
-func (s *search) needed() (n int, order []int) {
-	all := len(s.order)
-	if s.g.Min < 1 || s.g.Min >= s.g.Size {
-		return all, s.order
+// Needed divides the members to be placed, as indices of Members, into those that the gang needs and its surplus, with which it only grows.
+// All are needed if Min is 0. Otherwise the essential ones are, and those of the lowest slots that are missing to Min.
+func (g Gang) Needed() (needed, surplus []int) {
+	all := g.missing()
+	if g.Min < 1 {
+		return all, nil
 	}
-	order = slices.Clone(s.order)
-	slices.SortFunc(order, func(a, b int) int {
-		return cmp.Or(int(one(!s.g.Members[a].Essential)-one(!s.g.Members[b].Essential)), s.g.bySlot(a, b))
+	slices.SortFunc(all, func(a, b int) int {
+		return cmp.Or(int(one(!g.Members[a].Essential)-one(!g.Members[b].Essential)), g.bySlot(a, b))
 	})
-	essential := 0
-	for essential < all && s.g.Members[order[essential]].Essential {
-		essential++
+	n := 0
+	for n < len(all) && (g.Members[all[n]].Essential || len(g.Members)-len(all)+n < g.Min) {
+		n++
 	}
-	standing := len(s.g.Members) - all
-	return min(all, max(1, essential, s.g.Min-standing)), order
+	return all[:n], all[n:]
+}
+
+// Minimum returns the gang without its surplus: only for that may room be held and pods be preempted. It reports whether a member of
+// it must be placed.
+func (g Gang) Minimum() (Gang, bool) {
+	needed, surplus := g.Needed()
+	if len(surplus) == 0 {
+		return g, len(needed) > 0
+	}
+	least, without := g, setOf(surplus)
+	least.Members = make([]Member, 0, len(g.Members)-len(surplus))
+	for i, m := range g.Members {
+		if !without[i] {
+			least.Members = append(least.Members, m)
+		}
+	}
+	least.Size, least.Min = len(least.Members), 0
+	return least, len(needed) > 0
+}
+
+// needed returns how many of the members to be placed a placement must have: those that the gang needs, or one of its surplus. In the
+// returned order they come first, then the others, by slot.
+func (s *search) needed() (n int, order []int) {
+	if s.g.Min < 1 || s.g.Min >= s.g.Size {
+		return len(s.order), s.order
+	}
+	needed, surplus := s.g.Needed()
+	return max(1, len(needed)), slices.Concat(needed, surplus)
 }
 
 // placeFewer leaves out members of the highest slots, down to the least number with which the gang can run. Members on nodes count, and are

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
@@ -131,7 +132,7 @@ func (p *Plugin) singleGivesWay(ctx context.Context, pod *v1.Pod, node string) *
 	if ahead != nil {
 		return fwk.NewStatus(fwk.Unschedulable, ahead.Why(turn))
 	}
-	why, err := p.keepOff(ctx, nodes, types.NamespacedName{}, pod, taking)
+	why, err := p.keepOff(ctx, nodes, types.NamespacedName{}, pod, corev1helpers.PodPriority(pod), taking)
 	if err != nil {
 		return fwk.AsStatus(err)
 	}

@@ -106,8 +106,8 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 			refusal.Message += "; " + why
 		}
 		undo := p.gangs.Refuse(key, refusal)
-		if refusal.Reason == gang.InsufficientNodes && len(undo) == 0 {
-			p.preemption.Block(key, snapshot, nodes, blocked)
+		if needed, _, wants := snapshot.Needed(); wants && refusal.Reason == gang.InsufficientNodes && len(undo) == 0 {
+			p.preemption.Block(key, needed, nodes, blocked)
 		}
 		if len(undo) > 0 {
 			go p.rollBack(context.WithoutCancel(ctx), key, undo, refusal.Message)
@@ -151,7 +151,7 @@ func (p *Plugin) giveWay(
 		r.Message = ahead.Why(turn)
 		return r, nil
 	}
-	r.Message, err = p.keepOff(ctx, nodes, key, leader, taking)
+	r.Message, err = p.keepOff(ctx, nodes, key, leader, of.With(at).Priority(), taking)
 	if r.Message == "" || err != nil {
 		return nil, err
 	}
@@ -160,12 +160,12 @@ func (p *Plugin) giveWay(
 
 // keepOff names the gang, if any, for which pods were preempted and that would not fit beside pods about to get nodes. Those pods are
 // retried once that gang is placed.
-func (p *Plugin) keepOff(ctx context.Context, nodes []fwk.NodeInfo, own types.NamespacedName, leader *v1.Pod,
+func (p *Plugin) keepOff(ctx context.Context, nodes []fwk.NodeInfo, own types.NamespacedName, leader *v1.Pod, priority int32,
 	taking []planner.Taking) (string, error) {
 	if !p.reservations.Any() {
 		return "", nil
 	}
-	of, disturbed, err := p.preemption.Disturbed(ctx, nodes, own, leader, taking)
+	of, disturbed, err := p.preemption.Disturbed(ctx, nodes, own, leader, priority, taking)
 	if !disturbed || err != nil {
 		return "", err
 	}

@@ -1,6 +1,7 @@
 package preemption
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -21,6 +22,10 @@ type Holding struct {
 	Preempts bool
 }
 
+// Lowest is the priority of a newcomer that must stay out of all held room in which it does not end in time, also out of room from which it
+// could be preempted: surplus of a gang.
+const Lowest = math.MinInt32
+
 // Excludes reports whether a newcomer must stay out of the room. end is when the newcomer will end if it starts now; zero: unknown.
 func (h Holding) Excludes(priority int32, end time.Time) bool {
 	switch {
@@ -31,7 +36,7 @@ func (h Holding) Excludes(priority int32, end time.Time) bool {
 	case !h.At.IsZero() && !end.IsZero() && !end.After(h.At):
 		return false
 	}
-	return !h.Preempts || priority == h.Priority
+	return !h.Preempts || priority == h.Priority || priority == Lowest
 }
 
 // Reservation is the room that a gang waits for.
@@ -47,8 +52,13 @@ type Reservation struct {
 
 // Reserve returns the room that the gang can have first: where it fits at the earliest time, after all units with a declared end by
 // then have ended and terminating ones are gone. If there is no such time, it is the room in which units without a declared end use
-// the fewest devices. ok is false if the gang does not fit even into an empty cluster.
+// the fewest devices. It is for what the gang needs, not for its surplus. ok is false if the gang does not fit even into an empty cluster,
+// or needs nothing.
 func Reserve(w World, g gang.Gang, now time.Time) (Reservation, bool) {
+	g, needs := g.Minimum()
+	if !needs {
+		return Reservation{}, false
+	}
 	if r, ok := earliest(w, g, now); ok {
 		return r, true
 	}

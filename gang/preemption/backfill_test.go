@@ -31,6 +31,8 @@ func TestHoldingExcludes(t *testing.T) {
 		"nor where nobody knows when it is free":         {Holding{Priority: 5, Reserved: true}, 5, soon, true},
 		"who can be told to leave may":                   {Holding{Priority: 5, Reserved: true, Preempts: true}, 4, late, false},
 		"not where the gang has nobody leave":            {Holding{Priority: 5, Reserved: true}, 4, late, true},
+		"surplus may not, though it could":               {Holding{Priority: 5, Reserved: true, Preempts: true}, Lowest, late, true},
+		"surplus that ends in time may":                  {Holding{Priority: 5, Reserved: true, At: at}, Lowest, soon, false},
 		"who is above goes first, in a reservation, too": {Holding{Priority: 5, Reserved: true}, 6, late, false},
 	} {
 		if got := c.hold.Excludes(c.priority, c.end); got != c.want {

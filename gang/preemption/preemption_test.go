@@ -181,6 +181,52 @@ func randomGang(rng *rand.Rand) gang.Gang {
 	return g
 }
 
+// TestSurplusHoldsNothing: units are preempted, and room is reserved, as if the gang had only the members that it needs; if these have nodes,
+// for none.
+func TestSurplusHoldsNothing(t *testing.T) {
+	idle, held := 0, 0
+	for seed := range seeds.All(t, int64(500)) {
+		rng := rand.New(rand.NewSource(seed))
+		w, g := randomWorld(rng), randomGang(rng)
+		least := g
+		g.Min = 1 + rng.Intn(g.Size)
+		for i := range rng.Intn(g.Size + 1) {
+			g.Members[i].Node = w.Nodes[rng.Intn(len(w.Nodes))].Name
+		}
+		least.Members = append([]gang.Member(nil), g.Members[:max(g.Min, g.Size-countPending(g))]...)
+		least.Size = len(least.Members)
+		got, ok := SelectVictims(w, g)
+		room, reserved := Reserve(w, g, start)
+		if countPending(least) == 0 {
+			idle++
+			if ok || reserved {
+				t.Fatalf("seed %d: for surplus alone: preempted %v %v, reserved %v %v", seed, ok, got, reserved, room)
+			}
+			continue
+		}
+		want, fits := SelectVictims(w, least)
+		if ok != fits || !reflect.DeepEqual(got, want) {
+			t.Fatalf("seed %d: with surplus %v %+v, without %v %+v", seed, ok, got, fits, want)
+		}
+		if reserved && len(room.Assignments) != countPending(least) {
+			t.Fatalf("seed %d: %d needed, %+v reserved", seed, countPending(least), room.Assignments)
+		}
+		held += len(room.Assignments)
+	}
+	if !seeds.One() && (idle < 50 || held < 50) {
+		t.Errorf("%d gangs had what they need, %d pods had room reserved: the test says little", idle, held)
+	}
+}
+
+func countPending(g gang.Gang) (n int) {
+	for _, m := range g.Members {
+		if m.Node == "" {
+			n++
+		}
+	}
+	return n
+}
+
 // fitsWith reports whether the gang fits without the given units and terminating ones.
 func fitsWith(w *World, g gang.Gang, gone []int) bool {
 	x := w.all(w.index())

@@ -34,8 +34,12 @@ type Selection struct {
 }
 
 // SelectVictims selects the units to preempt so that the gang fits. ok is false if it does not fit even without all units, or only
-// by violating a disruption budget.
+// by violating a disruption budget. Nothing is preempted for the gang's surplus.
 func SelectVictims(w World, g gang.Gang) (Selection, bool) {
+	g, needs := g.Minimum()
+	if !needs {
+		return Selection{}, false
+	}
 	s := &search{w: &w, by: w.index(), g: g, left: effort / 2}
 	all := w.all(s.by)
 	if !s.tryPlace(all) {

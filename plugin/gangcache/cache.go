@@ -225,7 +225,8 @@ func (c *Cache) Admit(key types.NamespacedName, uid types.UID) (wait string) {
 	return ""
 }
 
-// Leader returns the pod that plans: the pending member of the lowest slot, once all members exist; nil: none.
+// Leader returns the pod that plans: the pending member of the lowest slot, or in a gang with a minimum the one that has waited longest,
+// once all members exist; nil: none.
 func (c *Cache) Leader(key types.NamespacedName) *v1.Pod {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -276,7 +277,7 @@ func (c *Cache) PlanInput(key types.NamespacedName) (r Snapshot, missing *gang.R
 		r := g.incomplete()
 		return Snapshot{}, &r
 	}
-	return g.snapshot(), nil
+	return c.planned(g), nil
 }
 
 // Waited returns how long all that is needed to place the gang has existed.

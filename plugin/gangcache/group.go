@@ -30,7 +30,7 @@ type group struct {
 	// exclusive belongs to the cache: the nodes that members use exclusively.
 	exclusive *exclusive
 	// counts of members by state, of gated ones, and of those to be placed and not queued yet; slots counts members by slot, unslotted
-	// those without one; lead is the pending member of the lowest slot, nil: must be computed. All follow from members; only put, enter,
+	// those without one; lead is the pending member that leads, nil: must be computed. All follow from members; only put, enter,
 	// set and drop change them.
 	counts    [Bound + 1]int
 	gated     int
@@ -150,7 +150,9 @@ func (g *group) external() bool {
 }
 
 // setTerms sets the gang's terms.
-func (g *group) setTerms(t Terms, err error) { g.terms, g.size, g.sizeErr = t, t.Size, err }
+func (g *group) setTerms(t Terms, err error) {
+	g.terms, g.size, g.sizeErr, g.lead = t, t.Size, err, nil
+}
 
 // put adds or updates a member.
 func (g *group) put(pod *v1.Pod) *Member {
@@ -394,17 +396,25 @@ func (g *group) gaps() []gang.Gap {
 	return gaps
 }
 
-// first returns the pending member with the lowest slot that is not gated. It is called at every event and searches only if the cached
-// result is invalid.
+// first returns the pending member that leads and is not gated: the one with the lowest slot, or of a gang with a minimum the oldest one. It
+// is called at every event and searches only if the cached result is invalid.
 func (g *group) first() *Member {
 	if g.lead == nil && g.counts[Pending] > 0 {
 		for _, m := range g.members {
-			if m.State == Pending && !m.gated && (g.lead == nil || BySlot(*m, *g.lead) < 0) {
+			if m.State == Pending && !m.gated && (g.lead == nil || g.leads(m, g.lead)) {
 				g.lead = m
 			}
 		}
 	}
 	return g.lead
+}
+
+func (g *group) leads(m, than *Member) bool {
+	age := 0
+	if g.terms.Min > 0 {
+		age = m.Pod.CreationTimestamp.Compare(than.Pod.CreationTimestamp.Time)
+	}
+	return cmp.Or(age, BySlot(*m, *than)) < 0
 }
 
 // settle closes the plan once all members have followed it, and ends the initial placement once all are bound.

@@ -115,6 +115,14 @@ func (c *Cache) Wants(key types.NamespacedName) bool {
 	return g != nil && g.counts[Pending] > 0
 }
 
+// Needs reports whether a gang has members to be placed that it needs.
+func (c *Cache) Needs(key types.NamespacedName) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.groups[key]
+	return g != nil && g.counts[Pending] > 0 && !g.enough()
+}
+
 // Schedulable reports whether enough members of a gang exist and are not gated.
 func (c *Cache) Schedulable(key types.NamespacedName) bool {
 	c.mu.Lock()

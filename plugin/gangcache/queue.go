@@ -15,7 +15,7 @@ import (
 type QueueKey struct {
 	// Degraded: other members of its gang are on nodes and wait for the pod.
 	Degraded bool
-	// Since is when the first pod of its gang was created.
+	// Since is when the first pod of its gang was created, or when the pod itself was, if the gang has its minimum without it.
 	Since time.Time
 	Gang  types.NamespacedName
 	Slot  int
@@ -45,13 +45,29 @@ func (c *Cache) QueueKey(key types.NamespacedName, uid types.UID) (QueueKey, boo
 	if g == nil || g.members[uid] == nil {
 		return QueueKey{}, false
 	}
-	return QueueKey{Degraded: g.degraded(), Since: g.began(), Gang: key, Slot: g.members[uid].Slot.N}, true
+	return g.queueKey(g.members[uid]), true
+}
+
+// queueKey is a member's sort key. If only surplus is to be placed, each pod of it has waited since its own creation.
+func (g *group) queueKey(m *Member) QueueKey {
+	k := QueueKey{Degraded: g.degraded(), Since: g.began(), Gang: g.key, Slot: m.Slot.N}
+	if g.enough() {
+		k.Since = m.Pod.CreationTimestamp.Time
+	}
+	return k
+}
+
+// enough reports whether the gang needs no more nodes: what it still waits for is surplus.
+func (g *group) enough() bool {
+	if len(g.terms.Tasks) == 0 {
+		return g.minimumPlaced() && g.counts[Reserved]+g.counts[Bound] > 0
+	}
+	return g.minimumPlaced() && g.snapshot().Enough()
 }
 
 // degraded reports whether members on nodes wait for others that the gang needs, and the gang is not rolled back.
 func (g *group) degraded() bool {
-	enough := g.minimumPlaced() && (len(g.terms.Tasks) == 0 || g.snapshot().Enough())
-	return g.counts[Bound] > 0 && !g.phase.initial() && g.counts[Pending]+g.counts[Planned] > 0 && !enough
+	return g.counts[Bound] > 0 && !g.phase.initial() && g.counts[Pending]+g.counts[Planned] > 0 && !g.enough()
 }
 
 // began is when the first of the gang's pods was created.

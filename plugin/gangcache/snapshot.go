@@ -3,7 +3,12 @@ package gangcache
 import (
 	"slices"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+
+	"holdfast.dev/holdfast/gang"
+	"holdfast.dev/holdfast/gang/preemption"
 )
 
 // Snapshot is a copy of the gang's state for one plan; members are sorted by slot.
@@ -15,8 +20,8 @@ type Snapshot struct {
 	Members  []Member
 	// Leader is the pod that plans; empty for a query.
 	Leader types.UID
-	// Version changes with the set of members.
-	Version int
+	// Version changes with the set of members. Pending counts the gang's members that could be placed, of which the plan may leave some out.
+	Version, Pending int
 	// Initial: the gang was never complete, and is rolled back if it cannot be.
 	Initial bool
 }
@@ -29,7 +34,7 @@ func (g *group) snapshot() (r Snapshot) {
 		}
 		r.Members = append(r.Members, *m)
 	}
-	r.Version, r.Initial = g.version, g.phase.initial()
+	r.Version, r.Pending, r.Initial = g.version, g.counts[Pending]-g.gated, g.phase.initial()
 	r.Size, r.Terms = max(g.size-g.over(), len(r.Members)), g.terms
 	if g.terms.Min > 0 {
 		r.Required = max(1, g.terms.Min-g.over())
@@ -56,9 +61,54 @@ func (s Snapshot) Essential() map[types.UID]bool {
 	return must
 }
 
+// Needed returns the snapshot without the gang's surplus, as package gang defines that, the pods of the surplus, and whether members remain
+// to be placed. The surplus takes free nodes, in the order in which its pods began to wait. It holds no room, preempts nothing, and does not
+// use room that is held for others.
+func (s Snapshot) Needed() (needed Snapshot, surplus []*v1.Pod, wants bool) {
+	if s.Required == 0 {
+		return s, nil, s.OnNodes() < len(s.Members)
+	}
+	g := gang.Gang{Min: s.Required, Members: make([]gang.Member, len(s.Members))}
+	essential := s.Essential()
+	for i, m := range s.Members {
+		g.Members[i] = gang.Member{Slot: m.Slot.N, Name: m.Pod.Name, Node: m.Node, Essential: essential[m.Pod.UID]}
+	}
+	must, more := g.Needed()
+	if len(more) == 0 {
+		return s, nil, len(must) > 0
+	}
+	left := map[types.UID]bool{}
+	for _, i := range more {
+		surplus = append(surplus, s.Members[i].Pod)
+		left[s.Members[i].Pod.UID] = true
+	}
+	return s.without(func(m Member) bool { return left[m.Pod.UID] }), surplus, len(must) > 0
+}
+
+// without returns the snapshot without some members.
+func (s Snapshot) without(left func(Member) bool) Snapshot {
+	s.Members = slices.DeleteFunc(slices.Clone(s.Members), left)
+	s.Size = len(s.Members)
+	return s
+}
+
+// With returns the snapshot with those of the members to be placed that a placement names, by name.
+func (s Snapshot) With(placed map[string]string) Snapshot {
+	return s.without(func(m Member) bool { return m.State == Pending && placed[m.Pod.Name] == "" })
+}
+
 // Enough reports whether an elastic gang has nodes for all that it needs, so that others only join.
 func (s Snapshot) Enough() bool {
-	return s.Required > 0 && s.OnNodes() >= s.Required && len(s.Essential()) == 0
+	_, _, wants := s.Needed()
+	return s.Required > 0 && !wants
+}
+
+// Priority is the priority by which room held for others is open to a plan: that of the gang's pods, or Lowest if the plan has surplus.
+func (s Snapshot) Priority() int32 {
+	if _, surplus, _ := s.Needed(); len(surplus) > 0 {
+		return preemption.Lowest
+	}
+	return corev1helpers.PodPriority(s.Members[0].Pod)
 }
 
 // Degraded reports whether the gang was complete, has members on nodes, and needs more.

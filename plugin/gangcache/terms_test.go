@@ -1,6 +1,7 @@
 package gangcache
 
 import (
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -54,6 +55,60 @@ func TestWhoJoinsIsNotWhatWasLost(t *testing.T) {
 		turn, ok := l.GangTurn(k)
 		if s := g.snapshot(); !ok || turn.Key.Degraded != c.want || s.Degraded() != c.want {
 			t.Errorf("%s: ahead %v, asked %v, want %v (%v)", name, turn.Key.Degraded, s.Degraded(), c.want, ok)
+		}
+	}
+}
+
+// Surplus is placed in the order in which its pods began to wait, and is taken along by a plan for the minimum only if that passes no gang.
+func TestTheTurnOfSurplus(t *testing.T) {
+	for name, c := range map[string]struct {
+		bound   int
+		other   int64 // when a pod of another gang was created; 0: there is none
+		since   int64
+		planned string
+	}{
+		"the minimum takes it along":           {0, 0, 10, "g-0 g-1 g-2 g-3"},
+		"nobody is between":                    {0, 5, 10, "g-0 g-1 g-2 g-3"},
+		"a gang is between":                    {0, 25, 10, "g-0 g-1"},
+		"a pod that is needed passes a gang":   {1, 5, 10, "g-1"},
+		"surplus has its own turn":             {2, 0, 20, "g-3"},
+		"surplus that is younger waits for it": {2, 5, 20, "g-3"},
+	} {
+		l := newCache()
+		l.config.Terms = func(k types.NamespacedName, p *v1.Pod) (Terms, error) {
+			if k.Name == "g" {
+				return Terms{Size: 2, Min: 2}, nil
+			}
+			return OwnTerms(p)
+		}
+		see := func(p *v1.Pod) {
+			k := key(p.Labels[v1alpha1.LabelGang])
+			l.Observe(k, p)
+			l.Enqueued(k, p, func() bool { return true })
+		}
+		for slot, made := range []int64{10, 10, 30, 20} {
+			p := created(memberPod("g", slot, 2, 1), at(made))
+			if slot < c.bound {
+				p = on(p, "n")
+			}
+			see(p)
+		}
+		if c.other > 0 {
+			see(created(memberPod("other", 0, 1, 1), at(c.other)))
+		}
+		turn, ok := l.GangTurn(key("g"))
+		r, missing := l.PlanInput(key("g"))
+		var planned []string
+		for _, m := range r.Members {
+			if m.State == Pending {
+				planned = append(planned, m.Pod.Name)
+			}
+		}
+		if got := strings.Join(planned, " "); !ok || missing != nil || got != c.planned || !turn.Key.Since.Equal(at(c.since)) {
+			t.Errorf("%s: plans %q since %v, want %q since %v", name, got, turn.Key.Since, c.planned, at(c.since))
+		}
+		if r.Pending != 4-c.bound {
+			t.Errorf("%s: %d wait, want %d", name, r.Pending, 4-c.bound)
 		}
 	}
 }

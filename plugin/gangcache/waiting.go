@@ -50,6 +50,10 @@ func (c *Cache) AnyWaiting() bool {
 func (c *Cache) Ahead(of Turn, but types.NamespacedName) []Waiting {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.ahead(of, but)
+}
+
+func (c *Cache) ahead(of Turn, but types.NamespacedName) []Waiting {
 	var all []Waiting
 	for key, g := range c.waiting {
 		if g.phase.open() || g.sizeErr != nil || g.givenUp > mostGivenUp || !g.schedulable() || g.first() == nil {
@@ -66,10 +70,31 @@ func (c *Cache) Ahead(of Turn, but types.NamespacedName) []Waiting {
 
 // turn returns the place of the gang's first waiting pod.
 func (g *group) turn() Turn {
-	return Turn{
-		corev1helpers.PodPriority(g.first().Pod),
-		QueueKey{Degraded: g.degraded(), Since: g.began(), Gang: g.key, Slot: g.first().Slot.N},
+	return Turn{corev1helpers.PodPriority(g.first().Pod), g.queueKey(g.first())}
+}
+
+// planned returns the members of the next plan. What the gang needs has its turn, and takes along the surplus unless that would pass another
+// gang. Surplus alone is placed in the order in which its pods began to wait.
+func (c *Cache) planned(g *group) Snapshot {
+	r := g.snapshot()
+	if r.Required == 0 || g.first() == nil {
+		return r
 	}
+	needed, surplus, wants := r.Needed()
+	if !wants {
+		began := g.first().Pod.CreationTimestamp.Time
+		return r.without(func(m Member) bool { return m.State == Pending && m.Pod.CreationTimestamp.After(began) })
+	}
+	last := Turn{Priority: g.turn().Priority, Key: QueueKey{Gang: g.key}}
+	for _, pod := range surplus {
+		if made := pod.CreationTimestamp.Time; made.After(last.Key.Since) {
+			last.Key.Since = made
+		}
+	}
+	if len(surplus) > 0 && len(c.ahead(last, g.key)) > len(c.ahead(g.turn(), g.key)) {
+		return needed
+	}
+	return r
 }
 
 // GangTurn returns a gang's present place in the order; ok is false if none of its pods waits.
@@ -102,7 +127,7 @@ func (c *Cache) WaitingInput(key types.NamespacedName) (Snapshot, bool) {
 	if g == nil || g.phase.open() || g.sizeErr != nil || !g.schedulable() {
 		return Snapshot{}, false
 	}
-	return g.snapshot(), true
+	return c.planned(g), true
 }
 
 // TakeReleased returns, once, the nodes on which plans released room.

@@ -168,11 +168,7 @@ func (p *Planner) noteRefused(of gangcache.Snapshot, refusal *gang.Refusal, took
 	for cause := range refusal.Excluded {
 		r.any = r.any || cause.Kind == gang.Spare || cause.Kind == gang.Unlabelled
 	}
-	for _, m := range of.Members {
-		if m.State == gangcache.Pending {
-			r.pending++
-		}
-	}
+	r.pending = of.Pending
 	var err error
 	asks, malformed := gangcache.Asks(of.Members[0].Pod, of.Terms)
 	if r.roles, _, err = p.asks(of); err != nil || malformed != nil {

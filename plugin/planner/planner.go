@@ -146,7 +146,7 @@ func (p *Planner) Answer(ctx context.Context, nodes []fwk.NodeInfo, r gangcache.
 	p.Follow(nodes)
 	p.config.Metrics.measure(p.tree, time.Now())
 	defer p.tree.Undo(p.tree.Mark())
-	expected, err := p.GatherExpected(nodes, r)
+	r, expected, err := p.withoutHeld(nodes, r)
 	if err != nil {
 		return gang.Placement{}, nil, err
 	}
@@ -156,6 +156,23 @@ func (p *Planner) Answer(ctx context.Context, nodes []fwk.NodeInfo, r gangcache.
 	placement, refusal, err := s.place()
 	p.conditional = p.conditional || s.conditional
 	return placement, refusal, err
+}
+
+// withoutHeld returns what a plan is made for, and the room held against it. Surplus is left out of a plan if room is held against it that
+// what the gang needs may use.
+func (p *Planner) withoutHeld(nodes []fwk.NodeInfo, r gangcache.Snapshot) (gangcache.Snapshot, []topology.Assumed, error) {
+	all, err := p.GatherExpected(nodes, r)
+	needed, surplus, wants := r.Needed()
+	if err != nil || len(surplus) == 0 || !wants {
+		return r, all, err
+	}
+	conditional := p.conditional
+	own, err := p.GatherExpected(nodes, needed)
+	if err == nil && len(own) == len(all) {
+		p.conditional = conditional
+		return r, all, nil
+	}
+	return needed, own, err
 }
 
 // GatherExpected returns, and stores for the next answer, the room held for pods on their way to a node: members of open plans, and pods of
@@ -182,7 +199,7 @@ func (p *Planner) GatherExpected(nodes []fwk.NodeInfo, r gangcache.Snapshot) ([]
 			held[pod.UID] = true
 		}
 	}
-	priority := corev1helpers.PodPriority(r.Members[0].Pod)
+	priority := r.Priority()
 	p.awaited, p.conditional = map[string]bool{}, false
 	gang, _ := p.gangOf(r.Members[0].Pod)
 	all = append(all, p.config.Reserved(gang, priority, r.Degraded(), settings.WouldEnd(r.Members[0].Pod, time.Now()))...)

@@ -12,7 +12,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 
@@ -162,9 +161,9 @@ func (p *Preemptor) Why(key types.NamespacedName) string { return p.tried[key].w
 
 // Disturbed returns a gang for which pods were preempted and which would not fit beside pods that are about to get nodes: held room does
 // not reserve conditions such as a host port.
-func (p *Preemptor) Disturbed(ctx context.Context, nodes []fwk.NodeInfo, own types.NamespacedName, leader *v1.Pod,
+func (p *Preemptor) Disturbed(ctx context.Context, nodes []fwk.NodeInfo, own types.NamespacedName, leader *v1.Pod, priority int32,
 	taking []planner.Taking) (of types.NamespacedName, disturbed bool, err error) {
-	priority, end := corev1helpers.PodPriority(leader), settings.WouldEnd(leader, time.Now())
+	end := settings.WouldEnd(leader, time.Now())
 	rooms := p.rooms.keys()
 	byName := func(a, b types.NamespacedName) int { return cmp.Compare(a.String(), b.String()) }
 	for _, key := range slices.SortedFunc(maps.Keys(rooms), byName) {

@@ -245,7 +245,7 @@ func TestConditionsAreHeldAsRoomIs(t *testing.T) {
 					"higher": c.low(prior(7, gangOf("higher", 2, 1))),
 				}[who]
 				taking := []planner.Taking{{Pod: pods[0], Node: "a"}, {Pod: pods[1], Node: "b"}}
-				of, disturbed, err := s.p.Disturbed(t.Context(), s.Nodes(), key(who), pods[0], taking)
+				of, disturbed, err := s.p.Disturbed(t.Context(), s.Nodes(), key(who), pods[0], *pods[0].Spec.Priority, taking)
 				if disturbed != want || err != nil || want && of != key("high") {
 					t.Errorf("%s: %v %v %v, want %v", who, of, disturbed, err, want)
 				}

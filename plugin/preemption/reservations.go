@@ -306,13 +306,13 @@ func (h *HeldRooms) noteUnusable(key types.NamespacedName, idle bool, now time.T
 	return now.Sub(one.unusableSince)
 }
 
-// Lapse releases the room of gangs that are gone or placed, nominations that timed out, and reservations of gangs that have lacked members
+// Lapse releases the room of gangs that are gone or have what they need, nominations that timed out, and reservations of gangs that have lacked members
 // for too long.
 func (p *Preemptor) Lapse(logger klog.Logger, now time.Time) {
 	for key, h := range p.rooms.keys() {
 		unusable := p.rooms.noteUnusable(key, !p.config.Gangs.Schedulable(key), now)
 		switch {
-		case !p.config.Gangs.Wants(key):
+		case !p.config.Gangs.Needs(key):
 		case !h.Reserved && now.After(h.until):
 			logger.Info("A nomination ended because it was not used in time", "gang", key, "room", h.Text())
 		case h.Reserved && unusable >= p.config.Args.InitialPlacementTimeout.Duration:

@@ -284,7 +284,7 @@ func (p *Preemptor) nominate(ctx context.Context, b *blocked, s *whatIf, priorit
 	if c.room == nil {
 		return false, err
 	}
-	_, disturbed, err := p.Disturbed(ctx, b.nodes, b.key, b.leader(), s.taking(c.room.assignments))
+	_, disturbed, err := p.Disturbed(ctx, b.nodes, b.key, b.leader(), priority, s.taking(c.room.assignments))
 	if err != nil {
 		return false, err
 	}

@@ -143,7 +143,7 @@ func (p *Preemptor) roomForOne(
 		p.noteWhy(key, c.why)
 		return "", foundNone, err
 	}
-	_, disturbed, err := p.Disturbed(ctx, nodes, key, pod, s.taking(c.room.assignments))
+	_, disturbed, err := p.Disturbed(ctx, nodes, key, pod, priority, s.taking(c.room.assignments))
 	if err != nil {
 		return "", foundNone, err
 	}

@@ -3,7 +3,6 @@ package preemption
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -271,7 +270,7 @@ func (p *Preemptor) World(ctx context.Context) (preemption.World, error) {
 	p.config.Planner.Follow(nodes)
 	// A query of the lowest priority: all held room counts as taken.
 	nobody := gangcache.Snapshot{
-		Members: []gangcache.Member{{Pod: &v1.Pod{Spec: v1.PodSpec{Priority: ptr.To[int32](math.MinInt32)}}, State: gangcache.Bound}},
+		Members: []gangcache.Member{{Pod: &v1.Pod{Spec: v1.PodSpec{Priority: ptr.To[int32](preemption.Lowest)}}, State: gangcache.Bound}},
 	}
 	s := &whatIf{p: p, b: &blocked{}, nodes: nodes, ctx: ctx}
 	if s.assumed, err = p.config.Planner.GatherExpected(nodes, nobody); err != nil {
