@@ -93,7 +93,8 @@ func TestSurplusWaitsSinceItsPodsExist(t *testing.T) {
 
 // Nodes that are reserved for another gang are not free for surplus, whatever its priority; they are for what the gang needs.
 func TestSurplusKeepsOutOfReservedRoom(t *testing.T) {
-	w := surplusWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2), node("d", 2), on(pod("busy", 2), "d"))
+	w := surplusWorld(t, extras{}, node("a", 2), node("b", 2), node("c", 2), node("d", 2),
+		prior(5, on(pod("busy", 2), "d"))[0])
 	w.minimum(9)
 	w.create(prior(5, gangOf("big", 2, 2)...)...)
 	w.until("room to be reserved", w.says("big", "is reserved for it"))
