@@ -181,8 +181,8 @@ func randomGang(rng *rand.Rand) gang.Gang {
 	return g
 }
 
-// TestSurplusHoldsNothing: units are preempted, and room is reserved, as if the gang had only the members that it needs; if these have nodes,
-// for none.
+// TestSurplusHoldsNothing: units are preempted, and room is reserved, as if the gang had only the members that it needs; if these have
+// nodes, for none.
 func TestSurplusHoldsNothing(t *testing.T) {
 	idle, held := 0, 0
 	for seed := range seeds.All(t, int64(500)) {

@@ -396,8 +396,8 @@ func (g *group) gaps() []gang.Gap {
 	return gaps
 }
 
-// first returns the pending member that leads and is not gated: the one with the lowest slot, or of a gang with a minimum the oldest one. It
-// is called at every event and searches only if the cached result is invalid.
+// first returns the pending member that leads and is not gated: the one with the lowest slot, or of a gang with a minimum the oldest one.
+// It is called at every event and searches only if the cached result is invalid.
 func (g *group) first() *Member {
 	if g.lead == nil && g.counts[Pending] > 0 {
 		for _, m := range g.members {

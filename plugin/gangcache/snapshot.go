@@ -61,9 +61,9 @@ func (s Snapshot) Essential() map[types.UID]bool {
 	return must
 }
 
-// Needed returns the snapshot without the gang's surplus, as package gang defines that, the pods of the surplus, and whether members remain
-// to be placed. The surplus takes free nodes, in the order in which its pods began to wait. It holds no room, preempts nothing, and does not
-// use room that is held for others.
+// Needed returns the snapshot without the gang's surplus, as package gang defines that, the pods of the surplus, and whether members
+// remain to be placed. The surplus takes free nodes, in the order in which its pods began to wait. It holds no room, preempts nothing,
+// and does not use room that is held for others.
 func (s Snapshot) Needed() (needed Snapshot, surplus []*v1.Pod, wants bool) {
 	if s.Required == 0 {
 		return s, nil, s.OnNodes() < len(s.Members)

@@ -73,8 +73,8 @@ func (g *group) turn() Turn {
 	return Turn{corev1helpers.PodPriority(g.first().Pod), g.queueKey(g.first())}
 }
 
-// planned returns the members of the next plan. What the gang needs has its turn, and takes along the surplus unless that would pass another
-// gang. Surplus alone is placed in the order in which its pods began to wait.
+// planned returns the members of the next plan. What the gang needs has its turn, and takes along the surplus unless that would pass
+// another gang. Surplus alone is placed in the order in which its pods began to wait.
 func (c *Cache) planned(g *group) Snapshot {
 	r := g.snapshot()
 	if r.Required == 0 || g.first() == nil {

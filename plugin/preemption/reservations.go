@@ -306,8 +306,8 @@ func (h *HeldRooms) noteUnusable(key types.NamespacedName, idle bool, now time.T
 	return now.Sub(one.unusableSince)
 }
 
-// Lapse releases the room of gangs that are gone or have what they need, nominations that timed out, and reservations of gangs that have lacked members
-// for too long.
+// Lapse releases the room of gangs that are gone or have what they need, nominations that timed out, and reservations of gangs that have
+// lacked members for too long.
 func (p *Preemptor) Lapse(logger klog.Logger, now time.Time) {
 	for key, h := range p.rooms.keys() {
 		unusable := p.rooms.noteUnusable(key, !p.config.Gangs.Schedulable(key), now)
