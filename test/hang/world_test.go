@@ -43,8 +43,6 @@ type silence struct {
 	what string
 	// settings are further annotations.
 	settings map[string]string
-	// gpus is the number of each pod: a pod that moves gets another node if its own one is full.
-	gpus int64
 	// taken are the verdicts that may be reported of it, the first one must be, and says is in its text.
 	taken []string
 	says  string
@@ -108,12 +106,10 @@ type job struct {
 func begin(ctx context.Context, t *testing.T, c *harness.Cluster, s silence) *job {
 	t.Helper()
 	j := &job{Cluster: c, silence: s, row: row{Name: s.name, What: s.what, Part: filepath.Base(filepath.Dir(t.Name()))}}
-	spec := harness.TrainerPod(fmt.Sprintf(line, pods, perPod, s.name, s.name), 5, s.gpus)
+	spec := harness.TrainerPod(fmt.Sprintf(line, pods, perPod, s.name, s.name), 5, 0)
 	resources := &spec.Containers[0].Resources
-	if s.gpus == 0 {
-		delete(resources.Limits, layout.GPUResource)
-		delete(resources.Requests, layout.GPUResource)
-	}
+	delete(resources.Limits, layout.GPUResource)
+	delete(resources.Requests, layout.GPUResource)
 	resources.Limits[corev1.ResourceMemory] = resource.MustParse("1536Mi")
 	resources.Requests[corev1.ResourceMemory] = resource.MustParse("256Mi")
 	spec.Volumes = append(spec.Volumes, harness.ClaimVolume(shared, false))
