@@ -50,11 +50,6 @@ func (s scale) plus(c cost, level, m, places int, whole bool) {
 	c[s.lef[level]] += int32(places - m)
 }
 
-// unnamed adds the cost of nodes that are in no domain of a level: each counts as a domain of its own.
-func (s scale) unnamed(c cost, level int) {
-	c[s.span[level]] += c[s.span[len(s.span)-1]]
-}
-
 func (c cost) add(d cost) {
 	for i, v := range d {
 		c[i] += v
@@ -73,13 +68,41 @@ func sumLess(a, b, c cost) bool {
 	return false
 }
 
-// own adds the own cost of domain d if m members are in it.
+// own adds the own cost of domain d if m members are in it. Nodes that are in no domain of a level each count as a domain of their own: node
+// and nodes add that, so that it weighs in each choice among such nodes.
 func (s *spread) own(c cost, d, m int) {
-	switch level := s.tree.LevelOf(d); {
-	case d == topology.Root:
-	case s.tree.Named(d):
-		s.plus(c, level, m, int(s.places[d]), s.tree.Whole(d))
-	default:
-		s.unnamed(c, level)
+	if d != topology.Root && s.tree.Named(d) {
+		s.plus(c, s.tree.LevelOf(d), m, int(s.places[d]), s.tree.Whole(d))
 	}
+}
+
+// node adds the cost of node i if m members are on it.
+func (s *spread) node(c cost, i, m int) {
+	s.plus(c, len(s.span)-1, m, int(s.rooms[i]), !s.tree.Used(i))
+	s.unnamed(c, s.tree.Leaf(i), 1)
+}
+
+// nodes adds the cost of n nodes of d that are used whole.
+func (s *spread) nodes(c cost, d, n int) {
+	c[s.span[len(s.span)-1]] += int32(n)
+	s.unnamed(c, d, n)
+}
+
+// unnamed counts n nodes of d as domains at each level where they are in none.
+func (s *spread) unnamed(c cost, d, n int) {
+	for ; d != topology.Root; d = s.tree.Parent(d) {
+		if !s.tree.Named(d) {
+			c[s.span[s.tree.LevelOf(d)]] += int32(n)
+		}
+	}
+}
+
+// within has a bit for each level at which d is in no named domain.
+func (s *spread) within(d int) (levels uint64) {
+	for ; d != topology.Root; d = s.tree.Parent(d) {
+		if !s.tree.Named(d) {
+			levels |= 1 << s.tree.LevelOf(d)
+		}
+	}
+	return levels
 }

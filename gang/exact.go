@@ -62,7 +62,7 @@ func (s *spread) table(p part) rows {
 	switch {
 	case p.node:
 		for u := 1; u <= p.u; u++ {
-			s.plus(r.at(u), node, u, int(s.rooms[p.at]), !s.tree.Used(p.at))
+			s.node(r.at(u), p.at, u)
 		}
 		return r
 	case s.tree.LevelOf(p.at) == s.unitAt && s.unitAt < node:
@@ -72,7 +72,7 @@ func (s *spread) table(p part) rows {
 		return r
 	case s.flat(p.at):
 		for u := 1; u <= p.u; u++ {
-			r.at(u)[s.span[node]] = int32(u)
+			s.nodes(r.at(u), p.at, u)
 		}
 	default:
 		r, _ = s.together(s.children(p.at), p.u)

@@ -31,9 +31,9 @@ type spread struct {
 }
 
 type likeness struct {
-	look uint64
-	u    int
-	unit bool
+	look, within uint64
+	u            int
+	unit         bool
 }
 
 // share is a number of members on a node.
@@ -138,15 +138,15 @@ func (s *spread) value(p part) cost {
 		return c
 	}
 	if p.node {
-		s.plus(c, len(s.span)-1, p.u, int(s.rooms[p.at]), !s.tree.Used(p.at))
+		s.node(c, p.at, p.u)
 		return c
 	}
-	key := likeness{s.look(p.at), p.u, s.above(p.at)}
+	key := likeness{s.look(p.at), s.within(p.at), p.u, s.above(p.at)}
 	if known, ok := s.known[key]; ok {
 		return known
 	}
 	if s.flat(p.at) {
-		c[s.span[len(s.span)-1]] = int32(p.u)
+		s.nodes(c, p.at, p.u)
 	} else {
 		for _, q := range s.split(p.at, p.u) {
 			c.add(s.value(s.down(q)))
