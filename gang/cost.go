@@ -68,8 +68,8 @@ func sumLess(a, b, c cost) bool {
 	return false
 }
 
-// own adds the own cost of domain d if m members are in it. Nodes that are in no domain of a level each count as a domain of their own: node
-// and nodes add that, so that it weighs in each choice among such nodes.
+// own adds the own cost of domain d if m members are in it. Nodes that are in no domain of a level each count as a domain of their own:
+// node and nodes add that, so that it weighs in each choice among such nodes.
 func (s *spread) own(c cost, d, m int) {
 	if d != topology.Root && s.tree.Named(d) {
 		s.plus(c, s.tree.LevelOf(d), m, int(s.places[d]), s.tree.Whole(d))
