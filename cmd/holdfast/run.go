@@ -154,7 +154,7 @@ func run(o options, torchrun []string) error {
 	init := exec.Command(where.root.Binary(), append([]string{"init", "--", "torchrun"}, torchrun...)...)
 	init.Env = append(os.Environ(), environment(where, serving, o)...)
 	init.Stdin, init.Stdout, init.Stderr = os.Stdin, os.Stdout, os.Stderr
-	init.ExtraFiles = []*os.File{where.lock}
+	init.ExtraFiles = where.locks
 	// A terminal's Ctrl-C goes to this process alone, which passes it on. If this process dies, init ends the run.
 	init.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	return follow(init, serving)
@@ -185,7 +185,11 @@ func environment(where place, serving *local.Server, o options) []string {
 // follow starts init, passes signals on to it, and returns how it ended.
 func follow(init *exec.Cmd, serving *local.Server) error {
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		if !signal.Ignored(s) { // nohup
+			signal.Notify(signals, s)
+		}
+	}
 	defer signal.Stop(signals)
 	runtime.LockOSThread() // init gets its signal when the thread that started it ends
 	if err := init.Start(); err != nil {

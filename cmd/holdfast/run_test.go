@@ -96,16 +96,24 @@ func (m *machine) processes(variable string) (pids []int) {
 	return pids
 }
 
-// left returns the folders of runs that still exist, in the folder for temporary files and in shared memory.
-func (m *machine) left() (folders []string) {
+// left returns the folders of the test's runs that still exist in the folder for temporary files.
+func (m *machine) left() []string {
 	runs, _ := filepath.Glob(filepath.Join(m.folder, "*"+runsPrefix+"*"))
-	for _, run := range runs {
-		folders = append(folders, run)
-		if memory := filepath.Join(sharedMemory, filepath.Base(run)); exists(memory) {
-			folders = append(folders, memory)
-		}
+	return runs
+}
+
+// memory returns the folder of the only run's state in shared memory.
+func (m *machine) memory() string {
+	m.t.Helper()
+	links, _ := filepath.Glob(filepath.Join(m.folder, runsPrefix+"*", "h", "memory"))
+	if len(links) != 1 {
+		m.t.Fatalf("runs with memory: %v", links)
 	}
-	return folders
+	to, err := os.Readlink(links[0])
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return filepath.Dir(to)
 }
 
 func exists(path string) bool {
@@ -144,6 +152,7 @@ func TestARankIsKilledAndCtrlC(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.saves(log, 2, 10)
+	memory := m.memory()
 	raw, _ := os.ReadFile(log)
 	start := regexp.MustCompile(`(?m)^2 [01] start (\d+)$`).FindAllStringSubmatch(string(raw), -1)
 	if len(start) != 2 || start[0][1] != start[1][1] || start[0][1] == "0" {
@@ -160,8 +169,8 @@ func TestARankIsKilledAndCtrlC(t *testing.T) {
 			t.Errorf("the run did not write %q:\n%s", want, out)
 		}
 	}
-	if left, running := m.left(), m.processes(""); len(left) > 0 || len(running) > 0 {
-		t.Errorf("left after the run: %v, processes %v", left, running)
+	if left, running := m.left(), m.processes(""); len(left) > 0 || len(running) > 0 || exists(memory) {
+		t.Errorf("left after the run: %v, processes %v, its memory %v", left, running, exists(memory))
 	}
 }
 
@@ -171,6 +180,7 @@ func TestARunIsKilled(t *testing.T) {
 	log := filepath.Join(m.folder, "log")
 	run, out := m.start("--state-size=1Mi", "--nproc-per-node=2", trainer.File(t, trainer.Script), "0.02", "4096", log)
 	m.saves(log, 1, 3)
+	memory := m.memory()
 	if err := run.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -179,15 +189,15 @@ func TestARunIsKilled(t *testing.T) {
 		pids := m.processes("")
 		return len(pids) == 0, fmt.Sprint(pids, out)
 	})
-	if left := m.left(); len(left) != 2 {
-		t.Fatalf("a killed run left %v, want a folder and one in shared memory", left)
+	if left := m.left(); len(left) != 1 || !exists(memory) {
+		t.Fatalf("a killed run left %v, its memory %v; want a folder and one in shared memory", left, exists(memory))
 	}
 	next, out := m.start("--nproc-per-node=1", "--no-python", "true")
 	if code := m.code(next); code != 0 {
 		t.Errorf("the next run ended with %d:\n%s", code, out)
 	}
-	if left := m.left(); len(left) > 0 {
-		t.Errorf("left after the next run: %v", left)
+	if left := m.left(); len(left) > 0 || exists(memory) {
+		t.Errorf("left after the next run: %v, the memory of the killed one %v", left, exists(memory))
 	}
 }
 
@@ -213,5 +223,43 @@ func TestExitCodes(t *testing.T) {
 	}
 	if left := m.left(); len(left) > 0 {
 		t.Errorf("left after the runs: %v", left)
+	}
+}
+
+// TestOthersFoldersStay: another user can make folders whose names are those of runs, and a lock that anybody can take.
+func TestOthersFoldersStay(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("LEFT OUT: making another user's files needs root")
+	}
+	parent := t.TempDir()
+	target := filepath.Join(parent, "target")
+	plant := func(name string, folder, lock int) string {
+		path := filepath.Join(parent, runsPrefix+name)
+		for _, err := range []error{
+			os.Mkdir(path, 0o777), os.WriteFile(filepath.Join(path, "lock"), nil, 0o666),
+			os.Chown(path, folder, -1), os.Chown(filepath.Join(path, "lock"), lock, -1),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return path
+	}
+	theirs, lock, own := plant("a", 1000, 1000), plant("b", 0, 1000), plant("c", 0, 0)
+	if err := os.Mkdir(target, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(parent, runsPrefix+"d")
+	if err := os.Symlink(target, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(target, "lock"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sweep(parent)
+	for path, stays := range map[string]bool{theirs: true, lock: true, target: true, link: true, own: false} {
+		if exists(path) != stays {
+			t.Errorf("%s exists: %v, want %v", path, exists(path), stays)
+		}
 	}
 }
