@@ -16,7 +16,7 @@ import (
 //	| verdict              | ended after a time without a step of                                               | then             |
 //	|----------------------|------------------------------------------------------------------------------------|------------------|
 //	| Hang                 | the limit of package quiet, and three looks; deviceWork for a device or a backward | restart, move    |
-//	| FabricHang           | fabricRetries                                                                      | restart, move    |
+//	| FabricHang           | fabricRetries; deviceWork if a rank waits for its device                           | restart, move    |
 //	| WaitsOutside         | waitsOutside                                                                       | restart          |
 //	| StorageStalls        | storageStalls                                                                      | restart          |
 //	| Desync               | fabricRetries                                                                      | as a failure     |
@@ -95,7 +95,7 @@ func (s *State) endStill(v waiting.Verdict, silent time.Duration, now time.Time)
 	c := s.stillCause(v)
 	switch timeout := s.supervision.Timeout; {
 	case ends && v.Seen() && silent >= after:
-	case timeout > 0 && silent >= timeout && v.Kind != waiting.Stopped && v.Missing < s.members.World():
+	case timeout > 0 && silent >= timeout && v.Kind != waiting.Stopped && v.Compared > 0:
 		c = cause.Cause{
 			Code: cause.HangTimeout, Rank: -1, Slot: -1,
 			Message: fmt.Sprintf("no step for %s, and holdfast.dev/hang-timeout is %s: %s", silent.Round(time.Second), timeout, describe(v)),
@@ -170,7 +170,7 @@ func (s *State) restartStill(c cause.Cause, now time.Time) {
 
 // stillSince returns the last sign of life if the ranks of a generation that is about to be ended stand still; zero: they do not.
 func (s *State) stillSince(suspect generation.Suspect) time.Time {
-	if s.run.still.said.Kind.Stands() || suspect.Cause != nil && suspect.Code == cause.HangTimeout {
+	if s.run.still.reported && s.run.still.said.Kind.Stands() || suspect.Cause != nil && suspect.Code == cause.HangTimeout {
 		return s.quiet.Since()
 	}
 	return time.Time{}

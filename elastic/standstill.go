@@ -35,8 +35,10 @@ type Supervision struct {
 
 // standstill is what is known of the silence of one generation.
 type standstill struct {
-	// at only rises, with steps and with the start of ranks.
-	at Position
+	// at only rises, with steps and with the start of ranks. reported: all slots have reported theirs to this coordinator; until then a
+	// silence that an earlier one recorded may be over.
+	at       Position
+	reported bool
 	// answers are the newest looks of each slot, oldest first, of one incarnation of its agent.
 	answers map[Slot][]answer
 	// said is the newest verdict. declined: an event reported that its ranks are not restarted again.
@@ -60,7 +62,7 @@ func (s *State) resumeStandstill(recorded Standstill) {
 	}
 	s.Record.Progress.Standstill = recorded
 	s.run.still.at, s.run.still.said.Kind = recorded.At, recorded.Verdict
-	s.quiet.Resume(recorded.Since)
+	s.quiet.Resume(recorded.Since, recorded.At.Steps > 0)
 }
 
 // supervise takes over the job's setting.
@@ -97,9 +99,13 @@ func (s *State) noteSigns(steps members.Steps, now time.Time) {
 	if s.quiet.Since().IsZero() {
 		s.quiet.Begin(now)
 	}
+	st.reported = true
 	before := st.at
 	st.at.Steps = max(before.Steps, steps.Lowest+steps.Counted.Lowest+steps.Counted.Most+s.generation.CommonStep())
 	st.at.Started = max(before.Started, s.started())
+	if v := st.said; st.at != before && (v.Kind == waiting.Stopped || v.Missing > 0) { // a person's act, or unseen: it did not end by itself
+		s.movedOn(s.quiet.NoteInterrupt, now)
+	}
 	switch {
 	case st.at.Steps > before.Steps && s.stepped(): // else it is the step that was restored
 		s.movedOn(s.quiet.NoteStep, now)
@@ -178,7 +184,7 @@ func (s *State) noteLooks(slot Slot, now time.Time) {
 
 // watch requests looks at a gang that is quiet, and reports the verdict on them.
 func (s *State) watch(now time.Time) {
-	if s.supervision.Hang == HangOff || s.quiet.Since().IsZero() {
+	if s.supervision.Hang == HangOff || !s.run.still.reported {
 		return
 	}
 	if s.drain.Begun() { // its ranks wait at a step

@@ -141,11 +141,17 @@ func (e *evicting) title() string {
 	return "node " + e.name
 }
 
-// find returns the node and, for pod/NAME, the pod. A pod that was moved already is found by the request on its former node. An empty node
-// means that there is no request to withdraw.
+// find returns the node and, for pod/NAME, the pod. A pod that was moved already, and has no successor of its name, is found by the request
+// on its former node. An empty node means that there is no request to withdraw.
 func (e *evicting) find(ctx context.Context, c client.Client) (string, *v1alpha1.NodeEvictionPod, error) {
 	if e.kind == "node" {
 		return e.name, nil, nil
+	}
+	node, pod, missing := "", (*v1alpha1.NodeEvictionPod)(nil), error(nil)
+	if !e.undo {
+		if node, pod, missing = e.live(ctx, c); missing == nil {
+			return node, pod, nil
+		}
 	}
 	list := &corev1.NodeList{}
 	if err := c.List(ctx, list); err != nil {
@@ -158,9 +164,11 @@ func (e *evicting) find(ctx context.Context, c client.Client) (string, *v1alpha1
 			return list.Items[i].Name, r.Pod, nil
 		}
 	}
-	if e.undo {
-		return "", nil, nil
-	}
+	return "", nil, missing
+}
+
+// live returns the node and the identity of the pod as it is now; an error: there is none that could be moved.
+func (e *evicting) live(ctx context.Context, c client.Client) (string, *v1alpha1.NodeEvictionPod, error) {
 	pod := &corev1.Pod{}
 	if err := c.Get(ctx, types.NamespacedName{Namespace: e.namespace, Name: e.name}, pod); err != nil {
 		return "", nil, err

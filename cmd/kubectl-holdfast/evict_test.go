@@ -48,9 +48,12 @@ func newEvictable(t *testing.T, refused bool, decide func(*v1alpha1.NodeEviction
 			pod("train-0", "gpu-07", gang), pod("waits", "", gang), pod("single", "gpu-07", nil),
 		).
 		WithInterceptorFuncs(interceptor.Funcs{
-			Create: func(_ context.Context, _ client.WithWatch, obj client.Object, _ ...client.CreateOption) error {
-				obj.(*authenticationv1.SelfSubjectReview).Status.UserInfo.Username = "ada"
-				return nil
+			Create: func(ctx context.Context, c client.WithWatch, obj client.Object, _ ...client.CreateOption) error {
+				if review, is := obj.(*authenticationv1.SelfSubjectReview); is {
+					review.Status.UserInfo.Username = "ada"
+					return nil
+				}
+				return c.Create(ctx, obj)
 			},
 			Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, opts ...client.PatchOption) error {
 				if refused {
@@ -164,6 +167,39 @@ func TestEvict(t *testing.T) {
 				t.Errorf("%d writes, want 2", e.writes)
 			}
 		})
+	}
+}
+
+// TestEvictASuccessor: a pod of the same name that took the place of a moved one can be moved as well.
+func TestEvictASuccessor(t *testing.T) {
+	e := newEvictable(t, false, granted)
+	if _, err := e.run(t, "pod/train-0", "a fan"); err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{}
+	if err := e.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: "train-0"}, pod); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Delete(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	for _, object := range []client.Object{
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-08"}},
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train-0", UID: "u-2", Labels: pod.Labels}, Spec: corev1.PodSpec{NodeName: "gpu-08"}},
+	} {
+		if err := e.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := e.run(t, "pod/train-0", "another fan"); err != nil {
+		t.Fatal(err)
+	}
+	node := &corev1.Node{}
+	if err := e.Get(t.Context(), client.ObjectKey{Name: "gpu-08"}, node); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := v1alpha1.NodeEvictionOf(node); err != nil || r == nil || r.Pod == nil || r.Pod.UID != "u-2" {
+		t.Errorf("the request on the successor's node is %+v, %v", r, err)
 	}
 }
 

@@ -95,8 +95,9 @@ func (w *Watch) BeginLaunch(now time.Time) {
 }
 
 // Resume continues a silence that another coordinator has watched: looks are due, and a verdict needs as many as for a new silence.
-func (w *Watch) Resume(since time.Time) {
-	w.state, w.since, w.taken = Judged, since, 0
+// stepped: the generation has made a step.
+func (w *Watch) Resume(since time.Time, stepped bool) {
+	w.state, w.since, w.stepped, w.taken = Judged, since, stepped, 0
 }
 
 // NoteStep records that steps were made. It reports whether looks are no longer wanted.

@@ -107,8 +107,11 @@ func (j *judge) verdict() Verdict {
 		case j.ranks[r].Ended:
 		case !j.facts[r].compared:
 			v.Missing++
-		case j.facts[r].blind():
-			v.Blind++
+		default:
+			v.Compared++
+			if j.facts[r].blind() {
+				v.Blind++
+			}
 		}
 	}
 	still := slices.Sorted(slices.Values(slices.Concat(o.stored, o.inside, o.outside)))
@@ -123,7 +126,7 @@ func (j *judge) verdict() Verdict {
 	case len(o.stored) > 0 && j.nodes(o.stored) > 1:
 		v.Kind, v.Culprits = StorageStalls, still
 	case len(o.inside) > 0:
-		v.Kind, v.Culprits, v.Slow = Hang, still, slices.ContainsFunc(o.inside, func(r int) bool { return j.facts[r].is.slow() })
+		v.Kind, v.Culprits, v.Slow = Hang, still, slices.ContainsFunc(o.inside, j.slow)
 	case len(still) > 0:
 		v.Kind, v.Culprits = WaitsOutside, still
 	case len(o.ended) > 0:
@@ -135,13 +138,16 @@ func (j *judge) verdict() Verdict {
 	case len(o.circle) > 0:
 		v.Kind = Deadlock
 	case len(o.together) > 0:
-		v.Kind, v.Culprits = FabricHang, j.culprits(o.together)
+		v.Kind, v.Culprits, v.Slow = FabricHang, j.culprits(o.together), slices.ContainsFunc(o.together, j.slow)
 	default:
 		v.Kind = Unexplained
 	}
 	j.describe(&v, o, desync)
 	return v
 }
+
+// slow reports whether a rank may work where no look shows it.
+func (j *judge) slow(r int) bool { return j.facts[r].is.slow() }
 
 // unexplained reports whether most ranks stand still in the script's own code, where no recorder says for whom they wait: then any of them
 // may wait for another.
@@ -239,6 +245,9 @@ func called(o *protocol.Operation) (what, equal string) {
 // elements returns the number of elements of a tensor whose sizes are as in "2x3"; what is no such text is returned as it is.
 func elements(sizes string) string {
 	n := 1.0
+	if sizes == "" { // a scalar
+		return "1"
+	}
 	for size := range strings.SplitSeq(sizes, "x") {
 		k, err := strconv.ParseUint(size, 10, 63)
 		if err != nil {

@@ -48,9 +48,11 @@ type Verdict struct {
 	Kind Kind
 	// Culprits are the ranks that others wait for and that stand still, ascending; Kind Unexplained and Busy have none.
 	Culprits []int
-	// Missing is the number of ranks of which there are too few looks, Blind the number of those with neither a stack nor a recorder.
-	Missing, Blind int
-	// Slow: a culprit of kind Hang may still work where no look shows it: on its device, or in a thread of the backward pass.
+	// Missing is the number of running ranks of which there are too few looks, Compared that of the others, Blind the number of those with
+	// neither a stack nor a recorder.
+	Missing, Compared, Blind int
+	// Slow: a rank in question, of kind Hang or FabricHang, may still work where no look shows it: on its device, or in a thread of the
+	// backward pass.
 	Slow bool
 	// Activity is what moves, for Busy.
 	Activity string

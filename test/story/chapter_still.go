@@ -82,7 +82,7 @@ func (r *run) standsStill(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	took := time.Since(stepped)
-	for _, want := range []string{"rank 1 on ", ": the opening of a named pipe, in next_batch of ", "1 rank: all_reduce"} {
+	for _, want := range []string{"rank 1 on ", ": the opening of a named pipe, in next_batch of ", "rank 0 on ", ": all_reduce "} {
 		if !strings.Contains(found.Message, want) {
 			return nil, fmt.Errorf("the verdict %q lacks %q", found.Message, want)
 		}
