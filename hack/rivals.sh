@@ -42,5 +42,6 @@ while read -r rival; do
 	pip_install "${common[@]}" "$rival" || say "$rival was refused: make bench-hang goes on without it" >&2
 done < <(grep -E '^(nvidia-resiliency-ext|dlrover)' hack/rivals.txt)
 chmod -R a+rX "$dir"
-echo "$wanted" >"$dir/.ready"
+echo "$wanted" >"$dir/.ready.new"
+mv "$dir/.ready.new" "$dir/.ready"
 say "$dir is ready"

@@ -68,7 +68,7 @@ func TestTheTurnOfSurplus(t *testing.T) {
 		planned string
 	}{
 		"the minimum takes it along":           {0, 0, 10, "g-0 g-1 g-2 g-3"},
-		"nobody is between":                    {0, 5, 10, "g-0 g-1 g-2 g-3"},
+		"no gang is between":                   {0, 5, 10, "g-0 g-1 g-2 g-3"},
 		"a gang is between":                    {0, 25, 10, "g-0 g-1"},
 		"a pod that is needed passes a gang":   {1, 5, 10, "g-1"},
 		"surplus has its own turn":             {2, 0, 20, "g-3"},
