@@ -6,7 +6,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 const NodeNamespace = "holdfast-node"
 
 // Annotations, taints and the condition of a Node. The node daemon writes AnnotationHealth, TaintUnhealthy and ConditionHealthy on its own
-// Node; the controller writes AnnotationOutage and TaintOutage.
+// Node; the controller writes AnnotationOutage, TaintOutage and AnnotationSuspicions.
 const (
 	// AnnotationHealth carries the daemon's verdict as JSON (type NodeHealth).
 	AnnotationHealth = Prefix + "health"
@@ -19,6 +19,8 @@ const (
 	AnnotationOutage = Prefix + "outage"
 	// AnnotationEvict, which `kubectl holdfast evict` writes, carries a request to move pods off the node as JSON (type NodeEviction).
 	AnnotationEvict = Prefix + "evict"
+	// AnnotationSuspicions carries the words of gangs that the node is at fault as JSON (a list of NodeSuspicion).
+	AnnotationSuspicions = Prefix + "suspicions"
 	// AnnotationGPUs, which users write, is the number of GPUs that the node really has, if it has fewer than it once had.
 	AnnotationGPUs = Prefix + "gpus"
 	// AnnotationReleaseGPUs, which users write, makes the daemon release the GPUs while it exists with any value but "false".
@@ -142,6 +144,23 @@ type NodeEvictionPod struct {
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
 }
+
+// NodeSuspicion is the word of one gang that a node is at fault: no new pod of a gang is placed there until it ends.
+type NodeSuspicion struct {
+	Namespace string `json:"namespace"`
+	Gang      string `json:"gang"`
+	// Cause is why the gang replaced its pod on the node, Message the evidence.
+	Cause   string `json:"cause"`
+	Message string `json:"message,omitempty"`
+	// At is when the gang suspected the node, Until when the exclusion ends.
+	At    metav1.MicroTime `json:"at"`
+	Until metav1.MicroTime `json:"until"`
+	// Proven: a node check found it.
+	Proven bool `json:"proven,omitempty"`
+}
+
+// MaxSuspicions bounds the entries of AnnotationSuspicions: one per gang, the newest.
+const MaxSuspicions = 16
 
 // CauseEvictedByHand: a user moves pods off the node by AnnotationEvict.
 const CauseEvictedByHand = "EvictedByHand"

@@ -28,6 +28,15 @@ func NodeEvictionOf(node *corev1.Node) (*NodeEviction, error) {
 	return e, err
 }
 
+// NodeSuspicionsOf returns the suspicions of gangs, ended or not. An unreadable annotation is an error.
+func NodeSuspicionsOf(node *corev1.Node) ([]NodeSuspicion, error) {
+	list, err := decodeAnnotation[[]NodeSuspicion](node, AnnotationSuspicions)
+	if list == nil || err != nil {
+		return nil, err
+	}
+	return *list, nil
+}
+
 func decodeAnnotation[T any](node *corev1.Node, key string) (*T, error) {
 	text, ok := node.Annotations[key]
 	if !ok {

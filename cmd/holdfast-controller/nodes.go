@@ -1,17 +1,20 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/nodehealth/budget"
 	nodecontroller "holdfast.dev/holdfast/nodehealth/controller"
 )
@@ -32,6 +35,7 @@ const (
 type nodeOptions struct {
 	mode                                          string
 	maxOut, maxOutPerDomain, breaker              string
+	maxSuspected, maxSuspectedPerNamespace        string
 	domainLabels                                  []string
 	leaseTimeout, agentTimeout, leaseAloneTimeout time.Duration
 }
@@ -40,6 +44,7 @@ func nodeDefaults() nodeOptions {
 	d := budget.Defaults()
 	return nodeOptions{
 		mode: nodesAct, maxOut: d.MaxOut.String(), maxOutPerDomain: d.MaxOutPerDomain.String(), breaker: fmt.Sprintf("%d%%", d.BreakerPercent),
+		maxSuspected: d.MaxSuspected.String(), maxSuspectedPerNamespace: d.MaxSuspectedPerNamespace.String(),
 		domainLabels: []string{"topology.kubernetes.io/rack", "topology.kubernetes.io/zone"},
 		leaseTimeout: d.LeaseTimeout, agentTimeout: d.AgentTimeout, leaseAloneTimeout: d.LeaseAloneTimeout,
 	}
@@ -49,6 +54,8 @@ func (o *nodeOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.mode, "nodes", o.mode, "what to do about sick and dead nodes: act, dry-run (decide and report, change nothing) or off")
 	f.StringVar(&o.maxOut, "nodes-max-out", o.maxOut, "how many nodes may be given up at a time: a number, or a share (never less than one node)")
 	f.StringVar(&o.maxOutPerDomain, "nodes-max-out-per-domain", o.maxOutPerDomain, "the same for each failure domain")
+	f.StringVar(&o.maxSuspected, "nodes-max-suspected", o.maxSuspected, "how many nodes may be excluded at a time because gangs suspect them: a number, or a share (never less than one node); 0: none")
+	f.StringVar(&o.maxSuspectedPerNamespace, "nodes-max-suspected-per-namespace", o.maxSuspectedPerNamespace, "the same for the gangs of each namespace")
 	f.StringSliceVar(&o.domainLabels, "nodes-domain-labels", o.domainLabels, "labels with a node's failure domain; the first that a node has is used")
 	f.StringVar(&o.breaker, "nodes-breaker", o.breaker, "share of nodes (of five or more) that, when sick at once, holds all new decisions until an operator intervenes; 100%: only if all are")
 	f.DurationVar(&o.leaseTimeout, "nodes-lease-silent", o.leaseTimeout, "a node whose lease and whose agents are silent for this long and for --nodes-agent-silent is dead; scaled up for kubelets with longer leases")
@@ -65,7 +72,11 @@ func (o *nodeOptions) config() (budget.Config, error) {
 	for _, limit := range []struct {
 		flag, text string
 		into       *budget.Limit
-	}{{"--nodes-max-out", o.maxOut, &c.MaxOut}, {"--nodes-max-out-per-domain", o.maxOutPerDomain, &c.MaxOutPerDomain}} {
+	}{
+		{"--nodes-max-out", o.maxOut, &c.MaxOut}, {"--nodes-max-out-per-domain", o.maxOutPerDomain, &c.MaxOutPerDomain},
+		{"--nodes-max-suspected", o.maxSuspected, &c.MaxSuspected},
+		{"--nodes-max-suspected-per-namespace", o.maxSuspectedPerNamespace, &c.MaxSuspectedPerNamespace},
+	} {
 		var err error
 		if *limit.into, err = budget.ParseLimit(limit.text); err != nil {
 			return c, fmt.Errorf("%s=%w", limit.flag, err)
@@ -90,19 +101,19 @@ func (o *nodeOptions) config() (budget.Config, error) {
 }
 
 // addNodes adds the node controller, with its own client.
-func addNodes(mgr manager.Manager, contacts nodecontroller.ContactSource, o nodeOptions) error {
+func addNodes(mgr manager.Manager, contacts nodecontroller.ContactSource, o nodeOptions) (*nodecontroller.Controller, error) {
 	if o.mode == nodesOff {
-		return nil
+		return nil, nil
 	}
 	config, err := o.config()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	cfg := rest.CopyConfig(mgr.GetConfig())
 	cfg.QPS, cfg.Burst = nodeQPS, nodeBurst
 	writer, err := client.New(cfg, client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
 	if err != nil {
-		return fmt.Errorf("making the client that writes on Nodes: %w", err)
+		return nil, fmt.Errorf("making the client that writes on Nodes: %w", err)
 	}
 	nodes, err := nodecontroller.New(nodecontroller.Options{
 		Informers: mgr.GetCache(), Reader: mgr.GetCache(), Writer: writer, Recorder: mgr.GetEventRecorder("holdfast-nodes"),
@@ -110,10 +121,17 @@ func addNodes(mgr manager.Manager, contacts nodecontroller.ContactSource, o node
 		Budget: config, DomainLabels: o.domainLabels, DryRun: o.mode == nodesDryRun,
 	})
 	if err != nil {
-		return fmt.Errorf("setting up the node controller: %w", err)
+		return nil, fmt.Errorf("setting up the node controller: %w", err)
 	}
 	if err := nodes.SetupWithManager(mgr); err != nil {
-		return fmt.Errorf("adding the node controller: %w", err)
+		return nil, fmt.Errorf("adding the node controller: %w", err)
 	}
-	return nil
+	return nodes, nil
+}
+
+// suspecting passes the words of gangs about their nodes to the node controller.
+func suspecting(nodes *nodecontroller.Controller) func(context.Context, string, types.NamespacedName, elastic.Termination) error {
+	return func(ctx context.Context, node string, gang types.NamespacedName, d elastic.Termination) error {
+		return nodes.Suspect(ctx, node, nodecontroller.Suspicion{Namespace: gang.Namespace, Gang: gang.Name, Cause: d.Cause, Message: d.Message})
+	}
 }

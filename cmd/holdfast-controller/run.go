@@ -350,7 +350,11 @@ func addControllers(mgr manager.Manager, rotator *certs.Rotator, o options) erro
 	if err != nil {
 		return fmt.Errorf("setting up the elastic controller: %w", err)
 	}
-	return addNodes(mgr, server, o.nodes)
+	nodes, err := addNodes(mgr, server, o.nodes)
+	if nodes != nil {
+		store.Suspect = suspecting(nodes)
+	}
+	return err
 }
 
 // addChecks makes the process ready once the API server can reach its webhook and trusts it.

@@ -202,10 +202,12 @@ func (e *evicting) write(
 		return c.Patch(ctx, node, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner("kubectl-holdfast"))
 	}
 	if e.undo {
-		if had == nil && unread == nil {
+		_, suspected := node.Annotations[v1alpha1.AnnotationSuspicions]
+		if had == nil && unread == nil && !suspected {
 			return nil, nil
 		}
 		delete(node.Annotations, v1alpha1.AnnotationEvict)
+		delete(node.Annotations, v1alpha1.AnnotationSuspicions)
 		return nil, patch()
 	}
 	if _, plane := node.Labels[labelControlPlane]; plane {
@@ -271,7 +273,7 @@ func answer(node string, r *v1alpha1.NodeEviction, o *v1alpha1.NodeOutage) strin
 	switch {
 	case r == nil && o == nil:
 		return "node " + node + " takes new pods again"
-	case r == nil && o.Cause != v1alpha1.CauseEvictedByHand:
+	case r == nil && o.Cause != v1alpha1.CauseEvictedByHand && o.Cause != v1alpha1.CauseHardwareSuspected:
 		return fmt.Sprintf("no request stands for node %s, and Holdfast itself decided %s (%s): see kubectl holdfast nodes", node, o.Decision, o.Cause)
 	case r == nil || o == nil:
 		return ""

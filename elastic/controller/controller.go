@@ -42,7 +42,7 @@ const noteLimit = 1000
 // ErrSuperseded:  the Gang has a record that this process neither wrote nor read.
 var ErrSuperseded = coordinator.ErrSuperseded
 
-// Options of New. All fields but Metrics must be set.
+// Options of New. All fields but Suspect and Metrics must be set.
 type Options struct {
 	// Client writes, and reads from the manager's cache.
 	Client client.Client
@@ -53,6 +53,9 @@ type Options struct {
 	// Recorder writes events; for example mgr.GetEventRecorder("holdfast-elastic").
 	Recorder events.EventRecorder
 	Log      logr.Logger
+	// Suspect excludes the node of a pod that is replaced because its node may be at fault, before the pod is released; nil: no node is
+	// excluded. It may be called again for the same pod.
+	Suspect func(ctx context.Context, node string, gang types.NamespacedName, d elastic.Termination) error
 	// Metrics registers this package's metrics; nil: nowhere.
 	Metrics prometheus.Registerer
 }

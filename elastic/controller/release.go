@@ -78,6 +78,11 @@ func (c *Controller) plain(key coordinator.Key, d elastic.Termination, pod *core
 
 // release releases the pod from its job; where a version is given, that version only.
 func (c *Controller) release(ctx context.Context, key coordinator.Key, d elastic.Termination, pod *corev1.Pod, version string) error {
+	if c.Suspect != nil && d.Suspects() && d.Node != "" {
+		if err := c.Suspect(ctx, d.Node, types.NamespacedName{Namespace: key.Namespace, Name: key.Name}, d); err != nil {
+			return fmt.Errorf("excluding node %s of pod %s: %w", d.Node, d.Name, err)
+		}
+	}
 	change, there, err := c.released(ctx, key, pod)
 	if err != nil || !there {
 		return err // gone, and its pods go with it

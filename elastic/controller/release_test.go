@@ -98,6 +98,36 @@ func TestReplaceTakesAPodOutOfItsJob(t *testing.T) {
 	}
 }
 
+// TestASuspectedNodeIsExcludedFirst: a pod is released only once its node is excluded; other causes exclude no node.
+func TestASuspectedNodeIsExcludedFirst(t *testing.T) {
+	g, job := objects(corev1.RestartPolicyNever, 0)
+	p, other := on(member("b", 1, "n2")), on(member("c", 2, "n3"))
+	b := newBench(t, g, job, p, other)
+	fails, excluded := errors.New("the API server is busy"), []string{}
+	b.Suspect = func(_ context.Context, node string, gang types.NamespacedName, d elastic.Termination) error {
+		if b.pod(t, "b").Labels[v1alpha1.LabelReplaced] != "" {
+			t.Error("the pod was released before")
+		}
+		excluded = append(excluded, fmt.Sprint(gang, " ", node, " ", d.Cause))
+		return fails
+	}
+	d := terminationOf(p)
+	d.Cause, d.Node = v1alpha1.CauseHardwareSuspected, "n2"
+	if err := b.Replace(t.Context(), key, d); !errors.Is(err, fails) || b.pod(t, "b").Labels[v1alpha1.LabelReplaced] != "" {
+		t.Errorf("released without the exclusion: %v", err)
+	}
+	fails = nil
+	for _, d := range []elastic.Termination{d, terminationOf(other)} {
+		if err := b.Replace(t.Context(), key, d); err != nil || b.pod(t, d.Name).Labels[v1alpha1.LabelReplaced] == "" {
+			t.Errorf("pod %s: %v", d.Name, err)
+		}
+	}
+	want := key.Namespace + "/" + key.Name + " n2 HardwareSuspected"
+	if !slices.Equal(excluded, []string{want, want}) {
+		t.Errorf("excluded %q, want %q twice", excluded, want)
+	}
+}
+
 func TestReplaceLeavesOthersAlone(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 0)
 	successor, adopted := on(member("b", 1, "n2")), on(member("c", 1, "n2"))

@@ -68,6 +68,9 @@ func (d Termination) Why() string {
 // OwnVerdict reports whether the coordinator itself decided that the pod must terminate, so that no other component reports it again.
 func (d Termination) OwnVerdict() bool { return d.GivenUp() || d.Cause == HardwareSuspected }
 
+// Suspects reports whether the pod's node may be at fault by the gang's own word.
+func (d Termination) Suspects() bool { return d.Cause == HardwareSuspected }
+
 // GivenUp reports whether the coordinator itself has given the pod up as dead, because it sends no report or does not halt.
 func (d Termination) GivenUp() bool { return d.Cause == AgentUnreachable || d.Cause == HaltTimeout }
 

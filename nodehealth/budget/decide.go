@@ -30,6 +30,8 @@ type judged struct {
 	sick bool
 	// red is since when; candidates for a budget come in this order.
 	red time.Time
+	// word is the suspicion that the node's exclusion or eviction follows; nil: none.
+	word *Suspicion
 }
 
 // ours reports whether the node is judged and counted: it has GPUs, gangs, a verdict, or an outage that stands until the node is well.
@@ -49,6 +51,7 @@ func Decide(c Config, v View, now time.Time) Plan {
 	}
 	slices.SortFunc(nodes, func(a, b judged) int { return cmp.Compare(a.Name, b.Name) })
 	sizes := count(&p, nodes)
+	suspect(c, p.Of, nodes, now)
 	p.Cluster.Max = c.MaxOut.Of(p.Of)
 	p.Broken = p.Of >= c.BreakerNodes && p.Red*100 >= c.BreakerPercent*p.Of
 	s := &spender{config: c, view: v, plan: &p, sizes: sizes, now: now}
@@ -90,6 +93,9 @@ func (j *judged) judge(c Config, v View, partitioned bool, now time.Time) {
 		j.want, j.sick, j.red = Evict, true, j.Verdict.Since
 	case j.contact == dead:
 		j.want, j.sick, j.red = Evict, true, latest(j.LeaseRenewed, v.Led)
+	case j.provenTwice(now) != nil:
+		j.word = j.provenTwice(now)
+		j.want, j.red = Evict, j.word.At
 	case j.requested():
 		j.want, j.red = Evict, j.Request.At
 	case j.Verdict.Action == nodehealth.Exclude || j.contact == late:
@@ -102,7 +108,7 @@ func (j *judged) requested() bool { return !j.Request.At.IsZero() }
 
 // scope is the only pod that is to be replaced; empty: all. A sick node that is given up for one pod loses all.
 func (j *judged) scope() string {
-	if j.sick {
+	if j.sick || j.word != nil {
 		return ""
 	}
 	return j.Request.Pod
@@ -318,7 +324,10 @@ func (n *judged) why(v View, now time.Time) (cause, message string) {
 	if n.Verdict.Action == nodehealth.Evict || n.want == Exclude && n.Verdict.Action == nodehealth.Exclude {
 		return n.Verdict.Cause, join(n.Verdict.Message, silence)
 	}
-	if n.requested() && !n.sick {
+	switch {
+	case n.word != nil:
+		return n.word.Cause, join(n.wordText(), silence)
+	case n.requested() && !n.sick:
 		return CauseByHand, join(n.Request.Message, silence)
 	}
 	return CauseUnreachable, silence

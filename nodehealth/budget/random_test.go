@@ -64,7 +64,7 @@ func TestRandomHistories(t *testing.T) {
 
 func (h *history) event() {
 	n := &h.view.Nodes[h.r.Intn(len(h.view.Nodes))]
-	switch h.r.Intn(11) {
+	switch h.r.Intn(12) {
 	case 0, 1:
 		actions := []nodehealth.Action{nodehealth.None, nodehealth.Watch, nodehealth.Exclude, nodehealth.Evict, nodehealth.Evict}
 		n.Verdict = Verdict{Action: actions[h.r.Intn(len(actions))], Cause: []string{"X", "Y"}[h.r.Intn(2)], Since: h.now}
@@ -98,6 +98,10 @@ func (h *history) event() {
 				Now: h.r.Intn(3) == 0, Pod: []string{"", "pod-a", "pod-b"}[h.r.Intn(3)]}
 		}
 		h.say("request %+v for %s", n.Request, n.Name)
+	case 11:
+		n.Suspicions = append(n.Suspicions, Suspicion{Namespace: []string{"red", "blue"}[h.r.Intn(2)], Gang: "g", Cause: "ComputeWrong", At: h.now,
+			Until: h.now.Add(time.Duration(h.r.Intn(90)) * time.Second), Proven: h.r.Intn(2) == 0})
+		h.say("suspicions %+v of %s", n.Suspicions, n.Name)
 	}
 }
 
@@ -134,6 +138,7 @@ func (h *history) check(p Plan, before []Node) {
 	h.outIsWhatWasSpent(p)
 	h.nothingTakenBackForABudget(p, before)
 	h.neverWithoutReason(p, before)
+	h.wordsAreBounded(p, before)
 	h.deathNeedsSilence(p, before)
 }
 
@@ -222,7 +227,9 @@ func (h *history) neverWithoutReason(p Plan, before []Node) {
 	for i, d := range p.Decisions {
 		n := before[i]
 		asked := n.Verdict.Action == nodehealth.Evict || n.Verdict.Action == nodehealth.Exclude || d.Cause == CauseUnreachable ||
-			n.Request.holds(h.now) && d.Cause == CauseByHand && (d.Outcome == Hold || d.Pod == n.Request.Pod)
+			n.Request.holds(h.now) && d.Cause == CauseByHand && (d.Outcome == Hold || d.Pod == n.Request.Pod) ||
+			d.Outcome == Exclude && slices.ContainsFunc(n.Suspicions, func(s Suspicion) bool { return h.now.Before(s.Until) }) ||
+			d.Pod == "" && provenBy(n, "red") && provenBy(n, "blue")
 		if d.Outcome != None && (!asked || d.Cause == "" || d.Since.IsZero()) {
 			h.t.Errorf("%s: %+v without a reason", d.Node, d.Outage)
 		}
@@ -234,6 +241,26 @@ func (h *history) neverWithoutReason(p Plan, before []Node) {
 		if d.Changed == same {
 			h.t.Errorf("%s: changed is %v from %+v to %+v", d.Node, d.Changed, s, d.Outage)
 		}
+	}
+}
+
+func provenBy(n Node, namespace string) bool {
+	return slices.ContainsFunc(n.Suspicions, func(s Suspicion) bool { return s.Proven && s.Namespace == namespace })
+}
+
+// wordsAreBounded checks that gangs alone exclude no more nodes than the limits allow, and that their words free no node that another
+// cause excludes.
+func (h *history) wordsAreBounded(p Plan, before []Node) {
+	words := 0
+	for i, d := range p.Decisions {
+		if n := before[i]; d.Outcome == Exclude && d.Cause != CauseUnreachable && n.Verdict.Action != nodehealth.Exclude {
+			words++
+		} else if d.Outcome == None && n.Verdict.Action == nodehealth.Exclude {
+			h.t.Errorf("%s is free against its verdict", d.Node)
+		}
+	}
+	if most := h.config.MaxSuspected.Of(p.Of); words > most {
+		h.t.Errorf("%d nodes are excluded by words, more than %d", words, most)
 	}
 }
 
@@ -317,7 +344,7 @@ func (h *history) healsCompletely() {
 	for i := range h.view.Nodes {
 		n := &h.view.Nodes[i]
 		n.Verdict, n.Lease, n.LeaseRenewed, n.AgentContact = Verdict{Action: nodehealth.None}, true, h.now, h.now
-		n.Request = Request{}
+		n.Request, n.Suspicions = Request{}, nil
 	}
 	for _, d := range Decide(h.config, h.view, h.now).Decisions {
 		if d.Outcome != None {

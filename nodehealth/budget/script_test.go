@@ -16,11 +16,12 @@ import (
 
 // TestScripts plays testdata/*.txt; the commands are
 //
-//	config max-out=N|N% domain=N|N% breaker=N
+//	config max-out=N|N% domain=N|N% breaker=N suspected=N|N% namespace=N|N%
 //	nodes N [domain=D] [gpus=N] [pods=N] [agents=N] [lease=S]   N more nodes, n1, n2, ...
 //	set NODES KEY=VALUE ...      domain, gpus, pods, agents, lease: for how many seconds a renewal holds
 //	verdict NODES ACTION CAUSE [MESSAGE_WITH_UNDERSCORES]
 //	evict NODES S [now] [pod=UID]  a user's request, for S seconds; undo NODES
+//	suspect NODES NAMESPACE/GANG S [proven]  a gang's word, for S seconds; trust NODES
 //	heal NODES | gone NODES
 //	mute NODES lease|agents|all  not heard from now on; speak NODES lease|agents|all
 //	at S                         second by second to then, deciding each time
@@ -107,6 +108,10 @@ func (s *stage) configure(values []string) {
 			s.config.MaxOut = limit
 		case "domain":
 			s.config.MaxOutPerDomain = limit
+		case "suspected":
+			s.config.MaxSuspected = limit
+		case "namespace":
+			s.config.MaxSuspectedPerNamespace = limit
 		case "breaker":
 			s.config.BreakerPercent = limit.Percent
 		default:
@@ -174,6 +179,12 @@ func (s *stage) change(f []string, n *Node) {
 				n.Request.Pod = pod
 			}
 		}
+	case "suspect":
+		namespace, gang, _ := strings.Cut(f[2], "/")
+		n.Suspicions = append(n.Suspicions, Suspicion{Namespace: namespace, Gang: gang, Cause: "ComputeWrong", Message: "another sum", At: s.clock(),
+			Until: s.clock().Add(time.Duration(s.number(f[3])) * time.Second), Proven: len(f) > 4})
+	case "trust":
+		n.Suspicions = nil
 	case "undo":
 		n.Request = Request{}
 	case "heal":

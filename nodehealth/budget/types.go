@@ -54,6 +54,21 @@ type Request struct {
 	Pod string
 }
 
+// Suspicion is the word of one gang that a node is at fault.
+type Suspicion struct {
+	Namespace, Gang string
+	// Cause is what the gang found, Message its evidence.
+	Cause, Message string
+	At             time.Time
+	// Until is when the node is no longer excluded for it.
+	Until time.Time
+	// Proven: a node check found it. Proven suspicions of two namespaces ask for Evict while both are younger than SuspicionMemory.
+	Proven bool
+}
+
+// SuspicionMemory is how long a proven suspicion counts beside one of another namespace.
+const SuspicionMemory = 28 * 24 * time.Hour
+
 // holds reports whether the request is in force.
 func (r Request) holds(now time.Time) bool {
 	return !r.At.IsZero() && (r.Until.IsZero() || now.Before(r.Until))
@@ -96,6 +111,8 @@ type Node struct {
 	GangPods int
 	Verdict  Verdict
 	Request  Request
+	// Suspicions are the words of gangs, in any order.
+	Suspicions []Suspicion
 	// Lease reports whether the node has a lease; without one, missing renewals mean nothing.
 	Lease bool
 	// LeaseRenewed is when this process last observed a renewal of the lease, by Decide's clock; zero: not since View.Led.
@@ -153,6 +170,8 @@ type Plan struct {
 type Config struct {
 	// MaxOut bounds nodes out of the cluster, MaxOutPerDomain of one failure domain.
 	MaxOut, MaxOutPerDomain Limit
+	// MaxSuspected bounds the nodes that are excluded by the word of gangs, MaxSuspectedPerNamespace by that of gangs of one namespace.
+	MaxSuspected, MaxSuspectedPerNamespace Limit
 	// BreakerPercent: while this share of nodes, at least BreakerNodes, are sick at once, no new decision is made.
 	BreakerPercent, BreakerNodes int
 	// LeaseTimeout and AgentTimeout together make a node dead on which agents reported; LeaseAloneTimeout makes one dead on which none ever
@@ -187,6 +206,7 @@ func (c Config) forLease(lease time.Duration) Config {
 func Defaults() Config {
 	return Config{
 		MaxOut: Limit{Percent: 5}, MaxOutPerDomain: Limit{Percent: 20},
+		MaxSuspected: Limit{Percent: 10}, MaxSuspectedPerNamespace: Limit{Percent: 2},
 		BreakerPercent: 40, BreakerNodes: 5,
 		LeaseTimeout: 12 * time.Second, AgentTimeout: 5 * time.Second, LeaseAloneTimeout: 40 * time.Second, LeaseLate: 22 * time.Second,
 		PartitionPercent: 80,

@@ -66,17 +66,28 @@ func (c *Controller) due(node *corev1.Node, d budget.Decision) bool {
 	return changed || err != nil
 }
 
-// write writes one decision on its Node. The patch has the whole list of taints, so it is valid only for the Node's version; after a
-// conflict it is computed again from the present Node.
+// write writes one decision on its Node.
 func (c *Controller) write(ctx context.Context, cached *corev1.Node, o budget.Outage) (written, error) {
 	if c.DryRun {
 		return written{uid: cached.UID, outage: o}, nil
 	}
+	after, err := c.change(ctx, cached, func(node *corev1.Node) (bool, error) { return putOutage(node, o) })
+	if err != nil {
+		return written{}, err
+	}
+	return written{uid: after.UID, version: after.ResourceVersion, outage: o}, nil
+}
+
+// change patches a Node, unless put changes nothing, and returns the Node as it is then. The patch may have the whole list of taints, so
+// it is valid only for the Node's version; after a conflict it is computed again from the present Node.
+func (c *Controller) change(
+	ctx context.Context, cached *corev1.Node, put func(*corev1.Node) (bool, error),
+) (after *corev1.Node, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	node, after := cached, (*corev1.Node)(nil)
+	node := cached
 	pauses := retry.AfterConflict()
-	err := retry.Do(
+	err = retry.Do(
 		ctx,
 		func(err error) (time.Duration, bool) { return pauses.Step(), apierrors.IsConflict(err) },
 		func(ctx context.Context) error {
@@ -90,7 +101,7 @@ func (c *Controller) write(ctx context.Context, cached *corev1.Node, o budget.Ou
 				}
 			}
 			after = node.DeepCopy()
-			changed, err := putOutage(after, o)
+			changed, err := put(after)
 			if err != nil || !changed {
 				return err
 			}
@@ -104,9 +115,9 @@ func (c *Controller) write(ctx context.Context, cached *corev1.Node, o budget.Ou
 		},
 	)
 	if err != nil {
-		return written{}, fmt.Errorf("patching Node %s: %w", cached.Name, err)
+		return nil, fmt.Errorf("patching Node %s: %w", cached.Name, err)
 	}
-	return written{uid: after.UID, version: after.ResourceVersion, outage: o}, nil
+	return after, nil
 }
 
 // words are the names of decisions in events.

@@ -93,6 +93,7 @@ func (n nodes) OnUpdate(before, after any) {
 	node, ok2 := after.(*corev1.Node)
 	if ok1 && ok2 && (old.Annotations[v1alpha1.AnnotationHealth] != node.Annotations[v1alpha1.AnnotationHealth] ||
 		old.Annotations[v1alpha1.AnnotationEvict] != node.Annotations[v1alpha1.AnnotationEvict] ||
+		old.Annotations[v1alpha1.AnnotationSuspicions] != node.Annotations[v1alpha1.AnnotationSuspicions] ||
 		old.Annotations[v1alpha1.AnnotationOutage] != node.Annotations[v1alpha1.AnnotationOutage]) {
 		n.touch()
 	}

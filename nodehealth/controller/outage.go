@@ -59,6 +59,11 @@ func budgetNode(node *corev1.Node, domainLabels []string) (budget.Node, error) {
 		request, err = unchangedRequest(n.Stands), unread
 	}
 	n.Request = request
+	suspicions, unread := nodeSuspicions(node)
+	if unread != nil {
+		err = unread
+	}
+	n.Suspicions = suspicions
 	return n, err
 }
 

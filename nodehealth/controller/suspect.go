@@ -1,0 +1,146 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/nodehealth/budget"
+)
+
+const (
+	// suspectedFor is how long a gang's word excludes a node, provenFor how long if a node check found it.
+	suspectedFor = 10 * time.Minute
+	provenFor    = 24 * time.Hour
+	// decisionWait is how long Suspect waits for the decision to be written, decisionPoll how often it looks.
+	decisionWait = 3 * time.Second
+	decisionPoll = 20 * time.Millisecond
+	// maxSuspicion bounds a suspicion's message, in bytes.
+	maxSuspicion = 200
+)
+
+// Suspicion is what a gang found about the node of its pod.
+type Suspicion struct {
+	Namespace, Gang, Cause, Message string
+	// Proven: a node check found it.
+	Proven bool
+}
+
+// Suspect records a gang's suspicion on a Node, and returns once the node is excluded, or after decisionWait: the outage budget may not
+// allow it. A Node that is gone needs no exclusion. Suspect may be called again.
+func (c *Controller) Suspect(ctx context.Context, name string, s Suspicion) error {
+	node := &corev1.Node{}
+	if err := c.Reader.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
+		return ignoreGone(err)
+	}
+	if c.DryRun {
+		c.Log.Info("dry run: a gang suspects a node", "node", name, "gang", s.Namespace+"/"+s.Gang, "cause", s.Cause, "message", s.Message)
+		return nil
+	}
+	now := c.Now()
+	after, err := c.change(ctx, node, func(node *corev1.Node) (bool, error) { return putSuspicion(node, s, now) })
+	if err != nil {
+		return ignoreGone(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, decisionWait)
+	defer cancel()
+	for !hasOutage(after) {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(decisionPoll):
+		}
+		if err := c.Reader.Get(ctx, types.NamespacedName{Name: name}, after); err != nil {
+			return nil // gone, or the wait is over
+		}
+	}
+	return nil
+}
+
+func ignoreGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// putSuspicion adds a suspicion to a Node, one per gang: a repeated one extends nothing while it holds. It drops those that count no more.
+func putSuspicion(node *corev1.Node, s Suspicion, now time.Time) (bool, error) {
+	list, err := v1alpha1.NodeSuspicionsOf(node)
+	if err != nil {
+		list = nil // written again
+	}
+	for _, old := range list {
+		if old.Namespace == s.Namespace && old.Gang == s.Gang && old.Cause == s.Cause && old.Proven == s.Proven && now.Before(old.Until.Time) {
+			return false, nil
+		}
+	}
+	until := now.Add(suspectedFor)
+	if s.Proven {
+		until = now.Add(provenFor)
+	}
+	list = slices.DeleteFunc(list, func(old v1alpha1.NodeSuspicion) bool {
+		return old.Namespace == s.Namespace && old.Gang == s.Gang && (s.Proven || !old.Proven) ||
+			!now.Before(old.Until.Time) && (!old.Proven || now.Sub(old.At.Time) >= budget.SuspicionMemory)
+	})
+	list = append(list, v1alpha1.NodeSuspicion{
+		Namespace: s.Namespace,
+		Gang:      s.Gang,
+		Cause:     s.Cause,
+		Message:   strings.ToValidUTF8(s.Message[:min(len(s.Message), maxSuspicion)], ""),
+		At:        metav1.NewMicroTime(now),
+		Until:     metav1.NewMicroTime(until),
+		Proven:    s.Proven,
+	})
+	list = bounded(list)
+	text, err := json.Marshal(list)
+	if err != nil {
+		return false, fmt.Errorf("writing the suspicions of Node %s: %w", node.Name, err)
+	}
+	metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationSuspicions, string(text))
+	return true, nil
+}
+
+// bounded drops entries over the limit: the oldest of the namespace that has most of them, so that no namespace displaces the words of
+// others.
+func bounded(list []v1alpha1.NodeSuspicion) []v1alpha1.NodeSuspicion {
+	slices.SortStableFunc(list, func(a, b v1alpha1.NodeSuspicion) int { return cmp.Compare(a.At.UnixNano(), b.At.UnixNano()) })
+	for len(list) > v1alpha1.MaxSuspicions {
+		count := map[string]int{}
+		most := 0
+		for _, s := range list {
+			count[s.Namespace]++
+			most = max(most, count[s.Namespace])
+		}
+		i := slices.IndexFunc(list, func(s v1alpha1.NodeSuspicion) bool { return count[s.Namespace] == most })
+		list = slices.Delete(list, i, i+1)
+	}
+	return list
+}
+
+// nodeSuspicions returns the words of gangs about a node.
+func nodeSuspicions(node *corev1.Node) (out []budget.Suspicion, err error) {
+	list, err := v1alpha1.NodeSuspicionsOf(node)
+	for _, s := range list[:min(len(list), v1alpha1.MaxSuspicions)] {
+		out = append(out, budget.Suspicion{
+			Namespace: s.Namespace,
+			Gang:      s.Gang,
+			Cause:     s.Cause,
+			Message:   s.Message,
+			At:        s.At.Time,
+			Until:     s.Until.Time,
+			Proven:    s.Proven,
+		})
+	}
+	return out, err
+}
