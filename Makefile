@@ -311,8 +311,15 @@ bench-checkpoint: ## saves and restores of a rank's state, next to memcpy, torch
 	@hack/prepare.sh >&2
 	@go build -o bin/bench-checkpoint ./test/bench/checkpoint >&2 && bin/bench-checkpoint
 
+# No cluster, no root: `holdfast run` next to torchrun.
+.PHONY: bench-watch
+bench-watch: ## what the site hook, the agent and its looks cost a rank, with and without the hook in turns, in one run
+	@hack/prepare.sh >&2
+	@hack/gobuild.sh $(BUILD_FLAGS) -o bin/ ./cmd/holdfast ./cmd/holdfast-agent >&2
+	@go build -o bin/bench-watch ./test/bench/watch >&2 && bin/bench-watch
+
 # One after another, so that they do not disturb each other. Their figures are discarded; a failed one does not stop the others.
-BENCHES := recovery node-loss kinds hang scheduler checkpoint
+BENCHES := recovery node-loss kinds hang scheduler checkpoint watch
 .PHONY: bench-quick
 bench-quick: ## every benchmark, small: shows that they run
 	@hack/ready.sh >&2
@@ -320,6 +327,7 @@ bench-quick: ## every benchmark, small: shows that they run
 	@go build -o bin/bench-recovery ./test/bench/recovery && go build -o bin/bench-node-loss ./test/bench/nodeloss
 	@go build -o bin/bench-kinds ./test/bench/kinds && go build -o bin/bench-hang ./test/bench/hang
 	@go build -o bin/bench-scheduler ./test/bench/scheduler && go build -o bin/bench-checkpoint ./test/bench/checkpoint
+	@go build -o bin/bench-watch ./test/bench/watch
 	@failed=; for name in $(BENCHES); do echo "bench-$$name --quick" >&2; bin/bench-$$name --quick || failed="$$failed bench-$$name"; done; \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 	@go test ./gang ./plugin/planner -run '^$$' -bench '^BenchmarkPlace$$|Eligibility' -benchtime 1x

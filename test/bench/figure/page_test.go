@@ -54,6 +54,19 @@ var tables = map[string][][]column{
 		{"`limit`", "limit", "step_to_report_s", false}, {"`holdfast`", "holdfast", "step_to_report_s", true}, {"× `limit`", "holdfast", "step_to_report_s_vs_limit", false},
 		{"named within 20 s of the first look", "holdfast", "named_within_20s_of_first_look", false},
 	}},
+	"watch": {{
+		{"step", "holdfast", "step_ms", true}, {"more than without the hook", "holdfast", "step_ms_over_unhooked", false}, {"at most", "holdfast", "step_ms_over_unhooked_most", false},
+		{"noise", "torchrun", "step_ms_over_control", false}, {"at most", "torchrun", "step_ms_over_control_most", false},
+		{"more than under torchrun", "holdfast", "step_ms_over_torchrun", false}, {"at most", "holdfast", "step_ms_over_torchrun_most", false},
+	}, {
+		{"processor time of a step", "holdfast", "step_cpu_ms", true}, {"more than without the hook", "holdfast", "step_cpu_ms_over_unhooked", false},
+		{"at most", "holdfast", "step_cpu_ms_over_unhooked_most", false},
+		{"noise", "torchrun", "step_cpu_ms_over_control", false}, {"at most", "torchrun", "step_cpu_ms_over_control_most", false},
+		{"more than under torchrun", "holdfast", "step_cpu_ms_over_torchrun", false}, {"at most", "holdfast", "step_cpu_ms_over_torchrun_most", false},
+	}, {
+		{"agent, of a core", "holdfast", "agent_cpu", true}, {"its memory", "holdfast", "agent_memory", true},
+		{"three looks: a rank", "holdfast", "still_cpu_ms", false}, {"under `torchrun`", "torchrun", "still_cpu_ms", false}, {"the agent", "holdfast", "agent_still_cpu_ms", false},
+	}},
 	"kinds": {columnsOfFault("rank_killed"), columnsOfFault("node_lost")},
 	"checkpoint": {{
 		{"`memcpy`", "memcpy", "blocking_stall", true}, {"`holdfast`", "holdfast", "blocking_stall", true}, {"× `memcpy`", "holdfast", "blocking_stall_vs_memcpy", false},
