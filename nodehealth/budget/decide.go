@@ -106,13 +106,8 @@ func (j *judged) judge(c Config, v View, partitioned bool, now time.Time) {
 // requested reports whether a user's request is in force.
 func (j *judged) requested() bool { return !j.Request.At.IsZero() }
 
-// scope is the only pod that is to be replaced; empty: all. A sick node that is given up for one pod loses all.
-func (j *judged) scope() string {
-	if j.sick || j.word != nil {
-		return ""
-	}
-	return j.Request.Pod
-}
+// whole reports whether the node itself is at fault, so that a request for one pod is not the reason to give it up.
+func (j *judged) whole() bool { return j.sick || j.word != nil }
 
 func (j *judged) judgeContact(c Config, v View, partitioned bool, now time.Time) contact {
 	// A decision about a silent node is withdrawn only when its lease is renewed: a caller that has just started, or suspected a partition,
@@ -221,11 +216,33 @@ func (s *spender) spend(nodes []judged) map[string]answer {
 
 // giveUp charges the budgets for a node, unless it has no pod of a gang. The charge stays after the node's pods have left it.
 func (s *spender) giveUp(n *judged) answer {
-	a := answer{outcome: Evict, pod: n.scope(), idle: n.GangPods == 0 && (n.Stands.Outcome != Evict || n.Stands.Idle)}
+	a := answer{outcome: Evict, idle: n.GangPods == 0 && (n.Stands.Outcome != Evict || n.Stands.Idle)}
+	a.pod, a.text = s.scope(n)
 	if !a.idle {
 		s.take(n)
 	}
 	return a
+}
+
+// scope returns the only pod that is replaced, empty for all, and with a text why the others are held. A request is for its pod; a sick node
+// loses all. To replace other pods than before is a new decision, which the breaker holds as any other, unless a request is for now.
+func (s *spender) scope(n *judged) (pod, held string) {
+	pod = n.Request.Pod
+	if n.whole() {
+		pod = ""
+	}
+	given := n.Stands.Outcome == Evict
+	switch {
+	case given && (n.Stands.Pod == "" || n.Stands.Pod == pod) || !s.plan.Broken && !s.unsure(n):
+		return pod, ""
+	case n.Request.Now && (!n.whole() || n.Request.Pod == ""):
+		return n.Request.Pod, ""
+	case n.Request.Now:
+		pod = n.Request.Pod
+	case given:
+		pod = n.Stands.Pod
+	}
+	return pod, s.hold(n).text
 }
 
 // room reports whether one more node may be given up.
@@ -253,10 +270,10 @@ func (s *spender) hold(n *judged) answer {
 	return answer{outcome: Hold, reason: ClusterBudget, text: fmt.Sprintf("%d of at most %d nodes of the cluster are out", p.Cluster.Out, p.Cluster.Max)}
 }
 
-// unsure reports whether a held dead node was silent for too short a time since the breaker or a suspected partition ended: nodes that come
-// back do so over several seconds.
+// unsure reports whether a dead node, held as a whole or but for one pod, was silent for too short a time since the breaker or a suspected
+// partition ended: nodes that come back do so over several seconds.
 func (s *spender) unsure(n *judged) bool {
-	if n.Stands.Outcome != Hold || n.Verdict.Action == nodehealth.Evict || !n.sick {
+	if n.Stands.Outcome != Hold && n.Stands.Pod == "" || n.Verdict.Action == nodehealth.Evict || !n.sick {
 		return false
 	}
 	v := s.view
@@ -294,8 +311,12 @@ func settle(n *judged, a answer, v View, now time.Time) Decision {
 		return Decision{Node: n.Name, Changed: n.Stands != Outage{}}
 	}
 	o.Cause, o.Message = n.why(v, now)
-	if a.text != "" {
+	switch {
+	case a.text == "":
+	case o.Outcome == Hold:
 		o.Message = join(o.Message, "held: "+a.text)
+	default:
+		o.Message = join(o.Message, "its other pods are held: "+a.text)
 	}
 	had := n.Stands
 	if had.Outcome == o.Outcome {

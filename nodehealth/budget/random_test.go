@@ -139,6 +139,7 @@ func (h *history) check(p Plan, before []Node) {
 	h.nothingTakenBackForABudget(p, before)
 	h.neverWithoutReason(p, before)
 	h.wordsAreBounded(p, before)
+	h.neverOtherPodsWhileBroken(p, before)
 	h.deathNeedsSilence(p, before)
 }
 
@@ -227,9 +228,9 @@ func (h *history) neverWithoutReason(p Plan, before []Node) {
 	for i, d := range p.Decisions {
 		n := before[i]
 		asked := n.Verdict.Action == nodehealth.Evict || n.Verdict.Action == nodehealth.Exclude || d.Cause == CauseUnreachable ||
-			n.Request.holds(h.now) && d.Cause == CauseByHand && (d.Outcome == Hold || d.Pod == n.Request.Pod) ||
+			n.Request.holds(h.now) && d.Cause == CauseByHand && (d.Outcome == Hold || d.Pod == n.Request.Pod || p.Broken && d.Pod == n.Stands.Pod) ||
 			d.Outcome == Exclude && slices.ContainsFunc(n.Suspicions, func(s Suspicion) bool { return h.now.Before(s.Until) }) ||
-			d.Pod == "" && provenBy(n, "red") && provenBy(n, "blue")
+			provenBy(n, "red") && provenBy(n, "blue")
 		if d.Outcome != None && (!asked || d.Cause == "" || d.Since.IsZero()) {
 			h.t.Errorf("%s: %+v without a reason", d.Node, d.Outage)
 		}
@@ -261,6 +262,18 @@ func (h *history) wordsAreBounded(p Plan, before []Node) {
 	}
 	if most := h.config.MaxSuspected.Of(p.Of); words > most {
 		h.t.Errorf("%d nodes are excluded by words, more than %d", words, most)
+	}
+}
+
+// neverOtherPodsWhileBroken checks that a node which was given up for one pod loses no other pod while the breaker holds, unless a request is
+// for that one now.
+func (h *history) neverOtherPodsWhileBroken(p Plan, before []Node) {
+	for i, d := range p.Decisions {
+		n := before[i]
+		loses := d.Outcome == Evict && d.Pod != n.Stands.Pod && !(n.Stands.Outcome == Evict && n.Stands.Pod == "")
+		if p.Broken && loses && !(n.Request.holds(h.now) && n.Request.Now && d.Pod == n.Request.Pod) {
+			h.t.Errorf("%s: the breaker holds, and other pods are replaced: from %+v to %+v", d.Node, n.Stands, d.Outage)
+		}
 	}
 }
 
