@@ -36,7 +36,13 @@ type judged struct {
 
 // ours reports whether the node is judged and counted: it has GPUs, gangs, a verdict, or an outage that stands until the node is well.
 func (j *judged) ours() bool {
-	return j.GPUs > 0 || j.GangPods > 0 || j.Verdict.Action != nodehealth.None || j.want != None
+	return j.GPUs > 0 || j.GangPods > 0 || j.Verdict.Action != nodehealth.None || j.want != None && !j.idleByRequest()
+}
+
+// idleByRequest reports whether a request alone wants a node to be evicted that has had no pod of a gang since: else requests for other
+// nodes would raise the number of sick ones from which on the breaker holds.
+func (j *judged) idleByRequest() bool {
+	return j.requested() && !j.sick && !j.Stands.spent()
 }
 
 // Decide decides about all nodes at once.
@@ -85,7 +91,7 @@ func (j *judged) judge(c Config, v View, partitioned bool, now time.Time) {
 	if !j.Request.holds(now) {
 		j.Request = Request{}
 	}
-	if j.ours() || j.requested() || j.Stands.Outcome != None {
+	if j.ours() || j.Stands.Outcome != None && (j.Stands.Cause != CauseByHand || j.Stands.spent()) {
 		j.contact = j.judgeContact(c, v, partitioned, now)
 	}
 	switch {
@@ -216,7 +222,7 @@ func (s *spender) spend(nodes []judged) map[string]answer {
 
 // giveUp charges the budgets for a node, unless it has no pod of a gang. The charge stays after the node's pods have left it.
 func (s *spender) giveUp(n *judged) answer {
-	a := answer{outcome: Evict, idle: n.GangPods == 0 && (n.Stands.Outcome != Evict || n.Stands.Idle)}
+	a := answer{outcome: Evict, idle: n.GangPods == 0 && !n.Stands.spent()}
 	a.pod, a.text = s.scope(n)
 	if !a.idle {
 		s.take(n)

@@ -179,10 +179,12 @@ func (h *history) sameWhateverTheOrder(p Plan) {
 // neverBeyondBudget checks that a node with gangs is newly given up only while, with this node, the nodes that are out are within both
 // budgets and the breaker is closed. Out are the nodes that were given up with pods of gangs on them.
 func (h *history) neverBeyondBudget(p Plan, before []Node) {
-	out, outOf, size, fresh := 0, map[string]int{}, map[string]int{}, []Node{}
+	out, of, outOf, size, fresh := 0, 0, map[string]int{}, map[string]int{}, []Node{}
 	for i, d := range p.Decisions {
-		if n := before[i]; n.GPUs > 0 || n.GangPods > 0 || n.Verdict.Action != nodehealth.None || d.Outcome != None {
+		byRequest := d.Cause == CauseByHand && (d.Outcome == Hold || h.idle[d.Node])
+		if n := before[i]; n.GPUs > 0 || n.GangPods > 0 || n.Verdict.Action != nodehealth.None || d.Outcome != None && !byRequest {
 			size[n.Domain]++
+			of++
 		}
 		forced := before[i].Stands.Outcome != Evict && before[i].Request.holds(h.now) && before[i].Request.Now
 		if d.Outcome != Evict || forced {
@@ -200,6 +202,9 @@ func (h *history) neverBeyondBudget(p Plan, before []Node) {
 				fresh = append(fresh, before[i])
 			}
 		}
+	}
+	if p.Of != of {
+		h.t.Errorf("%d nodes are counted, want %d", p.Of, of)
 	}
 	for _, n := range fresh {
 		if out > h.config.MaxOut.Of(p.Of) {

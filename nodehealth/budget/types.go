@@ -100,6 +100,9 @@ type Outage struct {
 	Pod string
 }
 
+// spent reports whether the node was given up with pods of gangs on it, so that it spends the budget.
+func (o Outage) spent() bool { return o.Outcome == Evict && !o.Idle }
+
 // Node is the state of one node.
 type Node struct {
 	Name string
