@@ -25,7 +25,8 @@ const (
 	AnnotationGPUs = Prefix + "gpus"
 	// AnnotationReleaseGPUs, which users write, makes the daemon release the GPUs while it exists with any value but "false".
 	AnnotationReleaseGPUs = Prefix + "release-gpus"
-	// TaintOutage (NoSchedule, or PreferNoSchedule while NodeHealth.Soft; value: the cause) exists while AnnotationOutage exists.
+	// TaintOutage (NoSchedule, or PreferNoSchedule while NodeHealth.Soft and no user's request is in force; value: the cause) exists while
+	// AnnotationOutage exists.
 	TaintOutage = Prefix + "outage"
 )
 
@@ -122,6 +123,8 @@ type NodeOutage struct {
 	Idle bool `json:"idle,omitempty"`
 	// Pod is the UID of the only pod that DecisionEvict replaces; empty: it replaces all pods of gangs on the node.
 	Pod string `json:"pod,omitempty"`
+	// Requested: a user's request (AnnotationEvict) is in force, whatever the cause.
+	Requested bool `json:"requested,omitempty"`
 }
 
 // NodeEviction is a user's request: pods of gangs on the node are replaced as planned, and no new pod is placed there until it ends.

@@ -311,6 +311,7 @@ func (s *spender) take(n *judged) {
 func settle(n *judged, a answer, v View, now time.Time) Decision {
 	o := Outage{Outcome: n.want, Since: now}
 	if n.want == Evict {
+		o.Requested = n.requested()
 		o.Outcome, o.Reason, o.Dead, o.Idle, o.Pod = a.outcome, a.reason, n.contact == dead, a.idle, a.pod
 	}
 	if o.Outcome == None {
@@ -327,7 +328,8 @@ func settle(n *judged, a answer, v View, now time.Time) Decision {
 	had := n.Stands
 	if had.Outcome == o.Outcome {
 		o.Since = had.Since
-		if had.Cause == o.Cause && had.Reason == o.Reason && had.Dead == o.Dead && had.Idle == o.Idle && had.Pod == o.Pod {
+		if had.Cause == o.Cause && had.Reason == o.Reason && had.Dead == o.Dead && had.Idle == o.Idle && had.Pod == o.Pod &&
+			had.Requested == o.Requested {
 			return Decision{Node: n.Name, Outage: had}
 		}
 	}
@@ -348,16 +350,15 @@ func (n *judged) why(v View, now time.Time) (cause, message string) {
 			silence += " and no agent on it ever reported"
 		}
 	}
-	if n.Verdict.Action == nodehealth.Evict || n.want == Exclude && n.Verdict.Action == nodehealth.Exclude {
-		return n.Verdict.Cause, join(n.Verdict.Message, silence)
-	}
 	switch {
+	case n.Verdict.Action == nodehealth.Evict || n.want == Exclude && n.Verdict.Action == nodehealth.Exclude:
+		return n.Verdict.Cause, join(n.Verdict.Message, silence, n.Request.Message)
 	case n.word != nil:
-		return n.word.Cause, join(n.wordText(), silence)
+		return n.word.Cause, join(n.wordText(), silence, n.Request.Message)
 	case n.requested() && !n.sick:
 		return CauseByHand, join(n.Request.Message, silence)
 	}
-	return CauseUnreachable, silence
+	return CauseUnreachable, join(silence, n.Request.Message)
 }
 
 func join(parts ...string) string {

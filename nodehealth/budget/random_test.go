@@ -239,11 +239,15 @@ func (h *history) neverWithoutReason(p Plan, before []Node) {
 		if d.Outcome != None && (!asked || d.Cause == "" || d.Since.IsZero()) {
 			h.t.Errorf("%s: %+v without a reason", d.Node, d.Outage)
 		}
+		if d.Requested != n.Request.holds(h.now) {
+			h.t.Errorf("%s: requested is %v", d.Node, d.Requested)
+		}
 		if (d.Outcome == Hold) != (d.Reason != "") {
 			h.t.Errorf("%s: %s because of %q", d.Node, d.Outcome, d.Reason)
 		}
 		s := n.Stands
-		same := s.Outcome == d.Outcome && s.Cause == d.Cause && s.Reason == d.Reason && s.Dead == d.Dead && s.Idle == d.Idle && s.Pod == d.Pod
+		same := s.Outcome == d.Outcome && s.Cause == d.Cause && s.Reason == d.Reason && s.Dead == d.Dead && s.Idle == d.Idle && s.Pod == d.Pod &&
+			s.Requested == d.Requested
 		if d.Changed == same {
 			h.t.Errorf("%s: changed is %v from %+v to %+v", d.Node, d.Changed, s, d.Outage)
 		}

@@ -256,6 +256,9 @@ func (s *stage) decide() {
 		if d.Idle {
 			line += " idle"
 		}
+		if d.Requested && d.Cause != CauseByHand {
+			line += " requested"
+		}
 		if d.Pod != "" {
 			line += " pod=" + d.Pod
 		}

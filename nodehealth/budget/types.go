@@ -98,6 +98,8 @@ type Outage struct {
 	Idle bool
 	// Pod is the only pod that Evict replaces; empty: all pods of gangs.
 	Pod string
+	// Requested: a user's request is in force, whatever the cause.
+	Requested bool
 }
 
 // spent reports whether the node was given up with pods of gangs on it, so that it spends the budget.

@@ -275,6 +275,7 @@ func TestPodsThatRepairMayCome(t *testing.T) {
 	for o, want := range map[budget.Outage]corev1.TaintEffect{
 		{Outcome: budget.Evict, Cause: budget.CauseUnreachable, Dead: true}: corev1.TaintEffectNoSchedule,
 		{Outcome: budget.Exclude, Cause: "DriverGone"}:                      corev1.TaintEffectPreferNoSchedule,
+		{Outcome: budget.Evict, Cause: "DriverGone", Requested: true}:       corev1.TaintEffectNoSchedule,
 	} {
 		if got := outageEffect(node, o); got != want {
 			t.Errorf("%+v: %s, not %s", o, got, want)

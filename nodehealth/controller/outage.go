@@ -151,7 +151,7 @@ func outageOf(node *corev1.Node) (budget.Outage, error) {
 		Since:   o.Since.UTC(),
 		Dead:    o.Dead,
 		Idle:    o.Idle,
-		Pod:     o.Pod,
+		Pod:     o.Pod, Requested: o.Requested,
 	}, nil
 }
 
@@ -177,7 +177,7 @@ func putOutage(node *corev1.Node, o budget.Outage) (bool, error) {
 		Message: strings.ToValidUTF8(
 			o.Message[:min(len(o.Message), maxMessage)],
 			"",
-		), Since: metav1.NewMicroTime(o.Since), Dead: o.Dead, Idle: o.Idle, Pod: o.Pod,
+		), Since: metav1.NewMicroTime(o.Since), Dead: o.Dead, Idle: o.Idle, Pod: o.Pod, Requested: o.Requested,
 	})
 	if err != nil {
 		return false, fmt.Errorf("writing the outage of Node %s: %w", node.Name, err)
@@ -203,9 +203,10 @@ func putOutage(node *corev1.Node, o budget.Outage) (bool, error) {
 	return true, nil
 }
 
-// outageEffect returns PreferNoSchedule while the node's daemon reports that pods repair the node, else NoSchedule.
+// outageEffect returns PreferNoSchedule while the node's daemon reports that pods repair the node, and no user wants new pods kept off it;
+// else NoSchedule.
 func outageEffect(node *corev1.Node, o budget.Outage) corev1.TaintEffect {
-	if h, err := v1alpha1.NodeHealthOf(node); err == nil && h != nil && h.Soft && o.Cause != budget.CauseUnreachable && !o.Dead {
+	if h, err := v1alpha1.NodeHealthOf(node); err == nil && h != nil && h.Soft && !o.Requested && o.Cause != budget.CauseUnreachable && !o.Dead {
 		return corev1.TaintEffectPreferNoSchedule
 	}
 	return corev1.TaintEffectNoSchedule
