@@ -85,6 +85,8 @@ func failuresOf(pods []corev1.Pod, i int, outages map[string]v1alpha1.NodeOutage
 			f.Kind, f.Cause = observe.Replace, "was disrupted ("+why+")"
 		}
 		failures = append(failures, f)
+	case out && o.Cause == v1alpha1.CauseEvictedByHand: // planned: nothing has failed
+	case o.Pod != "" && o.Pod != string(pod.UID): // the decision is about another pod
 	case out && o.Decision != v1alpha1.DecisionExclude && pod.Status.Phase == corev1.PodRunning:
 		failures = append(
 			failures,
