@@ -65,6 +65,8 @@ type Row struct {
 	// Health is the daemon's verdict, Outage the cluster's decision.
 	Health *v1alpha1.NodeHealth `json:"health,omitempty"`
 	Outage *v1alpha1.NodeOutage `json:"outage,omitempty"`
+	// Request is a user's request to evict the node, while it is in force.
+	Request *v1alpha1.NodeEviction `json:"request,omitempty"`
 	// GangPods counts members of gangs that have not ended; nil: unknown.
 	GangPods *int `json:"gangPods,omitempty"`
 	// LeaseSeconds is the age of the node's lease; nil: unknown.
@@ -95,7 +97,7 @@ func Of(in Input, now time.Time) Report {
 	pods := gangPods(in.Gangs)
 	r := Report{Nodes: []Row{}, Notes: in.Notes, At: now}
 	for i := range in.Nodes {
-		row := rowOf(&in.Nodes[i])
+		row := rowOf(&in.Nodes[i], now)
 		if in.Gangs != nil {
 			n := pods[row.Name]
 			row.GangPods = &n
@@ -114,11 +116,15 @@ func Of(in Input, now time.Time) Report {
 	return r
 }
 
-func rowOf(node *corev1.Node) Row {
+func rowOf(node *corev1.Node, now time.Time) Row {
 	row := Row{Name: node.Name, Cordoned: node.Spec.Unschedulable}
-	var errs [2]error
+	var errs [3]error
 	row.Health, errs[0] = v1alpha1.NodeHealthOf(node)
 	row.Outage, errs[1] = v1alpha1.NodeOutageOf(node)
+	row.Request, errs[2] = v1alpha1.NodeEvictionOf(node)
+	if row.Request != nil && !now.Before(row.Request.Until.Time) {
+		row.Request = nil
+	}
 	for _, err := range errs {
 		if err != nil {
 			row.Problem = err.Error()

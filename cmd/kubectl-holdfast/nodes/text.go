@@ -209,7 +209,20 @@ func Evidence(e *v1alpha1.NodeEvidence) string {
 	return fmt.Sprintf("%s %s: %s", e.Source, e.Device, e.Text)
 }
 
+// next is the remedy, and how the user's request ends.
 func (r Row) next() string {
+	request := ""
+	if q := r.Request; q != nil {
+		request = fmt.Sprintf("the request ends at %s, or with kubectl holdfast evict node/%s --undo", q.Until.UTC().Format(time.RFC3339), r.Name)
+	}
+	remedy := r.remedy()
+	if remedy != "" && request != "" {
+		return remedy + "; " + request
+	}
+	return remedy + request
+}
+
+func (r Row) remedy() string {
 	if r.Health != nil && r.Health.Next != "" {
 		return r.Health.Next
 	}
