@@ -25,7 +25,7 @@ import (
 //	| each but Stopped     | Supervision.Timeout, if that is set and shorter                                    | restart          |
 //
 // Each time but the last is three times the longest silence that ended by itself, if that is longer. Hang and FabricHang end nothing before
-// beforeFirst if the generation has made no step.
+// beforeFirst if no rank has made a step of its own in the generation.
 //
 // Restart: the ranks restart in place; it spends no restart. Move: the second time without progress in between, the pod that all others
 // wait for moves to another node, once per job. A third time is only reported, until there is progress: a gang that stands still is never
@@ -78,12 +78,9 @@ func (s *State) stillTimeout(v waiting.Verdict) (d time.Duration, ends bool) {
 	return max(d, longestFactor*s.quiet.Longest()), true
 }
 
-// stepped reports whether ranks of some pod have made a step of their own in the newest generation.
+// stepped reports whether some rank has made a step of its own in the newest generation: ranks that only evaluate never do.
 func (s *State) stepped() bool {
-	return !s.members.All(func(m *members.Member) bool {
-		r := m.Report()
-		return r.Generation != s.generation.Number || r.Timeline.FirstStep.IsZero()
-	})
+	return !s.members.All(func(m *members.Member) bool { return !m.Stepped(s.generation.Number, s.generation.RestoreStep) })
 }
 
 // endStill ends the generation if the verdict on a silence of that length says so.

@@ -67,6 +67,18 @@ func (m *Member) Current(generation int64) bool {
 // RanIn reports whether the pod has reported that it ran a generation.
 func (m *Member) RanIn(generation int64) bool { return m.ranIn > 0 && m.ranIn == generation }
 
+// Stepped reports whether a rank of the pod has finished a step of its own in a generation that restored a step; below 0: that one is
+// unknown. If the pod keeps state in memory, one optimizer step may be only a part of a step.
+func (m *Member) Stepped(generation, restored int64) bool {
+	r, least := &m.report, int64(1)
+	if r.StateBytes > 0 {
+		least = 2
+	}
+	return m.known && r.Generation == generation && (!r.Timeline.FirstStep.IsZero() || slices.ContainsFunc(r.Rank, func(k protocol.Rank) bool {
+		return k.OptimizerSteps >= least || restored >= 0 && k.Step > restored
+	}))
+}
+
 // RestartedIn reports whether the pod's whole container restarted while a generation was the newest.
 func (m *Member) RestartedIn(generation int64) bool { return m.restartedIn == generation }
 

@@ -195,3 +195,39 @@ func TestAtFault(t *testing.T) {
 		}
 	}
 }
+
+// TestStepped: one rank that has made a step of its own is enough: others may evaluate. The step that was restored is none of its own.
+func TestStepped(t *testing.T) {
+	steps := func(steps ...int64) (r protocol.Report) {
+		for i, n := range steps {
+			r.Rank = append(r.Rank, protocol.Rank{Local: i, Step: n})
+		}
+		return r
+	}
+	optimizer := func(n int64, bytes uint64) protocol.Report {
+		return protocol.Report{Rank: []protocol.Rank{{}, {Local: 1, OptimizerSteps: n}}, StateBytes: bytes}
+	}
+	for name, c := range map[string]struct {
+		r        protocol.Report
+		restored int64
+		want     bool
+	}{
+		"none yet":                           {steps(7, 7), 7, false},
+		"one rank":                           {steps(7, 8), 7, true},
+		"the restored step is unknown":       {steps(7, 8), -1, false},
+		"all, by the agent's timeline":       {protocol.Report{Timeline: protocol.Timeline{FirstStep: began}}, -1, true},
+		"one optimizer step":                 {optimizer(1, 0), 0, true},
+		"one optimizer step of a saved step": {optimizer(1, 1), 0, false},
+		"two of them":                        {optimizer(2, 1), 0, true},
+	} {
+		ms := New(1, Recorded{}, false)
+		c.r.Generation, c.r.Ranks = 3, 2
+		take(ms, 0, podAt("a", 0), c.r, noneFenced)
+		if got := ms.At(0).Stepped(3, c.restored); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+		if ms.At(0).Stepped(4, c.restored) {
+			t.Errorf("%s: the steps of another generation count", name)
+		}
+	}
+}
