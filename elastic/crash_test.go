@@ -57,6 +57,22 @@ type crashCase struct {
 	pace     time.Duration // how much time passes in one turn; 0: little
 }
 
+// faltered is how long the ranks of falter make no step.
+const faltered = 2 * time.Minute
+
+// falter lets ranks make no step for a while, until they move on by themselves, and stores that.
+func (w *world) falter() {
+	w.apply(Supervise{Supervision{Hang: HangReport}})
+	w.turn(func() {})
+	for _, pause := range []time.Duration{faltered, time.Second} {
+		w.now = w.now.Add(pause)
+		w.turn(func() {})
+	}
+	w.apply(Supervise{})
+	w.settleUntil(func() bool { return len(w.pending) == 0 })
+	w.stored = w.state.Snapshot()
+}
+
 // cutOff stops the reports of a slot's agent. The agent goes on running.
 func (w *world) cutOff(slot int) {
 	a := w.agents[slot]
@@ -78,6 +94,7 @@ func replaceWithCrash(t *testing.T, c crashCase, at int, arrives bool) int {
 		w.trainAll()
 	}
 	w.settleUntil(func() bool { return w.state.rec().Durable != nil })
+	w.falter()
 	before := w.state.Snapshot()
 	c.prepare(w)
 	acked, events, midway := w.acked, 0, int64(0)
@@ -123,6 +140,8 @@ func replaceWithCrash(t *testing.T, c crashCase, at int, arrives bool) int {
 		w.failf("what is a failure counts", "restarts %d", r.Restarts)
 	case r.RestoreStep < acked.Step:
 		w.failf("no step is lost", "%d after %v", r.RestoreStep, acked)
+	case r.Progress.LongestSilence < faltered:
+		w.failf("the longest silence stays known", "%s", r.Progress.LongestSilence)
 	}
 	return events
 }

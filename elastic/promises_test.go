@@ -26,6 +26,9 @@ func (p *promises) record(was, now *Record) {
 	if now.Generation < was.Generation {
 		p.fail("generation only rises", "%d after %d", now.Generation, was.Generation)
 	}
+	if now.Progress.LongestSilence < was.Progress.LongestSilence && now.Launch.Number == was.Launch.Number {
+		p.fail("the longest silence only rises", "%s after %s", now.Progress.LongestSilence, was.Progress.LongestSilence)
+	}
 	if now.Generation > was.Generation && now.RestoreStep == 0 && was.Durable != nil {
 		p.fail("no beginning over a stored step", "generation %d begins anew over %+v", now.Generation, *was.Durable)
 	}

@@ -129,9 +129,12 @@ func (s *State) started() (n int64) {
 
 // movedOn records a sign of life, and says so if the gang was said to stand still. The time until then is lost.
 func (s *State) movedOn(note func(time.Time) bool, now time.Time) {
-	silent, said := now.Sub(s.quiet.Since()), s.run.still.said.Kind
+	silent, said, longest := now.Sub(s.quiet.Since()), s.run.still.said.Kind, s.quiet.Longest()
 	if !note(now) && said == "" {
 		return
+	}
+	if s.quiet.Longest() != longest {
+		s.emit(PersistLater{})
 	}
 	if said.Stands() {
 		s.account.NoteStill(silent)

@@ -3,6 +3,7 @@ package elastic
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,8 @@ type silence struct {
 	kind string
 	mute int
 	job  Supervision
+	// stored is the record as it was last written: at once, or with progress.
+	stored Record
 	// named counts events about a rank; ended the generations that were ended, lost those of them that an agent's restart ended; maxPods
 	// counts pods.
 	named, ended, lost, maxPods int
@@ -65,7 +68,10 @@ func (w *silence) pod(slot int) Pod {
 func (w *silence) apply(e Event) {
 	for _, eff := range Step(w.state, e, w.now) {
 		switch eff := eff.(type) {
+		case PersistLater:
+			w.stored = w.state.Snapshot()
 		case Persist:
+			w.stored = w.state.Snapshot()
 			w.apply(Stored{Revision: eff.Revision, Generation: eff.Record.Generation})
 		case Replace:
 			w.apply(Released{Pod: eff.Termination.Pod, At: w.now})
@@ -139,7 +145,7 @@ func (w *silence) looks(slot int) (looks []protocol.Look) {
 
 // start starts another coordinator.
 func (w *silence) start() {
-	w.state = New(len(w.reports), 0, w.state.Snapshot())
+	w.state = New(len(w.reports), 0, w.stored)
 	w.apply(Supervise{w.job})
 }
 
@@ -153,6 +159,66 @@ func (w *silence) disturb() {
 		w.start()
 	default:
 		w.apply(Detached{Slot: Slot(slot), Pod: w.pod(slot).UID})
+	}
+}
+
+// play lets all agents report each second.
+func (w *silence) play(seconds int) {
+	for range seconds {
+		w.now = w.now.Add(time.Second)
+		for slot := range w.reports {
+			w.send(slot)
+		}
+	}
+}
+
+// step makes all ranks finish a step.
+func (w *silence) step() {
+	for slot := range w.reports {
+		r := &w.reports[slot]
+		r.Rank = slices.Clone(r.Rank) // the state has the other one
+		for i := range r.Rank {
+			r.Rank[i].OptimizerSteps++
+		}
+	}
+	w.play(1)
+}
+
+// TestLongestSilence: how long the ranks once made no step, and then moved on, stays known to the next generation and to a coordinator
+// that succeeds another one, so that these do not end such a silence.
+func TestLongestSilence(t *testing.T) {
+	w := newSilence(t, 1)
+	w.kind, w.job.Hang = "reads", HangAct
+	w.apply(Supervise{w.job})
+	for range 35 {
+		w.step()
+	}
+	w.play(17)
+	w.step() // before there is a verdict, and before the steps are stored
+	if stored := w.stored.Progress.LongestSilence; stored < 17*time.Second {
+		t.Errorf("%s is stored", stored)
+	}
+	w.play(150)
+	w.step()
+	known := w.state.quiet.Longest()
+	w.start()
+	w.step()
+	w.step()
+	if now := w.state.quiet.Longest(); now != known || now < 150*time.Second {
+		t.Fatalf("it was %s, the next coordinator knows %s", known, now)
+	}
+	w.kind = "stuck"
+	if w.play(3*150 - 5); w.ended > 0 {
+		t.Error("a silence of less than three times that was ended")
+	}
+	w.play(50)
+	if now := w.state.quiet.Longest(); w.ended != 1 || now != known {
+		t.Errorf("ended %d times; in the next generation it is %s", w.ended, now)
+	}
+	w.step()
+	w.start()
+	if w.step(); w.state.quiet.Longest() != known {
+		t.Errorf("after both it is %s", w.state.quiet.Longest())
 	}
 }
 

@@ -73,6 +73,7 @@ func New(pods int, storage time.Duration, r Record) *State {
 			r.Generation > 0 && !r.Progress.WholeCommand,
 		),
 		stored: r.Generation,
+		quiet:  quiet.New(r.Progress.LongestSilence),
 	}
 	s.replacements = replacements.New(s.members, r.PendingReplacements, r.Suspended, r.Replacements, account.Replaced(r.Recoveries))
 	s.ledger = ledger.New(storage, ledger.Recorded{

@@ -213,6 +213,7 @@ func (s *State) Snapshot() Record {
 	a := s.account.Record()
 	r.Budget, r.Progress.Figures, r.BestStep = a.Budget, a.Figures, a.BestStep
 	r.StartedAt, r.Recoveries, r.Moved = a.StartedAt, a.Recoveries, a.Moved
+	r.Progress.LongestSilence = s.quiet.Longest()
 	m := s.members.Record()
 	r.Progress.Seen, r.Left = m.Seen, m.Left
 	g := s.generation.Recorded

@@ -101,6 +101,8 @@ type Progress struct {
 	account.Figures
 	// Waits is what the next generation waits for; "": nothing.
 	Waits string
+	// LongestSilence is the longest silence of the launcher's ranks after which they moved on by themselves.
+	LongestSilence time.Duration
 	// Standstill is why the newest generation makes no step; the zero value: it does, or is not known to make none.
 	Standstill Standstill
 }

@@ -132,6 +132,9 @@ type Progress struct {
 	WholeCommand bool `json:"wholeCommand,omitempty"`
 	// Waits is what the next generation, or the end of the previous one, waits for; absent: nothing.
 	Waits string `json:"waits,omitempty"`
+	// LongestSilenceMs is the longest time without a step after which the ranks moved on by themselves, if it was long enough for a look at
+	// them. Ranks that make no step are ended only after three times that time.
+	LongestSilenceMs int64 `json:"longestSilenceMs,omitempty"`
 	// Standstill is the newest verdict on a gang that makes no step; absent: it makes steps, or there is no verdict yet.
 	// +optional
 	Standstill *Standstill `json:"standstill,omitempty"`

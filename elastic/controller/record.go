@@ -46,12 +46,13 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 			ResumeUnknown: int32(
 				r.Progress.ResumeUnknown,
 			),
-			OptimizerSteps:  r.Progress.OptimizerSteps,
-			ResumedAt:       known(r.Progress.ResumedAt, r.Progress.ResumeKnown),
-			StepMicros:      r.Progress.StepTime.Microseconds(),
-			UnprotectedPods: int32(r.Progress.UnprotectedPods),
-			WholeCommand:    r.Progress.WholeCommand,
-			Standstill:      standstill(r.Progress.Standstill),
+			OptimizerSteps:   r.Progress.OptimizerSteps,
+			ResumedAt:        known(r.Progress.ResumedAt, r.Progress.ResumeKnown),
+			StepMicros:       r.Progress.StepTime.Microseconds(),
+			UnprotectedPods:  int32(r.Progress.UnprotectedPods),
+			WholeCommand:     r.Progress.WholeCommand,
+			LongestSilenceMs: r.Progress.LongestSilence.Milliseconds(),
+			Standstill:       standstill(r.Progress.Standstill),
 		},
 	}
 	for _, slot := range r.Progress.Attached {
@@ -162,8 +163,9 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 				ResumeKnown:    s.Progress.ResumedAt != nil,
 				StepTime:       time.Duration(s.Progress.StepMicros) * time.Microsecond,
 			},
-			Waits:      s.Progress.Waits,
-			Standstill: plainStandstill(s.Progress.Standstill),
+			Waits:          s.Progress.Waits,
+			LongestSilence: time.Duration(s.Progress.LongestSilenceMs) * time.Millisecond,
+			Standstill:     plainStandstill(s.Progress.Standstill),
 		},
 	}
 	for _, slot := range s.Progress.Attached {

@@ -69,7 +69,8 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 					ResumeKnown:    true,
 					StepTime:       1500 * time.Microsecond,
 				},
-				Waits: "waits for the agent of slot 1",
+				Waits:          "waits for the agent of slot 1",
+				LongestSilence: 90 * time.Second,
 			},
 			Recoveries: []elastic.Recovery{
 				{

@@ -57,6 +57,9 @@ type Watch struct {
 	longest time.Duration
 }
 
+// New returns a watch to which the longest silence of earlier coordinators is known.
+func New(longest time.Duration) Watch { return Watch{longest: longest} }
+
 // State returns the present state.
 func (w *Watch) State() State { return w.state }
 
