@@ -61,7 +61,7 @@ func (m *machine) look() {
 }
 
 // The size of a look in a message beside its texts: lookBytes for itself, the others for each of its parts.
-const lookBytes, frameBytes, groupBytes, rangeBytes, operationBytes, faultBytes = 80, 16, 48, 20, 40, 12
+const lookBytes, frameBytes, groupBytes, rangeBytes, operationBytes, faultBytes, phaseBytes = 80, 16, 48, 20, 40, 12, 16
 
 // fewestFrames is the number of frames that a look keeps when it is shortened, as long as it has other parts.
 const fewestFrames = 4
@@ -95,6 +95,9 @@ func shorten(l *protocol.Look, bytes int) {
 // lookSize returns the most bytes that a look takes in a message.
 func lookSize(l *protocol.Look) int {
 	n := lookBytes + len(l.Native) + len(l.Faults)*faultBytes
+	if l.Phase != nil {
+		n += phaseBytes + len(l.Phase.Name)
+	}
 	for _, f := range l.Frames {
 		n += frameBytes + len(f.Function) + len(f.File)
 	}

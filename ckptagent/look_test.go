@@ -24,6 +24,7 @@ func evidence(local int) protocol.Look {
 		MainCPU:   1 << 60,
 		IO:        1 << 62,
 		Processes: 1 << 20,
+		Phase:     &protocol.Phase{Name: text[:protocol.MaxPhaseName], Left: protocol.MaxPhase, Of: protocol.MaxPhase},
 	}
 	for range protocol.MaxLookFrames {
 		l.Frames = append(l.Frames, protocol.Frame{Function: text, File: text, Line: 1 << 30})

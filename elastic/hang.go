@@ -24,8 +24,9 @@ import (
 //	| Busy, Unexplained    | never                                                                              |                  |
 //	| each but Stopped     | Supervision.Timeout, if that is set and shorter                                    | restart          |
 //
-// Each time but the last is three times the longest silence that ended by itself, if that is longer. Hang and FabricHang end nothing before
-// beforeFirst if no rank has made a step of its own in the generation.
+// Each time but the last is three times the longest silence that ended by itself, if that is longer, and counts from the last look at
+// which a rank had a phase open, if there was one. Hang and FabricHang end nothing before beforeFirst if no rank has made a step of its own
+// in the generation.
 //
 // Restart: the ranks restart in place; it spends no restart. Move: the second time without progress in between, the pod that all others
 // wait for moves to another node, once per job. A third time is only reported, until there is progress: a gang that stands still is never
@@ -91,7 +92,7 @@ func (s *State) endStill(v waiting.Verdict, silent time.Duration, now time.Time)
 	after, ends := s.stillTimeout(v)
 	c := s.stillCause(v)
 	switch timeout := s.supervision.Timeout; {
-	case ends && v.Seen() && silent >= after:
+	case ends && v.Seen() && now.Sub(s.stoodSince()) >= after:
 	case timeout > 0 && silent >= timeout && v.Kind != waiting.Stopped && v.Compared > 0:
 		c = cause.Cause{
 			Code: cause.HangTimeout, Rank: -1, Slot: -1,
@@ -165,10 +166,18 @@ func (s *State) restartStill(c cause.Cause, now time.Time) {
 	}
 }
 
-// stillSince returns the last sign of life if the ranks of a generation that is about to be ended stand still; zero: they do not.
+// stoodSince returns since when ranks may have stood still: the last sign of life, or the last look at which a rank had a phase open.
+func (s *State) stoodSince() time.Time {
+	if phase := s.run.still.phase; phase.After(s.quiet.Since()) {
+		return phase
+	}
+	return s.quiet.Since()
+}
+
+// stillSince returns since when the ranks of a generation that is about to be ended stand still; zero: they do not.
 func (s *State) stillSince(suspect generation.Suspect) time.Time {
 	if s.run.still.reported && s.run.still.said.Kind.Stands() || suspect.Cause != nil && suspect.Code == cause.HangTimeout {
-		return s.quiet.Since()
+		return s.stoodSince()
 	}
 	return time.Time{}
 }

@@ -30,7 +30,7 @@ type halting struct {
 	// suspect is what is known of the failure beside exits; detected is when it was seen, by the coordinator's clock.
 	suspect  generation.Suspect
 	detected time.Time
-	// stillSince is the last sign of life of ranks that stood still when the halt began; zero: they did not.
+	// stillSince is since when ranks stood still when the halt began; zero: they did not.
 	stillSince time.Time
 	// watch tracks which pods have not halted yet.
 	watch *replacements.Watch

@@ -374,7 +374,7 @@ func (s *stage) change(slot int, key, value string) {
 
 // look answers the look that the coordinator wants: each local rank waits for the others in an operation, or in one of another group
 // ("ring"), calls another one ("other"), sleeps, sleeps and reads, takes no signal ("stuck"), waits for its device, for NFS, is stopped,
-// shows nothing of what it is in ("hidden"), or was not looked at ("missing").
+// sleeps in a phase of 20 min ("evaluates"), shows nothing of what it is in ("hidden"), or was not looked at ("missing").
 func (s *stage) look(slot int, r *protocol.Report, value string) {
 	r.Look, r.Looks = s.state.Directive(Slot(slot), s.pods[slot].UID).Look, nil
 	for i, v := range strings.Split(value, "|") {
@@ -414,6 +414,8 @@ func lookAt(local int, what string, world int, now time.Time) protocol.Look {
 		l.Groups = append(l.Groups, ring)
 	case "reads":
 		l.IO = uint64(now.UnixNano())
+	case "evaluates":
+		l.Phase = &protocol.Phase{Name: "evaluation", Left: 17 * time.Minute, Of: 20 * time.Minute}
 	case "device":
 		l.Frames, l.Native = []protocol.Frame{{Function: "synchronize", File: "cuda/__init__.py", Line: 1}}, ""
 	case "stuck":

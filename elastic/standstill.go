@@ -41,6 +41,8 @@ type standstill struct {
 	reported bool
 	// answers are the newest looks of each slot, oldest first, of one incarnation of its agent.
 	answers map[Slot][]answer
+	// phase is when the newest look came in at which a rank had a phase open; zero: none had.
+	phase time.Time
 	// said is the newest verdict. declined: an event reported that its ranks are not restarted again.
 	said     waiting.Verdict
 	declined bool
@@ -103,7 +105,8 @@ func (s *State) noteSigns(steps members.Steps, now time.Time) {
 	before := st.at
 	st.at.Steps = max(before.Steps, steps.Lowest+steps.Counted.Lowest+steps.Counted.Most+s.generation.CommonStep())
 	st.at.Started = max(before.Started, s.started())
-	if v := st.said; st.at != before && (v.Kind == waiting.Stopped || v.Missing > 0) { // a person's act, or unseen: it did not end by itself
+	// A person's act, or unseen: it did not end by itself. With a phase the script had said so: no other silence need be as long.
+	if v := st.said; st.at != before && (v.Kind == waiting.Stopped || v.Missing > 0 || !st.phase.IsZero()) {
 		s.movedOn(s.quiet.NoteInterrupt, now)
 	}
 	switch {
@@ -129,7 +132,8 @@ func (s *State) started() (n int64) {
 
 // movedOn records a sign of life, and says so if the gang was said to stand still. The time until then is lost.
 func (s *State) movedOn(note func(time.Time) bool, now time.Time) {
-	silent, said, longest := now.Sub(s.quiet.Since()), s.run.still.said.Kind, s.quiet.Longest()
+	silent, stood, said := now.Sub(s.quiet.Since()), now.Sub(s.stoodSince()), s.run.still.said.Kind
+	longest := s.quiet.Longest()
 	if !note(now) && said == "" {
 		return
 	}
@@ -137,7 +141,7 @@ func (s *State) movedOn(note func(time.Time) bool, now time.Time) {
 		s.emit(PersistLater{})
 	}
 	if said.Stands() {
-		s.account.NoteStill(silent)
+		s.account.NoteStill(stood)
 		s.emit(EmitEvent{Notice{Reason: NoticeStandsStill, Message: fmt.Sprintf("is over: the gang moves again after %s", silent.Round(time.Second))}})
 	}
 	s.forgetLooks()
@@ -146,7 +150,8 @@ func (s *State) movedOn(note func(time.Time) bool, now time.Time) {
 
 // forgetLooks drops the looks and the verdict.
 func (s *State) forgetLooks() {
-	s.run.still.answers, s.run.still.said, s.run.still.declined = nil, waiting.Verdict{}, false
+	st := &s.run.still
+	st.answers, st.phase, st.said, st.declined = nil, time.Time{}, waiting.Verdict{}, false
 	s.show(Standstill{})
 }
 
@@ -180,6 +185,9 @@ func (s *State) noteLooks(slot Slot, now time.Time) {
 		st.answers = map[Slot][]answer{}
 	}
 	st.answers[slot] = list
+	if slices.ContainsFunc(r.Looks, func(l protocol.Look) bool { return l.Phase != nil }) {
+		st.phase = now
+	}
 	if s.members.All(func(m *members.Member) bool { return m.Known() && m.Report().Look == wanted }) {
 		s.quiet.NoteAnswers()
 	}
@@ -210,7 +218,7 @@ func (s *State) watch(now time.Time) {
 // judgeStandstill reports the verdict on the newest looks, if it is another one than before, and ends the generation if that is due.
 func (s *State) judgeStandstill(now time.Time) {
 	v, st := waiting.Judge(s.evidence()), &s.run.still
-	if v.Kind == waiting.Busy && !s.account.CountsSteps() { // no step is expected, so that it is a sign of life
+	if v.Moves && !s.account.CountsSteps() { // no step is expected, so that it is a sign of life
 		s.movedOn(s.quiet.NoteInterrupt, now)
 		return
 	}

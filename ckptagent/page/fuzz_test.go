@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+	"unicode/utf8"
 )
 
 // FuzzPage: whatever the processes of a rank write into its page, no number that is read is below zero, each name is whole, and there are
@@ -24,6 +26,7 @@ func FuzzPage(f *testing.F) {
 	}
 	f.Add([]byte(head(3, 77, 12, 501, 8, 1)), []byte("os\nsys\nx"), []byte("x\n"))
 	f.Add([]byte(magic+strings.Repeat("\xff", 48)), []byte("a\n\x00b\nc\n"), []byte(""))
+	f.Add([]byte(head(3, 77)+strings.Repeat("\x00", phasesAt-24)+record(1, 1<<62, 3*time.Hour, 3, "ab\xff")), []byte(""), []byte(""))
 	f.Add([]byte("HFPAGE00"), []byte("\n\n"), []byte("\n"))
 	f.Fuzz(func(t *testing.T, head, names, more []byte) {
 		if len(head) > namesAt || len(names)+len(more) > Bytes-namesAt {
@@ -46,6 +49,9 @@ func FuzzPage(f *testing.F) {
 		}
 		if p.Generation < 0 || p.PID < 0 || p.OptimizerSteps < 0 || p.ResumedAt < 0 || p.names > Bytes-namesAt {
 			t.Fatalf("read: %+v", p)
+		}
+		if open := p.Phase.Open(); open != nil && (!open.Valid() || !utf8.ValidString(open.Name)) {
+			t.Fatalf("read: %+v", open)
 		}
 		check(t, follower, append(slices.Clone(names), make([]byte, 1)...))
 		before := slices.Clone(follower.Names)

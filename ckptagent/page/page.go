@@ -1,26 +1,35 @@
 //go:build linux
 
 // Package page reads a rank's page: a file in which the site hook of the rank's Python process writes the number of
-// finished optimizer steps, the step from which training resumed, and the imported modules. A page that is incomplete,
-// damaged or missing yields fewer facts, never wrong ones.
+// finished optimizer steps, the step from which training resumed, the imported modules and the phase that the script has
+// open. A page that is incomplete, damaged or missing yields fewer facts, never wrong ones.
 package page
 
 import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io/fs"
 	"os"
 	"strings"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // The layout, which docs/architecture.md describes. There is one writer, and all numbers only rise, so that a reader needs no intermediate
-// value.
+// value. Phases have two records, of which the writer fills the older one: a record that is torn is not read, and the other one counts.
 const (
-	Bytes     = 1 << 20
-	magic     = "HFPAGE01"
-	headBytes = 72
-	namesAt   = 4096
+	Bytes      = 1 << 20
+	magic      = "HFPAGE01"
+	phasesAt   = 128
+	phaseBytes = 128
+	headBytes  = phasesAt + 2*phaseBytes
+	namesAt    = 4096
 )
 
 // Page is the content of a page.
@@ -36,7 +45,47 @@ type Page struct {
 	// Signal makes the process, which started at the tick Start after boot, write its main thread's stack; 0: no signal does.
 	Signal int
 	Start  uint64
-	names  uint64 // bytes
+	// Phase is the innermost phase that the script has open.
+	Phase Phase
+	names uint64 // bytes
+}
+
+// Phase is a phase that a script has open; the zero value: none.
+type Phase struct {
+	Name string
+	// Of is the length of its lease, until is when that runs out, in the time of the machine's monotonic clock.
+	Of, until time.Duration
+}
+
+// Open returns the phase with what is left of its lease now; nil: it has run out, or there is none.
+func (p Phase) Open() *protocol.Phase {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return nil
+	}
+	left := min(p.until-time.Duration(now.Nano()), p.Of).Round(time.Millisecond)
+	if open := (&protocol.Phase{Name: p.Name, Left: left, Of: p.Of}); open.Valid() {
+		return open
+	}
+	return nil
+}
+
+// newestPhase returns the phase of the newest of two records that is whole.
+func newestPhase(records []byte) (p Phase) {
+	newest := uint64(0)
+	for ; len(records) >= phaseBytes; records = records[phaseBytes:] {
+		body := records[:phaseBytes-8]
+		number := func(i int) uint64 { return binary.LittleEndian.Uint64(records[8*i:]) }
+		if number(0) <= newest || number(phaseBytes/8-1) != uint64(crc32.ChecksumIEEE(body)) {
+			continue
+		}
+		newest, p = number(0), Phase{}
+		name := body[32 : 32+min(number(3), protocol.MaxPhaseName)]
+		if until, of := time.Duration(number(1)), time.Duration(number(2)); len(name) > 0 && utf8.Valid(name) && until > 0 && of > 0 {
+			p = Phase{Name: string(name), Of: min(of, protocol.MaxPhase).Round(time.Millisecond), until: until}
+		}
+	}
+	return p
 }
 
 // Prepare replaces the page of a rank that is about to start. Prepare writes all bytes: with a sparse file, a full disk would kill the rank
@@ -87,6 +136,7 @@ func read(f *os.File) (p Page, ok bool, err error) {
 		Hook:           number(6)&1 != 0,
 		Signal:         int(number(7)),
 		Start:          uint64(number(8)),
+		Phase:          newestPhase(head[phasesAt:]),
 	}
 	if resumed := number(4); resumed > 0 {
 		p.ResumedAt, p.ResumeKnown = resumed-1, true

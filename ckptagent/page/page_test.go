@@ -4,10 +4,18 @@ package page
 
 import (
 	"encoding/binary"
+	"hash/crc32"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // rank writes a page as the site hook does.
@@ -142,5 +150,97 @@ func TestDamagedPages(t *testing.T) {
 	}
 	if _, err := Read(path); err == nil {
 		t.Fatal("a page that was cut off was read")
+	}
+}
+
+// record is what the site hook writes for a phase.
+func record(number uint64, until, of time.Duration, length int, name string) string {
+	var b []byte
+	for _, v := range []uint64{number, uint64(until), uint64(of), uint64(length)} {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	b = append(append(b, name...), make([]byte, phaseBytes-8-len(b)-len(name))...)
+	return string(binary.LittleEndian.AppendUint64(b, uint64(crc32.ChecksumIEEE(b))))
+}
+
+func monotonic(t *testing.T) time.Duration {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(now.Nano())
+}
+
+// TestPhases: the newest whole record counts. What is not one, or is no phase that a client can open, is none.
+func TestPhases(t *testing.T) {
+	path := prepared(t)
+	r := enter(t, path, 3, 77)
+	now := monotonic(t)
+	name := func() string {
+		t.Helper()
+		p, err := Read(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if open := p.Phase.Open(); open != nil {
+			return open.Name
+		}
+		return ""
+	}
+	outer, inner := record(1, now+time.Hour, 2*time.Hour, 10, "evaluation"), record(2, now+time.Minute, time.Minute, 6, "upload")
+	for _, c := range []struct{ what, first, second, want string }{
+		{"nothing", "", "", ""},
+		{"one", "", outer, "evaluation"},
+		{"the newer", inner, outer, "upload"},
+		{"the newer at the other place", outer, inner, "upload"},
+		{"torn", inner[:20] + "xx" + inner[22:], outer, "evaluation"},
+		{"half of another", inner[:60] + outer[60:], outer, "evaluation"},
+		{"both torn", inner[:60], outer[:60], ""},
+		{"closed", record(2, 0, 0, 0, ""), outer, ""},
+		{"run out", record(2, now, time.Minute, 6, "upload"), outer, ""},
+		{"no lease", record(2, now+time.Hour, 0, 6, "upload"), outer, ""},
+		{"a lease below zero", record(2, now+time.Hour, -1, 6, "upload"), outer, ""},
+		{"no text", record(2, now+time.Hour, time.Hour, 2, "\xff\xff"), outer, ""},
+		{"a longer name than there is room for", record(2, now+time.Hour, time.Hour, 1<<40, strings.Repeat("x", 80)), outer, strings.Repeat("x", 64)},
+		{"number 0", record(0, now+time.Hour, time.Hour, 6, "upload"), "", ""},
+	} {
+		pad := func(s string) string { return s + strings.Repeat("\x00", phaseBytes-len(s)) }
+		if r.bytes(phasesAt, pad(c.first)+pad(c.second)); name() != c.want {
+			t.Errorf("%s: the phase is %q, want %q", c.what, name(), c.want)
+		}
+	}
+	r.bytes(phasesAt, record(9, now+1000*time.Hour, 2000*time.Hour, 1, "x"))
+	p, _ := Read(path)
+	if open := p.Phase.Open(); open == nil || open.Left != protocol.MaxPhase || open.Of != protocol.MaxPhase {
+		t.Errorf("a lease that no client can open is %+v", open)
+	}
+	r.bytes(phasesAt, inner)
+	p, _ = Read(path)
+	if open := p.Phase.Open(); open == nil || open.Of != time.Minute || open.Left > time.Minute || open.Left < 50*time.Second {
+		t.Errorf("a minute is %+v", open)
+	}
+}
+
+// TestPhaseOfTheClient: a phase of the Python client is read, with its lease by the same clock.
+func TestPhaseOfTheClient(t *testing.T) {
+	path := prepared(t)
+	script := `
+import sys, _holdfast_page
+page = _holdfast_page.enter(sys.argv[1])
+import holdfast
+ck = holdfast.attach()
+ck.phase("évaluation", up_to=1200)
+with ck.phase("inner", up_to=60):
+    pass
+`
+	c := exec.Command("python3", "-c", script, path)
+	c.Env = append(os.Environ(), "PYTHONPATH=../python", "PYTHONDONTWRITEBYTECODE=1")
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	p, err := Read(path)
+	if open := p.Phase.Open(); err != nil || open == nil || open.Name != "évaluation" || open.Of != 20*time.Minute || open.Left < 19*time.Minute {
+		t.Fatalf("the page is %+v, its phase %+v: %v", p, open, err)
 	}
 }

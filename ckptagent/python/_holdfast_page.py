@@ -1,9 +1,9 @@
-"""Writes a rank's page: a file that the rank's process maps, and from which the agent reads optimizer steps and imported
-modules.
+"""Writes a rank's page: a file that the rank's process maps, and from which the agent reads optimizer steps, imported modules
+and the phase that the script has open.
 
 docs/architecture.md has the layout. Only one process writes a page, and each number only rises. So plain stores of eight
 aligned bytes are enough, though Python has no store-release: if the agent reads an outdated number, its next read corrects
-that.
+that. A phase has several numbers, so it is written to the older of two records, with a checksum.
 """
 
 import fcntl
@@ -17,10 +17,14 @@ MAGIC = int.from_bytes(b"HFPAGE01", "little")
 NAMES = 4096
 _MAGIC, _GENERATION, _PID, _STEPS, _RESUMED, _LENGTH, _FLAGS, _SIGNAL, _START = range(9)
 HOOK = 1
+PHASES, PHASE = 128, 128  # two records of that many bytes
+
+current = None  # the page of this process, for the client
 
 
 def enter(path):
     """The page of this process. None if the agent made none or another process of the rank writes to it."""
+    global current
     try:
         fd = os.open(path, os.O_RDWR)
     except OSError:
@@ -30,7 +34,8 @@ def enter(path):
             return None
         # Held as long as the mapping, which keeps the file open.
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return Page(mmap.mmap(fd, BYTES))
+        current = Page(mmap.mmap(fd, BYTES))
+        return current
     except OSError:
         return None
     finally:
@@ -45,6 +50,8 @@ class Page:
         self._at = NAMES
         self._steps = 0
         self._waiting, self._lock = [], allocate_lock()
+        self._phases = 0  # records written
+        memory[PHASES : PHASES + 2 * PHASE] = bytes(2 * PHASE)
         generation = os.environ.get("HOLDFAST_GENERATION", "")
         n = self._numbers
         n[_STEPS] = n[_RESUMED] = n[_LENGTH] = n[_FLAGS] = n[_SIGNAL] = n[_START] = 0
@@ -71,6 +78,19 @@ class Page:
         """Reports the signal that makes this process, started at that tick, write its main thread's stack."""
         self._numbers[_START] = start
         self._numbers[_SIGNAL] = signal
+
+    def phase(self, name, of, until):
+        """Reports the innermost open phase: its name in UTF-8, its lease, and when that runs out by time.monotonic_ns(); b"", 0, 0:
+        none is open. The caller makes one call at a time."""
+        if not self.mine():
+            return
+        import binascii
+
+        self._phases += 1
+        body = b"".join(n.to_bytes(8, "little") for n in (self._phases, until, of, len(name))) + name
+        body = body.ljust(PHASE - 8, b"\0")
+        at = PHASES + PHASE * (self._phases % 2)
+        self._memory[at : at + PHASE] = body + binascii.crc32(body).to_bytes(8, "little")
 
     def name(self, name):
         """Appends a name. Threads import concurrently, and a signal handler may import during this call, so it never waits: the

@@ -122,6 +122,9 @@ func (w *Watcher) one(r Rank, family []int, begun proc.Snapshot, world int) prot
 		watched = r.Process
 	}
 	l := protocol.Look{Local: r.Local, PID: watched.PID, State: begun.State(watched.PID), Processes: len(family)}
+	if slices.Contains(family, r.Page.PID) { // a phase ends with the process that opened it
+		l.Phase = r.Page.Phase.Open()
+	}
 	if l.State != 'R' {
 		l.Native = cut(proc.WaitsIn(watched.PID), protocol.MaxLookText)
 	}

@@ -188,3 +188,32 @@ func TestFilesThatAreNotTheRanksOwn(t *testing.T) {
 		}
 	}
 }
+
+// TestAPhase: a phase is that of the process which opened it, and ends with it.
+func TestAPhase(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "page")
+	if err := page.Prepare(path); err != nil {
+		t.Fatal(err)
+	}
+	const script = `
+import sys, time, _holdfast_page
+_holdfast_page.enter(sys.argv[1])
+import holdfast
+holdfast.attach().phase("evaluation", up_to=1200)
+time.sleep(600)
+`
+	t.Setenv("PYTHONPATH", "../python")
+	t.Setenv("PYTHONDONTWRITEBYTECODE", "1")
+	rank := run(t, "python3", "-c", script, path)
+	var of page.Page
+	eventually.Holds(t, "the phase is looked at", func() (bool, any) {
+		of, _ = page.Read(path)
+		looks := New().Look([]Rank{{Process: rank, Page: of}}, 1)
+		ok := len(looks) == 1 && looks[0].Phase != nil && looks[0].Phase.Name == "evaluation" && looks[0].Phase.Left > 19*time.Minute
+		return ok, looks
+	})
+	other := run(t, "sleep", "600")
+	if looks := New().Look([]Rank{{Process: other, Page: of}}, 1); len(looks) != 1 || looks[0].Phase != nil {
+		t.Errorf("a process that opened none: %+v", looks)
+	}
+}

@@ -8,9 +8,9 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// lookBytes, groupBytes and entryBytes are the memory of a look, of each of its groups, and of each frame, range of ranks, operation or
-// fault, without texts.
-const lookBytes, groupBytes, entryBytes = 184, 120, 64
+// lookBytes, groupBytes and entryBytes are the memory of a look, of each of its groups, and of each frame, range of ranks, operation, fault
+// or phase, without texts.
+const lookBytes, groupBytes, entryBytes = 192, 120, 64
 
 // checkLooks refuses looks that no correct agent sends.
 func checkLooks(r *protocol.Report) error {
@@ -20,6 +20,9 @@ func checkLooks(r *protocol.Report) error {
 	for i := range r.Looks {
 		if l := &r.Looks[i]; l.Local >= r.Ranks || i > 0 && l.Local <= r.Looks[i-1].Local {
 			return status.Errorf(codes.InvalidArgument, "looks[%d] is of local rank %d: one per rank, in order", i, l.Local)
+		}
+		if p := r.Looks[i].Phase; p != nil && !p.Valid() {
+			return status.Errorf(codes.InvalidArgument, "looks[%d] has a phase with a name of %d bytes and %s left of %s", i, len(p.Name), p.Left, p.Of)
 		}
 	}
 	return nil
@@ -33,6 +36,9 @@ func cleanLooks(r *protocol.Report) {
 	for i := range r.Looks {
 		l := &r.Looks[i]
 		short(&l.Native)
+		if l.Phase != nil {
+			short(&l.Phase.Name)
+		}
 		for j := range l.Frames {
 			short(&l.Frames[j].Function)
 			short(&l.Frames[j].File)
@@ -55,6 +61,9 @@ func sizeOfLooks(looks []protocol.Look) (n int) {
 	for i := range looks {
 		l := &looks[i]
 		n += lookBytes + len(l.Native) + len(l.Faults)*entryBytes
+		if l.Phase != nil {
+			n += entryBytes + len(l.Phase.Name)
+		}
 		for _, f := range l.Frames {
 			n += entryBytes + len(f.Function) + len(f.File)
 		}

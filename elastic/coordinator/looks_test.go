@@ -3,6 +3,7 @@ package coordinator
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -12,6 +13,7 @@ func TestLooksAreBounded(t *testing.T) {
 	long := strings.Repeat("\x1b[2J", protocol.MaxLookText)
 	r := protocol.Report{Protocol: protocol.Version, Ranks: 2, Looks: []protocol.Look{{
 		Native: long,
+		Phase:  &protocol.Phase{Name: long[:protocol.MaxPhaseName], Left: time.Second, Of: time.Minute},
 		Frames: []protocol.Frame{{Function: long, File: long}},
 		Groups: []protocol.GroupLook{{
 			Name:  long,
@@ -26,7 +28,10 @@ func TestLooksAreBounded(t *testing.T) {
 	clean(&r)
 	l := &r.Looks[0]
 	g := &l.Groups[0]
-	texts := []string{l.Native, l.Frames[0].Function, l.Frames[0].File, g.Name, g.Open.Name, g.Open.Sizes, g.Last.Name, g.Last.Sizes}
+	texts := []string{
+		l.Phase.Name, l.Native, l.Frames[0].Function, l.Frames[0].File,
+		g.Name, g.Open.Name, g.Open.Sizes, g.Last.Name, g.Last.Sizes,
+	}
 	for i, text := range texts {
 		if len(text) > protocol.MaxLookText || strings.Contains(text, "\x1b") || text == "" {
 			t.Errorf("text %d has %d bytes: %q", i, len(text), text)
@@ -36,11 +41,19 @@ func TestLooksAreBounded(t *testing.T) {
 	if withoutTexts(&r); with-sizeOf(&r) < int64(len(texts)*100+lookBytes+groupBytes) {
 		t.Errorf("%d bytes with the look, %d without", with, sizeOf(&r))
 	}
+	in := func(p protocol.Phase) protocol.Report {
+		return protocol.Report{Ranks: 1, Looks: []protocol.Look{{Phase: &p}}}
+	}
 	for name, bad := range map[string]protocol.Report{
 		"a negative number":     {Look: -1},
 		"a number that is huge": {Look: protocol.MaxGeneration + 1},
 		"an unknown rank":       {Ranks: 1, Looks: []protocol.Look{{Local: 1}}},
 		"a rank twice":          {Ranks: 2, Looks: []protocol.Look{{Local: 1}, {Local: 1}}},
+		"a phase's name":        in(protocol.Phase{Name: long[:protocol.MaxPhaseName+1], Left: 1, Of: 1}),
+		"a phase without name":  in(protocol.Phase{Left: 1, Of: 1}),
+		"a lease that is over":  in(protocol.Phase{Name: "x", Of: 1}),
+		"a lease that is long":  in(protocol.Phase{Name: "x", Left: 1, Of: protocol.MaxPhase + 1}),
+		"more than the lease":   in(protocol.Phase{Name: "x", Left: 2, Of: 1}),
 	} {
 		bad.Protocol = protocol.Version
 		if check(&bad, "pod", nil) == nil {

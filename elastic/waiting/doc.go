@@ -8,6 +8,8 @@
 // other ranks or for a device, because such frames use processor time while they wait. Elsewhere it does count: a frame that holds the
 // interpreter's lock for ever, such as a regular expression that backtracks, looks the same as a long computation.
 //
+// A rank whose script has a phase open, the lease of which has not run out, counts as a root that is active, whatever its looks show.
+//
 // The innermost frame of a rank decides what the rank is in. A frame inside torch that has called the script's own code, such as a hook of
 // the backward pass, does not count.
 //

@@ -14,6 +14,8 @@ import (
 // findings are the ranks that wait for nobody, by what the looks show of them.
 type findings struct {
 	busy, stopped, stored, inside, outside, ended, together []int
+	// phases are the ranks whose scripts have a phase open.
+	phases []int
 	// unknown ranks have too few looks, or no stack and no recorder; unclear ones wait in circles that may be none.
 	unknown, unclear, circle []int
 }
@@ -43,6 +45,11 @@ func (j *judge) settle() {
 // find sorts the ranks that wait for nobody.
 func (j *judge) find() findings {
 	var o findings
+	for r := range j.facts {
+		if j.phase(r) != nil {
+			o.phases = append(o.phases, r)
+		}
+	}
 	awaited := j.awaited()
 	for _, set := range j.sinks() {
 		if len(set) > 1 {
@@ -74,6 +81,14 @@ func (j *judge) find() findings {
 		}
 	}
 	return o
+}
+
+// phase returns the phase that a rank's script has open; nil: none.
+func (j *judge) phase(r int) *protocol.Phase {
+	if l := j.facts[r].last; l != nil && l.Phase != nil && l.Phase.Valid() {
+		return l.Phase
+	}
+	return nil
 }
 
 // findCircle sorts ranks that wait for each other.
@@ -117,8 +132,10 @@ func (j *judge) verdict() Verdict {
 	still := slices.Sorted(slices.Values(slices.Concat(o.stored, o.inside, o.outside)))
 	desync := j.desync()
 	switch {
+	case len(o.phases) > 0:
+		v.Kind, v.Activity, v.Phase, v.Moves = Busy, j.phaseOf(o.phases), true, len(o.busy) > 0
 	case len(o.busy) > 0:
-		v.Kind, v.Activity = Busy, j.activity(o.busy)
+		v.Kind, v.Activity, v.Moves = Busy, j.activity(o.busy), true
 	case len(o.stopped) > 0:
 		v.Kind, v.Culprits = Stopped, o.stopped
 	case j.unexplained(still):
@@ -172,13 +189,23 @@ func (j *judge) nodes(ranks []int) int {
 
 // activity returns what moving ranks do: what most say.
 func (j *judge) activity(busy []int) string {
+	return most(busy, "computation", func(r int) string { return j.facts[r].activity })
+}
+
+// phaseOf returns the phase that most of the ranks have open.
+func (j *judge) phaseOf(ranks []int) string {
+	return most(ranks, "", func(r int) string { return j.phase(r).Name })
+}
+
+// most returns what most ranks say; otherwise: none says anything.
+func most(ranks []int, otherwise string, says func(int) string) string {
 	count := map[string]int{}
-	for _, r := range busy {
-		if a := j.facts[r].activity; a != "" {
+	for _, r := range ranks {
+		if a := says(r); a != "" {
 			count[a]++
 		}
 	}
-	best := "computation"
+	best := otherwise
 	for _, a := range slices.Sorted(maps.Keys(count)) {
 		if count[a] > count[best] {
 			best = a

@@ -18,6 +18,7 @@ import (
 //	set RANKS KEY=VALUE ...      "*" for all; blanks in values are written as "~"
 //	                             open=GROUP:NUMBER:NAME:SIZES, p2p=GROUP:PEER:NAME, done=GROUP:NUMBER, started=GROUP:NUMBER;
 //	                             faults=RANK:FAULT,…, as NCCL's RAS answered, or faults=none;
+//	                             phase=LEFT/OF:NAME in seconds, or phase=none;
 //	                             frames=FUNCTION@FILE:LINE|… (innermost first), native, state, pid, stack=none|withheld, ended=yes
 //	adds RANKS cpu|main|io N     from each look to the next
 //	look [except RANKS]          one look at all ranks, 5 s after the previous one; the newest three are judged
@@ -138,6 +139,8 @@ func (s *stage) set(r int, key, value string) {
 		s.group(l, p[0]).Started = int64(s.number(p[1]))
 	case "faults":
 		l.Faults = s.faults(value)
+	case "phase":
+		l.Phase = s.phase(value)
 	case "frames":
 		l.Frames = s.frames(value)
 	case "native":
@@ -170,6 +173,15 @@ func (s *stage) frames(text string) (out []protocol.Frame) {
 		out = append(out, protocol.Frame{Function: function, File: file, Line: s.number(line)})
 	}
 	return out
+}
+
+func (s *stage) phase(text string) *protocol.Phase {
+	if text == "none" {
+		return nil
+	}
+	lease, name, _ := strings.Cut(text, ":")
+	left, of, _ := strings.Cut(lease, "/")
+	return &protocol.Phase{Name: name, Left: time.Duration(s.number(left)) * time.Second, Of: time.Duration(s.number(of)) * time.Second}
 }
 
 func (s *stage) faults(text string) (out []protocol.RankFault) {

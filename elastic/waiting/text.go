@@ -6,8 +6,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // MaxText bounds the text of a verdict, which tenants' functions and files are part of.
@@ -41,8 +43,12 @@ func (j *judge) describe(v *Verdict, o findings, desync map[string][]int) {
 	named := v.Culprits
 	switch v.Kind {
 	case Busy:
-		named = o.busy
-		parts = append(parts, fmt.Sprintf("%s: %s", v.Activity, j.those(o.busy)))
+		if named = o.busy; v.Phase {
+			named = o.phases
+			parts = j.phases(named)
+		} else {
+			parts = append(parts, fmt.Sprintf("%s: %s", v.Activity, j.those(named)))
+		}
 	case Unexplained:
 		parts = append(parts, j.lacking(v, o))
 	case Desync:
@@ -73,6 +79,35 @@ func (j *judge) describe(v *Verdict, o findings, desync map[string][]int) {
 	if v.Signature == "" {
 		v.Signature = meanings[v.Kind]
 	}
+}
+
+// phases groups ranks by the phase that they have open, the largest groups first. Of a group, the one with the longest lease left counts.
+func (j *judge) phases(ranks []int) (out []string) {
+	by := map[string][]int{}
+	for _, r := range ranks {
+		by[j.phase(r).Name] = append(by[j.phase(r).Name], r)
+	}
+	names := slices.SortedFunc(maps.Keys(by), func(a, b string) int { return cmp.Or(cmp.Compare(len(by[b]), len(by[a])), cmp.Compare(a, b)) })
+	for _, name := range names[:min(len(names), mostGroups)] {
+		longest := slices.MaxFunc(by[name], func(a, b int) int { return cmp.Compare(j.phase(a).Left, j.phase(b).Left) })
+		out = append(out, fmt.Sprintf("%s: phase %s, %s", j.those(by[name]), name, spent(j.phase(longest))))
+	}
+	if n := len(names) - mostGroups; n > 0 {
+		out = append(out, fmt.Sprintf("%d more phases", n))
+	}
+	return out
+}
+
+// spent returns how much of a lease has passed, such as "3 min of 20".
+func spent(p *protocol.Phase) string {
+	unit, name := time.Second, "s"
+	switch {
+	case p.Of >= 10*time.Hour:
+		unit, name = time.Hour, "h"
+	case p.Of >= 5*time.Minute:
+		unit, name = time.Minute, "min"
+	}
+	return fmt.Sprintf("%d %s of %d", (p.Of-p.Left)/unit, name, (p.Of+unit-1)/unit)
 }
 
 // lacking returns what evidence is missing.

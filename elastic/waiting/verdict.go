@@ -54,8 +54,9 @@ type Verdict struct {
 	// Slow: a rank in question, of kind Hang or FabricHang, may still work where no look shows it: on its device, or in a thread of the
 	// backward pass.
 	Slow bool
-	// Activity is what moves, for Busy.
-	Activity string
+	// Activity is what moves, for Busy. Phase: a rank has a phase open. Moves: a root is active, whether it has a phase open or not.
+	Activity     string
+	Phase, Moves bool
 	// Text describes the verdict in one line, for users; Signature is the part that is the same when the same happens again.
 	Text, Signature string
 }

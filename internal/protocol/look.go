@@ -16,6 +16,9 @@ const (
 	MaxLookFrames = 12
 	MaxLookFaults = 32
 	MaxLookText   = 128
+	// MaxPhase is the longest lease of a phase, MaxPhaseName the most bytes of its name.
+	MaxPhase     = 24 * time.Hour
+	MaxPhaseName = 64
 )
 
 // Look is the evidence of one local rank at one moment: where its process group recorder, its main thread and its processes are. Two looks
@@ -40,6 +43,20 @@ type Look struct {
 	// Faults are those that NCCL's RAS has of any ranks, ascending by rank. Only the look at global rank 0 has them; none: there are none,
 	// or RAS did not answer.
 	Faults []RankFault
+	// Phase is the phase that the rank's script has open; nil: none, or its lease has run out.
+	Phase *Phase
+}
+
+// Phase is what a script says that its rank does for some time without a step.
+type Phase struct {
+	Name string
+	// Left is what was left of the lease at the time of the look, Of the whole lease.
+	Left, Of time.Duration
+}
+
+// Valid reports whether a phase is one that a client can open, and whose lease has not run out.
+func (p *Phase) Valid() bool {
+	return p.Name != "" && len(p.Name) <= MaxPhaseName && p.Left > 0 && p.Left <= p.Of && p.Of <= MaxPhase
 }
 
 // RankFault is a fault of one global rank.

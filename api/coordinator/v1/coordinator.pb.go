@@ -458,6 +458,7 @@ type Look struct {
 	Io            uint64       `protobuf:"varint,10,opt,name=io,proto3" json:"io,omitempty"`
 	Processes     uint32       `protobuf:"varint,11,opt,name=processes,proto3" json:"processes,omitempty"`
 	Faults        []*RankFault `protobuf:"bytes,12,rep,name=faults,proto3" json:"faults,omitempty"`
+	Phase         *Phase       `protobuf:"bytes,13,opt,name=phase,proto3" json:"phase,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -576,6 +577,74 @@ func (x *Look) GetFaults() []*RankFault {
 	return nil
 }
 
+func (x *Look) GetPhase() *Phase {
+	if x != nil {
+		return x.Phase
+	}
+	return nil
+}
+
+// As protocol.Phase.
+type Phase struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	LeftMs        uint64                 `protobuf:"varint,2,opt,name=left_ms,json=leftMs,proto3" json:"left_ms,omitempty"`
+	OfMs          uint64                 `protobuf:"varint,3,opt,name=of_ms,json=ofMs,proto3" json:"of_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Phase) Reset() {
+	*x = Phase{}
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Phase) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Phase) ProtoMessage() {}
+
+func (x *Phase) ProtoReflect() protoreflect.Message {
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Phase.ProtoReflect.Descriptor instead.
+func (*Phase) Descriptor() ([]byte, []int) {
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Phase) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Phase) GetLeftMs() uint64 {
+	if x != nil {
+		return x.LeftMs
+	}
+	return 0
+}
+
+func (x *Phase) GetOfMs() uint64 {
+	if x != nil {
+		return x.OfMs
+	}
+	return 0
+}
+
 type RankFault struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Rank  uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`
@@ -587,7 +656,7 @@ type RankFault struct {
 
 func (x *RankFault) Reset() {
 	*x = RankFault{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[2]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -599,7 +668,7 @@ func (x *RankFault) String() string {
 func (*RankFault) ProtoMessage() {}
 
 func (x *RankFault) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[2]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -612,7 +681,7 @@ func (x *RankFault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankFault.ProtoReflect.Descriptor instead.
 func (*RankFault) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{2}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *RankFault) GetRank() uint32 {
@@ -644,7 +713,7 @@ type GroupLook struct {
 
 func (x *GroupLook) Reset() {
 	*x = GroupLook{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -656,7 +725,7 @@ func (x *GroupLook) String() string {
 func (*GroupLook) ProtoMessage() {}
 
 func (x *GroupLook) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -669,7 +738,7 @@ func (x *GroupLook) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupLook.ProtoReflect.Descriptor instead.
 func (*GroupLook) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{3}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *GroupLook) GetName() string {
@@ -732,7 +801,7 @@ type RankRange struct {
 
 func (x *RankRange) Reset() {
 	*x = RankRange{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -744,7 +813,7 @@ func (x *RankRange) String() string {
 func (*RankRange) ProtoMessage() {}
 
 func (x *RankRange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -757,7 +826,7 @@ func (x *RankRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankRange.ProtoReflect.Descriptor instead.
 func (*RankRange) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{4}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RankRange) GetFirst() uint32 {
@@ -794,7 +863,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +875,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +888,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{5}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Operation) GetSeq() int64 {
@@ -868,7 +937,7 @@ type Frame struct {
 
 func (x *Frame) Reset() {
 	*x = Frame{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -880,7 +949,7 @@ func (x *Frame) String() string {
 func (*Frame) ProtoMessage() {}
 
 func (x *Frame) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -893,7 +962,7 @@ func (x *Frame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Frame.ProtoReflect.Descriptor instead.
 func (*Frame) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{6}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Frame) GetFunction() string {
@@ -928,7 +997,7 @@ type Mark struct {
 
 func (x *Mark) Reset() {
 	*x = Mark{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -940,7 +1009,7 @@ func (x *Mark) String() string {
 func (*Mark) ProtoMessage() {}
 
 func (x *Mark) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -953,7 +1022,7 @@ func (x *Mark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mark.ProtoReflect.Descriptor instead.
 func (*Mark) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{7}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Mark) GetStep() uint64 {
@@ -1000,7 +1069,7 @@ type Rank struct {
 
 func (x *Rank) Reset() {
 	*x = Rank{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1012,7 +1081,7 @@ func (x *Rank) String() string {
 func (*Rank) ProtoMessage() {}
 
 func (x *Rank) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1025,7 +1094,7 @@ func (x *Rank) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rank.ProtoReflect.Descriptor instead.
 func (*Rank) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{8}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Rank) GetLocalRank() uint32 {
@@ -1125,7 +1194,7 @@ type Saves struct {
 
 func (x *Saves) Reset() {
 	*x = Saves{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1137,7 +1206,7 @@ func (x *Saves) String() string {
 func (*Saves) ProtoMessage() {}
 
 func (x *Saves) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1150,7 +1219,7 @@ func (x *Saves) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Saves.ProtoReflect.Descriptor instead.
 func (*Saves) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{9}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Saves) GetCopied() uint32 {
@@ -1199,7 +1268,7 @@ type Copied struct {
 
 func (x *Copied) Reset() {
 	*x = Copied{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[10]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1211,7 +1280,7 @@ func (x *Copied) String() string {
 func (*Copied) ProtoMessage() {}
 
 func (x *Copied) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[10]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1224,7 +1293,7 @@ func (x *Copied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copied.ProtoReflect.Descriptor instead.
 func (*Copied) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{10}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Copied) GetMark() *Mark {
@@ -1262,7 +1331,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[11]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1274,7 +1343,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[11]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1287,7 +1356,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{11}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -1342,7 +1411,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[12]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1423,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[12]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +1436,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{12}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Timeline) GetDetected() int64 {
@@ -1455,7 +1524,7 @@ type Directive struct {
 
 func (x *Directive) Reset() {
 	*x = Directive{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[13]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1467,7 +1536,7 @@ func (x *Directive) String() string {
 func (*Directive) ProtoMessage() {}
 
 func (x *Directive) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[13]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1480,7 +1549,7 @@ func (x *Directive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Directive.ProtoReflect.Descriptor instead.
 func (*Directive) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{13}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Directive) GetGeneration() uint64 {
@@ -1643,7 +1712,7 @@ type Manifest struct {
 
 func (x *Manifest) Reset() {
 	*x = Manifest{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[14]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1655,7 +1724,7 @@ func (x *Manifest) String() string {
 func (*Manifest) ProtoMessage() {}
 
 func (x *Manifest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[14]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1668,7 +1737,7 @@ func (x *Manifest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Manifest.ProtoReflect.Descriptor instead.
 func (*Manifest) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{14}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Manifest) GetMark() *Mark {
@@ -1709,7 +1778,7 @@ type ManifestRank struct {
 
 func (x *ManifestRank) Reset() {
 	*x = ManifestRank{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[15]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1721,7 +1790,7 @@ func (x *ManifestRank) String() string {
 func (*ManifestRank) ProtoMessage() {}
 
 func (x *ManifestRank) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[15]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1734,7 +1803,7 @@ func (x *ManifestRank) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ManifestRank.ProtoReflect.Descriptor instead.
 func (*ManifestRank) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{15}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ManifestRank) GetLength() uint64 {
@@ -1771,7 +1840,7 @@ type Generation struct {
 
 func (x *Generation) Reset() {
 	*x = Generation{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[16]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1783,7 +1852,7 @@ func (x *Generation) String() string {
 func (*Generation) ProtoMessage() {}
 
 func (x *Generation) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[16]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1796,7 +1865,7 @@ func (x *Generation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Generation.ProtoReflect.Descriptor instead.
 func (*Generation) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{16}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Generation) GetNumber() uint64 {
@@ -1923,7 +1992,7 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\twaited_ms\x18  \x01(\rR\bwaitedMs\x12\x12\n" +
 	"\x04look\x18! \x01(\x04R\x04look\x123\n" +
 	"\x05looks\x18\" \x03(\v2\x1d.holdfast.coordinator.v1.LookR\x05looksB\x0f\n" +
-	"\r_max_restarts\"\x90\x03\n" +
+	"\r_max_restarts\"\xc6\x03\n" +
 	"\x04Look\x12\x1d\n" +
 	"\n" +
 	"local_rank\x18\x01 \x01(\rR\tlocalRank\x12\x10\n" +
@@ -1938,7 +2007,12 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x02io\x18\n" +
 	" \x01(\x04R\x02io\x12\x1c\n" +
 	"\tprocesses\x18\v \x01(\rR\tprocesses\x12:\n" +
-	"\x06faults\x18\f \x03(\v2\".holdfast.coordinator.v1.RankFaultR\x06faults\"5\n" +
+	"\x06faults\x18\f \x03(\v2\".holdfast.coordinator.v1.RankFaultR\x06faults\x124\n" +
+	"\x05phase\x18\r \x01(\v2\x1e.holdfast.coordinator.v1.PhaseR\x05phase\"I\n" +
+	"\x05Phase\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
+	"\aleft_ms\x18\x02 \x01(\x04R\x06leftMs\x12\x13\n" +
+	"\x05of_ms\x18\x03 \x01(\x04R\x04ofMs\"5\n" +
 	"\tRankFault\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x14\n" +
 	"\x05fault\x18\x02 \x01(\rR\x05fault\"\x9d\x02\n" +
@@ -2099,61 +2173,63 @@ func file_api_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_api_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_api_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_api_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_api_coordinator_v1_coordinator_proto_goTypes = []any{
 	(State)(0),           // 0: holdfast.coordinator.v1.State
 	(Order)(0),           // 1: holdfast.coordinator.v1.Order
 	(*Report)(nil),       // 2: holdfast.coordinator.v1.Report
 	(*Look)(nil),         // 3: holdfast.coordinator.v1.Look
-	(*RankFault)(nil),    // 4: holdfast.coordinator.v1.RankFault
-	(*GroupLook)(nil),    // 5: holdfast.coordinator.v1.GroupLook
-	(*RankRange)(nil),    // 6: holdfast.coordinator.v1.RankRange
-	(*Operation)(nil),    // 7: holdfast.coordinator.v1.Operation
-	(*Frame)(nil),        // 8: holdfast.coordinator.v1.Frame
-	(*Mark)(nil),         // 9: holdfast.coordinator.v1.Mark
-	(*Rank)(nil),         // 10: holdfast.coordinator.v1.Rank
-	(*Saves)(nil),        // 11: holdfast.coordinator.v1.Saves
-	(*Copied)(nil),       // 12: holdfast.coordinator.v1.Copied
-	(*Exit)(nil),         // 13: holdfast.coordinator.v1.Exit
-	(*Timeline)(nil),     // 14: holdfast.coordinator.v1.Timeline
-	(*Directive)(nil),    // 15: holdfast.coordinator.v1.Directive
-	(*Manifest)(nil),     // 16: holdfast.coordinator.v1.Manifest
-	(*ManifestRank)(nil), // 17: holdfast.coordinator.v1.ManifestRank
-	(*Generation)(nil),   // 18: holdfast.coordinator.v1.Generation
+	(*Phase)(nil),        // 4: holdfast.coordinator.v1.Phase
+	(*RankFault)(nil),    // 5: holdfast.coordinator.v1.RankFault
+	(*GroupLook)(nil),    // 6: holdfast.coordinator.v1.GroupLook
+	(*RankRange)(nil),    // 7: holdfast.coordinator.v1.RankRange
+	(*Operation)(nil),    // 8: holdfast.coordinator.v1.Operation
+	(*Frame)(nil),        // 9: holdfast.coordinator.v1.Frame
+	(*Mark)(nil),         // 10: holdfast.coordinator.v1.Mark
+	(*Rank)(nil),         // 11: holdfast.coordinator.v1.Rank
+	(*Saves)(nil),        // 12: holdfast.coordinator.v1.Saves
+	(*Copied)(nil),       // 13: holdfast.coordinator.v1.Copied
+	(*Exit)(nil),         // 14: holdfast.coordinator.v1.Exit
+	(*Timeline)(nil),     // 15: holdfast.coordinator.v1.Timeline
+	(*Directive)(nil),    // 16: holdfast.coordinator.v1.Directive
+	(*Manifest)(nil),     // 17: holdfast.coordinator.v1.Manifest
+	(*ManifestRank)(nil), // 18: holdfast.coordinator.v1.ManifestRank
+	(*Generation)(nil),   // 19: holdfast.coordinator.v1.Generation
 }
 var file_api_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	0,  // 0: holdfast.coordinator.v1.Report.state:type_name -> holdfast.coordinator.v1.State
-	10, // 1: holdfast.coordinator.v1.Report.rank:type_name -> holdfast.coordinator.v1.Rank
-	14, // 2: holdfast.coordinator.v1.Report.timeline:type_name -> holdfast.coordinator.v1.Timeline
-	9,  // 3: holdfast.coordinator.v1.Report.manifested:type_name -> holdfast.coordinator.v1.Mark
-	9,  // 4: holdfast.coordinator.v1.Report.fetch_failed:type_name -> holdfast.coordinator.v1.Mark
+	11, // 1: holdfast.coordinator.v1.Report.rank:type_name -> holdfast.coordinator.v1.Rank
+	15, // 2: holdfast.coordinator.v1.Report.timeline:type_name -> holdfast.coordinator.v1.Timeline
+	10, // 3: holdfast.coordinator.v1.Report.manifested:type_name -> holdfast.coordinator.v1.Mark
+	10, // 4: holdfast.coordinator.v1.Report.fetch_failed:type_name -> holdfast.coordinator.v1.Mark
 	3,  // 5: holdfast.coordinator.v1.Report.looks:type_name -> holdfast.coordinator.v1.Look
-	5,  // 6: holdfast.coordinator.v1.Look.groups:type_name -> holdfast.coordinator.v1.GroupLook
-	8,  // 7: holdfast.coordinator.v1.Look.frames:type_name -> holdfast.coordinator.v1.Frame
-	4,  // 8: holdfast.coordinator.v1.Look.faults:type_name -> holdfast.coordinator.v1.RankFault
-	6,  // 9: holdfast.coordinator.v1.GroupLook.ranks:type_name -> holdfast.coordinator.v1.RankRange
-	7,  // 10: holdfast.coordinator.v1.GroupLook.open:type_name -> holdfast.coordinator.v1.Operation
-	7,  // 11: holdfast.coordinator.v1.GroupLook.last:type_name -> holdfast.coordinator.v1.Operation
-	13, // 12: holdfast.coordinator.v1.Rank.exit:type_name -> holdfast.coordinator.v1.Exit
-	12, // 13: holdfast.coordinator.v1.Rank.copied:type_name -> holdfast.coordinator.v1.Copied
-	11, // 14: holdfast.coordinator.v1.Rank.saves:type_name -> holdfast.coordinator.v1.Saves
-	9,  // 15: holdfast.coordinator.v1.Copied.mark:type_name -> holdfast.coordinator.v1.Mark
-	1,  // 16: holdfast.coordinator.v1.Directive.order:type_name -> holdfast.coordinator.v1.Order
-	18, // 17: holdfast.coordinator.v1.Directive.run:type_name -> holdfast.coordinator.v1.Generation
-	9,  // 18: holdfast.coordinator.v1.Directive.copy:type_name -> holdfast.coordinator.v1.Mark
-	16, // 19: holdfast.coordinator.v1.Directive.manifest:type_name -> holdfast.coordinator.v1.Manifest
-	9,  // 20: holdfast.coordinator.v1.Directive.fetch:type_name -> holdfast.coordinator.v1.Mark
-	9,  // 21: holdfast.coordinator.v1.Manifest.mark:type_name -> holdfast.coordinator.v1.Mark
-	17, // 22: holdfast.coordinator.v1.Manifest.rank:type_name -> holdfast.coordinator.v1.ManifestRank
-	9,  // 23: holdfast.coordinator.v1.Manifest.recorded:type_name -> holdfast.coordinator.v1.Mark
-	9,  // 24: holdfast.coordinator.v1.Manifest.below:type_name -> holdfast.coordinator.v1.Mark
-	2,  // 25: holdfast.coordinator.v1.Coordinator.Attach:input_type -> holdfast.coordinator.v1.Report
-	15, // 26: holdfast.coordinator.v1.Coordinator.Attach:output_type -> holdfast.coordinator.v1.Directive
-	26, // [26:27] is the sub-list for method output_type
-	25, // [25:26] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	6,  // 6: holdfast.coordinator.v1.Look.groups:type_name -> holdfast.coordinator.v1.GroupLook
+	9,  // 7: holdfast.coordinator.v1.Look.frames:type_name -> holdfast.coordinator.v1.Frame
+	5,  // 8: holdfast.coordinator.v1.Look.faults:type_name -> holdfast.coordinator.v1.RankFault
+	4,  // 9: holdfast.coordinator.v1.Look.phase:type_name -> holdfast.coordinator.v1.Phase
+	7,  // 10: holdfast.coordinator.v1.GroupLook.ranks:type_name -> holdfast.coordinator.v1.RankRange
+	8,  // 11: holdfast.coordinator.v1.GroupLook.open:type_name -> holdfast.coordinator.v1.Operation
+	8,  // 12: holdfast.coordinator.v1.GroupLook.last:type_name -> holdfast.coordinator.v1.Operation
+	14, // 13: holdfast.coordinator.v1.Rank.exit:type_name -> holdfast.coordinator.v1.Exit
+	13, // 14: holdfast.coordinator.v1.Rank.copied:type_name -> holdfast.coordinator.v1.Copied
+	12, // 15: holdfast.coordinator.v1.Rank.saves:type_name -> holdfast.coordinator.v1.Saves
+	10, // 16: holdfast.coordinator.v1.Copied.mark:type_name -> holdfast.coordinator.v1.Mark
+	1,  // 17: holdfast.coordinator.v1.Directive.order:type_name -> holdfast.coordinator.v1.Order
+	19, // 18: holdfast.coordinator.v1.Directive.run:type_name -> holdfast.coordinator.v1.Generation
+	10, // 19: holdfast.coordinator.v1.Directive.copy:type_name -> holdfast.coordinator.v1.Mark
+	17, // 20: holdfast.coordinator.v1.Directive.manifest:type_name -> holdfast.coordinator.v1.Manifest
+	10, // 21: holdfast.coordinator.v1.Directive.fetch:type_name -> holdfast.coordinator.v1.Mark
+	10, // 22: holdfast.coordinator.v1.Manifest.mark:type_name -> holdfast.coordinator.v1.Mark
+	18, // 23: holdfast.coordinator.v1.Manifest.rank:type_name -> holdfast.coordinator.v1.ManifestRank
+	10, // 24: holdfast.coordinator.v1.Manifest.recorded:type_name -> holdfast.coordinator.v1.Mark
+	10, // 25: holdfast.coordinator.v1.Manifest.below:type_name -> holdfast.coordinator.v1.Mark
+	2,  // 26: holdfast.coordinator.v1.Coordinator.Attach:input_type -> holdfast.coordinator.v1.Report
+	16, // 27: holdfast.coordinator.v1.Coordinator.Attach:output_type -> holdfast.coordinator.v1.Directive
+	27, // [27:28] is the sub-list for method output_type
+	26, // [26:27] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_api_coordinator_v1_coordinator_proto_init() }
@@ -2162,14 +2238,14 @@ func file_api_coordinator_v1_coordinator_proto_init() {
 		return
 	}
 	file_api_coordinator_v1_coordinator_proto_msgTypes[0].OneofWrappers = []any{}
-	file_api_coordinator_v1_coordinator_proto_msgTypes[8].OneofWrappers = []any{}
+	file_api_coordinator_v1_coordinator_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_coordinator_v1_coordinator_proto_rawDesc), len(file_api_coordinator_v1_coordinator_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

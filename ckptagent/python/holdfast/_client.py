@@ -19,6 +19,7 @@ import traceback
 from . import _arena, _device, _memory, _overlap, _rng, _sharded
 from ._arena import Arena, ArenaError, Client
 from ._kinds import GroupsDiffer, RestoreError, same_groups
+from ._phase import Phase
 from ._prove import prove
 from ._saved import Saved
 from ._state import Flat, Packer, UnknownKind, Unpacker, Unsupported, assign
@@ -242,6 +243,10 @@ class Checkpoint:
         if self._arena is not None:
             self._publish(step=step)
         self._send("step", step=step)
+
+    def phase(self, name, *, up_to):
+        """Says that this rank makes no step for at most up_to seconds, until the returned Phase is closed or its block ends."""
+        return Phase(name, up_to)
 
     def save(self, step, *, blocking=False):
         """Copies the tracked state into memory that outlives this process. Returns a Saved, true if the state was copied, or is

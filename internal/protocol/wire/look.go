@@ -39,6 +39,13 @@ func look(m *v1.Look) protocol.Look {
 	for _, f := range m.GetFaults() {
 		l.Faults = append(l.Faults, protocol.RankFault{Rank: int(f.GetRank()), Fault: protocol.Fault(f.GetFault())})
 	}
+	if p := m.GetPhase(); p != nil {
+		l.Phase = &protocol.Phase{
+			Name: p.GetName(),
+			Left: time.Duration(p.GetLeftMs()) * time.Millisecond,
+			Of:   time.Duration(p.GetOfMs()) * time.Millisecond,
+		}
+	}
 	return l
 }
 
@@ -74,6 +81,9 @@ func lookMessage(l *protocol.Look) *v1.Look {
 	}
 	for _, f := range l.Faults {
 		m.Faults = append(m.Faults, &v1.RankFault{Rank: uint32(f.Rank), Fault: uint32(f.Fault)})
+	}
+	if p := l.Phase; p != nil {
+		m.Phase = &v1.Phase{Name: p.Name, LeftMs: uint64(p.Left.Milliseconds()), OfMs: uint64(p.Of.Milliseconds())}
 	}
 	return m
 }
