@@ -104,3 +104,46 @@ func TestLooksAtAWholeCommand(t *testing.T) {
 		return l.Stack == uint32(protocol.StackNone) && l.State == 'S' && l.Processes == 2
 	})
 }
+
+// evaluates opens a phase in rank 0 of the first generation.
+const evaluates = `
+import os, time
+import holdfast
+ck = holdfast.attach()
+if os.environ["RANK"] + os.environ["HOLDFAST_GENERATION"] == "01":
+    ck.phase("evaluation", up_to=1200)
+print("works", flush=True)
+time.sleep(600)
+`
+
+// TestLooksAtPhases: a look has the phase of the rank that opened one. The rank's next process, here of a standby, has none.
+func TestLooksAtPhases(t *testing.T) {
+	needPython(t)
+	t.Parallel()
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.Env["HOLDFAST_STANDBYS"] = "auto"
+	p.File("train.py", evaluates)
+	g := c.Lead("a")
+	p.Start("torchrun", "--nproc-per-node=2", "train.py")
+	first := c.Await(t, "a", "has standbys", standbysReady(1, 2))
+	look := func(generation, look uint64, phase bool) {
+		t.Helper()
+		g.Unlead()
+		c.Direct("a", &v1.Directive{Generation: generation, Order: v1.Order_ORDER_WAIT, Look: look})
+		r := c.Await(t, "a", "answers a look", func(r *v1.Report) bool { return r.Look == look && len(r.Looks) == 2 })
+		open := r.Looks[0].Phase
+		if (open != nil) != phase || r.Looks[1].Phase != nil {
+			t.Fatalf("generation %d: the phases are %v, %v", generation, open, r.Looks[1].Phase)
+		}
+		if phase && (open.Name != "evaluation" || open.OfMs != 1_200_000 || open.LeftMs > open.OfMs || open.LeftMs < 1_000_000) {
+			t.Errorf("the phase is %v", open)
+		}
+	}
+	look(1, 1, true)
+	g = c.Lead("a")
+	kill(t, int(first.Rank[0].Pid), syscall.SIGKILL)
+	c.Await(t, "a", "runs generation 2", runs(2, 2))
+	p.Out.Lines(t, 4)
+	look(2, 2, false)
+}
