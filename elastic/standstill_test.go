@@ -251,14 +251,15 @@ func TestSilences(t *testing.T) {
 
 // TestHangs: whatever restarts between looks, ranks that stand still restart twice, the second time with a move of the one pod if torch or
 // a device is suspected; then they are only reported. That ends no job and spends no restart. A bug of the script ends the job the second
-// time. Nothing is ended that moves, hides what it is in, is stopped or was not looked at, nor if the job's setting is HangReport.
+// time. Nothing is ended that moves, has a phase open, hides what it is in, is stopped or was not looked at, nor if the job's setting is
+// HangReport.
 func TestHangs(t *testing.T) {
-	kinds := []string{"stuck", "sleeps", "nfs", "waits", "other", "reads", "hidden", "stopped"}
+	kinds := []string{"stuck", "sleeps", "nfs", "waits", "other", "reads", "evaluates", "hidden", "stopped"}
 	ends := map[string]int{"stuck": 2, "sleeps": 2, "waits": 2, "other": 2, "nfs": 2} // a rank on one node waits outside
 	moved := 0
 	for seed := range seeds.All(t, uint64(64)) {
 		w := newSilence(t, seed)
-		w.kind, w.job.Hang = kinds[seed%8], HangAct
+		w.kind, w.job.Hang = kinds[seed%9], HangAct
 		switch w.IntN(8) {
 		case 0:
 			w.mute = w.IntN(len(w.reports))
