@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/pflag"
 )
@@ -64,7 +65,7 @@ func (c *Common) keep(rows []Figure, seconds float64, missed []string, broken er
 	}
 	c.header.Seconds, c.header.Missed = float64(int(seconds)), missed
 	if broken != nil {
-		c.header.Broken = broken.Error()
+		c.header.Broken, _, _ = strings.Cut(broken.Error(), "; seen last: ") // what was seen is in the run's own output
 	}
 	text, err := Run{c.header, rows}.Bytes()
 	if err != nil {
