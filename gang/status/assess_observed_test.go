@@ -45,7 +45,11 @@ func TestAssessObserved(t *testing.T) {
 
 // TestFailuresOnNodes: a running pod on a sick node is a failure; a planned eviction and a decision about another pod are none.
 func TestFailuresOnNodes(t *testing.T) {
-	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u-1"}, Spec: corev1.PodSpec{NodeName: "n"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+	pod := corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u-1"},
+		Spec:       corev1.PodSpec{NodeName: "n"},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+	}
 	for name, c := range map[string]struct {
 		outage v1alpha1.NodeOutage
 		want   int

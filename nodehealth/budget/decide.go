@@ -230,8 +230,8 @@ func (s *spender) giveUp(n *judged) answer {
 	return a
 }
 
-// scope returns the only pod that is replaced, empty for all, and with a text why the others are held. A request is for its pod; a sick node
-// loses all. To replace other pods than before is a new decision, which the breaker holds as any other, unless a request is for now.
+// scope returns the only pod that is replaced, empty for all, and with a text why the others are held. A request is for its pod; a sick
+// node loses all. To replace other pods than before is a new decision, which the breaker holds as any other, unless a request is for now.
 func (s *spender) scope(n *judged) (pod, held string) {
 	pod = n.Request.Pod
 	if n.whole() {

@@ -274,8 +274,8 @@ func (h *history) wordsAreBounded(p Plan, before []Node) {
 	}
 }
 
-// neverOtherPodsWhileBroken checks that a node which was given up for one pod loses no other pod while the breaker holds, unless a request is
-// for that one now.
+// neverOtherPodsWhileBroken checks that a node which was given up for one pod loses no other pod while the breaker holds, unless a request
+// is for that one now.
 func (h *history) neverOtherPodsWhileBroken(p Plan, before []Node) {
 	for i, d := range p.Decisions {
 		n := before[i]

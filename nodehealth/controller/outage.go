@@ -206,7 +206,10 @@ func putOutage(node *corev1.Node, o budget.Outage) (bool, error) {
 // outageEffect returns PreferNoSchedule while the node's daemon reports that pods repair the node, and no user wants new pods kept off it;
 // else NoSchedule.
 func outageEffect(node *corev1.Node, o budget.Outage) corev1.TaintEffect {
-	if h, err := v1alpha1.NodeHealthOf(node); err == nil && h != nil && h.Soft && !o.Requested && o.Cause != budget.CauseUnreachable && !o.Dead {
+	if o.Requested || o.Dead || o.Cause == budget.CauseUnreachable {
+		return corev1.TaintEffectNoSchedule
+	}
+	if h, err := v1alpha1.NodeHealthOf(node); err == nil && h != nil && h.Soft {
 		return corev1.TaintEffectPreferNoSchedule
 	}
 	return corev1.TaintEffectNoSchedule
