@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -334,6 +335,23 @@ func TestPrintable(t *testing.T) {
 	} {
 		if got := Printable(text); got != want {
 			t.Errorf("%q becomes %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestEnds: of a long text the first line stays, and as many of the last ones as fit.
+func TestEnds(t *testing.T) {
+	lines := func(n int) string { return strings.Repeat("one more line\n", n) }
+	for name, c := range map[string]struct{ text, begins, ends string }{
+		"short":                {"no step\nis over", "no step\nis over", "is over"},
+		"many lines":           {"no step\n" + lines(50) + "is over\n", "no step\n…\none more line\n", "\none more line\nis over"},
+		"a long first line":    {strings.Repeat("é", 100) + "\n" + lines(9) + "is over", "éé", "\nis over"},
+		"a long last line":     {"no step\n" + lines(9) + strings.Repeat("é", 100), "no step\n…\néé", "é…"},
+		"one line, and no end": {strings.Repeat("é", 100), "éé", "é…"},
+	} {
+		got := Ends(c.text, 100)
+		if !strings.HasPrefix(got, c.begins) || !strings.HasSuffix(got, c.ends) || len(got) > 100 || !utf8.ValidString(got) {
+			t.Errorf("%s: %q", name, got)
 		}
 	}
 }

@@ -63,6 +63,18 @@ func Tail(text string, limit int) string {
 	return text[strings.IndexByte(text, '\n')+1:]
 }
 
+// Ends returns the first line of text, which says what it is about, and the last whole lines that fit with it into limit bytes.
+func Ends(text string, limit int) string {
+	const between = "\n…\n"
+	text = strings.TrimRight(text, "\n ")
+	first, rest, more := strings.Cut(text, "\n")
+	if len(text) <= limit || !more {
+		return Cut(text, limit)
+	}
+	first = Cut(first, limit/2)
+	return first + between + Tail(rest, limit-len(first)-len(between))
+}
+
 // Cut shortens s to limit bytes without breaking a character.
 func Cut(s string, limit int) string {
 	const mark = "…"

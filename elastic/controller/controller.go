@@ -218,7 +218,7 @@ func (c *Controller) Announce(ctx context.Context, key coordinator.Key, n elasti
 
 // emit writes an event on the gang's job, where its user looks, and on the Gang.
 func (c *Controller) emit(g *v1alpha1.Gang, related runtime.Object, kind, reason, action, note string) {
-	note = cause.Tail(note, noteLimit)
+	note = cause.Ends(note, noteLimit)
 	c.Recorder.Eventf(jobOf(g), related, kind, reason, action, "%s", note)
 	c.Recorder.Eventf(g, related, kind, reason, action, "%s", note)
 }

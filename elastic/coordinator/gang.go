@@ -287,7 +287,8 @@ func (g *gang) take() work {
 	return w
 }
 
-// joined makes one notice of those with one reason, a line each: events that differ only in their note become one, with the first note.
+// joined makes one notice of those with one reason, a line each: events that differ only in their note become one, with the first note. The
+// store shortens a long one in its middle.
 func joined(notices []elastic.Notice) (out []elastic.Notice) {
 	for _, n := range notices {
 		same := func(o elastic.Notice) bool { return o.Reason == n.Reason && o.Warning == n.Warning }
