@@ -163,11 +163,17 @@ func (s *State) show(now Standstill) {
 	}
 }
 
+// WantsLooks reports whether the looks in a report answer the present look at the newest generation.
+func (s *State) WantsLooks(r *protocol.Report) bool {
+	wanted := s.wantedLook()
+	return wanted > 0 && r.Look == wanted && s.Record.Phase == Running && r.Generation == s.generation.Number
+}
+
 // noteLooks keeps the answer of a slot's agent to the present look.
 func (s *State) noteLooks(slot Slot, now time.Time) {
 	m, wanted := s.members.At(slot), s.wantedLook()
 	r, st := m.Report(), &s.run.still
-	if wanted == 0 || r.Look != wanted || s.Record.Phase != Running || r.Generation != s.generation.Number {
+	if !s.WantsLooks(r) {
 		return
 	}
 	list := st.answers[slot]

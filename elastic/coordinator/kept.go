@@ -17,35 +17,37 @@ const (
 	// tracebacks of one tenant do not make the coordinator refuse the tenant's own agents.
 	keptOfNamespace = 128 << 20
 	keptTexts       = 64 << 20
-	// keptLooks bounds the memory for looks of all gangs. Beyond it looks are dropped, so that verdicts lack them.
-	keptLooks = 96 << 20
+	// keptLooks bounds the memory for looks of all gangs, and keptLooksOfNamespace that of one namespace, so that a tenant that forges looks
+	// does not take them from others. Beyond either looks are dropped, so that verdicts lack them.
+	keptLooks            = 96 << 20
+	keptLooksOfNamespace = 24 << 20
 	// reportBytes and rankBytes are the memory of a report and of each rank in it, without texts.
 	reportBytes, rankBytes = 1 << 10, 512
 )
 
-// keptReports is the memory for reports, by namespace, and for the looks in all of them.
+// keptReports is the memory for reports, and for the looks in them, by namespace; looks is that for all looks.
 type keptReports struct {
 	mu    sync.Mutex
-	bytes map[string]int64 // guarded by mu
-	looks int64            // guarded by mu
+	of    map[string]kept // guarded by mu
+	looks int64           // guarded by mu
 }
 
-// grow adds to a namespace's bytes and to those of looks, if the sums stay within most; a decrease always succeeds.
+// grow adds to a namespace's bytes, if the sums stay within most, and those of all looks within keptLooks; a decrease always succeeds.
 func (k *keptReports) grow(namespace string, by, most kept) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now, looks := k.bytes[namespace]+by.all, k.looks+by.looks
-	if by.all > 0 && now > most.all || by.looks > 0 && looks > most.looks {
+	now := kept{k.of[namespace].all + by.all, k.of[namespace].looks + by.looks}
+	if by.all > 0 && now.all > most.all || by.looks > 0 && (now.looks > most.looks || k.looks+by.looks > max(keptLooks, most.looks)) {
 		return false
 	}
-	k.looks = max(0, looks)
+	k.looks += by.looks
 	switch {
-	case now <= 0:
-		delete(k.bytes, namespace)
-	case k.bytes == nil:
-		k.bytes = map[string]int64{namespace: now}
+	case now.all <= 0:
+		delete(k.of, namespace)
+	case k.of == nil:
+		k.of = map[string]kept{namespace: now}
 	default:
-		k.bytes[namespace] = now
+		k.of[namespace] = now
 	}
 	return true
 }
@@ -82,7 +84,10 @@ func (g *gang) keep(slot elastic.Slot, r *protocol.Report) error {
 	if g.ctx.Err() != nil {
 		return nil
 	}
-	most := kept{keptTexts, keptLooks}
+	if !g.state.WantsLooks(r) { // before they are counted
+		r.Looks = nil
+	}
+	most := kept{keptTexts, keptLooksOfNamespace}
 	if g.countKept(slot, r, most) {
 		return nil
 	}

@@ -172,8 +172,8 @@ func TestWhatANamespaceKeepsIsBounded(t *testing.T) {
 		if again := g.keep(slot, &r); again != nil {
 			t.Fatalf("the same report again: %v", again)
 		}
-		if e := r.Rank[0].Exit; e.Code != 1 || e.Traceback == "" && s.kept.bytes[g.key.Namespace] < keptTexts/2 {
-			t.Fatalf("kept is %+v, with %d bytes of the namespace", e, s.kept.bytes[g.key.Namespace])
+		if e := r.Rank[0].Exit; e.Code != 1 || e.Traceback == "" && s.kept.of[g.key.Namespace].all < keptTexts/2 {
+			t.Fatalf("kept is %+v, with %d bytes of the namespace", e, s.kept.of[g.key.Namespace].all)
 		}
 		return nil
 	}
@@ -190,7 +190,7 @@ func TestWhatANamespaceKeepsIsBounded(t *testing.T) {
 			}
 			break
 		}
-		if n := s.kept.bytes["team-a"]; n > keptOfNamespace {
+		if n := s.kept.of["team-a"].all; n > keptOfNamespace {
 			t.Fatalf("%d pods keep %d bytes", taken, n)
 		}
 	}
@@ -208,14 +208,14 @@ func TestWhatANamespaceKeepsIsBounded(t *testing.T) {
 	}
 	for range 1000 { // dropped gangs are subtracted by another goroutine
 		s.kept.mu.Lock()
-		left := len(s.kept.bytes)
+		left := len(s.kept.of)
 		s.kept.mu.Unlock()
 		if left == 0 {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Errorf("%v is kept of gangs that are forgotten", s.kept.bytes)
+	t.Errorf("%v is kept of gangs that are forgotten", s.kept.of)
 }
 
 // TestWhatStaysOfReportsIsCounted: exits stay in memory until the next generation, and a late report replaces none of them. So neither
@@ -255,7 +255,7 @@ func TestWhatStaysOfReportsIsCounted(t *testing.T) {
 		if most := int64(keptTexts + pods<<20); took > most { // without texts, reports of 1,024 ranks take less than 1 MiB
 			t.Errorf("%s: %d MiB are kept, want %d at most", name, took>>20, most>>20)
 		}
-		if counted := s.kept.bytes["team-a"]; counted < took/2 {
+		if counted := s.kept.of["team-a"].all; counted < took/2 {
 			t.Errorf("%s: %d MiB are kept, %d counted", name, took>>20, counted>>20)
 		}
 		g.cancel()

@@ -5,6 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+
+	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -62,18 +65,33 @@ func TestLooksAreBounded(t *testing.T) {
 	}
 }
 
-// TestLooksOfAllGangsAreBounded: looks of all namespaces share one budget. What does not fit is refused until others are dropped, while
-// reports without looks are not.
-func TestLooksOfAllGangsAreBounded(t *testing.T) {
+// TestMemoryForLooksIsBounded: a namespace has a share of the memory for looks, and all share the whole. What does not fit is refused until
+// others are dropped, while reports without looks are not.
+func TestMemoryForLooksIsBounded(t *testing.T) {
 	var k keptReports
-	most := kept{keptTexts, keptLooks}
-	const one = keptTexts / 2
-	for i, want := range []bool{true, true, true, false} {
+	most := kept{keptTexts, keptLooksOfNamespace}
+	const one = keptLooksOfNamespace
+	for i, want := range []bool{true, true, true, true, false} {
 		if got := k.grow(strings.Repeat("n", i), kept{one, one}, most); got != want {
 			t.Errorf("looks of namespace %d are kept: %t", i, got)
 		}
+		if k.grow(strings.Repeat("n", i), kept{1, 1}, most) {
+			t.Error("a namespace has more than its share")
+		}
 	}
-	if !k.grow("other", kept{all: one}, most) || !k.grow("", kept{-one, -one}, kept{}) || !k.grow("nnn", kept{one, one}, most) {
-		t.Errorf("%d bytes of looks, of namespaces %v", k.looks, k.bytes)
+	without := k.grow("other", kept{all: one}, most)
+	if !without || !k.grow("", kept{-one, -one}, kept{}) || !k.grow("nnnn", kept{one, one}, most) {
+		t.Errorf("%d bytes of looks, of namespaces %v", k.looks, k.of)
+	}
+}
+
+// TestForgedLooksAreDropped: looks that were not asked for, or of a gang that makes steps, use no memory.
+func TestForgedLooksAreDropped(t *testing.T) {
+	s := quietServer(t, newMemory(), logr.Discard())
+	g := newGang(s, Key{Namespace: "team-a", Name: "train"})
+	g.state = elastic.New(1, 0, elastic.Record{Generation: 1, Phase: elastic.Running})
+	r := protocol.Report{Generation: 1, Look: 7, Ranks: 1, Looks: []protocol.Look{{Native: strings.Repeat("x", 100)}}}
+	if err := g.keep(0, &r); err != nil || r.Looks != nil || s.kept.looks != 0 {
+		t.Errorf("%v, %d bytes of looks", err, s.kept.looks)
 	}
 }
