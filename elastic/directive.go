@@ -112,7 +112,7 @@ func (s *State) directRunning(d *protocol.Directive, slot Slot, pod string) {
 		return
 	}
 	if run, takesPart := s.generation.Run(slot, pod); takesPart {
-		d.Order, d.Run, d.Look = protocol.OrderRun, run, s.wantedLook()
+		d.Order, d.Run, d.Look, d.Keep = protocol.OrderRun, run, s.wantedLook(), s.run.still.keeping.number
 	}
 }
 

@@ -84,7 +84,7 @@ func (s *State) stepped() bool {
 	return !s.members.All(func(m *members.Member) bool { return !m.Stepped(s.generation.Number, s.generation.RestoreStep) })
 }
 
-// endStill ends the generation if the verdict on a silence of that length says so.
+// endStill decides to end the generation if the verdict on a silence of that length says so.
 func (s *State) endStill(v waiting.Verdict, silent time.Duration, now time.Time) {
 	if s.supervision.Hang != HangAct {
 		return
@@ -108,7 +108,10 @@ func (s *State) endStill(v waiting.Verdict, silent time.Duration, now time.Time)
 		}
 		return
 	}
-	s.becomeHalting(generation.Suspect{Cause: &c, Ordered: true}, now)
+	if s.run.still.keeping.number == 0 {
+		s.keep(now)
+	}
+	s.run.still.keeping.ends = &c
 }
 
 // keepsStill returns why ranks that stand still are not ended; "": they are.

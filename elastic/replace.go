@@ -113,7 +113,8 @@ func (s *State) TakesOver(p, old Pod) bool {
 
 // Ticks reports whether Tick is needed at intervals.
 func (s *State) Ticks() bool {
-	return (!s.replacements.None() || s.Record.Phase == Halting) && !s.Final() && !s.over
+	delayed := s.Record.Phase == Running && s.run.still.keeping.ends != nil
+	return (!s.replacements.None() || s.Record.Phase == Halting || delayed) && !s.Final() && !s.over
 }
 
 // holderKnown handles the API server's answer about a slot whose agent is unreachable.

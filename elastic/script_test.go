@@ -32,6 +32,7 @@ import (
 //	supervise off|report|act [SECONDS]   with hang-timeout SECONDS
 //	looks MS WHAT/WHAT ...       until then, or until the generation is ended, each pod reports every second; it answers looks as WHAT says of each local rank (lookAt);
 //	                             silent: it does not report
+//	looks MS WHAT/WHAT unkept    so, but agents do not answer Directive.Keep
 //	goback POINT                 people want that: a POINT is a step of the first branch, or BRANCH/STEP, as in sealed and copied
 //	detach SLOT | stored | ended | at MS | restart | record
 //	written                      what people see is in the store as it is now
@@ -61,6 +62,7 @@ type stage struct {
 	promises promises
 	out      *strings.Builder
 	looking  bool // answers looks: directives that differ only in their look are not printed
+	unkept   bool // agents keep no files
 }
 
 func (s *stage) command(f []string) {
@@ -108,7 +110,7 @@ func (s *stage) command(f []string) {
 		}
 		s.step(Supervise{job})
 	case "looks":
-		s.looking = true
+		s.looking, s.unkept = true, len(f) > 3 && f[3] == "unkept"
 		for end := s.at(f[1]); s.now.Before(end) && s.state.Record.Phase == Running; {
 			s.now = s.now.Add(min(time.Second, end.Sub(s.now)))
 			for slot, what := range strings.Split(f[2], "/") {
@@ -387,11 +389,17 @@ func (s *stage) look(slot int, r *protocol.Report, value string) {
 // answer sends a pod's report, with the answer to the look that is wanted.
 func (s *stage) answer(slot int, what string) {
 	r := &s.reports[slot]
-	if want := s.state.Directive(Slot(slot), s.pods[slot].UID).Look; want > r.Look {
+	d := s.state.Directive(Slot(slot), s.pods[slot].UID)
+	if d.Look > r.Look {
 		s.look(slot, r, what)
 	}
+	if r.Kept = max(r.Kept, d.Keep); s.unkept {
+		r.Kept = 0
+	}
 	r.Sequence++
-	s.quietly(Reported{Slot: Slot(slot), Pod: s.pods[slot], Report: *r})
+	sent := *r
+	sent.Rank = slices.Clone(r.Rank)
+	s.quietly(Reported{Slot: Slot(slot), Pod: s.pods[slot], Report: sent})
 }
 
 // lookAt returns a look at a rank, as stage.look names them.
@@ -564,7 +572,7 @@ func (s *stage) verdict(v Verdict) {
 }
 
 // directives prints the directives that changed; notified: agents have received them.
-var look = regexp.MustCompile(` look -?\d+`)
+var look = regexp.MustCompile(` (look|keep) -?\d+`)
 
 func (s *stage) directives(notified bool) {
 	names := map[protocol.Order]string{protocol.OrderWait: "wait", protocol.OrderRun: "run", protocol.OrderHalt: "halt", protocol.OrderExit: "exit"}
@@ -617,6 +625,9 @@ func (s *stage) directives(notified bool) {
 		}
 		if d.Look > 0 {
 			line += fmt.Sprintf(" look %d", d.Look-1_700_000_000)
+		}
+		if d.Keep > 0 {
+			line += fmt.Sprintf(" keep %d", d.Keep-1_700_000_000)
 		}
 		if d.WholeCommand {
 			line += " whole command"

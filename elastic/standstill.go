@@ -46,6 +46,7 @@ type standstill struct {
 	// said is the newest verdict. declined: an event reported that its ranks are not restarted again.
 	said     waiting.Verdict
 	declined bool
+	keeping  keeping
 }
 
 // answer is one agent's answer to a look.
@@ -151,7 +152,7 @@ func (s *State) movedOn(note func(time.Time) bool, now time.Time) {
 // forgetLooks drops the looks and the verdict.
 func (s *State) forgetLooks() {
 	st := &s.run.still
-	st.answers, st.phase, st.said, st.declined = nil, time.Time{}, waiting.Verdict{}, false
+	st.answers, st.phase, st.said, st.declined, st.keeping = nil, time.Time{}, waiting.Verdict{}, false, keeping{}
 	s.show(Standstill{})
 }
 
@@ -219,9 +220,10 @@ func (s *State) watch(now time.Time) {
 		s.judgeStandstill(now)
 	case quiet.Nothing:
 	}
+	s.endKept(now)
 }
 
-// judgeStandstill reports the verdict on the newest looks, if it is another one than before, and ends the generation if that is due.
+// judgeStandstill reports the verdict on the newest looks, if it is another one than before, and decides whether it ends the generation.
 func (s *State) judgeStandstill(now time.Time) {
 	v, st := waiting.Judge(s.evidence()), &s.run.still
 	if v.Moves && !s.account.CountsSteps() { // no step is expected, so that it is a sign of life
@@ -236,6 +238,7 @@ func (s *State) judgeStandstill(now time.Time) {
 	}
 	if news && v.Kind.Stands() {
 		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeStandsStill, Message: fmt.Sprintf("no step for %s: %s", silent.Round(time.Second), describe(v))}})
+		s.keep(now)
 	}
 	s.endStill(v, silent, now)
 }

@@ -75,6 +75,8 @@ type Report struct {
 	// runs, until the directive wants another look, or none.
 	Look  int64
 	Looks []Look
+	// Kept is the newest Directive.Keep that this incarnation answered; 0: none. Nothing more is taken from ranks for it.
+	Kept int64
 }
 
 // Rank is the report on one rank.

@@ -178,6 +178,7 @@ type Report struct {
 	WaitedMs      uint32  `protobuf:"varint,32,opt,name=waited_ms,json=waitedMs,proto3" json:"waited_ms,omitempty"`
 	Look          uint64  `protobuf:"varint,33,opt,name=look,proto3" json:"look,omitempty"`
 	Looks         []*Look `protobuf:"bytes,34,rep,name=looks,proto3" json:"looks,omitempty"`
+	Kept          uint64  `protobuf:"varint,36,opt,name=kept,proto3" json:"kept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -441,6 +442,13 @@ func (x *Report) GetLooks() []*Look {
 		return x.Looks
 	}
 	return nil
+}
+
+func (x *Report) GetKept() uint64 {
+	if x != nil {
+		return x.Kept
+	}
+	return 0
 }
 
 type Look struct {
@@ -1518,6 +1526,7 @@ type Directive struct {
 	Launch            uint32                 `protobuf:"varint,21,opt,name=launch,proto3" json:"launch,omitempty"`
 	HaltWithinSeconds uint32                 `protobuf:"varint,23,opt,name=halt_within_seconds,json=haltWithinSeconds,proto3" json:"halt_within_seconds,omitempty"`
 	Look              uint64                 `protobuf:"varint,24,opt,name=look,proto3" json:"look,omitempty"`
+	Keep              uint64                 `protobuf:"varint,26,opt,name=keep,proto3" json:"keep,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -1695,6 +1704,13 @@ func (x *Directive) GetHaltWithinSeconds() uint32 {
 func (x *Directive) GetLook() uint64 {
 	if x != nil {
 		return x.Look
+	}
+	return 0
+}
+
+func (x *Directive) GetKeep() uint64 {
+	if x != nil {
+		return x.Keep
 	}
 	return 0
 }
@@ -1949,7 +1965,7 @@ var File_api_coordinator_v1_coordinator_proto protoreflect.FileDescriptor
 
 const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
-	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\x9a\t\n" +
+	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xae\t\n" +
 	"\x06Report\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
@@ -1991,7 +2007,8 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x06waited\x18\x1f \x01(\rR\x06waited\x12\x1b\n" +
 	"\twaited_ms\x18  \x01(\rR\bwaitedMs\x12\x12\n" +
 	"\x04look\x18! \x01(\x04R\x04look\x123\n" +
-	"\x05looks\x18\" \x03(\v2\x1d.holdfast.coordinator.v1.LookR\x05looksB\x0f\n" +
+	"\x05looks\x18\" \x03(\v2\x1d.holdfast.coordinator.v1.LookR\x05looks\x12\x12\n" +
+	"\x04kept\x18$ \x01(\x04R\x04keptB\x0f\n" +
 	"\r_max_restarts\"\xc6\x03\n" +
 	"\x04Look\x12\x1d\n" +
 	"\n" +
@@ -2088,7 +2105,7 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\brestored\x18\x06 \x01(\x03R\brestored\x12\x1d\n" +
 	"\n" +
 	"first_step\x18\a \x01(\x03R\tfirstStep\x12\x1a\n" +
-	"\bverified\x18\b \x01(\x03R\bverified\"\xa3\x06\n" +
+	"\bverified\x18\b \x01(\x03R\bverified\"\xb7\x06\n" +
 	"\tDirective\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x04R\n" +
@@ -2114,7 +2131,8 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x0edurable_branch\x18\x13 \x01(\x04R\rdurableBranch\x12\x16\n" +
 	"\x06launch\x18\x15 \x01(\rR\x06launch\x12.\n" +
 	"\x13halt_within_seconds\x18\x17 \x01(\rR\x11haltWithinSeconds\x12\x12\n" +
-	"\x04look\x18\x18 \x01(\x04R\x04look\"\xe8\x01\n" +
+	"\x04look\x18\x18 \x01(\x04R\x04look\x12\x12\n" +
+	"\x04keep\x18\x1a \x01(\x04R\x04keep\"\xe8\x01\n" +
 	"\bManifest\x121\n" +
 	"\x04mark\x18\x01 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04mark\x129\n" +
 	"\x04rank\x18\x02 \x03(\v2%.holdfast.coordinator.v1.ManifestRankR\x04rank\x129\n" +

@@ -36,7 +36,7 @@ func Directive(m *v1.Directive) protocol.Directive {
 	d.BarrierStep, d.Copy, d.Manifest, d.Fetch = int64(m.GetBarrierStep()), mark(m.GetCopy()), manifest(m.GetManifest()), mark(m.GetFetch())
 	d.WantModules, d.Modules, d.WholeCommand, d.Launched = m.GetWantModules(), m.GetModules(), m.GetWholeCommand(), m.GetLaunched()
 	d.Authorities, d.Launch = m.GetAuthorities(), int(m.GetLaunch())
-	d.HaltWithin, d.Look = time.Duration(m.GetHaltWithinSeconds())*time.Second, int64(m.GetLook())
+	d.HaltWithin, d.Look, d.Keep = time.Duration(m.GetHaltWithinSeconds())*time.Second, int64(m.GetLook()), int64(m.GetKeep())
 	return d
 }
 
@@ -59,7 +59,7 @@ func DirectiveMessage(d protocol.Directive) *v1.Directive {
 	m.BarrierStep, m.Copy, m.Manifest, m.Fetch = uint64(d.BarrierStep), markMessage(d.Copy), manifestMessage(d.Manifest), markMessage(d.Fetch)
 	m.WantModules, m.Modules, m.WholeCommand, m.Launched = d.WantModules, d.Modules, d.WholeCommand, d.Launched
 	m.Authorities, m.Launch = d.Authorities, uint32(d.Launch)
-	m.HaltWithinSeconds, m.Look = uint32(d.HaltWithin/time.Second), uint64(d.Look)
+	m.HaltWithinSeconds, m.Look, m.Keep = uint32(d.HaltWithin/time.Second), uint64(d.Look), uint64(d.Keep)
 	return m
 }
 

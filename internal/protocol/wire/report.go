@@ -68,6 +68,7 @@ func Report(m *v1.Report) protocol.Report {
 		Waited:    int(m.GetWaited()),
 		WaitedFor: time.Duration(m.GetWaitedMs()) * time.Millisecond,
 		Look:      int64(m.GetLook()),
+		Kept:      int64(m.GetKept()),
 	}
 	for _, l := range m.GetLooks() {
 		r.Looks = append(r.Looks, look(l))
@@ -129,7 +130,7 @@ func ReportMessage(r protocol.Report) *v1.Report {
 		), FetchFailed: markMessage(r.FetchFailed), BarrierStep: uint64(r.BarrierStep), WholeCommand: r.WholeCommand,
 		LeftForLauncher: uint64(r.LeftForLauncher), Unprotected: r.Unprotected, ModulesKnown: uint32(r.ModulesKnown), Modules: r.Modules,
 		Launch: uint32(r.Launch), Returned: uint32(r.Returned), Waited: uint32(r.Waited), WaitedMs: uint32(r.WaitedFor.Milliseconds()),
-		Look: uint64(r.Look),
+		Look: uint64(r.Look), Kept: uint64(r.Kept),
 	}
 	for i := range r.Looks {
 		m.Looks = append(m.Looks, lookMessage(&r.Looks[i]))
