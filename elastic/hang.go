@@ -35,6 +35,8 @@ import (
 // A rank that was not looked at may be the one that all others wait for. So no verdict ends anything if looks at a rank are missing, or if
 // a rank without stack and recorder hides what it is in. Supervision.Timeout is the user's own word: it also holds then, as long as one
 // rank was looked at. If none was, nothing is known of the gang.
+//
+// Time in which an agent was not connected counts for none of these times: the same outage may have kept the ranks from a step.
 const (
 	// fabricRetries: NCCL and the network's adapters retry for less time.
 	fabricRetries = 2 * time.Minute
@@ -84,15 +86,16 @@ func (s *State) stepped() bool {
 	return !s.members.All(func(m *members.Member) bool { return !m.Stepped(s.generation.Number, s.generation.RestoreStep) })
 }
 
-// endStill decides to end the generation if the verdict on a silence of that length says so.
-func (s *State) endStill(v waiting.Verdict, silent time.Duration, now time.Time) {
+// endStill decides to end the generation if the verdict on its silence says so.
+func (s *State) endStill(v waiting.Verdict, now time.Time) {
 	if s.supervision.Hang != HangAct {
 		return
 	}
+	silent := s.quiet.Seen(now)
 	after, ends := s.stillTimeout(v)
 	c := s.stillCause(v)
 	switch timeout := s.supervision.Timeout; {
-	case ends && v.Seen() && now.Sub(s.stoodSince()) >= after:
+	case ends && v.Seen() && s.stood(now) >= after:
 	case timeout > 0 && silent >= timeout && v.Kind != waiting.Stopped && v.Compared > 0:
 		c = cause.Cause{
 			Code: cause.HangTimeout, Rank: -1, Slot: -1,
@@ -168,6 +171,9 @@ func (s *State) restartStill(c cause.Cause, now time.Time) {
 		s.move(c, now)
 	}
 }
+
+// stood returns for how long ranks were seen to stand still: since the last sign of life, or the last look at which a rank had a phase open.
+func (s *State) stood(now time.Time) time.Duration { return s.quiet.Seen(now) - s.run.still.phaseSeen }
 
 // stoodSince returns since when ranks may have stood still: the last sign of life, or the last look at which a rank had a phase open.
 func (s *State) stoodSince() time.Time {

@@ -43,6 +43,8 @@ type standstill struct {
 	answers map[Slot][]answer
 	// phase is when the newest look came in at which a rank had a phase open; zero: none had.
 	phase time.Time
+	// phaseSeen is how much of the silence agents had reported by then.
+	phaseSeen time.Duration
 	// said is the newest verdict. declined: an event reported that its ranks are not restarted again.
 	said     waiting.Verdict
 	declined bool
@@ -65,7 +67,7 @@ func (s *State) resumeStandstill(recorded Standstill) {
 	}
 	s.Record.Progress.Standstill = recorded
 	s.run.still.at, s.run.still.said.Kind = recorded.At, recorded.Verdict
-	s.quiet.Resume(recorded.Since, recorded.At.Steps > 0)
+	s.quiet.Resume(recorded.Since, recorded.Seen, recorded.At.Steps > 0)
 }
 
 // supervise takes over the job's setting.
@@ -133,7 +135,7 @@ func (s *State) started() (n int64) {
 
 // movedOn records a sign of life, and says so if the gang was said to stand still. The time until then is lost.
 func (s *State) movedOn(note func(time.Time) bool, now time.Time) {
-	silent, stood, said := now.Sub(s.quiet.Since()), now.Sub(s.stoodSince()), s.run.still.said.Kind
+	silent, stood, said := s.quiet.Seen(now), s.stood(now), s.run.still.said.Kind
 	longest := s.quiet.Longest()
 	if !note(now) && said == "" {
 		return
@@ -152,7 +154,8 @@ func (s *State) movedOn(note func(time.Time) bool, now time.Time) {
 // forgetLooks drops the looks and the verdict.
 func (s *State) forgetLooks() {
 	st := &s.run.still
-	st.answers, st.phase, st.said, st.declined, st.keeping = nil, time.Time{}, waiting.Verdict{}, false, keeping{}
+	st.answers, st.said, st.declined, st.keeping = nil, waiting.Verdict{}, false, keeping{}
+	st.phase, st.phaseSeen = time.Time{}, 0
 	s.show(Standstill{})
 }
 
@@ -193,7 +196,7 @@ func (s *State) noteLooks(slot Slot, now time.Time) {
 	}
 	st.answers[slot] = list
 	if slices.ContainsFunc(r.Looks, func(l protocol.Look) bool { return l.Phase != nil }) {
-		st.phase = now
+		st.phase, st.phaseSeen = now, s.quiet.Seen(now)
 	}
 	if s.members.All(func(m *members.Member) bool { return m.Known() && m.Report().Look == wanted }) {
 		s.quiet.NoteAnswers()
@@ -202,7 +205,13 @@ func (s *State) noteLooks(slot Slot, now time.Time) {
 
 // watch requests looks at a gang that is quiet, and reports the verdict on them.
 func (s *State) watch(now time.Time) {
-	if s.supervision.Hang == HangOff || !s.run.still.reported {
+	if !s.run.still.reported {
+		return
+	}
+	if s.quiet.NoteSight(s.members.All((*members.Member).Attached), now) && !s.account.CountsSteps() {
+		s.movedOn(s.quiet.NoteInterrupt, now) // no count of steps proves that the ranks stood still meanwhile
+	}
+	if s.supervision.Hang == HangOff {
 		return
 	}
 	if s.drain.Begun() { // its ranks wait at a step
@@ -232,7 +241,7 @@ func (s *State) judgeStandstill(now time.Time) {
 	}
 	silent, news := now.Sub(s.quiet.Since()), v.Kind != st.said.Kind || !slices.Equal(v.Culprits, st.said.Culprits)
 	st.said = v
-	s.show(Standstill{Verdict: v.Kind, Since: s.quiet.Since(), Text: v.Text, At: st.at})
+	s.show(Standstill{Verdict: v.Kind, Since: s.quiet.Since(), Seen: s.quiet.Seen(now), Text: v.Text, At: st.at})
 	if news {
 		s.emit(Judged{v.Kind})
 	}
@@ -240,7 +249,7 @@ func (s *State) judgeStandstill(now time.Time) {
 		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeStandsStill, Message: fmt.Sprintf("no step for %s: %s", silent.Round(time.Second), describe(v))}})
 		s.keep(now)
 	}
-	s.endStill(v, silent, now)
+	s.endStill(v, now)
 }
 
 // describe returns a verdict in one line.

@@ -111,7 +111,9 @@ type Progress struct {
 type Standstill struct {
 	Verdict waiting.Kind
 	Since   time.Time
-	Text    string
+	// Seen is how much of the silence passed while the coordinator had reports of all agents.
+	Seen time.Duration
+	Text string
 	// At is how far the gang was: the silence goes on while it is no further.
 	At Position
 }

@@ -146,6 +146,8 @@ type Standstill struct {
 	Verdict string `json:"verdict"`
 	// Since is the time of the last step, or of the last sign of life of ranks that start.
 	Since metav1.MicroTime `json:"since"`
+	// SeenMs is how much of the time since then passed while the agents of all pods were connected: only that ends ranks.
+	SeenMs int64 `json:"seenMs,omitempty"`
 	// Message names the ranks that stand still or move, and what the others wait for.
 	Message string `json:"message,omitempty"`
 	// Steps is a sum of the steps that the ranks reported, and Started the number of phases of their start that they have reached. While

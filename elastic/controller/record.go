@@ -375,7 +375,8 @@ func standstill(s elastic.Standstill) *v1alpha1.Standstill {
 		return nil
 	}
 	return &v1alpha1.Standstill{
-		Verdict: string(s.Verdict), Since: metav1.NewMicroTime(s.Since), Message: s.Text, Steps: s.At.Steps, Started: s.At.Started,
+		Verdict: string(s.Verdict), Since: metav1.NewMicroTime(s.Since), SeenMs: s.Seen.Milliseconds(), Message: s.Text,
+		Steps: s.At.Steps, Started: s.At.Started,
 	}
 }
 
@@ -384,7 +385,8 @@ func plainStandstill(s *v1alpha1.Standstill) elastic.Standstill {
 		return elastic.Standstill{}
 	}
 	return elastic.Standstill{
-		Verdict: waiting.Kind(s.Verdict), Since: s.Since.Time, Text: s.Message, At: elastic.Position{Steps: s.Steps, Started: s.Started},
+		Verdict: waiting.Kind(s.Verdict), Since: s.Since.Time, Seen: time.Duration(s.SeenMs) * time.Millisecond, Text: s.Message,
+		At: elastic.Position{Steps: s.Steps, Started: s.Started},
 	}
 }
 

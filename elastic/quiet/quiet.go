@@ -48,6 +48,9 @@ type Watch struct {
 	// since is when the newest sign of life was seen; zero: never. stepped: the generation has made a step.
 	since   time.Time
 	stepped bool
+	// blind is since when reports of some agent are missing; zero: none are. unseen is how much of the silence passed like that before.
+	blind  time.Time
+	unseen time.Duration
 	// number is the newest look that was requested, at is when; taken counts those of this silence; answered: its answers are in.
 	number   int64
 	at       time.Time
@@ -65,6 +68,34 @@ func (w *Watch) State() State { return w.state }
 
 // Since returns the time of the newest sign of life; zero: there was none yet.
 func (w *Watch) Since() time.Time { return w.since }
+
+// Seen returns how much of the silence passed while the reports of all agents came.
+func (w *Watch) Seen(now time.Time) time.Duration {
+	seen := now.Sub(w.since) - w.unseen
+	if !w.blind.IsZero() {
+		seen -= now.Sub(later(w.blind, w.since))
+	}
+	return max(0, seen)
+}
+
+// NoteSight records whether the reports of all agents come now. It reports whether that is so again.
+func (w *Watch) NoteSight(all bool, now time.Time) (again bool) {
+	switch again = all && !w.blind.IsZero(); {
+	case again:
+		w.unseen += now.Sub(later(w.blind, w.since))
+		w.blind = time.Time{}
+	case !all && w.blind.IsZero():
+		w.blind = now
+	}
+	return again
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
 
 // Longest returns the longest silence after which the gang moved on by itself, without those before the first step of a generation.
 func (w *Watch) Longest() time.Duration { return w.longest }
@@ -88,7 +119,7 @@ func (w *Watch) Limit() time.Duration {
 
 // Begin begins to watch another generation: its first step may take long. The gaps of earlier ones stay known.
 func (w *Watch) Begin(now time.Time) {
-	w.state, w.since, w.stepped, w.taken = Moving, now, false, 0
+	w.state, w.since, w.stepped, w.taken, w.unseen = Moving, now, false, 0, 0
 }
 
 // BeginLaunch begins to watch another launcher, whose script has other gaps.
@@ -98,9 +129,9 @@ func (w *Watch) BeginLaunch(now time.Time) {
 }
 
 // Resume continues a silence that another coordinator has watched: looks are due, and a verdict needs as many as for a new silence.
-// stepped: the generation has made a step.
-func (w *Watch) Resume(since time.Time, stepped bool) {
-	w.state, w.since, w.stepped, w.taken = Judged, since, stepped, 0
+// stepped: the generation has made a step. seen is how much of it that coordinator saw: what follows counts from the next reports on.
+func (w *Watch) Resume(since time.Time, seen time.Duration, stepped bool) {
+	w.state, w.since, w.stepped, w.taken, w.unseen, w.blind = Judged, since, stepped, 0, 0, since.Add(seen)
 }
 
 // NoteStep records that steps were made. It reports whether looks are no longer wanted.
@@ -116,7 +147,7 @@ func (w *Watch) NoteStep(now time.Time) (ended bool) {
 // NoteLife records another sign of life, such as a phase of a rank's start. It reports whether looks are no longer wanted.
 func (w *Watch) NoteLife(now time.Time) (ended bool) {
 	if w.state != Moving && w.stepped {
-		w.longest = max(w.longest, now.Sub(w.since))
+		w.longest = max(w.longest, w.Seen(now))
 	}
 	return w.NoteInterrupt(now)
 }
@@ -124,7 +155,7 @@ func (w *Watch) NoteLife(now time.Time) (ended bool) {
 // NoteInterrupt records that the silence ended, and not by itself. It reports whether looks are no longer wanted.
 func (w *Watch) NoteInterrupt(now time.Time) (ended bool) {
 	ended = w.state != Moving
-	w.state, w.since, w.taken = Moving, now, 0
+	w.state, w.since, w.taken, w.unseen = Moving, now, 0, 0
 	return ended
 }
 

@@ -118,3 +118,28 @@ func TestNumbersRise(t *testing.T) {
 		t.Errorf("look %d is wanted, agents know %d", w.Wanted(), known)
 	}
 }
+
+// TestSeen: time without the reports of all agents is no time of a silence that was seen, neither now nor before, also after a restart.
+func TestSeen(t *testing.T) {
+	at := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
+	var w Watch
+	w.Begin(at(0))
+	w.NoteStep(at(1))
+	w.NoteSight(true, at(5))
+	w.NoteSight(false, at(11))
+	if got := w.Seen(at(50)); got != 10*time.Second {
+		t.Errorf("while an agent is away, %s were seen", got)
+	}
+	if !w.NoteSight(true, at(100)) || w.NoteSight(true, at(101)) || w.Seen(at(105)) != 15*time.Second {
+		t.Errorf("after that %s were seen", w.Seen(at(105)))
+	}
+	w = New(0)
+	w.Resume(at(1), 15*time.Second, true)
+	w.NoteSight(true, at(1000))
+	if got := w.Seen(at(1005)); got != 20*time.Second {
+		t.Errorf("the next coordinator has seen %s", got)
+	}
+	if w.NoteLife(at(1005)); w.Longest() != 20*time.Second || w.Seen(at(1007)) != 2*time.Second {
+		t.Errorf("the longest silence is %s, of the next one %s were seen", w.Longest(), w.Seen(at(1007)))
+	}
+}
