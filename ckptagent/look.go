@@ -14,6 +14,37 @@ type Looking struct {
 	Looks []protocol.Look
 	// Begun: a look is under way.
 	Begun bool
+	// Kept is the newest Directive.Keep that this incarnation has answered. Keeping: evidence is being taken.
+	Kept    int64
+	Keeping bool
+}
+
+// KeepEvidence keeps what the running ranks of a generation are in as files; answered by Kept.
+type KeepEvidence struct{ Number, Generation int64 }
+
+func (KeepEvidence) effect() {}
+
+// Kept answers KeepEvidence: nothing more is taken from ranks.
+type Kept struct{ Number int64 }
+
+func (e Kept) apply(m *machine) {
+	if l := &m.s.Looking; l.Keeping {
+		l.Kept, l.Keeping = max(l.Kept, e.Number), false
+	}
+}
+
+// keep answers the number that the coordinator wants files for: without files if there are no ranks to look at. A look and the taking of
+// evidence follow each other, because each excludes its own costs.
+func (m *machine) keep() {
+	l, want := &m.s.Looking, m.s.Want.Keep
+	switch {
+	case l.Keeping || l.Begun || want <= l.Kept:
+	case m.s.visible():
+		l.Keeping = true
+		m.emit(KeepEvidence{Number: want, Generation: m.s.Run.Number})
+	default:
+		l.Kept = want
+	}
 }
 
 // LookAt looks at the running ranks of a generation; answered by Looked.
@@ -31,7 +62,8 @@ func (e Looked) apply(m *machine) {
 	if !m.s.Looking.Begun {
 		return
 	}
-	m.s.Looking = Looking{Look: e.Number}
+	l := &m.s.Looking
+	l.Look, l.Looks, l.Begun = e.Number, nil, false
 	if e.Generation == m.s.Run.Number && m.s.visible() {
 		m.s.Looks = slices.DeleteFunc(slices.Clone(e.Looks), func(l protocol.Look) bool {
 			return l.Local < 0 || l.Local >= len(m.s.Rank) || m.s.Rank[l.Local].Exit != nil
@@ -51,12 +83,12 @@ func (m *machine) look() {
 		l.Looks = nil
 	}
 	switch {
-	case l.Begun || want <= l.Look:
+	case l.Begun || l.Keeping || want <= l.Look:
 	case m.s.visible():
 		l.Begun = true
 		m.emit(LookAt{Number: want, Generation: m.s.Run.Number})
 	default:
-		*l = Looking{Look: want}
+		l.Look, l.Looks = want, nil
 	}
 }
 

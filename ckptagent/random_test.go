@@ -51,10 +51,15 @@ func (w *world) step(e Event) {
 			w.fail("a directive of generation %d changed a state at %d", d.Directive.Generation, before.Generation)
 		}
 	}
-	if _, ok := e.(Looked); ok {
+	switch e.(type) {
+	case Looked, Kept:
 		w.looking = false
 	}
-	if s.Looking.Look < before.Looking.Look && s.Incarnation == before.Incarnation || s.Want.Look > s.Looking.Look && !s.Looking.Begun {
+	if s.Kept < before.Kept && s.Incarnation == before.Incarnation || s.Want.Keep > s.Kept && !s.Keeping && !s.Looking.Begun {
+		w.fail("files for look %d are wanted, %d answered, after %d", s.Want.Keep, s.Kept, before.Kept)
+	}
+	if same := s.Incarnation == before.Incarnation; s.Looking.Look < before.Looking.Look && same ||
+		s.Want.Look > s.Looking.Look && !s.Looking.Begun && !s.Keeping {
 		w.fail("look %d is wanted, %d answered, after %d", s.Want.Look, s.Looking.Look, before.Looking.Look)
 	}
 	w.state = s
@@ -103,6 +108,12 @@ func (w *world) carryOut(f Effect) {
 		}
 		w.looking = true
 		w.queue = append(w.queue, Looked{Number: f.Number, Generation: f.Generation, Looks: make([]protocol.Look, 1)})
+	case KeepEvidence:
+		if w.looking {
+			w.fail("the taking of evidence for look %d begins while another is under way", f.Number)
+		}
+		w.looking = true
+		w.queue = append(w.queue, Kept{Number: f.Number})
 	}
 }
 
@@ -152,6 +163,9 @@ func (w *world) directive() protocol.Directive {
 		w.look++
 	}
 	d.Look = w.look
+	if w.rnd.IntN(2) == 0 {
+		d.Keep = w.look
+	}
 	return d
 }
 

@@ -37,6 +37,7 @@ func (s State) Report() protocol.Report {
 		Waited:          s.Waited,
 		WaitedFor:       s.WaitedFor,
 		Look:            s.Look,
+		Kept:            s.Kept,
 	}
 	if r.MaxRestarts = s.MaxRestarts; s.Launcher == "" {
 		r.MaxRestarts = s.Command.MaxRestarts

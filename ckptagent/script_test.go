@@ -95,7 +95,7 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 	}
 	d.WantModules, d.Modules = opts["want"] == "modules", modules(num("modules"))
 	d.Launch = num("launch")
-	d.Look = int64(num("look"))
+	d.Look, d.Keep = int64(num("look")), int64(num("keep"))
 	d.HaltWithin = time.Duration(num("within")) * time.Second
 	d.WholeCommand, d.Launched = opts["whole"] == "yes", opts["launched"] == "yes"
 	switch w[0] {
@@ -194,6 +194,8 @@ func parseEvent(t *testing.T, line string, now time.Time, s State) (Event, time.
 			e.Looks = append(e.Looks, protocol.Look{Local: local, PID: 100 + local})
 		}
 		return e, 0
+	case "kept":
+		return Kept{Number: int64(pos[0])}, 0
 	case "tick":
 		return Tick{}, 0
 	case "pass":
@@ -302,6 +304,8 @@ func showEffect(e Effect) string {
 		return "offer port"
 	case LookAt:
 		return fmt.Sprintf("look %d at generation %d", e.Number, e.Generation)
+	case KeepEvidence:
+		return fmt.Sprintf("keep files for look %d at generation %d", e.Number, e.Generation)
 	case Adopt:
 		return "adopt the command"
 	case Release:
@@ -379,6 +383,9 @@ func showReport(r protocol.Report) string {
 		for _, l := range r.Looks {
 			fmt.Fprintf(&b, " %d", l.Local)
 		}
+	}
+	if r.Kept > 0 {
+		fmt.Fprintf(&b, " kept %d", r.Kept)
 	}
 	tl := r.Timeline
 	for _, p := range []struct {

@@ -43,6 +43,7 @@ func (m *machine) advance() {
 	m.warm(m.s.warmWanted(m.now))
 	m.inspectCommand()
 	m.noteWait()
+	m.keep()
 	m.look()
 }
 

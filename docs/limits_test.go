@@ -76,7 +76,7 @@ func number(expression string) (float64, bool) {
 	return f / scale, constant.ToFloat(v.Value).Kind() == constant.Float || v.Value.Kind() == constant.Int
 }
 
-var figure = regexp.MustCompile(`^([0-9,]+)( (KiB|MiB|GiB|TiB|s|min|h))?$`)
+var figure = regexp.MustCompile(`^([0-9,]+(?:\.[0-9]+)?)( (KiB|MiB|GiB|TiB|s|min|h))?$`)
 
 // inWords parses a figure as the page writes it.
 func inWords(t *testing.T, text string) float64 {

@@ -131,6 +131,9 @@ const (
 	IndexValues = "values"
 )
 
+// HangsFolder is the folder in a job's folder for files about ranks that stood still.
+const HangsFolder = "hangs"
+
 // GenerationFolder returns the name of a generation's folder.
 func GenerationFolder(generation int64) string { return fmt.Sprintf("gen-%d", generation) }
 

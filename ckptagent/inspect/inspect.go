@@ -171,7 +171,7 @@ func (l *look) folder(root *os.Root, name string, names []string) Folder {
 	for _, name := range names {
 		if generation, ok := format.ParseGenerationFolder(name); ok {
 			generations = append(generations, generation)
-		} else {
+		} else if name != format.HangsFolder {
 			out.Foreign++
 		}
 	}

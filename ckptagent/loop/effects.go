@@ -71,6 +71,8 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 		}
 	case ckptagent.LookAt:
 		a.lookAt(e)
+	case ckptagent.KeepEvidence:
+		a.keepEvidence(e)
 	case ckptagent.OfferPort:
 		a.offerPort()
 	case ckptagent.Standbys:

@@ -3,9 +3,12 @@
 package loop_test
 
 import (
+	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -79,6 +82,16 @@ func TestLooksAtRanksThatWait(t *testing.T) {
 		}
 		return lookedAt(1, look)(r)
 	})
+	c.Direct("a", &v1.Directive{Generation: 2, Order: v1.Order_ORDER_WAIT, Look: look, Keep: look})
+	c.Await(t, "a", "keeps files", func(r *v1.Report) bool { return r.Kept == look })
+	for name, want := range map[string]string{
+		"rank-0.stack.txt": "in all_reduce", "rank-1.stack.txt": "in load_batch", "rank-0.gloo.json": "gloo:all_reduce", "gloo.rank-1": "pg_config",
+	} {
+		raw, err := os.ReadFile(filepath.Join(p.Root, "run", "hangs", fmt.Sprintf("2-%d", look), name))
+		if err != nil || !strings.Contains(string(raw), want) {
+			t.Errorf("%s: %v: %s", name, err, raw)
+		}
+	}
 	kill(t, p.AgentPID(), syscall.SIGKILL)
 	c.Await(t, "a", "answers it by the next agent", lookedAt(2, look))
 	c.Direct("a", &v1.Directive{Generation: 2, Order: v1.Order_ORDER_WAIT})

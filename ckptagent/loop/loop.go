@@ -264,7 +264,8 @@ func (a *Agent) take(e ckptagent.Event) {
 		before := a.state.Timeline
 		a.state, effects = ckptagent.Step(a.state, e, time.Now())
 		switch e.(type) {
-		case ckptagent.Progress, ckptagent.OptimizerSteps, ckptagent.Saved, ckptagent.Sealed, ckptagent.StandbyChanged, ckptagent.Looked:
+		case ckptagent.Progress, ckptagent.OptimizerSteps, ckptagent.Saved, ckptagent.Sealed, ckptagent.StandbyChanged, ckptagent.Looked,
+			ckptagent.Kept:
 			// These values are in the arenas or pages, or concern only this incarnation, except when a recovery ended.
 			if a.state.Timeline != before {
 				a.store()

@@ -10,12 +10,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/arena"
 	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/ckptagent/hangs"
 	"holdfast.dev/holdfast/ckptagent/proc"
 	"holdfast.dev/holdfast/ckptagent/store"
 	"holdfast.dev/holdfast/ckptagent/store/child"
@@ -51,6 +53,9 @@ type uploader struct {
 
 	endCopy, endManifest, endFetch context.CancelFunc
 
+	hangsKept   chan struct{} // a pod's hang waits to be copied
+	prunesHangs atomic.Bool   // this pod has global rank 0, and removes old hangs of the job
+
 	mu sync.Mutex
 	// lastAnswer: storage has answered; ok: it is there. Once it was there it counts as there: the coordinator decides what a later error
 	// means for a step.
@@ -79,9 +84,13 @@ func newUploader(a *Agent) (*uploader, string) {
 	k := &uploader{
 		fs: fs, store: store.New(fs, folder, writer),
 		post: a.post, logf: a.logf, arenas: func() *arena.Set { return a.arenas }, endCopy: nothing, endManifest: nothing, endFetch: nothing,
+		hangsKept: make(chan struct{}, 1),
 	}
 	k.store.IndexBy(k.index, k.tellNotNamed)
-	go k.probe(func() { a.do(a.reportCapabilities) })
+	go func() {
+		k.probe(func() { a.do(a.reportCapabilities) })
+		k.copyHangs(hangs.Folder(a.c.Root.Hangs()))
+	}()
 	return k, ""
 }
 

@@ -137,5 +137,8 @@ func (r Root) LooksFile(local int) string {
 	return filepath.Join(r.Ranks(), fmt.Sprintf("looks-%d", local))
 }
 
+// Hangs is the folder of files about ranks that stood still.
+func (r Root) Hangs() string { return r.join("run", "hangs") }
+
 // PageFile is the page of a local rank.
 func (r Root) PageFile(local int) string { return r.join("run", fmt.Sprintf("page-%d", local)) }

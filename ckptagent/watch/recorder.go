@@ -77,8 +77,8 @@ func (r *recorder) looks(ctx context.Context) ([]protocol.GroupLook, error) {
 	return out, nil
 }
 
-// ask asks for one record. A server that does not know the question has no such record.
-func (r *recorder) ask(ctx context.Context, handler, backend string, query url.Values) ([]*tally, error) {
+// open asks for one record. A server that does not know the question has no such record: nil.
+func (r *recorder) open(ctx context.Context, handler string, query url.Values) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://rank/handler/"+handler+"?"+query.Encode(), nil)
 	if err != nil {
 		return nil, err
@@ -87,15 +87,25 @@ func (r *recorder) ask(ctx context.Context, handler, backend string, query url.V
 	if err != nil {
 		return nil, err
 	}
-	defer answer.Body.Close()
+	if answer.StatusCode == http.StatusOK {
+		return answer.Body, nil
+	}
+	answer.Body.Close()
 	if answer.StatusCode == http.StatusNotFound {
 		return nil, nil
 	}
-	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("asking a rank's recorder for %s: %s", handler, answer.Status)
+	return nil, fmt.Errorf("asking a rank's recorder for %s: %s", handler, answer.Status)
+}
+
+// ask asks for one record and reads it.
+func (r *recorder) ask(ctx context.Context, handler, backend string, query url.Values) ([]*tally, error) {
+	body, err := r.open(ctx, handler, query)
+	if err != nil || body == nil {
+		return nil, err
 	}
+	defer body.Close()
 	rec := record{backend: backend, groups: r.groups, byID: map[int]*tally{}}
-	if err := rec.read(bufio.NewReader(io.LimitReader(answer.Body, mostAnswer))); err != nil {
+	if err := rec.read(bufio.NewReader(io.LimitReader(body, mostAnswer))); err != nil {
 		return nil, fmt.Errorf("reading a rank's recorder: %w", err)
 	}
 	return rec.tallies(), nil

@@ -34,8 +34,8 @@ type process struct {
 	file   string
 }
 
-// stack makes the main thread of a process that handles the signal write its Python stack, and reads it. It waits until ctx is over.
-func (p process) stack(ctx context.Context) (protocol.StackState, []protocol.Frame) {
+// stack makes the main thread of a process that handles the signal write its Python stack, and returns that. It waits until ctx is over.
+func (p process) stack(ctx context.Context) (protocol.StackState, []byte) {
 	f, err := openOwned(p.file, p.PID)
 	if err != nil {
 		return protocol.StackNone, nil
@@ -45,7 +45,7 @@ func (p process) stack(ctx context.Context) (protocol.StackState, []protocol.Fra
 		return protocol.StackNone, nil
 	}
 	if raw := written(ctx, f); len(raw) > 0 {
-		return protocol.StackFresh, parseStack(raw)
+		return protocol.StackFresh, raw
 	}
 	return protocol.StackWithheld, nil
 }

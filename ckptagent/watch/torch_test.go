@@ -313,6 +313,9 @@ func TestRealRanks(t *testing.T) {
 			t.Logf("%s %s in %s; used %s in all, %s in its main thread, %d bytes", string(b[2].State), functions(b[2]), b[2].Native,
 				b[2].CPU-a[2].CPU, b[2].MainCPU-a[2].MainCPU, b[2].IO-a[2].IO)
 			waiting(t, b, seq, c.hang)
+			if c.hang == "asleep" {
+				g.keep(w)
+			}
 			c.check(t, a[2], b[2])
 			g.over(c.hang)
 			if c.end != nil {
@@ -384,5 +387,26 @@ func still(t *testing.T, a, b protocol.Look) {
 	}
 	if b.State != 'S' || b.PID != a.PID || b.CPU-a.CPU > 60*time.Millisecond || b.MainCPU-a.MainCPU > mostStill || b.IO-a.IO > 4096 {
 		t.Errorf("state %c; used %s, its main thread %s, %d bytes", b.State, b.CPU-a.CPU, b.MainCPU-a.MainCPU, b.IO-a.IO)
+	}
+}
+
+// keep keeps files of all ranks, and has torch's own tool read them: it names rank 2.
+func (g *gang) keep(w *watch.Watcher) {
+	g.t.Helper()
+	dir := g.t.TempDir()
+	began := time.Now()
+	if err := w.Keep(g.ranks, 4, watch.Evidence{Dir: dir, Generation: 7, Ranks: 4, Bytes: 1 << 20}); err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Logf("keeping files took %s", time.Since(began).Round(time.Millisecond))
+	for rank, function := range []string{"in all_reduce", "in all_reduce", "in asleep", "in all_reduce"} {
+		raw, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("rank-%d.stack.txt", rank)))
+		if err != nil || !strings.Contains(string(raw), function) || !strings.Contains(string(raw), "in <module>") {
+			g.t.Errorf("rank %d: %v\n%s", rank, err, raw)
+		}
+	}
+	out, err := exec.Command(filepath.Join(filepath.Dir(torchPython), "torchfrtrace"), dir, "-p", "gloo.rank-").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "missing ranks: {2}") {
+		g.t.Errorf("torchfrtrace: %v\n%s", err, out)
 	}
 }

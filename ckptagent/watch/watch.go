@@ -68,7 +68,10 @@ func New() *Watcher {
 
 // Look looks at ranks of a world of that size, and returns a look for each that lives, in order. It takes at most Limit. Where the size is
 // unknown, 0, members of groups would mean nothing, and records are not read.
-func (w *Watcher) Look(ranks []Rank, world int) []protocol.Look {
+func (w *Watcher) Look(ranks []Rank, world int) []protocol.Look { return w.look(ranks, world, nil) }
+
+// look looks at ranks, and keeps files about them if to is set.
+func (w *Watcher) look(ranks []Rank, world int, to *Evidence) []protocol.Look {
 	ctx, cancel := context.WithTimeout(context.Background(), Limit)
 	defer cancel()
 	begun := proc.Snap()
@@ -86,7 +89,7 @@ func (w *Watcher) Look(ranks []Rank, world int) []protocol.Look {
 		}
 		if w.enter(r.Process) {
 			asked++
-			go func() { answers <- w.one(r, families[i], begun, world) }()
+			go func() { answers <- w.one(r, families[i], begun, world, to) }()
 		}
 	}
 	var out []protocol.Look
@@ -115,7 +118,7 @@ func (w *Watcher) forget(living proc.Snapshot) {
 }
 
 // one looks at one rank.
-func (w *Watcher) one(r Rank, family []int, begun proc.Snapshot, world int) protocol.Look {
+func (w *Watcher) one(r Rank, family []int, begun proc.Snapshot, world int, to *Evidence) protocol.Look {
 	watched := proc.Process{PID: r.Page.PID, Start: r.Page.Start}
 	armed := r.Page.Signal > 0 && r.Page.Signal <= mostSignal && slices.Contains(family, watched.PID) && begun.Has(watched)
 	if !armed {
@@ -128,56 +131,66 @@ func (w *Watcher) one(r Rank, family []int, begun proc.Snapshot, world int) prot
 	if l.State != 'R' {
 		l.Native = cut(proc.WaitsIn(watched.PID), protocol.MaxLookText)
 	}
+	t := taken{}
 	before := usedBy(begun, family, watched.PID)
 	switch {
 	case !armed:
 	case l.State == 'T' || l.State == 't': // none of its threads runs
 		l.Stack = protocol.StackWithheld
 	default:
-		w.ask(&l, process{Process: watched, signal: syscall.Signal(r.Page.Signal), file: r.Files + ".stack"}, r.Files, world)
+		t = w.ask(&l, process{Process: watched, signal: syscall.Signal(r.Page.Signal), file: r.Files + ".stack"}, r.Files, world, to)
 	}
 	after := before
 	if armed {
 		after = usedBy(proc.SnapOf(family), family, watched.PID)
 	}
 	w.end(r.Process, before, after, &l)
+	if to != nil {
+		to.write(&l, &t)
+	}
 	return l
 }
 
 // ask asks a rank for its stack and its record. A rank that does not handle the signal is asked for neither: its interpreter has ended, and
 // what its server answers from may have been destroyed.
-func (w *Watcher) ask(l *protocol.Look, p process, files string, world int) {
+func (w *Watcher) ask(l *protocol.Look, p process, files string, world int, to *Evidence) (t taken) {
 	handles, pending := proc.Takes(p.PID, p.signal)
 	if !handles || !p.Alive() {
-		return
+		return t
 	}
+	t.asked = world > 0
 	ctx, cancel := context.WithTimeout(context.Background(), askFor)
 	defer cancel()
 	var asked sync.WaitGroup
 	if pending { // further signals would only queue up
 		l.Stack = protocol.StackWithheld
 	} else {
-		asked.Go(func() { l.Stack, l.Frames = p.stack(ctx) })
+		asked.Go(func() { l.Stack, t.stack = p.stack(ctx) })
 	}
 	if world > 0 {
-		l.Groups = w.record(ctx, p.PID, files, world)
+		w.record(ctx, l, p.PID, files, world, to, &t)
 	}
 	asked.Wait()
+	l.Frames = parseStack(t.stack)
+	return t
 }
 
-// record reads a rank's record; none where it does not answer.
-func (w *Watcher) record(ctx context.Context, pid int, files string, world int) []protocol.GroupLook {
+// record reads a rank's record, or keeps it; none where it does not answer.
+func (w *Watcher) record(ctx context.Context, l *protocol.Look, pid int, files string, world int, to *Evidence, t *taken) {
 	select {
 	case w.reading <- struct{}{}:
 	case <-ctx.Done():
-		return nil
+		return
 	}
 	defer func() { <-w.reading }()
-	looks, err := newRecorder(files+".sock", parseGroups(readOwned(files+".groups", pid)), world).looks(ctx)
-	if err != nil {
-		return nil
+	r := newRecorder(files+".sock", parseGroups(readOwned(files+".groups", pid)), world)
+	if to != nil {
+		t.records = r.keep(ctx, to, l.Local)
+		return
 	}
-	return looks
+	if looks, err := r.looks(ctx); err == nil {
+		l.Groups = looks
+	}
 }
 
 // readOwned reads the beginning of a file that a process's user has made.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/exec"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -80,7 +81,7 @@ func faults() []silence {
 		},
 		{
 			name: "deaf", what: "one rank is in a call that takes no signal",
-			taken: []string{v1alpha1.CauseHang}, says: "rank 3 ", plays: restarts,
+			taken: []string{v1alpha1.CauseHang}, says: "rank 3 ", plays: keepsFiles,
 		},
 		{
 			name: "desync", what: "one rank calls another collective, each time",
@@ -169,6 +170,21 @@ func goesOn(ctx context.Context, t *testing.T, j *job, restarts int) {
 func restarts(ctx context.Context, t *testing.T, j *job) {
 	j.verdict(ctx, t)
 	j.steps(ctx, t, 2, 5)
+	j.finishes(ctx, t, v1alpha1.ReasonFinished, 1)
+}
+
+// keepsFiles: after the restart each pod has files about its ranks: the stacks of those that wait, of rank 3 why it has none, and records.
+func keepsFiles(ctx context.Context, t *testing.T, j *job) {
+	j.verdict(ctx, t)
+	j.steps(ctx, t, 2, 5)
+	for rank, want := range []string{"in all_reduce", "in all_reduce", "in all_reduce", "takes no signal"} {
+		pod, file := j.shape.Assignments[rank/perPod].Pod, fmt.Sprintf("rank-%d.stack.txt", rank)
+		read := fmt.Sprintf("cd /run/holdfast/run/hangs/1-* && ls && cat %s && test -s gloo.rank-%d -a -s rank-%d.gloo.json", file, rank, rank)
+		out, err := j.RunKubectl(ctx, "exec", "-n", namespace, pod, "-c", container, "--", "sh", "-c", read)
+		if err != nil || !strings.Contains(out, want) {
+			t.Errorf("rank %d in pod %s: %v\n%s", rank, pod, err, out)
+		}
+	}
 	j.finishes(ctx, t, v1alpha1.ReasonFinished, 1)
 }
 

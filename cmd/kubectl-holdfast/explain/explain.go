@@ -65,6 +65,7 @@ func (e Explanation) Text() string {
 	}
 	if r := e.Status.Run; r != nil {
 		e.recoveries(w, r)
+		e.hangs(w, r)
 		verdict(w, r.Verdict)
 	}
 	if len(e.Unread) > 0 {
@@ -74,6 +75,35 @@ func (e Explanation) Text() string {
 		}
 	}
 	return w.String()
+}
+
+// still are the verdicts with which agents keep files about all ranks.
+var still = []string{
+	v1alpha1.CauseHang, v1alpha1.CauseFabricHang, v1alpha1.CauseWaitsOutside, v1alpha1.CauseStorageStalls, v1alpha1.CauseDesync,
+	v1alpha1.CauseDeadlock, v1alpha1.CauseEndedEarly, v1alpha1.CauseHangTimeout,
+}
+
+// hangs names the files that agents keep about the ranks of generations that stood still.
+func (e Explanation) hangs(w *page.Page, r *v1alpha1.RunStatus) {
+	var names []string
+	for _, c := range r.Recoveries {
+		if slices.Contains(still, c.Cause.Code) {
+			names = append(names, fmt.Sprintf("%d-*", c.Generation-1))
+		}
+	}
+	if s := r.Progress.Standstill; s != nil && slices.Contains(still, s.Verdict) {
+		names = append(names, fmt.Sprintf("%d-*", r.Generation))
+	}
+	if len(names) == 0 {
+		return
+	}
+	where := "in each pod"
+	if e.Storage != nil {
+		where += fmt.Sprintf(", or hangs in the job's folder of claim %s", e.Storage.Claim)
+	}
+	w.Linef("")
+	w.Wrapf("", "Stacks and collectives of all ranks that stood still: %s in /run/holdfast/run/hangs %s; the newest 3 stay",
+		strings.Join(names, ", "), where)
 }
 
 func (e Explanation) head(w *page.Page) {
