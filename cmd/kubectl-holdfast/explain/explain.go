@@ -77,21 +77,15 @@ func (e Explanation) Text() string {
 	return w.String()
 }
 
-// still are the verdicts with which agents keep files about all ranks.
-var still = []string{
-	v1alpha1.CauseHang, v1alpha1.CauseFabricHang, v1alpha1.CauseWaitsOutside, v1alpha1.CauseStorageStalls, v1alpha1.CauseDesync,
-	v1alpha1.CauseDeadlock, v1alpha1.CauseEndedEarly, v1alpha1.CauseHangTimeout,
-}
-
 // hangs names the files that agents keep about the ranks of generations that stood still.
 func (e Explanation) hangs(w *page.Page, r *v1alpha1.RunStatus) {
 	var names []string
 	for _, c := range r.Recoveries {
-		if slices.Contains(still, c.Cause.Code) {
+		if still(c.Cause.Code) {
 			names = append(names, fmt.Sprintf("%d-*", c.Generation-1))
 		}
 	}
-	if s := r.Progress.Standstill; s != nil && slices.Contains(still, s.Verdict) {
+	if s := r.Progress.Standstill; s != nil && still(s.Verdict) {
 		names = append(names, fmt.Sprintf("%d-*", r.Generation))
 	}
 	if len(names) == 0 {
