@@ -218,7 +218,11 @@ test-kinds: build peers ## jobs of all kinds, with their real controllers, on re
 
 .PHONY: test-hang
 test-hang: build ## jobs whose ranks make no step, on real kubelets; keeps what they were taken for in test/hang/testdata
-	@hack/gotest.sh run -v -count=1 -timeout 60m -record -- ./test/hang
+	@hack/gotest.sh run -v -count=1 -timeout 60m -run '^TestHang$$' -record -- ./test/hang
+
+.PHONY: soak-hang
+soak-hang: build ## hundreds of healthy silences of jobs, none ended or taken for a fault; plays those that test/hang/testdata lacks
+	@hack/gotest.sh run -v -count=1 -timeout 90m -run '^TestMany$$' -- ./test/hang
 
 .PHONY: fuzz
 fuzz: ## fuzz the parsers of untrusted input, FUZZTIME (20s) for each target; KEEP=1 keeps more inputs

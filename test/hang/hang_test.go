@@ -4,14 +4,12 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -26,13 +24,14 @@ const (
 
 const busy, stopped, outside = v1alpha1.ReasonBusy, v1alpha1.ReasonStopped, v1alpha1.CauseWaitsOutside
 
-// TestHang plays all silences on one cluster, a few at a time.
+// TestHang plays all silences on one cluster, a few at a time; those that stop all jobs' leader alone.
 func TestHang(t *testing.T) {
-	ctx, c, room := t.Context(), start(t.Context(), t), make(chan bool, atOnce)
+	ctx, w, room := t.Context(), start(t.Context(), t), make(chan bool, atOnce)
 	var parts sync.WaitGroup
-	defer parts.Wait()
-	parts.Go(func() { t.Run("Healthy", func(t *testing.T) { play(ctx, t, c, room, healthy()) }) })
-	parts.Go(func() { t.Run("Faults", func(t *testing.T) { play(ctx, t, c, room, faults()) }) })
+	parts.Go(func() { t.Run("Healthy", func(t *testing.T) { play(ctx, t, w, room, healthy()) }) })
+	parts.Go(func() { t.Run("Faults", func(t *testing.T) { play(ctx, t, w, room, faults()) }) })
+	parts.Wait()
+	t.Run("Losses", func(t *testing.T) { play(ctx, t, w, make(chan bool, 1), losses()) })
 }
 
 // healthy silences end by themselves. They are not ended, and are not taken for a fault.
@@ -116,6 +115,18 @@ func faults() []silence {
 			taken: []string{v1alpha1.CauseFabricHang}, plays: cut,
 		},
 		{
+			name: "narrow", what: "the network between the pods passes 10 kbit/s, for a while",
+			taken: []string{v1alpha1.CauseFabricHang, busy, v1alpha1.ReasonUnexplained}, plays: narrow,
+		},
+		{
+			name: "storage", what: "one rank reads a file of a FUSE mount that does not answer, for a while",
+			taken: []string{outside}, says: "rank 3 ", plays: unanswered,
+		},
+		{
+			name: "storage-of-two", what: "a rank on each node reads a file of a FUSE mount that does not answer, for a while",
+			taken: []string{v1alpha1.CauseStorageStalls}, says: "rank", plays: unanswered,
+		},
+		{
 			name: "dead-loader", what: "the worker of a data loader stands still",
 			taken: []string{outside}, says: "rank 3 ", plays: reported,
 		},
@@ -149,7 +160,7 @@ func continued(ctx context.Context, t *testing.T, j *job) {
 		t.Fatal(err)
 	}
 	j.verdict(ctx, t)
-	j.until(ctx, t, "the pause is long", func(context.Context, *v1alpha1.Gang) (bool, string) { return time.Since(j.quiet) > long, "" })
+	j.lasts(ctx, t, long)
 	if err := p.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +220,7 @@ func reported(ctx context.Context, t *testing.T, j *job) {
 // stays: the verdict is reported, also by further looks, and ends nothing.
 func stays(ctx context.Context, t *testing.T, j *job) {
 	reported(ctx, t, j)
-	j.until(ctx, t, "further looks", func(context.Context, *v1alpha1.Gang) (bool, string) { return time.Since(j.quiet) > 2*long, "" })
+	j.lasts(ctx, t, 2*long)
 	if j.row.Restarts != 0 {
 		t.Errorf("%d restarts", j.row.Restarts)
 	}
@@ -245,11 +256,7 @@ func fails(ctx context.Context, t *testing.T, j *job) {
 // cut: packets between the pods are lost.
 func cut(ctx context.Context, t *testing.T, j *job) {
 	j.steps(ctx, t, 1, 25)
-	list, err := j.Pods(ctx, namespace, j.name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	peer := list[slices.IndexFunc(list, func(p corev1.Pod) bool { return p.Name == j.shape.Assignments[1].Pod })].Status.PodIP
+	peer := j.address(ctx, t, 1)
 	p := j.rank(ctx, t, 0)
 	drop := func(rule string) {
 		for _, match := range [][]string{{"INPUT", "-s"}, {"OUTPUT", "-d"}} {

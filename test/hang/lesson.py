@@ -104,6 +104,24 @@ def evaluation():
                 net(torch.ones(256, 256))
 
 
+def long_evaluation():
+    """Evaluation, a third of the time so that other jobs have room."""
+    if RANK == 0:
+        net, end = torch.nn.Linear(256, 256), time.monotonic() + 180
+        with torch.no_grad():
+            while time.monotonic() < end:
+                began = time.monotonic()
+                net(torch.ones(256, 256))
+                time.sleep(2 * (time.monotonic() - began))
+
+
+def storage():
+    """A file system that does not answer."""
+    if RANK == ODD or SILENCE == "storage-of-two" and RANK == 0:
+        with open("/mute/" + os.path.basename(FOLDER), "rb", buffering=0) as f:
+            f.read(4096)
+
+
 def compiles():
     """A compiler runs on one rank: a child that computes, a third of the time so that other jobs have room."""
     if RANK == 2:
@@ -170,7 +188,8 @@ def leaves():
 
 #: Silences that happen once, and those that happen in each process.
 ONCE = {"slow-save": slow_save, "evaluation": evaluation, "compiles": compiles, "starved": starved, "sleeps": sleeps,
-        "dead-loader": dead_loader, "lock": lock, "deaf": deaf, "remembers": deaf, "only-reported": deaf, "reads": reads, "deadlock": deadlock}
+        "dead-loader": dead_loader, "lock": lock, "deaf": deaf, "remembers": deaf, "only-reported": deaf, "reads": reads, "deadlock": deadlock,
+        "long-evaluation": long_evaluation, "storage": storage, "storage-of-two": storage}
 ALWAYS = {"deaf-again": deaf, "desync": desync, "leaves": leaves}
 START = ("slow-import", "late-first-step")
 PAIRS = []

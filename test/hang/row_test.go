@@ -1,18 +1,15 @@
 package hang
 
 import (
-	"bufio"
 	"cmp"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"math"
-	"os"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"holdfast.dev/holdfast/test/harness"
 )
 
 var record = flag.Bool("record", false, "write what was seen into "+results)
@@ -65,9 +62,6 @@ func (r *row) String() string {
 	return out.String()
 }
 
-// writing lets one test at a time replace its line.
-var writing sync.Mutex
-
 // write says what was seen, and with -record keeps it in place of what was seen before.
 func (r *row) write(t *testing.T) {
 	t.Helper()
@@ -75,38 +69,5 @@ func (r *row) write(t *testing.T) {
 	if !*record || t.Failed() {
 		return
 	}
-	writing.Lock()
-	defer writing.Unlock()
-	rows := append(slices.DeleteFunc(readRows(t), func(old row) bool { return old.Part == r.Part && old.Name == r.Name }), *r)
-	slices.SortFunc(rows, func(a, b row) int { return cmp.Or(cmp.Compare(a.Part, b.Part), cmp.Compare(a.Name, b.Name)) })
-	out := &strings.Builder{}
-	lines := json.NewEncoder(out)
-	for _, row := range rows {
-		if err := lines.Encode(row); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.WriteFile(results, []byte(out.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func readRows(t *testing.T) (rows []row) {
-	t.Helper()
-	file, err := os.Open(results)
-	if os.IsNotExist(err) {
-		return nil
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		var r row
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			t.Fatalf("%s: %v", lines.Text(), err)
-		}
-		rows = append(rows, r)
-	}
-	return rows
+	harness.KeepRow(t, results, *r, func(a, b row) int { return cmp.Or(cmp.Compare(a.Part, b.Part), cmp.Compare(a.Name, b.Name)) })
 }

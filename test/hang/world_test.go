@@ -1,6 +1,7 @@
 package hang
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"fmt"
@@ -35,10 +36,14 @@ const (
 //go:embed lesson.py
 var lesson string
 
+//go:embed many.py
+var many string
+
 // silence is one way in which the ranks of a job make no step.
 type silence struct {
-	// name is what lesson.py calls it; it does nothing for one that the test does from outside.
-	name string
+	// name is the job's. script is what lesson.py calls the silence, "" if that is the name; it does nothing for one that the test does from
+	// outside.
+	name, script string
 	// what happens, for readers of docs/annotations.md.
 	what string
 	// settings are further annotations.
@@ -46,30 +51,39 @@ type silence struct {
 	// taken are the verdicts that may be reported of it, the first one must be, and says is in its text.
 	taken []string
 	says  string
+	// within is how long after the last step the verdict is due, if not inTime.
+	within time.Duration
 	// plays is the test, while the job runs.
 	plays func(context.Context, *testing.T, *job)
 }
 
+// world is a cluster whose nodes have the folder mute.
+type world struct {
+	*harness.Cluster
+	mute *muteFolder
+}
+
 // start starts a cluster that has all that the jobs need.
-func start(ctx context.Context, t *testing.T) *harness.Cluster {
+func start(ctx context.Context, t *testing.T) *world {
 	t.Helper()
+	mute := mount(t)
 	c := harness.Start(t, devcluster.Options{Name: "hang", Nodes: 2, Replace: true})
 	if err := c.Install(ctx); err != nil {
 		t.Fatal(err)
 	}
 	for _, o := range harness.TrainerRoom(namespace) {
 		if m, ok := o.(*corev1.ConfigMap); ok {
-			m.Data = map[string]string{"lesson.py": lesson}
+			m.Data = map[string]string{"lesson.py": lesson, "many.py": many}
 		}
 		if err := c.Client().Create(ctx, o); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return c
+	return &world{c, mute}
 }
 
 // play plays silences, each as soon as there is room.
-func play(ctx context.Context, t *testing.T, c *harness.Cluster, room chan bool, all []silence) {
+func play(ctx context.Context, t *testing.T, w *world, room chan bool, all []silence) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	for _, s := range all {
@@ -77,7 +91,7 @@ func play(ctx context.Context, t *testing.T, c *harness.Cluster, room chan bool,
 		running.Go(func() { // t.Parallel would run only as many as there are cores
 			defer func() { <-room }()
 			t.Run(s.name, func(t *testing.T) {
-				j := begin(ctx, t, c, s)
+				j := begin(ctx, t, w, s)
 				s.plays(ctx, t, j)
 				for _, seen := range j.row.Seen {
 					if !slices.Contains(s.taken, seen.Verdict) {
@@ -92,7 +106,7 @@ func play(ctx context.Context, t *testing.T, c *harness.Cluster, room chan bool,
 
 // job is one job with its silence.
 type job struct {
-	*harness.Cluster
+	*world
 	silence
 	// folder is on this machine what lesson.py calls FOLDER.
 	folder string
@@ -103,10 +117,18 @@ type job struct {
 	quiet time.Time
 }
 
-func begin(ctx context.Context, t *testing.T, c *harness.Cluster, s silence) *job {
+func begin(ctx context.Context, t *testing.T, w *world, s silence) *job {
 	t.Helper()
-	j := &job{Cluster: c, silence: s, row: row{Name: s.name, What: s.what, Part: filepath.Base(filepath.Dir(t.Name()))}}
-	spec := harness.TrainerPod(fmt.Sprintf(line, pods, perPod, s.name, s.name), 5, 0)
+	j := &job{world: w, silence: s, row: row{Name: s.name, What: s.what, Part: filepath.Base(filepath.Dir(t.Name()))}}
+	spec := pod(fmt.Sprintf(line, pods, perPod, s.name, cmp.Or(s.script, s.name)))
+	hostFolder(&spec, "mute", w.mute.path)
+	j.create(ctx, t, spec)
+	return j
+}
+
+// pod is a pod whose command finds torchrun in its PATH, the scripts in /trainer, and a folder of all pods in /shared.
+func pod(command string) corev1.PodSpec {
+	spec := harness.TrainerPod(command, 5, 0)
 	resources := &spec.Containers[0].Resources
 	delete(resources.Limits, layout.GPUResource)
 	delete(resources.Requests, layout.GPUResource)
@@ -114,9 +136,23 @@ func begin(ctx context.Context, t *testing.T, c *harness.Cluster, s silence) *jo
 	resources.Requests[corev1.ResourceMemory] = resource.MustParse("256Mi")
 	spec.Volumes = append(spec.Volumes, harness.ClaimVolume(shared, false))
 	spec.Containers[0].VolumeMounts = append(spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: shared, MountPath: "/" + shared})
+	return spec
+}
+
+// hostFolder mounts a folder of the node, read-only, at /NAME.
+func hostFolder(spec *corev1.PodSpec, name, path string) {
+	from := corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}
+	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: name, VolumeSource: from})
+	c := &spec.Containers[0]
+	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: "/" + name, ReadOnly: true})
+}
+
+// create creates the job with these pods, and waits until all run.
+func (j *job) create(ctx context.Context, t *testing.T, spec corev1.PodSpec) {
+	t.Helper()
 	annotations := map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationHang: "act", v1alpha1.AnnotationStandbys: "off"}
-	maps.Copy(annotations, s.settings)
-	if err := c.Client().Create(ctx, harness.Job(namespace, s.name, pods, 0, annotations, spec)); err != nil {
+	maps.Copy(annotations, j.settings)
+	if err := j.Client().Create(ctx, harness.Job(namespace, j.name, pods, 0, annotations, spec)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { j.remove(t) })
@@ -131,7 +167,6 @@ func begin(ctx context.Context, t *testing.T, c *harness.Cluster, s silence) *jo
 		t.Fatal(err)
 	}
 	j.folder = filepath.Join(folder, j.name)
-	return j
 }
 
 // remove removes the job, after a failure with all that people would look at.
@@ -193,6 +228,14 @@ func (j *job) note(g *v1alpha1.Gang) {
 	}
 }
 
+// lasts waits until the silence has lasted so long.
+func (j *job) lasts(ctx context.Context, t *testing.T, d time.Duration) {
+	t.Helper()
+	j.until(ctx, t, fmt.Sprintf("the silence has lasted %s", d), func(context.Context, *v1alpha1.Gang) (bool, string) {
+		return !j.quiet.IsZero() && time.Since(j.quiet) > d, ""
+	})
+}
+
 // steps waits until all ranks have made so many steps in their present process.
 func (j *job) steps(ctx context.Context, t *testing.T, generation, n int64) {
 	t.Helper()
@@ -210,8 +253,8 @@ func (j *job) verdict(ctx context.Context, t *testing.T) {
 	j.until(ctx, t, fmt.Sprintf("verdict %s with %q", j.taken[0], j.says), func(context.Context, *v1alpha1.Gang) (bool, string) {
 		return slices.ContainsFunc(j.row.Seen, is), ""
 	})
-	if first := j.row.Seen[slices.IndexFunc(j.row.Seen, is)]; first.After > inTime.Seconds() {
-		t.Errorf("the verdict came %.1f s after the last step, not within %s", first.After, inTime)
+	if first := j.row.Seen[slices.IndexFunc(j.row.Seen, is)]; first.After > cmp.Or(j.within, inTime).Seconds() {
+		t.Errorf("the verdict came %.1f s after the last step, not within %s", first.After, cmp.Or(j.within, inTime))
 	}
 }
 
@@ -244,6 +287,16 @@ func (j *job) finishes(ctx context.Context, t *testing.T, reason string, restart
 	if j.row.Restarts != restarts || j.row.Result != reason {
 		t.Errorf("%q after %d restarts, want %q after %d", j.row.Result, j.row.Restarts, reason, restarts)
 	}
+}
+
+// address returns the IP address of the pod in a slot.
+func (j *job) address(ctx context.Context, t *testing.T, slot int) string {
+	t.Helper()
+	list, err := j.Pods(ctx, namespace, j.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list[slices.IndexFunc(list, func(p corev1.Pod) bool { return p.Name == j.shape.Assignments[slot].Pod })].Status.PodIP
 }
 
 // rank returns the process of a rank.

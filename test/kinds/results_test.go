@@ -1,15 +1,12 @@
 package kinds
 
 import (
-	"bufio"
 	"cmp"
 	"encoding/json"
 	"flag"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
+
+	"holdfast.dev/holdfast/test/harness"
 )
 
 var record = flag.Bool("record", false, "write the measured times into "+results)
@@ -48,43 +45,9 @@ func (r row) write(t *testing.T) {
 	if !*record || t.Failed() {
 		return
 	}
-	rows := append(slices.DeleteFunc(readRows(t), func(old row) bool { return old.Kind == r.Kind && old.Scheduler == r.Scheduler }), r)
-	slices.SortFunc(rows, compareRows)
-	out := &strings.Builder{}
-	lines := json.NewEncoder(out)
-	for _, row := range rows {
-		if err := lines.Encode(row); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.MkdirAll(filepath.Dir(results), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(results, []byte(out.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	harness.KeepRow(t, results, r, compareRows)
 }
 
 func compareRows(a, b row) int {
 	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Scheduler, b.Scheduler))
-}
-
-func readRows(t *testing.T) (rows []row) {
-	t.Helper()
-	file, err := os.Open(results)
-	if os.IsNotExist(err) {
-		return nil
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		var r row
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			t.Fatalf("%s: %v", lines.Text(), err)
-		}
-		rows = append(rows, r)
-	}
-	return rows
 }

@@ -1,0 +1,97 @@
+package hang
+
+import (
+	"context"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// muteSize is the size of each file in a muteFolder.
+const muteSize = 1 << 20
+
+// muteFolder is a file system that has a file of each name. Reads of a file are answered only after answer was called with its name.
+type muteFolder struct {
+	fs.Inode
+	// path is where it is mounted; cluster nodes that start later have it there, too.
+	path string
+
+	mu    sync.Mutex
+	files map[string]*muteFile
+}
+
+type muteFile struct {
+	fs.Inode
+	answered chan struct{}
+	once     sync.Once
+}
+
+// mount mounts the folder until the test ends.
+func mount(t *testing.T) *muteFolder {
+	t.Helper()
+	m := &muteFolder{path: t.TempDir(), files: map[string]*muteFile{}}
+	options := fuse.MountOptions{DirectMountStrict: true, AllowOther: true, FsName: "mute", Name: "mute"}
+	server, err := fs.Mount(m.path, m, &fs.Options{MountOptions: options})
+	if err != nil {
+		t.Fatalf("mounting a folder through /dev/fuse: %v", err)
+	}
+	t.Cleanup(func() {
+		m.mu.Lock()
+		for _, f := range m.files {
+			f.answer()
+		}
+		m.mu.Unlock()
+		for range 50 {
+			if server.Unmount() == nil {
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		_ = unix.Unmount(m.path, unix.MNT_DETACH)
+	})
+	return m
+}
+
+// file returns the file of that name.
+func (m *muteFolder) file(name string) *muteFile {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.files[name] == nil {
+		m.files[name] = &muteFile{answered: make(chan struct{})}
+	}
+	return m.files[name]
+}
+
+// answer answers all reads of a file from now on.
+func (m *muteFolder) answer(name string) { m.file(name).answer() }
+
+func (f *muteFile) answer() { f.once.Do(func() { close(f.answered) }) }
+
+func (m *muteFolder) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	f := m.file(name)
+	out.Mode, out.Size = fuse.S_IFREG|0o444, muteSize
+	if in := m.GetChild(name); in != nil {
+		return in, fs.OK
+	}
+	return m.NewInode(ctx, f, fs.StableAttr{Mode: fuse.S_IFREG}), fs.OK
+}
+
+func (f *muteFile) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	out.Mode, out.Size = fuse.S_IFREG|0o444, muteSize
+	return fs.OK
+}
+
+func (f *muteFile) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	return nil, 0, fs.OK
+}
+
+func (f *muteFile) Read(_ context.Context, _ fs.FileHandle, into []byte, _ int64) (fuse.ReadResult, syscall.Errno) {
+	<-f.answered
+	clear(into)
+	return fuse.ReadResultData(into), fs.OK
+}
