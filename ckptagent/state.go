@@ -81,6 +81,7 @@ type Durable struct {
 	Timeline    protocol.Timeline `json:"timeline"`
 	BarrierStep int64             `json:"barrierStep,omitempty"`
 	Manifested  protocol.Mark     `json:"manifested,omitzero"`
+	Checking
 }
 
 // Volatile is the part that belongs to this incarnation or is received again.
@@ -122,6 +123,8 @@ type Volatile struct {
 	StateBytes uint64
 	Notes      []string
 	Looking
+	// EndingTrial: the trial under way is being ended.
+	EndingTrial bool
 }
 
 // Abandoned records that Generation restores Step of Branch: steps sealed before Generation above that step, or of another branch, are

@@ -45,6 +45,7 @@ func (m *machine) advance() {
 	m.noteWait()
 	m.keep()
 	m.look()
+	m.try()
 }
 
 // drive takes the next action towards a goal.
@@ -103,6 +104,9 @@ func (m *machine) start() {
 		if !m.s.settled() {
 			return
 		}
+	}
+	if m.s.Trying != (protocol.TrialID{}) {
+		return // its processes are being ended
 	}
 	asks := Launched{Nodes: m.s.Nodes, NodesFlag: m.s.NodesFlag, NodesRemedy: m.s.NodesRemedy}
 	if ok, why := asks.fits(run); !ok {
@@ -228,6 +232,7 @@ func (e Resumed) apply(m *machine) {
 		m.s.Manifested, m.s.Containers = old.Manifested, old.Containers+1
 	}
 	m.emit(OfferPort{})
+	m.resumeTrial()
 	if m.s.StateLost {
 		m.settle(false)
 	}

@@ -73,6 +73,8 @@ type Directive struct {
 	// Keep is the number of the newest look whose evidence of all ranks the agent keeps as files for users; 0: none. Numbers of one gang
 	// only rise. An agent answers the number that it received last, once (Report.Kept).
 	Keep int64
+	// Trial is what this pod is to try before the next generation; zero: nothing. It is never set with OrderRun.
+	Trial Trial
 	// Authorities, in PEM, are all further authorities that may sign the coordinator's certificate, beside those in the pod's template; "":
 	// unchanged. They are in the first directive of a stream, which the former authorities have authenticated.
 	Authorities string
