@@ -38,6 +38,7 @@ func (s State) Report() protocol.Report {
 		WaitedFor:       s.WaitedFor,
 		Look:            s.Look,
 		Kept:            s.Kept,
+		Trials:          s.Answers,
 	}
 	if r.MaxRestarts = s.MaxRestarts; s.Launcher == "" {
 		r.MaxRestarts = s.Command.MaxRestarts

@@ -68,7 +68,7 @@ func (s *State) directPhase(d *protocol.Directive, slot Slot, pod string) {
 	switch s.Record.Phase {
 	case Forming:
 		s.directHalt(d)
-		d.Reason = s.Record.Progress.Waits
+		d.Reason, d.Trial = s.Record.Progress.Waits, s.wantedTrial(slot, pod)
 	case Running:
 		s.directRunning(d, slot, pod)
 	case Halting:

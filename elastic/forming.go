@@ -23,7 +23,7 @@ func (s *State) stepForming(now time.Time) {
 		return
 	}
 	s.gather(now)
-	if s.gathered() {
+	if s.gathered() && s.checked(now) {
 		s.begin()
 	}
 }

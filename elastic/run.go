@@ -60,6 +60,7 @@ type forming struct {
 	// containers is each pod's number of containers when the gang began to form; deaths is the most ends of one pod's container since.
 	containers []uint64
 	deaths     uint64
+	checking   checking
 }
 
 // replan makes gather compute fetching again.

@@ -26,7 +26,7 @@ var cores = map[string][]string{
 	"gang/provision":       {},
 	"gang/preemption":      {"gang", "topology"},
 	"internal/protocol":    {},
-	"elastic":              {"elastic/account", "elastic/cause", "elastic/drain", "elastic/generation", "elastic/ledger", "elastic/members", "elastic/quiet", "elastic/replacements", "elastic/restore", "elastic/waiting", "internal/protocol"},
+	"elastic":              {"elastic/account", "elastic/cause", "elastic/check", "elastic/drain", "elastic/generation", "elastic/ledger", "elastic/members", "elastic/quiet", "elastic/replacements", "elastic/restore", "elastic/waiting", "internal/protocol"},
 	"elastic/account":      {"elastic/barrier", "elastic/cause", "elastic/members", "elastic/replacements", "internal/protocol"},
 	"elastic/barrier":      {},
 	"elastic/cause":        {"internal/protocol"},

@@ -63,6 +63,8 @@ type Report struct {
 	// Launch is the number of the launcher that is served, or expected, of those that the container's command runs in turn, from 1; 0: the
 	// agent supports one launcher per container. A restarted container begins with its first launcher again.
 	Launch int
+	// Trials has the newest answer of each round of one node check.
+	Trials []TrialAnswer
 	// Returned is the number of the newest launcher that has returned 0, or 1 once a whole command has succeeded and its container with it;
 	// 0: none. The pod is no member of further generations of that launcher.
 	Returned int

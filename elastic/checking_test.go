@@ -1,0 +1,167 @@
+package elastic
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// checkers plays the agents of a gang whose pods are checked.
+type checkers struct {
+	*testing.T
+	state   *State
+	now     time.Time
+	pods    []Pod
+	reports []protocol.Report
+	// outcome is what a pod answers about a trial.
+	outcome func(pod string, t protocol.Trial) protocol.TrialOutcome
+	asked   int
+	notices []string
+}
+
+func newCheckers(t *testing.T, n int) *checkers {
+	c := &checkers{T: t, now: time.Unix(1_700_000_000, 0), state: New(n, 0, Record{})}
+	for i := range n {
+		c.pods = append(c.pods, Pod{UID: fmt.Sprintf("p%d", i), Name: fmt.Sprintf("w-%d", i), Node: fmt.Sprintf("n%d", i), Created: c.now})
+		c.reports = append(c.reports, c.fresh(i))
+	}
+	c.step(Supervise{Supervision{NodeCheck: true}})
+	return c
+}
+
+func (c *checkers) fresh(i int) protocol.Report {
+	return protocol.Report{Incarnation: 1, Ranks: 2, Address: fmt.Sprintf("10.0.0.%d", i), Port: 4000, State: protocol.StateIdle, StateBytes: 1}
+}
+
+func (c *checkers) step(e Event) {
+	for _, f := range Step(c.state, e, c.now) {
+		switch f := f.(type) {
+		case Persist:
+			c.step(Stored{Revision: f.Revision, Generation: f.Record.Generation})
+		case EmitEvent:
+			c.notices = append(c.notices, f.Notice.Message)
+		case Replace:
+			for i := range c.pods {
+				if c.pods[i].UID == f.Termination.Pod {
+					old := f.Termination.Pod
+					c.pods[i] = Pod{UID: old + "'", Name: c.pods[i].Name, Node: "spare", Created: c.now}
+					c.reports[i] = c.fresh(i)
+					c.step(Released{Pod: old, At: c.now})
+				}
+			}
+		}
+	}
+}
+
+// play lets all agents report and answer until the gang runs, for five minutes at most.
+func (c *checkers) play() bool { return c.playFor(300) }
+
+func (c *checkers) playFor(seconds int) bool {
+	for range seconds {
+		c.now = c.now.Add(time.Second)
+		for i := range c.pods {
+			c.reports[i].Sequence++
+			c.step(Reported{Slot: Slot(i), Pod: c.pods[i], Report: c.reports[i]})
+		}
+		for i, p := range c.pods {
+			d := c.state.Directive(Slot(i), p.UID)
+			if d.Order == protocol.OrderRun {
+				return true
+			}
+			if d.Trial.TrialID == (protocol.TrialID{}) {
+				continue
+			}
+			had := false
+			for _, a := range c.reports[i].Trials {
+				had = had || a.TrialID == d.Trial.TrialID
+			}
+			if outcome := c.outcome(p.UID, d.Trial); !had && outcome != "" {
+				c.asked++
+				a := protocol.TrialAnswer{TrialID: d.Trial.TrialID, Outcome: outcome, Text: "planted"}
+				c.reports[i].Trials = append(c.reports[i].Trials[:len(c.reports[i].Trials):len(c.reports[i].Trials)], a)
+			}
+		}
+	}
+	return false
+}
+
+func passes(string, protocol.Trial) protocol.TrialOutcome { return protocol.TrialPassed }
+
+// TestCheckPasses: each pod is tried alone and once with its neighbour, then the gang runs.
+func TestCheckPasses(t *testing.T) {
+	c := newCheckers(t, 4)
+	if c.outcome = passes; !c.play() || c.asked != 8 {
+		t.Errorf("%d trials, waits %q", c.asked, c.state.Record.Progress.Waits)
+	}
+}
+
+// TestNoCheckUnlessWanted: a job that does not want it begins at once.
+func TestNoCheckUnlessWanted(t *testing.T) {
+	c := newCheckers(t, 4)
+	c.step(Supervise{})
+	if c.outcome = passes; !c.play() || c.asked != 0 {
+		t.Errorf("%d trials", c.asked)
+	}
+}
+
+// TestGuiltyIsReplaced: by what it found alone, or by pairs; the gang runs with the pod that takes its place.
+func TestGuiltyIsReplaced(t *testing.T) {
+	for name, bad := range map[string]func(pod string, tr protocol.Trial) protocol.TrialOutcome{
+		"wrong": func(pod string, _ protocol.Trial) protocol.TrialOutcome {
+			return map[bool]protocol.TrialOutcome{true: protocol.TrialWrong, false: protocol.TrialPassed}[pod == "p1"]
+		},
+		"pairs": func(pod string, tr protocol.Trial) protocol.TrialOutcome {
+			if tr.Partner != "" && (pod == "p1" || tr.Partner == "p1") {
+				return protocol.TrialFailed
+			}
+			return protocol.TrialPassed
+		},
+	} {
+		c := newCheckers(t, 4)
+		if c.outcome = bad; !c.play() {
+			t.Fatalf("%s: it does not run: %q, notices %q", name, c.state.Record.Progress.Waits, c.notices)
+		}
+		if c.pods[1].UID != "p1'" || c.pods[0].UID != "p0" || c.pods[2].UID != "p2" || c.pods[3].UID != "p3" {
+			t.Errorf("%s: pods %v", name, c.pods)
+		}
+		t.Logf("%s: %q", name, c.notices)
+	}
+}
+
+// TestLostTrialIsMadeAgain: an agent that never answers in pairs is not blamed, and does not stop the gang for ever.
+func TestLostTrialIsMadeAgain(t *testing.T) {
+	c := newCheckers(t, 3)
+	silent := 2
+	c.outcome = func(pod string, tr protocol.Trial) protocol.TrialOutcome {
+		if pod == "p2" && tr.Attempt == 1 {
+			silent--
+			return ""
+		}
+		return protocol.TrialPassed
+	}
+	if !c.play() || c.pods[2].UID != "p2" || silent >= 0 {
+		t.Errorf("waits %q, pods %v, %d", c.state.Record.Progress.Waits, c.pods, silent)
+	}
+}
+
+// TestCheckContinues: another coordinator asks only for what is not answered.
+func TestCheckContinues(t *testing.T) {
+	c := newCheckers(t, 4)
+	c.outcome = func(_ string, tr protocol.Trial) protocol.TrialOutcome {
+		if tr.Partner == "" {
+			return protocol.TrialPassed
+		}
+		return ""
+	}
+	if c.playFor(20) {
+		t.Fatal("it runs before the pairs are tried")
+	}
+	c.state = New(4, 0, c.state.Snapshot())
+	c.step(Supervise{Supervision{NodeCheck: true}})
+	before := c.asked
+	if c.outcome = passes; !c.play() || c.asked-before != 4 {
+		t.Errorf("%d trials after the restart", c.asked-before)
+	}
+}
