@@ -173,12 +173,13 @@ type Report struct {
 	Launch          uint32                 `protobuf:"varint,28,opt,name=launch,proto3" json:"launch,omitempty"`
 	Returned        uint32                 `protobuf:"varint,29,opt,name=returned,proto3" json:"returned,omitempty"`
 	// Absent: not said.
-	MaxRestarts   *uint32 `protobuf:"varint,30,opt,name=max_restarts,json=maxRestarts,proto3,oneof" json:"max_restarts,omitempty"`
-	Waited        uint32  `protobuf:"varint,31,opt,name=waited,proto3" json:"waited,omitempty"`
-	WaitedMs      uint32  `protobuf:"varint,32,opt,name=waited_ms,json=waitedMs,proto3" json:"waited_ms,omitempty"`
-	Look          uint64  `protobuf:"varint,33,opt,name=look,proto3" json:"look,omitempty"`
-	Looks         []*Look `protobuf:"bytes,34,rep,name=looks,proto3" json:"looks,omitempty"`
-	Kept          uint64  `protobuf:"varint,36,opt,name=kept,proto3" json:"kept,omitempty"`
+	MaxRestarts   *uint32        `protobuf:"varint,30,opt,name=max_restarts,json=maxRestarts,proto3,oneof" json:"max_restarts,omitempty"`
+	Waited        uint32         `protobuf:"varint,31,opt,name=waited,proto3" json:"waited,omitempty"`
+	WaitedMs      uint32         `protobuf:"varint,32,opt,name=waited_ms,json=waitedMs,proto3" json:"waited_ms,omitempty"`
+	Look          uint64         `protobuf:"varint,33,opt,name=look,proto3" json:"look,omitempty"`
+	Looks         []*Look        `protobuf:"bytes,34,rep,name=looks,proto3" json:"looks,omitempty"`
+	Trials        []*TrialAnswer `protobuf:"bytes,35,rep,name=trials,proto3" json:"trials,omitempty"`
+	Kept          uint64         `protobuf:"varint,36,opt,name=kept,proto3" json:"kept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -444,11 +445,238 @@ func (x *Report) GetLooks() []*Look {
 	return nil
 }
 
+func (x *Report) GetTrials() []*TrialAnswer {
+	if x != nil {
+		return x.Trials
+	}
+	return nil
+}
+
 func (x *Report) GetKept() uint64 {
 	if x != nil {
 		return x.Kept
 	}
 	return 0
+}
+
+type TrialId struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Check         uint64                 `protobuf:"varint,1,opt,name=check,proto3" json:"check,omitempty"`
+	Round         uint32                 `protobuf:"varint,2,opt,name=round,proto3" json:"round,omitempty"`
+	Attempt       uint32                 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Partner       string                 `protobuf:"bytes,4,opt,name=partner,proto3" json:"partner,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrialId) Reset() {
+	*x = TrialId{}
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrialId) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrialId) ProtoMessage() {}
+
+func (x *TrialId) ProtoReflect() protoreflect.Message {
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrialId.ProtoReflect.Descriptor instead.
+func (*TrialId) Descriptor() ([]byte, []int) {
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *TrialId) GetCheck() uint64 {
+	if x != nil {
+		return x.Check
+	}
+	return 0
+}
+
+func (x *TrialId) GetRound() uint32 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
+}
+
+func (x *TrialId) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *TrialId) GetPartner() string {
+	if x != nil {
+		return x.Partner
+	}
+	return ""
+}
+
+type Trial struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            *TrialId               `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	BaseRank      uint32                 `protobuf:"varint,2,opt,name=base_rank,json=baseRank,proto3" json:"base_rank,omitempty"`
+	WorldSize     uint32                 `protobuf:"varint,3,opt,name=world_size,json=worldSize,proto3" json:"world_size,omitempty"`
+	Store         string                 `protobuf:"bytes,4,opt,name=store,proto3" json:"store,omitempty"`
+	WithinSeconds uint32                 `protobuf:"varint,5,opt,name=within_seconds,json=withinSeconds,proto3" json:"within_seconds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Trial) Reset() {
+	*x = Trial{}
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Trial) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Trial) ProtoMessage() {}
+
+func (x *Trial) ProtoReflect() protoreflect.Message {
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Trial.ProtoReflect.Descriptor instead.
+func (*Trial) Descriptor() ([]byte, []int) {
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Trial) GetId() *TrialId {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *Trial) GetBaseRank() uint32 {
+	if x != nil {
+		return x.BaseRank
+	}
+	return 0
+}
+
+func (x *Trial) GetWorldSize() uint32 {
+	if x != nil {
+		return x.WorldSize
+	}
+	return 0
+}
+
+func (x *Trial) GetStore() string {
+	if x != nil {
+		return x.Store
+	}
+	return ""
+}
+
+func (x *Trial) GetWithinSeconds() uint32 {
+	if x != nil {
+		return x.WithinSeconds
+	}
+	return 0
+}
+
+type TrialAnswer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            *TrialId               `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Outcome       string                 `protobuf:"bytes,2,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	Text          string                 `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	Speed         float64                `protobuf:"fixed64,4,opt,name=speed,proto3" json:"speed,omitempty"`
+	Model         string                 `protobuf:"bytes,5,opt,name=model,proto3" json:"model,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrialAnswer) Reset() {
+	*x = TrialAnswer{}
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrialAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrialAnswer) ProtoMessage() {}
+
+func (x *TrialAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrialAnswer.ProtoReflect.Descriptor instead.
+func (*TrialAnswer) Descriptor() ([]byte, []int) {
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *TrialAnswer) GetId() *TrialId {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *TrialAnswer) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *TrialAnswer) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *TrialAnswer) GetSpeed() float64 {
+	if x != nil {
+		return x.Speed
+	}
+	return 0
+}
+
+func (x *TrialAnswer) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
 }
 
 type Look struct {
@@ -473,7 +701,7 @@ type Look struct {
 
 func (x *Look) Reset() {
 	*x = Look{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[1]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -485,7 +713,7 @@ func (x *Look) String() string {
 func (*Look) ProtoMessage() {}
 
 func (x *Look) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[1]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -498,7 +726,7 @@ func (x *Look) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Look.ProtoReflect.Descriptor instead.
 func (*Look) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{1}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Look) GetLocalRank() uint32 {
@@ -604,7 +832,7 @@ type Phase struct {
 
 func (x *Phase) Reset() {
 	*x = Phase{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[2]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -616,7 +844,7 @@ func (x *Phase) String() string {
 func (*Phase) ProtoMessage() {}
 
 func (x *Phase) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[2]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -629,7 +857,7 @@ func (x *Phase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Phase.ProtoReflect.Descriptor instead.
 func (*Phase) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{2}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Phase) GetName() string {
@@ -664,7 +892,7 @@ type RankFault struct {
 
 func (x *RankFault) Reset() {
 	*x = RankFault{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -676,7 +904,7 @@ func (x *RankFault) String() string {
 func (*RankFault) ProtoMessage() {}
 
 func (x *RankFault) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[3]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -689,7 +917,7 @@ func (x *RankFault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankFault.ProtoReflect.Descriptor instead.
 func (*RankFault) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{3}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RankFault) GetRank() uint32 {
@@ -721,7 +949,7 @@ type GroupLook struct {
 
 func (x *GroupLook) Reset() {
 	*x = GroupLook{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -733,7 +961,7 @@ func (x *GroupLook) String() string {
 func (*GroupLook) ProtoMessage() {}
 
 func (x *GroupLook) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[4]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -746,7 +974,7 @@ func (x *GroupLook) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupLook.ProtoReflect.Descriptor instead.
 func (*GroupLook) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{4}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GroupLook) GetName() string {
@@ -809,7 +1037,7 @@ type RankRange struct {
 
 func (x *RankRange) Reset() {
 	*x = RankRange{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +1049,7 @@ func (x *RankRange) String() string {
 func (*RankRange) ProtoMessage() {}
 
 func (x *RankRange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[5]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +1062,7 @@ func (x *RankRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankRange.ProtoReflect.Descriptor instead.
 func (*RankRange) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{5}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RankRange) GetFirst() uint32 {
@@ -871,7 +1099,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -883,7 +1111,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[6]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -896,7 +1124,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{6}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Operation) GetSeq() int64 {
@@ -945,7 +1173,7 @@ type Frame struct {
 
 func (x *Frame) Reset() {
 	*x = Frame{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -957,7 +1185,7 @@ func (x *Frame) String() string {
 func (*Frame) ProtoMessage() {}
 
 func (x *Frame) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[7]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -970,7 +1198,7 @@ func (x *Frame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Frame.ProtoReflect.Descriptor instead.
 func (*Frame) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{7}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Frame) GetFunction() string {
@@ -1005,7 +1233,7 @@ type Mark struct {
 
 func (x *Mark) Reset() {
 	*x = Mark{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1017,7 +1245,7 @@ func (x *Mark) String() string {
 func (*Mark) ProtoMessage() {}
 
 func (x *Mark) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[8]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1030,7 +1258,7 @@ func (x *Mark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mark.ProtoReflect.Descriptor instead.
 func (*Mark) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{8}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Mark) GetStep() uint64 {
@@ -1077,7 +1305,7 @@ type Rank struct {
 
 func (x *Rank) Reset() {
 	*x = Rank{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1089,7 +1317,7 @@ func (x *Rank) String() string {
 func (*Rank) ProtoMessage() {}
 
 func (x *Rank) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[9]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1102,7 +1330,7 @@ func (x *Rank) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rank.ProtoReflect.Descriptor instead.
 func (*Rank) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{9}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Rank) GetLocalRank() uint32 {
@@ -1202,7 +1430,7 @@ type Saves struct {
 
 func (x *Saves) Reset() {
 	*x = Saves{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[10]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1214,7 +1442,7 @@ func (x *Saves) String() string {
 func (*Saves) ProtoMessage() {}
 
 func (x *Saves) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[10]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1227,7 +1455,7 @@ func (x *Saves) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Saves.ProtoReflect.Descriptor instead.
 func (*Saves) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{10}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Saves) GetCopied() uint32 {
@@ -1276,7 +1504,7 @@ type Copied struct {
 
 func (x *Copied) Reset() {
 	*x = Copied{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[11]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1288,7 +1516,7 @@ func (x *Copied) String() string {
 func (*Copied) ProtoMessage() {}
 
 func (x *Copied) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[11]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1301,7 +1529,7 @@ func (x *Copied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copied.ProtoReflect.Descriptor instead.
 func (*Copied) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{11}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Copied) GetMark() *Mark {
@@ -1339,7 +1567,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[12]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1351,7 +1579,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[12]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1364,7 +1592,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{12}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -1419,7 +1647,7 @@ type Timeline struct {
 
 func (x *Timeline) Reset() {
 	*x = Timeline{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[13]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1431,7 +1659,7 @@ func (x *Timeline) String() string {
 func (*Timeline) ProtoMessage() {}
 
 func (x *Timeline) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[13]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1444,7 +1672,7 @@ func (x *Timeline) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeline.ProtoReflect.Descriptor instead.
 func (*Timeline) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{13}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Timeline) GetDetected() int64 {
@@ -1526,6 +1754,7 @@ type Directive struct {
 	Launch            uint32                 `protobuf:"varint,21,opt,name=launch,proto3" json:"launch,omitempty"`
 	HaltWithinSeconds uint32                 `protobuf:"varint,23,opt,name=halt_within_seconds,json=haltWithinSeconds,proto3" json:"halt_within_seconds,omitempty"`
 	Look              uint64                 `protobuf:"varint,24,opt,name=look,proto3" json:"look,omitempty"`
+	Trial             *Trial                 `protobuf:"bytes,25,opt,name=trial,proto3" json:"trial,omitempty"`
 	Keep              uint64                 `protobuf:"varint,26,opt,name=keep,proto3" json:"keep,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -1533,7 +1762,7 @@ type Directive struct {
 
 func (x *Directive) Reset() {
 	*x = Directive{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[14]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1545,7 +1774,7 @@ func (x *Directive) String() string {
 func (*Directive) ProtoMessage() {}
 
 func (x *Directive) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[14]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1558,7 +1787,7 @@ func (x *Directive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Directive.ProtoReflect.Descriptor instead.
 func (*Directive) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{14}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Directive) GetGeneration() uint64 {
@@ -1708,6 +1937,13 @@ func (x *Directive) GetLook() uint64 {
 	return 0
 }
 
+func (x *Directive) GetTrial() *Trial {
+	if x != nil {
+		return x.Trial
+	}
+	return nil
+}
+
 func (x *Directive) GetKeep() uint64 {
 	if x != nil {
 		return x.Keep
@@ -1728,7 +1964,7 @@ type Manifest struct {
 
 func (x *Manifest) Reset() {
 	*x = Manifest{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[15]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1740,7 +1976,7 @@ func (x *Manifest) String() string {
 func (*Manifest) ProtoMessage() {}
 
 func (x *Manifest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[15]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1753,7 +1989,7 @@ func (x *Manifest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Manifest.ProtoReflect.Descriptor instead.
 func (*Manifest) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{15}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Manifest) GetMark() *Mark {
@@ -1794,7 +2030,7 @@ type ManifestRank struct {
 
 func (x *ManifestRank) Reset() {
 	*x = ManifestRank{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[16]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1806,7 +2042,7 @@ func (x *ManifestRank) String() string {
 func (*ManifestRank) ProtoMessage() {}
 
 func (x *ManifestRank) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[16]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1819,7 +2055,7 @@ func (x *ManifestRank) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ManifestRank.ProtoReflect.Descriptor instead.
 func (*ManifestRank) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{16}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ManifestRank) GetLength() uint64 {
@@ -1856,7 +2092,7 @@ type Generation struct {
 
 func (x *Generation) Reset() {
 	*x = Generation{}
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[17]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1868,7 +2104,7 @@ func (x *Generation) String() string {
 func (*Generation) ProtoMessage() {}
 
 func (x *Generation) ProtoReflect() protoreflect.Message {
-	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[17]
+	mi := &file_api_coordinator_v1_coordinator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1881,7 +2117,7 @@ func (x *Generation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Generation.ProtoReflect.Descriptor instead.
 func (*Generation) Descriptor() ([]byte, []int) {
-	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{17}
+	return file_api_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Generation) GetNumber() uint64 {
@@ -1965,7 +2201,7 @@ var File_api_coordinator_v1_coordinator_proto protoreflect.FileDescriptor
 
 const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
-	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xae\t\n" +
+	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xec\t\n" +
 	"\x06Report\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
@@ -2007,9 +2243,28 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x06waited\x18\x1f \x01(\rR\x06waited\x12\x1b\n" +
 	"\twaited_ms\x18  \x01(\rR\bwaitedMs\x12\x12\n" +
 	"\x04look\x18! \x01(\x04R\x04look\x123\n" +
-	"\x05looks\x18\" \x03(\v2\x1d.holdfast.coordinator.v1.LookR\x05looks\x12\x12\n" +
+	"\x05looks\x18\" \x03(\v2\x1d.holdfast.coordinator.v1.LookR\x05looks\x12<\n" +
+	"\x06trials\x18# \x03(\v2$.holdfast.coordinator.v1.TrialAnswerR\x06trials\x12\x12\n" +
 	"\x04kept\x18$ \x01(\x04R\x04keptB\x0f\n" +
-	"\r_max_restarts\"\xc6\x03\n" +
+	"\r_max_restarts\"i\n" +
+	"\aTrialId\x12\x14\n" +
+	"\x05check\x18\x01 \x01(\x04R\x05check\x12\x14\n" +
+	"\x05round\x18\x02 \x01(\rR\x05round\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\rR\aattempt\x12\x18\n" +
+	"\apartner\x18\x04 \x01(\tR\apartner\"\xb2\x01\n" +
+	"\x05Trial\x120\n" +
+	"\x02id\x18\x01 \x01(\v2 .holdfast.coordinator.v1.TrialIdR\x02id\x12\x1b\n" +
+	"\tbase_rank\x18\x02 \x01(\rR\bbaseRank\x12\x1d\n" +
+	"\n" +
+	"world_size\x18\x03 \x01(\rR\tworldSize\x12\x14\n" +
+	"\x05store\x18\x04 \x01(\tR\x05store\x12%\n" +
+	"\x0ewithin_seconds\x18\x05 \x01(\rR\rwithinSeconds\"\x99\x01\n" +
+	"\vTrialAnswer\x120\n" +
+	"\x02id\x18\x01 \x01(\v2 .holdfast.coordinator.v1.TrialIdR\x02id\x12\x18\n" +
+	"\aoutcome\x18\x02 \x01(\tR\aoutcome\x12\x12\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\x12\x14\n" +
+	"\x05speed\x18\x04 \x01(\x01R\x05speed\x12\x14\n" +
+	"\x05model\x18\x05 \x01(\tR\x05model\"\xc6\x03\n" +
 	"\x04Look\x12\x1d\n" +
 	"\n" +
 	"local_rank\x18\x01 \x01(\rR\tlocalRank\x12\x10\n" +
@@ -2105,7 +2360,7 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\brestored\x18\x06 \x01(\x03R\brestored\x12\x1d\n" +
 	"\n" +
 	"first_step\x18\a \x01(\x03R\tfirstStep\x12\x1a\n" +
-	"\bverified\x18\b \x01(\x03R\bverified\"\xb7\x06\n" +
+	"\bverified\x18\b \x01(\x03R\bverified\"\xed\x06\n" +
 	"\tDirective\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x04R\n" +
@@ -2131,7 +2386,8 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x0edurable_branch\x18\x13 \x01(\x04R\rdurableBranch\x12\x16\n" +
 	"\x06launch\x18\x15 \x01(\rR\x06launch\x12.\n" +
 	"\x13halt_within_seconds\x18\x17 \x01(\rR\x11haltWithinSeconds\x12\x12\n" +
-	"\x04look\x18\x18 \x01(\x04R\x04look\x12\x12\n" +
+	"\x04look\x18\x18 \x01(\x04R\x04look\x124\n" +
+	"\x05trial\x18\x19 \x01(\v2\x1e.holdfast.coordinator.v1.TrialR\x05trial\x12\x12\n" +
 	"\x04keep\x18\x1a \x01(\x04R\x04keep\"\xe8\x01\n" +
 	"\bManifest\x121\n" +
 	"\x04mark\x18\x01 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04mark\x129\n" +
@@ -2191,63 +2447,70 @@ func file_api_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_api_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_api_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_api_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_api_coordinator_v1_coordinator_proto_goTypes = []any{
 	(State)(0),           // 0: holdfast.coordinator.v1.State
 	(Order)(0),           // 1: holdfast.coordinator.v1.Order
 	(*Report)(nil),       // 2: holdfast.coordinator.v1.Report
-	(*Look)(nil),         // 3: holdfast.coordinator.v1.Look
-	(*Phase)(nil),        // 4: holdfast.coordinator.v1.Phase
-	(*RankFault)(nil),    // 5: holdfast.coordinator.v1.RankFault
-	(*GroupLook)(nil),    // 6: holdfast.coordinator.v1.GroupLook
-	(*RankRange)(nil),    // 7: holdfast.coordinator.v1.RankRange
-	(*Operation)(nil),    // 8: holdfast.coordinator.v1.Operation
-	(*Frame)(nil),        // 9: holdfast.coordinator.v1.Frame
-	(*Mark)(nil),         // 10: holdfast.coordinator.v1.Mark
-	(*Rank)(nil),         // 11: holdfast.coordinator.v1.Rank
-	(*Saves)(nil),        // 12: holdfast.coordinator.v1.Saves
-	(*Copied)(nil),       // 13: holdfast.coordinator.v1.Copied
-	(*Exit)(nil),         // 14: holdfast.coordinator.v1.Exit
-	(*Timeline)(nil),     // 15: holdfast.coordinator.v1.Timeline
-	(*Directive)(nil),    // 16: holdfast.coordinator.v1.Directive
-	(*Manifest)(nil),     // 17: holdfast.coordinator.v1.Manifest
-	(*ManifestRank)(nil), // 18: holdfast.coordinator.v1.ManifestRank
-	(*Generation)(nil),   // 19: holdfast.coordinator.v1.Generation
+	(*TrialId)(nil),      // 3: holdfast.coordinator.v1.TrialId
+	(*Trial)(nil),        // 4: holdfast.coordinator.v1.Trial
+	(*TrialAnswer)(nil),  // 5: holdfast.coordinator.v1.TrialAnswer
+	(*Look)(nil),         // 6: holdfast.coordinator.v1.Look
+	(*Phase)(nil),        // 7: holdfast.coordinator.v1.Phase
+	(*RankFault)(nil),    // 8: holdfast.coordinator.v1.RankFault
+	(*GroupLook)(nil),    // 9: holdfast.coordinator.v1.GroupLook
+	(*RankRange)(nil),    // 10: holdfast.coordinator.v1.RankRange
+	(*Operation)(nil),    // 11: holdfast.coordinator.v1.Operation
+	(*Frame)(nil),        // 12: holdfast.coordinator.v1.Frame
+	(*Mark)(nil),         // 13: holdfast.coordinator.v1.Mark
+	(*Rank)(nil),         // 14: holdfast.coordinator.v1.Rank
+	(*Saves)(nil),        // 15: holdfast.coordinator.v1.Saves
+	(*Copied)(nil),       // 16: holdfast.coordinator.v1.Copied
+	(*Exit)(nil),         // 17: holdfast.coordinator.v1.Exit
+	(*Timeline)(nil),     // 18: holdfast.coordinator.v1.Timeline
+	(*Directive)(nil),    // 19: holdfast.coordinator.v1.Directive
+	(*Manifest)(nil),     // 20: holdfast.coordinator.v1.Manifest
+	(*ManifestRank)(nil), // 21: holdfast.coordinator.v1.ManifestRank
+	(*Generation)(nil),   // 22: holdfast.coordinator.v1.Generation
 }
 var file_api_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	0,  // 0: holdfast.coordinator.v1.Report.state:type_name -> holdfast.coordinator.v1.State
-	11, // 1: holdfast.coordinator.v1.Report.rank:type_name -> holdfast.coordinator.v1.Rank
-	15, // 2: holdfast.coordinator.v1.Report.timeline:type_name -> holdfast.coordinator.v1.Timeline
-	10, // 3: holdfast.coordinator.v1.Report.manifested:type_name -> holdfast.coordinator.v1.Mark
-	10, // 4: holdfast.coordinator.v1.Report.fetch_failed:type_name -> holdfast.coordinator.v1.Mark
-	3,  // 5: holdfast.coordinator.v1.Report.looks:type_name -> holdfast.coordinator.v1.Look
-	6,  // 6: holdfast.coordinator.v1.Look.groups:type_name -> holdfast.coordinator.v1.GroupLook
-	9,  // 7: holdfast.coordinator.v1.Look.frames:type_name -> holdfast.coordinator.v1.Frame
-	5,  // 8: holdfast.coordinator.v1.Look.faults:type_name -> holdfast.coordinator.v1.RankFault
-	4,  // 9: holdfast.coordinator.v1.Look.phase:type_name -> holdfast.coordinator.v1.Phase
-	7,  // 10: holdfast.coordinator.v1.GroupLook.ranks:type_name -> holdfast.coordinator.v1.RankRange
-	8,  // 11: holdfast.coordinator.v1.GroupLook.open:type_name -> holdfast.coordinator.v1.Operation
-	8,  // 12: holdfast.coordinator.v1.GroupLook.last:type_name -> holdfast.coordinator.v1.Operation
-	14, // 13: holdfast.coordinator.v1.Rank.exit:type_name -> holdfast.coordinator.v1.Exit
-	13, // 14: holdfast.coordinator.v1.Rank.copied:type_name -> holdfast.coordinator.v1.Copied
-	12, // 15: holdfast.coordinator.v1.Rank.saves:type_name -> holdfast.coordinator.v1.Saves
-	10, // 16: holdfast.coordinator.v1.Copied.mark:type_name -> holdfast.coordinator.v1.Mark
-	1,  // 17: holdfast.coordinator.v1.Directive.order:type_name -> holdfast.coordinator.v1.Order
-	19, // 18: holdfast.coordinator.v1.Directive.run:type_name -> holdfast.coordinator.v1.Generation
-	10, // 19: holdfast.coordinator.v1.Directive.copy:type_name -> holdfast.coordinator.v1.Mark
-	17, // 20: holdfast.coordinator.v1.Directive.manifest:type_name -> holdfast.coordinator.v1.Manifest
-	10, // 21: holdfast.coordinator.v1.Directive.fetch:type_name -> holdfast.coordinator.v1.Mark
-	10, // 22: holdfast.coordinator.v1.Manifest.mark:type_name -> holdfast.coordinator.v1.Mark
-	18, // 23: holdfast.coordinator.v1.Manifest.rank:type_name -> holdfast.coordinator.v1.ManifestRank
-	10, // 24: holdfast.coordinator.v1.Manifest.recorded:type_name -> holdfast.coordinator.v1.Mark
-	10, // 25: holdfast.coordinator.v1.Manifest.below:type_name -> holdfast.coordinator.v1.Mark
-	2,  // 26: holdfast.coordinator.v1.Coordinator.Attach:input_type -> holdfast.coordinator.v1.Report
-	16, // 27: holdfast.coordinator.v1.Coordinator.Attach:output_type -> holdfast.coordinator.v1.Directive
-	27, // [27:28] is the sub-list for method output_type
-	26, // [26:27] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	14, // 1: holdfast.coordinator.v1.Report.rank:type_name -> holdfast.coordinator.v1.Rank
+	18, // 2: holdfast.coordinator.v1.Report.timeline:type_name -> holdfast.coordinator.v1.Timeline
+	13, // 3: holdfast.coordinator.v1.Report.manifested:type_name -> holdfast.coordinator.v1.Mark
+	13, // 4: holdfast.coordinator.v1.Report.fetch_failed:type_name -> holdfast.coordinator.v1.Mark
+	6,  // 5: holdfast.coordinator.v1.Report.looks:type_name -> holdfast.coordinator.v1.Look
+	5,  // 6: holdfast.coordinator.v1.Report.trials:type_name -> holdfast.coordinator.v1.TrialAnswer
+	3,  // 7: holdfast.coordinator.v1.Trial.id:type_name -> holdfast.coordinator.v1.TrialId
+	3,  // 8: holdfast.coordinator.v1.TrialAnswer.id:type_name -> holdfast.coordinator.v1.TrialId
+	9,  // 9: holdfast.coordinator.v1.Look.groups:type_name -> holdfast.coordinator.v1.GroupLook
+	12, // 10: holdfast.coordinator.v1.Look.frames:type_name -> holdfast.coordinator.v1.Frame
+	8,  // 11: holdfast.coordinator.v1.Look.faults:type_name -> holdfast.coordinator.v1.RankFault
+	7,  // 12: holdfast.coordinator.v1.Look.phase:type_name -> holdfast.coordinator.v1.Phase
+	10, // 13: holdfast.coordinator.v1.GroupLook.ranks:type_name -> holdfast.coordinator.v1.RankRange
+	11, // 14: holdfast.coordinator.v1.GroupLook.open:type_name -> holdfast.coordinator.v1.Operation
+	11, // 15: holdfast.coordinator.v1.GroupLook.last:type_name -> holdfast.coordinator.v1.Operation
+	17, // 16: holdfast.coordinator.v1.Rank.exit:type_name -> holdfast.coordinator.v1.Exit
+	16, // 17: holdfast.coordinator.v1.Rank.copied:type_name -> holdfast.coordinator.v1.Copied
+	15, // 18: holdfast.coordinator.v1.Rank.saves:type_name -> holdfast.coordinator.v1.Saves
+	13, // 19: holdfast.coordinator.v1.Copied.mark:type_name -> holdfast.coordinator.v1.Mark
+	1,  // 20: holdfast.coordinator.v1.Directive.order:type_name -> holdfast.coordinator.v1.Order
+	22, // 21: holdfast.coordinator.v1.Directive.run:type_name -> holdfast.coordinator.v1.Generation
+	13, // 22: holdfast.coordinator.v1.Directive.copy:type_name -> holdfast.coordinator.v1.Mark
+	20, // 23: holdfast.coordinator.v1.Directive.manifest:type_name -> holdfast.coordinator.v1.Manifest
+	13, // 24: holdfast.coordinator.v1.Directive.fetch:type_name -> holdfast.coordinator.v1.Mark
+	4,  // 25: holdfast.coordinator.v1.Directive.trial:type_name -> holdfast.coordinator.v1.Trial
+	13, // 26: holdfast.coordinator.v1.Manifest.mark:type_name -> holdfast.coordinator.v1.Mark
+	21, // 27: holdfast.coordinator.v1.Manifest.rank:type_name -> holdfast.coordinator.v1.ManifestRank
+	13, // 28: holdfast.coordinator.v1.Manifest.recorded:type_name -> holdfast.coordinator.v1.Mark
+	13, // 29: holdfast.coordinator.v1.Manifest.below:type_name -> holdfast.coordinator.v1.Mark
+	2,  // 30: holdfast.coordinator.v1.Coordinator.Attach:input_type -> holdfast.coordinator.v1.Report
+	19, // 31: holdfast.coordinator.v1.Coordinator.Attach:output_type -> holdfast.coordinator.v1.Directive
+	31, // [31:32] is the sub-list for method output_type
+	30, // [30:31] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_api_coordinator_v1_coordinator_proto_init() }
@@ -2256,14 +2519,14 @@ func file_api_coordinator_v1_coordinator_proto_init() {
 		return
 	}
 	file_api_coordinator_v1_coordinator_proto_msgTypes[0].OneofWrappers = []any{}
-	file_api_coordinator_v1_coordinator_proto_msgTypes[9].OneofWrappers = []any{}
+	file_api_coordinator_v1_coordinator_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_coordinator_v1_coordinator_proto_rawDesc), len(file_api_coordinator_v1_coordinator_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   18,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

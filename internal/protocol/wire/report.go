@@ -70,6 +70,7 @@ func Report(m *v1.Report) protocol.Report {
 		Look:      int64(m.GetLook()),
 		Kept:      int64(m.GetKept()),
 	}
+	r.Trials = trialAnswers(m.GetTrials())
 	for _, l := range m.GetLooks() {
 		r.Looks = append(r.Looks, look(l))
 	}
@@ -132,6 +133,7 @@ func ReportMessage(r protocol.Report) *v1.Report {
 		Launch: uint32(r.Launch), Returned: uint32(r.Returned), Waited: uint32(r.Waited), WaitedMs: uint32(r.WaitedFor.Milliseconds()),
 		Look: uint64(r.Look), Kept: uint64(r.Kept),
 	}
+	m.Trials = trialAnswerMessages(r.Trials)
 	for i := range r.Looks {
 		m.Looks = append(m.Looks, lookMessage(&r.Looks[i]))
 	}

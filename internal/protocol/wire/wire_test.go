@@ -54,6 +54,8 @@ func (f *filler) value(v reflect.Value) {
 		v.SetInt(f.next())
 	case reflect.Uint8, reflect.Uint32, reflect.Uint64:
 		v.SetUint(uint64(f.next()))
+	case reflect.Float64:
+		v.SetFloat(float64(f.next()))
 	case reflect.String:
 		v.SetString(fmt.Sprint("text ", f.next()))
 	case reflect.Bool:
@@ -98,6 +100,8 @@ func (f *filler) scalar(d protoreflect.FieldDescriptor) protoreflect.Value {
 		return protoreflect.ValueOfUint64(uint64(n))
 	case protoreflect.StringKind:
 		return protoreflect.ValueOfString(fmt.Sprint("text ", n))
+	case protoreflect.DoubleKind:
+		return protoreflect.ValueOfFloat64(float64(n))
 	case protoreflect.BoolKind:
 		return protoreflect.ValueOfBool(true)
 	}
