@@ -1,7 +1,11 @@
 package ckptagent
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -41,7 +45,10 @@ func (e Tried) apply(m *machine) {
 // wantedTrial is the trial that may run now; the zero Trial: none. One that is answered is not made again.
 func (s State) wantedTrial() protocol.Trial {
 	t := s.Want.Trial
-	if t.TrialID == (protocol.TrialID{}) || s.Want.Order == protocol.OrderRun || s.Want.Order == protocol.OrderExit || !s.settled() || s.Terminating {
+	if t.TrialID == (protocol.TrialID{}) || s.Want.Order == protocol.OrderRun || s.Want.Order == protocol.OrderExit {
+		return protocol.Trial{}
+	}
+	if !s.startable() || s.Whole || !s.settled() {
 		return protocol.Trial{}
 	}
 	if slices.ContainsFunc(s.Answers, func(a protocol.TrialAnswer) bool { return a.TrialID == t.TrialID }) {
@@ -71,5 +78,65 @@ func (m *machine) resumeTrial() {
 	if m.s.Trying != (protocol.TrialID{}) {
 		m.s.EndingTrial = true
 		m.emit(EndTrial{m.s.Trying})
+	}
+}
+
+// Said is what the check process of one local rank said, and how it ended.
+type Said struct {
+	// Outcome is in its last line, "": it wrote none. Part is the part that it began last, Last the last line of other output.
+	Outcome    protocol.TrialOutcome
+	Text       string
+	Speed      float64
+	Model      string
+	Backend    string
+	Part, Last string
+	// Failed is why it was not started, or could not be ended. Exit is nil if it was killed.
+	Failed string
+	Exit   *protocol.Exit
+}
+
+// severity orders outcomes of the ranks of one pod: the pod answers the most severe one.
+var severity = []protocol.TrialOutcome{
+	protocol.TrialPassed, protocol.TrialAbsent, protocol.TrialLate, protocol.TrialLost, protocol.TrialFailed, protocol.TrialWrong,
+}
+
+// JudgeTrial returns the answer of a pod from what the processes of its local ranks said. The slowest rank's speed counts.
+func JudgeTrial(t protocol.Trial, ranks []Said) protocol.TrialAnswer {
+	a := protocol.TrialAnswer{TrialID: t.TrialID, Outcome: protocol.TrialPassed}
+	for local, said := range ranks {
+		outcome, text := said.outcome(t.Within)
+		if slices.Index(severity, outcome) > slices.Index(severity, a.Outcome) {
+			a.Outcome, a.Text = outcome, fmt.Sprintf("local rank %d: %s", local, text)
+		}
+		if a.Speed == 0 || said.Speed > 0 && said.Speed < a.Speed {
+			a.Speed = said.Speed
+		}
+		if a.Model = said.Model; said.Backend == "tcp" {
+			a.Model = "no torch"
+		}
+	}
+	if a.Outcome != protocol.TrialPassed {
+		a.Speed = 0
+	}
+	a.Text = strings.ToValidUTF8(a.Text[:min(len(a.Text), protocol.MaxTrialText)], "")
+	return a
+}
+
+// outcome returns how the trial of one rank ended, and what failed.
+func (s Said) outcome(within time.Duration) (protocol.TrialOutcome, string) {
+	in := "part " + cmp.Or(s.Part, "start")
+	switch {
+	case s.Failed != "":
+		return protocol.TrialFailed, s.Failed
+	case slices.Contains(severity, s.Outcome):
+		return s.Outcome, s.Text
+	case s.Exit != nil && s.Exit.Signal != 0:
+		return protocol.TrialFailed, fmt.Sprintf("%s: signal %d ended the process: %s", in, s.Exit.Signal, strings.TrimSpace(s.Last))
+	case s.Exit != nil:
+		return protocol.TrialFailed, fmt.Sprintf("%s: the process ended with exit code %d: %s", in, s.Exit.Code, strings.TrimSpace(s.Last))
+	case s.Part == "" || s.Part == "import":
+		return protocol.TrialLate, fmt.Sprintf("%s did not end within %s", in, within)
+	default:
+		return protocol.TrialFailed, fmt.Sprintf("%s did not end within %s, and the process had to be killed", in, within)
 	}
 }

@@ -123,7 +123,7 @@ func (m *machine) start() {
 // begin sets the state of a generation whose ranks are about to start.
 func (m *machine) begin(run protocol.Run) {
 	m.s.Generation, m.s.Run, m.s.Phase = run.Number, run, protocol.StateRunning
-	m.s.Clean, m.s.Inventoried = false, false
+	m.s.Clean, m.s.Inventoried, m.s.Answers = false, false, nil
 	m.s.Abandoned = abandonedBy(run)
 	m.s.CommonStep, m.s.ReclaimBelow, m.s.BarrierStep, m.s.DurableStep = run.RestoreStep, run.RestoreStep, 0, protocol.Point{}
 	m.s.Fetched, m.s.FetchFailed = protocol.Mark{}, protocol.Mark{}

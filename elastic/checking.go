@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/check"
 	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/internal/protocol"
@@ -16,16 +17,58 @@ const (
 	trialSlack              = 10 * time.Second
 )
 
-// checking is the node check before the next generation. Which trials are wanted follows from the answers in reports, so that another
-// coordinator continues the check.
+// NodeCheck is before which generations the pods of a gang are tried, alone and in pairs.
+type NodeCheck int
+
+const (
+	// CheckNever: before none.
+	CheckNever NodeCheck = iota
+	// CheckSuspects: before one that follows a failure that hardware may have caused.
+	CheckSuspects
+	// CheckFirst: also before the first generation.
+	CheckFirst
+)
+
+// CheckResult is the result of a node check.
+type CheckResult string
+
+const (
+	// CheckUnderWay: agents make trials, or a pod that was named is being replaced.
+	CheckUnderWay CheckResult = "UnderWay"
+	// CheckPassed: all pods passed.
+	CheckPassed CheckResult = "Passed"
+	// CheckReplaced: pods were named and replaced, and all others and those in their place passed.
+	CheckReplaced CheckResult = "Replaced"
+	// CheckInconclusive: answers are missing, or speak against no single pod. No pod is named for that, and the generation begins.
+	CheckInconclusive CheckResult = "Inconclusive"
+)
+
+// Check is the newest node check, as users see it and as another coordinator continues it.
+type Check struct {
+	// Before is the generation that it precedes; 0: there was none.
+	Before       int64
+	Began, Ended time.Time // Ended is zero while it is under way
+	Result       CheckResult
+	// Replaced is the number of pods that it named, Text what was found.
+	Replaced int
+	Text     string
+}
+
+const (
+	// mostReplaced bounds the pods that one check replaces, with those in their place: a fault of the check itself must not use up nodes.
+	mostReplaced, replacedShare = 3, 4
+	// maxCheckText bounds Check.Text, in bytes.
+	maxCheckText = 700
+)
+
+// checking is what a coordinator keeps of the node check that it leads. Which trials are wanted follows from the answers in reports, so that
+// another coordinator continues the check.
 type checking struct {
-	// trials are those that are wanted now, by slot.
+	// trials are those that are wanted now, by slot, and round is their round.
 	trials map[Slot]asked
+	round  check.Round
 	// lost are the answers that did not come in time.
 	lost map[Slot][]check.Answer
-	// named: pods at fault were given up, and the check continues with those that replace them.
-	named map[string]bool
-	over  bool
 }
 
 type asked struct {
@@ -34,39 +77,122 @@ type asked struct {
 	since time.Time
 }
 
-// checked advances the node check; true: it is over, or the job wants none.
+// checkDue reports whether the next generation must not begin before a node check.
+func (s *State) checkDue() bool {
+	if s.supervision.NodeCheck == CheckNever || s.members.WholeCommand() {
+		return false
+	}
+	if s.generation.Number == 0 {
+		return s.supervision.NodeCheck == CheckFirst
+	}
+	c := s.account.Repairing(s.generation.Number)
+	return c != nil && (c.Suspect != "" || c.Code == cause.FabricHang)
+}
+
+// checkOver reports whether the check before the next generation has ended, or the generation needs none.
+func (s *State) checkOver() bool {
+	c := &s.Record.Check
+	return c.Before == s.generation.Number+1 && !c.Ended.IsZero() || !s.checkDue()
+}
+
+// checked advances the node check; true: it is over, or the generation needs none.
 func (s *State) checked(now time.Time) bool {
-	c := &s.run.forming.checking
-	if !s.supervision.NodeCheck || c.over {
+	if s.checkOver() {
 		return true
+	}
+	c := &s.Record.Check
+	if c.Before != s.generation.Number+1 {
+		*c = Check{Before: s.generation.Number + 1, Began: now, Result: CheckUnderWay}
+		s.emit(PersistLater{})
 	}
 	pods := s.checkedPods(now)
 	plan := check.Judge(pods, nil)
 	if !plan.Over() {
-		s.ask(pods, plan.Trials, now)
+		s.ask(pods, plan, now)
 		return false
 	}
-	c.trials = nil
-	s.emit(Broadcast{})
+	s.run.forming.checking = checking{}
+	if named := plan.Verdict.Replace(); len(named) > 0 && c.Replaced+len(named) <= max(mostReplaced, len(pods)/replacedShare) {
+		s.replaceNamed(named, now)
+		return false
+	}
+	s.endCheck(&plan.Verdict, now)
+	return true
+}
+
+// replaceNamed gives up the pods that the check named. It continues with those that take their places.
+func (s *State) replaceNamed(named []check.Finding, now time.Time) {
 	var notes []replacements.Note
-	for _, f := range plan.Verdict.Replace() {
-		pod := s.members.At(Slot(f.Pod)).Pod()
-		if c.named[pod.UID] {
-			continue
-		}
-		if c.named == nil {
-			c.named = map[string]bool{}
-		}
-		c.named[pod.UID] = true
-		d := replacements.Move(Termination{Slot: Slot(f.Pod), Pod: pod.UID, Name: pod.Name, Node: pod.Node, Message: "node check: " + f.Evidence}, now)
+	for _, f := range named {
+		pod, slot := s.members.At(Slot(f.Pod)).Pod(), Slot(f.Pod)
+		s.Record.Check.note(f.Evidence)
+		s.Record.Check.Replaced++
+		d := Termination{Slot: slot, Pod: pod.UID, Name: pod.Name, Node: pod.Node, Message: "node check: " + f.Evidence}
+		d = replacements.Move(d, now)
+		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeNodeCheckFailed, Message: fmt.Sprintf("slot %d is replaced before generation %d: %s", slot, s.Record.Check.Before, f.Evidence)}})
 		notes = append(notes, s.replacements.GiveUp(d, now))
 	}
-	if len(notes) > 0 {
-		s.gaveUp(notes)
-		return false
+	s.emit(Checked{Named: len(named)})
+	s.gaveUp(notes)
+}
+
+// endCheck records the result, and reports it.
+func (s *State) endCheck(v *check.Verdict, now time.Time) {
+	c := &s.Record.Check
+	c.Ended, c.Result = now, CheckPassed
+	if c.Replaced > 0 {
+		c.Result = CheckReplaced
 	}
-	c.over = true
-	return true
+	for _, f := range v.Findings {
+		c.Result = CheckInconclusive
+		c.note(f.Evidence)
+	}
+	if v.Systemic != "" {
+		c.Result = CheckInconclusive
+		c.note(v.Systemic)
+	}
+	for _, path := range v.Paths {
+		c.note(path)
+	}
+	took := c.Ended.Sub(c.Began)
+	s.account.NoteChecked(s.generation.Number, took)
+	s.emit(Checked{Result: c.Result, Took: took})
+	s.emit(EmitEvent{Notice{Warning: c.Result == CheckInconclusive, Reason: NoticeNodeCheck, Message: c.Describe(s.members.Len())}})
+}
+
+// note adds a line to the text.
+func (c *Check) note(line string) {
+	if c.Text != "" {
+		line = c.Text + "\n" + line
+	}
+	c.Text = cause.Cut(line, maxCheckText)
+}
+
+// Describe returns the result of a check of so many pods, for users.
+func (c *Check) Describe(pods int) string {
+	text := fmt.Sprintf("before generation %d, %d pods in %s: %s", c.Before, pods, c.Ended.Sub(c.Began).Round(time.Second/10), c.Result)
+	if c.Replaced > 0 {
+		text += fmt.Sprintf(", %d replaced", c.Replaced)
+	}
+	if c.Result == CheckInconclusive {
+		text += "; training begins"
+	}
+	if c.Text != "" {
+		text += ": " + c.Text
+	}
+	return text
+}
+
+// checkWaits returns which round of the check is under way, for users; "": none is.
+func (s *State) checkWaits() string {
+	c := &s.run.forming.checking
+	if len(c.trials) == 0 {
+		return ""
+	}
+	if c.round == check.Alone {
+		return "node check: tries each pod alone"
+	}
+	return fmt.Sprintf("node check: tries pods in pairs, round %d", c.round)
 }
 
 // checkedPods are the pods with their answers, in the order of their slots.
@@ -134,10 +260,11 @@ func answerOf(a protocol.TrialAnswer) check.Answer {
 }
 
 // ask sets the trials that agents must make now.
-func (s *State) ask(pods []check.Pod, trials []check.Trial, now time.Time) {
+func (s *State) ask(pods []check.Pod, plan check.Plan, now time.Time) {
 	c := &s.run.forming.checking
 	next := map[Slot]asked{}
-	for _, t := range trials {
+	c.round = plan.Round
+	for _, t := range plan.Trials {
 		a := s.members.At(Slot(t.A)).Report()
 		id := protocol.TrialID{Check: s.generation.Number + 1, Round: int(t.Round), Attempt: t.Attempt}
 		one := protocol.Trial{TrialID: id, WorldSize: a.Ranks, Store: address(a), Within: aloneWithin}

@@ -27,7 +27,7 @@ func newCheckers(t *testing.T, n int) *checkers {
 		c.pods = append(c.pods, Pod{UID: fmt.Sprintf("p%d", i), Name: fmt.Sprintf("w-%d", i), Node: fmt.Sprintf("n%d", i), Created: c.now})
 		c.reports = append(c.reports, c.fresh(i))
 	}
-	c.step(Supervise{Supervision{NodeCheck: true}})
+	c.step(Supervise{Supervision{NodeCheck: CheckFirst}})
 	return c
 }
 
@@ -159,7 +159,7 @@ func TestCheckContinues(t *testing.T) {
 		t.Fatal("it runs before the pairs are tried")
 	}
 	c.state = New(4, 0, c.state.Snapshot())
-	c.step(Supervise{Supervision{NodeCheck: true}})
+	c.step(Supervise{Supervision{NodeCheck: CheckFirst}})
 	before := c.asked
 	if c.outcome = passes; !c.play() || c.asked-before != 4 {
 		t.Errorf("%d trials after the restart", c.asked-before)

@@ -125,9 +125,17 @@ type Saved struct{ Saves protocol.Saves }
 // Judged reports a new verdict on a gang that makes no step.
 type Judged struct{ Kind waiting.Kind }
 
+// Checked reports that a node check has ended and how long it took, or the number of pods that it named.
+type Checked struct {
+	Result CheckResult
+	Took   time.Duration
+	Named  int
+}
+
 // LookupHolders queries which pods hold the slots of unreachable agents; SlotHolder answers for each slot, unless the query fails.
 type LookupHolders struct{ Slots []Slot }
 
+func (Checked) effect()       {}
 func (LookupHolders) effect() {}
 func (Persist) effect()       {}
 func (PersistLater) effect()  {}
@@ -157,6 +165,9 @@ const (
 	NoticeStepGivenUp = "StepGivenUp"
 	// NoticeStandsStill reports who is waited for in a gang that makes no step, and the end of that state.
 	NoticeStandsStill = "StandsStill"
+	// NoticeNodeCheckFailed reports a pod that a node check named; NoticeNodeCheck the result of a check.
+	NoticeNodeCheckFailed = "NodeCheckFailed"
+	NoticeNodeCheck       = "NodeCheck"
 )
 
 // Notice is one line for users, on their job.

@@ -31,8 +31,8 @@ type Supervision struct {
 	Hang HangMode
 	// Timeout is the longest time without a step after which ranks are ended whatever they do; 0: none.
 	Timeout time.Duration
-	// NodeCheck: pods are tried alone and in pairs before a generation.
-	NodeCheck bool
+	// NodeCheck is before which generations pods are tried alone and in pairs.
+	NodeCheck NodeCheck
 }
 
 // standstill is what is known of the silence of one generation.

@@ -32,7 +32,8 @@ import (
 //	| the phase       | run.halting, run.forming, replaced whole by becomeHalting and becomeForming                |
 //	| the event       | now effects                                                                                |
 type State struct {
-	// Record has only the phase, the verdict, and Waits and Standstill of Progress; all else is kept by the owners below (Snapshot).
+	// Record has only the phase, the verdict, the node check, and Waits and Standstill of Progress; all else is kept by the owners below
+	// (Snapshot).
 	Record Record
 
 	// stored is the highest generation that the store has.
@@ -66,7 +67,7 @@ type State struct {
 // (0: never).
 func New(pods int, storage time.Duration, r Record) *State {
 	s := &State{
-		Record: Record{Verdict: r.Verdict},
+		Record: Record{Verdict: r.Verdict, Check: r.Check},
 		members: members.New(
 			pods,
 			members.Recorded{Seen: r.Progress.Seen, Launch: r.Launch.Number, Left: r.Left},

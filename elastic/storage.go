@@ -36,7 +36,7 @@ func (s *State) gather(now time.Time) {
 	}
 	f.fetching = p
 	s.announceUnreadable()
-	if f.fetched && len(p.Fetch) == 0 {
+	if f.fetched && len(p.Fetch) == 0 && len(f.checking.trials) == 0 {
 		s.account.NoteFetched(s.generation.Number, now.Sub(f.readyAt))
 	}
 	f.fetched = f.fetched || len(p.Fetch) > 0

@@ -1,6 +1,9 @@
 package elastic
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // wait records what the gang waits for, with the same text for agents, users and the Gang.
 func (s *State) wait(now time.Time) {
@@ -11,7 +14,7 @@ func (s *State) wait(now time.Time) {
 	switch s.Record.Phase {
 	case Forming:
 		if waits = s.waitsFor(); waits == "" {
-			waits = s.fetchReason()
+			waits = cmp.Or(s.fetchReason(), s.checkWaits())
 		}
 	case Halting:
 		waits = s.run.halting.watch.Waits(now)

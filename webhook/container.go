@@ -10,6 +10,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/ckptagent/launch"
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 // chooseContainer finds the container that trains: the one named; else, of those that ask for devices, or of all where none
@@ -23,7 +24,7 @@ func chooseContainer(ctx context.Context, spec *corev1.PodSpec, named, ofKubectl
 			return i, nil
 		}
 		all, names = append(all, i), append(names, c.Name)
-		if asksForDevices(&c) {
+		if settings.AsksForDevices(&c) {
 			candidates = append(candidates, i)
 		}
 	}
@@ -48,19 +49,4 @@ func chooseContainer(ctx context.Context, spec *corev1.PodSpec, named, ofKubectl
 	}
 	return 0, field.Required(keyPath, "must name the container that trains, because neither devices nor "+defaultContainerKey+" nor a launcher in one command identify it: "+
 		choices+" into annotation "+v1alpha1.AnnotationContainer)
-}
-
-// asksForDevices reports whether the container requests an extended resource, such as nvidia.com/gpu, or for a claim.
-func asksForDevices(c *corev1.Container) bool {
-	if len(c.Resources.Claims) > 0 {
-		return true
-	}
-	for _, list := range []corev1.ResourceList{c.Resources.Limits, c.Resources.Requests} {
-		for name, n := range list {
-			if domain, _, qualified := strings.Cut(string(name), "/"); qualified && !n.IsZero() && !strings.HasSuffix(domain, "kubernetes.io") {
-				return true
-			}
-		}
-	}
-	return false
 }

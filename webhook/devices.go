@@ -65,7 +65,7 @@ func (t *training) count(s settings.Settings, added []string) {
 		return
 	}
 	devices := countDevices(t.container(), added)
-	unknown := devices == 0 && asksForDevices(t.container())
+	unknown := devices == 0 && settings.AsksForDevices(t.container())
 	t.ranksUnknown = unknown
 	for _, command := range launch.Plain(t.line.argv) {
 		argv := launcherIn(command)

@@ -62,6 +62,11 @@ type GangSpec struct {
 	// HangTimeoutSeconds is the longest time without a step after which ranks are ended whatever they do; 0: none.
 	// +optional
 	HangTimeoutSeconds int32 `json:"hangTimeoutSeconds,omitempty"`
+	// NodeCheck is before which generations pods are tried, alone and in pairs: NodeCheckAlways, NodeCheckSuspects or NodeCheckOff; absent:
+	// NodeCheckOff.
+	// +kubebuilder:validation:Enum=always;suspects;off
+	// +optional
+	NodeCheck string `json:"nodeCheck,omitempty"`
 }
 
 // GangStorage is the persistent volume claim that steps are copied to, how often, and which of them stay.

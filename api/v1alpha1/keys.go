@@ -32,6 +32,8 @@ const (
 	// AnnotationHangTimeout is the longest time without a step after which ranks are ended whatever they do, a duration such as "30m".
 	// Absent: ranks that compute, or of which too little is known, are not ended. Needs HangAct.
 	AnnotationHangTimeout = Prefix + "hang-timeout"
+	// AnnotationNodeCheck is NodeCheckAuto (default), NodeCheckAlways or NodeCheckOff.
+	AnnotationNodeCheck = Prefix + "node-check"
 	// AnnotationShmSize is the size of the memory volume that the webhook mounts at /dev/shm of a training container without a mount there,
 	// a quantity, or "off"; default: a share of its memory limit.
 	AnnotationShmSize = Prefix + "shm-size"
@@ -123,6 +125,18 @@ const (
 	HangReport = "report"
 	// HangOff: no rank is looked at.
 	HangOff = "off"
+)
+
+// Values of AnnotationNodeCheck, and of GangSpec.NodeCheck.
+const (
+	// NodeCheckAuto: before the first generation if two pods or more request devices, and after failures that hardware may have caused.
+	NodeCheckAuto = "auto"
+	// NodeCheckAlways: before the first generation and after failures that hardware may have caused.
+	NodeCheckAlways = "always"
+	// NodeCheckSuspects: after failures that hardware may have caused. Only in GangSpec.
+	NodeCheckSuspects = "suspects"
+	// NodeCheckOff: never.
+	NodeCheckOff = "off"
 )
 
 // DefaultStandbyMemory is the default of AnnotationStandbyMemory.

@@ -65,6 +65,9 @@ const (
 	ReasonNotDrained = "NotDrained"
 	// ReasonStandsStill: the gang makes no step, and whom its ranks wait for; or it makes steps again.
 	ReasonStandsStill = "StandsStill"
+	// ReasonNodeCheckFailed: a node check named a pod, which is replaced. ReasonNodeCheck: the result of a node check.
+	ReasonNodeCheckFailed = "NodeCheckFailed"
+	ReasonNodeCheck       = "NodeCheck"
 	// ReasonBusy: a rank works while the others wait for it, for example on an evaluation or a save.
 	ReasonBusy = "Busy"
 	// ReasonStopped: a signal or a debugger stopped a rank.

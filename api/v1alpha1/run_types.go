@@ -70,6 +70,9 @@ type RunStatus struct {
 	// Moved are the suspects for which a pod was moved to another node: each moves at most one pod of a job.
 	// +listType=atomic
 	Moved []string `json:"moved,omitempty"`
+	// NodeCheck is the newest check of the pods before a generation; absent: there was none.
+	// +optional
+	NodeCheck *NodeCheck `json:"nodeCheck,omitempty"`
 	// PendingReplacements are the pods that must be replaced and still hold their slots: the first of them, if not all fit. PendingPods is
 	// the number of all.
 	// +listType=atomic
@@ -204,6 +207,8 @@ type Recovery struct {
 	DrainMs   *int64 `json:"drainMs,omitempty"`
 	ReplaceMs *int64 `json:"replaceMs,omitempty"`
 	FetchMs   *int64 `json:"fetchMs,omitempty"`
+	// CheckMs is the time of the node check after Fetch, with the replacement of pods that it named; absent: there was none.
+	CheckMs *int64 `json:"checkMs,omitempty"`
 	// Waited is the pod whose ranks took longest to end after SIGTERM, within Stop; absent: all ended at once.
 	// +optional
 	Waited *Waited `json:"waited,omitempty"`
@@ -211,6 +216,22 @@ type Recovery struct {
 	// +listType=atomic
 	Replaced     []Replacement `json:"replaced,omitempty"`
 	ReplacedPods int32         `json:"replacedPods,omitempty"`
+}
+
+// NodeCheck is a check of the pods, alone and in pairs, while no rank runs.
+type NodeCheck struct {
+	// Generation is the one that it precedes.
+	Generation int64 `json:"generation"`
+	// StartedAt is when it began, EndedAt when the generation could begin; absent: it is under way.
+	StartedAt metav1.MicroTime `json:"startedAt"`
+	// +optional
+	EndedAt *metav1.MicroTime `json:"endedAt,omitempty"`
+	// Result is UnderWay, Passed, Replaced (pods were named and replaced, and all passed then) or Inconclusive (answers are missing, or
+	// speak against no single pod).
+	Result string `json:"result"`
+	// Replaced is the number of pods that it named, Message what was found, with pods and nodes.
+	Replaced int32  `json:"replaced,omitempty"`
+	Message  string `json:"message,omitempty"`
 }
 
 // Waited is the number of ranks of a slot that handled SIGTERM, and how long they took to end.

@@ -73,6 +73,10 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 		a.lookAt(e)
 	case ckptagent.KeepEvidence:
 		a.keepEvidence(e)
+	case ckptagent.Try:
+		a.try(e.Trial)
+	case ckptagent.EndTrial:
+		a.stopTrial(e.Trial)
 	case ckptagent.OfferPort:
 		a.offerPort()
 	case ckptagent.Standbys:

@@ -101,6 +101,7 @@ type Agent struct {
 	pageOff    string     // why a rank has no page
 	watcher    *watch.Watcher
 	starting   *ckptagent.Start // the generation whose ranks wait for standbys; nil: none
+	endTrial   func()           // ends the trial that runs; nil: none does
 	unstarted  bool             // the stored state does not show that the previous agent started the generation's ranks
 	uploader   *uploader        // nil: no storage
 	noUploader string           // why there is no storage

@@ -91,7 +91,11 @@ func (j Job) argv(local int) []string {
 
 // command returns how a local rank or its standby is started; env is added to the launcher's environment.
 func (j Job) command(local int, env map[string]string, extra ...*os.File) (command, error) {
-	argv := j.argv(local)
+	return j.commandOf(j.argv(local), env, extra...)
+}
+
+// commandOf returns how a program is started as the launcher would start it.
+func (j Job) commandOf(argv []string, env map[string]string, extra ...*os.File) (command, error) {
 	c := command{dir: j.Launch.Dir, env: j.Launch.environ(env), files: j.Launch.Files, extra: extra}
 	if !j.Launch.Limits.equal(j.Own) {
 		limits, err := json.Marshal(j.Launch.Limits)

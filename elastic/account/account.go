@@ -270,6 +270,7 @@ func (a *Account) Open(o Opening, g Generation) (closed *Recovery) {
 		Stop:         NotReached,
 		Replace:      NotReached,
 		Fetch:        NotReached,
+		Check:        NotReached,
 		Start:        NotReached,
 		Restore:      NotReached,
 		FirstStep:    NotReached,
@@ -295,6 +296,21 @@ func (a *Account) Reopen(generation int64, created, now time.Time) {
 func (a *Account) NoteFetched(generation int64, took time.Duration) {
 	if rec := a.open(generation); rec != nil {
 		rec.Fetch = max(0, took)
+	}
+}
+
+// Repairing returns the cause of the recovery under way; nil: none is.
+func (a *Account) Repairing(generation int64) *cause.Cause {
+	if rec := a.open(generation); rec != nil {
+		return &rec.Cause
+	}
+	return nil
+}
+
+// NoteChecked records how long the node check before the next generation took, with the replacement of pods that it named.
+func (a *Account) NoteChecked(generation int64, took time.Duration) {
+	if rec := a.open(generation); rec != nil {
+		rec.Check = max(0, took)
 	}
 }
 

@@ -34,11 +34,12 @@ type Recovery struct {
 	// Closed: its cost is in Figures.Lost, and it is not reported again.
 	Closed bool
 	// Detect is the time from the last sign of life of ranks that stood still to their end, and precedes Decide. Drain precedes Stop and
-	// includes Decide; Replace and Fetch follow Stop.
+	// includes Decide; Replace, Fetch and Check follow Stop.
 	Detect  time.Duration
 	Drain   time.Duration
 	Replace time.Duration
 	Fetch   time.Duration
+	Check   time.Duration
 	// Waited is the pod whose ranks took longest to end after SIGTERM, within Stop.
 	Waited members.Waited
 	// Replaced lists the pods that it replaced. In the stored record it has the first MaxReplaced, and ReplacedPods counts all.
@@ -151,7 +152,7 @@ func (r *Recovery) reach(n int, l members.Timeline) {
 		need int
 	}{{&r.Decide, halt, 0}, {&r.Stop, l.Stopped, 0}, {&r.Start, l.Started, n}, {&r.Restore, restored, n}, {&r.FirstStep, l.First, n}} {
 		if p.d == &r.Start {
-			from = from.Add(max(0, r.Replace) + max(0, r.Fetch))
+			from = from.Add(max(0, r.Replace) + max(0, r.Fetch) + max(0, r.Check))
 		}
 		switch {
 		case p.to.N < p.need:
@@ -200,7 +201,7 @@ func (a *Account) settle(g Generation, now time.Time, ended bool) *Recovery {
 // Total returns the time from the failure to the last phase that was reached.
 func (r *Recovery) Total() time.Duration {
 	total := time.Duration(0)
-	for _, d := range []time.Duration{r.Detect, r.Drain, r.Decide, r.Stop, r.Replace, r.Fetch, r.Start, r.Restore, r.FirstStep} {
+	for _, d := range []time.Duration{r.Detect, r.Drain, r.Decide, r.Stop, r.Replace, r.Fetch, r.Check, r.Start, r.Restore, r.FirstStep} {
 		total += max(0, d)
 	}
 	return total

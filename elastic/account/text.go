@@ -27,7 +27,8 @@ func (r *Recovery) Text() string {
 		name string
 		d    time.Duration
 	}{{"detect", r.Detect},
-		{"drain", r.Drain}, {"decide", r.Decide}, {"stop", r.Stop}, {"replace", r.Replace}, {"fetch", r.Fetch}, {"start", r.Start}, {"restore", r.Restore}, {"first step", r.FirstStep}} {
+		{"drain", r.Drain}, {"decide", r.Decide}, {"stop", r.Stop}, {"replace", r.Replace}, {"fetch", r.Fetch}, {"check", r.Check},
+		{"start", r.Start}, {"restore", r.Restore}, {"first step", r.FirstStep}} {
 		if p.d >= 0 {
 			parts = append(parts, fmt.Sprintf("%s %s", p.name, p.d.Round(time.Millisecond)))
 		}

@@ -58,6 +58,12 @@ func supervisionOf(g *v1alpha1.Gang) elastic.Supervision {
 	case v1alpha1.HangReport:
 		s.Hang = elastic.HangReport
 	}
+	switch g.Spec.NodeCheck {
+	case v1alpha1.NodeCheckAlways:
+		s.NodeCheck = elastic.CheckFirst
+	case v1alpha1.NodeCheckSuspects:
+		s.NodeCheck = elastic.CheckSuspects
+	}
 	return s
 }
 

@@ -86,6 +86,7 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 			),
 			ReplaceMs:    millis(rec.Replace),
 			FetchMs:      millis(rec.Fetch),
+			CheckMs:      millis(rec.Check),
 			Replaced:     replacementsStatus(rec.Replaced),
 			ReplacedPods: int32(rec.ReplacedPods),
 			Waited:       waited(rec.Waited),
@@ -119,6 +120,7 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 	for _, by := range r.Moved {
 		s.Moved = append(s.Moved, string(by))
 	}
+	s.NodeCheck = nodeCheckStatus(&r.Check)
 	for _, d := range r.Terminations() {
 		s.PendingReplacements = append(s.PendingReplacements, termination(d))
 	}
@@ -196,6 +198,7 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 			),
 			Replace:      duration(rec.ReplaceMs),
 			Fetch:        duration(rec.FetchMs),
+			Check:        duration(rec.CheckMs),
 			Replaced:     plainReplacements(rec.Replaced),
 			ReplacedPods: int(rec.ReplacedPods),
 			Waited:       plainWaited(rec.Waited),
@@ -238,6 +241,7 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 	for _, by := range s.Moved {
 		r.Moved = append(r.Moved, cause.Suspect(by))
 	}
+	r.Check = plainNodeCheck(s.NodeCheck)
 	for i := range s.PendingReplacements {
 		d := plainTermination(&s.PendingReplacements[i])
 		if d.Cause == replacements.JobSuspended {

@@ -280,6 +280,9 @@ func check(r *protocol.Report, pod string, addresses []string) error {
 	case slices.ContainsFunc(texts, func(t string) bool { return len(t) > protocol.MaxText+protocol.MaxText/2 }):
 		return status.Errorf(codes.InvalidArgument, "a text of more than %d bytes", protocol.MaxText)
 	}
+	if err := checkTrials(r); err != nil {
+		return err
+	}
 	return checkLooks(r)
 }
 
@@ -301,6 +304,7 @@ func clean(r *protocol.Report) {
 		}
 	}
 	cleanLooks(r)
+	cleanTrials(r)
 }
 
 func (k Key) String() string { return fmt.Sprintf("%s/%s", k.Namespace, k.Name) }

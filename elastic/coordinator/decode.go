@@ -27,6 +27,7 @@ var mostEntries = map[protoreflect.FullName]int{
 
 	"holdfast.coordinator.v1.Rank.sealed_branch": maxSealed,
 
+	"holdfast.coordinator.v1.Report.trials":   protocol.MaxCheckAnswers,
 	"holdfast.coordinator.v1.Report.looks":    protocol.MaxLooks,
 	"holdfast.coordinator.v1.Look.groups":     protocol.MaxLookGroups,
 	"holdfast.coordinator.v1.Look.frames":     protocol.MaxLookFrames,

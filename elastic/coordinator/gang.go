@@ -216,6 +216,8 @@ func (g *gang) step(e elastic.Event) {
 			g.madeDurable(eff.Gap)
 		case elastic.Judged:
 			g.server.metrics.standstills.WithLabelValues(string(eff.Kind)).Inc()
+		case elastic.Checked:
+			g.server.metrics.checked(eff)
 		case elastic.Saved:
 			g.countSaves(eff.Saves)
 		}

@@ -22,6 +22,9 @@ type metrics struct {
 	gaps        *prometheus.HistogramVec
 	saves       *prometheus.CounterVec
 	standstills *prometheus.CounterVec
+	checks      *prometheus.CounterVec
+	named       prometheus.Counter
+	checking    prometheus.Histogram
 }
 
 func newMetrics(registry prometheus.Registerer) (*metrics, error) {
@@ -38,6 +41,9 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 			Buckets: prometheus.ExponentialBuckets(0.25, 2, 14)}, []string{"namespace", "gang"}), // 0.25 s to 34 min
 		saves:       prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_gang_saves_total", Help: "Saves of ranks, by result."}, []string{"namespace", "gang", "result"}),
 		standstills: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_standstills_total", Help: "New verdicts on gangs that made no step."}, []string{"verdict"}),
+		checks:      prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_node_checks_total", Help: "Node checks that ended, by result."}, []string{"result"}),
+		named:       prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_node_check_named_pods_total", Help: "Pods that node checks named and had replaced."}),
+		checking:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_node_check_seconds", Help: "How long node checks took, with the replacement of pods.", Buckets: prometheus.ExponentialBuckets(1, 2, 11)}), // 1 s to 17 min
 	}
 	if registry == nil {
 		return m, nil
@@ -53,6 +59,9 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 		m.gaps,
 		m.saves,
 		m.standstills,
+		m.checks,
+		m.named,
+		m.checking,
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the coordinator's metrics: %w", err)
@@ -81,6 +90,15 @@ func (m *metrics) settled(r elastic.Recovery) {
 		if d >= 0 {
 			m.phases.WithLabelValues(name).Observe(d.Seconds())
 		}
+	}
+}
+
+// checked counts a node check that ended, or pods that it named.
+func (m *metrics) checked(c elastic.Checked) {
+	m.named.Add(float64(c.Named))
+	if c.Result != "" {
+		m.checks.WithLabelValues(string(c.Result)).Inc()
+		m.checking.Observe(c.Took.Seconds())
 	}
 }
 

@@ -343,6 +343,18 @@ func (c *Controller) room(ctx context.Context, job *jobs.Job) error {
 	return errFull
 }
 
+// nodeCheck returns before which generations the pods of a job are tried.
+func nodeCheck(job *jobs.Job) string {
+	switch wanted := job.Admitted.Settings.NodeCheck; {
+	case wanted == v1alpha1.NodeCheckAlways, wanted == v1alpha1.NodeCheckOff:
+		return wanted
+	case job.Devices && job.Admitted.Members > 1:
+		return v1alpha1.NodeCheckAlways
+	default:
+		return v1alpha1.NodeCheckSuspects
+	}
+}
+
 // gangSpec returns the spec of the Gang of an admitted job.
 func gangSpec(job *jobs.Job) v1alpha1.GangSpec {
 	s := job.Admitted.Settings
@@ -352,6 +364,7 @@ func gangSpec(job *jobs.Job) v1alpha1.GangSpec {
 		StateBytes:         s.StateBytes,
 		Hang:               cmp.Or(s.Hang, v1alpha1.HangReport),
 		HangTimeoutSeconds: int32(s.HangTimeout / time.Second),
+		NodeCheck:          nodeCheck(job),
 	}
 	if s.StorageClaim != "" {
 		spec.Storage = &v1alpha1.GangStorage{

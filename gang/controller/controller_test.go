@@ -38,6 +38,7 @@ import (
 	"holdfast.dev/holdfast/internal/jobs/jobstest"
 	"holdfast.dev/holdfast/internal/kinds"
 	"holdfast.dev/holdfast/internal/membership"
+	"holdfast.dev/holdfast/internal/settings"
 	"holdfast.dev/holdfast/internal/slim/slimtest"
 )
 
@@ -288,7 +289,7 @@ func TestGangOfAJob(t *testing.T) {
 	w.reconcile()
 	g := w.gang()
 	ref := v1alpha1.JobReference{APIVersion: "batch/v1", Kind: "Job", Name: "llama", UID: "job-1"}
-	if want := (v1alpha1.GangSpec{JobRef: ref, Members: 2, Hang: v1alpha1.HangReport}); g.Spec != want {
+	if want := (v1alpha1.GangSpec{JobRef: ref, Members: 2, Hang: v1alpha1.HangReport, NodeCheck: v1alpha1.NodeCheckSuspects}); g.Spec != want {
 		t.Errorf("spec is %+v", g.Spec)
 	}
 	if ref := metav1.GetControllerOf(g); ref == nil || ref.UID != "job-1" {
@@ -648,5 +649,27 @@ func TestADeletedGangIsMadeAnewInAFullNamespace(t *testing.T) {
 	other.Namespace, other.Name, other.UID = key.Namespace, key.Name, "job-2" // a newer Job of the same name had none
 	if w.c.hadGang(other) {
 		t.Error("another Job of the name is taken for the one that had a Gang")
+	}
+}
+
+// TestWhichPodsAreChecked: the setting, and by itself where two pods or more request devices.
+func TestWhichPodsAreChecked(t *testing.T) {
+	for _, c := range []struct {
+		set     string
+		devices bool
+		members int32
+		want    string
+	}{
+		{"", true, 2, v1alpha1.NodeCheckAlways},
+		{v1alpha1.NodeCheckAuto, true, 2, v1alpha1.NodeCheckAlways},
+		{"", true, 1, v1alpha1.NodeCheckSuspects},
+		{"", false, 2, v1alpha1.NodeCheckSuspects},
+		{v1alpha1.NodeCheckAlways, false, 1, v1alpha1.NodeCheckAlways},
+		{v1alpha1.NodeCheckOff, true, 2, v1alpha1.NodeCheckOff},
+	} {
+		job := &jobs.Job{Devices: c.devices, Admitted: settings.Job{Members: c.members, Settings: settings.Settings{NodeCheck: c.set}}}
+		if got := nodeCheck(job); got != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
 	}
 }

@@ -173,7 +173,7 @@ func RecoveryFigures(gangs []v1alpha1.Gang) observe.Figures {
 // recoveryTime returns how long a recovery took, from the first report of the failure to the first new step; whole is false before that
 // step.
 func recoveryTime(r *v1alpha1.Recovery) (total time.Duration, whole bool) {
-	phases := []*int64{r.DecideMs, r.DrainMs, r.StopMs, r.ReplaceMs, r.FetchMs, r.StartMs, r.RestoreMs, r.FirstStepMs}
+	phases := []*int64{r.DecideMs, r.DrainMs, r.StopMs, r.ReplaceMs, r.FetchMs, r.CheckMs, r.StartMs, r.RestoreMs, r.FirstStepMs}
 	if r.DrainMs != nil { // which holds the decision
 		phases[0] = nil
 	}

@@ -44,6 +44,8 @@ type Job struct {
 	// Admitted has the settings and the number of members, as admission stamped them on the templates.
 	Admitted settings.Job
 	State    kinds.State
+	// Devices: pods of it request devices.
+	Devices bool
 	// Scheduler is the scheduler in the first role's template, or the one that the kind's controller writes; "": neither. It is always ""
 	// for batch Jobs.
 	Scheduler string
@@ -242,6 +244,7 @@ func (r *Reader) batchJob(ctx context.Context, name types.NamespacedName) (*Job,
 		Kind:                  kinds.BatchJob{},
 		Admitted:              admitted,
 		State:                 kinds.JobState(job),
+		Devices:               settings.RequestsDevices(&job.Spec.Template.Spec),
 	}, nil
 }
 
@@ -326,6 +329,7 @@ type digest struct {
 	admitted  bool
 	job       settings.Job
 	state     kinds.State
+	devices   bool
 	scheduler string
 }
 
@@ -357,6 +361,7 @@ func (r *Reader) read(ctx context.Context, w *watched, name types.NamespacedName
 		Kind:                  w.kind,
 		Admitted:              d.job,
 		State:                 d.state,
+		Devices:               d.devices,
 		Scheduler:             d.scheduler,
 	}, nil
 }
@@ -388,7 +393,7 @@ func (d *digest) take(kind kinds.Kind, obj *unstructured.Unstructured) {
 		// Admission refuses settings that Holdfast supports only for batch Jobs. An object that has them all the same does not count as
 		// admitted.
 		if s, ok := settings.AdmittedTemplate(role.Pod.Annotations); ok && !s.Settings.Observe && s.Settings.ProvisioningClass == "" {
-			d.admitted, d.job, d.scheduler = true, s, role.Scheduler
+			d.admitted, d.job, d.scheduler, d.devices = true, s, role.Scheduler, settings.RequestsDevices(&role.Pod.Spec)
 		}
 		return
 	}

@@ -2,8 +2,8 @@ package protocol
 
 import "time"
 
-// MaxCheckAnswers is the most answers of a report: one per round.
-const MaxCheckAnswers = 8
+// MaxCheckAnswers is the most answers of a report: one per round. MaxTrialText bounds each text of an answer, in bytes.
+const MaxCheckAnswers, MaxTrialText = 8, 300
 
 // TrialID names a trial of a node check. A trial with another ID is another trial.
 type TrialID struct {
@@ -46,7 +46,7 @@ const (
 type TrialAnswer struct {
 	TrialID
 	Outcome TrialOutcome `json:"outcome"`
-	// Text is what failed, at most MaxLookText bytes.
+	// Text is what failed, at most MaxTrialText bytes.
 	Text string `json:"text,omitempty"`
 	// Speed is that of the slowest rank: operations per second alone, bytes per second in a pair; 0: not measured.
 	Speed float64 `json:"speed,omitempty"`

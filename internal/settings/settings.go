@@ -58,6 +58,8 @@ type Settings struct {
 	// Hang is what is done about ranks that stand still; empty: unset. HangTimeout is the longest time without a step; 0: unset.
 	Hang        string        `json:",omitzero"`
 	HangTimeout time.Duration `json:",omitzero"`
+	// NodeCheck is when pods are tried before a generation; empty: unset, auto.
+	NodeCheck string `json:",omitzero"`
 	// Container is the name of the training container; empty: unset.
 	Container string
 	// StorageClaim is the name of the claim to which steps are copied; empty: storage is off. StorageInterval is the interval of copies; 0:
@@ -99,6 +101,7 @@ var userKeys = map[string]string{
 	v1alpha1.AnnotationMaxRestarts:     `a number such as "5"`,
 	v1alpha1.AnnotationHang:            `"act", "report" or "off"`,
 	v1alpha1.AnnotationHangTimeout:     `a duration such as "30m"`,
+	v1alpha1.AnnotationNodeCheck:       `"auto", "always" or "off"`,
 	v1alpha1.AnnotationShmSize:         `a size such as "8Gi", or "off"`,
 	v1alpha1.AnnotationContainer:       `a container's name`,
 	v1alpha1.AnnotationStorageClaim:    `the name of a PersistentVolumeClaim`,
@@ -292,6 +295,11 @@ func (s *Settings) set(key, value string) (problem string) {
 		}
 	case v1alpha1.AnnotationHangTimeout:
 		s.HangTimeout, problem = parseHangTimeout(value)
+	case v1alpha1.AnnotationNodeCheck:
+		s.NodeCheck = value
+		if value != v1alpha1.NodeCheckAuto && value != v1alpha1.NodeCheckAlways && value != v1alpha1.NodeCheckOff {
+			return `must be "auto" (try the pods before training where they request devices), "always" or "off"`
+		}
 	case v1alpha1.AnnotationShmSize:
 		if s.ShmBytes, s.NoShm = 0, value == "off"; !s.NoShm {
 			s.ShmBytes, problem = parseBytes(value, `to have nothing mounted at /dev/shm write "off"`)

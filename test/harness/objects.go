@@ -1,6 +1,8 @@
 package harness
 
 import (
+	"maps"
+
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -8,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/test/devcluster/layout"
 	"holdfast.dev/holdfast/test/trainer"
 )
@@ -32,10 +35,16 @@ func ConfigVolume(name string) corev1.Volume {
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{ConfigMap: of}}
 }
 
-// Job returns an indexed Job of so many pods.
+// Job returns an indexed Job of so many pods, without a node check unless the annotations request one: with many clusters on one machine it
+// would take longer than most tests.
 func Job(namespace, name string, pods, backoff int32, annotations map[string]string, spec corev1.PodSpec) *batchv1.Job {
+	all := map[string]string{}
+	if annotations[v1alpha1.AnnotationEnabled] != "" {
+		all[v1alpha1.AnnotationNodeCheck] = v1alpha1.NodeCheckOff
+	}
+	maps.Copy(all, annotations)
 	return &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Annotations: annotations},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Annotations: all},
 		Spec: batchv1.JobSpec{
 			Completions:    &pods,
 			Parallelism:    &pods,

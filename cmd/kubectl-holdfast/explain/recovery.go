@@ -82,6 +82,7 @@ func phases(r *v1alpha1.Recovery) []phase {
 		{"stop", r.StopMs, nil, "until the last process ended" + waited(r.Waited)},
 		{"replace", r.ReplaceMs, nil, "until the agent of the last new pod was attached; the other pods kept their containers"},
 		{"fetch", r.FetchMs, nil, fmt.Sprintf("until step %d was brought from storage", r.RestoreStep)},
+		{"check", r.CheckMs, nil, "until the node check was over, with the replacement of pods that it named"},
 		{"start", r.StartMs, nil, fmt.Sprintf("%d of %s continued in a warm standby", r.Standbys, page.Count(int64(r.Ranks), "rank", "ranks"))},
 		{"restore", r.RestoreMs, nil, restored(r)},
 		{"first step", r.FirstStepMs, nil, again(r)},

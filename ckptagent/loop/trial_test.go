@@ -1,0 +1,146 @@
+//go:build linux
+
+package loop_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "holdfast.dev/holdfast/api/coordinator/v1"
+	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+	"holdfast.dev/holdfast/internal/eventually"
+)
+
+// trial directs pods to make a trial while no generation runs.
+func trial(c *coordtest.Coordinator, attempt uint32, seconds uint32, partners map[string]string, address string) {
+	base, world := uint32(0), uint32(2*max(1, len(partners)))
+	for _, pod := range []string{"a", "b"} {
+		partner, in := partners[pod]
+		if !in {
+			continue
+		}
+		round := uint32(0)
+		if partner != "" {
+			round = 1
+		}
+		c.Direct(pod, &v1.Directive{Order: v1.Order_ORDER_WAIT, Trial: &v1.Trial{
+			Id: &v1.TrialId{Check: 1, Round: round, Attempt: attempt, Partner: partner}, BaseRank: base, WorldSize: world, Store: address,
+			WithinSeconds: seconds,
+		}})
+		base += 2
+	}
+}
+
+// answered reports whether the newest answer is to an attempt, with that outcome and a text that contains text.
+func answered(attempt uint32, outcome, text string) func(*v1.Report) bool {
+	return func(r *v1.Report) bool {
+		for _, a := range r.Trials {
+			if a.Id.Attempt == attempt {
+				return a.Outcome == outcome && strings.Contains(a.Text, text)
+			}
+		}
+		return false
+	}
+}
+
+// TestTrialsOfTwoPods: each pod is tried alone and both together, with torch if python3 has it, else over TCP, and then ranks start.
+func TestTrialsOfTwoPods(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	pods := map[string]string{"a": "pod-b", "b": "pod-a"}
+	for name := range pods {
+		p := newPod(t, c, name)
+		p.File("train.py", "print('trained', flush=True)")
+		p.Start("torchrun", "--nnodes=2", "--nproc-per-node=2", "train.py")
+	}
+	var address string
+	for name := range pods {
+		r := c.Await(t, name, "waits", func(r *v1.Report) bool { return r.Ranks == 2 && r.Port > 0 })
+		if name == "a" {
+			address = fmt.Sprintf("127.0.0.1:%d", r.Port)
+		}
+		trial(c, 1, 60, map[string]string{name: ""}, fmt.Sprintf("127.0.0.1:%d", r.Port))
+	}
+	for name := range pods {
+		c.Await(t, name, "passes alone", answered(1, "passed", ""))
+	}
+	trial(c, 2, 60, pods, address)
+	for name := range pods {
+		r := c.Await(t, name, "passes with the other", answered(2, "passed", ""))
+		if r.Trials[len(r.Trials)-1].Speed <= 0 {
+			t.Errorf("%s: no speed: %v", name, r.Trials)
+		}
+	}
+	for _, pod := range []string{"a", "b"} {
+		c.Direct(pod, &v1.Directive{Order: v1.Order_ORDER_WAIT})
+	}
+	c.Lead("a", "b")
+	for name := range pods {
+		c.Await(t, name, "runs, and reports no trial any more", func(r *v1.Report) bool { return r.Generation == 1 && len(r.Trials) == 0 })
+	}
+}
+
+// hangs replaces the check: it begins a part, starts a process that has left its session, and hangs deaf to signals.
+const hangs = `
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print('{"part": "%s"}', flush=True)
+subprocess.Popen(["sleep", "4242"], start_new_session=True)
+time.sleep(600)
+`
+
+// sleeping returns how many processes of the check's tree live.
+func sleeping(word string) (n int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range files {
+		if raw, err := os.ReadFile(f); err == nil && strings.Contains(string(raw), word) {
+			n++
+		}
+	}
+	return n
+}
+
+// TestHangingCheckIsKilled: with its tree, at its deadline, and what it was in is the finding. The agent's death ends it too.
+func TestHangingCheckIsKilled(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.File("train.py", "")
+	p.Start("torchrun", "--nproc-per-node=2", "train.py")
+	r := c.Await(t, "a", "waits", func(r *v1.Report) bool { return r.Ranks == 2 && r.Port > 0 })
+	check, address := filepath.Join(p.Root, "python", "holdfast_check.py"), fmt.Sprintf("127.0.0.1:%d", r.Port)
+	plant := func(part string) {
+		if err := os.WriteFile(check, fmt.Appendf(nil, hangs, part), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone := func() {
+		eventually.Holds(t, "no process of the check is left", func() (bool, any) { return sleeping(check) == 0 && sleeping("sleep\x004242") == 0, sleeping(check) })
+	}
+	plant("matmul")
+	trial(c, 1, 3, map[string]string{"a": ""}, address)
+	c.Await(t, "a", "answers what hung", answered(1, "failed", "local rank 0: part matmul did not end within 3s"))
+	gone()
+	plant("import")
+	trial(c, 2, 3, map[string]string{"a": ""}, address)
+	c.Await(t, "a", "answers that imports are late", answered(2, "late", "import"))
+	trial(c, 3, 600, map[string]string{"a": ""}, address)
+	eventually.Holds(t, "the check runs", func() (bool, any) { return sleeping("sleep\x004242") == 2, sleeping(check) })
+	kill(t, p.AgentPID(), syscall.SIGKILL)
+	c.Await(t, "a", "answers that the trial is lost", answered(3, "lost", ""))
+	gone()
+	trial(c, 4, 600, map[string]string{"a": ""}, address)
+	eventually.Holds(t, "the check runs", func() (bool, any) { return sleeping("sleep\x004242") == 2, sleeping(check) })
+	began := time.Now()
+	c.Direct("a", &v1.Directive{Order: v1.Order_ORDER_WAIT})
+	c.Await(t, "a", "answers that the trial was ended", answered(4, "lost", ""))
+	gone()
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}

@@ -1,0 +1,70 @@
+//go:build linux
+
+package proc
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// CheckMark is the mark of processes of a node check in a container with that mark: they are ended without those that wait to become ranks.
+func CheckMark(mark string) string { return mark + "/check" }
+
+// checkSpare is the time between the end that a check process sets itself, in which it says what it was in, and the one at which it is killed.
+const checkSpare = 3 * time.Second
+
+// StartCheck starts the process that tries a local rank, in that rank's environment and with the launcher's interpreter. Its output can be
+// read from the returned file.
+func (j Job) StartCheck(t protocol.Trial, local int) (Process, *os.File, error) {
+	python, err := j.interpreter()
+	if err != nil {
+		return Process{}, nil, err
+	}
+	env := j.env(protocol.Run{BaseRank: t.BaseRank, WorldSize: t.WorldSize}, local)
+	for _, name := range later {
+		delete(env, name)
+	}
+	mode := "alone"
+	if t.Partner != "" {
+		mode = "pair"
+	}
+	argv := append(slices.Clone(python), "-u", j.Root.join("python", "holdfast_check.py"), mode,
+		"--deadline", strconv.FormatFloat((t.Within-checkSpare).Seconds(), 'f', -1, 64), "--rank", strconv.Itoa(t.BaseRank+local),
+		"--world", strconv.Itoa(t.WorldSize), "--local-rank", env["LOCAL_RANK"], "--store", t.Store)
+	env[EnvMark] = CheckMark(j.Mark)
+	c, err := j.commandOf(argv, env)
+	if err != nil {
+		return Process{}, nil, err
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return Process{}, nil, fmt.Errorf("starting a check: %w", err)
+	}
+	defer null.Close()
+	ours, theirs, err := os.Pipe()
+	if err != nil {
+		return Process{}, nil, fmt.Errorf("starting a check: %w", err)
+	}
+	defer theirs.Close()
+	c.files = [3]*os.File{null, theirs, theirs}
+	p, err := startRank(c)
+	if err != nil {
+		ours.Close()
+		return Process{}, nil, err
+	}
+	return p, ours, nil
+}
+
+// interpreter returns the interpreter of ranks, or the one of torchrun if ranks are no Python.
+func (j Job) interpreter() ([]string, error) {
+	if len(j.Spec.Python) > 0 {
+		return j.Spec.Python, nil
+	}
+	python, err := j.Launch.interpreter()
+	return []string{python}, err
+}
