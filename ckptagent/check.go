@@ -10,8 +10,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Checking is the state of node checks. Directive.Trial is a level: the trial that is wanted is answered once, and the newest answer of each
-// round stays in reports until another check begins. No rank runs beside a trial.
+// Checking is the state of node checks. Directive.Trial is a level: the trial that is wanted is answered once, and the newest answer of
+// each round stays in reports until another check begins. No rank runs beside a trial.
 type Checking struct {
 	// Trying is the trial under way; zero: none. It is stored, so that the next incarnation ends its processes and answers that it is lost.
 	Trying protocol.TrialID `json:"trying,omitzero"`

@@ -74,7 +74,7 @@ func TestNoRankBesideTrial(t *testing.T) {
 	}
 }
 
-// TestTrialLostWithAgent: the next incarnation ends the processes of a trial, answers that it is lost, and makes it again when it is asked to.
+// TestTrialLostWithAgent: the next incarnation ends the processes of a trial, answers that it is lost, and makes it again on order.
 func TestTrialLostWithAgent(t *testing.T) {
 	s, _ := Step(idle(t), wants(1, 1), time.Unix(2, 0))
 	s, effects := Step(State{Durable: s.Stored()}, Resumed{SameContainer: true}, time.Unix(3, 0))

@@ -61,8 +61,8 @@ const (
 	maxCheckText = 700
 )
 
-// checking is what a coordinator keeps of the node check that it leads. Which trials are wanted follows from the answers in reports, so that
-// another coordinator continues the check.
+// checking is what a coordinator keeps of the node check that it leads. Which trials are wanted follows from the answers in reports, so
+// that another coordinator continues the check.
 type checking struct {
 	// trials are those that are wanted now, by slot, and round is their round.
 	trials map[Slot]asked
@@ -95,10 +95,10 @@ func (s *State) checkOver() bool {
 	return c.Before == s.generation.Number+1 && !c.Ended.IsZero() || !s.checkDue()
 }
 
-// checked advances the node check; true: it is over, or the generation needs none.
-func (s *State) checked(now time.Time) bool {
+// advanceCheck orders the next trials of the node check, has the pods that it named replaced, or ends it.
+func (s *State) advanceCheck(now time.Time) {
 	if s.checkOver() {
-		return true
+		return
 	}
 	c := &s.Record.Check
 	if c.Before != s.generation.Number+1 {
@@ -109,15 +109,14 @@ func (s *State) checked(now time.Time) bool {
 	plan := check.Judge(pods, nil)
 	if !plan.Over() {
 		s.ask(pods, plan, now)
-		return false
+		return
 	}
 	s.run.forming.checking = checking{}
 	if named := plan.Verdict.Replace(); len(named) > 0 && c.Replaced+len(named) <= max(mostReplaced, len(pods)/replacedShare) {
 		s.replaceNamed(named, now)
-		return false
+		return
 	}
 	s.endCheck(&plan.Verdict, now)
-	return true
 }
 
 // replaceNamed gives up the pods that the check named. It continues with those that take their places.
@@ -246,7 +245,8 @@ func answered(p check.Pod, t protocol.Trial) bool {
 }
 
 var outcomes = map[protocol.TrialOutcome]check.Outcome{
-	protocol.TrialPassed: check.Passed, protocol.TrialFailed: check.Failed, protocol.TrialWrong: check.Wrong, protocol.TrialAbsent: check.Absent,
+	protocol.TrialPassed: check.Passed, protocol.TrialFailed: check.Failed, protocol.TrialWrong: check.Wrong,
+	protocol.TrialAbsent: check.Absent,
 }
 
 func answerOf(a protocol.TrialAnswer) check.Answer {

@@ -70,6 +70,9 @@ func (c *checkers) playFor(seconds int) bool {
 			if d.Order == protocol.OrderRun {
 				return true
 			}
+			if d.Order == protocol.OrderHalt && c.reports[i].Generation < d.Generation { // a pod in the place of another one
+				c.reports[i].Generation, c.reports[i].State = d.Generation, protocol.StateHalted
+			}
 			if d.Trial.TrialID == (protocol.TrialID{}) {
 				continue
 			}
@@ -143,6 +146,107 @@ func TestLostTrialIsMadeAgain(t *testing.T) {
 	}
 	if !c.play() || c.pods[2].UID != "p2" || silent >= 0 {
 		t.Errorf("waits %q, pods %v, %d", c.state.Record.Progress.Waits, c.pods, silent)
+	}
+}
+
+// recovering is a gang whose generation 1 ended, by a failure that hardware may have caused or by the script's own.
+func recovering(t *testing.T, job NodeCheck, traceback string) *checkers {
+	c := newCheckers(t, 4)
+	c.step(Supervise{Supervision{NodeCheck: job}})
+	c.outcome = passes
+	if job == CheckSuspects && (!c.play() || c.asked != 0) {
+		t.Fatalf("%d trials before the first generation", c.asked)
+	}
+	if job == CheckFirst && (!c.play() || c.asked != 8) {
+		t.Fatalf("%d trials before the first generation", c.asked)
+	}
+	c.asked = 0
+	for i := range c.reports {
+		c.reports[i].Generation, c.reports[i].State, c.reports[i].Trials = 1, protocol.StateRunning, nil
+		c.reports[i].Rank = []protocol.Rank{{Local: 0, PID: 7}, {Local: 1, PID: 8}}
+	}
+	c.playFor(1)
+	for i := range c.reports {
+		c.reports[i].State = protocol.StateHalted
+	}
+	c.reports[1].Rank[0].Exit = &protocol.Exit{Code: 1, At: c.now, Traceback: traceback}
+	return c
+}
+
+const uncorrectable = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"
+
+// TestSuspicionIsChecked: before the generation after it, also where the first one needs no check. A failure of the script is not.
+func TestSuspicionIsChecked(t *testing.T) {
+	for _, job := range []NodeCheck{CheckSuspects, CheckFirst} {
+		c := recovering(t, job, uncorrectable)
+		if !c.play() || c.asked != 8 {
+			t.Errorf("%d: %d trials, waits %q", job, c.asked, c.state.Record.Progress.Waits)
+		}
+		r := c.state.Snapshot()
+		if last := r.Recoveries[len(r.Recoveries)-1]; last.Check <= 0 || r.Check.Before != 2 || r.Check.Result != CheckPassed {
+			t.Errorf("%d: phase %s, check %+v", job, last.Check, r.Check)
+		}
+		c = recovering(t, job, "ValueError: loss is nan")
+		if !c.play() || c.asked != 0 {
+			t.Errorf("%d: %d trials after a failure of the script", job, c.asked)
+		}
+	}
+	if c := recovering(t, CheckNever, uncorrectable); !c.play() || c.asked != 0 {
+		t.Errorf("%d trials that the job does not want", c.asked)
+	}
+}
+
+// TestSuspectIsReplaced: the check after a suspicion names the pod, which is replaced in the same recovery.
+func TestSuspectIsReplaced(t *testing.T) {
+	c := recovering(t, CheckSuspects, uncorrectable)
+	c.outcome = func(pod string, _ protocol.Trial) protocol.TrialOutcome {
+		return map[bool]protocol.TrialOutcome{true: protocol.TrialWrong, false: protocol.TrialPassed}[pod == "p2"]
+	}
+	if !c.play() || c.pods[2].UID != "p2'" || c.pods[1].UID != "p1" {
+		t.Fatalf("waits %q, pods %v", c.state.Record.Progress.Waits, c.pods)
+	}
+	r := c.state.Snapshot()
+	last := r.Recoveries[len(r.Recoveries)-1]
+	if len(last.Replaced) != 1 || last.Replaced[0].Name != "w-2" || r.Check.Result != CheckReplaced || r.Check.Replaced != 1 {
+		t.Errorf("replaced %+v, check %+v", last.Replaced, r.Check)
+	}
+}
+
+// TestFaultOfTheCheck: pods that fail one after another, wherever they are, use up no more than a few nodes. Then the gang begins.
+func TestFaultOfTheCheck(t *testing.T) {
+	c := newCheckers(t, 4)
+	c.outcome = func(pod string, _ protocol.Trial) protocol.TrialOutcome {
+		return map[bool]protocol.TrialOutcome{true: protocol.TrialFailed, false: protocol.TrialPassed}[pod[:2] == "p3"]
+	}
+	if !c.play() || c.pods[3].UID != "p3'''" || c.state.Record.Check.Result != CheckInconclusive {
+		t.Errorf("pods %v, check %+v", c.pods, c.state.Record.Check)
+	}
+}
+
+// TestAllFail: a cause that is not one node names no pod, and the gang begins.
+func TestAllFail(t *testing.T) {
+	c := newCheckers(t, 4)
+	c.outcome = func(string, protocol.Trial) protocol.TrialOutcome { return protocol.TrialFailed }
+	if !c.play() || c.pods[0].UID != "p0" || c.state.Record.Check.Result != CheckInconclusive || c.state.Record.Check.Replaced != 0 {
+		t.Errorf("pods %v, check %+v", c.pods, c.state.Record.Check)
+	}
+}
+
+// TestLeaderDiesWhileNamedPodIsReplaced: another coordinator does not name it again, and keeps the count.
+func TestLeaderDiesWhileNamedPodIsReplaced(t *testing.T) {
+	c := newCheckers(t, 4)
+	c.outcome = func(pod string, _ protocol.Trial) protocol.TrialOutcome {
+		return map[bool]protocol.TrialOutcome{true: protocol.TrialWrong, false: protocol.TrialPassed}[pod == "p1"]
+	}
+	for c.state.Record.Check.Replaced == 0 {
+		if c.playFor(1) {
+			t.Fatal("it runs")
+		}
+	}
+	c.state = New(4, 0, c.state.Snapshot())
+	c.step(Supervise{Supervision{NodeCheck: CheckFirst}})
+	if !c.play() || c.state.Record.Check.Replaced != 1 || c.state.Record.Check.Result != CheckReplaced {
+		t.Errorf("check %+v", c.state.Record.Check)
 	}
 }
 

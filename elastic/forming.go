@@ -23,7 +23,11 @@ func (s *State) stepForming(now time.Time) {
 		return
 	}
 	s.gather(now)
-	if s.gathered() && s.checked(now) {
+	if !s.gathered() {
+		return
+	}
+	s.advanceCheck(now)
+	if s.checkOver() {
 		s.begin()
 	}
 }

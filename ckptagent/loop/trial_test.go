@@ -5,6 +5,7 @@ package loop_test
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -13,6 +14,8 @@ import (
 
 	v1 "holdfast.dev/holdfast/api/coordinator/v1"
 	"holdfast.dev/holdfast/ckptagent/coord/coordtest"
+	"holdfast.dev/holdfast/ckptagent/proc/proctest"
+	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
@@ -83,6 +86,59 @@ func TestTrialsOfTwoPods(t *testing.T) {
 	for name := range pods {
 		c.Await(t, name, "runs, and reports no trial any more", func(r *v1.Report) bool { return r.Generation == 1 && len(r.Trials) == 0 })
 	}
+}
+
+// wrong makes the multiplications of checks wrong.
+const wrong = `
+import sys
+if any("holdfast_check" in a for a in sys.orig_argv):
+    import torch
+    multiply = torch.matmul
+    def matmul(a, b):
+        out = multiply(a, b)
+        out[3, 5] += 1
+        return out
+    torch.matmul = matmul
+`
+
+// TestWrongPodIsReplaced: before the first generation the pods are tried, by the real coordinator. The one whose arithmetic is wrong is
+// named and replaced, and the gang trains with the pod in its place.
+func TestWrongPodIsReplaced(t *testing.T) {
+	const torchPython = "/opt/holdfast-python/venv/bin/python3"
+	if exec.Command(torchPython, "-c", "import torch").Run() != nil {
+		t.Skip("SKIPPED: torch is not there: make prepare")
+	}
+	c := coordtest.Start(t)
+	names := []string{"a", "b", "c"}
+	start := func(name string, bad bool) *proctest.Container {
+		p := newPod(t, c, name)
+		p.Env["PATH"], p.Env["OMP_NUM_THREADS"] = filepath.Dir(torchPython)+":"+p.Env["PATH"], "1"
+		if bad {
+			p.File("sitecustomize.py", wrong)
+			p.Env["PYTHONPATH"] = p.Dir + ":" + p.Env["PYTHONPATH"]
+		}
+		p.File("train.py", "print('trained', flush=True)")
+		p.Start("torchrun", "--nnodes=3", "--nproc-per-node=1", "train.py")
+		return p
+	}
+	g := c.LeadAndCheck(names...)
+	for _, name := range names {
+		start(name, name == "b")
+	}
+	eventually.Holds(t, "the check names a pod", func() (bool, any) { k := g.Check(); return k.Replaced == 1, k })
+	k := g.Check()
+	if !strings.Contains(k.Text, "pod b on node node") || !strings.Contains(k.Text, "of a product is") || c.Report("b").Generation > 0 {
+		t.Errorf("named %q", k.Text)
+	}
+	c.Forget("b")
+	start("b", false)
+	for _, name := range names {
+		c.Await(t, name, "runs", func(r *v1.Report) bool { return r.Generation == 1 })
+	}
+	if k = g.Check(); k.Result != elastic.CheckReplaced || k.Replaced != 1 {
+		t.Errorf("check %+v", k)
+	}
+	t.Logf("%s", k.Describe(len(names)))
 }
 
 // hangs replaces the check: it begins a part, starts a process that has left its session, and hangs deaf to signals.

@@ -15,7 +15,7 @@ import (
 // CheckMark is the mark of processes of a node check in a container with that mark: they are ended without those that wait to become ranks.
 func CheckMark(mark string) string { return mark + "/check" }
 
-// checkSpare is the time between the end that a check process sets itself, in which it says what it was in, and the one at which it is killed.
+// checkSpare is the time between the end that a check process sets itself, and the one at which it is killed.
 const checkSpare = 3 * time.Second
 
 // StartCheck starts the process that tries a local rank, in that rank's environment and with the launcher's interpreter. Its output can be

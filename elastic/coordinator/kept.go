@@ -54,7 +54,8 @@ func (k *keptReports) grow(namespace string, by, most kept) bool {
 
 // sizeOf estimates the memory of a stored report.
 func sizeOf(r *protocol.Report) int64 {
-	n := reportBytes + len(r.Rank)*rankBytes + len(r.Refused) + len(r.Unprotected) + len(r.Address) + sizeOfLooks(r.Looks) + sizeOfTrials(r.Trials)
+	n := reportBytes + len(r.Rank)*rankBytes + len(r.Refused) + len(r.Unprotected) + len(r.Address)
+	n += sizeOfLooks(r.Looks) + sizeOfTrials(r.Trials)
 	for _, note := range r.Notes {
 		n += len(note)
 	}

@@ -43,7 +43,8 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 		standstills: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_standstills_total", Help: "New verdicts on gangs that made no step."}, []string{"verdict"}),
 		checks:      prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_node_checks_total", Help: "Node checks that ended, by result."}, []string{"result"}),
 		named:       prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_node_check_named_pods_total", Help: "Pods that node checks named and had replaced."}),
-		checking:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_node_check_seconds", Help: "How long node checks took, with the replacement of pods.", Buckets: prometheus.ExponentialBuckets(1, 2, 11)}), // 1 s to 17 min
+		checking: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "holdfast_node_check_seconds", Help: "How long node checks took, with the replacement of pods.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 11)}), // 1 s to 17 min
 	}
 	if registry == nil {
 		return m, nil

@@ -19,17 +19,28 @@ type Gang struct {
 }
 
 // Lead creates a gang of the pods, in this order, led by the real coordinator. It never copies steps to storage.
-func (c *Coordinator) Lead(pods ...string) *Gang { return c.lead(0, pods) }
+func (c *Coordinator) Lead(pods ...string) *Gang { return c.lead(coordinatortest.Gang{}, pods) }
+
+// LeadAndCheck is Lead for a gang whose pods are tried before its first generation.
+func (c *Coordinator) LeadAndCheck(pods ...string) *Gang {
+	return c.lead(coordinatortest.Gang{Supervision: elastic.Supervision{NodeCheck: elastic.CheckFirst}}, pods)
+}
+
+// Check returns the newest node check.
+func (g *Gang) Check() elastic.Check { return g.c.store.Gang(g.key).Record.Check }
 
 // LeadAndStore is Lead for a gang that copies steps to storage without a pause.
-func (c *Coordinator) LeadAndStore(pods ...string) *Gang { return c.lead(time.Nanosecond, pods) }
+func (c *Coordinator) LeadAndStore(pods ...string) *Gang {
+	return c.lead(coordinatortest.Gang{Storage: time.Nanosecond}, pods)
+}
 
-func (c *Coordinator) lead(storage time.Duration, pods []string) *Gang {
+func (c *Coordinator) lead(kind coordinatortest.Gang, pods []string) *Gang {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.led++
 	g := &Gang{c: c, key: coordinator.Key{Namespace: "test", Name: "gang", Job: fmt.Sprint("job-", c.led)}, pods: pods}
-	c.store.Add(g.key, coordinatortest.Gang{Members: len(pods), Storage: storage})
+	kind.Members = len(pods)
+	c.store.Add(g.key, kind)
 	for _, pod := range pods {
 		c.gangs[pod] = g
 		g.create(pod)

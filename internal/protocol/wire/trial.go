@@ -45,7 +45,9 @@ func trialAnswers(ms []*v1.TrialAnswer) []protocol.TrialAnswer {
 func trialAnswerMessages(all []protocol.TrialAnswer) []*v1.TrialAnswer {
 	var out []*v1.TrialAnswer
 	for _, a := range all {
-		out = append(out, &v1.TrialAnswer{Id: trialIDMessage(a.TrialID), Outcome: string(a.Outcome), Text: a.Text, Speed: a.Speed, Model: a.Model})
+		out = append(out, &v1.TrialAnswer{
+			Id: trialIDMessage(a.TrialID), Outcome: string(a.Outcome), Text: a.Text, Speed: a.Speed, Model: a.Model,
+		})
 	}
 	return out
 }
