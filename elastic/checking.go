@@ -106,6 +106,10 @@ func (s *State) advanceCheck(now time.Time) {
 		s.emit(PersistLater{})
 	}
 	pods := s.checkedPods(now)
+	if len(s.run.forming.checking.lost) == len(pods) && s.run.forming.checking.round == check.Alone {
+		s.endCheck(&check.Verdict{Systemic: "no agent answered in time"}, now)
+		return
+	}
 	plan := check.Judge(pods, nil)
 	if !plan.Over() {
 		s.ask(pods, plan, now)
@@ -143,7 +147,9 @@ func (s *State) endCheck(v *check.Verdict, now time.Time) {
 		c.Result = CheckReplaced
 	}
 	for _, f := range v.Findings {
-		c.Result = CheckInconclusive
+		if f.Kind != check.Slow { // a slow pod trains
+			c.Result = CheckInconclusive
+		}
 		c.note(f.Evidence)
 	}
 	if v.Systemic != "" {

@@ -223,6 +223,15 @@ func TestFaultOfTheCheck(t *testing.T) {
 	}
 }
 
+// TestNoAnswers: agents that make no trial, such as older ones, delay the gang for one trial.
+func TestNoAnswers(t *testing.T) {
+	c := newCheckers(t, 4)
+	c.outcome = func(string, protocol.Trial) protocol.TrialOutcome { return "" }
+	if !c.playFor(60) || c.pods[0].UID != "p0" || c.state.Record.Check.Result != CheckInconclusive {
+		t.Errorf("pods %v, check %+v", c.pods, c.state.Record.Check)
+	}
+}
+
 // TestAllFail: a cause that is not one node names no pod, and the gang begins.
 func TestAllFail(t *testing.T) {
 	c := newCheckers(t, 4)

@@ -35,14 +35,17 @@ func ConfigVolume(name string) corev1.Volume {
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{ConfigMap: of}}
 }
 
-// Job returns an indexed Job of so many pods, without a node check unless the annotations request one: with many clusters on one machine it
-// would take longer than most tests.
+// Job returns an indexed Job of so many pods, without a node check unless the annotations set one ("": the default): on a busy machine it
+// takes longer than most tests, and torch needs more memory than their pods have.
 func Job(namespace, name string, pods, backoff int32, annotations map[string]string, spec corev1.PodSpec) *batchv1.Job {
 	all := map[string]string{}
 	if annotations[v1alpha1.AnnotationEnabled] != "" {
 		all[v1alpha1.AnnotationNodeCheck] = v1alpha1.NodeCheckOff
 	}
 	maps.Copy(all, annotations)
+	if all[v1alpha1.AnnotationNodeCheck] == "" {
+		delete(all, v1alpha1.AnnotationNodeCheck)
+	}
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Annotations: all},
 		Spec: batchv1.JobSpec{
