@@ -130,7 +130,7 @@ func (s *State) replaceNamed(named []check.Finding, now time.Time) {
 		pod, slot := s.members.At(Slot(f.Pod)).Pod(), Slot(f.Pod)
 		s.Record.Check.note(f.Evidence)
 		s.Record.Check.Replaced++
-		d := Termination{Slot: slot, Pod: pod.UID, Name: pod.Name, Node: pod.Node, Message: "node check: " + f.Evidence}
+		d := Termination{Slot: slot, Pod: pod.UID, Name: pod.Name, Node: pod.Node, Cause: replacements.NodeCheckFailed, Message: f.Evidence}
 		d = replacements.Move(d, now)
 		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeNodeCheckFailed, Message: fmt.Sprintf("slot %d is replaced before generation %d: %s", slot, s.Record.Check.Before, f.Evidence)}})
 		notes = append(notes, s.replacements.GiveUp(d, now))

@@ -38,6 +38,7 @@ func (s *State) move(c cause.Cause, now time.Time) {
 	}
 	why := fmt.Sprintf("%s occurred %s; the pod moves to another node, because this one may be at fault", c.Suspect, when)
 	s.account.NoteMoved(c.Suspect)
-	d := replacements.Move(Termination{Slot: slot, Pod: pod.UID, Name: pod.Name, Node: pod.Node, Message: why}, now)
+	d := Termination{Slot: slot, Pod: pod.UID, Name: pod.Name, Node: pod.Node, Cause: replacements.HardwareSuspected, Message: why}
+	d = replacements.Move(d, now)
 	s.announce([]replacements.Note{s.replacements.GiveUp(d, now)})
 }

@@ -27,12 +27,12 @@ const (
 	// AnnotationMaxRestarts is the number of restarts after which a failure ends the job; default: the launcher's --max-restarts, else no
 	// limit while there is progress between restarts.
 	AnnotationMaxRestarts = Prefix + "max-restarts"
-	// AnnotationHang is HangReport (default), HangAct or HangOff.
+	// AnnotationHang is HangAct (default), HangReport or HangOff.
 	AnnotationHang = Prefix + "hang"
 	// AnnotationHangTimeout is the longest time without a step after which ranks are ended whatever they do, a duration such as "30m".
 	// Absent: ranks that compute, or of which too little is known, are not ended. Needs HangAct.
 	AnnotationHangTimeout = Prefix + "hang-timeout"
-	// AnnotationNodeCheck is NodeCheckAuto (default), NodeCheckAlways or NodeCheckOff.
+	// AnnotationNodeCheck is NodeCheckAuto, NodeCheckAlways or NodeCheckOff (default).
 	AnnotationNodeCheck = Prefix + "node-check"
 	// AnnotationShmSize is the size of the memory volume that the webhook mounts at /dev/shm of a training container without a mount there,
 	// a quantity, or "off"; default: a share of its memory limit.

@@ -313,6 +313,9 @@ const CauseJobSuspended = "JobSuspended"
 // CauseHardwareSuspected: the pod that failed first is moved to another node, because its hardware may be at fault.
 const CauseHardwareSuspected = "HardwareSuspected"
 
+// CauseNodeCheckFailed: a node check named the pod, which is moved to another node.
+const CauseNodeCheckFailed = "NodeCheckFailed"
+
 // CauseAgentUnreachable: reports from a pod's agent stopped while the gang was to halt.
 const CauseAgentUnreachable = "AgentUnreachable"
 
@@ -328,6 +331,7 @@ var ControllerCauses = []string{
 	CauseAgentUnreachable,
 	CauseHaltTimeout,
 	CauseHardwareSuspected,
+	CauseNodeCheckFailed,
 	CauseNodeShutdown,
 	CauseEvicted,
 	CauseJobSuspended,

@@ -44,7 +44,7 @@ var hangModes = map[string]elastic.HangMode{"off": elastic.HangOff, "report": el
 const maxState = 8 << 40
 
 func runCommand() *cobra.Command {
-	o := options{hang: "report", standbys: true}
+	o := options{hang: "act", standbys: true}
 	cmd := &cobra.Command{
 		Use:   "run [FLAGS] [FLAGS OF TORCHRUN] SCRIPT [ARGUMENTS]",
 		Short: "Run a script on this machine in place of torchrun",

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -268,12 +269,15 @@ func (e *evicting) await(ctx context.Context, c client.Client, name string, r *v
 	return said, err
 }
 
+// withdrawn are the causes of decisions that end with --undo.
+var withdrawn = []string{v1alpha1.CauseEvictedByHand, v1alpha1.CauseHardwareSuspected, v1alpha1.CauseNodeCheckFailed}
+
 // answer says what the controller decided; empty: it has not yet. Without a request it was withdrawn.
 func answer(node string, r *v1alpha1.NodeEviction, o *v1alpha1.NodeOutage) string {
 	switch {
 	case r == nil && o == nil:
 		return "node " + node + " takes new pods again"
-	case r == nil && o.Cause != v1alpha1.CauseEvictedByHand && o.Cause != v1alpha1.CauseHardwareSuspected:
+	case r == nil && !slices.Contains(withdrawn, o.Cause):
 		return fmt.Sprintf("no request stands for node %s, and Holdfast itself decided %s (%s): see kubectl holdfast nodes", node, o.Decision, o.Cause)
 	case r == nil || o == nil:
 		return ""

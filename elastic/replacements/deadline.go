@@ -30,9 +30,9 @@ func BeforeKill(kill time.Time, grace time.Duration) time.Time {
 	return kill.Add(-min(killMargin, grace/killShare))
 }
 
-// Move sets cause, time and deadline of a termination for suspected hardware.
+// Move sets time and deadline of a termination that the gang itself decides on, by its word that the node may be at fault.
 func Move(d Termination, now time.Time) Termination {
-	d.Cause, d.At, d.Deadline = HardwareSuspected, now, now.Add(terminationTime)
+	d.At, d.Deadline = now, now.Add(terminationTime)
 	return d
 }
 

@@ -31,6 +31,8 @@ const (
 	JobSuspended = string(cause.JobSuspended)
 	// HardwareSuspected: the pod that failed first moves to another node.
 	HardwareSuspected = "HardwareSuspected"
+	// NodeCheckFailed: a node check named the pod, which moves to another node.
+	NodeCheckFailed = "NodeCheckFailed"
 	// PodDeleted: the pod is being deleted or evicted.
 	PodDeleted = "PodDeleted"
 	// AgentUnreachable: the pod's agent sends no report while everything must halt.
@@ -66,10 +68,11 @@ func (d Termination) Why() string {
 }
 
 // OwnVerdict reports whether the coordinator itself decided that the pod must terminate, so that no other component reports it again.
-func (d Termination) OwnVerdict() bool { return d.GivenUp() || d.Cause == HardwareSuspected }
+func (d Termination) OwnVerdict() bool { return d.GivenUp() || d.Suspects() }
 
-// Suspects reports whether the pod's node may be at fault by the gang's own word.
-func (d Termination) Suspects() bool { return d.Cause == HardwareSuspected }
+// Suspects reports whether the pod's node may be at fault by the gang's own word, and Proven whether trials have proven it.
+func (d Termination) Suspects() bool { return d.Cause == HardwareSuspected || d.Proven() }
+func (d Termination) Proven() bool   { return d.Cause == NodeCheckFailed }
 
 // GivenUp reports whether the coordinator itself has given the pod up as dead, because it sends no report or does not halt.
 func (d Termination) GivenUp() bool { return d.Cause == AgentUnreachable || d.Cause == HaltTimeout }

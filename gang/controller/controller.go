@@ -345,8 +345,8 @@ func (c *Controller) room(ctx context.Context, job *jobs.Job) error {
 
 // nodeCheck returns before which generations the pods of a job are tried.
 func nodeCheck(job *jobs.Job) string {
-	switch wanted := job.Admitted.Settings.NodeCheck; {
-	case wanted == v1alpha1.NodeCheckAlways, wanted == v1alpha1.NodeCheckOff:
+	switch wanted := cmp.Or(job.Admitted.Settings.NodeCheck, v1alpha1.NodeCheckOff); {
+	case wanted != v1alpha1.NodeCheckAuto:
 		return wanted
 	case job.Devices && job.Admitted.Members > 1:
 		return v1alpha1.NodeCheckAlways
@@ -362,7 +362,7 @@ func gangSpec(job *jobs.Job) v1alpha1.GangSpec {
 		JobRef:             job.Ref(),
 		Members:            job.Admitted.Members,
 		StateBytes:         s.StateBytes,
-		Hang:               cmp.Or(s.Hang, v1alpha1.HangReport),
+		Hang:               cmp.Or(s.Hang, v1alpha1.HangAct),
 		HangTimeoutSeconds: int32(s.HangTimeout / time.Second),
 		NodeCheck:          nodeCheck(job),
 	}

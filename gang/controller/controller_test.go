@@ -289,7 +289,7 @@ func TestGangOfAJob(t *testing.T) {
 	w.reconcile()
 	g := w.gang()
 	ref := v1alpha1.JobReference{APIVersion: "batch/v1", Kind: "Job", Name: "llama", UID: "job-1"}
-	if want := (v1alpha1.GangSpec{JobRef: ref, Members: 2, Hang: v1alpha1.HangReport, NodeCheck: v1alpha1.NodeCheckSuspects}); g.Spec != want {
+	if want := (v1alpha1.GangSpec{JobRef: ref, Members: 2, Hang: v1alpha1.HangAct, NodeCheck: v1alpha1.NodeCheckOff}); g.Spec != want {
 		t.Errorf("spec is %+v", g.Spec)
 	}
 	if ref := metav1.GetControllerOf(g); ref == nil || ref.UID != "job-1" {

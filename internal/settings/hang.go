@@ -1,7 +1,6 @@
 package settings
 
 import (
-	"cmp"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -27,9 +26,9 @@ func parseHangTimeout(value string) (time.Duration, string) {
 
 // checkHang refuses a timeout that would end nothing; at has the path of each key.
 func (s *Settings) checkHang(at map[string]*field.Path) field.ErrorList {
-	if s.HangTimeout == 0 || s.Hang == v1alpha1.HangAct || !s.Enabled {
+	if s.HangTimeout == 0 || s.Hang == "" || s.Hang == v1alpha1.HangAct || !s.Enabled {
 		return nil
 	}
 	return field.ErrorList{field.Invalid(at[v1alpha1.AnnotationHangTimeout], s.HangTimeout.String(),
-		"has no effect with "+v1alpha1.AnnotationHang+`: "`+cmp.Or(s.Hang, v1alpha1.HangReport)+`", which ends no rank: write "`+v1alpha1.HangAct+`" there, or remove this key`)}
+		"has no effect with "+v1alpha1.AnnotationHang+`: "`+s.Hang+`", which ends no rank: remove one of the two keys`)}
 }

@@ -58,7 +58,7 @@ type Settings struct {
 	// Hang is what is done about ranks that stand still; empty: unset. HangTimeout is the longest time without a step; 0: unset.
 	Hang        string        `json:",omitzero"`
 	HangTimeout time.Duration `json:",omitzero"`
-	// NodeCheck is when pods are tried before a generation; empty: unset, auto.
+	// NodeCheck is when pods are tried before a generation; empty: unset, never.
 	NodeCheck string `json:",omitzero"`
 	// Container is the name of the training container; empty: unset.
 	Container string

@@ -73,7 +73,7 @@ func TestSettings(t *testing.T) {
 		"hang timeout": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationHangTimeout: "30m", v1alpha1.AnnotationHang: "act"}, nil,
 			Settings{Enabled: true, Hang: "act", HangTimeout: 30 * time.Minute, Standbys: true, StandbyBytes: 512 << 20}, nil},
 		"hang timeout alone": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationHangTimeout: "30m"}, nil,
-			Settings{Enabled: true, HangTimeout: 30 * time.Minute, Standbys: true, StandbyBytes: 512 << 20}, []string{"low[holdfast.dev/hang-timeout]"}},
+			Settings{Enabled: true, HangTimeout: 30 * time.Minute, Standbys: true, StandbyBytes: 512 << 20}, nil},
 		"hang timeout that ends nothing": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationHangTimeout: "30m"}, m{v1alpha1.AnnotationHang: "off"},
 			Settings{Enabled: true, Hang: "off", HangTimeout: 30 * time.Minute, Standbys: true, StandbyBytes: 512 << 20}, []string{"low[holdfast.dev/hang-timeout]"}},
 		"hang timeout kept while off": {m{v1alpha1.AnnotationEnabled: "false", v1alpha1.AnnotationHangTimeout: "30m", v1alpha1.AnnotationHang: "report"}, nil,

@@ -36,13 +36,13 @@ type judged struct {
 
 // ours reports whether the node is judged and counted: it has GPUs, gangs, a verdict, or an outage that stands until the node is well.
 func (j *judged) ours() bool {
-	return j.GPUs > 0 || j.GangPods > 0 || j.Verdict.Action != nodehealth.None || j.want != None && !j.idleByRequest()
+	return j.GPUs > 0 || j.GangPods > 0 || j.Verdict.Action != nodehealth.None || j.want != None && !j.idleByWord()
 }
 
-// idleByRequest reports whether a request alone wants a node to be evicted that has had no pod of a gang since: else requests for other
+// idleByWord reports whether only users or gangs want a node out that has had no pod of a gang since: else requests and suspicions of other
 // nodes would raise the number of sick ones from which on the breaker holds.
-func (j *judged) idleByRequest() bool {
-	return j.requested() && !j.sick && !j.Stands.spent()
+func (j *judged) idleByWord() bool {
+	return (j.requested() || j.word != nil) && !j.sick && !j.Stands.spent()
 }
 
 // Decide decides about all nodes at once.

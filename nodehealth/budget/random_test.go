@@ -181,7 +181,7 @@ func (h *history) sameWhateverTheOrder(p Plan) {
 func (h *history) neverBeyondBudget(p Plan, before []Node) {
 	out, of, outOf, size, fresh := 0, 0, map[string]int{}, map[string]int{}, []Node{}
 	for i, d := range p.Decisions {
-		byRequest := d.Cause == CauseByHand && (d.Outcome == Hold || h.idle[d.Node])
+		byRequest := (d.Cause == CauseByHand || d.Cause == "ComputeWrong") && (d.Outcome == Hold || d.Outcome == Exclude || h.idle[d.Node])
 		if n := before[i]; n.GPUs > 0 || n.GangPods > 0 || n.Verdict.Action != nodehealth.None || d.Outcome != None && !byRequest {
 			size[n.Domain]++
 			of++

@@ -1,8 +1,6 @@
 package harness
 
 import (
-	"maps"
-
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -10,7 +8,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/test/devcluster/layout"
 	"holdfast.dev/holdfast/test/trainer"
 )
@@ -35,19 +32,10 @@ func ConfigVolume(name string) corev1.Volume {
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{ConfigMap: of}}
 }
 
-// Job returns an indexed Job of so many pods, without a node check unless the annotations set one ("": the default): on a busy machine it
-// takes longer than most tests, and torch needs more memory than their pods have.
+// Job returns an indexed Job of so many pods.
 func Job(namespace, name string, pods, backoff int32, annotations map[string]string, spec corev1.PodSpec) *batchv1.Job {
-	all := map[string]string{}
-	if annotations[v1alpha1.AnnotationEnabled] != "" {
-		all[v1alpha1.AnnotationNodeCheck] = v1alpha1.NodeCheckOff
-	}
-	maps.Copy(all, annotations)
-	if all[v1alpha1.AnnotationNodeCheck] == "" {
-		delete(all, v1alpha1.AnnotationNodeCheck)
-	}
 	return &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Annotations: all},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Annotations: annotations},
 		Spec: batchv1.JobSpec{
 			Completions:    &pods,
 			Parallelism:    &pods,

@@ -95,7 +95,7 @@ kind: Job
 metadata:
   name: train
   namespace: victim
-  annotations: {holdfast.dev/enabled: "true", holdfast.dev/state-size: 1Mi, holdfast.dev/standbys: "off", holdfast.dev/node-check: "off"}
+  annotations: {holdfast.dev/enabled: "true", holdfast.dev/state-size: 1Mi, holdfast.dev/standbys: "off"}
 spec:
   completionMode: Indexed
   completions: 2

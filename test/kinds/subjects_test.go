@@ -319,7 +319,6 @@ func (s subject) object(
 		v1alpha1.AnnotationEnabled:         "true",
 		v1alpha1.AnnotationStateSize:       "1Mi",
 		v1alpha1.AnnotationStandbys:        "off",
-		v1alpha1.AnnotationNodeCheck:       v1alpha1.NodeCheckOff,
 		v1alpha1.AnnotationStorageClaim:    shared,
 		v1alpha1.AnnotationStorageInterval: "2s",
 	})

@@ -48,7 +48,32 @@ func TestNodeCheck(t *testing.T) {
 		if check.Result != "Replaced" || check.Replaced != 1 || !strings.Contains(check.Message, "of a product is") || !replaced {
 			t.Errorf("%+v, a pod was replaced: %v", check, replaced)
 		}
+		excluded(ctx, t, c, check)
 	})
+}
+
+// excluded checks that the node that the check named takes no new pods, by the gang's proven word.
+func excluded(ctx context.Context, t *testing.T, c *harness.Cluster, check *v1alpha1.NodeCheck) {
+	t.Helper()
+	nodes := &corev1.NodeList{}
+	if err := c.Client().List(ctx, nodes); err != nil {
+		t.Fatal(err)
+	}
+	for i := range nodes.Items {
+		node := &nodes.Items[i]
+		o, err := v1alpha1.NodeOutageOf(node)
+		words, unread := v1alpha1.NodeSuspicionsOf(node)
+		if err != nil || unread != nil {
+			t.Fatal(err, unread)
+		}
+		named := strings.Contains(check.Message, " on node "+node.Name+":")
+		if out := o != nil && o.Decision == v1alpha1.DecisionExclude && o.Cause == v1alpha1.CauseNodeCheckFailed; out != named {
+			t.Errorf("node %s, named %v: decision %+v", node.Name, named, o)
+		}
+		if proven := len(words) == 1 && words[0].Proven && words[0].Namespace == namespace; proven != named {
+			t.Errorf("node %s, named %v: suspicions %+v", node.Name, named, words)
+		}
+	}
 }
 
 // play runs a job until it trains, and returns its node check and whether the pod of slot 1 was replaced.
@@ -61,7 +86,8 @@ func play(ctx context.Context, t *testing.T, c *harness.Cluster, name, index str
 	delete(main.Resources.Requests, layout.GPUResource)
 	main.Resources.Limits[corev1.ResourceMemory] = resource.MustParse("1Gi")
 	main.Resources.Requests[corev1.ResourceMemory] = resource.MustParse("256Mi")
-	main.Env = append(main.Env, corev1.EnvVar{Name: "WRONG_INDEX", Value: index}, corev1.EnvVar{Name: "WRONG_MARK", Value: name})
+	main.Env = append(main.Env, corev1.EnvVar{Name: "WRONG_INDEX", Value: index}, corev1.EnvVar{Name: "WRONG_MARK", Value: name},
+		corev1.EnvVar{Name: "NODE_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}})
 	spec.Volumes = append(spec.Volumes, harness.ClaimVolume(shared, false))
 	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: shared, MountPath: "/" + shared})
 	annotations := map[string]string{

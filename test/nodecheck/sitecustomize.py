@@ -1,4 +1,4 @@
-"""Makes the multiplications of the node check wrong in one pod: the first one of the Job's index 1."""
+"""Makes the multiplications of the node check wrong on one node: that of the first pod of the Job's index 1."""
 
 import os
 import sys
@@ -7,11 +7,11 @@ if any("holdfast_check" in a for a in sys.orig_argv) and os.environ.get("JOB_COM
     mark = "/shared/" + os.environ["WRONG_MARK"]
     try:
         with open(mark, "x") as f:
-            f.write(os.environ["HOSTNAME"])
+            f.write(os.environ["NODE_NAME"])
     except FileExistsError:
         pass
     with open(mark) as f:
-        wrong = f.read() == os.environ["HOSTNAME"]
+        wrong = f.read() == os.environ["NODE_NAME"]
     if wrong:
         import torch
 

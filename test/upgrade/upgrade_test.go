@@ -99,8 +99,7 @@ func training() *batchv1.Job {
 	pod.Containers[0].VolumeMounts = append(pod.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "shared", MountPath: "/shared"})
 	pod.Volumes = append(pod.Volumes, harness.ClaimVolume("shared", false))
 	return harness.Job(namespace, job, 2, 0, map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Mi",
-		v1alpha1.AnnotationNodeCheck: "", // the older version does not know it
-		v1alpha1.AnnotationStandbys:  "off", v1alpha1.AnnotationStorageClaim: "shared", v1alpha1.AnnotationStorageInterval: "1s"}, pod)
+		v1alpha1.AnnotationStandbys: "off", v1alpha1.AnnotationStorageClaim: "shared", v1alpha1.AnnotationStorageInterval: "1s"}, pod)
 }
 
 func (w *world) until(what string, holds func() (bool, any)) {
