@@ -172,7 +172,8 @@ func (s *State) restartStill(c cause.Cause, now time.Time) {
 	}
 }
 
-// stood returns for how long ranks were seen to stand still: since the last sign of life, or the last look at which a rank had a phase open.
+// stood returns for how long ranks were seen to stand still: since the last sign of life, or the last look at which a rank had a phase
+// open.
 func (s *State) stood(now time.Time) time.Duration { return s.quiet.Seen(now) - s.run.still.phaseSeen }
 
 // stoodSince returns since when ranks may have stood still: the last sign of life, or the last look at which a rank had a phase open.

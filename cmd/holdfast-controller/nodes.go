@@ -132,6 +132,12 @@ func addNodes(mgr manager.Manager, contacts nodecontroller.ContactSource, o node
 // suspecting passes the words of gangs about their nodes to the node controller.
 func suspecting(nodes *nodecontroller.Controller) func(context.Context, string, types.NamespacedName, elastic.Termination) error {
 	return func(ctx context.Context, node string, gang types.NamespacedName, d elastic.Termination) error {
-		return nodes.Suspect(ctx, node, nodecontroller.Suspicion{Namespace: gang.Namespace, Gang: gang.Name, Cause: d.Cause, Message: d.Message, Proven: d.Proven()})
+		return nodes.Suspect(ctx, node, nodecontroller.Suspicion{
+			Namespace: gang.Namespace,
+			Gang:      gang.Name,
+			Cause:     d.Cause,
+			Message:   d.Message,
+			Proven:    d.Proven(),
+		})
 	}
 }

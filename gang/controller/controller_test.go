@@ -652,7 +652,7 @@ func TestADeletedGangIsMadeAnewInAFullNamespace(t *testing.T) {
 	}
 }
 
-// TestWhichPodsAreChecked: the setting, and by itself where two pods or more request devices.
+// TestWhichPodsAreChecked: none unless the job asks for it; with auto, where two pods or more request devices.
 func TestWhichPodsAreChecked(t *testing.T) {
 	for _, c := range []struct {
 		set     string
@@ -660,10 +660,10 @@ func TestWhichPodsAreChecked(t *testing.T) {
 		members int32
 		want    string
 	}{
-		{"", true, 2, v1alpha1.NodeCheckAlways},
+		{"", true, 2, v1alpha1.NodeCheckOff},
 		{v1alpha1.NodeCheckAuto, true, 2, v1alpha1.NodeCheckAlways},
-		{"", true, 1, v1alpha1.NodeCheckSuspects},
-		{"", false, 2, v1alpha1.NodeCheckSuspects},
+		{v1alpha1.NodeCheckAuto, true, 1, v1alpha1.NodeCheckSuspects},
+		{v1alpha1.NodeCheckAuto, false, 2, v1alpha1.NodeCheckSuspects},
 		{v1alpha1.NodeCheckAlways, false, 1, v1alpha1.NodeCheckAlways},
 		{v1alpha1.NodeCheckOff, true, 2, v1alpha1.NodeCheckOff},
 	} {
