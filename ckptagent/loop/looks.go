@@ -28,7 +28,7 @@ func (a *Agent) watched() (ranks []watch.Rank) {
 		if !ok {
 			continue
 		}
-		r := watch.Rank{Local: local, Process: p, Page: a.pageOf(local), Files: a.c.Root.LooksFile(local)}
+		r := watch.Rank{Local: local, Process: p, Page: a.pageOf(local), Files: a.c.Root.LooksFile(local), Quiet: []int{a.state.Run.MasterPort}}
 		if a.state.Run.BaseRank+local == 0 {
 			r.RAS = a.rasAddress()
 		}

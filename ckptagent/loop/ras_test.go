@@ -3,6 +3,7 @@
 package loop
 
 import (
+	"slices"
 	"testing"
 
 	"holdfast.dev/holdfast/ckptagent"
@@ -25,7 +26,7 @@ func TestOneRankAsksRAS(t *testing.T) {
 		{2, nil, []int{0, 1}, []string{"", ""}},
 	} {
 		a := &Agent{ranks: map[int]proc.Process{}, launch: &proc.Launch{Env: c.env}}
-		a.state.Rank, a.state.Run = make([]ckptagent.Rank, 2), protocol.Run{BaseRank: c.base}
+		a.state.Rank, a.state.Run = make([]ckptagent.Rank, 2), protocol.Run{BaseRank: c.base, MasterPort: 29501}
 		for _, local := range c.ranks {
 			a.ranks[local] = proc.Process{PID: 7}
 		}
@@ -34,7 +35,7 @@ func TestOneRankAsksRAS(t *testing.T) {
 			t.Fatalf("%+v: %d ranks", c, len(got))
 		}
 		for i, r := range got {
-			if r.RAS != c.wanted[i] || r.Local != c.ranks[i] {
+			if r.RAS != c.wanted[i] || r.Local != c.ranks[i] || !slices.Equal(r.Quiet, []int{29501}) {
 				t.Errorf("%+v: %+v", c, r)
 			}
 		}

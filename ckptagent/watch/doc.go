@@ -17,4 +17,8 @@
 //     or recv, op_id is the sequence number.
 //   - The answer uses up to 40 ms of the rank's processor time, and the stack some KiB of its I/O. Reports exclude what a look itself uses,
 //     so a rank that stands still between two looks has used nothing.
+//
+// The I/O of a process (/proc/PID/io) lacks what it receives and sends by recv and send. So a look adds the bytes of the TCP connections
+// that the rank's processes hold, as the kernel's sock_diag has them. Traffic that also moves in a hang does not count: that of the ranks'
+// store, and keep-alive messages (flows). Bytes that cannot be read are 0.
 package watch

@@ -37,6 +37,8 @@ type Rank struct {
 	Files string
 	// RAS is where NCCL's RAS answers for the gang, if this is the rank that asks; "": it is another one.
 	RAS string
+	// Quiet are the ports whose TCP traffic shows no progress: the ranks' store is asked again and again while they stand still.
+	Quiet []int
 }
 
 // Watcher looks at ranks. It remembers what its looks cost each process.
@@ -45,6 +47,8 @@ type Watcher struct {
 	costs map[proc.Process]*cost
 	// reading bounds how many records are read at once.
 	reading chan struct{}
+	// passing holds a value while the bytes of sockets are read.
+	passing chan struct{}
 }
 
 // cost is what one process and its family used during looks, and the last that was reported of them.
@@ -53,6 +57,7 @@ type cost struct {
 	pid     int  // whose main thread was looked at
 	spent   used
 	said    used
+	flows   flows
 }
 
 // used is what processes have used.
@@ -63,7 +68,7 @@ type used struct {
 
 // New returns a Watcher.
 func New() *Watcher {
-	return &Watcher{costs: map[proc.Process]*cost{}, reading: make(chan struct{}, atOnce)}
+	return &Watcher{costs: map[proc.Process]*cost{}, reading: make(chan struct{}, atOnce), passing: make(chan struct{}, 1)}
 }
 
 // Look looks at ranks of a world of that size, and returns a look for each that lives, in order. It takes at most Limit. Where the size is
@@ -75,12 +80,14 @@ func (w *Watcher) look(ranks []Rank, world int, to *Evidence) []protocol.Look {
 	ctx, cancel := context.WithTimeout(context.Background(), Limit)
 	defer cancel()
 	begun := proc.Snap()
-	processes := make([]proc.Process, len(ranks))
+	processes, quiet := make([]proc.Process, len(ranks)), []int(nil)
 	for i, r := range ranks {
 		processes[i] = r.Process
+		quiet = append(quiet, r.Quiet...)
 	}
 	w.forget(begun)
 	families := begun.Family(processes)
+	passed := w.passed(families, slices.Compact(quiet), world)
 	answers, asked := make(chan protocol.Look, len(ranks)), 0
 	faults := askRAS(ctx, ranks, world)
 	for i, r := range ranks {
@@ -89,7 +96,7 @@ func (w *Watcher) look(ranks []Rank, world int, to *Evidence) []protocol.Look {
 		}
 		if w.enter(r.Process) {
 			asked++
-			go func() { answers <- w.one(r, families[i], begun, world, to) }()
+			go func() { answers <- w.one(r, families[i], begun, passed[i], world, to) }()
 		}
 	}
 	var out []protocol.Look
@@ -118,7 +125,8 @@ func (w *Watcher) forget(living proc.Snapshot) {
 }
 
 // one looks at one rank.
-func (w *Watcher) one(r Rank, family []int, begun proc.Snapshot, world int, to *Evidence) protocol.Look {
+func (w *Watcher) one(r Rank, family []int, begun proc.Snapshot, passed traffic, world int, to *Evidence,
+) protocol.Look {
 	watched := proc.Process{PID: r.Page.PID, Start: r.Page.Start}
 	armed := r.Page.Signal > 0 && r.Page.Signal <= mostSignal && slices.Contains(family, watched.PID) && begun.Has(watched)
 	if !armed {
@@ -144,7 +152,7 @@ func (w *Watcher) one(r Rank, family []int, begun proc.Snapshot, world int, to *
 	if armed {
 		after = usedBy(proc.SnapOf(family), family, watched.PID)
 	}
-	w.end(r.Process, before, after, &l)
+	w.end(r.Process, before, after, &l, passed)
 	if to != nil {
 		to.write(&l, &t)
 	}
@@ -221,7 +229,7 @@ func (w *Watcher) enter(p proc.Process) bool {
 func key(p proc.Process) proc.Process { return proc.Process{PID: p.PID, Start: p.Start} }
 
 // end ends a look at a rank, and fills in what the rank has used without looks. Of one process that only rises.
-func (w *Watcher) end(p proc.Process, before, after used, l *protocol.Look) {
+func (w *Watcher) end(p proc.Process, before, after used, l *protocol.Look, passed traffic) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c := w.costs[key(p)]
@@ -237,7 +245,8 @@ func (w *Watcher) end(p proc.Process, before, after used, l *protocol.Look) {
 	c.spent.cpu += max(0, after.cpu-before.cpu)
 	c.spent.main += max(0, after.main-before.main)
 	c.spent.io += max(after.io, before.io) - before.io
-	l.CPU, l.MainCPU, l.IO = c.said.cpu, c.said.main, c.said.io
+	c.flows.add(passed)
+	l.CPU, l.MainCPU, l.IO = c.said.cpu, c.said.main, c.said.io+c.flows.bytes
 }
 
 func usedBy(s proc.Snapshot, family []int, main int) used {

@@ -37,7 +37,8 @@ type Look struct {
 	State byte
 	// CPU is the processor time of the rank's process and all its descendants, MainCPU that of its main thread alone. Both only rise.
 	CPU, MainCPU time.Duration
-	// IO is the number of bytes that these processes have read and written (rchar + wchar), Processes their number.
+	// IO is the number of bytes that these processes have read and written (rchar + wchar), and what passed their TCP connections if that is
+	// more than keep-alive messages; Processes is their number.
 	IO        uint64
 	Processes int
 	// Faults are those that NCCL's RAS has of any ranks, ascending by rank. Only the look at global rank 0 has them; none: there are none,
