@@ -25,7 +25,7 @@ func TestPodsOnTheirNodesNetwork(t *testing.T) {
 		t.Fatal(said(out))
 	}
 	env := out.Object.Spec.Containers[0].Env
-	for name, want := range map[string]string{"HOLDFAST_COORDINATOR": config.Coordinator, "HOLDFAST_COORDINATOR_ADDRESSES": "10.96.0.7,fd00::7", "HOLDFAST_MASTER_PORT": "29500-29531"} {
+	for name, want := range map[string]string{"HOLDFAST_COORDINATOR": config.Coordinator, "HOLDFAST_COORDINATOR_ADDRESSES": "10.96.0.7,fd00::7", "HOLDFAST_MASTER_PORT": "29500-29531", "HOLDFAST_NETWORK": "host"} {
 		if !slices.ContainsFunc(env, func(e corev1.EnvVar) bool { return e.Name == name && e.Value == want }) {
 			t.Errorf("%s is not %s: %v", name, want, env)
 		}

@@ -144,6 +144,9 @@ func (t *training) environment(cfg Config, s settings.Settings, job types.UID) [
 		{Name: "HOLDFAST_GRACE_SECONDS", Value: strconv.FormatInt(grace, 10)},
 		{Name: membership.JobVariable, Value: string(job)},
 	}
+	if t.spec.HostNetwork {
+		env = append(env, corev1.EnvVar{Name: "HOLDFAST_NETWORK", Value: "host"})
+	}
 	if t.ownsShm() {
 		env = append(env, corev1.EnvVar{Name: shmVariable, Value: "own"})
 	}

@@ -21,7 +21,7 @@ func (a *Agent) lookAt(e ckptagent.LookAt) {
 	}()
 }
 
-// watched returns the ranks to look at. Global rank 0 asks NCCL's RAS for all.
+// watched returns the ranks to look at. Global rank 0 asks NCCL's RAS for all, unless RAS of another gang may answer on its network.
 func (a *Agent) watched() (ranks []watch.Rank) {
 	for local := range a.state.Rank {
 		p, ok := a.ranks[local]
@@ -29,7 +29,7 @@ func (a *Agent) watched() (ranks []watch.Rank) {
 			continue
 		}
 		r := watch.Rank{Local: local, Process: p, Page: a.pageOf(local), Files: a.c.Root.LooksFile(local), Quiet: []int{a.state.Run.MasterPort}}
-		if a.state.Run.BaseRank+local == 0 {
+		if a.state.Run.BaseRank+local == 0 && !a.c.HostNetwork {
 			r.RAS = a.rasAddress()
 		}
 		ranks = append(ranks, r)

@@ -47,6 +47,7 @@ type Config struct {
 	CA          string
 	PodIP       string
 	PodUID      string
+	HostNetwork bool // other pods have the same addresses and ports
 	// Ranks is the number for which memory was counted; 0: unknown.
 	Ranks      int
 	StateBytes uint64

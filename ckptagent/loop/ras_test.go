@@ -12,20 +12,23 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestOneRankAsksRAS: global rank 0, at the address in its launcher's environment, and no rank of another pod.
+// TestOneRankAsksRAS: global rank 0, at the address in its launcher's environment, and no rank of another pod or of one on its
+// node's network.
 func TestOneRankAsksRAS(t *testing.T) {
 	for _, c := range []struct {
 		base   int
+		host   bool
 		env    map[string]string
 		ranks  []int
 		wanted []string
 	}{
-		{0, nil, []int{0, 1}, []string{ras.DefaultAddress, ""}},
-		{0, map[string]string{"NCCL_RAS_ADDR": "127.0.0.1:7"}, []int{0, 1}, []string{"127.0.0.1:7", ""}},
-		{0, nil, []int{1}, []string{""}},
-		{2, nil, []int{0, 1}, []string{"", ""}},
+		{0, false, nil, []int{0, 1}, []string{ras.DefaultAddress, ""}},
+		{0, false, map[string]string{"NCCL_RAS_ADDR": "127.0.0.1:7"}, []int{0, 1}, []string{"127.0.0.1:7", ""}},
+		{0, false, nil, []int{1}, []string{""}},
+		{2, false, nil, []int{0, 1}, []string{"", ""}},
+		{0, true, nil, []int{0, 1}, []string{"", ""}},
 	} {
-		a := &Agent{ranks: map[int]proc.Process{}, launch: &proc.Launch{Env: c.env}}
+		a := &Agent{c: Config{HostNetwork: c.host}, ranks: map[int]proc.Process{}, launch: &proc.Launch{Env: c.env}}
 		a.state.Rank, a.state.Run = make([]ckptagent.Rank, 2), protocol.Run{BaseRank: c.base, MasterPort: 29501}
 		for _, local := range c.ranks {
 			a.ranks[local] = proc.Process{PID: 7}

@@ -19,6 +19,7 @@ const (
 	EnvMasterPort  = "HOLDFAST_MASTER_PORT"           // FIRST-LAST
 	EnvSlot        = "HOLDFAST_SLOT"                  // where EnvMasterPort is set
 	EnvPodIP       = "HOLDFAST_POD_IP"
+	EnvNetwork     = "HOLDFAST_NETWORK" // "host": the pod uses its node's network
 	EnvPodUID      = "HOLDFAST_POD_UID"
 	EnvRanks       = "HOLDFAST_RANKS"
 	EnvStateBytes  = "HOLDFAST_STATE_BYTES"

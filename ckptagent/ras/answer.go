@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"holdfast.dev/holdfast/internal/protocol"
@@ -39,9 +40,21 @@ type reader struct {
 	members   []member // of the communicator that is being read
 }
 
-// read reads an answer about a gang of that many ranks, whose rank 0 is the process pid: in a network namespace of several pods, that of
-// another gang may answer. More faults than a look has room for say nothing about single ranks.
-func read(from *bufio.Reader, world, pid int) ([]protocol.RankFault, error) {
+// Own is the process of rank 0, and all addresses of its pod.
+type Own struct {
+	PID       int
+	Addresses []netip.Addr
+}
+
+// is reports whether NCCL's name of a process is that of rank 0: NCCL names a host by one address of it, with a zone if it is link-local.
+func (o Own) is(p process) bool {
+	at, err := netip.ParseAddr(p.host)
+	return err == nil && p.pid == int64(o.PID) && slices.Contains(o.Addresses, at.Unmap().WithZone(""))
+}
+
+// read reads an answer about a gang of that many ranks with that rank 0: what listens on the port may belong to another gang. More faults
+// than a look has room for say nothing about single ranks.
+func read(from *bufio.Reader, world int, own Own) ([]protocol.RankFault, error) {
 	r := reader{
 		scanner:   &scanner{from: from},
 		world:     world,
@@ -63,8 +76,8 @@ func read(from *bufio.Reader, world, pid int) ([]protocol.RankFault, error) {
 			note(r.found, rank, f)
 		}
 	}
-	if len(r.found) > 0 && !r.isRank0(int64(pid)) {
-		return nil, fmt.Errorf("the answer of NCCL's RAS is of another gang: its rank 0 is not process %d", pid)
+	if len(r.found) > 0 && !r.isOf(own) {
+		return nil, fmt.Errorf("the answer of NCCL's RAS is of another gang: its rank 0 is not process %d of this pod", own.PID)
 	}
 	if len(r.found) > protocol.MaxLookFaults {
 		return nil, nil
@@ -76,14 +89,16 @@ func read(from *bufio.Reader, world, pid int) ([]protocol.RankFault, error) {
 	return out, nil
 }
 
-// isRank0 reports whether the process of rank 0 has that number.
-func (r *reader) isRank0(pid int64) bool {
+// isOf reports whether rank 0, in each communicator of all ranks, is that process.
+func (r *reader) isOf(own Own) bool {
+	found := false
 	for p, rank := range r.ranks {
-		if rank == 0 && p.pid == pid {
-			return true
+		if rank == 0 && !own.is(p) {
+			return false
 		}
+		found = found || rank == 0
 	}
-	return false
+	return found
 }
 
 // note notes a fault, unless a graver one is known.
@@ -121,6 +136,13 @@ func (r *reader) communicator() error {
 		if m.rank < 0 || m.rank >= size || i > 0 && m.rank == r.members[i-1].rank {
 			return fmt.Errorf("rank %d of a communicator of %d ranks, or twice", m.rank, size)
 		}
+	}
+	named := map[process]bool{}
+	for _, m := range r.members {
+		if m.known() && named[m.process] {
+			return fmt.Errorf("process %d of %s is two ranks of a communicator", m.pid, m.host)
+		}
+		named[m.process] = true
 	}
 	r.compare(size)
 	return r.keep(size)

@@ -2,6 +2,7 @@ package ras
 
 import (
 	"bufio"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -11,8 +12,11 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
+// own is process 0 of composed answers.
+var own = Own{100, []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("fe80::7"), netip.MustParseAddr("10.0.0.0")}}
+
 func readText(text string, world int) ([]protocol.RankFault, error) {
-	return read(bufio.NewReader(strings.NewReader(text)), world, 100)
+	return read(bufio.NewReader(strings.NewReader(text)), world, own)
 }
 
 // faulty is a gang of 16 ranks on two nodes, where each kind of fault occurs.
@@ -89,6 +93,10 @@ func TestAbsurdAnswers(t *testing.T) {
 	moved := ranks(4, 0, 1)
 	moved[1].process, moved[2].process = 2, 1
 	good := faulty("2.30.7")
+	twins := ranks(4, 0, 1)
+	twins[3].process = 2
+	late, other := ranks(16, 0, 1), ranks(16, 16, 1)
+	late[5].launched[0] = 0
 	for name, c := range map[string]string{
 		"empty":                     "",
 		"cut":                       good[:len(good)-3],
@@ -100,6 +108,10 @@ func TestAbsurdAnswers(t *testing.T) {
 		"a rank twice":              compose("2.30.7", communicator{4, twice, nil}),
 		"a process with two ranks":  compose("2.30.7", communicator{16, ranks(16, 0, 1), nil}, communicator{16, moved, nil}),
 		"another gang":              strings.ReplaceAll(good, `"pid": 100,`, `"pid": 99,`),
+		"the same number elsewhere": strings.ReplaceAll(good, `"host": "10.0.0.0"`, `"host": "10.0.0.9"`),
+		"no address of rank 0":      strings.ReplaceAll(good, `"host": "10.0.0.0"`, `"host": "gpu-00"`),
+		"two processes are rank 0":  compose("2.30.7", communicator{16, late, nil}, communicator{16, other[:1], nil}),
+		"a process twice in a part": compose("2.30.7", communicator{16, ranks(16, 0, 1), nil}, communicator{4, twins, nil}),
 		"no size":                   `{"communicators": [{"ranks": [], "missing_ranks": []}]}`,
 		"a rank that is no number":  `{"communicators": [{"size": 4, "ranks": [{"rank": "0"}]}]}`,
 		"a rank that is huge":       `{"communicators": [{"size": 4, "ranks": [{"rank": 99999999999999999999}]}]}`,
@@ -113,6 +125,16 @@ func TestAbsurdAnswers(t *testing.T) {
 	} {
 		if got, err := readText(c, 16); err == nil || got != nil {
 			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+}
+
+// TestTheHostOfRank0: NCCL names it by any address of the pod.
+func TestTheHostOfRank0(t *testing.T) {
+	for _, host := range []string{"10.0.0.0", "127.0.0.1", "fe80::7%eth0", "::ffff:10.0.0.0"} {
+		text := strings.ReplaceAll(faulty("2.30.7"), `"host": "10.0.0.0"`, `"host": "`+host+`"`)
+		if got, err := readText(text, 16); err != nil || len(got) != 6 {
+			t.Errorf("%s: %v, %v", host, got, err)
 		}
 	}
 }

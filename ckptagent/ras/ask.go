@@ -32,8 +32,8 @@ const (
 	EnvAddress     = "NCCL_RAS_ADDR"
 )
 
-// Ask asks for the faults of a gang of that many ranks, ascending by rank. Its rank 0 is the process pid.
-func Ask(ctx context.Context, address string, world, pid int) ([]protocol.RankFault, error) {
+// Ask asks for the faults of a gang of that many ranks, ascending by rank. Its rank 0 is that process.
+func Ask(ctx context.Context, address string, world int, own Own) ([]protocol.RankFault, error) {
 	if world < 1 || world > MostRanks {
 		return nil, fmt.Errorf("asking NCCL's RAS about %d ranks: it is asked about 1 to %d", world, MostRanks)
 	}
@@ -42,7 +42,7 @@ func Ask(ctx context.Context, address string, world, pid int) ([]protocol.RankFa
 		c, err := greet(ctx, address)
 		if err == nil {
 			defer c.conn.Close()
-			return c.status(world, pid)
+			return c.status(world, own)
 		}
 		errs = append(errs, err)
 		if ctx.Err() != nil {
@@ -84,7 +84,7 @@ func greet(ctx context.Context, address string) (*client, error) {
 }
 
 // status asks for the state of all communicators.
-func (c *client) status(world, pid int) ([]protocol.RankFault, error) {
+func (c *client) status(world int, own Own) ([]protocol.RankFault, error) {
 	for _, command := range []string{"SET FORMAT json", fmt.Sprintf("TIMEOUT %d", timeoutSeconds)} {
 		if err := c.command(command, "OK"); err != nil {
 			return nil, err
@@ -93,7 +93,7 @@ func (c *client) status(world, pid int) ([]protocol.RankFault, error) {
 	if _, err := io.WriteString(c.conn, "VERBOSE STATUS\n"); err != nil {
 		return nil, err
 	}
-	return read(c.from, world, pid)
+	return read(c.from, world, own)
 }
 
 // command sends a command whose answer must begin with that.

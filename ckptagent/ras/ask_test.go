@@ -60,7 +60,7 @@ func ask(t *testing.T, limit time.Duration, address string) ([]protocol.RankFaul
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	begun := time.Now()
-	got, err := Ask(ctx, address, 16, 100)
+	got, err := Ask(ctx, address, 16, own)
 	return got, time.Since(begun), err
 }
 
@@ -154,7 +154,7 @@ func TestWhatListensInItsPlace(t *testing.T) {
 func TestOnlyGangsOfSomeSizeAreAsked(t *testing.T) {
 	address := serve(t, func(net.Conn) { t.Error("it was asked") })
 	for _, world := range []int{0, MostRanks + 1} {
-		if got, err := Ask(t.Context(), address, world, 100); err == nil || got != nil {
+		if got, err := Ask(t.Context(), address, world, own); err == nil || got != nil {
 			t.Errorf("%d ranks: %v, %v", world, got, err)
 		}
 	}

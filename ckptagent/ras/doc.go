@@ -21,7 +21,9 @@
 //
 // Ranks of a communicator become global ranks by a communicator of all ranks: torch's default group has one once a collective has used it.
 // Without it the answer says nothing. What the port's listener is, is not known: it may be any process of the pod. So what is read is
-// bounded, and an answer that is not consistent, or whose rank 0 is another process, is discarded as a whole.
+// bounded, and an answer that is not consistent, or whose rank 0 is another process (its pid, and its host, which is one address of this
+// pod), is discarded as a whole. Pods on their node's network share the port and addresses, and pids of several pods are equal, so there
+// RAS is not asked.
 //
 // The package was not run against NCCL itself; its tests replay answers that were composed by the source.
 package ras

@@ -4,6 +4,8 @@ package watch
 
 import (
 	"context"
+	"net"
+	"net/netip"
 	"slices"
 
 	"holdfast.dev/holdfast/ckptagent/ras"
@@ -22,7 +24,7 @@ func askRAS(ctx context.Context, ranks []Rank, world int) <-chan []protocol.Rank
 	go func() {
 		defer close(out)
 		if r := ranks[i]; usesNCCL(parseGroups(readOwned(r.Files+".groups", r.Page.PID))) {
-			if faults, err := ras.Ask(ctx, r.RAS, world, r.Page.PID); err == nil {
+			if faults, err := ras.Ask(ctx, r.RAS, world, ras.Own{PID: r.Page.PID, Addresses: addresses()}); err == nil {
 				out <- faults
 			}
 		}
@@ -33,6 +35,17 @@ func askRAS(ctx context.Context, ranks []Rank, world int) <-chan []protocol.Rank
 // asks returns the index of the rank that asks NCCL's RAS; -1: there is none, or it has joined no process group.
 func asks(ranks []Rank) int {
 	return slices.IndexFunc(ranks, func(r Rank) bool { return r.RAS != "" && r.Page.PID > 0 })
+}
+
+// addresses returns those of this pod.
+func addresses() (out []netip.Addr) {
+	all, _ := net.InterfaceAddrs()
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			out = append(out, p.Addr().Unmap())
+		}
+	}
+	return out
 }
 
 func usesNCCL(groups []group) bool {

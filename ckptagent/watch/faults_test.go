@@ -20,7 +20,7 @@ import (
 )
 
 // oneIsSilent is what NCCL's RAS answers about three ranks (package ras has whole answers).
-const oneIsSilent = `{"communicators": [{"size": 3, "ranks": [{"rank": 0, "pid": 77}, {"rank": 1, "pid": 88}],
+const oneIsSilent = `{"communicators": [{"size": 3, "ranks": [{"rank": 0, "host": "127.0.0.1", "pid": 77}, {"rank": 1, "pid": 88}],
 	"missing_ranks": [{"rank": 2, "status": {"unresponsive": true}}]}]}`
 
 // rasThread answers as NCCL's RAS, and counts who asks. An empty answer never comes.
@@ -70,6 +70,7 @@ func TestFaults(t *testing.T) {
 		"its successor":             {groups: "0\tcuda:nccl2\t0-2\n", answer: oneIsSilent, world: 3, asks: 1, want: silent},
 		"it does not answer":        {groups: "0\tnccl\t0-2\n", world: 3, asks: 1},
 		"an answer of another gang": {groups: "0\tnccl\t0-1\n", answer: oneIsSilent, world: 2, asks: 1},
+		"its host is elsewhere":     {groups: "0\tnccl\t0-2\n", answer: strings.Replace(oneIsSilent, "127.0.0.1", "198.51.100.7", 1), world: 3, asks: 1},
 		"gloo alone":                {groups: "0\tgloo\t0-2\n", answer: oneIsSilent, world: 3},
 		"no process group":          {answer: oneIsSilent, world: 3},
 		"ranks without numbers":     {groups: "0\tnccl\t0-2\n", answer: oneIsSilent},

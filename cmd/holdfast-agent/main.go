@@ -144,6 +144,7 @@ func config(root proc.Root) loop.Config {
 		CA:          os.Getenv(proc.EnvCA),
 		PodIP:       os.Getenv(proc.EnvPodIP),
 		PodUID:      os.Getenv(proc.EnvPodUID),
+		HostNetwork: os.Getenv(proc.EnvNetwork) == "host",
 		Ranks:       ranks,
 		StateBytes:  state,
 		Slots:       uint32(slots),
