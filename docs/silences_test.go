@@ -108,4 +108,4 @@ func TestManySilencesShowWhatWasSeen(t *testing.T) {
 }
 
 // manySilences is how many silences the table has at least.
-const manySilences = 60
+const manySilences = 200

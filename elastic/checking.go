@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -116,11 +117,16 @@ func (s *State) advanceCheck(now time.Time) {
 		return
 	}
 	s.run.forming.checking = checking{}
-	if named := plan.Verdict.Replace(); len(named) > 0 && c.Replaced+len(named) <= max(mostReplaced, len(pods)/replacedShare) {
+	if named := plan.Verdict.Replace(); len(named) > 0 && s.maySpare(named) && c.Replaced+len(named) <= max(mostReplaced, len(pods)/replacedShare) {
 		s.replaceNamed(named, now)
 		return
 	}
 	s.endCheck(&plan.Verdict, now)
+}
+
+// maySpare reports whether the gang loses no state with these pods. A gang of one pod is tried against no other.
+func (s *State) maySpare(named []check.Finding) bool {
+	return s.members.Len() > 1 && !slices.ContainsFunc(named, func(f check.Finding) bool { return !s.generation.SurvivesWithout(Slot(f.Pod)) })
 }
 
 // replaceNamed gives up the pods that the check named. It continues with those that take their places.

@@ -25,8 +25,8 @@ import (
 //	| each but Stopped     | Supervision.Timeout, if that is set and shorter                                    | restart          |
 //
 // Each time but the last is three times the longest silence that ended by itself, if that is longer, and counts from the last look at
-// which a rank had a phase open, if there was one. Hang and FabricHang end nothing before beforeFirst if no rank has made a step of its own
-// in the generation.
+// which a rank worked or had a phase open, if there was one. Hang and FabricHang end nothing before beforeFirst if no rank has made a step
+// of its own in the generation.
 //
 // Restart: the ranks restart in place; it spends no restart. Move: the second time without progress in between, the pod that all others
 // wait for moves to another node, once per job. A third time is only reported, until there is progress: a gang that stands still is never
@@ -92,6 +92,9 @@ func (s *State) endStill(v waiting.Verdict, now time.Time) {
 		return
 	}
 	silent := s.quiet.Seen(now)
+	if some, all := s.attached(); some && !all { // an agent that is gone for ever must not prevent the user's limit
+		silent = now.Sub(s.quiet.Since())
+	}
 	after, ends := s.stillTimeout(v)
 	c := s.stillCause(v)
 	switch timeout := s.supervision.Timeout; {
@@ -115,6 +118,12 @@ func (s *State) endStill(v waiting.Verdict, now time.Time) {
 		s.keep(now)
 	}
 	s.run.still.keeping.ends = &c
+}
+
+// attached reports whether some agent is connected, and whether all are.
+func (s *State) attached() (some, all bool) {
+	all = s.members.All((*members.Member).Attached)
+	return !s.members.All(func(m *members.Member) bool { return !m.Attached() }), all
 }
 
 // keepsStill returns why ranks that stand still are not ended; "": they are.
@@ -172,9 +181,9 @@ func (s *State) restartStill(c cause.Cause, now time.Time) {
 	}
 }
 
-// stood returns for how long ranks were seen to stand still: since the last sign of life, or the last look at which a rank had a phase
-// open.
-func (s *State) stood(now time.Time) time.Duration { return s.quiet.Seen(now) - s.run.still.phaseSeen }
+// stood returns for how long ranks were seen to stand still: since the last sign of life, or since a rank was last seen at work or in a
+// phase.
+func (s *State) stood(now time.Time) time.Duration { return s.quiet.Seen(now) - s.run.still.worked }
 
 // stoodSince returns since when ranks may have stood still: the last sign of life, or the last look at which a rank had a phase open.
 func (s *State) stoodSince() time.Time {

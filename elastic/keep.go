@@ -10,7 +10,8 @@ import (
 
 // Agents keep files for users about ranks that stand still: what each rank is in, and the whole record of its collectives. Directive.Keep
 // requests them once for each verdict that is reported, and before a generation is ended for a verdict that is not. Ranks are ended only
-// after all agents have answered, or after keepFor. A coordinator that succeeds another one requests them again, with its own verdict.
+// after all agents have answered, or after keepFor. A coordinator that succeeds another one requests them again for
+// another verdict, or before it ends the ranks.
 
 // keepFor is how long the end of ranks that stand still is delayed at most. An agent asks its ranks for one second.
 const keepFor = 1800 * time.Millisecond

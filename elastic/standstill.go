@@ -45,8 +45,8 @@ type standstill struct {
 	answers map[Slot][]answer
 	// phase is when the newest look came in at which a rank had a phase open; zero: none had.
 	phase time.Time
-	// phaseSeen is how much of the silence agents had reported by then.
-	phaseSeen time.Duration
+	// worked is how much of the silence agents had reported when a rank was last seen at work, or in a phase.
+	worked time.Duration
 	// said is the newest verdict. declined: an event reported that its ranks are not restarted again.
 	said     waiting.Verdict
 	declined bool
@@ -69,6 +69,9 @@ func (s *State) resumeStandstill(recorded Standstill) {
 	}
 	s.Record.Progress.Standstill = recorded
 	s.run.still.at, s.run.still.said.Kind = recorded.At, recorded.Verdict
+	if recorded.Verdict == waiting.Busy {
+		s.run.still.worked = recorded.Seen
+	}
 	s.quiet.Resume(recorded.Since, recorded.Seen, recorded.At.Steps > 0)
 }
 
@@ -157,7 +160,7 @@ func (s *State) movedOn(note func(time.Time) bool, now time.Time) {
 func (s *State) forgetLooks() {
 	st := &s.run.still
 	st.answers, st.said, st.declined, st.keeping = nil, waiting.Verdict{}, false, keeping{}
-	st.phase, st.phaseSeen = time.Time{}, 0
+	st.phase, st.worked = time.Time{}, 0
 	s.show(Standstill{})
 }
 
@@ -198,7 +201,7 @@ func (s *State) noteLooks(slot Slot, now time.Time) {
 	}
 	st.answers[slot] = list
 	if slices.ContainsFunc(r.Looks, func(l protocol.Look) bool { return l.Phase != nil }) {
-		st.phase, st.phaseSeen = now, s.quiet.Seen(now)
+		st.phase = now
 	}
 	if s.members.All(func(m *members.Member) bool { return m.Known() && m.Report().Look == wanted }) {
 		s.quiet.NoteAnswers()
@@ -241,7 +244,11 @@ func (s *State) judgeStandstill(now time.Time) {
 		s.movedOn(s.quiet.NoteInterrupt, now)
 		return
 	}
-	silent, news := now.Sub(s.quiet.Since()), v.Kind != st.said.Kind || !slices.Equal(v.Culprits, st.said.Culprits)
+	if v.Moves {
+		st.worked = s.quiet.Seen(now)
+	}
+	silent, other := now.Sub(s.quiet.Since()), v.Kind != st.said.Kind
+	news := other || !slices.Equal(v.Culprits, st.said.Culprits)
 	st.said = v
 	s.show(Standstill{Verdict: v.Kind, Since: s.quiet.Since(), Seen: s.quiet.Seen(now), Text: v.Text, At: st.at})
 	if news {
@@ -249,7 +256,9 @@ func (s *State) judgeStandstill(now time.Time) {
 	}
 	if news && v.Kind.Stands() {
 		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeStandsStill, Message: fmt.Sprintf("no step for %s: %s", silent.Round(time.Second), describe(v))}})
-		s.keep(now)
+		if other { // files of the same verdict about other ranks would replace the first ones
+			s.keep(now)
+		}
 	}
 	s.endStill(v, now)
 }

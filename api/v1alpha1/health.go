@@ -165,6 +165,9 @@ type NodeSuspicion struct {
 // MaxSuspicions bounds the entries of AnnotationSuspicions: one per gang, the newest.
 const MaxSuspicions = 16
 
+// CauseNodeSuspected: gangs suspect the node (AnnotationSuspicions).
+const CauseNodeSuspected = "NodeSuspected"
+
 // CauseEvictedByHand: a user moves pods off the node by AnnotationEvict.
 const CauseEvictedByHand = "EvictedByHand"
 

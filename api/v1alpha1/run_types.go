@@ -327,6 +327,7 @@ var ControllerCauses = []string{
 	CauseNodeUnreachable,
 	CauseNodeGone,
 	CauseEvictedByHand,
+	CauseNodeSuspected,
 	CauseDeleted,
 	CauseAgentUnreachable,
 	CauseHaltTimeout,

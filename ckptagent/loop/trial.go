@@ -22,6 +22,8 @@ const (
 	maxCheckLine, maxCheckOutput = 16 << 10, 1 << 20
 	// killWithin is how long the processes of a trial may take to end after SIGKILL. One that a driver holds longer is a finding.
 	killWithin = 10 * time.Second
+	// readWithin is how long output is read after all processes have ended.
+	readWithin = time.Second
 )
 
 // try makes a trial in another goroutine, and posts Tried once none of its processes is left.
@@ -152,7 +154,10 @@ func readTries(tries []*rankTry, gone bool) []ckptagent.Said {
 	for i, r := range tries {
 		if r.output != nil {
 			if gone {
-				<-r.read
+				select {
+				case <-r.read:
+				case <-time.After(readWithin): // a process that escaped holds the output
+				}
 			}
 			r.output.Close()
 		}

@@ -204,11 +204,13 @@ func (e *evicting) write(
 	}
 	if e.undo {
 		_, suspected := node.Annotations[v1alpha1.AnnotationSuspicions]
-		if had == nil && unread == nil && !suspected {
+		if had == nil && unread == nil && (pod != nil || !suspected) {
 			return nil, nil
 		}
 		delete(node.Annotations, v1alpha1.AnnotationEvict)
-		delete(node.Annotations, v1alpha1.AnnotationSuspicions)
+		if pod == nil {
+			delete(node.Annotations, v1alpha1.AnnotationSuspicions)
+		}
 		return nil, patch()
 	}
 	if _, plane := node.Labels[labelControlPlane]; plane {
@@ -270,7 +272,7 @@ func (e *evicting) await(ctx context.Context, c client.Client, name string, r *v
 }
 
 // withdrawn are the causes of decisions that end with --undo.
-var withdrawn = []string{v1alpha1.CauseEvictedByHand, v1alpha1.CauseHardwareSuspected, v1alpha1.CauseNodeCheckFailed}
+var withdrawn = []string{v1alpha1.CauseEvictedByHand, v1alpha1.CauseNodeSuspected}
 
 // answer says what the controller decided; empty: it has not yet. Without a request it was withdrawn.
 func answer(node string, r *v1alpha1.NodeEviction, o *v1alpha1.NodeOutage) string {

@@ -39,6 +39,9 @@ import (
 // hundreds of pods at once. So in the plain case it reads the pod from the cache, and the patch is conditional on the cached version. In
 // any other case it queries the API server.
 func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic.Termination) error {
+	if err := c.exclude(ctx, key, d); err != nil {
+		return err
+	}
 	pod := &corev1.Pod{}
 	name := types.NamespacedName{Namespace: key.Namespace, Name: d.Name}
 	if err := c.Client.Get(ctx, name, pod); err == nil && c.plain(key, d, pod) {
@@ -71,6 +74,25 @@ func (c *Controller) Replace(ctx context.Context, key coordinator.Key, d elastic
 	return c.release(ctx, key, d, pod, "")
 }
 
+// excludeFor is how long the exclusion of a node is tried before its pod is released without one.
+const excludeFor = 30 * time.Second
+
+// exclude has the node of a pod excluded that is replaced because its node may be at fault.
+func (c *Controller) exclude(ctx context.Context, key coordinator.Key, d elastic.Termination) error {
+	if c.Suspect == nil || !d.Suspects() || d.Node == "" {
+		return nil
+	}
+	err := c.Suspect(ctx, d.Node, types.NamespacedName{Namespace: key.Namespace, Name: key.Name}, d)
+	switch {
+	case err == nil:
+		return nil
+	case time.Since(d.At) < excludeFor:
+		return fmt.Errorf("excluding node %s of pod %s: %w", d.Node, d.Name, err)
+	}
+	c.Log.Error(err, "a suspected node is not excluded; its pod is replaced", "gang", key, "node", d.Node, "pod", d.Name)
+	return nil
+}
+
 // plain reports whether the cached pod is the one that is meant, lives, and belongs to its Job.
 func (c *Controller) plain(key coordinator.Key, d elastic.Termination, pod *corev1.Pod) bool {
 	return string(pod.UID) == d.Pod && pod.DeletionTimestamp == nil && !membership.Replaced(pod) && membership.MadeFor(pod, types.UID(key.Job))
@@ -78,11 +100,6 @@ func (c *Controller) plain(key coordinator.Key, d elastic.Termination, pod *core
 
 // release releases the pod from its job; where a version is given, that version only.
 func (c *Controller) release(ctx context.Context, key coordinator.Key, d elastic.Termination, pod *corev1.Pod, version string) error {
-	if c.Suspect != nil && d.Suspects() && d.Node != "" {
-		if err := c.Suspect(ctx, d.Node, types.NamespacedName{Namespace: key.Namespace, Name: key.Name}, d); err != nil {
-			return fmt.Errorf("excluding node %s of pod %s: %w", d.Node, d.Name, err)
-		}
-	}
 	change, there, err := c.released(ctx, key, pod)
 	if err != nil || !there {
 		return err // gone, and its pods go with it

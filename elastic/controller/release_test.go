@@ -98,7 +98,8 @@ func TestReplaceTakesAPodOutOfItsJob(t *testing.T) {
 	}
 }
 
-// TestASuspectedNodeIsExcludedFirst: a pod is released only once its node is excluded; other causes exclude no node.
+// TestASuspectedNodeIsExcludedFirst: a pod is released only once its node is excluded, or that has failed for excludeFor. Other causes
+// exclude no node.
 func TestASuspectedNodeIsExcludedFirst(t *testing.T) {
 	g, job := objects(corev1.RestartPolicyNever, 0)
 	p, other := on(member("b", 1, "n2")), on(member("c", 2, "n3"))
@@ -112,11 +113,11 @@ func TestASuspectedNodeIsExcludedFirst(t *testing.T) {
 		return fails
 	}
 	d := terminationOf(p)
-	d.Cause, d.Node = v1alpha1.CauseHardwareSuspected, "n2"
+	d.Cause, d.Node, d.At = v1alpha1.CauseHardwareSuspected, "n2", time.Now()
 	if err := b.Replace(t.Context(), key, d); !errors.Is(err, fails) || b.pod(t, "b").Labels[v1alpha1.LabelReplaced] != "" {
 		t.Errorf("released without the exclusion: %v", err)
 	}
-	fails = nil
+	d.At = time.Now().Add(-excludeFor) // the Node cannot be written, and the gang must not wait for ever
 	for _, d := range []elastic.Termination{d, terminationOf(other)} {
 		if err := b.Replace(t.Context(), key, d); err != nil || b.pod(t, d.Name).Labels[v1alpha1.LabelReplaced] == "" {
 			t.Errorf("pod %s: %v", d.Name, err)

@@ -290,6 +290,9 @@ func (c *Controller) ensure(ctx context.Context, g *v1alpha1.Gang, job *jobs.Job
 		log.FromContext(ctx).Info("the Gang of this name belongs to another job; waiting for it to be collected", "gang", g.Name)
 		return nil, c.collect(ctx, g, job.UID)
 	}
+	if job.Admitted.Settings.Hang == "" {
+		want.Hang = g.Spec.Hang // a job keeps the default of its creation
+	}
 	if !equality.Semantic.DeepEqual(g.Spec, want) {
 		before := g.DeepCopy()
 		g = before.DeepCopy()

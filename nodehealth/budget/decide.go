@@ -36,13 +36,13 @@ type judged struct {
 
 // ours reports whether the node is judged and counted: it has GPUs, gangs, a verdict, or an outage that stands until the node is well.
 func (j *judged) ours() bool {
-	return j.GPUs > 0 || j.GangPods > 0 || j.Verdict.Action != nodehealth.None || j.want != None && !j.idleByWord()
+	return j.GPUs > 0 || j.GangPods > 0 || j.Verdict.Action != nodehealth.None || j.want != None && !j.idleByRequest()
 }
 
-// idleByWord reports whether only users or gangs want a node out that has had no pod of a gang since: else requests and suspicions of other
+// idleByRequest reports whether a request alone wants a node to be evicted that has had no pod of a gang since: else requests for other
 // nodes would raise the number of sick ones from which on the breaker holds.
-func (j *judged) idleByWord() bool {
-	return (j.requested() || j.word != nil) && !j.sick && !j.Stands.spent()
+func (j *judged) idleByRequest() bool {
+	return j.requested() && !j.sick && !j.Stands.spent()
 }
 
 // Decide decides about all nodes at once.
@@ -99,9 +99,6 @@ func (j *judged) judge(c Config, v View, partitioned bool, now time.Time) {
 		j.want, j.sick, j.red = Evict, true, j.Verdict.Since
 	case j.contact == dead:
 		j.want, j.sick, j.red = Evict, true, latest(j.LeaseRenewed, v.Led)
-	case j.provenTwice(now) != nil:
-		j.word = j.provenTwice(now)
-		j.want, j.red = Evict, j.word.At
 	case j.requested():
 		j.want, j.red = Evict, j.Request.At
 	case j.Verdict.Action == nodehealth.Exclude || j.contact == late:
@@ -260,7 +257,11 @@ func (s *spender) room(n *judged) bool {
 	case n.GangPods == 0: // no gang is hurt
 		return true
 	}
-	return s.plan.Cluster.Out < s.plan.Cluster.Max && (n.Domain == "" || domain.Out < domain.Max)
+	most := s.plan.Cluster.Max
+	if n.word != nil {
+		most-- // words do not use up what sick nodes need
+	}
+	return s.plan.Cluster.Out < most && (n.Domain == "" || domain.Out < domain.Max)
 }
 
 func (s *spender) hold(n *judged) answer {
@@ -354,7 +355,7 @@ func (n *judged) why(v View, now time.Time) (cause, message string) {
 	case n.Verdict.Action == nodehealth.Evict || n.want == Exclude && n.Verdict.Action == nodehealth.Exclude:
 		return n.Verdict.Cause, join(n.Verdict.Message, silence, n.Request.Message)
 	case n.word != nil:
-		return n.word.Cause, join(n.wordText(), silence, n.Request.Message)
+		return CauseSuspected, join(n.wordText(), silence, n.Request.Message)
 	case n.requested() && !n.sick:
 		return CauseByHand, join(n.Request.Message, silence)
 	}

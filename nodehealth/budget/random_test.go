@@ -34,6 +34,7 @@ func TestRandomHistories(t *testing.T) {
 		if r.Intn(3) == 0 {
 			h.config.MaxOutPerDomain = Limit{Percent: 1 + r.Intn(60)}
 		}
+		h.config.MaxSuspected, h.config.MaxSuspectedPerNamespace = Limit{Count: r.Intn(4)}, Limit{Count: 1 + r.Intn(2)}
 		h.view.Led = h.now
 		for i := range 1 + r.Intn(14) {
 			n := Node{
@@ -99,7 +100,7 @@ func (h *history) event() {
 		}
 		h.say("request %+v for %s", n.Request, n.Name)
 	case 11:
-		n.Suspicions = append(n.Suspicions, Suspicion{Namespace: []string{"red", "blue"}[h.r.Intn(2)], Gang: "g", Cause: "ComputeWrong", At: h.now,
+		n.Suspicions = append(n.Suspicions, Suspicion{Namespace: []string{"red", "blue"}[h.r.Intn(2)], Gang: "g", At: h.now,
 			Until: h.now.Add(time.Duration(h.r.Intn(90)) * time.Second), Proven: h.r.Intn(2) == 0})
 		h.say("suspicions %+v of %s", n.Suspicions, n.Name)
 	}
@@ -181,7 +182,7 @@ func (h *history) sameWhateverTheOrder(p Plan) {
 func (h *history) neverBeyondBudget(p Plan, before []Node) {
 	out, of, outOf, size, fresh := 0, 0, map[string]int{}, map[string]int{}, []Node{}
 	for i, d := range p.Decisions {
-		byRequest := (d.Cause == CauseByHand || d.Cause == "ComputeWrong") && (d.Outcome == Hold || d.Outcome == Exclude || h.idle[d.Node])
+		byRequest := d.Cause == CauseByHand && (d.Outcome == Hold || h.idle[d.Node]) || d.Cause == CauseSuspected
 		if n := before[i]; n.GPUs > 0 || n.GangPods > 0 || n.Verdict.Action != nodehealth.None || d.Outcome != None && !byRequest {
 			size[n.Domain]++
 			of++
@@ -258,19 +259,28 @@ func provenBy(n Node, namespace string) bool {
 	return slices.ContainsFunc(n.Suspicions, func(s Suspicion) bool { return s.Proven && s.Namespace == namespace })
 }
 
-// wordsAreBounded checks that gangs alone exclude no more nodes than the limits allow, and that their words free no node that another
-// cause excludes.
+// wordsAreBounded checks that no more nodes are out by the word of gangs alone than the limits allow, and that words free no node that its
+// verdict excludes.
 func (h *history) wordsAreBounded(p Plan, before []Node) {
-	words := 0
+	words, red := 0, 0
 	for i, d := range p.Decisions {
-		if n := before[i]; d.Outcome == Exclude && d.Cause != CauseUnreachable && n.Verdict.Action != nodehealth.Exclude {
+		n := before[i]
+		switch {
+		case d.Cause == CauseSuspected:
 			words++
-		} else if d.Outcome == None && n.Verdict.Action == nodehealth.Exclude {
+			holds := func(s Suspicion) bool { return s.Namespace == "blue" && h.now.Before(s.Until) }
+			if d.Outcome == Exclude && !slices.ContainsFunc(n.Suspicions, holds) {
+				red++
+			}
+		case d.Outcome == None && n.Verdict.Action == nodehealth.Exclude:
 			h.t.Errorf("%s is free against its verdict", d.Node)
 		}
 	}
 	if most := h.config.MaxSuspected.Of(p.Of); words > most {
-		h.t.Errorf("%d nodes are excluded by words, more than %d", words, most)
+		h.t.Errorf("%d nodes are out by words, more than %d", words, most)
+	}
+	if most := h.config.MaxSuspectedPerNamespace.Of(p.Of); red > most {
+		h.t.Errorf("%d nodes are excluded by the word of one namespace, more than %d", red, most)
 	}
 }
 

@@ -181,7 +181,7 @@ func (s *stage) change(f []string, n *Node) {
 		}
 	case "suspect":
 		namespace, gang, _ := strings.Cut(f[2], "/")
-		n.Suspicions = append(n.Suspicions, Suspicion{Namespace: namespace, Gang: gang, Cause: "ComputeWrong", Message: "another sum", At: s.clock(),
+		n.Suspicions = append(n.Suspicions, Suspicion{Namespace: namespace, Gang: gang, At: s.clock(),
 			Until: s.clock().Add(time.Duration(s.number(f[3])) * time.Second), Proven: len(f) > 4})
 	case "trust":
 		n.Suspicions = nil

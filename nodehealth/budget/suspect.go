@@ -2,7 +2,6 @@ package budget
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
 )
@@ -30,37 +29,57 @@ func (j *judged) provenTwice(now time.Time) (newest *Suspicion) {
 	return newest
 }
 
-// suspect excludes the nodes that gangs suspect: first those that are excluded for it, then those that were suspected first, up to the
-// limits of cluster and namespace.
+// suspect sets which nodes are out by the word of gangs alone. First come those that are out for it, then those that were suspected first.
+// Nodes beyond the limits of cluster and namespace are not out for it.
 func suspect(c Config, of int, nodes []judged, now time.Time) {
-	var words []*judged
+	words := map[*judged]*Suspicion{}
+	var accused []*judged
 	for i := range nodes {
-		if n := &nodes[i]; n.want == None {
-			if n.word = n.newestWord(now); n.word != nil {
-				words = append(words, n)
-			}
+		n := &nodes[i]
+		w := n.provenTwice(now)
+		if w == nil && n.want == None {
+			w = n.newestWord(now, func(string) bool { return true })
+		}
+		if w != nil && n.want != Evict {
+			words[n] = w
+			accused = append(accused, n)
 		}
 	}
-	slices.SortStableFunc(words, func(a, b *judged) int {
-		return cmp.Or(-cmp.Compare(a.Stands.Outcome, b.Stands.Outcome), a.word.At.Compare(b.word.At))
+	slices.SortStableFunc(accused, func(a, b *judged) int {
+		return cmp.Or(a.suspectedSince(now).Compare(b.suspectedSince(now)), words[a].At.Compare(words[b].At))
 	})
 	all, by := 0, map[string]int{}
-	for _, n := range words {
-		if all >= c.MaxSuspected.Of(of) || by[n.word.Namespace] >= c.MaxSuspectedPerNamespace.Of(of) {
-			n.word = nil
+	room := func(namespace string) bool { return by[namespace] < c.MaxSuspectedPerNamespace.Of(of) }
+	for _, n := range accused {
+		if all >= c.MaxSuspected.Of(of) {
+			return
+		}
+		if n.provenTwice(now) != nil {
+			n.word, n.want, n.red = words[n], Evict, words[n].At
+		} else if n.word = n.newestWord(now, room); n.word != nil {
+			n.want = Exclude
+			by[n.word.Namespace]++
+		} else {
 			continue
 		}
 		all++
-		by[n.word.Namespace]++
-		n.want = Exclude
 	}
 }
 
-// newestWord returns the newest suspicion that excludes the node; nil: none does.
-func (j *judged) newestWord(now time.Time) (newest *Suspicion) {
+// suspectedSince returns since when the node is out by the word of gangs; later than now: it is not. What stands is not withdrawn for
+// another node.
+func (j *judged) suspectedSince(now time.Time) time.Time {
+	if j.Stands.Cause == CauseSuspected {
+		return j.Stands.Since
+	}
+	return now.Add(1)
+}
+
+// newestWord returns the newest suspicion that excludes the node, of a namespace that has room; nil: none does.
+func (j *judged) newestWord(now time.Time, room func(namespace string) bool) (newest *Suspicion) {
 	for i := range j.Suspicions {
 		s := &j.Suspicions[i]
-		if now.Before(s.Until) && (newest == nil || s.newer(newest)) {
+		if now.Before(s.Until) && room(s.Namespace) && (newest == nil || s.newer(newest)) {
 			newest = s
 		}
 	}
@@ -72,10 +91,13 @@ func (s *Suspicion) newer(than *Suspicion) bool {
 	return cmp.Or(s.At.Compare(than.At), cmp.Compare(s.Namespace, than.Namespace), cmp.Compare(s.Gang, than.Gang)) > 0
 }
 
-// wordText is the suspicion for users of any namespace: it names no gang.
+// wordText is the decision for users of any namespace: gangs and their evidence are only in the suspicions.
 func (j *judged) wordText() string {
 	if j.want == Evict {
-		return "node checks of gangs of different namespaces found it, the last time: " + j.word.Message
+		return "node checks of gangs of different namespaces named it"
 	}
-	return fmt.Sprintf("a gang suspects it, until %s: %s", j.word.Until.UTC().Format(time.RFC3339), j.word.Message)
+	if j.word.Proven {
+		return "the node check of a gang named it"
+	}
+	return "a gang suspects its hardware"
 }

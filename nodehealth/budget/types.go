@@ -41,6 +41,9 @@ const CauseUnreachable = "NodeUnreachable"
 // CauseByHand is the cause of a node that is well, and that a user's request has evicted.
 const CauseByHand = "EvictedByHand"
 
+// CauseSuspected is the cause of a node that is out by the word of gangs alone.
+const CauseSuspected = "NodeSuspected"
+
 // Request is a user's request to move pods off a node; the zero value is none.
 type Request struct {
 	At time.Time
@@ -57,9 +60,7 @@ type Request struct {
 // Suspicion is the word of one gang that a node is at fault.
 type Suspicion struct {
 	Namespace, Gang string
-	// Cause is what the gang found, Message its evidence.
-	Cause, Message string
-	At             time.Time
+	At              time.Time
 	// Until is when the node is no longer excluded for it.
 	Until time.Time
 	// Proven: a node check found it. Proven suspicions of two namespaces ask for Evict while both are younger than SuspicionMemory.
@@ -175,7 +176,7 @@ type Plan struct {
 type Config struct {
 	// MaxOut bounds nodes out of the cluster, MaxOutPerDomain of one failure domain.
 	MaxOut, MaxOutPerDomain Limit
-	// MaxSuspected bounds the nodes that are excluded by the word of gangs, MaxSuspectedPerNamespace by that of gangs of one namespace.
+	// MaxSuspected bounds the nodes that are out by the word of gangs, MaxSuspectedPerNamespace by that of gangs of one namespace.
 	MaxSuspected, MaxSuspectedPerNamespace Limit
 	// BreakerPercent: while this share of nodes, at least BreakerNodes, are sick at once, no new decision is made.
 	BreakerPercent, BreakerNodes int

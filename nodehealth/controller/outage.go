@@ -61,7 +61,7 @@ func budgetNode(node *corev1.Node, domainLabels []string) (budget.Node, error) {
 	n.Request = request
 	suspicions, unread := nodeSuspicions(node)
 	if unread != nil {
-		err = unread
+		suspicions, err = unchangedSuspicions(n.Stands), unread
 	}
 	n.Suspicions = suspicions
 	return n, err
@@ -112,11 +112,19 @@ func unchangedRequest(o budget.Outage) budget.Request {
 	return budget.Request{At: o.Since, Message: o.Message, Pod: o.Pod}
 }
 
+// unchangedSuspicions returns a suspicion that leads to the present decision, for its usual time.
+func unchangedSuspicions(o budget.Outage) []budget.Suspicion {
+	if o.Cause != budget.CauseSuspected {
+		return nil
+	}
+	return []budget.Suspicion{{At: o.Since, Until: o.Since.Add(provenFor)}}
+}
+
 // unchanged returns a verdict that leads to the present decision.
 func unchanged(o budget.Outage) budget.Verdict {
 	v := budget.Verdict{Cause: o.Cause, Since: o.Since}
 	switch {
-	case o.Cause == budget.CauseUnreachable, o.Cause == budget.CauseByHand: // not from a daemon
+	case o.Cause == budget.CauseUnreachable, o.Cause == budget.CauseByHand, o.Cause == budget.CauseSuspected: // not from a daemon
 	case o.Outcome == budget.Exclude:
 		v.Action = nodehealth.Exclude
 	case o.Outcome != budget.None:

@@ -43,8 +43,8 @@ func (c *Controller) Suspect(ctx context.Context, name string, s Suspicion) erro
 	if err := c.Reader.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
 		return ignoreGone(err)
 	}
-	if c.DryRun {
-		c.Log.Info("dry run: a gang suspects a node", "node", name, "gang", s.Namespace+"/"+s.Gang, "cause", s.Cause, "message", s.Message)
+	if c.DryRun || c.Budget.MaxSuspected == (budget.Limit{}) {
+		c.Log.Info("a gang suspects a node, which stays in use", "node", name, "gang", s.Namespace+"/"+s.Gang, "cause", s.Cause, "message", s.Message)
 		return nil
 	}
 	now := c.Now()
@@ -74,14 +74,16 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// putSuspicion adds a suspicion to a Node, one per gang: a repeated one extends nothing while it holds. It drops those that count no more.
+// putSuspicion adds a suspicion to a Node, one per gang: a repeated one renews it once less than half of its time is left. It drops those
+// that count no more.
 func putSuspicion(node *corev1.Node, s Suspicion, now time.Time) (bool, error) {
 	list, err := v1alpha1.NodeSuspicionsOf(node)
 	if err != nil {
 		list = nil // written again
 	}
 	for _, old := range list {
-		if old.Namespace == s.Namespace && old.Gang == s.Gang && old.Cause == s.Cause && old.Proven == s.Proven && now.Before(old.Until.Time) {
+		half := old.Until.Sub(old.At.Time) / 2
+		if old.Namespace == s.Namespace && old.Gang == s.Gang && old.Cause == s.Cause && old.Until.Sub(now) > half {
 			return false, nil
 		}
 	}
@@ -135,8 +137,6 @@ func nodeSuspicions(node *corev1.Node) (out []budget.Suspicion, err error) {
 		out = append(out, budget.Suspicion{
 			Namespace: s.Namespace,
 			Gang:      s.Gang,
-			Cause:     s.Cause,
-			Message:   s.Message,
 			At:        s.At.Time,
 			Until:     s.Until.Time,
 			Proven:    s.Proven,

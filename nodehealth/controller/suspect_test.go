@@ -35,7 +35,8 @@ func TestSuspect(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if text := w.node("n2").Annotations[v1alpha1.AnnotationOutage]; !strings.Contains(text, `"Exclude","cause":"HardwareSuspected"`) || strings.Contains(text, "llama") {
+	text := w.node("n2").Annotations[v1alpha1.AnnotationOutage]
+	if !strings.Contains(text, `"Exclude","cause":"NodeSuspected"`) || strings.Contains(text, "llama") || strings.Contains(text, "BusError") {
 		t.Errorf("n2 has %q", text)
 	}
 	patches := len(w.patches)

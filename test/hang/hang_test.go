@@ -188,7 +188,7 @@ func restarts(ctx context.Context, t *testing.T, j *job) {
 func keepsFiles(ctx context.Context, t *testing.T, j *job) {
 	j.verdict(ctx, t)
 	j.steps(ctx, t, 2, 5)
-	for rank, want := range []string{"in all_reduce", "in all_reduce", "in all_reduce", "takes no signal"} {
+	for rank, want := range []string{"in backward", "in backward", "in backward", "takes no signal"} {
 		pod, file := j.shape.Assignments[rank/perPod].Pod, fmt.Sprintf("rank-%d.stack.txt", rank)
 		read := fmt.Sprintf("cd /run/holdfast/run/hangs/1-* && ls && cat %s && test -s gloo.rank-%d -a -s rank-%d.gloo.json", file, rank, rank)
 		out, err := j.RunKubectl(ctx, "exec", "-n", namespace, pod, "-c", container, "--", "sh", "-c", read)

@@ -45,7 +45,8 @@ func TestNodeCheck(t *testing.T) {
 	})
 	t.Run("WrongArithmetic", func(t *testing.T) {
 		check, replaced := play(ctx, t, c, "wrong", "1")
-		if check.Result != "Replaced" || check.Replaced != 1 || !strings.Contains(check.Message, "of a product is") || !replaced {
+		found := strings.HasPrefix(check.Message, "pod wrong-1-") && strings.Contains(check.Message, "of a product is")
+		if check.Result != "Replaced" || check.Replaced != 1 || !found || !replaced {
 			t.Errorf("%+v, a pod was replaced: %v", check, replaced)
 		}
 		excluded(ctx, t, c, check)
@@ -67,7 +68,7 @@ func excluded(ctx context.Context, t *testing.T, c *harness.Cluster, check *v1al
 			t.Fatal(err, unread)
 		}
 		named := strings.Contains(check.Message, " on node "+node.Name+":")
-		if out := o != nil && o.Decision == v1alpha1.DecisionExclude && o.Cause == v1alpha1.CauseNodeCheckFailed; out != named {
+		if out := o != nil && o.Decision == v1alpha1.DecisionExclude && o.Cause == v1alpha1.CauseNodeSuspected; out != named {
 			t.Errorf("node %s, named %v: decision %+v", node.Name, named, o)
 		}
 		if proven := len(words) == 1 && words[0].Proven && words[0].Namespace == namespace; proven != named {
