@@ -117,7 +117,8 @@ func (s *State) advanceCheck(now time.Time) {
 		return
 	}
 	s.run.forming.checking = checking{}
-	if named := plan.Verdict.Replace(); len(named) > 0 && s.maySpare(named) && c.Replaced+len(named) <= max(mostReplaced, len(pods)/replacedShare) {
+	named, most := plan.Verdict.Replace(), max(mostReplaced, len(pods)/replacedShare)
+	if len(named) > 0 && s.maySpare(named) && c.Replaced+len(named) <= most {
 		s.replaceNamed(named, now)
 		return
 	}
