@@ -3,7 +3,7 @@
     plain.py FOLDER
 
 The rank takes its steps in blocks. An order is a line of FOLDER/orders-RANK: a number of steps. In half of them, in turns of a few steps,
-torch's hooks for all optimizers are taken out, whoever registered them. The answer is a line of FOLDER/answers-RANK: the time and the
+torch's hooks for all optimizers are taken out, also those of others. The answer is a line of FOLDER/answers-RANK: the time and the
 processor time of a step with the hooks and of one without, what the process had used before and after the block in processor seconds, and
 how many hooks there are. Times are in seconds.
 """
