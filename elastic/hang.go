@@ -36,7 +36,8 @@ import (
 // a rank without stack and recorder hides what it is in. Supervision.Timeout is the user's own word: it also holds then, as long as one
 // rank was looked at. If none was, nothing is known of the gang.
 //
-// Time in which an agent was not connected counts for none of these times: the same outage may have kept the ranks from a step.
+// Time in which an agent was not connected counts for none of these times: the same outage may have kept the ranks from a step. Only for
+// Supervision.Timeout it counts while some agents are connected and others are not.
 const (
 	// fabricRetries: NCCL and the network's adapters retry for less time.
 	fabricRetries = 2 * time.Minute
@@ -92,7 +93,7 @@ func (s *State) endStill(v waiting.Verdict, now time.Time) {
 		return
 	}
 	silent := s.quiet.Seen(now)
-	if some, all := s.attached(); some && !all { // an agent that is gone for ever must not prevent the user's limit
+	if n := s.attached(); n > 0 && n < s.members.Len() { // an agent that is gone must not prevent the user's limit for ever
 		silent = now.Sub(s.quiet.Since())
 	}
 	after, ends := s.stillTimeout(v)
@@ -120,10 +121,14 @@ func (s *State) endStill(v waiting.Verdict, now time.Time) {
 	s.run.still.keeping.ends = &c
 }
 
-// attached reports whether some agent is connected, and whether all are.
-func (s *State) attached() (some, all bool) {
-	all = s.members.All((*members.Member).Attached)
-	return !s.members.All(func(m *members.Member) bool { return !m.Attached() }), all
+// attached returns the number of agents that are connected.
+func (s *State) attached() (n int) {
+	for _, m := range s.members.Each {
+		if m.Attached() {
+			n++
+		}
+	}
+	return n
 }
 
 // keepsStill returns why ranks that stand still are not ended; "": they are.

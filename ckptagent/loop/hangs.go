@@ -13,10 +13,7 @@ import (
 
 // keepEvidence writes files about the ranks in another goroutine, posts Kept, and then has them copied to storage.
 func (a *Agent) keepEvidence(e ckptagent.KeepEvidence) {
-	ranks, world := a.watched(), a.state.Run.WorldSize
-	if a.state.Whole {
-		world = 0
-	}
+	ranks, world := a.watched()
 	to := watch.Evidence{
 		Generation: e.Generation, Base: a.state.Run.BaseRank, Ranks: len(a.state.Rank), Bytes: hangs.BytesPerRank(len(a.state.Rank)),
 	}

@@ -11,18 +11,16 @@ import (
 
 // lookAt looks at the ranks in another goroutine, and posts Looked.
 func (a *Agent) lookAt(e ckptagent.LookAt) {
-	ranks, world := a.watched(), a.state.Run.WorldSize
-	if a.state.Whole {
-		world = 0 // it numbers its own ranks
-	}
+	ranks, world := a.watched()
 	watcher := a.watcher
 	go func() {
 		a.post(ckptagent.Looked{Number: e.Number, Generation: e.Generation, Looks: watcher.Look(ranks, world)})
 	}()
 }
 
-// watched returns the ranks to look at. Global rank 0 asks NCCL's RAS for all, unless RAS of another gang may answer on its network.
-func (a *Agent) watched() (ranks []watch.Rank) {
+// watched returns the ranks to look at, and the size of their world; 0: a whole command numbers its own ranks. Global rank 0 asks NCCL's RAS
+// for all, unless RAS of another gang may answer on its network.
+func (a *Agent) watched() (ranks []watch.Rank, world int) {
 	for local := range a.state.Rank {
 		p, ok := a.ranks[local]
 		if !ok {
@@ -34,7 +32,10 @@ func (a *Agent) watched() (ranks []watch.Rank) {
 		}
 		ranks = append(ranks, r)
 	}
-	return ranks
+	if a.state.Whole {
+		return ranks, 0
+	}
+	return ranks, a.state.Run.WorldSize
 }
 
 // rasAddress returns where NCCL's RAS listens in this pod.

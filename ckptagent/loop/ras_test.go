@@ -33,7 +33,7 @@ func TestOneRankAsksRAS(t *testing.T) {
 		for _, local := range c.ranks {
 			a.ranks[local] = proc.Process{PID: 7}
 		}
-		got := a.watched()
+		got, _ := a.watched()
 		if len(got) != len(c.wanted) {
 			t.Fatalf("%+v: %d ranks", c, len(got))
 		}

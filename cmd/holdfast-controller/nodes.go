@@ -1,20 +1,17 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/nodehealth/budget"
 	nodecontroller "holdfast.dev/holdfast/nodehealth/controller"
 )
@@ -127,17 +124,4 @@ func addNodes(mgr manager.Manager, contacts nodecontroller.ContactSource, o node
 		return nil, fmt.Errorf("adding the node controller: %w", err)
 	}
 	return nodes, nil
-}
-
-// suspecting passes the words of gangs about their nodes to the node controller.
-func suspecting(nodes *nodecontroller.Controller) func(context.Context, string, types.NamespacedName, elastic.Termination) error {
-	return func(ctx context.Context, node string, gang types.NamespacedName, d elastic.Termination) error {
-		return nodes.Suspect(ctx, node, nodecontroller.Suspicion{
-			Namespace: gang.Namespace,
-			Gang:      gang.Name,
-			Cause:     d.Cause,
-			Message:   d.Message,
-			Proven:    d.Proven(),
-		})
-	}
 }

@@ -55,7 +55,7 @@ type Options struct {
 	Log      logr.Logger
 	// Suspect excludes the node of a pod that is replaced because its node may be at fault, before the pod is released; nil: no node is
 	// excluded. It may be called again for the same pod.
-	Suspect func(ctx context.Context, node string, gang types.NamespacedName, d elastic.Termination) error
+	Suspect func(ctx context.Context, node string, s v1alpha1.NodeSuspicion) error
 	// Metrics registers this package's metrics; nil: nowhere.
 	Metrics prometheus.Registerer
 }

@@ -82,7 +82,13 @@ func (c *Controller) exclude(ctx context.Context, key coordinator.Key, d elastic
 	if c.Suspect == nil || !d.Suspects() || d.Node == "" {
 		return nil
 	}
-	err := c.Suspect(ctx, d.Node, types.NamespacedName{Namespace: key.Namespace, Name: key.Name}, d)
+	err := c.Suspect(ctx, d.Node, v1alpha1.NodeSuspicion{
+		Namespace: key.Namespace,
+		Gang:      key.Name,
+		Cause:     d.Cause,
+		Message:   d.Message,
+		Proven:    d.Proven(),
+	})
 	switch {
 	case err == nil:
 		return nil

@@ -105,11 +105,11 @@ func TestASuspectedNodeIsExcludedFirst(t *testing.T) {
 	p, other := on(member("b", 1, "n2")), on(member("c", 2, "n3"))
 	b := newBench(t, g, job, p, other)
 	fails, excluded := errors.New("the API server is busy"), []string{}
-	b.Suspect = func(_ context.Context, node string, gang types.NamespacedName, d elastic.Termination) error {
+	b.Suspect = func(_ context.Context, node string, s v1alpha1.NodeSuspicion) error {
 		if b.pod(t, "b").Labels[v1alpha1.LabelReplaced] != "" {
 			t.Error("the pod was released before")
 		}
-		excluded = append(excluded, fmt.Sprint(gang, " ", node, " ", d.Cause))
+		excluded = append(excluded, fmt.Sprint(s.Namespace, "/", s.Gang, " ", node, " ", s.Cause))
 		return fails
 	}
 	d := terminationOf(p)

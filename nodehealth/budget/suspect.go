@@ -32,33 +32,35 @@ func (j *judged) provenTwice(now time.Time) (newest *Suspicion) {
 // suspect sets which nodes are out by the word of gangs alone. First come those that are out for it, then those that were suspected first.
 // Nodes beyond the limits of cluster and namespace are not out for it.
 func suspect(c Config, of int, nodes []judged, now time.Time) {
-	words := map[*judged]*Suspicion{}
-	var accused []*judged
+	type accusation struct {
+		*judged
+		newest *Suspicion
+		proven bool // twice
+	}
+	var accused []accusation
 	for i := range nodes {
-		n := &nodes[i]
-		w := n.provenTwice(now)
-		if w == nil && n.want == None {
-			w = n.newestWord(now, func(string) bool { return true })
+		a := accusation{judged: &nodes[i], newest: nodes[i].provenTwice(now)}
+		if a.proven = a.newest != nil; !a.proven && a.want == None {
+			a.newest = a.newestWord(now, func(string) bool { return true })
 		}
-		if w != nil && n.want != Evict {
-			words[n] = w
-			accused = append(accused, n)
+		if a.newest != nil && a.want != Evict {
+			accused = append(accused, a)
 		}
 	}
-	slices.SortStableFunc(accused, func(a, b *judged) int {
-		return cmp.Or(a.suspectedSince(now).Compare(b.suspectedSince(now)), words[a].At.Compare(words[b].At))
+	slices.SortStableFunc(accused, func(a, b accusation) int {
+		return cmp.Or(a.suspectedSince(now).Compare(b.suspectedSince(now)), a.newest.At.Compare(b.newest.At))
 	})
 	all, by := 0, map[string]int{}
 	room := func(namespace string) bool { return by[namespace] < c.MaxSuspectedPerNamespace.Of(of) }
-	for _, n := range accused {
+	for _, a := range accused {
 		if all >= c.MaxSuspected.Of(of) {
 			return
 		}
-		if n.provenTwice(now) != nil {
-			n.word, n.want, n.red = words[n], Evict, words[n].At
-		} else if n.word = n.newestWord(now, room); n.word != nil {
-			n.want = Exclude
-			by[n.word.Namespace]++
+		if a.proven {
+			a.word, a.want, a.red = a.newest, Evict, a.newest.At
+		} else if a.word = a.newestWord(now, room); a.word != nil {
+			a.want = Exclude
+			by[a.word.Namespace]++
 		} else {
 			continue
 		}

@@ -182,10 +182,7 @@ func putOutage(node *corev1.Node, o budget.Outage) (bool, error) {
 	}
 	text, err := json.Marshal(v1alpha1.NodeOutage{
 		Decision: v1alpha1.NodeDecision(o.Outcome), Cause: o.Cause, Reason: string(o.Reason),
-		Message: strings.ToValidUTF8(
-			o.Message[:min(len(o.Message), maxMessage)],
-			"",
-		), Since: metav1.NewMicroTime(o.Since), Dead: o.Dead, Idle: o.Idle, Pod: o.Pod, Requested: o.Requested,
+		Message: cut(o.Message, maxMessage), Since: metav1.NewMicroTime(o.Since), Dead: o.Dead, Idle: o.Idle, Pod: o.Pod, Requested: o.Requested,
 	})
 	if err != nil {
 		return false, fmt.Errorf("writing the outage of Node %s: %w", node.Name, err)
@@ -210,6 +207,9 @@ func putOutage(node *corev1.Node, o budget.Outage) (bool, error) {
 	}
 	return true, nil
 }
+
+// cut returns the beginning of a text, at most that many bytes.
+func cut(text string, most int) string { return strings.ToValidUTF8(text[:min(len(text), most)], "") }
 
 // outageEffect returns PreferNoSchedule while the node's daemon reports that pods repair the node, and no user wants new pods kept off it;
 // else NoSchedule.

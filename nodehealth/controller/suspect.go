@@ -6,13 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/nodehealth/budget"
@@ -29,19 +28,12 @@ const (
 	maxSuspicion = 200
 )
 
-// Suspicion is what a gang found about the node of its pod.
-type Suspicion struct {
-	Namespace, Gang, Cause, Message string
-	// Proven: a node check found it.
-	Proven bool
-}
-
 // Suspect records a gang's suspicion on a Node, and returns once the node is excluded, or after decisionWait: the outage budget may not
-// allow it. A Node that is gone needs no exclusion. Suspect may be called again.
-func (c *Controller) Suspect(ctx context.Context, name string, s Suspicion) error {
+// allow it. It sets the suspicion's times. A Node that is gone needs no exclusion. Suspect may be called again.
+func (c *Controller) Suspect(ctx context.Context, name string, s v1alpha1.NodeSuspicion) error {
 	node := &corev1.Node{}
 	if err := c.Reader.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
-		return ignoreGone(err)
+		return client.IgnoreNotFound(err)
 	}
 	if c.DryRun || c.Budget.MaxSuspected == (budget.Limit{}) {
 		c.Log.Info("a gang suspects a node, which stays in use", "node", name, "gang", s.Namespace+"/"+s.Gang, "cause", s.Cause, "message", s.Message)
@@ -50,7 +42,7 @@ func (c *Controller) Suspect(ctx context.Context, name string, s Suspicion) erro
 	now := c.Now()
 	after, err := c.change(ctx, node, func(node *corev1.Node) (bool, error) { return putSuspicion(node, s, now) })
 	if err != nil {
-		return ignoreGone(err)
+		return client.IgnoreNotFound(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, decisionWait)
 	defer cancel()
@@ -67,16 +59,9 @@ func (c *Controller) Suspect(ctx context.Context, name string, s Suspicion) erro
 	return nil
 }
 
-func ignoreGone(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
-}
-
 // putSuspicion adds a suspicion to a Node, one per gang: a repeated one renews it once less than half of its time is left. It drops those
 // that count no more.
-func putSuspicion(node *corev1.Node, s Suspicion, now time.Time) (bool, error) {
+func putSuspicion(node *corev1.Node, s v1alpha1.NodeSuspicion, now time.Time) (bool, error) {
 	list, err := v1alpha1.NodeSuspicionsOf(node)
 	if err != nil {
 		list = nil // written again
@@ -87,24 +72,16 @@ func putSuspicion(node *corev1.Node, s Suspicion, now time.Time) (bool, error) {
 			return false, nil
 		}
 	}
-	until := now.Add(suspectedFor)
+	excluded := suspectedFor
 	if s.Proven {
-		until = now.Add(provenFor)
+		excluded = provenFor
 	}
+	s.At, s.Until, s.Message = metav1.NewMicroTime(now), metav1.NewMicroTime(now.Add(excluded)), cut(s.Message, maxSuspicion)
 	list = slices.DeleteFunc(list, func(old v1alpha1.NodeSuspicion) bool {
 		return old.Namespace == s.Namespace && old.Gang == s.Gang && (s.Proven || !old.Proven) ||
 			!now.Before(old.Until.Time) && (!old.Proven || now.Sub(old.At.Time) >= budget.SuspicionMemory)
 	})
-	list = append(list, v1alpha1.NodeSuspicion{
-		Namespace: s.Namespace,
-		Gang:      s.Gang,
-		Cause:     s.Cause,
-		Message:   strings.ToValidUTF8(s.Message[:min(len(s.Message), maxSuspicion)], ""),
-		At:        metav1.NewMicroTime(now),
-		Until:     metav1.NewMicroTime(until),
-		Proven:    s.Proven,
-	})
-	list = bounded(list)
+	list = bounded(append(list, s))
 	text, err := json.Marshal(list)
 	if err != nil {
 		return false, fmt.Errorf("writing the suspicions of Node %s: %w", node.Name, err)

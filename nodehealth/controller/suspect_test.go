@@ -16,7 +16,7 @@ import (
 func TestSuspect(t *testing.T) {
 	w := newWorld(t, 3)
 	w.decide()
-	s := Suspicion{Namespace: "team", Gang: "llama", Cause: "HardwareSuspected", Message: "BusError again"}
+	s := v1alpha1.NodeSuspicion{Namespace: "team", Gang: "llama", Cause: "HardwareSuspected", Message: "BusError again"}
 	done := make(chan error)
 	go func() { done <- w.c.Suspect(t.Context(), "n2", s) }()
 	for i := range 2 {
@@ -60,7 +60,7 @@ func TestSuspicionsAreBounded(t *testing.T) {
 	put := func(namespace, gang string, proven bool) {
 		t.Helper()
 		now = now.Add(time.Second)
-		s := Suspicion{Namespace: namespace, Gang: gang, Cause: "ComputeWrong", Message: strings.Repeat("x", 1000), Proven: proven}
+		s := v1alpha1.NodeSuspicion{Namespace: namespace, Gang: gang, Cause: "ComputeWrong", Message: strings.Repeat("x", 1000), Proven: proven}
 		if _, err := putSuspicion(node, s, now); err != nil {
 			t.Fatal(err)
 		}

@@ -87,3 +87,10 @@ func Each[T any](parallel int, all []T, do func(T) error) error {
 	}
 	return g.Wait()
 }
+
+// Say returns a function that writes lines to progress, each with the seconds since began.
+func Say(progress io.Writer, began time.Time) func(format string, args ...any) {
+	return func(format string, args ...any) {
+		fmt.Fprintf(progress, "[%4.0fs] %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
+	}
+}

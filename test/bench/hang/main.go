@@ -108,10 +108,7 @@ func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
 	if err := o.Begin(benchName); err != nil {
 		return err
 	}
-	b := &bench{options: o, results: newResults()}
-	b.say = func(format string, args ...any) {
-		fmt.Fprintf(progress, "[%4.0fs] %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
-	}
+	b := &bench{options: o, results: newResults(), say: figure.Say(progress, began)}
 	if b.folder, err = os.MkdirTemp("", "bench-hang-"); err != nil {
 		return err
 	}
