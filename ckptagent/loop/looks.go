@@ -18,8 +18,8 @@ func (a *Agent) lookAt(e ckptagent.LookAt) {
 	}()
 }
 
-// watched returns the ranks to look at, and the size of their world; 0: a whole command numbers its own ranks. Global rank 0 asks NCCL's RAS
-// for all, unless RAS of another gang may answer on its network.
+// watched returns the ranks to look at, and the size of their world; 0: a whole command numbers its own ranks. Global rank 0 asks NCCL's
+// RAS for all, unless RAS of another gang may answer on its network.
 func (a *Agent) watched() (ranks []watch.Rank, world int) {
 	for local := range a.state.Rank {
 		p, ok := a.ranks[local]
