@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"holdfast.dev/holdfast/ckptagent/launch"
@@ -147,35 +148,52 @@ func (l *Launch) resolve(spec launch.Spec) (launch.Spec, error) {
 	return resolved, err
 }
 
+// memoryFiles are the files of this container's memory limit.
+type memoryFiles struct {
+	limit, usage, stat string
+	cache              []string // the numbers in stat of what the kernel reclaims before it kills
+}
+
+// ownMemoryFiles is determined once, because a process stays in its cgroup.
+var ownMemoryFiles = sync.OnceValue(func() (all []memoryFiles) {
+	for _, f := range []struct {
+		controller string
+		memoryFiles
+	}{
+		{"", memoryFiles{"memory.max", "memory.current", "memory.stat", []string{"inactive_file", "active_file"}}},
+		{"memory", memoryFiles{"memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", []string{"total_inactive_file", "total_active_file"}}},
+	} {
+		if dir := cgroupDir(f.controller, f.limit); dir != "" {
+			in := func(name string) string { return filepath.Join(dir, name) }
+			all = append(all, memoryFiles{in(f.limit), in(f.usage), in(f.stat), f.cache})
+		}
+	}
+	return all
+})
+
 // memoryRoom returns how many more bytes this container may use; known is false without a limit.
 func memoryRoom() (room uint64, known bool) {
-	for _, g := range []struct {
-		dir, limit, usage string
-		cache             []string
-	}{
-		{cgroupDir(""), "memory.max", "memory.current", []string{"inactive_file", "active_file"}},
-		{cgroupDir("memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", []string{"total_inactive_file", "total_active_file"}},
-	} {
-		limit, ok := readNumber(filepath.Join(g.dir, g.limit))
-		usage, ok2 := readNumber(filepath.Join(g.dir, g.usage))
-		if g.dir == "" || !ok || !ok2 || limit >= 1<<60 {
+	for _, f := range ownMemoryFiles() {
+		limit, ok := readNumber(f.limit)
+		if !ok || limit >= 1<<60 {
 			continue
 		}
-		for _, cache := range g.cache { // the kernel reclaims these before it kills
-			usage -= min(usage, statValue(filepath.Join(g.dir, "memory.stat"), cache))
+		usage, ok := readNumber(f.usage)
+		if !ok {
+			continue
+		}
+		for _, cache := range f.cache {
+			usage -= min(usage, statValue(f.stat, cache))
 		}
 		return limit - min(limit, usage), true
 	}
 	return 0, false
 }
 
-// cgroupDir returns the folder of this process's cgroup for a controller ("" for version 2), as seen in the container, where it usually is
-// the root of the mount.
-func cgroupDir(controller string) string {
-	mount, file := "/sys/fs/cgroup", "memory.max"
-	if controller != "" {
-		mount, file = filepath.Join(mount, controller), "memory.limit_in_bytes"
-	}
+// cgroupDir returns the folder with this file of this process's cgroup for a controller ("" for version 2), as seen in the container, where
+// it usually is the root of the mount.
+func cgroupDir(controller, file string) string {
+	mount := filepath.Join("/sys/fs/cgroup", controller)
 	raw, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
 		return ""

@@ -19,8 +19,11 @@ func TestInterval(t *testing.T) {
 			t.Errorf("%d degrees of freedom: %.4f, want %.3f", freedom, got, want)
 		}
 	}
-	if mean, half := interval([]float64{1, 2, 3, 4, 5}); mean != 3 || math.Abs(half-1.963) > 0.001 {
-		t.Errorf("mean %v ± %v, want 3 ± 1.963", mean, half)
+	if mean, half := interval([]float64{1, 2, 3, 4, 5}); mean != 3 || math.Abs(half-3.513) > 0.001 {
+		t.Errorf("mean %v ± %v, want 3 ± 3.513", mean, half)
+	}
+	if mean, _ := interval([]float64{5, 1, 900, 2, 3, 4, -900, 3, 3, 3}); math.Abs(mean-3) > 1e-9 {
+		t.Errorf("two samples of ten that others disturbed make the mean %v, want 3", mean)
 	}
 	if _, half := interval([]float64{1}); !math.IsInf(half, 1) {
 		t.Errorf("one sample has the interval ± %v", half)
