@@ -44,7 +44,7 @@ LAUNCHERS_SHORT := ^(TestLaunchers|TestHooks|TestPage)$$/^(accelerate|deepspeed|
 # Cores start no goroutine (internal/layers tests that and compares this list with its own), so the race detector would find nothing there,
 # and would make their random histories take ten times as long.
 CORES := topology nodehealth nodehealth/budget gang gang/rejection gang/observe gang/provision gang/preemption internal/protocol elastic \
-	elastic/account elastic/barrier elastic/cause elastic/check elastic/drain elastic/generation elastic/ledger elastic/members elastic/quiet elastic/replacements elastic/restore elastic/waiting \
+	elastic/account elastic/barrier elastic/cause elastic/check elastic/drain elastic/generation elastic/ledger elastic/members elastic/quiet elastic/quorum elastic/replacements elastic/restore elastic/waiting \
 	ckptagent ckptagent/format ckptagent/launch
 # Other packages whose tests do not link Kubernetes: their unit tests run once, with the race detector. Compiling Kubernetes with it takes
 # as long as everything else; make race does it. make race also covers manifests, whose tests evaluate millions of CEL expressions, and

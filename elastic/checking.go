@@ -125,16 +125,21 @@ func (s *State) advanceCheck(now time.Time) {
 	s.endCheck(&plan.Verdict, now)
 }
 
+// tried returns the slot of a pod in the numbering of package check.
+func (s *State) tried(pod int) Slot { return s.members.Slots()[pod] }
+
 // maySpare reports whether the gang loses no state with these pods. A gang of one pod is tried against no other.
 func (s *State) maySpare(named []check.Finding) bool {
-	return s.members.Len() > 1 && !slices.ContainsFunc(named, func(f check.Finding) bool { return !s.generation.SurvivesWithout(Slot(f.Pod)) })
+	lost := func(f check.Finding) bool { return !s.generation.SurvivesWithout(s.tried(f.Pod)) }
+	return s.members.Parts() > 1 && !slices.ContainsFunc(named, lost)
 }
 
 // replaceNamed gives up the pods that the check named. It continues with those that take their places.
 func (s *State) replaceNamed(named []check.Finding, now time.Time) {
 	var notes []replacements.Note
 	for _, f := range named {
-		pod, slot := s.members.At(Slot(f.Pod)).Pod(), Slot(f.Pod)
+		slot := s.tried(f.Pod)
+		pod := s.members.At(slot).Pod()
 		s.Record.Check.note(f.Evidence)
 		s.Record.Check.Replaced++
 		d := Termination{Slot: slot, Pod: pod.UID, Name: pod.Name, Node: pod.Node, Cause: replacements.NodeCheckFailed, Message: f.Evidence}
@@ -169,7 +174,7 @@ func (s *State) endCheck(v *check.Verdict, now time.Time) {
 	took := c.Ended.Sub(c.Began)
 	s.account.NoteChecked(s.generation.Number, took)
 	s.emit(Checked{Result: c.Result, Took: took})
-	s.emit(EmitEvent{Notice{Warning: c.Result == CheckInconclusive, Reason: NoticeNodeCheck, Message: c.Describe(s.members.Len())}})
+	s.emit(EmitEvent{Notice{Warning: c.Result == CheckInconclusive, Reason: NoticeNodeCheck, Message: c.Describe(s.members.Parts())}})
 }
 
 // note adds a line to the text.
@@ -210,9 +215,9 @@ func (s *State) checkWaits() string {
 // checkedPods are the pods with their answers, in the order of their slots.
 func (s *State) checkedPods(now time.Time) []check.Pod {
 	c := &s.run.forming.checking
-	pods := make([]check.Pod, s.members.Len())
-	for i := range pods {
-		m := s.members.At(Slot(i))
+	pods := make([]check.Pod, s.members.Parts())
+	for i, slot := range s.members.Slots() {
+		m := s.members.At(slot)
 		p := check.Pod{ID: m.Pod().UID, Name: m.Pod().Name, Node: m.Pod().Node}
 		for _, a := range m.Report().Trials {
 			if a.Check == s.generation.Number+1 {
@@ -220,14 +225,14 @@ func (s *State) checkedPods(now time.Time) []check.Pod {
 				p.Answers = append(p.Answers, answerOf(a))
 			}
 		}
-		if a, waits := c.trials[Slot(i)]; waits && a.pod == p.ID && !answered(p, a.trial) && now.Sub(a.since) > a.trial.Within+trialSlack {
+		if a, waits := c.trials[slot]; waits && a.pod == p.ID && !answered(p, a.trial) && now.Sub(a.since) > a.trial.Within+trialSlack {
 			lost := check.Answer{Round: check.Round(a.trial.Round), Attempt: a.trial.Attempt, Partner: a.trial.Partner, Outcome: check.Lost}
 			if c.lost == nil {
 				c.lost = map[Slot][]check.Answer{}
 			}
-			c.lost[Slot(i)] = append(c.lost[Slot(i)], lost)
+			c.lost[slot] = append(c.lost[slot], lost)
 		}
-		for _, l := range c.lost[Slot(i)] {
+		for _, l := range c.lost[slot] {
 			p.Answers = with(p.Answers, l)
 		}
 		pods[i] = p
@@ -275,20 +280,20 @@ func answerOf(a protocol.TrialAnswer) check.Answer {
 // ask sets the trials that agents must make now.
 func (s *State) ask(pods []check.Pod, plan check.Plan, now time.Time) {
 	c := &s.run.forming.checking
-	next := map[Slot]asked{}
+	next, slots := map[Slot]asked{}, s.members.Slots()
 	c.round = plan.Round
 	for _, t := range plan.Trials {
-		a := s.members.At(Slot(t.A)).Report()
+		a := s.members.At(slots[t.A]).Report()
 		id := protocol.TrialID{Check: s.generation.Number + 1, Round: int(t.Round), Attempt: t.Attempt}
 		one := protocol.Trial{TrialID: id, WorldSize: a.Ranks, Store: address(a), Within: aloneWithin}
 		if t.B < 0 {
-			next[Slot(t.A)] = asked{one, pods[t.A].ID, now}
+			next[slots[t.A]] = asked{one, pods[t.A].ID, now}
 			continue
 		}
-		one.WorldSize, one.Within = a.Ranks+s.members.At(Slot(t.B)).Report().Ranks, pairWithin
+		one.WorldSize, one.Within = a.Ranks+s.members.At(slots[t.B]).Report().Ranks, pairWithin
 		two := one
 		one.Partner, two.Partner, two.BaseRank = pods[t.B].ID, pods[t.A].ID, a.Ranks
-		next[Slot(t.A)], next[Slot(t.B)] = asked{one, pods[t.A].ID, now}, asked{two, pods[t.B].ID, now}
+		next[slots[t.A]], next[slots[t.B]] = asked{one, pods[t.A].ID, now}, asked{two, pods[t.B].ID, now}
 	}
 	changed := len(next) != len(c.trials)
 	for slot, n := range next {

@@ -18,7 +18,8 @@ import (
 // containerEnded counts a container that ended and was restarted while the gang forms.
 func (s *State) containerEnded(slot Slot, now time.Time) {
 	m, f := s.members.At(slot), s.run.forming
-	if s.Record.Phase != Forming || s.replacements.For(slot) != nil || m.Report().Containers <= f.containers[slot]+f.deaths {
+	if s.Record.Phase != Forming || !s.members.Takes(slot) || s.replacements.For(slot) != nil ||
+		m.Report().Containers <= f.containers[slot]+f.deaths {
 		return
 	}
 	f.deaths = m.Report().Containers - f.containers[slot]

@@ -37,7 +37,7 @@ func (s *State) Directive(slot Slot, pod string) protocol.Directive {
 		d.Order, d.Reason = protocol.OrderHalt, "another pod replaces this one"
 	case !holds:
 		d.Order, d.Reason = protocol.OrderHalt, "a newer pod holds this slot"
-		s.nameRestored(&d)
+		s.nameRestored(&d, slot)
 	default:
 		s.directPhase(&d, slot, pod)
 	}
@@ -67,18 +67,18 @@ func (s *State) nothingToAwait(slot Slot) string {
 func (s *State) directPhase(d *protocol.Directive, slot Slot, pod string) {
 	switch s.Record.Phase {
 	case Forming:
-		s.directHalt(d)
+		s.directHalt(d, slot)
 		d.Reason, d.Trial = s.Record.Progress.Waits, s.wantedTrial(slot, pod)
 	case Running:
 		s.directRunning(d, slot, pod)
 	case Halting:
-		s.directHalt(d)
+		s.directHalt(d, slot)
 		d.HaltWithin = s.run.halting.watch.Within()
 		if d.Reason = s.Record.Progress.Waits; d.Reason == "" && s.run.halting.suspect.Cause != nil {
 			d.Reason, _, _ = strings.Cut(s.run.halting.suspect.Message, "\n")
 		}
 	case GivenUp:
-		s.directHalt(d)
+		s.directHalt(d, slot)
 	case Finished:
 	}
 	if m := s.members.At(slot); m.Known() && s.stored >= s.generation.Number && !s.Final() {
@@ -87,20 +87,23 @@ func (s *State) directPhase(d *protocol.Directive, slot Slot, pod string) {
 }
 
 // directHalt orders the end of the newest generation.
-func (s *State) directHalt(d *protocol.Directive) {
+func (s *State) directHalt(d *protocol.Directive, slot Slot) {
 	if d.Generation > 0 {
 		d.Order = protocol.OrderHalt
-		s.nameRestored(d)
+		s.nameRestored(d, slot)
 	}
 }
 
 // nameRestored adds to an order to halt the step that the newest generation restored. A pod that never ran it holds steps of an older
 // history: those above that step, or of another branch, are useless. If that step is unknown, the order does not name it, and the pod keeps
 // all steps. A pod that does not hold its slot gets the step too: HALTED of a generation means that these steps are discarded, and the pod
-// may get the slot later, for example if its predecessor reported first to this coordinator.
-func (s *State) nameRestored(d *protocol.Directive) {
+// may get the slot later, for example if its predecessor reported first to this coordinator. A pod whose slot takes no part discards all
+// steps.
+func (s *State) nameRestored(d *protocol.Directive, slot Slot) {
 	if s.stored == s.generation.Number {
-		d.Run = s.generation.Restored()
+		if d.Run = s.generation.Restored(); !s.members.Takes(slot) {
+			d.Run.RestoreStep, d.Run.RestoreBranch = 0, 0
+		}
 	}
 }
 
@@ -113,6 +116,9 @@ func (s *State) directRunning(d *protocol.Directive, slot Slot, pod string) {
 	}
 	if run, takesPart := s.generation.Run(slot, pod); takesPart {
 		d.Order, d.Run, d.Look, d.Keep = protocol.OrderRun, run, s.wantedLook(), s.run.still.keeping.number
+	} else if !s.members.Takes(slot) {
+		s.directHalt(d, slot)
+		d.Reason = "the gang trains without this pod, which can take part in the next generation"
 	}
 }
 
@@ -121,7 +127,7 @@ func (s *State) directStorage(d *protocol.Directive, slot Slot) {
 	durable := s.ledger.DurableStored()
 	d.DurableStep, d.DurableBranch = durable.Step, durable.Branch
 	copying, manifest := s.ledger.Copying()
-	if slot == 0 {
+	if slot == s.members.First() {
 		d.Manifest = manifest
 	}
 	pending := s.replacements.For(slot) != nil
@@ -135,6 +141,8 @@ func (s *State) directStorage(d *protocol.Directive, slot Slot) {
 		if d.BarrierStep, copying = s.drain.Barrier(); pending {
 			d.Copy = copying
 		}
+	case s.run.growth.begun():
+		d.BarrierStep = s.run.growth.barrier.Step()
 	default:
 		d.Copy = copying
 	}
@@ -151,5 +159,5 @@ func (s *State) directFetch(d *protocol.Directive, slot Slot) {
 		return
 	}
 	d.Fetch = mark // a pod that never ran does not know its ranks
-	d.Run.BaseRank, d.Run.WorldSize = s.generation.BaseRank(slot), s.members.World()
+	d.Run.BaseRank, d.Run.WorldSize = s.members.Base(slot), s.members.World()
 }

@@ -3,6 +3,7 @@ package elastic
 import (
 	"time"
 
+	"holdfast.dev/holdfast/elastic/quorum"
 	"holdfast.dev/holdfast/elastic/waiting"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -55,6 +56,12 @@ type Retain struct{ Retention Retention }
 // Supervise is a level: the job's settings for a gang that stands still.
 type Supervise struct{ Supervision Supervision }
 
+// Limit is a level: the job's least number of pods.
+type Limit struct{ quorum.Limits }
+
+// Placed is a level: where the pods of a gang with a minimum are. A slot that is not listed has no pod.
+type Placed struct{ Pods []Placement }
+
 // Tick reports that time has passed; it is needed while State.Ticks is true.
 type Tick struct{}
 
@@ -72,6 +79,8 @@ type SlotHolder struct {
 }
 
 func (SlotHolder) event()          {}
+func (Limit) event()               {}
+func (Placed) event()              {}
 func (Reported) event()            {}
 func (Detached) event()            {}
 func (Stored) event()              {}
@@ -168,6 +177,8 @@ const (
 	// NoticeNodeCheckFailed reports a pod that a node check named; NoticeNodeCheck the result of a check.
 	NoticeNodeCheckFailed = "NodeCheckFailed"
 	NoticeNodeCheck       = "NodeCheck"
+	// NoticeFewer reports that the gang goes on with fewer pods, and the end of that.
+	NoticeFewer = "RunsWithFewer"
 )
 
 // Notice is one line for users, on their job.

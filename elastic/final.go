@@ -27,9 +27,9 @@ func (s *State) verdictStored() bool { return s.Final() && s.storedRevision >= s
 // long; nil otherwise.
 func (s *State) refusal(now time.Time) *cause.Cause {
 	mixed := s.members.NoteMixed(s.generation.Number, s.replacements.Leaves, now)
-	for i := range s.members.Len() {
-		if m := s.members.At(Slot(i)); m.Known() && m.Report().Refused != "" && s.replacements.For(Slot(i)) == nil {
-			return &cause.Cause{Code: cause.Code(ReasonRefused), Slot: i, ExitCode: protocol.ExitRefused, Message: m.Report().Refused}
+	for slot, m := range s.members.Each {
+		if m.Known() && m.Report().Refused != "" && s.replacements.For(slot) == nil {
+			return &cause.Cause{Code: cause.Code(ReasonRefused), Slot: int(slot), ExitCode: protocol.ExitRefused, Message: m.Report().Refused}
 		}
 	}
 	if mixed {

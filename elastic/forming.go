@@ -19,6 +19,7 @@ func (s *State) stepForming(now time.Time) {
 	if s.storedRevision >= s.revision {
 		s.request(s.replacements.RequestCommitted())
 	}
+	s.choose(now)
 	if s.waitsFor() != "" || !s.ledger.LineStored() {
 		return
 	}
@@ -34,10 +35,13 @@ func (s *State) stepForming(now time.Time) {
 
 // begin begins the next generation; agents receive it once it is stored.
 func (s *State) begin() {
+	was := s.generation.Out()
 	from := s.generation.Begin(s.run.forming.haltedAt, s.run.forming.readyAt)
 	if from.Step == 0 && s.account.Figures().SavedStep > 0 {
 		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeRecovering, Message: "no step is available to all ranks, in memory or in storage: training starts from the beginning, or from the script's own checkpoint"}})
 	}
+	s.announceSize(was)
+	s.noteLostAgain()
 	s.becomeRunning()
 	s.save()
 }
@@ -45,6 +49,9 @@ func (s *State) begin() {
 // waitsFor returns, for users, what the next generation waits for; "": nothing. A step that ranks failed to restore is restored again after
 // a pause.
 func (s *State) waitsFor() string {
+	if f := s.run.forming; f != nil && s.sizes.Min > 0 && f.decision.Waits() {
+		return f.decision.Why
+	}
 	if why := s.replacements.WaitsFor(s.generation.Number); why != "" {
 		return why
 	}
@@ -64,12 +71,12 @@ func (s *State) fetchReason() string {
 	if len(s.run.forming.fetching.Fetch) == 0 {
 		return ""
 	}
-	for i := range s.members.Len() {
-		if m := s.members.At(Slot(i)); s.run.forming.fetching.Fetch[i] != (protocol.Mark{}) && !m.Report().Storage {
-			return fmt.Sprintf("waits for storage in pod %s of slot %d, to read step %d", m.Pod().Name, i, s.run.forming.fetching.Step)
+	for slot, m := range s.members.Each {
+		if s.run.forming.fetching.Fetch[int(slot)] != (protocol.Mark{}) && !m.Report().Storage {
+			return fmt.Sprintf("waits for storage in pod %s of slot %d, to read step %d", m.Pod().Name, slot, s.run.forming.fetching.Step)
 		}
 	}
-	return fmt.Sprintf("fetches step %d from storage for %d of %d pods", s.run.forming.fetching.Step, len(s.run.forming.fetching.Fetch), s.members.Len())
+	return fmt.Sprintf("fetches step %d from storage for %d of %d pods", s.run.forming.fetching.Step, len(s.run.forming.fetching.Fetch), s.members.Parts())
 }
 
 // unreadable returns which recorded step cannot be read, by which pod, and the remedy; "": all can be read or an older step is available.
@@ -80,7 +87,7 @@ func (s *State) unreadable() string {
 	}
 	if d, durable := s.ledger.Newest(); s.run.forming.fetching.Step == 0 && durable {
 		what := fmt.Sprintf("%s: step %d of generation %d is in storage", NoticeStepUnreadable, d.Step, d.Generation)
-		if n := s.members.Recorded(); n != s.members.World() {
+		if n := s.generation.WorldOf(d.Generation); n != s.members.World() {
 			return fmt.Sprintf("%s for %d ranks, and the gang has %d; set it back to that number, or %s", what, n, s.members.World(), anew)
 		}
 		if s.generation.RestoreStep == StepUnknown {
@@ -88,11 +95,11 @@ func (s *State) unreadable() string {
 		}
 		return fmt.Sprintf("%s, and an agent of this gang is too old to fetch it; delete the gang's pods, so that they get the present agent, or %s", what, anew)
 	}
-	for i := range s.members.Len() {
-		m, mark := s.members.At(Slot(i)), s.run.forming.fetching.Fetch[i]
+	for slot, m := range s.members.Each {
+		mark := s.run.forming.fetching.Fetch[int(slot)]
 		if mark != (protocol.Mark{}) && m.FailedFetch(mark) {
 			return fmt.Sprintf("%s: pod %s of slot %d cannot read step %d of generation %d from storage, and no other step is available to all ranks; retrying; make its file readable, or %s",
-				NoticeStepUnreadable, m.Pod().Name, i, mark.Step, mark.Generation, anew)
+				NoticeStepUnreadable, m.Pod().Name, slot, mark.Step, mark.Generation, anew)
 		}
 	}
 	return ""

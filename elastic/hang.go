@@ -93,7 +93,7 @@ func (s *State) endStill(v waiting.Verdict, now time.Time) {
 		return
 	}
 	silent := s.quiet.Seen(now)
-	if n := s.attached(); n > 0 && n < s.members.Len() { // an agent that is gone must not prevent the user's limit for ever
+	if n := s.attached(); n > 0 && n < s.members.Parts() { // an agent that is gone must not prevent the user's limit for ever
 		silent = now.Sub(s.quiet.Since())
 	}
 	after, ends := s.stillTimeout(v)

@@ -113,7 +113,8 @@ func (s *State) TakesOver(p, old Pod) bool {
 
 // Ticks reports whether Tick is needed at intervals.
 func (s *State) Ticks() bool {
-	delayed := s.Record.Phase == Running && s.run.still.keeping.ends != nil
+	delayed := s.Record.Phase == Running && s.run.still.keeping.ends != nil ||
+		s.sizes.Min > 0 && (s.Record.Phase == Forming || s.Record.Phase == Running && !s.run.growth.readyAt.IsZero())
 	return (!s.replacements.None() || s.Record.Phase == Halting || delayed) && !s.Final() && !s.over
 }
 

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/generation"
+	"holdfast.dev/holdfast/elastic/quorum"
 	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
@@ -17,6 +18,8 @@ type run struct {
 	forming *forming
 	// still is what is known of a silence.
 	still standstill
+	// growth is the way to a planned halt.
+	growth growth
 }
 
 // Held returns what is stored of a slot's reports: the newest that counts, and the estimated bytes of exits, which stay until the next
@@ -61,6 +64,9 @@ type forming struct {
 	containers []uint64
 	deaths     uint64
 	checking   checking
+	// decision is with which slots the generation begins, for a gang with a minimum. enoughAt is since when at least the minimum is ready.
+	decision quorum.Decision
+	enoughAt time.Time
 }
 
 // replan makes gather compute fetching again.

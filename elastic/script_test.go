@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/quorum"
 	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/internal/golden"
 	"holdfast.dev/holdfast/internal/protocol"
@@ -20,7 +21,7 @@ import (
 //	gang N [SECONDS]             a gang of N pods with an empty record, copied to storage so often
 //	reports SLOTS KEY=VALUE ...  report, for several slots: "0,1"
 //	report SLOT KEY=VALUE ...    the agent changes its report so and sends it; again without keys
-//	                             pod inc seq containers ranks port gen state bytes refused leaving notes unprotected whole launch returned restarts left proto format storage grace;
+//	                             pod inc seq containers ranks port gen state bytes refused leaving notes unprotected whole shrinks span grouped launch returned restarts left proto format storage grace;
 //	                             copied, manifested and fetchfailed as POINT@GENERATION; step and sealed
 //	                             per local rank, "3|4" and "1,3|3,4"; optimizer and resumed, "-": not known, as step; exit=LOCAL:CODE:SIGNAL:TEXT;
 //	                             t=detected:MS,halt:MS,stopped:MS,started:MS,restored:MS,first:MS
@@ -34,6 +35,8 @@ import (
 //	                             silent: it does not report
 //	looks MS WHAT/WHAT unkept    so, but agents do not answer Directive.Keep
 //	goback POINT                 people want that: a POINT is a step of the first branch, or BRANCH/STEP, as in sealed and copied
+//	min N [SECONDS]              at least N pods can train; shrink-after SECONDS
+//	placed POD@SLOT:NODE|-[:REFUSAL] ...   the level; pods of other slots do not exist
 //	detach SLOT | stored | ended | at MS | restart | record
 //	written                      what people see is in the store as it is now
 func TestScripts(t *testing.T) {
@@ -61,6 +64,7 @@ type stage struct {
 	last     []string // the directive of each slot, as last printed
 	promises promises
 	out      *strings.Builder
+	limits   quorum.Limits
 	looking  bool // answers looks: directives that differ only in their look are not printed
 	unkept   bool // agents keep no files
 }
@@ -109,6 +113,14 @@ func (s *stage) command(f []string) {
 			job.Timeout = time.Duration(s.number(f[2])) * time.Second
 		}
 		s.step(Supervise{job})
+	case "min":
+		s.limits = quorum.Limits{Min: s.number(f[1])}
+		if len(f) > 2 {
+			s.limits.ShrinkAfter = time.Duration(s.number(f[2])) * time.Second
+		}
+		s.step(Limit{s.limits})
+	case "placed":
+		s.step(Placed{s.placements(f[1:])})
 	case "looks":
 		s.looking, s.unkept = true, len(f) > 3 && f[3] == "unkept"
 		for end := s.at(f[1]); s.now.Before(end) && s.state.Record.Phase == Running; {
@@ -156,6 +168,9 @@ func (s *stage) command(f []string) {
 		s.pending = nil
 		s.state = New(len(s.pods), s.interval, s.stored)
 		s.promises.successor()
+		if s.limits.Min > 0 {
+			Step(s.state, Limit{s.limits}, s.now)
+		}
 		s.directives(true)
 	case "record":
 		r := s.state.Snapshot()
@@ -168,6 +183,9 @@ func (s *stage) command(f []string) {
 		}
 		if len(r.Moved) > 0 {
 			s.sayf("moved for %v", r.Moved)
+		}
+		if len(r.Out) > 0 {
+			s.sayf("without slots %v: %s", r.Out, r.Progress.Fewer)
 		}
 		s.sayf("step %d, saved %d, lost %s%s", r.Progress.Step, r.Progress.SavedStep, r.Progress.Lost, optimizer(&r.Progress))
 		for _, rec := range r.Recoveries {
@@ -239,7 +257,25 @@ func (s *stage) terminations(pods []string) []Termination {
 	return out
 }
 
+// placements reads where pods are.
+func (s *stage) placements(pods []string) (out []Placement) {
+	for _, p := range pods {
+		f := strings.SplitN(p, ":", 3)
+		name, slot, _ := strings.Cut(f[0], "@")
+		at := Placement{Slot: Slot(s.number(slot)), Pod: name}
+		if f[1] != "-" {
+			at.Node = f[1]
+		}
+		if len(f) > 2 {
+			at.Refusal = strings.ReplaceAll(f[2], "_", " ")
+		}
+		out = append(out, at)
+	}
+	return out
+}
+
 func (s *stage) open(members int) {
+	s.limits = quorum.Limits{}
 	s.state, s.stored, s.pending = New(members, s.interval, Record{}), Record{}, nil
 	s.promises = newPromises(s.promises.fail)
 	s.reports, s.pods, s.last = nil, nil, make([]string, members)
@@ -270,7 +306,7 @@ func (s *stage) change(slot int, key, value string) {
 	switch key {
 	case "pod":
 		s.pods[slot] = Pod{UID: value, Name: value, Created: s.now}
-		*r = protocol.Report{Incarnation: 1, Address: r.Address, State: protocol.StateIdle, StateBytes: r.StateBytes}
+		*r = protocol.Report{Incarnation: 1, Address: r.Address, State: protocol.StateIdle, StateBytes: r.StateBytes, Shrinks: r.Shrinks}
 	case "inc":
 		r.Incarnation = uint64(s.number(value))
 	case "seq":
@@ -305,6 +341,16 @@ func (s *stage) change(slot int, key, value string) {
 		r.Terminating = true
 	case "unprotected":
 		r.Unprotected = value
+	case "shrinks":
+		r.Shrinks = value == "yes"
+	case "span":
+		for i := range r.Rank {
+			r.Rank[i].Span = s.number(value)
+		}
+	case "grouped":
+		for i := range r.Rank {
+			r.Rank[i].Grouped = value == "yes"
+		}
 	case "whole":
 		r.WholeCommand = value == "yes"
 	case "launch":
@@ -595,6 +641,9 @@ func (s *stage) directives(notified bool) {
 			)
 		} else if r != (protocol.Run{}) {
 			line += fmt.Sprintf(" (%sfrom %s%d)", branched(r.Branch), of(r.RestoreBranch), r.RestoreStep)
+		}
+		if r := d.Run; r.Slots > 0 || r.Donor > 0 {
+			line += fmt.Sprintf(" of %d slots, donor %d", r.Slots, r.Donor-1)
 		}
 		if d.CommonStep+d.ReclaimBelow > 0 {
 			line += fmt.Sprintf(" common %d reclaim below %d", d.CommonStep, d.ReclaimBelow)

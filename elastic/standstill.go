@@ -219,7 +219,7 @@ func (s *State) watch(now time.Time) {
 	if s.supervision.Hang == HangOff {
 		return
 	}
-	if s.drain.Begun() { // its ranks wait at a step
+	if s.drain.Begun() || s.run.growth.begun() { // its ranks wait at a step
 		s.movedOn(s.quiet.NoteInterrupt, now)
 		return
 	}

@@ -26,7 +26,7 @@ import (
 //	| lives for       | fields                                                                                     |
 //	|-----------------|--------------------------------------------------------------------------------------------|
 //	| the gang        | Record (outlives every coordinator)                                                        |
-//	| the coordinator | stored revision storedRevision verdictRevision lookedUpAt ended ending over quiet supervision      |
+//	| the coordinator | stored revision storedRevision verdictRevision lookedUpAt ended ending over quiet supervision sizes |
 //	| as each says    | members replacements account ledger generation drain                                        |
 //	| the generation  | run, replaced whole by becomeRunning                                                       |
 //	| the phase       | run.halting, run.forming, replaced whole by becomeHalting and becomeForming                |
@@ -58,6 +58,8 @@ type State struct {
 	// quiet watches for silence, supervision is what is done about it.
 	quiet       quiet.Watch
 	supervision Supervision
+	// sizes is what a gang with a minimum knows of its pods.
+	sizes sizes
 
 	now     time.Time
 	effects []Effect
@@ -70,7 +72,7 @@ func New(pods int, storage time.Duration, r Record) *State {
 		Record: Record{Verdict: r.Verdict, Check: r.Check},
 		members: members.New(
 			pods,
-			members.Recorded{Seen: r.Progress.Seen, Launch: r.Launch.Number, Left: r.Left},
+			members.Recorded{Seen: r.Progress.Seen, Launch: r.Launch.Number, Left: r.Left, Out: r.Out},
 			r.Generation > 0 && !r.Progress.WholeCommand,
 		),
 		stored: r.Generation,
@@ -98,8 +100,10 @@ func New(pods int, storage time.Duration, r Record) *State {
 	})
 	g := generation.Recorded{
 		Number: r.Generation, RestoreStep: r.RestoreStep, Branch: r.Branch, RestoreBranch: r.RestoreBranch, After: r.Launch.After,
+		Worlds: r.Worlds,
 	}
 	s.generation = generation.New(g, s.members, s.replacements, s.ledger, s.account)
+	s.Record.Progress.Fewer = r.Progress.Fewer
 	s.drain = drain.New(s.members, s.replacements, s.ledger, s.account, s.generation)
 	switch {
 	case r.Verdict != nil:

@@ -48,6 +48,10 @@ func Step(s *State, e Event, now time.Time) []Effect {
 		if !s.Final() && !s.over {
 			s.listed(s.replacements.Suspend(e.Pods, now))
 		}
+	case Limit:
+		s.limit(e.Limits)
+	case Placed:
+		s.notePlaced(e.Pods, now)
 	case Retain:
 		if !s.over && !s.Final() && s.ledger.TakeRetention(e.Retention) { // the steps of an ended gang are never removed
 			s.save()
@@ -103,6 +107,9 @@ func (s *State) reported(e Reported, now time.Time) {
 	before := was.Report()
 	if f := s.run.forming; f != nil && !was.Known() {
 		f.noteFirst(slot, r, s.generation.Number)
+	}
+	if !was.Known() {
+		s.noteStart(slot, now)
 	}
 	if !was.Attached() || before.Generation != r.Generation || before.State != r.State || before.Terminating != r.Terminating ||
 		members.HasLauncher(before, s.generation.Number) != members.HasLauncher(r, s.generation.Number) {
@@ -196,6 +203,9 @@ func (s *State) advance(most int, now time.Time) {
 // stepPhase does the phase's work. Only a phase's own step changes the phase, by a become function in run.go.
 func (s *State) stepPhase(now time.Time) {
 	s.confirm(now)
+	if s.storedRevision >= s.revision {
+		s.request(s.replacements.RequestOut())
+	}
 	switch s.Record.Phase {
 	case Forming:
 		s.stepForming(now)
@@ -215,9 +225,10 @@ func (s *State) Snapshot() Record {
 	r.StartedAt, r.Recoveries, r.Moved = a.StartedAt, a.Recoveries, a.Moved
 	r.Progress.LongestSilence = s.quiet.Longest()
 	m := s.members.Record()
-	r.Progress.Seen, r.Left = m.Seen, m.Left
+	r.Progress.Seen, r.Left, r.Out = m.Seen, m.Left, m.Out
 	g := s.generation.Recorded
 	r.Generation, r.RestoreStep, r.Branch, r.RestoreBranch = g.Number, g.RestoreStep, g.Branch, g.RestoreBranch
+	r.Worlds = g.Worlds
 	r.Launch = Launch{Number: m.Launch, After: g.After, Restarts: a.Before}
 	r.PendingReplacements, r.Suspended = s.replacements.Record()
 	r.Replacements = s.replacements.Count()

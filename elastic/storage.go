@@ -83,7 +83,7 @@ func (s *State) confirm(now time.Time) {
 		}
 		return
 	}
-	m := s.members.At(0)
+	m := s.members.At(s.members.First())
 	if mark := m.Report().Manifested; m.Known() && s.ledger.RecordManifest(mark, s.generation.Stored(), s.account.SealedAt(mark.Step), now) {
 		s.saveAndTell()
 	}

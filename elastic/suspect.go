@@ -21,7 +21,7 @@ func (s *State) shouldMove(c cause.Cause) bool {
 
 // canMove reports whether there is a pod that a failure makes suspect, which was not moved for that before.
 func (s *State) canMove(c cause.Cause) bool {
-	if c.Suspect == "" || c.Slot < 0 || s.members.Len() == 1 || s.account.Moved(c.Suspect) {
+	if c.Suspect == "" || c.Slot < 0 || s.members.Parts() == 1 || s.account.Moved(c.Suspect) {
 		return false
 	}
 	slot := s.members.AtFault(c)

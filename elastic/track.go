@@ -17,7 +17,7 @@ func (s *State) track(now time.Time) {
 		}
 	}
 	if steps, ok := s.members.Steps(s.generation.Number); ok {
-		s.account.TrackSteps(steps, s.generation.Cost(), s.drain.Begun(), now)
+		s.account.TrackSteps(steps, s.generation.Cost(), s.drain.Begun() || s.run.growth.begun(), now)
 		s.noteSigns(steps, now)
 	}
 	s.account.TrackResume(s.generation.Cost())

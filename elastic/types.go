@@ -8,6 +8,7 @@ import (
 	"holdfast.dev/holdfast/elastic/generation"
 	"holdfast.dev/holdfast/elastic/ledger"
 	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/quorum"
 	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/elastic/waiting"
@@ -31,10 +32,13 @@ type (
 type Settings struct {
 	Storage
 	Supervision
+	quorum.Limits
 }
 
 // Events returns the settings that may change, as events.
-func (s Settings) Events() []Event { return []Event{Retain{s.Retention}, Supervise{s.Supervision}} }
+func (s Settings) Events() []Event {
+	return []Event{Limit{s.Limits}, Retain{s.Retention}, Supervise{s.Supervision}}
+}
 
 // Phase is the state of a gang's run.
 type Phase string
@@ -66,6 +70,10 @@ type Record struct {
 	// Launch is the present launcher, Left the slots whose pods are no members of further generations of it.
 	Launch Launch
 	Left   []Slot
+	// Out are the slots that take no part in Generation.
+	Out []Slot
+	// Worlds are the numbers of ranks of earlier generations, where they differ.
+	Worlds []restore.World
 	Budget
 	BestStep   int64
 	StartedAt  time.Time
@@ -103,6 +111,8 @@ type Progress struct {
 	account.Figures
 	// Waits is what the next generation waits for; "": nothing.
 	Waits string
+	// Fewer is why the newest generation has fewer pods than the gang has slots; "": it has all.
+	Fewer string
 	// LongestSilence is the longest silence of the launcher's ranks after which they moved on by themselves.
 	LongestSilence time.Duration
 	// Standstill is why the newest generation makes no step; the zero value: it does, or is not known to make none.

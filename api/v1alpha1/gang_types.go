@@ -49,6 +49,9 @@ type GangSpec struct {
 	// Members is the number of pods that are placed together.
 	// +kubebuilder:validation:Maximum=5000
 	Members int32 `json:"members"`
+	// MinPods is the least number of pods that can train; 0: all are needed.
+	// +optional
+	MinPods int32 `json:"minPods,omitempty"`
 	// StateBytes is the size of the state that each rank keeps in memory; 0: state in memory is off.
 	// +optional
 	StateBytes int64 `json:"stateBytes,omitempty"`

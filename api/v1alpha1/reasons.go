@@ -63,6 +63,8 @@ const (
 	// ReasonDrained and ReasonNotDrained: whether the state in a pod to be replaced was copied to storage.
 	ReasonDrained    = "Drained"
 	ReasonNotDrained = "NotDrained"
+	// ReasonRunsWithFewer: the gang goes on with fewer pods than it has slots, and why; or it goes on with all again.
+	ReasonRunsWithFewer = "RunsWithFewer"
 	// ReasonStandsStill: the gang makes no step, and whom its ranks wait for; or it makes steps again.
 	ReasonStandsStill = "StandsStill"
 	// ReasonNodeCheckFailed: a node check named a pod, which is replaced. ReasonNodeCheck: the result of a node check.
@@ -137,6 +139,8 @@ const (
 	CauseStartInterrupted = "StartInterrupted"
 	// CauseWentBack: a user rolled the job back to an earlier step, from which a new branch of training begins.
 	CauseWentBack = "WentBack"
+	// CauseGangGrows: ranks were ended at one step, so that the next generation begins with more pods.
+	CauseGangGrows = "GangGrows"
 	// CauseHang: a rank stood still inside torch, a driver or a device. CauseWaitsOutside: it waited for something outside the gang.
 	// CauseStorageStalls: ranks on several nodes waited for a file system. CauseFabricHang: an operation that all ranks had begun did not end.
 	CauseHang          = "Hang"

@@ -24,6 +24,14 @@ type RunStatus struct {
 	// +listType=atomic
 	// +optional
 	Left []int32 `json:"left,omitempty"`
+	// Out are the slots that take no part in Generation, which runs with fewer pods.
+	// +listType=atomic
+	// +optional
+	Out []int32 `json:"out,omitempty"`
+	// Worlds are the numbers of ranks of earlier generations, where they differ: a step in storage is for the number of its generation.
+	// +listType=atomic
+	// +optional
+	Worlds []RunWorld `json:"worlds,omitempty"`
 	// Restarts is the number of generations that were started because of failures.
 	Restarts int32 `json:"restarts"`
 	// Replacements is the number of replaced pods. A restart for a replacement is not in Restarts.
@@ -135,12 +143,20 @@ type Progress struct {
 	WholeCommand bool `json:"wholeCommand,omitempty"`
 	// Waits is what the next generation, or the end of the previous one, waits for; absent: nothing.
 	Waits string `json:"waits,omitempty"`
+	// Fewer is why the newest generation runs with fewer pods than the gang has; absent: it runs with all.
+	Fewer string `json:"fewer,omitempty"`
 	// LongestSilenceMs is the longest time without a step after which the ranks moved on by themselves, if it was long enough for a look at
 	// them. Ranks that make no step are ended only after three times that time.
 	LongestSilenceMs int64 `json:"longestSilenceMs,omitempty"`
 	// Standstill is the newest verdict on a gang that makes no step; absent: it makes steps, or there is no verdict yet.
 	// +optional
 	Standstill *Standstill `json:"standstill,omitempty"`
+}
+
+// RunWorld is the number of ranks of all generations up to one, from the RunWorld before it.
+type RunWorld struct {
+	Until int64 `json:"until"`
+	Ranks int32 `json:"ranks"`
 }
 
 // Standstill is what looks at the ranks of a gang that makes no step showed.

@@ -125,7 +125,7 @@ func (a *Account) TrackRecovery(ms *members.Members, g Generation, now time.Time
 	if at := l.Detected.At; !at.IsZero() && rec.Drain < 0 && rec.Detect < 0 {
 		rec.DetectedAt = at
 	}
-	rec.reach(ms.Len(), l)
+	rec.reach(ms.Parts(), l)
 	if !reflect.DeepEqual(*rec, before) {
 		a.changed = true
 	}

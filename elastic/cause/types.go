@@ -31,6 +31,8 @@ const (
 	LauncherStarted Code = "LauncherStarted"
 	// WentBack: a user rolled the gang back to a step, after which a new branch of training begins; no failure.
 	WentBack Code = "WentBack"
+	// GangGrows: the ranks were ended at one step, so that the next generation begins with more pods; no failure.
+	GangGrows Code = "GangGrows"
 	// Hang, WaitsOutside, StorageStalls and FabricHang: ranks stood still, as package waiting defines the words, and were ended.
 	Hang          Code = "Hang"
 	WaitsOutside  Code = "WaitsOutside"

@@ -13,6 +13,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/quorum"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -42,7 +43,11 @@ func (c *Controller) reconcileSettings(ctx context.Context, req ctrl.Request) (c
 
 // settingsOf returns the settings of a Gang.
 func settingsOf(g *v1alpha1.Gang) elastic.Settings {
-	s := elastic.Settings{Storage: elastic.Storage{Retention: retentionOf(g)}, Supervision: supervisionOf(g)}
+	s := elastic.Settings{
+		Storage:     elastic.Storage{Retention: retentionOf(g)},
+		Supervision: supervisionOf(g),
+		Limits:      quorum.Limits{Min: int(g.Spec.MinPods)},
+	}
 	if st := g.Spec.Storage; st != nil {
 		s.Every = time.Duration(st.IntervalSeconds) * time.Second
 	}

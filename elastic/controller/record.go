@@ -43,6 +43,7 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 			LostMs:        r.Progress.Lost.Milliseconds(),
 			Notes:         r.Progress.Notes,
 			Waits:         r.Progress.Waits,
+			Fewer:         r.Progress.Fewer,
 			ResumeUnknown: int32(
 				r.Progress.ResumeUnknown,
 			),
@@ -105,6 +106,12 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 	for _, slot := range r.Left {
 		s.Left = append(s.Left, int32(slot))
 	}
+	for _, slot := range r.Out {
+		s.Out = append(s.Out, int32(slot))
+	}
+	for _, w := range r.Worlds {
+		s.Worlds = append(s.Worlds, v1alpha1.RunWorld{Until: w.Until, Ranks: int32(w.Ranks)})
+	}
 	for _, b := range r.Branches {
 		s.Branches = append(s.Branches, v1alpha1.BranchStart(b))
 	}
@@ -166,6 +173,7 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 				StepTime:       time.Duration(s.Progress.StepMicros) * time.Microsecond,
 			},
 			Waits:          s.Progress.Waits,
+			Fewer:          s.Progress.Fewer,
 			LongestSilence: time.Duration(s.Progress.LongestSilenceMs) * time.Millisecond,
 			Standstill:     plainStandstill(s.Progress.Standstill),
 		},
@@ -218,6 +226,12 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 	}
 	for _, slot := range s.Left {
 		r.Left = append(r.Left, elastic.Slot(slot))
+	}
+	for _, slot := range s.Out {
+		r.Out = append(r.Out, elastic.Slot(slot))
+	}
+	for _, w := range s.Worlds {
+		r.Worlds = append(r.Worlds, restore.World{Until: w.Until, Ranks: int(w.Ranks)})
 	}
 	for _, b := range s.Branches {
 		r.Branches = append(r.Branches, restore.Start(b))

@@ -173,14 +173,14 @@ func (d *Drain) placeMark(now time.Time) bool {
 func (d *Drain) possible(mark protocol.Mark) bool {
 	return !slices.ContainsFunc(d.rs.All(), func(t replacements.Termination) bool {
 		m := d.ms.At(t.Slot)
-		return m.Is(t.Pod) && !m.CanWrite(mark) && !d.generation.HasPart(t.Slot, mark.Point())
+		return d.ms.Takes(t.Slot) && m.Is(t.Pod) && !m.CanWrite(mark) && !d.generation.HasPart(t.Slot, mark.Point())
 	})
 }
 
 // owed returns the pods whose part of a step is not in storage and that are not fenced.
 func (d *Drain) owed(mark protocol.Mark) []replacements.Termination {
 	return slices.DeleteFunc(slices.Clone(d.rs.All()), func(t replacements.Termination) bool {
-		return !d.ms.At(t.Slot).Is(t.Pod) || d.rs.Fenced(t.Pod) || d.generation.HasPart(t.Slot, mark.Point())
+		return !d.ms.Takes(t.Slot) || !d.ms.At(t.Slot).Is(t.Pod) || d.rs.Fenced(t.Pod) || d.generation.HasPart(t.Slot, mark.Point())
 	})
 }
 

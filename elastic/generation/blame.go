@@ -60,8 +60,8 @@ func (g *Generation) explained(exit *cause.Cause, s Suspect) *cause.Cause {
 		peer = nil // a killed rank reports no lost peer
 	}
 	known := cmp.Or(s.Cause, peer)
-	for i := 0; i < g.ms.Len() && known == nil; i++ {
-		if l, slot := g.layout, members.Slot(i); l != nil && !g.ms.At(slot).Is(l.Pods[i]) {
+	for slot, m := range g.ms.Each {
+		if l := g.layout; known == nil && l != nil && !m.Is(l.Pods[slot]) {
 			known = g.lost(slot)
 		}
 	}

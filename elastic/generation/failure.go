@@ -27,7 +27,7 @@ const exitBytes = 256
 func (g *Generation) KeepExits(slot members.Slot) {
 	m := g.ms.At(slot)
 	r, ran := m.Report(), m.RanIn(g.Number)
-	if r.Generation != g.Number || !ran && g.layout != nil {
+	if r.Generation != g.Number || !ran && g.layout != nil || !g.ms.Takes(slot) {
 		return
 	}
 	for _, k := range r.Rank {

@@ -7,6 +7,7 @@
 package generation
 
 import (
+	"slices"
 	"time"
 
 	"holdfast.dev/holdfast/elastic/account"
@@ -27,6 +28,8 @@ type Recorded struct {
 	Branch, RestoreBranch int64
 	// After is the newest generation of earlier launchers.
 	After int64
+	// Worlds are the numbers of ranks of earlier generations, where they differ.
+	Worlds []restore.World
 }
 
 // Generation is the newest generation of a gang.
@@ -36,6 +39,8 @@ type Generation struct {
 	rs      *replacements.Replacements
 	ledger  *ledger.Ledger
 	account *account.Account
+	// out are the slots that take no part.
+	out []members.Slot
 	run
 }
 
@@ -52,7 +57,7 @@ type run struct {
 
 // New returns the recorded newest generation.
 func New(r Recorded, ms *members.Members, rs *replacements.Replacements, l *ledger.Ledger, a *account.Account) *Generation {
-	g := &Generation{Recorded: r, ms: ms, rs: rs, ledger: l, account: a}
+	g := &Generation{Recorded: r, ms: ms, rs: rs, ledger: l, account: a, out: ms.Out()}
 	g.renew()
 	return g
 }
@@ -65,20 +70,41 @@ func (g *Generation) renew() {
 // halted the previous one at halted, if known, and were all ready at ready. If no step newer than the start of its branch is left, the
 // steps in between are given up.
 func (g *Generation) Begin(halted, ready time.Time) protocol.Point {
-	l, from := g.ms.LayOut(), g.InMemory()
+	from := g.InMemory()
+	l := g.ms.LayOut(from)
 	g.ms.NoteLaunched(g.Number)
 	if g.Branch = g.NewestBranch(); from.Branch < g.Branch {
 		g.ledger.Extend(g.Branch, from.Step)
 	}
 	g.account.Began(g.Number, from.Step, l.World, halted, ready)
+	g.noteWorld(l.World)
 	g.ledger.Forget(from, g.ms.Pods(members.NoneLost), g.Stored())
 	g.Number++
 	g.RestoreStep, g.RestoreBranch = from.Step, from.Branch
 	g.ms.NoteWorld(l.World)
 	g.begin()
+	g.out = g.ms.Out()
 	g.layout, g.commonStep, g.reclaimBelow = l, from.Step, from.Step
 	return from
 }
+
+// maxWorlds bounds Recorded.Worlds. Older generations count with the oldest number that is kept: storage keeps no step of theirs.
+const maxWorlds = 16
+
+// noteWorld records the number of ranks of the generations so far, if a gang that can go on with fewer pods begins one with another number.
+func (g *Generation) noteWorld(next int) {
+	if before := g.ms.Recorded(); g.ms.Elastic() && g.Number > 0 && before > 0 && before != next {
+		g.Worlds = append(slices.Clone(g.Worlds[max(0, len(g.Worlds)-maxWorlds+1):]), restore.World{Until: g.Number, Ranks: before})
+	}
+}
+
+// WorldOf returns the number of ranks of a generation; 0: unknown.
+func (g *Generation) WorldOf(generation int64) int {
+	return restore.Stored{World: g.ms.Recorded(), Worlds: g.Worlds}.WorldOf(generation)
+}
+
+// Out returns the slots that take no part in the generation.
+func (g *Generation) Out() []members.Slot { return g.out }
 
 func (g *Generation) begin() {
 	g.renew()
@@ -120,7 +146,9 @@ func (g *Generation) Begun() bool { return g.Number > g.After }
 
 // Stored returns the generation for the ledger.
 func (g *Generation) Stored() ledger.Generation {
-	return ledger.Generation{Number: g.Number, Branch: g.Branch, World: g.ms.Recorded(), Unknown: g.RestoreStep == StepUnknown}
+	return ledger.Generation{
+		Number: g.Number, Branch: g.Branch, World: g.ms.Recorded(), Worlds: g.Worlds, Unknown: g.RestoreStep == StepUnknown,
+	}
 }
 
 // Cost returns the generation for the account.
@@ -190,7 +218,8 @@ func (g *Generation) HasPart(slot members.Slot, step protocol.Point) bool {
 func (g *Generation) SurvivesWithout(slot members.Slot) bool {
 	p := g.Plan()
 	mark := protocol.Mark{Step: p.Step, Generation: g.Number, Branch: p.Branch}
-	return p.Step == 0 || g.HasPart(slot, p.Point) || g.ms.At(slot).CanSave(g.Number, mark)
+	given := g.ms.Parts() > 1 && g.ms.Gives()
+	return p.Step == 0 || given || g.HasPart(slot, p.Point) || g.ms.At(slot).CanSave(g.Number, mark)
 }
 
 // CanHave reports whether a step is available to all ranks and will be until all are halted: of the steps in memory of running ranks, only
@@ -229,7 +258,11 @@ func (g *Generation) Run(slot members.Slot, pod string) (protocol.Run, bool) {
 	case l.Pods[slot] != pod:
 		return protocol.Run{}, false
 	default:
-		r.WorldSize, r.BaseRank, r.NodeRank, r.Nodes = l.World, l.Base[slot], int(slot), g.ms.Len()
+		r.WorldSize, r.BaseRank, r.Nodes = l.World, l.Base[slot], len(l.Slots)
+		r.NodeRank, _ = l.Node(slot)
+		if r.Donor = l.Donor; r.Nodes < g.ms.Len() {
+			r.Slots = g.ms.Len()
+		}
 		r.MasterAddr, r.MasterPort, r.RestartCount = l.Addr, l.Port, g.account.LaunchRestarts()
 	}
 	return r, true
@@ -256,7 +289,7 @@ func (g *Generation) TakeMissed() bool {
 		}
 	}
 	if missed {
-		g.layout = g.ms.LayOut()
+		g.layout = g.ms.LayOut(protocol.Point{})
 	}
 	return missed
 }

@@ -43,6 +43,8 @@ type Generation struct {
 	Number, Branch int64
 	// World is its recorded number of ranks.
 	World int
+	// Worlds are as in restore.Stored.
+	Worlds []restore.World
 	// Unknown: the store lost its record, and the step that it restored is unknown.
 	Unknown bool
 }
@@ -201,7 +203,7 @@ func (l *Ledger) DurableStored() protocol.Point {
 
 // Stored returns the recorded content of storage, in the form of package restore.
 func (l *Ledger) Stored(g Generation) restore.Stored {
-	out := restore.Stored{Parts: l.copies, World: g.World}
+	out := restore.Stored{Parts: l.copies, World: g.World, Worlds: g.Worlds}
 	if g.Unknown { // includes the generations that the store lost
 		out.Apart = g.Number - 1
 	}
@@ -387,8 +389,8 @@ func (l *Ledger) manifest(mark protocol.Mark, ms *members.Members) protocol.Mani
 	if out.Below = l.removedBelow(); out.Below.Step > 0 {
 		out.Recorded = l.spared()
 	}
-	for i := range ms.Len() {
-		for _, k := range ms.At(members.Slot(i)).Report().Rank {
+	for _, m := range ms.Each {
+		for _, k := range m.Report().Rank {
 			out.Ranks = append(out.Ranks, protocol.ManifestRank{Length: k.Copied.Length, Checksum: k.Copied.Checksum})
 		}
 	}

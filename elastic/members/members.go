@@ -39,6 +39,10 @@ func (p Pod) Newer(old Pod) bool {
 // Members are the slots of a gang.
 type Members struct {
 	slots []Member
+	// out has the slots that take no part (part.go); nil: all take part.
+	out []bool
+	// elastic: generations may go on without some slots.
+	elastic bool
 	// superseded are pods whose slot a newer pod took over.
 	superseded map[string]bool
 	// launch is the number of the gang's launcher; 0: the first. left are the recorded slots whose pods are no members of further
@@ -59,17 +63,21 @@ type Recorded struct {
 	Seen
 	Launch int
 	Left   []Slot
+	// Out are the slots that take no part in the newest generation.
+	Out []Slot
 }
 
 // New returns n slots with unknown pods and the record of an earlier coordinator; launched: pods started their ranks with launchers.
 func New(n int, r Recorded, launched bool) *Members {
 	r.Attached = nil
-	return &Members{slots: make([]Member, n), superseded: map[string]bool{}, seen: r.Seen, launch: r.Launch, left: r.Left, launched: launched}
+	ms := &Members{slots: make([]Member, n), superseded: map[string]bool{}, seen: r.Seen, launch: r.Launch, left: r.Left, launched: launched}
+	ms.LeaveOut(r.Out)
+	return ms
 }
 
 // Record returns what must be stored; it shares nothing with the members.
 func (ms *Members) Record() Recorded {
-	return Recorded{Seen: ms.Seen(), Launch: ms.launch, Left: slices.Clone(ms.left)}
+	return Recorded{Seen: ms.Seen(), Launch: ms.launch, Left: slices.Clone(ms.left), Out: ms.Out()}
 }
 
 // Len returns the number of slots.
@@ -81,16 +89,7 @@ func (ms *Members) Has(slot Slot) bool { return slot >= 0 && int(slot) < len(ms.
 // At returns the state of a slot.
 func (ms *Members) At(slot Slot) *Member { return &ms.slots[slot] }
 
-// Each yields every slot with its state.
-func (ms *Members) Each(yield func(Slot, *Member) bool) {
-	for i := range ms.slots {
-		if !yield(Slot(i), &ms.slots[i]) {
-			return
-		}
-	}
-}
-
-// All reports whether is holds for every slot.
+// All reports whether is holds for every slot that takes part.
 func (ms *Members) All(is func(*Member) bool) bool {
 	for _, m := range ms.Each {
 		if !is(m) {

@@ -11,26 +11,34 @@ import (
 
 // Layout is the members of one generation.
 type Layout struct {
-	Pods         []string // by slot
+	// Slots are those that take part, ascending: a slot's node rank is its index here.
+	Slots []Slot
+	// Pods, Incarnations and Base are by slot, and empty where a slot takes no part.
+	Pods         []string
 	Incarnations []uint64
 	Base         []int
 	World        int
-	Addr         string
-	Port         int
+	// Donor is as in protocol.Run.
+	Donor int
+	Addr  string
+	Port  int
 }
 
-// LayOut returns the layout of the next generation from the present pods.
-func (ms *Members) LayOut() *Layout {
-	l := &Layout{Addr: ms.slots[0].report.Address, Port: ms.slots[0].report.Port}
-	for i := range ms.slots {
-		m := &ms.slots[i]
-		l.Pods = append(l.Pods, m.pod.UID)
-		l.Incarnations = append(l.Incarnations, m.report.Incarnation)
-		l.Base = append(l.Base, l.World)
+// LayOut returns the layout of the next generation, which restores a step, from the present pods of the slots that take part.
+func (ms *Members) LayOut(from protocol.Point) *Layout {
+	n, first := len(ms.slots), &ms.slots[ms.First()].report
+	l := &Layout{Addr: first.Address, Port: first.Port, Pods: make([]string, n), Incarnations: make([]uint64, n), Base: make([]int, n)}
+	for slot, m := range ms.Each {
+		l.Slots = append(l.Slots, slot)
+		l.Pods[slot], l.Incarnations[slot], l.Base[slot] = m.pod.UID, m.report.Incarnation, l.World
 		l.World += m.report.Ranks
 	}
+	l.Donor = ms.donor(l, from)
 	return l
 }
+
+// Node returns the node rank of a slot; false: it takes no part.
+func (l *Layout) Node(slot Slot) (int, bool) { return slices.BinarySearch(l.Slots, slot) }
 
 // NoteWorld records the number of ranks of the newest generation.
 func (ms *Members) NoteWorld(ranks int) { ms.seen.Ranks, ms.numbered = ranks, nil }
@@ -48,9 +56,9 @@ type numbering struct {
 func (ms *Members) number() *numbering {
 	if ms.numbered == nil {
 		r := &numbering{base: make([]int, len(ms.slots))}
-		for i := range ms.slots {
-			r.base[i] = r.world
-			r.world += ms.Ranks(Slot(i))
+		for slot := range ms.Each {
+			r.base[slot] = r.world
+			r.world += ms.Ranks(slot)
 		}
 		ms.numbered = r
 	}
@@ -60,7 +68,7 @@ func (ms *Members) number() *numbering {
 // Base returns the rank of a slot's first local rank; if not all slots are known, each pod counts with the same number of ranks.
 func (ms *Members) Base(slot Slot) int { return ms.number().base[slot] }
 
-// World returns the number of ranks in all slots.
+// World returns the number of ranks in all slots that take part.
 func (ms *Members) World() int { return ms.number().world }
 
 // Ranks returns the number of ranks of a slot; where its pod is unknown, that of the first known pod.
@@ -73,15 +81,18 @@ func (ms *Members) Ranks(slot Slot) int {
 			return n
 		}
 	}
-	return ms.seen.Ranks / len(ms.slots)
+	return ms.seen.Ranks / ms.Parts()
 }
 
-// Pods returns all slots in the form of package restore. The memory of a lost slot's pod does not count.
+// Pods returns all slots in the form of package restore, those that take no part without ranks. The memory of a lost slot's pod does not
+// count.
 func (ms *Members) Pods(lost func(Slot) bool) []restore.Pod {
 	pods := make([]restore.Pod, len(ms.slots))
-	for i := range ms.slots {
-		m := &ms.slots[i]
-		pods[i] = restore.Pod{Ranks: ms.Ranks(Slot(i)), Held: inventory(&m.report), Gone: lost(Slot(i)), Failed: m.failed}
+	gives := ms.Gives()
+	for slot, m := range ms.Each {
+		p := restore.Pod{Ranks: ms.Ranks(slot), Held: inventory(&m.report), Gone: lost(slot), Failed: m.failed}
+		p.Given = gives && (p.Gone || m.holdsNone())
+		pods[slot] = p
 	}
 	return pods
 }
@@ -114,18 +125,21 @@ func inventory(r *protocol.Report) [][]protocol.Point {
 	return out
 }
 
-// Inventories returns the steps that each rank holds, over all pods.
+// Inventories returns the steps that each rank holds, over all pods, without ranks to which others can give theirs.
 func (ms *Members) Inventories() [][]protocol.Point {
 	var out [][]protocol.Point
-	for i := range ms.slots {
-		out = append(out, inventory(&ms.slots[i].report)...)
+	gives := ms.Gives()
+	for _, m := range ms.Each {
+		if !gives || !m.holdsNone() {
+			out = append(out, inventory(&m.report)...)
+		}
 	}
 	return out
 }
 
 // CommonStep returns the newest step that every rank holds sealed; 0: none.
 func (ms *Members) CommonStep() int64 {
-	first := &ms.slots[0].report
+	first := &ms.slots[ms.First()].report
 	if len(first.Rank) == 0 || first.Ranks == 0 {
 		return 0
 	}
@@ -138,12 +152,7 @@ func (ms *Members) CommonStep() int64 {
 }
 
 func (ms *Members) holdAll(step int64) bool {
-	for i := range ms.slots {
-		if !ms.slots[i].holdsAll(step) {
-			return false
-		}
-	}
-	return true
+	return ms.All(func(m *Member) bool { return m.holdsAll(step) })
 }
 
 // ReclaimBelow returns the lowest step that may still become common, beside the present common step: the lowest of all ranks' newest steps,
@@ -163,8 +172,8 @@ func (ms *Members) LowestNewest() int64 { return ms.lowest((*protocol.Rank).Newe
 // lowest returns the lowest, over all ranks, of a step of each; 0: a rank is unknown.
 func (ms *Members) lowest(step func(*protocol.Rank) int64) int64 {
 	low := int64(-1)
-	for i := range ms.slots {
-		r := &ms.slots[i].report
+	for _, m := range ms.Each {
+		r := &m.report
 		if len(r.Rank) < r.Ranks {
 			return 0
 		}
@@ -183,8 +192,8 @@ func (ms *Members) Levels() barrier.Levels {
 		CommonStep:     ms.CommonStep(),
 		LowestReported: ms.lowest(func(k *protocol.Rank) int64 { return max(k.Step, k.Newest()) }),
 	}
-	for i := range ms.slots {
-		for _, k := range ms.slots[i].report.Rank {
+	for _, m := range ms.Each {
+		for _, k := range m.report.Rank {
 			l.Newest = max(l.Newest, k.Newest())
 			l.Reported = max(l.Reported, k.Step, l.Newest)
 		}
@@ -216,8 +225,7 @@ type Counted struct {
 func (ms *Members) Steps(generation int64) (Steps, bool) {
 	s := Steps{Lowest: -1, Running: true, Counted: Counted{Lowest: -1, Known: true}}
 	c, first := &s.Counted, true
-	for i := range ms.slots {
-		m := &ms.slots[i]
+	for _, m := range ms.Each {
 		if !m.Current(generation) || len(m.report.Rank) == 0 {
 			return Steps{}, false
 		}
@@ -244,8 +252,7 @@ func (ms *Members) Steps(generation int64) (Steps, bool) {
 // FirstDetection returns when the first agent detected a failure of a generation, by its clock.
 func (ms *Members) FirstDetection(generation int64) time.Time {
 	first := time.Time{}
-	for i := range ms.slots {
-		m := &ms.slots[i]
+	for _, m := range ms.Each {
 		if at := m.report.Timeline.Detected; m.known && m.report.Generation == generation && !at.IsZero() &&
 			(first.IsZero() || at.Before(first)) {
 			first = at
@@ -264,9 +271,9 @@ type Waited struct {
 // Waited returns the pod whose ranks of a generation took longest to end after SIGTERM.
 func (ms *Members) Waited(generation int64) Waited {
 	var w Waited
-	for i := range ms.slots {
-		if m := &ms.slots[i]; m.RanIn(generation) && m.report.Waited > 0 && m.report.WaitedFor > w.For {
-			w = Waited{Slot: Slot(i), Ranks: m.report.Waited, For: m.report.WaitedFor}
+	for slot, m := range ms.Each {
+		if m.RanIn(generation) && m.report.Waited > 0 && m.report.WaitedFor > w.For {
+			w = Waited{Slot: slot, Ranks: m.report.Waited, For: m.report.WaitedFor}
 		}
 	}
 	return w
@@ -287,8 +294,7 @@ func (m *Member) NewestBranch() int64 {
 
 // BranchOf returns the branch of a step that ranks of a generation hold; false: no rank holds it.
 func (ms *Members) BranchOf(step, generation int64) (int64, bool) {
-	for i := range ms.slots {
-		m := &ms.slots[i]
+	for _, m := range ms.Each {
 		if step == 0 || !m.Current(generation) {
 			continue
 		}

@@ -58,7 +58,7 @@ func (ms *Members) Refresh(generation int64, fenced func(pod string) bool) News 
 	next, all, launched := Seen{Ranks: ms.seen.Ranks, Attached: []Slot{}, Notes: []string{}}, true, ms.launched
 	for i := range ms.slots {
 		m := &ms.slots[i]
-		all = all && m.known
+		all = all && (m.known || !ms.Takes(Slot(i)))
 		if !m.known {
 			continue
 		}
@@ -143,7 +143,7 @@ func (ms *Members) Launched() bool { return ms.launched }
 
 // NoteLaunched records how the ranks of a new generation are started: all pods use the same way.
 func (ms *Members) NoteLaunched(generation int64) {
-	ms.launched = HasLauncher(&ms.slots[0].report, generation)
+	ms.launched = HasLauncher(&ms.slots[ms.First()].report, generation)
 }
 
 // HasLauncher reports whether a pod starts its ranks with a launcher, or will: the agent reports ranks a moment after the pod left the
@@ -187,14 +187,14 @@ func (ms *Members) mixedFinally(generation int64, leaves func(Slot) bool) bool {
 // Mixed returns why a gang cannot run because in some pods the whole command is the one rank, while others start ranks with a launcher; "":
 // it is not mixed. Each kind would restart what the other continues. Pods that leave do not count.
 func (ms *Members) Mixed(leaves func(Slot) bool) string {
-	whole, launched := -1, -1
-	for i := range ms.slots {
-		switch m := &ms.slots[i]; {
-		case !m.known || m.report.Ranks == 0 || leaves(Slot(i)):
+	whole, launched := Slot(-1), Slot(-1)
+	for slot, m := range ms.Each {
+		switch {
+		case !m.known || m.report.Ranks == 0 || leaves(slot):
 		case m.report.WholeCommand && whole < 0:
-			whole = i
+			whole = slot
 		case !m.report.WholeCommand && launched < 0:
-			launched = i
+			launched = slot
 		}
 	}
 	if whole < 0 || launched < 0 {

@@ -42,8 +42,7 @@ type Timeline struct {
 // halt.
 func (ms *Members) Timeline(generation int64, came func(Pod) bool) (Timeline, bool) {
 	var l Timeline
-	for i := range ms.slots {
-		m := &ms.slots[i]
+	for _, m := range ms.Each {
 		if !m.Current(generation) || m.report.State == protocol.StateFailed || m.report.State == protocol.StateHalted {
 			return Timeline{}, false
 		}

@@ -139,7 +139,7 @@ func (rs *Replacements) inSlot(list []Termination, slot members.Slot) *Terminati
 	return nil
 }
 
-// Uncommitted returns the pods that must terminate and whose replacement is not committed yet.
+// Uncommitted returns the pods that take part, must terminate, and whose replacement is not committed yet.
 func (rs *Replacements) Uncommitted() []Termination { return rs.atPending(rs.All()) }
 
 // ToReplace returns those of them that get a replacement.
@@ -148,7 +148,7 @@ func (rs *Replacements) ToReplace() []Termination { return rs.atPending(rs.pendi
 func (rs *Replacements) atPending(terminations []Termination) []Termination {
 	out := []Termination{}
 	for _, d := range terminations {
-		if rs.stage(d.Pod) == pending {
+		if rs.stage(d.Pod) == pending && rs.ms.Takes(d.Slot) {
 			out = append(out, d)
 		}
 	}

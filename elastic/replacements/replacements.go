@@ -106,6 +106,13 @@ func (rs *Replacements) RequestOrphans(lost func(members.Slot) bool) []Terminati
 	}))
 }
 
+// RequestOut requests the replacement of pods that take no part: nothing of the gang runs there.
+func (rs *Replacements) RequestOut() []Termination {
+	return rs.request(slices.DeleteFunc(slices.Clone(rs.pending), func(d Termination) bool {
+		return rs.ms.Takes(d.Slot) || rs.stage(d.Pod) >= requested
+	}))
+}
+
 func (rs *Replacements) request(all []Termination) []Termination {
 	for _, d := range all {
 		rs.stages[d.Pod] = requested
@@ -131,7 +138,7 @@ func (rs *Replacements) NoteReleased(pod string) bool {
 // Pressing returns the first termination that ends the running generation; nil: none does. lost reports whether ranks of a slot are lost.
 func (rs *Replacements) Pressing(lost func(members.Slot) bool) *Termination {
 	for _, d := range rs.All() {
-		if rs.ms.Orphan(d.Slot, d.Pod) && !lost(d.Slot) || rs.stage(d.Pod) >= committed {
+		if !rs.ms.Takes(d.Slot) || rs.ms.Orphan(d.Slot, d.Pod) && !lost(d.Slot) || rs.stage(d.Pod) >= committed {
 			continue
 		}
 		if rs.ms.HasLeft(d.Slot) && d.Cause != JobSuspended {

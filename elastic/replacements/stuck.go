@@ -84,7 +84,7 @@ func (w *Watch) mostStuck() bool {
 			n++
 		}
 	}
-	return n > 1 && 2*n > len(w.stuck)
+	return n > 1 && 2*n > w.ms.Parts()
 }
 
 // mayHaltFor returns how long a slot may take to halt; mostStuck: more than half do not halt now. Processes of a terminating pod may handle

@@ -78,10 +78,10 @@ func (w *Watch) AllHalted(now time.Time) bool {
 	return true
 }
 
-// Awaited reports whether the gang waits for the pod of a slot to halt. It does not if the pod is fenced or has left, or if it must be
-// replaced and its deadline has passed.
+// Awaited reports whether the gang waits for the pod of a slot to halt. It does not if the pod takes no part, is fenced or has left, or if
+// it must be replaced and its deadline has passed.
 func (w *Watch) Awaited(slot members.Slot, now time.Time) bool {
-	if w.ms.At(slot).Halted(w.generation) || w.ms.HasLeft(slot) {
+	if !w.ms.Takes(slot) || w.ms.At(slot).Halted(w.generation) || w.ms.HasLeft(slot) {
 		return false
 	}
 	d := w.rs.For(slot)
@@ -94,7 +94,7 @@ func (w *Watch) Awaited(slot members.Slot, now time.Time) bool {
 func (w *Watch) TrackUnreachable(now time.Time) (lookUp []members.Slot) {
 	w.unreachable = 0
 	for _, d := range w.rs.pending {
-		if d.Cause == AgentUnreachable {
+		if d.Cause == AgentUnreachable && w.ms.Takes(d.Slot) {
 			w.unreachable++
 		}
 	}
@@ -112,7 +112,7 @@ func (w *Watch) TrackUnreachable(now time.Time) (lookUp []members.Slot) {
 			lookUp = append(lookUp, slot)
 		}
 	}
-	partitioned := w.unreachable > 1 && 2*w.unreachable > len(w.silent)
+	partitioned := w.unreachable > 1 && 2*w.unreachable > w.ms.Parts()
 	if w.partitionSuspected && !partitioned {
 		w.reachableSince = now
 	}
@@ -185,7 +185,7 @@ func (w *Watch) waitsFor(slot members.Slot, q *unreachable) string {
 	case w.partitionSuspected:
 		return fmt.Sprintf("%s: %d of %d agents are unreachable, the first in slot %d; this is more than half, so "+
 			"check the network between them and the coordinator; pods that stay unreachable for %s are replaced",
-			AgentUnreachable, w.unreachable, len(w.silent), slot, PartitionTime)
+			AgentUnreachable, w.unreachable, w.ms.Parts(), slot, PartitionTime)
 	case q.known:
 		return fmt.Sprintf("%s: the agent of pod %s in slot %d is unreachable; if it stays so for %s, the pod is replaced",
 			AgentUnreachable, q.holder.Name, slot, UnreachableTime)

@@ -16,6 +16,8 @@ type Pod struct {
 	Held  [][]protocol.Point
 	// Gone: its memory does not count, and its replacement should be able to read storage.
 	Gone bool
+	// Given: its ranks hold no step, and get any one from a rank that holds it.
+	Given bool
 	// Failed are the steps that it failed to read from storage.
 	Failed []protocol.Mark
 }
@@ -36,9 +38,27 @@ type Stored struct {
 	Parts []Part
 	// World is the number of ranks that stored them; 0: unknown. A gang of another size cannot use them.
 	World int
+	// Worlds are the numbers of ranks of earlier generations, ascending, where they differ from World.
+	Worlds []World
 	// Apart: steps up to this generation may have been trained again later without a record. Use one only if every step
 	// held in memory is newer. 0: none.
 	Apart int64
+}
+
+// World is the number of ranks of all generations up to one, from the World before it.
+type World struct {
+	Until int64
+	Ranks int
+}
+
+// WorldOf returns the number of ranks that a generation had; 0: unknown.
+func (s Stored) WorldOf(generation int64) int {
+	for _, w := range s.Worlds {
+		if generation <= w.Until {
+			return w.Ranks
+		}
+	}
+	return s.World
 }
 
 // Point is a step, and what each slot must fetch from storage so that every rank has it. The zero Point: none.
@@ -78,7 +98,7 @@ func candidates(pods []Pod, stored Stored, line Line) []protocol.Point {
 			steps = append(steps, p)
 		}
 	}
-	if i := slices.IndexFunc(pods, func(p Pod) bool { return !p.Gone && p.Ranks > 0 }); i >= 0 && len(pods[i].Held) > 0 {
+	if i := slices.IndexFunc(pods, func(p Pod) bool { return !p.Gone && !p.Given && p.Ranks > 0 }); i >= 0 && len(pods[i].Held) > 0 {
 		for _, step := range pods[i].Held[0] {
 			add(step)
 		}
@@ -100,9 +120,14 @@ func sources(step protocol.Point, pods []Pod, stored Stored, insist bool) (fetch
 	for i := range pods {
 		world += pods[i].Ranks
 	}
-	base, apart := 0, false
+	base, apart, gives := 0, false, false
 	for i := range pods {
 		p, want := &pods[i], protocol.Mark{}
+		if p.Given {
+			base += p.Ranks
+			continue
+		}
+		gives = gives || p.Ranks > 0
 		failed := p.Failed
 		if insist {
 			failed = nil
@@ -123,7 +148,7 @@ func sources(step protocol.Point, pods []Pod, stored Stored, insist bool) (fetch
 			fetch[i] = want
 		}
 	}
-	return fetch, world > 0 && !(apart && Reached(pods, step))
+	return fetch, gives && !(apart && Reached(pods, step))
 }
 
 // Reached reports whether some pod holds a step in memory, or an older one.
@@ -137,16 +162,17 @@ func (s Stored) apart(m protocol.Mark) bool { return s.Apart > 0 && m.Generation
 
 // Find returns where storage has a rank's part of a step, for a gang of that many ranks, without parts that failed to be read.
 func (s Stored) Find(step protocol.Point, rank, world int, failed []protocol.Mark) (protocol.Mark, bool) {
-	if s.World > 0 && s.World != world {
-		return protocol.Mark{}, false
+	of := func(m protocol.Mark) bool {
+		n := s.WorldOf(m.Generation)
+		return m.Point() == step && (n == 0 || n == world) && !slices.Contains(failed, m)
 	}
 	for _, p := range s.Parts {
-		if p.Rank == rank && p.Point() == step && !slices.Contains(failed, p.Mark) {
+		if p.Rank == rank && of(p.Mark) {
 			return p.Mark, true
 		}
 	}
 	for _, m := range s.Whole {
-		if m.Point() == step && !slices.Contains(failed, m) {
+		if of(m) {
 			return m, true
 		}
 	}

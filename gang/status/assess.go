@@ -5,6 +5,7 @@ package status
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -113,6 +114,8 @@ func (v View) phase(bound int) v1alpha1.GangPhase {
 		return v1alpha1.PhaseFailed
 	case v.Run.State == v1alpha1.RunFinished || v.JobEnded:
 		return v1alpha1.PhaseFinished
+	case v.fewer() != "":
+		return v1alpha1.PhaseRunning
 	case v.Begun() && (bound < v.Size || v.Run.State != v1alpha1.RunRunning):
 		return v1alpha1.PhaseRecovering
 	case bound < v.Size:
@@ -122,6 +125,23 @@ func (v View) phase(bound int) v1alpha1.GangPhase {
 	default:
 		return v1alpha1.PhaseStarting
 	}
+}
+
+// fewer returns why the gang trains with fewer pods than it has slots; "": it does not.
+func (v View) fewer() string {
+	if v.Run.State != v1alpha1.RunRunning || len(v.Run.Out) == 0 {
+		return ""
+	}
+	on := make(map[int]bool, len(v.Members))
+	for _, m := range v.Members {
+		on[m.Slot] = m.Node != ""
+	}
+	for slot := range v.Size {
+		if !on[slot] && !slices.Contains(v.Run.Out, int32(slot)) {
+			return "" // one of its own pods is lost
+		}
+	}
+	return cmp.Or(v.Run.Progress.Fewer, "goes on with fewer pods")
 }
 
 // Begun reports whether agents received a generation of the gang's present launcher.
@@ -187,6 +207,10 @@ func (v View) running(p v1alpha1.GangPhase, bound int) Condition {
 		c.Message = fmt.Sprintf("generation %d: %s", v.Run.Generation, gang.Count(int(v.Run.Progress.Ranks), "rank runs", "ranks run"))
 		if v.Run.Progress.WholeCommand {
 			c.Message += ", each the whole command of its pod, restarted as a whole"
+		}
+		if why := v.fewer(); why != "" {
+			c.Reason = v1alpha1.ReasonRunsWithFewer
+			c.Message += "; " + why
 		}
 	case v1alpha1.PhaseWaiting:
 		c.Reason, c.Message = v.placed(bound).Reason, "not all pods are on nodes"

@@ -9,6 +9,18 @@ import (
 	"holdfast.dev/holdfast/gang"
 )
 
+// TestRunsWithFewer: a gang that trains with fewer pods runs, and says why.
+func TestRunsWithFewer(t *testing.T) {
+	why := "goes on with 1 of 2 pods: no node for slot 1 (no GPU)"
+	run := v1alpha1.RunStatus{State: v1alpha1.RunRunning, Generation: 3, Out: []int32{1}, Progress: v1alpha1.Progress{Ranks: 2, Fewer: why}}
+	s := Assess(View{Size: 2, Members: []MemberView{{Slot: 0, Node: "a"}, {Slot: 1}}, Run: run})
+	for _, c := range s.Conditions {
+		if c.Type == v1alpha1.ConditionRunning && (!c.True || c.Reason != v1alpha1.ReasonRunsWithFewer || !strings.HasSuffix(c.Message, why)) {
+			t.Errorf("condition Running is %+v", c)
+		}
+	}
+}
+
 func TestAssess(t *testing.T) {
 	on := func(nodes ...string) (ms []MemberView) {
 		for slot, n := range nodes {
@@ -34,6 +46,8 @@ func TestAssess(t *testing.T) {
 		{"running", View{Size: 2, Members: on("a", "b"), Run: v1alpha1.RunStatus{State: v1alpha1.RunRunning, Generation: 1, Progress: v1alpha1.Progress{Ranks: 4}}}, v1alpha1.PhaseRunning, "2/2", "Placed", ""},
 		{"halting", View{Size: 2, Members: on("a", "b"), Run: v1alpha1.RunStatus{State: v1alpha1.RunHalting, Generation: 1}}, v1alpha1.PhaseRecovering, "2/2", "Placed", ""},
 		{"a member lost while running", View{Size: 2, Members: on("a"), Run: v1alpha1.RunStatus{State: v1alpha1.RunRunning, Generation: 3}}, v1alpha1.PhaseRecovering, "1/2", "MemberLost", "1 of 2"},
+		{"with fewer on purpose", View{Size: 2, Members: on("a"), Run: v1alpha1.RunStatus{State: v1alpha1.RunRunning, Generation: 3, Out: []int32{1}}}, v1alpha1.PhaseRunning, "1/2", "MemberLost", "1 of 2"},
+		{"with fewer, and one more is lost", View{Size: 3, Members: on("a"), Run: v1alpha1.RunStatus{State: v1alpha1.RunRunning, Generation: 3, Out: []int32{1}}}, v1alpha1.PhaseRecovering, "1/3", "MemberLost", "1 of 3"},
 		{"forming again", View{Size: 2, Members: on("a", "b"), Run: v1alpha1.RunStatus{State: v1alpha1.RunForming, Generation: 3}}, v1alpha1.PhaseRecovering, "2/2", "Placed", ""},
 		{"finished, pods are gone", View{Size: 2, Run: v1alpha1.RunStatus{State: v1alpha1.RunFinished, Generation: 1}}, v1alpha1.PhaseFinished, "0/2", "Finished", "waits for no pod: 0 of 2 pods are on nodes"},
 		{"given up", View{Size: 2, Members: on("a", "b"), Run: v1alpha1.RunStatus{State: v1alpha1.RunGivenUp, Verdict: &v1alpha1.Verdict{Reason: "NoProgress"}}}, v1alpha1.PhaseFailed, "2/2", "Placed", ""},

@@ -85,9 +85,11 @@ type Run struct {
 	Number    int64 `json:"number"`
 	WorldSize int   `json:"worldSize"`
 	// BaseRank is the rank of this pod's local rank 0; local rank i is BaseRank + i.
-	BaseRank   int    `json:"baseRank"`
-	NodeRank   int    `json:"nodeRank"`
-	Nodes      int    `json:"nodes"`
+	BaseRank int `json:"baseRank"`
+	NodeRank int `json:"nodeRank"`
+	Nodes    int `json:"nodes"`
+	// Slots is the gang's number of pods, if the generation runs with fewer; 0: it runs with all.
+	Slots      int    `json:"slots,omitempty"`
 	MasterAddr string `json:"masterAddr"`
 	MasterPort int    `json:"masterPort"`
 	// RestoreStep is what every rank restores from memory; 0: the beginning, or the script's own checkpoint. Sealed steps above it are
@@ -97,6 +99,8 @@ type Run struct {
 	// RestoreBranch are also discarded.
 	Branch        int64 `json:"branch,omitempty"`
 	RestoreBranch int64 `json:"restoreBranch,omitempty"`
+	// Donor is one more than the rank that gives its state at RestoreStep to the ranks that hold none; 0: all hold it.
+	Donor int `json:"donor,omitempty"`
 	// RestartCount is the number of earlier generations that ended by failures (TORCHELASTIC_RESTART_COUNT).
 	RestartCount int `json:"restartCount"`
 }

@@ -79,6 +79,8 @@ type Report struct {
 	Looks []Look
 	// Kept is the newest Directive.Keep that this incarnation answered; 0: none. Nothing more is taken from ranks for it.
 	Kept int64
+	// Shrinks: the agent runs generations with fewer pods than its launcher asks for (Run.Slots).
+	Shrinks bool
 }
 
 // Rank is the report on one rank.
@@ -104,6 +106,10 @@ type Rank struct {
 	ResumeKnown bool
 	// Saves are those of the rank's present process; nil: unknown.
 	Saves *Saves
+	// Span is over how many consecutive ranks the state in memory is divided; 1: this rank holds all of it. 0: unknown.
+	Span int
+	// Grouped: restore was called after the process group was made, so that another rank can give this one its state there.
+	Grouped bool
 }
 
 // Saves counts the saves of one process, by result, from 0.

@@ -180,6 +180,7 @@ type Report struct {
 	Looks         []*Look        `protobuf:"bytes,34,rep,name=looks,proto3" json:"looks,omitempty"`
 	Trials        []*TrialAnswer `protobuf:"bytes,35,rep,name=trials,proto3" json:"trials,omitempty"`
 	Kept          uint64         `protobuf:"varint,36,opt,name=kept,proto3" json:"kept,omitempty"`
+	Shrinks       bool           `protobuf:"varint,37,opt,name=shrinks,proto3" json:"shrinks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -457,6 +458,13 @@ func (x *Report) GetKept() uint64 {
 		return x.Kept
 	}
 	return 0
+}
+
+func (x *Report) GetShrinks() bool {
+	if x != nil {
+		return x.Shrinks
+	}
+	return false
 }
 
 type TrialId struct {
@@ -1299,6 +1307,8 @@ type Rank struct {
 	SealedBranch []uint64 `protobuf:"varint,11,rep,packed,name=sealed_branch,json=sealedBranch,proto3" json:"sealed_branch,omitempty"`
 	// Absent: not known.
 	Saves         *Saves `protobuf:"bytes,12,opt,name=saves,proto3" json:"saves,omitempty"`
+	Span          uint32 `protobuf:"varint,13,opt,name=span,proto3" json:"span,omitempty"`
+	Grouped       bool   `protobuf:"varint,14,opt,name=grouped,proto3" json:"grouped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1415,6 +1425,20 @@ func (x *Rank) GetSaves() *Saves {
 		return x.Saves
 	}
 	return nil
+}
+
+func (x *Rank) GetSpan() uint32 {
+	if x != nil {
+		return x.Span
+	}
+	return 0
+}
+
+func (x *Rank) GetGrouped() bool {
+	if x != nil {
+		return x.Grouped
+	}
+	return false
 }
 
 type Saves struct {
@@ -2086,6 +2110,8 @@ type Generation struct {
 	// The line of training that this generation is of, and that of restore_step; 0: the first.
 	Branch        uint64 `protobuf:"varint,10,opt,name=branch,proto3" json:"branch,omitempty"`
 	RestoreBranch uint64 `protobuf:"varint,11,opt,name=restore_branch,json=restoreBranch,proto3" json:"restore_branch,omitempty"`
+	Slots         uint32 `protobuf:"varint,12,opt,name=slots,proto3" json:"slots,omitempty"`
+	Donor         uint32 `protobuf:"varint,13,opt,name=donor,proto3" json:"donor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2197,11 +2223,26 @@ func (x *Generation) GetRestoreBranch() uint64 {
 	return 0
 }
 
+func (x *Generation) GetSlots() uint32 {
+	if x != nil {
+		return x.Slots
+	}
+	return 0
+}
+
+func (x *Generation) GetDonor() uint32 {
+	if x != nil {
+		return x.Donor
+	}
+	return 0
+}
+
 var File_api_coordinator_v1_coordinator_proto protoreflect.FileDescriptor
 
 const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
-	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\xec\t\n" +
+	"$api/coordinator/v1/coordinator.proto\x12\x17holdfast.coordinator.v1\"\x86\n" +
+	"\n" +
 	"\x06Report\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x14\n" +
@@ -2245,7 +2286,8 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x04look\x18! \x01(\x04R\x04look\x123\n" +
 	"\x05looks\x18\" \x03(\v2\x1d.holdfast.coordinator.v1.LookR\x05looks\x12<\n" +
 	"\x06trials\x18# \x03(\v2$.holdfast.coordinator.v1.TrialAnswerR\x06trials\x12\x12\n" +
-	"\x04kept\x18$ \x01(\x04R\x04keptB\x0f\n" +
+	"\x04kept\x18$ \x01(\x04R\x04kept\x12\x18\n" +
+	"\ashrinks\x18% \x01(\bR\ashrinksB\x0f\n" +
 	"\r_max_restarts\"i\n" +
 	"\aTrialId\x12\x14\n" +
 	"\x05check\x18\x01 \x01(\x04R\x05check\x12\x14\n" +
@@ -2315,7 +2357,7 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x02 \x01(\x04R\n" +
 	"generation\x12\x16\n" +
-	"\x06branch\x18\x03 \x01(\x04R\x06branch\"\xce\x03\n" +
+	"\x06branch\x18\x03 \x01(\x04R\x06branch\"\xfc\x03\n" +
 	"\x04Rank\x12\x1d\n" +
 	"\n" +
 	"local_rank\x18\x01 \x01(\rR\tlocalRank\x12\x16\n" +
@@ -2331,7 +2373,9 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"resumed_at\x18\n" +
 	" \x01(\x04H\x00R\tresumedAt\x88\x01\x01\x12#\n" +
 	"\rsealed_branch\x18\v \x03(\x04R\fsealedBranch\x124\n" +
-	"\x05saves\x18\f \x01(\v2\x1e.holdfast.coordinator.v1.SavesR\x05savesB\r\n" +
+	"\x05saves\x18\f \x01(\v2\x1e.holdfast.coordinator.v1.SavesR\x05saves\x12\x12\n" +
+	"\x04span\x18\r \x01(\rR\x04span\x12\x18\n" +
+	"\agrouped\x18\x0e \x01(\bR\agroupedB\r\n" +
 	"\v_resumed_at\"\x8d\x01\n" +
 	"\x05Saves\x12\x16\n" +
 	"\x06copied\x18\x01 \x01(\rR\x06copied\x12\x1e\n" +
@@ -2396,7 +2440,7 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05below\x18\x04 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x05below\"B\n" +
 	"\fManifestRank\x12\x16\n" +
 	"\x06length\x18\x01 \x01(\x04R\x06length\x12\x1a\n" +
-	"\bchecksum\x18\x02 \x01(\rR\bchecksum\"\xdc\x02\n" +
+	"\bchecksum\x18\x02 \x01(\rR\bchecksum\"\x88\x03\n" +
 	"\n" +
 	"Generation\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x1d\n" +
@@ -2413,7 +2457,9 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\rrestart_count\x18\t \x01(\rR\frestartCount\x12\x16\n" +
 	"\x06branch\x18\n" +
 	" \x01(\x04R\x06branch\x12%\n" +
-	"\x0erestore_branch\x18\v \x01(\x04R\rrestoreBranch*y\n" +
+	"\x0erestore_branch\x18\v \x01(\x04R\rrestoreBranch\x12\x14\n" +
+	"\x05slots\x18\f \x01(\rR\x05slots\x12\x14\n" +
+	"\x05donor\x18\r \x01(\rR\x05donor*y\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +

@@ -26,6 +26,8 @@ func Directive(m *v1.Directive) protocol.Directive {
 			RestartCount:  int(r.GetRestartCount()),
 			Branch:        int64(r.GetBranch()),
 			RestoreBranch: int64(r.GetRestoreBranch()),
+			Slots:         int(r.GetSlots()),
+			Donor:         int(r.GetDonor()),
 		},
 		CommonStep: int64(m.GetCommonStep()), ReclaimBelow: int64(m.GetReclaimBelow()), ExitCode: int(m.GetExitCode()), Reason: m.GetReason(),
 	}
@@ -53,7 +55,7 @@ func DirectiveMessage(d protocol.Directive) *v1.Directive {
 				r.Number,
 			), WorldSize: uint32(r.WorldSize), BaseRank: uint32(r.BaseRank), NodeRank: uint32(r.NodeRank), Nodes: uint32(r.Nodes),
 			MasterAddr: r.MasterAddr, MasterPort: uint32(r.MasterPort), RestoreStep: uint64(r.RestoreStep), RestartCount: uint32(r.RestartCount),
-			Branch: uint64(r.Branch), RestoreBranch: uint64(r.RestoreBranch),
+			Branch: uint64(r.Branch), RestoreBranch: uint64(r.RestoreBranch), Slots: uint32(r.Slots), Donor: uint32(r.Donor),
 		}
 	}
 	m.DurableStep, m.DurableBranch = uint64(d.DurableStep), uint64(d.DurableBranch)

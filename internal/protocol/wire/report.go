@@ -69,6 +69,7 @@ func Report(m *v1.Report) protocol.Report {
 		WaitedFor: time.Duration(m.GetWaitedMs()) * time.Millisecond,
 		Look:      int64(m.GetLook()),
 		Kept:      int64(m.GetKept()),
+		Shrinks:   m.GetShrinks(),
 	}
 	r.Trials = trialAnswers(m.GetTrials())
 	for _, l := range m.GetLooks() {
@@ -92,6 +93,7 @@ func rank(m *v1.Rank) protocol.Rank {
 		PID: int(m.GetPid()), FromStandby: m.GetFromStandby(), Copied: protocol.Copied{Mark: mark(m.GetCopied().GetMark()),
 			Length: m.GetCopied().GetLength(), Checksum: m.GetCopied().GetChecksum()},
 		OptimizerSteps: int64(m.GetOptimizerSteps()), ResumedAt: int64(m.GetResumedAt()), ResumeKnown: m.ResumedAt != nil,
+		Span: int(m.GetSpan()), Grouped: m.GetGrouped(),
 	}
 	if c := m.GetSaves(); c != nil {
 		r.Saves = &protocol.Saves{
@@ -131,7 +133,7 @@ func ReportMessage(r protocol.Report) *v1.Report {
 		), FetchFailed: markMessage(r.FetchFailed), BarrierStep: uint64(r.BarrierStep), WholeCommand: r.WholeCommand,
 		LeftForLauncher: uint64(r.LeftForLauncher), Unprotected: r.Unprotected, ModulesKnown: uint32(r.ModulesKnown), Modules: r.Modules,
 		Launch: uint32(r.Launch), Returned: uint32(r.Returned), Waited: uint32(r.Waited), WaitedMs: uint32(r.WaitedFor.Milliseconds()),
-		Look: uint64(r.Look), Kept: uint64(r.Kept),
+		Look: uint64(r.Look), Kept: uint64(r.Kept), Shrinks: r.Shrinks,
 	}
 	m.Trials = trialAnswerMessages(r.Trials)
 	for i := range r.Looks {
@@ -151,6 +153,7 @@ func rankMessage(r *protocol.Rank) *v1.Rank {
 	m := &v1.Rank{
 		LocalRank: uint32(r.Local), Step: uint64(r.Step), StandbyReady: r.StandbyReady,
 		Pid: int32(r.PID), FromStandby: r.FromStandby, OptimizerSteps: uint64(r.OptimizerSteps),
+		Span: uint32(r.Span), Grouped: r.Grouped,
 	}
 	m.Sealed, m.SealedBranch = pointNumbers(r.Sealed)
 	if e := r.Exit; e != nil {

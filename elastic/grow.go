@@ -1,0 +1,116 @@
+package elastic
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/barrier"
+	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/elastic/generation"
+	"holdfast.dev/holdfast/elastic/members"
+)
+
+// A gang that trains with fewer pods takes candidates in at a planned halt: all ranks go on to one step and stay there (package barrier),
+// and are halted then, so that no step is done again. A candidate whose state no rank can give joins no generation by itself.
+const (
+	// growBatch is how long further candidates that start are waited for.
+	growBatch = 30 * time.Second
+	// growWithin is how long ranks may take to meet at the step; growStuck is a share of it.
+	growWithin, growStuck = 30 * time.Second, 6
+	// snoozeLeast and snoozeMost bound the time from one growth to the next, snoozeCost is how many times a generation's cost it is at least.
+	snoozeLeast, snoozeMost, snoozeCost = 5 * time.Minute, time.Hour, 10
+)
+
+// growths are the planned halts of a gang.
+type growths struct {
+	// at is when the newest one was, or was given up; snooze is how long after it no other follows. came are the slots that it took in.
+	at     time.Time
+	snooze time.Duration
+	came   []Slot
+}
+
+// growth is the way to a planned halt.
+type growth struct {
+	// readyAt is when the first candidate was ready, since when ranks go on to the step; zero: they do not.
+	readyAt, since time.Time
+	barrier        barrier.Barrier
+}
+
+// begun reports whether ranks go on to a step, or stay there.
+func (g *growth) begun() bool { return !g.since.IsZero() }
+
+// dropGrowth lets ranks go on.
+func (s *State) dropGrowth() {
+	if s.run.growth.begun() {
+		s.emit(Broadcast{})
+	}
+	s.run.growth = growth{}
+}
+
+// grow takes candidates in; it reports whether all ranks stay at one step and the generation must be halted.
+func (s *State) grow(now time.Time) (halt bool) {
+	g := &s.run.growth
+	ready, starting := s.candidates()
+	if len(ready) == 0 || !s.canGrow() {
+		s.dropGrowth()
+		return false
+	}
+	if g.readyAt.IsZero() {
+		g.readyAt = now
+	}
+	if !g.begun() {
+		if starting && now.Sub(g.readyAt) < growBatch || now.Before(s.sizes.at.Add(s.sizes.snooze)) {
+			return false
+		}
+		g.since = now
+	}
+	if now.Sub(g.since) > growWithin {
+		s.noteGrowth(nil, now)
+		s.dropGrowth()
+		return false
+	}
+	pace, b := s.account.Pace(), &g.barrier
+	passed := s.members.All(func(m *members.Member) bool { return m.Report().BarrierStep == b.Step() })
+	b.Note(s.members.Levels(), passed, now)
+	if b.Move(pace, s.members.LowestNewest(), growWithin/growStuck, now) {
+		s.emit(Broadcast{})
+	}
+	if !b.AtBarrier(pace, growWithin/growStuck, now) {
+		return false
+	}
+	s.noteGrowth(ready, now)
+	return true
+}
+
+// canGrow reports whether ranks can stay at a step, and give their state to candidates.
+func (s *State) canGrow() bool {
+	stays := func(m *members.Member) bool { return m.Drains(s.generation.Number) && m.Report().StateBytes > 0 }
+	return s.members.Gives() && s.members.All(stays)
+}
+
+// noteGrowth records a planned halt, or one that was given up.
+func (s *State) noteGrowth(came []Slot, now time.Time) {
+	g := &s.sizes.growths
+	if now.Sub(g.at) > snoozeMost {
+		g.snooze = 0
+	}
+	g.snooze = min(snoozeMost, max(snoozeLeast, snoozeCost*s.account.GenerationCost(), g.snooze))
+	g.at, g.came = now, came
+}
+
+// noteLostAgain makes the next growth wait longer if a slot that the newest one took in takes no part again.
+func (s *State) noteLostAgain() {
+	g := &s.sizes.growths
+	if slices.ContainsFunc(g.came, func(slot Slot) bool { return !s.members.Takes(slot) }) {
+		g.snooze, g.came = min(snoozeMost, 2*g.snooze), nil
+	}
+}
+
+// grows returns the planned halt as the cause of the generation's end.
+func (s *State) grows() generation.Suspect {
+	ready, _ := s.candidates()
+	n := s.members.Parts()
+	message := fmt.Sprintf("all ranks stay at step %d, to go on with %d pods instead of %d", s.generation.CommonStep(), n+len(ready), n)
+	return generation.Suspect{Cause: &cause.Cause{Code: cause.GangGrows, Rank: -1, Slot: -1, Message: message}, Ordered: true}
+}

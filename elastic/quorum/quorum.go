@@ -1,0 +1,186 @@
+// Package quorum decides with which slots the next generation of a gang begins that may go on with fewer pods than it has slots. A pod is
+// waited for only as long as that costs less than to go on without it and to take it in later. Fewer pods than the minimum are never
+// enough. Time is an argument; the package has no clock.
+package quorum
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Limits are what a job sets. The zero Limits: all pods are needed.
+type Limits struct {
+	// Min is the least number of pods that can train.
+	Min int
+	// ShrinkAfter is how long a pod is waited for whose coming cannot be foretold; 0: shrinkAfter.
+	ShrinkAfter time.Duration
+}
+
+const (
+	shrinkAfter = 30 * time.Second
+	// costKept is what another generation costs until it is known, costAnew the same if the script loads its own checkpoint.
+	costKept, costAnew = 3 * time.Second, time.Minute
+	// worthNum and worthDen: a wait is worth 3/2 of what it saves.
+	worthNum, worthDen = 3, 2
+	// maxNamed bounds the slots that a text names.
+	maxNamed = 4
+)
+
+// Stage is how far a pod is that cannot start the next generation yet.
+type Stage int
+
+const (
+	// Absent: there is no pod, or it is not known how far it is.
+	Absent Stage = iota
+	// Unplaced: the scheduler refuses it for lack of a node.
+	Unplaced
+	// Starting: it has a node, and its agent is expected.
+	Starting
+)
+
+// Slot is one slot of the gang.
+type Slot struct {
+	// Lacks is why its pod cannot start the next generation, for users; "": it can.
+	Lacks string
+	Stage Stage
+	// Refusal is the scheduler's text, for Unplaced.
+	Refusal string
+	// Since is since when its pod has a node, for Starting.
+	Since time.Time
+}
+
+// View is what is known of a gang whose next generation is to begin.
+type View struct {
+	Limits
+	Slots []Slot
+	// Since is since when at least Min pods could have started the generation; zero: they cannot.
+	Since time.Time
+	// Bound is why the state allows no generation with the pods that are ready alone, for users; "": it does.
+	Bound string
+	// Cost is what another generation costs; 0: unknown. Kept: ranks restore from memory.
+	Cost time.Duration
+	Kept bool
+	// Start is how long pods of this gang take from a node to a ready agent; 0: unknown.
+	Start time.Duration
+}
+
+// Decision is how a gang goes on. Either Form has the slots of the next generation, or Why is what it waits for.
+type Decision struct {
+	Form []int
+	// Why is, for users, what is waited for or, with Form, why slots are left out; "": none is.
+	Why string
+	// Until is when the decision changes by time alone; zero: it does not.
+	Until time.Time
+}
+
+// Waits reports whether the gang waits.
+func (d Decision) Waits() bool { return d.Form == nil }
+
+// Ready returns the slots whose pods can start the next generation.
+func (v View) Ready() (slots []int) {
+	for i, s := range v.Slots {
+		if s.Lacks == "" {
+			slots = append(slots, i)
+		}
+	}
+	return slots
+}
+
+// Decide decides for a gang.
+func Decide(v View, now time.Time) Decision {
+	ready := v.Ready()
+	first := ""
+	if i := slices.IndexFunc(v.Slots, func(s Slot) bool { return s.Lacks != "" }); i >= 0 {
+		first = v.Slots[i].Lacks
+	}
+	switch {
+	case first == "":
+		return Decision{Form: ready}
+	case v.Min <= 0:
+		return Decision{Why: first}
+	case len(ready) < v.Min:
+		return Decision{Why: fmt.Sprintf("%d of at least %d pods are ready: %s", len(ready), v.Min, first)}
+	case v.Bound != "":
+		return Decision{Why: fmt.Sprintf("%s; cannot go on without it: %s", first, v.Bound)}
+	}
+	worth, until := v.worth(len(ready)), time.Time{}
+	for i := range v.Slots {
+		s := &v.Slots[i]
+		if s.Lacks == "" {
+			continue
+		}
+		if at, waits := v.awaits(s, worth, now); waits && (until.IsZero() || at.Before(until)) {
+			until, first = at, s.Lacks
+		}
+	}
+	if !until.IsZero() {
+		why := fmt.Sprintf("%s; goes on with %d of %d pods at %s", first, len(ready), len(v.Slots), until.UTC().Format(time.TimeOnly))
+		return Decision{Why: why, Until: until}
+	}
+	return Decision{Form: ready, Why: v.evidence(ready)}
+}
+
+// awaits reports whether a pod is waited for, and until when. One that has a node is due after the usual time, and is waited for if that is
+// worth it.
+func (v View) awaits(s *Slot, worth time.Duration, now time.Time) (until time.Time, waits bool) {
+	due := s.Since.Add(v.Start)
+	switch {
+	case s.Stage == Unplaced:
+		return time.Time{}, false
+	case s.Stage == Starting && v.Start > 0 && now.Before(due):
+		return due, due.Sub(now) <= worth
+	}
+	after := v.ShrinkAfter
+	if after <= 0 {
+		after = shrinkAfter
+	}
+	until = v.Since.Add(after)
+	return until, now.Before(until)
+}
+
+// Price returns what another generation costs.
+func (v View) Price() time.Duration {
+	switch {
+	case v.Cost > 0:
+		return v.Cost
+	case v.Kept:
+		return costKept
+	}
+	return costAnew
+}
+
+// worth returns how long a wait may be for the gang to lose less by it than by another generation later: so many pods stand still
+// meanwhile.
+func (v View) worth(ready int) time.Duration {
+	return v.Price() * worthNum / worthDen * time.Duration(len(v.Slots)) / time.Duration(ready)
+}
+
+// evidence returns why slots are left out.
+func (v View) evidence(ready []int) string {
+	var named []string
+	more := 0
+	for i := range v.Slots {
+		switch s := &v.Slots[i]; {
+		case s.Lacks == "":
+		case len(named) == maxNamed:
+			more++
+		case s.Stage == Unplaced:
+			named = append(named, fmt.Sprintf("no node for slot %d (%s)", i, s.Refusal))
+		case s.Stage == Starting:
+			named = append(named, fmt.Sprintf("the pod of slot %d is only starting", i))
+		default:
+			named = append(named, fmt.Sprintf("no pod in slot %d", i))
+		}
+	}
+	if more > 0 {
+		named = append(named, fmt.Sprintf("and %d more", more))
+	}
+	about := "costs"
+	if v.Cost == 0 {
+		about = "is taken to cost"
+	}
+	return fmt.Sprintf("goes on with %d of %d pods: %s; another generation %s %s",
+		len(ready), len(v.Slots), strings.Join(named, ", "), about, v.Price().Round(100*time.Millisecond))
+}

@@ -1,0 +1,92 @@
+package quorum
+
+import (
+	"math/rand"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast.dev/holdfast/internal/seeds"
+)
+
+var now = time.Unix(1_700_000_000, 0)
+
+// TestDecide: each row is a gang of four whose last slots are as listed.
+func TestDecide(t *testing.T) {
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	refused := Slot{Lacks: "waits for the agent of slot 3", Stage: Unplaced, Refusal: "no node"}
+	absent := Slot{Lacks: "waits for the agent of slot 3"}
+	starting := func(since time.Duration) Slot {
+		return Slot{Lacks: "waits for the agent of slot 3", Stage: Starting, Since: ago(since)}
+	}
+	for name, c := range map[string]struct {
+		last   []Slot
+		change func(*View)
+		want   int // pods; 0: it waits
+		text   string
+		until  time.Duration
+	}{
+		"all are ready":                     {last: []Slot{{}}, want: 4},
+		"no node":                           {last: []Slot{refused}, want: 3, text: "goes on with 3 of 4 pods: no node for slot 3 (no node); another generation is taken to cost 3s"},
+		"no minimum":                        {last: []Slot{refused}, change: func(v *View) { v.Min = 0 }, text: "waits for the agent"},
+		"below the minimum":                 {last: []Slot{refused, refused, refused}, text: "1 of at least 2 pods are ready"},
+		"divided state":                     {last: []Slot{refused}, change: func(v *View) { v.Bound = "the state is divided" }, text: "cannot go on without it: the state is divided"},
+		"nothing is known of it":            {last: []Slot{absent}, text: "goes on with 3 of 4 pods at", until: 30 * time.Second},
+		"for too long":                      {last: []Slot{absent}, change: func(v *View) { v.Since = ago(30 * time.Second) }, want: 3, text: "no pod in slot 3"},
+		"a time of the job's":               {last: []Slot{absent}, change: func(v *View) { v.ShrinkAfter = time.Minute }, until: time.Minute},
+		"it starts, and soon is ready":      {last: []Slot{starting(7 * time.Second)}, until: 3 * time.Second},
+		"it has only begun to start":        {last: []Slot{starting(time.Second)}, want: 3, text: "only starting"},
+		"so, without state in memory":       {last: []Slot{starting(time.Second)}, change: func(v *View) { v.Kept = false }, until: 9 * time.Second},
+		"so, and restarts are cheap":        {last: []Slot{starting(7 * time.Second)}, change: func(v *View) { v.Cost = time.Second }, want: 3, text: "another generation costs 1s"},
+		"it takes longer than others did":   {last: []Slot{starting(time.Minute)}, until: 30 * time.Second},
+		"one is refused, the other one not": {last: []Slot{refused, absent}, until: 30 * time.Second},
+	} {
+		v := View{Limits: Limits{Min: 2}, Slots: append(make([]Slot, 4-len(c.last)), c.last...), Since: now, Kept: true, Start: 10 * time.Second}
+		if c.change != nil {
+			c.change(&v)
+		}
+		d := Decide(v, now)
+		until := time.Duration(0)
+		if !d.Until.IsZero() {
+			until = d.Until.Sub(now)
+		}
+		if len(d.Form) != c.want || d.Waits() != (c.want == 0) || !strings.Contains(d.Why, c.text) || until != c.until {
+			t.Errorf("%s: %+v, until %s", name, d, until)
+		}
+	}
+}
+
+// TestNeverBelowTheMinimum: a generation has at least the minimum, and pods that are ready alone; a wait that time ends does end then.
+func TestNeverBelowTheMinimum(t *testing.T) {
+	formed, waited := 0, 0
+	for seed := range seeds.All(t, int64(20_000)) {
+		rng := rand.New(rand.NewSource(seed))
+		some := func() time.Duration { return time.Duration(rng.Intn(60)) * time.Second }
+		v := View{
+			Limits: Limits{Min: 1 + rng.Intn(4)}, Slots: make([]Slot, 1+rng.Intn(6)),
+			Since: now.Add(-some()), Cost: some() / 10, Start: some(), Kept: rng.Intn(2) == 0,
+		}
+		for i := range v.Slots {
+			if rng.Intn(3) == 0 {
+				v.Slots[i] = Slot{Lacks: "waits", Stage: Stage(rng.Intn(3)), Since: now.Add(-some())}
+			}
+		}
+		d := Decide(v, now)
+		if d.Waits() {
+			waited++
+			if !d.Until.IsZero() && (!d.Until.After(now) || slices.Equal(Decide(v, d.Until).Form, nil) && Decide(v, d.Until).Until.Equal(d.Until)) {
+				t.Errorf("seed %d: waits until %s, and then again", seed, d.Until.Sub(now))
+			}
+			continue
+		}
+		formed++
+		unready := slices.ContainsFunc(d.Form, func(i int) bool { return v.Slots[i].Lacks != "" })
+		if whole := len(d.Form) == len(v.Slots); unready || !whole && len(d.Form) < v.Min || (d.Why == "") != whole {
+			t.Errorf("seed %d: %+v of %+v", seed, d, v)
+		}
+	}
+	if formed < 1000 || waited < 1000 {
+		t.Errorf("%d generations and %d waits show too little", formed, waited)
+	}
+}

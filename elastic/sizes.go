@@ -1,0 +1,213 @@
+package elastic
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/quorum"
+)
+
+// A gang with a minimum goes on with fewer pods than it has slots. A slot without a pod that can start is a hole. Package quorum decides
+// with which slots the next generation begins; the others take no part in it (members/part.go).
+//
+//	all slots ──► a pod is lost, and is not worth the wait ──► the others train ──► the pod is there again ──► all slots
+//	                                                              ▲      │ a candidate                             │
+//	                                                              └──────┴── planned halt (grow.go), or any other ─┘
+
+// Placement is how far the pod of a slot is, at the API server.
+type Placement struct {
+	Slot Slot
+	Pod  string // UID
+	Node string
+	// Refusal is the scheduler's text about why the pod has no node; "": none is known.
+	Refusal string
+}
+
+// sizes is what a gang with a minimum knows of its pods. It lives as long as the coordinator.
+type sizes struct {
+	quorum.Limits
+	// placed are the pods at the API server, by slot.
+	placed map[Slot]placed
+	// starts are the newest times from a node to an agent that reports.
+	starts []time.Duration
+	growths
+}
+
+// placed is a Placement, and since when it has its node.
+type placed struct {
+	Placement
+	since time.Time
+}
+
+// maxStarts bounds sizes.starts.
+const maxStarts = 16
+
+// notePlaced takes over where the pods of the gang are.
+func (s *State) notePlaced(pods []Placement, now time.Time) {
+	next := map[Slot]placed{}
+	for _, p := range pods {
+		if !s.members.Has(p.Slot) {
+			continue
+		}
+		n := placed{Placement: p}
+		if old := s.sizes.placed[p.Slot]; p.Node != "" && old.Pod == p.Pod && !old.since.IsZero() {
+			n.since = old.since
+		} else if p.Node != "" {
+			n.since = now
+		}
+		next[p.Slot] = n
+	}
+	s.sizes.placed = next
+}
+
+// noteStart records how long a pod took from its node to its agent's first report.
+func (s *State) noteStart(slot Slot, now time.Time) {
+	p := s.sizes.placed[slot]
+	if s.sizes.Min > 0 && !p.since.IsZero() && s.members.At(slot).Is(p.Pod) {
+		s.sizes.starts = append(s.sizes.starts[max(0, len(s.sizes.starts)-maxStarts+1):], now.Sub(p.since))
+	}
+}
+
+// limit takes over the job's minimum.
+func (s *State) limit(l quorum.Limits) {
+	if s.sizes.Limits = l; l.Min > 0 {
+		s.members.SetElastic()
+	}
+}
+
+// choose decides with which slots the next generation begins.
+func (s *State) choose(now time.Time) {
+	f := s.run.forming
+	if s.sizes.Min <= 0 {
+		return
+	}
+	v := s.view(now)
+	if f.decision = quorum.Decide(v, now); !s.drain.HaltedOver() && len(f.decision.Form) < len(v.Slots) {
+		f.decision = quorum.Decision{Why: "pods that leave copy their state to storage"}
+	}
+	if f.decision.Waits() {
+		return
+	}
+	out := s.members.Out()
+	if s.members.LeaveOut(s.leftOut(f.decision.Form)); !slices.Equal(out, s.members.Out()) {
+		f.replan()
+	}
+}
+
+// leftOut returns the slots that a generation goes on without.
+func (s *State) leftOut(form []int) (out []Slot) {
+	for i := range s.members.Len() {
+		if _, takes := slices.BinarySearch(form, i); !takes {
+			out = append(out, Slot(i))
+		}
+	}
+	return out
+}
+
+// view returns what is known of the pods for the next generation.
+func (s *State) view(now time.Time) quorum.View {
+	f := s.run.forming
+	v := quorum.View{Limits: s.sizes.Limits, Slots: make([]quorum.Slot, s.members.Len()), Bound: s.bound(), Start: median(s.sizes.starts)}
+	for i := range v.Slots {
+		slot := Slot(i)
+		v.Slots[i] = s.stageOf(slot)
+		v.Slots[i].Lacks = s.replacements.Lacks(slot, s.generation.Number)
+		v.Kept = v.Kept || s.members.At(slot).Report().StateBytes > 0
+	}
+	enough := len(v.Ready())
+	for i := range v.Slots {
+		if q := &v.Slots[i]; q.Lacks == "" && enough > s.sizes.Min {
+			if q.Lacks = s.stateless(Slot(i)); q.Lacks != "" {
+				enough--
+			}
+		}
+	}
+	switch {
+	case enough < s.sizes.Min:
+		f.enoughAt = time.Time{}
+	case f.enoughAt.IsZero():
+		f.enoughAt = now
+	}
+	v.Since = f.enoughAt
+	v.Cost = s.account.GenerationCost()
+	return v
+}
+
+// stageOf returns how far the pod of a slot is that is not ready yet.
+func (s *State) stageOf(slot Slot) quorum.Slot {
+	m, p := s.members.At(slot), s.sizes.placed[slot]
+	q := quorum.Slot{Refusal: p.Refusal, Since: p.since}
+	leaves := s.members.Superseded(p.Pod) || s.replacements.Fenced(p.Pod) || s.replacements.Of(p.Pod) != nil
+	switch {
+	case p.Pod == "" || leaves || m.Known() && m.Is(p.Pod) && !m.Attached():
+	case p.Refusal != "":
+		q.Stage = quorum.Unplaced
+	case p.Node != "":
+		q.Stage = quorum.Starting
+	}
+	return q
+}
+
+// bound returns, for users, why the gang cannot go on with some of its pods; "": it can.
+func (s *State) bound() string {
+	for slot, m := range s.members.Each {
+		if m.Known() && !m.Report().Shrinks && m.Report().Ranks > 0 {
+			return fmt.Sprintf("the agent of pod %s of slot %d cannot run with fewer pods; create the pod again, so that it gets the present agent",
+				m.Pod().Name, slot)
+		}
+	}
+	return s.members.Divided()
+}
+
+// stateless returns, for users, why a pod that is ready cannot take part: it would have no state; "": it can.
+func (s *State) stateless(slot Slot) string {
+	if !s.generation.Begun() || !s.members.HoldsNone(slot) {
+		return ""
+	}
+	why := s.members.Ungiven()
+	if why == "" || s.members.Divided() != "" {
+		return "" // where the state is divided, all pods are needed, and read it from storage
+	}
+	return fmt.Sprintf("pod %s of slot %d has no state: %s", s.members.At(slot).Pod().Name, slot, why)
+}
+
+// median returns the median; 0: there are none.
+func median(all []time.Duration) time.Duration {
+	if len(all) == 0 {
+		return 0
+	}
+	all = slices.Sorted(slices.Values(all))
+	return all[len(all)/2]
+}
+
+// announceSize reports that the next generation begins with another number of pods than the one before. was are the slots that took no part
+// in that.
+func (s *State) announceSize(was []Slot) {
+	out := s.members.Out()
+	s.Record.Progress.Fewer = ""
+	if len(out) > 0 {
+		s.Record.Progress.Fewer = s.run.forming.decision.Why
+	}
+	switch n := s.members.Len(); {
+	case slices.Equal(was, out):
+	case len(out) > 0:
+		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeFewer, Message: s.Record.Progress.Fewer}})
+	default:
+		s.emit(EmitEvent{Notice{Reason: NoticeFewer, Message: fmt.Sprintf("is over: goes on with all %d pods", n)}})
+	}
+}
+
+// candidates returns the slots that take no part and whose pods could take part in the next generation, and whether further ones are
+// starting.
+func (s *State) candidates() (ready []Slot, starting bool) {
+	for _, slot := range s.members.Out() {
+		switch {
+		case s.replacements.Lacks(slot, s.generation.Number) == "":
+			ready = append(ready, slot)
+		case s.stageOf(slot).Stage == quorum.Starting:
+			starting = true
+		}
+	}
+	return ready, starting
+}
