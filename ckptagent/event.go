@@ -72,6 +72,9 @@ type Progress struct {
 	// Restoring: it has begun to restore the generation's step and has not finished.
 	Restoring bool
 	Step      int64
+	// Span and Grouped are as in protocol.Rank.
+	Span    int
+	Grouped bool
 }
 
 // OptimizerSteps is the content of a rank's page: the optimizer steps that its process has finished and, if ResumeKnown, the number in the

@@ -39,6 +39,7 @@ func (s State) Report() protocol.Report {
 		Look:            s.Look,
 		Kept:            s.Kept,
 		Trials:          s.Answers,
+		Shrinks:         true,
 	}
 	if r.MaxRestarts = s.MaxRestarts; s.Launcher == "" {
 		r.MaxRestarts = s.Command.MaxRestarts
@@ -54,7 +55,7 @@ func (s State) Report() protocol.Report {
 			r.Rank = append(r.Rank, protocol.Rank{
 				Local: local, Sealed: k.Sealed, Step: k.Step, Exit: k.Exit, StandbyReady: k.StandbyReady, PID: k.PID, FromStandby: k.FromStandby,
 				Copied: k.Copied, OptimizerSteps: k.OptimizerSteps, ResumedAt: k.ResumedAt, ResumeKnown: k.ResumeKnown,
-				Saves: k.Saves,
+				Saves: k.Saves, Span: k.Span, Grouped: k.Grouped,
 			})
 		}
 	}

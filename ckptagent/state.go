@@ -165,6 +165,8 @@ type Rank struct {
 	OptimizerSteps int64            `json:"optimizerSteps,omitempty"`
 	ResumedAt      int64            `json:"resumedAt,omitempty"`
 	ResumeKnown    bool             `json:"resumeKnown,omitempty"`
+	Span           int              `json:"span,omitempty"`
+	Grouped        bool             `json:"grouped,omitempty"`
 	StandbyReady   bool             `json:"-"`
 	// Saves counts the saves in the arena.
 	Saves *protocol.Saves `json:"-"`
@@ -202,9 +204,9 @@ func (s State) Serves(id string) (bool, string) {
 // match must not replace a whole command in its generation: the gang could not continue.
 func (s State) Matches(e Launched) (bool, string) { return e.fits(s.Run) }
 
-// fits reports whether a launcher requests as many pods as a generation has, and if not why.
+// fits reports whether a launcher requests as many pods as a generation has, or as its gang has that may go on with fewer, and if not why.
 func (e Launched) fits(run protocol.Run) (bool, string) {
-	if e.Nodes == 0 || run.Nodes == 0 || e.Nodes == run.Nodes {
+	if e.Nodes == 0 || run.Nodes == 0 || e.Nodes == run.Nodes || e.Nodes == run.Slots {
 		return true, ""
 	}
 	remedy := cmp.Or(e.NodesRemedy, fmt.Sprintf("leave the flag out, or write %d", run.Nodes))

@@ -134,7 +134,7 @@ func (m *machine) begin(run protocol.Run) {
 	for i := range m.s.Rank {
 		r := &m.s.Rank[i]
 		kept := slices.DeleteFunc(slices.Clone(r.Sealed), run.Restores().GivesUp)
-		m.s.Rank[i] = Rank{Sealed: kept, StandbyReady: r.StandbyReady, Step: run.RestoreStep, Copied: r.Copied}
+		m.s.Rank[i] = Rank{Sealed: kept, StandbyReady: r.StandbyReady, Step: run.RestoreStep, Copied: r.Copied, Span: r.Span, Grouped: r.Grouped}
 	}
 }
 
@@ -398,6 +398,12 @@ func (e Progress) apply(m *machine) {
 	r.Restoring = (r.Restoring || e.Restoring) && !r.Restored && e.Step == 0
 	r.Stepped = r.Stepped || e.Step > m.s.Run.RestoreStep
 	r.Step = max(r.Step, e.Step)
+	if e.Span > 0 {
+		r.Span = e.Span
+	}
+	if e.Restored {
+		r.Grouped = e.Grouped
+	}
 	if m.s.Timeline.Restored.IsZero() && m.s.every(func(r Rank) bool { return r.Restored }) {
 		m.s.Timeline.Restored = m.now
 	}

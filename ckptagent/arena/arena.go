@@ -48,6 +48,9 @@ type Progress struct {
 	// Restoring: the client has begun to restore, has not finished, and has reported no step since.
 	Restoring bool
 	Step      int64
+	// Span and Grouped are as in protocol.Rank.
+	Span    int
+	Grouped bool
 	// Saves counts the outcomes of this process's saves.
 	Saves protocol.Saves
 	// Needed is the size of the state in bytes, if it did not fit; else 0.
@@ -219,6 +222,8 @@ func progressOf(c format.Client) Progress {
 		Restored:   c.Restored,
 		Step:       max(c.Step, c.CopyStep),
 		Restoring:  c.Restoring && c.Step == 0,
+		Span:       int(c.Span),
+		Grouped:    c.Grouped,
 		Saves: protocol.Saves{
 			Copied:     count(c.Saves),
 			Overlapped: count(c.Overlapped),

@@ -39,6 +39,10 @@ type Client struct {
 	// Blocking counts layouts whose saves are copied only inside save, Reason is why the newest of them is.
 	Blocking uint64
 	Reason   Reason
+	// Grouped: restore was called after the process group was made.
+	Grouped bool
+	// Span is over how many ranks the saved state is divided, 1: it is whole; 0: unknown.
+	Span uint32
 }
 
 // Reason is why saves of a layout are not overlapped.
@@ -76,6 +80,7 @@ const (
 	flagAttached  = 1
 	flagRestored  = 2
 	flagRestoring = 4
+	flagGrouped   = 8
 )
 
 // Encode returns the client record.
@@ -90,6 +95,9 @@ func (c Client) Encode() []byte {
 	}
 	if c.Restoring {
 		flags |= flagRestoring
+	}
+	if c.Grouped {
+		flags |= flagGrouped
 	}
 	le.PutUint32(b[12:], c.Slot)
 	le.PutUint64(b[16:], c.Seq)
@@ -111,6 +119,7 @@ func (c Client) Encode() []byte {
 	le.PutUint64(b[136:], c.Dropped)
 	le.PutUint64(b[144:], c.Blocking)
 	le.PutUint32(b[152:], uint32(c.Reason))
+	le.PutUint32(b[156:], c.Span)
 	le.PutUint64(b[160:], c.Overlapped)
 	return seal(b)
 }
@@ -133,6 +142,7 @@ func decodeClientRecord(b []byte) (Client, error) {
 		Attached:     flags&flagAttached != 0,
 		Restored:     flags&flagRestored != 0,
 		Restoring:    flags&flagRestoring != 0,
+		Grouped:      flags&flagGrouped != 0,
 		Saves:        le.Uint64(b[80:]),
 		Skipped:      le.Uint64(b[88:]),
 		Needed:       le.Uint64(b[96:]),
@@ -144,6 +154,7 @@ func decodeClientRecord(b []byte) (Client, error) {
 	c.Dropped = le.Uint64(b[136:])
 	c.Blocking = le.Uint64(b[144:])
 	c.Reason = Reason(le.Uint32(b[152:]))
+	c.Span = le.Uint32(b[156:])
 	c.Overlapped = le.Uint64(b[160:])
 	return c, nil
 }

@@ -39,6 +39,7 @@ func goldenArenas(slots uint32) map[string][]byte {
 			Step: step, Slot: book.Control.Slot, Grant: book.Control.Grant, CopyStep: step,
 			Length: uint64(len(data)), Saves: seq, Skipped: 1, Branch: book.Control.Branch,
 			OverlapStep: step + 1, OverlapGrant: seq + 1, Overlapped: seq + 2, Dropped: seq + 3, Blocking: seq + 4, Reason: ReasonClosure,
+			Grouped: true, Span: uint32(seq) + 5,
 		}
 		copy(mem[recordOffset(ClientOffset, seq):], c.Encode())
 	}

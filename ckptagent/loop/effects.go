@@ -104,6 +104,8 @@ func progress(local int, p arena.Progress) ckptagent.Progress {
 		Restored:   p.Restored,
 		Restoring:  p.Restoring,
 		Step:       p.Step,
+		Span:       p.Span,
+		Grouped:    p.Grouped,
 	}
 }
 

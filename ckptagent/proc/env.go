@@ -58,7 +58,7 @@ func constantEnv(base map[string]string, spec launch.Spec, root Root, local int)
 func generationEnv(run protocol.Run, root Root, local int) map[string]string {
 	rank := strconv.Itoa(run.BaseRank + local)
 	world := strconv.Itoa(run.WorldSize)
-	return map[string]string{
+	env := map[string]string{
 		"RANK": rank, "ROLE_RANK": rank, "WORLD_SIZE": world, "ROLE_WORLD_SIZE": world,
 		"GROUP_RANK": strconv.Itoa(run.NodeRank), "GROUP_WORLD_SIZE": strconv.Itoa(run.Nodes),
 		"MASTER_ADDR": run.MasterAddr, "MASTER_PORT": strconv.Itoa(run.MasterPort),
@@ -70,6 +70,10 @@ func generationEnv(run protocol.Run, root Root, local int) map[string]string {
 		EnvPage:                      root.PageFile(local),
 		EnvLooks:                     root.LooksFile(local),
 	}
+	if run.Donor > 0 {
+		env[EnvDonor] = strconv.Itoa(run.Donor)
+	}
+	return env
 }
 
 // asDeepSpeed keeps those of torchrun's variables that deepspeed also sets, under deepspeed's names.

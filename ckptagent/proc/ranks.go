@@ -141,8 +141,8 @@ func (j Job) env(run protocol.Run, local int) map[string]string {
 }
 
 // later are the variables of one generation, which a standby gets when it becomes the rank.
-var later = []string{EnvGeneration, EnvRestoreStep, EnvRestoreBranch, EnvErrorFile, EnvPage, EnvLooks, EnvArena, EnvStdout, EnvStderr,
-	"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE"}
+var later = []string{EnvGeneration, EnvRestoreStep, EnvRestoreBranch, EnvDonor, EnvErrorFile, EnvPage, EnvLooks, EnvArena, EnvStdout,
+	EnvStderr, "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE"}
 
 // sourceEnv returns the environment of a source: what its local ranks have in common, without the variables of one generation. A module
 // that reads a variable of a single rank misses it, and the source reports that.
@@ -151,7 +151,7 @@ func (j Job) sourceEnv(run protocol.Run, locals []int) map[string]string {
 	for _, name := range later {
 		delete(env, name)
 	}
-	if len(locals) > 1 || run.Number == 0 {
+	if len(locals) > 1 || unsized(run) {
 		for _, name := range j.own(run) {
 			delete(env, name)
 		}
@@ -159,11 +159,15 @@ func (j Job) sourceEnv(run protocol.Run, locals []int) map[string]string {
 	return env
 }
 
-// own returns the variables that differ among local ranks of the pod and, before the first generation, those that are not known yet.
+// unsized reports whether the next generation's number of ranks is not known: before the first one, and where a gang may go on with fewer
+// pods.
+func unsized(run protocol.Run) bool { return run.Number == 0 || run.Slots > 0 }
+
+// own returns the variables that differ among local ranks of the pod, and those that are not known yet.
 func (j Job) own(run protocol.Run) []string {
 	var names []string
 	other, unknown := j.env(run, 1), map[string]bool{}
-	if run.Number == 0 {
+	if unsized(run) {
 		for _, name := range []string{"RANK", "ROLE_RANK", "WORLD_SIZE", "ROLE_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"} {
 			unknown[name] = true
 		}

@@ -49,10 +49,12 @@ const (
 	EnvRestoreStep = "HOLDFAST_RESTORE_STEP"
 	// EnvRestoreBranch is the branch of that step.
 	EnvRestoreBranch = "HOLDFAST_RESTORE_BRANCH"
-	EnvArena         = "HOLDFAST_ARENA"
-	EnvSocket        = "HOLDFAST_SOCKET"
-	EnvLocalRank     = "HOLDFAST_LOCAL_RANK"
-	EnvErrorFile     = "HOLDFAST_ERROR_FILE"
+	// EnvDonor is one more than the rank that gives its state to ranks that hold none; absent: all hold it.
+	EnvDonor     = "HOLDFAST_DONOR"
+	EnvArena     = "HOLDFAST_ARENA"
+	EnvSocket    = "HOLDFAST_SOCKET"
+	EnvLocalRank = "HOLDFAST_LOCAL_RANK"
+	EnvErrorFile = "HOLDFAST_ERROR_FILE"
 	// EnvStandbyFD is a source's own socket, EnvStandbyFDs those of the ranks that it serves.
 	EnvStandbyFD  = "HOLDFAST_STANDBY_FD"
 	EnvStandbyFDs = "HOLDFAST_STANDBY_FDS"

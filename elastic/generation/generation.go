@@ -260,7 +260,7 @@ func (g *Generation) Run(slot members.Slot, pod string) (protocol.Run, bool) {
 	default:
 		r.WorldSize, r.BaseRank, r.Nodes = l.World, l.Base[slot], len(l.Slots)
 		r.NodeRank, _ = l.Node(slot)
-		if r.Donor = l.Donor; r.Nodes < g.ms.Len() {
+		if r.Donor = l.Donor; g.ms.Elastic() {
 			r.Slots = g.ms.Len()
 		}
 		r.MasterAddr, r.MasterPort, r.RestartCount = l.Addr, l.Port, g.account.LaunchRestarts()

@@ -88,7 +88,7 @@ type Run struct {
 	BaseRank int `json:"baseRank"`
 	NodeRank int `json:"nodeRank"`
 	Nodes    int `json:"nodes"`
-	// Slots is the gang's number of pods, if the generation runs with fewer; 0: it runs with all.
+	// Slots is the gang's number of pods, if it may go on with fewer; 0: it may not.
 	Slots      int    `json:"slots,omitempty"`
 	MasterAddr string `json:"masterAddr"`
 	MasterPort int    `json:"masterPort"`

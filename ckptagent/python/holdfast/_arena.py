@@ -26,7 +26,7 @@ EMPTY, GRANTED, SEALED = 0, 1, 2
 
 _HEADER = struct.Struct("<8s4I3Qq40s")
 _CONTROL = struct.Struct("<8sII11Q")
-_CLIENT = struct.Struct("<8sII7QII9QI4xQ")
+_CLIENT = struct.Struct("<8sII7QII9QIIQ")
 _SLOT = struct.Struct("<8sII4QI4xqQI")
 _U32 = struct.Struct("<I")
 
@@ -38,12 +38,12 @@ Control = collections.namedtuple(
 Client = collections.namedtuple(
     "Client",
     "seq slot generation grant copy_step length step restored_step pid flags saves skipped needed refused"
-    " branch overlap_step overlap_grant dropped blocking reason overlapped",
-    defaults=(0,) * 7,
+    " branch overlap_step overlap_grant dropped blocking reason span overlapped",
+    defaults=(0,) * 8,
 )
 Slot = collections.namedtuple("Slot", "state grant generation step length crc sealed_at branch flags", defaults=(0, 0))
 
-FLAG_ATTACHED, FLAG_RESTORED, FLAG_RESTORING = 1, 2, 4
+FLAG_ATTACHED, FLAG_RESTORED, FLAG_RESTORING, FLAG_GROUPED = 1, 2, 4, 8
 # Flags of a slot: it was filled from storage; storage could not authenticate it.
 FLAG_FROM_STORAGE, FLAG_UNAUTHENTICATED = 1, 2
 

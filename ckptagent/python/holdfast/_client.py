@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 
-from . import _arena, _device, _memory, _overlap, _rng, _sharded
+from . import _arena, _device, _donor, _memory, _overlap, _rng, _sharded
 from ._arena import Arena, ArenaError, Client
 from ._kinds import GroupsDiffer, RestoreError, same_groups
 from ._phase import Phase
@@ -84,6 +84,7 @@ class Checkpoint:
         self._generation = _number("HOLDFAST_GENERATION")
         self._restore_step = _number("HOLDFAST_RESTORE_STEP")
         self._restore_branch = _number("HOLDFAST_RESTORE_BRANCH")
+        self._donor = _number("HOLDFAST_DONOR") - 1
         path = os.environ.get("HOLDFAST_ARENA", "")
         if not self._to and not path:
             if os.environ.get("HOLDFAST_CONTAINER"):
@@ -185,7 +186,8 @@ class Checkpoint:
         if os.getpid() != self._pid:
             return
         if self._arena is not None:
-            self._publish(restored_step=step, flags=(self._record.flags | _arena.FLAG_RESTORED) & ~_arena.FLAG_RESTORING, step=step)
+            flags = _arena.FLAG_RESTORED | (_arena.FLAG_GROUPED if _donor.grouped() else 0)
+            self._publish(restored_step=step, flags=(self._record.flags | flags) & ~_arena.FLAG_RESTORING, step=step)
             if self._touched is not None:
                 self._touched.wait(_TOUCH_WAIT)
         self._send("restored", step=step)
@@ -205,8 +207,20 @@ class Checkpoint:
         except (ValueError, KeyError) as e:
             raise RestoreError("restoring step %d from slot %d: %s" % (step, slot, e)) from e
 
+    def _whole(self, step):
+        """The state that this generation starts from, and whether another rank gave it. All ranks take part where one gives it."""
+        if self._donor < 0 or self._arena is None:
+            return self._sealed(step)[0], False
+        self._publish(flags=self._record.flags | _arena.FLAG_RESTORING)
+        found = self._arena.find(step, self._restore_branch)
+        given = _donor.exchange(step, self._donor, self._arena, found)
+        if given is None:
+            return self._sealed(step)[0], False
+        _say("restoring step %d: rank %d gave its state to this rank, whose random states are new ones" % (step, self._donor))
+        return Unpacker(given, 0, len(given), self._packer.pool), True
+
     def _restore(self, step):
-        state, _ = self._sealed(step)
+        state, given = self._whole(step)
         names = set(self._tracked) | ({_RNG} if self._rng else set())
         missing, extra = names - set(state.names()), set(state.names()) - names
         if missing:
@@ -223,7 +237,9 @@ class Checkpoint:
                 raise
             except Exception as e:  # raised by the object's load_state_dict, which does not know the name
                 raise RestoreError("restoring step %d: %s rejected it: %s: %s" % (step, name, type(e).__name__, e)) from e
-        if self._rng:
+        if self._rng and given:
+            _rng.derive(os.environ.get("RANK", ""), step)
+        elif self._rng:
             _rng.put(state.value(_RNG))
 
     def _bring_back(self, state, name, placer):
@@ -268,7 +284,11 @@ class Checkpoint:
 
     def _save(self, step, blocking):
         control, refused = self._granted(step)
-        return refused if control is None else self._keep(step, control, self._flatten(), aside=not blocking)
+        if control is None:
+            return refused
+        if not self._record.span:
+            self._publish(span=_donor.span(self._tracked))
+        return self._keep(step, control, self._flatten(), aside=not blocking)
 
     def _granted(self, step):
         """The agent's grant to write a slot, and None; or None, and the Saved of a save without a grant."""

@@ -24,3 +24,15 @@ def put(state):
         __import__("torch").cuda.set_rng_state_all(state["cuda"])
     if "numpy" in state:
         __import__("numpy").random.set_state(state["numpy"])
+
+
+def derive(rank, step):
+    """Random states of a rank that another one gave its state to: they follow from the script's seed, the rank and the step."""
+    torch, np = sys.modules.get("torch"), sys.modules.get("numpy")
+    seed = "%s %s %d" % (torch.initial_seed() if torch is not None else 0, rank, step)
+    random.seed(seed)
+    number = random.Random(seed).getrandbits(32)
+    if torch is not None:
+        torch.manual_seed(number)
+    if np is not None:
+        np.random.seed(number)

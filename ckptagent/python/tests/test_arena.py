@@ -26,6 +26,7 @@ CLIENT = {
     "Grant": "grant", "CopyStep": "copy_step", "Length": "length", "Saves": "saves", "Skipped": "skipped", "Refused": "refused",
     "Needed": "needed", "Branch": "branch", "OverlapStep": "overlap_step", "OverlapGrant": "overlap_grant",
     "Overlapped": "overlapped", "Dropped": "dropped", "Blocking": "blocking", "Reason": "reason",
+    "Span": "span",
 }  # fmt: skip
 SLOT = {
     "State": "state", "Grant": "grant", "Generation": "generation", "Step": "step", "Length": "length", "CRC": "crc",
@@ -47,6 +48,7 @@ class GoldenArenas(unittest.TestCase):
                     got_client["Attached"] = bool(client.flags & A.FLAG_ATTACHED)
                     got_client["Restored"] = bool(client.flags & A.FLAG_RESTORED)
                     got_client["Restoring"] = bool(client.flags & A.FLAG_RESTORING)
+                    got_client["Grouped"] = bool(client.flags & A.FLAG_GROUPED)
                 slots = [A.decode_slot(mem[(3 + i) * A.PAGE :][: A.RECORD]) for i in range(A.decode_header(mem).slots)]
                 got = {
                     "Header": fields(A.decode_header(mem[: A.RECORD]), HEADER),
