@@ -188,7 +188,8 @@ func TestTerminationCode(t *testing.T) {
 
 // TestMatchesSizes: a launcher may ask for all pods of a gang that goes on with fewer.
 func TestMatchesSizes(t *testing.T) {
-	for run, want := range map[protocol.Run]bool{{Nodes: 4}: true, {Nodes: 3, Slots: 4}: true, {Nodes: 3}: false, {Nodes: 3, Slots: 5}: false} {
+	sizes := map[protocol.Run]bool{{Nodes: 4}: true, {Nodes: 3, Slots: 4}: true, {Nodes: 3}: false, {Nodes: 3, Slots: 5}: false}
+	for run, want := range sizes {
 		if ok, why := (State{Durable: Durable{Run: run}}).Matches(Launched{Nodes: 4, NodesFlag: "--nnodes"}); ok != want {
 			t.Errorf("4 pods in %+v: %t, %s", run, ok, why)
 		}

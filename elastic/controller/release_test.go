@@ -323,6 +323,7 @@ func TestAReplacedPodGoes(t *testing.T) {
 
 // listener is a coordinator that stores what it received last.
 type listener struct {
+	placed    []elastic.Placement
 	suspended bool
 	calls     int
 	key       coordinator.Key
@@ -339,6 +340,11 @@ func (l *listener) SetSettings(_ context.Context, key coordinator.Key, s elastic
 }
 
 func (l *listener) Over(key coordinator.Key) { l.over = append(l.over, key.Job) }
+
+func (l *listener) SetPlaced(_ context.Context, _ coordinator.Key, pods []elastic.Placement) error {
+	l.placed = pods
+	return nil
+}
 
 func (l *listener) Suspended(ctx context.Context, key coordinator.Key, pods []elastic.Termination) error {
 	l.suspended = true
@@ -626,6 +632,7 @@ type slow struct {
 
 func (s *slow) SetSettings(context.Context, coordinator.Key, elastic.Settings) error { return nil }
 
+func (s *slow) SetPlaced(context.Context, coordinator.Key, []elastic.Placement) error   { return nil }
 func (s *slow) Suspended(context.Context, coordinator.Key, []elastic.Termination) error { return nil }
 
 func (s *slow) SetPendingReplacements(context.Context, coordinator.Key, []elastic.Termination) error {

@@ -26,10 +26,11 @@ import (
 	"holdfast.dev/holdfast/internal/membership"
 )
 
-// Coordinator receives which pods of a gang must be replaced, that its Job is over, and its settings.
+// Coordinator receives which pods of a gang must be replaced and where they are, that its Job is over, and its settings.
 type Coordinator interface {
 	SetPendingReplacements(ctx context.Context, key coordinator.Key, pods []elastic.Termination) error
 	Suspended(ctx context.Context, key coordinator.Key, pods []elastic.Termination) error
+	SetPlaced(ctx context.Context, key coordinator.Key, pods []elastic.Placement) error
 	Over(key coordinator.Key)
 	SetSettings(ctx context.Context, key coordinator.Key, s elastic.Settings) error
 }
@@ -75,6 +76,9 @@ func (c *Controller) watch(mgr ctrl.Manager) error {
 		return fmt.Errorf("registering the controller of pending replacements: %w", err)
 	}
 	if err := c.watchSettings(mgr); err != nil {
+		return err
+	}
+	if err := c.watchPlaced(mgr); err != nil {
 		return err
 	}
 	replaced := predicate.NewPredicateFuncs(func(o client.Object) bool {

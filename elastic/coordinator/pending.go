@@ -28,6 +28,11 @@ func (s *Server) Suspended(ctx context.Context, key Key, pods []elastic.Terminat
 	return s.level(ctx, key, elastic.Suspended{Pods: pods})
 }
 
+// SetPlaced sets the level of a gang with a minimum: where its pods are. A gang that is not in memory is loaded.
+func (s *Server) SetPlaced(ctx context.Context, key Key, pods []elastic.Placement) error {
+	return s.level(ctx, key, elastic.Placed{Pods: pods})
+}
+
 // SetSettings sets the settings of a gang's job that may change: what stays in storage, and what is done about ranks that stand still. A
 // gang that is not in memory reads them when it is loaded.
 func (s *Server) SetSettings(ctx context.Context, key Key, job elastic.Settings) error {

@@ -2,6 +2,7 @@ package kinds
 
 import (
 	"fmt"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -168,12 +169,23 @@ func (BatchJob) Fail(obj *unstructured.Unstructured, f Failure) Write {
 		}
 		return Write{Type: types.StrategicMergePatchType, Patch: map[string]any{"spec": map[string]any{"backoffLimit": int64(limit)}}}
 	}
-	at := f.At.UTC().Format(timeFormat)
+	return jobCondition(batchv1.JobFailureTarget, f.Reason, f.Message, f.At)
+}
+
+// Complete returns the write that ends a Job well whose remaining pods have no node: the Job controller deletes them, and turns the
+// condition into Complete. It deletes pods that run as well, so that none may.
+func (BatchJob) Complete(reason, message string, at time.Time) Write {
+	return jobCondition(batchv1.JobSuccessCriteriaMet, reason, message, at)
+}
+
+// jobCondition returns the write of a condition that is true.
+func jobCondition(kind batchv1.JobConditionType, reason, message string, now time.Time) Write {
+	at := now.UTC().Format(timeFormat)
 	condition := map[string]any{
-		"type":               string(batchv1.JobFailureTarget),
+		"type":               string(kind),
 		"status":             string(corev1.ConditionTrue),
-		"reason":             f.Reason,
-		"message":            f.Message,
+		"reason":             reason,
+		"message":            message,
 		"lastProbeTime":      at,
 		"lastTransitionTime": at,
 	}
