@@ -46,6 +46,7 @@ func (o *subject) mutate(ctx context.Context, was *subject, facts Facts) Outcome
 		errs = append(errs, o.findTraining(ctx, r, facts)...)
 	}
 	errs = append(errs, o.checkMixed()...)
+	errs = append(errs, o.fitMinPods()...)
 	if len(errs) > 0 {
 		return o.outcome(errs, nil)
 	}

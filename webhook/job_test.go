@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/internal/golden"
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 func TestJobRefusals(t *testing.T) {
@@ -81,6 +83,24 @@ func TestJobRefusals(t *testing.T) {
 			annotate(v1alpha1.AnnotationHang, "report")(j)
 			annotate(v1alpha1.AnnotationHangTimeout, "30m")(j)
 		}},
+		{"least pods in words", annotate(v1alpha1.AnnotationMinPods, "some")},
+		{"least pods above all", annotate(v1alpha1.AnnotationMinPods, "3")},
+		{"least pods other than the launcher's", func(j *batchv1.Job) {
+			annotate(v1alpha1.AnnotationMinPods, "2")(j)
+			direct("--nnodes=1:2", "train.py")(j)
+		}},
+		{"least pods of blocks", func(j *batchv1.Job) {
+			annotate(v1alpha1.AnnotationMinPods, "1")(j)
+			annotate(v1alpha1.AnnotationBlockSize, "2")(j)
+		}},
+		{"least pods under another scheduler", func(j *batchv1.Job) {
+			annotate(v1alpha1.AnnotationMinPods, "1")(j)
+			podSpec(func(s *corev1.PodSpec) { s.SchedulerName = "volcano" })(j)
+		}},
+		{"least pods by hand", annotateTemplate(v1alpha1.AnnotationGangMin, "one")},
+		{"a wait for pods without a unit", annotate(v1alpha1.AnnotationShrinkAfter, "30")},
+		{"a wait for pods that are all needed", annotate(v1alpha1.AnnotationShrinkAfter, "30s")},
+		{"a range that ends above the job", direct("--nnodes=1:3", "train.py")},
 		{"mode of another kind", annotate(v1alpha1.AnnotationMode, "dry-run")},
 		{"topology level in words", annotate(v1alpha1.AnnotationTopologyRequired, "one rack")},
 		{"slice level empty", annotate(v1alpha1.AnnotationSliceLevel, "")},
@@ -281,6 +301,43 @@ func TestJobsThatAreFine(t *testing.T) {
 	} {
 		if out := createJob(t.Context(), job(t, change), Facts{}); len(out.Errors) > 0 {
 			t.Errorf("%s: refused: %v", name, out.Errors.ToAggregate())
+		}
+	}
+}
+
+// TestLeastPods: the least number of pods is stamped on the template, from the job's key or from the launcher's range, and not where all are
+// needed.
+func TestLeastPods(t *testing.T) {
+	launcher := func(nodes string) func(*batchv1.Job) {
+		return trainer(func(c *corev1.Container) {
+			c.Command, c.Args = []string{"torchrun"}, []string{"--nnodes=" + nodes, "train.py"}
+		})
+	}
+	for name, c := range map[string]struct {
+		change func(*batchv1.Job)
+		want   string
+	}{
+		"a key":   {annotate(v1alpha1.AnnotationMinPods, "1"), "1"},
+		"a range": {launcher("1:2"), "1"},
+		"a variable": {trainer(func(c *corev1.Container) {
+			c.Command, c.Args, c.Env = []string{"torchrun"}, []string{"t.py"}, []corev1.EnvVar{{Name: "PET_NNODES", Value: "1:2"}}
+		}), "1"},
+		"all":      {annotate(v1alpha1.AnnotationMinPods, "2"), ""},
+		"no key":   {func(*batchv1.Job) {}, ""},
+		"a number": {launcher("2"), ""},
+		"a copy's": {annotateTemplate(v1alpha1.AnnotationGangMin, "1"), ""},
+		"a key again": {func(j *batchv1.Job) {
+			annotate(v1alpha1.AnnotationMinPods, "1")(j)
+			annotateTemplate(v1alpha1.AnnotationGangMin, "2")(j)
+		}, "1"},
+	} {
+		out := createJob(t.Context(), job(t, c.change), Facts{})
+		if got := out.Object.Spec.Template.Annotations[v1alpha1.AnnotationGangMin]; got != c.want || len(out.Errors) > 0 {
+			t.Errorf("%s: the template has the least number %q, want %q; %v", name, got, c.want, out.Errors.ToAggregate())
+			continue
+		}
+		if admitted, ok := settings.AdmittedJob(out.Object); !ok || fmt.Sprint(admitted.Min) != cmp.Or(c.want, "0") {
+			t.Errorf("%s: the admitted job has the least number %d, want %q", name, admitted.Min, c.want)
 		}
 	}
 }

@@ -249,6 +249,8 @@ func TestRefusalsOfKinds(t *testing.T) {
 		{"a launcher of a shell, another one in the other", "pytorchjob-simple", []string{
 			master + "command", `[sh, -c, "cd /job; exec mpirun ./train"]`, worker + "command", `[bash, -c, "cd /job; exec torchrun train.py"]`}},
 		{"slices that do not divide the job", "volcano-ours", []string{onObject + "slice-size", `"3"`}},
+		{"least pods", "jobset-roles", []string{onObject + "min-pods", `"2"`}},
+		{"a launcher of a range", "jobset-roles", []string{"spec replicatedJobs 2 template spec template spec containers 1 command", "[torchrun, '--nnodes=2:5', train.py]"}},
 		{"two schedulers", "volcano-pytorch", []string{"spec tasks 0 template spec schedulerName", "holdfast-scheduler"}},
 		{"Volcano, keys of placement", "volcano-pytorch", []string{onObject + "topology-required", "rack", onObject + "topology-preferred", "rack", onObject + "spares", `"1"`, onObject + "slice-size", `"2"`}},
 		{"Volcano, keys of placement of another kind", "pytorchjob-workers", []string{onObject + "topology-required", "rack", onObject + "slice-size", `"3"`}},

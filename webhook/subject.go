@@ -231,6 +231,9 @@ func (o *subject) stamps(r *role, facts Facts) (labels, annotations map[string]s
 	}
 	labels = map[string]string{v1alpha1.LabelGang: o.obj.GetName()}
 	annotations = map[string]string{v1alpha1.AnnotationGangSize: strconv.Itoa(int(o.read.Members()))}
+	if min := o.s.MinPods; min > 0 && min < o.read.Members() {
+		annotations[v1alpha1.AnnotationGangMin] = strconv.Itoa(int(min))
+	}
 	if !o.batch() {
 		first, _ := o.read.Slot(kinds.Place{Role: r.Name})
 		annotations[v1alpha1.AnnotationGangSlots] = slots{first: first, each: r.Each, pods: r.Pods()}.String()

@@ -32,6 +32,9 @@ type training struct {
 	ranksLater bool
 	// ranksUnknown: devices are requested, and neither they nor the command give the number of ranks.
 	ranksUnknown bool
+	// least is the least number of pods that the launcher requests, if it requests a range, and leastFlag the flag; 0: it requests none.
+	least     int32
+	leastFlag string
 	// keyPath returns the path of an annotation, present or not.
 	keyPath func(key string) *field.Path
 }
@@ -145,6 +148,7 @@ func (t *training) checkLauncher(members int32) field.ErrorList {
 		err = spec.CheckNodes(int(members))
 	}
 	if err == nil {
+		t.least, t.leastFlag = int32(spec.MinNodes), spec.NodesFlag
 		return nil
 	}
 	flag, text := refusedFlag(err)

@@ -52,6 +52,9 @@ type GangSpec struct {
 	// MinPods is the least number of pods that can train; 0: all are needed.
 	// +optional
 	MinPods int32 `json:"minPods,omitempty"`
+	// ShrinkAfterSeconds is how long a gang with MinPods waits for a pod whose coming cannot be foretold; 0: 30.
+	// +optional
+	ShrinkAfterSeconds int32 `json:"shrinkAfterSeconds,omitempty"`
 	// StateBytes is the size of the state that each rank keeps in memory; 0: state in memory is off.
 	// +optional
 	StateBytes int64 `json:"stateBytes,omitempty"`

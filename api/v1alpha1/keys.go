@@ -34,6 +34,10 @@ const (
 	AnnotationHangTimeout = Prefix + "hang-timeout"
 	// AnnotationNodeCheck is NodeCheckAuto, NodeCheckAlways or NodeCheckOff (default).
 	AnnotationNodeCheck = Prefix + "node-check"
+	// AnnotationMinPods is the least number of pods with which the job goes on when pods are lost; absent: all are needed.
+	AnnotationMinPods = Prefix + "min-pods"
+	// AnnotationShrinkAfter is how long a job with AnnotationMinPods waits for a pod whose coming cannot be foretold, a duration such as "30s".
+	AnnotationShrinkAfter = Prefix + "shrink-after"
 	// AnnotationShmSize is the size of the memory volume that the webhook mounts at /dev/shm of a training container without a mount there,
 	// a quantity, or "off"; default: a share of its memory limit.
 	AnnotationShmSize = Prefix + "shm-size"
@@ -149,6 +153,8 @@ const (
 	LabelGang = Prefix + "gang"
 	// AnnotationGangSize is the number of pods that are placed together.
 	AnnotationGangSize = Prefix + "gang-size"
+	// AnnotationGangMin is the least number of pods with which the gang goes on; absent: all are needed.
+	AnnotationGangMin = Prefix + "gang-min"
 	// AnnotationGangSlots is where the slots of a role are in its Gang, as FIRST/EACH/PODS: the first slot of the role, its pods per
 	// replica, and its pods. A pod's slot is FIRST + replica × EACH + index. Absent on batch Jobs, whose pods have all slots.
 	AnnotationGangSlots = Prefix + "gang-slots"

@@ -45,8 +45,8 @@ func parseAPI(args []string) (Spec, error) {
 		return Spec{}, refuse("LaunchConfig."+c.Refused[0], "is not honoured under holdfast", remedyPlain)
 	case c.Ranks < 1:
 		return Spec{}, refuse(fmt.Sprintf("LaunchConfig.nproc_per_node=%d", c.Ranks), "is not a number of processes", "give a number from 1 on")
-	case c.MinNodes != c.MaxNodes || c.MinNodes < 1:
-		return Spec{}, refuse(fmt.Sprintf("LaunchConfig.min_nodes=%d, max_nodes=%d", c.MinNodes, c.MaxNodes), "requests a varying number of nodes, which is not supported",
+	case c.MinNodes < 1 || c.MaxNodes < c.MinNodes:
+		return Spec{}, refuse(fmt.Sprintf("LaunchConfig.min_nodes=%d, max_nodes=%d", c.MinNodes, c.MaxNodes), "is not a number of nodes",
 			"give the number of pods of the job for both")
 	}
 	if r := tooMany(fmt.Sprintf("LaunchConfig.nproc_per_node=%d", c.Ranks), c.Ranks); r != nil {
@@ -59,6 +59,7 @@ func parseAPI(args []string) (Spec, error) {
 		Args:             args[2:],
 		Ranks:            c.Ranks,
 		Nodes:            c.MaxNodes,
+		MinNodes:         least(c.MinNodes, c.MaxNodes),
 		NodesFlag:        fmt.Sprintf("LaunchConfig.max_nodes=%d", c.MaxNodes),
 		NodesRemedy:      remedyNodes,
 		Role:             c.Role,

@@ -26,6 +26,6 @@ func (s *Spec) setLater(name string) {
 	case "nproc-per-node":
 		s.Ranks, s.RanksFrom = RanksAuto, RanksLater
 	case "nnodes", "standalone":
-		s.Nodes, s.NodesFlag = 0, ""
+		s.Nodes, s.MinNodes, s.NodesFlag = 0, 0, ""
 	}
 }

@@ -30,6 +30,8 @@ type Spec struct {
 	RanksFrom string `json:"ranksFrom,omitempty"`
 	// Nodes is the number of pods that the launcher requests; 0: the gang decides.
 	Nodes int `json:"nodes,omitempty"`
+	// MinNodes is the least number of pods that the launcher requests, if it requests a range up to Nodes; 0: it requests no range.
+	MinNodes int `json:"minNodes,omitempty"`
 	// NodesFlag is the flag that requests it, for messages ("--nnodes=2", "--standalone").
 	NodesFlag string `json:"nodesFlag,omitempty"`
 	// NodesRemedy is the remedy for another number than the gang has; empty: leave the flag out.

@@ -32,6 +32,7 @@ func TestParse(t *testing.T) {
 		{"devices", "torchrun --nproc-per-node gpu train.py", nil, with(func(s *Spec) { s.Ranks, s.RanksFrom = RanksAuto, "gpu" })},
 		{"nodes", "torchrun --nnodes 2 train.py", nil, with(func(s *Spec) { s.Nodes, s.NodesFlag = 2, "--nnodes=2" })},
 		{"nodes, an even range", "torchrun --nnodes=2:2 train.py", nil, with(func(s *Spec) { s.Nodes, s.NodesFlag = 2, "--nnodes=2:2" })},
+		{"nodes, a range", "torchrun --nnodes=1:4 train.py", nil, with(func(s *Spec) { s.Nodes, s.MinNodes, s.NodesFlag = 4, 1, "--nnodes=1:4" })},
 		{"standalone", "torchrun --standalone --nnodes=1 train.py", nil, with(func(s *Spec) { s.Nodes, s.NodesFlag = 1, "--standalone" })},
 		{"what the coordinator decides", "torchrun --rdzv-backend c10d --rdzv_endpoint=a:1 --rdzv-id=j7 --rdzv-conf=timeout=3 --node-rank=1 --master-addr m --master_port 29500 --monitor-interval 1 --local-addr l train.py", nil,
 			with(func(s *Spec) {
@@ -123,7 +124,7 @@ func TestParseRefuses(t *testing.T) {
 		{"torchrun --nproc-per-node=4294967297 t.py", nil, "--nproc-per-node=4294967297: requests 4294967297 processes on one pod"},
 		{"torchrun --nproc-per-node=1025 t.py", nil, "--nproc-per-node=1025: requests 1025 processes on one pod"},
 		{"torchrun --nproc-per-node=tpus t.py", nil, "--nproc-per-node=tpus: is not a number of processes"},
-		{"torchrun --nnodes=1:4 t.py", nil, "--nnodes=1:4: requests a varying number"},
+		{"torchrun --nnodes=4:1 t.py", nil, "--nnodes=4:1: is not a number of nodes"},
 		{"torchrun --nnodes=x t.py", nil, "--nnodes=x: is not a number of nodes"},
 		{"torchrun --rdzv t.py", nil, "--rdzv: is ambiguous: it could be --rdzv-backend, --rdzv-endpoint, --rdzv-id, --rdzv-conf"},
 		{"torchrun --frobnicate t.py", nil, "--frobnicate: is not a flag of torchrun that holdfast knows"},
@@ -277,8 +278,7 @@ func TestParseAPI(t *testing.T) {
 		`{}`:                            "torch.distributed.launcher.api: lacks its configuration or its entrypoint",
 		`{"nproc_per_node":"x"} python`: "torch.distributed.launcher.api: has a configuration that cannot be read",
 		`{"min_nodes":1,"max_nodes":1,"nproc_per_node":0} python`:                                 "LaunchConfig.nproc_per_node=0: is not a number",
-		`{"min_nodes":0,"max_nodes":0,"nproc_per_node":1} python`:                                 "LaunchConfig.min_nodes=0, max_nodes=0: requests a varying number",
-		`{"min_nodes":1,"max_nodes":2,"nproc_per_node":1} python`:                                 "LaunchConfig.min_nodes=1, max_nodes=2: requests a varying number",
+		`{"min_nodes":0,"max_nodes":0,"nproc_per_node":1} python`:                                 "LaunchConfig.min_nodes=0, max_nodes=0: is not a number of nodes",
 		`{"min_nodes":1,"max_nodes":1,"nproc_per_node":1,"refused":["numa_options=node"]} python`: "LaunchConfig.numa_options=node: is not honoured",
 	} {
 		_, err := Parse(append([]string{APICommand}, strings.Fields(args)...), nil)

@@ -54,7 +54,7 @@ func (s *Spec) set(name string, val value) *Refusal {
 	case "nnodes":
 		return s.setNodes(val)
 	case "standalone": // read after nnodes: a rendezvous on localhost has one node in any case
-		s.Nodes, s.NodesFlag = 1, val.as
+		s.Nodes, s.MinNodes, s.NodesFlag = 1, 0, val.as
 	case "role":
 		s.Role = val.v
 	case "rdzv-id":
@@ -130,11 +130,16 @@ func (s *Spec) setNodes(val value) *Refusal {
 	if err != nil || lo < 1 || hi < lo {
 		return refuse(val.as, "is not a number of nodes", "give the number of pods of the job")
 	}
-	if lo != hi {
-		return refuse(val.as, "requests a varying number of nodes, which is not supported", "give the number of pods of the job, or leave the flag out")
-	}
-	s.Nodes, s.NodesFlag = lo, val.as
+	s.Nodes, s.MinNodes, s.NodesFlag = hi, least(lo, hi), val.as
 	return nil
+}
+
+// least is Spec.MinNodes of a range.
+func least(lo, hi int) int {
+	if lo == hi {
+		return 0
+	}
+	return lo
 }
 
 // checkPairs refuses a value that is not a list of key=value separated by commas.

@@ -46,7 +46,7 @@ func settingsOf(g *v1alpha1.Gang) elastic.Settings {
 	s := elastic.Settings{
 		Storage:     elastic.Storage{Retention: retentionOf(g)},
 		Supervision: supervisionOf(g),
-		Limits:      quorum.Limits{Min: int(g.Spec.MinPods)},
+		Limits:      quorum.Limits{Min: int(g.Spec.MinPods), ShrinkAfter: time.Duration(g.Spec.ShrinkAfterSeconds) * time.Second},
 	}
 	if st := g.Spec.Storage; st != nil {
 		s.Every = time.Duration(st.IntervalSeconds) * time.Second

@@ -364,6 +364,8 @@ func gangSpec(job *jobs.Job) v1alpha1.GangSpec {
 	spec := v1alpha1.GangSpec{
 		JobRef:             job.Ref(),
 		Members:            job.Admitted.Members,
+		MinPods:            job.Admitted.Min,
+		ShrinkAfterSeconds: int32(s.ShrinkAfter / time.Second),
 		StateBytes:         s.StateBytes,
 		Hang:               cmp.Or(s.Hang, v1alpha1.HangAct),
 		HangTimeoutSeconds: int32(s.HangTimeout / time.Second),

@@ -73,6 +73,14 @@ func GangSize(pod *corev1.Pod) (int, error) {
 	return size, nil
 }
 
+// GangMin returns the least number of pods with which the pod's Gang goes on; its size, if all are needed.
+func GangMin(pod *corev1.Pod, size int) int {
+	if n, err := strconv.Atoi(pod.Annotations[v1alpha1.AnnotationGangMin]); err == nil && n >= 1 && n < size {
+		return n
+	}
+	return size
+}
+
 // JobUID returns the UID of the job for which the pod was created, also after the pod was released from the job; "": the pod is no member.
 func JobUID(pod *corev1.Pod) types.UID {
 	for i := range pod.Spec.Containers {

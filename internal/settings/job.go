@@ -24,6 +24,8 @@ type Job struct {
 	Settings Settings
 	// Members is the number of pods that are placed together, as admission stamped it.
 	Members int32
+	// Min is the least number of them with which the job goes on, as admission stamped it; 0: all.
+	Min int32
 }
 
 // JobSettings reads the settings of a Job. Its template's annotations override its own.
@@ -63,7 +65,7 @@ func AdmittedTemplate(annotations map[string]string) (j Job, ok bool) {
 	if len(errs) > 0 || !s.Enabled {
 		return Job{}, false
 	}
-	return Job{Settings: s, Members: int32(members)}, true
+	return Job{Settings: s, Members: int32(members), Min: stampedMin(annotations, int32(members))}, true
 }
 
 // KeptOfMetadata returns those annotations of a job's own metadata that are read after its admission: whether it is opted in, its pins, and
@@ -105,7 +107,7 @@ func OfAdmittedJob(job *batchv1.Job) map[string]string {
 	}
 	read := map[string]string{}
 	for key, value := range job.Spec.Template.Annotations {
-		if IsUserKey(key) || key == v1alpha1.AnnotationGangSize {
+		if IsUserKey(key) || key == v1alpha1.AnnotationGangSize || key == v1alpha1.AnnotationGangMin {
 			read[key] = value
 		}
 	}

@@ -58,6 +58,10 @@ type Settings struct {
 	// Hang is what is done about ranks that stand still; empty: unset. HangTimeout is the longest time without a step; 0: unset.
 	Hang        string        `json:",omitzero"`
 	HangTimeout time.Duration `json:",omitzero"`
+	// MinPods is the least number of pods with which the job goes on; 0: unset. ShrinkAfter is how long it waits for a pod whose coming cannot
+	// be foretold; 0: unset.
+	MinPods     int32         `json:",omitzero"`
+	ShrinkAfter time.Duration `json:",omitzero"`
 	// NodeCheck is when pods are tried before a generation; empty: unset, never.
 	NodeCheck string `json:",omitzero"`
 	// Container is the name of the training container; empty: unset.
@@ -102,6 +106,8 @@ var userKeys = map[string]string{
 	v1alpha1.AnnotationHang:            `"act", "report" or "off"`,
 	v1alpha1.AnnotationHangTimeout:     `a duration such as "30m"`,
 	v1alpha1.AnnotationNodeCheck:       `"auto", "always" or "off"`,
+	v1alpha1.AnnotationMinPods:         `a number of pods such as "2"`,
+	v1alpha1.AnnotationShrinkAfter:     `a duration such as "30s"`,
 	v1alpha1.AnnotationShmSize:         `a size such as "8Gi", or "off"`,
 	v1alpha1.AnnotationContainer:       `a container's name`,
 	v1alpha1.AnnotationStorageClaim:    `the name of a PersistentVolumeClaim`,
@@ -131,6 +137,7 @@ var userKeys = map[string]string{
 var systemKeys = map[string]bool{
 	v1alpha1.LabelGang:                  true,
 	v1alpha1.AnnotationGangSize:         true,
+	v1alpha1.AnnotationGangMin:          true,
 	v1alpha1.AnnotationGangSlots:        true,
 	v1alpha1.AnnotationGangRole:         true,
 	v1alpha1.AnnotationGangSlot:         true,
@@ -300,6 +307,10 @@ func (s *Settings) set(key, value string) (problem string) {
 		if value != v1alpha1.NodeCheckAuto && value != v1alpha1.NodeCheckAlways && value != v1alpha1.NodeCheckOff {
 			return `must be "auto" (try the pods before training where they request devices), "always" or "off"`
 		}
+	case v1alpha1.AnnotationMinPods:
+		s.MinPods, problem = parseMinPods(value)
+	case v1alpha1.AnnotationShrinkAfter:
+		s.ShrinkAfter, problem = parseShrinkAfter(value)
 	case v1alpha1.AnnotationShmSize:
 		if s.ShmBytes, s.NoShm = 0, value == "off"; !s.NoShm {
 			s.ShmBytes, problem = parseBytes(value, `to have nothing mounted at /dev/shm write "off"`)
