@@ -305,8 +305,8 @@ func TestJobsThatAreFine(t *testing.T) {
 	}
 }
 
-// TestLeastPods: the least number of pods is stamped on the template, from the job's key or from the launcher's range, and not where all are
-// needed.
+// TestLeastPods: the least number of pods is stamped on the template, from the job's key or from the launcher's range, unless all
+// are needed.
 func TestLeastPods(t *testing.T) {
 	launcher := func(nodes string) func(*batchv1.Job) {
 		return trainer(func(c *corev1.Container) {
