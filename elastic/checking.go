@@ -26,6 +26,8 @@ const (
 	CheckNever NodeCheck = iota
 	// CheckSuspects: before one that follows a failure that hardware may have caused.
 	CheckSuspects
+	// CheckUnlessPassed: also before the first generation, unless every node of the gang passed a check before.
+	CheckUnlessPassed
 	// CheckFirst: also before the first generation.
 	CheckFirst
 )
@@ -38,6 +40,8 @@ const (
 	CheckUnderWay CheckResult = "UnderWay"
 	// CheckPassed: all pods passed.
 	CheckPassed CheckResult = "Passed"
+	// CheckSkipped: no pod was tried, because every node passed an earlier check.
+	CheckSkipped CheckResult = "Skipped"
 	// CheckReplaced: pods were named and replaced, and all others and those in their place passed.
 	CheckReplaced CheckResult = "Replaced"
 	// CheckInconclusive: answers are missing, or speak against no single pod. No pod is named for that, and the generation begins.
@@ -84,7 +88,7 @@ func (s *State) checkDue() bool {
 		return false
 	}
 	if s.generation.Number == 0 {
-		return s.supervision.NodeCheck == CheckFirst
+		return s.supervision.NodeCheck >= CheckUnlessPassed
 	}
 	c := s.account.Repairing(s.generation.Number)
 	return c != nil && (c.Suspect != "" || c.Code == cause.FabricHang)
@@ -98,20 +102,24 @@ func (s *State) checkOver() bool {
 
 // advanceCheck orders the next trials of the node check, has the pods that it named replaced, or ends it.
 func (s *State) advanceCheck(now time.Time) {
-	if s.checkOver() {
+	if s.checkOver() || !s.nodesKnown(now) {
 		return
 	}
 	c := &s.Record.Check
 	if c.Before != s.generation.Number+1 {
+		if s.mayBeSkipped() {
+			s.skipCheck(now)
+			return
+		}
 		*c = Check{Before: s.generation.Number + 1, Began: now, Result: CheckUnderWay}
 		s.emit(PersistLater{})
 	}
 	pods := s.checkedPods(now)
 	if len(s.run.forming.checking.lost) == len(pods) && s.run.forming.checking.round == check.Alone {
-		s.endCheck(&check.Verdict{Systemic: "no agent answered in time"}, now)
+		s.endCheck(pods, &check.Verdict{Systemic: "no agent answered in time"}, now)
 		return
 	}
-	plan := check.Judge(pods, nil)
+	plan := check.Judge(pods, s.run.forming.nodes.known.Usual)
 	if !plan.Over() {
 		s.ask(pods, plan, now)
 		return
@@ -122,7 +130,7 @@ func (s *State) advanceCheck(now time.Time) {
 		s.replaceNamed(named, now)
 		return
 	}
-	s.endCheck(&plan.Verdict, now)
+	s.endCheck(pods, &plan.Verdict, now)
 }
 
 // tried returns the slot of a pod in the numbering of package check.
@@ -152,7 +160,7 @@ func (s *State) replaceNamed(named []check.Finding, now time.Time) {
 }
 
 // endCheck records the result, and reports it.
-func (s *State) endCheck(v *check.Verdict, now time.Time) {
+func (s *State) endCheck(pods []check.Pod, v *check.Verdict, now time.Time) {
 	c := &s.Record.Check
 	c.Ended, c.Result = now, CheckPassed
 	if c.Replaced > 0 {
@@ -170,6 +178,9 @@ func (s *State) endCheck(v *check.Verdict, now time.Time) {
 	}
 	for _, path := range v.Paths {
 		c.note(path)
+	}
+	if passes := s.passes(pods, v); len(passes) > 0 {
+		s.emit(NotePasses{passes})
 	}
 	took := c.Ended.Sub(c.Began)
 	s.account.NoteChecked(s.generation.Number, took)
@@ -203,6 +214,9 @@ func (c *Check) Describe(pods int) string {
 // checkWaits returns which round of the check is under way, for users; "": none is.
 func (s *State) checkWaits() string {
 	c := &s.run.forming.checking
+	if s.run.forming.nodes.waits {
+		return "node check: waits for the results of earlier checks of the nodes"
+	}
 	if len(c.trials) == 0 {
 		return ""
 	}
@@ -219,6 +233,7 @@ func (s *State) checkedPods(now time.Time) []check.Pod {
 	for i, slot := range s.members.Slots() {
 		m := s.members.At(slot)
 		p := check.Pod{ID: m.Pod().UID, Name: m.Pod().Name, Node: m.Pod().Node}
+		p.Accusations = s.run.forming.nodes.known.Nodes[p.Node].Accusations
 		for _, a := range m.Report().Trials {
 			if a.Check == s.generation.Number+1 {
 				p.Model = a.Model

@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,6 +20,12 @@ type checkers struct {
 	outcome func(pod string, t protocol.Trial) protocol.TrialOutcome
 	asked   int
 	notices []string
+	// known is what is known of nodes; mute: there is no answer. passes are those that the gang noted.
+	known  NodesKnown
+	mute   bool
+	passes []NodePass
+	// speed is that of a pod's answer.
+	speed func(pod string, t protocol.Trial) float64
 }
 
 func newCheckers(t *testing.T, n int) *checkers {
@@ -40,6 +47,12 @@ func (c *checkers) step(e Event) {
 		switch f := f.(type) {
 		case Persist:
 			c.step(Stored{Revision: f.Revision, Generation: f.Record.Generation})
+		case LookupNodes:
+			if !c.mute {
+				c.step(c.known)
+			}
+		case NotePasses:
+			c.passes = f.Passes
 		case EmitEvent:
 			c.notices = append(c.notices, f.Notice.Message)
 		case Replace:
@@ -82,8 +95,12 @@ func (c *checkers) playFor(seconds int) bool {
 			}
 			if outcome := c.outcome(p.UID, d.Trial); !had && outcome != "" {
 				c.asked++
-				a := protocol.TrialAnswer{TrialID: d.Trial.TrialID, Outcome: outcome, Text: "planted"}
-				c.reports[i].Trials = append(c.reports[i].Trials[:len(c.reports[i].Trials):len(c.reports[i].Trials)], a)
+				a := protocol.TrialAnswer{TrialID: d.Trial.TrialID, Outcome: outcome, Text: "planted", Model: "H200"}
+				if c.speed != nil {
+					a.Speed = c.speed(p.UID, d.Trial)
+				}
+				kept := slices.DeleteFunc(slices.Clone(c.reports[i].Trials), func(o protocol.TrialAnswer) bool { return o.Round == a.Round })
+				c.reports[i].Trials = append(kept, a)
 			}
 		}
 	}

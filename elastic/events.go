@@ -3,6 +3,7 @@ package elastic
 import (
 	"time"
 
+	"holdfast.dev/holdfast/elastic/check"
 	"holdfast.dev/holdfast/elastic/quorum"
 	"holdfast.dev/holdfast/elastic/waiting"
 	"holdfast.dev/holdfast/internal/protocol"
@@ -78,6 +79,21 @@ type SlotHolder struct {
 	Succeeded bool
 }
 
+// NodeKnown is what is known of a node from checks of any gang.
+type NodeKnown struct {
+	// Passed: a check of all its devices passed not long ago, and no gang has suspected it since.
+	Passed bool
+	// Accusations is how often checks named it.
+	Accusations int
+}
+
+// NodesKnown answers LookupNodes: what is known of these nodes, by name, and the usual speeds in checks, by model.
+type NodesKnown struct {
+	Nodes map[string]NodeKnown
+	Usual map[string]check.Usual
+}
+
+func (NodesKnown) event()          {}
 func (SlotHolder) event()          {}
 func (Limit) event()               {}
 func (Placed) event()              {}
@@ -144,6 +160,23 @@ type Checked struct {
 // LookupHolders queries which pods hold the slots of unreachable agents; SlotHolder answers for each slot, unless the query fails.
 type LookupHolders struct{ Slots []Slot }
 
+// LookupNodes queries what is known of nodes from checks; NodesKnown answers, also if the query fails.
+type LookupNodes struct{ Names []string }
+
+// NodePass is a node all pods of which passed a check.
+type NodePass struct {
+	Node string
+	// Devices is the number of ranks there that were tried with a device of this model.
+	Devices int
+	Model   string
+	Speed   check.Usual
+}
+
+// NotePasses requests that passes are recorded on their nodes.
+type NotePasses struct{ Passes []NodePass }
+
+func (NotePasses) effect()    {}
+func (LookupNodes) effect()   {}
 func (Checked) effect()       {}
 func (LookupHolders) effect() {}
 func (Persist) effect()       {}

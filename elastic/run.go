@@ -67,6 +67,7 @@ type forming struct {
 	// decision is with which slots the generation begins, for a gang with a minimum. enoughAt is since when at least the minimum is ready.
 	decision quorum.Decision
 	enoughAt time.Time
+	nodes    nodes
 }
 
 // replan makes gather compute fetching again.

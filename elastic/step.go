@@ -58,6 +58,8 @@ func Step(s *State, e Event, now time.Time) []Effect {
 		}
 	case Supervise:
 		s.supervise(e.Supervision)
+	case NodesKnown:
+		s.noteNodes(e)
 	case Released:
 		s.release(e)
 	case SlotHolder:

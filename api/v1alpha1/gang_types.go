@@ -68,9 +68,9 @@ type GangSpec struct {
 	// HangTimeoutSeconds is the longest time without a step after which ranks are ended whatever they do; 0: none.
 	// +optional
 	HangTimeoutSeconds int32 `json:"hangTimeoutSeconds,omitempty"`
-	// NodeCheck is before which generations pods are tried, alone and in pairs: NodeCheckAlways, NodeCheckSuspects or NodeCheckOff; absent:
-	// NodeCheckOff.
-	// +kubebuilder:validation:Enum=always;suspects;off
+	// NodeCheck is before which generations pods are tried, alone and in pairs: NodeCheckAlways, NodeCheckAuto (before the first one unless
+	// every node passed a check within 24 h), NodeCheckSuspects or NodeCheckOff; absent: NodeCheckOff.
+	// +kubebuilder:validation:Enum=always;auto;suspects;off
 	// +optional
 	NodeCheck string `json:"nodeCheck,omitempty"`
 }

@@ -6,7 +6,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 const NodeNamespace = "holdfast-node"
 
 // Annotations, taints and the condition of a Node. The node daemon writes AnnotationHealth, TaintUnhealthy and ConditionHealthy on its own
-// Node; the controller writes AnnotationOutage, TaintOutage and AnnotationSuspicions.
+// Node; the controller writes AnnotationOutage, TaintOutage, AnnotationSuspicions and
+// AnnotationPasses.
 const (
 	// AnnotationHealth carries the daemon's verdict as JSON (type NodeHealth).
 	AnnotationHealth = Prefix + "health"
@@ -21,6 +22,8 @@ const (
 	AnnotationEvict = Prefix + "evict"
 	// AnnotationSuspicions carries the words of gangs that the node is at fault as JSON (a list of NodeSuspicion).
 	AnnotationSuspicions = Prefix + "suspicions"
+	// AnnotationPasses carries the node checks that the node passed as JSON (a list of NodePass).
+	AnnotationPasses = Prefix + "passes"
 	// AnnotationGPUs, which users write, is the number of GPUs that the node really has, if it has fewer than it once had.
 	AnnotationGPUs = Prefix + "gpus"
 	// AnnotationReleaseGPUs, which users write, makes the daemon release the GPUs while it exists with any value but "false".
@@ -164,6 +167,23 @@ type NodeSuspicion struct {
 
 // MaxSuspicions bounds the entries of AnnotationSuspicions: one per gang, the newest.
 const MaxSuspicions = 16
+
+// NodePass is a node check of one gang that all its pods on the node passed.
+type NodePass struct {
+	Namespace string           `json:"namespace"`
+	Gang      string           `json:"gang"`
+	At        metav1.MicroTime `json:"at"`
+	// Devices is the number of ranks that were tried there with a device. A pass of fewer than the node has GPUs is none of the node.
+	Devices int32 `json:"devices,omitempty"`
+	// Model is the type of the devices, Alone the operations per second of the slowest pod by itself, Pair the bytes per second of the
+	// slowest pod with its fastest partner of the same type; absent: not measured.
+	Model string  `json:"model,omitempty"`
+	Alone float64 `json:"alone,omitempty"`
+	Pair  float64 `json:"pair,omitempty"`
+}
+
+// MaxPasses bounds the entries of AnnotationPasses: one per gang, the newest.
+const MaxPasses = 8
 
 // CauseNodeSuspected: gangs suspect the node (AnnotationSuspicions).
 const CauseNodeSuspected = "NodeSuspected"

@@ -133,7 +133,8 @@ const (
 
 // Values of AnnotationNodeCheck, and of GangSpec.NodeCheck.
 const (
-	// NodeCheckAuto: before the first generation if two pods or more request devices, and after failures that hardware may have caused.
+	// NodeCheckAuto: before the first generation if two pods or more request devices and not every node passed a check within 24 h, and
+	// after failures that hardware may have caused.
 	NodeCheckAuto = "auto"
 	// NodeCheckAlways: before the first generation and after failures that hardware may have caused.
 	NodeCheckAlways = "always"

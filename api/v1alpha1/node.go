@@ -37,6 +37,15 @@ func NodeSuspicionsOf(node *corev1.Node) ([]NodeSuspicion, error) {
 	return *list, nil
 }
 
+// NodePassesOf returns the node checks that a node passed. An unreadable annotation is an error.
+func NodePassesOf(node *corev1.Node) ([]NodePass, error) {
+	list, err := decodeAnnotation[[]NodePass](node, AnnotationPasses)
+	if list == nil || err != nil {
+		return nil, err
+	}
+	return *list, nil
+}
+
 func decodeAnnotation[T any](node *corev1.Node, key string) (*T, error) {
 	text, ok := node.Annotations[key]
 	if !ok {

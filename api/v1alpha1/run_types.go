@@ -242,8 +242,8 @@ type NodeCheck struct {
 	StartedAt metav1.MicroTime `json:"startedAt"`
 	// +optional
 	EndedAt *metav1.MicroTime `json:"endedAt,omitempty"`
-	// Result is UnderWay, Passed, Replaced (pods were named and replaced, and all passed then) or Inconclusive (answers are missing, or
-	// speak against no single pod).
+	// Result is UnderWay, Passed, Skipped (each node passed a check within 24 h), Replaced (pods were named and replaced, and all passed
+	// then) or Inconclusive (answers are missing, or speak against no single pod).
 	Result string `json:"result"`
 	// Replaced is the number of pods that it named, Message what was found, with pods and nodes.
 	Replaced int32  `json:"replaced,omitempty"`

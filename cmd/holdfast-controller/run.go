@@ -352,7 +352,7 @@ func addControllers(mgr manager.Manager, rotator *certs.Rotator, o options) erro
 	}
 	nodes, err := addNodes(mgr, server, o.nodes)
 	if nodes != nil {
-		store.Suspect = nodes.Suspect
+		store.Suspect, store.Pass = nodes.Suspect, nodes.Pass
 	}
 	return err
 }

@@ -66,6 +66,8 @@ func supervisionOf(g *v1alpha1.Gang) elastic.Supervision {
 	switch g.Spec.NodeCheck {
 	case v1alpha1.NodeCheckAlways:
 		s.NodeCheck = elastic.CheckFirst
+	case v1alpha1.NodeCheckAuto:
+		s.NodeCheck = elastic.CheckUnlessPassed
 	case v1alpha1.NodeCheckSuspects:
 		s.NodeCheck = elastic.CheckSuspects
 	}

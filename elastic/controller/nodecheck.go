@@ -1,11 +1,25 @@
 package controller
 
 import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
+	"holdfast.dev/holdfast/elastic/check"
+	"holdfast.dev/holdfast/elastic/coordinator"
+	nodecontroller "holdfast.dev/holdfast/nodehealth/controller"
 )
+
+// passWriters bounds concurrent writes of one gang's passes.
+const passWriters = 4
 
 func nodeCheckStatus(c *elastic.Check) *v1alpha1.NodeCheck {
 	if c.Before == 0 {
@@ -25,4 +39,57 @@ func plainNodeCheck(c *v1alpha1.NodeCheck) elastic.Check {
 		Before: c.Generation, Began: c.StartedAt.Time, Ended: plainTime(c.EndedAt), Result: elastic.CheckResult(c.Result),
 		Replaced: int(c.Replaced), Text: c.Message,
 	}
+}
+
+// Nodes returns what the Nodes tell about checks, from the cache.
+func (c *Controller) Nodes(ctx context.Context, names []string) (elastic.NodesKnown, error) {
+	list := &corev1.NodeList{}
+	if err := c.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return elastic.NodesKnown{}, fmt.Errorf("listing nodes: %w", err)
+	}
+	wanted := map[string]bool{}
+	for _, name := range names {
+		wanted[name] = true
+	}
+	out, now, speeds := elastic.NodesKnown{Nodes: map[string]elastic.NodeKnown{}}, time.Now(), map[string][]check.Usual{}
+	for i := range list.Items {
+		node := &list.Items[i]
+		k := nodecontroller.KnownOf(node, now)
+		if wanted[node.Name] {
+			out.Nodes[node.Name] = elastic.NodeKnown{Passed: k.Passed, Accusations: k.Accusations}
+		}
+		seen := map[string]bool{"": true}
+		for _, p := range k.Passes { // newest first
+			if !seen[p.Model] {
+				seen[p.Model] = true
+				speeds[p.Model] = append(speeds[p.Model], check.Usual{Alone: p.Alone, Pair: p.Pair})
+			}
+		}
+	}
+	out.Usual = check.Medians(speeds)
+	return out, nil
+}
+
+// NotePasses records on Nodes that they passed the gang's check.
+func (c *Controller) NotePasses(ctx context.Context, key coordinator.Key, passes []elastic.NodePass) {
+	if c.Pass == nil {
+		return
+	}
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, passWriters)
+	failed := atomic.Int64{}
+	for _, p := range passes {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			err := c.Pass(ctx, p.Node, v1alpha1.NodePass{
+				Namespace: key.Namespace, Gang: key.Name, Devices: int32(p.Devices), Model: p.Model, Alone: p.Speed.Alone, Pair: p.Speed.Pair,
+			})
+			if err != nil && failed.Add(1) == 1 {
+				c.Log.Error(err, "a pass of a node check is not recorded: the next gang there is checked", "gang", key, "node", p.Node)
+			}
+		})
+	}
+	wg.Wait()
+	c.Log.Info("a node check passed", "gang", key, "nodes", len(passes), "unrecorded", failed.Load())
 }

@@ -56,6 +56,10 @@ type Store interface {
 	// Holders returns the pod of each slot, and whether its containers were started and it is not being deleted; the zero Pod for an empty
 	// slot.
 	Holders(ctx context.Context, key Key, slots []elastic.Slot) ([]elastic.SlotHolder, error)
+	// Nodes returns what is known of nodes from checks, and the usual speeds.
+	Nodes(ctx context.Context, names []string) (elastic.NodesKnown, error)
+	// NotePasses records that nodes passed the gang's check. What cannot be written is dropped.
+	NotePasses(ctx context.Context, key Key, passes []elastic.NodePass)
 	// NoteTerminating records that the agent of a pod reported that it is terminating. If its node ends the pod without a deletion,
 	// SetPendingReplacements will list it. False: call it again with the agent's next report.
 	NoteTerminating(key Key, pod elastic.Pod) bool

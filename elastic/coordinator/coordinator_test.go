@@ -162,6 +162,12 @@ func (m *memory) Holders(_ context.Context, _ Key, slots []elastic.Slot) ([]elas
 	return out, nil
 }
 
+func (m *memory) Nodes(context.Context, []string) (elastic.NodesKnown, error) {
+	return elastic.NodesKnown{}, nil
+}
+
+func (m *memory) NotePasses(context.Context, Key, []elastic.NodePass) {}
+
 func (m *memory) Announce(_ context.Context, key Key, n elastic.Notice) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

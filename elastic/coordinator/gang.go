@@ -209,6 +209,10 @@ func (g *gang) step(e elastic.Event) {
 			g.server.replacements.Add(replacement{g, eff.Termination})
 		case elastic.LookupHolders:
 			go g.lookUpHolders(eff.Slots)
+		case elastic.LookupNodes:
+			go g.lookUpNodes(eff.Names)
+		case elastic.NotePasses:
+			go g.server.Store.NotePasses(g.ctx, g.key, eff.Passes)
 		case elastic.GoBackRefused: // nothing sends GoBack yet
 		case elastic.Settled:
 			g.server.metrics.settled(eff.Recovery)

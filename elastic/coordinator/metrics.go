@@ -99,6 +99,8 @@ func (m *metrics) checked(c elastic.Checked) {
 	m.named.Add(float64(c.Named))
 	if c.Result != "" {
 		m.checks.WithLabelValues(string(c.Result)).Inc()
+	}
+	if c.Took > 0 {
 		m.checking.Observe(c.Took.Seconds())
 	}
 }

@@ -109,6 +109,19 @@ func (g *gang) lookUpHolders(slots []elastic.Slot) {
 	}
 }
 
+// lookUpNodes queries what is known of nodes from checks; if that fails, nothing is known.
+func (g *gang) lookUpNodes(names []string) {
+	ctx, cancel := context.WithTimeout(g.ctx, lookupTime)
+	defer cancel()
+	known, err := g.server.Store.Nodes(ctx, names)
+	if err != nil {
+		g.server.Log.Info("querying which nodes passed a check", "gang", g.key, "because", err.Error())
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.step(known)
+}
+
 // tick sends Tick to the core while State.Ticks is true.
 func (g *gang) tick() {
 	ticker := time.NewTicker(tickEvery)

@@ -352,7 +352,7 @@ func nodeCheck(job *jobs.Job) string {
 	case wanted != v1alpha1.NodeCheckAuto:
 		return wanted
 	case job.Devices && job.Admitted.Members > 1:
-		return v1alpha1.NodeCheckAlways
+		return v1alpha1.NodeCheckAuto
 	default:
 		return v1alpha1.NodeCheckSuspects
 	}

@@ -661,7 +661,7 @@ func TestWhichPodsAreChecked(t *testing.T) {
 		want    string
 	}{
 		{"", true, 2, v1alpha1.NodeCheckOff},
-		{v1alpha1.NodeCheckAuto, true, 2, v1alpha1.NodeCheckAlways},
+		{v1alpha1.NodeCheckAuto, true, 2, v1alpha1.NodeCheckAuto},
 		{v1alpha1.NodeCheckAuto, true, 1, v1alpha1.NodeCheckSuspects},
 		{v1alpha1.NodeCheckAuto, false, 2, v1alpha1.NodeCheckSuspects},
 		{v1alpha1.NodeCheckAlways, false, 1, v1alpha1.NodeCheckAlways},

@@ -22,6 +22,7 @@ import (
 //	verdict NODES ACTION CAUSE [MESSAGE_WITH_UNDERSCORES]
 //	evict NODES S [now] [pod=UID]  a user's request, for S seconds; undo NODES
 //	suspect NODES NAMESPACE/GANG S [proven]  a gang's word, for S seconds; trust NODES
+//	pass NODES NAMESPACE/GANG N              the node passes a gang's check with N devices
 //	heal NODES | gone NODES
 //	mute NODES lease|agents|all  not heard from now on; speak NODES lease|agents|all
 //	at S                         second by second to then, deciding each time
@@ -183,6 +184,9 @@ func (s *stage) change(f []string, n *Node) {
 		namespace, gang, _ := strings.Cut(f[2], "/")
 		n.Suspicions = append(n.Suspicions, Suspicion{Namespace: namespace, Gang: gang, At: s.clock(),
 			Until: s.clock().Add(time.Duration(s.number(f[3])) * time.Second), Proven: len(f) > 4})
+	case "pass":
+		namespace, gang, _ := strings.Cut(f[2], "/")
+		n.Passes = append(n.Passes, Pass{Namespace: namespace, Gang: gang, At: s.clock(), Devices: s.number(f[3])})
 	case "trust":
 		n.Suspicions = nil
 	case "undo":

@@ -7,8 +7,8 @@ import (
 )
 
 // A gang's word that a node is at fault is a tenant's word: it excludes the node for a limited time, and the gangs of each namespace, and
-// all together, exclude a bounded number of nodes. Pods of other gangs leave the node, within the outage budget, only if node checks of
-// gangs of two namespaces found it.
+// all together, exclude a bounded number of nodes. The exclusion ends if the node passes a later node check of another gang. Pods of other
+// gangs leave the node, within the outage budget, only if node checks of gangs of two namespaces found it; no pass ends that.
 
 // provenTwice returns the newest suspicion if node checks of gangs of two namespaces found the node at fault; nil: they did not.
 func (j *judged) provenTwice(now time.Time) (newest *Suspicion) {
@@ -81,7 +81,7 @@ func (j *judged) suspectedSince(now time.Time) time.Time {
 func (j *judged) newestWord(now time.Time, room func(namespace string) bool) (newest *Suspicion) {
 	for i := range j.Suspicions {
 		s := &j.Suspicions[i]
-		if now.Before(s.Until) && room(s.Namespace) && (newest == nil || s.newer(newest)) {
+		if now.Before(s.Until) && !j.cleared(s) && room(s.Namespace) && (newest == nil || s.newer(newest)) {
 			newest = s
 		}
 	}

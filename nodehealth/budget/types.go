@@ -119,6 +119,8 @@ type Node struct {
 	Request  Request
 	// Suspicions are the words of gangs, in any order.
 	Suspicions []Suspicion
+	// Passes are the node checks that the node passed, in any order.
+	Passes []Pass
 	// Lease reports whether the node has a lease; without one, missing renewals mean nothing.
 	Lease bool
 	// LeaseRenewed is when this process last observed a renewal of the lease, by Decide's clock; zero: not since View.Led.

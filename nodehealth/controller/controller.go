@@ -65,6 +65,8 @@ type Controller struct {
 	Options
 	leases  *leases
 	metrics *metrics
+	// passing bounds concurrent writes of passes.
+	passing chan struct{}
 	// wake receives when a Node's verdict, request or outage changed.
 	wake chan struct{}
 
@@ -91,6 +93,7 @@ func New(o Options) (*Controller, error) {
 		Options:  o,
 		leases:   newLeases(o.Now),
 		metrics:  m,
+		passing:  make(chan struct{}, passWriters),
 		wake:     make(chan struct{}, 1),
 		written:  map[string]written{},
 		notified: map[string]string{},

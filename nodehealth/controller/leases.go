@@ -94,6 +94,7 @@ func (n nodes) OnUpdate(before, after any) {
 	if ok1 && ok2 && (old.Annotations[v1alpha1.AnnotationHealth] != node.Annotations[v1alpha1.AnnotationHealth] ||
 		old.Annotations[v1alpha1.AnnotationEvict] != node.Annotations[v1alpha1.AnnotationEvict] ||
 		old.Annotations[v1alpha1.AnnotationSuspicions] != node.Annotations[v1alpha1.AnnotationSuspicions] ||
+		old.Annotations[v1alpha1.AnnotationPasses] != node.Annotations[v1alpha1.AnnotationPasses] ||
 		old.Annotations[v1alpha1.AnnotationOutage] != node.Annotations[v1alpha1.AnnotationOutage]) {
 		n.touch()
 	}

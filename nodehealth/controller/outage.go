@@ -64,6 +64,11 @@ func budgetNode(node *corev1.Node, domainLabels []string) (budget.Node, error) {
 		suspicions, err = unchangedSuspicions(n.Stands), unread
 	}
 	n.Suspicions = suspicions
+	if len(n.Suspicions) > 0 { // passes decide about suspicions alone
+		if n.Passes, unread = passesOf(node); unread != nil {
+			err = unread
+		}
+	}
 	return n, err
 }
 

@@ -81,7 +81,8 @@ func putSuspicion(node *corev1.Node, s v1alpha1.NodeSuspicion, now time.Time) (b
 		return old.Namespace == s.Namespace && old.Gang == s.Gang && (s.Proven || !old.Proven) ||
 			!now.Before(old.Until.Time) && (!old.Proven || now.Sub(old.At.Time) >= budget.SuspicionMemory)
 	})
-	list = bounded(append(list, s))
+	whose := func(s v1alpha1.NodeSuspicion) (string, metav1.MicroTime) { return s.Namespace, s.At }
+	list = bounded(append(list, s), v1alpha1.MaxSuspicions, whose)
 	text, err := json.Marshal(list)
 	if err != nil {
 		return false, fmt.Errorf("writing the suspicions of Node %s: %w", node.Name, err)
@@ -92,16 +93,18 @@ func putSuspicion(node *corev1.Node, s v1alpha1.NodeSuspicion, now time.Time) (b
 
 // bounded drops entries over the limit: the oldest of the namespace that has most of them, so that no namespace displaces the words of
 // others.
-func bounded(list []v1alpha1.NodeSuspicion) []v1alpha1.NodeSuspicion {
-	slices.SortStableFunc(list, func(a, b v1alpha1.NodeSuspicion) int { return cmp.Compare(a.At.UnixNano(), b.At.UnixNano()) })
-	for len(list) > v1alpha1.MaxSuspicions {
+func bounded[E any](list []E, most int, of func(E) (namespace string, at metav1.MicroTime)) []E {
+	at := func(e E) int64 { _, at := of(e); return at.UnixNano() }
+	slices.SortStableFunc(list, func(a, b E) int { return cmp.Compare(at(a), at(b)) })
+	for len(list) > most {
 		count := map[string]int{}
-		most := 0
-		for _, s := range list {
-			count[s.Namespace]++
-			most = max(most, count[s.Namespace])
+		largest := 0
+		for _, e := range list {
+			namespace, _ := of(e)
+			count[namespace]++
+			largest = max(largest, count[namespace])
 		}
-		i := slices.IndexFunc(list, func(s v1alpha1.NodeSuspicion) bool { return count[s.Namespace] == most })
+		i := slices.IndexFunc(list, func(e E) bool { namespace, _ := of(e); return count[namespace] == largest })
 		list = slices.Delete(list, i, i+1)
 	}
 	return list

@@ -198,6 +198,14 @@ func (s *Store) slot(key coordinator.Key, pod elastic.Pod) elastic.Slot {
 	return -1 // another pod has it by now; the core ignores slot -1
 }
 
+// Nodes implements coordinator.Store: nothing is known.
+func (s *Store) Nodes(context.Context, []string) (elastic.NodesKnown, error) {
+	return elastic.NodesKnown{}, nil
+}
+
+// NotePasses implements coordinator.Store.
+func (s *Store) NotePasses(context.Context, coordinator.Key, []elastic.NodePass) {}
+
 // ForgetTerminating implements coordinator.Store.
 func (s *Store) ForgetTerminating(elastic.Pod) {}
 

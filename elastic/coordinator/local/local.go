@@ -167,5 +167,9 @@ func (s *store) Announce(_ context.Context, _ coordinator.Key, n elastic.Notice)
 func (s *store) Over(context.Context, coordinator.Key) (bool, error)                 { return false, nil }
 func (s *store) End(context.Context, coordinator.Key, elastic.Verdict) error         { return nil }
 func (s *store) Replace(context.Context, coordinator.Key, elastic.Termination) error { return nil }
-func (s *store) NoteTerminating(coordinator.Key, elastic.Pod) bool                   { return true }
-func (s *store) ForgetTerminating(elastic.Pod)                                       {}
+func (s *store) Nodes(context.Context, []string) (elastic.NodesKnown, error) {
+	return elastic.NodesKnown{}, nil
+}
+func (s *store) NotePasses(context.Context, coordinator.Key, []elastic.NodePass) {}
+func (s *store) NoteTerminating(coordinator.Key, elastic.Pod) bool               { return true }
+func (s *store) ForgetTerminating(elastic.Pod)                                   {}

@@ -1,0 +1,118 @@
+package elastic
+
+import (
+	"slices"
+	"time"
+
+	"holdfast.dev/holdfast/elastic/check"
+)
+
+// Nodes remember which checks they passed, of any gang, with the speeds. A check begins once that is known, or was not answered in time.
+
+// nodes is what is known of the nodes of a gang that forms.
+type nodes struct {
+	known NodesKnown
+	// askedAt is when it was asked for; waits: the answer is due.
+	askedAt time.Time
+	waits   bool
+}
+
+// nodesWithin is how long a check waits for the answer.
+const nodesWithin = 10 * time.Second
+
+// nodesKnown reports whether the check may begin, and queries what is known of the nodes.
+func (s *State) nodesKnown(now time.Time) bool {
+	n := &s.run.forming.nodes
+	if n.askedAt.IsZero() {
+		names := []string{}
+		for _, m := range s.members.Each {
+			if node := m.Pod().Node; node != "" {
+				names = append(names, node)
+			}
+		}
+		slices.Sort(names)
+		n.askedAt, n.waits = now, true
+		s.emit(LookupNodes{slices.Compact(names)})
+	}
+	n.waits = n.waits && now.Sub(n.askedAt) < nodesWithin
+	return !n.waits
+}
+
+// noteNodes takes the answer, if a check waits for it.
+func (s *State) noteNodes(e NodesKnown) {
+	if f := s.run.forming; f != nil && f.nodes.waits {
+		f.nodes.known, f.nodes.waits = e, false
+	}
+}
+
+// mayBeSkipped reports whether the check before the first generation is needless: every node passed an earlier one.
+func (s *State) mayBeSkipped() bool {
+	known := s.run.forming.nodes.known.Nodes
+	for _, m := range s.members.Each {
+		if !known[m.Pod().Node].Passed {
+			return false
+		}
+	}
+	return s.generation.Number == 0 && s.supervision.NodeCheck == CheckUnlessPassed
+}
+
+// skipCheck records that no pod is tried.
+func (s *State) skipCheck(now time.Time) {
+	c := Check{Before: s.generation.Number + 1, Began: now, Ended: now, Result: CheckSkipped}
+	c.note("each node passed a check within 24 h, and no gang has suspected it since")
+	s.Record.Check = c
+	s.emit(Checked{Result: c.Result})
+	s.emit(EmitEvent{Notice{Reason: NoticeNodeCheck, Message: c.Describe(s.members.Len())}})
+}
+
+// noDevice is the model of a pod that was tried without a device.
+const noDevice = "cpu"
+
+// passes returns the nodes all pods of which passed.
+func (s *State) passes(pods []check.Pod, v *check.Verdict) (out []NodePass) {
+	if v.Systemic != "" {
+		return nil
+	}
+	bad := map[string]bool{"": true}
+	for _, f := range v.Findings {
+		bad[pods[f.Pod].Node] = true
+	}
+	at, models := map[string]int{}, map[string]string{}
+	for _, p := range pods {
+		models[p.ID] = p.Model
+	}
+	for i, p := range pods {
+		if bad[p.Node] {
+			continue
+		}
+		one := NodePass{Node: p.Node, Model: p.Model, Speed: speedOf(p, models)}
+		if p.Model != noDevice && p.Model != "" {
+			one.Devices = s.members.At(Slot(i)).Report().Ranks
+		}
+		k, has := at[p.Node]
+		if !has {
+			at[p.Node], out = len(out), append(out, one)
+			continue
+		}
+		out[k].Devices += one.Devices
+		if out[k].Model != one.Model {
+			out[k].Model, out[k].Speed = "", check.Usual{} // there is no one speed of several models
+		}
+		out[k].Speed = check.Usual{Alone: min(out[k].Speed.Alone, one.Speed.Alone), Pair: min(out[k].Speed.Pair, one.Speed.Pair)}
+	}
+	return out
+}
+
+// speedOf returns the speed of a pod alone, and with its fastest partner of the same model; 0: not measured.
+func speedOf(p check.Pod, models map[string]string) (u check.Usual) {
+	for _, a := range p.Answers {
+		switch model, known := models[a.Partner]; {
+		case a.Outcome != check.Passed:
+		case a.Partner == "":
+			u.Alone = a.Speed
+		case known && model == p.Model:
+			u.Pair = max(u.Pair, a.Speed)
+		}
+	}
+	return u
+}

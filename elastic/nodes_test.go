@@ -1,0 +1,80 @@
+package elastic
+
+import (
+	"slices"
+	"testing"
+
+	"holdfast.dev/holdfast/elastic/check"
+	"holdfast.dev/holdfast/internal/protocol"
+)
+
+// knownNodes are the nodes of four pods, of which these passed.
+func knownNodes(passed ...string) NodesKnown {
+	k := NodesKnown{Nodes: map[string]NodeKnown{}}
+	for _, name := range []string{"n0", "n1", "n2", "n3"} {
+		k.Nodes[name] = NodeKnown{Passed: slices.Contains(passed, name)}
+	}
+	return k
+}
+
+// TestPassedNodesAreNotTried: unless one of them did not pass, the answer does not come, or the job wants a check in any case.
+func TestPassedNodesAreNotTried(t *testing.T) {
+	all := knownNodes("n0", "n1", "n2", "n3")
+	for name, v := range map[string]struct {
+		job   NodeCheck
+		known NodesKnown
+		mute  bool
+		asked int
+	}{
+		"all passed":      {CheckUnlessPassed, all, false, 0},
+		"one did not":     {CheckUnlessPassed, knownNodes("n0", "n1", "n3"), false, 8},
+		"no answer":       {CheckUnlessPassed, all, true, 8},
+		"in any case":     {CheckFirst, all, false, 8},
+		"never the first": {CheckSuspects, all, false, 0},
+	} {
+		c := newCheckers(t, 4)
+		c.step(Supervise{Supervision{NodeCheck: v.job}})
+		c.known, c.mute, c.outcome = v.known, v.mute, passes
+		if !c.play() || c.asked != v.asked {
+			t.Errorf("%s: %d trials, waits %q", name, c.asked, c.state.Record.Progress.Waits)
+		}
+		if skipped := c.state.Record.Check.Result == CheckSkipped; skipped != (name == "all passed") {
+			t.Errorf("%s: %+v", name, c.state.Record.Check)
+		}
+	}
+}
+
+// TestPassesAreNoted: those of nodes all pods of which passed, with the slowest speeds; a node with two pods once.
+func TestPassesAreNoted(t *testing.T) {
+	c := newCheckers(t, 4)
+	c.pods[3].Node = "n2"
+	c.outcome = passes
+	c.speed = func(pod string, tr protocol.Trial) float64 {
+		s := map[string]float64{"p0": 100, "p1": 100, "p2": 95, "p3": 98}[pod]
+		if tr.Partner != "" {
+			s /= 10
+		}
+		return s
+	}
+	if !c.play() {
+		t.Fatal(c.state.Record.Progress.Waits)
+	}
+	want := []NodePass{
+		{"n0", 2, "H200", check.Usual{Alone: 100, Pair: 10}}, {"n1", 2, "H200", check.Usual{Alone: 100, Pair: 10}},
+		{"n2", 4, "H200", check.Usual{Alone: 95, Pair: 9.5}},
+	}
+	if !slices.Equal(c.passes, want) {
+		t.Errorf("passes %+v", c.passes)
+	}
+	c = newCheckers(t, 4)
+	c.pods[3].Node = "n2"
+	c.outcome = func(pod string, tr protocol.Trial) protocol.TrialOutcome { // of one pod all answers are lost
+		if pod == "p3" || tr.Partner == "p3" {
+			return protocol.TrialLost
+		}
+		return protocol.TrialPassed
+	}
+	if !c.play() || len(c.passes) != 2 {
+		t.Errorf("passes %+v of a node with a pod that did not pass; %+v", c.passes, c.state.Record.Check)
+	}
+}
