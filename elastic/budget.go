@@ -13,7 +13,7 @@ import (
 //
 //   - A port conflict, and a launcher that starts late, cost a generation and are no failure, unless they repeat.
 //   - A failure of the script (an exception, an exit code, a crash) that repeats without certain progress in between is a bug in the
-//     script. A rank's report that it lost another one is none: the other's cause is unknown, and will be known the next time.
+//     script. A crash that the script does not report in its own words may be a pod's fault: a node check decides (arbiter.go). A rank's report that it lost another one is none: the other's cause is unknown, and will be known the next time.
 //   - A pod that had to leave its node costs a generation and is no failure; Replacements counts it.
 //   - A failure to restore is no evidence against the script: the step is given up, not the gang (unrestorable.go).
 //   - A cause from outside (kill, lost pod) is none either; it ends a gang only after many restarts without progress.
@@ -35,6 +35,7 @@ func (s *State) judge(now time.Time) {
 		s.becomeFinal(Verdict{Reason: ReasonMemberEnded, ExitCode: cmp.Or(c.ExitCode, 1), Cause: ended, At: now}, GivenUp)
 		return
 	}
+	arbitrates := false
 	if !free {
 		reason := Reason("")
 		left, limited := s.restartsLeft()
@@ -45,7 +46,9 @@ func (s *State) judge(now time.Time) {
 			s.move(c, now)
 		case limited:
 		case !c.External() && !c.LostPeer && s.account.SeenBefore(c):
-			reason = ReasonSameFailureTwice
+			if arbitrates = s.arbitrates(c); !arbitrates {
+				reason = ReasonSameFailureTwice
+			}
 		case left <= 0:
 			reason = ReasonNoProgress
 		}
@@ -56,7 +59,9 @@ func (s *State) judge(now time.Time) {
 			s.becomeFinal(Verdict{Reason: reason, ExitCode: cmp.Or(c.ExitCode, 1), Cause: &c, At: now}, GivenUp)
 			return
 		}
-		s.account.Spend()
+		if !arbitrates { // arbitrated spends it once the gang goes on
+			s.account.Spend()
+		}
 	}
 	if c.Still() {
 		s.restartStill(c, now)
@@ -68,6 +73,8 @@ func (s *State) judge(now time.Time) {
 	}
 	s.becomeForming()
 	switch {
+	case arbitrates:
+		s.orderArbiter(now)
 	case givesUp:
 		s.saveAndTell() // no generation begins before it is stored
 	case c.Code == cause.JobSuspended:

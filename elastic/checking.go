@@ -36,6 +36,8 @@ const (
 type CheckResult string
 
 const (
+	// CheckOrdered: a check is due before the generation, and has not begun.
+	CheckOrdered CheckResult = "Ordered"
 	// CheckUnderWay: agents make trials, or a pod that was named is being replaced.
 	CheckUnderWay CheckResult = "UnderWay"
 	// CheckPassed: all pods passed.
@@ -57,6 +59,8 @@ type Check struct {
 	// Replaced is the number of pods that it named, Text what was found.
 	Replaced int
 	Text     string
+	// Decides: the gang ends by SameFailureTwice, unless the check has a pod replaced (arbiter.go).
+	Decides bool
 }
 
 const (
@@ -87,6 +91,9 @@ func (s *State) checkDue() bool {
 	if s.supervision.NodeCheck == CheckNever || s.members.WholeCommand() {
 		return false
 	}
+	if c := &s.Record.Check; c.Before == s.generation.Number+1 && (c.Result == CheckOrdered || c.Result == CheckUnderWay) {
+		return true
+	}
 	if s.generation.Number == 0 {
 		return s.supervision.NodeCheck >= CheckUnlessPassed
 	}
@@ -106,12 +113,13 @@ func (s *State) advanceCheck(now time.Time) {
 		return
 	}
 	c := &s.Record.Check
-	if c.Before != s.generation.Number+1 {
-		if s.mayBeSkipped() {
+	ordered := c.Before == s.generation.Number+1 && c.Result == CheckOrdered
+	if c.Before != s.generation.Number+1 || ordered {
+		if !ordered && s.mayBeSkipped() {
 			s.skipCheck(now)
 			return
 		}
-		*c = Check{Before: s.generation.Number + 1, Began: now, Result: CheckUnderWay}
+		*c = Check{Before: s.generation.Number + 1, Began: now, Result: CheckUnderWay, Decides: ordered && c.Decides}
 		s.emit(PersistLater{})
 	}
 	pods := s.checkedPods(now)
@@ -186,6 +194,7 @@ func (s *State) endCheck(pods []check.Pod, v *check.Verdict, now time.Time) {
 	s.account.NoteChecked(s.generation.Number, took)
 	s.emit(Checked{Result: c.Result, Took: took})
 	s.emit(EmitEvent{Notice{Warning: c.Result == CheckInconclusive, Reason: NoticeNodeCheck, Message: c.Describe(s.members.Parts())}})
+	s.arbitrated(now)
 }
 
 // note adds a line to the text.
@@ -202,7 +211,10 @@ func (c *Check) Describe(pods int) string {
 	if c.Replaced > 0 {
 		text += fmt.Sprintf(", %d replaced", c.Replaced)
 	}
-	if c.Result == CheckInconclusive {
+	switch {
+	case c.Decides && c.Replaced == 0:
+		text += "; the job ends, because the same failure occurred twice"
+	case c.Result == CheckInconclusive:
 		text += "; training begins"
 	}
 	if c.Text != "" {

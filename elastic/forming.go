@@ -28,7 +28,7 @@ func (s *State) stepForming(now time.Time) {
 		return
 	}
 	s.advanceCheck(now)
-	if s.checkOver() {
+	if !s.Final() && s.checkOver() {
 		s.begin()
 	}
 }

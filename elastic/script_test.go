@@ -1,6 +1,7 @@
 package elastic
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -34,6 +35,9 @@ import (
 //	looks MS WHAT/WHAT ...       until then, or until the generation is ended, each pod reports every second; it answers looks as WHAT says of each local rank (lookAt);
 //	                             silent: it does not report
 //	looks MS WHAT/WHAT unkept    so, but agents do not answer Directive.Keep
+//	nodecheck off|suspects|auto|always
+//	trials MS WHAT/WHAT ...      until then, or until none is wanted any more, each pod reports every second and answers its trials with
+//	                             passed, failed, wrong or lost; a pair passes if both do; -: it does not report. No node has passed before.
 //	goback POINT                 people want that: a POINT is a step of the first branch, or BRANCH/STEP, as in sealed and copied
 //	min N [SECONDS]              at least N pods can train; shrink-after SECONDS
 //	placed POD@SLOT:NODE|-[:REFUSAL] ...   the level; pods of other slots do not exist
@@ -133,6 +137,11 @@ func (s *stage) command(f []string) {
 			}
 		}
 		s.looking = false
+	case "nodecheck":
+		modes := map[string]NodeCheck{"off": CheckNever, "suspects": CheckSuspects, "auto": CheckUnlessPassed, "always": CheckFirst}
+		s.step(Supervise{Supervision{NodeCheck: modes[f[1]]}})
+	case "trials":
+		s.trials(s.at(f[1]), strings.Split(f[2], "/"))
 	case "over":
 		s.step(Over{})
 	case "goback":
@@ -578,6 +587,10 @@ func (s *stage) show(e Event, was *Record, effects []Effect) {
 			s.sayf("replace %s of slot %d: %s", eff.Termination.Name, eff.Termination.Slot, eff.Termination.Why())
 		case LookupHolders:
 			s.sayf("look up the pods of slots %v", eff.Slots)
+		case LookupNodes:
+			s.sayf("look up the nodes %v", eff.Names)
+		case Checked:
+			s.sayf("checked: %s, %d named", cmp.Or(eff.Result, CheckUnderWay), eff.Named)
 		case Broadcast:
 			notified = true
 		case PersistLater, Settled:

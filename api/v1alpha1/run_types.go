@@ -242,12 +242,14 @@ type NodeCheck struct {
 	StartedAt metav1.MicroTime `json:"startedAt"`
 	// +optional
 	EndedAt *metav1.MicroTime `json:"endedAt,omitempty"`
-	// Result is UnderWay, Passed, Skipped (each node passed a check within 24 h), Replaced (pods were named and replaced, and all passed
-	// then) or Inconclusive (answers are missing, or speak against no single pod).
+	// Result is Ordered (it is due and has not begun), UnderWay, Passed, Skipped (each node passed a check within 24 h), Replaced (pods
+	// were named and replaced, and all passed then) or Inconclusive (answers are missing, or speak against no single pod).
 	Result string `json:"result"`
 	// Replaced is the number of pods that it named, Message what was found, with pods and nodes.
 	Replaced int32  `json:"replaced,omitempty"`
 	Message  string `json:"message,omitempty"`
+	// Decides: the gang ends with SameFailureTwice, unless the check has a pod replaced.
+	Decides bool `json:"decides,omitempty"`
 }
 
 // Waited is the number of ranks of a slot that handled SIGTERM, and how long they took to end.

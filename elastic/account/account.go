@@ -365,13 +365,24 @@ func (a *Account) failures(yield func(cause.Cause) bool) {
 
 // SeenBefore reports whether the same failure was repaired since the last certain progress.
 func (a *Account) SeenBefore(c cause.Cause) bool {
+	return a.repeated(c, func(*Recovery) bool { return true })
+}
+
+// Checked reports whether a node check was made after the same failure, since the last certain progress.
+func (a *Account) Checked(c cause.Cause) bool {
+	return a.repeated(c, func(rec *Recovery) bool { return rec.Check != NotReached })
+}
+
+// repeated reports whether there is a recovery from the same failure since the last certain progress that counts.
+func (a *Account) repeated(c cause.Cause, counts func(*Recovery) bool) bool {
 	c.Message = cause.Tail(c.Message, maxMessage)
 	left := a.budget.sinceSure()
-	for old := range a.failures {
-		if left <= 0 {
-			return false
+	for i := len(a.recoveries) - 1; i >= 0 && left > 0; i-- {
+		rec := &a.recoveries[i]
+		if rec.Cause.Uncounted() {
+			continue
 		}
-		if cause.Same(old, c) {
+		if cause.Same(rec.Cause, c) && counts(rec) {
 			return true
 		}
 		left--

@@ -82,6 +82,13 @@ func TestSeenBefore(t *testing.T) {
 			a.Spend()
 		}
 	}
+	if a.Checked(c) {
+		t.Error("a check that was not made")
+	}
+	a.last().Check = time.Second
+	if !a.Checked(a.last().Cause) || a.Checked(failed("OSError: z")) {
+		t.Error("the check after the failure is not known")
+	}
 	if !a.SeenBefore(c) || !a.SuspectedBefore(cause.SuspectBus) || a.SeenBefore(failed("OSError: z")) {
 		t.Error("a failure that was repaired is not known, or one that was not is")
 	}

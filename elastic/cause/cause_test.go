@@ -309,6 +309,33 @@ func TestDisplaced(t *testing.T) {
 	}
 }
 
+// TestCrashed: a device may be at fault for what native code reports, not for what the script reports.
+func TestCrashed(t *testing.T) {
+	for want, all := range map[bool][]Cause{
+		true: {
+			{Code: RankFailed, Signal: 11, Message: "signal 11 (SIGSEGV) ended the process"},
+			{Code: RankFailed, Signal: 11, Message: "Fatal Python error: Segmentation fault"},
+			{Code: RankFailed, ExitCode: 1, Message: "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\n    x.item()\ntorch.AcceleratorError: CUDA error: unspecified launch failure"},
+			{Code: RankFailed, ExitCode: 1, Message: "torch.distributed.DistBackendError: NCCL error in: x.cu:1, internal error"},
+		},
+		false: {
+			{Code: RankFailed, ExitCode: 1, Message: "ValueError: loss is nan"},
+			{Code: RankFailed, ExitCode: 3, Message: "the process ended with exit code 3 and wrote no traceback"},
+			{Code: RankFailed, ExitCode: 1, Message: "torch.OutOfMemoryError: CUDA out of memory"},
+			{Code: RankFailed, ExitCode: 1, Message: "RuntimeError: CUDA error: an illegal memory access was encountered"},
+			{Code: RankFailed, Signal: 6, Message: "RuntimeError: CUDA error: device-side assert triggered"},
+			{Code: RankKilled, Signal: 9, Message: "signal 9 (SIGKILL) from outside ended the process"},
+			{Code: Desync, Message: "CUDA error"},
+		},
+	} {
+		for _, c := range all {
+			if c.Crashed() != want {
+				t.Errorf("Crashed is %v: %q", !want, c.Message)
+			}
+		}
+	}
+}
+
 func TestExternal(t *testing.T) {
 	for code, want := range map[Code]bool{
 		RankKilled:   true,

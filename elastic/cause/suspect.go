@@ -28,7 +28,7 @@ const (
 	SuspectHang Suspect = "Hang"
 )
 
-const sigill, sigabrt, sigbus, sigkill = 4, 6, 7, 9
+const sigill, sigabrt, sigbus, sigfpe, sigkill, sigsegv = 4, 6, 7, 8, 9, 11
 
 // ownWords are messages of the script's own failures, whatever NCCL or its watchdog report after them.
 var ownWords = []string{"device-side assert triggered", "illegal memory access", "out of memory", "ncclinvalidusage", "invalid usage", "ncclinvalidargument", "invalid argument"}
@@ -117,4 +117,21 @@ func accused(all []Exit) string {
 		}
 	}
 	return address
+}
+
+// crashWords are messages of CUDA, NCCL and their libraries, whose cause may be a device or a bug.
+var crashWords = []string{"cuda error", "cudnn error", "cublas error", "nccl error", "ncclinternalerror", "ncclunhandledcudaerror", "hip error"}
+
+// Crashed reports whether a failure is none that the script reports in its own words: native code crashed, or CUDA or NCCL failed. A device
+// may be at fault as well as the script.
+func (c Cause) Crashed() bool {
+	text := strings.ToLower(rootError(c.Message))
+	if c.Code != RankFailed || containsAny(text, ownWords) {
+		return false
+	}
+	switch c.Signal {
+	case sigill, sigabrt, sigbus, sigfpe, sigsegv:
+		return true
+	}
+	return containsAny(text, crashWords)
 }

@@ -27,7 +27,7 @@ func nodeCheckStatus(c *elastic.Check) *v1alpha1.NodeCheck {
 	}
 	return &v1alpha1.NodeCheck{
 		Generation: c.Before, StartedAt: metav1.NewMicroTime(c.Began), EndedAt: microTime(c.Ended), Result: string(c.Result),
-		Replaced: int32(c.Replaced), Message: c.Text,
+		Replaced: int32(c.Replaced), Message: c.Text, Decides: c.Decides,
 	}
 }
 
@@ -37,7 +37,7 @@ func plainNodeCheck(c *v1alpha1.NodeCheck) elastic.Check {
 	}
 	return elastic.Check{
 		Before: c.Generation, Began: c.StartedAt.Time, Ended: plainTime(c.EndedAt), Result: elastic.CheckResult(c.Result),
-		Replaced: int(c.Replaced), Text: c.Message,
+		Replaced: int(c.Replaced), Text: c.Message, Decides: c.Decides,
 	}
 }
 

@@ -118,6 +118,7 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 			Pinned:              []elastic.StoredStep{{Mark: protocol.Mark{Step: 2, Generation: 1}, At: at}},
 			PinWish:             3,
 			Moved:               []cause.Suspect{cause.SuspectWatchdog, cause.SuspectBus},
+			Check:               elastic.Check{Before: 4, Began: at, Ended: at, Result: elastic.CheckReplaced, Replaced: 1, Text: "w-1", Decides: true},
 			PendingReplacements: []elastic.Termination{pending},
 			Verdict:             &elastic.Verdict{Reason: elastic.ReasonSameFailureTwice, ExitCode: 7, Cause: &c, At: at},
 		},
@@ -152,6 +153,7 @@ func utc(r *elastic.Record) {
 	if r.StartedAt.IsZero() {
 		return
 	}
+	r.Check.Began, r.Check.Ended = r.Check.Began.UTC(), r.Check.Ended.UTC()
 	r.StartedAt, r.Progress.SavedAt = r.StartedAt.UTC(), r.Progress.SavedAt.UTC()
 	r.Durable.At, r.Older.At = r.Durable.At.UTC(), r.Older.At.UTC()
 	for _, all := range [][]elastic.StoredStep{r.Kept, r.Pinned} {
