@@ -133,8 +133,7 @@ func (s *State) advanceCheck(now time.Time) {
 		return
 	}
 	s.run.forming.checking = checking{}
-	named, most := plan.Verdict.Replace(), max(mostReplaced, len(pods)/replacedShare)
-	if len(named) > 0 && s.maySpare(named) && c.Replaced+len(named) <= most {
+	if named := s.toReplace(&plan.Verdict); len(named) > 0 {
 		s.replaceNamed(named, now)
 		return
 	}
@@ -143,6 +142,25 @@ func (s *State) advanceCheck(now time.Time) {
 
 // tried returns the slot of a pod in the numbering of package check.
 func (s *State) tried(pod int) Slot { return s.members.Slots()[pod] }
+// toReplace returns the pods to replace: those that must not run, if the check may still replace all of them; then slow ones, if the job
+// wants that. If more than a quarter of the pods are slow, the cause is not one node.
+func (s *State) toReplace(v *check.Verdict) []check.Finding {
+	c, pods := &s.Record.Check, s.members.Parts()
+	named, left := v.Replace(), max(mostReplaced, pods/replacedShare)-c.Replaced
+	if len(named) > left || !s.maySpare(named) {
+		return nil
+	}
+	slow := v.Slow()
+	if !s.supervision.ReplaceSlow || c.Decides || len(slow) > max(1, pods/replacedShare) {
+		return named
+	}
+	for _, f := range slow {
+		if one := []check.Finding{f}; len(named) < left && s.maySpare(one) {
+			named = append(named, one...)
+		}
+	}
+	return named
+}
 
 // maySpare reports whether the gang loses no state with these pods. A gang of one pod is tried against no other.
 func (s *State) maySpare(named []check.Finding) bool {
@@ -158,9 +176,13 @@ func (s *State) replaceNamed(named []check.Finding, now time.Time) {
 		pod := s.members.At(slot).Pod()
 		s.Record.Check.note(f.Evidence)
 		s.Record.Check.Replaced++
-		d := Termination{Slot: slot, Pod: pod.UID, Name: pod.Name, Node: pod.Node, Cause: replacements.NodeCheckFailed, Message: f.Evidence}
+		why, reason := replacements.NodeCheckFailed, NoticeNodeCheckFailed
+		if f.Kind == check.Slow {
+			why, reason = replacements.NodeSlow, NoticeNodeSlow
+		}
+		d := Termination{Slot: slot, Pod: pod.UID, Name: pod.Name, Node: pod.Node, Cause: why, Message: f.Evidence}
 		d = replacements.Move(d, now)
-		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeNodeCheckFailed, Message: fmt.Sprintf("slot %d is replaced before generation %d: %s", slot, s.Record.Check.Before, f.Evidence)}})
+		s.emit(EmitEvent{Notice{Warning: true, Reason: reason, Message: fmt.Sprintf("slot %d is replaced before generation %d: %s", slot, s.Record.Check.Before, f.Evidence)}})
 		notes = append(notes, s.replacements.GiveUp(d, now))
 	}
 	s.emit(Checked{Named: len(named)})
@@ -175,7 +197,9 @@ func (s *State) endCheck(pods []check.Pod, v *check.Verdict, now time.Time) {
 		c.Result = CheckReplaced
 	}
 	for _, f := range v.Findings {
-		if f.Kind != check.Slow { // a slow pod trains
+		if f.Kind == check.Slow {
+			s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeNodeSlow, Message: fmt.Sprintf("slot %d trains nevertheless: %s", f.Pod, f.Evidence)}})
+		} else {
 			c.Result = CheckInconclusive
 		}
 		c.note(f.Evidence)

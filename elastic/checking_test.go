@@ -24,12 +24,13 @@ type checkers struct {
 	known  NodesKnown
 	mute   bool
 	passes []NodePass
+	causes map[string]string // why a pod was replaced
 	// speed is that of a pod's answer.
 	speed func(pod string, t protocol.Trial) float64
 }
 
 func newCheckers(t *testing.T, n int) *checkers {
-	c := &checkers{T: t, now: time.Unix(1_700_000_000, 0), state: New(n, 0, Record{})}
+	c := &checkers{T: t, now: time.Unix(1_700_000_000, 0), state: New(n, 0, Record{}), causes: map[string]string{}}
 	for i := range n {
 		c.pods = append(c.pods, Pod{UID: fmt.Sprintf("p%d", i), Name: fmt.Sprintf("w-%d", i), Node: fmt.Sprintf("n%d", i), Created: c.now})
 		c.reports = append(c.reports, c.fresh(i))
@@ -59,6 +60,7 @@ func (c *checkers) step(e Event) {
 			for i := range c.pods {
 				if c.pods[i].UID == f.Termination.Pod {
 					old := f.Termination.Pod
+					c.causes[old] = f.Termination.Cause
 					c.pods[i] = Pod{UID: old + "'", Name: c.pods[i].Name, Node: "spare", Created: c.now}
 					c.reports[i] = c.fresh(i)
 					c.step(Released{Pod: old, At: c.now})

@@ -212,6 +212,8 @@ const (
 	NoticeNodeCheck       = "NodeCheck"
 	// NoticeFewer reports that the gang goes on with fewer pods, and the end of that.
 	NoticeFewer = "RunsWithFewer"
+	// NoticeNodeSlow reports a pod that a node check found slow.
+	NoticeNodeSlow = "NodeSlow"
 )
 
 // Notice is one line for users, on their job.

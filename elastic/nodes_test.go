@@ -2,9 +2,11 @@ package elastic
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"holdfast.dev/holdfast/elastic/check"
+	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
@@ -76,5 +78,50 @@ func TestPassesAreNoted(t *testing.T) {
 	}
 	if !c.play() || len(c.passes) != 2 {
 		t.Errorf("passes %+v of a node with a pod that did not pass; %+v", c.passes, c.state.Record.Check)
+	}
+}
+
+// TestSlowPodIsReportedOrReplaced: by the usual speed of its model, of which its gang alone is too small to have a median.
+func TestSlowPodIsReportedOrReplaced(t *testing.T) {
+	for name, v := range map[string]struct {
+		replace bool
+		slow    []string
+		alone   float64
+		moved   string
+		events  int
+	}{
+		"reported":          {false, []string{"p1"}, 85, "p1", 1},
+		"replaced":          {true, []string{"p1"}, 85, "p1'", 0},
+		"within the noise":  {true, []string{"p1"}, 95, "p1", 0},
+		"more than one can": {true, []string{"p1", "p2"}, 85, "p1", 2},
+	} {
+		c := newCheckers(t, 3)
+		c.step(Supervise{Supervision{NodeCheck: CheckFirst, ReplaceSlow: v.replace}})
+		c.known = NodesKnown{Usual: map[string]check.Usual{"H200": {Alone: 100, Pair: 10}}}
+		c.outcome = passes
+		c.speed = func(pod string, tr protocol.Trial) float64 {
+			switch {
+			case tr.Partner != "":
+				return 10
+			case slices.Contains(v.slow, pod):
+				return v.alone
+			}
+			return 100
+		}
+		if !c.play() || c.pods[1].UID != v.moved {
+			t.Fatalf("%s: pods %v, waits %q", name, c.pods, c.state.Record.Progress.Waits)
+		}
+		trains := slices.DeleteFunc(slices.Clone(c.notices), func(n string) bool { return !strings.Contains(n, "trains nevertheless") })
+		if len(trains) != v.events || c.state.Record.Check.Result == CheckInconclusive {
+			t.Errorf("%s: notices %q, check %+v", name, c.notices, c.state.Record.Check)
+		}
+		if moved := c.causes["p1"]; v.moved != "p1" && moved != replacements.NodeSlow {
+			t.Errorf("%s: moved for %q", name, moved)
+		}
+		for _, p := range c.passes { // a slow node has not passed
+			if slow := p.Node == "n1" && v.moved == "p1" && v.alone < 90; slow {
+				t.Errorf("%s: %+v", name, p)
+			}
+		}
 	}
 }

@@ -33,6 +33,8 @@ type Supervision struct {
 	Timeout time.Duration
 	// NodeCheck is before which generations pods are tried alone and in pairs.
 	NodeCheck NodeCheck
+	// ReplaceSlow: pods that the check finds slow are replaced.
+	ReplaceSlow bool
 }
 
 // standstill is what is known of the silence of one generation.

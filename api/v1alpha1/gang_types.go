@@ -73,6 +73,10 @@ type GangSpec struct {
 	// +kubebuilder:validation:Enum=always;auto;suspects;off
 	// +optional
 	NodeCheck string `json:"nodeCheck,omitempty"`
+	// SlowNodes is what is done about a node that a node check finds slow: SlowReport or SlowExclude; absent: SlowReport.
+	// +kubebuilder:validation:Enum=report;exclude
+	// +optional
+	SlowNodes string `json:"slowNodes,omitempty"`
 }
 
 // GangStorage is the persistent volume claim that steps are copied to, how often, and which of them stay.

@@ -38,6 +38,8 @@ const (
 	AnnotationMinPods = Prefix + "min-pods"
 	// AnnotationShrinkAfter is how long a job with AnnotationMinPods waits for a pod whose coming cannot be foretold, a duration such as "30s".
 	AnnotationShrinkAfter = Prefix + "shrink-after"
+	// AnnotationSlowNodes is SlowReport (default) or SlowExclude.
+	AnnotationSlowNodes = Prefix + "slow-nodes"
 	// AnnotationShmSize is the size of the memory volume that the webhook mounts at /dev/shm of a training container without a mount there,
 	// a quantity, or "off"; default: a share of its memory limit.
 	AnnotationShmSize = Prefix + "shm-size"
@@ -129,6 +131,14 @@ const (
 	HangReport = "report"
 	// HangOff: no rank is looked at.
 	HangOff = "off"
+)
+
+// Values of AnnotationSlowNodes, and of GangSpec.SlowNodes.
+const (
+	// SlowReport: a node that a node check finds slow is reported.
+	SlowReport = "report"
+	// SlowExclude: its pod is also replaced, and the node excluded.
+	SlowExclude = "exclude"
 )
 
 // Values of AnnotationNodeCheck, and of GangSpec.NodeCheck.

@@ -334,6 +334,9 @@ const CauseHardwareSuspected = "HardwareSuspected"
 // CauseNodeCheckFailed: a node check named the pod, which is moved to another node.
 const CauseNodeCheckFailed = "NodeCheckFailed"
 
+// CauseNodeSlow: a node check found the pod slow, which is moved to another node.
+const CauseNodeSlow = "NodeSlow"
+
 // CauseAgentUnreachable: reports from a pod's agent stopped while the gang was to halt.
 const CauseAgentUnreachable = "AgentUnreachable"
 
@@ -351,6 +354,7 @@ var ControllerCauses = []string{
 	CauseHaltTimeout,
 	CauseHardwareSuspected,
 	CauseNodeCheckFailed,
+	CauseNodeSlow,
 	CauseNodeShutdown,
 	CauseEvicted,
 	CauseJobSuspended,

@@ -30,3 +30,13 @@ func median(all []Usual, speed func(Usual) float64) float64 {
 	slices.Sort(known)
 	return known[len(known)/2]
 }
+
+// Slow returns the pods that gave the right results, slower than others of their model.
+func (v *Verdict) Slow() (out []Finding) {
+	for _, f := range v.Findings {
+		if f.Kind == Slow {
+			out = append(out, f)
+		}
+	}
+	return out
+}

@@ -71,6 +71,7 @@ func supervisionOf(g *v1alpha1.Gang) elastic.Supervision {
 	case v1alpha1.NodeCheckSuspects:
 		s.NodeCheck = elastic.CheckSuspects
 	}
+	s.ReplaceSlow = g.Spec.SlowNodes == v1alpha1.SlowExclude
 	return s
 }
 

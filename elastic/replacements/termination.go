@@ -33,6 +33,8 @@ const (
 	HardwareSuspected = "HardwareSuspected"
 	// NodeCheckFailed: a node check named the pod, which moves to another node.
 	NodeCheckFailed = "NodeCheckFailed"
+	// NodeSlow: a node check found the pod slow, which moves to another node.
+	NodeSlow = "NodeSlow"
 	// PodDeleted: the pod is being deleted or evicted.
 	PodDeleted = "PodDeleted"
 	// AgentUnreachable: the pod's agent sends no report while everything must halt.
@@ -71,8 +73,10 @@ func (d Termination) Why() string {
 func (d Termination) OwnVerdict() bool { return d.GivenUp() || d.Suspects() }
 
 // Suspects reports whether the pod's node may be at fault by the gang's own word, and Proven whether trials have proven it.
-func (d Termination) Suspects() bool { return d.Cause == HardwareSuspected || d.Proven() }
-func (d Termination) Proven() bool   { return d.Cause == NodeCheckFailed }
+func (d Termination) Suspects() bool {
+	return d.Cause == HardwareSuspected || d.Cause == NodeSlow || d.Proven()
+}
+func (d Termination) Proven() bool { return d.Cause == NodeCheckFailed }
 
 // GivenUp reports whether the coordinator itself has given the pod up as dead, because it sends no report or does not halt.
 func (d Termination) GivenUp() bool { return d.Cause == AgentUnreachable || d.Cause == HaltTimeout }

@@ -370,6 +370,7 @@ func gangSpec(job *jobs.Job) v1alpha1.GangSpec {
 		Hang:               cmp.Or(s.Hang, v1alpha1.HangAct),
 		HangTimeoutSeconds: int32(s.HangTimeout / time.Second),
 		NodeCheck:          nodeCheck(job),
+		SlowNodes:          s.SlowNodes,
 	}
 	if s.StorageClaim != "" {
 		spec.Storage = &v1alpha1.GangStorage{

@@ -64,6 +64,8 @@ type Settings struct {
 	ShrinkAfter time.Duration `json:",omitzero"`
 	// NodeCheck is when pods are tried before a generation; empty: unset, never.
 	NodeCheck string `json:",omitzero"`
+	// SlowNodes is what is done about a node that a node check finds slow; empty: unset.
+	SlowNodes string `json:",omitzero"`
 	// Container is the name of the training container; empty: unset.
 	Container string
 	// StorageClaim is the name of the claim to which steps are copied; empty: storage is off. StorageInterval is the interval of copies; 0:
@@ -108,6 +110,7 @@ var userKeys = map[string]string{
 	v1alpha1.AnnotationNodeCheck:       `"auto", "always" or "off"`,
 	v1alpha1.AnnotationMinPods:         `a number of pods such as "2"`,
 	v1alpha1.AnnotationShrinkAfter:     `a duration such as "30s"`,
+	v1alpha1.AnnotationSlowNodes:       `"report" or "exclude"`,
 	v1alpha1.AnnotationShmSize:         `a size such as "8Gi", or "off"`,
 	v1alpha1.AnnotationContainer:       `a container's name`,
 	v1alpha1.AnnotationStorageClaim:    `the name of a PersistentVolumeClaim`,
@@ -311,6 +314,11 @@ func (s *Settings) set(key, value string) (problem string) {
 		s.MinPods, problem = parseMinPods(value)
 	case v1alpha1.AnnotationShrinkAfter:
 		s.ShrinkAfter, problem = parseShrinkAfter(value)
+	case v1alpha1.AnnotationSlowNodes:
+		s.SlowNodes = value
+		if value != v1alpha1.SlowReport && value != v1alpha1.SlowExclude {
+			return `must be "report" (report nodes that a node check finds slow) or "exclude" (replace their pods, too)`
+		}
 	case v1alpha1.AnnotationShmSize:
 		if s.ShmBytes, s.NoShm = 0, value == "off"; !s.NoShm {
 			s.ShmBytes, problem = parseBytes(value, `to have nothing mounted at /dev/shm write "off"`)

@@ -68,6 +68,7 @@ func TestSettings(t *testing.T) {
 		"less than none":           {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationMaxRestarts: "-1"}, nil, Settings{Enabled: true, Standbys: true, StandbyBytes: 512 << 20}, []string{"low[holdfast.dev/max-restarts]"}},
 		"hang, reported":           {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationHang: "report"}, nil, Settings{Enabled: true, Hang: "report", Standbys: true, StandbyBytes: 512 << 20}, nil},
 		"node check":               {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationNodeCheck: "always"}, nil, Settings{Enabled: true, NodeCheck: "always", Standbys: true, StandbyBytes: 512 << 20}, nil},
+		"slow nodes":               {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationSlowNodes: "exclude"}, nil, Settings{Enabled: true, SlowNodes: "exclude", Standbys: true, StandbyBytes: 512 << 20}, nil},
 		"node check, another word": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationNodeCheck: "true"}, nil, Settings{Enabled: true, NodeCheck: "true", Standbys: true, StandbyBytes: 512 << 20}, []string{"low[holdfast.dev/node-check]"}},
 		"hang, another word":       {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationHang: "true"}, nil, Settings{Enabled: true, Hang: "true", Standbys: true, StandbyBytes: 512 << 20}, []string{"low[holdfast.dev/hang]"}},
 		"hang timeout": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationHangTimeout: "30m", v1alpha1.AnnotationHang: "act"}, nil,

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// suspectedFor is how long a gang's word excludes a node, provenFor how long if a node check found it.
+	// suspectedFor is how long a gang's word excludes a node, provenFor how long if a node check found it at fault or slow.
 	suspectedFor = 10 * time.Minute
 	provenFor    = 24 * time.Hour
 	// decisionWait is how long Suspect waits for the decision to be written, decisionPoll how often it looks.
@@ -73,7 +73,7 @@ func putSuspicion(node *corev1.Node, s v1alpha1.NodeSuspicion, now time.Time) (b
 		}
 	}
 	excluded := suspectedFor
-	if s.Proven {
+	if s.Proven || s.Cause == v1alpha1.CauseNodeSlow {
 		excluded = provenFor
 	}
 	s.At, s.Until, s.Message = metav1.NewMicroTime(now), metav1.NewMicroTime(now.Add(excluded)), cut(s.Message, maxSuspicion)

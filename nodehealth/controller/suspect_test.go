@@ -76,6 +76,14 @@ func TestSuspicionsAreBounded(t *testing.T) {
 		t.Errorf("%d suspicions, %v: %+v", len(list), err, list)
 	}
 	now = now.Add(provenFor + time.Hour)
+	slow := v1alpha1.NodeSuspicion{Namespace: "white", Gang: "bert", Cause: v1alpha1.CauseNodeSlow}
+	other := &corev1.Node{}
+	if _, err := putSuspicion(other, slow, now); err != nil {
+		t.Fatal(err)
+	}
+	if list, _ = v1alpha1.NodeSuspicionsOf(other); list[0].Until.Sub(now) != provenFor {
+		t.Errorf("a slow node is excluded for %s", list[0].Until.Sub(now))
+	}
 	put("green", "bert", false)
 	if list, _ = v1alpha1.NodeSuspicionsOf(node); len(list) != v1alpha1.MaxSuspicions {
 		t.Errorf("proofs of the last weeks are dropped: %+v", list)
