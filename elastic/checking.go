@@ -46,6 +46,8 @@ const (
 	CheckSkipped CheckResult = "Skipped"
 	// CheckReplaced: pods were named and replaced, and all others and those in their place passed.
 	CheckReplaced CheckResult = "Replaced"
+	// CheckNoHealthyNode: a pod computes wrong results, and may not be replaced any more. The gang waits until the job wants no check.
+	CheckNoHealthyNode CheckResult = "NoHealthyNode"
 	// CheckInconclusive: answers are missing, or speak against no single pod. No pod is named for that, and the generation begins.
 	CheckInconclusive CheckResult = "Inconclusive"
 )
@@ -56,18 +58,29 @@ type Check struct {
 	Before       int64
 	Began, Ended time.Time // Ended is zero while it is under way
 	Result       CheckResult
-	// Replaced is the number of pods that it named, Text what was found.
+	// Replaced is the number of pods that it named, Named the first of them, Text what was found.
 	Replaced int
+	Named    []Named
 	Text     string
 	// Decides: the gang ends by SameFailureTwice, unless the check has a pod replaced (arbiter.go).
 	Decides bool
+	// KeepsSlow: slow pods are not replaced any more, because one found no other node.
+	KeepsSlow bool
+}
+
+// Named is a pod that a check had replaced.
+type Named struct {
+	Slot      Slot
+	Pod, Node string
+	// Cause is NodeCheckFailed or NodeSlow, of package replacements, Text the evidence.
+	Cause, Text string
 }
 
 const (
 	// mostReplaced bounds the pods that one check replaces, with those in their place: a fault of the check itself must not use up nodes.
 	mostReplaced, replacedShare = 3, 4
-	// maxCheckText bounds Check.Text, in bytes.
-	maxCheckText = 700
+	// maxCheckText bounds Check.Text, and maxNamedText that of a named pod, in bytes. maxNamed bounds Check.Named.
+	maxCheckText, maxNamedText, maxNamed = 700, 200, 16
 )
 
 // checking is what a coordinator keeps of the node check that it leads. Which trials are wanted follows from the answers in reports, so
@@ -91,7 +104,7 @@ func (s *State) checkDue() bool {
 	if s.supervision.NodeCheck == CheckNever || s.members.WholeCommand() {
 		return false
 	}
-	if c := &s.Record.Check; c.Before == s.generation.Number+1 && (c.Result == CheckOrdered || c.Result == CheckUnderWay) {
+	if c := &s.Record.Check; c.Before == s.generation.Number+1 && c.Result != "" && c.Ended.IsZero() {
 		return true
 	}
 	if s.generation.Number == 0 {
@@ -109,10 +122,10 @@ func (s *State) checkOver() bool {
 
 // advanceCheck orders the next trials of the node check, has the pods that it named replaced, or ends it.
 func (s *State) advanceCheck(now time.Time) {
+	c := &s.Record.Check
 	if s.checkOver() || !s.nodesKnown(now) {
 		return
 	}
-	c := &s.Record.Check
 	ordered := c.Before == s.generation.Number+1 && c.Result == CheckOrdered
 	if c.Before != s.generation.Number+1 || ordered {
 		if !ordered && s.mayBeSkipped() {
@@ -129,6 +142,7 @@ func (s *State) advanceCheck(now time.Time) {
 	}
 	plan := check.Judge(pods, s.run.forming.nodes.known.Usual)
 	if !plan.Over() {
+		c.Result = CheckUnderWay
 		s.ask(pods, plan, now)
 		return
 	}
@@ -137,11 +151,15 @@ func (s *State) advanceCheck(now time.Time) {
 		s.replaceNamed(named, now)
 		return
 	}
+	if s.holdWrong(&plan.Verdict) {
+		return
+	}
 	s.endCheck(pods, &plan.Verdict, now)
 }
 
 // tried returns the slot of a pod in the numbering of package check.
 func (s *State) tried(pod int) Slot { return s.members.Slots()[pod] }
+
 // toReplace returns the pods to replace: those that must not run, if the check may still replace all of them; then slow ones, if the job
 // wants that. If more than a quarter of the pods are slow, the cause is not one node.
 func (s *State) toReplace(v *check.Verdict) []check.Finding {
@@ -151,7 +169,7 @@ func (s *State) toReplace(v *check.Verdict) []check.Finding {
 		return nil
 	}
 	slow := v.Slow()
-	if !s.supervision.ReplaceSlow || c.Decides || len(slow) > max(1, pods/replacedShare) {
+	if !s.supervision.ReplaceSlow || c.Decides || c.KeepsSlow || len(slow) > max(1, pods/replacedShare) {
 		return named
 	}
 	for _, f := range slow {
@@ -174,12 +192,11 @@ func (s *State) replaceNamed(named []check.Finding, now time.Time) {
 	for _, f := range named {
 		slot := s.tried(f.Pod)
 		pod := s.members.At(slot).Pod()
-		s.Record.Check.note(f.Evidence)
-		s.Record.Check.Replaced++
 		why, reason := replacements.NodeCheckFailed, NoticeNodeCheckFailed
 		if f.Kind == check.Slow {
 			why, reason = replacements.NodeSlow, NoticeNodeSlow
 		}
+		s.Record.Check.name(Named{slot, pod.Name, pod.Node, why, cause.Cut(f.Evidence, maxNamedText)}, f.Evidence)
 		d := Termination{Slot: slot, Pod: pod.UID, Name: pod.Name, Node: pod.Node, Cause: why, Message: f.Evidence}
 		d = replacements.Move(d, now)
 		s.emit(EmitEvent{Notice{Warning: true, Reason: reason, Message: fmt.Sprintf("slot %d is replaced before generation %d: %s", slot, s.Record.Check.Before, f.Evidence)}})
@@ -221,6 +238,14 @@ func (s *State) endCheck(pods []check.Pod, v *check.Verdict, now time.Time) {
 	s.arbitrated(now)
 }
 
+// name records a pod that is replaced, with the evidence.
+func (c *Check) name(n Named, evidence string) {
+	c.note(evidence)
+	if c.Replaced++; c.Replaced <= maxNamed {
+		c.Named = append(slices.Clone(c.Named), n)
+	}
+}
+
 // note adds a line to the text.
 func (c *Check) note(line string) {
 	if c.Text != "" {
@@ -250,6 +275,9 @@ func (c *Check) Describe(pods int) string {
 // checkWaits returns which round of the check is under way, for users; "": none is.
 func (s *State) checkWaits() string {
 	c := &s.run.forming.checking
+	if of := &s.Record.Check; of.Result == CheckNoHealthyNode && !s.checkOver() {
+		return of.Text
+	}
 	if s.run.forming.nodes.waits {
 		return "node check: waits for the results of earlier checks of the nodes"
 	}

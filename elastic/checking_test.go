@@ -25,12 +25,15 @@ type checkers struct {
 	mute   bool
 	passes []NodePass
 	causes map[string]string // why a pod was replaced
+	// spare is the node of pods in the place of others; "": they find none. forgiven are nodes the exclusion of which was withdrawn.
+	spare    string
+	forgiven []string
 	// speed is that of a pod's answer.
 	speed func(pod string, t protocol.Trial) float64
 }
 
 func newCheckers(t *testing.T, n int) *checkers {
-	c := &checkers{T: t, now: time.Unix(1_700_000_000, 0), state: New(n, 0, Record{}), causes: map[string]string{}}
+	c := &checkers{T: t, now: time.Unix(1_700_000_000, 0), state: New(n, 0, Record{}), causes: map[string]string{}, spare: "spare"}
 	for i := range n {
 		c.pods = append(c.pods, Pod{UID: fmt.Sprintf("p%d", i), Name: fmt.Sprintf("w-%d", i), Node: fmt.Sprintf("n%d", i), Created: c.now})
 		c.reports = append(c.reports, c.fresh(i))
@@ -56,12 +59,23 @@ func (c *checkers) step(e Event) {
 			c.passes = f.Passes
 		case EmitEvent:
 			c.notices = append(c.notices, f.Notice.Message)
+		case LookupHolders:
+			for _, slot := range f.Slots {
+				c.step(SlotHolder{Slot: slot, Pod: c.pods[slot], Runs: c.pods[slot].Node != ""})
+			}
+		case Forgive:
+			c.forgiven = append(c.forgiven, f.Node)
+			for i := range c.pods {
+				if c.pods[i].Node == "" {
+					c.pods[i].Node = f.Node
+				}
+			}
 		case Replace:
 			for i := range c.pods {
 				if c.pods[i].UID == f.Termination.Pod {
 					old := f.Termination.Pod
 					c.causes[old] = f.Termination.Cause
-					c.pods[i] = Pod{UID: old + "'", Name: c.pods[i].Name, Node: "spare", Created: c.now}
+					c.pods[i] = Pod{UID: old + "'", Name: c.pods[i].Name, Node: c.spare, Created: c.now}
 					c.reports[i] = c.fresh(i)
 					c.step(Released{Pod: old, At: c.now})
 				}
@@ -77,6 +91,9 @@ func (c *checkers) playFor(seconds int) bool {
 	for range seconds {
 		c.now = c.now.Add(time.Second)
 		for i := range c.pods {
+			if c.pods[i].Node == "" {
+				continue
+			}
 			c.reports[i].Sequence++
 			c.step(Reported{Slot: Slot(i), Pod: c.pods[i], Report: c.reports[i]})
 		}

@@ -175,6 +175,10 @@ type NodePass struct {
 // NotePasses requests that passes are recorded on their nodes.
 type NotePasses struct{ Passes []NodePass }
 
+// Forgive requests that the gang's word about a slow node no longer excludes it. It may be emitted again.
+type Forgive struct{ Node string }
+
+func (Forgive) effect()       {}
 func (NotePasses) effect()    {}
 func (LookupNodes) effect()   {}
 func (Checked) effect()       {}
@@ -212,6 +216,8 @@ const (
 	NoticeNodeCheck       = "NodeCheck"
 	// NoticeFewer reports that the gang goes on with fewer pods, and the end of that.
 	NoticeFewer = "RunsWithFewer"
+	// NoticeNoHealthyNode reports that a pod in place of one that a check named finds no node, or that no node is left to try.
+	NoticeNoHealthyNode = "NoHealthyNode"
 	// NoticeNodeSlow reports a pod that a node check found slow.
 	NoticeNodeSlow = "NodeSlow"
 )

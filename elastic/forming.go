@@ -20,6 +20,7 @@ func (s *State) stepForming(now time.Time) {
 		s.request(s.replacements.RequestCommitted())
 	}
 	s.choose(now)
+	s.seekRoom(now)
 	if s.waitsFor() != "" || !s.ledger.LineStored() {
 		return
 	}

@@ -120,6 +120,10 @@ func (s *State) Ticks() bool {
 
 // holderKnown handles the API server's answer about a slot whose agent is unreachable.
 func (s *State) holderKnown(e SlotHolder, now time.Time) {
+	if s.Record.Phase == Forming {
+		s.noteRoom(e)
+		return
+	}
 	if s.Record.Phase != Halting || !s.run.halting.watch.Silent(e.Slot) {
 		return
 	}

@@ -68,6 +68,7 @@ type forming struct {
 	decision quorum.Decision
 	enoughAt time.Time
 	nodes    nodes
+	room     room
 }
 
 // replan makes gather compute fetching again.

@@ -13,7 +13,7 @@ func (s *State) wait(now time.Time) {
 	waits := ""
 	switch s.Record.Phase {
 	case Forming:
-		if waits = s.waitsFor(); waits == "" {
+		if waits = cmp.Or(s.noRoom(), s.waitsFor()); waits == "" {
 			waits = cmp.Or(s.fetchReason(), s.checkWaits())
 		}
 	case Halting:

@@ -430,6 +430,8 @@ func TestJobUpdates(t *testing.T) {
 		{"a step is pinned of a job of which a pod was replaced", changed(stores, annotate(v1alpha1.AnnotationMadeRoom, "now")),
 			changed(stores, annotate(v1alpha1.AnnotationMadeRoom, "now"), annotate(v1alpha1.AnnotationPinnedCheckpoints, "120@3"))},
 		{"a job of which a pod was replaced is overwritten", changed(stamped, annotate(v1alpha1.AnnotationMadeRoom, "now")), stamped},
+		{"no node check from now on", stamped, changed(stamped, annotate(v1alpha1.AnnotationNodeCheck, "off"))},
+		{"a node check from now on", stamped, changed(stamped, annotate(v1alpha1.AnnotationNodeCheck, "always"))},
 		{"nothing of ours changes", stamped, changed(stamped, annotate("a", "b"))},
 	} {
 		out := changeJob(t.Context(), c.old, c.now, Facts{})

@@ -70,6 +70,8 @@ const (
 	// ReasonNodeCheckFailed: a node check named a pod, which is replaced. ReasonNodeCheck: the result of a node check.
 	ReasonNodeCheckFailed = "NodeCheckFailed"
 	ReasonNodeCheck       = "NodeCheck"
+	// ReasonNoHealthyNode: a pod in place of one that a node check named finds no node, or none is left to try.
+	ReasonNoHealthyNode = "NoHealthyNode"
 	// ReasonNodeSlow: a node check found a pod slow.
 	ReasonNodeSlow = "NodeSlow"
 	// ReasonBusy: a rank works while the others wait for it, for example on an evaluation or a save.

@@ -242,14 +242,33 @@ type NodeCheck struct {
 	StartedAt metav1.MicroTime `json:"startedAt"`
 	// +optional
 	EndedAt *metav1.MicroTime `json:"endedAt,omitempty"`
-	// Result is Ordered (it is due and has not begun), UnderWay, Passed, Skipped (each node passed a check within 24 h), Replaced (pods
-	// were named and replaced, and all passed then) or Inconclusive (answers are missing, or speak against no single pod).
+	// Result is one of:
+	//
+	//   - Ordered: the check is due and has not begun; UnderWay.
+	//   - Passed: all pods passed; Skipped: each node passed a check within 24 h.
+	//   - Replaced: pods were named and replaced, and all passed then.
+	//   - NoHealthyNode: a pod computes wrong results and cannot be replaced, so that the gang waits.
+	//   - Inconclusive: answers are missing, or speak against no single pod.
 	Result string `json:"result"`
 	// Replaced is the number of pods that it named, Message what was found, with pods and nodes.
 	Replaced int32  `json:"replaced,omitempty"`
 	Message  string `json:"message,omitempty"`
 	// Decides: the gang ends with SameFailureTwice, unless the check has a pod replaced.
 	Decides bool `json:"decides,omitempty"`
+	// Named are the first pods that the check had replaced.
+	// +listType=atomic
+	Named []NamedPod `json:"named,omitempty"`
+	// KeepsSlow: slow pods are not replaced any more, because one found no other node.
+	KeepsSlow bool `json:"keepsSlow,omitempty"`
+}
+
+// NamedPod is a pod that a node check had replaced, and why.
+type NamedPod struct {
+	Slot    int32  `json:"slot"`
+	Pod     string `json:"pod"`
+	Node    string `json:"node,omitempty"`
+	Cause   string `json:"cause"`
+	Message string `json:"message,omitempty"`
 }
 
 // Waited is the number of ranks of a slot that handled SIGTERM, and how long they took to end.

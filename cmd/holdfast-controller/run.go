@@ -352,7 +352,7 @@ func addControllers(mgr manager.Manager, rotator *certs.Rotator, o options) erro
 	}
 	nodes, err := addNodes(mgr, server, o.nodes)
 	if nodes != nil {
-		store.Suspect, store.Pass = nodes.Suspect, nodes.Pass
+		store.Suspect, store.Forgive, store.Pass = nodes.Suspect, nodes.Forgive, nodes.Pass
 	}
 	return err
 }

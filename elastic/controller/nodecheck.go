@@ -27,8 +27,22 @@ func nodeCheckStatus(c *elastic.Check) *v1alpha1.NodeCheck {
 	}
 	return &v1alpha1.NodeCheck{
 		Generation: c.Before, StartedAt: metav1.NewMicroTime(c.Began), EndedAt: microTime(c.Ended), Result: string(c.Result),
-		Replaced: int32(c.Replaced), Message: c.Text, Decides: c.Decides,
+		Replaced: int32(c.Replaced), Message: c.Text, Decides: c.Decides, KeepsSlow: c.KeepsSlow, Named: named(c.Named),
 	}
+}
+
+func named(all []elastic.Named) (out []v1alpha1.NamedPod) {
+	for _, n := range all {
+		out = append(out, v1alpha1.NamedPod{Slot: int32(n.Slot), Pod: n.Pod, Node: n.Node, Cause: n.Cause, Message: n.Text})
+	}
+	return out
+}
+
+func plainNamed(all []v1alpha1.NamedPod) (out []elastic.Named) {
+	for _, n := range all {
+		out = append(out, elastic.Named{Slot: elastic.Slot(n.Slot), Pod: n.Pod, Node: n.Node, Cause: n.Cause, Text: n.Message})
+	}
+	return out
 }
 
 func plainNodeCheck(c *v1alpha1.NodeCheck) elastic.Check {
@@ -37,7 +51,7 @@ func plainNodeCheck(c *v1alpha1.NodeCheck) elastic.Check {
 	}
 	return elastic.Check{
 		Before: c.Generation, Began: c.StartedAt.Time, Ended: plainTime(c.EndedAt), Result: elastic.CheckResult(c.Result),
-		Replaced: int(c.Replaced), Text: c.Message, Decides: c.Decides,
+		Replaced: int(c.Replaced), Text: c.Message, Decides: c.Decides, KeepsSlow: c.KeepsSlow, Named: plainNamed(c.Named),
 	}
 }
 
@@ -92,4 +106,15 @@ func (c *Controller) NotePasses(ctx context.Context, key coordinator.Key, passes
 	}
 	wg.Wait()
 	c.Log.Info("a node check passed", "gang", key, "nodes", len(passes), "unrecorded", failed.Load())
+}
+
+// Forgive withdraws the gang's word that a node is slow. If that fails, the core requests it again.
+func (c *Controller) Forgive(ctx context.Context, key coordinator.Key, node string) {
+	if c.Options.Forgive == nil {
+		return
+	}
+	s := v1alpha1.NodeSuspicion{Namespace: key.Namespace, Gang: key.Name, Cause: v1alpha1.CauseNodeSlow}
+	if err := c.Options.Forgive(ctx, node, s); err != nil {
+		c.Log.Error(err, "the exclusion of a slow node is not withdrawn; retrying", "gang", key, "node", node)
+	}
 }

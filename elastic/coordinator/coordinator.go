@@ -60,6 +60,8 @@ type Store interface {
 	Nodes(ctx context.Context, names []string) (elastic.NodesKnown, error)
 	// NotePasses records that nodes passed the gang's check. What cannot be written is dropped.
 	NotePasses(ctx context.Context, key Key, passes []elastic.NodePass)
+	// Forgive ends the exclusion of a node for the gang's word that it is slow.
+	Forgive(ctx context.Context, key Key, node string)
 	// NoteTerminating records that the agent of a pod reported that it is terminating. If its node ends the pod without a deletion,
 	// SetPendingReplacements will list it. False: call it again with the agent's next report.
 	NoteTerminating(key Key, pod elastic.Pod) bool

@@ -166,6 +166,8 @@ func (m *memory) Nodes(context.Context, []string) (elastic.NodesKnown, error) {
 	return elastic.NodesKnown{}, nil
 }
 
+func (m *memory) Forgive(context.Context, Key, string) {}
+
 func (m *memory) NotePasses(context.Context, Key, []elastic.NodePass) {}
 
 func (m *memory) Announce(_ context.Context, key Key, n elastic.Notice) {

@@ -213,6 +213,8 @@ func (g *gang) step(e elastic.Event) {
 			go g.lookUpNodes(eff.Names)
 		case elastic.NotePasses:
 			go g.server.Store.NotePasses(g.ctx, g.key, eff.Passes)
+		case elastic.Forgive:
+			go g.server.Store.Forgive(g.ctx, g.key, eff.Node)
 		case elastic.GoBackRefused: // nothing sends GoBack yet
 		case elastic.Settled:
 			g.server.metrics.settled(eff.Recovery)

@@ -349,6 +349,8 @@ func (c *Controller) room(ctx context.Context, job *jobs.Job) error {
 // nodeCheck returns before which generations the pods of a job are tried.
 func nodeCheck(job *jobs.Job) string {
 	switch wanted := cmp.Or(job.Admitted.Settings.NodeCheck, v1alpha1.NodeCheckOff); {
+	case settings.NodeCheckOff(job.Object()):
+		return v1alpha1.NodeCheckOff
 	case wanted != v1alpha1.NodeCheckAuto:
 		return wanted
 	case job.Devices && job.Admitted.Members > 1:

@@ -671,5 +671,9 @@ func TestWhichPodsAreChecked(t *testing.T) {
 		if got := nodeCheck(job); got != c.want {
 			t.Errorf("%+v: %q", c, got)
 		}
+		job.Annotations = map[string]string{v1alpha1.AnnotationNodeCheck: v1alpha1.NodeCheckOff}
+		if got := nodeCheck(job); got != v1alpha1.NodeCheckOff {
+			t.Errorf("%+v, and the job wants none now: %q", c, got)
+		}
 	}
 }

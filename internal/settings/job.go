@@ -68,16 +68,30 @@ func AdmittedTemplate(annotations map[string]string) (j Job, ok bool) {
 	return Job{Settings: s, Members: int32(members), Min: stampedMin(annotations, int32(members))}, true
 }
 
-// KeptOfMetadata returns those annotations of a job's own metadata that are read after its admission: whether it is opted in, its pins, and
-// the number of the request that set the pins. nil: none.
+// KeptOfMetadata returns those annotations of a job's own metadata that are read after its admission: whether it is opted in, and what
+// KeepLive copies. nil: none.
 func KeptOfMetadata(annotations map[string]string) map[string]string {
 	from, kept := &metav1.ObjectMeta{Annotations: annotations}, &metav1.ObjectMeta{}
 	if OptedIn(from) {
 		kept.Annotations = map[string]string{v1alpha1.AnnotationEnabled: "true"}
 	}
+	KeepLive(kept, from)
+	return kept.Annotations
+}
+
+// KeepLive copies those annotations of a job's own metadata that may change at any time: its pins, the number of the request that set them,
+// and that it wants no node check.
+func KeepLive(kept, from metav1.Object) {
 	SetPins(kept, PinsOfJob(from))
 	SetPinWish(kept, PinWishOfJob(from))
-	return kept.Annotations
+	if NodeCheckOff(from) {
+		setAnnotation(kept, v1alpha1.AnnotationNodeCheck, v1alpha1.NodeCheckOff)
+	}
+}
+
+// NodeCheckOff reports whether a job's own annotation says that it wants no node check, whatever it was created with.
+func NodeCheckOff(job metav1.Object) bool {
+	return job.GetAnnotations()[v1alpha1.AnnotationNodeCheck] == v1alpha1.NodeCheckOff
 }
 
 // OptedIn reports whether an object's own annotation opts it in at present. Its templates show whether it was admitted.

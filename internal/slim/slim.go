@@ -28,8 +28,7 @@ func Job(obj any) (any, error) {
 	kept.Spec.Parallelism, kept.Spec.Suspend = job.Spec.Parallelism, job.Spec.Suspend
 	kept.Spec.Template.Annotations = settings.OfAdmittedJob(job)
 	if kept.Spec.Template.Annotations != nil {
-		settings.SetPins(kept, settings.PinsOfJob(job))
-		settings.SetPinWish(kept, settings.PinWishOfJob(job))
+		settings.KeepLive(kept, job)
 	}
 	if job.Spec.Selector != nil {
 		kept.Spec.Selector = &metav1.LabelSelector{MatchLabels: some(job.Spec.Selector.MatchLabels)}

@@ -121,6 +121,8 @@ func TestMetadataIsKeptSmall(t *testing.T) {
 	for name, c := range map[string]struct{ had, want map[string]string }{
 		"not opted in": {nil, nil},
 		"opted in":     {map[string]string{v1alpha1.AnnotationEnabled: "true"}, map[string]string{v1alpha1.AnnotationEnabled: "true"}},
+		"no check now": {map[string]string{v1alpha1.AnnotationNodeCheck: "off"}, map[string]string{v1alpha1.AnnotationNodeCheck: "off"}},
+		"a check":      {map[string]string{v1alpha1.AnnotationNodeCheck: "always"}, nil},
 		"not now":      {map[string]string{v1alpha1.AnnotationEnabled: "false", v1alpha1.AnnotationPinWish: "2"}, map[string]string{v1alpha1.AnnotationPinWish: "2"}},
 		"pins": {
 			map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationPinnedCheckpoints: "120@3, 180@3"},

@@ -59,6 +59,39 @@ func (c *Controller) Suspect(ctx context.Context, name string, s v1alpha1.NodeSu
 	return nil
 }
 
+// Forgive removes a gang's suspicion of a cause from a Node. A Node that is gone has none.
+func (c *Controller) Forgive(ctx context.Context, name string, s v1alpha1.NodeSuspicion) error {
+	node := &corev1.Node{}
+	if err := c.Reader.Get(ctx, types.NamespacedName{Name: name}, node); err != nil || c.DryRun {
+		return client.IgnoreNotFound(err)
+	}
+	_, err := c.change(ctx, node, func(node *corev1.Node) (bool, error) { return dropSuspicion(node, s) })
+	return client.IgnoreNotFound(err)
+}
+
+func dropSuspicion(node *corev1.Node, s v1alpha1.NodeSuspicion) (bool, error) {
+	list, err := v1alpha1.NodeSuspicionsOf(node)
+	if err != nil {
+		return false, err
+	}
+	kept := slices.DeleteFunc(slices.Clone(list), func(old v1alpha1.NodeSuspicion) bool {
+		return old.Namespace == s.Namespace && old.Gang == s.Gang && old.Cause == s.Cause
+	})
+	switch {
+	case len(kept) == len(list):
+		return false, nil
+	case len(kept) == 0:
+		delete(node.Annotations, v1alpha1.AnnotationSuspicions)
+		return true, nil
+	}
+	text, err := json.Marshal(kept)
+	if err != nil {
+		return false, fmt.Errorf("writing the suspicions of Node %s: %w", node.Name, err)
+	}
+	node.Annotations[v1alpha1.AnnotationSuspicions] = string(text)
+	return true, nil
+}
+
 // putSuspicion adds a suspicion to a Node, one per gang: a repeated one renews it once less than half of its time is left. It drops those
 // that count no more.
 func putSuspicion(node *corev1.Node, s v1alpha1.NodeSuspicion, now time.Time) (bool, error) {

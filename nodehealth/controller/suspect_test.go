@@ -84,6 +84,13 @@ func TestSuspicionsAreBounded(t *testing.T) {
 	if list, _ = v1alpha1.NodeSuspicionsOf(other); list[0].Until.Sub(now) != provenFor {
 		t.Errorf("a slow node is excluded for %s", list[0].Until.Sub(now))
 	}
+	stranger := v1alpha1.NodeSuspicion{Namespace: "white", Gang: "gpt", Cause: v1alpha1.CauseNodeSlow}
+	if changed, err := dropSuspicion(other, stranger); changed || err != nil {
+		t.Errorf("the word of another gang is withdrawn, %v", err)
+	}
+	if changed, err := dropSuspicion(other, slow); !changed || err != nil || len(other.Annotations) > 0 {
+		t.Errorf("not withdrawn: %v, %v", other.Annotations, err)
+	}
 	put("green", "bert", false)
 	if list, _ = v1alpha1.NodeSuspicionsOf(node); len(list) != v1alpha1.MaxSuspicions {
 		t.Errorf("proofs of the last weeks are dropped: %+v", list)

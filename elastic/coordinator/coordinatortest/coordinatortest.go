@@ -206,6 +206,9 @@ func (s *Store) Nodes(context.Context, []string) (elastic.NodesKnown, error) {
 // NotePasses implements coordinator.Store.
 func (s *Store) NotePasses(context.Context, coordinator.Key, []elastic.NodePass) {}
 
+// Forgive implements coordinator.Store.
+func (s *Store) Forgive(context.Context, coordinator.Key, string) {}
+
 // ForgetTerminating implements coordinator.Store.
 func (s *Store) ForgetTerminating(elastic.Pod) {}
 

@@ -170,6 +170,7 @@ func (s *store) Replace(context.Context, coordinator.Key, elastic.Termination) e
 func (s *store) Nodes(context.Context, []string) (elastic.NodesKnown, error) {
 	return elastic.NodesKnown{}, nil
 }
+func (s *store) Forgive(context.Context, coordinator.Key, string)                {}
 func (s *store) NotePasses(context.Context, coordinator.Key, []elastic.NodePass) {}
 func (s *store) NoteTerminating(coordinator.Key, elastic.Pod) bool               { return true }
 func (s *store) ForgetTerminating(elastic.Pod)                                   {}
