@@ -8,6 +8,7 @@ import (
 
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/check"
+	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/replacements"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -91,12 +92,51 @@ type checking struct {
 	round  check.Round
 	// lost are the answers that did not come in time.
 	lost map[Slot][]check.Answer
+	// news rises with each pod and each answer that is new; judged is what it was at judgedAt, when the verdict was last computed.
+	news, judged int64
+	judgedAt     time.Time
+	// open is the number of wanted trials that are not answered, late when the first of them counts as lost.
+	open int
+	late time.Time
 }
 
 type asked struct {
-	trial protocol.Trial
-	pod   string
-	since time.Time
+	trial    protocol.Trial
+	pod      string
+	since    time.Time
+	answered bool
+}
+
+// judgeEvery is how often the verdict is computed at most while trials are not answered: a large gang sends thousands of answers.
+const judgeEvery = time.Second
+
+// due reports whether the verdict may be another one.
+func (c *checking) due(now time.Time) bool {
+	switch {
+	case c.judgedAt.IsZero(), c.open > 0 && now.After(c.late):
+		return true
+	case c.news == c.judged:
+		return false
+	}
+	return c.open == 0 || now.Sub(c.judgedAt) >= judgeEvery
+}
+
+// noteTrials records that a report has another pod or other answers than the slot's last one.
+func (s *State) noteTrials(slot Slot, was *members.Member) {
+	f, m := s.run.forming, s.members.At(slot)
+	same := func(a, b protocol.TrialAnswer) bool { return a.TrialID == b.TrialID && a.Outcome == b.Outcome }
+	if f == nil || was.Is(m.Pod().UID) && slices.EqualFunc(was.Report().Trials, m.Report().Trials, same) {
+		return
+	}
+	c := &f.checking
+	c.news++
+	a, wanted := c.trials[slot]
+	answers := func(t protocol.TrialAnswer) bool { return t.TrialID == a.trial.TrialID }
+	if wanted && !a.answered && m.Is(a.pod) && slices.ContainsFunc(m.Report().Trials, answers) {
+		a.answered = true
+		c.trials[slot] = a
+		c.open--
+	}
 }
 
 // checkDue reports whether the next generation must not begin before a node check.
@@ -135,8 +175,13 @@ func (s *State) advanceCheck(now time.Time) {
 		*c = Check{Before: s.generation.Number + 1, Began: now, Result: CheckUnderWay, Decides: ordered && c.Decides}
 		s.emit(PersistLater{})
 	}
+	f := &s.run.forming.checking
+	if !f.due(now) {
+		return
+	}
+	f.judged, f.judgedAt = f.news, now
 	pods := s.checkedPods(now)
-	if len(s.run.forming.checking.lost) == len(pods) && s.run.forming.checking.round == check.Alone {
+	if len(f.lost) == len(pods) && f.round == check.Alone {
 		s.endCheck(pods, &check.Verdict{Systemic: "no agent answered in time"}, now)
 		return
 	}
@@ -146,7 +191,7 @@ func (s *State) advanceCheck(now time.Time) {
 		s.ask(pods, plan, now)
 		return
 	}
-	s.run.forming.checking = checking{}
+	*f = checking{judgedAt: now}
 	if named := s.toReplace(&plan.Verdict); len(named) > 0 {
 		s.replaceNamed(named, now)
 		return
@@ -366,20 +411,27 @@ func (s *State) ask(pods []check.Pod, plan check.Plan, now time.Time) {
 		id := protocol.TrialID{Check: s.generation.Number + 1, Round: int(t.Round), Attempt: t.Attempt}
 		one := protocol.Trial{TrialID: id, WorldSize: a.Ranks, Store: address(a), Within: aloneWithin}
 		if t.B < 0 {
-			next[slots[t.A]] = asked{one, pods[t.A].ID, now}
+			next[slots[t.A]] = asked{trial: one, pod: pods[t.A].ID, since: now}
 			continue
 		}
 		one.WorldSize, one.Within = a.Ranks+s.members.At(slots[t.B]).Report().Ranks, pairWithin
 		two := one
 		one.Partner, two.Partner, two.BaseRank = pods[t.B].ID, pods[t.A].ID, a.Ranks
-		next[slots[t.A]], next[slots[t.B]] = asked{one, pods[t.A].ID, now}, asked{two, pods[t.B].ID, now}
+		next[slots[t.A]], next[slots[t.B]] = asked{trial: one, pod: pods[t.A].ID, since: now}, asked{trial: two, pod: pods[t.B].ID, since: now}
 	}
 	changed := len(next) != len(c.trials)
+	c.open, c.late = 0, time.Time{}
 	for slot, n := range next {
 		if before, ok := c.trials[slot]; ok && before.pod == n.pod && before.trial.TrialID == n.trial.TrialID {
-			next[slot] = before
+			n = before
+			next[slot] = n
 		} else {
 			changed = true
+		}
+		if late := n.since.Add(n.trial.Within + trialSlack); !n.answered {
+			if c.open++; c.late.IsZero() || late.Before(c.late) {
+				c.late = late
+			}
 		}
 	}
 	if c.trials = next; changed {

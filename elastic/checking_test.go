@@ -314,3 +314,37 @@ func TestCheckContinues(t *testing.T) {
 		t.Errorf("%d trials after the restart", c.asked-before)
 	}
 }
+
+// TestVerdictsOfALargeGang: the verdict is computed when a round is answered, not with each answer of each agent.
+func TestVerdictsOfALargeGang(t *testing.T) {
+	const pods = 5000
+	c := newCheckers(t, pods)
+	verdicts, judged := 0, time.Time{}
+	report := func(i int) {
+		c.now = c.now.Add(10 * time.Microsecond)
+		was, _ := c.state.members.Take(Slot(i), c.pods[i], &c.reports[i], 0, c.now)
+		c.state.noteTrials(Slot(i), &was)
+		c.state.advanceCheck(c.now)
+		if at := c.state.run.forming.checking.judgedAt; at != judged {
+			judged, verdicts = at, verdicts+1
+		}
+	}
+	for i := range c.pods {
+		report(i)
+	}
+	c.state.noteNodes(NodesKnown{})
+	answers := 0
+	for range 4 {
+		for i, p := range c.pods {
+			if tr := c.state.wantedTrial(Slot(i), p.UID); tr.TrialID != (protocol.TrialID{}) {
+				answers++
+				a := protocol.TrialAnswer{TrialID: tr.TrialID, Outcome: protocol.TrialPassed}
+				c.reports[i].Trials = append(slices.Clone(c.reports[i].Trials), a)
+			}
+			report(i)
+		}
+	}
+	if r := c.state.Record.Check.Result; r != CheckPassed || answers != 2*pods || verdicts != 3 {
+		t.Errorf("%s, %d verdicts on %d answers", r, verdicts, answers)
+	}
+}

@@ -124,6 +124,7 @@ func (s *State) reported(e Reported, now time.Time) {
 	if more != (protocol.Saves{}) {
 		s.emit(Saved{more})
 	}
+	s.noteTrials(slot, &was)
 	s.adopt(slot)
 	s.members.NoteRan(slot, s.generation.Number)
 	s.generation.KeepExits(slot)
