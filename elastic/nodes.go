@@ -62,7 +62,7 @@ func (s *State) skipCheck(now time.Time) {
 	c.note("each node passed a check within 24 h, and no gang has suspected it since")
 	s.Record.Check = c
 	s.emit(Checked{Result: c.Result})
-	s.emit(EmitEvent{Notice{Reason: NoticeNodeCheck, Message: c.Describe(s.members.Len())}})
+	s.emit(EmitEvent{Notice{Reason: NoticeNodeCheck, Message: c.Describe(s.members.Parts())}})
 }
 
 // noDevice is the model of a pod that was tried without a device.
@@ -87,7 +87,7 @@ func (s *State) passes(pods []check.Pod, v *check.Verdict) (out []NodePass) {
 		}
 		one := NodePass{Node: p.Node, Model: p.Model, Speed: speedOf(p, models)}
 		if p.Model != noDevice && p.Model != "" {
-			one.Devices = s.members.At(Slot(i)).Report().Ranks
+			one.Devices = s.members.At(s.tried(i)).Report().Ranks
 		}
 		k, has := at[p.Node]
 		if !has {
