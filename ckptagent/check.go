@@ -104,16 +104,14 @@ var severity = []protocol.TrialOutcome{
 func JudgeTrial(t protocol.Trial, ranks []Said) protocol.TrialAnswer {
 	a := protocol.TrialAnswer{TrialID: t.TrialID, Outcome: protocol.TrialPassed}
 	for local, said := range ranks {
-		outcome, text := said.outcome(t.Within)
+		outcome, text := said.outcome(t)
 		if slices.Index(severity, outcome) > slices.Index(severity, a.Outcome) {
 			a.Outcome, a.Text = outcome, fmt.Sprintf("local rank %d: %s", local, text)
 		}
 		if a.Speed == 0 || said.Speed > 0 && said.Speed < a.Speed {
 			a.Speed = said.Speed
 		}
-		if a.Model = said.Model; said.Backend == "tcp" {
-			a.Model = "no torch"
-		}
+		a.Model, a.Backend = said.Model, said.Backend
 	}
 	if a.Outcome != protocol.TrialPassed {
 		a.Speed = 0
@@ -122,8 +120,25 @@ func JudgeTrial(t protocol.Trial, ranks []Said) protocol.TrialAnswer {
 	return a
 }
 
+// partImport and partMeet are the parts of holdfast_check.py whose time speaks against no node: imports, and waiting for other ranks.
+const partImport, partMeet = "import", "meet"
+
+func (s Said) importing() bool { return s.Part == "" || s.Part == partImport }
+
+// Overdue reports whether the process, which started so long ago and began its present part so long ago, must be killed.
+func (s Said) Overdue(t protocol.Trial, started, part time.Duration) bool {
+	switch {
+	case s.importing():
+		return started > t.Imports
+	case s.Part == partMeet:
+		return started > t.Imports+t.Within
+	default:
+		return part > t.Within || started > t.Imports+t.Within
+	}
+}
+
 // outcome returns how the trial of one rank ended, and what failed.
-func (s Said) outcome(within time.Duration) (protocol.TrialOutcome, string) {
+func (s Said) outcome(t protocol.Trial) (protocol.TrialOutcome, string) {
 	in := "part " + cmp.Or(s.Part, "start")
 	switch {
 	case s.Failed != "":
@@ -134,9 +149,11 @@ func (s Said) outcome(within time.Duration) (protocol.TrialOutcome, string) {
 		return protocol.TrialFailed, fmt.Sprintf("%s: signal %d ended the process: %s", in, s.Exit.Signal, strings.TrimSpace(s.Last))
 	case s.Exit != nil:
 		return protocol.TrialFailed, fmt.Sprintf("%s: the process ended with exit code %d: %s", in, s.Exit.Code, strings.TrimSpace(s.Last))
-	case s.Part == "" || s.Part == "import":
-		return protocol.TrialLate, fmt.Sprintf("%s did not end within %s", in, within)
+	case s.importing():
+		return protocol.TrialLate, fmt.Sprintf("%s did not end within %s", in, t.Imports)
+	case s.Part == partMeet:
+		return protocol.TrialAbsent, fmt.Sprintf("other ranks did not come within %s", t.Imports+t.Within)
 	default:
-		return protocol.TrialFailed, fmt.Sprintf("%s did not end within %s, and the process had to be killed", in, within)
+		return protocol.TrialFailed, fmt.Sprintf("%s did not end within %s, and the process had to be killed", in, t.Within)
 	}
 }

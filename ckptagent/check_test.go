@@ -92,3 +92,31 @@ func both(a, b int) []int { return []int{a, b} }
 func started(effects []Effect) bool {
 	return slices.ContainsFunc(effects, func(e Effect) bool { _, ok := e.(Start); return ok })
 }
+
+// TestTimesOfTrial: imports have their own time, and waiting for other ranks is not counted. What is killed in them is no finding.
+func TestTimesOfTrial(t *testing.T) {
+	trial := protocol.Trial{Imports: 20 * time.Second, Within: 10 * time.Second}
+	for _, c := range []struct {
+		part            string
+		started, inPart int
+		overdue         bool
+		outcome         protocol.TrialOutcome
+	}{
+		{"", 19, 19, false, protocol.TrialLate},
+		{"import", 19, 19, false, protocol.TrialLate},
+		{"import", 21, 21, true, protocol.TrialLate},
+		{"device", 25, 5, false, protocol.TrialFailed},
+		{"matmul", 12, 11, true, protocol.TrialFailed},
+		{"meet", 29, 28, false, protocol.TrialAbsent},
+		{"meet", 31, 5, true, protocol.TrialAbsent},
+		{"exchange", 31, 2, true, protocol.TrialFailed},
+	} {
+		s := Said{Part: c.part}
+		if got := s.Overdue(trial, time.Duration(c.started)*time.Second, time.Duration(c.inPart)*time.Second); got != c.overdue {
+			t.Errorf("%+v: overdue %v", c, got)
+		}
+		if a := JudgeTrial(trial, []Said{s}); a.Outcome != c.outcome {
+			t.Errorf("%+v: %+v", c, a)
+		}
+	}
+}

@@ -13,10 +13,12 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Times of a trial. An agent that has not answered trialSlack after the trial's time has lost it.
+// Times of a trial. The first imports of a pod may read all of torch from slow storage. An agent that has not answered trialSlack after
+// the trial's time has lost it.
 const (
-	aloneWithin, pairWithin = 30 * time.Second, 40 * time.Second
-	trialSlack              = 10 * time.Second
+	firstImports, laterImports = time.Minute, 20 * time.Second
+	trialWithin                = 30 * time.Second
+	trialSlack                 = 10 * time.Second
 )
 
 // NodeCheck is before which generations the pods of a gang are tried, alone and in pairs.
@@ -138,6 +140,9 @@ func (s *State) noteTrials(slot Slot, was *members.Member) {
 		c.open--
 	}
 }
+
+// timeout is after how long a trial without an answer is lost.
+func (a asked) timeout() time.Duration { return a.trial.Imports + a.trial.Within + trialSlack }
 
 // checkDue reports whether the next generation must not begin before a node check.
 func (s *State) checkDue() bool {
@@ -341,15 +346,17 @@ func (s *State) checkedPods(now time.Time) []check.Pod {
 	pods := make([]check.Pod, s.members.Parts())
 	for i, slot := range s.members.Slots() {
 		m := s.members.At(slot)
-		p := check.Pod{ID: m.Pod().UID, Name: m.Pod().Name, Node: m.Pod().Node}
+		p := check.Pod{ID: m.Pod().UID, Name: m.Pod().Name, Node: m.Pod().Node, Devices: m.Pod().Devices}
 		p.Accusations = s.run.forming.nodes.known.Nodes[p.Node].Accusations
 		for _, a := range m.Report().Trials {
 			if a.Check == s.generation.Number+1 {
-				p.Model = a.Model
+				if check.Round(a.Round) == check.Alone {
+					p.Model, p.Backend = a.Model, a.Backend
+				}
 				p.Answers = append(p.Answers, answerOf(a))
 			}
 		}
-		if a, waits := c.trials[slot]; waits && a.pod == p.ID && !answered(p, a.trial) && now.Sub(a.since) > a.trial.Within+trialSlack {
+		if a, waits := c.trials[slot]; waits && a.pod == p.ID && !answered(p, a.trial) && now.Sub(a.since) > a.timeout() {
 			lost := check.Answer{Round: check.Round(a.trial.Round), Attempt: a.trial.Attempt, Partner: a.trial.Partner, Outcome: check.Lost}
 			if c.lost == nil {
 				c.lost = map[Slot][]check.Answer{}
@@ -409,12 +416,12 @@ func (s *State) ask(pods []check.Pod, plan check.Plan, now time.Time) {
 	for _, t := range plan.Trials {
 		a := s.members.At(slots[t.A]).Report()
 		id := protocol.TrialID{Check: s.generation.Number + 1, Round: int(t.Round), Attempt: t.Attempt}
-		one := protocol.Trial{TrialID: id, WorldSize: a.Ranks, Store: address(a), Within: aloneWithin}
+		one := protocol.Trial{TrialID: id, WorldSize: a.Ranks, Store: address(a), Imports: firstImports, Within: trialWithin}
 		if t.B < 0 {
 			next[slots[t.A]] = asked{trial: one, pod: pods[t.A].ID, since: now}
 			continue
 		}
-		one.WorldSize, one.Within = a.Ranks+s.members.At(slots[t.B]).Report().Ranks, pairWithin
+		one.WorldSize, one.Imports = a.Ranks+s.members.At(slots[t.B]).Report().Ranks, laterImports
 		two := one
 		one.Partner, two.Partner, two.BaseRank = pods[t.B].ID, pods[t.A].ID, a.Ranks
 		next[slots[t.A]], next[slots[t.B]] = asked{trial: one, pod: pods[t.A].ID, since: now}, asked{trial: two, pod: pods[t.B].ID, since: now}
@@ -428,7 +435,7 @@ func (s *State) ask(pods []check.Pod, plan check.Plan, now time.Time) {
 		} else {
 			changed = true
 		}
-		if late := n.since.Add(n.trial.Within + trialSlack); !n.answered {
+		if late := n.since.Add(n.timeout()); !n.answered {
 			if c.open++; c.late.IsZero() || late.Before(c.late) {
 				c.late = late
 			}

@@ -263,7 +263,7 @@ func TestFaultOfTheCheck(t *testing.T) {
 func TestNoAnswers(t *testing.T) {
 	c := newCheckers(t, 4)
 	c.outcome = func(string, protocol.Trial) protocol.TrialOutcome { return "" }
-	if !c.playFor(60) || c.pods[0].UID != "p0" || c.state.Record.Check.Result != CheckInconclusive {
+	if !c.playFor(110) || c.pods[0].UID != "p0" || c.state.Record.Check.Result != CheckInconclusive {
 		t.Errorf("pods %v, check %+v", c.pods, c.state.Record.Check)
 	}
 }

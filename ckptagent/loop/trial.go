@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +25,8 @@ const (
 	killWithin = 10 * time.Second
 	// readWithin is how long output is read after all processes have ended.
 	readWithin = time.Second
+	// lookEvery is how often the time of the processes is checked.
+	lookEvery = 100 * time.Millisecond
 )
 
 // try makes a trial in another goroutine, and posts Tried once none of its processes is left.
@@ -33,7 +36,7 @@ func (a *Agent) try(t protocol.Trial) {
 	job, ranks, mark, exits, spared := a.job, a.state.Ranks, a.c.Container, a.exits, a.standbys.Sessions()
 	go func() {
 		tries, stopped := runTrial(job, ranks, t, exits, stop)
-		left := endTrial(mark, tries, spared)
+		left := endTrial(proc.CheckMark(mark, t.TrialID), tries, spared)
 		answer := ckptagent.JudgeTrial(t, readTries(tries, left))
 		if stopped {
 			answer = protocol.TrialAnswer{TrialID: t.TrialID, Outcome: protocol.TrialLost}
@@ -50,7 +53,7 @@ func (a *Agent) stopTrial(id protocol.TrialID) {
 	}
 	mark := a.c.Container
 	go func() {
-		endTrial(mark, nil, nil)
+		endTrial(proc.CheckMark(mark, id), nil, nil)
 		a.tried(protocol.TrialAnswer{TrialID: id, Outcome: protocol.TrialLost})
 	}()
 }
@@ -71,8 +74,10 @@ type rankTry struct {
 	process proc.Process
 	output  *os.File
 	read    chan struct{} // closed once said is complete
+	started time.Time
 	mu      sync.Mutex
 	said    ckptagent.Said // guarded by mu
+	part    time.Time      // when its present part began; guarded by mu
 	cut     bool           // its time is over; guarded by mu
 }
 
@@ -85,6 +90,13 @@ func (r *rankTry) ended(exit protocol.Exit) {
 	}
 }
 
+// overdue reports whether the process still runs and must be killed.
+func (r *rankTry) overdue(t protocol.Trial, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.said.Exit == nil && r.said.Failed == "" && r.said.Overdue(t, now.Sub(r.started), now.Sub(r.part))
+}
+
 func (r *rankTry) cutOff() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,11 +105,11 @@ func (r *rankTry) cutOff() {
 
 // runTrial starts a process per local rank, and returns when all have ended, their time is over, or stop is closed.
 func runTrial(job proc.Job, ranks int, t protocol.Trial, exits *proc.Exits, stop <-chan struct{}) (tries []*rankTry, stopped bool) {
-	late := time.NewTimer(t.Within)
-	defer late.Stop()
+	looks := time.NewTicker(lookEvery)
+	defer looks.Stop()
 	ended := make(chan struct{}, ranks)
 	for local := range ranks {
-		r := &rankTry{read: make(chan struct{})}
+		r := &rankTry{read: make(chan struct{}), started: time.Now()}
 		tries = append(tries, r)
 		var err error
 		if r.process, r.output, err = job.StartCheck(t, local); err != nil {
@@ -112,14 +124,17 @@ func runTrial(job proc.Job, ranks int, t protocol.Trial, exits *proc.Exits, stop
 			ended <- struct{}{}
 		}()
 	}
-	for range ranks {
+	for left := ranks; left > 0; {
 		select {
 		case <-ended:
-		case <-late.C:
-			for _, r := range tries {
-				r.cutOff()
+			left--
+		case now := <-looks.C:
+			if slices.ContainsFunc(tries, func(r *rankTry) bool { return r.overdue(t, now) }) {
+				for _, r := range tries {
+					r.cutOff()
+				}
+				return tries, false
 			}
-			return tries, false
 		case <-stop:
 			return tries, true
 		}
@@ -127,7 +142,7 @@ func runTrial(job proc.Job, ranks int, t protocol.Trial, exits *proc.Exits, stop
 	return tries, false
 }
 
-// endTrial kills all processes of trials; false: some did not end within killWithin.
+// endTrial kills all processes of the trial with that mark; false: some did not end within killWithin.
 func endTrial(mark string, tries []*rankTry, spared []int) bool {
 	var processes []proc.Process
 	for _, r := range tries {
@@ -138,7 +153,7 @@ func endTrial(mark string, tries []*rankTry, spared []int) bool {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		proc.EndAll(proc.CheckMark(mark), processes, spared, 0)
+		proc.EndAll(mark, processes, spared, 0)
 	}()
 	select {
 	case <-gone:
@@ -179,7 +194,10 @@ func (r *rankTry) follow() {
 		line, err := lines.ReadSlice('\n')
 		if len(line) > 0 {
 			r.mu.Lock()
-			take(&r.said, line)
+			before := r.said.Part
+			if take(&r.said, line); r.said.Part != before {
+				r.part = time.Now()
+			}
 			r.mu.Unlock()
 		}
 		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {

@@ -33,7 +33,7 @@ func trial(c *coordtest.Coordinator, attempt uint32, seconds uint32, partners ma
 		}
 		c.Direct(pod, &v1.Directive{Order: v1.Order_ORDER_WAIT, Trial: &v1.Trial{
 			Id: &v1.TrialId{Check: 1, Round: round, Attempt: attempt, Partner: partner}, BaseRank: base, WorldSize: world, Store: address,
-			WithinSeconds: seconds,
+			ImportsSeconds: seconds, WithinSeconds: seconds,
 		}})
 		base += 2
 	}

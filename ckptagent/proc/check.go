@@ -12,10 +12,13 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// CheckMark is the mark of processes of a node check in a container with that mark: they are ended without those that wait to become ranks.
-func CheckMark(mark string) string { return mark + "/check" }
+// CheckMark is the mark of the processes of one trial in a container with that mark. It differs from that of ranks, so that they are ended
+// without those that wait to become ranks, and from those of other trials: one that a driver holds may end while the next trial runs.
+func CheckMark(mark string, t protocol.TrialID) string {
+	return fmt.Sprintf("%s/check/%d/%d/%d/%s", mark, t.Check, t.Round, t.Attempt, t.Partner)
+}
 
-// checkSpare is the time between the end that a check process sets itself, and the one at which it is killed.
+// checkSpare is the time between the ends that a check process sets itself, and those at which it is killed.
 const checkSpare = 3 * time.Second
 
 // StartCheck starts the process that tries a local rank, in that rank's environment and with the launcher's interpreter. Its output can be
@@ -34,9 +37,9 @@ func (j Job) StartCheck(t protocol.Trial, local int) (Process, *os.File, error) 
 		mode = "pair"
 	}
 	argv := append(slices.Clone(python), "-u", j.Root.join("python", "holdfast_check.py"), mode,
-		"--deadline", strconv.FormatFloat((t.Within-checkSpare).Seconds(), 'f', -1, 64), "--rank", strconv.Itoa(t.BaseRank+local),
+		"--imports", seconds(t.Imports-checkSpare), "--deadline", seconds(t.Within-checkSpare), "--rank", strconv.Itoa(t.BaseRank+local),
 		"--world", strconv.Itoa(t.WorldSize), "--local-rank", env["LOCAL_RANK"], "--store", t.Store)
-	env[EnvMark] = CheckMark(j.Mark)
+	env[EnvMark] = CheckMark(j.Mark, t.TrialID)
 	c, err := j.commandOf(argv, env)
 	if err != nil {
 		return Process{}, nil, err
@@ -59,6 +62,8 @@ func (j Job) StartCheck(t protocol.Trial, local int) (Process, *os.File, error) 
 	}
 	return p, ours, nil
 }
+
+func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) }
 
 // interpreter returns the interpreter of ranks, or the one of torchrun if ranks are no Python.
 func (j Job) interpreter() ([]string, error) {

@@ -2,7 +2,7 @@
 
 The agent starts one process per local rank with the interpreter of the user's launcher:
 
-    python3 holdfast_check.py alone|pair --deadline SECONDS --rank R --world N --local-rank L --store HOST:PORT [--bytes N]
+    python3 holdfast_check.py alone|pair --imports SECONDS --deadline SECONDS --rank R --world N --local-rank L --store HOST:PORT [--bytes N]
 
 The ranks of one trial meet at the store, which rank 0 serves. The process prints one line of JSON per part as it begins,
 {"part": NAME}, and a last line with the result:
@@ -10,9 +10,11 @@ The ranks of one trial meet at the store, which rank 0 serves. The process print
     {"outcome": "passed", "text": "", "speed": 1.2e12, "backend": "gloo", "model": "cpu", "facts": {…}, "parts": [{"name": "matmul", "seconds": 0.2}, …]}
 
 outcome is passed, failed, wrong (an arithmetic result differs from the known one), absent (other ranks did not come) or late
-(imports took all the time, which speaks for slow storage and not against the node).
+(the imports did not end within --imports, which speaks for slow storage and not against the node). All other parts together have
+--deadline, which begins after the imports and does not count the time in which this process waits for other ranks to come: they may
+import longer.
 speed is in operations per second alone, in bytes per second in a pair. Without torch only a plain TCP exchange of the two
-pods is tried, and backend is "tcp". The process ends by its deadline; one whose interpreter's lock is held must be ended by the agent.
+pods is tried, and backend is "tcp". The process ends by itself within --imports and --deadline; one whose interpreter's lock is held must be ended by the agent.
 """
 
 import argparse
@@ -52,12 +54,28 @@ class Failed(Exception):
 
 class Trial:
     def __init__(self, args):
-        self.args, self.end = args, time.monotonic() + args.deadline
+        self.args, self.begin = args, time.monotonic()
+        # The part under way ends by end at the latest, the process by last. Without the half of the deadline, what comes after other ranks
+        # that came late would have no time.
+        self.last = self.begin + args.imports + args.deadline
+        self.meet_by = self.last - args.deadline / 2
+        self.end = self.begin + args.imports
         self.parts, self.speed, self.backend, self.model, self.facts = [], 0.0, "", "", {}
         self._lock = threading.Lock()
 
     def left(self):
         return max(0.05, self.end - MARGIN - time.monotonic())
+
+    def imported(self):
+        """From now on the deadline counts."""
+        self.end = time.monotonic() + self.args.deadline
+
+    def meet(self, part):
+        """Runs the part that waits for other ranks: it has its own end, and does not count."""
+        begin, end, self.end = time.monotonic(), self.end, self.meet_by
+        out = self.run("meet", part)
+        self.end = min(self.last, end + time.monotonic() - begin)
+        return out
 
     def run(self, name, part):
         print(json.dumps({"part": name}), flush=True)
@@ -79,12 +97,18 @@ class Trial:
             os._exit(0)
 
     def watch(self):
-        """Ends the process at its deadline, and names the part that did not end."""
-        time.sleep(max(0, self.end - time.monotonic()))
+        """Ends the process once the part under way has no time left, and names that part."""
+        while True:
+            left = self.end - time.monotonic()
+            if left <= 0:
+                break
+            time.sleep(min(left, 0.1))
         name = self.parts[-1]["name"] if self.parts else "import"
-        outcome = {"import": "late", "meet": "absent"}.get(name, "failed")
-        text = "other ranks did not come" if name == "meet" else "part %s did not end" % name
-        self.finish(outcome, "%s within %g s" % (text, self.args.deadline))
+        if name == "meet":
+            self.finish("absent", "other ranks did not come within %g s" % (self.meet_by - self.begin))
+        if name == "import":
+            self.finish("late", "part import did not end within %g s" % self.args.imports)
+        self.finish("failed", "part %s did not end within %g s" % (name, self.args.deadline))
 
 
 def main(argv=None):
@@ -92,7 +116,8 @@ def main(argv=None):
     threading.Thread(target=trial.watch, daemon=True).start()
     try:
         torch = trial.run("import", load)
-        facts(trial, torch)
+        trial.imported()
+        trial.run("device", lambda: facts(trial, torch))
         if torch is None:
             plain(trial)
         elif trial.args.mode == "alone":
@@ -112,7 +137,8 @@ def main(argv=None):
 def parse(argv):
     p = argparse.ArgumentParser(prog="holdfast_check")
     p.add_argument("mode", choices=("alone", "pair"))
-    p.add_argument("--deadline", type=float, required=True, help="seconds until the process ends itself")
+    p.add_argument("--imports", type=float, required=True, help="seconds that the imports may take")
+    p.add_argument("--deadline", type=float, required=True, help="seconds that all parts after the imports may take")
     p.add_argument("--rank", type=int, default=0)
     p.add_argument("--world", type=int, default=1)
     p.add_argument("--local-rank", type=int, default=0)
@@ -122,8 +148,8 @@ def parse(argv):
     host, _, port = args.store.rpartition(":")
     if args.world > 1 and not (host and port.isdigit()):
         p.error("--store must be HOST:PORT, where the ranks meet")
-    if not 0 <= args.rank < args.world or args.deadline <= 0 or args.bytes <= 0:
-        p.error("--rank must be below --world, --deadline and --bytes above 0")
+    if not 0 <= args.rank < args.world or min(args.imports, args.deadline, args.bytes) <= 0:
+        p.error("--rank must be below --world, and --imports, --deadline and --bytes above 0")
     args.host, args.port = host.strip("[]"), int(port or 0)
     return args
 
@@ -234,7 +260,7 @@ def copies(torch):
 
 def together(trial, torch):
     """Meets the other ranks and exchanges bytes with them; a failure that shows at once is tried again by all."""
-    store = trial.run("meet", lambda: meet(trial, torch))
+    store = trial.meet(lambda: meet(trial, torch))
     for number in range(TRIES):
         try:
             trial.run("exchange", lambda: exchange(trial, torch, store, number))
@@ -259,7 +285,7 @@ def meet(trial, torch):
         store.wait(["here/%d" % r for r in range(a.world)], timedelta(seconds=trial.left()))
         return store
     except RuntimeError as e:
-        raise Absent("other ranks did not come to %s within %g s: %s" % (a.store, a.deadline, str(e).split("\n")[0])) from None
+        raise Absent("other ranks did not come to %s: %s" % (a.store, str(e).split("\n")[0])) from None
 
 
 def exchange(trial, torch, store, number):
@@ -316,7 +342,7 @@ def plain(trial):
     a = trial.args
     if a.mode == "alone" or a.rank not in (0, a.world // 2):
         return
-    s = trial.run("meet", lambda: connect(trial))
+    s = trial.meet(lambda: connect(trial))
     s.settimeout(trial.left())
     trial.run("exchange", lambda: swap(trial, s))
 
@@ -337,7 +363,7 @@ def connect(trial):
                     raise
                 time.sleep(0.05)
     except OSError as e:
-        raise Absent("the other pod did not come to %s within %g s: %s" % (a.store, a.deadline, e)) from None
+        raise Absent("the other pod did not come to %s: %s" % (a.store, e)) from None
 
 
 def swap(trial, s):

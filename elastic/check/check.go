@@ -63,7 +63,10 @@ type Answer struct {
 // Pod is one pod of the gang.
 type Pod struct {
 	ID, Name, Node string
-	// Model is the type of its devices; speeds of different models are not compared.
+	// Devices names the devices that it requests, and Backend is the one in which its torch exchanges bytes, as it answered alone; "": none,
+	// and unknown. Pods are paired only with those of their kind.
+	Devices, Backend string
+	// Model is the type of its devices, as it answered alone; speeds of different models are not compared.
 	Model string
 	// Accusations says how often other checks named its node.
 	Accusations int
@@ -111,9 +114,9 @@ type Finding struct {
 type Verdict struct {
 	// Findings are those of pods that are not Good, in placement order.
 	Findings []Finding
-	// Systemic is why no pod is named; "": pods are named.
+	// Systemic is why no pod is named of the gang, or of one kind of pods; "": pods are named.
 	Systemic string
-	// Paths are pairs that failed or were slow together while both passed elsewhere.
+	// Paths are pairs that failed or were slow together while both passed elsewhere, and pods that could be tried with no other one.
 	Paths []string
 }
 

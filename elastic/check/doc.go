@@ -8,6 +8,9 @@
 //
 //   - A pod is guilty in pairs only if no trial of it passed, and trials with two pods failed that passed elsewhere.
 //   - Two pods that failed together and each passed elsewhere are not at fault: the path between them is noted.
+//   - Only pods of one kind are paired: they request the same devices, or request none and their torch uses the same backend.
+//     Each kind is judged as a gang of its own. A pod whose torch sees no device, while that of another pod with the same
+//     requests does, has failed alone.
 //   - A trial without the answers of both pods is repeated. It speaks against no pod.
 //   - If more than a quarter of the pods (at least one) are guilty, or more pods have not passed than twice the pods
 //     that have, the fault is systemic and no pod is named.

@@ -2,15 +2,38 @@ package check
 
 import "fmt"
 
-// Judge returns the trials that must be made now, or the verdict. The pods are in placement order; usual may be nil.
+// Judge returns the trials that must be made now, or the verdict. The pods are in placement order; usual may be nil. Once all pods are
+// tried alone, those that can exchange bytes with each other are judged as a gang of their own.
 func Judge(pods []Pod, usual map[string]Usual) Plan {
-	j := &judge{pods: pods, usual: usual, of: make([]record, len(pods)), alone: make([]result, len(pods)), speeds: map[string][]float64{}}
-	for r := Alone; r < Rounds; r++ {
+	j := newJudge(pods, usual)
+	if open := j.play(Alone, j.trials(Alone)); len(open) > 0 {
+		return Plan{Round: Alone, Trials: open}
+	}
+	all := ofOneKind(pods)
+	if len(all) == 1 || j.verdict.Systemic != "" {
+		return j.pairUp()
+	}
+	return judgeEach(pods, all, usual)
+}
+
+func newJudge(pods []Pod, usual map[string]Usual) *judge {
+	j := &judge{
+		pods: pods, usual: usual, of: make([]record, len(pods)), alone: make([]result, len(pods)),
+		speeds: map[string][]float64{}, devices: map[string]string{},
+	}
+	for i, p := range pods {
+		if _, known := j.devices[p.Devices]; !known && p.Backend == backendDevices {
+			j.devices[p.Devices] = j.name(i)
+		}
+	}
+	return j
+}
+
+// pairUp returns the trials of pairs that must be made now, or the verdict. All pods were tried alone.
+func (j *judge) pairUp() Plan {
+	for r := Neighbours; r < Rounds && j.verdict.Systemic == ""; r++ {
 		if open := j.play(r, j.trials(r)); len(open) > 0 {
 			return Plan{Round: r, Trials: open}
-		}
-		if j.verdict.Systemic != "" {
-			break
 		}
 	}
 	j.conclude()
@@ -25,6 +48,7 @@ type judge struct {
 	of      []record
 	pairs   []pair
 	second  []Trial              // of round AgainSecond
+	devices map[string]string    // the first pod whose torch sees devices, by what pods request
 	speeds  map[string][]float64 // of pairs, by model, sorted
 	verdict Verdict
 }
@@ -72,6 +96,9 @@ func (j *judge) play(r Round, trials []Trial) (open []Trial) {
 	j.markSlow(trials, results)
 	for i, t := range trials {
 		if r == Alone {
+			if text := j.lacksDevices(t.A); results[i].outcome == Passed && text != "" {
+				results[i].outcome, results[i].text = Failed, text
+			}
 			j.alone[t.A], j.of[t.A].slow = results[i], results[i].slow
 			continue
 		}

@@ -18,6 +18,7 @@ import (
 //	slow POD                    halves the speed of each pair
 //	cut POD POD                 this pair fails
 //	lost POD ROUND N            the pod's first N answers of a round are lost
+//	kind POD DEVICES BACKEND    what the pod requests ("-": none), and what its torch uses
 //	replace POD                 another pod without a fault takes the place
 //	play                        asks and answers round after round, prints each round and the verdict
 func TestScripts(t *testing.T) {
@@ -45,6 +46,8 @@ func script(t *testing.T, w *world, out *strings.Builder, f []string) {
 		w.pods[number(1)].Accusations = number(2)
 	case "alone":
 		w.faults[number(1)] = map[string]fault{"wrong": faultWrong, "failed": faultAlone, "slow": faultSlowAlone}[f[2]]
+	case "kind":
+		w.pods[number(1)].Devices, w.pods[number(1)].Backend = strings.Trim(f[2], "-"), f[3]
 	case "bad":
 		w.faults[number(1)] = faultPairs
 	case "slow":

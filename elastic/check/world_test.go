@@ -43,7 +43,8 @@ func newWorld(n int) *world {
 }
 
 func (w *world) replace(i int) {
-	w.pods[i] = Pod{ID: w.pods[i].ID + "'", Name: w.pods[i].Name + "'", Node: w.pods[i].Node + "'", Model: w.pods[i].Model}
+	p := &w.pods[i]
+	p.ID, p.Name, p.Node, p.Answers = p.ID+"'", p.Name+"'", p.Node+"'", nil
 	w.faults[i] = faultNone
 }
 
@@ -73,6 +74,9 @@ func (w *world) answer(t testing.TB, trials []Trial) {
 		if busy[tr.A] || tr.B >= 0 && busy[tr.B] || tr.A == tr.B {
 			t.Fatalf("two trials of one pod at once: %v", trials)
 		}
+		if tr.B >= 0 && (w.pods[tr.A].Devices != w.pods[tr.B].Devices || w.pods[tr.A].Devices == "" && w.unlike(tr)) {
+			t.Fatalf("pods %d and %d are of different kinds", tr.A, tr.B)
+		}
 		busy[tr.A], busy[tr.B] = true, true
 		delete(busy, -1)
 		out := w.result(tr)
@@ -90,6 +94,12 @@ func (w *world) answer(t testing.TB, trials []Trial) {
 		w.put(tr.A, tr, tr.B, a)
 		w.put(tr.B, tr, tr.A, b)
 	}
+}
+
+// unlike reports whether the pods of a pair have different backends.
+func (w *world) unlike(tr Trial) bool {
+	a, b := w.pods[tr.A].Backend, w.pods[tr.B].Backend
+	return a != b && a != "" && b != ""
 }
 
 func (w *world) lose(i int, tr Trial, a Answer) Answer {

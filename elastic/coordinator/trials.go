@@ -28,6 +28,8 @@ func checkTrials(r *protocol.Report) error {
 			return status.Errorf(codes.InvalidArgument, "trials[%d].id.partner has %d bytes, %d at most", i, len(a.Partner), maxUID)
 		case len(a.Outcome) > maxUID:
 			return status.Errorf(codes.InvalidArgument, "trials[%d].outcome has %d bytes, %d at most", i, len(a.Outcome), maxUID)
+		case len(a.Backend) > maxUID:
+			return status.Errorf(codes.InvalidArgument, "trials[%d].backend has %d bytes, %d at most", i, len(a.Backend), maxUID)
 		case math.IsNaN(a.Speed) || a.Speed < 0 || math.IsInf(a.Speed, 0):
 			return status.Errorf(codes.InvalidArgument, "trials[%d].speed %g", i, a.Speed)
 		}
@@ -38,7 +40,7 @@ func checkTrials(r *protocol.Report) error {
 // cleanTrials shortens texts of answers and makes them printable.
 func cleanTrials(r *protocol.Report) {
 	for i := range r.Trials {
-		for _, text := range []*string{&r.Trials[i].Text, &r.Trials[i].Model} {
+		for _, text := range []*string{&r.Trials[i].Text, &r.Trials[i].Model, &r.Trials[i].Backend} {
 			*text = cause.Cut(cause.Printable(cause.Cut(*text, protocol.MaxTrialText)), protocol.MaxTrialText)
 		}
 	}
@@ -47,7 +49,7 @@ func cleanTrials(r *protocol.Report) {
 // sizeOfTrials estimates the memory of answers.
 func sizeOfTrials(all []protocol.TrialAnswer) (n int) {
 	for _, a := range all {
-		n += trialBytes + len(a.Partner) + len(a.Outcome) + len(a.Text) + len(a.Model)
+		n += trialBytes + len(a.Partner) + len(a.Outcome) + len(a.Text) + len(a.Model) + len(a.Backend)
 	}
 	return n
 }

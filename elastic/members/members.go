@@ -20,6 +20,8 @@ type Pod struct {
 	Name    string
 	Node    string
 	Created time.Time
+	// Devices names the devices that it requests; "": none.
+	Devices string
 	// Restarted is how its container last ended, if known when its agent attached; Charged is what a restart of the whole container
 	// costs the Job. Both are texts for users.
 	Restarted, Charged string

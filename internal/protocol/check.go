@@ -22,8 +22,8 @@ type Trial struct {
 	// BaseRank is the rank of this pod's local rank 0 among WorldSize ranks, 0 in the pod that serves the store at Store (HOST:PORT).
 	BaseRank, WorldSize int
 	Store               string
-	// Within is how long the processes may take.
-	Within time.Duration
+	// Imports is how long the processes may import, Within how long all their other parts may take.
+	Imports, Within time.Duration
 }
 
 // TrialOutcome is how a trial ended.
@@ -36,7 +36,7 @@ const (
 	TrialWrong TrialOutcome = "wrong"
 	// TrialAbsent: the other pod did not come.
 	TrialAbsent TrialOutcome = "absent"
-	// TrialLate: the processes had not begun when their time was over.
+	// TrialLate: the imports did not end in their time.
 	TrialLate TrialOutcome = "late"
 	// TrialLost: the trial was ended early, with its agent or for another trial.
 	TrialLost TrialOutcome = "lost"
@@ -51,4 +51,6 @@ type TrialAnswer struct {
 	// Speed is that of the slowest rank: operations per second alone, bytes per second in a pair; 0: not measured.
 	Speed float64 `json:"speed,omitempty"`
 	Model string  `json:"model,omitempty"`
+	// Backend is the one in which torch exchanges bytes with other pods, "tcp" without torch; "": unknown.
+	Backend string `json:"backend,omitempty"`
 }

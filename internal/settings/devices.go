@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -8,21 +9,32 @@ import (
 )
 
 // RequestsDevices reports whether some container of a pod requests devices.
-func RequestsDevices(pod *corev1.PodSpec) bool {
-	return slices.ContainsFunc(pod.Containers, func(c corev1.Container) bool { return AsksForDevices(&c) })
+func RequestsDevices(pod *corev1.PodSpec) bool { return DevicesOf(pod) != "" }
+
+// DevicesOf names the devices that the containers of a pod request, sorted; "": none.
+func DevicesOf(pod *corev1.PodSpec) string {
+	names := map[string]bool{}
+	for i := range pod.Containers {
+		for _, name := range devices(&pod.Containers[i]) {
+			names[name] = true
+		}
+	}
+	return strings.Join(slices.Sorted(maps.Keys(names)), ", ")
 }
 
 // AsksForDevices reports whether the container requests an extended resource, such as nvidia.com/gpu, or for a claim.
-func AsksForDevices(c *corev1.Container) bool {
+func AsksForDevices(c *corev1.Container) bool { return len(devices(c)) > 0 }
+
+func devices(c *corev1.Container) (names []string) {
 	if len(c.Resources.Claims) > 0 {
-		return true
+		names = append(names, "a claim")
 	}
 	for _, list := range []corev1.ResourceList{c.Resources.Limits, c.Resources.Requests} {
 		for name, n := range list {
 			if domain, _, qualified := strings.Cut(string(name), "/"); qualified && !n.IsZero() && !strings.HasSuffix(domain, "kubernetes.io") {
-				return true
+				names = append(names, string(name))
 			}
 		}
 	}
-	return false
+	return names
 }

@@ -536,14 +536,15 @@ func (x *TrialId) GetPartner() string {
 }
 
 type Trial struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            *TrialId               `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	BaseRank      uint32                 `protobuf:"varint,2,opt,name=base_rank,json=baseRank,proto3" json:"base_rank,omitempty"`
-	WorldSize     uint32                 `protobuf:"varint,3,opt,name=world_size,json=worldSize,proto3" json:"world_size,omitempty"`
-	Store         string                 `protobuf:"bytes,4,opt,name=store,proto3" json:"store,omitempty"`
-	WithinSeconds uint32                 `protobuf:"varint,5,opt,name=within_seconds,json=withinSeconds,proto3" json:"within_seconds,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Id             *TrialId               `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	BaseRank       uint32                 `protobuf:"varint,2,opt,name=base_rank,json=baseRank,proto3" json:"base_rank,omitempty"`
+	WorldSize      uint32                 `protobuf:"varint,3,opt,name=world_size,json=worldSize,proto3" json:"world_size,omitempty"`
+	Store          string                 `protobuf:"bytes,4,opt,name=store,proto3" json:"store,omitempty"`
+	WithinSeconds  uint32                 `protobuf:"varint,5,opt,name=within_seconds,json=withinSeconds,proto3" json:"within_seconds,omitempty"`
+	ImportsSeconds uint32                 `protobuf:"varint,6,opt,name=imports_seconds,json=importsSeconds,proto3" json:"imports_seconds,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Trial) Reset() {
@@ -611,6 +612,13 @@ func (x *Trial) GetWithinSeconds() uint32 {
 	return 0
 }
 
+func (x *Trial) GetImportsSeconds() uint32 {
+	if x != nil {
+		return x.ImportsSeconds
+	}
+	return 0
+}
+
 type TrialAnswer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            *TrialId               `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -618,6 +626,7 @@ type TrialAnswer struct {
 	Text          string                 `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
 	Speed         float64                `protobuf:"fixed64,4,opt,name=speed,proto3" json:"speed,omitempty"`
 	Model         string                 `protobuf:"bytes,5,opt,name=model,proto3" json:"model,omitempty"`
+	Backend       string                 `protobuf:"bytes,6,opt,name=backend,proto3" json:"backend,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -683,6 +692,13 @@ func (x *TrialAnswer) GetSpeed() float64 {
 func (x *TrialAnswer) GetModel() string {
 	if x != nil {
 		return x.Model
+	}
+	return ""
+}
+
+func (x *TrialAnswer) GetBackend() string {
+	if x != nil {
+		return x.Backend
 	}
 	return ""
 }
@@ -2293,20 +2309,22 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05check\x18\x01 \x01(\x04R\x05check\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\rR\x05round\x12\x18\n" +
 	"\aattempt\x18\x03 \x01(\rR\aattempt\x12\x18\n" +
-	"\apartner\x18\x04 \x01(\tR\apartner\"\xb2\x01\n" +
+	"\apartner\x18\x04 \x01(\tR\apartner\"\xdb\x01\n" +
 	"\x05Trial\x120\n" +
 	"\x02id\x18\x01 \x01(\v2 .holdfast.coordinator.v1.TrialIdR\x02id\x12\x1b\n" +
 	"\tbase_rank\x18\x02 \x01(\rR\bbaseRank\x12\x1d\n" +
 	"\n" +
 	"world_size\x18\x03 \x01(\rR\tworldSize\x12\x14\n" +
 	"\x05store\x18\x04 \x01(\tR\x05store\x12%\n" +
-	"\x0ewithin_seconds\x18\x05 \x01(\rR\rwithinSeconds\"\x99\x01\n" +
+	"\x0ewithin_seconds\x18\x05 \x01(\rR\rwithinSeconds\x12'\n" +
+	"\x0fimports_seconds\x18\x06 \x01(\rR\x0eimportsSeconds\"\xb3\x01\n" +
 	"\vTrialAnswer\x120\n" +
 	"\x02id\x18\x01 \x01(\v2 .holdfast.coordinator.v1.TrialIdR\x02id\x12\x18\n" +
 	"\aoutcome\x18\x02 \x01(\tR\aoutcome\x12\x12\n" +
 	"\x04text\x18\x03 \x01(\tR\x04text\x12\x14\n" +
 	"\x05speed\x18\x04 \x01(\x01R\x05speed\x12\x14\n" +
-	"\x05model\x18\x05 \x01(\tR\x05model\"\xc6\x03\n" +
+	"\x05model\x18\x05 \x01(\tR\x05model\x12\x18\n" +
+	"\abackend\x18\x06 \x01(\tR\abackend\"\xc6\x03\n" +
 	"\x04Look\x12\x1d\n" +
 	"\n" +
 	"local_rank\x18\x01 \x01(\rR\tlocalRank\x12\x10\n" +

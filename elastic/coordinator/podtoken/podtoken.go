@@ -27,6 +27,7 @@ import (
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/coordinator"
 	"holdfast.dev/holdfast/internal/membership"
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 const (
@@ -243,7 +244,7 @@ func (v *Verifier) identify(ctx context.Context, name types.NamespacedName, uid 
 	id := coordinator.Caller{
 		Key: coordinator.Key{Namespace: gangName.Namespace, Name: gangName.Name, Job: string(job)}, Slot: elastic.Slot(slot),
 		Pod: elastic.Pod{UID: string(pod.UID), Name: pod.Name, Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.Time,
-			Restarted: containerEnd(pod), Charged: charged(pod)},
+			Devices: settings.DevicesOf(&pod.Spec), Restarted: containerEnd(pod), Charged: charged(pod)},
 	}
 	for _, ip := range pod.Status.PodIPs {
 		id.Addresses = append(id.Addresses, ip.IP)

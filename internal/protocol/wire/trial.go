@@ -18,7 +18,7 @@ func trialIDMessage(t protocol.TrialID) *v1.TrialId {
 func trial(m *v1.Trial) protocol.Trial {
 	return protocol.Trial{
 		TrialID: trialID(m.GetId()), BaseRank: int(m.GetBaseRank()), WorldSize: int(m.GetWorldSize()), Store: m.GetStore(),
-		Within: time.Duration(m.GetWithinSeconds()) * time.Second,
+		Imports: time.Duration(m.GetImportsSeconds()) * time.Second, Within: time.Duration(m.GetWithinSeconds()) * time.Second,
 	}
 }
 
@@ -28,7 +28,7 @@ func trialMessage(t protocol.Trial) *v1.Trial {
 	}
 	return &v1.Trial{
 		Id: trialIDMessage(t.TrialID), BaseRank: uint32(t.BaseRank), WorldSize: uint32(t.WorldSize), Store: t.Store,
-		WithinSeconds: uint32(t.Within / time.Second),
+		ImportsSeconds: uint32(t.Imports / time.Second), WithinSeconds: uint32(t.Within / time.Second),
 	}
 }
 
@@ -37,6 +37,7 @@ func trialAnswers(ms []*v1.TrialAnswer) []protocol.TrialAnswer {
 	for _, m := range ms {
 		out = append(out, protocol.TrialAnswer{
 			TrialID: trialID(m.GetId()), Outcome: protocol.TrialOutcome(m.GetOutcome()), Text: m.GetText(), Speed: m.GetSpeed(), Model: m.GetModel(),
+			Backend: m.GetBackend(),
 		})
 	}
 	return out
@@ -46,7 +47,7 @@ func trialAnswerMessages(all []protocol.TrialAnswer) []*v1.TrialAnswer {
 	var out []*v1.TrialAnswer
 	for _, a := range all {
 		out = append(out, &v1.TrialAnswer{
-			Id: trialIDMessage(a.TrialID), Outcome: string(a.Outcome), Text: a.Text, Speed: a.Speed, Model: a.Model,
+			Id: trialIDMessage(a.TrialID), Outcome: string(a.Outcome), Text: a.Text, Speed: a.Speed, Model: a.Model, Backend: a.Backend,
 		})
 	}
 	return out
