@@ -45,7 +45,7 @@ type Page struct {
 	// Signal makes the process, which started at the tick Start after boot, write its main thread's stack; 0: no signal does.
 	Signal int
 	Start  uint64
-	// Phase is the innermost phase that the script has open.
+	// Phase is the phase that the script has open; of several, the one whose lease ends last.
 	Phase Phase
 	names uint64 // bytes
 }

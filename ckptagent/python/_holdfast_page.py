@@ -80,8 +80,8 @@ class Page:
         self._numbers[_SIGNAL] = signal
 
     def phase(self, name, of, until):
-        """Reports the innermost open phase: its name in UTF-8, its lease, and when that runs out by time.monotonic_ns(); b"", 0, 0:
-        none is open. The caller makes one call at a time."""
+        """Reports the open phase whose lease ends last: its name in UTF-8, its lease, and when that runs out by
+        time.monotonic_ns(); b"", 0, 0: none is open. The caller makes one call at a time."""
         if not self.mine():
             return
         import binascii

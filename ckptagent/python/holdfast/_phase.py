@@ -1,7 +1,7 @@
 """Phases: what a script does for some time without a step, such as an evaluation, each with a lease.
 
-The innermost open phase is on the rank's page, from which the agent reads it. Without a page, and in a forked child, a phase
-does nothing.
+Of the open phases, the one whose lease ends last is on the rank's page, from which the agent reads it. Without a page, and in a
+forked child, a phase does nothing.
 """
 
 import sys
@@ -10,7 +10,7 @@ import time
 
 MOST_NAME, MOST_SECONDS = 64, 24 * 3600
 
-_open = []  # the phases of this process, the innermost last
+_open = []  # the phases of this process, the newest first
 _lock = threading.RLock()  # a signal handler may open a phase
 
 
@@ -26,7 +26,7 @@ class Phase:
         self._until = time.monotonic_ns() + self._of
         if self._page is not None:
             with _lock:
-                _open.append(self)
+                _open.insert(0, self)
                 self._show()
 
     def close(self):
@@ -40,7 +40,8 @@ class Phase:
 
     def _show(self):
         if _open:
-            self._page.phase(_open[-1]._name, _open[-1]._of, _open[-1]._until)
+            last = max(_open, key=lambda p: p._until)
+            self._page.phase(last._name, last._of, last._until)
         else:
             self._page.phase(b"", 0, 0)
 

@@ -67,15 +67,18 @@ class Phases(unittest.TestCase):
             raise KeyError
         self.assertIsNone(self.shown())
 
-    def test_the_innermost_counts(self):
+    def test_the_lease_that_ends_last_counts(self):
         with self.ck.phase("evaluation", up_to=1200):
+            outer = self.shown()
             with self.ck.phase("upload of the report", up_to=0.5):
-                self.assertEqual(self.name(), "upload of the report")
-            self.assertEqual(self.name(), "evaluation")
+                self.assertEqual(self.shown(), outer)
+            with self.ck.phase("upload of all", up_to=1300):
+                self.assertEqual(self.name(), "upload of all")
+            self.assertEqual(self.shown(), outer)
         self.assertIsNone(self.shown())
 
     def test_closed_in_any_order_and_twice(self):
-        outer, inner = self.ck.phase("outer", up_to=10), self.ck.phase("inner", up_to=10)
+        outer, inner = self.ck.phase("outer", up_to=10), self.ck.phase("inner", up_to=20)
         outer.close()
         self.assertEqual(self.name(), "inner")
         inner.close()
@@ -91,7 +94,7 @@ class Phases(unittest.TestCase):
             self.assertEqual(self.name(), name)
 
     def test_a_torn_record_is_not_read(self):
-        with self.ck.phase("evaluation", up_to=1200), self.ck.phase("inner", up_to=60):
+        with self.ck.phase("evaluation", up_to=1200), self.ck.phase("inner", up_to=1300):
             at = pages.PHASES + pages.PHASE * (2 % 2)  # the second record
             self.page._memory[at + 8] ^= 1
             self.assertEqual(self.name(), "evaluation")
