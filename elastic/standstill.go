@@ -203,7 +203,7 @@ func (s *State) noteLooks(slot Slot, now time.Time) {
 	}
 	st.answers[slot] = list
 	if slices.ContainsFunc(r.Looks, func(l protocol.Look) bool { return l.Phase != nil }) {
-		st.phase = now
+		st.phase, st.worked = now, s.quiet.Seen(now)
 	}
 	if s.members.All(func(m *members.Member) bool { return m.Known() && m.Report().Look == wanted }) {
 		s.quiet.NoteAnswers()
