@@ -17,15 +17,18 @@ const (
 	// tracebacks of one tenant do not make the coordinator refuse the tenant's own agents.
 	keptOfNamespace = 128 << 20
 	keptTexts       = 64 << 20
-	// keptLooks bounds the memory for looks of all gangs, and keptLooksOfNamespace that of one namespace, so that a tenant that forges looks
-	// does not take them from others. Beyond either looks are dropped, so that verdicts lack them.
+	// keptLooksOfPod is memory for looks that each pod has for itself, whatever others use: 3 KiB for each look at eight ranks, for the
+	// newest three and the one that replaces the oldest.
+	keptLooksOfPod = 96 << 10
+	// keptLooks bounds what looks of all gangs use beyond keptLooksOfPod, and keptLooksOfNamespace what those of one namespace do. Beyond
+	// either looks are dropped, so that verdicts lack them.
 	keptLooks            = 96 << 20
 	keptLooksOfNamespace = 24 << 20
 	// reportBytes and rankBytes are the memory of a report and of each rank in it, without texts.
 	reportBytes, rankBytes = 1 << 10, 512
 )
 
-// keptReports is the memory for reports, and for the looks in them, by namespace; looks is that for all looks.
+// keptReports is the memory for reports by namespace; looks is what all looks use beyond keptLooksOfPod.
 type keptReports struct {
 	mu    sync.Mutex
 	of    map[string]kept // guarded by mu
@@ -121,6 +124,7 @@ func (g *gang) countKept(slot elastic.Slot, r *protocol.Report, most kept) bool 
 		n := int64(sizeOfLooks(looks))
 		now.all, now.looks = now.all+n, now.looks+n
 	}
+	now.looks = max(0, now.looks-keptLooksOfPod)
 	before := g.kept[slot]
 	if !g.server.kept.grow(g.key.Namespace, kept{now.all - before.all, now.looks - before.looks}, most) {
 		return false
@@ -141,7 +145,7 @@ func (g *gang) forgetKept() {
 	g.server.kept.grow(g.key.Namespace, sum, kept{})
 }
 
-// kept is the memory of reports, and of the looks in them.
+// kept is the memory of reports, and what the looks in them use beyond keptLooksOfPod.
 type kept struct{ all, looks int64 }
 
 // keptBySlot is the memory of each slot's reports.

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -82,6 +83,34 @@ func TestMemoryForLooksIsBounded(t *testing.T) {
 	without := k.grow("other", kept{all: one}, most)
 	if !without || !k.grow("", kept{-one, -one}, kept{}) || !k.grow("nnnn", kept{one, one}, most) {
 		t.Errorf("%d bytes of looks, of namespaces %v", k.looks, k.of)
+	}
+}
+
+// TestLooksOfSmallPodsAreKept: what others use takes nothing from a pod whose looks need no more than its own memory.
+func TestLooksOfSmallPodsAreKept(t *testing.T) {
+	s := quietServer(t, newMemory(), logr.Discard())
+	for i := range keptLooks / keptLooksOfNamespace {
+		if !s.kept.grow(strings.Repeat("n", i+1), kept{keptLooksOfNamespace, keptLooksOfNamespace}, kept{keptTexts, keptLooksOfNamespace}) {
+			t.Fatalf("namespace %d has no share", i)
+		}
+	}
+	g := newGang(s, Key{Namespace: "team-a", Name: "train"})
+	g.state = elastic.New(1, 0, elastic.Record{Generation: 1, Phase: elastic.Running})
+	r := protocol.Report{Generation: 1, Look: 7, Ranks: 8}
+	for i := range 8 {
+		frames := slices.Repeat([]protocol.Frame{{Function: strings.Repeat("f", 40), File: strings.Repeat("f", 40)}}, protocol.MaxLookFrames)
+		r.Looks = append(r.Looks, protocol.Look{Local: i, Frames: frames, Groups: make([]protocol.GroupLook, 4)})
+	}
+	most := kept{keptTexts, keptLooksOfNamespace}
+	if looks := 4 * sizeOfLooks(r.Looks); looks > keptLooksOfPod || looks < keptLooksOfPod/3 {
+		t.Fatalf("four looks at 8 ranks have %d bytes", looks)
+	}
+	if !g.countKept(0, &r, most) {
+		t.Error("looks at a small pod are dropped")
+	}
+	r.Looks = slices.Repeat(r.Looks, 8)
+	if g.countKept(0, &r, most) {
+		t.Error("looks use more than all memory for looks")
 	}
 }
 
