@@ -79,27 +79,29 @@ $(STATIC): %:
 holdfast-nvml:
 	@CGO_ENABLED=1 hack/gobuild.sh $(BUILD_FLAGS) -o bin/$@ ./cmd/$@
 
-# PLATFORMS=linux/amd64,linux/arm64 builds images for several processors. holdfast-nvml needs C: each is built by that processor's compiler.
+# What is released is built without the folder's path in it, so that the same source gives the same bytes anywhere; it shares no build cache
+# with bin/. holdfast-nvml needs C: each is built by that processor's compiler.
+RELEASE := .cache/release
+RELEASE_FLAGS := -trimpath -buildvcs=false $(BUILD_FLAGS)
+PLATFORMS ?= linux/amd64,linux/arm64
 comma := ,
-ARCHS := $(patsubst linux/%,%,$(subst $(comma), ,$(PLATFORMS)))
+ARCHS = $(subst $(comma), ,$(subst linux/,,$(PLATFORMS)))
 HOST_ARCH = $(shell go env GOARCH)
 CC_amd64 := x86_64-linux-gnu-gcc
 CC_arm64 := aarch64-linux-gnu-gcc
 IMAGE_BINARIES := holdfast-controller holdfast-scheduler holdfast-agent holdfast-node
 .PHONY: $(addprefix image-binaries-,amd64 arm64)
 $(addprefix image-binaries-,amd64 arm64): image-binaries-%:
-	@$(if $(filter $*,$(HOST_ARCH)),:,command -v $(CC_$*) >/dev/null || { echo "$(CC_$*) is missing: apt-get install gcc-$(if $(filter arm64,$*),aarch64,x86-64)-linux-gnu"; exit 1; })
-	@GOARCH=$* CGO_ENABLED=0 hack/gobuild.sh $(BUILD_FLAGS) -o bin/$*/ $(addprefix ./cmd/,$(IMAGE_BINARIES))
-	@GOARCH=$* CGO_ENABLED=1 $(if $(filter $*,$(HOST_ARCH)),,CC=$(CC_$*)) hack/gobuild.sh $(BUILD_FLAGS) -o bin/$*/holdfast-nvml ./cmd/holdfast-nvml
+	@$(if $(filter $*,$(HOST_ARCH)),:,command -v $(CC_$*) >/dev/null || { echo "$(CC_$*) is missing: apt-get install gcc-$(if $(filter arm64,$*),aarch64,x86-64)-linux-gnu, or name one platform, PLATFORMS=linux/$(HOST_ARCH)"; exit 1; })
+	@GOARCH=$* CGO_ENABLED=0 hack/gobuild.sh $(RELEASE_FLAGS) -o $(RELEASE)/$*/ $(addprefix ./cmd/,$(IMAGE_BINARIES))
+	@GOARCH=$* CGO_ENABLED=1 $(if $(filter $*,$(HOST_ARCH)),,CC=$(CC_$*)) hack/gobuild.sh $(RELEASE_FLAGS) -o $(RELEASE)/$*/ ./cmd/holdfast-nvml
 
-IMAGE = bin/holdfast-dev image build holdfast.dev/$(1):$(VERSION) $(if $(ARCHS),--platforms $(PLATFORMS)) $(foreach b,$(1) $(2),--add bin/$(if $(ARCHS),{arch}/)$(b):/$(b)) --entrypoint /$(1) --output bin/images/$(1).tar
-.PHONY: images
-images: $(if $(ARCHS),holdfast-dev $(addprefix image-binaries-,$(ARCHS)),build) ## archives of the images in bin/images/, to be pushed to your registry (PLATFORMS=linux/amd64,linux/arm64)
-	@mkdir -p bin/images
-	@$(call IMAGE,holdfast-controller)
-	@$(call IMAGE,holdfast-scheduler)
-	@$(call IMAGE,holdfast-agent)
-	@$(call IMAGE,holdfast-node,holdfast-nvml) --libraries --user 0:0
+.PHONY: images push
+images: $(addprefix image-binaries-,$(ARCHS)) ## OCI archives of the images and their SBOMs in dist/images/ (PLATFORMS=linux/amd64: for one processor)
+	@rm -rf dist/images && go run ./cmd/holdfast-release images --version $(VERSION) --archs $(subst linux/,,$(PLATFORMS)) --out dist/images
+
+push: ## push the images of dist/images/ to a registry: make push REGISTRY=registry.example.com/holdfast
+	@go run ./cmd/holdfast-release push --version $(VERSION) --registry "$(REGISTRY)"
 
 .PHONY: prepare
 prepare: ## check the machine, install what is missing
@@ -360,4 +362,4 @@ $(PROTOC_GEN_GO_GRPC):
 
 .PHONY: clean
 clean: ## remove what was built here
-	@rm -rf bin .cache
+	@rm -rf bin .cache dist

@@ -183,12 +183,11 @@ func imageBuildCommand() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&b.add, "add", nil, "file or folder to add, SOURCE:DESTINATION; with --platforms {arch} in SOURCE is the platform's processor")
+	f.StringArrayVar(&b.add, "add", nil, "file or folder to add, SOURCE:DESTINATION")
 	f.StringArrayVar(&b.entrypoint, "entrypoint", nil, "entry point, once per word")
 	f.StringArrayVar(&b.env, "env", nil, "environment variable, KEY=VALUE")
 	f.StringVar(&b.user, "user", "65532:65532", "uid:gid of the image's processes")
 	f.StringVar(&b.output, "output", "", "archive to write")
-	f.StringSliceVar(&b.platforms, "platforms", nil, "write one OCI archive for these, such as linux/amd64,linux/arm64; default: this machine's platform, in docker's format")
 	f.BoolVar(&b.libraries, "libraries", false, "add the shared libraries that the image's programs need")
 	f.BoolVar(&b.base, "base", false, "build the training base image instead: a shell, core tools, shared libraries")
 	return cmd
@@ -198,45 +197,24 @@ func imageBuildCommand() *cobra.Command {
 type imageBuild struct {
 	name, user, output   string
 	add, entrypoint, env []string
-	platforms            []string
 	base, libraries      bool
 }
 
 func (b *imageBuild) write() error {
 	var out bytes.Buffer
-	if len(b.platforms) == 0 {
-		img, err := b.image("")
-		if err != nil {
-			return err
-		}
-		b.name = img.Name
-		if err := img.Write(&out); err != nil {
-			return err
-		}
-	} else {
-		var images []*image.Image
-		for _, platform := range b.platforms {
-			arch, ok := strings.CutPrefix(platform, "linux/")
-			if !ok || b.base {
-				return fmt.Errorf("--platforms %s: write linux/amd64 or linux/arm64, without --base", platform)
-			}
-			img, err := b.image(arch)
-			if err != nil {
-				return err
-			}
-			images = append(images, img)
-		}
-		if err := image.WriteIndex(images, &out); err != nil {
-			return err
-		}
+	img, err := b.image()
+	if err != nil {
+		return err
 	}
-	output := cmp.Or(b.output, strings.NewReplacer("/", "_", ":", "_").Replace(b.name)+".tar")
+	if err := img.Write(&out); err != nil {
+		return err
+	}
+	output := cmp.Or(b.output, strings.NewReplacer("/", "_", ":", "_").Replace(img.Name)+".tar")
 	return os.WriteFile(filepath.Clean(output), out.Bytes(), 0o644)
 }
 
-// image returns the image for a processor; "": this machine's.
-func (b *imageBuild) image(arch string) (*image.Image, error) {
-	img := &image.Image{Entrypoint: b.entrypoint, Env: b.env, User: b.user, Arch: arch}
+func (b *imageBuild) image() (*image.Image, error) {
+	img := &image.Image{Entrypoint: b.entrypoint, Env: b.env, User: b.user}
 	if b.base {
 		var err error
 		if img, err = image.Base(pythonDir); err != nil {
@@ -249,7 +227,7 @@ func (b *imageBuild) image(arch string) (*image.Image, error) {
 		if !ok {
 			return nil, fmt.Errorf("--add %q: write SOURCE:DESTINATION", a)
 		}
-		files, err := image.Copy(strings.ReplaceAll(src, "{arch}", arch), dst)
+		files, err := image.Copy(src, dst)
 		if err != nil {
 			return nil, err
 		}

@@ -16,19 +16,15 @@ const tag = "v0.1.0-dev"
 // ControlPlane are the images that only nodes of the control plane need.
 var ControlPlane = []string{"holdfast-controller", "holdfast-scheduler"}
 
-// base is the training base image among the product's; daemon is the image that has more than its binary: the probe, and its libraries.
-const (
-	base   = "base"
-	daemon = "holdfast-node"
-	probe  = "holdfast-nvml"
-)
+// base is the training base image among the product's.
+const base = "base"
 
 // Injected are the images that pods of jobs need: the agent's and the training base image.
 var Injected = []string{"holdfast-agent", base}
 
 // LoadImages builds the product's images from the source tree's bin/ and loads them, with the training base image, into all nodes.
 func (c *Cluster) LoadImages(ctx context.Context) error {
-	return c.LoadImagesInto(ctx, c.Nodes(), slices.Concat(ControlPlane, Injected, []string{daemon})...)
+	return c.LoadImagesInto(ctx, c.Nodes(), append(slices.Clone(image.Products), base)...)
 }
 
 // LoadImagesInto builds some of these images and loads them into some nodes.
@@ -50,18 +46,5 @@ func ProductImage(source, pythonDir, name string) (*image.Image, error) {
 	if name == base {
 		return image.Base(pythonDir)
 	}
-	files, err := image.Copy(filepath.Join(source, "bin", name), "/"+name)
-	if err != nil {
-		return nil, err
-	}
-	img := &image.Image{Name: "holdfast.dev/" + name + ":" + tag, Entrypoint: []string{"/" + name}, User: "65532:65532", Files: files}
-	if name == daemon {
-		asks, err := image.Copy(filepath.Join(source, "bin", probe), "/"+probe)
-		if err != nil {
-			return nil, err
-		}
-		img.User, img.Files = "0:0", append(img.Files, asks...)
-		return img, img.AddLibraries()
-	}
-	return img, nil
+	return image.Product(filepath.Join(source, "bin"), name, "holdfast.dev/"+name+":"+tag, "")
 }

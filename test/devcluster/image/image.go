@@ -37,8 +37,9 @@ type Image struct {
 	// Arch is the processor of its programs, by Go's name; empty: this machine's.
 	Arch string
 	// User is a uid, or uid:gid; restricted pods need a number.
-	User  string
-	Files []File
+	User   string
+	Labels map[string]string
+	Files  []File
 }
 
 // File is one entry of an image: a symbolic link if Link is set, a directory if Mode says so, otherwise a file with Content or a copy of
@@ -122,7 +123,12 @@ func (i *Image) build() (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	img, err := mutate.AppendLayers(empty.Image, static.NewLayer(layer, types.DockerUncompressedLayer))
+	return i.with(empty.Image, static.NewLayer(layer, types.DockerUncompressedLayer))
+}
+
+// with returns the image with its content in a layer on base.
+func (i *Image) with(base v1.Image, layer v1.Layer) (v1.Image, error) {
+	img, err := mutate.AppendLayers(base, layer)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +139,7 @@ func (i *Image) build() (v1.Image, error) {
 	cf = cf.DeepCopy()
 	cf.Architecture, cf.OS = cmp.Or(i.Arch, runtime.GOARCH), "linux"
 	cf.Created = v1.Time{Time: time.Unix(0, 0)}
-	cf.Config = v1.Config{Entrypoint: i.Entrypoint, Cmd: i.Cmd, Env: i.Env, WorkingDir: i.WorkDir, User: i.User}
+	cf.Config = v1.Config{Entrypoint: i.Entrypoint, Cmd: i.Cmd, Env: i.Env, WorkingDir: i.WorkDir, User: i.User, Labels: i.Labels}
 	return mutate.ConfigFile(img, cf)
 }
 
