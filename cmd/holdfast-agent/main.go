@@ -32,6 +32,7 @@ const usage = `usage:
   holdfast-agent storage           reach storage for the agent (started by it)
   holdfast-agent launch -- CMD...  stand in for the launcher CMD
   torchrun ...                     the same, by name
+  holdfast-agent reach NAME        say as JSON to which addresses NAME resolves here
   holdfast-agent ckpt ls           say as JSON which steps of this job lie in storage
   holdfast-agent ckpt verify [N]   the same, every byte read; of step N alone; ends when standard input does
 `
@@ -77,6 +78,11 @@ func run(args []string) int {
 		return 0
 	case args[1] == "shared" && len(rest) == 0:
 		if err := json.NewEncoder(os.Stdout).Encode(proc.LookShared()); err != nil {
+			return fail(err)
+		}
+		return 0
+	case args[1] == "reach" && len(rest) == 1:
+		if err := reach(rest[0], os.Stdout); err != nil {
 			return fail(err)
 		}
 		return 0

@@ -6,10 +6,14 @@ import (
 	"os"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,7 +31,11 @@ const timeout = 30 * time.Second
 func scheme() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
 	return s, errors.Join(
+		admissionregistrationv1.AddToScheme(s),
+		appsv1.AddToScheme(s),
 		authenticationv1.AddToScheme(s),
+		discoveryv1.AddToScheme(s),
+		networkingv1.AddToScheme(s),
 		corev1.AddToScheme(s),
 		batchv1.AddToScheme(s),
 		coordinationv1.AddToScheme(s),

@@ -71,6 +71,7 @@ func command(streams genericclioptions.IOStreams) *cobra.Command {
 		previewCommand(flags, streams),
 		fabricCommand(flags, streams),
 		ckptCommand(flags, streams),
+		doctorCommand(flags, streams),
 	)
 	return root
 }

@@ -43,6 +43,11 @@ func TestWrongWords(t *testing.T) {
 		{"ckpt ls job/a -o xml", "use one of text, wide"},
 		{"ckpt verify job/a", "set KUBECONFIG"},
 		{"nodes", "set KUBECONFIG"},
+		{"doctor team-a", "the namespace that -n names"},
+		{"doctor --try --before-uninstall", "leave one of them out"},
+		{"doctor --timeout 1ms", "give a time from 1s"},
+		{"doctor -o xml", "use one of text, wide"},
+		{"doctor", "set KUBECONFIG"},
 		{"explain job/a", "set KUBECONFIG"},
 	} {
 		var out bytes.Buffer

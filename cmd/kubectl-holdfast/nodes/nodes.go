@@ -155,7 +155,7 @@ func (r Row) state(node *corev1.Node) State {
 			own = Unreadable // an action of a newer version
 		}
 	}
-	if own == Unknown && r.Health != nil && r.Health.Seen.GPUs == 0 && !hasNVIDIA(node) {
+	if own == Unknown && r.Health != nil && r.Health.Seen.GPUs == 0 && !HasNVIDIA(node) {
 		own = NoDriver
 	}
 	silent := r.Outage != nil && r.Outage.Cause == v1alpha1.CauseNodeUnreachable ||
@@ -175,8 +175,8 @@ func (r Row) state(node *corev1.Node) State {
 	return own
 }
 
-// hasNVIDIA reports whether the Node shows NVIDIA GPUs: by a resource or a label.
-func hasNVIDIA(node *corev1.Node) bool {
+// HasNVIDIA reports whether the Node shows NVIDIA GPUs: by a resource or a label.
+func HasNVIDIA(node *corev1.Node) bool {
 	for name := range node.Status.Capacity {
 		if strings.HasPrefix(string(name), "nvidia.com/") {
 			return true

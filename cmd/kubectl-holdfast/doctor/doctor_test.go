@@ -1,0 +1,110 @@
+package doctor
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"holdfast.dev/holdfast/internal/golden"
+)
+
+// TestText: each testdata/NAME.yaml has facts; NAME.txt has the report and the exit code.
+func TestText(t *testing.T) {
+	golden.Each(t, "testdata/*.yaml", func(t *testing.T, file, text string) {
+		f := &Facts{}
+		if err := yaml.UnmarshalStrict([]byte(text), f); err != nil {
+			t.Fatal(err)
+		}
+		r := Of(f)
+		golden.File(t, golden.Beside(file, ".txt"), fmt.Sprintf("%sexit code %d\n", r.Text(true), r.ExitCode()))
+	})
+}
+
+// TestNothingReadIsNothingGreen: with no fact read no check passes, at any stage.
+func TestNothingReadIsNothingGreen(t *testing.T) {
+	for _, f := range []*Facts{{}, {Serves: true}, {Leaving: true}} {
+		text, err := json.Marshal(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var fields map[string]any
+		if err := json.Unmarshal(text, &fields); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range fields {
+			if read, ok := v.(map[string]any); ok {
+				read["unread"] = "no right"
+			}
+		}
+		delete(fields, "dryRun")
+		if text, err = json.Marshal(fields); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(text, f); err != nil {
+			t.Fatal(err)
+		}
+		r := Of(f)
+		for _, got := range r.Findings {
+			if got.Result == Pass || got.Result == Skip {
+				t.Errorf("%s: %+v", r.Stage, got)
+			}
+		}
+		if r.ExitCode() == 0 {
+			t.Errorf("%s: exit code 0", r.Stage)
+		}
+	}
+}
+
+// TestPolicies: which connections NetworkPolicies block.
+func TestPolicies(t *testing.T) {
+	any := metav1.LabelSelector{}
+	gangs := metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "holdfast.dev/gang", Operator: metav1.LabelSelectorOpExists}}}
+	number := func(from, to int32) []networkingv1.NetworkPolicyPort {
+		return []networkingv1.NetworkPolicyPort{{Port: ptr.To(intstr.FromInt32(from)), EndPort: ptr.To(to)}}
+	}
+	named := []networkingv1.NetworkPolicyPort{{Port: ptr.To(intstr.FromString("coordinator"))}}
+	peer := func(p networkingv1.NetworkPolicyPeer) []networkingv1.NetworkPolicyIngressRule {
+		return []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{p}}}
+	}
+	labelled := func(who string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{"who": who}}
+	}
+	rank := end{"team", map[string]string{"holdfast.dev/gang": "any"}, map[string]string{"who": "team"}}
+	there := end{"holdfast-system", map[string]string{"a": "b"}, map[string]string{}}
+	to := port{corev1.ProtocolTCP, 7443, "coordinator"}
+	for name, c := range map[string]struct {
+		from    end
+		rules   []networkingv1.NetworkPolicyIngressRule
+		blocked bool
+	}{
+		"no rule":                      {rank, nil, true},
+		"everything":                   {rank, []networkingv1.NetworkPolicyIngressRule{{}}, false},
+		"the port's name":              {rank, []networkingv1.NetworkPolicyIngressRule{{Ports: named}}, false},
+		"another port":                 {rank, []networkingv1.NetworkPolicyIngressRule{{Ports: number(1, 7442)}}, true},
+		"a range":                      {rank, []networkingv1.NetworkPolicyIngressRule{{Ports: number(7000, 8000)}}, false},
+		"own namespace only":           {rank, peer(networkingv1.NetworkPolicyPeer{PodSelector: &any}), true},
+		"gangs of all namespaces":      {rank, peer(networkingv1.NetworkPolicyPeer{NamespaceSelector: &any, PodSelector: &gangs}), false},
+		"a label of the namespace":     {rank, peer(networkingv1.NetworkPolicyPeer{NamespaceSelector: labelled("team")}), false},
+		"another namespace":            {rank, peer(networkingv1.NetworkPolicyPeer{NamespaceSelector: labelled("x")}), true},
+		"from outside, pods only":      {end{}, peer(networkingv1.NetworkPolicyPeer{NamespaceSelector: &any}), true},
+		"from outside, some addresses": {end{}, peer(networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: "10.0.0.0/8"}}), false},
+	} {
+		p := networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: there.namespace, Name: "p"}}
+		p.Spec.Ingress = c.rules
+		if got := blocked([]networkingv1.NetworkPolicy{p}, flow{from: c.from, to: there, port: to}); (got != "") != c.blocked {
+			t.Errorf("%s: blocked by %q", name, got)
+		}
+	}
+	out := networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "out"}}
+	out.Spec.PolicyTypes = []networkingv1.PolicyType{networkingv1.PolicyTypeEgress}
+	if got := blocked([]networkingv1.NetworkPolicy{out}, flow{from: rank, to: there, port: to}); got != "NetworkPolicy team/out" {
+		t.Errorf("egress: %q", got)
+	}
+}

@@ -1,0 +1,185 @@
+package doctor
+
+import (
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
+)
+
+// Read is what was read, or why it could not be.
+type Read[T any] struct {
+	Value T `json:"value,omitempty"`
+	// Unread is the reason; empty: Value was read, and no value means that there is none.
+	Unread string `json:"unread,omitempty"`
+}
+
+// Facts are what was read of a cluster, with the rights of the user who asks.
+type Facts struct {
+	At time.Time `json:"at"`
+	// Leaving: the user wants to remove Holdfast.
+	Leaving bool `json:"leaving,omitempty"`
+	// Plugin is the version of this program.
+	Plugin string `json:"plugin,omitempty"`
+	// Namespace is where the user's jobs run.
+	Namespace string `json:"namespace"`
+	// Server is the API server's version, such as v1.37.1.
+	Server Read[string] `json:"server"`
+	// Serves: the API server serves Gangs.
+	Serves bool `json:"serves,omitempty"`
+
+	Nodes      Read[[]corev1.Node]          `json:"nodes"`
+	Leases     Read[[]coordinationv1.Lease] `json:"leases"`
+	Gangs      Read[[]v1alpha1.Gang]        `json:"gangs"`
+	Namespaces Read[[]corev1.Namespace]     `json:"namespaces"`
+
+	// Deployments and DaemonSets are those of all namespaces.
+	Deployments Read[[]appsv1.Deployment] `json:"deployments"`
+	DaemonSets  Read[[]appsv1.DaemonSet]  `json:"daemonSets"`
+	// NodePools are Karpenter's; none if the cluster does not serve them.
+	NodePools Read[[]NodePool] `json:"nodePools"`
+
+	// Leaders are the leases of namespace holdfast-system.
+	Leaders  Read[[]coordinationv1.Lease]                                `json:"leaders"`
+	Webhooks Read[*admissionregistrationv1.MutatingWebhookConfiguration] `json:"webhooks"`
+	Services Read[[]corev1.Service]                                      `json:"services"`
+	// Slices are the endpoints of Holdfast's Services, SystemSlices those of the cluster's DNS.
+	Slices       Read[[]discoveryv1.EndpointSlice] `json:"slices"`
+	SystemSlices Read[[]discoveryv1.EndpointSlice] `json:"systemSlices"`
+	// OwnPolicies are those of namespace holdfast-system, Policies those of the user's.
+	OwnPolicies Read[[]networkingv1.NetworkPolicy] `json:"ownPolicies"`
+	Policies    Read[[]networkingv1.NetworkPolicy] `json:"policies"`
+
+	Quotas Read[[]corev1.ResourceQuota] `json:"quotas"`
+	Ranges Read[[]corev1.LimitRange]    `json:"ranges"`
+	// Pods are those of the user's namespace; Pending are those of all namespaces that Holdfast's scheduler is to place; Replaced are
+	// replaced pods that a disruption budget kept.
+	Pods     Read[[]corev1.Pod] `json:"pods"`
+	Pending  Read[[]corev1.Pod] `json:"pending"`
+	Replaced Read[[]corev1.Pod] `json:"replaced"`
+
+	// DryRun is the answer to a dry run of an annotated Job.
+	DryRun DryRun `json:"dryRun"`
+	// Trials are the small Jobs of --try; none: it was not given.
+	Trials []Trial `json:"trials,omitempty"`
+}
+
+// NodePool is what the checks read of Karpenter's NodePool.
+type NodePool struct {
+	Name string `json:"name"`
+	// Grace is its terminationGracePeriod; empty: none.
+	Grace string `json:"grace,omitempty"`
+}
+
+// DryRun is the API server's answer to a dry run of the creation of an annotated Job.
+type DryRun struct {
+	// Admitted: the answer carries what Holdfast's admission writes.
+	Admitted bool `json:"admitted,omitempty"`
+	// Refused is the API server's error.
+	Refused string `json:"refused,omitempty"`
+	// NotAllowed: the user may not create Jobs.
+	NotAllowed bool `json:"notAllowed,omitempty"`
+}
+
+// Networks of trials.
+const (
+	PodNetwork  = "pod"
+	NodeNetwork = "node"
+)
+
+// Trial is a Job of one pod that was created to see whether pods of gangs start in the user's namespace.
+type Trial struct {
+	// Network is PodNetwork or NodeNetwork (hostNetwork).
+	Network string `json:"network"`
+	// Refused is why Job or pod could not be created.
+	Refused string `json:"refused,omitempty"`
+	// Ended: the coordinator started the pod's command, and it ended with 0.
+	Ended bool `json:"ended,omitempty"`
+	// Placed: the pod has a node. Pulled: the agent's image was there.
+	Placed bool `json:"placed,omitempty"`
+	Pulled bool `json:"pulled,omitempty"`
+	// Waits is what the pod waited for at the end: the kubelet's reason and message, or the Gang's.
+	Waits string `json:"waits,omitempty"`
+	// Reached is the output of the pod's command; empty: it could not be read.
+	Reached *Reached `json:"reached,omitempty"`
+}
+
+// Reached is what the command in a trial's pod found.
+type Reached struct {
+	// Resolved are the addresses of the coordinator's name; NotResolved is the error.
+	Resolved    []string `json:"resolved,omitempty"`
+	NotResolved string   `json:"notResolved,omitempty"`
+}
+
+// deployment finds a Deployment in a namespace; nil: there is none.
+func (f *Facts) deployment(namespace, name string) *appsv1.Deployment {
+	for i := range f.Deployments.Value {
+		if d := &f.Deployments.Value[i]; d.Namespace == namespace && d.Name == name {
+			return d
+		}
+	}
+	return nil
+}
+
+// nodeDaemonSet is the daemon's DaemonSet; nil: there is none.
+func (f *Facts) nodeDaemonSet() *appsv1.DaemonSet {
+	for i := range f.DaemonSets.Value {
+		if d := &f.DaemonSets.Value[i]; d.Name == nodeName && d.Namespace == nodeName {
+			return d
+		}
+	}
+	return nil
+}
+
+// namespace finds a Namespace; nil: it is not there.
+func (f *Facts) namespace(name string) *corev1.Namespace {
+	for i := range f.Namespaces.Value {
+		if n := &f.Namespaces.Value[i]; n.Name == name {
+			return n
+		}
+	}
+	return nil
+}
+
+// service finds a Service of Holdfast's; nil: there is none.
+func (f *Facts) service(name string) *corev1.Service {
+	for i := range f.Services.Value {
+		if s := &f.Services.Value[i]; s.Name == name {
+			return s
+		}
+	}
+	return nil
+}
+
+// ready counts the ready endpoints of a Service.
+func ready(slices []discoveryv1.EndpointSlice, service string) int {
+	n := 0
+	for _, s := range slices {
+		if s.Labels[discoveryv1.LabelServiceName] != service {
+			continue
+		}
+		for _, e := range s.Endpoints {
+			if e.Conditions.Ready == nil || *e.Conditions.Ready {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// Names in the manifests.
+const (
+	controllerName     = "holdfast-controller"
+	schedulerName      = "holdfast-scheduler"
+	nodeName           = "holdfast-node"
+	webhookService     = "holdfast-webhook"
+	coordinatorService = "holdfast-coordinator"
+	webhookPort        = 9443
+	coordinatorPort    = 7443
+)
