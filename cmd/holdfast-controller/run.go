@@ -38,6 +38,7 @@ import (
 	"holdfast.dev/holdfast/elastic/coordinator"
 	"holdfast.dev/holdfast/elastic/coordinator/podtoken"
 	gangcontroller "holdfast.dev/holdfast/gang/controller"
+	"holdfast.dev/holdfast/internal/buildinfo"
 	"holdfast.dev/holdfast/internal/jobs"
 	"holdfast.dev/holdfast/internal/kinds"
 	"holdfast.dev/holdfast/internal/slim"
@@ -136,6 +137,9 @@ func run(ctx context.Context, o options) error {
 		Webhook: webhookConfig,
 		Names:   []string{serviceName(webhookService), serviceName(coordinatorService), serviceName(metricsService)},
 	})
+	if err := metrics.Registry.Register(buildinfo.Collector("holdfast-controller", version)); err != nil {
+		return fmt.Errorf("registering the metric of the version: %w", err)
+	}
 	if err := rotator.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("setting up certificates: %w", err)
 	}

@@ -51,7 +51,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return fmt.Errorf("setting up the client of the API server: %w", err)
 	}
-	figures := metrics.New()
+	figures := metrics.New(version)
 	if o.metrics != metricsOff {
 		go figures.Serve(ctx, o.metrics, log)
 	}

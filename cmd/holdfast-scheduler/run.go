@@ -27,6 +27,7 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/buildinfo"
 	"holdfast.dev/holdfast/plugin"
 	"holdfast.dev/holdfast/plugin/ask"
 	"holdfast.dev/holdfast/plugin/serve"
@@ -87,7 +88,7 @@ func run(cmd *cobra.Command, opts *options.Options, preview string) error {
 		mutable.AddMetrics()
 	}
 	opts.ComponentGlobalsRegistry.AddMetrics()
-	for _, c := range station.Metrics() {
+	for _, c := range append(station.Metrics(), buildinfo.Collector("holdfast-scheduler", version)) {
 		if err := legacyregistry.Registerer().Register(c); err != nil {
 			return err
 		}

@@ -28,6 +28,9 @@ holdfast_gang_goodput_ratio{gang="llama",namespace="team"} 0.8
 # HELP holdfast_gang_lost_seconds Training time lost to recoveries so far.
 # TYPE holdfast_gang_lost_seconds gauge
 holdfast_gang_lost_seconds{gang="llama",namespace="team"} 1
+# HELP holdfast_gang_phase 1 for the present phase of a gang, with its reason.
+# TYPE holdfast_gang_phase gauge
+holdfast_gang_phase{gang="llama",namespace="team",phase="Waiting",reason="WaitingForMembers"} 1
 # HELP holdfast_gang_step Newest step that all ranks finished; absent where unknown.
 # TYPE holdfast_gang_step gauge
 holdfast_gang_step{gang="llama",namespace="team"} 12

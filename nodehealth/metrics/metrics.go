@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"holdfast.dev/holdfast/internal/buildinfo"
 	"holdfast.dev/holdfast/nodehealth"
 )
 
@@ -30,8 +31,8 @@ type Metrics struct {
 	lines    prometheus.Counter
 }
 
-// New returns the metrics of a daemon that has seen nothing yet.
-func New() *Metrics {
+// New returns the metrics of a daemon of a version that has seen nothing yet.
+func New(version string) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
 		verdict:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_node_verdict", Help: "1 for the present verdict."}, []string{"action", "cause"}),
@@ -50,6 +51,7 @@ func New() *Metrics {
 		m.expected,
 		m.rounds,
 		m.lines,
+		buildinfo.Collector("holdfast-node", version),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m

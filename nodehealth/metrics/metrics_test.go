@@ -22,7 +22,7 @@ func TestServe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := New()
+	m := New("v1")
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { m.serve(ctx, listener, slog.New(slog.DiscardHandler)); close(done) }()
@@ -59,7 +59,7 @@ func TestServeWithoutAPort(t *testing.T) {
 	}
 	defer taken.Close()
 	var said strings.Builder
-	New().Serve(t.Context(), taken.Addr().String(), slog.New(slog.NewTextHandler(&said, nil)))
+	New("v1").Serve(t.Context(), taken.Addr().String(), slog.New(slog.NewTextHandler(&said, nil)))
 	if !strings.Contains(said.String(), "there are no metrics") || !strings.Contains(said.String(), "address already in use") {
 		t.Errorf("the log says %q", said.String())
 	}
