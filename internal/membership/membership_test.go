@@ -88,3 +88,17 @@ func TestMembersAreReadByTheirStamp(t *testing.T) {
 		}
 	}
 }
+
+// TestGangMin: a gang is elastic only if its stamp is a number of pods below its size.
+func TestGangMin(t *testing.T) {
+	pod := groupPod(nil, map[string]string{}, "")
+	if n := GangMin(pod, 4); n != 4 {
+		t.Errorf("without a stamp: %d", n)
+	}
+	for value, want := range map[string]int{"1": 1, "3": 3, "4": 4, "5": 4, "0": 4, "-1": 4, "": 4, "x": 4, "99999999999999999999": 4} {
+		pod.Annotations[v1alpha1.AnnotationGangMin] = value
+		if n := GangMin(pod, 4); n != want {
+			t.Errorf("stamp %q: %d, want %d", value, n, want)
+		}
+	}
+}
