@@ -356,7 +356,7 @@ func addControllers(mgr manager.Manager, rotator *certs.Rotator, o options) erro
 	}
 	nodes, err := addNodes(mgr, server, o.nodes)
 	if nodes != nil {
-		store.Suspect, store.Forgive, store.Pass = nodes.Suspect, nodes.Forgive, nodes.Pass
+		store.Suspect, store.Unsuspect, store.Pass = nodes.Suspect, nodes.Forgive, nodes.Pass
 	}
 	return err
 }

@@ -42,7 +42,7 @@ const noteLimit = 1000
 // ErrSuperseded:  the Gang has a record that this process neither wrote nor read.
 var ErrSuperseded = coordinator.ErrSuperseded
 
-// Options of New. All fields but Suspect, Forgive, Pass and Metrics must be set.
+// Options of New. All fields but Suspect, Unsuspect, Pass and Metrics must be set.
 type Options struct {
 	// Client writes, and reads from the manager's cache.
 	Client client.Client
@@ -56,8 +56,8 @@ type Options struct {
 	// Suspect excludes the node of a pod that is replaced because its node may be at fault, before the pod is released; nil: no node is
 	// excluded. It may be called again for the same pod.
 	Suspect func(ctx context.Context, node string, s v1alpha1.NodeSuspicion) error
-	// Forgive withdraws the gang's word of a cause about a node; nil: nothing is withdrawn.
-	Forgive func(ctx context.Context, node string, s v1alpha1.NodeSuspicion) error
+	// Unsuspect withdraws the gang's word of a cause about a node; nil: nothing is withdrawn.
+	Unsuspect func(ctx context.Context, node string, s v1alpha1.NodeSuspicion) error
 	// Pass records on a node that it passed a gang's check; nil: nothing is recorded.
 	Pass func(ctx context.Context, node string, p v1alpha1.NodePass) error
 	// Metrics registers this package's metrics; nil: nowhere.

@@ -110,11 +110,11 @@ func (c *Controller) NotePasses(ctx context.Context, key coordinator.Key, passes
 
 // Forgive withdraws the gang's word that a node is slow. If that fails, the core requests it again.
 func (c *Controller) Forgive(ctx context.Context, key coordinator.Key, node string) {
-	if c.Options.Forgive == nil {
+	if c.Unsuspect == nil {
 		return
 	}
 	s := v1alpha1.NodeSuspicion{Namespace: key.Namespace, Gang: key.Name, Cause: v1alpha1.CauseNodeSlow}
-	if err := c.Options.Forgive(ctx, node, s); err != nil {
+	if err := c.Unsuspect(ctx, node, s); err != nil {
 		c.Log.Error(err, "the exclusion of a slow node is not withdrawn; retrying", "gang", key, "node", node)
 	}
 }
