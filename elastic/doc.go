@@ -16,5 +16,11 @@
 //   - Reports and copies of a fenced pod do not count.
 //   - If the termination is withdrawn before the replacement is committed, the pod stays.
 //
+// These rules hold for a gang with a minimum (sizes.go):
+//
+//   - A generation has at least that many pods, and nothing waits for the slots that take no part in it.
+//   - It restores no older step than one that all ranks held, while a pod that lives holds that.
+//   - Taking pods in again does no step again.
+//
 // The package is a core: Step is a pure function of state, event and time.
 package elastic

@@ -115,6 +115,9 @@ func (s *State) view(now time.Time) quorum.View {
 		v.Slots[i].Lacks = s.replacements.Lacks(slot, s.generation.Number)
 		v.Kept = v.Kept || s.members.At(slot).Report().StateBytes > 0
 	}
+	if v.Bound == "" {
+		v.Bound = s.heldElsewhere(v.Slots)
+	}
 	enough := len(v.Ready())
 	for i := range v.Slots {
 		if q := &v.Slots[i]; q.Lacks == "" && enough > s.sizes.Min {
@@ -158,6 +161,35 @@ func (s *State) bound() string {
 		}
 	}
 	return s.members.Divided()
+}
+
+// heldElsewhere returns, for users, which pod that is not ready may hold a newer step than all that are; "": none. Pods that are dead or
+// must be replaced are not waited for.
+func (s *State) heldElsewhere(slots []quorum.Slot) string {
+	saved, unheard := s.account.Figures().SavedStep, Slot(-1)
+	if saved == 0 || !s.generation.Begun() {
+		return ""
+	}
+	for i := range slots {
+		slot := Slot(i)
+		switch {
+		case slots[i].Lacks == "" && s.members.Newest(slot) >= saved:
+			return ""
+		case slots[i].Lacks != "" && unheard < 0 && s.mayHold(slot):
+			unheard = slot
+		}
+	}
+	if unheard < 0 {
+		return ""
+	}
+	return fmt.Sprintf("the pod of slot %d may hold step %d, and no pod that is ready does", unheard, saved)
+}
+
+// mayHold reports whether the pod of a slot that is not ready took part in the newest generation, and may still hold a step in memory.
+func (s *State) mayHold(slot Slot) bool {
+	m, p := s.members.At(slot), s.sizes.placed[slot]
+	there := s.sizes.placed == nil || p.Node != "" && (!m.Known() || m.Is(p.Pod))
+	return there && s.generation.TookPart(slot) && !s.replacements.Leaves(slot) && (!m.Known() || s.members.Newest(slot) > 0)
 }
 
 // stateless returns, for users, why a pod that is ready cannot take part: it would have no state; "": it can.

@@ -103,6 +103,9 @@ func (g *Generation) WorldOf(generation int64) int {
 	return restore.Stored{World: g.ms.Recorded(), Worlds: g.Worlds}.WorldOf(generation)
 }
 
+// TookPart reports whether a slot takes part in the generation.
+func (g *Generation) TookPart(slot members.Slot) bool { return !slices.Contains(g.out, slot) }
+
 // Out returns the slots that take no part in the generation.
 func (g *Generation) Out() []members.Slot { return g.out }
 

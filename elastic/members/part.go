@@ -94,6 +94,12 @@ func (ms *Members) HoldsNone(slot Slot) bool {
 	return ms.slots[slot].holdsNone() && !ms.All((*Member).holdsNone)
 }
 
+// Newest returns the newest step that all ranks of a slot hold; 0: there is none.
+func (ms *Members) Newest(slot Slot) int64 {
+	p := restore.Pod{Held: inventory(&ms.slots[slot].report)}
+	return p.Newest().Step
+}
+
 // Divided returns, for users, why a part of the ranks may not hold the whole state; "": each rank that holds a step holds all of it.
 func (ms *Members) Divided() string {
 	for slot, m := range ms.Each {
@@ -145,10 +151,9 @@ func (ms *Members) donor(l *Layout, from protocol.Point) int {
 		return 0
 	}
 	donor, lacks := 0, false
-	for slot, m := range ms.Each {
-		if m.holdsNone() {
-			lacks = true
-		} else if donor == 0 && len(m.report.Rank) > 0 && restore.Holds(m.report.Rank[0].Sealed, from) {
+	for slot, p := range ms.Pods(NoneLost) {
+		lacks = lacks || p.Given
+		if donor == 0 && !p.Given && len(p.Held) > 0 && restore.Holds(p.Held[0], from) {
 			donor = l.Base[slot] + 1
 		}
 	}

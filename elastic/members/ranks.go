@@ -88,11 +88,11 @@ func (ms *Members) Ranks(slot Slot) int {
 // count.
 func (ms *Members) Pods(lost func(Slot) bool) []restore.Pod {
 	pods := make([]restore.Pod, len(ms.slots))
-	gives := ms.Gives()
 	for slot, m := range ms.Each {
-		p := restore.Pod{Ranks: ms.Ranks(slot), Held: inventory(&m.report), Gone: lost(slot), Failed: m.failed}
-		p.Given = gives && (p.Gone || m.holdsNone())
-		pods[slot] = p
+		pods[slot] = restore.Pod{Ranks: ms.Ranks(slot), Held: inventory(&m.report), Gone: lost(slot), Failed: m.failed}
+	}
+	if ms.Gives() {
+		restore.Give(pods)
 	}
 	return pods
 }
@@ -128,10 +128,9 @@ func inventory(r *protocol.Report) [][]protocol.Point {
 // Inventories returns the steps that each rank holds, over all pods, without ranks to which others can give theirs.
 func (ms *Members) Inventories() [][]protocol.Point {
 	var out [][]protocol.Point
-	gives := ms.Gives()
-	for _, m := range ms.Each {
-		if !gives || !m.holdsNone() {
-			out = append(out, inventory(&m.report)...)
+	for _, p := range ms.Pods(NoneLost) {
+		if !p.Given {
+			out = append(out, p.Held...)
 		}
 	}
 	return out

@@ -16,7 +16,7 @@ type Pod struct {
 	Held  [][]protocol.Point
 	// Gone: its memory does not count, and its replacement should be able to read storage.
 	Gone bool
-	// Given: its ranks hold no step, and get any one from a rank that holds it.
+	// Given: its ranks get any step from a rank that holds it (Give).
 	Given bool
 	// Failed are the steps that it failed to read from storage.
 	Failed []protocol.Mark
