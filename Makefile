@@ -26,7 +26,7 @@ PY := /opt/holdfast-python/venv/bin/python3
 CGO_PACKAGES := ./nodehealth/nvml ./cmd/holdfast-nvml
 # Tests that start clusters, and those that kill real agents, are not unit tests. First the two that compute most, then the others; the test
 # without a real node runs beside the story.
-CLUSTER_TESTS := e2e replace scheduling nodeoutage hostile nodehealth devcluster kinds hang nodecheck doctor
+CLUSTER_TESTS := e2e replace scheduling nodeoutage hostile nodehealth devcluster kinds hang nodecheck doctor elastic
 # make test plays two of the kinds of job, and builds the controllers of these; make test-kinds plays all.
 SHORT_kinds := -run '^TestKinds$$/^Story$$/^(VolcanoJob-volcano|PyTorchJob-holdfast)$$'
 # make test plays three of the silences of jobs, make test-hang plays all.

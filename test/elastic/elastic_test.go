@@ -128,7 +128,7 @@ func (w *world) job() *batchv1.Job {
 	spec.Containers[0].VolumeMounts = append(spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: shared, MountPath: "/" + shared})
 	return harness.Job(namespace, job, pods, 0, map[string]string{
 		v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Mi", v1alpha1.AnnotationStandbys: "off",
-		v1alpha1.AnnotationMinPods: "1",
+		v1alpha1.Prefix + "min-pods": "1",
 	}, spec)
 }
 
