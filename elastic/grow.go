@@ -3,6 +3,7 @@ package elastic
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"holdfast.dev/holdfast/elastic/barrier"
@@ -52,6 +53,7 @@ func (s *State) dropGrowth() {
 func (s *State) grow(now time.Time) (halt bool) {
 	g := &s.run.growth
 	ready, starting := s.candidates()
+	s.sayOutside(ready)
 	if len(ready) == 0 || !s.canGrow() {
 		s.dropGrowth()
 		return false
@@ -81,6 +83,21 @@ func (s *State) grow(now time.Time) (halt bool) {
 	}
 	s.noteGrowth(ready, now)
 	return true
+}
+
+// staysOut begins, in Progress.Fewer, the text about a pod that cannot take part.
+const staysOut = "; outside: "
+
+// sayOutside says why the first candidate is not taken in, if it is for its state.
+func (s *State) sayOutside(ready []Slot) {
+	text, _, _ := strings.Cut(s.Record.Progress.Fewer, staysOut)
+	if why := s.members.Ungiven(); len(ready) > 0 && why != "" {
+		text += fmt.Sprintf("%spod %s of slot %d has no state: %s", staysOut, s.members.At(ready[0]).Pod().Name, ready[0], why)
+	}
+	if text != s.Record.Progress.Fewer {
+		s.Record.Progress.Fewer = text
+		s.emit(PersistLater{})
+	}
 }
 
 // canGrow reports whether ranks can stay at a step, and give their state to candidates.

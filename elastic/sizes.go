@@ -194,8 +194,9 @@ func (s *State) mayHold(slot Slot) bool {
 
 // stateless returns, for users, why a pod that is ready cannot take part: it would have no state; "": it can.
 func (s *State) stateless(slot Slot) string {
-	if !s.generation.Begun() || !s.members.HoldsNone(slot) {
-		return ""
+	whole := len(s.generation.Out()) == 0
+	if !s.generation.Begun() || !s.members.HoldsNone(slot) || whole && s.members.At(slot).Report().Storage {
+		return "" // storage has steps for all slots
 	}
 	why := s.members.Ungiven()
 	if why == "" || s.members.Divided() != "" {

@@ -2,6 +2,7 @@ package members
 
 import (
 	"fmt"
+	"slices"
 
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
@@ -63,6 +64,9 @@ func (ms *Members) Out() (slots []Slot) {
 
 // LeaveOut sets which slots take no part.
 func (ms *Members) LeaveOut(slots []Slot) {
+	if slices.Equal(slots, ms.Out()) {
+		return
+	}
 	ms.out, ms.numbered = nil, nil
 	if len(slots) == 0 {
 		return
