@@ -37,6 +37,7 @@ type Coordinator struct {
 	addr    string
 	callers *coordinatortest.Callers
 	store   *coordinatortest.Store
+	server  *coordinator.Server
 	stop    context.CancelFunc // ends the present server
 	stopped chan struct{}      // closed when the server has ended
 
@@ -129,6 +130,7 @@ func (c *Coordinator) serve(t testing.TB, addr string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.server = server
 	c.addr, c.store.SetPendingReplacements = listener.Addr().String(), server.SetPendingReplacements
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan struct{})

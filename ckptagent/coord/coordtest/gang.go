@@ -1,6 +1,7 @@
 package coordtest
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/coordinator"
 	"holdfast.dev/holdfast/elastic/coordinator/coordinatortest"
+	"holdfast.dev/holdfast/elastic/quorum"
 )
 
 // Gang is a gang that the real coordinator leads.
@@ -34,6 +36,51 @@ func (c *Coordinator) LeadAndStore(pods ...string) *Gang {
 	return c.lead(coordinatortest.Gang{Storage: time.Nanosecond}, pods)
 }
 
+// LeadElastic is Lead for a gang that goes on with fewer pods, at least so many.
+func (c *Coordinator) LeadElastic(least int, pods ...string) *Gang {
+	return c.lead(coordinatortest.Gang{Limits: quorum.Limits{Min: least}}, pods)
+}
+
+// Record returns the stored record.
+func (g *Gang) Record() elastic.Record { return g.c.store.Gang(g.key).Record }
+
+// Lose reports that the node of a pod is dead, and that the scheduler has none for the next pod of that name.
+func (g *Gang) Lose(ctx context.Context, pod string) error {
+	slot := elastic.Slot(slices.Index(g.pods, pod))
+	dead := elastic.Termination{Slot: slot, Pod: g.uid(pod), Name: pod, Node: "node", Cause: "NodeUnreachable", Dead: true}
+	if err := g.c.server.SetPendingReplacements(ctx, g.key, []elastic.Termination{dead}); err != nil {
+		return err
+	}
+	placed := g.placed()
+	placed[slot] = elastic.Placement{Slot: slot, Pod: "next-" + pod, Refusal: "no node"}
+	return g.c.server.SetPlaced(ctx, g.key, placed)
+}
+
+// Return makes another pod of that name, which has a node.
+func (g *Gang) Return(ctx context.Context, pod string) error {
+	g.c.Forget(pod)
+	if err := g.c.server.SetPendingReplacements(ctx, g.key, nil); err != nil {
+		return err
+	}
+	return g.c.server.SetPlaced(ctx, g.key, g.placed())
+}
+
+// placed returns all pods with nodes.
+func (g *Gang) placed() (out []elastic.Placement) {
+	for slot, pod := range g.pods {
+		out = append(out, elastic.Placement{Slot: elastic.Slot(slot), Pod: g.uid(pod), Node: "node"})
+	}
+	return out
+}
+
+func (g *Gang) uid(pod string) string {
+	g.c.mu.Lock()
+	defer g.c.mu.Unlock()
+	return uid(pod, g.c.lives[pod])
+}
+
+func uid(pod string, life int) string { return fmt.Sprintf("%s-%d", pod, life) }
+
 func (c *Coordinator) lead(kind coordinatortest.Gang, pods []string) *Gang {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,7 +101,7 @@ func (g *Gang) create(pod string) {
 	c := g.c
 	c.lives[pod]++
 	c.callers.Set(pod, coordinator.Caller{Key: g.key, Slot: elastic.Slot(slices.Index(g.pods, pod)),
-		Pod: elastic.Pod{UID: fmt.Sprintf("%s-%d", pod, c.lives[pod]), Name: pod, Node: "node", Created: time.Now()}})
+		Pod: elastic.Pod{UID: uid(pod, c.lives[pod]), Name: pod, Node: "node", Created: time.Now()}})
 }
 
 // redial makes an agent reconnect. The caller holds c.mu.

@@ -18,6 +18,7 @@ import (
 
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/coordinator"
+	"holdfast.dev/holdfast/elastic/quorum"
 	"holdfast.dev/holdfast/elastic/replacements"
 )
 
@@ -89,6 +90,7 @@ type Gang struct {
 	Storage     time.Duration
 	Retention   elastic.Retention
 	Supervision elastic.Supervision
+	Limits      quorum.Limits
 	Record      elastic.Record
 	// Manifests counts steps that became durable.
 	Manifests int
@@ -123,7 +125,7 @@ func (s *Store) Load(_ context.Context, key coordinator.Key) (int, elastic.Setti
 		return 0, elastic.Settings{}, elastic.Record{}, notFound(key)
 	}
 	storage := elastic.Storage{Every: g.Storage, Retention: g.Retention}
-	return g.Members, elastic.Settings{Storage: storage, Supervision: g.Supervision}, g.Record, nil
+	return g.Members, elastic.Settings{Storage: storage, Supervision: g.Supervision, Limits: g.Limits}, g.Record, nil
 }
 
 func notFound(key coordinator.Key) error {
