@@ -130,7 +130,8 @@ func (m *machine) begin(run protocol.Run) {
 	if !m.s.repairing() {
 		m.s.Timeline = protocol.Timeline{}
 	}
-	m.s.Timeline.RunReceived = m.now
+	t := &m.s.Timeline // ranks that were being ended may have gone on for a moment
+	t.RunReceived, t.Started, t.Restored, t.FirstStep = m.now, time.Time{}, time.Time{}, time.Time{}
 	for i := range m.s.Rank {
 		r := &m.s.Rank[i]
 		kept := slices.DeleteFunc(slices.Clone(r.Sealed), run.Restores().GivesUp)

@@ -72,6 +72,9 @@ func TestGoesOnWithFewer(t *testing.T) {
 	last := trains(4, 0)
 	for _, r := range last.Recoveries {
 		t.Logf("generation %d after %s: from step %d, %d again, %s", r.Generation, r.Cause.Code, r.RestoreStep, r.StepsRecomputed, r.Total())
+		if r.FirstStep <= 0 {
+			t.Errorf("no time from the start of its ranks to their first step: %+v", r)
+		}
 	}
 	starts := readStarts(t, log)
 	for generation, want := range map[int64]elastic.Record{2: fewer, 3: all, 4: last} {
