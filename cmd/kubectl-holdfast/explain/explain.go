@@ -112,10 +112,15 @@ func (e Explanation) head(w *page.Page) {
 		w.Linef("  no generation has run yet; the gang has %s", page.Count(int64(e.Members), "pod", "pods"))
 		return
 	}
+	of := ""
+	if out := len(r.Out); out > 0 {
+		of = fmt.Sprintf("%d of ", int(e.Members)-out)
+	}
 	w.Linef(
-		"  generation %d, %s on %s, %s so far",
+		"  generation %d, %s on %s%s, %s so far",
 		r.Generation,
 		page.Count(int64(r.Progress.Ranks), "rank", "ranks"),
+		of,
 		page.Count(int64(e.Members), "pod", "pods"),
 		page.Count(int64(r.Restarts), "restart", "restarts"),
 	)

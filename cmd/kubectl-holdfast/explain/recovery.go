@@ -110,6 +110,8 @@ func detected(r *v1alpha1.Recovery) string {
 	switch c := r.Cause.Code; {
 	case c == v1alpha1.CauseWentBack:
 		return "requested by a user"
+	case c == v1alpha1.CauseGangGrows:
+		return "the coordinator, once all ranks stayed at one step"
 	case still(c):
 		return "from the last step until looks at all ranks had the verdict and its time was over"
 	case len(r.Replaced) > 0 && r.Replaced[0].Cause == v1alpha1.CauseHardwareSuspected:
