@@ -118,7 +118,7 @@ type JobReference struct {
 type GangStatus struct {
 	// Phase is one word that summarizes the conditions.
 	Phase GangPhase `json:"phase,omitempty"`
-	// Nodes is the number of bound pods and of all pods, as "bound/wanted".
+	// Nodes is the number of bound pods and of all pods, as "bound/wanted"; of a gang with MinPods "bound/wanted (least–wanted)".
 	Nodes string `json:"nodes,omitempty"`
 	// Step is the newest step that all ranks finished: the number that the script reports, else the optimizer steps counted from the resume
 	// point; absent: unknown.
@@ -153,7 +153,7 @@ type GangStatus struct {
 type GangPhase string
 
 const (
-	// PhaseWaiting: not all pods are bound.
+	// PhaseWaiting: not all pods are bound, and fewer than can train.
 	PhaseWaiting GangPhase = "Waiting"
 	// PhaseStarting: all pods are bound, and no generation runs yet.
 	PhaseStarting GangPhase = "Starting"

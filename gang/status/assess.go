@@ -17,6 +17,8 @@ import (
 type View struct {
 	// Size is the full number of members.
 	Size int
+	// Min is the least number of members that can train; 0: all are needed.
+	Min int
 	// Members are the pods that exist and are not terminating.
 	Members []MemberView
 	// Answer is the scheduler's newest answer; the zero value: none.
@@ -62,7 +64,7 @@ type Feature struct {
 // Status is the part of a gang's status that follows from a View.
 type Status struct {
 	Phase v1alpha1.GangPhase
-	// Nodes is "on nodes/wanted".
+	// Nodes is "on nodes/wanted", with a minimum "on nodes/wanted (least–wanted)".
 	Nodes      string
 	Conditions []Condition
 }
@@ -82,7 +84,7 @@ func Assess(v View) Status {
 	if v.Observed {
 		return v.observed(bound)
 	}
-	s := Status{Nodes: fmt.Sprintf("%d/%d", bound, v.Size), Phase: v.phase(bound)}
+	s := Status{Nodes: v.nodes(bound), Phase: v.phase(bound)}
 	s.Conditions = []Condition{v.placed(bound), v.running(s.Phase, bound), v.stateInMemory(), v.standbysReady()}
 	s.Conditions = append(s.Conditions, v.over(s.Phase)...)
 	if v.Run.State != "" {
@@ -95,6 +97,17 @@ func Assess(v View) Status {
 		s.Conditions = append(s.Conditions, v.progressing(s.Phase), v.busy(s.Phase))
 	}
 	return s
+}
+
+// needed returns how many members must be on nodes for any to train.
+func (v View) needed() int { return cmp.Or(v.Min, v.Size) }
+
+// nodes returns how many members are on nodes, of how many, and with how many the gang trains if these may vary.
+func (v View) nodes(bound int) string {
+	if v.needed() < v.Size {
+		return fmt.Sprintf("%d/%d (%d–%d)", bound, v.Size, v.Min, v.Size)
+	}
+	return fmt.Sprintf("%d/%d", bound, v.Size)
 }
 
 // OnNodes returns the number of members on nodes.
@@ -118,7 +131,7 @@ func (v View) phase(bound int) v1alpha1.GangPhase {
 		return v1alpha1.PhaseRunning
 	case v.Begun() && (bound < v.Size || v.Run.State != v1alpha1.RunRunning):
 		return v1alpha1.PhaseRecovering
-	case bound < v.Size:
+	case bound < v.needed():
 		return v1alpha1.PhaseWaiting
 	case v.Run.State == v1alpha1.RunRunning:
 		return v1alpha1.PhaseRunning

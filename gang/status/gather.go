@@ -43,6 +43,7 @@ func GatherJobGang(g *v1alpha1.Gang, job Job, pods []corev1.Pod) JobGang {
 	members := job.Admitted.Members
 	out := JobGang{View: View{
 		Size:     int(members),
+		Min:      int(g.Spec.MinPods),
 		State:    stateFeature(job.Admitted.Settings),
 		Standbys: standbyFeature(job.Admitted.Settings),
 
