@@ -10,6 +10,7 @@ import (
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/generation"
 	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/quorum"
 )
 
 // A gang that trains with fewer pods takes candidates in at a planned halt: all ranks go on to one step and stay there (package barrier),
@@ -49,12 +50,14 @@ func (s *State) dropGrowth() {
 	s.run.growth = growth{}
 }
 
-// grow takes candidates in; it reports whether all ranks stay at one step and the generation must be halted.
+// grow takes candidates in; it reports whether the generation must be halted for them: all ranks stay at one step, or the job wants them
+// restarted.
 func (s *State) grow(now time.Time) (halt bool) {
 	g := &s.run.growth
 	ready, starting := s.candidates()
 	s.sayOutside(ready)
-	if len(ready) == 0 || !s.canGrow() {
+	stays := s.canGrow()
+	if len(ready) == 0 || s.sizes.Grow == quorum.GrowOff || !stays && !s.growsWithRestart() {
 		s.dropGrowth()
 		return false
 	}
@@ -64,6 +67,10 @@ func (s *State) grow(now time.Time) (halt bool) {
 	if !g.begun() {
 		if starting && now.Sub(g.readyAt) < growBatch || now.Before(s.sizes.at.Add(s.sizes.snooze)) {
 			return false
+		}
+		if !stays {
+			s.noteGrowth(ready, now)
+			return true
 		}
 		g.since = now
 	}
@@ -88,16 +95,36 @@ func (s *State) grow(now time.Time) (halt bool) {
 // staysOut begins, in Progress.Fewer, the text about a pod that cannot take part.
 const staysOut = "; outside: "
 
-// sayOutside says why the first candidate is not taken in, if it is for its state.
+// sayOutside says why the first candidate is not taken in, if it is for its state or for the job's wish.
 func (s *State) sayOutside(ready []Slot) {
 	text, _, _ := strings.Cut(s.Record.Progress.Fewer, staysOut)
-	if why := s.members.Ungiven(); len(ready) > 0 && why != "" {
-		text += fmt.Sprintf("%spod %s of slot %d has no state: %s", staysOut, s.members.At(ready[0]).Pod().Name, ready[0], why)
+	if why := s.outside(); len(ready) > 0 && why != "" {
+		text += fmt.Sprintf("%spod %s of slot %d %s", staysOut, s.members.At(ready[0]).Pod().Name, ready[0], why)
 	}
 	if text != s.Record.Progress.Fewer {
 		s.Record.Progress.Fewer = text
 		s.emit(PersistLater{})
 	}
+}
+
+// outside returns why candidates are not taken in, as what the text says of a pod; "": they are.
+func (s *State) outside() string {
+	switch why := s.members.Ungiven(); {
+	case s.sizes.Grow == quorum.GrowOff:
+		return "joins the next restart of the ranks (holdfast.dev/grow is off)"
+	case s.growsWithRestart():
+	case s.members.NoneHolds():
+		return "joins the next restart of the ranks: no rank holds a step that it could take over (holdfast.dev/grow: with-restart ends ranks for it)"
+	case why != "":
+		return "has no state: " + why
+	}
+	return ""
+}
+
+// growsWithRestart reports whether ranks are ended for candidates though they cannot stay at a step: the job wants that, and no rank holds
+// a state that a candidate would lack.
+func (s *State) growsWithRestart() bool {
+	return s.sizes.Grow == quorum.GrowWithRestart && s.members.NoneHolds()
 }
 
 // canGrow reports whether ranks can stay at a step, and give their state to candidates.
@@ -124,10 +151,16 @@ func (s *State) noteLostAgain() {
 	}
 }
 
-// grows returns the planned halt as the cause of the generation's end.
-func (s *State) grows() generation.Suspect {
+// becomeGrowing ends the generation for candidates. Ranks that cannot stay at a step get the grace period of their pods, so that a script
+// that saves on SIGTERM can.
+func (s *State) becomeGrowing(now time.Time) {
 	ready, _ := s.candidates()
-	n := s.members.Parts()
-	message := fmt.Sprintf("all ranks stay at step %d, to go on with %d pods instead of %d", s.generation.CommonStep(), n+len(ready), n)
-	return generation.Suspect{Cause: &cause.Cause{Code: cause.GangGrows, Rank: -1, Slot: -1, Message: message}, Ordered: true}
+	n, how := s.members.Parts(), fmt.Sprintf("all ranks stay at step %d", s.generation.CommonStep())
+	within := time.Duration(0)
+	if s.growsWithRestart() {
+		how, within = "all ranks are restarted (holdfast.dev/grow is with-restart)", s.members.LeastGrace()
+	}
+	message := fmt.Sprintf("%s, to go on with %d pods instead of %d", how, n+len(ready), n)
+	s.becomeHalting(generation.Suspect{Cause: &cause.Cause{Code: cause.GangGrows, Rank: -1, Slot: -1, Message: message}, Ordered: true}, now)
+	s.run.halting.watch.Allow(within)
 }

@@ -36,7 +36,7 @@ func (s *State) stepRunning(now time.Time) {
 	case failed:
 		s.becomeHalting(generation.Suspect{Cause: suspect, Ordered: ordered}, now)
 	case pending == nil && !s.generation.Finished() && s.grow(now):
-		s.becomeHalting(s.grows(), now)
+		s.becomeGrowing(now)
 	case s.generation.Finished():
 		s.becomeFinal(Verdict{Reason: ReasonFinished, At: now}, Finished)
 	case !s.drain.Begun():

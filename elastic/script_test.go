@@ -122,6 +122,9 @@ func (s *stage) command(f []string) {
 		if len(f) > 2 {
 			s.limits.ShrinkAfter = time.Duration(s.number(f[2])) * time.Second
 		}
+		if len(f) > 3 {
+			s.limits.Grow = map[string]quorum.Grow{"with-restart": quorum.GrowWithRestart, "off": quorum.GrowOff}[f[3]]
+		}
 		s.step(Limit{s.limits})
 	case "placed":
 		s.step(Placed{s.placements(f[1:])})

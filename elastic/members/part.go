@@ -3,6 +3,7 @@ package members
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
@@ -95,13 +96,26 @@ func (m *Member) holdsNone() bool {
 
 // HoldsNone reports whether no rank of a slot holds a step, while ranks of other slots do.
 func (ms *Members) HoldsNone(slot Slot) bool {
-	return ms.slots[slot].holdsNone() && !ms.All((*Member).holdsNone)
+	return ms.slots[slot].holdsNone() && !ms.NoneHolds()
 }
 
 // Newest returns the newest step that all ranks of a slot hold; 0: there is none.
 func (ms *Members) Newest(slot Slot) int64 {
 	p := restore.Pod{Held: inventory(&ms.slots[slot].report)}
 	return p.Newest().Step
+}
+
+// NoneHolds reports whether no rank holds a step.
+func (ms *Members) NoneHolds() bool { return ms.All((*Member).holdsNone) }
+
+// LeastGrace returns the least grace period of the pods that take part; 0: unknown.
+func (ms *Members) LeastGrace() (least time.Duration) {
+	for _, m := range ms.Each {
+		if g := m.report.Grace; least == 0 || g > 0 && g < least {
+			least = g
+		}
+	}
+	return least
 }
 
 // Divided returns, for users, why a part of the ranks may not hold the whole state; "": each rank that holds a step holds all of it.

@@ -16,7 +16,20 @@ type Limits struct {
 	Min int
 	// ShrinkAfter is how long a pod is waited for whose coming cannot be foretold; 0: shrinkAfter.
 	ShrinkAfter time.Duration
+	Grow        Grow
 }
+
+// Grow is for which pods ranks are ended that train with fewer than all. Pods join any generation that begins for another reason.
+type Grow int
+
+const (
+	// GrowAuto: for pods that can join at a step at which all ranks stay, so that no step is done again.
+	GrowAuto Grow = iota
+	// GrowWithRestart: also where ranks cannot stay at a step, because the script loads its own checkpoint.
+	GrowWithRestart
+	// GrowOff: for none.
+	GrowOff
+)
 
 const (
 	shrinkAfter = 30 * time.Second

@@ -40,7 +40,7 @@ type Watch struct {
 	// generation is the halting one; detected is when its failure was seen.
 	generation int64
 	detected   time.Time
-	// within is how long ranks may take to end because pods are terminating; 0: as their launchers set it.
+	// within is how long ranks may take to end because pods are terminating, or because they may save; 0: as their launchers set it.
 	within time.Duration
 	// silent has the state of each slot that must halt and is unreachable, stuck that of each that must halt and reports.
 	silent []unreachable
@@ -62,8 +62,11 @@ func NewWatch(ms *members.Members, rs *Replacements, generation int64, now time.
 	}
 }
 
-// Within returns how long ranks may take to end because pods are terminating; 0: as their launchers set it.
+// Within returns how long ranks may take to end; 0: as their launchers set it.
 func (w *Watch) Within() time.Duration { return w.within }
+
+// Allow gives ranks more time to end.
+func (w *Watch) Allow(within time.Duration) { w.within = max(w.within, within) }
 
 // Forget drops the state of a slot after another pod took it.
 func (w *Watch) Forget(slot members.Slot) { w.silent[slot], w.stuck[slot] = unreachable{}, stuck{} }
