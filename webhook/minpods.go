@@ -26,16 +26,24 @@ func (o *subject) fitMinPods() field.ErrorList {
 		}
 	}
 	if o.s.MinPods == 0 {
-		if o.s.ShrinkAfter > 0 {
-			return field.ErrorList{field.Invalid(o.keyPaths(v1alpha1.AnnotationShrinkAfter), o.s.ShrinkAfter.String(),
-				"has no effect without "+v1alpha1.AnnotationMinPods+": write the least number of pods with which training goes on, or remove the key")}
-		}
-		return nil
+		return o.withoutMinPods()
 	}
 	if why := o.noMinPods(); why != "" {
 		return field.ErrorList{field.Invalid(at, strconv.Itoa(int(o.s.MinPods)), why)}
 	}
 	return nil
+}
+
+// withoutMinPods refuses keys that act only on jobs that go on with fewer pods than they have.
+func (o *subject) withoutMinPods() (errs field.ErrorList) {
+	const why = "has no effect without " + v1alpha1.AnnotationMinPods + ": write the least number of pods with which training goes on, or remove the key"
+	if o.s.ShrinkAfter > 0 {
+		errs = append(errs, field.Invalid(o.keyPaths(v1alpha1.AnnotationShrinkAfter), o.s.ShrinkAfter.String(), why))
+	}
+	if o.s.Grow != "" {
+		errs = append(errs, field.Invalid(o.keyPaths(v1alpha1.AnnotationGrow), o.s.Grow, why))
+	}
+	return errs
 }
 
 // noMinPods returns why the job cannot go on with fewer pods than it has, and the remedy; "": it can.

@@ -55,6 +55,10 @@ type GangSpec struct {
 	// ShrinkAfterSeconds is how long a gang with MinPods waits for a pod whose coming cannot be foretold; 0: 30.
 	// +optional
 	ShrinkAfterSeconds int32 `json:"shrinkAfterSeconds,omitempty"`
+	// Grow is for which pods ranks of a gang with MinPods are restarted: GrowAuto, GrowWithRestart or GrowOff; absent: GrowAuto.
+	// +kubebuilder:validation:Enum=auto;with-restart;off
+	// +optional
+	Grow string `json:"grow,omitempty"`
 	// StateBytes is the size of the state that each rank keeps in memory; 0: state in memory is off.
 	// +optional
 	StateBytes int64 `json:"stateBytes,omitempty"`

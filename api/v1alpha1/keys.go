@@ -40,6 +40,8 @@ const (
 	AnnotationShrinkAfter = Prefix + "shrink-after"
 	// AnnotationSlowNodes is SlowReport (default) or SlowExclude.
 	AnnotationSlowNodes = Prefix + "slow-nodes"
+	// AnnotationGrow is GrowAuto (default), GrowWithRestart or GrowOff. Needs AnnotationMinPods.
+	AnnotationGrow = Prefix + "grow"
 	// AnnotationShmSize is the size of the memory volume that the webhook mounts at /dev/shm of a training container without a mount there,
 	// a quantity, or "off"; default: a share of its memory limit.
 	AnnotationShmSize = Prefix + "shm-size"
@@ -139,6 +141,16 @@ const (
 	SlowReport = "report"
 	// SlowExclude: its pod is also replaced, and the node excluded.
 	SlowExclude = "exclude"
+)
+
+// Values of AnnotationGrow, and of GangSpec.Grow. Pods join any restart that has another reason.
+const (
+	// GrowAuto: ranks are also restarted for pods that can join at a step at which all ranks stay.
+	GrowAuto = "auto"
+	// GrowWithRestart: ranks are also restarted for pods where no rank holds a state in memory.
+	GrowWithRestart = "with-restart"
+	// GrowOff: ranks are not restarted for pods.
+	GrowOff = "off"
 )
 
 // Values of AnnotationNodeCheck, and of GangSpec.NodeCheck.

@@ -41,12 +41,19 @@ func (c *Controller) reconcileSettings(ctx context.Context, req ctrl.Request) (c
 	return ctrl.Result{}, nil
 }
 
+// growOf are the values of GangSpec.Grow; absent: quorum.GrowAuto.
+var growOf = map[string]quorum.Grow{v1alpha1.GrowWithRestart: quorum.GrowWithRestart, v1alpha1.GrowOff: quorum.GrowOff}
+
 // settingsOf returns the settings of a Gang.
 func settingsOf(g *v1alpha1.Gang) elastic.Settings {
 	s := elastic.Settings{
 		Storage:     elastic.Storage{Retention: retentionOf(g)},
 		Supervision: supervisionOf(g),
-		Limits:      quorum.Limits{Min: int(g.Spec.MinPods), ShrinkAfter: time.Duration(g.Spec.ShrinkAfterSeconds) * time.Second},
+		Limits: quorum.Limits{
+			Min:         int(g.Spec.MinPods),
+			ShrinkAfter: time.Duration(g.Spec.ShrinkAfterSeconds) * time.Second,
+			Grow:        growOf[g.Spec.Grow],
+		},
 	}
 	if st := g.Spec.Storage; st != nil {
 		s.Every = time.Duration(st.IntervalSeconds) * time.Second

@@ -368,6 +368,7 @@ func gangSpec(job *jobs.Job) v1alpha1.GangSpec {
 		Members:            job.Admitted.Members,
 		MinPods:            job.Admitted.Min,
 		ShrinkAfterSeconds: int32(s.ShrinkAfter / time.Second),
+		Grow:               s.Grow,
 		StateBytes:         s.StateBytes,
 		Hang:               cmp.Or(s.Hang, v1alpha1.HangAct),
 		HangTimeoutSeconds: int32(s.HangTimeout / time.Second),

@@ -62,6 +62,8 @@ type Settings struct {
 	// be foretold; 0: unset.
 	MinPods     int32         `json:",omitzero"`
 	ShrinkAfter time.Duration `json:",omitzero"`
+	// Grow is for which pods ranks of such a job are restarted; empty: unset.
+	Grow string `json:",omitzero"`
 	// NodeCheck is when pods are tried before a generation; empty: unset, never.
 	NodeCheck string `json:",omitzero"`
 	// SlowNodes is what is done about a node that a node check finds slow; empty: unset.
@@ -111,6 +113,7 @@ var userKeys = map[string]string{
 	v1alpha1.AnnotationMinPods:         `a number of pods such as "2"`,
 	v1alpha1.AnnotationShrinkAfter:     `a duration such as "30s"`,
 	v1alpha1.AnnotationSlowNodes:       `"report" or "exclude"`,
+	v1alpha1.AnnotationGrow:            `"auto", "with-restart" or "off"`,
 	v1alpha1.AnnotationShmSize:         `a size such as "8Gi", or "off"`,
 	v1alpha1.AnnotationContainer:       `a container's name`,
 	v1alpha1.AnnotationStorageClaim:    `the name of a PersistentVolumeClaim`,
@@ -318,6 +321,11 @@ func (s *Settings) set(key, value string) (problem string) {
 		s.SlowNodes = value
 		if value != v1alpha1.SlowReport && value != v1alpha1.SlowExclude {
 			return `must be "report" (report nodes that a node check finds slow) or "exclude" (replace their pods, too)`
+		}
+	case v1alpha1.AnnotationGrow:
+		s.Grow = value
+		if value != v1alpha1.GrowAuto && value != v1alpha1.GrowWithRestart && value != v1alpha1.GrowOff {
+			return `must be "auto" (restart ranks for pods that can join at a step at which all ranks stay), "with-restart" (also where the script loads its own checkpoint) or "off"`
 		}
 	case v1alpha1.AnnotationShmSize:
 		if s.ShmBytes, s.NoShm = 0, value == "off"; !s.NoShm {

@@ -69,6 +69,8 @@ func TestSettings(t *testing.T) {
 		"hang, reported":           {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationHang: "report"}, nil, Settings{Enabled: true, Hang: "report", Standbys: true, StandbyBytes: 512 << 20}, nil},
 		"node check":               {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationNodeCheck: "always"}, nil, Settings{Enabled: true, NodeCheck: "always", Standbys: true, StandbyBytes: 512 << 20}, nil},
 		"slow nodes":               {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationSlowNodes: "exclude"}, nil, Settings{Enabled: true, SlowNodes: "exclude", Standbys: true, StandbyBytes: 512 << 20}, nil},
+		"grow":                     {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGrow: "with-restart"}, nil, Settings{Enabled: true, Grow: "with-restart", Standbys: true, StandbyBytes: 512 << 20}, nil},
+		"grow, another word":       {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGrow: "true"}, nil, Settings{Enabled: true, Grow: "true", Standbys: true, StandbyBytes: 512 << 20}, []string{"low[holdfast.dev/grow]"}},
 		"node check, another word": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationNodeCheck: "true"}, nil, Settings{Enabled: true, NodeCheck: "true", Standbys: true, StandbyBytes: 512 << 20}, []string{"low[holdfast.dev/node-check]"}},
 		"hang, another word":       {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationHang: "true"}, nil, Settings{Enabled: true, Hang: "true", Standbys: true, StandbyBytes: 512 << 20}, []string{"low[holdfast.dev/hang]"}},
 		"hang timeout": {m{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationHangTimeout: "30m", v1alpha1.AnnotationHang: "act"}, nil,
