@@ -287,7 +287,16 @@ func (g *group) over() int {
 	return n + len(slots)
 }
 
-// allExist reports whether all members exist. complete also requires that no member is gated and the queue has all.
+// mustExist is how many members must exist for any to be placed: all, so that they are placed together if they fit. In an elastic gang of
+// which some have nodes it is the minimum.
+func (g *group) mustExist() int {
+	if g.terms.Min > 0 && !g.phase.initial() && g.counts[Reserved]+g.counts[Bound] > 0 {
+		return min(g.size, g.terms.Min)
+	}
+	return g.size
+}
+
+// allExist reports whether all members exist. complete reports whether those exist that must, are not gated, and are all queued.
 func (g *group) allExist() bool { return g.size > 0 && g.present()+g.over() >= g.size }
 func (g *group) complete() bool { return g.schedulable() && g.queuedAll() }
 
@@ -301,7 +310,7 @@ func (g *group) schedulable() bool {
 			return false
 		}
 	}
-	return g.size > 0 && g.present()-g.gated+g.over() >= g.size
+	return g.size > 0 && g.present()-g.gated+g.over() >= g.mustExist()
 }
 
 // queuedAll reports whether the queue has all members that are to be placed.

@@ -22,14 +22,11 @@ import (
 // the difference for a gang that it saw complete or planned; for one that it found half bound, the stamps in the bindings decide.
 
 // StampText is the annotation in the bindings of pods placed together in an initial placement: when the youngest was created, and a
-// checksum of the UIDs of all that were created in that second. Creation times have no fractions: the checksum distinguishes a pod that was
-// re-created within the same second from the pods that were planned first.
+// checksum of the UIDs of pods.
 func StampText(youngest time.Time, pods iter.Seq[*v1.Pod]) string {
 	var uids []string
 	for pod := range pods {
-		if pod.CreationTimestamp.Time.Equal(youngest) {
-			uids = append(uids, string(pod.UID))
-		}
+		uids = append(uids, string(pod.UID))
 	}
 	slices.Sort(uids)
 	sum := fnv.New32a()
@@ -39,23 +36,25 @@ func StampText(youngest time.Time, pods iter.Seq[*v1.Pod]) string {
 	return fmt.Sprintf("%s/%08x", youngest.UTC().Format(time.RFC3339), sum.Sum32())
 }
 
+// stampText is the gang's stamp. Its checksum is of the pods that were created in the second of the youngest: creation times have no
+// fractions, and the checksum distinguishes a pod that was re-created within that second from the pods that were planned first. In an
+// elastic gang it is of all pods: those that were left out of the initial placement are as old as those that were in it.
+func (g *group) stampText(youngest time.Time) string {
+	return StampText(youngest, func(yield func(*v1.Pod) bool) {
+		for _, m := range g.members {
+			if (g.terms.Min > 0 || m.Pod.CreationTimestamp.Time.Equal(youngest)) && !yield(m.Pod) {
+				return
+			}
+		}
+	})
+}
+
 // StampOf returns a pod's stamp and the creation time in it; ok is false for a pod that joined a complete gang.
 func StampOf(pod *v1.Pod) (youngest time.Time, stamp string, ok bool) {
 	stamp = pod.Annotations[v1alpha1.AnnotationInitialPlacement]
 	created, _, ok := strings.Cut(stamp, "/")
 	youngest, err := time.Parse(time.RFC3339, created)
 	return youngest, stamp, ok && err == nil
-}
-
-// pods yields the pods of the members.
-func (g *group) pods() iter.Seq[*v1.Pod] {
-	return func(yield func(*v1.Pod) bool) {
-		for _, m := range g.members {
-			if !yield(m.Pod) {
-				return
-			}
-		}
-	}
 }
 
 // Stamp returns the stamp for a pod's binding; "": none.
@@ -70,7 +69,7 @@ func (c *Cache) Stamp(key types.NamespacedName, uid types.UID) string {
 }
 
 // inferInitial decides whether a gang that this process found half bound was ever complete. It was not, if all bound members have a stamp
-// and a member of that placement still has no node.
+// and a member of that placement still has no node: of an elastic gang only if no pod came or went since.
 func (g *group) inferInitial() {
 	if known := g.phase.initial() || g.phase == whole || g.phase == repairing; known || g.minimumPlaced() {
 		return
@@ -91,10 +90,10 @@ func (g *group) inferInitial() {
 			youngest, newest = created, stamp
 		}
 	}
-	left, same := false, newest == StampText(youngest, g.pods())
+	left, same := false, newest == g.stampText(youngest)
 	for _, m := range g.members {
 		created := m.Pod.CreationTimestamp.Time
-		left = left || m.State != Bound && (created.Before(youngest) || same && created.Equal(youngest))
+		left = left || m.State != Bound && (same && !created.After(youngest) || g.terms.Min == 0 && created.Before(youngest))
 	}
 	if len(half) == 0 || !left {
 		return
@@ -121,7 +120,7 @@ func (g *group) begin(now time.Time) {
 			g.youngest = created
 		}
 	}
-	g.stamp = StampText(g.youngest, g.pods())
+	g.stamp = g.stampText(g.youngest)
 }
 
 // rollback ends an initial placement. The returned pods, newest first, must be deleted and no longer count.

@@ -35,7 +35,7 @@ func (g *group) snapshot() (r Snapshot) {
 		r.Members = append(r.Members, *m)
 	}
 	r.Version, r.Pending, r.Initial = g.version, g.counts[Pending]-g.gated, g.phase.initial()
-	r.Size, r.Terms = max(g.size-g.over(), len(r.Members)), g.terms
+	r.Size, r.Terms = max(g.mustExist()-g.over(), len(r.Members)), g.terms
 	if g.terms.Min > 0 {
 		r.Required = max(1, g.terms.Min-g.over())
 	}

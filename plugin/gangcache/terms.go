@@ -13,7 +13,7 @@ import (
 
 // Terms are the requirements of a gang that its group states.
 type Terms struct {
-	// Size is how many members must exist before any is placed.
+	// Size is how many members must exist before any is placed. Once some have nodes, Min is enough.
 	Size int
 	// Min is how many members must be on nodes for the gang to run; the others join when they fit. 0: all.
 	Min int
@@ -32,6 +32,9 @@ type Terms struct {
 // OwnTerms returns the terms of a Holdfast gang, from any of its pods. The caller limits Size (external.Book.Terms).
 func OwnTerms(pod *corev1.Pod) (Terms, error) {
 	size, err := membership.GangSize(pod)
+	if least := membership.GangMin(pod, size); err == nil && least < size {
+		return Terms{Size: size, Min: least}, nil
+	}
 	return Terms{Size: size}, err
 }
 

@@ -1,6 +1,8 @@
 package gangcache
 
 import (
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -33,6 +35,7 @@ func TestWhoJoinsIsNotWhatWasLost(t *testing.T) {
 	}{
 		"all are needed":            {Terms{Size: 3}, true, false},
 		"two are":                   {Terms{Size: 2, Min: 2}, false, false},
+		"two are, three at first":   {Terms{Size: 3, Min: 2}, false, false},
 		"two are, one of each task": {Terms{Size: 2, Min: 2, Tasks: map[string]int{"a": 1, "b": 1}}, true, true},
 	} {
 		l, k := newCache(), key("g")
@@ -109,6 +112,92 @@ func TestTheTurnOfSurplus(t *testing.T) {
 		}
 		if r.Pending != 4-c.bound {
 			t.Errorf("%s: %d wait, want %d", name, r.Pending, 4-c.bound)
+		}
+	}
+}
+
+// TestElasticTerms: a gang of Holdfast is elastic if its pods say so.
+func TestElasticTerms(t *testing.T) {
+	for value, want := range map[string]Terms{"": {Size: 4}, "2": {Size: 4, Min: 2}, "4": {Size: 4}} {
+		p := memberPod("g", 0, 4, 1)
+		if value != "" {
+			asking(p, v1alpha1.AnnotationGangMin, value)
+		}
+		if got, err := OwnTerms(p); err != nil || got.Size != want.Size || got.Min != want.Min {
+			t.Errorf("gang-min %q: %+v, %v", value, got, err)
+		}
+	}
+	p := asking(memberPod("g", 0, 4, 1), v1alpha1.AnnotationGangMin, "2")
+	delete(p.Annotations, v1alpha1.AnnotationGangSize)
+	if got, err := OwnTerms(p); err == nil {
+		t.Errorf("without a size: %+v", got)
+	}
+}
+
+// elastic returns the pods of a gang that goes on with fewer.
+func elastic(size, least int) []*v1.Pod {
+	var pods []*v1.Pod
+	for slot := range size {
+		pods = append(pods, asking(memberPod("g", slot, size, 1), v1alpha1.AnnotationGangMin, strconv.Itoa(least)))
+	}
+	return pods
+}
+
+// TestWhatMustExist: at first an elastic gang is placed only once all of its pods exist. Later a pod that does not exist holds up none of
+// the others, unless fewer than the minimum exist.
+func TestWhatMustExist(t *testing.T) {
+	l, k, pods := newCache(), key("g"), elastic(4, 2)
+	for _, p := range pods[:3] {
+		enter(l, p)
+	}
+	if _, missing := l.PlanInput(k); missing == nil {
+		t.Error("planned before all pods exist")
+	}
+	enter(l, pods[3])
+	if r, missing := l.PlanInput(k); missing != nil || r.Size != 4 || r.Required != 2 {
+		t.Errorf("%+v, %v", r, missing)
+	}
+	for i := range 2 {
+		l.Observe(k, on(pods[i].DeepCopy(), "n"))
+	}
+	for _, c := range []struct {
+		gone, size int
+	}{{3, 3}, {0, 2}} {
+		l.Forget(k, pods[c.gone].UID)
+		if r, missing := l.PlanInput(k); missing != nil || r.Size != c.size || len(r.Members) != c.size {
+			t.Errorf("without pod %d: %+v, %v", c.gone, r, missing)
+		}
+		if turn, ok := l.GangTurn(k); !ok || turn.Key.Degraded != (c.gone == 0) {
+			t.Errorf("without pod %d the queue says %+v", c.gone, turn)
+		}
+	}
+	l.Forget(k, pods[2].UID)
+	if _, missing := l.PlanInput(k); missing == nil {
+		t.Error("planned below the minimum")
+	}
+}
+
+// TestAnElasticGangThatTrainedIsNotTakenBack: a new scheduler finds fewer pods on nodes than the minimum, and pods that wait since before
+// the first placement. It takes the gang back only if these are the pods of that placement.
+func TestAnElasticGangThatTrainedIsNotTakenBack(t *testing.T) {
+	for name, again := range map[string]bool{"the same pods": false, "a pod was replaced": true} {
+		pods := elastic(4, 2)
+		for i, p := range pods {
+			created(p, at(int64(12-i/2))) // those that were left out are the older ones
+		}
+		stamp := StampText(at(12), slices.Values(pods))
+		asking(pods[0], v1alpha1.AnnotationInitialPlacement, stamp)
+		pods[0] = on(pods[0], "n")
+		if again {
+			pods[1] = created(elastic(4, 2)[1], at(60))
+		}
+		l := newCache()
+		for _, p := range pods {
+			l.Observe(key("g"), p)
+			enter(l, p)
+		}
+		if undo := l.Refuse(key("g"), &gang.Refusal{}); (len(undo) == 0) != again {
+			t.Errorf("%s: %d pods are taken back", name, len(undo))
 		}
 	}
 }
