@@ -208,6 +208,30 @@ func TestGangs(t *testing.T) {
 	t.Logf("%d pods, %d named, %d gangs Systemic", pods, named, systemic)
 }
 
+// TestMixedGangs: no pod is paired with one of another kind (world.answer), and none without a fault is named.
+func TestMixedGangs(t *testing.T) {
+	named := 0
+	for seed := range seeds.All(t, uint64(300)) {
+		w, _ := randomWorld(seed)
+		for i := range w.pods {
+			kind := [][2]string{{"nvidia.com/gpu", "nccl"}, {"", "gloo"}, {"", "tcp"}}[w.random.IntN(3)]
+			w.pods[i].Devices, w.pods[i].Backend = kind[0], kind[1]
+		}
+		for _, f := range w.play(t, func(Plan) {}).Findings {
+			if f.Kind != Guilty && f.Kind != ComputeWrong {
+				continue
+			}
+			if named++; verdicts[w.faults[f.Pod]] != f.Kind {
+				t.Fatalf("seed %d: pod %d with fault %d is named: %s", seed, f.Pod, w.faults[f.Pod], f.Evidence)
+			}
+		}
+	}
+	if named == 0 {
+		t.Error("no pod was named")
+	}
+	t.Logf("%d named", named)
+}
+
 // randomWorld has 3 to 5,000 pods; one gang of ten has more faults than a check names.
 func randomWorld(seed uint64) (*world, bool) {
 	r := rand.New(rand.NewPCG(seed, 1))
