@@ -26,7 +26,7 @@ func TestNodes(t *testing.T) {
 		name string
 		play func(*world, budget.Config)
 	}{
-		{"DryRun", dryRun}, {"Budget", spends}, {"Idle", idle}, {"Requests", requests}, {"Breaker", breaks}, {"Leader", changes}, {"Silence", silence}, {"Away", away},
+		{"DryRun", dryRun}, {"Budget", spends}, {"Idle", idle}, {"Requests", requests}, {"Suspicions", suspects}, {"Breaker", breaks}, {"Leader", changes}, {"Silence", silence}, {"Away", away},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { w.t = t; part.play(w, config) }) {
 			return
@@ -92,6 +92,36 @@ func requests(w *world, c budget.Config) {
 	w.expect(map[int]string{2: "Evict"}, all)
 	for i := 1; i <= 3; i++ {
 		w.annotate(name(i), v1alpha1.AnnotationEvict, nil)
+	}
+	w.expect(nil, all)
+	stop()
+}
+
+// suspects: the words of gangs exclude nodes within the limits of a namespace and of the cluster, under any leader. They end by their
+// removal, as `evict --undo` does, and by their time. Node checks of two namespaces ask the outage budget.
+func suspects(w *world, c budget.Config) {
+	c.MaxSuspected, c.MaxSuspectedPerNamespace = budget.Limit{Count: 2}, budget.Limit{Count: 1}
+	stop := w.lead(c, false)
+	w.suspect(name(1), time.Hour, false, "red")
+	w.expect(map[int]string{1: "Exclude"}, all)
+	eventually.Succeeds(w.t, "the event", func() error { return w.event(name(1), "NodeExcluded", "a gang suspects its hardware") })
+	w.suspect(name(2), time.Hour, false, "red")
+	w.suspect(name(3), time.Hour, true, "blue")
+	w.suspect(name(4), time.Hour, false, "green")
+	w.expect(map[int]string{1: "Exclude", 3: "Exclude"}, all)
+	stop()
+	w.annotate(name(1), v1alpha1.AnnotationSuspicions, nil) // while no controller runs
+	stop = w.lead(c, false)
+	w.expect(map[int]string{2: "Exclude", 3: "Exclude"}, all)
+	w.suspect(name(3), time.Hour, true, "blue", "green")
+	w.expect(map[int]string{2: "Exclude", 3: "Evict"}, all)
+	w.suspect(name(2), 4*time.Second, false, "red")
+	w.expect(map[int]string{3: "Evict", 4: "Exclude"}, all) // that word has ended
+	w.annotate(name(4), v1alpha1.AnnotationSuspicions, "{") // counts as unchanged
+	w.logged("cannot be decoded", name(4))
+	w.expect(map[int]string{3: "Evict", 4: "Exclude"}, all)
+	for i := 2; i <= 4; i++ {
+		w.annotate(name(i), v1alpha1.AnnotationSuspicions, nil)
 	}
 	w.expect(nil, all)
 	stop()

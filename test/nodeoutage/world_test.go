@@ -287,6 +287,23 @@ func (w *world) request(node string, r v1alpha1.NodeEviction, span time.Duration
 	w.annotate(node, v1alpha1.AnnotationEvict, string(text))
 }
 
+// suspect writes what a gang of each namespace suspects of a node; proven: a node check found it.
+func (w *world) suspect(node string, span time.Duration, proven bool, namespaces ...string) {
+	w.t.Helper()
+	var words []v1alpha1.NodeSuspicion
+	for _, n := range namespaces {
+		words = append(words, v1alpha1.NodeSuspicion{
+			Namespace: n, Gang: "bert", Cause: v1alpha1.CauseNodeCheckFailed, At: metav1.NowMicro(),
+			Until: metav1.NewMicroTime(time.Now().Add(span)), Proven: proven,
+		})
+	}
+	text, err := json.Marshal(words)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.annotate(node, v1alpha1.AnnotationSuspicions, string(text))
+}
+
 // annotate writes an annotation; nil removes it.
 func (w *world) annotate(node, key string, value any) {
 	w.t.Helper()
