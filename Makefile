@@ -31,6 +31,8 @@ CLUSTER_TESTS := e2e replace scheduling nodeoutage hostile nodehealth devcluster
 SHORT_kinds := -run '^TestKinds$$/^Story$$/^(VolcanoJob-volcano|PyTorchJob-holdfast)$$'
 # make test plays three of the silences of jobs, make test-hang plays all.
 SHORT_hang := -run '^TestHang$$/./^(slow-save|debugger|deaf)$$'
+# make test plays a gang that passes and one with a node that is named, make test-nodecheck plays all faults of node checks.
+SHORT_nodecheck := -run '^TestNodeCheck$$/^(healthy|wrong)$$'
 SHORT_PEERS := peer-volcano peer-training-operator
 KILL_TESTS := ./test/checkpoint
 # Tests that start agents, ranks and standbys, and mostly wait for them.
@@ -221,6 +223,10 @@ test-kinds: build peers ## jobs of all kinds, with their real controllers, on re
 .PHONY: test-hang
 test-hang: build ## jobs whose ranks make no step, on real kubelets; keeps what they were taken for in test/hang/testdata
 	@hack/gotest.sh run -v -count=1 -timeout 60m -run '^TestHang$$' -record -- ./test/hang
+
+.PHONY: test-nodecheck
+test-nodecheck: build ## node checks of gangs with faults of nodes and networks, on real kubelets; keeps the results in test/nodecheck/testdata
+	@hack/gotest.sh run -v -count=1 -timeout 60m -run '^TestNodeCheck$$' -record -- ./test/nodecheck
 
 .PHONY: soak-hang
 soak-hang: build ## hundreds of healthy silences of jobs, none ended or taken for a fault; plays those that test/hang/testdata lacks

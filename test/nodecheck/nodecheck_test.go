@@ -2,140 +2,221 @@ package nodecheck
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-
 	"holdfast.dev/holdfast/api/v1alpha1"
-	"holdfast.dev/holdfast/internal/eventually"
-	"holdfast.dev/holdfast/test/devcluster"
-	"holdfast.dev/holdfast/test/devcluster/layout"
 	"holdfast.dev/holdfast/test/harness"
 )
 
-const namespace, shared, pods = "nodecheck", "shared", 3
-
-//go:embed sitecustomize.py
-var wrong string
-
-// TestNodeCheck: a gang passes and trains; in another one the pod whose arithmetic is wrong is named and replaced before the first step.
+// TestNodeCheck plays all cases on one cluster, one after another: beside others, two cores would be too busy for the times of trials.
 func TestNodeCheck(t *testing.T) {
-	ctx := t.Context()
-	c := harness.Start(t, devcluster.Options{Name: "nodecheck", Nodes: 2, Replace: true})
-	if err := c.Install(ctx); err != nil {
-		t.Fatal(err)
-	}
-	for _, o := range harness.TrainerRoom(namespace) {
-		if m, ok := o.(*corev1.ConfigMap); ok {
-			m.Data["sitecustomize.py"] = wrong
-		}
-		if err := c.Client().Create(ctx, o); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Run("Passes", func(t *testing.T) {
-		check, first := play(ctx, t, c, "healthy", "")
-		if check.Result != "Passed" || check.Replaced != 0 || first {
-			t.Errorf("%+v, a pod was replaced: %v", check, first)
-		}
-	})
-	t.Run("WrongArithmetic", func(t *testing.T) {
-		check, replaced := play(ctx, t, c, "wrong", "1")
-		found := strings.HasPrefix(check.Message, "pod wrong-1-") && strings.Contains(check.Message, "of a product is")
-		if check.Result != "Replaced" || check.Replaced != 1 || !found || !replaced {
-			t.Errorf("%+v, a pod was replaced: %v", check, replaced)
-		}
-		excluded(ctx, t, c, check)
-	})
-}
-
-// excluded checks that the node that the check named takes no new pods, by the gang's proven word.
-func excluded(ctx context.Context, t *testing.T, c *harness.Cluster, check *v1alpha1.NodeCheck) {
-	t.Helper()
-	nodes := &corev1.NodeList{}
-	if err := c.Client().List(ctx, nodes); err != nil {
-		t.Fatal(err)
-	}
-	for i := range nodes.Items {
-		node := &nodes.Items[i]
-		o, err := v1alpha1.NodeOutageOf(node)
-		words, unread := v1alpha1.NodeSuspicionsOf(node)
-		if err != nil || unread != nil {
-			t.Fatal(err, unread)
-		}
-		named := strings.Contains(check.Message, " on node "+node.Name+":")
-		if out := o != nil && o.Decision == v1alpha1.DecisionExclude && o.Cause == v1alpha1.CauseNodeSuspected; out != named {
-			t.Errorf("node %s, named %v: decision %+v", node.Name, named, o)
-		}
-		if proven := len(words) == 1 && words[0].Proven && words[0].Namespace == namespace; proven != named {
-			t.Errorf("node %s, named %v: suspicions %+v", node.Name, named, words)
-		}
+	w := start(t.Context(), t)
+	for _, c := range cases() {
+		t.Run(c.name, func(t *testing.T) { w.play(t.Context(), t, c) })
 	}
 }
 
-// play runs a job until it trains, and returns its node check and whether the pod of slot 1 was replaced.
-func play(ctx context.Context, t *testing.T, c *harness.Cluster, name, index string) (*v1alpha1.NodeCheck, bool) {
+const (
+	passed       = "Passed"
+	replacedOnce = "Replaced"
+	inconclusive = "Inconclusive"
+)
+
+func cases() []checked {
+	return []checked{
+		{
+			name: "healthy", what: "no fault", result: passed,
+		},
+		{
+			name: "wrong", what: "one node multiplies wrongly", fault: "wrong", where: "node",
+			result: replacedOnce, replaced: 1, says: "of a product is",
+		},
+		{
+			name: "cold", what: "one pod imports for 35 s the first time", fault: "cold", where: "slot", result: passed,
+		},
+		{
+			name: "sleeps", what: "a multiplication does not end on one node", fault: "sleeps", where: "node",
+			result: replacedOnce, replaced: 1, says: "part matmul did not end within 27 s",
+		},
+		{
+			name: "stopped", what: "the process of the check is stopped on one node", fault: "stopped", where: "node",
+			result: replacedOnce, replaced: 1, says: "part matmul did not end within 30s, and the process had to be killed",
+		},
+		{
+			name: "cut", what: "the network between one pod and the others loses all packets", meanwhile: cut("-A", 0, 2),
+			result: replacedOnce, replaced: 1, says: "failed with pod cut-",
+		},
+		{
+			name: "pair-cut", what: "the network between two pods loses all packets", meanwhile: cut("-A", 0), mend: cut("-D", 0),
+			result: passed, says: "and both passed with others: the path between them",
+		},
+		{
+			name: "narrow", what: "the network of one pod passes 1 Mbit/s", meanwhile: narrow,
+			result: replacedOnce, replaced: 1, says: "failed with pod narrow-",
+		},
+		{
+			name: "throttled", what: "one pod of four has three tenths of a processor", pods: 4, meanwhile: throttled,
+			result: passed, says: "is slow alone: it ran at ",
+		},
+		{
+			name: "agent-killed", what: "the agent of one pod is killed during its trial", meanwhile: killAgent, result: passed,
+		},
+		{
+			name: "leader-killed", what: "one node multiplies wrongly; the leading controller is killed during the first trials",
+			fault: "wrong", where: "node", meanwhile: killLeader, result: replacedOnce, replaced: 1, says: "of a product is",
+		},
+		{
+			name: "no-spare", what: "one node multiplies wrongly, there is no other one, and it is repaired", fault: "wrong", where: "node",
+			nodes: 1, healed: true, result: replacedOnce, replaced: 1, says: "of a product is",
+		},
+		{
+			name: "accuses-all", what: "all pods answer that they multiply wrongly", fault: "wrong", where: "all",
+			result: inconclusive, says: "the cause is not one node",
+		},
+		{
+			name: "follows", what: "the pod of one slot multiplies wrongly, on whatever node", fault: "wrong", where: "slot",
+			result: inconclusive, says: "of a product is", replaced: 3,
+		},
+	}
+}
+
+// play plays a case until the job trains.
+func (w *world) play(ctx context.Context, t *testing.T, c checked) {
+	j := w.begin(ctx, t, c)
+	if c.meanwhile != nil {
+		c.meanwhile(ctx, t, j)
+	}
+	j.write(t, "go")
+	if c.healed {
+		j.heals(ctx, t)
+	}
+	check := j.trains(ctx, t)
+	if check.Result != c.result || int(check.Replaced) != c.replaced || !strings.Contains(check.Message, c.says) {
+		t.Errorf("%+v; want %s, %d replaced, %q", check, c.result, c.replaced, c.says)
+	}
+	j.keepsOthers(ctx, t, check)
+	j.excluded(ctx, t, check)
+	j.note(t, check)
+}
+
+// heals waits until the replaced pod finds no node, and repairs the only one as an administrator does.
+func (j *job) heals(ctx context.Context, t *testing.T) {
 	t.Helper()
-	line := fmt.Sprintf("env PYTHONPATH=/trainer:$PYTHONPATH torchrun --nnodes=%d --nproc-per-node=1 /trainer/trainer.py 0.05 65536", pods)
-	spec := harness.TrainerPod(line, 5, 0)
-	main := &spec.Containers[0]
-	delete(main.Resources.Limits, layout.GPUResource)
-	delete(main.Resources.Requests, layout.GPUResource)
-	main.Resources.Limits[corev1.ResourceMemory] = resource.MustParse("1Gi")
-	main.Resources.Requests[corev1.ResourceMemory] = resource.MustParse("256Mi")
-	main.Env = append(main.Env, corev1.EnvVar{Name: "WRONG_INDEX", Value: index}, corev1.EnvVar{Name: "WRONG_MARK", Value: name},
-		corev1.EnvVar{Name: "NODE_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}})
-	spec.Volumes = append(spec.Volumes, harness.ClaimVolume(shared, false))
-	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: shared, MountPath: "/" + shared})
-	annotations := map[string]string{
-		v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationNodeCheck: v1alpha1.NodeCheckAlways, v1alpha1.AnnotationStandbys: "off",
+	var node string
+	j.until(ctx, t, "the named pod has no place", func(ctx context.Context, g *v1alpha1.Gang) (bool, string) {
+		raw, err := os.ReadFile(filepath.Join(j.folder, "node"))
+		node = string(raw)
+		p := g.Status.Placement
+		return err == nil && p != nil && !p.Placed && p.Wanted > p.Fits, fmt.Sprintf("%+v %v", p, err)
+	})
+	if r := j.gang.Status.Run; r.Generation > 0 || r.NodeCheck.EndedAt != nil {
+		t.Errorf("the gang runs without the pod: %+v", r.NodeCheck)
 	}
-	if err := c.Client().Create(ctx, harness.Job(namespace, name, pods, 0, annotations, spec)); err != nil {
-		t.Fatal(err)
+	j.write(t, "healed")
+	if out, err := j.Holdfast(ctx, "evict", "node/"+node, "--undo"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
-	t.Cleanup(func() { remove(t, c, name) })
-	var g *v1alpha1.Gang
-	if err := c.Until(ctx, name+" trains", eventually.Timeout, func(ctx context.Context) (bool, string) {
-		var err error
-		if g, err = c.Gang(ctx, namespace, name); err != nil {
-			return false, err.Error()
-		}
-		r := g.Status.Run
-		return r != nil && r.Generation == 1 && r.Progress.OptimizerSteps+r.Progress.Step > 0, harness.Says(g)
-	}); err != nil {
-		t.Fatal(err)
-	}
-	check := g.Status.Run.NodeCheck
-	if check == nil || check.EndedAt == nil || len(g.Status.Run.Recoveries) > 0 {
-		t.Fatalf("check %+v, recoveries %+v", check, g.Status.Run.Recoveries)
-	}
-	_, replaced, err := c.Members(ctx, namespace, name)
+}
+
+// keepsOthers checks that the pods of the other slots are those that began, and that no rank ran in one that is gone.
+func (j *job) keepsOthers(ctx context.Context, t *testing.T, check *v1alpha1.NodeCheck) {
+	t.Helper()
+	now, err := j.Shape(ctx, j.gang)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%s: %s in %s: %s", name, check.Result, check.EndedAt.Sub(check.StartedAt.Time), check.Message)
-	return check, len(replaced) == 1 && strings.Contains(check.Message, replaced[0].Name) || len(replaced) == 0 && check.Replaced > 0
-}
-
-// remove removes a job, after a failure with all that people would look at.
-func remove(t *testing.T, c *harness.Cluster, name string) {
-	ctx := context.Background()
-	if t.Failed() {
-		for _, args := range [][]string{
-			{"get", "gang", "-n", namespace, name, "-o", "yaml"},
-			{"get", "pods", "-n", namespace, "-o", "wide"},
-			{"get", "events", "-n", namespace, "--sort-by=.lastTimestamp"},
-			{"logs", "-n", namespace, "-l", v1alpha1.LabelGang + "=" + name, "--tail=40", "--prefix"},
-		} {
-			out, err := c.RunKubectl(ctx, args...)
-			c.Say("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	var slots []int
+	for i, a := range now.Assignments {
+		if a.UID != j.uids[i] {
+			slots = append(slots, i)
 		}
 	}
-	if _, err := c.RunKubectl(ctx, "delete", "job", name, "-n", namespace, "--wait=false"); err != nil {
-		t.Error(err)
+	if want := []int{1}; check.Replaced > 0 && !slices.Equal(slots, want) || check.Replaced == 0 && len(slots) > 0 {
+		t.Errorf("the pods of slots %v were replaced: %+v", slots, check)
+	}
+	if n := len(j.gang.Status.Run.Recoveries); n > 0 {
+		t.Errorf("%d recoveries", n)
+	}
+}
+
+// excluded checks that a node is excluded, by this gang's proven word, only if the check named a pod on it and it was not repaired since.
+// Gangs of one namespace exclude one node of two.
+func (j *job) excluded(ctx context.Context, t *testing.T, check *v1alpha1.NodeCheck) {
+	t.Helper()
+	out := 0
+	for _, node := range j.nodeList(ctx, t) {
+		words, err := v1alpha1.NodeSuspicionsOf(&node)
+		o, err2 := v1alpha1.NodeOutageOf(&node)
+		if err != nil || err2 != nil {
+			t.Fatal(err, err2)
+		}
+		named := check.Replaced > 0 && !j.healed && strings.Contains(check.Message, " on node "+node.Name)
+		if proven := len(words) == 1 && words[0].Proven && words[0].Namespace == namespace; proven && !named {
+			t.Errorf("node %s has suspicions %+v: %s", node.Name, words, check.Message)
+		}
+		if o != nil && o.Decision == v1alpha1.DecisionExclude && o.Cause == v1alpha1.CauseNodeSuspected {
+			out++
+		} else if o != nil {
+			t.Errorf("node %s: decision %+v", node.Name, o)
+		}
+	}
+	if want := min(int(check.Replaced), 1); out != want && !j.healed {
+		t.Errorf("%d nodes are excluded, want %d", out, want)
+	}
+}
+
+// cut adds or deletes the rules that drop all packets between the pod of slot 1 and those of other slots.
+func cut(rule string, slots ...int) func(context.Context, *testing.T, *job) {
+	return func(ctx context.Context, t *testing.T, j *job) {
+		for _, slot := range slots {
+			peer := j.pod(ctx, t, slot).Status.PodIP
+			j.enter(ctx, t, "iptables", rule, "INPUT", "-s", peer, "-j", "DROP")
+			j.enter(ctx, t, "iptables", rule, "OUTPUT", "-d", peer, "-j", "DROP")
+		}
+	}
+}
+
+// narrow limits what the pod of slot 1 sends to the others.
+func narrow(ctx context.Context, t *testing.T, j *job) {
+	j.enter(ctx, t, strings.Fields("tc qdisc add dev eth0 root handle 1: htb default 1")...)
+	j.enter(ctx, t, strings.Fields("tc class add dev eth0 parent 1: classid 1:1 htb rate 1gbit")...)
+	j.enter(ctx, t, strings.Fields("tc class add dev eth0 parent 1: classid 1:2 htb rate 1gbit")...)
+	j.enter(ctx, t, strings.Fields("tc qdisc add dev eth0 parent 1:2 tbf rate 1mbit burst 16kb latency 10s")...)
+	for _, slot := range []int{0, 2} {
+		peer := j.pod(ctx, t, slot).Status.PodIP
+		j.enter(ctx, t, "tc", "filter", "add", "dev", "eth0", "parent", "1:", "protocol", "ip", "u32", "match", "ip", "dst", peer, "flowid", "1:2")
+	}
+}
+
+// throttled gives the container of slot 1 three tenths of a processor.
+func throttled(ctx context.Context, t *testing.T, j *job) {
+	group, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", j.process(ctx, t, harness.Agent).Host))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, path, _ := strings.Cut(strings.TrimSpace(string(group)), "::")
+	if err := os.WriteFile(filepath.Join("/sys/fs/cgroup", path, "cpu.max"), []byte("30000 100000"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func killAgent(ctx context.Context, t *testing.T, j *job) {
+	if _, err := j.Kill(ctx, namespace, j.pod(ctx, t, 1).Name, container, harness.Agent); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func killLeader(ctx context.Context, t *testing.T, j *job) {
+	p, err := j.Leader(ctx, "holdfast-controller")
+	if err != nil || p == nil {
+		t.Fatalf("no controller leads: %v", err)
+	}
+	if _, err := j.Kill(ctx, v1alpha1.Namespace, p.Name, "controller", harness.Numbered(1)); err != nil {
+		t.Fatal(err)
 	}
 }
