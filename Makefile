@@ -221,7 +221,7 @@ test-kinds: build peers ## jobs of all kinds, with their real controllers, on re
 	@hack/gotest.sh run -v -count=1 -timeout 60m -record -- ./test/kinds
 
 .PHONY: test-hang
-test-hang: build ## jobs whose ranks make no step, on real kubelets; keeps what they were taken for in test/hang/testdata
+test-hang: build launchers-venv ## jobs whose ranks make no step, on real kubelets; keeps what they were taken for in test/hang/testdata
 	@hack/gotest.sh run -v -count=1 -timeout 60m -run '^TestHang$$' -record -- ./test/hang
 
 .PHONY: test-nodecheck

@@ -26,7 +26,7 @@ end_if_ready() {
 }
 
 if [ "${1:-}" = --plan ]; then
-	is_ready || echo "accelerate, deepspeed, lightning and transformers with their dependencies, about 50 MB from PyPI (170 MB in $dir), for make test-launchers"
+	is_ready || echo "accelerate, deepspeed, lightning and transformers with their dependencies, about 50 MB from PyPI (170 MB in $dir), for make test-launchers and test-hang"
 	exit 0
 fi
 

@@ -3,7 +3,9 @@ package hang
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -65,6 +67,14 @@ func healthy() []silence {
 			name: "late-first-step", what: "one rank prepares data before the first step",
 			taken: []string{busy}, plays: begins,
 		},
+		{
+			name: "transformers", framework: "hf.py", what: "the Trainer of transformers evaluates, and then saves to slow storage",
+			taken: []string{busy}, plays: endsByItself,
+		},
+		{
+			name: "lightning", framework: "lit.py", what: "the Trainer of Lightning saves to slow storage, and then validates",
+			taken: []string{busy}, plays: endsByItself,
+		},
 	}
 }
 
@@ -124,7 +134,7 @@ func faults() []silence {
 		},
 		{
 			name: "storage-of-two", what: "a rank on each node reads a file of a FUSE mount that does not answer, for a while",
-			taken: []string{v1alpha1.CauseStorageStalls}, says: "rank", plays: unanswered,
+			apart: true, taken: []string{v1alpha1.CauseStorageStalls}, says: "rank", plays: unanswered,
 		},
 		{
 			name: "dead-loader", what: "the worker of a data loader stands still",
@@ -189,14 +199,27 @@ func keepsFiles(ctx context.Context, t *testing.T, j *job) {
 	j.verdict(ctx, t)
 	j.steps(ctx, t, 2, 5)
 	for rank, want := range []string{"in backward", "in backward", "in backward", "takes no signal"} {
-		pod, file := j.shape.Assignments[rank/perPod].Pod, fmt.Sprintf("rank-%d.stack.txt", rank)
-		read := fmt.Sprintf("cd /run/holdfast/run/hangs/1-* && ls && cat %s && test -s gloo.rank-%d -a -s rank-%d.gloo.json", file, rank, rank)
-		out, err := j.RunKubectl(ctx, "exec", "-n", namespace, pod, "-c", container, "--", "sh", "-c", read)
-		if err != nil || !strings.Contains(out, want) {
-			t.Errorf("rank %d in pod %s: %v\n%s", rank, pod, err, out)
+		folders := fmt.Sprintf("/proc/%d/root/run/holdfast/run/hangs/1-*/", j.rank(ctx, t, rank).Host)
+		for file, want := range map[string]string{
+			fmt.Sprintf("rank-%d.stack.txt", rank): want, fmt.Sprintf("gloo.rank-%d", rank): "", fmt.Sprintf("rank-%d.gloo.json", rank): "{",
+		} {
+			text, err := oneOf(folders + file)
+			if err != nil || text == "" || !strings.Contains(text, want) {
+				t.Errorf("%s of rank %d: %v\n%s", file, rank, err, text)
+			}
 		}
 	}
 	j.finishes(ctx, t, v1alpha1.ReasonFinished, 1)
+}
+
+// oneOf returns the text of the only file with a name of that pattern.
+func oneOf(pattern string) (string, error) {
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) != 1 {
+		return "", fmt.Errorf("%s: %d files, %v", pattern, len(files), err)
+	}
+	text, err := os.ReadFile(files[0])
+	return string(text), err
 }
 
 // remembers: the ranks that restarted continue with the step that they kept in memory.

@@ -213,7 +213,7 @@ def connection():
 
     def serve():
         with listener.accept()[0] as c:
-            until_over(lambda: (c.sendall(bytes(4096)), time.sleep(0.5)))
+            until_over(lambda: (c.sendall(bytes(16 << 10)), time.sleep(0.5)))
 
     threading.Thread(target=serve).start()
     with socket.create_connection(listener.getsockname()) as c:

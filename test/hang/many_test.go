@@ -37,7 +37,6 @@ const (
 	anyRank = -1
 	// manyMemory is for a compiler beside two ranks.
 	manyMemory = "3Gi"
-	manyLine   = "torchrun --nnodes=%d --nproc-per-node=%d --master-addr=none --master-port=29500 /trainer/many.py /" + shared + "/%s %s"
 	// jobLimit is how long a job takes at most.
 	jobLimit = time.Hour
 )
@@ -123,7 +122,7 @@ func TestMany(t *testing.T) {
 		ctx, w := t.Context(), start(t.Context(), t)
 		room := make(chan bool, *manyJobs)
 		var running sync.WaitGroup
-		for part := range slices.Chunk(todo, perJob) {
+		for part := range slices.Chunk(todo, min(perJob, (len(todo)+*manyJobs-1) / *manyJobs)) {
 			room <- true
 			running.Go(func() {
 				defer func() { <-room }()
@@ -152,9 +151,9 @@ func playMany(ctx context.Context, t *testing.T, w *world, silences []played) {
 	for i, p := range silences {
 		arguments[i] = fmt.Sprintf("%d:%s:%d:%.0f", p.Number, p.Kind, p.Rank, p.Seconds)
 	}
-	spec := pod(fmt.Sprintf(manyLine, pods, perPod, name, strings.Join(arguments, " ")))
+	spec := pod(fmt.Sprintf(run+"/%s/%s %s", pods, perPod, "many.py", shared, name, strings.Join(arguments, " ")))
 	spec.Containers[0].Resources.Limits[corev1.ResourceMemory] = resource.MustParse(manyMemory)
-	hostFolder(&spec, "usr", "/usr") // with a compiler
+	hostFolder(&spec, "usr", "/usr", "/usr") // with a compiler
 
 	j := &job{world: w, silence: silence{name: name}, row: row{Name: name}}
 	starting.Lock()

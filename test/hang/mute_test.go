@@ -2,6 +2,7 @@ package hang
 
 import (
 	"context"
+	"os"
 	"sync"
 	"syscall"
 	"testing"
@@ -18,7 +19,7 @@ const muteSize = 1 << 20
 // muteFolder is a file system that has a file of each name. Reads of a file are answered only after answer was called with its name.
 type muteFolder struct {
 	fs.Inode
-	// path is where it is mounted; cluster nodes that start later have it there, too.
+	// path is where it is mounted.
 	path string
 
 	mu    sync.Mutex
@@ -34,27 +35,42 @@ type muteFile struct {
 // mount mounts the folder until the test ends.
 func mount(t *testing.T) *muteFolder {
 	t.Helper()
-	m := &muteFolder{path: t.TempDir(), files: map[string]*muteFile{}}
-	options := fuse.MountOptions{DirectMountStrict: true, AllowOther: true, FsName: "mute", Name: "mute"}
-	server, err := fs.Mount(m.path, m, &fs.Options{MountOptions: options})
+	m := &muteFolder{files: map[string]*muteFile{}}
+	m.path = serve(t, "mute", m)
+	t.Cleanup(func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, f := range m.files {
+			f.answer()
+		}
+	})
+	return m
+}
+
+// serve mounts a file system until the test ends, and returns where. Cluster nodes that start later have it there, too; they have a /tmp of
+// their own.
+func serve(t *testing.T, name string, root fs.InodeEmbedder) string {
+	t.Helper()
+	path, err := os.MkdirTemp("/mnt", "holdfast-"+name+"-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(path) })
+	options := fuse.MountOptions{DirectMountStrict: true, AllowOther: true, FsName: name, Name: name}
+	server, err := fs.Mount(path, root, &fs.Options{MountOptions: options})
 	if err != nil {
 		t.Fatalf("mounting a folder through /dev/fuse: %v", err)
 	}
 	t.Cleanup(func() {
-		m.mu.Lock()
-		for _, f := range m.files {
-			f.answer()
-		}
-		m.mu.Unlock()
 		for range 50 {
 			if server.Unmount() == nil {
 				return
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
-		_ = unix.Unmount(m.path, unix.MNT_DETACH)
+		_ = unix.Unmount(path, unix.MNT_DETACH)
 	})
-	return m
+	return path
 }
 
 // file returns the file of that name.

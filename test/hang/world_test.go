@@ -27,8 +27,12 @@ import (
 const (
 	namespace, shared, container = "hang", "shared", "trainer"
 	pods, perPod                 = 2, 2
-	line                         = "torchrun --nnodes=%d --nproc-per-node=%d --master-addr=none --master-port=29500 /trainer/lesson.py /" +
-		shared + "/%s %s"
+	// gpus is how many simulated GPUs each node of devcluster has.
+	gpus = 2
+	// run runs a script on all pods.
+	run = "torchrun --nnodes=%d --nproc-per-node=%d --master-addr=none --master-port=29500 /trainer/%s "
+	// venv has the frameworks; hack/launchers.sh makes it.
+	venv = "/opt/holdfast-launchers"
 	// atOnce is how many jobs run at a time: with more, two cores are too busy for a silence to be one.
 	atOnce = 3
 )
@@ -39,13 +43,23 @@ var lesson string
 //go:embed many.py
 var many string
 
+//go:embed hf.py
+var hf string
+
+//go:embed lit.py
+var lit string
+
 // silence is one way in which the ranks of a job make no step.
 type silence struct {
 	// name is the job's. script is what lesson.py calls the silence, "" if that is the name; it does nothing for one that the test does from
 	// outside.
 	name, script string
+	// framework is the script of a framework that is run instead; "": lesson.py.
+	framework string
 	// what happens, for readers of docs/annotations.md.
 	what string
+	// apart: each pod has a node for itself.
+	apart bool
 	// settings are further annotations.
 	settings map[string]string
 	// taken are the verdicts that may be reported of it, the first one must be, and says is in its text.
@@ -57,29 +71,30 @@ type silence struct {
 	plays func(context.Context, *testing.T, *job)
 }
 
-// world is a cluster whose nodes have the folder mute.
+// world is a cluster whose nodes have the folder mute, and slow storage at slow.
 type world struct {
 	*harness.Cluster
 	mute *muteFolder
+	slow string
 }
 
 // start starts a cluster that has all that the jobs need.
 func start(ctx context.Context, t *testing.T) *world {
 	t.Helper()
-	mute := mount(t)
+	mute, slow := mount(t), mountSlow(t)
 	c := harness.Start(t, devcluster.Options{Name: "hang", Nodes: 2, Replace: true})
 	if err := c.Install(ctx); err != nil {
 		t.Fatal(err)
 	}
 	for _, o := range harness.TrainerRoom(namespace) {
 		if m, ok := o.(*corev1.ConfigMap); ok {
-			m.Data = map[string]string{"lesson.py": lesson, "many.py": many}
+			m.Data = map[string]string{"lesson.py": lesson, "many.py": many, "hf.py": hf, "lit.py": lit}
 		}
 		if err := c.Client().Create(ctx, o); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return &world{c, mute}
+	return &world{c, mute, slow}
 }
 
 // play plays silences, each as soon as there is room.
@@ -91,6 +106,9 @@ func play(ctx context.Context, t *testing.T, w *world, room chan bool, all []sil
 		running.Go(func() { // t.Parallel would run only as many as there are cores
 			defer func() { <-room }()
 			t.Run(s.name, func(t *testing.T) {
+				if _, err := os.Stat(filepath.Join(venv, ".ready")); s.framework != "" && err != nil {
+					t.Skipf("SKIPPED: there is no %s: hack/launchers.sh makes it", venv)
+				}
 				j := begin(ctx, t, w, s)
 				s.plays(ctx, t, j)
 				for _, seen := range j.row.Seen {
@@ -120,10 +138,29 @@ type job struct {
 func begin(ctx context.Context, t *testing.T, w *world, s silence) *job {
 	t.Helper()
 	j := &job{world: w, silence: s, row: row{Name: s.name, What: s.what, Part: filepath.Base(filepath.Dir(t.Name()))}}
-	spec := pod(fmt.Sprintf(line, pods, perPod, s.name, cmp.Or(s.script, s.name)))
-	hostFolder(&spec, "mute", w.mute.path)
-	j.create(ctx, t, spec)
+	j.create(ctx, t, s.pod(w))
 	return j
+}
+
+// pod is a pod of the silence's job.
+func (s *silence) pod(w *world) corev1.PodSpec {
+	if s.framework == "" {
+		spec := pod(fmt.Sprintf(run+"/%s/%s %s", pods, perPod, "lesson.py", shared, s.name, cmp.Or(s.script, s.name)))
+		hostFolder(&spec, "mute", w.mute.path, "/mute")
+		if s.apart {
+			all := resource.NewQuantity(gpus, resource.DecimalSI)
+			resources := &spec.Containers[0].Resources
+			resources.Limits[layout.GPUResource], resources.Requests[layout.GPUResource] = *all, *all
+		}
+		return spec
+	}
+	command := "env PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 HOME=/tmp " + venv + "/bin/" + run + "/%s/%s /slow"
+	spec := pod(fmt.Sprintf(command, pods, perPod, s.framework, shared, s.name))
+	hostFolder(&spec, "venv", venv, venv)
+	hostFolder(&spec, "slow", w.slow, "/slow")
+	mounts := spec.Containers[0].VolumeMounts
+	mounts[len(mounts)-1].ReadOnly = false
+	return spec
 }
 
 // pod is a pod whose command finds torchrun in its PATH, the scripts in /trainer, and a folder of all pods in /shared.
@@ -139,12 +176,12 @@ func pod(command string) corev1.PodSpec {
 	return spec
 }
 
-// hostFolder mounts a folder of the node, read-only, at /NAME.
-func hostFolder(spec *corev1.PodSpec, name, path string) {
+// hostFolder mounts a folder of the node, read-only.
+func hostFolder(spec *corev1.PodSpec, name, path, at string) {
 	from := corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}
 	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: name, VolumeSource: from})
 	c := &spec.Containers[0]
-	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: "/" + name, ReadOnly: true})
+	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: at, ReadOnly: true})
 }
 
 // create creates the job with these pods, and waits until all run.
