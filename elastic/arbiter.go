@@ -17,7 +17,11 @@ func (s *State) arbitrates(c cause.Cause) bool {
 
 // orderArbiter has the next generation checked; another coordinator must not begin it without.
 func (s *State) orderArbiter(now time.Time) {
-	s.Record.Check = Check{Before: s.generation.Number + 1, Began: now, Result: CheckOrdered, Decides: true}
+	wish := int64(0)
+	if s.Record.Check.open(s.generation.Number) {
+		wish = s.Record.Check.Wish
+	}
+	s.Record.Check = Check{Before: s.generation.Number + 1, Began: now, Result: CheckOrdered, Decides: true, Wish: wish}
 	s.saveAndTell()
 }
 

@@ -51,6 +51,8 @@ const (
 	CheckReplaced CheckResult = "Replaced"
 	// CheckNoHealthyNode: a pod computes wrong results, and may not be replaced any more. The gang waits until the job wants no check.
 	CheckNoHealthyNode CheckResult = "NoHealthyNode"
+	// CheckWithdrawn: the job no longer wants it, and the generation begins.
+	CheckWithdrawn CheckResult = "Withdrawn"
 	// CheckInconclusive: answers are missing, or speak against no single pod. No pod is named for that, and the generation begins.
 	CheckInconclusive CheckResult = "Inconclusive"
 )
@@ -69,6 +71,11 @@ type Check struct {
 	Decides bool
 	// KeepsSlow: slow pods are not replaced any more, because one found no other node.
 	KeepsSlow bool
+	// Wish is the request that it answers; 0: none.
+	Wish int64
+	// Rounds is the number of rounds of trials, Speeds are those that were measured, by model.
+	Rounds int
+	Speeds []Speeds
 }
 
 // Named is a pod that a check had replaced.
@@ -146,10 +153,10 @@ func (a asked) timeout() time.Duration { return a.trial.Imports + a.trial.Within
 
 // checkDue reports whether the next generation must not begin before a node check.
 func (s *State) checkDue() bool {
-	if s.supervision.NodeCheck == CheckNever || s.members.WholeCommand() {
+	if s.members.WholeCommand() || s.supervision.NodeCheck == CheckNever && !s.wished() {
 		return false
 	}
-	if c := &s.Record.Check; c.Before == s.generation.Number+1 && c.Result != "" && c.Ended.IsZero() {
+	if s.Record.Check.open(s.generation.Number) {
 		return true
 	}
 	if s.generation.Number == 0 {
@@ -177,7 +184,11 @@ func (s *State) advanceCheck(now time.Time) {
 			s.skipCheck(now)
 			return
 		}
-		*c = Check{Before: s.generation.Number + 1, Began: now, Result: CheckUnderWay, Decides: ordered && c.Decides}
+		begun := Check{Before: s.generation.Number + 1, Began: now, Result: CheckUnderWay}
+		if ordered {
+			begun.Decides, begun.Wish = c.Decides, c.Wish
+		}
+		*c = begun
 		s.emit(PersistLater{})
 	}
 	f := &s.run.forming.checking
@@ -281,6 +292,7 @@ func (s *State) endCheck(pods []check.Pod, v *check.Verdict, now time.Time) {
 	if passes := s.passes(pods, v); len(passes) > 0 {
 		s.emit(NotePasses{passes})
 	}
+	c.Speeds = speedsOf(pods)
 	took := c.Ended.Sub(c.Began)
 	s.account.NoteChecked(s.generation.Number, took)
 	s.emit(Checked{Result: c.Result, Took: took})
@@ -412,7 +424,10 @@ func answerOf(a protocol.TrialAnswer) check.Answer {
 func (s *State) ask(pods []check.Pod, plan check.Plan, now time.Time) {
 	c := &s.run.forming.checking
 	next, slots := map[Slot]asked{}, s.members.Slots()
-	c.round = plan.Round
+	if len(c.trials) == 0 || c.round != plan.Round {
+		c.round = plan.Round
+		s.Record.Check.Rounds++
+	}
 	for _, t := range plan.Trials {
 		a := s.members.At(slots[t.A]).Report()
 		id := protocol.TrialID{Check: s.generation.Number + 1, Round: int(t.Round), Attempt: t.Attempt}

@@ -30,6 +30,7 @@ func (s *State) stepForming(now time.Time) {
 	}
 	s.advanceCheck(now)
 	if !s.Final() && s.checkOver() {
+		s.withdrawCheck(now)
 		s.begin()
 	}
 }

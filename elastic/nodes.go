@@ -1,6 +1,7 @@
 package elastic
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -115,4 +116,48 @@ func speedOf(p check.Pod, models map[string]string) (u check.Usual) {
 		}
 	}
 	return u
+}
+
+// Speeds are the speeds of the pods of one model in a check: the slowest and the median, in operations per second alone, and in bytes per
+// second with a partner of the same model; 0: not measured.
+type Speeds struct {
+	Model              string
+	Pods               int
+	Alone, AloneMedian int64
+	Pair, PairMedian   int64
+}
+
+// maxModels bounds Check.Speeds.
+const maxModels = 4
+
+// speedsOf returns the speeds of each model, by name.
+func speedsOf(pods []check.Pod) (out []Speeds) {
+	models, alone, pair := map[string]string{}, map[string][]float64{}, map[string][]float64{}
+	for _, p := range pods {
+		models[p.ID] = p.Model
+	}
+	for _, p := range pods {
+		u := speedOf(p, models)
+		alone[p.Model] = append(alone[p.Model], u.Alone)
+		pair[p.Model] = append(pair[p.Model], u.Pair)
+	}
+	for _, model := range slices.Sorted(maps.Keys(alone)) {
+		one := Speeds{Model: model, Pods: len(alone[model])}
+		one.Alone, one.AloneMedian = slowest(alone[model])
+		one.Pair, one.PairMedian = slowest(pair[model])
+		if model != "" && one.Alone+one.Pair > 0 && len(out) < maxModels {
+			out = append(out, one)
+		}
+	}
+	return out
+}
+
+// slowest returns the slowest and the median of the speeds that were measured.
+func slowest(all []float64) (least, median int64) {
+	all = slices.DeleteFunc(all, func(v float64) bool { return v <= 0 })
+	if len(all) == 0 {
+		return 0, 0
+	}
+	slices.Sort(all)
+	return int64(all[0]), int64(all[len(all)/2])
 }

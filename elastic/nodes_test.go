@@ -68,6 +68,10 @@ func TestPassesAreNoted(t *testing.T) {
 	if !slices.Equal(c.passes, want) {
 		t.Errorf("passes %+v", c.passes)
 	}
+	speeds := []Speeds{{Model: "H200", Pods: 4, Alone: 95, AloneMedian: 100, Pair: 9, PairMedian: 10}}
+	if r := c.state.Record.Check; r.Rounds != 2 || !slices.Equal(r.Speeds, speeds) {
+		t.Errorf("%d rounds, speeds %+v", r.Rounds, r.Speeds)
+	}
 	c = newCheckers(t, 4)
 	c.pods[3].Node = "n2"
 	c.outcome = func(pod string, tr protocol.Trial) protocol.TrialOutcome { // of one pod all answers are lost

@@ -114,8 +114,8 @@ func (s *State) holdWrong(v *check.Verdict) bool {
 		if f.Kind != check.ComputeWrong {
 			continue
 		}
-		text := fmt.Sprintf("%s: %s; %d pods were replaced before, and this one cannot be: delete it, with the steps that only its memory holds, to have another one tried, or annotate the job with holdfast.dev/node-check=off to train with it",
-			NoticeNoHealthyNode, f.Evidence, c.Replaced)
+		text := fmt.Sprintf("%s: %s; %d pods were replaced before, and this one cannot be: delete it, with the steps that only its memory holds, to have another one tried, or %s to train with it",
+			NoticeNoHealthyNode, f.Evidence, c.Replaced, s.overrules())
 		if c.Result != CheckNoHealthyNode || c.Text != cause.Cut(text, maxCheckText) {
 			c.Result, c.Text = CheckNoHealthyNode, cause.Cut(text, maxCheckText)
 			s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeNoHealthyNode, Message: text}})

@@ -83,7 +83,12 @@ func TestWrongResultsNeverTrain(t *testing.T) {
 				said++
 			}
 		}
-		if end(c); said != 1 || !c.play() {
+		end(c)
+		ran, want := c.play(), map[bool]CheckResult{true: CheckWithdrawn, false: CheckReplaced}[name == "the job wants no check"]
+		if r := c.state.Record.Check; r.Result != want || r.Ended.IsZero() {
+			t.Errorf("%s: check %+v", name, r)
+		}
+		if said != 1 || !ran {
 			t.Errorf("%s: waits %q, said %d times", name, c.state.Record.Progress.Waits, said)
 		}
 	}

@@ -14,6 +14,10 @@ func (s *State) stepRunning(now time.Time) {
 		s.haltForBranch(now)
 		return
 	}
+	if s.haltsForCheck() {
+		s.haltForCheck(now)
+		return
+	}
 	if s.generation.TakeMissed() {
 		s.emit(Broadcast{})
 	}

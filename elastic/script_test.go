@@ -35,7 +35,7 @@ import (
 //	looks MS WHAT/WHAT ...       until then, or until the generation is ended, each pod reports every second; it answers looks as WHAT says of each local rank (lookAt);
 //	                             silent: it does not report
 //	looks MS WHAT/WHAT unkept    so, but agents do not answer Directive.Keep
-//	nodecheck off|suspects|auto|always
+//	nodecheck off|suspects|auto|always [WISH [now]]
 //	trials MS WHAT/WHAT ...      until then, or until none is wanted any more, each pod reports every second and answers its trials with
 //	                             passed, failed, wrong or lost; a pair passes if both do; -: it does not report. No node has passed before.
 //	goback POINT                 people want that: a POINT is a step of the first branch, or BRANCH/STEP, as in sealed and copied
@@ -142,7 +142,11 @@ func (s *stage) command(f []string) {
 		s.looking = false
 	case "nodecheck":
 		modes := map[string]NodeCheck{"off": CheckNever, "suspects": CheckSuspects, "auto": CheckUnlessPassed, "always": CheckFirst}
-		s.step(Supervise{Supervision{NodeCheck: modes[f[1]]}})
+		job := Supervision{NodeCheck: modes[f[1]], CheckNow: len(f) > 3}
+		if len(f) > 2 {
+			job.CheckWish = int64(s.number(f[2]))
+		}
+		s.step(Supervise{job})
 	case "trials":
 		s.trials(s.at(f[1]), strings.Split(f[2], "/"))
 	case "over":

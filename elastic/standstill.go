@@ -35,6 +35,9 @@ type Supervision struct {
 	NodeCheck NodeCheck
 	// ReplaceSlow: pods that the check finds slow are replaced.
 	ReplaceSlow bool
+	// CheckWish is the number of the newest request of a check before the next generation, CheckNow that ranks are restarted for it.
+	CheckWish int64
+	CheckNow  bool
 }
 
 // standstill is what is known of the silence of one generation.
@@ -78,7 +81,7 @@ func (s *State) resumeStandstill(recorded Standstill) {
 }
 
 // supervise takes over the job's setting.
-func (s *State) supervise(job Supervision) {
+func (s *State) supervise(job Supervision, now time.Time) {
 	if job.Hang == HangOff {
 		s.forgetLooks()
 	}
@@ -86,6 +89,7 @@ func (s *State) supervise(job Supervision) {
 		return
 	}
 	s.supervision = job
+	s.takeWish(now)
 	s.emit(Broadcast{})
 }
 

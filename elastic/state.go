@@ -69,7 +69,7 @@ type State struct {
 // (0: never).
 func New(pods int, storage time.Duration, r Record) *State {
 	s := &State{
-		Record: Record{Verdict: r.Verdict, Check: r.Check},
+		Record: Record{Verdict: r.Verdict, Check: r.Check, CheckWish: r.CheckWish},
 		members: members.New(
 			pods,
 			members.Recorded{Seen: r.Progress.Seen, Launch: r.Launch.Number, Left: r.Left, Out: r.Out},

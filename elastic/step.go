@@ -57,7 +57,7 @@ func Step(s *State, e Event, now time.Time) []Effect {
 			s.save()
 		}
 	case Supervise:
-		s.supervise(e.Supervision)
+		s.supervise(e.Supervision, now)
 	case NodesKnown:
 		s.noteNodes(e)
 	case Released:

@@ -96,8 +96,9 @@ type Record struct {
 	PinWish int64
 	// Moved are the suspects for which a pod was moved.
 	Moved []cause.Suspect
-	// Check is the newest node check.
-	Check Check
+	// Check is the newest node check, CheckWish the newest Supervision.CheckWish that was taken.
+	Check     Check
+	CheckWish int64
 	// PendingReplacements are pods that must be replaced and are not yet, Suspended those that terminate because their Job is
 	// suspended (suspend.go). In the stored record both list the first pods only (bounds.go), and PendingPods counts all.
 	PendingReplacements []Termination

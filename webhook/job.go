@@ -197,7 +197,7 @@ func (o *subject) stamp(facts Facts) {
 func (o *subject) copyKeys(r *role) {
 	own := o.obj.GetAnnotations()
 	for _, key := range slices.Sorted(maps.Keys(own)) {
-		if _, has := r.Pod.Annotations[key]; settings.IsUserKey(key) && !has && !settings.IsPins(key) {
+		if _, has := r.Pod.Annotations[key]; settings.IsUserKey(key) && !has && !settings.IsLive(key) {
 			r.Pod.Annotations = setKey(r.Pod.Annotations, key, own[key])
 		}
 	}

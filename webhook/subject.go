@@ -166,7 +166,7 @@ func (o *subject) checkTemplateKeys(r *role) (errs field.ErrorList) {
 		value := r.Pod.Annotations[key]
 		copied, is := own[key]
 		switch {
-		case settings.IsSystemKey(key), key == v1alpha1.AnnotationContainer, is && copied == value && !settings.IsPins(key):
+		case settings.IsSystemKey(key), key == v1alpha1.AnnotationContainer, is && copied == value && !settings.IsLive(key):
 		case key == v1alpha1.AnnotationEnabled && value == "false" && !o.s.Enabled:
 		default:
 			errs = append(errs, field.Forbidden(r.annotations().Key(key), o.elsewhere()))

@@ -220,10 +220,10 @@ func (o *subject) checkChanged(changed []string, was *subject) field.ErrorList {
 	return append(errs, checkSystemKeys(o.obj.GetAnnotations(), had, settings.MetadataAnnotations)...)
 }
 
-// changedWarnings says what a change does not do. Pins act at once, and so does the end of node checks.
+// changedWarnings says what a change does not do. Pins and requests act at once, and so does the end of node checks.
 func (o *subject) changedWarnings(changed []string, in *unstructured.Unstructured) []string {
 	changed = slices.DeleteFunc(changed, func(key string) bool {
-		return settings.IsPins(key) || key == v1alpha1.AnnotationMadeRoom || key == v1alpha1.AnnotationNodeCheck && settings.NodeCheckOff(o.obj)
+		return settings.IsLive(key) || key == v1alpha1.AnnotationMadeRoom || key == v1alpha1.AnnotationNodeCheck && settings.NodeCheckOff(o.obj)
 	})
 	if len(changed) == 0 {
 		return nil

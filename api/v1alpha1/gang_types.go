@@ -81,6 +81,12 @@ type GangSpec struct {
 	// +kubebuilder:validation:Enum=report;exclude
 	// +optional
 	SlowNodes string `json:"slowNodes,omitempty"`
+	// CheckWish is the number of the newest request of a node check (AnnotationCheckWish); RunStatus.CheckWish reaches it once the check is
+	// due. CheckNow: ranks are restarted for it.
+	// +optional
+	CheckWish int64 `json:"checkWish,omitempty"`
+	// +optional
+	CheckNow bool `json:"checkNow,omitempty"`
 }
 
 // GangStorage is the persistent volume claim that steps are copied to, how often, and which of them stay.

@@ -62,6 +62,9 @@ const (
 	// AnnotationPinWish numbers the value of AnnotationPinnedCheckpoints: kubectl holdfast ckpt increases it with each change and finds the
 	// coordinator's answer by it.
 	AnnotationPinWish = Prefix + "pin-wish"
+	// AnnotationCheckWish numbers a user's requests of a node check before the next generation; CheckNow after it, with a comma between,
+	// has the ranks restarted for it. kubectl holdfast check increases the number and finds the coordinator's answer by it.
+	AnnotationCheckWish = Prefix + "check-wish"
 	// AnnotationMode is ModeAct (default) or ModeObserve.
 	AnnotationMode = Prefix + "mode"
 
@@ -134,6 +137,9 @@ const (
 	// HangOff: no rank is looked at.
 	HangOff = "off"
 )
+
+// CheckNow is the word of AnnotationCheckWish that has ranks restarted.
+const CheckNow = "now"
 
 // Values of AnnotationSlowNodes, and of GangSpec.SlowNodes.
 const (

@@ -145,6 +145,8 @@ const (
 	CauseWentBack = "WentBack"
 	// CauseGangGrows: ranks were ended at one step, so that the next generation begins with more pods.
 	CauseGangGrows = "GangGrows"
+	// CauseCheckRequested: a user requested a node check at once.
+	CauseCheckRequested = "CheckRequested"
 	// CauseHang: a rank stood still inside torch, a driver or a device. CauseWaitsOutside: it waited for something outside the gang.
 	// CauseStorageStalls: ranks on several nodes waited for a file system. CauseFabricHang: an operation that all ranks had begun did not end.
 	CauseHang          = "Hang"

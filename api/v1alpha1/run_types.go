@@ -78,6 +78,8 @@ type RunStatus struct {
 	// Moved are the suspects for which a pod was moved to another node: each moves at most one pod of a job.
 	// +listType=atomic
 	Moved []string `json:"moved,omitempty"`
+	// CheckWish is the newest GangSpec.CheckWish that the coordinator has taken.
+	CheckWish int64 `json:"checkWish,omitempty"`
 	// NodeCheck is the newest check of the pods before a generation; absent: there was none.
 	// +optional
 	NodeCheck *NodeCheck `json:"nodeCheck,omitempty"`
@@ -248,6 +250,7 @@ type NodeCheck struct {
 	//   - Passed: all pods passed; Skipped: each node passed a check within 24 h.
 	//   - Replaced: pods were named and replaced, and all passed then.
 	//   - NoHealthyNode: a pod computes wrong results and cannot be replaced, so that the gang waits.
+	//   - Withdrawn: the job no longer wants it, and the generation began.
 	//   - Inconclusive: answers are missing, or speak against no single pod.
 	Result string `json:"result"`
 	// Replaced is the number of pods that it named, Message what was found, with pods and nodes.
@@ -260,6 +263,23 @@ type NodeCheck struct {
 	Named []NamedPod `json:"named,omitempty"`
 	// KeepsSlow: slow pods are not replaced any more, because one found no other node.
 	KeepsSlow bool `json:"keepsSlow,omitempty"`
+	// Wish is the request that it answers; absent: none.
+	Wish int64 `json:"wish,omitempty"`
+	// Rounds is the number of rounds of trials, Speeds are those that were measured, by model.
+	Rounds int32 `json:"rounds,omitempty"`
+	// +listType=atomic
+	Speeds []ModelSpeeds `json:"speeds,omitempty"`
+}
+
+// ModelSpeeds are the speeds of the pods of one model in a node check: the slowest and the median, in operations per second alone, and in
+// bytes per second with a partner of the same model; absent: not measured.
+type ModelSpeeds struct {
+	Model       string `json:"model"`
+	Pods        int32  `json:"pods"`
+	Alone       int64  `json:"alone,omitempty"`
+	AloneMedian int64  `json:"aloneMedian,omitempty"`
+	Pair        int64  `json:"pair,omitempty"`
+	PairMedian  int64  `json:"pairMedian,omitempty"`
 }
 
 // NamedPod is a pod that a node check had replaced, and why.

@@ -68,6 +68,7 @@ func command(streams genericclioptions.IOStreams) *cobra.Command {
 		explainCommand(flags, streams),
 		nodesCommand(flags, streams),
 		evictCommand(flags, streams),
+		checkCommand(flags, streams),
 		previewCommand(flags, streams),
 		fabricCommand(flags, streams),
 		ckptCommand(flags, streams),

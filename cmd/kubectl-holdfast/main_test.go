@@ -20,6 +20,8 @@ func TestWrongWords(t *testing.T) {
 		{"explain job/a -o table", "unknown output format"},
 		{"explain --nosuch job/a", "see kubectl holdfast explain --help"},
 		{"nodes n1", "with --all every one"},
+		{"check", "name one job: kubectl holdfast check KIND/NAME"},
+		{"check job/a --now --undo", "--undo withdraws a request: leave out --now"},
 		{"evict", "name one node or one pod"},
 		{"evict node n1", "name one node or one pod"},
 		{"evict job/a", "use node/NAME or pod/NAME"},

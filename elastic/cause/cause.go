@@ -178,7 +178,8 @@ func (c Cause) External() bool {
 		return true
 	}
 	switch c.Code {
-	case RankKilled, PodLost, PodReplaced, RanksLost, StartInterrupted, ContainerRestarted, PortConflict, LauncherStarted, WentBack, GangGrows:
+	case RankKilled, PodLost, PodReplaced, RanksLost, StartInterrupted, ContainerRestarted, PortConflict, LauncherStarted, WentBack,
+		GangGrows, CheckRequested:
 		return true
 	case RankFailed, RestoreFailed, Desync, Deadlock, EndedEarly:
 	case Hang, WaitsOutside, StorageStalls, FabricHang, HangTimeout:
@@ -197,11 +198,11 @@ func (c Cause) Still() bool {
 	}
 }
 
-// Displaced reports whether pods had to leave their nodes, ranks replaced others or had yet to start, a user requested a rollback, or
-// the gang grows: that is no failure of the script.
+// Displaced reports whether pods had to leave their nodes, ranks replaced others or had yet to start, the gang grows, or a user requested
+// a rollback or a node check: that is no failure of the script.
 func (c Cause) Displaced() bool {
 	switch c.Code {
-	case PodReplaced, JobSuspended, LauncherStarted, WentBack, GangGrows, StartInterrupted:
+	case PodReplaced, JobSuspended, LauncherStarted, WentBack, GangGrows, CheckRequested, StartInterrupted:
 		return true
 	default:
 		return false

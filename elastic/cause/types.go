@@ -33,6 +33,8 @@ const (
 	WentBack Code = "WentBack"
 	// GangGrows: the ranks were ended at one step, so that the next generation begins with more pods; no failure.
 	GangGrows Code = "GangGrows"
+	// CheckRequested: a user requested a node check at once; no failure.
+	CheckRequested Code = "CheckRequested"
 	// Hang, WaitsOutside, StorageStalls and FabricHang: ranks stood still, as package waiting defines the words, and were ended.
 	Hang          Code = "Hang"
 	WaitsOutside  Code = "WaitsOutside"

@@ -78,6 +78,7 @@ func supervisionOf(g *v1alpha1.Gang) elastic.Supervision {
 	case v1alpha1.NodeCheckSuspects:
 		s.NodeCheck = elastic.CheckSuspects
 	}
+	s.CheckWish, s.CheckNow = g.Spec.CheckWish, g.Spec.CheckNow
 	s.ReplaceSlow = g.Spec.SlowNodes == v1alpha1.SlowExclude
 	return s
 }

@@ -27,8 +27,27 @@ func nodeCheckStatus(c *elastic.Check) *v1alpha1.NodeCheck {
 	}
 	return &v1alpha1.NodeCheck{
 		Generation: c.Before, StartedAt: metav1.NewMicroTime(c.Began), EndedAt: microTime(c.Ended), Result: string(c.Result),
-		Replaced: int32(c.Replaced), Message: c.Text, Decides: c.Decides, KeepsSlow: c.KeepsSlow, Named: named(c.Named),
+		Replaced: int32(c.Replaced), Message: c.Text, Decides: c.Decides, KeepsSlow: c.KeepsSlow, Named: named(c.Named), Wish: c.Wish,
+		Rounds: int32(c.Rounds), Speeds: speeds(c.Speeds),
 	}
+}
+
+func speeds(all []elastic.Speeds) (out []v1alpha1.ModelSpeeds) {
+	for _, s := range all {
+		out = append(out, v1alpha1.ModelSpeeds{
+			Model: s.Model, Pods: int32(s.Pods), Alone: s.Alone, AloneMedian: s.AloneMedian, Pair: s.Pair, PairMedian: s.PairMedian,
+		})
+	}
+	return out
+}
+
+func plainSpeeds(all []v1alpha1.ModelSpeeds) (out []elastic.Speeds) {
+	for _, s := range all {
+		out = append(out, elastic.Speeds{
+			Model: s.Model, Pods: int(s.Pods), Alone: s.Alone, AloneMedian: s.AloneMedian, Pair: s.Pair, PairMedian: s.PairMedian,
+		})
+	}
+	return out
 }
 
 func named(all []elastic.Named) (out []v1alpha1.NamedPod) {
@@ -52,6 +71,7 @@ func plainNodeCheck(c *v1alpha1.NodeCheck) elastic.Check {
 	return elastic.Check{
 		Before: c.Generation, Began: c.StartedAt.Time, Ended: plainTime(c.EndedAt), Result: elastic.CheckResult(c.Result),
 		Replaced: int(c.Replaced), Text: c.Message, Decides: c.Decides, KeepsSlow: c.KeepsSlow, Named: plainNamed(c.Named),
+		Wish: c.Wish, Rounds: int(c.Rounds), Speeds: plainSpeeds(c.Speeds),
 	}
 }
 

@@ -127,7 +127,7 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 	for _, by := range r.Moved {
 		s.Moved = append(s.Moved, string(by))
 	}
-	s.NodeCheck = nodeCheckStatus(&r.Check)
+	s.NodeCheck, s.CheckWish = nodeCheckStatus(&r.Check), r.CheckWish
 	for _, d := range r.Terminations() {
 		s.PendingReplacements = append(s.PendingReplacements, termination(d))
 	}
@@ -255,7 +255,7 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 	for _, by := range s.Moved {
 		r.Moved = append(r.Moved, cause.Suspect(by))
 	}
-	r.Check = plainNodeCheck(s.NodeCheck)
+	r.Check, r.CheckWish = plainNodeCheck(s.NodeCheck), s.CheckWish
 	for i := range s.PendingReplacements {
 		d := plainTermination(&s.PendingReplacements[i])
 		if d.Cause == replacements.JobSuspended {

@@ -375,6 +375,8 @@ func gangSpec(job *jobs.Job) v1alpha1.GangSpec {
 		NodeCheck:          nodeCheck(job),
 		SlowNodes:          s.SlowNodes,
 	}
+	wish := settings.CheckWishOfJob(job.Object())
+	spec.CheckWish, spec.CheckNow = wish.Number, wish.Now
 	if s.StorageClaim != "" {
 		spec.Storage = &v1alpha1.GangStorage{
 			Claim:            s.StorageClaim,

@@ -2,6 +2,7 @@ package settings
 
 import (
 	"strconv"
+	"strings"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -80,10 +81,11 @@ func KeptOfMetadata(annotations map[string]string) map[string]string {
 }
 
 // KeepLive copies those annotations of a job's own metadata that may change at any time: its pins, the number of the request that set them,
-// and that it wants no node check.
+// the newest request of a node check, and that it wants none.
 func KeepLive(kept, from metav1.Object) {
 	SetPins(kept, PinsOfJob(from))
 	SetPinWish(kept, PinWishOfJob(from))
+	SetCheckWish(kept, CheckWishOfJob(from))
 	if NodeCheckOff(from) {
 		setAnnotation(kept, v1alpha1.AnnotationNodeCheck, v1alpha1.NodeCheckOff)
 	}
@@ -112,6 +114,41 @@ func PinsOfJob(job metav1.Object) []protocol.Mark {
 // PinWishOfJob returns the number of a job's newest request to pin or unpin; 0: there was none.
 func PinWishOfJob(job metav1.Object) int64 {
 	return positive(job.GetAnnotations()[v1alpha1.AnnotationPinWish])
+}
+
+// CheckWish is a request of a node check; the zero value: none.
+type CheckWish struct {
+	Number int64
+	// Now: ranks are restarted for it.
+	Now bool
+}
+
+// CheckWishOfJob returns a job's newest request of a node check.
+func CheckWishOfJob(job metav1.Object) (w CheckWish) {
+	w.Number, w.Now = parseCheckWish(job.GetAnnotations()[v1alpha1.AnnotationCheckWish])
+	return w
+}
+
+// SetCheckWish writes a job's newest request of a node check; the zero value removes the annotation.
+func SetCheckWish(job metav1.Object, w CheckWish) {
+	text := ""
+	if w.Number != 0 {
+		text = strconv.FormatInt(w.Number, 10)
+	}
+	if w.Now && text != "" {
+		text += "," + v1alpha1.CheckNow
+	}
+	setAnnotation(job, v1alpha1.AnnotationCheckWish, text)
+}
+
+// parseCheckWish parses a number, perhaps with CheckNow; 0: the text is none.
+func parseCheckWish(text string) (number int64, now bool) {
+	text, word, more := strings.Cut(text, ",")
+	if more && word != v1alpha1.CheckNow {
+		return 0, false
+	}
+	number = positive(text)
+	return number, more && number > 0
 }
 
 // OfAdmittedJob returns the annotations of the template that AdmittedJob reads; nil: the Job was not admitted.

@@ -126,6 +126,7 @@ var userKeys = map[string]string{
 	v1alpha1.AnnotationKeepCheckpointEvery: `a duration such as "1h"`,
 	v1alpha1.AnnotationPinnedCheckpoints:   `steps such as "120@3,180@3"`,
 	v1alpha1.AnnotationPinWish:             `a number such as "1"`,
+	v1alpha1.AnnotationCheckWish:           `a number such as "1"`,
 
 	v1alpha1.AnnotationProvisioningClass: `a class such as "best-effort-atomic-scale-up.autoscaling.x-k8s.io"`,
 
@@ -161,9 +162,9 @@ var systemKeys = map[string]bool{
 // IsUserKey reports whether users may write the annotation.
 func IsUserKey(key string) bool { return userKeys[key] != "" }
 
-// IsPins reports whether the key is one of pins, which are only on the Job itself and may change at any time.
-func IsPins(key string) bool {
-	return key == v1alpha1.AnnotationPinnedCheckpoints || key == v1alpha1.AnnotationPinWish
+// IsLive reports whether the key is one of pins or a request, which are only on the Job itself and may change at any time.
+func IsLive(key string) bool {
+	return key == v1alpha1.AnnotationPinnedCheckpoints || key == v1alpha1.AnnotationPinWish || key == v1alpha1.AnnotationCheckWish
 }
 
 // OfRole returns the annotations that are read on the template of one of several roles: the name of the training container.
@@ -356,6 +357,10 @@ func (s *Settings) set(key, value string) (problem string) {
 	case v1alpha1.AnnotationPinWish:
 		if positive(value) == 0 {
 			return "must be a number from 1, which kubectl holdfast ckpt pin writes: remove the key"
+		}
+	case v1alpha1.AnnotationCheckWish:
+		if n, _ := parseCheckWish(value); n == 0 {
+			return "must be a number from 1, which kubectl holdfast check writes: remove the key"
 		}
 	case v1alpha1.AnnotationMode:
 		s.Observe = value == v1alpha1.ModeObserve

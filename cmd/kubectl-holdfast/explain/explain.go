@@ -65,6 +65,7 @@ func (e Explanation) Text() string {
 	}
 	if r := e.Status.Run; r != nil {
 		e.recoveries(w, r)
+		e.nodeCheck(w, r)
 		e.hangs(w, r)
 		verdict(w, r.Verdict)
 	}

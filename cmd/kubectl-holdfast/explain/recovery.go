@@ -108,7 +108,7 @@ func again(r *v1alpha1.Recovery) string {
 // detected describes which component detected the failure first.
 func detected(r *v1alpha1.Recovery) string {
 	switch c := r.Cause.Code; {
-	case c == v1alpha1.CauseWentBack:
+	case c == v1alpha1.CauseWentBack || c == v1alpha1.CauseCheckRequested:
 		return "requested by a user"
 	case c == v1alpha1.CauseGangGrows:
 		return "the coordinator, once all ranks stayed at one step"
