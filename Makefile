@@ -139,7 +139,7 @@ lint: $(STATICCHECK)
 	@CGO_ENABLED=1 $(STATICCHECK) $(CGO_PACKAGES)
 
 # Not part of make test: the other projects' schedulers need another version of Kubernetes, which would be compiled only for this check.
-PEER_MODULES := test/peers test/peers/jobset test/peers/training-operator test/karpenter
+PEER_MODULES := test/peers test/peers/jobset test/peers/training-operator test/karpenter test/alerts
 .PHONY: vet-peers
 vet-peers: ## vet and tidiness of the modules of other projects' schedulers and controllers
 	@for m in $(PEER_MODULES); do (cd $$m && go mod tidy -diff) || exit 1; done
@@ -204,6 +204,12 @@ test-autoscaler: ## Karpenter adds nodes for gangs and removes none that they us
 	@(cd test/karpenter && ../../hack/gobuild.sh -ldflags '-s -w' -o ../../bin/test-karpenter sigs.k8s.io/karpenter/kwok)
 	@hack/gotest.sh run -v -count=1 -timeout 10m -run '^TestAutoscaled$$' -karpenter $(CURDIR)/bin/test-karpenter \
 		-karpenter-source "$$(cd test/karpenter && go list -m -f '{{.Dir}}' sigs.k8s.io/karpenter)" -- ./test/scheduling
+
+# Not part of make test: Prometheus links more than all of Holdfast.
+.PHONY: test-alerts
+test-alerts: ## alerts with promtool's unit tests; alerts, dashboards and monitors against the documented metrics
+	@(cd test/alerts && ../../hack/gobuild.sh -tags remove_all_sd,netgo,builtinassets -ldflags '-s -w' -o ../../bin/promtool github.com/prometheus/prometheus/cmd/promtool)
+	@cd test/alerts && GOGC=400 go test -vet=off -ldflags='-s -w' -count=1 . -promtool $(CURDIR)/bin/promtool
 
 # Other projects' controllers, from separate modules, each with the version of Kubernetes that it needs.
 PEERS := peer-volcano peer-jobset peer-training-operator

@@ -163,7 +163,7 @@ func TestMetricsPage(t *testing.T) {
 	}
 }
 
-// TestRunbooks: every reason and cause that users can see has a section in the runbooks.
+// TestRunbooks: every reason, cause and alert that users can see has a section in the runbooks.
 func TestRunbooks(t *testing.T) {
 	runbooks := page(t, "runbooks.md")
 	const begin, end = "<!-- catalogue -->\n", "<!-- end -->\n"
@@ -190,6 +190,9 @@ func TestRunbooks(t *testing.T) {
 		}
 	}
 	must, known := vocabulary(t)
+	for _, m := range regexp.MustCompile(`(?m)^ *- alert: (\w+)$`).FindAllStringSubmatch(page(t, "../manifests/monitoring/rules.yaml"), -1) {
+		must, known[m[1]] = append(must, m[1]), true
+	}
 	for _, word := range must {
 		if !sections[word] {
 			t.Errorf("docs/runbooks.md has no section %s: add its meaning and the remedy", word)

@@ -418,3 +418,15 @@ func TestCRDIsOurs(t *testing.T) {
 		}
 	}
 }
+
+// TestMonitoring: component monitoring has what the Prometheus Operator and Grafana read, and its token belongs to the account with the
+// right to read metrics alone.
+func TestMonitoring(t *testing.T) {
+	made := withComponent(t, "monitoring", "controller", "scheduler", "node")
+	for text, n := range map[string]int{"kind: PodMonitor\n": 3, "kind: PrometheusRule\n": 1, "grafana_dashboard: \"1\"": 1, "  cluster.json: ": 1, "  job.json: ": 1,
+		"kubernetes.io/service-account.name: holdfast-metrics\n": 1, "type: kubernetes.io/service-account-token\n": 1} {
+		if got := strings.Count(made, text); got != n {
+			t.Errorf("%q is there %d times, want %d", text, got, n)
+		}
+	}
+}

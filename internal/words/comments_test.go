@@ -18,7 +18,7 @@ const root = "../.."
 
 // fieldTerms are words in comments that look like identifiers of this tree and are names of Kubernetes or of the field.
 var fieldTerms = strings.Fields(`
-	Dockerfile Guaranteed Markdown Prometheus gRPC
+	Dockerfile Guaranteed Markdown gRPC
 	FuzzName ReadFrom
 	DataAuthority GPUHealth JSONPath WatchListCompression blockOwnerDeletion envFrom getPodsForJob groupName syncJob
 	MaxItems listMapKey listType shortName`)
