@@ -305,6 +305,12 @@ bench-hang: ## a rank that stands still: last step to report, culprit named, new
 	@hack/rivals.sh >&2
 	@go build -o bin/bench-hang ./test/bench/hang >&2 && bin/bench-hang
 
+.PHONY: bench-check
+bench-check: ## the node check of healthy pods and the delay of their start, next to dlrover-run's node check, in one run
+	@hack/ready.sh >&2
+	@hack/rivals.sh >&2
+	@go build -o bin/bench-check ./test/bench/check >&2 && bin/bench-check
+
 # No kubelets, no root, no PyTorch: a control plane and the schedulers. The peer is a separate module, with the version of Kubernetes that
 # it needs.
 PEER := (cd test/peers && ../../hack/gobuild.sh -ldflags '-s -w' -o ../../bin/bench-coscheduling ./coscheduling)
@@ -337,7 +343,7 @@ bench-watch: ## what the site hook, the agent and its looks cost a rank, with an
 	@go build -o bin/bench-watch ./test/bench/watch >&2 && bin/bench-watch
 
 # One after another, so that they do not disturb each other. Their figures are discarded; a failed one does not stop the others.
-BENCHES := recovery node-loss kinds hang scheduler checkpoint watch
+BENCHES := recovery node-loss kinds hang check scheduler checkpoint watch
 .PHONY: bench-quick
 bench-quick: ## every benchmark, small: shows that they run
 	@hack/ready.sh >&2
@@ -345,6 +351,7 @@ bench-quick: ## every benchmark, small: shows that they run
 	@go build -o bin/bench-recovery ./test/bench/recovery && go build -o bin/bench-node-loss ./test/bench/nodeloss
 	@go build -o bin/bench-kinds ./test/bench/kinds && go build -o bin/bench-hang ./test/bench/hang
 	@go build -o bin/bench-scheduler ./test/bench/scheduler && go build -o bin/bench-checkpoint ./test/bench/checkpoint
+	@go build -o bin/bench-check ./test/bench/check
 	@go build -o bin/bench-watch ./test/bench/watch
 	@failed=; for name in $(BENCHES); do echo "bench-$$name --quick" >&2; bin/bench-$$name --quick || failed="$$failed bench-$$name"; done; \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Prepares /opt/holdfast-rivals, a virtual environment with the launchers of hack/rivals.txt, which only make bench-hang uses. The marker
-# .ready is written last and lists what was installed: a killed run is repeated, a complete one takes no time. A launcher that cannot be
-# installed is named, and the others are installed: the benchmark has a row "not_installed" for it.
+# Prepares /opt/holdfast-rivals, a virtual environment with the launchers of hack/rivals.txt, which make bench-hang and make bench-check
+# use. The marker .ready is written last and lists what was installed: a killed run is repeated, a complete one takes no time. A launcher
+# that cannot be installed is named, and the others are installed: the benchmarks have a row "not_installed" for it.
 set -euo pipefail
 umask 022
 cd "$(dirname "$0")/.."
@@ -22,7 +22,7 @@ end_if_ready() {
 }
 
 if [ "${1:-}" = --plan ]; then
-	is_ready || echo "PyTorch 2.7.1, ft_launcher and dlrover-run, about 3 GB from PyPI (6 GB in $dir), for make bench-hang"
+	is_ready || echo "PyTorch 2.7.1, ft_launcher and dlrover-run, about 3 GB from PyPI (6 GB in $dir), for make bench-hang and make bench-check"
 	exit 0
 fi
 
@@ -39,7 +39,7 @@ say "installing PyTorch and two launchers from PyPI (about 3 GB, a few minutes)"
 mapfile -t common < <(base_of)
 pip_install "${common[@]}"
 while read -r rival; do
-	pip_install "${common[@]}" "$rival" || say "$rival was refused: make bench-hang goes on without it" >&2
+	pip_install "${common[@]}" "$rival" || say "$rival was refused: the benchmarks go on without it" >&2
 done < <(grep -E '^(nvidia-resiliency-ext|dlrover)' hack/rivals.txt)
 chmod -R a+rX "$dir"
 echo "$wanted" >"$dir/.ready.new"

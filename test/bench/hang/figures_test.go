@@ -3,11 +3,8 @@ package main
 import (
 	"bytes"
 	"io"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -60,21 +57,6 @@ func TestLinesOfLaunchers(t *testing.T) {
 		if !w.reported.Equal(time.Unix(3, 0)) || !w.ordered.Equal(time.Unix(4, 0)) || !slices.Equal(w.names, []int{3}) {
 			t.Errorf("%s: reported %s, ordered %s, names %v", l.name, w.reported, w.ordered, w.names)
 		}
-	}
-}
-
-// TestEndsAllProcesses: also those that a launcher put into a session of their own.
-func TestEndsAllProcesses(t *testing.T) {
-	folder := t.TempDir()
-	inner := exec.Command("sleep", "60")
-	inner.Env = append(os.Environ(), mark+folder)
-	inner.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := inner.Start(); err != nil {
-		t.Fatal(err)
-	}
-	endMarked(folder)
-	if err := inner.Wait(); err == nil || err.Error() != "signal: killed" {
-		t.Errorf("the process ended with %v", err)
 	}
 }
 

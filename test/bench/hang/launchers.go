@@ -1,28 +1,22 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"holdfast.dev/holdfast/test/bench/lives"
+	"holdfast.dev/holdfast/test/bench/rivals"
 )
-
-// rivalsHome has the launchers that hack/rivals.sh installs, beside a torch that they support.
-const rivalsHome = "/opt/holdfast-rivals"
 
 // groupTimeout is the limit, in seconds, of the process group under torchrun, and of a heartbeat under ft_launcher. Their defaults are 30
 // and 45 minutes.
@@ -46,7 +40,7 @@ var launchers = []launcher{
 		report: torchReport, blame: torchBlame, order: torchOrder,
 	},
 	{
-		name: "ft_launcher", home: rivalsHome,
+		name: "ft_launcher", home: rivals.Home,
 		args: []string{"ft_launcher", "--standalone", "--nproc-per-node=4", "--max-restarts=100",
 			"--ft-param-initial_rank_heartbeat_timeout=120", "--ft-param-rank_heartbeat_timeout=" + groupTimeout},
 		env:    []string{"HANG_HEARTBEATS=ft", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"},
@@ -55,7 +49,7 @@ var launchers = []launcher{
 		order:  regexp.MustCompile(`Worker group UNHEALTHY`),
 	},
 	{
-		name: "dlrover-run", home: rivalsHome,
+		name: "dlrover-run", home: rivals.Home,
 		args:   []string{"dlrover-run", "--standalone", "--nproc_per_node=4", "--max_restarts=100"},
 		report: regexp.MustCompile(`(?i)Timed out waiting \d+ms|failed \(exitcode|hang_warning|event_hang|training hang`), blame: torchBlame, order: torchOrder,
 	},
@@ -69,10 +63,7 @@ var (
 )
 
 // installed reports whether the launcher can be started.
-func (l *launcher) installed() bool {
-	_, err := os.Stat(filepath.Join(l.home, "bin", l.args[0]))
-	return err == nil
-}
+func (l *launcher) installed() bool { return rivals.Installed(l.home, l.args[0]) }
 
 // watched collects the output of a launcher.
 type watched struct {
@@ -163,47 +154,7 @@ func (b *bench) underLauncher(ctx context.Context, fault string, l *launcher) (o
 
 // start starts the launcher; stop ends all its processes.
 func (w *watched) start(script, folder, fault string) (stop func(), err error) {
-	args := append(append([]string{}, w.args[1:]...), script, folder, fault)
-	cmd := exec.Command(filepath.Join(w.home, "bin", w.args[0]), args...)
-	cmd.Dir = folder
-	cmd.Env = append(os.Environ(), append(w.env, "PATH="+filepath.Join(w.home, "bin")+":"+os.Getenv("PATH"), "OMP_NUM_THREADS=1", "PYTHONUNBUFFERED=1", mark+folder)...)
-	read, write, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	cmd.Stdout, cmd.Stderr = write, write
-	err = cmd.Start()
-	_ = write.Close()
-	if err != nil {
-		return nil, errors.Join(err, read.Close())
-	}
-	go func() {
-		lines := bufio.NewScanner(read)
-		lines.Buffer(nil, 1<<20)
-		for lines.Scan() {
-			w.line(lines.Text(), time.Now())
-		}
-	}()
-	return func() {
-		endMarked(folder)
-		_ = cmd.Wait()
-		_ = read.Close()
-	}, nil
-}
-
-// mark is in the environment of all processes of a launcher: some put their ranks into sessions of their own.
-const mark = "BENCH_HANG_FOLDER="
-
-// endMarked kills all processes with a folder's mark.
-func endMarked(folder string) {
-	files, _ := filepath.Glob("/proc/[0-9]*/environ")
-	for _, file := range files {
-		env, err := os.ReadFile(file)
-		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		if err == nil && slices.Contains(strings.Split(string(env), "\x00"), mark+folder) {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-	}
+	return rivals.Start(w.home, append(slices.Clone(w.args), script, folder, fault), w.env, folder, w.line)
 }
 
 // trains waits until the ranks have made steps.

@@ -1,0 +1,70 @@
+// Package rivals starts the launchers that benchmarks compare Holdfast with, and ends all their processes.
+package rivals
+
+import (
+	"bufio"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Home has the launchers that hack/rivals.sh installs, beside a torch that they support.
+const Home = "/opt/holdfast-rivals"
+
+// Installed reports whether the program of a virtual environment can be started.
+func Installed(home, program string) bool {
+	_, err := os.Stat(filepath.Join(home, "bin", program))
+	return err == nil
+}
+
+// mark is in the environment of all processes of a launcher: some put their ranks into sessions of their own.
+const mark = "BENCH_RIVAL_FOLDER="
+
+// Start starts a program of a virtual environment in a folder, and passes each line of its output as it arrives. stop ends all processes
+// that were started in that folder.
+func Start(home string, argv, env []string, folder string, line func(text string, now time.Time)) (stop func(), err error) {
+	cmd := exec.Command(filepath.Join(home, "bin", argv[0]), argv[1:]...)
+	cmd.Dir = folder
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Env = append(cmd.Env, "PATH="+filepath.Join(home, "bin")+":"+os.Getenv("PATH"), "OMP_NUM_THREADS=1", "PYTHONUNBUFFERED=1", mark+folder)
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	cmd.Stdout, cmd.Stderr = write, write
+	err = cmd.Start()
+	_ = write.Close()
+	if err != nil {
+		return nil, errors.Join(err, read.Close())
+	}
+	go func() {
+		lines := bufio.NewScanner(read)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			line(lines.Text(), time.Now())
+		}
+	}()
+	return func() {
+		endAll(folder)
+		_ = cmd.Wait()
+		_ = read.Close()
+	}, nil
+}
+
+// endAll kills all processes that were started in a folder.
+func endAll(folder string) {
+	files, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, file := range files {
+		env, err := os.ReadFile(file)
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err == nil && slices.Contains(strings.Split(string(env), "\x00"), mark+folder) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
