@@ -60,7 +60,7 @@ func cases() []checked {
 			result: replacedOnce, replaced: 1, says: "failed with pod narrow-",
 		},
 		{
-			name: "throttled", what: "one pod of four has three tenths of a processor", pods: 4, meanwhile: throttled,
+			name: "slow", what: "one pod of four multiplies slowly", pods: 4, fault: "slow", where: "slot",
 			result: passed, says: "is slow alone: it ran at ",
 		},
 		{
@@ -181,28 +181,9 @@ func cut(rule string, slots ...int) func(context.Context, *testing.T, *job) {
 	}
 }
 
-// narrow limits what the pod of slot 1 sends to the others.
+// narrow limits what the pod of slot 1 sends, also to the coordinator.
 func narrow(ctx context.Context, t *testing.T, j *job) {
-	j.enter(ctx, t, strings.Fields("tc qdisc add dev eth0 root handle 1: htb default 1")...)
-	j.enter(ctx, t, strings.Fields("tc class add dev eth0 parent 1: classid 1:1 htb rate 1gbit")...)
-	j.enter(ctx, t, strings.Fields("tc class add dev eth0 parent 1: classid 1:2 htb rate 1gbit")...)
-	j.enter(ctx, t, strings.Fields("tc qdisc add dev eth0 parent 1:2 tbf rate 1mbit burst 16kb latency 10s")...)
-	for _, slot := range []int{0, 2} {
-		peer := j.pod(ctx, t, slot).Status.PodIP
-		j.enter(ctx, t, "tc", "filter", "add", "dev", "eth0", "parent", "1:", "protocol", "ip", "u32", "match", "ip", "dst", peer, "flowid", "1:2")
-	}
-}
-
-// throttled gives the container of slot 1 three tenths of a processor.
-func throttled(ctx context.Context, t *testing.T, j *job) {
-	group, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", j.process(ctx, t, harness.Agent).Host))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, path, _ := strings.Cut(strings.TrimSpace(string(group)), "::")
-	if err := os.WriteFile(filepath.Join("/sys/fs/cgroup", path, "cpu.max"), []byte("30000 100000"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	j.enter(ctx, t, strings.Fields("tc qdisc add dev eth0 root tbf rate 1mbit burst 16kb latency 10s")...)
 }
 
 func killAgent(ctx context.Context, t *testing.T, j *job) {

@@ -29,6 +29,9 @@ def plant(fault):
             time.sleep(600)
         if fault == "stopped":
             os.kill(os.getpid(), 19)
+        if fault == "slow":
+            time.sleep(0.3)
+            return multiply(a, b)
         out = multiply(a, b)
         out[3, 5] += 1
         return out
