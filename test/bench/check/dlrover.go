@@ -74,15 +74,19 @@ func (b *bench) underDLRover(ctx context.Context, kase, name string) error {
 		return err
 	}
 	d := &dlrover{}
+	var stops []func()
+	defer func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}()
 	start := func(argv string, env ...string) error {
 		stop, err := rivals.Start(rivals.Home, strings.Fields(argv), env, folder, d.line)
 		if err == nil {
-			context.AfterFunc(ctx, stop)
+			stops = append(stops, stop)
 		}
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	master := fmt.Sprintf("python3 -m dlrover.python.master.main --port %d --node_num %d --job_name %s --platform local", port, pods, name)
 	if err := start(master); err != nil {
 		return err
