@@ -105,6 +105,14 @@ images: $(addprefix image-binaries-,$(ARCHS)) ## OCI archives of the images and 
 push: ## push the images of dist/images/ to a registry: make push REGISTRY=registry.example.com/holdfast
 	@go run ./cmd/holdfast-release push --version $(VERSION) --registry "$(REGISTRY)"
 
+.PHONY: wheel test-wheel
+wheel: ## the Python package with `holdfast run`, in dist/
+	@for a in $(ARCHS); do GOARCH=$$a hack/gobuild.sh $(RELEASE_FLAGS) -o $(RELEASE)/$$a/ ./cmd/holdfast ./cmd/holdfast-agent || exit 1; done
+	@go run ./cmd/holdfast-release wheels --version $(VERSION) --archs $(subst linux/,,$(PLATFORMS)) --out dist
+
+test-wheel: ## the wheel as a user without root has it: pip install, strict types, holdfast run with a killed rank
+	@hack/test-wheel.sh
+
 .PHONY: prepare
 prepare: ## check the machine, install what is missing
 	@hack/prepare.sh

@@ -1,5 +1,5 @@
-// Command holdfast-release makes what `make release` leaves in dist/ of programs that are built: images of several processors with their SBOMs, and
-// the checksums of all files. It also pushes images.
+// Command holdfast-release makes what `make release` leaves in dist/ of programs that are built: images of several processors with their SBOMs,
+// the wheels of the Python package, and the checksums of all files. It also pushes images.
 package main
 
 import (
@@ -14,6 +14,7 @@ import (
 )
 
 const usage = `use: holdfast-release images --bin FOLDER --version VERSION --archs amd64,arm64 --out FOLDER
+     holdfast-release wheels --bin FOLDER --version VERSION --archs amd64,arm64 --out FOLDER
      holdfast-release push --images FOLDER --version VERSION --registry REGISTRY
      holdfast-release sums FOLDER
 `
@@ -46,6 +47,8 @@ func run(args []string, out io.Writer) error {
 	switch args[0] {
 	case "images":
 		return o.write(out)
+	case "wheels":
+		return o.wheels(out)
 	case "push":
 		return o.push(out)
 	case "sums":

@@ -53,7 +53,7 @@ def _number(name):
 _attached = None
 
 
-def attach():
+def attach() -> "Checkpoint":
     """The checkpoint of this process; the same object each time. Its calls do nothing without an agent, and in a forked child."""
     global _attached
     if _attached is None or _attached._pid != os.getpid() and not _attached.active:
@@ -64,7 +64,7 @@ def attach():
 class Checkpoint:
     """One per training process. Get it by attach()."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._pid = os.getpid()
         self._tracked = {}
         self._rng = False
@@ -144,16 +144,16 @@ class Checkpoint:
     # What a script calls.
 
     @property
-    def active(self):
+    def active(self) -> bool:
         """Whether state is kept in memory."""
         return self._arena is not None
 
     @property
-    def resume_step(self):
+    def resume_step(self) -> int:
         """The step that this generation starts from and that restore() loads; 0: none."""
         return self._restore_step
 
-    def track(self, *, rng=False, **objects):
+    def track(self, *, rng: bool = False, **objects: object) -> None:
         """Names the parts of the state: objects with state_dict and load_state_dict, tensors, numpy arrays, bytearrays,
         and dicts and lists of these. rng=True adds the random states of Python, torch and numpy.
 
@@ -172,7 +172,7 @@ class Checkpoint:
         if doubt:
             self._once(doubt.splitlines()[0], "no step is kept until this changes: %s" % doubt)
 
-    def restore(self):
+    def restore(self) -> int:
         """Brings every tracked object to the step that this generation starts from and returns that step; 0: none."""
         step = self._restore_step
         if step and os.getpid() == self._pid:
@@ -252,7 +252,7 @@ class Checkpoint:
         elif assign(current, saved) is not current:
             raise RestoreError("%s is a %s, which cannot be changed in place; track a dict that holds it" % (name, type(current).__name__))
 
-    def step(self, step):
+    def step(self, step: int) -> None:
         """Reports that `step` steps are finished; save reports it too."""
         if os.getpid() != self._pid:
             return
@@ -260,11 +260,11 @@ class Checkpoint:
             self._publish(step=step)
         self._send("step", step=step)
 
-    def phase(self, name, *, up_to):
+    def phase(self, name: str, *, up_to: float) -> Phase:
         """Says that this rank makes no step for at most up_to seconds, until the returned Phase is closed or its block ends."""
         return Phase(name, up_to)
 
-    def save(self, step, *, blocking=False):
+    def save(self, step: int, *, blocking: bool = False) -> Saved:
         """Copies the tracked state into memory that outlives this process. Returns a Saved, true if the state was copied, or is
         being copied during training. blocking=True copies all of it before the call returns."""
         if not isinstance(step, int) or step < 1:

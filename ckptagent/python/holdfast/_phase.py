@@ -17,7 +17,7 @@ _lock = threading.RLock()  # a signal handler may open a phase
 class Phase:
     """A phase that is open until close(), or until the block ends if it is used as a context manager."""
 
-    def __init__(self, name, up_to):
+    def __init__(self, name: str, up_to: float) -> None:
         if not isinstance(name, str) or not name.isprintable() or not 0 < len(name.encode()) <= MOST_NAME:
             raise ValueError('phase(name=%r): give it a name of 1 to %d printable bytes, such as "evaluation"' % (name, MOST_NAME))
         if isinstance(up_to, bool) or not isinstance(up_to, (int, float)) or not 0 < up_to <= MOST_SECONDS:
@@ -29,7 +29,7 @@ class Phase:
                 _open.insert(0, self)
                 self._show()
 
-    def close(self):
+    def close(self) -> None:
         """Ends the phase; closing it again changes nothing."""
         if self._page is None or not self._page.mine():
             return
@@ -45,10 +45,10 @@ class Phase:
         else:
             self._page.phase(b"", 0, 0)
 
-    def __enter__(self):
+    def __enter__(self) -> "Phase":
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
