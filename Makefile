@@ -147,7 +147,7 @@ lint: $(STATICCHECK)
 	@CGO_ENABLED=1 $(STATICCHECK) $(CGO_PACKAGES)
 
 # Not part of make test: the other projects' schedulers need another version of Kubernetes, which would be compiled only for this check.
-PEER_MODULES := test/peers test/peers/jobset test/peers/training-operator test/karpenter test/alerts
+PEER_MODULES := test/peers test/peers/jobset test/peers/training-operator test/karpenter test/alerts test/helm
 .PHONY: vet-peers
 vet-peers: ## vet and tidiness of the modules of other projects' schedulers and controllers
 	@for m in $(PEER_MODULES); do (cd $$m && go mod tidy -diff) || exit 1; done
@@ -204,6 +204,17 @@ mutate: ## mutations of a core's code that its tests do not detect: make mutate 
 .PHONY: test-upgrade
 test-upgrade: ## upgrade and downgrade under a running job, from the version in hack/upgrade-from, on real kubelets
 	@hack/test-upgrade.sh
+
+# Not part of make test: Helm needs another version of Kubernetes' libraries, which would be compiled only for these tests.
+.PHONY: helm test-chart test-helm
+helm:
+	@cd test/helm && ../../hack/gobuild.sh -ldflags '-s -w' -o ../../bin/helm helm.sh/helm/v4/cmd/helm
+
+test-chart: helm ## the chart renders the same objects as the manifests; its values, names and docs
+	@bin/helm lint charts/holdfast >/dev/null && cd test/helm && go test -vet=off -count=1 ./...
+
+test-helm: helm build ## install, upgrade, roll back and uninstall with helm under a running job, on real kubelets
+	@hack/gotest.sh run -v -count=1 -timeout 30m -run '^TestHelm$$' -- ./test/upgrade
 
 # Not part of make test: Karpenter needs another version of Kubernetes, which would be compiled only for this test.
 .PHONY: test-autoscaler

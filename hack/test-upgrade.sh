@@ -18,4 +18,4 @@ HOLDFAST_AGENT=$old/bin/holdfast-agent hack/gotest.sh run -count=1 -timeout 30m 
 	-run '^(TestKillsLoseNothing|TestContainerComesBack|TestKilledRankLeadsToANewGeneration|TestTermination|TestAgentDiesAgainAndAgain|TestAgentDiesDuringTermination|TestStorage.*|TestPipelinesEnd)$' -- ./ckptagent/loop
 echo "upgrade: both on real kubelets"
 make --no-print-directory static holdfast-nvml
-HOLDFAST_UPGRADE_FROM=$old hack/gotest.sh run -v -count=1 -timeout 30m -- ./test/upgrade
+HOLDFAST_UPGRADE_FROM=$old hack/gotest.sh run -v -count=1 -timeout 30m -run "^TestUpgrade$" -- ./test/upgrade

@@ -12,6 +12,7 @@ import (
 )
 
 func TestCoordinatorAddresses(t *testing.T) {
+	key := placeDefaults().key(coordinatorService)
 	for name, c := range map[string]struct{ has, want []string }{
 		"of both families": {[]string{"10.96.0.7", "fd00::7"}, []string{"10.96.0.7", "fd00::7"}},
 		"headless":         {[]string{"None"}, nil},
@@ -21,12 +22,12 @@ func TestCoordinatorAddresses(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.Namespace, Name: coordinatorService},
 			Spec:       corev1.ServiceSpec{ClusterIPs: c.has},
 		}
-		got, err := coordinatorAddresses(t.Context(), fake.NewClientBuilder().WithObjects(service).Build())
+		got, err := coordinatorAddresses(t.Context(), fake.NewClientBuilder().WithObjects(service).Build(), key)
 		if err != nil || !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 	}
-	if got, err := coordinatorAddresses(t.Context(), fake.NewClientBuilder().Build()); got != nil || err != nil {
+	if got, err := coordinatorAddresses(t.Context(), fake.NewClientBuilder().Build(), key); got != nil || err != nil {
 		t.Errorf("without a Service: %v, %v", got, err)
 	}
 }

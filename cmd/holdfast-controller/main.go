@@ -44,6 +44,7 @@ func command() *cobra.Command {
 	f.IntVar(&o.maxGangs, "max-gangs-per-namespace", o.maxGangs, "most Gangs, one per opted-in job, in a namespace; 0: no limit")
 	f.StringSliceVar(&o.devices, "device-resource", nil, "an extended resource of which each rank has one, such as example.com/gpu or example.com/gpu-*, beside the known ones (docs/annotations.md); may be repeated")
 	f.BoolVar(&o.observeOnly, "observe-only", false, "change nothing but Gangs and events: no pod is evicted or deleted, no node tainted, no Job ended, no agent ordered, and new jobs are only observed")
+	o.place.flags(f)
 	o.nodes.flags(f)
 	o.images.flags(f)
 	o.agent.flags(f)

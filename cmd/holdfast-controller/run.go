@@ -47,20 +47,13 @@ import (
 	"holdfast.dev/holdfast/webhook/certs"
 )
 
-// Names in the manifests.
-const (
-	secretName         = "holdfast-certs"
-	webhookConfig      = "holdfast"
-	webhookService     = "holdfast-webhook"
-	coordinatorService = "holdfast-coordinator"
-	metricsService     = "holdfast-metrics"
-	coordinatorPort    = 7443
-)
+const coordinatorPort = 7443
 
 // defaultGangs is the default limit of Gangs in a namespace.
 const defaultGangs = 1000
 
 type options struct {
+	place              place
 	agent              agentOptions
 	webhookAddress     string
 	coordinatorAddress string
@@ -75,6 +68,7 @@ type options struct {
 
 func defaults() options {
 	return options{
+		place:              placeDefaults(),
 		webhookAddress:     ":9443",
 		coordinatorAddress: ":" + strconv.Itoa(coordinatorPort),
 		healthAddress:      ":8081",
@@ -102,8 +96,6 @@ func prepare(cfg *rest.Config, o options) {
 	}
 }
 
-func serviceName(service string) string { return service + "." + v1alpha1.Namespace + ".svc" }
-
 // run runs the process: it returns when ctx ends or a part fails.
 func run(ctx context.Context, o options) error {
 	cfg, err := ctrl.GetConfig()
@@ -117,6 +109,9 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	if _, err := o.nodes.config(); err != nil {
+		return err
+	}
+	if err := o.place.check(); err != nil {
 		return err
 	}
 	if err := webhook.CheckDevices(o.devices); err != nil {
@@ -133,9 +128,9 @@ func run(ctx context.Context, o options) error {
 	}
 	rotator = certs.New(certs.Options{
 		Client:  mgr.GetClient(),
-		Secret:  types.NamespacedName{Namespace: v1alpha1.Namespace, Name: secretName},
-		Webhook: webhookConfig,
-		Names:   []string{serviceName(webhookService), serviceName(coordinatorService), serviceName(metricsService)},
+		Secret:  o.place.key(secretName),
+		Webhook: o.place.name(webhookConfig),
+		Names:   []string{o.place.host(webhookService), o.place.host(coordinatorService), o.place.host(metricsService)},
 	})
 	if err := metrics.Registry.Register(buildinfo.Collector("holdfast-controller", version)); err != nil {
 		return fmt.Errorf("registering the metric of the version: %w", err)
@@ -187,8 +182,8 @@ func managerOptions(o options, secure func(*tls.Config), server ctrlwebhook.Serv
 		HealthProbeBindAddress:        o.healthAddress,
 		WebhookServer:                 server,
 		LeaderElection:                true,
-		LeaderElectionID:              "holdfast-controller",
-		LeaderElectionNamespace:       v1alpha1.Namespace,
+		LeaderElectionID:              o.place.name(leaderLease),
+		LeaderElectionNamespace:       o.place.namespace,
 		LeaderElectionReleaseOnCancel: true,
 		GracefulShutdownTimeout:       &grace,
 		Cache: cache.Options{
@@ -200,10 +195,10 @@ func managerOptions(o options, secure func(*tls.Config), server ctrlwebhook.Serv
 				&coordinationv1.Lease{}: {Transform: nodecontroller.SlimLease, Namespaces: map[string]cache.Config{
 					corev1.NamespaceNodeLease: {}}},
 				&corev1.Secret{}: {Namespaces: map[string]cache.Config{
-					v1alpha1.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", secretName)}}},
+					o.place.namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", o.place.name(secretName))}}},
 				&corev1.Service{}: {Namespaces: map[string]cache.Config{
-					v1alpha1.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", coordinatorService)}}},
-				&admissionregistrationv1.MutatingWebhookConfiguration{}: {Field: fields.OneTermEqualSelector("metadata.name", webhookConfig)},
+					o.place.namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", o.place.name(coordinatorService))}}},
+				&admissionregistrationv1.MutatingWebhookConfiguration{}: {Field: fields.OneTermEqualSelector("metadata.name", o.place.name(webhookConfig))},
 			},
 		},
 	}
@@ -237,12 +232,12 @@ func addWebhooks(mgr manager.Manager, rotator *certs.Rotator, o options) error {
 		if err != nil {
 			return webhook.Config{}, err
 		}
-		addresses, err := coordinatorAddresses(ctx, mgr.GetClient())
+		addresses, err := coordinatorAddresses(ctx, mgr.GetClient(), o.place.key(coordinatorService))
 		return webhook.Config{
 			AgentImage:           o.agent.image,
 			PullPolicy:           corev1.PullPolicy(o.agent.pullPolicy),
 			PullSecrets:          o.agent.secretsFor(namespace),
-			Coordinator:          net.JoinHostPort(serviceName(coordinatorService), strconv.Itoa(coordinatorPort)),
+			Coordinator:          net.JoinHostPort(o.place.host(coordinatorService), strconv.Itoa(coordinatorPort)),
 			CoordinatorAddresses: addresses,
 			CoordinatorCA:        authority,
 			Devices:              o.devices,
@@ -268,9 +263,9 @@ func addWebhooks(mgr manager.Manager, rotator *certs.Rotator, o options) error {
 
 // coordinatorAddresses are the cluster IPs of the coordinator's Service: pods on their node's network may not resolve the cluster's names.
 // A headless Service has none.
-func coordinatorAddresses(ctx context.Context, cached client.Reader) ([]string, error) {
+func coordinatorAddresses(ctx context.Context, cached client.Reader, key types.NamespacedName) ([]string, error) {
 	service := &corev1.Service{}
-	err := cached.Get(ctx, types.NamespacedName{Namespace: v1alpha1.Namespace, Name: coordinatorService}, service)
+	err := cached.Get(ctx, key, service)
 	if err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}

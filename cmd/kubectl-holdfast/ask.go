@@ -64,8 +64,8 @@ func askScheduler(
 		return "", fmt.Errorf("connecting to the cluster: %w", err)
 	}
 	token, err := kube.CoreV1().
-		ServiceAccounts(v1alpha1.Namespace).
-		CreateToken(ctx, v1alpha1.PreviewServiceAccount, &authenticationv1.TokenRequest{
+		ServiceAccounts(ownNamespace()).
+		CreateToken(ctx, ownName(v1alpha1.PreviewServiceAccount), &authenticationv1.TokenRequest{
 			Spec: authenticationv1.TokenRequestSpec{
 				Audiences:         []string{v1alpha1.PreviewAudience},
 				ExpirationSeconds: ptr.To[int64](600),
@@ -74,8 +74,8 @@ func askScheduler(
 		return whyUnasked(err), nil
 	}
 	for range askTimes {
-		result := question(kube.CoreV1().RESTClient()).Namespace(v1alpha1.Namespace).Resource("services").Name(v1alpha1.PreviewService).SubResource("proxy").
-			Suffix(path).SetHeader(v1alpha1.PreviewTokenHeader, token.Status.Token).Do(ctx)
+		result := question(kube.CoreV1().RESTClient()).Namespace(ownNamespace()).Resource("services").
+			Name(ownService(v1alpha1.PreviewService)).SubResource("proxy").Suffix(path).SetHeader(v1alpha1.PreviewTokenHeader, token.Status.Token).Do(ctx)
 		err := result.Error() // it reads the Status of a refusal; Raw does not
 		switch {
 		case err == nil:
@@ -105,11 +105,11 @@ const noLeader = "no replica of holdfast-scheduler leads"
 func whyUnasked(err error) string {
 	switch {
 	case apierrors.IsForbidden(err):
-		return "you may not query the scheduler: the Role " + previewRole + " in namespace " + v1alpha1.Namespace + ", bound with a RoleBinding, allows it"
+		return "you may not query the scheduler: the Role " + ownName(previewRole) + " in namespace " + ownNamespace() + ", bound with a RoleBinding, allows it"
 	case apierrors.IsNotFound(err):
 		return "the cluster's holdfast-scheduler does not answer this: install the manifests of this version"
 	case apierrors.IsServiceUnavailable(err):
-		return fmt.Sprintf("holdfast-scheduler does not answer (kubectl -n %s get pods): %v", v1alpha1.Namespace, err)
+		return fmt.Sprintf("holdfast-scheduler does not answer (kubectl -n %s get pods): %v", ownNamespace(), err)
 	}
 	return err.Error()
 }

@@ -266,7 +266,7 @@ func (e *evicting) await(ctx context.Context, c client.Client, name string, r *v
 	})
 	if wait.Interrupted(err) {
 		return "", fmt.Errorf("annotation %s of node %s has the request, and the controller has not acted on it within %s: check that holdfast-controller runs in namespace %s with --nodes=act; the request stays",
-			v1alpha1.AnnotationEvict, name, e.wait, v1alpha1.Namespace)
+			v1alpha1.AnnotationEvict, name, e.wait, ownNamespace())
 	}
 	return said, err
 }

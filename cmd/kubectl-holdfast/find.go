@@ -215,7 +215,7 @@ func noGang(k kinds.Kind, obj *unstructured.Unstructured) error {
 	asked, admitted := admission(k, obj)
 	switch {
 	case admitted:
-		return fmt.Errorf("%s %s has no Gang yet: try again in a moment; if that does not help, check whether holdfast-controller runs in namespace %s", word, obj.GetName(), v1alpha1.Namespace)
+		return fmt.Errorf("%s %s has no Gang yet: try again in a moment; if that does not help, check whether holdfast-controller runs in namespace %s", word, obj.GetName(), ownNamespace())
 	case !asked:
 		return fmt.Errorf(`%s %s is not opted in: create it with the annotation %s: "true"`, word, obj.GetName(), v1alpha1.AnnotationEnabled)
 	}

@@ -228,7 +228,7 @@ func dryRun(ctx context.Context, c client.Client, file *unstructured.Unstructure
 	a.Job = job
 	if _, admitted := settings.AdmittedJob(job); !admitted {
 		if s, errs := settings.JobSettings(job); s.Enabled && len(errs) == 0 {
-			return a, fmt.Errorf("the cluster admits the Job, but did not call Holdfast's webhook: check whether Holdfast is installed (kubectl -n %s get pods)", v1alpha1.Namespace)
+			return a, fmt.Errorf("the cluster admits the Job, but did not call Holdfast's webhook: check whether Holdfast is installed (kubectl -n %s get pods)", ownNamespace())
 		}
 		return a, fmt.Errorf(`the Job is not opted in, so Holdfast would not change it: annotate it with %s: "true"`, v1alpha1.AnnotationEnabled)
 	}
@@ -289,7 +289,7 @@ func refusal(what, resource, namespace string, err error) error {
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("%w: create the namespace first, or name another with -n", err)
 	case strings.Contains(err.Error(), "failed calling webhook"):
-		return fmt.Errorf("an admission webhook does not answer, so that nothing can be created either (Holdfast's: kubectl -n %s get pods): %w", v1alpha1.Namespace, err)
+		return fmt.Errorf("an admission webhook does not answer, so that nothing can be created either (Holdfast's: kubectl -n %s get pods): %w", ownNamespace(), err)
 	}
 	return fmt.Errorf("dry run of %s at the API server: %w", what, err)
 }
