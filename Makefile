@@ -105,13 +105,27 @@ images: $(addprefix image-binaries-,$(ARCHS)) ## OCI archives of the images and 
 push: ## push the images of dist/images/ to a registry: make push REGISTRY=registry.example.com/holdfast
 	@go run ./cmd/holdfast-release push --version $(VERSION) --registry "$(REGISTRY)"
 
-.PHONY: wheel test-wheel
+# What a release has beside the images. kubectl-holdfast is for users' machines.
+CHART_VERSION = $(patsubst v%,%,$(VERSION))
+KUBECTL_PLATFORMS := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64
+.PHONY: release $(addprefix kubectl-,$(KUBECTL_PLATFORMS)) wheel test-wheel
+$(addprefix kubectl-,$(KUBECTL_PLATFORMS)): kubectl-%:
+	@GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) hack/gobuild.sh $(RELEASE_FLAGS) -o dist/kubectl-holdfast-$* ./cmd/kubectl-holdfast
+
 wheel: ## the Python package with `holdfast run`, in dist/
 	@for a in $(ARCHS); do GOARCH=$$a hack/gobuild.sh $(RELEASE_FLAGS) -o $(RELEASE)/$$a/ ./cmd/holdfast ./cmd/holdfast-agent || exit 1; done
 	@go run ./cmd/holdfast-release wheels --version $(VERSION) --archs $(subst linux/,,$(PLATFORMS)) --out dist
 
 test-wheel: ## the wheel as a user without root has it: pip install, strict types, holdfast run with a killed rank
 	@hack/test-wheel.sh
+
+release: ## everything that is published, in dist/ with checksums: images, SBOMs, chart, manifests, wheels, kubectl-holdfast (VERSION=v0.1.0)
+	@rm -rf dist
+	@$(MAKE) --no-print-directory images wheel helm $(addprefix kubectl-,$(KUBECTL_PLATFORMS))
+	@bin/helm package charts/holdfast --version $(CHART_VERSION) --app-version $(VERSION) --destination dist 2>/dev/null
+	@bin/helm template holdfast charts/holdfast --namespace holdfast-system --set image.tag=$(VERSION) 2>/dev/null | \
+		cat manifests/namespace.yaml - > dist/holdfast.yaml
+	@go run ./cmd/holdfast-release sums dist && cat dist/SHA256SUMS
 
 .PHONY: prepare
 prepare: ## check the machine, install what is missing
