@@ -11,6 +11,7 @@ import (
 	"holdfast.dev/holdfast/ckptagent"
 	"holdfast.dev/holdfast/ckptagent/launch"
 	"holdfast.dev/holdfast/ckptagent/proc"
+	"holdfast.dev/holdfast/internal/protocol"
 )
 
 // followCommand reports the container's command to the core, and the end of its first run.
@@ -138,6 +139,14 @@ func (a *Agent) endCommand(e ckptagent.End) {
 		}
 		a.do(func() { a.gone(gone, watchers) })
 	}()
+}
+
+// rangeNote returns a note on a launcher that requests a range of pods, in a gang that needs all.
+func rangeNote(spec *launch.Spec, run *protocol.Run) string {
+	if spec.MinNodes == 0 || run.Number == 0 || run.Slots > 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s: training needs all %d pods, unless annotation holdfast.dev/min-pods of a batch Job is the least number of them", spec.NodesFlag, spec.Nodes)
 }
 
 // wholeNote returns a note on what a whole command does not get.

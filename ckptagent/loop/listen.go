@@ -130,9 +130,6 @@ func (a *Agent) acceptLauncher(l *proc.Launch) {
 	a.followPages(job.Spec.Ranks)
 	job.Arena = a.arenas != nil
 	a.job = job
-	if job.Spec.MinNodes > 0 {
-		a.logf("%s: whether training goes on with fewer than %d pods is decided by annotation holdfast.dev/min-pods of the job", job.Spec.NodesFlag, job.Spec.Nodes)
-	}
 	if len(job.Spec.Superseded) > 0 {
 		a.logf("decided by the coordinator instead: %s", strings.Join(job.Spec.Superseded, " "))
 	}

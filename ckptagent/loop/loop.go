@@ -371,7 +371,8 @@ func (a *Agent) reportCapabilities() {
 	if !a.state.Clean { // the store of its own rank may use it
 		noPort = ""
 	}
-	for _, note := range []string{a.wholeNote(), a.arenaOff, tooSmall, a.blocking(), storage, standbys, noPort} {
+	ranged := rangeNote(&a.job.Spec, &a.state.Run)
+	for _, note := range []string{a.wholeNote(), ranged, a.arenaOff, tooSmall, a.blocking(), storage, standbys, noPort} {
 		if note != "" {
 			t.Notes = append(t.Notes, note)
 		}

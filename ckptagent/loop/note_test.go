@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast.dev/holdfast/ckptagent/launch"
 	"holdfast.dev/holdfast/ckptagent/store/child"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -38,6 +39,25 @@ func TestWhatIsSaidOfStorage(t *testing.T) {
 		known, _, note := k.status(now)
 		if known == tt.unknown || !strings.HasPrefix(note, tt.want) || tt.want == "" && note != "" {
 			t.Errorf("%s: known %v, %q; want %q", tt.name, known, note, tt.want)
+		}
+	}
+}
+
+// TestRangeNote: a launcher's range of pods has no effect in a gang that needs all, and the note names the annotation.
+func TestRangeNote(t *testing.T) {
+	for name, c := range map[string]struct {
+		spec launch.Spec
+		run  protocol.Run
+		says bool
+	}{
+		"all are needed":       {launch.Spec{Nodes: 4, MinNodes: 2, NodesFlag: "--nnodes=2:4"}, protocol.Run{Number: 1, Nodes: 4}, true},
+		"fewer are enough":     {launch.Spec{Nodes: 4, MinNodes: 2, NodesFlag: "--nnodes=2:4"}, protocol.Run{Number: 1, Nodes: 4, Slots: 4}, false},
+		"not known yet":        {launch.Spec{Nodes: 4, MinNodes: 2, NodesFlag: "--nnodes=2:4"}, protocol.Run{}, false},
+		"it requests no range": {launch.Spec{Nodes: 4, NodesFlag: "--nnodes=4"}, protocol.Run{Number: 1, Nodes: 4}, false},
+	} {
+		note := rangeNote(&c.spec, &c.run)
+		if says := strings.HasPrefix(note, "--nnodes=2:4: training needs all 4 pods, unless annotation holdfast.dev/min-pods"); says != c.says || !says && note != "" {
+			t.Errorf("%s: %q", name, note)
 		}
 	}
 }

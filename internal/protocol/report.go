@@ -29,7 +29,7 @@ type Report struct {
 	Rank []Rank
 	// StateBytes is the size of one slot in bytes; 0: state in memory is off.
 	StateBytes uint64
-	// Notes explain to users why state in memory or standbys are off or degraded.
+	// Notes explain to users what is off or degraded and why, such as state in memory or standbys.
 	Notes []string
 	// Refused is why the launcher was refused (unknown flag, bad value); the pod will exit.
 	Refused string
