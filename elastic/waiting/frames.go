@@ -49,7 +49,7 @@ type row struct {
 	weak bool
 }
 
-// rows are by the files of torch 2.15, Python 3.11, transformers 5, Lightning 2.5, datasets 4 and the clients of object stores.
+// rows are by the files of torch 2.15, Python 3.11, transformers 5, Lightning 2.6, datasets 4 and the clients of object stores.
 var rows = []row{
 	{file: "distributed/rendezvous.py", is: rendezvous, what: "rendezvous"},
 	{file: "distributed/distributed_c10d.py", function: "init_process_group", is: rendezvous, what: "init_process_group"},
