@@ -719,6 +719,19 @@ func TestRankEnvironment(t *testing.T) {
 		slices.Contains(own, "GROUP_RANK") {
 		t.Errorf("ranks of a pod differ in %v", own)
 	}
+	elastic := run
+	elastic.Slots, elastic.Donor = 3, 2
+	for _, locals := range [][]int{{1}, {0, 1}} {
+		source := j.sourceEnv(elastic, locals)
+		for _, name := range []string{"RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", EnvDonor} {
+			if v, ok := source[name]; ok {
+				t.Errorf("the source of %v in a gang that may go on with fewer pods knows %s=%s", locals, name, v)
+			}
+		}
+	}
+	if env := j.env(elastic, 1); env[EnvDonor] != "2" || env["WORLD_SIZE"] != "4" {
+		t.Errorf("environment of a rank with a donor: %v", env)
+	}
 	j.Spec.VirtualLocalRank = true
 	if env := j.env(run, 1); env["LOCAL_RANK"] != "0" || env["CUDA_VISIBLE_DEVICES"] != "1" || env[EnvLocalRank] != "1" {
 		t.Errorf("with a device of its own: %v", env)
