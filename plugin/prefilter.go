@@ -79,13 +79,13 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 	}
 	snapshot.Leader = pod.UID
 	started := time.Now()
-	placement, refusal, err := p.planner.Answer(ctx, nodes, snapshot)
+	chosen, placement, refusal, err := p.planner.First(ctx, nodes, snapshot)
 	if err != nil {
 		return "", err
 	}
 	took := time.Since(started)
 	if refusal == nil {
-		if refusal, err = p.giveWay(ctx, key, pod, snapshot, placement, nodes); err != nil {
+		if refusal, err = p.giveWay(ctx, key, pod, chosen, placement, nodes); err != nil {
 			return "", err
 		}
 	}
@@ -118,7 +118,7 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 		p.status.soon(key)
 		return refusal.Message, nil
 	}
-	return "", p.adopt(ctx, key, pod, snapshot, placement)
+	return "", p.adopt(ctx, key, pod, chosen, placement)
 }
 
 // giveWay refuses a plan if a gang that is ahead could use its room.
@@ -130,9 +130,8 @@ func (p *Plugin) giveWay(
 	placement gang.Placement,
 	nodes []fwk.NodeInfo,
 ) (*gang.Refusal, error) {
-	turn, ok := p.gangs.GangTurn(key)
-	if !ok || placement.Placed == 0 {
-		return nil, nil // the gang changed: adopt will not open the plan
+	if placement.Placed == 0 {
+		return nil, nil // adopt will not open the plan
 	}
 	at := placement.At()
 	var taking []planner.Taking
@@ -142,13 +141,13 @@ func (p *Plugin) giveWay(
 		}
 	}
 	logger := klog.FromContext(ctx)
-	ahead, err := p.planner.GiveWay(ctx, nodes, turn, taking, func() { p.wake(logger, key) })
+	ahead, err := p.planner.GiveWay(ctx, nodes, of.Turn, taking, func() { p.wake(logger, key) })
 	if err != nil {
 		return nil, err
 	}
 	r := &gang.Refusal{Reason: gang.WaitingForMembers, Undecided: true, Wanted: len(taking), Fits: len(taking), Nodes: len(nodes)}
 	if ahead != nil {
-		r.Message = ahead.Why(turn)
+		r.Message = ahead.Why(of.Turn)
 		return r, nil
 	}
 	r.Message, err = p.keepOff(ctx, nodes, key, leader, of.With(at).Priority(), taking)

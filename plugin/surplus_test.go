@@ -127,3 +127,52 @@ func TestALossBelowTheMinimumIsReservedFor(t *testing.T) {
 	w.until("both to be placed", w.boundTo(map[string]string{"g-2": "*", "g-3": "*"}))
 	w.until("the room to be released", func() bool { return !w.plugin.reservations.Any() })
 }
+
+// A surplus pod that fits nowhere holds up no younger one of another kind, whatever comes first: pods or nodes. Each has its own turn.
+func TestSurplusThatFitsNowhereHoldsUpNoOther(t *testing.T) {
+	large := func(slot, age int) *v1.Pod { return created(memberPod("g", slot, 2, 9), ago(age)) }
+	small := func(slot, age int) *v1.Pod { return created(memberPod("g", slot, 2, 2), ago(age)) }
+	for name, comes := range map[string]func(*world){
+		"the pod last": func(w *world) {
+			w.create(node("c", 2), large(2, 60))
+			w.refused("g-2")
+			w.create(small(3, 10))
+		},
+		"the node last": func(w *world) {
+			w.create(large(2, 60), small(3, 10))
+			w.refused("g-2")
+			w.create(node("c", 2))
+		},
+		"of one age": func(w *world) {
+			w.create(node("c", 2), large(2, 60), small(3, 60))
+		},
+		"before a younger gang": func(w *world) {
+			w.create(large(2, 60), small(3, 10))
+			w.refused("g-2")
+			w.create(created(memberPod("late", 0, 1, 2), ago(5)))
+			w.until("the late gang to be refused", func() bool { return len(w.failures("late-0")) > 0 })
+			w.create(node("c", 2))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := surplusWorld(t, extras{}, node("a", 2), node("b", 2))
+			w.minimum(0)
+			comes(w)
+			w.until("the pod that fits to be placed", w.boundTo(map[string]string{"g-3": "c"}))
+			w.attempted()
+			if at := w.where("g-2") + w.where("late-0"); at != "" && at != "gone" {
+				t.Errorf("another pod was placed: %s", at)
+			}
+		})
+	}
+	t.Run("after an older gang", func(t *testing.T) {
+		w := surplusWorld(t, extras{}, node("a", 2), node("b", 2))
+		w.minimum(0)
+		w.create(large(2, 60), small(3, 10), created(memberPod("waits", 0, 1, 2), ago(30)))
+		w.until("all to be refused", func() bool { return len(w.failures("waits-0")) > 0 && len(w.failures("g-2")) > 0 })
+		w.create(node("c", 2))
+		w.until("the gang to be placed", w.boundTo(map[string]string{"waits-0": "c"}))
+		w.create(node("d", 2))
+		w.until("the pod that fits to be placed", w.boundTo(map[string]string{"g-3": "d"}))
+	})
+}

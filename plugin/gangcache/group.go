@@ -410,7 +410,7 @@ func (g *group) gaps() []gang.Gap {
 func (g *group) first() *Member {
 	if g.lead == nil && g.counts[Pending] > 0 {
 		for _, m := range g.members {
-			if m.State == Pending && !m.gated && (g.lead == nil || g.leads(m, g.lead)) {
+			if m.State == Pending && !m.gated && (g.lead == nil || g.byLead(*m, *g.lead) < 0) {
 				g.lead = m
 			}
 		}
@@ -418,12 +418,13 @@ func (g *group) first() *Member {
 	return g.lead
 }
 
-func (g *group) leads(m, than *Member) bool {
+// byLead compares members by which of them leads.
+func (g *group) byLead(a, b Member) int {
 	age := 0
 	if g.terms.Min > 0 {
-		age = m.Pod.CreationTimestamp.Compare(than.Pod.CreationTimestamp.Time)
+		age = a.Pod.CreationTimestamp.Compare(b.Pod.CreationTimestamp.Time)
 	}
-	return cmp.Or(age, BySlot(*m, *than)) < 0
+	return cmp.Or(age, BySlot(a, b))
 }
 
 // settle closes the plan once all members have followed it, and ends the initial placement once all are bound.

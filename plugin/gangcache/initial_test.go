@@ -23,7 +23,7 @@ func TestInitialPlacementIsNotDegraded(t *testing.T) {
 	if missing != nil || of.Degraded() {
 		t.Errorf("missing %v, degraded %v", missing, of.Degraded())
 	}
-	if turn, ok := l.GangTurn(key("g")); !ok || turn.Key.Degraded != of.Degraded() {
-		t.Errorf("the queue says %+v", turn)
+	if of.Turn.Key.Degraded != of.Degraded() {
+		t.Errorf("the queue says %+v", of.Turn)
 	}
 }

@@ -24,6 +24,10 @@ type Snapshot struct {
 	Version, Pending int
 	// Initial: the gang was never complete, and is rolled back if it cannot be.
 	Initial bool
+	// Turn is the plan's place in the order of gangs.
+	Turn Turn
+	// Else are the plans of which the first that fits is carried out if this one is refused, in their order: surplus of other roles.
+	Else []Snapshot
 }
 
 // snapshot returns the input of a plan.

@@ -1,6 +1,7 @@
 package gangcache
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,9 +56,9 @@ func TestWhoJoinsIsNotWhatWasLost(t *testing.T) {
 		}
 		g := l.groups[k]
 		g.phase = whole
-		turn, ok := l.GangTurn(k)
-		if s := g.snapshot(); !ok || turn.Key.Degraded != c.want || s.Degraded() != c.want {
-			t.Errorf("%s: ahead %v, asked %v, want %v (%v)", name, turn.Key.Degraded, s.Degraded(), c.want, ok)
+		turn := g.turn()
+		if s := g.snapshot(); turn.Key.Degraded != c.want || s.Degraded() != c.want {
+			t.Errorf("%s: ahead %v, asked %v, want %v", name, turn.Key.Degraded, s.Degraded(), c.want)
 		}
 	}
 }
@@ -99,7 +100,6 @@ func TestTheTurnOfSurplus(t *testing.T) {
 		if c.other > 0 {
 			see(created(memberPod("other", 0, 1, 1), at(c.other)))
 		}
-		turn, ok := l.GangTurn(key("g"))
 		r, missing := l.PlanInput(key("g"))
 		var planned []string
 		for _, m := range r.Members {
@@ -107,8 +107,8 @@ func TestTheTurnOfSurplus(t *testing.T) {
 				planned = append(planned, m.Pod.Name)
 			}
 		}
-		if got := strings.Join(planned, " "); !ok || missing != nil || got != c.planned || !turn.Key.Since.Equal(at(c.since)) {
-			t.Errorf("%s: plans %q since %v, want %q since %v", name, got, turn.Key.Since, c.planned, at(c.since))
+		if got := strings.Join(planned, " "); missing != nil || got != c.planned || !r.Turn.Key.Since.Equal(at(c.since)) {
+			t.Errorf("%s: plans %q since %v, want %q since %v", name, got, r.Turn.Key.Since, c.planned, at(c.since))
 		}
 		if r.Pending != 4-c.bound {
 			t.Errorf("%s: %d wait, want %d", name, r.Pending, 4-c.bound)
@@ -164,11 +164,9 @@ func TestWhatMustExist(t *testing.T) {
 		gone, size int
 	}{{3, 3}, {0, 2}} {
 		l.Forget(k, pods[c.gone].UID)
-		if r, missing := l.PlanInput(k); missing != nil || r.Size != c.size || len(r.Members) != c.size {
+		r, missing := l.PlanInput(k)
+		if missing != nil || r.Size != c.size || len(r.Members) != c.size || r.Turn.Key.Degraded != (c.gone == 0) {
 			t.Errorf("without pod %d: %+v, %v", c.gone, r, missing)
-		}
-		if turn, ok := l.GangTurn(k); !ok || turn.Key.Degraded != (c.gone == 0) {
-			t.Errorf("without pod %d the queue says %+v", c.gone, turn)
 		}
 	}
 	l.Forget(k, pods[2].UID)
@@ -199,5 +197,40 @@ func TestAnElasticGangThatTrainedIsNotTakenBack(t *testing.T) {
 		if undo := l.Refuse(key("g"), &gang.Refusal{}); (len(undo) == 0) != again {
 			t.Errorf("%s: %d pods are taken back", name, len(undo))
 		}
+	}
+}
+
+// TestSurplusOfOtherRoles: if the oldest pods of a role do not fit, the oldest of each other role may, in their own turn.
+// A pod that comes after a refusal is tried.
+func TestSurplusOfOtherRoles(t *testing.T) {
+	l, k := newCache(), key("g")
+	l.config.Terms = func(types.NamespacedName, *v1.Pod) (Terms, error) { return Terms{Size: 1, Min: 1}, nil }
+	l.config.Role = func(p *v1.Pod) string { return p.Labels["role"] }
+	come := func(slot int, role string, made int64) Change {
+		p := created(memberPod("g", slot, 1, 1), at(made))
+		p.Labels["role"] = role
+		l.Observe(k, p)
+		return enter(l, p)
+	}
+	l.Observe(k, on(created(memberPod("g", 0, 1, 1), at(0)), "n"))
+	for i, role := range []string{"b", "a", "a", "b", "a", "c"} {
+		come(1+i, role, []int64{20, 10, 10, 20, 30, 40}[i])
+	}
+	r, _ := l.PlanInput(k)
+	var got []string
+	for _, one := range append([]Snapshot{r}, r.Else...) {
+		for _, m := range one.Members {
+			if m.State == Pending {
+				got = append(got, m.Pod.Name)
+			}
+		}
+		got = append(got, fmt.Sprint(one.Turn.Key.Since.Unix()))
+	}
+	if want := "g-2 g-3 10 g-1 g-4 20 g-6 40"; strings.Join(got, " ") != want {
+		t.Errorf("%v, want %s", got, want)
+	}
+	l.Refuse(k, &gang.Refusal{Reason: gang.InsufficientNodes})
+	if !come(7, "d", 50).Completed {
+		t.Error("a pod that comes after a refusal is not tried")
 	}
 }

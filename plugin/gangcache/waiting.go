@@ -50,13 +50,9 @@ func (c *Cache) AnyWaiting() bool {
 func (c *Cache) Ahead(of Turn, but types.NamespacedName) []Waiting {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ahead(of, but)
-}
-
-func (c *Cache) ahead(of Turn, but types.NamespacedName) []Waiting {
 	var all []Waiting
 	for key, g := range c.waiting {
-		if g.phase.open() || g.sizeErr != nil || g.givenUp > mostGivenUp || !g.schedulable() || g.first() == nil {
+		if !g.waits() {
 			continue
 		}
 		w := Waiting{g.turn(), g.version, g.counts[Pending] - g.gated, g.givenUp}
@@ -68,43 +64,86 @@ func (c *Cache) ahead(of Turn, but types.NamespacedName) []Waiting {
 	return all
 }
 
-// turn returns the place of the gang's first waiting pod.
-func (g *group) turn() Turn {
-	return Turn{corev1helpers.PodPriority(g.first().Pod), g.queueKey(g.first())}
+// waits reports whether the gang lacks only room.
+func (g *group) waits() bool {
+	return !g.phase.open() && g.sizeErr == nil && g.givenUp <= mostGivenUp && g.schedulable() && g.first() != nil
 }
 
-// planned returns the members of the next plan. What the gang needs has its turn, and takes along the surplus unless that would pass
-// another gang. Surplus alone is placed in the order in which its pods began to wait.
+// turn returns the place of the gang's first waiting pod, turnOf that of any.
+func (g *group) turn() Turn            { return g.turnOf(g.first()) }
+func (g *group) turnOf(m *Member) Turn { return Turn{corev1helpers.PodPriority(m.Pod), g.queueKey(m)} }
+
+// planned returns the next plan's input. What the gang needs has its turn, and takes along the surplus unless that would pass another gang.
+// Surplus alone is placed in the order in which its pods began to wait.
 func (c *Cache) planned(g *group) Snapshot {
 	r := g.snapshot()
-	if r.Required == 0 || g.first() == nil {
+	if g.first() == nil {
+		return r
+	}
+	r.Turn = g.turn()
+	if r.Required == 0 {
 		return r
 	}
 	needed, surplus, wants := r.Needed()
 	if !wants {
-		began := g.first().Pod.CreationTimestamp.Time
-		return r.without(func(m Member) bool { return m.State == Pending && m.Pod.CreationTimestamp.After(began) })
+		return g.joining(r)
 	}
-	last := Turn{Priority: g.turn().Priority, Key: QueueKey{Gang: g.key}}
+	last := Turn{Priority: r.Turn.Priority, Key: QueueKey{Gang: g.key}}
 	for _, pod := range surplus {
 		if made := pod.CreationTimestamp.Time; made.After(last.Key.Since) {
 			last.Key.Since = made
 		}
 	}
-	if len(surplus) > 0 && len(c.ahead(last, g.key)) > len(c.ahead(g.turn(), g.key)) {
+	if len(surplus) > 0 && c.anyBetween(r.Turn, last, g.key) {
 		return needed
 	}
 	return r
 }
 
-// GangTurn returns a gang's present place in the order; ok is false if none of its pods waits.
-func (c *Cache) GangTurn(key types.NamespacedName) (t Turn, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if g := c.groups[key]; g != nil && g.first() != nil {
-		return g.turn(), true
+// anyBetween reports whether a gang, except one, or part of its surplus waits for room between two places.
+func (c *Cache) anyBetween(from, to Turn, but types.NamespacedName) bool {
+	between := func(t Turn) bool { return from.Compare(t) < 0 && t.Compare(to) < 0 }
+	for key, g := range c.waiting {
+		if key == but || !g.waits() {
+			continue
+		}
+		if between(g.turn()) {
+			return true
+		}
+		for _, m := range g.members {
+			if g.terms.Min > 0 && m.State == Pending && !m.gated && g.enough() && between(g.turnOf(m)) {
+				return true
+			}
+		}
 	}
-	return Turn{}, false
+	return false
+}
+
+// MostRoles is the most roles of which surplus is tried in one scheduling cycle.
+const MostRoles = 16
+
+// joining returns the plan for surplus alone: the pods that have waited longest. If they do not fit, neither do younger ones of their role:
+// Else has the oldest pods of each other role.
+func (g *group) joining(r Snapshot) Snapshot {
+	waiting := slices.DeleteFunc(slices.Clone(r.Members), func(m Member) bool { return m.State != Pending })
+	slices.SortFunc(waiting, g.byLead)
+	var plans []Snapshot
+	seen := map[string]bool{}
+	for i := range waiting {
+		oldest := &waiting[i]
+		if seen[oldest.Role] || len(plans) == MostRoles {
+			continue
+		}
+		seen[oldest.Role] = true
+		began := &oldest.Pod.CreationTimestamp
+		p := r.without(func(m Member) bool {
+			return m.State == Pending && (m.Role != oldest.Role || !m.Pod.CreationTimestamp.Equal(began))
+		})
+		p.Turn = g.turnOf(oldest)
+		plans = append(plans, p)
+	}
+	plans[0].Else = plans[1:]
+	return plans[0]
 }
 
 // Why explains to users why the gang goes before another one.

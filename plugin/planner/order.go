@@ -109,7 +109,7 @@ func (p *Planner) GiveWay(
 		if o.vain <= 0 && (!w.Key.Degraded || o.vain <= -vainDegraded) {
 			continue
 		}
-		fits, err := p.probe(ctx, nodes, w, taking)
+		fits, err := p.probe(ctx, nodes, w, turn, taking)
 		if err != nil {
 			return nil, err
 		}
@@ -123,33 +123,39 @@ func (p *Planner) GiveWay(
 	return nil, nil
 }
 
-// probe reports whether a waiting gang could use the room and fits now; it records a refusal.
-func (p *Planner) probe(ctx context.Context, nodes []fwk.NodeInfo, w *gangcache.Waiting, taking []Taking) (bool, error) {
+// probe reports whether a waiting gang could use the room before its turn passes to another, and fits now; it records a refusal.
+func (p *Planner) probe(
+	ctx context.Context, nodes []fwk.NodeInfo, w *gangcache.Waiting, than gangcache.Turn, taking []Taking,
+) (bool, error) {
 	snapshot, ok := p.config.Gangs.WaitingInput(w.Key.Gang)
 	if !ok {
 		return false, nil
 	}
+	all := len(snapshot.Else)
+	snapshot.Else = slices.DeleteFunc(slices.Clone(snapshot.Else), func(of gangcache.Snapshot) bool { return of.Turn.Compare(than) > 0 })
 	uses, err := p.uses(snapshot, taking)
 	if err != nil || !uses {
 		return false, err
 	}
-	fits, err := p.askBriefly(ctx, nodes, snapshot)
+	fits, err := p.askBriefly(ctx, nodes, snapshot, len(snapshot.Else) == all)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Checking whether a gang that is ahead would fit failed", "gang", w.Key.Gang)
 	}
 	return fits && err == nil, nil
 }
 
-// askBriefly reports whether a gang would be placed now; it records a refusal.
-func (p *Planner) askBriefly(ctx context.Context, nodes []fwk.NodeInfo, of gangcache.Snapshot) (bool, error) {
+// askBriefly reports whether a gang would be placed now. It records a refusal if that is of all that the gang would have placed.
+func (p *Planner) askBriefly(ctx context.Context, nodes []fwk.NodeInfo, of gangcache.Snapshot, all bool) (bool, error) {
 	began := time.Now()
 	p.brief = true
-	placement, refusal, err := p.Answer(ctx, nodes, of)
+	_, placement, refusal, err := p.First(ctx, nodes, of)
 	p.brief = false
 	if err != nil || refusal == nil {
 		return placement.Placed > 0, err
 	}
-	p.noteRefused(of, refusal, time.Since(began))
+	if all {
+		p.noteRefused(of, refusal, time.Since(began))
+	}
 	return false, nil
 }
 
@@ -180,11 +186,23 @@ func (p *Planner) noteRefused(of gangcache.Snapshot, refusal *gang.Refusal, took
 	p.order.answers[key] = r
 }
 
+// toPlace returns the members that a plan, or one in its Else, would place.
+func toPlace(of gangcache.Snapshot) (all []gangcache.Member) {
+	for _, one := range append([]gangcache.Snapshot{of}, of.Else...) {
+		for _, m := range one.Members {
+			if m.State == gangcache.Pending {
+				all = append(all, m)
+			}
+		}
+	}
+	return all
+}
+
 // asks returns what the members to be placed request of a node; whole: they use it exclusively.
 func (p *Planner) asks(of gangcache.Snapshot) (roles []topology.Resources, whole bool, err error) {
 	seen := map[string]bool{}
-	for _, m := range of.Members {
-		if m.State != gangcache.Pending || seen[m.Role] {
+	for _, m := range toPlace(of) {
+		if seen[m.Role] {
 			continue
 		}
 		seen[m.Role] = true
@@ -207,8 +225,8 @@ func (p *Planner) uses(of gangcache.Snapshot, taking []Taking) (bool, error) {
 	if err != nil || whole || p.tree.Claimed(topology.Root) {
 		return true, err
 	}
-	for _, m := range of.Members {
-		if m.State == gangcache.Pending && (touchesOthers(m.Pod) || len(m.Pod.Spec.ResourceClaims) > 0) {
+	for _, m := range toPlace(of) {
+		if touchesOthers(m.Pod) || len(m.Pod.Spec.ResourceClaims) > 0 {
 			return true, nil
 		}
 	}

@@ -245,8 +245,8 @@ func (h *history) try(e entity) (placed bool) {
 	h.planner.order.vain = vainMost
 	turn := e.turn
 	if e.gang {
-		if now, ok := h.planner.config.Gangs.GangTurn(e.turn.Key.Gang); !ok || now != e.turn {
-			h.t.Fatalf("seed %d: the turn of %s is %+v, want %+v", h.seed, e.turn.Key.Gang, now, e.turn)
+		if of.Turn != e.turn {
+			h.t.Fatalf("seed %d: the turn of %s is %+v, want %+v", h.seed, e.turn.Key.Gang, of.Turn, e.turn)
 		}
 	}
 	var before []entity

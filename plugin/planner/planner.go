@@ -158,6 +158,30 @@ func (p *Planner) Answer(ctx context.Context, nodes []fwk.NodeInfo, r gangcache.
 	return placement, refusal, err
 }
 
+// First computes the placement of a plan or, if that is refused, of the first in its Else that is not, and returns what it placed. A
+// refusal is that of the plan itself.
+func (p *Planner) First(
+	ctx context.Context, nodes []fwk.NodeInfo, r gangcache.Snapshot,
+) (of gangcache.Snapshot, placement gang.Placement, refusal *gang.Refusal, err error) {
+	conditional := false
+	for _, of := range append([]gangcache.Snapshot{r}, r.Else...) {
+		of.Leader = r.Leader
+		placement, why, err := p.Answer(ctx, nodes, of)
+		if err != nil || why == nil {
+			return of, placement, nil, err
+		}
+		conditional = conditional || p.conditional
+		if refusal == nil {
+			refusal = why
+		}
+		if why.Undecided {
+			break
+		}
+	}
+	p.conditional = conditional
+	return r, gang.Placement{}, refusal, nil
+}
+
 // withoutHeld returns what a plan is made for, and the room held against it. Surplus is left out of a plan if room is held against it that
 // what the gang needs may use.
 func (p *Planner) withoutHeld(nodes []fwk.NodeInfo, r gangcache.Snapshot) (gangcache.Snapshot, []topology.Assumed, error) {
