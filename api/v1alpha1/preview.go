@@ -40,6 +40,20 @@ type PreviewResponse struct {
 	Nodes int32 `json:"nodes"`
 	// Excluded lists, for a refusal only, the nodes that have no room for even one member, by cause.
 	Excluded []PreviewExcluded `json:"excluded,omitempty"`
+	// Losses is how a placed gang with a minimum would go on without one and without two of its nodes; none for other gangs.
+	Losses []PreviewLoss `json:"losses,omitempty"`
+}
+
+// PreviewLoss is what the loss of nodes at which most of a gang's pods are would leave now.
+type PreviewLoss struct {
+	// Nodes are the lost nodes, by name.
+	Nodes []string `json:"nodes"`
+	// Lost is how many pods are on them, Replaced how many of these would get another node now.
+	Lost     int32 `json:"lost"`
+	Replaced int32 `json:"replaced"`
+	// Pods is how many pods would then have a node, Min how many the gang needs.
+	Pods int32 `json:"pods"`
+	Min  int32 `json:"min"`
 }
 
 // PreviewAssignment is one member and the node where it would be placed.

@@ -53,7 +53,8 @@ func (i *Instance) Preview(ctx context.Context, pods []*v1.Pod) (v1alpha1.Previe
 	for _, s := range placement.Assignments {
 		out.Assignments = append(out.Assignments, v1alpha1.PreviewAssignment{Slot: int32(s.Slot), Pod: s.Member, Node: s.Node})
 	}
-	return out, nil
+	out.Losses, err = i.losses(ctx, nodes, r, placement)
+	return out, err
 }
 
 // unmade returns a refusal if the answer depends on claims that are created from templates with the pods: the framework's filters know only

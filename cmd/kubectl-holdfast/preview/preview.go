@@ -191,12 +191,19 @@ func (p Preview) where(w *page.Page) {
 	}
 	r := p.Where
 	if r.Placement.Placed {
-		w.Linef("Where: all would be placed now; %s looked at", page.Count(r.Nodes, "node was", "nodes were"))
+		which := "all"
+		if placed := int32(len(r.Assignments)); placed < p.Members {
+			which = fmt.Sprintf("%d of %s", placed, page.Count(p.Members, "pod", "pods"))
+		}
+		w.Linef("Where: %s would be placed now; %s looked at", which, page.Count(r.Nodes, "node was", "nodes were"))
 		var rows [][]string
 		for _, s := range r.Assignments {
 			rows = append(rows, []string{fmt.Sprint(s.Slot), s.Node})
 		}
 		w.Table("  ", []string{"SLOT", "NODE"}, rows, true)
+		for _, l := range r.Losses {
+			w.Wrapf("  ", "%s", p.loss(l))
+		}
 		return
 	}
 	w.Wrapf("Where: ", "would not be placed now: %s: %s", r.Placement.Reason, r.Placement.Message)
@@ -208,4 +215,18 @@ func (p Preview) where(w *page.Page) {
 		}
 		w.Wrapf("  ", "%s: %s: %s", page.Count(x.Count, "node takes none", "nodes take none"), x.Cause, page.Dash(names))
 	}
+}
+
+// loss is how the gang would go on after the loss of nodes.
+func (p Preview) loss(l v1alpha1.PreviewLoss) string {
+	again := "no other node has room for them"
+	if l.Replaced > 0 {
+		again = page.Count(l.Replaced, "gets", "get") + " another node"
+	}
+	ends := fmt.Sprintf("goes on with %d of %s", l.Pods, page.Count(p.Members, "pod", "pods"))
+	if l.Pods < l.Min {
+		ends = fmt.Sprintf("waits, with %d of at least %s", l.Pods, page.Count(l.Min, "pod", "pods"))
+	}
+	return fmt.Sprintf("if %s lost, with %s: %s; %s",
+		page.Count(len(l.Nodes), "node is", "nodes are"), page.Count(l.Lost, "pod", "pods"), again, ends)
 }

@@ -25,7 +25,7 @@ func TestText(t *testing.T) {
 		}
 		got := p.Text()
 		golden.File(t, golden.Beside(file, ".txt"), got)
-		if fits, known := p.Fits(); known != (a.Where != nil) || fits != strings.Contains(got, "all would be placed now") {
+		if fits, known := p.Fits(); known != (a.Where != nil) || fits != strings.Contains(got, "would be placed now") {
 			t.Errorf("fits %v, known %v", fits, known)
 		}
 	})
