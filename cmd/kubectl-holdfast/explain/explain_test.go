@@ -16,22 +16,28 @@ import (
 // TestText: each testdata/NAME.yaml is a Gang with its nodes; NAME.txt is the output.
 func TestText(t *testing.T) {
 	golden.Each(t, "testdata/*.yaml", func(t *testing.T, file, text string) {
-		docs := strings.Split(text, "\n---\n")
-		g := &v1alpha1.Gang{}
-		if err := yaml.UnmarshalStrict([]byte(docs[0]), g); err != nil {
+		golden.File(t, golden.Beside(file, ".txt"), explained(t, text).Text())
+	})
+}
+
+// explained parses a text of a Gang and its nodes.
+func explained(t *testing.T, text string) Explanation {
+	t.Helper()
+	docs := strings.Split(text, "\n---\n")
+	g := &v1alpha1.Gang{}
+	if err := yaml.UnmarshalStrict([]byte(docs[0]), g); err != nil {
+		t.Fatal(err)
+	}
+	nodes := make([]corev1.Node, len(docs)-1)
+	for i, doc := range docs[1:] {
+		if err := yaml.UnmarshalStrict([]byte(doc), &nodes[i]); err != nil {
 			t.Fatal(err)
 		}
-		nodes := make([]corev1.Node, len(docs)-1)
-		for i, doc := range docs[1:] {
-			if err := yaml.UnmarshalStrict([]byte(doc), &nodes[i]); err != nil {
-				t.Fatal(err)
-			}
-			if !slices.Contains(NodesOf(g), nodes[i].Name) {
-				t.Errorf("node %s would not be read", nodes[i].Name)
-			}
+		if !slices.Contains(NodesOf(g), nodes[i].Name) {
+			t.Errorf("node %s would not be read", nodes[i].Name)
 		}
-		golden.File(t, golden.Beside(file, ".txt"), Of(g, nodes, nil, time.Date(2026, 11, 20, 12, 10, 0, 0, time.UTC)).Text())
-	})
+	}
+	return Of(g, nodes, nil, time.Date(2026, 11, 20, 12, 10, 0, 0, time.UTC))
 }
 
 // TestWhoSawASilentPod: the output does not call the pod's node faulty.
