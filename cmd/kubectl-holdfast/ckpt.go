@@ -57,6 +57,7 @@ func ckptPart(flags *genericclioptions.ConfigFlags, streams genericclioptions.IO
 			return oneThing("ckpt "+name, "look at")(nil, args)
 		},
 	}
+	cmd.ValidArgsFunction = completeJobs(flags)
 	out := outputFlag(cmd, "text", "wide")
 	cmd.Flags().StringVar(&q.dir, "dir", "", "the claim, or one job's folder in it, where it is mounted on this machine; without it a running pod is queried")
 	if deep {

@@ -64,6 +64,7 @@ func evictCommand(flags *genericclioptions.ConfigFlags, streams genericclioption
 		}
 		return e.read(args[0])
 	}
+	cmd.ValidArgsFunction = completeNodes(flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, _, namespace, err := connect(flags, nil)
 		if err != nil {

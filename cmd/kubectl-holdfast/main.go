@@ -73,6 +73,8 @@ func command(streams genericclioptions.IOStreams) *cobra.Command {
 		fabricCommand(flags, streams),
 		ckptCommand(flags, streams),
 		doctorCommand(flags, streams),
+		reportCommand(flags, streams),
+		versionCommand(flags, streams),
 	)
 	return root
 }

@@ -16,6 +16,13 @@ func TestWrongWords(t *testing.T) {
 	for _, c := range []struct{ line, want string }{
 		{"explain", "kubectl holdfast explain job/NAME"},
 		{"explain job train", "kubectl holdfast explain job/train"},
+		{"explain -A job/a", "leave out job/a"},
+		{"explain -l a=b=c", "found '='"},
+		{"explain job/a -o jsonpath={.x", "unclosed action"},
+		{"nodes -l a=b=c", "found '='"},
+		{"report", "kubectl holdfast report job/NAME"},
+		{"report job/a", "set KUBECONFIG"},
+		{"version 2", "version takes no names"},
 		{"explain job/a job/b", "one job or gang at a time"},
 		{"explain job/a -o table", "unknown output format"},
 		{"explain --nosuch job/a", "see kubectl holdfast explain --help"},

@@ -10,6 +10,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -18,12 +19,13 @@ import (
 )
 
 func nodesCommand(flags *genericclioptions.ConfigFlags, streams genericclioptions.IOStreams) *cobra.Command {
-	all := false
+	all, selector := false, ""
 	cmd := &cobra.Command{
 		Use:   "nodes",
 		Short: "which nodes are sick, dead or held, by what evidence, and what to do about them",
 		Example: `  kubectl holdfast nodes
-  kubectl holdfast nodes --all -o wide`,
+  kubectl holdfast nodes --all -o wide
+  kubectl holdfast nodes -l pool=gpu -w`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("nodes takes no names (%s): it shows the nodes that need a look, with --all every one", strings.Join(args, " "))
@@ -33,31 +35,37 @@ func nodesCommand(flags *genericclioptions.ConfigFlags, streams genericclioption
 	}
 	out := outputFlag(cmd, "text", "wide")
 	cmd.Flags().BoolVar(&all, "all", all, "show healthy nodes as well")
+	cmd.Flags().StringVarP(&selector, "selector", "l", "", "show only nodes with these labels")
+	watch := watchFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := out.check(); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
-		defer cancel()
+		chosen, err := labels.Parse(selector)
+		if err != nil {
+			return err
+		}
 		c, _, _, err := connect(flags, nil)
 		if err != nil {
 			return err
 		}
-		in, err := readNodes(ctx, c)
-		if err != nil {
-			return err
-		}
-		report := nodes.Of(in, time.Now())
-		return out.print(streams.Out, report, func(format string) string { return report.Text(all, format == "wide") })
+		return out.follow(cmd.Context(), streams.Out, *watch, func(ctx context.Context) (shown, error) {
+			in, err := readNodes(ctx, c, client.MatchingLabelsSelector{Selector: chosen})
+			if err != nil {
+				return shown{}, err
+			}
+			report := nodes.Of(in, time.Now())
+			return shown{report, report.States(), func(format string) string { return report.Text(all, format == "wide") }}, nil
+		})
 	}
 	return cmd
 }
 
 // readNodes reads the report's objects; lists that this user may not read are noted and left out, except for the nodes themselves.
-func readNodes(ctx context.Context, c client.Reader) (nodes.Input, error) {
+func readNodes(ctx context.Context, c client.Reader, chosen ...client.ListOption) (nodes.Input, error) {
 	in := nodes.Input{}
 	list := &corev1.NodeList{}
-	if err := c.List(ctx, list); err != nil {
+	if err := c.List(ctx, list, chosen...); err != nil {
 		if apierrors.IsForbidden(err) {
 			return in, fmt.Errorf("you may not list nodes (%w): request a ClusterRoleBinding to the ClusterRole holdfast-nodes-view", err)
 		}

@@ -20,7 +20,7 @@ const root = "../.."
 var fieldTerms = strings.Fields(`
 	Dockerfile Guaranteed Markdown gRPC
 	FuzzName ReadFrom
-	DataAuthority GPUHealth JSONPath WatchListCompression blockOwnerDeletion envFrom getPodsForJob groupName syncJob
+	DataAuthority GPUHealth WatchListCompression blockOwnerDeletion envFrom getPodsForJob groupName syncJob
 	MaxItems listMapKey listType shortName`)
 
 // plainWords begin, in lower case, a clause that explains a value, or a clause of a sentence.

@@ -7,45 +7,28 @@ import (
 	"io"
 	"math"
 	"strings"
+
+	"holdfast.dev/holdfast/cmd/kubectl-holdfast/html"
 )
 
 //go:embed page.html
 var pageSource string
 
-var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"curves": curves, "bar": bar, "seconds": func(ms float64) string { return fmt.Sprintf("%.2f s", ms/1000) },
-	"phaseColour": phaseColour, "recomputed": recomputed, "inc": func(i int) int { return i + 1 }, "phases": func() []string { return PhaseNames },
-}).Parse(pageSource))
+var page = html.Pages(pageSource, template.FuncMap{"curves": curves, "table": table})
 
 // WritePage writes the report as one self-contained HTML page.
 func (r *Report) WritePage(w io.Writer) error { return page.Execute(w, r) }
 
-var phaseColours = map[string]string{
-	"detect": "#c0392b", "decide": "#e67e22", "drain": "#16a085", "stop": "#f1c40f", "replace": "#7f8c8d", "fetch": "#34495e", "start": "#2980b9", "restore": "#8e44ad", "first step": "#27ae60",
-}
-
-func phaseColour(name string) template.CSS { return template.CSS(phaseColours[name]) }
-
-type segment struct {
-	X, Width float64
-	Fill     template.CSS
-	Title    string
-}
-
-// bar lays a recovery's phases end to end on a scale that all recoveries of the report share.
-func bar(r *Report, rec Recovery, width float64) []segment {
-	longest := 1.0
-	for _, other := range r.Recoveries {
-		longest = math.Max(longest, other.Total)
+// table has the report's recoveries for the page.
+func table(r *Report) (t html.Table) {
+	for _, rec := range r.Recoveries {
+		row := html.Row{What: rec.What, Total: rec.Total, Recomputed: recomputed(rec.StepsRecomputed), Standbys: rec.Standbys, Ranks: rec.Ranks}
+		for _, p := range rec.Phases {
+			row.Phases = append(row.Phases, html.Phase(p))
+		}
+		t.Rows = append(t.Rows, row)
 	}
-	var out []segment
-	x := 0.0
-	for _, p := range rec.Phases {
-		w := p.Ms / longest * width
-		out = append(out, segment{X: x, Width: math.Max(w, 1), Fill: phaseColour(p.Name), Title: fmt.Sprintf("%s: %.0f ms", p.Name, p.Ms)})
-		x += w
-	}
-	return out
+	return t
 }
 
 type chart struct {

@@ -151,8 +151,8 @@ func components(f *Facts, j *judgement) {
 	}
 }
 
-// tag is the tag of an image; empty: it has none, or a digest.
-func tag(image string) string {
+// Tag is the tag of an image; empty: it has none, or a digest.
+func Tag(image string) string {
 	if strings.Contains(image, "@") {
 		return ""
 	}
@@ -192,7 +192,7 @@ func versions(f *Facts, j *judgement) {
 	have := map[string]string{}
 	image := func(name string, containers []corev1.Container) {
 		if len(containers) > 0 {
-			have[name] = tag(containers[0].Image)
+			have[name] = Tag(containers[0].Image)
 		}
 	}
 	for _, name := range []string{controllerName, schedulerName} {
@@ -204,7 +204,7 @@ func versions(f *Facts, j *judgement) {
 		image(nodeName, d.Spec.Template.Spec.Containers)
 	}
 	if agent := f.agentImageOf(); agent != "" {
-		have["holdfast-agent"] = tag(agent)
+		have["holdfast-agent"] = Tag(agent)
 	}
 	if f.Plugin != "" && f.Plugin != "dev" {
 		have["kubectl-holdfast"] = f.Plugin

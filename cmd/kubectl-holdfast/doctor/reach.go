@@ -204,7 +204,7 @@ func agentImage(f *Facts, j *judgement) {
 		j.unread("the controller's Deployment", f.Deployments.Unread)
 	case image == "":
 		j.add(Unknown, "", "the controller's command line does not name the agent's image")
-	case tag(image) == "latest":
+	case Tag(image) == "latest":
 		j.warn("name a version, or set --agent-pull-policy=Always", "the agent's image %s may differ from node to node", image)
 	}
 	if f.Pods.Unread != "" {

@@ -5,6 +5,7 @@ package nodes
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -114,6 +115,22 @@ func Of(in Input, now time.Time) Report {
 		return cmp.Or(slices.Index(order, a.State)-slices.Index(order, b.State), cmp.Compare(a.Name, b.Name))
 	})
 	return r
+}
+
+// States tells reports apart by what they say of nodes, whenever they were made.
+func (r Report) States() string {
+	var b strings.Builder
+	for i := range r.Nodes {
+		row := &r.Nodes[i]
+		fmt.Fprintln(&b, row.Name, row.State, row.Cordoned, row.Problem, row.GangPods != nil && *row.GangPods > 0)
+		if row.Health != nil {
+			fmt.Fprintln(&b, row.Health.Cause, row.Health.Since)
+		}
+		if row.Outage != nil {
+			fmt.Fprintln(&b, row.Outage.Decision, row.Outage.Since, row.Outage.Message)
+		}
+	}
+	return b.String()
 }
 
 func rowOf(node *corev1.Node, now time.Time) Row {
