@@ -35,7 +35,7 @@ func run(ctx context.Context, o options) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	log := slog.New(slog.NewJSONHandler(os.Stdout, nil))
+	log := logger(os.Stdout)
 	if o.kmsgFD < 0 && os.Geteuid() == 0 { // with --kmsg-fd this was done already, and the user may be root on purpose
 		return openAndShed(o, log)
 	}
