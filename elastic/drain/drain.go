@@ -1,7 +1,7 @@
 // Package drain makes terminating pods of a gang copy their state to storage before they end. If the gang trains, all ranks advance to the
 // barrier step and stop there, and terminating pods copy that step. If all ranks are halted, terminating pods copy only the step from which
-// training would continue. The drain ends before the first terminating pod must end, with or without a copy. Copies of a fenced pod do not
-// count.
+// training would continue. A gang that goes on without the terminating pods advances to the barrier step, and copies nothing. The drain
+// ends before the first terminating pod must end, with or without a copy. Copies of a fenced pod do not count.
 package drain
 
 import (
@@ -88,7 +88,17 @@ func (d *Drain) Since() time.Time {
 }
 
 // Barrier returns the step at which all ranks stay, and what terminating pods copy while they train.
-func (d *Drain) Barrier() (step int64, mark protocol.Mark) { return d.barrier.Step(), d.mark }
+func (d *Drain) Barrier() (step int64, mark protocol.Mark) {
+	if d.keptElsewhere() {
+		return d.barrier.Step(), protocol.Mark{}
+	}
+	return d.barrier.Step(), d.mark
+}
+
+// keptElsewhere reports whether the other pods hold the state of the terminating ones and can give it, so that these copy nothing.
+func (d *Drain) keptElsewhere() bool {
+	return d.ms.Elastic() && d.ms.Parts() > len(d.rs.Uncommitted()) && d.ms.Gives()
+}
 
 // Halted returns what terminating pods copy while all ranks are halted.
 func (d *Drain) Halted() protocol.Mark { return d.halted }
@@ -113,6 +123,11 @@ func (d *Drain) Advance(now time.Time) (o Outcome) {
 	if d.mark == (protocol.Mark{}) {
 		return o
 	}
+	if d.keptElsewhere() {
+		d.over = true
+		o.Note = &replacements.Note{Message: fmt.Sprintf("all ranks stay at step %d, which pods beside %s hold", d.mark.Step, d.rs.Names())}
+		return o
+	}
 	d.over = d.record(d.mark, &o, now)
 	return o
 }
@@ -129,7 +144,7 @@ func (d *Drain) undrainable(now time.Time) string {
 		if t.Dead {
 			return fmt.Sprintf("%s is dead", t.Where())
 		}
-		if m.Known() && m.Is(t.Pod) && !m.Report().Storage {
+		if m.Known() && m.Is(t.Pod) && !m.Report().Storage && !d.keptElsewhere() {
 			return fmt.Sprintf("pod %s has no storage to copy to", t.Name)
 		}
 	}
