@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand"
 	"slices"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/membership"
 	"holdfast.dev/holdfast/internal/seeds"
 	"holdfast.dev/holdfast/plugin/gangcache"
 	"holdfast.dev/holdfast/plugin/plugintest"
@@ -74,9 +76,13 @@ func (h *history) arrive() {
 	if h.rng.Intn(3) > 0 {
 		pods = gangOf(name, size, gpus)
 	}
+	least := 1 + h.rng.Intn(2*size)
 	asks := []string{"", "", v1alpha1.AnnotationTopologyRequired, v1alpha1.AnnotationWholeNodes}[h.rng.Intn(4)]
 	for _, p := range pods {
 		p.CreationTimestamp, p.Spec.Priority = metav1.NewTime(plugintest.At(int64(h.rng.Intn(5)))), &priority
+		if p.Annotations != nil { // from the size on, all are needed
+			p.Annotations[v1alpha1.AnnotationGangMin] = fmt.Sprint(least)
+		}
 		switch {
 		case p.Annotations == nil:
 		case asks == v1alpha1.AnnotationTopologyRequired:
@@ -167,29 +173,47 @@ func (h *history) entities() []entity {
 		}
 	}
 	for name, pods := range gangs {
-		e, on := entity{gang: true}, 0
-		e.turn.Key.Since = pods[0].CreationTimestamp.Time
-		for _, p := range pods {
-			if p.CreationTimestamp.Time.Before(e.turn.Key.Since) {
-				e.turn.Key.Since = p.CreationTimestamp.Time
-			}
-			if p.Spec.NodeName != "" {
-				on++
-			} else if e.pod == nil || gangcache.SlotOf(p).N < gangcache.SlotOf(e.pod).N {
-				e.pod = p
-			}
-		}
-		if e.pod != nil {
-			e.turn.Priority, e.turn.Key.Gang, e.turn.Key.Degraded, e.turn.Key.Slot = *e.pod.Spec.Priority, key(
-				name,
-			), on > 0, gangcache.SlotOf(
-				e.pod,
-			).N
+		if e := entityOf(name, pods); e.pod != nil {
 			all = append(all, e)
 		}
 	}
 	slices.SortFunc(all, func(a, b entity) int { return a.turn.Compare(b.turn) })
 	return all
+}
+
+// entityOf returns a gang that waits. The pods of an elastic gang that has its minimum wait since they exist, not since the first pod does.
+func entityOf(name string, pods []*v1.Pod) entity {
+	e, on := entity{gang: true}, 0
+	size := len(pods)
+	least := membership.GangMin(pods[0], size)
+	e.turn.Key.Since = pods[0].CreationTimestamp.Time
+	for _, p := range pods {
+		if p.CreationTimestamp.Time.Before(e.turn.Key.Since) {
+			e.turn.Key.Since = p.CreationTimestamp.Time
+		}
+		if p.Spec.NodeName != "" {
+			on++
+		} else if e.pod == nil || leads(p, e.pod, least < size) {
+			e.pod = p
+		}
+	}
+	if e.pod == nil {
+		return e
+	}
+	if on >= least {
+		e.turn.Key.Since = e.pod.CreationTimestamp.Time
+	}
+	e.turn.Priority, e.turn.Key.Gang, e.turn.Key.Slot = *e.pod.Spec.Priority, key(name), gangcache.SlotOf(e.pod).N
+	e.turn.Key.Degraded = on > 0 && on < least
+	return e
+}
+
+// leads reports whether a pod leads rather than another.
+func leads(p, than *v1.Pod, elastic bool) bool {
+	if made := than.CreationTimestamp.Time; elastic && !p.CreationTimestamp.Time.Equal(made) {
+		return p.CreationTimestamp.Time.Before(made)
+	}
+	return gangcache.SlotOf(p).N < gangcache.SlotOf(than).N
 }
 
 var key = plugintest.Key
@@ -204,7 +228,7 @@ func (h *history) plan(e entity) (of gangcache.Snapshot, taking []Taking) {
 		}
 		of = snapshot
 	}
-	placement, refusal, err := h.planner.Answer(h.t.Context(), h.Nodes(), of)
+	chosen, placement, refusal, err := h.planner.First(h.t.Context(), h.Nodes(), of)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -215,25 +239,46 @@ func (h *history) plan(e entity) (of gangcache.Snapshot, taking []Taking) {
 		return of, nil
 	}
 	at := placement.At()
-	for _, m := range of.Members {
-		if m.State == gangcache.Pending {
-			taking = append(taking, Taking{Pod: m.Pod, Node: at[m.Pod.Name]})
+	for _, m := range chosen.Members {
+		if node := at[m.Pod.Name]; m.State == gangcache.Pending && node != "" {
+			taking = append(taking, Taking{Pod: m.Pod, Node: node})
 		}
 	}
-	return of, taking
+	return chosen, taking
 }
 
-// fits reports whether a planner without caches would place an entity now.
-func (h *history) fits(e entity, nodes []fwk.NodeInfo) bool {
+// fits reports whether a planner without caches would place an entity now, in a turn before another.
+func (h *history) fits(e entity, nodes []fwk.NodeInfo, than gangcache.Turn) bool {
 	snapshot, ok := h.planner.config.Gangs.WaitingInput(e.turn.Key.Gang)
 	if !ok {
 		return false
 	}
-	_, refusal, err := h.planner.Answer(h.t.Context(), nodes, snapshot)
-	if err != nil {
-		h.t.Fatal(err)
+	for _, of := range append([]gangcache.Snapshot{snapshot}, snapshot.Else...) {
+		if of.Turn.Compare(than) > 0 {
+			continue
+		}
+		_, refusal, err := h.planner.Answer(h.t.Context(), nodes, of)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		if refusal == nil {
+			return true
+		}
 	}
-	return refusal == nil
+	return false
+}
+
+// last returns the turn of the youngest pod that a plan places: surplus has no turn before its own.
+func last(of gangcache.Snapshot, taking []Taking) gangcache.Turn {
+	t := of.Turn
+	_, surplus, _ := of.Needed()
+	for _, pod := range taking {
+		made := pod.Pod.CreationTimestamp.Time
+		if slices.Contains(surplus, pod.Pod) && (t.Key.Degraded || made.After(t.Key.Since)) {
+			t.Key.Since, t.Key.Degraded = made, false
+		}
+	}
+	return t
 }
 
 // try does what a scheduling cycle does for an entity, and checks that no entity ahead of it could use the room.
@@ -245,13 +290,18 @@ func (h *history) try(e entity) (placed bool) {
 	h.planner.order.vain = vainMost
 	turn := e.turn
 	if e.gang {
-		if of.Turn != e.turn {
-			h.t.Fatalf("seed %d: the turn of %s is %+v, want %+v", h.seed, e.turn.Key.Gang, of.Turn, e.turn)
+		if snapshot, ok := h.planner.config.Gangs.WaitingInput(e.turn.Key.Gang); !ok || snapshot.Turn != e.turn {
+			h.t.Fatalf("seed %d: the turn of %s is %+v, want %+v", h.seed, e.turn.Key.Gang, snapshot.Turn, e.turn)
 		}
+		turn = of.Turn
 	}
 	var before []entity
+	youngest := turn
+	if e.gang {
+		youngest = last(of, taking)
+	}
 	for _, other := range h.entities() {
-		if other.gang && other.turn.Compare(e.turn) < 0 && h.fits(other, h.Nodes()) {
+		if other.gang && other.turn.Key.Gang != turn.Key.Gang && h.fits(other, h.Nodes(), youngest) {
 			before = append(before, other)
 		}
 	}
@@ -279,7 +329,7 @@ func (h *history) try(e entity) (placed bool) {
 		h.Add(bound)
 	}
 	for _, other := range before {
-		if !h.fits(other, h.Nodes()) {
+		if !h.fits(other, h.Nodes(), youngest) {
 			h.t.Errorf("seed %d: %+v took room that %+v could have used", h.seed, e.turn, other.turn)
 		}
 	}
@@ -305,7 +355,7 @@ func TestNobodyIsPassed(t *testing.T) {
 			}
 		}
 		for _, e := range h.entities() {
-			if e.gang && h.fits(e, h.Nodes()) {
+			if e.gang && h.fits(e, h.Nodes(), gangcache.Turn{Priority: math.MinInt32}) {
 				t.Errorf("seed %d: %s fits and waits", seed, e.turn.Key.Gang)
 			}
 		}
