@@ -13,8 +13,8 @@ import (
 	"holdfast.dev/holdfast/internal/settings"
 )
 
-// pagesOfOurs are pages on variables between parts of Holdfast, and on variables of development.
-var pagesOfOurs = []string{"architecture.md", "dev-cluster.md", "benchmarks.md", "recovery.md"}
+// pagesOfOurs are pages on variables between parts of Holdfast, of its command line, and of development.
+var pagesOfOurs = []string{"architecture.md", "dev-cluster.md", "benchmarks.md", "recovery.md", "chart.md"}
 
 // ofRanks are variables that pages for users name because ranks have them.
 var ofRanks = []string{"HOLDFAST_TOPOLOGY_DOMAIN", "HOLDFAST_STANDBY_FD", "HOLDFAST_ERROR_FILE", "HOLDFAST_PAGE", "HOLDFAST_LOOKS", "HOLDFAST_LOCAL_RANK",

@@ -19,6 +19,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/cause"
+	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/internal/kinds"
 	"holdfast.dev/holdfast/internal/membership"
 )
@@ -49,13 +50,17 @@ var podPlaced = predicate.Funcs{
 	},
 }
 
+// noNode are the reasons of condition PodScheduled with which a scheduler refuses a pod for lack of a node: kube-scheduler's and, where a
+// new node would not help, those of Holdfast's. A pod whose gang lacks members, or for which room is made, has another one.
+var noNode = []string{corev1.PodReasonUnschedulable, gang.InsufficientNodes, gang.InvalidTopology, gang.Unsupported}
+
 // refusalOf returns why the scheduler finds no node for a pod; "": it has one, or the scheduler has not said so, or makes room for it.
 func refusalOf(pod *corev1.Pod) string {
 	if pod.Spec.NodeName != "" || pod.Status.NominatedNodeName != "" {
 		return ""
 	}
 	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && slices.Contains(noNode, c.Reason) {
 			return c.Message
 		}
 	}

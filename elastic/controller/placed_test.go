@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"holdfast.dev/holdfast/gang"
 	"holdfast.dev/holdfast/internal/membership"
 )
 
@@ -21,6 +22,11 @@ func refusedFor(why string) func(*corev1.Pod) {
 	}
 }
 
+// because changes the reason with which a pod is refused.
+func because(reason string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Status.Conditions[0].Reason = reason }
+}
+
 func TestPlacements(t *testing.T) {
 	nominated := func(p *corev1.Pod) { p.Status.NominatedNodeName = "n9" }
 	for name, c := range map[string]struct {
@@ -29,6 +35,8 @@ func TestPlacements(t *testing.T) {
 	}{
 		"all are on nodes":           {[]corev1.Pod{member("a", 0, "n1"), member("b", 1, "n2")}, "0 uid-a n1 , 1 uid-b n2 "},
 		"one is refused":             {[]corev1.Pod{member("a", 0, "n1"), member("b", 1, "", refusedFor("no GPU"))}, "0 uid-a n1 , 1 uid-b  no GPU"},
+		"no node would help":         {[]corev1.Pod{member("b", 1, "", refusedFor("no such GPU"), because(gang.Unsupported))}, "1 uid-b  no such GPU"},
+		"its gang lacks members":     {[]corev1.Pod{member("b", 1, "", refusedFor("1 of 2"), because(gang.MemberLost))}, "1 uid-b  "},
 		"room is made for it":        {[]corev1.Pod{member("b", 1, "", refusedFor("no GPU"), nominated)}, "1 uid-b  "},
 		"the scheduler has not said": {[]corev1.Pod{member("b", 1, "", inPhase(corev1.PodPending))}, "1 uid-b  "},
 		"a pod that goes is none":    {[]corev1.Pod{member("a", 0, "n1", deleted), member("b", 1, "n2", inPhase(corev1.PodFailed))}, ""},

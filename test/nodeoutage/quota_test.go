@@ -209,7 +209,7 @@ type noAgents struct{}
 func (noAgents) SetPendingReplacements(context.Context, coordinator.Key, []elastic.Termination) error {
 	return nil
 }
-func (noAgents) SetPlaced(context.Context, coordinator.Key, []elastic.Placement) error { return nil }
+func (noAgents) SetPlaced(context.Context, coordinator.Key, []elastic.Placement) error   { return nil }
 func (noAgents) Suspended(context.Context, coordinator.Key, []elastic.Termination) error { return nil }
 func (noAgents) Over(coordinator.Key)                                                    {}
 func (noAgents) SetSettings(context.Context, coordinator.Key, elastic.Settings) error    { return nil }
