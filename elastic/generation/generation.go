@@ -225,10 +225,15 @@ func (g *Generation) SurvivesWithout(slot members.Slot) bool {
 	return p.Step == 0 || given || g.HasPart(slot, p.Point) || g.ms.At(slot).CanSave(g.Number, mark)
 }
 
-// CanHave reports whether a step is available to all ranks and will be until all are halted: of the steps in memory of running ranks, only
-// the common step is sure to stay.
+// CanHave reports whether a step is available to all ranks and will be until all are halted: of the steps in memory of ranks that run, or
+// that agents have yet to start, only the common step is sure to stay.
 func (g *Generation) CanHave(to protocol.Point) bool {
-	return to.Step == 0 || g.ledger.Reaches(to, g.ms.PodsKeeping(g.commonStep), g.Stored())
+	return to.Step == 0 || g.ledger.Reaches(to, g.ms.PodsKeeping(g.commonStep, g.ordered), g.Stored())
+}
+
+// ordered reports whether the agent of a pod was ordered to start the generation and has not reported it.
+func (g *Generation) ordered(slot members.Slot, m *members.Member) bool {
+	return g.layout != nil && g.layout.Pods[slot] == m.Pod().UID && m.Report().Generation < g.Number
 }
 
 // BaseRank returns the rank of a slot's first local rank. If an earlier coordinator laid out the generation and not all slots are known,

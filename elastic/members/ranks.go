@@ -97,11 +97,11 @@ func (ms *Members) Pods(lost func(Slot) bool) []restore.Pod {
 	return pods
 }
 
-// PodsKeeping returns all slots as if the memory of running ranks retained only one step.
-func (ms *Members) PodsKeeping(step int64) []restore.Pod {
+// PodsKeeping returns all slots as if the memory of ranks that run, or that are ordered to start, retained only one step.
+func (ms *Members) PodsKeeping(step int64, ordered func(Slot, *Member) bool) []restore.Pod {
 	pods := ms.Pods(NoneLost)
 	for slot, m := range ms.Each {
-		if !Ran(m.report.State) {
+		if !Ran(m.report.State) && !ordered(slot, m) {
 			continue
 		}
 		for local, held := range pods[slot].Held {
