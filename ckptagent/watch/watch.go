@@ -228,7 +228,8 @@ func (w *Watcher) enter(p proc.Process) bool {
 
 func key(p proc.Process) proc.Process { return proc.Process{PID: p.PID, Start: p.Start} }
 
-// end ends a look at a rank, and fills in what the rank has used without looks. Of one process that only rises.
+// end ends a look at a rank, and fills in what the rank has used without looks. Of one process that only rises. A look costs no more I/O than
+// a stack: the signal also ends a part of a long sendfile, whose bytes count only then.
 func (w *Watcher) end(p proc.Process, before, after used, l *protocol.Look, passed traffic) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -244,7 +245,7 @@ func (w *Watcher) end(p proc.Process, before, after used, l *protocol.Look, pass
 	}
 	c.spent.cpu += max(0, after.cpu-before.cpu)
 	c.spent.main += max(0, after.main-before.main)
-	c.spent.io += max(after.io, before.io) - before.io
+	c.spent.io += min(max(after.io, before.io)-before.io, mostStack)
 	c.flows.add(passed)
 	l.CPU, l.MainCPU, l.IO = c.said.cpu, c.said.main, c.said.io+c.flows.bytes
 }

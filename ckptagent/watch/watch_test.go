@@ -217,3 +217,20 @@ time.sleep(600)
 		t.Errorf("a process that opened none: %+v", looks)
 	}
 }
+
+// TestALookEndsASendfile: what a rank writes in one long sendfile counts when the signal of a look ends it. The stack that the rank writes for
+// the look does not count.
+func TestALookEndsASendfile(t *testing.T) {
+	const stack, written = 4 << 10, 50 << 20
+	for name, c := range map[string]struct{ during, want uint64 }{"it only writes its stack": {stack, 0}, "a sendfile ends": {written + stack, written}} {
+		w, p, l, io := New(), proc.Process{PID: 7, Start: 1}, protocol.Look{PID: 7}, uint64(1000)
+		for range 2 {
+			w.enter(p)
+			w.end(p, used{io: io}, used{io: io + c.during}, &l, traffic{})
+			io += c.during
+		}
+		if got := uint64(l.IO) - 1000; got < min(c.want, written-mostStack) || got > c.want {
+			t.Errorf("%s: from look to look the rank wrote %d bytes, want %d", name, got, c.want)
+		}
+	}
+}
