@@ -13,8 +13,9 @@ import (
 // after all agents have answered, or after keepFor. A coordinator that succeeds another one requests them again for
 // another verdict, or before it ends the ranks.
 
-// keepFor is how long the end of ranks that stand still is delayed at most. An agent asks its ranks for one second.
-const keepFor = 1800 * time.Millisecond
+// keepFor is how long the end of ranks that stand still is delayed at most. An agent asks its ranks for one second, and on a busy node
+// begins late.
+const keepFor = 4 * time.Second
 
 // keeping is what agents keep of the present silence.
 type keeping struct {
