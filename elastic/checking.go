@@ -276,7 +276,7 @@ func (s *State) endCheck(pods []check.Pod, v *check.Verdict, now time.Time) {
 	}
 	for _, f := range v.Findings {
 		if f.Kind == check.Slow {
-			s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeNodeSlow, Message: fmt.Sprintf("slot %d trains nevertheless: %s", f.Pod, f.Evidence)}})
+			s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeNodeSlow, Message: fmt.Sprintf("slot %d trains nevertheless: %s", s.tried(f.Pod), f.Evidence)}})
 		} else {
 			c.Result = CheckInconclusive
 		}

@@ -35,7 +35,7 @@ type checkers struct {
 func newCheckers(t *testing.T, n int) *checkers {
 	c := &checkers{T: t, now: time.Unix(1_700_000_000, 0), state: New(n, 0, Record{}), causes: map[string]string{}, spare: "spare"}
 	for i := range n {
-		c.pods = append(c.pods, Pod{UID: fmt.Sprintf("p%d", i), Name: fmt.Sprintf("w-%d", i), Node: fmt.Sprintf("n%d", i), Created: c.now})
+		c.pods = append(c.pods, Pod{UID: fmt.Sprintf("p%d", i), Name: fmt.Sprintf("w-%d", i), Node: fmt.Sprintf("n%d", i), Devices: "nvidia.com/gpu", Created: c.now})
 		c.reports = append(c.reports, c.fresh(i))
 	}
 	c.step(Supervise{Supervision{NodeCheck: CheckFirst}})

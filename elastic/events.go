@@ -81,7 +81,7 @@ type SlotHolder struct {
 
 // NodeKnown is what is known of a node from checks of any gang.
 type NodeKnown struct {
-	// Passed: a check of all its devices passed not long ago, and no gang has suspected it since.
+	// Passed: a check of all its devices passed not long ago, and no gang has suspected it in that time.
 	Passed bool
 	// Accusations is how often checks named it.
 	Accusations int

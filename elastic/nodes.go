@@ -60,7 +60,7 @@ func (s *State) mayBeSkipped() bool {
 // skipCheck records that no pod is tried.
 func (s *State) skipCheck(now time.Time) {
 	c := Check{Before: s.generation.Number + 1, Began: now, Ended: now, Result: CheckSkipped}
-	c.note("each node passed a check within 24 h, and no gang has suspected it since")
+	c.note("each node passed a check within 24 h, and no gang has suspected it in that time")
 	s.Record.Check = c
 	s.emit(Checked{Result: c.Result})
 	s.emit(EmitEvent{Notice{Reason: NoticeNodeCheck, Message: c.Describe(s.members.Parts())}})
@@ -69,7 +69,8 @@ func (s *State) skipCheck(now time.Time) {
 // noDevice is the model of a pod that was tried without a device.
 const noDevice = "cpu"
 
-// passes returns the nodes all pods of which passed.
+// passes returns the nodes all pods of which passed, and some pod of which exchanged data with a pod of another node. What a pod that
+// requests no device says of devices does not count.
 func (s *State) passes(pods []check.Pod, v *check.Verdict) (out []NodePass) {
 	if v.Systemic != "" {
 		return nil
@@ -78,16 +79,20 @@ func (s *State) passes(pods []check.Pod, v *check.Verdict) (out []NodePass) {
 	for _, f := range v.Findings {
 		bad[pods[f.Pod].Node] = true
 	}
-	at, models := map[string]int{}, map[string]string{}
+	at, all := map[string]int{}, byID(pods)
+	met := map[string]bool{}
 	for _, p := range pods {
-		models[p.ID] = p.Model
+		met[p.Node] = met[p.Node] || metOthers(p, all)
 	}
 	for i, p := range pods {
-		if bad[p.Node] {
+		if bad[p.Node] || !met[p.Node] {
 			continue
 		}
-		one := NodePass{Node: p.Node, Model: p.Model, Speed: speedOf(p, models)}
-		if p.Model != noDevice && p.Model != "" {
+		one := NodePass{Node: p.Node, Model: p.Model, Speed: speedOf(p, all)}
+		if p.Devices == "" {
+			one.Model, one.Speed = noDevice, check.Usual{}
+		}
+		if one.Model != noDevice && one.Model != "" {
 			one.Devices = s.members.At(s.tried(i)).Report().Ranks
 		}
 		k, has := at[p.Node]
@@ -104,14 +109,30 @@ func (s *State) passes(pods []check.Pod, v *check.Verdict) (out []NodePass) {
 	return out
 }
 
-// speedOf returns the speed of a pod alone, and with its fastest partner of the same model; 0: not measured.
-func speedOf(p check.Pod, models map[string]string) (u check.Usual) {
+func byID(pods []check.Pod) map[string]check.Pod {
+	all := make(map[string]check.Pod, len(pods))
+	for _, p := range pods {
+		all[p.ID] = p
+	}
+	return all
+}
+
+// metOthers reports whether a pod exchanged data with a pod of another node.
+func metOthers(p check.Pod, all map[string]check.Pod) bool {
+	return slices.ContainsFunc(p.Answers, func(a check.Answer) bool {
+		o, known := all[a.Partner]
+		return known && a.Outcome == check.Passed && o.Node != p.Node
+	})
+}
+
+// speedOf returns the speed of a pod alone, and with its fastest partner of the same model on another node; 0: not measured.
+func speedOf(p check.Pod, all map[string]check.Pod) (u check.Usual) {
 	for _, a := range p.Answers {
-		switch model, known := models[a.Partner]; {
+		switch o, known := all[a.Partner]; {
 		case a.Outcome != check.Passed:
 		case a.Partner == "":
 			u.Alone = a.Speed
-		case known && model == p.Model:
+		case known && o.Model == p.Model && o.Node != p.Node:
 			u.Pair = max(u.Pair, a.Speed)
 		}
 	}
@@ -132,12 +153,9 @@ const maxModels = 4
 
 // speedsOf returns the speeds of each model, by name.
 func speedsOf(pods []check.Pod) (out []Speeds) {
-	models, alone, pair := map[string]string{}, map[string][]float64{}, map[string][]float64{}
+	alone, pair, all := map[string][]float64{}, map[string][]float64{}, byID(pods)
 	for _, p := range pods {
-		models[p.ID] = p.Model
-	}
-	for _, p := range pods {
-		u := speedOf(p, models)
+		u := speedOf(p, all)
 		alone[p.Model] = append(alone[p.Model], u.Alone)
 		pair[p.Model] = append(pair[p.Model], u.Pair)
 	}

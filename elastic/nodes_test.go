@@ -85,6 +85,24 @@ func TestPassesAreNoted(t *testing.T) {
 	}
 }
 
+// TestPassesThatAreNone: a node passes only if one of its pods exchanged data with another node, and its devices count only if its pod
+// requests some.
+func TestPassesThatAreNone(t *testing.T) {
+	c := newCheckers(t, 2)
+	c.pods[1].Node, c.outcome = "n0", passes
+	if !c.play() || len(c.passes) != 0 {
+		t.Errorf("a check within one node: passes %+v", c.passes)
+	}
+	c = newCheckers(t, 2)
+	c.outcome = passes
+	for i := range c.pods {
+		c.pods[i].Devices = ""
+	}
+	if want := []NodePass{{"n0", 0, noDevice, check.Usual{}}, {"n1", 0, noDevice, check.Usual{}}}; !c.play() || !slices.Equal(c.passes, want) {
+		t.Errorf("pods without devices: passes %+v", c.passes)
+	}
+}
+
 // TestSlowPodIsReportedOrReplaced: by the usual speed of its model, of which its gang alone is too small to have a median.
 func TestSlowPodIsReportedOrReplaced(t *testing.T) {
 	for name, v := range map[string]struct {

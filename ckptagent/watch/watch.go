@@ -228,8 +228,8 @@ func (w *Watcher) enter(p proc.Process) bool {
 
 func key(p proc.Process) proc.Process { return proc.Process{PID: p.PID, Start: p.Start} }
 
-// end ends a look at a rank, and fills in what the rank has used without looks. Of one process that only rises. A look costs no more I/O than
-// a stack: the signal also ends a part of a long sendfile, whose bytes count only then.
+// end ends a look at a rank, and fills in what the rank has used without looks. Of one process that only rises. A look costs no more
+// I/O than a stack: the signal also ends a part of a long sendfile, whose bytes count only then.
 func (w *Watcher) end(p proc.Process, before, after used, l *protocol.Look, passed traffic) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -218,8 +218,8 @@ time.sleep(600)
 	}
 }
 
-// TestALookEndsASendfile: what a rank writes in one long sendfile counts when the signal of a look ends it. The stack that the rank writes for
-// the look does not count.
+// TestALookEndsASendfile: what a rank writes in one long sendfile counts when the signal of a look ends it. The stack that the rank
+// writes for the look does not count.
 func TestALookEndsASendfile(t *testing.T) {
 	const stack, written = 4 << 10, 50 << 20
 	for name, c := range map[string]struct{ during, want uint64 }{"it only writes its stack": {stack, 0}, "a sendfile ends": {written + stack, written}} {

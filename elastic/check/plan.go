@@ -28,14 +28,31 @@ func (j *judge) trials(r Round) []Trial {
 	return nil
 }
 
+// neighbours pairs the pods in placement order. Where nodes have several pods, each of the first half is paired with one of the second, so
+// that data is exchanged between nodes.
 func (j *judge) neighbours() []Trial {
 	var out []Trial
-	for i := 0; i+1 < len(j.pods); i += 2 {
-		if !j.failedAlone(i) && !j.failedAlone(i+1) {
-			out = append(out, Trial{Round: Neighbours, A: i, B: i + 1})
+	half, shared := len(j.pods)/2, j.sharesNodes()
+	for k := range half {
+		a, b := 2*k, 2*k+1
+		if shared {
+			a, b = k, k+half
+		}
+		if !j.failedAlone(a) && !j.failedAlone(b) {
+			out = append(out, Trial{Round: Neighbours, A: a, B: b})
 		}
 	}
 	return out
+}
+
+// sharesNodes reports whether two pods in succession are on one node.
+func (j *judge) sharesNodes() bool {
+	for i := 1; i < len(j.pods); i++ {
+		if n := j.pods[i].Node; n != "" && n == j.pods[i-1].Node {
+			return true
+		}
+	}
+	return false
 }
 
 // remaining pairs the pods without a neighbour; the last of an odd number is tried with a pod that passed, or else with one of the
@@ -188,14 +205,15 @@ func (j *judge) usually(model string, single bool, speeds []float64) float64 {
 	if single && u.Alone > 0 {
 		return u.Alone
 	}
-	if !single && u.Pair > 0 {
-		return u.Pair
-	}
 	if !single && len(j.speeds[model]) > 0 {
 		speeds = j.speeds[model] // of the round with most pairs
 	}
-	if len(speeds) < leastSpeeds {
+	switch {
+	case len(speeds) >= leastSpeeds:
+	case single:
 		return 0
+	default:
+		return u.Pair // measured between other pods: the gang's own pairs count first
 	}
 	slices.Sort(speeds)
 	if !single && j.speeds[model] == nil {

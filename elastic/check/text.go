@@ -8,11 +8,11 @@ import (
 
 // conclude makes the verdict of all results.
 func (j *judge) conclude() {
-	if j.verdict.Systemic != "" {
-		return
-	}
-	if proven, suspects := j.split(); len(proven) == 0 && len(suspects) > 2 {
+	if proven, suspects := j.split(); j.verdict.Systemic == "" && len(proven) == 0 && len(suspects) > 2 {
 		j.verdict.Systemic = j.unproven(suspects, proven)
+	}
+	if j.verdict.Systemic != "" {
+		j.verdict.Findings = j.own()
 		return
 	}
 	named := 0
@@ -33,13 +33,29 @@ func (j *judge) conclude() {
 				break
 			}
 		}
-		j.verdict = Verdict{Systemic: fmt.Sprintf("%d of %d pods failed, more than the %d that a check names: the cause is not one node; %s", named, len(j.pods), j.most(), first)}
+		j.verdict = Verdict{
+			Systemic: fmt.Sprintf("%d of %d pods failed, more than the %d that a check names: the cause is not one node; %s", named, len(j.pods), j.most(), first),
+			Findings: j.own(),
+		}
 		return
 	}
 	if _, suspects := j.split(); named == 0 && len(suspects) == 2 && j.pairFailed(suspects) && len(j.pods) == 2 {
 		j.first(suspects)
 	}
 	j.paths()
+}
+
+// own returns what stands whatever pairs show: the findings about pods that failed alone, unless these are too many themselves.
+func (j *judge) own() (out []Finding) {
+	for i := range j.pods {
+		if j.failedAlone(i) {
+			out = append(out, j.finding(i))
+		}
+	}
+	if len(out) > j.most() {
+		return nil
+	}
+	return out
 }
 
 // finding returns the verdict about one pod.
