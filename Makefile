@@ -122,9 +122,9 @@ test-wheel: ## the wheel as a user without root has it: pip install, strict type
 release: ## everything that is published, in dist/ with checksums: images, SBOMs, chart, manifests, wheels, kubectl-holdfast (VERSION=v0.1.0)
 	@rm -rf dist
 	@$(MAKE) --no-print-directory images wheel helm $(addprefix kubectl-,$(KUBECTL_PLATFORMS))
-	@bin/helm package charts/holdfast --version $(CHART_VERSION) --app-version $(VERSION) --destination dist 2>/dev/null
-	@bin/helm template holdfast charts/holdfast --namespace holdfast-system --set image.tag=$(VERSION) 2>/dev/null | \
-		cat manifests/namespace.yaml - > dist/holdfast.yaml
+	@bin/helm package charts/holdfast --version $(CHART_VERSION) --app-version $(VERSION) --destination dist
+	@bin/helm template holdfast charts/holdfast --namespace holdfast-system --set image.tag=$(VERSION) > dist/chart.yaml
+	@cat manifests/namespace.yaml dist/chart.yaml > dist/holdfast.yaml && rm dist/chart.yaml
 	@go run ./cmd/holdfast-release sums dist && cat dist/SHA256SUMS
 
 .PHONY: prepare

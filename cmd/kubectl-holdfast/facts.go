@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -37,7 +38,9 @@ type factReader struct {
 func (r factReader) facts(ctx context.Context, leaving bool) (*doctor.Facts, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	f := &doctor.Facts{Plugin: version, Namespace: r.namespace, Leaving: leaving}
+	f := &doctor.Facts{Plugin: version, Namespace: r.namespace, Leaving: leaving, Installed: doctor.Names{
+		Namespace: os.Getenv("HOLDFAST_NAMESPACE"), NodeNamespace: os.Getenv("HOLDFAST_NODE_NAMESPACE"), Prefix: os.Getenv("HOLDFAST_NAME_PREFIX"),
+	}}
 	server, err := discovery.NewDiscoveryClientForConfig(r.cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the cluster: %w", err)
@@ -54,7 +57,7 @@ func (r factReader) facts(ctx context.Context, leaving bool) (*doctor.Facts, err
 	} else {
 		f.Server.Value = info.GitVersion
 	}
-	own, here := client.InNamespace(v1alpha1.Namespace), client.InNamespace(r.namespace)
+	own, here := client.InNamespace(ownNamespace()), client.InNamespace(r.namespace)
 	f.Nodes = listed(ctx, r, &corev1.NodeList{}, func(l *corev1.NodeList) []corev1.Node { return l.Items })
 	f.Leases = listed(ctx, r, &coordinationv1.LeaseList{}, leasesOf, client.InNamespace(corev1.NamespaceNodeLease))
 	f.Leaders = listed(ctx, r, &coordinationv1.LeaseList{}, leasesOf, own)
@@ -121,7 +124,7 @@ func unreadWhy(err error) string {
 
 func (r factReader) webhooks(ctx context.Context) (read doctor.Read[*admissionregistrationv1.MutatingWebhookConfiguration]) {
 	w := &admissionregistrationv1.MutatingWebhookConfiguration{}
-	switch err := r.Get(ctx, client.ObjectKey{Name: "holdfast"}, w); {
+	switch err := r.Get(ctx, client.ObjectKey{Name: ownName("holdfast")}, w); {
 	case err == nil:
 		read.Value = w
 	case !apierrors.IsNotFound(err):
@@ -172,7 +175,7 @@ func trialJob(name, namespace, image string, onNode bool) *batchv1.Job {
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 		Containers: []corev1.Container{{
 			Name: "doctor", Image: image,
-			Command: []string{"/holdfast-agent", "reach", coordinatorName},
+			Command: []string{"/holdfast-agent", "reach", coordinatorName()},
 			Resources: corev1.ResourceRequirements{
 				Requests: corev1.ResourceList{corev1.ResourceCPU: trialCPU, corev1.ResourceMemory: trialMemory},
 				Limits:   corev1.ResourceList{corev1.ResourceCPU: trialCPU, corev1.ResourceMemory: trialMemory},

@@ -26,7 +26,7 @@ import (
 )
 
 // coordinatorName is the name that the agents of all pods dial.
-const coordinatorName = "holdfast-coordinator." + v1alpha1.Namespace + ".svc"
+func coordinatorName() string { return ownName("holdfast-coordinator.") + ownNamespace() + ".svc" }
 
 // What a trial's pod requests.
 var (

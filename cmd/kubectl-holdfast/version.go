@@ -10,7 +10,6 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/doctor"
 )
 
@@ -66,7 +65,7 @@ func serverSide(ctx context.Context, flags *genericclioptions.ConfigFlags) (foun
 		return "", err.Error()
 	}
 	d := &appsv1.Deployment{}
-	if err := c.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: "holdfast-controller"}, d); err != nil {
+	if err := c.Get(ctx, client.ObjectKey{Namespace: ownNamespace(), Name: ownName("holdfast-controller")}, d); err != nil {
 		return "", err.Error()
 	}
 	for _, container := range d.Spec.Template.Spec.Containers {

@@ -3,6 +3,7 @@ package doctor
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -58,6 +59,59 @@ func TestNothingReadIsNothingGreen(t *testing.T) {
 		}
 		if r.ExitCode() == 0 {
 			t.Errorf("%s: exit code 0", r.Stage)
+		}
+	}
+}
+
+// TestEachReadCounts: a check that needs what could not be read does not pass, although all else is well.
+func TestEachReadCounts(t *testing.T) {
+	for _, c := range []struct {
+		facts, unread string
+		checks        []string
+	}{
+		{"well", "deployments", []string{"Components", "Versions", "AgentImage"}},
+		{"well", "daemonSets", []string{"Components", "Versions", "Taints"}},
+		{"well", "slices", []string{"Webhook", "Coordinator"}},
+		{"well", "services", []string{"Coordinator"}},
+		{"well", "webhooks", []string{"Webhook", "Certificate"}},
+		{"well", "leaders", []string{"Leaders"}},
+		{"well", "leases", []string{"Leases"}},
+		{"well", "nodes", []string{"Nodes", "NodeDaemon", "NVML", "Leases"}},
+		{"well", "namespaces", []string{"PodSecurity"}},
+		{"well", "policies", []string{"NetworkPolicies"}},
+		{"well", "ownPolicies", []string{"NetworkPolicies"}},
+		{"well", "quotas", []string{"Quota"}},
+		{"well", "ranges", []string{"Quota"}},
+		{"uninstall", "gangs", []string{"RunningGangs"}},
+		{"uninstall", "pending", []string{"WaitingPods"}},
+		{"uninstall", "replaced", []string{"WaitingPods"}},
+		{"uninstall", "deployments", []string{"WaitingPods"}},
+		{"uninstall", "webhooks", []string{"Admission"}},
+	} {
+		text, err := os.ReadFile("testdata/" + c.facts + ".yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		fields := map[string]any{}
+		if err := yaml.Unmarshal(text, &fields); err != nil {
+			t.Fatal(err)
+		}
+		fields[c.unread] = map[string]any{"unread": "no right"}
+		if text, err = yaml.Marshal(fields); err != nil {
+			t.Fatal(err)
+		}
+		f := &Facts{}
+		if err := yaml.UnmarshalStrict(text, f); err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]Result{}
+		for _, one := range Of(f).Findings {
+			found[one.Check] = one.Result
+		}
+		for _, name := range c.checks {
+			if r, is := found[name]; !is || r == Pass || r == Skip {
+				t.Errorf("%s without %s: %s is %q (%v)", c.facts, c.unread, name, r, is)
+			}
 		}
 	}
 }

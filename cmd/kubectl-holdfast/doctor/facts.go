@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -29,6 +30,8 @@ type Facts struct {
 	Plugin string `json:"plugin,omitempty"`
 	// Namespace is where the user's jobs run.
 	Namespace string `json:"namespace"`
+	// Installed is how Holdfast is installed, if not as the manifests have it.
+	Installed Names `json:"installed,omitzero"`
 	// Server is the API server's version, such as v1.37.1.
 	Server Read[string] `json:"server"`
 	// Serves: the API server serves Gangs.
@@ -130,7 +133,7 @@ func (f *Facts) deployment(namespace, name string) *appsv1.Deployment {
 // nodeDaemonSet is the daemon's DaemonSet; nil: there is none.
 func (f *Facts) nodeDaemonSet() *appsv1.DaemonSet {
 	for i := range f.DaemonSets.Value {
-		if d := &f.DaemonSets.Value[i]; d.Name == nodeName && d.Namespace == nodeName {
+		if d := &f.DaemonSets.Value[i]; d.Name == f.named(nodeName) && d.Namespace == f.nodes() {
 			return d
 		}
 	}
@@ -172,6 +175,21 @@ func ready(slices []discoveryv1.EndpointSlice, service string) int {
 	}
 	return n
 }
+
+// Names has the names of an installation; empty ones are those of the manifests.
+type Names struct {
+	Namespace     string `json:"namespace,omitempty"`
+	NodeNamespace string `json:"nodeNamespace,omitempty"`
+	// Prefix begins the names of all objects, after which those of the manifests follow.
+	Prefix string `json:"prefix,omitempty"`
+}
+
+// own is the namespace of controller and scheduler, nodes that of the node daemon.
+func (f *Facts) own() string   { return cmp.Or(f.Installed.Namespace, v1alpha1.Namespace) }
+func (f *Facts) nodes() string { return cmp.Or(f.Installed.NodeNamespace, nodeName) }
+
+// named returns an object's name in the installation, from that in the manifests.
+func (f *Facts) named(base string) string { return f.Installed.Prefix + base }
 
 // Names in the manifests.
 const (

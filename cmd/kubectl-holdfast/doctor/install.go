@@ -10,8 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
-
-	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
 // Versions of Kubernetes 1.N: the one that Holdfast is made for, and the oldest that the documentation names.
@@ -95,7 +93,7 @@ func nodesFit(f *Facts, j *judgement) {
 	if len(unclear) > 0 {
 		j.add(Unknown, "see kubectl get nodes -o wide", "the kernel's version is not known of %s", some(unclear))
 	}
-	for arch := range maps.Keys(archs) {
+	for _, arch := range slices.Sorted(maps.Keys(archs)) {
 		if arch != "amd64" && arch != "arm64" {
 			j.fail("keep gangs off these nodes by a nodeSelector: there are no images for them", "%d nodes have processor %s", archs[arch], arch)
 		}
@@ -124,17 +122,19 @@ func some(names []string) string {
 // components checks that every part of Holdfast exists and serves.
 func components(f *Facts, j *judgement) {
 	const logs = "look at its pods and their events: kubectl -n %s describe pods -l app.kubernetes.io/name=%s"
-	for _, name := range []string{controllerName, schedulerName} {
-		d := f.deployment(v1alpha1.Namespace, name)
+	if f.Deployments.Unread != "" {
+		j.unread("Deployments", f.Deployments.Unread)
+	}
+	for _, name := range []string{f.named(controllerName), f.named(schedulerName)} {
+		d := f.deployment(f.own(), name)
 		switch {
 		case f.Deployments.Unread != "":
-			j.unread("Deployments", f.Deployments.Unread)
 		case d == nil:
-			j.fail("apply the manifests", "Deployment %s is missing in namespace %s", name, v1alpha1.Namespace)
+			j.fail("apply the manifests", "Deployment %s is missing in namespace %s", name, f.own())
 		case d.Status.AvailableReplicas == 0:
-			j.fail(fmt.Sprintf(logs, v1alpha1.Namespace, name), "no replica of %s is available", name)
+			j.fail(fmt.Sprintf(logs, f.own(), name), "no replica of %s is available", name)
 		case d.Status.AvailableReplicas < ptr.Deref(d.Spec.Replicas, 1):
-			j.warn(fmt.Sprintf(logs, v1alpha1.Namespace, name), "%d of %d replicas of %s are available", d.Status.AvailableReplicas, ptr.Deref(d.Spec.Replicas, 1), name)
+			j.warn(fmt.Sprintf(logs, f.own(), name), "%d of %d replicas of %s are available", d.Status.AvailableReplicas, ptr.Deref(d.Spec.Replicas, 1), name)
 		default:
 			j.pass("%s: %d replicas", name, d.Status.AvailableReplicas)
 		}
@@ -143,9 +143,9 @@ func components(f *Facts, j *judgement) {
 	case f.DaemonSets.Unread != "":
 		j.unread("DaemonSets", f.DaemonSets.Unread)
 	case d == nil:
-		j.fail("apply the manifests", "DaemonSet %s is missing in namespace %[1]s", nodeName)
+		j.fail("apply the manifests", "DaemonSet %s is missing in namespace %s", f.named(nodeName), f.nodes())
 	case d.Status.NumberReady < d.Status.DesiredNumberScheduled:
-		j.warn(fmt.Sprintf(logs, nodeName, nodeName), "%s is ready on %d of %d nodes", nodeName, d.Status.NumberReady, d.Status.DesiredNumberScheduled)
+		j.warn(fmt.Sprintf(logs, f.nodes(), nodeName), "%s is ready on %d of %d nodes", nodeName, d.Status.NumberReady, d.Status.DesiredNumberScheduled)
 	default:
 		j.pass("%s: %d nodes", nodeName, d.Status.NumberReady)
 	}
@@ -165,7 +165,7 @@ func Tag(image string) string {
 
 // agentImageOf is the image that the controller puts into pods; empty: its command line does not say.
 func (f *Facts) agentImageOf() string {
-	d := f.deployment(v1alpha1.Namespace, controllerName)
+	d := f.deployment(f.own(), f.named(controllerName))
 	if d == nil || len(d.Spec.Template.Spec.Containers) == 0 {
 		return ""
 	}
@@ -195,8 +195,8 @@ func versions(f *Facts, j *judgement) {
 			have[name] = Tag(containers[0].Image)
 		}
 	}
-	for _, name := range []string{controllerName, schedulerName} {
-		if d := f.deployment(v1alpha1.Namespace, name); d != nil {
+	for _, name := range []string{f.named(controllerName), f.named(schedulerName)} {
+		if d := f.deployment(f.own(), name); d != nil {
 			image(name, d.Spec.Template.Spec.Containers)
 		}
 	}
@@ -232,12 +232,12 @@ const late = time.Minute
 // leaders checks that a replica of controller and scheduler leads.
 func leaders(f *Facts, j *judgement) {
 	if f.Leaders.Unread != "" {
-		j.unread("leases in namespace "+v1alpha1.Namespace, f.Leaders.Unread)
+		j.unread("leases in namespace "+f.own(), f.Leaders.Unread)
 		return
 	}
-	for _, name := range []string{controllerName, schedulerName} {
+	for _, name := range []string{f.named(controllerName), f.named(schedulerName)} {
 		i := slices.IndexFunc(f.Leaders.Value, func(l coordinationLease) bool { return l.Name == name })
-		remedy := fmt.Sprintf("look at its log: kubectl -n %s logs deploy/%s", v1alpha1.Namespace, name)
+		remedy := fmt.Sprintf("look at its log: kubectl -n %s logs deploy/%s", f.own(), name)
 		if i < 0 || ptr.Deref(f.Leaders.Value[i].Spec.HolderIdentity, "") == "" || f.Leaders.Value[i].Spec.RenewTime == nil {
 			j.fail(remedy, "no replica of %s leads", name)
 			continue

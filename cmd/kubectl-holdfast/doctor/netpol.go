@@ -43,12 +43,12 @@ func networkPolicies(f *Facts, j *judgement) {
 		j.unread("NetworkPolicies of namespace "+f.Namespace, f.Policies.Unread)
 	}
 	if f.OwnPolicies.Unread != "" && f.Serves {
-		j.unread("NetworkPolicies of namespace "+v1alpha1.Namespace, f.OwnPolicies.Unread)
+		j.unread("NetworkPolicies of namespace "+f.own(), f.OwnPolicies.Unread)
 	}
 	all := slices.Concat(f.OwnPolicies.Value, f.Policies.Value)
 	if len(all) == 0 {
 		if len(j.found) == 0 {
-			j.pass("neither namespace %s nor namespace %s has a NetworkPolicy", f.Namespace, v1alpha1.Namespace)
+			j.pass("neither namespace %s nor namespace %s has a NetworkPolicy", f.Namespace, f.own())
 		}
 		return
 	}
@@ -79,7 +79,7 @@ func (f *Facts) flows() []flow {
 		return e
 	}
 	rank := pod(f.Namespace, labels.Set{v1alpha1.LabelGang: "any"})
-	controller := pod(v1alpha1.Namespace, labels.Set{"app.kubernetes.io/name": controllerName, "app.kubernetes.io/part-of": "holdfast"})
+	controller := pod(f.own(), labels.Set{"app.kubernetes.io/name": controllerName, "app.kubernetes.io/part-of": "holdfast"})
 	dns := pod(metav1.NamespaceSystem, labels.Set{"k8s-app": dnsService})
 	return []flow{
 		{end{}, controller, port{corev1.ProtocolTCP, webhookPort, "webhook"}, "the API server from admission (port 9443 of holdfast-controller)", false},

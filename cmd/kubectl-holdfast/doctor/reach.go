@@ -4,13 +4,12 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-
-	"holdfast.dev/holdfast/api/v1alpha1"
 )
 
 type coordinationLease = coordinationv1.Lease
@@ -28,9 +27,9 @@ func webhook(f *Facts, j *judgement) {
 	}
 	switch {
 	case f.Slices.Unread != "":
-		j.unread("EndpointSlices in namespace "+v1alpha1.Namespace, f.Slices.Unread)
-	case ready(f.Slices.Value, webhookService) == 0:
-		j.fail("see check Components", "Service %s has no ready endpoint", webhookService)
+		j.unread("EndpointSlices in namespace "+f.own(), f.Slices.Unread)
+	case ready(f.Slices.Value, f.named(webhookService)) == 0:
+		j.fail("see check Components", "Service %s has no ready endpoint", f.named(webhookService))
 	}
 	switch d := f.DryRun; {
 	case d.Admitted:
@@ -41,7 +40,7 @@ func webhook(f *Facts, j *judgement) {
 		j.fail(firewall, "the API server does not reach admission, so it refuses annotated jobs: %s", d.Refused)
 	case d.Refused != "":
 		j.add(Unknown, "remove the cause of the refusal, or name another namespace with -n", "a dry run of an annotated Job was refused: %s", d.Refused)
-	case f.Webhooks.Value != nil:
+	case f.Webhooks.Value != nil || f.Webhooks.Unread != "":
 		j.fail("compare MutatingWebhookConfiguration holdfast with the manifests; see whether namespace "+f.Namespace+" is excluded",
 			"the API server admitted an annotated Job without Holdfast's admission")
 	}
@@ -109,17 +108,20 @@ func lastEnd(bundle []byte) (end time.Time, err error) {
 
 // coordinator checks that agents reach the coordinator, on the pods' network and on the nodes'.
 func coordinator(f *Facts, j *judgement) {
-	switch s := f.service(coordinatorService); {
+	switch s := f.service(f.named(coordinatorService)); {
 	case f.Services.Unread != "":
-		j.unread("Services in namespace "+v1alpha1.Namespace, f.Services.Unread)
+		j.unread("Services in namespace "+f.own(), f.Services.Unread)
 	case s == nil:
-		j.fail("apply the manifests", "Service %s is missing", coordinatorService)
+		j.fail("apply the manifests", "Service %s is missing", f.named(coordinatorService))
 	case s.Spec.ClusterIP == corev1.ClusterIPNone:
 		j.warn("give the Service a cluster IP, or pods on their node's network dnsPolicy ClusterFirstWithHostNet",
-			"Service %s is headless: pods on their node's network may not resolve its name", coordinatorService)
+			"Service %s is headless: pods on their node's network may not resolve its name", f.named(coordinatorService))
 	}
-	if f.Slices.Unread == "" && ready(f.Slices.Value, coordinatorService) == 0 {
-		j.fail("see check Components", "Service %s has no ready endpoint", coordinatorService)
+	switch {
+	case f.Slices.Unread != "":
+		j.unread("EndpointSlices in namespace "+f.own(), f.Slices.Unread)
+	case ready(f.Slices.Value, f.named(coordinatorService)) == 0:
+		j.fail("see check Components", "Service %s has no ready endpoint", f.named(coordinatorService))
 	}
 	if len(f.Trials) == 0 {
 		if n := f.attached(); n > 0 {
@@ -218,7 +220,7 @@ func agentImage(f *Facts, j *judgement) {
 			case c.Name != "holdfast-install":
 			case c.State.Waiting != nil && strings.Contains(c.State.Waiting.Reason, "Image"):
 				j.fail(remedy, "pod %s: %s: %s", p.Name, c.State.Waiting.Reason, c.State.Waiting.Message)
-			case c.State.Terminated != nil && c.State.Terminated.ExitCode == 0:
+			case c.State.Terminated != nil && c.State.Terminated.ExitCode == 0 && installs(p, image):
 				started++
 			}
 		}
@@ -236,4 +238,9 @@ func agentImage(f *Facts, j *judgement) {
 	} else if len(j.found) == 0 {
 		j.add(Unknown, tryRemedy, "no pod of namespace %s has pulled %s yet", f.Namespace, image)
 	}
+}
+
+// installs reports whether a pod gets the agent from this image: pods of before an upgrade have another one.
+func installs(p *corev1.Pod, image string) bool {
+	return slices.ContainsFunc(p.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == "holdfast-install" && c.Image == image })
 }

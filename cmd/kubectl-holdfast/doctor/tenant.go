@@ -81,22 +81,24 @@ func podSecurity(f *Facts, j *judgement) {
 		j.unread("namespaces", f.Namespaces.Unread)
 		return
 	}
-	switch n := f.namespace(nodeName); {
+	switch n := f.namespace(f.nodes()); {
 	case !f.Serves:
 	case n == nil:
-		j.fail("apply the manifests", "namespace %s is missing", nodeName)
+		j.fail("apply the manifests", "namespace %s is missing", f.nodes())
 	case n.Labels[enforce] == "":
-		j.warn("label it "+enforce+"=privileged", "namespace %s has no profile, so the API server's default applies: holdfast-node is privileged", nodeName)
+		j.warn("label it "+enforce+"=privileged", "namespace %s has no profile, so the API server's default applies: holdfast-node is privileged", f.nodes())
 	case n.Labels[enforce] != "privileged":
-		j.fail("label it "+enforce+"=privileged", "namespace %s enforces profile %s, which refuses holdfast-node", nodeName, n.Labels[enforce])
+		j.fail("label it "+enforce+"=privileged", "namespace %s enforces profile %s, which refuses holdfast-node", f.nodes(), n.Labels[enforce])
 	default:
-		j.pass("namespace %s admits holdfast-node", nodeName)
+		j.pass("namespace %s admits holdfast-node", f.nodes())
 	}
 	switch n := f.namespace(f.Namespace); {
 	case n == nil:
 		j.fail("create it, or name another with -n", "namespace %s is missing", f.Namespace)
 	case n.Labels[enforce] == "restricted" || n.Labels[enforce] == "baseline":
 		j.pass("namespace %s enforces profile %s: pods of gangs fit, but none with hostNetwork", f.Namespace, n.Labels[enforce])
+	case n.Labels[enforce] == "":
+		j.pass("namespace %s has no profile: the API server's default applies, which restricts nothing unless it is configured", f.Namespace)
 	default:
 		j.pass("namespace %s restricts pods of gangs in nothing", f.Namespace)
 	}
@@ -171,8 +173,11 @@ func waitingPods(f *Facts, j *judgement) {
 	if len(kept) > 0 {
 		j.warn("kubectl delete pods -A -l holdfast.dev/replaced=true", "replaced pods that a disruption budget kept belong to no job: %s", some(kept))
 	}
+	if f.Deployments.Unread != "" {
+		j.unread("Deployments", f.Deployments.Unread)
+	}
 	for i := range f.Deployments.Value {
-		if d := &f.Deployments.Value[i]; d.Spec.Template.Spec.SchedulerName == schedulerName {
+		if d := &f.Deployments.Value[i]; d.Spec.Template.Spec.SchedulerName == v1alpha1.SchedulerName {
 			j.fail("name another scheduler in its template", "Deployment %s/%s names holdfast-scheduler", d.Namespace, d.Name)
 		}
 	}
@@ -183,15 +188,15 @@ func waitingPods(f *Facts, j *judgement) {
 
 // admission says what to delete first.
 func admission(f *Facts, j *judgement) {
-	const first = "kubectl delete mutatingwebhookconfiguration holdfast"
+	first := "kubectl delete mutatingwebhookconfiguration " + f.named("holdfast")
 	switch {
 	case f.Webhooks.Unread != "":
 		j.unread("the webhooks' configuration", f.Webhooks.Unread)
 	case f.Webhooks.Value == nil:
 		j.pass("the webhooks' configuration is gone")
 	case f.Slices.Unread != "":
-		j.unread("EndpointSlices in namespace "+v1alpha1.Namespace, f.Slices.Unread)
-	case ready(f.Slices.Value, webhookService) == 0:
+		j.unread("EndpointSlices in namespace "+f.own(), f.Slices.Unread)
+	case ready(f.Slices.Value, f.named(webhookService)) == 0:
 		j.fail(first, "the webhooks' configuration exists and no controller answers: the API server refuses objects with Holdfast's keys")
 	default:
 		j.pass("delete it first: %s", first)
