@@ -234,17 +234,20 @@ func (s *State) toReplace(v *check.Verdict) []check.Finding {
 		return named
 	}
 	for _, f := range slow {
-		if one := []check.Finding{f}; len(named) < left && s.maySpare(one) {
-			named = append(named, one...)
+		if more := append(slices.Clip(named), f); len(named) < left && s.maySpare(more) {
+			named = more
 		}
 	}
 	return named
 }
 
-// maySpare reports whether the gang loses no state with these pods. A gang of one pod is tried against no other.
+// maySpare reports whether the gang loses no state with all of these pods. A gang of one pod is tried against no other.
 func (s *State) maySpare(named []check.Finding) bool {
-	lost := func(f check.Finding) bool { return !s.generation.SurvivesWithout(s.tried(f.Pod)) }
-	return s.members.Parts() > 1 && !slices.ContainsFunc(named, lost)
+	var slots []Slot
+	for _, f := range named {
+		slots = append(slots, s.tried(f.Pod))
+	}
+	return s.members.Parts() > 1 && s.generation.SurvivesWithout(slots...)
 }
 
 // replaceNamed gives up the pods that the check named. It continues with those that take their places.

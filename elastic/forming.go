@@ -54,6 +54,9 @@ func (s *State) waitsFor() string {
 	if f := s.run.forming; f != nil && s.sizes.Min > 0 && f.decision.Waits() {
 		return f.decision.Why
 	}
+	if s.sizes.Min <= 0 && s.members.Elastic() {
+		return "waits for the least number of pods of the job, which this coordinator has not read yet"
+	}
 	if why := s.replacements.WaitsFor(s.generation.Number); why != "" {
 		return why
 	}

@@ -83,7 +83,7 @@ func (s *State) choose(now time.Time) {
 		return
 	}
 	v := s.view(now)
-	if f.decision = quorum.Decide(v, now); !s.drain.HaltedOver() && len(f.decision.Form) < len(v.Slots) {
+	if f.decision = quorum.Decide(v, now); !f.decision.Waits() && !s.drain.HaltedOver() && len(f.decision.Form) < len(v.Slots) {
 		f.decision = quorum.Decision{Why: "pods that leave copy their state to storage"}
 	}
 	if f.decision.Waits() {
@@ -124,6 +124,11 @@ func (s *State) view(now time.Time) quorum.View {
 			if q.Lacks = s.stateless(Slot(i)); q.Lacks != "" {
 				enough--
 			}
+		}
+	}
+	for i := range v.Slots {
+		if v.Bound == "" && v.Slots[i].Lacks == "" {
+			v.Bound = s.stateless(Slot(i)) // it would take part, and all would begin without a step
 		}
 	}
 	switch {

@@ -217,12 +217,17 @@ func (g *Generation) HasPart(slot members.Slot, step protocol.Point) bool {
 	return g.ledger.HasPart(step, g.Stored(), g.BaseRank(slot), g.ms.Ranks(slot), g.ms.World())
 }
 
-// SurvivesWithout reports whether the step that all ranks would restore is still available once the pod of a slot is gone.
-func (g *Generation) SurvivesWithout(slot members.Slot) bool {
+// SurvivesWithout reports whether the step that all ranks would restore is still available once the pods of these slots are gone.
+func (g *Generation) SurvivesWithout(slots ...members.Slot) bool {
 	p := g.Plan()
+	gone := func(slot members.Slot) bool { return slices.Contains(slots, slot) }
+	if p.Step == 0 || g.ms.Gives() && g.ledger.Reaches(p.Point, g.ms.Pods(gone), g.Stored()) {
+		return true
+	}
 	mark := protocol.Mark{Step: p.Step, Generation: g.Number, Branch: p.Branch}
-	given := g.ms.Parts() > 1 && g.ms.Gives()
-	return p.Step == 0 || given || g.HasPart(slot, p.Point) || g.ms.At(slot).CanSave(g.Number, mark)
+	return !slices.ContainsFunc(slots, func(slot members.Slot) bool {
+		return !g.HasPart(slot, p.Point) && !g.ms.At(slot).CanSave(g.Number, mark)
+	})
 }
 
 // CanHave reports whether a step is available to all ranks and will be until all are halted: of the steps in memory of ranks that run, or

@@ -74,6 +74,7 @@ func New(n int, r Recorded, launched bool) *Members {
 	r.Attached = nil
 	ms := &Members{slots: make([]Member, n), superseded: map[string]bool{}, seen: r.Seen, launch: r.Launch, left: r.Left, launched: launched}
 	ms.LeaveOut(r.Out)
+	ms.elastic = len(r.Out) > 0
 	return ms
 }
 

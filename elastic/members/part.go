@@ -134,17 +134,17 @@ func (ms *Members) Divided() string {
 	return ""
 }
 
-// Ungiven returns, for users, why no rank can give its state to one that holds none; "": it can. Where pods have storage they read it
-// there, unless the gang may change its size: what storage has is for one size.
+// Ungiven returns, for users, why no rank can give its state to one that holds none; "": it can. Only ranks of a job with a minimum give it:
+// the job says by that that its ranks hold the same state, which the client cannot prove (pipeline stages may look alike).
 func (ms *Members) Ungiven() string {
+	if !ms.elastic {
+		return "the job does not say that its ranks hold the same state (holdfast.dev/min-pods)"
+	}
 	if why := ms.Divided(); why != "" {
 		return why
 	}
 	holds := false
 	for slot, m := range ms.Each {
-		if m.report.Storage && !ms.elastic {
-			return "pods read it from storage"
-		}
 		for i := range m.report.Rank {
 			k := &m.report.Rank[i]
 			if len(k.Sealed) > 0 && !k.Grouped {
