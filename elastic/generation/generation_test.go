@@ -160,3 +160,32 @@ func TestExitsAreThoseOfRanks(t *testing.T) {
 		t.Errorf("%d exits are kept, said to be %d bytes, want %d exits", len(g.exits), bytes, most)
 	}
 }
+
+// TestSurvivesWithout: a step survives the end of pods if another rank holds it and may give it, and not if those that hold it leave at once.
+func TestSurvivesWithout(t *testing.T) {
+	g := newGang(4, Recorded{Number: 3})
+	holds := func(steps ...int64) func(*protocol.Report) {
+		return func(r *protocol.Report) {
+			r.State, r.Rank = protocol.StateHalted, []protocol.Rank{{Span: 1, Grouped: true, Sealed: protocoltest.FirstBranch(steps...)}}
+		}
+	}
+	g.all(holds(100))
+	if g.SurvivesWithout(1) {
+		t.Error("the step of a gang without a minimum survives without one of its pods")
+	}
+	g.ms.SetElastic()
+	g.report(2, holds())
+	g.report(3, holds())
+	for _, c := range []struct {
+		without []members.Slot
+		want    bool
+	}{{[]members.Slot{2}, true}, {[]members.Slot{1}, true}, {[]members.Slot{2, 3}, true}, {[]members.Slot{0, 2}, true}, {[]members.Slot{0, 1}, false}} {
+		if got := g.SurvivesWithout(c.without...); got != c.want {
+			t.Errorf("without slots %d: %t", c.without, got)
+		}
+	}
+	g.report(1, holds())
+	if g.SurvivesWithout(0) {
+		t.Error("the step survives without the only pod that holds it")
+	}
+}
