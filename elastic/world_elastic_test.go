@@ -30,7 +30,7 @@ type elasticWorld struct {
 	made    int
 
 	promises promises
-	// layouts are what agents were told, by generation: node rank by slot.
+	// layouts are what agents received, by generation: node rank by slot.
 	layouts map[int64]map[int]protocol.Run
 	// acked is the newest step that all ranks of a generation held at one time.
 	acked  int64
@@ -249,7 +249,7 @@ func (w *elasticWorld) start(slot int, run protocol.Run) {
 		k := &p.ranks[i]
 		if run.RestoreStep > 0 && !slices.Contains(k.sealed, run.RestoreStep) {
 			if run.Donor == 0 || !w.holds(run.Number, run.Donor-1, run.RestoreStep) {
-				w.failf("no restore of what a rank lacks", "slot %d holds %v, is told %+v", slot, k.sealed, run)
+				w.failf("no restore of what a rank lacks", "slot %d holds %v, receives %+v", slot, k.sealed, run)
 			}
 			w.counts.given++
 		}
@@ -379,7 +379,7 @@ func (w *elasticWorld) crash() {
 	w.counts.crashes++
 	w.pending = nil
 	w.promises.successor()
-	w.notef("coordinator starts anew at generation %d", w.stored.Generation)
+	w.notef("coordinator starts again at generation %d", w.stored.Generation)
 	w.open()
 	w.place()
 }
@@ -466,13 +466,13 @@ func (w *elasticWorld) checkSettled() {
 		return
 	}
 	if r.Phase != Running {
-		w.failf("a hole blocks nobody", "%d of at least %d pods are there, phase %s: %s", there, w.least, r.Phase, w.state.waitsFor())
+		w.failf("no pod waits for a hole", "%d of at least %d pods are there, phase %s: %s", there, w.least, r.Phase, w.state.waitsFor())
 	}
 	for slot, p := range w.pods {
 		takes := w.state.members.Takes(Slot(slot))
 		switch {
 		case takes && (p == nil || !p.onNode):
-			w.failf("a hole blocks nobody", "slot %d takes part and has no node", slot)
+			w.failf("no pod waits for a hole", "slot %d takes part and has no node", slot)
 		case takes && (p.gen != r.Generation || p.state != protocol.StateRunning):
 			w.failf("every failure is answered", "slot %d is %s in generation %d, the gang in %d", slot, p.state, p.gen, r.Generation)
 		case !takes && p != nil && p.onNode && w.now.Sub(w.state.sizes.at) > snoozeMost:

@@ -134,8 +134,8 @@ func (ms *Members) Divided() string {
 	return ""
 }
 
-// Ungiven returns, for users, why no rank can give its state to one that holds none; "": it can. Only ranks of a job with a minimum give it:
-// the job says by that that its ranks hold the same state, which the client cannot prove (pipeline stages may look alike).
+// Ungiven returns, for users, why no rank can give its state to one that holds none; "": it can. Only ranks of a job with a minimum give
+// it: its owner states that all ranks hold the same state, which the client cannot prove, because pipeline stages may look alike.
 func (ms *Members) Ungiven() string {
 	if !ms.elastic {
 		return "the job does not say that its ranks hold the same state (holdfast.dev/min-pods)"

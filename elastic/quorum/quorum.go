@@ -33,8 +33,8 @@ const (
 
 const (
 	shrinkAfter = 30 * time.Second
-	// costKept is what another generation costs until it is known, costAnew the same if the script loads its own checkpoint.
-	costKept, costAnew = 3 * time.Second, time.Minute
+	// costKept is what another generation costs until it is known, costOwn the same if the script loads its own checkpoint.
+	costKept, costOwn = 3 * time.Second, time.Minute
 	// worthNum and worthDen: a wait is worth 3/2 of what it saves.
 	worthNum, worthDen = 3, 2
 	// maxNamed bounds the slots that a text names.
@@ -161,7 +161,7 @@ func (v View) Price() time.Duration {
 	case v.Kept:
 		return costKept
 	}
-	return costAnew
+	return costOwn
 }
 
 // worth returns how long a wait may be for the gang to lose less by it than by another generation later: so many pods stand still

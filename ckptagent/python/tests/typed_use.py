@@ -6,7 +6,7 @@ checkpoint: Checkpoint = holdfast.attach()
 checkpoint.track(rng=True, parts=[bytearray(8)])
 first: int = checkpoint.restore()
 saved: Saved = checkpoint.save(first + 1, blocking=True)
-told: bool = bool(saved) and saved.copied and saved.sealed and saved.durable
+known: bool = bool(saved) and saved.copied and saved.sealed and saved.durable
 why: str = saved.reason
 done: int = saved.step + checkpoint.resume_step
 checkpoint.step(done)

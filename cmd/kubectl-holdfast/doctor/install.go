@@ -125,16 +125,17 @@ func components(f *Facts, j *judgement) {
 	if f.Deployments.Unread != "" {
 		j.unread("Deployments", f.Deployments.Unread)
 	}
-	for _, name := range []string{f.named(controllerName), f.named(schedulerName)} {
+	for _, base := range []string{controllerName, schedulerName} {
+		name := f.named(base)
 		d := f.deployment(f.own(), name)
 		switch {
 		case f.Deployments.Unread != "":
 		case d == nil:
 			j.fail("apply the manifests", "Deployment %s is missing in namespace %s", name, f.own())
 		case d.Status.AvailableReplicas == 0:
-			j.fail(fmt.Sprintf(logs, f.own(), name), "no replica of %s is available", name)
+			j.fail(fmt.Sprintf(logs, f.own(), base), "no replica of %s is available", name)
 		case d.Status.AvailableReplicas < ptr.Deref(d.Spec.Replicas, 1):
-			j.warn(fmt.Sprintf(logs, f.own(), name), "%d of %d replicas of %s are available", d.Status.AvailableReplicas, ptr.Deref(d.Spec.Replicas, 1), name)
+			j.warn(fmt.Sprintf(logs, f.own(), base), "%d of %d replicas of %s are available", d.Status.AvailableReplicas, ptr.Deref(d.Spec.Replicas, 1), name)
 		default:
 			j.pass("%s: %d replicas", name, d.Status.AvailableReplicas)
 		}

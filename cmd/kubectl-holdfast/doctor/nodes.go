@@ -44,7 +44,7 @@ func nodeDaemon(f *Facts, j *judgement) {
 			without = append(without, row.Name)
 		case row.State == nodes.Unwatched:
 			plain = append(plain, row.Name)
-		default:
+		case row.Health != nil && row.State != nodes.Unknown:
 			watched++
 		}
 	}
@@ -80,7 +80,7 @@ func nvml(f *Facts, j *judgement) {
 	}
 	if len(missing) > 0 {
 		j.fail("apply component manifests/node-gke or manifests/node-runtime-class, or name the library with --nvml",
-			"holdfast-node has no word of NVML on nodes with NVIDIA GPUs, so it sees faults only in the kernel log: %s", some(missing))
+			"holdfast-node does not read NVML on nodes with NVIDIA GPUs, so it sees faults only in the kernel log: %s", some(missing))
 	}
 	if found > 0 {
 		j.pass("holdfast-node reads NVML on %d nodes", found)

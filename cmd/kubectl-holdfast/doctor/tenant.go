@@ -26,7 +26,7 @@ func autoscaler(f *Facts, j *judgement) {
 	}
 	for _, p := range f.NodePools.Value {
 		if p.Grace != "" {
-			j.warn("leave terminationGracePeriod out, or plan for it: Karpenter otherwise waits for pods of gangs",
+			j.warn("leave terminationGracePeriod out: without it Karpenter waits for pods of gangs",
 				"Karpenter's NodePool %s has terminationGracePeriod %s: after it Karpenter ends pods of gangs on nodes that expire", p.Name, p.Grace)
 			continue
 		}
