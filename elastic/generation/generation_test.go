@@ -161,7 +161,7 @@ func TestExitsAreThoseOfRanks(t *testing.T) {
 	}
 }
 
-// TestSurvivesWithout: a step survives the end of pods if another rank holds it and may give it, and not if those that hold it leave at once.
+// TestSurvivesWithout: a step survives the end of pods if another rank holds it and may give it, and not if all of these leave at once.
 func TestSurvivesWithout(t *testing.T) {
 	g := newGang(4, Recorded{Number: 3})
 	holds := func(steps ...int64) func(*protocol.Report) {
@@ -179,7 +179,10 @@ func TestSurvivesWithout(t *testing.T) {
 	for _, c := range []struct {
 		without []members.Slot
 		want    bool
-	}{{[]members.Slot{2}, true}, {[]members.Slot{1}, true}, {[]members.Slot{2, 3}, true}, {[]members.Slot{0, 2}, true}, {[]members.Slot{0, 1}, false}} {
+	}{
+		{[]members.Slot{2}, true}, {[]members.Slot{1}, true}, {[]members.Slot{2, 3}, true}, {[]members.Slot{0, 2}, true},
+		{[]members.Slot{0, 1}, false},
+	} {
 		if got := g.SurvivesWithout(c.without...); got != c.want {
 			t.Errorf("without slots %d: %t", c.without, got)
 		}
