@@ -7,16 +7,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
-	"holdfast.dev/holdfast/internal/kinds"
 	"holdfast.dev/holdfast/internal/settings"
 )
 
@@ -120,21 +117,8 @@ func (k checking) answer(g *v1alpha1.Gang) string {
 
 // wish writes the request on the job's object, or removes it, and returns its number.
 func (k checking) wish(ctx context.Context, c client.Client, g *v1alpha1.Gang) (int64, error) {
-	ref, key := g.Spec.JobRef, types.NamespacedName{Namespace: g.Namespace, Name: g.Spec.JobRef.Name}
-	kind, ok := kinds.Of(page.KindOf(ref))
-	if !ok {
-		return 0, fmt.Errorf("gang %s is of %s, a kind that this version of kubectl holdfast does not know: use the one of the version that the cluster runs", g.Name, page.JobTitle(g.Namespace, ref))
-	}
-	for {
-		job := &metav1.PartialObjectMetadata{}
-		job.SetGroupVersionKind(kind.GroupVersionKind())
-		if err := c.Get(ctx, key, job); err != nil {
-			return 0, objectError(err, kind, key)
-		}
-		if string(job.UID) != ref.UID {
-			return 0, errors.New("the job was re-created meanwhile: try again")
-		}
-		before, w := job.DeepCopy(), settings.CheckWish{}
+	w := settings.CheckWish{}
+	err := annotateJob(ctx, c, g, "a request", v1alpha1.AnnotationCheckWish, func(job *metav1.PartialObjectMetadata) (bool, error) {
 		if !k.undo {
 			newest := max(settings.CheckWishOfJob(job).Number, g.Spec.CheckWish)
 			if g.Status.Run != nil {
@@ -143,15 +127,7 @@ func (k checking) wish(ctx context.Context, c client.Client, g *v1alpha1.Gang) (
 			w = settings.CheckWish{Number: newest + 1, Now: k.now}
 		}
 		settings.SetCheckWish(job, w)
-		err := c.Patch(ctx, job, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
-		switch {
-		case apierrors.IsConflict(err):
-			continue
-		case apierrors.IsForbidden(err):
-			return 0, fmt.Errorf("a request is an annotation of the job, which you may not change: it takes patch on %s in namespace %s%s: %w", resourceOf(kind), g.Namespace, allows(kind), err)
-		case err != nil:
-			return 0, fmt.Errorf("writing annotation %s of %s: %w", v1alpha1.AnnotationCheckWish, page.JobName(ref), err)
-		}
-		return w.Number, nil
-	}
+		return true, nil
+	})
+	return w.Number, err
 }

@@ -110,14 +110,8 @@ func listed[L client.ObjectList, T any](
 
 // unreadWhy is why something could not be read, in a line.
 func unreadWhy(err error) string {
-	var status apierrors.APIStatus
-	if apierrors.IsForbidden(err) {
-		if s, ok := err.(apierrors.APIStatus); ok {
-			status = s
-		}
-		if status != nil && status.Status().Details != nil && status.Status().Details.Kind != "" {
-			return "you may not list " + status.Status().Details.Kind
-		}
+	if s, ok := err.(apierrors.APIStatus); ok && apierrors.IsForbidden(err) && s.Status().Details != nil && s.Status().Details.Kind != "" {
+		return "you may not list " + s.Status().Details.Kind
 	}
 	return err.Error()
 }

@@ -9,9 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,7 +17,6 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/ckpt"
 	"holdfast.dev/holdfast/cmd/kubectl-holdfast/page"
-	"holdfast.dev/holdfast/internal/kinds"
 	"holdfast.dev/holdfast/internal/protocol"
 	"holdfast.dev/holdfast/internal/settings"
 )
@@ -132,51 +129,24 @@ var errPassed = errors.New("no longer recorded")
 
 // wish writes the step on the list of the job's object, or takes it off, and returns the number of the wish that the answer must be to.
 func (p pinning) wish(ctx context.Context, c client.Client, g *v1alpha1.Gang, m protocol.Mark) (int64, error) {
-	ref, key := g.Spec.JobRef, types.NamespacedName{Namespace: g.Namespace, Name: g.Spec.JobRef.Name}
-	k, ok := kinds.Of(page.KindOf(ref))
-	if !ok {
-		return 0, fmt.Errorf("gang %s is of %s, a kind that this version of kubectl holdfast does not know: use the one of the version that the cluster runs", g.Name, page.JobTitle(g.Namespace, ref))
-	}
-	for {
-		job := &metav1.PartialObjectMetadata{}
-		job.SetGroupVersionKind(k.GroupVersionKind())
-		if err := c.Get(ctx, key, job); err != nil {
-			return 0, objectError(err, k, key)
-		}
-		if string(job.UID) != ref.UID {
-			return 0, errors.New("the job was re-created meanwhile: try again")
-		}
-		before, pins := job.DeepCopy(), settings.PinsOfJob(job)
+	var wish int64
+	err := annotateJob(ctx, c, g, "a pin", v1alpha1.AnnotationPinnedCheckpoints, func(job *metav1.PartialObjectMetadata) (bool, error) {
+		pins := settings.PinsOfJob(job)
 		switch there := slices.Contains(pins, m); {
-		case there != p.off:
-			return settings.PinWishOfJob(job), nil // it says so already
+		case there != p.off: // it says so already
+			wish = settings.PinWishOfJob(job)
+			return false, nil
 		case p.off:
 			pins = slices.DeleteFunc(pins, func(o protocol.Mark) bool { return o == m })
 		case len(pins) >= v1alpha1.MaxPins:
-			return 0, fmt.Errorf("annotation %s: %d steps are pinned, and that is the most: unpin one of %s", v1alpha1.AnnotationPinnedCheckpoints, len(pins), settings.PinsText(pins))
+			return false, fmt.Errorf("annotation %s: %d steps are pinned, and that is the most: unpin one of %s", v1alpha1.AnnotationPinnedCheckpoints, len(pins), settings.PinsText(pins))
 		default:
 			pins = append(pins, m)
 		}
 		settings.SetPins(job, pins)
-		wish := ckpt.NextWish(g, settings.PinWishOfJob(job))
+		wish = ckpt.NextWish(g, settings.PinWishOfJob(job))
 		settings.SetPinWish(job, wish)
-		err := c.Patch(ctx, job, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
-		switch {
-		case apierrors.IsConflict(err):
-			continue
-		case apierrors.IsForbidden(err):
-			return 0, fmt.Errorf("a pin is an annotation of the job, which you may not change: it takes patch on %s in namespace %s%s: %w", resourceOf(k), g.Namespace, allows(k), err)
-		case err != nil:
-			return 0, fmt.Errorf("writing annotation %s of %s: %w", v1alpha1.AnnotationPinnedCheckpoints, page.JobName(ref), err)
-		}
-		return wish, nil
-	}
-}
-
-// allows names who has the right to change an object of a kind, where Kubernetes itself says that.
-func allows(k kinds.Kind) string {
-	if _, batch := k.(kinds.BatchJob); batch {
-		return ", as ClusterRole edit allows"
-	}
-	return ""
+		return true, nil
+	})
+	return wish, err
 }
