@@ -118,17 +118,16 @@ func (s *State) view(now time.Time) quorum.View {
 	if v.Bound == "" {
 		v.Bound = s.heldElsewhere(v.Slots)
 	}
-	enough := len(v.Ready())
+	enough, ungiven := len(v.Ready()), s.ungiven()
 	for i := range v.Slots {
-		if q := &v.Slots[i]; q.Lacks == "" && enough > s.sizes.Min {
-			if q.Lacks = s.stateless(Slot(i)); q.Lacks != "" {
-				enough--
-			}
-		}
-	}
-	for i := range v.Slots {
-		if v.Bound == "" && v.Slots[i].Lacks == "" {
-			v.Bound = s.stateless(Slot(i)) // it would take part, and all would begin without a step
+		q, why := &v.Slots[i], s.stateless(Slot(i), ungiven)
+		switch {
+		case q.Lacks != "" || why == "":
+		case enough > s.sizes.Min:
+			q.Lacks = why
+			enough--
+		case v.Bound == "":
+			v.Bound = why // it would take part, and all would begin without a step
 		}
 	}
 	switch {
@@ -197,17 +196,21 @@ func (s *State) mayHold(slot Slot) bool {
 	return there && s.generation.TookPart(slot) && !s.replacements.Leaves(slot) && (!m.Known() || s.members.Newest(slot) > 0)
 }
 
-// stateless returns, for users, why a pod that is ready cannot take part: it would have no state; "": it can.
-func (s *State) stateless(slot Slot) string {
-	whole := len(s.generation.Out()) == 0
-	if !s.generation.Begun() || !s.members.HoldsNone(slot) || whole && s.members.At(slot).Report().Storage {
-		return "" // storage has steps for all slots
-	}
-	why := s.members.Ungiven()
-	if why == "" || s.members.Divided() != "" {
+// ungiven returns, for users, why no rank gives its state to pods that hold none; "": one does, or it need not.
+func (s *State) ungiven() string {
+	if !s.generation.Begun() || s.members.NoneHolds() || s.members.Divided() != "" {
 		return "" // where the state is divided, all pods are needed, and read it from storage
 	}
-	return fmt.Sprintf("pod %s of slot %d has no state: %s", s.members.At(slot).Pod().Name, slot, why)
+	return s.members.Ungiven()
+}
+
+// stateless returns, for users, why a pod cannot take part: it would have no state; "": it can. ungiven is why no rank gives it one.
+func (s *State) stateless(slot Slot, ungiven string) string {
+	m, whole := s.members.At(slot), len(s.generation.Out()) == 0
+	if ungiven == "" || !m.HoldsNone() || whole && m.Report().Storage {
+		return "" // storage has steps for all slots
+	}
+	return fmt.Sprintf("pod %s of slot %d has no state: %s", m.Pod().Name, slot, ungiven)
 }
 
 // median returns the median; 0: there are none.

@@ -84,19 +84,14 @@ func (ms *Members) SetElastic() { ms.elastic = true }
 // Elastic reports whether generations may go on without some slots.
 func (ms *Members) Elastic() bool { return ms.elastic }
 
-// holdsNone reports whether no rank of the pod holds a step.
-func (m *Member) holdsNone() bool {
+// HoldsNone reports whether no rank of the pod holds a step.
+func (m *Member) HoldsNone() bool {
 	for i := range m.report.Rank {
 		if len(m.report.Rank[i].Sealed) > 0 {
 			return false
 		}
 	}
 	return true
-}
-
-// HoldsNone reports whether no rank of a slot holds a step, while ranks of other slots do.
-func (ms *Members) HoldsNone(slot Slot) bool {
-	return ms.slots[slot].holdsNone() && !ms.NoneHolds()
 }
 
 // Newest returns the newest step that all ranks of a slot hold; 0: there is none.
@@ -106,7 +101,7 @@ func (ms *Members) Newest(slot Slot) int64 {
 }
 
 // NoneHolds reports whether no rank holds a step.
-func (ms *Members) NoneHolds() bool { return ms.All((*Member).holdsNone) }
+func (ms *Members) NoneHolds() bool { return ms.All((*Member).HoldsNone) }
 
 // LeastGrace returns the least grace period of the pods that take part; 0: unknown.
 func (ms *Members) LeastGrace() (least time.Duration) {
