@@ -46,7 +46,8 @@ class Page:
     def __init__(self, memory):
         self._memory = memory
         self._numbers = memoryview(memory)[: 8 * 9].cast("Q")
-        self._pid = os.getpid()
+        self._mine = True
+        os.register_at_fork(after_in_child=self._forked)
         self._at = NAMES
         self._steps = 0
         self._waiting, self._lock = [], allocate_lock()
@@ -56,17 +57,20 @@ class Page:
         n = self._numbers
         n[_STEPS] = n[_RESUMED] = n[_LENGTH] = n[_FLAGS] = n[_SIGNAL] = n[_START] = 0
         n[_GENERATION] = int(generation) if generation.isdigit() else 0
-        n[_PID] = self._pid
+        n[_PID] = os.getpid()
         n[_MAGIC] = MAGIC
         n[_FLAGS] = HOOK
 
     def mine(self):
         """False in a process that the rank has forked: the child shares the mapping and must not write."""
-        return os.getpid() == self._pid
+        return self._mine  # no system call: a step asks for it
+
+    def _forked(self):
+        self._mine = False
 
     def steps(self, count):
         """Reports how many optimizer steps this process has finished; a number that is not higher changes nothing."""
-        if count > self._steps and self.mine():
+        if count > self._steps and self._mine:
             self._steps = self._numbers[_STEPS] = count
 
     def resumed(self, step):

@@ -5,7 +5,6 @@ have skipped it and only waiting for the device would show that. The restored st
 agree on it.
 """
 
-import os
 import sys
 from _weakref import ref
 
@@ -18,11 +17,10 @@ _counter = None
 
 
 class Counter:
-    """One per process. page takes steps(count) and resumed(step or None)."""
+    """One per process. page takes steps(count) and resumed(step or None), and ignores both in a process that the rank has forked."""
 
     def __init__(self, page, first):
         self.page, self.first = page, first
-        self.pid = os.getpid()
         self.met = {}  # id of an optimizer -> its _Met
         self.several = {}  # class of an optimizer -> whether a step of it may call another one of its steps
         self.leader, self.most = None, 0
@@ -64,7 +62,7 @@ class Counter:
         engine._take_model_step = _take_model_step
 
     def engine_stepped(self, engine, before):
-        if engine.global_steps <= before or os.getpid() != self.pid:
+        if engine.global_steps <= before:
             return
         met = self.met.get(id(engine))
         if met is None:
@@ -75,7 +73,7 @@ class Counter:
             self._lead(met)
 
     def optimizer_stepped(self, optimizer, kwargs):
-        if self.engines or os.getpid() != self.pid or "grad_scaler" in kwargs:
+        if self.engines or "grad_scaler" in kwargs:
             return  # a step that gets the scaler decides itself whether to skip
         found = getattr(optimizer, "found_inf", None)
         if found is not None and (getattr(found, "device", None) != _CPU or found.item()):

@@ -231,13 +231,6 @@ class Counted(unittest.TestCase):
         self.assertEqual(self.page.count, 2)
         self.assertEqual(len(self.counter.met), 0)
 
-    def test_a_child_reports_nothing(self):
-        model = self.model()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        self.counter.pid = -1
-        optimizer.step()
-        self.assertEqual(self.page.count, 0)
-
     def test_a_fault_of_ours_is_not_the_scripts(self):
         self.counter.met = None
         model = self.model()
