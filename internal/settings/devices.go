@@ -11,6 +11,14 @@ import (
 // RequestsDevices reports whether some container of a pod requests devices.
 func RequestsDevices(pod *corev1.PodSpec) bool { return DevicesOf(pod) != "" }
 
+// KeepDevices returns containers of a few bytes, of which RequestsDevices reports the same as of the pod's.
+func KeepDevices(pod *corev1.PodSpec) []corev1.Container {
+	if !RequestsDevices(pod) {
+		return nil
+	}
+	return []corev1.Container{{Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "devices"}}}}}
+}
+
 // DevicesOf names the devices that the containers of a pod request, sorted; "": none.
 func DevicesOf(pod *corev1.PodSpec) string {
 	names := map[string]bool{}

@@ -18,7 +18,7 @@ import (
 const mostKeys = 16
 
 // Job is a transform for a cache. Of a Job it keeps identity, size, suspension, the labels of its selector, and conditions; of an admitted
-// Job also the annotations that package settings reads.
+// Job also the annotations that package settings reads, and whether its pods request devices.
 func Job(obj any) (any, error) {
 	job, ok := obj.(*batchv1.Job)
 	if !ok {
@@ -29,6 +29,7 @@ func Job(obj any) (any, error) {
 	kept.Spec.Template.Annotations = settings.OfAdmittedJob(job)
 	if kept.Spec.Template.Annotations != nil {
 		settings.KeepLive(kept, job)
+		kept.Spec.Template.Spec.Containers = settings.KeepDevices(&job.Spec.Template.Spec)
 	}
 	if job.Spec.Selector != nil {
 		kept.Spec.Selector = &metav1.LabelSelector{MatchLabels: some(job.Spec.Selector.MatchLabels)}

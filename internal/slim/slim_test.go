@@ -11,6 +11,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -91,6 +92,23 @@ func TestJobsAreKeptSmall(t *testing.T) {
 		}
 		if len(got.Spec.Selector.MatchLabels) == 0 {
 			t.Errorf("%s: no label of the selector is kept: no pod could be taken out of the Job", name)
+		}
+	}
+}
+
+// TestDevicesAreKept: the cache keeps whether the pods of an admitted Job request devices, whatever their name.
+func TestDevicesAreKept(t *testing.T) {
+	long := corev1.ResourceName("example.com/" + strings.Repeat("x", 200_000))
+	for _, devices := range []corev1.ResourceName{"", long, "nvidia.com/gpu"} {
+		job := large(map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "3"})
+		if devices != "" {
+			job.Spec.Template.Spec.Containers[0].Resources.Limits = corev1.ResourceList{devices: resource.MustParse("1")}
+		}
+		for range 2 { // a transform may be called again with its own result
+			job = kept(t, job)
+			if got := settings.RequestsDevices(&job.Spec.Template.Spec); got != (devices != "") {
+				t.Errorf("%.20s: kept is %v", devices, got)
+			}
 		}
 	}
 }
