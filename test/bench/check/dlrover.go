@@ -22,6 +22,9 @@ var (
 	dlroverEnds   = regexp.MustCompile(`Network check result is (True|False)`)
 )
 
+// dlroverFolder is where dlrover-run keeps what the ranks of a node have measured.
+const dlroverFolder = "/tmp/dlrover"
+
 // dlrover is the check of all nodes.
 type dlrover struct {
 	mu           sync.Mutex
@@ -80,21 +83,25 @@ func (b *bench) underDLRover(ctx context.Context, kase, name string) error {
 			stop()
 		}
 	}()
-	start := func(argv string, env ...string) error {
-		stop, err := rivals.Start(rivals.Home, strings.Fields(argv), env, folder, d.line)
+	start := func(argv []string, env ...string) error {
+		stop, err := rivals.Start(rivals.Home, argv, env, folder, d.line)
 		if err == nil {
 			stops = append(stops, stop)
 		}
 		return err
 	}
 	master := fmt.Sprintf("python3 -m dlrover.python.master.main --port %d --node_num %d --job_name %s --platform local", port, pods, name)
-	if err := start(master); err != nil {
+	if err := start(strings.Fields(master)); err != nil {
 		return err
 	}
 	for node := range pods {
-		agent := fmt.Sprintf("dlrover-run --network-check --nnodes=%d --nproc_per_node=%d plain.py", pods, ranks)
-		if err := start(agent, fmt.Sprintf("DLROVER_MASTER_ADDR=127.0.0.1:%d", port), fmt.Sprintf("NODE_ID=%d", node), fmt.Sprintf("NODE_RANK=%d", node),
-			fmt.Sprintf("WORKER_RANK=%d", node), fmt.Sprintf("NODE_NUM=%d", pods), "NODE_TYPE=worker", "JOB_NAME="+name); err != nil {
+		line := fmt.Sprintf("dlrover-run --network-check --nnodes=%d --nproc_per_node=%d plain.py", pods, ranks)
+		agent := rivals.Apart(fmt.Sprintf("node-%d", node), dlroverFolder, strings.Fields(line)...)
+		env := []string{
+			fmt.Sprintf("DLROVER_MASTER_ADDR=127.0.0.1:%d", port), fmt.Sprintf("NODE_NUM=%d", pods), "NODE_TYPE=worker", "JOB_NAME=" + name,
+			fmt.Sprintf("NODE_ID=%d", node), fmt.Sprintf("NODE_RANK=%d", node), fmt.Sprintf("WORKER_RANK=%d", node),
+		}
+		if err := start(agent, env...); err != nil {
 			return err
 		}
 	}

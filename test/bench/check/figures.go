@@ -13,10 +13,10 @@ const (
 	systemDLRover   = "dlrover-run"
 )
 
-// The cases: torch must be read from the disk, or is in memory.
-const caseCold, caseWarm = "cold", "warm"
+// The cases: torch must be read from the disk, or is in memory; the node has a pass, so that no pod is tried.
+const caseCold, caseWarm, casePassed = "cold", "warm", "passed"
 
-var cases = []string{caseCold, caseWarm}
+var cases = []string{caseCold, caseWarm, casePassed}
 
 // pods and ranks are the size of each gang: pods, and ranks per pod.
 const pods, ranks = 3, 2
@@ -69,10 +69,13 @@ func (r *results) figures() []figure.Figure {
 // goals returns the goals of the measured cases.
 func (r *results) goals() (all []figure.Goal) {
 	for _, kase := range r.Cases() {
+		key := func(metric string) figure.Key { return figure.Key{Case: kase, System: systemHoldfast, Metric: metric} }
+		if kase == casePassed {
+			all = append(all, figure.Goal{Key: key(startDelay), Bound: 1})
+		}
 		if len(r.Samples(kase, systemHoldfast, checkTime)) == 0 {
 			continue
 		}
-		key := func(metric string) figure.Key { return figure.Key{Case: kase, System: systemHoldfast, Metric: metric} }
 		all = append(all, figure.Goal{Key: key(checkTime), Bound: 25, Each: true})
 		if len(r.Samples(kase, systemDLRover, checkTime)) > 0 {
 			all = append(all, figure.Goal{Key: key(checkTime + "_vs_" + systemDLRover), Bound: 0.3})

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/test/bench/figure"
 )
 
@@ -31,6 +32,32 @@ func TestGoals(t *testing.T) {
 		got := missed(r)
 		if what == "" && got != "" || !strings.Contains(got, what) {
 			t.Errorf("%q: missed %q", what, got)
+		}
+	}
+}
+
+// TestGoalOfPassedNodes: a start that is delayed by more than a second misses it, although no pod is tried.
+func TestGoalOfPassedNodes(t *testing.T) {
+	for delay, want := range map[float64]string{0.8: "", 1.2: "start_delay_s of holdfast is"} {
+		r := newResults()
+		r.Add(casePassed, systemUnchecked, startTime, "s", 5)
+		r.Add(casePassed, systemHoldfast, startTime, "s", 5+delay)
+		if got := missed(r); want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("%g s: missed %q", delay, got)
+		}
+	}
+}
+
+// TestAnnotations: a gang on a node that has passed requests a check as usual, so that only the pass saves it.
+func TestAnnotations(t *testing.T) {
+	for _, c := range []struct{ kase, system, mode, result string }{
+		{caseWarm, systemHoldfast, v1alpha1.NodeCheckAlways, "Passed"},
+		{casePassed, systemHoldfast, v1alpha1.NodeCheckAuto, "Skipped"},
+		{casePassed, systemUnchecked, v1alpha1.NodeCheckOff, ""},
+	} {
+		a, result := annotationsOf(c.kase, c.system)
+		if a[v1alpha1.AnnotationNodeCheck] != c.mode || result != c.result {
+			t.Errorf("%s, %s: %v, %q", c.kase, c.system, a, result)
 		}
 	}
 }

@@ -54,6 +54,12 @@ var tables = map[string][][]column{
 		{"`limit`", "limit", "step_to_report_s", false}, {"`holdfast`", "holdfast", "step_to_report_s", true}, {"× `limit`", "holdfast", "step_to_report_s_vs_limit", false},
 		{"named within 20 s of the first look", "holdfast", "named_within_20s_of_first_look", false},
 	}},
+	"check": {{
+		{"`holdfast`: check", "holdfast", "check_s", true}, {"`dlrover-run`", "dlrover-run", "check_s", true}, {"no check within", "dlrover-run", "no_check_within_s", false},
+		{"× `dlrover-run`", "holdfast", "check_s_vs_dlrover-run", false}, {"not installed", "dlrover-run", "not_installed", false},
+	}, {
+		{"start: `holdfast-off`", "holdfast-off", "start_s", true}, {"`holdfast`", "holdfast", "start_s", true}, {"delay", "holdfast", "start_delay_s", false},
+	}},
 	"watch": {{
 		{"step", "holdfast", "step_ms", true}, {"more than without the hook", "holdfast", "step_ms_over_unhooked", false}, {"at most", "holdfast", "step_ms_over_unhooked_most", false},
 		{"noise", "torchrun", "step_ms_over_control", false}, {"at most", "torchrun", "step_ms_over_control_most", false},

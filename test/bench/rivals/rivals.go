@@ -26,10 +26,21 @@ func Installed(home, program string) bool {
 // mark is in the environment of all processes of a launcher: some put their ranks into sessions of their own.
 const mark = "BENCH_RIVAL_FOLDER="
 
-// Start starts a program of a virtual environment in a folder, and passes each line of its output as it arrives. stop ends all processes
-// that were started in that folder.
+// Apart returns the command line by which a program has the folder `own` of its working directory in place of another folder. Several nodes
+// of a launcher that run on one machine would share that one.
+func Apart(own, folder string, argv ...string) []string {
+	const script = `mkdir -p "$0" "$1" && mount --bind "$0" "$1" && shift && exec "$@"`
+	return append([]string{"/usr/bin/unshare", "--mount", "sh", "-c", script, own, folder}, argv...)
+}
+
+// Start starts a program of a virtual environment, or one with an absolute path, in a folder, and passes each line of its output as it
+// arrives. stop ends all processes that were started in that folder.
 func Start(home string, argv, env []string, folder string, line func(text string, now time.Time)) (stop func(), err error) {
-	cmd := exec.Command(filepath.Join(home, "bin", argv[0]), argv[1:]...)
+	program := argv[0]
+	if !filepath.IsAbs(program) {
+		program = filepath.Join(home, "bin", program)
+	}
+	cmd := exec.Command(program, argv[1:]...)
 	cmd.Dir = folder
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Env = append(cmd.Env, "PATH="+filepath.Join(home, "bin")+":"+os.Getenv("PATH"), "OMP_NUM_THREADS=1", "PYTHONUNBUFFERED=1", mark+folder)
