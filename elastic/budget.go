@@ -15,6 +15,7 @@ import (
 //   - A failure of the script (an exception, an exit code, a crash) that repeats without certain progress in between is a bug in the
 //     script. A crash that the script does not report in its own words may be a pod's fault: a node check decides (arbiter.go). A rank's report that it lost another one is none: the other's cause is unknown, and will be known the next time.
 //   - A pod that had to leave its node costs a generation and is no failure; Replacements counts it.
+//   - Nor is an exception before any step of a generation with fewer pods than all: that number of pods is struck (struck.go).
 //   - A failure to restore is no evidence against the script: the step is given up, not the gang (unrestorable.go).
 //   - A cause from outside (kill, lost pod) is none either; it ends a gang only after many restarts without progress.
 //   - Nor is a failure that hardware may have caused; before it ends a gang, the pod first at fault is moved (suspect.go).
@@ -29,7 +30,8 @@ func (s *State) judge(now time.Time) {
 	}
 	s.account.Credit(s.generation.Cost(), cmp.Or(s.run.halting.stillSince, s.run.halting.detected))
 	unrestorable := c.Code == cause.RestoreFailed
-	free := s.account.CountExcuse(c) || c.Code != cause.LauncherStarted && c.Displaced() || unrestorable || c.Still()
+	struck := s.noteStruck(&c)
+	free := s.account.CountExcuse(c) || c.Code != cause.LauncherStarted && c.Displaced() || unrestorable || c.Still() || struck
 	givesUp := unrestorable && s.account.FailsToRestore(s.generation.RestoreStep, c)
 	if ended := s.generation.Ended(c); ended != nil {
 		s.becomeFinal(Verdict{Reason: ReasonMemberEnded, ExitCode: cmp.Or(c.ExitCode, 1), Cause: ended, At: now}, GivenUp)
@@ -77,7 +79,7 @@ func (s *State) judge(now time.Time) {
 		s.orderArbiter(now)
 	case givesUp:
 		s.saveAndTell() // no generation begins before it is stored
-	case c.Code == cause.JobSuspended:
+	case c.Code == cause.JobSuspended, struck:
 		s.save() // the pods are being deleted, and the cause with them
 	}
 }

@@ -56,8 +56,8 @@ func (s *State) grow(now time.Time) (halt bool) {
 	g := &s.run.growth
 	ready, starting := s.candidates()
 	s.sayOutside(ready)
-	stays := s.canGrow()
-	if len(ready) == 0 || s.sizes.Grow == quorum.GrowOff || !stays && !s.growsWithRestart() {
+	stays, parts := s.canGrow(), s.members.Parts()
+	if s.fits(parts+len(ready)) <= parts || s.sizes.Grow == quorum.GrowOff || !stays && !s.growsWithRestart() {
 		s.dropGrowth()
 		return false
 	}
@@ -98,7 +98,7 @@ const staysOut = "; outside: "
 // sayOutside says why the first candidate is not taken in, if it is for its state or for the job's wish.
 func (s *State) sayOutside(ready []Slot) {
 	text, _, _ := strings.Cut(s.Record.Progress.Fewer, staysOut)
-	if why := s.outside(); len(ready) > 0 && why != "" {
+	if why := s.outside(len(ready)); len(ready) > 0 && why != "" {
 		text += fmt.Sprintf("%spod %s of slot %d %s", staysOut, s.members.At(ready[0]).Pod().Name, ready[0], why)
 	}
 	if text != s.Record.Progress.Fewer {
@@ -108,8 +108,12 @@ func (s *State) sayOutside(ready []Slot) {
 }
 
 // outside returns why candidates are not taken in, as what the text says of a pod; "": they are.
-func (s *State) outside() string {
+func (s *State) outside(ready int) string {
+	parts := s.members.Parts()
 	switch why := s.members.Ungiven(); {
+	case s.fits(parts+ready) <= parts:
+		v := quorum.View{Limits: s.sizes.Limits, Slots: make([]quorum.Slot, s.members.Len()), Struck: s.sizes.struck}
+		return "waits for further pods: " + v.Strikes(parts+ready)
 	case s.sizes.Grow == quorum.GrowOff:
 		return "joins the next restart of the ranks (holdfast.dev/grow is off)"
 	case s.growsWithRestart():
@@ -146,7 +150,10 @@ func (s *State) noteGrowth(came []Slot, now time.Time) {
 // noteLostAgain makes the next growth wait longer if a slot that the newest one took in takes no part again.
 func (s *State) noteLostAgain() {
 	g := &s.sizes.growths
-	if slices.ContainsFunc(g.came, func(slot Slot) bool { return !s.members.Takes(slot) }) {
+	lost := func(slot Slot) bool {
+		return !s.members.Takes(slot) && s.replacements.Lacks(slot, s.generation.Number-1) != ""
+	}
+	if slices.ContainsFunc(g.came, lost) {
 		g.snooze, g.came = min(snoozeMost, 2*g.snooze), nil
 	}
 }
@@ -160,7 +167,7 @@ func (s *State) becomeGrowing(now time.Time) {
 	if s.growsWithRestart() {
 		how, within = "all ranks are restarted (holdfast.dev/grow is with-restart)", s.members.LeastGrace()
 	}
-	message := fmt.Sprintf("%s, to go on with %d pods instead of %d", how, n+len(ready), n)
+	message := fmt.Sprintf("%s, to go on with %d pods instead of %d", how, s.fits(n+len(ready)), n)
 	s.becomeHalting(generation.Suspect{Cause: &cause.Cause{Code: cause.GangGrows, Rank: -1, Slot: -1, Message: message}, Ordered: true}, now)
 	s.run.halting.watch.Allow(within)
 }

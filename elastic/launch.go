@@ -32,6 +32,7 @@ func (s *State) stepLaunch() {
 func (s *State) becomeLaunch(number int) {
 	s.generation.BeginLaunch(number)
 	s.drain.Drop()
+	s.sizes.struck = nil
 	s.quiet.BeginLaunch(s.now)
 	s.run = run{forming: &forming{containers: s.members.Containers()}}
 	s.Record.Phase, s.Record.Verdict, s.Record.Progress.Standstill = Forming, nil, Standstill{}

@@ -39,7 +39,7 @@ import (
 //	trials MS WHAT/WHAT ...      until then, or until none is wanted any more, each pod reports every second and answers its trials with
 //	                             passed, failed, wrong or lost; a pair passes if both do; -: it does not report. No node has passed before.
 //	goback POINT                 people want that: a POINT is a step of the first branch, or BRANCH/STEP, as in sealed and copied
-//	min N [SECONDS]              at least N pods can train; shrink-after SECONDS
+//	min N [SECONDS [GROW [RETRY]]]   at least N pods can train; shrink-after SECONDS
 //	placed POD@SLOT:NODE|-[:REFUSAL] ...   the level; pods of other slots do not exist
 //	detach SLOT | stored | ended | at MS | restart | record
 //	written                      what people see is in the store as it is now
@@ -125,6 +125,9 @@ func (s *stage) command(f []string) {
 		if len(f) > 3 {
 			s.limits.Grow = map[string]quorum.Grow{"with-restart": quorum.GrowWithRestart, "off": quorum.GrowOff}[f[3]]
 		}
+		if len(f) > 4 {
+			s.limits.Retry = int64(s.number(f[4]))
+		}
 		s.step(Limit{s.limits})
 	case "placed":
 		s.step(Placed{s.placements(f[1:])})
@@ -202,6 +205,9 @@ func (s *stage) command(f []string) {
 		}
 		if len(r.Out) > 0 {
 			s.sayf("without slots %v: %s", r.Out, r.Progress.Fewer)
+		}
+		for _, k := range r.Sizes.Struck {
+			s.sayf("struck: %d pods, in generation %d: %s", k.Pods, k.Generation, k.Text)
 		}
 		s.sayf("step %d, saved %d, lost %s%s", r.Progress.Step, r.Progress.SavedStep, r.Progress.Lost, optimizer(&r.Progress))
 		for _, rec := range r.Recoveries {

@@ -31,8 +31,24 @@ type sizes struct {
 	placed map[Slot]placed
 	// starts are the newest times from a node to an agent that reports.
 	starts []time.Duration
+	// struck are the sizes with which the script cannot run, oldest first; retried is the newest Limits.Retry that cleared them.
+	struck  []quorum.Struck
+	retried int64
 	growths
 }
+
+// Sizes is what a gang with a minimum has learned about numbers of pods.
+type Sizes struct {
+	// Struck are numbers with which the script cannot run, oldest first; Retried is the newest Limits.Retry that cleared them.
+	Struck  []quorum.Struck
+	Retried int64
+}
+
+// recordedSizes returns what an earlier coordinator recorded.
+func recordedSizes(r Sizes) sizes { return sizes{struck: r.Struck, retried: r.Retried} }
+
+// record returns what must be stored.
+func (z *sizes) record() Sizes { return Sizes{Struck: z.struck, Retried: z.retried} }
 
 // placed is a Placement, and since when it has its node.
 type placed struct {
@@ -74,7 +90,14 @@ func (s *State) limit(l quorum.Limits) {
 	if s.sizes.Limits = l; l.Min > 0 {
 		s.members.SetElastic()
 	}
+	if l.Retry > s.sizes.retried {
+		s.sizes.struck, s.sizes.retried = nil, l.Retry
+		s.saveAndTell()
+	}
 }
+
+// fits returns with how many of so many pods the next generation can begin; 0: with none.
+func (s *State) fits(pods int) int { return s.sizes.Fits(pods, s.members.Len(), s.sizes.struck) }
 
 // choose decides with which slots the next generation begins.
 func (s *State) choose(now time.Time) {
@@ -108,11 +131,13 @@ func (s *State) leftOut(form []int) (out []Slot) {
 // view returns what is known of the pods for the next generation.
 func (s *State) view(now time.Time) quorum.View {
 	f := s.run.forming
-	v := quorum.View{Limits: s.sizes.Limits, Slots: make([]quorum.Slot, s.members.Len()), Bound: s.bound(), Start: median(s.sizes.starts)}
+	v := quorum.View{Limits: s.sizes.Limits, Slots: make([]quorum.Slot, s.members.Len()), Struck: s.sizes.struck}
+	v.Bound, v.Start = s.bound(), median(s.sizes.starts)
 	for i := range v.Slots {
 		slot := Slot(i)
 		v.Slots[i] = s.stageOf(slot)
 		v.Slots[i].Lacks = s.replacements.Lacks(slot, s.generation.Number)
+		v.Slots[i].Newest = s.members.Newest(slot)
 		v.Kept = v.Kept || s.members.At(slot).Report().StateBytes > 0
 	}
 	if v.Bound == "" {

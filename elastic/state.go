@@ -104,6 +104,7 @@ func New(pods int, storage time.Duration, r Record) *State {
 	}
 	s.generation = generation.New(g, s.members, s.replacements, s.ledger, s.account)
 	s.Record.Progress.Fewer = r.Progress.Fewer
+	s.sizes = recordedSizes(r.Sizes)
 	s.drain = drain.New(s.members, s.replacements, s.ledger, s.account, s.generation)
 	switch {
 	case r.Verdict != nil:

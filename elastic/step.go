@@ -232,6 +232,7 @@ func (s *State) Snapshot() Record {
 	g := s.generation.Recorded
 	r.Generation, r.RestoreStep, r.Branch, r.RestoreBranch = g.Number, g.RestoreStep, g.Branch, g.RestoreBranch
 	r.Worlds = g.Worlds
+	r.Sizes = s.sizes.record()
 	r.Launch = Launch{Number: m.Launch, After: g.After, Restarts: a.Before}
 	r.PendingReplacements, r.Suspended = s.replacements.Record()
 	r.Replacements = s.replacements.Count()

@@ -99,6 +99,8 @@ type Record struct {
 	// Check is the newest node check, CheckWish the newest Supervision.CheckWish that was taken.
 	Check     Check
 	CheckWish int64
+	// Sizes is what a gang with a minimum has learned about numbers of pods.
+	Sizes Sizes
 	// PendingReplacements are pods that must be replaced and are not yet, Suspended those that terminate because their Job is
 	// suspended (suspend.go). In the stored record both list the first pods only (bounds.go), and PendingPods counts all.
 	PendingReplacements []Termination

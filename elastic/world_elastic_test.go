@@ -32,13 +32,15 @@ type elasticWorld struct {
 	promises promises
 	// layouts are what agents received, by generation: node rank by slot.
 	layouts map[int64]map[int]protocol.Run
+	// unfit are the numbers of pods below all with which the script raises an exception before any step.
+	unfit map[int]bool
 	// acked is the newest step that all ranks of a generation held at one time.
 	acked  int64
 	counts elasticCounts
 	log    []string
 }
 
-type elasticCounts struct{ fewer, grown, given, lost, candidates, crashes int }
+type elasticCounts struct{ fewer, grown, given, lost, candidates, crashes, struck int }
 
 // elasticPod is a pod with its agent and two ranks.
 type elasticPod struct {
@@ -64,6 +66,12 @@ func newElasticWorld(t *testing.T, seed int64) *elasticWorld {
 	n := 2 + int(seed%4)
 	w := &elasticWorld{t: t, rng: rand.New(rand.NewSource(seed)), now: time.Unix(1_700_000_000, 0), layouts: map[int64]map[int]protocol.Run{}}
 	w.least = 1 + w.rng.Intn(n)
+	w.unfit = map[int]bool{}
+	if seed%3 == 2 {
+		for size := 1; size < n; size++ {
+			w.unfit[size] = w.rng.Intn(2) == 0
+		}
+	}
 	w.promises = newPromises(w.failf)
 	w.pods, w.nodes = make([]*elasticPod, n), make([]bool, n)
 	w.open()
@@ -148,7 +156,7 @@ func (w *elasticWorld) apply(e Event) {
 	now := w.state.rec()
 	w.promises.record(&was, now)
 	if now.Generation > was.Generation {
-		w.begun(now)
+		w.begun(len(was.Out), now)
 	}
 	for slot, p := range w.pods {
 		if p == nil {
@@ -162,12 +170,15 @@ func (w *elasticWorld) apply(e Event) {
 	}
 }
 
-// begun checks a generation that has just begun.
-func (w *elasticWorld) begun(now *Record) {
+// begun checks a generation that has just begun after one without so many pods.
+func (w *elasticWorld) begun(out int, now *Record) {
 	n := len(w.pods) - len(now.Out)
 	w.notef("generation %d of %d pods from %d without %v", now.Generation, n, now.RestoreStep, now.Out)
 	if n < w.least {
 		w.failf("never below the minimum", "%d pods, %d at least", n, w.least)
+	}
+	if slices.ContainsFunc(now.Sizes.Struck, func(s quorum.Struck) bool { return s.Pods == n }) {
+		w.failf("no generation has a struck size", "%d pods", n)
 	}
 	if (len(now.Out) > 0) != (now.Progress.Fewer != "") {
 		w.failf("fewer pods have a reason", "without %v: %q", now.Out, now.Progress.Fewer)
@@ -177,6 +188,9 @@ func (w *elasticWorld) begun(now *Record) {
 	}
 	if r := now.Recoveries; len(r) > 0 && r[len(r)-1].Cause.Code == cause.GangGrows && r[len(r)-1].Generation == now.Generation {
 		w.counts.grown++
+		if out == len(now.Out) && now.Recoveries[len(now.Recoveries)-1].Replaced == nil && len(w.unfit) > 0 {
+			w.failf("to grow takes pods in", "without %v again", now.Out)
+		}
 		if again := r[len(r)-1].StepsRecomputed; again != 0 {
 			w.failf("to grow does no step again", "%d steps", again)
 		}
@@ -257,6 +271,11 @@ func (w *elasticWorld) start(slot int, run protocol.Run) {
 	}
 	p.discard(run.RestoreStep)
 	p.gen, p.state, p.common, p.low = run.Number, protocol.StateRunning, run.RestoreStep, run.RestoreStep
+	if w.unfit[run.Nodes] {
+		w.counts.struck++
+		p.state = protocol.StateFailed
+		p.ranks[0].exit = &protocol.Exit{Code: 1, Traceback: fmt.Sprintf("ValueError: batch 12 does not divide by %d", run.WorldSize), At: w.now}
+	}
 }
 
 // holds reports whether a rank of a generation holds a step. The donor may already have ended: then its layout is all that is known.
@@ -451,6 +470,16 @@ func (w *elasticWorld) settle(every time.Duration) {
 	}
 }
 
+// fits reports whether the script can run with so many pods, or perhaps some of them.
+func (w *elasticWorld) fits(there int) bool {
+	for n := there; n >= w.least; n-- {
+		if !w.unfit[n] {
+			return true
+		}
+	}
+	return false
+}
+
 // checkSettled checks that the gang trains if enough pods are there, with all that were there when it began.
 func (w *elasticWorld) checkSettled() {
 	there, r := 0, w.state.rec()
@@ -459,7 +488,7 @@ func (w *elasticWorld) checkSettled() {
 			there++
 		}
 	}
-	if there < w.least {
+	if !w.fits(there) {
 		if r.Phase == Running {
 			w.failf("never below the minimum", "runs with %d", there)
 		}
@@ -475,7 +504,7 @@ func (w *elasticWorld) checkSettled() {
 			w.failf("no pod waits for a hole", "slot %d takes part and has no node", slot)
 		case takes && (p.gen != r.Generation || p.state != protocol.StateRunning):
 			w.failf("every failure is answered", "slot %d is %s in generation %d, the gang in %d", slot, p.state, p.gen, r.Generation)
-		case !takes && p != nil && p.onNode && w.now.Sub(w.state.sizes.at) > snoozeMost:
+		case !takes && p != nil && p.onNode && len(w.unfit) == 0 && w.now.Sub(w.state.sizes.at) > snoozeMost:
 			w.failf("a candidate is taken in", "slot %d waits outside", slot)
 		}
 	}
@@ -515,12 +544,12 @@ func TestElasticProperties(t *testing.T) {
 			}
 			c := w.counts
 			sum.fewer, sum.grown, sum.given, sum.lost = sum.fewer+c.fewer, sum.grown+c.grown, sum.given+c.given, sum.lost+c.lost
-			sum.candidates, sum.crashes = sum.candidates+c.candidates, sum.crashes+c.crashes
+			sum.candidates, sum.crashes, sum.struck = sum.candidates+c.candidates, sum.crashes+c.crashes, sum.struck+c.struck
 			generations += w.state.generation.Number
 		})
 	}
 	t.Logf("%d generations: %+v", generations, sum)
-	if !seeds.One() && (sum.fewer < 200 || sum.grown < 40 || sum.given < 500 || sum.candidates < 25 || sum.crashes < 200) {
+	if !seeds.One() && (sum.fewer < 200 || sum.grown < 40 || sum.given < 500 || sum.candidates < 25 || sum.crashes < 200 || sum.struck < 20) {
 		t.Errorf("too little happens to show anything")
 	}
 }

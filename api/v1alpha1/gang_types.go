@@ -59,6 +59,9 @@ type GangSpec struct {
 	// +kubebuilder:validation:Enum=auto;with-restart;off
 	// +optional
 	Grow string `json:"grow,omitempty"`
+	// RetrySizes is AnnotationRetrySizes: once it is above RunSizes.Retried, struck sizes are tried again.
+	// +optional
+	RetrySizes int64 `json:"retrySizes,omitempty"`
 	// StateBytes is the size of the state that each rank keeps in memory; 0: state in memory is off.
 	// +optional
 	StateBytes int64 `json:"stateBytes,omitempty"`

@@ -42,6 +42,9 @@ const (
 	AnnotationSlowNodes = Prefix + "slow-nodes"
 	// AnnotationGrow is GrowAuto (default), GrowWithRestart or GrowOff. Needs AnnotationMinPods.
 	AnnotationGrow = Prefix + "grow"
+	// AnnotationRetrySizes is a number that a user increases to have struck sizes tried again (RunSizes.Struck). It is on the Job itself and
+	// may change at any time.
+	AnnotationRetrySizes = Prefix + "retry-sizes"
 	// AnnotationShmSize is the size of the memory volume that the webhook mounts at /dev/shm of a training container without a mount there,
 	// a quantity, or "off"; default: a share of its memory limit.
 	AnnotationShmSize = Prefix + "shm-size"

@@ -145,6 +145,8 @@ const (
 	CauseWentBack = "WentBack"
 	// CauseGangGrows: ranks were ended at one step, so that the next generation begins with more pods.
 	CauseGangGrows = "GangGrows"
+	// CauseSizeStruck: the script raised an exception before any step of a generation with fewer pods than all (RunSizes.Struck).
+	CauseSizeStruck = "SizeStruck"
 	// CauseCheckRequested: a user requested a node check at once.
 	CauseCheckRequested = "CheckRequested"
 	// CauseHang: a rank stood still inside torch, a driver or a device. CauseWaitsOutside: it waited for something outside the gang.

@@ -32,6 +32,9 @@ type RunStatus struct {
 	// +listType=atomic
 	// +optional
 	Worlds []RunWorld `json:"worlds,omitempty"`
+	// Sizes is what was learned about numbers of pods below all; absent: nothing.
+	// +optional
+	Sizes *RunSizes `json:"sizes,omitempty"`
 	// Restarts is the number of generations that were started because of failures.
 	Restarts int32 `json:"restarts"`
 	// Replacements is the number of replaced pods. A restart for a replacement is not in Restarts.
@@ -153,6 +156,25 @@ type Progress struct {
 	// Standstill is the newest verdict on a gang that makes no step; absent: it makes steps, or there is no verdict yet.
 	// +optional
 	Standstill *Standstill `json:"standstill,omitempty"`
+}
+
+// RunSizes is what the coordinator of a gang with MinPods has learned about numbers of pods.
+type RunSizes struct {
+	// Struck are the numbers with which the script cannot run, oldest first, at most 8. No generation has one of them until
+	// GangSpec.RetrySizes is above Retried, or the commands of the pods run their next launcher. After eight only all pods are enough.
+	// +listType=atomic
+	// +optional
+	Struck []StruckSize `json:"struck,omitempty"`
+	// Retried is the newest GangSpec.RetrySizes that cleared Struck.
+	Retried int64 `json:"retried,omitempty"`
+}
+
+// StruckSize is a number of pods with which the script raised an exception before any step.
+type StruckSize struct {
+	Pods       int32 `json:"pods"`
+	Generation int64 `json:"generation"`
+	// Message is the exception.
+	Message string `json:"message,omitempty"`
 }
 
 // RunWorld is the number of ranks of all generations up to one, from the RunWorld before it.

@@ -73,6 +73,15 @@ func (a *Account) stepped(g Generation) bool {
 	return a.gen.reportedStep > 0 || a.gen.counted.Most > 0 || g.CommonStep > max(0, g.RestoreStep)
 }
 
+// Stepless reports whether the newest generation, which ended then, had no common step. If the script has reported no step so far, one that
+// ended early counts as such.
+func (a *Account) Stepless(g Generation, endedAt time.Time) bool {
+	if g.CommonStep > max(0, g.RestoreStep) {
+		return false
+	}
+	return a.CountsSteps() || a.gen.runningSince.IsZero() || endedAt.Sub(a.gen.runningSince) <= stepsOutlast*a.medianRecovery()
+}
+
 // CountsSteps reports whether ranks are known to report steps, so that a first step is expected.
 func (a *Account) CountsSteps() bool {
 	if a.reportsSteps() || a.gen.counted.Most > 0 {

@@ -101,6 +101,7 @@ func describe(e Exit, cascade int) Cause {
 		Weak:      classify(e) > aborted,
 		Restoring: e.Restoring,
 	}
+	c.Raised = e.Signal == 0 && e.Traceback != "" && classify(e) == own
 	c.LostPeer = c.Weak && e.Traceback != ""
 	switch {
 	case classify(e) == portTaken:
@@ -179,7 +180,7 @@ func (c Cause) External() bool {
 	}
 	switch c.Code {
 	case RankKilled, PodLost, PodReplaced, RanksLost, StartInterrupted, ContainerRestarted, PortConflict, LauncherStarted, WentBack,
-		GangGrows, CheckRequested:
+		GangGrows, CheckRequested, SizeStruck:
 		return true
 	case RankFailed, RestoreFailed, Desync, Deadlock, EndedEarly:
 	case Hang, WaitsOutside, StorageStalls, FabricHang, HangTimeout:
@@ -216,7 +217,12 @@ func (c *Cause) Unexplained() bool {
 
 // Uncounted reports whether such a failure spends no restart, so that its repetition has no consequence.
 func (c Cause) Uncounted() bool {
-	return c.Code == PortConflict || c.Code == RestoreFailed || c.Displaced() || c.Still()
+	return c.Code == PortConflict || c.Code == RestoreFailed || c.Code == SizeStruck || c.Displaced() || c.Still()
+}
+
+// Refuses reports whether the script itself raised an exception for which no hardware can be blamed.
+func (c Cause) Refuses() bool {
+	return c.Code == RankFailed && c.Raised && c.Suspect == "" && !c.Crashed()
 }
 
 func containsAny(s string, words []string) bool {

@@ -33,6 +33,9 @@ const (
 	WentBack Code = "WentBack"
 	// GangGrows: the ranks were ended at one step, so that the next generation begins with more pods; no failure.
 	GangGrows Code = "GangGrows"
+	// SizeStruck: the script raised an exception before any step of a generation with fewer pods than all; no failure, and no further
+	// generation has as many pods.
+	SizeStruck Code = "SizeStruck"
 	// CheckRequested: a user requested a node check at once; no failure.
 	CheckRequested Code = "CheckRequested"
 	// Hang, WaitsOutside, StorageStalls and FabricHang: ranks stood still, as package waiting defines the words, and were ended.
@@ -67,6 +70,8 @@ type Cause struct {
 	Weak bool
 	// Restoring: the rank had begun to restore its generation's step and not finished. It is not recorded.
 	Restoring bool
+	// Raised: the rank's own code raised an exception. It is not recorded.
+	Raised bool
 	// LostPeer: the rank itself reports that it lost a peer. It is not recorded.
 	LostPeer bool
 }

@@ -53,6 +53,7 @@ func settingsOf(g *v1alpha1.Gang) elastic.Settings {
 			Min:         int(g.Spec.MinPods),
 			ShrinkAfter: time.Duration(g.Spec.ShrinkAfterSeconds) * time.Second,
 			Grow:        growOf[g.Spec.Grow],
+			Retry:       g.Spec.RetrySizes,
 		},
 	}
 	if st := g.Spec.Storage; st != nil {

@@ -109,6 +109,7 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 	for _, slot := range r.Out {
 		s.Out = append(s.Out, int32(slot))
 	}
+	s.Sizes = sizesStatus(r.Sizes)
 	for _, w := range r.Worlds {
 		s.Worlds = append(s.Worlds, v1alpha1.RunWorld{Until: w.Until, Ranks: int32(w.Ranks)})
 	}
@@ -230,6 +231,7 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 	for _, slot := range s.Out {
 		r.Out = append(r.Out, elastic.Slot(slot))
 	}
+	r.Sizes = plainSizes(s.Sizes)
 	for _, w := range s.Worlds {
 		r.Worlds = append(r.Worlds, restore.World{Until: w.Until, Ranks: int(w.Ranks)})
 	}

@@ -13,6 +13,7 @@ import (
 	"holdfast.dev/holdfast/elastic/account"
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/members"
+	"holdfast.dev/holdfast/elastic/quorum"
 	"holdfast.dev/holdfast/elastic/restore"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -38,6 +39,10 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 			Launch: elastic.Launch{Number: 1, Kept: []elastic.StoredStep{{Mark: protocol.Mark{Step: 7, Generation: 3}, At: at}}},
 		},
 		"all": {
+			Sizes: elastic.Sizes{
+				Struck:  []quorum.Struck{{Pods: 3, Generation: 2, Text: "ValueError: x"}, {Pods: 2, Generation: 3}},
+				Retried: 6,
+			},
 			Generation:  4,
 			RestoreStep: 9,
 			Budget: elastic.Budget{

@@ -144,6 +144,11 @@ func (g *Generation) BeginLaunch(number int) {
 	g.renew()
 }
 
+// Stepless reports whether no rank has finished a step of the generation, which ended then.
+func (g *Generation) Stepless(endedAt time.Time) bool {
+	return g.ms.All(func(m *members.Member) bool { return !m.Stepped(g.Number, g.RestoreStep) }) && g.account.Stepless(g.Cost(), endedAt)
+}
+
 // Begun reports whether a generation of the gang's launcher was started.
 func (g *Generation) Begun() bool { return g.Number > g.After }
 

@@ -4,6 +4,7 @@
 package quorum
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,7 +18,20 @@ type Limits struct {
 	// ShrinkAfter is how long a pod is waited for whose coming cannot be foretold; 0: shrinkAfter.
 	ShrinkAfter time.Duration
 	Grow        Grow
+	// Retry is the number of the newest request to try struck sizes again.
+	Retry int64
 }
+
+// Struck is a number of pods below all with which the script cannot run: it raised an exception before any step.
+type Struck struct {
+	Pods       int
+	Generation int64
+	// Text is the exception, for users.
+	Text string
+}
+
+// MaxStruck bounds the struck sizes. After that many only all pods are enough.
+const MaxStruck = 8
 
 // Grow is for which pods ranks are ended that train with fewer than all. Pods join any generation that begins for another reason.
 type Grow int
@@ -62,12 +76,15 @@ type Slot struct {
 	Refusal string
 	// Since is since when its pod has a node, for Starting.
 	Since time.Time
+	// Newest is the newest step that its pod holds; 0: none.
+	Newest int64
 }
 
 // View is what is known of a gang whose next generation is to begin.
 type View struct {
 	Limits
-	Slots []Slot
+	Slots  []Slot
+	Struck []Struck
 	// Since is since when at least Min pods could have started the generation; zero: they cannot.
 	Since time.Time
 	// Bound is why the state allows no generation with the pods that are ready alone, for users; "": it does.
@@ -101,9 +118,23 @@ func (v View) Ready() (slots []int) {
 	return slots
 }
 
+// Fits returns the largest number of pods, of so many that are ready, with which a gang of all pods can go on; 0: none.
+func (l Limits) Fits(ready, all int, struck []Struck) int {
+	if ready >= all {
+		return all
+	}
+	for n := ready; n > 0 && n >= l.Min && len(struck) < MaxStruck; n-- {
+		if !slices.ContainsFunc(struck, func(s Struck) bool { return s.Pods == n }) {
+			return n
+		}
+	}
+	return 0
+}
+
 // Decide decides for a gang.
 func Decide(v View, now time.Time) Decision {
 	ready := v.Ready()
+	form := v.form(ready)
 	first := ""
 	if i := slices.IndexFunc(v.Slots, func(s Slot) bool { return s.Lacks != "" }); i >= 0 {
 		first = v.Slots[i].Lacks
@@ -115,10 +146,12 @@ func Decide(v View, now time.Time) Decision {
 		return Decision{Why: first}
 	case len(ready) < v.Min:
 		return Decision{Why: fmt.Sprintf("%d of at least %d pods are ready: %s", len(ready), v.Min, first)}
+	case len(form) == 0:
+		return Decision{Why: fmt.Sprintf("%s; %s", first, v.Strikes(len(ready)))}
 	case v.Bound != "":
 		return Decision{Why: fmt.Sprintf("%s; cannot go on without it: %s", first, v.Bound)}
 	}
-	worth, until := v.worth(len(ready)), time.Time{}
+	worth, until := v.worth(len(form)), time.Time{}
 	for i := range v.Slots {
 		s := &v.Slots[i]
 		if s.Lacks == "" {
@@ -129,10 +162,31 @@ func Decide(v View, now time.Time) Decision {
 		}
 	}
 	if !until.IsZero() {
-		why := fmt.Sprintf("%s; goes on with %d of %d pods at %s", first, len(ready), len(v.Slots), until.UTC().Format(time.TimeOnly))
+		why := fmt.Sprintf("%s; goes on with %d of %d pods at %s", first, len(form), len(v.Slots), until.UTC().Format(time.TimeOnly))
 		return Decision{Why: why, Until: until}
 	}
-	return Decision{Form: ready, Why: v.evidence(ready)}
+	return Decision{Form: form, Why: v.evidence(form, len(ready))}
+}
+
+// form returns which of the ready slots take part, ascending: if not all can, those that hold the newest steps.
+func (v View) form(ready []int) []int {
+	n := v.Fits(len(ready), len(v.Slots), v.Struck)
+	if n == len(ready) {
+		return ready
+	}
+	form := slices.SortedStableFunc(slices.Values(ready), func(a, b int) int { return cmp.Compare(v.Slots[b].Newest, v.Slots[a].Newest) })
+	form = form[:n]
+	slices.Sort(form)
+	return form
+}
+
+// Strikes returns, for users, why a gang does not go on with so many pods.
+func (v View) Strikes(pods int) string {
+	i := slices.IndexFunc(v.Struck, func(s Struck) bool { return s.Pods == pods })
+	if i < 0 {
+		return fmt.Sprintf("is not tried with fewer pods than all: the script does not start with %d other numbers of pods", len(v.Struck))
+	}
+	return fmt.Sprintf("the script does not start with %d of %d pods (generation %d: %s)", pods, len(v.Slots), v.Struck[i].Generation, v.Struck[i].Text)
 }
 
 // awaits reports whether a pod is waited for, and until when. One that has a node is due after the usual time, and is waited for if that is
@@ -171,7 +225,7 @@ func (v View) worth(ready int) time.Duration {
 }
 
 // evidence returns why slots are left out.
-func (v View) evidence(ready []int) string {
+func (v View) evidence(form []int, ready int) string {
 	var named []string
 	more := 0
 	for i := range v.Slots {
@@ -190,10 +244,13 @@ func (v View) evidence(ready []int) string {
 	if more > 0 {
 		named = append(named, fmt.Sprintf("and %d more", more))
 	}
+	if n := ready - len(form); n > 0 {
+		named = append(named, fmt.Sprintf("%d ready left out, because %s", n, v.Strikes(ready)))
+	}
 	about := "costs"
 	if v.Cost == 0 {
 		about = "is taken to cost"
 	}
 	return fmt.Sprintf("goes on with %d of %d pods: %s; another generation %s %s",
-		len(ready), len(v.Slots), strings.Join(named, ", "), about, v.Price().Round(100*time.Millisecond))
+		len(form), len(v.Slots), strings.Join(named, ", "), about, v.Price().Round(100*time.Millisecond))
 }

@@ -57,6 +57,42 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// TestStruckSizes: no generation has a struck size; of pods that are ready those with the newest steps take part.
+func TestStruckSizes(t *testing.T) {
+	strikes := func(pods ...int) (all []Struck) {
+		for _, n := range pods {
+			all = append(all, Struck{Pods: n, Generation: 7, Text: "ValueError: x"})
+		}
+		return all
+	}
+	lost := func(steps ...int64) View {
+		v := View{Limits: Limits{Min: 1}, Slots: []Slot{{Lacks: "waits", Stage: Unplaced, Refusal: "none"}}, Since: now}
+		for _, step := range steps {
+			v.Slots = append(v.Slots, Slot{Newest: step})
+		}
+		return v
+	}
+	for name, c := range map[string]struct {
+		v      View
+		struck []Struck
+		want   []int
+		text   string
+	}{
+		"nothing is struck":     {lost(5, 5, 6), nil, []int{1, 2, 3}, "goes on with 3 of 4 pods: no node for slot 0 (none); another"},
+		"another size":          {lost(5, 5, 6), strikes(1, 2), []int{1, 2, 3}, "goes on with 3 of 4 pods"},
+		"the next smaller size": {lost(4, 5, 6), strikes(3), []int{2, 3}, "1 ready left out, because the script does not start with 3 of 4 pods (generation 7: ValueError: x)"},
+		"the newest step":       {lost(4, 6, 5), strikes(3, 2), []int{2}, "2 ready left out"},
+		"no size":               {lost(4, 5, 6), strikes(1, 2, 3), nil, "waits; the script does not start with 3 of 4 pods (generation 7: ValueError: x)"},
+		"too many were struck":  {lost(0, 0, 0), strikes(9, 10, 11, 12, 13, 14, 15, 16), nil, "waits; is not tried with fewer pods than all: the script does not start with 8 other"},
+		"all are ready":         {View{Limits: Limits{Min: 1}, Slots: make([]Slot, 2)}, strikes(1, 2), []int{0, 1}, ""},
+	} {
+		c.v.Struck = c.struck
+		if d := Decide(c.v, now); !slices.Equal(d.Form, c.want) || !strings.Contains(d.Why, c.text) || c.text == "" && d.Why != "" {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+}
+
 // TestNeverBelowTheMinimum: a generation has at least the minimum, and pods that are ready alone; a wait that time ends does end then.
 func TestNeverBelowTheMinimum(t *testing.T) {
 	formed, waited := 0, 0

@@ -369,6 +369,7 @@ func gangSpec(job *jobs.Job) v1alpha1.GangSpec {
 		MinPods:            job.Admitted.Min,
 		ShrinkAfterSeconds: int32(s.ShrinkAfter / time.Second),
 		Grow:               s.Grow,
+		RetrySizes:         settings.RetrySizesOfJob(job.Object()),
 		StateBytes:         s.StateBytes,
 		Hang:               cmp.Or(s.Hang, v1alpha1.HangAct),
 		HangTimeoutSeconds: int32(s.HangTimeout / time.Second),

@@ -81,11 +81,12 @@ func KeptOfMetadata(annotations map[string]string) map[string]string {
 }
 
 // KeepLive copies those annotations of a job's own metadata that may change at any time: its pins, the number of the request that set them,
-// the newest request of a node check, and that it wants none.
+// the newest requests of a node check and to try struck sizes again, and that it wants no check.
 func KeepLive(kept, from metav1.Object) {
 	SetPins(kept, PinsOfJob(from))
 	SetPinWish(kept, PinWishOfJob(from))
 	SetCheckWish(kept, CheckWishOfJob(from))
+	setAnnotation(kept, v1alpha1.AnnotationRetrySizes, from.GetAnnotations()[v1alpha1.AnnotationRetrySizes])
 	if NodeCheckOff(from) {
 		setAnnotation(kept, v1alpha1.AnnotationNodeCheck, v1alpha1.NodeCheckOff)
 	}
@@ -114,6 +115,11 @@ func PinsOfJob(job metav1.Object) []protocol.Mark {
 // PinWishOfJob returns the number of a job's newest request to pin or unpin; 0: there was none.
 func PinWishOfJob(job metav1.Object) int64 {
 	return positive(job.GetAnnotations()[v1alpha1.AnnotationPinWish])
+}
+
+// RetrySizesOfJob returns the number of a job's newest request to try struck sizes again; 0: there was none.
+func RetrySizesOfJob(job metav1.Object) int64 {
+	return positive(job.GetAnnotations()[v1alpha1.AnnotationRetrySizes])
 }
 
 // CheckWish is a request of a node check; the zero value: none.

@@ -114,6 +114,7 @@ var userKeys = map[string]string{
 	v1alpha1.AnnotationShrinkAfter:     `a duration such as "30s"`,
 	v1alpha1.AnnotationSlowNodes:       `"report" or "exclude"`,
 	v1alpha1.AnnotationGrow:            `"auto", "with-restart" or "off"`,
+	v1alpha1.AnnotationRetrySizes:      `a number such as "1"`,
 	v1alpha1.AnnotationShmSize:         `a size such as "8Gi", or "off"`,
 	v1alpha1.AnnotationContainer:       `a container's name`,
 	v1alpha1.AnnotationStorageClaim:    `the name of a PersistentVolumeClaim`,
@@ -164,7 +165,11 @@ func IsUserKey(key string) bool { return userKeys[key] != "" }
 
 // IsLive reports whether the key is one of pins or a request, which are only on the Job itself and may change at any time.
 func IsLive(key string) bool {
-	return key == v1alpha1.AnnotationPinnedCheckpoints || key == v1alpha1.AnnotationPinWish || key == v1alpha1.AnnotationCheckWish
+	switch key {
+	case v1alpha1.AnnotationPinnedCheckpoints, v1alpha1.AnnotationPinWish, v1alpha1.AnnotationCheckWish, v1alpha1.AnnotationRetrySizes:
+		return true
+	}
+	return false
 }
 
 // OfRole returns the annotations that are read on the template of one of several roles: the name of the training container.
@@ -361,6 +366,10 @@ func (s *Settings) set(key, value string) (problem string) {
 	case v1alpha1.AnnotationCheckWish:
 		if n, _ := parseCheckWish(value); n == 0 {
 			return "must be a number from 1, which kubectl holdfast check writes: remove the key"
+		}
+	case v1alpha1.AnnotationRetrySizes:
+		if positive(value) == 0 {
+			return "must be a number from 1, higher than the one before, to have struck sizes tried again: remove the key, or write a number"
 		}
 	case v1alpha1.AnnotationMode:
 		s.Observe = value == v1alpha1.ModeObserve

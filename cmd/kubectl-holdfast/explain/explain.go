@@ -139,8 +139,19 @@ func (e Explanation) head(w *page.Page) {
 		w.Linef("  %s", strings.Join(parts, ", "))
 	}
 	e.storage(w, r)
+	struck(w, r)
 	if r.Verdict == nil && r.WithoutProgress > 0 {
 		w.Linef("  %s since the last progress; %d end the job", page.Count(int64(r.WithoutProgress), "restart", "restarts"), protocol.RestartsWithoutProgress)
+	}
+}
+
+// struck lists the numbers of pods with which the script cannot run.
+func struck(w *page.Page, r *v1alpha1.RunStatus) {
+	if r.Sizes == nil {
+		return
+	}
+	for _, k := range r.Sizes.Struck {
+		w.Linef("  does not go on with %s: generation %d raised %s", page.Count(int64(k.Pods), "pod", "pods"), k.Generation, k.Message)
 	}
 }
 

@@ -118,6 +118,7 @@ func detected(r *v1alpha1.Recovery) string {
 		return fmt.Sprintf("the agent in slot %d", r.Cause.Slot)
 	case c == v1alpha1.CauseRankKilled || c == v1alpha1.CauseRankFailed || c == v1alpha1.CauseRestoreFailed ||
 		c == v1alpha1.CausePortConflict ||
+		c == v1alpha1.CauseSizeStruck ||
 		c == v1alpha1.CauseRanksLost ||
 		c == v1alpha1.CauseContainerRestarted ||
 		c == v1alpha1.CauseLauncherStarted:
