@@ -160,7 +160,7 @@ func TestFetchesThatCouldNotBeDoneAreBounded(t *testing.T) {
 		r.FetchFailed = failed
 		now = now.Add(time.Millisecond)
 		Step(s, Reported{Pod: Pod{UID: "uid", Name: "pod", Created: now}, Report: r}, now)
-		return s.ledger.Plan(s.members.Pods(members.NoneLost), s.generation.Stored(), false)
+		return s.ledger.Plan(s.members.Pods(s.ledger.Line(), members.NoneLost), s.generation.Stored(), false)
 	}
 	if p := say(protocol.Mark{}); p.Step != newest.Step {
 		t.Fatalf("goes on from %+v, want the newest step", p)

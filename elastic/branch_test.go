@@ -85,7 +85,7 @@ func TestGoBackToAPinnedStep(t *testing.T) {
 		len(r.Pinned) != 2 {
 		t.Errorf("the record names %+v, %+v, %v, %v", r.Durable, r.Older, r.Pinned, r.Branches)
 	}
-	if p := s.ledger.Plan(s.members.Pods(members.NoneLost), s.generation.Stored(), false); p.Step != 10 {
+	if p := s.ledger.Plan(s.members.Pods(s.ledger.Line(), members.NoneLost), s.generation.Stored(), false); p.Step != 10 {
 		t.Errorf("all go on from %+v", p)
 	}
 }

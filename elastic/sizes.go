@@ -202,7 +202,7 @@ func (s *State) heldElsewhere(slots []quorum.Slot) string {
 	for i := range slots {
 		slot := Slot(i)
 		switch {
-		case slots[i].Lacks == "" && s.members.Newest(slot) >= saved:
+		case slots[i].Lacks == "" && s.members.Newest(slot, s.ledger.Line()) >= saved:
 			return ""
 		case slots[i].Lacks != "" && unheard < 0 && s.mayHold(slot):
 			unheard = slot
@@ -218,7 +218,7 @@ func (s *State) heldElsewhere(slots []quorum.Slot) string {
 func (s *State) mayHold(slot Slot) bool {
 	m, p := s.members.At(slot), s.sizes.placed[slot]
 	there := s.sizes.placed == nil || p.Node != "" && (!m.Known() || m.Is(p.Pod))
-	return there && s.generation.TookPart(slot) && !s.replacements.Leaves(slot) && (!m.Known() || s.members.Newest(slot) > 0)
+	return there && s.generation.TookPart(slot) && !s.replacements.Leaves(slot) && (!m.Known() || s.members.Newest(slot, s.ledger.Line()) > 0)
 }
 
 // ungiven returns, for users, why no rank gives its state to pods that hold none; "": one does, or it need not.

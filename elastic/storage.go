@@ -44,7 +44,7 @@ func (s *State) gather(now time.Time) {
 
 // planAll plans for pods that are all present.
 func (s *State) planAll() restore.Point {
-	pods, g := s.members.Pods(members.NoneLost), s.generation.Stored()
+	pods, g := s.members.Pods(s.ledger.Line(), members.NoneLost), s.generation.Stored()
 	s.ledger.ForgetPast(pods, g)
 	p := s.ledger.Plan(pods, g, false)
 	if p.Step == 0 {

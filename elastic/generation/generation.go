@@ -78,7 +78,7 @@ func (g *Generation) Begin(halted, ready time.Time) protocol.Point {
 	}
 	g.account.Began(g.Number, from.Step, l.World, halted, ready)
 	g.noteWorld(l.World)
-	g.ledger.Forget(from, g.ms.Pods(members.NoneLost), g.Stored())
+	g.ledger.Forget(from, g.ms.Pods(g.ledger.Line(), members.NoneLost), g.Stored())
 	g.Number++
 	g.RestoreStep, g.RestoreBranch = from.Step, from.Branch
 	g.ms.NoteWorld(l.World)
@@ -205,7 +205,7 @@ func (g *Generation) NoteSealed(now time.Time) bool {
 
 // InMemory returns the step that halted ranks can restore without storage.
 func (g *Generation) InMemory() protocol.Point {
-	return restore.InMemory(g.ms.Inventories(), g.ledger.Line())
+	return restore.InMemory(g.ms.Inventories(g.ledger.Line()), g.ledger.Line())
 }
 
 // Plan returns the newest step that every rank can restore without the memory of fenced and unknown pods.
@@ -214,7 +214,7 @@ func (g *Generation) Plan() restore.Point {
 		m := g.ms.At(slot)
 		return !m.Known() || g.rs.Fenced(m.Pod().UID)
 	}
-	return g.ledger.Plan(g.ms.Pods(absent), g.Stored(), false)
+	return g.ledger.Plan(g.ms.Pods(g.ledger.Line(), absent), g.Stored(), false)
 }
 
 // HasPart reports whether storage has a slot's part of a step.
@@ -226,7 +226,7 @@ func (g *Generation) HasPart(slot members.Slot, step protocol.Point) bool {
 func (g *Generation) SurvivesWithout(slots ...members.Slot) bool {
 	p := g.Plan()
 	gone := func(slot members.Slot) bool { return slices.Contains(slots, slot) }
-	if p.Step == 0 || g.ms.Gives() && g.ledger.Reaches(p.Point, g.ms.Pods(gone), g.Stored()) {
+	if p.Step == 0 || g.ms.Gives() && g.ledger.Reaches(p.Point, g.ms.Pods(g.ledger.Line(), gone), g.Stored()) {
 		return true
 	}
 	mark := protocol.Mark{Step: p.Step, Generation: g.Number, Branch: p.Branch}
@@ -238,7 +238,7 @@ func (g *Generation) SurvivesWithout(slots ...members.Slot) bool {
 // CanHave reports whether a step is available to all ranks and will be until all are halted: of the steps in memory of ranks that run, or
 // that agents have yet to start, only the common step is sure to stay.
 func (g *Generation) CanHave(to protocol.Point) bool {
-	return to.Step == 0 || g.ledger.Reaches(to, g.ms.PodsKeeping(g.commonStep, g.ordered), g.Stored())
+	return to.Step == 0 || g.ledger.Reaches(to, g.ms.PodsKeeping(g.ledger.Line(), g.commonStep, g.ordered), g.Stored())
 }
 
 // ordered reports whether the agent of a pod was ordered to start the generation and has not reported it.

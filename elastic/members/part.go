@@ -94,10 +94,10 @@ func (m *Member) HoldsNone() bool {
 	return true
 }
 
-// Newest returns the newest step that all ranks of a slot hold; 0: there is none.
-func (ms *Members) Newest(slot Slot) int64 {
+// Newest returns the newest step on a line that all ranks of a slot hold; 0: there is none.
+func (ms *Members) Newest(slot Slot, line restore.Line) int64 {
 	p := restore.Pod{Held: inventory(&ms.slots[slot].report)}
-	return p.Newest().Step
+	return p.Newest(line).Step
 }
 
 // NoneHolds reports whether no rank holds a step.
@@ -158,15 +158,17 @@ func (ms *Members) Ungiven() string {
 // Gives reports whether a rank that holds a step can give it to one that holds none.
 func (ms *Members) Gives() bool { return ms.Ungiven() == "" }
 
-// donor returns the rank that gives a step, as in protocol.Run.
+// donor returns the rank that gives a step, as in protocol.Run: the first of the lowest pod whose ranks all hold it.
 func (ms *Members) donor(l *Layout, from protocol.Point) int {
 	if from.Step == 0 || !ms.Gives() {
 		return 0
 	}
 	donor, lacks := 0, false
-	for slot, p := range ms.Pods(NoneLost) {
-		lacks = lacks || p.Given
-		if donor == 0 && !p.Given && len(p.Held) > 0 && restore.Holds(p.Held[0], from) {
+	for slot, m := range ms.Each {
+		switch lack := slices.ContainsFunc(inventory(&m.report), func(h []protocol.Point) bool { return !restore.Holds(h, from) }); {
+		case lack:
+			lacks = true
+		case donor == 0 && m.report.Ranks > 0:
 			donor = l.Base[slot] + 1
 		}
 	}

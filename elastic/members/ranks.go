@@ -85,21 +85,21 @@ func (ms *Members) Ranks(slot Slot) int {
 }
 
 // Pods returns all slots in the form of package restore, those that take no part without ranks. The memory of a lost slot's pod does not
-// count.
-func (ms *Members) Pods(lost func(Slot) bool) []restore.Pod {
+// count. Ranks give each other steps on the line.
+func (ms *Members) Pods(line restore.Line, lost func(Slot) bool) []restore.Pod {
 	pods := make([]restore.Pod, len(ms.slots))
 	for slot, m := range ms.Each {
 		pods[slot] = restore.Pod{Ranks: ms.Ranks(slot), Held: inventory(&m.report), Gone: lost(slot), Failed: m.failed}
 	}
 	if ms.Gives() {
-		restore.Give(pods)
+		restore.Give(pods, line)
 	}
 	return pods
 }
 
 // PodsKeeping returns all slots as if the memory of ranks that run, or that are ordered to start, retained only one step.
-func (ms *Members) PodsKeeping(step int64, ordered func(Slot, *Member) bool) []restore.Pod {
-	pods := ms.Pods(NoneLost)
+func (ms *Members) PodsKeeping(line restore.Line, step int64, ordered func(Slot, *Member) bool) []restore.Pod {
+	pods := ms.Pods(line, NoneLost)
 	for slot, m := range ms.Each {
 		if !Ran(m.report.State) && !ordered(slot, m) {
 			continue
@@ -126,9 +126,9 @@ func inventory(r *protocol.Report) [][]protocol.Point {
 }
 
 // Inventories returns the steps that each rank holds, over all pods, without ranks to which others can give theirs.
-func (ms *Members) Inventories() [][]protocol.Point {
+func (ms *Members) Inventories(line restore.Line) [][]protocol.Point {
 	var out [][]protocol.Point
-	for _, p := range ms.Pods(NoneLost) {
+	for _, p := range ms.Pods(line, NoneLost) {
 		if !p.Given {
 			out = append(out, p.Held...)
 		}

@@ -6,11 +6,11 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Give marks the pods whose ranks get their state from other ranks, where each rank that holds a step holds the whole state: pods that are
-// gone, or in which a rank holds no step. If the others have no step in common, because some joined later and did not save the same step
-// yet, the step that most of them hold decides, and of several the newest.
-func Give(pods []Pod) {
-	none := func(h []protocol.Point) bool { return len(h) == 0 }
+// Give marks the pods whose ranks get their state from other ranks, where the ranks of a pod hold the whole state: pods that are gone, or
+// in which a rank holds no step on the line. If the others have no step in common, because some joined later and did not save the same
+// step yet, the step on the line that most of them hold decides, and of several the newest.
+func Give(pods []Pod, line Line) {
+	none := func(h []protocol.Point) bool { return !slices.ContainsFunc(h, line.Has) }
 	count, all := map[protocol.Point]int{}, 0
 	for i := range pods {
 		p := &pods[i]
@@ -19,7 +19,7 @@ func Give(pods []Pod) {
 		}
 		all++
 		for _, step := range p.Held[0] {
-			if p.holds(step) {
+			if line.Has(step) && p.holds(step) {
 				count[step]++
 			}
 		}
@@ -42,14 +42,14 @@ func (p *Pod) holds(step protocol.Point) bool {
 	return !slices.ContainsFunc(p.Held, func(h []protocol.Point) bool { return !Holds(h, step) })
 }
 
-// Newest returns the newest step that all ranks of a pod hold; the zero Point: there is none.
-func (p *Pod) Newest() protocol.Point {
+// Newest returns the newest step on the line that all ranks of a pod hold; the zero Point: there is none.
+func (p *Pod) Newest(line Line) protocol.Point {
 	newest := protocol.Point{}
 	if len(p.Held) == 0 {
 		return newest
 	}
 	for _, step := range p.Held[0] {
-		if step.Compare(newest) > 0 && p.holds(step) {
+		if step.Compare(newest) > 0 && line.Has(step) && p.holds(step) {
 			newest = step
 		}
 	}
