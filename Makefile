@@ -344,6 +344,12 @@ bench-check: ## the node check of healthy pods and the delay of their start, nex
 	@hack/rivals.sh >&2
 	@go build -o bin/bench-check ./test/bench/check >&2 && bin/bench-check
 
+.PHONY: bench-elastic
+bench-elastic: ## a pod lost and a pod that joins, next to torchrun and dlrover-run, in one run
+	@hack/ready.sh >&2
+	@hack/rivals.sh >&2
+	@go build -o bin/bench-elastic ./test/bench/elastic >&2 && bin/bench-elastic
+
 # No kubelets, no root, no PyTorch: a control plane and the schedulers. The peer is a separate module, with the version of Kubernetes that
 # it needs.
 PEER := (cd test/peers && ../../hack/gobuild.sh -ldflags '-s -w' -o ../../bin/bench-coscheduling ./coscheduling)
@@ -376,7 +382,7 @@ bench-watch: ## what the site hook, the agent and its looks cost a rank, with an
 	@go build -o bin/bench-watch ./test/bench/watch >&2 && bin/bench-watch
 
 # One after another, so that they do not disturb each other. Their figures are discarded; a failed one does not stop the others.
-BENCHES := recovery node-loss kinds hang check scheduler checkpoint watch
+BENCHES := recovery node-loss kinds hang check elastic scheduler checkpoint watch
 .PHONY: bench-quick
 bench-quick: ## every benchmark, small: shows that they run
 	@hack/ready.sh >&2
@@ -384,7 +390,7 @@ bench-quick: ## every benchmark, small: shows that they run
 	@go build -o bin/bench-recovery ./test/bench/recovery && go build -o bin/bench-node-loss ./test/bench/nodeloss
 	@go build -o bin/bench-kinds ./test/bench/kinds && go build -o bin/bench-hang ./test/bench/hang
 	@go build -o bin/bench-scheduler ./test/bench/scheduler && go build -o bin/bench-checkpoint ./test/bench/checkpoint
-	@go build -o bin/bench-check ./test/bench/check
+	@go build -o bin/bench-check ./test/bench/check && go build -o bin/bench-elastic ./test/bench/elastic
 	@go build -o bin/bench-watch ./test/bench/watch
 	@failed=; for name in $(BENCHES); do echo "bench-$$name --quick" >&2; bin/bench-$$name --quick || failed="$$failed bench-$$name"; done; \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }

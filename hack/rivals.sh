@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prepares /opt/holdfast-rivals, a virtual environment with the launchers of hack/rivals.txt, which make bench-hang and make bench-check
-# use. The marker .ready is written last and lists what was installed: a killed run is repeated, a complete one takes no time. A launcher
+# Prepares /opt/holdfast-rivals, a virtual environment with the launchers of hack/rivals.txt, which make bench-hang, bench-check and
+# bench-elastic use. The marker .ready is written last and lists what was installed: a killed run is repeated, a complete one takes no time. A launcher
 # that cannot be installed is named, and the others are installed: the benchmarks have a row "not_installed" for it.
 set -euo pipefail
 umask 022
@@ -22,7 +22,7 @@ end_if_ready() {
 }
 
 if [ "${1:-}" = --plan ]; then
-	is_ready || echo "PyTorch 2.7.1, ft_launcher and dlrover-run, about 3 GB from PyPI (6 GB in $dir), for make bench-hang and make bench-check"
+	is_ready || echo "PyTorch 2.7.1, ft_launcher and dlrover-run, about 3 GB from PyPI (6 GB in $dir), for make bench-hang, bench-check and bench-elastic"
 	exit 0
 fi
 

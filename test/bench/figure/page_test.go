@@ -60,6 +60,10 @@ var tables = map[string][][]column{
 	}, {
 		{"start: `holdfast-off`", "holdfast-off", "start_s", true}, {"`holdfast`", "holdfast", "start_s", true}, {"delay", "holdfast", "start_delay_s", false},
 	}},
+	"elastic": {columnsOfLost("limit"), columnsOfLost("holdfast"), columnsOfLost("torchrun"), columnsOfLost("dlrover-run"), {
+		{"lost: × `limit`", "holdfast", "detected_to_step_s_vs_limit", false}, {"× the best other", "holdfast", "detected_to_step_s_vs_best_other", false},
+		{"joined: stall × the best other", "holdfast", "stall_s_vs_best_other", false},
+	}},
 	"watch": {{
 		{"step", "holdfast", "step_ms", true}, {"more than without the hook", "holdfast", "step_ms_over_unhooked", false}, {"at most", "holdfast", "step_ms_over_unhooked_most", false},
 		{"noise", "torchrun", "step_ms_over_control", false}, {"at most", "torchrun", "step_ms_over_control_most", false},
@@ -100,6 +104,17 @@ func columnsOfFault(fault string) []column {
 	return []column{
 		{what + ": `holdfast`", "holdfast", fault + "_s", true}, {"`own`", "own", fault + "_s", true},
 		{"`own`: not within", "own", fault + "_not_within_s", false}, {"× `own`", "holdfast", fault + "_vs_own", false},
+	}
+}
+
+// columnsOfLost returns the columns of a system that loses a pod and takes one in.
+func columnsOfLost(system string) []column {
+	return []column{
+		{"`" + system + "`: lost to first new step", system, "lost_to_step_s", true}, {"from detection", system, "detected_to_step_s", true},
+		{"joined to its first step", system, "joined_to_step_s", true}, {"without a step", system, "stall_s", true},
+		{"no new step within", system, "no_step_within_s", false}, {"steps again", system, "steps_again", true},
+		{"samples repeated", system, "samples_repeated", false}, {"skipped", system, "samples_skipped", false},
+		{"not installed", system, "not_installed", false},
 	}
 }
 
@@ -201,7 +216,7 @@ func quote(f Figure, ok, span bool) string {
 	if !ok || f.Unit == Times && f.Value <= 0 { // there is no multiple of a value that ended before the clock began
 		return ""
 	}
-	unit := map[string]string{Times: "", Share: "", "1": "", "bool": "", "steps": "", "kills": fmt.Sprintf(" of %d", f.N), "count": ""}
+	unit := map[string]string{Times: "", Share: "", "1": "", "bool": "", "steps": "", "samples": "", "kills": fmt.Sprintf(" of %d", f.N), "count": ""}
 	suffix, known := unit[f.Unit]
 	if !known {
 		suffix = " " + f.Unit

@@ -4,6 +4,7 @@
 package lives
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -25,8 +26,14 @@ type Event struct {
 	StepMs  float64 `json:"step_ms"`
 	SaveMs  float64 `json:"save_ms"`
 	Seconds float64 `json:"s"`
+	// World is the number of ranks; First and Count are the samples of a rank's step.
+	World int   `json:"world"`
+	First int64 `json:"first"`
+	Count int64 `json:"count"`
 
 	Pod string `json:"-"`
+	// Began is when the process of a step was started.
+	Began time.Time `json:"-"`
 }
 
 // At is the time at which the line was printed.
@@ -103,6 +110,7 @@ func (l *life) take(e Event) {
 	case "restored":
 		l.restored, l.from, l.reached, l.loadMs = e.At(), e.Step, e.Reached, e.LoadMs
 	case "step":
+		e.Began = l.started
 		l.steps = append(l.steps, e)
 	}
 }
@@ -160,6 +168,19 @@ func Later(a, b time.Time) time.Time {
 		return b
 	}
 	return a
+}
+
+// Steps returns the steps of all processes, in order of time.
+func (r *Record) Steps() (out []Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, all := range r.lives {
+		for _, l := range all {
+			out = append(out, l.steps...)
+		}
+	}
+	slices.SortFunc(out, func(a, b Event) int { return cmp.Compare(a.T, b.T) })
+	return out
 }
 
 // Newest returns the newest process of a rank.
