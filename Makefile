@@ -107,10 +107,21 @@ push: ## push the images of dist/images/ to a registry: make push REGISTRY=regis
 
 # What a release has beside the images. kubectl-holdfast is for users' machines.
 CHART_VERSION = $(patsubst v%,%,$(VERSION))
+# Where the files of a release are downloaded.
+RELEASE_URL ?= https://holdfast.dev/releases/$(VERSION)
 KUBECTL_PLATFORMS := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64
 .PHONY: release $(addprefix kubectl-,$(KUBECTL_PLATFORMS)) wheel test-wheel
 $(addprefix kubectl-,$(KUBECTL_PLATFORMS)): kubectl-%:
-	@GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) hack/gobuild.sh $(RELEASE_FLAGS) -o dist/kubectl-holdfast-$* ./cmd/kubectl-holdfast
+	@GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) hack/gobuild.sh $(RELEASE_FLAGS) -o $(RELEASE)/kubectl-$*/ ./cmd/kubectl-holdfast
+	@cp LICENSE cmd/kubectl-holdfast/kubectl_complete-holdfast $(RELEASE)/kubectl-$*/ && mkdir -p dist && hack/tarball.sh $(RELEASE)/kubectl-$* dist/kubectl-holdfast-$*.tar.gz
+
+# Helm writes the time of the call into the archive, so what it packs is packed again.
+.PHONY: chart
+chart: helm
+	@rm -rf $(RELEASE)/chart && mkdir -p $(RELEASE)/chart/content dist
+	@bin/helm package charts/holdfast --version $(CHART_VERSION) --app-version $(VERSION) --destination $(RELEASE)/chart >/dev/null
+	@tar -xzf $(RELEASE)/chart/holdfast-$(CHART_VERSION).tgz -C $(RELEASE)/chart/content
+	@hack/tarball.sh $(RELEASE)/chart/content dist/holdfast-$(CHART_VERSION).tgz
 
 wheel: ## the Python package with `holdfast run`, in dist/
 	@for a in $(ARCHS); do GOARCH=$$a hack/gobuild.sh $(RELEASE_FLAGS) -o $(RELEASE)/$$a/ ./cmd/holdfast ./cmd/holdfast-agent || exit 1; done
@@ -119,12 +130,12 @@ wheel: ## the Python package with `holdfast run`, in dist/
 test-wheel: ## the wheel as a user without root has it: pip install, strict types, holdfast run with a killed rank
 	@hack/test-wheel.sh
 
-release: ## everything that is published, in dist/ with checksums: images, SBOMs, chart, manifests, wheels, kubectl-holdfast (VERSION=v0.1.0)
+release: ## everything that is published, in dist/ with checksums: images, SBOMs, chart, manifests, wheels, kubectl-holdfast, krew (VERSION=v0.1.0)
 	@rm -rf dist
-	@$(MAKE) --no-print-directory images wheel helm $(addprefix kubectl-,$(KUBECTL_PLATFORMS))
-	@bin/helm package charts/holdfast --version $(CHART_VERSION) --app-version $(VERSION) --destination dist
+	@$(MAKE) --no-print-directory images wheel chart $(addprefix kubectl-,$(KUBECTL_PLATFORMS))
 	@bin/helm template holdfast charts/holdfast --namespace holdfast-system --set image.tag=$(VERSION) > dist/chart.yaml
 	@cat manifests/namespace.yaml dist/chart.yaml > dist/holdfast.yaml && rm dist/chart.yaml
+	@hack/krew.sh $(VERSION) dist $(RELEASE_URL) > dist/krew.yaml
 	@go run ./cmd/holdfast-release sums dist && cat dist/SHA256SUMS
 
 .PHONY: prepare

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints the manifest of the plugin for krew: hack/krew.sh VERSION FOLDER URL. FOLDER has the archives
-# kubectl-holdfast-OS-ARCH.tar.gz, each with kubectl-holdfast and LICENSE; URL is where they will be downloaded.
+# kubectl-holdfast-OS-ARCH.tar.gz, as make release packs them; URL is where they will be downloaded.
 set -euo pipefail
 if [ $# -ne 3 ]; then
 	echo "usage: hack/krew.sh VERSION FOLDER URL" >&2
@@ -14,6 +14,7 @@ metadata:
   name: holdfast
 spec:
   version: $version
+  homepage: https://holdfast.dev
   shortDescription: Show what happens to training jobs that Holdfast keeps alive
   description: |
     Shows where the pods of a job are, what each recovery took and why, which nodes are sick, and whether the cluster
