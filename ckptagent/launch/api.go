@@ -34,15 +34,15 @@ const remedyNodes = "each pod would be a training of its own: give the launcher 
 // parseAPI parses the site hook's request.
 func parseAPI(args []string) (Spec, error) {
 	if len(args) < 2 {
-		return Spec{}, refuse(APICommand, "lacks its configuration or its entrypoint", remedyPlain)
+		return Spec{}, refuse(APICommand, "lacks its configuration or its entrypoint", RemedyPlain)
 	}
 	var c APIConfig
 	if err := json.Unmarshal([]byte(args[0]), &c); err != nil {
-		return Spec{}, refuse(APICommand, "has a configuration that cannot be read: "+err.Error(), remedyPlain)
+		return Spec{}, refuse(APICommand, "has a configuration that cannot be read: "+err.Error(), RemedyPlain)
 	}
 	switch {
 	case len(c.Refused) > 0:
-		return Spec{}, refuse("LaunchConfig."+c.Refused[0], "is not honoured under holdfast", remedyPlain)
+		return Spec{}, refuse("LaunchConfig."+c.Refused[0], "is not honoured under holdfast", RemedyPlain)
 	case c.Ranks < 1:
 		return Spec{}, refuse(fmt.Sprintf("LaunchConfig.nproc_per_node=%d", c.Ranks), "is not a number of processes", "give a number from 1 on")
 	case c.MinNodes < 1 || c.MaxNodes < c.MinNodes:

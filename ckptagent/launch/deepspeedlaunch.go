@@ -111,7 +111,7 @@ func deepSpeedLaunchFlags(args []string) (map[string]value, []string, *Refusal) 
 		takes, ok := deepSpeedLaunchOptions[name]
 		switch {
 		case !ok:
-			return nil, nil, refuse(arg, "is not a flag of deepspeed's launcher that holdfast knows", remedyPlain)
+			return nil, nil, refuse(arg, "is not a flag of deepspeed's launcher that holdfast knows", RemedyPlain)
 		case takes && !inline && i+1 < len(args):
 			i++
 			v = args[i]

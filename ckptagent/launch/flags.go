@@ -34,7 +34,7 @@ type flag struct {
 const (
 	remedyLogs  = "remove it, and direct the output of ranks with --log-dir, --redirects and --tee"
 	remedyDrop  = "leave it out"
-	remedyPlain = "leave it out, or take the annotation holdfast.dev/enabled off the job to run it with plain torchrun"
+	RemedyPlain = "leave it out, or take the annotation holdfast.dev/enabled off the job to run it with plain torchrun"
 )
 
 // flags are the options of torch.distributed.run as of torch 2.15.
@@ -66,7 +66,7 @@ var flags = []*flag{
 	{name: "master-port", handling: superseded},
 	{name: "local-addr", handling: superseded},
 	{name: "logs-specs", noEnv: true, handling: refused, remedy: remedyLogs},
-	{name: "numa-binding", noEnv: true, handling: refused, remedy: remedyPlain},
+	{name: "numa-binding", noEnv: true, handling: refused, remedy: RemedyPlain},
 	{name: "signals-to-handle", handling: refused, neutral: []string{"SIGTERM,SIGINT,SIGHUP,SIGQUIT"}, remedy: remedyDrop},
 	{name: "shutdown-timeout"},
 	{name: "virtual-local-rank", boolean: true},

@@ -101,7 +101,7 @@ func checkInterpreter(python []string) *Refusal {
 				break
 			}
 			if c == 'E' || c == 'I' || c == 'S' {
-				return refuse("-"+string(c), "keeps the interpreter from reading PYTHONPATH or its site module", remedyPlain)
+				return refuse("-"+string(c), "keeps the interpreter from reading PYTHONPATH or its site module", RemedyPlain)
 			}
 		}
 	}

@@ -66,7 +66,7 @@ func long(given map[string]value, arg string, next []string, deprecated bool) (i
 		return 0, refuse("--"+name, "is ambiguous: it could be "+strings.Join(could, ", "), "write the flag in full")
 	}
 	if f == nil {
-		return 0, refuse("--"+name, "is not a flag of torchrun that holdfast knows", remedyPlain)
+		return 0, refuse("--"+name, "is not a flag of torchrun that holdfast knows", RemedyPlain)
 	}
 	as := "--" + name
 	if f.boolean {
@@ -93,7 +93,7 @@ func short(given map[string]value, arg string, next []string, deprecated bool) (
 		as := "-" + string(arg[i])
 		f := byShort(arg[i])
 		if f == nil {
-			return 0, refuse(as, "is not a flag of torchrun that holdfast knows", remedyPlain)
+			return 0, refuse(as, "is not a flag of torchrun that holdfast knows", RemedyPlain)
 		}
 		if f.boolean {
 			given[f.name] = value{"1", as}

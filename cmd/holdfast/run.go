@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"holdfast.dev/holdfast/ckptagent/launch"
 	"holdfast.dev/holdfast/ckptagent/proc"
 	"holdfast.dev/holdfast/elastic"
 	"holdfast.dev/holdfast/elastic/cause"
@@ -71,9 +72,32 @@ The flags below come first; all arguments after them are torchrun's.`,
 		if len(torchrun) == 0 {
 			return errors.New("no script: write holdfast run [FLAGS] [FLAGS OF TORCHRUN] SCRIPT; see holdfast run --help")
 		}
+		if err := check(torchrun, os.Environ()); err != nil {
+			return err
+		}
 		return run(o, torchrun)
 	}
 	return cmd
+}
+
+// check refuses, before anything starts, what the agent would refuse, in the words of one machine, and more than one machine.
+func check(torchrun, environ []string) error {
+	env := map[string]string{}
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		env[name] = value
+	}
+	spec, err := launch.Parse(append([]string{"torchrun"}, torchrun...), env)
+	var r *launch.Refusal
+	switch {
+	case errors.As(err, &r) && r.Remedy == launch.RemedyPlain:
+		return fmt.Errorf("%s: %s; leave it out, or run the script with torchrun itself", r.Flag, r.Why)
+	case err != nil:
+		return err
+	case spec.Nodes > 1:
+		return fmt.Errorf("%s: holdfast run trains on one machine; leave it out, or run a job with Holdfast on Kubernetes, which trains on several", spec.NodesFlag)
+	}
+	return nil
 }
 
 // split separates this command's own flags, which come first, from the arguments for torchrun.

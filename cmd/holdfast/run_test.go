@@ -218,7 +218,7 @@ func TestExitCodes(t *testing.T) {
 		}
 	}
 	run, out := m.start("--nnodes=2", "--nproc-per-node=1", trainer.File(t, "pass"))
-	if code := m.code(run); code == 0 || !strings.Contains(out.String(), "--nnodes=2") {
+	if code := m.code(run); code != 2 || !strings.Contains(out.String(), "holdfast: --nnodes=2: holdfast run trains on one machine; ") {
 		t.Errorf("two nodes: exit code %d:\n%s", code, out)
 	}
 	if left := m.left(); len(left) > 0 {

@@ -43,3 +43,26 @@ func TestWrongInput(t *testing.T) {
 		}
 	}
 }
+
+// TestCheck: several machines are refused however they are asked for, and no message speaks of annotations.
+func TestCheck(t *testing.T) {
+	const machines = ": holdfast run trains on one machine; leave it out, or run a job with Holdfast on Kubernetes, which trains on several"
+	for _, c := range []struct{ line, env, want string }{
+		{"--nproc-per-node=2 train.py --nnodes=2", "", ""},
+		{"--nnodes=1 --node-rank=0 train.py", "", ""},
+		{"--standalone --nnodes=2 train.py", "", ""},
+		{"--nnodes 2 train.py", "", "--nnodes=2" + machines},
+		{"--nnodes=1:4 train.py", "", "--nnodes=1:4" + machines},
+		{"train.py", "PET_NNODES=2", "PET_NNODES=2" + machines},
+		{"--bogus=1 train.py", "", "--bogus: is not a flag of torchrun that holdfast knows; leave it out, or run the script with torchrun itself"},
+		{"--nproc-per-node=2", "", "training_script: is missing; name the script (or with -m the module) to run"},
+	} {
+		got := ""
+		if err := check(strings.Fields(c.line), []string{c.env}); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%s %s: %q, want %q", c.env, c.line, got, c.want)
+		}
+	}
+}
