@@ -30,10 +30,12 @@ const python = "/opt/holdfast-python/venv/bin/python3"
 const unchangedName = "pytorch-unchanged"
 
 // unchanged plays a job that sets no state size and whose script does not use the client. The job is placed and restarted, and shows why it
-// keeps no state. A job with a bug and one whose rank waits for data start beside it; later chapters report their results.
+// keeps no state. A job with a bug, one whose rank waits for data, and one whose pods are tried start beside it; later chapters report
+// their results.
 func (r *run) unchanged(ctx context.Context) ([]string, error) {
 	r.bugs = begin(func() ([]string, error) { return r.Bug(ctx, corev1.RestartPolicyNever, 1000) })
 	r.still = begin(func() ([]string, error) { return r.standsStill(ctx) })
+	r.tried = begin(func() ([]string, error) { return r.tries(ctx) })
 	if _, err := r.RunKubectl(ctx, "apply", "-k", filepath.Join(r.Source, "examples/pytorch-unchanged")); err != nil {
 		return nil, err
 	}

@@ -30,6 +30,7 @@ func Play(ctx context.Context, w *World) (*Report, error) {
 		{"A node is drained", (*run).drained},
 		{"A job with no changed line", (*run).unchanged},
 		{"A rank waits for data that does not come: it is named, and nothing is restarted", (*run).stands},
+		{"A node that multiplies wrongly is found before the first step, kept out, and its pod replaced", (*run).checked},
 		{"Meanwhile, in other jobs: a bug ends one, which says what rank failed first; one that was held up goes on", (*run).othersTold},
 		{"Every loss equals that of an undisturbed run", (*run).losses},
 	} {
@@ -64,6 +65,8 @@ type run struct {
 	bugs aside[[]string]
 	// still reports what was said of the job whose rank waits for data.
 	still aside[[]string]
+	// tried reports what was found of the job whose pods are tried.
+	tried aside[[]string]
 	// undisturbed has the losses of the comparison run on this machine.
 	undisturbed aside[[]Loss]
 	// endComparison ends that run and waits until all its processes have ended.
