@@ -13,10 +13,11 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Times of a trial. The first imports of a pod may read all of torch from slow storage. An agent that has not answered trialSlack after
-// the trial's time has lost it.
+// Times of a trial. The first imports of a pod may read all of torch from slow storage, and imports that did not end get longerImports
+// once. An agent that has not answered trialSlack after the trial's time has lost it.
 const (
 	firstImports, laterImports = time.Minute, 20 * time.Second
+	longerImports              = 3 * time.Minute
 	trialWithin                = 30 * time.Second
 	trialSlack                 = 10 * time.Second
 )
@@ -87,8 +88,8 @@ type Named struct {
 }
 
 const (
-	// mostReplaced bounds the pods that one check replaces, with those in their place: a fault of the check itself must not use up nodes.
-	mostReplaced, replacedShare = 3, 4
+	// slowShare is the share of the pods, one of so many, above which slow pods are none of single nodes.
+	slowShare = 4
 	// maxCheckText bounds Check.Text, and maxNamedText that of a named pod, in bytes. maxNamed bounds Check.Named.
 	maxCheckText, maxNamedText, maxNamed = 700, 200, 16
 )
@@ -225,12 +226,15 @@ func (s *State) tried(pod int) Slot { return s.members.Slots()[pod] }
 // wants that. If more than a quarter of the pods are slow, the cause is not one node.
 func (s *State) toReplace(v *check.Verdict) []check.Finding {
 	c, pods := &s.Record.Check, s.members.Parts()
-	named, left := v.Replace(), max(mostReplaced, pods/replacedShare)-c.Replaced
+	named, left := v.Replace(), check.MostReplaced(pods)-c.Replaced
+	if len(named) > left { // those that must not train at all
+		named = slices.DeleteFunc(named, func(f check.Finding) bool { return f.Kind != check.ComputeWrong })
+	}
 	if len(named) > left || !s.maySpare(named) {
 		return nil
 	}
 	slow := v.Slow()
-	if !s.supervision.ReplaceSlow || c.Decides || c.KeepsSlow || len(slow) > max(1, pods/replacedShare) {
+	if !s.supervision.ReplaceSlow || c.Decides || c.KeepsSlow || len(slow) > max(1, pods/slowShare) {
 		return named
 	}
 	for _, f := range slow {
@@ -410,7 +414,7 @@ func answered(p check.Pod, t protocol.Trial) bool {
 
 var outcomes = map[protocol.TrialOutcome]check.Outcome{
 	protocol.TrialPassed: check.Passed, protocol.TrialFailed: check.Failed, protocol.TrialWrong: check.Wrong,
-	protocol.TrialAbsent: check.Absent,
+	protocol.TrialAbsent: check.Absent, protocol.TrialLate: check.Late,
 }
 
 func answerOf(a protocol.TrialAnswer) check.Answer {
@@ -434,12 +438,12 @@ func (s *State) ask(pods []check.Pod, plan check.Plan, now time.Time) {
 	for _, t := range plan.Trials {
 		a := s.members.At(slots[t.A]).Report()
 		id := protocol.TrialID{Check: s.generation.Number + 1, Round: int(t.Round), Attempt: t.Attempt}
-		one := protocol.Trial{TrialID: id, WorldSize: a.Ranks, Store: address(a), Imports: firstImports, Within: trialWithin}
+		one := protocol.Trial{TrialID: id, WorldSize: a.Ranks, Store: address(a), Imports: importsWithin(t), Within: trialWithin}
 		if t.B < 0 {
 			next[slots[t.A]] = asked{trial: one, pod: pods[t.A].ID, since: now}
 			continue
 		}
-		one.WorldSize, one.Imports = a.Ranks+s.members.At(slots[t.B]).Report().Ranks, laterImports
+		one.WorldSize = a.Ranks + s.members.At(slots[t.B]).Report().Ranks
 		two := one
 		one.Partner, two.Partner, two.BaseRank = pods[t.B].ID, pods[t.A].ID, a.Ranks
 		next[slots[t.A]], next[slots[t.B]] = asked{trial: one, pod: pods[t.A].ID, since: now}, asked{trial: two, pod: pods[t.B].ID, since: now}
@@ -462,6 +466,17 @@ func (s *State) ask(pods []check.Pod, plan check.Plan, now time.Time) {
 	if c.trials = next; changed {
 		s.emit(Broadcast{})
 	}
+}
+
+// importsWithin is how long the processes of a trial may import.
+func importsWithin(t check.Trial) time.Duration {
+	switch {
+	case t.Longer:
+		return longerImports
+	case t.B < 0:
+		return firstImports
+	}
+	return laterImports
 }
 
 func address(r *protocol.Report) string {

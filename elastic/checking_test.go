@@ -3,6 +3,7 @@ package elastic
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -166,6 +167,44 @@ func TestGuiltyIsReplaced(t *testing.T) {
 			t.Errorf("%s: pods %v", name, c.pods)
 		}
 		t.Logf("%s: %q", name, c.notices)
+	}
+}
+
+// TestWrongPodsAreReplaced: wrong results are proof by themselves, also in more than a quarter of the pods.
+func TestWrongPodsAreReplaced(t *testing.T) {
+	c := newCheckers(t, 4)
+	c.outcome = func(pod string, _ protocol.Trial) protocol.TrialOutcome {
+		return map[bool]protocol.TrialOutcome{true: protocol.TrialWrong, false: protocol.TrialPassed}[pod == "p0" || pod == "p2"]
+	}
+	if !c.play() || c.pods[0].UID != "p0'" || c.pods[1].UID != "p1" || c.pods[2].UID != "p2'" || c.pods[3].UID != "p3" {
+		t.Errorf("waits %q, pods %v", c.state.Record.Progress.Waits, c.pods)
+	}
+	if r := c.state.Record.Check; r.Result != CheckReplaced || r.Replaced != 2 {
+		t.Errorf("check %+v", r)
+	}
+}
+
+// TestSlowImports: imports that do not end get more time once. A pod that needs still longer is reported, and trains.
+func TestSlowImports(t *testing.T) {
+	for needs, want := range map[time.Duration]CheckResult{
+		10 * time.Second: CheckPassed, 90 * time.Second: CheckPassed, 10 * time.Minute: CheckInconclusive,
+	} {
+		c, tries := newCheckers(t, 4), 0
+		c.outcome = func(pod string, tr protocol.Trial) protocol.TrialOutcome {
+			if pod != "p1" {
+				return protocol.TrialPassed
+			}
+			if tries++; tr.Imports < needs {
+				return protocol.TrialLate
+			}
+			return protocol.TrialPassed
+		}
+		if !c.play() || c.pods[1].UID != "p1" || c.state.Record.Check.Result != want {
+			t.Errorf("%s: waits %q, check %+v", needs, c.state.Record.Progress.Waits, c.state.Record.Check)
+		}
+		if text := c.state.Record.Check.Text; (want == CheckInconclusive) != strings.Contains(text, "slow storage: planted") || tries > 4 {
+			t.Errorf("%s: %d tries, %q", needs, tries, text)
+		}
 	}
 }
 

@@ -4,6 +4,10 @@ package check
 const (
 	// MaxAttempts is how often a trial is made until it counts as unanswered.
 	MaxAttempts = 5
+	// maxLate is how often a trial is made whose imports take too long: the last time with more time.
+	maxLate = 2
+	// mostReplaced and replacedShare bound the pods that one check replaces: a fault of the check itself must not use up nodes.
+	mostReplaced, replacedShare = 3, 4
 	// slowAlone and slowPair are the shares of the usual speed below which a pod or a pair is slow.
 	slowAlone, slowPair = 0.9, 0.7
 	// leastSpeeds is the least number of speeds of one gang that have a median.
@@ -43,6 +47,8 @@ const (
 	Wrong
 	// Absent: the partner did not come.
 	Absent
+	// Late: the imports did not end in their time, which speaks for slow storage and against no pod.
+	Late
 	// Lost: the agent or its process was ended, or gave no answer in time.
 	Lost
 )
@@ -83,6 +89,8 @@ type Trial struct {
 	Attempt int
 	// A and B are indices of pods; B is -1 in round Alone.
 	A, B int
+	// Longer: the imports did not end in their time, and get more.
+	Longer bool
 }
 
 // Kind is the verdict about one pod.
@@ -119,6 +127,9 @@ type Verdict struct {
 	// Paths are pairs that failed or were slow together while both passed elsewhere, and pods that could be tried with no other one.
 	Paths []string
 }
+
+// MostReplaced is the largest number of pods that one check of so many replaces.
+func MostReplaced(pods int) int { return max(mostReplaced, pods/replacedShare) }
 
 // Plan is the present state of a check: trials to be made now, or the verdict if there are none.
 type Plan struct {

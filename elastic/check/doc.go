@@ -12,7 +12,10 @@
 //     Each kind is judged as a gang of its own. A pod whose torch sees no device, while that of another pod with the same
 //     requests does, has failed alone.
 //   - A trial without the answers of both pods is repeated. It speaks against no pod.
-//   - If more than a quarter of the pods (at least one) are guilty, or more pods have not passed than twice the pods
+//   - A trial whose imports do not end is repeated once, with more time for them. A pod that is late again is reported and
+//     not named, because that speaks for slow storage.
+//   - Wrong results are proof by themselves: as many pods as a check replaces are named for them, unless no pod computes right.
+//   - If, without these, more than a quarter of the pods (at least one) are guilty, or more pods have not passed than twice the pods
 //     that have, the fault is systemic and no pod is named.
 //   - Of two pods that failed only together one is named as the first to replace.
 //

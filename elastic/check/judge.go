@@ -48,6 +48,7 @@ type judge struct {
 	of      []record
 	pairs   []pair
 	second  []Trial              // of round AgainSecond
+	wrong   int                  // how many pods computed wrong results
 	devices map[string]string    // the first pod whose torch sees devices, by what pods request
 	speeds  map[string][]float64 // of pairs, by model, sorted
 	verdict Verdict
@@ -71,7 +72,7 @@ type pair struct {
 
 func (p pair) other(i int) int { return p.a + p.b - i }
 
-// result is what the answers about one trial say together; outcome Lost: all attempts were lost.
+// result is what the answers about one trial say together; outcome Lost: all attempts were lost; Late: imports took too long twice.
 type result struct {
 	outcome Outcome
 	slow    bool
@@ -81,12 +82,15 @@ type result struct {
 
 func (r result) clean() bool { return r.outcome == Passed && !r.slow }
 
+// unanswered reports whether the trial speaks against no pod, because its answers are lost or imports took too long.
+func (r result) unanswered() bool { return r.outcome == Lost || r.outcome == Late }
+
 // play notes the results of a round and returns its trials that are not answered.
 func (j *judge) play(r Round, trials []Trial) (open []Trial) {
 	results := make([]result, len(trials))
 	for i, t := range trials {
 		var over bool
-		if results[i], t.Attempt, over = j.answered(t); !over {
+		if results[i], t, over = j.answered(t); !over {
 			open = append(open, t)
 		}
 	}
@@ -96,6 +100,9 @@ func (j *judge) play(r Round, trials []Trial) (open []Trial) {
 	j.markSlow(trials, results)
 	for i, t := range trials {
 		if r == Alone {
+			if results[i].outcome == Wrong {
+				j.wrong++
+			}
 			if text := j.lacksDevices(t.A); results[i].outcome == Passed && text != "" {
 				results[i].outcome, results[i].text = Failed, text
 			}
@@ -111,44 +118,65 @@ func (j *judge) play(r Round, trials []Trial) (open []Trial) {
 		}
 		j.pairs = append(j.pairs, pair{t.A, t.B, results[i]})
 	}
-	if faults := j.faults(); r == Alone && faults > j.most() {
-		j.verdict.Systemic = fmt.Sprintf("%d of %d pods failed alone, more than the %d that a check names: the cause is not one node; %s", faults, len(j.pods), j.most(), j.firstAlone())
+	if faults := j.doubtful(); r == Alone && faults > j.most() {
+		j.verdict.Systemic = fmt.Sprintf("%d of %d pods failed alone, more than a check names: the cause is not one node; %s", faults, len(j.pods), j.firstAlone())
 	}
 	return nil
 }
 
 // answered returns the result of a trial, or the attempt that must be made or answered now.
-func (j *judge) answered(t Trial) (result, int, bool) {
+func (j *judge) answered(t Trial) (result, Trial, bool) {
 	if t.B < 0 {
 		a, _ := j.pods[t.A].answer(t.Round, "")
-		switch attempt := max(a.Attempt, 1); a.Outcome {
+		t.Attempt = max(a.Attempt, 1)
+		switch a.Outcome {
 		case Unanswered:
-			return result{}, attempt, false
+			return result{}, t, false
+		case Late:
+			return late(a, t)
 		case Lost, Absent:
-			return result{outcome: Lost}, attempt + 1, attempt >= MaxAttempts
+			return lost(t)
 		default:
-			return result{outcome: a.Outcome, speed: a.Speed, text: a.Text}, attempt, true
+			return result{outcome: a.Outcome, speed: a.Speed, text: a.Text}, t, true
 		}
 	}
 	a, _ := j.pods[t.A].answer(t.Round, j.pods[t.B].ID)
 	b, _ := j.pods[t.B].answer(t.Round, j.pods[t.A].ID)
-	attempt := max(a.Attempt, b.Attempt, 1)
-	if a.Attempt < attempt {
+	t.Attempt = max(a.Attempt, b.Attempt, 1)
+	t.Longer = t.Attempt > 1 && (a.Outcome == Late || b.Outcome == Late)
+	if a.Attempt < t.Attempt {
 		a = Answer{}
 	}
-	if b.Attempt < attempt {
+	if b.Attempt < t.Attempt {
 		b = Answer{}
 	}
 	switch {
 	case a.Outcome == Unanswered || b.Outcome == Unanswered:
-		return result{}, attempt, false
+		return result{}, t, false
+	case a.Outcome == Passed && b.Outcome == Lost || a.Outcome == Lost && b.Outcome == Passed:
+		// Who passes has seen the other's data and its confirmation.
+	case a.Outcome == Late:
+		return late(a, t)
+	case b.Outcome == Late:
+		return late(b, t)
 	case a.Outcome == Lost || b.Outcome == Lost:
-		if a.Outcome == Passed || b.Outcome == Passed {
-			break // who passes has seen the other's data and its confirmation
-		}
-		return result{outcome: Lost}, attempt + 1, attempt >= MaxAttempts
+		return lost(t)
 	}
-	return both(a, b), attempt, true
+	return both(a, b), t, true
+}
+
+// lost has a trial repeated whose answers are lost.
+func lost(t Trial) (result, Trial, bool) {
+	over := t.Attempt >= MaxAttempts
+	t.Attempt++
+	return result{outcome: Lost}, t, over
+}
+
+// late has a trial repeated with more time for the imports, which did not end; a second time that is its result.
+func late(a Answer, t Trial) (result, Trial, bool) {
+	over := t.Attempt >= maxLate
+	t.Attempt, t.Longer = t.Attempt+1, true
+	return result{outcome: Late, text: a.Text}, t, over
 }
 
 // both returns what two answers say together; the slower speed counts.
@@ -183,14 +211,22 @@ func (j *judge) failedAlone(i int) bool {
 	return j.alone[i].outcome == Failed || j.alone[i].outcome == Wrong
 }
 
-// most is the largest number of pods that a check names.
+// unpaired reports whether a pod takes no part in pairs: it failed alone, or imports so slowly that a partner would wait in vain.
+func (j *judge) unpaired(i int) bool { return j.failedAlone(i) || j.alone[i].outcome == Late }
+
+// most is the largest number of pods that a check names for anything but wrong results.
 func (j *judge) most() int { return max(1, len(j.pods)/4) }
 
-// faults is the number of pods that failed alone.
-func (j *judge) faults() int {
-	n := 0
+// proven reports whether a pod is named for its wrong results, which need no other proof. Up to as many pods are named as a check replaces,
+// unless no pod of several computes right: then the fault may be one of the check.
+func (j *judge) proven(i int) bool {
+	return j.alone[i].outcome == Wrong && j.wrong <= MostReplaced(len(j.pods)) && (j.wrong < len(j.pods) || j.wrong == 1)
+}
+
+// doubtful is the number of pods that failed alone without proof.
+func (j *judge) doubtful() (n int) {
 	for i := range j.pods {
-		if j.failedAlone(i) {
+		if j.failedAlone(i) && !j.proven(i) {
 			n++
 		}
 	}

@@ -38,7 +38,7 @@ func (j *judge) neighbours() []Trial {
 		if shared {
 			a, b = k, k+half
 		}
-		if !j.failedAlone(a) && !j.failedAlone(b) {
+		if !j.unpaired(a) && !j.unpaired(b) {
 			out = append(out, Trial{Round: Neighbours, A: a, B: b})
 		}
 	}
@@ -60,7 +60,7 @@ func (j *judge) sharesNodes() bool {
 func (j *judge) remaining() []Trial {
 	var left []int
 	for i := range j.pods {
-		if !j.failedAlone(i) && j.of[i].tried == 0 {
+		if !j.unpaired(i) && j.of[i].tried == 0 {
 			left = append(left, i)
 		}
 	}
@@ -129,11 +129,11 @@ func (j *judge) confirm() []Trial {
 	return out
 }
 
-// split returns the pods that passed with a partner and those that did not; pods that failed alone are neither.
+// split returns the pods that passed with a partner and those that did not; pods that take no part in pairs are neither.
 func (j *judge) split() (proven, suspects []int) {
 	for i := range j.pods {
 		switch {
-		case j.failedAlone(i):
+		case j.unpaired(i):
 		case j.of[i].passed > 0:
 			proven = append(proven, i)
 		default:

@@ -18,6 +18,7 @@ import (
 //	slow POD                    halves the speed of each pair
 //	cut POD POD                 this pair fails
 //	lost POD ROUND N            the pod's first N answers of a round are lost
+//	late POD ROUND N            the pod's imports are late in its first N attempts of a round
 //	kind POD DEVICES BACKEND    what the pod requests ("-": none), and what its torch uses
 //	replace POD                 another pod without a fault takes the place
 //	play                        asks and answers round after round, prints each round and the verdict
@@ -56,6 +57,8 @@ func script(t *testing.T, w *world, out *strings.Builder, f []string) {
 		w.cut[[2]int{number(1), number(2)}], w.cut[[2]int{number(2), number(1)}] = true, true
 	case "lost":
 		w.losses[[2]int{number(1), number(2)}] = number(3)
+	case "late":
+		w.late[[2]int{number(1), number(2)}] = number(3)
 	case "replace":
 		w.replace(number(1))
 	case "play":
@@ -74,7 +77,7 @@ func list(trials []Trial) string {
 			text += "-" + strconv.Itoa(t.B)
 		}
 		if t.Attempt > 1 {
-			text += fmt.Sprintf(" (attempt %d)", t.Attempt)
+			text += fmt.Sprintf(" (attempt %d%s)", t.Attempt, map[bool]string{true: ", longer"}[t.Longer])
 		}
 		out = append(out, text)
 	}

@@ -18,7 +18,7 @@ func (j *judge) conclude() {
 	named := 0
 	for i := range j.pods {
 		f := j.finding(i)
-		if f.Kind == Guilty || f.Kind == ComputeWrong {
+		if j.doubted(f) {
 			named++
 		}
 		if f.Kind != Good {
@@ -28,7 +28,7 @@ func (j *judge) conclude() {
 	if named > j.most() {
 		first := ""
 		for _, f := range j.verdict.Findings {
-			if f.Kind == Guilty || f.Kind == ComputeWrong {
+			if j.doubted(f) {
 				first = f.Evidence
 				break
 			}
@@ -45,15 +45,19 @@ func (j *judge) conclude() {
 	j.paths()
 }
 
-// own returns what stands whatever pairs show: the findings about pods that failed alone, unless these are too many themselves.
+// doubted reports whether a finding speaks for one that is not one pod's, if there are many like it.
+func (j *judge) doubted(f Finding) bool {
+	return f.Kind == Guilty || f.Kind == ComputeWrong && !j.proven(f.Pod)
+}
+
+// own returns what stands whatever pairs show: the findings about pods that computed wrong results or failed alone, unless these are too
+// many themselves.
 func (j *judge) own() (out []Finding) {
+	many := j.doubtful() > j.most()
 	for i := range j.pods {
-		if j.failedAlone(i) {
+		if j.proven(i) || j.failedAlone(i) && !many {
 			out = append(out, j.finding(i))
 		}
-	}
-	if len(out) > j.most() {
-		return nil
 	}
 	return out
 }
@@ -63,6 +67,8 @@ func (j *judge) finding(i int) Finding {
 	switch bad, slow := j.against(i); {
 	case j.alone[i].outcome == Wrong:
 		return Finding{i, ComputeWrong, fmt.Sprintf("%s: %s", j.name(i), j.alone[i].text)}
+	case j.alone[i].outcome == Late:
+		return Finding{i, Unproven, fmt.Sprintf("%s was not tried, which speaks for slow storage: %s", j.name(i), j.alone[i].text)}
 	case j.failedAlone(i):
 		return Finding{i, Guilty, fmt.Sprintf("%s failed alone: %s", j.name(i), j.alone[i].text)}
 	case j.of[i].passed == 0 && len(bad)-slow >= 2:
@@ -81,7 +87,7 @@ func (j *judge) finding(i int) Finding {
 func (j *judge) against(i int) (bad []int32, slow int) {
 	for _, k := range j.of[i].pairs() {
 		p := j.pairs[k]
-		if p.clean() || p.outcome == Lost || j.of[p.other(i)].passed == 0 {
+		if p.clean() || p.unanswered() || j.of[p.other(i)].passed == 0 {
 			continue
 		}
 		bad = append(bad, k)
@@ -109,7 +115,7 @@ func (j *judge) first(two []int) {
 // paths notes pairs that did not pass while both pods passed elsewhere.
 func (j *judge) paths() {
 	for _, p := range j.pairs {
-		if !p.clean() && p.outcome != Lost && j.of[p.a].passed > 0 && j.of[p.b].passed > 0 {
+		if !p.clean() && !p.unanswered() && j.of[p.a].passed > 0 && j.of[p.b].passed > 0 {
 			j.verdict.Paths = append(j.verdict.Paths, fmt.Sprintf("%s and %s did not pass together (%s), and both passed with others: the path between them", j.name(p.a), j.name(p.b), p.text))
 		}
 	}

@@ -31,11 +31,12 @@ type world struct {
 	faults []fault
 	cut    map[[2]int]bool
 	losses map[[2]int]int // by pod and round
+	late   map[[2]int]int // of imports, by pod and round
 	random *rand.Rand
 }
 
 func newWorld(n int) *world {
-	w := &world{pods: make([]Pod, n), faults: make([]fault, n), cut: map[[2]int]bool{}, losses: map[[2]int]int{}}
+	w := &world{pods: make([]Pod, n), faults: make([]fault, n), cut: map[[2]int]bool{}, losses: map[[2]int]int{}, late: map[[2]int]int{}}
 	for i := range w.pods {
 		w.pods[i] = Pod{ID: fmt.Sprintf("uid-%d", i), Name: fmt.Sprintf("w-%d", i), Node: fmt.Sprintf("n%d", i)}
 	}
@@ -104,6 +105,10 @@ func (w *world) unlike(tr Trial) bool {
 
 func (w *world) lose(i int, tr Trial, a Answer) Answer {
 	key := [2]int{i, int(tr.Round)}
+	if w.late[key] > 0 {
+		w.late[key]--
+		return Answer{Outcome: Late, Text: "part import did not end within 20s"}
+	}
 	if w.losses[key] == 0 && (w.random == nil || w.float() >= loss) {
 		return a
 	}
