@@ -42,6 +42,7 @@ func (s *State) begin() {
 	if from.Step == 0 && s.account.Figures().SavedStep > 0 {
 		s.emit(EmitEvent{Notice{Warning: true, Reason: NoticeRecovering, Message: "no step is available to all ranks, in memory or in storage: training starts from the beginning, or from the script's own checkpoint"}})
 	}
+	s.sizes.noteParts(len(was), len(s.generation.Out()), s.account.StartedAt(), s.now)
 	s.announceSize(was)
 	s.noteLostAgain()
 	s.becomeRunning()

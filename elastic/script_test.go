@@ -209,6 +209,9 @@ func (s *stage) command(f []string) {
 		for _, k := range r.Sizes.Struck {
 			s.sayf("struck: %d pods, in generation %d: %s", k.Pods, k.Generation, k.Text)
 		}
+		if z := r.Sizes; z.Absent > 0 {
+			s.sayf("slots were absent for %v", z.Absent)
+		}
 		s.sayf("step %d, saved %d, lost %s%s", r.Progress.Step, r.Progress.SavedStep, r.Progress.Lost, optimizer(&r.Progress))
 		for _, rec := range r.Recoveries {
 			if rec.Detect >= 0 {

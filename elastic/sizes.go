@@ -34,6 +34,9 @@ type sizes struct {
 	// struck are the sizes with which the script cannot run, oldest first; retried is the newest Limits.Retry that cleared them.
 	struck  []quorum.Struck
 	retried int64
+	// absent is the time of all slots together in which they took no part in the newest generation, up to since.
+	absent time.Duration
+	since  time.Time
 	growths
 }
 
@@ -42,13 +45,40 @@ type Sizes struct {
 	// Struck are numbers with which the script cannot run, oldest first; Retried is the newest Limits.Retry that cleared them.
 	Struck  []quorum.Struck
 	Retried int64
+	// Absent is the time of all slots together in which they took no part in the newest generation, up to Since, when that began; zero: it
+	// has all slots.
+	Absent time.Duration
+	Since  time.Time
 }
 
 // recordedSizes returns what an earlier coordinator recorded.
-func recordedSizes(r Sizes) sizes { return sizes{struck: r.Struck, retried: r.Retried} }
+func recordedSizes(r Sizes) sizes {
+	return sizes{struck: r.Struck, retried: r.Retried, absent: r.Absent, since: r.Since}
+}
 
 // record returns what must be stored.
-func (z *sizes) record() Sizes { return Sizes{Struck: z.struck, Retried: z.retried} }
+func (z *sizes) record() Sizes {
+	return Sizes{Struck: z.struck, Retried: z.retried, Absent: z.absent, Since: z.since}
+}
+
+// noteParts records that a generation begins, after one in which so many slots took no part and with so many that take none. Ranks first
+// ran at started; zero: they have not.
+func (z *sizes) noteParts(before, out int, started, now time.Time) {
+	if before > 0 && !started.IsZero() && now.After(started) {
+		z.absent += time.Duration(before) * now.Sub(latest(z.since, started))
+	}
+	if z.since = (time.Time{}); out > 0 {
+		z.since = now
+	}
+}
+
+// latest returns the later time.
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
 
 // placed is a Placement, and since when it has its node.
 type placed struct {

@@ -19,6 +19,7 @@ import (
 // +kubebuilder:printcolumn:name="Saved",type=date,JSONPath=`.status.savedAt`
 // +kubebuilder:printcolumn:name="Restarts",type=integer,JSONPath=`.status.run.restarts`
 // +kubebuilder:printcolumn:name="Goodput%",type=integer,JSONPath=`.status.goodputPercent`
+// +kubebuilder:printcolumn:name="Capacity%",type=integer,JSONPath=`.status.capacityPercent`,priority=1
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Running")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type Gang struct {
@@ -144,6 +145,10 @@ type GangStatus struct {
 	// GoodputPercent is the goodput since the first start, rounded down; absent while condition GoodputKnown is false.
 	// +optional
 	GoodputPercent *int32 `json:"goodputPercent,omitempty"`
+	// CapacityPercent is the share of its pods with which a gang with MinPods trained, on average since the first start, rounded down; absent
+	// before that, and without MinPods.
+	// +optional
+	CapacityPercent *int32 `json:"capacityPercent,omitempty"`
 	// Members has one entry per slot that a pod holds, by slot. Where all would exceed the object's size limit, it has the first ones.
 	// +listType=atomic
 	Members []MemberStatus `json:"members,omitempty"`

@@ -167,6 +167,10 @@ type RunSizes struct {
 	Struck []StruckSize `json:"struck,omitempty"`
 	// Retried is the newest GangSpec.RetrySizes that cleared Struck.
 	Retried int64 `json:"retried,omitempty"`
+	// AbsentMs is the time of all slots together in which they took no part in the newest generation, from StartedAt of the run to Since,
+	// when the present one began; absent: it has all slots. GangStatus.CapacityPercent follows from it.
+	AbsentMs int64             `json:"absentMs,omitempty"`
+	Since    *metav1.MicroTime `json:"since,omitempty"`
 }
 
 // StruckSize is a number of pods with which the script raised an exception before any step.
@@ -239,6 +243,8 @@ type Recovery struct {
 	// Standbys is the number of ranks that continued in a warm standby, Ranks the number of all.
 	Standbys int32 `json:"standbys"`
 	Ranks    int32 `json:"ranks"`
+	// RanksBefore is the number of ranks of the failed generation, if a gang with MinPods went on with another one; absent: it did not.
+	RanksBefore int32 `json:"ranksBefore,omitempty"`
 	// Detect: from the last step of ranks that stood still to the order to end them; DetectedAt is then the time of that step. Drain: from the
 	// decision to replace a pod to its state copied; it precedes Stop and includes Decide. Replace: from the last process
 	// gone to the agent of the last new pod attached with a launcher. Fetch: from there to the state fetched from storage. In milliseconds;

@@ -233,6 +233,11 @@ func (in *GangStatus) DeepCopyInto(out *GangStatus) {
 		*out = new(int32)
 		**out = **in
 	}
+	if in.CapacityPercent != nil {
+		in, out := &in.CapacityPercent, &out.CapacityPercent
+		*out = new(int32)
+		**out = **in
+	}
 	if in.Members != nil {
 		in, out := &in.Members, &out.Members
 		*out = make([]MemberStatus, len(*in))
@@ -955,6 +960,10 @@ func (in *RunSizes) DeepCopyInto(out *RunSizes) {
 		in, out := &in.Struck, &out.Struck
 		*out = make([]StruckSize, len(*in))
 		copy(*out, *in)
+	}
+	if in.Since != nil {
+		in, out := &in.Since, &out.Since
+		*out = (*in).DeepCopy()
 	}
 }
 

@@ -330,6 +330,13 @@ func (a *Account) Began(generation, step int64, ranks int, halted, ready time.Ti
 	}
 }
 
+// NoteRanksBefore records that the generation after this one, which the recovery has led to, has another number of ranks.
+func (a *Account) NoteRanksBefore(generation int64, ranks int) {
+	if rec := a.open(generation); rec != nil {
+		rec.RanksBefore = ranks
+	}
+}
+
 // BeginGeneration drops the state of the previous generation.
 func (a *Account) BeginGeneration() {
 	a.gen = generation{}

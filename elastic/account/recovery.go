@@ -24,6 +24,8 @@ type Recovery struct {
 	StepsRecomputed int64
 	Standbys        int
 	Ranks           int
+	// RanksBefore is the number of ranks of the failed generation, if Ranks is another one; 0: it is not, or none is known.
+	RanksBefore int
 	// EndedAfter is the highest count of optimizer steps that a rank finished in the failed generation, Reached the step that all
 	// ranks had reached, if ReachedKnown. ResumedAt is where training resumed, if ResumeKnown. StepsRecomputed follows from the two.
 	EndedAfter   int64

@@ -79,9 +79,10 @@ func runStatus(r elastic.Record) v1alpha1.RunStatus {
 				rec.StepsRecomputed,
 				rec.CostKnown(),
 			),
-			Standbys: int32(rec.Standbys),
-			Ranks:    int32(rec.Ranks),
-			DetectMs: millis(rec.Detect),
+			Standbys:    int32(rec.Standbys),
+			Ranks:       int32(rec.Ranks),
+			RanksBefore: int32(rec.RanksBefore),
+			DetectMs:    millis(rec.Detect),
 			DrainMs: millis(
 				rec.Drain,
 			),
@@ -201,6 +202,7 @@ func recordOf(s *v1alpha1.RunStatus) elastic.Record {
 			StepsRecomputed: plain(rec.StepsRecomputed),
 			Standbys:        int(rec.Standbys),
 			Ranks:           int(rec.Ranks),
+			RanksBefore:     int(rec.RanksBefore),
 			Detect:          duration(rec.DetectMs),
 			Drain: duration(
 				rec.DrainMs,

@@ -42,6 +42,8 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 			Sizes: elastic.Sizes{
 				Struck:  []quorum.Struck{{Pods: 3, Generation: 2, Text: "ValueError: x"}, {Pods: 2, Generation: 3}},
 				Retried: 6,
+				Absent:  90 * time.Second,
+				Since:   at,
 			},
 			Generation:  4,
 			RestoreStep: 9,
@@ -162,6 +164,7 @@ func utc(r *elastic.Record) {
 	if r.StartedAt.IsZero() {
 		return
 	}
+	r.Sizes.Since = r.Sizes.Since.UTC()
 	r.Check.Began, r.Check.Ended = r.Check.Began.UTC(), r.Check.Ended.UTC()
 	r.StartedAt, r.Progress.SavedAt = r.StartedAt.UTC(), r.Progress.SavedAt.UTC()
 	r.Durable.At, r.Older.At = r.Durable.At.UTC(), r.Older.At.UTC()

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"reflect"
+	"time"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/elastic"
@@ -13,7 +14,7 @@ func sizesStatus(z elastic.Sizes) *v1alpha1.RunSizes {
 	if reflect.ValueOf(z).IsZero() {
 		return nil
 	}
-	s := &v1alpha1.RunSizes{Retried: z.Retried}
+	s := &v1alpha1.RunSizes{Retried: z.Retried, AbsentMs: z.Absent.Milliseconds(), Since: microTime(z.Since)}
 	for _, k := range z.Struck {
 		s.Struck = append(s.Struck, v1alpha1.StruckSize{Pods: int32(k.Pods), Generation: k.Generation, Message: k.Text})
 	}
@@ -24,7 +25,7 @@ func plainSizes(s *v1alpha1.RunSizes) (z elastic.Sizes) {
 	if s == nil {
 		return z
 	}
-	z.Retried = s.Retried
+	z.Retried, z.Absent, z.Since = s.Retried, time.Duration(s.AbsentMs)*time.Millisecond, plainTime(s.Since)
 	for _, k := range s.Struck {
 		z.Struck = append(z.Struck, quorum.Struck{Pods: int(k.Pods), Generation: k.Generation, Text: k.Message})
 	}

@@ -15,6 +15,7 @@ type metrics struct {
 	agents      prometheus.Gauge
 	generations prometheus.Counter
 	recoveries  *prometheus.CounterVec
+	sizes       *prometheus.CounterVec
 	verdicts    *prometheus.CounterVec
 	phases      *prometheus.HistogramVec
 	recomputed  *prometheus.CounterVec
@@ -33,6 +34,7 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 		agents:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_agents_attached", Help: "Agents with an open stream to this replica."}),
 		generations: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_generations_total", Help: "Generations that were stored and handed out."}),
 		recoveries:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_recoveries_total", Help: "Repaired failures by their first cause."}, []string{"cause"}),
+		sizes:       prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_gang_size_changes_total", Help: "Recoveries that led to another number of ranks, by their first cause and direction."}, []string{"cause", "direction"}),
 		verdicts:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_verdicts_total", Help: "Gangs that ended, by reason."}, []string{"reason"}),
 		phases:      prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_recovery_phase_seconds", Help: "How long each phase of a recovery took.", Buckets: phases}, []string{"phase"}),
 		recomputed:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_steps_recomputed_total", Help: "Finished steps that were recomputed after recoveries, by the recovery's first cause."}, []string{"cause"}),
@@ -53,6 +55,7 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 		m.agents,
 		m.generations,
 		m.recoveries,
+		m.sizes,
 		m.verdicts,
 		m.phases,
 		m.recomputed,
@@ -85,6 +88,12 @@ func (m *metrics) stored(r elastic.Record, fresh bool, took time.Duration) {
 
 func (m *metrics) settled(r elastic.Recovery) {
 	m.recoveries.WithLabelValues(string(r.Cause.Code)).Inc()
+	switch {
+	case r.RanksBefore > r.Ranks:
+		m.sizes.WithLabelValues(string(r.Cause.Code), "fewer").Inc()
+	case r.RanksBefore > 0:
+		m.sizes.WithLabelValues(string(r.Cause.Code), "more").Inc()
+	}
 	m.recomputed.WithLabelValues(string(r.Cause.Code)).Add(float64(max(0, r.StepsRecomputed)))
 	for name, d := range map[string]time.Duration{"decide": r.Decide, "stop": r.Stop, "start": r.Start, "restore": r.Restore, "first_step": r.FirstStep,
 		"detect": r.Detect, "drain": r.Drain, "replace": r.Replace, "fetch": r.Fetch} {

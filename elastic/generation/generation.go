@@ -95,6 +95,7 @@ const maxWorlds = 16
 func (g *Generation) noteWorld(next int) {
 	if before := g.ms.Recorded(); g.ms.Elastic() && g.Number > 0 && before > 0 && before != next {
 		g.Worlds = append(slices.Clone(g.Worlds[max(0, len(g.Worlds)-maxWorlds+1):]), restore.World{Until: g.Number, Ranks: before})
+		g.account.NoteRanksBefore(g.Number, before)
 	}
 }
 

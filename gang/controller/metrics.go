@@ -17,6 +17,7 @@ import (
 type metrics struct {
 	gangs               *prometheus.GaugeVec
 	goodput, lost, step *prometheus.GaugeVec
+	capacity            *prometheus.GaugeVec
 	phase               *prometheus.GaugeVec
 	// wouldHave counts the findings on observed jobs for which an event was written.
 	wouldHave *prometheus.CounterVec
@@ -33,6 +34,7 @@ func newMetrics() *metrics {
 		phase:     prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_phase", Help: "1 for the present phase of a gang, with its reason."}, []string{"namespace", "gang", "phase", "reason"}),
 		gangs:     prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gangs", Help: "Gangs of a namespace, those that are over included."}, []string{"namespace"}),
 		goodput:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_goodput_ratio", Help: "Share of the time since the first start that was spent on steps that were kept; absent where unknown."}, []string{"namespace", "gang"}),
+		capacity:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_capacity_ratio", Help: "Share of its pods with which a gang with a minimum trained, on average since the first start."}, []string{"namespace", "gang"}),
 		lost:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_lost_seconds", Help: "Training time lost to recoveries so far."}, []string{"namespace", "gang"}),
 		step:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_gang_step", Help: "Newest step that all ranks finished; absent where unknown."}, []string{"namespace", "gang"}),
 		wouldHave: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_would_have_total", Help: "Events about what would have been done after a failure of an observed job, by reason."}, []string{"reason"}),
@@ -40,7 +42,7 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) register(registry prometheus.Registerer) error {
-	for _, c := range []prometheus.Collector{m.gangs, m.phase, m.goodput, m.lost, m.step, m.wouldHave} {
+	for _, c := range []prometheus.Collector{m.gangs, m.phase, m.goodput, m.capacity, m.lost, m.step, m.wouldHave} {
 		if err := registry.Register(c); err != nil {
 			return fmt.Errorf("registering the metrics of gangs: %w", err)
 		}
@@ -57,10 +59,12 @@ func (m *metrics) show(g *v1alpha1.Gang, now time.Time) {
 	}
 	m.lost.WithLabelValues(g.Namespace, g.Name).Set(float64(r.Progress.LostMs) / 1000)
 	figures := v1alpha1.GangStatus{}
-	status.Figures(&figures, r, now)
+	status.Figures(&figures, &g.Spec, r, now)
 	setKnown(m.step, g, float64(figures.Step), figures.Step > 0)
 	ratio, ok := status.Goodput(r, now)
 	setKnown(m.goodput, g, ratio, ok)
+	ratio, ok = status.Capacity(&g.Spec, r, now)
+	setKnown(m.capacity, g, ratio, ok)
 }
 
 // phaseOf is a gang's phase, and why it is in it: for one that waits why it is not placed, else why it runs or not.
@@ -123,7 +127,7 @@ func (m *metrics) forget(gang types.NamespacedName) {
 			m.gangs.DeleteLabelValues(gang.Namespace)
 		}
 	}
-	for _, v := range []*prometheus.GaugeVec{m.goodput, m.lost, m.step} {
+	for _, v := range []*prometheus.GaugeVec{m.goodput, m.capacity, m.lost, m.step} {
 		v.DeleteLabelValues(gang.Namespace, gang.Name)
 	}
 }

@@ -68,7 +68,7 @@ func (c *Controller) write(
 // returns is removed.
 func statusOf(g *v1alpha1.Gang, known status.JobGang, s status.Status, now time.Time) v1alpha1.GangStatus {
 	out := v1alpha1.GangStatus{Phase: s.Phase, Nodes: s.Nodes, Members: known.Members, Notes: known.Notes}
-	status.Figures(&out, g.Status.Run, now)
+	status.Figures(&out, &g.Spec, g.Status.Run, now)
 	for _, had := range g.Status.Conditions {
 		if slices.ContainsFunc(s.Conditions, func(c status.Condition) bool { return c.Type == had.Type }) {
 			out.Conditions = append(out.Conditions, *had.DeepCopy())
@@ -99,7 +99,7 @@ func ownPart(s v1alpha1.GangStatus) v1alpha1.GangStatus {
 
 // withoutFigures returns the status without the figures that change all the time.
 func withoutFigures(s v1alpha1.GangStatus) v1alpha1.GangStatus {
-	s.Step, s.SavedStep, s.SavedAt, s.GoodputPercent = 0, 0, nil, nil
+	s.Step, s.SavedStep, s.SavedAt, s.GoodputPercent, s.CapacityPercent = 0, 0, nil, nil, nil
 	return s
 }
 

@@ -23,8 +23,8 @@ func percent(share float64) int32 {
 	return int32(100*share + 1e-9) // in binary 0.57 is a little less
 }
 
-// Figures sets steps and goodput in a Gang's status. They stop changing when the gang has ended.
-func Figures(s *v1alpha1.GangStatus, r *v1alpha1.RunStatus, now time.Time) {
+// Figures sets steps, goodput and capacity in a Gang's status. They stop changing when the gang has ended.
+func Figures(s *v1alpha1.GangStatus, spec *v1alpha1.GangSpec, r *v1alpha1.RunStatus, now time.Time) {
 	if r == nil {
 		return
 	}
@@ -34,11 +34,36 @@ func Figures(s *v1alpha1.GangStatus, r *v1alpha1.RunStatus, now time.Time) {
 	if r.Progress.SavedAt != nil && s.SavedStep > 0 {
 		s.SavedAt = &metav1.Time{Time: r.Progress.SavedAt.Truncate(time.Second)} // as it is read back
 	}
-	s.GoodputPercent = nil
+	s.GoodputPercent, s.CapacityPercent = nil, nil
 	if share, ok := Goodput(r, now); ok {
 		whole := percent(share)
 		s.GoodputPercent = &whole
 	}
+	if share, ok := Capacity(spec, r, now); ok {
+		whole := percent(share)
+		s.CapacityPercent = &whole
+	}
+}
+
+// Capacity returns the share of its pods with which a gang trained on average since the first start, from 0 to 1; ok is false before that,
+// and if the gang needs all of its pods. It does not contain the time in which no pod trains: that is goodput.
+func Capacity(spec *v1alpha1.GangSpec, r *v1alpha1.RunStatus, now time.Time) (share float64, ok bool) {
+	if spec.MinPods <= 0 || r == nil || r.StartedAt == nil {
+		return 0, false
+	}
+	started, until := r.StartedAt.Time, lastMoment(r, now)
+	all := time.Duration(spec.Members) * until.Sub(started)
+	if all <= 0 {
+		return 0, false
+	}
+	absent := time.Duration(0)
+	if z := r.Sizes; z != nil {
+		absent = time.Duration(z.AbsentMs) * time.Millisecond
+		if since := z.Since; since != nil {
+			absent += time.Duration(len(r.Out)) * min(until.Sub(since.Time), until.Sub(started))
+		}
+	}
+	return max(0, min(1, 1-float64(absent)/float64(all))), true
 }
 
 // step returns the newest step that all ranks finished: the script's own number, or else the resume point plus the optimizer steps since,

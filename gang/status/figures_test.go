@@ -60,7 +60,7 @@ func TestFigures(t *testing.T) {
 	} {
 		tc.run.StartedAt = &started
 		s := v1alpha1.GangStatus{GoodputPercent: ptr.To(int32(7))}
-		Figures(&s, &tc.run, now)
+		Figures(&s, &v1alpha1.GangSpec{}, &tc.run, now)
 		share, known := Goodput(&tc.run, now)
 		if s.Step != tc.step || ptr.Deref(s.GoodputPercent, -1) != tc.goodput || known != (tc.goodput >= 0) {
 			t.Errorf("%s: step %d, goodput %v (%v, %v)", name, s.Step, s.GoodputPercent, share, known)
@@ -77,16 +77,45 @@ func TestFiguresStandStillAfterTheEnd(t *testing.T) {
 		Verdict:   &v1alpha1.Verdict{Reason: v1alpha1.ReasonFinished, At: at(100 * time.Second)},
 	}
 	var s v1alpha1.GangStatus
-	Figures(&s, run, start.Add(24*time.Hour))
+	Figures(&s, &v1alpha1.GangSpec{}, run, start.Add(24*time.Hour))
 	if s.Step != 10 || s.SavedStep != 9 || !s.SavedAt.Equal(&metav1.Time{Time: start.Add(50 * time.Second)}) ||
 		ptr.Deref(s.GoodputPercent, -1) != 90 {
 		t.Errorf("%+v", s)
 	}
-	Figures(&s, nil, start)
+	Figures(&s, &v1alpha1.GangSpec{}, nil, start)
 	if share, ok := Goodput(run, start.Add(24*time.Hour)); !ok || share != 0.9 {
 		t.Errorf("goodput %v, %v", share, ok)
 	}
 	if _, ok := Goodput(nil, start); ok {
 		t.Error("a gang that never ran has a goodput")
+	}
+}
+
+// TestCapacity: the share of pods that take part counts over the time since the first start; what comes before does not.
+func TestCapacity(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	at := func(s int) *metav1.MicroTime {
+		return &metav1.MicroTime{Time: start.Add(time.Duration(s) * time.Second)}
+	}
+	now := at(100).Time
+	for name, c := range map[string]struct {
+		least int32
+		run   v1alpha1.RunStatus
+		want  int32 // -1: unknown
+	}{
+		"all pods needed":     {0, v1alpha1.RunStatus{StartedAt: at(0)}, -1},
+		"not started":         {1, v1alpha1.RunStatus{}, -1},
+		"always all":          {1, v1alpha1.RunStatus{StartedAt: at(0)}, 100},
+		"was without one":     {1, v1alpha1.RunStatus{StartedAt: at(0), Sizes: &v1alpha1.RunSizes{AbsentMs: 40_000}}, 90},
+		"is without two":      {1, v1alpha1.RunStatus{StartedAt: at(0), Out: []int32{1, 2}, Sizes: &v1alpha1.RunSizes{AbsentMs: 40_000, Since: at(60)}}, 70},
+		"began without one":   {1, v1alpha1.RunStatus{StartedAt: at(50), Out: []int32{1}, Sizes: &v1alpha1.RunSizes{Since: at(40)}}, 75},
+		"over, with fewer":    {1, v1alpha1.RunStatus{StartedAt: at(0), Out: []int32{1}, Sizes: &v1alpha1.RunSizes{Since: at(60)}, Verdict: &v1alpha1.Verdict{At: *at(80)}}, 93},
+		"ends as it starts":   {1, v1alpha1.RunStatus{StartedAt: at(100)}, -1},
+		"struck sizes, whole": {1, v1alpha1.RunStatus{StartedAt: at(0), Sizes: &v1alpha1.RunSizes{Retried: 1}}, 100},
+	} {
+		s := v1alpha1.GangStatus{CapacityPercent: ptr.To(int32(7))}
+		if Figures(&s, &v1alpha1.GangSpec{Members: 4, MinPods: c.least}, &c.run, now); ptr.Deref(s.CapacityPercent, -1) != c.want {
+			t.Errorf("%s: %d, want %d", name, ptr.Deref(s.CapacityPercent, -1), c.want)
+		}
 	}
 }

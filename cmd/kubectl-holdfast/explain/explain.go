@@ -45,7 +45,7 @@ func Of(g *v1alpha1.Gang, nodes []corev1.Node, unread []string, now time.Time) E
 	for i := range nodes {
 		e.Nodes = append(e.Nodes, wordsOf(&nodes[i]))
 	}
-	status.Figures(&e.Status, e.Status.Run, now)
+	status.Figures(&e.Status, &g.Spec, e.Status.Run, now)
 	return e
 }
 
@@ -134,6 +134,9 @@ func (e Explanation) head(w *page.Page) {
 	}
 	if share, ok := status.Goodput(r, e.At); ok {
 		parts = append(parts, fmt.Sprintf("goodput %.1f%%", 100*share))
+	}
+	if share := s.CapacityPercent; share != nil {
+		parts = append(parts, fmt.Sprintf("capacity %d%%", *share))
 	}
 	if len(parts) > 0 {
 		w.Linef("  %s", strings.Join(parts, ", "))

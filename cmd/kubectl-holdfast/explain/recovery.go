@@ -29,6 +29,9 @@ func (e Explanation) recovery(w *page.Page, r *v1alpha1.Recovery) {
 	w.Linef("")
 	w.Linef("  %s  to generation %d: %s", r.DetectedAt.UTC().Format("15:04:05.000"), r.Generation, causeLine(&r.Cause))
 	lastWords(w, r.Cause.Message)
+	if r.RanksBefore > 0 {
+		w.Linef("    %s instead of %d", page.Count(int64(r.Ranks), "rank", "ranks"), r.RanksBefore)
+	}
 	total, reached, took, by := int64(0), "", strings.Repeat(" ", 10), detected(r)
 	if r.DetectMs != nil { // from the last step on
 		total, took = *r.DetectMs, fmt.Sprintf("%7d ms", *r.DetectMs)

@@ -85,6 +85,9 @@ func (e Explanation) figures(r *report, run *v1alpha1.RunStatus) {
 	if share, ok := status.Goodput(run, e.At); ok {
 		add(fmt.Sprintf("%.1f%%", 100*share), "goodput")
 	}
+	if share := e.Status.CapacityPercent; share != nil {
+		add(fmt.Sprintf("%d%%", *share), "capacity")
+	}
 	add(fmt.Sprint(run.Restarts), "restarts")
 	if e.Status.Step > 0 {
 		add(fmt.Sprint(e.Status.Step), "steps that all ranks finished")
