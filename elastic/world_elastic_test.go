@@ -35,7 +35,9 @@ type elasticWorld struct {
 	// unfit are the numbers of pods below all with which the script raises an exception before any step.
 	unfit map[int]bool
 	// acked is the newest step that all ranks of a generation held at one time.
-	acked  int64
+	acked int64
+	// span is over how many ranks the state is divided: one, or both of a pod.
+	span   int
 	counts elasticCounts
 	log    []string
 }
@@ -45,6 +47,7 @@ type elasticCounts struct{ fewer, grown, given, lost, candidates, crashes, struc
 // elasticPod is a pod with its agent and two ranks.
 type elasticPod struct {
 	pod    Pod
+	span   int
 	seq    uint64
 	gen    int64
 	state  protocol.AgentState
@@ -65,7 +68,7 @@ type elasticRank struct {
 func newElasticWorld(t *testing.T, seed int64) *elasticWorld {
 	n := 2 + int(seed%4)
 	w := &elasticWorld{t: t, rng: rand.New(rand.NewSource(seed)), now: time.Unix(1_700_000_000, 0), layouts: map[int64]map[int]protocol.Run{}}
-	w.least = 1 + w.rng.Intn(n)
+	w.least, w.span = 1+w.rng.Intn(n), 1+int(seed/4%2)
 	w.unfit = map[int]bool{}
 	if seed%3 == 2 {
 		for size := 1; size < n; size++ {
@@ -104,7 +107,7 @@ func (w *elasticWorld) notef(format string, args ...any) {
 func (w *elasticWorld) create(slot int) {
 	w.made++
 	name := fmt.Sprintf("pod-%d-%d", slot, w.made)
-	w.pods[slot] = &elasticPod{pod: Pod{UID: name, Name: name, Created: w.now}, state: protocol.StateIdle, onNode: w.nodes[slot]}
+	w.pods[slot] = &elasticPod{pod: Pod{UID: name, Name: name, Created: w.now}, span: w.span, state: protocol.StateIdle, onNode: w.nodes[slot]}
 }
 
 // place sends where the pods are.
@@ -129,7 +132,7 @@ func (p *elasticPod) report() protocol.Report {
 		Shrinks: true, BarrierStep: p.hold,
 	}
 	for i := range p.ranks {
-		k := protocol.Rank{Local: i, Step: p.ranks[i].step, Span: 1, Grouped: true, Exit: p.ranks[i].exit}
+		k := protocol.Rank{Local: i, Step: p.ranks[i].step, Span: p.span, Grouped: true, Exit: p.ranks[i].exit}
 		for _, s := range p.ranks[i].sealed {
 			k.Sealed = append(k.Sealed, protocol.Point{Step: s})
 		}
@@ -262,7 +265,8 @@ func (w *elasticWorld) start(slot int, run protocol.Run) {
 	for i := range p.ranks {
 		k := &p.ranks[i]
 		if run.RestoreStep > 0 && !slices.Contains(k.sealed, run.RestoreStep) {
-			if run.Donor == 0 || !w.holds(run.Number, run.Donor-1, run.RestoreStep) {
+			donor := run.Donor - 1 + i%w.span // the rank of the same part
+			if run.Donor == 0 || (run.BaseRank+i-donor)%w.span != 0 || !w.holds(run.Number, donor, run.RestoreStep) {
 				w.failf("no restore of what a rank lacks", "slot %d holds %v, receives %+v", slot, k.sealed, run)
 			}
 			w.counts.given++

@@ -41,7 +41,7 @@ type Client struct {
 	Reason   Reason
 	// Grouped: restore was called after the process group was made.
 	Grouped bool
-	// Span is over how many ranks the saved state is divided, 1: it is whole; 0: unknown.
+	// Span is as in protocol.Rank.
 	Span uint32
 }
 

@@ -113,17 +113,27 @@ func (ms *Members) LeastGrace() (least time.Duration) {
 	return least
 }
 
-// Divided returns, for users, why a part of the ranks may not hold the whole state; "": each rank that holds a step holds all of it.
+// Divided returns, for users, why the ranks of one pod may not hold the whole state; "": in each pod whose ranks hold a step they hold all
+// of it, and local ranks of the same number hold the same part.
 func (ms *Members) Divided() string {
+	span := 1
 	for slot, m := range ms.Each {
 		for i := range m.report.Rank {
-			switch k := &m.report.Rank[i]; {
-			case len(k.Sealed) == 0 || k.Span == 1:
-			case k.Span == 0:
+			k := &m.report.Rank[i]
+			if len(k.Sealed) > 0 && k.Span == 0 {
 				return fmt.Sprintf("the client in pod %s of slot %d does not say whether each rank holds the whole state", m.pod.Name, slot)
-			default:
-				return fmt.Sprintf("the state is divided over %d ranks", k.Span)
 			}
+			if len(k.Sealed) > 0 {
+				span = max(span, k.Span)
+			}
+		}
+	}
+	if span == protocol.SpanAll {
+		return "the state is divided over all ranks"
+	}
+	for slot, m := range ms.Each {
+		if n := m.report.Ranks; n%span != 0 {
+			return fmt.Sprintf("the state is divided over %d ranks, and pod %s of slot %d has %d: one pod does not hold all of it", span, m.pod.Name, slot, n)
 		}
 	}
 	return ""

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"math"
 	"slices"
 	"time"
 )
@@ -106,7 +107,8 @@ type Rank struct {
 	ResumeKnown bool
 	// Saves are those of the rank's present process; nil: unknown.
 	Saves *Saves
-	// Span is over how many consecutive ranks the state in memory is divided; 1: this rank holds all of it. 0: unknown.
+	// Span is over how many consecutive ranks the state in memory is divided: rank r and rank r + Span hold the same part. 1: this rank holds
+	// all of it. SpanAll: over all ranks, however many there are. 0: unknown.
 	Span int
 	// Grouped: restore was called after the process group was made, so that another rank can give this one its state there.
 	Grouped bool
@@ -133,3 +135,6 @@ func (r *Rank) Newest() int64 {
 	}
 	return r.Sealed[len(r.Sealed)-1].Step
 }
+
+// SpanAll is a Rank.Span: with more ranks the state is divided over more.
+const SpanAll = math.MaxUint32
