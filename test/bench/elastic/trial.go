@@ -48,9 +48,10 @@ func furnish(ctx context.Context, w *harness.World) error {
 // elasticJob is the job under Holdfast. Its pods say when they begin.
 func elasticJob(name string) *batchv1.Job {
 	folder := lives.StateAt + "/" + name
-	line := fmt.Sprintf(`mkdir -p %s; printf '{"bench":"pod","t":%%s}\n' "$EPOCHREALTIME" >>%[1]s/$HOSTNAME.events; `+
+	line := fmt.Sprintf(`mkdir -p %s; printf '{"bench":"pod","t":%%s}\n' "$EPOCHREALTIME" >>%[1]s/$BENCH_POD.events; `+
 		`exec torchrun --nnodes=1:%d --nproc-per-node=%d train.py %[1]s`, folder, pods, ranksEach)
-	pod := lives.Pod(name, line, 1, ranksEach, harness.ClaimVolume(shared, false).VolumeSource)
+	own := corev1.EnvVar{Name: "BENCH_POD", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}
+	pod := lives.Pod(name, line, 1, ranksEach, harness.ClaimVolume(shared, false).VolumeSource, own)
 	pod.Containers[0].Resources.Requests[corev1.ResourceMemory] = resource.MustParse("1Gi")
 	return harness.Job(namespace, name, pods, 0, map[string]string{
 		v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: stateSize, v1alpha1.AnnotationMinPods: "1",
