@@ -167,7 +167,7 @@ func (s *State) view(now time.Time) quorum.View {
 		slot := Slot(i)
 		v.Slots[i] = s.stageOf(slot)
 		v.Slots[i].Lacks = s.replacements.Lacks(slot, s.generation.Number)
-		v.Slots[i].Newest = s.members.Newest(slot)
+		v.Slots[i].Newest = s.members.Newest(slot, s.ledger.Line())
 		v.Kept = v.Kept || s.members.At(slot).Report().StateBytes > 0
 	}
 	if v.Bound == "" {
