@@ -67,14 +67,32 @@ type forming struct {
 	// decision is with which slots the generation begins, for a gang with a minimum. enoughAt is since when at least the minimum is ready.
 	decision quorum.Decision
 	enoughAt time.Time
-	nodes    nodes
-	room     room
+	// slots is what was last known of each pod by itself; nil: something other than a report came since. news are the slots that reported
+	// since.
+	slots []quorum.Slot
+	news  []Slot
+	nodes nodes
+	room  room
 }
 
 // replan makes gather compute fetching again.
 func (f *forming) replan() {
 	if f != nil {
 		f.planned = false
+	}
+}
+
+// noteReport records that what is known of a slot's pod has changed.
+func (f *forming) noteReport(slot Slot) {
+	if f != nil && f.slots != nil {
+		f.news = append(f.news, slot)
+	}
+}
+
+// forget makes all that was computed from events be computed again.
+func (f *forming) forget() {
+	if f != nil {
+		f.planned, f.slots = false, nil
 	}
 }
 

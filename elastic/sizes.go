@@ -161,19 +161,23 @@ func (s *State) leftOut(form []int) (out []Slot) {
 // view returns what is known of the pods for the next generation.
 func (s *State) view(now time.Time) quorum.View {
 	f := s.run.forming
-	v := quorum.View{Limits: s.sizes.Limits, Slots: make([]quorum.Slot, s.members.Len()), Struck: s.sizes.struck}
+	v := quorum.View{Limits: s.sizes.Limits, Slots: s.pods(), Struck: s.sizes.struck}
+	enough := len(v.Ready())
+	if enough < v.Min {
+		f.enoughAt = time.Time{}
+		return v // all else has no effect
+	}
 	v.Bound, v.Start = s.bound(), median(s.sizes.starts)
 	for i := range v.Slots {
-		slot := Slot(i)
-		v.Slots[i] = s.stageOf(slot)
-		v.Slots[i].Lacks = s.replacements.Lacks(slot, s.generation.Number)
-		v.Slots[i].Newest = s.members.Newest(slot, s.ledger.Line())
-		v.Kept = v.Kept || s.members.At(slot).Report().StateBytes > 0
+		v.Kept = v.Kept || s.members.At(Slot(i)).Report().StateBytes > 0
 	}
 	if v.Bound == "" {
 		v.Bound = s.heldElsewhere(v.Slots)
 	}
-	enough, ungiven := len(v.Ready()), s.ungiven()
+	ungiven := s.ungiven()
+	if ungiven != "" {
+		v.Slots = slices.Clone(v.Slots)
+	}
 	for i := range v.Slots {
 		q, why := &v.Slots[i], s.stateless(Slot(i), ungiven)
 		switch {
@@ -194,6 +198,24 @@ func (s *State) view(now time.Time) quorum.View {
 	v.Since = f.enoughAt
 	v.Cost = s.account.GenerationCost()
 	return v
+}
+
+// pods returns what is known of each pod by itself. While no pod must terminate, a report changes only what is known of its own.
+func (s *State) pods() []quorum.Slot {
+	f := s.run.forming
+	if f.slots == nil || !s.replacements.None() {
+		f.slots, f.news = make([]quorum.Slot, s.members.Len()), nil
+		for i := range f.slots {
+			f.news = append(f.news, Slot(i))
+		}
+	}
+	for _, slot := range f.news {
+		f.slots[slot] = s.stageOf(slot)
+		f.slots[slot].Lacks = s.replacements.Lacks(slot, s.generation.Number)
+		f.slots[slot].Newest = s.members.Newest(slot, s.ledger.Line())
+	}
+	f.news = f.news[:0]
+	return f.slots
 }
 
 // stageOf returns how far the pod of a slot is that is not ready yet.
@@ -232,7 +254,7 @@ func (s *State) heldElsewhere(slots []quorum.Slot) string {
 	for i := range slots {
 		slot := Slot(i)
 		switch {
-		case slots[i].Lacks == "" && s.members.Newest(slot, s.ledger.Line()) >= saved:
+		case slots[i].Lacks == "" && slots[i].Newest >= saved:
 			return ""
 		case slots[i].Lacks != "" && unheard < 0 && s.mayHold(slot):
 			unheard = slot

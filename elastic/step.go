@@ -15,7 +15,7 @@ func Step(s *State, e Event, now time.Time) []Effect {
 	s.effects, s.now = nil, now
 	s.drain.NoteStart(now)
 	if _, report := e.(Reported); !report {
-		s.run.forming.replan()
+		s.run.forming.forget()
 	}
 	switch e := e.(type) {
 	case Reported:
@@ -121,6 +121,7 @@ func (s *State) reported(e Reported, now time.Time) {
 		s.account.Reopen(s.generation.Number, e.Pod.Created, now)
 	}
 	s.run.forming.replan()
+	s.run.forming.noteReport(slot)
 	if more != (protocol.Saves{}) {
 		s.emit(Saved{more})
 	}

@@ -99,7 +99,8 @@ type View struct {
 // Decision is how a gang goes on. Either Form has the slots of the next generation, or Why is what it waits for.
 type Decision struct {
 	Form []int
-	// Why is, for users, what is waited for or, with Form, why slots are left out; "": none is.
+	// Why is, for users, what is waited for or, with Form, why slots are left out; "": none is. All agents get it each time that it changes: of
+	// a gang that waits it does not have the number of pods that are ready.
 	Why string
 	// Until is when the decision changes by time alone; zero: it does not.
 	Until time.Time
@@ -145,7 +146,7 @@ func Decide(v View, now time.Time) Decision {
 	case v.Min <= 0:
 		return Decision{Why: first}
 	case len(ready) < v.Min:
-		return Decision{Why: fmt.Sprintf("%d of at least %d pods are ready: %s", len(ready), v.Min, first)}
+		return Decision{Why: fmt.Sprintf("too few pods are ready (min-pods is %d): %s", v.Min, first)}
 	case len(form) == 0:
 		return Decision{Why: fmt.Sprintf("%s; %s", first, v.Strikes(len(ready)))}
 	case v.Bound != "":
@@ -162,7 +163,7 @@ func Decide(v View, now time.Time) Decision {
 		}
 	}
 	if !until.IsZero() {
-		why := fmt.Sprintf("%s; goes on with %d of %d pods at %s", first, len(form), len(v.Slots), until.UTC().Format(time.TimeOnly))
+		why := fmt.Sprintf("%s; goes on at %s with the pods that are ready", first, until.UTC().Format(time.TimeOnly))
 		return Decision{Why: why, Until: until}
 	}
 	return Decision{Form: form, Why: v.evidence(form, len(ready))}
