@@ -99,8 +99,8 @@ type View struct {
 // Decision is how a gang goes on. Either Form has the slots of the next generation, or Why is what it waits for.
 type Decision struct {
 	Form []int
-	// Why is, for users, what is waited for or, with Form, why slots are left out; "": none is. All agents get it each time that it changes: of
-	// a gang that waits it does not have the number of pods that are ready.
+	// Why is, for users, what is waited for or, with Form, why slots are left out; "": none is. All agents get it each time that it
+	// changes: of a gang that waits it does not have the number of pods that are ready.
 	Why string
 	// Until is when the decision changes by time alone; zero: it does not.
 	Until time.Time
