@@ -49,7 +49,7 @@ const (
 	EnvRestoreStep = "HOLDFAST_RESTORE_STEP"
 	// EnvRestoreBranch is the branch of that step.
 	EnvRestoreBranch = "HOLDFAST_RESTORE_BRANCH"
-	// EnvDonor is one more than the rank that gives its state to ranks that hold none; absent: all hold it.
+	// EnvDonor is protocol.Run.Donor; absent: all hold their state.
 	EnvDonor     = "HOLDFAST_DONOR"
 	EnvArena     = "HOLDFAST_ARENA"
 	EnvSocket    = "HOLDFAST_SOCKET"

@@ -213,11 +213,12 @@ class Checkpoint:
             return self._sealed(step)[0], False
         self._publish(flags=self._record.flags | _arena.FLAG_RESTORING)
         found = self._arena.find(step, self._restore_branch)
-        given = _donor.exchange(step, self._donor, self._arena, found)
+        given = _donor.exchange(step, self._donor, self._tracked, self._arena, found)
         if given is None:
             return self._sealed(step)[0], False
-        _say("restoring step %d: rank %d gave its state to this rank, whose random states are new ones" % (step, self._donor))
-        return Unpacker(given, 0, len(given), self._packer.pool), True
+        random = "; the random states follow from this rank's seed, its number and the step" if self._rng else ""
+        _say("restoring step %d: rank %d gave its state to this rank%s" % (step, given.donor, random))
+        return Unpacker(given.data, 0, len(given.data), self._packer.pool), True
 
     def _restore(self, step):
         state, given = self._whole(step)

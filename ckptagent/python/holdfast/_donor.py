@@ -1,12 +1,18 @@
-"""A rank that holds no state gets that of another rank over the job's process group, where each rank holds the whole state."""
+"""A rank that holds no state gets that of another rank over the job's process group, where other ranks hold the same part of it."""
 
+import collections
+import math
 import mmap
+import os
 import sys
 
-from . import _kinds, _sharded
+from . import _crc32c, _kinds, _sharded
 from ._kinds import RestoreError
 
 _PIECE = 64 << 20
+
+#: A state, and the rank that gave it.
+Given = collections.namedtuple("Given", "donor data")
 
 
 def _distributed():
@@ -20,42 +26,87 @@ def grouped():
 
 
 def span(tracked):
-    """Over how many ranks the tracked objects are divided: 1, if each rank holds all of them."""
+    """Over how many consecutive ranks the tracked objects are divided: rank r and rank r + span hold the same part. 1: each rank holds all of
+    them. ALL: over all ranks, however many there are."""
     dist = _distributed()
     world = dist.get_world_size() if dist is not None else 1
-    whole = not any(_divided(v) for v in tracked.values())
-    return 1 if whole else world
+    if any(_over_all(v) for v in tracked.values()):
+        return _sharded.ALL
+    spans = {_sharded.span(mesh, placements, world) for v in tracked.values() for mesh, placements in _sharded.layouts(v)}
+    whole = math.lcm(*spans)
+    return _sharded.ALL if _sharded.ALL in spans or world % whole else whole
 
 
-def _divided(value):
+def _over_all(value):
     if isinstance(value, dict):
-        return any(_divided(v) for v in value.values())
+        return any(_over_all(v) for v in value.values())
     if isinstance(value, (list, tuple)):
-        return any(_divided(v) for v in value)
-    return bool(_sharded.meshes(value)) or _kinds.is_zero(value) or type(value).__module__ == "holdfast.deepspeed"
+        return any(_over_all(v) for v in value)
+    return _kinds.is_zero(value) or type(value).__module__ == "holdfast.deepspeed"
 
 
-def exchange(step, donor, arena, found):
-    """Sends the state of rank donor to all ranks. Returns it on a rank that holds none (found is None), else None."""
+def exchange(step, donor, tracked, arena, found):
+    """Sends the state of the ranks from donor on, one for each part of it, to all ranks that hold the same part. All ranks take part.
+    Returns a Given on a rank that holds none (found is None), else None."""
     dist = _distributed()
     if dist is None:
         raise RestoreError("restoring step %d: a rank that joins gets its state from rank %d over the process group: call init_process_group() before restore()" % (step, donor))
-    torch = sys.modules["torch"]
-    device = "cuda" if "nccl" in str(dist.get_backend()) else "cpu"
-    gives = dist.get_rank() == donor
-    if gives and found is None:
+    torch, rank = sys.modules["torch"], dist.get_rank()
+    at = device(dist, torch)
+    parts = torch.tensor([span(tracked)], dtype=torch.int64, device=at)
+    dist.all_reduce(parts, op=dist.ReduceOp.MAX)
+    parts = int(parts[0])
+    if parts == _sharded.ALL or donor + parts > dist.get_world_size():
+        raise RestoreError("restoring step %d: the state is divided over all ranks, so none can give another one its part" % step)
+    donor += (rank - donor) % parts
+    if rank == donor and found is None:
         raise RestoreError("restoring step %d: rank %d is to give its state and does not hold it" % (step, donor))
-    length = torch.tensor([found[1].length if gives else 0], dtype=torch.int64, device=device)
-    dist.broadcast(length, donor)
-    length = int(length[0])
+    group = _of_the_same_part(dist, rank, parts) if parts > 1 else None
+    given = _receive(dist, torch, at, group, rank == donor, donor, arena, found)
+    if group is not None:
+        dist.destroy_process_group(group)
+    if given is None:
+        return None
+    data, crc = given
+    if _crc32c.crc32c(data, 0, len(data)) != crc:
+        raise RestoreError("restoring step %d: the %d bytes that rank %d gave do not have the checksum with which its agent sealed them: nothing was restored" % (step, len(data), donor))
+    return Given(donor, memoryview(data))
+
+
+def _of_the_same_part(dist, rank, parts):
+    """The group of the ranks that hold the same part as this one. Every rank makes all groups, in the same order."""
+    made = [dist.new_group(list(range(part, dist.get_world_size(), parts))) for part in range(parts)]
+    return made[rank % parts]
+
+
+def _receive(dist, torch, at, group, gives, donor, arena, found):
+    """The donor's bytes and their checksum, on a rank that holds none."""
+    says = torch.tensor([found[1].length, found[1].crc] if gives else [0, 0], dtype=torch.int64, device=at)
+    dist.broadcast(says, donor, group=group)
+    length, crc = (int(n) for n in says)
     into = mmap.mmap(-1, max(1, length)) if found is None else None
-    for at in range(0, length, _PIECE):
-        n = min(_PIECE, length - at)
+    for done in range(0, length, _PIECE):
+        n = min(_PIECE, length - done)
         if gives:
-            piece = torch.frombuffer(arena.map, dtype=torch.uint8, count=n, offset=arena.data_offset(found[0]) + at).to(device)
+            piece = torch.frombuffer(arena.map, dtype=torch.uint8, count=n, offset=arena.data_offset(found[0]) + done).to(at)
         else:
-            piece = torch.empty(n, dtype=torch.uint8, device=device)
-        dist.broadcast(piece, donor)
+            piece = torch.empty(n, dtype=torch.uint8, device=at)
+        dist.broadcast(piece, donor, group=group)
         if into is not None:
-            torch.frombuffer(into, dtype=torch.uint8, count=n, offset=at).copy_(piece)
-    return memoryview(into)[:length] if into is not None else None
+            torch.frombuffer(into, dtype=torch.uint8, count=n, offset=done).copy_(piece)
+    return None if into is None else (into, crc)
+
+
+def device(dist, torch):
+    """The device on which the process group takes tensors: the one to which it is bound, else that on which the script works, else that of the
+    local rank. The CPU, if its backend for the CPU serves other devices as well."""
+    backends = dict(pair.split(":") for pair in str(dist.get_backend_config()).split(","))
+    kind = next((d for d, backend in backends.items() if d != "cpu" and backend != backends.get("cpu")), "cpu")
+    if kind == "cpu":
+        return torch.device("cpu")
+    bound = getattr(dist.distributed_c10d._get_default_group(), "bound_device_id", None)
+    if bound is not None and bound.type == kind:
+        return bound
+    here = getattr(torch, kind)
+    index, local = here.current_device(), int(os.environ.get("LOCAL_RANK") or 0)
+    return torch.device(kind, index or (local if local < here.device_count() else 0))

@@ -3,6 +3,7 @@ communicate. A shard is restored only to a rank that holds the same part of the 
 """
 
 import collections
+import math
 import sys
 
 from . import _device, _kinds
@@ -14,6 +15,9 @@ REMEDY = (
 
 #: The layout of a shard: strides of the local tensor (None: contiguous), shape and stride of the whole tensor, mesh.
 Part = collections.namedtuple("Part", "strides shape stride mesh dims at placements")
+
+#: A span: the state is divided over all ranks, however many there are, or over ranks that are not next to each other.
+ALL = 0xFFFFFFFF
 
 _PLACEMENTS = {
     "Shard": lambda p: ("shard", p.dim),
@@ -70,7 +74,14 @@ def _words(p):
 
 
 def _same_layout(a, b):
-    return a._replace(strides=None, stride=None) == b._replace(strides=None, stride=None)
+    return a.shape == b.shape and _divided(a) == _divided(b)
+
+
+def _divided(p):
+    """What decides which part of the tensor it is: each dimension of the mesh over which the tensor is divided. Replicas are alike, and their
+    number may change."""
+    nothing = [None] * len(p.mesh)
+    return [d for d in zip(p.dims or nothing, p.mesh, p.at or nothing, p.placements) if d[3] != ("replicate",)]
 
 
 class Saved:
@@ -82,26 +93,49 @@ class Saved:
         self.part, self.local = part, local
 
 
-def meshes(value, found=None):
-    """Every (mesh, class of DTensor) that the tracked objects use, each once."""
-    found = [] if found is None else found
+def _dtensors(value):
+    """Every DTensor of the tracked objects."""
     torch = sys.modules.get("torch")
     if torch is None:
-        return found
+        return
+    if isinstance(value, (dict, list, tuple)):
+        for v in value.values() if isinstance(value, dict) else value:
+            yield from _dtensors(v)
+        return
     if isinstance(value, torch.nn.Module):
-        tensors = list(value.parameters()) + list(value.buffers())
+        tensors = [*value.parameters(), *value.buffers()]
     elif isinstance(value, torch.optim.Optimizer):
         tensors = [p for group in value.param_groups for p in group["params"]]
-    elif isinstance(value, (dict, list, tuple)):
-        for v in value.values() if isinstance(value, dict) else value:
-            meshes(v, found)
-        return found
     else:
         tensors = [value]
-    for t in tensors:
-        if is_dtensor(t) and not any(m == t.device_mesh for m, _ in found):
+    yield from (t for t in tensors if is_dtensor(t))
+
+
+def meshes(value):
+    """Every (mesh, class of DTensor) that the tracked objects use, each once."""
+    found = []
+    for t in _dtensors(value):
+        if not any(m == t.device_mesh for m, _ in found):
             found.append((t.device_mesh, type(t)))
     return found
+
+
+def layouts(value):
+    """Every (mesh, placements) that the tracked objects use, each once."""
+    return {(id(t.device_mesh), tuple(map(str, t.placements))): (t.device_mesh, t.placements) for t in _dtensors(value)}.values()
+
+
+def span(mesh, placements, world):
+    """Over how many consecutive ranks a tensor is divided: ranks r and r + span hold the same part of it. ALL: over all ranks."""
+    ranks = mesh.mesh
+    divided = [d for d, p in enumerate(placements) if type(p).__name__ != "Replicate"]
+    if not divided:
+        return 1
+    n = math.prod(ranks.size(d) for d in divided)
+    if n == world and len(divided) == ranks.ndim:
+        return ALL  # no dimension has replicas: with more ranks it would be divided over more
+    replicas = ranks.permute([d for d in range(ranks.ndim) if d not in divided] + divided).reshape(-1, n).tolist()
+    return n if all(r[0] % n == 0 and r == list(range(r[0], r[0] + n)) for r in replicas) else ALL
 
 
 def any_saved(value):
@@ -179,24 +213,38 @@ class Placer:
     def _anew(self, saved, path):
         """A DTensor for a shard whose object has no value there yet, such as an optimizer before its first step."""
         p = saved.part
-        fit = [(m, kind) for m, kind in self._meshes if _fits(m, p)]
+        fit = [(m, kind, how) for m, kind in self._meshes for how in [_on(m, p)] if how is not None]
+        fit = [f for f in fit if _alike(f[0], p)] or fit
         if not fit:
             raise LayoutDiffers("%s was saved as %s; no tracked tensor is on such a mesh now; %s" % (path, _words(p), REMEDY))
         if len(fit) > 1:
             raise LayoutDiffers("%s was saved as %s; several meshes match; give their dimensions names" % (path, _words(p)))
-        ((mesh, kind),) = fit
+        ((mesh, kind, how),) = fit
         torch = sys.modules["torch"]
         with torch.no_grad():
-            return kind.from_local(saved.local.clone(), mesh, _placements(kind, p.placements), run_check=False, shape=torch.Size(p.shape), stride=p.stride)
+            return kind.from_local(saved.local.clone(), mesh, _placements(how), run_check=False, shape=torch.Size(p.shape), stride=p.stride)
 
 
-def _fits(mesh, p):
-    at = mesh.get_coordinate()
-    names = mesh.mesh_dim_names and tuple(mesh.mesh_dim_names)
-    return tuple(mesh.shape) == p.mesh and names == p.dims and (None if at is None else tuple(at)) == p.at
+def _alike(mesh, p):
+    """Whether a mesh differs from that of a shard in nothing but this rank's place."""
+    return tuple(mesh.shape) == p.mesh and (mesh.mesh_dim_names and tuple(mesh.mesh_dim_names)) == p.dims
 
 
-def _placements(kind, saved):
+def _on(mesh, p):
+    """The placements on a mesh by which this rank holds the same part as the saved one; None: there are none."""
+    at, dims = mesh.get_coordinate(), list(mesh.mesh_dim_names or range(mesh.ndim))
+    placements = [("replicate",)] * len(dims)
+    for name, size, place, how in zip(p.dims or range(len(p.mesh)), p.mesh, p.at or [None] * len(p.mesh), p.placements):
+        if how == ("replicate",):
+            continue
+        i = dims.index(name) if name in dims else None
+        if i is None or mesh.size(i) != size or (at and at[i]) != place:
+            return None
+        placements[i] = how
+    return placements
+
+
+def _placements(saved):
     types = sys.modules.get("torch.distributed.tensor.placement_types") or sys.modules["torch.distributed._tensor.placement_types"]
     make = {
         "shard": lambda dim: types.Shard(dim),

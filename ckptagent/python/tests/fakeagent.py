@@ -4,9 +4,11 @@ import json
 import os
 import socket
 import struct
+import sys
 import time
 
 from holdfast import _arena as A
+from holdfast import _crc32c
 
 _CONTROL, _SLOT, _HEADER = A._CONTROL, A._SLOT, A._HEADER
 
@@ -92,7 +94,7 @@ class FakeAgent:
         if c is None or c.grant != self.grant or c.slot != self.granted or not c.grant:
             return None
         data = self.data(c.slot, c.length)
-        self.set_slot(c.slot, A.Slot(A.SEALED, c.grant, self.generation, c.copy_step, c.length, A.crc32c(data[:64]), time.time_ns()))
+        self.set_slot(c.slot, A.Slot(A.SEALED, c.grant, self.generation, c.copy_step, c.length, checksum(data), time.time_ns()))
         if everywhere:
             self.common_step = self.reclaim_below = c.copy_step
         self.open_grant()
@@ -119,6 +121,13 @@ class FakeAgent:
             "HOLDFAST_ARENA": self.path, "HOLDFAST_SOCKET": self.socket_path, "HOLDFAST_LOCAL_RANK": str(self.rank),
             "HOLDFAST_GENERATION": str(self.generation), "HOLDFAST_RESTORE_STEP": str(self.restore_step),
         }
+
+
+def checksum(data):
+    """The CRC32C of a slot's data."""
+    if "torch" not in sys.modules or len(data) < 1 << 16:
+        return A.crc32c(data)
+    return _crc32c.crc32c(bytearray(data), 0, len(data))
 
 
 def u64(n):

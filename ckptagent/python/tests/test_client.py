@@ -361,7 +361,7 @@ class SaveAndRestore(ClientCase):
         np.testing.assert_array_equal(np.random.random(4), draws)
         mine[:] = 7  # no part of it is the arena's memory
         slot, header = ck._arena.find(1)
-        self.assertEqual(A.crc32c(agent.data(slot, 64)), header.crc)
+        self.assertEqual(A.crc32c(agent.data(slot, header.length)), header.crc)
 
 
 if __name__ == "__main__":

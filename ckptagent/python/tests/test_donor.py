@@ -1,67 +1,160 @@
 """A rank that holds no state gets that of another one over the process group."""
 
+import ast
 import os
 import pathlib
+import random
+import re
 import subprocess
 import sys
+import types
 import unittest
+from unittest import mock
 
-from holdfast import _arena, _donor
+import holdfast
+from holdfast import _arena, _donor, _rng, _sharded
 
 from . import ports
 from .case import ClientCase, environment
 from .fakeagent import FakeAgent
 from .test_torch import torch
 
-SCRIPT = pathlib.Path(__file__).parent / "donor_script.py"
-SAVED, LAST = 2, 4
+HERE = pathlib.Path(__file__).parent
+STEP = re.compile(r"step (\d+): loss (\S+) of samples (.*)")
 
 
-@unittest.skipIf(torch is None, "TORCH IS MISSING")
-class TwoRanks(ClientCase):
-    def run_ranks(self, seed, agents, **extra):
-        """The output of each rank, and what it wrote to stderr."""
+class Ranks(ClientCase):
+    """Runs a script on ranks of which each has a folder of its own."""
+
+    def ranks(self, script, *args, agents=(), world=None, **extra):
+        """Output, standard error and exit code of each rank."""
         port = ports.kept()
         self.addCleanup(port.close)
-        children = []
-        for rank, agent in enumerate(agents):
+        world, children = world or len(agents), []
+        for rank in range(world):
             env = environment(
-                RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(len(agents)), MASTER_ADDR="127.0.0.1",
-                MASTER_PORT=str(port.getsockname()[1]), OMP_NUM_THREADS="1", **agent.environment(), **extra,
+                RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port.getsockname()[1]),
+                OMP_NUM_THREADS="1", **(agents[rank].environment() if agents else {}), **extra,
             )  # fmt: skip
-            command = [sys.executable, "-W", "ignore", str(SCRIPT), str(seed), str(LAST), str(SAVED)]
+            command = [sys.executable, "-W", "ignore", str(HERE / script), *map(str, args)]
             children.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-        ended = [c.communicate(timeout=300) for c in children]
-        for rank, child in enumerate(children):
-            self.assertEqual(child.returncode, 0, "rank %d: %s" % (rank, ended[rank][1][-3000:]))
-        return [(out.splitlines(), errors) for out, errors in ended]
+        return [(*c.communicate(timeout=300), c.returncode) for c in children]
 
-    def agents_of(self, generation, step, folders):
+    def agents_of(self, generation, step, *names):
         agents = []
-        for rank, folder in enumerate(folders):
+        for name in names:
+            folder = os.path.join(self.folder, name)
             os.makedirs(folder, exist_ok=True)
-            agents.append(FakeAgent(folder, rank=rank, state_bytes=1 << 18, generation=generation, restore_step=step))
+            agents.append(FakeAgent(folder, state_bytes=1 << 18, generation=generation, restore_step=step))
             agents[-1].open_grant()
             self.addCleanup(agents[-1].close)
         return agents
 
-    def test_the_one_that_joins_continues_with_the_others(self):
-        at = [os.path.join(self.folder, name) for name in ("a", "b", "new")]
-        agents = self.agents_of(1, 0, at[:2])
-        whole = [out for out, _ in self.run_ranks(1, agents)]
-        self.assertEqual([a.seal() for a in agents], [SAVED] * 2)
+    def trains(self, kind, seed, last, agents, **extra):
+        """What each rank printed; all must end well. Their last step is sealed."""
+        ended = self.ranks("donor_script.py", kind, seed, last, agents=agents, **extra)
+        for rank, (_, errors, code) in enumerate(ended):
+            self.assertEqual(code, 0, "rank %d: %s" % (rank, errors[-3000:]))
+        self.assertEqual([a.seal() for a in agents], [last] * len(agents))
+        return ended
+
+    def steps(self, ended):
+        """step -> its loss, and the numbers of all samples, in order."""
+        losses, samples = {}, {}
+        for out, _, _ in ended:
+            for step, loss, share in STEP.findall(out):
+                self.assertEqual(losses.setdefault(int(step), float(loss)), float(loss))
+                samples.setdefault(int(step), []).extend(ast.literal_eval(share))
+        return losses, samples
+
+    def begins(self, ended):
+        """The digest of all tensors of each rank after the restore."""
+        return [re.match(r"state of step \d+: (\w+)", out)[1] for out, _, _ in ended]
+
+    def same_training(self, undisturbed, *parts):
+        """Every step was done once, of the same samples, with the same loss."""
+        losses, samples = self.steps(undisturbed)
+        done = {}
+        for ended in parts:
+            own, of = self.steps(ended)
+            self.assertFalse(done.keys() & own.keys(), "a step was done again")
+            done.update(own)
+            for step, numbers in of.items():
+                self.assertEqual(numbers, samples[step], "samples of step %d" % step)
+        self.assertEqual(done.keys(), losses.keys())
+        for step, loss in losses.items():
+            self.assertAlmostEqual(done[step], loss, delta=1e-6 * loss, msg="step %d" % step)
+        self.assertGreater(len(set(losses.values())), len(losses) - 1, "steps are alike")
+
+
+@unittest.skipIf(torch is None, "TORCH IS MISSING")
+class WholeStates(Ranks):
+    def test_three_ranks_go_on_with_two_and_take_one_in(self):
+        undisturbed = self.trains("ddp", 1, 6, self.agents_of(1, 0, "x", "y", "z"))
+        agents = self.agents_of(1, 0, "a", "b", "c")
+        first = self.trains("ddp", 1, 2, agents)
         for a in agents:
             self.assertEqual(a.client().span, 1)
             self.assertTrue(a.client().flags & _arena.FLAG_GROUPED)
+        fewer = self.trains("ddp", 2, 4, self.agents_of(2, 2, "a", "c"))
+        again = self.trains("ddp", 3, 6, self.agents_of(3, 4, "a", "new", "c"), HOLDFAST_DONOR="1")
+        self.same_training(undisturbed, first, fewer, again)
+        self.assertEqual(len(set(self.begins(again))), 1, "the state that was given differs from the donor's")
+        ends = [out.splitlines()[-2] for out, _, _ in again]
+        self.assertEqual(len(set(ends)), 1)
+        said = [errors.count("rank 0 gave its state to this rank; the random states follow from this rank's seed") for _, errors, _ in again]
+        self.assertEqual(said, [0, 1, 0])
+        drawn = [out.splitlines()[-1] for out, _, _ in again]
+        self.assertNotEqual(drawn[1], drawn[0])
 
-        # rank 1 comes back in a new pod, without state and with another seed
-        rest = self.run_ranks(2, self.agents_of(2, SAVED, [at[0], at[2]]), HOLDFAST_DONOR="1")
-        for rank in range(2):
-            self.assertEqual(rest[rank][0][:-1], whole[rank][SAVED:-1])
-        self.assertEqual(rest[0][0][-1], whole[0][-1], "the random states of the donor are its own")
-        self.assertNotEqual(rest[0][0][-1], rest[1][0][-1])
-        self.assertIn("rank 0 gave its state to this rank", rest[1][1])
-        self.assertNotIn("gave its state", rest[0][1])
+    def test_bytes_that_changed_are_not_restored(self):
+        self.trains("ddp", 1, 2, self.agents_of(1, 0, "a", "b"))
+        agents = self.agents_of(2, 2, "a", "new")
+        slot = next(i for i in range(_arena.SLOTS) if agents[0].slot(i).state == _arena.SEALED)
+        agents[0].flip(slot, 4096 + 100)
+        (_, _, given), (out, errors, code) = self.ranks("donor_script.py", "ddp", 2, 4, agents=agents, HOLDFAST_DONOR="1")
+        self.assertNotEqual(code, 0)
+        self.assertNotEqual(given, 0, "the donor went on alone")
+        self.assertRegex(errors, r"RestoreError: restoring step 2: the \d+ bytes that rank 0 gave do not have the checksum with which its agent sealed them: nothing was restored")
+        self.assertEqual(out, "the state is unchanged\n")
+
+
+@unittest.skipIf(torch is None, "TORCH IS MISSING")
+class DividedStates(Ranks):
+    def test_pods_of_two_ranks_that_hold_half_each(self):
+        undisturbed = self.trains("hsdp", 1, 6, self.agents_of(1, 0, "w", "x", "y", "z"))
+        agents = self.agents_of(1, 0, "a0", "a1", "b0", "b1")
+        first = self.trains("hsdp", 1, 2, agents)
+        self.assertEqual([a.client().span for a in agents], [2] * 4)
+        fewer = self.trains("hsdp", 2, 4, self.agents_of(2, 2, "b0", "b1"))
+        again = self.trains("hsdp", 3, 6, self.agents_of(3, 4, "new0", "new1", "b0", "b1"), HOLDFAST_DONOR="3")
+        self.same_training(undisturbed, first, fewer, again)
+        begins = self.begins(again)
+        self.assertEqual(begins[:2], begins[2:], "the parts that were given differ from those of the donors")
+        self.assertNotEqual(begins[0], begins[1])
+        for rank, donor in ((0, 2), (1, 3)):
+            self.assertIn("restoring step 4: rank %d gave its state to this rank" % donor, again[rank][1])
+        for _, errors, _ in fewer + again[2:]:
+            self.assertNotIn("gave its state", errors)
+
+    def test_what_is_divided_over_all_ranks_is_not_given(self):
+        agents = self.agents_of(1, 0, "a", "b")
+        self.trains("fsdp2", 1, 2, agents)
+        self.assertEqual([a.client().span for a in agents], [_sharded.ALL] * 2)
+        for _, errors, code in self.ranks("donor_script.py", "fsdp2", 2, 4, agents=self.agents_of(2, 2, "a", "new"), HOLDFAST_DONOR="1"):
+            self.assertNotEqual(code, 0)
+            self.assertIn("RestoreError: restoring step 2: the state is divided over all ranks, so none can give another one its part", errors)
+
+    def test_span(self):
+        every = _sharded.ALL
+        want = {
+            "ddp": 1, "replicated": 1, "hybrid": 2, "hybrid of 1": 1, "hybrid of 4": 4, "hybrid across": every, "hybrid swapped": every,
+            "divided by the outer": every, "tensor parallel": 2, "tensor parallel across": every, "fsdp2": every,
+            "fsdp2 and tensor parallel": every, "zero 1": every, "hybrid and ddp": 2, "hybrid and fsdp2": every,
+        }  # fmt: skip
+        for rank, (out, errors, code) in enumerate(self.ranks("span_script.py", world=4)):
+            self.assertEqual(code, 0, errors[-3000:])
+            self.assertEqual(dict(re.findall(r"(.+): (\d+)", out)), {name: str(n) for name, n in want.items()}, "rank %d" % rank)
 
 
 @unittest.skipIf(torch is None, "TORCH IS MISSING")
@@ -71,12 +164,52 @@ class WithoutGroup(ClientCase):
         self.addCleanup(agent.close)
         ck = self.attach(environment={**agent.environment(), "HOLDFAST_DONOR": "1"})
         ck.track(w=torch.zeros(2))
-        with self.assertRaisesRegex(Exception, r"call init_process_group\(\) before restore\(\)"):
+        with self.assertRaisesRegex(holdfast.RestoreError, r"call init_process_group\(\) before restore\(\)"):
             ck.restore()
 
     def test_span(self):
         self.assertEqual(_donor.span({"w": torch.zeros(2), "d": {"l": [torch.nn.Linear(2, 2)]}}), 1)
         self.assertFalse(_donor.grouped())
+
+    def test_random_states_follow_from_seed_rank_and_step(self):
+        def drawn(seed, rank, step):
+            torch.manual_seed(seed)
+            torch.rand(3)  # what was drawn before does not count
+            _rng.derive(rank, step)
+            return torch.rand(1).item(), random.random()
+
+        one = drawn(1, "3", 10)
+        self.assertEqual(drawn(1, "3", 10), one)
+        for other in ((2, "3", 10), (1, "4", 10), (1, "3", 11)):
+            torch_drawn, python_drawn = drawn(*other)
+            self.assertNotEqual(torch_drawn, one[0])
+            self.assertNotEqual(python_drawn, one[1])
+
+
+class Device(unittest.TestCase):
+    """The device of a process group, without one."""
+
+    def device(self, backends, bound=None, current=0, count=8, local="3"):
+        group = types.SimpleNamespace(bound_device_id=bound)
+        dist = types.SimpleNamespace(get_backend_config=lambda: backends, distributed_c10d=types.SimpleNamespace(_get_default_group=lambda: group))
+        here = types.SimpleNamespace(current_device=lambda: current, device_count=lambda: count)
+        made = types.SimpleNamespace(cuda=here, xpu=here, device=lambda kind, index=None: (kind, index))
+        with mock.patch.dict(os.environ, {"LOCAL_RANK": local}):
+            return _donor.device(dist, made)
+
+    def test_where_tensors_are_sent(self):
+        bound = types.SimpleNamespace(type="cuda", index=5)
+        self.assertEqual(self.device("cpu:gloo,cuda:gloo", bound), ("cpu", None))
+        self.assertIs(self.device("cuda:nccl", bound), bound)
+        for name, got, want in (
+            ("the local rank's", self.device("cuda:nccl"), ("cuda", 3)),
+            ("another kind", self.device("xpu:xccl"), ("xpu", 3)),
+            ("beside gloo", self.device("cpu:gloo,cuda:nccl"), ("cuda", 3)),
+            ("set by the script", self.device("cuda:nccl", current=6), ("cuda", 6)),
+            ("the only one that is visible", self.device("cuda:nccl", count=1), ("cuda", 0)),
+            ("no launcher", self.device("cuda:nccl", local=""), ("cuda", 0)),
+        ):
+            self.assertEqual(got, want, name)
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ class OneRank(ClientCase):
         was = r"s\['w'\] was saved as a tensor of shape \[4, 4\], placed \(Shard\(0\)\) on the mesh {dp: 1}, this rank at \(0,\)"
         for name, now, says in (
             ("placement", self.shard(torch.zeros(4, 4), dp, 1), r"; now it is .* placed \(Shard\(1\)\) on the mesh {dp: 1}"),
-            ("mesh", self.shard(torch.zeros(4, 4), both, 0, None), r"; now it is .* placed \(Shard\(0\), Replicate\(\)\) on the mesh {dp: 1, tp: 1}"),
+            ("mesh", self.shard(torch.zeros(4, 4), both, 0, 1), r"; now it is .* placed \(Shard\(0\), Shard\(1\)\) on the mesh {dp: 1, tp: 1}"),
             ("name", self.shard(torch.zeros(4, 4), self.mesh("other"), 0), r"; now it is .* on the mesh {other: 1}"),
             ("shape", self.shard(torch.zeros(8, 4), dp, 0), r"; now it is a tensor of shape \[8, 4\]"),
             ("whole", torch.zeros(4, 4), r"and now it is a Tensor that is not sharded"),

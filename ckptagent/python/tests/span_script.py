@@ -1,0 +1,52 @@
+"""The script that test_donor runs on four ranks: it prints over how many ranks states are divided that are laid out in different ways."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from holdfast import _donor
+
+
+def body():
+    return nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+
+
+def tensor_parallel(mesh):
+    return parallelize_module(body(), mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+
+
+def states():
+    names = ("outer", "inner")
+    named, ones, fours = (init_device_mesh("cpu", shape, mesh_dim_names=names) for shape in ((2, 2), (4, 1), (1, 4)))
+    across, swapped = (DeviceMesh("cpu", torch.tensor(ranks), mesh_dim_names=names) for ranks in ([[0, 2], [1, 3]], [[1, 0], [3, 2]]))
+    flat = init_device_mesh("cpu", (4,))
+    ddp = nn.parallel.DistributedDataParallel(body())
+    hybrid = fully_shard(body(), mesh=named)
+    return {
+        "ddp": [ddp, torch.optim.AdamW(ddp.parameters())],
+        "replicated": distribute_tensor(torch.zeros(8), flat, [Replicate()]),
+        "hybrid": [hybrid, torch.optim.AdamW(hybrid.parameters())],
+        "hybrid of 1": fully_shard(body(), mesh=ones),
+        "hybrid of 4": fully_shard(body(), mesh=fours),
+        "hybrid across": fully_shard(body(), mesh=across),
+        "hybrid swapped": fully_shard(body(), mesh=swapped),
+        "divided by the outer": distribute_tensor(torch.zeros(8), named, [Shard(0), Replicate()]),
+        "tensor parallel": tensor_parallel(named["inner"]),
+        "tensor parallel across": tensor_parallel(named["outer"]),
+        "fsdp2": fully_shard(body(), mesh=flat),
+        "fsdp2 and tensor parallel": fully_shard(tensor_parallel(named["inner"]), mesh=named["outer"]),
+        "zero 1": {"m": ddp, "o": ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.AdamW)},
+        "hybrid and ddp": [hybrid, ddp],
+        "hybrid and fsdp2": [hybrid, fully_shard(body(), mesh=flat)],
+    }
+
+
+dist.init_process_group("gloo")
+for name, state in states().items():
+    print("%s: %d" % (name, _donor.span({"s": state})), flush=True)
+dist.destroy_process_group()
