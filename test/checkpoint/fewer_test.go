@@ -76,28 +76,35 @@ func TestGoesOnWithFewer(t *testing.T) {
 			t.Errorf("no time from the start of its ranks to their first step: %+v", r)
 		}
 	}
-	starts := readStarts(t, log)
+	starts, states := readStarts(t, log)
 	for generation, want := range map[int64]elastic.Record{2: fewer, 3: all, 4: last} {
 		n := members - len(want.Out)
 		if got := starts[generation]; len(got) != n || slices.ContainsFunc(got, func(step int64) bool { return step != want.RestoreStep }) {
 			t.Errorf("in generation %d ranks start from %v, want %d from step %d", generation, got, n, want.RestoreStep)
 		}
+		if got := states[generation]; len(got) != n || len(slices.Compact(got)) != 1 {
+			t.Errorf("in generation %d ranks begin with different states: %v", generation, got)
+		}
 	}
 }
 
-// readStarts returns the steps from which ranks started, by generation.
-func readStarts(t *testing.T, log string) map[int64][]int64 {
+// readStarts returns the steps from which ranks started, and the digests of all tensors that they held then, by generation.
+func readStarts(t *testing.T, log string) (starts map[int64][]int64, states map[int64][]string) {
 	t.Helper()
 	raw, err := os.ReadFile(log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	starts := map[int64][]int64{}
+	starts, states = map[int64][]int64{}, map[int64][]string{}
 	for line := range strings.Lines(string(raw)) {
 		var generation, rank, step int64
 		if _, err := fmt.Sscanf(line, "%d %d start %d\n", &generation, &rank, &step); err == nil {
 			starts[generation] = append(starts[generation], step)
 		}
+		var state string
+		if _, err := fmt.Sscanf(line, "%d %d holds %d %s\n", &generation, &rank, &step, &state); err == nil {
+			states[generation] = append(states[generation], state)
+		}
 	}
-	return starts
+	return starts, states
 }

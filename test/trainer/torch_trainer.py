@@ -5,6 +5,7 @@
 It sleeps PAUSE seconds after each step, until there is a file LOG.go.
 """
 
+import hashlib
 import os
 import sys
 import time
@@ -22,6 +23,12 @@ except ImportError:
 LOG = open(sys.argv[1], "a", buffering=1)
 LAST = int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000_000
 PAUSE = float(sys.argv[3]) if len(sys.argv) > 3 else 0
+
+
+def digest(model, optimizer):
+    """Over all tensors."""
+    held = [*model.state_dict().values(), *(v for state in optimizer.state.values() for v in state.values())]
+    return hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in held)).hexdigest()
 
 
 def main():
@@ -44,6 +51,7 @@ def main():
         ck.track(model=model, optimizer=optimizer, rng=True)
         start = ck.restore()
     log("start", start)
+    log("holds", start, digest(model, optimizer))
     for step in range(start + 1, LAST + 1):
         x = torch.randn(8, 16)
         loss = (model(x) - x.flip(1)).square().mean()
