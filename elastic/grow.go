@@ -16,7 +16,7 @@ import (
 // A gang that trains with fewer pods takes candidates in at a planned halt: all ranks go on to one step and stay there (package barrier),
 // and are halted then, so that no step is done again. A candidate whose state no rank can give joins no generation by itself.
 const (
-	// growBatch is how long further candidates that start are waited for.
+	// growBatch is how long further candidates that start, and standbys, are waited for.
 	growBatch = 30 * time.Second
 	// growWithin is how long ranks may take to meet at the step; growStuck is a share of it.
 	growWithin, growStuck = 30 * time.Second, 6

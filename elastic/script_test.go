@@ -22,7 +22,7 @@ import (
 //	gang N [SECONDS]             a gang of N pods with an empty record, copied to storage so often
 //	reports SLOTS KEY=VALUE ...  report, for several slots: "0,1"
 //	report SLOT KEY=VALUE ...    the agent changes its report so and sends it; again without keys
-//	                             pod inc seq containers ranks port gen state bytes refused leaving notes unprotected whole shrinks span grouped launch returned restarts left proto format storage grace;
+//	                             pod inc seq containers ranks port gen state bytes refused leaving notes unprotected whole shrinks span grouped standbys launch returned restarts left proto format storage grace;
 //	                             copied, manifested and fetchfailed as POINT@GENERATION; step and sealed
 //	                             per local rank, "3|4" and "1,3|3,4"; optimizer and resumed, "-": not known, as step; exit=LOCAL:CODE:SIGNAL:TEXT;
 //	                             t=detected:MS,halt:MS,stopped:MS,started:MS,restored:MS,first:MS
@@ -332,6 +332,11 @@ func (s *stage) change(slot int, key, value string) {
 	case "pod":
 		s.pods[slot] = Pod{UID: value, Name: value, Created: s.now}
 		*r = protocol.Report{Incarnation: 1, Address: r.Address, State: protocol.StateIdle, StateBytes: r.StateBytes, Shrinks: r.Shrinks}
+	case "standbys":
+		r.ModulesKnown = 1
+		for i := range r.Rank {
+			r.Rank[i].StandbyReady = i < s.number(value)
+		}
 	case "inc":
 		r.Incarnation = uint64(s.number(value))
 	case "seq":

@@ -317,12 +317,13 @@ func (s *State) announceSize(was []Slot) {
 }
 
 // candidates returns the slots that take no part and whose pods could take part in the next generation, and whether further ones are
-// starting.
+// starting, or a generation with these would import modules that standbys have soon.
 func (s *State) candidates() (ready []Slot, starting bool) {
 	for _, slot := range s.members.Out() {
 		switch {
 		case s.replacements.Lacks(slot, s.generation.Number) == "":
 			ready = append(ready, slot)
+			starting = starting || s.members.WarmUp(slot)
 		case s.stageOf(slot).Stage == quorum.Starting:
 			starting = true
 		}

@@ -120,6 +120,13 @@ func standbysReady(r *protocol.Report) (n int) {
 	return n
 }
 
+// WarmUp reports whether standbys of this slot, or of a slot that takes part, are not ready, where the pods of the gang have some.
+func (ms *Members) WarmUp(slot Slot) bool {
+	short := func(m *Member) bool { return standbysReady(&m.report) < m.report.Ranks }
+	some := !ms.All(func(m *Member) bool { return m.report.ModulesKnown == 0 })
+	return some && (short(ms.At(slot)) || !ms.All(func(m *Member) bool { return !short(m) }))
+}
+
 // SameToPeople reports whether two reports are equal in all that Refresh reads.
 func SameToPeople(a, b *protocol.Report) bool {
 	return slices.Equal(a.Notes, b.Notes) && standbysReady(a) == standbysReady(b) && a.Unprotected == b.Unprotected &&
