@@ -22,6 +22,9 @@ import (
 
 const namespace, job, container = "upgrade", "llama", "trainer"
 
+// saved and done are events of ranks: a step is in memory, a step is made.
+const saved, done = "saved", "done"
+
 // world is a cluster with one job, whose ranks write their events to a folder that this machine can read.
 type world struct {
 	*testing.T
@@ -107,8 +110,8 @@ func (w *world) until(what string, holds func() (bool, any)) {
 	eventually.Holds(w.T, what, holds)
 }
 
-// steps has the ranks' events: where each rank of a generation started, and each rank's newest saved step.
-func (w *world) steps(generation int) (starts map[int]int, saved [2]int) {
+// steps has the ranks' events: where each rank of a generation started, and each rank's newest step that was saved, or done.
+func (w *world) steps(generation int, event string) (starts map[int]int, newest [2]int) {
 	w.Helper()
 	raw, _ := os.ReadFile(w.log)
 	starts = map[int]int{}
@@ -123,30 +126,36 @@ func (w *world) steps(generation int) (starts map[int]int, saved [2]int) {
 			w.Fatalf("rank %d restored a state of step %d that is not whole", rank, step)
 		case word == "start" && g == generation:
 			starts[rank] = step
-		case word == "saved":
-			saved[rank] = max(saved[rank], step)
+		case word == event:
+			newest[rank] = max(newest[rank], step)
 		}
 	}
-	return starts, saved
+	return starts, newest
 }
 
-// trains waits until both ranks of the expected generation have made five more steps, and checks that pods, containers and generation are
+// trains waits until both ranks of the expected generation have saved five more steps, and checks that pods, containers and generation are
 // unchanged.
 func (w *world) trains(ctx context.Context) {
+	w.Helper()
+	w.advances(ctx, saved)
+}
+
+// advances is trains for steps that are saved or done.
+func (w *world) advances(ctx context.Context, event string) {
 	w.Helper()
 	var from [2]int
 	first := true
 	w.until(fmt.Sprintf("generation %d trains", w.generation), func() (bool, any) {
-		starts, saved := w.steps(w.generation)
+		starts, newest := w.steps(w.generation, event)
 		if len(starts) < 2 {
 			return false, w.said(ctx)
 		}
 		if first {
-			from, first = saved, false
+			from, first = newest, false
 		}
-		return saved[0] >= from[0]+5 && saved[1] >= from[1]+5, saved
+		return newest[0] >= from[0]+5 && newest[1] >= from[1]+5, newest
 	})
-	if starts, _ := w.steps(w.generation + 1); len(starts) > 0 {
+	if starts, _ := w.steps(w.generation+1, event); len(starts) > 0 {
 		w.Fatalf("generation %d has come: %s", w.generation+1, w.said(ctx))
 	}
 	pods, err := w.today.Pods(ctx, namespace, job)
@@ -201,11 +210,11 @@ func (w *world) failure(ctx context.Context) {
 	if at < 0 {
 		w.Fatal("slot 1 has no pod")
 	}
-	_, saved := w.steps(w.generation)
+	_, newest := w.steps(w.generation, saved)
 	w.must(w.today.Signal(ctx, namespace, pods[at].Name, container, syscall.SIGKILL, func(p harness.Process) bool {
 		return slices.Contains(p.Args, "/trainer/trainer.py") && !strings.Contains(strings.Join(p.Args, " "), "torchrun")
 	}))
-	w.next(ctx, min(saved[0], saved[1]))
+	w.next(ctx, min(newest[0], newest[1]))
 }
 
 // next expects a generation that starts from step `least` or later.
@@ -213,7 +222,7 @@ func (w *world) next(ctx context.Context, least int) {
 	w.Helper()
 	w.generation++
 	w.trains(ctx)
-	starts, _ := w.steps(w.generation)
+	starts, _ := w.steps(w.generation, saved)
 	if starts[0] != starts[1] || starts[0] < least {
 		w.Errorf("generation %d starts after steps %v; %d were done by all", w.generation, starts, least)
 	}
@@ -226,7 +235,7 @@ func (w *world) replacement(ctx context.Context, slot int, what string) {
 	index := fmt.Sprint(slot)
 	pods, err := w.today.Pods(ctx, namespace, job)
 	w.must(err)
-	_, saved := w.steps(w.generation)
+	_, newest := w.steps(w.generation, saved)
 	for _, p := range pods {
 		if string(p.UID) == w.pods[index] {
 			w.must(w.today.Kube().CoreV1().Pods(namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}))
@@ -242,5 +251,5 @@ func (w *world) replacement(ctx context.Context, slot int, what string) {
 		}
 		return w.pods[index] != before, err
 	})
-	w.next(ctx, min(saved[0], saved[1])) // a deleted pod first copies its last step
+	w.next(ctx, min(newest[0], newest[1])) // a deleted pod first copies its last step
 }
