@@ -339,6 +339,25 @@ networkPolicy: {enabled: true, nodeCIDRs: [10.0.0.0/16], monitoringNamespace: pr
 	}
 }
 
+// TestKind: the values of the quick start give one replica of each component, by its published name, and no daemon.
+func TestKind(t *testing.T) {
+	values, err := os.ReadFile("../../examples/kind/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running []string
+	for key, o := range render(t, "holdfast-system", string(values)) {
+		if slices.Contains([]any{"Deployment", "DaemonSet", "StatefulSet"}, o["kind"]) {
+			running = append(running, fmt.Sprint(key, " ", o.at("spec", "replicas"), " ", o.container()["image"]))
+		}
+	}
+	slices.Sort(running)
+	if want := []string{"Deployment holdfast-system/holdfast-controller 1 holdfast.dev/holdfast-controller:v0.1.0-dev",
+		"Deployment holdfast-system/holdfast-scheduler 1 holdfast.dev/holdfast-scheduler:v0.1.0-dev"}; !slices.Equal(running, want) {
+		t.Errorf("running %q, want %q", running, want)
+	}
+}
+
 // TestWrongValues: a wrong value is refused with its name.
 func TestWrongValues(t *testing.T) {
 	for values, want := range map[string]string{
