@@ -54,15 +54,14 @@ Exit code 0: no check failed and each has an answer; 1: a check failed; 3: none 
 		if err != nil {
 			return err
 		}
-		r := factReader{Client: c, cfg: cfg, namespace: namespace}
+		r := &factReader{Client: c, cfg: cfg, namespace: namespace}
 		facts, err := r.facts(ctx, leaving)
 		if err != nil {
 			return err
 		}
 		if try && facts.Serves {
-			facts.Trials = r.trials(ctx, wait)
+			facts.Trials = r.trials(ctx, facts.DryRun, wait)
 		}
-		facts.At = time.Now()
 		report := doctor.Of(facts)
 		if err := out.print(streams.Out, report, func(format string) string { return report.Text(format == "wide") }); err != nil {
 			return err

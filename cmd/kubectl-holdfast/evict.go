@@ -307,7 +307,7 @@ const evictRole = "holdfast-evict"
 func (e *evicting) explain(err error) error {
 	switch {
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("you may not evict (%w): the ClusterRole %s, bound with a ClusterRoleBinding, allows it", err, evictRole)
+		return fmt.Errorf("you may not evict (%w): the ClusterRole %s, bound with a ClusterRoleBinding, allows it", err, ownName(evictRole))
 	case apierrors.IsNotFound(err) && e.kind == "pod":
 		return fmt.Errorf("there is no %s: name another namespace with -n, or see the job's pods with kubectl holdfast explain", e.title())
 	case apierrors.IsNotFound(err):

@@ -167,7 +167,7 @@ func nodesOf(ctx context.Context, c client.Reader, g *v1alpha1.Gang) (nodes []co
 		case apierrors.IsNotFound(err):
 			unread = append(unread, fmt.Sprintf("node %s is not in the cluster any more", name))
 		case apierrors.IsForbidden(err):
-			return nil, []string{"you may not read nodes, so their state is left out: the ClusterRole holdfast-nodes-view, bound with a ClusterRoleBinding, allows it"}, nil
+			return nil, []string{"you may not read nodes, so their state is left out: the ClusterRole " + ownName(nodesRole) + ", bound with a ClusterRoleBinding, allows it"}, nil
 		default:
 			return nil, nil, fmt.Errorf("reading node %s: %w", name, err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -32,13 +33,15 @@ type factReader struct {
 	client.Client
 	cfg       *rest.Config
 	namespace string
+	// admitted is the Job that the dry run returned; nil: it was refused.
+	admitted *batchv1.Job
 }
 
 // facts reads all facts. Only a cluster that does not answer is an error; what this user may not read is a fact, too.
-func (r factReader) facts(ctx context.Context, leaving bool) (*doctor.Facts, error) {
+func (r *factReader) facts(ctx context.Context, leaving bool) (*doctor.Facts, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	f := &doctor.Facts{Plugin: version, Namespace: r.namespace, Leaving: leaving, Installed: doctor.Names{
+	f := &doctor.Facts{At: time.Now(), Plugin: version, Namespace: r.namespace, Leaving: leaving, Installed: doctor.Names{
 		Namespace: os.Getenv("HOLDFAST_NAMESPACE"), NodeNamespace: os.Getenv("HOLDFAST_NODE_NAMESPACE"), Prefix: os.Getenv("HOLDFAST_NAME_PREFIX"),
 	}}
 	server, err := discovery.NewDiscoveryClientForConfig(r.cfg)
@@ -116,7 +119,7 @@ func unreadWhy(err error) string {
 	return err.Error()
 }
 
-func (r factReader) webhooks(ctx context.Context) (read doctor.Read[*admissionregistrationv1.MutatingWebhookConfiguration]) {
+func (r *factReader) webhooks(ctx context.Context) (read doctor.Read[*admissionregistrationv1.MutatingWebhookConfiguration]) {
 	w := &admissionregistrationv1.MutatingWebhookConfiguration{}
 	switch err := r.Get(ctx, client.ObjectKey{Name: ownName("holdfast")}, w); {
 	case err == nil:
@@ -128,7 +131,7 @@ func (r factReader) webhooks(ctx context.Context) (read doctor.Read[*admissionre
 }
 
 // nodePools reads Karpenter's NodePools; a cluster without Karpenter has none.
-func (r factReader) nodePools(ctx context.Context) (read doctor.Read[[]doctor.NodePool]) {
+func (r *factReader) nodePools(ctx context.Context) (read doctor.Read[[]doctor.NodePool]) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(schema.GroupVersionKind{Group: "karpenter.sh", Version: "v1", Kind: "NodePoolList"})
 	if err := r.List(ctx, list); err != nil {
@@ -145,10 +148,11 @@ func (r factReader) nodePools(ctx context.Context) (read doctor.Read[[]doctor.No
 }
 
 // dryRun asks the API server what it would make of an annotated Job.
-func (r factReader) dryRun(ctx context.Context) doctor.DryRun {
+func (r *factReader) dryRun(ctx context.Context) doctor.DryRun {
 	job := trialJob("dry-run", r.namespace, "example.com/image", false)
 	switch err := r.Create(ctx, job, client.DryRunAll); {
 	case err == nil:
+		r.admitted = job
 		_, admitted := settings.AdmittedJob(job)
 		return doctor.DryRun{Admitted: admitted}
 	case notAllowed(err):

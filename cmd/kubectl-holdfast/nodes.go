@@ -61,13 +61,16 @@ func nodesCommand(flags *genericclioptions.ConfigFlags, streams genericclioption
 	return cmd
 }
 
+// nodesRole is the ClusterRole that allows the command.
+const nodesRole = "holdfast-nodes-view"
+
 // readNodes reads the report's objects; lists that this user may not read are noted and left out, except for the nodes themselves.
 func readNodes(ctx context.Context, c client.Reader, chosen ...client.ListOption) (nodes.Input, error) {
 	in := nodes.Input{}
 	list := &corev1.NodeList{}
 	if err := c.List(ctx, list, chosen...); err != nil {
 		if apierrors.IsForbidden(err) {
-			return in, fmt.Errorf("you may not list nodes (%w): request a ClusterRoleBinding to the ClusterRole holdfast-nodes-view", err)
+			return in, fmt.Errorf("you may not list nodes (%w): request a ClusterRoleBinding to the ClusterRole %s", err, ownName(nodesRole))
 		}
 		return in, fmt.Errorf("listing nodes: %w", err)
 	}

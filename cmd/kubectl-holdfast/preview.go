@@ -134,7 +134,7 @@ func nodesFor(ctx context.Context, c client.Reader, job *batchv1.Job) (nodes []c
 	list := &corev1.NodeList{}
 	switch err := c.List(ctx, list); {
 	case apierrors.IsForbidden(err):
-		return nil, "you may not list nodes: the ClusterRole holdfast-nodes-view, bound with a ClusterRoleBinding, allows it", nil
+		return nil, "you may not list nodes: the ClusterRole " + ownName(nodesRole) + ", bound with a ClusterRoleBinding, allows it", nil
 	case err != nil:
 		return nil, "", fmt.Errorf("listing nodes: %w", err)
 	}

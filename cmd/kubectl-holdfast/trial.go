@@ -41,10 +41,16 @@ const (
 )
 
 // trials creates a Job on each network, waits for both, and deletes them.
-func (r factReader) trials(ctx context.Context, wait time.Duration) []doctor.Trial {
+func (r *factReader) trials(ctx context.Context, dryRun doctor.DryRun, wait time.Duration) []doctor.Trial {
 	networks := []string{doctor.PodNetwork, doctor.NodeNetwork}
 	trials := make([]doctor.Trial, len(networks))
-	image, why := r.agentImage(ctx)
+	image, why := "", dryRun.Refused
+	switch {
+	case dryRun.NotAllowed:
+		why = "you may not create Jobs"
+	case r.admitted != nil:
+		image, why = r.agentImage(ctx)
+	}
 	var all sync.WaitGroup
 	for i, network := range networks {
 		trials[i] = doctor.Trial{Network: network, Refused: why}
@@ -57,12 +63,8 @@ func (r factReader) trials(ctx context.Context, wait time.Duration) []doctor.Tri
 }
 
 // agentImage is the image that admission would put into a pod; it has the program of the trial, too.
-func (r factReader) agentImage(ctx context.Context) (image, why string) {
-	job := trialJob("dry-run", r.namespace, "example.com/image", false)
-	if err := r.Create(ctx, job, client.DryRunAll); err != nil {
-		return "", err.Error()
-	}
-	pod := preview.PodOf(job, 0)
+func (r *factReader) agentImage(ctx context.Context) (image, why string) {
+	pod := preview.PodOf(r.admitted, 0)
 	if err := r.Create(ctx, pod, client.DryRunAll); err != nil {
 		return "", err.Error()
 	}
@@ -75,7 +77,7 @@ func (r factReader) agentImage(ctx context.Context) (image, why string) {
 }
 
 // try plays one trial.
-func (r factReader) try(ctx context.Context, t *doctor.Trial, image string, wait time.Duration) {
+func (r *factReader) try(ctx context.Context, t *doctor.Trial, image string, wait time.Duration) {
 	job := trialJob("holdfast-doctor-"+t.Network+"-"+rand.String(5), r.namespace, image, t.Network == doctor.NodeNetwork)
 	job.Spec.ActiveDeadlineSeconds = ptr.To(int64(wait/time.Second) + 60) // so that it ends even if this program is killed
 	if err := r.Create(ctx, job); err != nil {
@@ -107,7 +109,7 @@ func (r factReader) try(ctx context.Context, t *doctor.Trial, image string, wait
 }
 
 // look reads the state of a trial; done: it will not change any more.
-func (r factReader) look(ctx context.Context, t *doctor.Trial, key client.ObjectKey) (done bool) {
+func (r *factReader) look(ctx context.Context, t *doctor.Trial, key client.ObjectKey) (done bool) {
 	pods := &corev1.PodList{}
 	if err := r.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingLabels{v1alpha1.LabelGang: key.Name}); err != nil {
 		if !errors.Is(err, context.DeadlineExceeded) {
@@ -142,7 +144,7 @@ func (r factReader) look(ctx context.Context, t *doctor.Trial, key client.Object
 }
 
 // gangWaits is what the Gang says that it waits for.
-func (r factReader) gangWaits(ctx context.Context, key client.ObjectKey) string {
+func (r *factReader) gangWaits(ctx context.Context, key client.ObjectKey) string {
 	g := &v1alpha1.Gang{}
 	if r.Get(ctx, key, g) != nil {
 		return ""
@@ -156,7 +158,7 @@ func (r factReader) gangWaits(ctx context.Context, key client.ObjectKey) string 
 }
 
 // failedCreate is why the Job controller cannot create the pod: a quota, or pod security.
-func (r factReader) failedCreate(ctx context.Context, key client.ObjectKey) string {
+func (r *factReader) failedCreate(ctx context.Context, key client.ObjectKey) string {
 	events := &corev1.EventList{}
 	if r.List(ctx, events, client.InNamespace(key.Namespace), client.MatchingFields{"involvedObject.name": key.Name, "reason": "FailedCreate"}) != nil {
 		return ""
@@ -168,7 +170,7 @@ func (r factReader) failedCreate(ctx context.Context, key client.ObjectKey) stri
 }
 
 // output is what the trial's command printed; nil: it cannot be read.
-func (r factReader) output(ctx context.Context, pod *corev1.Pod) *doctor.Reached {
+func (r *factReader) output(ctx context.Context, pod *corev1.Pod) *doctor.Reached {
 	kube, err := kubernetes.NewForConfig(r.cfg)
 	if err != nil {
 		return nil

@@ -55,7 +55,7 @@ const (
 		`"architecture":"amd64","bootID":"","containerRuntimeVersion":"","kubeProxyVersion":"","kubeletVersion":"","machineID":"","osImage":"",` +
 		`"systemUUID":""},"conditions":[{"type":"HoldfastHealthy","status":"%s"}]}}`
 	lease = `apply --server-side --force-conflicts -f - <<{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: real-1, namespace: kube-node-lease},` +
-		` spec: {leaseDurationSeconds: %d, holderIdentity: real-1}}`
+		` spec: {leaseDurationSeconds: %d, holderIdentity: real-1, renewTime: "2026-01-02T03:04:05.000000Z"}}`
 	policy = `apply -f - <<{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny, namespace: %s},` +
 		` spec: {podSelector: {}, policyTypes: [%s]}}`
 	daemons = `apply -f - <<{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: nvidia-driver, namespace: default}, spec: {selector: {matchLabels: {a: b}},` +
@@ -76,6 +76,7 @@ var faults = []fault{
 	{"OldKernel", []string{node, fmt.Sprintf(info, "4.18.0-553.el8", "Unknown")}, "Nodes", doctor.Fail, "4.18.0"},
 	{"NoNVML", nil, "NVML", doctor.Fail, "NVIDIA GPUs, so it sees faults only in the kernel log: real-1"},
 	{"LongLease", []string{fmt.Sprintf(lease, 120)}, "Leases", doctor.Warn, "real-1 (2m0s)"},
+	{"LeaseNotRenewed", nil, "Leases", doctor.Warn, "leases of nodes that are not Ready were not renewed: real-1"},
 	{"ImageNotPulled", []string{pull}, "AgentImage", doctor.Fail, "401 Unauthorized"},
 	{"NoAuthority", []string{authority + expired + `"}]`}, "Certificate", doctor.Fail, "expired on 2001-01-02"},
 	{"ControllerShut", []string{fmt.Sprintf(policy, "holdfast-system", "Ingress")}, "NetworkPolicies", doctor.Fail, "blocks the API server from admission"},
@@ -161,8 +162,9 @@ func noRights(ctx context.Context, t *testing.T, c *harness.Cluster) {
 	if got := find(report, "Taints"); got == nil || got.Result != doctor.Unknown || !says(*got, "you may not list daemonsets") || code != 3 {
 		t.Errorf("exit code %d: %+v", code, got)
 	}
-	// The ClusterRole that the remedy names suffices.
+	// The roles that the remedies name suffice.
 	kubectl(ctx, t, c, "create clusterrolebinding bob --clusterrole=holdfast-doctor --user=bob")
+	kubectl(ctx, t, c, "create rolebinding bob -n team-a --clusterrole=view --user=bob")
 	eventually.Holds(t, "bob reads what the checks need", func() (bool, any) {
 		report, _ := run(ctx, t, c, "-n", "team-a", "--as=bob")
 		for _, f := range report.Findings {
@@ -180,6 +182,16 @@ func leaving(ctx context.Context, t *testing.T, c *harness.Cluster) {
 	kubectl(ctx, t, c, `apply -f - <<{apiVersion: v1, kind: Pod, metadata: {name: lone, namespace: default}, spec: {schedulerName: holdfast-scheduler, containers: [{name: c, image: none}]}}`)
 	kubectl(ctx, t, c, `apply -f - <<{apiVersion: holdfast.dev/v1alpha1, kind: Gang, metadata: {name: train, namespace: team-a},`+
 		` spec: {members: 1, jobRef: {apiVersion: batch/v1, kind: Job, name: train, uid: u}}}`)
+	report, _ := run(ctx, t, c, "--before-uninstall", "--as=bob") // with the rights of the checks before
+	if f := find(report, "WaitingPods"); f == nil || f.Result != doctor.Unknown || !strings.Contains(f.Remedy, "holdfast-doctor-uninstall") {
+		t.Errorf("%+v", f)
+	}
+	kubectl(ctx, t, c, "create clusterrolebinding bob-leaves --clusterrole=holdfast-doctor-uninstall --user=bob")
+	eventually.Holds(t, "bob reads pods of all namespaces", func() (bool, any) {
+		report, _ := run(ctx, t, c, "--before-uninstall", "--as=bob")
+		f := find(report, "WaitingPods")
+		return f != nil && f.Result != doctor.Unknown, f
+	})
 	report, code := run(ctx, t, c, "--before-uninstall")
 	for check, words := range map[string]string{"RunningGangs": "team-a/train", "WaitingPods": "default/lone", "NodeMarks": "real-1", "Admission": ""} {
 		if f := find(report, check); f == nil || !says(*f, words) {

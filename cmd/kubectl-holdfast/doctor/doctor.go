@@ -113,7 +113,7 @@ func Of(f *Facts) Report {
 		if !slices.Contains(c.stages, r.Stage) {
 			continue
 		}
-		j := &judgement{}
+		j := &judgement{of: f}
 		c.judge(f, j)
 		r.Findings = append(r.Findings, j.finding(c.name))
 	}
@@ -132,6 +132,7 @@ func (f *Facts) stage() Stage {
 
 // judgement collects what one check finds.
 type judgement struct {
+	of    *Facts
 	found []problem
 }
 
@@ -153,13 +154,21 @@ func (j *judgement) fail(remedy, format string, args ...any) {
 	j.add(Fail, remedy, format, args...)
 }
 
-// unread records that facts of the check could not be read.
+// unread records that facts of the check could not be read which ClusterRole holdfast-doctor lets users read.
 func (j *judgement) unread(what string, whys ...string) {
-	whys = slices.DeleteFunc(whys, func(why string) bool { return why == "" })
-	j.add(Unknown, rightsRemedy, "%s could not be read: %s", what, strings.Join(whys, "; "))
+	j.notAllowed("a ClusterRoleBinding to the ClusterRole "+j.of.named(doctorRole), what, whys)
 }
 
-const rightsRemedy = "let an administrator run the command, or ask for a ClusterRoleBinding to the ClusterRole holdfast-doctor"
+// unreadHere records the same of facts of the user's namespace.
+func (j *judgement) unreadHere(what string, whys ...string) {
+	j.notAllowed("a RoleBinding to the ClusterRole view in namespace "+j.of.Namespace, what+" of namespace "+j.of.Namespace, whys)
+}
+
+// notAllowed names the binding that lets users read what could not be read.
+func (j *judgement) notAllowed(binding, what string, whys []string) {
+	whys = slices.DeleteFunc(whys, func(why string) bool { return why == "" })
+	j.add(Unknown, "let an administrator run the command, or ask for "+binding, "%s could not be read: %s", what, strings.Join(whys, "; "))
+}
 
 // finding is the worst problem, with the others; beside a problem, what is as it should be is left out.
 func (j *judgement) finding(name string) Finding {

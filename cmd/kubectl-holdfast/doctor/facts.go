@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
@@ -23,6 +24,7 @@ type Read[T any] struct {
 
 // Facts are what was read of a cluster, with the rights of the user who asks.
 type Facts struct {
+	// At is when objects were read; the ages of leases are up to then.
 	At time.Time `json:"at"`
 	// Leaving: the user wants to remove Holdfast.
 	Leaving bool `json:"leaving,omitempty"`
@@ -120,44 +122,27 @@ type Reached struct {
 	NotResolved string   `json:"notResolved,omitempty"`
 }
 
-// deployment finds a Deployment in a namespace; nil: there is none.
-func (f *Facts) deployment(namespace, name string) *appsv1.Deployment {
-	for i := range f.Deployments.Value {
-		if d := &f.Deployments.Value[i]; d.Namespace == namespace && d.Name == name {
-			return d
+// find returns the object of a namespace with a name; an object of the cluster has no namespace. nil: there is none.
+func find[T any, P interface {
+	*T
+	metav1.Object
+}](all []T, namespace, name string) P {
+	for i := range all {
+		if o := P(&all[i]); o.GetNamespace() == namespace && o.GetName() == name {
+			return o
 		}
 	}
 	return nil
+}
+
+// deployment finds a Deployment of Holdfast by its name in the manifests; nil: there is none.
+func (f *Facts) deployment(base string) *appsv1.Deployment {
+	return find(f.Deployments.Value, f.own(), f.named(base))
 }
 
 // nodeDaemonSet is the daemon's DaemonSet; nil: there is none.
 func (f *Facts) nodeDaemonSet() *appsv1.DaemonSet {
-	for i := range f.DaemonSets.Value {
-		if d := &f.DaemonSets.Value[i]; d.Name == f.named(nodeName) && d.Namespace == f.nodes() {
-			return d
-		}
-	}
-	return nil
-}
-
-// namespace finds a Namespace; nil: it is not there.
-func (f *Facts) namespace(name string) *corev1.Namespace {
-	for i := range f.Namespaces.Value {
-		if n := &f.Namespaces.Value[i]; n.Name == name {
-			return n
-		}
-	}
-	return nil
-}
-
-// service finds a Service of Holdfast's; nil: there is none.
-func (f *Facts) service(name string) *corev1.Service {
-	for i := range f.Services.Value {
-		if s := &f.Services.Value[i]; s.Name == name {
-			return s
-		}
-	}
-	return nil
+	return find(f.DaemonSets.Value, f.nodes(), f.named(nodeName))
 }
 
 // ready counts the ready endpoints of a Service.
@@ -195,6 +180,9 @@ func (f *Facts) named(base string) string { return f.Installed.Prefix + base }
 const (
 	controllerName     = "holdfast-controller"
 	schedulerName      = "holdfast-scheduler"
+	webhooksName       = "holdfast"
+	doctorRole         = "holdfast-doctor"
+	uninstallRole      = "holdfast-doctor-uninstall"
 	nodeName           = "holdfast-node"
 	webhookService     = "holdfast-webhook"
 	coordinatorService = "holdfast-coordinator"

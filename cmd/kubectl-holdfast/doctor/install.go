@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 )
@@ -127,7 +128,7 @@ func components(f *Facts, j *judgement) {
 	}
 	for _, base := range []string{controllerName, schedulerName} {
 		name := f.named(base)
-		d := f.deployment(f.own(), name)
+		d := f.deployment(base)
 		switch {
 		case f.Deployments.Unread != "":
 		case d == nil:
@@ -146,9 +147,9 @@ func components(f *Facts, j *judgement) {
 	case d == nil:
 		j.fail("apply the manifests", "DaemonSet %s is missing in namespace %s", f.named(nodeName), f.nodes())
 	case d.Status.NumberReady < d.Status.DesiredNumberScheduled:
-		j.warn(fmt.Sprintf(logs, f.nodes(), nodeName), "%s is ready on %d of %d nodes", nodeName, d.Status.NumberReady, d.Status.DesiredNumberScheduled)
+		j.warn(fmt.Sprintf(logs, f.nodes(), nodeName), "%s is ready on %d of %d nodes", d.Name, d.Status.NumberReady, d.Status.DesiredNumberScheduled)
 	default:
-		j.pass("%s: %d nodes", nodeName, d.Status.NumberReady)
+		j.pass("%s: %d nodes", d.Name, d.Status.NumberReady)
 	}
 }
 
@@ -166,7 +167,7 @@ func Tag(image string) string {
 
 // agentImageOf is the image that the controller puts into pods; empty: its command line does not say.
 func (f *Facts) agentImageOf() string {
-	d := f.deployment(f.own(), f.named(controllerName))
+	d := f.deployment(controllerName)
 	if d == nil || len(d.Spec.Template.Spec.Containers) == 0 {
 		return ""
 	}
@@ -196,13 +197,13 @@ func versions(f *Facts, j *judgement) {
 			have[name] = Tag(containers[0].Image)
 		}
 	}
-	for _, name := range []string{f.named(controllerName), f.named(schedulerName)} {
-		if d := f.deployment(f.own(), name); d != nil {
-			image(name, d.Spec.Template.Spec.Containers)
+	for _, base := range []string{controllerName, schedulerName} {
+		if d := f.deployment(base); d != nil {
+			image(d.Name, d.Spec.Template.Spec.Containers)
 		}
 	}
 	if d := f.nodeDaemonSet(); d != nil {
-		image(nodeName, d.Spec.Template.Spec.Containers)
+		image(d.Name, d.Spec.Template.Spec.Containers)
 	}
 	if agent := f.agentImageOf(); agent != "" {
 		have["holdfast-agent"] = Tag(agent)
@@ -227,8 +228,20 @@ func versions(f *Facts, j *judgement) {
 	}
 }
 
-// late is how much older than its duration a leader's lease may be, since this machine's clock may differ.
+// late is how much older than its duration a lease may be, since this machine's clock may differ.
 const late = time.Minute
+
+// overdue returns the age of a lease that was not renewed in time; 0: it was, or was never renewed.
+func overdue(l *coordinationv1.Lease, now time.Time) time.Duration {
+	if l.Spec.RenewTime == nil {
+		return 0
+	}
+	age := now.Sub(l.Spec.RenewTime.Time)
+	if age <= time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0))*time.Second+late {
+		return 0
+	}
+	return age.Round(time.Second)
+}
 
 // leaders checks that a replica of controller and scheduler leads.
 func leaders(f *Facts, j *judgement) {
@@ -237,19 +250,17 @@ func leaders(f *Facts, j *judgement) {
 		return
 	}
 	for _, name := range []string{f.named(controllerName), f.named(schedulerName)} {
-		i := slices.IndexFunc(f.Leaders.Value, func(l coordinationLease) bool { return l.Name == name })
+		l := find(f.Leaders.Value, f.own(), name)
 		remedy := fmt.Sprintf("look at its log: kubectl -n %s logs deploy/%s", f.own(), name)
-		if i < 0 || ptr.Deref(f.Leaders.Value[i].Spec.HolderIdentity, "") == "" || f.Leaders.Value[i].Spec.RenewTime == nil {
+		if l == nil || ptr.Deref(l.Spec.HolderIdentity, "") == "" || l.Spec.RenewTime == nil {
 			j.fail(remedy, "no replica of %s leads", name)
 			continue
 		}
-		spec := f.Leaders.Value[i].Spec
-		age := f.At.Sub(spec.RenewTime.Time)
-		if age > time.Duration(ptr.Deref(spec.LeaseDurationSeconds, 0))*time.Second+late {
-			j.fail(remedy, "the leader of %s has not renewed its lease for %s", name, age.Round(time.Second))
+		if age := overdue(l, f.At); age > 0 {
+			j.fail(remedy, "the leader of %s has not renewed its lease for %s", name, age)
 			continue
 		}
-		holder, _, _ := strings.Cut(*spec.HolderIdentity, "_")
+		holder, _, _ := strings.Cut(*l.Spec.HolderIdentity, "_")
 		j.pass("%s leads", holder)
 	}
 }

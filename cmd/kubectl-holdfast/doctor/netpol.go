@@ -73,7 +73,7 @@ func networkPolicies(f *Facts, j *judgement) {
 func (f *Facts) flows() []flow {
 	pod := func(namespace string, own labels.Set) end {
 		e := end{namespace: namespace, labels: own, of: labels.Set{corev1.LabelMetadataName: namespace}}
-		if n := f.namespace(namespace); n != nil && n.Labels != nil {
+		if n := find(f.Namespaces.Value, "", namespace); n != nil && n.Labels != nil {
 			e.of = n.Labels
 		}
 		return e

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,16 +19,6 @@ func (f *Facts) report() nodes.Report {
 	return nodes.Of(nodes.Input{Nodes: f.Nodes.Value, Leases: f.Leases.Value}, f.At)
 }
 
-// node finds a Node by its name.
-func (f *Facts) node(name string) *corev1.Node {
-	for i := range f.Nodes.Value {
-		if f.Nodes.Value[i].Name == name {
-			return &f.Nodes.Value[i]
-		}
-	}
-	return nil
-}
-
 // nodeDaemon checks that a daemon watches each node with GPUs.
 func nodeDaemon(f *Facts, j *judgement) {
 	if f.Nodes.Unread != "" {
@@ -37,7 +28,7 @@ func nodeDaemon(f *Facts, j *judgement) {
 	var without, plain, broken []string
 	watched := 0
 	for _, row := range f.report().Nodes {
-		switch gpus := nodes.HasNVIDIA(f.node(row.Name)); {
+		switch gpus := nodes.HasNVIDIA(find(f.Nodes.Value, "", row.Name)); {
 		case row.Problem != "":
 			broken = append(broken, row.Name)
 		case row.State == nodes.Unwatched && gpus:
@@ -48,7 +39,7 @@ func nodeDaemon(f *Facts, j *judgement) {
 			watched++
 		}
 	}
-	const look = "look at its pods: kubectl -n holdfast-node get pods -o wide"
+	look := "look at its pods: kubectl -n " + f.nodes() + " get pods -o wide"
 	if len(without) > 0 {
 		j.fail(look, "no holdfast-node has written a verdict on nodes with GPUs: %s", some(without))
 	}
@@ -71,7 +62,7 @@ func nvml(f *Facts, j *judgement) {
 	found := 0
 	for _, row := range f.report().Nodes {
 		switch {
-		case !nodes.HasNVIDIA(f.node(row.Name)) || row.State == nodes.Unwatched:
+		case !nodes.HasNVIDIA(find(f.Nodes.Value, "", row.Name)) || row.State == nodes.Unwatched:
 		case row.State != nodes.Unknown && row.Health != nil && len(row.Health.Seen.NVLinks) > 0: // each GPU that NVML listed has an entry
 			found++
 		default:
@@ -104,32 +95,48 @@ func leases(f *Facts, j *judgement) {
 		j.unread("nodes and their leases", f.Nodes.Unread, f.Leases.Unread)
 		return
 	}
-	durations := map[string]time.Duration{}
-	for i := range f.Leases.Value {
-		l := &f.Leases.Value[i]
-		durations[l.Name] = time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0)) * time.Second
-	}
-	var without, long []string
+	var without, stale, down, long []string
 	longest := time.Duration(0)
 	for i := range f.Nodes.Value {
-		name := f.Nodes.Value[i].Name
-		d, ok := durations[name]
-		if !ok {
-			without = append(without, name)
+		n := &f.Nodes.Value[i]
+		l := find(f.Leases.Value, corev1.NamespaceNodeLease, n.Name)
+		if l == nil || l.Spec.RenewTime == nil {
+			without = append(without, n.Name)
 			continue
 		}
+		switch age := overdue(l, f.At); {
+		case age > 0 && isReady(n):
+			stale = append(stale, fmt.Sprintf("%s (%s)", n.Name, age))
+		case age > 0:
+			down = append(down, fmt.Sprintf("%s (%s)", n.Name, age))
+		}
+		d := time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0)) * time.Second
 		if longest = max(longest, d); d > longLease {
-			long = append(long, fmt.Sprintf("%s (%s)", name, d))
+			long = append(long, fmt.Sprintf("%s (%s)", n.Name, d))
 		}
 	}
-	after := max(silentDefault, time.Duration(silentShare*float64(longest))).Round(time.Second)
+	const rights = "see whether their kubelets run, and may write leases in namespace kube-node-lease"
 	if len(without) > 0 {
-		j.fail("see whether their kubelets run, and may write leases in namespace kube-node-lease", "nodes have no lease, so their death is not seen: %s", some(without))
+		j.fail(rights, "nodes have no lease, so their death is not seen: %s", some(without))
 	}
+	if len(stale) > 0 {
+		j.fail(rights, "kubelets of nodes that are Ready have not renewed their leases, so Holdfast may take the nodes for dead: %s", some(stale))
+	}
+	if len(down) > 0 {
+		j.warn("look at the machines; kubectl holdfast nodes shows what Holdfast decided about them", "leases of nodes that are not Ready were not renewed: %s", some(down))
+	}
+	after := max(silentDefault, time.Duration(silentShare*float64(longest))).Round(time.Second)
 	if len(long) > 0 {
 		j.warn("set nodeLeaseDurationSeconds of kubelets to 40 (its default) or less", "kubelets with long leases: %s; their death is seen after up to %s", some(long), after)
 	}
-	j.pass("leases of %d nodes; a dead node is seen after %s", len(f.Nodes.Value)-len(without), after)
+	j.pass("leases of %d nodes; a dead node is seen after %s", len(f.Nodes.Value)-len(without)-len(stale)-len(down), after)
+}
+
+// isReady reports whether the API server shows a node as Ready.
+func isReady(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // taints names the DaemonSets that do not run on nodes which Holdfast has tainted.

@@ -8,11 +8,8 @@ import (
 	"strings"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 )
-
-type coordinationLease = coordinationv1.Lease
 
 const tryRemedy = "run kubectl holdfast doctor --try: it creates two Jobs of one small pod each, and deletes them"
 
@@ -23,7 +20,7 @@ func webhook(f *Facts, j *judgement) {
 	case w.Unread != "":
 		j.unread("the webhooks' configuration", w.Unread)
 	case w.Value == nil:
-		j.fail("apply the manifests", "MutatingWebhookConfiguration holdfast is missing: annotated jobs are created without Holdfast")
+		j.fail("apply the manifests", "MutatingWebhookConfiguration %s is missing: annotated jobs are created without Holdfast", f.named(webhooksName))
 	}
 	switch {
 	case f.Slices.Unread != "":
@@ -41,7 +38,7 @@ func webhook(f *Facts, j *judgement) {
 	case d.Refused != "":
 		j.add(Unknown, "remove the cause of the refusal, or name another namespace with -n", "a dry run of an annotated Job was refused: %s", d.Refused)
 	case f.Webhooks.Value != nil || f.Webhooks.Unread != "":
-		j.fail("compare MutatingWebhookConfiguration holdfast with the manifests; see whether namespace "+f.Namespace+" is excluded",
+		j.fail("compare MutatingWebhookConfiguration "+f.named(webhooksName)+" with the manifests; see whether namespace "+f.Namespace+" is excluded",
 			"the API server admitted an annotated Job without Holdfast's admission")
 	}
 }
@@ -51,7 +48,7 @@ const renewal = 30 * 24 * time.Hour
 
 // certificate checks the authority that the API server trusts.
 func certificate(f *Facts, j *judgement) {
-	const remedy = "look at the controller's log for certificates: kubectl -n holdfast-system logs deploy/holdfast-controller"
+	remedy := fmt.Sprintf("look at the controller's log for certificates: kubectl -n %s logs deploy/%s", f.own(), f.named(controllerName))
 	if f.Webhooks.Unread != "" {
 		j.unread("the webhooks' configuration", f.Webhooks.Unread)
 		return
@@ -108,7 +105,7 @@ func lastEnd(bundle []byte) (end time.Time, err error) {
 
 // coordinator checks that agents reach the coordinator, on the pods' network and on the nodes'.
 func coordinator(f *Facts, j *judgement) {
-	switch s := f.service(f.named(coordinatorService)); {
+	switch s := find(f.Services.Value, f.own(), f.named(coordinatorService)); {
 	case f.Services.Unread != "":
 		j.unread("Services in namespace "+f.own(), f.Services.Unread)
 	case s == nil:
@@ -150,7 +147,7 @@ func (f *Facts) reached(t Trial, j *judgement) {
 	case !t.Pulled:
 		j.add(Unknown, "see check AgentImage", "the trial on the %s's network did not start: %s", t.Network, t.Waits)
 	default:
-		j.fail("let pods of the namespace connect to Service holdfast-coordinator, port 7443, and to the pods behind it",
+		j.fail("let pods of the namespace connect to Service "+f.named(coordinatorService)+", port 7443, and to the pods behind it",
 			"a pod on the %s's network does not reach it: %s", t.Network, t.Waits)
 	}
 }
@@ -210,7 +207,7 @@ func agentImage(f *Facts, j *judgement) {
 		j.warn("name a version, or set --agent-pull-policy=Always", "the agent's image %s may differ from node to node", image)
 	}
 	if f.Pods.Unread != "" {
-		j.unread("pods of namespace "+f.Namespace, f.Pods.Unread)
+		j.unreadHere("pods", f.Pods.Unread)
 	}
 	started := 0
 	for i := range f.Pods.Value {

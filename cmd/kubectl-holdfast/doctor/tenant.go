@@ -81,7 +81,7 @@ func podSecurity(f *Facts, j *judgement) {
 		j.unread("namespaces", f.Namespaces.Unread)
 		return
 	}
-	switch n := f.namespace(f.nodes()); {
+	switch n := find(f.Namespaces.Value, "", f.nodes()); {
 	case !f.Serves:
 	case n == nil:
 		j.fail("apply the manifests", "namespace %s is missing", f.nodes())
@@ -92,7 +92,7 @@ func podSecurity(f *Facts, j *judgement) {
 	default:
 		j.pass("namespace %s admits holdfast-node", f.nodes())
 	}
-	switch n := f.namespace(f.Namespace); {
+	switch n := find(f.Namespaces.Value, "", f.Namespace); {
 	case n == nil:
 		j.fail("create it, or name another with -n", "namespace %s is missing", f.Namespace)
 	case n.Labels[enforce] == "restricted" || n.Labels[enforce] == "baseline":
@@ -107,7 +107,7 @@ func podSecurity(f *Facts, j *judgement) {
 // quota names quotas of the user's namespace that have nothing left: a replacement pod waits until the old one is gone.
 func quota(f *Facts, j *judgement) {
 	if f.Quotas.Unread != "" || f.Ranges.Unread != "" {
-		j.unread("quotas and LimitRanges of namespace "+f.Namespace, f.Quotas.Unread, f.Ranges.Unread)
+		j.unreadHere("quotas and LimitRanges", f.Quotas.Unread, f.Ranges.Unread)
 		return
 	}
 	for i := range f.Quotas.Value {
@@ -157,7 +157,7 @@ func runningGangs(f *Facts, j *judgement) {
 // waitingPods names pods that no scheduler places after the removal, and replaced pods that stay.
 func waitingPods(f *Facts, j *judgement) {
 	if f.Pending.Unread != "" || f.Replaced.Unread != "" {
-		j.unread("pods of all namespaces", f.Pending.Unread, f.Replaced.Unread)
+		j.notAllowed("a ClusterRoleBinding to the ClusterRole "+f.named(uninstallRole), "pods of all namespaces", []string{f.Pending.Unread, f.Replaced.Unread})
 		return
 	}
 	var waiting, kept []string
@@ -188,7 +188,7 @@ func waitingPods(f *Facts, j *judgement) {
 
 // admission says what to delete first.
 func admission(f *Facts, j *judgement) {
-	first := "kubectl delete mutatingwebhookconfiguration " + f.named("holdfast")
+	first := "kubectl delete mutatingwebhookconfiguration " + f.named(webhooksName)
 	switch {
 	case f.Webhooks.Unread != "":
 		j.unread("the webhooks' configuration", f.Webhooks.Unread)

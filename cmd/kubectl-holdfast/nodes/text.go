@@ -230,7 +230,7 @@ func (r Row) remedy() string {
 	case Dead, Unreachable:
 		return "look at the machine: power, network, kubelet"
 	case Unknown:
-		return "look at holdfast-node on it: kubectl -n " + v1alpha1.NodeNamespace + " get pods -o wide"
+		return "look at holdfast-node on it: kubectl get pods -A -o wide -l app.kubernetes.io/name=holdfast-node"
 	case Unreadable:
 		return "use the kubectl-holdfast of the version that the cluster runs"
 	case Evict, Exclude, Watch, Unwatched, Healthy:
