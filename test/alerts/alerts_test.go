@@ -141,7 +141,7 @@ func TestAlerts(t *testing.T) {
 			if err := check(r.Expr.String(), known); err != nil {
 				t.Errorf("%s: %v", r.Alert, err)
 			}
-			for _, key := range []string{"summary", "description", "runbook_url"} {
+			for _, key := range []string{"summary", "description", "runbook"} {
 				if r.Annotations[key] == "" {
 					t.Errorf("%s has no %s", r.Alert, key)
 				}
@@ -149,8 +149,8 @@ func TestAlerts(t *testing.T) {
 			if s := r.Labels["severity"]; s != "warning" && s != "critical" {
 				t.Errorf("%s has severity %q", r.Alert, s)
 			}
-			if !strings.Contains(runbooks, "\n### "+r.Alert+"\n") || !strings.HasSuffix(r.Annotations["runbook_url"], "#"+strings.ToLower(r.Alert)) {
-				t.Errorf("docs/runbooks.md has no section %s that %s names", r.Alert, r.Annotations["runbook_url"])
+			if !strings.Contains(runbooks, "\n### "+r.Alert+"\n") || !strings.HasSuffix(r.Annotations["runbook"], "#"+strings.ToLower(r.Alert)) {
+				t.Errorf("docs/runbooks.md has no section %s that %s names", r.Alert, r.Annotations["runbook"])
 			}
 			if !strings.Contains(tests, `ALERTS{alertname="`+r.Alert+`"`) {
 				t.Errorf("rules_test.yaml does not test %s", r.Alert)
