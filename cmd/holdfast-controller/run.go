@@ -331,9 +331,14 @@ func addControllers(mgr manager.Manager, rotator *certs.Rotator, o options) erro
 	}
 	secure := &tls.Config{NextProtos: []string{"h2"}}
 	rotator.Serve(secure)
+	settled, err := addTraces(mgr)
+	if err != nil {
+		return err
+	}
 	server, err := coordinator.New(coordinator.Options{
 		Listen: o.coordinatorAddress, TLS: secure, Authorities: rotator.Authority, Callers: podtoken.New(mgr.GetClient(), mgr.GetAPIReader()),
-		Store: store, Elected: elected, Log: mgr.GetLogger().WithName("coordinator"), Metrics: metrics.Registry})
+		Store: store, Elected: elected, Log: mgr.GetLogger().WithName("coordinator"), Metrics: metrics.Registry,
+		Settled: settled})
 	if err != nil {
 		return fmt.Errorf("setting up the coordinator: %w", err)
 	}

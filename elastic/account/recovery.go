@@ -200,11 +200,23 @@ func (a *Account) settle(g Generation, now time.Time, ended bool) *Recovery {
 	return rec
 }
 
+// Phase is a phase of a recovery that was reached.
+type Phase struct {
+	Name string
+	Took time.Duration
+}
+
+// Phases returns the phases that were reached, in order: each begins with the end of the one before.
+func (r *Recovery) Phases() []Phase {
+	all := []Phase{{"detect", r.Detect}, {"drain", r.Drain}, {"decide", r.Decide}, {"stop", r.Stop}, {"replace", r.Replace}, {"fetch", r.Fetch},
+		{"check", r.Check}, {"start", r.Start}, {"restore", r.Restore}, {"first step", r.FirstStep}}
+	return slices.DeleteFunc(all, func(p Phase) bool { return p.Took < 0 })
+}
+
 // Total returns the time from the failure to the last phase that was reached.
-func (r *Recovery) Total() time.Duration {
-	total := time.Duration(0)
-	for _, d := range []time.Duration{r.Detect, r.Drain, r.Decide, r.Stop, r.Replace, r.Fetch, r.Check, r.Start, r.Restore, r.FirstStep} {
-		total += max(0, d)
+func (r *Recovery) Total() (total time.Duration) {
+	for _, p := range r.Phases() {
+		total += p.Took
 	}
 	return total
 }

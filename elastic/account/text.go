@@ -23,15 +23,8 @@ func Recovering(generation int64, c cause.Cause) string {
 // Text describes a completed recovery: its phases and its resume point.
 func (r *Recovery) Text() string {
 	parts := []string{}
-	for _, p := range []struct {
-		name string
-		d    time.Duration
-	}{{"detect", r.Detect},
-		{"drain", r.Drain}, {"decide", r.Decide}, {"stop", r.Stop}, {"replace", r.Replace}, {"fetch", r.Fetch}, {"check", r.Check},
-		{"start", r.Start}, {"restore", r.Restore}, {"first step", r.FirstStep}} {
-		if p.d >= 0 {
-			parts = append(parts, fmt.Sprintf("%s %s", p.name, p.d.Round(time.Millisecond)))
-		}
+	for _, p := range r.Phases() {
+		parts = append(parts, fmt.Sprintf("%s %s", p.Name, p.Took.Round(time.Millisecond)))
 	}
 	from := "from the beginning or the script's own checkpoint"
 	if r.CostKnown() {

@@ -102,7 +102,7 @@ const (
 	idleGang = 5 * time.Minute
 )
 
-// Options of New. All fields but Authorities and Metrics must be set.
+// Options of New. All fields but Authorities, Metrics and Settled must be set.
 type Options struct {
 	// Listen is the address to serve at, such as ":7443".
 	Listen string
@@ -119,6 +119,8 @@ type Options struct {
 	Log     logr.Logger
 	// Metrics registers the coordinator's metrics (controller-runtime's metrics.Registry).
 	Metrics prometheus.Registerer
+	// Settled receives each recovery that is complete, again if the record of that is lost; it must not block. nil: none.
+	Settled func(Key, elastic.Recovery)
 }
 
 // Server is a manager.Runnable that serves on every replica, leader or not.

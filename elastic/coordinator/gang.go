@@ -218,6 +218,9 @@ func (g *gang) step(e elastic.Event) {
 		case elastic.GoBackRefused: // nothing sends GoBack yet
 		case elastic.Settled:
 			g.server.metrics.settled(eff.Recovery)
+			if g.server.Settled != nil {
+				g.server.Settled(g.key, eff.Recovery)
+			}
 		case elastic.MadeDurable:
 			g.madeDurable(eff.Gap)
 		case elastic.Judged:

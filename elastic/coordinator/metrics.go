@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -95,11 +96,8 @@ func (m *metrics) settled(r elastic.Recovery) {
 		m.sizes.WithLabelValues(string(r.Cause.Code), "more").Inc()
 	}
 	m.recomputed.WithLabelValues(string(r.Cause.Code)).Add(float64(max(0, r.StepsRecomputed)))
-	for name, d := range map[string]time.Duration{"decide": r.Decide, "stop": r.Stop, "start": r.Start, "restore": r.Restore, "first_step": r.FirstStep,
-		"detect": r.Detect, "drain": r.Drain, "replace": r.Replace, "fetch": r.Fetch} {
-		if d >= 0 {
-			m.phases.WithLabelValues(name).Observe(d.Seconds())
-		}
+	for _, p := range r.Phases() {
+		m.phases.WithLabelValues(strings.ReplaceAll(p.Name, " ", "_")).Observe(p.Took.Seconds())
 	}
 }
 

@@ -68,7 +68,7 @@ var only = []struct {
 	allowed   []string
 }{
 	{"k8s.io/kubernetes", "it drags the whole of Kubernetes into a binary", []string{"plugin", "cmd/holdfast-scheduler", "cmd/holdfast-dev"}},
-	{"google.golang.org/grpc", "the conversation has two ends", []string{"elastic/coordinator", "ckptagent/coord", "api/coordinator/v1", "test"}},
+	{"google.golang.org/grpc", "the conversation has two ends", []string{"elastic/coordinator", "elastic/traces", "ckptagent/coord", "api/coordinator/v1", "test"}},
 	{module + "api/coordinator/v1", "what is exchanged is decided on as plain values, and messages are made of them in one place",
 		[]string{"internal/protocol/wire", "elastic/coordinator", "ckptagent/coord", "ckptagent/loop", "test"}},
 	{"github.com/NVIDIA/go-nvml", "only one program is built with cgo, and its calls may hang for ever", []string{"nodehealth/nvml"}},

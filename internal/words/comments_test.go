@@ -18,7 +18,7 @@ const root = "../.."
 
 // fieldTerms are words in comments that look like identifiers of this tree and are names of Kubernetes or of the field.
 var fieldTerms = strings.Fields(`
-	Dockerfile Guaranteed Markdown gRPC
+	Dockerfile Guaranteed Markdown OpenTelemetry gRPC
 	FuzzName ReadFrom
 	DataAuthority GPUHealth WatchListCompression blockOwnerDeletion envFrom getPodsForJob groupName syncJob
 	MaxItems listMapKey listType shortName`)
