@@ -24,12 +24,12 @@ const (
 	snoozeLeast, snoozeMost, snoozeCost = 5 * time.Minute, time.Hour, 10
 )
 
-// growths are the planned halts of a gang.
-type growths struct {
-	// at is when the newest one was, or was given up; snooze is how long after it no other follows. came are the slots that it took in.
-	at     time.Time
-	snooze time.Duration
-	came   []Slot
+// Growths are the planned halts of a gang.
+type Growths struct {
+	// At is when the newest one was, or was given up; Snooze is how long after it no other follows. Came are the slots that it took in.
+	At     time.Time
+	Snooze time.Duration
+	Came   []Slot
 }
 
 // growth is the way to a planned halt.
@@ -65,7 +65,7 @@ func (s *State) grow(now time.Time) (halt bool) {
 		g.readyAt = now
 	}
 	if !g.begun() {
-		if starting && now.Sub(g.readyAt) < growBatch || now.Before(s.sizes.at.Add(s.sizes.snooze)) {
+		if starting && now.Sub(g.readyAt) < growBatch || now.Before(s.sizes.growths.At.Add(s.sizes.growths.Snooze)) {
 			return false
 		}
 		if !stays {
@@ -140,11 +140,11 @@ func (s *State) canGrow() bool {
 // noteGrowth records a planned halt, or one that was given up.
 func (s *State) noteGrowth(came []Slot, now time.Time) {
 	g := &s.sizes.growths
-	if now.Sub(g.at) > snoozeMost {
-		g.snooze = 0
+	if now.Sub(g.At) > snoozeMost {
+		g.Snooze = 0
 	}
-	g.snooze = min(snoozeMost, max(snoozeLeast, snoozeCost*s.account.GenerationCost(), g.snooze))
-	g.at, g.came = now, came
+	g.Snooze = min(snoozeMost, max(snoozeLeast, snoozeCost*s.account.GenerationCost(), g.Snooze))
+	g.At, g.Came = now, came
 }
 
 // noteLostAgain makes the next growth wait longer if a slot that the newest one took in takes no part again.
@@ -153,8 +153,8 @@ func (s *State) noteLostAgain() {
 	lost := func(slot Slot) bool {
 		return !s.members.Takes(slot) && s.replacements.Lacks(slot, s.generation.Number-1) != ""
 	}
-	if slices.ContainsFunc(g.came, lost) {
-		g.snooze, g.came = min(snoozeMost, 2*g.snooze), nil
+	if slices.ContainsFunc(g.Came, lost) {
+		g.Snooze, g.Came = min(snoozeMost, 2*g.Snooze), nil
 	}
 }
 

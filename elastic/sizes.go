@@ -24,7 +24,7 @@ type Placement struct {
 	Refusal string
 }
 
-// sizes is what a gang with a minimum knows of its pods. It lives as long as the coordinator.
+// sizes is what a gang with a minimum knows of its pods. All but where they are is recorded.
 type sizes struct {
 	quorum.Limits
 	// placed are the pods at the API server, by slot.
@@ -35,9 +35,9 @@ type sizes struct {
 	struck  []quorum.Struck
 	retried int64
 	// absent is the time of all slots together in which they took no part in the newest generation, up to since.
-	absent time.Duration
-	since  time.Time
-	growths
+	absent  time.Duration
+	since   time.Time
+	growths Growths
 }
 
 // Sizes is what a gang with a minimum has learned about numbers of pods.
@@ -49,16 +49,23 @@ type Sizes struct {
 	// has all slots.
 	Absent time.Duration
 	Since  time.Time
+	// Start is how long pods take from a node to an agent that reports, the median; 0: unknown.
+	Start time.Duration
+	Growths
 }
 
 // recordedSizes returns what an earlier coordinator recorded.
 func recordedSizes(r Sizes) sizes {
-	return sizes{struck: r.Struck, retried: r.Retried, absent: r.Absent, since: r.Since}
+	z := sizes{struck: r.Struck, retried: r.Retried, absent: r.Absent, since: r.Since, growths: r.Growths}
+	if r.Start > 0 {
+		z.starts = []time.Duration{r.Start}
+	}
+	return z
 }
 
 // record returns what must be stored.
 func (z *sizes) record() Sizes {
-	return Sizes{Struck: z.struck, Retried: z.retried, Absent: z.absent, Since: z.since}
+	return Sizes{Struck: z.struck, Retried: z.retried, Absent: z.absent, Since: z.since, Start: median(z.starts), Growths: z.growths}
 }
 
 // noteParts records that a generation begins, after one in which so many slots took no part and with so many that take none. Ranks first

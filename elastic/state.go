@@ -26,8 +26,8 @@ import (
 //	| lives for       | fields                                                                                     |
 //	|-----------------|--------------------------------------------------------------------------------------------|
 //	| the gang        | Record (outlives every coordinator)                                                        |
-//	| the coordinator | stored revision storedRevision verdictRevision lookedUpAt ended ending over quiet supervision sizes |
-//	| as each says    | members replacements account ledger generation drain                                        |
+//	| the coordinator | stored revision storedRevision verdictRevision lookedUpAt ended ending over quiet supervision       |
+//	| as each says    | members replacements account ledger generation drain sizes                                   |
 //	| the generation  | run, replaced whole by becomeRunning                                                       |
 //	| the phase       | run.halting, run.forming, replaced whole by becomeHalting and becomeForming                |
 //	| the event       | now effects                                                                                |

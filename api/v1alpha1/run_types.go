@@ -171,6 +171,15 @@ type RunSizes struct {
 	// when the present one began; absent: it has all slots. GangStatus.CapacityPercent follows from it.
 	AbsentMs int64             `json:"absentMs,omitempty"`
 	Since    *metav1.MicroTime `json:"since,omitempty"`
+	// StartMs is the median time of pods from a node to an agent that reports; absent: unknown.
+	StartMs int64 `json:"startMs,omitempty"`
+	// GrownAt is when ranks were last ended at one step for pods that came, SnoozeMs the time after it in which they are not ended again,
+	// and Came are the slots of these pods.
+	GrownAt  *metav1.MicroTime `json:"grownAt,omitempty"`
+	SnoozeMs int64             `json:"snoozeMs,omitempty"`
+	// +listType=atomic
+	// +optional
+	Came []int32 `json:"came,omitempty"`
 }
 
 // StruckSize is a number of pods with which the script raised an exception before any step.

@@ -44,6 +44,8 @@ func TestRecordSurvivesTheGang(t *testing.T) {
 				Retried: 6,
 				Absent:  90 * time.Second,
 				Since:   at,
+				Start:   4 * time.Second,
+				Growths: elastic.Growths{At: at, Snooze: time.Minute, Came: []elastic.Slot{1, 2}},
 			},
 			Generation:  4,
 			RestoreStep: 9,
@@ -164,7 +166,7 @@ func utc(r *elastic.Record) {
 	if r.StartedAt.IsZero() {
 		return
 	}
-	r.Sizes.Since = r.Sizes.Since.UTC()
+	r.Sizes.Since, r.Sizes.At = r.Sizes.Since.UTC(), r.Sizes.At.UTC()
 	r.Check.Began, r.Check.Ended = r.Check.Began.UTC(), r.Check.Ended.UTC()
 	r.StartedAt, r.Progress.SavedAt = r.StartedAt.UTC(), r.Progress.SavedAt.UTC()
 	r.Durable.At, r.Older.At = r.Durable.At.UTC(), r.Older.At.UTC()

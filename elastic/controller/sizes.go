@@ -14,7 +14,11 @@ func sizesStatus(z elastic.Sizes) *v1alpha1.RunSizes {
 	if reflect.ValueOf(z).IsZero() {
 		return nil
 	}
-	s := &v1alpha1.RunSizes{Retried: z.Retried, AbsentMs: z.Absent.Milliseconds(), Since: microTime(z.Since)}
+	s := &v1alpha1.RunSizes{Retried: z.Retried, AbsentMs: z.Absent.Milliseconds(), Since: microTime(z.Since),
+		StartMs: z.Start.Milliseconds(), GrownAt: microTime(z.At), SnoozeMs: z.Snooze.Milliseconds()}
+	for _, slot := range z.Came {
+		s.Came = append(s.Came, int32(slot))
+	}
 	for _, k := range z.Struck {
 		s.Struck = append(s.Struck, v1alpha1.StruckSize{Pods: int32(k.Pods), Generation: k.Generation, Message: k.Text})
 	}
@@ -26,6 +30,11 @@ func plainSizes(s *v1alpha1.RunSizes) (z elastic.Sizes) {
 		return z
 	}
 	z.Retried, z.Absent, z.Since = s.Retried, time.Duration(s.AbsentMs)*time.Millisecond, plainTime(s.Since)
+	z.Start = time.Duration(s.StartMs) * time.Millisecond
+	z.At, z.Snooze = plainTime(s.GrownAt), time.Duration(s.SnoozeMs)*time.Millisecond
+	for _, slot := range s.Came {
+		z.Came = append(z.Came, elastic.Slot(slot))
+	}
 	for _, k := range s.Struck {
 		z.Struck = append(z.Struck, quorum.Struck{Pods: int(k.Pods), Generation: k.Generation, Text: k.Message})
 	}
