@@ -33,6 +33,8 @@ SHORT_kinds := -run '^TestKinds$$/^Story$$/^(VolcanoJob-volcano|PyTorchJob-holdf
 SHORT_hang := -run '^TestHang$$/./^(slow-save|debugger|deaf)$$'
 # make test plays a gang that passes and one with a node that is named, make test-nodecheck plays all faults of node checks.
 SHORT_nodecheck := -run '^TestNodeCheck$$/^(healthy|wrong)$$'
+# make test plays one loss, one joining pod and the end with a pod missing, make test-elastic-more plays further cases.
+SHORT_elastic := -run '^TestElastic$$'
 SHORT_PEERS := peer-volcano peer-training-operator
 KILL_TESTS := ./test/checkpoint
 # Tests that start agents, ranks and standbys, and mostly wait for them.
@@ -147,7 +149,7 @@ ready: ## prepare and build, in parallel
 	@hack/ready.sh
 
 .PHONY: demo
-demo: ready ## play the story on a one-machine cluster (KEEP=1 leaves it up, RUN=default-scheduler shows the half placement)
+demo: ready ## play the story on a one-machine cluster (KEEP=1 leaves it up, RUN=fewer switches a node off, RUN=default-scheduler shows the half placement)
 	@exec bin/holdfast-demo $(if $(KEEP),--keep) $(if $(RUN),--run=$(RUN))
 
 .PHONY: test
@@ -277,6 +279,10 @@ test-hang: build launchers-venv ## jobs whose ranks make no step, on real kubele
 .PHONY: test-nodecheck
 test-nodecheck: build ## node checks of gangs with faults of nodes and networks, on real kubelets; keeps the results in test/nodecheck/testdata
 	@hack/gotest.sh run -v -count=1 -timeout 60m -run '^TestNodeCheck$$' -record -- ./test/nodecheck
+
+.PHONY: test-elastic-more
+test-elastic-more: build ## jobs that go on with fewer pods: rank 0 and all but one lost, leaders killed, a node that flaps, own snapshots, on real kubelets
+	@hack/gotest.sh run -v -count=1 -timeout 60m -run '^TestMore$$' -- ./test/elastic
 
 .PHONY: soak-hang
 soak-hang: build ## hundreds of healthy silences of jobs, none ended or taken for a fault; plays those that test/hang/testdata lacks

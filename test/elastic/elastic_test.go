@@ -24,22 +24,32 @@ import (
 )
 
 const (
-	namespace, job, shared = "elastic", "ddp", "shared"
-	pods, perPod           = 3, 2
+	namespace, shared = "elastic", "shared"
+	pods, perPod      = 3, 2
 	// control is on the nodes that the control plane may run on: the third one dies.
 	control = "elastic.test/control"
-	line    = "torchrun --nnodes=%d --nproc-per-node=%d --master-addr=none --master-port=29500 /trainer/torch_trainer.py /" + shared + "/%s 3000 0.3"
+	line    = "torchrun --nnodes=%d --nproc-per-node=%d --master-addr=none --master-port=29500 /trainer/%s /" + shared + "/%s 3000 0.3"
 )
 
-// overlay keeps the control plane off the node that dies.
+// overlay keeps the control plane off the nodes that die. No budget holds the loss of several.
 const overlay = `
 resources: [%s]
 patches:
 - target: {kind: Deployment}
   patch: '[{"op": "add", "path": "/spec/template/spec/nodeSelector", "value": {"` + control + `": "true"}}]'
+- target: {kind: Deployment, name: holdfast-controller}
+  patch: |
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --nodes-max-out=100%%}
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --nodes-breaker=100%%}
 `
 
-type world struct{ *harness.Cluster }
+// world is a cluster, and the job that a test plays there.
+type world struct {
+	*harness.Cluster
+	job string
+	// cuts are the nodes that are cut off.
+	cuts []*devcluster.Node
+}
 
 func TestElastic(t *testing.T) {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
@@ -53,7 +63,7 @@ func TestElastic(t *testing.T) {
 			w.dump(context.Background())
 		}
 	}()
-	if err := w.Client().Create(ctx, w.job()); err != nil {
+	if err := w.Client().Create(ctx, w.trainer(w.command("torch_trainer.py"))); err != nil {
 		t.Fatal(err)
 	}
 	w.until(ctx, t, "all ranks train", trains(1, pods, 5))
@@ -93,8 +103,15 @@ func TestElastic(t *testing.T) {
 
 func start(ctx context.Context, t *testing.T) *world {
 	t.Helper()
-	w := &world{harness.Start(t, devcluster.Options{Name: "elastic", Nodes: pods, Replace: true})}
-	for _, n := range w.Nodes()[:pods-1] {
+	w := &world{Cluster: harness.Start(t, devcluster.Options{Name: "elastic", Nodes: pods, Replace: true}), job: "ddp"}
+	w.install(ctx, t, w.Nodes()[:pods-1], harness.TrainerRoom(namespace))
+	return w
+}
+
+// install installs Holdfast with the control plane on some nodes, and creates what jobs need.
+func (w *world) install(ctx context.Context, t *testing.T, controls []*devcluster.Node, room []client.Object) {
+	t.Helper()
+	for _, n := range controls {
 		if out, err := w.RunKubectl(ctx, "label", "node", n.Name, control+"=true"); err != nil {
 			t.Fatal(out, err)
 		}
@@ -110,25 +127,30 @@ func start(ctx context.Context, t *testing.T) *world {
 		w.dump(ctx)
 		t.Fatal(err)
 	}
-	for _, o := range harness.TrainerRoom(namespace) {
+	for _, o := range room {
 		if err := w.Client().Create(ctx, o); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return w
 }
 
-// job has a pod on each node, with two ranks.
-func (w *world) job() *batchv1.Job {
-	spec := harness.TrainerPod(fmt.Sprintf(line, pods, perPod, job), 5, 2)
+// command is the command of torch_trainer.py, or of a script that runs it.
+func (w *world) command(script string) []string {
+	return []string{"bash", "-c", "PATH=$PATH:/opt/holdfast-python/venv/bin exec " + fmt.Sprintf(line, pods, perPod, script, w.job)}
+}
+
+// trainer is a job with a pod for each node, with two ranks, and a minimum of one pod.
+func (w *world) trainer(command []string) *batchv1.Job {
+	spec := harness.TrainerPod("", 5, perPod)
+	spec.Containers[0].Command = command
 	resources := &spec.Containers[0].Resources
 	resources.Limits[corev1.ResourceMemory] = resource.MustParse("1536Mi")
 	resources.Requests[corev1.ResourceMemory] = resource.MustParse("256Mi")
 	spec.Volumes = append(spec.Volumes, harness.ClaimVolume(shared, false))
 	spec.Containers[0].VolumeMounts = append(spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: shared, MountPath: "/" + shared})
-	return harness.Job(namespace, job, pods, 0, map[string]string{
+	return harness.Job(namespace, w.job, pods, 0, map[string]string{
 		v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationStateSize: "1Mi", v1alpha1.AnnotationStandbys: "off",
-		v1alpha1.Prefix + "min-pods": "1",
+		v1alpha1.AnnotationMinPods: "1",
 	}, spec)
 }
 
@@ -146,7 +168,7 @@ func (w *world) until(ctx context.Context, t *testing.T, what string, holds func
 	t.Helper()
 	run := v1alpha1.RunStatus{}
 	err := w.Until(ctx, what, eventually.Timeout, func(ctx context.Context) (bool, string) {
-		g, err := w.Gang(ctx, namespace, job)
+		g, err := w.Gang(ctx, namespace, w.job)
 		if err != nil {
 			return false, err.Error()
 		}
@@ -165,7 +187,7 @@ func (w *world) until(ctx context.Context, t *testing.T, what string, holds func
 // says checks the reason and the text of condition Running.
 func (w *world) says(ctx context.Context, t *testing.T, reason, text string) {
 	t.Helper()
-	g, err := w.Gang(ctx, namespace, job)
+	g, err := w.Gang(ctx, namespace, w.job)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,19 +197,25 @@ func (w *world) says(ctx context.Context, t *testing.T, reason, text string) {
 	}
 }
 
-// finish lets the script end, and waits until the Job is complete and no pod is left that waits.
+// finish lets the script end, and waits until the Job is complete.
 func (w *world) finish(ctx context.Context, t *testing.T) {
 	t.Helper()
 	folder, err := w.SharedPath(ctx, namespace, shared)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(folder, job+".go"), nil, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(folder, w.job+".go"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
+	w.completes(ctx, t)
+}
+
+// completes waits until the Job is complete.
+func (w *world) completes(ctx context.Context, t *testing.T) {
+	t.Helper()
 	if err := w.Until(ctx, "the Job is complete", eventually.Timeout, func(ctx context.Context) (bool, string) {
 		j := &batchv1.Job{}
-		if err := w.Client().Get(ctx, client.ObjectKey{Namespace: namespace, Name: job}, j); err != nil {
+		if err := w.Client().Get(ctx, client.ObjectKey{Namespace: namespace, Name: w.job}, j); err != nil {
 			return false, err.Error()
 		}
 		return slices.ContainsFunc(j.Status.Conditions, func(c batchv1.JobCondition) bool {
