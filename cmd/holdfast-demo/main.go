@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -78,15 +79,15 @@ func command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "holdfast-demo", Short: "Play one job's many failures on a one-machine cluster", Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.run != "holdfast" && o.run != "default-scheduler" {
-				return fmt.Errorf("--run %q: use holdfast or default-scheduler", o.run)
+			if !slices.Contains([]string{"holdfast", "fewer", "default-scheduler"}, o.run) {
+				return fmt.Errorf("--run %q: use holdfast, fewer or default-scheduler", o.run)
 			}
 			return demo(cmd.Context(), o)
 		},
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.keep, "keep", false, "leave the cluster up and print how to reach it")
-	f.StringVar(&o.run, "run", "holdfast", "holdfast: the story; default-scheduler: the same job without Holdfast, half placed")
+	f.StringVar(&o.run, "run", "holdfast", "holdfast: the story; fewer: a job goes on with fewer pods while a node is off; default-scheduler: the same job without Holdfast, half placed")
 	f.StringVar(&o.page, "page", "bin/demo.html", "page to write")
 	f.StringVar(&o.source, "source", ".", "root of the source tree")
 	return cmd
@@ -131,8 +132,11 @@ func demo(ctx context.Context, o options) (err error) {
 		err = errors.Join(err, up.Down())
 	}()
 	w := &story.World{Cluster: up}
-	if o.run == "default-scheduler" {
+	switch o.run {
+	case "default-scheduler":
 		return early(ctx, story.HalfPlaced(ctx, w))
+	case "fewer":
+		return early(ctx, story.GoesOn(ctx, w))
 	}
 	report, err := story.Play(ctx, w)
 	if err != nil {
