@@ -43,7 +43,7 @@ func TestPlaceIsFree(t *testing.T) {
 }
 
 // setByTheChart are the flags that follow from other values of the chart.
-var setByTheChart = []string{"agent-image", "agent-pull-policy", "agent-pull-secrets", "image-pull-secrets", "namespace", "name-prefix"}
+var setByTheChart = []string{"config", "agent-image", "agent-pull-policy", "agent-pull-secrets", "image-pull-secrets", "namespace", "name-prefix"}
 
 // TestChartHasEveryFlag: the schema of the chart's values lists each flag.
 func TestChartHasEveryFlag(t *testing.T) {

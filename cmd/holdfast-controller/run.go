@@ -59,6 +59,7 @@ type options struct {
 	coordinatorAddress string
 	healthAddress      string
 	metricsAddress     string
+	logs               string
 	maxGangs           int
 	devices            []string
 	observeOnly        bool
@@ -74,6 +75,7 @@ func defaults() options {
 		healthAddress:      ":8081",
 		metricsAddress:     ":8443",
 		maxGangs:           defaultGangs,
+		logs:               logJSON,
 		agent:              agentDefaults(),
 		nodes:              nodeDefaults(),
 		images:             imageDefaults(),

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"holdfast.dev/holdfast/internal/configfile"
 )
 
 // version is set at link time.
@@ -37,6 +39,9 @@ var libraries = []string{
 
 // metricsOff is the value of --metrics-address that turns metrics off.
 const metricsOff = "0"
+
+// configKind is the kind of the file that --config names.
+const configKind = "NodeConfiguration"
 
 func triplet() string {
 	if runtime.GOARCH == "arm64" {
@@ -80,7 +85,10 @@ func command() *cobra.Command {
 	f.DurationVar(&o.deadline, "deadline", 5*time.Second, "time without a response of NVML after which it counts as hanging")
 	f.DurationVar(&o.start, "start-deadline", 30*time.Second, "the same until its first response, while it may have to initialize all GPUs")
 	f.StringVar(&o.metrics, "metrics-address", ":8080", "address of /metrics; 0 turns it off")
+	f.StringVar(&o.logs, "logging-format", logJSON, "format of log lines: json or text")
 	f.IntVar(&o.user, "user", 65532, "user and group to become once the kernel log is open; 0, if only root may open NVIDIA's devices, stays root without capabilities")
+	load := configfile.Flag(f, configKind)
+	cmd.PreRunE = func(*cobra.Command, []string) error { return load() }
 	f.IntVar(&o.kmsgFD, kmsgFlag, -1, "open kernel log, from the part of this program that had the right to open it")
 	if err := f.MarkHidden(kmsgFlag); err != nil {
 		panic(err) // the flag is defined above
@@ -105,6 +113,8 @@ func (o options) validate() error {
 		return fmt.Errorf("--deadline %s, --start-deadline %s: use at least 1s, and no less for the start", o.deadline, o.start)
 	case len(o.libraries) == 0 || strings.TrimSpace(o.libraries[0]) == "":
 		return fmt.Errorf("--nvml is empty: give at least one path")
+	case o.logs != logJSON && o.logs != logText:
+		return fmt.Errorf("--logging-format=%q: use %s or %s", o.logs, logJSON, logText)
 	case o.user < 0:
 		return fmt.Errorf("--user=%d: give the number of a user, or 0 for root", o.user)
 	case !executable(o.probe):

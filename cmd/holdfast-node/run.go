@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"holdfast.dev/holdfast/nodehealth"
 	"holdfast.dev/holdfast/nodehealth/kmsg"
@@ -25,7 +26,7 @@ type options struct {
 	deadline, start    time.Duration
 	kmsgFD, user       int
 	metrics            string
-	probe              string
+	probe, logs        string
 }
 
 // assessEvery is the interval at which the verdict is checked for changes by time alone.
@@ -35,7 +36,8 @@ func run(ctx context.Context, o options) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	log := logger(os.Stdout)
+	log := logger(os.Stdout, o.logs)
+	klog.SetSlogLogger(log)                // what client-go logs
 	if o.kmsgFD < 0 && os.Geteuid() == 0 { // with --kmsg-fd this was done already, and the user may be root on purpose
 		return openAndShed(o, log)
 	}

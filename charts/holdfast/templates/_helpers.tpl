@@ -61,7 +61,17 @@ Deployments and the DaemonSet are parsed, changed by the values, and written aga
 {{- $args = append $args (printf "--%s=%v" $flag (kindIs "float64" . | ternary (toJson .) .)) -}}
 {{- end -}}
 {{- end -}}
+{{- with $values.config -}}
+{{- $args = append $args "--config=/etc/holdfast/config.yaml" -}}
+{{- $name := include "holdfast.fileName" (list $root $component) -}}
+{{- $_ := set $spec "volumes" (append ($spec.volumes | default list) (dict "name" "config" "configMap" (dict "name" $name))) -}}
+{{- $mount := dict "name" "config" "mountPath" "/etc/holdfast" "readOnly" true -}}
+{{- $_ := set $container "volumeMounts" (append ($container.volumeMounts | default list) $mount) -}}
+{{- end -}}
 {{- $_ := set $container "args" $args -}}
+{{- with $values.env -}}
+{{- $_ := set $container "env" (concat ($container.env | default list) .) -}}
+{{- end -}}
 {{- $_ := set $container "resources" (mergeOverwrite (deepCopy $container.resources) $values.resources) -}}
 {{- if eq $component "scheduler" -}}
 {{- range $spec.volumes -}}
@@ -109,6 +119,36 @@ Deployments and the DaemonSet are parsed, changed by the values, and written aga
 {{- end -}}
 {{- $_ := set $container "env" (append $container.env (dict "name" "NVIDIA_DRIVER_CAPABILITIES" "value" "utility")) -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The configuration file of controller or daemon. Argument: (list $ COMPONENT). */}}
+{{- define "holdfast.fileText" -}}
+{{- $component := index . 1 -}}
+{{- $kind := eq $component "controller" | ternary "ControllerConfiguration" "NodeConfiguration" -}}
+{{- $head := dict "apiVersion" "config.holdfast.dev/v1alpha1" "kind" $kind -}}
+{{- toYaml (mergeOverwrite $head (index (index . 0).Values $component).config) -}}
+{{- end -}}
+
+{{/* The name of its ConfigMap carries a hash of the content, as that of the scheduler. Argument: (list $ COMPONENT). */}}
+{{- define "holdfast.fileName" -}}
+{{- printf "%sholdfast-%s-config-%s" (index . 0).Values.namePrefix (index . 1) (include "holdfast.fileText" . | sha256sum | trunc 10) -}}
+{{- end -}}
+
+{{/* The ConfigMap of a configuration file, if the values have one. Argument: (list $ COMPONENT NAMESPACE). */}}
+{{- define "holdfast.fileMap" -}}
+{{- if (index (index . 0).Values (index . 1)).config }}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {{ include "holdfast.fileName" . }}
+  namespace: {{ index . 2 }}
+  labels:
+    app.kubernetes.io/part-of: holdfast
+data:
+  config.yaml: |
+    {{- include "holdfast.fileText" . | nindent 4 }}
+{{- end }}
 {{- end -}}
 
 {{/* The scheduler's configuration. */}}
