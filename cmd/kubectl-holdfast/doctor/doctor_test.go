@@ -4,8 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
+	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -161,4 +164,47 @@ func TestPolicies(t *testing.T) {
 	if got := blocked([]networkingv1.NetworkPolicy{out}, flow{from: rank, to: there, port: to}); got != "NetworkPolicy team/out" {
 		t.Errorf("egress: %q", got)
 	}
+}
+
+// TestLeases: a lease that is not renewed is a fault of a Ready node, and a warning of one that is not; this machine's clock may differ.
+func TestLeases(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for _, c := range []struct {
+		age   time.Duration
+		ready corev1.ConditionStatus
+		want  Result
+	}{
+		{5 * time.Second, corev1.ConditionTrue, Pass}, {90 * time.Second, corev1.ConditionTrue, Pass},
+		{2 * time.Minute, corev1.ConditionTrue, Fail}, {2 * time.Minute, corev1.ConditionUnknown, Warn},
+	} {
+		n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: c.ready}}
+		l := coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: "n"}}
+		l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = ptr.To[int32](40), ptr.To(metav1.NewMicroTime(now.Add(-c.age)))
+		f := &Facts{At: now}
+		f.Nodes.Value, f.Leases.Value = []corev1.Node{n}, []coordinationv1.Lease{l}
+		j := &judgement{of: f}
+		leases(f, j)
+		if got := j.finding("Leases"); got.Result != c.want {
+			t.Errorf("%+v: %+v", c, got)
+		}
+	}
+}
+
+// TestNamesOfTheInstallation: remedies and messages name no object of the manifests where the installation has other names.
+func TestNamesOfTheInstallation(t *testing.T) {
+	golden.Each(t, "testdata/*.yaml", func(t *testing.T, _, text string) {
+		f := &Facts{}
+		if err := yaml.UnmarshalStrict([]byte(text), f); err != nil {
+			t.Fatal(err)
+		}
+		f.Installed = Names{Namespace: "ml", NodeNamespace: "ml-node", Prefix: "acme-"}
+		for _, got := range Of(f).Findings {
+			for _, word := range []string{"holdfast-system", "-n holdfast-node", " holdfast-doctor", "deploy/holdfast-"} {
+				if all := got.Message + got.Remedy + strings.Join(got.Also, " "); strings.Contains(all, word) {
+					t.Errorf("%s: %q in %s", got.Check, word, all)
+				}
+			}
+		}
+	})
 }
