@@ -2,7 +2,9 @@ package nodeoutage
 
 import (
 	"errors"
+	"fmt"
 	"maps"
+	"strings"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -38,6 +40,11 @@ func jobsOfGangsAlone(w *world, c *devcluster.Cluster) {
 	try := w.asController(c)
 	w.jobNamed("given-up", nil, optedIn(nil))
 	w.jobNamed("plain", nil, nil)
+	elasticJob := func(least string) map[string]string {
+		return optedIn(map[string]string{v1alpha1.AnnotationGangSize: "2", v1alpha1.AnnotationGangMin: least})
+	}
+	w.jobNamed("fewer", nil, elasticJob("1"))
+	w.jobNamed("all-needed", nil, elasticJob("2"))
 	w.jobNamed("watched", nil, optedIn(map[string]string{v1alpha1.AnnotationMode: v1alpha1.ModeObserve}))
 	patch := func(job, patch string, subresource ...string) error {
 		_, err := try.kube.BatchV1().
@@ -46,8 +53,20 @@ func jobsOfGangsAlone(w *world, c *devcluster.Cluster) {
 		return err
 	}
 	try.inForce("holdfast-controller-jobs", func() error { return patch("plain", `{"metadata":{"labels":{"x":"y"}}}`) })
-	lower, target := `{"spec":{"backoffLimit":0}}`, `{"status":{"conditions":[{"type":"FailureTarget","status":"True","reason":"SameFailureTwice","message":"m"}]}}`
+	lower, target := `{"spec":{"backoffLimit":0}}`, `{"status":{"conditions":[`+condition("FailureTarget", "SameFailureTwice")+`]}}`
+	met := func(reason string, more ...string) string {
+		return `{"status":{"conditions":[` + strings.Join(append(more, condition("SuccessCriteriaMet", reason)), ",") + `]}}`
+	}
+	completes := met(v1alpha1.ReasonRunsWithFewer)
 	for _, c := range []struct{ what, job, patch, sub, refused string }{
+		{"completion of a Job with a minimum", "fewer", completes, "status", ""},
+		{"its failure", "fewer", target, "status", ""},
+		{"its completion for another reason", "fewer", met(batchv1.JobReasonSuccessPolicy), "status", "only with reason RunsWithFewer"},
+		{"its completion without a reason", "fewer", met(""), "status", "only with reason RunsWithFewer"},
+		{"its completion and failure", "fewer", met(v1alpha1.ReasonRunsWithFewer, condition("FailureTarget", "SameFailureTwice")), "status", "cannot set SuccessCriteriaMet=True and FailureTarget=true"},
+		{"completion of a Job whose minimum is all pods", "all-needed", completes, "status", "no condition of a Job but"},
+		{"completion of a Job without a minimum", "given-up", completes, "status", "no condition of a Job but"},
+		{"completion of an unrelated Job", "plain", completes, "status", "opted in at their creation"},
 		{"limit", "given-up", lower, "", ""},
 		{"target", "given-up", target, "status", ""},
 		{"limit of an unrelated Job", "plain", lower, "", "opted in at their creation"},
@@ -85,6 +104,11 @@ func jobsOfGangsAlone(w *world, c *devcluster.Cluster) {
 		}
 		return false
 	})
+}
+
+// condition is a Job's condition that is true.
+func condition(kind, reason string) string {
+	return fmt.Sprintf(`{"type":%q,"status":"True","reason":%q,"message":"m"}`, kind, reason)
 }
 
 // gangs installs the definition of Gangs.
