@@ -36,7 +36,7 @@ NAME alone is enough where one opted-in job has it.`,
   kubectl holdfast explain gang/train -o jsonpath={.status.step}`,
 		ValidArgsFunction: completeJobs(flags),
 	}
-	out := outputFlag(cmd, "text")
+	out := outputFlag(cmd, "text", nameFormat)
 	cmd.Flags().BoolVarP(&q.all, "all-namespaces", "A", false, "explain the jobs of all namespaces")
 	cmd.Flags().StringVarP(&q.selector, "selector", "l", "", "explain the jobs whose objects have these labels")
 	watch := watchFlag(cmd)
@@ -86,16 +86,22 @@ func (q explaining) read(ctx context.Context, c client.Client, namespace string)
 		return s, err
 	}
 	all := []explain.Explanation{}
-	var texts []string
+	var texts, names []string
 	for i := range gangs {
 		e, err := explanationOf(ctx, c, &gangs[i])
 		if err != nil {
 			return s, err
 		}
 		all, texts = append(all, e), append(texts, e.Text())
+		names = append(names, "gang.holdfast.dev/"+gangs[i].Name)
 		s.version += gangs[i].ResourceVersion + " "
 	}
-	s.text = func(string) string { return strings.Join(texts, "\n") }
+	s.text = func(format string) string {
+		if format == nameFormat {
+			return lines(names)
+		}
+		return strings.Join(texts, "\n")
+	}
 	if s.value = all; !q.several() {
 		s.value = all[0]
 	}

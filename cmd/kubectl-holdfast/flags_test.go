@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/cmd/kubectl-holdfast/nodes"
 )
 
 // TestJSONPath: -o jsonpath prints a part by its name in JSON, with braces or without.
@@ -91,6 +93,23 @@ func TestChosen(t *testing.T) {
 		if err != nil || strings.Join(got, " ") != want {
 			t.Errorf("%+v: %v, %v; want %q", q, got, err, want)
 		}
+	}
+}
+
+// TestNames: -o name prints what other commands accept; of nodes those that need a look, or all.
+func TestNames(t *testing.T) {
+	c := cluster(t)
+	s, err := explaining{all: true}.read(t.Context(), c, "x")
+	if err != nil || s.text(nameFormat) != "gang.holdfast.dev/train\ngang.holdfast.dev/other\n" {
+		t.Errorf("%q, %v", s.text(nameFormat), err)
+	}
+	in, err := readNodes(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := nodes.Of(in, time.Now())
+	if all, some := lines(report.Names(true)), lines(report.Names(false)); all != "node/n1\n" || some != "" {
+		t.Errorf("%q, %q", all, some)
 	}
 }
 

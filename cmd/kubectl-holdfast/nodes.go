@@ -33,7 +33,7 @@ func nodesCommand(flags *genericclioptions.ConfigFlags, streams genericclioption
 			return nil
 		},
 	}
-	out := outputFlag(cmd, "text", "wide")
+	out := outputFlag(cmd, "text", "wide", nameFormat)
 	cmd.Flags().BoolVar(&all, "all", all, "show healthy nodes as well")
 	cmd.Flags().StringVarP(&selector, "selector", "l", "", "show only nodes with these labels")
 	watch := watchFlag(cmd)
@@ -55,7 +55,12 @@ func nodesCommand(flags *genericclioptions.ConfigFlags, streams genericclioption
 				return shown{}, err
 			}
 			report := nodes.Of(in, time.Now())
-			return shown{report, report.States(), func(format string) string { return report.Text(all, format == "wide") }}, nil
+			return shown{report, report.States(), func(format string) string {
+				if format == nameFormat {
+					return lines(report.Names(all))
+				}
+				return report.Text(all, format == "wide")
+			}}, nil
 		})
 	}
 	return cmd

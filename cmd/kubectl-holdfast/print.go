@@ -32,6 +32,18 @@ func (o *output) known() string {
 	return strings.Join(append(slices.Clone(o.texts), "json", "yaml", "jsonpath=…"), ", ")
 }
 
+// nameFormat is the format that prints names, as kubectl writes them, for other commands.
+const nameFormat = "name"
+
+// lines joins texts, one a line.
+func lines(texts []string) string {
+	all := ""
+	for _, t := range texts {
+		all += t + "\n"
+	}
+	return all
+}
+
 // jsonPath is the format that prints a part of a value.
 const jsonPath = "jsonpath="
 

@@ -15,13 +15,10 @@ import (
 func (r Report) Text(all, wide bool) string {
 	p := &page.Page{}
 	counts := map[State]int{}
-	var shown []Row
 	for _, row := range r.Nodes {
 		counts[row.State]++
-		if all || !slices.Contains(quiet, row.State) {
-			shown = append(shown, row)
-		}
 	}
+	shown := r.shown(all)
 	p.Linef("%s", summary(len(r.Nodes), counts))
 	if len(shown) > 0 {
 		p.Linef("")
@@ -46,6 +43,24 @@ func (r Report) Text(all, wide bool) string {
 		}
 	}
 	return p.String()
+}
+
+// shown are the nodes with a finding, or all.
+func (r Report) shown(all bool) (rows []Row) {
+	for _, row := range r.Nodes {
+		if all || !slices.Contains(quiet, row.State) {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// Names are the nodes that Text lists, as kubectl writes them.
+func (r Report) Names(all bool) (names []string) {
+	for _, row := range r.shown(all) {
+		names = append(names, "node/"+row.Name)
+	}
+	return names
 }
 
 // quiet are the states without a known fault.
