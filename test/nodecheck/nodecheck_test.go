@@ -25,6 +25,8 @@ const (
 	passed       = "Passed"
 	replacedOnce = "Replaced"
 	inconclusive = "Inconclusive"
+	withdrawn    = "Withdrawn"
+	noHealthy    = "NoHealthyNode"
 )
 
 func cases() []checked {
@@ -79,8 +81,8 @@ func cases() []checked {
 			result: inconclusive, says: "the cause is not one node",
 		},
 		{
-			name: "follows", what: "the pod of one slot multiplies wrongly, on whatever node", fault: "wrong", where: "slot",
-			result: inconclusive, says: "of a product is", replaced: 3,
+			name: "follows", what: "the pod of one slot multiplies wrongly, on whatever node, and the job then wants no check", fault: "wrong",
+			where: "slot", mend: overrule, result: withdrawn, says: "of a product is", replaced: 3,
 		},
 	}
 }
@@ -155,7 +157,7 @@ func (j *job) excluded(ctx context.Context, t *testing.T, check *v1alpha1.NodeCh
 		if err != nil || err2 != nil {
 			t.Fatal(err, err2)
 		}
-		named := check.Replaced > 0 && !j.healed && strings.Contains(check.Message, " on node "+node.Name)
+		named := !j.healed && slices.ContainsFunc(check.Named, func(n v1alpha1.NamedPod) bool { return n.Node == node.Name })
 		if proven := len(words) == 1 && words[0].Proven && words[0].Namespace == namespace; proven && !named {
 			t.Errorf("node %s has suspicions %+v: %s", node.Name, words, check.Message)
 		}
@@ -184,6 +186,16 @@ func cut(rule string, slots ...int) func(context.Context, *testing.T, *job) {
 // narrow limits what the pod of slot 1 sends, also to the coordinator.
 func narrow(ctx context.Context, t *testing.T, j *job) {
 	j.enter(ctx, t, strings.Fields("tc qdisc add dev eth0 root tbf rate 1mbit burst 16kb latency 10s")...)
+}
+
+// overrule ends the check as a user does who does not believe it.
+func overrule(ctx context.Context, t *testing.T, j *job) {
+	if c := j.gang.Status.Run.NodeCheck; c.Result != noHealthy {
+		t.Errorf("the gang does not wait: %+v", c)
+	}
+	if out, err := j.RunKubectl(ctx, "annotate", "job", j.name, "-n", namespace, v1alpha1.AnnotationNodeCheck+"=off", "--overwrite"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 }
 
 func killAgent(ctx context.Context, t *testing.T, j *job) {

@@ -55,7 +55,7 @@ type checked struct {
 	meanwhile func(context.Context, *testing.T, *job)
 	// healed: the node is repaired when the pod finds no other one.
 	healed bool
-	// mend ends the fault after the check, so that the job can train.
+	// mend ends the fault or the check, once the check is over or the gang waits for a healthy node, so that the job can train.
 	mend func(context.Context, *testing.T, *job)
 	// result, replaced and says are of the check.
 	result   string
@@ -161,7 +161,7 @@ func (j *job) trains(ctx context.Context, t *testing.T) *v1alpha1.NodeCheck {
 	if j.mend != nil {
 		j.until(ctx, t, "the check is over", func(_ context.Context, g *v1alpha1.Gang) (bool, string) {
 			r := g.Status.Run
-			return r != nil && r.NodeCheck != nil && r.NodeCheck.EndedAt != nil, ""
+			return r != nil && r.NodeCheck != nil && (r.NodeCheck.EndedAt != nil || r.NodeCheck.Result == noHealthy), ""
 		})
 		j.mend(ctx, t, j)
 	}
