@@ -358,6 +358,27 @@ func TestKind(t *testing.T) {
 	}
 }
 
+// TestConfigurationFile: the fields of config are in a ConfigMap that the container mounts and reads; env is in the container.
+func TestConfigurationFile(t *testing.T) {
+	objects := render(t, "ml", "controller: {config: {maxGangsPerNamespace: 200}, env: [{name: A, value: beta}]}\nnode: {config: {deadline: 9s}}\n")
+	for workload, want := range map[string][]string{
+		"Deployment ml/holdfast-controller":     {"kind: ControllerConfiguration", "maxGangsPerNamespace: 200", "beta"},
+		"DaemonSet holdfast-node/holdfast-node": {"kind: NodeConfiguration", "deadline: 9s", "--boot-id"},
+	} {
+		pod, mounted := fmt.Sprint(objects[workload].at("spec", "template", "spec")), 0
+		namespace, _, _ := strings.Cut(strings.Fields(workload)[1], "/")
+		for key, o := range objects {
+			name, ok := strings.CutPrefix(key, "ConfigMap "+namespace+"/")
+			if text := fmt.Sprint(o["data"]); ok && strings.Contains(text, want[0]) && strings.Contains(text, want[1]) && strings.Contains(pod, name) {
+				mounted++
+			}
+		}
+		if mounted != 1 || !strings.Contains(pod, "--config=/etc/holdfast/config.yaml") || !strings.Contains(pod, want[2]) {
+			t.Errorf("%s mounts %d files: %s", workload, mounted, pod)
+		}
+	}
+}
+
 // TestWrongValues: a wrong value is refused with its name.
 func TestWrongValues(t *testing.T) {
 	for values, want := range map[string]string{
@@ -365,6 +386,8 @@ func TestWrongValues(t *testing.T) {
 		"controller: {flags: {observe: true}}":       "observe",
 		"controller: {flags: {observe-only: 1}}":     "observe-only",
 		"scheduler: {flags: {config: /x}}":           "config",
+		"controller: {flags: {config: /x}}":          "config",
+		"node: {config: {kind: x}}":                  "/node/config/kind",
 		"image: {pullPolicy: always}":                "pullPolicy",
 		"namePrefix: acme":                           "namePrefix",
 		"nodeNamespace: holdfast-system":             "nodeNamespace must not be the release's namespace",
