@@ -86,7 +86,9 @@ func KeepLive(kept, from metav1.Object) {
 	SetPins(kept, PinsOfJob(from))
 	SetPinWish(kept, PinWishOfJob(from))
 	SetCheckWish(kept, CheckWishOfJob(from))
-	setAnnotation(kept, v1alpha1.AnnotationRetrySizes, from.GetAnnotations()[v1alpha1.AnnotationRetrySizes])
+	if n := RetrySizesOfJob(from); n > 0 {
+		setAnnotation(kept, v1alpha1.AnnotationRetrySizes, strconv.FormatInt(n, 10))
+	}
 	if NodeCheckOff(from) {
 		setAnnotation(kept, v1alpha1.AnnotationNodeCheck, v1alpha1.NodeCheckOff)
 	}

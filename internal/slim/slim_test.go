@@ -73,6 +73,7 @@ func TestJobsAreKeptSmall(t *testing.T) {
 		"unknown keys":     {map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: "3", v1alpha1.Prefix + "x": long}, false},
 	} {
 		job := large(c.annotations)
+		job.Annotations[v1alpha1.AnnotationRetrySizes] = long
 		want, admitted := settings.AdmittedJob(job)
 		if admitted != c.admitted {
 			t.Errorf("%s: admitted %v", name, admitted)
@@ -146,7 +147,9 @@ func TestMetadataIsKeptSmall(t *testing.T) {
 			map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationPinnedCheckpoints: "120@3, 180@3"},
 			map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationPinnedCheckpoints: "120@3,180@3"},
 		},
-		"long pins": {map[string]string{v1alpha1.AnnotationPinnedCheckpoints: strings.Repeat(" ", 200_000) + "1@1"}, nil},
+		"retried sizes":      {map[string]string{v1alpha1.AnnotationRetrySizes: "7"}, map[string]string{v1alpha1.AnnotationRetrySizes: "7"}},
+		"long retried sizes": {map[string]string{v1alpha1.AnnotationRetrySizes: strings.Repeat("1", 200_000)}, nil},
+		"long pins":          {map[string]string{v1alpha1.AnnotationPinnedCheckpoints: strings.Repeat(" ", 200_000) + "1@1"}, nil},
 	} {
 		m := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "kubeflow.org/v1", Kind: "PyTorchJob"}, ObjectMeta: large(c.had).ObjectMeta}
 		maps.Copy(m.Annotations, c.had)
