@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Packs the content of a folder: hack/tarball.sh FOLDER ARCHIVE.tar.gz. The same names and content give the same bytes: entries are sorted,
-# and carry no time, owner or umask of this machine.
+# and carry no time, owner, umask or locale of this machine.
 set -euo pipefail
+export LC_ALL=C # names are sorted by it
 if [ $# -ne 2 ]; then
 	echo "usage: hack/tarball.sh FOLDER ARCHIVE.tar.gz" >&2
 	exit 2

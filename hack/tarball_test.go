@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// TestTarball: the same names and content give the same archive, whatever the order, times and modes of the files; a program stays one.
+// TestTarball: the same names and content give the same archive, whatever the locale, and the order, times and modes of the files; a program stays one.
 func TestTarball(t *testing.T) {
 	var archives [2][]byte
 	for n, names := range [][]string{{"kubectl-holdfast", "LICENSE"}, {"LICENSE", "kubectl-holdfast"}} {
@@ -29,7 +29,9 @@ func TestTarball(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if said, err := exec.Command("./tarball.sh", dir, out).CombinedOutput(); err != nil {
+		pack := exec.Command("./tarball.sh", dir, out)
+		pack.Env = append(os.Environ(), "LC_ALL="+[]string{"C", "en_US.UTF-8"}[n])
+		if said, err := pack.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, said)
 		}
 		var err error
