@@ -114,6 +114,7 @@ RELEASE_URL ?= https://holdfast.dev/releases/$(VERSION)
 KUBECTL_PLATFORMS := linux-amd64 linux-arm64 darwin-amd64 darwin-arm64
 .PHONY: release $(addprefix kubectl-,$(KUBECTL_PLATFORMS)) wheel test-wheel
 $(addprefix kubectl-,$(KUBECTL_PLATFORMS)): kubectl-%:
+	@rm -rf $(RELEASE)/kubectl-$*
 	@GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) hack/gobuild.sh $(RELEASE_FLAGS) -o $(RELEASE)/kubectl-$*/ ./cmd/kubectl-holdfast
 	@cp LICENSE cmd/kubectl-holdfast/kubectl_complete-holdfast $(RELEASE)/kubectl-$*/ && mkdir -p dist && hack/tarball.sh $(RELEASE)/kubectl-$* dist/kubectl-holdfast-$*.tar.gz
 
