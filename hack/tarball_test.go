@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// TestTarball: the same names and content give the same archive, whatever the locale, and the order, times and modes of the files; a program stays one.
+// TestTarball: the same names and content give the same archive, whatever the locale, and the order, times and modes of the files; a
+// program stays one.
 func TestTarball(t *testing.T) {
 	var archives [2][]byte
 	for n, names := range [][]string{{"kubectl-holdfast", "LICENSE"}, {"LICENSE", "kubectl-holdfast"}} {
