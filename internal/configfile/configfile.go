@@ -3,14 +3,19 @@
 package configfile
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
+	goyaml "go.yaml.in/yaml/v3"
 	"sigs.k8s.io/yaml"
 )
 
@@ -59,11 +64,15 @@ func camel(flag string) string {
 	return strings.Join(words, "")
 }
 
-// Set sets flags from a file's text, but those that the command line has set. Fields are checked before any flag is set.
+// Set sets flags from a file's text, but those that the command line has set. All fields are checked before any flag
+// is set.
 func Set(f *pflag.FlagSet, kind string, text []byte) error {
 	file := map[string]any{}
 	if err := yaml.UnmarshalStrict(text, &file); err != nil {
 		return fmt.Errorf("reading YAML: %w", err)
+	}
+	if err := one(text); err != nil {
+		return err
 	}
 	for field, want := range map[string]string{"apiVersion": APIVersion, "kind": kind} {
 		if file[field] != want {
@@ -93,6 +102,17 @@ func Set(f *pflag.FlagSet, kind string, text []byte) error {
 	return nil
 }
 
+// one refuses a second document of a file, which UnmarshalStrict does not read.
+func one(text []byte) error {
+	documents := goyaml.NewDecoder(bytes.NewReader(text))
+	for range 2 {
+		if err := documents.Decode(&goyaml.Node{}); errors.Is(err, io.EOF) {
+			return nil
+		}
+	}
+	return errors.New("has a second YAML document, after ---: write all fields in one")
+}
+
 // assign sets a flag. The elements of a list are not parsed, so that they may have commas.
 func assign(f *pflag.FlagSet, flag *pflag.Flag, words []string) error {
 	list, ok := flag.Value.(pflag.SliceValue)
@@ -118,7 +138,8 @@ func words(kind string, value any) ([]string, error) {
 			return []string{strconv.FormatInt(int64(v), 10)}, nil
 		}
 	case string:
-		if kind == "string" || kind == "duration" {
+		_, err := time.ParseDuration(v)
+		if kind == "string" || kind == "duration" && err == nil {
 			return []string{v}, nil
 		}
 	case []any:

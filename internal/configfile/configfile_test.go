@@ -37,7 +37,7 @@ func flags(o *options) *pflag.FlagSet {
 // TestFile: a file sets each type of flag; a flag on the command line wins, and what is in neither keeps its default.
 func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
-	text := head + "maxGangs: 7\nobserveOnly: true\nnodesLeaseSilent: 20s\ndeviceResource: [\"x,y\", z]\n"
+	text := "# a comment\n---\n" + head + "maxGangs: 7\nobserveOnly: true\nnodesLeaseSilent: 20s\ndeviceResource: [\"x,y\", z]\n"
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,8 @@ func TestWrongFiles(t *testing.T) {
 		head + "maxGangs: 3\ndeviceResource: x":                             "deviceResource: is x: must be a list",
 		head + "maxGangs: 3\ndeviceResource: [1]":                           "deviceResource: has element 1",
 		head + "maxGangs: 3\nmaxGangs: 4":                                   "maxGangs",
-		head + "nodesLeaseSilent: soon":                                     "nodesLeaseSilent: ",
+		head + "maxGangs: 3\nnodesLeaseSilent: soon":                        "nodesLeaseSilent: is soon: must be a time, such as 5s",
+		head + "maxGangs: 3\n---\nobserveOnly: true":                        "has a second YAML document",
 	} {
 		o := options{}
 		if err := Set(flags(&o), "ControllerConfiguration", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
