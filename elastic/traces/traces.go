@@ -45,17 +45,19 @@ func FromEnv(ctx context.Context, version string, log logr.Logger) (*Exporter, e
 		strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
 		return nil, nil
 	}
-	for _, name := range []string{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
-		if protocol := os.Getenv(name); protocol != "" && protocol != "grpc" {
-			return nil, fmt.Errorf("%s=%q: set it to grpc, the only protocol that is supported, and name the receiver's port for it, such as 4317", name, protocol)
-		}
+	name := "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL" // takes precedence
+	if os.Getenv(name) == "" {
+		name = "OTEL_EXPORTER_OTLP_PROTOCOL"
+	}
+	if protocol := os.Getenv(name); protocol != "" && protocol != "grpc" {
+		return nil, fmt.Errorf("%s=%q: set it to grpc, the only protocol that is supported, and name the receiver's port for it, such as 4317", name, protocol)
 	}
 	otel.SetLogger(log)
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Error(err, "exporting traces") }))
 	about, err := resource.New(ctx, resource.WithAttributes(
 		attribute.String("service.name", "holdfast-controller"), attribute.String("service.version", version)), resource.WithFromEnv())
-	if err != nil {
-		return nil, fmt.Errorf("reading OTEL_RESOURCE_ATTRIBUTES: %w", err)
+	if err != nil { // what could be read is in about
+		log.Error(err, "some attributes of OTEL_RESOURCE_ATTRIBUTES are left out of traces: write each as name=value")
 	}
 	client, err := otlptracegrpc.New(ctx)
 	if err != nil {

@@ -130,6 +130,18 @@ func TestSameAgain(t *testing.T) {
 	}
 }
 
+// TestSettings: attributes that are not written as name=value are left out, and the protocol of traces overrides that of all signals.
+func TestSettings(t *testing.T) {
+	r, url := receive(t)
+	for name, value := range map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_RESOURCE_ATTRIBUTES": "team,zone=z7",
+		"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc"} {
+		t.Setenv(name, value)
+	}
+	if _, about := export(t, r, recovery()); !strings.Contains(about, "holdfast-controller") || !strings.Contains(about, "z7") {
+		t.Errorf("the resource is %s", about)
+	}
+}
+
 // TestOff: without an endpoint nothing is exported, and a protocol that is not served is refused by its name.
 func TestOff(t *testing.T) {
 	for _, c := range []struct {
