@@ -166,27 +166,41 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// TestLeases: a lease that is not renewed is a fault of a Ready node, and a warning of one that is not; this machine's clock may differ.
+// TestLeases: a lease that is not renewed is a fault of a Ready node, and a warning of one that is not, by the clocks of the kubelets: this
+// machine's may be ahead. If no lease is renewed, the clock may be wrong or the cluster.
 func TestLeases(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, c := range []struct {
-		age   time.Duration
-		ready corev1.ConditionStatus
-		want  Result
+		age, other time.Duration // of the leases of a node and of another one
+		ready      corev1.ConditionStatus
+		want       Result
+		says       string
 	}{
-		{5 * time.Second, corev1.ConditionTrue, Pass}, {90 * time.Second, corev1.ConditionTrue, Pass},
-		{2 * time.Minute, corev1.ConditionTrue, Fail}, {2 * time.Minute, corev1.ConditionUnknown, Warn},
+		{5 * time.Second, 0, corev1.ConditionTrue, Pass, ""},
+		{90 * time.Second, 0, corev1.ConditionTrue, Pass, ""},
+		{2 * time.Minute, 0, corev1.ConditionTrue, Fail, "n (2m0s)"},
+		{2 * time.Minute, 0, corev1.ConditionUnknown, Warn, "n (2m0s)"},
+		{2 * time.Minute, -time.Hour, corev1.ConditionTrue, Fail, "n (2m0s)"}, // the other kubelet's clock is ahead
+		{5 * time.Second, -time.Hour, corev1.ConditionTrue, Pass, ""},
+		{99 * time.Second, 95 * time.Second, corev1.ConditionTrue, Pass, ""},
+		{time.Hour, time.Hour - 5*time.Second, corev1.ConditionTrue, Unknown, "no kubelet has renewed its lease for 59m55s by this machine's clock (2026-01-02T03:04:05Z)"},
+		{time.Hour, 30 * time.Minute, corev1.ConditionTrue, Fail, "n (30m0s)"},
 	} {
-		n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: c.ready}}
-		l := coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: "n"}}
-		l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = ptr.To[int32](40), ptr.To(metav1.NewMicroTime(now.Add(-c.age)))
 		f := &Facts{At: now}
-		f.Nodes.Value, f.Leases.Value = []corev1.Node{n}, []coordinationv1.Lease{l}
+		for name, age := range map[string]time.Duration{"n": c.age, "other": c.other} {
+			n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: c.ready}}
+			l := coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: name}}
+			l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = ptr.To[int32](40), ptr.To(metav1.NewMicroTime(now.Add(-age)))
+			f.Nodes.Value, f.Leases.Value = append(f.Nodes.Value, n), append(f.Leases.Value, l)
+		}
 		j := &judgement{of: f}
 		leases(f, j)
-		if got := j.finding("Leases"); got.Result != c.want {
+		if got := j.finding("Leases"); got.Result != c.want || !strings.Contains(got.Message, c.says) {
 			t.Errorf("%+v: %+v", c, got)
+		}
+		if at := f.report().At; at.After(now.Add(-min(c.age, max(0, c.other)))) {
+			t.Errorf("%+v: nodes are judged as of %s", c, at)
 		}
 	}
 }

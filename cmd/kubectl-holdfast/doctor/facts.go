@@ -24,7 +24,7 @@ type Read[T any] struct {
 
 // Facts are what was read of a cluster, with the rights of the user who asks.
 type Facts struct {
-	// At is when objects were read; the ages of leases are up to then.
+	// At is when objects were read, by this machine's clock.
 	At time.Time `json:"at"`
 	// Leaving: the user wants to remove Holdfast.
 	Leaving bool `json:"leaving,omitempty"`

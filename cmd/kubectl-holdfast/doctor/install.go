@@ -228,7 +228,7 @@ func versions(f *Facts, j *judgement) {
 	}
 }
 
-// late is how much older than its duration a lease may be, since this machine's clock may differ.
+// late is how much older than its duration a lease may be, since clocks may differ.
 const late = time.Minute
 
 // overdue returns the age of a lease that was not renewed in time; 0: it was, or was never renewed.
@@ -256,7 +256,7 @@ func leaders(f *Facts, j *judgement) {
 			j.fail(remedy, "no replica of %s leads", name)
 			continue
 		}
-		if age := overdue(l, f.At); age > 0 {
+		if age := overdue(l, f.clock()); age > 0 {
 			j.fail(remedy, "the leader of %s has not renewed its lease for %s", name, age)
 			continue
 		}

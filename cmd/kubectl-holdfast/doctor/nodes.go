@@ -16,7 +16,26 @@ import (
 
 // report is what kubectl holdfast nodes shows.
 func (f *Facts) report() nodes.Report {
-	return nodes.Of(nodes.Input{Nodes: f.Nodes.Value, Leases: f.Leases.Value}, f.At)
+	return nodes.Of(nodes.Input{Nodes: f.Nodes.Value, Leases: f.Leases.Value}, f.clock())
+}
+
+// newest is when a kubelet last renewed a lease, by its own clock.
+func (f *Facts) newest() (at time.Time) {
+	for i := range f.Leases.Value {
+		if r := f.Leases.Value[i].Spec.RenewTime; r != nil && r.After(at) {
+			at = r.Time
+		}
+	}
+	return at
+}
+
+// clock is the time against which ages of leases are measured: this machine's, or the newest lease's if that is earlier, since this
+// machine's clock may be ahead of the kubelets'.
+func (f *Facts) clock() time.Time {
+	if at := f.newest(); !at.IsZero() && at.Before(f.At) {
+		return at
+	}
+	return f.At
 }
 
 // nodeDaemon checks that a daemon watches each node with GPUs.
@@ -104,7 +123,7 @@ func leases(f *Facts, j *judgement) {
 			without = append(without, n.Name)
 			continue
 		}
-		switch age := overdue(l, f.At); {
+		switch age := overdue(l, f.clock()); {
 		case age > 0 && isReady(n):
 			stale = append(stale, fmt.Sprintf("%s (%s)", n.Name, age))
 		case age > 0:
@@ -114,6 +133,10 @@ func leases(f *Facts, j *judgement) {
 		if longest = max(longest, d); d > longLease {
 			long = append(long, fmt.Sprintf("%s (%s)", n.Name, d))
 		}
+	}
+	if age := f.At.Sub(f.newest()); len(without) < len(f.Nodes.Value) && age > longest+late {
+		j.add(Unknown, "set this machine's clock, and run the command again; if it is right, see whether kubelets reach the API server",
+			"no kubelet has renewed its lease for %s by this machine's clock (%s)", age.Round(time.Second), f.At.UTC().Format(time.RFC3339))
 	}
 	const rights = "see whether their kubelets run, and may write leases in namespace kube-node-lease"
 	if len(without) > 0 {
