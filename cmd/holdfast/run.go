@@ -59,7 +59,8 @@ The flags below come first; all arguments after them are torchrun's.`,
 	f := cmd.Flags()
 	f.Var((*size)(&o.stateBytes), "state-size", "keep up to this much state of each rank in memory, such as 1Gi; for scripts that use the client")
 	f.Var((*hang)(&o.hang), "hang", "what is done about ranks that make no step: act, report or off")
-	f.BoolVar(&o.standbys, "standbys", o.standbys, "start interpreters in advance")
+	f.Var((*truth)(&o.standbys), "standbys", "start interpreters in advance")
+	f.Lookup("standbys").NoOptDefVal = "true"
 	help := f.BoolP("help", "h", false, "show this text")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		own, torchrun := split(f, args)
@@ -147,6 +148,21 @@ func (h *hang) Set(text string) error {
 		return errors.New("write act, report or off")
 	}
 	*h = hang(text)
+	return nil
+}
+
+// truth is a flag that is true or false.
+type truth bool
+
+func (t *truth) String() string { return strconv.FormatBool(bool(*t)) }
+func (t *truth) Type() string   { return "bool" }
+
+func (t *truth) Set(text string) error {
+	is, err := strconv.ParseBool(text)
+	if err != nil {
+		return errors.New("write true or false")
+	}
+	*t = truth(is)
 	return nil
 }
 

@@ -33,7 +33,7 @@ func TestWrongInput(t *testing.T) {
 		"run --state-size=0 train.py":   `such as "1Gi"`,
 		"run --state-size=9Ti train.py": `such as "1Gi"`,
 		"run --hang=kill train.py":      "write act, report or off",
-		"run --standbys=2 train.py":     "see holdfast run --help",
+		"run --standbys=2 train.py":     `"--standbys" flag: write true or false: see holdfast run --help`,
 		"walk":                          "unknown command",
 	} {
 		cmd := command()
