@@ -11,11 +11,16 @@ import (
 	"holdfast.dev/holdfast/elastic/traces"
 )
 
-// addTraces returns what exports recoveries; nil: no endpoint is configured.
+// addTraces returns what exports recoveries; nil: no endpoint is configured, or OpenTelemetry's environment variables are wrong, which is
+// logged: recoveries do not depend on their traces.
 func addTraces(mgr manager.Manager) (func(coordinator.Key, elastic.Recovery), error) {
-	exporter, err := traces.FromEnv(context.Background(), version, mgr.GetLogger().WithName("traces"))
-	if err != nil || exporter == nil {
-		return nil, err
+	log := mgr.GetLogger().WithName("traces")
+	exporter, err := traces.FromEnv(context.Background(), version, log)
+	if err != nil {
+		log.Error(err, "no traces are exported")
+	}
+	if exporter == nil {
+		return nil, nil
 	}
 	if err := mgr.Add(exporter); err != nil {
 		return nil, fmt.Errorf("adding the export of traces: %w", err)
