@@ -103,26 +103,25 @@ func changed(steps []lives.Event, world int, after time.Time) (c change, ok bool
 // again, and how many never. Of a step that was done again, the last processes count, because the state is theirs. The newest steps, which
 // not all ranks have finished, do not count.
 func accounted(steps []lives.Event) (repeated, skipped int64) {
-	type key struct {
-		step int64
-		rank int
-	}
-	world, last := map[int64]int{}, map[key]lives.Event{}
+	ranks := map[int64]map[int]lives.Event{}
 	for _, e := range steps { // in order of time
-		world[e.Step], last[key{e.Step, e.Rank}] = e.World, e
+		if worldOf(ranks[e.Step]) != e.World {
+			ranks[e.Step] = map[int]lives.Event{}
+		}
+		ranks[e.Step][e.Rank] = e
+	}
+	whole := int64(0)
+	for step, s := range ranks {
+		if len(s) == worldOf(s) {
+			whole = max(whole, step)
+		}
 	}
 	turns, end := map[int64]int64{}, int64(0)
-	for _, step := range slices.Sorted(maps.Keys(world)) {
-		var taken []lives.Event
-		for rank := range world[step] {
-			if e, ok := last[key{step, rank}]; ok && e.World == world[step] {
-				taken = append(taken, e)
-			}
+	for step, s := range ranks {
+		if step > whole {
+			continue
 		}
-		if len(taken) < world[step] {
-			break
-		}
-		for _, e := range taken {
+		for _, e := range shares(s) {
 			for i := range e.Count {
 				turns[e.First+i]++
 			}
@@ -133,6 +132,28 @@ func accounted(steps []lives.Event) (repeated, skipped int64) {
 		repeated += n - 1
 	}
 	return repeated, end - int64(len(turns))
+}
+
+// worldOf is the number of ranks that a step had, by the events of those that finished it.
+func worldOf(step map[int]lives.Event) int {
+	for _, e := range step {
+		return e.World
+	}
+	return 0
+}
+
+// shares returns the samples of all ranks of a step. Of a rank that died between the step and its line there is no event: the others cannot
+// have finished the step without its share, which follows from theirs, because all shares of a step are equal.
+func shares(step map[int]lives.Event) (out []lives.Event) {
+	known := step[slices.Min(slices.Collect(maps.Keys(step)))]
+	for rank := range known.World {
+		e, ok := step[rank]
+		if !ok {
+			e = lives.Event{First: known.First + int64(rank-known.Rank)*known.Count, Count: known.Count}
+		}
+		out = append(out, e)
+	}
+	return out
 }
 
 // results has the samples of all cases.

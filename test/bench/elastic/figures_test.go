@@ -51,6 +51,11 @@ func TestChanged(t *testing.T) {
 
 func TestAccounted(t *testing.T) {
 	sound := slices.Concat(life(4, 10, 1, 9), life(2, 30, 8, 12), life(4, 40, 13, 14))
+	leftOut := edited(sound, func(e *lives.Event) {
+		if e.World == 4 && e.Step > 12 {
+			e.First += 8
+		}
+	})
 	for _, c := range []struct {
 		what              string
 		steps             []lives.Event
@@ -58,21 +63,24 @@ func TestAccounted(t *testing.T) {
 	}{
 		{"steps done again count once", sound, 0, 0},
 		{"a step that not all ranks finished", sound[:len(sound)-1], 0, 0},
+		{"a rank that died before its line", without(sound, 7, 3), 0, 0},
+		{"a pod that died before its lines, and a step left out later", without(without(leftOut, 7, 2), 7, 3), 0, 8},
 		{"a rank that takes another's share", edited(sound, func(e *lives.Event) {
 			if e.World == 2 && e.Step == 12 && e.Rank == 1 {
 				e.First -= 4
 			}
 		}), 4, 4},
-		{"a step that was left out", edited(sound, func(e *lives.Event) {
-			if e.World == 4 && e.Step > 12 {
-				e.First += 8
-			}
-		}), 0, 8},
+		{"a step that was left out", leftOut, 0, 8},
 	} {
 		if repeated, skipped := accounted(c.steps); repeated != c.repeated || skipped != c.skipped {
 			t.Errorf("%s: %d repeated, %d skipped", c.what, repeated, skipped)
 		}
 	}
+}
+
+// without leaves out what a rank says of a step.
+func without(steps []lives.Event, step int64, rank int) []lives.Event {
+	return slices.DeleteFunc(slices.Clone(steps), func(e lives.Event) bool { return e.Step == step && e.Rank == rank })
 }
 
 func edited(steps []lives.Event, edit func(*lives.Event)) []lives.Event {
