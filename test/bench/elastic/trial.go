@@ -140,8 +140,8 @@ func (t *trial) killRank(ctx context.Context) error {
 // node is the one that is lost.
 func (t *trial) node() *devcluster.Node { return t.cluster.Nodes()[pods-1] }
 
-// lose kills everything on a node.
-func (t *trial) lose(ctx context.Context) error {
+// lose kills everything on a node. If it fails, the node is started again, so that the next turn has all.
+func (t *trial) lose(ctx context.Context) (err error) {
 	if err := t.rested(ctx, all); err != nil {
 		return err
 	}
@@ -149,13 +149,18 @@ func (t *trial) lose(ctx context.Context) error {
 	if err := t.node().Kill(); err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, t.node().Revive())
+		}
+	}()
 	c, err := t.wentOn(ctx, "steps of the ranks that are left", 3*time.Minute, fewer, at)
 	if err != nil {
-		return errors.Join(err, t.node().Revive())
+		return err
 	}
 	detected, err := t.detected(ctx, at)
 	if err != nil {
-		return errors.Join(err, t.node().Revive())
+		return err
 	}
 	t.lost(systemHoldfast, at, detected, c)
 	t.say("%s: node lost: detected after %.2f s, first new step %.2f s later, %d steps again", systemHoldfast, detected.Sub(at).Seconds(),
