@@ -292,7 +292,7 @@ func dividedState(ctx context.Context, t *testing.T, w *world) {
 	})
 	w.stays(ctx, t, 1)
 	w.mend(ctx, t, lost)
-	w.until(ctx, t, "all ranks train again", func(g *v1alpha1.Gang) bool { return g.Status.Run.Generation > 1 && len(g.Status.Run.Out) == 0 })
+	w.until(ctx, t, "all ranks train again", trains(2, pods, 3))
 }
 
 // oneSize is a script that asserts its number of ranks: the gang waits for all pods, and the job does not fail.
@@ -323,15 +323,20 @@ func oneSize(ctx context.Context, t *testing.T, w *world) {
 // stays checks that for a while no generation begins and the job does not fail.
 func (w *world) stays(ctx context.Context, t *testing.T, generation int64) {
 	t.Helper()
+	reads := 0
 	if err := w.During(ctx, "the gang waits", 30*time.Second, func(ctx context.Context) (bool, string) {
 		g, err := w.Gang(ctx, namespace, w.job)
 		if err != nil {
 			return true, "" // a read that failed
 		}
+		reads++
 		return g.Status.Run.Generation == generation && g.Status.Phase != v1alpha1.PhaseFailed,
 			fmt.Sprintf("%s, generation %d: %s", g.Status.Phase, g.Status.Run.Generation, harness.Says(g))
 	}); err != nil {
 		t.Error(err)
+	}
+	if reads == 0 {
+		t.Error("no read of the Gang succeeded")
 	}
 }
 
