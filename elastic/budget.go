@@ -16,7 +16,8 @@ import (
 //     script. A crash that the script does not report in its own words may be a pod's fault: a node check decides (arbiter.go). A rank's report that it lost another one is none: the other's cause is unknown, and will be known the next time.
 //   - A pod that had to leave its node costs a generation and is no failure; Replacements counts it.
 //   - Nor is an exception before any step of a generation with fewer pods than all: that number of pods is struck (struck.go).
-//   - A failure to restore is no evidence against the script: the step is given up, not the gang (unrestorable.go).
+//   - A failure to restore is no evidence against the script: the step is given up, or the number of pods struck if they were not all, but
+//     not the gang (unrestorable.go).
 //   - A cause from outside (kill, lost pod) is none either; it ends a gang only after many restarts without progress.
 //   - Nor is a failure that hardware may have caused; before it ends a gang, the pod first at fault is moved (suspect.go).
 //   - Ranks that stood still are restarted only a few times without progress, which ends no gang, and spend no restart (hang.go).
@@ -29,33 +30,24 @@ func (s *State) judge(now time.Time) {
 		s.account.NoteLeftWith(s.generation.InMemory().Step, now)
 	}
 	s.account.Credit(s.generation.Cost(), cmp.Or(s.run.halting.stillSince, s.run.halting.detected))
-	unrestorable := c.Code == cause.RestoreFailed
-	struck := s.noteStruck(&c)
-	free := s.account.CountExcuse(c) || c.Code != cause.LauncherStarted && c.Displaced() || unrestorable || c.Still() || struck
-	givesUp := unrestorable && s.account.FailsToRestore(s.generation.RestoreStep, c)
 	if ended := s.generation.Ended(c); ended != nil {
 		s.becomeFinal(Verdict{Reason: ReasonMemberEnded, ExitCode: cmp.Or(c.ExitCode, 1), Cause: ended, At: now}, GivenUp)
 		return
 	}
+	unrestorable, whole := c.Code == cause.RestoreFailed, len(s.generation.Out()) == 0
+	struck, again := s.noteStruck(&c)
+	free := s.account.CountExcuse(c) || c.Code != cause.LauncherStarted && c.Displaced() || unrestorable || c.Still() || struck
+	givesUp := unrestorable && whole && s.account.FailsToRestore(s.generation.RestoreStep, c)
 	arbitrates := false
 	if !free {
-		reason := Reason("")
-		left, limited := s.restartsLeft()
-		switch {
-		case limited && left <= 0:
-			reason = ReasonMaxRestarts
-		case s.shouldMove(c):
-			s.move(c, now)
-		case limited:
-		case !c.External() && !c.LostPeer && s.account.SeenBefore(c):
-			if arbitrates = s.arbitrates(c); !arbitrates {
-				reason = ReasonSameFailureTwice
-			}
-		case left <= 0:
-			reason = ReasonNoProgress
+		reason := s.endsBy(c, again, now)
+		if arbitrates = reason == ReasonSameFailureTwice && s.arbitrates(c); arbitrates {
+			reason = ""
 		}
 		if reason == ReasonNoProgress && c.Restoring && s.generation.CanGiveUpStep() {
-			reason, givesUp = "", true
+			if reason, givesUp, struck = "", whole, !whole; struck {
+				s.strike(&c)
+			}
 		}
 		if reason != "" {
 			s.becomeFinal(Verdict{Reason: reason, ExitCode: cmp.Or(c.ExitCode, 1), Cause: &c, At: now}, GivenUp)
@@ -82,6 +74,24 @@ func (s *State) judge(now time.Time) {
 	case c.Code == cause.JobSuspended, struck:
 		s.save() // the pods are being deleted, and the cause with them
 	}
+}
+
+// endsBy returns why a failure that counts ends the gang, or moves the pod at fault; "": it does not end. again: the failure is known to be
+// a repeated one.
+func (s *State) endsBy(c cause.Cause, again bool, now time.Time) Reason {
+	left, limited := s.restartsLeft()
+	switch {
+	case limited && left <= 0:
+		return ReasonMaxRestarts
+	case s.shouldMove(c):
+		s.move(c, now)
+	case limited:
+	case !c.External() && !c.LostPeer && (again || s.account.SeenBefore(c)):
+		return ReasonSameFailureTwice
+	case left <= 0:
+		return ReasonNoProgress
+	}
+	return ""
 }
 
 // open begins the account of a recovery; begin and track complete it.

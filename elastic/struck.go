@@ -9,22 +9,49 @@ import (
 
 // A script may be unable to run with some numbers of pods, such as one whose batch does not divide. An exception that it raises in a
 // generation with fewer pods than all, before any rank has finished a step, is no failure of the job: that number is struck, and the gang
-// goes on with another one. With all pods nothing is struck.
+// goes on with another one. So is a number with which ranks repeatedly fail to restore a step that they may restore with all pods. With
+// all pods nothing is struck.
+//
+// While no generation of the launcher has finished a step, the script may be unable to run at all: the same exception with a second number
+// of pods is then a repeated failure, and ends the gang.
 
 // maxStruckText bounds the exception of a struck size.
 const maxStruckText = 300
 
 // noteStruck strikes the generation's number of pods if the generation failed because the script cannot run with it; it reports whether it
-// did.
-func (s *State) noteStruck(c *cause.Cause) bool {
-	if s.sizes.Min <= 0 || len(s.generation.Out()) == 0 || !c.Refuses() || !s.generation.Stepless(s.run.halting.detected) {
-		return false
+// did. again: the script has never made a step, and another number was struck for the same exception.
+func (s *State) noteStruck(c *cause.Cause) (struck, again bool) {
+	if s.sizes.Min <= 0 || len(s.generation.Out()) == 0 {
+		return false, false
 	}
+	switch {
+	case c.Code == cause.RestoreFailed:
+		if !s.account.FailsToRestore(s.generation.RestoreStep, *c) {
+			return false, false
+		}
+	case !c.Refuses() || !s.generation.Stepless(s.run.halting.detected):
+		return false, false
+	case !s.account.Worked(s.generation.After) && s.struckFor(struckText(c)):
+		return false, true
+	}
+	s.strike(c)
+	return true, false
+}
+
+// struckFor reports whether a number of pods was struck for this exception.
+func (s *State) struckFor(text string) bool {
+	return slices.ContainsFunc(s.sizes.struck, func(z quorum.Struck) bool { return z.Text == text })
+}
+
+// strike strikes the generation's number of pods for the failure that ended it.
+func (s *State) strike(c *cause.Cause) {
 	c.Code = cause.SizeStruck
 	s.sizes.struck = append(slices.Clone(s.sizes.struck), quorum.Struck{
 		Pods:       s.members.Parts(),
 		Generation: s.generation.Number,
-		Text:       cause.Cut(cause.LastLine(c.Message), maxStruckText),
+		Text:       struckText(c),
 	})
-	return true
 }
+
+// struckText returns the exception, for users.
+func struckText(c *cause.Cause) string { return cause.Cut(cause.LastLine(c.Message), maxStruckText) }

@@ -18,8 +18,10 @@ import (
 //    generation begins a branch of training from an older step that is available to all ranks, or without a step: from the beginning or
 //    the script's own checkpoint. A different failure to restore gets one more try. This repeats, step by step, until none is left; a
 //    failure after that counts as any failure of the script.
-// 3. A rank that is killed from outside while it restores may be killed by chance. That spends restarts, and the step is given up when
-//    the gang would be for lack of progress.
+//    That holds for a generation with all pods. Where slots took no part, all pods may be able to restore the step: their number is struck
+//    instead (struck.go), and each other number gets two tries of its own.
+// 3. A rank that is killed from outside while it restores may be killed by chance. That spends restarts, and the step is given up, or
+//    the number of pods struck, when the gang would be given up for lack of progress.
 //
 // Of the stored steps that are given up this way the newest stays in storage (Launch.Kept), for users: the ranks' machines may have caused
 // the failure to restore it.

@@ -1,6 +1,7 @@
 package account
 
 import (
+	"slices"
 	"time"
 
 	"holdfast.dev/holdfast/elastic/members"
@@ -80,6 +81,13 @@ func (a *Account) Stepless(g Generation, endedAt time.Time) bool {
 		return false
 	}
 	return a.CountsSteps() || a.gen.runningSince.IsZero() || endedAt.Sub(a.gen.runningSince) <= stepsOutlast*a.medianRecovery()
+}
+
+// Worked reports whether a generation after this one has finished a step, as far as steps are known.
+func (a *Account) Worked(after int64) bool {
+	return a.reportsSteps() || a.gen.counted.Most > 0 || slices.ContainsFunc(a.recoveries, func(rec Recovery) bool {
+		return rec.Generation > after+1 && rec.EndedAfter > 0
+	})
 }
 
 // CountsSteps reports whether ranks are known to report steps, so that a first step is expected.
