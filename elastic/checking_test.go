@@ -184,6 +184,17 @@ func TestWrongPodsAreReplaced(t *testing.T) {
 	}
 }
 
+// TestManyWrongPodsWait: more pods compute wrong results than a check replaces, and others right ones: none trains.
+func TestManyWrongPodsWait(t *testing.T) {
+	c := newCheckers(t, 6)
+	c.outcome = func(pod string, _ protocol.Trial) protocol.TrialOutcome {
+		return map[bool]protocol.TrialOutcome{true: protocol.TrialPassed, false: protocol.TrialWrong}[pod == "p0" || pod == "p2"]
+	}
+	if c.play() || c.state.Record.Check.Result != CheckNoHealthyNode || c.state.Record.Check.Replaced != 0 {
+		t.Errorf("waits %q, check %+v", c.state.Record.Progress.Waits, c.state.Record.Check)
+	}
+}
+
 // TestSlowImports: imports that do not end get more time once. A pod that needs still longer is reported, and trains.
 func TestSlowImports(t *testing.T) {
 	for needs, want := range map[time.Duration]CheckResult{

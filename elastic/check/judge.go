@@ -217,10 +217,13 @@ func (j *judge) unpaired(i int) bool { return j.failedAlone(i) || j.alone[i].out
 // most is the largest number of pods that a check names for anything but wrong results.
 func (j *judge) most() int { return max(1, len(j.pods)/4) }
 
-// proven reports whether a pod is named for its wrong results, which need no other proof. Up to as many pods are named as a check replaces,
-// unless no pod of several computes right: then the fault may be one of the check.
-func (j *judge) proven(i int) bool {
-	return j.alone[i].outcome == Wrong && j.wrong <= MostReplaced(len(j.pods)) && (j.wrong < len(j.pods) || j.wrong == 1)
+// proven reports whether a pod is replaced for its wrong results, which need no other proof: up to as many pods are as a check replaces.
+func (j *judge) proven(i int) bool { return j.computesWrong(i) && j.wrong <= MostReplaced(len(j.pods)) }
+
+// computesWrong reports whether a pod computed wrong results, and others right ones. If no pod of several computes right, the fault may be
+// one of the check.
+func (j *judge) computesWrong(i int) bool {
+	return j.alone[i].outcome == Wrong && (j.wrong < len(j.pods) || j.wrong == 1)
 }
 
 // doubtful is the number of pods that failed alone without proof.

@@ -50,12 +50,12 @@ func (j *judge) doubted(f Finding) bool {
 	return f.Kind == Guilty || f.Kind == ComputeWrong && !j.proven(f.Pod)
 }
 
-// own returns what stands whatever pairs show: the findings about pods that computed wrong results or failed alone, unless these are too
-// many themselves.
+// own returns what stands whatever pairs show: the findings about pods that computed wrong results, however many, because these must not
+// train, and about those that failed alone, unless these are too many themselves.
 func (j *judge) own() (out []Finding) {
 	many := j.doubtful() > j.most()
 	for i := range j.pods {
-		if j.proven(i) || j.failedAlone(i) && !many {
+		if j.computesWrong(i) || j.failedAlone(i) && !many {
 			out = append(out, j.finding(i))
 		}
 	}
