@@ -2,10 +2,9 @@ package check
 
 // Limits of a check.
 const (
-	// MaxAttempts is how often a trial is made until it counts as unanswered.
-	MaxAttempts = 5
-	// maxLate is how often a trial is made whose imports take too long: the last time with more time.
-	maxLate = 2
+	// MaxAttempts is how often a trial is made until it counts as unanswered. Attempts have the numbers from 1 to it, and those above it, up
+	// to LastAttempt, if their imports get more time: so an answer says whether they had it.
+	MaxAttempts, LastAttempt = 5, 2 * MaxAttempts
 	// mostReplaced and replacedShare bound the pods that one check replaces: a fault of the check itself must not use up nodes.
 	mostReplaced, replacedShare = 3, 4
 	// slowAlone and slowPair are the shares of the usual speed below which a pod or a pair is slow.

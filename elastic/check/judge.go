@@ -72,7 +72,8 @@ type pair struct {
 
 func (p pair) other(i int) int { return p.a + p.b - i }
 
-// result is what the answers about one trial say together; outcome Lost: all attempts were lost; Late: imports took too long twice.
+// result is what the answers about one trial say together; outcome Lost: all attempts were lost; Late: imports did not end, even in the
+// longer time.
 type result struct {
 	outcome Outcome
 	slow    bool
@@ -129,6 +130,7 @@ func (j *judge) answered(t Trial) (result, Trial, bool) {
 	if t.B < 0 {
 		a, _ := j.pods[t.A].answer(t.Round, "")
 		t.Attempt = max(a.Attempt, 1)
+		t.Longer = t.Attempt > MaxAttempts
 		switch a.Outcome {
 		case Unanswered:
 			return result{}, t, false
@@ -143,7 +145,7 @@ func (j *judge) answered(t Trial) (result, Trial, bool) {
 	a, _ := j.pods[t.A].answer(t.Round, j.pods[t.B].ID)
 	b, _ := j.pods[t.B].answer(t.Round, j.pods[t.A].ID)
 	t.Attempt = max(a.Attempt, b.Attempt, 1)
-	t.Longer = t.Attempt > 1 && (a.Outcome == Late || b.Outcome == Late)
+	t.Longer = t.Attempt > MaxAttempts
 	if a.Attempt < t.Attempt {
 		a = Answer{}
 	}
@@ -167,15 +169,17 @@ func (j *judge) answered(t Trial) (result, Trial, bool) {
 
 // lost has a trial repeated whose answers are lost.
 func lost(t Trial) (result, Trial, bool) {
-	over := t.Attempt >= MaxAttempts
+	over := t.Attempt%MaxAttempts == 0
 	t.Attempt++
 	return result{outcome: Lost}, t, over
 }
 
 // late has a trial repeated with more time for the imports, which did not end; a second time that is its result.
 func late(a Answer, t Trial) (result, Trial, bool) {
-	over := t.Attempt >= maxLate
-	t.Attempt, t.Longer = t.Attempt+1, true
+	over := t.Longer
+	if !over {
+		t.Attempt, t.Longer = min(t.Attempt+1+MaxAttempts, LastAttempt), true
+	}
 	return result{outcome: Late, text: a.Text}, t, over
 }
 

@@ -2,6 +2,7 @@ package check
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,8 +18,8 @@ import (
 //	bad POD                     fails in each pair
 //	slow POD                    halves the speed of each pair
 //	cut POD POD                 this pair fails
-//	lost POD ROUND N            the pod's first N answers of a round are lost
-//	late POD ROUND N            the pod's imports are late in its first N attempts of a round
+//	lost POD ROUND N            the pod's next N answers of a round are lost
+//	late POD ROUND N            the pod's imports are late in its next N attempts of a round
 //	kind POD DEVICES BACKEND    what the pod requests ("-": none), and what its torch uses
 //	replace POD                 another pod without a fault takes the place
 //	play                        asks and answers round after round, prints each round and the verdict
@@ -56,9 +57,9 @@ func script(t *testing.T, w *world, out *strings.Builder, f []string) {
 	case "cut":
 		w.cut[[2]int{number(1), number(2)}], w.cut[[2]int{number(2), number(1)}] = true, true
 	case "lost":
-		w.losses[[2]int{number(1), number(2)}] = number(3)
+		w.meet(Lost, number(1), number(2), number(3))
 	case "late":
-		w.late[[2]int{number(1), number(2)}] = number(3)
+		w.meet(Late, number(1), number(2), number(3))
 	case "replace":
 		w.replace(number(1))
 	case "play":
@@ -67,6 +68,12 @@ func script(t *testing.T, w *world, out *strings.Builder, f []string) {
 	default:
 		t.Fatalf("unknown command %q", f[0])
 	}
+}
+
+// meet makes the next n answers of a pod in a round so.
+func (w *world) meet(o Outcome, pod, round, n int) {
+	key := [2]int{pod, round}
+	w.next[key] = append(w.next[key], slices.Repeat([]Outcome{o}, n)...)
 }
 
 func list(trials []Trial) string {

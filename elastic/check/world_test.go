@@ -30,13 +30,12 @@ type world struct {
 	pods   []Pod
 	faults []fault
 	cut    map[[2]int]bool
-	losses map[[2]int]int // by pod and round
-	late   map[[2]int]int // of imports, by pod and round
+	next   map[[2]int][]Outcome // the pod's next answers of a round that are lost or late
 	random *rand.Rand
 }
 
 func newWorld(n int) *world {
-	w := &world{pods: make([]Pod, n), faults: make([]fault, n), cut: map[[2]int]bool{}, losses: map[[2]int]int{}, late: map[[2]int]int{}}
+	w := &world{pods: make([]Pod, n), faults: make([]fault, n), cut: map[[2]int]bool{}, next: map[[2]int][]Outcome{}}
 	for i := range w.pods {
 		w.pods[i] = Pod{ID: fmt.Sprintf("uid-%d", i), Name: fmt.Sprintf("w-%d", i), Node: fmt.Sprintf("n%d", i)}
 	}
@@ -86,10 +85,10 @@ func (w *world) answer(t testing.TB, trials []Trial) {
 			continue
 		}
 		a, b := w.lose(tr.A, tr, out), w.lose(tr.B, tr, out)
-		// The partner of a process that is ended early waits in vain; the partner of one that is ended late has passed.
-		if early := w.float() < 0.6; early && a.Outcome == Lost && b.Outcome != Lost {
+		// The partner of a process that is ended early waits in vain, once it has imported; the partner of one that is ended late has passed.
+		if early := w.float() < 0.6; early && a.Outcome == Lost && b.Outcome != Lost && b.Outcome != Late {
 			b = Answer{Outcome: Absent, Text: "the partner did not come within 20s"}
-		} else if early && b.Outcome == Lost && a.Outcome != Lost {
+		} else if early && b.Outcome == Lost && a.Outcome != Lost && a.Outcome != Late {
 			a = Answer{Outcome: Absent, Text: "the partner did not come within 20s"}
 		}
 		w.put(tr.A, tr, tr.B, a)
@@ -105,14 +104,13 @@ func (w *world) unlike(tr Trial) bool {
 
 func (w *world) lose(i int, tr Trial, a Answer) Answer {
 	key := [2]int{i, int(tr.Round)}
-	if w.late[key] > 0 {
-		w.late[key]--
-		return Answer{Outcome: Late, Text: "part import did not end within 20s"}
+	if next := w.next[key]; len(next) > 0 {
+		w.next[key] = next[1:]
+		return map[Outcome]Answer{Lost: {Outcome: Lost}, Late: {Outcome: Late, Text: "part import did not end within 20s"}}[next[0]]
 	}
-	if w.losses[key] == 0 && (w.random == nil || w.float() >= loss) {
+	if w.random == nil || w.float() >= loss {
 		return a
 	}
-	w.losses[key] = max(0, w.losses[key]-1)
 	return Answer{Outcome: Lost}
 }
 

@@ -22,8 +22,8 @@ func checkTrials(r *protocol.Report) error {
 			return status.Errorf(codes.InvalidArgument, "trials[%d].id.check %d", i, a.Check)
 		case a.Round < 0 || a.Round >= int(nodecheck.Rounds):
 			return status.Errorf(codes.InvalidArgument, "trials[%d].id.round %d, below %d", i, a.Round, nodecheck.Rounds)
-		case a.Attempt < 0 || a.Attempt > nodecheck.MaxAttempts:
-			return status.Errorf(codes.InvalidArgument, "trials[%d].id.attempt %d, %d at most", i, a.Attempt, nodecheck.MaxAttempts)
+		case a.Attempt < 0 || a.Attempt > nodecheck.LastAttempt:
+			return status.Errorf(codes.InvalidArgument, "trials[%d].id.attempt %d, %d at most", i, a.Attempt, nodecheck.LastAttempt)
 		case len(a.Partner) > maxUID:
 			return status.Errorf(codes.InvalidArgument, "trials[%d].id.partner has %d bytes, %d at most", i, len(a.Partner), maxUID)
 		case len(a.Outcome) > maxUID:

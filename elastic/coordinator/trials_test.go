@@ -30,7 +30,7 @@ func TestTrialsAreBounded(t *testing.T) {
 	for name, bad := range map[string]protocol.TrialAnswer{
 		"a negative generation": {TrialID: protocol.TrialID{Check: -1}},
 		"an unknown round":      {TrialID: protocol.TrialID{Round: int(nodecheck.Rounds)}},
-		"a late attempt":        {TrialID: protocol.TrialID{Attempt: nodecheck.MaxAttempts + 1}},
+		"a late attempt":        {TrialID: protocol.TrialID{Attempt: nodecheck.LastAttempt + 1}},
 		"a long partner":        {TrialID: protocol.TrialID{Partner: strings.Repeat("x", maxUID+1)}},
 		"a long outcome":        {Outcome: protocol.TrialOutcome(strings.Repeat("x", maxUID+1))},
 		"no speed":              {Speed: math.NaN()},
