@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"holdfast.dev/holdfast/elastic/account"
@@ -229,7 +230,7 @@ func (s *State) Snapshot() Record {
 	r.StartedAt, r.Recoveries, r.Moved = a.StartedAt, a.Recoveries, a.Moved
 	r.Progress.LongestSilence = s.quiet.Longest()
 	m := s.members.Record()
-	r.Progress.Seen, r.Left, r.Out = m.Seen, m.Left, m.Out
+	r.Progress.Seen, r.Left, r.Out = m.Seen, m.Left, slices.Clone(s.generation.Out())
 	g := s.generation.Recorded
 	r.Generation, r.RestoreStep, r.Branch, r.RestoreBranch = g.Number, g.RestoreStep, g.Branch, g.RestoreBranch
 	r.Worlds = g.Worlds

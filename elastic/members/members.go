@@ -78,9 +78,9 @@ func New(n int, r Recorded, launched bool) *Members {
 	return ms
 }
 
-// Record returns what must be stored; it shares nothing with the members.
+// Record returns what must be stored, but Out, which the generation keeps; it shares nothing with the members.
 func (ms *Members) Record() Recorded {
-	return Recorded{Seen: ms.Seen(), Launch: ms.launch, Left: slices.Clone(ms.left), Out: ms.Out()}
+	return Recorded{Seen: ms.Seen(), Launch: ms.launch, Left: slices.Clone(ms.left)}
 }
 
 // Len returns the number of slots.
