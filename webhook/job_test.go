@@ -100,6 +100,7 @@ func TestJobRefusals(t *testing.T) {
 		{"least pods by hand", annotateTemplate(v1alpha1.AnnotationGangMin, "one")},
 		{"a wait for pods without a unit", annotate(v1alpha1.AnnotationShrinkAfter, "30")},
 		{"a wait for pods that are all needed", annotate(v1alpha1.AnnotationShrinkAfter, "30s")},
+		{"sizes to try again of a job that needs all pods", annotate(v1alpha1.AnnotationRetrySizes, "1")},
 		{"growing in words", annotate(v1alpha1.AnnotationGrow, "always")},
 		{"growing of a job that needs all pods", annotate(v1alpha1.AnnotationGrow, "off")},
 		{"a range that ends above the job", direct("--nnodes=1:3", "train.py")},

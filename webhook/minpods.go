@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 // fitMinPods takes the least number of pods from the launcher's range where the job has no key for it, and refuses what cannot be had.
@@ -42,6 +43,9 @@ func (o *subject) withoutMinPods() (errs field.ErrorList) {
 	}
 	if o.s.Grow != "" {
 		errs = append(errs, field.Invalid(o.keyPaths(v1alpha1.AnnotationGrow), o.s.Grow, why))
+	}
+	if n := settings.RetrySizesOfJob(o.obj); n > 0 {
+		errs = append(errs, field.Invalid(settings.MetadataAnnotations.Key(v1alpha1.AnnotationRetrySizes), strconv.FormatInt(n, 10), why))
 	}
 	return errs
 }
