@@ -182,19 +182,9 @@ func (s *State) view(now time.Time) quorum.View {
 		v.Bound = s.heldElsewhere(v.Slots)
 	}
 	ungiven := s.ungiven()
-	if ungiven != "" {
-		v.Slots = slices.Clone(v.Slots)
-	}
-	for i := range v.Slots {
-		q, why := &v.Slots[i], s.stateless(Slot(i), ungiven)
-		switch {
-		case q.Lacks != "" || why == "":
-		case enough > s.sizes.Min:
-			q.Lacks = why
-			enough--
-		case v.Bound == "":
-			v.Bound = why // it would take part, and all would begin without a step
-		}
+	enough = s.without(&v, enough, func(slot Slot) string { return s.stateless(slot, ungiven) })
+	if enough < len(v.Slots) {
+		enough = s.without(&v, enough, s.unshrinkable)
 	}
 	switch {
 	case enough < s.sizes.Min:
@@ -207,6 +197,29 @@ func (s *State) view(now time.Time) quorum.View {
 	return v
 }
 
+// without leaves out the ready pods that cannot take part, and returns how many of so many are left. If there are too few without them,
+// they bind the gang instead: it would begin without a step, or be refused.
+func (s *State) without(v *quorum.View, enough int, why func(Slot) string) int {
+	shared := true // with the cache
+	for i := range v.Slots {
+		if v.Slots[i].Lacks != "" {
+			continue
+		}
+		switch text := why(Slot(i)); {
+		case text == "":
+		case enough > s.sizes.Min:
+			if shared {
+				v.Slots, shared = slices.Clone(v.Slots), false
+			}
+			v.Slots[i].Lacks = text
+			enough--
+		case v.Bound == "":
+			v.Bound = text
+		}
+	}
+	return enough
+}
+
 // pods returns what is known of each pod by itself. While no pod must terminate, a report changes only what is known of its own.
 func (s *State) pods() []quorum.Slot {
 	f := s.run.forming
@@ -217,12 +230,18 @@ func (s *State) pods() []quorum.Slot {
 		}
 	}
 	for _, slot := range f.news {
-		f.slots[slot] = s.stageOf(slot)
-		f.slots[slot].Lacks = s.replacements.Lacks(slot, s.generation.Number)
-		f.slots[slot].Newest = s.members.Newest(slot, s.ledger.Line())
+		f.slots[slot] = s.podOf(slot)
 	}
 	f.news = f.news[:0]
 	return f.slots
+}
+
+// podOf returns what is known of a slot's pod by itself.
+func (s *State) podOf(slot Slot) quorum.Slot {
+	q := s.stageOf(slot)
+	q.Lacks = s.replacements.Lacks(slot, s.generation.Number)
+	q.Newest = s.members.Newest(slot, s.ledger.Line())
+	return q
 }
 
 // stageOf returns how far the pod of a slot is that is not ready yet.
@@ -242,13 +261,30 @@ func (s *State) stageOf(slot Slot) quorum.Slot {
 
 // bound returns, for users, why the gang cannot go on with some of its pods; "": it can.
 func (s *State) bound() string {
-	for slot, m := range s.members.Each {
-		if m.Known() && !m.Report().Shrinks && m.Report().Ranks > 0 {
-			return fmt.Sprintf("the agent of pod %s of slot %d cannot run with fewer pods; create the pod again, so that it gets the present agent",
-				m.Pod().Name, slot)
+	for slot := range Slot(s.members.Len()) {
+		if why := s.oldAgent(slot); why != "" && s.generation.TookPart(slot) {
+			return why
 		}
 	}
 	return s.members.Divided()
+}
+
+// unshrinkable returns, for users, why the pod of a slot that took no part takes none in a generation with fewer pods than all; "": it can.
+func (s *State) unshrinkable(slot Slot) string {
+	if s.generation.TookPart(slot) {
+		return ""
+	}
+	return s.oldAgent(slot)
+}
+
+// oldAgent returns, for users, that the agent of a slot's pod cannot run with fewer pods than all; "": it can.
+func (s *State) oldAgent(slot Slot) string {
+	m := s.members.At(slot)
+	if !m.Known() || m.Report().Shrinks || m.Report().Ranks == 0 {
+		return ""
+	}
+	return fmt.Sprintf("the agent of pod %s of slot %d cannot run with fewer pods; create the pod again, so that it gets the present agent",
+		m.Pod().Name, slot)
 }
 
 // heldElsewhere returns, for users, which pod that is not ready may hold a newer step than all that are; "": none. Pods that are dead or
@@ -334,6 +370,9 @@ func (s *State) candidates() (ready []Slot, starting bool) {
 		case s.stageOf(slot).Stage == quorum.Starting:
 			starting = true
 		}
+	}
+	if s.members.Parts()+len(ready) < s.members.Len() {
+		ready = slices.DeleteFunc(ready, func(slot Slot) bool { return s.unshrinkable(slot) != "" })
 	}
 	return ready, starting
 }
