@@ -156,6 +156,7 @@ func (w *elasticWorld) apply(e Event) {
 			w.failf("a gang that loses pods is not given up", "%+v", eff.Verdict)
 		}
 	}
+	w.kept()
 	now := w.state.rec()
 	w.promises.record(&was, now)
 	if now.Generation > was.Generation {
@@ -169,6 +170,19 @@ func (w *elasticWorld) apply(e Event) {
 		w.promises.directive(e, slot, p.pod.UID, d, notified, w.stored.Generation)
 		if p.orders = append(p.orders, d); len(p.orders) > 4 {
 			p.orders = p.orders[1:]
+		}
+	}
+}
+
+// kept checks that what a gang that forms keeps of each pod is what is known of it now.
+func (w *elasticWorld) kept() {
+	f := w.state.run.forming
+	if f == nil || f.slots == nil || !w.state.replacements.None() {
+		return
+	}
+	for i, q := range f.slots {
+		if now := w.state.podOf(Slot(i)); q != now && !slices.Contains(f.news, Slot(i)) {
+			w.failf("what is kept of pods is up to date", "slot %d: %+v is kept, and is %+v", i, q, now)
 		}
 	}
 }
