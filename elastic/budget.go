@@ -44,7 +44,7 @@ func (s *State) judge(now time.Time) {
 		if arbitrates = reason == ReasonSameFailureTwice && s.arbitrates(c); arbitrates {
 			reason = ""
 		}
-		if reason == ReasonNoProgress && c.Restoring && s.generation.CanGiveUpStep() {
+		if reason == ReasonNoProgress && c.Restoring && c.Suspect != cause.SuspectTransfer && s.generation.CanGiveUpStep() {
 			if reason, givesUp, struck = "", whole, !whole; struck {
 				s.strike(&c)
 			}

@@ -9,7 +9,8 @@ import (
 
 // A step that ranks fail to restore: their objects refuse it, for example because a parameter group was added during training, or there is
 // not enough memory for it. Its bytes are not the cause: each copy was verified against its checksum, so another copy of it would fail
-// alike.
+// alike. Where bytes that another rank gave have the wrong checksum, the network or a device between them is suspected (suspect.go), and
+// the step is never given up for that.
 //
 // 1. The first failure costs a generation and no restart: the next generation restores the same step, because the cause may have been
 //    temporary. It starts restorePause later: other storage that the script reads may be unavailable for a while, and each step that is

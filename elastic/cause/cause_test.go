@@ -101,6 +101,8 @@ func cuda(what string) string {
 }
 
 func TestSuspect(t *testing.T) {
+	damaged := "Traceback (most recent call last):\n  File \"/app/train.py\", line 9, in f\n    g()\nholdfast.RestoreError: restoring step 5: the 64 bytes " +
+		"that rank 0 gave do not have the checksum with which its agent sealed them: nothing was restored"
 	own := "Traceback (most recent call last):\n  File \"/app/train.py\", line 9, in f\n    g()\nValueError: x"
 	for name, c := range map[string]struct {
 		exits []Exit
@@ -129,6 +131,7 @@ func TestSuspect(t *testing.T) {
 		"NCCL out of memory":                               {[]Exit{exit(1, 1, 0, 5, cuda("torch.distributed.DistBackendError: NCCL error, ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 2 'out of memory'"))}, 1, ""},
 		"NCCL misused":                                     {[]Exit{exit(1, 1, 0, 5, misused)}, 1, ""},
 		"a loader's worker and /dev/shm":                   {[]Exit{exit(1, 1, 0, 5, cuda("RuntimeError: DataLoader worker (pid 99) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory."))}, 1, ""},
+		"a state that was given":                           {[]Exit{exit(2, 1, 0, 5, damaged), exit(0, 1, 0, 6, remote)}, 2, SuspectTransfer},
 		"an exception":                                     {[]Exit{exit(1, 1, 0, 5, own)}, 1, ""},
 	} {
 		got, ok := First(c.exits)
@@ -380,5 +383,18 @@ func TestEnds(t *testing.T) {
 		if !strings.HasPrefix(got, c.begins) || !strings.HasSuffix(got, c.ends) || len(got) > 100 || !utf8.ValidString(got) {
 			t.Errorf("%s: %q", name, got)
 		}
+	}
+}
+
+// TestTransfer: the client's error is known by its words, and is no evidence against the step.
+func TestTransfer(t *testing.T) {
+	client, err := os.ReadFile("../../ckptagent/python/holdfast/_donor.py")
+	if err != nil || !strings.Contains(string(client), transferWords) {
+		t.Errorf("the client does not say %q: %v", transferWords, err)
+	}
+	e := exit(2, 1, 0, 5, "holdfast.RestoreError: the 64 bytes that rank 0 gave "+transferWords)
+	e.Restoring = true
+	if c, _ := First([]Exit{e}); c.Code != RankFailed || c.Refuses() {
+		t.Errorf("%+v", c)
 	}
 }

@@ -24,6 +24,8 @@ const (
 	SuspectInstruction Suspect = "IllegalInstruction"
 	// SuspectBus: SIGBUS. A full /dev/shm causes it too.
 	SuspectBus Suspect = "BusError"
+	// SuspectTransfer: the state that a rank got from another one does not have the checksum with which that one's agent sealed it.
+	SuspectTransfer Suspect = "StateTransfer"
 	// SuspectHang: a rank stood still inside torch, a driver or a device, or its device did not begin an operation that all others began.
 	SuspectHang Suspect = "Hang"
 )
@@ -36,6 +38,9 @@ var ownWords = []string{"device-side assert triggered", "illegal memory access",
 // watchdogWords are PyTorch's messages when the watchdog of a process group gives up.
 var watchdogWords = []string{"watchdog caught collective operation timeout", "watchdog thread terminated with exception", "we are taking the entire process down", "collective operation timeout: worknccl"}
 
+// transferWords is in the client's error about a transfer (_donor.py).
+const transferWords = "do not have the checksum with which its agent sealed them"
+
 // suspects lists messages by suspect, the most specific first.
 var suspects = []struct {
 	by    Suspect
@@ -45,6 +50,7 @@ var suspects = []struct {
 	{SuspectRemote, []string{"ncclremoteerror", "remote process exited or there was a network error"}},
 	{SuspectSystem, []string{"ncclsystemerror", "unhandled system error"}},
 	{SuspectWatchdog, watchdogWords},
+	{SuspectTransfer, []string{transferWords}},
 }
 
 // suspect returns what an exit makes suspect. For an aborted process without a message, its peers' messages may show that the watchdog
