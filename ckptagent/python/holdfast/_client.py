@@ -287,9 +287,10 @@ class Checkpoint:
         control, refused = self._granted(step)
         if control is None:
             return refused
+        flat = self._flatten()
         if not self._record.span:
-            self._publish(span=_donor.span(self._tracked))
-        return self._keep(step, control, self._flatten(), aside=not blocking)
+            self._publish(span=_donor.span(self._tracked, flat.leaves))
+        return self._keep(step, control, flat, aside=not blocking)
 
     def _granted(self, step):
         """The agent's grant to write a slot, and None; or None, and the Saved of a save without a grant."""

@@ -25,16 +25,18 @@ def grouped():
     return _distributed() is not None
 
 
-def span(tracked):
+def span(tracked, leaves=()):
     """Over how many consecutive ranks the tracked objects are divided: rank r and rank r + span hold the same part. 1: each rank holds all of
-    them. ALL: over all ranks, however many there are."""
+    them. ALL: over all ranks, however many there are, or so that only the leaves taken from an object's state_dict show it: a rank that
+    restores has none, and could not say which part it needs."""
     dist = _distributed()
     world = dist.get_world_size() if dist is not None else 1
     if any(_over_all(v) for v in tracked.values()):
         return _sharded.ALL
     spans = {_sharded.span(mesh, placements, world) for v in tracked.values() for mesh, placements in _sharded.layouts(v)}
     whole = math.lcm(*spans)
-    return _sharded.ALL if _sharded.ALL in spans or world % whole else whole
+    taken = {_sharded.span(leaf.mesh, leaf.spec[3].placements, world) for leaf in leaves if leaf.mesh is not None}
+    return _sharded.ALL if _sharded.ALL in spans | taken or world % whole or whole % math.lcm(*taken) else whole
 
 
 def _over_all(value):

@@ -44,13 +44,17 @@ def local(t):
         return t.to_local()
 
 
+def _placed(t):
+    return tuple(_PLACEMENTS[type(p).__name__](p) for p in t.placements)
+
+
 def part(t, strides=None):
     """The layout of a DTensor's local shard. Raises KeyError for an unknown placement."""
     mesh = t.device_mesh
     at = mesh.get_coordinate()
     return Part(
         strides, tuple(t.shape), tuple(t.stride()), tuple(mesh.shape), mesh.mesh_dim_names and tuple(mesh.mesh_dim_names),
-        None if at is None else tuple(at), tuple(_PLACEMENTS[type(p).__name__](p) for p in t.placements),
+        None if at is None else tuple(at), _placed(t),
     )  # fmt: skip
 
 
@@ -122,13 +126,13 @@ def meshes(value):
 
 def layouts(value):
     """Every (mesh, placements) that the tracked objects use, each once."""
-    return {(id(t.device_mesh), tuple(map(str, t.placements))): (t.device_mesh, t.placements) for t in _dtensors(value)}.values()
+    return {(id(t.device_mesh), p): (t.device_mesh, p) for t in _dtensors(value) for p in [_placed(t)]}.values()
 
 
 def span(mesh, placements, world):
     """Over how many consecutive ranks a tensor is divided: ranks r and r + span hold the same part of it. ALL: over all ranks."""
     ranks = mesh.mesh
-    divided = [d for d, p in enumerate(placements) if type(p).__name__ != "Replicate"]
+    divided = [d for d, p in enumerate(placements) if p != ("replicate",)]
     if not divided:
         return 1
     n = math.prod(ranks.size(d) for d in divided)

@@ -47,13 +47,14 @@ def _numpy():
 class Leaf:
     """One buffer of the state: its type and the source of its bytes."""
 
-    __slots__ = ("spec", "nbytes", "source")
+    __slots__ = ("spec", "nbytes", "source", "mesh")
 
-    def __init__(self, spec, nbytes, source):
+    def __init__(self, spec, nbytes, source, mesh=None):
         # (kind, dtype, shape, strides or None; a shard's layout): equal specs, equal layout
         self.spec = spec
         self.nbytes = nbytes
         self.source = source
+        self.mesh = mesh  # a shard's
 
 
 _names = {}  # dtype -> its name
@@ -94,7 +95,7 @@ def _shard_leaf(t):
         part = _sharded.part(t, strides)
     except KeyError as e:
         raise Unsupported("is a DTensor with placement %s, which is unknown" % e) from e
-    return Leaf(("dtensor", dtype, shape, part), whole.nbytes, whole.source)
+    return Leaf(("dtensor", dtype, shape, part), whole.nbytes, whole.source, t.device_mesh)
 
 
 def _dense(shape, strides):

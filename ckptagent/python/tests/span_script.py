@@ -10,6 +10,21 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from holdfast import _donor
+from holdfast._state import Flat
+
+
+class Application:
+    """Objects whose state_dict() is that of others, as applications that use torch.distributed.checkpoint have."""
+
+    def __init__(self, *parts):
+        self.parts = parts
+
+    def state_dict(self):
+        return {str(number): part.state_dict() for number, part in enumerate(self.parts)}
+
+    def load_state_dict(self, state):
+        for number, part in enumerate(self.parts):
+            part.load_state_dict(state[str(number)])
 
 
 def body():
@@ -43,10 +58,18 @@ def states():
         "zero 1": {"m": ddp, "o": ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.AdamW)},
         "hybrid and ddp": [hybrid, ddp],
         "hybrid and fsdp2": [hybrid, fully_shard(body(), mesh=flat)],
+        "application of ddp": Application(ddp, torch.optim.AdamW(ddp.parameters())),
+        "application of replicated": Application(nn.ParameterList([distribute_tensor(torch.zeros(8), flat, [Replicate()])])),
+        "application of fsdp2": Application(fully_shard(body(), mesh=flat)),
+        "application of hybrid": Application(hybrid, torch.optim.AdamW(hybrid.parameters())),
+        "hybrid and its application": [hybrid, Application(hybrid)],
+        "hybrid and application of fsdp2": [hybrid, Application(fully_shard(body(), mesh=flat))],
     }
 
 
 dist.init_process_group("gloo")
 for name, state in states().items():
-    print("%s: %d" % (name, _donor.span({"s": state})), flush=True)
+    taken = Flat()
+    taken.add("s", state)
+    print("%s: %d" % (name, _donor.span({"s": state}, taken.leaves)), flush=True)
 dist.destroy_process_group()

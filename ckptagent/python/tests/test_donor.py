@@ -151,6 +151,8 @@ class DividedStates(Ranks):
             "ddp": 1, "replicated": 1, "hybrid": 2, "hybrid of 1": 1, "hybrid of 4": 4, "hybrid across": every, "hybrid swapped": every,
             "divided by the outer": every, "tensor parallel": 2, "tensor parallel across": every, "fsdp2": every,
             "fsdp2 and tensor parallel": every, "zero 1": every, "hybrid and ddp": 2, "hybrid and fsdp2": every,
+            "application of ddp": 1, "application of replicated": 1, "application of fsdp2": every, "application of hybrid": every,
+            "hybrid and its application": 2, "hybrid and application of fsdp2": every,
         }  # fmt: skip
         for rank, (out, errors, code) in enumerate(self.ranks("span_script.py", world=4)):
             self.assertEqual(code, 0, errors[-3000:])
