@@ -66,7 +66,7 @@ def exchange(step, donor, tracked, arena, found):
     group = _of_the_same_part(dist, rank, parts) if parts > 1 else None
     given = _receive(dist, torch, at, group, rank == donor, donor, arena, found)
     if group is not None:
-        dist.destroy_process_group(group)
+        _end(dist, torch, at, group)
     if given is None:
         return None
     data, crc = given
@@ -79,6 +79,13 @@ def _of_the_same_part(dist, rank, parts):
     """The group of the ranks that hold the same part as this one. Every rank makes all groups, in the same order."""
     made = [dist.new_group(list(range(part, dist.get_world_size(), parts))) for part in range(parts)]
     return made[rank % parts]
+
+
+def _end(dist, torch, at, group):
+    """Ends a group. A device's broadcasts return before they are done, and a group that ends before them may end the process."""
+    if at.type != "cpu":
+        getattr(torch, at.type).synchronize(at)
+    dist.destroy_process_group(group)
 
 
 def _receive(dist, torch, at, group, gives, donor, arena, found):

@@ -213,6 +213,12 @@ class Device(unittest.TestCase):
         ):
             self.assertEqual(got, want, name)
 
+    def test_a_group_ends_after_its_broadcasts(self):
+        calls = mock.Mock()
+        for kind in ("cuda", "cpu"):
+            _donor._end(calls.dist, calls.torch, types.SimpleNamespace(type=kind), "group")
+        self.assertEqual([c[0] for c in calls.mock_calls], ["torch.cuda.synchronize", "dist.destroy_process_group", "dist.destroy_process_group"])
+
 
 if __name__ == "__main__":
     unittest.main()
