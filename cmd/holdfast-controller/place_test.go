@@ -3,14 +3,16 @@ package main
 import (
 	"crypto/tls"
 	"encoding/json"
+	"maps"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"holdfast.dev/holdfast/internal/configfile"
 )
 
 func TestPlaceIsFree(t *testing.T) {
@@ -45,29 +47,32 @@ func TestPlaceIsFree(t *testing.T) {
 // setByTheChart are the flags that follow from other values of the chart.
 var setByTheChart = []string{"config", "agent-image", "agent-pull-policy", "agent-pull-secrets", "image-pull-secrets", "namespace", "name-prefix"}
 
-// TestChartHasEveryFlag: the schema of the chart's values lists each flag.
+// TestChartHasEveryFlag: the schema of the chart's values lists each flag, and each as a field of the configuration file.
 func TestChartHasEveryFlag(t *testing.T) {
 	raw, err := os.ReadFile("../../charts/holdfast/values.schema.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	type node struct{ Properties map[string]node }
+	type node struct {
+		Properties           map[string]node
+		AdditionalProperties any
+	}
 	var schema node
 	if err := json.Unmarshal(raw, &schema); err != nil {
 		t.Fatal(err)
 	}
-	var have, want []string
-	for name := range schema.Properties["controller"].Properties["flags"].Properties {
-		have = append(have, name)
-	}
-	command().Flags().VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden && !slices.Contains(setByTheChart, f.Name) {
-			want = append(want, f.Name)
+	want := map[string][]string{}
+	for field, f := range configfile.Fields(command().Flags()) {
+		if !slices.Contains(setByTheChart, f.Name) {
+			want["flags"], want["config"] = append(want["flags"], f.Name), append(want["config"], field)
 		}
-	})
-	slices.Sort(have)
-	slices.Sort(want)
-	if !slices.Equal(have, want) {
-		t.Errorf("the chart's schema has the flags\n%v, the controller\n%v", have, want)
+	}
+	for part, want := range want {
+		values := schema.Properties["controller"].Properties[part]
+		have := slices.Sorted(maps.Keys(values.Properties))
+		slices.Sort(want)
+		if !slices.Equal(have, want) || values.AdditionalProperties != false {
+			t.Errorf("the chart's schema has in %s\n%v, the controller\n%v; others: %v", part, have, want, values.AdditionalProperties)
+		}
 	}
 }
