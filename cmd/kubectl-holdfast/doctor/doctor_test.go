@@ -183,7 +183,7 @@ func TestLeases(t *testing.T) {
 		{2 * time.Minute, -time.Hour, corev1.ConditionTrue, Fail, "n (2m0s)"}, // the other kubelet's clock is ahead
 		{5 * time.Second, -time.Hour, corev1.ConditionTrue, Pass, ""},
 		{99 * time.Second, 95 * time.Second, corev1.ConditionTrue, Pass, ""},
-		{time.Hour, time.Hour - 5*time.Second, corev1.ConditionTrue, Unknown, "no kubelet has renewed its lease for 59m55s by this machine's clock (2026-01-02T03:04:05Z)"},
+		{time.Hour, time.Hour - 5*time.Second, corev1.ConditionTrue, Unknown, "no lease was renewed for 59m55s by this machine's clock (2026-01-02T03:04:05Z)"},
 		{time.Hour, 30 * time.Minute, corev1.ConditionTrue, Fail, "n (30m0s)"},
 	} {
 		f := &Facts{At: now}
@@ -199,6 +199,13 @@ func TestLeases(t *testing.T) {
 		if got := j.finding("Leases"); got.Result != c.want || !strings.Contains(got.Message, c.says) {
 			t.Errorf("%+v: %+v", c, got)
 		}
+		f.Leaders.Value = []coordinationv1.Lease{{Spec: coordinationv1.LeaseSpec{RenewTime: ptr.To(metav1.NewMicroTime(now.Add(-4 * time.Second)))}}}
+		j = &judgement{of: f}
+		leases(f, j)
+		if got := j.finding("Leases"); c.want == Unknown && (got.Result != Fail || !strings.Contains(got.Message, "n (59m56s), other (59m51s)")) {
+			t.Errorf("with a leader's lease: %+v", got)
+		}
+		f.Leaders.Value = nil
 		if at := f.report().At; at.After(now.Add(-min(c.age, max(0, c.other)))) {
 			t.Errorf("%+v: nodes are judged as of %s", c, at)
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
@@ -19,18 +20,20 @@ func (f *Facts) report() nodes.Report {
 	return nodes.Of(nodes.Input{Nodes: f.Nodes.Value, Leases: f.Leases.Value}, f.clock())
 }
 
-// newest is when a kubelet last renewed a lease, by its own clock.
+// newest is when a kubelet or a leader last renewed a lease, by its own clock.
 func (f *Facts) newest() (at time.Time) {
-	for i := range f.Leases.Value {
-		if r := f.Leases.Value[i].Spec.RenewTime; r != nil && r.After(at) {
-			at = r.Time
+	for _, leases := range [][]coordinationv1.Lease{f.Leases.Value, f.Leaders.Value} {
+		for i := range leases {
+			if r := leases[i].Spec.RenewTime; r != nil && r.After(at) {
+				at = r.Time
+			}
 		}
 	}
 	return at
 }
 
 // clock is the time against which ages of leases are measured: this machine's, or the newest lease's if that is earlier, since this
-// machine's clock may be ahead of the kubelets'.
+// machine's clock may be ahead of the cluster's.
 func (f *Facts) clock() time.Time {
 	if at := f.newest(); !at.IsZero() && at.Before(f.At) {
 		return at
@@ -136,7 +139,7 @@ func leases(f *Facts, j *judgement) {
 	}
 	if age := f.At.Sub(f.newest()); len(without) < len(f.Nodes.Value) && age > longest+late {
 		j.add(Unknown, "set this machine's clock, and run the command again; if it is right, see whether kubelets reach the API server",
-			"no kubelet has renewed its lease for %s by this machine's clock (%s)", age.Round(time.Second), f.At.UTC().Format(time.RFC3339))
+			"no lease was renewed for %s by this machine's clock (%s)", age.Round(time.Second), f.At.UTC().Format(time.RFC3339))
 	}
 	const rights = "see whether their kubelets run, and may write leases in namespace kube-node-lease"
 	if len(without) > 0 {
