@@ -199,7 +199,9 @@ func TestLeases(t *testing.T) {
 		if got := j.finding("Leases"); got.Result != c.want || !strings.Contains(got.Message, c.says) {
 			t.Errorf("%+v: %+v", c, got)
 		}
-		f.Leaders.Value = []coordinationv1.Lease{{Spec: coordinationv1.LeaseSpec{RenewTime: ptr.To(metav1.NewMicroTime(now.Add(-4 * time.Second)))}}}
+		leader := coordinationv1.Lease{}
+		leader.Spec.RenewTime = ptr.To(metav1.NewMicroTime(now.Add(-4 * time.Second)))
+		f.Leaders.Value = []coordinationv1.Lease{leader}
 		j = &judgement{of: f}
 		leases(f, j)
 		if got := j.finding("Leases"); c.want == Unknown && (got.Result != Fail || !strings.Contains(got.Message, "n (59m56s), other (59m51s)")) {
