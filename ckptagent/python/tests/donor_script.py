@@ -2,7 +2,7 @@
 
     donor_script.py KIND SEED LAST
 
-It saves the last step. KIND is how ranks hold the state.
+It saves the last step. KIND is how ranks hold the state; application: as fsdp2, in an object of the script.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 import holdfast
+from tests.case import Holder
 
 KIND, SEED, LAST = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 BATCH, SAMPLES = 12, 101
@@ -54,7 +55,8 @@ def main():
     rank, world = dist.get_rank(), dist.get_world_size()
     model, optimizer = made(world)
     ck = holdfast.attach()
-    ck.track(model=model, optimizer=optimizer, rng=True)
+    tracked = {"model": model, "optimizer": optimizer}
+    ck.track(rng=True, **({"application": Holder(model=model.state_dict())} if KIND == "application" else tracked))
     fresh = digest(model, optimizer)
     try:
         start = ck.restore()

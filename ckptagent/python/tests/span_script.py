@@ -11,20 +11,12 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from holdfast import _donor
 from holdfast._state import Flat
+from tests.case import Holder
 
 
-class Application:
-    """Objects whose state_dict() is that of others, as applications that use torch.distributed.checkpoint have."""
-
-    def __init__(self, *parts):
-        self.parts = parts
-
-    def state_dict(self):
-        return {str(number): part.state_dict() for number, part in enumerate(self.parts)}
-
-    def load_state_dict(self, state):
-        for number, part in enumerate(self.parts):
-            part.load_state_dict(state[str(number)])
+def application(*parts):
+    """An object whose state_dict() has those of others, as applications that use torch.distributed.checkpoint have."""
+    return Holder(**{str(number): part.state_dict() for number, part in enumerate(parts)})
 
 
 def body():
@@ -58,12 +50,12 @@ def states():
         "zero 1": {"m": ddp, "o": ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.AdamW)},
         "hybrid and ddp": [hybrid, ddp],
         "hybrid and fsdp2": [hybrid, fully_shard(body(), mesh=flat)],
-        "application of ddp": Application(ddp, torch.optim.AdamW(ddp.parameters())),
-        "application of replicated": Application(nn.ParameterList([distribute_tensor(torch.zeros(8), flat, [Replicate()])])),
-        "application of fsdp2": Application(fully_shard(body(), mesh=flat)),
-        "application of hybrid": Application(hybrid, torch.optim.AdamW(hybrid.parameters())),
-        "hybrid and its application": [hybrid, Application(hybrid)],
-        "hybrid and application of fsdp2": [hybrid, Application(fully_shard(body(), mesh=flat))],
+        "application of ddp": application(ddp, torch.optim.AdamW(ddp.parameters())),
+        "application of replicated": application(nn.ParameterList([distribute_tensor(torch.zeros(8), flat, [Replicate()])])),
+        "application of fsdp2": application(fully_shard(body(), mesh=flat)),
+        "application of hybrid": application(hybrid, torch.optim.AdamW(hybrid.parameters())),
+        "hybrid and its application": [hybrid, application(hybrid)],
+        "hybrid and application of fsdp2": [hybrid, application(fully_shard(body(), mesh=flat))],
     }
 
 

@@ -5,8 +5,6 @@ import os
 import pathlib
 import random
 import re
-import subprocess
-import sys
 import types
 import unittest
 from unittest import mock
@@ -14,7 +12,7 @@ from unittest import mock
 import holdfast
 from holdfast import _arena, _donor, _rng, _sharded
 
-from . import ports
+from . import forked, ports
 from .case import ClientCase, environment
 from .fakeagent import FakeAgent
 from .test_torch import torch
@@ -34,11 +32,18 @@ class Ranks(ClientCase):
         for rank in range(world):
             env = environment(
                 RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port.getsockname()[1]),
-                OMP_NUM_THREADS="1", **(agents[rank].environment() if agents else {}), **extra,
+                **(agents[rank].environment() if agents else {}), **extra,
             )  # fmt: skip
-            command = [sys.executable, "-W", "ignore", str(HERE / script), *map(str, args)]
-            children.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-        return [(*c.communicate(timeout=300), c.returncode) for c in children]
+            files = [os.path.join(self.folder, "%s-%d" % (name, rank)) for name in ("out", "errors")]
+            children.append((forked.start(HERE / script, map(str, args), env, *files), files))
+        return [self.ended(*child) for child in children]
+
+    def ended(self, child, files):
+        child.join(300)
+        if child.is_alive():
+            child.kill()
+            child.join()
+        return (*(pathlib.Path(f).read_text() for f in files), child.exitcode)
 
     def agents_of(self, generation, step, *names):
         agents = []
@@ -144,6 +149,11 @@ class DividedStates(Ranks):
         for _, errors, code in self.ranks("donor_script.py", "fsdp2", 2, 4, agents=self.agents_of(2, 2, "a", "new"), HOLDFAST_DONOR="1"):
             self.assertNotEqual(code, 0)
             self.assertIn("RestoreError: restoring step 2: the state is divided over all ranks, so none can give another one its part", errors)
+
+    def test_the_span_of_shards_in_an_object_of_the_script(self):
+        agents = self.agents_of(1, 0, "a", "b")
+        self.trains("application", 1, 1, agents)
+        self.assertEqual([a.client().span for a in agents], [_sharded.ALL] * 2)
 
     def test_span(self):
         every = _sharded.ALL
