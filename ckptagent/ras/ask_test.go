@@ -138,7 +138,7 @@ func TestWhatListensInItsPlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got, took, err := ask(t, limit, address)
-			if err == nil || got != nil || took > 2*limit {
+			if err == nil || got != nil || took > 10*limit { // a busy machine runs a reader late
 				t.Errorf("%v, %v after %s", got, err, took)
 			}
 		})

@@ -51,7 +51,7 @@ func testBrokenOff(t *testing.T, source string) {
 // testDefaultScheduler runs the demo with the stock scheduler and the same job: it succeeds once it has seen the job half placed.
 func testDefaultScheduler(t *testing.T, source string) {
 	page := filepath.Join(t.TempDir(), "demo.html")
-	if said, err := demo(t, source, page, nil, "--run", "somebody-else"); exitCode(err) != 1 || !strings.Contains(said, "use holdfast or default-scheduler") {
+	if said, err := demo(t, source, page, nil, "--run", "somebody-else"); exitCode(err) != 1 || !strings.Contains(said, "use holdfast, fewer or default-scheduler") {
 		t.Errorf("another scheduler is not refused: %v:\n%s", err, said)
 	}
 	said, err := demo(t, source, page, nil, "--run", "default-scheduler")
