@@ -31,16 +31,12 @@ const (
 	line    = "torchrun --nnodes=%d --nproc-per-node=%d --master-addr=none --master-port=29500 /trainer/%s /" + shared + "/%s 3000 0.3"
 )
 
-// overlay keeps the control plane off the nodes that die. No budget holds the loss of several.
+// overlay keeps the control plane off the nodes that die.
 const overlay = `
 resources: [%s]
 patches:
 - target: {kind: Deployment}
   patch: '[{"op": "add", "path": "/spec/template/spec/nodeSelector", "value": {"` + control + `": "true"}}]'
-- target: {kind: Deployment, name: holdfast-controller}
-  patch: |
-    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --nodes-max-out=100%%}
-    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --nodes-breaker=100%%}
 `
 
 // world is a cluster, and the job that a test plays there.
@@ -104,12 +100,12 @@ func TestElastic(t *testing.T) {
 func start(ctx context.Context, t *testing.T) *world {
 	t.Helper()
 	w := &world{Cluster: harness.Start(t, devcluster.Options{Name: "elastic", Nodes: pods, Replace: true}), job: "ddp"}
-	w.install(ctx, t, w.Nodes()[:pods-1], harness.TrainerRoom(namespace))
+	w.install(ctx, t, overlay, w.Nodes()[:pods-1], harness.TrainerRoom(namespace))
 	return w
 }
 
 // install installs Holdfast with the control plane on some nodes, and creates what jobs need.
-func (w *world) install(ctx context.Context, t *testing.T, controls []*devcluster.Node, room []client.Object) {
+func (w *world) install(ctx context.Context, t *testing.T, overlay string, controls []*devcluster.Node, room []client.Object) {
 	t.Helper()
 	for _, n := range controls {
 		if out, err := w.RunKubectl(ctx, "label", "node", n.Name, control+"=true"); err != nil {
