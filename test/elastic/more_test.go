@@ -48,6 +48,14 @@ func TestMore(t *testing.T) {
 	}
 }
 
+// severalLost is overlay without a limit of nodes that may be given up at a time.
+const severalLost = overlay + `
+- target: {kind: Deployment, name: holdfast-controller}
+  patch: |
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --nodes-max-out=100%%}
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --nodes-breaker=100%%}
+`
+
 func startMore(ctx context.Context, t *testing.T) *world {
 	t.Helper()
 	w := &world{Cluster: harness.Start(t, devcluster.Options{Name: "elastic", Nodes: pods + 1, Replace: true})}
@@ -65,7 +73,7 @@ func startMore(ctx context.Context, t *testing.T) *world {
 		files[name] = string(text)
 	}
 	more := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "more"}, Data: files}
-	w.install(ctx, t, w.Nodes()[:1], append(harness.TrainerRoom(namespace), more))
+	w.install(ctx, t, severalLost, w.Nodes()[:1], append(harness.TrainerRoom(namespace), more))
 	return w
 }
 
