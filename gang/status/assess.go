@@ -243,7 +243,11 @@ func (v View) running(p v1alpha1.GangPhase, bound int) Condition {
 // repair returns the text on a recovery: what failed, for which member the gang waits, and the scheduler's answer about it.
 func (v View) repair() string {
 	var parts []string
-	if what := trouble(&v.Run); what != "" {
+	what := trouble(&v.Run)
+	if r := v.Run; v.Min > 0 && what == endedText && r.Progress.Waits != "" {
+		what = "ended; " + r.Progress.Waits // why it does not go on with the pods that are there
+	}
+	if what != "" {
 		parts = append(parts, what)
 	}
 	if who := v.awaited(); who != "" {

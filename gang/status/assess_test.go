@@ -104,6 +104,9 @@ func TestRecoveringSaysWhoIsAwaited(t *testing.T) {
 			"generation 3: pod p-1 on node n2 must be replaced: NodeUnreachable; slot 1 waits for a new pod"},
 		{"no node for it", View{Size: 2, Members: []MemberView{{Slot: 0, Pod: "p-0", Node: "n1"}, {Slot: 1, Pod: "p-1b"}}, Run: v1alpha1.RunStatus{State: v1alpha1.RunForming, Generation: 3}, Answer: refused},
 			"generation 3: ended; the next one waits for all agents; pod p-1b of slot 1 waits for a node; the scheduler reports: 1 pod wanted, 0 fit"},
+		{"one with a minimum", View{Size: 2, Min: 1, Members: []MemberView{{Slot: 0, Pod: "p-0", Node: "n1"}, {Slot: 1, Pod: "p-1b"}}, Run: v1alpha1.RunStatus{
+			State: v1alpha1.RunForming, Generation: 3, Progress: v1alpha1.Progress{Waits: "waits for slot 1; cannot go on without it: the state is divided"}}},
+			"generation 3: ended; waits for slot 1; cannot go on without it: the state is divided; pod p-1b of slot 1 waits for a node"},
 		{"an answer of before", View{Size: 2, Members: []MemberView{{Slot: 0, Pod: "p-0", Node: "n1"}}, Run: v1alpha1.RunStatus{Generation: 3}, Answer: refused},
 			"generation 3: slot 1 waits for a new pod"},
 		{"many", View{Size: 7, Members: []MemberView{{Slot: 6, Node: "n1"}}, Run: v1alpha1.RunStatus{Generation: 1}},

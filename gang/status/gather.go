@@ -131,6 +131,9 @@ func standbyFeature(s settings.Settings) Feature {
 	return Feature{On: true}
 }
 
+// endedText is the text between two generations, where no pod must be replaced.
+const endedText = "ended; the next one waits for all agents"
+
 // trouble returns the text on what is being repaired; "": the missing members already say it.
 func trouble(r *v1alpha1.RunStatus) string {
 	switch {
@@ -145,7 +148,7 @@ func trouble(r *v1alpha1.RunStatus) string {
 	case r.State == v1alpha1.RunForming && r.Generation == 0:
 		return r.Progress.Waits
 	case r.State == v1alpha1.RunForming:
-		return "ended; the next one waits for all agents"
+		return endedText
 	}
 	return ""
 }

@@ -296,7 +296,7 @@ func dividedState(ctx context.Context, t *testing.T, w *world) {
 	lost := w.nodeOf(ctx, t, 1)
 	w.cut(ctx, t, lost)
 	w.until(ctx, t, "waits with its reason", func(g *v1alpha1.Gang) bool {
-		return g.Status.Phase != v1alpha1.PhaseRunning && strings.Contains(harness.Says(g), "the state is divided over 6 ranks")
+		return g.Status.Phase != v1alpha1.PhaseRunning && strings.Contains(harness.Says(g), "the state is divided over all ranks")
 	})
 	w.stays(ctx, t, 1)
 	w.mend(ctx, t, lost)
