@@ -352,7 +352,8 @@ func (w *world) stays(ctx context.Context, t *testing.T, generation int64) {
 func flaps(ctx context.Context, t *testing.T, w *world) {
 	w.create(ctx, t, w.more(w.command("torch_trainer.py")))
 	w.until(ctx, t, "all ranks train", trains(1, pods, 5))
-	lost := w.nodeOf(ctx, t, 1)
+	const slot = 1
+	lost := w.nodeOf(ctx, t, slot)
 	for range 4 {
 		w.cut(ctx, t, lost)
 		pause(ctx, 20*time.Second)
@@ -360,14 +361,20 @@ func flaps(ctx context.Context, t *testing.T, w *world) {
 		pause(ctx, 20*time.Second)
 	}
 	now := w.until(ctx, t, "trains on", func(g *v1alpha1.Gang) bool { return trains(1, 2, 3)(g) || trains(1, pods, 3)(g) })
-	growths := 0
+	causes := []string{}
+	growths, losses := 0, 0
 	for _, r := range now.Recoveries {
-		if r.Cause.Code == v1alpha1.CauseGangGrows {
+		causes = append(causes, r.Cause.Code)
+		switch {
+		case r.Cause.Code == v1alpha1.CauseGangGrows:
 			growths++
+		case r.Cause.Slot == slot && (r.Cause.Code == v1alpha1.CausePodLost || r.Cause.Code == v1alpha1.CausePodReplaced):
+			losses++
 		}
 	}
-	if w.Say("%d growths, generation %d", growths, now.Generation); growths > 3 {
-		t.Errorf("%d growths", growths)
+	w.Say("generation %d, causes %v", now.Generation, causes)
+	if growths > 1 || losses == 0 {
+		t.Errorf("%d growths, %d losses of slot %d: %+v", growths, losses, slot, now.Recoveries)
 	}
 }
 
