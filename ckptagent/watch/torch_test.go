@@ -285,11 +285,25 @@ func TestRealRanks(t *testing.T) {
 			},
 			end: func() { _ = syscall.Kill(g.ranks[2].Process.PID, syscall.SIGCONT); g.open() },
 		},
-		{hang: "starved", check: func(t *testing.T, a, b protocol.Look) {
-			if !strings.Contains(functions(b), "_try_get_data") || b.Processes < 2 || b.IO != a.IO {
-				t.Errorf("%d processes, %d bytes, frames %s", b.Processes, b.IO-a.IO, functions(b))
-			}
-		}},
+		{
+			hang: "starved",
+			check: func(t *testing.T, a, b protocol.Look) {
+				if !strings.Contains(functions(b), "_try_get_data") || b.Processes < 2 || b.IO != a.IO {
+					t.Errorf("%d processes, %d bytes, frames %s", b.Processes, b.IO-a.IO, functions(b))
+				}
+			},
+			start: func() { // the loader's worker may still be starting
+				var before protocol.Look
+				eventually.Holds(t, "rank 2 and its worker read nothing", func() (bool, any) {
+					l := w.Look(g.ranks[2:3], 4)
+					still := len(l) == 1 && l[0].Processes >= 2 && before.Processes >= 2 && l[0].IO == before.IO
+					if len(l) == 1 {
+						before = l[0]
+					}
+					return still, l
+				})
+			},
+		},
 		{hang: "receives", check: func(t *testing.T, _, b protocol.Look) {
 			if b.Frames[0].Function != "recv" || b.Frames[0].File != "distributed/distributed_c10d.py" {
 				t.Errorf("frames %+v", b.Frames)
