@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -72,7 +71,7 @@ func (b *bench) underDLRover(ctx context.Context, kase, name string) error {
 	if err := errors.Join(os.MkdirAll(folder, 0o755), os.WriteFile(filepath.Join(folder, "plain.py"), []byte(script), 0o644)); err != nil {
 		return err
 	}
-	port, err := freePort()
+	port, err := rivals.FreePort()
 	if err != nil {
 		return err
 	}
@@ -115,14 +114,4 @@ func (b *bench) underDLRover(ctx context.Context, kase, name string) error {
 		b.Add(kase, systemDLRover, noCheck, "s", limit.Seconds())
 	}
 	return err
-}
-
-// freePort returns a port that is free now.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }

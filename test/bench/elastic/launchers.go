@@ -160,7 +160,7 @@ func nodeName(number int) string { return fmt.Sprintf("node-%d", number) }
 
 // begin starts the server and all nodes; the first node serves where there is no server.
 func (g *group) begin(ctx context.Context) (err error) {
-	if g.port, err = freePort(); err != nil {
+	if g.port, err = rivals.FreePort(); err != nil {
 		return err
 	}
 	if g.server != "" {
@@ -235,14 +235,4 @@ func (g *group) stopAll() {
 	for name := range g.stops {
 		g.stop(name)
 	}
-}
-
-// freePort returns a port that is free now.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
