@@ -411,6 +411,7 @@ func TestJobUpdates(t *testing.T) {
 		return changed(j, func(j *batchv1.Job) { j.Spec.Parallelism = ptr.To(n) })
 	}
 	stores := admitted(t, job(t, annotate(v1alpha1.AnnotationStorageClaim, "ckpt")))
+	fewer := admitted(t, job(t, annotate(v1alpha1.AnnotationMinPods, "1")))
 	var b strings.Builder
 	for _, c := range []struct {
 		name     string
@@ -435,6 +436,8 @@ func TestJobUpdates(t *testing.T) {
 		{"a job of which a pod was replaced is overwritten", changed(stamped, annotate(v1alpha1.AnnotationMadeRoom, "now")), stamped},
 		{"no node check from now on", stamped, changed(stamped, annotate(v1alpha1.AnnotationNodeCheck, "off"))},
 		{"a node check from now on", stamped, changed(stamped, annotate(v1alpha1.AnnotationNodeCheck, "always"))},
+		{"sizes to try again of a job that needs all pods", stamped, changed(stamped, annotate(v1alpha1.AnnotationRetrySizes, "1"))},
+		{"sizes to try again", fewer, changed(fewer, annotate(v1alpha1.AnnotationRetrySizes, "1"))},
 		{"nothing of ours changes", stamped, changed(stamped, annotate("a", "b"))},
 	} {
 		out := changeJob(t.Context(), c.old, c.now, Facts{})

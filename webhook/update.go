@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -216,6 +217,12 @@ func (o *subject) checkChanged(changed []string, was *subject) field.ErrorList {
 		}
 	}
 	_, errs := settings.ParseSettings(places...)
+	if n := settings.RetrySizesOfJob(o.obj); n > 0 && slices.Contains(changed, v1alpha1.AnnotationRetrySizes) {
+		if had, admitted := was.admitted(); admitted && had.Min == 0 {
+			errs = append(errs, field.Invalid(settings.MetadataAnnotations.Key(v1alpha1.AnnotationRetrySizes), strconv.FormatInt(n, 10), fmt.Sprintf(
+				"has no effect, because the %s was created without %s below all of its pods: remove the key", o.title(), v1alpha1.AnnotationMinPods)))
+		}
+	}
 	had := map[string]string{v1alpha1.AnnotationMadeRoom: was.obj.GetAnnotations()[v1alpha1.AnnotationMadeRoom]}
 	return append(errs, checkSystemKeys(o.obj.GetAnnotations(), had, settings.MetadataAnnotations)...)
 }
