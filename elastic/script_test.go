@@ -39,7 +39,7 @@ import (
 //	trials MS WHAT/WHAT ...      until then, or until none is wanted any more, each pod reports every second and answers its trials with
 //	                             passed, failed, wrong or lost; a pair passes if both do; -: it does not report. No node has passed before.
 //	goback POINT                 people want that: a POINT is a step of the first branch, or BRANCH/STEP, as in sealed and copied
-//	min N [SECONDS [GROW [RETRY]]]   at least N pods can train; shrink-after SECONDS
+//	min N [SECONDS [GROW [RETRY [UNIT]]]]   at least N pods can train, in blocks of UNIT; shrink-after SECONDS
 //	placed POD@SLOT:NODE|-[:REFUSAL] ...   the level; pods of other slots do not exist
 //	detach SLOT | stored | ended | at MS | restart | record
 //	written                      what people see is in the store as it is now
@@ -127,6 +127,9 @@ func (s *stage) command(f []string) {
 		}
 		if len(f) > 4 {
 			s.limits.Retry = int64(s.number(f[4]))
+		}
+		if len(f) > 5 {
+			s.limits.Unit = s.number(f[5])
 		}
 		s.step(Limit{s.limits})
 	case "placed":

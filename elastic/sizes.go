@@ -9,7 +9,8 @@ import (
 )
 
 // A gang with a minimum goes on with fewer pods than it has slots. A slot without a pod that can start is a hole. Package quorum decides
-// with which slots the next generation begins; the others take no part in it (members/part.go).
+// with which slots the next generation begins; the others take no part in it (members/part.go). With a unit these are whole blocks of
+// slots: ready pods of a block with a hole are idle, as candidates are, until their block is whole.
 //
 //	all slots ──► a pod is lost, and is not worth the wait ──► the others train ──► the pod is there again ──► all slots
 //	                                                              ▲      │ a candidate                             │
@@ -125,7 +126,7 @@ func (s *State) noteStart(slot Slot, now time.Time) {
 // limit takes over the job's minimum.
 func (s *State) limit(l quorum.Limits) {
 	if s.sizes.Limits = l; l.Min > 0 {
-		s.members.SetElastic()
+		s.members.SetElastic(l.Unit)
 	}
 	if l.Retry > s.sizes.retried {
 		s.sizes.struck, s.sizes.retried = nil, l.Retry
@@ -169,7 +170,7 @@ func (s *State) leftOut(form []int) (out []Slot) {
 func (s *State) view(now time.Time) quorum.View {
 	f := s.run.forming
 	v := quorum.View{Limits: s.sizes.Limits, Slots: s.pods(), Struck: s.sizes.struck}
-	enough := len(v.Ready())
+	enough := len(v.Whole())
 	if enough < v.Min {
 		f.enoughAt = time.Time{}
 		return v // all else has no effect
@@ -179,7 +180,7 @@ func (s *State) view(now time.Time) quorum.View {
 		v.Kept = v.Kept || s.members.At(Slot(i)).Report().StateBytes > 0
 	}
 	if v.Bound == "" {
-		v.Bound = s.heldElsewhere(v.Slots)
+		v.Bound = s.heldElsewhere(&v)
 	}
 	ungiven := s.ungiven()
 	enough = s.without(&v, enough, func(slot Slot) string { return s.stateless(slot, ungiven) })
@@ -197,22 +198,20 @@ func (s *State) view(now time.Time) quorum.View {
 	return v
 }
 
-// without leaves out the ready pods that cannot take part, and returns how many of so many are left. If there are too few without them,
-// they bind the gang instead: it would begin without a step, or be refused.
+// without leaves out the pods of whole blocks that cannot take part, and returns how many of so many are left: a block goes on whole or not
+// at all. If there are too few without them, they bind the gang instead: it would begin without a step, or be refused.
 func (s *State) without(v *quorum.View, enough int, why func(Slot) string) int {
-	shared := true // with the cache
-	for i := range v.Slots {
-		if v.Slots[i].Lacks != "" {
-			continue
-		}
+	unit, lost, shared := max(1, v.Unit), -1, true // lost is the newest block that lost a pod here; shared: with the cache
+	for _, i := range v.Whole() {
 		switch text := why(Slot(i)); {
 		case text == "":
-		case enough > s.sizes.Min:
+		case lost == i/unit || enough-unit >= s.sizes.Min:
 			if shared {
 				v.Slots, shared = slices.Clone(v.Slots), false
 			}
-			v.Slots[i].Lacks = text
-			enough--
+			if v.Slots[i].Lacks = text; lost != i/unit {
+				lost, enough = i/unit, enough-unit
+			}
 		case v.Bound == "":
 			v.Bound = text
 		}
@@ -287,26 +286,31 @@ func (s *State) oldAgent(slot Slot) string {
 		m.Pod().Name, slot)
 }
 
-// heldElsewhere returns, for users, which pod that is not ready may hold a newer step than all that are; "": none. Pods that are dead or
-// must be replaced are not waited for.
-func (s *State) heldElsewhere(slots []quorum.Slot) string {
-	saved, unheard := s.account.Figures().SavedStep, Slot(-1)
+// heldElsewhere returns, for users, which pod that cannot take part may hold a newer step than all that can; "": none. Pods that are dead
+// or must be replaced are not waited for.
+func (s *State) heldElsewhere(v *quorum.View) string {
+	saved := s.account.Figures().SavedStep
 	if saved == 0 || !s.generation.Begun() {
 		return ""
 	}
-	for i := range slots {
-		slot := Slot(i)
-		switch {
-		case slots[i].Lacks == "" && slots[i].Newest >= saved:
-			return ""
-		case slots[i].Lacks != "" && unheard < 0 && s.mayHold(slot):
-			unheard = slot
-		}
+	whole := v.Whole()
+	takes := func(slot Slot) bool {
+		_, takes := slices.BinarySearch(whole, int(slot))
+		return takes
 	}
-	if unheard < 0 {
+	if s.members.Together(func(slot Slot) bool { return v.Slots[slot].Newest >= saved && takes(slot) }) {
 		return ""
 	}
-	return fmt.Sprintf("the pod of slot %d may hold step %d, and no pod that is ready does", unheard, saved)
+	able := "no pod that is ready does"
+	if v.Unit > 1 {
+		able = "the blocks whose pods are all ready do not"
+	}
+	for slot := range Slot(len(v.Slots)) {
+		if !takes(slot) && s.mayHold(slot) {
+			return fmt.Sprintf("the pod of slot %d may hold step %d, and %s", slot, saved, able)
+		}
+	}
+	return ""
 }
 
 // mayHold reports whether the pod of a slot that is not ready took part in the newest generation, and may still hold a step in memory.
@@ -359,8 +363,8 @@ func (s *State) announceSize(was []Slot) {
 	}
 }
 
-// candidates returns the slots that take no part and whose pods could take part in the next generation, and whether further ones are
-// starting, or a generation with these would import modules that standbys have soon.
+// candidates returns the slots of whole blocks that take no part and whose pods could take part in the next generation, and whether further
+// ones are starting, or a generation with these would import modules that standbys have soon.
 func (s *State) candidates() (ready []Slot, starting bool) {
 	for _, slot := range s.members.Out() {
 		switch {
@@ -374,5 +378,19 @@ func (s *State) candidates() (ready []Slot, starting bool) {
 	if s.members.Parts()+len(ready) < s.members.Len() {
 		ready = slices.DeleteFunc(ready, func(slot Slot) bool { return s.unshrinkable(slot) != "" })
 	}
-	return ready, starting
+	return s.wholeBlocks(ready), starting
+}
+
+// wholeBlocks returns those of the slots, which are ascending, whose blocks they have completely.
+func (s *State) wholeBlocks(slots []Slot) (whole []Slot) {
+	if s.sizes.Unit <= 1 {
+		return slots
+	}
+	for _, i := range s.sizes.Blocks(s.members.Len(), func(i int) bool {
+		_, has := slices.BinarySearch(slots, Slot(i))
+		return has
+	}) {
+		whole = append(whole, Slot(i))
+	}
+	return whole
 }

@@ -17,6 +17,9 @@ import (
 type Gang struct {
 	// Size is the full number of members; Min is the number with which it can run if not all fit, 0: all.
 	Size, Min int
+	// Unit: a gang that runs with fewer does so with whole blocks of so many consecutive slots: of members beyond those that it needs, those
+	// of one block are placed together or left out together. 0: 1.
+	Unit int
 	// Topology is its constraints on the fabric.
 	Topology Topology
 	// Members are the existing ones, by slot.

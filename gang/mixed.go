@@ -34,7 +34,12 @@ func (s *search) placeMixed() bool {
 	s.asks = s.extra + 2*(len(s.order)+s.tree.Len())
 	defer func() { s.extra = max(0, min(s.extra, s.asks)) }() // members beyond the required ones get what remains
 	if s.standing {
-		return known && s.descendWithin(region)
+		mark := s.tree.Mark()
+		if known && s.descendWithin(region) && !s.dividesBlock() {
+			return true
+		}
+		s.tree.Undo(mark)
+		return false
 	}
 	if s.rules.slice >= 0 {
 		return s.placeSlicesFirst()

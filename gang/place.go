@@ -268,8 +268,11 @@ func (s *search) needed() (n int, order []int) {
 // not separated from the rest.
 func (s *search) placeFewer() bool {
 	least, order := s.needed()
-	all := s.order
-	for n := min(len(all)-1, s.roomy()); n >= least; n-- {
+	all, room := s.order, min(len(s.order)-1, s.roomy())
+	for _, n := range slices.Backward(s.g.cuts(least, order)) {
+		if n > room {
+			continue
+		}
 		s.order = slices.SortedFunc(slices.Values(order[:n]), s.g.bySlot)
 		if s.placeByCounts() {
 			return true
@@ -277,6 +280,18 @@ func (s *search) placeFewer() bool {
 	}
 	s.order = all
 	return false
+}
+
+// cuts returns how many of some members, which are in the order in which they are placed, may be placed, ascending: from the least on, so
+// that no block of surplus is divided.
+func (g Gang) cuts(least int, order []int) (cuts []int) {
+	unit := max(1, g.Unit)
+	for n := least; n < len(order); n++ {
+		if g.Members[order[n-1]].Slot/unit != g.Members[order[n]].Slot/unit || unit == 1 {
+			cuts = append(cuts, n)
+		}
+	}
+	return append(cuts, len(order))
 }
 
 // roomy returns the most members that could be placed.
@@ -301,19 +316,20 @@ func (s *search) placeFewerMixed() bool {
 		s.order = slices.SortedFunc(slices.Values(order[:n]), s.g.bySlot)
 		return s.placeMixed()
 	}
-	if least == len(all) || !fits(least) {
+	cuts := s.g.cuts(least, order)
+	low, high := 0, len(cuts)-1
+	if high == 0 || !fits(cuts[low]) {
 		s.order, s.deepest = all, deepest
 		return false
 	}
-	low, high := least, len(all)
 	for high-low > 1 {
-		if half := (low + high) / 2; fits(half) {
+		if half := (low + high) / 2; fits(cuts[half]) {
 			low = half
 		} else {
 			high = half
 		}
 	}
-	return fits(low)
+	return fits(cuts[low])
 }
 
 // most returns the most members that a domain of the required level takes.

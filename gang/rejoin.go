@@ -30,12 +30,19 @@ func (s *search) rejoin(v *view, order []int) ([]int, bool) {
 	}
 	v = v.clone()
 	stand := s.stand()
-	if len(order) > fewLost {
-		return s.together(v, order, region, stand)
-	}
 	at := make([]int, len(order))
-	for k, m := range order {
-		slot := s.g.Members[m].Slot
+	rest, ok := s.freshBlocks(v, at, order, region)
+	if !ok || int(v.places[region]) < len(rest) {
+		return nil, false
+	}
+	if len(rest) > fewLost {
+		for i, node := range s.together(v, order[rest[0]], len(rest), region, stand) {
+			at[rest[i]] = node
+		}
+		return at, true
+	}
+	for _, k := range rest {
+		slot := s.g.Members[order[k]].Slot
 		at[k] = s.nearest(v, s.home(stand, slot), region)
 		v.set(at[k], int(v.rooms[at[k]])-1)
 		stand = append(stand, seated{slot, s.tree.Name(at[k])})
@@ -158,18 +165,77 @@ func (s *search) inside(node, region int) bool {
 	return s.tree.Ancestor(s.tree.Leaf(node), s.tree.LevelOf(region)) == region
 }
 
-// together places several members in the narrowest domain around the first one that takes them all.
-func (s *search) together(v *view, order []int, region int, stand []seated) ([]int, bool) {
+// together places n members in the narrowest domain around the first one that takes them all.
+func (s *search) together(v *view, first, n, region int, stand []seated) []int {
 	within := region
-	if home := s.home(stand, s.g.Members[order[0]].Slot); home >= 0 && s.inside(home, region) {
+	if home := s.home(stand, s.g.Members[first].Slot); home >= 0 && s.inside(home, region) {
 		for d := s.tree.Leaf(home); d != region; d = s.tree.Parent(d) {
-			if int(v.places[d]) >= len(order) && s.tree.Named(d) {
+			if int(v.places[d]) >= n && s.tree.Named(d) {
 				within = d
 				break
 			}
 		}
 	}
-	return nodesOf(s.tree, newSpread(v, s.rules.near).assign(within, len(order), nil)), true
+	return nodesOf(s.tree, newSpread(v, s.rules.near).assign(within, n, nil))
+}
+
+// keepsBlocks reports whether a block of an elastic gang of which no member is on a node goes into one domain also beside members on nodes.
+func (s *search) keepsBlocks() bool {
+	return s.g.Unit > 1 && s.rules.block > 1 && s.rules.slice > s.rules.required
+}
+
+// freshOf divides the members to be placed into those of whose block none is on a node, if these keep together, and the others.
+func (s *search) freshOf(order []int) (fresh, rest []int) {
+	if !s.keepsBlocks() {
+		for k := range order {
+			rest = append(rest, k)
+		}
+		return nil, rest
+	}
+	on := map[int]bool{}
+	for _, m := range s.g.Members {
+		if m.Node != "" {
+			on[m.Slot/s.rules.block] = true
+		}
+	}
+	for k, m := range order {
+		if on[s.g.Members[m].Slot/s.rules.block] {
+			rest = append(rest, k)
+		} else {
+			fresh = append(fresh, k)
+		}
+	}
+	return fresh, rest
+}
+
+// freshBlocks places blocks of which no member is on a node, each in one domain, and returns which others remain. v is changed.
+func (s *search) freshBlocks(v *view, at, order []int, region int) (rest []int, ok bool) {
+	fresh, rest := s.freshOf(order)
+	n := len(fresh) / s.rules.block
+	if n == 0 {
+		return rest, len(fresh) == 0
+	}
+	sp := newSpread(v, s.rules.near)
+	sp.inUnits(s.rules.block, s.rules.slice, false, nil)
+	if n*s.rules.block != len(fresh) || int(sp.units[region]) < n {
+		return nil, false
+	}
+	s.put(v, at, fresh, sp.assign(region, n, nil))
+	return rest, true
+}
+
+// dividesBlock reports whether a block of which no member was on a node was placed in more than one domain.
+func (s *search) dividesBlock() bool {
+	fresh, _ := s.freshOf(s.order)
+	home := map[int]int{}
+	for _, k := range fresh {
+		block, d := s.g.Members[s.order[k]].Slot/s.rules.block, s.tree.Ancestor(s.tree.Leaf(s.at[k]), s.rules.slice)
+		if was, known := home[block]; known && was != d || !s.tree.Named(d) {
+			return true
+		}
+		home[block] = d
+	}
+	return false
 }
 
 // slicesOf groups members into slices of a size by their slot, and returns each slice's domain, -1 for a lost one. ok is false if the

@@ -104,3 +104,49 @@ func TestALossBelowTheMinimum(t *testing.T) {
 	w.remove("thief-b", "thief-c")
 	w.until("both to be placed", w.boundTo(map[string]string{"g-1-again": "*", "g-2-again": "*"}))
 }
+
+// inBlocks returns the pods of a gang that goes on with whole blocks of two slots, the second one of them alone.
+func inBlocks(pods ...*v1.Pod) []*v1.Pod {
+	for _, p := range pods {
+		asking(p, v1alpha1.AnnotationGangUnit, "2")
+	}
+	return pods
+}
+
+// TestABlockTakesNodesTogether: surplus takes nodes for a whole block or none, and holds and preempts nothing.
+func TestABlockTakesNodesTogether(t *testing.T) {
+	w := newWorld(t, extras{before: evicting("")}, nodes("a", "b", "c", "d")...)
+	w.plugin.args.ReservationAfter.Duration = 0
+	w.create(on(pod("busy-d", 2), "d"))
+	w.create(prior(5, inBlocks(elastic("g", 4, 2)...)...)...)
+	w.until("one block to be placed", func() bool { return w.placement("g").Placed && w.onNodes("g", 4) == 2 })
+	w.refused("g-2", "g-3")
+	if w.where("g-0") == "" || w.where("g-1") == "" || w.onNodes("g", 4) != 2 {
+		t.Errorf("%d pods have nodes", w.onNodes("g", 4))
+	}
+	if left := w.whoLeft(); len(left) > 0 || w.plugin.reservations.Any() {
+		t.Errorf("%v left, room held: %v", left, w.plugin.reservations.Any())
+	}
+	w.remove("busy-d")
+	w.until("the other block to be placed", w.boundTo(map[string]string{"g-2": "*", "g-3": "*"}))
+}
+
+// TestTheMinimumIsOfWholeBlocks: two pods of different blocks are no minimum: room is reserved for a pod that makes a block whole.
+func TestTheMinimumIsOfWholeBlocks(t *testing.T) {
+	w := newWorld(t, extras{}, nodes("a", "b", "c", "d")...)
+	w.plugin.args.ReservationAfter.Duration = time.Hour
+	w.createAll(inBlocks(elastic("g", 4, 2)...))
+	w.until("all to be placed", w.boundTo(map[string]string{"g-0": "a", "g-1": "b", "g-2": "c", "g-3": "d"}))
+	w.until("it to be said", func() bool { return w.placement("g").Placed })
+	w.create(on(pod("thief-b", 2), "b"), on(pod("thief-c", 2), "c"))
+	w.remove("g-1", "g-2")
+	w.createAll(inBlocks(elasticPod(again("g", 1, 4, 2), 2), elasticPod(again("g", 2, 4, 2), 2)))
+	w.until("room to be reserved", w.says("g", "is reserved for it"))
+	if h := w.placement("g").Held; h == nil || len(h.Nodes) != 1 {
+		t.Errorf("held: %+v", h)
+	}
+	w.remove("thief-b")
+	w.until("one to be placed", w.boundTo(map[string]string{"g-1-again": "b"}))
+	w.remove("thief-c")
+	w.until("both to be placed", w.boundTo(map[string]string{"g-2-again": "c"}))
+}

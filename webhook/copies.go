@@ -38,7 +38,7 @@ func isStamp(key, value string) bool {
 	switch key {
 	case v1alpha1.LabelGang:
 		return len(validation.IsDNS1123Subdomain(value)) == 0
-	case v1alpha1.AnnotationGangSize, v1alpha1.AnnotationGangMin:
+	case v1alpha1.AnnotationGangSize, v1alpha1.AnnotationGangMin, v1alpha1.AnnotationGangUnit:
 		_, ok := gangSize(value)
 		return ok
 	case v1alpha1.AnnotationGangSlots:

@@ -89,10 +89,23 @@ func TestJobRefusals(t *testing.T) {
 			annotate(v1alpha1.AnnotationMinPods, "2")(j)
 			direct("--nnodes=1:2", "train.py")(j)
 		}},
-		{"least pods of blocks", func(j *batchv1.Job) {
+		{"least pods of slices", func(j *batchv1.Job) {
+			annotate(v1alpha1.AnnotationMinPods, "1")(j)
+			annotate(v1alpha1.AnnotationSliceSize, "2")(j)
+		}},
+		{"least pods that divide a block", func(j *batchv1.Job) {
 			annotate(v1alpha1.AnnotationMinPods, "1")(j)
 			annotate(v1alpha1.AnnotationBlockSize, "2")(j)
 		}},
+		{"a unit in words", annotate(v1alpha1.AnnotationPodsUnit, "two")},
+		{"a unit of a job that needs all pods", annotate(v1alpha1.AnnotationPodsUnit, "2")},
+		{"a unit where the least is all", func(j *batchv1.Job) {
+			annotate(v1alpha1.AnnotationMinPods, "2")(j)
+			annotate(v1alpha1.AnnotationPodsUnit, "2")(j)
+		}},
+		{"a unit that does not divide the job", inBlocks(6, 4, 4, 0)},
+		{"a unit that does not divide the least", inBlocks(6, 3, 2, 0)},
+		{"a unit that divides blocks", inBlocks(12, 6, 3, 2)},
 		{"least pods under another scheduler", func(j *batchv1.Job) {
 			annotate(v1alpha1.AnnotationMinPods, "1")(j)
 			podSpec(func(s *corev1.PodSpec) { s.SchedulerName = "volcano" })(j)
@@ -341,6 +354,46 @@ func TestLeastPods(t *testing.T) {
 		}
 		if admitted, ok := settings.AdmittedJob(out.Object); !ok || fmt.Sprint(admitted.Min) != cmp.Or(c.want, "0") {
 			t.Errorf("%s: the admitted job has the least number %d, want %q", name, admitted.Min, c.want)
+		}
+	}
+}
+
+// inBlocks makes a job of so many pods that goes on with fewer, in blocks; 0: without the key.
+func inBlocks(pods, least int32, unit, block int) func(*batchv1.Job) {
+	return func(j *batchv1.Job) {
+		j.Spec.Parallelism, j.Spec.Completions = &pods, &pods
+		annotate(v1alpha1.AnnotationMinPods, fmt.Sprint(least))(j)
+		if unit > 0 {
+			annotate(v1alpha1.AnnotationPodsUnit, fmt.Sprint(unit))(j)
+		}
+		if block > 0 {
+			annotate(v1alpha1.AnnotationBlockSize, fmt.Sprint(block))(j)
+		}
+	}
+}
+
+// TestBlocks: the number of pods of a block is stamped on the template, from the key or the size of blocks that are placed together.
+func TestBlocks(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*batchv1.Job)
+		want   string
+	}{
+		"a unit":                       {inBlocks(6, 4, 2, 0), "2"},
+		"blocks that are placed so":    {inBlocks(6, 4, 0, 2), "2"},
+		"two of these":                 {inBlocks(12, 4, 4, 2), "4"},
+		"a unit of one":                {inBlocks(6, 4, 1, 0), ""},
+		"a job that needs all":         {inBlocks(6, 6, 0, 2), ""},
+		"no key":                       {inBlocks(6, 4, 0, 0), ""},
+		"another one on a copied Job":  {func(j *batchv1.Job) { annotateTemplate(v1alpha1.AnnotationGangUnit, "3")(j); inBlocks(6, 4, 2, 0)(j) }, "2"},
+		"one on a copied Job, without": {func(j *batchv1.Job) { annotateTemplate(v1alpha1.AnnotationGangUnit, "3")(j); inBlocks(6, 4, 0, 0)(j) }, ""},
+	} {
+		out := createJob(t.Context(), job(t, c.change), Facts{})
+		if got := out.Object.Spec.Template.Annotations[v1alpha1.AnnotationGangUnit]; got != c.want || len(out.Errors) > 0 {
+			t.Errorf("%s: the template has the unit %q, want %q; %v", name, got, c.want, out.Errors.ToAggregate())
+			continue
+		}
+		if admitted, ok := settings.AdmittedJob(out.Object); !ok || fmt.Sprint(admitted.Unit) != cmp.Or(c.want, "0") {
+			t.Errorf("%s: the admitted job has the unit %d, want %q", name, admitted.Unit, c.want)
 		}
 	}
 }

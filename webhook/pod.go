@@ -100,6 +100,7 @@ func (m made) systemKeys(pod *corev1.Pod, s settings.Settings) (labels, annotati
 	for _, key := range []string{
 		v1alpha1.AnnotationGangSize,
 		v1alpha1.AnnotationGangMin,
+		v1alpha1.AnnotationGangUnit,
 		v1alpha1.AnnotationInjected,
 		v1alpha1.AnnotationInjection,
 		v1alpha1.AnnotationImageCommand,

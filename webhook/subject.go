@@ -233,6 +233,9 @@ func (o *subject) stamps(r *role, facts Facts) (labels, annotations map[string]s
 	annotations = map[string]string{v1alpha1.AnnotationGangSize: strconv.Itoa(int(o.read.Members()))}
 	if min := o.s.MinPods; min > 0 && min < o.read.Members() {
 		annotations[v1alpha1.AnnotationGangMin] = strconv.Itoa(int(min))
+		if _, unit := o.unit(); unit > 1 {
+			annotations[v1alpha1.AnnotationGangUnit] = strconv.Itoa(int(unit))
+		}
 	}
 	if !o.batch() {
 		first, _ := o.read.Slot(kinds.Place{Role: r.Name})

@@ -53,6 +53,10 @@ type GangSpec struct {
 	// MinPods is the least number of pods that can train; 0: all are needed.
 	// +optional
 	MinPods int32 `json:"minPods,omitempty"`
+	// PodsUnit: the numbers of pods with which a gang with MinPods trains are multiples of it, in whole blocks of so many consecutive slots;
+	// 0: 1.
+	// +optional
+	PodsUnit int32 `json:"podsUnit,omitempty"`
 	// ShrinkAfterSeconds is how long a gang with MinPods waits for a pod whose coming cannot be foretold; 0: 30.
 	// +optional
 	ShrinkAfterSeconds int32 `json:"shrinkAfterSeconds,omitempty"`

@@ -36,6 +36,9 @@ const (
 	AnnotationNodeCheck = Prefix + "node-check"
 	// AnnotationMinPods is the least number of pods with which the job goes on when pods are lost; absent: all are needed.
 	AnnotationMinPods = Prefix + "min-pods"
+	// AnnotationPodsUnit is a number of pods: the job goes on with multiples of it, in whole blocks of so many consecutive pods; absent:
+	// AnnotationBlockSize. Needs AnnotationMinPods.
+	AnnotationPodsUnit = Prefix + "pods-unit"
 	// AnnotationShrinkAfter is how long a job with AnnotationMinPods waits for a pod whose coming cannot be foretold, a duration such as "30s".
 	AnnotationShrinkAfter = Prefix + "shrink-after"
 	// AnnotationSlowNodes is SlowReport (default) or SlowExclude.
@@ -187,6 +190,8 @@ const (
 	AnnotationGangSize = Prefix + "gang-size"
 	// AnnotationGangMin is the least number of pods with which the gang goes on; absent: all are needed.
 	AnnotationGangMin = Prefix + "gang-min"
+	// AnnotationGangUnit is a number of pods: the gang goes on with whole blocks of so many consecutive slots; absent: 1.
+	AnnotationGangUnit = Prefix + "gang-unit"
 	// AnnotationGangSlots is where the slots of a role are in its Gang, as FIRST/EACH/PODS: the first slot of the role, its pods per
 	// replica, and its pods. A pod's slot is FIRST + replica × EACH + index. Absent on batch Jobs, whose pods have all slots.
 	AnnotationGangSlots = Prefix + "gang-slots"

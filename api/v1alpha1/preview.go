@@ -51,9 +51,11 @@ type PreviewLoss struct {
 	// Lost is how many pods are on them, Replaced how many of these would get another node now.
 	Lost     int32 `json:"lost"`
 	Replaced int32 `json:"replaced"`
-	// Pods is how many pods would then have a node, Min how many the gang needs.
+	// Pods is how many pods would then have a node, of blocks that all have one; Min is how many the gang needs.
 	Pods int32 `json:"pods"`
 	Min  int32 `json:"min"`
+	// Idle is how many further pods would have a node, and wait for others of their block (GangSpec.PodsUnit).
+	Idle int32 `json:"idle,omitempty"`
 }
 
 // PreviewAssignment is one member and the node where it would be placed.

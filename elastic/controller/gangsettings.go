@@ -51,6 +51,7 @@ func settingsOf(g *v1alpha1.Gang) elastic.Settings {
 		Supervision: supervisionOf(g),
 		Limits: quorum.Limits{
 			Min:         int(g.Spec.MinPods),
+			Unit:        int(g.Spec.PodsUnit),
 			ShrinkAfter: time.Duration(g.Spec.ShrinkAfterSeconds) * time.Second,
 			Grow:        growOf[g.Spec.Grow],
 			Retry:       g.Spec.RetrySizes,

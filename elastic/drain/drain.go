@@ -97,7 +97,10 @@ func (d *Drain) Barrier() (step int64, mark protocol.Mark) {
 
 // keptElsewhere reports whether the other pods hold the state of the terminating ones and can give it, so that these copy nothing.
 func (d *Drain) keptElsewhere() bool {
-	return d.ms.Elastic() && d.ms.Parts() > len(d.rs.Uncommitted()) && d.ms.Gives()
+	leaving := d.rs.Uncommitted()
+	return d.ms.Elastic() && d.ms.Keeps(func(slot members.Slot) bool {
+		return slices.ContainsFunc(leaving, func(t replacements.Termination) bool { return t.Slot == slot })
+	})
 }
 
 // Halted returns what terminating pods copy while all ranks are halted.

@@ -173,7 +173,7 @@ func TestSurvivesWithout(t *testing.T) {
 	if g.SurvivesWithout(1) {
 		t.Error("the step of a gang without a minimum survives without one of its pods")
 	}
-	g.ms.SetElastic()
+	g.ms.SetElastic(1)
 	g.report(2, holds())
 	g.report(3, holds())
 	for _, c := range []struct {

@@ -43,8 +43,9 @@ type Members struct {
 	slots []Member
 	// out has the slots that take no part (part.go); nil: all take part.
 	out []bool
-	// elastic: generations may go on without some slots.
+	// elastic: generations may go on without some slots, in whole blocks of so many (unit).
 	elastic bool
+	unit    int
 	// superseded are pods whose slot a newer pod took over.
 	superseded map[string]bool
 	// launch is the number of the gang's launcher; 0: the first. left are the recorded slots whose pods are no members of further

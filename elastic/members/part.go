@@ -78,8 +78,8 @@ func (ms *Members) LeaveOut(slots []Slot) {
 	}
 }
 
-// SetElastic sets that generations may go on without some slots.
-func (ms *Members) SetElastic() { ms.elastic = true }
+// SetElastic sets that generations may go on without some slots, in whole blocks of so many.
+func (ms *Members) SetElastic(unit int) { ms.elastic, ms.unit = true, max(1, unit) }
 
 // Elastic reports whether generations may go on without some slots.
 func (ms *Members) Elastic() bool { return ms.elastic }
@@ -113,15 +113,22 @@ func (ms *Members) LeastGrace() (least time.Duration) {
 	return least
 }
 
-// Divided returns, for users, why the ranks of one pod may not hold the whole state; "": in each pod whose ranks hold a step they hold all
-// of it, and local ranks of the same number hold the same part.
+// Divided returns, for users, why no group of consecutive pods within a block may hold the whole state; "": in each such group whose ranks
+// hold a step they hold all of it, and ranks at the same place in their group hold the same part.
 func (ms *Members) Divided() string {
+	_, why := ms.together()
+	return why
+}
+
+// together returns how many consecutive pods hold the whole state, or why none do. Generations consist of whole blocks, so the place of a
+// slot's pod in its group is always the same.
+func (ms *Members) together() (pods int, why string) {
 	span := 1
 	for slot, m := range ms.Each {
 		for i := range m.report.Rank {
 			k := &m.report.Rank[i]
 			if len(k.Sealed) > 0 && k.Span == 0 {
-				return fmt.Sprintf("the client in pod %s of slot %d does not say whether each rank holds the whole state", m.pod.Name, slot)
+				return 0, fmt.Sprintf("the client in pod %s of slot %d does not say whether each rank holds the whole state", m.pod.Name, slot)
 			}
 			if len(k.Sealed) > 0 {
 				span = max(span, k.Span)
@@ -129,14 +136,33 @@ func (ms *Members) Divided() string {
 		}
 	}
 	if span == protocol.SpanAll {
-		return "the state is divided over all ranks"
+		return 0, "the state is divided over all ranks"
 	}
+	short, ranks, same := Slot(-1), 0, true // short is the first pod that does not hold all of it
 	for slot, m := range ms.Each {
-		if n := m.report.Ranks; n%span != 0 {
-			return fmt.Sprintf("the state is divided over %d ranks, and pod %s of slot %d has %d: one pod does not hold all of it", span, m.pod.Name, slot, n)
+		n := m.report.Ranks
+		if short < 0 && n%span != 0 {
+			short = slot
+		}
+		if n > 0 {
+			same, ranks = same && (ranks == 0 || n == ranks), n
 		}
 	}
-	return ""
+	unit := max(1, ms.unit)
+	switch text := fmt.Sprintf("the state is divided over %d ranks, and ", span); {
+	case short < 0:
+		return 1, ""
+	case same && span%ranks == 0 && unit%(span/ranks) == 0:
+		return span / ranks, ""
+	case unit > 1:
+		return 0, text + fmt.Sprintf("%d pods (holdfast.dev/pods-unit) do not hold all of it: pod %s of slot %d has %d", unit, ms.slots[short].pod.Name, short, ms.slots[short].report.Ranks)
+	default:
+		text += fmt.Sprintf("pod %s of slot %d has %d: one pod does not hold all of it", ms.slots[short].pod.Name, short, ms.slots[short].report.Ranks)
+		if n := len(ms.slots); same && span%ranks == 0 && span/ranks < n && n%(span/ranks) == 0 {
+			text += fmt.Sprintf("; holdfast.dev/pods-unit: \"%d\" keeps pods together that do", span/ranks)
+		}
+		return 0, text
+	}
 }
 
 // Ungiven returns, for users, why no rank can give its state to one that holds none; "": it can. Only ranks of a job with a minimum give
@@ -168,7 +194,25 @@ func (ms *Members) Ungiven() string {
 // Gives reports whether a rank that holds a step can give it to one that holds none.
 func (ms *Members) Gives() bool { return ms.Ungiven() == "" }
 
-// donor returns the rank that gives a step, as in protocol.Run: the first of the lowest pod whose ranks all hold it.
+// Keeps reports whether the pods that stay hold the whole state together and can give it to others.
+func (ms *Members) Keeps(leaves func(Slot) bool) bool {
+	return ms.Gives() && ms.Together(func(slot Slot) bool { return ms.Takes(slot) && !leaves(slot) })
+}
+
+// Together reports whether the pods of the slots for which holds is true hold all parts of a state of which each holds its own.
+func (ms *Members) Together(holds func(Slot) bool) bool {
+	group, _ := ms.together()
+	held, left := make([]bool, group), group
+	for i := 0; left > 0 && i < len(ms.slots); i++ {
+		if k := i % group; !held[k] && holds(Slot(i)) {
+			held[k], left = true, left-1
+		}
+	}
+	return group > 0 && left == 0
+}
+
+// donor returns the first rank that gives a step, as in protocol.Run: that of the lowest pod whose ranks all hold it; 0: each holds it, or
+// none can be given.
 func (ms *Members) donor(l *Layout, from protocol.Point) int {
 	if from.Step == 0 || !ms.Gives() {
 		return 0

@@ -2,6 +2,8 @@ package members
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"holdfast.dev/holdfast/elastic/restore"
@@ -10,9 +12,12 @@ import (
 )
 
 // elasticOf returns a gang with a minimum, from the reports of its pods.
-func elasticOf(reports ...protocol.Report) *Members {
+func elasticOf(reports ...protocol.Report) *Members { return inBlocksOf(1, reports...) }
+
+// inBlocksOf is elasticOf for a gang that goes on with whole blocks of slots.
+func inBlocksOf(unit int, reports ...protocol.Report) *Members {
 	ms := New(len(reports), Recorded{}, true)
-	ms.SetElastic()
+	ms.SetElastic(unit)
 	for slot, r := range reports {
 		take(ms, Slot(slot), podAt(fmt.Sprint("pod", slot), 0), r, noneFenced)
 	}
@@ -50,6 +55,51 @@ func TestDivided(t *testing.T) {
 		if got := elasticOf(c.pods...).Divided(); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
+	}
+}
+
+// TestTogether: the pods of a block may hold the whole state together. It is kept as long as some pod at each place in such a group holds
+// its part.
+func TestTogether(t *testing.T) {
+	one := holding(1, 2, 5)
+	for name, c := range map[string]struct {
+		unit  int
+		pods  []protocol.Report
+		group int
+		want  string
+	}{
+		"two pods hold it":              {2, []protocol.Report{one, one, one, one}, 2, ""},
+		"two of a block of four do":     {4, []protocol.Report{one, one, one, one}, 2, ""},
+		"four do, and blocks have two":  {2, []protocol.Report{holding(1, 4, 5), one, one, one}, 0, "the state is divided over 4 ranks, and 2 pods (holdfast.dev/pods-unit) do not hold all of it: pod pod0 of slot 0 has 1"},
+		"blocks of three":               {3, []protocol.Report{one, one, one}, 0, "the state is divided over 2 ranks, and 3 pods (holdfast.dev/pods-unit) do not hold all of it"},
+		"pods differ":                   {2, []protocol.Report{one, holding(2, 2, 5), one, one}, 0, "do not hold all of it: pod pod0 of slot 0 has 1"},
+		"a new pod says nothing yet":    {2, []protocol.Report{one, {}, one, one}, 2, ""},
+		"each pod holds it":             {2, []protocol.Report{holding(2, 2, 5), holding(4, 2, 5)}, 1, ""},
+		"no unit":                       {1, []protocol.Report{one, one, one, one}, 0, `pod pod0 of slot 0 has 1: one pod does not hold all of it; holdfast.dev/pods-unit: "2" keeps pods together that do`},
+		"over all ranks, whatever unit": {2, []protocol.Report{holding(1, protocol.SpanAll, 5), one}, 0, "the state is divided over all ranks"},
+	} {
+		group, why := inBlocksOf(c.unit, c.pods...).together()
+		if group != c.group || !strings.Contains(why, c.want) || c.want == "" && why != "" {
+			t.Errorf("%s: %d, %q", name, group, why)
+		}
+	}
+	ms := inBlocksOf(2, one, one, one, one)
+	for _, c := range []struct {
+		leave []Slot
+		kept  bool
+	}{{nil, true}, {[]Slot{0}, true}, {[]Slot{0, 1}, true}, {[]Slot{0, 3}, true}, {[]Slot{0, 2}, false}, {[]Slot{1, 2, 3}, false}} {
+		if kept := ms.Keeps(func(slot Slot) bool { return slices.Contains(c.leave, slot) }); kept != c.kept {
+			t.Errorf("without %v: kept is %v", c.leave, kept)
+		}
+	}
+	lost := func(slots ...Slot) []restore.Pod {
+		return ms.Pods(nil, func(slot Slot) bool { return slices.Contains(slots, slot) })
+	}
+	if pods := lost(1, 2); !pods[1].Given || !pods[2].Given || pods[0].Given {
+		t.Errorf("parts are left in different blocks: %+v", pods)
+	}
+	if pods := lost(1, 3); pods[1].Given || pods[3].Given {
+		t.Errorf("no pod holds the second part: %+v", pods)
 	}
 }
 

@@ -92,7 +92,8 @@ func (ms *Members) Pods(line restore.Line, lost func(Slot) bool) []restore.Pod {
 		pods[slot] = restore.Pod{Ranks: ms.Ranks(slot), Held: inventory(&m.report), Gone: lost(slot), Failed: m.failed}
 	}
 	if ms.Gives() {
-		restore.Give(pods, line)
+		group, _ := ms.together()
+		restore.Give(pods, line, group)
 	}
 	return pods
 }

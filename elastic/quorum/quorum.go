@@ -15,6 +15,9 @@ import (
 type Limits struct {
 	// Min is the least number of pods that can train.
 	Min int
+	// Unit: generations with fewer pods than all consist of whole blocks of so many consecutive slots, the first from slot 0; 0: 1. It
+	// divides Min and the number of slots.
+	Unit int
 	// ShrinkAfter is how long a pod is waited for whose coming cannot be foretold; 0: shrinkAfter.
 	ShrinkAfter time.Duration
 	Grow        Grow
@@ -119,12 +122,36 @@ func (v View) Ready() (slots []int) {
 	return slots
 }
 
+// Whole returns the ready slots of the blocks that have all their pods ready.
+func (v View) Whole() (slots []int) {
+	return v.Blocks(len(v.Slots), func(i int) bool { return v.Slots[i].Lacks == "" })
+}
+
+// Blocks returns the slots of so many that are in a block in which is holds for each.
+func (l Limits) Blocks(slots int, is func(int) bool) (whole []int) {
+	unit := l.block()
+	for first := 0; first < slots; first += unit {
+		n := len(whole)
+		for i := first; i < min(first+unit, slots); i++ {
+			if !is(i) {
+				whole = whole[:n]
+				break
+			}
+			whole = append(whole, i)
+		}
+	}
+	return whole
+}
+
+// block returns the number of slots of a block.
+func (l Limits) block() int { return max(1, l.Unit) }
+
 // Fits returns the largest number of pods, of so many that are ready, with which a gang of all pods can go on; 0: none.
 func (l Limits) Fits(ready, all int, struck []Struck) int {
 	if ready >= all {
 		return all
 	}
-	for n := ready; n > 0 && n >= l.Min && len(struck) < MaxStruck; n-- {
+	for n := ready - ready%l.block(); n > 0 && n >= l.Min && len(struck) < MaxStruck; n -= l.block() {
 		if !slices.ContainsFunc(struck, func(s Struck) bool { return s.Pods == n }) {
 			return n
 		}
@@ -134,7 +161,7 @@ func (l Limits) Fits(ready, all int, struck []Struck) int {
 
 // Decide decides for a gang.
 func Decide(v View, now time.Time) Decision {
-	ready := v.Ready()
+	ready := v.Whole()
 	form := v.form(ready)
 	first := ""
 	if i := slices.IndexFunc(v.Slots, func(s Slot) bool { return s.Lacks != "" }); i >= 0 {
@@ -146,7 +173,7 @@ func Decide(v View, now time.Time) Decision {
 	case v.Min <= 0:
 		return Decision{Why: first}
 	case len(ready) < v.Min:
-		return Decision{Why: fmt.Sprintf("too few pods are ready (min-pods is %d): %s", v.Min, first)}
+		return Decision{Why: fmt.Sprintf("too few %s are ready (min-pods is %d): %s", v.counted(), v.Min, first)}
 	case len(form) == 0:
 		return Decision{Why: fmt.Sprintf("%s; %s", first, v.Strikes(len(ready)))}
 	case v.Bound != "":
@@ -169,13 +196,29 @@ func Decide(v View, now time.Time) Decision {
 	return Decision{Form: form, Why: v.evidence(form, len(ready))}
 }
 
-// form returns which of the ready slots take part, ascending: if not all can, those that hold the newest steps.
+// counted returns, for users, what a number of ready pods counts.
+func (v View) counted() string {
+	if unit := v.block(); unit > 1 {
+		return fmt.Sprintf("pods of whole blocks of %d", unit)
+	}
+	return "pods"
+}
+
+// form returns which of the slots of whole blocks take part, ascending: if not all can, the blocks that hold the newest steps.
 func (v View) form(ready []int) []int {
 	n := v.Fits(len(ready), len(v.Slots), v.Struck)
 	if n == len(ready) {
 		return ready
 	}
-	form := slices.SortedStableFunc(slices.Values(ready), func(a, b int) int { return cmp.Compare(v.Slots[b].Newest, v.Slots[a].Newest) })
+	newest := map[int]int64{} // by block: all pods of a block are needed
+	for _, i := range ready {
+		if at, known := newest[i/v.block()]; !known || v.Slots[i].Newest < at {
+			newest[i/v.block()] = v.Slots[i].Newest
+		}
+	}
+	form := slices.SortedStableFunc(slices.Values(ready), func(a, b int) int {
+		return cmp.Compare(newest[b/v.block()], newest[a/v.block()])
+	})
 	form = form[:n]
 	slices.Sort(form)
 	return form
@@ -244,6 +287,12 @@ func (v View) evidence(form []int, ready int) string {
 	}
 	if more > 0 {
 		named = append(named, fmt.Sprintf("and %d more", more))
+	}
+	switch n := len(v.Ready()) - ready; {
+	case n == 1:
+		named = append(named, fmt.Sprintf("1 waits with its block of %d", v.block()))
+	case n > 1:
+		named = append(named, fmt.Sprintf("%d wait with their blocks of %d", n, v.block()))
 	}
 	if n := ready - len(form); n > 0 {
 		named = append(named, fmt.Sprintf("%d ready left out, because %s", n, v.Strikes(ready)))

@@ -93,6 +93,43 @@ func TestStruckSizes(t *testing.T) {
 	}
 }
 
+// TestBlocks: with a unit, generations consist of whole blocks of slots, those with the newest steps. Ready pods of other blocks are idle.
+func TestBlocks(t *testing.T) {
+	lost := Slot{Lacks: "waits for slot", Stage: Unplaced, Refusal: "none"}
+	eight := func(least int, gone ...int) View {
+		v := View{Limits: Limits{Min: least, Unit: 2}, Slots: make([]Slot, 8), Since: now}
+		for _, i := range gone {
+			v.Slots[i] = lost
+		}
+		return v
+	}
+	newer := eight(2, 7)
+	newer.Slots[2].Newest, newer.Slots[4].Newest, newer.Slots[5].Newest = 9, 9, 8
+	newer.Struck = []Struck{{Pods: 6, Generation: 3, Text: "x"}}
+	starting := eight(2, 7)
+	starting.Slots[7] = Slot{Lacks: "waits for slot 7", Stage: Starting, Since: now.Add(-9 * time.Second)}
+	starting.Start = 10 * time.Second
+	for name, c := range map[string]struct {
+		v    View
+		want []int
+		text string
+	}{
+		"all":                           {eight(2), []int{0, 1, 2, 3, 4, 5, 6, 7}, ""},
+		"one is lost":                   {eight(2, 6), []int{0, 1, 2, 3, 4, 5}, "goes on with 6 of 8 pods: no node for slot 6 (none), 1 waits with its block of 2; another generation"},
+		"two of one block":              {eight(2, 2, 3), []int{0, 1, 4, 5, 6, 7}, "goes on with 6 of 8 pods: no node for slot 2 (none), no node for slot 3 (none); another"},
+		"two of two blocks":             {eight(2, 1, 4), []int{2, 3, 6, 7}, "2 wait with their blocks of 2"},
+		"too few blocks":                {eight(4, 0, 2, 4), nil, "too few pods of whole blocks of 2 are ready (min-pods is 4): waits for slot"},
+		"no whole block":                {eight(2, 0, 2, 4, 6), nil, "too few pods of whole blocks of 2 are ready (min-pods is 2)"},
+		"the blocks of the newest step": {newer, []int{4, 5, 0, 1}, "no node for slot 7 (none), 1 waits with its block of 2, 2 ready left out, because the script does not start with 6 of 8 pods"},
+		"its pod is soon there":         {starting, nil, "waits for slot 7; goes on at"},
+	} {
+		slices.Sort(c.want)
+		if d := Decide(c.v, now); !slices.Equal(d.Form, c.want) || !strings.Contains(d.Why, c.text) || c.text == "" && d.Why != "" {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+}
+
 // TestNeverBelowTheMinimum: a generation has at least the minimum, and pods that are ready alone; a wait that time ends does end then.
 func TestNeverBelowTheMinimum(t *testing.T) {
 	formed, waited := 0, 0
@@ -102,6 +139,9 @@ func TestNeverBelowTheMinimum(t *testing.T) {
 		v := View{
 			Limits: Limits{Min: 1 + rng.Intn(4)}, Slots: make([]Slot, 1+rng.Intn(6)),
 			Since: now.Add(-some()), Cost: some() / 10, Start: some(), Kept: rng.Intn(2) == 0,
+		}
+		if unit := 1 + rng.Intn(3); unit > 1 {
+			v.Unit, v.Min, v.Slots = unit, unit*v.Min, make([]Slot, unit*len(v.Slots))
 		}
 		for i := range v.Slots {
 			if rng.Intn(3) == 0 {
@@ -118,6 +158,9 @@ func TestNeverBelowTheMinimum(t *testing.T) {
 		}
 		formed++
 		unready := slices.ContainsFunc(d.Form, func(i int) bool { return v.Slots[i].Lacks != "" })
+		if whole := v.Blocks(len(v.Slots), func(i int) bool { return slices.Contains(d.Form, i) }); !slices.Equal(whole, d.Form) {
+			t.Errorf("seed %d: divides a block of %d: %v", seed, v.Unit, d.Form)
+		}
 		if whole := len(d.Form) == len(v.Slots); unready || !whole && len(d.Form) < v.Min || (d.Why == "") != whole {
 			t.Errorf("seed %d: %+v of %+v", seed, d, v)
 		}

@@ -6,10 +6,11 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// Give marks the pods whose ranks get their state from other ranks, where the ranks of a pod hold the whole state: pods that are gone, or
-// in which a rank holds no step on the line. If the others have no step in common, because some joined later and did not save the same
-// step yet, the step on the line that most of them hold decides, and of several the newest.
-func Give(pods []Pod, line Line) {
+// Give marks the pods whose ranks get their state from other ranks, where each group of so many consecutive slots holds the whole state:
+// pods that are gone, or in which a rank holds no step on the line. If the others have no step in common, because some joined later and
+// did not save the same step yet, the step on the line that most of them hold decides, and of several the newest. No pod is marked if the
+// others do not hold all parts of any step.
+func Give(pods []Pod, line Line, group int) {
 	none := func(h []protocol.Point) bool { return !slices.ContainsFunc(h, line.Has) }
 	count, all := map[protocol.Point]int{}, 0
 	for i := range pods {
@@ -26,15 +27,29 @@ func Give(pods []Pod, line Line) {
 	}
 	best, most := protocol.Point{}, 0
 	for step, n := range count {
-		if n > most || n == most && step.Compare(best) > 0 {
+		if (n > most || n == most && step.Compare(best) > 0) && together(pods, step, group) {
 			best, most = step, n
 		}
 	}
 	for i := range pods {
-		if p := &pods[i]; p.Ranks > 0 && most < all && !p.holds(best) {
+		switch p := &pods[i]; {
+		case most == 0:
+			p.Given = false
+		case p.Ranks > 0 && most < all && !p.holds(best):
 			p.Given = true
 		}
 	}
+}
+
+// together reports whether the pods that get no state from others hold all parts of a step.
+func together(pods []Pod, step protocol.Point, group int) bool {
+	held := make([]bool, group)
+	for i := range pods {
+		if p := &pods[i]; p.Ranks > 0 && !p.Given && p.holds(step) {
+			held[i%group] = true
+		}
+	}
+	return !slices.Contains(held, false)
 }
 
 // holds reports whether all ranks of a pod hold a step.

@@ -28,18 +28,18 @@ func TestGive(t *testing.T) {
 		"a rank of the new one has saved":   {[]Pod{pod(first(4, 5), first(4, 5)), pod(first(6), nil)}, nil, []int{1}, old(5)},
 		"its ranks have saved other steps":  {[]Pod{both(first(4, 5, 6)...), pod(first(6), first(7)), both(first(4, 5, 6)...)}, nil, []int{1}, old(6)},
 		"a slot that takes no part is none": {[]Pod{{}, pod(first(4), first(4))}, nil, nil, old(4)},
-		"none holds a step":                 {[]Pod{pod(nil, nil), pod(nil, nil)}, nil, []int{0, 1}, protocol.Point{}},
+		"none holds a step":                 {[]Pod{pod(nil, nil), pod(nil, nil)}, nil, nil, protocol.Point{}},
 
 		"most hold a step that was given up":      {[]Pod{both(later(5)), both(old(5)), both(old(5))}, back, []int{1, 2}, later(5)},
 		"a newer step was given up":               {[]Pod{both(old(4)), both(old(4), old(9))}, back, nil, old(4)},
 		"one holds the step before, most do not":  {[]Pod{both(old(9)), both(old(9)), both(old(4))}, back, []int{0, 1}, old(4)},
-		"all hold only what was given up":         {[]Pod{both(old(8)), both(old(9))}, back, []int{0, 1}, protocol.Point{}},
+		"all hold only what was given up":         {[]Pod{both(old(8)), both(old(9))}, back, nil, protocol.Point{}},
 		"a rank of a pod holds only the other's":  {[]Pod{pod([]protocol.Point{later(5)}, []protocol.Point{old(5)}), both(later(5))}, back, []int{0}, later(5)},
 		"most share only what was given up":       {[]Pod{both(old(3), old(9)), both(old(4), old(9)), both(later(5))}, back, []int{0, 1}, later(5)},
 		"the newest branch decides, where equal":  {[]Pod{both(old(4)), both(later(5))}, back, []int{0}, later(5)},
 		"the step that most hold on the new line": {[]Pod{both(later(5)), both(later(5), later(6)), both(old(7))}, back, []int{2}, later(5)},
 	} {
-		Give(c.pods, c.line)
+		Give(c.pods, c.line, 1)
 		var given []int
 		for i := range c.pods {
 			if c.pods[i].Given {

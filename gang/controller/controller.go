@@ -367,6 +367,7 @@ func gangSpec(job *jobs.Job) v1alpha1.GangSpec {
 		JobRef:             job.Ref(),
 		Members:            job.Admitted.Members,
 		MinPods:            job.Admitted.Min,
+		PodsUnit:           job.Admitted.Unit,
 		ShrinkAfterSeconds: int32(s.ShrinkAfter / time.Second),
 		Grow:               s.Grow,
 		RetrySizes:         settings.RetrySizesOfJob(job.Object()),

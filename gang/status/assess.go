@@ -19,6 +19,8 @@ type View struct {
 	Size int
 	// Min is the least number of members that can train; 0: all are needed.
 	Min int
+	// Unit: they train in whole blocks of so many consecutive slots; 0: 1.
+	Unit int
 	// Members are the pods that exist and are not terminating.
 	Members []MemberView
 	// Answer is the scheduler's newest answer; the zero value: none.
@@ -102,6 +104,25 @@ func Assess(v View) Status {
 // needed returns how many members must be on nodes for any to train.
 func (v View) needed() int { return cmp.Or(v.Min, v.Size) }
 
+// able returns the number of members on nodes that can train: those of blocks of which all are.
+func (v View) able() (n int) {
+	if v.Unit <= 1 {
+		return v.OnNodes()
+	}
+	on := map[int]int{}
+	for _, m := range v.Members {
+		if m.Node != "" {
+			on[m.Slot/v.Unit]++
+		}
+	}
+	for _, have := range on {
+		if have == v.Unit {
+			n += have
+		}
+	}
+	return n
+}
+
 // nodes returns how many members are on nodes, of how many, and with how many the gang trains if these may vary.
 func (v View) nodes(bound int) string {
 	if v.needed() < v.Size {
@@ -131,7 +152,7 @@ func (v View) phase(bound int) v1alpha1.GangPhase {
 		return v1alpha1.PhaseRunning
 	case v.Begun() && (bound < v.Size || v.Run.State != v1alpha1.RunRunning):
 		return v1alpha1.PhaseRecovering
-	case bound < v.needed():
+	case v.able() < v.needed():
 		return v1alpha1.PhaseWaiting
 	case v.Run.State == v1alpha1.RunRunning:
 		return v1alpha1.PhaseRunning

@@ -44,6 +44,7 @@ func GatherJobGang(g *v1alpha1.Gang, job Job, pods []corev1.Pod) JobGang {
 	out := JobGang{View: View{
 		Size:     int(members),
 		Min:      int(g.Spec.MinPods),
+		Unit:     int(g.Spec.PodsUnit),
 		State:    stateFeature(job.Admitted.Settings),
 		Standbys: standbyFeature(job.Admitted.Settings),
 

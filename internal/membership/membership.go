@@ -81,6 +81,14 @@ func GangMin(pod *corev1.Pod, size int) int {
 	return size
 }
 
+// GangUnit returns of how many consecutive slots the blocks are with which the pod's Gang goes on, if it does with fewer pods than all.
+func GangUnit(pod *corev1.Pod, size int) int {
+	if n, err := strconv.Atoi(pod.Annotations[v1alpha1.AnnotationGangUnit]); err == nil && n >= 1 && size%n == 0 {
+		return n
+	}
+	return 1
+}
+
 // JobUID returns the UID of the job for which the pod was created, also after the pod was released from the job; "": the pod is no member.
 func JobUID(pod *corev1.Pod) types.UID {
 	for i := range pod.Spec.Containers {

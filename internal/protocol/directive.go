@@ -99,8 +99,8 @@ type Run struct {
 	// RestoreBranch are also discarded.
 	Branch        int64 `json:"branch,omitempty"`
 	RestoreBranch int64 `json:"restoreBranch,omitempty"`
-	// Donor is one more than the first of the consecutive ranks, one for each part of the state, that give it at RestoreStep to the ranks
-	// that hold none; 0: all hold it.
+	// Donor is one more than the lowest rank that holds its part of the state at RestoreStep: of each part the lowest such rank gives it to
+	// the ranks that hold none. 0: all hold theirs.
 	Donor int `json:"donor,omitempty"`
 	// RestartCount is the number of earlier generations that ended by failures (TORCHELASTIC_RESTART_COUNT).
 	RestartCount int `json:"restartCount"`

@@ -27,6 +27,8 @@ type Job struct {
 	Members int32
 	// Min is the least number of them with which the job goes on, as admission stamped it; 0: all.
 	Min int32
+	// Unit: it then goes on with whole blocks of so many consecutive pods, as admission stamped it; 0: 1.
+	Unit int32
 }
 
 // JobSettings reads the settings of a Job. Its template's annotations override its own.
@@ -66,7 +68,11 @@ func AdmittedTemplate(annotations map[string]string) (j Job, ok bool) {
 	if len(errs) > 0 || !s.Enabled {
 		return Job{}, false
 	}
-	return Job{Settings: s, Members: int32(members), Min: stampedMin(annotations, int32(members))}, true
+	j = Job{Settings: s, Members: int32(members), Min: stampedMin(annotations, int32(members))}
+	if j.Min > 0 {
+		j.Unit = stamped(annotations, v1alpha1.AnnotationGangUnit, j.Min)
+	}
+	return j, true
 }
 
 // KeptOfMetadata returns those annotations of a job's own metadata that are read after its admission: whether it is opted in, and what
@@ -166,7 +172,7 @@ func OfAdmittedJob(job *batchv1.Job) map[string]string {
 	}
 	read := map[string]string{}
 	for key, value := range job.Spec.Template.Annotations {
-		if IsUserKey(key) || key == v1alpha1.AnnotationGangSize || key == v1alpha1.AnnotationGangMin {
+		if IsUserKey(key) || key == v1alpha1.AnnotationGangSize || key == v1alpha1.AnnotationGangMin || key == v1alpha1.AnnotationGangUnit {
 			read[key] = value
 		}
 	}

@@ -62,6 +62,8 @@ type Settings struct {
 	// be foretold; 0: unset.
 	MinPods     int32         `json:",omitzero"`
 	ShrinkAfter time.Duration `json:",omitzero"`
+	// PodsUnit is the number of pods of a block, of which such a job goes on with whole ones; 0: unset.
+	PodsUnit int32 `json:",omitzero"`
 	// Grow is for which pods ranks of such a job are restarted; empty: unset.
 	Grow string `json:",omitzero"`
 	// NodeCheck is when pods are tried before a generation; empty: unset, never.
@@ -111,6 +113,7 @@ var userKeys = map[string]string{
 	v1alpha1.AnnotationHangTimeout:     `a duration such as "30m"`,
 	v1alpha1.AnnotationNodeCheck:       `"auto", "always" or "off"`,
 	v1alpha1.AnnotationMinPods:         `a number of pods such as "2"`,
+	v1alpha1.AnnotationPodsUnit:        `a number of pods such as "2"`,
 	v1alpha1.AnnotationShrinkAfter:     `a duration such as "30s"`,
 	v1alpha1.AnnotationSlowNodes:       `"report" or "exclude"`,
 	v1alpha1.AnnotationGrow:            `"auto", "with-restart" or "off"`,
@@ -146,6 +149,7 @@ var systemKeys = map[string]bool{
 	v1alpha1.LabelGang:                  true,
 	v1alpha1.AnnotationGangSize:         true,
 	v1alpha1.AnnotationGangMin:          true,
+	v1alpha1.AnnotationGangUnit:         true,
 	v1alpha1.AnnotationGangSlots:        true,
 	v1alpha1.AnnotationGangRole:         true,
 	v1alpha1.AnnotationGangSlot:         true,
@@ -321,6 +325,8 @@ func (s *Settings) set(key, value string) (problem string) {
 		}
 	case v1alpha1.AnnotationMinPods:
 		s.MinPods, problem = parseMinPods(value)
+	case v1alpha1.AnnotationPodsUnit:
+		s.PodsUnit, problem = parsePodsUnit(value)
 	case v1alpha1.AnnotationShrinkAfter:
 		s.ShrinkAfter, problem = parseShrinkAfter(value)
 	case v1alpha1.AnnotationSlowNodes:

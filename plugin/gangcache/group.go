@@ -38,6 +38,8 @@ type group struct {
 	slots     map[int]int
 	unslotted int
 	lead      *Member
+	// blocks is what is known of the blocks of a gang with Terms.Unit; nil: must be computed.
+	blocks *blocks
 	// oldest is when the first of the pods was created; zero: must be computed.
 	oldest time.Time
 	// size is how many members must exist, from the gang's terms; sizeErr is set if these are invalid.
@@ -151,7 +153,7 @@ func (g *group) external() bool {
 
 // setTerms sets the gang's terms.
 func (g *group) setTerms(t Terms, err error) {
-	g.terms, g.size, g.sizeErr, g.lead = t, t.Size, err, nil
+	g.terms, g.size, g.sizeErr, g.lead, g.blocks = t, t.Size, err, nil, nil
 }
 
 // put adds or updates a member.
@@ -164,7 +166,7 @@ func (g *group) put(pod *v1.Pod) *Member {
 		g.oldest = time.Time{}
 		g.outside++
 		g.countSlot(m.Slot, 1)
-		g.lead = nil
+		g.lead, g.blocks = nil, nil
 		g.version++
 	} else if m.gated {
 		g.gated--
@@ -174,7 +176,7 @@ func (g *group) put(pod *v1.Pod) *Member {
 	}
 	gated := len(pod.Spec.SchedulingGates) > 0 || g.config.AwaitsClaims(pod)
 	if gated != m.gated {
-		g.lead = nil
+		g.lead, g.blocks = nil, nil
 	}
 	m.Pod, m.gated, m.exclusive = pod, gated, closes(pod)
 	if m.Node != "" { // else the former state holds until it is set on a node
@@ -230,6 +232,7 @@ func (g *group) set(m *Member, s State, node string) {
 		g.release(m)
 	}
 	m.State, m.Node, m.ours = s, node, s == Reserved || s == Bound && m.ours && m.Node == node
+	g.blocks = nil
 	g.close(m)
 	if s == Pending || m == g.lead {
 		g.lead = nil
@@ -251,9 +254,10 @@ func (g *group) drop(uid types.UID) {
 	}
 	g.enter(m)
 	g.countSlot(m.Slot, -1)
-	if m == g.lead {
+	if m == g.lead || g.terms.Unit > 1 { // the block of the leader may lack it
 		g.lead = nil
 	}
+	g.blocks = nil
 	g.version++
 	delete(g.members, uid)
 }
@@ -310,7 +314,8 @@ func (g *group) schedulable() bool {
 			return false
 		}
 	}
-	return g.size > 0 && g.present()-g.gated+g.over() >= g.mustExist()
+	must := g.mustExist()
+	return g.size > 0 && g.present()-g.gated+g.over() >= must && (g.terms.Unit <= 1 || g.inBlocks().usable >= must)
 }
 
 // queuedAll reports whether the queue has all members that are to be placed.
@@ -328,7 +333,8 @@ func (g *group) queuedAll() bool {
 
 // minimumPlaced reports whether the minimum of an elastic gang has nodes, so that further members only join.
 func (g *group) minimumPlaced() bool {
-	return g.terms.Min > 0 && g.counts[Reserved]+g.counts[Bound]+g.over() >= g.terms.Min
+	return g.terms.Min > 0 && g.counts[Reserved]+g.counts[Bound]+g.over() >= g.terms.Min &&
+		(g.terms.Unit <= 1 || g.inBlocks().placed >= g.terms.Min)
 }
 
 // allBound reports whether all members exist and are bound, or enough are and no other is on its way.
@@ -410,7 +416,7 @@ func (g *group) gaps() []gang.Gap {
 func (g *group) first() *Member {
 	if g.lead == nil && g.counts[Pending] > 0 {
 		for _, m := range g.members {
-			if m.State == Pending && !m.gated && (g.lead == nil || g.byLead(*m, *g.lead) < 0) {
+			if m.State == Pending && !m.gated && !g.incompleteBlock(m) && (g.lead == nil || g.byLead(*m, *g.lead) < 0) {
 				g.lead = m
 			}
 		}

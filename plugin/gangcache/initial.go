@@ -216,6 +216,7 @@ func (c *Cache) Explain(q Question, ended []*v1.Pod) Change {
 	for _, pod := range ended {
 		g.ended[pod.UID] = SlotOf(pod)
 	}
+	g.lead, g.blocks = nil, nil
 	return Change{Completed: g.markWaiting(was)}
 }
 

@@ -17,7 +17,9 @@ type Snapshot struct {
 	// Required is how many members must be on nodes, 0: all.
 	Required int
 	Terms    Terms
-	Members  []Member
+	// Succeeded are the slots in which a pod succeeded, of a gang with Terms.Unit.
+	Succeeded map[int]bool
+	Members   []Member
 	// Leader is the pod that plans; empty for a query.
 	Leader types.UID
 	// Version changes with the set of members. Pending counts the gang's members that could be placed, of which the plan may leave some out.
@@ -33,22 +35,26 @@ type Snapshot struct {
 // snapshot returns the input of a plan.
 func (g *group) snapshot() (r Snapshot) {
 	for _, m := range g.members {
-		if m.gated && m.State == Pending {
+		if m.State == Pending && (m.gated || g.incompleteBlock(m)) {
 			continue // the gang runs without it
 		}
 		r.Members = append(r.Members, *m)
 	}
 	r.Version, r.Pending, r.Initial = g.version, g.counts[Pending]-g.gated, g.phase.initial()
 	r.Size, r.Terms = max(g.mustExist()-g.over(), len(r.Members)), g.terms
-	if g.terms.Min > 0 {
-		r.Required = max(1, g.terms.Min-g.over())
+	if g.terms.Unit > 1 {
+		r.Succeeded = g.succeeded()
 	}
+	r.Required = r.Least(g.over())
 	slices.SortFunc(r.Members, BySlot)
 	return r
 }
 
-// Essential returns the pending members that their tasks need: those of the lowest slots.
+// Essential returns the pending members that their tasks need, those of the lowest slots, or that complete the blocks that the gang needs.
 func (s Snapshot) Essential() map[types.UID]bool {
+	if s.Terms.Unit > 1 {
+		return s.completing()
+	}
 	if len(s.Terms.Tasks) == 0 {
 		return nil
 	}
@@ -72,7 +78,7 @@ func (s Snapshot) Needed() (needed Snapshot, surplus []*v1.Pod, wants bool) {
 	if s.Required == 0 {
 		return s, nil, s.OnNodes() < len(s.Members)
 	}
-	g := gang.Gang{Min: s.Required, Members: make([]gang.Member, len(s.Members))}
+	g := gang.Gang{Min: s.Required, Unit: s.Terms.Unit, Members: make([]gang.Member, len(s.Members))}
 	essential := s.Essential()
 	for i, m := range s.Members {
 		g.Members[i] = gang.Member{Slot: m.Slot.N, Name: m.Pod.Name, Node: m.Node, Essential: essential[m.Pod.UID]}

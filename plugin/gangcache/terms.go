@@ -17,6 +17,9 @@ type Terms struct {
 	Size int
 	// Min is how many members must be on nodes for the gang to run; the others join when they fit. 0: all.
 	Min int
+	// Unit is of how many consecutive slots the blocks are of which such a gang goes on with whole ones: those of which no member has a node
+	// are placed together. 0: 1.
+	Unit int
 	// Tasks is Min for the members of each task.
 	Tasks map[string]int
 	// Topology is the group's topology request; a pod's own annotations override it.
@@ -33,7 +36,7 @@ type Terms struct {
 func OwnTerms(pod *corev1.Pod) (Terms, error) {
 	size, err := membership.GangSize(pod)
 	if least := membership.GangMin(pod, size); err == nil && least < size {
-		return Terms{Size: size, Min: least}, nil
+		return Terms{Size: size, Min: least, Unit: membership.GangUnit(pod, size)}, nil
 	}
 	return Terms{Size: size}, err
 }

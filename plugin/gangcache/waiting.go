@@ -111,7 +111,7 @@ func (c *Cache) anyBetween(from, to Turn, but types.NamespacedName) bool {
 			return true
 		}
 		for _, m := range g.members {
-			if g.terms.Min > 0 && m.State == Pending && !m.gated && g.enough() && between(g.turnOf(m)) {
+			if g.terms.Min > 0 && m.State == Pending && !m.gated && !g.incompleteBlock(m) && g.enough() && between(g.turnOf(m)) {
 				return true
 			}
 		}
@@ -122,24 +122,26 @@ func (c *Cache) anyBetween(from, to Turn, but types.NamespacedName) bool {
 // MostRoles is the most roles of which surplus is tried in one scheduling cycle.
 const MostRoles = 16
 
-// joining returns the plan for surplus alone: the pods that have waited longest. If they do not fit, neither do younger ones of their role:
-// Else has the oldest pods of each other role.
+// joining returns the plan for surplus alone: the pods, or blocks, that have waited longest. If they do not fit, neither do younger ones of
+// their role: Else has the oldest of each other role.
 func (g *group) joining(r Snapshot) Snapshot {
-	waiting := slices.DeleteFunc(slices.Clone(r.Members), func(m Member) bool { return m.State != Pending })
-	slices.SortFunc(waiting, g.byLead)
+	of, parties := g.parties(slices.DeleteFunc(slices.Clone(r.Members), func(m Member) bool { return m.State != Pending }))
 	var plans []Snapshot
 	seen := map[string]bool{}
-	for i := range waiting {
-		oldest := &waiting[i]
-		if seen[oldest.Role] || len(plans) == MostRoles {
+	for _, oldest := range parties {
+		if seen[oldest.role] || len(plans) == MostRoles {
 			continue
 		}
-		seen[oldest.Role] = true
-		began := &oldest.Pod.CreationTimestamp
+		seen[oldest.role] = true
+		began := &oldest.last.Pod.CreationTimestamp
 		p := r.without(func(m Member) bool {
-			return m.State == Pending && (m.Role != oldest.Role || !m.Pod.CreationTimestamp.Equal(began))
+			if m.State != Pending {
+				return false
+			}
+			own := of[m.Pod.UID]
+			return own.role != oldest.role || !own.last.Pod.CreationTimestamp.Equal(began)
 		})
-		p.Turn = g.turnOf(oldest)
+		p.Turn = g.turnOf(oldest.last)
 		plans = append(plans, p)
 	}
 	plans[0].Else = plans[1:]

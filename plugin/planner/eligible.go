@@ -147,7 +147,7 @@ func (s *planCycle) search(asks gang.Topology) (gang.Placement, *gang.Refusal, e
 
 // gang translates the snapshot. interPodRules: some members have rules that counts cannot express.
 func (s *planCycle) gang() (g gang.Gang, interPodRules bool, err error) {
-	g.Size, g.Min = s.snapshot.Size, s.snapshot.Required
+	g.Size, g.Min, g.Unit = s.snapshot.Size, s.snapshot.Required, s.snapshot.Terms.Unit
 	g.Free, g.FreeShown = s.snapshot.Terms.Free, shown(s.snapshot.Terms.Free)
 	if s.like == nil {
 		if refusal := s.sort(); refusal != nil {

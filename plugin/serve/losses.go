@@ -47,7 +47,7 @@ func (i *Instance) losses(
 func (i *Instance) loss(
 	ctx context.Context, nodes []fwk.NodeInfo, r gangcache.Snapshot, p gang.Placement, lost []string,
 ) (v1alpha1.PreviewLoss, error) {
-	l := v1alpha1.PreviewLoss{Nodes: lost, Min: int32(r.Required)}
+	l := v1alpha1.PreviewLoss{Nodes: lost, Min: int32(r.Terms.Min)}
 	held, err := i.Planner.GatherExpected(nodes, r)
 	if err != nil {
 		return l, fmt.Errorf("reading which room is held: %w", err)
@@ -68,9 +68,9 @@ func (i *Instance) loss(
 				remaining = append(remaining, planner.Taking{Pod: m.Pod, Node: node})
 			}
 			m.State, m.Node = gangcache.Bound, node
-			l.Pods++
 		}
 	}
+	r.Required = r.Least(0)
 	left := slices.DeleteFunc(slices.Clone(nodes), func(n fwk.NodeInfo) bool { return slices.Contains(lost, n.Node().Name) })
 	w, err := i.Planner.Without(ctx, left, nil, remaining, held)
 	if err != nil {
@@ -79,7 +79,14 @@ func (i *Instance) loss(
 	again, refusal, err := w.Place(r)
 	if refusal == nil {
 		l.Replaced = min(int32(again.Placed), l.Lost)
+		at = again.At()
 	}
-	l.Pods += l.Replaced
+	for k := range r.Members {
+		if m := &r.Members[k]; m.State == gangcache.Pending && refusal == nil && at[m.Pod.Name] != "" {
+			m.State, m.Node = gangcache.Bound, at[m.Pod.Name]
+		}
+	}
+	l.Pods = int32(r.Useful())
+	l.Idle = int32(r.OnNodes()) - l.Pods
 	return l, err
 }

@@ -79,7 +79,7 @@ func (i *Instance) hypothetical(pods []*v1.Pod) (gangcache.Snapshot, error) {
 		return gangcache.Snapshot{}, invalid("%v", err)
 	}
 	r := i.Gangs.List(key)
-	r.Size, r.Terms, r.Required = max(terms.Size, len(r.Members)), terms, terms.Min
+	r.Size, r.Terms = max(terms.Size, len(r.Members)), terms
 	taken, names := map[gangcache.Slot]bool{}, map[string]bool{}
 	for _, m := range r.Members {
 		taken[m.Slot], names[m.Pod.Name] = m.Slot.Known, true
@@ -107,6 +107,7 @@ func (i *Instance) hypothetical(pods []*v1.Pod) (gangcache.Snapshot, error) {
 	if terms.Min > 0 {
 		r.Size = max(terms.Size, len(r.Members))
 	}
+	r.Required = r.Least(0)
 	slices.SortFunc(r.Members, gangcache.BySlot)
 	return r, nil
 }

@@ -141,26 +141,30 @@ func TestAPreviewOfAGangThatExists(t *testing.T) {
 
 // A preview of an elastic gang says how it would go on without the nodes that have most of its pods. Pods of a lost node get free nodes.
 func TestAPreviewOfLosses(t *testing.T) {
-	elastic := func(least string) []*v1.Pod {
+	elastic := func(least, unit string) []*v1.Pod {
 		pods := gangOf("g", 4, 2)
 		for _, p := range pods {
 			p.Annotations[v1alpha1.AnnotationGangMin] = least
+			p.Annotations[v1alpha1.AnnotationGangUnit] = unit
 		}
 		return pods
 	}
 	for name, c := range map[string]struct {
 		objects []runtime.Object
 		least   string
+		unit    string
 		want    string
 	}{
-		"a node is free for one pod": {[]runtime.Object{node("a", 4), node("b", 2), node("c", 2), node("d", 2)}, "2", "[{[a] 2 1 3 2} {[a b] 3 1 2 2}]"},
-		"none is":                    {[]runtime.Object{node("a", 4), node("b", 2), node("c", 2)}, "2", "[{[a] 2 0 2 2} {[a b] 3 0 1 2}]"},
-		"fewer are placed":           {[]runtime.Object{node("a", 2), node("b", 2), node("c", 2)}, "3", "[{[a] 1 0 2 3} {[a b] 2 0 1 3}]"},
-		"all are on one node":        {[]runtime.Object{node("a", 8), node("b", 4)}, "2", "[{[a] 4 2 2 2}]"},
-		"all are needed":             {[]runtime.Object{node("a", 8), node("b", 4)}, "4", "[]"},
+		"a node is free for one pod": {[]runtime.Object{node("a", 4), node("b", 2), node("c", 2), node("d", 2)}, "2", "", "[{[a] 2 1 3 2 0} {[a b] 3 1 2 2 0}]"},
+		"none is":                    {[]runtime.Object{node("a", 4), node("b", 2), node("c", 2)}, "2", "", "[{[a] 2 0 2 2 0} {[a b] 3 0 1 2 0}]"},
+		"fewer are placed":           {[]runtime.Object{node("a", 2), node("b", 2), node("c", 2)}, "3", "", "[{[a] 1 0 2 3 0} {[a b] 2 0 1 3 0}]"},
+		"all are on one node":        {[]runtime.Object{node("a", 8), node("b", 4)}, "2", "", "[{[a] 4 2 2 2 0}]"},
+		"a node is free, of blocks":  {[]runtime.Object{node("a", 4), node("b", 2), node("c", 2), node("d", 2)}, "2", "2", "[{[a] 2 0 2 2 0} {[a b] 3 1 2 2 0}]"},
+		"none is, of blocks":         {[]runtime.Object{node("a", 2), node("b", 2), node("c", 2), node("d", 2)}, "2", "2", "[{[a] 1 0 2 2 1} {[a b] 2 0 2 2 0}]"},
+		"all are needed":             {[]runtime.Object{node("a", 8), node("b", 4)}, "4", "", "[]"},
 	} {
 		w := newWorld(t, nothing, c.objects...)
-		got, err := w.Preview(t.Context(), elastic(c.least))
+		got, err := w.Preview(t.Context(), elastic(c.least, c.unit))
 		if err != nil || !got.Placement.Placed || fmt.Sprint(got.Losses) != c.want {
 			t.Errorf("%s: %v, want %s; %v %+v", name, got.Losses, c.want, err, got.Placement)
 		}

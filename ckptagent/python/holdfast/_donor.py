@@ -48,8 +48,8 @@ def _over_all(value):
 
 
 def exchange(step, donor, tracked, arena, found):
-    """Sends the state of the ranks from donor on, one for each part of it, to all ranks that hold the same part. All ranks take part.
-    Returns a Given on a rank that holds none (found is None), else None."""
+    """Sends each part of the state from the lowest rank that holds it to all ranks of the same part. All ranks take part. donor is a rank
+    that holds its part. Returns a Given on a rank that holds none (found is None), else None."""
     dist = _distributed()
     if dist is None:
         raise RestoreError("restoring step %d: a rank that joins gets its state from rank %d over the process group: call init_process_group() before restore()" % (step, donor))
@@ -58,12 +58,15 @@ def exchange(step, donor, tracked, arena, found):
     parts = torch.tensor([span(tracked)], dtype=torch.int64, device=at)
     dist.all_reduce(parts, op=dist.ReduceOp.MAX)
     parts = int(parts[0])
-    if parts == _sharded.ALL or donor + parts > dist.get_world_size():
+    if parts == _sharded.ALL:
         raise RestoreError("restoring step %d: the state is divided over all ranks, so none can give another one its part" % step)
-    donor += (rank - donor) % parts
-    if rank == donor and found is None:
-        raise RestoreError("restoring step %d: rank %d is to give its state and does not hold it" % (step, donor))
     group = _of_the_same_part(dist, rank, parts) if parts > 1 else None
+    nobody = dist.get_world_size()
+    holder = torch.tensor([nobody if found is None else rank], dtype=torch.int64, device=at)
+    dist.all_reduce(holder, op=dist.ReduceOp.MIN, group=group)
+    donor = int(holder[0])
+    if donor == nobody:
+        raise RestoreError("restoring step %d: no rank holds the part of the state of rank %d" % (step, rank))
     given = _receive(dist, torch, at, group, rank == donor, donor, arena, found)
     if group is not None:
         _end(dist, torch, at, group)

@@ -142,6 +142,20 @@ class DividedStates(Ranks):
         for _, errors, _ in fewer + again[2:]:
             self.assertNotIn("gave its state", errors)
 
+    def test_parts_that_are_left_in_different_pods(self):
+        self.trains("hsdp", 1, 2, self.agents_of(1, 0, "a0", "a1", "b0", "b1"))
+        again = self.trains("hsdp", 2, 4, self.agents_of(2, 2, "a0", "new1", "new0", "b1"), HOLDFAST_DONOR="1")
+        begins = self.begins(again)
+        self.assertEqual(begins[:2], begins[2:])
+        for rank, donor in ((1, 3), (2, 0)):
+            self.assertIn("restoring step 2: rank %d gave its state to this rank" % donor, again[rank][1])
+
+    def test_a_part_that_no_rank_holds(self):
+        self.trains("hsdp", 1, 2, self.agents_of(1, 0, "a0", "a1", "b0", "b1"))
+        ended = self.ranks("donor_script.py", "hsdp", 2, 4, agents=self.agents_of(2, 2, "a0", "new1", "b0", "newer1"), HOLDFAST_DONOR="1")
+        for rank in (1, 3):
+            self.assertIn("RestoreError: restoring step 2: no rank holds the part of the state of rank %d" % rank, ended[rank][1])
+
     def test_what_is_divided_over_all_ranks_is_not_given(self):
         agents = self.agents_of(1, 0, "a", "b")
         self.trains("fsdp2", 1, 2, agents)

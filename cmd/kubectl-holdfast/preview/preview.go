@@ -227,6 +227,9 @@ func (p Preview) loss(l v1alpha1.PreviewLoss) string {
 	if l.Pods < l.Min {
 		ends = fmt.Sprintf("waits, with %d of at least %s", l.Pods, page.Count(l.Min, "pod", "pods"))
 	}
+	if l.Idle > 0 {
+		ends += "; " + page.Count(l.Idle, "more waits", "more wait") + " for the rest of their block"
+	}
 	return fmt.Sprintf("if %s lost, with %s: %s; %s",
 		page.Count(len(l.Nodes), "node is", "nodes are"), page.Count(l.Lost, "pod", "pods"), again, ends)
 }

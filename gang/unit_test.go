@@ -1,0 +1,125 @@
+package gang
+
+import (
+	"fmt"
+	"math/rand"
+	"testing"
+
+	"holdfast.dev/holdfast/internal/seeds"
+	"holdfast.dev/holdfast/topology"
+)
+
+// TestWholeBlocks checks, in random clusters, a gang that goes on with whole blocks of slots: of members that it does not need, those of a
+// block are placed together or not at all, and as many blocks as fit are placed, the lowest first.
+func TestWholeBlocks(t *testing.T) {
+	placed, divided := 0, 0
+	for seed := range seeds.All(t, int64(4000)) {
+		r := rand.New(rand.NewSource(seed))
+		roles := 1 + r.Intn(2)
+		nodes, g, room := fewerWorld(r, roles)
+		g.Unit = 2 + r.Intn(2)
+		g.Members, g.Size = nil, g.Unit*(1+r.Intn(4))
+		missing, needed := 0, r.Intn(g.Size/g.Unit+1)*g.Unit // of the lowest blocks
+		whole := map[int]int{}
+		for slot := range g.Size {
+			m := Member{Slot: slot, Name: fmt.Sprint("m", slot), Role: r.Intn(roles), Essential: slot < needed}
+			if r.Intn(3) == 0 {
+				m.Node = nodes[0].Name
+			} else {
+				whole[slot/g.Unit]++
+				missing++
+			}
+			g.Members = append(g.Members, m)
+		}
+		if missing == 0 {
+			continue
+		}
+		on := g.Size - missing
+		least := 0
+		for block, n := range whole {
+			if block*g.Unit < needed {
+				least += n
+			}
+		}
+		g.Min = max(1, on+least)
+		want, first := 0, least // as many whole blocks as there is room for, in order
+		for block := 0; block*g.Unit < g.Size; block++ {
+			if block*g.Unit >= needed && want+whole[block] <= room-least {
+				want += whole[block]
+			} else if block*g.Unit >= needed {
+				break
+			}
+			if first == 0 {
+				first = want
+			}
+		}
+		tree := topology.New(nil, nodes...)
+		p, refusal := Place(tree, g)
+		if (refusal == nil) != (room >= least && least+want > 0) {
+			t.Fatalf("seed %d: room for %d, %d are needed, %d could join: %+v", seed, room, least, want, refusal)
+		}
+		if refusal != nil {
+			continue
+		}
+		placed++
+		at, joined := p.At(), map[int]int{}
+		for _, m := range g.Members {
+			if m.Node == "" && at[m.Name] != "" {
+				joined[m.Slot/g.Unit]++
+			}
+		}
+		for block, n := range joined {
+			if n != whole[block] {
+				t.Fatalf("seed %d: %d of %d members of block %d are placed", seed, n, whole[block], block)
+			}
+		}
+		if p.Placed < missing && room > p.Placed {
+			divided++
+		}
+		if exact := roles == 1; exact && p.Placed != least+want || p.Placed > least+want {
+			t.Fatalf("seed %d: %d placed, want %d", seed, p.Placed, least+want)
+		}
+	}
+	if !seeds.One() && (placed < 500 || divided < 50) {
+		t.Errorf("%d placements, %d that leave room free: the test says little", placed, divided)
+	}
+}
+
+// TestABlockJoinsOneDomain: a block of which no member is on a node joins in one domain, or not at all, beside members on nodes.
+func TestABlockJoinsOneDomain(t *testing.T) {
+	level := []topology.Level{{Name: "rack", Key: "rack"}}
+	at := func(name, rack string, free int64) topology.Node {
+		return topology.Node{Name: name, Domain: []string{rack}, Free: topology.Resources{"gpu": free}}
+	}
+	for name, c := range map[string]struct {
+		free  []int64 // of nodes a1, a2 of rack a, b1, b2 of rack b, c1 of rack c
+		agree bool
+		want  string
+	}{
+		"in the rack of the others": {[]int64{1, 1, 1, 1, 0}, false, "a1 a2"},
+		"in another rack":           {[]int64{1, 0, 1, 1, 1}, false, "b1 b2"},
+		"nowhere":                   {[]int64{1, 0, 1, 0, 1}, false, ""},
+		"nowhere, with rules":       {[]int64{1, 0, 1, 0, 1}, true, ""},
+	} {
+		var nodes []topology.Node
+		for i, n := range []string{"a1", "a2", "b1", "b2", "c1"} {
+			nodes = append(nodes, at(n, n[:1], c.free[i]))
+		}
+		nodes = append(nodes, at("a0", "a", 0))
+		g := Gang{
+			Size: 4, Min: 2, Unit: 2, Topology: Topology{Block: 2}, Roles: []Role{{Requests: topology.Resources{"gpu": 1}}},
+			Members: []Member{{Slot: 0, Name: "m0", Node: "a0"}, {Slot: 1, Name: "m1", Node: "a0"}, {Slot: 2, Name: "m2"}, {Slot: 3, Name: "m3"}},
+		}
+		if c.agree {
+			g.Agree = func(int, string, []Assignment) (Cause, bool) { return Cause{}, true }
+		}
+		p, refusal := Place(topology.New(level, nodes...), g)
+		got := ""
+		if refusal == nil {
+			got = p.At()["m2"] + " " + p.At()["m3"]
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q; %+v", name, got, c.want, refusal)
+		}
+	}
+}
