@@ -124,7 +124,7 @@ func (c *Controller) complete(ctx context.Context, g *v1alpha1.Gang, v View) err
 		return nil
 	}
 	n := v.Members - len(g.Status.Run.Out)
-	message := fmt.Sprintf("all ranks ended with exit code 0, in %d of %d pods; the others have no node", n, v.Members)
+	message := fmt.Sprintf("all ranks ended with exit code 0, in %d of %d pods; the others took no part", n, v.Members)
 	return c.write(ctx, j, kind.Complete(v1alpha1.ReasonRunsWithFewer, message, time.Now()))
 }
 

@@ -39,7 +39,7 @@ func TestSettingsReachTheCoordinator(t *testing.T) {
 		}
 	}
 	g.Spec.Hang, g.Spec.HangTimeoutSeconds = v1alpha1.HangAct, 1800
-	g.Spec.MinPods, g.Spec.ShrinkAfterSeconds, g.Spec.Grow = 2, 45, v1alpha1.GrowWithRestart
+	g.Spec.MinPods, g.Spec.PodsUnit, g.Spec.ShrinkAfterSeconds, g.Spec.Grow = 4, 2, 45, v1alpha1.GrowWithRestart
 	g.Spec.Storage = &v1alpha1.GangStorage{
 		Claim:            "steps",
 		IntervalSeconds:  60,
@@ -55,7 +55,7 @@ func TestSettingsReachTheCoordinator(t *testing.T) {
 			Gang: "gang-uid", Version: 7, Pins: []protocol.Mark{{Step: 120, Generation: 3}}, PinWish: 4, Keep: 5, Every: time.Hour,
 		}},
 		Supervision: elastic.Supervision{Hang: elastic.HangAct, Timeout: 30 * time.Minute},
-		Limits:      quorum.Limits{Min: 2, ShrinkAfter: 45 * time.Second, Grow: quorum.GrowWithRestart},
+		Limits:      quorum.Limits{Min: 4, Unit: 2, ShrinkAfter: 45 * time.Second, Grow: quorum.GrowWithRestart},
 	}
 	if _, err := b.reconcileSettings(t.Context(), req); err != nil || l.key != key || !reflect.DeepEqual(l.settings, want) {
 		t.Errorf("received is %+v of %v, %v", l.settings, l.key, err)

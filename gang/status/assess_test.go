@@ -50,6 +50,8 @@ func TestAssess(t *testing.T) {
 		{"with fewer, and one more is lost", View{Size: 3, Members: on("a"), Run: v1alpha1.RunStatus{State: v1alpha1.RunRunning, Generation: 3, Out: []int32{1}}}, v1alpha1.PhaseRecovering, "1/3", "MemberLost", "1 of 3"},
 		{"some without a node, enough to train", View{Size: 4, Min: 2, Members: on("a", "b", "", "")}, v1alpha1.PhaseStarting, "2/4 (2–4)", "WaitingForMembers", "2 of 4"},
 		{"some without a node, too few to train", View{Size: 4, Min: 2, Members: on("a", "", "", "")}, v1alpha1.PhaseWaiting, "1/4 (2–4)", "WaitingForMembers", "1 of 4"},
+		{"enough with a node, in no whole block", View{Size: 4, Min: 2, Unit: 2, Members: on("a", "", "c", "")}, v1alpha1.PhaseWaiting, "2/4 (2–4)", "WaitingForMembers", "2 of 4"},
+		{"enough with a node, in a whole block", View{Size: 4, Min: 2, Unit: 2, Members: on("", "", "c", "d")}, v1alpha1.PhaseStarting, "2/4 (2–4)", "WaitingForMembers", "2 of 4"},
 		{"trains with fewer, and can with fewer yet", View{Size: 4, Min: 2, Members: on("a", "b", "c"), Run: v1alpha1.RunStatus{State: v1alpha1.RunRunning, Generation: 3, Out: []int32{3}}}, v1alpha1.PhaseRunning, "3/4 (2–4)", "MemberLost", "3 of 4"},
 		{"a member lost, enough to train", View{Size: 4, Min: 2, Members: on("a", "b", "c"), Run: v1alpha1.RunStatus{State: v1alpha1.RunRunning, Generation: 3}}, v1alpha1.PhaseRecovering, "3/4 (2–4)", "MemberLost", "3 of 4"},
 		{"forming again", View{Size: 2, Members: on("a", "b"), Run: v1alpha1.RunStatus{State: v1alpha1.RunForming, Generation: 3}}, v1alpha1.PhaseRecovering, "2/2", "Placed", ""},

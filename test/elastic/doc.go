@@ -5,5 +5,6 @@
 // TestMore plays further cases, on nodes of which each may be lost: the pod of rank 0 and all pods but one are lost
 // (first), leaders are killed while the job goes on with fewer and while it takes a pod in (leaders), a script without the
 // client goes on from its own snapshot (snapshot), a state that is divided over all ranks waits for all pods (whole), so
-// does a script that runs with one number of ranks alone (fixed), and a node is lost again and again (flaps).
+// does a script that runs with one number of ranks alone (fixed), a node is lost again and again (flaps), and a job goes
+// on with whole blocks of pods (blocks).
 package elastic
