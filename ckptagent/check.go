@@ -120,10 +120,10 @@ func JudgeTrial(t protocol.Trial, ranks []Said) protocol.TrialAnswer {
 	return a
 }
 
-// partImport and partMeet are the parts of holdfast_check.py whose time speaks against no node: imports, and waiting for other ranks.
-const partImport, partMeet = "import", "meet"
+// PartImport and partMeet are the parts of holdfast_check.py whose time speaks against no node: imports, and waiting for other ranks.
+const PartImport, partMeet = "import", "meet"
 
-func (s Said) importing() bool { return s.Part == "" || s.Part == partImport }
+func (s Said) importing() bool { return s.Part == "" || s.Part == PartImport }
 
 // Overdue reports whether the process, which started so long ago and began its present part so long ago, must be killed.
 func (s Said) Overdue(t protocol.Trial, started, part time.Duration) bool {

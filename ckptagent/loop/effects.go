@@ -66,6 +66,7 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 			a.writeExitCode(e.Returned.Code)
 		} else if a.launch != nil {
 			a.logf("the launcher returns %d", e.Returned.Code)
+			a.checks.End()
 			a.standbys.Close() // readers of the launcher's output wait for all processes that have it open
 			a.returnLauncher(a.launch, a.outcome(e.Returned))
 		}
@@ -116,6 +117,7 @@ func (a *Agent) start(e ckptagent.Start) {
 		return
 	}
 	run := e.Run
+	a.checks.End()
 	a.watchers, a.ranks, a.ranksOf = &sync.WaitGroup{}, map[int]proc.Process{}, run.Number
 	a.clearErrors()
 	if a.arenas != nil {

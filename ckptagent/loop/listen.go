@@ -133,6 +133,7 @@ func (a *Agent) acceptLauncher(l *proc.Launch) {
 	if len(job.Spec.Superseded) > 0 {
 		a.logf("decided by the coordinator instead: %s", strings.Join(job.Spec.Superseded, " "))
 	}
+	a.checks.End()
 	a.standbys.Configure(job, a.standbysOff())
 	if a.tails == nil && a.state.Run.Number > 0 {
 		a.tails = job.Tail(a.state.Run, true)

@@ -85,6 +85,7 @@ type Agent struct {
 	ranksOf  int64           // the generation that ranks belong to
 	watchers *sync.WaitGroup // one for each rank process of the present generation
 	standbys *proc.Standbys
+	checks   *proc.CheckSource
 	tails    *proc.Tails // of the newest generation; nil: its output is not shown by the agent
 	// returning are launchers that return once the output is on the console.
 	returning  sync.WaitGroup
@@ -133,6 +134,7 @@ func newAgent(c Config) (a *Agent, err error) {
 		exits:    proc.NewExits(c.Root, c.Poke),
 		ready:    make(chan struct{}),
 	}
+	a.checks = proc.NewCheckSource(a.exits)
 	a.standbys = proc.NewStandbys(a.exits, func(local int, ready bool) { a.post(ckptagent.StandbyChanged{Local: local, Ready: ready}) })
 	a.client, err = coord.New(coord.Options{
 		Target:          c.Coordinator,
@@ -162,6 +164,7 @@ func Run(ctx context.Context, c Config) error {
 	signal.Notify(a.signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	defer signal.Stop(a.signals)
 	defer a.standbys.Close()
+	defer a.checks.End()
 	a.resume()
 	closeSockets, err := a.listen()
 	if err != nil {

@@ -33,19 +33,16 @@ const (
 func (a *Agent) try(t protocol.Trial) {
 	stop := make(chan struct{})
 	a.endTrial = sync.OnceFunc(func() { close(stop) })
-	job, ranks, mark, exits, spared := a.job, a.state.Ranks, a.c.Container, a.exits, a.standbys.Sessions()
+	r := &trialRun{Trial: t, job: a.job, ranks: a.state.Ranks, source: a.checks, exits: a.exits, stop: stop}
+	a.standbys.Yield(true)
 	go func() {
-		tries, stopped := runTrial(job, ranks, t, exits, stop)
-		left := endTrial(proc.CheckMark(mark, t.TrialID), tries, spared)
-		answer := ckptagent.JudgeTrial(t, readTries(tries, left))
-		if stopped {
-			answer = protocol.TrialAnswer{TrialID: t.TrialID, Outcome: protocol.TrialLost}
-		}
-		a.tried(answer)
+		answer := r.run()
+		a.standbys.Yield(false)
+		a.tried(answer, r.apart)
 	}()
 }
 
-// stopTrial ends a trial; one of an earlier incarnation by its mark.
+// stopTrial ends a trial; one of an earlier incarnation by its mark, with what is left of the source of its processes.
 func (a *Agent) stopTrial(id protocol.TrialID) {
 	if a.endTrial != nil {
 		a.endTrial() // its goroutine posts Tried
@@ -53,15 +50,19 @@ func (a *Agent) stopTrial(id protocol.TrialID) {
 	}
 	mark := a.c.Container
 	go func() {
-		endTrial(proc.CheckMark(mark, id), nil, nil)
-		a.tried(protocol.TrialAnswer{TrialID: id, Outcome: protocol.TrialLost})
+		endTrial(proc.CheckMark(mark, id), nil)
+		endTrial(proc.SourceMark(mark), nil)
+		a.tried(protocol.TrialAnswer{TrialID: id, Outcome: protocol.TrialLost}, nil)
 	}()
 }
 
-// tried passes the answer to the core.
-func (a *Agent) tried(answer protocol.TrialAnswer) {
+// tried passes the answer to the core. apart is why each process of the trial imported for itself; nil: they did not.
+func (a *Agent) tried(answer protocol.TrialAnswer, apart error) {
 	a.do(func() {
 		a.endTrial = nil
+		if apart != nil {
+			a.logf("node check, round %d: each process imported for itself: %v", answer.Round, apart)
+		}
 		if answer.Outcome != protocol.TrialPassed {
 			a.logf("node check, round %d: %s: %s", answer.Round, answer.Outcome, answer.Text)
 		}
@@ -69,24 +70,156 @@ func (a *Agent) tried(answer protocol.TrialAnswer) {
 	})
 }
 
-// rankTry is the check process of one local rank.
-type rankTry struct {
-	process proc.Process
-	output  *os.File
-	read    chan struct{} // closed once said is complete
-	started time.Time
-	mu      sync.Mutex
-	said    ckptagent.Said // guarded by mu
-	part    time.Time      // when its present part began; guarded by mu
-	cut     bool           // its time is over; guarded by mu
+// trialRun is one trial of a pod.
+type trialRun struct {
+	protocol.Trial
+	job    proc.Job
+	ranks  int
+	source *proc.CheckSource
+	exits  *proc.Exits
+	stop   <-chan struct{}
+	apart  error // why each process imports for itself; nil: forks of the source are used
 }
 
-// ended records the exit of a process whose time was not over.
-func (r *rankTry) ended(exit protocol.Exit) {
+// run returns the answer, once no process of the trial is left.
+func (r *trialRun) run() protocol.TrialAnswer {
+	began := time.Now()
+	why := r.source.Await(r.job, r.Trial, r.Imports, r.stop)
+	var said []ckptagent.Said
+	stopped := errors.Is(why, proc.ErrStopped)
+	switch {
+	case stopped:
+	case errors.Is(why, proc.ErrImporting):
+		said = []ckptagent.Said{r.late()}
+	default:
+		r.apart = why
+		var tries []*rankTry
+		tries, stopped = r.try(began)
+		said = readTries(tries, endTrial(proc.CheckMark(r.job.Mark, r.TrialID), tries))
+	}
+	if stopped {
+		return protocol.TrialAnswer{TrialID: r.TrialID, Outcome: protocol.TrialLost}
+	}
+	return ckptagent.JudgeTrial(r.Trial, said)
+}
+
+// late ends the source, whose imports have not ended.
+func (r *trialRun) late() ckptagent.Said {
+	said, p := ckptagent.Said{Part: ckptagent.PartImport}, r.source.Process()
+	if !inTime(r.source.End()) {
+		said.Failed = held(p)
+	}
+	return said
+}
+
+// try starts a process per local rank, forks of the source if these wait, and returns when all have ended, their time is over, or the trial
+// is not wanted any more.
+func (r *trialRun) try(began time.Time) (tries []*rankTry, stopped bool) {
+	looks := time.NewTicker(lookEvery)
+	defer looks.Stop()
+	defer func() {
+		for _, one := range tries {
+			one.cutOff()
+		}
+	}()
+	ended := make(chan struct{}, r.ranks)
+	for local := range r.ranks {
+		way := func(start func(protocol.Trial, int, time.Duration) (proc.Process, *os.File, error)) starter {
+			return func() (proc.Process, *os.File, error) { return start(r.Trial, local, r.Imports-time.Since(began)) }
+		}
+		ways := []starter{way(r.job.StartCheck)}
+		if r.apart == nil {
+			ways = []starter{way(r.source.StartCheck), ways[0]}
+		}
+		one := &rankTry{started: began}
+		tries = append(tries, one)
+		go func() {
+			one.run(r.exits, ways)
+			ended <- struct{}{}
+		}()
+	}
+	for left := r.ranks; left > 0; {
+		select {
+		case <-ended:
+			left--
+		case now := <-looks.C:
+			if slices.ContainsFunc(tries, func(one *rankTry) bool { return one.overdue(r.Trial, now) }) {
+				return tries, false
+			}
+		case <-r.stop:
+			return tries, true
+		}
+	}
+	return tries, false
+}
+
+// starter starts a process, whose output can be read from the file.
+type starter func() (proc.Process, *os.File, error)
+
+// rankTry is the check process of one local rank.
+type rankTry struct {
+	started time.Time
+	mu      sync.Mutex
+	process proc.Process // guarded by mu, as all below
+	output  *os.File
+	read    chan struct{} // closed once said is complete
+	said    ckptagent.Said
+	part    time.Time // when its present part began
+	cut     bool      // it is over: nothing is started or recorded any more
+}
+
+// run starts the process in the first way in which it begins a part, and waits for its end.
+func (r *rankTry) run(exits *proc.Exits, ways []starter) {
+	for i, start := range ways {
+		last := i == len(ways)-1
+		p, read, err := r.start(start)
+		if err == nil {
+			exit := p.Wait(exits)
+			if !last && r.silent(read) {
+				continue
+			}
+			r.ended(ckptagent.Said{Exit: &exit})
+			return
+		}
+		if last {
+			r.ended(ckptagent.Said{Failed: err.Error()})
+		}
+	}
+}
+
+var errCut = errors.New("the trial is over")
+
+func (r *rankTry) start(start starter) (p proc.Process, read chan struct{}, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cut {
+		return p, nil, errCut
+	}
+	if r.output != nil {
+		r.output.Close()
+	}
+	if r.process, r.output, err = start(); err != nil {
+		return p, nil, err
+	}
+	r.read, r.said = make(chan struct{}), ckptagent.Said{}
+	go r.follow(r.output, r.read)
+	return r.process, r.read, nil
+}
+
+// silent reports whether a process that has ended has begun no part: a fork of the source that did not become the rank's process.
+func (r *rankTry) silent(read chan struct{}) bool {
+	await(read)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.said.Part == "" && r.said.Outcome == ""
+}
+
+// ended records how the process has ended, or why it was not started.
+func (r *rankTry) ended(end ckptagent.Said) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.cut {
-		r.said.Exit = &exit
+		r.said.Exit, r.said.Failed = end.Exit, end.Failed
 	}
 }
 
@@ -103,47 +236,8 @@ func (r *rankTry) cutOff() {
 	r.cut = true
 }
 
-// runTrial starts a process per local rank, and returns when all have ended, their time is over, or stop is closed.
-func runTrial(job proc.Job, ranks int, t protocol.Trial, exits *proc.Exits, stop <-chan struct{}) (tries []*rankTry, stopped bool) {
-	looks := time.NewTicker(lookEvery)
-	defer looks.Stop()
-	ended := make(chan struct{}, ranks)
-	for local := range ranks {
-		r := &rankTry{read: make(chan struct{}), started: time.Now()}
-		tries = append(tries, r)
-		var err error
-		if r.process, r.output, err = job.StartCheck(t, local); err != nil {
-			r.said = ckptagent.Said{Failed: err.Error()}
-			close(r.read)
-			ended <- struct{}{}
-			continue
-		}
-		go r.follow()
-		go func() {
-			r.ended(r.process.Wait(exits))
-			ended <- struct{}{}
-		}()
-	}
-	for left := ranks; left > 0; {
-		select {
-		case <-ended:
-			left--
-		case now := <-looks.C:
-			if slices.ContainsFunc(tries, func(r *rankTry) bool { return r.overdue(t, now) }) {
-				for _, r := range tries {
-					r.cutOff()
-				}
-				return tries, false
-			}
-		case <-stop:
-			return tries, true
-		}
-	}
-	return tries, false
-}
-
 // endTrial kills all processes of the trial with that mark; false: some did not end within killWithin.
-func endTrial(mark string, tries []*rankTry, spared []int) bool {
+func endTrial(mark string, tries []*rankTry) bool {
 	var processes []proc.Process
 	for _, r := range tries {
 		if r.process.PID > 1 {
@@ -153,13 +247,30 @@ func endTrial(mark string, tries []*rankTry, spared []int) bool {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		proc.EndAll(mark, processes, spared, 0)
+		proc.EndAll(mark, processes, nil, 0)
 	}()
+	return inTime(gone)
+}
+
+// inTime waits for the end of processes that were killed; false: some did not end within killWithin.
+func inTime(gone <-chan struct{}) bool {
 	select {
 	case <-gone:
 		return true
 	case <-time.After(killWithin):
 		return false
+	}
+}
+
+func held(p proc.Process) string {
+	return fmt.Sprintf("process %d of the check does not end %s after SIGKILL: the kernel or a driver holds it", p.PID, killWithin)
+}
+
+// await waits until the output of a process that has ended was read, at most readWithin: another one may hold it.
+func await(read <-chan struct{}) {
+	select {
+	case <-read:
+	case <-time.After(readWithin):
 	}
 }
 
@@ -169,10 +280,7 @@ func readTries(tries []*rankTry, gone bool) []ckptagent.Said {
 	for i, r := range tries {
 		if r.output != nil {
 			if gone {
-				select {
-				case <-r.read:
-				case <-time.After(readWithin): // a process that escaped holds the output
-				}
+				await(r.read)
 			}
 			r.output.Close()
 		}
@@ -180,16 +288,16 @@ func readTries(tries []*rankTry, gone bool) []ckptagent.Said {
 		said[i] = r.said
 		r.mu.Unlock()
 		if !gone && said[i].Exit == nil {
-			said[i].Failed = fmt.Sprintf("process %d of the check does not end %s after SIGKILL: the kernel or a driver holds it", r.process.PID, killWithin)
+			said[i].Failed = held(r.process)
 		}
 	}
 	return said
 }
 
 // follow reads the output of the process: lines of JSON, and texts of libraries, of which the last one is kept.
-func (r *rankTry) follow() {
-	defer close(r.read)
-	lines := bufio.NewReaderSize(io.LimitReader(r.output, maxCheckOutput), maxCheckLine)
+func (r *rankTry) follow(output *os.File, read chan<- struct{}) {
+	defer close(read)
+	lines := bufio.NewReaderSize(io.LimitReader(output, maxCheckOutput), maxCheckLine)
 	for {
 		line, err := lines.ReadSlice('\n')
 		if len(line) > 0 {
@@ -204,7 +312,7 @@ func (r *rankTry) follow() {
 			break
 		}
 	}
-	_, _ = io.Copy(io.Discard, r.output) // a full pipe would stop the process
+	_, _ = io.Copy(io.Discard, output) // a full pipe would stop the process
 }
 
 // take adds a line to what a process said.

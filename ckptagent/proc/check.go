@@ -21,26 +21,15 @@ func CheckMark(mark string, t protocol.TrialID) string {
 // checkSpare is the time between the ends that a check process sets itself, and those at which it is killed.
 const checkSpare = 3 * time.Second
 
-// StartCheck starts the process that tries a local rank, in that rank's environment and with the launcher's interpreter. Its output can be
-// read from the returned file.
-func (j Job) StartCheck(t protocol.Trial, local int) (Process, *os.File, error) {
-	python, err := j.interpreter()
+// StartCheck starts the process that tries a local rank, in that rank's environment and with the launcher's interpreter; imports is the
+// time that its imports have. Its output can be read from the returned file.
+func (j Job) StartCheck(t protocol.Trial, local int, imports time.Duration) (Process, *os.File, error) {
+	args, env := j.check(t, local, imports)
+	argv, err := j.checkArgv(args...)
 	if err != nil {
 		return Process{}, nil, err
 	}
-	env := j.env(protocol.Run{BaseRank: t.BaseRank, WorldSize: t.WorldSize}, local)
-	for _, name := range later {
-		delete(env, name)
-	}
-	mode := "alone"
-	if t.Partner != "" {
-		mode = "pair"
-	}
-	argv := append(slices.Clone(python), "-u", j.Root.join("python", "holdfast_check.py"), mode,
-		"--imports", seconds(t.Imports-checkSpare), "--deadline", seconds(t.Within-checkSpare), "--rank", strconv.Itoa(t.BaseRank+local),
-		"--world", strconv.Itoa(t.WorldSize), "--local-rank", env["LOCAL_RANK"], "--store", t.Store)
-	env[EnvMark] = CheckMark(j.Mark, t.TrialID)
-	c, err := j.commandOf(argv, env)
+	c, err := j.command(argv, env)
 	if err != nil {
 		return Process{}, nil, err
 	}
@@ -61,6 +50,33 @@ func (j Job) StartCheck(t protocol.Trial, local int) (Process, *os.File, error) 
 		return Process{}, nil, err
 	}
 	return p, ours, nil
+}
+
+// checkArgv is the command line of a process of a check.
+func (j Job) checkArgv(args ...string) ([]string, error) {
+	python, err := j.interpreter()
+	return append(append(slices.Clone(python), "-u", j.Root.join("python", "holdfast_check.py")), args...), err
+}
+
+// check returns the arguments of holdfast_check.py for a local rank, and the variables on top of the launcher's environment.
+func (j Job) check(t protocol.Trial, local int, imports time.Duration) (args []string, env map[string]string) {
+	env = j.env(checkRun(t), local)
+	for _, name := range later {
+		delete(env, name)
+	}
+	env[EnvMark] = CheckMark(j.Mark, t.TrialID)
+	mode := "alone"
+	if t.Partner != "" {
+		mode = "pair"
+	}
+	return []string{mode, "--imports", seconds(max(imports-checkSpare, time.Second)), "--deadline", seconds(t.Within - checkSpare),
+		"--rank", strconv.Itoa(t.BaseRank + local), "--world", strconv.Itoa(t.WorldSize), "--local-rank", env["LOCAL_RANK"],
+		"--store", t.Store}, env
+}
+
+// checkRun is a trial as a generation before the first one.
+func checkRun(t protocol.Trial) protocol.Run {
+	return protocol.Run{BaseRank: t.BaseRank, WorldSize: t.WorldSize}
 }
 
 func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) }

@@ -89,13 +89,8 @@ func (j Job) argv(local int) []string {
 	return append(append(argv, j.Spec.Script), args...)
 }
 
-// command returns how a local rank or its standby is started; env is added to the launcher's environment.
-func (j Job) command(local int, env map[string]string, extra ...*os.File) (command, error) {
-	return j.commandOf(j.argv(local), env, extra...)
-}
-
-// commandOf returns how a program is started as the launcher would start it.
-func (j Job) commandOf(argv []string, env map[string]string, extra ...*os.File) (command, error) {
+// command returns how a program is started as the launcher would start it; env is added to the launcher's environment.
+func (j Job) command(argv []string, env map[string]string, extra ...*os.File) (command, error) {
 	c := command{dir: j.Launch.Dir, env: j.Launch.environ(env), files: j.Launch.Files, extra: extra}
 	if !j.Launch.Limits.equal(j.Own) {
 		limits, err := json.Marshal(j.Launch.Limits)
@@ -195,7 +190,7 @@ func (j Job) Start(run protocol.Run, local int) (Process, error) {
 	if err != nil {
 		return Process{}, err
 	}
-	c, err := j.command(local, env)
+	c, err := j.command(j.argv(local), env)
 	if err != nil {
 		return Process{}, err
 	}

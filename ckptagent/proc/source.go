@@ -4,6 +4,7 @@ package proc
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -53,7 +54,9 @@ type warmLine struct {
 	Warm bool `json:"warm"`
 	// Alone is why it forks no standbys; empty: it does.
 	Alone string `json:"alone"`
-	CUDA  bool   `json:"cuda"`
+	// Imported is the number of modules that it could import.
+	Imported int  `json:"imported"`
+	CUDA     bool `json:"cuda"`
 	// Without lists modules that standbys must not have, because of Why: the source stops importing.
 	Without []string `json:"without"`
 	Why     string   `json:"why"`
@@ -69,8 +72,8 @@ type readyLine struct {
 	Learned int `json:"learned"`
 }
 
-// newSource starts an interpreter for some local ranks.
-func newSource(job *Job, run protocol.Run, locals []int) (*source, error) {
+// newSource starts an interpreter with that command line and those standard files for some local ranks.
+func newSource(job *Job, argv []string, files [3]*os.File, run protocol.Run, locals []int) (*source, error) {
 	src := &source{ended: make(chan protocol.Exit, 1), generation: run.Number}
 	var theirs []*os.File
 	defer func() {
@@ -95,8 +98,9 @@ func newSource(job *Job, run protocol.Run, locals []int) (*source, error) {
 	}
 	env := job.sourceEnv(run, locals)
 	env[EnvMark], env[EnvStandbyFD], env[EnvStandbyFDs] = job.Mark, "3", strings.Join(fds, ",")
-	c, err := job.command(locals[0], env, theirs...)
+	c, err := job.command(argv, env, theirs...)
 	if err == nil {
+		c.files = files
 		src.process, err = startRank(c)
 	}
 	if err != nil {
@@ -119,13 +123,40 @@ func socketpair() (our, their *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "standby"), os.NewFile(uintptr(fds[1]), "standby"), nil
 }
 
-// sendLine sends one JSON object to a source or a standby.
-func sendLine(to *os.File, message map[string]any) error {
+// sendLine sends one JSON object, and files with it, to a source or a standby.
+func sendLine(to *os.File, message map[string]any, with ...*os.File) error {
 	line, err := json.Marshal(message)
-	if err == nil {
-		_, err = to.Write(append(line, '\n'))
+	if err != nil {
+		return err
 	}
+	line = append(line, '\n')
+	if len(with) > 0 {
+		n, err := sendFiles(to, line, with)
+		if err != nil {
+			return err
+		}
+		line = line[n:]
+	}
+	_, err = to.Write(line)
 	return err
+}
+
+// sendFiles sends files with the first bytes of a line, and returns how many bytes it sent.
+func sendFiles(to *os.File, line []byte, files []*os.File) (n int, err error) {
+	var fds []int
+	for _, f := range files {
+		fds = append(fds, int(f.Fd()))
+	}
+	raw, err := to.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var sent error
+	err = raw.Write(func(fd uintptr) bool {
+		n, sent = unix.SendmsgN(int(fd), line, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
+		return sent != unix.EAGAIN
+	})
+	return n, cmp.Or(err, sent)
 }
 
 // maxPublished bounds a line from a user's process, in bytes of the agent's memory.

@@ -31,6 +31,16 @@ type warmed struct {
 	ready map[int]bool
 }
 
+// whichPython returns the interpreter itself. The python3 on PATH may be a wrapper.
+func whichPython(t *testing.T) string {
+	t.Helper()
+	python, err := exec.Command("python3", "-c", "import sys; print(sys.executable)").Output()
+	if err != nil {
+		t.Skip("SKIPPED: there is no python3 on PATH, and standbys are Python processes")
+	}
+	return strings.TrimSpace(string(python))
+}
+
 // says is a script that prints its rank and the imported modules.
 const says = `
 import os, sys
@@ -48,10 +58,7 @@ var library = map[string]string{
 
 func newWarmed(t *testing.T, ranks int, modules ...string) *warmed {
 	t.Helper()
-	python, err := exec.Command("python3", "-c", "import sys; print(sys.executable)").Output()
-	if err != nil {
-		t.Skip("SKIPPED: there is no python3 on PATH, and standbys are Python processes")
-	}
+	python := whichPython(t)
 	dir := t.TempDir()
 	for name, text := range library {
 		if err := os.WriteFile(filepath.Join(dir, name+".py"), []byte(text), 0o644); err != nil {
@@ -86,7 +93,7 @@ func newWarmed(t *testing.T, ranks int, modules ...string) *warmed {
 		),
 		Mark: newMark(),
 		Own:  readLimits(),
-		Spec: launch.Spec{Ranks: ranks, Script: script, Python: []string{strings.TrimSpace(string(python))}},
+		Spec: launch.Spec{Ranks: ranks, Script: script, Python: []string{python}},
 		Launch: &Launch{Files: [3]*os.File{null, write, os.Stderr}, Limits: readLimits(), Dir: dir,
 			Env: map[string]string{"PATH": os.Getenv("PATH"), "PYTHONPATH": hook + ":" + dir, "PYTHONDONTWRITEBYTECODE": "1"}},
 	}

@@ -36,6 +36,7 @@ type Standbys struct {
 	serving    serving
 	servingWhy string
 	pace       pace
+	yields     bool
 	modules    []string
 	proof      proof
 	// known are the module names for other pods.
@@ -154,6 +155,14 @@ func (s *Standbys) SetWarm(warm bool, run protocol.Run) {
 	case warm:
 		s.pace = paceShare
 	}
+	s.poke()
+}
+
+// Yield sets whether sources leave most of the processors to a trial, even at full pace.
+func (s *Standbys) Yield(yields bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.yields = yields
 	s.poke()
 }
 

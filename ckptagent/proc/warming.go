@@ -54,7 +54,7 @@ func (s *Standbys) look(now time.Time) time.Duration {
 	if s.yieldMemory(now) {
 		return memoryRetry
 	}
-	if importing != nil && s.pace == paceFull {
+	if importing != nil && s.pace == paceFull && !s.yields {
 		importing.ration.goOn(now, true) // no rank runs that it could slow down
 		return warmTick
 	}
@@ -233,7 +233,7 @@ func (s *Standbys) retryLater(now time.Time, locals ...int) {
 // start starts the source of one rank, or of all ranks.
 func (s *Standbys) start(local int, now time.Time) error {
 	locals := s.together(local)
-	src, err := newSource(s.job, s.run, locals)
+	src, err := newSource(s.job, s.job.argv(local), s.job.Launch.Files, s.run, locals)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,8 @@ outcome is passed, failed, wrong (an arithmetic result differs from the known on
 import longer.
 speed is in operations per second alone, in bytes per second in a pair. Without torch only a plain TCP exchange of the two
 pods is tried, and backend is "tcp". The process ends by itself within --imports and --deadline; one whose interpreter's lock is held must be ended by the agent.
+
+With the variables of a source of standbys (holdfast_standby) the process imports once, and its forks receive these arguments.
 """
 
 import argparse
@@ -408,4 +410,8 @@ def receive(s, length):
 
 
 if __name__ == "__main__":
+    if "HOLDFAST_STANDBY_FD" in os.environ:  # in an interpreter without the site hook
+        import holdfast_standby
+
+        holdfast_standby.hold()
     main(sys.argv[1:])

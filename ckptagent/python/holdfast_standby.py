@@ -5,7 +5,8 @@ standby for each rank, and another one shortly after a standby has become its ra
 hold() returns when the agent orders it to become the rank, and Python then runs the script as usual. One source serves all
 ranks of a pod if none of its imports reads a variable of a single rank. If the imports started threads or opened sockets, a
 fork would not be a faithful copy. In that case each rank has a source of its own, and the source itself becomes the rank.
-docs/architecture.md defines the messages on the sockets.
+A node check has a source too: its forks become the processes of trials (holdfast_check). docs/architecture.md defines the
+messages on the sockets.
 """
 
 import gc
@@ -31,6 +32,9 @@ _SCANS = ("fsspec.config",)
 # How long, in seconds, a rank waits at most for rank 0's store before its script goes on.
 _STORE_LIMIT = 0.5
 
+# The variable by whose value, the mark, the agent finds what it must end.
+_MARK = "HOLDFAST_MARK"
+
 # How long, in seconds, a source waits before it forks again, so that ranks that have just started get the processors.
 _REST = 0.3
 
@@ -45,8 +49,8 @@ def hold():
         source = _Source(control, lines)
         line = source.serve()
         _send(line, {"ready": True, "pid": os.getpid(), "learned": source.learned})
-        order = _order(line)
-        _become(order)
+        order, output = _order(line)
+        _become(order, output)
     except (EOFError, ConnectionError):
         os._exit(0)  # the agent has closed its end
     except BaseException as e:  # otherwise the script would run as a rank without an order
@@ -56,7 +60,8 @@ def hold():
     source.leave()
     if batch:
         _schedule(os.SCHED_OTHER)
-    _await_store()
+    if "args" not in order:
+        _await_store()
     _rename(name)
     sys.modules.pop("holdfast_standby", None)
     sys.modules.pop("_holdfast_copies", None)
@@ -148,6 +153,8 @@ class _Source:
         self.learned += 1
         if draws.kept:
             self._alone = self._alone or draws.kept[0]
+        if message.get("marks") and not (_mark(os.environ[_MARK][:-1]) and _mark(os.environ[_MARK])):
+            self._alone = self._alone or "its variable %s cannot be overwritten" % _MARK
         gc.collect()
         gc.freeze()
         if collects:
@@ -226,17 +233,19 @@ class _Source:
 
 
 class _Messages:
-    """One JSON object per line from a socket."""
+    """One JSON object per line from a socket, and the descriptors that came with them."""
 
     def __init__(self, sock):
-        self._socket, self._bytes = sock, b""
+        self._socket, self._bytes, self.files = sock, b"", []
 
     def more(self):
         return b"\n" in self._bytes
 
     def next(self):
         while not self.more():
-            got = self._socket.recv(1 << 16)
+            got, others, _, _ = self._socket.recvmsg(1 << 16, socket.CMSG_SPACE(4))
+            for _, _, files in others:
+                self.files += memoryview(files).cast("i").tolist()
             if not got:
                 raise EOFError
             self._bytes += got
@@ -321,7 +330,9 @@ def _order(line):
     while True:
         order = messages.next()
         if order.get("pid", os.getpid()) == os.getpid():
-            return order
+            return order, messages.files
+        while messages.files:
+            os.close(messages.files.pop())
 
 
 def _copies_well(before, own):
@@ -412,13 +423,35 @@ def _send(sock, message):
     sock.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
 
-def _become(order):
-    """Applies the order's environment and working directory."""
+def _become(order, output):
+    """Applies the order: environment, working directory and, for the process of a trial, mark, arguments and output."""
     for key in order.get("unset", []):
         os.environ.pop(key, None)
-    os.environ.update(order.get("env", {}))
+    env = order.get("env", {})
+    if _MARK in env and not _mark(env[_MARK]):
+        raise RuntimeError("its variable %s cannot be overwritten" % _MARK)
+    os.environ.update(env)
     if order.get("cwd"):
         os.chdir(order["cwd"])
+    if "args" in order:
+        sys.argv[1:] = order["args"]
+    for fd in output:
+        os.dup2(fd, 1)
+        os.dup2(fd, 2)
+        os.close(fd)
+
+
+def _mark(mark):
+    """Writes another mark over the one that this process was started with, because others read it in /proc; returns whether they see it."""
+    import ctypes  # only here: ranks do not need it
+
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
+    at, room, mark = getenv(_MARK.encode()), len(os.environ[_MARK].encode()), mark.encode()
+    if at is not None and len(mark) <= room:
+        ctypes.memmove(at, mark + bytes(room - len(mark)), room)
+    with open("/proc/self/environ", "rb") as f:
+        return _MARK.encode() + b"=" + mark in f.read().split(b"\0")
 
 
 def _await_store():

@@ -1,7 +1,9 @@
 """The trial of one rank, alone and with another pod, by real processes."""
 
+import array
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -9,6 +11,7 @@ import unittest
 
 from .case import ROOT, ScriptCase, environment
 from .ports import kept
+from .test_standby import Ends, adopt_orphans, exit_code
 
 try:
     import torch
@@ -181,6 +184,70 @@ class Pair(CheckCase):
         for rank in range(2):
             r = self.end(self.begin("pair", "--rank", rank, "--world", 2, "--store", store, deadline=2, imports=DEADLINE / 4))
             self.assertIn(r["outcome"], ("absent", "late"), r)
+
+
+@unittest.skipIf(torch is None, "needs torch")
+class Forks(CheckCase):
+    """The processes of trials as forks of one interpreter, with and without the site hook."""
+
+    def source(self, *flags):
+        adopt_orphans()
+        lines = Ends(2)
+        env = environment(OMP_NUM_THREADS="1", HOLDFAST_MARK="source" + 100 * "-", **lines.variables)
+        source = subprocess.Popen(
+            [sys.executable, *flags, "-u", CHECK], env=env, cwd=self.folder, pass_fds=[s.fileno() for s in lines.theirs],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        self.addCleanup(source.communicate)
+        self.addCleanup(source.kill)
+        for s in lines.theirs:
+            s.close()
+        lines.send(modules=["torch", "torch.distributed"], own=["RANK", "LOCAL_RANK"], later=["MASTER_ADDR"], marks=True)
+        said = lines.received()
+        self.assertEqual((said["alone"], said["imported"], said["cuda"]), ("", 2, False))
+        lines.send(fork=[0, 1])
+        return source, lines
+
+    def order(self, lines, rank, mark, *args):
+        """Makes the fork that waits for a rank the process of a trial; returns its id and its output."""
+        ready = json.loads(lines.ranks[rank].readline())
+        ours, theirs = os.pipe()
+        args = [*map(str, args), "--imports", str(DEADLINE), "--deadline", str(DEADLINE)]
+        order = {"pid": ready["pid"], "env": {"HOLDFAST_MARK": mark}, "cwd": self.folder, "args": args}
+        files = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [theirs]))]
+        lines.sockets[1 + rank].sendmsg([json.dumps(order).encode() + b"\n"], files)
+        os.close(theirs)
+        return ready["pid"], open(ours)
+
+    def marks(self, pid):
+        with open("/proc/%d/environ" % pid) as f:
+            return [v for v in f.read().split("\0") if v.startswith("HOLDFAST_MARK=")]
+
+    def trials(self, *flags):
+        source, lines = self.source(*flags)
+        for mode, mark in (("alone", "first"), ("pair", "second")):
+            store = self.store()
+            ranks = [
+                self.order(lines, r, mark, mode, "--rank", r, "--world", 2, "--local-rank", r, "--store", store, "--bytes", 1 << 20)
+                for r in range(2)
+            ]
+            for pid, out in ranks:
+                first = json.loads(out.readline())
+                self.assertEqual((first, self.marks(pid)), ({"part": "import"}, ["HOLDFAST_MARK=" + mark]))
+            for pid, out in ranks:
+                with out:
+                    r = json.loads(out.read().splitlines()[-1])
+                self.assertEqual((r["outcome"], exit_code(pid)), ("passed", 0), r)
+                self.assertLess(r["parts"][0]["seconds"], 0.5, r)
+        self.assertEqual(self.marks(source.pid), ["HOLDFAST_MARK=source" + 100 * "-"])
+        lines.close()
+        self.assertEqual(source.wait(DEADLINE), 0)
+
+    def test_trials(self):
+        self.trials()
+
+    def test_trials_without_site_hook(self):
+        self.trials("-E")
 
 
 class Plain(CheckCase):

@@ -72,6 +72,7 @@ class Ends:
     def __init__(self, ranks=1):
         pairs = [socket.socketpair() for _ in range(1 + ranks)]
         self.theirs = [theirs for _, theirs in pairs]
+        self.sockets = [ours for ours, _ in pairs]  # open as long as their files
         self.control, *self.ranks = [self._file(ours) for ours, _ in pairs]
         self.readline, self.write, self.flush = self.ranks[0].readline, self.ranks[0].write, self.ranks[0].flush
 
