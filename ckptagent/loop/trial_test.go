@@ -150,6 +150,39 @@ subprocess.Popen(["sleep", "4242"], start_new_session=True)
 time.sleep(600)
 `
 
+// TestForkThatDiesIsNoFinding: the rank's process then imports for itself, in the same trial.
+func TestForkThatDiesIsNoFinding(t *testing.T) {
+	needPython(t)
+	c := coordtest.Start(t)
+	p := newPod(t, c, "a")
+	p.File("train.py", "")
+	fakeTorch(t, p, "")
+	p.File(filepath.Join(p.Root, "python", "holdfast_check.py"), `
+import os, sys
+if "alone" not in sys.orig_argv:
+    os._exit(7)
+print('{"outcome": "passed", "model": "own"}')
+`)
+	p.Start("torchrun", "--nproc-per-node=2", "train.py")
+	c.Await(t, "a", "waits", func(r *v1.Report) bool { return r.Ranks == 2 && r.Port > 0 })
+	trial(c, 1, 60, map[string]string{"a": ""}, "127.0.0.1:1")
+	r := c.Await(t, "a", "passes", answered(1, "passed", ""))
+	if r.Trials[0].Model != "own" {
+		t.Errorf("answers %v", r.Trials)
+	}
+}
+
+// fakeTorch makes torch a module with that text.
+func fakeTorch(t *testing.T, p *proctest.Container, text string) {
+	t.Helper()
+	if err := os.Mkdir(filepath.Join(p.Dir, "torch"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p.File("torch/__init__.py", text)
+	p.File("torch/distributed.py", "")
+	p.Env["PYTHONPATH"] = p.Dir
+}
+
 // sleeping returns how many processes of the check's tree live.
 func sleeping(word string) (n int) {
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -161,12 +194,32 @@ func sleeping(word string) (n int) {
 	return n
 }
 
-// TestHangingCheckIsKilled: with its tree, at its deadline, and what it was in is the finding. The agent's death ends it too.
+// TestHangingCheckIsKilled: with its tree, at its deadline, and what it was in is the finding. The agent's death ends it too. So it is with
+// forks of a source, with processes that import for themselves, and with a source that hangs in an import. A generation ends the source.
 func TestHangingCheckIsKilled(t *testing.T) {
 	needPython(t)
+	for name, c := range map[string]hanging{
+		"forks":  {idle: 3, sleeps: 2, finding: "local rank 0: part matmul did not end within 3s"},
+		"apart":  {torch: "raise ImportError", sleeps: 2, finding: "local rank 0: part matmul did not end within 3s"},
+		"source": {torch: fmt.Sprintf(hangs, "import"), sleeps: 1, finding: "part import did not end within 3s"},
+	} {
+		t.Run(name, c.play)
+	}
+}
+
+// hanging is a check that hangs, with a module torch of that text. idle is how many processes of its source wait, sleeps how many processes
+// hang, and finding what the first trial finds.
+type hanging struct {
+	torch        string
+	idle, sleeps int
+	finding      string
+}
+
+func (h hanging) play(t *testing.T) {
 	c := coordtest.Start(t)
 	p := newPod(t, c, "a")
 	p.File("train.py", "")
+	fakeTorch(t, p, h.torch)
 	p.Start("torchrun", "--nproc-per-node=2", "train.py")
 	r := c.Await(t, "a", "waits", func(r *v1.Report) bool { return r.Ranks == 2 && r.Port > 0 })
 	check, address := filepath.Join(p.Root, "python", "holdfast_check.py"), fmt.Sprintf("127.0.0.1:%d", r.Port)
@@ -175,28 +228,40 @@ func TestHangingCheckIsKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	gone := func() {
-		eventually.Holds(t, "no process of the check is left", func() (bool, any) { return sleeping(check) == 0 && sleeping("sleep\x004242") == 0, sleeping(check) })
+	gone := func(idle int) {
+		eventually.Holds(t, "no process of the check is left", func() (bool, any) {
+			return sleeping(check) == idle && sleeping("sleep\x004242") == 0, sleeping(check)
+		})
+	}
+	begin := func(attempt uint32) {
+		trial(c, attempt, 600, map[string]string{"a": ""}, address)
+		eventually.Holds(t, "the check runs", func() (bool, any) { return sleeping("sleep\x004242") == h.sleeps, sleeping(check) })
 	}
 	plant("matmul")
 	trial(c, 1, 3, map[string]string{"a": ""}, address)
-	c.Await(t, "a", "answers what hung", answered(1, "failed", "local rank 0: part matmul did not end within 3s"))
-	gone()
+	c.Await(t, "a", "answers what hung", func(r *v1.Report) bool {
+		return answered(1, "failed", h.finding)(r) || answered(1, "late", h.finding)(r)
+	})
+	gone(h.idle)
 	plant("import")
 	trial(c, 2, 3, map[string]string{"a": ""}, address)
 	c.Await(t, "a", "answers that imports are late", answered(2, "late", "import"))
-	trial(c, 3, 600, map[string]string{"a": ""}, address)
-	eventually.Holds(t, "the check runs", func() (bool, any) { return sleeping("sleep\x004242") == 2, sleeping(check) })
+	gone(h.idle)
+	begin(3)
 	kill(t, p.AgentPID(), syscall.SIGKILL)
 	c.Await(t, "a", "answers that the trial is lost", answered(3, "lost", ""))
-	gone()
-	trial(c, 4, 600, map[string]string{"a": ""}, address)
-	eventually.Holds(t, "the check runs", func() (bool, any) { return sleeping("sleep\x004242") == 2, sleeping(check) })
+	gone(0)
+	begin(4)
 	began := time.Now()
 	c.Direct("a", &v1.Directive{Order: v1.Order_ORDER_WAIT})
 	c.Await(t, "a", "answers that the trial was ended", answered(4, "lost", ""))
-	gone()
+	if h.sleeps == 2 { // else the source goes on with its import
+		gone(h.idle)
+	}
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("it took %s", took)
 	}
+	c.Lead("a")
+	c.Await(t, "a", "runs", func(r *v1.Report) bool { return r.Generation == 1 })
+	gone(0)
 }
