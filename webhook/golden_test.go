@@ -12,6 +12,7 @@ import (
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/internal/golden"
+	"holdfast.dev/holdfast/internal/settings"
 )
 
 func asYAML(t *testing.T, obj any) string {
@@ -44,7 +45,7 @@ func TestMemoryThatExceedsTheJobs(t *testing.T) {
 
 // TestMemoryThatKueueDoesNotCount: a Job in a queue of Kueue gets a warning with the memory that Kueue does not count, if memory is added.
 func TestMemoryThatKueueDoesNotCount(t *testing.T) {
-	queued := func(j *batchv1.Job) { j.Labels = setKey(j.Labels, queueKey, "team-a") }
+	queued := func(j *batchv1.Job) { j.Labels = setKey(j.Labels, settings.QueueLabel, "team-a") }
 	nothingSet := trainer(func(c *corev1.Container) { c.Resources = corev1.ResourceRequirements{} })
 	const want = "metadata.labels[kueue.x-k8s.io/queue-name]: Kueue counts the pod template, and holdfast adds 962Mi of memory to each pod (1923Mi in all)"
 	for name, c := range map[string]struct {

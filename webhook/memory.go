@@ -103,12 +103,9 @@ func (t *training) memoryWarnings(s settings.Settings) (warnings []string) {
 	return warnings
 }
 
-// queueKey names the Kueue queue that an object waits in.
-const queueKey = "kueue.x-k8s.io/queue-name"
-
 // queueWarnings returns what Kueue, which counts the object's templates, does not count.
 func (o *subject) queueWarnings() []string {
-	queue := o.obj.GetLabels()[queueKey]
+	queue := o.obj.GetLabels()[settings.QueueLabel]
 	each, all := int64(0), int64(0)
 	for _, r := range o.roles {
 		if memorySet(r.t.container(), r.t.spec) > 0 {
@@ -120,7 +117,7 @@ func (o *subject) queueWarnings() []string {
 		return nil
 	}
 	return []string{fmt.Sprintf("%s: Kueue counts the pod template, and holdfast adds %s of memory to each pod (%s in all) when the pods are created: subtract this amount from the memory quota of queue %s",
-		metadataLabels.Key(queueKey), mebibytes(each), mebibytes(all), queue)}
+		metadataLabels.Key(settings.QueueLabel), mebibytes(each), mebibytes(all), queue)}
 }
 
 func counted(ranks int32) string {

@@ -25,6 +25,8 @@ type View struct {
 	Members []MemberView
 	// Answer is the scheduler's newest answer; the zero value: none.
 	Answer v1alpha1.PlacementStatus
+	// Queue is the queue of Kueue that the job is in; "": none.
+	Queue string
 	// Held: the job's controller creates no pod before the answer changes. So the answer says why pods are missing.
 	Held bool
 	// Refused is why the last attempt to create a pod failed, Creator the controller that made it. "": it did not fail, or is unknown.
@@ -245,6 +247,9 @@ func (v View) running(p v1alpha1.GangPhase, bound int) Condition {
 		if why := v.fewer(); why != "" {
 			c.Reason = v1alpha1.ReasonRunsWithFewer
 			c.Message += "; " + why
+			if queued := v.unready(); queued != "" {
+				c.Message += "; " + queued
+			}
 		}
 	case v1alpha1.PhaseWaiting:
 		c.Reason, c.Message = v.placed(bound).Reason, "not all pods are on nodes"
@@ -278,6 +283,9 @@ func (v View) repair() string {
 		}
 		if !v.Answer.Placed && v.Answer.Message != "" && !v.staleWait() {
 			parts = append(parts, "the scheduler reports: "+v.Answer.Message)
+		}
+		if queued := v.unready(); queued != "" {
+			parts = append(parts, queued)
 		}
 	}
 	if len(parts) == 0 {
@@ -313,6 +321,16 @@ func (v View) awaited() string {
 		slots = append(slots, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(slots, "; ")
+}
+
+// unready returns what Kueue may do to the job because pods have no node; "": all have one, or the job is in no queue of Kueue.
+func (v View) unready() string {
+	n := v.Size - v.OnNodes()
+	if v.Queue == "" || n <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("Kueue (queue %s) counts %s as not ready and suspends the job after recoveryTimeout of waitForPodsReady, if that is on: with recoveryTimeout 0s it does not",
+		v.Queue, gang.Count(n, "pod", "pods"))
 }
 
 func (v View) stateInMemory() Condition {

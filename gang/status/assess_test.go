@@ -21,6 +21,35 @@ func TestRunsWithFewer(t *testing.T) {
 	}
 }
 
+// TestKueueCountsMissingPods: condition Running of a job in a queue of Kueue says that Kueue counts the pods without a node as not ready.
+func TestKueueCountsMissingPods(t *testing.T) {
+	const one = "; Kueue (queue gpus) counts 1 pod as not ready"
+	running := v1alpha1.RunStatus{State: v1alpha1.RunRunning, Generation: 3}
+	fewer := running
+	fewer.Out = []int32{1}
+	lacks, full := []MemberView{{Slot: 0, Node: "a"}, {Slot: 1}}, []MemberView{{Slot: 0, Node: "a"}, {Slot: 1, Node: "b"}}
+	for name, c := range map[string]struct {
+		queue   string
+		run     v1alpha1.RunStatus
+		members []MemberView
+		said    bool
+	}{
+		"goes on with fewer":          {"gpus", fewer, lacks, true},
+		"waits for the pod":           {"gpus", running, lacks, true},
+		"a candidate, not yet in":     {"gpus", fewer, full, false},
+		"runs with all":               {"gpus", running, full, false},
+		"in no queue":                 {"", fewer, lacks, false},
+		"in no queue, and waits":      {"", running, lacks, false},
+		"has made no generation, yet": {"gpus", v1alpha1.RunStatus{}, lacks, false},
+	} {
+		for _, is := range Assess(View{Size: 2, Members: c.members, Queue: c.queue, Run: c.run}).Conditions {
+			if is.Type == v1alpha1.ConditionRunning && strings.Contains(is.Message, one) != c.said {
+				t.Errorf("%s: %s", name, is.Message)
+			}
+		}
+	}
+}
+
 func TestAssess(t *testing.T) {
 	on := func(nodes ...string) (ms []MemberView) {
 		for slot, n := range nodes {

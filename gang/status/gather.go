@@ -45,6 +45,7 @@ func GatherJobGang(g *v1alpha1.Gang, job Job, pods []corev1.Pod) JobGang {
 		Size:     int(members),
 		Min:      int(g.Spec.MinPods),
 		Unit:     int(g.Spec.PodsUnit),
+		Queue:    job.Admitted.Queue,
 		State:    stateFeature(job.Admitted.Settings),
 		Standbys: standbyFeature(job.Admitted.Settings),
 

@@ -37,8 +37,8 @@ const maxMessage = 1024
 
 // Job is a job's object, of any kind, that was opted in when it was created.
 type Job struct {
-	// PartialObjectMetadata has type, name, UID, version, times, and those annotations of the object itself that package settings reads:
-	// pins. It has no labels and no owners. Object returns it for events and owner references.
+	// PartialObjectMetadata has type, name, UID, version, times, and those annotations and labels of the object itself that package settings
+	// reads. It has no owners. Object returns it for events and owner references.
 	metav1.PartialObjectMetadata
 	Kind kinds.Kind
 	// Admitted has the settings and the number of members, as admission stamped them on the templates.

@@ -18,7 +18,7 @@ import (
 const mostKeys = 16
 
 // Job is a transform for a cache. Of a Job it keeps identity, size, suspension, the labels of its selector, and conditions; of an admitted
-// Job also the annotations that package settings reads, and whether its pods request devices.
+// Job also the annotations and the label that package settings reads, and whether its pods request devices.
 func Job(obj any) (any, error) {
 	job, ok := obj.(*batchv1.Job)
 	if !ok {
@@ -28,6 +28,7 @@ func Job(obj any) (any, error) {
 	kept.Spec.Parallelism, kept.Spec.Suspend = job.Spec.Parallelism, job.Spec.Suspend
 	kept.Spec.Template.Annotations = settings.OfAdmittedJob(job)
 	if kept.Spec.Template.Annotations != nil {
+		kept.Labels = settings.KeptLabels(job)
 		settings.KeepLive(kept, job)
 		kept.Spec.Template.Spec.Containers = settings.KeepDevices(&job.Spec.Template.Spec)
 	}

@@ -74,8 +74,9 @@ func TestJobsAreKeptSmall(t *testing.T) {
 	} {
 		job := large(c.annotations)
 		job.Annotations[v1alpha1.AnnotationRetrySizes] = long
+		job.Labels[settings.QueueLabel] = "team-a"
 		want, admitted := settings.AdmittedJob(job)
-		if admitted != c.admitted {
+		if admitted != c.admitted || admitted && want.Queue != "team-a" {
 			t.Errorf("%s: admitted %v", name, admitted)
 		}
 		got := kept(t, job)
