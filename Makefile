@@ -175,7 +175,7 @@ lint: $(STATICCHECK)
 	@CGO_ENABLED=1 $(STATICCHECK) $(CGO_PACKAGES)
 
 # Not part of make test: the other projects' schedulers need another version of Kubernetes, which would be compiled only for this check.
-PEER_MODULES := test/peers test/peers/jobset test/peers/training-operator test/karpenter test/alerts test/helm
+PEER_MODULES := test/peers test/peers/jobset test/peers/training-operator test/peers/kueue test/karpenter test/alerts test/helm
 .PHONY: vet-peers
 vet-peers: ## vet and tidiness of the modules of other projects' schedulers and controllers
 	@for m in $(PEER_MODULES); do (cd $$m && go mod tidy -diff) || exit 1; done
@@ -260,12 +260,12 @@ test-alerts: ## alerts with promtool's unit tests; alerts, dashboards and monito
 
 # Other projects' controllers, from separate modules, each with the version of Kubernetes that it needs.
 PEERS := peer-volcano peer-jobset peer-training-operator
-.PHONY: peers short-peers $(PEERS)
+.PHONY: peers short-peers peer-kueue $(PEERS)
 peers: $(PEERS) ## build Volcano, JobSet and training-operator into bin/peers/ (the first time 10 minutes on two cores)
 
 short-peers: $(SHORT_PEERS)
 
-$(PEERS): peer-%:
+$(PEERS) peer-kueue: peer-%:
 	@mkdir -p bin/peers/$* && cd test/peers/$(filter-out volcano,$*) && \
 	$(CURDIR)/hack/gobuild.sh -ldflags '-s -w' -o $(CURDIR)/bin/peers/$*/ tool
 
@@ -282,7 +282,8 @@ test-nodecheck: build ## node checks of gangs with faults of nodes and networks,
 	@hack/gotest.sh run -v -count=1 -timeout 60m -run '^TestNodeCheck$$' -record -- ./test/nodecheck
 
 .PHONY: test-elastic-more
-test-elastic-more: build ## jobs that go on with fewer pods: rank 0 and all but one lost, leaders killed, a node that flaps, own snapshots, on real kubelets
+test-elastic-more: build peer-kueue launchers-venv ## jobs that go on with fewer pods: rank 0 and all but one lost, leaders killed, a node that flaps, own snapshots, Kueue, on real kubelets
+	@cd test/peers/training-operator && go mod download github.com/kubeflow/training-operator # has an example that runs unchanged
 	@hack/gotest.sh run -v -count=1 -timeout 60m -run '^TestMore$$' -- ./test/elastic
 
 .PHONY: soak-hang

@@ -26,7 +26,7 @@ end_if_ready() {
 }
 
 if [ "${1:-}" = --plan ]; then
-	is_ready || echo "accelerate, deepspeed, lightning and transformers with their dependencies, about 50 MB from PyPI (170 MB in $dir), for make test-launchers and test-hang"
+	is_ready || echo "accelerate, deepspeed, lightning, torchvision and transformers with their dependencies, about 65 MB from PyPI (320 MB in $dir), for make test-launchers, test-hang and test-elastic-more"
 	exit 0
 fi
 
@@ -40,13 +40,13 @@ rm -rf "$dir"
 pip_install() { "$python" -m pip install -q --no-cache-dir --disable-pip-version-check --progress-bar off "$@"; }
 site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 "$base/venv/bin/python3" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/holdfast-torch.pth"
-say "installing accelerate, deepspeed, lightning and transformers from PyPI (about 50 MB, one to three minutes)"
+say "installing accelerate, deepspeed, lightning, torchvision and transformers from PyPI (about 65 MB, one to three minutes)"
 pip_install --no-deps setuptools==84.2.1
 # deepspeed comes as source; its extensions are not compiled, and its build looks for PyTorch.
 DS_BUILD_OPS=0 pip_install --no-deps --no-build-isolation -r hack/launchers.txt 2> >(grep -v DEPRECATION >&2)
 printf '#!%s\nimport sys\nfrom torch.distributed.run import main\nsys.exit(main())\n' "$python" >"$dir/bin/torchrun"
 chmod 755 "$dir/bin/torchrun"
-"$python" -W ignore -c 'import accelerate, torch.distributed.run' || die "the packages in $dir cannot be imported: remove it and try again"
+"$python" -W ignore -c 'import accelerate, torch.distributed.run, torchvision' || die "the packages in $dir cannot be imported: remove it and try again"
 chmod -R a+rX "$dir"
 echo "$wanted" >"$dir/.ready.new"
 mv "$dir/.ready.new" "$dir/.ready"

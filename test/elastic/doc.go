@@ -6,5 +6,6 @@
 // (first), leaders are killed while the job goes on with fewer and while it takes a pod in (leaders), a script without the
 // client goes on from its own snapshot (snapshot), a state that is divided over all ranks waits for all pods (whole), so
 // does a script that runs with one number of ranks alone (fixed), a node is lost again and again (flaps), and a job goes
-// on with whole blocks of pods (blocks).
+// on with whole blocks of pods (blocks). Two cases have parts of other projects: Kueue admits the job and keeps its quota
+// (kueue), and PyTorch Elastic's own example runs unchanged (example).
 package elastic

@@ -33,7 +33,8 @@ func TestMore(t *testing.T) {
 	}
 	w := startMore(t.Context(), t)
 	for name, play := range map[string]func(context.Context, *testing.T, *world){
-		"leaders": losesLeaders, "first": losesFirst, "snapshot": ownSnapshot, "whole": dividedState, "fixed": oneSize, "flaps": flaps, "blocks": wholeBlocks,
+		"leaders": losesLeaders, "first": losesFirst, "snapshot": ownSnapshot, "whole": dividedState, "fixed": oneSize, "flaps": flaps,
+		"blocks": wholeBlocks, "kueue": besideKueue, "example": upstreamExample,
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, w := t.Context(), &world{Cluster: w.Cluster, job: name}

@@ -153,7 +153,7 @@ func playMany(ctx context.Context, t *testing.T, w *world, silences []played) {
 	}
 	spec := pod(fmt.Sprintf(run+"/%s/%s %s", pods, perPod, "many.py", shared, name, strings.Join(arguments, " ")))
 	spec.Containers[0].Resources.Limits[corev1.ResourceMemory] = resource.MustParse(manyMemory)
-	hostFolder(&spec, "usr", "/usr", "/usr") // with a compiler
+	harness.HostFolder(&spec, "usr", "/usr", "/usr") // with a compiler
 
 	j := &job{world: w, silence: silence{name: name}, row: row{Name: name}}
 	starting.Lock()

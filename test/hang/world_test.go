@@ -146,7 +146,7 @@ func begin(ctx context.Context, t *testing.T, w *world, s silence) *job {
 func (s *silence) pod(w *world) corev1.PodSpec {
 	if s.framework == "" {
 		spec := pod(fmt.Sprintf(run+"/%s/%s %s", pods, perPod, "lesson.py", shared, s.name, cmp.Or(s.script, s.name)))
-		hostFolder(&spec, "mute", w.mute.path, "/mute")
+		harness.HostFolder(&spec, "mute", w.mute.path, "/mute")
 		if s.apart {
 			all := resource.NewQuantity(gpus, resource.DecimalSI)
 			resources := &spec.Containers[0].Resources
@@ -156,8 +156,8 @@ func (s *silence) pod(w *world) corev1.PodSpec {
 	}
 	command := "env PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 HOME=/tmp " + venv + "/bin/" + run + "/%s/%s /slow"
 	spec := pod(fmt.Sprintf(command, pods, perPod, s.framework, shared, s.name))
-	hostFolder(&spec, "venv", venv, venv)
-	hostFolder(&spec, "slow", w.slow, "/slow")
+	harness.HostFolder(&spec, "venv", venv, venv)
+	harness.HostFolder(&spec, "slow", w.slow, "/slow")
 	mounts := spec.Containers[0].VolumeMounts
 	mounts[len(mounts)-1].ReadOnly = false
 	return spec
@@ -174,14 +174,6 @@ func pod(command string) corev1.PodSpec {
 	spec.Volumes = append(spec.Volumes, harness.ClaimVolume(shared, false))
 	spec.Containers[0].VolumeMounts = append(spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: shared, MountPath: "/" + shared})
 	return spec
-}
-
-// hostFolder mounts a folder of the node, read-only.
-func hostFolder(spec *corev1.PodSpec, name, path, at string) {
-	from := corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}
-	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: name, VolumeSource: from})
-	c := &spec.Containers[0]
-	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: at, ReadOnly: true})
 }
 
 // create creates the job with these pods, and waits until all run.

@@ -82,3 +82,11 @@ func TrainerPod(line string, grace, gpus int64) corev1.PodSpec {
 		Volumes: []corev1.Volume{ConfigVolume("trainer"), ClaimVolume("python", true)},
 	}
 }
+
+// HostFolder mounts a folder of the node, read-only.
+func HostFolder(spec *corev1.PodSpec, name, path, at string) {
+	from := corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}
+	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: name, VolumeSource: from})
+	c := &spec.Containers[0]
+	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: at, ReadOnly: true})
+}

@@ -1,5 +1,5 @@
-// Package operators installs other projects' job controllers on a dev cluster: the programs that `make peers` builds
-// from the modules below test/peers, with these modules' own manifests. Each change to a manifest has a comment that
+// Package operators installs other projects' job controllers and Kueue on a dev cluster: the programs that `make peers` and
+// `make peer-kueue` build from the modules below test/peers, with these modules' own manifests. Each change to a manifest has a comment that
 // gives the reason.
 package operators
 
@@ -50,7 +50,7 @@ type Operator struct {
 // program is an executable of bin/peers/NAME and where the manifests expect it.
 type program struct{ file, path string }
 
-// All are the operators that can be installed.
+// All are the operators of kinds of jobs.
 var All = []*Operator{Volcano, JobSet, TrainingOperator}
 
 // Install loads the images into some nodes, restricts the Deployments to these nodes, and waits until all Deployments and webhooks serve.
@@ -103,7 +103,7 @@ func (o *Operator) locate(ctx context.Context, source string) (dir, version stri
 	out, err := cmd.CombinedOutput()
 	words := strings.Fields(string(out))
 	if err != nil || len(words) != 2 {
-		return "", "", fmt.Errorf("finding module %s: %w: %s; download it with: make peers", o.Module, err, out)
+		return "", "", fmt.Errorf("finding module %s: %w: %s; download it with: make peer-%s", o.Module, err, out, o.Name)
 	}
 	return words[0], words[1], nil
 }
@@ -137,7 +137,7 @@ func (o *Operator) reference(version string, p program) string {
 func (o *Operator) image(source, version string, p program) (*image.Image, error) {
 	files, err := image.Copy(filepath.Join(source, "bin/peers", o.Name, p.file), p.path)
 	if err != nil {
-		return nil, fmt.Errorf("%w; build it with: make peers", err)
+		return nil, fmt.Errorf("%w; build it with: make peer-%s", err, o.Name)
 	}
 	return &image.Image{Name: o.reference(version, p), Entrypoint: []string{p.path}, User: "65532:65532", Files: files}, nil
 }
