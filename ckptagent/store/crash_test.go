@@ -58,11 +58,11 @@ func TestMemFSLosesWhatPOSIXLetsItLose(t *testing.T) {
 		write := func(name string, sync bool) {
 			f, err := m.Create(name)
 			must(err)
-			_, err = f.Write(synced)
+			_, err = f.WriteAt(synced, 0)
 			must(err)
 			must(f.Sync())
 			if !sync {
-				_, err = f.Write(unsynced)
+				_, err = f.WriteAt(unsynced, int64(len(synced)))
 				must(err)
 			}
 		}

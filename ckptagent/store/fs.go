@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -26,9 +27,9 @@ type FS interface {
 	SyncDir(dir string) error
 }
 
-// File is a file that is being written.
+// File is a file that is being written. Parts may be written in any order, and several at a time.
 type File interface {
-	io.Writer
+	io.WriterAt
 	// Sync makes the written data survive a power failure.
 	Sync() error
 	Close() error
@@ -102,7 +103,10 @@ const syncEvery = 64 << 20
 // osFile is a file of this machine. Data that is aligned in memory and in the file is written directly: that saves a copy, and page cache
 // that would count against the container's memory. The rest goes through the cache, and everything on file systems that refuse direct I/O.
 type osFile struct {
-	*os.File
+	name string
+
+	mu     sync.Mutex // guards the fields, not the writes past the cache
+	file   *os.File
 	direct bool
 	cached int // bytes written through the cache since the last sync
 }
@@ -111,57 +115,78 @@ func osFileOf(f *os.File, direct bool, err error) (File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &osFile{File: f, direct: direct}, nil
+	return &osFile{name: f.Name(), file: f, direct: direct}, nil
 }
 
-// Write writes all of p or returns an error.
-func (f *osFile) Write(p []byte) (n int, err error) {
-	if f.direct {
-		whole := len(p) &^ (block - 1)
-		if whole > 0 && uintptr(unsafe.Pointer(&p[0]))%block == 0 {
-			if n, err = f.File.Write(p[:whole]); err != nil && !refused(err) {
+// WriteAt writes all of p or returns an error.
+func (f *osFile) WriteAt(p []byte, at int64) (n int, err error) {
+	if whole := len(p) &^ (block - 1); whole > 0 && at%block == 0 && uintptr(unsafe.Pointer(&p[0]))%block == 0 {
+		if file := f.past(); file != nil {
+			n, err = file.WriteAt(p[:whole], at)
+			if err != nil && !refused(err) && !errors.Is(err, os.ErrClosed) { // another write may have reopened it
 				return n, err
 			}
 		}
-		if n == len(p) {
-			return n, nil
-		}
-		if err := f.throughCache(); err != nil {
-			return n, err
-		}
 	}
-	m, err := f.File.Write(p[n:])
+	if n == len(p) {
+		return n, nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.throughCache(); err != nil {
+		return n, err
+	}
+	m, err := f.file.WriteAt(p[n:], at+int64(n))
 	if f.cached += m; err == nil && f.cached >= syncEvery {
-		err = f.Sync()
+		err = f.sync()
 	}
 	return n + m, err
+}
+
+// past returns the file for writes past the page cache; nil: there are none any more.
+func (f *osFile) past() *os.File {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.direct {
+		return nil
+	}
+	return f.file
 }
 
 // throughCache writes everything from now on through the page cache, by reopening the file: FUSE and network file systems may have passed
 // on the flag for direct I/O, and then refuse unaligned writes as long as the file is open.
 func (f *osFile) throughCache() error {
-	at, err := f.File.Seek(0, io.SeekCurrent)
+	if !f.direct {
+		return nil
+	}
+	again, err := os.OpenFile(f.name, os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	again, err := os.OpenFile(f.Name(), os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	if _, err = again.Seek(at, io.SeekStart); err == nil {
-		err = f.File.Close() // which may return an earlier write's error
-		f.File, f.direct = again, false
-		return err
-	}
-	return errors.Join(err, again.Close())
+	err = f.file.Close() // which may return an earlier write's error
+	f.file, f.direct = again, false
+	return err
 }
 
 // Sync also drops the file from the cache: a copy is not read again soon.
 func (f *osFile) Sync() error {
-	if err := f.File.Sync(); err != nil {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sync()
+}
+
+func (f *osFile) sync() error {
+	if err := f.file.Sync(); err != nil {
 		return err
 	}
 	f.cached = 0
-	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) // only a hint
+	_ = unix.Fadvise(int(f.file.Fd()), 0, 0, unix.FADV_DONTNEED) // only a hint
 	return nil
+}
+
+// Close also returns an error of an earlier write.
+func (f *osFile) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.file.Close()
 }

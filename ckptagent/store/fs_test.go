@@ -108,16 +108,17 @@ func TestPastThePageCache(t *testing.T) {
 	}
 	for _, step := range []struct {
 		part   []byte
+		at     int64
 		cached int
-	}{{whole, 0}, {whole[:block+3], 3}, {whole, 3 + 2*block}} {
-		if n, err := f.Write(step.part); n != len(step.part) || err != nil || file.cached != step.cached || file.direct != (step.cached == 0) {
+	}{{whole, block, 0}, {whole[:block], 0, 0}, {whole[:block+3], 3 * block, 3}, {whole, 4*block + 3, 3 + 2*block}} {
+		if n, err := f.WriteAt(step.part, step.at); n != len(step.part) || err != nil || file.cached != step.cached || file.direct != (step.cached == 0) {
 			t.Errorf("%d bytes: wrote %d, %v; %d in the cache, past it: %t", len(step.part), n, err, file.cached, file.direct)
 		}
 	}
 	if err := f.Sync(); err != nil || file.cached != 0 {
 		t.Errorf("%v, %d in the cache", err, file.cached)
 	}
-	if info, err := file.Stat(); err != nil || info.Size() != 5*block+3 {
+	if info, err := file.file.Stat(); err != nil || info.Size() != 6*block+3 {
 		t.Errorf("the file has %v, %v", info, err)
 	}
 }

@@ -23,8 +23,8 @@ func (s *Store) PutHang(h hangs.Hang, name string, data io.Reader) error {
 	if err := s.makeFolder(s.HangFolder(h)); err != nil {
 		return err
 	}
-	return s.put(path.Join(s.HangFolder(h), name), func(out File) error {
-		_, err := io.Copy(struct{ io.Writer }{out}, data) // without ReadFrom, which does not know of direct I/O
+	return s.put(path.Join(s.HangFolder(h), name), func(out io.Writer) error {
+		_, err := io.Copy(out, data)
 		return err
 	})
 }

@@ -47,15 +47,15 @@ func (s *Store) writeIndex(m format.Manifest) error {
 	if err = s.fs.MkdirAll(dir); err != nil {
 		return err
 	}
-	err = s.put(path.Join(dir, format.IndexValues), func(out File) error {
-		_, err := io.CopyN(struct{ io.Writer }{out}, read, values)
+	err = s.put(path.Join(dir, format.IndexValues), func(out io.Writer) error {
+		_, err := io.CopyN(out, read, values)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return s.put(path.Join(dir, format.IndexMetadata), func(out File) error {
-		_, err := io.Copy(struct{ io.Writer }{out}, read) // by Write alone, which handles direct I/O
+	return s.put(path.Join(dir, format.IndexMetadata), func(out io.Writer) error {
+		_, err := io.Copy(out, read)
 		return err
 	})
 }

@@ -42,8 +42,8 @@ type turnedFile struct {
 	fs *turned
 }
 
-func (f turnedFile) Write(b []byte) (n int, err error) {
-	err = f.fs.do(func() error { n, err = f.File.Write(b); return err })
+func (f turnedFile) WriteAt(b []byte, at int64) (n int, err error) {
+	err = f.fs.do(func() error { n, err = f.File.WriteAt(b, at); return err })
 	return n, err
 }
 

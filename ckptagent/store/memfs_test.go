@@ -74,14 +74,22 @@ func (m *memFS) Create(name string) (File, error) {
 	return memFile{m, n}, nil
 }
 
-func (f memFile) Write(b []byte) (int, error) {
-	if f.fs.step("write %d", len(b)) {
-		if f.fs.ops == f.fs.crash { // the present operation may be carried out in part
-			f.n.data = append(f.n.data, b[:f.fs.rnd.IntN(len(b)+1)]...)
+func (f memFile) WriteAt(b []byte, at int64) (int, error) {
+	crashes := f.fs.step("write %d at %d", len(b), at)
+	part := b
+	if crashes {
+		if f.fs.ops != f.fs.crash {
+			return 0, errCrash
 		}
+		part = b[:f.fs.rnd.IntN(len(b)+1)] // the present operation may be carried out in part
+	}
+	if more := int(at) + len(part) - len(f.n.data); more > 0 {
+		f.n.data = append(f.n.data, make([]byte, more)...)
+	}
+	copy(f.n.data[at:], part)
+	if crashes {
 		return 0, errCrash
 	}
-	f.n.data = append(f.n.data, b...)
 	return len(b), nil
 }
 

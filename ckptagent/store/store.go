@@ -66,7 +66,7 @@ func (s *Store) Probe() error {
 	if err != nil {
 		return fmt.Errorf("writing into the job's folder: %w", err)
 	}
-	_, err = f.Write([]byte("holdfast\n"))
+	_, err = f.WriteAt([]byte("holdfast\n"), 0)
 	return errors.Join(err, f.Sync(), f.Close(), s.fs.Remove(name))
 }
 
@@ -82,36 +82,109 @@ func (s *Store) folder(generation int64) string {
 
 // Put writes a rank's file, unless it exists already. The error is ErrChanged if data does not have the length and the checksum in f.
 func (s *Store) Put(ctx context.Context, f format.RankFile, data io.Reader) error {
-	name := path.Join(s.folder(f.Generation), format.RankFileName(f.Step, f.Rank))
-	if have, err := s.header(name); err == nil && have == f {
+	if have, err := s.header(s.rankFile(f)); err == nil && have == f {
 		return s.fs.SyncDir(s.folder(f.Generation)) // its writer may have died before the sync
 	}
-	if err := s.makeFolder(s.folder(f.Generation)); err != nil {
-		return err
-	}
-	return s.put(name, func(out File) error {
-		return writeRank(ctx, out, f, data)
-	})
+	return s.Draft(ctx, f, data).Commit(f)
 }
 
-// put writes a complete file under a temporary name, then renames it. Its folder must exist.
-func (s *Store) put(name string, fill func(File) error) error {
-	part := fmt.Sprintf("%s.%s-%d%s", name, s.writer, s.parts.Add(1), format.PartSuffix)
-	out, err := s.fs.Create(part)
+func (s *Store) rankFile(f format.RankFile) string {
+	return path.Join(s.folder(f.Generation), format.RankFileName(f.Step, f.Rank))
+}
+
+// Draft is a rank's file whose data is written while the checksum of its slot is computed. It exists only after Commit.
+type Draft struct {
+	of      format.RankFile // without a checksum
+	file    part
+	sum     uint32
+	err     error
+	written chan struct{} // closed after the data was written, or not
+}
+
+// Draft begins to write the data of a rank's file, in another goroutine, which ends with ctx. One of Commit and Drop must follow.
+func (s *Store) Draft(ctx context.Context, f format.RankFile, data io.Reader) *Draft {
+	d := &Draft{of: f, written: make(chan struct{})}
+	d.of.Checksum = 0
+	go func() {
+		defer close(d.written)
+		if d.err = s.makeFolder(s.folder(f.Generation)); d.err != nil {
+			return
+		}
+		if d.file, d.err = s.begin(s.rankFile(f)); d.err == nil {
+			d.sum, d.err = writeData(ctx, d.file.File, f.Length, data)
+		}
+	}()
+	return d
+}
+
+// Matches reports whether the file is that of f, except for the checksum.
+func (d *Draft) Matches(f format.RankFile) bool {
+	f.Checksum = 0
+	return f == d.of
+}
+
+// Commit writes the header and gives the file its name. The error is ErrChanged if the data does not have the checksum in f.
+func (d *Draft) Commit(f format.RankFile) error {
+	<-d.written
+	if d.err == nil && d.sum != f.Checksum {
+		d.err = ErrChanged
+	}
+	if d.err == nil {
+		head := aligned(format.RankFileData)
+		copy(head, f.Encode())
+		_, d.err = d.file.WriteAt(head, 0)
+	}
+	return d.file.finish(d.err)
+}
+
+// Drop removes the file.
+func (d *Draft) Drop() {
+	<-d.written
+	_ = d.file.finish(errors.Join(context.Canceled, d.err))
+}
+
+// part is a file with a temporary name.
+type part struct {
+	File
+	s          *Store
+	temp, name string
+}
+
+// begin creates a file that gets its name by finish. Its folder must exist.
+func (s *Store) begin(name string) (p part, err error) {
+	temp := fmt.Sprintf("%s.%s-%d%s", name, s.writer, s.parts.Add(1), format.PartSuffix)
+	out, err := s.fs.Create(temp)
+	if err != nil {
+		return part{}, err
+	}
+	return part{File: out, s: s, temp: temp, name: name}, nil
+}
+
+// finish syncs the file and renames it, or removes it if err is set, and returns the first error.
+func (p part) finish(err error) error {
+	if p.File == nil {
+		return err
+	}
+	if err == nil {
+		err = p.Sync()
+	}
+	if err = errors.Join(err, p.Close()); err == nil {
+		err = p.s.fs.Rename(p.temp, p.name)
+	}
+	if err != nil {
+		_ = p.s.fs.Remove(p.temp) // after a failure it is removed with the other files of its step
+		return err
+	}
+	return p.s.fs.SyncDir(path.Dir(p.name))
+}
+
+// put writes a complete file. Its folder must exist.
+func (s *Store) put(name string, fill func(io.Writer) error) error {
+	p, err := s.begin(name)
 	if err != nil {
 		return err
 	}
-	if err = fill(out); err == nil {
-		err = out.Sync()
-	}
-	if err = errors.Join(err, out.Close()); err == nil {
-		err = s.fs.Rename(part, name)
-	}
-	if err != nil {
-		_ = s.fs.Remove(part) // after a failure it is removed with the other files of its step
-		return err
-	}
-	return s.fs.SyncDir(path.Dir(name))
+	return p.finish(fill(io.NewOffsetWriter(p, 0)))
 }
 
 // makeFolder creates a generation's folder so that its name survives a power failure.
@@ -173,7 +246,7 @@ func (s *Store) PutManifest(m format.Manifest) error {
 			s.notNamed(protocol.Mark{Step: m.Step, Generation: m.Generation}, err)
 		}
 	}
-	return s.put(name, func(out File) error {
+	return s.put(name, func(out io.Writer) error {
 		_, err := out.Write(m.Encode())
 		return err
 	})

@@ -7,6 +7,7 @@
 package child
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/store"
 )
 
@@ -39,15 +41,15 @@ const (
 
 // request is one call of store.FS or of a file.
 type request struct {
-	ID     uint64 `json:"id"`
-	Op     string `json:"op"`
-	Name   string `json:"name,omitempty"`
-	To     string `json:"to,omitempty"`
-	At     int64  `json:"at,omitempty"`
-	Handle uint64 `json:"handle,omitempty"`
-	Lane   int    `json:"lane,omitempty"`
-	Bytes  int    `json:"bytes,omitempty"`
-	Sum    uint32 `json:"sum,omitempty"`
+	ID      uint64 `json:"id"`
+	Op      string `json:"op"`
+	Name    string `json:"name,omitempty"`
+	NewName string `json:"newName,omitempty"`
+	At      int64  `json:"at,omitempty"`
+	To      int64  `json:"to,omitempty"`
+	Handle  uint64 `json:"handle,omitempty"`
+	Lane    int    `json:"lane,omitempty"`
+	Bytes   int    `json:"bytes,omitempty"`
 }
 
 // response answers the request of that ID.
@@ -337,7 +339,7 @@ func (f *FS) Open(name string, at int64) (io.ReadCloser, error) {
 
 // Rename implements store.FS.
 func (f *FS) Rename(from, to string) error {
-	_, _, err := f.do(request{Op: opRename, Name: from, To: to})
+	_, _, err := f.do(request{Op: opRename, Name: from, NewName: to})
 	return err
 }
 
@@ -359,26 +361,36 @@ func (f *FS) SyncDir(dir string) error {
 	return err
 }
 
+// depth is the most writes of one file at a time: while storage takes one, the child reads and checksums the next.
+const depth = 2
+
 // file is a file that the child has open. Its methods must not be called concurrently.
 type file struct {
 	p      *process
 	handle uint64
-	// written delivers the response of the write under way; nil: none is. lane holds its bytes.
-	written <-chan response
-	lane    int
-	failed  error // of a write
+	under  []writing // the writes under way, oldest first
+	failed error     // of a write
 }
 
-// Write writes b, one lane per call to the child. Write returns while the last write is under way; its error comes from the next call, Sync
-// or Close at the latest. So the caller reads and checksums while the child waits for storage.
-func (f *file) Write(b []byte) (n int, err error) {
+// writing is a write whose bytes are in a lane.
+type writing struct {
+	answer <-chan response
+	lane   int
+	done   func(response) // called after its success
+}
+
+// WriteAt writes b, one lane per call to the child. WriteAt returns while the last writes are under way; their errors come from the next
+// call, Sync or Close at the latest. So the caller reads and checksums while the child waits for storage.
+func (f *file) WriteAt(b []byte, at int64) (n int, err error) {
 	for n < len(b) {
-		part := b[n:min(len(b), n+laneBytes)]
-		err := f.writeLane(len(part), func(lane int) error {
-			_, err := f.p.memory.WriteAt(part, int64(lane)*laneBytes)
-			return err
-		})
+		part, lane := b[n:min(len(b), n+laneBytes)], f.takeLane()
+		_, err := f.p.memory.WriteAt(part, int64(lane)*laneBytes)
+		if err == nil {
+			err = f.begin(request{Op: opWrite, To: at + int64(n), Lane: lane, Bytes: len(part)}, func(response) {})
+		}
 		if err != nil {
+			f.p.letGo(lane)
+			f.failed = err
 			return n, err
 		}
 		n += len(part)
@@ -387,60 +399,60 @@ func (f *file) Write(b []byte) (n int, err error) {
 }
 
 // CopyFrom implements store.Copier: the child reads and checksums what it writes, at its own low priority.
-func (f *file) CopyFrom(from string, at int64, n int, sum uint32) (uint32, error) {
-	for done := 0; done < n; {
+func (f *file) CopyFrom(ctx context.Context, from string, at, n, to int64) (sum uint32, err error) {
+	for done := int64(0); done < n && err == nil; {
 		part := min(n-done, laneBytes)
-		err := f.writeLane(part, func(lane int) error {
-			got, err := f.p.call(request{Op: opFill, Name: from, At: at + int64(done), Lane: lane, Bytes: part, Sum: sum})
-			sum = got.Sum
-			return err
-		})
+		r := request{Op: opCopy, Name: from, At: at + done, To: to + done, Lane: f.takeLane(), Bytes: int(part)}
+		if err = ctx.Err(); err == nil {
+			err = f.begin(r, func(got response) { sum = format.JoinChecksums(sum, got.Sum, uint64(part)) })
+		}
 		if err != nil {
-			return 0, err
+			f.p.letGo(r.Lane)
 		}
 		done += part
 	}
-	return sum, nil
-}
-
-// writeLane writes the first n bytes of a lane after fill has filled it.
-func (f *file) writeLane(n int, fill func(lane int) error) error {
-	lane := f.takeLane()
-	err := fill(lane)
-	if settled := f.settle(); err == nil {
+	if settled := f.settle(0); err == nil {
 		err = settled
 	}
-	if err == nil {
-		f.written, err = f.p.ask(request{Op: opWrite, Handle: f.handle, Lane: lane, Bytes: n})
-	}
-	if err != nil {
-		f.p.letGo(lane)
-		f.failed = err
-		return err
-	}
-	f.lane = lane
-	return nil
+	return sum, err
 }
 
-// takeLane waits for a lane without holding this file's own: other files may be blocked.
+// begin asks the child for a write from a lane, unless an earlier one has failed.
+func (f *file) begin(r request, done func(response)) error {
+	if f.failed != nil {
+		return f.failed
+	}
+	r.Handle = f.handle
+	answer, err := f.p.ask(r)
+	if err == nil {
+		f.under = append(f.under, writing{answer, r.Lane, done})
+	}
+	return err
+}
+
+// takeLane waits for a lane without holding all of this file's own: other files may be blocked. Errors of writes are kept for begin.
 func (f *file) takeLane() int {
+	_ = f.settle(depth - 1)
 	select {
 	case lane := <-f.p.free:
 		return lane
 	default:
-		_ = f.settle() // the error is kept for the next call
+		_ = f.settle(0)
 		return <-f.p.free
 	}
 }
 
-// settle waits for the write under way, and returns the first error of all writes.
-func (f *file) settle() error {
-	if f.written != nil {
-		got := <-f.written
-		f.p.letGo(f.lane)
-		f.written = nil
-		if f.failed == nil {
-			f.failed = got.Failed.err()
+// settle waits until at most some writes are under way, and returns the first error of all writes.
+func (f *file) settle(most int) error {
+	for len(f.under) > most {
+		w := f.under[0]
+		got := <-w.answer
+		f.p.letGo(w.lane)
+		f.under = f.under[1:]
+		if err := got.Failed.err(); err == nil {
+			w.done(got)
+		} else if f.failed == nil {
+			f.failed = err
 		}
 	}
 	return f.failed
@@ -461,7 +473,7 @@ func (f *file) Read(b []byte) (int, error) {
 }
 
 func (f *file) Sync() error {
-	if err := f.settle(); err != nil {
+	if err := f.settle(0); err != nil {
 		return err
 	}
 	_, err := f.p.call(request{Op: opSync, Handle: f.handle})
@@ -469,7 +481,7 @@ func (f *file) Sync() error {
 }
 
 func (f *file) Close() error {
-	failed := f.settle()
+	failed := f.settle(0)
 	_, err := f.p.call(request{Op: opClose, Handle: f.handle})
 	return errors.Join(failed, err)
 }

@@ -52,7 +52,7 @@ func (o odd) Create(name string) (store.File, error) {
 
 type stuck struct{ store.File }
 
-func (stuck) Write([]byte) (int, error) { select {} }
+func (stuck) WriteAt([]byte, int64) (int, error) { select {} }
 
 func (o odd) Remove(name string) error {
 	if filepath.Base(name) == "hang" {
@@ -201,7 +201,7 @@ func TestFilesAsTheyAre(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := out.Write(data); n != len(data) || err != nil {
+	if n, err := out.WriteAt(data, 0); n != len(data) || err != nil {
 		t.Fatalf("wrote %d: %v", n, err)
 	}
 	if err := errors.Join(
@@ -233,13 +233,13 @@ func TestFilesAsTheyAre(t *testing.T) {
 	if err := f.Rename(name+"b", filepath.Join(dir, "full")); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "full") {
 		t.Errorf("no room: %v", err)
 	}
-	if _, err := out.Write([]byte("x")); err != nil {
+	if _, err := out.WriteAt([]byte("x"), 0); err != nil {
 		t.Errorf("what becomes of the newest write is said later: %v", err)
 	}
 	if err := out.Sync(); err == nil {
 		t.Error("a file that is closed can be written")
 	}
-	if _, err := out.Write([]byte("x")); err == nil {
+	if _, err := out.WriteAt([]byte("x"), 0); err == nil {
 		t.Error("a write after one that failed succeeds")
 	}
 }
@@ -291,7 +291,7 @@ func TestReadsPassWritesThatHang(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := out.Write([]byte("x")); err != nil {
+		if _, err := out.WriteAt([]byte("x"), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -335,7 +335,7 @@ func TestAFileOfAChildThatEndedFails(t *testing.T) {
 	if _, err := f.Create(filepath.Join(dir, "b")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := out.Write([]byte("x")); err == nil {
+	if _, err := out.WriteAt([]byte("x"), 0); err == nil {
 		t.Error("it can be written")
 	}
 	if err := errors.Join(out.Sync()); err == nil {
@@ -373,7 +373,7 @@ func TestManyFilesAtOnce(t *testing.T) {
 			name := filepath.Join(dir, fmt.Sprint(i))
 			out, err := f.Create(name)
 			if err == nil {
-				_, err = out.Write(data)
+				_, err = out.WriteAt(data, 0)
 				err = errors.Join(err, out.Close())
 			}
 			got, lost := os.ReadFile(name)

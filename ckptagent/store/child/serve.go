@@ -27,7 +27,7 @@ const (
 	opSyncDir  = "syncdir"
 	opWrite    = "write"
 	opRead     = "read"
-	opFill     = "fill"
+	opCopy     = "copy"
 	opSync     = "sync"
 	opClose    = "close"
 )
@@ -76,7 +76,7 @@ func (s *server) do(r request) (got response, err error) {
 	case opMkdirAll:
 		return got, s.fs.MkdirAll(r.Name)
 	case opRename:
-		return got, s.fs.Rename(r.Name, r.To)
+		return got, s.fs.Rename(r.Name, r.NewName)
 	case opRemove:
 		return got, s.fs.Remove(r.Name)
 	case opSyncDir:
@@ -90,34 +90,25 @@ func (s *server) do(r request) (got response, err error) {
 	case opOpen:
 		f, err := s.fs.Open(r.Name, r.At)
 		return s.keep(f, err)
-	case opFill:
-		got.Sum, err = s.fill(r)
-		return got, err
 	}
 	return s.withFile(r)
 }
 
 // fill copies a part of an arena into a lane.
-func (s *server) fill(r request) (uint32, error) {
-	lane, err := s.lane(r)
-	if err != nil {
-		return 0, err
-	}
+func fill(lane []byte, r request) (sum uint32, err error) {
 	f, err := os.Open(r.Name)
 	if err != nil {
 		return 0, err
 	}
 	defer f.Close()
-	for sum, at := r.Sum, 0; ; { // in parts that still are in the core's cache for the checksum
+	for at := 0; at < len(lane); { // in parts that still are in the core's cache for the checksum
 		part := lane[at:min(len(lane), at+256<<10)]
-		if len(part) == 0 {
-			return sum, nil
-		}
 		if _, err := f.ReadAt(part, r.At+int64(at)); err != nil {
 			return 0, fmt.Errorf("reading the state in memory: %w", err)
 		}
 		sum, at = format.AddChecksum(sum, part), at+len(part)
 	}
+	return sum, nil
 }
 
 // lane returns the shared memory of a request.
@@ -156,8 +147,13 @@ func (s *server) withFile(r request) (got response, err error) {
 	switch {
 	case r.Op == opClose && f != nil:
 		return got, f.Close()
+	case r.Op == opCopy && writing != nil:
+		if got.Sum, err = fill(lane, r); err == nil {
+			_, err = writing.WriteAt(lane, r.To)
+		}
+		return got, err
 	case r.Op == opWrite && writing != nil:
-		got.Bytes, err = writing.Write(lane)
+		got.Bytes, err = writing.WriteAt(lane, r.To)
 		return got, err
 	case r.Op == opSync && writing != nil:
 		return got, writing.Sync()
