@@ -15,10 +15,12 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"holdfast.dev/holdfast/ckptagent/background"
 	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/internal/protocol"
 )
@@ -36,7 +38,7 @@ type Arena struct {
 	// file is read and written, not mapped: the kernel's OOM killer counts mapped pages against the process, and killing the agent would
 	// free none of them.
 	file *os.File
-	// readers is the number of threads that compute one slot's checksum.
+	// readers is the number of threads that compute one slot's checksum on free cores.
 	readers int
 }
 
@@ -252,7 +254,7 @@ func (a *Arena) seal(now time.Time) Progress {
 	if !ok {
 		return progressOf(c)
 	}
-	if crc, err := a.checksum(copied.Offset, copied.Length); err == nil {
+	if crc, err := a.checksum(copied.Offset, copied.Length, sealPatience); err == nil {
 		a.mu.Lock()
 		a.carryOut(a.book.Seal(copied, crc, now.UnixNano()))
 		a.mu.Unlock()
@@ -260,27 +262,52 @@ func (a *Arena) seal(now time.Time) Progress {
 	return progressOf(c)
 }
 
-// readersOf returns the number of threads per slot: an eighth of the cores, shared by the ranks, at least 1 and at most 4.
-func readersOf(cores, ranks int) int { return max(1, min(4, cores/8/max(1, ranks))) }
+// readersOf returns the number of threads per slot: half of the cores, shared by the ranks, at least 1 and at most 4. They use free cores
+// only, and leave bandwidth of memory to training.
+func readersOf(cores, ranks int) int { return max(1, min(4, cores/2/max(1, ranks))) }
 
-// partBytes is the least that one thread reads.
-const partBytes = 64 << 20
+// partBytes is what one thread reads at a time.
+const partBytes = 16 << 20
 
-// checksum returns the checksum of length bytes from offset on; an error if the file is shorter.
-func (a *Arena) checksum(offset int64, length uint64) (uint32, error) {
-	parts := max(1, min(uint64(a.readers), length/partBytes))
-	size := (length + parts - 1) / parts
-	sums, errs := make([]uint32, parts), make([]error, parts)
-	var all sync.WaitGroup
-	for i := range parts {
-		all.Go(func() { sums[i], errs[i] = a.checksumOf(offset+int64(i*size), min(size, length-i*size)) })
+// sealPatience is how long a seal may wait for free cores.
+const sealPatience = time.Second
+
+// checksum returns the checksum of length bytes from offset on; an error if the file is shorter. Threads that use only free cores compute
+// it; after patience, or if there is only one part, the calling one does too.
+func (a *Arena) checksum(offset int64, length uint64, patience time.Duration) (uint32, error) {
+	parts := int((length + partBytes - 1) / partBytes)
+	if parts <= 1 {
+		return a.checksumOf(offset, length)
 	}
-	all.Wait()
+	sums, size := make([]uint32, parts), func(i int) uint64 { return min(partBytes, length-uint64(i)*partBytes) }
+	var next atomic.Int64
+	work := func() (err error) {
+		for i := int(next.Add(1) - 1); i < parts && err == nil; i = int(next.Add(1) - 1) {
+			sums[i], err = a.checksumOf(offset+int64(i)*partBytes, size(i))
+		}
+		return err
+	}
+	readers := min(a.readers, parts)
+	done := make(chan error, readers)
+	for range readers {
+		go func() { done <- background.Idle(work) }()
+	}
+	var errs error
+	impatient := time.NewTimer(patience)
+	defer impatient.Stop()
+	for ended := 0; ended < readers; {
+		select {
+		case err := <-done:
+			ended, errs = ended+1, errors.Join(errs, err)
+		case <-impatient.C:
+			errs = errors.Join(errs, work())
+		}
+	}
 	sum := sums[0]
-	for i, next := range sums[1:] {
-		sum = format.JoinChecksums(sum, next, min(size, length-uint64(i+1)*size))
+	for i, one := range sums[1:] {
+		sum = format.JoinChecksums(sum, one, size(i+1))
 	}
-	return sum, errors.Join(errs...)
+	return sum, errs
 }
 
 func (a *Arena) checksumOf(offset int64, length uint64) (uint32, error) {
@@ -308,7 +335,7 @@ func (s *Set) Inventory(generation int64, restore format.Point, now time.Time) [
 				if h.State != format.SlotSealed {
 					continue
 				}
-				crc, err := a.checksum(format.DataOffset(uint32(slot), a.book.Header.StateBytes), h.Length)
+				crc, err := a.checksum(format.DataOffset(uint32(slot), a.book.Header.StateBytes), h.Length, 0) // training waits
 				if err != nil || crc != h.CRC {
 					a.carryOut(a.book.Drop(uint32(slot)))
 				}

@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast.dev/holdfast/ckptagent/background"
 	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/store"
 )
@@ -50,6 +51,7 @@ type request struct {
 	Handle  uint64 `json:"handle,omitempty"`
 	Lane    int    `json:"lane,omitempty"`
 	Bytes   int    `json:"bytes,omitempty"`
+	Hurry   bool   `json:"hurry,omitempty"`
 }
 
 // response answers the request of that ID.
@@ -171,7 +173,7 @@ func start(cmd *exec.Cmd) (*process, error) {
 		p.in, err = cmd.StdinPipe()
 	}
 	if err == nil {
-		err = store.InBackground(cmd.Start) // at the lowest priority
+		err = background.Lowest(cmd.Start)
 	}
 	if err != nil {
 		p.memory.Close()
@@ -361,8 +363,12 @@ func (f *FS) SyncDir(dir string) error {
 	return err
 }
 
-// depth is the most writes of one file at a time: while storage takes one, the child reads and checksums the next.
-const depth = 2
+const (
+	// depth is the most writes of one file at a time: while storage takes one, the child reads and checksums the next.
+	depth = 2
+	// patience is how long one part of a copy may take on a thread that uses only free cores.
+	patience = time.Second
+)
 
 // file is a file that the child has open. Its methods must not be called concurrently.
 type file struct {
@@ -370,12 +376,14 @@ type file struct {
 	handle uint64
 	under  []writing // the writes under way, oldest first
 	failed error     // of a write
+	hurry  bool      // the rest of a copy does not wait for free cores
 }
 
 // writing is a write whose bytes are in a lane.
 type writing struct {
 	answer <-chan response
 	lane   int
+	since  time.Time
 	done   func(response) // called after its success
 }
 
@@ -398,12 +406,13 @@ func (f *file) WriteAt(b []byte, at int64) (n int, err error) {
 	return n, nil
 }
 
-// CopyFrom implements store.Copier: the child reads and checksums what it writes, at its own low priority.
+// CopyFrom implements store.Copier: the child reads and checksums what it writes, on free cores; if a part waits for them too long, the next
+// ones at its own low priority.
 func (f *file) CopyFrom(ctx context.Context, from string, at, n, to int64) (sum uint32, err error) {
 	for done := int64(0); done < n && err == nil; {
 		part := min(n-done, laneBytes)
 		r := request{Op: opCopy, Name: from, At: at + done, To: to + done, Lane: f.takeLane(), Bytes: int(part)}
-		if err = ctx.Err(); err == nil {
+		if r.Hurry, err = f.hurry, ctx.Err(); err == nil {
 			err = f.begin(r, func(got response) { sum = format.JoinChecksums(sum, got.Sum, uint64(part)) })
 		}
 		if err != nil {
@@ -425,7 +434,7 @@ func (f *file) begin(r request, done func(response)) error {
 	r.Handle = f.handle
 	answer, err := f.p.ask(r)
 	if err == nil {
-		f.under = append(f.under, writing{answer, r.Lane, done})
+		f.under = append(f.under, writing{answer, r.Lane, time.Now(), done})
 	}
 	return err
 }
@@ -448,7 +457,7 @@ func (f *file) settle(most int) error {
 		w := f.under[0]
 		got := <-w.answer
 		f.p.letGo(w.lane)
-		f.under = f.under[1:]
+		f.under, f.hurry = f.under[1:], f.hurry || time.Since(w.since) > patience
 		if err := got.Failed.err(); err == nil {
 			w.done(got)
 		} else if f.failed == nil {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast.dev/holdfast/ckptagent/background"
 	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/ckptagent/store"
 )
@@ -148,9 +149,16 @@ func (s *server) withFile(r request) (got response, err error) {
 	case r.Op == opClose && f != nil:
 		return got, f.Close()
 	case r.Op == opCopy && writing != nil:
-		if got.Sum, err = fill(lane, r); err == nil {
-			_, err = writing.WriteAt(lane, r.To)
+		on := background.Idle
+		if r.Hurry {
+			on = func(do func() error) error { return do() }
 		}
+		err = on(func() (err error) {
+			if got.Sum, err = fill(lane, r); err == nil {
+				_, err = writing.WriteAt(lane, r.To)
+			}
+			return err
+		})
 		return got, err
 	case r.Op == opWrite && writing != nil:
 		got.Bytes, err = writing.WriteAt(lane, r.To)

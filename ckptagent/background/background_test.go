@@ -1,6 +1,6 @@
 //go:build linux
 
-package store
+package background
 
 import (
 	"errors"
@@ -31,11 +31,11 @@ func threads(t *testing.T) int {
 	return len(all)
 }
 
-// TestInBackground: the function and the processes that it starts have the lowest priority. No other thread has.
-func TestInBackground(t *testing.T) {
+// TestLowest: the function and the processes that it starts have the lowest priority. No other thread has.
+func TestLowest(t *testing.T) {
 	before := nice(t)
 	failed := errors.New("failed")
-	err := InBackground(func() error {
+	err := Lowest(func() error {
 		if got := nice(t); got != lowest {
 			t.Errorf("in the background nice is %d, want %d", got, lowest)
 		}
@@ -53,7 +53,7 @@ func TestInBackground(t *testing.T) {
 	}
 	most := threads(t) + 20 // the runtime starts threads of its own, more of them on a busy machine
 	for range 50 {
-		_ = InBackground(func() error { return nil })
+		_ = Lowest(func() error { return nil })
 	}
 	if n := threads(t); n > most {
 		t.Errorf("%d threads after 50 calls one after the other, want at most %d", n, most)
@@ -61,13 +61,13 @@ func TestInBackground(t *testing.T) {
 	mortal := exec.Command("sleep", "60")
 	// the kernel sends it when the thread that starts the process ends
 	mortal.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := InBackground(mortal.Start); err != nil {
+	if err := Lowest(mortal.Start); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- mortal.Wait() }()
 	for range 50 {
-		_ = InBackground(func() error { return nil })
+		_ = Lowest(func() error { return nil })
 	}
 	select {
 	case err := <-ended:
@@ -75,5 +75,31 @@ func TestInBackground(t *testing.T) {
 	case <-time.After(100 * time.Millisecond):
 		_ = mortal.Process.Kill()
 		<-ended
+	}
+}
+
+// TestIdle: the function runs with the policy SCHED_IDLE and no other thread does, and its I/O does not have class idle.
+func TestIdle(t *testing.T) {
+	policy := func() uint32 {
+		attr, err := unix.SchedGetAttr(0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return attr.Policy
+	}
+	before := policy()
+	for range 3 {
+		_ = Idle(func() error {
+			if got := policy(); got != unix.SCHED_IDLE {
+				t.Errorf("policy %d, want %d", got, unix.SCHED_IDLE)
+			}
+			if io, _, errno := unix.Syscall(unix.SYS_IOPRIO_GET, ioprioThread, 0, 0); errno != 0 || io != bestEffortLowest {
+				t.Errorf("I/O priority %x: %v, want %x", io, errno, bestEffortLowest)
+			}
+			return nil
+		})
+	}
+	if got := policy(); got != before {
+		t.Errorf("policy of the caller %d, was %d", got, before)
 	}
 }
