@@ -18,6 +18,8 @@ import (
 	fakediscovery "k8s.io/client-go/discovery/fake"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 
@@ -34,6 +36,7 @@ type shelf struct {
 	ctx     context.Context
 	book    *Book
 	kube    *fake.Clientset
+	live    cache.Indexer // the scheduler's informer
 	dynamic *dynamicfake.FakeDynamicClient
 
 	mu      sync.Mutex
@@ -41,7 +44,8 @@ type shelf struct {
 }
 
 func newShelf(t *testing.T) *shelf {
-	s := &shelf{t: t, ctx: t.Context(), kube: fake.NewClientset()}
+	s := &shelf{t: t, ctx: t.Context(), kube: fake.NewClientset(),
+		live: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})}
 	kinds := map[schema.GroupVersionResource]string{}
 	for _, a := range NewBook(nil, nil).apis {
 		kinds[a.gvr] = "PodGroupList"
@@ -73,6 +77,23 @@ func (s *shelf) serve(gv schema.GroupVersion, resources ...string) {
 		discovery.Resources = []*metav1.APIResourceList{list}
 	}
 	s.book.look(s.ctx)
+}
+
+// add adds a pod to the API server, and to the scheduler's informer unless it has ended.
+func (s *shelf) add(pod *corev1.Pod) {
+	s.t.Helper()
+	err := s.kube.Tracker().Add(pod)
+	if !membership.Ended(pod) {
+		err = errors.Join(err, s.live.Add(pod))
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// writer returns a Writer for the groups of a scheduler.
+func (s *shelf) writer(scheduler string, emit func(*corev1.ObjectReference, string, string)) *Writer {
+	return NewWriter(s.book, corelisters.NewPodLister(s.live), s.kube, scheduler, emit)
 }
 
 func (s *shelf) until(what string, ok func() bool) {
@@ -123,8 +144,9 @@ func key(name string) types.NamespacedName {
 }
 
 func pod(name string, phase corev1.PodPhase) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{coscheduling.PodGroupLabel: "g"}},
-		Spec: corev1.PodSpec{SchedulerName: v1alpha1.SchedulerName}, Status: corev1.PodStatus{Phase: phase}}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{coscheduling.PodGroupLabel: "g"}},
+		Spec:       corev1.PodSpec{SchedulerName: v1alpha1.SchedulerName}, Status: corev1.PodStatus{Phase: phase}}
 }
 
 // An API that becomes served is watched, and is no longer watched when it disappears. An API that is not served is not queried.
@@ -193,12 +215,7 @@ func TestHyperNodesAreRead(t *testing.T) {
 func TestStatusIsWrittenOnce(t *testing.T) {
 	s := newShelf(t)
 	var told []string
-	w := NewWriter(
-		s.book,
-		s.kube,
-		v1alpha1.SchedulerName,
-		func(o *corev1.ObjectReference, reason, _ string) { told = append(told, o.Name+" "+reason) },
-	)
+	w := s.writer(v1alpha1.SchedulerName, func(o *corev1.ObjectReference, reason, _ string) { told = append(told, o.Name+" "+reason) })
 	s.create(coscheduling.SchemeGroupVersion, "podgroups", podGroup("g", map[string]any{"minMember": int64(1)}))
 	s.serve(coscheduling.SchemeGroupVersion, "podgroups", "podgroups/status")
 	s.until("the group to be read", func() bool { _, err := s.book.Terms(key("g"), nil); return err == nil })
@@ -218,13 +235,14 @@ func TestStatusIsWrittenOnce(t *testing.T) {
 	}
 	other := pod("other", corev1.PodRunning)
 	other.Spec.SchedulerName = "another"
-	if err := s.kube.Tracker().Add(other); err != nil {
-		t.Fatal(err)
-	}
+	s.add(other)
 	if write(nil, false); patches() != 0 {
 		t.Error("the group of another scheduler was written")
 	}
-	if err := s.kube.Tracker().Add(pod("mine", corev1.PodRunning)); err != nil {
+	s.add(pod("mine", corev1.PodRunning))
+	s.add(pod("ended", corev1.PodSucceeded))
+	s.add(pod("ending", corev1.PodSucceeded))
+	if err := s.live.Add(pod("ending", corev1.PodRunning)); err != nil { // the informer is behind
 		t.Fatal(err)
 	}
 	no := &v1alpha1.PlacementStatus{Reason: v1alpha1.ReasonInsufficientNodes, Message: "no room"}
@@ -232,7 +250,7 @@ func TestStatusIsWrittenOnce(t *testing.T) {
 	s.until("the status to be seen", func() bool {
 		o, _, err := s.book.get(key("g"))
 		pg, ok := o.(*coscheduling.PodGroup)
-		return err == nil && ok && pg.Status.Phase == coscheduling.PodGroupRunning && pg.Status.Running == 2
+		return err == nil && ok && pg.Status.Phase == coscheduling.PodGroupFinished && pg.Status.Running == 2 && pg.Status.Succeeded == 2
 	})
 	for range 3 {
 		write(no, true)

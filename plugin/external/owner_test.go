@@ -92,9 +92,7 @@ func TestGroupsWithoutPods(t *testing.T) {
 				}
 			}
 			if c.pod != nil {
-				if err := s.kube.Tracker().Add(c.pod); err != nil {
-					t.Fatal(err)
-				}
+				s.add(c.pod)
 			}
 			s.create(vcscheduling.SchemeGroupVersion, "podgroups", group)
 			s.serve(vcscheduling.SchemeGroupVersion, "podgroups")
@@ -106,7 +104,7 @@ func TestGroupsWithoutPods(t *testing.T) {
 				})
 			}
 			got := ""
-			if err := NewWriter(s.book, s.kube, ours, func(*corev1.ObjectReference, string, string) {}).Write(s.ctx, key, nil, false); err != nil {
+			if err := s.writer(ours, func(*corev1.ObjectReference, string, string) {}).Write(s.ctx, key, nil, false); err != nil {
 				got = err.Error()
 			}
 			reads := 0

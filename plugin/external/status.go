@@ -1,6 +1,7 @@
 package external
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,9 +14,12 @@ import (
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 	vcscheduling "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
 
@@ -27,7 +31,9 @@ import (
 // Writer writes the status of groups. It belongs to one goroutine.
 type Writer struct {
 	book *Book
-	pods kubernetes.Interface
+	// live lists the pods of the scheduler's informer, client the others.
+	live   corelisters.PodLister
+	client kubernetes.Interface
 	// profile is the scheduler whose groups are written.
 	profile string
 	// emit emits an event on an object.
@@ -52,13 +58,15 @@ type sent struct {
 // NewWriter returns a Writer for one scheduler's groups.
 func NewWriter(
 	book *Book,
+	live corelisters.PodLister,
 	client kubernetes.Interface,
 	profile string,
 	emit func(object *corev1.ObjectReference, reason, note string),
 ) *Writer {
 	return &Writer{
 		book:     book,
-		pods:     client,
+		live:     live,
+		client:   client,
 		profile:  profile,
 		emit:     emit,
 		written:  map[types.NamespacedName]sent{},
@@ -153,20 +161,45 @@ func difference[T any](have, want T) any {
 	return want
 }
 
-// members lists a group's pods from the API server's cache, with those that have ended, which a scheduler's informer drops.
+// members returns a group's pods. A scheduler's informer drops pods that have ended: only these are listed from the API server's cache, and
+// after the others, so that a pod that ends meanwhile is not missed.
 func (w *Writer) members(ctx context.Context, key types.NamespacedName, selector string) ([]*corev1.Pod, error) {
-	list, err := w.pods.CoreV1().Pods(key.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector, ResourceVersion: "0"})
+	labeled, err := labels.Parse(selector)
 	if err != nil {
-		return nil, fmt.Errorf("listing the pods of %s: %w", key, err)
+		return nil, fmt.Errorf("selecting the pods of %s: %w", key, err)
 	}
-	var pods []*corev1.Pod
+	pods, err := w.live.Pods(key.Namespace).List(labeled)
+	if err != nil {
+		return nil, fmt.Errorf("listing the live pods of %s: %w", key, err)
+	}
+	list, err := w.client.CoreV1().Pods(key.Namespace).List(ctx, metav1.ListOptions{
+		LabelSelector:   selector,
+		FieldSelector:   endedPods.String(),
+		ResourceVersion: "0",
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing the pods of %s that have ended: %w", key, err)
+	}
+	ended := map[types.UID]bool{}
 	for i := range list.Items {
-		if of, ok := membership.GroupOf(&list.Items[i]); ok && of == key {
-			pods = append(pods, &list.Items[i])
+		if pod := &list.Items[i]; membership.Ended(pod) {
+			ended[pod.UID] = true
+			pods = append(pods, pod)
 		}
 	}
+	pods = slices.DeleteFunc(pods, func(pod *corev1.Pod) bool {
+		of, ok := membership.GroupOf(pod)
+		return !ok || of != key || ended[pod.UID] && !membership.Ended(pod)
+	})
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	return pods, nil
 }
+
+// endedPods selects pods that have ended: field selectors have no "or".
+var endedPods = fields.AndSelectors(
+	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodPending)),
+	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodRunning)),
+)
 
 func (w *Writer) patch(ctx context.Context, key types.NamespacedName, a *api, object any, status any) error {
 	meta, ok := object.(metav1.Object)

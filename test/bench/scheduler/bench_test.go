@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/test/bench/figure"
 	"holdfast.dev/holdfast/test/bench/figure/figuretest"
 )
@@ -31,9 +32,9 @@ func TestOrderIsRotated(t *testing.T) {
 func TestEveryGoalHasARow(t *testing.T) {
 	b := &bench{Set: figure.NewSet(benchName)}
 	for _, k := range cases(false) {
-		for _, metric := range []string{lastBound, withEvents, visible, "unschedulable_writes"} {
+		for _, metric := range []string{lastBound, withEvents, eventsAfter, visible, "unschedulable_writes"} {
 			for _, s := range systems {
-				if k.cannot[s.name] == "" {
+				if k.asks(s) {
 					b.Add(k.name, s.name, metric, "s", 2)
 				}
 			}
@@ -50,15 +51,32 @@ func TestEveryGoalHasARow(t *testing.T) {
 func TestPodsAreAlike(t *testing.T) {
 	g := group{name: "gang-000", size: 4, gpus: gpusPerNode}
 	for _, s := range systems {
-		p := pod(g, 1)
+		p, want := pod(g, 1), pod(g, 1)
 		p.Spec.SchedulerName = s.scheduler
 		if s.join != nil {
 			s.join(p, g)
 		}
 		p.Spec.SchedulerName, p.Spec.SchedulingGroup = "", nil
 		delete(p.Labels, "scheduling.x-k8s.io/pod-group")
-		if !reflect.DeepEqual(p, pod(g, 1)) {
+		if s.name == systemPodGroup {
+			delete(want.Labels, v1alpha1.LabelGang) // the PodGroup takes the place of all keys of the gang
+			want.Annotations = map[string]string{}
+		}
+		if s.jobs {
+			p.Spec = job(g).Spec.Template.Spec
+			p.Spec.ServiceAccountName = ""
+		}
+		if !reflect.DeepEqual(p, want) {
 			t.Errorf("%s: %+v", s.name, p)
+		}
+	}
+}
+
+// TestPodsOfJobsHaveTheirNames: a Job's pod counts as the pod of its slot.
+func TestPodsOfJobsHaveTheirNames(t *testing.T) {
+	for name, want := range map[string]string{"gang-000-17-x7k2p": podName("gang-000", 17), "gang-000-0-00000": podName("gang-000", 0), "other": "other"} {
+		if got := (system{jobs: true}).id(name); got != want {
+			t.Errorf("%s counts as %s, want %s", name, got, want)
 		}
 	}
 }
@@ -242,7 +260,9 @@ func TestEventsBelongToTheFinishLine(t *testing.T) {
 	event := func(pod, reason string) *corev1.Event {
 		return &corev1.Event{InvolvedObject: corev1.ObjectReference{Name: pod}, Reason: reason}
 	}
-	w := &watched{left: map[string]bool{"a": true, "b": true}, untold: map[string]bool{"a": true, "b": true}, news: make(chan struct{}, 1)}
+	w := &watched{
+		id: system{}.id, left: map[string]bool{"a": true, "b": true}, untold: map[string]bool{"a": true, "b": true}, news: make(chan struct{}, 1),
+	}
 	w.pod(bound("a"))
 	w.event(event("a", scheduledReason))
 	w.pod(bound("b"))

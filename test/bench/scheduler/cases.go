@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -49,7 +50,15 @@ type kase struct {
 	groups     []group
 	// cannot is, by system, why a system does not support the case.
 	cannot map[string]string
+	// systems are those that are measured, by name; none given: those of everyCase.
+	systems []string
 }
+
+// everyCase are the systems that are measured in a case that names none.
+var everyCase = []string{systemRaw, systemPlain, systemNative, systemCoscheduling, systemHoldfast}
+
+// forms are the ways in which a user gives Holdfast a gang, with their limits.
+var forms = []string{systemRaw, systemHoldfast, systemPodGroup, systemRawJob, systemJob}
 
 func gangs(n, size int, name string) []group {
 	all := make([]group, n)
@@ -69,8 +78,9 @@ func cases(quick bool) []kase {
 	}
 	one := func(n int) []group { return gangs(1, n/f, "gang") }
 	return []kase{
-		{name: "1250x1250", what: "one gang, a pod on every node", nodes: 1250 / f, groups: one(1250)},
-		{name: "5000x5000", what: "the same, four times as large", nodes: 5000 / f, groups: one(5000)},
+		{name: "1250x1250", what: "one gang, a pod on every node", nodes: 1250 / f, groups: one(1250), systems: append(forms, everyCase...)},
+		{name: "5000x5000", what: "the same, four times as large", nodes: 5000 / f, groups: one(5000), systems: append(forms, everyCase...)},
+		{name: larger, what: "a gang of 10,000 pods on 15,000 nodes", nodes: 15000 / f, groups: one(10000), systems: []string{systemRaw, systemHoldfast}},
 		{name: "100x16", what: "100 gangs at once, which fill all nodes", nodes: 1600 / f, groups: gangs(100/f, 16, "gang")},
 		{name: "100x16-racks", what: "the same, each gang in one rack: every rack is filled by one", nodes: 1600 / f, groups: inRacks(gangs(100/f, rackSize, "gang")),
 			cannot: map[string]string{systemPlain: noGangs, systemCoscheduling: "its gangs ask for no domain"}},
@@ -102,9 +112,11 @@ func gangsOf(n, size int, gpus int64, name string) []group {
 	return all
 }
 
+const nodeName = "node-%05d"
+
 // node is a Node that stays Ready: nothing checks leases.
 func node(i int, now time.Time) *corev1.Node {
-	name := fmt.Sprintf("node-%05d", i)
+	name := fmt.Sprintf(nodeName, i)
 	has := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse(
 			"192",
@@ -124,14 +136,15 @@ func node(i int, now time.Time) *corev1.Node {
 	}
 }
 
+// podName is the name of a group's pod.
+func podName(group string, slot int) string {
+	return fmt.Sprintf("%s-%04d", cmp.Or(group, "single"), slot)
+}
+
 // pod returns a pod, the same for all systems except the keys of scheduler and group.
 func pod(g group, slot int) *corev1.Pod {
-	name := g.name
-	if name == "" {
-		name = "single"
-	}
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s-%04d", name, slot), Labels: map[string]string{"app": "train"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: podName(g.name, slot), Labels: map[string]string{"app": "train"}},
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: ptr.To(false), TerminationGracePeriodSeconds: ptr.To[int64](0),
 			Containers: []corev1.Container{{Name: "train", Image: "train", Command: []string{"torchrun", "train.py"}, Resources: corev1.ResourceRequirements{

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,21 +115,28 @@ func (o options) refused(kases []kase, compared []system) error {
 	}
 	for _, k := range kases {
 		if o.cases.Given() && !slices.ContainsFunc(compared, k.asks) {
-			return fmt.Errorf("--systems: none of them can be asked for case %s, %s: %s: name another, or leave the case out", k.name, compared[0].name, k.cannot[compared[0].name])
+			why := cmp.Or(k.cannot[compared[0].name], "the case does not measure it")
+			return fmt.Errorf("--systems: none of them can be asked for case %s, %s: %s: name another, or leave the case out", k.name, compared[0].name, why)
 		}
 	}
 	return nil
 }
 
 // asks reports whether the case is measured for a system.
-func (k kase) asks(s system) bool { return k.cannot[s.name] == "" }
+func (k kase) asks(s system) bool {
+	measured := k.systems
+	if measured == nil {
+		measured = everyCase
+	}
+	return slices.Contains(measured, s.name) && k.cannot[s.name] == ""
+}
 
 // run measures one case: each system in turn, in another order each time. A failed system, and all systems of an interrupted case, have no
 // figures.
 func (b *bench) run(ctx context.Context, k kase, compared []system) (err error) {
 	broken := map[string]bool{}
 	for _, s := range compared {
-		if !k.asks(s) {
+		if k.cannot[s.name] != "" {
 			b.Add(k.name, s.name, "can", "bool", 0)
 			b.say("  %-12s  cannot: %s", s.name, k.cannot[s.name])
 		}

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // timeout bounds every wait for a process.
@@ -34,6 +36,7 @@ func start(dir, name, binary string, args ...string) (*process, error) {
 	defer log.Close()
 	p.cmd = exec.Command(binary, args...)
 	p.cmd.Args[0] = name
+	p.cmd.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(dir, "kubeconfig")) // of Holdfast's controller
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
@@ -52,6 +55,34 @@ func (p *process) stop() {
 func (p *process) cpu() time.Duration {
 	s := p.cmd.ProcessState
 	return s.UserTime() + s.SystemTime()
+}
+
+// used is the processor time of running processes, or of this program where nil.
+func used(all ...*process) (total time.Duration, err error) {
+	for _, p := range all {
+		pid := os.Getpid()
+		if p != nil {
+			pid = p.cmd.Process.Pid
+		}
+		running, err := procfs.NewProc(pid)
+		if err != nil {
+			return 0, err
+		}
+		stat, err := running.Stat()
+		if err != nil {
+			return 0, err
+		}
+		total += time.Duration(stat.CPUTime() * float64(time.Second))
+	}
+	return total, nil
+}
+
+// memory is the largest resident memory of a stopped process, in bytes.
+func (p *process) memory() float64 {
+	if usage, ok := p.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
+		return float64(usage.Maxrss) * 1024
+	}
+	return 0
 }
 
 // until retries check until it returns no error; it fails if the process ends meanwhile.

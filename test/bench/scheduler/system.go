@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,6 +26,9 @@ const (
 	systemNative       = "native"
 	systemCoscheduling = "coscheduling"
 	systemHoldfast     = "holdfast"
+	systemPodGroup     = "holdfast-podgroup"
+	systemJob          = "holdfast-job"
+	systemRawJob       = "raw-job"
 )
 
 // qps is the client rate limit of every scheduler.
@@ -44,6 +48,8 @@ type system struct {
 	define func(ctx context.Context, p *plane, source string) error
 	group  func(ctx context.Context, p *plane, g group) error
 	join   func(p *corev1.Pod, g group)
+	// jobs: kube-controller-manager makes the pods of each gang's Job, and Holdfast's webhook admits them.
+	jobs bool
 }
 
 // gate is in every scheduler's command line, as Holdfast ships it: the feature costs a second write per bound pod.
@@ -56,8 +62,13 @@ var systems = []system{
 		gates: ",GenericWorkload=true", rackGates: ",TopologyAwareWorkloadScheduling=true", group: nativeGroup, join: nativeJoin},
 	{name: systemCoscheduling, what: "coscheduling of scheduler-plugins", scheduler: "coscheduling", binary: "bench-coscheduling", argv0: "coscheduling", config: coschedulingConfig,
 		define: coschedulingDefine, group: coschedulingGroup, join: coschedulingJoin},
+	{name: systemRawJob, what: "the same for the pods of a Job that Holdfast admits", jobs: true, define: holdfastDefine},
 	{name: systemHoldfast, what: "holdfast-scheduler with the shipped configuration", scheduler: v1alpha1.SchedulerName, binary: "holdfast-scheduler", argv0: "holdfast-scheduler", config: holdfastConfig,
-		flags: []string{"--preview-bind-address="}, define: holdfastDefine, group: holdfastGroup},
+		flags: noPreviews, define: holdfastDefine, group: holdfastGroup},
+	{name: systemPodGroup, what: "the same, for pods of a PodGroup of scheduler-plugins", scheduler: v1alpha1.SchedulerName, binary: "holdfast-scheduler", argv0: "holdfast-scheduler", config: holdfastConfig,
+		flags: noPreviews, define: coschedulingDefine, group: coschedulingGroup, join: podGroupJoin},
+	{name: systemJob, what: "the same, for a Job: with webhook, agents, controller and Gang", binary: "holdfast-scheduler", argv0: "holdfast-scheduler", config: holdfastConfig,
+		flags: noPreviews, jobs: true, define: holdfastDefine},
 }
 
 // start starts the system's scheduler, waits until it is ready and returns its port. Raw has none.
@@ -164,7 +175,37 @@ func coschedulingGroup(ctx context.Context, p *plane, g group) error {
 	return err
 }
 
+// podGroupJoin makes a pod a member of a PodGroup in place of a Gang: in both it would be refused.
+func podGroupJoin(p *corev1.Pod, g group) {
+	coschedulingJoin(p, g)
+	delete(p.Labels, v1alpha1.LabelGang)
+	delete(p.Annotations, v1alpha1.AnnotationGangSize)
+	delete(p.Annotations, v1alpha1.AnnotationGangSlot)
+}
+
 func coschedulingJoin(p *corev1.Pod, g group) { p.Labels["scheduling.x-k8s.io/pod-group"] = g.name }
+
+// noPreviews keeps the port of previews closed.
+var noPreviews = []string{"--preview-bind-address="}
+
+// id is a pod's name without the random end that a Job's pod has.
+func (s system) id(pod string) string {
+	if !s.jobs {
+		return pod
+	}
+	parts := jobPod.FindStringSubmatch(pod)
+	if parts == nil {
+		return pod
+	}
+	slot, err := strconv.Atoi(parts[2])
+	if err != nil {
+		return pod
+	}
+	return podName(parts[1], slot)
+}
+
+// jobPod matches the name of a Job's pod: the Job's name, the index and a random end.
+var jobPod = regexp.MustCompile(`^(.+)-(\d+)-[a-z0-9]+$`)
 
 func holdfastDefine(ctx context.Context, p *plane, source string) error {
 	return p.define(ctx, filepath.Join(source, "manifests/crd/holdfast.dev_gangs.yaml"), gangsResource)

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	schedulingv1alpha1 "holdfast.dev/holdfast/api/scheduling/v1alpha1"
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/test/bench/figure"
 )
@@ -32,7 +31,11 @@ type trial struct {
 
 	plane *plane
 	seen  *watched
-	pods  []*corev1.Pod
+	// pods are those that the trial creates itself, without Jobs.
+	pods []*corev1.Pod
+	// raw binds if the system has no scheduler; beside are the processes of an installation.
+	raw    *rawBinder
+	beside []*process
 	// first is the time before the first pod's creation, last after the last one's.
 	first, last time.Time
 	// whole is the creation time of the last pod of each gang that should be refused, by name; guarded by mu.
@@ -67,18 +70,36 @@ func (t *trial) run(ctx context.Context) (out outcome, err error) {
 	if err := t.prepare(ctx); err != nil {
 		return nil, err
 	}
+	if t.sys.jobs {
+		beside, err := t.install(ctx)
+		if beside != nil {
+			defer beside.stop()
+		}
+		if err != nil {
+			return nil, err
+		}
+		t.beside = []*process{beside.controller, beside.manager}
+	}
 	child, port, err := t.sys.start(ctx, t.plane, t.source, t.k.racks())
 	if err != nil {
 		return nil, err
 	}
 	if child != nil {
 		defer child.stop()
+	} else if t.raw, err = t.plane.rawBinder(ctx); err != nil {
+		return nil, err
+	} else {
+		defer t.raw.cancel()
 	}
-	if t.seen, err = t.plane.watch(ctx, t.sys.name, t.names(true)); err != nil {
+	if t.seen, err = t.plane.watch(ctx, t.sys, t.names(true), t.names(false)); err != nil {
 		return nil, err
 	}
 	defer t.seen.stop()
-	if err := t.create(ctx); err != nil {
+	create := t.create
+	if t.sys.jobs {
+		create = t.createJobs
+	}
+	if err := create(ctx); err != nil {
 		return nil, err
 	}
 	if out, err = t.measure(ctx, child, port); err != nil {
@@ -106,6 +127,9 @@ func (t *trial) prepare(ctx context.Context) error {
 		}
 	}
 	for _, g := range t.k.groups {
+		if t.sys.jobs {
+			break
+		}
 		if g.name != "" && t.sys.group != nil {
 			if err := t.sys.group(ctx, t.plane, g); err != nil {
 				return fmt.Errorf("creating the object of gang %s: %w", g.name, err)
@@ -157,26 +181,22 @@ func (t *trial) create(ctx context.Context) error {
 
 func (t *trial) measure(ctx context.Context, child *process, port int) (outcome, error) {
 	out := outcome{{"create", "s", t.last.Sub(t.first).Seconds()}}
+	spent, err := t.spent(child)
+	if err != nil {
+		return out, err
+	}
 	var before writes
 	if child != nil {
-		var err error
 		if before, err = scrape(ctx, port); err != nil {
 			return out, err
 		}
-	} else if err := t.bindAll(ctx); err != nil {
-		return out, err
 	}
 	if len(t.names(true)) > 0 {
-		last, err := t.seen.allBound(ctx)
+		more, err := t.bindings(ctx, child, spent)
+		out = append(out, more...)
 		if err != nil {
 			return out, err
 		}
-		out = append(out, sample{"first_created_to_last_bound", "s", last.Sub(t.first).Seconds()}, sample{lastBound, "s", last.Sub(t.last).Seconds()})
-		written, missing, err := t.seen.allTold(ctx)
-		if err != nil {
-			return out, err
-		}
-		out = append(out, sample{withEvents, "s", written.Sub(t.last).Seconds()}, sample{"events_missing", "1", float64(missing)})
 	}
 	more, err := t.refusals(ctx, before, port)
 	out = append(out, more...)
@@ -186,47 +206,56 @@ func (t *trial) measure(ctx context.Context, child *process, port int) (outcome,
 			return out, err
 		}
 		child.stop()
-		out = append(out, sample{"scheduler_cpu", "s", child.cpu().Seconds()}, sample{"api_writes", "1", after.all})
+		out = append(out, sample{"scheduler_cpu", "s", child.cpu().Seconds()}, sample{"scheduler_memory", "MiB", child.memory() / (1 << 20)}, sample{"api_writes", "1", after.all})
 	}
 	return out, err
 }
 
-// bindAll binds the pods that fit, in the order of the nodes, and then writes the event of each, as a scheduler does.
-func (t *trial) bindAll(ctx context.Context) error {
-	bind := t.names(true)
-	var all []*corev1.Pod
-	at := map[string]string{}
-	for _, p := range t.pods {
-		if bind[p.Name] {
-			at[p.Name] = node(len(all), t.first).Name
-			all = append(all, p)
+// bindings measures the time until the last pod is bound, and until the last event is written.
+func (t *trial) bindings(ctx context.Context, child *process, before spending) (out outcome, err error) {
+	if child == nil {
+		if err := t.bindAll(ctx); err != nil {
+			return nil, err
 		}
 	}
-	if err := figure.Each(binders(), all, func(p *corev1.Pod) error {
-		b := &corev1.Binding{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: p.Name},
-			Target:     corev1.ObjectReference{Kind: "Node", Name: at[p.Name]},
-		}
-		return t.plane.client.CoreV1().Pods(namespace).Bind(ctx, b, metav1.CreateOptions{})
-	}); err != nil {
-		return err
+	last, err := t.seen.allBound(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return figure.Each(binders(), all, func(p *corev1.Pod) error {
-		_, err := t.plane.client.CoreV1().
-			Events(namespace).
-			Create(ctx, &corev1.Event{
-				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: p.Name},
-				Reason:     scheduledReason,
-				Type:       corev1.EventTypeNormal,
-				InvolvedObject: corev1.ObjectReference{
-					Kind:      "Pod",
-					Namespace: namespace,
-					Name:      p.Name,
-				},
-				Message: "Successfully assigned " + p.Name + " to " + at[p.Name],
-			}, metav1.CreateOptions{})
-		return err
-	})
+	after, err := t.spent(child)
+	if err != nil {
+		return nil, err
+	}
+	out = outcome{
+		{"first_created_to_last_bound", "s", last.Sub(t.first).Seconds()}, {lastBound, "s", last.Sub(t.last).Seconds()},
+		{boundCPU, "s", (after.all - before.all).Seconds()},
+	}
+	if child == nil {
+		err = t.writeEvents(ctx)
+	} else {
+		out = append(out, sample{"scheduler_last_bound_cpu", "s", (after.scheduler - before.scheduler).Seconds()})
+	}
+	if err != nil {
+		return out, err
+	}
+	written, missing, err := t.seen.allTold(ctx)
+	return append(out, sample{withEvents, "s", written.Sub(t.last).Seconds()}, sample{eventsAfter, "s", written.Sub(last).Seconds()},
+		sample{"events_missing", "1", float64(missing)}), err
+}
+
+// spending is processor time: of the scheduler, and of all processes of the trial together, this one included.
+type spending struct{ scheduler, all time.Duration }
+
+func (t *trial) spent(child *process) (s spending, err error) {
+	everybody := append([]*process{nil, t.plane.api, t.plane.etcd}, t.beside...)
+	if child != nil {
+		if s.scheduler, err = used(child); err != nil {
+			return s, err
+		}
+	}
+	s.all, err = used(everybody...)
+	s.all += s.scheduler
+	return s, err
 }
 
 // settle is how long to wait for further writes about a refusal.
@@ -259,6 +288,9 @@ func (t *trial) check(ctx context.Context) error {
 	list, err := t.plane.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
+	}
+	for i := range list.Items {
+		list.Items[i].Name = t.sys.id(list.Items[i].Name)
 	}
 	return errors.Join(verify(list.Items, t.names(true), t.names(false)), t.domains(list.Items))
 }
@@ -307,11 +339,4 @@ func verify(pods []corev1.Pod, must, never map[string]bool) error {
 		}
 	}
 	return nil
-}
-
-// binders is the number of concurrent bindings for the limit: the same as Holdfast's.
-func binders() int {
-	var args schedulingv1alpha1.HoldfastArgs
-	args.Default()
-	return int(*args.ParallelBindings)
 }

@@ -24,27 +24,33 @@ import (
 // watched records when the API server showed bound pods and refused gangs.
 type watched struct {
 	cancel context.CancelFunc
+	// id is system.id.
+	id func(string) string
 
 	mu sync.Mutex
-	// left are pods that are not bound yet; untold are pods without a Scheduled event; refused is the time of a gang's first refusal, by name.
-	// Guarded by mu.
-	left, untold        map[string]bool
-	lastBound, lastTold time.Time
-	refused             map[string]time.Time
-	broken              error
+	// unmade are pods that were not seen; left are pods that are not bound yet; untold are pods without a Scheduled event; refused is the
+	// time of a gang's first refusal, by name. Guarded by mu.
+	unmade, left, untold          map[string]bool
+	lastMade, lastBound, lastTold time.Time
+	refused                       map[string]time.Time
+	broken                        error
 	// news gets a value, without waiting, when one of them changed.
 	news chan struct{}
 }
 
-// watch starts with the API server's present state.
-func (p *plane) watch(ctx context.Context, system string, left map[string]bool) (*watched, error) {
+// watch starts with the API server's present state. left are the pods that should be bound, never those that should not.
+func (p *plane) watch(ctx context.Context, s system, left, never map[string]bool) (*watched, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &watched{cancel: cancel, left: left, untold: maps.Clone(left), refused: map[string]time.Time{}, news: make(chan struct{}, 1)}
+	w := &watched{
+		cancel: cancel, id: s.id, unmade: maps.Clone(left), left: left, untold: maps.Clone(left),
+		refused: map[string]time.Time{}, news: make(chan struct{}, 1),
+	}
+	maps.Copy(w.unmade, never)
 	err := errors.Join(
 		w.follow(ctx, p.client.CoreV1().Pods(namespace).Watch, w.pod),
 		w.follow(ctx, p.client.CoreV1().Events(namespace).Watch, w.event),
 	)
-	switch system {
+	switch s.name {
 	case systemHoldfast:
 		err = errors.Join(err, w.follow(ctx, p.dynamic.Resource(gangsResource).Namespace(namespace).Watch, w.gang))
 	case systemNative:
@@ -100,8 +106,13 @@ func (w *watched) pod(obj any) {
 	if !ok {
 		return
 	}
-	if p.Spec.NodeName != "" && w.left[p.Name] {
-		delete(w.left, p.Name)
+	id := w.id(p.Name)
+	if w.unmade[id] {
+		delete(w.unmade, id)
+		w.lastMade = time.Now()
+	}
+	if p.Spec.NodeName != "" && w.left[id] {
+		delete(w.left, id)
 		w.lastBound = time.Now()
 	}
 	// Coscheduling writes a gang's refusal on each of its pods.
@@ -118,8 +129,12 @@ func (w *watched) pod(obj any) {
 const scheduledReason = "Scheduled"
 
 func (w *watched) event(obj any) {
-	if e, ok := obj.(*corev1.Event); ok && e.Reason == scheduledReason && w.untold[e.InvolvedObject.Name] {
-		delete(w.untold, e.InvolvedObject.Name)
+	e, ok := obj.(*corev1.Event)
+	if !ok || e.Reason != scheduledReason {
+		return
+	}
+	if id := w.id(e.InvolvedObject.Name); w.untold[id] {
+		delete(w.untold, id)
 		w.lastTold = time.Now()
 	}
 }
@@ -150,6 +165,18 @@ func (w *watched) refuse(name string) {
 	if w.refused[name].IsZero() {
 		w.refused[name] = time.Now()
 	}
+}
+
+// allMade returns the time at which the last pod was seen.
+func (w *watched) allMade(ctx context.Context) (time.Time, error) {
+	var last time.Time
+	err := w.until(ctx, func() string {
+		if last = w.lastMade; len(w.unmade) == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%d pods do not exist", len(w.unmade))
+	})
+	return last, err
 }
 
 // allBound returns the time at which the last of them was seen bound.

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/yaml"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/test/bench/figure"
@@ -81,16 +80,12 @@ func (b *bench) policyCost(ctx context.Context) (err error) {
 
 // policy creates the shipped policy, and returns its first binding.
 func (p *plane) policy(ctx context.Context, file string) (*unstructured.Unstructured, error) {
-	text, err := os.ReadFile(file)
+	all, err := documents(file)
 	if err != nil {
 		return nil, err
 	}
 	var binding *unstructured.Unstructured
-	for part := range strings.SplitSeq(string(text), "\n---\n") {
-		o := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal([]byte(part), &o.Object); err != nil {
-			return nil, fmt.Errorf("reading %s: %w", file, err)
-		}
+	for _, o := range all {
 		switch {
 		case o.GetName() != policyName:
 		case o.GetKind() == "ValidatingAdmissionPolicyBinding":
