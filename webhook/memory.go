@@ -105,7 +105,7 @@ func (t *training) memoryWarnings(s settings.Settings) (warnings []string) {
 
 // queueWarnings returns what Kueue, which counts the object's templates, does not count.
 func (o *subject) queueWarnings() []string {
-	queue := o.obj.GetLabels()[settings.QueueLabel]
+	queue := settings.Queue(o.obj)
 	each, all := int64(0), int64(0)
 	for _, r := range o.roles {
 		if memorySet(r.t.container(), r.t.spec) > 0 {

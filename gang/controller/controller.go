@@ -247,7 +247,7 @@ func (c *Controller) assess(ctx context.Context, g *v1alpha1.Gang, job *jobs.Job
 
 // jobStatus returns what the status needs of a job.
 func jobStatus(job *jobs.Job) status.Job {
-	return status.Job{UID: job.UID, Admitted: job.Admitted, State: job.State}
+	return status.Job{UID: job.UID, Admitted: job.Admitted, State: job.State, Queue: settings.Queue(job)}
 }
 
 // outside handles a gang's objects in other projects' APIs, and adds their state to what is known of the gang; again is when to call it

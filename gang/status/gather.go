@@ -21,6 +21,8 @@ type Job struct {
 	UID      types.UID
 	Admitted settings.Job
 	State    kinds.State
+	// Queue is its queue of Kueue; "": none.
+	Queue string
 }
 
 // end returns how the job itself ended.
@@ -45,7 +47,7 @@ func GatherJobGang(g *v1alpha1.Gang, job Job, pods []corev1.Pod) JobGang {
 		Size:     int(members),
 		Min:      int(g.Spec.MinPods),
 		Unit:     int(g.Spec.PodsUnit),
-		Queue:    job.Admitted.Queue,
+		Queue:    job.Queue,
 		State:    stateFeature(job.Admitted.Settings),
 		Standbys: standbyFeature(job.Admitted.Settings),
 

@@ -29,12 +29,13 @@ type Job struct {
 	Min int32
 	// Unit: it then goes on with whole blocks of so many consecutive pods, as admission stamped it; 0: 1.
 	Unit int32
-	// Queue is the queue of Kueue that a batch Job waits in; "": none.
-	Queue string
 }
 
-// QueueLabel is the label of an object with the queue of Kueue that it waits in.
+// QueueLabel is the label of a job's object that names its queue of Kueue.
 const QueueLabel = "kueue.x-k8s.io/queue-name"
+
+// Queue returns a job's queue of Kueue; "": none.
+func Queue(job metav1.Object) string { return job.GetLabels()[QueueLabel] }
 
 // JobSettings reads the settings of a Job. Its template's annotations override its own.
 func JobSettings(job *batchv1.Job) (Settings, field.ErrorList) {
@@ -54,9 +55,7 @@ func AdmittedJob(job *batchv1.Job) (j Job, ok bool) {
 	if kinds.IsChild(job) {
 		return Job{}, false
 	}
-	if j, ok = AdmittedTemplate(job.Spec.Template.Annotations); ok {
-		j.Queue = job.Labels[QueueLabel]
-	}
+	j, ok = AdmittedTemplate(job.Spec.Template.Annotations)
 	if ok && j.Settings.Observe && job.Spec.Parallelism != nil { // users may change it, because nothing depends on it
 		j.Members = min(*job.Spec.Parallelism, v1alpha1.MaxMembers)
 	}
@@ -82,12 +81,11 @@ func AdmittedTemplate(annotations map[string]string) (j Job, ok bool) {
 	return j, true
 }
 
-// KeptLabels returns those labels of a batch Job that AdmittedJob reads; nil: none.
-func KeptLabels(job *batchv1.Job) map[string]string {
-	if queue, ok := job.Labels[QueueLabel]; ok {
-		return map[string]string{QueueLabel: queue}
+// KeepQueue copies a job's label with its queue.
+func KeepQueue(kept, from metav1.Object) {
+	if queue := Queue(from); queue != "" {
+		kept.SetLabels(map[string]string{QueueLabel: queue})
 	}
-	return nil
 }
 
 // KeptOfMetadata returns those annotations of a job's own metadata that are read after its admission: whether it is opted in, and what

@@ -15,6 +15,7 @@ func Metadata(obj any) (any, error) {
 	}
 	kept := &metav1.PartialObjectMetadata{TypeMeta: m.TypeMeta, ObjectMeta: identity(&m.ObjectMeta)}
 	kept.Annotations = settings.KeptOfMetadata(m.Annotations)
+	settings.KeepQueue(kept, m)
 	return kept, nil
 }
 

@@ -28,7 +28,7 @@ func Job(obj any) (any, error) {
 	kept.Spec.Parallelism, kept.Spec.Suspend = job.Spec.Parallelism, job.Spec.Suspend
 	kept.Spec.Template.Annotations = settings.OfAdmittedJob(job)
 	if kept.Spec.Template.Annotations != nil {
-		kept.Labels = settings.KeptLabels(job)
+		settings.KeepQueue(kept, job)
 		settings.KeepLive(kept, job)
 		kept.Spec.Template.Spec.Containers = settings.KeepDevices(&job.Spec.Template.Spec)
 	}

@@ -76,10 +76,13 @@ func TestJobsAreKeptSmall(t *testing.T) {
 		job.Annotations[v1alpha1.AnnotationRetrySizes] = long
 		job.Labels[settings.QueueLabel] = "team-a"
 		want, admitted := settings.AdmittedJob(job)
-		if admitted != c.admitted || admitted && want.Queue != "team-a" {
+		if admitted != c.admitted {
 			t.Errorf("%s: admitted %v", name, admitted)
 		}
 		got := kept(t, job)
+		if admitted && settings.Queue(got) != "team-a" || len(got.Labels) > 1 {
+			t.Errorf("%s: labels %v are kept", name, got.Labels)
+		}
 		if is, ok := settings.AdmittedJob(got); ok != admitted || is != want {
 			t.Errorf("%s: %+v, %v is read of what is kept, want %+v, %v", name, is, ok, want, admitted)
 		}
@@ -154,6 +157,7 @@ func TestMetadataIsKeptSmall(t *testing.T) {
 	} {
 		m := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "kubeflow.org/v1", Kind: "PyTorchJob"}, ObjectMeta: large(c.had).ObjectMeta}
 		maps.Copy(m.Annotations, c.had)
+		m.Labels[settings.QueueLabel] = "team-a"
 		before := m.DeepCopy()
 		for range 2 { // a transform may be called again with its own result
 			got, err := Metadata(m)
@@ -166,6 +170,7 @@ func TestMetadataIsKeptSmall(t *testing.T) {
 				Name:            "train",
 				UID:             "u",
 				ResourceVersion: "7",
+				Labels:          map[string]string{settings.QueueLabel: "team-a"},
 				Annotations:     c.want,
 			}}
 			if !reflect.DeepEqual(kept, want) {
