@@ -290,6 +290,9 @@ class Checkpoint:
         flat = self._flatten()
         if not self._record.span:
             self._publish(span=_donor.span(self._tracked, flat.leaves))
+            hidden = _donor.hidden(self._tracked, flat.leaves)
+            if hidden:
+                self._once("hidden", hidden)
         return self._keep(step, control, flat, aside=not blocking)
 
     def _granted(self, step):

@@ -3,8 +3,10 @@ communicate. A shard is restored only to a rank that holds the same part of the 
 """
 
 import collections
+import itertools
 import math
 import sys
+import types
 
 from . import _device, _kinds
 
@@ -12,6 +14,9 @@ REMEDY = (
     "state in memory is not resharded: start with the mesh and sharding that it was saved with, or begin a new job that "
     "loads a checkpoint of torch.distributed.checkpoint"
 )
+
+_MOST = 10_000
+_SCALARS = (int, float, bool, str, bytes, type(None))
 
 #: The layout of a shard: strides of the local tensor (None: contiguous), shape and stride of the whole tensor, mesh.
 Part = collections.namedtuple("Part", "strides shape stride mesh dims at placements")
@@ -44,7 +49,7 @@ def local(t):
         return t.to_local()
 
 
-def _placed(t):
+def placed(t):
     return tuple(_PLACEMENTS[type(p).__name__](p) for p in t.placements)
 
 
@@ -54,7 +59,7 @@ def part(t, strides=None):
     at = mesh.get_coordinate()
     return Part(
         strides, tuple(t.shape), tuple(t.stride()), tuple(mesh.shape), mesh.mesh_dim_names and tuple(mesh.mesh_dim_names),
-        None if at is None else tuple(at), _placed(t),
+        None if at is None else tuple(at), placed(t),
     )  # fmt: skip
 
 
@@ -97,14 +102,14 @@ class Saved:
         self.part, self.local = part, local
 
 
-def _dtensors(value):
-    """Every DTensor of the tracked objects."""
+def dtensors(value):
+    """Every DTensor of the tracked objects, but of those of the script's own."""
     torch = sys.modules.get("torch")
     if torch is None:
         return
     if isinstance(value, (dict, list, tuple)):
         for v in value.values() if isinstance(value, dict) else value:
-            yield from _dtensors(v)
+            yield from dtensors(v)
         return
     if isinstance(value, torch.nn.Module):
         tensors = [*value.parameters(), *value.buffers()]
@@ -115,10 +120,59 @@ def _dtensors(value):
     yield from (t for t in tensors if is_dtensor(t))
 
 
+def applications(value):
+    """The tracked objects of the script's own: with state_dict, and no module, optimizer or tensor."""
+    if isinstance(value, (dict, list, tuple)):
+        for v in value.values() if isinstance(value, dict) else value:
+            yield from applications(v)
+    elif hasattr(value, "state_dict") and not isinstance(value, _known()):
+        yield value
+
+
+def _known():
+    torch = sys.modules.get("torch")
+    return () if torch is None else (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)
+
+
+def shown(value):
+    """Every DTensor in the attributes of an object of the script: in modules, optimizers, containers, and the attributes of further objects.
+    It calls nothing of them, and looks at _MOST values at most."""
+    left, seen, known = collections.deque([value]), set(), _known()
+    for _ in range(_MOST if known else 0):
+        if not left:
+            return
+        v = left.popleft()
+        if id(v) in seen:
+            continue
+        seen.add(id(v))
+        if isinstance(v, known):
+            yield from dtensors(v)
+        elif not isinstance(v, (type, types.ModuleType)):
+            left.extend(x for x in itertools.islice(_within(v), _MOST) if type(x) not in _SCALARS)
+
+
+def shows(value):
+    """Whether an object of the script has a DTensor in its attributes."""
+    return next(shown(value), None) is not None
+
+
+def _within(v):
+    if isinstance(v, (list, tuple)):
+        return v
+    try:
+        return (v if isinstance(v, dict) else vars(v)).values()
+    except Exception:  # it has none, or raises what it likes
+        return ()
+
+
 def meshes(value):
     """Every (mesh, class of DTensor) that the tracked objects use, each once."""
+    return _each_mesh(dtensors(value))
+
+
+def _each_mesh(tensors):
     found = []
-    for t in _dtensors(value):
+    for t in tensors:
         if not any(m == t.device_mesh for m, _ in found):
             found.append((t.device_mesh, type(t)))
     return found
@@ -126,7 +180,7 @@ def meshes(value):
 
 def layouts(value):
     """Every (mesh, placements) that the tracked objects use, each once."""
-    return {(id(t.device_mesh), p): (t.device_mesh, p) for t in _dtensors(value) for p in [_placed(t)]}.values()
+    return {(id(t.device_mesh), p): (t.device_mesh, p) for t in dtensors(value) for p in [placed(t)]}.values()
 
 
 def span(mesh, placements, world):
@@ -186,6 +240,8 @@ class Placer:
             return saved  # nothing to place, and no leaf that could be a shard
         # Other objects' state_dict may change them, as loaders' do: asked only where it is needed.
         held = _kinds.take(current)
+        if not known and not self._meshes:
+            return Placer(_each_mesh(shown(current))).place(saved, held, path)
         if known and isinstance(current, torch.optim.Optimizer) and all(isinstance(s, dict) and isinstance(s.get("state"), dict) for s in (saved, held)):
             return {k: self._of_params(v, held[k], current, path) if k == "state" else v for k, v in saved.items()}
         return self.place(saved, held, path)

@@ -2,7 +2,8 @@
 
     donor_script.py KIND SEED LAST
 
-It saves the last step. KIND is how ranks hold the state; application: as fsdp2, in an object of the script.
+It saves the last step. KIND is how ranks hold the state; application: as fsdp2, in an object of the script; trainer: as hsdp, in one that
+has the model and the optimizer.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import holdfast
 from tests.case import Holder
@@ -29,8 +31,20 @@ def made(world):
         from torch.distributed.fsdp import fully_shard
 
         hybrid = {"mesh_shape": (world // 2, 2), "mesh_dim_names": ("replicas", "shards")}
-        fully_shard(model, mesh=init_device_mesh("cpu", **(hybrid if KIND == "hsdp" else {"mesh_shape": (world,)})))
+        fully_shard(model, mesh=init_device_mesh("cpu", **(hybrid if KIND in ("hsdp", "trainer") else {"mesh_shape": (world,)})))
     return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+class Trainer:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+
+    def state_dict(self):
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optimizer": optimizer}
+
+    def load_state_dict(self, state):
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
 
 def digest(model, optimizer):
@@ -56,7 +70,11 @@ def main():
     model, optimizer = made(world)
     ck = holdfast.attach()
     tracked = {"model": model, "optimizer": optimizer}
-    ck.track(rng=True, **({"application": Holder(model=model.state_dict())} if KIND == "application" else tracked))
+    if KIND == "application":
+        tracked = {"application": Holder(model=model.state_dict())}
+    elif KIND == "trainer":
+        tracked = {"trainer": Trainer(model, optimizer)}
+    ck.track(rng=True, **tracked)
     fresh = digest(model, optimizer)
     try:
         start = ck.restore()

@@ -19,6 +19,26 @@ def application(*parts):
     return Holder(**{str(number): part.state_dict() for number, part in enumerate(parts)})
 
 
+class Trainer:
+    """An object whose state_dict() has that of a module deep in its attributes, beside others."""
+
+    def __init__(self, module, *others):
+        self.samples, self.engine, self.others = list(range(100_000)), [Holder(module=module, parent=self)], others
+
+    def state_dict(self):
+        return {"module": self.engine[0].state["module"].state_dict()}
+
+    def load_state_dict(self, state):
+        self.engine[0].state["module"].load_state_dict(state["module"])
+
+
+class Hidden:
+    """An object that shows its module to nobody."""
+
+    def __init__(self, module):
+        self.state_dict, self.load_state_dict = lambda: module.state_dict(), module.load_state_dict
+
+
 def body():
     return nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
 
@@ -55,6 +75,11 @@ def states():
         "application of fsdp2": application(fully_shard(body(), mesh=flat)),
         "application of hybrid": application(hybrid, torch.optim.AdamW(hybrid.parameters())),
         "hybrid and its application": [hybrid, application(hybrid)],
+        "trainer of hybrid": {"t": [Trainer(hybrid)]},
+        "trainer of ddp beside fsdp2": Trainer(ddp, fully_shard(body(), mesh=flat)),
+        "trainer of fsdp2": Trainer(fully_shard(body(), mesh=flat)),
+        "hidden ddp": Hidden(ddp),
+        "hidden hybrid": Hidden(hybrid),
         "hybrid and application of fsdp2": [hybrid, application(fully_shard(body(), mesh=flat))],
     }
 
@@ -63,5 +88,7 @@ dist.init_process_group("gloo")
 for name, state in states().items():
     taken = Flat()
     taken.add("s", state)
-    print("%s: %d" % (name, _donor.span({"s": state}, taken.leaves)), flush=True)
+    print("%s: %d, %d" % (name, _donor.span({"s": state}, taken.leaves), _donor.span({"s": state})), flush=True)
+    if _donor.hidden({"s": state}, taken.leaves):
+        print(_donor.hidden({"s": state}, taken.leaves), flush=True)
 dist.destroy_process_group()

@@ -115,8 +115,7 @@ class WholeStates(Ranks):
     def test_bytes_that_changed_are_not_restored(self):
         self.trains("ddp", 1, 2, self.agents_of(1, 0, "a", "b"))
         agents = self.agents_of(2, 2, "a", "new")
-        slot = next(i for i in range(_arena.SLOTS) if agents[0].slot(i).state == _arena.SEALED)
-        agents[0].flip(slot, 4096 + 100)
+        self.damage(agents[0])
         (_, _, given), (out, errors, code) = self.ranks("donor_script.py", "ddp", 2, 4, agents=agents, HOLDFAST_DONOR="1")
         self.assertNotEqual(code, 0)
         self.assertNotEqual(given, 0, "the donor went on alone")
@@ -124,15 +123,58 @@ class WholeStates(Ranks):
         self.assertEqual(out, "the state is unchanged\n")
 
 
+    def damage(self, agent):
+        agent.flip(next(i for i in range(_arena.SLOTS) if agent.slot(i).state == _arena.SEALED), 4096 + 100)
+
+    def test_another_rank_gives_what_arrived_damaged(self):
+        self.trains("ddp", 1, 2, self.agents_of(1, 0, "a", "b", "c"))
+        agents = self.agents_of(2, 2, "a", "new", "b", "c")
+        self.damage(agents[0])
+        self.damage(agents[2])
+        again = self.trains("ddp", 2, 3, agents, HOLDFAST_DONOR="1")
+        begins = self.begins(again)
+        self.assertEqual(begins[1], begins[3], "the state that was given differs from that of the rank whose bytes were whole")
+        said = again[1][1]
+        self.assertRegex(said, r"the \d+ bytes that rank 0 gave do not have the checksum with which its agent sealed them: rank 2 gives its state instead")
+        self.assertRegex(said, r"the \d+ bytes that rank 2 gave do not have the checksum with which its agent sealed them: rank 3 gives its state instead")
+        self.assertIn("restoring step 2: rank 3 gave its state to this rank", said)
+
+    def test_few_ranks_are_tried(self):
+        self.trains("ddp", 1, 2, self.agents_of(1, 0, "a", "b", "c", "d"))
+        agents = self.agents_of(2, 2, "a", "new", "b", "c", "d")
+        for a in (agents[0], *agents[2:4]):
+            self.damage(a)
+        (out, errors, code) = self.ranks("donor_script.py", "ddp", 2, 4, agents=agents, HOLDFAST_DONOR="1")[1]
+        self.assertNotEqual(code, 0)
+        self.assertRegex(errors, r"RestoreError: restoring step 2: the \d+ bytes that rank 3 gave do not have the checksum with which its agent sealed them: nothing was restored; those of rank 0, 2 did not either")
+        self.assertEqual(out, "the state is unchanged\n")
+
+    def test_a_rank_of_another_pod_gives_next(self):
+        for pods, holds, tried, want in (
+            ([1, 1, 2, 2], [1, 1, 1, 1], [0], 2),
+            ([1, 1, 2, 2], [1, 1, 0, 0], [0], 1),
+            ([1, 1, 2, 2], [1, 1, 1, 1], [0, 2], 1),
+            ([1, 2], [1, 0], [0], None),
+        ):
+            channel = types.SimpleNamespace(rank=0, all=lambda size, index, number: [p * h for p, h in zip(pods, holds)])
+            self.assertEqual(_donor._another(channel, range(len(pods)), tried, True), want)
+
+
 @unittest.skipIf(torch is None, "TORCH IS MISSING")
 class DividedStates(Ranks):
     def test_pods_of_two_ranks_that_hold_half_each(self):
-        undisturbed = self.trains("hsdp", 1, 6, self.agents_of(1, 0, "w", "x", "y", "z"))
+        self.halves("hsdp")
+
+    def test_the_same_in_an_object_of_the_script(self):
+        self.halves("trainer")
+
+    def halves(self, kind):
+        undisturbed = self.trains(kind, 1, 6, self.agents_of(1, 0, "w", "x", "y", "z"))
         agents = self.agents_of(1, 0, "a0", "a1", "b0", "b1")
-        first = self.trains("hsdp", 1, 2, agents)
+        first = self.trains(kind, 1, 2, agents)
         self.assertEqual([a.client().span for a in agents], [2] * 4)
-        fewer = self.trains("hsdp", 2, 4, self.agents_of(2, 2, "b0", "b1"))
-        again = self.trains("hsdp", 3, 6, self.agents_of(3, 4, "new0", "new1", "b0", "b1"), HOLDFAST_DONOR="3")
+        fewer = self.trains(kind, 2, 4, self.agents_of(2, 2, "b0", "b1"))
+        again = self.trains(kind, 3, 6, self.agents_of(3, 4, "new0", "new1", "b0", "b1"), HOLDFAST_DONOR="3")
         self.same_training(undisturbed, first, fewer, again)
         begins = self.begins(again)
         self.assertEqual(begins[:2], begins[2:], "the parts that were given differ from those of the donors")
@@ -175,12 +217,17 @@ class DividedStates(Ranks):
             "ddp": 1, "replicated": 1, "hybrid": 2, "hybrid of 1": 1, "hybrid of 4": 4, "hybrid across": every, "hybrid swapped": every,
             "divided by the outer": every, "tensor parallel": 2, "tensor parallel across": every, "fsdp2": every,
             "fsdp2 and tensor parallel": every, "zero 1": every, "hybrid and ddp": 2, "hybrid and fsdp2": every,
-            "application of ddp": 1, "application of replicated": 1, "application of fsdp2": every, "application of hybrid": every,
-            "hybrid and its application": 2, "hybrid and application of fsdp2": every,
+            "application of ddp": 1, "application of replicated": 1, "application of fsdp2": every, "application of hybrid": 2,
+            "hybrid and its application": 2, "hybrid and application of fsdp2": every, "trainer of hybrid": 2,
+            "trainer of ddp beside fsdp2": 1, "trainer of fsdp2": every, "hidden ddp": 1, "hidden hybrid": every,
         }  # fmt: skip
         for rank, (out, errors, code) in enumerate(self.ranks("span_script.py", world=4)):
             self.assertEqual(code, 0, errors[-3000:])
-            self.assertEqual(dict(re.findall(r"(.+): (\d+)", out)), {name: str(n) for name, n in want.items()}, "rank %d" % rank)
+            seen = {name: (saved, restored) for name, saved, restored in re.findall(r"(.+): (\d+), (\d+)", out)}
+            self.assertEqual({name: saved for name, (saved, _) in seen.items()}, {name: str(n) for name, n in want.items()}, "rank %d" % rank)
+            differ = [name for name, (saved, restored) in seen.items() if saved != restored]
+            self.assertEqual(differ, ["hidden hybrid"], "a rank without state needs another part")
+            self.assertEqual(out.count("the state of s is divided over ranks, and only its state_dict() shows how"), 1)
 
 
 @unittest.skipIf(torch is None, "TORCH IS MISSING")
