@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -124,11 +125,22 @@ func (g *lateGang) decide(e elastic.Event) {
 			g.log = append(g.log, "tell "+f.Notice.Message)
 		}
 	}
+	if r, reported := e.(elastic.Reported); reported {
+		g.direct(int(r.Slot))
+	}
+}
+
+// sent adds a directive to those under way, unless it is the newest of them.
+func sent(down []protocol.Directive, d protocol.Directive) []protocol.Directive {
+	if n := len(down); n > 0 && reflect.DeepEqual(down[n-1], d) {
+		return down
+	}
+	return append(down, d)
 }
 
 func (g *lateGang) direct(slot int) {
 	p := g.pods[slot]
-	p.down = append(p.down, g.coord.Directive(elastic.Slot(slot), p.pod.UID))
+	p.down = sent(p.down, g.coord.Directive(elastic.Slot(slot), p.pod.UID))
 }
 
 // move plays one event that is due.

@@ -84,11 +84,19 @@ func (g *slotGang) decide(e elastic.Event) {
 		case elastic.Persist:
 			g.decide(elastic.Stored{Revision: f.Revision, Generation: f.Record.Generation})
 		case elastic.Broadcast:
-			for i, r := range g.ranks {
-				r.down = append(r.down, g.coord.Directive(elastic.Slot(i), r.pod.UID))
+			for i := range g.ranks {
+				g.direct(i)
 			}
 		}
 	}
+	if r, reported := e.(elastic.Reported); reported {
+		g.direct(int(r.Slot))
+	}
+}
+
+func (g *slotGang) direct(slot int) {
+	r := g.ranks[slot]
+	r.down = sent(r.down, g.coord.Directive(elastic.Slot(slot), r.pod.UID))
 }
 
 func (g *slotGang) check() {

@@ -38,6 +38,8 @@ type crowd struct {
 	reports []protocol.Report
 	pods    []Pod
 	n       int64
+	// walks is how often all pods were walked, directives how many were computed.
+	walks, directives int
 }
 
 func newCrowd(pods int) *crowd {
@@ -62,9 +64,12 @@ func newCrowd(pods int) *crowd {
 }
 
 func (g *crowd) step(e Event) {
-	g.now = g.now.Add(time.Millisecond)
-	direct := false
-	for _, eff := range Step(g.s, e, g.now) {
+	g.now = g.now.Add(100 * time.Microsecond)
+	effects, direct := Step(g.s, e, g.now), false
+	if g.s.walks.at.Equal(g.now) {
+		g.walks++
+	}
+	for _, eff := range effects {
 		switch eff := eff.(type) {
 		case Broadcast:
 			direct = true
@@ -72,11 +77,19 @@ func (g *crowd) step(e Event) {
 			g.step(Stored{Revision: eff.Revision, Generation: eff.Record.Generation})
 		}
 	}
+	r, reported := e.(Reported)
 	for i := range g.pods {
-		if direct {
+		if direct || reported && Slot(i) == r.Slot {
 			_ = g.s.Directive(Slot(i), g.pods[i].UID)
+			g.directives++
 		}
 	}
+}
+
+// rest lets a report that waits for a walk have it.
+func (g *crowd) rest() {
+	g.now = g.now.Add(time.Second)
+	g.step(Tick{})
 }
 
 func (g *crowd) say(slot int) {
@@ -88,11 +101,13 @@ func (g *crowd) say(slot int) {
 	g.step(Reported{Slot: Slot(slot), Pod: g.pods[slot], Report: r})
 }
 
+// each lets all pods report in the order of their slots.
 func (g *crowd) each(do func(r *protocol.Report)) {
 	for i := range g.reports {
 		do(&g.reports[i])
 		g.say(i)
 	}
+	g.rest()
 }
 
 func seals(steps ...int64) func(*protocol.Report) {
@@ -104,7 +119,7 @@ func seals(steps ...int64) func(*protocol.Report) {
 }
 
 // bring brings the gang into a phase.
-func (g *crowd) bring(b *testing.B, phase string) {
+func (g *crowd) bring(b testing.TB, phase string) {
 	g.each(func(*protocol.Report) {})
 	g.each(func(r *protocol.Report) { r.Generation, r.State = 1, protocol.StateRunning })
 	g.each(seals(3, 4, 5))

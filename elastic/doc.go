@@ -22,5 +22,8 @@
 //   - It restores no older step than one that all ranks held, while a pod that lives holds that.
 //   - Taking pods in again does no step again.
 //
+// Small gangs act after each report, large ones at times that leave the cost of a report independent of the number of
+// pods (walk.go).
+//
 // The package is a core: Step is a pure function of state, event and time.
 package elastic

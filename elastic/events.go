@@ -122,8 +122,11 @@ type Persist struct {
 // PersistLater requests to store the record some time later: only what users see has changed.
 type PersistLater struct{}
 
-// Broadcast reports that Directive may return another message for any slot.
+// Broadcast reports that Directive may return another message for any slot. For an agent that has just reported it may without.
 type Broadcast struct{}
+
+// Wake requests a Tick after this time.
+type Wake struct{ After time.Duration }
 
 // End requests that the gang's job fails and creates no more pods; Ended answers.
 type End struct{ Verdict Verdict }
@@ -186,6 +189,7 @@ func (LookupHolders) effect() {}
 func (Persist) effect()       {}
 func (PersistLater) effect()  {}
 func (Broadcast) effect()     {}
+func (Wake) effect()          {}
 func (End) effect()           {}
 func (EmitEvent) effect()     {}
 func (Settled) effect()       {}

@@ -9,17 +9,22 @@ import (
 // promises are rules that hold after every step, in random histories and in scripts. They do not depend on golden files.
 type promises struct {
 	fail func(property, format string, args ...any)
-	// runs has the run that slot 0 was ordered to do, by generation; last has the last directive of each pod.
-	runs map[int64]protocol.Run
-	last map[string]protocol.Directive
+	// runs has the run that slot 0 was ordered to do, by generation; last has the last directive of each pod; heard are the pods whose
+	// agents have reported to this coordinator: no other gets a directive.
+	runs  map[int64]protocol.Run
+	last  map[string]protocol.Directive
+	heard map[string]bool
 }
 
 func newPromises(fail func(property, format string, args ...any)) promises {
-	return promises{fail: fail, runs: map[int64]protocol.Run{}, last: map[string]protocol.Directive{}}
+	return promises{fail: fail, runs: map[int64]protocol.Run{}, last: map[string]protocol.Directive{}, heard: map[string]bool{}}
 }
 
 // successor is called for a new coordinator, which has sent no directive yet.
-func (p *promises) successor() { clear(p.last) }
+func (p *promises) successor() {
+	clear(p.last)
+	clear(p.heard)
+}
 
 // record compares the record to be stored with the previous record.
 func (p *promises) record(was, now *Record) {
@@ -34,10 +39,19 @@ func (p *promises) record(was, now *Record) {
 	}
 }
 
-// directive checks the directive of a pod after an event. notified is true if an agent received the directive; stored is the newest
+// hears reports whether a pod gets its directive because it has just reported.
+func hears(e Event, pod string) bool {
+	r, reported := e.(Reported)
+	return reported && r.Pod.UID == pod
+}
+
+// directive checks the directive of a pod after an event. notified is true if all agents received their directives; stored is the newest
 // generation in the store.
 func (p *promises) directive(e Event, slot int, pod string, d protocol.Directive, notified bool, stored int64) {
-	if old, known := p.last[pod]; known && !notified && !reflect.DeepEqual(old, d) {
+	if hears(e, pod) {
+		notified, p.heard[pod] = true, true
+	}
+	if old, known := p.last[pod]; known && p.heard[pod] && !notified && !reflect.DeepEqual(old, d) {
 		p.fail("what changes is told", "%T left slot %d with %+v, it is %+v", e, slot, old, d)
 	}
 	p.last[pod] = d

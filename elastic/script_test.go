@@ -193,7 +193,7 @@ func (s *stage) command(f []string) {
 		if s.limits.Min > 0 {
 			Step(s.state, Limit{s.limits}, s.now)
 		}
-		s.directives(true)
+		s.directives(func(string) bool { return true })
 	case "record":
 		r := s.state.Snapshot()
 		if l := r.Launch; l.Number > 1 || len(l.Kept) > 0 {
@@ -624,7 +624,7 @@ func (s *stage) show(e Event, was *Record, effects []Effect) {
 	for i, p := range s.pods {
 		s.promises.directive(e, i, p.UID, s.state.Directive(Slot(i), p.UID), notified, s.stored.Generation)
 	}
-	s.directives(notified)
+	s.directives(func(pod string) bool { return notified || hears(e, pod) })
 }
 
 // storage prints the pods to be replaced and the stored steps of a record.
@@ -654,10 +654,10 @@ func (s *stage) verdict(v Verdict) {
 	}
 }
 
-// directives prints the directives that changed; notified: agents have received them.
+// directives prints the directives that changed; notified: the agent of a pod has received it.
 var look = regexp.MustCompile(` (look|keep) -?\d+`)
 
-func (s *stage) directives(notified bool) {
+func (s *stage) directives(notified func(pod string) bool) {
 	names := map[protocol.Order]string{protocol.OrderWait: "wait", protocol.OrderRun: "run", protocol.OrderHalt: "halt", protocol.OrderExit: "exit"}
 	for i, p := range s.pods {
 		d := s.state.Directive(Slot(i), p.UID)
@@ -729,7 +729,7 @@ func (s *stage) directives(notified bool) {
 		}
 		if line != s.last[i] {
 			same := s.looking && look.ReplaceAllString(line, "") == look.ReplaceAllString(s.last[i], "")
-			if s.last[i] = line; !notified {
+			if s.last[i] = line; !notified(p.UID) {
 				s.t.Errorf("slot %d is not told: %s", i, line)
 			}
 			if !same {

@@ -209,9 +209,6 @@ func (s *State) noteLooks(slot Slot, now time.Time) {
 	if slices.ContainsFunc(r.Looks, func(l protocol.Look) bool { return l.Phase != nil }) {
 		st.phase, st.worked = now, s.quiet.Seen(now)
 	}
-	if s.members.All(func(m *members.Member) bool { return m.Known() && m.Report().Look == wanted }) {
-		s.quiet.NoteAnswers()
-	}
 }
 
 // watch requests looks at a gang that is quiet, and reports the verdict on them.
@@ -229,9 +226,13 @@ func (s *State) watch(now time.Time) {
 		s.movedOn(s.quiet.NoteInterrupt, now)
 		return
 	}
-	newest := int64(0)
+	newest, wanted, answered := int64(0), s.wantedLook(), true
 	for _, m := range s.members.Each {
 		newest = max(newest, m.Report().Look)
+		answered = answered && m.Known() && m.Report().Look == wanted
+	}
+	if wanted > 0 && answered {
+		s.quiet.NoteAnswers()
 	}
 	switch s.quiet.Advance(newest, now) {
 	case quiet.Look:

@@ -26,7 +26,7 @@ import (
 //	| lives for       | fields                                                                                     |
 //	|-----------------|--------------------------------------------------------------------------------------------|
 //	| the gang        | Record (outlives every coordinator)                                                        |
-//	| the coordinator | stored revision storedRevision verdictRevision lookedUpAt ended ending over quiet supervision       |
+//	| the coordinator | stored revision storedRevision verdictRevision lookedUpAt ended ending over quiet supervision walks |
 //	| as each says    | members replacements account ledger generation drain sizes                                   |
 //	| the generation  | run, replaced whole by becomeRunning                                                       |
 //	| the phase       | run.halting, run.forming, replaced whole by becomeHalting and becomeForming                |
@@ -60,6 +60,7 @@ type State struct {
 	supervision Supervision
 	// sizes is what a gang with a minimum knows of its pods.
 	sizes sizes
+	walks walks
 
 	now     time.Time
 	effects []Effect
@@ -77,6 +78,7 @@ func New(pods int, storage time.Duration, r Record) *State {
 		),
 		stored: r.Generation,
 		quiet:  quiet.New(r.Progress.LongestSilence),
+		walks:  newWalks(pods),
 	}
 	s.replacements = replacements.New(s.members, r.PendingReplacements, r.Suspended, r.Replacements, account.Replaced(r.Recoveries))
 	s.ledger = ledger.New(storage, ledger.Recorded{

@@ -15,17 +15,30 @@ import (
 func Step(s *State, e Event, now time.Time) []Effect {
 	s.effects, s.now = nil, now
 	s.drain.NoteStart(now)
-	if _, report := e.(Reported); !report {
-		s.run.forming.forget()
-	}
+	calm := false
 	switch e := e.(type) {
 	case Reported:
-		s.reported(e, now)
+		calm = !s.reported(e, now)
 	case Detached:
-		if s.members.Detach(e.Slot, e.Pod) {
-			s.refresh()
-			s.emit(Broadcast{}) // a common action of all pods may be impossible now
-		}
+		calm = true
+		s.detached(e)
+	case Tick:
+	default:
+		s.run.forming.forget()
+		s.take(e, now)
+	}
+	if !calm || !s.walkLater(now) {
+		s.walk(now)
+	}
+	if s.account.TakeChange() {
+		s.emit(PersistLater{})
+	}
+	return s.effects
+}
+
+// take applies an event that is no word of an agent.
+func (s *State) take(e Event, now time.Time) {
+	switch e := e.(type) {
 	case Stored:
 		s.stored = max(s.stored, min(e.Generation, s.generation.Number))
 		s.emit(Broadcast{})
@@ -67,15 +80,7 @@ func Step(s *State, e Event, now time.Time) []Effect {
 		s.holderKnown(e, now)
 	case GoBack:
 		s.goBackTo(e.To)
-	case Tick:
 	}
-	s.advance(maxTransitions, now)
-	s.wait(now)
-	s.account.RecordLateCount(now)
-	if s.account.TakeChange() {
-		s.emit(PersistLater{})
-	}
-	return s.effects
 }
 
 func (s *State) emit(e Effect) { s.effects = append(s.effects, e) }
@@ -87,24 +92,30 @@ func (s *State) save() {
 	s.emit(Persist{s.revision, s.Snapshot()})
 }
 
-// reported handles a report, if it counts.
-func (s *State) reported(e Reported, now time.Time) {
+// detached handles the end of an agent's connection.
+func (s *State) detached(e Detached) {
+	if s.members.Detach(e.Slot, e.Pod) {
+		s.run.forming.noteReport(e.Slot)
+		s.walks.news, s.walks.seen = true, true
+	}
+}
+
+// reported handles a report, if it counts; it reports whether it is the first sign of a failure.
+func (s *State) reported(e Reported, now time.Time) (fails bool) {
 	slot, r := e.Slot, &e.Report
 	if !s.members.Has(slot) || r.Generation > protocol.MaxGeneration {
-		return
+		return false
 	}
 	switch s.members.Admit(slot, e.Pod, r, s.replacements.Fenced) {
-	case members.Refused:
-		s.emit(Broadcast{}) // its agent gets a directive anyway
-		return
-	case members.Stale:
-		return
+	case members.Refused, members.Stale:
+		return false
 	case members.Succeeds:
 		s.run.halting.forget(slot)
+		s.emit(Broadcast{}) // to the pod that held the slot
 	case members.Admitted:
 	}
 	if s.members.At(slot).RecordRepeat(r) {
-		return // only time has passed
+		return false // only time has passed
 	}
 	was, more := s.members.Take(slot, e.Pod, r, s.generation.Number, now)
 	before := was.Report()
@@ -113,10 +124,6 @@ func (s *State) reported(e Reported, now time.Time) {
 	}
 	if !was.Known() {
 		s.noteStart(slot, now)
-	}
-	if !was.Attached() || before.Generation != r.Generation || before.State != r.State || before.Terminating != r.Terminating ||
-		members.HasLauncher(before, s.generation.Number) != members.HasLauncher(r, s.generation.Number) {
-		s.emit(Broadcast{})
 	}
 	if s.Record.Phase == Forming {
 		s.account.Reopen(s.generation.Number, e.Pod.Created, now)
@@ -132,11 +139,12 @@ func (s *State) reported(e Reported, now time.Time) {
 	s.generation.KeepExits(slot)
 	s.containerEnded(slot, now)
 	s.succeeded(slot, now)
-	s.track(now)
-	s.noteLooks(slot, now)
-	if !was.Attached() || !members.SameToPeople(before, r) {
-		s.refresh()
+	w := &s.walks
+	w.news, w.seen = true, w.seen || !was.Attached() || !members.SameToPeople(before, r)
+	if s.WantsLooks(r) {
+		w.looks = append(w.looks, slot)
 	}
+	return s.Record.Phase == Running && r.State == protocol.StateFailed
 }
 
 // adopt records what an agent knows and the store has lost: numbers that agents have seen are never reused.
@@ -147,12 +155,12 @@ func (s *State) adopt(slot Slot) {
 		if r.Generation > s.generation.Number {
 			s.generation.Adopt(r.Generation)
 			s.becomeRunning() // until an agent reports otherwise
-			s.save()
+			s.saveAndTell()
 		}
 	}
 	if newest := m.NewestBranch(); newest > s.generation.NewestBranch() { // agents receive only branches that were stored
 		s.generation.Branch = newest
-		s.save()
+		s.saveAndTell()
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// wait records what the gang waits for, with the same text for agents, users and the Gang.
+// wait records what the gang waits for, with the same text for agents, users and the Gang (walk.go).
 func (s *State) wait(now time.Time) {
 	if s.over {
 		return
@@ -20,7 +20,7 @@ func (s *State) wait(now time.Time) {
 		waits = s.run.halting.watch.Waits(now)
 	case Running, Finished, GivenUp:
 	}
-	if p := &s.Record.Progress; waits != p.Waits {
+	if p := &s.Record.Progress; waits != p.Waits && s.walks.takeText(s.Record.Phase, now) {
 		p.Waits = waits
 		s.emit(PersistLater{})
 		s.emit(Broadcast{})

@@ -41,7 +41,9 @@ type elasticWorld struct {
 	// pod, or those of a block.
 	unit, span int
 	// held has the parts of the state that pods of a generation held when it began.
-	held   map[int64]map[int]bool
+	held map[int64]map[int]bool
+	// lag is how long reports wait for a walk, as in a large gang.
+	lag    time.Duration
 	counts elasticCounts
 	log    []string
 }
@@ -89,6 +91,7 @@ func newElasticWorld(t *testing.T, seed int64) *elasticWorld {
 			w.unfit[size] = w.rng.Intn(2) == 0
 		}
 	}
+	w.lag = time.Duration(seed/8%2) * 300 * time.Millisecond
 	w.promises = newPromises(w.failf)
 	w.pods, w.nodes = make([]*elasticPod, n), make([]bool, n)
 	w.open()
@@ -102,6 +105,7 @@ func newElasticWorld(t *testing.T, seed int64) *elasticWorld {
 
 func (w *elasticWorld) open() {
 	w.state = New(len(w.pods), 0, w.stored)
+	w.state.walks.every, w.state.walks.texts = w.lag, 3*w.lag
 	w.apply(Limit{quorum.Limits{Min: w.least, Unit: w.unit}})
 }
 

@@ -181,9 +181,7 @@ func (g *gang) reported(st *stream, r protocol.Report) error {
 	}
 	g.step(elastic.Reported{Slot: st.peer.Slot, Pod: st.peer.Pod, Report: r})
 	g.recount(st.peer.Slot)
-	if !st.asked {
-		st.offer(g.nextMessage(st))
-	}
+	st.offer(g.nextMessage(st))
 	if news {
 		g.broadcast()
 	}
@@ -205,6 +203,8 @@ func (g *gang) step(e elastic.Event) {
 			g.notices, wake = append(g.notices[max(0, len(g.notices)-maxNotices+1):], eff.Notice), true
 		case elastic.Broadcast:
 			direct = true
+		case elastic.Wake:
+			time.AfterFunc(eff.After, g.wakeUp)
 		case elastic.Replace:
 			g.server.replacements.Add(replacement{g, eff.Termination})
 		case elastic.LookupHolders:
@@ -239,6 +239,15 @@ func (g *gang) step(e elastic.Event) {
 		case g.wake <- struct{}{}:
 		default:
 		}
+	}
+}
+
+// wakeUp sends a Tick to the core, unless the gang was dropped.
+func (g *gang) wakeUp() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ctx.Err() == nil {
+		g.step(elastic.Tick{})
 	}
 }
 

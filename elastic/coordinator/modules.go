@@ -15,18 +15,17 @@ var moduleName = regexp.MustCompile(`^[A-Za-z0-9_.]+$`)
 type moduleList struct{ names []string }
 
 // recordModules records how many modules an agent knows. If these are more than the gang's, it asks for their names, one agent at a time.
-// recordModules reports whether directives change. The caller holds g.mu.
+// recordModules reports whether directives of other agents change. The caller holds g.mu.
 func (g *gang) recordModules(st *stream, knows int, names []string) (news bool) {
-	news = st.knows == 0 && knows > 0 && g.modules != nil
 	st.knows = knows
 	if g.sender == st && len(names) > 0 {
-		g.sender, st.sent, news = nil, knows, true
+		g.sender, st.sent = nil, knows
 		if err := checkModules(names); err != nil {
 			if g.refusedLists++; g.refusedLists&(g.refusedLists-1) == 0 { // a pod may send them for ever, on one stream or on many
 				g.server.Log.Info("the list of modules is ignored", "gang", g.key, "pod", st.peer.Pod.Name, "because", err.Error(), "refused", g.refusedLists)
 			}
 		} else if g.modules == nil || len(names) > len(g.modules.names) {
-			g.modules = &moduleList{names: names}
+			g.modules, news = &moduleList{names: names}, true
 		}
 	}
 	known := 0
@@ -34,7 +33,7 @@ func (g *gang) recordModules(st *stream, knows int, names []string) (news bool) 
 		known = len(g.modules.names)
 	}
 	if g.sender == nil && knows > max(known, st.sent) {
-		g.sender, news = st, true
+		g.sender = st
 	}
 	return news
 }

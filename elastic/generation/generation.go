@@ -105,7 +105,10 @@ func (g *Generation) WorldOf(generation int64) int {
 }
 
 // TookPart reports whether a slot takes part in the generation.
-func (g *Generation) TookPart(slot members.Slot) bool { return !slices.Contains(g.out, slot) }
+func (g *Generation) TookPart(slot members.Slot) bool {
+	_, out := slices.BinarySearch(g.out, slot)
+	return !out
+}
 
 // Out returns the slots that take no part in the generation.
 func (g *Generation) Out() []members.Slot { return g.out }

@@ -48,8 +48,8 @@ type Members struct {
 	unit    int
 	// superseded are pods whose slot a newer pod took over.
 	superseded map[string]bool
-	// launch is the number of the gang's launcher; 0: the first. left are the recorded slots whose pods are no members of further
-	// generations of it.
+	// launch is the number of the gang's launcher; 0: the first. left are the recorded slots, ascending, whose pods are no members of
+	// further generations of it.
 	launch int
 	left   []Slot
 	seen   Seen
@@ -224,7 +224,8 @@ func (ms *Members) NextLaunch(fenced func(pod string) bool) (next int, left bool
 // waited for the others as long as torchrun does, or a whole command, and its pod with it, succeeded.
 func (ms *Members) HasLeft(slot Slot) bool {
 	m := &ms.slots[slot]
-	return m.known && m.report.Returned >= ms.Launch() || slices.Contains(ms.left, slot)
+	_, left := slices.BinarySearch(ms.left, slot)
+	return left || m.known && m.report.Returned >= ms.Launch()
 }
 
 // NoteLeft records slots that left the launcher. NoteLeft reports whether there are more: they must be stored, or another coordinator would
@@ -245,9 +246,8 @@ func (ms *Members) NoteLeft() bool {
 
 // Leave records that a slot's pod has left.
 func (ms *Members) Leave(slot Slot) {
-	if !slices.Contains(ms.left, slot) {
-		ms.left = append(slices.Clone(ms.left), slot)
-		slices.Sort(ms.left)
+	if at, left := slices.BinarySearch(ms.left, slot); !left {
+		ms.left = slices.Insert(slices.Clone(ms.left), at, slot)
 	}
 }
 

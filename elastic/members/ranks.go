@@ -1,6 +1,7 @@
 package members
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -46,19 +47,19 @@ func (ms *Members) NoteWorld(ranks int) { ms.seen.Ranks, ms.numbered = ranks, ni
 // Recorded returns the recorded number of ranks of the newest generation; 0: unknown.
 func (ms *Members) Recorded() int { return ms.seen.Ranks }
 
-// numbering is the numbering of ranks derived from reports, if there is no layout.
+// numbering is the numbering of ranks derived from reports, if there is no layout. usual is the number of ranks of a pod that is not known.
 type numbering struct {
-	base  []int
-	world int
+	base         []int
+	world, usual int
 }
 
 // number computes the numbering once per report: it is read for each slot.
 func (ms *Members) number() *numbering {
 	if ms.numbered == nil {
-		r := &numbering{base: make([]int, len(ms.slots))}
-		for slot := range ms.Each {
+		r := &numbering{base: make([]int, len(ms.slots)), usual: ms.usualRanks()}
+		for slot, m := range ms.Each {
 			r.base[slot] = r.world
-			r.world += ms.Ranks(slot)
+			r.world += cmp.Or(m.report.Ranks, r.usual)
 		}
 		ms.numbered = r
 	}
@@ -73,9 +74,11 @@ func (ms *Members) World() int { return ms.number().world }
 
 // Ranks returns the number of ranks of a slot; where its pod is unknown, that of the first known pod.
 func (ms *Members) Ranks(slot Slot) int {
-	if n := ms.slots[slot].report.Ranks; n > 0 {
-		return n
-	}
+	return cmp.Or(ms.slots[slot].report.Ranks, ms.number().usual)
+}
+
+// usualRanks returns the number of ranks of the first pod that is known, else the recorded one of each pod.
+func (ms *Members) usualRanks() int {
 	for i := range ms.slots {
 		if n := ms.slots[i].report.Ranks; n > 0 {
 			return n

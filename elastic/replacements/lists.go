@@ -25,8 +25,9 @@ func about(d Termination, warning bool, what string) Note {
 // SetPending sets the level of pods to be replaced. SetPending returns notes for users, and whether the lists have changed.
 func (rs *Replacements) SetPending(pods []Termination, now time.Time) (notes []Note, changed bool) {
 	next := []Termination{}
+	level, before := listed(pods), listed(rs.pending)
 	for _, d := range rs.pending {
-		if rs.irrevocable(d) && ofPod(pods, d.Pod) == nil {
+		if rs.irrevocable(d) && level[d.Pod] == nil {
 			next = append(next, d)
 		}
 	}
@@ -35,7 +36,7 @@ func (rs *Replacements) SetPending(pods []Termination, now time.Time) (notes []N
 			continue
 		}
 		d.Message = cause.Tail(d.Message, keptMessage)
-		switch old := ofPod(rs.pending, d.Pod); {
+		switch old := before[d.Pod]; {
 		case old == nil:
 			notes = append(notes, announce(&d, now))
 		case old.GivenUp():
@@ -45,7 +46,8 @@ func (rs *Replacements) SetPending(pods []Termination, now time.Time) (notes []N
 		}
 		next = append(next, d)
 	}
-	notes = append(notes, rs.withdrawn(func(d Termination) bool { return ofPod(next, d.Pod) != nil })...)
+	stays := listed(next)
+	notes = append(notes, rs.withdrawn(func(d Termination) bool { return stays[d.Pod] != nil })...)
 	return notes, rs.recordLists(next, nil)
 }
 
@@ -61,7 +63,7 @@ func (rs *Replacements) recordLists(pending, suspended []Termination) (changed b
 	if slices.Equal(pending, rs.pending) && slices.Equal(suspended, rs.suspended) {
 		return false
 	}
-	rs.pending, rs.suspended = pending, suspended
+	rs.set(pending, suspended)
 	for _, d := range rs.All() {
 		if d.Dead {
 			rs.ms.Detach(d.Slot, d.Pod)
@@ -73,9 +75,15 @@ func (rs *Replacements) recordLists(pending, suspended []Termination) (changed b
 // GiveUp requests the replacement of a pod that the coordinator itself gives up.
 func (rs *Replacements) GiveUp(d Termination, now time.Time) Note {
 	note := announce(&d, now)
-	rs.pending = append(slices.Clone(rs.pending), d)
-	bySlot(rs.pending)
+	pending := append(slices.Clone(rs.pending), d)
+	bySlot(pending)
+	rs.set(pending, rs.suspended)
 	return note
+}
+
+// set sets the lists, by slot.
+func (rs *Replacements) set(pending, suspended []Termination) {
+	rs.pending, rs.suspended, rs.byPod = pending, suspended, nil
 }
 
 // announce sets the times of a new termination and returns the note on it.
@@ -118,7 +126,21 @@ func (rs *Replacements) Of(pod string) *Termination {
 	if rs.None() {
 		return nil // the usual case; it is called for each slot
 	}
-	return cmp.Or(ofPod(rs.pending, pod), ofPod(rs.suspended, pod))
+	if rs.byPod == nil {
+		rs.byPod = listed(rs.suspended, rs.pending)
+	}
+	return rs.byPod[pod]
+}
+
+// listed returns the entries of lists by pod; those of a later list count.
+func listed(lists ...[]Termination) map[string]*Termination {
+	all := map[string]*Termination{}
+	for _, list := range lists {
+		for i := range slices.Backward(list) { // the first of a pod counts
+			all[list[i].Pod] = &list[i]
+		}
+	}
+	return all
 }
 
 // For returns why the pod that holds a slot must terminate; nil: it need not.
@@ -131,8 +153,9 @@ func (rs *Replacements) For(slot members.Slot) *Termination {
 
 // inSlot returns the termination of the pod that holds a slot.
 func (rs *Replacements) inSlot(list []Termination, slot members.Slot) *Termination {
-	for i := range list {
-		if d := &list[i]; d.Slot == slot && !rs.ms.Orphan(d.Slot, d.Pod) {
+	at, _ := slices.BinarySearchFunc(list, slot, func(d Termination, slot members.Slot) int { return cmp.Compare(d.Slot, slot) })
+	for i := at; i < len(list) && list[i].Slot == slot; i++ {
+		if d := &list[i]; !rs.ms.Orphan(d.Slot, d.Pod) {
 			return d
 		}
 	}

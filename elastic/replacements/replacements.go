@@ -38,6 +38,8 @@ type Replacements struct {
 	ms *members.Members
 	// pending are those that must be replaced and were not yet, suspended those that terminate because their Job is suspended (suspend.go).
 	pending, suspended []Termination
+	// byPod has their entries, those of pending before others; nil: the lists have changed since.
+	byPod map[string]*Termination
 	// stages are those from committed on, by pod.
 	stages map[string]stage
 	// count is the number of replaced pods.
@@ -130,8 +132,7 @@ func (rs *Replacements) NoteReleased(pod string) bool {
 	rs.stages[pod] = released
 	rs.count++
 	gone := func(o Termination) bool { return o.Pod == pod }
-	rs.pending = slices.DeleteFunc(slices.Clone(rs.pending), gone)
-	rs.suspended = slices.DeleteFunc(slices.Clone(rs.suspended), gone)
+	rs.set(slices.DeleteFunc(slices.Clone(rs.pending), gone), slices.DeleteFunc(slices.Clone(rs.suspended), gone))
 	return true
 }
 

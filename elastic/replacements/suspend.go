@@ -1,7 +1,6 @@
 package replacements
 
 import (
-	"slices"
 	"time"
 
 	"holdfast.dev/holdfast/elastic/cause"
@@ -15,8 +14,9 @@ import (
 // Suspend sets the level. A given-up pod stays given up.
 func (rs *Replacements) Suspend(pods []Termination, now time.Time) (notes []Note, changed bool) {
 	pending, suspended := []Termination{}, []Termination{}
+	level, before := listed(pods), listed(rs.suspended)
 	for _, d := range rs.pending {
-		if d.GivenUp() || rs.stage(d.Pod) >= committed || rs.irrevocable(d) && ofPod(pods, d.Pod) == nil {
+		if d.GivenUp() || rs.stage(d.Pod) >= committed || rs.irrevocable(d) && level[d.Pod] == nil {
 			pending = append(pending, d)
 		}
 	}
@@ -25,16 +25,18 @@ func (rs *Replacements) Suspend(pods []Termination, now time.Time) (notes []Note
 			continue
 		}
 		d.Cause, d.Message = JobSuspended, cause.Tail(d.Message, keptMessage)
-		suspended = append(suspended, rs.suspendedAgain(d, now))
+		suspended = append(suspended, suspendedAgain(d, before[d.Pod], now))
 	}
-	notes = rs.withdrawn(func(d Termination) bool { return ofPod(pods, d.Pod) != nil || slices.Contains(pending, d) })
+	stays := listed(pending, pods)
+	notes = rs.withdrawn(func(d Termination) bool { return stays[d.Pod] != nil })
 	return notes, rs.recordLists(pending, suspended)
 }
 
-// suspendedAgain sets the times of a suspended pod. Its deadline is known, and received again, once it is being deleted.
-func (rs *Replacements) suspendedAgain(d Termination, now time.Time) Termination {
+// suspendedAgain sets the times of a suspended pod that was listed as old; nil: it was not. Its deadline is known, and received again, once
+// it is being deleted.
+func suspendedAgain(d Termination, old *Termination, now time.Time) Termination {
 	before := Termination{At: d.At, Deadline: now.Add(terminationTime)}
-	if old := ofPod(rs.suspended, d.Pod); old != nil {
+	if old != nil {
 		before = *old
 	}
 	if d.At = before.At; d.At.IsZero() {

@@ -102,9 +102,9 @@ func Merge(pending, suspended []Termination) []Termination {
 	if len(suspended) == 0 {
 		return pending
 	}
-	out := slices.Clone(pending)
+	out, replaced := slices.Clone(pending), listed(pending)
 	for _, d := range suspended {
-		if ofPod(pending, d.Pod) == nil {
+		if replaced[d.Pod] == nil {
 			out = append(out, d)
 		}
 	}
