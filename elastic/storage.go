@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/ledger"
 	"holdfast.dev/holdfast/elastic/members"
 	"holdfast.dev/holdfast/elastic/restore"
@@ -49,6 +50,11 @@ func (s *State) planAll() restore.Point {
 	p := s.ledger.Plan(pods, g, false)
 	if p.Step == 0 {
 		p = s.ledger.Plan(pods, g, true)
+	}
+	if c := s.account.Repairing(g.Number); c != nil && c.Suspect == cause.SuspectTransfer { // what was given was damaged
+		if q := s.ledger.Plan(restore.Ungiven(pods), g, false); q.Point == p.Point {
+			p = q
+		}
 	}
 	older := func(m protocol.Mark) bool { return m.Generation < g.Number }
 	if g.Unknown && slices.ContainsFunc(slices.Collect(maps.Values(p.Fetch)), older) {

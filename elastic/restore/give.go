@@ -52,6 +52,15 @@ func together(pods []Pod, step protocol.Point, group int) bool {
 	return !slices.Contains(held, false)
 }
 
+// Ungiven returns pods whose ranks get no state from others.
+func Ungiven(pods []Pod) []Pod {
+	out := slices.Clone(pods)
+	for i := range out {
+		out[i].Given = false
+	}
+	return out
+}
+
 // holds reports whether all ranks of a pod hold a step.
 func (p *Pod) holds(step protocol.Point) bool {
 	return !slices.ContainsFunc(p.Held, func(h []protocol.Point) bool { return !Holds(h, step) })
