@@ -26,6 +26,9 @@ import (
 // failures is followed by a restart, equal or not, with progress or without, and the next one ends the gang.
 func (s *State) judge(now time.Time) {
 	c := s.generation.Cause(s.run.halting.suspect)
+	if s.lacking(c) {
+		c.Suspect = cause.SuspectPod
+	}
 	if s.members.All(func(m *members.Member) bool { return m.Halted(s.generation.Number) && m.Report().Ranks > 0 }) {
 		s.account.NoteLeftWith(s.generation.InMemory().Step, now)
 	}

@@ -164,7 +164,7 @@ func (s *State) checkDue() bool {
 		return s.supervision.NodeCheck >= CheckUnlessPassed
 	}
 	c := s.account.Repairing(s.generation.Number)
-	return c != nil && (c.Suspect != "" || c.Code == cause.FabricHang)
+	return c != nil && (c.Suspect != "" && c.Suspect != cause.SuspectPod || c.Code == cause.FabricHang)
 }
 
 // checkOver reports whether the check before the next generation has ended, or the generation needs none.

@@ -135,7 +135,7 @@ func (s *State) reported(e Reported, now time.Time) (fails bool) {
 	}
 	s.noteTrials(slot, &was)
 	s.adopt(slot)
-	s.members.NoteRan(slot, s.generation.Number)
+	s.members.NoteRan(slot, s.generation.Number, s.generation.RestoreStep)
 	s.generation.KeepExits(slot)
 	s.containerEnded(slot, now)
 	s.succeeded(slot, now)

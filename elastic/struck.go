@@ -12,6 +12,9 @@ import (
 // goes on with another one. So is a number with which ranks repeatedly fail to restore a step that they may restore with all pods. With
 // all pods nothing is struck.
 //
+// An exception that does not depend on the number of ranks, such as a module that is missing (cause.Lacks), strikes none: it counts as with
+// all pods. In a pod that never made a step, while others have made steps, it is that pod's: the pod is suspected (suspect.go).
+//
 // While no generation of the launcher has finished a step, the script may be unable to run at all: the same exception with a second number
 // of pods is then a repeated failure, and ends the gang.
 
@@ -36,6 +39,16 @@ func (s *State) noteStruck(c *cause.Cause) (struck, again bool) {
 	}
 	s.strike(c)
 	return true, false
+}
+
+// lacking reports whether the pod in which an exception was raised before any step lacks what other pods have: they have made steps with
+// the same script since before that pod was there, and it never has.
+func (s *State) lacking(c cause.Cause) bool {
+	if !c.Lacks() || !s.account.Worked(s.generation.After) || !s.generation.Stepless(s.run.halting.detected) {
+		return false
+	}
+	m := s.members.At(Slot(c.Slot))
+	return !m.Worked() && m.Pod().Created.After(s.account.StartedAt())
 }
 
 // struckFor reports whether a number of pods was struck for this exception.

@@ -458,7 +458,7 @@ type Cause struct {
 	ExitCode int32  `json:"exitCode,omitempty"`
 	Message  string `json:"message,omitempty"`
 	// Suspect is the hardware fault that may have caused the failure: UncorrectableError, NCCLRemoteError, NCCLSystemError, NCCLWatchdog,
-	// IllegalInstruction, BusError, StateTransfer, Hang; absent: none.
+	// IllegalInstruction, BusError, StateTransfer, PodLacks, Hang; absent: none.
 	Suspect string `json:"suspect,omitempty"`
 	// Cascade is the number of further ranks that ended because of this one.
 	Cascade int32 `json:"cascade,omitempty"`

@@ -150,8 +150,13 @@ func classify(e Exit) class {
 
 // lostByType reports whether the exception is one of Python's connection errors, whatever its message.
 func lostByType(last string) bool {
-	kind, _, _ := strings.Cut(last, ":")
-	return slices.Contains(connectionErrors, kind[strings.LastIndex(kind, ".")+1:])
+	return slices.Contains(connectionErrors, typeOf(last))
+}
+
+// typeOf returns the name of an exception's type, without its module.
+func typeOf(text string) string {
+	kind, _, _ := strings.Cut(text, ":")
+	return kind[strings.LastIndex(kind, ".")+1:]
 }
 
 // silent classifies an exit without a traceback: only a script chooses an exit code other than 1; code 1 may be an uncaught traceback.
@@ -220,8 +225,12 @@ func (c Cause) Uncounted() bool {
 	return c.Code == PortConflict || c.Code == RestoreFailed || c.Code == SizeStruck || c.Displaced() || c.Still()
 }
 
-// Refuses reports whether the script itself raised an exception for which no hardware can be blamed.
-func (c Cause) Refuses() bool {
+// Refuses reports whether the script itself raised an exception for which no hardware can be blamed, and which the number of ranks may have
+// caused.
+func (c Cause) Refuses() bool { return c.raises() && !c.Lacks() }
+
+// raises reports whether the script itself raised an exception for which no hardware can be blamed.
+func (c Cause) raises() bool {
 	return c.Code == RankFailed && c.Raised && c.Suspect == "" && !c.Crashed()
 }
 

@@ -3,6 +3,7 @@ package cause
 import (
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -26,6 +27,8 @@ const (
 	SuspectBus Suspect = "BusError"
 	// SuspectTransfer: the state that a rank got from another one does not have the checksum with which that one's agent sealed it.
 	SuspectTransfer Suspect = "StateTransfer"
+	// SuspectPod: a rank of a pod that never made a step lacks a module, a device or the like, and other pods have made steps.
+	SuspectPod Suspect = "PodLacks"
 	// SuspectHang: a rank stood still inside torch, a driver or a device, or its device did not begin an operation that all others began.
 	SuspectHang Suspect = "Hang"
 )
@@ -123,6 +126,23 @@ func accused(all []Exit) string {
 		}
 	}
 	return address
+}
+
+// lackTypes are exceptions that say what the image, the node or the script lacks, with any number of ranks. A file that does not exist may
+// depend on that number: a script may keep one for each rank.
+var lackTypes = []string{
+	"ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError", "OSError", "PermissionError", "NotADirectoryError",
+	"IsADirectoryError", "FileExistsError", "BlockingIOError", "gaierror", "SSLError", "SSLCertVerificationError", "URLError", "HTTPError",
+}
+
+// lackWords are messages that mean the same.
+var lackWords = []string{"no cuda gpus are available", "no hip gpus are available", "found no nvidia driver", "driver version is insufficient"}
+
+// Lacks reports whether the script itself raised an exception about something that is missing where the rank ran, whatever the number of
+// ranks.
+func (c Cause) Lacks() bool {
+	text := rootError(c.Message)
+	return c.raises() && (slices.Contains(lackTypes, typeOf(text)) || containsAny(strings.ToLower(text), lackWords))
 }
 
 // crashWords are messages of CUDA, NCCL and their libraries, whose cause may be a device or a bug.

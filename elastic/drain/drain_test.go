@@ -49,7 +49,7 @@ func (g *gang) all(change func(*protocol.Report), now time.Time) {
 		change(r)
 		name := string('a' + rune(slot))
 		g.ms.Take(members.Slot(slot), members.Pod{UID: name, Name: name}, r, 1, now)
-		g.ms.NoteRan(members.Slot(slot), 1)
+		g.ms.NoteRan(members.Slot(slot), 1, 0)
 	}
 	g.generation.NoteSealed(now)
 }

@@ -41,7 +41,7 @@ func (g *gang) report(slot members.Slot, change func(*protocol.Report)) {
 	r := g.reports[slot]
 	change(&r)
 	g.ms.Take(slot, pod(slot), &r, g.Number, start)
-	g.ms.NoteRan(slot, g.Number)
+	g.ms.NoteRan(slot, g.Number, 0)
 	g.KeepExits(slot)
 	g.reports[slot] = r
 }

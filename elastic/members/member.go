@@ -18,6 +18,8 @@ type Member struct {
 	report   protocol.Report
 	// ranIn is the newest generation that this pod reported as run, restartedIn the one in which its container restarted with its agent.
 	ranIn, restartedIn int64
+	// worked: a rank of this pod has finished a step of the gang's launcher, as reported to this coordinator.
+	worked bool
 	// terminatingAt is when the agent first reported that the pod is being shut down.
 	terminatingAt time.Time
 	// failed are the newest failed fetches of this pod (noteFailed).
@@ -78,6 +80,9 @@ func (m *Member) Stepped(generation, restored int64) bool {
 		return k.OptimizerSteps >= least || restored >= 0 && k.Step > restored
 	}))
 }
+
+// Worked reports whether a rank of the pod is known to have finished a step of the gang's launcher.
+func (m *Member) Worked() bool { return m.worked }
 
 // RestartedIn reports whether the pod's whole container restarted while a generation was the newest.
 func (m *Member) RestartedIn(generation int64) bool { return m.restartedIn == generation }

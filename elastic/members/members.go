@@ -151,11 +151,13 @@ func (ms *Members) Take(slot Slot, pod Pod, r *protocol.Report, generation int64
 	return was, more
 }
 
-// NoteRan records that the pod of a slot has reported that it ran the newest generation.
-func (ms *Members) NoteRan(slot Slot, generation int64) {
-	if m := &ms.slots[slot]; m.report.Generation == generation && Ran(m.report.State) {
+// NoteRan records that the pod of a slot has reported that it ran the newest generation, which restored a step, and finished a step of it.
+func (ms *Members) NoteRan(slot Slot, generation, restored int64) {
+	m := &ms.slots[slot]
+	if m.report.Generation == generation && Ran(m.report.State) {
 		m.ranIn = generation
 	}
+	m.worked = m.worked || m.Stepped(generation, restored)
 }
 
 // TakesOver reports whether a pod takes over its slot from old. A pod that is replaced at once may have been created in the same second as
@@ -200,7 +202,12 @@ func (ms *Members) Orphan(slot Slot, pod string) bool {
 func (ms *Members) Launch() int { return max(1, ms.launch) }
 
 // BeginLaunch sets the gang's launcher; all pods are members again.
-func (ms *Members) BeginLaunch(number int) { ms.launch, ms.left = number, nil }
+func (ms *Members) BeginLaunch(number int) {
+	ms.launch, ms.left = number, nil
+	for i := range ms.slots {
+		ms.slots[i].worked = false
+	}
+}
 
 // AdoptLaunch sets the launcher of a running generation whose record the store lost.
 func (ms *Members) AdoptLaunch(number int) { ms.launch = number }

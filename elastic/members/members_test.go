@@ -25,7 +25,7 @@ func take(ms *Members, slot Slot, p Pod, r protocol.Report, fenced func(string) 
 	a := ms.Admit(slot, p, &r, fenced)
 	if a >= Admitted && !ms.At(slot).RecordRepeat(&r) {
 		ms.Take(slot, p, &r, 1, began)
-		ms.NoteRan(slot, 1)
+		ms.NoteRan(slot, 1, 0)
 	}
 	return a
 }
