@@ -8,10 +8,11 @@ import collections
 import ctypes
 import errno
 import fcntl
-import mmap
 import os
 import struct
 import time
+
+from . import _memory
 
 VERSION = 1
 PAGE = 4096
@@ -145,8 +146,8 @@ class Arena:
             size = os.fstat(self._fd).st_size
             if size < META:
                 raise ArenaError("the arena %s has %d bytes and is incomplete" % (path, size))
-            self.map = mmap.mmap(self._fd, size)
-            self.header = decode_header(self.map[:RECORD])
+            self.map = _memory.map_shared(self._fd, size)
+            self.header = decode_header(self._bytes(0, RECORD))
             self.slots = self.header.slots
             if size < self.header.data_offset + self.slots * self.header.stride:
                 raise ArenaError("the arena %s is shorter than its header says" % path)
@@ -170,9 +171,12 @@ class Arena:
                     raise ArenaError("the arena %s is in use by another process" % self.path) from None
             time.sleep(0.01)
 
+    def _bytes(self, at, n):
+        return bytes(self.map[at : at + n])
+
     def control(self):
         """The agent's newest control record, or None before the first."""
-        page = self.map[CONTROL : CONTROL + RECORD] + self.map[CONTROL + SECOND : CONTROL + SECOND + RECORD]
+        page = self._bytes(CONTROL, RECORD) + self._bytes(CONTROL + SECOND, RECORD)
         if page != self._control_bytes:
             a, b = decode_control_record(page[:RECORD]), decode_control_record(page[RECORD:])
             newest = b if a is None or (b is not None and b.seq > a.seq) else a
@@ -182,7 +186,7 @@ class Arena:
         return self._control
 
     def client(self):
-        return newer(self.map[CLIENT : CLIENT + PAGE], decode_client_record)
+        return newer(self._bytes(CLIENT, PAGE), decode_client_record)
 
     def publish(self, client):
         """Writes a client record; makes earlier writes visible first."""
@@ -191,8 +195,7 @@ class Arena:
         self.map[at : at + len(record)] = record
 
     def slot(self, i):
-        at = (3 + i) * PAGE
-        return decode_slot(self.map[at : at + RECORD])
+        return decode_slot(self._bytes((3 + i) * PAGE, RECORD))
 
     def data_offset(self, i):
         return self.header.data_offset + i * self.header.stride

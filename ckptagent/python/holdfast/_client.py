@@ -16,8 +16,9 @@ import threading
 import time
 import traceback
 
-from . import _arena, _device, _donor, _memory, _overlap, _rng, _sharded
+from . import _arena, _device, _donor, _memory, _overlap, _rng, _sharded, _skip_init
 from ._arena import Arena, ArenaError, Client
+from ._fill import copies_from_views, fill
 from ._kinds import GroupsDiffer, RestoreError, same_groups
 from ._phase import Phase
 from ._prove import prove
@@ -25,6 +26,7 @@ from ._saved import Saved
 from ._state import Flat, Packer, UnknownKind, Unpacker, Unsupported, assign
 
 _RNG = "__rng__"
+_BUILT = "built"  # in there: the random states at the ends of skip_init blocks
 # Longer than the agent's interval of reading the arena, so that a lost datagram costs no save.
 _SAVE_WAIT = 1.0
 # How long a client is held without a new record of the agent, which writes one each second while it holds.
@@ -32,7 +34,7 @@ _HOLD_SILENCE = 15.0
 _HOLD_LOOK = 0.05
 _PREFAULT_FROM = 8 << 20
 _PREFAULT_PIECE = 64 << 20
-# How long restore waits until the first slots are touched: save touches the pages that are not.
+# How long restore waits until the granted slot is touched: save touches the pages that are not.
 _TOUCH_WAIT = 10.0
 
 
@@ -68,6 +70,7 @@ class Checkpoint:
         self._pid = os.getpid()
         self._tracked = {}
         self._rng = False
+        self._built, self._blocks, self._left = [], 0, []  # of skip_init: random states, number of blocks, parameters without values
         self._said = set()
         self._devices = _device.Devices(_say)
         self._packer = Packer(self._devices)
@@ -153,6 +156,24 @@ class Checkpoint:
         """The step that this generation starts from and that restore() loads; 0: none."""
         return self._restore_step
 
+    def skip_init(self) -> _skip_init.SkipInit:
+        """A block in which parameters get no initial values if restore() overwrites them. All of them must be tracked."""
+        if self._arena is None or os.getpid() != self._pid:
+            return _skip_init.SkipInit((), 1, self._left)
+        if self._restore_step and not self._blocks:
+            self._built = self._saved_built()
+        self._blocks += 1
+        return _skip_init.SkipInit(self._built, self._blocks - 1, self._left)
+
+    def _saved_built(self):
+        """The random states in the step that restore() will load; none if another rank gives this one its state."""
+        found = self._arena.find(self._restore_step, self._restore_branch)
+        try:
+            state = self._unpacker(*found) if found else None
+            return list(state.value(_RNG).get(_BUILT, ())) if state and _RNG in state.names() else []
+        except (ValueError, KeyError):  # restore() reports it
+            return []
+
     def track(self, *, rng: bool = False, **objects: object) -> None:
         """Names the parts of the state: objects with state_dict and load_state_dict, tensors, numpy arrays, bytearrays,
         and dicts and lists of these. rng=True adds the random states of Python, torch and numpy.
@@ -188,7 +209,7 @@ class Checkpoint:
         if self._arena is not None:
             flags = _arena.FLAG_RESTORED | (_arena.FLAG_GROUPED if _donor.grouped() else 0)
             self._publish(restored_step=step, flags=(self._record.flags | flags) & ~_arena.FLAG_RESTORING, step=step)
-            if self._touched is not None:
+            if self._touched is not None and not step:  # else training goes on at once, and touches beside its first step
                 self._touched.wait(_TOUCH_WAIT)
         self._send("restored", step=step)
         self._last_copied = max(self._last_copied, step)
@@ -203,9 +224,12 @@ class Checkpoint:
             raise RestoreError("restoring step %d%s: the arena holds %s" % (step, _of(self._restore_branch), self._arena.sealed_steps() or "no sealed step"))
         slot, header = found
         try:
-            return Unpacker(self._arena.map, self._arena.data_offset(slot), header.length, self._packer.pool), header
+            return self._unpacker(slot, header), header
         except (ValueError, KeyError) as e:
             raise RestoreError("restoring step %d from slot %d: %s" % (step, slot, e)) from e
+
+    def _unpacker(self, slot, header):
+        return Unpacker(self._arena.map, self._arena.data_offset(slot), header.length, self._packer.pool)
 
     def _whole(self, step):
         """The state that this generation starts from, and whether another rank gave it. All ranks take part where one gives it."""
@@ -223,7 +247,7 @@ class Checkpoint:
     def _restore(self, step):
         state, given = self._whole(step)
         names = set(self._tracked) | ({_RNG} if self._rng else set())
-        missing, extra = names - set(state.names()), set(state.names()) - names
+        missing, extra = names - set(state.names()), set(state.names()) - names - {_RNG}
         if missing:
             raise RestoreError("restoring step %d: it holds no %s; the script that saved it tracked %s" % (step, ", ".join(sorted(missing)), ", ".join(sorted(state.names()))))
         if extra:
@@ -238,6 +262,8 @@ class Checkpoint:
                 raise
             except Exception as e:  # raised by the object's load_state_dict, which does not know the name
                 raise RestoreError("restoring step %d: %s rejected it: %s: %s" % (step, name, type(e).__name__, e)) from e
+        if self._left:
+            _skip_init.check(self._left, self._tracked)
         if self._rng and given:
             _rng.derive(os.environ.get("RANK", ""), step)
         elif self._rng:
@@ -245,11 +271,12 @@ class Checkpoint:
 
     def _bring_back(self, state, name, placer):
         current = self._tracked[name]
-        borrow = _copies_from_views(current)
+        borrow = copies_from_views(current)
         saved = placer.place(state.value(name, borrow), current, name)
         same_groups(name, current, saved)
         if borrow:
-            current.load_state_dict(saved)
+            if not fill(current, saved, self._packer.pool):
+                current.load_state_dict(saved)
         elif assign(current, saved) is not current:
             raise RestoreError("%s is a %s, which cannot be changed in place; track a dict that holds it" % (name, type(current).__name__))
 
@@ -443,15 +470,13 @@ class Checkpoint:
         return True
 
     def _prefault_ahead(self):
-        """Touches large slots while the script builds its model: first the one to restore from and the granted one, for which
-        restore waits, then the others. The thread is short-lived and holds no lock of Python."""
+        """Touches large slots while the script builds its model: first the granted one, for which a process that restores no step
+        waits, then the others. The thread is short-lived and holds no lock of Python."""
         size = self._arena.header.stride
         if size < _PREFAULT_FROM:
             return
-        control, restore = self._arena.control(), self._arena.find(self._restore_step, self._restore_branch)
-        first = [restore[0]] if restore else []
-        if control is not None and control.slot < self._arena.slots:
-            first.append(control.slot)
+        control = self._arena.control()
+        first = [control.slot] if control is not None and control.slot < self._arena.slots else []
         touched = threading.Event()
 
         def run():
@@ -480,6 +505,7 @@ class Checkpoint:
         """Touches a slot piece by piece, so that a caller that needs the slot meanwhile waits for one piece at most."""
         at = self._arena.data_offset(slot)
         for part in range(0, size, _PREFAULT_PIECE):
+            _memory.collapse(self._arena.map, at + part, min(_PREFAULT_PIECE, size - part))
             if not _memory.populate(self._arena.map, at + part, min(_PREFAULT_PIECE, size - part)):
                 return False  # save will fail the same way and report it
         self._ready[slot] = size
@@ -493,8 +519,8 @@ class Checkpoint:
             flat = Flat()
             for name, value in self._tracked.items():
                 flat.add(name, value)
-            if self._rng:
-                flat.add(_RNG, _rng.get())
+            if self._rng or self._built:
+                flat.add(_RNG, (_rng.get() if self._rng else {}) | ({_BUILT: self._built} if self._built else {}))
             return flat
         finally:
             if collecting:
@@ -508,15 +534,3 @@ def _of(branch):
 def _quantity(n):
     """The smallest whole number of Mi that holds n bytes, as a Kubernetes quantity."""
     return "%dMi" % -(-n // (1 << 20))
-
-
-def _copies_from_views(value):
-    """Whether value is a module: it copies what load_state_dict gets, so it keeps no view of the arena."""
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(value, torch.nn.Module):
-        return False
-    plain = torch.nn.Module
-    return type(value).load_state_dict is plain.load_state_dict and all(
-        type(m).set_extra_state is plain.set_extra_state and type(m)._load_from_state_dict is plain._load_from_state_dict
-        for m in value.modules()
-    )

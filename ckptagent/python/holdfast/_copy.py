@@ -10,7 +10,8 @@ import os
 import queue
 import threading
 
-MOST = 4
+#: Threads of a rank: its share of the cores, from 4 to 16 of them where there are as many cores.
+FEW, MOST = 4, 16
 #: Bytes that one thread takes at a time: large enough that the overhead is small, small enough that all threads end together.
 PIECE = 8 << 20
 
@@ -23,11 +24,20 @@ def cores():
         return os.cpu_count() or 1
 
 
+def share():
+    """How many threads a rank copies with."""
+    try:
+        ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    except ValueError:
+        ranks = 1
+    return min(cores(), max(FEW, min(MOST, cores() // ranks)))
+
+
 class Pool:
     """Threads that copy. Started at the first copy that is large enough."""
 
     def __init__(self, threads=None):
-        self._want = min(MOST, cores()) if threads is None else threads
+        self._want = share() if threads is None else threads
         self._work, self._done = queue.SimpleQueue(), queue.SimpleQueue()
         self._helpers = None
 

@@ -105,6 +105,7 @@ def whole_of_zero(saved):
 def give(v, saved):
     """Loads a result of take into an object with load_state_dict."""
     if not is_zero(v):
+        has_memory(v)
         v.load_state_dict(saved)
         return
     if saved["part"] != _part_of_zero(v):
@@ -115,6 +116,13 @@ def give(v, saved):
     v.optim.load_state_dict(saved[OPTIM])
     for group, was in zip(v.param_groups, saved["groups"]):
         group.update(was)
+
+
+def has_memory(v):
+    """Raises RestoreError for a module with a parameter on the meta device: its load_state_dict would only warn."""
+    for name, p in v.named_parameters() if hasattr(v, "named_parameters") else ():
+        if p.is_meta:
+            raise RestoreError("parameter %s is on the meta device and has no memory: call to_empty(device=...) on the module before restore()" % name)
 
 
 class GroupsDiffer(Exception):

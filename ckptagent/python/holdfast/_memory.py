@@ -1,17 +1,28 @@
-"""Two operations that Python lacks: a memory barrier, and touching pages in advance."""
+"""Operations that Python lacks: a memory barrier, touching pages in advance, and huge pages."""
 
 import ctypes
 import errno
 import mmap
+import os
 import platform
+import sys
 
 _SYS_MEMBARRIER = {"x86_64": 324, "aarch64": 283, "riscv64": 283, "ppc64le": 365, "s390x": 356}
 _PRIVATE_EXPEDITED, _REGISTER_PRIVATE_EXPEDITED = 1 << 3, 1 << 4
-_MADV_POPULATE_WRITE = 23
+_MADV_HUGEPAGE, _MADV_POPULATE_WRITE, _MADV_COLLAPSE = 14, 23, 25
+# Neighbours on the heap or of separate mappings: a page and an allocator's header lie between them at most.
+_GAP = 2 * mmap.PAGESIZE
+_HUGE = 2 << 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_MAP_FIXED, _MAP_FAILED, _WRITABLE = 0x10, ctypes.c_void_p(-1).value, 0x200
+_memoryview = ctypes.pythonapi.PyMemoryView_FromMemory
+_memoryview.restype, _memoryview.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
 
 
 def _make_barrier():
@@ -40,6 +51,24 @@ def _make_barrier():
 barrier = _make_barrier()
 
 
+def map_shared(fd, size):
+    """A file's memory for reading and writing, at an address where huge pages fit, which the mmap module does not choose. It stays mapped
+    until the process ends."""
+    room = _libc.mmap(None, size + _HUGE, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    if room == _MAP_FAILED:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    at = -(-room // _HUGE) * _HUGE
+    end = at + -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    for first, last in ((room, at), (end, room + size + _HUGE)):
+        if first < last:
+            _libc.munmap(first, last - first)
+    if _libc.mmap(at, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED, fd, 0) == _MAP_FAILED:
+        error = ctypes.get_errno()
+        _libc.munmap(at, end - at)
+        raise OSError(error, os.strerror(error))
+    return _memoryview(at, size, _WRITABLE)
+
+
 def populate(buffer, offset, length):
     """Touches length bytes of a mapping for writing, so that a later write meets no page fault. Returns False if there is no
     memory for them (a write would end the process by SIGBUS); True if they are present or this kernel cannot report it.
@@ -54,3 +83,26 @@ def populate(buffer, offset, length):
         return ctypes.get_errno() in (errno.EINVAL, errno.ENOSYS, errno.EINTR, errno.EAGAIN)
     finally:
         del view
+
+
+def collapse(buffer, offset, length):
+    """Moves length bytes of a mapping, which keep their values, into huge pages as far as the kernel has some. Each process that maps
+    the file later maps them at once, where it would otherwise map 512 pages one after another."""
+    view = (ctypes.c_char * 1).from_buffer(buffer, offset // _HUGE * _HUGE)
+    try:
+        _libc.madvise(ctypes.addressof(view), length, _MADV_COLLAPSE)
+    finally:
+        del view
+
+
+def in_huge_pages(moves):
+    """Asks the kernel for huge pages where memory of the targets, (address, _, bytes) each, has no pages yet. Neighbours share them."""
+    start = end = 0
+    for at, _, n in sorted(moves) + [(sys.maxsize, None, 0)]:
+        if at <= end + _GAP:
+            end = at + n
+            continue
+        first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+        if last - first >= _HUGE:
+            _libc.madvise(first, last - first, _MADV_HUGEPAGE)
+        start, end = at, at + n

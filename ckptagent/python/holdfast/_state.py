@@ -13,7 +13,7 @@ import pickle
 import struct
 import sys
 
-from . import _copy, _device, _kinds, _plain, _prefix, _sharded
+from . import _copy, _device, _kinds, _memory, _plain, _prefix, _sharded
 
 MAGIC = b"HFSTATE1"
 HEAD = struct.Struct("<8s6Q")
@@ -386,6 +386,7 @@ class Unpacker:
         try:
             value = self._build(self.tree[name], borrow)
             if self._moves:
+                _memory.in_huge_pages(self._moves)
                 self._pool.copy(self._moves)
             return value
         finally:

@@ -27,7 +27,7 @@ class Engine:
     never called."""
 
     def __init__(self, engine):
-        self._engine = engine
+        self._engine, self.module = engine, getattr(engine, "module", ())
         if _client.attach().active:
             _refuse(engine)
 

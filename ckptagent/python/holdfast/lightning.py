@@ -26,8 +26,8 @@ _LEAVE = "take holdfast.lightning.Callback out"
 class _State:
     """The object that the client tracks; Lightning itself calls a callback's own state_dict."""
 
-    def __init__(self, callback):
-        self.state_dict, self.load_state_dict = callback._take, callback._bring
+    def __init__(self, callback, module):
+        self.state_dict, self.load_state_dict, self.module = callback._take, callback._bring, module
 
 
 class Callback(pl.Callback):
@@ -60,7 +60,7 @@ class Callback(pl.Callback):
         )  # fmt: skip
         self._on = True
         trainer.fit_loop._load_combined_loader_states = self._before_data(trainer.fit_loop._load_combined_loader_states)
-        self._ck.track(trainer=_State(self))
+        self._ck.track(trainer=_State(self, pl_module))
         self._kept = self._ck.restore()
         if self._saved:
             trainer._checkpoint_connector.resume_start = self._resume_start

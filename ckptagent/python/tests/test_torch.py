@@ -99,6 +99,45 @@ class Tensors(Through):
         self.fake.flip(0, 4096)  # a byte of the first large tensor
         self.assert_same(back["plain"], state["plain"])
 
+    def test_modules_are_filled_by_threads_or_by_their_own_load(self):
+        """Tied parameters, an uneven one, a strided one, a hook, a class with its own load, a buffer; none keeps a view of the arena."""
+
+        class Own(torch.nn.Linear):
+            def _load_from_state_dict(self, state, prefix, *args):
+                state[prefix + "weight"] = state[prefix + "weight"] + 1
+                super()._load_from_state_dict(state, prefix, *args)
+
+        def make(kind, **options):
+            m = torch.nn.Sequential(torch.nn.Linear(301, 259), kind(259, 301), torch.nn.Linear(301, 259))
+            m[2].weight = m[0].weight
+            m.register_buffer("table", torch.rand(7))
+            return m
+
+        hooked, loads = make(torch.nn.Linear), []
+        hooked.register_load_state_dict_post_hook(lambda module, keys: loads.append(1))
+        strided = make(torch.nn.Linear)
+        strided[1].weight.data = torch.rand(259, 301).t()
+        for name, saved, target, more in (
+            ("plain", make(torch.nn.Linear), make(torch.nn.Linear), 0), ("hook", make(torch.nn.Linear), hooked, 0),
+            ("strided", make(torch.nn.Linear), strided, 0), ("its own load", make(torch.nn.Linear), make(Own), 1),
+        ):  # fmt: skip
+            with self.subTest(name):
+                folder = self.folder
+                self.folder = tempfile.mkdtemp(dir=folder)
+                self.addCleanup(setattr, self, "folder", folder)
+                self.through(saved, target, state_bytes=4 << 20)
+                for at in range(0, 1 << 20, 4096):
+                    self.fake.flip(0, at)
+                for (key, got), want in zip(target.state_dict().items(), saved.state_dict().values()):
+                    self.assert_same(got, want + more if key == "1.weight" else want)
+                self.assertIs(target[2].weight, target[0].weight)
+                self.folder = folder
+        self.assertEqual(loads, [1])
+
+    def test_a_module_on_the_meta_device_is_refused(self):
+        with self.quiet(), self.assertRaisesRegex(RestoreError, r"parameter 0.weight is on the meta device.*to_empty\(device=...\) on the module before restore"):
+            self.through(torch.nn.Sequential(torch.nn.Linear(2, 2)), torch.nn.Sequential(torch.nn.Linear(2, 2, device="meta")))
+
     def test_a_storage_that_was_let_go_of(self):
         gone = torch.zeros(1 << 17)
         gone.untyped_storage().resize_(0)

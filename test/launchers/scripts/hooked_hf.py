@@ -1,4 +1,4 @@
-"""transformers' Trainer as its users write it, with its own checkpoints; the only line for Holdfast is attach."""
+"""transformers' Trainer as its users write it, with its own checkpoints; the only lines for Holdfast are skip_init and attach."""
 
 import os
 
@@ -52,7 +52,9 @@ arguments = TrainingArguments(
     output_dir=os.path.join(lesson.OUT, "own"), max_steps=lesson.STEPS, per_device_train_batch_size=4, gradient_accumulation_steps=2, use_cpu=True, ddp_backend="gloo",
     save_steps=6, save_total_limit=2, eval_strategy="steps", eval_steps=4, logging_steps=1, learning_rate=0.05, warmup_steps=3, report_to=[], disable_tqdm=True, seed=7, label_names=["y"],
 )
-trainer = Trainer(model=Net(), args=arguments, train_dataset=Rows(), eval_dataset=Rows(), callbacks=[Note()])
+with holdfast.attach().skip_init():
+    net = Net()
+trainer = Trainer(model=net, args=arguments, train_dataset=Rows(), eval_dataset=Rows(), callbacks=[Note()])
 holdfast.transformers.attach(trainer)
 trainer.train()
 lesson.end()

@@ -1,4 +1,4 @@
-"""Lightning's Trainer as its users write it, with its own ModelCheckpoint; the only line for Holdfast is the callback."""
+"""Lightning's Trainer as its users write it, with its own ModelCheckpoint; the only lines for Holdfast are skip_init and the callback."""
 
 import os
 
@@ -65,5 +65,7 @@ trainer = lightning.Trainer(
     accumulate_grad_batches=2, val_check_interval=4, num_sanity_val_steps=0, logger=False, enable_progress_bar=False, enable_model_summary=False,
     callbacks=[Note(), ModelCheckpoint(os.path.join(lesson.OUT, "own"), monitor="val_loss", save_top_k=2), holdfast.lightning.Callback()],
 )
-trainer.fit(Module(), data, torch.utils.data.DataLoader(Rows(), batch_size=16))
+with holdfast.attach().skip_init():
+    module = Module()
+trainer.fit(module, data, torch.utils.data.DataLoader(Rows(), batch_size=16))
 lesson.end()

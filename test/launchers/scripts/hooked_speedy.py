@@ -16,14 +16,15 @@ args = parser.parse_args()
 lesson.begin()
 deepspeed.ops.__compatible_ops__.update(dict.fromkeys(deepspeed.ops.__compatible_ops__, False))  # otherwise it compiles C++, for which this machine may lack headers
 deepspeed.init_distributed(dist_backend="gloo")
-model = torch.nn.Sequential(lesson.model(), torch.nn.Dropout(0.2))
+ck = holdfast.attach()
+with ck.skip_init():
+    model = torch.nn.Sequential(lesson.model(), torch.nn.Dropout(0.2))
 config = {
     "train_micro_batch_size_per_gpu": 16, "gradient_accumulation_steps": 2, "gradient_clipping": 1.0, "zero_optimization": {"stage": args.stage}, "zero_allow_untested_optimizer": True,
     "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 8}},
 }
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
 engine, _, _, scheduler = deepspeed.initialize(args=args, model=model, optimizer=optimizer, config=config)
-ck = holdfast.attach()
 ck.track(engine=holdfast.deepspeed.Engine(engine), rng=True)
 start = ck.restore()
 assert engine.global_steps == start
