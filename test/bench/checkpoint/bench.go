@@ -75,12 +75,14 @@ type turn struct {
 	shape
 	memory, disk string
 	holder       *holder
+	dlroverAgent *group
 	step         int
 }
 
 // measure takes turns. In each turn every system begins with new processes and the systems save one after another, in rotated order. A
 // system's background work ends before the next one saves.
 func (b *bench) measure(ctx context.Context, s shape) error {
+	b.withoutMissing(s.name)
 	turns := b.turns.Or(b.Quick, 1, 5)
 	for n := range turns {
 		fmt.Fprintf(b.progress, "%s: turn %d of %d\n", s.name, n+1, turns)
@@ -159,7 +161,12 @@ func (t *turn) play(ctx context.Context, order []string, last bool) error {
 }
 
 // savesAndKills lets these systems save in turns, then kills the processes of each in turn and starts new ones.
-func (t *turn) savesAndKills(ctx context.Context, order []string) error {
+func (t *turn) savesAndKills(ctx context.Context, order []string) (err error) {
+	end, err := t.startDLRover(ctx, order)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end()) }()
 	groups, stop, err := t.start(ctx, order)
 	defer func() { stop() }()
 	if err != nil {
@@ -169,11 +176,10 @@ func (t *turn) savesAndKills(ctx context.Context, order []string) error {
 		return err
 	}
 	for _, system := range order {
-		if !restores[system] {
-			continue
-		}
-		if err := t.kill(ctx, system, groups[system]); err != nil {
-			return err
+		for _, way := range restores[system] {
+			if groups[system], err = t.kill(ctx, way, groups[system]); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -227,7 +233,7 @@ func (t *turn) client() string { return filepath.Join(t.Root(), "ckptagent/pytho
 
 // environment is that of every worker.
 func (t *turn) environment() []string {
-	return append(os.Environ(), "PYTHONPATH="+t.client(), "PYTHONDONTWRITEBYTECODE=1")
+	return append(os.Environ(), "PYTHONPATH="+t.client(), "PYTHONDONTWRITEBYTECODE=1", "LOCAL_WORLD_SIZE="+strconv.Itoa(t.ranks))
 }
 
 // group starts the ranks of a system; with restore 0 they will save.
@@ -235,20 +241,27 @@ func (t *turn) group(ctx context.Context, system string, restore int) (*group, e
 	g := &group{system: system}
 	for rank := range t.ranks {
 		env := t.environment()
-		if system == holdfast {
+		switch {
+		case isHoldfast(system):
 			env = append(env, t.holder.environment(rank, int64(restore))...)
+		case system == dlrover || system == dlroverViews:
+			env = append(env, t.dlroverEnvironment(rank)...)
 		}
-		args := []string{system, strconv.FormatInt(t.bytes, 10), t.memory, t.disk, strconv.Itoa(rank), strconv.Itoa(t.ranks)}
-		if restore > 0 {
-			args = append(args, "restore", strconv.Itoa(restore))
-		}
-		w, err := startWorker(ctx, string(t.python), env, args...)
+		w, err := startWorker(ctx, string(t.python), env, t.arguments(system, rank, restore)...)
 		if err != nil {
 			return g, fmt.Errorf("starting %s with --python: %w", system, err)
 		}
 		g.workers = append(g.workers, w)
 	}
 	return g, nil
+}
+
+func (t *turn) arguments(system string, rank, restore int) []string {
+	args := []string{system, strconv.FormatInt(t.bytes, 10), t.memory, t.disk, strconv.Itoa(rank), strconv.Itoa(t.ranks)}
+	if restore > 0 {
+		args = append(args, "restore", strconv.Itoa(restore))
+	}
+	return args
 }
 
 // save does one save of one system and waits for its end.
@@ -279,6 +292,9 @@ func (t *turn) save(ctx context.Context, system string, g *group, first bool) er
 		return err
 	}
 	durable := most(all, func(a answer) float64 { return a.Durable })
+	if complete := most(all, func(a answer) float64 { return a.Complete }); complete > 0 && !first {
+		t.add(system, "complete", complete)
+	}
 	if system == holdfast {
 		sealed := monotonic()
 		at, err := t.holder.persist(ctx, int64(t.step))
@@ -380,31 +396,64 @@ func (t *turn) manySaves(ctx context.Context) error {
 	return nil
 }
 
-// kill kills a system's processes; new ones, started at once, restore the saved state and take a step.
-func (t *turn) kill(ctx context.Context, system string, g *group) error {
-	killed := monotonic()
-	g.kill()
-	if system == holdfast {
-		t.holder.begin(int64(t.step))
-	}
-	g, err := t.group(ctx, system, t.step)
-	defer g.stop()
+// kill kills a system's processes; new ones, started at once, restore the saved state in this way and take a step.
+func (t *turn) kill(ctx context.Context, way string, old *group) (*group, error) {
+	ready, err := t.standbys(ctx, way, old)
 	if err != nil {
-		return err
+		return old, err
+	}
+	killed := monotonic()
+	old.kill()
+	switch {
+	case isHoldfast(way):
+		t.holder.begin(int64(t.step))
+	case way == dlrover || way == dlroverViews:
+		if _, err := t.dlroverAgent.one("restart"); err != nil {
+			return old, err
+		}
+	}
+	g, err := t.restart(ctx, way, ready)
+	if err != nil {
+		return g, err
 	}
 	if _, err := g.answers("its start"); err != nil {
-		return err
+		return g, err
 	}
 	all, err := g.ask("restore")
 	if err != nil {
-		return err
+		return g, err
 	}
-	t.add(system, "kill_to_step", most(all, func(a answer) float64 { return float64(a.At-killed) / 1e9 }))
-	t.add(system, "restore", most(all, func(a answer) float64 { return a.Restore }))
+	t.add(way, "kill_to_step", most(all, func(a answer) float64 { return float64(a.At-killed) / 1e9 }))
+	t.add(way, "restore", most(all, func(a answer) float64 { return a.Restore }))
+	t.add(way, "restore_cpu", most(all, func(a answer) float64 { return a.CPU }))
+	t.add(way, "start_cpu", most(all, func(a answer) float64 { return a.StartCPU }))
 	if load := most(all, func(a answer) float64 { return a.Load }); load > 0 {
-		t.add(system, "load", load)
+		t.add(way, "load", load)
 	}
-	return nil
+	if way == dlroverViews && !t.killsOnly {
+		t.set.Add(t.name, way, "saved_state_changed", "share", most(all, func(a answer) float64 {
+			if a.Changed {
+				return 1
+			}
+			return 0
+		}))
+	}
+	return g, nil
+}
+
+// restart starts the ranks that will restore, in these standbys if there are any.
+func (t *turn) restart(ctx context.Context, way string, ready []*held) (*group, error) {
+	if len(ready) == 0 {
+		return t.group(ctx, way, t.step)
+	}
+	g := &group{system: way}
+	for rank, h := range ready {
+		g.workers = append(g.workers, h.worker)
+		if err := h.becomes(t.holder.environment(rank, int64(t.step))); err != nil {
+			return g, err
+		}
+	}
+	return g, nil
 }
 
 // add records a figure in seconds, if this shape measures it.

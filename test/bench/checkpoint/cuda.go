@@ -33,9 +33,9 @@ var deviceShapes = []shape{
 
 // deviceGoals are the goals of deviceShapes.
 var deviceGoals = []goal{
-	{"blocking_stall", unregistered, "blocking_stall", "blocking_stall_vs_unregistered", 1.0 / 3},
-	{"blocking_stall", memcpy, "blocking_stall", "blocking_stall_vs_memcpy", 1.25},
-	{"overlapped_stall", memcpy, "blocking_stall", "overlapped_stall_vs_copy", 0.1},
+	{metric: "blocking_stall", system: unregistered, of: "blocking_stall", name: "blocking_stall_vs_unregistered", most: 1.0 / 3},
+	{metric: "blocking_stall", system: memcpy, of: "blocking_stall", name: "blocking_stall_vs_memcpy", most: 1.25},
+	{metric: "overlapped_stall", system: memcpy, of: "blocking_stall", name: "overlapped_stall_vs_copy", most: 0.1},
 }
 
 // onDevice measures saves of a state on a device: without registered memory, with it, beside training, and a restore.

@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -36,13 +37,18 @@ const (
 	dcpThread = "dcp-thread"
 )
 
-var systems = []string{memcpy, holdfast, torchSave, torchSync, dcpThread, direct}
+var systems = []string{memcpy, holdfast, dlrover, torchSave, torchSync, dcpThread, direct}
 
-// rivals are the systems besides Holdfast that save a state.
-var rivals = []string{torchSave, torchSync, dcpThread}
+// others are the systems besides Holdfast that save a state.
+var others = []string{dlrover, torchSave, torchSync, dcpThread}
 
-// restores are the systems whose processes are killed and restore a state.
-var restores = map[string]bool{memcpy: true, holdfast: true, torchSave: true}
+// restores are the ways in which killed processes of a system restore a state, one after another.
+var restores = map[string][]string{
+	memcpy:    {memcpy},
+	holdfast:  {holdfast, skipInit, standby, standbySkipInit},
+	dlrover:   {dlrover, dlroverViews},
+	torchSave: {torchSave},
+}
 
 // shape is a case: a number of ranks with a number of bytes each.
 type shape struct {
@@ -67,11 +73,11 @@ const (
 
 var (
 	full = []shape{
-		{name: "1GiB", ranks: 1, bytes: gib, memory: 17 * gib},
+		{name: "1GiB", ranks: 1, bytes: gib, memory: 19 * gib},
 		{name: "4x512MiB", ranks: 4, bytes: 512 * mib, memory: 12 * gib, alone: true},
 		little,
 	}
-	// little is the case that kills of larger ones are compared with.
+	// little is the case of a restart with next to no state.
 	little = shape{name: "1MiB", ranks: 1, bytes: mib, memory: 4 * gib, killsOnly: true}
 	quick  = []shape{{name: "64MiB", ranks: 1, bytes: 64 * mib, memory: 4 * gib}}
 )
@@ -143,55 +149,61 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 	return result.Conclude(out, progress)
 }
 
-// goal bounds a ratio: a metric of holdfast as a multiple of a metric of another system.
+// goal bounds a ratio: a metric of holdfast, or of one of its ways to restore, as a multiple of a metric of another system.
 type goal struct {
 	metric, system, of string
 	name               string
 	most               float64
+	way                string
 }
 
 var goals = []goal{
-	{"blocking_stall", memcpy, "blocking_stall", "blocking_stall_vs_memcpy", 1.25},
-	{"first_stall", holdfast, "blocking_stall", "first_stall_vs_steady", 1.3},
-	{"durable", direct, "durable", "durable_vs_direct", 1.3},
-	{"step_persisting", holdfast, "step_busy", "step_persisting_vs_alone", 1.05},
-	{"step_checksums", holdfast, "step_free", "step_checksums_vs_alone", 1.05},
-	{"restore", memcpy, "restore", "restore_vs_memcpy", 1.5},
-	{"restore", torchSave, "load", "restore_vs_torch.load", 0.3},
+	{metric: "blocking_stall", system: memcpy, of: "blocking_stall", name: "blocking_stall_vs_memcpy", most: 1.25},
+	{metric: "first_stall", system: holdfast, of: "blocking_stall", name: "first_stall_vs_steady", most: 1.3},
+	{metric: "durable", system: direct, of: "durable", name: "durable_vs_direct", most: 1.3},
+	{metric: "durable", system: dlrover, of: "durable", name: "durable_vs_dlrover", most: 1},
+	{metric: "step_persisting", system: holdfast, of: "step_busy", name: "step_persisting_vs_alone", most: 1.05},
+	{metric: "step_checksums", system: holdfast, of: "step_free", name: "step_checksums_vs_alone", most: 1.05},
+	{metric: "restore", system: memcpy, of: "restore", name: "restore_vs_memcpy", most: 1.1},
+	{metric: "restore", system: dlrover, of: "restore", name: "restore_vs_dlrover", most: 1},
+	{metric: "kill_to_step", system: dlrover, of: "kill_to_step", name: "kill_to_step_vs_dlrover", most: 1},
+	{metric: "kill_to_step", system: dlrover, of: "kill_to_step", name: "kill_to_step_vs_dlrover", most: 0.6, way: skipInit},
 }
 
-// parts have no bound: they show which part of a goal takes the time.
+// parts have no bound: they show which part of a goal takes the time, and how others compare.
 var parts = []goal{
 	{metric: "persist", system: direct, of: "durable", name: "persist_vs_direct"},
+	{metric: "durable", system: dlrover, of: "complete", name: "durable_vs_dlrover_complete"},
+	{metric: "restore", system: torchSave, of: "load", name: "restore_vs_torch.load"},
+	{metric: "restore_cpu", system: memcpy, of: "restore_cpu", name: "restore_cpu_vs_memcpy"},
+	{metric: "restore_cpu", system: dlrover, of: "restore_cpu", name: "restore_cpu_vs_dlrover"},
+	{metric: "start_cpu", system: dlrover, of: "start_cpu", name: "start_cpu_vs_dlrover"},
+	{metric: "start_cpu", system: dlrover, of: "start_cpu", name: "start_cpu_vs_dlrover", way: skipInit},
+	{metric: "save_cpu", system: memcpy, of: "save_cpu", name: "save_cpu_vs_memcpy"},
+	{metric: "kill_to_step", system: dlrover, of: "kill_to_step", name: "kill_to_step_vs_dlrover", way: standby},
+	{metric: "kill_to_step", system: dlrover, of: "kill_to_step", name: "kill_to_step_vs_dlrover", way: standbySkipInit},
 }
 
-// mostBeyond is how many seconds a kill with a shape's state may take beyond one with little.
-const mostBeyond = 1.5
-
-// key is the key of one of Holdfast's rows.
-func key(kase, metric string) figure.Key {
-	return figure.Key{Case: kase, System: holdfast, Metric: metric}
+// key is the key of one of the rows of holdfast or of a way.
+func (g goal) key(kase, metric string) figure.Key {
+	return figure.Key{Case: kase, System: cmp.Or(g.way, holdfast), Metric: metric}
 }
-
-const beyondLittle = "kill_to_step_beyond_1MiB"
 
 // rows returns the figures, and Holdfast's as multiples of the others'.
 func rows(set *figure.Set) []figure.Figure {
 	all := set.Figures()
 	for _, kase := range set.Cases() {
-		for _, g := range slices.Concat(goalsOf(kase), parts) {
-			all = append(all, set.Ratio(key(kase, g.metric), figure.Key{Case: kase, System: g.system, Metric: g.of}, g.name, figure.Times)...)
-		}
-		all = append(all, set.Ratio(key(kase, "save_cpu"), figure.Key{Case: kase, System: memcpy, Metric: "save_cpu"}, "save_cpu_vs_memcpy", figure.Times)...)
-		for _, metric := range []string{"blocking_stall", "durable", "kill_to_step"} {
-			for _, other := range rivals {
-				all = append(all, set.Ratio(key(kase, metric), figure.Key{Case: kase, System: other, Metric: metric}, metric+"_vs_"+other, figure.Times)...)
+		compared := slices.Concat(goalsOf(kase), parts)
+		for _, metric := range []string{"blocking_stall", "first_stall", "durable", "kill_to_step"} {
+			for _, other := range others {
+				more := goal{metric: metric, system: other, of: metric, name: metric + "_vs_" + other}
+				if !slices.ContainsFunc(compared, func(g goal) bool { return g.name == more.name && g.way == "" }) {
+					compared = append(compared, more)
+				}
 			}
 		}
-		mine, ok := set.Median(kase, holdfast, "kill_to_step")
-		base, known := set.Median(little.name, holdfast, "kill_to_step")
-		if ok && known && kase != little.name {
-			all = append(all, set.Figure(key(kase, beyondLittle), mine-base, "s", len(set.Samples(kase, holdfast, "kill_to_step"))))
+		for _, g := range compared {
+			all = append(all, set.Ratio(g.key(kase, g.metric), figure.Key{Case: kase, System: g.system, Metric: g.of}, g.name, figure.Times)...)
 		}
 	}
 	return all
@@ -200,14 +212,14 @@ func rows(set *figure.Set) []figure.Figure {
 // goalsFor returns the goals of the measured cases.
 func goalsFor(set *figure.Set) (all []figure.Goal) {
 	for _, kase := range set.Cases() {
-		if kase == little.name { // others are compared with it
+		if kase == little.name {
 			continue
 		}
 		for _, g := range goalsOf(kase) {
-			all = append(all, figure.Goal{Key: key(kase, g.name), Bound: g.most})
-		}
-		if !isOnDevice(kase) {
-			all = append(all, figure.Goal{Key: key(kase, beyondLittle), Bound: mostBeyond})
+			if g.system == dlrover && len(set.Samples(kase, dlrover, notInstalled)) > 0 {
+				continue
+			}
+			all = append(all, figure.Goal{Key: g.key(kase, g.name), Bound: g.most})
 		}
 	}
 	return all

@@ -3,6 +3,8 @@
 package main
 
 import (
+	"cmp"
+	"strings"
 	"testing"
 
 	"holdfast.dev/holdfast/test/bench/figure"
@@ -25,11 +27,10 @@ func TestGoalsHaveRows(t *testing.T) {
 	set := figure.NewSet(benchName)
 	for _, g := range goals {
 		set.Add("c", g.system, g.of, "s", 1, 1, 1)
-		set.Add("c", holdfast, g.metric, "s", g.most+1)
+		set.Add("c", cmp.Or(g.way, holdfast), g.metric, "s", g.most+1)
 	}
-	set.Add("c", holdfast, "kill_to_step", "s", 4)
 	set.Add(little.name, holdfast, "kill_to_step", "s", 2)
-	if got := goalsFor(set); len(got) != len(goals)+1 {
+	if got := goalsFor(set); len(got) != len(goals) {
 		t.Errorf("%d goals of one case: %v", len(got), got)
 	}
 	for _, g := range goalsFor(set) {
@@ -37,10 +38,32 @@ func TestGoalsHaveRows(t *testing.T) {
 			t.Errorf("no row %v", g.Key)
 		}
 	}
+	seen := map[figure.Key]bool{}
+	for _, f := range rows(set) {
+		key := figure.Key{Case: f.Case, System: f.System, Metric: f.Metric}
+		if seen[key] {
+			t.Errorf("two rows %v", key)
+		}
+		seen[key] = true
+	}
 	set.Forget("c", memcpy)
 	for _, name := range []string{"blocking_stall_vs_memcpy", "restore_vs_memcpy"} {
-		if figure.Has(rows(set), key("c", name)) {
+		if figure.Has(rows(set), figure.Key{Case: "c", System: holdfast, Metric: name}) {
 			t.Errorf("%s without memcpy", name)
 		}
+	}
+}
+
+// TestWithoutDLRover: if it is not installed, there are no goals about it.
+func TestWithoutDLRover(t *testing.T) {
+	set := figure.NewSet(benchName)
+	set.Add("c", dlrover, notInstalled, "bool", 1)
+	for _, g := range goalsFor(set) {
+		if strings.Contains(g.Key.Metric, dlrover) {
+			t.Errorf("a goal %v", g)
+		}
+	}
+	if folder := packagesOf(t.TempDir()); folder != "" {
+		t.Errorf("an empty folder has packages in %q", folder)
 	}
 }

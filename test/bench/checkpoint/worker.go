@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -27,6 +28,13 @@ type answer struct {
 	Durable float64 `json:"durable"`
 	Restore float64 `json:"restore"`
 	Load    float64 `json:"load"`
+	// StartCPU is the processor time of a process until its first step after a restore.
+	StartCPU float64 `json:"start_cpu"`
+	// Complete is when DLRover reports a step as complete in storage; Changed: training has changed the saved state.
+	Complete float64 `json:"complete"`
+	Changed  bool    `json:"changed"`
+	// Modules are the imports of a process.
+	Modules []string `json:"modules"`
 
 	// For a block of steps, with saves beside training on a device:
 	Step       float64   `json:"step"`
@@ -46,22 +54,34 @@ type worker struct {
 	out   *bufio.Scanner
 	bytes int64
 	said  *strings.Builder
+	// control is the socket to the source of a standby, and pid the standby; of other processes nil and 0.
+	control *os.File
+	pid     int
 }
 
-func startWorker(ctx context.Context, python string, env []string, args ...string) (*worker, error) {
+func newWorker(ctx context.Context, python string, env []string, args ...string) *worker {
 	w := &worker{cmd: exec.CommandContext(ctx, python, append([]string{"-c", scriptOf(args[0])}, args...)...), said: &strings.Builder{}}
 	w.cmd.Env, w.cmd.Stderr = env, w.said
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	var err error
+	return w
+}
+
+func startWorker(ctx context.Context, python string, env []string, args ...string) (*worker, error) {
+	w := newWorker(ctx, python, env, args...)
+	return w, w.start()
+}
+
+func (w *worker) start() (err error) {
 	if w.in, err = w.cmd.StdinPipe(); err != nil {
-		return nil, err
+		return err
 	}
 	out, err := w.cmd.StdoutPipe()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	w.out = bufio.NewScanner(out)
-	return w, w.cmd.Start()
+	w.out.Buffer(nil, 1<<20) // a list of modules is longer than a Scanner's usual line
+	return w.cmd.Start()
 }
 
 func (w *worker) send(line string) error {
@@ -78,6 +98,7 @@ func (w *worker) receive() (a answer, err error) {
 
 func (w *worker) stop() error {
 	w.in.Close()
+	w.killStandby()
 	return w.cmd.Wait()
 }
 
@@ -131,6 +152,7 @@ func (g *group) stop() {
 // kill kills the processes with SIGKILL, as the kernel does when memory runs out.
 func (g *group) kill() {
 	for _, w := range g.workers {
+		w.killStandby()
 		_ = w.cmd.Process.Kill()
 	}
 	for _, w := range g.workers {

@@ -1,12 +1,13 @@
 """One rank under one system: it creates a state, changes it step by step, saves or restores it, and reports the time of each.
 
-    python3 worker.py SYSTEM BYTES FOLDER RANK WORLD [restore STEP]
+    python3 worker.py SYSTEM BYTES FOLDER DISK RANK WORLD [restore STEP]
 
 Commands come on standard input, one a line (step N, save N, settle, quit); answers go to standard output, one JSON
 object a line. All systems hold the same tensors: a transformer's parameters and the two moments of AdamW. What a
 restore brought back is compared value by value, so no system is quick because it kept less.
 """
 
+import contextlib
 import ctypes
 import json
 import mmap
@@ -19,7 +20,8 @@ import time
 import torch
 
 TILE = 1 << 20
-THREADS = min(4, len(os.sched_getaffinity(0)))
+CORES = len(os.sched_getaffinity(0))
+THREADS = min(CORES, max(4, min(16, CORES // int(os.environ["LOCAL_WORLD_SIZE"]))))  # as many as the client uses
 now = time.perf_counter
 
 
@@ -69,13 +71,9 @@ class Script:
         torch._foreach_add_(self.tensors(), 1.0)
 
     def check(self, step):
-        tile = pattern()
-        for i, t in enumerate(self.tensors()):
-            flat = t.reshape(-1)
-            for at in range(0, flat.numel(), TILE):
-                part = flat[at : at + TILE]
-                if not torch.equal(part, tile[: part.numel()] + (i + step)):
-                    raise SystemExit("tensor %d is not as it was at step %d" % (i, step))
+        wrong = differing(self.tensors(), step)
+        if wrong is not None:
+            raise SystemExit("tensor %d is not as it was at step %d" % (wrong, step))
 
     def state_dict(self):
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
@@ -87,6 +85,18 @@ class Script:
         for p, s in self.optimizer.state.items():
             out.update(("optimizer.%s.%s" % (names[p], k), v) for k, v in s.items())
         return out
+
+
+def differing(tensors, step):
+    """The number of the first tensor that does not have its values of a step, or None."""
+    tile = pattern()
+    for i, t in enumerate(tensors):
+        flat = t.reshape(-1)
+        for at in range(0, flat.numel(), TILE):
+            part = flat[at : at + TILE]
+            if not torch.equal(part, tile[: part.numel()] + (i + step)):
+                return i
+    return None
 
 
 def pattern():
@@ -186,8 +196,9 @@ class Holdfast:
         if not self.ck.active:
             raise SystemExit("the client has no arena")
         if not o.restore:
-            self.script = Script(o.size).trained()
-            self._track(self.script)
+            with self.ck.skip_init():
+                self.script = Script(o.size)
+            self._track(self.script.trained())
             self.ck.restore()
 
     def _track(self, script):
@@ -244,6 +255,93 @@ class TorchSave:
         return {"load": loaded - began, "restore": now() - began}
 
 
+class DLRover:
+    """Flash Checkpoint of dlrover. Its agent, another process, holds the memory, as under dlrover-run.
+
+    Its load returns views of that memory. A model's load_state_dict copies them; an optimizer's keeps a tensor of the right type and device as it
+    is, so that training would change the saved state. Equal work is to copy these, too, before that; dlrover-views leaves it out."""
+
+    def __init__(self, o):
+        sys.path.append(os.environ["BENCH_DLROVER"])  # behind the interpreter's own packages, so that PyTorch is the same
+        from dlrover.python.common.constants import CheckpointConstant
+        from dlrover.python.common.storage import KeepLatestStepStrategy
+        from dlrover.trainer.torch.flash_checkpoint.checkpointer import StorageType
+        from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer
+
+        self.types, self.views, self.rank = StorageType, o.system == "dlrover-views", o.rank
+        self.folder = os.path.join(o.disk, "dlrover")
+        self.tracker = os.path.join(self.folder, CheckpointConstant.TRACER_FILE_NAME)
+        self.ck = DdpCheckpointer(self.folder, local_shard_num=o.world, global_shard_num=o.world, deletion_strategy=KeepLatestStepStrategy(1, self.folder))
+        if not o.restore:
+            self.script = Script(o.size).trained()
+
+    def save(self, step):
+        self.step, self.began = step, now()
+        self.ck.save_checkpoint(step, self.script.state_dict(), storage_type=self.types.MEMORY)
+        took = now() - self.began
+        if self.ck._engine._cached_step != step:
+            raise SystemExit("save_checkpoint(%d) was skipped" % step)
+        self.ck.save_checkpoint(step, self.script.state_dict(), storage_type=self.types.DISK)  # the step is in memory: only a message to the agent
+        return took
+
+    def settle(self):
+        """Until the agent reports the step as complete; its files are synced after that, by this process."""
+        while self._complete() != self.step:
+            if now() - self.began > 60:
+                raise SystemExit("step %d is not in storage" % self.step)
+            time.sleep(0.001)
+        complete, folder = now() - self.began, os.path.join(self.folder, str(self.step))
+        for path in (os.path.join(folder, "rank_%d.pt" % self.rank), folder):
+            fd = os.open(path, os.O_RDONLY)
+            os.fsync(fd)
+            os.close(fd)
+        return {"complete": complete, "durable": now() - self.began}
+
+    def _complete(self):
+        try:
+            with open(self.tracker) as f:
+                return int(f.read() or 0)
+        except FileNotFoundError:
+            return 0
+
+    def restore(self, script, step):
+        began = now()
+        state = self.ck.load_checkpoint()
+        loaded = now()
+        script.model.load_state_dict(state["model"])
+        if not self.views:
+            state["optimizer"]["state"] = {i: {k: v.clone() for k, v in s.items()} for i, s in state["optimizer"]["state"].items()}
+        script.optimizer.load_state_dict(state["optimizer"])
+        took = now() - began
+        if self.ck._engine._shm_handler.shared_memory is None:
+            raise SystemExit("the state came from storage")
+        return {"load": loaded - began, "restore": took}
+
+    def changed(self, step):
+        """Whether training has changed the saved state."""
+        state = self.ck.load_checkpoint()
+        moments = state["optimizer"]["state"]
+        tensors = [t for i, p in enumerate(state["model"].values()) for t in (p, *(moments[i][k] for k in sorted(moments[i])))]
+        return differing(tensors, step) is not None
+
+
+def dlrover_agent(say):
+    """What dlrover-run's agent does for checkpoints."""
+    sys.path.append(os.environ["BENCH_DLROVER"])
+    from dlrover.python.elastic_agent.torch.ckpt_saver import AsyncCheckpointSaver
+
+    AsyncCheckpointSaver.start_async_saving_ckpt()
+    say()
+    for line in sys.stdin:
+        if line.split() != ["restart"]:
+            break
+        AsyncCheckpointSaver.reset()
+        say()
+    saver = AsyncCheckpointSaver.get_ckpt_saver()
+    if saver is not None:
+        saver.close()
+
+
 class DcpThread:
     """async_save as its manual recommends for speed: staging memory and plans are kept. Pinned memory needs a GPU."""
 
@@ -255,8 +353,6 @@ class DcpThread:
 
         warnings.simplefilter("ignore")
         self.dcp, self.folder, self.last = dcp, o.disk, None
-        if o.world > 1:
-            torch.distributed.init_process_group("gloo", init_method="file://" + os.path.join(o.folder, o.system + "-store"), rank=o.rank, world_size=o.world)
         self.alone = o.world == 1
         self.planner = dcp.DefaultSavePlanner(enable_plan_caching=True)
         self.writer = dcp.FileSystemWriter(os.path.join(o.disk, o.system))
@@ -290,7 +386,16 @@ def make(o):
         return TorchSave(o, o.folder, False)
     if o.system == "torch.save+fsync":
         return TorchSave(o, o.disk, True)
-    return {"holdfast": Holdfast, "memcpy": Memcpy, "dcp-thread": DcpThread}[o.system](o)
+    if o.system.startswith("dlrover"):
+        return DLRover(o)
+    return {"memcpy": Memcpy, "dcp-thread": DcpThread}.get(o.system, Holdfast)(o)
+
+
+def join(o):
+    """Ranks join a process group, as those of a training script do."""
+    if o.world > 1:
+        store = "file://" + os.path.join(o.folder, "%s-store-%d" % (o.system, o.restore))
+        torch.distributed.init_process_group("gloo", init_method=store, rank=o.rank, world_size=o.world)
 
 
 def main():
@@ -302,16 +407,31 @@ def main():
         out.flush()
 
     o = Options(sys.argv[1:])
+    if o.system == "dlrover-agent":
+        dlrover_agent(say)
+        return
+    join(o)
     system = make(o)
     if o.restore:
-        script = Script(o.size)
+        with system.ck.skip_init() if o.system.endswith("skip-init") else contextlib.nullcontext():
+            script = Script(o.size)
         say()
         sys.stdin.readline()
+        cpu = time.process_time()
         took = system.restore(script, o.restore)
+        took["cpu"] = time.process_time() - cpu
         script.step()
-        at = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        at, took["start_cpu"] = time.clock_gettime_ns(time.CLOCK_MONOTONIC), time.process_time()
         script.check(o.restore + 1)
+        if isinstance(system, DLRover):
+            took["changed"] = system.changed(o.restore)
+            if took["changed"] and not system.views:
+                raise SystemExit("the saved state changed")
         say(at=at, **took)
+        for line in sys.stdin:
+            if line.strip() != "modules":
+                break
+            say(modules=list(sys.modules))
         return
     say(bytes=system.script.bytes())
     for line in sys.stdin:
@@ -330,6 +450,8 @@ def main():
             say()
         elif verb == "settle":
             say(**system.settle())
+        elif verb == "modules":
+            say(modules=list(sys.modules))
         else:
             break
 

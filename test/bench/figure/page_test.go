@@ -80,17 +80,25 @@ var tables = map[string][][]column{
 	"kinds": {columnsOfFault("rank_killed"), columnsOfFault("node_lost")},
 	"checkpoint": {{
 		{"`memcpy`", "memcpy", "blocking_stall", true}, {"`holdfast`", "holdfast", "blocking_stall", true}, {"× `memcpy`", "holdfast", "blocking_stall_vs_memcpy", false},
-		{"p95", "holdfast", "stall_p95", false}, {"of `memcpy`", "memcpy", "stall_p95", false},
+		{"p95", "holdfast", "stall_p95", false}, {"of `memcpy`", "memcpy", "stall_p95", false}, {"`dlrover`", "dlrover", "blocking_stall", true},
 		{"`torch.save`", "torch.save", "blocking_stall", true}, {"with fsync", "torch.save+fsync", "blocking_stall", true}, {"`dcp-thread`", "dcp-thread", "blocking_stall", true},
 	}, {
 		{"first save: `holdfast`", "holdfast", "first_stall", true}, {"× later ones", "holdfast", "first_stall_vs_steady", false}, {"`memcpy`", "memcpy", "first_stall", false},
+		{"`dlrover`", "dlrover", "first_stall", false},
 		{"`torch.save`", "torch.save", "first_stall", false}, {"with fsync", "torch.save+fsync", "first_stall", false}, {"`dcp-thread`", "dcp-thread", "first_stall", false},
 	}, {
 		{"durable after: `direct`", "direct", "durable", true}, {"`holdfast`", "holdfast", "durable", true}, {"× `direct`", "holdfast", "durable_vs_direct", false},
+		{"`dlrover`", "dlrover", "durable", true}, {"before its sync", "dlrover", "complete", false}, {"× `dlrover`", "holdfast", "durable_vs_dlrover", false},
 		{"`torch.save+fsync`", "torch.save+fsync", "durable", true}, {"`dcp-thread`", "dcp-thread", "durable", true},
 	}, {
 		{"restore: `memcpy`", "memcpy", "restore", true}, {"`holdfast`", "holdfast", "restore", true}, {"× `memcpy`", "holdfast", "restore_vs_memcpy", false},
+		{"`dlrover`", "dlrover", "restore", true}, {"× `dlrover`", "holdfast", "restore_vs_dlrover", false}, {"`dlrover-views`", "dlrover-views", "restore", false},
 		{"`torch.load` alone", "torch.save", "load", true}, {"and put in place", "torch.save", "restore", true}, {"× `torch.load`", "holdfast", "restore_vs_torch.load", false},
+	}, {
+		{"kill to step: `dlrover`", "dlrover", "kill_to_step", true}, {"`dlrover-views`", "dlrover-views", "kill_to_step", false},
+		{"`holdfast`", "holdfast", "kill_to_step", true}, {"× `dlrover`", "holdfast", "kill_to_step_vs_dlrover", false},
+		{"`skip-init`", "holdfast-skip-init", "kill_to_step", true}, {"× `dlrover`", "holdfast-skip-init", "kill_to_step_vs_dlrover", false},
+		{"`standby`", "holdfast-standby", "kill_to_step", true}, {"`standby-skip-init`", "holdfast-standby-skip-init", "kill_to_step", true},
 	}},
 	"plan": {{
 		{"warm", "holdfast", "warm", false}, {"`scan`", "scan", "warm", false}, {"× `scan`", "holdfast", "warm_vs_scan", false}, {"cold", "holdfast", "cold, tree and counts built anew", false},
