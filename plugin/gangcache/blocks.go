@@ -140,7 +140,8 @@ func (s Snapshot) Least(over int) int {
 	return max(1, s.Terms.Min-over)
 }
 
-// party is what joins together: the pending members of a block, or one alone. last is the one that began to wait last.
+// party is what joins together: the pending members of a block, or one alone. role has the roles of all: where one party has no room, no
+// other of the same roles has. last is the member that began to wait last.
 type party struct {
 	role string
 	last *Member
@@ -156,9 +157,7 @@ func (g *group) parties(waiting []Member) (of map[types.UID]*party, all []*party
 		if g.terms.Unit > 1 && m.Slot.Known {
 			block := m.Slot.N / g.terms.Unit
 			if together := blocks[block]; together != nil {
-				if together.role != m.Role {
-					together.role += "\n" + m.Role
-				}
+				together.role += "\n" + m.Role
 				if g.byLead(*together.last, *m) < 0 {
 					together.last = m
 				}

@@ -117,3 +117,19 @@ func TestABlockComesBack(t *testing.T) {
 		t.Errorf("the block that came back has turn %v, led by %v", r.Turn.Key.Since, l.Leader(k))
 	}
 }
+
+// TestBlocksOfOtherNeeds: where a block has no room, another one that needs fewer nodes may have room.
+func TestBlocksOfOtherNeeds(t *testing.T) {
+	l, k, pods := newCache(), key("g"), inBlocks(8, 2, 2)
+	for slot, p := range pods {
+		if slot < 2 || slot == 7 {
+			p = on(p, "n")
+		}
+		l.Observe(k, p)
+		enter(l, p)
+	}
+	r, _ := l.PlanInput(k)
+	if len(r.Members) != 5 || len(r.Else) != 1 || len(r.Else[0].Members) != 4 || !r.Else[0].Turn.Key.Since.Equal(at(6)) {
+		t.Errorf("the plan has %d pods, %d others: %+v", len(r.Members), len(r.Else), r.Turn)
+	}
+}
