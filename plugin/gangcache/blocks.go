@@ -3,6 +3,7 @@ package gangcache
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -17,6 +18,8 @@ type blocks struct {
 	usable int
 	// placed counts the slots of blocks all of whose slots have a node, or succeeded.
 	placed int
+	// since is when the youngest pending member of each block was created.
+	since map[int]time.Time
 }
 
 // inBlocks returns what is known of the gang's blocks; it is computed once after each change of members.
@@ -24,18 +27,21 @@ func (g *group) inBlocks() *blocks {
 	if g.blocks != nil {
 		return g.blocks
 	}
-	there, on := map[int]bool{}, map[int]bool{}
+	g.blocks = &blocks{lacks: map[int]bool{}, since: map[int]time.Time{}}
+	unit, there, on := g.terms.Unit, map[int]bool{}, map[int]bool{}
 	for _, m := range g.members {
-		if m.Slot.Known && !m.gated {
-			there[m.Slot.N] = true
-			on[m.Slot.N] = on[m.Slot.N] || m.State == Reserved || m.State == Bound
+		if !m.Slot.Known || m.gated {
+			continue
+		}
+		there[m.Slot.N] = true
+		on[m.Slot.N] = on[m.Slot.N] || m.State == Reserved || m.State == Bound
+		if made := m.Pod.CreationTimestamp.Time; m.State == Pending && made.After(g.blocks.since[m.Slot.N/unit]) {
+			g.blocks.since[m.Slot.N/unit] = made
 		}
 	}
 	for slot := range g.succeeded() {
 		there[slot], on[slot] = true, true
 	}
-	g.blocks = &blocks{lacks: map[int]bool{}}
-	unit := g.terms.Unit
 	for first := 0; first < g.size; first += unit {
 		have, placed := 0, 0
 		for slot := first; slot < first+unit; slot++ {
@@ -56,6 +62,14 @@ func (g *group) inBlocks() *blocks {
 // incompleteBlock reports whether the block of a member lacks a pod.
 func (g *group) incompleteBlock(m *Member) bool {
 	return g.terms.Unit > 1 && m.Slot.Known && g.inBlocks().lacks[m.Slot.N/g.terms.Unit]
+}
+
+// waitsSince returns since when a pending member waits: since its creation, or that of the youngest one of its block.
+func (g *group) waitsSince(m *Member) time.Time {
+	if g.terms.Unit > 1 && m.Slot.Known && m.State == Pending && !m.gated {
+		return g.inBlocks().since[m.Slot.N/g.terms.Unit]
+	}
+	return m.Pod.CreationTimestamp.Time
 }
 
 // succeeded returns the slots in which a pod succeeded.

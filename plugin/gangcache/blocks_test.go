@@ -99,6 +99,9 @@ func TestABlockComesBack(t *testing.T) {
 	if did := enter(l, late); !did.Completed {
 		t.Error("a block that is whole again is not tried")
 	}
+	if lead := l.Leader(k); lead == nil || lead.Name != "g-4" {
+		t.Errorf("%v leads, whose block waits since a pod that came last", lead)
+	}
 	r, _ := l.PlanInput(k)
 	var turns []string
 	for _, one := range append([]Snapshot{r}, r.Else...) {
@@ -113,7 +116,7 @@ func TestABlockComesBack(t *testing.T) {
 		t.Errorf("the plan is %q", got)
 	}
 	l.Forget(k, pods[4].UID)
-	if r, _ = l.PlanInput(k); !r.Turn.Key.Since.Equal(at(99)) || l.Leader(k) == nil || l.Leader(k).Name != "g-3" {
+	if r, _ = l.PlanInput(k); !r.Turn.Key.Since.Equal(at(99)) || l.Leader(k) == nil || l.Leader(k).Name != "g-2" {
 		t.Errorf("the block that came back has turn %v, led by %v", r.Turn.Key.Since, l.Leader(k))
 	}
 }

@@ -231,8 +231,10 @@ func (g *group) set(m *Member, s State, node string) {
 	if m.Node != node {
 		g.release(m)
 	}
+	if m.State != Reserved || s != Bound {
+		g.blocks = nil
+	}
 	m.State, m.Node, m.ours = s, node, s == Reserved || s == Bound && m.ours && m.Node == node
-	g.blocks = nil
 	g.close(m)
 	if s == Pending || m == g.lead {
 		g.lead = nil
@@ -428,7 +430,7 @@ func (g *group) first() *Member {
 func (g *group) byLead(a, b Member) int {
 	age := 0
 	if g.terms.Min > 0 {
-		age = a.Pod.CreationTimestamp.Compare(b.Pod.CreationTimestamp.Time)
+		age = g.waitsSince(&a).Compare(g.waitsSince(&b))
 	}
 	return cmp.Or(age, BySlot(a, b))
 }

@@ -208,7 +208,7 @@ func (c *Cache) Explain(q Question, ended []*v1.Pod) Change {
 	if g == nil {
 		return Change{}
 	}
-	was := g.wanting()
+	was, led := g.wanting(), g.first()
 	g.asked = q.version
 	if g.external() {
 		clear(g.ended) // the answer lists all; a deleted one may be re-created
@@ -217,7 +217,8 @@ func (c *Cache) Explain(q Question, ended []*v1.Pod) Change {
 		g.ended[pod.UID] = SlotOf(pod)
 	}
 	g.lead, g.blocks = nil, nil
-	return Change{Completed: g.markWaiting(was)}
+	began := g.markWaiting(was)
+	return Change{Completed: began || g.first() != led && g.wanting()} // its block may be whole now
 }
 
 // missingMembers returns the refusal of a gang whose missing members did not succeed.

@@ -48,11 +48,12 @@ func (c *Cache) QueueKey(key types.NamespacedName, uid types.UID) (QueueKey, boo
 	return g.queueKey(g.members[uid]), true
 }
 
-// queueKey is a member's sort key. If only surplus is to be placed, each pod of it has waited since its own creation.
+// queueKey is a member's sort key. If only surplus is to be placed, each pod of it has waited since its own creation, or that of the
+// youngest one of its block.
 func (g *group) queueKey(m *Member) QueueKey {
 	k := QueueKey{Degraded: g.degraded(), Since: g.began(), Gang: g.key, Slot: m.Slot.N}
 	if g.enough() {
-		k.Since = m.Pod.CreationTimestamp.Time
+		k.Since = g.waitsSince(m)
 	}
 	return k
 }
