@@ -71,7 +71,8 @@ func newSourced(t *testing.T, ranks int, torch string, hook bool) *sourced {
 		files["python/"+name] = string(text)
 	}
 	for name, text := range files {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755), os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)); err != nil {
+		file := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -164,7 +165,8 @@ func TestForksMakeTrials(t *testing.T) {
 			}
 			p := s.Process()
 			<-s.End()
-			if found, _ := find(func(pid int, st stat) (bool, error) { return isMarked(pid, st, SourceMark(s.job.Mark)) }); len(found) > 0 || p.Alive() {
+			marked := func(pid int, st stat) (bool, error) { return isMarked(pid, st, SourceMark(s.job.Mark)) }
+			if found, _ := find(marked); len(found) > 0 || p.Alive() {
 				t.Errorf("processes %v are left of the source", found)
 			}
 		})

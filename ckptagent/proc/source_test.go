@@ -54,6 +54,7 @@ var library = map[string]string{
 	"reads":  "import os\nLOCAL = os.environ.get('LOCAL_RANK')\n",
 	"rests":  "import holdfast_standby\nholdfast_standby._REST = 3600\n",
 	"plain":  "import os\nHOME = os.environ.get('HOME')\n",
+	"busy":   "while True: pass\n",
 }
 
 func newWarmed(t *testing.T, ranks int, modules ...string) *warmed {
@@ -248,6 +249,27 @@ func TestEachRankHasItsSourceWhereOneWouldNotDo(t *testing.T) {
 			w.until("have standbys again", nil)
 		})
 	}
+}
+
+// TestSourceYieldsToTrial: before the first generation a source imports at full speed, but beside a trial with a share.
+func TestSourceYieldsToTrial(t *testing.T) {
+	w := newWarmed(t, 2)
+	w.SetWarm(true, protocol.Run{})
+	w.SetModules([]string{"busy"}, 0)
+	rationed := func(is func(ration) bool) func() (bool, any) {
+		return func() (bool, any) {
+			w.Standbys.mu.Lock()
+			defer w.Standbys.mu.Unlock()
+			src := w.importing()
+			return src != nil && is(src.ration), src
+		}
+	}
+	unlimited := func(r ration) bool { return r.credit == 0 && !r.stopped && r.used > 300*time.Millisecond }
+	eventually.Holds(t, "the source imports at full speed", rationed(unlimited))
+	w.Yield(true)
+	eventually.Holds(t, "the source has a share", rationed(func(r ration) bool { return r.credit != 0 }))
+	w.Yield(false)
+	eventually.Holds(t, "the source is not stopped", rationed(func(r ration) bool { return !r.stopped }))
 }
 
 // TestStandbysLearnMore: modules that ranks import late are imported for later standbys, and the earlier standbys are replaced. That never
