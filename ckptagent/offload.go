@@ -42,6 +42,13 @@ type CopyStep struct {
 	World    int
 }
 
+// AwaitCopy announces that CopyStep will follow for the next copy that a rank announces, of a step at or above From. So the adapter may
+// write its data while it is sealed. From 0: none is expected, and what was written without an order is removed.
+type AwaitCopy struct {
+	From, Generation int64
+	BaseRank, World  int
+}
+
 // WriteManifest writes a manifest and retries until it succeeds; ManifestWritten answers. Then steps that are older than all
 // recorded ones are removed. The zero Mark cancels the previous one.
 type WriteManifest struct{ Manifest protocol.Manifest }
@@ -55,6 +62,7 @@ type Fetch struct {
 
 func (SetBarrier) effect()    {}
 func (CopyStep) effect()      {}
+func (AwaitCopy) effect()     {}
 func (WriteManifest) effect() {}
 func (Fetch) effect()         {}
 
@@ -103,6 +111,26 @@ func (m *machine) copy(mark protocol.Mark) {
 	if mark != m.s.Copying {
 		m.s.Copying = mark
 		m.emit(CopyStep{Mark: mark, BaseRank: m.s.Run.BaseRank, World: m.s.Run.WorldSize})
+	}
+}
+
+// nextCopy returns the copy that is expected.
+func (s State) nextCopy() AwaitCopy {
+	switch {
+	case s.Clean || !s.Storage:
+		return AwaitCopy{}
+	case !s.directiveIsCurrent():
+		return s.Awaiting
+	case s.Want.CopyNext == 0:
+		return AwaitCopy{}
+	}
+	return AwaitCopy{From: s.Want.CopyNext, Generation: s.Run.Number, BaseRank: s.Run.BaseRank, World: s.Run.WorldSize}
+}
+
+func (m *machine) awaitCopy(next AwaitCopy) {
+	if next != m.s.Awaiting {
+		m.s.Awaiting = next
+		m.emit(next)
 	}
 }
 

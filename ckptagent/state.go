@@ -102,7 +102,9 @@ type Volatile struct {
 	EndingSince                  time.Time
 	// Copying, Manifesting and Fetching are the store's present tasks, Fetched and FetchFailed the results of the last fetch.
 	Copying, Manifesting, Fetching protocol.Mark
-	Fetched, FetchFailed           protocol.Mark
+	// Awaiting is the copy that is expected.
+	Awaiting             AwaitCopy
+	Fetched, FetchFailed protocol.Mark
 	// FetchFailedAt is when the newest fetch failed.
 	FetchFailedAt time.Time
 	// CopyTook is how long the newest copy took.

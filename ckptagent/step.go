@@ -34,6 +34,7 @@ func (m *machine) emit(e Effect) { m.effects = append(m.effects, e) }
 // advance takes the next action that the levels require, if any.
 func (m *machine) advance() {
 	m.copy(m.s.copyWanted()) // before levels that rise with it
+	m.awaitCopy(m.s.nextCopy())
 	m.adopt()
 	m.stopWaiting()
 	m.drive(m.s.goal(m.now))

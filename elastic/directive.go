@@ -140,11 +140,14 @@ func (s *State) directStorage(d *protocol.Directive, slot Slot) {
 	case s.drain.Begun():
 		if d.BarrierStep, copying = s.drain.Barrier(); pending {
 			d.Copy = copying
+			d.CopyNext = s.drain.CopyNext()
 		}
 	case s.run.growth.begun():
 		d.BarrierStep = s.run.growth.barrier.Step()
 	default:
-		d.Copy = copying
+		if d.Copy = copying; s.ledger.Awaits() {
+			d.CopyNext = 1
+		}
 	}
 }
 

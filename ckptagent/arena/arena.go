@@ -29,7 +29,12 @@ import (
 var pieces = sync.Pool{New: func() any { return new([256 << 10]byte) }}
 
 // Set is the arenas of one pod, by local rank.
-type Set struct{ arenas []*Arena }
+type Set struct {
+	arenas []*Arena
+	// Announced is called with each copy that a rank has announced, before its checksum is computed; the Seal of early has none. The
+	// callee must release it. nil: nothing is called. It must be set before the first Poll.
+	Announced func(local int, early *Pinned)
+}
 
 // Arena is one rank's file.
 type Arena struct {
@@ -141,10 +146,12 @@ func reopen(file string, h format.Header) (*Arena, error) {
 }
 
 // carryOut writes records in order. A write to allocated shared memory fails only through a bug; then the arena cannot be trusted, and
-// carryOut panics.
+// carryOut panics. It does nothing once the launcher has returned and the file is closed, when storage may still release slots.
 func (a *Arena) carryOut(writes []format.Write) {
 	for _, w := range writes {
-		if _, err := a.file.WriteAt(w.Bytes, w.Offset); err != nil {
+		if _, err := a.file.WriteAt(w.Bytes, w.Offset); errors.Is(err, os.ErrClosed) {
+			return
+		} else if err != nil {
 			panic(fmt.Sprintf("writing a record of an arena at %d: %v", w.Offset, err))
 		}
 	}
@@ -182,7 +189,7 @@ func (s *Set) each(do func(int, *Arena)) {
 
 // Poll reads a rank's client page and seals the copy that it announces, if any. Poll returns the page's content and the sealed steps.
 func (s *Set) Poll(local int, now time.Time) (p Progress, sealed []format.Point) {
-	return s.poll(local, func(a *Arena) Progress { return a.seal(now) })
+	return s.poll(local, func(a *Arena) Progress { return a.seal(now, s.Announced) })
 }
 
 // Peek is Poll without sealing, so that it returns at once however big a slot is.
@@ -243,16 +250,25 @@ func count(n uint64) uint32 { return uint32(min(n, math.MaxUint32)) }
 
 // seal seals an announced copy. seal computes the checksum without the lock, so that nothing waits for a big slot: the client does not
 // write to a copy after it announced it, and Seal ignores a copy whose grant has ended.
-func (a *Arena) seal(now time.Time) Progress {
+func (a *Arena) seal(now time.Time, announced func(local int, early *Pinned)) Progress {
 	c, ok := a.client()
 	if !ok {
 		return Progress{}
 	}
 	a.mu.Lock()
 	copied, ok := a.book.Announced(c)
+	var early *Pinned
+	if ok && announced != nil {
+		if header, pinned := a.book.PinCopy(copied); pinned {
+			early = &Pinned{a: a, slot: copied.Slot, Seal: header}
+		}
+	}
 	a.mu.Unlock()
 	if !ok {
 		return progressOf(c)
+	}
+	if early != nil {
+		announced(int(a.book.Header.LocalRank), early)
 	}
 	if crc, err := a.checksum(copied.Offset, copied.Length, sealPatience); err == nil {
 		a.mu.Lock()
@@ -327,7 +343,7 @@ func (s *Set) Inventory(generation int64, restore format.Point, now time.Time) [
 	var all sync.WaitGroup
 	for i, a := range s.arenas {
 		all.Go(func() {
-			a.seal(now)
+			a.seal(now, nil)
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			a.carryOut(a.book.Abandon(generation, restore))

@@ -33,6 +33,11 @@ func (p *Pinned) Data() io.Reader {
 	return io.NewSectionReader(p.a.file, format.DataOffset(p.slot, p.a.book.Header.StateBytes), int64(p.Seal.Length))
 }
 
+// Checksum returns the checksum of the slot's data, computed as for a seal.
+func (p *Pinned) Checksum() (uint32, error) {
+	return p.a.checksum(format.DataOffset(p.slot, p.a.book.Header.StateBytes), p.Seal.Length, sealPatience)
+}
+
 // Release unpins the slot.
 func (p *Pinned) Release() {
 	p.a.mu.Lock()

@@ -25,3 +25,19 @@ func (b *Book) Unpin(slot uint32) []Write {
 	}
 	return append(ws, b.publish())
 }
+
+// PinCopy pins the slot of a complete copy that is being sealed, and returns its header as Seal will write it, without checksum and time.
+// With two slots it does not: if other ranks skip that step, ranks must be able to reuse its slot.
+func (b *Book) PinCopy(c Copy) (s Slot, ok bool) {
+	if c.Slot != b.Control.Slot || c.Grant != b.Control.Grant || len(b.Slot) < Slots {
+		return Slot{}, false
+	}
+	for _, n := range b.pins {
+		if n > 0 {
+			return Slot{}, false
+		}
+	}
+	b.pins[c.Slot]++
+	of := b.Slot[c.Slot]
+	return Slot{State: SlotSealed, Grant: c.Grant, Generation: of.Generation, Step: c.Step, Length: c.Length, Branch: of.Branch}, true
+}

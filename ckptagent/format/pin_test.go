@@ -84,3 +84,36 @@ func TestHoldOutlivesTheAgentAndEndsWithTheGeneration(t *testing.T) {
 		t.Errorf("held in the next generation: %+v, %v", c, err)
 	}
 }
+
+// TestPinCopy: the slot of a copy that is being sealed is not granted until it is unpinned, however many steps follow. Slots that another
+// step or another rank may need are not pinned.
+func TestPinCopy(t *testing.T) {
+	b, _ := Create(Header{StateBytes: 600})
+	b.Begin(7, 0, Point{})
+	save := func(step int64) {
+		b.Seal(Copy{Slot: b.Control.Slot, Grant: b.Control.Grant, Step: step, Length: 9}, 1, 1)
+		b.Levels(step, step)
+	}
+	c := Copy{Slot: b.Control.Slot, Grant: b.Control.Grant, Step: 1, Length: 9}
+	s, ok := b.PinCopy(c)
+	if want := (Slot{State: SlotSealed, Grant: c.Grant, Generation: 7, Step: 1, Length: 9}); !ok || s != want {
+		t.Errorf("pinned %v %+v, want %+v", ok, s, want)
+	}
+	for step := int64(1); step < 20; step++ {
+		if save(step); b.Control.Slot == c.Slot || b.Control.Slot == NoSlot {
+			t.Fatalf("step %d: slot %d is granted, %d is pinned", step, b.Control.Slot, c.Slot)
+		}
+	}
+	if _, ok := b.PinCopy(Copy{Slot: b.Control.Slot, Grant: b.Control.Grant, Step: 20, Length: 9}); ok {
+		t.Error("a second slot is pinned")
+	}
+	b.Unpin(c.Slot)
+	if _, ok := b.PinCopy(c); ok {
+		t.Error("a copy is pinned whose grant has ended")
+	}
+	two, _ := Create(Header{StateBytes: 600, Slots: 2})
+	two.Begin(1, 0, Point{})
+	if _, ok := two.PinCopy(Copy{Slot: two.Control.Slot, Grant: two.Control.Grant, Step: 1, Length: 9}); ok {
+		t.Error("one of two slots is pinned")
+	}
+}

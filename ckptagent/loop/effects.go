@@ -39,6 +39,10 @@ func (a *Agent) carryOut(e ckptagent.Effect) {
 		if a.uploader != nil {
 			a.uploader.copy(e)
 		}
+	case ckptagent.AwaitCopy:
+		if a.uploader != nil {
+			a.uploader.drafts.await(e)
+		}
 	case ckptagent.WriteManifest:
 		if a.uploader != nil {
 			a.uploader.manifest(e, a.job)

@@ -193,6 +193,9 @@ func (a *Agent) openArenas(ranks int) {
 		return
 	}
 	set := a.arenas
+	if a.uploader != nil {
+		set.Announced = a.uploader.drafts.begin
+	}
 	a.polls, a.following = make([]chan struct{}, ranks), &sync.WaitGroup{}
 	for local := range ranks {
 		poll := make(chan struct{}, 1)

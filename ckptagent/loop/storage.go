@@ -52,6 +52,7 @@ type uploader struct {
 	arenas func() *arena.Set // called in the agent's goroutine
 
 	endCopy, endManifest, endFetch context.CancelFunc
+	drafts                         drafts
 
 	hangsKept   chan struct{} // a pod's hang waits to be copied
 	prunesHangs atomic.Bool   // this pod has global rank 0, and removes old hangs of the job
@@ -84,8 +85,9 @@ func newUploader(a *Agent) (*uploader, string) {
 	k := &uploader{
 		fs: fs, store: store.New(fs, folder, writer),
 		post: a.post, logf: a.logf, arenas: func() *arena.Set { return a.arenas }, endCopy: nothing, endManifest: nothing, endFetch: nothing,
-		hangsKept: make(chan struct{}, 1),
+		hangsKept: make(chan struct{}, 1), drafts: drafts{under: map[int]*draft{}},
 	}
+	k.drafts.store = k.store
 	k.store.IndexBy(k.index, k.tellNotNamed)
 	go func() {
 		k.probe(func() { a.do(a.reportCapabilities) })
@@ -244,7 +246,14 @@ func (k *uploader) copy(e ckptagent.CopyStep) {
 		if !ok && !busy {
 			continue // an agent that lacks the step copies nothing
 		}
+		var early *draft
+		if mine := fileOf(e.BaseRank, local, e.World, pinned.Seal); ok && mine.Generation == e.Mark.Generation {
+			early = k.drafts.take(local, mine)
+		} else {
+			k.drafts.take(local, format.RankFile{}) // it has the wrong slot pinned
+		}
 		all.Go(func() {
+			defer func() { early.drop() }()
 			if !ok { // a cancelled task has not returned from storage
 				if pinned, ok = k.await(ctx, arenas, local, e.Mark.Step); !ok {
 					return
@@ -257,13 +266,15 @@ func (k *uploader) copy(e ckptagent.CopyStep) {
 				return
 			}
 			defer func() { <-free }()
-			f := format.RankFile{
-				Rank: uint32(
-					e.BaseRank + local,
-				), WorldSize: uint32(e.World), Step: e.Mark.Step, Generation: e.Mark.Generation, Branch: pinned.Seal.Branch,
-				Length: pinned.Seal.Length, Checksum: pinned.Seal.CRC,
-			}
-			err := k.again(ctx, fmt.Sprintf("copying step %d of rank %d", f.Step, f.Rank), 0, func() error { return k.store.Put(ctx, f, pinned.Data()) })
+			f := fileOf(e.BaseRank, local, e.World, pinned.Seal)
+			f.Generation = e.Mark.Generation // a later one may have restored the step
+			err := k.again(ctx, fmt.Sprintf("copying step %d of rank %d", f.Step, f.Rank), 0, func() error {
+				if d := early; d != nil {
+					early = nil
+					return d.commit(ctx, f)
+				}
+				return k.store.Put(ctx, f, pinned.Data())
+			})
 			if err == nil {
 				k.post(
 					ckptagent.Copied{Local: local, Copy: protocol.Copied{Mark: e.Mark, Length: f.Length, Checksum: f.Checksum}, Took: time.Since(start)},

@@ -218,6 +218,49 @@ func whole(manifest string) bool {
 	return err == nil
 }
 
+// TestWritesBesideTheSeal: a copy that is expected is written before its order, and its slot stays while training goes on. The order
+// completes the file; if the copy is no longer expected, it is removed.
+func TestWritesBesideTheSeal(t *testing.T) {
+	c, p := savingPod(t)
+	lead(c, v1.Order_ORDER_RUN, nil)
+	p.Start("torchrun", "train.py")
+	c.Await(t, "a", "runs and has storage", func(r *v1.Report) bool { return runs(1, 1)(r) && r.Storage })
+	folder := filepath.Join(p.Env["HOLDFAST_STORAGE"], "llama-uid", format.GenerationFolder(1))
+	draft := func() (step uint64) {
+		names, _ := os.ReadDir(folder)
+		for _, name := range names {
+			if kind, at := format.ParseFileName(name.Name()); kind == format.FilePart {
+				step = uint64(at)
+			}
+		}
+		return step
+	}
+	next := func(d *v1.Directive) { d.CopyNext = 1 }
+	follow(t, c, "begins to write", next, func(*v1.Report) bool { return draft() > 0 })
+	at := draft()
+	follow(t, c, "trains on", next, func(r *v1.Report) bool { return newest(r) > at+10 })
+	if now := draft(); now != at {
+		t.Errorf("step %d is written instead of step %d, which no order has replaced", now, at)
+	}
+	order := func(d *v1.Directive) { d.Copy = &v1.Mark{Step: at, Generation: 1} }
+	r := follow(t, c, "has copied", order, func(r *v1.Report) bool { return r.Rank[0].GetCopied().GetMark().GetStep() == at })
+	raw, err := os.ReadFile(filepath.Join(folder, format.RankFileName(int64(at), 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := format.DecodeRankFile(raw)
+	if sum := format.Checksum(raw[format.RankFileData:]); err != nil || f.Step != int64(at) || f.Checksum != sum || r.Rank[0].Copied.Checksum != sum {
+		t.Errorf("%+v, %v: the data has checksum %x, reported is %v", f, err, sum, r.Rank[0].Copied)
+	}
+	follow(t, c, "begins to write another", next, func(*v1.Report) bool { return draft() > at })
+	lead(c, v1.Order_ORDER_RUN, nil)
+	eventually.Holds(t, "what no order has taken is removed", func() (bool, any) { return draft() == 0, draft() })
+	c.Direct("a", &v1.Directive{Generation: 1, Order: v1.Order_ORDER_EXIT})
+	if code := p.Wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
 // TestStorageThatCannotBeUsedIsSaid: while storage cannot be used a note says so, and training runs. Storage is used once that is possible.
 func TestStorageThatCannotBeUsedIsSaid(t *testing.T) {
 	c, p := savingPod(t)

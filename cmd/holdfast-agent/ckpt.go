@@ -10,9 +10,9 @@ import (
 	"io"
 	"strconv"
 
+	"holdfast.dev/holdfast/ckptagent/background"
 	"holdfast.dev/holdfast/ckptagent/inspect"
 	"holdfast.dev/holdfast/ckptagent/proc"
-	"holdfast.dev/holdfast/ckptagent/store"
 )
 
 // ckpt runs for `kubectl holdfast ckpt`, in a pod of the job, and prints the content of storage as one JSON document. A verification takes
@@ -39,7 +39,7 @@ func ckpt(args []string, env func(string) string, in io.Reader, out io.Writer) e
 			_, _ = io.Copy(io.Discard, in)
 			cancel()
 		}()
-		err = store.InBackground(look)
+		err = background.Lowest(look)
 	} else {
 		err = look()
 	}

@@ -95,6 +95,14 @@ func (d *Drain) Barrier() (step int64, mark protocol.Mark) {
 	return d.barrier.Step(), d.mark
 }
 
+// CopyNext returns the step from which on terminating pods will copy the next one; 0: they copy none, or one is chosen.
+func (d *Drain) CopyNext() int64 {
+	if d.keptElsewhere() || d.mark != (protocol.Mark{}) {
+		return 0
+	}
+	return d.barrier.Step()
+}
+
 // keptElsewhere reports whether the other pods hold the state of the terminating ones and can give it, so that these copy nothing.
 func (d *Drain) keptElsewhere() bool {
 	leaving := d.rs.Uncommitted()

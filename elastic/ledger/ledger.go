@@ -68,6 +68,8 @@ type Ledger struct {
 	sealedAt time.Time
 	// copying is the step being copied to storage, from all ranks of the newest generation; nil: none.
 	copying *copying
+	// awaits: a copy is due, and all ranks hold no step that is newer than the newest in storage.
+	awaits bool
 }
 
 // copying is a step being copied to storage.
@@ -180,7 +182,7 @@ func (l *Ledger) KeepGivenUp(from, after int64) {
 func (l *Ledger) ForgetLaunches() { l.launches = nil }
 
 // BeginGeneration drops the step that was being copied to storage.
-func (l *Ledger) BeginGeneration() { l.copying = nil }
+func (l *Ledger) BeginGeneration() { l.copying, l.awaits = nil, false }
 
 // Newest returns the newest durable step; false: none.
 func (l *Ledger) Newest() (StoredStep, bool) {
@@ -317,10 +319,10 @@ func (l *Ledger) TakeNext(ms *members.Members, newest func() Candidate, began, n
 		if len(l.steps) > 0 {
 			last = l.steps[0].At
 		}
-		if last.IsZero() || now.Sub(last) < l.every {
-			return false
-		}
-		return l.take(newest())
+		awaited, due := l.awaits, !last.IsZero() && now.Sub(last) >= l.every
+		taken := due && l.take(newest())
+		l.awaits = due && !taken
+		return taken || l.awaits != awaited
 	case c.manifest.Step > 0:
 	case ms.All(func(m *members.Member) bool { return m.Wrote(c.mark) }):
 		if l.stored < max(l.durableSince, l.pinnedSince) {
@@ -346,6 +348,9 @@ func (l *Ledger) take(next Candidate) bool {
 
 // Copies reports whether steps are copied to storage.
 func (l *Ledger) Copies() bool { return l.every > 0 }
+
+// Awaits reports whether the next step that all ranks hold will be copied to storage.
+func (l *Ledger) Awaits() bool { return l.awaits && l.copying == nil }
 
 // Copying returns the step being copied to storage, and its manifest once ordered; the zero Mark: none.
 func (l *Ledger) Copying() (protocol.Mark, protocol.Manifest) {

@@ -45,6 +45,34 @@ func (l *Ledger) next() {
 	l.TakeNext(pod(), func() Candidate { return Candidate{Mark: mark(40, 1)} }, start, start)
 }
 
+// TestAwaits: once a copy is due and all ranks hold no step that is newer than the newest in storage, the next one is awaited until it is
+// copied. Each change changes directives.
+func TestAwaits(t *testing.T) {
+	l := retained(StoredStep{Mark: mark(20, 1), At: start})
+	for i, c := range []struct {
+		newest  int64
+		after   time.Duration
+		changes bool
+		awaits  bool
+		copying int64
+	}{
+		{20, time.Second, false, false, 0},
+		{20, time.Minute, true, true, 0},
+		{20, 2 * time.Minute, false, true, 0},
+		{30, 3 * time.Minute, true, false, 30},
+		{40, 4 * time.Minute, true, false, 40}, // the pod holds no step 30
+	} {
+		changes := l.TakeNext(pod(), func() Candidate { return Candidate{Mark: mark(c.newest, 1)} }, start, start.Add(c.after))
+		if copying, _ := l.Copying(); changes != c.changes || l.Awaits() != c.awaits || copying.Step != c.copying {
+			t.Errorf("%d: changes %v, awaits %v, copies step %d; want %+v", i, changes, l.Awaits(), copying.Step, c)
+		}
+	}
+	l.BeginGeneration()
+	if l.Awaits() {
+		t.Error("a copy is awaited in a generation that has just begun")
+	}
+}
+
 // recordedAt returns steps that became durable at these seconds, newest first.
 func recordedAt(seconds ...int) []StoredStep {
 	var out []StoredStep

@@ -45,6 +45,9 @@ type Directive struct {
 	// Copy is a step to copy from memory to storage, once; an agent that does not hold it copies nothing. The mark's generation is the
 	// newest that ran, and the copy may continue after it was halted.
 	Copy Mark
+	// CopyNext: the next copy that ranks announce, of a step at or above it, will be ordered by Copy unless some rank lacks it. So an agent
+	// may begin to write it while it computes its checksum; 0: none is expected.
+	CopyNext int64
 	// Manifest is a manifest that this agent must write now.
 	Manifest Manifest
 	// Fetch is a step to fetch from storage into memory for every local rank that does not hold it; sealed steps above it are given up. It

@@ -1796,6 +1796,7 @@ type Directive struct {
 	Look              uint64                 `protobuf:"varint,24,opt,name=look,proto3" json:"look,omitempty"`
 	Trial             *Trial                 `protobuf:"bytes,25,opt,name=trial,proto3" json:"trial,omitempty"`
 	Keep              uint64                 `protobuf:"varint,26,opt,name=keep,proto3" json:"keep,omitempty"`
+	CopyNext          uint64                 `protobuf:"varint,27,opt,name=copy_next,json=copyNext,proto3" json:"copy_next,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -1987,6 +1988,13 @@ func (x *Directive) GetTrial() *Trial {
 func (x *Directive) GetKeep() uint64 {
 	if x != nil {
 		return x.Keep
+	}
+	return 0
+}
+
+func (x *Directive) GetCopyNext() uint64 {
+	if x != nil {
+		return x.CopyNext
 	}
 	return 0
 }
@@ -2422,7 +2430,7 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\brestored\x18\x06 \x01(\x03R\brestored\x12\x1d\n" +
 	"\n" +
 	"first_step\x18\a \x01(\x03R\tfirstStep\x12\x1a\n" +
-	"\bverified\x18\b \x01(\x03R\bverified\"\xed\x06\n" +
+	"\bverified\x18\b \x01(\x03R\bverified\"\x8a\a\n" +
 	"\tDirective\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x04R\n" +
@@ -2450,7 +2458,8 @@ const file_api_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x13halt_within_seconds\x18\x17 \x01(\rR\x11haltWithinSeconds\x12\x12\n" +
 	"\x04look\x18\x18 \x01(\x04R\x04look\x124\n" +
 	"\x05trial\x18\x19 \x01(\v2\x1e.holdfast.coordinator.v1.TrialR\x05trial\x12\x12\n" +
-	"\x04keep\x18\x1a \x01(\x04R\x04keep\"\xe8\x01\n" +
+	"\x04keep\x18\x1a \x01(\x04R\x04keep\x12\x1b\n" +
+	"\tcopy_next\x18\x1b \x01(\x04R\bcopyNext\"\xe8\x01\n" +
 	"\bManifest\x121\n" +
 	"\x04mark\x18\x01 \x01(\v2\x1d.holdfast.coordinator.v1.MarkR\x04mark\x129\n" +
 	"\x04rank\x18\x02 \x03(\v2%.holdfast.coordinator.v1.ManifestRankR\x04rank\x129\n" +

@@ -39,7 +39,7 @@ func Directive(m *v1.Directive) protocol.Directive {
 	d.WantModules, d.Modules, d.WholeCommand, d.Launched = m.GetWantModules(), m.GetModules(), m.GetWholeCommand(), m.GetLaunched()
 	d.Authorities, d.Launch = m.GetAuthorities(), int(m.GetLaunch())
 	d.HaltWithin, d.Look, d.Keep = time.Duration(m.GetHaltWithinSeconds())*time.Second, int64(m.GetLook()), int64(m.GetKeep())
-	d.Trial = trial(m.GetTrial())
+	d.Trial, d.CopyNext = trial(m.GetTrial()), int64(m.GetCopyNext())
 	return d
 }
 
@@ -63,7 +63,7 @@ func DirectiveMessage(d protocol.Directive) *v1.Directive {
 	m.WantModules, m.Modules, m.WholeCommand, m.Launched = d.WantModules, d.Modules, d.WholeCommand, d.Launched
 	m.Authorities, m.Launch = d.Authorities, uint32(d.Launch)
 	m.HaltWithinSeconds, m.Look, m.Keep = uint32(d.HaltWithin/time.Second), uint64(d.Look), uint64(d.Keep)
-	m.Trial = trialMessage(d.Trial)
+	m.Trial, m.CopyNext = trialMessage(d.Trial), uint64(d.CopyNext)
 	return m
 }
 

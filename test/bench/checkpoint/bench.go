@@ -187,6 +187,10 @@ func (t *turn) savesAndKills(ctx context.Context, order []string) (err error) {
 
 func (t *turn) saves(ctx context.Context, order []string, groups map[string]*group) error {
 	t.step = 0
+	if t.holder != nil {
+		t.holder.expect(true)
+		defer t.holder.expect(false)
+	}
 	for n := range 1 + steady {
 		t.step++
 		for i := range order {

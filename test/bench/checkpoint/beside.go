@@ -7,8 +7,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"hash"
-	"io"
 	"runtime"
 	"slices"
 	"strconv"
@@ -153,13 +151,10 @@ func (t *turn) checksumOn(ctx context.Context, step int64) error {
 	defer pinned.Release()
 	pace := time.NewTicker(checksumEvery)
 	defer pace.Stop()
-	buffer := make([]byte, 256<<10)
 	for {
-		sum := format.NewChecksum()
-		if _, err := io.CopyBuffer(struct{ hash.Hash32 }{sum}, pinned.Data(), buffer); err != nil {
+		if sum, err := pinned.Checksum(); err != nil {
 			return err
-		}
-		if sum.Sum32() != pinned.Seal.CRC {
+		} else if sum != pinned.Seal.CRC {
 			return errors.New("the state differs from the sealed one")
 		}
 		select {

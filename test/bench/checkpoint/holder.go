@@ -42,6 +42,9 @@ type holder struct {
 
 	mu     sync.Mutex
 	newest []int64 // newest sealed step of each rank
+	// expects: each save will be copied to storage, so its file is written while its slot is sealed, as an agent does when a copy is due.
+	expects bool
+	drafts  map[int]*store.Draft
 }
 
 // newHolder lets the interpreter write the index for stock torch with the client in a folder, as an agent does.
@@ -52,7 +55,8 @@ func newHolder(interpreter, client, dir, storage string, ranks int, slots uint32
 	}
 	files := child.New(storageProcess)
 	folder := filepath.Join(storage, "holdfast")
-	h := &holder{set: set, files: files, store: store.New(files, folder, "bench"), dir: dir, newest: make([]int64, ranks)}
+	h := &holder{set: set, files: files, store: store.New(files, folder, "bench"), dir: dir, newest: make([]int64, ranks), drafts: map[int]*store.Draft{}}
+	set.Announced = h.draft
 	index := func(m format.Manifest, files string) (io.ReadCloser, error) {
 		return child.Index(exec.Command(interpreter, python.IndexArgs(client, files, len(m.Ranks))...))
 	}
@@ -116,6 +120,29 @@ func (h *holder) poll(local int, socket *net.UnixConn) {
 	}
 }
 
+// expect sets whether saves will be copied to storage.
+func (h *holder) expect(copies bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.expects = copies
+}
+
+// draft begins to write a copy before it is sealed. persist completes it.
+func (h *holder) draft(local int, early *arena.Pinned) {
+	defer early.Release() // persist pins the slot again before the next save
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.expects {
+		h.drafts[local] = h.store.Draft(context.Background(), h.file(local, early.Seal), early.Data())
+	}
+}
+
+func (h *holder) file(local int, seal format.Slot) format.RankFile {
+	return format.RankFile{
+		Rank: uint32(local), WorldSize: uint32(h.set.Len()), Step: seal.Step, Generation: h.generation, Length: seal.Length, Checksum: seal.CRC,
+	}
+}
+
 // sealed is the newest sealed step of a rank.
 func (h *holder) sealed(local int) int64 {
 	h.mu.Lock()
@@ -138,16 +165,17 @@ func (h *holder) persist(ctx context.Context, step int64) (at int64, err error) 
 				return
 			}
 			defer pinned.Release()
-			f := format.RankFile{
-				Rank:       uint32(local),
-				WorldSize:  uint32(ranks),
-				Step:       step,
-				Generation: h.generation,
-				Length:     pinned.Seal.Length,
-				Checksum:   pinned.Seal.CRC,
-			}
+			f := h.file(local, pinned.Seal)
 			manifest.Ranks[local] = format.ManifestRank{Length: f.Length, Checksum: f.Checksum}
-			errs[local] = h.store.Put(ctx, f, pinned.Data())
+			h.mu.Lock()
+			early := h.drafts[local]
+			delete(h.drafts, local)
+			h.mu.Unlock()
+			if early != nil && early.Matches(f) {
+				errs[local] = early.Commit(f)
+			} else {
+				errs[local] = h.store.Put(ctx, f, pinned.Data())
+			}
 		})
 	}
 	all.Wait()
