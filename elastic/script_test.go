@@ -697,6 +697,9 @@ func (s *stage) directives(notified func(pod string) bool) {
 		if m := d.Copy; m != (protocol.Mark{}) {
 			line += fmt.Sprintf(" copy %s%d@%d", of(m.Branch), m.Step, m.Generation)
 		}
+		if d.CopyNext > 0 {
+			line += fmt.Sprintf(" copy next from %d", d.CopyNext)
+		}
 		if m := d.Fetch; m != (protocol.Mark{}) {
 			line += fmt.Sprintf(" fetch %s%d@%d", of(m.Branch), m.Step, m.Generation)
 		}
