@@ -7,8 +7,8 @@ import (
 	"holdfast.dev/holdfast/internal/protocol"
 )
 
-// TestTheNextCopyIsExpected: a copy is expected from when a directive names it until a directive or the end of the generation takes it back.
-// A coordinator that is gone takes nothing back.
+// TestTheNextCopyIsExpected: a copy is expected from when a directive names it until a directive or the end of the generation takes it
+// back. A coordinator that is gone takes nothing back.
 func TestTheNextCopyIsExpected(t *testing.T) {
 	s := New()
 	s.Generation, s.Phase, s.Clean, s.Storage, s.Rank = 3, protocol.StateRunning, false, true, make([]Rank, 1)

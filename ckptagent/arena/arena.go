@@ -270,7 +270,7 @@ func (a *Arena) seal(now time.Time, announced func(local int, early *Pinned)) Pr
 	if early != nil {
 		announced(int(a.book.Header.LocalRank), early)
 	}
-	if crc, err := a.checksum(copied.Offset, copied.Length, sealPatience); err == nil {
+	if crc, err := a.checksum(copied.Offset, copied.Length, idleTimeout); err == nil {
 		a.mu.Lock()
 		a.carryOut(a.book.Seal(copied, crc, now.UnixNano()))
 		a.mu.Unlock()
@@ -285,12 +285,12 @@ func readersOf(cores, ranks int) int { return max(1, min(4, cores/2/max(1, ranks
 // partBytes is what one thread reads at a time.
 const partBytes = 16 << 20
 
-// sealPatience is how long a seal may wait for free cores.
-const sealPatience = time.Second
+// idleTimeout is how long a seal may wait for free cores.
+const idleTimeout = time.Second
 
 // checksum returns the checksum of length bytes from offset on; an error if the file is shorter. Threads that use only free cores compute
-// it; after patience, or if there is only one part, the calling one does too.
-func (a *Arena) checksum(offset int64, length uint64, patience time.Duration) (uint32, error) {
+// it; after the timeout, or if there is only one part, the calling one does too.
+func (a *Arena) checksum(offset int64, length uint64, timeout time.Duration) (uint32, error) {
 	parts := int((length + partBytes - 1) / partBytes)
 	if parts <= 1 {
 		return a.checksumOf(offset, length)
@@ -309,7 +309,7 @@ func (a *Arena) checksum(offset int64, length uint64, patience time.Duration) (u
 		go func() { done <- background.Idle(work) }()
 	}
 	var errs error
-	impatient := time.NewTimer(patience)
+	impatient := time.NewTimer(timeout)
 	defer impatient.Stop()
 	for ended := 0; ended < readers; {
 		select {

@@ -412,7 +412,7 @@ func TestChecksumOfALargeSlot(t *testing.T) {
 		}
 	}
 	a.readers = 3
-	if _, err := a.checksum(partBytes, 4*partBytes, sealPatience); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if _, err := a.checksum(partBytes, 4*partBytes, idleTimeout); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("of a file that is shorter: %v", err)
 	}
 }

@@ -35,7 +35,7 @@ func (p *Pinned) Data() io.Reader {
 
 // Checksum returns the checksum of the slot's data, computed as for a seal.
 func (p *Pinned) Checksum() (uint32, error) {
-	return p.a.checksum(format.DataOffset(p.slot, p.a.book.Header.StateBytes), p.Seal.Length, sealPatience)
+	return p.a.checksum(format.DataOffset(p.slot, p.a.book.Header.StateBytes), p.Seal.Length, idleTimeout)
 }
 
 // Release unpins the slot.

@@ -249,7 +249,8 @@ func TestWritesBesideTheSeal(t *testing.T) {
 		t.Fatal(err)
 	}
 	f, err := format.DecodeRankFile(raw)
-	if sum := format.Checksum(raw[format.RankFileData:]); err != nil || f.Step != int64(at) || f.Checksum != sum || r.Rank[0].Copied.Checksum != sum {
+	sum := format.Checksum(raw[format.RankFileData:])
+	if err != nil || f.Step != int64(at) || f.Checksum != sum || r.Rank[0].Copied.Checksum != sum {
 		t.Errorf("%+v, %v: the data has checksum %x, reported is %v", f, err, sum, r.Rank[0].Copied)
 	}
 	follow(t, c, "begins to write another", next, func(*v1.Report) bool { return draft() > at })

@@ -111,7 +111,8 @@ func TestPastThePageCache(t *testing.T) {
 		at     int64
 		cached int
 	}{{whole, block, 0}, {whole[:block], 0, 0}, {whole[:block+3], 3 * block, 3}, {whole, 4*block + 3, 3 + 2*block}} {
-		if n, err := f.WriteAt(step.part, step.at); n != len(step.part) || err != nil || file.cached != step.cached || file.direct != (step.cached == 0) {
+		n, err := f.WriteAt(step.part, step.at)
+		if n != len(step.part) || err != nil || file.cached != step.cached || file.direct != (step.cached == 0) {
 			t.Errorf("%d bytes: wrote %d, %v; %d in the cache, past it: %t", len(step.part), n, err, file.cached, file.direct)
 		}
 	}

@@ -366,8 +366,8 @@ func (f *FS) SyncDir(dir string) error {
 const (
 	// depth is the most writes of one file at a time: while storage takes one, the child reads and checksums the next.
 	depth = 2
-	// patience is how long one part of a copy may take on a thread that uses only free cores.
-	patience = time.Second
+	// idleTimeout is how long one part of a copy may take on a thread that uses only free cores.
+	idleTimeout = time.Second
 )
 
 // file is a file that the child has open. Its methods must not be called concurrently.
@@ -406,8 +406,8 @@ func (f *file) WriteAt(b []byte, at int64) (n int, err error) {
 	return n, nil
 }
 
-// CopyFrom implements store.Copier: the child reads and checksums what it writes, on free cores; if a part waits for them too long, the next
-// ones at its own low priority.
+// CopyFrom implements store.Copier: the child reads and checksums what it writes, on free cores. If a part waits for them too long, the
+// next ones are copied at its own low priority.
 func (f *file) CopyFrom(ctx context.Context, from string, at, n, to int64) (sum uint32, err error) {
 	for done := int64(0); done < n && err == nil; {
 		part := min(n-done, laneBytes)
@@ -457,7 +457,7 @@ func (f *file) settle(most int) error {
 		w := f.under[0]
 		got := <-w.answer
 		f.p.letGo(w.lane)
-		f.under, f.hurry = f.under[1:], f.hurry || time.Since(w.since) > patience
+		f.under, f.hurry = f.under[1:], f.hurry || time.Since(w.since) > idleTimeout
 		if err := got.Failed.err(); err == nil {
 			w.done(got)
 		} else if f.failed == nil {

@@ -55,7 +55,9 @@ func newHolder(interpreter, client, dir, storage string, ranks int, slots uint32
 	}
 	files := child.New(storageProcess)
 	folder := filepath.Join(storage, "holdfast")
-	h := &holder{set: set, files: files, store: store.New(files, folder, "bench"), dir: dir, newest: make([]int64, ranks), drafts: map[int]*store.Draft{}}
+	h := &holder{
+		set: set, files: files, store: store.New(files, folder, "bench"), dir: dir, newest: make([]int64, ranks), drafts: map[int]*store.Draft{},
+	}
 	set.Announced = h.draft
 	index := func(m format.Manifest, files string) (io.ReadCloser, error) {
 		return child.Index(exec.Command(interpreter, python.IndexArgs(client, files, len(m.Ranks))...))
