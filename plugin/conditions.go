@@ -28,6 +28,9 @@ const (
 	conditionsAtOnce    = 500
 	// rewordEvery is the shortest interval between two messages for the same reason: autoscalers read only the reason.
 	rewordEvery = time.Minute
+	// arriving is how long after a group's newest pod its pods are not marked as waiting for others: these are usually being created, and a
+	// write per pod would compete with that.
+	arriving = 5 * time.Second
 	// conditionWriters is the number of concurrent writers.
 	conditionWriters = 8
 	// reasonPreempting is the reason of members for which other pods are being preempted.
@@ -40,6 +43,17 @@ const (
 type waiting struct {
 	pods            []*v1.Pod
 	reason, message string
+}
+
+// settles returns how long the members' reason may still be that others are being created; zero: it is not, or not any more.
+func (w waiting) settles(now time.Time) (left time.Duration) {
+	if w.reason != gang.WaitingForMembers {
+		return 0
+	}
+	for _, pod := range w.pods {
+		left = max(left, pod.CreationTimestamp.Add(arriving).Sub(now))
+	}
+	return left
 }
 
 // memberConditions writes the gang's answer into condition PodScheduled of all members without a node: kube-scheduler writes only that of
@@ -119,7 +133,7 @@ func (c *memberConditions) write(ctx context.Context, key types.NamespacedName, 
 		c.mu.Unlock()
 		return 0, nil
 	}
-	m := c.of(key, now)
+	m, left := c.of(key, now), want.settles(now)
 	changed := false
 	for _, pod := range want.pods {
 		_, have := podutil.GetPodCondition(&pod.Status, v1.PodScheduled)
@@ -129,6 +143,9 @@ func (c *memberConditions) write(ctx context.Context, key types.NamespacedName, 
 			again = max(again, gather)
 			continue
 		case same && have.Message == want.message, unmarked && want.reason != v1.PodReasonUnschedulable && !external.Is(key):
+			continue
+		case unmarked && left > 0:
+			again = max(again, left)
 			continue
 		case same && now.Sub(m.reworded) < rewordEvery:
 			again = rewordEvery - now.Sub(m.reworded)

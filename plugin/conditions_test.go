@@ -3,13 +3,18 @@ package plugin
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
+	"holdfast.dev/holdfast/internal/membership"
+	"holdfast.dev/holdfast/plugin/plugintest"
 )
 
 // marked reports whether a pod has a condition with this reason and message.
@@ -79,6 +84,46 @@ func TestMarksOfALargeGangAreCounted(t *testing.T) {
 	// kube-scheduler itself writes the condition of the pod that it tries, each time.
 	if all, _ := w.writes(gang[1:]); all > size-1 {
 		t.Errorf("%d writes for %d members that are not tried", all, size-1)
+	}
+}
+
+// Pods of a group are not marked as waiting for others while these are being created. A mark that requests nodes is withdrawn at once.
+func TestArrivingPodsAreNotMarked(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	for name, c := range map[string]struct {
+		newest time.Duration
+		mark   string
+		writes int
+		again  time.Duration
+	}{
+		"being created":         {newest: time.Second, again: arriving - time.Second},
+		"created long ago":      {newest: arriving, writes: 2, again: 0},
+		"one of them is marked": {newest: time.Second, mark: v1.PodReasonUnschedulable, writes: 1, again: arriving - time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pods := []*v1.Pod{plugintest.Pod("a", 1), plugintest.Pod("b", 1)}
+			for i, pod := range pods {
+				pod.UID = types.UID(pod.Name)
+				pod.CreationTimestamp = metav1.NewTime(now.Add(-c.newest * time.Duration(len(pods)-i)))
+			}
+			if c.mark != "" {
+				pods[0].Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: c.mark}}
+			}
+			client := fake.NewClientset(pods[0], pods[1])
+			marks := newMemberConditions(client, func(types.NamespacedName) (waiting, bool) {
+				return waiting{pods: pods, reason: v1alpha1.ReasonWaitingForMembers, message: "2 of 3 pods exist"}, true
+			})
+			again, err := marks.write(t.Context(), types.NamespacedName{Namespace: "ns", Name: membership.Coscheduling + "/g"}, now)
+			writes := 0
+			for _, a := range client.Actions() {
+				if a.GetVerb() == "patch" {
+					writes++
+				}
+			}
+			if err != nil || again != c.again || writes != c.writes {
+				t.Errorf("%d writes, again after %s, want %d and %s, %v", writes, again, c.writes, c.again, err)
+			}
+		})
 	}
 }
 

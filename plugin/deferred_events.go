@@ -18,11 +18,9 @@ import (
 )
 
 const (
-	// deferredEventEvery and deferredEventsAtOnce limit the rate at which deferred events are written: 500 a second.
+	// deferredEventEvery and deferredEventsAtOnce limit the rate at which deferred events are written: 1,000 a second.
 	deferredEventEvery   = 200 * time.Millisecond
-	deferredEventsAtOnce = 100
-	// lastNow is the limit at the end, when the process has little time left.
-	lastNow = 200
+	deferredEventsAtOnce = 200
 )
 
 // The reasons of kube-scheduler's events for a pod that was bound, and for one that was not.
@@ -66,7 +64,7 @@ func (n *deferredEvents) flush(ctx context.Context) {
 	for {
 		n.mu.Lock()
 		n.ending = true
-		k := min(len(n.queued), lastNow)
+		k := min(len(n.queued), deferredEventsAtOnce)
 		now := n.queued[:k:k]
 		n.queued = n.queued[k:]
 		n.mu.Unlock()

@@ -46,20 +46,20 @@ func TestNoticesWaitForGangsOnTheirWay(t *testing.T) {
 func TestWhatIsHeldIsToldAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, told := &deferredEvents{timeout: time.Hour, placing: func() bool { return true }}, 0
-		for range 2*lastNow + 1 {
+		for range 2*deferredEventsAtOnce + 1 {
 			n.deferEvent(time.Now(), func() { told++ })
 		}
 		n.flush(t.Context())
-		if told != 2*lastNow+1 || n.deferEvent(time.Now(), func() {}) {
+		if told != 2*deferredEventsAtOnce+1 || n.deferEvent(time.Now(), func() {}) {
 			t.Errorf("%d were told, %d are held", told, len(n.queued))
 		}
 		n, told = &deferredEvents{timeout: time.Hour, placing: func() bool { return true }}, 0
-		for range 10 * lastNow {
+		for range 10 * deferredEventsAtOnce {
 			n.deferEvent(time.Now(), func() { told++ })
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), deferredEventEvery+deferredEventEvery/2)
 		defer cancel()
-		if n.flush(ctx); told != 2*lastNow {
+		if n.flush(ctx); told != 2*deferredEventsAtOnce {
 			t.Errorf("%d were told in the time there was", told)
 		}
 	})

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -214,9 +215,17 @@ func (p *Plugin) adopt(
 			p.handle.DeleteNominatedPodIfExists(pod)
 		}
 	}
-	go p.activate(logger, siblings)
+	go func() {
+		// The queue admits no other pod while it activates some: the first are bound meanwhile.
+		for part := range slices.Chunk(siblings, activatedAtOnce) {
+			p.activate(logger, part)
+		}
+	}()
 	return nil
 }
+
+// activatedAtOnce is the number of members that are activated under one lock of the scheduling queue.
+const activatedAtOnce = 256
 
 // lacksClaimed reports whether a gang was refused for lack of devices of claims.
 func lacksClaimed(refusal *gang.Refusal) bool {

@@ -153,20 +153,26 @@ func (g *group) external() bool {
 
 // setTerms sets the gang's terms.
 func (g *group) setTerms(t Terms, err error) {
-	g.terms, g.size, g.sizeErr, g.lead, g.blocks = t, t.Size, err, nil, nil
+	if (t.Min > 0) != (g.terms.Min > 0) || t.Unit != g.terms.Unit {
+		g.lead = nil // byLead compares by them
+	}
+	g.terms, g.size, g.sizeErr, g.blocks = t, t.Size, err, nil
 }
 
 // put adds or updates a member.
 func (g *group) put(pod *v1.Pod) *Member {
 	m := g.members[pod.UID]
-	if m == nil {
+	known := m != nil
+	if !known {
 		m = &Member{Role: g.config.Role(pod), Slot: SlotOf(pod), Task: membership.TaskOf(pod)}
 		g.members[pod.UID] = m
 		g.tally(Pending, 1)
 		g.oldest = time.Time{}
 		g.outside++
 		g.countSlot(m.Slot, 1)
-		g.lead, g.blocks = nil, nil
+		if g.blocks = nil; g.terms.Unit > 1 {
+			g.lead = nil // the blocks decide
+		}
 		g.version++
 	} else if m.gated {
 		g.gated--
@@ -175,10 +181,13 @@ func (g *group) put(pod *v1.Pod) *Member {
 		g.ready[m.Task]--
 	}
 	gated := len(pod.Spec.SchedulingGates) > 0 || g.config.AwaitsClaims(pod)
-	if gated != m.gated {
+	if known && gated != m.gated {
 		g.lead, g.blocks = nil, nil
 	}
 	m.Pod, m.gated, m.exclusive = pod, gated, closes(pod)
+	if !known && !gated && g.lead != nil && g.byLead(*m, *g.lead) < 0 {
+		g.lead = m // a search among all members for each new one would make the work for a gang grow with the square of its size
+	}
 	if m.Node != "" { // else the former state holds until it is set on a node
 		g.close(m)
 	}

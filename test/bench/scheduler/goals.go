@@ -4,6 +4,8 @@ import "holdfast.dev/holdfast/test/bench/figure"
 
 const (
 	lastBound = "last_bound"
+	// firstBound is the time from the creation of the last pod until the first pod is bound.
+	firstBound = "first_bound"
 	// withEvents is lastBound including the writes of all Scheduled events.
 	withEvents = "last_bound_with_events"
 	// eventsAfter is the time from the last binding until then.

@@ -218,7 +218,7 @@ func (t *trial) bindings(ctx context.Context, child *process, before spending) (
 			return nil, err
 		}
 	}
-	last, err := t.seen.allBound(ctx)
+	first, last, err := t.seen.allBound(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +227,7 @@ func (t *trial) bindings(ctx context.Context, child *process, before spending) (
 		return nil, err
 	}
 	out = outcome{
-		{"first_created_to_last_bound", "s", last.Sub(t.first).Seconds()}, {lastBound, "s", last.Sub(t.last).Seconds()},
+		{"first_created_to_last_bound", "s", last.Sub(t.first).Seconds()}, {firstBound, "s", first.Sub(t.last).Seconds()}, {lastBound, "s", last.Sub(t.last).Seconds()},
 		{boundCPU, "s", (after.all - before.all).Seconds()},
 	}
 	if child == nil {

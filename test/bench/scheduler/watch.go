@@ -32,6 +32,7 @@ type watched struct {
 	// time of a gang's first refusal, by name. Guarded by mu.
 	unmade, left, untold          map[string]bool
 	lastMade, lastBound, lastTold time.Time
+	firstBound                    time.Time
 	refused                       map[string]time.Time
 	broken                        error
 	// news gets a value, without waiting, when one of them changed.
@@ -114,6 +115,9 @@ func (w *watched) pod(obj any) {
 	if p.Spec.NodeName != "" && w.left[id] {
 		delete(w.left, id)
 		w.lastBound = time.Now()
+		if w.firstBound.IsZero() {
+			w.firstBound = w.lastBound
+		}
 	}
 	// Coscheduling writes a gang's refusal on each of its pods.
 	if group := p.Labels["scheduling.x-k8s.io/pod-group"]; group != "" {
@@ -179,16 +183,15 @@ func (w *watched) allMade(ctx context.Context) (time.Time, error) {
 	return last, err
 }
 
-// allBound returns the time at which the last of them was seen bound.
-func (w *watched) allBound(ctx context.Context) (time.Time, error) {
-	var last time.Time
-	err := w.until(ctx, func() string {
-		if last = w.lastBound; len(w.left) == 0 {
+// allBound returns the times at which the first and the last of them were seen bound.
+func (w *watched) allBound(ctx context.Context) (first, last time.Time, err error) {
+	err = w.until(ctx, func() string {
+		if first, last = w.firstBound, w.lastBound; len(w.left) == 0 {
 			return ""
 		}
 		return fmt.Sprintf("%d pods are not bound", len(w.left))
 	})
-	return last, err
+	return first, last, err
 }
 
 // toldQuiet is how long to wait for another event: kube-scheduler drops events if its queue is full.
