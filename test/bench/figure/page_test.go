@@ -34,6 +34,15 @@ var tables = map[string][][]column{
 		{"step while they warm up", "holdfast", "step_ms_while_warming", false}, {"step afterwards", "holdfast", "step_ms", false}, {"step of `holdfast-cold`", "holdfast-cold", "step_ms", false},
 	}},
 	"scheduler": {columnsOf("last_bound"), columnsOf("last_bound_with_events"), columnsOf("unschedulable_visible"), {
+		{"`holdfast-podgroup`: `last_bound`", "holdfast-podgroup", "last_bound", true}, {"× `raw`", "holdfast-podgroup", "last_bound_vs_raw", false},
+		{"`raw-job`", "raw-job", "last_bound", true}, {"`holdfast-job`", "holdfast-job", "last_bound", true}, {"× `raw-job`", "holdfast-job", "last_bound_vs_raw-job", false},
+		{"`events_after_last_bound`: `holdfast`", "holdfast", "events_after_last_bound", false}, {"`holdfast-podgroup`", "holdfast-podgroup", "events_after_last_bound", false},
+		{"`holdfast-job`", "holdfast-job", "events_after_last_bound", false},
+	}, {
+		{"`last_bound_cpu`: `raw`", "raw", "last_bound_cpu", true}, {"`holdfast`", "holdfast", "last_bound_cpu", true}, {"× `raw`", "holdfast", "last_bound_cpu_vs_raw", false},
+		{"`holdfast-podgroup` × `raw`", "holdfast-podgroup", "last_bound_cpu_vs_raw", false}, {"`holdfast-job` × `raw-job`", "holdfast-job", "last_bound_cpu_vs_raw-job", false},
+		{"`scheduler_memory` of `holdfast`", "holdfast", "scheduler_memory", false}, {"`last_bound` × `5000x5000`", "holdfast", "last_bound_vs_5000x5000", false},
+	}, {
 		{"`unschedulable_writes` of `holdfast`", "holdfast", "unschedulable_writes", false}, {"`api_writes` of `holdfast`", "holdfast", "api_writes", false}, {"`native`", "native", "api_writes", false},
 		{"`scheduler_cpu` of `holdfast`", "holdfast", "scheduler_cpu", false}, {"`plain`", "plain", "scheduler_cpu", false}, {"`native`", "native", "scheduler_cpu", false}, {"`coscheduling`", "coscheduling", "scheduler_cpu", false},
 	}},
