@@ -147,6 +147,9 @@ func (s *State) choose(now time.Time) {
 	if f.decision = quorum.Decide(v, now); !f.decision.Waits() && !s.drain.HaltedOver() && len(f.decision.Form) < len(v.Slots) {
 		f.decision = quorum.Decision{Why: "pods that leave copy their state to storage"}
 	}
+	if why := s.dividesState(&v); why != "" {
+		f.decision = quorum.Decision{Why: why}
+	}
 	if f.decision.Waits() {
 		return
 	}
@@ -294,11 +297,7 @@ func (s *State) heldElsewhere(v *quorum.View) string {
 		return ""
 	}
 	whole := v.Whole()
-	takes := func(slot Slot) bool {
-		_, takes := slices.BinarySearch(whole, int(slot))
-		return takes
-	}
-	if s.members.Together(func(slot Slot) bool { return v.Slots[slot].Newest >= saved && takes(slot) }) {
+	if s.holds(v, whole, saved) {
 		return ""
 	}
 	able := "no pod that is ready does"
@@ -306,11 +305,29 @@ func (s *State) heldElsewhere(v *quorum.View) string {
 		able = "the blocks whose pods are all ready do not"
 	}
 	for slot := range Slot(len(v.Slots)) {
-		if !takes(slot) && s.mayHold(slot) {
+		if _, takes := slices.BinarySearch(whole, int(slot)); !takes && s.mayHold(slot) {
 			return fmt.Sprintf("the pod of slot %d may hold step %d, and %s", slot, saved, able)
 		}
 	}
 	return ""
+}
+
+// holds reports whether the pods of some slots hold a step together, or a newer one.
+func (s *State) holds(v *quorum.View, slots []int, step int64) bool {
+	return s.members.Together(func(slot Slot) bool {
+		_, has := slices.BinarySearch(slots, int(slot))
+		return has && v.Slots[slot].Newest >= step
+	})
+}
+
+// dividesState returns, for users, why the gang does not go on with the slots that were decided: blocks that are left out hold parts of the
+// state that these lack; "": it does.
+func (s *State) dividesState(v *quorum.View) string {
+	form, whole, saved := s.run.forming.decision.Form, v.Whole(), s.account.Figures().SavedStep
+	if len(form) == 0 || len(form) == len(whole) || !s.holds(v, whole, saved) || s.holds(v, form, saved) {
+		return ""
+	}
+	return fmt.Sprintf("waits for further pods: with %d of them parts of step %d would be left out; %s", len(form), saved, v.Strikes(len(whole)))
 }
 
 // mayHold reports whether the pod of a slot that is not ready took part in the newest generation, and may still hold a step in memory.

@@ -210,14 +210,17 @@ func (v View) form(ready []int) []int {
 	if n == len(ready) {
 		return ready
 	}
-	newest := map[int]int64{} // by block: all pods of a block are needed
+	all, one := map[int]int64{}, map[int]int64{} // the newest step that all pods of a block hold, and that one of them does
 	for _, i := range ready {
-		if at, known := newest[i/v.block()]; !known || v.Slots[i].Newest < at {
-			newest[i/v.block()] = v.Slots[i].Newest
+		block, step := i/v.block(), v.Slots[i].Newest
+		if at, known := all[block]; !known || step < at {
+			all[block] = step
 		}
+		one[block] = max(one[block], step)
 	}
 	form := slices.SortedStableFunc(slices.Values(ready), func(a, b int) int {
-		return cmp.Compare(newest[b/v.block()], newest[a/v.block()])
+		a, b = a/v.block(), b/v.block()
+		return cmp.Or(cmp.Compare(all[b], all[a]), cmp.Compare(one[b], one[a]))
 	})
 	form = form[:n]
 	slices.Sort(form)

@@ -120,7 +120,7 @@ func TestBlocks(t *testing.T) {
 		"two of two blocks":             {eight(2, 1, 4), []int{2, 3, 6, 7}, "2 wait with their blocks of 2"},
 		"too few blocks":                {eight(4, 0, 2, 4), nil, "too few pods of whole blocks of 2 are ready (min-pods is 4): waits for slot"},
 		"no whole block":                {eight(2, 0, 2, 4, 6), nil, "too few pods of whole blocks of 2 are ready (min-pods is 2)"},
-		"the blocks of the newest step": {newer, []int{4, 5, 0, 1}, "no node for slot 7 (none), 1 waits with its block of 2, 2 ready left out, because the script does not start with 6 of 8 pods"},
+		"the blocks of the newest step": {newer, []int{4, 5, 2, 3}, "no node for slot 7 (none), 1 waits with its block of 2, 2 ready left out, because the script does not start with 6 of 8 pods"},
 		"its pod is soon there":         {starting, nil, "waits for slot 7; goes on at"},
 	} {
 		slices.Sort(c.want)

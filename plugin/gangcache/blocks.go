@@ -59,6 +59,12 @@ func (g *group) inBlocks() *blocks {
 	return g.blocks
 }
 
+// minimumPlaced reports whether the minimum of an elastic gang has nodes, so that further members only join.
+func (g *group) minimumPlaced() bool {
+	return g.terms.Min > 0 && g.counts[Reserved]+g.counts[Bound]+g.over() >= g.terms.Min &&
+		(g.terms.Unit <= 1 || g.inBlocks().placed >= g.terms.Min)
+}
+
 // incompleteBlock reports whether the block of a member lacks a pod.
 func (g *group) incompleteBlock(m *Member) bool {
 	return g.terms.Unit > 1 && m.Slot.Known && g.inBlocks().lacks[m.Slot.N/g.terms.Unit]

@@ -342,12 +342,6 @@ func (g *group) queuedAll() bool {
 	return true
 }
 
-// minimumPlaced reports whether the minimum of an elastic gang has nodes, so that further members only join.
-func (g *group) minimumPlaced() bool {
-	return g.terms.Min > 0 && g.counts[Reserved]+g.counts[Bound]+g.over() >= g.terms.Min &&
-		(g.terms.Unit <= 1 || g.inBlocks().placed >= g.terms.Min)
-}
-
 // allBound reports whether all members exist and are bound, or enough are and no other is on its way.
 func (g *group) allBound() bool {
 	if g.terms.Min == 0 {
