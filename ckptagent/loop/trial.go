@@ -48,10 +48,10 @@ func (a *Agent) stopTrial(id protocol.TrialID) {
 		a.endTrial() // its goroutine posts Tried
 		return
 	}
-	mark := a.c.Container
+	mark, job := a.c.Container, a.job
 	go func() {
-		endTrial(proc.CheckMark(mark, id), nil)
-		endTrial(proc.SourceMark(mark), nil)
+		endTrial(job, proc.CheckMark(mark, id), nil)
+		endTrial(job, proc.SourceMark(mark), nil)
 		a.tried(protocol.TrialAnswer{TrialID: id, Outcome: protocol.TrialLost}, nil)
 	}()
 }
@@ -95,7 +95,7 @@ func (r *trialRun) run() protocol.TrialAnswer {
 		r.apart = why
 		var tries []*rankTry
 		tries, stopped = r.try(began)
-		said = readTries(tries, endTrial(proc.CheckMark(r.job.Mark, r.TrialID), tries))
+		said = readTries(tries, endTrial(r.job, proc.CheckMark(r.job.Mark, r.TrialID), tries))
 	}
 	if stopped {
 		return protocol.TrialAnswer{TrialID: r.TrialID, Outcome: protocol.TrialLost}
@@ -237,7 +237,8 @@ func (r *rankTry) cutOff() {
 }
 
 // endTrial kills all processes of the trial with that mark; false: some did not end within killWithin.
-func endTrial(mark string, tries []*rankTry) bool {
+func endTrial(job proc.Job, mark string, tries []*rankTry) bool {
+	job.Mark = mark
 	var processes []proc.Process
 	for _, r := range tries {
 		if r.process.PID > 1 {
@@ -247,7 +248,7 @@ func endTrial(mark string, tries []*rankTry) bool {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		proc.EndAll(mark, processes, nil, 0)
+		proc.EndAll(mark, processes, nil, 0, job.Hidden)
 	}()
 	return inTime(gone)
 }
