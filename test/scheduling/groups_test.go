@@ -37,7 +37,7 @@ func TestGroups(t *testing.T) {
 	for _, part := range []struct {
 		name string
 		test func(*stage)
-	}{{"Coscheduling", coscheduled}, {"Volcano", volcanoed}, {"PyTorchJob", operated}, {"Native", natively}, {"TwoGroups", twoGroups}} {
+	}{{"Coscheduling", coscheduled}, {"Surplus", surplusOfGroup}, {"Volcano", volcanoed}, {"PyTorchJob", operated}, {"Native", natively}, {"TwoGroups", twoGroups}} {
 		t.Run(part.name, func(t *testing.T) {
 			s.t = t
 			part.test(s)
