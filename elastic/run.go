@@ -48,6 +48,13 @@ func (h *halting) forget(slot Slot) {
 	}
 }
 
+// heard records a report of a slot's agent.
+func (h *halting) heard(slot Slot) {
+	if h != nil {
+		h.watch.Heard(slot)
+	}
+}
+
 // forming is the state while the next generation is being prepared.
 type forming struct {
 	// since is when this coordinator began that.

@@ -128,6 +128,7 @@ func (s *State) reported(e Reported, now time.Time) (fails bool) {
 	if s.Record.Phase == Forming {
 		s.account.Reopen(s.generation.Number, e.Pod.Created, now)
 	}
+	s.run.halting.heard(slot)
 	s.run.forming.replan()
 	s.run.forming.noteReport(slot)
 	if more != (protocol.Saves{}) {

@@ -34,6 +34,7 @@ type world struct {
 	failures int
 	verdicts int
 	log      []string
+	lag      time.Duration // how long reports wait for a walk
 
 	faults // evidence for verdicts
 
@@ -101,6 +102,12 @@ func newWorld(t *testing.T, seed int64, members int) *world {
 	w.reports = make([][]Reported, members)
 	w.orders = make([][]protocol.Directive, members)
 	return w
+}
+
+// slow lets reports wait so long for a walk, as in a large gang.
+func (w *world) slow(lag time.Duration) {
+	w.lag = lag
+	w.state.walks.every, w.state.walks.texts = lag, 3*lag
 }
 
 func (w *world) newAgent(slot int) *simAgent {
@@ -449,6 +456,7 @@ func (w *world) crash() {
 	w.pending = nil
 	w.crashReplacing()
 	w.state = New(len(w.agents), w.interval(), w.stored)
+	w.slow(w.lag)
 	w.forgetBests(w.stored.BestStep)
 	w.promises.successor()
 	if w.shelf != nil {
@@ -605,6 +613,7 @@ func TestProperties(t *testing.T) {
 	for seed := range seeds.All(t, int64(400)) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			w := newWorld(t, seed, 1+int(seed%4))
+			w.slow(time.Duration(seed/4%2) * 300 * time.Millisecond)
 			for range 8 {
 				if w.rng.Intn(3) == 0 {
 					w.endScripts()

@@ -93,8 +93,9 @@ func (c *Controller) reconcilePlaced(ctx context.Context, req ctrl.Request) (ctr
 	if g.Spec.MinPods <= 0 || g.DeletionTimestamp != nil {
 		return ctrl.Result{}, nil
 	}
-	pods := &corev1.PodList{}
-	if err := c.Client.List(ctx, pods, client.InNamespace(g.Namespace), client.MatchingFields{PodsByGang: g.Name}); err != nil {
+	pods := &corev1.PodList{} // the cache's own, which are only read: each change of a pod has all of its gang's listed
+	of := []client.ListOption{client.InNamespace(g.Namespace), client.MatchingFields{PodsByGang: g.Name}, client.UnsafeDisableDeepCopy}
+	if err := c.Client.List(ctx, pods, of...); err != nil {
 		return ctrl.Result{}, fmt.Errorf("listing the pods of gang %s: %w", req, err)
 	}
 	v := View{Job: types.UID(g.Spec.JobRef.UID), Members: int(g.Spec.Members), Pods: pods.Items}

@@ -71,6 +71,9 @@ func (w *Watch) Allow(within time.Duration) { w.within = max(w.within, within) }
 // Forget drops the state of a slot after another pod took it.
 func (w *Watch) Forget(slot members.Slot) { w.silent[slot], w.stuck[slot] = unreachable{}, stuck{} }
 
+// Heard records a report of a slot's agent: between two updates of all slots its connection may end again.
+func (w *Watch) Heard(slot members.Slot) { w.silent[slot] = unreachable{} }
+
 // AllHalted reports whether every pod has halted, except those that are not awaited.
 func (w *Watch) AllHalted(now time.Time) bool {
 	for i := range w.ms.Len() {
