@@ -33,7 +33,7 @@ _SAVE_WAIT = 1.0
 _HOLD_SILENCE = 15.0
 _HOLD_LOOK = 0.05
 _PREFAULT_FROM = 8 << 20
-_PREFAULT_PIECE = 64 << 20
+_PREFAULT_PIECE = 16 << 20
 # How long restore waits until the granted slot is touched: save touches the pages that are not.
 _TOUCH_WAIT = 10.0
 
@@ -75,6 +75,7 @@ class Checkpoint:
         self._devices = _device.Devices(_say)
         self._packer = Packer(self._devices)
         self._ready = {}  # slot -> number of its bytes whose pages are known to be present
+        self._huge = True  # whether the kernel is quick to provide huge pages
         self._touched = None  # set once the slots that are needed first are present
         self._socket = None
         self._arena = self._overlap = None
@@ -505,8 +506,9 @@ class Checkpoint:
         """Touches a slot piece by piece, so that a caller that needs the slot meanwhile waits for one piece at most."""
         at = self._arena.data_offset(slot)
         for part in range(0, size, _PREFAULT_PIECE):
-            _memory.collapse(self._arena.map, at + part, min(_PREFAULT_PIECE, size - part))
-            if not _memory.populate(self._arena.map, at + part, min(_PREFAULT_PIECE, size - part)):
+            piece = self._arena.map, at + part, min(_PREFAULT_PIECE, size - part)
+            self._huge = self._huge and _memory.collapse(*piece)
+            if not _memory.populate(*piece):
                 return False  # save will fail the same way and report it
         self._ready[slot] = size
         return True

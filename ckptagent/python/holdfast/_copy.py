@@ -53,12 +53,12 @@ class Pool:
                 return
             self._helpers += 1
 
-    def copy(self, moves):
+    def copy(self, moves, move=ctypes.memmove):
         """Carries out moves (to, from, bytes). Returns once no thread touches them any more. If the caller is interrupted
         meanwhile, the copy is incomplete, and the interrupt is raised after that."""
         pieces = cut(moves)
         if len(pieces) == 1:
-            ctypes.memmove(*pieces[0])
+            move(*pieces[0])
             return
         self.start()
         helpers = min(self._helpers, len(pieces) - 1)
@@ -67,8 +67,8 @@ class Pool:
         try:
             for _ in range(helpers):
                 running += 1
-                self._work.put((pieces, turn))
-            _take(pieces, turn)
+                self._work.put((pieces, turn, move))
+            _take(pieces, turn, move)
         except BaseException as e:
             interrupted = e
             pieces[:] = []  # no thread begins another piece
@@ -84,14 +84,13 @@ class Pool:
 
     def _serve(self):
         while True:
-            pieces, turn = self._work.get()
-            _take(pieces, turn)
-            del pieces, turn
+            pieces, turn, move = self._work.get()
+            _take(pieces, turn, move)
+            del pieces, turn, move
             self._done.put(None)
 
 
-def _take(pieces, turn):
-    move = ctypes.memmove
+def _take(pieces, turn, move):
     for i in turn:
         try:
             piece = pieces[i]

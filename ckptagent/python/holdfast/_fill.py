@@ -32,8 +32,7 @@ def fill(module, saved, pool):
     if now.keys() != saved.keys() or not all(_alike(torch, now[k], saved[k]) for k in now):
         return False
     moves = [(t.data_ptr(), saved[k].data_ptr(), t.nbytes) for k, t in now.items() if t.nbytes >= _BULK]
-    _memory.in_huge_pages(moves)
-    pool.copy(moves)
+    pool.copy(moves, _memory.HugePages(moves).copy)
     with torch.no_grad():
         for k, t in now.items():
             if t.nbytes < _BULK:

@@ -386,8 +386,7 @@ class Unpacker:
         try:
             value = self._build(self.tree[name], borrow)
             if self._moves:
-                _memory.in_huge_pages(self._moves)
-                self._pool.copy(self._moves)
+                self._pool.copy(self._moves, _memory.HugePages(self._moves).copy)
             return value
         finally:
             self._moves, self._made, self._leaves = [], [], {}

@@ -52,7 +52,7 @@ class Pools(unittest.TestCase):
         """Then the slot stays granted, and the next save may write it."""
         pool, caller, gate, ended = _copy.Pool(3), threading.current_thread(), threading.Event(), []
 
-        def take(pieces, turn):
+        def take(pieces, turn, move):
             if threading.current_thread() is caller:
                 threading.Timer(0.05, gate.set).start()
                 raise KeyboardInterrupt

@@ -6,6 +6,7 @@ import os
 import random
 import tempfile
 import unittest
+from unittest import mock
 
 from holdfast import _memory
 
@@ -43,14 +44,26 @@ class HugePages(unittest.TestCase):
             self.assertEqual(bytes(memory), data)
             self.assertGreater(of_mapping(address(memory), "ShmemPmdMapped"), SIZE // 2)
 
-    def test_neighbours_get_them_before_they_are_touched_and_others_do_not(self):
-        memory = mmap.mmap(-1, SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    def requested(self, slow):
+        """Bytes of huge pages of many small neighbours, after a copy to them; and of memory beside them."""
+        memory, apart = mmap.mmap(-1, SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), SIZE * 3 // 4
         at = address(memory)
-        apart = 8 << 20
         moves = [(at + i, 0, HUGE // 2 - 64) for i in range(64, apart, HUGE // 2)] + [(at + apart + HUGE, 0, 4096)]
         random.Random(2).shuffle(moves)
-        _memory.in_huge_pages(moves)
-        ctypes.memset(at, 7, apart)
-        self.assertGreaterEqual(of_mapping(at + 4096, "AnonHugePages"), apart - 2 * HUGE)
-        ctypes.memset(at + apart + 8192, 7, SIZE - apart - 8192)
-        self.assertEqual(of_mapping(at + apart + 8192, "AnonHugePages"), 0)
+        with mock.patch.object(_memory, "_SLOW", slow):
+            huge, source = _memory.HugePages(moves), bytearray(b"\7" * apart)
+            for first in range(0, apart, HUGE):
+                huge.copy(at + first, address(source) + first, HUGE)
+        self.assertEqual(memory[:apart], source)
+        ctypes.memset(at, 7, SIZE)
+        return of_mapping(at + HUGE, "AnonHugePages"), of_mapping(at + apart + 8192, "AnonHugePages")
+
+    def test_neighbours_get_them_before_they_are_touched_and_others_do_not(self):
+        mine, beside = self.requested(slow=60)
+        self.assertGreaterEqual(mine, SIZE * 3 // 4 - 2 * HUGE)
+        self.assertEqual(beside, 0)
+
+    def test_a_kernel_that_is_slow_to_provide_them_is_not_asked_again(self):
+        mine, beside = self.requested(slow=-1)
+        self.assertLessEqual(mine, 2 * HUGE)
+        self.assertEqual(beside, 0)
