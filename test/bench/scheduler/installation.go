@@ -23,6 +23,10 @@ import (
 // webhookService is the Service by which the API server reaches Holdfast's webhook.
 const webhookService = "holdfast-webhook"
 
+// madePerSecond is the rate at which pods of Jobs are created. All clients are exempt from priority and fairness: at full speed
+// kube-controller-manager would keep the controller from renewing its lease.
+const madePerSecond = 200
+
 // installation is what a user of Holdfast runs beside its scheduler: the controller, with webhook and policies, and
 // kube-controller-manager, which makes the pods of Jobs. The nodes have no kubelets and so no leases: the controller ignores nodes.
 type installation struct{ manager, controller *process }
@@ -45,7 +49,7 @@ func (t *trial) install(ctx context.Context) (*installation, error) {
 	if i.manager, err = start(p.dir, "kube-controller-manager", filepath.Join(t.source, "bin/holdfast-dev"),
 		"--kubeconfig="+p.kubeconfig, "--authentication-kubeconfig="+p.kubeconfig, "--authorization-kubeconfig="+p.kubeconfig,
 		"--authentication-skip-lookup", "--leader-elect=false", "--controllers=job-controller", "--bind-address=127.0.0.1",
-		fmt.Sprintf("--secure-port=%d", free[3]), "--cert-dir="+p.dir, fmt.Sprintf("--kube-api-qps=%d", qps), fmt.Sprintf("--kube-api-burst=%d", qps)); err != nil {
+		fmt.Sprintf("--secure-port=%d", free[3]), "--cert-dir="+p.dir, fmt.Sprintf("--kube-api-qps=%d", madePerSecond), fmt.Sprintf("--kube-api-burst=%d", madePerSecond)); err != nil {
 		return i, err
 	}
 	return i, i.controller.until(ctx, func() error {

@@ -95,6 +95,12 @@ func (t *trial) run(ctx context.Context) (out outcome, err error) {
 		return nil, err
 	}
 	defer t.seen.stop()
+	for _, p := range t.beside {
+		go func() {
+			<-p.ended
+			t.seen.fail(fmt.Errorf("%s ended: %s", p.name, p.tail()))
+		}()
+	}
 	create := t.create
 	if t.sys.jobs {
 		create = t.createJobs

@@ -84,10 +84,7 @@ func (w *watched) follow(
 			}
 		}
 		if ctx.Err() == nil {
-			w.mu.Lock()
-			w.broken = fmt.Errorf("a watch broke: %w", err)
-			w.mu.Unlock()
-			w.tell()
+			w.fail(fmt.Errorf("a watch broke: %w", err))
 		}
 	}()
 	return nil
@@ -98,6 +95,14 @@ func (w *watched) tell() {
 	case w.news <- struct{}{}:
 	default:
 	}
+}
+
+// fail ends all waits.
+func (w *watched) fail(err error) {
+	w.mu.Lock()
+	w.broken = err
+	w.mu.Unlock()
+	w.tell()
 }
 
 func (w *watched) stop() { w.cancel() }
