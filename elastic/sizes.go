@@ -388,7 +388,7 @@ func (s *State) candidates() (ready []Slot, starting bool) {
 		case s.replacements.Lacks(slot, s.generation.Number) == "":
 			ready = append(ready, slot)
 			starting = starting || s.members.WarmUp(slot)
-		case s.stageOf(slot).Stage == quorum.Starting:
+		case s.stageOf(slot).Stage == quorum.Starting && !s.blocked(slot):
 			starting = true
 		}
 	}
@@ -396,6 +396,17 @@ func (s *State) candidates() (ready []Slot, starting bool) {
 		ready = slices.DeleteFunc(ready, func(slot Slot) bool { return s.unshrinkable(slot) != "" })
 	}
 	return s.wholeBlocks(ready), starting
+}
+
+// blocked reports whether a pod of the slot's block has no node.
+func (s *State) blocked(slot Slot) bool {
+	first := slot - slot%Slot(max(1, s.sizes.Unit))
+	for other := first; other < min(first+Slot(max(1, s.sizes.Unit)), Slot(s.members.Len())); other++ {
+		if s.replacements.Lacks(other, s.generation.Number) != "" && s.stageOf(other).Stage == quorum.Unplaced {
+			return true
+		}
+	}
+	return false
 }
 
 // wholeBlocks returns those of the slots, which are ascending, whose blocks they have completely.

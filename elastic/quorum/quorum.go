@@ -182,7 +182,7 @@ func Decide(v View, now time.Time) Decision {
 	worth, until := v.worth(len(form)), time.Time{}
 	for i := range v.Slots {
 		s := &v.Slots[i]
-		if s.Lacks == "" {
+		if s.Lacks == "" || v.blocked(i) {
 			continue
 		}
 		if at, waits := v.awaits(s, worth, now); waits && (until.IsZero() || at.Before(until)) {
@@ -236,13 +236,18 @@ func (v View) Strikes(pods int) string {
 	return fmt.Sprintf("the script does not start with %d of %d pods (generation %d: %s)", pods, len(v.Slots), v.Struck[i].Generation, v.Struck[i].Text)
 }
 
+// blocked reports whether a pod of the slot's block has no node: until it has one, none of the block can take part.
+func (v View) blocked(slot int) bool {
+	first := slot - slot%v.block()
+	block := v.Slots[first:min(first+v.block(), len(v.Slots))]
+	return slices.ContainsFunc(block, func(s Slot) bool { return s.Lacks != "" && s.Stage == Unplaced })
+}
+
 // awaits reports whether a pod is waited for, and until when. One that has a node is due after the usual time, and is waited for if that is
 // worth it.
 func (v View) awaits(s *Slot, worth time.Duration, now time.Time) (until time.Time, waits bool) {
 	due := s.Since.Add(v.Start)
 	switch {
-	case s.Stage == Unplaced:
-		return time.Time{}, false
 	case s.Stage == Starting && v.Start > 0 && now.Before(due):
 		return due, due.Sub(now) <= worth
 	}

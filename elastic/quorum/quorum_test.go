@@ -109,6 +109,8 @@ func TestBlocks(t *testing.T) {
 	starting := eight(2, 7)
 	starting.Slots[7] = Slot{Lacks: "waits for slot 7", Stage: Starting, Since: now.Add(-9 * time.Second)}
 	starting.Start = 10 * time.Second
+	useless := eight(2, 6, 7)
+	useless.Slots[7], useless.Start = starting.Slots[7], starting.Start
 	for name, c := range map[string]struct {
 		v    View
 		want []int
@@ -122,6 +124,7 @@ func TestBlocks(t *testing.T) {
 		"no whole block":                {eight(2, 0, 2, 4, 6), nil, "too few pods of whole blocks of 2 are ready (min-pods is 2)"},
 		"the blocks of the newest step": {newer, []int{4, 5, 2, 3}, "no node for slot 7 (none), 1 waits with its block of 2, 2 ready left out, because the script does not start with 6 of 8 pods"},
 		"its pod is soon there":         {starting, nil, "waits for slot 7; goes on at"},
+		"but not the other one's node":  {useless, []int{0, 1, 2, 3, 4, 5}, "no node for slot 6 (none)"},
 	} {
 		slices.Sort(c.want)
 		if d := Decide(c.v, now); !slices.Equal(d.Form, c.want) || !strings.Contains(d.Why, c.text) || c.text == "" && d.Why != "" {
