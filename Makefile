@@ -374,7 +374,7 @@ bench-elastic: ## a pod lost and a pod that joins, next to torchrun and dlrover-
 PEER := (cd test/peers && ../../hack/gobuild.sh -ldflags '-s -w' -o ../../bin/bench-coscheduling ./coscheduling)
 .PHONY: bench-scheduler
 bench-scheduler: ## large gangs to their last binding, next to other schedulers, in one run
-	@hack/gobuild.sh $(BUILD_FLAGS) -o bin/ ./cmd/holdfast-dev ./cmd/holdfast-scheduler >&2
+	@hack/gobuild.sh $(BUILD_FLAGS) -o bin/ ./cmd/holdfast-dev ./cmd/holdfast-scheduler ./cmd/holdfast-controller >&2
 	@$(PEER) >&2
 	@go build -o bin/bench-scheduler ./test/bench/scheduler >&2 && bin/bench-scheduler
 
