@@ -41,14 +41,23 @@ func (s *State) noteStruck(c *cause.Cause) (struck, again bool) {
 	return true, false
 }
 
-// lacking reports whether the pod in which an exception was raised before any step lacks what other pods have: they have made steps with
-// the same script since before that pod was there, and it never has.
+// lacking reports whether the pod in which an exception was raised before any step lacks what other pods have: it is newer than the job's
+// first ranks and is not known to have made a step, and another pod of the generation has, none of which raised such an exception as well.
 func (s *State) lacking(c cause.Cause) bool {
 	if !c.Lacks() || !s.account.Worked(s.generation.After) || !s.generation.Stepless(s.run.halting.detected) {
 		return false
 	}
-	m := s.members.At(Slot(c.Slot))
-	return !m.Worked() && m.Pod().Created.After(s.account.StartedAt())
+	if m := s.members.At(Slot(c.Slot)); m.Worked() || !m.Pod().Created.After(s.account.StartedAt()) {
+		return false
+	}
+	others := false
+	for slot, m := range s.members.Each {
+		if m.Worked() && s.generation.Lacked(slot) {
+			return false
+		}
+		others = others || m.Worked()
+	}
+	return others
 }
 
 // struckFor reports whether a number of pods was struck for this exception.

@@ -149,3 +149,13 @@ func (g *Generation) firstExit() *cause.Cause {
 	}
 	return nil
 }
+
+// Lacked reports whether a rank of the slot raised an exception about something that is missing where it ran.
+func (g *Generation) Lacked(slot members.Slot) bool {
+	for of, e := range g.exits {
+		if c, ok := cause.First([]exit{e}); of.slot == slot && ok && c.Lacks() {
+			return true
+		}
+	}
+	return false
+}
