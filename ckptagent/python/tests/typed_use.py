@@ -3,6 +3,8 @@ import holdfast
 from holdfast import ArenaError, Checkpoint, RestoreError, Saved, TrackError
 
 checkpoint: Checkpoint = holdfast.attach()
+with checkpoint.skip_init():
+    pass
 checkpoint.track(rng=True, parts=[bytearray(8)])
 first: int = checkpoint.restore()
 saved: Saved = checkpoint.save(first + 1, blocking=True)
