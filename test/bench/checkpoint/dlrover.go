@@ -66,7 +66,7 @@ func (t *turn) startDLRover(ctx context.Context, order []string) (stop func() er
 	t.dlroverAgent = &group{system: dlroverAgent, workers: []*worker{w}}
 	stop = func() error {
 		t.dlroverAgent.stop()
-		left, err := filepath.Glob(filepath.Join(memoryFolder, t.run()+"_checkpoint_shm_*"))
+		left, err := filepath.Glob(filepath.Join(memoryFolder, t.run()+"_*"))
 		for _, file := range left {
 			err = errors.Join(err, os.Remove(file))
 		}
