@@ -8,25 +8,19 @@ package arena
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"holdfast.dev/holdfast/ckptagent/background"
 	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/internal/protocol"
 )
-
-// pieces are read buffers. They are pooled: allocating one for each save would dominate the cost of the checksum of a small state.
-var pieces = sync.Pool{New: func() any { return new([256 << 10]byte) }}
 
 // Set is the arenas of one pod, by local rank.
 type Set struct {
@@ -276,64 +270,6 @@ func (a *Arena) seal(now time.Time, announced func(local int, early *Pinned)) Pr
 		a.mu.Unlock()
 	}
 	return progressOf(c)
-}
-
-// readersOf returns the number of threads per slot: half of the cores, shared by the ranks, at least 1 and at most 4. They use free cores
-// only, and leave bandwidth of memory to training.
-func readersOf(cores, ranks int) int { return max(1, min(4, cores/2/max(1, ranks))) }
-
-// partBytes is what one thread reads at a time.
-const partBytes = 16 << 20
-
-// idleTimeout is how long a seal may wait for free cores.
-const idleTimeout = time.Second
-
-// checksum returns the checksum of length bytes from offset on; an error if the file is shorter. Threads that use only free cores compute
-// it; after the timeout, or if there is only one part, the calling one does too.
-func (a *Arena) checksum(offset int64, length uint64, timeout time.Duration) (uint32, error) {
-	parts := int((length + partBytes - 1) / partBytes)
-	if parts <= 1 {
-		return a.checksumOf(offset, length)
-	}
-	sums, size := make([]uint32, parts), func(i int) uint64 { return min(partBytes, length-uint64(i)*partBytes) }
-	var next atomic.Int64
-	work := func() (err error) {
-		for i := int(next.Add(1) - 1); i < parts && err == nil; i = int(next.Add(1) - 1) {
-			sums[i], err = a.checksumOf(offset+int64(i)*partBytes, size(i))
-		}
-		return err
-	}
-	readers := min(a.readers, parts)
-	done := make(chan error, readers)
-	for range readers {
-		go func() { done <- background.Idle(work) }()
-	}
-	var errs error
-	impatient := time.NewTimer(timeout)
-	defer impatient.Stop()
-	for ended := 0; ended < readers; {
-		select {
-		case err := <-done:
-			ended, errs = ended+1, errors.Join(errs, err)
-		case <-impatient.C:
-			errs = errors.Join(errs, work())
-		}
-	}
-	sum := sums[0]
-	for i, one := range sums[1:] {
-		sum = format.JoinChecksums(sum, one, size(i+1))
-	}
-	return sum, errs
-}
-
-func (a *Arena) checksumOf(offset int64, length uint64) (uint32, error) {
-	sum, buffer := format.NewChecksum(), pieces.Get().(*[256 << 10]byte)
-	defer pieces.Put(buffer)
-	n, err := io.CopyBuffer(sum, io.NewSectionReader(a.file, offset, int64(length)), buffer[:])
-	if err == nil && uint64(n) != length {
-		err = io.ErrUnexpectedEOF
-	}
-	return sum.Sum32(), err
 }
 
 // Inventory seals complete copies, empties slots that a generation which never ran here gave up by restoring a point (generation 0: none),

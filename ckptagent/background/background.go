@@ -4,6 +4,10 @@
 // nice 19, and still takes one to two percent of a core from a thread that needs it. A thread of Idle has the policy
 // SCHED_IDLE: it takes 0.3 percent, and any other thread of the container that becomes runnable takes its core at once.
 // So work on it uses cores that are free, and its caller must have another way if none is for long.
+//
+// A thread that loses its core in a system call holds up nothing else. One that loses it while it computes keeps its
+// place among the GOMAXPROCS threads that run Go code, and a collection of garbage stops the whole process until that
+// thread runs again: while no core is free, within its 0.3 percent. So work of Idle should be mostly reading and writing.
 package background
 
 import (
@@ -44,8 +48,14 @@ var (
 // Lowest runs do, and the processes that it starts, on a thread of lowest priority.
 func Lowest(do func() error) error { return lowestThreads.run(do) }
 
-// Idle runs do on a thread that uses only free cores.
-func Idle(do func() error) error { return idleThreads.run(do) }
+// Idle runs do on a thread that uses only free cores. Where GOMAXPROCS is 1 such a thread would hold up the whole process whenever it loses
+// its core, so do runs on the caller's thread.
+func Idle(do func() error) error {
+	if runtime.GOMAXPROCS(0) == 1 {
+		return do()
+	}
+	return idleThreads.run(do)
+}
 
 func (p *pool) run(do func() error) (err error) {
 	p.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -78,7 +79,8 @@ func TestLowest(t *testing.T) {
 	}
 }
 
-// TestIdle: the function runs with the policy SCHED_IDLE and no other thread does, and its I/O does not have class idle.
+// TestIdle: the function runs with the policy SCHED_IDLE and no other thread does, and its I/O does not have class idle. Where only one
+// thread runs Go code, the caller's runs the function.
 func TestIdle(t *testing.T) {
 	policy := func() uint32 {
 		attr, err := unix.SchedGetAttr(0, 0)
@@ -88,6 +90,7 @@ func TestIdle(t *testing.T) {
 		return attr.Policy
 	}
 	before := policy()
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	for range 3 {
 		_ = Idle(func() error {
 			if got := policy(); got != unix.SCHED_IDLE {
@@ -102,4 +105,11 @@ func TestIdle(t *testing.T) {
 	if got := policy(); got != before {
 		t.Errorf("policy of the caller %d, was %d", got, before)
 	}
+	runtime.GOMAXPROCS(1)
+	_ = Idle(func() error {
+		if got := policy(); got != before {
+			t.Errorf("policy %d where one thread runs Go code, want %d", got, before)
+		}
+		return nil
+	})
 }
