@@ -179,52 +179,47 @@ func (s *search) together(v *view, first, n, region int, stand []seated) []int {
 	return nodesOf(s.tree, newSpread(v, s.rules.near).assign(within, n, nil))
 }
 
-// keepsBlocks reports whether a block of an elastic gang of which no member is on a node goes into one domain also beside members on nodes.
+// keepsBlocks reports whether fresh blocks of an elastic gang, all of whose slots are to be placed, each go into one domain also beside
+// members on nodes.
 func (s *search) keepsBlocks() bool {
 	return s.g.Unit > 1 && s.rules.block > 1 && s.rules.slice > s.rules.required
 }
 
-// freshOf divides the members to be placed into those of whose block none is on a node, if these keep together, and the others.
+// freshOf divides the members to be placed into those of fresh blocks, if these keep together, and the others.
 func (s *search) freshOf(order []int) (fresh, rest []int) {
-	if !s.keepsBlocks() {
-		for k := range order {
-			rest = append(rest, k)
-		}
-		return nil, rest
-	}
-	on := map[int]bool{}
-	for _, m := range s.g.Members {
-		if m.Node != "" {
-			on[m.Slot/s.rules.block] = true
+	wanted := map[int]int{} // by block
+	if s.keepsBlocks() {
+		for _, m := range order {
+			wanted[s.g.Members[m].Slot/s.rules.block]++
 		}
 	}
 	for k, m := range order {
-		if on[s.g.Members[m].Slot/s.rules.block] {
-			rest = append(rest, k)
-		} else {
+		if wanted[s.g.Members[m].Slot/s.rules.block] == s.rules.block {
 			fresh = append(fresh, k)
+		} else {
+			rest = append(rest, k)
 		}
 	}
 	return fresh, rest
 }
 
-// freshBlocks places blocks of which no member is on a node, each in one domain, and returns which others remain. v is changed.
+// freshBlocks places fresh blocks, each in one domain, and returns which others remain. v is changed.
 func (s *search) freshBlocks(v *view, at, order []int, region int) (rest []int, ok bool) {
 	fresh, rest := s.freshOf(order)
 	n := len(fresh) / s.rules.block
 	if n == 0 {
-		return rest, len(fresh) == 0
+		return rest, true
 	}
 	sp := newSpread(v, s.rules.near)
 	sp.inUnits(s.rules.block, s.rules.slice, false, nil)
-	if n*s.rules.block != len(fresh) || int(sp.units[region]) < n {
+	if int(sp.units[region]) < n {
 		return nil, false
 	}
 	s.put(v, at, fresh, sp.assign(region, n, nil))
 	return rest, true
 }
 
-// dividesBlock reports whether a block of which no member was on a node was placed in more than one domain.
+// dividesBlock reports whether a fresh block was placed in more than one domain.
 func (s *search) dividesBlock() bool {
 	fresh, _ := s.freshOf(s.order)
 	home := map[int]int{}

@@ -2,7 +2,10 @@ package gang
 
 import (
 	"fmt"
+	"maps"
 	"math/rand"
+	"slices"
+	"strings"
 	"testing"
 
 	"holdfast.dev/holdfast/internal/seeds"
@@ -119,6 +122,46 @@ func TestABlockJoinsOneDomain(t *testing.T) {
 			got = p.At()["m2"] + " " + p.At()["m3"]
 		}
 		if got != c.want {
+			t.Errorf("%s: %q, want %q; %+v", name, got, c.want, refusal)
+		}
+	}
+}
+
+// TestBlocksWithSlotsWithoutAMember: the slots of pods that succeeded have no member, nor have those of pods that do not exist. The other
+// members of these blocks, and the blocks after them, are placed all the same.
+func TestBlocksWithSlotsWithoutAMember(t *testing.T) {
+	level := []topology.Level{{Name: "rack", Key: "rack"}}
+	for name, c := range map[string]struct {
+		block int
+		on    map[int]string // node by slot
+		place []int          // slots
+		free  map[string]int64
+		want  string
+	}{
+		"the other pod of a block succeeded": {2, map[int]string{0: "a0", 1: "a0"}, []int{3}, map[string]int64{"a0": 0, "b0": 1}, "b0"},
+		"that of a block beside a whole one": {
+			2, map[int]string{0: "a0", 1: "a0"}, []int{3, 4, 5}, map[string]int64{"a0": 1, "b0": 1, "c0": 2}, "a0 c0 c0",
+		},
+	} {
+		g := Gang{Unit: c.block, Topology: Topology{Block: c.block}, Roles: []Role{{Requests: topology.Resources{"gpu": 1}}}}
+		var nodes []topology.Node
+		for _, n := range slices.Sorted(maps.Keys(c.free)) {
+			nodes = append(nodes, topology.Node{Name: n, Domain: []string{n[:1]}, Free: topology.Resources{"gpu": c.free[n]}})
+		}
+		for slot := range 8 {
+			if node, on := c.on[slot]; on || slices.Contains(c.place, slot) {
+				g.Members = append(g.Members, Member{Slot: slot, Name: fmt.Sprint("m", slot), Node: node})
+			}
+		}
+		g.Size, g.Min = len(g.Members), len(c.on)
+		p, refusal := Place(topology.New(level, nodes...), g)
+		var got []string
+		for _, slot := range c.place {
+			if refusal == nil {
+				got = append(got, p.At()[fmt.Sprint("m", slot)])
+			}
+		}
+		if strings.Join(got, " ") != c.want {
 			t.Errorf("%s: %q, want %q; %+v", name, got, c.want, refusal)
 		}
 	}
