@@ -19,7 +19,7 @@ func (s *search) rejoin(v *view, order []int) ([]int, bool) {
 		return nil, false
 	}
 	if s.rules.slice > s.rules.required {
-		for _, size := range s.rules.shares(len(s.g.Members)) {
+		for _, size := range s.rules.shares(s.slots()) {
 			if at, ok := s.refill(v.clone(), order, size, region); ok {
 				return at, true
 			}
@@ -185,6 +185,18 @@ func (s *search) keepsBlocks() bool {
 	return s.g.Unit > 1 && s.rules.block > 1 && s.rules.slice > s.rules.required
 }
 
+// slots returns over how many slots the gang's slices extend: where blocks keep together, slots without a member count.
+func (s *search) slots() int {
+	n := len(s.g.Members)
+	if s.keepsBlocks() {
+		for _, m := range s.g.Members {
+			n = max(n, m.Slot+1)
+		}
+		n += (s.g.Unit - n%s.g.Unit) % s.g.Unit
+	}
+	return n
+}
+
 // freshOf divides the members to be placed into those of fresh blocks, if these keep together, and the others.
 func (s *search) freshOf(order []int) (fresh, rest []int) {
 	wanted := map[int]int{} // by block
@@ -241,13 +253,16 @@ func (s *search) slicesOf(size int) (of map[int]int, homes []int, ok bool) {
 		all[i] = i
 	}
 	slices.SortFunc(all, s.g.bySlot)
-	of, homes = make(map[int]int, len(all)), make([]int, len(all)/size)
+	of, homes = make(map[int]int, len(all)), make([]int, s.slots()/size)
 	for j := range homes {
 		homes[j] = -1
 	}
 	used := map[int]bool{}
 	for k, m := range all {
 		j := k / size
+		if s.keepsBlocks() {
+			j = s.g.Members[m].Slot / size
+		}
 		of[m] = j
 		i, known := s.tree.Find(s.g.Members[m].Node)
 		if s.g.Members[m].Node == "" || !known {

@@ -142,6 +142,12 @@ func TestBlocksWithSlotsWithoutAMember(t *testing.T) {
 		"that of a block beside a whole one": {
 			2, map[int]string{0: "a0", 1: "a0"}, []int{3, 4, 5}, map[string]int64{"a0": 1, "b0": 1, "c0": 2}, "a0 c0 c0",
 		},
+		"pods of blocks before and after do not exist": {
+			2, map[int]string{0: "a0", 1: "a0", 2: "b0", 6: "c0"}, []int{4, 5}, map[string]int64{"a0": 0, "b0": 1, "c0": 1, "d0": 2}, "d0 d0",
+		},
+		"one of a block whose others have nodes, next to a block that lacks pods": {
+			4, map[int]string{0: "a0", 1: "a0", 2: "a0", 4: "b0"}, []int{3}, map[string]int64{"a0": 1, "b0": 1}, "a0",
+		},
 	} {
 		g := Gang{Unit: c.block, Topology: Topology{Block: c.block}, Roles: []Role{{Requests: topology.Resources{"gpu": 1}}}}
 		var nodes []topology.Node
