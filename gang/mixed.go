@@ -15,7 +15,7 @@ const maxRegions = 16
 func (s *search) placeMixed() bool {
 	s.held, s.main = s.g.held(), s.mainRole()
 	s.kept, s.nodes = map[int]bool{}, map[int][]int{}
-	for role := range s.perRole() {
+	for role := range s.perRole(s.order) {
 		v := newView(s.tree, s.g, role, s.rules)
 		for _, i := range v.spared {
 			s.kept[i] = true
@@ -28,14 +28,15 @@ func (s *search) placeMixed() bool {
 	region, known := topology.Root, true
 	if s.standing {
 		region, known = s.bounds()
+		s.freshFirst(region)
 	}
 	s.keepAllTo(region)
-	s.once, s.tries = s.infeasible(region), maxTries+s.onePass()
+	s.once, s.tries = s.infeasible(region, s.order), maxTries+s.onePass()
 	s.asks = s.extra + 2*(len(s.order)+s.tree.Len())
 	defer func() { s.extra = max(0, min(s.extra, s.asks)) }() // members beyond the required ones get what remains
 	if s.standing {
 		mark := s.tree.Mark()
-		if known && s.descendWithin(region) && !s.dividesBlock() {
+		if known && s.descendWithin(region) {
 			return true
 		}
 		s.tree.Undo(mark)
@@ -81,7 +82,7 @@ func (s *search) placeInOne(domains []int) bool {
 
 // regions returns the domains in which all members might fit, the narrowest first; with a required level, all of that level.
 func (s *search) regions() []int {
-	need := s.perRole()
+	need := s.perRole(s.order)
 	views := map[int]*view{}
 	for role := range need {
 		views[role] = newView(s.tree, s.g, role, s.rules)
@@ -103,9 +104,10 @@ func (s *search) regions() []int {
 	return all
 }
 
-func (s *search) perRole() map[int]int {
+// perRole counts members by role.
+func (s *search) perRole(members []int) map[int]int {
 	need := map[int]int{}
-	for _, m := range s.order {
+	for _, m := range members {
 		need[s.g.Members[m].Role]++
 	}
 	return need
@@ -121,7 +123,7 @@ func setOf(all []int) map[int]bool {
 
 // mainRole returns the role of most members, the first of equals.
 func (s *search) mainRole() int {
-	need := s.perRole()
+	need := s.perRole(s.order)
 	main := -1
 	for role := range s.g.Roles {
 		if main < 0 || need[role] > need[main] {
@@ -177,7 +179,7 @@ func (s *search) placeSlicesFirst() bool {
 
 // onePass returns the most nodes visited by a search that moves no placed member. Equal members continue where the previous one was placed.
 func (s *search) onePass() int {
-	n := 0
+	n := s.inBlocks / s.rules.block * s.tree.Len() // a look at the domains for each fresh block
 	for k, d := range s.within {
 		if n++; !s.continues(k) {
 			n += len(s.list(d))
@@ -186,10 +188,10 @@ func (s *search) onePass() int {
 	return n
 }
 
-// infeasible reports whether counts alone prove that a domain cannot take all: the members of one role lack room even without the others,
-// or all useful nodes together have less of a resource than is requested in all.
-func (s *search) infeasible(d int) bool {
-	need, places := s.perRole(), map[int]int{}
+// infeasible reports whether counts alone prove that a domain cannot take all of some members: those of one role lack room even without
+// the others, or all useful nodes together have less of a resource than is requested in all.
+func (s *search) infeasible(d int, members []int) bool {
+	need, places := s.perRole(members), map[int]int{}
 	asked, free := topology.Resources{}, topology.Resources{}
 	for role, n := range need {
 		for name, v := range s.g.Roles[role].Requests {
@@ -305,9 +307,17 @@ func (s *search) hardestFirst() {
 // descend places order[k] and all after it, or reverts its changes.
 func (s *search) descend(k int) bool {
 	s.deepest = max(s.deepest, k)
-	if k == len(s.order) {
+	switch {
+	case k == len(s.order):
 		return true
+	case k < s.inBlocks && k%s.rules.block == 0:
+		return s.descendBlock(k)
 	}
+	return s.descendOne(k)
+}
+
+// descendOne places order[k] in its domain, and all after it.
+func (s *search) descendOne(k int) bool {
 	m := s.g.Members[s.order[k]]
 	nodes, from := s.list(s.within[k]), s.from(k)
 	for step := range nodes {

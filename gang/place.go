@@ -117,6 +117,9 @@ type search struct {
 	within, pos []int
 	nodes       map[int][]int
 	kept        map[int]bool
+	// inBlocks counts the members at the front of order that are in fresh blocks; homes are the domains of which each such block gets one.
+	inBlocks int
+	homes    []int
 	// main is the role of most members; they do not use bare nodes, where no spares can be left.
 	main int
 	bare map[int]bool

@@ -231,16 +231,46 @@ func (s *search) freshBlocks(v *view, at, order []int, region int) (rest []int, 
 	return rest, true
 }
 
-// dividesBlock reports whether a fresh block was placed in more than one domain.
-func (s *search) dividesBlock() bool {
-	fresh, _ := s.freshOf(s.order)
-	home := map[int]int{}
-	for _, k := range fresh {
-		block, d := s.g.Members[s.order[k]].Slot/s.rules.block, s.tree.Ancestor(s.tree.Leaf(s.at[k]), s.rules.slice)
-		if was, known := home[block]; known && was != d || !s.tree.Named(d) {
+// freshFirst moves the members of fresh blocks to the front of the search, block by block, and lists the domains that may take them.
+func (s *search) freshFirst(region int) {
+	fresh, rest := s.freshOf(s.order)
+	if s.inBlocks = len(fresh); s.inBlocks == 0 {
+		return
+	}
+	members := func(which []int) (all []int) {
+		for _, k := range which {
+			all = append(all, s.order[k])
+		}
+		return all
+	}
+	s.order = append(slices.SortedFunc(slices.Values(members(fresh)), s.g.bySlot), members(rest)...)
+	s.homes = slices.DeleteFunc(s.tree.Domains(s.rules.slice), func(d int) bool {
+		return s.tree.Ancestor(d, s.tree.LevelOf(region)) != region
+	})
+}
+
+// descendBlock places the fresh block that begins at order[k] in one domain, and all after it. It tries each domain, from the one of the
+// block before on.
+func (s *search) descendBlock(k int) bool {
+	end, from := k+s.rules.block, 0
+	if k > 0 {
+		from = slices.Index(s.homes, s.within[k-1])
+	}
+	for step := range s.homes {
+		d := s.homes[(from+step)%len(s.homes)]
+		s.tries, s.visited = s.tries-len(s.list(d)), s.visited+len(s.list(d))
+		if s.infeasible(d, s.order[k:end]) {
+			continue
+		}
+		for i := k; i < end; i++ {
+			s.within[i] = d
+		}
+		if s.descendOne(k) {
 			return true
 		}
-		home[block] = d
+		if s.tries < 0 || s.once && s.deepest >= end {
+			return false
+		}
 	}
 	return false
 }

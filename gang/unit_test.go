@@ -99,10 +99,11 @@ func TestABlockJoinsOneDomain(t *testing.T) {
 		agree bool
 		want  string
 	}{
-		"in the rack of the others": {[]int64{1, 1, 1, 1, 0}, false, "a1 a2"},
-		"in another rack":           {[]int64{1, 0, 1, 1, 1}, false, "b1 b2"},
-		"nowhere":                   {[]int64{1, 0, 1, 0, 1}, false, ""},
-		"nowhere, with rules":       {[]int64{1, 0, 1, 0, 1}, true, ""},
+		"in the rack of the others":   {[]int64{1, 1, 1, 1, 0}, false, "a1 a2"},
+		"in another rack":             {[]int64{1, 0, 1, 1, 1}, false, "b1 b2"},
+		"in another rack, with rules": {[]int64{1, 0, 1, 1, 1}, true, "b1 b2"},
+		"nowhere":                     {[]int64{1, 0, 1, 0, 1}, false, ""},
+		"nowhere, with rules":         {[]int64{1, 0, 1, 0, 1}, true, ""},
 	} {
 		var nodes []topology.Node
 		for i, n := range []string{"a1", "a2", "b1", "b2", "c1"} {
@@ -170,5 +171,60 @@ func TestBlocksWithSlotsWithoutAMember(t *testing.T) {
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("%s: %q, want %q; %+v", name, got, c.want, refusal)
 		}
+	}
+}
+
+// TestBlocksAreSearchedAsTheyAreCounted checks, in random clusters, that a gang with rules among its members, which allow all, is placed
+// exactly where the same gang without rules is, each fresh block in one domain.
+func TestBlocksAreSearchedAsTheyAreCounted(t *testing.T) {
+	level := []topology.Level{{Name: "rack", Key: "rack"}}
+	placed, refused := 0, 0
+	for seed := range seeds.All(t, int64(3000)) {
+		r := rand.New(rand.NewSource(seed))
+		nodes := []topology.Node{{Name: "on", Domain: []string{"0"}}}
+		for i := range 3 + r.Intn(10) {
+			rack := fmt.Sprint(r.Intn(5))
+			if rack == "4" {
+				rack = "" // no label
+			}
+			free := topology.Resources{"gpu": int64(r.Intn(3))}
+			nodes = append(nodes, topology.Node{Name: fmt.Sprint("n", i), Domain: []string{rack}, Free: free})
+		}
+		block := 2 + r.Intn(2)
+		g := Gang{Unit: block, Topology: Topology{Block: block}, Roles: []Role{{Requests: topology.Resources{"gpu": 1}}}}
+		lost := map[int]int{} // by block
+		for slot := range block * (2 + r.Intn(3)) {
+			m := Member{Slot: slot, Name: fmt.Sprint("m", slot), Node: "on"}
+			if slot >= block && (slot/block%2 == 0 || r.Intn(3) == 0) {
+				m.Node = ""
+				lost[slot/block]++
+			}
+			g.Members = append(g.Members, m)
+		}
+		g.Size = len(g.Members)
+		tree := topology.New(level, nodes...)
+		_, counted := Place(tree, g)
+		g.Agree = func(int, string, []Assignment) (Cause, bool) { return Cause{}, true }
+		p, refusal := Place(tree, g)
+		if (refusal == nil) != (counted == nil) {
+			t.Fatalf("seed %d: counted %+v, searched %+v", seed, counted, refusal)
+		}
+		if refusal != nil {
+			refused++
+			continue
+		}
+		placed++
+		home := map[int]string{}
+		for _, a := range p.Assignments {
+			i := slices.IndexFunc(nodes, func(n topology.Node) bool { return n.Name == a.Node })
+			b, rack := a.Slot/block, nodes[i].Domain[0]
+			if lost[b] == block && (rack == "" || home[b] != "" && home[b] != rack) {
+				t.Fatalf("seed %d: block %d is divided: %v", seed, b, p.Assignments)
+			}
+			home[b] = rack
+		}
+	}
+	if !seeds.One() && (placed < 300 || refused < 300) {
+		t.Errorf("%d placed, %d refused: the test says little", placed, refused)
 	}
 }
