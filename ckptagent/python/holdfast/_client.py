@@ -26,7 +26,8 @@ from ._saved import Saved
 from ._state import Flat, Packer, UnknownKind, Unpacker, Unsupported, assign
 
 _RNG = "__rng__"
-_BUILT = "built"  # in there: the random states at the ends of skip_init blocks
+_BUILT = "__built__"  # the random states at the ends of skip_init blocks
+OWN = {_RNG, _BUILT}
 # Longer than the agent's interval of reading the arena, so that a lost datagram costs no save.
 _SAVE_WAIT = 1.0
 # How long a client is held without a new record of the agent, which writes one each second while it holds.
@@ -171,7 +172,7 @@ class Checkpoint:
         found = self._arena.find(self._restore_step, self._restore_branch)
         try:
             state = self._unpacker(*found) if found else None
-            return list(state.value(_RNG).get(_BUILT, ())) if state and _RNG in state.names() else []
+            return list(state.value(_BUILT)) if state and _BUILT in state.names() else []
         except (ValueError, KeyError):  # restore() reports it
             return []
 
@@ -182,7 +183,7 @@ class Checkpoint:
         In a Holdfast job it checks each part once, and raises TrackError for one that could never be restored. A part that cannot
         be kept as it is now is reported once."""
         for name, value in objects.items():
-            if name == _RNG:
+            if name in OWN:
                 raise ValueError("the name %r is reserved for Holdfast" % name)
             if self._arena is not None:
                 self._prove(name, value)
@@ -248,7 +249,7 @@ class Checkpoint:
     def _restore(self, step):
         state, given = self._whole(step)
         names = set(self._tracked) | ({_RNG} if self._rng else set())
-        missing, extra = names - set(state.names()), set(state.names()) - names - {_RNG}
+        missing, extra = names - set(state.names()), set(state.names()) - names - OWN
         if missing:
             raise RestoreError("restoring step %d: it holds no %s; the script that saved it tracked %s" % (step, ", ".join(sorted(missing)), ", ".join(sorted(state.names()))))
         if extra:
@@ -521,8 +522,10 @@ class Checkpoint:
             flat = Flat()
             for name, value in self._tracked.items():
                 flat.add(name, value)
-            if self._rng or self._built:
-                flat.add(_RNG, (_rng.get() if self._rng else {}) | ({_BUILT: self._built} if self._built else {}))
+            if self._rng:
+                flat.add(_RNG, _rng.get())
+            if self._built:
+                flat.add(_BUILT, self._built)
             return flat
         finally:
             if collecting:

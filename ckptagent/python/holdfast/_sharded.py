@@ -134,11 +134,11 @@ def _known():
     return () if torch is None else (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)
 
 
-def shown(value):
-    """Every DTensor in the attributes of an object of the script: in modules, optimizers, containers, and the attributes of further objects.
-    It calls nothing of them, and looks at _MOST values at most."""
+def reached(value, most):
+    """Every tensor, module and optimizer in the attributes of an object of the script: in containers, and the attributes of further objects.
+    It calls nothing of them, and looks at so many values at most."""
     left, seen, known = collections.deque([value]), set(), _known()
-    for _ in range(_MOST if known else 0):
+    for _ in range(most if known else 0):
         if not left:
             return
         v = left.popleft()
@@ -146,9 +146,14 @@ def shown(value):
             continue
         seen.add(id(v))
         if isinstance(v, known):
-            yield from dtensors(v)
+            yield v
         elif not isinstance(v, (type, types.ModuleType)):
-            left.extend(x for x in itertools.islice(_within(v), _MOST) if type(x) not in _SCALARS)
+            left.extend(x for x in itertools.islice(_within(v), most) if type(x) not in _SCALARS)
+
+
+def shown(value):
+    """Every DTensor that is reached from an object of the script, among _MOST values at most."""
+    return (t for v in reached(value, _MOST) for t in dtensors(v))
 
 
 def shows(value):

@@ -10,10 +10,12 @@ import pickle
 import sys
 import weakref
 
-from . import _rng
+from . import _rng, _sharded
 from ._kinds import RestoreError
 
 _END, _MOST = "end", 64
+# How many values the tracked objects are searched for parameters at most: that takes about a second.
+_REACHED = 1_000_000
 
 
 class SkipInit:
@@ -50,10 +52,10 @@ class SkipInit:
             _rng.put(self._record[_END])
 
     def _wrapped(self, call, of_parameter):
-        parameter = sys.modules["torch"].nn.Parameter
+        torch = sys.modules["torch"]
 
         def init(tensor, *args, **options):
-            if not isinstance(tensor, parameter) or options.get("generator") is not None:
+            if not isinstance(tensor, torch.nn.Parameter) or any(isinstance(v, torch.Generator) for v in (*args, *options.values())):
                 return call(tensor, *args, **options)
             of_parameter(call, tensor, args, options)
             self._calls += 1
@@ -93,8 +95,8 @@ def check(left, tracked):
         missing = _not_in(left, tracked)
     if missing:
         raise RestoreError(
-            "%d parameters have no values, the first one of shape %s: they were created within skip_init() and are in no tracked module; "
-            "track it, or create it outside of the block" % (len(missing), list(missing[0]().shape))
+            "%d parameters have no values, the first one of shape %s: they were created within skip_init() and no tracked object holds them; "
+            "track the module, or create it outside of the block" % (len(missing), list(missing[0]().shape))
         )
 
 
@@ -103,14 +105,10 @@ def _not_in(left, tracked):
     return [ref for ref in left if ref() is not None and id(ref()) not in held]
 
 
-def _parameters(value):
+def _parameters(tracked):
     torch = sys.modules["torch"]
-    if isinstance(value, (dict, list, tuple)):
-        for v in value.values() if isinstance(value, dict) else value:
-            yield from _parameters(v)
-    elif isinstance(value, torch.nn.Module):
-        yield from value.parameters()
-    elif isinstance(value, torch.Tensor):
-        yield value
-    else:
-        yield from _parameters(getattr(value, "module", ()))  # of a trainer's hook
+    for v in _sharded.reached(tracked, _REACHED):
+        if isinstance(v, torch.nn.Module):
+            yield from v.parameters()
+        elif isinstance(v, torch.Tensor):
+            yield v

@@ -11,7 +11,7 @@ import pickle
 import sys
 
 from . import _kinds, _regions, _sharded
-from ._client import _RNG
+from ._client import OWN
 from ._folder import ExportError
 from ._pickles import Left
 from ._state import Unpacker
@@ -94,7 +94,7 @@ def gather(ranks):
     for rank, leaves in enumerate(ranks):
         for path, leaf in leaves:
             found = held.setdefault(path, [])
-            if found and path[0] != _RNG and not isinstance(leaf, _sharded.Saved) and same(found[0][1], leaf):
+            if found and path[0] not in OWN and not isinstance(leaf, _sharded.Saved) and same(found[0][1], leaf):
                 leaf = found[0][1]  # of equal leaves one is kept
             found.append((rank, leaf))
     union = Union()
@@ -102,7 +102,7 @@ def gather(ranks):
         left = next((x.name for _, leaf in leaves for x in _lefts(leaf)), None)
         if left is not None:
             union.leave(path, left)
-        elif path[0] == _RNG:
+        elif path[0] in OWN:
             add_own(union, path, leaves)
         else:
             add_values(union, path, leaves)

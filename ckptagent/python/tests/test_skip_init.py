@@ -88,8 +88,70 @@ class SkipInit(ClientCase):
         agent = self.next_generation(ck, agent, 1)
         ck, model, other, optimizer, _ = self.begin(agent, 1, track=False)
         ck.track(model=model, optimizer=optimizer)
-        with self.quiet(), self.assertRaisesRegex(holdfast.RestoreError, r"2 parameters have no values, the first one of shape \[2, 2\].*track it, or create it outside"):
+        with self.quiet(), self.assertRaisesRegex(holdfast.RestoreError, r"2 parameters have no values, the first one of shape \[2, 2\].*track the module, or create it outside"):
             ck.restore()
+
+    def test_a_model_within_an_object_of_the_script(self):
+        class Trainer:
+            def __init__(self):
+                self.parts = {"model": [torch.nn.Linear(2, 2)]}
+                self.again, self.many = self, list(range(100_000))
+
+            def state_dict(self):
+                return self.parts["model"][0].state_dict()
+
+            def load_state_dict(self, state):
+                self.parts["model"][0].load_state_dict(state)
+
+        def begin(agent):
+            ck = self.attach(agent)
+            with ck.skip_init():
+                trainer, other = Trainer(), torch.nn.Linear(3, 3)
+            ck.track(trainer=trainer)
+            return ck, trainer, other
+
+        agent = self.agent(state_bytes=1 << 20)
+        ck, first, _ = begin(agent)
+        self.assertTrue(ck.save(1))
+        agent.seal()
+        agent = self.next_generation(ck, agent, 1)
+        ck, trainer, other = begin(agent)
+        self.assertEqual(len(ck._left), 4)
+        with self.quiet(), self.assertRaisesRegex(holdfast.RestoreError, r"2 parameters have no values, the first one of shape \[3, 3\]"):
+            ck.restore()
+        del other
+        self.assertEqual(ck.restore(), 1)
+        self.assertTrue(torch.equal(trainer.parts["model"][0].weight, first.parts["model"][0].weight))
+
+    def test_a_script_that_begins_to_keep_random_states(self):
+        ck, agent, _, _ = self.saved()
+        agent = self.next_generation(ck, agent, 1)
+        ck, model, other, optimizer, _ = self.begin(agent, 1)
+        before = model.embed.weight.clone()
+        ck.track(rng=True)
+        with self.quiet(), self.assertRaisesRegex(holdfast.RestoreError, "it holds no __rng__"):
+            ck.restore()
+        self.assertEqual(model.embed.weight.view(torch.int32).tolist(), before.view(torch.int32).tolist())
+
+    def test_a_generator_of_the_script_advances(self):
+        def build(ck):
+            generator = torch.Generator().manual_seed(1)
+            with ck.skip_init():
+                at, named = (torch.nn.Parameter(torch.empty(2)) for _ in range(2))
+                torch.nn.init.normal_(at, 0, 1, generator)
+                torch.nn.init.normal_(named, generator=generator)
+            ck.track(at=at, named=named)
+            return at.tolist() + named.tolist(), generator.get_state()
+
+        agent = self.agent(state_bytes=1 << 20)
+        ck = self.attach(agent)
+        values, state = build(ck)
+        self.assertTrue(ck.save(1))
+        agent.seal()
+        agent = self.next_generation(ck, agent, 1)
+        again, their = build(self.attach(agent))
+        self.assertEqual(again, values)
+        self.assertTrue(torch.equal(their, state))
 
     def test_a_parameter_that_another_replaced_and_a_block_that_the_saved_process_did_not_have(self):
         ck, agent, _, _ = self.saved()
