@@ -37,6 +37,8 @@ var (
 	ErrStopped   = errors.New("the trial is not wanted any more")
 )
 
+var errEnded = errors.New("their source was ended")
+
 // checkModules are what holdfast_check.py imports.
 var checkModules = []string{"torch", "torch.distributed"}
 
@@ -60,8 +62,9 @@ func (c *CheckSource) Await(job Job, t protocol.Trial, within time.Duration, sto
 	over := time.NewTimer(within)
 	defer over.Stop()
 	var forked <-chan time.Time
+	src := c.sourceFor(job, t)
 	for {
-		ready, importing, news, err := c.look(job, t)
+		ready, importing, news, err := c.look(src)
 		if ready || err != nil {
 			return err
 		}
@@ -78,23 +81,31 @@ func (c *CheckSource) Await(job Job, t protocol.Trial, within time.Duration, sto
 			}
 		case <-forked:
 			c.mu.Lock()
-			c.fail(c.src, fmt.Errorf("its forks did not answer within %s", checkForkTimeout))
+			c.fail(src, fmt.Errorf("its forks did not answer within %s", checkForkTimeout))
 			c.mu.Unlock()
 		}
 	}
 }
 
-// look starts the source if none runs, and returns how far it is; news is closed at the next change.
-func (c *CheckSource) look(job Job, t protocol.Trial) (ready, importing bool, news <-chan struct{}, err error) {
+// sourceFor starts the source if none runs; nil: none can.
+func (c *CheckSource) sourceFor(job Job, t protocol.Trial) *source {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.src == nil && c.unfit == nil {
-		if err := c.start(job, t); err != nil {
-			c.unfit = err
-		}
+		c.unfit = c.start(job, t)
 	}
-	if c.unfit != nil {
+	return c.src
+}
+
+// look returns how far a source is; news is closed at the next change.
+func (c *CheckSource) look(src *source) (ready, importing bool, news <-chan struct{}, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.unfit != nil:
 		return false, false, c.news, c.unfit
+	case src == nil || c.src != src:
+		return false, false, c.news, errEnded
 	}
 	ready = !c.src.imports()
 	for _, b := range c.src.standbys {
@@ -232,6 +243,7 @@ func (c *CheckSource) End() <-chan struct{} {
 	defer c.mu.Unlock()
 	c.drop()
 	c.unfit = nil
+	c.changed()
 	return c.ending
 }
 

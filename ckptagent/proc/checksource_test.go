@@ -205,6 +205,27 @@ func TestProcessesImportForThemselves(t *testing.T) {
 	}
 }
 
+// TestSourceThatIsEnded: a trial that waits for its imports does not wait on, and does not say that they have not ended. The next one has a
+// source again.
+func TestSourceThatIsEnded(t *testing.T) {
+	s := newSourced(t, 1, "import time\ntime.sleep(600)", true)
+	waited := make(chan error, 1)
+	go func() { waited <- s.Await(s.job, aTrial(1, 4), 10*eventually.Timeout, nil) }()
+	eventually.Holds(t, "a source runs", func() (bool, any) { return s.Process().PID != 0, nil })
+	<-s.End()
+	select {
+	case err := <-waited:
+		if !errors.Is(err, errEnded) {
+			t.Errorf("%v, want %v", err, errEnded)
+		}
+	case <-time.After(eventually.Timeout):
+		t.Fatal("waits for a source that was ended")
+	}
+	if err := s.Await(s.job, aTrial(2, 4), time.Second, nil); !errors.Is(err, ErrImporting) {
+		t.Errorf("%v, want %v", err, ErrImporting)
+	}
+}
+
 // TestSourceThatDies after its import is not missed by trials that run, and the next one does without it. Another check has a source again.
 func TestSourceThatDies(t *testing.T) {
 	s := newSourced(t, 1, imported, true)
