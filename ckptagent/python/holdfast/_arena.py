@@ -146,11 +146,11 @@ class Arena:
             size = os.fstat(self._fd).st_size
             if size < META:
                 raise ArenaError("the arena %s has %d bytes and is incomplete" % (path, size))
-            self.map = _memory.map_shared(self._fd, size)
-            self.header = decode_header(self._bytes(0, RECORD))
+            self.header = decode_header(os.pread(self._fd, RECORD, 0))
             self.slots = self.header.slots
             if size < self.header.data_offset + self.slots * self.header.stride:
                 raise ArenaError("the arena %s is shorter than its header says" % path)
+            self.map = _memory.map_shared(self._fd, size)
         except BaseException:
             os.close(self._fd)
             raise

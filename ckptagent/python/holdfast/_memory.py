@@ -109,11 +109,14 @@ class HugePages:
             _advise(start, end, _MADV_HUGEPAGE)
 
     def copy(self, to, source, n):
-        """Copies one piece."""
-        if self._slow:
+        """Copies one piece. Afterwards the memory is requested as huge pages again: the kernel may move it into some when it has time."""
+        slow = self._slow
+        if slow:
             _advise(to, to + n, _MADV_NOHUGEPAGE)
         began = time.thread_time()
         ctypes.memmove(to, source, n)
+        if slow:
+            _advise(to, to + n, _MADV_HUGEPAGE)
         self._slow = self._slow or time.thread_time() - began > max(n / _HUGE, 1) * _SLOW
 
 

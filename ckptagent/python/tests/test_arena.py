@@ -148,6 +148,8 @@ class Opening(unittest.TestCase):
                 f.write(content)
             with self.assertRaisesRegex(A.ArenaError, text):
                 A.Arena(path)
+            with open("/proc/self/maps") as f:
+                self.assertFalse(path in f.read(), "%s stays mapped" % name)
         with self.assertRaisesRegex(A.ArenaError, "No such file"):
             A.Arena(os.path.join(self.folder, "missing"))
 

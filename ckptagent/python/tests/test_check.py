@@ -211,6 +211,8 @@ class Forks(CheckCase):
     def order(self, lines, rank, mark, *args):
         """Makes the fork that waits for a rank the process of a trial; returns its id and its output."""
         ready = json.loads(lines.ranks[rank].readline())
+        with open("/proc/%d/maps" % ready["pid"]) as f:
+            self.assertTrue("libtorch" in f.read(), "it has not imported torch before its order")
         ours, theirs = os.pipe()
         args = [*map(str, args), "--imports", str(DEADLINE), "--deadline", str(DEADLINE)]
         order = {"pid": ready["pid"], "env": {"HOLDFAST_MARK": mark}, "cwd": self.folder, "args": args}
@@ -238,7 +240,6 @@ class Forks(CheckCase):
                 with out:
                     r = json.loads(out.read().splitlines()[-1])
                 self.assertEqual((r["outcome"], exit_code(pid)), ("passed", 0), r)
-                self.assertLess(r["parts"][0]["seconds"], 0.5, r)
         self.assertEqual(self.marks(source.pid), ["HOLDFAST_MARK=source" + 100 * "-"])
         lines.close()
         self.assertEqual(source.wait(DEADLINE), 0)
