@@ -403,6 +403,11 @@ func (t *turn) manySaves(ctx context.Context) error {
 // kill kills a system's processes; new ones, started at once, restore the saved state in this way and take a step.
 func (t *turn) kill(ctx context.Context, way string, old *group) (*group, error) {
 	ready, err := t.standbys(ctx, way, old)
+	defer func() {
+		for _, h := range ready {
+			h.end()
+		}
+	}()
 	if err != nil {
 		return old, err
 	}
@@ -417,6 +422,7 @@ func (t *turn) kill(ctx context.Context, way string, old *group) (*group, error)
 		}
 	}
 	g, err := t.restart(ctx, way, ready)
+	ready = nil // they are the group's
 	if err != nil {
 		return g, err
 	}
@@ -446,18 +452,18 @@ func (t *turn) kill(ctx context.Context, way string, old *group) (*group, error)
 }
 
 // restart starts the ranks that will restore, in these standbys if there are any.
-func (t *turn) restart(ctx context.Context, way string, ready []*held) (*group, error) {
+func (t *turn) restart(ctx context.Context, way string, ready []*held) (g *group, err error) {
 	if len(ready) == 0 {
 		return t.group(ctx, way, t.step)
 	}
-	g := &group{system: way}
-	for rank, h := range ready {
+	g = &group{system: way}
+	for _, h := range ready {
 		g.workers = append(g.workers, h.worker)
-		if err := h.becomes(t.holder.environment(rank, int64(t.step))); err != nil {
-			return g, err
-		}
 	}
-	return g, nil
+	for rank, h := range ready {
+		err = errors.Join(err, h.becomes(t.holder.environment(rank, int64(t.step))))
+	}
+	return g, err
 }
 
 // add records a figure in seconds, if this shape measures it.

@@ -4,8 +4,12 @@ package main
 
 import (
 	"cmp"
+	"context"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"holdfast.dev/holdfast/test/bench/figure"
 	"holdfast.dev/holdfast/test/bench/figure/figuretest"
@@ -65,5 +69,33 @@ func TestWithoutDLRover(t *testing.T) {
 	}
 	if folder := packagesOf(t.TempDir()); folder != "" {
 		t.Errorf("an empty folder has packages in %q", folder)
+	}
+}
+
+// TestStandbyThatDoesNotStart: nothing is left of it, neither a socket nor a process.
+func TestStandbyThatDoesNotStart(t *testing.T) {
+	open := func() int {
+		all, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	_ = exec.Command("true").Run() // the runtime opens files of its own with the first process
+	before := open()
+	for _, python := range []string{"/bin/false", "/bin/yes", "/does/not/exist"} {
+		h := &held{}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		if err := h.start(ctx, python, nil, nil, holdfast); err == nil {
+			t.Errorf("%s is a standby", python)
+		}
+		h.end()
+		cancel()
+		if h.cmd.Process != nil && h.cmd.ProcessState == nil {
+			t.Errorf("%s has not ended", python)
+		}
+	}
+	if after := open(); after != before {
+		t.Errorf("%d files are open, %d before", after, before)
 	}
 }

@@ -59,47 +59,61 @@ func writeLine(to *os.File, message any) error {
 	return err
 }
 
-// startStandby starts a source with a rank's command line and waits until the standby that it forks, or that it is, waits for its order.
-func startStandby(ctx context.Context, python string, env, modules []string, args ...string) (*held, error) {
-	h := &held{}
+// start starts a source with a rank's command line and waits until the standby that it forks, or that it is, waits for its order.
+func (h *held) start(ctx context.Context, python string, env, modules []string, args ...string) error {
 	var theirs []*os.File
+	defer func() {
+		for _, f := range theirs {
+			f.Close()
+		}
+	}()
 	for _, our := range []**os.File{&h.control, &h.line} {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		*our = os.NewFile(uintptr(fds[0]), "standby")
 		theirs = append(theirs, os.NewFile(uintptr(fds[1]), "standby"))
 	}
 	h.worker = newWorker(ctx, python, append(env, "HOLDFAST_STANDBY_FD=3", "HOLDFAST_STANDBY_FDS=4"), args...)
-	h.cmd.ExtraFiles = theirs
-	err := h.start()
+	h.worker.control, h.cmd.ExtraFiles = h.control, theirs
+	if err := h.worker.start(); err != nil {
+		return err
+	}
 	for _, f := range theirs {
-		f.Close()
+		f.Close() // else their ends would not be seen
 	}
+	err := errors.Join(writeLine(h.control, map[string]any{"modules": modules}), writeLine(h.control, map[string]any{"fork": []int{0}}))
 	if err != nil {
-		return nil, err
-	}
-	h.worker.control = h.control
-	err = errors.Join(writeLine(h.control, map[string]any{"modules": modules}), writeLine(h.control, map[string]any{"fork": []int{0}}))
-	if err != nil {
-		return nil, err
+		return err
 	}
 	line, err := bufio.NewReader(h.line).ReadBytes('\n')
 	if err != nil {
-		return nil, fmt.Errorf("a standby is not ready: %w: %s", err, h.said)
+		return fmt.Errorf("a standby is not ready: %w: %s", err, h.said)
 	}
 	var ready struct {
 		PID int `json:"pid"`
 	}
 	if err := json.Unmarshal(line, &ready); err != nil {
-		return nil, err
+		return err
 	}
 	h.pid = ready.PID
-	return h, nil
+	return nil
+}
+
+// end ends a standby, and its source, however far start has come.
+func (h *held) end() {
+	h.line.Close()
+	if h.worker == nil || h.cmd.Process == nil {
+		h.control.Close()
+		return
+	}
+	_ = h.cmd.Process.Kill()
+	_ = h.stop()
 }
 
 // standbys starts one for each rank if killed ranks restore in this way in standbys. They import what the first of the ranks has imported.
+// The caller ends them, after an error too.
 func (t *turn) standbys(ctx context.Context, way string, old *group) (all []*held, err error) {
 	if !inStandbys(way) {
 		return nil, nil
@@ -110,11 +124,11 @@ func (t *turn) standbys(ctx context.Context, way string, old *group) (all []*hel
 	}
 	modules := slices.DeleteFunc(a[0].Modules, func(m string) bool { return strings.Contains(m, "holdfast") || strings.HasPrefix(m, "__") })
 	for rank := range t.ranks {
-		h, err := startStandby(ctx, string(t.python), t.environment(), modules, t.arguments(way, rank, t.step)...)
-		if err != nil {
+		h := &held{}
+		all = append(all, h)
+		if err := h.start(ctx, string(t.python), t.environment(), modules, t.arguments(way, rank, t.step)...); err != nil {
 			return all, err
 		}
-		all = append(all, h)
 	}
 	return all, nil
 }
