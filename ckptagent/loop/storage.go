@@ -38,8 +38,6 @@ const (
 	silentAfter = 20 * time.Second
 	// fetchTries is how often a missing or incomplete file is read: a name that another machine has just created may appear late.
 	fetchTries = 3
-	// streams is the most ranks that are copied or fetched at a time.
-	streams = 4
 )
 
 // uploader carries out the agent's storage tasks in other goroutines: at most one of each kind, the newest. A cancelled task ends when its
@@ -236,7 +234,7 @@ func (k *uploader) copy(e ckptagent.CopyStep) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	k.endCopy = cancel
-	start, free := time.Now(), make(chan struct{}, streams)
+	start := time.Now()
 	k.mu.Lock()
 	k.since = start
 	k.mu.Unlock()
@@ -260,12 +258,6 @@ func (k *uploader) copy(e ckptagent.CopyStep) {
 				}
 			}
 			defer pinned.Release()
-			select {
-			case free <- struct{}{}:
-			case <-ctx.Done():
-				return
-			}
-			defer func() { <-free }()
 			f := fileOf(e.BaseRank, local, e.World, pinned.Seal)
 			f.Generation = e.Mark.Generation // a later one may have restored the step
 			err := k.again(ctx, fmt.Sprintf("copying step %d of rank %d", f.Step, f.Rank), 0, func() error {
@@ -353,7 +345,7 @@ func (k *uploader) fetch(e ckptagent.Fetch) {
 	k.endFetch = cancel
 	go func() {
 		var all sync.WaitGroup
-		free, errs := make(chan struct{}, streams), make([]error, arenas.Len())
+		free, errs := make(chan struct{}, store.Streams), make([]error, arenas.Len())
 		for local := range arenas.Len() {
 			all.Go(func() {
 				select {

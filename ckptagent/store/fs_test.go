@@ -10,8 +10,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -139,6 +141,45 @@ func TestPutEndsWithItsContext(t *testing.T) {
 		reads > 6 {
 		t.Errorf("%v after %d reads", err, reads)
 	}
+}
+
+// TestStreams: however many drafts are begun, the data of few is read at a time, one that is dropped does not wait for its turn, and one
+// that is written and not committed takes no turn from others.
+func TestStreams(t *testing.T) {
+	folder := filepath.Join(folders(t)["memory"], "job")
+	synctest.Test(t, func(t *testing.T) {
+		var reading atomic.Int32
+		more := make(chan error)
+		data := readerFunc(func([]byte) (int, error) {
+			reading.Add(1)
+			defer reading.Add(-1)
+			return 0, <-more
+		})
+		s := newStore(OS{}, folder, "w")
+		ctx, cancel := context.WithCancel(t.Context())
+		var drafts []*Draft
+		for rank := range uint32(Streams + 3) {
+			drafts = append(drafts, s.Draft(ctx, format.RankFile{Rank: rank, WorldSize: 8, Step: 1, Generation: 1, Length: 1}, data))
+		}
+		synctest.Wait()
+		if n := reading.Load(); n != Streams {
+			t.Errorf("the data of %d is read, want %d", n, Streams)
+		}
+		more <- io.EOF
+		more <- io.EOF
+		synctest.Wait()
+		if n := reading.Load(); n != Streams {
+			t.Errorf("the data of %d is read after two have ended, want %d", n, Streams)
+		}
+		cancel()
+		synctest.Wait() // the one that waits has ended
+		for range Streams {
+			more <- io.EOF
+		}
+		for _, d := range drafts {
+			d.Drop()
+		}
+	})
 }
 
 type readerFunc func(p []byte) (int, error)

@@ -49,11 +49,15 @@ type Store struct {
 	parts    atomic.Uint64
 	indexer  Indexer // nil: no step gets an index
 	notNamed func(m protocol.Mark, why error)
+	streams  chan struct{} // has one for each rank whose data is being written
 }
+
+// Streams is the most ranks of a pod whose data is written, or fetched, at a time.
+const Streams = 4
 
 // New returns the Store in folder dir; writer distinguishes this process's unfinished files from those of others.
 func New(under FS, dir, writer string) *Store {
-	return &Store{fs: under, dir: dir, writer: writer}
+	return &Store{fs: under, dir: dir, writer: writer, streams: make(chan struct{}, Streams)}
 }
 
 // Probe reports whether the folder can be written.
@@ -101,12 +105,20 @@ type Draft struct {
 	written chan struct{} // closed after the data was written, or not
 }
 
-// Draft begins to write the data of a rank's file, in another goroutine, which ends with ctx. One of Commit and Drop must follow.
+// Draft begins to write the data of a rank's file, in another goroutine, which ends with ctx, and which waits while Streams others write.
+// One of Commit and Drop must follow.
 func (s *Store) Draft(ctx context.Context, f format.RankFile, data io.Reader) *Draft {
 	d := &Draft{of: f, written: make(chan struct{})}
 	d.of.Checksum = 0
 	go func() {
 		defer close(d.written)
+		select {
+		case s.streams <- struct{}{}:
+			defer func() { <-s.streams }()
+		case <-ctx.Done():
+			d.err = ctx.Err()
+			return
+		}
 		if d.err = s.makeFolder(s.folder(f.Generation)); d.err != nil {
 			return
 		}
