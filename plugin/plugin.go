@@ -144,7 +144,8 @@ func newPlugin(
 		p.conditions = newMemberConditions(h.ClientSet(), p.waits)
 		p.status.conditions = p.conditions
 	}
-	p.status.external = external.NewWriter(book, p.pods, h.ClientSet(), h.ProfileName(), p.emitGroupEvent)
+	version := informer.Informer().LastSyncResourceVersion
+	p.status.external = external.NewWriter(book, p.pods, version, h.ClientSet(), h.ProfileName(), p.emitGroupEvent)
 	book.Subscribe(func(key types.NamespacedName) { p.revise(logger, key) }, func(resource string) { p.reviseAll(logger, resource) })
 	p.preemption = preemption.New(
 		preemption.Config{Framework: h, Args: &p.args, Planner: p.planner, Gangs: p.gangs, Health: p.rejections, Pods: p.pods,

@@ -31,9 +31,10 @@ import (
 // Writer writes the status of groups. It belongs to one goroutine.
 type Writer struct {
 	book *Book
-	// live lists the pods of the scheduler's informer, client the others.
-	live   corelisters.PodLister
-	client kubernetes.Interface
+	// live lists the pods of the scheduler's informer, version is the newest resource version that it has received; client lists the others.
+	live    corelisters.PodLister
+	version func() string
+	client  kubernetes.Interface
 	// profile is the scheduler whose groups are written.
 	profile string
 	// emit emits an event on an object.
@@ -59,6 +60,7 @@ type sent struct {
 func NewWriter(
 	book *Book,
 	live corelisters.PodLister,
+	version func() string,
 	client kubernetes.Interface,
 	profile string,
 	emit func(object *corev1.ObjectReference, reason, note string),
@@ -66,6 +68,7 @@ func NewWriter(
 	return &Writer{
 		book:     book,
 		live:     live,
+		version:  version,
 		client:   client,
 		profile:  profile,
 		emit:     emit,
@@ -161,8 +164,8 @@ func difference[T any](have, want T) any {
 	return want
 }
 
-// members returns a group's pods. A scheduler's informer drops pods that have ended: only these are listed from the API server's cache, and
-// after the others, so that a pod that ends meanwhile is not missed.
+// members returns a group's pods. A scheduler's informer drops pods that have ended: only these are listed from an API server's cache, and
+// after the others, at a version that is not older than the informer's, so that the list has each pod that the informer dropped.
 func (w *Writer) members(ctx context.Context, key types.NamespacedName, selector string) ([]*corev1.Pod, error) {
 	labeled, err := labels.Parse(selector)
 	if err != nil {
@@ -175,7 +178,7 @@ func (w *Writer) members(ctx context.Context, key types.NamespacedName, selector
 	list, err := w.client.CoreV1().Pods(key.Namespace).List(ctx, metav1.ListOptions{
 		LabelSelector:   selector,
 		FieldSelector:   endedPods.String(),
-		ResourceVersion: "0",
+		ResourceVersion: w.version(), // an API server whose cache is older waits, or refuses with a timeout, and the caller retries
 	})
 	if err != nil {
 		return nil, fmt.Errorf("listing the pods of %s that have ended: %w", key, err)
