@@ -28,7 +28,7 @@ import (
 
 const (
 	// laneBytes is the size of one read or write, lanes the most calls at a time.
-	laneBytes = 4 << 20
+	laneBytes = 2 << 20
 	lanes     = 8
 	// spareLane is one more lane, for reads while all others are taken: full storage may block writes for long, and steps can still be read
 	// from it.
