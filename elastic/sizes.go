@@ -400,13 +400,9 @@ func (s *State) candidates() (ready []Slot, starting bool) {
 
 // blocked reports whether a pod of the slot's block has no node.
 func (s *State) blocked(slot Slot) bool {
-	first := slot - slot%Slot(max(1, s.sizes.Unit))
-	for other := first; other < min(first+Slot(max(1, s.sizes.Unit)), Slot(s.members.Len())); other++ {
-		if s.replacements.Lacks(other, s.generation.Number) != "" && s.stageOf(other).Stage == quorum.Unplaced {
-			return true
-		}
-	}
-	return false
+	return s.sizes.AnyOfBlock(int(slot), s.members.Len(), func(i int) bool {
+		return s.replacements.Lacks(Slot(i), s.generation.Number) != "" && s.stageOf(Slot(i)).Stage == quorum.Unplaced
+	})
 }
 
 // wholeBlocks returns those of the slots, which are ascending, whose blocks they have completely.

@@ -143,6 +143,17 @@ func (l Limits) Blocks(slots int, is func(int) bool) (whole []int) {
 	return whole
 }
 
+// AnyOfBlock reports whether is holds for a slot, of so many, of the block of one.
+func (l Limits) AnyOfBlock(slot, slots int, is func(int) bool) bool {
+	first := slot - slot%l.block()
+	for i := first; i < min(first+l.block(), slots); i++ {
+		if is(i) {
+			return true
+		}
+	}
+	return false
+}
+
 // block returns the number of slots of a block.
 func (l Limits) block() int { return max(1, l.Unit) }
 
@@ -238,9 +249,7 @@ func (v View) Strikes(pods int) string {
 
 // blocked reports whether a pod of the slot's block has no node: until it has one, none of the block can take part.
 func (v View) blocked(slot int) bool {
-	first := slot - slot%v.block()
-	block := v.Slots[first:min(first+v.block(), len(v.Slots))]
-	return slices.ContainsFunc(block, func(s Slot) bool { return s.Lacks != "" && s.Stage == Unplaced })
+	return v.AnyOfBlock(slot, len(v.Slots), func(i int) bool { return v.Slots[i].Lacks != "" && v.Slots[i].Stage == Unplaced })
 }
 
 // awaits reports whether a pod is waited for, and until when. One that has a node is due after the usual time, and is waited for if that is

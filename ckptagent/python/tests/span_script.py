@@ -33,7 +33,7 @@ class Trainer:
 
 
 class Hidden:
-    """An object that shows its module to nobody."""
+    """An object in which the client cannot see the module."""
 
     def __init__(self, module):
         self.state_dict, self.load_state_dict = lambda: module.state_dict(), module.load_state_dict
