@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/internal/seeds"
 )
 
@@ -24,10 +25,71 @@ type mix struct {
 
 // mixed is a job. Those of its pods that exist have a place in on, by name: whether they are on a node.
 type mixed struct {
-	name        string
-	size, least int
-	on          map[string]bool
-	since       map[string]int
+	name              string
+	size, least, unit int
+	on                map[string]bool
+	since             map[string]int
+}
+
+// slotOf is the slot of a pod.
+func slotOf(name string) int { return int(name[strings.Index(name, "-")+1] - '0') }
+
+// block returns the pods of a block that exist, those without a node, and whether none is missing.
+func (j *mixed) block(b int) (waiting []string, whole bool) {
+	n := 0
+	for name, on := range j.on {
+		if slotOf(name)/j.unit == b {
+			if n++; !on {
+				waiting = append(waiting, name)
+			}
+		}
+	}
+	return waiting, n == j.unit
+}
+
+// useful counts the pods of whole blocks that all have nodes.
+func (j *mixed) useful() (n int) {
+	for b := range j.size / j.unit {
+		if waiting, whole := j.block(b); whole && len(waiting) == 0 {
+			n += j.unit
+		}
+	}
+	return n
+}
+
+// wish is pods that get nodes together, and the youngest of which waits since then; more may get nodes with them.
+type wish struct {
+	pods  []string
+	more  [][]string
+	since int
+}
+
+// wishes returns what a job waits for: its minimum, with further blocks, or blocks that join.
+func (j *mixed) wishes() (all []wish) {
+	var blocks []wish
+	for b := range j.size / j.unit {
+		if waiting, whole := j.block(b); whole && len(waiting) > 0 {
+			w := wish{pods: waiting}
+			for _, name := range waiting {
+				w.since = max(w.since, j.since[name])
+			}
+			blocks = append(blocks, w)
+		}
+	}
+	lacks := j.least - j.useful()
+	if lacks <= 0 || len(blocks)*j.unit < lacks {
+		return blocks
+	}
+	slices.SortStableFunc(blocks, func(a, b wish) int { return cmp.Compare(len(a.pods), len(b.pods)) })
+	w := wish{since: j.since[j.names(false)[0]]}
+	for i, b := range blocks {
+		if i*j.unit < lacks {
+			w.pods = append(w.pods, b.pods...)
+		} else {
+			w.more = append(w.more, b.pods)
+		}
+	}
+	return []wish{w}
 }
 
 func (j *mixed) elastic() bool { return j.least < j.size }
@@ -50,14 +112,14 @@ func (m *mix) add(j *mixed, slot int) {
 		p.Name += fmt.Sprintf("-%d", m.made)
 	}
 	if j.elastic() {
-		elasticPod(p, j.least)
+		asking(elasticPod(p, j.least), v1alpha1.AnnotationGangUnit, fmt.Sprint(j.unit))
 	}
 	j.on[p.Name], j.since[p.Name] = false, m.made
 	m.create(created(p, ago(1000-m.made)))
 }
 
-func (m *mix) arrive(size, least int) {
-	j := &mixed{name: fmt.Sprint("j", len(m.jobs)), size: size, least: least, on: map[string]bool{}, since: map[string]int{}}
+func (m *mix) arrive(size, least, unit int) {
+	j := &mixed{name: fmt.Sprint("j", len(m.jobs)), size: size, least: least, unit: unit, on: map[string]bool{}, since: map[string]int{}}
 	m.jobs = append(m.jobs, j)
 	for slot := range size {
 		m.add(j, slot)
@@ -85,26 +147,27 @@ func (m *mix) settle() {
 	}
 }
 
-// placeOne gives nodes to the oldest that fits: a whole job, the minimum of one and what is free beyond, or a pod of an elastic job.
+// placeOne gives nodes to the oldest that fits: a whole job, the minimum of one and what is free beyond, or a block of an elastic job.
 func (m *mix) placeOne() bool {
 	var first *mixed
+	var of wish
 	for _, j := range m.jobs {
-		waiting := j.names(false)
-		if len(waiting) == 0 || m.free < max(1, j.least-len(j.names(true))) {
-			continue
-		}
-		if first == nil || j.since[waiting[0]] < first.since[first.names(false)[0]] {
-			first = j
+		for _, w := range j.wishes() {
+			if len(w.pods) <= m.free && (first == nil || w.since < of.since) {
+				first, of = j, w
+			}
 		}
 	}
 	if first == nil {
 		return false
 	}
-	n := 1
-	if on := len(first.names(true)); on < first.least {
-		n = min(m.free, len(first.names(false)))
+	for _, more := range of.more {
+		if len(of.pods)+len(more) > m.free {
+			break
+		}
+		of.pods = append(of.pods, more...)
 	}
-	for _, name := range first.names(false)[:n] {
+	for _, name := range of.pods {
 		first.on[name] = true
 		m.free--
 	}
@@ -118,9 +181,11 @@ func (m *mix) lose(j *mixed) {
 		return
 	}
 	name := on[m.rng.Intn(len(on))]
-	slot := int(name[strings.Index(name, "-")+1] - '0')
+	if waiting, _ := j.block(slotOf(name) / j.unit); len(waiting) == 0 && j.useful()-j.unit < j.least {
+		return
+	}
 	m.end(j, name)
-	m.add(j, slot)
+	m.add(j, slotOf(name))
 	m.settle()
 }
 
@@ -146,7 +211,7 @@ func (m *mix) step() {
 	switch k := m.rng.Intn(6); {
 	case k < 2 && len(m.jobs) < 8:
 		size := 1 + m.rng.Intn(2)
-		m.arrive(size, size)
+		m.arrive(size, size, 1)
 	case j.elastic():
 		m.lose(j)
 	case len(j.names(true)) == j.size && k == 5:
@@ -162,8 +227,8 @@ func TestElasticJobsBesideOthers(t *testing.T) {
 			m := &mix{world: newWorld(t, extras{before: evicting("")}, nodes("a", "b", "c", "d", "e", "f")...), free: 6}
 			m.rng = rand.New(rand.NewSource(seed))
 			m.plugin.args.ReservationAfter.Duration = time.Hour
-			m.arrive(3, 1)
-			m.arrive(4, 2)
+			m.arrive(3, 1, 1)
+			m.arrive(4, 2, 1+int(seed%2))
 			for range 16 {
 				m.step()
 			}

@@ -75,6 +75,10 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 		// The pod passed PreEnqueue while a plan was open that has ended since; the leader was woken.
 		return "another pod plans for the gang", nil
 	}
+	if p.countsLost(snapshot.Members) {
+		go p.wake(klog.FromContext(ctx), key)
+		return "a pod of the gang was just deleted", nil
+	}
 	if later := p.claims.ReleaseFirst(ctx, key, snapshot, nodes); later {
 		return claims.ReleasedFirst, nil
 	}
@@ -120,6 +124,20 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 		return refusal.Message, nil
 	}
 	return "", p.adopt(ctx, key, pod, chosen, placement)
+}
+
+// countsLost reports whether a member that has a node is not on it in this cycle's snapshot. Then the scheduler's cache has received
+// its end before p.gangs: a plan would give its node away and count it as placed all the same.
+func (p *Plugin) countsLost(members []gangcache.Member) bool {
+	nodes := p.handle.SnapshotSharedLister().NodeInfos()
+	return slices.ContainsFunc(members, func(m gangcache.Member) bool {
+		if m.State == gangcache.Pending {
+			return false
+		}
+		is := func(on fwk.PodInfo) bool { return on.GetPod().UID == m.Pod.UID }
+		info, err := nodes.Get(m.Node)
+		return err == nil && !slices.ContainsFunc(info.GetPods(), is)
+	})
 }
 
 // giveWay refuses a plan if a gang that is ahead could use its room.
