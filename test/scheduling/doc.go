@@ -4,7 +4,7 @@
 //   - a replaced pod waits for its node;
 //   - two replicas never contradict each other, although the acting one is killed at any moment;
 //   - the scheduler selects victims, and preempts no pod without need;
-//   - pods of an elastic gang beyond its minimum hold no room and block no other gang;
+//   - elastic gangs hold no room beyond their minimum, and no gang beside them starves;
 //   - held and reserved room stays with its gang, also against jobs that exceed their run time;
 //   - no pod is bound to a node that is not ready, and nodes that reject pods are excluded;
 //   - devices of resource claims are allocated once;

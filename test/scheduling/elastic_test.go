@@ -2,12 +2,78 @@ package scheduling
 
 import (
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
+
+	"holdfast.dev/holdfast/api/v1alpha1"
 )
+
+// besideElastic: two elastic gangs have all nodes. They lose the pods on the nodes that are reserved for a gang which needs all its pods,
+// one after the other, and get others. That gang gets these nodes, though none alone is enough for it: no elastic gang takes them in
+// between. Once the gang has ended, the elastic ones get its nodes. No pod is preempted.
+func besideElastic(s *stage) {
+	const size, needed = nodes / 2, 3
+	elastic := func(p *corev1.Pod) { p.Annotations[v1alpha1.AnnotationGangMin] = "1" }
+	s.until("both to have all nodes", s.bound(append(s.ranked("one", size, elastic), s.ranked("two", size, elastic)...)...))
+	on := map[string]*corev1.Pod{}
+	for _, p := range s.pods() {
+		on[p.Spec.NodeName] = p
+	}
+	s.apply("{apiVersion: holdfast.dev/v1alpha1, kind: Gang, metadata: {name: rigid, namespace: default}, spec: {members: 3, jobRef: {apiVersion: batch/v1, kind: Job, name: rigid, uid: none}}}")
+	rigid, evictions := s.ranked("rigid", needed, nil), s.evictions()
+	var reserved []string
+	s.until("nodes to be reserved for it", func() bool {
+		names, err := s.cluster.Kubectl(s.ctx, "get", "gangs.holdfast.dev", "rigid", "-o", "jsonpath={.status.placement.held.nodes[*]}")
+		reserved = strings.Fields(names)
+		return err == nil && len(reserved) == needed
+	})
+	// lose ends the pod of a node, and creates the one that its Job would.
+	lose := func(node string) (name string) {
+		old := on[node]
+		delete(on, node)
+		s.end(old.Name)
+		slot, _ := strconv.Atoi(old.Annotations[v1alpha1.AnnotationGangSlot])
+		p := member(old.Labels[v1alpha1.LabelGang], slot, size, old.Name+"-again")
+		elastic(p)
+		s.create(p)
+		return p.Name
+	}
+	var again []string
+	for i, node := range reserved {
+		name := lose(node)
+		again = append(again, name)
+		if i+1 < needed {
+			s.until("the pod that is created again to be refused", func() bool { return s.said(name) != "" })
+		}
+	}
+	s.until("the gang that waited to be placed", s.bound(rigid...))
+	s.until("the last pod to be refused", func() bool { return s.said(again[needed-1]) != "" })
+	now := s.pods()
+	for _, name := range again {
+		if p := now[name]; p.Spec.NodeName != "" || p.Status.NominatedNodeName != "" || strings.Contains(s.said(name), "reserved for it") {
+			s.t.Errorf("%s on %q, nominated %q: %s", name, p.Spec.NodeName, p.Status.NominatedNodeName, s.said(name))
+		}
+	}
+	s.end(rigid...)
+	s.until("all elastic pods to have nodes again", s.bound(again...))
+	now = s.pods()
+	for _, was := range on {
+		if p := now[was.Name]; p == nil || p.UID != was.UID {
+			s.t.Errorf("%s is gone", was.Name)
+		}
+	}
+	if n := s.evictions() - evictions; n != 0 {
+		s.t.Errorf("%d pods were preempted", n)
+	}
+	if out, err := s.cluster.Kubectl(s.ctx, "delete", "gangs.holdfast.dev", "rigid"); err != nil {
+		s.t.Errorf("%v: %s", err, out)
+	}
+	s.clear()
+}
 
 // surplusOfGroup: pods of a PodGroup of another project beyond its minimum block no pod behind them, whatever their priority. They preempt
 // no pod, and no room is reserved for them. They take nodes that become free.

@@ -24,7 +24,7 @@ const nodes = 8
 func TestScheduling(t *testing.T) {
 	s := newStage(t, nodes)
 	s.pair()
-	s.run([]part{{"Replaced", replaced}, {"Previewed", previewed}, {"Reserved", reserved}, {"Killed", killed}})
+	s.run([]part{{"Replaced", replaced}, {"Previewed", previewed}, {"Reserved", reserved}, {"BesideElastic", besideElastic}, {"Killed", killed}})
 }
 
 // TestRoom tests which gangs are preempted for which gang, and for which gang room is held.
