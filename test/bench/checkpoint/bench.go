@@ -243,6 +243,10 @@ func (t *turn) environment() []string {
 // group starts the ranks of a system; with restore 0 they will save.
 func (t *turn) group(ctx context.Context, system string, restore int) (*group, error) {
 	g := &group{system: system}
+	// ranks that were killed leave the file in which they met
+	if err := os.RemoveAll(filepath.Join(t.memory, fmt.Sprintf("%s-store-%d", system, restore))); err != nil {
+		return g, err
+	}
 	for rank := range t.ranks {
 		env := t.environment()
 		switch {
