@@ -31,6 +31,7 @@ import (
 	"holdfast.dev/holdfast/elastic/cause"
 	"holdfast.dev/holdfast/elastic/coordinator"
 	"holdfast.dev/holdfast/internal/jobs"
+	"holdfast.dev/holdfast/internal/pace"
 )
 
 // FieldManager owns status.run of every Gang.
@@ -77,6 +78,8 @@ type Controller struct {
 	freed                     chan event.GenericEvent
 	// noticed brings gangs of which a pod was told to end.
 	noticed chan event.GenericEvent
+	// pendingPace and placedPace are those of the two reconcilers that list all pods of a gang.
+	pendingPace, placedPace pace.Gangs
 
 	mu sync.Mutex
 	// notified are gangs of which terminations stand at the coordinator, over those whose Job is over and has pods yet; slotGaps are

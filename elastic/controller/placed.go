@@ -86,6 +86,9 @@ func Placements(v View) []elastic.Placement {
 
 // reconcilePlaced sends the coordinator where the pods of a gang with a minimum are, and completes its job once it has finished with fewer.
 func (c *Controller) reconcilePlaced(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if wait := c.placedPace.Wait(req, time.Now()); wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, nil
+	}
 	g := &v1alpha1.Gang{}
 	if err := c.Client.Get(ctx, req.NamespacedName, g); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
@@ -98,6 +101,7 @@ func (c *Controller) reconcilePlaced(ctx context.Context, req ctrl.Request) (ctr
 	if err := c.Client.List(ctx, pods, of...); err != nil {
 		return ctrl.Result{}, fmt.Errorf("listing the pods of gang %s: %w", req, err)
 	}
+	c.placedPace.Reconciled(req, len(pods.Items), time.Now())
 	v := View{Job: types.UID(g.Spec.JobRef.UID), Members: int(g.Spec.Members), Pods: pods.Items}
 	if r := g.Status.Run; r != nil && r.Verdict != nil {
 		return ctrl.Result{}, c.complete(ctx, g, v)

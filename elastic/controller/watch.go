@@ -183,6 +183,9 @@ func (c *Controller) podsOn(each handler.MapFunc) handler.MapFunc {
 // about gangs of which neither holds, so that the coordinator need not know them all. Each word of a pod's brings it here, so
 // the gang's pods are the cache's own, which nobody may change.
 func (c *Controller) reconcilePending(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if wait := c.pendingPace.Wait(req, time.Now()); wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, nil
+	}
 	pods := &corev1.PodList{}
 	if err := c.Client.List(
 		ctx,
@@ -193,6 +196,7 @@ func (c *Controller) reconcilePending(ctx context.Context, req ctrl.Request) (ct
 	); err != nil {
 		return ctrl.Result{}, fmt.Errorf("listing the pods of gang %s: %w", req, err)
 	}
+	c.pendingPace.Reconciled(req, len(pods.Items), time.Now())
 	closed, err := c.reportOver(ctx, req.NamespacedName, pods.Items)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -309,8 +313,8 @@ func (c *Controller) nodes(ctx context.Context, pods []corev1.Pod) (map[string]v
 			continue
 		}
 		seen[name] = true
-		node := &corev1.Node{}
-		err := c.Client.Get(ctx, types.NamespacedName{Name: name}, node)
+		node := &corev1.Node{} // the cache's own
+		err := c.Client.Get(ctx, types.NamespacedName{Name: name}, node, client.UnsafeDisableDeepCopy)
 		if apierrors.IsNotFound(err) { // the cache may be behind
 			err = c.Live.Get(ctx, types.NamespacedName{Name: name}, node)
 		}

@@ -37,6 +37,7 @@ import (
 	"holdfast.dev/holdfast/api/v1alpha1"
 	"holdfast.dev/holdfast/gang/status"
 	"holdfast.dev/holdfast/internal/jobs"
+	"holdfast.dev/holdfast/internal/pace"
 	"holdfast.dev/holdfast/internal/settings"
 )
 
@@ -95,6 +96,8 @@ type Controller struct {
 	// groups has what was last read of each Job's PodGroup, where Volcano places the gang. Guarded by mu; if it is lost, the PodGroup is
 	// read again.
 	groups map[types.NamespacedName]handed
+
+	pace pace.Gangs
 }
 
 // New returns a Controller.
@@ -146,6 +149,9 @@ func jobOfPod(_ context.Context, o client.Object) []reconcile.Request {
 
 // Reconcile reads the objects of one job's gang, computes its status and writes it.
 func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	if wait := c.pace.Wait(req, c.Now()); wait > 0 {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
 	all, err := c.Jobs.Named(ctx, req.NamespacedName)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -224,6 +230,7 @@ func (c *Controller) assess(ctx context.Context, g *v1alpha1.Gang, job *jobs.Job
 		return reconcile.Result{}, fmt.Errorf("listing the pods of %s: %w", job, err)
 	}
 	now := c.Now()
+	c.pace.Reconciled(reconcile.Request{NamespacedName: job.Key()}, len(pods.Items), now)
 	c.metrics.show(g, now)
 	known := status.GatherJobGang(g, jobStatus(job), pods.Items)
 	missing := !known.View.JobEnded && !job.State.Suspended && len(known.View.Members) < known.View.Size
