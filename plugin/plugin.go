@@ -188,6 +188,13 @@ func isMember(pod *v1.Pod) bool {
 	return ok
 }
 
+// leftGang reports whether a pod belongs to no gang now, or to another one than before.
+func leftGang(was, now *v1.Pod) bool {
+	before, _ := membership.GroupOf(was)
+	after, ok := membership.GroupOf(now)
+	return !ok || before != after
+}
+
 func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
@@ -198,7 +205,7 @@ func (p *Plugin) podEvents(logger klog.Logger) cache.ResourceEventHandler {
 		UpdateFunc: func(old, obj any) {
 			was, _ := old.(*v1.Pod)
 			if pod, ok := obj.(*v1.Pod); ok {
-				if was != nil && (was.UID != pod.UID || !isMember(pod)) {
+				if was != nil && (was.UID != pod.UID || leftGang(was, pod)) {
 					// A released pod is no member, though it may still run. Another pod has this one's name where the watch missed the end.
 					last := was
 					if was.UID == pod.UID {

@@ -20,6 +20,9 @@ import (
 	"holdfast.dev/holdfast/plugin/planner"
 )
 
+// outdatedAgain is the delay before a gang is planned again that was not planned because of outdated members.
+const outdatedAgain = 100 * time.Millisecond
+
 // PreFilter narrows a member to its planned node. If there is no plan, the leader first plans for the whole gang on this cycle's snapshot.
 func (p *Plugin) PreFilter(
 	ctx context.Context,
@@ -75,9 +78,9 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 		// The pod passed PreEnqueue while a plan was open that has ended since; the leader was woken.
 		return "another pod plans for the gang", nil
 	}
-	if p.countsLost(snapshot.Members) {
-		go p.wake(klog.FromContext(ctx), key)
-		return "a pod of the gang was just deleted", nil
+	if p.planner.Outdated(snapshot) { // the event that is missing wakes the leader, too
+		time.AfterFunc(outdatedAgain, func() { p.wake(klog.FromContext(ctx), key) })
+		return "the scheduler has not yet seen all changes of the gang's pods", nil
 	}
 	if later := p.claims.ReleaseFirst(ctx, key, snapshot, nodes); later {
 		return claims.ReleasedFirst, nil
@@ -124,20 +127,6 @@ func (p *Plugin) plan(ctx context.Context, key types.NamespacedName, pod *v1.Pod
 		return refusal.Message, nil
 	}
 	return "", p.adopt(ctx, key, pod, chosen, placement)
-}
-
-// countsLost reports whether a member that has a node is not on it in this cycle's snapshot. Then the scheduler's cache has received
-// its end before p.gangs: a plan would give its node away and count it as placed all the same.
-func (p *Plugin) countsLost(members []gangcache.Member) bool {
-	nodes := p.handle.SnapshotSharedLister().NodeInfos()
-	return slices.ContainsFunc(members, func(m gangcache.Member) bool {
-		if m.State == gangcache.Pending {
-			return false
-		}
-		is := func(on fwk.PodInfo) bool { return on.GetPod().UID == m.Pod.UID }
-		info, err := nodes.Get(m.Node)
-		return err == nil && !slices.ContainsFunc(info.GetPods(), is)
-	})
 }
 
 // giveWay refuses a plan if a gang that is ahead could use its room.

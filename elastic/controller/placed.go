@@ -7,12 +7,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -32,7 +32,7 @@ func (c *Controller) watchPlaced(mgr ctrl.Manager) error {
 	})
 	err := ctrl.NewControllerManagedBy(mgr).Named("placed").
 		For(&v1alpha1.Gang{}, builder.WithPredicates(elastic)).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(gangOfPod), builder.WithPredicates(podPlaced)).
+		Watches(&corev1.Pod{}, c.placedPace.Events(gangOfPod), builder.WithPredicates(podPlaced)).
 		WithOptions(sendsPending).
 		Complete(reconcile.Func(c.reconcilePlaced))
 	if err != nil {
@@ -86,11 +86,11 @@ func Placements(v View) []elastic.Placement {
 
 // reconcilePlaced sends the coordinator where the pods of a gang with a minimum are, and completes its job once it has finished with fewer.
 func (c *Controller) reconcilePlaced(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	if wait := c.placedPace.Wait(req, time.Now()); wait > 0 {
-		return ctrl.Result{RequeueAfter: wait}, nil
-	}
 	g := &v1alpha1.Gang{}
 	if err := c.Client.Get(ctx, req.NamespacedName, g); err != nil {
+		if apierrors.IsNotFound(err) {
+			c.placedPace.Counted(req, 0)
+		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if g.Spec.MinPods <= 0 || g.DeletionTimestamp != nil {
@@ -101,7 +101,7 @@ func (c *Controller) reconcilePlaced(ctx context.Context, req ctrl.Request) (ctr
 	if err := c.Client.List(ctx, pods, of...); err != nil {
 		return ctrl.Result{}, fmt.Errorf("listing the pods of gang %s: %w", req, err)
 	}
-	c.placedPace.Reconciled(req, len(pods.Items), time.Now())
+	c.placedPace.Counted(req, len(pods.Items))
 	v := View{Job: types.UID(g.Spec.JobRef.UID), Members: int(g.Spec.Members), Pods: pods.Items}
 	if r := g.Status.Run; r != nil && r.Verdict != nil {
 		return ctrl.Result{}, c.complete(ctx, g, v)

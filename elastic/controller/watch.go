@@ -65,7 +65,7 @@ func (c *Controller) watch(mgr ctrl.Manager) error {
 		return err
 	}
 	err := ctrl.NewControllerManagedBy(mgr).Named("pending-replacements").
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(gangOfPod), builder.WithPredicates(podTurned)).
+		Watches(&corev1.Pod{}, c.pendingPace.Events(gangOfPod), builder.WithPredicates(podTurned)).
 		Watches(&batchv1.Job{}, handler.EnqueueRequestsFromMapFunc(gangOfJob), builder.WithPredicates(jobTurned)).
 		WatchesRawSource(c.Jobs.Source()).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.podsOn(gangOfPod)), builder.WithPredicates(outageChanged)).
@@ -183,9 +183,6 @@ func (c *Controller) podsOn(each handler.MapFunc) handler.MapFunc {
 // about gangs of which neither holds, so that the coordinator need not know them all. Each word of a pod's brings it here, so
 // the gang's pods are the cache's own, which nobody may change.
 func (c *Controller) reconcilePending(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	if wait := c.pendingPace.Wait(req, time.Now()); wait > 0 {
-		return ctrl.Result{RequeueAfter: wait}, nil
-	}
 	pods := &corev1.PodList{}
 	if err := c.Client.List(
 		ctx,
@@ -196,7 +193,7 @@ func (c *Controller) reconcilePending(ctx context.Context, req ctrl.Request) (ct
 	); err != nil {
 		return ctrl.Result{}, fmt.Errorf("listing the pods of gang %s: %w", req, err)
 	}
-	c.pendingPace.Reconciled(req, len(pods.Items), time.Now())
+	c.pendingPace.Counted(req, len(pods.Items))
 	closed, err := c.reportOver(ctx, req.NamespacedName, pods.Items)
 	if err != nil {
 		return ctrl.Result{}, err

@@ -132,7 +132,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 		Named("gang").
 		For(&batchv1.Job{}, builder.WithPredicates(admitted)).
 		Watches(&v1alpha1.Gang{}, &handler.EnqueueRequestForObject{}). // of the same name
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(jobOfPod)).
+		Watches(&corev1.Pod{}, c.pace.Events(jobOfPod)).
 		WatchesRawSource(c.Jobs.Source()).
 		WithOptions(sideBySide).
 		Complete(c)
@@ -149,9 +149,6 @@ func jobOfPod(_ context.Context, o client.Object) []reconcile.Request {
 
 // Reconcile reads the objects of one job's gang, computes its status and writes it.
 func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	if wait := c.pace.Wait(req, c.Now()); wait > 0 {
-		return reconcile.Result{RequeueAfter: wait}, nil
-	}
 	all, err := c.Jobs.Named(ctx, req.NamespacedName)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -170,6 +167,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	if job == nil {
 		c.forget(req.NamespacedName)
+		c.pace.Counted(req, 0)
 		c.metrics.forget(req.NamespacedName)
 		if g == nil {
 			return reconcile.Result{}, nil
@@ -230,7 +228,7 @@ func (c *Controller) assess(ctx context.Context, g *v1alpha1.Gang, job *jobs.Job
 		return reconcile.Result{}, fmt.Errorf("listing the pods of %s: %w", job, err)
 	}
 	now := c.Now()
-	c.pace.Reconciled(reconcile.Request{NamespacedName: job.Key()}, len(pods.Items), now)
+	c.pace.Counted(reconcile.Request{NamespacedName: job.Key()}, len(pods.Items))
 	c.metrics.show(g, now)
 	known := status.GatherJobGang(g, jobStatus(job), pods.Items)
 	missing := !known.View.JobEnded && !job.State.Suspended && len(known.View.Members) < known.View.Size

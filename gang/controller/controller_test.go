@@ -543,32 +543,6 @@ func TestListsAreIndexedAndNotCopied(t *testing.T) {
 }
 
 // TestGangsAreLookedAtSideBySide: the registered controller handles several gangs at once, so that no gang waits for the write of another.
-// TestALargeGangIsReconciledAtIntervals: the events of its pods are merged, and none is lost.
-func TestALargeGangIsReconciledAtIntervals(t *testing.T) {
-	const members = 200
-	w := newWorld(t, job(map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: fmt.Sprint(members)}))
-	for slot := range members {
-		w.add(pod(slot, "n"))
-	}
-	w.reconcile()
-	if len(w.gang().Status.Members) == 0 {
-		w.reconcile() // the first one creates the Gang
-	}
-	if err := w.client.Delete(context.Background(), pod(0, "")); err != nil {
-		t.Fatal(err)
-	}
-	w.writes = 0
-	wait := w.reconcile().RequeueAfter
-	if wait != 20*time.Millisecond || w.writes != 0 {
-		t.Fatalf("the next reconcile comes after %s, and the status was written %d times", wait, w.writes)
-	}
-	w.now = w.now.Add(wait)
-	w.reconcile()
-	if w.writes != 1 {
-		t.Errorf("the status was written %d times", w.writes)
-	}
-}
-
 func TestGangsAreLookedAtSideBySide(t *testing.T) {
 	var all []client.Object
 	changes := make(chan event.GenericEvent, workers)

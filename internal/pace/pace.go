@@ -1,49 +1,98 @@
-// Package pace bounds what reconciling a large gang costs. Both the events of a gang's pods and the cost of one reconcile
-// grow with the number of pods: without a bound the cost grows with its square, and a gang of thousands that starts takes
-// the processors of all others.
+// Package pace bounds what reconciling a large gang costs. Both the events of a gang's pods and the cost of one reconcile grow with the
+// number of pods: without a bound a gang of thousands that starts takes the processors of all others.
 //
-//   - A gang that was not reconciled lately is reconciled at once.
-//   - Gangs of fewer than 100 pods are never delayed.
+//   - Only events of pods are merged. A change of any other object, and what a reconcile repeats by itself, is not delayed.
+//   - The first event after an interval without any is not delayed. The last one is followed by a reconcile within one interval.
+//   - Gangs of fewer than 100 pods have no interval.
 package pace
 
 import (
+	"context"
+	"slices"
 	"sync"
 	"time"
 
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// step is the shortest interval between two reconciles for each full hundred of pods: 0.5 s for 5,000 pods.
-const step, stepPods = 10 * time.Millisecond, 100
+const (
+	// perHundred is the interval for each full hundred of pods: 0.5 s for 5,000 pods.
+	perHundred = 10 * time.Millisecond
+	hundred    = 100
+)
 
-// Gangs keeps when each gang may be reconciled next. The zero value is ready to use.
+// Gangs keeps when the events of each large gang's pods may have it reconciled. The zero value is ready to use.
 type Gangs struct {
-	mu   sync.Mutex
-	next map[reconcile.Request]time.Time
+	mu sync.Mutex
+	of map[reconcile.Request]*large
 }
 
-// Wait returns for how long a reconcile must be postponed; 0: it may begin. The caller requeues the gang after that time, which merges all
-// events until then into one reconcile.
-func (g *Gangs) Wait(gang reconcile.Request, now time.Time) time.Duration {
+// large is a gang with an interval.
+type large struct {
+	interval time.Duration
+	// next is when the next event leads to a reconcile at once; waits: a reconcile at that time is queued.
+	next  time.Time
+	waits bool
+}
+
+// Counted sets how many pods a gang has. A gang without pods is forgotten.
+func (g *Gangs) Counted(gang reconcile.Request, pods int) {
+	interval := time.Duration(pods/hundred) * perHundred
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if left := g.next[gang].Sub(now); left > 0 {
-		return left
+	switch l := g.of[gang]; {
+	case interval == 0:
+		delete(g.of, gang)
+	case l != nil:
+		l.interval = interval
+	default:
+		if g.of == nil {
+			g.of = map[reconcile.Request]*large{}
+		}
+		g.of[gang] = &large{interval: interval}
 	}
-	delete(g.next, gang)
+}
+
+// after returns in how long an event of a pod has its gang reconciled.
+func (g *Gangs) after(gang reconcile.Request, now time.Time) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l := g.of[gang]
+	if l == nil {
+		return 0
+	}
+	if l.waits && !now.Before(l.next) { // the queued reconcile began
+		l.next, l.waits = l.next.Add(l.interval), false
+	}
+	if wait := l.next.Sub(now); wait > 0 {
+		l.waits = true
+		return wait
+	}
+	l.next, l.waits = now.Add(l.interval), false
 	return 0
 }
 
-// Reconciled notes that a gang of so many pods is being reconciled. A gang that is gone has no pods, and is forgotten.
-func (g *Gangs) Reconciled(gang reconcile.Request, pods int, now time.Time) {
-	least := time.Duration(pods/stepPods) * step
-	if least == 0 {
-		return
+// Events returns a handler of the events of pods, which belong to the gangs that of returns.
+func (g *Gangs) Events(of handler.MapFunc) handler.EventHandler {
+	enqueue := func(queue workqueue.TypedRateLimitingInterface[reconcile.Request], gangs []reconcile.Request) {
+		for _, gang := range gangs {
+			queue.AddAfter(gang, g.after(gang, time.Now()))
+		}
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.next == nil {
-		g.next = map[reconcile.Request]time.Time{}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			enqueue(q, of(ctx, e.Object))
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			now := of(ctx, e.ObjectNew)
+			left := slices.DeleteFunc(of(ctx, e.ObjectOld), func(gang reconcile.Request) bool { return slices.Contains(now, gang) })
+			enqueue(q, append(now, left...))
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			enqueue(q, of(ctx, e.Object))
+		},
 	}
-	g.next[gang] = now.Add(least)
 }

@@ -128,7 +128,7 @@ func (p *Planner) probe(
 	ctx context.Context, nodes []fwk.NodeInfo, w *gangcache.Waiting, than gangcache.Turn, taking []Taking,
 ) (bool, error) {
 	snapshot, ok := p.config.Gangs.WaitingInput(w.Key.Gang)
-	if !ok {
+	if !ok || p.Outdated(snapshot) {
 		return false, nil
 	}
 	all := len(snapshot.Else)

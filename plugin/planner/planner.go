@@ -182,6 +182,20 @@ func (p *Planner) First(
 	return r, gang.Placement{}, refusal, nil
 }
 
+// Outdated reports whether the gang cache and this cycle's snapshot disagree on the node of a member: the scheduler's cache receives the
+// end of a pod by itself. A plan would count that pod as placed, and could give its node away.
+func (p *Planner) Outdated(of gangcache.Snapshot) bool {
+	nodes := p.config.Framework.SnapshotSharedLister().NodeInfos()
+	return slices.ContainsFunc(of.Members, func(m gangcache.Member) bool {
+		if m.State != gangcache.Reserved && m.State != gangcache.Bound {
+			return false
+		}
+		is := func(on fwk.PodInfo) bool { return on.GetPod().UID == m.Pod.UID }
+		node, err := nodes.Get(m.Node)
+		return err == nil && !slices.ContainsFunc(node.GetPods(), is)
+	})
+}
+
 // withoutHeld returns what a plan is made for, and the room held against it. Surplus is left out of a plan if room is held against it that
 // what the gang needs may use.
 func (p *Planner) withoutHeld(nodes []fwk.NodeInfo, r gangcache.Snapshot) (gangcache.Snapshot, []topology.Assumed, error) {
