@@ -78,6 +78,7 @@ class Checkpoint:
         self._ready = {}  # slot -> number of its bytes whose pages are known to be present
         self._huge = True  # whether the kernel is quick to provide huge pages
         self._touched = None  # set once the slots that are needed first are present
+        self._later = []  # slots that are touched after the first save
         self._socket = None
         self._arena = self._overlap = None
         self._publishing = threading.Lock()
@@ -211,7 +212,7 @@ class Checkpoint:
         if self._arena is not None:
             flags = _arena.FLAG_RESTORED | (_arena.FLAG_GROUPED if _donor.grouped() else 0)
             self._publish(restored_step=step, flags=(self._record.flags | flags) & ~_arena.FLAG_RESTORING, step=step)
-            if self._touched is not None and not step:  # else training goes on at once, and touches beside its first step
+            if self._touched is not None and not step:  # else training goes on at once
                 self._touched.wait(_TOUCH_WAIT)
         self._send("restored", step=step)
         self._last_copied = max(self._last_copied, step)
@@ -391,6 +392,9 @@ class Checkpoint:
             overlap_step=0, overlap_grant=0, **self._blocking(), **changes,
         )  # fmt: skip
         self._send("copied", step=saved.step, slot=control.slot, bytes=needed)
+        slots, self._later = self._later, []
+        if slots:
+            self._in_thread(lambda: all(self._touch(i) for i in slots))
 
     def _blocking(self):
         return {"blocking": self._overlap.blocking, "reason": self._overlap.reason}
@@ -473,27 +477,35 @@ class Checkpoint:
 
     def _prefault_ahead(self):
         """Touches large slots while the script builds its model: first the granted one, for which a process that restores no step
-        waits, then the others. The thread is short-lived and holds no lock of Python."""
-        size = self._arena.header.stride
-        if size < _PREFAULT_FROM:
+        waits, then the others. A process that restores a step touches these after its first save: they would take processors from its
+        first step. The threads are short-lived and hold no lock of Python."""
+        if self._arena.header.stride < _PREFAULT_FROM:
             return
         control = self._arena.control()
         first = [control.slot] if control is not None and control.slot < self._arena.slots else []
+        others = [i for i in range(self._arena.slots) if i not in first]
         touched = threading.Event()
 
         def run():
             try:
-                there = all(self._touch(i, size) for i in first)
+                there = all(self._touch(i) for i in first)
             finally:
                 touched.set()
-            if there:
-                all(self._touch(i, size) for i in range(self._arena.slots) if i not in first)
+            if there and self._restore_step:
+                self._later = others
+            elif there:
+                all(self._touch(i) for i in others)
 
+        if self._in_thread(run):
+            self._touched = touched
+
+    def _in_thread(self, run):
+        """Whether a thread runs it; if the container allows no more, save touches the pages."""
         try:
             threading.Thread(target=run, name="holdfast-prefault", daemon=True).start()
-        except RuntimeError:  # the container allows no more threads: save touches the pages
-            return
-        self._touched = touched
+        except RuntimeError:
+            return False
+        return True
 
     def _slots(self):
         """Address, size and touching function of each slot, for registration with the driver. The slot that is needed first comes
@@ -501,11 +513,11 @@ class Checkpoint:
         control, size = self._arena.control(), self._arena.header.stride
         first = control.slot if control is not None and control.slot < self._arena.slots else 0
         slots = [(first + i) % self._arena.slots for i in range(self._arena.slots)]
-        return [(self._arena.address(i), size, functools.partial(self._touch, i, size)) for i in slots]
+        return [(self._arena.address(i), size, functools.partial(self._touch, i)) for i in slots]
 
-    def _touch(self, slot, size):
+    def _touch(self, slot):
         """Touches a slot piece by piece, so that a caller that needs the slot meanwhile waits for one piece at most."""
-        at = self._arena.data_offset(slot)
+        at, size = self._arena.data_offset(slot), self._arena.header.stride
         for part in range(0, size, _PREFAULT_PIECE):
             piece = self._arena.map, at + part, min(_PREFAULT_PIECE, size - part)
             self._huge = self._huge and _memory.collapse(*piece)

@@ -115,6 +115,30 @@ class SaveAndRestore(ClientCase):
         with mock.patch("holdfast._memory.populate", side_effect=AssertionError("touched in save")):
             self.assertTrue(ck.save(1))
 
+    def test_a_restored_process_touches_other_slots_after_its_first_save(self):
+        agent = self.agent(state_bytes=9 << 20)
+        ck = self.attach(agent)
+        ck.track(s=bytearray(8 << 20))
+        self.assertTrue(ck.save(1))
+        agent.seal()
+        touched, all_touched = set(), threading.Event()
+
+        def populate(_, at, length):
+            touched.add((at - A.META) // agent.stride)
+            if len(touched) == A.SLOTS:
+                all_touched.set()
+            return True
+
+        with mock.patch("holdfast._memory.populate", side_effect=populate):
+            ck = self.attach(self.next_generation(ck, agent, 1))
+            ck.track(s=bytearray(8 << 20))
+            ck.restore()
+            ck._touched.wait(5)
+            time.sleep(0.2)
+            self.assertEqual(len(touched), 1)
+            self.assertTrue(ck.save(2))
+            self.assertTrue(all_touched.wait(5))
+
     def test_without_a_thread_to_be_had(self):
         agent = self.agent(state_bytes=9 << 20)
         with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
