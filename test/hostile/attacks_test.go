@@ -315,7 +315,7 @@ func grouped(spec map[string]any) func(context.Context, *tenant) (string, error)
 		if err := m.api.Create(ctx, p); err != nil {
 			return "", err
 		}
-		return m.waits(ctx, func(o *corev1.Pod) bool { return o.Name == p.Name }, "")
+		return m.waits(ctx, func(o *corev1.Pod) bool { return o.Name == p.Name }, "requests") // until the scheduler has seen the group
 	}
 }
 
