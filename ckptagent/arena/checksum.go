@@ -4,7 +4,6 @@ package arena
 
 import (
 	"io"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,20 +22,11 @@ func readersOf(cores, ranks int) int { return max(1, min(4, cores/2/max(1, ranks
 // partBytes is what one thread reads at a time.
 const partBytes = 16 << 20
 
-// idleTimeout is how long a seal may wait for free cores. After that it takes busyShare of the cores, and rests for longestPause at most.
-const (
-	idleTimeout  = time.Second
-	busyShare    = 0.05
-	longestPause = 50 * time.Millisecond
-)
-
-// pause is how long the calling thread rests after it has worked for a time, so that it takes busyShare of so many cores.
-func pause(cores int, worked time.Duration) time.Duration {
-	return min(longestPause, max(0, time.Duration(float64(worked)*(1/(busyShare*float64(cores))-1))))
-}
+// idleTimeout is how long a seal may wait for free cores.
+const idleTimeout = time.Second
 
 // checksum returns the checksum of length bytes from offset on; an error if the file is shorter. Threads that use only free cores compute
-// it; after the timeout, or if there is only one part, the calling one does. With a timeout it rests between parts: training goes on.
+// it; after the timeout, or if there is only one part, the calling one does.
 func (a *Arena) checksum(offset int64, length uint64, timeout time.Duration) (uint32, error) {
 	count := int((length + partBytes - 1) / partBytes)
 	if count <= 1 {
@@ -47,15 +37,7 @@ func (a *Arena) checksum(offset int64, length uint64, timeout time.Duration) (ui
 		sum, err := a.checksumOf(offset+int64(i)*partBytes, size(i))
 		return part{i, sum, err}
 	}
-	paced := func(i int) part {
-		began := time.Now()
-		p := of(i)
-		if timeout > 0 {
-			time.Sleep(pause(runtime.GOMAXPROCS(0), time.Since(began)))
-		}
-		return p
-	}
-	sums, err := shared(count, min(a.readers, count), time.After(timeout), background.Idle, of, paced)
+	sums, err := shared(count, min(a.readers, count), time.After(timeout), background.Idle, of)
 	sum := sums[0]
 	for i, one := range sums[1:] {
 		sum = format.JoinChecksums(sum, one, size(i+1))
@@ -70,10 +52,10 @@ type part struct {
 	err    error
 }
 
-// shared returns the checksums of all parts and the first error. Readers compute them with of on threads of idle. Once late, the calling
-// thread computes with own what none has begun, and then again what readers have begun and not finished: it waits for none of them, and what
-// they read after that is ignored. So each may keep a core that it does not get for as long as it likes.
-func shared(count, readers int, late <-chan time.Time, idle func(func() error) error, of, own func(int) part) (sums []uint32, err error) {
+// shared returns the checksums of all parts and the first error. Readers compute them on threads of idle; once late, the calling thread
+// computes what none has begun, and then again what readers have begun and not finished: it waits for none of them, and what they read
+// after that is ignored. So each may keep a core that it does not get for as long as it likes.
+func shared(count, readers int, late <-chan time.Time, idle func(func() error) error, of func(int) part) (sums []uint32, err error) {
 	var next atomic.Int64
 	computed := make(chan part, count) // each part is begun once: no reader waits
 	read := func() error {
@@ -105,7 +87,7 @@ func shared(count, readers int, late <-chan time.Time, idle func(func() error) e
 		}
 	}
 	for i := int(next.Add(1) - 1); i < count; i = int(next.Add(1) - 1) {
-		take(own(i))
+		take(of(i))
 	}
 	for i := 0; left > 0; {
 		select {
@@ -113,7 +95,7 @@ func shared(count, readers int, late <-chan time.Time, idle func(func() error) e
 			take(p)
 		default:
 			if !done[i] {
-				take(own(i))
+				take(of(i))
 			}
 			i++
 		}

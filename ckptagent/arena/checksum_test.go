@@ -85,21 +85,11 @@ func TestReadersThatGetNoCore(t *testing.T) {
 		<-begun
 		close(late)
 	}()
-	sums, err := shared(4, 2, late, idle, of, of)
+	sums, err := shared(4, 2, late, idle, of)
 	if want := []uint32{10, 11, 12, 13}; err != nil || !slices.Equal(sums, want) {
 		t.Errorf("%v, %v; want %v", sums, err, want)
 	}
 	close(core)
 	<-ended
 	<-ended
-}
-
-// TestPause: the calling thread takes a twentieth of the cores, and one at most.
-func TestPause(t *testing.T) {
-	const ms = time.Millisecond
-	for cores, want := range map[int]time.Duration{1: longestPause, 2: 36 * ms, 10: 4 * ms, 20: 0, 128: 0} {
-		if got := pause(cores, 4*ms); got.Round(time.Microsecond) != want {
-			t.Errorf("of %d cores: %s, want %s", cores, got, want)
-		}
-	}
 }
