@@ -78,7 +78,8 @@ class Checkpoint:
         self._ready = {}  # slot -> number of its bytes whose pages are known to be present
         self._huge = True  # whether the kernel is quick to provide huge pages
         self._touched = None  # set once the slots that are needed first are present
-        self._later = []  # slots that are touched after the first save
+        self._touching = threading.Lock()  # guards the next two
+        self._later, self._copied = [], False  # slots that are touched after the first save, and whether it was made
         self._socket = None
         self._arena = self._overlap = None
         self._publishing = threading.Lock()
@@ -392,7 +393,8 @@ class Checkpoint:
             overlap_step=0, overlap_grant=0, **self._blocking(), **changes,
         )  # fmt: skip
         self._send("copied", step=saved.step, slot=control.slot, bytes=needed)
-        slots, self._later = self._later, []
+        with self._touching:
+            slots, self._later, self._copied = self._later, [], True
         if slots:
             self._in_thread(lambda: all(self._touch(i) for i in slots))
 
@@ -408,7 +410,7 @@ class Checkpoint:
             self._publish(**self._blocking())
 
     def _forked(self):
-        self._publishing = threading.Lock()  # a thread of the parent may have held the old one
+        self._publishing, self._touching = threading.Lock(), threading.Lock()  # a thread of the parent may have held the old ones
         self._overlap.forget()
 
     def _stay(self, step):
@@ -491,9 +493,11 @@ class Checkpoint:
                 there = all(self._touch(i) for i in first)
             finally:
                 touched.set()
-            if there and self._restore_step:
-                self._later = others
-            elif there:
+            with self._touching:
+                later = bool(self._restore_step and first) and not self._copied
+                if there and later:
+                    self._later = others
+            if there and not later:
                 all(self._touch(i) for i in others)
 
         if self._in_thread(run):
@@ -518,6 +522,8 @@ class Checkpoint:
     def _touch(self, slot):
         """Touches a slot piece by piece, so that a caller that needs the slot meanwhile waits for one piece at most."""
         at, size = self._arena.data_offset(slot), self._arena.header.stride
+        if self._ready.get(slot, 0) >= size:
+            return True
         for part in range(0, size, _PREFAULT_PIECE):
             piece = self._arena.map, at + part, min(_PREFAULT_PIECE, size - part)
             self._huge = self._huge and _memory.collapse(*piece)

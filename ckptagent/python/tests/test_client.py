@@ -115,29 +115,56 @@ class SaveAndRestore(ClientCase):
         with mock.patch("holdfast._memory.populate", side_effect=AssertionError("touched in save")):
             self.assertTrue(ck.save(1))
 
-    def test_a_restored_process_touches_other_slots_after_its_first_save(self):
+    @contextlib.contextmanager
+    def touched_slots(self, agent, wait=lambda: None):
+        """The slots that clients touch in this block, in the end a set of all of them. Each touch waits first."""
+        touched = set()
+
+        def populate(_, at, length):
+            wait()
+            touched.add((at - A.META) // agent.stride)
+            return True
+
+        self.touches_end()
+        with mock.patch("holdfast._memory.populate", side_effect=populate):
+            yield touched
+            self.touches_end()
+
+    def touches_end(self):
+        for t in threading.enumerate():
+            if t.name == "holdfast-prefault":
+                t.join(PATIENCE)
+
+    def restored(self):
+        """An agent of a second generation, whose ranks restore step 1."""
         agent = self.agent(state_bytes=9 << 20)
         ck = self.attach(agent)
         ck.track(s=bytearray(8 << 20))
         self.assertTrue(ck.save(1))
         agent.seal()
-        touched, all_touched = set(), threading.Event()
+        return self.next_generation(ck, agent, 1)
 
-        def populate(_, at, length):
-            touched.add((at - A.META) // agent.stride)
-            if len(touched) == A.SLOTS:
-                all_touched.set()
-            return True
-
-        with mock.patch("holdfast._memory.populate", side_effect=populate):
-            ck = self.attach(self.next_generation(ck, agent, 1))
+    def test_a_restored_process_touches_other_slots_after_its_first_save(self):
+        agent = self.restored()
+        with self.touched_slots(agent) as touched:
+            ck = self.attach(agent)
             ck.track(s=bytearray(8 << 20))
             ck.restore()
-            ck._touched.wait(5)
-            time.sleep(0.2)
+            self.touches_end()
             self.assertEqual(len(touched), 1)
             self.assertTrue(ck.save(2))
-            self.assertTrue(all_touched.wait(5))
+        self.assertEqual(len(touched), A.SLOTS)
+
+    def test_a_first_save_before_its_slot_is_touched(self):
+        agent, go = self.restored(), threading.Event()
+        main = threading.current_thread()
+        with self.touched_slots(agent, wait=lambda: threading.current_thread() is main or go.wait(PATIENCE)) as touched:
+            ck = self.attach(agent)
+            ck.track(s=bytearray(8 << 20))
+            ck.restore()
+            self.assertTrue(ck.save(2))
+            go.set()
+        self.assertEqual(len(touched), A.SLOTS)
 
     def test_without_a_thread_to_be_had(self):
         agent = self.agent(state_bytes=9 << 20)
