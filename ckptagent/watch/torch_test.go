@@ -399,7 +399,8 @@ func still(t *testing.T, a, b protocol.Look) {
 	if b.Stack != protocol.StackFresh || len(b.Frames) == 0 || b.Frames[0].Function != hang || !strings.HasSuffix(b.Frames[0].File, "/s.py") {
 		t.Errorf("stack %v, frames %+v", b.Stack, b.Frames)
 	}
-	if b.State != 'S' || b.PID != a.PID || b.CPU-a.CPU > 60*time.Millisecond || b.MainCPU-a.MainCPU > mostStill || b.IO-a.IO > 4096 {
+	wakes := b.State == 'S' || b.State == 'R' // a busy machine shows it ready between two sleeps, and no processor time used
+	if !wakes || b.PID != a.PID || b.CPU-a.CPU > 60*time.Millisecond || b.MainCPU-a.MainCPU > mostStill || b.IO-a.IO > 4096 {
 		t.Errorf("state %c; used %s, its main thread %s, %d bytes", b.State, b.CPU-a.CPU, b.MainCPU-a.MainCPU, b.IO-a.IO)
 	}
 }
