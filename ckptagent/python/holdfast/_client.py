@@ -78,8 +78,8 @@ class Checkpoint:
         self._ready = {}  # slot -> number of its bytes whose pages are known to be present
         self._huge = True  # whether the kernel is quick to provide huge pages
         self._touched = None  # set once the slots that are needed first are present
-        self._touching = threading.Lock()  # guards the next two
-        self._later, self._copied = [], False  # slots that are touched after the first save, and whether it was made
+        self._touching = threading.Lock()  # guards the next
+        self._later = []  # slots that are touched after the first save
         self._socket = None
         self._arena = self._overlap = None
         self._publishing = threading.Lock()
@@ -394,7 +394,7 @@ class Checkpoint:
         )  # fmt: skip
         self._send("copied", step=saved.step, slot=control.slot, bytes=needed)
         with self._touching:
-            slots, self._later, self._copied = self._later, [], True
+            slots, self._later = self._later, []
         if slots:
             self._in_thread(lambda: all(self._touch(i) for i in slots))
 
@@ -493,12 +493,13 @@ class Checkpoint:
                 there = all(self._touch(i) for i in first)
             finally:
                 touched.set()
+            if not there:
+                return
             with self._touching:
-                later = bool(self._restore_step and first) and not self._copied
-                if there and later:
+                if self._restore_step and first and not self._record.saves:
                     self._later = others
-            if there and not later:
-                all(self._touch(i) for i in others)
+                    return
+            all(self._touch(i) for i in others)
 
         if self._in_thread(run):
             self._touched = touched
