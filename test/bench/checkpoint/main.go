@@ -165,8 +165,8 @@ var goals = []goal{
 	{metric: "step_persisting", system: holdfast, of: "step_busy", name: "step_persisting_vs_alone", most: 1.05},
 	{metric: "step_checksums", system: holdfast, of: "step_free", name: "step_checksums_vs_alone", most: 1.05},
 	{metric: "restore", system: memcpy, of: "restore", name: "restore_vs_memcpy", most: 1.1},
-	{metric: "restore", system: dlrover, of: "restore", name: "restore_vs_dlrover", most: 1.05},
-	{metric: "kill_to_step", system: dlrover, of: "kill_to_step", name: "kill_to_step_vs_dlrover", most: 1.05},
+	{metric: "restore", system: dlrover, of: "restore", name: "restore_vs_dlrover", most: 1},
+	{metric: "kill_to_step", system: dlrover, of: "kill_to_step", name: "kill_to_step_vs_dlrover", most: 1},
 	{metric: "kill_to_step", system: dlrover, of: "kill_to_step", name: "kill_to_step_vs_dlrover", most: 0.6, way: standby},
 }
 
