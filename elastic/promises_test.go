@@ -9,21 +9,21 @@ import (
 // promises are rules that hold after every step, in random histories and in scripts. They do not depend on golden files.
 type promises struct {
 	fail func(property, format string, args ...any)
-	// runs has the run that slot 0 was ordered to do, by generation; last has the last directive of each pod; heard are the pods whose
+	// runs has the run that slot 0 was ordered to do, by generation; last has the last directive of each pod; reported are the pods whose
 	// agents have reported to this coordinator: no other gets a directive.
-	runs  map[int64]protocol.Run
-	last  map[string]protocol.Directive
-	heard map[string]bool
+	runs     map[int64]protocol.Run
+	last     map[string]protocol.Directive
+	reported map[string]bool
 }
 
 func newPromises(fail func(property, format string, args ...any)) promises {
-	return promises{fail: fail, runs: map[int64]protocol.Run{}, last: map[string]protocol.Directive{}, heard: map[string]bool{}}
+	return promises{fail: fail, runs: map[int64]protocol.Run{}, last: map[string]protocol.Directive{}, reported: map[string]bool{}}
 }
 
 // successor is called for a new coordinator, which has sent no directive yet.
 func (p *promises) successor() {
 	clear(p.last)
-	clear(p.heard)
+	clear(p.reported)
 }
 
 // record compares the record to be stored with the previous record.
@@ -39,8 +39,8 @@ func (p *promises) record(was, now *Record) {
 	}
 }
 
-// hears reports whether a pod gets its directive because it has just reported.
-func hears(e Event, pod string) bool {
+// answers reports whether a pod gets its directive because it has just reported.
+func answers(e Event, pod string) bool {
 	r, reported := e.(Reported)
 	return reported && r.Pod.UID == pod
 }
@@ -48,10 +48,10 @@ func hears(e Event, pod string) bool {
 // directive checks the directive of a pod after an event. notified is true if all agents received their directives; stored is the newest
 // generation in the store.
 func (p *promises) directive(e Event, slot int, pod string, d protocol.Directive, notified bool, stored int64) {
-	if hears(e, pod) {
-		notified, p.heard[pod] = true, true
+	if answers(e, pod) {
+		notified, p.reported[pod] = true, true
 	}
-	if old, known := p.last[pod]; known && p.heard[pod] && !notified && !reflect.DeepEqual(old, d) {
+	if old, known := p.last[pod]; known && p.reported[pod] && !notified && !reflect.DeepEqual(old, d) {
 		p.fail("what changes is told", "%T left slot %d with %+v, it is %+v", e, slot, old, d)
 	}
 	p.last[pod] = d

@@ -624,7 +624,7 @@ func (s *stage) show(e Event, was *Record, effects []Effect) {
 	for i, p := range s.pods {
 		s.promises.directive(e, i, p.UID, s.state.Directive(Slot(i), p.UID), notified, s.stored.Generation)
 	}
-	s.directives(func(pod string) bool { return notified || hears(e, pod) })
+	s.directives(func(pod string) bool { return notified || answers(e, pod) })
 }
 
 // storage prints the pods to be replaced and the stored steps of a record.
