@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// deferredEventEvery and deferredEventsAtOnce limit the rate at which deferred events are written: 1,000 a second.
+	// deferredEventEvery and deferredEventsAtOnce limit the rate at which deferred events are written: 1,500 a second.
 	deferredEventEvery   = 200 * time.Millisecond
-	deferredEventsAtOnce = 200
+	deferredEventsAtOnce = 300
 )
 
 // The reasons of kube-scheduler's events for a pod that was bound, and for one that was not.

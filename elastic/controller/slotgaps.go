@@ -77,6 +77,9 @@ func (c *Controller) noteFilled(key coordinator.Key, pods []corev1.Pod) {
 			delete(c.slotGaps, at)
 		}
 	}
+	if len(c.slotGaps) == 0 {
+		return
+	}
 	for i := range pods {
 		slot, ok := membership.GangSlot(&pods[i])
 		at := slotKey{key, elastic.Slot(slot)}

@@ -414,6 +414,39 @@ func TestFiguresAloneAreWrittenNowAndThen(t *testing.T) {
 	}
 }
 
+// A pod that gets its node changes only counts, which are written at intervals that grow with the gang; its last pod changes the phase.
+func TestCountsOfALargeGangAreWrittenNowAndThen(t *testing.T) {
+	const size, interval = 300, 300 * time.Millisecond
+	w := newWorld(t, job(map[string]string{v1alpha1.AnnotationEnabled: "true", v1alpha1.AnnotationGangSize: fmt.Sprint(size)}))
+	for slot := range size {
+		w.add(pod(slot, ""))
+	}
+	bound := 0
+	bind := func(n int) reconcile.Result {
+		t.Helper()
+		for ; n > 0; n-- {
+			p := pod(bound, "n")
+			if err := w.client.Update(context.Background(), p); err != nil {
+				t.Fatal(err)
+			}
+			bound++
+		}
+		return w.reconcile()
+	}
+	bind(1)
+	w.writes = 0
+	if result := bind(1); w.writes != 0 || result.RequeueAfter != interval {
+		t.Errorf("%d writes at once, again after %s, want %s", w.writes, result.RequeueAfter, interval)
+	}
+	w.now = w.now.Add(interval)
+	if bind(1); w.writes != 1 || w.gang().Status.Nodes != "3/300" {
+		t.Errorf("%d writes later, nodes %s", w.writes, w.gang().Status.Nodes)
+	}
+	if bind(size - bound); w.writes != 2 || w.gang().Status.Phase != v1alpha1.PhaseStarting {
+		t.Errorf("%d writes when all were bound, phase %s", w.writes, w.gang().Status.Phase)
+	}
+}
+
 func TestOnlyPodsOfThisJobCount(t *testing.T) {
 	former := func(p *corev1.Pod) { p.Spec.Containers[0].Env[0].Value = "job-0" }
 	released := func(p *corev1.Pod) { p.OwnerReferences = nil }

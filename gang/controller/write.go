@@ -36,13 +36,12 @@ func (c *Controller) write(
 	if want.Phase == v1alpha1.PhaseRunning || want.Phase == v1alpha1.PhaseRecovering {
 		result.RequeueAfter = refreshEvery
 	}
-	switch have := ownPart(g.Status); {
-	case equality.Semantic.DeepEqual(have, want):
+	have := ownPart(g.Status)
+	if equality.Semantic.DeepEqual(have, want) {
 		return result, nil
-	case equality.Semantic.DeepEqual(withoutFigures(have), withoutFigures(want)):
-		if wait := figuresEvery - now.Sub(c.lastWritten(g.UID)); wait > 0 {
-			return reconcile.Result{RequeueAfter: wait}, nil
-		}
+	}
+	if wait := interval(have, want) - now.Sub(c.lastWritten(g.UID)); wait > 0 {
+		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	patch, err := applyOf(g, want)
 	if err != nil {
@@ -95,6 +94,28 @@ func ownPart(s v1alpha1.GangStatus) v1alpha1.GangStatus {
 	own := *s.DeepCopy()
 	own.Placement, own.Run = nil, nil
 	return own
+}
+
+// interval is the shortest time between the last write and one that changes have to want.
+func interval(have, want v1alpha1.GangStatus) time.Duration {
+	have, want = withoutFigures(have), withoutFigures(want)
+	switch {
+	case equality.Semantic.DeepEqual(have, want):
+		return figuresEvery
+	case equality.Semantic.DeepEqual(withoutCounts(have), withoutCounts(want)):
+		return min(figuresEvery, time.Duration(len(want.Members)/hundred)*countsEvery)
+	default:
+		return 0
+	}
+}
+
+// withoutCounts returns the status without what the state of single pods changes: where each is, how many are bound and attached.
+func withoutCounts(s v1alpha1.GangStatus) v1alpha1.GangStatus {
+	s.Nodes, s.Members, s.Conditions = "", nil, slices.Clone(s.Conditions)
+	for i := range s.Conditions {
+		s.Conditions[i].Message = ""
+	}
+	return s
 }
 
 // withoutFigures returns the status without the figures that change all the time.

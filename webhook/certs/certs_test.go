@@ -3,6 +3,7 @@ package certs
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -84,6 +85,10 @@ func TestRenewedServerKeepsTheAuthority(t *testing.T) {
 	next := made(t, fresh, RenewServer, later)
 	if !bytes.Equal(next[dataAuthority], fresh[dataAuthority]) || bytes.Equal(next[dataServer], fresh[dataServer]) {
 		t.Error("the authority changed or the server's certificate did not")
+	}
+	pair, err := tls.X509KeyPair(next[dataServer], next[dataServerKey])
+	if _, ok := pair.PrivateKey.(*ecdsa.PrivateKey); err != nil || !ok {
+		t.Errorf("the server signs with a %T (%v)", pair.PrivateKey, err)
 	}
 	if got := Decide(next, names, later); got != Keep {
 		t.Errorf("after renewal: %v", got)

@@ -16,7 +16,9 @@ import (
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
 )
@@ -39,7 +41,8 @@ type watched struct {
 	news chan struct{}
 }
 
-// watch starts with the API server's present state. left are the pods that should be bound, never those that should not.
+// watch starts with the API server's present state. left are the pods that should be bound, never those that should not. The watches are
+// informers: if the API server ends the watch of a client that reads too slowly, an informer continues from the version that it has seen.
 func (p *plane) watch(ctx context.Context, s system, left, never map[string]bool) (*watched, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watched{
@@ -47,47 +50,35 @@ func (p *plane) watch(ctx context.Context, s system, left, never map[string]bool
 		refused: map[string]time.Time{}, news: make(chan struct{}, 1),
 	}
 	maps.Copy(w.unmade, never)
-	err := errors.Join(
-		w.follow(ctx, p.client.CoreV1().Pods(namespace).Watch, w.pod),
-		w.follow(ctx, p.client.CoreV1().Events(namespace).Watch, w.event),
-	)
+	typed := informers.NewSharedInformerFactoryWithOptions(p.client, 0, informers.WithNamespace(namespace))
+	kinds := dynamicinformer.NewFilteredDynamicSharedInformerFactory(p.dynamic, 0, namespace, nil)
+	err := errors.Join(w.follow(typed.Core().V1().Pods().Informer(), w.pod), w.follow(typed.Core().V1().Events().Informer(), w.event))
 	switch s.name {
 	case systemHoldfast:
-		err = errors.Join(err, w.follow(ctx, p.dynamic.Resource(gangsResource).Namespace(namespace).Watch, w.gang))
+		err = errors.Join(err, w.follow(kinds.ForResource(gangsResource).Informer(), w.gang))
 	case systemNative:
-		err = errors.Join(err, w.follow(ctx, p.client.SchedulingV1beta1().PodGroups(namespace).Watch, w.podGroup))
+		err = errors.Join(err, w.follow(typed.Scheduling().V1beta1().PodGroups().Informer(), w.podGroup))
 	}
-	return w, err
+	typed.StartWithContext(ctx)
+	kinds.Start(ctx.Done())
+	kinds.WaitForCacheSync(ctx.Done())
+	if err := errors.Join(err, typed.WaitForCacheSyncWithContext(ctx).AsError()); err != nil {
+		cancel()
+		return nil, fmt.Errorf("watching what the systems write: %w", err)
+	}
+	return w, nil
 }
 
-// follow records what a watch shows, beginning with the present state. A watch that ends is restarted: the API server ends watches of a
-// kind that was just defined.
-func (w *watched) follow(
-	ctx context.Context,
-	begin func(context.Context, metav1.ListOptions) (watch.Interface, error),
-	note func(any),
-) error {
-	stream, err := begin(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err
+// follow notes each state of an object that an informer receives.
+func (w *watched) follow(informer cache.SharedIndexInformer, note func(any)) error {
+	seen := func(obj any) {
+		w.mu.Lock()
+		note(obj)
+		w.mu.Unlock()
+		w.tell()
 	}
-	go func() {
-		for {
-			for e := range stream.ResultChan() {
-				w.mu.Lock()
-				note(e.Object)
-				w.mu.Unlock()
-				w.tell()
-			}
-			if stream, err = begin(ctx, metav1.ListOptions{}); err != nil {
-				break
-			}
-		}
-		if ctx.Err() == nil {
-			w.fail(fmt.Errorf("a watch broke: %w", err))
-		}
-	}()
-	return nil
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: seen, UpdateFunc: func(_, obj any) { seen(obj) }})
+	return err
 }
 
 func (w *watched) tell() {
