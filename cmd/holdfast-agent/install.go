@@ -42,7 +42,8 @@ func install(dir string) error {
 	return fs.WalkDir(python.Files, ".", func(path string, d fs.DirEntry, err error) error {
 		to := filepath.Join(root.Python(), path)
 		if err != nil || d.IsDir() {
-			return firstOf(err, os.MkdirAll(to, 0o755))
+			// Python keeps compiled modules here. Without that each start of a rank compiles all of them.
+			return firstOf(err, os.MkdirAll(to, 0o755), os.MkdirAll(filepath.Join(to, "__pycache__"), 0o777))
 		}
 		content, err := python.Files.ReadFile(path)
 		if err == nil {

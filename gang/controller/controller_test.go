@@ -442,6 +442,13 @@ func TestCountsOfALargeGangAreWrittenNowAndThen(t *testing.T) {
 	if bind(1); w.writes != 1 || w.gang().Status.Nodes != "3/300" {
 		t.Errorf("%d writes later, nodes %s", w.writes, w.gang().Status.Nodes)
 	}
+	w.others("holdfast-scheduler", map[string]any{"placement": map[string]any{"placed": false, "reason": v1alpha1.ReasonInsufficientNodes,
+		"message": "no room", "fits": int64(0), "wanted": int64(size), "observedAt": "2026-01-02T03:04:05.000000Z"}})
+	if bind(0); w.writes != 1 {
+		t.Errorf("%d writes when the scheduler had refused the gang", w.writes)
+	}
+	w.others("holdfast-scheduler", map[string]any{})
+	w.reconcile()
 	if bind(size - bound); w.writes != 2 || w.gang().Status.Phase != v1alpha1.PhaseStarting {
 		t.Errorf("%d writes when all were bound, phase %s", w.writes, w.gang().Status.Phase)
 	}

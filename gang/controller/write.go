@@ -102,14 +102,15 @@ func interval(have, want v1alpha1.GangStatus) time.Duration {
 	switch {
 	case equality.Semantic.DeepEqual(have, want):
 		return figuresEvery
-	case equality.Semantic.DeepEqual(withoutCounts(have), withoutCounts(want)):
+	case want.Phase != v1alpha1.PhaseRecovering && equality.Semantic.DeepEqual(withoutCounts(have), withoutCounts(want)):
 		return min(figuresEvery, time.Duration(len(want.Members)/hundred)*countsEvery)
 	default:
 		return 0
 	}
 }
 
-// withoutCounts returns the status without what the state of single pods changes: where each is, how many are bound and attached.
+// withoutCounts returns the status without what the state of single pods changes: where each is, how many are bound and attached, and the
+// messages of conditions, most of which have counts.
 func withoutCounts(s v1alpha1.GangStatus) v1alpha1.GangStatus {
 	s.Nodes, s.Members, s.Conditions = "", nil, slices.Clone(s.Conditions)
 	for i := range s.Conditions {

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast.dev/holdfast/ckptagent/format"
+	"holdfast.dev/holdfast/ckptagent/python"
 	"holdfast.dev/holdfast/test/bench/figure"
 )
 
@@ -113,6 +114,9 @@ func (t *turn) prepare() (err error) {
 		return err
 	}
 	if t.disk, err = os.MkdirTemp(string(t.options.disk), "bench-checkpoint-"); err != nil {
+		return err
+	}
+	if err := os.CopyFS(t.client(), python.Files); err != nil {
 		return err
 	}
 	if slices.Contains(t.chosen, holdfast) {
@@ -232,12 +236,12 @@ func (t *turn) start(ctx context.Context, order []string) (map[string]*group, fu
 	return groups, stop, nil
 }
 
-// client is the client's folder.
-func (t *turn) client() string { return filepath.Join(t.Root(), "ckptagent/python") }
+// client is the folder in which the client is installed, as in a pod: Python keeps the compiled modules there.
+func (t *turn) client() string { return filepath.Join(t.memory, "client") }
 
 // environment is that of every worker.
 func (t *turn) environment() []string {
-	return append(os.Environ(), "PYTHONPATH="+t.client(), "PYTHONDONTWRITEBYTECODE=1", "LOCAL_WORLD_SIZE="+strconv.Itoa(t.ranks))
+	return append(os.Environ(), "PYTHONPATH="+t.client(), "PYTHONDONTWRITEBYTECODE=", "LOCAL_WORLD_SIZE="+strconv.Itoa(t.ranks))
 }
 
 // group starts the ranks of a system; with restore 0 they will save.

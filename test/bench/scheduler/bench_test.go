@@ -32,7 +32,7 @@ func TestOrderIsRotated(t *testing.T) {
 func TestEveryGoalHasARow(t *testing.T) {
 	b := &bench{Set: figure.NewSet(benchName)}
 	for _, k := range cases(false) {
-		for _, metric := range []string{lastBound, withEvents, eventsAfter, visible, "unschedulable_writes"} {
+		for _, metric := range []string{lastBound, withEvents, eventsAfter, visible, refusalWrites} {
 			for _, s := range systems {
 				if k.asks(s) {
 					b.Add(k.name, s.name, metric, "s", 2)

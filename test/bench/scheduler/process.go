@@ -77,12 +77,14 @@ func used(all ...*process) (total time.Duration, err error) {
 	return total, nil
 }
 
-// memory is the largest resident memory of a stopped process, in bytes.
-func (p *process) memory() float64 {
-	if usage, ok := p.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
-		return float64(usage.Maxrss) * 1024
+// memory is the largest resident memory of a running process, in bytes. Rusage of an ended one has this program's if that is larger.
+func (p *process) memory() (float64, error) {
+	running, err := procfs.NewProc(p.cmd.Process.Pid)
+	if err != nil {
+		return 0, err
 	}
-	return 0
+	status, err := running.NewStatus()
+	return float64(status.VmHWM), err
 }
 
 // until retries check until it returns no error; it fails if the process ends meanwhile.

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -55,6 +57,8 @@ func (t *trial) bindAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// Gangs that must be in one rack fill the racks in turn.
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	at := map[string]string{}
 	for _, p := range pods {
 		if bind[t.sys.id(p.Name)] {

@@ -211,8 +211,12 @@ func (t *trial) measure(ctx context.Context, child *process, port int) (outcome,
 		if err != nil {
 			return out, err
 		}
+		most, err := child.memory()
+		if err != nil {
+			return out, err
+		}
 		child.stop()
-		out = append(out, sample{"scheduler_cpu", "s", child.cpu().Seconds()}, sample{"scheduler_memory", "MiB", child.memory() / (1 << 20)}, sample{"api_writes", "1", after.all})
+		out = append(out, sample{"scheduler_cpu", "s", child.cpu().Seconds()}, sample{"scheduler_memory", "MiB", most / (1 << 20)}, sample{"api_writes", "1", after.all})
 	}
 	return out, err
 }
@@ -284,7 +288,7 @@ func (t *trial) refusals(ctx context.Context, before writes, port int) (outcome,
 		if err != nil {
 			return out, err
 		}
-		out = append(out, sample{"unschedulable_writes", "1", after.all - before.all})
+		out = append(out, sample{refusalWrites, "1", after.all - before.all})
 	}
 	return out, nil
 }

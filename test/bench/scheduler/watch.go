@@ -61,8 +61,15 @@ func (p *plane) watch(ctx context.Context, s system, left, never map[string]bool
 	}
 	typed.StartWithContext(ctx)
 	kinds.Start(ctx.Done())
-	kinds.WaitForCacheSync(ctx.Done())
-	if err := errors.Join(err, typed.WaitForCacheSyncWithContext(ctx).AsError()); err != nil {
+	synced, done := context.WithTimeout(ctx, timeout)
+	defer done()
+	err = errors.Join(err, typed.WaitForCacheSyncWithContext(synced).AsError())
+	for kind, ok := range kinds.WaitForCacheSync(synced.Done()) {
+		if !ok {
+			err = errors.Join(err, fmt.Errorf("the watch of %s did not begin", kind.Resource))
+		}
+	}
+	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("watching what the systems write: %w", err)
 	}
