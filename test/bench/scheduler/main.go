@@ -131,10 +131,13 @@ func (k kase) asks(s system) bool {
 	return slices.Contains(measured, s.name) && k.cannot[s.name] == ""
 }
 
+// slow is the duration of a trial after which another project's system is not repeated in a case: its figures are far from the goals then.
+const slow = time.Minute
+
 // run measures one case: each system in turn, in another order each time. A failed system, and all systems of an interrupted case, have no
 // figures.
 func (b *bench) run(ctx context.Context, k kase, compared []system) (err error) {
-	broken := map[string]bool{}
+	ended := map[string]bool{} // systems that failed or are not repeated
 	for _, s := range compared {
 		if k.cannot[s.name] != "" {
 			b.Add(k.name, s.name, "can", "bool", 0)
@@ -143,9 +146,10 @@ func (b *bench) run(ctx context.Context, k kase, compared []system) (err error) 
 	}
 	for round := range figure.Repeats(b.repeat, b.Quick) {
 		for _, s := range rotated(compared, round) {
-			if !k.asks(s) || broken[s.name] {
+			if !k.asks(s) || ended[s.name] {
 				continue
 			}
+			began := time.Now()
 			t := &trial{k: k, sys: s, source: b.Root()}
 			out, failed := t.run(ctx)
 			if ctx.Err() != nil {
@@ -156,7 +160,7 @@ func (b *bench) run(ctx context.Context, k kase, compared []system) (err error) 
 			if failed != nil {
 				b.say("  %s: %v", s.name, failed)
 				b.Forget(k.name, s.name)
-				broken[s.name] = true
+				ended[s.name] = true
 				err = errors.Join(err, fmt.Errorf("%s, %s: no figures", k.name, s.name))
 				continue
 			}
@@ -166,6 +170,7 @@ func (b *bench) run(ctx context.Context, k kase, compared []system) (err error) 
 				fmt.Fprintf(&text, "  %s %.4g", one.metric, one.value)
 			}
 			b.say("  %-12s%s", s.name, text.String())
+			ended[s.name] = !slices.Contains(forms, s.name) && time.Since(began) > slow
 		}
 	}
 	return err
