@@ -3,6 +3,8 @@
 package proc
 
 import (
+	"cmp"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -22,6 +24,9 @@ func (r Root) protect() error {
 	}
 	for _, tree := range []string{filepath.Dir(r.Binary()), r.Shims(), r.Python()} {
 		err := filepath.WalkDir(tree, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() && d.Name() == "__pycache__" { // any user may have written here
+				return cmp.Or(errors.Join(os.RemoveAll(path), os.Mkdir(path, 0o755)), fs.SkipDir)
+			}
 			if err == nil && d.IsDir() {
 				return ownFolder(path)
 			}

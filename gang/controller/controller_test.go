@@ -452,6 +452,17 @@ func TestCountsOfALargeGangAreWrittenNowAndThen(t *testing.T) {
 	if bind(size - bound); w.writes != 2 || w.gang().Status.Phase != v1alpha1.PhaseStarting {
 		t.Errorf("%d writes when all were bound, phase %s", w.writes, w.gang().Status.Phase)
 	}
+	w.others("holdfast-elastic", map[string]any{"run": map[string]any{"generation": int64(1), "restarts": int64(0), "state": "Halting"}})
+	w.reconcile()
+	for slot := range 2 { // a recovery is shown at once
+		if err := w.client.Delete(context.Background(), pod(slot, "")); err != nil {
+			t.Fatal(err)
+		}
+		w.writes = 0
+		if w.reconcile(); w.writes != 1 || w.gang().Status.Phase != v1alpha1.PhaseRecovering {
+			t.Errorf("%d writes when %d pods were lost, phase %s", w.writes, slot+1, w.gang().Status.Phase)
+		}
+	}
 }
 
 func TestOnlyPodsOfThisJobCount(t *testing.T) {

@@ -102,7 +102,8 @@ func interval(have, want v1alpha1.GangStatus) time.Duration {
 	switch {
 	case equality.Semantic.DeepEqual(have, want):
 		return figuresEvery
-	case want.Phase != v1alpha1.PhaseRecovering && equality.Semantic.DeepEqual(withoutCounts(have), withoutCounts(want)):
+	case want.Phase != v1alpha1.PhaseRecovering && // then the messages say what is repaired
+		equality.Semantic.DeepEqual(withoutCounts(have), withoutCounts(want)):
 		return min(figuresEvery, time.Duration(len(want.Members)/hundred)*countsEvery)
 	default:
 		return 0

@@ -43,7 +43,8 @@ var tables = map[string][][]column{
 		{"`holdfast-podgroup` × `raw`", "holdfast-podgroup", "last_bound_cpu_vs_raw", false}, {"`holdfast-job` × `raw-job`", "holdfast-job", "last_bound_cpu_vs_raw-job", false},
 		{"`scheduler_memory` of `holdfast`", "holdfast", "scheduler_memory", false}, {"`last_bound` × `5000x5000`", "holdfast", "last_bound_vs_5000x5000", false},
 	}, {
-		{"`unschedulable_writes` of `holdfast`", "holdfast", "unschedulable_writes", false}, {"`api_writes` of `holdfast`", "holdfast", "api_writes", false}, {"`native`", "native", "api_writes", false},
+		{"`unschedulable_writes` of `holdfast`", "holdfast", "unschedulable_writes", false}, {"of `native`", "native", "unschedulable_writes", false},
+		{"× `native`", "holdfast", "unschedulable_writes_vs_native", false}, {"`api_writes` of `holdfast`", "holdfast", "api_writes", false}, {"`native`", "native", "api_writes", false},
 		{"`scheduler_cpu` of `holdfast`", "holdfast", "scheduler_cpu", false}, {"`plain`", "plain", "scheduler_cpu", false}, {"`native`", "native", "scheduler_cpu", false}, {"`coscheduling`", "coscheduling", "scheduler_cpu", false},
 	}},
 	"node-loss": {{

@@ -19,6 +19,27 @@ import (
 	"holdfast.dev/holdfast/test/bench/figure/figuretest"
 )
 
+func TestOnlySlowRivalsAreNotRepeated(t *testing.T) {
+	for _, c := range []struct {
+		repeat figure.Count
+		system string
+		took   time.Duration
+		want   bool
+	}{
+		{0, systemNative, slow, true},
+		{0, systemNative, slow + 1, false},
+		{2, systemNative, slow + 1, true},
+		{0, systemRaw, slow + 1, true},
+		{0, systemRawJob, slow + 1, true},
+		{0, systemHoldfast, slow + 1, true},
+		{0, systemJob, slow + 1, true},
+	} {
+		if got := (options{repeat: c.repeat}).repeats(c.system, c.took); got != c.want {
+			t.Errorf("%s after %s with --repeat=%d: repeated %v", c.system, c.took, c.repeat, got)
+		}
+	}
+}
+
 func TestOrderIsRotated(t *testing.T) {
 	all := []string{"a", "b", "c"}
 	for round, want := range []string{"a b c", "b c a", "c a b", "a b c"} {

@@ -131,8 +131,13 @@ func (k kase) asks(s system) bool {
 	return slices.Contains(measured, s.name) && k.cannot[s.name] == ""
 }
 
-// slow is the duration of a trial after which another project's system is not repeated in a case: its figures are far from the goals then.
-const slow = time.Minute
+// slow is the duration of a trial after which another project's system is not repeated in a case by default.
+const slow = 2 * time.Minute
+
+// repeats reports whether a system whose trial took so long is repeated. Holdfast and its limits always are.
+func (o options) repeats(system string, took time.Duration) bool {
+	return o.repeat > 0 || slices.Contains(forms, system) || took <= slow
+}
 
 // run measures one case: each system in turn, in another order each time. A failed system, and all systems of an interrupted case, have no
 // figures.
@@ -170,7 +175,10 @@ func (b *bench) run(ctx context.Context, k kase, compared []system) (err error) 
 				fmt.Fprintf(&text, "  %s %.4g", one.metric, one.value)
 			}
 			b.say("  %-12s%s", s.name, text.String())
-			ended[s.name] = !slices.Contains(forms, s.name) && time.Since(began) > slow
+			if took := time.Since(began); !b.repeats(s.name, took) {
+				b.say("  %s: the trial took %s; it is not repeated", s.name, took.Round(time.Second))
+				ended[s.name] = true
+			}
 		}
 	}
 	return err

@@ -268,8 +268,32 @@ func (t *trial) spent(child *process) (s spending, err error) {
 	return s, err
 }
 
-// settle is how long to wait for further writes about a refusal.
-const settle = 2 * time.Second
+// settle is how long no write about a refusal must follow, so that all are counted; settled bounds that.
+const (
+	settle  = 2 * time.Second
+	settled = 2 * time.Minute
+)
+
+// lastWrites waits until the scheduler writes nothing more, and returns the number of its writes.
+func lastWrites(ctx context.Context, port int) (last writes, err error) {
+	for deadline := time.Now().Add(settled); ; {
+		before := last
+		if last, err = scrape(ctx, port); err != nil {
+			return last, err
+		}
+		if last == before {
+			return last, nil
+		}
+		if time.Now().After(deadline) {
+			return last, fmt.Errorf("the scheduler still writes %s after a refusal", settled)
+		}
+		select {
+		case <-time.After(settle):
+		case <-ctx.Done():
+			return last, ctx.Err()
+		}
+	}
+}
 
 // refusals waits until every gang that does not fit has its refusal on one of its objects. Plain kube-scheduler and the limit have no
 // gangs.
@@ -283,8 +307,7 @@ func (t *trial) refusals(ctx context.Context, before writes, port int) (outcome,
 	}
 	out := outcome{{visible, "s", longest.Seconds()}}
 	if len(t.names(true)) == 0 {
-		time.Sleep(settle) // later writes count as well
-		after, err := scrape(ctx, port)
+		after, err := lastWrites(ctx, port)
 		if err != nil {
 			return out, err
 		}
