@@ -37,8 +37,8 @@ SHORT_nodecheck := -run '^TestNodeCheck$$/^(healthy|wrong)$$'
 SHORT_elastic := -run '^TestElastic$$'
 SHORT_PEERS := peer-volcano peer-training-operator
 KILL_TESTS := ./test/checkpoint
-# Tests that start agents, ranks and standbys, and mostly wait for them.
-AGENT_TESTS := ./ckptagent/loop ./ckptagent/proc ./test/conformance
+# Tests that start agents, ranks and standbys, and mostly wait for them, or that look at ranks within the time that a look has.
+AGENT_TESTS := ./ckptagent/loop ./ckptagent/proc ./ckptagent/watch ./test/conformance
 # Tests of launchers and frameworks from PyPI. The short one runs accelerate and deepspeed with a killed rank and a killed agent, and a
 # Trainer with the client's hook.
 LAUNCHER_TESTS := ./test/launchers
@@ -50,6 +50,8 @@ LAUNCHERS_SHORT := ^(TestLaunchers|TestHooks|TestPage)$$/^(accelerate|deepspeed|
 CORES := topology nodehealth nodehealth/budget gang gang/rejection gang/observe gang/provision gang/preemption internal/protocol elastic \
 	elastic/account elastic/barrier elastic/cause elastic/check elastic/drain elastic/generation elastic/ledger elastic/members elastic/quiet elastic/quorum elastic/replacements elastic/restore elastic/waiting \
 	ckptagent ckptagent/format ckptagent/launch
+# The exhaustive histories of the store, each in one goroutine, run without the race detector, its other tests with it.
+HISTORIES := ./ckptagent/store
 # Other packages whose tests do not link Kubernetes: their unit tests run once, with the race detector. Compiling Kubernetes with it takes
 # as long as everything else; make race does it. make race also covers manifests, whose tests evaluate millions of CEL expressions, and
 # test.
@@ -194,7 +196,7 @@ vulncheck: $(GOVULNCHECK) ## known vulnerabilities in linked code
 test-binaries: $(STATICCHECK)
 	@echo "building .cache/test-binaries"
 	@RACE=1 hack/gotest.sh build $(UNIT_RACE) $(AGENT_RACE)
-	@hack/gotest.sh build $(filter-out $(UNIT_RACE) $(AGENT_RACE),$(shell go list ./...))
+	@hack/gotest.sh build $(HISTORIES) $(filter-out $(UNIT_RACE) $(AGENT_RACE),$(shell go list ./...))
 
 # Cached test results need no binary; with KEPT=1 the binaries of test-binaries run.
 GOTEST = $(if $(KEPT),hack/gotest.sh run -v -timeout 30m --,GOGC=400 go test -vet=off -timeout 30m -ldflags='-s -w')
@@ -204,7 +206,7 @@ unit: ## unit tests, with the race detector
 	@$(GOTEST_RACE) $(UNIT_RACE)
 
 unit-cores: ## unit tests of the cores, which start no goroutine
-	@$(GOTEST) $(CORE_PACKAGES)
+	@$(GOTEST) $(CORE_PACKAGES) $(HISTORIES)
 
 unit-kubernetes:
 	@$(GOTEST) $(filter-out $(UNIT_RACE) $(CORE_PACKAGES),$(GO_PACKAGES))

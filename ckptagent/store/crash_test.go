@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux && !race
 
 package store
 
@@ -12,6 +12,39 @@ import (
 
 	"holdfast.dev/holdfast/internal/seeds"
 )
+
+// TestCrashAtEveryOperation: the writer dies at each operation, with and without a power failure. What it acknowledged exists, every file
+// is complete, and the next writer reaches the same final state.
+func TestCrashAtEveryOperation(t *testing.T) {
+	whole := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
+	if _, err := history(newStore(whole, jobFolder, "a")); err != nil {
+		t.Fatal(err)
+	}
+	for _, power := range []bool{false, true} {
+		for crash := 1; crash <= whole.ops; crash++ {
+			for seed := range seeds.All(t, uint64(3)) {
+				m := newMemFS(rand.New(rand.NewPCG(uint64(crash), seed)), crash)
+				ack, err := history(newStore(m, jobFolder, "a"))
+				if err == nil {
+					t.Fatalf("crash at %d of %d did not happen", crash, whole.ops)
+				}
+				after := m.reboot(power)
+				s := newStore(after, jobFolder, "b")
+				if err := check(s, ack); err != nil {
+					t.Fatalf("power lost %v, crash at operation %d, seed %d: %v\n%s", power, crash, seed, err, m)
+				}
+				ack, err = history(s)
+				if err == nil {
+					err = check(s, ack)
+				}
+				if err != nil {
+					t.Fatalf("power lost %v, crash at operation %d, seed %d, the next writer: %v\n%s", power, crash, seed, err, after)
+				}
+			}
+		}
+	}
+	t.Logf("%d operations", whole.ops)
+}
 
 // TestPowerIsLostAfterAWriterDied: a writer dies before it syncs the folder of a file. The next writer finds the file under its name and
 // acknowledges it. After that the file must survive a power failure.

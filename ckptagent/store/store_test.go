@@ -19,7 +19,6 @@ import (
 
 	"holdfast.dev/holdfast/ckptagent/format"
 	"holdfast.dev/holdfast/internal/protocol"
-	"holdfast.dev/holdfast/internal/seeds"
 )
 
 const jobFolder = "/claim/llama-uid"
@@ -195,39 +194,6 @@ func check(s *Store, ack acknowledged) error {
 		}
 	}
 	return nil
-}
-
-// TestCrashAtEveryOperation: the writer dies at each operation, with and without a power failure. What it acknowledged exists, every file
-// is complete, and the next writer reaches the same final state.
-func TestCrashAtEveryOperation(t *testing.T) {
-	whole := newMemFS(rand.New(rand.NewPCG(0, 0)), 0)
-	if _, err := history(newStore(whole, jobFolder, "a")); err != nil {
-		t.Fatal(err)
-	}
-	for _, power := range []bool{false, true} {
-		for crash := 1; crash <= whole.ops; crash++ {
-			for seed := range seeds.All(t, uint64(3)) {
-				m := newMemFS(rand.New(rand.NewPCG(uint64(crash), seed)), crash)
-				ack, err := history(newStore(m, jobFolder, "a"))
-				if err == nil {
-					t.Fatalf("crash at %d of %d did not happen", crash, whole.ops)
-				}
-				after := m.reboot(power)
-				s := newStore(after, jobFolder, "b")
-				if err := check(s, ack); err != nil {
-					t.Fatalf("power lost %v, crash at operation %d, seed %d: %v\n%s", power, crash, seed, err, m)
-				}
-				ack, err = history(s)
-				if err == nil {
-					err = check(s, ack)
-				}
-				if err != nil {
-					t.Fatalf("power lost %v, crash at operation %d, seed %d, the next writer: %v\n%s", power, crash, seed, err, after)
-				}
-			}
-		}
-	}
-	t.Logf("%d operations", whole.ops)
 }
 
 func TestPruneRemovesWhatIsOlderThanTheRecord(t *testing.T) {

@@ -9,15 +9,16 @@ import (
 	"time"
 )
 
-// lowShare is a cgroup with a small share of the processor under contention. Nice values have no effect across sessions, because the kernel
-// groups processes by session, and each trainer of a test is a session. They are used only if no cgroup can be created.
+// lowShare is a cgroup that, under contention, has a quarter of the share of all clusters (test/devcluster/host); with less, unit tests on
+// a slow machine exceed their time limits. Nice values have no effect across sessions, because the kernel groups processes by session, and
+// each trainer of a test is a session. They are used only if no cgroup can be created.
 type lowShare struct{ dir string }
 
 func newLowShare() lowShare {
 	name := fmt.Sprintf("holdfast-checks-%d", os.Getpid())
 	for _, c := range []struct{ dir, file, share string }{
-		{"/sys/fs/cgroup/cpu", "cpu.shares", "512"}, // version 1
-		{"/sys/fs/cgroup", "cpu.weight", "50"},
+		{"/sys/fs/cgroup/cpu", "cpu.shares", "2048"}, // version 1
+		{"/sys/fs/cgroup", "cpu.weight", "200"},
 	} {
 		dir := filepath.Join(c.dir, name)
 		if os.Mkdir(dir, 0o755) != nil {
