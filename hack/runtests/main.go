@@ -2,8 +2,8 @@
 // and listed at the end. If the variable CI is set, runtests refuses a machine that cannot run all checks.
 //
 // First runtests builds all binaries, also those of tests, because a compiler beside a cluster would use CPU time that
-// the cluster's tests need. Then several jobs run at once; each job is a target of the Makefile (see plan). Each line
-// of output begins with the name of a job. The folder .cache/test/ has the whole output of each job.
+// the cluster's tests need. Then several jobs run at once, checks before clusters; each job is a target of the Makefile
+// (see plan). Each line of output begins with the name of a job. The folder .cache/test/ has the whole output of each job.
 //
 // At the end it runs each failed test once more, alone. A test that fails again is a failure. A test that then passes
 // is listed as FLAKY; more than three such tests are a failure. A skipped test must be in hack/skips.txt, and a test in
@@ -56,7 +56,6 @@ func run(ctx context.Context) error {
 		return err
 	}
 	r := newRunner(os.Stdout)
-	defer r.close()
 	var failed error
 	if cluster {
 		failed = r.step(ctx, "machine: check and install what is missing; make build beside it", "hack/ready.sh")
@@ -115,9 +114,9 @@ func (r *runner) all(ctx context.Context) error {
 	}
 	jobs := plan(clusters)
 	width := width(memoryGiB(), runtime.NumCPU())
-	r.say("tests on real parts, %d at a time: API server, kubelets, containerd, PyTorch; beside them checks and unit tests", width)
+	r.say("checks and unit tests, then tests on real parts, up to %d at a time: API server, kubelets, containerd, PyTorch", width)
 	began := time.Now()
-	r.schedule(ctx, jobs, width)
+	r.schedule(ctx, jobs, runtime.NumCPU(), width)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

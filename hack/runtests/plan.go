@@ -20,20 +20,20 @@ func (j job) log() string { return logs + "/" + j.name }
 type kind int
 
 const (
-	// check computes, with a low share of the processor, so that tests on clusters keep their time limits as if alone.
+	// check computes on one core, with the same result each time.
 	check kind = iota
+	// unit computes, too, and may have a result that depends on time.
 	unit
 	// trains is a test on a cluster whose job trains on many nodes: only one of them at a time.
 	trains
-	// waits is a test that mostly waits, for leases, leaders, back-offs, grace or killed processes. A cluster needs up to 4 GiB and a core;
-	// with less its tests exceed limits that a busy machine breaks.
+	// waits is a test that mostly waits, for leases, leaders, back-offs, grace or killed processes.
 	waits
 )
 
-// plan lists the jobs: the first two clusters train, the others start in this order.
+// plan lists the jobs in their order; the longest check is first. The first two clusters train.
 func plan(clusters []string) []job {
-	jobs := []job{{"fmt", "fmt", check}, {"vet", "vet", check}, {"lint", "lint", check},
-		{"unit", "unit", unit}, {"unit-cores", "unit-cores", unit}, {"unit-kubernetes", "unit-kubernetes", unit}, {"python-unit", "python-unit", unit}}
+	jobs := []job{{"python-unit", "python-unit", unit}, {"fmt", "fmt", check}, {"vet", "vet", check}, {"lint", "lint", check},
+		{"unit", "unit", unit}, {"unit-cores", "unit-cores", unit}, {"unit-kubernetes", "unit-kubernetes", unit}}
 	for i, name := range clusters {
 		k := waits
 		if i < 2 {
@@ -47,37 +47,40 @@ func plan(clusters []string) []job {
 	return jobs
 }
 
-// next is the index of the first waiting job that may start beside the running ones, -1 if none. Checks have two slots of their own; unit
-// tests get one more once no other job waits. Of the other jobs `width` run at a time, and one more once the checks have ended. With width
-// 1 they wait for the checks.
-func next(waiting, running []job, width int) int {
-	checks := func(jobs []job) bool { return slices.ContainsFunc(jobs, func(j job) bool { return j.kind <= unit }) }
-	switch {
-	case !checks(waiting) && !checks(running):
-		width++
-	case width == 1:
-		width = 0
-	}
-	count := map[kind]int{}
-	for _, j := range running {
-		count[j.kind]++
-	}
-	units := 2
-	if slices.ContainsFunc(waiting, func(j job) bool { return j.kind > unit }) {
-		units = 1
-	}
-	most := map[kind]int{check: 1, unit: units, trains: 1, waits: width}
-	for i, j := range waiting {
-		if count[j.kind] < most[j.kind] && (j.kind <= unit || count[trains]+count[waits] < width) {
+// next is the index of the first waiting job that may start beside the running ones, -1 if none. Checks come first, one for each core: a
+// test on a cluster that shares the processor with them exceeds its time limits on a slow machine, and so do they if the clusters have
+// most of it. Then `width` jobs run at a time, but only one while the machine is busy.
+func next(waiting, running []job, cores, width int, busy bool) int {
+	isCheck := func(j job) bool { return j.kind <= unit }
+	if i := slices.IndexFunc(waiting, isCheck); i >= 0 {
+		if len(running) < cores {
 			return i
 		}
+		return -1
 	}
-	return -1
+	if len(running) >= width || len(running) > 0 && busy {
+		return -1
+	}
+	trainer := slices.ContainsFunc(running, func(j job) bool { return j.kind == trains })
+	return slices.IndexFunc(waiting, func(j job) bool { return j.kind != trains || !trainer })
 }
 
-// width is how many tests on clusters the machine can run at a time: 7 GiB are reserved for the jobs beside them.
+// width is how many tests on clusters the machine can run at a time: each needs up to 4 GiB and a core, and 3 GiB are reserved.
 func width(memoryGiB float64, cores int) int {
-	return max(1, min(int((memoryGiB-7)/4), 3, cores))
+	return max(1, min(int((memoryGiB-3)/4), 3, cores))
+}
+
+// busyPercent is the pressure at which no further test on a cluster starts beside another. One that trains causes up to 85 % on a machine
+// of two slow cores.
+const busyPercent = 80
+
+// busy reads /proc/pressure/cpu: whether, in the last minute, a process waited for a core during most of the time. Without the file a
+// machine is not busy.
+func busy(pressure string) bool {
+	_, text, _ := strings.Cut(pressure, "avg60=")
+	var percent float64
+	_, err := fmt.Sscan(text, &percent)
+	return err == nil && percent > busyPercent
 }
 
 // memoryGiB is the machine's memory, 0 if /proc does not show it.

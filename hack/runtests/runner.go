@@ -20,12 +20,13 @@ const (
 	endTimeout = time.Minute
 	// outputTimeout bounds reading a command's output after its end: a process that it left in another session may hold the pipe open.
 	outputTimeout = 5 * time.Second
+	// pressureEvery is how often the runner asks whether the machine is still busy; a cluster that just began needs longer to show.
+	pressureEvery = 20 * time.Second
 )
 
 // runner starts commands, each in its own process group, and prints their output.
 type runner struct {
 	began time.Time
-	low   lowShare
 	flaky []string
 
 	mu  sync.Mutex
@@ -34,10 +35,8 @@ type runner struct {
 }
 
 func newRunner(out io.Writer) *runner {
-	return &runner{began: time.Now(), low: newLowShare(), out: out, ok: map[string]bool{}}
+	return &runner{began: time.Now(), out: out, ok: map[string]bool{}}
 }
-
-func (r *runner) close() { r.low.remove() }
 
 func (r *runner) say(format string, args ...any) {
 	r.mu.Lock()
@@ -126,11 +125,18 @@ func waitForGroup(group int, limit time.Duration) {
 }
 
 // schedule runs all jobs, in parallel as next allows.
-func (r *runner) schedule(ctx context.Context, jobs []job, width int) {
+func (r *runner) schedule(ctx context.Context, jobs []job, cores, width int) {
 	waiting, running := slices.Clone(jobs), []job{}
 	over := make(chan job)
+	pressure := time.NewTicker(pressureEvery)
+	defer pressure.Stop()
 	for {
-		for i := next(waiting, running, width); i >= 0 && ctx.Err() == nil; i = next(waiting, running, width) {
+		for ctx.Err() == nil {
+			text, _ := os.ReadFile("/proc/pressure/cpu")
+			i := next(waiting, running, cores, width, busy(string(text)))
+			if i < 0 {
+				break
+			}
 			j := waiting[i]
 			waiting, running = slices.Delete(waiting, i, i+1), append(running, j)
 			go func() { r.job(ctx, j, nil); over <- j }()
@@ -138,8 +144,11 @@ func (r *runner) schedule(ctx context.Context, jobs []job, width int) {
 		if len(running) == 0 {
 			return
 		}
-		ended := <-over
-		running = slices.DeleteFunc(running, func(j job) bool { return j == ended })
+		select {
+		case ended := <-over:
+			running = slices.DeleteFunc(running, func(j job) bool { return j == ended })
+		case <-pressure.C:
+		}
 	}
 }
 
@@ -156,9 +165,6 @@ func (r *runner) job(ctx context.Context, j job, again *failure) {
 	}
 	defer log.Close()
 	command := []string{"make", "--no-print-directory", j.verb}
-	if j.kind <= unit {
-		command = r.low.wrap(command)
-	}
 	show := shown(j)
 	began := time.Now()
 	cost, err := r.command(ctx, command, env, func(line string) {

@@ -41,7 +41,7 @@ unit-skips-) printf '=== RUN   TestLeft\n    left_test.go:1: why\n--- SKIP: Test
 python-unit-skips-) printf "test_left (tests.test_left.Left.test_left)\nDoc ... skipped 'why'\n" ;;
 unit-flakes- | unit-again-*) printf '%s' "$UNIT"; exit 1 ;;
 cluster-e2e-job-*) sleep 1; (sleep 300) & kill -KILL $$ ;; # once the other row and the checks have begun
-cluster-e2e-main-* | fmt-main-* | cluster-scheduling-main-*) sleep 300 ;;
+python-unit-main-* | fmt-main-*) sleep 300 ;;
 esac
 exit 0
 `
@@ -166,8 +166,8 @@ func TestWhateverIsEndedEndsAll(t *testing.T) {
 			}
 			lines := bufio.NewScanner(fifo)
 			if name == "main" {
-				for begun := 0; begun < 3 && lines.Scan(); {
-					if slices.Contains([]string{"cluster-e2e", "fmt", "cluster-scheduling"}, lines.Text()) {
+				for begun := 0; begun < 2 && lines.Scan(); {
+					if slices.Contains([]string{"python-unit", "fmt"}, lines.Text()) {
 						begun++
 					}
 				}
@@ -249,20 +249,25 @@ func TestFailed(t *testing.T) {
 	}
 }
 
-// TestNext plays a run in which a job takes as long as its name says, and checks which job starts beside which.
+// TestNext plays a run in which a job takes as long as its name says, on a cluster five times as long, and checks which job starts beside
+// which.
 func TestNext(t *testing.T) {
+	const checks = "python-unit fmt | vet | lint | unit | unit-cores | unit-kubernetes | "
 	for width, want := range map[int]string{
-		1: "fmt unit | vet | unit-cores | lint | unit-kubernetes | python-unit | e2e scheduling | replace | nodehealth kills | agents | launchers",
-		2: "fmt unit e2e scheduling | vet replace | unit-cores | lint | nodehealth kills | unit-kubernetes | agents | launchers python-unit",
+		1: checks + "e2e | replace | scheduling | nodehealth | kills | agents | launchers",
+		2: checks + "e2e | scheduling | replace | nodehealth | kills | agents | launchers",
 	} {
 		waiting, running := plan([]string{"e2e", "replace", "scheduling", "nodehealth"}), []job{}
 		left := map[string]int{}
 		said := ""
 		for len(waiting)+len(running) > 0 {
-			for i := next(waiting, running, width); i >= 0; i = next(waiting, running, width) {
+			for i := next(waiting, running, 2, width, false); i >= 0; i = next(waiting, running, 2, width, false) {
 				j := waiting[i]
 				waiting, running = slices.Delete(waiting, i, i+1), append(running, j)
 				left[j.name], said = len(j.name), said+j.name+" "
+				if j.kind > unit {
+					left[j.name] *= 5
+				}
 			}
 			said += "| "
 			shortest := slices.MinFunc(running, func(a, b job) int { return left[a.name] - left[b.name] })
@@ -283,8 +288,8 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestUnitTestsFillTheEnd: once no other test waits, two jobs of unit tests run beside those that still run.
-func TestUnitTestsFillTheEnd(t *testing.T) {
+// TestBusy: a test on a cluster starts beside another, but not beside one while the machine is busy, nor beside a waiting check.
+func TestBusy(t *testing.T) {
 	all := plan([]string{"e2e", "replace", "scheduling"})
 	named := func(names ...string) (jobs []job) {
 		for _, name := range names {
@@ -292,23 +297,32 @@ func TestUnitTestsFillTheEnd(t *testing.T) {
 		}
 		return jobs
 	}
-	if i := next(named("python-unit", "launchers"), named("unit", "kills", "agents"), 2); i != -1 {
-		t.Errorf("job %d starts while launchers wait", i)
-	}
-	if i := next(named("python-unit"), named("unit", "agents", "launchers"), 2); i != 0 {
-		t.Errorf("no job starts: %d", i)
-	}
-	if i := next(named("python-unit"), named("unit", "unit-kubernetes"), 2); i != -1 {
-		t.Errorf("job %d is a third row", i)
+	const calm = "some avg10=99.00 avg60=79.99 avg300=91.00 total=1\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+	pressed := strings.Replace(calm, "79.99", "80.10", 1)
+	for _, c := range []struct {
+		waiting, running []job
+		pressure         string
+		want             int
+	}{
+		{named("replace", "scheduling"), named("e2e"), calm, 1},
+		{named("replace", "scheduling"), named("e2e"), "", 1},
+		{named("replace", "scheduling"), named("e2e"), pressed, -1},
+		{named("replace", "scheduling"), nil, pressed, 0},
+		{named("unit", "e2e"), named("lint"), pressed, 0},
+		{named("unit", "e2e"), named("lint", "vet"), calm, -1},
+	} {
+		if got := next(c.waiting, c.running, 2, 2, busy(c.pressure)); got != c.want {
+			t.Errorf("%v wait, %v run, pressure %q: %d, want %d", c.waiting, c.running, c.pressure, got, c.want)
+		}
 	}
 }
 
-// TestWidth: a job with a cluster needs 4 GiB and one core.
+// TestWidth: a job with a cluster needs 4 GiB and one core; 3 GiB are reserved.
 func TestWidth(t *testing.T) {
 	for _, c := range []struct {
 		gib         float64
 		cores, want int
-	}{{0, 2, 1}, {11.4, 2, 1}, {15, 2, 2}, {23.5, 2, 2}, {64, 8, 3}} {
+	}{{0, 2, 1}, {10.9, 2, 1}, {11.4, 2, 2}, {15, 2, 2}, {23.5, 2, 2}, {64, 8, 3}} {
 		if got := width(c.gib, c.cores); got != c.want {
 			t.Errorf("%v GiB, %d cores: %d at a time, want %d", c.gib, c.cores, got, c.want)
 		}
