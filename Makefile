@@ -52,13 +52,14 @@ CORES := topology nodehealth nodehealth/budget gang gang/rejection gang/observe 
 	ckptagent ckptagent/format ckptagent/launch
 # The exhaustive histories of the store, each in one goroutine, run without the race detector, its other tests with it.
 HISTORIES := ./ckptagent/store
+# Packages whose tests compute much in one goroutine: CEL expressions, compression, the text of the tree.
+NO_RACE := %/manifests %/cmd/holdfast-release %/docs %/internal/words %/internal/layers
 # Other packages whose tests do not link Kubernetes: their unit tests run once, with the race detector. Compiling Kubernetes with it takes
-# as long as everything else; make race does it. make race also covers manifests, whose tests evaluate millions of CEL expressions,
-# cmd/holdfast-release, which compresses binaries and starts no goroutine, and test.
+# as long as everything else; make race does it, also for NO_RACE and test.
 RACE_PACKAGES = $(eval RACE_PACKAGES := $(shell go list -test -f '{{.ImportPath}} {{join .Deps " "}}' ./... | \
 	awk '$$1 ~ /\.test$$/ && !/ k8s\.io\/kubernetes\// { sub(/\.test$$/, "", $$1); print $$1 }'))$(RACE_PACKAGES)
 CORE_PACKAGES := $(CORES:%=holdfast.dev/holdfast/%)
-UNIT_RACE = $(filter-out $(CORE_PACKAGES) %/manifests %/cmd/holdfast-release holdfast.dev/holdfast/test/%,$(filter $(RACE_PACKAGES),$(GO_PACKAGES)))
+UNIT_RACE = $(filter-out $(CORE_PACKAGES) $(NO_RACE) holdfast.dev/holdfast/test/%,$(filter $(RACE_PACKAGES),$(GO_PACKAGES)))
 AGENT_PACKAGES = $(shell go list $(AGENT_TESTS))
 AGENT_RACE = $(filter-out holdfast.dev/holdfast/test/%,$(AGENT_PACKAGES))
 GO_PACKAGES = $(shell go list ./... | grep -vxF "$$(go list $(CLUSTER_TESTS:%=./test/%) $(KILL_TESTS) $(AGENT_TESTS) $(LAUNCHER_TESTS) $(UPGRADE_TEST))")

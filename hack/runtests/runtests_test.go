@@ -252,7 +252,7 @@ func TestFailed(t *testing.T) {
 // TestNext plays a run in which a job takes as long as its name says, on a cluster five times as long, and checks which job starts beside
 // which.
 func TestNext(t *testing.T) {
-	const checks = "python-unit fmt | vet | lint | unit | unit-cores | unit-kubernetes | "
+	const checks = "python-unit fmt vet | lint unit | unit-cores unit-kubernetes | "
 	for width, want := range map[int]string{
 		1: checks + "e2e | replace | scheduling | nodehealth | kills | agents | launchers",
 		2: checks + "e2e | scheduling | replace | nodehealth | kills | agents | launchers",
@@ -309,7 +309,7 @@ func TestBusy(t *testing.T) {
 		{named("replace", "scheduling"), named("e2e"), pressed, -1},
 		{named("replace", "scheduling"), nil, pressed, 0},
 		{named("unit", "e2e"), named("lint"), pressed, 0},
-		{named("unit", "e2e"), named("lint", "vet"), calm, -1},
+		{named("unit", "e2e"), named("lint", "vet", "fmt"), calm, -1},
 	} {
 		if got := next(c.waiting, c.running, 2, 2, busy(c.pressure)); got != c.want {
 			t.Errorf("%v wait, %v run, pressure %q: %d, want %d", c.waiting, c.running, c.pressure, got, c.want)
