@@ -124,20 +124,21 @@ func (w *World) Bug(ctx context.Context, policy corev1.RestartPolicy, backoffLim
 		return nil, err
 	}
 	// The limit is 10 s on an idle machine, which takes about 3 s. Not even a busy machine takes three times the limit.
-	if took := failed.Sub(decided); took > 30*time.Second {
+	const limit = 30 * time.Second
+	if took := failed.Sub(decided); took > limit {
 		return nil, fmt.Errorf("the job's condition was Failed %s after the decision: %s", took, trail)
 	}
 	if exit != bugExit {
 		return nil, fmt.Errorf("the verdict's exit code is %d, the first failing rank's is %d", exit, bugExit)
 	}
 	for _, kind := range []string{"Job", "Gang"} {
-		if err := w.Until(ctx, "an event on the "+kind+" with the traceback", 10*time.Second, func(ctx context.Context) (bool, string) {
+		if err := w.Until(ctx, "an event on the "+kind+" with the traceback", limit, func(ctx context.Context) (bool, string) {
 			return w.HasEvent(ctx, Namespace, kind, job.Name, v1alpha1.ReasonSameFailureTwice, bugText)
 		}); err != nil {
 			return nil, err
 		}
 	}
-	if _, err := w.RunKubectl(ctx, "wait", "gg/"+job.Name, "-n", Namespace, "--for=condition=Failed", "--timeout=10s"); err != nil {
+	if _, err := w.RunKubectl(ctx, "wait", "gg/"+job.Name, "-n", Namespace, "--for=condition=Failed", "--timeout="+limit.String()); err != nil {
 		return nil, err
 	}
 	if out, err := w.RunKubectl(ctx, "wait", "gg/"+job.Name, "-n", Namespace, "--for=condition=Complete", "--timeout=1s"); err == nil {

@@ -25,6 +25,9 @@ import (
 // Decoded lists of empty objects take a hundred times as much memory, in each concurrent read.
 const mostBytes = 256 << 10
 
+// mostRequests limits the requests for one image, redirects included; a real read needs about ten.
+const mostRequests = 64
+
 // userError is an error whose text is shown to users unchanged.
 type userError string
 
@@ -33,14 +36,17 @@ func (e userError) Error() string { return string(e) }
 // errTooMuch ends a response that exceeds mostBytes.
 const errTooMuch = userError("its registry sends more than 256Ki for it")
 
+// errTooMany refuses a request beyond mostRequests.
+const errTooMany = userError("its registry needs more than 64 requests for it: it may redirect in a loop")
+
 // guard limits what one read of an image can send and receive.
 type guard struct {
 	inner    http.RoundTripper
 	registry string
 	// insecure: the controller's flags name this registry, so that it may speak plain HTTP.
 	insecure bool
-	// read counts the bytes of all responses.
-	read atomic.Int64
+	// read counts the bytes of all responses, requests the requests.
+	read, requests atomic.Int64
 }
 
 // RoundTrip uses plain HTTP only for registries that the controller's flags name: a user who may create a Job chooses the host that
@@ -48,6 +54,9 @@ type guard struct {
 func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Scheme != "https" && !(g.insecure && req.URL.Host == g.registry) {
 		return nil, unreachable(g.registry)
+	}
+	if g.requests.Add(1) > mostRequests {
+		return nil, errTooMany
 	}
 	resp, err := g.inner.RoundTrip(req)
 	if err == nil {

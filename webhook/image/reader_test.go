@@ -194,7 +194,7 @@ func TestReasons(t *testing.T) {
 		"long command":   {image: "example.com/wide", want: "its ENTRYPOINT and CMD are longer than 32Ki"},
 		"large config":   {image: "example.com/vast", want: "its registry sends more than 256Ki for it"},
 		"to plain HTTP":  {front: redirect("http://metadata.internal/x"), want: unreachable("example.com").Error()},
-		"to a loop":      {front: redirect("/v2/example/blobs/x"), want: errTooMuch.Error()},
+		"to a loop":      {front: redirect("/v2/example/blobs/x"), want: errTooMany.Error()},
 		"says nothing":   {front: func(http.ResponseWriter, *http.Request) bool { <-release; return true }, want: unreachable("example.com").Error()},
 		"sends for ever": {front: endless, want: "its registry sends more than 256Ki for it"},
 		"sends rubbish": {front: func(w http.ResponseWriter, r *http.Request) bool {
