@@ -50,8 +50,8 @@ LAUNCHERS_SHORT := ^(TestLaunchers|TestHooks|TestPage)$$/^(accelerate|deepspeed|
 CORES := topology nodehealth nodehealth/budget gang gang/rejection gang/observe gang/provision gang/preemption internal/protocol elastic \
 	elastic/account elastic/barrier elastic/cause elastic/check elastic/drain elastic/generation elastic/ledger elastic/members elastic/quiet elastic/quorum elastic/replacements elastic/restore elastic/waiting \
 	ckptagent ckptagent/format ckptagent/launch
-# The exhaustive histories of the store, each in one goroutine, run without the race detector, its other tests with it.
-HISTORIES := ./ckptagent/store
+# Packages with tests that compute much in one goroutine, which are built without the race detector only. Their other tests run with it, too.
+PARTLY_RACE := ./ckptagent/store ./webhook ./elastic/controller
 # Packages whose tests compute much in one goroutine: CEL expressions, compression, the text of the tree.
 NO_RACE := %/manifests %/cmd/holdfast-release %/docs %/internal/words %/internal/layers
 # Other packages whose tests do not link Kubernetes: their unit tests run once, with the race detector. Compiling Kubernetes with it takes
@@ -197,7 +197,7 @@ vulncheck: $(GOVULNCHECK) ## known vulnerabilities in linked code
 test-binaries: $(STATICCHECK)
 	@echo "building .cache/test-binaries"
 	@RACE=1 hack/gotest.sh build $(UNIT_RACE) $(AGENT_RACE)
-	@hack/gotest.sh build $(HISTORIES) $(filter-out $(UNIT_RACE) $(AGENT_RACE),$(shell go list ./...))
+	@hack/gotest.sh build $(PARTLY_RACE) $(filter-out $(UNIT_RACE) $(AGENT_RACE),$(shell go list ./...))
 
 # Cached test results need no binary; with KEPT=1 the binaries of test-binaries run.
 GOTEST = $(if $(KEPT),hack/gotest.sh run -v -timeout 30m --,GOGC=400 go test -vet=off -timeout 30m -ldflags='-s -w')
@@ -207,7 +207,7 @@ unit: ## unit tests, with the race detector
 	@$(GOTEST_RACE) $(UNIT_RACE)
 
 unit-cores: ## unit tests of the cores, which start no goroutine
-	@$(GOTEST) $(CORE_PACKAGES) $(HISTORIES)
+	@$(GOTEST) $(CORE_PACKAGES) $(PARTLY_RACE)
 
 unit-kubernetes:
 	@$(GOTEST) $(filter-out $(UNIT_RACE) $(CORE_PACKAGES),$(GO_PACKAGES))

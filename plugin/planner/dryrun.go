@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -46,12 +45,12 @@ func (s *planCycle) dryRunReserve(c claims.Needs, placement gang.Placement) (ref
 		if refusal := s.takeTurn(s.p.trials); refusal != nil {
 			return refusal, nil
 		}
-		began := time.Now()
+		began := s.p.now()
 		defer func() {
 			if refusal == nil {
-				began = time.Now() // only a failed dry run counts against the time limit
+				began = s.p.now() // only a failed dry run counts against the time limit
 			}
-			s.p.trials.done(s.key(), refusal, began, time.Now())
+			s.p.trials.done(s.key(), refusal, began, s.p.now())
 		}()
 	}
 	for _, other := range others {

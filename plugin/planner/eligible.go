@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -108,10 +107,10 @@ func (s *planCycle) place() (gang.Placement, *gang.Refusal, error) {
 	if turn := s.takeTurnFor(0); !turn {
 		return gang.Placement{}, s.waits, nil
 	}
-	began := time.Now()
+	began := s.p.now()
 	placement, refusal, err := s.search(asks)
 	if s.turn {
-		s.p.plans.done(s.key(), refusal, began, time.Now())
+		s.p.plans.done(s.key(), refusal, began, s.p.now())
 	}
 	if s.waits != nil {
 		return gang.Placement{}, s.waits, nil

@@ -94,7 +94,7 @@ func (p *Planner) GiveWay(
 		return nil, nil
 	}
 	p.Follow(nodes)
-	now := time.Now()
+	now := p.now()
 	o := p.order
 	o.vain, o.at = min(vainMost, o.vain+time.Duration(vainShare*float64(now.Sub(o.at)))), now
 	for i := range ahead {
@@ -117,8 +117,9 @@ func (p *Planner) GiveWay(
 			p.call(ctx, *w, taking[0].Pod.UID, again)
 			return w, nil
 		}
-		o.vain -= time.Since(now)
-		now = time.Now()
+		checked := p.now()
+		o.vain -= checked.Sub(now)
+		now = checked
 	}
 	return nil, nil
 }
@@ -146,7 +147,7 @@ func (p *Planner) probe(
 
 // askBriefly reports whether a gang would be placed now. It records a refusal if that is of all that the gang would have placed.
 func (p *Planner) askBriefly(ctx context.Context, nodes []fwk.NodeInfo, of gangcache.Snapshot, all bool) (bool, error) {
-	began := time.Now()
+	began := p.now()
 	p.brief = true
 	_, placement, refusal, err := p.First(ctx, nodes, of)
 	p.brief = false
@@ -154,7 +155,7 @@ func (p *Planner) askBriefly(ctx context.Context, nodes []fwk.NodeInfo, of gangc
 		return placement.Placed > 0, err
 	}
 	if all {
-		p.noteRefused(of, refusal, time.Since(began))
+		p.noteRefused(of, refusal, p.now().Sub(began))
 	}
 	return false, nil
 }
@@ -169,7 +170,7 @@ func (p *Planner) noteRefused(of gangcache.Snapshot, refusal *gang.Refusal, took
 		any:     p.conditional || refusal.Undecided || len(refusal.Excluded) == 0,
 	}
 	if r.any {
-		r.until = time.Now().Add(askedAgain * took).UnixNano()
+		r.until = p.now().Add(askedAgain * took).UnixNano()
 	}
 	for cause := range refusal.Excluded {
 		r.any = r.any || cause.Kind == gang.Spare || cause.Kind == gang.Unlabelled
@@ -324,7 +325,7 @@ func (p *Planner) Decided(of gangcache.Snapshot, refusal *gang.Refusal, took tim
 	default:
 		p.noteRefused(of, refusal, took)
 		if c != nil {
-			o.misfit(key, time.Now())
+			o.misfit(key, p.now())
 		}
 	}
 	o.forget(p.config.Gangs.Knows)

@@ -87,6 +87,7 @@ type Config struct {
 // and Requests concurrently.
 type Planner struct {
 	config Config
+	now    func() time.Time
 	// tree follows the snapshot; seen is the version of each of its nodes, fabric translates nodes.
 	tree   *topology.Tree
 	seen   map[string]nodeVersion
@@ -107,7 +108,7 @@ type Planner struct {
 
 // New returns a Planner without nodes.
 func New(c Config) *Planner {
-	p := &Planner{config: c, tree: topology.New(nil), seen: map[string]nodeVersion{}, fabric: newFabric(c.Args)}
+	p := &Planner{config: c, now: time.Now, tree: topology.New(nil), seen: map[string]nodeVersion{}, fabric: newFabric(c.Args)}
 	p.order = newOrder()
 	p.plans, p.trials = newTurns(c.Gangs.Knows), newTurns(c.Gangs.Knows)
 	p.fabric.byClaim, p.fabric.tiers = claims.NewExtended(c.Framework).ByClaim, c.Tiers
