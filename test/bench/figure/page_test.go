@@ -35,7 +35,9 @@ var tables = map[string][][]column{
 	}},
 	"scheduler": {columnsOf("last_bound"), columnsOf("last_bound_with_events"), columnsOf("unschedulable_visible"), {
 		{"`holdfast-podgroup`: `last_bound`", "holdfast-podgroup", "last_bound", true}, {"× `raw`", "holdfast-podgroup", "last_bound_vs_raw", false},
+		{"with events × `raw`", "holdfast-podgroup", "last_bound_with_events_vs_raw", false},
 		{"`raw-job`", "raw-job", "last_bound", true}, {"`holdfast-job`", "holdfast-job", "last_bound", true}, {"× `raw-job`", "holdfast-job", "last_bound_vs_raw-job", false},
+		{"with events × `raw-job`", "holdfast-job", "last_bound_with_events_vs_raw-job", false},
 		{"`events_after_last_bound`: `holdfast`", "holdfast", "events_after_last_bound", false}, {"`holdfast-podgroup`", "holdfast-podgroup", "events_after_last_bound", false},
 		{"`holdfast-job`", "holdfast-job", "events_after_last_bound", false},
 	}, {

@@ -31,9 +31,10 @@ var goals = []figure.Goal{
 	goal("5000x5000", systemHoldfast, lastBound, systemPlain, 0.25),
 	goal("5000x5000", systemHoldfast, lastBound, systemNative, 0.1),
 	goal("5000x5000", systemHoldfast, withEvents, systemPlain, 0.75),
-	goal("5000x5000", systemHoldfast, eventsAfter, "", 10),
-	goal("5000x5000", systemPodGroup, eventsAfter, "", 10),
-	goal("5000x5000", systemJob, eventsAfter, "", 10),
+	// Holdfast limits the rate of its events, raw does not.
+	goal("5000x5000", systemHoldfast, withEvents, systemRaw, 1.5),
+	goal("5000x5000", systemPodGroup, withEvents, systemRaw, 1.5),
+	goal("5000x5000", systemJob, withEvents, systemRawJob, 1.5),
 	goal(larger, systemHoldfast, lastBound, "5000x5000", 2.2),
 	goal("100x16-racks", systemHoldfast, lastBound, systemNative, 0.2),
 	// Gangs are placed at once, single pods one by one as by kube-scheduler.
