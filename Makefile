@@ -206,7 +206,7 @@ GOTEST_RACE = $(if $(KEPT),RACE=1 $(GOTEST),CGO_ENABLED=1 $(GOTEST) -race)
 unit: ## unit tests, with the race detector
 	@$(GOTEST_RACE) $(UNIT_RACE)
 
-unit-cores: ## unit tests of the cores, which start no goroutine
+unit-cores: ## unit tests of the cores, which start no goroutine, and large ones that take long with the race detector
 	@$(GOTEST) $(CORE_PACKAGES) $(PARTLY_RACE)
 
 unit-kubernetes:

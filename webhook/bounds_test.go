@@ -3,20 +3,13 @@
 package webhook
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/validation/field"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"holdfast.dev/holdfast/internal/eventually"
 )
@@ -103,48 +96,6 @@ func TestTheLongestShellTextsAreReadSoon(t *testing.T) {
 			if strings.Contains(said(out), "is longer than") || strings.Contains(said(out), "are longer than") {
 				t.Errorf("%d of %s are not read: %.200s", texts, name, said(out))
 			}
-		}
-	}
-}
-
-// looks is a context that ends after it was queried a number of times.
-type looks struct {
-	context.Context
-	left int
-}
-
-func (l *looks) Err() error {
-	if l.left--; l.left < 0 {
-		return context.Canceled
-	}
-	return nil
-}
-
-// TestNobodyWaitsForTheAnswer: once the request's context has ended, no more of the command is parsed, and a part of it yields no answer.
-func TestNobodyWaitsForTheAnswer(t *testing.T) {
-	c := &corev1.Container{Command: []string{"torchrun"}}
-	for i := range 1000 {
-		c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprint("V", i), Value: "$(A)"})
-	}
-	c.Args = slices.Repeat([]string{"$(V0)"}, 1000)
-	for _, after := range []int{0, 10, 1500} {
-		ctx := &looks{t.Context(), after}
-		line := readCommand(ctx, c, field.NewPath("containers").Index(0))
-		if ctx.left != -1 || len(line.env) > after+1 || len(line.argv) > 0 || len(line.errs) != 1 || !errors.Is(ctx.Err(), context.Canceled) {
-			t.Errorf("after %d looks: %d are left, %d variables and %d arguments are read: %v", after, ctx.left, len(line.env), len(line.argv), line.errs)
-		}
-	}
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	created := raw(t, job(t))
-	for what, r := range map[string]admission.Response{
-		"a Job":           Jobs(Cluster{}).Handle(gone, request(admissionv1.Create, created, runtime.RawExtension{})),
-		"a change of one": Jobs(Cluster{}).Handle(gone, request(admissionv1.Update, created, created)),
-		"a pod":           pods().Handle(gone, request(admissionv1.Create, raw(t, podOf(admitted(t, job(t)))), runtime.RawExtension{})),
-		"an admitted pod": pods().Handle(gone, request(admissionv1.Create, raw(t, injected(t, job(t))), runtime.RawExtension{})),
-	} {
-		if r.Allowed || r.Result.Code != http.StatusServiceUnavailable || !strings.Contains(r.Result.Message, "was cancelled before it finished") {
-			t.Errorf("%s: %+v", what, r.AdmissionResponse)
 		}
 	}
 }

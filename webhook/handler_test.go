@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"holdfast.dev/holdfast/api/v1alpha1"
@@ -176,6 +180,48 @@ func TestAnotherKindHasTheGang(t *testing.T) {
 		if r.Allowed == c.taken || c.taken && !strings.Contains(r.Result.Message,
 			`metadata.name: Invalid value: "llama": Job llama (batch.volcano.sh/v1alpha1) has the Gang of this name: choose another name`) {
 			t.Errorf("%s: allowed %v: %v", name, r.Allowed, r.Result)
+		}
+	}
+}
+
+// looks is a context that ends after it was queried a number of times.
+type looks struct {
+	context.Context
+	left int
+}
+
+func (l *looks) Err() error {
+	if l.left--; l.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestNobodyWaitsForTheAnswer: once the request's context has ended, no more of the command is parsed, and a part of it yields no answer.
+func TestNobodyWaitsForTheAnswer(t *testing.T) {
+	c := &corev1.Container{Command: []string{"torchrun"}}
+	for i := range 1000 {
+		c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprint("V", i), Value: "$(A)"})
+	}
+	c.Args = slices.Repeat([]string{"$(V0)"}, 1000)
+	for _, after := range []int{0, 10, 1500} {
+		ctx := &looks{t.Context(), after}
+		line := readCommand(ctx, c, field.NewPath("containers").Index(0))
+		if ctx.left != -1 || len(line.env) > after+1 || len(line.argv) > 0 || len(line.errs) != 1 || !errors.Is(ctx.Err(), context.Canceled) {
+			t.Errorf("after %d looks: %d are left, %d variables and %d arguments are read: %v", after, ctx.left, len(line.env), len(line.argv), line.errs)
+		}
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	created := raw(t, job(t))
+	for what, r := range map[string]admission.Response{
+		"a Job":           Jobs(Cluster{}).Handle(gone, request(admissionv1.Create, created, runtime.RawExtension{})),
+		"a change of one": Jobs(Cluster{}).Handle(gone, request(admissionv1.Update, created, created)),
+		"a pod":           pods().Handle(gone, request(admissionv1.Create, raw(t, podOf(admitted(t, job(t)))), runtime.RawExtension{})),
+		"an admitted pod": pods().Handle(gone, request(admissionv1.Create, raw(t, injected(t, job(t))), runtime.RawExtension{})),
+	} {
+		if r.Allowed || r.Result.Code != http.StatusServiceUnavailable || !strings.Contains(r.Result.Message, "was cancelled before it finished") {
+			t.Errorf("%s: %+v", what, r.AdmissionResponse)
 		}
 	}
 }

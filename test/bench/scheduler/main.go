@@ -14,8 +14,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"holdfast.dev/holdfast/test/bench/figure"
 )
@@ -43,6 +45,7 @@ type bench struct {
 
 func main() {
 	klog.SetLogger(klog.NewKlogr().V(9)) // a stopped watch is no error
+	ctrllog.SetLogger(logr.Discard())    // errors of clients are returned, not logged
 	figure.Main(command(os.Stdout, os.Stderr))
 }
 
