@@ -7,9 +7,12 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -21,6 +24,9 @@ const (
 	// deferredEventEvery and deferredEventsAtOnce limit the rate at which deferred events are written: 1,500 a second.
 	deferredEventEvery   = 200 * time.Millisecond
 	deferredEventsAtOnce = 300
+	// eventRequests limits the requests for deferred events under way. client-go sends all requests over one connection; beyond the 100
+	// that the API server accepts on it, each further one begins a TLS handshake, which costs both sides more than the event.
+	eventRequests = 16
 )
 
 // The reasons of kube-scheduler's events for a pod that was bound, and for one that was not.
@@ -107,36 +113,59 @@ func (n *deferredEvents) due(now time.Time) []deferredEvent {
 	return due
 }
 
-// recorder is a framework's event recorder. It defers events about bound members, and emits no refusal twice.
+// pacedSink writes events of a recorder, at most so many at a time as running holds.
+type pacedSink struct {
+	events.EventSink
+	running chan struct{}
+}
+
+func (s pacedSink) Create(ctx context.Context, event *eventsv1.Event) (*eventsv1.Event, error) {
+	select {
+	case s.running <- struct{}{}:
+		defer func() { <-s.running }()
+		return s.EventSink.Create(ctx, event)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// pacedRecorder returns a recorder that writes until the context ends.
+func pacedRecorder(ctx context.Context, c kubernetes.Interface, profile string, running chan struct{}) (events.EventRecorderLogger, error) {
+	broadcaster := events.NewBroadcaster(pacedSink{&events.EventSinkImpl{Interface: c.EventsV1()}, running})
+	return broadcaster.NewRecorder(scheme.Scheme, profile), broadcaster.StartRecordingToSinkWithContext(ctx)
+}
+
+// recorder is a framework's event recorder. It defers events about bound members to paced, and emits no refusal twice.
 type recorder struct {
 	events.EventRecorderLogger
-	p *Plugin
+	paced events.EventRecorderLogger
+	p     *Plugin
 }
 
 func (r recorder) WithLogger(logger klog.Logger) events.EventRecorderLogger {
-	return recorder{r.EventRecorderLogger.WithLogger(logger), r.p}
+	return recorder{r.EventRecorderLogger.WithLogger(logger), r.paced.WithLogger(logger), r.p}
 }
 
 func (r recorder) Eventf(regarding, related runtime.Object, eventType, reason, action, note string, args ...any) {
-	emit := func() { r.EventRecorderLogger.Eventf(regarding, related, eventType, reason, action, note, args...) }
+	emitBy := func(to events.EventRecorder) { to.Eventf(regarding, related, eventType, reason, action, note, args...) }
 	if pod, ok := regarding.(*v1.Pod); ok {
 		emitNow := true
 		if key, member := r.p.gangOf(pod); member {
-			emitNow = r.record(key, pod, reason, func() string { return fmt.Sprintf(note, args...) }, emit)
+			emitNow = r.record(key, pod, reason, func() string { return fmt.Sprintf(note, args...) }, func() { emitBy(r.paced) })
 		}
 		if !emitNow {
 			return
 		}
 	}
-	emit()
+	emitBy(r.EventRecorderLogger)
 }
 
 // record defers an event about a member or drops a repeated one; emitNow: the caller must emit it now.
-func (r recorder) record(key types.NamespacedName, pod *v1.Pod, reason string, note func() string, emit func()) (emitNow bool) {
+func (r recorder) record(key types.NamespacedName, pod *v1.Pod, reason string, note func() string, later func()) (emitNow bool) {
 	now := time.Now()
 	switch reason {
 	case scheduled:
-		deferred := r.p.deferredEvents.deferEvent(now, emit)
+		deferred := r.p.deferredEvents.deferEvent(now, later)
 		return !deferred
 	case failed:
 		return r.p.gangs.RecordNotice(key, pod.UID, note(), now)
@@ -162,13 +191,21 @@ func (f recording) APICacher() fwk.APICacher {
 	return memberStatus{f.Framework.APICacher(), f.p}
 }
 
-// deferEvents installs a recorder in each of the scheduler's profiles.
-func (s *Instances) deferEvents(sched *scheduler.Scheduler) {
+// deferEvents installs a recorder in each of the scheduler's profiles. It writes deferred events until the context ends.
+func (s *Instances) deferEvents(ctx context.Context, sched *scheduler.Scheduler) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	running := make(chan struct{}, eventRequests)
 	for name, f := range sched.Profiles {
-		if p := s.plugins[name]; p != nil {
-			sched.Profiles[name] = recording{Framework: f, recorder: recorder{f.EventRecorder(), p}, p: p}
+		p := s.plugins[name]
+		if p == nil {
+			continue
 		}
+		paced, err := pacedRecorder(ctx, f.ClientSet(), name, running)
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "Scheduled events of gangs' pods are not deferred", "profile", name)
+			continue
+		}
+		sched.Profiles[name] = recording{Framework: f, recorder: recorder{f.EventRecorder(), paced, p}, p: p}
 	}
 }

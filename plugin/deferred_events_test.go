@@ -2,15 +2,27 @@ package plugin
 
 import (
 	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2"
+
+	"holdfast.dev/holdfast/internal/eventually"
 )
 
 func TestNoticesWaitForGangsOnTheirWay(t *testing.T) {
@@ -63,6 +75,45 @@ func TestWhatIsHeldIsToldAtTheEnd(t *testing.T) {
 			t.Errorf("%d were told in the time there was", told)
 		}
 	})
+}
+
+// TestEventsNeedOneConnection: a batch of events is written over one connection, although the API server accepts only 100 requests at a time
+// on each.
+func TestEventsNeedOneConnection(t *testing.T) {
+	var connections, written atomic.Int32
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(time.Millisecond)
+		written.Add(1)
+		w.WriteHeader(http.StatusForbidden) // an answer that client-go does not repeat
+	}))
+	server.EnableHTTP2 = true
+	server.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 100}
+	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	server.StartTLS()
+	defer server.Close()
+	c, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, QPS: -1, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.CoreV1().Pods("n").Get(t.Context(), "p", metav1.GetOptions{}); !apierrors.IsForbidden(err) { // connects
+		t.Fatal(err)
+	}
+	recorder, err := pacedRecorder(t.Context(), c, "scheduler", make(chan struct{}, eventRequests))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range deferredEventsAtOnce {
+		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: fmt.Sprint("p-", i)}}
+		recorder.Eventf(pod, nil, v1.EventTypeNormal, scheduled, "Binding", "Successfully assigned")
+	}
+	eventually.Holds(t, "all events", func() (bool, any) { n := written.Load(); return n == deferredEventsAtOnce+1, n })
+	if n := connections.Load(); n != 1 {
+		t.Errorf("%d connections", n)
+	}
 }
 
 // Each member gets its event "Scheduled", possibly later.

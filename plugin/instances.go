@@ -105,7 +105,7 @@ func (s *Instances) Start(ctx context.Context, sched *scheduler.Scheduler) {
 		entity framework.QueuedEntityInfo
 		err    error
 	}
-	s.deferEvents(sched)
+	s.deferEvents(ctx, sched)
 	failed := sched.FailureHandler
 	sched.FailureHandler = func(
 		ctx context.Context, f framework.Framework, pod *framework.QueuedPodInfo, status *fwk.Status,
