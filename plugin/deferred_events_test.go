@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,76 +16,140 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
+	eventsclient "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 
 	"holdfast.dev/holdfast/internal/eventually"
 )
 
 func TestNoticesWaitForGangsOnTheirWay(t *testing.T) {
-	now, placing, told := time.Now(), true, 0
+	now, placing := time.Now(), true
 	n := &deferredEvents{timeout: 30 * time.Second, placing: func() bool { return placing }}
-	tell := func(at time.Time) int {
-		told = 0
-		for _, one := range n.due(at) {
-			one.emit()
-		}
-		return told
-	}
 	for range deferredEventsAtOnce + 1 {
-		n.deferEvent(now, func() { told++ })
+		n.deferEvent(eventAt(now))
 	}
-	n.deferEvent(now.Add(time.Second), func() { told++ })
-	if got := tell(now.Add(29 * time.Second)); got != 0 {
-		t.Errorf("%d were told while a gang was on its way", got)
+	n.deferEvent(eventAt(now.Add(time.Second)))
+	if got := len(n.due(now.Add(29 * time.Second))); got != 0 {
+		t.Errorf("%d are due while a gang is being placed", got)
 	}
-	if got := tell(now.Add(30 * time.Second)); got != deferredEventsAtOnce {
-		t.Errorf("%d were told at once", got)
+	if got := len(n.due(now.Add(30 * time.Second))); got != deferredEventsAtOnce {
+		t.Errorf("%d are due at once", got)
 	}
-	if got := tell(now.Add(30 * time.Second)); got != 1 {
-		t.Errorf("%d were told, one is as old as patience allows", got)
+	if got := len(n.due(now.Add(30 * time.Second))); got != 1 {
+		t.Errorf("%d are due, one has reached the timeout", got)
 	}
 	placing = false
-	if got := tell(now.Add(2 * time.Second)); got != 1 || len(n.queued) != 0 {
-		t.Errorf("%d were told, %d are held", got, len(n.queued))
+	if got := len(n.due(now.Add(2 * time.Second))); got != 1 || len(n.queued) != 0 {
+		t.Errorf("%d are due, %d are queued", got, len(n.queued))
 	}
 }
 
-// When the process terminates, it first writes its deferred events, even if a gang is being placed, and defers no further event.
+func eventAt(now time.Time) *eventsv1.Event {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p"}}
+	return newEvent("scheduler", pod, v1.EventTypeNormal, scheduled, "Binding", "Successfully assigned n/p to node", now)
+}
+
+// slowly counts the events that are written, each within the time that a request takes.
+func slowly(written *atomic.Int32, request time.Duration) func(context.Context, *eventsv1.Event) error {
+	return func(ctx context.Context, _ *eventsv1.Event) error {
+		select {
+		case <-time.After(request):
+			written.Add(1)
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// When the process terminates, it first writes its deferred events, even if a gang is being placed, and defers no further event. The wait
+// ends with the last write, also if the API server is slow.
 func TestWhatIsHeldIsToldAtTheEnd(t *testing.T) {
+	for request, most := range map[time.Duration]time.Duration{time.Millisecond: time.Second, 50 * time.Millisecond: 2200 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			var written atomic.Int32
+			n := &deferredEvents{timeout: time.Hour, placing: func() bool { return true }, create: slowly(&written, request)}
+			for range 2*deferredEventsAtOnce + 1 {
+				n.deferEvent(eventAt(time.Now()))
+			}
+			go n.run(ctx)
+			time.Sleep(time.Minute)
+			if written.Load() != 0 {
+				t.Errorf("%d were written while a gang was being placed", written.Load())
+			}
+			began := time.Now()
+			n.flush(t.Context())
+			if took := time.Since(began); written.Load() != 2*deferredEventsAtOnce+1 || took > most {
+				t.Errorf("%d were written in %v, at %v each", written.Load(), took, request)
+			}
+			if n.deferEvent(eventAt(time.Now())) {
+				t.Error("an event was deferred after that")
+			}
+		})
+	}
 	synctest.Test(t, func(t *testing.T) {
-		n, told := &deferredEvents{timeout: time.Hour, placing: func() bool { return true }}, 0
-		for range 2*deferredEventsAtOnce + 1 {
-			n.deferEvent(time.Now(), func() { told++ })
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		var written atomic.Int32
+		n := &deferredEvents{timeout: time.Hour, placing: func() bool { return true }, create: slowly(&written, 4*time.Second)}
+		for range 10 * eventWriters {
+			n.deferEvent(eventAt(time.Now()))
 		}
-		n.flush(t.Context())
-		if told != 2*deferredEventsAtOnce+1 || n.deferEvent(time.Now(), func() {}) {
-			t.Errorf("%d were told, %d are held", told, len(n.queued))
-		}
-		n, told = &deferredEvents{timeout: time.Hour, placing: func() bool { return true }}, 0
-		for range 10 * deferredEventsAtOnce {
-			n.deferEvent(time.Now(), func() { told++ })
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), deferredEventEvery+deferredEventEvery/2)
+		go n.run(ctx)
+		limit, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if n.flush(ctx); told != 2*deferredEventsAtOnce {
-			t.Errorf("%d were told in the time there was", told)
+		if n.flush(limit); written.Load() != 2*eventWriters {
+			t.Errorf("%d were written in the time there was", written.Load())
 		}
 	})
 }
 
-// TestEventsNeedOneConnection: a batch of events is written over one connection, although the API server accepts only 100 requests at a time
-// on each.
+// TestWritesOfEventsAreRepeated: an event reaches an API server that was away for a minute. One that it refuses is not repeated.
+func TestWritesOfEventsAreRepeated(t *testing.T) {
+	pods := schema.GroupResource{Resource: "events"}
+	for name, c := range map[string]struct {
+		answers []error
+		tries   int
+	}{
+		"away":          {[]error{io.ErrUnexpectedEOF, context.DeadlineExceeded, apierrors.NewTooManyRequests("later", 1), apierrors.NewInternalError(io.EOF), nil}, 5},
+		"answer lost":   {[]error{io.ErrUnexpectedEOF, apierrors.NewAlreadyExists(pods, "e")}, 2},
+		"refused":       {[]error{apierrors.NewForbidden(pods, "e", io.EOF), nil}, 1},
+		"away for good": {slices.Repeat([]error{io.ErrUnexpectedEOF}, 2*eventTries), eventTries},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tries := 0
+				n := &deferredEvents{timeout: time.Hour, create: func(context.Context, *eventsv1.Event) error { tries++; return c.answers[tries-1] }}
+				n.deferEvent(eventAt(time.Now()))
+				if n.write(t.Context(), n.queued[0]); tries != c.tries || n.unwritten != 0 {
+					t.Errorf("%d tries, %d are unwritten", tries, n.unwritten)
+				}
+			})
+		})
+	}
+}
+
+// TestEventsNeedOneConnection: a batch of events is written over one connection, although the API server accepts only 100 requests at a
+// time on each.
 func TestEventsNeedOneConnection(t *testing.T) {
 	var connections, written atomic.Int32
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		time.Sleep(time.Millisecond)
 		written.Add(1)
-		w.WriteHeader(http.StatusForbidden) // an answer that client-go does not repeat
+		w.WriteHeader(http.StatusConflict) // as for an event that exists
+		fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"AlreadyExists","code":409}`)
 	}))
 	server.EnableHTTP2 = true
 	server.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 100}
@@ -95,28 +160,53 @@ func TestEventsNeedOneConnection(t *testing.T) {
 	}
 	server.StartTLS()
 	defer server.Close()
-	c, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, QPS: -1, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
+	c, err := eventsclient.NewForConfig(&rest.Config{Host: server.URL, QPS: -1, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.CoreV1().Pods("n").Get(t.Context(), "p", metav1.GetOptions{}); !apierrors.IsForbidden(err) { // connects
+	create := writeEvents(c)
+	if err := create(t.Context(), eventAt(time.Now())); !apierrors.IsAlreadyExists(err) { // connects
 		t.Fatal(err)
 	}
-	recorder, err := pacedRecorder(t.Context(), c, "scheduler", make(chan struct{}, eventRequests))
-	if err != nil {
-		t.Fatal(err)
+	n := &deferredEvents{timeout: time.Hour, placing: func() bool { return false }, create: create}
+	for range deferredEventsAtOnce {
+		n.deferEvent(eventAt(time.Now()))
 	}
-	for i := range deferredEventsAtOnce {
-		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: fmt.Sprint("p-", i)}}
-		recorder.Eventf(pod, nil, v1.EventTypeNormal, scheduled, "Binding", "Successfully assigned")
-	}
-	eventually.Holds(t, "all events", func() (bool, any) { n := written.Load(); return n == deferredEventsAtOnce+1, n })
-	if n := connections.Load(); n != 1 {
-		t.Errorf("%d connections", n)
+	go n.run(t.Context())
+	n.flush(t.Context())
+	if written.Load() != deferredEventsAtOnce+1 || connections.Load() != 1 {
+		t.Errorf("%d events over %d connections", written.Load()-1, connections.Load())
 	}
 }
 
-// Each member gets its event "Scheduled", possibly later.
+// TestADeferredEventLooksLikeOthers: it has the fields that kube-scheduler's recorder writes.
+func TestADeferredEventLooksLikeOthers(t *testing.T) {
+	c := fake.NewClientset()
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: c.EventsV1()})
+	if err := broadcaster.StartRecordingToSinkWithContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer broadcaster.Shutdown()
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "u", ResourceVersion: "7"}}
+	broadcaster.NewRecorder(scheme.Scheme, "profile").Eventf(pod, nil, v1.EventTypeNormal, scheduled, "Binding", "to %s", "node")
+	var want eventsv1.Event
+	eventually.Holds(t, "the recorder's event", func() (bool, any) {
+		for _, a := range c.Actions() {
+			if create, ok := a.(clienttesting.CreateAction); ok {
+				want = *create.GetObject().(*eventsv1.Event)
+				return true, nil
+			}
+		}
+		return false, c.Actions()
+	})
+	got := newEvent("profile", pod, v1.EventTypeNormal, scheduled, "Binding", "to node", want.EventTime.Time)
+	got.Name, want.Name = "", "" // both are of the pod's name and the time
+	if !equality.Semantic.DeepEqual(*got, want) {
+		t.Errorf("got %+v, want %+v", *got, want)
+	}
+}
+
+// Each member gets its event "Scheduled", possibly later, by the client of deferred events.
 func TestEveryMemberIsToldOf(t *testing.T) {
 	w := newWorld(t, extras{}, node("a", 2), node("b", 2))
 	w.create(memberPod("g", 0, 2, 2), memberPod("g", 1, 2, 2))
@@ -130,6 +220,9 @@ func TestEveryMemberIsToldOf(t *testing.T) {
 		}
 		return true
 	})
+	if n := len(w.eventClient.Actions()); n != 2 {
+		t.Errorf("%d writes of deferred events", n)
+	}
 }
 
 // If a gang is refused again with the same message, no further event is written. With another message an event is written.

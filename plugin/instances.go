@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
+	eventsclient "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler"
@@ -29,8 +30,8 @@ import (
 // every replica, but takes the first pod from its queue only once it leads, and ends when it loses the lead. So a replica acts from its
 // first pod until it ends.
 type Instances struct {
-	// clients returns a client for Gangs.
-	clients func(fwk.Handle) (dynamic.Interface, error)
+	// clients returns the clients of an instance.
+	clients func(fwk.Handle) (clients, error)
 	// Server answers queries in the scheduling goroutine, between two cycles.
 	*serve.Server
 	measures *measures
@@ -46,17 +47,28 @@ type Instances struct {
 	plugins map[string]*Plugin
 }
 
+// clients are clients beside that of kube-scheduler. Each has a rate limit of its own, so that events do not delay bindings.
+type clients struct {
+	gangs  dynamic.Interface
+	events eventsclient.EventsV1Interface
+}
+
 // NewInstances returns the Instances of one process.
 func NewInstances() *Instances {
-	return newInstances(func(h fwk.Handle) (dynamic.Interface, error) {
+	return newInstances(func(h fwk.Handle) (clients, error) {
 		if h.KubeConfig() == nil {
-			return nil, errors.New("the scheduler gives no client configuration")
+			return clients{}, errors.New("the scheduler gives no client configuration")
 		}
-		return dynamic.NewForConfig(h.KubeConfig())
+		gangs, err := dynamic.NewForConfig(h.KubeConfig())
+		if err != nil {
+			return clients{}, err
+		}
+		events, err := eventsclient.NewForConfig(h.KubeConfig())
+		return clients{gangs, events}, err
 	})
 }
 
-func newInstances(clients func(fwk.Handle) (dynamic.Interface, error)) *Instances {
+func newInstances(clients func(fwk.Handle) (clients, error)) *Instances {
 	leading := make(chan struct{})
 	return &Instances{
 		Server:   serve.NewServer(leading),
@@ -76,20 +88,20 @@ func (s *Instances) New(ctx context.Context, obj runtime.Object, h fwk.Handle) (
 	if err != nil {
 		return nil, err
 	}
-	client, err := s.clients(h)
+	c, err := s.clients(h)
 	if err != nil {
-		return nil, fmt.Errorf("plugin %s: creating a client for Gangs: %w", Name, err)
+		return nil, fmt.Errorf("plugin %s: creating clients: %w", Name, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.book == nil {
-		s.book = external.NewBook(client, h.ClientSet().Discovery())
+		s.book = external.NewBook(c.gangs, h.ClientSet().Discovery())
 	}
 	terms := s.terms
 	if terms == nil {
 		terms = s.book.Terms
 	}
-	p, err := newPlugin(ctx, args, h, client, s.book, terms, s.measures)
+	p, err := newPlugin(ctx, args, h, c, s.book, terms, s.measures)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +117,7 @@ func (s *Instances) Start(ctx context.Context, sched *scheduler.Scheduler) {
 		entity framework.QueuedEntityInfo
 		err    error
 	}
-	s.deferEvents(ctx, sched)
+	s.deferEvents(sched)
 	failed := sched.FailureHandler
 	sched.FailureHandler = func(
 		ctx context.Context, f framework.Framework, pod *framework.QueuedPodInfo, status *fwk.Status,

@@ -26,7 +26,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/dynamic"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -105,12 +104,13 @@ type Plugin struct {
 	gateOnce sync.Once
 }
 
-// newPlugin wires an instance. It watches and answers, but starts no writes before act. The given client writes only the status of Gangs.
+// newPlugin wires an instance. It watches and answers, but starts no writes before act. The given clients write only the status of
+// Gangs and deferred events.
 func newPlugin(
 	ctx context.Context,
 	args schedulingv1alpha1.HoldfastArgs,
 	plain fwk.Handle,
-	gangs dynamic.Interface,
+	c clients,
 	book *external.Book,
 	terms func(types.NamespacedName, *v1.Pod) (gangcache.Terms, error),
 	m *measures,
@@ -139,7 +139,7 @@ func newPlugin(
 		Metrics:      m.planner,
 	})
 	p.claims = claims.NewReleaser(h.ClientSet(), h.SharedDRAManager(), p.gangs, p.wake)
-	p.status = newPublisher(gangs, p.standing)
+	p.status = newPublisher(c.gangs, p.standing)
 	if *args.MarkUnschedulable {
 		p.conditions = newMemberConditions(h.ClientSet(), p.waits)
 		p.status.conditions = p.conditions
@@ -154,7 +154,7 @@ func newPlugin(
 		p.reservations,
 	)
 	p.answers = &serve.Instance{Framework: h, Gangs: p.gangs, Planner: p.planner, Preemption: p.preemption, Terms: terms}
-	p.deferredEvents = &deferredEvents{timeout: args.EventTimeout.Duration, placing: p.gangs.AnyOpen}
+	p.deferredEvents = &deferredEvents{timeout: args.EventTimeout.Duration, placing: p.gangs.AnyOpen, create: writeEvents(c.events)}
 	if p.watched, err = informer.Informer().AddEventHandler(p.podEvents(logger)); err != nil {
 		return nil, fmt.Errorf("plugin %s: watching pods: %w", Name, err)
 	}

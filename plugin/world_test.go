@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -72,7 +71,9 @@ type world struct {
 	t      testing.TB
 	ctx    context.Context
 	client *fake.Clientset
-	plugin *Plugin
+	// eventClient writes the deferred events.
+	eventClient *fake.Clientset
+	plugin      *Plugin
 	// instances is already driven by the world, unless extras disable that.
 	instances *Instances
 	sched     *scheduler.Scheduler
@@ -110,16 +111,18 @@ func newWorld(t testing.TB, x extras, objects ...runtime.Object) *world {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &world{
-		t:          t,
-		ctx:        ctx,
-		client:     fake.NewClientset(objects...),
-		events:     map[string][]string{},
-		placements: map[string][]v1alpha1.PlacementStatus{},
-		conditions: map[string]int{},
-		refuseBind: map[string]int{},
+		t:           t,
+		ctx:         ctx,
+		client:      fake.NewClientset(objects...),
+		eventClient: fake.NewClientset(),
+		events:      map[string][]string{},
+		placements:  map[string][]v1alpha1.PlacementStatus{},
+		conditions:  map[string]int{},
+		refuseBind:  map[string]int{},
 	}
 	w.client.PrependReactor("create", "pods", w.bind)
 	w.client.PrependReactor("create", "events", w.event)
+	w.eventClient.PrependReactor("create", "events", w.event)
 	w.client.PrependReactor("patch", "pods", w.condition)
 	if x.before != nil {
 		x.before(w)
@@ -137,7 +140,7 @@ func (w *world) start(ctx context.Context, cancel context.CancelFunc, x extras) 
 	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
 		w.t.Fatal(err)
 	}
-	instances := newInstances(func(fwk.Handle) (dynamic.Interface, error) { return gangs, nil })
+	instances := newInstances(func(fwk.Handle) (clients, error) { return clients{gangs, w.eventClient.EventsV1()}, nil })
 	instances.terms = x.terms
 	registry := frameworkruntime.Registry{Name: instances.New, GateName: instances.NewGate}
 	maps.Copy(registry, x.plugins)

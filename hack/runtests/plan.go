@@ -47,9 +47,9 @@ func plan(clusters []string) []job {
 	return jobs
 }
 
-// next is the index of the first waiting job that may start beside the running ones, -1 if none. Checks come first, one for each core and
-// one more, because some wait now and then: a test on a cluster that shares the processor with them exceeds its time limits on a slow
-// machine, and so do they if the clusters have most of it. Then `width` jobs run at a time, but only one while the machine is busy.
+// next is the index of the first waiting job that may start beside the running ones, -1 if none. Checks come first: beside them a test on a
+// cluster exceeds its time limits on a slow machine, and so do they if clusters use most of the processor. One check runs for each core and
+// one more, because some wait now and then. Then `width` jobs run at a time, but only one while the machine is busy.
 func next(waiting, running []job, cores, width int, busy bool) int {
 	isCheck := func(j job) bool { return j.kind <= unit }
 	if i := slices.IndexFunc(waiting, isCheck); i >= 0 {

@@ -110,7 +110,8 @@ type Planner struct {
 func New(c Config) *Planner {
 	p := &Planner{config: c, now: time.Now, tree: topology.New(nil), seen: map[string]nodeVersion{}, fabric: newFabric(c.Args)}
 	p.order = newOrder()
-	p.plans, p.trials = newTurns(c.Gangs.Knows), newTurns(c.Gangs.Knows)
+	now := func() time.Time { return p.now() }
+	p.plans, p.trials = newTurns(c.Gangs.Knows, now), newTurns(c.Gangs.Knows, now)
 	p.fabric.byClaim, p.fabric.tiers = claims.NewExtended(c.Framework).ByClaim, c.Tiers
 	return p
 }

@@ -299,7 +299,7 @@ func TestAPlanStopsWhereItAsksTooMuch(t *testing.T) {
 		"much":                      {pacedQuestions + 1, time.Now().Add(time.Hour), false},
 		"much, while nobody has it": {pacedQuestions + 1, time.Now().Add(-time.Hour), true},
 	} {
-		s.planner.plans = newTurns(func(types.NamespacedName) bool { return true })
+		s.planner.plans = newTurns(func(types.NamespacedName) bool { return true }, time.Now)
 		s.planner.plans.next = c.next
 		cycle := newPlanCycle(t.Context(), s.planner, s.Nodes(), of)
 		if _, _, err := cycle.gang(); err != nil {

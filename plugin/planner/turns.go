@@ -22,10 +22,10 @@ const kept = 10 * time.Minute
 
 // turns schedules work that takes long while no pod is scheduled: after each turn there is none until its cooldown is over, so that all
 // together take at most a tenth of the time. Namespaces have turns in rotation, gangs of a namespace in the order in which they asked.
-// the order in which they asked.
 type turns struct {
 	// exists reports whether a gang still exists.
 	exists func(types.NamespacedName) bool
+	now    func() time.Time
 
 	mu   sync.Mutex
 	next time.Time // when the next turn may begin
@@ -48,8 +48,8 @@ type turn struct {
 	at      time.Time
 }
 
-func newTurns(exists func(types.NamespacedName) bool) *turns {
-	return &turns{exists: exists, of: map[types.NamespacedName]*turn{}, served: map[string]time.Time{}}
+func newTurns(exists func(types.NamespacedName) bool, now func() time.Time) *turns {
+	return &turns{exists: exists, now: now, of: map[types.NamespacedName]*turn{}, served: map[string]time.Time{}}
 }
 
 // take returns nil if the gang may begin; then done must be called. Otherwise it returns the gang's last refusal, or none if it has none,
@@ -100,7 +100,7 @@ func (t *turns) done(key types.NamespacedName, refusal *gang.Refusal, began, now
 func (t *turns) call() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if now := time.Now(); !t.busy && !now.Before(t.next) {
+	if now := t.now(); !t.busy && !now.Before(t.next) {
 		t.pick(now, types.NamespacedName{})
 	}
 }
@@ -161,7 +161,7 @@ func (s *planCycle) takeTurn(t *turns) *gang.Refusal {
 	key, logger := s.key(), klog.FromContext(s.ctx)
 	return t.take(
 		key,
-		time.Now(),
+		s.p.now(),
 		func() { s.p.config.Wake(logger, key) },
 		&gang.Refusal{Reason: gang.WaitingForMembers, Undecided: true, Wanted: wanted, Nodes: len(s.nodes),
 			Message: gang.Count(

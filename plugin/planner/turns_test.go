@@ -21,7 +21,7 @@ type line struct {
 
 func newLine() *line {
 	l := &line{woken: make(chan types.NamespacedName, 1000), gone: map[types.NamespacedName]bool{}}
-	l.turns = newTurns(func(key types.NamespacedName) bool { return !l.gone[key] })
+	l.turns = newTurns(func(key types.NamespacedName) bool { return !l.gone[key] }, time.Now)
 	return l
 }
 

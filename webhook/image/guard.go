@@ -37,7 +37,7 @@ func (e userError) Error() string { return string(e) }
 const errTooMuch = userError("its registry sends more than 256Ki for it")
 
 // errTooMany refuses a request beyond mostRequests.
-const errTooMany = userError("its registry needs more than 64 requests for it: it may redirect in a loop")
+var errTooMany = userError(fmt.Sprintf("its registry needs more than %d requests for it: it may redirect in a loop", mostRequests))
 
 // guard limits what one read of an image can send and receive.
 type guard struct {

@@ -104,7 +104,7 @@ def pattern():
 
 
 class Copiers:
-    """memcpy by several threads that are already running: the machine's limit."""
+    """memcpy by several threads that are already running."""
 
     def __init__(self, threads=THREADS):
         self.work, self.done = queue.SimpleQueue(), queue.SimpleQueue()
