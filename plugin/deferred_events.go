@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,16 +26,18 @@ import (
 )
 
 const (
-	// deferredEventEvery and deferredEventsAtOnce limit the rate at which deferred events are written: 1,500 a second.
+	// deferredEventEvery and deferredEventsAtOnce limit the rate at which deferred events of a profile are written: 1,500 a second.
 	deferredEventEvery   = 200 * time.Millisecond
 	deferredEventsAtOnce = 300
 	// eventWriters is the number of concurrent writers. client-go sends all requests over one connection; beyond the 100 that the API server
 	// accepts on it, each further one begins a TLS handshake, which costs both sides more than the event.
 	eventWriters = 16
-	// eventTimeout bounds one request. An event is tried eventTries times if the API server cannot be reached, about every eventPause.
-	eventTimeout = 5 * time.Second
-	eventTries   = 12
-	eventPause   = 10 * time.Second
+	// requestTimeout bounds one request. An event is tried eventTries times, with eventPause between two tries, or lastPause at the end of
+	// the process.
+	requestTimeout = 5 * time.Second
+	eventTries     = 12
+	eventPause     = 10 * time.Second
+	lastPause      = time.Second
 )
 
 // The reasons of kube-scheduler's events for a pod that was bound, and for one that was not.
@@ -54,20 +56,28 @@ type deferredEvents struct {
 	create  func(context.Context, *eventsv1.Event) error
 
 	mu sync.Mutex
-	// queued are oldest first, unwritten also counts those that a writer has; ending: no event is deferred any more. Guarded by mu.
-	queued    []*eventsv1.Event
-	unwritten int
-	ending    bool
+	// queued are the events that were not tried yet, failed those that are tried again, both oldest first. unwritten also counts those
+	// that a writer has; ending: no event waits for gangs any more. Guarded by mu.
+	queued, failed []deferredEvent
+	unwritten      int
+	ending         bool
+}
+
+type deferredEvent struct {
+	*eventsv1.Event
+	// since is when the event was made, or its last try failed.
+	since time.Time
+	tries int
 }
 
 // deferEvent queues an event; false: the caller must emit it now.
 func (n *deferredEvents) deferEvent(event *eventsv1.Event) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.timeout == 0 || n.ending {
+	if n.timeout == 0 {
 		return false
 	}
-	n.queued = append(n.queued, event)
+	n.queued = append(n.queued, deferredEvent{Event: event, since: event.EventTime.Time})
 	n.unwritten++
 	return true
 }
@@ -85,6 +95,7 @@ func (n *deferredEvents) flush(ctx context.Context) {
 		select {
 		case <-time.After(deferredEventEvery / 10):
 		case <-ctx.Done():
+			klog.FromContext(ctx).Info("Scheduled events are not written before the process ends", "events", left)
 			return
 		}
 	}
@@ -92,7 +103,7 @@ func (n *deferredEvents) flush(ctx context.Context) {
 
 // run writes events until the context ends.
 func (n *deferredEvents) run(ctx context.Context) {
-	due := make(chan *eventsv1.Event)
+	due := make(chan deferredEvent)
 	for range eventWriters {
 		go func() {
 			for {
@@ -118,56 +129,61 @@ func (n *deferredEvents) run(ctx context.Context) {
 }
 
 // due removes and returns the events to be written now.
-func (n *deferredEvents) due(now time.Time) []*eventsv1.Event {
+func (n *deferredEvents) due(now time.Time) []deferredEvent {
 	placing := n.placing()
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	timeout, pause := n.timeout, eventPause
+	if !placing || n.ending {
+		timeout = 0
+	}
+	if n.ending {
+		pause = lastPause
+	}
+	var first, again []deferredEvent
+	first, n.queued = split(n.queued, deferredEventsAtOnce, now.Add(-timeout))
+	again, n.failed = split(n.failed, deferredEventsAtOnce-len(first), now.Add(-pause))
+	return slices.Concat(first, again)
+}
+
+// split returns the first events, at most so many, that wait since then or longer, and the others.
+func split(all []deferredEvent, most int, then time.Time) (due, left []deferredEvent) {
 	k := 0
-	for k < len(n.queued) && k < deferredEventsAtOnce && (!placing || n.ending || now.Sub(n.queued[k].EventTime.Time) >= n.timeout) {
+	for k < len(all) && k < most && !all[k].since.After(then) {
 		k++
 	}
-	due := n.queued[:k:k]
-	if n.queued = n.queued[k:]; len(n.queued) == 0 {
-		n.queued = nil
+	if k == len(all) {
+		return all, nil
 	}
-	return due
+	return all[:k:k], all[k:]
 }
 
-// write writes an event. One that the API server refuses, or that does not reach it, is lost.
-func (n *deferredEvents) write(ctx context.Context, event *eventsv1.Event) {
-	defer func() {
-		n.mu.Lock()
+// write tries to write an event.
+func (n *deferredEvents) write(ctx context.Context, event deferredEvent) {
+	request, cancel := context.WithTimeout(ctx, requestTimeout)
+	err := n.create(request, event.Event)
+	cancel()
+	written := err == nil || apierrors.IsAlreadyExists(err) // by a try whose answer did not arrive
+	event.tries++
+	lost := !written && (refused(err) || event.tries == eventTries)
+	if lost {
+		klog.FromContext(ctx).Error(err, "Event is not written", "event", event.Note, "pod", klog.KRef(event.Namespace, event.Regarding.Name))
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if written || lost {
 		n.unwritten--
-		n.mu.Unlock()
-	}()
-	var err error
-	for range eventTries {
-		request, cancel := context.WithTimeout(ctx, eventTimeout)
-		err = n.create(request, event)
-		cancel()
-		if err == nil || apierrors.IsAlreadyExists(err) { // written by an earlier try
-			return
-		}
-		if refused(err) {
-			break
-		}
-		select {
-		case <-time.After(wait.Jitter(eventPause, 0.25)):
-		case <-ctx.Done():
-			return
-		}
+		return
 	}
-	klog.FromContext(ctx).Error(err, "Event is not written", "event", event.Note, "pod", klog.KRef(event.Regarding.Namespace, event.Regarding.Name))
+	event.since = time.Now()
+	n.failed = append(n.failed, event)
 }
 
-// refused reports whether a repeated request would get the same answer.
+// refused reports whether the API server answered, and not that it may answer otherwise later.
 func refused(err error) bool {
-	status, ok := errors.AsType[*apierrors.StatusError](err)
-	if !ok {
-		return false
-	}
-	code := status.Status().Code
-	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusTooManyRequests
+	_, answered := errors.AsType[*apierrors.StatusError](err)
+	busy := apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err)
+	return answered && !busy && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err)
 }
 
 func writeEvents(c eventsclient.EventsV1Interface) func(context.Context, *eventsv1.Event) error {

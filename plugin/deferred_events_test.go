@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -72,73 +73,104 @@ func slowly(written *atomic.Int32, request time.Duration) func(context.Context, 
 	}
 }
 
-// When the process terminates, it first writes its deferred events, even if a gang is being placed, and defers no further event. The wait
-// ends with the last write, also if the API server is slow.
+// When the process terminates, it first writes its deferred events, even if a gang is being placed, and those that are recorded meanwhile.
+// The wait ends with the last write, also if the API server is slow, or when its time is over.
 func TestWhatIsHeldIsToldAtTheEnd(t *testing.T) {
-	for request, most := range map[time.Duration]time.Duration{time.Millisecond: time.Second, 50 * time.Millisecond: 2200 * time.Millisecond} {
-		synctest.Test(t, func(t *testing.T) {
-			ctx, stop := context.WithCancel(t.Context())
-			defer stop()
-			var written atomic.Int32
-			n := &deferredEvents{timeout: time.Hour, placing: func() bool { return true }, create: slowly(&written, request)}
-			for range 2*deferredEventsAtOnce + 1 {
-				n.deferEvent(eventAt(time.Now()))
-			}
-			go n.run(ctx)
-			time.Sleep(time.Minute)
-			if written.Load() != 0 {
-				t.Errorf("%d were written while a gang was being placed", written.Load())
-			}
-			began := time.Now()
-			n.flush(t.Context())
-			if took := time.Since(began); written.Load() != 2*deferredEventsAtOnce+1 || took > most {
-				t.Errorf("%d were written in %v, at %v each", written.Load(), took, request)
-			}
-			if n.deferEvent(eventAt(time.Now())) {
-				t.Error("an event was deferred after that")
-			}
-		})
-	}
-	synctest.Test(t, func(t *testing.T) {
-		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
-		var written atomic.Int32
-		n := &deferredEvents{timeout: time.Hour, placing: func() bool { return true }, create: slowly(&written, 4*time.Second)}
-		for range 10 * eventWriters {
-			n.deferEvent(eventAt(time.Now()))
-		}
-		go n.run(ctx)
-		limit, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		if n.flush(limit); written.Load() != 2*eventWriters {
-			t.Errorf("%d were written in the time there was", written.Load())
-		}
-	})
-}
-
-// TestWritesOfEventsAreRepeated: an event reaches an API server that was away for a minute. One that it refuses is not repeated.
-func TestWritesOfEventsAreRepeated(t *testing.T) {
-	pods := schema.GroupResource{Resource: "events"}
 	for name, c := range map[string]struct {
-		answers []error
-		tries   int
+		request time.Duration
+		events  int32
+		written int32
+		within  time.Duration
 	}{
-		"away":          {[]error{io.ErrUnexpectedEOF, context.DeadlineExceeded, apierrors.NewTooManyRequests("later", 1), apierrors.NewInternalError(io.EOF), nil}, 5},
-		"answer lost":   {[]error{io.ErrUnexpectedEOF, apierrors.NewAlreadyExists(pods, "e")}, 2},
-		"refused":       {[]error{apierrors.NewForbidden(pods, "e", io.EOF), nil}, 1},
-		"away for good": {slices.Repeat([]error{io.ErrUnexpectedEOF}, 2*eventTries), eventTries},
+		"fast":     {time.Millisecond, 2*deferredEventsAtOnce + 1, 2*deferredEventsAtOnce + 1, time.Second},
+		"slow":     {50 * time.Millisecond, 2*deferredEventsAtOnce + 1, 2*deferredEventsAtOnce + 1, 2200 * time.Millisecond},
+		"too slow": {4 * time.Second, 10 * eventWriters, 2 * eventWriters, 10 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tries := 0
-				n := &deferredEvents{timeout: time.Hour, create: func(context.Context, *eventsv1.Event) error { tries++; return c.answers[tries-1] }}
-				n.deferEvent(eventAt(time.Now()))
-				if n.write(t.Context(), n.queued[0]); tries != c.tries || n.unwritten != 0 {
-					t.Errorf("%d tries, %d are unwritten", tries, n.unwritten)
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				var written atomic.Int32
+				n := &deferredEvents{timeout: time.Hour, placing: func() bool { return true }, create: slowly(&written, c.request)}
+				for range c.events - 1 {
+					n.deferEvent(eventAt(time.Now()))
+				}
+				go n.run(ctx)
+				time.Sleep(time.Minute)
+				if written.Load() != 0 {
+					t.Errorf("%d were written while a gang was being placed", written.Load())
+				}
+				go func() { time.Sleep(time.Millisecond); n.deferEvent(eventAt(time.Now())) }()
+				limit, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				began := time.Now()
+				n.flush(limit)
+				if took := time.Since(began); written.Load() != c.written || took > c.within {
+					t.Errorf("%d were written in %v", written.Load(), took)
 				}
 			})
 		})
 	}
+}
+
+// TestWritesOfEventsAreRepeated: an event reaches an API server that was away for a minute. One that it refuses is not repeated. No try
+// takes more than its time.
+func TestWritesOfEventsAreRepeated(t *testing.T) {
+	kind := schema.GroupResource{Resource: "events"}
+	away, busy, done := io.ErrUnexpectedEOF, apierrors.NewTooManyRequests("later", 1), errors.New("written")
+	for name, c := range map[string]struct {
+		answers       []error // nil: none until the request's context ends
+		tries         int
+		after, ending time.Duration
+	}{
+		"away":          {[]error{away, nil, busy, away, away, done}, 6, 5*eventPause + requestTimeout, 5*lastPause + requestTimeout},
+		"answer lost":   {[]error{away, apierrors.NewAlreadyExists(kind, "e")}, 2, eventPause, lastPause},
+		"refused":       {[]error{apierrors.NewForbidden(kind, "e", io.EOF), done}, 1, 0, 0},
+		"broken":        {[]error{apierrors.NewInternalError(io.EOF), done}, 1, 0, 0},
+		"away for good": {slices.Repeat([]error{away}, 2*eventTries), eventTries, (eventTries - 1) * eventPause, (eventTries - 1) * lastPause},
+	} {
+		for _, ending := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", ending ", ending), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					ctx, stop := context.WithCancel(t.Context())
+					defer stop()
+					tries, after := 0, c.after
+					if ending {
+						after = c.ending
+					}
+					n := &deferredEvents{timeout: time.Hour, ending: ending, placing: func() bool { return false }}
+					n.create = func(ctx context.Context, _ *eventsv1.Event) error {
+						tries++
+						answer := c.answers[tries-1]
+						if answer == nil {
+							<-ctx.Done()
+							return ctx.Err()
+						}
+						if answer == done {
+							return nil
+						}
+						return answer
+					}
+					n.deferEvent(eventAt(time.Now()))
+					began := time.Now()
+					go n.run(ctx)
+					for n.left() > 0 && time.Since(began) < time.Hour {
+						time.Sleep(deferredEventEvery)
+					}
+					slack := time.Duration(tries+1) * deferredEventEvery
+					if took := time.Since(began); tries != c.tries || took < after || took > after+slack {
+						t.Errorf("%d tries in %v, want %d in %v", tries, took, c.tries, after)
+					}
+				})
+			})
+		}
+	}
+}
+
+func (n *deferredEvents) left() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.unwritten
 }
 
 // TestEventsNeedOneConnection: a batch of events is written over one connection, although the API server accepts only 100 requests at a
@@ -173,7 +205,9 @@ func TestEventsNeedOneConnection(t *testing.T) {
 		n.deferEvent(eventAt(time.Now()))
 	}
 	go n.run(t.Context())
-	n.flush(t.Context())
+	limit, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	n.flush(limit)
 	if written.Load() != deferredEventsAtOnce+1 || connections.Load() != 1 {
 		t.Errorf("%d events over %d connections", written.Load()-1, connections.Load())
 	}
