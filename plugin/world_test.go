@@ -156,6 +156,7 @@ func (w *world) start(ctx context.Context, cancel context.CancelFunc, x extras) 
 	if err := sched.WaitForHandlersSync(ctx); err != nil {
 		w.t.Fatal(err)
 	}
+	eventually.Holds(w.t, "a watch after each list", w.watches)
 	done := make(chan struct{})
 	var once sync.Once
 	w.stop = func() {
@@ -171,6 +172,21 @@ func (w *world) start(ctx context.Context, cancel context.CancelFunc, x extras) 
 	if !x.follower {
 		go func() { sched.Run(ctx); close(done) }()
 	}
+}
+
+// watches reports whether each informer's watch has begun: the fake API server keeps no changes for a watch that begins after them.
+func (w *world) watches() (begun bool, seen any) {
+	missing := map[string]int{}
+	for _, a := range w.client.Actions() {
+		switch resource := a.GetResource().Resource; a.GetVerb() {
+		case "list":
+			missing[resource]++
+		case "watch":
+			missing[resource]--
+		}
+	}
+	maps.DeleteFunc(missing, func(_ string, n int) bool { return n <= 0 })
+	return len(missing) == 0, missing
 }
 
 // testProfile returns the profile in the manifests.
