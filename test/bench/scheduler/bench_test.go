@@ -109,6 +109,10 @@ func TestSystemsHaveTheSameGates(t *testing.T) {
 	if err != nil || !strings.Contains(string(deployment), "- --feature-gates="+gate+"\n") {
 		t.Errorf("Holdfast is not shipped with %s, %v", gate, err)
 	}
+	name, value, _ := strings.Cut(collections, "=")
+	if !strings.Contains(string(deployment), fmt.Sprintf("- {name: %s, value: %q}\n", name, value)) {
+		t.Errorf("Holdfast is not shipped with %s", collections)
+	}
 	own := map[string][]string{systemNative: {"GenericWorkload=true", "TopologyAwareWorkloadScheduling=true"}}
 	started := 0
 	for _, s := range systems {

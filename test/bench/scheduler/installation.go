@@ -41,12 +41,12 @@ func (t *trial) install(ctx context.Context) (*installation, error) {
 		return nil, err
 	}
 	i := &installation{}
-	if i.controller, err = start(p.dir, "holdfast-controller", filepath.Join(t.source, "bin/holdfast-controller"),
+	if i.controller, err = start(p.dir, "holdfast-controller", filepath.Join(t.source, "bin/holdfast-controller"), nil,
 		"--agent-image=holdfast.dev/agent:bench", "--nodes=off", fmt.Sprintf("--webhook-address=127.0.0.1:%d", free[0]),
 		fmt.Sprintf("--coordinator-address=127.0.0.1:%d", free[1]), fmt.Sprintf("--health-address=127.0.0.1:%d", free[2]), "--metrics-address=0"); err != nil {
 		return nil, err
 	}
-	if i.manager, err = start(p.dir, "kube-controller-manager", filepath.Join(t.source, "bin/holdfast-dev"),
+	if i.manager, err = start(p.dir, "kube-controller-manager", filepath.Join(t.source, "bin/holdfast-dev"), nil,
 		"--kubeconfig="+p.kubeconfig, "--authentication-kubeconfig="+p.kubeconfig, "--authorization-kubeconfig="+p.kubeconfig,
 		"--authentication-skip-lookup", "--leader-elect=false", "--controllers=job-controller", "--bind-address=127.0.0.1",
 		fmt.Sprintf("--secure-port=%d", free[3]), "--cert-dir="+p.dir, fmt.Sprintf("--kube-api-qps=%d", madePerSecond), fmt.Sprintf("--kube-api-burst=%d", madePerSecond)); err != nil {

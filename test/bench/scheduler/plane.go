@@ -48,13 +48,13 @@ func newPlane(ctx context.Context, dir, dev string) (*plane, error) {
 		return nil, err
 	}
 	etcd := fmt.Sprintf("http://127.0.0.1:%d", free[0])
-	if p.etcd, err = start(dir, "etcd", dev, filepath.Join(dir, "etcd"), etcd, fmt.Sprintf("http://127.0.0.1:%d", free[1])); err != nil {
+	if p.etcd, err = start(dir, "etcd", dev, nil, filepath.Join(dir, "etcd"), etcd, fmt.Sprintf("http://127.0.0.1:%d", free[1])); err != nil {
 		return nil, err
 	}
 	if err := p.etcd.until(ctx, func() error { return dial(free[0]) }); err != nil {
 		return nil, errors.Join(err, p.stop())
 	}
-	p.api, err = start(dir, "kube-apiserver", dev,
+	p.api, err = start(dir, "kube-apiserver", dev, nil,
 		"--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none", fmt.Sprintf("--secure-port=%d", free[2]), "--cert-dir="+dir,
 		"--authorization-mode=AlwaysAllow", "--token-auth-file="+filepath.Join(dir, "tokens"), "--service-cluster-ip-range=10.96.0.0/16",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+filepath.Join(dir, "sa.key"), "--service-account-signing-key-file="+filepath.Join(dir, "sa.key"),

@@ -27,7 +27,7 @@ type process struct {
 }
 
 // start starts a program under another name (argv[0] selects the program of holdfast-dev).
-func start(dir, name, binary string, args ...string) (*process, error) {
+func start(dir, name, binary string, env []string, args ...string) (*process, error) {
 	p := &process{name: name, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}
 	log, err := os.Create(p.log)
 	if err != nil {
@@ -36,7 +36,7 @@ func start(dir, name, binary string, args ...string) (*process, error) {
 	defer log.Close()
 	p.cmd = exec.Command(binary, args...)
 	p.cmd.Args[0] = name
-	p.cmd.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(dir, "kubeconfig")) // of Holdfast's controller
+	p.cmd.Env = append(append(os.Environ(), "KUBECONFIG="+filepath.Join(dir, "kubeconfig")), env...) // the first is of Holdfast's controller
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {

@@ -55,6 +55,9 @@ type system struct {
 // gate is in every scheduler's command line, as Holdfast ships it: the feature costs a second write per bound pod.
 const gate = "NominatedNodeNameForExpectation=false"
 
+// collections is in the environment of holdfast-scheduler; its memory limit, which it also has as shipped, is far.
+const collections = "GOGC=300"
+
 var systems = []system{
 	{name: systemRaw, what: "binding calls alone, as many at a time as Holdfast makes, after the last pod was created: the limit"},
 	{name: systemPlain, what: "kube-scheduler, which knows no gangs", scheduler: corev1.DefaultSchedulerName, binary: "holdfast-dev", argv0: "kube-scheduler", config: plainConfig},
@@ -89,7 +92,7 @@ func (s system) start(ctx context.Context, p *plane, source string, racks bool) 
 	if err != nil {
 		return nil, 0, err
 	}
-	child, err := start(p.dir, s.argv0, filepath.Join(source, "bin", s.binary), s.args(p, file, free[0], racks)...)
+	child, err := start(p.dir, s.argv0, filepath.Join(source, "bin", s.binary), s.env(), s.args(p, file, free[0], racks)...)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -98,6 +101,14 @@ func (s system) start(ctx context.Context, p *plane, source string, racks bool) 
 		return nil, 0, err
 	}
 	return child, free[0], nil
+}
+
+// env are the variables of the system's scheduler, as it is shipped.
+func (s system) env() []string {
+	if s.binary == "holdfast-scheduler" {
+		return []string{collections}
+	}
+	return nil
 }
 
 // args are the arguments of the system's scheduler.
