@@ -225,8 +225,7 @@ func (r recorder) Eventf(regarding, related runtime.Object, eventType, reason, a
 	if pod, ok := regarding.(*v1.Pod); ok {
 		emitNow := true
 		if key, member := r.p.gangOf(pod); member {
-			now := time.Now()
-			emitNow = r.record(key, newEvent(r.p.handle.ProfileName(), pod, eventType, reason, action, fmt.Sprintf(note, args...), now), now)
+			emitNow = r.record(key, pod, eventType, reason, action, fmt.Sprintf(note, args...))
 		}
 		if !emitNow {
 			return
@@ -236,13 +235,14 @@ func (r recorder) Eventf(regarding, related runtime.Object, eventType, reason, a
 }
 
 // record defers an event about a member or drops a repeated one; emitNow: the caller must emit it now.
-func (r recorder) record(key types.NamespacedName, event *eventsv1.Event, now time.Time) (emitNow bool) {
-	switch event.Reason {
+func (r recorder) record(key types.NamespacedName, pod *v1.Pod, eventType, reason, action, note string) (emitNow bool) {
+	now := time.Now()
+	switch reason {
 	case scheduled:
-		deferred := r.p.deferredEvents.deferEvent(event)
+		deferred := r.p.deferredEvents.deferEvent(newEvent(r.p.handle.ProfileName(), pod, eventType, reason, action, note, now))
 		return !deferred
 	case failed:
-		return r.p.gangs.RecordNotice(key, event.Regarding.UID, event.Note, now)
+		return r.p.gangs.RecordNotice(key, pod.UID, note, now)
 	default:
 		return true
 	}

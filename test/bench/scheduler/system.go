@@ -55,7 +55,7 @@ type system struct {
 // gate is in every scheduler's command line, as Holdfast ships it: the feature costs a second write per bound pod.
 const gate = "NominatedNodeNameForExpectation=false"
 
-// collections is in the environment of holdfast-scheduler; its memory limit, which it also has as shipped, is far.
+// collections is in the environment of holdfast-scheduler, as it is shipped. The shipped GOMEMLIMIT is left out: memory stays below it.
 const collections = "GOGC=300"
 
 var systems = []system{
