@@ -1,6 +1,7 @@
 package elastic
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -292,12 +293,8 @@ func (s *State) oldAgent(slot Slot) string {
 // heldElsewhere returns, for users, which pod that cannot take part may hold a newer step than all that can; "": none. Pods that are dead
 // or must be replaced are not waited for.
 func (s *State) heldElsewhere(v *quorum.View) string {
-	saved := s.account.Figures().SavedStep
-	if saved == 0 || !s.generation.Begun() {
-		return ""
-	}
-	whole := v.Whole()
-	if s.holds(v, whole, saved) {
+	saved, whole := s.account.Figures().SavedStep, v.Whole()
+	if !s.generation.Begun() || s.holds(v, whole, max(1, saved)) {
 		return ""
 	}
 	able := "no pod that is ready does"
@@ -305,8 +302,9 @@ func (s *State) heldElsewhere(v *quorum.View) string {
 		able = "the blocks whose pods are all ready do not"
 	}
 	for slot := range Slot(len(v.Slots)) {
-		if _, takes := slices.BinarySearch(whole, int(slot)); !takes && s.mayHold(slot) {
-			return fmt.Sprintf("the pod of slot %d may hold step %d, and %s", slot, saved, able)
+		_, takes := slices.BinarySearch(whole, int(slot))
+		if step := cmp.Or(saved, s.members.Newest(slot, s.ledger.Line())); !takes && step > 0 && s.mayHold(slot) {
+			return fmt.Sprintf("the pod of slot %d may hold step %d, and %s", slot, step, able)
 		}
 	}
 	return ""

@@ -222,6 +222,9 @@ func (w *elasticWorld) begun(before int, now *Record) {
 		}
 	}
 	w.noteHeld(now)
+	if len(now.Out) > 0 {
+		w.lose() // a pod that takes part may be dead, and pods outside discard its parts
+	}
 	if n < w.least {
 		w.failf("never below the minimum", "%d pods, %d at least", n, w.least)
 	}
@@ -605,6 +608,7 @@ func TestElasticProperties(t *testing.T) {
 				w.recover(slot)
 			}
 			w.settle(5 * time.Minute)
+			w.state.walks.every, w.state.walks.texts = 0, 0 // ranks save faster than late levels free slots: none may be free at a barrier
 			for range 3 { // longer than the longest snooze: agents that are silent for minutes let a planned halt be given up
 				w.settle(20 * time.Second)
 			}
@@ -620,7 +624,7 @@ func TestElasticProperties(t *testing.T) {
 		})
 	}
 	t.Logf("%d generations: %+v", generations, sum)
-	few := sum.fewer < 200 || sum.grown < 40 || sum.given < 500 || sum.candidates < 25 || sum.crashes < 200 || sum.struck < 20 || sum.idle < 20
+	few := sum.fewer < 100 || sum.grown < 20 || sum.given < 400 || sum.candidates < 20 || sum.crashes < 200 || sum.struck < 20 || sum.idle < 20
 	if few && !seeds.One() {
 		t.Errorf("too little happens to show anything")
 	}
