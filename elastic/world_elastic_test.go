@@ -608,7 +608,8 @@ func TestElasticProperties(t *testing.T) {
 				w.recover(slot)
 			}
 			w.settle(5 * time.Minute)
-			w.state.walks.every, w.state.walks.texts = 0, 0 // ranks save faster than late levels free slots: none may be free at a barrier
+			// With late levels, ranks that save faster than slots become free may have none at each barrier.
+			w.state.walks.every, w.state.walks.texts = 0, 0
 			for range 3 { // longer than the longest snooze: agents that are silent for minutes let a planned halt be given up
 				w.settle(20 * time.Second)
 			}
