@@ -303,7 +303,7 @@ func (s *State) heldElsewhere(v *quorum.View) string {
 	}
 	for slot := range Slot(len(v.Slots)) {
 		_, takes := slices.BinarySearch(whole, int(slot))
-		if step := cmp.Or(saved, s.members.Newest(slot, s.ledger.Line())); !takes && step > 0 && s.mayHold(slot) {
+		if step := cmp.Or(saved, v.Slots[slot].Newest); !takes && step > 0 && s.mayHold(slot) {
 			return fmt.Sprintf("the pod of slot %d may hold step %d, and %s", slot, step, able)
 		}
 	}

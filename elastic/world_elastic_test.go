@@ -627,7 +627,7 @@ func TestElasticProperties(t *testing.T) {
 		})
 	}
 	t.Logf("%d generations: %+v", generations, sum)
-	few := sum.fewer < 100 || sum.grown < 20 || sum.given < 400 || sum.candidates < 20 || sum.crashes < 200 || sum.struck < 20 || sum.idle < 20
+	few := sum.fewer < 200 || sum.grown < 30 || sum.given < 500 || sum.candidates < 25 || sum.crashes < 200 || sum.struck < 20 || sum.idle < 20
 	if few && !seeds.One() {
 		t.Errorf("too little happens to show anything")
 	}
